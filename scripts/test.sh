@@ -102,6 +102,7 @@ awk '{ wall += $(NF - 3); cpu += $(NF - 1) } END { printf "%-42s %6d s %6d s\n",
 # Skips are "SKIPPED WHAT: REASON", and tests that are ignored.
 sed -nE 's/^SKIPPED (.+: .+)$/\1/p
     s/^test (.*[^ ]) +\.\.\. ignored, (.+)$/\1: \2/p
+    s/^test (.*[^ ]) +\.\.\. ignored \((.+)\)$/\1: \2/p
     s/^test (.*[^ ]) +\.\.\. ignored$/\1: no reason given/p' "$work/log" | sort >"$work/skips"
 sed 's/^/SKIPPED /' "$work/skips"
 grep -E '^test .* \.\.\. FAILED' "$work/log" >&2 || true

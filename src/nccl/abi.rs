@@ -2,8 +2,8 @@
 //! functions per version.
 //!
 //! The versions have most functions in common, so one macro describes them all. Facts are from
-//! NVIDIA's public headers (`src/include/plugin/rma` and `net` of NCCL): v14 of 2.30.7, v15 of 2.31,
-//! v16 of 2.32. v13, of 2.30.3 and 2.30.4, is not supported; there is no v12 or older.
+//! NVIDIA's public headers (`src/include/plugin/rma` and `net` of NCCL): v14 of 2.30.7, v15 of
+//! 2.31, v16 of 2.32. v13, of 2.30.3 and 2.30.4, is not supported; there is no v12 or older.
 //!
 //! | version | differs from the one before in |
 //! |---|---|

@@ -210,8 +210,8 @@ settings! {
     Users "NVSHMEM_LIBFABRIC_YIELD" yield_when: YieldWhen = YieldWhen::Auto, Names;
 
     /// A JSON file written when the transport is finalized, or when the process exits: what each
-    /// rail and each peer has carried. Without one, the log has it at level INFO. A process with several jobs, as NCCL's
-    /// groups are, writes `.2` and so on behind the name of later ones.
+    /// rail and each peer has carried. Without one, the log has it at level INFO. A process with
+    /// several jobs, as NCCL's groups are, writes `.2` and so on behind the name of later ones.
     Users "NVSHMEM_LIBFABRIC_COUNTERS" counters: Option<String> = None,
         Text { none: "none", accepts: "a path, in which %p stands for the number of the PE" };
 

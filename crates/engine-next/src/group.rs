@@ -1,17 +1,17 @@
 //! Groups: the only counters of what is unfinished, and the only order between operations.
 //!
 //! Each segment and each message counts once in an *order group* of its peer ([`Order`]) and, if
-//! somebody waits for its operation alone, once in a *completion group* ([`Groups`]). Both counts are
-//! taken when the work leaves and given back when a write is delivered, a read has landed, or a
+//! somebody waits for its operation alone, once in a *completion group* ([`Groups`]). Both counts
+//! are taken when the work leaves and given back when a write is delivered, a read has landed, or a
 //! message is acknowledged as executed.
 //!
 //! # Order
 //! Work counts in the last group of its peer. Closing that group begins the next; the number of the
 //! new group then names everything before it: *behind n* means behind all groups below `n`. A write
-//! behind `n` leaves when [`Order::ordered`] reaches it, a message when [`Order::written`] does, and
-//! the marks of messages do the rest at the target. A signal that is held back counts as a write of
-//! the group in which it was submitted, which is not below the one that it waits for: so it waits
-//! for nothing that waits for it.
+//! behind `n` leaves when [`Order::ordered`] reaches it, a message when [`Order::written`] does,
+//! and the marks of messages do the rest at the target. A signal that is held back counts as a
+//! write of the group in which it was submitted, which is not below the one that it waits for: so
+//! it waits for nothing that waits for it.
 
 use std::num::NonZeroU16;
 

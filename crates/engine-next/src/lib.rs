@@ -15,10 +15,10 @@
 //!
 //! # Words
 //! Those of libfabric and OpenSHMEM mean what they mean there. A *lane* is one thread's access to
-//! the fabric, a *peer* a PE as a lane sees it, a *rail* one NIC: a domain with endpoint, completion
-//! queue and address vector. A *segment* is one RMA operation of the fabric, a *message* bytes that
-//! the peer's lane executes. Memory is *staged* if the fabric does not reach it and its bytes pass
-//! through *bounce buffers*. Decision 64 has the design.
+//! the fabric, a *peer* a PE as a lane sees it, a *rail* one NIC: a domain with endpoint,
+//! completion queue and address vector. A *segment* is one RMA operation of the fabric, a *message*
+//! bytes that the peer's lane executes. Memory is *staged* if the fabric does not reach it and its
+//! bytes pass through *bounce buffers*. Decision 64 has the design.
 #![forbid(unsafe_code)]
 #![allow(dead_code, reason = "until staging is here, which uses the rest")]
 

@@ -5,8 +5,8 @@
 //! only when it has changed.
 //!
 //! Regions may overlap, nest or be equal, and differ in kind. A look-up by address considers every
-//! region that touches the bytes: the fabric reaches them if one region that it reaches holds all of
-//! them, and the processor if none of the regions is a device's.
+//! region that touches the bytes: the fabric reaches them if one region that it reaches holds all
+//! of them, and the processor if none of the regions is a device's.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -99,7 +99,8 @@ pub(crate) struct Segment {
     pub(crate) context: Context,
     /// Time of posting, in the watchdog's units.
     pub(crate) born: u32,
-    /// Number of staging's transfer, [`STRIPE`] or [`PLAIN`]; of a segment in [`State::Plain`], any.
+    /// Number of staging's transfer, [`STRIPE`] or [`PLAIN`]; of a segment in [`State::Plain`],
+    /// any.
     pub(crate) token: u32,
     next_free: u32,
 }

@@ -20,9 +20,9 @@ const GIVEN_UP: u32 = 16;
 /// Least time between two looks at all peers, in nanoseconds.
 const PERIOD: u64 = 250_000_000;
 
-/// Most time between two looks that counts as waiting, in nanoseconds. A user thread may start a put
-/// and compute for an hour before its quiet, and a process may be stopped: the fabric had no chance
-/// to complete anything meanwhile.
+/// Most time between two looks that counts as waiting, in nanoseconds. A user thread may start a
+/// put and compute for an hour before its quiet, and a process may be stopped: the fabric had no
+/// chance to complete anything meanwhile.
 const MAX_GAP: u64 = 5_000_000_000;
 
 /// Nor does a gap count for more than this part of the deadline.
@@ -147,7 +147,8 @@ impl Watchdog {
         (fails || warns).then_some(Overdue { seconds: still / 1_000_000_000, fails })
     }
 
-    /// Seconds for which nothing has moved since `moved`, if that is twice as long as a peer may take.
+    /// Seconds for which nothing has moved since `moved`, if that is twice as long as a peer may
+    /// take.
     fn is_stuck(&self, moved: u32) -> Option<u64> {
         let still = u64::from(self.stamp.saturating_sub(moved)) << STAMP_SHIFT;
         let limit = self.fail_after?.saturating_mul(2);

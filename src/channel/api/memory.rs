@@ -86,7 +86,8 @@ impl Channel {
     }
 
     /// Ends the registration of memory that begins at an address, the latest one if there are
-    /// several, and frees it if it was allocated here. Collective for symmetric memory. Nobody uses the memory any more, here or there.
+    /// several, and frees it if it was allocated here. Collective for symmetric memory. Nobody uses
+    /// the memory any more, here or there.
     ///
     /// # Errors
     /// There is no such memory; or not all PEs have come. Or an operation touches it still, which

@@ -125,7 +125,8 @@ impl At {
 pub(crate) struct Signal {
     pub(crate) at: At,
     pub(crate) value: u64,
-    /// [`nvshmem_transport_libfabric::nccl::abi::SIGNAL_INC`] or [`nvshmem_transport_libfabric::nccl::abi::SIGNAL_ADD`].
+    /// [`nvshmem_transport_libfabric::nccl::abi::SIGNAL_INC`] or
+    /// [`nvshmem_transport_libfabric::nccl::abi::SIGNAL_ADD`].
     pub(crate) operation: u32,
     /// Behind everything before it, not behind its own data alone.
     pub(crate) strong: bool,
@@ -136,7 +137,8 @@ pub(crate) struct Signal {
 pub(crate) struct Registration {
     pub(crate) addr: *mut u8,
     pub(crate) len: usize,
-    /// [`nvshmem_transport_libfabric::nccl::abi::PTR_HOST`] or [`nvshmem_transport_libfabric::nccl::abi::PTR_CUDA`].
+    /// [`nvshmem_transport_libfabric::nccl::abi::PTR_HOST`] or
+    /// [`nvshmem_transport_libfabric::nccl::abi::PTR_CUDA`].
     pub(crate) kind: c_int,
     pub(crate) flags: u64,
     pub(crate) dma_buf: Option<RawFd>,

@@ -1,4 +1,5 @@
-//! Counted puts between this lane and one peer: the tags of those sent, the counts of those received.
+//! Counted puts between this lane and one peer: the tags of those sent, the counts of those
+//! received.
 //!
 //! # Why no count is mistaken for another
 //! A tag is a slot and the number of its use, modulo [`USES`]. The sender gives a tag back when the

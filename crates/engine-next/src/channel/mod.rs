@@ -1,15 +1,15 @@
 //! Reliable messages between this lane and one peer.
 //!
 //! Messages have numbers, and at most [`WINDOW`] of them are unacknowledged. *Acknowledged means
-//! executed.* The receiver executes a message when it arrives, unless it has a mark: then once every
-//! message up to the mark is executed. It drops what it has executed before.
+//! executed.* The receiver executes a message when it arrives, unless it has a mark: then once
+//! every message up to the mark is executed. It drops what it has executed before.
 //!
 //! # Why messages cannot deadlock
-//! A message that arrives is always accepted: executing it takes no slot, and whatever it causes has
-//! room set aside, a flag for an acknowledgement and a place per fetch for a reply. One that waits
-//! waits for lower numbers, or for counted segments that left before it; so the lowest number never
-//! waits for another message. Ours wait for the fabric and for the peer's acknowledgements, which are
-//! requested as soon as anybody waits.
+//! A message that arrives is always accepted: executing it takes no slot, and whatever it causes
+//! has room set aside, a flag for an acknowledgement and a place per fetch for a reply. One that
+//! waits waits for lower numbers, or for counted segments that left before it; so the lowest number
+//! never waits for another message. Ours wait for the fabric and for the peer's acknowledgements,
+//! which are requested as soon as anybody waits.
 //!
 //! # What a peer can make grow
 //! Messages that wait are within the window of the first one that is not executed: 512, and 2.3 MB

@@ -320,8 +320,8 @@ impl<P: Port> Core<P> {
         self.end_in_group(completion);
     }
 
-    /// A fetch was answered. Returns where its result goes and the width of the word, if it is still
-    /// waited for.
+    /// A fetch was answered. Returns where its result goes and the width of the word, if it is
+    /// still waited for.
     pub(crate) fn end_fetch(
         &mut self,
         at: u32,

@@ -4,8 +4,8 @@
 //! Posting neither blocks nor recurses. Handling a completion or an acknowledgement only changes
 //! counts and puts peers into lists; it posts nothing. One loop does everything in turn: poll
 //! completions and messages, settle peers whose groups have finished, serve those that waited for
-//! room, send what is due. What is posted waits for the fabric alone. What is queued waits for work of the
-//! same peer that has left or stands before it, or for room, which completions and
+//! room, send what is due. What is posted waits for the fabric alone. What is queued waits for work
+//! of the same peer that has left or stands before it, or for room, which completions and
 //! acknowledgements make. So the oldest work of each peer can always move, whatever the bounds are,
 //! and only a submitter is ever held back, in a call that keeps running the loop.
 

@@ -12,8 +12,8 @@ use crate::request::{LocalSide, Request};
 use crate::segments::{PLAIN, STRIPE, Segment, State};
 use crate::wire::handle::HandleView;
 
-/// Segments of a long operation for each rail or worker, at least, unless they would be shorter than
-/// this part of the longest. Longer ones end at multiples of a page.
+/// Segments of a long operation for each rail or worker, at least, unless they would be shorter
+/// than this part of the longest. Longer ones end at multiples of a page.
 const PARTS: usize = 8;
 const FINEST: usize = 8;
 const ALIGN: usize = 4096;
@@ -43,9 +43,9 @@ pub(crate) enum Counted {
 }
 
 impl<P: Port> Core<P> {
-    /// Posts a put or a get on the fast path: one segment in turn, to a peer with nothing queued and
-    /// no pending fence, between memory that the fabric reaches. Returns whether it was posted; if
-    /// not, nothing has happened. It does not panic.
+    /// Posts a put or a get on the fast path: one segment in turn, to a peer with nothing queued
+    /// and no pending fence, between memory that the fabric reaches. Returns whether it was posted;
+    /// if not, nothing has happened. It does not panic.
     #[inline(always)]
     pub(crate) fn try_post(&mut self, request: &Request<'_>, completion: GroupId) -> bool {
         let Self { peers, rails, segments, regions, groups, port, .. } = self;
@@ -250,8 +250,8 @@ impl<P: Port> Core<P> {
         Ok((posted, Step::Done))
     }
 
-    /// Length of the segments of a long operation: shorter ones are cut finer, so that all rails and
-    /// workers have a part.
+    /// Length of the segments of a long operation: shorter ones are cut finer, so that all rails
+    /// and workers have a part.
     fn piece(&self, at: u32, len: usize) -> usize {
         let rails = self.peers.get(at).hops.iter().map(|hop| &self.rails[hop.rail.index()]);
         let ways: usize = rails.map(|rail| usize::from(rail.limits.bulk).max(1)).sum();

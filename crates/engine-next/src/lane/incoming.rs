@@ -59,7 +59,8 @@ impl<P: Port> Lane<P> {
         }
     }
 
-    /// Executes a message of the common kinds if it meets no obstacle. If not, nothing has happened.
+    /// Executes a message of the common kinds if it meets no obstacle. If not, nothing has
+    /// happened.
     #[inline(always)]
     fn try_execute(&mut self, head: Head, bytes: &[u8]) -> bool {
         let core = &mut self.core;

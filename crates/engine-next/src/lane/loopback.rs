@@ -46,8 +46,8 @@ pub enum Loopback {
 }
 
 impl<P: Port> Lane<P> {
-    /// Reads through every rail and returns when all reads have completed: what NICs of this process
-    /// had written before is visible then.
+    /// Reads through every rail and returns when all reads have completed: what NICs of this
+    /// process had written before is visible then.
     ///
     /// # Errors
     /// A failure towards this process itself, now or earlier.

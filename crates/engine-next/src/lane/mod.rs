@@ -186,8 +186,8 @@ impl<P: Port> Lane<P> {
         Ok(())
     }
 
-    /// Whether nothing sent to the PE or read from it is unfinished. If something is, all peers with
-    /// unacknowledged messages are asked to acknowledge them.
+    /// Whether nothing sent to the PE or read from it is unfinished. If something is, all peers
+    /// with unacknowledged messages are asked to acknowledge them.
     ///
     /// # Errors
     /// As [`Lane::quiet`].

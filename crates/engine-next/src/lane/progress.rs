@@ -115,8 +115,8 @@ impl<P: Port> Lane<P> {
         Err(Box::new(failed))
     }
 
-    /// Sends what is due and lets copies end, once: the caller may never iterate the lane again, and
-    /// peers would wait for their deadlines.
+    /// Sends what is due and lets copies end, once: the caller may never iterate the lane again,
+    /// and peers would wait for their deadlines.
     fn last_words(&mut self) {
         if std::mem::replace(&mut self.has_said_last_words, true) {
             return;

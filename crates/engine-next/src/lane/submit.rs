@@ -12,8 +12,8 @@ use crate::signal::Payload;
 use crate::wire::handle::HandleBytes;
 use crate::wire::message::MAX_EAGER;
 
-/// Most entries in all queues of a lane; a submitter waits beyond. An operation takes 150 bytes, and
-/// half a kilobyte for each handle.
+/// Most entries in all queues of a lane; a submitter waits beyond. An operation takes 150 bytes,
+/// and half a kilobyte for each handle.
 const MOST_QUEUED: usize = 4096;
 
 /// Entries from which on callers that can wait had better.
@@ -177,7 +177,8 @@ impl<P: Port> Lane<P> {
         self.submit(at, op, signal.remote_handle)
     }
 
-    /// Starts a put with signal as one message if it meets no obstacle, as [`Lane::try_start`] does.
+    /// Starts a put with signal as one message if it meets no obstacle, as [`Lane::try_start`]
+    /// does.
     #[inline(always)]
     pub fn try_put_signal(&mut self, part: &Request<'_>, signal: &AtomicRequest<'_>) -> bool {
         let completion = self.core.current;
@@ -469,8 +470,8 @@ impl<P: Port> Lane<P> {
         moved
     }
 
-    /// Serves peers in the ring until a few were refused. A refused peer keeps its turn, unless only
-    /// refused ones had theirs: the fabric may have no room for these alone.
+    /// Serves peers in the ring until a few were refused. A refused peer keeps its turn, unless
+    /// only refused ones had theirs: the fabric may have no room for these alone.
     fn serve_ring(&mut self) -> bool {
         let (mut refused, mut served) = (Vec::new(), Vec::new());
         for _ in 0..self.core.ring.len() {

@@ -1,9 +1,9 @@
 //! The load of a rail: queued bytes and recent rate, by which long segments choose their rail.
 //!
-//! A segment goes to the rail that is expected to finish it first. If that rail has as much ahead as
-//! it may for this peer, the segment waits for it rather than for a slower one. So shares follow
-//! what the rails do now, and a rail at less than about a quarter of the best rate is not used until
-//! the others are gone.
+//! A segment goes to the rail that is expected to finish it first. If that rail has as much ahead
+//! as it may for this peer, the segment waits for it rather than for a slower one. So shares follow
+//! what the rails do now, and a rail at less than about a quarter of the best rate is not used
+//! until the others are gone.
 
 /// Idle time in nanoseconds after which a rate is forgotten and the rail is tried again.
 const FORGIVEN: u64 = 2_000_000_000;

@@ -53,8 +53,8 @@ pub(crate) struct Rail<F> {
     pub(crate) counters: RailCounters,
 }
 
-/// A peer may have this many times as many segments in flight as rails have room for on average: one
-/// silent peer takes eight ninths of a rail, and each further one as much of the rest.
+/// A peer may have this many times as many segments in flight as rails have room for on average:
+/// one silent peer takes eight ninths of a rail, and each further one as much of the rest.
 const SHARE: u32 = 8;
 
 impl<F> Rail<F> {

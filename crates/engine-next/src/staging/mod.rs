@@ -4,24 +4,24 @@
 //! asks of it, and what it has in return:
 //!
 //! - `submit` takes an operation whose local or remote memory is staged, puts with signal whose
-//!   payload is not short among them, in the order of its peer's queue. It may take a part of it (and
-//!   advance `op.sent`), answer [`Step::Held`] (it waits for an order group of the peer: see
+//!   payload is not short among them, in the order of its peer's queue. It may take a part of it
+//!   (and advance `op.sent`), answer [`Step::Held`] (it waits for an order group of the peer: see
 //!   [`crate::group`]), [`Step::NoPlace`] or [`Step::NoRoom`]; it is called again with the same
-//!   operation. Whatever it has taken it counts itself: in the peer's order group by messages that it
-//!   sends (`Core::send`) or by `Order::begin`, and in `op.completion` by `Groups::begin`.
+//!   operation. Whatever it has taken it counts itself: in the peer's order group by messages that
+//!   it sends (`Core::send`) or by `Order::begin`, and in `op.completion` by `Groups::begin`.
 //! - Its messages are numbered ones with a [`Purpose::Staged`](crate::channel::slots::Purpose), and
-//!   the token of its segments is below [`STRIPE`](crate::segments::STRIPE); both name a transfer by
-//!   a number. Their ends, and those of peers, come as [`StagedEvent`]s, which `pump` takes.
+//!   the token of its segments is below [`STRIPE`](crate::segments::STRIPE); both name a transfer
+//!   by a number. Their ends, and those of peers, come as [`StagedEvent`]s, which `pump` takes.
 //! - A message of a kind from [`KIND_STAGED`](crate::wire::message::KIND_STAGED) on that is to be
-//!   executed by staging is added to a channel's `waiting` as `WaitsFor::Staging`, with a `due` of its
-//!   own from the message's mark. Staging may read its bytes at once, and changes memory when
+//!   executed by staging is added to a channel's `waiting` as `WaitsFor::Staging`, with a `due` of
+//!   its own from the message's mark. Staging may read its bytes at once, and changes memory when
 //!   `executed.next()` has reached `due`, which [`StagedEvent::Advanced`] tells. Then it calls
 //!   `Core::note_executed`, or `Core::refuse`.
 //! - `load`, `store`, `apply` and `store_result` reach memory of any kind for what messages carry;
 //!   `flush` is called once all messages of a poll are executed, so that words for a device go
 //!   there together.
-//! - `memory` tells for the release of regions what is touched; `moved` when anything has moved, for
-//!   the watchdog; `ended_peers` which neighbours' processes have ended.
+//! - `memory` tells for the release of regions what is touched; `moved` when anything has moved,
+//!   for the watchdog; `ended_peers` which neighbours' processes have ended.
 
 use crate::atomic::Atomic;
 use crate::core::Core;

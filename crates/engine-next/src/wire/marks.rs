@@ -1,10 +1,10 @@
 //! Immediate data of the segments of a counted put.
 //!
-//! A write of no bytes needs no key, so anyone who reaches a rail's port can deliver immediate data.
-//! A mark therefore names sender and tag slot in as few bits as the job needs; all bits above are
-//! those of an enciphered block of sender, receiver and tag. With eight bytes of immediate data and
-//! 256 PEs a guess matches a waiting slot once in 2^52; with four bytes (EFA) once in 2^20, and EFA
-//! NICs want a random 32-bit number besides.
+//! A write of no bytes needs no key, so anyone who reaches a rail's port can deliver immediate
+//! data. A mark therefore names sender and tag slot in as few bits as the job needs; all bits above
+//! are those of an enciphered block of sender, receiver and tag. With eight bytes of immediate data
+//! and 256 PEs a guess matches a waiting slot once in 2^52; with four bytes (EFA) once in 2^20, and
+//! EFA NICs want a random 32-bit number besides.
 
 use std::fmt;
 

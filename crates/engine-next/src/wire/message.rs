@@ -344,8 +344,8 @@ impl Frame {
         self.close(to, n, KIND_WORD, code_of(atomic), at.slot);
     }
 
-    /// Writes and seals a put with signal whose payload of `len` bytes, at most [`MAX_EAGER`], is in
-    /// [`Frame::payload_mut`] already.
+    /// Writes and seals a put with signal whose payload of `len` bytes, at most [`MAX_EAGER`], is
+    /// in [`Frame::payload_mut`] already.
     #[inline(always)]
     pub(crate) fn put_signal(
         &mut self,

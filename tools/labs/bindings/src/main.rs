@@ -1,8 +1,8 @@
 //! Writes the checked-in bindings anew from the C headers, with the options that each needs:
 //!   bindings LIBFABRIC_HEADERS VERBS_HEADERS
 //!
-//! The directories are those that `scripts/headers.sh` prints. It needs libclang, which the build of
-//! everything else does not.
+//! The directories are those that `scripts/headers.sh` prints. It needs libclang, which the build
+//! of everything else does not.
 
 use std::path::Path;
 use std::{env, fs};

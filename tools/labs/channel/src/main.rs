@@ -11,8 +11,8 @@
 //! ```
 //!
 //! Needs CUDA's driver, and libfabric for `--job`. Without a GPU it says so and ends with status 0;
-//! when something is wrong, with status 1. But for `--job` there is no fabric: this process stands in
-//! for the peers.
+//! when something is wrong, with status 1. But for `--job` there is no fabric: this process stands
+//! in for the peers.
 //!
 //! ```text
 //! machines    where kernels run and their memory is: gpu, host

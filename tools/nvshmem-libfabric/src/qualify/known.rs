@@ -1,4 +1,5 @@
-//! Error texts that may go into the file: those of `docs/errors.md`, without what was put into them.
+//! Error texts that may go into the file: those of `docs/errors.md`, without what was put into
+//! them.
 
 const CATALOGUE: &str = include_str!("../../../../docs/errors.md");
 

@@ -1,5 +1,5 @@
-//! A process that cleans up after the jobs of `qualify` when that is stopped: what is killed removes
-//! nothing, and its PEs are killed with it. No signal of the terminal reaches this process.
+//! A process that cleans up after the jobs of `qualify` when that is stopped: what is killed
+//! removes nothing, and its PEs are killed with it. No signal of the terminal reaches this process.
 
 use std::collections::BTreeSet;
 use std::env;

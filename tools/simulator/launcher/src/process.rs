@@ -83,8 +83,8 @@ impl Pipe {
     }
 }
 
-/// Has the system keep what processes of this one end with. A parent that ignores SIGCHLD passes that
-/// on, and then no wait for a process ever comes to an end. For a program's beginning.
+/// Has the system keep what processes of this one end with. A parent that ignores SIGCHLD passes
+/// that on, and then no wait for a process ever comes to an end. For a program's beginning.
 pub fn keep_ends_of_processes() {
     // SAFETY: the default action runs no code of this process.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };

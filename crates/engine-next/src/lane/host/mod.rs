@@ -3,8 +3,8 @@
 //! User threads only initiate, over one rail. Operations on staged memory take messages and
 //! copies, which belong to the proxy lane: they are handed over through a bounded queue, in which
 //! their order is kept, and from there go into the queues of their peers. Fences do not order the
-//! two ways with one another, so an operation of one kind waits until nothing to its PE is under way
-//! in the other; programs hardly mix them.
+//! two ways with one another, so an operation of one kind waits until nothing to its PE is under
+//! way in the other; programs hardly mix them.
 
 pub mod handoff;
 

@@ -1,12 +1,13 @@
-//! Strangers: they reach the ports of rails, and have read along, but know nothing of the job's key.
+//! Strangers: they reach the ports of rails, and have read along, but know nothing of the job's
+//! key.
 
 use engine::ids::{Pe, RailId};
 use sim_fabric::FakeFabric;
 
 use crate::job::{Random, Shape};
 
-/// One thing that somebody sends to a rail of the job: noise, or a message that was there before, as
-/// it was, to another PE, or altered.
+/// One thing that somebody sends to a rail of the job: noise, or a message that was there before,
+/// as it was, to another PE, or altered.
 pub(super) fn send(fabric: &FakeFabric, random: &mut Random, shape: &Shape) {
     let to = Pe(random.below(shape.n_pes as usize) as u32);
     let rail = RailId(random.below(shape.rails.into()) as u8);

@@ -340,8 +340,8 @@ impl ReliableChannel {
         self.pulls != 0 || !self.last_put.is_before(self.ack_received)
     }
 
-    /// Keeps the number of the latest put, which is acknowledged, near those of the present: numbers
-    /// wrap, and one of long ago would be taken for one to come.
+    /// Keeps the number of the latest put, which is acknowledged, near those of the present:
+    /// numbers wrap, and one of long ago would be taken for one to come.
     pub(crate) fn keep_last_put(&mut self) {
         if self.last_put.is_before(self.ack_received) {
             self.last_put = Seq(self.ack_received.0.wrapping_sub(1));

@@ -33,7 +33,8 @@
 //!   that mode, and spoil the capture.
 //! - A copy that takes time brings some bytes at the end of that time: its first half, or 4 bytes
 //!   of its first or last word, if it goes to the host.
-//! - `cuCtxDestroy` waits while a kernel runs in any context of the device. To lock pages takes time.
+//! - `cuCtxDestroy` waits while a kernel runs in any context of the device. To lock pages takes
+//!   time.
 //! - What is made in a context ends with it: streams, memory of the device, page-locked memory.
 //! - New memory of a device is not zero.
 //! - The first copy that fails on the device leaves its context unusable: from then on every call
