@@ -107,7 +107,7 @@ NLF_TEMPLATE_FN void nlfi_is_value() {
     static_assert(std::is_trivially_copyable<T>::value, "a value that is its bytes");
 }
 template <typename T>
-NLF_TEMPLATE_FN int nlf_p(const nlf_context *ctx, T *dst, T value, int pe, unsigned flags = 0) {
+NLF_TEMPLATE_FN int nlf_p(const nlf_context *ctx, T *dst, nlfi_value<T> value, int pe, unsigned flags = 0) {
     nlfi_is_value<T>();
     uint64_t bits = 0;
     memcpy(&bits, &value, sizeof(T));
@@ -203,15 +203,15 @@ NLF_TEMPLATE_FN uint64_t nlfi_bits(T value) {
 
 /* An atomic for which nobody waits: `result`, if there is one, has what was there after a quiet. */
 template <typename T>
-NLF_TEMPLATE_FN int nlfi_atomic_nbi(const nlf_context *ctx, unsigned kind, T *result, T *word, T value, T compare, int pe,
-                                    unsigned flags) {
+NLF_TEMPLATE_FN int nlfi_atomic_nbi(const nlf_context *ctx, unsigned kind, T *result, T *word, nlfi_value<T> value,
+                                    nlfi_value<T> compare, int pe, unsigned flags) {
     return nlfi_atomic(ctx, kind, word, sizeof(T), nlfi_bits(value), nlfi_bits(compare), result, pe, flags, NULL);
 }
 
 /* The same, and waits for this one. */
 template <typename T>
-NLF_TEMPLATE_FN int nlfi_atomic_wait(const nlf_context *ctx, unsigned kind, T *result, T *word, T value, T compare, int pe,
-                                     unsigned flags) {
+NLF_TEMPLATE_FN int nlfi_atomic_wait(const nlf_context *ctx, unsigned kind, T *result, T *word, nlfi_value<T> value,
+                                     nlfi_value<T> compare, int pe, unsigned flags) {
     uint64_t ticket = 0;
     const int status =
         nlfi_atomic(ctx, kind, word, sizeof(T), nlfi_bits(value), nlfi_bits(compare), result, pe, flags, &ticket);
@@ -221,23 +221,23 @@ NLF_TEMPLATE_FN int nlfi_atomic_wait(const nlf_context *ctx, unsigned kind, T *r
 /* `*word` at `pe` = value; += value; &= value; |= value; ^= value. Sums wrap. T is an integer of 4
  * or 8 bytes. */
 template <typename T>
-NLF_TEMPLATE_FN int nlf_atomic_set(const nlf_context *ctx, T *word, T value, int pe, unsigned flags = 0) {
+NLF_TEMPLATE_FN int nlf_atomic_set(const nlf_context *ctx, T *word, nlfi_value<T> value, int pe, unsigned flags = 0) {
     return nlfi_atomic_nbi(ctx, NLF_KIND_SET, (T *)NULL, word, value, (T)0, pe, flags);
 }
 template <typename T>
-NLF_TEMPLATE_FN int nlf_atomic_add(const nlf_context *ctx, T *word, T value, int pe, unsigned flags = 0) {
+NLF_TEMPLATE_FN int nlf_atomic_add(const nlf_context *ctx, T *word, nlfi_value<T> value, int pe, unsigned flags = 0) {
     return nlfi_atomic_nbi(ctx, NLF_KIND_ADD, (T *)NULL, word, value, (T)0, pe, flags);
 }
 template <typename T>
-NLF_TEMPLATE_FN int nlf_atomic_and(const nlf_context *ctx, T *word, T value, int pe, unsigned flags = 0) {
+NLF_TEMPLATE_FN int nlf_atomic_and(const nlf_context *ctx, T *word, nlfi_value<T> value, int pe, unsigned flags = 0) {
     return nlfi_atomic_nbi(ctx, NLF_KIND_AND, (T *)NULL, word, value, (T)0, pe, flags);
 }
 template <typename T>
-NLF_TEMPLATE_FN int nlf_atomic_or(const nlf_context *ctx, T *word, T value, int pe, unsigned flags = 0) {
+NLF_TEMPLATE_FN int nlf_atomic_or(const nlf_context *ctx, T *word, nlfi_value<T> value, int pe, unsigned flags = 0) {
     return nlfi_atomic_nbi(ctx, NLF_KIND_OR, (T *)NULL, word, value, (T)0, pe, flags);
 }
 template <typename T>
-NLF_TEMPLATE_FN int nlf_atomic_xor(const nlf_context *ctx, T *word, T value, int pe, unsigned flags = 0) {
+NLF_TEMPLATE_FN int nlf_atomic_xor(const nlf_context *ctx, T *word, nlfi_value<T> value, int pe, unsigned flags = 0) {
     return nlfi_atomic_nbi(ctx, NLF_KIND_XOR, (T *)NULL, word, value, (T)0, pe, flags);
 }
 
@@ -249,12 +249,14 @@ NLF_TEMPLATE_FN int nlf_atomic_xor(const nlf_context *ctx, T *word, T value, int
  */
 #define NLFI_FETCHING(name, kind)                                                                                      \
     template <typename T>                                                                                              \
-    NLF_TEMPLATE_FN int name##_nbi(const nlf_context *ctx, T *result, T *word, T value, int pe, unsigned flags = 0) {  \
+    NLF_TEMPLATE_FN int name##_nbi(const nlf_context *ctx, T *result, T *word, nlfi_value<T> value, int pe,            \
+                                   unsigned flags = 0) {                                                               \
         return result == NULL ? nlfi_report(ctx, NLF_ERROR_ADDRESS, NLF_OP_ATOMIC, pe, NULL, sizeof(T), flags)                \
                               : nlfi_atomic_nbi(ctx, kind, result, word, value, (T)0, pe, flags);                      \
     }                                                                                                                  \
     template <typename T>                                                                                              \
-    NLF_TEMPLATE_FN int name(const nlf_context *ctx, T *result, T *word, T value, int pe, unsigned flags = 0) {        \
+    NLF_TEMPLATE_FN int name(const nlf_context *ctx, T *result, T *word, nlfi_value<T> value, int pe,                  \
+                             unsigned flags = 0) {                                                                     \
         return result == NULL ? nlfi_report(ctx, NLF_ERROR_ADDRESS, NLF_OP_ATOMIC, pe, NULL, sizeof(T), flags)                \
                               : nlfi_atomic_wait(ctx, kind, result, word, value, (T)0, pe, flags);                     \
     }
@@ -277,13 +279,13 @@ NLF_TEMPLATE_FN int nlf_atomic_fetch(const nlf_context *ctx, T *result, T *word,
 
 /* Sets the word to `value` where it is `compare`. */
 template <typename T>
-NLF_TEMPLATE_FN int nlf_atomic_compare_swap_nbi(const nlf_context *ctx, T *result, T *word, T compare, T value, int pe,
-                                                unsigned flags = 0) {
+NLF_TEMPLATE_FN int nlf_atomic_compare_swap_nbi(const nlf_context *ctx, T *result, T *word, nlfi_value<T> compare,
+                                                nlfi_value<T> value, int pe, unsigned flags = 0) {
     return nlfi_atomic_nbi(ctx, NLF_KIND_COMPARE_SWAP, result, word, value, compare, pe, flags);
 }
 template <typename T>
-NLF_TEMPLATE_FN int nlf_atomic_compare_swap(const nlf_context *ctx, T *result, T *word, T compare, T value, int pe,
-                                            unsigned flags = 0) {
+NLF_TEMPLATE_FN int nlf_atomic_compare_swap(const nlf_context *ctx, T *result, T *word, nlfi_value<T> compare,
+                                            nlfi_value<T> value, int pe, unsigned flags = 0) {
     return nlfi_atomic_wait(ctx, NLF_KIND_COMPARE_SWAP, result, word, value, compare, pe, flags);
 }
 

@@ -331,6 +331,15 @@ NLF_FN void nlfp_pause(unsigned looks) {
 
 #endif
 
+/* A value of a word's type. The compiler takes T from the word alone, so a literal of another type
+ * is converted. */
+template <typename T>
+struct nlfi_same {
+    typedef T type;
+};
+template <typename T>
+using nlfi_value = typename nlfi_same<T>::type;
+
 /* As reads of a word of 4 or 8 bytes, of whatever type: its bits are that type's, not a number to
  * be converted. */
 template <typename T>

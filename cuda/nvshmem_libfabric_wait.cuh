@@ -21,7 +21,7 @@
 
 /* Whether it is so of a word. */
 template <typename T>
-NLF_TEMPLATE_FN bool nlf_test(const T *word, unsigned comparison, T value) {
+NLF_TEMPLATE_FN bool nlf_test(const T *word, unsigned comparison, nlfi_value<T> value) {
     const T now = nlfp_load_acquire(word);
     switch (comparison) {
     case NLF_CMP_EQ: return now == value;
@@ -39,7 +39,8 @@ NLF_FN uint64_t nlf_signal_fetch(const uint64_t *signal) { return nlfp_load_acqu
 
 /* Whether it is so of all words. */
 template <typename T>
-NLF_TEMPLATE_FN bool nlf_test_all(const T *words, size_t count, const int *skip, unsigned comparison, T value) {
+NLF_TEMPLATE_FN bool nlf_test_all(const T *words, size_t count, const int *skip, unsigned comparison,
+                                  nlfi_value<T> value) {
     for (size_t at = 0; at < count; at++) {
         if ((skip == NULL || skip[at] == 0) && !nlf_test(words + at, comparison, value)) {
             return false;
@@ -50,8 +51,8 @@ NLF_TEMPLATE_FN bool nlf_test_all(const T *words, size_t count, const int *skip,
 
 /* Whether it is so of a word, the first of which `*index` is then. */
 template <typename T>
-NLF_TEMPLATE_FN bool nlf_test_any(const T *words, size_t count, const int *skip, unsigned comparison, T value,
-                                  size_t *index) {
+NLF_TEMPLATE_FN bool nlf_test_any(const T *words, size_t count, const int *skip, unsigned comparison,
+                                  nlfi_value<T> value, size_t *index) {
     bool counts = false;
     for (size_t at = 0; at < count; at++) {
         if (skip == NULL || skip[at] == 0) {
@@ -69,8 +70,8 @@ NLF_TEMPLATE_FN bool nlf_test_any(const T *words, size_t count, const int *skip,
 /* The same, of all for which it is so: `indices` has room for `count`, `*found` says how many there
  * are. */
 template <typename T>
-NLF_TEMPLATE_FN bool nlf_test_some(const T *words, size_t count, const int *skip, unsigned comparison, T value,
-                                   size_t *indices, size_t *found) {
+NLF_TEMPLATE_FN bool nlf_test_some(const T *words, size_t count, const int *skip, unsigned comparison,
+                                   nlfi_value<T> value, size_t *indices, size_t *found) {
     bool counts = false;
     *found = 0;
     for (size_t at = 0; at < count; at++) {
@@ -115,17 +116,19 @@ NLF_FN int nlfi_check_wait(const nlf_context *ctx, const void *words, unsigned c
 
 /* Waits until nlf_test is true. */
 template <typename T>
-NLF_TEMPLATE_FN int nlf_wait_until(const nlf_context *ctx, const T *word, unsigned comparison, T value) {
+NLF_TEMPLATE_FN int nlf_wait_until(const nlf_context *ctx, const T *word, unsigned comparison, nlfi_value<T> value) {
     const int status = nlfi_check_wait(ctx, word, comparison, sizeof(T));
     return status != NLF_OK ? status : nlfi_wait(ctx, [=]() { return nlf_test(word, comparison, value); }, 0);
 }
 template <typename T>
-NLF_TEMPLATE_FN int nlf_wait_until_warp(const nlf_context *ctx, const T *word, unsigned comparison, T value) {
+NLF_TEMPLATE_FN int nlf_wait_until_warp(const nlf_context *ctx, const T *word, unsigned comparison,
+                                        nlfi_value<T> value) {
     nlfp_warp_sync();
     return nlfp_warp_status(nlfp_lane() == 0 ? nlf_wait_until(ctx, word, comparison, value) : NLF_OK);
 }
 template <typename T>
-NLF_TEMPLATE_FN int nlf_wait_until_block(const nlf_context *ctx, const T *word, unsigned comparison, T value) {
+NLF_TEMPLATE_FN int nlf_wait_until_block(const nlf_context *ctx, const T *word, unsigned comparison,
+                                         nlfi_value<T> value) {
     nlfp_block_sync();
     return nlfp_block_status(nlfp_thread_of_block() == 0 ? nlf_wait_until(ctx, word, comparison, value) : NLF_OK);
 }
@@ -133,7 +136,7 @@ NLF_TEMPLATE_FN int nlf_wait_until_block(const nlf_context *ctx, const T *word, 
 /* Waits until nlf_test_any is true, with the same index. */
 template <typename T>
 NLF_TEMPLATE_FN int nlf_wait_until_any(const nlf_context *ctx, const T *words, size_t count, const int *skip,
-                                       unsigned comparison, T value, size_t *index) {
+                                       unsigned comparison, nlfi_value<T> value, size_t *index) {
     const int status = nlfi_check_wait(ctx, words, comparison, sizeof(T));
     return status != NLF_OK
                ? status
@@ -143,7 +146,7 @@ NLF_TEMPLATE_FN int nlf_wait_until_any(const nlf_context *ctx, const T *words, s
 /* Waits until nlf_test_some is true, with the same indices. */
 template <typename T>
 NLF_TEMPLATE_FN int nlf_wait_until_some(const nlf_context *ctx, const T *words, size_t count, const int *skip,
-                                        unsigned comparison, T value, size_t *indices, size_t *found) {
+                                        unsigned comparison, nlfi_value<T> value, size_t *indices, size_t *found) {
     const int status = nlfi_check_wait(ctx, words, comparison, sizeof(T));
     return status != NLF_OK
                ? status
@@ -154,7 +157,7 @@ NLF_TEMPLATE_FN int nlf_wait_until_some(const nlf_context *ctx, const T *words, 
 /* Waits until each word has been as nlf_test_all asks, every `step`-th from `first` on. */
 template <typename T>
 NLF_TEMPLATE_FN int nlfi_wait_until_all(const nlf_context *ctx, const T *words, size_t count, const int *skip,
-                                        unsigned comparison, T value, size_t first, size_t step) {
+                                        unsigned comparison, nlfi_value<T> value, size_t first, size_t step) {
     int status = nlfi_check_wait(ctx, words, comparison, sizeof(T));
     for (size_t at = first; status == NLF_OK && at < count; at += step) {
         if (skip == NULL || skip[at] == 0) {
@@ -168,19 +171,19 @@ NLF_TEMPLATE_FN int nlfi_wait_until_all(const nlf_context *ctx, const T *words, 
  * block share the words. */
 template <typename T>
 NLF_TEMPLATE_FN int nlf_wait_until_all(const nlf_context *ctx, const T *words, size_t count, const int *skip,
-                                       unsigned comparison, T value) {
+                                       unsigned comparison, nlfi_value<T> value) {
     return nlfi_wait_until_all(ctx, words, count, skip, comparison, value, 0, 1);
 }
 template <typename T>
 NLF_TEMPLATE_FN int nlf_wait_until_all_warp(const nlf_context *ctx, const T *words, size_t count, const int *skip,
-                                            unsigned comparison, T value) {
+                                            unsigned comparison, nlfi_value<T> value) {
     nlfp_warp_sync();
     return nlfp_warp_worst(
         nlfi_wait_until_all(ctx, words, count, skip, comparison, value, nlfp_lane(), nlfp_threads_per_warp()));
 }
 template <typename T>
 NLF_TEMPLATE_FN int nlf_wait_until_all_block(const nlf_context *ctx, const T *words, size_t count, const int *skip,
-                                             unsigned comparison, T value) {
+                                             unsigned comparison, nlfi_value<T> value) {
     nlfp_block_sync();
     return nlfp_block_worst(nlfi_wait_until_all(ctx, words, count, skip, comparison, value, nlfp_thread_of_block(),
                                                 nlfp_threads_per_block()));

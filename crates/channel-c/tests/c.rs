@@ -92,6 +92,15 @@ fn a_c_program_runs_alone_and_as_a_job() {
     wait((0..3).map(pe).collect());
 }
 
+/// Literals are of the type of the word that they are for.
+#[test]
+fn values_convert_to_their_word() {
+    let status = Command::new(program("literals.cc", false)).status().unwrap();
+    assert!(status.success());
+}
+
+/// What may happen to a process that has a channel, as docs/reliability.md defines it: each in a
+/// process of its own.
 #[test]
 fn a_process_may_end_fork_and_unload_as_it_likes() {
     let program = program("life.cc", true);
