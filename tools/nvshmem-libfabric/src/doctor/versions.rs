@@ -77,7 +77,7 @@ fn nccl(plugins: &Plugins) -> Check {
         }
         Some(plugin) => {
             let path = plugin.path.display();
-            Check::ok(ID, format!("NCCL 2.30.3 and later load {path} by `run --nccl`"))
+            Check::ok(ID, format!("NCCL 2.30.7 and later load {path} by `run --nccl`"))
         }
     }
 }
