@@ -3,19 +3,16 @@
 //!
 //! The rows of [`OPERATIONS`] and [`SIGNALS`] always run: each value of each factor is in one of
 //! them, and so is each pair that the layers below the engine can tell apart (a fabric and a way to
-//! signal, a fabric and a mode of progress). The full tier adds rows
-//! of the whole product.
+//! signal, a fabric and a mode of progress). The full tier adds
+//! covering arrays, in which any two values of two factors meet.
 
 use libtest_mimic::{Failed, Trial};
 use nvshmem_sim::{JobReport, JobSettings, Layout};
 use test_support::full;
-use test_support::random::rows;
+use test_support::pairwise::pairwise;
 
 use crate::fabric::Fabric::{self, Rxm, Rxm2, Shm, Shm2, Tcp2};
 use crate::fabric::trial;
-
-/// Rows that the full tier adds.
-const ROWS: u64 = 100;
 
 const FABRICS: [Fabric; 5] = [Shm, Tcp2, Rxm, Shm2, Rxm2];
 
@@ -144,12 +141,12 @@ fn arrays() -> Vec<Trial> {
     let of = |[fabric, shape, layout, setting, grows]: [usize; 5]| {
         operations(row(fabric, shape, layout, setting), grows == 1)
     };
-    let mut trials: Vec<Trial> = rows(ROWS, sizes).into_iter().map(of).collect();
+    let mut trials: Vec<Trial> = pairwise(sizes).into_iter().map(of).collect();
     let sizes = [FABRICS.len(), SHAPES.len(), layouts, SETTINGS.len(), ENGINES.len(), 2];
     let of = |[fabric, shape, layout, setting, engine, cut]: [usize; 6]| {
         signals(row(fabric, shape, layout, setting), ENGINES[engine], cut == 1)
     };
-    trials.extend(rows(ROWS, sizes).into_iter().map(of));
+    trials.extend(pairwise(sizes).into_iter().map(of));
     trials
 }
 

@@ -1,11 +1,11 @@
 //! The scenarios of host memory on memory of a device. Staging knows nothing of layouts: the rows
 //! have each kind of memory, each setting of staging and each way of signals, on each fabric. The
-//! full tier adds rows of the whole product.
+//! full tier adds a covering array of both scenarios.
 
 use libtest_mimic::{Failed, Trial};
 use nvshmem_sim::{JobSettings, Layout, MemoryKind};
 use test_support::full;
-use test_support::random::rows;
+use test_support::pairwise::pairwise;
 
 use super::device::{Needs, job, staged};
 use crate::fabric::Fabric::{self, Rxm, Shm, Tcp2};
@@ -13,9 +13,6 @@ use crate::fabric::says;
 use crate::matrix::{Setting, place, run, signal_engine, with, words};
 use nvshmem_sim::MemoryKind::{Device, DeviceVmm, DeviceVmmPieces, Managed};
 use nvshmem_sim::traffic::RESIDENT;
-
-/// Rows of either scenario that the full tier adds.
-const ROWS: u64 = 60;
 
 const FABRICS: [Fabric; 3] = [Shm, Tcp2, Rxm];
 
@@ -125,7 +122,7 @@ fn array() -> Vec<Trial> {
         };
         [operations(row(kind), kernel == 1), signals(row(kind % 2), ENGINES[engine])]
     };
-    rows(ROWS, sizes).into_iter().flat_map(of).collect()
+    pairwise(sizes).into_iter().flat_map(of).collect()
 }
 
 pub(crate) fn done(job: JobSettings) -> Result<(), Failed> {

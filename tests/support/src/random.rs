@@ -44,16 +44,6 @@ impl Random {
     }
 }
 
-/// Draws so many rows of a product of factors, the same every time: each row picks a value of every
-/// factor.
-pub fn rows<const N: usize>(many: u64, sizes: [usize; N]) -> Vec<[usize; N]> {
-    let row = |number| {
-        let mut random = Random::of(&[number]);
-        sizes.map(|size| random.below(size))
-    };
-    (0..many).map(row).collect()
-}
-
 /// The finalizer of splitmix64.
 pub fn mix(number: u64) -> u64 {
     let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
