@@ -169,6 +169,17 @@ impl Order {
         self.written != self.last || self.count(self.last, Class::Write) != 0
     }
 
+    /// Number of the group of new work.
+    pub(crate) fn last(&self) -> u32 {
+        self.last
+    }
+
+    /// Unfinished writes of a group and those after it.
+    pub(crate) fn writes_from(&self, number: u32) -> u32 {
+        let groups = self.last.wrapping_sub(number) + 1;
+        (0..groups).map(|ahead| self.count(number.wrapping_add(ahead), Class::Write)).sum()
+    }
+
     /// Unfinished work of a class, over all groups.
     pub(crate) fn unfinished(&self, class: Class) -> u32 {
         (0..RING).map(|number| self.count(number, class)).sum()

@@ -47,6 +47,8 @@ pub(crate) struct Peer {
     pub(crate) order: Order,
     /// Writes wait until `order` has reached this group; messages until its writes have.
     pub(crate) fence: u32,
+    /// Fences since start.
+    pub(crate) fences: u32,
     /// Segments posted since start, by direction.
     pub(crate) posted: [u32; 2],
     pub(crate) channel: Option<Box<Channel>>,
@@ -99,6 +101,7 @@ impl Peer {
             identity: Identity::of(pe),
             fence: order.start(),
             order,
+            fences: 0,
             posted: [0; 2],
             channel: None,
             queue: VecDeque::new(),

@@ -648,10 +648,4 @@ impl Regions {
     pub(crate) fn provide_stager(&mut self, memory: (usize, usize)) -> Result<(), EngineError> {
         self.index.table.upgrade().map_or(Ok(()), |table| table.provide(memory))
     }
-
-    /// The region at a place with this stamp, if it is still registered.
-    pub(crate) fn named(&self, slot: u32, stamp: u64) -> Option<&Arc<Region>> {
-        let region = self.by_place.get(place_of(slot))?.as_ref()?;
-        (region.stamp == stamp).then_some(region)
-    }
 }

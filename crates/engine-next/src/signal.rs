@@ -93,15 +93,11 @@ impl<P: Port> Core<P> {
         word: Word,
         payload: &Payload<'_>,
     ) -> Option<Way> {
-        let peer = self.peers.get(at);
-        let strong = self.signals.strong;
-        // A message with data cannot be held back.
-        let is_behind = strong && peer.order.has_writes();
-        let in_memory = matches!(op.local, LocalSide::Memory(_));
-        if self.signals.inline && in_memory && !is_behind {
+        if self.may_be_inline(at, op) {
             if op.len <= MAX_EAGER && payload.bytes.is_some() {
                 return Some(Way::Inline);
             }
+            let (peer, strong) = (self.peers.get(at), self.signals.strong);
             let unacked = peer.channel.as_deref().map_or(0, |channel| channel.held);
             let is_marked = strong || !peer.order.is_ordered(peer.fence);
             let may_be_kept = is_marked && unacked >= MOST_KEPT;
@@ -117,17 +113,29 @@ impl<P: Port> Core<P> {
             }
             return tag.map(|tag| Way::Counted { tag, segments: 0 });
         }
-        if strong {
-            return Some(Way::Ordered);
+        Some(self.chain(at, op, word))
+    }
+
+    /// Whether data and signal may be one message, as far as their length allows. A message with
+    /// data cannot be held back.
+    pub(crate) fn may_be_inline(&self, at: u32, op: &Op) -> bool {
+        let is_behind = self.signals.strong && self.peers.get(at).order.has_writes();
+        self.signals.inline && matches!(op.local, LocalSide::Memory(_)) && !is_behind
+    }
+
+    /// Has a signal follow data in a completion group of its own; a strong one everything.
+    pub(crate) fn chain(&mut self, at: u32, op: &Op, word: Word) -> Way {
+        if self.signals.strong {
+            return Way::Ordered;
         }
-        let Some(data) = self.groups.start() else { return Some(Way::Ordered) };
+        let Some(data) = self.groups.start() else { return Way::Ordered };
         let held = self.peers.get_mut(at).order.begin_last(Class::Write);
         // The operation's own count, until all its segments are posted.
         self.groups.begin(data);
         self.groups.begin(op.completion);
         let completion = op.completion;
         self.groups.set_then(data, Then::Signal { peer: at, word, held, completion });
-        Some(Way::Chained { data, held })
+        Way::Chained { data, held }
     }
 
     /// Submits of a put with signal what there is room for. Its way is chosen.
@@ -212,7 +220,7 @@ impl<P: Port> Core<P> {
     }
 
     /// The last message that a signal which leaves with its data is behind at the target.
-    fn behind_of_signal(&self, at: u32) -> u64 {
+    pub(crate) fn behind_of_signal(&self, at: u32) -> u64 {
         let peer = self.peers.get(at);
         match &peer.channel {
             Some(channel) if self.signals.strong => channel.next.0 - 1,

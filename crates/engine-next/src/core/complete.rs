@@ -10,7 +10,7 @@ use crate::group::{GroupId, Groups};
 use crate::ids::{Pe, RailId, WrId};
 use crate::peers::{HeldSignal, Peers};
 use crate::port::{Completions, Failure, Polled, Port};
-use crate::segments::{Owner, STRIPE, Segment, Segments, State};
+use crate::segments::{Owner, PLAIN, STRIPE, Segment, Segments, State};
 use crate::wire::message::{MAP_BYTES, Seq, WINDOW};
 
 /// Takes the completions of a poll. Those of alike segments in a row are counted together.
@@ -266,6 +266,7 @@ impl<P: Port> Core<P> {
             return self.fail_lane(EngineError::BadMessage { pe, why });
         }
         if has_failed {
+            self.staged.push_back(StagedEvent::Acknowledged { peer: at, before: ack });
             return;
         }
         let acked = channel.acked;
@@ -298,11 +299,21 @@ impl<P: Port> Core<P> {
             MessagePurpose::Beside(tag) => channel.tags.give(tag),
             // Its reply ends it.
             MessagePurpose::Fetch { .. } => return,
-            MessagePurpose::Staged(token) => {
+            MessagePurpose::Staged { token: PLAIN, .. } => {}
+            MessagePurpose::Staged { token, .. } => {
                 self.staged.push_back(StagedEvent::Message { token, ok: true });
             }
         }
         self.end_message(at, number);
+    }
+
+    /// The operation for which an unacknowledged message with this low half of its number was sent,
+    /// in messages to users.
+    pub(crate) fn sent_as(&mut self, at: u32, of: u32) -> Option<(&'static str, usize)> {
+        let channel = self.peers.get(at).channel.as_deref()?;
+        let number = channel.sent_at(channel.next.near(of))?;
+        let slot = self.messages.get_mut(number)?;
+        matches!(slot.purpose, MessagePurpose::Staged { .. }).then_some((slot.what(), 0))
     }
 
     /// Ends a message that has a slot.

@@ -21,6 +21,19 @@ use crate::rate_limit::RateLimit;
 use crate::regions::Orphan;
 use crate::segments::{PLAIN, State};
 
+/// Bit of orphans that are copies; those of segments have their index.
+const COPY: u32 = 1 << 31;
+
+/// A copy under way between local memory and a bounce buffer.
+#[derive(Debug)]
+pub(crate) struct Copying {
+    /// Staging's transfer.
+    token: u32,
+    pub(crate) peer: u32,
+    pub(crate) what: &'static str,
+    pub(crate) memory: (usize, usize),
+}
+
 /// Most lines in the log, in ten seconds, about faults that peers can cause.
 const LINES: u64 = 64;
 
@@ -92,6 +105,11 @@ impl<P: Port> Core<P> {
             }
             self.end_in_group(completion);
         }
+        for copying in self.copies.iter().filter(|copying| copying.peer == at) {
+            let Copying { token, what, memory, .. } = *copying;
+            let (lane, segment) = (self.regions.kind(), COPY | token);
+            self.regions.index().enter_orphan(Orphan { lane, segment, what, pe, memory });
+        }
         let sent = self.messages.sent().filter(|(_, slot)| slot.peer == at);
         let sent: Vec<u16> = sent.map(|(number, _)| number).collect();
         for number in sent {
@@ -101,7 +119,7 @@ impl<P: Port> Core<P> {
             if let Some(channel) = self.peers.get_mut(at).channel.as_deref_mut() {
                 match purpose {
                     Purpose::Fetch { place, .. } => channel.end_fetch(place),
-                    Purpose::Staged(token) => {
+                    Purpose::Staged { token, .. } => {
                         self.staged.push_back(StagedEvent::Message { token, ok: false });
                     }
                     Purpose::Plain | Purpose::Beside(_) => {}
@@ -158,6 +176,32 @@ impl<P: Port> Core<P> {
         self.failures.first.get_or_insert_with(|| Box::new(failed));
     }
 
+    /// A copy between local memory and a bounce buffer has begun.
+    pub(crate) fn begin_copy(
+        &mut self,
+        token: u32,
+        peer: u32,
+        what: &'static str,
+        memory: (usize, usize),
+    ) {
+        self.copies.push(Copying { token, peer, what, memory });
+    }
+
+    /// Whether copies of a transfer are under way.
+    pub(crate) fn is_copying(&self, token: u32) -> bool {
+        self.copies.iter().any(|copying| copying.token == token)
+    }
+
+    /// The copies of a transfer have ended.
+    pub(crate) fn end_copy(&mut self, token: u32) {
+        let peer = self.copies.iter().find(|copying| copying.token == token);
+        let Some(peer) = peer.map(|copying| copying.peer) else { return };
+        self.copies.retain(|copying| copying.token != token);
+        if self.peers.get(peer).error.is_some() {
+            self.regions.index().leave_orphan(self.regions.kind(), COPY | token);
+        }
+    }
+
     /// A message of a peer cannot be executed: the peer is told, and so is this lane.
     #[cold]
     pub(crate) fn refuse(&mut self, at: u32, seq: crate::wire::message::Seq, why: String) {
@@ -165,6 +209,7 @@ impl<P: Port> Core<P> {
         channel.has_refused = true;
         channel.refusal = Some((seq, why.clone()));
         channel.waiting = Vec::new();
+        self.staged.push_back(StagedEvent::Refused { peer: at });
         self.enter_control(at);
         let pe: Pe = self.pe(at);
         self.fail_lane(EngineError::BadMessage { pe, why });

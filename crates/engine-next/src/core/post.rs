@@ -250,6 +250,47 @@ impl<P: Port> Core<P> {
         Ok((posted, Step::Done))
     }
 
+    /// Posts the next segment of a staged transfer of `len` bytes, of which `left` are left, on the
+    /// next rail with room for which there is a key. Returns its length.
+    ///
+    /// # Errors
+    /// As [`Core::post`].
+    pub(crate) fn post_staged(
+        &mut self,
+        (at, token, direction): (u32, u32, Direction),
+        (left, len): (usize, usize),
+        local: impl Fn(RailId) -> Local,
+        remote: impl Fn(RailId) -> Option<(u64, u64)>,
+    ) -> Result<Option<usize>, EngineError> {
+        let Some(mut hop) = self.next_hop(at) else { return Ok(None) };
+        let first = hop.rail;
+        let is_long = len >= self.spread.striped_from;
+        loop {
+            if let Some((remote, key)) = remote(hop.remote.rail()) {
+                let len = left.min(self.rails[hop.rail.index()].limits.max_segment);
+                let local = local(hop.rail);
+                let posting = Posting {
+                    peer: at,
+                    hop,
+                    transfer: Transfer { direction, local, len, remote, key },
+                    immediate: None,
+                    token,
+                    completion: GroupId::NONE,
+                    counted: Counted::By(GroupRef::NONE),
+                    is_long,
+                };
+                if self.post(&posting)? {
+                    self.peers.get_mut(at).turn(hop.next);
+                    return Ok(Some(len));
+                }
+            }
+            match self.peers.get(at).hops.get(hop.next as usize) {
+                Some(next) if next.rail != first => hop = *next,
+                _ => return Ok(None),
+            }
+        }
+    }
+
     /// Length of the segments of a long operation: shorter ones are cut finer, so that all rails
     /// and workers have a part.
     fn piece(&self, at: u32, len: usize) -> usize {

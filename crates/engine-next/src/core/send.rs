@@ -30,14 +30,14 @@ pub(crate) struct Sending<'a> {
     pub(crate) held: Option<GroupRef>,
     /// Whether it carries data of a put.
     pub(crate) has_data: bool,
-    /// The class that it counts in.
-    pub(crate) class: Class,
+    /// The class that it counts in; none if nothing orders or waits for it.
+    pub(crate) class: Option<Class>,
 }
 
 impl<'a> Sending<'a> {
     pub(crate) fn new(peer: u32, body: Body<'a>, completion: GroupId) -> Self {
         let (tail, purpose) = (Tail::NONE, Purpose::Plain);
-        let (held, has_data, class) = (None, false, Class::Message);
+        let (held, has_data, class) = (None, false, Some(Class::Message));
         Self { peer, body, tail, behind: 0, purpose, completion, held, has_data, class }
     }
 }
@@ -203,13 +203,16 @@ impl<P: Port> Core<P> {
         if !slot.in_use {
             return Ok(Step::NoRoom);
         }
-        let group = match sending.held {
-            None => {
-                let group = order.begin_last(sending.class);
-                order.note_message(group, seq.0);
+        let group = match (sending.held, sending.class) {
+            (Some(held), _) => order.leave(held, seq.0),
+            (None, Some(class)) => {
+                let group = order.begin_last(class);
+                if class == Class::Message {
+                    order.note_message(group, seq.0);
+                }
                 group
             }
-            Some(held) => order.leave(held, seq.0),
+            (None, None) => GroupRef::NONE,
         };
         slot.tail = tail;
         slot.seq = seq;

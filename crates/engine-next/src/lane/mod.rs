@@ -100,9 +100,11 @@ impl<P: Port> Lane<P> {
     /// A lane over an open port.
     pub fn new(port: P, config: LaneConfig) -> Self {
         let is_proxy = config.kind == LaneKind::Proxy;
+        let longest = port.limits().iter().map(|rail| rail.longest_message).min();
+        let longest = longest.map_or(0, |rails| rails.min(config.longest_message));
         Self {
             core: Core::new(port, config),
-            staging: Staging::new(),
+            staging: Staging::new(longest),
             inbox: None,
             packet: is_proxy.then(|| Box::new(LongPacket::EMPTY)),
             others: Vec::new(),
@@ -156,6 +158,7 @@ impl<P: Port> Lane<P> {
         if peer.is_quiet() || peer.error.is_some() {
             return;
         }
+        peer.fences = peer.fences.wrapping_add(1);
         let closed = if peer.queue.is_empty() { peer.order.close() } else { None };
         match closed {
             Some(number) => peer.fence = number,

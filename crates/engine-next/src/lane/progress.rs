@@ -64,6 +64,11 @@ impl<P: Port> Lane<P> {
         if self.staging.has_work() || !self.core.staged.is_empty() {
             busy |= self.staging.pump(&mut self.core);
         }
+        if !self.core.due.is_empty() {
+            self.execute_due();
+            self.staging.flush(&mut self.core);
+            busy = true;
+        }
         if self.core.has_control() {
             busy |= self.core.send_control();
         }
@@ -97,7 +102,7 @@ impl<P: Port> Lane<P> {
         self.core.regions.sync();
         // Unless somebody asks, executed messages would seem to be stuck.
         self.core.want_acks();
-        for at in self.staging.ended_peers(&self.core) {
+        for at in self.staging.ended_peers(&mut self.core) {
             let pe = self.core.pe(at);
             self.core.fail_peer(at, EngineError::PeerEnded { pe });
         }

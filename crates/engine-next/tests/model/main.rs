@@ -4,5 +4,5 @@
 
 extern crate engine_next as engine;
 
-#[path = "../../../../tests/model/main.rs"]
+#[path = "../../../../tests/engine/model/mod.rs"]
 mod model;

@@ -19,9 +19,6 @@ const DEADLINE: Duration = Duration::from_secs(2);
 const LATER: Duration = Duration::from_secs(1);
 const EARLIER: Duration = Duration::from_millis(600);
 
-/// Memory that is staged: none, until there is staging.
-const STAGED: [u32; 1] = [0];
-
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum What {
     Put,
@@ -67,7 +64,7 @@ fn a_silent_peer_is_given_up_when_the_deadline_is_over() {
     let mut broken = Vec::new();
     for rails in [1, 2, 4] {
         for health in [None] {
-            for staged in STAGED {
+            for staged in [0, 0b0100, 0b0110] {
                 for iteration in [100_000, 3_000_000, 20_000_000, 300_000_000] {
                     for what in What::ALL {
                         let deadline = Some(DEADLINE);
