@@ -11,9 +11,10 @@ use crate::port::{Context, Direction, Local, Transfer};
 const NIL: u32 = u32::MAX;
 
 /// Token of segments whose rail was chosen by load, and of plain ones. Those of staging's transfers
-/// are below.
+/// are below, with a bit if their rail was chosen by load.
 pub(crate) const STRIPE: u32 = u32::MAX - 1;
 pub(crate) const PLAIN: u32 = u32::MAX;
+pub(crate) const BY_LOAD: u32 = 1 << 31;
 
 /// State of an entry, and what its completion is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

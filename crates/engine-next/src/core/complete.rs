@@ -10,7 +10,7 @@ use crate::group::{GroupId, Groups};
 use crate::ids::{Pe, RailId, WrId};
 use crate::peers::{HeldSignal, Peers};
 use crate::port::{Completions, Failure, Polled, Port};
-use crate::segments::{Owner, PLAIN, STRIPE, Segment, Segments, State};
+use crate::segments::{BY_LOAD, Owner, PLAIN, STRIPE, Segment, Segments, State};
 use crate::wire::message::{MAP_BYTES, Seq, WINDOW};
 
 /// Takes the completions of a poll. Those of alike segments in a row are counted together.
@@ -108,7 +108,8 @@ impl<P: Port> Core<P> {
         peer.in_flight -= 1;
         // The token of a plain segment means nothing; its peer may have failed since.
         let ahead = peer.ahead.get_mut(owner.rail().index());
-        if let Some(ahead) = ahead.filter(|_| state != State::Plain && token == STRIPE) {
+        let by_load = state != State::Plain && token != PLAIN && token & BY_LOAD != 0;
+        if let Some(ahead) = ahead.filter(|_| by_load) {
             *ahead -= transfer.len as u64;
             let load = &mut self.rails[owner.rail().index()].load;
             load.complete(transfer.len as u64, self.port.now());
@@ -123,7 +124,7 @@ impl<P: Port> Core<P> {
         }
         if state != State::Plain && token < STRIPE {
             let ok = ok && state == State::Other;
-            self.staged.push_back(StagedEvent::Segment { token, ok });
+            self.staged.push_back(StagedEvent::Segment { token: token & !BY_LOAD, ok });
         }
     }
 

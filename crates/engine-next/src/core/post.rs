@@ -9,7 +9,7 @@ use crate::port::{Direction, Local, Operation, Port, Posted, Transfer};
 use crate::rails::load;
 use crate::rails::paths::Hop;
 use crate::request::{LocalSide, Request};
-use crate::segments::{PLAIN, STRIPE, Segment, State};
+use crate::segments::{BY_LOAD, PLAIN, STRIPE, Segment, State};
 use crate::wire::handle::HandleView;
 
 /// Segments of a long operation for each rail or worker, at least, unless they would be shorter
@@ -250,8 +250,8 @@ impl<P: Port> Core<P> {
         Ok((posted, Step::Done))
     }
 
-    /// Posts the next segment of a staged transfer of `len` bytes, of which `left` are left, on the
-    /// next rail with room for which there is a key. Returns its length.
+    /// Posts the next segment of a staged transfer of which `left` bytes are left, on the next
+    /// rail with room for which there is a key. Rails of an operation of `len` bytes are chosen. Returns its length.
     ///
     /// # Errors
     /// As [`Core::post`].
@@ -262,8 +262,11 @@ impl<P: Port> Core<P> {
         local: impl Fn(RailId) -> Local,
         remote: impl Fn(RailId) -> Option<(u64, u64)>,
     ) -> Result<Option<usize>, EngineError> {
-        let Some(mut hop) = self.next_hop(at) else { return Ok(None) };
+        let by_load = len >= self.spread.balanced_from;
+        let first = if by_load { self.choose(at, left) } else { self.next_hop(at) };
+        let Some(mut hop) = first else { return Ok(None) };
         let first = hop.rail;
+        let token = if by_load { token | BY_LOAD } else { token };
         let is_long = len >= self.spread.striped_from;
         loop {
             if let Some((remote, key)) = remote(hop.remote.rail()) {
@@ -280,7 +283,10 @@ impl<P: Port> Core<P> {
                     is_long,
                 };
                 if self.post(&posting)? {
-                    self.peers.get_mut(at).turn(hop.next);
+                    match by_load {
+                        true => self.give_load(at, hop.rail, len),
+                        false => self.peers.get_mut(at).turn(hop.next),
+                    }
                     return Ok(Some(len));
                 }
             }

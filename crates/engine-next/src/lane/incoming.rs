@@ -275,7 +275,8 @@ impl<P: Port> Lane<P> {
             let applied = self.staging.apply(&mut self.core, word, &atomic, order);
             return applied.map_err(|error| error.to_string());
         };
-        let before = self.staging.fetch(&mut self.core, word, &atomic).map_err(|e| e.to_string())?;
+        let before = self.staging.fetch(&mut self.core, word, &atomic, order);
+        let before = before.map_err(|error| error.to_string())?;
         let channel = self.core.channel(at);
         channel.replies[usize::from(place)] = (seq, before);
         channel.replies_due |= 1 << place;

@@ -192,6 +192,8 @@ pub(crate) struct Staging {
     kept: u32,
     /// Whether something was stored or applied since the last message was noted.
     is_soon: bool,
+    /// Why something is missing of what was to be stored soon, until somebody is told.
+    lost: Option<PortError>,
     /// Messages executed since what was to be stored soon was there.
     unsettled: Vec<(u32, Seq)>,
     /// Receives whose words are to be there soon.
@@ -223,6 +225,7 @@ impl Staging {
             copying: 0,
             kept: 0,
             is_soon: false,
+            lost: None,
             unsettled: Vec::new(),
             signalled: Vec::new(),
             together: Vec::new(),
@@ -346,6 +349,7 @@ impl Staging {
         order: SoonOrder,
     ) -> Result<(), PortError> {
         if place.reach == Reach::Direct {
+            self.settle_before(order)?;
             return core.port.store(place.addr, bytes);
         }
         self.is_soon = true;
@@ -361,6 +365,7 @@ impl Staging {
         order: SoonOrder,
     ) -> Result<(), PortError> {
         if place.reach == Reach::Direct {
+            self.settle_before(order)?;
             return core.port.apply(place.addr, atomic).map(drop);
         }
         self.is_soon = true;
@@ -373,10 +378,26 @@ impl Staging {
         core: &mut Core<P>,
         place: Place,
         atomic: &Atomic,
+        order: SoonOrder,
     ) -> Result<u64, PortError> {
         match place.reach {
-            Reach::Direct => core.port.apply(place.addr, atomic),
+            Reach::Direct => {
+                self.settle_before(order)?;
+                core.port.apply(place.addr, atomic)
+            }
             Reach::Fabric | Reach::Staged => self.copies(core)?.apply(place.addr, atomic),
+        }
+    }
+
+    /// What the processor changes behind what was to be stored soon waits for that.
+    fn settle_before(&mut self, order: SoonOrder) -> Result<(), PortError> {
+        let is_soon = self.is_soon || !self.unsettled.is_empty();
+        match &mut self.bouncing {
+            Some(bouncing) if is_soon && order == SoonOrder::Behind => {
+                let settled = bouncing.copies.settle();
+                settled.inspect_err(|error| self.lost = Some(error.clone()))
+            }
+            _ => Ok(()),
         }
     }
 
@@ -424,7 +445,11 @@ impl Staging {
 
     #[cold]
     fn settle<P: Port>(&mut self, core: &mut Core<P>) -> Result<(), PortError> {
-        let settled = self.bouncing.as_mut().map_or(Ok(()), |b| b.copies.settle());
+        let settled = match (self.lost.take(), &mut self.bouncing) {
+            (Some(error), _) => Err(error),
+            (None, Some(bouncing)) => bouncing.copies.settle(),
+            (None, None) => Ok(()),
+        };
         self.is_soon = false;
         let Err(error) = &settled else {
             self.unsettled.clear();

@@ -652,7 +652,12 @@ impl Staging {
         }
         match result {
             Err(error) if !matches!(to, To::Get(_)) => core.refuse(peer, seq, error.to_string()),
-            _ => core.note_executed(peer, seq),
+            _ => {
+                core.note_executed(peer, seq);
+                // The sender waits for its buffer.
+                core.channel(peer).ack_due = true;
+                core.enter_control(peer);
+            }
         }
     }
 

@@ -84,6 +84,8 @@ pub(super) struct Send {
     most: usize,
     /// Segments with the fabric.
     pending: u32,
+    /// Length of the operation that it is a part of.
+    whole: usize,
 }
 
 impl Send {
@@ -262,6 +264,7 @@ impl Staging {
                 fences,
                 most: most_listed,
                 pending: 0,
+                whole: op.len,
             };
             self.add_send(send);
             op.sent += len;
@@ -444,6 +447,7 @@ impl Staging {
             fences: 0,
             most: 0,
             pending: 0,
+            whole: len,
         });
         self.start(core);
         Ok(())
@@ -523,7 +527,7 @@ impl Staging {
         while sent < send.len {
             let part = core.post_staged(
                 (send.peer, Token::Send(at).bits(), Direction::Write),
-                (send.len - sent, send.len),
+                (send.len - sent, send.whole),
                 |rail| Local::Memory {
                     addr: addr + sent,
                     desc: bouncing.region.desc(crate::ids::LaneKind::Proxy, rail),
