@@ -72,7 +72,16 @@ pub(crate) enum Way {
 impl Op {
     pub(crate) fn new(kind: Kind, completion: GroupId) -> Self {
         let local = LocalSide::Value(0);
-        Self { kind, remote: 0, local, len: 0, sent: 0, completion, counted_by: None, staged: false }
+        Self {
+            kind,
+            remote: 0,
+            local,
+            len: 0,
+            sent: 0,
+            completion,
+            counted_by: None,
+            staged: false,
+        }
     }
 
     /// Whether parts of it are submitted, or its way is chosen.

@@ -228,6 +228,19 @@ impl<P: Port> Core<P> {
         }
     }
 
+    /// The last message that a signal apart from its data is behind at the target.
+    pub(crate) fn behind_of_separate(&self, at: u32) -> u64 {
+        let peer = self.peers.get(at);
+        match &peer.channel {
+            None => 0,
+            Some(channel) if self.signals.strong => channel.next.0 - 1,
+            Some(channel) => {
+                let data = channel.after_data.0 - 1;
+                data.max(peer.order.last_message_before(peer.fence))
+            }
+        }
+    }
+
     /// Submits a signal that is behind earlier puts, unless `counted` says that it is only behind
     /// its own. It is held back while such puts are not delivered.
     pub(crate) fn submit_signal(
@@ -247,16 +260,9 @@ impl<P: Port> Core<P> {
             self.want_ack(at);
             return Ok(Step::Done);
         }
-        let behind = match (&peer.channel, counted) {
-            (None, _) => 0,
-            (Some(channel), _) if strong => channel.next.0 - 1,
-            // Data and fence came before the segments.
-            (Some(_), Some(_)) => 0,
-            (Some(channel), None) => {
-                let data = channel.after_data.0 - 1;
-                data.max(peer.order.last_message_before(peer.fence))
-            }
-        };
+        // Data and fence came before counted segments.
+        let is_behind = strong || counted.is_none();
+        let behind = if is_behind { self.behind_of_separate(at) } else { 0 };
         self.send_word(at, word, counted, behind, None, completion)
     }
 

@@ -245,7 +245,8 @@ impl<P: Port> Lane<P> {
             Body::Word { at, atomic } | Body::Beside { at, atomic, .. } => (at, atomic),
             Body::Fetch { at, atomic, .. } | Body::PutSignal { at, atomic, .. } => (at, atomic),
             Body::StagedPut { to, payload } => {
-                let data = self.core.regions.locate(to, payload.len()).map_err(|e| e.to_string())?;
+                let data =
+                    self.core.regions.locate(to, payload.len()).map_err(|e| e.to_string())?;
                 let stored = self.staging.store(&mut self.core, data, payload, order);
                 return stored.map_err(|error| error.to_string());
             }

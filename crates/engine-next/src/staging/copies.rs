@@ -73,10 +73,8 @@ impl Staging {
             }
             Token::Receive(at) => {
                 let receive = self.receives.get(at)?;
-                let is = matches!(
-                    receive.state,
-                    Receiving::Here | Receiving::CopyingIn(Part::Group(_))
-                );
+                let is =
+                    matches!(receive.state, Receiving::Here | Receiving::CopyingIn(Part::Group(_)));
                 is.then_some(receive.len)
             }
             Token::Get(_) => None,

@@ -260,8 +260,7 @@ impl Staging {
         let Bounce { bounce_len, out, inward, .. } = bounce;
         copies.announce();
         let first = usize::from(out) * bounce_len;
-        let (out, inward) =
-            (Pool::new(0, bounce_len, out), Pool::new(first, bounce_len, inward));
+        let (out, inward) = (Pool::new(0, bounce_len, out), Pool::new(first, bounce_len, inward));
         self.bouncing = Some(Bouncing { copies, bounce, region, out, inward });
     }
 

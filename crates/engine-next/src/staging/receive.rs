@@ -361,17 +361,16 @@ impl Staging {
         if let Some(receive) = self.receives.get(index) {
             (receive.due, receive.memory) = (due, place);
         }
-        core.channel(at).wait(crate::channel::Waiting {
-            seq,
-            what: crate::channel::WaitsFor::Staging,
-        });
-        if !pull.brought.is_empty() && !is_shared && self.take_brought(core, index, memory, pull) {
-            return Ok(());
-        }
+        core.channel(at)
+            .wait(crate::channel::Waiting { seq, what: crate::channel::WaitsFor::Staging });
         if !self.peer(at).behind.is_empty() {
+            // Lower numbers have a buffer first.
             self.peer(at).behind.push((seq, index));
             self.go_on_behind(core, at);
-        } else {
+        } else if pull.brought.is_empty()
+            || is_shared
+            || !self.take_brought(core, index, memory, pull)
+        {
             self.admit(core, index);
         }
         Ok(())
@@ -676,7 +675,8 @@ impl Staging {
     /// the fabric still has.
     pub(super) fn drop_receives<P: Port>(&mut self, core: &mut Core<P>, peer: u32) {
         let has_failed = core.peers.get(peer).error.is_some();
-        let is_dropped = |receive: &Receive| receive.peer == peer && (has_failed || receive.origin.is_ok());
+        let is_dropped =
+            |receive: &Receive| receive.peer == peer && (has_failed || receive.origin.is_ok());
         self.peer(peer).behind.clear();
         for index in self.receives.find(is_dropped) {
             let token = Token::Receive(index);

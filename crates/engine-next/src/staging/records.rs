@@ -141,7 +141,8 @@ pub(super) fn arrange(records: &mut [Record]) -> usize {
     }
     for at in 0..records.len() {
         let Record { memory, len, repeats: true, .. } = records[at] else { continue };
-        let same = |other: &&Record| other.has_bytes() && (other.memory, other.len) == (memory, len);
+        let same =
+            |other: &&Record| other.has_bytes() && (other.memory, other.len) == (memory, len);
         records[at].at = records.iter().find(same).map_or(0, |other| other.at);
     }
     end

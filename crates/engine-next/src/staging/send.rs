@@ -242,10 +242,9 @@ impl Staging {
             let counts = self.begin(core, at, Class::Write, completion);
             let to = match by_peer {
                 true => To::Records,
-                false => To::Fabric(
-                    Arc::clone(&handle),
-                    remote.remote_address(offset) + op.sent as u64,
-                ),
+                false => {
+                    To::Fabric(Arc::clone(&handle), remote.remote_address(offset) + op.sent as u64)
+                }
             };
             let peer = core.peers.get(at);
             let (fences, number) = (peer.fences, peer.order.last());
@@ -381,9 +380,9 @@ impl Staging {
             return false;
         }
         if is_behind {
-            let behind = match record.signal {
-                Some(_) if record.len == 0 || core.signals.strong => core.behind_of_signal(at),
-                _ => core.behind_fence(at),
+            let behind = match record.len {
+                0 => core.behind_of_separate(at),
+                _ => core.behind_of_signal(at),
             };
             send.behind = send.behind.max(behind);
             send.waits = true;
@@ -617,8 +616,8 @@ impl Staging {
             (false, Addressing::Virtual) => Source::Fabric(addr as u64, &keys[..8 * count]),
             (false, Addressing::Offset) => Source::Fabric(offset, &keys[..8 * count]),
         };
-        let is_direct = is_buffered
-            || region.reach == Reach::Direct && !core.regions.look(addr, len).device;
+        let is_direct =
+            is_buffered || region.reach == Reach::Direct && !core.regions.look(addr, len).device;
         let brings = !is_shared
             && !is_list
             && is_direct

@@ -258,8 +258,7 @@ mod tests {
         assert_eq!(Record::decode(&record.encode()), Some(record));
         assert_eq!(record.encode().len(), RECORD);
         let get = Get { number: 6, of: 99 };
-        let pull =
-            |target, source| Body::Pull(Pull { target, len: 700, source, brought: &[] });
+        let pull = |target, source| Body::Pull(Pull { target, len: 700, source, brought: &[] });
         let bodies = [
             Body::Ack(None),
             Body::Ack(Some(&map)),

@@ -264,10 +264,7 @@ pub enum Body<'a> {
 impl Body<'_> {
     /// Whether the message has a number of its own and is acknowledged.
     pub(crate) fn is_numbered(&self) -> bool {
-        !matches!(
-            self,
-            Body::Ack(_) | Body::AckRequest | Body::Reply { .. } | Body::Refusal { .. }
-        )
+        !matches!(self, Body::Ack(_) | Body::AckRequest | Body::Reply { .. } | Body::Refusal { .. })
     }
 
     /// The receiver's slot in the head's word, where it has one.

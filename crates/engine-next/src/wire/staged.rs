@@ -180,7 +180,9 @@ impl Frame {
                 };
                 let (flags, at, keys): (u8, _, &[u8]) = match source {
                     Source::Bounce(offset) => (IN_BOUNCE, offset, &[]),
-                    Source::Fabric(remote, keys) => (0, remote, &keys[..keys.len().min(8 * MOST_KEYS)]),
+                    Source::Fabric(remote, keys) => {
+                        (0, remote, &keys[..keys.len().min(8 * MOST_KEYS)])
+                    }
                 };
                 let how = u32::from(flags) << 16 | (keys.len() as u32 / 8) << 24;
                 self.put(16, place | mark);
