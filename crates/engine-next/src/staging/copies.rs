@@ -64,18 +64,20 @@ impl Staging {
         moved
     }
 
-    /// Bytes of a transfer that is ready; none if it is not.
-    fn len_ready(&mut self, token: Token) -> Option<usize> {
+    /// Bytes of a transfer that is ready; none if it is not, or its peer has failed, which is going
+    /// to end it.
+    fn len_ready<P: Port>(&mut self, core: &Core<P>, token: Token) -> Option<usize> {
+        let lives = |peer: u32| core.peers.get(peer).error.is_none();
         match token {
             Token::Send(at) => {
                 let send = self.sends.get(at)?;
-                (send.state == Sending::CopyingOut).then_some(send.len)
+                (send.state == Sending::CopyingOut && lives(send.peer)).then_some(send.len)
             }
             Token::Receive(at) => {
                 let receive = self.receives.get(at)?;
                 let is =
                     matches!(receive.state, Receiving::Here | Receiving::CopyingIn(Part::Group(_)));
-                is.then_some(receive.len)
+                (is && lives(receive.peer)).then_some(receive.len)
             }
             Token::Get(_) => None,
         }
@@ -95,7 +97,7 @@ impl Staging {
         let mut bytes = 0;
         for number in 0..room {
             let Some(token) = self.ready(direction).front().copied() else { break };
-            let Some(len) = self.len_ready(token) else {
+            let Some(len) = self.len_ready(core, token) else {
                 self.ready(direction).pop_front();
                 continue;
             };
@@ -168,7 +170,7 @@ impl Staging {
     /// none, or the device takes none: then groups are copied one after the other.
     fn start_ordered<P: Port>(&mut self, core: &mut Core<P>, token: Token) -> Option<Posted> {
         let Token::Receive(at) = token else { return None };
-        if !self.is_first_in_order(token) {
+        if self.len_ready(core, token).is_none() || !self.is_first_in_order(token) {
             return None;
         }
         let bytes = self.bytes_of(core, at);

@@ -260,11 +260,14 @@ impl Staging {
         named: staged::Get,
         fits: impl Fn(usize) -> bool,
     ) -> Result<Option<&mut Get>, String> {
+        if core.peers.get(at).error.is_some() {
+            // The memory may be released.
+            return Ok(None);
+        }
         let is = |get: &Get| get.peer == at && get.asked.is_some_and(|seq| seq.low() == named.of);
         match self.gets.get(named.number).filter(|get| is(get)) {
             Some(get) if fits(get.len) => Ok(Some(get)),
             Some(get) => Err(format!("an answer of another length to a get of {} bytes", get.len)),
-            None if core.peers.get(at).error.is_some() => Ok(None),
             None => Err(String::from("an answer to a get that was not asked for")),
         }
     }
