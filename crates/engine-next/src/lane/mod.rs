@@ -121,6 +121,11 @@ impl<P: Port> Lane<P> {
         self.core.signals.strong = true;
     }
 
+    /// From now on peers whose processes end have not failed for that alone.
+    pub fn let_peers_end(&mut self) {
+        self.core.failures.lets_peers_end = true;
+    }
+
     /// The proxy lane, executing what user threads hand over as well.
     #[must_use]
     pub fn with_inbox(mut self, inbox: Inbox) -> Self {

@@ -102,10 +102,8 @@ impl<P: Port> Lane<P> {
         self.core.regions.sync();
         // Unless somebody asks, executed messages would seem to be stuck.
         self.core.want_acks();
-        for at in self.staging.ended_peers(&mut self.core) {
-            let pe = self.core.pe(at);
-            self.core.fail_peer(at, EngineError::PeerEnded { pe });
-        }
+        self.core.fail_ended();
+        self.staging.take_back(&mut self.core);
         self.core.look(self.staging.moved());
     }
 

@@ -8,6 +8,7 @@
 
 pub mod handoff;
 
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
@@ -32,20 +33,28 @@ pub struct HostLane<P: Port> {
     /// Whether the lane had work when the lock was last released. A hint that spares the proxy
     /// thread the lock while user threads are not communicating.
     has_work: AtomicBool,
-    /// Takes operations on staged memory.
+    /// Takes operations on staged memory, and all for PEs to which this lane's rail does not lead.
     outbox: Option<Outbox>,
+    detours: HashSet<Pe>,
 }
 
 impl<P: Port> HostLane<P> {
     /// Wraps the lane of user threads.
     pub fn new(lane: Lane<P>) -> Self {
-        Self { lane: Mutex::new(lane), has_work: AtomicBool::new(false), outbox: None }
+        let has_work = AtomicBool::new(false);
+        Self { lane: Mutex::new(lane), has_work, outbox: None, detours: HashSet::new() }
     }
 
     /// The lane, handing operations on staged memory over.
     #[must_use]
     pub fn with_outbox(self, outbox: Outbox) -> Self {
         Self { outbox: Some(outbox), ..self }
+    }
+
+    /// The lane, handing over all operations for some PEs.
+    #[must_use]
+    pub fn with_detours(self, detours: impl IntoIterator<Item = Pe>) -> Self {
+        Self { detours: detours.into_iter().collect(), ..self }
     }
 
     /// As [`Lane::start`].
@@ -151,7 +160,7 @@ impl<P: Port> HostLane<P> {
         if request.len == 0 {
             return Ok(false);
         }
-        if !self.lock().hands_over(request)? {
+        if !self.detours.contains(&request.pe) && !self.lock().hands_over(request)? {
             outbox.quiet(request.pe)?;
             return Ok(false);
         }
