@@ -11,10 +11,7 @@ use crate::job::Job;
 
 pub(crate) fn of(major: Major, job: &Job) -> Operations {
     let enforces: c::nvt_enforce_cst_fn = Some(e::enforce_cst);
-    let offers = Offers {
-        batches: job.discovery.batches(),
-        enforce_cst: enforces.filter(|_| job.enforces_consistency()),
-    };
+    let offers = Offers { enforce_cst: enforces.filter(|_| job.enforces_consistency()) };
     match major {
         Major::V3 => Operations::V3(ops_3(offers)),
         Major::V4 | Major::V5 => Operations::V4(ops_4(offers)),
@@ -25,7 +22,6 @@ pub(crate) fn of(major: Major, job: &Job) -> Operations {
 
 #[derive(Clone, Copy)]
 struct Offers {
-    batches: bool,
     /// For requests of consistency; none where there is nothing to do.
     enforce_cst: c::nvt_enforce_cst_fn,
 }
@@ -74,35 +70,29 @@ fn ops_4(offers: Offers) -> HostOps4 {
     })
 }
 
-fn rma(batches: bool) -> c::nvt_rma_fn {
-    if batches { Some(hints::rma) } else { Some(transfers::rma) }
-}
-
 fn ops_6(offers: Offers) -> HostOps6 {
-    let batches = offers.batches;
     ops!(HostOps6 {
         enforce_cst: offers.enforce_cst,
         connect_endpoints: Some(e::connect_endpoints_4),
         get_mem_handle: Some(e::get_mem_handle),
-        rma: rma(batches),
+        rma: Some(transfers::rma),
         amo: Some(signals::amo::<AmoVerb6>),
         fence: Some(e::fence_4),
         put_signal: Some(signals::put_signal::<AmoVerb6>),
-        rma_with_hints: batches.then_some(hints::rma_with_hints::<OpAttrs6>),
+        rma_with_hints: Some(hints::rma_with_hints::<OpAttrs6>),
     })
 }
 
 fn ops_7(offers: Offers) -> HostOps7 {
-    let batches = offers.batches;
     ops!(HostOps7 {
         enforce_cst: offers.enforce_cst,
         connect_endpoints: Some(e::connect_endpoints_4),
         get_mem_handle: Some(e::get_mem_handle),
-        rma: rma(batches),
+        rma: Some(transfers::rma),
         amo: Some(signals::amo::<AmoVerb6>),
         fence: Some(e::fence_4),
         put_signal: Some(signals::put_signal::<AmoVerb6>),
-        rma_with_hints: batches.then_some(hints::rma_with_hints::<OpAttrs7>),
-        region_flush: batches.then_some(hints::region_flush),
+        rma_with_hints: Some(hints::rma_with_hints::<OpAttrs7>),
+        region_flush: Some(hints::region_flush),
     })
 }

@@ -12,11 +12,12 @@ use super::memory::consistency::Consistency;
 use super::yielding::Yielding;
 use engine::error::EngineError;
 use engine::lane::Lane;
-use engine::lane::user_threads::host_lane::HostLane;
+use engine::lane::host::HostLane;
 use engine::patience::Wait;
-use engine::state::regions::RegionTable;
+use engine::regions::RegionTable;
 use ofi::{OfiPort, Report};
 
+/// How long a release waits for operations that have failed.
 const RELEASE_PATIENCE: Duration = Duration::from_secs(1);
 
 /// What exists once the PEs are connected.
@@ -25,8 +26,6 @@ const RELEASE_PATIENCE: Duration = Duration::from_secs(1);
 /// to.
 pub(crate) struct Connected {
     pub(crate) regions: Arc<RegionTable<ProcessMemory>>,
-    /// How long a release waits for operations that have failed.
-    patience: Duration,
     /// The lane of user threads.
     pub(crate) host: HostLane<OfiPort>,
     proxy: UnsafeCell<ProxyLane>,
@@ -64,25 +63,18 @@ impl Connected {
     ) -> Self {
         let has_core = yielding.has_core();
         let proxy = ProxyLane { lane: proxy, drives_host, yielding };
-        let (proxy, patience) = (UnsafeCell::new(proxy), RELEASE_PATIENCE);
-        let pulse = Arc::default();
-        Self { regions, patience, host, proxy, report, has_core, consistency, pulse }
-    }
-
-    /// The same, with rails that are opened again when something on them has not moved for so long.
-    pub(crate) fn with_rail_timeout(self, timeout: Option<Duration>) -> Self {
-        let patience = timeout.map_or(self.patience, |timeout| 2 * RELEASE_PATIENCE + timeout);
-        Self { patience, ..self }
+        let (proxy, pulse) = (UnsafeCell::new(proxy), Arc::default());
+        Self { regions, host, proxy, report, has_core, consistency, pulse }
     }
 
     /// Has memory released, and waits a while where operations that have failed may touch it still:
-    /// peers that live end them soon, and rails that can be opened again are.
+    /// peers that live end them soon.
     pub(crate) fn release_patiently<E>(
         &self,
         release: impl FnMut() -> Result<(), E>,
         is_in_use: impl Fn(&E) -> bool,
     ) -> Result<(), E> {
-        patiently(self.patience, release, is_in_use, || {
+        patiently(RELEASE_PATIENCE, release, is_in_use, || {
             // The proxy thread may leave this lane alone. What fails on it is told to who waits for
             // that.
             let _ = self.host.try_progress();
@@ -191,27 +183,6 @@ fn patiently<E>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::job::tests::{connect, settings};
-
-    #[test]
-    fn a_release_waits_longer_where_failed_rails_are_opened_again() {
-        const TIMEOUT: &str = "NVSHMEM_LIBFABRIC_RAIL_TIMEOUT";
-        for (rails, timeout, yields, again) in
-            [(2, "3", "always", true), (2, "0", "never", false), (1, "3", "always", false)]
-        {
-            let settings =
-                settings(rails, &[(TIMEOUT, timeout), ("NVSHMEM_LIBFABRIC_YIELD", yields)]);
-            connect(1, &settings, None, |pe| {
-                let job = pe.job.unwrap();
-                let connected = job.connected().unwrap();
-                let case = format!("{rails} rails, {timeout} s, {connected:?}");
-                let again = again && connected.report.provider == "tcp";
-                let seconds = if again { 5 } else { 1 };
-                assert_eq!(connected.patience, Duration::from_secs(seconds), "{case}");
-                assert_eq!(connected.has_core(), yields == "never");
-            });
-        }
-    }
 
     #[test]
     fn what_goes_by_is_waited_for_and_nothing_else() {

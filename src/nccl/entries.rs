@@ -5,8 +5,8 @@
 use std::ffi::{c_int, c_void};
 
 use crate::nccl::abi::{
-    Config, HANDLE_BYTES, Logger, MORE_FOLLOWS, MR_SIGNAL_NEVER_RESET, PTR_CUDA, PTR_HOST,
-    Properties, RmaProperties, Status,
+    Config, HANDLE_BYTES, Logger, MR_SIGNAL_NEVER_RESET, PTR_CUDA, PTR_HOST, Properties,
+    RmaProperties, Status,
 };
 
 use super::error::{NcclError, guard};
@@ -330,16 +330,13 @@ pub(super) unsafe extern "C" fn iput(
     target_offset: u64,
     target: *mut c_void,
     rank: u32,
-    flags: u32,
+    _flags: u32,
     request: *mut *mut c_void,
 ) -> Status {
     guard("iput", || {
         let local = Span { handle: source, offset: source_offset };
         let remote = Span { handle: target, offset: target_offset };
-        let put = |group: &Shared| {
-            let more = flags & MORE_FOLLOWS != 0;
-            group.transfer(Direction::Write, rank, (local, remote), size, more)
-        };
+        let put = |group: &Shared| group.transfer(Direction::Write, rank, (local, remote), size);
         // SAFETY: rules 1 and 2.
         unsafe { start(contexts, context, request, put) }
     })
@@ -388,16 +385,13 @@ pub(super) unsafe extern "C" fn iget(
     local_offset: u64,
     local: *mut c_void,
     rank: u32,
-    flags: u32,
+    _flags: u32,
     request: *mut *mut c_void,
 ) -> Status {
     guard("iget", || {
         let local = Span { handle: local, offset: local_offset };
         let remote = Span { handle: remote, offset: remote_offset };
-        let get = |group: &Shared| {
-            let more = flags & MORE_FOLLOWS != 0;
-            group.transfer(Direction::Read, rank, (local, remote), size, more)
-        };
+        let get = |group: &Shared| group.transfer(Direction::Read, rank, (local, remote), size);
         // SAFETY: rules 1 and 2.
         unsafe { start(contexts, context, request, get) }
     })

@@ -10,14 +10,16 @@ use std::ffi::c_void;
 
 use engine::ids::Pe;
 use engine::lane::Lane;
+use engine::lane::batches::Batch;
 use engine::port::Port;
-use engine::state::batch::{Batch, MAX_BATCHES};
 
 const PATIENCE: u32 = 6;
 
 /// Puts that share a batch at most, and bytes of the longest such put.
 const MOST_SHARING: u32 = 64;
 const LONGEST_SHARING: usize = 64 << 10;
+
+const MAX_BATCHES: usize = 254;
 
 const MOST_RESERVED: usize = MAX_BATCHES / 2;
 

@@ -1,7 +1,7 @@
 //! Settings that take one of a few names.
 
 use ofi::topology::Distance;
-use ofi::{BatchChoice, GpuDirect, Progress, Provider, Threading};
+use ofi::{GpuDirect, Progress, Provider, Threading};
 
 /// A type whose every value has a name.
 pub(super) trait Choice: Copy + PartialEq + 'static {
@@ -45,7 +45,6 @@ impl Choice for Provider {
 names! {
     Progress { Auto = "auto", Manual = "manual" }
     Threading { Completion = "completion", Domain = "domain", Safe = "safe" }
-    BatchChoice { Auto = "auto", Always = "always", Never = "never" }
     GpuDirect { Auto = "auto", Always = "always", Never = "never" }
     Distance { Loc = "loc", Pix = "pix", Pxb = "pxb", Phb = "phb", Node = "node", Sys = "sys" }
 }

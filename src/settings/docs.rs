@@ -66,10 +66,6 @@ fn render() -> String {
     page.push_str(&table("key"));
     rows(&mut page, For::Debug);
     page.push_str(NVIDIA);
-    for setting in TABLE.iter().filter(|setting| setting.who == For::Nvidia) {
-        writeln!(page, "- `{}` ({}): {}", setting.name, (setting.accepts)(), setting.doc)
-            .expect("a string takes all text");
-    }
     for name in WITHOUT_EFFECT {
         writeln!(page, "- `{name}`: accepted without effect.").expect("a string takes all text");
     }

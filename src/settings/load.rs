@@ -161,7 +161,7 @@ mod tests {
     use std::os::unix::ffi::OsStrExt;
 
     use super::*;
-    use ofi::{BatchChoice, BulkChoice, Devices, RailLoss};
+    use ofi::{BulkChoice, Devices};
 
     fn load(variables: &[(&str, &str)]) -> Result<(Settings, Vec<Notice>), SettingsError> {
         Settings::load(variables.iter().copied())
@@ -204,20 +204,17 @@ mod tests {
             ("NVSHMEM_LIBFABRIC_GDR_LEVEL", "PHB", "phb"),
             ("NVSHMEM_LIBFABRIC_WARN_SECONDS", "0", "0"),
             ("NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS", " 7 ", "7"),
-            ("NVSHMEM_LIBFABRIC_RAIL_TIMEOUT", "4", "4"),
-            ("NVSHMEM_LIBFABRIC_RAIL_COOLING", "0", "0"),
             ("NVSHMEM_LIBFABRIC_YIELD", "never", "never"),
             ("NVSHMEM_LIBFABRIC_COUNTERS", "/tmp/of-pe-%p", "/tmp/of-pe-%p"),
             ("NVSHMEM_LIBFABRIC_BOOTSTRAP", "host0:4711", "host0:4711"),
             ("NVSHMEM_DISABLE_GDRCOPY", "1", "true"),
-            ("NVSHMEM_LIBFABRIC_DISABLE_BATCH_RMA", "Yes", "true"),
             (
                 DEBUG,
                 "progress=manual, threading = Safe,queue_depth=1,max_segment=64K,stripe_segment=1M,\
-                 bulk_connections=3,signals=Chained,batch_rma=always,words=GDRCopy,share_bounce=No,consistency=write-read,bootstrap_seconds=5,channel_rings=8,\
+                 bulk_connections=3,signals=Chained,words=GDRCopy,share_bounce=No,consistency=write-read,bootstrap_seconds=5,channel_rings=8,\
                  channel_slots=64K,channel_sleep=0,channel_pin=no",
                 "progress=manual,threading=safe,queue_depth=1,max_segment=65536,stripe_segment=1048576,\
-                 bulk_connections=3,signals=chained,batch_rma=always,words=gdrcopy,share_bounce=false,consistency=write-read,bootstrap_seconds=5,channel_rings=8,\
+                 bulk_connections=3,signals=chained,words=gdrcopy,share_bounce=false,consistency=write-read,bootstrap_seconds=5,channel_rings=8,\
                  channel_slots=65536,channel_sleep=0,channel_pin=false",
             ),
         ];
@@ -228,8 +225,6 @@ mod tests {
         assert_eq!(shown, given.map(|(name, _, shown)| (name, shown)));
         assert!(rows.iter().all(|row| row.source == Source::Environment));
         assert!(keys().all(|key| settings.sources.of(key.name) == Source::Environment));
-        assert_eq!(settings.ofi().batch_rma, BatchChoice::Never, "the one that disables wins");
-        assert_eq!(settings.ofi().rail_loss, RailLoss::SurvivedWherePossible);
         assert_eq!(settings.ofi().bulk, BulkChoice::Each(0), "nothing is striped");
         let (striping, _) = load(&[(DEBUG, "bulk_connections=3")]).unwrap();
         assert_eq!(striping.ofi().bulk, BulkChoice::Each(3));

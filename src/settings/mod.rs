@@ -16,7 +16,7 @@ mod table;
 #[cfg(test)]
 mod docs;
 
-use ofi::{BatchChoice, BulkChoice, Options, RailLoss};
+use ofi::{BulkChoice, Options};
 
 pub use choices::{
     ConsistencyChoice, RailBalance, SignalChoice, StagingChoice, StripeThreshold, WordsChoice,
@@ -31,7 +31,6 @@ pub use table::Settings;
 impl Settings {
     /// What the fabric is opened with.
     pub fn ofi(&self) -> Options {
-        let asked = self.sources.of("NVSHMEM_LIBFABRIC_RAIL_TIMEOUT") != Source::Default;
         Options {
             library: self.library.clone(),
             provider: self.provider,
@@ -42,15 +41,11 @@ impl Settings {
             threading: self.threading,
             queue_depth: self.queue_depth,
             max_segment: self.max_segment,
-            batch_rma: if self.disable_batch_rma { BatchChoice::Never } else { self.batch_rma },
             bulk: self.bulk(),
             gpu_direct: self.gpu_direct,
             gdr_level: self.gdr_level,
-            rail_loss: match self.rail_timeout {
-                None => RailLoss::EndsJob,
-                Some(_) if asked => RailLoss::SurvivedWherePossible,
-                Some(_) => RailLoss::SurvivedWhereShown,
-            },
+            batch_rma: ofi::BatchChoice::Never,
+            rail_loss: ofi::RailLoss::EndsJob,
         }
     }
 

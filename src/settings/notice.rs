@@ -144,7 +144,6 @@ mod tests {
             "QUEUE_DEPTH",
             "MAX_SEGMENT",
             "STRIPE_SEGMENT",
-            "BATCH_RMA",
             "WORDS",
             "CONSISTENCY",
             "BOOTSTRAP_SECONDS",
@@ -164,7 +163,7 @@ mod tests {
                 (format!("{name} is now {DEBUG}={key}=...; it was ignored"), Level::Warn)
             );
         }
-        for gone in ["TRACE", "TRACE_RECORDS", "COUNTERS_PAGE", "COUNTERS_SIGNAL"] {
+        for gone in ["TRACE", "COUNTERS_PAGE", "BATCH_RMA", "RAIL_COOLING", "RAIL_TIMEOUT"] {
             let (text, level) = said(&format!("{PREFIX}{gone}"));
             assert!(text.contains("is gone") && level == Level::Warn, "{text}");
         }

@@ -12,7 +12,7 @@ use super::choices::{
 use super::kind::{DeviceList, Kind, Names, Number, OrAuto, Text, Time, Truth, bytes, number};
 use super::source::Sources;
 use ofi::topology::Distance;
-use ofi::{BatchChoice, BulkChoice, Devices, GpuDirect, Options, Progress, Provider, Threading};
+use ofi::{BulkChoice, Devices, GpuDirect, Options, Progress, Provider, Threading};
 
 /// What our own variables, and NVIDIA's for its libfabric transport, begin with.
 pub(super) const PREFIX: &str = "NVSHMEM_LIBFABRIC_";
@@ -29,8 +29,11 @@ pub(super) const DEBUG_DOC: &str =
 
 /// Variables of NVIDIA's own libfabric transport (NVSHMEM 3.7 and 3.8) that steer machinery this
 /// plugin does not have. They are accepted, and nothing changes.
-pub(super) const WITHOUT_EFFECT: &[&str] =
-    &["NVSHMEM_LIBFABRIC_PROXY_REQUEST_BATCH_MAX", "NVSHMEM_LIBFABRIC_SIGNAL_WAIT_SPIN_COUNT"];
+pub(super) const WITHOUT_EFFECT: &[&str] = &[
+    "NVSHMEM_LIBFABRIC_DISABLE_BATCH_RMA",
+    "NVSHMEM_LIBFABRIC_PROXY_REQUEST_BATCH_MAX",
+    "NVSHMEM_LIBFABRIC_SIGNAL_WAIT_SPIN_COUNT",
+];
 
 /// What has become of variables of before, beside those whose names are keys of [`DEBUG`] now.
 pub(super) const BEFORE: &[(&str, &str)] = &[
@@ -38,12 +41,17 @@ pub(super) const BEFORE: &[(&str, &str)] = &[
     ("NVSHMEM_LIBFABRIC_ATOMICS", "is gone, as the target's proxy thread executes all atomics"),
     ("NVSHMEM_LIBFABRIC_COUNTERS_PAGE", COUNTERS),
     ("NVSHMEM_LIBFABRIC_COUNTERS_SIGNAL", COUNTERS),
+    ("NVSHMEM_LIBFABRIC_BATCH_RMA", "is gone, as operations share no doorbells"),
+    ("NVSHMEM_LIBFABRIC_RAIL_COOLING", RAILS),
+    ("NVSHMEM_LIBFABRIC_RAIL_TIMEOUT", RAILS),
     ("NVSHMEM_LIBFABRIC_TRACE", RECORDING),
     ("NVSHMEM_LIBFABRIC_TRACE_RECORDS", RECORDING),
 ];
 
 const COUNTERS: &str =
     "is gone; NVSHMEM_LIBFABRIC_COUNTERS names a file that is written at the end of the job";
+
+const RAILS: &str = "is gone: a rail that fails ends the job";
 
 const RECORDING: &str =
     "is gone, with the recording of calls; NVSHMEM_DEBUG=TRACE logs what the transport does";
@@ -53,8 +61,6 @@ const RECORDING: &str =
 pub(super) enum For {
     /// Users, as a variable.
     Users,
-    /// Users of NVIDIA's libfabric transport, as a variable of that.
-    Nvidia,
     /// Experts and tests, as a key of [`DEBUG`].
     Debug,
 }
@@ -194,17 +200,6 @@ settings! {
     /// A wait of this many seconds fails.
     Users "NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS" fail_after: Option<Duration> = Some(Duration::from_secs(120)), NEVER;
 
-    /// With several rails: one that completes nothing to a PE for this many seconds, while the PE
-    /// answers on others, is taken out of service for that PE, and its operations move to the
-    /// others. Much less than NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS, and the same on all PEs. With shm,
-    /// cxi and ofi_rxm, and with efa unless this is set, a failed rail ends the job anyway. Unless
-    /// it is 0, no signal is `counted`.
-    Users "NVSHMEM_LIBFABRIC_RAIL_TIMEOUT" rail_timeout: Option<Duration> = Some(Duration::from_secs(5)),
-        Time::seconds(SECONDS.or_zero("a failed rail ends the job"));
-
-    /// A rail that was taken out of service is tried again after this many seconds.
-    Users "NVSHMEM_LIBFABRIC_RAIL_COOLING" rail_cooling: Option<Duration> = Some(Duration::from_secs(10)), NEVER;
-
     /// Whether an idle progress iteration yields its core. `auto`: where the host has fewer than
     /// two cores per PE, and while the kernel gives the core to other threads.
     Users "NVSHMEM_LIBFABRIC_YIELD" yield_when: YieldWhen = YieldWhen::Auto, Names;
@@ -222,9 +217,6 @@ settings! {
 
     /// NVSHMEM's own: GDRCopy is not used, whatever the key `words` says.
     Users "NVSHMEM_DISABLE_GDRCOPY" disable_gdrcopy: bool = false, Truth;
-
-    /// The same as the key `batch_rma=never`.
-    Nvidia "NVSHMEM_LIBFABRIC_DISABLE_BATCH_RMA" disable_batch_rma: bool = false, Truth;
 
     /// The progress to ask libfabric for. `auto`: automatic, then manual.
     Debug "progress" progress: Progress = ofi().progress, Names;
@@ -259,10 +251,6 @@ settings! {
     /// NVSHMEM_LIBFABRIC_RAIL_TIMEOUT=0. What is not possible is `chained`. `auto`: the fastest for
     /// each put.
     Debug "signals" signal_engine: SignalChoice = SignalChoice::Auto, Names;
-
-    /// Whether puts that NVSHMEM 3.7 and newer announce together share a doorbell (`FI_MORE`).
-    /// `auto`: with cxi of libfabric 2.x.
-    Debug "batch_rma" batch_rma: BatchChoice = ofi().batch_rma, Names;
 
     /// How the CPU accesses signals and atomics' words in device memory. `gdrcopy`: through a
     /// window of GDRCopy. `stream`: by the driver's streams, which always works. `auto`: the first

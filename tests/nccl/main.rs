@@ -171,7 +171,6 @@ const EVERYWHERE: [(Fabric, u32, Option<&str>); 9] = [
 
 fn variants() -> impl Iterator<Item = Job> {
     const DEBUG: &str = "NVSHMEM_LIBFABRIC_DEBUG";
-    const RAIL_TIMEOUT: &str = "NVSHMEM_LIBFABRIC_RAIL_TIMEOUT";
     let order = |fabric, n_pes| job("order", fabric, n_pes).seeds(5);
     let slow = [("FAKE_CUDA_COPY_NS", "20000"), ("FAKE_CUDA_BYTE_PS", "200")];
     [
@@ -184,9 +183,8 @@ fn variants() -> impl Iterator<Item = Job> {
         order(Fabric::Rxm, 2).with("short", &[(DEBUG, "max_segment=4096")]),
         order(Fabric::Shm, 3).with("chained", &[(DEBUG, "signals=chained")]),
         order(Fabric::Tcp2, 2).with("eager", &[(DEBUG, "signals=eager")]),
-        order(Fabric::Tcp2, 3).with("counted", &[(DEBUG, "signals=counted"), (RAIL_TIMEOUT, "0")]),
+        order(Fabric::Tcp2, 3).with("counted", &[(DEBUG, "signals=counted")]),
         order(Fabric::Rxm, 2).with("counted", &[(DEBUG, "signals=counted")]),
-        job("traffic", Fabric::Tcp2, 2).seeds(2).with("one_failure_ends", &[(RAIL_TIMEOUT, "0")]),
     ]
     .into_iter()
 }

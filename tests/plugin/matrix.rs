@@ -211,6 +211,5 @@ pub(crate) fn run(job: JobSettings) -> Result<JobReport, Failed> {
 }
 
 pub(crate) fn signal_engine(job: JobSettings, engine: &str) -> JobSettings {
-    let job = job.debug("signals", engine);
-    if engine == "counted" { job.env("NVSHMEM_LIBFABRIC_RAIL_TIMEOUT", 0) } else { job }
+    job.debug("signals", engine)
 }

@@ -16,7 +16,6 @@ use crate::job::Connected;
 use engine::atomic::Width;
 use engine::request::Request;
 use engine::request::{AtomicRequest, PutSignalRequest};
-use engine::state::batch::Batch;
 
 impl From<AmoVerb3> for Amo {
     /// Layouts 3a to 5, which know of no floating point.
@@ -78,7 +77,7 @@ unsafe fn try_amo(
     let request = unsafe { request::common_atomic(pe, amo, mem, width)? };
     // SAFETY: rule 3; the reference ends with this function.
     let lane = unsafe { &mut *connected.proxy_lane() };
-    lane.atomic_fast(&request, Batch::NONE).then_some(())
+    lane.try_atomic(&request).then_some(())
 }
 
 /// Every atomic that is not the common one.
@@ -145,7 +144,7 @@ pub(crate) unsafe extern "C" fn put_signal<V: Into<Amo> + Copy>(
         match read_common(transport, &put(), signal_verb.into(), signal, signal_bytes, qp) {
             Some((connected, part, signal)) => {
                 // The reference ends with this expression.
-                if (*connected.proxy_lane()).put_signal_fast(&part, &signal, Batch::NONE) {
+                if (*connected.proxy_lane()).try_put_signal(&part, &signal) {
                     return c::NVT_STATUS_SUCCESS;
                 }
                 put_signal_untried(transport, part, signal)

@@ -5,13 +5,12 @@
 //! |---|---|---|
 //! | here | [`rma`], [`try_rma`] | the host's structs |
 //! | `abi/calls/request` | `common` | a [`Request`] |
-//! | engine `lane/fast_path` | `start_fast` | |
-//! | engine `posting/transmit/fast` | `try_post` | a `Transfer`, kept in a segment |
+//! | engine `lane/submit` | `try_start` | |
+//! | engine `core/post` | `try_post` | a `Transfer`, kept in a segment |
 //! | ofi `data_path/port/operations` | `try_post` | |
 //! | ofi `objects/endpoint` | `Direct::write`, which is `fi_write` | |
 //!
-//! What meets an obstacle, such as a fence, goes on from [`start_untried`]: engine `start_rest`,
-//! then `lane/submit` and `posting/transmit/dispatch`.
+//! What meets an obstacle, such as a fence, goes on in [`start_slowly`] with engine `lane/submit`.
 //!
 //! As in [`crate::abi::entries`], the safety of all of it rests on the rules that are numbered in
 //! [`crate::abi`]'s documentation.
@@ -24,10 +23,8 @@ use crate::abi::calls::request::{self, HOST_QP};
 use crate::abi::error::guard;
 use crate::abi::state::{job, job_of};
 use crate::job::Connected;
-use engine::lane::fast_path::Rest;
 use engine::port::Direction;
 use engine::request::Request;
-use engine::state::batch::Batch;
 
 /// # Safety
 /// Rules 1, 3 and 4.
@@ -135,50 +132,25 @@ pub(crate) unsafe fn try_rma(
 unsafe fn start(transport: *mut Transport, connected: &Connected, request: Request<'_>) -> c_int {
     // A closure on the lane would be called, not inlined.
     // SAFETY: rule 3; the reference ends with this expression.
-    match unsafe { &mut *connected.proxy_lane() }.start_fast(request, Batch::NONE) {
-        Ok(()) => c::NVT_STATUS_SUCCESS,
-        // Apart, so that the fast path need not keep the operation through the fabric's call.
-        // SAFETY: by contract.
-        Err(Rest::NotTaken) => unsafe { start_not_taken(transport) },
-        // SAFETY: by contract.
-        Err(Rest::Untried(request)) => unsafe { start_untried(transport, request) },
+    if unsafe { &mut *connected.proxy_lane() }.try_start(&request) {
+        return c::NVT_STATUS_SUCCESS;
     }
+    // SAFETY: by contract.
+    unsafe { start_slowly(transport, &request) }
 }
 
-/// An operation that the fast path has not tried.
+/// An operation that the fast path has left.
 ///
 /// # Safety
 /// As for [`start`].
 #[cold]
 #[inline(never)]
-unsafe fn start_untried(transport: *mut Transport, request: Request<'_>) -> c_int {
-    if let Err(wrong) = request::check_common(&request) {
-        return guard("rma", || Err(wrong));
-    }
-    // SAFETY: by contract.
-    unsafe { go_on(transport, Rest::Untried(request)) }
-}
-
-/// An operation that the fabric has not taken at once.
-///
-/// # Safety
-/// As for [`start`].
-#[cold]
-#[inline(never)]
-unsafe fn start_not_taken(transport: *mut Transport) -> c_int {
-    // SAFETY: by contract.
-    unsafe { go_on(transport, Rest::NotTaken) }
-}
-
-/// Goes on with what the fast path has left of an operation.
-///
-/// # Safety
-/// As for [`start`].
-unsafe fn go_on(transport: *mut Transport, rest: Rest<'_>) -> c_int {
+unsafe fn start_slowly(transport: *mut Transport, request: &Request<'_>) -> c_int {
     guard("rma", || {
+        request::check_common(request)?;
         // SAFETY: rule 1.
         let connected = unsafe { job(transport)? }.connected()?;
         // SAFETY: rule 3.
-        Ok(unsafe { connected.with_proxy(|lane| lane.start_rest(rest, false)) }?)
+        Ok(unsafe { connected.with_proxy(|lane| lane.start_slowly(request)) }?)
     })
 }

@@ -28,8 +28,8 @@ use crate::channel::ring::descriptor::{BadDescriptor, Descriptor};
 use crate::channel::ring::{Ring, State};
 use engine::ids::Pe;
 use engine::lane::Lane;
+use engine::lane::batches::Batch;
 use engine::port::Port;
-use engine::state::batch::{Batch, MAX_BATCHES};
 
 const BATCH: u32 = 32;
 
@@ -73,13 +73,12 @@ pub(crate) struct Consumer {
 
 impl Consumer {
     pub(crate) fn new(rings: Vec<Ring>) -> Self {
-        let most = (MAX_BATCHES / rings.len().max(1)).min(OPEN);
         let source = |ring| {
-            let (open, quiets) = (VecDeque::with_capacity(most), VecDeque::new());
+            let (open, quiets) = (VecDeque::with_capacity(OPEN), VecDeque::new());
             Source { ring, open, quiets, limit: u64::MAX }
         };
         let sources = rings.into_iter().map(source).collect();
-        Self { sources, next: 0, regions: Regions::new(), most, patience: PATIENCE }
+        Self { sources, next: 0, regions: Regions::new(), most: OPEN, patience: PATIENCE }
     }
 
     /// Takes a batch from the next ring that has something, round and round. Whether any had.
@@ -115,11 +114,11 @@ impl Consumer {
         let mut outcome = Ok(());
         for _ in 0..BATCH {
             if let Some(put) = from.take_put() {
-                if let Err(refusal) = dispatch::put(lane, regions, batch, put) {
+                if let Err(refusal) = dispatch::put(lane, regions, put) {
                     outcome = Err(refused(ring, &put.into(), refusal));
                 }
             } else {
-                match take_other((from, quiets), lane, regions, batch, &mut lands) {
+                match take_other((from, quiets), lane, regions, &mut lands) {
                     Ok(true) => {}
                     Ok(false) => break,
                     Err(other) => outcome = Err(other.failed(ring)),
@@ -130,7 +129,6 @@ impl Consumer {
             }
         }
         lane.enter_batch(Batch::NONE);
-        lane.end_burst();
         from.publish_tail();
         // Also when it has failed: what was submitted before is under way.
         open.push_back(Open { batch, end: from.taken(), lands });
@@ -234,14 +232,13 @@ fn take_other<P: Port>(
     (from, quiets): (&mut Ring, &mut VecDeque<(u64, Pe)>),
     lane: &mut Lane<P>,
     regions: &Regions,
-    batch: Batch,
     lands: &mut bool,
 ) -> Result<bool, Other> {
     match from.take() {
         None => Ok(false),
         Some(Ok(descriptor)) => {
             *lands |= comes_here(&descriptor);
-            match dispatch::dispatch(lane, regions, batch, &descriptor) {
+            match dispatch::dispatch(lane, regions, &descriptor) {
                 Ok(()) => Ok(true),
                 Err(Refusal::Quiet(pe)) => {
                     quiets.push_back((from.taken() - 1, pe));

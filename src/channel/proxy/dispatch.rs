@@ -11,7 +11,6 @@ use engine::ids::Pe;
 use engine::lane::Lane;
 use engine::port::{Direction, Port};
 use engine::request::{AtomicRequest, LocalSide, PutSignalRequest, Request, ResultPlace};
-use engine::state::batch::Batch;
 
 /// Why an operation was not submitted.
 #[derive(Debug)]
@@ -40,7 +39,7 @@ impl From<EngineError> for Refusal {
     }
 }
 
-/// Submits an operation, as part of the batch, which is entered. It may wait for room.
+/// Submits an operation, as part of the batch that is entered. It may wait for room.
 ///
 /// # Errors
 /// Nothing was submitted, or part of an operation that has failed.
@@ -48,27 +47,24 @@ impl From<EngineError> for Refusal {
 pub(crate) fn dispatch<P: Port>(
     lane: &mut Lane<P>,
     regions: &Regions,
-    batch: Batch,
     descriptor: &Descriptor,
 ) -> Result<(), Refusal> {
     match *descriptor {
-        Descriptor::Put { pe, dst, src, bytes } => {
-            put(lane, regions, batch, Put { pe, dst, src, bytes })
-        }
+        Descriptor::Put { pe, dst, src, bytes } => put(lane, regions, Put { pe, dst, src, bytes }),
         Descriptor::Get { pe, dst, src, bytes } => {
-            transfer(lane, regions, batch, Direction::Read, (pe, dst, src, bytes))
+            transfer(lane, regions, Direction::Read, (pe, dst, src, bytes))
         }
         Descriptor::PutValue { pe, dst, bytes, value } => {
             let local = LocalSide::Value(value);
-            start(lane, regions, batch, Direction::Write, (pe, dst, local, bytes))
+            start(lane, regions, Direction::Write, (pe, dst, local, bytes))
         }
         Descriptor::PutSignal { pe, dst, src, bytes, signal, op, value } => {
             let at = (pe, dst, src, bytes);
-            put_signal(lane, regions, batch, at, signal, op, value)
+            put_signal(lane, regions, at, signal, op, value)
         }
         Descriptor::Atomic { pe, dst, width, op, value, compare, fetch } => {
             let atomic = Atomic { op, width, float: false, operand: value, compare };
-            change(lane, regions, batch, pe, dst, &atomic, fetch)
+            change(lane, regions, pe, dst, &atomic, fetch)
         }
         Descriptor::Fence { pe: None } => {
             lane.fence_all();
@@ -90,14 +86,9 @@ pub(crate) fn dispatch<P: Port>(
 /// # Errors
 /// As [`dispatch`].
 #[inline(always)]
-pub(crate) fn put<P: Port>(
-    lane: &mut Lane<P>,
-    regions: &Regions,
-    batch: Batch,
-    put: Put,
-) -> Result<(), Refusal> {
+pub(crate) fn put<P: Port>(lane: &mut Lane<P>, regions: &Regions, put: Put) -> Result<(), Refusal> {
     let Put { pe, dst, src, bytes } = put;
-    transfer(lane, regions, batch, Direction::Write, (pe, dst, src, bytes))
+    transfer(lane, regions, Direction::Write, (pe, dst, src, bytes))
 }
 
 /// Peer, its bytes, ours, and how many.
@@ -107,38 +98,30 @@ type Sides = (Pe, Place, Place, u32);
 fn transfer<P: Port>(
     lane: &mut Lane<P>,
     regions: &Regions,
-    batch: Batch,
     direction: Direction,
     (pe, dst, src, bytes): Sides,
 ) -> Result<(), Refusal> {
     let local = LocalSide::Memory(regions.local(src, bytes.into())?);
-    start(lane, regions, batch, direction, (pe, dst, local, bytes))
+    start(lane, regions, direction, (pe, dst, local, bytes))
 }
 
 #[inline(always)]
 fn start<P: Port>(
     lane: &mut Lane<P>,
     regions: &Regions,
-    batch: Batch,
     direction: Direction,
     (pe, dst, local, bytes): (Pe, Place, LocalSide, u32),
 ) -> Result<(), Refusal> {
     let (remote_addr, remote_handle) = regions.remote(dst, bytes.into(), pe)?;
     let len = bytes as usize;
     let request = Request { direction, pe, remote_handle, remote_addr, local, len };
-    match lane.start_fast(request, batch) {
-        Ok(()) => Ok(()),
-        // Where the fabric gains from it, puts of a batch share a doorbell; the end of the batch
-        // rings it.
-        Err(rest) => Ok(lane.start_rest(rest, true)?),
-    }
+    Ok(lane.start(&request)?)
 }
 
 #[inline(always)]
 fn put_signal<P: Port>(
     lane: &mut Lane<P>,
     regions: &Regions,
-    batch: Batch,
     (pe, dst, src, bytes): Sides,
     signal: Place,
     op: AtomicOp,
@@ -151,7 +134,7 @@ fn put_signal<P: Port>(
     let (remote_addr, remote_handle) = regions.word(signal, Width::Eight.bytes(), pe)?;
     let atomic = Atomic { op, width: Width::Eight, float: false, operand: value, compare: 0 };
     let signal = AtomicRequest { pe, remote_handle, remote_addr, atomic, result: None };
-    if lane.put_signal_fast(&part, &signal, batch) {
+    if lane.try_put_signal(&part, &signal) {
         return Ok(());
     }
     Ok(lane.put_signal(&PutSignalRequest { parts: &[part], signal })?)
@@ -161,7 +144,6 @@ fn put_signal<P: Port>(
 fn change<P: Port>(
     lane: &mut Lane<P>,
     regions: &Regions,
-    batch: Batch,
     pe: Pe,
     dst: Place,
     atomic: &Atomic,
@@ -171,13 +153,9 @@ fn change<P: Port>(
     let (remote_addr, remote_handle) = regions.word(dst, width, pe)?;
     let mut request =
         AtomicRequest { pe, remote_handle, remote_addr, atomic: *atomic, result: None };
-    match fetch {
-        None if lane.atomic_fast(&request, batch) => return Ok(()),
-        None => {}
-        Some(fetch) => {
-            let addr = regions.local(fetch, width as u64)?;
-            request.result = Some(ResultPlace { addr, flag: None });
-        }
+    if let Some(fetch) = fetch {
+        let addr = regions.local(fetch, width as u64)?;
+        request.result = Some(ResultPlace { addr, flag: None });
     }
     Ok(lane.atomic(&request)?)
 }

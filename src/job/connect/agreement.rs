@@ -1,17 +1,14 @@
 //! What the PEs of a job agree on: of what each of them offers, as much as all do.
 
-use engine::signal::counted::TAGS;
+use engine::channel::counts::TAGS;
 use engine::wire::handshake::Hello;
 
 /// What every PE of the job can do. Every PE takes part in a way of signalling, as sender and as
-/// target, and monitors its rails, or none does. All see the same records, and come to the same.
+/// target, or none does. All see the same records, and come to the same.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Agreement {
     /// Bytes of immediate data that all rails of all PEs carry.
     pub(super) immediate_data: u8,
-    /// Rails are monitored: what tells a target of segments that have landed can be lost with a
-    /// rail.
-    pub(super) rails_recover: bool,
     /// Bytes of the longest message that every rail of every PE takes.
     pub(super) longest_message: usize,
 }
@@ -20,13 +17,12 @@ impl Agreement {
     pub(super) fn of(hellos: &[Hello]) -> Self {
         Self {
             immediate_data: hellos.iter().map(|hello| hello.immediate_data).min().unwrap_or(0),
-            rails_recover: hellos.iter().all(|hello| hello.rail_health),
             longest_message: hellos.iter().map(|h| h.longest_message).min().unwrap_or(0).into(),
         }
     }
 
     pub(super) fn counted(self) -> u16 {
-        if self.immediate_data > 0 && !self.rails_recover { TAGS } else { 0 }
+        if self.immediate_data > 0 { TAGS } else { 0 }
     }
 
     /// Whether signals wait for their data though a PE's own rails, which carry so many bytes of
@@ -36,13 +32,9 @@ impl Agreement {
     }
 
     pub(super) fn reason(self) -> &'static str {
-        match self {
-            Self { immediate_data: 0, .. } => {
+        match self.immediate_data {
+            0 => {
                 "some PE's rails carry no immediate data, so nothing is counted: chained in its place"
-            }
-            Self { rails_recover: true, .. } => {
-                "a rail that fails is done without, so nothing is counted: chained in its place \
-                 (NVSHMEM_LIBFABRIC_RAIL_TIMEOUT=0 has signals counted, and a failing rail end the job)"
             }
             _ => "targets can count the segments of a put",
         }
@@ -63,7 +55,6 @@ mod tests {
             rails: 2,
             immediate_data: 8,
             longest_message: MAX_LONG_MESSAGE as u16,
-            rail_health: true,
             longest_address: 16,
             failure: None,
             share: [7; SHARE_BYTES],
@@ -82,14 +73,11 @@ mod tests {
     fn what_one_pe_lacks_no_pe_uses() {
         let all = Agreement::of(&[hello(), hello()]);
         let longest_message = MAX_LONG_MESSAGE;
-        assert_eq!(all, Agreement { immediate_data: 8, rails_recover: true, longest_message });
+        assert_eq!(all, Agreement { immediate_data: 8, longest_message });
         for lacking in [0, 4] {
             for agreed in with_one(&Hello { immediate_data: lacking, ..hello() }) {
                 assert_eq!(agreed, Agreement { immediate_data: lacking, ..all });
             }
-        }
-        for agreed in with_one(&Hello { rail_health: false, ..hello() }) {
-            assert_eq!(agreed, Agreement { rails_recover: false, ..all });
         }
         for agreed in with_one(&Hello { longest_message: MAX_MESSAGE as u16, ..hello() }) {
             assert_eq!(agreed, Agreement { longest_message: MAX_MESSAGE, ..all });
@@ -107,10 +95,8 @@ mod tests {
 
     #[test]
     fn segments_are_counted_where_every_pe_hears_of_all_of_them() {
-        for (immediate_data, rails_recover, counted) in
-            [(8, false, TAGS), (4, false, TAGS), (0, false, 0), (8, true, 0), (0, true, 0)]
-        {
-            let agreed = Agreement { immediate_data, rails_recover, longest_message: 256 };
+        for (immediate_data, counted) in [(8, TAGS), (4, TAGS), (0, 0)] {
+            let agreed = Agreement { immediate_data, longest_message: 256 };
             assert_eq!(agreed.counted(), counted, "{agreed:?}");
             assert_eq!(agreed.reason().starts_with("targets can count"), counted > 0, "{agreed:?}");
         }

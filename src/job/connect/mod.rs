@@ -6,7 +6,6 @@ pub(crate) mod nics;
 mod spread;
 
 use std::num::NonZero;
-use std::sync::Arc;
 
 use log::{info, warn};
 
@@ -24,16 +23,14 @@ use crate::logging;
 use crate::settings::{Settings, SignalChoice};
 use engine::Watchdog;
 use engine::ids::{LaneKind, MAX_PES, Pe, RailId};
-use engine::lane::user_threads::handoff::handover;
-use engine::lane::user_threads::host_lane::HostLane;
+use engine::lane::host::HostLane;
+use engine::lane::host::handoff::handover;
 use engine::lane::{Lane, LaneConfig, SignalEngine};
+use engine::port::DataPath;
 use engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
-use engine::port::{DataPath, PeerAddr};
 use engine::rails::pairing::{leads, remote_rail, senders};
 use engine::rails::paths::{Path, PathTable};
-use engine::recovery::fallback_routes::FallbackRoutes;
-use engine::recovery::health::RailHealth;
-use engine::state::regions::RegionTable;
+use engine::regions::RegionTable;
 use engine::wire::cookie::{Cookie, SHARE_BYTES};
 use engine::wire::handshake::{Addresses, Hello, RailAddress, Step, fabric_hash};
 use ofi::posix_signals::Blocked;
@@ -55,29 +52,21 @@ pub(crate) fn connect(
         return Err(JobError::TooManyPes { n_pes });
     }
     let rails = nics::rails(settings, discovery.devices(), collectives, me, chosen)?;
-    let mut opened = open(settings, discovery, &rails, here, n_pes);
+    let opened = open(settings, discovery, &rails, here, n_pes);
     let locations = match &opened {
         Ok(opened) => locations(opened),
         Err(_) => Addresses(Vec::new()),
     };
-    let controls = match &mut opened {
-        Ok(opened) => control_locations(opened, &locations),
-        Err(_) => None,
-    };
-    let hello = first_hello(&opened, &locations, controls.as_ref());
+    let hello = first_hello(&opened, &locations);
     let hellos = Hello::agree(Step::Open, &collectives.allgather(&hello.encode())?)?;
     // The agreement has failed if any PE did, this one included.
     let mut opened = opened?;
 
     let records = collectives.allgather(&locations.encode(&hellos))?;
     let agreement = Agreement::of(&hellos);
-    let controls = controls.filter(|_| agreement.rails_recover);
-    let control_records = match &controls {
-        Some(controls) => Some(collectives.allgather(&controls.encode(&hellos))?),
-        None => None,
-    };
-    let controls = controls.as_ref().zip(control_records.as_deref());
-    let paths = insert_paths(&mut opened, me, &hellos, (&locations, &records), controls);
+    let paths = Addresses::decode_all(&hellos, &records)
+        .map_err(JobError::from)
+        .and_then(|peers| Paths::insert(&mut opened, me, &locations, &peers));
     let offer = shared_bounce::Offer::new(settings, me, n_pes, here);
     let records = collectives.allgather(&offer.record())?;
     let shares = offer.open(&records);
@@ -109,13 +98,8 @@ pub(crate) fn connect(
     Ok(connected)
 }
 
-fn first_hello(
-    opened: &Result<Opened, JobError>,
-    locations: &Addresses,
-    controls: Option<&Addresses>,
-) -> Hello {
-    let all = locations.0.iter().chain(controls.iter().flat_map(|controls| &controls.0));
-    let longest = Addresses(all.cloned().collect()).longest();
+fn first_hello(opened: &Result<Opened, JobError>, locations: &Addresses) -> Hello {
+    let longest = locations.longest();
     let failure = opened.as_ref().err().map(ToString::to_string);
     let too_long = longest.as_ref().err().map(ToString::to_string);
     let mut share = [0; SHARE_BYTES];
@@ -127,26 +111,10 @@ fn first_hello(
         rails: locations.0.len() as u8,
         immediate_data: opened.as_ref().map_or(0, immediate_data),
         longest_message: opened.as_ref().map_or(MAX_MESSAGE as u16, longest_message),
-        rail_health: controls.is_some(),
         longest_address: longest.unwrap_or(0),
         failure: failure.or(too_long).or(no_share),
         share,
     }
-}
-
-fn insert_paths(
-    opened: &mut Opened,
-    me: Pe,
-    hellos: &[Hello],
-    (locations, records): (&Addresses, &[u8]),
-    controls: Option<(&Addresses, &[u8])>,
-) -> Result<Paths, JobError> {
-    let peers = Addresses::decode_all(hellos, records)?;
-    let paths = Paths::insert(opened, me, locations, &peers)?;
-    let Some((mine, records)) = controls else { return Ok(paths) };
-    let peers = Addresses::decode_all(hellos, records)?;
-    let control = insert_controls(&mut opened.proxy, me, &mine.0, &peers)?;
-    Ok(Paths { control, ..paths })
 }
 
 fn warn_of_slowness(discovery: &Discovery, chained: bool) {
@@ -224,34 +192,7 @@ fn locations(opened: &Opened) -> Addresses {
     Addresses(rails.collect())
 }
 
-fn control_locations(opened: &mut Opened, locations: &Addresses) -> Option<Addresses> {
-    let control = opened.proxy.control()?;
-    let address = |(at, rail): (usize, &RailAddress)| RailAddress {
-        fabric: rail.fabric,
-        address: control.address(RailId(at as u8)).to_vec(),
-    };
-    Some(Addresses(locations.0.iter().enumerate().map(address).collect()))
-}
-
-fn insert_controls(
-    proxy: &mut OfiPort,
-    me: Pe,
-    mine: &[RailAddress],
-    peers: &[Addresses],
-) -> Result<Vec<PeerAddr>, JobError> {
-    let Some(control) = proxy.control() else { return Ok(Vec::new()) };
-    let paths = insert_lane(control, LaneKind::Proxy, me, mine, peers)?;
-    let rails = || (0..mine.len()).map(|at| RailId(at as u8));
-    let pes = (0..paths.n_pes()).map(Pe);
-    Ok(pes
-        .flat_map(|pe| rails().map(move |rail| (pe, rail)))
-        .map(|(pe, rail)| paths.address(pe, rail))
-        .collect())
-}
-
 struct Paths {
-    /// To the control endpoints, for each PE and proxy rail; empty where there are none.
-    control: Vec<PeerAddr>,
     host: PathTable,
     proxy: PathTable,
 }
@@ -270,7 +211,7 @@ impl Paths {
         let proxy = insert_lane(&mut opened.proxy, LaneKind::Proxy, me, &mine.0, peers)?;
         // The host lane is on the device of the first proxy rail.
         let host = insert_lane(&mut opened.host, LaneKind::Host, me, &mine.0[..1], peers)?;
-        Ok(Self { control: Vec::new(), host, proxy })
+        Ok(Self { host, proxy })
     }
 }
 
@@ -355,28 +296,14 @@ fn assemble(
         devices,
     };
     let n_pes = paths.proxy.n_pes();
-    let rail_timeout = settings.rail_timeout.filter(|_| !paths.control.is_empty());
-    let fallback_routes = match rail_timeout {
-        Some(_) => FallbackRoutes::until_settled(n_pes),
-        None => FallbackRoutes::new(n_pes),
-    };
-    let fallback_routes = Arc::new(fallback_routes);
     // The host lane is on the device of the first proxy rail.
     let leads = |pe: &Pe| paths.proxy.leads(*pe, RailId(0));
-    (0..n_pes).map(Pe).filter(|pe| !leads(pe)).for_each(|pe| fallback_routes.set(pe));
+    let detours: Vec<Pe> = (0..n_pes).map(Pe).filter(|pe| !leads(pe)).collect();
     let host = Lane::new(host, config(LaneKind::Host, paths.host));
     let proxy = Lane::new(proxy, config(LaneKind::Proxy, paths.proxy));
-    let proxy = match rail_timeout {
-        Some(timeout) => {
-            let health = RailHealth { timeout, cooling: settings.rail_cooling };
-            proxy.with_rail_health(&health, paths.control)
-        }
-        None => proxy,
-    };
     let (outbox, inbox) = handover(n_pes, settings.warn_after, settings.fail_after);
-    let host =
-        HostLane::new(host).with_outbox(outbox).with_fallback_routes(Arc::clone(&fallback_routes));
-    let proxy = proxy.with_inbox(inbox).with_fallback_routes(fallback_routes);
+    let host = HostLane::new(host).with_outbox(outbox).with_detours(detours);
+    let proxy = proxy.with_inbox(inbox);
     let drives_host = !report.verdict.truly_automatic;
     let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
     let yielding = Yielding::new(settings.yield_when, cores, here as usize);
@@ -396,9 +323,7 @@ fn assemble(
     );
     let consistency = Consistency::new(settings.consistency);
     consistency.prepare(&regions)?;
-    let connected =
-        Connected::new(regions, host, proxy, drives_host, yielding, report, consistency);
-    Ok(connected.with_rail_timeout(rail_timeout))
+    Ok(Connected::new(regions, host, proxy, drives_host, yielding, report, consistency))
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The spreading of operations over rails: from the settings, and what suits the provider.
 
 use crate::settings::{RailBalance, Settings, StripeThreshold};
-use engine::rails::balance::Spread;
+use engine::rails::Spread;
 use ofi::Striping;
 
 /// How much longer segments are where threads of their own move them: these are woken, and

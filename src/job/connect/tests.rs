@@ -66,11 +66,11 @@ fn a_pe_that_cannot_reach_the_others_ends_the_job_for_all() {
 #[test]
 fn what_a_pe_could_not_open_is_what_it_tells_the_others() {
     let failed = Err(JobError::NotConnected);
-    let hello = first_hello(&failed, &Addresses(Vec::new()), None);
+    let hello = first_hello(&failed, &Addresses(Vec::new()));
     assert_eq!(hello.failure, Some(JobError::NotConnected.to_string()));
-    let Hello { step, rails, immediate_data, longest_message, rail_health, .. } = hello;
-    assert_eq!((step, rails, immediate_data, rail_health), (Step::Open, 0, 0, false));
+    let Hello { step, rails, immediate_data, longest_message, .. } = hello;
+    assert_eq!((step, rails, immediate_data), (Step::Open, 0, 0));
     assert_eq!(usize::from(longest_message), MAX_MESSAGE);
-    let other = first_hello(&failed, &Addresses(Vec::new()), Some(&Addresses(Vec::new())));
-    assert!(other.rail_health && other.share != hello.share, "no two have the same share");
+    let other = first_hello(&failed, &Addresses(Vec::new()));
+    assert!(other.share != hello.share, "no two have the same share");
 }

@@ -52,9 +52,6 @@ impl LaneCounters {
                 by_load,
                 bulk_bytes,
                 rate,
-                failures,
-                reissued,
-                resent,
                 max_in_flight,
                 foreign,
             } = rail;
@@ -64,8 +61,7 @@ impl LaneCounters {
                  {completed} completed, {queued} queued, {again} times no room, at most \
                  {max_in_flight} in flight; {by_load} given to it by its load, \
                  {bulk_bytes} bytes moved by threads for bulk, {} MB/s lately; \
-                 {failures} times out of service, {reissued} segments posted again, {resent} \
-                 messages sent again, {foreign} messages of strangers",
+                 {foreign} messages of strangers",
                 RailId(at as u8),
                 rate / 1_000_000,
             );
@@ -100,9 +96,6 @@ impl LaneCounters {
                 by_load,
                 bulk_bytes,
                 rate,
-                failures,
-                reissued,
-                resent,
                 foreign,
             } = rail;
             json!({
@@ -116,9 +109,6 @@ impl LaneCounters {
                 "by_load": by_load,
                 "bulk_bytes": bulk_bytes,
                 "bytes_per_second": rate,
-                "failures": failures,
-                "reissued": reissued,
-                "resent": resent,
                 "foreign": foreign,
             })
         };
@@ -202,9 +192,6 @@ mod tests {
             by_load: 7,
             bulk_bytes: 8,
             rate: 9_000_000,
-            failures: 10,
-            reissued: 11,
-            resent: 12,
             foreign: 13,
         };
         LaneCounters {
@@ -229,7 +216,7 @@ mod tests {
         let expected = json!({
             "name": "eth0", "posted": 1, "bytes": 2, "completed": 3, "queued": 4, "again": 5,
             "max_in_flight": 6, "by_load": 7, "bulk_bytes": 8, "bytes_per_second": 9_000_000,
-            "failures": 10, "reissued": 11, "resent": 12, "foreign": 13,
+            "foreign": 13,
         });
         assert_eq!(report["lanes"][0]["rails"], json!([expected]));
         let peer = json!({ "pe": 7, "writes": 1, "reads": 2, "sent": 3, "received": 4 });

@@ -17,7 +17,7 @@ use engine::lane::Lane;
 use engine::lane::loopback::{Anchor, Loopback};
 use engine::port::registration::is_unclosed;
 use engine::port::{Access, MemoryPort, Port};
-use engine::state::regions::RegionTable;
+use engine::regions::RegionTable;
 use engine::wire::handle::{Handle, HandleBytes};
 
 const MAX_RAILS: usize = 32;

@@ -22,7 +22,6 @@ use engine::lane::Lane;
 use engine::patience::Wait;
 use engine::port::{Access, Direction};
 use engine::request::{AtomicRequest, LocalSide, PutSignalRequest, Request};
-use engine::state::batch::Batch;
 use engine::wire::handle::HandleBytes;
 use ofi::OfiPort;
 
@@ -201,7 +200,7 @@ impl Shared {
         &self,
         rank: u32,
         starting: Starting,
-        start: impl FnOnce(&mut Lane<OfiPort>, &Regions, Batch) -> Result<(), NcclError>,
+        start: impl FnOnce(&mut Lane<OfiPort>, &Regions) -> Result<(), NcclError>,
     ) -> Result<RequestId, NcclError> {
         self.check()?;
         let mut state = self.lock();
@@ -212,7 +211,7 @@ impl Shared {
         let begun = |lane: &mut Lane<OfiPort>| {
             let (request, batch) = requests.begin(lane, rank, starting);
             let before = lane.enter_batch(batch);
-            let started = start(lane, regions, batch);
+            let started = start(lane, regions);
             lane.enter_batch(before);
             match started {
                 Ok(()) => Ok(request),
@@ -230,26 +229,21 @@ impl Shared {
         unsafe { connected.with_proxy(begun) }
     }
 
-    /// Starts a put or a get of `len` bytes. If `more` operations follow at once, it may share a
-    /// doorbell with them.
+    /// Starts a put or a get of `len` bytes.
     pub(in crate::nccl) fn transfer(
         &self,
         direction: Direction,
         rank: u32,
         (local, remote): (Span, Span),
         len: usize,
-        more: bool,
     ) -> Result<RequestId, NcclError> {
         let starting = match direction {
             Direction::Write => Starting::Put { len },
             Direction::Read => Starting::Other,
         };
-        self.begin(rank, starting, |lane, regions, batch| {
+        self.begin(rank, starting, |lane, regions| {
             let request = transfer(regions, direction, rank, local, remote, len)?;
-            match lane.start_in_order_fast(request, batch) {
-                Ok(()) => Ok(()),
-                Err(rest) => Ok(lane.start_rest(rest, more)?),
-            }
+            Ok(lane.start(&request)?)
         })
     }
 
@@ -262,16 +256,13 @@ impl Shared {
         len: usize,
         signal: &Signal,
     ) -> Result<RequestId, NcclError> {
-        self.begin(rank, Starting::Other, |lane, regions, batch| {
+        self.begin(rank, Starting::Other, |lane, regions| {
             let signal = atomic(regions, rank, signal)?;
             if len == 0 {
-                return match lane.atomic_in_order_fast(&signal, batch) {
-                    true => Ok(()),
-                    false => Ok(lane.atomic(&signal)?),
-                };
+                return Ok(lane.atomic(&signal)?);
             }
             let part = transfer(regions, Direction::Write, rank, local, remote, len)?;
-            if lane.put_signal_in_order_fast(&part, &signal, batch) {
+            if lane.try_put_signal(&part, &signal) {
                 return Ok(());
             }
             Ok(lane.put_signal(&PutSignalRequest { parts: &[part], signal })?)

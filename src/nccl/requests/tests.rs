@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use super::*;
 use engine::Watchdog;
+use engine::channel::counts::TAGS;
 use engine::ids::{LaneKind, RailId};
 use engine::lane::{LaneConfig, SignalEngine};
 use engine::port::RailLimits;
 use engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
-use engine::rails::balance::Spread;
+use engine::rails::Spread;
 use engine::rails::paths::{Path, PathTable};
-use engine::signal::counted::TAGS;
-use engine::state::regions::RegionTable;
+use engine::regions::RegionTable;
 use engine::wire::cookie::Cookie;
 use sim_fabric::{FakeFabric, FakePort, Script};
 

@@ -220,7 +220,6 @@ impl Case {
             .env("NVSHMEM_LIBFABRIC_LIBRARY", library.display())
             .env("NVSHMEM_LIBFABRIC_YIELD", "always")
             .env("NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS", DEADLINE)
-            .env("NVSHMEM_LIBFABRIC_RAIL_TIMEOUT", 2)
             .env("NVSHMEM_LIBFABRIC_DEVICES", devices.join(","));
         inside(job, network)
     }

@@ -8,9 +8,8 @@ use engine::atomic::{Atomic, AtomicOp, Width};
 use engine::ids::Pe;
 use engine::wire::cookie::Cookie;
 use engine::wire::marks::Marks;
-use engine::wire::message::{Body, Message, Packet, Spot, Tag};
+use engine::wire::message::{Body, Frame, Numbers, Sealing, Seq, Spot, Tag};
 use engine::wire::seal::Seal;
-use engine::wire::window::Seq;
 use test_support::random::Random;
 
 use crate::fabric::Fabric;
@@ -276,8 +275,11 @@ impl Stranger {
                 once([16, 31, 32, 100, 4000].map(|len| message(&self.bytes(len))).concat())
             }
             Kind::NothingInIt => once(message(&[])),
-            Kind::NotSealed => once(message(forged(None).bytes())),
-            Kind::SealedByOthers => once(message(forged(Some([9; 16])).bytes())),
+            Kind::NotSealed => {
+                let forged = forged([9; 16]);
+                once(message(&[&[0x22; 16], &forged.bytes()[16..]].concat()))
+            }
+            Kind::SealedByOthers => once(message(forged([9; 16]).bytes())),
             Kind::MarkOfNobody => once(marked(0xffff << 4)),
             Kind::MarkOfFirstPut => {
                 let old = [0, 1].map(|pe: u64| marked(pe << 16 | u64::from(Tag::FIRST.0)));
@@ -337,15 +339,16 @@ impl Stranger {
 }
 
 /// A message that PE 1 may send to PE 0 first, sealed by the job with this cookie.
-fn forged(share: Option<[u8; 16]>) -> Packet {
+fn forged(share: [u8; 16]) -> Frame {
     let (op, width) = (AtomicOp::Set, Width::Eight);
     let atomic = Atomic { op, width, float: false, operand: u64::MAX, compare: 0 };
-    let body = Body::Atomic { at: Spot { slot: 1 << 20, offset: 0 }, atomic };
-    let first = Seq(u32::MAX - 99);
-    let mut packet = Packet::EMPTY;
-    Message { from: Pe(1), seq: first, ack: first, behind: 0, body }.encode(&mut packet);
-    if let Some(share) = share {
-        Seal::new(Cookie::of([share]), Pe(1)).close(Pe(0), &mut packet);
-    }
-    packet
+    let body = Body::Word { at: Spot { slot: 1 << 20, offset: 0 }, atomic };
+    let seal = Seal::new(Cookie::of([share]), Pe(1));
+    let (from, receiver) = (Pe(1), seal.receiver(Pe(0)));
+    let sealing = Sealing { seal: &seal, from, receiver: &receiver };
+    let mask = seal.mask(from, Pe(0), Seq::FIRST.high());
+    let numbers = Numbers { seq: Seq::FIRST, ack: Seq::FIRST, mark: 0, mask };
+    let mut frame = Frame::EMPTY;
+    frame.encode(&sealing, &numbers, &body);
+    frame
 }

@@ -60,7 +60,7 @@ fn run(fabric: Fabric, mode: Mode, kinds: &[Kind], seed: u64) -> Result<Attack, 
         .env("NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS", 20)
         .env("NVSHMEM_LIBFABRIC_YIELD", "always");
     if mode == Mode::Counts {
-        job = job.env("NVSHMEM_LIBFABRIC_RAIL_TIMEOUT", 0).debug("signals", "counted");
+        job = job.debug("signals", "counted");
     }
     let rounds = Arc::new(AtomicU64::new(0));
     let over = Arc::new(AtomicU64::new(0));

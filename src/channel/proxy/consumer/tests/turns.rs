@@ -19,17 +19,6 @@ fn taken(consumer: &Consumer) -> Vec<u64> {
 }
 
 #[test]
-fn rings_share_the_batches_that_there_are() {
-    for (rings, most) in [(1, OPEN), (4, 63), (32, 7)] {
-        let shared = shared(rings);
-        // SAFETY: once, and the memory stays longer.
-        let consumer = Consumer::new(unsafe { shared.rings() }.unwrap());
-        assert_eq!(consumer.most, most, "{rings} rings");
-        assert!(rings as usize * most <= MAX_BATCHES);
-    }
-}
-
-#[test]
 fn rings_take_turns_and_a_batch_has_a_most() {
     let (mut pair, shared) = (pair(), shared(2));
     let mut consumer = pair.consumer(&shared);
