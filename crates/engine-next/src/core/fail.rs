@@ -20,6 +20,7 @@ use crate::port::{Port, PortError};
 use crate::rate_limit::RateLimit;
 use crate::regions::Orphan;
 use crate::segments::{PLAIN, State};
+use crate::wire::message::Seq;
 
 /// Bit of orphans that are copies; those of segments have their index.
 const COPY: u32 = 1 << 31;
@@ -227,15 +228,25 @@ impl<P: Port> Core<P> {
 
     /// A message of a peer cannot be executed: the peer is told, and so is this lane.
     #[cold]
-    pub(crate) fn refuse(&mut self, at: u32, seq: crate::wire::message::Seq, why: String) {
+    pub(crate) fn refuse(&mut self, at: u32, seq: Seq, why: String) {
+        self.decline(at, seq, why.clone());
+        let pe: Pe = self.pe(at);
+        self.fail_lane(EngineError::BadMessage { pe, why });
+    }
+
+    /// A transfer that a peer has asked for cannot be done: the peer is told.
+    #[cold]
+    pub(crate) fn decline(&mut self, at: u32, seq: Seq, why: String) {
+        if let Some(unsaid) = self.failures.lines.admit_at(self.port.now()) {
+            let pe = self.pe(at);
+            error!(target: "TRANSPORT", "{pe} asks for something that cannot be done: {why}{unsaid}");
+        }
         let channel = self.channel(at);
         channel.has_refused = true;
-        channel.refusal = Some((seq, why.clone()));
+        channel.refusal = Some((seq, why));
         channel.waiting = Vec::new();
         self.staged.push_back(StagedEvent::Refused { peer: at });
         self.enter_control(at);
-        let pe: Pe = self.pe(at);
-        self.fail_lane(EngineError::BadMessage { pe, why });
     }
 
     /// Something has come in that is of nobody of the job.

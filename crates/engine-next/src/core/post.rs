@@ -283,10 +283,10 @@ impl<P: Port> Core<P> {
                     is_long,
                 };
                 if self.post(&posting)? {
-                    match by_load {
-                        true => self.give_load(at, hop.rail, len),
-                        false => self.peers.get_mut(at).turn(hop.next),
+                    if by_load {
+                        self.give_load(at, hop.rail, len);
                     }
+                    self.peers.get_mut(at).turn(hop.next);
                     return Ok(Some(len));
                 }
             }
@@ -327,7 +327,10 @@ impl<P: Port> Core<P> {
     fn choose(&mut self, at: u32, len: usize) -> Option<Hop> {
         let now = self.port.now();
         let peer = self.peers.get(at);
-        let loads = peer.hops.iter().map(|hop| {
+        // Rails that are alike take turns.
+        let turn = peer.hops.iter().position(|hop| hop.rail == peer.hop.rail).unwrap_or(0);
+        let hops = peer.hops[turn..].iter().chain(&peer.hops[..turn]);
+        let loads = hops.map(|hop| {
             let rail = &self.rails[hop.rail.index()];
             (hop.rail.0, rail.load, rail.limits.bulk, peer.ahead[hop.rail.index()])
         });

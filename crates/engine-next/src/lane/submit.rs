@@ -236,7 +236,9 @@ impl<P: Port> Lane<P> {
                 peer.stood_at = (before == ended).then_some(ended);
                 break waits;
             }
-            self.core.want_acks();
+            if !op.staged {
+                self.core.want_acks();
+            }
             self.wait_iteration(&mut idle);
             self.core.peers.get(at).check()?;
             self.room_or_failure()?;
@@ -336,6 +338,8 @@ impl<P: Port> Lane<P> {
                     self.core.end_in_group(data);
                 }
             }
+            // Staged transfers are acknowledged without being asked about.
+            Ok(Step::NoPlace) if op.staged => {}
             Ok(Step::Held | Step::NoPlace) => self.core.want_ack(at),
             _ => {}
         }

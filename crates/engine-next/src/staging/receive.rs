@@ -653,7 +653,7 @@ impl Staging {
             return;
         }
         match result {
-            Err(error) if !matches!(to, To::Get(_)) => core.refuse(peer, seq, error.to_string()),
+            Err(error) if !matches!(to, To::Get(_)) => core.decline(peer, seq, error.to_string()),
             _ => {
                 core.note_executed(peer, seq);
                 // The sender waits for its buffer.

@@ -205,7 +205,11 @@ impl Staging {
         if !is_free && op.sent < op.len {
             return Ok(Step::Held);
         }
-        let is_busy = self.peer(at).under_way >= PIECES as u32;
+        let under_way = self.peer(at).under_way;
+        if under_way >= MOST_UNDER_WAY && op.sent < op.len {
+            return Ok(Step::NoPlace);
+        }
+        let is_busy = under_way >= PIECES as u32;
         let fragment = fragment_len(op.len, most, is_neighbour, is_busy);
         let mut signal = None;
         if let Some(word) = word {
@@ -572,7 +576,7 @@ impl Staging {
             Err(fault) => Err(fault.to_string()),
         };
         if let Err(why) = loaded {
-            core.refuse(peer, seq, why);
+            core.decline(peer, seq, why);
             self.end_send(core, at);
             return Ok(Step::Done);
         }
@@ -690,7 +694,7 @@ impl Staging {
         let Some(send) = self.sends.get(at) else { return };
         let (peer, len) = (send.peer, send.len);
         match send.to {
-            To::Get(_, seq) => core.refuse(peer, seq, error.to_string()),
+            To::Get(_, seq) => core.decline(peer, seq, error.to_string()),
             _ => {
                 let failure = failed(core, ("put", peer), len, error);
                 core.fail_peer(peer, failure);
