@@ -44,8 +44,6 @@ impl Settings {
             bulk: self.bulk(),
             gpu_direct: self.gpu_direct,
             gdr_level: self.gdr_level,
-            batch_rma: ofi::BatchChoice::Never,
-            rail_loss: ofi::RailLoss::EndsJob,
         }
     }
 

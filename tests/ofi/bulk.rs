@@ -7,7 +7,7 @@ use std::time::Instant;
 use engine::ids::{RailId, WrId};
 use engine::port::{
     Access, DataPath, Direction, Incoming, Messaging, Operation, POLL_BATCH, PeerAddr, Polled,
-    Posted, RailControl, Transfer,
+    Posted, Transfer,
 };
 use engine::wire::message::LongPacket;
 use ofi::{BulkChoice, Devices, Opened, Options, Provider};
@@ -202,29 +202,6 @@ fn a_transfer_that_fails_says_which_it_was() {
         thread::yield_now();
     };
     assert_eq!((failure.wr_id, failure.is_message), (Some(WrId(5)), false), "{failure:?}");
-}
-
-#[test]
-fn a_rail_is_opened_again_with_its_connections() {
-    // `Reopening` says why not ofi_rxm.
-    for (from, to) in [(2, 2), (0, 3), (3, 0)] {
-        let mut pair = Pair::new(Provider::Tcp, from, to);
-        if pair.from.report.provider != "tcp" {
-            return;
-        }
-        for round in 0..3 {
-            let write = pair.transfer(Direction::Write);
-            pair.run(Operation::Transfer(&write));
-            assert_eq!(pair.far.now_all(), pattern(LEN, 1), "round {round}");
-            let before = pair.to.proxy.address(RAIL).to_vec();
-            let there = pair.to.proxy.reset_rail(RAIL).expect("opened again");
-            assert_eq!(pair.to.proxy.address(RAIL), there);
-            assert_ne!(there, before, "all are others");
-            let here = pair.from.proxy.reset_rail(RAIL).expect("opened again");
-            pair.peer = pair.from.proxy.insert_address(RAIL, &there).expect("the new one");
-            pair.to.proxy.insert_address(RAIL, &here).expect("the new one");
-        }
-    }
 }
 
 #[test]

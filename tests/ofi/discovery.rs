@@ -2,10 +2,7 @@
 
 use engine::ids::{RailId, WrId};
 use engine::port::{Access, DataPath, Local};
-use ofi::{
-    BatchChoice, Devices, Discovery, MemoryKinds, OfiError, Options, Progress, Provider, RailLoss,
-    Report,
-};
+use ofi::{Devices, Discovery, MemoryKinds, OfiError, Options, Progress, Provider, Report};
 
 use super::process::*;
 
@@ -55,25 +52,6 @@ fn a_report_is_a_line_in_words() {
             report.immediate_data.offered = is_so;
             assert!(line(&report).contains(&format!("({truly} automatic: ")), "{report}");
             assert!(line(&report).contains(&format!("immediate data: {offered} (")), "{report}");
-        }
-    }
-}
-
-#[test]
-fn rails_have_endpoints_for_control_where_one_can_be_done_without() {
-    for provider in PROVIDERS {
-        for (rail_loss, few) in [
-            (RailLoss::EndsJob, false),
-            (RailLoss::SurvivedWhereShown, false),
-            (RailLoss::SurvivedWherePossible, false),
-            (RailLoss::SurvivedWherePossible, true),
-        ] {
-            let max_nic_per_pe = if few { 1 } else { 16 };
-            let mut opened = open(&Options { rail_loss, max_nic_per_pe, ..options(provider) });
-            let is_shown = provider == Provider::Tcp && opened.report.provider == "tcp";
-            let expected = is_shown && rail_loss != RailLoss::EndsJob && !few;
-            assert_eq!(opened.proxy.control().is_some(), expected, "{provider:?} {rail_loss:?}");
-            assert!(opened.host.control().is_none());
         }
     }
 }
@@ -152,14 +130,6 @@ fn a_device_that_does_not_exist_is_passed_over_where_the_provider_is_not_named()
     let told: Vec<String> = told.map(|refusal| refusal.to_string()).collect();
     let is_told = |said: &String| said.contains("203.0.113.7") && said.contains("not an address");
     assert!(told.iter().any(is_told), "{told:?}");
-}
-
-#[test]
-fn writes_are_posted_together_as_asked() {
-    for (batch_rma, together) in [(BatchChoice::Always, true), (BatchChoice::Never, false)] {
-        let opened = open(&Options { batch_rma, ..options(Provider::Tcp) });
-        assert_eq!((opened.proxy.batches(), opened.host.batches()), (together, false));
-    }
 }
 
 #[test]

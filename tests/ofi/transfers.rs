@@ -3,7 +3,7 @@
 use engine::ids::{RailId, WrId};
 use engine::port::{
     Access, Clock, DataPath, Desc, Direction, Failure, Local, Operation, POLL_BATCH, Polled,
-    Posted, RailControl, Transfer,
+    Posted, Transfer,
 };
 use ofi::Provider;
 use std::time::Instant;
@@ -233,30 +233,6 @@ fn a_guessed_key_reaches_nothing() {
             failure_of(&mut process, target.remote(0), key);
             assert_eq!((target.now_all(), known.now_all()), (vec![0; 64], vec![0; 64]));
         }
-    }
-}
-
-#[test]
-fn completions_of_a_closed_queue_are_not_told_once_it_is_open_again() {
-    const RAIL: RailId = RailId(0);
-    for provider in PROVIDERS.into_iter().filter(|provider| *provider != Provider::Shm) {
-        let mut process = Process::start(&options(provider));
-        let memory = Memory::new(&process.opened, vec![1; 64], Access::LocalAndRemote);
-        let transfer = memory.write(RAIL, 8, memory.local(0, Lane::Host, RAIL), 8);
-        process.run(Lane::Host, RAIL, WrId(0), &transfer);
-        process.post(Lane::Host, RAIL, WrId(1), &transfer);
-        let start = Instant::now();
-        while !process.opened.host.has_completions(RAIL) {
-            assert!(start.elapsed() < HANG, "the operation never completed");
-            process.progress(Lane::Proxy, None);
-        }
-        process.opened.host.reset_rail(RAIL).expect("opened again");
-        let mut told = Vec::new();
-        let polled = process.opened.host.drain(RAIL, &mut |index: usize| {
-            told.push(index);
-            true
-        });
-        assert!(told.is_empty() && matches!(polled, Polled::Empty), "{told:?} {polled:?}");
     }
 }
 

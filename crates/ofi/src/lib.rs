@@ -74,9 +74,7 @@ pub use memory::direct_policy::{DeviceMemory, DmaBufPart};
 pub use memory::registration::{OfiMemory, OfiRegion};
 pub use memory_kinds::MemoryKinds;
 pub use open::Opened;
-pub use options::{
-    BatchChoice, BulkChoice, Devices, GpuDirect, Options, Progress, RailLoss, Threading,
-};
+pub use options::{BulkChoice, Devices, GpuDirect, Options, Progress, Threading};
 pub use progress_probe::Verdict;
 pub use provider::{Provider, Striping};
 pub use report::{RailReport, Report};

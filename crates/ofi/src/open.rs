@@ -21,9 +21,9 @@ use crate::memory::registration::OfiMemory;
 use crate::objects::contexts::Contexts;
 use crate::objects::domain::{Domain, Keys};
 use crate::objects::fabric::Fabrics;
-use crate::options::{BatchChoice, BulkChoice, Devices, GpuDirect, RailLoss};
+use crate::options::{BulkChoice, Devices, GpuDirect};
 use crate::progress_probe::Verdict;
-use crate::provider::{Fact, Reopening, Said, SoftwareWrites};
+use crate::provider::{Fact, Said, SoftwareWrites};
 use crate::report::{RailReport, Report};
 use crate::topology::Topology;
 use engine::ids::{LaneKind, RailId};
@@ -51,8 +51,7 @@ impl Discovery {
     /// the proxy lane, and the host lane on the first of them. Each rail will be given the
     /// addresses of about `peers` rails, `here` of them of this host.
     ///
-    /// A device on which something cannot be opened, be it one of the lanes' endpoints or the one
-    /// for control messages, is reported and left out, as long as another can, unless the user has
+    /// A device on which something cannot be opened is reported and left out, as long as another can, unless the user has
     /// named the devices. What no device has room for is done without, if it can be.
     ///
     /// # Errors
@@ -72,9 +71,6 @@ impl Discovery {
         let mut failures = Vec::new();
         let contexts = Arc::new(Contexts::new(self.segments(rails)));
         let mut found = self.open_rails(&mut fabrics, rails, &contexts, peers, &mut failures);
-        if found.len() > 1 && self.monitors_rails() {
-            self.open_controls(&mut fabrics, &mut found, peers, &mut failures);
-        }
         let host = self.open_host(&mut fabrics, &mut found, peers, &mut failures);
         let Some((host, host_contexts)) = host else {
             return Err(OfiError::NoRail { failures });
@@ -85,7 +81,6 @@ impl Discovery {
         for failure in &failures {
             warn!("rail left out: {failure}");
         }
-        let control = control_port(&found);
         let (devices, proxy): (Vec<&Device>, Vec<Arc<Rail>>) =
             found.into_iter().map(|found| (found.device, found.rail)).unzip();
         let first = devices[0];
@@ -110,12 +105,7 @@ impl Discovery {
             report.addressing,
             self.direct(proxy.iter().chain(&host)),
         );
-        Ok(Opened {
-            host: host_port,
-            proxy: proxy_port.with_batches(self.batches()).with_control(control),
-            memory: memory.with_bulk(bulk),
-            report,
-        })
+        Ok(Opened { host: host_port, proxy: proxy_port, memory: memory.with_bulk(bulk), report })
     }
 
     fn open_rails<'a>(
@@ -143,7 +133,7 @@ impl Discovery {
                     failures
                         .push(format!("{}: peers would address it in another way", rail.name()));
                 }
-                Ok(rail) => found.push(Found { device, rail: Arc::new(rail), control: None }),
+                Ok(rail) => found.push(Found { device, rail: Arc::new(rail) }),
                 Err(error) => failures.push(format!("{}: {error}", device.name)),
             }
         }
@@ -220,34 +210,6 @@ impl Discovery {
 }
 
 impl Discovery {
-    fn monitors_rails(&self) -> bool {
-        let asked = match self.options.rail_loss {
-            RailLoss::EndsJob => return false,
-            RailLoss::SurvivedWhereShown => false,
-            RailLoss::SurvivedWherePossible => true,
-        };
-        let name = self.profile.name;
-        match *self.profile.reopening {
-            Reopening::Shown => true,
-            Reopening::Untried => {
-                if !asked {
-                    info!(
-                        "a rail that fails ends the job: with {name} it has not been tried to do without \
-                         one (NVSHMEM_LIBFABRIC_RAIL_TIMEOUT in the environment has it tried)"
-                    );
-                }
-                asked
-            }
-            Reopening::Never => {
-                let reason = self.profile.reopening.why;
-                info!(
-                    "a rail that fails ends the job: with {name} there is no doing without, as {reason}"
-                );
-                false
-            }
-        }
-    }
-
     fn tell_software_writes(&self, rails: &[Arc<Rail>]) {
         let Fact { value: Some(SoftwareWrites { option, variable }), why, .. } =
             self.profile.software_writes
@@ -267,35 +229,6 @@ impl Discovery {
             Ok(value) => warn!("{told}: {variable}={value} is set; without it, NICs that can do"),
             Err(_) => info!("{told}: {why}"),
         }
-    }
-
-    /// Opens the endpoints for control messages, one on each device. Devices that refuse it are
-    /// left out, unless all do: then there are none.
-    fn open_controls(
-        &self,
-        fabrics: &mut Fabrics,
-        found: &mut Vec<Found<'_>>,
-        peers: usize,
-        failures: &mut Vec<String>,
-    ) {
-        // No segment is ever posted there.
-        let contexts = Arc::new(Contexts::new(1));
-        let mut refusals = Vec::new();
-        for Found { device, control, .. } in found.iter_mut() {
-            let (options, receives) = (&self.options, Receives::Control);
-            match Rail::open(fabrics, device, options, &contexts, peers, receives) {
-                Ok(rail) => *control = Some((Arc::new(rail), Arc::clone(&contexts))),
-                Err(error) => {
-                    refusals.push(format!("{}: control messages: {error}", device.name));
-                }
-            }
-        }
-        if refusals.len() == found.len() {
-            no_control(&refusals[0]);
-            return;
-        }
-        found.retain(|found| found.control.is_some());
-        failures.extend(refusals);
     }
 
     /// How many connections for bulk each of these devices would have as a rail, by their indices,
@@ -349,15 +282,6 @@ impl Discovery {
             );
         }
         opened
-    }
-
-    /// Whether the provider is told when more writes follow.
-    pub fn batches(&self) -> bool {
-        match self.options.batch_rma {
-            BatchChoice::Auto => self.is_since(*self.profile.batches),
-            BatchChoice::Always => true,
-            BatchChoice::Never => false,
-        }
     }
 
     fn is_since(&self, version: Option<Version>) -> bool {
@@ -464,20 +388,6 @@ fn open_bulk_of(
 struct Found<'a> {
     device: &'a Device,
     rail: Arc<Rail>,
-    /// The endpoint for control messages, with the contexts that all of these share.
-    control: Option<(Arc<Rail>, Arc<Contexts>)>,
-}
-
-fn control_port(found: &[Found<'_>]) -> Option<OfiPort> {
-    let controls: Option<Vec<_>> = found.iter().map(|found| found.control.as_ref()).collect();
-    let controls = controls.filter(|controls| controls.len() > 1)?;
-    let contexts = Arc::clone(&controls[0].1);
-    let rails: Vec<Arc<Rail>> = controls.into_iter().map(|(rail, _)| Arc::clone(rail)).collect();
-    OfiPort::new(&rails, contexts).inspect_err(|error| no_control(&error.to_string())).ok()
-}
-
-fn no_control(reason: &str) {
-    warn!("no endpoint for control messages, so a rail that fails ends the job: {reason}");
 }
 
 fn alike(one: &Rail, other: &Rail) -> bool {

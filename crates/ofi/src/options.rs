@@ -26,16 +26,12 @@ pub struct Options {
     pub queue_depth: u32,
     /// Longest segment in bytes; 0 takes the provider's limit.
     pub max_segment: u64,
-    /// Whether puts that others follow are posted together.
-    pub batch_rma: BatchChoice,
     /// How many connections for bulk each rail gets, where the processor moves bytes.
     pub bulk: BulkChoice,
     /// Whether NICs reach device memory by themselves.
     pub gpu_direct: GpuDirect,
     /// How far from a GPU a NIC may be to reach its memory by itself.
     pub gdr_level: Distance,
-    /// Whether a rail that fails is done without.
-    pub rail_loss: RailLoss,
 }
 
 impl Default for Options {
@@ -50,11 +46,9 @@ impl Default for Options {
             threading: Threading::Completion,
             queue_depth: 0,
             max_segment: 0,
-            batch_rma: BatchChoice::Auto,
             bulk: BulkChoice::Auto,
             gpu_direct: GpuDirect::Auto,
             gdr_level: Distance::Pxb,
-            rail_loss: RailLoss::SurvivedWhereShown,
         }
     }
 }
@@ -91,17 +85,6 @@ pub enum Threading {
     Safe,
 }
 
-/// Whether puts that others follow are posted together.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum BatchChoice {
-    /// Where the provider gains from it.
-    Auto,
-    /// Always.
-    Always,
-    /// Never.
-    Never,
-}
-
 /// How many connections for bulk each rail gets, each with a thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BulkChoice {
@@ -120,17 +103,6 @@ pub enum GpuDirect {
     Always,
     /// Never: all device memory is staged.
     Never,
-}
-
-/// Whether a rail that fails is done without, if there are several.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum RailLoss {
-    /// It ends the job.
-    EndsJob,
-    /// It is done without where the provider is known to allow that.
-    SurvivedWhereShown,
-    /// Also where nobody has tried.
-    SurvivedWherePossible,
 }
 
 #[cfg(test)]

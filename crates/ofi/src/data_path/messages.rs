@@ -106,21 +106,6 @@ impl Messages {
         }
     }
 
-    /// The endpoint was closed and another is in its place, and the provider has no buffer any
-    /// more; what had come in and was not taken is lost. Receives are posted anew by
-    /// [`Self::settle`].
-    pub(crate) fn forget(&mut self, rail: &Rail) {
-        self.direct = rail.endpoint().direct();
-        self.sending.fill(None);
-        self.receives.iter_mut().for_each(|receive| receive.posted = false);
-        self.free = (0..self.sending.len() as u32).rev().collect();
-        self.unposted = (0..self.receives.len() as u32).rev().collect();
-        self.arrived.clear();
-        self.taken = 0;
-        self.broken = None;
-        self.unsettled = true;
-    }
-
     /// Whether [`Self::settle`] has nothing to do.
     #[inline]
     pub(crate) fn is_settled(&self) -> bool {

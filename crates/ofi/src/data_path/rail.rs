@@ -38,9 +38,6 @@ const QUEUE_MARGIN: usize = 256;
 pub(crate) enum Receives {
     /// They do: those of a proxy lane.
     Messages,
-    /// Messages about rails, none of which is long: those of control endpoints, which so need less
-    /// memory.
-    Control,
     /// They do not, and must not: native tcp stops reading the connection of a message for which no
     /// receive is posted.
     Nothing,
@@ -52,8 +49,8 @@ impl Receives {
     fn count(self, offered: usize, data_takes: bool) -> usize {
         match (self, data_takes) {
             (Self::Nothing, _) => 0,
-            (Self::Messages | Self::Control, false) => offered.clamp(1, RECEIVES),
-            (Self::Messages | Self::Control, true) => offered.clamp(1, 2 * RECEIVES),
+            (Self::Messages, false) => offered.clamp(1, RECEIVES),
+            (Self::Messages, true) => offered.clamp(1, 2 * RECEIVES),
         }
     }
 }
@@ -89,10 +86,7 @@ impl Rail {
         receives: Receives,
     ) -> Result<Self, PortError> {
         let info = &device.info;
-        let mut limits = Self::limits_of(device, options);
-        if receives == Receives::Control {
-            limits.longest_message = MAX_MESSAGE;
-        }
+        let limits = Self::limits_of(device, options);
         if limits.depth == 0 || limits.max_segment == 0 {
             return Err(PortError {
                 call: "opening the rail",
@@ -274,8 +268,7 @@ pub(crate) mod tests {
         assert_eq!((rail.values_desc(), rail.messages_desc()), (Desc(0), Desc(0)), "not asked for");
         assert!(rail.limits().longest_message > MAX_MESSAGE);
         device.pci_path = None;
-        let control = open(&device, 4, Receives::Control).expect("opened");
-        assert_eq!((control.limits().longest_message, control.pci()), (MAX_MESSAGE, None));
+        assert_eq!(open(&device, 4, Receives::Messages).expect("opened").pci(), None);
 
         for nothing in [true, false] {
             // SAFETY: the attributes of an answer exist.
@@ -319,11 +312,10 @@ pub(crate) mod tests {
 
     #[test]
     fn there_is_room_for_all_that_a_rail_may_have_under_way() {
-        for kind in [Receives::Messages, Receives::Control] {
-            let counts =
-                |data_takes| [0, 7, 100_000].map(|offered| kind.count(offered, data_takes));
-            assert_eq!((counts(false), counts(true)), ([1, 7, 512], [1, 7, 1024]), "{kind:?}");
-        }
+        let counts = |data_takes| {
+            [0, 7, 100_000].map(|offered| Receives::Messages.count(offered, data_takes))
+        };
+        assert_eq!((counts(false), counts(true)), ([1, 7, 512], [1, 7, 1024]));
         assert_eq!(Receives::Nothing.count(100_000, true), 0);
         assert_eq!(completions(100, 7, None), 100 + 256 + 7 + 256);
         assert_eq!(completions(100, 7, Some(300)), 100 + 256 + 7 + 256);

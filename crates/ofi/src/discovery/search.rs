@@ -199,9 +199,6 @@ impl Discovery {
             info.threading_text(),
             info.mr_mode_text()
         );
-        if self.batches() {
-            info!("puts that the host announces together share a doorbell (FI_MORE)");
-        }
         let cap = usize::from(self.options.max_nic_per_pe);
         if names.len() > cap {
             info!("NVSHMEM_LIBFABRIC_MAX_NIC_PER_PE={cap}: not used: {}", names[cap..].join(", "));

@@ -1,8 +1,7 @@
 //! An address vector: the peers that an endpoint can reach.
 
-use std::ptr;
-use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
 
 use libfabric_sys::{
     FI_ADDR_NOTAVAIL, FI_AV_MAP, FI_AV_TABLE, Padded, fi_av_attr, fi_av_insert, fi_av_open, fid,
@@ -21,17 +20,8 @@ pub(crate) const INSERT: &str = "fi_av_insert";
 /// Owner of a `fid_av`.
 #[derive(Debug)]
 pub(crate) struct AddressVector {
-    /// Never null. Only [`AddressVector::replace`] changes it.
-    raw: AtomicPtr<fid_av>,
+    raw: NonNull<fid_av>,
     domain: Arc<Domain>,
-    /// All that was inserted, in order. Locked when a PE connects and when a rail is opened again.
-    known: Mutex<Vec<Known>>,
-}
-
-#[derive(Clone, Debug)]
-struct Known {
-    address: Box<[u8]>,
-    to: PeerAddr,
 }
 
 impl AddressVector {
@@ -55,8 +45,7 @@ impl AddressVector {
             }
         }
         check(domain.library(), "fi_av_open", code)?;
-        let raw = AtomicPtr::new(opened(raw, "fi_av_open")?.as_ptr());
-        Ok(Self { raw, domain: Arc::clone(domain), known: Mutex::default() })
+        Ok(Self { raw: opened(raw, "fi_av_open")?, domain: Arc::clone(domain) })
     }
 
     pub(crate) fn as_fid(&self) -> *mut fid {
@@ -64,37 +53,7 @@ impl AddressVector {
     }
 
     fn as_ptr(&self) -> *mut fid_av {
-        self.raw.load(Ordering::Relaxed)
-    }
-
-    fn known(&self) -> MutexGuard<'_, Vec<Known>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Inserts all that another vector knows, which is to be posted to as before.
-    ///
-    /// # Errors
-    /// One is refused, or would be posted to by another number, as maps have it.
-    pub(crate) fn insert_all_of(
-        &self,
-        other: &AddressVector,
-        own_len: usize,
-    ) -> Result<(), PortError> {
-        let known = other.known().clone();
-        let addresses: Vec<&[u8]> = known.iter().map(|known| &*known.address).collect();
-        let peers = self.insert(&addresses, own_len)?;
-        if known.iter().map(|known| known.to).ne(peers) {
-            let text =
-                String::from("the provider numbers the addresses of peers in another way now");
-            return Err(refused("fi_av_insert", text));
-        }
-        Ok(())
-    }
-
-    pub(crate) fn exchange(&self, other: &AddressVector) {
-        let old = self.raw.swap(other.as_ptr(), Ordering::Relaxed);
-        other.raw.store(old, Ordering::Relaxed);
-        std::mem::swap(&mut *self.known(), &mut *other.known());
+        self.raw.as_ptr()
     }
 
     /// Inserts addresses of the provider's own length `own_len`, all in one call.
@@ -139,11 +98,7 @@ impl AddressVector {
                 format!("{} of {} refused: {}", failed.len(), peers.len(), failed.join(", "));
             return Err(error);
         }
-        let peers: Vec<PeerAddr> = peers.into_iter().map(PeerAddr).collect();
-        let known = addresses.iter().zip(&peers);
-        self.known()
-            .extend(known.map(|(address, &to)| Known { address: address.as_ref().into(), to }));
-        Ok(peers)
+        Ok(peers.into_iter().map(PeerAddr).collect())
     }
 }
 

@@ -3,9 +3,8 @@
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::MaybeUninit;
 use std::os::fd::RawFd;
-use std::ptr;
+use std::ptr::{self, NonNull};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicPtr, Ordering};
 
 use libfabric_sys::{
     FI_CQ_FORMAT_DATA, FI_EAGAIN, FI_ENOSYS, FI_WAIT_FD, FI_WAIT_NONE, Padded, fi_cq_attr,
@@ -63,8 +62,7 @@ pub(crate) struct ErrorEntry {
 /// Its entries, three times as long as bare contexts, cost a write over shm 2 instructions of 3114.
 #[derive(Debug)]
 pub(crate) struct CompletionQueue {
-    /// Never null. Only [`CompletionQueue::exchange`] changes it.
-    raw: AtomicPtr<fid_cq>,
+    raw: NonNull<fid_cq>,
     domain: Arc<Domain>,
 }
 
@@ -84,8 +82,7 @@ impl CompletionQueue {
             unsafe { fi_cq_open(domain.as_ptr(), attr.as_mut_ptr(), &mut raw, ptr::null_mut()) };
         drop(gate);
         check(domain.library(), "fi_cq_open", code)?;
-        let raw = AtomicPtr::new(opened(raw, "fi_cq_open")?.as_ptr());
-        Ok(Self { raw, domain: Arc::clone(domain) })
+        Ok(Self { raw: opened(raw, "fi_cq_open")?, domain: Arc::clone(domain) })
     }
 
     pub(crate) fn as_fid(&self) -> *mut fid {
@@ -93,7 +90,7 @@ impl CompletionQueue {
     }
 
     fn as_ptr(&self) -> *mut fid_cq {
-        self.raw.load(Ordering::Relaxed)
+        self.raw.as_ptr()
     }
 
     /// The descriptor that can be read when there is something to do, of a queue that wakes. It is
@@ -115,11 +112,6 @@ impl CompletionQueue {
         let mut object = self.as_fid();
         // SAFETY: both open, and of one another.
         unsafe { fi_trywait(self.domain.fabric().as_ptr(), &raw mut object, 1) == 0 }
-    }
-
-    pub(crate) fn exchange(&self, other: &CompletionQueue) {
-        let old = self.raw.swap(other.as_ptr(), Ordering::Relaxed);
-        other.raw.store(old, Ordering::Relaxed);
     }
 
     /// Takes completions; the result of `fi_cq_read`. That many entries are written.

@@ -5,13 +5,12 @@ use std::fs::File;
 use std::io;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicPtr, Ordering};
 
 use libfabric_sys::{
-    FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_ETOOSMALL, FI_MORE, FI_OPT_ENDPOINT,
-    FI_OPT_SHARED_MEMORY_PERMITTED, FI_RECV, FI_TRANSMIT, Library, Padded, fi_addr_t, fi_enable,
-    fi_endpoint, fi_ep_bind, fi_getname, fi_getopt, fi_inject, fi_msg, fi_msg_rma, fi_read,
-    fi_rma_iov, fi_sendmsg, fi_setopt, fi_write, fi_writedata, fi_writemsg, fid, fid_ep, iovec,
+    FI_COMPLETION, FI_ETOOSMALL, FI_OPT_ENDPOINT, FI_OPT_SHARED_MEMORY_PERMITTED, FI_RECV,
+    FI_TRANSMIT, Library, Padded, fi_addr_t, fi_enable, fi_endpoint, fi_ep_bind, fi_getname,
+    fi_getopt, fi_inject, fi_msg, fi_read, fi_sendmsg, fi_setopt, fi_write, fi_writedata, fid,
+    fid_ep, iovec,
 };
 use log::debug;
 
@@ -36,17 +35,13 @@ pub(crate) const ENABLE: &str = "fi_enable";
 /// Owner of a `fid_ep`, enabled, and of the objects bound to it.
 #[derive(Debug)]
 pub(crate) struct Endpoint {
-    /// Never null. Only [`Endpoint::reopen`] changes it.
-    raw: AtomicPtr<fid_ep>,
+    raw: NonNull<fid_ep>,
     address: Vec<u8>,
     domain: Arc<Domain>,
     queue: CompletionQueue,
     vector: AddressVector,
     /// What has gone wrong with it, where the provider tells.
     events: Option<EventQueue>,
-    completions: usize,
-    wakes: Wakes,
-    peers: usize,
     cuda_calls: CudaCalls,
     closed: bool,
 }
@@ -95,63 +90,17 @@ impl Endpoint {
         let (raw, cuda_calls) = open_enabled(domain, &queue, &vector, events.as_ref())?;
         // From here on an early return closes the endpoint, then queue and vector.
         let mut endpoint = Self {
-            raw: AtomicPtr::new(raw.as_ptr()),
+            raw,
             address: Vec::new(),
             domain: Arc::clone(domain),
             queue,
             vector,
             events,
-            completions,
-            wakes,
-            peers,
             cuda_calls,
             closed: false,
         };
         endpoint.address = name_of(domain, raw)?;
         Ok(endpoint)
-    }
-
-    /// Opens another endpoint with a queue and a vector of its own, to take the place of this one
-    /// with [`Self::replace`]. What the vector knows is inserted again and posted to as before.
-    ///
-    /// The new vector gets its addresses when the endpoint bound to it is enabled: native tcp of
-    /// libfabric 2.x crashes on the first post to an address that was inserted before (with
-    /// `FI_THREAD_COMPLETION` each queue has a domain of its own inside, whose copy of the vector
-    /// lacks the peers).
-    ///
-    /// # Errors
-    /// The provider opens no other.
-    pub(crate) fn another(&self) -> Result<Another, PortError> {
-        let queue = CompletionQueue::open(&self.domain, self.completions, self.wakes)?;
-        let vector = AddressVector::open(&self.domain, self.peers)?;
-        let (raw, _) = open_enabled(&self.domain, &queue, &vector, self.events.as_ref())?;
-        // From here on an early return closes the endpoint, then queue and vector.
-        let domain = Arc::clone(&self.domain);
-        let mut another = Another { raw: Some(raw), address: Vec::new(), queue, vector, domain };
-        another.address = name_of(&self.domain, raw)?;
-        another.vector.insert_all_of(&self.vector, another.address.len())?;
-        Ok(another)
-    }
-
-    /// Closes the endpoint with its queue and its vector; the others take their places. Gives the
-    /// new address.
-    ///
-    /// # Safety
-    /// One thread uses the endpoint and what is resolved of it and its queue, and resolves both
-    /// again before it uses them; no region is bound to it. The other is of the same endpoint.
-    pub(crate) unsafe fn replace(&self, mut another: Another) -> Vec<u8> {
-        let address = std::mem::take(&mut another.address);
-        let Some(raw) = another.raw else { return address };
-        let old = self.raw.swap(raw.as_ptr(), Ordering::Relaxed);
-        self.queue.exchange(&another.queue);
-        self.vector.exchange(&another.vector);
-        // Dropped here: the endpoint that was, of no use to anybody any more, before its queue and
-        // its vector. Contexts and buffers of what was in flight outlive it.
-        another.raw = NonNull::new(old);
-        drop(another);
-        // What is there is of the endpoint that is gone.
-        while self.trouble().is_some() {}
-        address
     }
 
     /// What has gone wrong with it and belongs to no operation, once.
@@ -186,7 +135,7 @@ impl Endpoint {
 
     #[inline]
     fn as_ptr(&self) -> *mut fid_ep {
-        self.raw.load(Ordering::Relaxed)
+        self.raw.as_ptr()
     }
 
     pub(crate) fn option(&self, option: i32) -> Option<bool> {
@@ -241,28 +190,6 @@ impl Endpoint {
         unsafe { fi_writedata(ep, buf, len, desc, data, peer, remote, key, context) }
     }
 
-    /// As [`Self::write`], with the word that another write follows at once (`FI_MORE`).
-    ///
-    /// # Safety
-    /// As for [`Self::write`].
-    pub(crate) unsafe fn write_more(&self, op: &Rma) -> isize {
-        let local = iovec { iov_base: op.buf, iov_len: op.len };
-        let remote = fi_rma_iov { addr: op.remote, len: op.len, key: op.key };
-        let mut desc = op.desc;
-        let mut message = Padded::<fi_msg_rma>::new();
-        message.msg_iov = &local;
-        message.desc = &mut desc;
-        message.iov_count = 1;
-        message.addr = op.peer;
-        message.rma_iov = &remote;
-        message.rma_iov_count = 1;
-        message.context = op.context;
-        let flags = FI_COMPLETION | FI_DELIVERY_COMPLETE | FI_MORE;
-        // SAFETY: enabled; the structures are only read during the call; the rest is the caller's
-        // promise.
-        unsafe { fi_writemsg(self.as_ptr(), message.as_mut_ptr(), flags) }
-    }
-
     /// Posts a read.
     ///
     /// # Safety
@@ -309,32 +236,6 @@ impl Endpoint {
         // SAFETY: enabled; the structures are only read during the call; the rest is the caller's
         // promise.
         unsafe { fi_sendmsg(self.as_ptr(), message.as_mut_ptr(), FI_COMPLETION) }
-    }
-}
-
-/// An endpoint with queue and vector, for another's place. Dropped without having taken it, it is
-/// closed.
-#[derive(Debug)]
-pub(crate) struct Another {
-    raw: Option<NonNull<fid_ep>>,
-    address: Vec<u8>,
-    queue: CompletionQueue,
-    vector: AddressVector,
-    domain: Arc<Domain>,
-}
-
-// SAFETY: as for `Endpoint`.
-unsafe impl Send for Another {}
-
-impl Drop for Another {
-    fn drop(&mut self) {
-        let Some(raw) = self.raw else { return };
-        let _gate = self.domain.gate().enter();
-        // SAFETY: open, and nobody else has it. Queue and vector, being fields, are closed after
-        // it, when the gate is free again.
-        if !unsafe { close(self.domain.library(), "endpoint", raw.as_ptr().cast()) } {
-            note_unclosed();
-        }
     }
 }
 

@@ -3,7 +3,7 @@
 use libfabric_sys::Version;
 
 use super::fact::Fact;
-use super::profile::{CAUTIOUS, Completions, GPU_DIRECT, Nic, Profile, Reopening, Said};
+use super::profile::{CAUTIOUS, Completions, GPU_DIRECT, Nic, Profile, Said};
 use super::variable::{Variable, Wanted};
 
 pub(super) const CXI: Profile = Profile {
@@ -40,11 +40,6 @@ pub(super) const CXI: Profile = Profile {
         Completions { least: 16 << 10, each_peer: 64, most: 128 << 10 },
         "the NIC's event queue is as large, and a full one makes it drop what peers send",
         "libfabric 2.6: prov/cxi/src/cxip_evtq.c (cxip_evtq_get_queue_size), prov/cxi/include/cxip.h (CXIP_CQ_DEF_SZ)",
-    ),
-    batches: Fact::code(
-        Some(Version::new(2, 0)),
-        "it rings the doorbell for what it has taken before it refuses a post",
-        "libfabric 2.0: prov/cxi/src/cxip_cmdq.c",
     ),
     device_memory: Fact::code(
         true,
@@ -95,11 +90,6 @@ pub(super) const CXI: Profile = Profile {
         Some(Version::new(2, 5)),
         "it takes their address, and exports them itself; before libfabric 2.5 it takes one for vectors",
         "libfabric 2.4 and 2.5: prov/cxi/src/cxip_mr.c (cxip_mr_init)",
-    ),
-    reopening: Fact::code(
-        Reopening::Never,
-        "its memory is bound to endpoints",
-        "libfabric 2.6: prov/cxi/src/cxip_info.c (FI_MR_ENDPOINT)",
     ),
     ..CAUTIOUS
 };

@@ -60,11 +60,6 @@ pub(super) const EFA: Profile = Profile {
         "a write that tells takes a receive, or waits at the sender's NIC for one, so the queue has room for all",
         "libfabric 2.5.1 in the laboratory (`make labs`); 2.6: prov/efa/src/efa_cq.c, prov/efa/src/efa_base_ep.c",
     ),
-    batches: Fact::code(
-        None,
-        "its device library forgets what was posted since the last doorbell when it has no room for one more",
-        "rdma-core: providers/efa/verbs.c; libfabric 2.6: prov/efa/src/efa_data_path_direct_entry.h",
-    ),
     device_memory: Fact::code(
         true,
         "its NIC reads and writes device memory, and it does without CUDA's copies when told to",

@@ -20,7 +20,7 @@ use std::fmt;
 
 pub(crate) use fact::Fact;
 pub use profile::Striping;
-pub(crate) use profile::{Nic, Profile, Reopening, Said, SoftwareWrites};
+pub(crate) use profile::{Nic, Profile, Said, SoftwareWrites};
 pub(crate) use variable::{Variable, Wanted};
 
 /// A libfabric provider, as the user names it.
@@ -120,7 +120,6 @@ mod tests {
                 "enabling_refused",
                 "order_of_writes_costs",
                 "completions",
-                "batches",
                 "device_memory",
                 "forbids_cuda",
                 "heeds_descriptors",
@@ -129,7 +128,6 @@ mod tests {
                 "maps_wrongly",
                 "device_memory_takes",
                 "dma_bufs",
-                "reopening",
             ],
         ),
         (
@@ -146,7 +144,6 @@ mod tests {
                 "device_memory_takes",
                 "device_memory_by_name",
                 "dma_bufs",
-                "reopening",
             ],
         ),
         (
@@ -161,7 +158,6 @@ mod tests {
                 "longest_message",
                 "random_keys",
                 "bulk_connections",
-                "reopening",
                 "striping",
             ],
         ),
@@ -179,7 +175,6 @@ mod tests {
                 "longest_message",
                 "random_keys",
                 "bulk_connections",
-                "reopening",
                 "striping",
             ],
         ),
@@ -194,7 +189,6 @@ mod tests {
                 "immediate_data",
                 "longest_message",
                 "random_keys",
-                "reopening",
                 "striping",
             ],
         ),

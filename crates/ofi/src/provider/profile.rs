@@ -70,9 +70,6 @@ facts! {
     /// `MAX_LONG_MESSAGE`: what has no cheaper way, and needs no more memory for receives than can
     /// be spared.
     longest_message: usize = MAX_MESSAGE, "what a longer message costs has not been examined";
-    /// The libfabric from which on it heeds `FI_MORE`, and a post that it refuses leaves none of
-    /// those before without a doorbell.
-    batches: Option<Version> = None, "whether a refused post leaves others without a doorbell has not been examined";
 
     /// Keys of memory are the process' to choose, any 64 bits, and so cannot be guessed. Else they
     /// are counted: there may be few, or small ones may be better.
@@ -104,8 +101,6 @@ facts! {
     /// The processor moves its bytes, and threads that poll different domains move them side by
     /// side: rails may have connections for bulk.
     bulk_connections: bool = false, "hardware moves bytes, or whether threads do so side by side has not been examined";
-    /// Whether rails are opened again when one fails.
-    reopening: Reopening = Reopening::Untried, "nobody has tried to close a rail of it that has failed";
     /// From which length on puts and gets are cut, and into which segments.
     striping: Striping = Striping::NICS, "as for NICs, which reach their rate with operations of some hundred KiB";
 }
@@ -217,18 +212,6 @@ impl Completions {
     pub(crate) fn of(self, peers: usize) -> usize {
         peers.saturating_mul(self.each_peer).clamp(self.least, self.most)
     }
-}
-
-/// Whether an endpoint can be closed that has operations under way, and another be opened in its
-/// domain: what it takes to do without a rail that fails.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Reopening {
-    /// The rail laboratory has shown it.
-    Shown,
-    /// Nothing is known against it, and nobody has tried.
-    Untried,
-    /// It goes wrong, or makes no sense.
-    Never,
 }
 
 /// How puts and gets are cut into segments, where the settings leave it to the provider.

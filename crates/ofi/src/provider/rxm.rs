@@ -4,7 +4,6 @@
 use libfabric_sys::Version;
 
 use super::fact::Fact;
-use super::profile::Reopening;
 use super::variable::{Variable, Wanted};
 
 pub(super) const PROGRESS_THREAD: Fact<Option<Version>> = Fact::code(
@@ -21,13 +20,6 @@ pub(super) const AVOIDS_AUTO: Fact<bool> = Fact::seen(
     true,
     "the progress thread of ofi_rxm may hang when its endpoint closes, and slows small writes",
     "about once in some thousand closes of libfabric 2.5.1; 2.6: prov/rxm/src/rxm_conn.c is the same",
-);
-
-/// `rxm_ep_close` handles the errors of what was cut off, and then uses what belonged to it.
-pub(super) const REOPENING: Fact<Reopening> = Fact::seen(
-    Reopening::Never,
-    "ofi_rxm crashes when an endpoint is closed that has operations under way",
-    "the rail laboratory with libfabric 2.5.1, about one close in ten",
 );
 
 pub(super) const UNIVERSE: Variable = Variable::new(

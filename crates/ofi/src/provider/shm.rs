@@ -1,7 +1,7 @@
 //! shm: shared memory, for PEs of one host.
 
 use super::fact::Fact;
-use super::profile::{CAUTIOUS, Profile, Reopening, Striping};
+use super::profile::{CAUTIOUS, Profile, Striping};
 
 pub(super) const SHM: Profile = Profile {
     name: "shm",
@@ -51,11 +51,6 @@ pub(super) const SHM: Profile = Profile {
         false,
         "it moves device memory by CUDA copies that may wait for running kernels",
         "libfabric 2.6: prov/shm/src/smr_ep.c, prov/shm/src/smr_attr.c",
-    ),
-    reopening: Fact::code(
-        Reopening::Never,
-        "no wire of it can fail",
-        "libfabric 2.6: prov/shm/src/smr_progress.c",
     ),
     striping: Fact::seen(
         Striping::SOFTWARE,

@@ -1,7 +1,7 @@
 //! tcp, and tcp;ofi_rxm for libfabrics whose tcp has connections only.
 
 use super::fact::Fact;
-use super::profile::{CAUTIOUS, Profile, Reopening, Striping};
+use super::profile::{CAUTIOUS, Profile, Striping};
 use super::rxm;
 use engine::port::packet::MAX_LONG_MESSAGE;
 
@@ -66,11 +66,6 @@ pub(super) const TCP: Profile = Profile {
     longest_message: LONGEST_MESSAGE,
     random_keys: RANDOM_KEYS,
     device_memory: DEVICE_MEMORY,
-    reopening: Fact::seen(
-        Reopening::Shown,
-        "an endpoint closes with operations under way",
-        "tests/plugin/faults, libfabric 2.5.1",
-    ),
     striping: STRIPING,
     bulk_connections: BULK_CONNECTIONS,
     ..CAUTIOUS
@@ -89,7 +84,6 @@ pub(super) const TCP_RXM: Profile = Profile {
     longest_message: LONGEST_MESSAGE,
     random_keys: RANDOM_KEYS,
     device_memory: DEVICE_MEMORY,
-    reopening: rxm::REOPENING,
     striping: STRIPING,
     bulk_connections: BULK_CONNECTIONS,
     ..CAUTIOUS

@@ -51,7 +51,6 @@ pub(super) const VERBS: Profile = Profile {
         "libfabric 1.17 to 2.6 and 2.7.0a1: prov/verbs/src/verbs_info.c (vrb_hmem_supported)",
     ),
     dma_bufs: Fact::manual(Some(Version::new(1, 20)), "it registers dma-bufs", "fi_mr(3)"),
-    reopening: rxm::REOPENING,
     ..CAUTIOUS
 };
 

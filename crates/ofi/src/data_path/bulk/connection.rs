@@ -21,7 +21,7 @@ use crate::error::port_error;
 use crate::objects::completion_queue::{Entries, Wakes};
 use crate::objects::contexts::Contexts;
 use crate::objects::domain::Domain;
-use crate::objects::endpoint::{Another, Endpoint, Rma};
+use crate::objects::endpoint::{Endpoint, Rma};
 use engine::ids::WrId;
 use engine::port::registration::is_unclosed;
 use engine::port::{Failure, POLL_BATCH, PeerAddr, PortError};
@@ -128,7 +128,7 @@ pub(super) struct Connection {
     news: Arc<News>,
     entries: Entries,
     outlives_receives: bool,
-    /// Its queue answers nothing but errors: nothing is asked of it until it is another.
+    /// Its queue answers nothing but errors: nothing more is asked of it.
     is_broken: bool,
 }
 
@@ -173,27 +173,6 @@ impl Connection {
         self.endpoint.vector().insert(addresses, self.endpoint.address().len())
     }
 
-    pub(super) fn another(&mut self) -> Result<Another, PortError> {
-        self.endpoint.another()
-    }
-
-    pub(super) fn replace(&mut self, another: Another) -> Vec<u8> {
-        // SAFETY: `&mut self` makes this the only thread that has the endpoint, nothing resolved of
-        // it is kept, and no region is bound to it: providers of connections for bulk do not.
-        let address = unsafe { self.endpoint.replace(another) };
-        while self.requests.try_recv().is_ok() {}
-        self.waiting.clear();
-        self.untold.clear();
-        self.under_way = 0;
-        // The provider has none of them any more, unless it could not close what had.
-        if is_unclosed() {
-            std::mem::forget(std::mem::take(&mut self.tried));
-        }
-        self.tried.clear();
-        self.is_broken = false;
-        address
-    }
-
     /// Posts what waits and what was handed over. What finds no room waits, with all that follows
     /// for the same peer, whose own connection it may be that has none. Whether anything was
     /// posted.
@@ -214,7 +193,6 @@ impl Connection {
 
     fn try_post(&mut self, request: Request, refusals: &mut Refusals) -> bool {
         if self.is_broken || refusals.has(request.to) {
-            // A queue that is broken is so until the rail is opened again.
             self.waiting.push_back(request);
             return false;
         }

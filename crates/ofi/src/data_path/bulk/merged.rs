@@ -92,19 +92,6 @@ impl Merged {
     pub(super) fn next_reached(&mut self) -> Option<(usize, PeerAddr, bool)> {
         self.inner().reached.pop()
     }
-
-    pub(super) fn forget(&mut self, own: DirectQueue) {
-        let inner = self.inner();
-        inner.own = own;
-        inner.failure = None;
-        inner.reached.clear();
-        for end in &mut inner.ends {
-            while end.done.try_recv().is_ok() {
-                inner.taken += 1;
-            }
-            end.under_way = 0;
-        }
-    }
 }
 
 impl Drop for Merged {
@@ -368,22 +355,5 @@ mod tests {
         bed.fail(0, Some(3));
         assert_eq!(bed.read(8), Err(ERROR));
         assert!(bed.merged.take_failure().is_none(), "the rail's own comes first");
-    }
-
-    #[test]
-    fn what_was_there_before_others_took_the_places_is_forgotten() {
-        let mut bed = Bed::new(&AGAIN);
-        bed.merged.gave(0);
-        bed.complete(0, 10, 0);
-        bed.fail(1, Some(3));
-        assert_eq!(bed.read(1), Ok(vec![10]), "the failure is taken, or waits");
-        bed.complete(0, 11, 0);
-        // SAFETY: as in `new`.
-        let own = unsafe { DirectQueue::standing_for((&raw const NOTHING).cast_mut().cast(), own) };
-        bed.merged.forget(own);
-        assert_eq!(bed.read(8), Err(AGAIN));
-        assert!(bed.merged.take_failure().is_none());
-        bed.complete(1, 12, 0);
-        assert_eq!(bed.read(8), Ok(vec![12]), "what comes then does not wait for news of before");
     }
 }

@@ -39,7 +39,6 @@ use crate::error::refused;
 use crate::objects::completion_queue::DirectQueue;
 use crate::objects::contexts::Contexts;
 use crate::objects::domain::Domain;
-use crate::objects::endpoint::Another;
 use engine::ids::WrId;
 use engine::port::{Direction, Failure, Local, Operation, PeerAddr, PortError, Posted, Transfer};
 
@@ -224,34 +223,6 @@ impl Bulk {
     #[cold]
     pub(crate) fn take_failure(&mut self) -> Option<Failure> {
         self.merged.take_failure()
-    }
-
-    /// Other endpoints, to take the places of those there are: see [`Bulk::replace`].
-    ///
-    /// # Errors
-    /// What libfabric refused. Nothing has changed then.
-    pub(crate) fn others(&self) -> Result<Vec<Another>, PortError> {
-        self.connections.iter().map(|link| link.worker.with(|c| c.another())?).collect()
-    }
-
-    /// Has the others take their places: what was under way is forgotten, and nothing of it comes
-    /// back. `own` is the rail's own queue from here on. Gives the new addresses.
-    ///
-    /// # Errors
-    /// A thread has ended.
-    pub(crate) fn replace(
-        &mut self,
-        others: Vec<Another>,
-        own: DirectQueue,
-    ) -> Result<Vec<Vec<u8>>, PortError> {
-        let links = self.connections.iter_mut().zip(others);
-        let replaced = links.map(|(link, another)| {
-            link.routes.values_mut().for_each(|route| route.reach = Reach::Unknown);
-            link.worker.with(|connection| connection.replace(another))
-        });
-        let replaced = replaced.collect();
-        self.merged.forget(own);
-        replaced
     }
 }
 

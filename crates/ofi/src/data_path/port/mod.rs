@@ -18,11 +18,11 @@ use crate::objects::domain::{Domain, Gate};
 use crate::objects::endpoint::Direct;
 use engine::atomic::Atomic;
 use engine::ids::{Pe, RailId, WrId};
+use engine::port::packet::{LongPacket, MAX_MESSAGE};
 use engine::port::{
-    Clock, DataPath, Incoming, LocalMemory, Messaging, PeerAddr, PortError, Posted, RailControl,
-    RailLimits, Tail,
+    Clock, Incoming, LocalMemory, Messaging, PeerAddr, PortError, Posted, RailControl, RailLimits,
+    Tail,
 };
-use engine::wire::message::{LongPacket, MAX_MESSAGE, Packet, PacketOf};
 
 /// The rails of one lane.
 ///
@@ -33,14 +33,10 @@ pub struct OfiPort {
     rails: Box<[PortRail]>,
     contexts: Arc<Contexts>,
     limits: Box<[RailLimits]>,
-    /// Whether writes are posted with `FI_MORE` where others follow.
-    batches: bool,
     start: Instant,
     entries: Entries,
     /// What the last poll answered, until [`DataPath::drain`] has taken it; 0 for nothing.
     fetched: isize,
-    /// The control endpoints, one for each rail, where there are some.
-    control: Option<Box<OfiPort>>,
     /// Rails may have connections for bulk, here or at peers: addresses are [`addresses`].
     joins_addresses: bool,
     /// Processes of peers on this host that have not been found to have ended.
@@ -85,11 +81,9 @@ impl OfiPort {
             rails: rails.iter().map(port_rail).collect::<Result<_, PortError>>()?,
             contexts,
             limits: rails.iter().map(|rail| rail.limits()).collect(),
-            batches: false,
             start: Instant::now(),
             entries: Entries::new(),
             fetched: 0,
-            control: None,
             joins_addresses: false,
             processes: Vec::new(),
         })
@@ -119,22 +113,9 @@ impl OfiPort {
         Ok(())
     }
 
-    pub(crate) fn with_batches(self, batches: bool) -> Self {
-        Self { batches, ..self }
-    }
-
-    pub(crate) fn with_control(self, control: Option<OfiPort>) -> Self {
-        Self { control: control.map(Box::new), ..self }
-    }
-
     /// Has the lane told when the processes of peers end, each by a descriptor of it (pidfd).
     pub fn watch_processes(&mut self, processes: Vec<(Pe, OwnedFd)>) {
         self.processes = processes;
-    }
-
-    /// The control endpoints.
-    pub fn control(&mut self) -> Option<&mut OfiPort> {
-        self.control.as_deref_mut()
     }
 
     /// The number of rails.
@@ -184,15 +165,6 @@ impl OfiPort {
             bulk.insert(&peers).map_err(|error| on_rail(rail, error))?;
         }
         Ok(peers)
-    }
-}
-
-impl OfiPort {
-    #[inline(always)]
-    fn take_message<const N: usize>(&mut self, rail: RailId, into: &mut PacketOf<N>) -> Incoming {
-        let Some(port_rail) = self.rails.get_mut(rail.index()) else { return Incoming::Nothing };
-        let PortRail { rail, gate, messages, .. } = port_rail;
-        messages.receive(rail, gate, into)
     }
 }
 
@@ -257,88 +229,17 @@ impl Messaging for OfiPort {
 
     #[inline(always)]
     fn receive(&mut self, rail: RailId, into: &mut LongPacket) -> Incoming {
-        self.take_message(rail, into)
+        let Some(port_rail) = self.rails.get_mut(rail.index()) else { return Incoming::Nothing };
+        let PortRail { rail, gate, messages, .. } = port_rail;
+        messages.receive(rail, gate, into)
     }
 }
 
 impl RailControl for OfiPort {
-    fn can_reset(&self, rail: RailId) -> bool {
-        // What is bound to the endpoint would have to be registered again, with other keys.
-        let rail = self.rails.get(rail.index());
-        rail.is_some_and(|rail| !rail.rail.domain().binds_regions())
-    }
-
-    fn reset_rail(&mut self, rail: RailId) -> Result<Vec<u8>, PortError> {
-        let port_rail = self.rails.get_mut(rail.index()).ok_or_else(|| no_such_rail(rail))?;
-        let PortRail { rail, messages, queue, bulk, address, .. } = port_rail;
-        if rail.domain().binds_regions() {
-            let text = String::from("its memory is bound to the endpoint (FI_MR_ENDPOINT)");
-            return Err(refused("opening a rail again", text));
-        }
-        // All that may fail comes before anything is closed.
-        let another = rail.endpoint().another()?;
-        let others = bulk.as_ref().map(|bulk| bulk.others()).transpose()?;
-        // SAFETY: `&mut self` makes this the lane's only thread. The queue is resolved again here,
-        // and the engine asks for [`DataPath::fast`] again. No region is bound to the endpoint, as
-        // just checked.
-        let own = unsafe { rail.endpoint().replace(another) };
-        *queue = rail.endpoint().queue().direct();
-        self.fetched = 0;
-        // Receives are posted with the next poll.
-        messages.forget(rail);
-        *address = match (bulk, others) {
-            (Some(bulk), Some(others)) => {
-                let moved = bulk.replace(others, *queue)?;
-                *queue = bulk.queue();
-                addresses::join(&own, &moved)
-            }
-            _ if self.joins_addresses => addresses::join(&own, &[]),
-            _ => own,
-        };
-        Ok(address.clone())
-    }
-
     fn trouble(&mut self, rail: RailId) -> Option<PortError> {
         let PortRail { rail, gate, .. } = self.rails.get(rail.index())?;
         let _gate = gate.enter();
         rail.endpoint().trouble()
-    }
-
-    fn first_address(&self, rail: RailId) -> Vec<u8> {
-        self.address(rail).to_vec()
-    }
-
-    fn insert_address(&mut self, rail: RailId, address: &[u8]) -> Result<PeerAddr, PortError> {
-        let inserted = self.insert(rail, &[address])?;
-        inserted.first().copied().ok_or_else(|| no_such_rail(rail))
-    }
-
-    fn send_control(
-        &mut self,
-        rail: RailId,
-        to: PeerAddr,
-        bytes: &[u8],
-    ) -> Result<Posted, PortError> {
-        match &mut self.control {
-            Some(control) => control.send(rail, to, WrId(u32::MAX), bytes),
-            None => Ok(Posted::Again),
-        }
-    }
-
-    fn receive_control(&mut self, rail: RailId, into: &mut Packet) -> bool {
-        let Some(control) = &mut self.control else { return false };
-        if !control.has_message(rail) && control.has_completions(rail) {
-            // What it sends belongs to no segment, and may be lost.
-            let _ = control.drain(rail, &mut |_: usize| false);
-        }
-        loop {
-            match control.take_message(rail, into) {
-                Incoming::Message => return true,
-                Incoming::Nothing => return false,
-                // Of no PE.
-                Incoming::ImmediateData(_) | Incoming::Broken { .. } => {}
-            }
-        }
     }
 }
 

@@ -32,10 +32,6 @@ impl DataPath for OfiPort {
         self.rails.iter().all(|rail| !rail.rail.domain().needs_desc())
     }
 
-    fn batches(&self) -> bool {
-        self.batches
-    }
-
     #[inline]
     fn post(
         &mut self,
@@ -278,7 +274,6 @@ impl OfiPort {
             match (transfer.direction, operation) {
                 (Direction::Read, _) => endpoint.read(&op),
                 (_, Operation::WriteWithImmediate(_, data)) => endpoint.write_data(&op, data),
-                (_, Operation::WriteBeforeMore(_)) => endpoint.write_more(&op),
                 (Direction::Write, _) => endpoint.write(&op),
             }
         };

@@ -16,7 +16,7 @@ use crate::objects::fabric::Fabrics;
 use crate::objects::tables;
 use crate::options::Options;
 use crate::provider::Provider;
-use engine::port::{POLL_BATCH, Polled};
+use engine::port::{DataPath, POLL_BATCH, Polled};
 
 const RAIL: RailId = RailId(0);
 const NO_RAIL: RailId = RailId(7);
@@ -176,22 +176,4 @@ fn a_completion_of_nothing_that_was_posted_breaks_the_rail() {
     for incoming in [Incoming::ImmediateData(5), Incoming::ImmediateData(5), Incoming::Nothing] {
         assert_eq!(port.receive(RAIL, &mut LongPacket::EMPTY.clone()), incoming);
     }
-}
-
-#[test]
-fn messages_about_rails_go_by_endpoints_of_their_own_where_there_are_some() {
-    let mut without = port(&[plain]);
-    assert!(without.control().is_none());
-    assert_eq!(without.send_control(RAIL, PEER, &[1; 16]), Ok(Posted::Again));
-    assert!(!without.receive_control(RAIL, &mut Packet::EMPTY.clone()));
-    assert!(with(|script| script.asked.is_empty()), "not by the rail");
-    let control = port(&[plain]);
-    let mut port = port(&[plain]).with_control(Some(control));
-    assert!(port.control().is_some());
-    assert_eq!(port.send_control(RAIL, PEER, &[1; 16]), Ok(Posted::Yes));
-    assert_eq!(with(|script| std::mem::take(&mut script.asked)), [(3, 16)]);
-    // Immediate data there is of no PE, and what is polled is the endpoint for these.
-    with(|script| (script.found, script.flags) = (vec![vec![0]], FI_REMOTE_CQ_DATA));
-    assert!(!port.receive_control(RAIL, &mut Packet::EMPTY.clone()));
-    assert!(!port.has_message(RAIL) && with(|script| script.found.is_empty()));
 }
