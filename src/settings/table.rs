@@ -247,9 +247,8 @@ settings! {
 
     /// How a signal follows its put's data. `chained`: once the data is delivered. `eager`: with
     /// small data in one message. `counted`: at once on all rails, to be applied when the target
-    /// has counted the data's segments by their immediate data; with several rails this needs
-    /// NVSHMEM_LIBFABRIC_RAIL_TIMEOUT=0. What is not possible is `chained`. `auto`: the fastest for
-    /// each put.
+    /// has counted the data's segments by their immediate data. What is not possible is `chained`.
+    /// `auto`: the fastest for each put.
     Debug "signals" signal_engine: SignalChoice = SignalChoice::Auto, Names;
 
     /// How the CPU accesses signals and atomics' words in device memory. `gdrcopy`: through a
