@@ -260,14 +260,6 @@ pub(crate) fn dead_peer(place: &Place) {
 /// A PE stops beyond the deadline of a get and goes on later. The memory is not given back before
 /// the channel's end.
 pub(crate) fn memory_in_use(place: &Place) {
-    late_bytes(place, false);
-}
-
-pub(crate) fn memory_back(place: &Place) {
-    late_bytes(place, true);
-}
-
-fn late_bytes(place: &Place, closes_rails: bool) {
     const LEN: usize = 1 << 20;
     let mut meeting = bootstrap(place);
     let peer = pids(&mut *meeting)[1];
@@ -288,26 +280,16 @@ fn late_bytes(place: &Place, closes_rails: bool) {
     let stopped = Stopped::new(peer);
     assert_eq!(p.get_nbi(memory.as_mut_ptr(), heap.at(0), LEN, 1), 0);
     assert_eq!(p.quiet(), c::NLF_ERROR_FAILED as i32);
-    let channel = if closes_rails {
-        channel.release(memory.as_mut_ptr()).unwrap();
-        Some(channel)
-    } else {
-        for _ in 0..2 {
-            let why = channel.release(memory.as_mut_ptr()).unwrap_err().to_string();
-            assert!(why.contains("PE 1") && why.contains("cannot be released yet"), "{why}");
-        }
-        drop(channel);
-        None
-    };
+    for _ in 0..2 {
+        let why = channel.release(memory.as_mut_ptr()).unwrap_err().to_string();
+        assert!(why.contains("PE 1") && why.contains("cannot be released yet"), "{why}");
+    }
+    drop(channel);
     memory.fill(0x77);
     drop(stopped);
-    if let Some(channel) = &channel {
-        channel.barrier().unwrap();
-    }
     // What it had to send it has sent when it has ended.
     while !is_gone(peer) {
         thread::yield_now();
     }
     assert!(memory.iter().all(|byte| *byte == 0x77), "bytes have arrived");
-    drop(channel);
 }

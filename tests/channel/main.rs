@@ -29,7 +29,6 @@ fn main() -> ExitCode {
         ("bad", failures::bad_requests),
         ("dead", failures::dead_peer),
         ("memory_in_use", failures::memory_in_use),
-        ("memory_back", failures::memory_back),
         ("no_driver", device::no_driver),
         ("refused", device::refused),
         ("lives", device::lives),
@@ -88,7 +87,7 @@ const ALWAYS: [&str; 35] = [
     "bad::shm_1_pes",
     "unwinding::shm_1_pes",
     "memory_in_use::rxm_2_pes",
-    "memory_back::tcp2_2_pes",
+    "memory_in_use::tcp2_2_pes",
     "stopped::rxm_2_pes",
     "stuck::shm_1_pes",
 ];
@@ -155,7 +154,7 @@ fn jobs() -> Vec<Job> {
     }
     // Over shm, a process reads another one's memory though that has stopped.
     for (scenario, fabric) in
-        [("memory_in_use", Fabric::Rxm), ("memory_back", Fabric::Tcp2), ("stopped", Fabric::Rxm)]
+        [("memory_in_use", Fabric::Rxm), ("memory_in_use", Fabric::Tcp2), ("stopped", Fabric::Rxm)]
     {
         add(job(scenario, fabric, 2).env(TIMEOUT, "2"));
     }

@@ -396,7 +396,8 @@ struct Range {
 
 impl Range {
     const NONE: Self = Self { base: 0, len: 0 };
-    const ALL: Self = Self { base: 0, len: usize::MAX };
+    /// Every address but null.
+    const ALL: Self = Self { base: 1, len: usize::MAX };
 
     /// Whether it holds all of `len` bytes, at least one.
     #[inline(always)]
@@ -458,7 +459,7 @@ pub(crate) struct Regions {
 }
 
 impl Regions {
-    pub(crate) fn new(index: Arc<RegionIndex>, kind: LaneKind) -> Self {
+    pub(crate) fn new(index: Arc<RegionIndex>, kind: LaneKind, has_devices: bool) -> Self {
         Self {
             index,
             kind,
@@ -466,13 +467,20 @@ impl Regions {
             by_place: Vec::new(),
             targets: Vec::new(),
             sorted: Vec::new(),
-            has_devices: false,
+            has_devices,
             fabric: Range::NONE,
             descs: [Desc::default(); MAX_RAILS],
             cpu: Range::NONE,
             stager: None,
             stages: false,
         }
+    }
+
+    /// Whether local memory may be a device's. It may be once some is registered, also in a process
+    /// that has loaded CUDA only after the PEs were connected.
+    pub(crate) fn has_devices(&mut self) -> bool {
+        self.sync();
+        self.has_devices
     }
 
     #[inline(always)]
@@ -617,7 +625,7 @@ impl Regions {
         self.targets.clear();
         self.targets.extend(self.by_place.iter().enumerate().map(target));
         let all = self.by_place.iter().flatten();
-        self.has_devices = all.clone().any(|region| region.reach != Reach::Direct);
+        self.has_devices |= all.clone().any(|region| region.reach != Reach::Direct);
         self.sorted.clear();
         self.sorted.extend(all.map(|region| (Arc::clone(region), region.end())));
         self.sorted.sort_unstable_by_key(|(region, _)| region.base);

@@ -86,8 +86,6 @@ pub(crate) struct Core<P: Port> {
     pub(crate) watchdog: Watchdog,
     /// Whether the fabric takes no local memory without descriptor.
     pub(crate) needs_desc: bool,
-    /// Whether local memory may be a device's, so that each operation has to look.
-    pub(crate) devices: bool,
     /// What is submitted now counts in this group.
     pub(crate) current: GroupId,
     /// Entries in all queues.
@@ -140,7 +138,7 @@ impl<P: Port> Core<P> {
             // User threads send no messages: peers do not listen to host lanes.
             messages: Slots::new(if is_proxy { SLOTS } else { 0 }),
             groups: Groups::new(),
-            regions: Regions::new(config.regions, config.kind),
+            regions: Regions::new(config.regions, config.kind, config.devices),
             seal: Seal::new(config.cookie, config.me),
             marks: Marks::new(config.cookie, config.me, n_pes, config.mark_bytes),
             paths: config.paths,
@@ -149,7 +147,6 @@ impl<P: Port> Core<P> {
             failures: Failures::new(),
             watchdog: config.watchdog,
             needs_desc,
-            devices: config.devices,
             current: GroupId::NONE,
             queued: 0,
             ring: VecDeque::new(),

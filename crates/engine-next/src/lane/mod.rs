@@ -68,8 +68,8 @@ pub struct LaneConfig {
     pub longest_message: usize,
     /// How operations are spread over rails.
     pub spread: Spread,
-    /// Whether local memory may be a device's, so that each operation has to look. Staged memory is
-    /// registered only by processes with this set.
+    /// Whether local memory may be a device's before any is registered, so that each operation has
+    /// to look.
     pub devices: bool,
 }
 

@@ -1,6 +1,5 @@
 //! Operations as they are submitted: started at once, or moved into the queue of their peer.
 
-use crate::core::Core;
 use crate::error::EngineError;
 use crate::group::GroupId;
 use crate::lane::Lane;
@@ -422,8 +421,7 @@ impl<P: Port> Lane<P> {
 
     /// How local memory is reached by the processor.
     fn local_reach(&mut self, addr: usize, len: usize) -> Result<Reach, EngineError> {
-        self.core.regions.sync();
-        if !self.core.devices {
+        if !self.core.regions.has_devices() {
             return Ok(Reach::Direct);
         }
         let found = self.core.regions.look(addr, len);
@@ -445,11 +443,10 @@ impl<P: Port> Lane<P> {
             return Ok(true);
         }
         let LocalSide::Memory(addr) = request.local else { return Ok(false) };
-        let Core { devices, needs_desc, .. } = self.core;
+        let (devices, needs_desc) = (self.core.regions.has_devices(), self.core.needs_desc);
         if !devices && !needs_desc {
             return Ok(false);
         }
-        self.core.regions.sync();
         let found = self.core.regions.look(addr, request.len);
         if found.fabric.is_some() {
             return Ok(false);

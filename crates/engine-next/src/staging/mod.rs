@@ -54,7 +54,7 @@ use crate::staging::send::Send;
 use crate::staging::window::BatchWindow;
 use crate::wire::message::Seq;
 
-/// Transfers of this lane with one peer that are under way, and asks of a peer that are answered.
+/// Transfers of this lane with one peer that are under way.
 const MOST_UNDER_WAY: u32 = 64;
 
 /// Copies, and the bounce memory.
@@ -300,7 +300,7 @@ impl Staging {
         len: usize,
     ) -> Result<Reach, EngineError> {
         self.sync(core);
-        if !core.devices {
+        if !core.regions.has_devices() {
             return Ok(Reach::Direct);
         }
         let found = core.regions.look(addr, len);

@@ -517,7 +517,9 @@ impl Staging {
             let Some(part) = part else { break };
             (sent, *moved) = (sent + part, true);
             receive.pending += 1;
-            self.counters.by_fabric += part as u64;
+            if !matches!(receive.to, To::List(_)) {
+                self.counters.by_fabric += part as u64;
+            }
         }
         receive.state = State::Reading(sent);
         Ok(if sent < len { Step::NoRoom } else { Step::Done })
@@ -630,9 +632,14 @@ impl Staging {
     ) {
         let Some(receive) = self.receives.get(index) else { return };
         let (peer, len, origin, to) = (receive.peer, receive.len, receive.origin, receive.to);
-        if matches!(receive.from, From::Bounce(_)) && result.is_ok() {
+        if result.is_ok() {
+            // Without what describes them.
             let bytes: usize = receive.records.iter().map(|record| record.len).sum();
-            self.counters.shared += bytes as u64;
+            match (&receive.from, to) {
+                (From::Bounce(_), _) => self.counters.shared += bytes as u64,
+                (_, To::List(_)) => self.counters.by_fabric += bytes as u64,
+                _ => {}
+            }
         }
         let failure = match (&result, to) {
             (Err(error), To::Get(_) | To::Memory(_)) => {

@@ -15,10 +15,14 @@ use crate::staging::bounce::Buffer;
 use crate::staging::records::{Record, add, arrange, fits_alone};
 use crate::staging::{Counts, MOST_UNDER_WAY, Staging, Token, failed};
 use crate::wire::handle::{HandleBytes, HandleError, HandleView};
-use crate::wire::message::{Body, Seq, Spot};
+use crate::wire::message::{Body, Seq, Spot, WINDOW};
 use crate::wire::staged::{
     Get, MAX_PAYLOAD, MOST_KEYS, Pull, RECORD, Source, Target, most_brought,
 };
+
+/// Gets of a peer that are answered here at a time: those that it has under way, and those that have
+/// ended there, while this lane has not heard that the answers are executed.
+const MOST_ASKED: u32 = MOST_UNDER_WAY + WINDOW as u32;
 
 /// Bytes of the longest put that others join: a longer one is worth a copy of its own.
 const LONGEST: usize = 64 << 10;
@@ -426,7 +430,7 @@ impl Staging {
     ) -> Result<(), String> {
         self.sync(core);
         let place = core.regions.locate(from, len).map_err(|fault| fault.to_string())?;
-        if self.peer(at).asked >= MOST_UNDER_WAY {
+        if self.peer(at).asked >= MOST_ASKED {
             return Err(format!("a PE has at most {MOST_UNDER_WAY} gets under way"));
         }
         let most = self.bouncing.as_ref().map_or(0, |bouncing| bouncing.bounce.bounce_len);

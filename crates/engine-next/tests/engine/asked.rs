@@ -10,7 +10,7 @@ use engine::error::EngineError;
 use engine::ids::{Pe, RailId};
 use engine::lane::user_threads::handoff::handover;
 use engine::lane::user_threads::host_lane::HostLane;
-use engine::lane::{Lane, LaneConfig};
+use engine::lane::{Lane, LaneConfig, SignalEngine};
 use engine::port::Direction;
 use engine::port::packet::MAX_LONG_MESSAGE;
 use engine::rails::balance::Spread;
@@ -102,6 +102,79 @@ fn a_lane_whose_rails_are_full_has_no_room() {
     }
     assert!((4..=8).contains(&had), "{had} puts fill a rail of four");
     assert!(!job.members[0].lane.has_room());
+}
+
+/// The doors refuse null by name, on the way that the fast path leaves to them.
+#[test]
+fn fast_path_leaves_null() {
+    let signals = SignalEngine::Eager;
+    let shape = Shape { fast: true, needs_desc: false, signals, ..Shape::default() };
+    let mut job = Job::new(4, &shape, Script::default());
+    let targets = Targets::of(&job);
+    let signal = targets.atomic(1, 0, AtomicOp::Set, 1);
+    let (remote_handle, here) = (job.members[1].handle, job.members[0].base);
+    let remote_addr = job.members[1].base as u64;
+    let put = |addr| Request {
+        direction: Direction::Write,
+        pe: Pe(1),
+        remote_handle: &remote_handle,
+        remote_addr,
+        local: LocalSide::Memory(addr),
+        len: 8,
+    };
+    let lane = &mut job.members[0].lane;
+    lane.start(&put(here)).unwrap();
+    lane.put_signal(&PutSignalRequest { parts: &[put(here)], signal }).unwrap();
+    assert!(lane.try_start(&put(here)) && lane.try_put_signal(&put(here), &signal));
+    assert!(!lane.try_start(&put(0)) && !lane.try_put_signal(&put(0), &signal));
+}
+
+/// No processor touches a device's memory, whenever the process has come to have some.
+#[test]
+fn memory_of_a_late_device_is_staged() {
+    let mut job =
+        Job::new(5, &Shape { staged: u32::MAX, late: true, ..Shape::default() }, Script::default());
+    let targets = Targets::of(&job);
+    for (at, len) in [(0, 8), (64, 100), (256, 3000)] {
+        job.put(0, 1, at, len).unwrap();
+        let part = [targets.part(job.members[0].scratch + at, 1, at, len)];
+        let signal = targets.atomic(1, 8192, AtomicOp::Inc, 0);
+        job.members[0].lane.put_signal(&PutSignalRequest { parts: &part, signal }).unwrap();
+    }
+    iterate(&mut job, 2000);
+    assert_eq!(job.heap(1, 8192, 8), 3_u64.to_le_bytes());
+}
+
+/// The owner may count more than its peer has under way: answers that are executed there, and not
+/// known here to be.
+#[test]
+fn gets_are_answered_as_they_come() {
+    let shape = Shape { staged: u32::MAX, bounce: (64, 64, 64), ..Shape::default() };
+    for seed in 1..=20 {
+        let mut job = Job::new(seed, &shape, Script { delay: (1, 50_000), ..Script::default() });
+        for at in (0..60_000).step_by(300) {
+            job.get(0, 1, at, 300).unwrap();
+        }
+        while !job.members[0].lane.is_quiet(Pe(1)).unwrap() {
+            iterate(&mut job, 1);
+        }
+    }
+}
+
+/// Of a list, the bytes of its puts alone are counted, not what describes them.
+#[test]
+fn lists_count_as_bytes_of_their_puts() {
+    let shape = Shape { staged: u32::MAX, bounce: (8192, 2, 2), ..Shape::default() };
+    let mut job = Job::new(6, &shape, Script::default());
+    (0..40).for_each(|token| job.put(0, 1, token * 512, 300).unwrap());
+    while !job.members[0].lane.is_quiet(Pe(1)).unwrap() {
+        iterate(&mut job, 1);
+    }
+    let counted = job.members.iter().map(|member| {
+        let staged = member.lane.staged_counters();
+        staged.by_fabric + staged.in_messages
+    });
+    assert_eq!(counted.sum::<u64>(), 40 * 300);
 }
 
 /// Whether PE 0's lane says that something about PE 1 uses these bytes.

@@ -55,6 +55,8 @@ pub(crate) struct Shape {
     pub(crate) bounce: (usize, u16, u16),
     /// PEs, a bit for each, that share their bounce memory: they are of one host.
     pub(crate) shared: u32,
+    /// Whether CUDA is loaded only after the PEs are connected.
+    pub(crate) late: bool,
     /// Of the first engine's cases alone.
     pub(crate) health: Option<()>,
     /// When waits are given up, if not as is usual here.
@@ -131,6 +133,7 @@ impl Default for Shape {
             words: 0,
             bounce: (1024, 2, 2),
             shared: 0,
+            late: false,
             health: None,
             deadline: None,
             lonely: 0,
@@ -309,7 +312,7 @@ impl Job {
                     counted: shape.counted,
                     mark_bytes: shape.mark_bytes,
                     spread: shape.spread,
-                    devices: shape.has_devices(),
+                    devices: shape.has_devices() && !shape.late,
                     longest_message: MAX_LONG_MESSAGE,
                 };
                 let port = fabric.port(me, limits(shape)).with_fast_path(shape.fast);

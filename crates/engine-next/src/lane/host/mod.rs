@@ -264,9 +264,9 @@ impl<P: Port> Lane<P> {
         let crate::request::LocalSide::Memory(addr) = request.local else {
             return Ok(remote.is_staged());
         };
-        self.core.regions.sync();
+        let devices = self.core.regions.has_devices();
         let found = self.core.regions.look(addr, request.len);
-        let is_unknown = found.fabric.is_none() && (self.core.devices || self.core.needs_desc);
+        let is_unknown = found.fabric.is_none() && (devices || self.core.needs_desc);
         // Where the fabric needs it registered, posting reports what is cut off.
         let is_cut = self.core.needs_desc && found.cut.is_some() && !found.device;
         Ok(remote.is_staged() || is_unknown && !is_cut)

@@ -153,6 +153,7 @@ pub(crate) fn random_shape(random: &mut Random) -> Shape {
         spread: random_spread(random),
         // Not drawn, so that what is drawn after it stays as it was.
         longest_message: [MAX_MESSAGE, MAX_MESSAGE, 300, MAX_LONG_MESSAGE][random.0 as usize % 4],
+        late: random.0 >> 16 & 1 == 0,
         // Looking after rails that do not fail changes nothing, though slow ones may be taken for
         // silent.
         health: (random.below(2) == 0).then_some(HEALTH),

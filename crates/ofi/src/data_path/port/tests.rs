@@ -22,7 +22,6 @@ const RAIL: RailId = RailId(0);
 const NO_RAIL: RailId = RailId(7);
 const WR_IDS: u32 = 4;
 const AGAIN: isize = -(FI_EAGAIN as isize);
-const PEER: PeerAddr = PeerAddr(3);
 
 #[derive(Default)]
 struct Script {
