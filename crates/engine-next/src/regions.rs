@@ -657,3 +657,15 @@ impl Regions {
         self.index.table.upgrade().map_or(Ok(()), |table| table.provide(memory))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn null_is_no_place() {
+        assert!(Range::ALL.has(1, 8) && Range::ALL.has(usize::MAX - 8, 8));
+        assert!(!Range::ALL.has(0, 1) && !Range::ALL.has(0, 8));
+        assert!(!Range::NONE.has(0, 1) && !Range::NONE.has(8, 8));
+    }
+}

@@ -32,7 +32,7 @@ pub struct RailCounters {
 pub struct StagedCounters {
     /// Read or written by this lane through the fabric.
     pub by_fabric: u64,
-    /// Sent by this lane in messages.
+    /// Sent by this lane in messages, or taken from those that tell of bytes and bring them.
     pub in_messages: u64,
     /// Copied in by this lane from a neighbour's bounce memory.
     pub shared: u64,

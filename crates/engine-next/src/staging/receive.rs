@@ -390,7 +390,9 @@ impl Staging {
     ) -> bool {
         let Some(receive) = self.receives.get(index) else { return false };
         let (at, due) = (receive.peer, receive.due);
+        let len = pull.brought.len() as u64;
         if let Some(memory) = memory {
+            self.counters.in_messages += len;
             self.land(core, at, memory, pull.brought);
             self.finish(core, index, Ok(()));
             return true;
@@ -401,6 +403,7 @@ impl Staging {
         }
         let Some(buffer) = bouncing.inward.take(at) else { return false };
         receive.buffer = Some(buffer);
+        self.counters.in_messages += len;
         let addr = bouncing.bounce.addr + bouncing.inward.offset(buffer);
         match core.port.store(addr, pull.brought) {
             Ok(()) => self.arrived(core, index),

@@ -10,7 +10,7 @@ use engine::error::EngineError;
 use engine::ids::{Pe, RailId};
 use engine::lane::user_threads::handoff::handover;
 use engine::lane::user_threads::host_lane::HostLane;
-use engine::lane::{Lane, LaneConfig, SignalEngine};
+use engine::lane::{Lane, LaneConfig};
 use engine::port::Direction;
 use engine::port::packet::MAX_LONG_MESSAGE;
 use engine::rails::balance::Spread;
@@ -102,31 +102,6 @@ fn a_lane_whose_rails_are_full_has_no_room() {
     }
     assert!((4..=8).contains(&had), "{had} puts fill a rail of four");
     assert!(!job.members[0].lane.has_room());
-}
-
-/// The doors refuse null by name, on the way that the fast path leaves to them.
-#[test]
-fn fast_path_leaves_null() {
-    let signals = SignalEngine::Eager;
-    let shape = Shape { fast: true, needs_desc: false, signals, ..Shape::default() };
-    let mut job = Job::new(4, &shape, Script::default());
-    let targets = Targets::of(&job);
-    let signal = targets.atomic(1, 0, AtomicOp::Set, 1);
-    let (remote_handle, here) = (job.members[1].handle, job.members[0].base);
-    let remote_addr = job.members[1].base as u64;
-    let put = |addr| Request {
-        direction: Direction::Write,
-        pe: Pe(1),
-        remote_handle: &remote_handle,
-        remote_addr,
-        local: LocalSide::Memory(addr),
-        len: 8,
-    };
-    let lane = &mut job.members[0].lane;
-    lane.start(&put(here)).unwrap();
-    lane.put_signal(&PutSignalRequest { parts: &[put(here)], signal }).unwrap();
-    assert!(lane.try_start(&put(here)) && lane.try_put_signal(&put(here), &signal));
-    assert!(!lane.try_start(&put(0)) && !lane.try_put_signal(&put(0), &signal));
 }
 
 /// No processor touches a device's memory, whenever the process has come to have some.
