@@ -13,7 +13,6 @@ use log::error;
 use crate::channel::slots::Purpose;
 use crate::core::{Core, StagedEvent};
 use crate::error::EngineError;
-use crate::group::Order;
 use crate::ids::{Pe, RailId};
 use crate::op::{Kind, Op, Queued, Way};
 use crate::port::{Port, PortError};
@@ -77,8 +76,7 @@ impl<P: Port> Core<P> {
         let held = std::mem::take(&mut peer.held);
         let quiets = std::mem::take(&mut peer.quiets);
         // Nothing of the peer is counted by it any more.
-        peer.order = Order::new();
-        peer.fence = peer.order.start();
+        peer.forget();
         peer.update_open();
         self.queued -= queue.len();
         for queued in queue {

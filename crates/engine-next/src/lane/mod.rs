@@ -159,7 +159,7 @@ impl<P: Port> Lane<P> {
             return;
         }
         peer.fences = peer.fences.wrapping_add(1);
-        let closed = if peer.queue.is_empty() { peer.order.close() } else { None };
+        let closed = if peer.queue.is_empty() { peer.close() } else { None };
         match closed {
             Some(number) => peer.fence = number,
             // Behind what is queued, or until a group is free.

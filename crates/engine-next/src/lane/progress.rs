@@ -63,11 +63,10 @@ impl<P: Port> Lane<P> {
         }
         if self.staging.has_work() || !self.core.staged.is_empty() {
             busy |= self.staging.pump(&mut self.core);
-        }
-        if !self.core.due.is_empty() {
-            self.execute_due();
-            self.staging.flush(&mut self.core);
-            busy = true;
+            if !self.core.due.is_empty() {
+                self.execute_due();
+                self.staging.flush(&mut self.core);
+            }
         }
         if self.core.has_control() {
             busy |= self.core.send_control();
