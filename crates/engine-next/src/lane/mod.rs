@@ -92,6 +92,8 @@ pub struct Lane<P: Port> {
     abandoned: Option<Arc<AtomicBool>>,
     /// Whether what is due without a number goes before what waited for room, in this iteration.
     control_first: bool,
+    /// Whether peers that nothing is under way with may end.
+    pub(crate) lets_peers_end: bool,
     /// The lane has failed and tried to tell its peers.
     has_said_last_words: bool,
 }
@@ -110,6 +112,7 @@ impl<P: Port> Lane<P> {
             others: Vec::new(),
             abandoned: None,
             control_first: false,
+            lets_peers_end: false,
             has_said_last_words: false,
         }
     }
@@ -126,6 +129,12 @@ impl<P: Port> Lane<P> {
     pub fn with_inbox(mut self, inbox: Inbox) -> Self {
         self.inbox = Some(Box::new(inbox));
         self
+    }
+
+    /// From now on a peer that nothing is under way with may end. Otherwise the lane fails when a
+    /// peer's process has been gone for as long as waits last.
+    pub fn let_peers_end(&mut self) {
+        self.lets_peers_end = true;
     }
 
     /// From now on a submitter that waits for room gives up once another thread sets the flag.

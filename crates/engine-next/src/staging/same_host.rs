@@ -32,16 +32,12 @@ impl Staging {
         })
     }
 
-    /// Peers whose processes have ended. Buffers that were kept for them come back.
-    pub(crate) fn ended_peers<P: Port>(&mut self, core: &mut Core<P>) -> Vec<u32> {
-        let Some(bouncing) = &self.bouncing else { return Vec::new() };
+    /// Takes buffers back that were kept for peers whose processes have ended.
+    pub(crate) fn take_back<P: Port>(&mut self, core: &mut Core<P>) {
+        let Some(bouncing) = self.bouncing.as_ref().filter(|_| self.kept > 0) else { return };
         let ended = core.peers.iter().filter(|(_, peer)| bouncing.copies.has_ended(peer.pe));
         let ended: Vec<u32> = ended.map(|(at, _)| at).collect();
-        for at in &ended {
-            self.give_kept(core, *at, Seq(u64::MAX));
-        }
-        let lives = |at: &u32| core.peers.get(*at).error.is_none();
-        ended.into_iter().filter(lives).collect()
+        ended.into_iter().for_each(|at| self.give_kept(core, at, Seq(u64::MAX)));
     }
 
     /// A peer that has failed has executed all messages before a number, and reads their buffers no
