@@ -13,9 +13,6 @@ use launcher::{End, Ended, Stream};
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What a program prints.
-///
-/// # Errors
-/// It does not start, fails, or does not end.
 pub(crate) fn output(program: &Path, arguments: &[&str]) -> Result<String, String> {
     let mut command = Command::new(program);
     command.args(arguments);
@@ -47,9 +44,6 @@ pub(crate) enum NoAnswer {
 }
 
 /// What a program answers, well or not, to some lines.
-///
-/// # Errors
-/// It does not start, or does not end.
 pub(crate) fn ask(command: Command, input: &str, patience: Duration) -> Result<Ended, NoAnswer> {
     let answer = launcher::ask(command, input, patience)
         .map_err(|error| NoAnswer::Start(error.to_string()))?;

@@ -1,7 +1,10 @@
 //! The tool's error: what was tried and why not, and what probably helps.
 
+use std::env;
 use std::fmt::Display;
 use std::path::Path;
+
+use crate::output::print_whole;
 
 /// Why something was not done.
 #[derive(Debug, thiserror::Error)]
@@ -21,6 +24,16 @@ impl ToolError {
     }
 
     pub(crate) fn print(&self) {
+        self.print_json();
         eprintln!("nvshmem-libfabric: {self}\nhint: {}", self.hint);
+    }
+
+    /// Prints it as an object where the command line asks for JSON.
+    pub(crate) fn print_json(&self) {
+        let words: Vec<_> = env::args_os().skip(1).collect();
+        if words.iter().any(|word| word == "--json") && words[0] != "run" {
+            let object = serde_json::json!({ "error": self.message, "hint": self.hint });
+            print_whole(format_args!("{object:#}\n"));
+        }
     }
 }

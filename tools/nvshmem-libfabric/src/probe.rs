@@ -22,7 +22,6 @@ use serde::{Deserialize, Serialize};
 use crate::child;
 use crate::info::accepted;
 
-/// What is asked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub(crate) enum Subject {
     /// libfabric, for host memory.
@@ -120,7 +119,6 @@ pub(crate) struct Gpus {
     pub(crate) gdrcopy_error: Option<String>,
 }
 
-/// A GPU.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Gpu {
     pub(crate) name: String,

@@ -44,9 +44,6 @@ const COMPLETIONS: [(Shell, &str); 3] = [
 pub(super) type Named = (String, Content);
 
 /// All that is installed of what is in and beside the directory of the plugin files.
-///
-/// # Errors
-/// A plugin file is missing, and what the file system refuses.
 pub(super) fn all(plugins: &Plugins) -> Result<Vec<Named>, ToolError> {
     let mut files = Vec::new();
     for number in numbers() {

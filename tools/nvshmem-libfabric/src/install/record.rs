@@ -48,9 +48,6 @@ impl Record {
     }
 
     /// The record in a directory, if there is one.
-    ///
-    /// # Errors
-    /// It cannot be read.
     pub(super) fn read(directory: &Path) -> Result<Option<Self>, ToolError> {
         let path = directory.join(NAME);
         let text = match fs::read(&path) {
@@ -65,9 +62,6 @@ impl Record {
     }
 
     /// Writes it, in place of one that is there.
-    ///
-    /// # Errors
-    /// What the file system refuses.
     pub(super) fn write(&self, directory: &Path) -> Result<(), ToolError> {
         let text = Content::Text(json(self)?.into_bytes());
         Staged::make(&text, NAME, directory)?.rename(&directory.join(NAME))?;
@@ -83,9 +77,6 @@ impl Record {
 }
 
 /// Removes the record of a directory.
-///
-/// # Errors
-/// What the file system refuses.
 pub(super) fn remove(directory: &Path) -> Result<(), ToolError> {
     let path = directory.join(NAME);
     fs::remove_file(&path).map_err(refused(&path, "cannot be removed"))?;

@@ -48,9 +48,6 @@ pub(crate) struct WouldLoad {
 
 impl Nvshmem {
     /// The host library at a path: the file, or a directory that has it.
-    ///
-    /// # Errors
-    /// There is none.
     pub(crate) fn at(path: &Path, linker: &Linker) -> Result<Self, ToolError> {
         const HINT: &str = "give libnvshmem_host.so.3 itself or the directory above its lib; with pip that is \
                             nvidia/nvshmem in site-packages. `nvshmem-libfabric info` lists what it finds";
@@ -67,10 +64,6 @@ impl Nvshmem {
             .map_err(|reason| ToolError::file(path, "is no NVSHMEM", reason, HINT))
     }
 
-    /// Reads a host library.
-    ///
-    /// # Errors
-    /// Why it is none.
     pub(crate) fn read(library: &Path, found_by: &str, linker: &Linker) -> Result<Self, String> {
         let library = std::path::absolute(library).unwrap_or_else(|_| library.to_owned());
         let elf = Elf::read(&library).map_err(|error| error.to_string())?;
@@ -134,9 +127,6 @@ impl Nvshmem {
     }
 
     /// The number of the plugin file that it asks for.
-    ///
-    /// # Errors
-    /// It is not known, or statements do not fit each other.
     pub(crate) fn certain_number(&self) -> Result<u32, ToolError> {
         if !self.conflicts.is_empty() {
             let message = format!(

@@ -21,7 +21,6 @@ pub(crate) fn numbers() -> Vec<u32> {
     Major::ALL.iter().map(|major| major.number().unsigned_abs()).collect()
 }
 
-/// One of the files.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub(crate) struct Plugin {
     pub(crate) number: u32,
@@ -29,7 +28,6 @@ pub(crate) struct Plugin {
     pub(crate) version: String,
 }
 
-/// The file for NCCL.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub(crate) struct NcclPlugin {
     pub(crate) path: PathBuf,
@@ -52,9 +50,6 @@ const INSTALL: &str =
 
 impl Plugins {
     /// The files in the directory that is named, else those that were installed with this program.
-    ///
-    /// # Errors
-    /// There are none.
     pub(crate) fn find(named: Option<&Path>) -> Result<Self, ToolError> {
         if let Some(directory) = named {
             let plugins = Self::in_directory(directory);
@@ -110,10 +105,6 @@ impl Plugins {
         found
     }
 
-    /// The file for NCCL.
-    ///
-    /// # Errors
-    /// It is not there.
     pub(crate) fn nccl(&self) -> Result<&NcclPlugin, ToolError> {
         self.nccl.as_ref().ok_or_else(|| {
             let message = format!("{} has no {NCCL_FILE}", self.directory.display());
@@ -121,10 +112,6 @@ impl Plugins {
         })
     }
 
-    /// The file of a major.
-    ///
-    /// # Errors
-    /// It is not there.
     pub(crate) fn of(&self, number: u32) -> Result<&Plugin, ToolError> {
         self.files.iter().find(|plugin| plugin.number == number).ok_or_else(|| {
             let message = format!("{} has no {}", self.directory.display(), file_name(number));

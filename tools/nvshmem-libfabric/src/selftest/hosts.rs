@@ -236,7 +236,7 @@ fn script(tool: &Path, question: &str, plugin_dir: Option<&Path>) -> String {
     // The rest of the lines is not for the programs that these start.
     format!(
         "echo '{REACHED}'\n{exports}if [ ! -e {tool} ]; then echo '{ABSENT}'; exit; fi\n\
-         {tool} --version </dev/null && exec {tool} {question}{files} </dev/null\n"
+         {tool} -V </dev/null && exec {tool} {question}{files} </dev/null\n"
     )
 }
 
@@ -336,9 +336,6 @@ pub(crate) fn providers(hosts: &[Host], named: &[String]) -> Result<Vec<String>,
 }
 
 /// That this host has the providers which are named.
-///
-/// # Errors
-/// It has not, and why.
 pub(crate) fn check_here(fabric: &Fabric, named: &[String]) -> Result<(), ToolError> {
     const HINT: &str = "`nvshmem-libfabric doctor -v` says what can be used";
     if let Some(error) = &fabric.error {
@@ -363,9 +360,6 @@ pub(crate) fn check_here(fabric: &Fabric, named: &[String]) -> Result<(), ToolEr
 }
 
 /// That there are GPUs for memory of GPUs: on the hosts, or on this one where none is named.
-///
-/// # Errors
-/// A host has none, and why.
 pub(crate) fn check_memory(memory: Memory, hosts: &[Host]) -> Result<(), ToolError> {
     if memory == Memory::Host {
         return Ok(());

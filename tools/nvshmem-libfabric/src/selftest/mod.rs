@@ -34,7 +34,6 @@ pub(crate) const SCENARIOS: [(&str, &[(&str, u64)]); 5] = [
     ("storm", &[("operations", 4_000)]),
 ];
 
-/// One run.
 #[derive(Debug, Serialize)]
 pub(crate) struct Run {
     pub(crate) provider: String,
@@ -227,9 +226,6 @@ pub(crate) fn line(run: &Run, all: bool) -> String {
 }
 
 /// Runs, and prints. Whether all passed.
-///
-/// # Errors
-/// See [`runs`].
 pub(crate) fn run(options: &SelftestOptions) -> Result<bool, ToolError> {
     let runs = runs(options, &mut |told| match told {
         _ if options.json => {}

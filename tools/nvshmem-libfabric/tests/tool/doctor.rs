@@ -1,6 +1,7 @@
 //! `doctor`: calm where nothing is, exact where something is wrong, and it changes nothing.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -76,22 +77,10 @@ fn calm() -> Result<(), Failed> {
     let summary = diagnosis["summary"].as_str().unwrap_or_default();
     let usable = diagnosis["usable"] == true && summary.starts_with("usable with tcp");
     expect(usable, || format!("{diagnosis:#}"))?;
-    for id in [
-        "plugin-files",
-        "nvshmem",
-        "settings",
-        "libfabric",
-        "provider",
-        "other-providers",
-        "provider-environment",
-        "gpu",
-        "memlock",
-        "descriptors",
-        "cores",
-        "bootstrap-interface",
-        "shared-memory",
-        "left-behind",
-    ] {
+    let ids = "plugin-files nvshmem settings libfabric provider other-providers \
+               provider-environment gpu memlock descriptors cores bootstrap-interface \
+               shared-memory left-behind";
+    for id in ids.split(' ') {
         let check = check(&diagnosis, id);
         expect(check["reason"].is_string(), || format!("no {id} in {diagnosis:#}"))?;
         let warned = check["verdict"] == "warning";
@@ -178,8 +167,17 @@ fn files_left_behind() -> Result<(), Failed> {
     for file in &files.0 {
         fs::write(file, "")?;
     }
+    // Of this transport: those of its own PID namespace are removed.
+    let namespace = fs::metadata("/proc/self/ns/pid")?.ino();
+    let own = PathBuf::from(format!("/dev/shm/{}-{namespace}:0:0", ended.id()));
+    let other = PathBuf::from(format!("/dev/shm/{}-1{namespace}:0:0", ended.id()));
+    let _others = Files(vec![own.clone(), other.clone()]);
+    fs::write(&own, "")?;
+    fs::write(&other, "")?;
     let diagnosis = json(&mut doctor(&["--json"]))?;
     let check = check(&diagnosis, "left-behind");
+    let removed = check["reason"].to_string().contains("removed: ");
+    expect(removed && !own.exists() && other.exists(), || format!("{check:#}"))?;
     let names = |file: &Path| check["details"].to_string().contains(&*file.to_string_lossy());
     expect(!names(&alive), || format!("{} is in use: {check:#}", alive.display()))?;
     // Of many, some are named.

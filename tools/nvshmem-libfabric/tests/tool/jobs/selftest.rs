@@ -5,8 +5,11 @@ use std::process::Command;
 
 use libtest_mimic::{Failed, Trial};
 use test_support::built;
+use test_support::needs;
 
-use crate::bed::{RELEASES, Scratch, bad, expect, file_name, good, json, plugins, tool, trial};
+use crate::bed::{
+    RELEASES, Scratch, bad, behind, expect, file_name, good, json, plugins, tool, trial,
+};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
@@ -14,6 +17,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("selftest::memory_of_gpus", gpus),
         trial("selftest::a_plugin_that_does_not_work_fails", wrong),
         trial("selftest::one_mistake_is_one_error", one_mistake),
+        needs::trial("selftest::little_shared_memory", needs::own_shm(64), little),
         trial("selftest::bad_input", bad_input),
     ]
 }
@@ -95,6 +99,18 @@ fn one_mistake() -> Result<(), Failed> {
     // What an option gives is not asked of the environment.
     let mut command = selftest(&["--plugin-dir"]);
     good(command.arg(plugins()).env("NVSHMEM_LIBFABRIC_PROVIDER", "verbz"))?;
+    Ok(())
+}
+
+fn little(prefix: Vec<String>) -> Result<(), Failed> {
+    let eighth: Vec<String> = prefix.iter().map(|word| word.replace("64m", "8m")).collect();
+    for (words, pes) in [(eighth, "2"), (prefix, "8")] {
+        let line = ["selftest", "--provider", "shm", "--pes", pes, "--plugin-dir"];
+        let output = behind(&words, &line).arg(plugins()).output()?;
+        let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        let told = said.contains("/dev/shm has ") && said.contains(" are needed for endpoints");
+        expect(told && !said.contains("signal"), || format!("{pes} PEs: {said}"))?;
+    }
     Ok(())
 }
 
