@@ -7,6 +7,7 @@
 # Debian's tools. The home page is NVSHMEM_LIBFABRIC_HOME_PAGE, or else where this tree was cloned
 # from.
 set -euo pipefail
+umask 022
 prefix=$(realpath "$1")
 out=$(realpath -m "$2")
 shift 2
@@ -16,7 +17,7 @@ packages=("$@")
 
 version=$(sed -nE '/^\[workspace\.package\]/,/^$/ s/^version = "(.*)"$/\1/p' Cargo.toml)
 tool=$prefix/bin/nvshmem-libfabric
-built=$("$tool" --version)
+built=$("$tool" -V)
 if [[ $built != "nvshmem-libfabric $version" ]]; then
     echo "$tool is '$built', and Cargo.toml says $version: install what is to be packed first" >&2
     exit 1
@@ -27,7 +28,7 @@ SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || 
 export SOURCE_DATE_EPOCH
 
 author=${DEBFULLNAME:-nvshmem-libfabric maintainers}
-address=${DEBEMAIL:-maintainers@localhost}
+address=${DEBEMAIL:-$(git config user.email 2>/dev/null || echo root@"$(uname -n)")}
 home_page=${NVSHMEM_LIBFABRIC_HOME_PAGE:-$(git remote get-url origin 2>/dev/null | sed -nE 's|^(https://[^@ ]+)$|\1|p; s|^git@([^:]+):|https://\1/|p' || true)}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -54,6 +55,7 @@ copy_to() {
     mkdir -p "$1"
     cp -a "$prefix/bin" "$prefix/lib" "$prefix/include" "$prefix/share" "$1/"
     rm -r "$1/lib/.debug" "$1/share/nvshmem-libfabric"
+    chmod -R u=rwX,go=rX "$1"
 }
 
 make_wheel() {
@@ -106,7 +108,6 @@ make_deb() {
         -e "s/@MAINTAINER@/$author <$address>/" -e "s|@HOMEPAGE@|$home_page|; /^Homepage: $/d" \
         packaging/debian/control >"$tree/DEBIAN/control"
     (cd "$tree" && find usr -type f -print0 | sort -z | xargs -0 md5sum >DEBIAN/md5sums)
-    chmod -R u=rwX,go=rX "$tree"
     chmod 644 "$tree"/usr/lib/*.so.* "$tree"/usr/lib/libnccl-rma-*.so
     # Debian 12 does not know Ubuntu's own way to compress. At -z3 the plugin files, which are
     # alike, are found to be.

@@ -155,16 +155,11 @@ fn is_well(doctor: &mut Command) -> Result<(), Failed> {
 }
 
 fn channel(scratch: &Scratch, include: &Path, lib: &Path) -> Result<(), Failed> {
-    let flags =
-        format!("-I {} -L {} -lnvshmem_libfabric_channel", include.display(), lib.display());
-    built_by(scratch, &flags, lib)
-}
-
-fn built_by(scratch: &Scratch, flags: &str, lib: &Path) -> Result<(), Failed> {
     let program = scratch.at("channel");
     let mut compile = command("cc");
-    compile.arg("-std=gnu11").arg(example()).arg("-o").arg(&program);
-    compile.args(flags.split_whitespace()).arg(format!("-Wl,-rpath,{}", lib.display()));
+    compile.arg("-std=gnu11").arg(example()).arg("-o").arg(&program).arg("-I").arg(include);
+    compile.arg("-L").arg(lib).arg("-lnvshmem_libfabric_channel");
+    compile.arg(format!("-Wl,-rpath,{}", lib.display()));
     good(&mut compile)?;
     good(command(&program).env("NVSHMEM_LIBFABRIC_PROVIDER", "shm")).map(|_| ())
 }
@@ -180,16 +175,18 @@ fn pkg_config() -> Need<()> {
 
 fn by_pkg_config((): ()) -> Result<(), Failed> {
     let scratch = Scratch::new();
+    let page = include_str!("../../../../docs/install.md");
+    let block = page.split("```sh\n").find(|block| block.contains("pkg-config --cflags"));
+    let block = block.and_then(|block| block.split("```").next()).unwrap_or_default();
+    fs::copy(example(), scratch.at("example.c"))?;
     for prefix in [prefix(), &moved(&scratch)?] {
-        let lib = prefix.join("lib");
-        let ask = |what: &[&str]| {
-            let mut ask = command("pkg-config");
-            ask.args(what).arg("nvshmem_libfabric_channel");
-            ask.env("PKG_CONFIG_PATH", lib.join("pkgconfig"));
-            good(&mut ask)
-        };
-        expect(ask(&["--modversion"])?.trim() == VERSION, || String::from("its version"))?;
-        built_by(&scratch, &ask(&["--cflags", "--libs"])?, &lib)?;
+        let block = block.replace("$HOME/nvshmem-libfabric", &prefix.display().to_string());
+        let script =
+            format!("{block}\npkg-config --modversion nvshmem_libfabric_channel && ./example");
+        let mut run = command("sh");
+        run.args(["-ec", &script]).current_dir(&scratch.0).env("NVSHMEM_LIBFABRIC_PROVIDER", "shm");
+        let said = good(&mut run)?;
+        expect(said.lines().any(|line| line == VERSION), || said.clone())?;
     }
     Ok(())
 }
@@ -260,8 +257,8 @@ fn wheel((): ()) -> Result<(), Failed> {
     // By both of its names, from a shell that is not in the environment.
     let tool = environment.join("bin/nvshmem-libfabric");
     let version = format!("nvshmem-libfabric {VERSION}\n");
-    expect(good(command(&tool).arg("--version"))? == version, || String::from("its version"))?;
-    let module = ["-m", "nvshmem_libfabric", "--version"];
+    expect(good(command(&tool).arg("-V"))? == version, || String::from("its version"))?;
+    let module = ["-m", "nvshmem_libfabric", "-V"];
     expect(good(command(&python).args(module))? == version, || String::from("its version"))?;
     let import = "import nvshmem_libfabric as n; print(n.__version__)";
     let version = good(command(&python).args(["-c", import]))?;
@@ -346,7 +343,7 @@ fn deb((): ()) -> Result<(), Failed> {
     good(&mut dpkg(&["--verify", "nvshmem-libfabric"]))?;
     let usr = tree.join("usr");
     let tool = || command(usr.join("bin/nvshmem-libfabric"));
-    expect(good(tool().arg("--version"))?.contains(VERSION), || String::from("its version"))?;
+    expect(good(tool().arg("-V"))?.contains(VERSION), || String::from("its version"))?;
     let lib = fs::canonicalize(usr.join("lib"))?;
     has_all_files(&json(tool().args(["info", "--json", "--only", "plugins"]))?, &lib)?;
     channel(&scratch, &usr.join("include"), &lib)?;
