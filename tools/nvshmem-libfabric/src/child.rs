@@ -12,7 +12,6 @@ use launcher::{End, Ended, Stream};
 /// What a question may take. A driver that starts many GPUs takes seconds.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What a program prints.
 pub(crate) fn output(program: &Path, arguments: &[&str]) -> Result<String, String> {
     let mut command = Command::new(program);
     command.args(arguments);
@@ -36,7 +35,6 @@ pub(crate) fn last_words(answer: &Ended) -> String {
     last.unwrap_or("nothing").to_owned()
 }
 
-/// Why there is no answer.
 #[derive(Debug)]
 pub(crate) enum NoAnswer {
     Start(String),

@@ -6,7 +6,6 @@ use std::path::Path;
 
 use crate::output::print_whole;
 
-/// Why something was not done.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
 pub(crate) struct ToolError {

@@ -17,7 +17,6 @@ use crate::libraries::plugins::{NCCL_FILE, Plugins, file_name};
 use crate::options::{InfoOptions, Part, Where};
 use crate::probe::{self, Choice, Fabric, Gpus, Rail};
 
-/// Our version, which is the plugin's.
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Commit of the source, where `make` has built this from a clone.
@@ -37,12 +36,10 @@ pub(crate) struct Info {
     pub(crate) commit: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) plugins: Option<Plugins>,
-    /// Why there are no plugin files of ours.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) plugins_error: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) nvshmem: Option<Vec<Nvshmem>>,
-    /// That `NVSHMEM_HOME` leads nowhere.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) wrong_home: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -68,7 +65,6 @@ pub(crate) struct SettingRow {
 }
 
 impl Info {
-    /// Looks at all, or at some parts.
     pub(crate) fn gather(named: &Where, only: &[Part]) -> Result<Self, ToolError> {
         let wanted = |part| only.is_empty() || only.contains(&part);
         let mut info = Self { version: VERSION, commit: COMMIT, ..Self::default() };

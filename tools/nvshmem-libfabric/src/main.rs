@@ -114,15 +114,18 @@ fn answered(answer: &clap::Error) -> ExitCode {
             eprintln!("nvshmem-libfabric: {now}");
             Ok(())
         }
-        None => answer.print().and_then(|()| io::stdout().flush()),
+        None => {
+            let printed = answer.print().and_then(|()| io::stdout().flush());
+            if answer.use_stderr() {
+                const HINT: &str = "`nvshmem-libfabric COMMAND --help` has its options";
+                let said = answer.to_string();
+                let first = said.lines().next().unwrap_or_default();
+                ToolError::new(first.trim_start_matches("error: "), HINT).print_json();
+                eprintln!("hint: {HINT}");
+            }
+            printed
+        }
     };
-    if answer.use_stderr() {
-        const HINT: &str = "`nvshmem-libfabric COMMAND --help` has its options";
-        let said = answer.to_string();
-        let first = said.lines().next().unwrap_or_default().trim_start_matches("error: ");
-        ToolError::new(first, HINT).print_json();
-        eprintln!("hint: {HINT}");
-    }
     if let (false, Err(error)) = (answer.use_stderr(), printed) {
         output::unsaid(&error);
     }

@@ -113,7 +113,6 @@ fn measured(options: &PerfOptions, trial: &Trial<'_>, place: &Place<'_>) -> Resu
     Ok(())
 }
 
-/// A row for programs.
 #[derive(Debug, Serialize)]
 pub(crate) struct Figure {
     test: &'static str,

@@ -32,13 +32,11 @@ pub(crate) enum Subject {
     Gpus,
 }
 
-/// libfabric as it is here.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Fabric {
     pub(crate) asked: String,
     pub(crate) file: Option<String>,
     pub(crate) version: Option<String>,
-    /// Why it cannot be loaded.
     pub(crate) error: Option<String>,
     /// All that it has, useful or not.
     pub(crate) offered: Vec<Offered>,
@@ -49,7 +47,6 @@ pub(crate) struct Fabric {
     pub(crate) environment: Vec<Wish>,
 }
 
-/// A provider as libfabric lists it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Offered {
     pub(crate) provider: String,
@@ -57,7 +54,6 @@ pub(crate) struct Offered {
     pub(crate) domains: Vec<String>,
 }
 
-/// What is taken, and what is not and why.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Choice {
     /// As the user asks for it: `auto`, or a provider.
@@ -68,7 +64,6 @@ pub(crate) struct Choice {
     pub(crate) refused: Vec<Refused>,
 }
 
-/// A device that becomes a rail.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Rail {
     pub(crate) name: String,
@@ -90,14 +85,12 @@ impl fmt::Display for Rail {
     }
 }
 
-/// Something that was offered and not taken.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Refused {
     pub(crate) what: String,
     pub(crate) reason: String,
 }
 
-/// A variable that a provider ought to find.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Wish {
     pub(crate) provider: String,
@@ -107,7 +100,6 @@ pub(crate) struct Wish {
     pub(crate) why: String,
 }
 
-/// The GPUs, as CUDA's driver shows them to this process.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Gpus {
     pub(crate) driver: Option<String>,

@@ -14,7 +14,6 @@ use crate::error::ToolError;
 use crate::info::{Info, VERSION, print_json};
 use crate::options::DoctorOptions;
 
-/// How a check has ended.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Verdict {

@@ -77,7 +77,8 @@ pub(super) fn all(plugins: &Plugins) -> Result<Vec<Named>, ToolError> {
 
 fn channel(plugins: &Plugins) -> Vec<Named> {
     let library = plugins.directory.join(CHANNEL);
-    let include = plugins.directory.join("../include");
+    let includes = ["../include", "../../include"].map(|at| plugins.directory.join(at));
+    let include = includes.into_iter().find(|at| at.join(HEADER).is_file()).unwrap_or_default();
     if !library.is_file() || !include.join(HEADER).is_file() {
         return Vec::new();
     }

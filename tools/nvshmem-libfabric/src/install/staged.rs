@@ -24,19 +24,16 @@ fn hexadecimal(hash: Sha256) -> String {
     hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// What a file that is installed is made of.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Content {
     /// A copy of this file, with its mode.
     File(PathBuf),
     /// Readable by all.
     Text(Vec<u8>),
-    /// A symbolic link to this.
     Link(String),
 }
 
 impl Content {
-    /// The digest of what is made of it.
     pub(super) fn digest(&self) -> Result<String, ToolError> {
         match self {
             Self::File(path) => digest(path).map_err(refused(path, "cannot be read")),

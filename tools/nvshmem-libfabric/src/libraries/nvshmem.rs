@@ -15,7 +15,6 @@ use crate::libraries::plugins::{file_name, numbers};
 /// What names of host libraries begin with.
 pub(crate) const HOST_LIBRARY: &str = "libnvshmem_host.so";
 
-/// A host library.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Nvshmem {
     /// As it was found: the linker takes `$ORIGIN` from there.
@@ -37,7 +36,6 @@ pub(crate) struct Nvshmem {
     elf: Elf,
 }
 
-/// A plugin file that an NVSHMEM would load.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub(crate) struct WouldLoad {
     pub(crate) path: PathBuf,

@@ -34,7 +34,6 @@ pub(crate) struct NcclPlugin {
     pub(crate) version: String,
 }
 
-/// The files of a directory.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub(crate) struct Plugins {
     pub(crate) directory: PathBuf,
@@ -66,8 +65,9 @@ impl Plugins {
         }
         let program = env::current_exe().unwrap_or_default();
         let beside = program.parent().unwrap_or(Path::new("/"));
-        // As `make install` leaves them, and in one directory with the program.
-        let places = [beside.join("../lib"), beside.to_owned()];
+        // As `make install` leaves them, as Debian's packages do, and beside the program.
+        let debian = format!("../lib/{}-linux-gnu", env::consts::ARCH);
+        let places = [beside.join("../lib"), beside.join(debian), beside.to_owned()];
         let found = places.iter().map(|place| {
             Self::in_directory(&place.canonicalize().unwrap_or_else(|_| place.clone()))
         });
@@ -75,7 +75,7 @@ impl Plugins {
             let message = format!(
                 "there is no plugin file beside this program, in {} or {}",
                 places[0].display(),
-                places[1].display()
+                beside.display()
             );
             ToolError::new(message, INSTALL)
         })

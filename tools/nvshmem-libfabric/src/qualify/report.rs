@@ -47,7 +47,6 @@ impl Row {
     }
 }
 
-/// The file.
 pub(super) struct Report {
     path: PathBuf,
     head: String,

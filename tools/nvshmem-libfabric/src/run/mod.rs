@@ -59,7 +59,6 @@ struct Plan {
     missing: Vec<Failed>,
 }
 
-/// A failure, with the exit status that it has.
 pub(crate) type Failed = (ToolError, u8);
 
 /// Becomes the program. Comes back with why not, or after a dry run.

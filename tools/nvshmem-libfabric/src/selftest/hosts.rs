@@ -34,7 +34,6 @@ const NAME: &str = "{host}";
 const REACHED: &str = "nvshmem-libfabric: reached";
 const ABSENT: &str = "nvshmem-libfabric: absent";
 
-/// A host that has what it takes.
 #[derive(Debug)]
 pub(crate) struct Host {
     pub(crate) name: String,
@@ -69,11 +68,8 @@ struct File {
 
 #[derive(Debug)]
 enum Problem {
-    /// The agent is no program of this host.
     Agent(String),
-    /// There is no shell of that host.
     Unreached(String),
-    /// It took too long.
     Late(String),
     Absent(PathBuf),
     /// The program is there and says nothing of use.
@@ -335,7 +331,6 @@ pub(crate) fn providers(hosts: &[Host], named: &[String]) -> Result<Vec<String>,
     Ok(taken.into_iter().cloned().collect())
 }
 
-/// That this host has the providers which are named.
 pub(crate) fn check_here(fabric: &Fabric, named: &[String]) -> Result<(), ToolError> {
     const HINT: &str = "`nvshmem-libfabric doctor -v` says what can be used";
     if let Some(error) = &fabric.error {

@@ -22,7 +22,6 @@ use crate::probe::{self, Fabric};
 use hosts::Host;
 use job::{Place, Trial, failure, log_of_failure, opened};
 
-/// The setting that `--provider` stands for.
 pub(crate) const PROVIDER: &str = "NVSHMEM_LIBFABRIC_PROVIDER";
 
 /// The scenarios in turn, with the size that makes each some tenths of a second long.
@@ -61,21 +60,20 @@ enum Went {
     NotOpened,
 }
 
-/// What is told while it runs.
 pub(crate) enum Told<'a> {
     /// The hosts, all of which can take part.
     Hosts(&'a [Host]),
     Run(&'a Run),
 }
 
-/// Runs what the options say, and calls `told` with each run.
+/// Runs what the options say, and calls `told` with each run. Returns how many were left out, too.
 ///
 /// # Errors
 /// There are no plugin files, or no provider, or a host cannot take part.
 pub(crate) fn runs(
     options: &SelftestOptions,
     told: &mut dyn FnMut(Told<'_>),
-) -> Result<Vec<Run>, ToolError> {
+) -> Result<(Vec<Run>, usize), ToolError> {
     check_settings((!options.provider.is_empty()).then_some(PROVIDER))?;
     let plugins = Plugins::find(options.plugin_dir.as_deref())?;
     let newest = Layout::ALL[Layout::ALL.len() - 1];
@@ -119,7 +117,7 @@ pub(crate) fn runs(
             runs.push(run);
             Ok(went)
         };
-    let mut reached = true;
+    let (mut reached, mut left) = (true, layouts.len() * providers.len() * SCENARIOS.len());
     for provider in &providers {
         for place in pairs(&hosts) {
             reached &= run(&place, newest, provider, SCENARIOS[0])? == Went::Passed;
@@ -131,6 +129,7 @@ pub(crate) fn runs(
         for layout in layouts {
             for provider in &providers {
                 for scenario in SCENARIOS {
+                    left -= 1;
                     // The others would say the same.
                     if run(&all, layout, provider, scenario)? == Went::NotOpened {
                         break;
@@ -139,7 +138,7 @@ pub(crate) fn runs(
             }
         }
     }
-    Ok(runs)
+    Ok((runs, left))
 }
 
 fn pairs(hosts: &[Host]) -> impl Iterator<Item = Place<'_>> {
@@ -227,7 +226,7 @@ pub(crate) fn line(run: &Run, all: bool) -> String {
 
 /// Runs, and prints. Whether all passed.
 pub(crate) fn run(options: &SelftestOptions) -> Result<bool, ToolError> {
-    let runs = runs(options, &mut |told| match told {
+    let (runs, left) = runs(options, &mut |told| match told {
         _ if options.json => {}
         Told::Hosts(hosts) => println!("{}\n", hosts::table(hosts)),
         Told::Run(run) => println!("{}", line(run, options.verbose)),
@@ -245,7 +244,8 @@ pub(crate) fn run(options: &SelftestOptions) -> Result<bool, ToolError> {
             true => "; -v shows what was logged",
             false => "",
         };
-        println!("{passed} of {} passed, with {pes}{log}", runs.len());
+        let left = if left > 0 { format!(", {left} not run") } else { String::new() };
+        println!("{passed} of {} passed{left}, with {pes}{log}", runs.len());
     }
     Ok(passed == runs.len())
 }

@@ -1,6 +1,5 @@
 //! A host as the command line names it, with how many PEs it takes.
 
-/// A host as the user names it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Named {
     pub(super) name: String,

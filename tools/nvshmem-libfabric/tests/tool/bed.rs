@@ -18,7 +18,6 @@ use serde_json::Value;
 use test_support::built;
 use test_support::needs::{self, Need};
 
-/// The tool.
 pub(crate) const TOOL: &str = env!("CARGO_BIN_EXE_nvshmem-libfabric");
 
 /// Every minor version that is served, a release of it, and the number of its plugin file.
@@ -197,7 +196,6 @@ pub(crate) fn plugins() -> &'static Path {
     })
 }
 
-/// An NVSHMEM made up in a directory.
 pub(crate) struct MadeUp {
     pub(crate) prefix: PathBuf,
     pub(crate) number: u32,

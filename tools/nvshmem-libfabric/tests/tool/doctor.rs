@@ -10,7 +10,7 @@ use serde_json::Value;
 use test_support::built;
 
 use crate::bed::{
-    MadeUp, Scratch, TOOL, bad, expect, good, json, plugins, tool, tree, trial, wait,
+    MadeUp, Scratch, TOOL, bad, behind, expect, good, json, plugins, tool, tree, trial, wait,
 };
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -114,6 +114,12 @@ fn wrong() -> Result<(), Failed> {
     wrong("NVSHMEM_LIBFABRIC_LIBRARY", "/nonexistent.so", "libfabric", "cannot load libfabric")?;
     wrong("NVSHMEM_LIBFABRIC_YIELD", "sometimes", "settings", "NVSHMEM_LIBFABRIC_YIELD")?;
     wrong("NVSHMEM_LIBFABRIC_DEVICES", "mlx5_77", "provider", "nothing there has this name")?;
+    // What cannot even be asked need not be installed.
+    let few = ["sh", "-c", "ulimit -n 8 && exec \"$@\"", "sh"].map(String::from);
+    let output = behind(&few, &["doctor", "--plugin-dir"]).arg(plugins()).output()?;
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let told = said.contains("Too many open files") && !said.contains("install libfabric");
+    expect(told, || said.clone())?;
     // One mistake is one error, and libfabric is none.
     let diagnosis = diagnosed(doctor(&["--json"]).env("NVSHMEM_LIBFABRIC_PROVIDER", "verbz"), 1)?;
     let errors = diagnosis["checks"].as_array().into_iter().flatten();
@@ -237,7 +243,8 @@ fn nvshmem() -> Result<(), Failed> {
 
 fn bad_input() -> Result<(), Failed> {
     bad(&mut tool(&["doctor", "--colour"]), 2)?;
-    let said = bad(&mut tool(&["doctor", "--nvshmem", "/nonexistent"]), 2)?;
+    bad(&mut tool(&["doctor", "--colour", "--json"]), 2)?;
+    let said = bad(&mut tool(&["doctor", "--json", "--nvshmem", "/nonexistent"]), 2)?;
     expect(said.contains("is no NVSHMEM"), || said.clone())?;
     let scratch = Scratch::new();
     bad(tool(&["doctor", "--plugin-dir"]).arg(&scratch.0), 2)?;

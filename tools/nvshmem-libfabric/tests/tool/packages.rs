@@ -101,12 +101,13 @@ pub(crate) fn prefix() -> &'static Path {
     })
 }
 
-fn package(kind: &str, scratch: &Scratch) -> Result<PathBuf, Failed> {
+fn package(kind: &str, umask: &str, scratch: &Scratch) -> Result<PathBuf, Failed> {
     let out = scratch.at("packages");
     // What was made before goes.
     scratch.write("packages/SHA256SUMS", "of an older version");
     scratch.write("packages/older.whl", "");
-    let mut make = command(root().join("scripts/package.sh"));
+    let mut make = command("sh");
+    make.args(["-c", "umask $0 && exec \"$@\"", umask]).arg(root().join("scripts/package.sh"));
     make.env("DEBFULLNAME", "Someone").env("DEBEMAIL", "someone@somewhere");
     make.env("NVSHMEM_LIBFABRIC_HOME_PAGE", "https://somewhere/");
     good(make.args([prefix(), &out]).arg(kind))?;
@@ -237,7 +238,10 @@ fn by_cmake((): ()) -> Result<(), Failed> {
 
 fn wheel((): ()) -> Result<(), Failed> {
     let scratch = Scratch::new();
-    let wheel = package("wheel", &scratch)?;
+    let wheel = package("wheel", "022", &scratch)?;
+    let elsewhere = Scratch::new();
+    let same = fs::read(&wheel)? == fs::read(package("wheel", "077", &elsewhere)?)?;
+    expect(same, || String::from("it depends on the umask"))?;
     let name = wheel.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let tag = format!("nvshmem_libfabric-{VERSION}-py3-none-manylinux_2_");
     let system = format!("_{}.whl", std::env::consts::ARCH);
@@ -316,7 +320,7 @@ fn wheel((): ()) -> Result<(), Failed> {
 
 fn deb((): ()) -> Result<(), Failed> {
     let scratch = Scratch::new();
-    let deb = package("deb", &scratch)?;
+    let deb = package("deb", "022", &scratch)?;
     let field = |name: &str| good(command("dpkg-deb").arg("--field").arg(&deb).arg(name));
     expect(field("Version")?.trim() == VERSION, || String::from("its version"))?;
     expect(field("Depends")?.starts_with("libc6 (>= 2."), || String::from("what it needs"))?;
@@ -344,7 +348,8 @@ fn deb((): ()) -> Result<(), Failed> {
     let usr = tree.join("usr");
     let tool = || command(usr.join("bin/nvshmem-libfabric"));
     expect(good(tool().arg("-V"))?.contains(VERSION), || String::from("its version"))?;
-    let lib = fs::canonicalize(usr.join("lib"))?;
+    let lib = usr.join("lib").join(format!("{}-linux-gnu", std::env::consts::ARCH));
+    let lib = fs::canonicalize(lib)?;
     has_all_files(&json(tool().args(["info", "--json", "--only", "plugins"]))?, &lib)?;
     channel(&scratch, &usr.join("include"), &lib)?;
     is_well(&mut tool())?;

@@ -77,6 +77,7 @@ fn tcp() -> Result<(), Failed> {
     let mut command = qualify(&out, &["--provider", "tcp", "--only", "one-nic,all-nics"]);
     command.env("NVSHMEM_LIBFABRIC_DEVICES", "127.0.0.1,127.0.0.2").env("FI_UNIVERSE_SIZE", "17");
     command.env("NVSHMEM_PW", "of-great-value").env("FI_TCP_IFACE", "of-great-value");
+    command.env("NVSHMEM_BOOTSTRAP", "/of-great-value");
     for name in ["HOME", "USER", "LOGNAME"] {
         command.env(name, "a-user-of-this-test");
     }

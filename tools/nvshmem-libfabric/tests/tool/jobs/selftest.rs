@@ -63,7 +63,7 @@ fn wrong() -> Result<(), Failed> {
         let mut command = selftest(options);
         command.arg("--plugin-dir").arg(&lib).env("NVSHMEM_LIBFABRIC_DEVICES", "mlx5_77");
         let text = String::from_utf8_lossy(&command.output()?.stdout).into_owned();
-        let first = text.starts_with("FAILED shm ") && text.contains("\nPE ");
+        let first = text.starts_with("FAILED shm ") && text.contains("0 of 1 passed, 4 not run");
         expect(first && text.contains("NVSHMEM ERROR") == has_log, || text.clone())?;
     }
     Ok(())
@@ -118,6 +118,9 @@ fn bad_input() -> Result<(), Failed> {
     let scratch = Scratch::new();
     bad(selftest(&["--plugin-dir"]).arg(&scratch.0), 2)?;
     bad(&mut selftest(&["--pes", "1"]), 2)?;
+    let mut command = selftest(&["--json", "--plugin-dir"]);
+    let said = bad(command.arg(plugins()).env("TMPDIR", "/nonexistent"), 2)?;
+    expect(said.contains("/nonexistent (TMPDIR)"), || said.clone())?;
     bad(&mut tool(&["selftest", "--provider", "ucx"]), 2)?;
     let mut command = tool(&["selftest", "--plugin-dir"]);
     let said = bad(command.arg(plugins()).env("NVSHMEM_LIBFABRIC_LIBRARY", "/nonexistent"), 2)?;
