@@ -392,6 +392,7 @@ fn assemble(
     );
     let consistency = Consistency::new(settings.consistency);
     consistency.prepare(&regions)?;
+    let report = (report, agreement.rails);
     let connected =
         Connected::new(regions, host, proxy, drives_host, yielding, report, consistency);
     Ok(connected.with_rail_timeout(rail_timeout))
