@@ -31,6 +31,8 @@ pub(crate) struct Connected {
     pub(crate) host: HostLane<OfiPort>,
     proxy: UnsafeCell<ProxyLane>,
     pub(crate) report: Report,
+    /// Most rails of a PE of the job.
+    pub(crate) most_rails: usize,
     has_core: bool,
     /// Has memory that is registered, so it goes after all that uses that.
     pub(crate) consistency: Consistency,
@@ -59,14 +61,14 @@ impl Connected {
         proxy: Lane<OfiPort>,
         drives_host: bool,
         yielding: Yielding,
-        report: Report,
+        (report, most_rails): (Report, usize),
         consistency: Consistency,
     ) -> Self {
         let has_core = yielding.has_core();
         let proxy = ProxyLane { lane: proxy, drives_host, yielding };
         let (proxy, patience) = (UnsafeCell::new(proxy), RELEASE_PATIENCE);
         let pulse = Arc::default();
-        Self { regions, patience, host, proxy, report, has_core, consistency, pulse }
+        Self { regions, patience, host, proxy, report, most_rails, has_core, consistency, pulse }
     }
 
     /// The same, with rails that are opened again when something on them has not moved for so long.
