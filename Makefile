@@ -32,7 +32,8 @@ build-deps: ## Install what building and 'make demo' need, which is less
 
 build: ## Build the plugins for NVSHMEM and NCCL, the device channel's library and the tool, optimised
 	$(CARGO) build --locked --release --lib
-	$(CARGO) build --locked --release -p nvshmem-libfabric-channel -p nccl-rma-nvshmem-libfabric -p nvshmem-libfabric
+	NVSHMEM_LIBFABRIC_COMMIT=$(if $(wildcard .git),$(shell git rev-parse --short=12 HEAD 2>/dev/null)) \
+		$(CARGO) build --locked --release -p nvshmem-libfabric-channel -p nccl-rma-nvshmem-libfabric -p nvshmem-libfabric
 
 # What is installed, in target/install.
 stage: build

@@ -77,13 +77,15 @@ int nlf_register(nlf_channel *channel, void *addr, size_t bytes);
 
 /* Lets kernels put from memory of this PE, of the host or of a CUDA device, and get and fetch into
  * it. It stays what it is until it is released, and what is got is written there. Peers do not
- * reach it. Not collective. */
+ * reach it. Not collective: any thread, at any time; no more than 63 while another thread is in one
+ * of the three above. */
 int nlf_register_local(nlf_channel *channel, void *addr, size_t bytes);
 
 /* Ends what one of the four above has begun; memory of nlf_alloc and nlf_alloc_on is freed. Nobody
- * uses it any more. Collective, but for memory that is local. -1 with a text that says so while an
- * operation, which has failed perhaps, may touch the memory still: it stays registered then, and is
- * not freed, until this is called again, by this PE alone, or until nlf_finalize. */
+ * uses it any more. Collective, but for memory that is local: any thread, at any time. -1 with a
+ * text that says so while an operation, which has failed perhaps, may touch the memory still: it
+ * stays registered then, and is not freed, until this is called again, by this PE alone, or until
+ * nlf_finalize. */
 int nlf_release(nlf_channel *channel, void *addr);
 
 /* Returns when all PEs have called it. Collective. */

@@ -3,10 +3,10 @@
 #   scripts/package.sh PREFIX DIRECTORY [PACKAGE]...
 # A PACKAGE is 'wheel' for Python's pip, or 'deb' for Debian and Ubuntu; without one, both.
 # DIRECTORY, which is empty or in a build directory, then holds them, the release notes and SHA256SUMS.
-# The version is Cargo.toml's. SOURCE_DATE_EPOCH, DEBFULLNAME and DEBEMAIL mean what they mean to
-# Debian's tools. The home page is NVSHMEM_LIBFABRIC_HOME_PAGE, or else where this tree was cloned
-# from.
+# The version is Cargo.toml's; SOURCE_DATE_EPOCH, DEBFULLNAME and DEBEMAIL are as for Debian's tools.
+# NVSHMEM_LIBFABRIC_HOME_PAGE is the home page, or else where this tree was cloned from.
 set -euo pipefail
+umask 022
 prefix=$(realpath "$1")
 out=$(realpath -m "$2")
 shift 2
@@ -16,7 +16,7 @@ packages=("$@")
 
 version=$(sed -nE '/^\[workspace\.package\]/,/^$/ s/^version = "(.*)"$/\1/p' Cargo.toml)
 tool=$prefix/bin/nvshmem-libfabric
-built=$("$tool" --version)
+built=$("$tool" -V)
 if [[ $built != "nvshmem-libfabric $version" ]]; then
     echo "$tool is '$built', and Cargo.toml says $version: install what is to be packed first" >&2
     exit 1
@@ -27,7 +27,7 @@ SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || 
 export SOURCE_DATE_EPOCH
 
 author=${DEBFULLNAME:-nvshmem-libfabric maintainers}
-address=${DEBEMAIL:-maintainers@localhost}
+address=${DEBEMAIL:-$(git config user.email 2>/dev/null || echo root@"$(uname -n)")}
 home_page=${NVSHMEM_LIBFABRIC_HOME_PAGE:-$(git remote get-url origin 2>/dev/null | sed -nE 's|^(https://[^@ ]+)$|\1|p; s|^git@([^:]+):|https://\1/|p' || true)}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -54,6 +54,7 @@ copy_to() {
     mkdir -p "$1"
     cp -a "$prefix/bin" "$prefix/lib" "$prefix/include" "$prefix/share" "$1/"
     rm -r "$1/lib/.debug" "$1/share/nvshmem-libfabric"
+    chmod -R u=rwX,go=rX "$1"
 }
 
 make_wheel() {
@@ -70,10 +71,7 @@ make_wheel() {
     local -x DEBFULLNAME=$author DEBEMAIL=$address NVSHMEM_LIBFABRIC_HOME_PAGE=$home_page
     NVSHMEM_LIBFABRIC_WHEEL_PLATFORM=manylinux_${glibc/./_}_$(uname -m)
     for python in python3 /usr/bin/python3; do
-        if "$python" -c 'import setuptools, wheel' 2>/dev/null; then
-            found=$python
-            break
-        fi
+        "$python" -c 'import setuptools, wheel' 2>/dev/null && found=$python && break
     done
     if [[ -n $found ]]; then
         (cd "$tree" && "$found" -c "import sys, setuptools.build_meta as b; b.build_wheel(sys.argv[1])" "$work/out") >"$work/log" 2>&1
@@ -88,9 +86,12 @@ make_wheel() {
 }
 
 make_deb() {
-    local tree=$work/deb architecture
+    local tree=$work/deb architecture triplet
     architecture=$(dpkg --print-architecture)
+    triplet=$(uname -m)-linux-gnu
     copy_to "$tree/usr"
+    mv "$tree/usr/lib" "$work/$triplet" && mkdir "$tree/usr/lib" && mv "$work/$triplet" "$tree/usr/lib/"
+    sed -i "s|}/\.\./\.\.|}/../../..|; s|}/lib\b|}/lib/$triplet|" "$tree/usr/lib/$triplet"/*/*.pc "$tree/usr/lib/$triplet"/cmake/*/*-config.cmake
     local doc=$tree/usr/share/doc/nvshmem-libfabric
     mkdir -p "$doc" "$tree/DEBIAN"
     gzip -9 -n <CHANGELOG.md >"$doc/CHANGELOG.md.gz"
@@ -106,8 +107,7 @@ make_deb() {
         -e "s/@MAINTAINER@/$author <$address>/" -e "s|@HOMEPAGE@|$home_page|; /^Homepage: $/d" \
         packaging/debian/control >"$tree/DEBIAN/control"
     (cd "$tree" && find usr -type f -print0 | sort -z | xargs -0 md5sum >DEBIAN/md5sums)
-    chmod -R u=rwX,go=rX "$tree"
-    chmod 644 "$tree"/usr/lib/*.so.* "$tree"/usr/lib/libnccl-rma-*.so
+    chmod 644 "$tree/usr/lib/$triplet"/*.so*
     # Debian 12 does not know Ubuntu's own way to compress. At -z3 the plugin files, which are
     # alike, are found to be.
     dpkg-deb --root-owner-group -Zxz -z3 --build "$tree" "$work/out/nvshmem-libfabric_${version}_$architecture.deb" >/dev/null

@@ -9,104 +9,31 @@ use engine::ids::MAX_PES;
 
 /// An error of a bootstrap.
 #[derive(Debug, Error)]
+#[expect(missing_docs, reason = "the texts of errors say it")]
 #[non_exhaustive]
 pub enum BootstrapError {
-    /// A PE number or a number of PEs that cannot be.
     #[error(
         "PE {me} of {n_pes}: PEs are numbered from 0, and there is at least one, and at most {MAX_PES}"
     )]
-    Shape {
-        /// The PE.
-        me: u32,
-        /// How many.
-        n_pes: u32,
-    },
-    /// An address that is none.
+    Shape { me: u32, n_pes: u32 },
     #[error("bootstrap address {text}: {why}; HOST:PORT is accepted")]
-    Address {
-        /// What was given.
-        text: String,
-        /// The resolver's reason.
-        why: String,
-    },
-    /// PE 0 cannot listen.
+    Address { text: String, why: String },
     #[error("PE 0 cannot listen for the others at {at}: {error}")]
-    Listen {
-        /// Where.
-        at: String,
-        /// The system's reason.
-        error: std::io::Error,
-    },
-    /// PE 0 did not answer in time.
+    Listen { at: String, error: std::io::Error },
     #[error("PE {me} could not connect to PE 0 at {at} within {waited:?}: {error}")]
-    Connect {
-        /// This PE.
-        me: u32,
-        /// Where PE 0 was expected.
-        at: String,
-        /// How long it was tried.
-        waited: Duration,
-        /// The last reason.
-        error: std::io::Error,
-    },
-    /// Some PEs did not come in time.
+    Connect { me: u32, at: String, waited: Duration, error: std::io::Error },
     #[error("PE 0 has waited {waited:?} for the others at {at}: missing {missing}")]
-    Missing {
-        /// Where PE 0 listens.
-        at: SocketAddr,
-        /// How long it has waited.
-        waited: Duration,
-        /// Those that did not come.
-        missing: String,
-    },
-    /// A PE has ended before all have come.
+    Missing { at: SocketAddr, waited: Duration, missing: String },
     #[error("PE {pe} has gone before all PEs had come: nothing listens where it did")]
-    Gone {
-        /// The PE.
-        pe: u32,
-    },
-    /// PE 0 does not want this PE.
+    Gone { pe: u32 },
     #[error("PE 0 at {at} refused PE {me}: {why}")]
-    Refused {
-        /// Where PE 0 is.
-        at: SocketAddr,
-        /// This PE.
-        me: u32,
-        /// PE 0's reason.
-        why: String,
-    },
-    /// What answers is no PE of this version, or of no such job.
+    Refused { at: SocketAddr, me: u32, why: String },
     #[error("what answers at {at} is no PE 0 of this library: {why}")]
-    Protocol {
-        /// Where.
-        at: SocketAddr,
-        /// What is wrong.
-        why: String,
-    },
-    /// A PE has gone, or is too late.
+    Protocol { at: SocketAddr, why: String },
     #[error("{call} with PE {pe}: {error}")]
-    Lost {
-        /// What was done.
-        call: &'static str,
-        /// The PE.
-        pe: u32,
-        /// The system's reason.
-        error: std::io::Error,
-    },
-    /// PEs do different things.
+    Lost { call: &'static str, pe: u32, error: std::io::Error },
     #[error("{call}: PE {pe} {why}; every PE makes the same calls in the same order")]
-    Mismatch {
-        /// What was done.
-        call: &'static str,
-        /// The PE.
-        pe: u32,
-        /// What it does instead.
-        why: String,
-    },
-    /// The user's allgather failed.
+    Mismatch { call: &'static str, pe: u32, why: String },
     #[error("the allgather that was given failed with status {status}")]
-    Callback {
-        /// What it returned.
-        status: i32,
-    },
+    Callback { status: i32 },
 }

@@ -1,34 +1,43 @@
 //! How many proofs of strangers are looked at: few enough that nobody finds a job's number by
 //! trying, whoever chose it.
 
+use std::collections::HashMap;
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 /// Wrong proofs that cost nothing: PEs of other jobs that were given the same port.
 pub(super) const FREE: u32 = 64;
 
-/// What each one beyond costs. Nobody is listened to for as long, so PEs of the job come later, if
-/// somebody is trying.
+/// What each one beyond costs the network that it came from, which is not listened to for as long.
 pub(super) const EACH: Duration = Duration::from_millis(100);
 
 /// Wrong proofs so far.
 #[derive(Debug, Default)]
 pub(super) struct Guesses {
     wrong: u32,
-    /// Nobody is listened to before.
-    not_before: Option<Instant>,
+    /// Until when a network is not listened to.
+    paused: HashMap<IpAddr, Instant>,
+}
+
+/// An address of IPv4, or of IPv6 its first half: one host has all of the other.
+fn network(of: IpAddr) -> IpAddr {
+    match of.to_canonical() {
+        IpAddr::V6(address) => IpAddr::from((u128::from(address) >> 64 << 64).to_be_bytes()),
+        address => address,
+    }
 }
 
 impl Guesses {
-    pub(super) fn wrong(&mut self, now: Instant) {
+    pub(super) fn wrong(&mut self, from: IpAddr, now: Instant) {
         self.wrong = self.wrong.saturating_add(1);
         if self.wrong > FREE {
-            let from = self.not_before.map_or(now, |until| until.max(now));
-            self.not_before = Some(from + EACH);
+            self.paused.retain(|_, until| *until > now);
+            *self.paused.entry(network(from)).or_insert(now) += EACH;
         }
     }
 
-    pub(super) fn pause(&self, now: Instant) -> bool {
-        self.not_before.is_some_and(|until| now < until)
+    pub(super) fn pause(&self, from: IpAddr, now: Instant) -> bool {
+        self.paused.get(&network(from)).is_some_and(|until| now < *until)
     }
 }
 
@@ -37,24 +46,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn guesses_beyond_the_free_ones_cost_time_each() {
+    fn guesses_beyond_the_free_ones_cost_their_network_time() {
         let start = Instant::now();
+        let [from, neighbour, mapped, other, v4] =
+            ["fd00::1", "fd00::2", "::ffff:10.0.0.7", "fd00:0:0:1::1", "10.0.0.7"]
+                .map(|address| address.parse::<IpAddr>().unwrap());
         let mut guesses = Guesses::default();
         for _ in 0..FREE {
-            guesses.wrong(start);
-            assert!(!guesses.pause(start));
+            guesses.wrong(from, start);
+            assert!(!guesses.pause(from, start));
         }
         // They come side by side, and are paid for one by one.
         for _ in 0..3 {
-            guesses.wrong(start);
+            guesses.wrong(from, start);
         }
-        assert!(guesses.pause(start) && guesses.pause(start + 3 * EACH - Duration::from_nanos(1)));
-        assert!(!guesses.pause(start + 3 * EACH));
+        let last = start + 3 * EACH - Duration::from_nanos(1);
+        assert!(guesses.pause(from, start) && guesses.pause(neighbour, last));
+        assert!(!guesses.pause(from, start + 3 * EACH));
+        assert!(![mapped, other].iter().any(|other| guesses.pause(*other, start)));
+        guesses.wrong(mapped, start);
+        assert!(guesses.pause(v4, start) && !guesses.pause(v4, start + EACH));
         let later = start + 100 * EACH;
-        guesses.wrong(later);
-        assert!(guesses.pause(later) && !guesses.pause(later + EACH));
+        guesses.wrong(from, later);
+        assert!(guesses.pause(from, later) && !guesses.pause(from, later + EACH));
+        assert_eq!(guesses.paused.len(), 1, "what is over is forgotten");
         guesses.wrong = u32::MAX;
-        guesses.wrong(later);
-        assert!(guesses.pause(later + EACH), "it does not begin anew");
+        guesses.wrong(from, later);
+        assert!(guesses.pause(from, later + EACH), "it does not begin anew");
     }
 }

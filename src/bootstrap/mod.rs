@@ -10,6 +10,7 @@ mod error;
 pub mod frame;
 pub(crate) mod gathering;
 mod guesses;
+pub(crate) mod registration;
 mod star;
 mod tcp;
 

@@ -239,30 +239,42 @@ fn gather(
         let mut greeting: VecDeque<(SocketAddr, TcpStream)> = VecDeque::new();
         let close = |(_, stream): (SocketAddr, TcpStream)| drop(stream.shutdown(Shutdown::Both));
         let mut guesses = Guesses::default();
+        // Those who come from where somebody guesses.
+        let mut held: VecDeque<(TcpStream, SocketAddr)> = VecDeque::new();
         let mut missed = Missed::default();
         let mut gone = None;
         while !rays.are_all() && deadline.left().is_some() && gone.is_none() {
             gone = missed.look(scope, &rays, is_there, &over);
-            let accepted = match guesses.pause(Instant::now()) {
-                true => Err(io::ErrorKind::WouldBlock.into()),
-                false => listener.accept(),
+            let now = Instant::now();
+            let ready = held.iter().position(|(_, from)| !guesses.pause(from.ip(), now));
+            let accepted = match ready.and_then(|at| held.remove(at)) {
+                Some(held) => Ok(held),
+                None => listener.accept(),
             };
-            let greeted = accepted.and_then(|(stream, from)| {
-                let clone = stream.try_clone()?;
-                let came = came.clone();
-                // Nobody listens any more when all have come.
-                let greet = move || drop(came.send((from, greet(stream, options, deadline))));
-                // A system that refuses the thread has closed the connection, and a PE of ours
-                // comes again.
-                greeter().spawn_scoped(scope, greet)?;
-                Ok((from, clone))
-            });
+            let greeted = match accepted {
+                Ok((stream, from)) if guesses.pause(from.ip(), now) => {
+                    held.push_back((stream, from));
+                    // Whoever comes when there are as many is closed, and may come again.
+                    held.truncate(GREETINGS);
+                    Ok(None)
+                }
+                accepted => accepted.and_then(|(stream, from)| {
+                    let clone = stream.try_clone()?;
+                    let came = came.clone();
+                    // Nobody listens any more when all have come.
+                    let greet = move || drop(came.send((from, greet(stream, options, deadline))));
+                    // A system that refuses the thread has closed the connection, and a PE of ours
+                    // comes again.
+                    greeter().spawn_scoped(scope, greet)?;
+                    Ok(Some((from, clone)))
+                }),
+            };
             match greeted {
                 Ok(new) => {
-                    if greeting.len() == GREETINGS {
+                    greeting.extend(new);
+                    if greeting.len() > GREETINGS {
                         greeting.pop_front().into_iter().for_each(close);
                     }
-                    greeting.push_back(new);
                 }
                 // Also where this process has no room for another one: others end.
                 Err(error) => {
@@ -275,7 +287,7 @@ fn gather(
             for (from, greeted) in comes.try_iter() {
                 greeting.retain(|(other, _)| *other != from);
                 if let Err(NoPe::Unproven(_)) = &greeted {
-                    guesses.wrong(Instant::now());
+                    guesses.wrong(from.ip(), Instant::now());
                 }
                 let taken = greeted
                     .map_err(NoPe::why)

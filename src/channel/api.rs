@@ -20,7 +20,7 @@ use crate::channel::memory::shared::{Shared, Sizes};
 use crate::channel::options::Options;
 use crate::channel::proxy::consumer::Consumer;
 use crate::channel::proxy::thread::{ChannelState, Control, Proxy, ProxyView, Run, abandon};
-use crate::channel::regions::Registered;
+use crate::channel::regions::Regions;
 use crate::job::heartbeat::{Heartbeat, Still};
 use crate::job::{Connected, Job, words_options};
 use crate::logging;
@@ -35,23 +35,22 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// What an end adds to the deadline of what is drained: the proxy thread's iteration.
 const SLACK: Duration = Duration::from_secs(2);
 
-/// What collectives, and changes of the table of regions, are under.
-pub(crate) struct Serial {
-    bootstrap: Box<dyn Bootstrap>,
-    pub(crate) regions: Vec<Registered>,
-}
-
 /// See the module.
 ///
 /// # Threads
-/// [`Channel::context`], [`Channel::error`] and [`Channel::register_local`] may be called from any
-/// thread at any time. The others are collective: every PE makes the same calls in the same order,
-/// from one thread at a time. Kernels, and CPU threads that use the context as they do, are not
-/// bound to any of that; they must have ended, or see that the channel was stopped, before it is
-/// dropped.
+/// [`Channel::context`], [`Channel::error`], [`Channel::register_local`] and [`Channel::release`] of
+/// local memory may be called from any thread at any time. The others are collective: every PE makes
+/// the same calls in the same order, from one thread at a time. Kernels, and CPU threads that use
+/// the context as they do, are not bound to any of that; they must have ended, or see that the
+/// channel was stopped, before it is dropped.
 pub struct Channel {
     state: Arc<ChannelState>,
-    serial: Mutex<Serial>,
+    me: u32,
+    n_pes: u32,
+    /// Held for the time of a collective call.
+    bootstrap: Mutex<Box<dyn Bootstrap>>,
+    /// Locked after `bootstrap` by a thread that holds both, and never while peers are waited for.
+    regions: Mutex<Regions>,
     /// Its end ends the proxy thread.
     control: Option<Sender<Control>>,
     thread: Option<JoinHandle<()>>,
@@ -96,12 +95,19 @@ impl Channel {
             let failed = move |still: &Still| of.give_up(&still.to_string());
             Heartbeat::of(Arc::clone(&connected.pulse), warn_after, fail_after, failed)
         });
-        let serial = Mutex::new(Serial { bootstrap, regions: Vec::new() });
-        let (control, thread) = (Some(control), Some(thread));
-        let drain = options.drain;
-        let drained = OnceLock::new();
-        let channel =
-            Self { state, serial, control, thread, heartbeat, drain, drained, stopped: false };
+        let channel = Self {
+            state,
+            me,
+            n_pes,
+            bootstrap: Mutex::new(bootstrap),
+            regions: Mutex::default(),
+            control: Some(control),
+            thread: Some(thread),
+            heartbeat,
+            drain: options.drain,
+            drained: OnceLock::new(),
+            stopped: false,
+        };
         channel.register_own()?;
         info!(
             target: logging::PROXY,
@@ -112,12 +118,12 @@ impl Channel {
 
     /// This PE.
     pub fn me(&self) -> u32 {
-        self.serial().bootstrap.me()
+        self.me
     }
 
     /// Number of PEs.
     pub fn n_pes(&self) -> u32 {
-        self.serial().bootstrap.n_pes()
+        self.n_pes
     }
 
     /// What kernels are given. It and all it points to stay until the channel is dropped.
@@ -140,7 +146,7 @@ impl Channel {
     /// # Errors
     /// Not all PEs have come.
     pub fn barrier(&self) -> Result<(), ChannelError> {
-        Ok(self.serial_here()?.bootstrap.barrier()?)
+        Ok(self.lock(&self.bootstrap)?.barrier()?)
     }
 
     /// For benches and tests: runs a function in the proxy thread, between two of its iterations,
@@ -213,7 +219,7 @@ impl Channel {
         // Also when something has failed: peers may still need this PE's iterations, and wait for
         // it here.
         let met = match with_others {
-            true => self.serial().bootstrap.barrier().map_err(ChannelError::from),
+            true => self.barrier(),
             false => Ok(()),
         };
         self.control = None;
@@ -251,8 +257,8 @@ impl Channel {
     }
 
     fn leak_regions(&mut self) {
-        let serial = self.serial.get_mut().unwrap_or_else(PoisonError::into_inner);
-        std::mem::forget(std::mem::take(&mut serial.regions));
+        let regions = self.regions.get_mut().unwrap_or_else(PoisonError::into_inner);
+        std::mem::forget(std::mem::take(regions));
     }
 
     /// In a child of fork nothing is closed or freed: the proxy thread is not here, and what there
@@ -308,15 +314,13 @@ impl Channel {
         Ok(self.state.job.connected()?)
     }
 
-    /// As [`Channel::serial`], for what changes something: not in a child of fork, where the lock
-    /// may be held for ever.
-    pub(crate) fn serial_here(&self) -> Result<MutexGuard<'_, Serial>, ChannelError> {
-        if fork::is_child() { Err(ChannelError::Child) } else { Ok(self.serial()) }
-    }
-
-    fn serial(&self) -> MutexGuard<'_, Serial> {
-        // Each change of it is one call.
-        self.serial.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Locks one of this channel's mutexes; not in a child of fork, where it may be held for ever.
+    fn lock<'a, T>(&self, of: &'a Mutex<T>) -> Result<MutexGuard<'a, T>, ChannelError> {
+        if fork::is_child() {
+            return Err(ChannelError::Child);
+        }
+        // Each change of what it guards is one call.
+        Ok(of.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -332,8 +336,8 @@ impl Drop for Channel {
 
 impl fmt::Debug for Channel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (me, n_pes) = (self.me(), self.n_pes());
-        f.debug_struct("Channel").field("me", &me).field("n_pes", &n_pes).finish_non_exhaustive()
+        let Self { me, n_pes, .. } = self;
+        f.debug_struct("Channel").field("me", me).field("n_pes", n_pes).finish_non_exhaustive()
     }
 }
 

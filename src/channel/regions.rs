@@ -4,7 +4,7 @@ use channel_sys as c;
 
 use crate::channel::error::ChannelError;
 use crate::channel::memory::symmetric_memory::SymmetricMemory;
-use crate::channel::registration::Free;
+use crate::channel::registration::{Free, lowest};
 use engine::wire::handle::HandleBytes;
 
 /// A region that kernels use.
@@ -31,31 +31,72 @@ impl Registered {
     }
 }
 
-/// Returns which of the regions that begin at an address is released next: one whose release was
-/// tried before, or the one that was registered last.
-pub(crate) fn latest(regions: &[Registered], base: usize) -> Option<usize> {
-    let mut there = regions.iter().enumerate().rev().filter(|(_, region)| region.base == base);
-    let last = there.clone().next();
-    there.find(|(_, region)| region.unwanted).or(last).map(|(at, _)| at)
+/// Of eight indices, those that are not offered to other PEs while there are others.
+const KEPT: u8 = 0b1000_1000;
+
+/// The regions of a channel.
+#[derive(Debug, Default)]
+pub(crate) struct Regions {
+    pub(crate) all: Vec<Registered>,
+    /// Of these, the other PEs choose one for symmetric memory: local memory gets none.
+    offered: Free,
 }
 
-pub(crate) fn free(regions: &[Registered]) -> Free {
-    let mut free: Free = [0xff; size_of::<Free>()];
-    let not_theirs = [c::NLF_OWN_REGION as u8, c::NLF_NO_REGION as u8];
-    for index in regions.iter().map(|region| region.index).chain(not_theirs) {
-        free[usize::from(index / 8)] &= !(1 << (index % 8));
+impl Regions {
+    /// Returns the index of the region at an address that is released next, the one whose release
+    /// was tried before or else the latest, and whether that is collective.
+    pub(crate) fn latest(&self, base: usize) -> Option<(u8, bool)> {
+        let mut there = self.all.iter().rev().filter(|region| region.base == base);
+        let last = there.clone().next();
+        let region = there.find(|region| region.unwanted).or(last)?;
+        Some((region.index, region.symmetric && !region.unwanted))
     }
-    free
+
+    pub(crate) fn remove(&mut self, index: u8) -> Option<Registered> {
+        let at = self.all.iter().position(|region| region.index == index)?;
+        Some(self.all.remove(at))
+    }
+
+    /// Begins an offer of free indices to the other PEs.
+    pub(crate) fn offer(&mut self) -> Free {
+        let free = self.free();
+        self.offered = free.map(|bits| bits & !KEPT);
+        if self.offered == Free::default() {
+            self.offered = free;
+        }
+        self.offered
+    }
+
+    pub(crate) fn end_offer(&mut self) {
+        self.offered = Free::default();
+    }
+
+    /// Returns an index for local memory.
+    pub(crate) fn local_index(&self) -> Option<u8> {
+        let mut free = self.free();
+        free.iter_mut().zip(self.offered).for_each(|(bits, offered)| *bits &= !offered);
+        lowest(&free)
+    }
+
+    fn free(&self) -> Free {
+        let mut free: Free = [0xff; size_of::<Free>()];
+        let not_theirs = [c::NLF_OWN_REGION as u8, c::NLF_NO_REGION as u8];
+        for index in self.all.iter().map(|region| region.index).chain(not_theirs) {
+            free[usize::from(index / 8)] &= !(1 << (index % 8));
+        }
+        free
+    }
+
+    /// Returns how many entries of their table kernels look at.
+    pub(crate) fn entries(&self) -> u32 {
+        self.all.iter().map(|region| u32::from(region.index) + 1).max().unwrap_or(0)
+    }
 }
 
 pub(crate) fn own() -> Free {
     let mut free: Free = [0; size_of::<Free>()];
     free[c::NLF_OWN_REGION as usize / 8] = 1 << (c::NLF_OWN_REGION % 8);
     free
-}
-
-pub(crate) fn entries(regions: &[Registered]) -> u32 {
-    regions.iter().map(|region| u32::from(region.index) + 1).max().unwrap_or(0)
 }
 
 pub(crate) fn check_len(addr: usize, len: usize) -> Result<(), ChannelError> {
@@ -69,17 +110,28 @@ pub(crate) fn check_len(addr: usize, len: usize) -> Result<(), ChannelError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::channel::registration::lowest;
     use engine::wire::handle::HANDLE_BYTES;
+
+    fn region(index: u8, base: usize) -> Registered {
+        Registered::new(index, (base, 64), false, [0; HANDLE_BYTES], None)
+    }
+
+    fn regions(indices: impl IntoIterator<Item = u8>) -> Regions {
+        let all = indices.into_iter().map(|index| region(index, 0)).collect();
+        Regions { all, ..Regions::default() }
+    }
 
     #[test]
     fn latest_region_of_an_address_is_released() {
-        let region = |base| Registered::new(0, (base, 64), false, [0; HANDLE_BYTES], None);
-        let mut regions = vec![region(8), region(16), region(8), region(24)];
-        assert_eq!(latest(&regions, 8), Some(2));
-        regions[0].unwanted = true;
-        assert_eq!(latest(&regions, 8), Some(0));
-        assert_eq!((latest(&regions, 24), latest(&regions, 32)), (Some(3), None));
+        let all = [8, 16, 8, 24].into_iter().zip(0..).map(|(base, index)| region(index, base));
+        let mut regions = Regions { all: all.collect(), ..Regions::default() };
+        regions.all[3].symmetric = true;
+        assert_eq!(regions.latest(8), Some((2, false)));
+        regions.all[0].unwanted = true;
+        assert_eq!(regions.latest(8), Some((0, false)));
+        assert_eq!((regions.latest(24), regions.latest(32)), (Some((3, true)), None));
+        regions.all[3].unwanted = true;
+        assert_eq!(regions.latest(24), Some((3, false)));
     }
 
     #[test]
@@ -87,32 +139,43 @@ mod tests {
         let count = |free: Free| free.iter().map(|bits| bits.count_ones()).sum::<u32>();
         let own = lowest(&own()).unwrap();
         assert_eq!((u32::from(own), count(super::own())), (c::NLF_OWN_REGION, 1));
-        let theirs = free(&[]);
+        let theirs = regions([]).free();
         assert_eq!(count(theirs), c::NLF_MAX_REGIONS);
         assert_eq!(theirs[usize::from(own / 8)] & 1 << (own % 8), 0);
     }
 
     #[test]
-    fn what_is_in_use_is_not_free_and_kernels_look_as_far_as_the_last() {
-        let of = |indices: &[u8]| -> Vec<Registered> {
-            let one = |index| Registered::new(index, (0, 8), true, [0; HANDLE_BYTES], None);
-            indices.iter().copied().map(one).collect()
-        };
+    fn lowest_free_index_is_next() {
         for (used, next, count) in [
             (&[][..], Some(0), 0),
             (&[0], Some(1), 1),
             (&[1, 9, 0], Some(2), 10),
             (&[253, 2], Some(0), 254),
         ] {
-            let regions = of(used);
-            assert_eq!((lowest(&free(&regions)), entries(&regions)), (next, count), "{used:?}");
+            let regions = regions(used.iter().copied());
+            assert_eq!((regions.local_index(), regions.entries()), (next, count), "{used:?}");
         }
-        let all: Vec<u8> = (0..254).collect();
         for left in [0, 7, 8, 17, 253] {
-            let others: Vec<u8> = all.iter().copied().filter(|index| *index != left).collect();
-            assert_eq!(lowest(&free(&of(&others))), Some(left));
+            let mut regions = regions((0..254).filter(|index| *index != left));
+            assert_eq!((regions.local_index(), lowest(&regions.offer())), (Some(left), Some(left)));
         }
-        assert_eq!(lowest(&free(&of(&all))), None);
+        assert_eq!(regions(0..254).local_index(), None);
+    }
+
+    /// What other PEs may choose is given to no local memory, of which some can still come.
+    #[test]
+    fn offered_indices_are_not_given_away() {
+        let mut regions = regions(0..3);
+        let offered = regions.offer();
+        let mut given = Vec::new();
+        while let Some(index) = regions.local_index() {
+            assert_eq!(offered[usize::from(index / 8)] >> (index % 8) & 1, 0, "{index}");
+            regions.all.push(region(index, 0));
+            given.push(index);
+        }
+        assert_eq!((given.len(), given[0], given[62]), (63, 3, 251));
+        regions.end_offer();
+        assert_eq!((lowest(&offered), regions.local_index()), (Some(4), Some(4)));
     }
 
     #[test]

@@ -30,6 +30,8 @@ pub(crate) struct Connected {
     pub(crate) host: HostLane<OfiPort>,
     proxy: UnsafeCell<ProxyLane>,
     pub(crate) report: Report,
+    /// Most rails of a PE of the job.
+    pub(crate) most_rails: usize,
     has_core: bool,
     /// Has memory that is registered, so it goes after all that uses that.
     pub(crate) consistency: Consistency,
@@ -58,13 +60,13 @@ impl Connected {
         proxy: Lane<OfiPort>,
         drives_host: bool,
         yielding: Yielding,
-        report: Report,
+        (report, most_rails): (Report, usize),
         consistency: Consistency,
     ) -> Self {
         let has_core = yielding.has_core();
         let proxy = ProxyLane { lane: proxy, drives_host, yielding };
         let (proxy, pulse) = (UnsafeCell::new(proxy), Arc::default());
-        Self { regions, host, proxy, report, has_core, consistency, pulse }
+        Self { regions, host, proxy, report, most_rails, has_core, consistency, pulse }
     }
 
     /// Has memory released, and waits a while where operations that have failed may touch it still:

@@ -4,7 +4,7 @@ use thiserror::Error;
 
 use cuda::CudaError;
 use engine::error::EngineError;
-use engine::ids::{MAX_PES, Pe};
+use engine::ids::MAX_PES;
 use engine::port::PortError;
 use engine::wire::handshake::ExchangeError;
 use ofi::OfiError;
@@ -28,11 +28,6 @@ pub(crate) enum JobError {
          on this host: set NVSHMEM_LIBFABRIC_PROVIDER to tcp or to your NIC's provider"
     )]
     OtherHosts { provider: &'static str, here: u32, n_pes: u32 },
-    #[error(
-        "{pe} of this host is in another PID namespace, where provider {provider} finds other processes by the same \
-         numbers: give the containers one PID namespace (hostPID), or set NVSHMEM_LIBFABRIC_PROVIDER to tcp"
-    )]
-    OtherNamespace { pe: Pe, provider: &'static str },
     #[error("a job of {n_pes} PEs: this transport connects at most {MAX_PES}")]
     TooManyPes { n_pes: u32 },
     #[error("{0}")]

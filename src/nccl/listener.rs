@@ -55,12 +55,7 @@ impl Listener {
         let named = std::env::var("NCCL_SOCKET_IFNAME").unwrap_or_default();
         let mut addresses = addresses(&Interface::all(), &named);
         addresses.truncate(ADDRESSES);
-        // A socket of IPv6 need not take IPv4, nor be there at all.
-        let any = match addresses.iter().all(IpAddr::is_ipv4) {
-            true => IpAddr::from(Ipv4Addr::UNSPECIFIED),
-            false => IpAddr::from(Ipv6Addr::UNSPECIFIED),
-        };
-        let socket = TcpListener::bind((any, 0)).map_err(NcclError::Listen)?;
+        let socket = TcpListener::bind((listens_at(&addresses), 0)).map_err(NcclError::Listen)?;
         let at = socket.local_addr().map_err(NcclError::Listen)?;
         let number = u64::from_le_bytes(number);
         let handle = Handle { number, port: at.port(), addresses };
@@ -158,10 +153,20 @@ impl Handle {
     }
 }
 
-/// The addresses by which other hosts may reach this one, the likeliest first: those of the
+/// The address to listen at: that which others are told, or any where they are told several.
+fn listens_at(told: &[IpAddr]) -> IpAddr {
+    match told {
+        [one] => *one,
+        // A socket of IPv6 need not take IPv4, nor be there at all.
+        all if all.iter().all(IpAddr::is_ipv4) => Ipv4Addr::UNSPECIFIED.into(),
+        _ => Ipv6Addr::UNSPECIFIED.into(),
+    }
+}
+
+/// The addresses by which other hosts may reach this one, the likeliest first: the first of the
 /// interfaces that `named` has, as NCCL reads it: beginnings of names, or whole ones behind a `=`,
 /// to be used, or behind a `^` not to be. Else all but loopback's and those of bridges within the
-/// host. Loopback's where there is no other.
+/// host. The first of loopback's where there is no other.
 fn addresses(interfaces: &[Interface], named: &str) -> Vec<IpAddr> {
     let all = || interfaces.iter().filter(|one| one.running && !is_link_local(one.address));
     let (excludes, named) = named.strip_prefix('^').map_or((false, named), |rest| (true, rest));
@@ -173,9 +178,8 @@ fn addresses(interfaces: &[Interface], named: &str) -> Vec<IpAddr> {
     let leads_out = |one: &&Interface| !one.loopback && !Interface::is_virtual_bridge(&one.name);
     let address = |one: &Interface| one.address;
     if !excludes {
-        let named: Vec<IpAddr> = all().filter(is_named).map(address).collect();
-        if !named.is_empty() {
-            return named;
+        if let Some(first) = all().find(is_named) {
+            return vec![first.address];
         }
     }
     let wanted = |one: &&Interface| leads_out(one) && !(excludes && is_named(one));
@@ -183,7 +187,7 @@ fn addresses(interfaces: &[Interface], named: &str) -> Vec<IpAddr> {
     if !outward.is_empty() {
         return outward;
     }
-    all().filter(|one| one.loopback).map(address).collect()
+    all().filter(|one| one.loopback).map(address).take(1).collect()
 }
 
 /// Whether an address means something with an interface's number only.
@@ -216,6 +220,20 @@ mod tests {
     }
 
     #[test]
+    fn only_a_told_address_is_listened_at() {
+        let address = |text: &str| text.parse::<IpAddr>().unwrap();
+        for (told, at) in [
+            (&["127.0.0.1"][..], "127.0.0.1"),
+            (&["fd00::7"], "fd00::7"),
+            (&["10.0.0.7", "10.1.0.7"], "0.0.0.0"),
+            (&["10.0.0.7", "fd00::7"], "::"),
+        ] {
+            let told: Vec<IpAddr> = told.iter().map(|told| address(told)).collect();
+            assert_eq!(listens_at(&told), address(at));
+        }
+    }
+
+    #[test]
     fn other_hosts_are_told_the_addresses_that_they_can_use() {
         let all = [
             interface("lo", "127.0.0.1"),
@@ -229,10 +247,12 @@ mod tests {
         };
         assert_eq!(told(""), ["10.0.0.7", "10.1.0.7"]);
         assert_eq!(told("ib"), ["10.1.0.7"]);
+        assert_eq!(told("eth,ib"), ["10.0.0.7"]);
         assert_eq!(told("=ib"), ["10.0.0.7", "10.1.0.7"], "there is none of that name");
         assert_eq!(told("lo"), ["127.0.0.1"]);
         assert_eq!(told("^eth,docker"), ["10.1.0.7"]);
         assert_eq!(told("^=eth"), ["10.0.0.7", "10.1.0.7"]);
-        assert_eq!(addresses(&all[..1], "").len(), 1, "loopback is better than nothing");
+        let loopback = [interface("lo", "127.0.0.1"), interface("lo", "::1")];
+        assert_eq!(addresses(&loopback, ""), [all[0].address], "better than nothing");
     }
 }

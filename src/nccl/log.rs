@@ -75,3 +75,17 @@ impl Log for NcclLog {
 
     fn flush(&self) {}
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_are_subsystems_of_nccl() {
+        let of = [logging::INIT, logging::MEM, logging::TOPO, logging::PROXY, "other"];
+        let also = [subsystem::INIT, subsystem::REG, subsystem::GRAPH, subsystem::PROXY, 0];
+        for (target, also) in of.into_iter().zip(also) {
+            assert_eq!(subsystem_of(target), subsystem::NET | also, "{target}");
+        }
+    }
+}

@@ -7,15 +7,12 @@ use std::ffi::c_void;
 
 use super::error::NcclError;
 use crate::bootstrap::Bootstrap;
+use crate::bootstrap::registration::{Part, Unregistered, exchange};
 use engine::wire::handle::{HANDLE_BYTES, HandleBytes};
 
 /// Bits of a handle that say where it is kept. The others say how often that place was used, so
 /// that those that were released are known. 48 bits in all: NCCL keeps 63 of them.
 const INDEX_BITS: u32 = 24;
-
-const WHY: usize = 256;
-
-const RECORD: usize = 16 + HANDLE_BYTES + WHY;
 
 /// One region, on all ranks.
 #[derive(Debug)]
@@ -23,15 +20,7 @@ pub(super) struct Region {
     pub(super) base: usize,
     pub(super) len: usize,
     pub(super) handle: HandleBytes,
-    peers: Box<[Peer]>,
-}
-
-/// A rank's part of a region.
-#[derive(Debug)]
-pub(super) struct Peer {
-    pub(super) base: u64,
-    pub(super) len: u64,
-    pub(super) handle: HandleBytes,
+    peers: Box<[Part]>,
 }
 
 impl Region {
@@ -69,39 +58,20 @@ impl Region {
     }
 }
 
+/// Registers memory at all ranks, with no more than `rails` rails each. Collective.
 pub(super) fn agree(
     bootstrap: &mut dyn Bootstrap,
+    rails: usize,
     (base, len): (usize, usize),
     registered: &Result<HandleBytes, NcclError>,
 ) -> Result<Region, NcclError> {
-    let mut record = Vec::with_capacity(RECORD);
-    record.extend_from_slice(&(base as u64).to_le_bytes());
-    record.extend_from_slice(&(len as u64).to_le_bytes());
+    let mine = registered.as_ref().map_err(ToString::to_string);
+    let peers = exchange(bootstrap, rails, mine, &[]).map_err(|failed| match failed {
+        Unregistered::Bootstrap(failed) => failed.into(),
+        Unregistered::Peer { pe: rank, why } => NcclError::Peer { len, rank, why },
+    })?;
     let handle = *registered.as_ref().unwrap_or(&[0; HANDLE_BYTES]);
-    record.extend_from_slice(&handle);
-    let why = registered.as_ref().err().map(ToString::to_string).unwrap_or_default();
-    record.extend_from_slice(&why.as_bytes()[..why.len().min(WHY)]);
-    record.resize(RECORD, 0);
-    let all = bootstrap.allgather(&record)?;
-    let peers = all
-        .chunks_exact(RECORD)
-        .enumerate()
-        .map(|(rank, record)| decode(record).map_err(|why| NcclError::Peer { len, rank, why }));
-    Ok(Region { base, len, handle, peers: peers.collect::<Result<_, _>>()? })
-}
-
-fn decode(record: &[u8]) -> Result<Peer, String> {
-    let short = || String::from("has sent something else");
-    let (base, rest) = record.split_first_chunk().ok_or_else(short)?;
-    let (len, rest) = rest.split_first_chunk().ok_or_else(short)?;
-    let (handle, why) = rest.split_first_chunk().ok_or_else(short)?;
-    let why = String::from_utf8_lossy(why);
-    let why = why.trim_end_matches('\0');
-    if !why.is_empty() {
-        return Err(format!("cannot: {why}"));
-    }
-    let (base, len) = (u64::from_le_bytes(*base), u64::from_le_bytes(*len));
-    Ok(Peer { base, len, handle: *handle })
+    Ok(Region { base, len, handle, peers: peers.into() })
 }
 
 /// The regions of a group, by handle.
@@ -163,9 +133,11 @@ impl Regions {
 mod tests {
     use super::*;
 
+    /// A region of 64 bytes here, and at two ranks of 32 and 96.
     fn region(base: usize) -> Region {
-        let peer = Peer { base: base as u64, len: 64, handle: [1; HANDLE_BYTES] };
-        Region { base, len: 64, handle: [1; HANDLE_BYTES], peers: [peer].into() }
+        let handle = [1; HANDLE_BYTES];
+        let part = |len| Part { base: base as u64, len, handle, note: Vec::new() };
+        Region { base, len: 64, handle, peers: [32, 96].map(part).into() }
     }
 
     #[test]
@@ -188,7 +160,10 @@ mod tests {
         let region = region(0x1000);
         assert_eq!(region.local("it", 60, 4).unwrap(), 0x103c);
         assert!(region.local("it", 60, 5).is_err() && region.local("it", u64::MAX, 2).is_err());
-        assert_eq!(region.remote("it", 0, 64, 0).unwrap().0, 0x1040);
-        assert!(region.remote("it", 0, 64, 1).is_err() && region.remote("it", 1, 0, 1).is_err());
+        for (rank, len) in [(0, 32), (1, 96)] {
+            assert_eq!(region.remote("it", rank, len - 8, 8).unwrap().0, 0x1000 + len - 8);
+            assert!(region.remote("it", rank, len - 8, 9).is_err(), "{len} bytes");
+        }
+        assert!(region.remote("it", 2, 0, 1).is_err());
     }
 }

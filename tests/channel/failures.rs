@@ -1,6 +1,5 @@
 //! The end of a channel, and what producers and users are told of what is wrong. Nothing hangs.
 
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -8,7 +7,6 @@ use std::time::Duration;
 use channel_producer::set_block;
 use engine::atomic::{AtomicOp, Width};
 use engine::ids::Pe;
-use nvshmem_transport_libfabric::bootstrap::Callback;
 use nvshmem_transport_libfabric::channel::ring::descriptor::{
     Descriptor, Place as At, RegionIndex,
 };
@@ -77,34 +75,6 @@ pub(crate) fn late_pushes(place: &Place) {
         assert_eq!(producer(&channel).quiet_all(), stopped);
         channel.stop().unwrap();
     }
-}
-
-pub(crate) fn sizes(_: &Place) {
-    let alone = || {
-        Box::new(
-            Callback::new(1, 0, |mine, all| {
-                all.copy_from_slice(mine);
-                0
-            })
-            .unwrap(),
-        )
-    };
-    let refused = |rings, slots| {
-        let options = Options { rings, slots, ..options() };
-        Channel::new(alone(), &options).unwrap_err().to_string()
-    };
-    for rings in [0, 3, 64] {
-        assert!(refused(rings, 256).contains(&format!("not {rings}")), "{}", refused(rings, 256));
-    }
-    for slots in [0, 32, 100, 1 << 21] {
-        assert!(refused(2, slots).contains(&format!("not {slots}")), "{}", refused(2, slots));
-    }
-    let channel = Channel::new(alone(), &Options { rings: 1, slots: 64, ..options() }).unwrap();
-    // SAFETY: refused, so nobody uses it.
-    let failed =
-        unsafe { channel.register_local(NonNull::<u8>::dangling().as_ptr(), 0) }.unwrap_err();
-    assert!(failed.to_string().contains("0 bytes"), "{failed}");
-    channel.stop().unwrap();
 }
 
 fn push_raw(channel: &Channel, words: [u64; 4], second: Option<[u64; 4]>) {

@@ -25,7 +25,6 @@ fn main() -> ExitCode {
         ("collective", collective::collective),
         ("stop", failures::stop),
         ("late", failures::late_pushes),
-        ("sizes", failures::sizes),
         ("bad", failures::bad_requests),
         ("dead", failures::dead_peer),
         ("memory_in_use", failures::memory_in_use),
@@ -54,7 +53,7 @@ fn main() -> ExitCode {
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
-const ALWAYS: [&str; 35] = [
+const ALWAYS: [&str; 34] = [
     "traffic::shm_3_pes",
     "traffic::rxm_2_pes",
     "traffic::tcp2_3_pes_mixed",
@@ -83,7 +82,6 @@ const ALWAYS: [&str; 35] = [
     "words::rxm_3_pes_mixed",
     "words::shm_2_pes_device",
     "late::shm_1_pes",
-    "sizes::shm_1_pes",
     "bad::shm_1_pes",
     "unwinding::shm_1_pes",
     "memory_in_use::rxm_2_pes",
@@ -149,7 +147,7 @@ fn jobs() -> Vec<Job> {
     for fabric in [Fabric::Shm, Fabric::Rxm] {
         add(job("cycles", fabric, 2).on("device"));
     }
-    for scenario in ["late", "sizes", "bad", "unwinding"] {
+    for scenario in ["late", "bad", "unwinding"] {
         add(job(scenario, Fabric::Shm, 1));
     }
     // Over shm, a process reads another one's memory though that has stopped.

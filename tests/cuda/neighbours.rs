@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use cuda::{CopyEngine, Direction, PinnedPool, Transfer, Word, WordAccess, Words, WordsOptions};
+use cuda::{CopyEngine, Direction, PinnedPool, Transfer, Word, Words, WordsOptions};
 use engine::atomic::Width;
 use engine::port::copies::{Reach, SoonOrder};
 use std::sync::Arc;
@@ -122,7 +122,7 @@ fn spinning() {
     let bounce = pool.take().expect("one");
     let mut engine = bed.engine(4);
     let mut words = Words::new(&bed.context(), &crate::words::stream_only()).expect("words");
-    words.attach(&range).expect("its context");
+    let within = words.mapper().open(Arc::clone(&range), None);
     let host = bed.host(64);
     let mut blocking = 0;
     call!(bed.raw, cuStreamCreate(&raw mut blocking => *mut usize, 0 => u32));
@@ -143,8 +143,9 @@ fn spinning() {
             engine.start(&Transfer { direction: Direction::FromDevice, ..there }).expect("room");
             wait(&mut engine).result.expect("nor the way back");
             assert!(peek(bounce.addr() + 8, len - 8) == bytes[8..]);
-            words.store(device + 8, Width::Four, round as u64).expect("not held up");
-            assert_eq!(words.load(device + 8, Width::Four), Ok(round as u64));
+            let stored = words.store_in(&within, device + 8, Width::Four, round as u64);
+            stored.expect("not held up");
+            assert_eq!(words.load_in(&within, device + 8, Width::Four), Ok(round as u64));
         }
         assert_eq!(status!(bed.raw, cuStreamQuery(on => usize)), NOT_READY, "it still spins");
         if on == blocking {
@@ -206,14 +207,14 @@ fn captured() {
         let mut pool = PinnedPool::new(&context, 4096, 1).expect("while a graph is captured");
         let mut engine = CopyEngine::new(&context, 2).expect("while a graph is captured");
         let mut words = Words::new(&context, &WordsOptions::default()).expect("the same");
-        words.attach(&range).expect("its context");
+        let within = words.mapper().open(Arc::clone(&range), None);
         let bounce = pool.take().expect("one");
         fill(bounce.addr(), &bytes);
         let there = to_device(&range, device, &bounce, 4096);
         engine.start(&there).expect("room for it");
         wait(&mut engine).result.expect("it goes well");
-        words.store(device, Width::Eight, 5).expect("the same");
-        assert_eq!(words.load(device, Width::Eight), Ok(5));
+        words.store_in(&within, device, Width::Eight, 5).expect("the same");
+        assert_eq!(words.load_in(&within, device, Width::Eight), Ok(5));
     };
     work(pattern(4096, 1));
     thread::scope(|scope| scope.spawn(|| work(pattern(4096, 2))).join().expect("no panic"));

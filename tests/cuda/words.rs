@@ -6,8 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use cuda::{
-    GDRCOPY_LIBRARY, Gdrcopy, GdrcopyError, Way, WordAccess, WordError, WordRange, Words,
-    WordsOptions,
+    GDRCOPY_LIBRARY, Gdrcopy, GdrcopyError, Way, WordError, WordRange, Words, WordsOptions,
 };
 use engine::atomic::Width;
 
@@ -31,7 +30,6 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::any("a_word_that_is_not_there_is_an_error", not_there),
         Case::fake("words_among_bytes_are_stored_without_a_copy", words_among_bytes),
         Case::fake("the_cpu_finds_memory_through_its_window", window),
-        Case::fake("attached_ranges_are_found_whatever_their_order", attached),
         Case::fake("a_word_that_never_comes_is_an_error", stuck),
         Case::fake("a_process_that_was_stopped_has_not_waited", stopped),
         Case::any("a_changed_word_costs_no_allocation", no_allocation),
@@ -44,23 +42,22 @@ pub(crate) fn stream_only() -> WordsOptions {
 
 const WIDTHS: [Width; 3] = [Width::Two, Width::Four, Width::Eight];
 
-fn check(bed: &Bed, words: &mut Words, base: usize, len: usize) {
+pub(crate) fn open(bed: &Bed, words: &Words, base: usize, len: usize) -> WordRange {
+    words.mapper().open(Arc::new(bed.range(base, len)), None)
+}
+
+fn check(bed: &Bed, words: &mut Words, within: &WordRange, base: usize, len: usize) {
     let edges = [base, base + 64, base + len - 8];
     for addr in edges {
         for width in WIDTHS {
             let mask = width.mask();
             bed.write(addr, &[0xee; 8]);
             let value = 0x1122_3344_5566_7788 & mask;
-            words.store(addr, width, value).expect("it is there");
+            words.store_in(within, addr, width, value).expect("it is there");
             let seen = bed.read(addr, 8);
             assert_eq!(seen[..width.bytes()], value.to_le_bytes()[..width.bytes()], "{width:?}");
             assert!(seen[width.bytes()..].iter().all(|byte| *byte == 0xee), "{width:?}: {seen:x?}");
-            assert_eq!(words.load(addr, width), Ok(value));
-            let before = words.fetch_apply(addr, width, &mut |word| word.wrapping_add(mask));
-            assert_eq!(before, Ok(value));
-            assert_eq!(words.load(addr, width), Ok(value.wrapping_sub(1) & mask), "it wraps");
-            let seen = bed.read(addr, 8);
-            assert!(seen[width.bytes()..].iter().all(|byte| *byte == 0xee), "{width:?}: {seen:x?}");
+            assert_eq!(words.load_in(within, addr, width), Ok(value));
         }
     }
 }
@@ -75,22 +72,18 @@ fn try_way(options: &WordsOptions, way: Way) {
     assert!(words.cost().load > Duration::ZERO && words.cost().store > Duration::ZERO);
     println!("{way}: {:?}", words.cost());
     let plain = bed.alloc(1 << 16);
-    let range = Arc::new(bed.range(plain, 1 << 16));
-    assert_eq!(words.attach(&range), Ok(way));
+    let range = open(&bed, &words, plain, 1 << 16);
     let heap = bed.heap(3);
-    let heap_range = Arc::new(bed.range(heap, 3 * GRANULARITY));
-    let heap_way = words.attach(&heap_range).expect("its context");
+    let heap_range = open(&bed, &words, heap, 3 * GRANULARITY);
+    assert_eq!(range.is_mapped(), way == Way::Gdrcopy);
     if bed.is_fake() {
-        assert_eq!(heap_way, way);
+        assert_eq!(heap_range.is_mapped(), way == Way::Gdrcopy);
     }
-    check(&bed, &mut words, plain, 1 << 16);
+    check(&bed, &mut words, &range, plain, 1 << 16);
     for index in 0..3 {
-        check(&bed, &mut words, heap + index * GRANULARITY, GRANULARITY);
+        check(&bed, &mut words, &heap_range, heap + index * GRANULARITY, GRANULARITY);
     }
-    words.detach(&range);
-    words.load(plain, Width::Four).expect_err("it was detached");
-    words.load(heap, Width::Four).expect("the other one was not");
-    drop(words);
+    drop((words, range));
     bed.free(plain);
 }
 
@@ -155,35 +148,30 @@ fn unmappable() {
     assert_eq!(words.way(), Way::Gdrcopy);
     // GDRCopy maps memory of devices only.
     let managed = bed.managed(1 << 16);
-    let range = Arc::new(bed.range(managed, 1 << 16));
-    assert_eq!(words.attach(&range), Ok(Way::Stream));
-    check(&bed, &mut words, managed, 1 << 16);
+    let range = open(&bed, &words, managed, 1 << 16);
+    assert!(!range.is_mapped());
+    check(&bed, &mut words, &range, managed, 1 << 16);
 }
 
 fn not_there() {
     let bed = Bed::new();
     let mut words = Words::new(&bed.context(), &stream_only()).expect("copies work");
     let device = bed.alloc(8192);
-    let error = words.load(device, Width::Four).expect_err("nothing is attached");
+    let range = open(&bed, &words, device + 64, 4096);
+    let error = words.load_in(&range, device, Width::Four).expect_err("it is before the range");
     assert!(matches!(error, WordError::NoWord { width: 4, .. }), "{error:?}");
-    let range = Arc::new(bed.range(device + 64, 4096));
-    words.attach(&range).expect("its context");
     for (addr, width) in [
         (device + 60, Width::Four),
         (device + 60, Width::Eight),
         (device + 66, Width::Four),
         (device + 64 + 4096, Width::Two),
     ] {
-        let error = words.store(addr, width, 1).expect_err("no word there");
+        let error = words.store_in(&range, addr, width, 1).expect_err("no word there");
         assert!(error.to_string().contains(&format!("{addr:#x}")), "{error}");
     }
-    words.store(device + 64 + 4094, Width::Two, 1).expect("the last one");
-    // Another range before and one behind do not hide it.
-    let (before, behind) = (bed.range(device, 64), bed.range(device + 64 + 4096, 64));
-    words.attach(&Arc::new(before)).expect("its context");
-    words.attach(&Arc::new(behind)).expect("its context");
-    assert_eq!(words.load(device + 64 + 4094, Width::Two), Ok(1));
-    drop(words);
+    words.store_in(&range, device + 64 + 4094, Width::Two, 1).expect("the last one");
+    assert_eq!(words.load_in(&range, device + 64 + 4094, Width::Two), Ok(1));
+    drop((words, range));
     bed.free(device);
 }
 
@@ -236,39 +224,20 @@ fn window() {
     assert!(!unmapped.is_mapped() && unmapped.cpu_addr(start).is_none());
 }
 
-fn attached() {
-    let bed = Bed::new();
-    let mut words = Words::new(&bed.context(), &stream_only()).expect("copies work");
-    let device = bed.alloc(4096);
-    let ranges = [1, 3, 0, 2].map(|number| Arc::new(bed.range(device + 64 * number, 64)));
-    for range in &ranges {
-        words.attach(range).expect("its context");
-    }
-    for (value, range) in (0..).zip(&ranges) {
-        words.store(range.addr(), Width::Eight, value).expect("it is attached");
-    }
-    for range in &ranges[..2] {
-        words.detach(range);
-        words.load(range.addr(), Width::Eight).expect_err("it was detached");
-    }
-    for (value, range) in (2..).zip(&ranges[2..]) {
-        assert_eq!(words.load(range.addr(), Width::Eight), Ok(value), "the others are found");
-    }
-}
-
 fn stuck() {
     let bed = Bed::new();
     let options = WordsOptions { patience: Duration::from_millis(50), ..stream_only() };
     let mut words = Words::new(&bed.context(), &options).expect("copies work");
     let device = bed.alloc(4096);
-    words.attach(&Arc::new(bed.range(device, 4096))).expect("its context");
+    let range = open(&bed, &words, device, 4096);
     call!(bed.raw, fake_cuda_latency(0 => i32, 1_500_000_000 => u64, 0 => u64));
-    let error = words.load(device, Width::Eight).expect_err("it takes too long");
+    let error = words.load_in(&range, device, Width::Eight).expect_err("it takes too long");
     let said = error.to_string();
     for part in [&format!("{device:#x}"), "CUDA_ERROR_TIMEOUT", "device 0", "50ms"] {
         assert!(said.contains(part), "no {part:?} in: {said}");
     }
-    assert_eq!(words.store(device, Width::Eight, 1), Err(error), "it is not asked again");
+    let stored = words.store_in(&range, device, Width::Eight, 1);
+    assert_eq!(stored, Err(error), "it is not asked again");
 }
 
 const BEGUN: u32 = 14;
@@ -280,7 +249,7 @@ fn stopped() {
     let options = WordsOptions { patience: Duration::from_secs(3), ..stream_only() };
     let mut words = Words::new(&bed.context(), &options).expect("copies work");
     let device = bed.alloc(4096);
-    words.attach(&Arc::new(bed.range(device, 4096))).expect("its context");
+    let range = open(&bed, &words, device, 4096);
     bed.write(device, &7_u64.to_le_bytes());
     call!(bed.raw, fake_cuda_latency(0 => i32, 6_000_000_000 => u64, 0 => u64));
     let me = std::process::id();
@@ -296,7 +265,7 @@ fn stopped() {
             let ended = Command::new("sh").args(["-c", &stop]).status().expect("a shell");
             assert!(ended.success(), "{stop}: {ended}");
         });
-        words.load(device, Width::Eight)
+        words.load_in(&range, device, Width::Eight)
     });
     assert_eq!(loaded, Ok(7));
 }
@@ -306,10 +275,11 @@ fn no_allocation() {
     for options in [stream_only(), WordsOptions::default()] {
         let mut words = Words::new(&bed.context(), &options).expect("copies work");
         let device = bed.alloc(4096);
-        words.attach(&Arc::new(bed.range(device, 4096))).expect("its context");
+        let range = open(&bed, &words, device, 4096);
         let before = allocations();
-        for _ in 0..20 {
-            words.fetch_apply(device, Width::Eight, &mut |word| word + 1).expect("it is there");
+        for value in 0..20 {
+            words.store_in(&range, device, Width::Eight, value).expect("it is there");
+            words.load_in(&range, device, Width::Eight).expect("it is there");
         }
         assert_eq!(allocations(), before);
     }

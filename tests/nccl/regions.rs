@@ -9,6 +9,7 @@ use launcher::Place;
 use nvshmem_transport_libfabric::nccl::abi::{MR_FORCE_SO, SIGNAL_ADD};
 use test_jobs::memory::{Kind, Memory, bound};
 use test_jobs::{Meeting, seeds_of_process};
+use test_support::full;
 use test_support::random::{Random, bytes, mix};
 
 use crate::mock::group::{Communicator, Connection};
@@ -17,7 +18,6 @@ use crate::mock::proxy::{Call, ContextId, Style};
 use crate::plan::{Mix, Round};
 use crate::stage::Stage;
 
-const REGIONS: usize = 1500;
 const ALIVE: usize = 96;
 
 const PLACE: usize = 40 << 10;
@@ -79,7 +79,8 @@ fn churn(connection: &Connection, meeting: &mut Meeting, seed: u64) {
     let mut free: Vec<usize> = (0..ALIVE).collect();
     let mut live: Vec<Live> = Vec::new();
     let mut made = 0;
-    while made < REGIONS {
+    let most = if full() { 1500 } else { 400 };
+    while made < most {
         let mut fresh = Vec::new();
         for _ in 0..ours.between(1, ALIVE - live.len()) {
             let place = free.pop().expect("as many as may be alive");
@@ -100,7 +101,7 @@ fn churn(connection: &Connection, meeting: &mut Meeting, seed: u64) {
         // All have what was sent to them.
         meeting.barrier();
         // Places are the same on all ranks, not the order in which they become free.
-        let keep = if made < REGIONS { ours.below(live.len() / 2 + 1) } else { 0 };
+        let keep = if made < most { ours.below(live.len() / 2 + 1) } else { 0 };
         let mut gone = Vec::new();
         while live.len() > keep {
             gone.push(live.swap_remove(ours.below(live.len())));

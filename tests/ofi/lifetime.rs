@@ -143,9 +143,15 @@ fn rails_without_descriptors_are_refused() {
 
 #[test]
 fn shm_endpoints_name_their_pid_namespace() {
+    let namespace = std::fs::metadata("/proc/self/ns/pid").expect("a namespace").ino();
+    // What an ended process has left is removed.
+    let mut ended = std::process::Command::new("true").spawn().expect("it starts");
+    ended.wait().expect("it ends");
+    let left = format!("/dev/shm/{}-{namespace}:0:0", ended.id());
+    std::fs::write(&left, "").expect("a file");
     let opened = open(&options(Provider::Shm));
-    let namespace = std::fs::metadata("/proc/self/ns/pid").expect("a namespace");
-    let name = format!("{}-{}", std::process::id(), MetadataExt::ino(&namespace));
+    assert!(!std::path::Path::new(&left).exists(), "{left}");
+    let name = format!("{}-{namespace}", std::process::id());
     for rail in rails(&opened.proxy) {
         let address = String::from_utf8_lossy(opened.proxy.address(rail)).into_owned();
         assert!(address.contains(&name), "{address}");

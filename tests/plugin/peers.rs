@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use libtest_mimic::{Failed, Trial};
 use nvshmem_sim::{BoxError, Job, JobReport, JobSettings, Layout, Outcome};
+use test_support::needs;
 
 use crate::fabric::{Fabric, job, says, trial};
 use crate::matrix::run;
@@ -18,7 +19,7 @@ pub(crate) fn trials() -> Vec<Trial> {
                 .env_of_pe(2, "NVSHMEM_LIBFABRIC_DEVICES", "shm")
                 .grace(Duration::from_secs(120))
                 .run()?;
-            all_say(&report, &["PE 2 uses libfabric provider \"shm\"", "tcp;ofi_rxm"])
+            all_say(&report, &["PE 2 uses libfabric provider \"shm, ", "tcp;ofi_rxm"])
         }),
         trial("connect_shm_across_hosts".to_owned(), None, || {
             let report = job("connect", 2, Layout::V4)
@@ -55,11 +56,34 @@ pub(crate) fn trials() -> Vec<Trial> {
             }
             Ok(())
         }),
+        connect_in_other_shared_memory(),
+        connect_with_different_libfabrics(),
         different_rails(),
         dead_peer(Fabric::Rxm),
         dead_peer(Fabric::Tcp2),
         dead_peer(Fabric::Shm),
     ]
+}
+
+/// PEs over shm whose files are not in one place, as in two containers of a host.
+fn connect_in_other_shared_memory() -> Trial {
+    needs::trial("connect_in_other_shared_memory", needs::own_shm(256), |prefix| {
+        let mut job = Fabric::Shm.job("connect", 2, 1, Layout::V7).grace(Duration::from_secs(120));
+        job.prefix_of_pe.insert(1, prefix.into_iter().map(Into::into).collect());
+        all_say(&job.run()?, &["PE 1 uses libfabric provider \"shm, libfabric", ", /dev/shm "])
+    })
+}
+
+fn connect_with_different_libfabrics() -> Trial {
+    needs::trial("connect_with_different_libfabrics", needs::libfabric2(), |library| {
+        let job = Fabric::Shm.job("connect", 2, 1, Layout::V7).grace(Duration::from_secs(120));
+        let library = library.to_string_lossy();
+        let report = job.env_of_pe(1, "NVSHMEM_LIBFABRIC_LIBRARY", library).run()?;
+        all_say(
+            &report,
+            &["PE 1 uses libfabric provider \"shm, libfabric 2.", "\"shm, libfabric 1."],
+        )
+    })
 }
 
 /// PEs with one rail, two and four: each reaches every other, and signals are counted where every

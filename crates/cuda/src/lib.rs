@@ -52,7 +52,7 @@ pub use memory::shared_memory::{SharedMemory, SharingError};
 pub use staging::neighbours::{PeerShare, SECRET_BYTES, SharedLayout, Shares};
 pub use staging::serving_context::StagingContext;
 pub use staging::staged::{StagedRegion, Staging, StagingError, StagingOptions};
-pub use words::access::{WordAccess, Words};
+pub use words::access::Words;
 pub use words::gdrcopy::{GDRCOPY_LIBRARY, Gdrcopy, GdrcopyError};
 pub use words::way::{Cost, Way, WordError, WordsOptions};
 pub use words::word_range::{Mapper, WordRange};

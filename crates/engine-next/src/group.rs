@@ -23,10 +23,10 @@ const RING: u32 = 16;
 pub(crate) enum Class {
     /// Segments written, and signals that are held back.
     Write = 0,
-    /// Messages, and segments that a message has its target count.
-    Message = 1,
     /// Segments read.
-    Read = 2,
+    Read = 1,
+    /// Messages, and segments that a message has its target count.
+    Message = 2,
 }
 
 /// Names an order group of a peer and a class in a segment or message. [`GroupRef::NONE`] counts
@@ -336,6 +336,9 @@ impl<T> Groups<T> {
 
     #[inline(always)]
     pub(crate) fn begin(&mut self, id: GroupId) {
+        if id == GroupId::NONE {
+            return;
+        }
         if let Some(group) = self.groups.get_mut(id.index()) {
             group.left = group.left.wrapping_add(1);
         }

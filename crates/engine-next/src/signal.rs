@@ -253,7 +253,7 @@ impl<P: Port> Core<P> {
         let strong = self.signals.strong;
         let peer = self.peers.get_mut(at);
         if (strong || counted.is_none()) && peer.order.has_writes() {
-            let Some(behind) = peer.order.close() else { return Ok(Step::Held) };
+            let Some(behind) = peer.close() else { return Ok(Step::Held) };
             let held = peer.order.begin_last(Class::Write);
             peer.held.push_back(HeldSignal { word, counted, behind, held, completion });
             self.groups.begin(completion);

@@ -28,10 +28,7 @@ pub const DEVICE_MEMORY_API: Version = Version::new(1, 20);
 #[non_exhaustive]
 pub enum LoadError {
     /// The dynamic loader did not find it, or could not load it.
-    #[error(
-        "cannot load libfabric from `{path}`: {reason}; install libfabric {MINIMUM_VERSION} or \
-         newer, or name the file to load"
-    )]
+    #[error("cannot load libfabric from `{path}`: {reason}; {}", remedy(.path, .reason))]
     Open {
         /// The name or path tried.
         path: String,
@@ -67,6 +64,22 @@ pub enum LoadError {
         /// The name or path in use.
         loaded: String,
     },
+}
+
+/// What helps against the dynamic loader's reason.
+fn remedy(path: &str, reason: &str) -> String {
+    const OTHERS: [(&str, &str); 5] = [
+        ("No such file", "libfabric is there, and needs that file"),
+        ("open files", "raise `ulimit -n`"),
+        ("failed to map", "raise `ulimit -v`, or the memory of this process"),
+        ("not found (required by", "an older library is found first: see LD_LIBRARY_PATH"),
+        ("undefined symbol", "an older library is found first: see LD_LIBRARY_PATH"),
+    ];
+    if reason.contains(OTHERS[0].0) && reason.starts_with(path) {
+        return format!("install libfabric {MINIMUM_VERSION} or newer, or name the file to load");
+    }
+    let known = OTHERS.iter().find(|(words, _)| reason.contains(words));
+    known.map_or("name another file to load", |(_, helps)| helps).to_owned()
 }
 
 type GetInfo = unsafe extern "C" fn(
@@ -298,5 +311,36 @@ fn text(error: &libloading::Error) -> String {
     match std::error::Error::source(error) {
         Some(source) => source.to_string(),
         None => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn remedies_fit_the_reason() {
+        for (reason, helps) in [
+            (
+                "libfabric.so.1: cannot open shared object file: No such file or directory",
+                "install",
+            ),
+            (
+                "libefa.so.1: cannot open shared object file: No such file or directory",
+                "needs that",
+            ),
+            ("libfabric.so.1: cannot open shared object file: Too many open files", "ulimit -n"),
+            ("libfabric.so.1: failed to map segment from shared object", "ulimit -v"),
+            (
+                "/x/libibverbs.so.1: version `IBVERBS_1.14' not found (required by /y/libfabric.so.1)",
+                "see LD_LIBRARY_PATH",
+            ),
+            ("/y/libfabric.so.1: undefined symbol: ibv_x, version IBVERBS_1.1", "an older library"),
+            ("libfabric.so.1: invalid ELF header", "another file"),
+        ] {
+            let error = LoadError::Open { path: DEFAULT_LIBRARY.into(), reason: reason.into() };
+            assert!(error.to_string().contains(helps), "{error}");
+            assert_eq!(error.to_string().contains("install"), helps == "install", "{error}");
+        }
     }
 }

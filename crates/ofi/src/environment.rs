@@ -17,14 +17,8 @@ use crate::options::Options;
 use crate::provider::{Profile, Provider, Variable, Wanted, candidates};
 use crate::topology::sysfs;
 
-const JOB_SIZES: [&str; 6] = [
-    "PMI_SIZE",
-    "OMPI_COMM_WORLD_SIZE",
-    "MV2_COMM_WORLD_SIZE",
-    "SLURM_NTASKS",
-    "PALS_SIZE",
-    "WORLD_SIZE",
-];
+const JOB_SIZES: &str =
+    "PMI_SIZE OMPI_COMM_WORLD_SIZE MV2_COMM_WORLD_SIZE SLURM_NTASKS PALS_SIZE WORLD_SIZE";
 
 const USUAL: usize = 1024;
 
@@ -106,7 +100,7 @@ impl Situation {
             library: library.version(),
             devices: kinds == MemoryKinds::HostAndDevices,
             job_size: JOB_SIZES
-                .iter()
+                .split(' ')
                 .filter_map(|name| std::env::var(name).ok()?.parse::<usize>().ok())
                 .max(),
             soft_roce: has_soft_roce(&sysfs().join("class/infiniband")),
@@ -155,8 +149,7 @@ fn set(profile: &Profile, variable: &Variable, situation: &Situation) {
 }
 
 fn has_nics(profile: &Profile, sysfs: &Path) -> bool {
-    let Some(nic) = *profile.nic else { return true };
-    !nic.of_machine(sysfs).is_empty()
+    profile.nic.is_none_or(|nic| !nic.of_machine(sysfs).is_empty())
 }
 
 fn has_soft_roce(class: &Path) -> bool {

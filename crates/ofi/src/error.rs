@@ -36,7 +36,7 @@ pub enum OfiError {
     #[error(transparent)]
     Load(#[from] LoadError),
     /// No provider has a device that can be used.
-    #[error("no usable libfabric device for provider `{asked}`{}", list(.refusals))]
+    #[error("no usable libfabric device for provider `{asked}`{}", lines(.refusals))]
     NoDevice {
         /// The provider asked for, as the user names it.
         asked: Provider,
@@ -84,12 +84,8 @@ pub enum OfiError {
     },
 }
 
-fn list(refusals: &[Refusal]) -> String {
-    refusals.iter().map(|refusal| format!("\n  {refusal}")).collect()
-}
-
-fn lines(failures: &[String]) -> String {
-    failures.iter().map(|failure| format!("\n  {failure}")).collect()
+fn lines(reasons: &[impl fmt::Display]) -> String {
+    reasons.iter().map(|reason| format!("\n  {reason}")).collect()
 }
 
 #[cold]

@@ -15,6 +15,7 @@ use crate::discovery::device::Device;
 use crate::discovery::immediate_data::ImmediateData;
 use crate::discovery::link::Link;
 use crate::discovery::search::Discovery;
+use crate::endpoint_files::{common, reserve};
 use crate::error::{OfiError, refused};
 use crate::memory::direct_policy::DirectPolicy;
 use crate::memory::registration::OfiMemory;
@@ -69,6 +70,11 @@ impl Discovery {
     ) -> Result<Opened, OfiError> {
         let mut fabrics = Fabrics::default();
         let mut failures = Vec::new();
+        // One for each rail, and the host lane's.
+        let version = self.library.version();
+        let files = self.profile.endpoint_files.as_ref();
+        let space = files.map(|files| reserve(files.opened_with(version, rails.len() + 1, here)));
+        let _space = space.transpose().map_err(|why| OfiError::NoRail { failures: vec![why] })?;
         let contexts = Arc::new(Contexts::new(self.segments(rails)));
         let mut found = self.open_rails(&mut fabrics, rails, &contexts, peers, &mut failures);
         let host = self.open_host(&mut fabrics, &mut found, peers, &mut failures);
@@ -84,7 +90,7 @@ impl Discovery {
         let (devices, proxy): (Vec<&Device>, Vec<Arc<Rail>>) =
             found.into_iter().map(|found| (found.device, found.rail)).unzip();
         let first = devices[0];
-        let verdict = Verdict::reach(&mut fabrics, first, &self.options, self.library.version());
+        let verdict = Verdict::reach(&mut fabrics, first, &self.options, version);
         let failed = |object: String| move |error| OfiError::Call { object, error };
         let mut proxy_port =
             OfiPort::new(&proxy, contexts).map_err(failed(String::from("proxy lane")))?;
@@ -129,7 +135,11 @@ impl Discovery {
             let options = &self.options;
             match Rail::open(fabrics, device, options, contexts, peers, Receives::Messages) {
                 // The engine keeps one addressing for all rails. One provider has one anyway.
-                Ok(rail) if found.first().is_some_and(|first| !alike(&first.rail, &rail)) => {
+                Ok(rail)
+                    if found.first().is_some_and(|first| {
+                        first.rail.domain().addressing() != rail.domain().addressing()
+                    }) =>
+                {
                     failures
                         .push(format!("{}: peers would address it in another way", rail.name()));
                 }
@@ -178,10 +188,13 @@ impl Discovery {
         let rails = proxy.iter().zip(devices).zip(bulk).enumerate();
         Report {
             provider: info.provider(),
-            provider_version: info.provider_version(),
+            common: match *self.profile.endpoint_files {
+                None => info.provider(),
+                Some(_) => common(self.profile.name, self.library.version()),
+            },
             library_version: self.library.version(),
             library: self.library.path().to_owned(),
-            asked: self.asked.to_string(),
+            asked: self.found.step.to_string(),
             progress: info.progress_text(),
             threading: info.threading_text(),
             mr_mode: info.mr_mode_text(),
@@ -201,7 +214,6 @@ impl Discovery {
                     pci_path: device.pci_path.clone(),
                     bulk: bulk.len(),
                     depth: rail.limits().depth,
-                    max_segment: rail.limits().max_segment,
                 })
                 .collect(),
             failures,
@@ -388,10 +400,6 @@ fn open_bulk_of(
 struct Found<'a> {
     device: &'a Device,
     rail: Arc<Rail>,
-}
-
-fn alike(one: &Rail, other: &Rail) -> bool {
-    one.domain().addressing() == other.domain().addressing()
 }
 
 #[cfg(test)]

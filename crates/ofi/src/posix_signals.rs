@@ -10,6 +10,8 @@ use std::mem::MaybeUninit;
 use std::ptr;
 use std::thread::{Builder, JoinHandle};
 
+use libc::{SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGSYS, SIGTRAP};
+
 /// As long as this lives, its thread takes no signal but those that are about the thread itself,
 /// nor do threads that are started by it.
 #[expect(missing_debug_implementations, reason = "a guard: there is nothing to show")]
@@ -24,15 +26,7 @@ impl Blocked {
     pub fn here() -> Self {
         let mut all = MaybeUninit::uninit();
         let mut before = MaybeUninit::uninit();
-        let own = [
-            libc::SIGSEGV,
-            libc::SIGBUS,
-            libc::SIGFPE,
-            libc::SIGILL,
-            libc::SIGTRAP,
-            libc::SIGABRT,
-            libc::SIGSYS,
-        ];
+        let own = [SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS];
         // SAFETY: sets to write to, the first of which is filled before it is read. The last call
         // fails for a wrong first argument only, so the second set is written.
         let before = unsafe {

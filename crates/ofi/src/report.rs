@@ -15,8 +15,8 @@ use engine::port::Addressing;
 pub struct Report {
     /// The provider with its layers.
     pub provider: String,
-    /// The provider's own version.
-    pub provider_version: Version,
+    /// What PEs that are to reach each other have in common, the provider first.
+    pub common: String,
     /// The version of libfabric.
     pub library_version: Version,
     /// The name or path libfabric was loaded by.
@@ -59,8 +59,6 @@ pub struct RailReport {
     pub bulk: usize,
     /// Most operations in flight.
     pub depth: u32,
-    /// Largest operation in bytes.
-    pub max_segment: usize,
 }
 
 impl fmt::Display for Report {

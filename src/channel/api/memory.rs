@@ -5,17 +5,18 @@ use channel_sys as c;
 use crossbeam_channel::bounded;
 use log::warn;
 
-use super::{Channel, Serial};
+use super::Channel;
+use crate::bootstrap::Bootstrap;
 use crate::channel::error::ChannelError;
 use crate::channel::memory::symmetric_memory::{MemoryLocation, SymmetricMemory};
 use crate::channel::proxy::region_table::{PeerRegion, Region};
 use crate::channel::proxy::thread::{Control, ProxyView, Run};
-use crate::channel::regions::{self, Registered, check_len, entries, free, latest};
-use crate::channel::registration::{Agreed, Free, Registration, agree, lowest};
+use crate::channel::regions::{self, Regions, Registered, check_len};
+use crate::channel::registration::{Agreed, Free, agree};
 use crate::channel::ring::region_entry::ShownRegion;
 use crate::logging;
 use engine::port::Access;
-use engine::wire::handle::{HANDLE_BYTES, HandleBytes};
+use engine::wire::handle::HandleBytes;
 
 impl Channel {
     /// Gives every PE `len` bytes of zeroed host memory that all PEs reach, and kernels of this
@@ -63,26 +64,26 @@ impl Channel {
     }
 
     /// Registers memory of this PE that kernels may put from, and get and fetch into. Peers do not
-    /// reach it. Not collective.
+    /// reach it. Not collective, and waits for no collective call of another thread.
     ///
     /// # Errors
-    /// It cannot be registered.
+    /// It cannot be registered; or 63 others were while a collective registration was under way.
     ///
     /// # Safety
     /// As [`Channel::register_symmetric`], for the writes of gets and fetches.
     pub unsafe fn register_local(&self, addr: *mut u8, len: usize) -> Result<(), ChannelError> {
         let base = addr as usize;
-        let mut serial = self.serial_here()?;
-        let index = lowest(&free(&serial.regions)).ok_or_else(|| ChannelError::Register {
-            addr: base,
-            len,
-            why: String::from("all indices of regions are in use"),
-        })?;
         check_len(base, len)?;
         let handle = self.register_here(base, len, Access::Local)?;
-        let peers: Box<[PeerRegion]> = [].into();
-        let registered = Registered::new(index, (base, len), false, handle, None);
-        self.enter(&mut serial, registered, peers)
+        let mut registered = Registered::new(0, (base, len), false, handle, None);
+        let mut regions = self.lock(&self.regions)?;
+        let Some(index) = regions.local_index() else {
+            self.give_up(registered);
+            let why = String::from("all indices of regions are in use");
+            return Err(ChannelError::Register { addr: base, len, why });
+        };
+        registered.index = index;
+        self.enter(&mut regions, registered, [].into())
     }
 
     /// Ends the registration of memory that begins at an address, the latest one if there are
@@ -94,23 +95,22 @@ impl Channel {
     /// has failed perhaps: then it stays registered, and is not freed, until this is called again,
     /// which is not collective, or until the channel is dropped, which closes its endpoints.
     pub fn release(&self, addr: *mut u8) -> Result<(), ChannelError> {
-        let mut serial = self.serial_here()?;
-        let serial = &mut *serial;
-        let base = addr as usize;
-        let at = latest(&serial.regions, base).ok_or(ChannelError::NoRegion { addr: base })?;
-        let is_first = serial.regions[at].symmetric && !serial.regions[at].unwanted;
-        if is_first {
+        let unknown = || ChannelError::NoRegion { addr: addr as usize };
+        let mut regions = self.lock(&self.regions)?;
+        let (index, is_collective) = regions.latest(addr as usize).ok_or_else(unknown)?;
+        if is_collective {
+            drop(regions);
             // Who has come here has no use for the peers' memory any more.
-            serial.bootstrap.barrier()?;
+            self.barrier()?;
+            regions = self.lock(&self.regions)?;
         }
-        let mut region = serial.regions.remove(at);
+        let mut region = regions.remove(index).ok_or_else(unknown)?;
         region.unwanted = true;
-        let index = usize::from(region.index);
-        let hidden =
-            self.state.shared.set_region(index, ShownRegion::NONE, entries(&serial.regions));
+        let shown = regions.entries();
+        let hidden = self.state.shared.set_region(index.into(), ShownRegion::NONE, shown);
         let released = hidden.and_then(|()| self.release_region(&region));
         if released.is_err() {
-            serial.regions.push(region);
+            regions.all.push(region);
         }
         released
     }
@@ -136,9 +136,10 @@ impl Channel {
     }
 
     pub(super) fn register_own(&self) -> Result<(), ChannelError> {
-        let mut serial = self.serial_here()?;
         let own = (self.state.shared.own(), size_of::<c::nlf_own>());
-        let (registered, peers) = self.agree_on(&mut serial, regions::own(), own, None, None)?;
+        let mut bootstrap = self.lock(&self.bootstrap)?;
+        let (registered, peers) =
+            self.agree_on(&mut **bootstrap, regions::own(), own, None, None)?;
         let Registered { index, base, len, .. } = registered;
         self.set_in_proxy(index, Some(Box::new(Region { base, len: len as u64, peers })))
     }
@@ -150,15 +151,18 @@ impl Channel {
         memory: Option<SymmetricMemory>,
         failed: Option<ChannelError>,
     ) -> Result<(), ChannelError> {
-        let mut serial = self.serial_here()?;
-        let free = free(&serial.regions);
-        let (registered, peers) = self.agree_on(&mut serial, free, (base, len), memory, failed)?;
-        self.enter(&mut serial, registered, peers)
+        let mut bootstrap = self.lock(&self.bootstrap)?;
+        let free = self.lock(&self.regions)?.offer();
+        let agreed = self.agree_on(&mut **bootstrap, free, (base, len), memory, failed);
+        let mut regions = self.lock(&self.regions)?;
+        regions.end_offer();
+        let (registered, peers) = agreed?;
+        self.enter(&mut regions, registered, peers)
     }
 
     fn agree_on(
         &self,
-        serial: &mut Serial,
+        bootstrap: &mut dyn Bootstrap,
         free: Free,
         (base, len): (usize, usize),
         memory: Option<SymmetricMemory>,
@@ -169,25 +173,14 @@ impl Channel {
             None => check_len(base, len)
                 .and_then(|()| self.register_here(base, len, Access::LocalAndRemote)),
         };
-        let registration = Registration {
-            len: len as u64,
-            base: base as u64,
-            free,
-            handle: *registered.as_ref().unwrap_or(&[0; HANDLE_BYTES]),
-            failed: registered.as_ref().err().map(ToString::to_string),
-        };
-        let gathered = serial.bootstrap.allgather(&registration.encode());
-        let handle = registered?;
-        let mut registered = Registered::new(0, (base, len), true, handle, memory);
-        let agreed = gathered
-            .map_err(ChannelError::from)
-            .and_then(|gathered| agree(&gathered, &registration))
-            .map(|Agreed { index, peers }| {
-                registered.index = index;
-                peers
-            });
+        let rails = self.connected()?.most_rails;
+        let agreed = agree(bootstrap, rails, &registered, (base, len), free);
+        let mut registered = Registered::new(0, (base, len), true, registered?, memory);
         match agreed {
-            Ok(peers) => Ok((registered, peers)),
+            Ok(Agreed { index, peers }) => {
+                registered.index = index;
+                Ok((registered, peers))
+            }
             Err(failed) => {
                 // Peers that have agreed have not: each sees the same.
                 self.give_up(registered);
@@ -213,7 +206,7 @@ impl Channel {
     /// Shows a region to the proxy thread, then to kernels.
     fn enter(
         &self,
-        serial: &mut Serial,
+        regions: &mut Regions,
         registered: Registered,
         peers: Box<[PeerRegion]>,
     ) -> Result<(), ChannelError> {
@@ -223,9 +216,9 @@ impl Channel {
             self.give_up(registered);
             return Err(failed);
         }
-        serial.regions.push(registered);
+        regions.all.push(registered);
         let shown = ShownRegion { base: base as u64, len: len as u64, symmetric };
-        self.state.shared.set_region(usize::from(index), shown, entries(&serial.regions))
+        self.state.shared.set_region(usize::from(index), shown, regions.entries())
     }
 
     /// Ends a registration that nobody here was shown. The memory is freed only once peers cannot

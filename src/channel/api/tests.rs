@@ -44,7 +44,10 @@ fn producer(channel: &Channel) -> Producer {
 }
 
 #[test]
-fn a_channel_has_no_more_pes_than_a_descriptor_can_name() {
+fn sizes_out_of_bounds_are_refused() {
+    let rings = Options { rings: 3, ..options() };
+    let refused = Channel::new(bootstrap(1, 0, &room(1)), &rings).unwrap_err().to_string();
+    assert!(refused.contains("not 3"), "{refused}");
     for (n_pes, is_many) in
         [(c::NLF_MAX_PES, false), (c::NLF_MAX_PES + 1, true), (c::NLF_MAX_PES + 2, true)]
     {
@@ -61,7 +64,11 @@ fn memory_is_registered_used_and_released_under_its_address_alone() {
     let heap = channel.allocate_symmetric(4096).unwrap();
     let mut own = vec![3_u8; 64];
     // SAFETY: it outlives the channel.
-    unsafe { channel.register_local(own.as_mut_ptr(), 64).unwrap() };
+    let refused = unsafe {
+        channel.register_local(own.as_mut_ptr(), 64).unwrap();
+        channel.register_local(own.as_mut_ptr(), 0).unwrap_err().to_string()
+    };
+    assert!(refused.contains("0 bytes"), "{refused}");
     let p = producer(&channel);
     assert_eq!(p.put_nbi(heap, own.as_ptr(), 64, 0), 0);
     assert_eq!(p.quiet(), 0);
@@ -145,5 +152,54 @@ fn memory_that_something_under_way_touches_is_not_released() {
     thread::scope(|scope| {
         scope.spawn(|| pe(1));
         pe(0);
+    });
+}
+
+/// PE 1 makes each collective call only once another thread of PE 0, which is in that call, has
+/// registered and released memory.
+#[test]
+fn local_memory_comes_and_goes_beside_collective_calls() {
+    let room = &room(2);
+    let (enters, entered) = mpsc::channel();
+    let (tells, told) = mpsc::channel();
+    let calls: [fn(&Channel, *mut u8); 3] = [
+        |channel, _| channel.barrier().unwrap(),
+        |channel, _| assert!(!channel.allocate_symmetric(4096).unwrap().is_null()),
+        |channel, heap| channel.release(heap).unwrap(),
+    ];
+    let heap = |channel: &Channel| channel.allocate_symmetric(64).unwrap() as usize;
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            let channel = Channel::new(bootstrap(2, 1, room), &options()).unwrap();
+            let heap = heap(&channel);
+            let told = calls.map(|call| {
+                // Goes on in any case, so that all threads end.
+                let is_told = told.recv_timeout(Duration::from_secs(20)).is_ok();
+                call(&channel, heap as *mut u8);
+                is_told
+            });
+            assert_eq!(told, [true; 3], "local memory waits for a collective call");
+        });
+        let mut inner = bootstrap(2, 0, room);
+        let gather = move |mine: &[u8], all: &mut [u8]| {
+            let _ = enters.send(());
+            all.copy_from_slice(&inner.allgather(mine).unwrap());
+            0
+        };
+        let outer = Box::new(Callback::new(2, 0, gather).unwrap());
+        let channel = &Channel::new(outer, &options()).unwrap();
+        let heap = heap(channel);
+        for call in calls {
+            while entered.try_recv().is_ok() {}
+            thread::scope(|scope| {
+                scope.spawn(move || call(channel, heap as *mut u8));
+                entered.recv().unwrap();
+                let mut own = [7_u64; 8];
+                // SAFETY: released below.
+                unsafe { channel.register_local(own.as_mut_ptr().cast(), 64).unwrap() };
+                channel.release(own.as_mut_ptr().cast()).unwrap();
+                let _ = tells.send(());
+            });
+        }
     });
 }

@@ -11,6 +11,8 @@ pub(super) struct Agreement {
     pub(super) immediate_data: u8,
     /// Bytes of the longest message that every rail of every PE takes.
     pub(super) longest_message: usize,
+    /// Most rails of a PE.
+    pub(super) rails: usize,
 }
 
 impl Agreement {
@@ -18,6 +20,7 @@ impl Agreement {
         Self {
             immediate_data: hellos.iter().map(|hello| hello.immediate_data).min().unwrap_or(0),
             longest_message: hellos.iter().map(|h| h.longest_message).min().unwrap_or(0).into(),
+            rails: hellos.iter().map(|hello| hello.rails).max().unwrap_or(0).into(),
         }
     }
 
@@ -72,8 +75,8 @@ mod tests {
     #[test]
     fn what_one_pe_lacks_no_pe_uses() {
         let all = Agreement::of(&[hello(), hello()]);
-        let longest_message = MAX_LONG_MESSAGE;
-        assert_eq!(all, Agreement { immediate_data: 8, longest_message });
+        let (longest_message, rails) = (MAX_LONG_MESSAGE, 2);
+        assert_eq!(all, Agreement { immediate_data: 8, longest_message, rails });
         for lacking in [0, 4] {
             for agreed in with_one(&Hello { immediate_data: lacking, ..hello() }) {
                 assert_eq!(agreed, Agreement { immediate_data: lacking, ..all });
@@ -81,6 +84,11 @@ mod tests {
         }
         for agreed in with_one(&Hello { longest_message: MAX_MESSAGE as u16, ..hello() }) {
             assert_eq!(agreed, Agreement { longest_message: MAX_MESSAGE, ..all });
+        }
+        for (rails, most) in [(1, 2), (5, 5)] {
+            for agreed in with_one(&Hello { rails, ..hello() }) {
+                assert_eq!(agreed, Agreement { rails: most, ..all });
+            }
         }
     }
 
@@ -96,7 +104,7 @@ mod tests {
     #[test]
     fn segments_are_counted_where_every_pe_hears_of_all_of_them() {
         for (immediate_data, counted) in [(8, TAGS), (4, TAGS), (0, 0)] {
-            let agreed = Agreement { immediate_data, longest_message: 256 };
+            let agreed = Agreement { immediate_data, longest_message: 256, rails: 1 };
             assert_eq!(agreed.counted(), counted, "{agreed:?}");
             assert_eq!(agreed.reason().starts_with("targets can count"), counted > 0, "{agreed:?}");
         }

@@ -70,10 +70,6 @@ pub(crate) fn connect(
     let offer = shared_bounce::Offer::new(settings, me, n_pes, here);
     let records = collectives.allgather(&offer.record())?;
     let shares = offer.open(&records);
-    let paths = match offer.in_other_namespace(&records).filter(|_| discovery.is_for_one_host()) {
-        Some(pe) => Err(JobError::OtherNamespace { pe, provider: discovery.provider() }),
-        None => paths,
-    };
     opened.proxy.watch_processes(offer.processes(&records));
     // What makes a host slower is told by one of its PEs.
     let speaks = offer.is_first_of_host(&records);
@@ -107,7 +103,7 @@ fn first_hello(opened: &Result<Opened, JobError>, locations: &Addresses) -> Hell
     let no_share = no_share.map(|error| format!("no random bytes for the job's cookie: {error}"));
     Hello {
         step: Step::Open,
-        provider: opened.as_ref().map_or_else(|_| String::new(), |o| o.report.provider.clone()),
+        provider: opened.as_ref().map_or_else(|_| String::new(), |o| o.report.common.clone()),
         rails: locations.0.len() as u8,
         immediate_data: opened.as_ref().map_or(0, immediate_data),
         longest_message: opened.as_ref().map_or(MAX_MESSAGE as u16, longest_message),
@@ -323,6 +319,7 @@ fn assemble(
     );
     let consistency = Consistency::new(settings.consistency);
     consistency.prepare(&regions)?;
+    let report = (report, agreement.rails);
     Ok(Connected::new(regions, host, proxy, drives_host, yielding, report, consistency))
 }
 

@@ -10,7 +10,6 @@
 use std::ffi::CStr;
 use std::fs;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -21,6 +20,7 @@ use crate::settings::Settings;
 use cuda::{Driver, PeerShare, SECRET_BYTES, SharedLayout, SharedMemory, Shares};
 use engine::ids::Pe;
 use engine::wire::handshake::fabric_hash;
+use ofi::pid_namespace;
 
 /// Size of a PE's record.
 ///
@@ -108,7 +108,7 @@ impl Offer {
     fn of(settings: &Settings, me: Pe, n_pes: u32, has_use: bool) -> Self {
         // SAFETY: calls without arguments.
         let (pid, user) = unsafe { (libc::getpid() as u32, libc::geteuid()) };
-        let (host, namespace) = (host(), namespace());
+        let (host, namespace) = (host(), pid_namespace());
         let (fd, bounces, secret) = (None, 0, [0; SECRET_BYTES]);
         let record = Record { host, namespace, pid, user, fd, bounces, secret };
         let nothing = Self { me, n_pes, record, own: None };
@@ -167,16 +167,6 @@ impl Offer {
         let first =
             records.position(|record| record.is_some_and(|record| record.host == self.record.host));
         first == Some(self.me.index())
-    }
-
-    pub(crate) fn in_other_namespace(&self, records: &[u8]) -> Option<Pe> {
-        let Record { host, namespace, .. } = self.record;
-        let mut records = records.chunks(RECORD_BYTES).map(Record::decode);
-        let is_other = |record: Option<Record>| {
-            record
-                .is_some_and(|record| (record.host, record.namespace != namespace) == (host, true))
-        };
-        records.position(is_other).map(|pe| Pe(pe as u32))
     }
 
     /// Returns descriptors of the processes of the other PEs of this host, by the records of all.
@@ -245,11 +235,6 @@ fn name() -> String {
     name.to_string_lossy().into_owned()
 }
 
-/// A number for the namespace that process numbers are of; 0 if the system does not say.
-fn namespace() -> u64 {
-    fs::metadata("/proc/self/ns/pid").map_or(0, |found| found.ino())
-}
-
 fn process(pid: u32) -> Option<OwnedFd> {
     // SAFETY: numbers alone. It is closed when another program is run.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid as libc::c_long, 0) };
@@ -302,8 +287,9 @@ mod tests {
     #[test]
     fn hosts_and_namespaces_have_numbers_that_tell_them_apart() {
         // Small ones would be what is said where there is none.
-        assert!(host() > u64::from(u32::MAX) && namespace() > 1, "{} {}", host(), namespace());
-        assert_ne!(host(), fabric_hash(""));
+        let (host, namespace) = (host(), pid_namespace());
+        assert!(host > u64::from(u32::MAX) && namespace > 1, "{host} {namespace}");
+        assert_ne!(host, fabric_hash(""));
         let of_kernel = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
         assert_eq!(name(), of_kernel.trim_end());
     }
@@ -335,9 +321,8 @@ mod tests {
             |others: [Record; 3]| -> Vec<u8> { others.iter().flat_map(Record::encode).collect() };
         let other = Record { namespace: 7, ..two.record };
         let away = Record { host: 7, ..other };
-        for (last, found) in [(two.record, None), (other, Some(Pe(2))), (away, None)] {
+        for last in [two.record, other, away] {
             let records = of([me.record, one.record, last]);
-            assert_eq!(me.in_other_namespace(&records), found);
             // They are the same process here.
             let processes: Vec<Pe> = me.processes(&records).into_iter().map(|(pe, _)| pe).collect();
             let expected: &[Pe] = if last == two.record { &[Pe(1), Pe(2)] } else { &[Pe(1)] };

@@ -43,6 +43,8 @@ pub(super) struct Group {
     /// It ends before `shared` does.
     helper: Option<Helper>,
     member: Member,
+    /// Most rails of a rank.
+    most_rails: usize,
 }
 
 impl Group {
@@ -74,7 +76,7 @@ impl Group {
         }
         let (pulse, settings) = (Arc::clone(&connected.pulse), job.settings.clone());
         let is_automatic = connected.report.verdict.truly_automatic;
-        let has_core = connected.has_core();
+        let (has_core, most_rails) = (connected.has_core(), connected.most_rails);
         let shared = Arc::new(Shared::new(job, n, is_automatic, has_core));
         let helper = Helper::start(Arc::clone(&shared))?;
         let Settings { warn_after, fail_after, .. } = settings;
@@ -86,7 +88,8 @@ impl Group {
         let heartbeat = Heartbeat::of(pulse, warn_after, fail_after, failed);
         shared.lock().heartbeat = Some(heartbeat);
         info!(target: logging::INIT, "a group of {n} ranks is connected, of which this is rank {me}");
-        Ok(Self { shared, bootstrap: Mutex::new(bootstrap), helper: Some(helper), member })
+        let (bootstrap, helper) = (Mutex::new(bootstrap), Some(helper));
+        Ok(Self { shared, bootstrap, helper, member, most_rails })
     }
 
     #[inline]
@@ -103,7 +106,7 @@ impl Group {
         let mut bootstrap = self.bootstrap.lock().unwrap_or_else(PoisonError::into_inner);
         let registered = self.shared.register_here(base, len, access);
         // The others may be long in coming. Nothing keeps the job meanwhile: an abort closes it.
-        let agreed = memory::agree(&mut *bootstrap, (base, len), &registered);
+        let agreed = memory::agree(&mut *bootstrap, self.most_rails, (base, len), &registered);
         drop(bootstrap);
         match (registered, agreed) {
             (Ok(_), Ok(region)) => Ok(self.shared.lock().regions.add(region)),

@@ -127,23 +127,22 @@ fn refused_operations_leave_no_request() {
 #[test]
 fn short_puts_share_while_they_keep_coming() {
     let (mut lane, mut requests) = (lane(), Requests::new(2));
-    let mut put = |requests: &mut Requests, starting| {
-        let begun = requests.begin(&mut lane, 1, starting);
-        number(begun.1)
+    let mut put_after = |iterations, requests: &mut Requests, starting| {
+        (0..iterations).for_each(|_| requests.iterated(&mut lane));
+        number(requests.begin(&mut lane, 1, starting).1)
     };
-    let first = put(&mut requests, PUT);
+    let first = put_after(0, &mut requests, PUT);
     for _ in 1..MOST_SHARING {
-        requests.iterations += 1;
-        assert_eq!(put(&mut requests, PUT), first);
+        assert_eq!(put_after(1, &mut requests, PUT), first);
     }
-    let second = put(&mut requests, PUT);
+    let second = put_after(0, &mut requests, PUT);
     assert_ne!(second, first, "as many as may");
-    requests.iterations += 2;
-    let third = put(&mut requests, PUT);
+    let third = put_after(2, &mut requests, PUT);
     assert_ne!(third, second, "an iteration brought none");
-    assert_ne!(put(&mut requests, Starting::Put { len: LONGEST_SHARING + 1 }), third);
-    let signal = put(&mut requests, Starting::Other);
-    assert_ne!(put(&mut requests, PUT), signal);
+    let long = Starting::Put { len: LONGEST_SHARING + 1 };
+    assert_ne!(put_after(0, &mut requests, long), third);
+    let signal = put_after(0, &mut requests, Starting::Other);
+    assert_ne!(put_after(0, &mut requests, PUT), signal);
 }
 
 #[test]

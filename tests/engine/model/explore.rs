@@ -91,9 +91,14 @@ impl Explored {
     }
 }
 
-/// Runs all executions of a case. A broken rule is a panic, after the path to it was printed.
-pub(crate) fn explore(case: &Case) -> Explored {
+/// Runs all executions of a case, or `most`. A broken rule is a panic, after the path to it was
+/// printed.
+pub(crate) fn explore(case: &Case, most: u64) -> Explored {
     explore_by(case, Search::default(), |explored, search| {
+        explored.states = search.seen.len();
+        if explored.executions == most {
+            return false;
+        }
         // The deepest fork with something left to try.
         while let Some(fork) = search.path.last_mut() {
             if let Some(next) = fork.left.pop() {
@@ -102,7 +107,6 @@ pub(crate) fn explore(case: &Case) -> Explored {
             }
             search.path.pop();
         }
-        explored.states = search.seen.len();
         false
     })
 }

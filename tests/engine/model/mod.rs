@@ -44,10 +44,13 @@ use test_support::seeds::for_seeds;
 
 const KINDS: [What; 4] = [Put(1), Signal(1), Add, FetchAdd];
 
+/// What of a case is explored outside of the full tier: two seconds of a core.
+const SOME: u64 = 15_000;
+
 /// Explores cases and prints how much there was, each large one by itself. Outside of the full tier
-/// it is one case in `step`: seconds of each test, of five minutes in all.
+/// it is one case in `step`, and [`SOME`] executions of a large one.
 fn explore_all(what: &str, step: usize, cases: impl IntoIterator<Item = Case>) {
-    let step = if full() { 1 } else { step };
+    let (step, most) = if full() { (1, u64::MAX) } else { (step, SOME) };
     let cases = cases.into_iter().step_by(step);
     let started = Instant::now();
     // Not captured: the numbers are part of the result.
@@ -62,10 +65,12 @@ fn explore_all(what: &str, step: usize, cases: impl IntoIterator<Item = Case>) {
     let mut count = 0;
     let mut total = Explored::default();
     for case in cases {
-        let explored = explore(&case);
+        let explored = explore(&case, most);
         let name = &case.name;
         assert!(explored.ended > 0 && explored.executions > 1, "{name}: {explored:?}");
-        assert_eq!(explored.met, Met::of(&case), "what goes wrong in {name}");
+        if explored.executions < most {
+            assert_eq!(explored.met, Met::of(&case), "what goes wrong in {name}");
+        }
         if explored.executions > 20_000 {
             say(&case.name, explored);
         }

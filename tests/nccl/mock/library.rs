@@ -175,6 +175,30 @@ pub(crate) struct Plugin {
     _library: Library,
 }
 
+/// A put or a get, as a method of [`Plugin`] with the table's function.
+macro_rules! transfer {
+    ($name:ident, $function:ident, $text:literal) => {
+        pub(crate) fn $name(&self, on: On, from: At, len: usize, to: At) -> Answer<Request> {
+            let On { block: Block(block), context: Context(context), rank: Rank(rank), flags } = on;
+            let (source, target) = (from.region.0, to.region.0);
+            let (from, to) = (from.offset, to.offset);
+            let mut request = ptr::null_mut();
+            let into = &raw mut request;
+            // SAFETY: see the type; a place for the result.
+            let status = unsafe {
+                by_version!(
+                    self.$function(block, context, from, source, len, to, target, rank),
+                    [into],
+                    [flags, into]
+                )
+            };
+            check($text, status)?;
+            assert!(!request.is_null(), "{} has succeeded with a null request", $text);
+            Ok(Request(request))
+        }
+    };
+}
+
 impl Plugin {
     pub(crate) fn of_process() -> Self {
         Self::open(Version::of_process())
@@ -341,24 +365,8 @@ impl Plugin {
         check("finalize", unsafe { finalize(instance.0) })
     }
 
-    pub(crate) fn put(&self, on: On, from: At, len: usize, to: At) -> Answer<Request> {
-        let On { block: Block(block), context: Context(context), rank: Rank(rank), flags } = on;
-        let (source, target) = (from.region.0, to.region.0);
-        let (from, to) = (from.offset, to.offset);
-        let mut request = ptr::null_mut();
-        let into = &raw mut request;
-        // SAFETY: see the type; a place for the result.
-        let status = unsafe {
-            by_version!(
-                self.iput(block, context, from, source, len, to, target, rank),
-                [into],
-                [flags, into]
-            )
-        };
-        check("iput", status)?;
-        assert!(!request.is_null(), "iput has succeeded with a null request");
-        Ok(Request(request))
-    }
+    transfer!(put, iput, "iput");
+    transfer!(get, iget, "iget");
 
     pub(crate) fn put_signal(
         &self,
@@ -386,25 +394,6 @@ impl Plugin {
         };
         check("iputSignal", status)?;
         assert!(!request.is_null(), "iputSignal has succeeded with a null request");
-        Ok(Request(request))
-    }
-
-    pub(crate) fn get(&self, on: On, from: At, len: usize, to: At) -> Answer<Request> {
-        let On { block: Block(block), context: Context(context), rank: Rank(rank), flags } = on;
-        let (source, target) = (from.region.0, to.region.0);
-        let (from, to) = (from.offset, to.offset);
-        let mut request = ptr::null_mut();
-        let into = &raw mut request;
-        // SAFETY: see the type; a place for the result.
-        let status = unsafe {
-            by_version!(
-                self.iget(block, context, from, source, len, to, target, rank),
-                [into],
-                [flags, into]
-            )
-        };
-        check("iget", status)?;
-        assert!(!request.is_null(), "iget has succeeded with a null request");
         Ok(Request(request))
     }
 

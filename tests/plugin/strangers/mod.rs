@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 use libtest_mimic::{Failed, Trial};
 use nvshmem_abi::c;
 use nvshmem_sim::{Amo, BoxError, Job, JobReport, Layout, Pattern, Told};
+use test_support::full;
 use test_support::seeds::draw;
 
 use crate::fabric::{Fabric, trial};
@@ -176,7 +177,12 @@ pub(crate) fn trials() -> Vec<Trial> {
             trial(name, Some(fabric), move || {
                 let seed = draw().into();
                 println!("{fabric:?} {mode:?}: seed {seed}");
-                let attack = run(fabric, mode, &Kind::shuffled(fabric, seed), seed)?;
+                let mut kinds = Kind::shuffled(fabric, seed);
+                // Each takes half a second over rxm: a third of them in a run.
+                if fabric != Fabric::Tcp2 && !full() {
+                    kinds.truncate(kinds.len().div_ceil(3));
+                }
+                let attack = run(fabric, mode, &kinds, seed)?;
                 match attack.ended {
                     None => Ok(()),
                     Some((kind, why)) => Err(Failed::from(format!("{kind:?}: {why}"))),

@@ -3,6 +3,7 @@
 //! `scripts/test.sh` collects these lines, as it does those of tests that libtest ignores.
 
 use std::path::PathBuf;
+use std::process::Command;
 
 use libtest_mimic::{Completion, Failed, Trial};
 
@@ -41,4 +42,19 @@ pub fn named_by(variable: &str) -> Need<PathBuf> {
 /// That the variable is not set, or is empty.
 pub fn libfabric2() -> Need<PathBuf> {
     named_by("NVSHMEM_TEST_LIBFABRIC2")
+}
+
+/// A command prefix that gives a program a `/dev/shm` of its own, of so many MiB.
+///
+/// # Errors
+/// That this process may not mount.
+pub fn own_shm(mib: u32) -> Need<Vec<String>> {
+    let mount = format!("mount -t tmpfs -o size={mib}m tmpfs /dev/shm");
+    let run = format!("{mount} && exec \"$@\"");
+    let words = ["unshare", "--mount", "sh", "-c", &run, "sh"].map(String::from).to_vec();
+    let tried = Command::new(&words[0]).args(&words[1..]).arg("true").output();
+    match tried.is_ok_and(|output| output.status.success()) {
+        true => Ok(words),
+        false => Err(String::from("mounting a /dev/shm takes root")),
+    }
 }

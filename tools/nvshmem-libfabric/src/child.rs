@@ -12,10 +12,6 @@ use launcher::{End, Ended, Stream};
 /// What a question may take. A driver that starts many GPUs takes seconds.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What a program prints.
-///
-/// # Errors
-/// It does not start, fails, or does not end.
 pub(crate) fn output(program: &Path, arguments: &[&str]) -> Result<String, String> {
     let mut command = Command::new(program);
     command.args(arguments);
@@ -39,7 +35,6 @@ pub(crate) fn last_words(answer: &Ended) -> String {
     last.unwrap_or("nothing").to_owned()
 }
 
-/// Why there is no answer.
 #[derive(Debug)]
 pub(crate) enum NoAnswer {
     Start(String),
@@ -47,9 +42,6 @@ pub(crate) enum NoAnswer {
 }
 
 /// What a program answers, well or not, to some lines.
-///
-/// # Errors
-/// It does not start, or does not end.
 pub(crate) fn ask(command: Command, input: &str, patience: Duration) -> Result<Ended, NoAnswer> {
     let answer = launcher::ask(command, input, patience)
         .map_err(|error| NoAnswer::Start(error.to_string()))?;

@@ -1,9 +1,11 @@
 //! The tool's error: what was tried and why not, and what probably helps.
 
+use std::env;
 use std::fmt::Display;
 use std::path::Path;
 
-/// Why something was not done.
+use crate::output::print_whole;
+
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
 pub(crate) struct ToolError {
@@ -21,6 +23,16 @@ impl ToolError {
     }
 
     pub(crate) fn print(&self) {
+        self.print_json();
         eprintln!("nvshmem-libfabric: {self}\nhint: {}", self.hint);
+    }
+
+    /// Prints it as an object where the command line asks for JSON.
+    pub(crate) fn print_json(&self) {
+        let words: Vec<_> = env::args_os().skip(1).collect();
+        if words.iter().any(|word| word == "--json") && words[0] != "run" {
+            let object = serde_json::json!({ "error": self.message, "hint": self.hint });
+            print_whole(format_args!("{object:#}\n"));
+        }
     }
 }

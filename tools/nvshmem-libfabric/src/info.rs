@@ -17,21 +17,29 @@ use crate::libraries::plugins::{NCCL_FILE, Plugins, file_name};
 use crate::options::{InfoOptions, Part, Where};
 use crate::probe::{self, Choice, Fabric, Gpus, Rail};
 
-/// Our version, which is the plugin's.
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Commit of the source, where `make` has built this from a clone.
+const COMMIT: Option<&str> = option_env!("NVSHMEM_LIBFABRIC_COMMIT");
+
+/// Version and commit.
+pub(crate) fn build() -> String {
+    let commit = COMMIT.filter(|commit| !commit.is_empty());
+    commit.map_or_else(|| VERSION.to_owned(), |commit| format!("{VERSION}, commit {commit}"))
+}
 
 /// All that is there, or the parts that were asked for.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Info {
     pub(crate) version: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) commit: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) plugins: Option<Plugins>,
-    /// Why there are no plugin files of ours.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) plugins_error: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) nvshmem: Option<Vec<Nvshmem>>,
-    /// That `NVSHMEM_HOME` leads nowhere.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) wrong_home: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -45,7 +53,6 @@ pub(crate) struct Info {
     pub(crate) complaints: Vec<String>,
 }
 
-/// A setting.
 #[derive(Debug, Serialize)]
 pub(crate) struct SettingRow {
     pub(crate) name: &'static str,
@@ -58,13 +65,9 @@ pub(crate) struct SettingRow {
 }
 
 impl Info {
-    /// Looks at all, or at some parts.
-    ///
-    /// # Errors
-    /// What was named is not there.
     pub(crate) fn gather(named: &Where, only: &[Part]) -> Result<Self, ToolError> {
         let wanted = |part| only.is_empty() || only.contains(&part);
-        let mut info = Self { version: VERSION, ..Self::default() };
+        let mut info = Self { version: VERSION, commit: COMMIT, ..Self::default() };
         if wanted(Part::Nvshmem) {
             let linker = Linker::of_environment();
             info.nvshmem = Some(find::all(named.nvshmem.as_deref(), &linker)?);
@@ -107,9 +110,6 @@ pub(crate) fn accepted() -> (Settings, Vec<Notice>, Vec<Refused>) {
 }
 
 /// That the transport would start with these settings, of which one is given by an option.
-///
-/// # Errors
-/// Values that are refused.
 pub(crate) fn check_settings(given: Option<&str>) -> Result<(), ToolError> {
     let (_, _, refused) = accepted();
     let refused: Vec<String> = refused
@@ -160,9 +160,6 @@ fn settings() -> (Vec<SettingRow>, Vec<String>) {
 }
 
 /// Prints it. Whether the environment has nothing that is wrong.
-///
-/// # Errors
-/// See [`Info::gather`].
 pub(crate) fn show(options: &InfoOptions) -> Result<bool, ToolError> {
     let info = Info::gather(&options.r#where, &options.only)?;
     if options.json {
@@ -174,19 +171,11 @@ pub(crate) fn show(options: &InfoOptions) -> Result<bool, ToolError> {
     Ok(info.wrong_home.is_none() && rows.iter().all(|row| row.given.is_none()))
 }
 
-/// Prints a value as JSON.
-///
-/// # Errors
-/// None that is known.
 pub(crate) fn print_json<T: Serialize>(value: &T) -> Result<(), ToolError> {
     print_whole(format_args!("{}\n", json(value)?));
     Ok(())
 }
 
-/// A value as JSON for people and programs.
-///
-/// # Errors
-/// None that is known.
 pub(crate) fn json<T: Serialize>(value: &T) -> Result<String, ToolError> {
     serde_json::to_string_pretty(value)
         .map_err(|error| ToolError::new(format!("JSON: {error}"), "this is a mistake of the tool"))
@@ -198,7 +187,7 @@ struct Text(String);
 impl Text {
     fn of(info: &Info, all: bool) -> String {
         let mut text = Self::default();
-        text.head(&format!("nvshmem-libfabric {}", info.version));
+        text.head(&format!("nvshmem-libfabric {}", build()));
         if let Some(plugins) = &info.plugins {
             text.plugins(plugins);
         }

@@ -22,6 +22,7 @@ mod probe;
 mod qualify;
 mod run;
 mod selftest;
+mod sweep;
 
 use std::env;
 use std::io::{self, Write as _};
@@ -33,6 +34,7 @@ use nvshmem_sim::traffic;
 
 use crate::error::ToolError;
 use crate::options::{Command, Options};
+use crate::sweep::Sweeper;
 
 const NOT_WELL: u8 = 1;
 const NOT_DONE: u8 = 2;
@@ -45,6 +47,9 @@ fn main() -> ExitCode {
         Ok(options) => options.command,
         Err(answer) => return answered(&answer),
     };
+    // Without it files stay until the next job.
+    let stops = matches!(command, Command::Selftest(_) | Command::Perf(_));
+    let _sweeper = stops.then(Sweeper::start).and_then(Result::ok);
     let done: Result<bool, ToolError> = match command {
         Command::Info(options) => info::show(&options),
         Command::Doctor(options) => doctor::run(&options),
@@ -60,7 +65,7 @@ fn main() -> ExitCode {
         Command::Selftest(options) => selftest::run(&options),
         Command::Qualify(options) => qualify::run(&options),
         Command::Perf(options) => perf::run(&options),
-        Command::Sweep => qualify::sweep::serve()
+        Command::Sweep { pid } => sweep::serve(pid)
             .map(|()| true)
             .map_err(|error| ToolError::new(error.to_string(), "this is for the tool itself")),
         Command::Probe { subject } => probe::answer(subject)
@@ -109,7 +114,17 @@ fn answered(answer: &clap::Error) -> ExitCode {
             eprintln!("nvshmem-libfabric: {now}");
             Ok(())
         }
-        None => answer.print().and_then(|()| io::stdout().flush()),
+        None => {
+            let printed = answer.print().and_then(|()| io::stdout().flush());
+            if answer.use_stderr() {
+                const HINT: &str = "`nvshmem-libfabric COMMAND --help` has its options";
+                let said = answer.to_string();
+                let first = said.lines().next().unwrap_or_default();
+                ToolError::new(first.trim_start_matches("error: "), HINT).print_json();
+                eprintln!("hint: {HINT}");
+            }
+            printed
+        }
     };
     if let (false, Err(error)) = (answer.use_stderr(), printed) {
         output::unsaid(&error);

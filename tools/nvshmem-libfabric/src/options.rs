@@ -9,12 +9,14 @@ use clap::{Args, Parser, Subcommand};
 use nvshmem_sim::Layout;
 use ofi::Provider;
 
+use crate::info::build;
 use crate::probe::Subject;
 use crate::selftest::named::Named;
 
 /// NVSHMEM's transport over libfabric: what is there, what is loaded, what is wrong
 #[derive(Debug, Parser)]
 #[command(name = "nvshmem-libfabric", version, max_term_width = 100)]
+#[command(long_version = &*build().leak())]
 pub(crate) struct Options {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -25,7 +27,7 @@ pub(crate) struct Options {
 pub(crate) enum Command {
     /// Say what is there: NVSHMEM and the plugin file it would load, libfabric, GPUs, settings
     Info(InfoOptions),
-    /// Check this machine, changing nothing: what is well, what is not and what helps
+    /// Check this machine: what is well, what is not and what helps
     Doctor(DoctorOptions),
     /// Put all files into a prefix
     Install(InstallOptions),
@@ -48,9 +50,9 @@ pub(crate) enum Command {
     ///
     /// Any command line will do: the program, or python, torchrun, mpirun or srun with theirs.
     Run(RunOptions),
-    /// Clean up after jobs of `qualify` when its process has ended
+    /// Clean up after the jobs of a process when that has ended
     #[command(hide = true)]
-    Sweep,
+    Sweep { pid: u32 },
     /// Ask libfabric or CUDA's driver in a process of its own
     #[command(hide = true)]
     Probe { subject: Subject },
@@ -82,7 +84,6 @@ pub(crate) struct InfoOptions {
     pub(crate) json: bool,
 }
 
-/// A part of what there is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub(crate) enum Part {
     Plugins,

@@ -18,10 +18,6 @@ use crate::selftest::job::{Place, Trial, why};
 
 const PES: u32 = 2;
 
-/// Measures, and prints.
-///
-/// # Errors
-/// There are no plugin files, no provider or no GPU, or a host cannot take part.
 pub(crate) fn run(options: &PerfOptions) -> Result<bool, ToolError> {
     check_settings(options.provider.as_deref().map(|_| PROVIDER))?;
     let plugins = Plugins::find(options.plugin_dir.as_deref())?;
@@ -57,7 +53,9 @@ pub(crate) fn run(options: &PerfOptions) -> Result<bool, ToolError> {
     match measured(options, &trial, &place) {
         Ok(()) => Ok(true),
         Err(error) => {
-            eprintln!("nvshmem-libfabric: {}{}", why(&error), place.hint());
+            let error = ToolError::new(why(&error), place.hint());
+            error.print_json();
+            eprintln!("nvshmem-libfabric: {error}{}", error.hint);
             Ok(false)
         }
     }
@@ -115,7 +113,6 @@ fn measured(options: &PerfOptions, trial: &Trial<'_>, place: &Place<'_>) -> Resu
     Ok(())
 }
 
-/// A row for programs.
 #[derive(Debug, Serialize)]
 pub(crate) struct Figure {
     test: &'static str,

@@ -22,7 +22,6 @@ use serde::{Deserialize, Serialize};
 use crate::child;
 use crate::info::accepted;
 
-/// What is asked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub(crate) enum Subject {
     /// libfabric, for host memory.
@@ -33,13 +32,11 @@ pub(crate) enum Subject {
     Gpus,
 }
 
-/// libfabric as it is here.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Fabric {
     pub(crate) asked: String,
     pub(crate) file: Option<String>,
     pub(crate) version: Option<String>,
-    /// Why it cannot be loaded.
     pub(crate) error: Option<String>,
     /// All that it has, useful or not.
     pub(crate) offered: Vec<Offered>,
@@ -50,7 +47,6 @@ pub(crate) struct Fabric {
     pub(crate) environment: Vec<Wish>,
 }
 
-/// A provider as libfabric lists it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Offered {
     pub(crate) provider: String,
@@ -58,7 +54,6 @@ pub(crate) struct Offered {
     pub(crate) domains: Vec<String>,
 }
 
-/// What is taken, and what is not and why.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Choice {
     /// As the user asks for it: `auto`, or a provider.
@@ -69,7 +64,6 @@ pub(crate) struct Choice {
     pub(crate) refused: Vec<Refused>,
 }
 
-/// A device that becomes a rail.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Rail {
     pub(crate) name: String,
@@ -91,14 +85,12 @@ impl fmt::Display for Rail {
     }
 }
 
-/// Something that was offered and not taken.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Refused {
     pub(crate) what: String,
     pub(crate) reason: String,
 }
 
-/// A variable that a provider ought to find.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Wish {
     pub(crate) provider: String,
@@ -108,7 +100,6 @@ pub(crate) struct Wish {
     pub(crate) why: String,
 }
 
-/// The GPUs, as CUDA's driver shows them to this process.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Gpus {
     pub(crate) driver: Option<String>,
@@ -120,7 +111,6 @@ pub(crate) struct Gpus {
     pub(crate) gdrcopy_error: Option<String>,
 }
 
-/// A GPU.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Gpu {
     pub(crate) name: String,

@@ -9,10 +9,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::MEM;
-use crate::copy::request::{StartError, Word};
+use crate::copy::request::Word;
 use crate::driver::context::Context;
 use crate::driver::error::CudaError;
-use crate::memory::range::DeviceRange;
 use crate::memory::scratch::Scratch;
 use crate::words::gdrcopy::Gdrcopy;
 use crate::words::mapping::Mapped;
@@ -22,50 +21,15 @@ use crate::words::way::{Cost, Way, WordError, WordsOptions};
 use crate::words::word_range::{Mapper, WordRange};
 use engine::atomic::Width;
 
-/// Reads and writes of words, one after the other. Each is done when the call returns.
+/// Words in device memory of one context, read and written one after the other. Each is done when the
+/// call returns.
 ///
 /// Nothing here is atomic with what the device or another thread does to the same word: all changes
 /// of a word that have to be atomic among themselves come from the one thread that has this value.
-pub trait WordAccess {
-    /// Loads a word.
-    ///
-    /// # Errors
-    /// When there is no such word, and when the driver fails.
-    fn load(&mut self, addr: usize, width: Width) -> Result<u64, WordError>;
-
-    /// Stores a word. What this thread has seen done before is visible to who sees the word.
-    ///
-    /// # Errors
-    /// As [`Self::load`].
-    fn store(&mut self, addr: usize, width: Width, value: u64) -> Result<(), WordError>;
-
-    /// Loads a word, stores what `apply` makes of it, and returns the word before. Where it stays
-    /// the same nothing is stored.
-    ///
-    /// # Errors
-    /// As [`Self::load`]. After an error the word is as before, or as it should be.
-    fn fetch_apply(
-        &mut self,
-        addr: usize,
-        width: Width,
-        apply: &mut dyn FnMut(u64) -> u64,
-    ) -> Result<u64, WordError> {
-        let before = self.load(addr, width)?;
-        let after = apply(before) & width.mask();
-        if after != before {
-            self.store(addr, width, after)?;
-        }
-        Ok(before)
-    }
-}
-
-/// Words in device memory of one context.
 ///
-/// Ranges are attached when they are registered and detached before they are freed. Making and
-/// dropping this may wait for everything on the device.
+/// Making and dropping this may wait for everything on the device.
 #[derive(Debug)]
 pub struct Words {
-    attached: Vec<Arc<WordRange>>,
     stream: StreamWords,
     mapper: Mapper,
     cost: Cost,
@@ -92,7 +56,7 @@ impl Words {
         let stream = StreamWords::new(context, options.patience)?;
         let cost = Cost { load: Duration::ZERO, store: Duration::ZERO };
         let mapper = Mapper { gdrcopy: None };
-        let mut words = Self { attached: Vec::new(), stream, mapper, cost, _scratch: scratch };
+        let mut words = Self { stream, mapper, cost, _scratch: scratch };
         // Held meanwhile: two measurements of one device would disturb one another.
         let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
         let is_it = |of: &&Known| of.context.is(context) && of.gdrcopy == options.gdrcopy;
@@ -142,35 +106,10 @@ impl Words {
         self.cost
     }
 
-    /// Makes the words of a range reachable, and tells by which way; see [`Mapper::open`].
+    /// Loads a word of a range of the same context.
     ///
     /// # Errors
-    /// When the range belongs to another context.
-    pub fn attach(&mut self, range: &Arc<DeviceRange>) -> Result<Way, StartError> {
-        let context = self.stream.engine().context();
-        if !range.context().has_device_of(context) {
-            let (memory, engine) = (range.context().to_string(), context.to_string());
-            return Err(StartError::Context { memory, engine });
-        }
-        let opened = self.mapper.open(Arc::clone(range), None);
-        let way = if opened.is_mapped() { Way::Gdrcopy } else { Way::Stream };
-        let at = self.attached.partition_point(|other| other.range().addr() < range.addr());
-        self.attached.insert(at, Arc::new(opened));
-        Ok(way)
-    }
-
-    /// Lets go of a range. One that is not attached is none to let go of.
-    pub fn detach(&mut self, range: &DeviceRange) {
-        let same = |other: &Arc<WordRange>| std::ptr::eq(&**other.range(), range);
-        if let Some(at) = self.attached.iter().position(same) {
-            self.attached.remove(at);
-        }
-    }
-
-    /// As [`WordAccess::load`], in a range of the same context that need not be attached.
-    ///
-    /// # Errors
-    /// As [`WordAccess::load`].
+    /// When there is no such word, and when the driver fails.
     #[inline]
     pub fn load_in(
         &mut self,
@@ -187,10 +126,11 @@ impl Words {
         }
     }
 
-    /// As [`WordAccess::store`], in a range of the same context that need not be attached.
+    /// Stores a word of a range of the same context. What this thread has seen done before is visible
+    /// to who sees the word.
     ///
     /// # Errors
-    /// As [`WordAccess::load`].
+    /// As [`Self::load_in`].
     #[inline]
     pub fn store_in(
         &mut self,
@@ -222,7 +162,7 @@ impl Words {
     /// are made of is read before, all of it in one trip to the device.
     ///
     /// # Errors
-    /// As [`WordAccess::load`]. Then any of them may be missing.
+    /// As [`Self::load_in`]. Then any of them may be missing.
     pub(crate) fn store_all(&mut self, words: &mut [Soon]) -> Result<(), WordError> {
         for Soon { range, addr, len, .. } in &*words {
             self.check_bytes(range, *addr, (*len).into())?;
@@ -235,7 +175,7 @@ impl Words {
     /// Reads what the values of words are made of that are to be stored, at most [`MOST_WRITES`].
     ///
     /// # Errors
-    /// As [`WordAccess::load`].
+    /// As [`Self::load_in`].
     pub(crate) fn resolve(&mut self, words: &mut [Soon]) -> Result<(), WordError> {
         Ok(together::resolve(words, |words, unread| self.stream.load_all(words, unread))?)
     }
@@ -244,7 +184,7 @@ impl Words {
     /// word by word, and without one each 256 bytes are a trip to the device.
     ///
     /// # Errors
-    /// As [`WordAccess::load`]. Then the bytes in `into` are undefined.
+    /// As [`Self::load_in`]. Then the bytes in `into` are undefined.
     #[inline]
     pub fn load_bytes_in(
         &mut self,
@@ -267,7 +207,7 @@ impl Words {
     /// and before every word that is stored later. Meant for few, as [`Self::load_bytes_in`].
     ///
     /// # Errors
-    /// As [`WordAccess::load`]. Then the bytes in the range are undefined.
+    /// As [`Self::load_in`]. Then the bytes in the range are undefined.
     #[inline]
     pub fn store_bytes_in(
         &mut self,
@@ -350,16 +290,6 @@ impl Words {
     }
 
     #[inline]
-    fn find(&self, addr: usize, width: Width) -> Result<Arc<WordRange>, WordError> {
-        let len = width.bytes();
-        let behind = self.attached.partition_point(|other| other.range().addr() <= addr);
-        // The last range that starts at or before the word has it, unless ranges overlap.
-        let mut before = self.attached[..behind].iter().rev();
-        let found = before.find(|other| other.range().contains(addr, len));
-        found.cloned().ok_or_else(|| self.no_word(addr, len))
-    }
-
-    #[inline]
     fn check(&self, within: &WordRange, addr: usize, width: Width) -> Result<(), WordError> {
         if addr % width.bytes() != 0 {
             return Err(self.no_word(addr, width.bytes()));
@@ -375,19 +305,5 @@ impl Words {
     #[cold]
     fn no_word(&self, addr: usize, width: usize) -> WordError {
         WordError::NoWord { addr, width, context: self.stream.engine().context().to_string() }
-    }
-}
-
-impl WordAccess for Words {
-    #[inline]
-    fn load(&mut self, addr: usize, width: Width) -> Result<u64, WordError> {
-        let within = self.find(addr, width)?;
-        self.load_in(&within, addr, width)
-    }
-
-    #[inline]
-    fn store(&mut self, addr: usize, width: Width, value: u64) -> Result<(), WordError> {
-        let within = self.find(addr, width)?;
-        self.store_in(&within, addr, width, value)
     }
 }

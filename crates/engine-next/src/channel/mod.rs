@@ -222,6 +222,11 @@ impl Channel {
         true
     }
 
+    /// Whether a requested acknowledgement has not come yet.
+    pub(crate) fn is_asked(&self) -> bool {
+        self.asked > self.acked
+    }
+
     /// The peer requests an acknowledgement of everything before a number.
     pub(crate) fn request_ack(&mut self, before: Seq) {
         self.wanted = self.wanted.max(before);

@@ -13,7 +13,6 @@ use log::error;
 use crate::channel::slots::Purpose;
 use crate::core::{Core, StagedEvent};
 use crate::error::EngineError;
-use crate::group::Order;
 use crate::ids::{Pe, RailId};
 use crate::op::{Kind, Op, Queued, Way};
 use crate::port::{Port, PortError};
@@ -43,16 +42,11 @@ const LINES: u64 = 64;
 pub(crate) struct Failures {
     first: Option<Box<EngineError>>,
     lines: RateLimit,
-    /// Peers whose processes have ended, since when. At the end of a job they end one after the
-    /// other, and nothing is wrong.
-    ended: Vec<(Pe, u32)>,
-    pub(crate) lets_peers_end: bool,
 }
 
 impl Failures {
     pub(super) fn new() -> Self {
-        let lines = RateLimit::most(LINES, Duration::from_secs(10));
-        Self { first: None, lines, ended: Vec::new(), lets_peers_end: false }
+        Self { first: None, lines: RateLimit::most(LINES, Duration::from_secs(10)) }
     }
 
     /// The first failure of the lane.
@@ -74,24 +68,6 @@ impl<P: Port> Core<P> {
         self.fail_lane(failed);
     }
 
-    /// Fails peers whose processes ended longer ago than a wait may take: others may wait for
-    /// something of them though nothing is under way.
-    pub(crate) fn fail_ended(&mut self) {
-        let stamp = self.watchdog.stamp();
-        while let Some(pe) = self.port.ended_process() {
-            self.failures.ended.push((pe, stamp));
-        }
-        let Self { watchdog, failures, .. } = self;
-        let is_over = |&(_, since): &(Pe, u32)| watchdog.overdue(since, 0).is_some_and(|o| o.fails);
-        let over: Vec<(Pe, u32)> = failures.ended.iter().copied().filter(is_over).collect();
-        failures.ended.retain(|ended| !over.contains(ended));
-        for (pe, _) in over {
-            if let (false, Ok(at)) = (self.failures.lets_peers_end, self.open(pe)) {
-                self.fail_peer(at, EngineError::PeerEnded { pe });
-            }
-        }
-    }
-
     /// Ends all operations of a peer that has failed.
     fn end_all(&mut self, at: u32) {
         let peer = self.peers.get_mut(at);
@@ -100,8 +76,7 @@ impl<P: Port> Core<P> {
         let held = std::mem::take(&mut peer.held);
         let quiets = std::mem::take(&mut peer.quiets);
         // Nothing of the peer is counted by it any more.
-        peer.order = Order::new();
-        peer.fence = peer.order.start();
+        peer.forget();
         peer.update_open();
         self.queued -= queue.len();
         for queued in queue {

@@ -72,13 +72,13 @@ impl<P: Port> Core<P> {
         let Some((wr_id, segment)) = segments.take() else { return false };
         // Everything is in its place before the fabric is asked, so that little has to be kept
         // through the call. It is taken back if the fabric declines.
-        let group = peer.order.next(class_of(direction));
+        let owner = peer.owner.of_class(class_of(direction), completion);
         segment.transfer =
             Transfer { direction, local, len, remote, key: handle.key_at(hop.remote) };
-        segment.owner = hop.owner.counted(completion, group);
+        segment.owner = owner;
         segment.born = self.watchdog.stamp();
         let (id, to, next) = (hop.rail, hop.to, hop.next);
-        peer.begin(group, direction);
+        peer.begin(owner.group(), direction);
         peer.turn(next);
         rail.begin(len);
         groups.begin(completion);

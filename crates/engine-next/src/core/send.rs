@@ -143,7 +143,8 @@ impl<P: Port> Core<P> {
         self.channel(at);
         let Self { peers, messages, seal, port, .. } = self;
         let peer = peers.get_mut(at);
-        let Peer { channel, order, hops, pe, hop, is_refused, .. } = peer;
+        let mut hop = peer.hop;
+        let Peer { channel, order, hops, pe, is_refused, .. } = peer;
         let Some(channel) = channel.as_deref_mut() else { return Ok(Step::NoRoom) };
         if !channel.has_window() {
             self.want_ack(at);
@@ -173,7 +174,7 @@ impl<P: Port> Core<P> {
                 0 => port.send(rail, to, wr_id, bytes),
                 _ => port.send_with_tail(rail, to, wr_id, bytes, tail),
             };
-            *hop = hops.get(hop.next as usize).copied().unwrap_or(*hop);
+            hop = hops.get(hop.next as usize).copied().unwrap_or(hop);
             match sent {
                 Ok(Posted::Yes) => {
                     slot.rail = rail;
@@ -233,6 +234,7 @@ impl<P: Port> Core<P> {
         if !std::mem::replace(&mut channel.is_listed, true) {
             self.unasked.push(at);
         }
+        peer.take_path(hop);
         if sending.held.is_some() {
             self.settle_later(at);
         }
@@ -252,6 +254,14 @@ impl<P: Port> Core<P> {
             if channel.want_ack() {
                 self.enter_control(at);
             }
+        }
+    }
+
+    /// As [`Core::want_ack`], unless a request has not been answered.
+    pub(crate) fn want_first_ack(&mut self, at: u32) {
+        let channel = self.peers.get(at).channel.as_deref();
+        if channel.is_some_and(|channel| !channel.is_asked()) {
+            self.want_ack(at);
         }
     }
 

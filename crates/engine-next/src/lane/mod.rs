@@ -92,6 +92,8 @@ pub struct Lane<P: Port> {
     abandoned: Option<Arc<AtomicBool>>,
     /// Whether what is due without a number goes before what waited for room, in this iteration.
     control_first: bool,
+    /// Whether peers that nothing is under way with may end.
+    pub(crate) lets_peers_end: bool,
     /// The lane has failed and tried to tell its peers.
     has_said_last_words: bool,
 }
@@ -110,6 +112,7 @@ impl<P: Port> Lane<P> {
             others: Vec::new(),
             abandoned: None,
             control_first: false,
+            lets_peers_end: false,
             has_said_last_words: false,
         }
     }
@@ -121,16 +124,17 @@ impl<P: Port> Lane<P> {
         self.core.signals.strong = true;
     }
 
-    /// From now on peers whose processes end have not failed for that alone.
-    pub fn let_peers_end(&mut self) {
-        self.core.failures.lets_peers_end = true;
-    }
-
     /// The proxy lane, executing what user threads hand over as well.
     #[must_use]
     pub fn with_inbox(mut self, inbox: Inbox) -> Self {
         self.inbox = Some(Box::new(inbox));
         self
+    }
+
+    /// From now on a peer that nothing is under way with may end. Otherwise the lane fails when a
+    /// peer's process has been gone for as long as waits last.
+    pub fn let_peers_end(&mut self) {
+        self.lets_peers_end = true;
     }
 
     /// From now on a submitter that waits for room gives up once another thread sets the flag.
@@ -164,7 +168,7 @@ impl<P: Port> Lane<P> {
             return;
         }
         peer.fences = peer.fences.wrapping_add(1);
-        let closed = if peer.queue.is_empty() { peer.order.close() } else { None };
+        let closed = if peer.queue.is_empty() { peer.close() } else { None };
         match closed {
             Some(number) => peer.fence = number,
             // Behind what is queued, or until a group is free.

@@ -570,7 +570,7 @@ impl<P: Port> Lane<P> {
     /// A fence or a quiet is next in a queue.
     fn serve_mark(&mut self, at: u32, queued: Queued) -> Step {
         let peer = self.core.peers.get_mut(at);
-        let Some(number) = peer.order.close() else {
+        let Some(number) = peer.close() else {
             peer.queue.push_front(queued);
             return Step::Held;
         };

@@ -32,17 +32,12 @@ impl Staging {
         })
     }
 
-    /// Takes back buffers that were kept for peers whose processes have ended since.
+    /// Takes buffers back that were kept for peers whose processes have ended.
     pub(crate) fn take_back<P: Port>(&mut self, core: &mut Core<P>) {
         let Some(bouncing) = self.bouncing.as_ref().filter(|_| self.kept > 0) else { return };
-        let ended = core
-            .peers
-            .iter()
-            .filter(|(_, peer)| peer.error.is_some() && bouncing.copies.has_ended(peer.pe));
+        let ended = core.peers.iter().filter(|(_, peer)| bouncing.copies.has_ended(peer.pe));
         let ended: Vec<u32> = ended.map(|(at, _)| at).collect();
-        for at in ended {
-            self.give_kept(core, at, Seq(u64::MAX));
-        }
+        ended.into_iter().for_each(|at| self.give_kept(core, at, Seq(u64::MAX)));
     }
 
     /// A peer that has failed has executed all messages before a number, and reads their buffers no

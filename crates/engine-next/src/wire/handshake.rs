@@ -85,7 +85,8 @@ pub enum ExchangeError {
     },
     /// PEs that chose different providers.
     #[error(
-        "{pe} uses libfabric provider {theirs:?}, but PE 0 uses {first:?}: set NVSHMEM_LIBFABRIC_PROVIDER on all PEs alike"
+        "{pe} uses libfabric provider {theirs:?}, but PE 0 uses {first:?}: all PEs need the same; else set NVSHMEM_LIBFABRIC_PROVIDER \
+         to tcp or to your NIC's provider"
     )]
     Providers {
         /// A PE that differs from PE 0.

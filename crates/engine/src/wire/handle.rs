@@ -40,6 +40,13 @@ pub type HandleBytes = [u8; HANDLE_BYTES];
 /// Most rails a handle has room for; well below what 512 bytes could hold.
 pub const MAX_RAILS: usize = 32;
 
+/// Number of bytes, from the first on, that a handle with keys of so many rails uses. The others
+/// are 0.
+pub const fn used_bytes(rails: usize) -> usize {
+    // A staged region has a length in place of the first key.
+    KEYS + 8 * if rails == 0 { 1 } else { rails }
+}
+
 /// Version of handles.
 pub(crate) const VERSION: u8 = 5;
 const MAGIC: [u8; 3] = *b"nvl";

@@ -43,9 +43,7 @@ impl Device {
             info: Arc::new(info),
         }
     }
-}
 
-impl Device {
     pub(crate) fn link(&self) -> Link {
         Link::at(self.address)
     }

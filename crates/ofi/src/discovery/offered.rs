@@ -3,9 +3,8 @@
 
 use std::ptr;
 
-use libfabric_sys::{Library, Version, fi_info};
+use libfabric_sys::{Library, Version};
 
-use crate::error::check;
 use crate::objects::info::Info;
 use engine::port::PortError;
 
@@ -25,31 +24,20 @@ pub struct Offered {
 /// # Errors
 /// What `fi_getinfo` answers when there is nothing at all.
 pub fn offered(library: &'static Library) -> Result<Vec<Offered>, PortError> {
-    let mut list: *mut fi_info = ptr::null_mut();
-    // SAFETY: nothing is asked for in particular, and the list is freed below.
-    let code = unsafe { library.getinfo(ptr::null(), ptr::null(), 0, ptr::null(), &mut list) };
-    check(library, "fi_getinfo", code)?;
     let mut offered: Vec<Offered> = Vec::new();
-    let mut entry = list;
-    while !entry.is_null() {
-        // SAFETY: an entry of the live list.
-        if let Some(info) = unsafe { Info::copy(library, entry) } {
-            let (provider, version) = (info.provider(), info.provider_version());
-            let known = offered.iter().position(|known| known.provider == provider);
-            let at = known.unwrap_or(offered.len());
-            if known.is_none() {
-                offered.push(Offered { provider, version, domains: Vec::new() });
-            }
-            let domain = info.domain_name();
-            if !offered[at].domains.contains(&domain) {
-                offered[at].domains.push(domain);
-            }
+    // SAFETY: nothing is asked for in particular.
+    for info in unsafe { Info::list(library, ptr::null(), 0, ptr::null()) }? {
+        let (provider, version) = (info.provider(), info.provider_version());
+        let known = offered.iter().position(|known| known.provider == provider);
+        let at = known.unwrap_or(offered.len());
+        if known.is_none() {
+            offered.push(Offered { provider, version, domains: Vec::new() });
         }
-        // SAFETY: as above.
-        entry = unsafe { (*entry).next };
+        let domain = info.domain_name();
+        if !offered[at].domains.contains(&domain) {
+            offered[at].domains.push(domain);
+        }
     }
-    // SAFETY: from getinfo, freed once; the copies share nothing with it.
-    unsafe { library.freeinfo(list) };
     Ok(offered)
 }
 

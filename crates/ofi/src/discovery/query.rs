@@ -1,10 +1,10 @@
 //! Queries: what is asked of `fi_getinfo`.
 
 use std::ffi::CString;
+use std::fmt;
 use std::net::IpAddr;
-use std::os::unix::fs::MetadataExt;
+use std::process;
 use std::ptr::{self, NonNull};
-use std::{fmt, fs};
 
 use libfabric_sys::{
     FI_CONTEXT, FI_CONTEXT2, FI_DELIVERY_COMPLETE, FI_ENOMEM, FI_EP_RDM, FI_HMEM, FI_MR_ALLOCATED,
@@ -13,10 +13,11 @@ use libfabric_sys::{
     FI_THREAD_COMPLETION, FI_THREAD_DOMAIN, FI_THREAD_SAFE, Library, fi_info,
 };
 
+use crate::endpoint_files::pid_namespace;
 use crate::error::port_error;
 use crate::objects::info::Info;
 use crate::options::{Options, Progress, Threading};
-use crate::provider::Profile;
+use crate::provider::{EndpointFiles, Profile};
 use engine::port::PortError;
 
 /// One step of the ladder: a progress mode and a threading level to ask for.
@@ -51,16 +52,9 @@ impl Step {
 
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let progress = match self.progress {
-            Progress::Auto => "AUTO",
-            Progress::Manual => "MANUAL",
-        };
-        let threading = match self.threading {
-            Threading::Completion => "COMPLETION",
-            Threading::Domain => "DOMAIN",
-            Threading::Safe => "SAFE",
-        };
-        write!(f, "progress {progress}, threading {threading}")
+        // As libfabric has them.
+        let upper = |value: &dyn fmt::Debug| format!("{value:?}").to_uppercase();
+        write!(f, "progress {}, threading {}", upper(&self.progress), upper(&self.threading))
     }
 }
 
@@ -100,50 +94,27 @@ pub(crate) fn query(
     let out_of_memory = || port_error(library, "fi_dupinfo", FI_ENOMEM.into());
     let hints = Hints::new(library, profile, fabric, demand, reaching).ok_or_else(out_of_memory)?;
     let node = source.map(|ip| CString::new(ip.to_string()).unwrap_or_default());
-    let (node, flags) = match &node {
-        Some(node) => (node.as_ptr(), FI_SOURCE | FI_NUMERICHOST),
-        None => (ptr::null(), 0),
-    };
+    let source = |node: &CString| (node.as_ptr(), FI_SOURCE | FI_NUMERICHOST);
+    let (node, flags) = node.as_ref().map_or((ptr::null(), 0), source);
 
-    let mut list: *mut fi_info = ptr::null_mut();
-    // SAFETY: node is a string or null, the hints are live, the list is freed below.
-    let code = unsafe { library.getinfo(node, ptr::null(), flags, hints.raw.as_ptr(), &mut list) };
-    if code != 0 {
-        return Err(port_error(library, "fi_getinfo", code.into()));
-    }
-    let mut infos = Vec::new();
-    let mut entry = list;
-    while !entry.is_null() {
-        // SAFETY: an entry of the live list.
-        if let Some(mut info) = unsafe { Info::copy(library, entry) } {
-            if *profile.order_of_writes_costs {
-                info.free_writes();
-            }
-            if let Some(prefix) = *profile.endpoint_names {
-                let name = CString::new(format!("{prefix}{}", process_name())).unwrap_or_default();
-                if !info.name_endpoints(&name) {
-                    // SAFETY: from getinfo, freed once; the copies share nothing with it.
-                    unsafe { library.freeinfo(list) };
-                    return Err(out_of_memory());
-                }
-            }
-            if info.provider() == profile.name
-                && fabric.is_none_or(|name| name == info.fabric_name())
-            {
-                infos.push(info);
+    // SAFETY: node is a string or null, and the hints are live.
+    let mut infos = unsafe { Info::list(library, node, flags, hints.raw.as_ptr()) }?;
+    infos.retain(|info| {
+        info.provider() == profile.name && fabric.is_none_or(|name| name == info.fabric_name())
+    });
+    for info in &mut infos {
+        if *profile.order_of_writes_costs {
+            info.free_writes();
+        }
+        if let Some(EndpointFiles { prefix, .. }) = *profile.endpoint_files {
+            let name = format!("{prefix}{}-{}", process::id(), pid_namespace());
+            let name = CString::new(name).unwrap_or_default();
+            if !info.name_endpoints(&name) {
+                return Err(out_of_memory());
             }
         }
-        // SAFETY: as above.
-        entry = unsafe { (*entry).next };
     }
-    // SAFETY: from getinfo, freed once; the copies share nothing with it.
-    unsafe { library.freeinfo(list) };
     Ok(infos)
-}
-
-fn process_name() -> String {
-    let namespace = fs::metadata("/proc/self/ns/pid").map_or(0, |found| found.ino());
-    format!("{}-{namespace}", std::process::id())
 }
 
 struct Hints {

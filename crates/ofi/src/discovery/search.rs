@@ -10,6 +10,7 @@ use crate::discovery::device::Device;
 use crate::discovery::interface::{Interface, is_local};
 use crate::discovery::query::{Demand, Reaching, Step, query};
 use crate::discovery::selection::{Listed, Source, describe, select};
+use crate::endpoint_files::{self, lack};
 use crate::environment;
 use crate::error::{OfiError, Refusal};
 use crate::memory_kinds::MemoryKinds;
@@ -25,12 +26,8 @@ pub struct Discovery {
     pub(crate) library: &'static Library,
     pub(crate) profile: &'static Profile,
     pub(crate) options: Options,
-    pub(crate) asked: Step,
-    devices: Vec<Device>,
     refusals: Vec<Refusal>,
-    hmem_refused: Option<String>,
-    /// NICs of the provider's kind that could be used and are not listed.
-    unlisted: Vec<String>,
+    pub(crate) found: Found,
 }
 
 impl Discovery {
@@ -48,24 +45,12 @@ impl Discovery {
         environment::prepare(library, options, kinds);
         let mut refusals = Vec::new();
         for &profile in candidates(options.provider) {
-            match examine(library, profile, options, single_host, kinds, &mut refusals)? {
-                Some(found) => {
-                    let options = options.clone();
-                    let Found { step: asked, devices, hmem_refused, unlisted } = found;
-                    let found = Self {
-                        library,
-                        profile,
-                        options,
-                        asked,
-                        devices,
-                        refusals,
-                        hmem_refused,
-                        unlisted,
-                    };
-                    found.log();
-                    return Ok(found);
-                }
-                None => continue,
+            let found = examine(library, profile, options, single_host, kinds, &mut refusals)?;
+            if let Some(found) = found {
+                let options = options.clone();
+                let discovery = Self { library, profile, options, refusals, found };
+                discovery.log();
+                return Ok(discovery);
             }
         }
         Err(OfiError::NoDevice { asked: options.provider, refusals })
@@ -89,12 +74,12 @@ impl Discovery {
     /// Whether transfers may reach device memory by themselves: it was asked for and granted.
     /// Whether they do is known when memory is registered.
     pub fn reaches_devices(&self) -> bool {
-        self.devices[0].info.reaches_devices()
+        self.found.devices[0].info.reaches_devices()
     }
 
     /// The usable devices, in rail order. At least one.
     pub fn devices(&self) -> &[Device] {
-        &self.devices
+        &self.found.devices
     }
 
     /// What was offered and not taken.
@@ -110,7 +95,7 @@ impl Discovery {
     /// The devices to open unless somebody knows better: all, up to
     /// `NVSHMEM_LIBFABRIC_MAX_NIC_PER_PE`, as indices into [`Self::devices`].
     pub fn default_rails(&self) -> Vec<usize> {
-        (0..self.devices.len().min(usize::from(self.options.max_nic_per_pe))).collect()
+        (0..self.found.devices.len().min(usize::from(self.options.max_nic_per_pe))).collect()
     }
 
     /// The providers that would have come first, and whose NICs this machine has: what is used in
@@ -125,9 +110,9 @@ impl Discovery {
     }
 
     pub(crate) fn hmem_refused(&self) -> Option<String> {
-        let said = self.hmem_refused.as_ref()?;
+        let said = self.found.hmem_refused.as_ref()?;
         let mut nics: Vec<String> = Vec::new();
-        for Device { domain, .. } in &self.devices {
+        for Device { domain, .. } in &self.found.devices {
             if !nics.contains(domain) {
                 nics.push(domain.clone());
             }
@@ -141,13 +126,13 @@ impl Discovery {
     /// What a user is to hear of NICs of this machine that could be used and are not, for the whole
     /// host.
     pub fn idle_nics(&self) -> Option<String> {
-        if self.unlisted.is_empty() {
+        if self.found.unlisted.is_empty() {
             return None;
         }
         let version = self.library.version();
         let by_name = self.profile.device_memory_by_name;
         let by_name = by_name.filter(|_| self.reaches_devices());
-        let by_name = by_name.and_then(|names| names.help(version, &self.unlisted));
+        let by_name = by_name.and_then(|names| names.help(version, &self.found.unlisted));
         let help = by_name.unwrap_or_else(|| {
             String::from(
                 "an address of the port or a device file in /dev/infiniband may be missing, or a variable such as FI_VERBS_IFACE \
@@ -157,7 +142,7 @@ impl Discovery {
         Some(format!(
             "NICs of this host carry nothing: {}. Their ports are active, and libfabric {version} does not list them for \
              provider {}; {help}. NVSHMEM_LIBFABRIC_DEVICES with the NICs in use says that it is meant so",
-            self.unlisted.join(", "),
+            self.found.unlisted.join(", "),
             self.profile.name,
         ))
     }
@@ -180,8 +165,9 @@ impl Discovery {
     }
 
     fn log(&self) {
-        let info = &self.devices[0].info;
-        let names: Vec<&str> = self.devices.iter().map(|device| device.name.as_str()).collect();
+        let info = &self.found.devices[0].info;
+        let names: Vec<&str> =
+            self.found.devices.iter().map(|device| device.name.as_str()).collect();
         info!(
             "libfabric {} ({}), API {}: provider {} with {} device(s): {}",
             self.library.version(),
@@ -193,7 +179,7 @@ impl Discovery {
         );
         info!(
             "asked for {}{}; got progress {}, threading {}, mr_mode {}",
-            self.asked,
+            self.found.step,
             if self.reaches_devices() { ", with FI_HMEM" } else { "" },
             info.progress_text(),
             info.threading_text(),
@@ -215,10 +201,12 @@ impl Discovery {
     }
 }
 
-struct Found {
-    step: Step,
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub(crate) step: Step,
     devices: Vec<Device>,
     hmem_refused: Option<String>,
+    /// NICs of the provider's kind that could be used and are not listed.
     unlisted: Vec<String>,
 }
 
@@ -230,6 +218,9 @@ fn examine(
     kinds: MemoryKinds,
     refusals: &mut Vec<Refusal>,
 ) -> Result<Option<Found>, OfiError> {
+    if profile.endpoint_files.is_some() {
+        endpoint_files::remove_left_behind();
+    }
     if let Err(reason) = is_there(library, profile) {
         refusals.push(refusal(profile, None, reason));
         return Ok(None);
@@ -351,21 +342,22 @@ struct Answer {
 }
 
 fn is_there(library: &'static Library, profile: &'static Profile) -> Result<(), String> {
-    let missing = |error: Option<PortError>| {
-        let said = error.map_or_else(String::new, |error| format!(" ({error})"));
-        let help = *profile.missing;
-        let help = if help.is_empty() { String::new() } else { format!("; {help}") };
-        // libfabric itself leaves out what this variable does not name.
-        let filter = std::env::var("FI_PROVIDER").ok().filter(|filter| !filter.is_empty());
-        let filter = filter.map_or_else(String::new, |filter| {
-            format!("; FI_PROVIDER={filter} is set, which hides providers: unset it, or name this one in it")
-        });
-        Err(format!("this libfabric does not have it on this machine{said}{filter}{help}"))
+    let mut said = match query(library, profile, None, Demand::Provider, Reaching::Host, None) {
+        Ok(infos) if !infos.is_empty() => return Ok(()),
+        Ok(_) => String::new(),
+        Err(error) => format!(" ({error})"),
     };
-    match query(library, profile, None, Demand::Provider, Reaching::Host, None) {
-        Ok(infos) if !infos.is_empty() => Ok(()),
-        Ok(_) => missing(None),
-        Err(error) => missing(Some(error)),
+    // libfabric itself leaves out what this variable does not name.
+    if let Some(filter) = std::env::var("FI_PROVIDER").ok().filter(|filter| !filter.is_empty()) {
+        said += &format!(
+            "; FI_PROVIDER={filter} is set, which hides providers: unset it, or name this one in it"
+        );
+    }
+    let files = profile.endpoint_files.as_ref();
+    let lack = files.and_then(|files| lack(files.offered_with(library.version())));
+    match lack.as_deref().unwrap_or(*profile.missing) {
+        "" => Err(format!("this libfabric does not have it on this machine{said}")),
+        help => Err(format!("this libfabric does not have it on this machine{said}; {help}")),
     }
 }
 
@@ -469,10 +461,8 @@ fn at_address(
     let infos = query(library, profile, fabric, demand, reaching, Some(ip));
     let infos = infos.map_err(|error| error.to_string())?;
     let mut usable = infos.into_iter().filter(|info| info.source_ip() == Some(ip));
-    match usable.find(|info| reason_against(info).is_none()) {
-        Some(info) => Ok(info),
-        None => Err(String::from("the provider has no endpoint at this address")),
-    }
+    let usable = usable.find(|info| reason_against(info).is_none());
+    usable.ok_or_else(|| String::from("the provider has no endpoint at this address"))
 }
 
 fn reason_against(info: &Info) -> Option<String> {

@@ -85,9 +85,7 @@ pub(crate) struct Domain {
     raw: NonNull<fid_domain>,
     gate: Gate,
     keys: Keys,
-    forbids_cuda: bool,
-    forbids_sharing: bool,
-    crashes_without_descriptors: bool,
+    profile: &'static Profile,
     maps_wrongly: Option<String>,
     info: Arc<Info>,
     fabric: Arc<Fabric>,
@@ -103,7 +101,7 @@ impl Domain {
         fabric: Arc<Fabric>,
         info: Arc<Info>,
         keys: Keys,
-        profile: &Profile,
+        profile: &'static Profile,
     ) -> Result<Self, PortError> {
         let mut raw = ptr::null_mut();
         let mut open = || {
@@ -120,9 +118,7 @@ impl Domain {
             raw: opened(raw, "fi_domain")?,
             gate: Gate(gated.then(|| Arc::new(Mutex::new(())))),
             keys,
-            forbids_cuda: info.reaches_devices() && *profile.forbids_cuda,
-            forbids_sharing: *profile.forbids_sharing,
-            crashes_without_descriptors: *profile.crashes_without_descriptors,
+            profile,
             maps_wrongly,
             info,
             fabric,
@@ -179,16 +175,12 @@ impl Domain {
         &self.gate
     }
 
+    pub(crate) fn profile(&self) -> &'static Profile {
+        self.profile
+    }
+
     pub(crate) fn forbids_cuda(&self) -> bool {
-        self.forbids_cuda
-    }
-
-    pub(crate) fn forbids_sharing(&self) -> bool {
-        self.forbids_sharing
-    }
-
-    pub(crate) fn crashes_without_descriptors(&self) -> bool {
-        self.crashes_without_descriptors
+        self.info.reaches_devices() && *self.profile.forbids_cuda
     }
 
     pub(crate) fn maps_wrongly(&self) -> Option<&str> {
@@ -434,7 +426,11 @@ pub(crate) mod tests {
             (Provider::Efa, true, (true, true)),
         ] {
             let domain = some_domain(provider, devices, |_| {});
-            assert_eq!((domain.forbids_cuda(), domain.forbids_sharing()), forbids, "{provider}");
+            assert_eq!(
+                (domain.forbids_cuda(), *domain.profile().forbids_sharing),
+                forbids,
+                "{provider}"
+            );
         }
     }
 

@@ -267,7 +267,7 @@ fn open_enabled(
     events: Option<&EventQueue>,
 ) -> Result<(NonNull<fid_ep>, CudaCalls), PortError> {
     let library = domain.library();
-    if domain.crashes_without_descriptors() {
+    if *domain.profile().crashes_without_descriptors {
         check_descriptors()?;
     }
     let mut raw = ptr::null_mut();
@@ -293,7 +293,7 @@ fn open_enabled(
             if domain.forbids_cuda() {
                 cuda_calls = CudaCalls::forbid(library, raw);
             }
-            if domain.forbids_sharing() {
+            if *domain.profile().forbids_sharing {
                 forbid_sharing(library, raw);
             }
             check(library, ENABLE, fi_enable(raw))?;

@@ -2,14 +2,17 @@
 
 use std::ffi::{CStr, c_char, c_void};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 
 use libfabric_sys::{
     FI_ADDR_STR, FI_BUS_PCI, FI_HMEM, FI_ORDER_RMA_WAW, FI_ORDER_WAW, FI_PROGRESS_MANUAL,
     FI_THREAD_SAFE, FI_TYPE_MR_MODE, FI_TYPE_PROGRESS, FI_TYPE_THREADING, Library, Version,
     fi_domain_attr, fi_ep_attr, fi_fabric_attr, fi_info, fi_progress, fi_rx_attr, fi_threading,
-    fi_tx_attr,
+    fi_tx_attr, fid_nic,
 };
+
+use crate::error::check;
+use engine::port::PortError;
 
 /// An owned copy of one `fi_info`, not changed any more when it is shared.
 #[derive(Debug)]
@@ -42,6 +45,36 @@ impl Info {
                 && !raw.fabric_attr.is_null();
             complete.then_some(info)
         }
+    }
+
+    /// Copies the entries that `fi_getinfo` lists.
+    ///
+    /// # Errors
+    /// What it answers.
+    ///
+    /// # Safety
+    /// `node` is a string or null, `hints` live or null.
+    pub(crate) unsafe fn list(
+        library: &'static Library,
+        node: *const c_char,
+        flags: u64,
+        hints: *const fi_info,
+    ) -> Result<Vec<Self>, PortError> {
+        let mut list = ptr::null_mut();
+        // SAFETY: the caller's promise; the list is freed below.
+        let code = unsafe { library.getinfo(node, ptr::null(), flags, hints, &mut list) };
+        check(library, "fi_getinfo", code)?;
+        let (mut infos, mut entry) = (Vec::new(), list);
+        while !entry.is_null() {
+            // SAFETY: an entry of the live list.
+            unsafe {
+                infos.extend(Self::copy(library, entry));
+                entry = (*entry).next;
+            }
+        }
+        // SAFETY: from getinfo, freed once; the copies share nothing with it.
+        unsafe { library.freeinfo(list) };
+        Ok(infos)
     }
 
     /// The same endpoint, to be used by any thread and progressed by whoever polls it. None when
@@ -146,32 +179,21 @@ impl Info {
         self.text(self.domain_attr().name).unwrap_or_default()
     }
 
+    fn nic(&self) -> Option<&fid_nic> {
+        // SAFETY: null or part of the info.
+        unsafe { self.raw().nic.as_ref() }
+    }
+
     pub(crate) fn nic_name(&self) -> Option<String> {
-        let nic = self.raw().nic;
-        if nic.is_null() {
-            return None;
-        }
-        // SAFETY: not null, part of the info.
-        let device = unsafe { (*nic).device_attr };
-        if device.is_null() {
-            return None;
-        }
-        // SAFETY: not null, part of the info.
-        self.text(unsafe { (*device).name })
+        // SAFETY: null or part of the info.
+        self.text(unsafe { self.nic()?.device_attr.as_ref() }?.name)
     }
 
     pub(crate) fn pci_function(&self) -> Option<String> {
-        let nic = self.raw().nic;
-        if nic.is_null() {
-            return None;
-        }
-        // SAFETY: not null, part of the info.
-        let bus = unsafe { (*nic).bus_attr };
-        if bus.is_null() {
-            return None;
-        }
-        // SAFETY: not null, part of the info; the union's one member is plain integers.
-        let (kind, pci) = unsafe { ((*bus).bus_type, (*bus).attr.pci) };
+        // SAFETY: null or part of the info.
+        let bus = unsafe { self.nic()?.bus_attr.as_ref() }?;
+        // SAFETY: the union's one member is plain integers.
+        let (kind, pci) = (bus.bus_type, unsafe { bus.attr.pci });
         (kind == FI_BUS_PCI).then(|| {
             format!(
                 "{:04x}:{:02x}:{:02x}.{:x}",
@@ -181,27 +203,16 @@ impl Info {
     }
 
     pub(crate) fn link_speed(&self) -> Option<u32> {
-        let nic = self.raw().nic;
-        if nic.is_null() {
-            return None;
-        }
-        // SAFETY: not null, part of the info.
-        let link = unsafe { (*nic).link_attr };
-        if link.is_null() {
-            return None;
-        }
-        // SAFETY: not null, part of the info.
-        let bits = unsafe { (*link).speed };
+        // SAFETY: null or part of the info.
+        let bits = unsafe { self.nic()?.link_attr.as_ref() }?.speed;
         u32::try_from(bits / 1_000_000).ok().filter(|speed| *speed > 0)
     }
 
     pub(crate) fn source_ip(&self) -> Option<IpAddr> {
         let raw = self.raw();
-        if raw.src_addr.is_null() || raw.addr_format == FI_ADDR_STR {
-            return None;
-        }
         // SAFETY: `src_addr` has `src_addrlen` bytes; sockaddr_ip reads within them.
-        unsafe { sockaddr_ip(raw.src_addr.cast(), raw.src_addrlen) }
+        let ip = || unsafe { sockaddr_ip(raw.src_addr.cast(), raw.src_addrlen) };
+        if raw.addr_format == FI_ADDR_STR { None } else { ip() }
     }
 
     /// Whether addresses are strings that end in a zero byte (`FI_ADDR_STR`).

@@ -95,32 +95,26 @@ pub(super) const CXI: Profile = Profile {
 };
 
 /// All PEs must agree.
-const OPTIMISED: Variable = Variable::new(
+const OPTIMISED: Variable = Variable::code(
     "FI_CXI_OPTIMIZED_MRS",
-    Fact::code(
-        Wanted::Text("0"),
-        "NVIDIA's transport warns of hangs with optimised regions, and it would copy small writes to them into a command, from \
-         memory of a GPU by CUDA",
-        "NVSHMEM 3.4.5: src/modules/transport/libfabric/libfabric.cpp; libfabric 2.6: prov/cxi/src/cxip_rma.c (cxip_rma_is_idc)",
-    ),
+    Wanted::Text("0"),
+    "NVIDIA's transport warns of hangs with optimised regions, and it would copy small writes to them into a command, from \
+     memory of a GPU by CUDA",
+    "NVSHMEM 3.4.5: src/modules/transport/libfabric/libfabric.cpp; libfabric 2.6: prov/cxi/src/cxip_rma.c (cxip_rma_is_idc)",
 );
 
-const MATCHING: Variable = Variable::new(
+const MATCHING: Variable = Variable::code(
     "FI_CXI_RX_MATCH_MODE",
-    Fact::code(
-        Wanted::Text("hybrid"),
-        "where many send to one the NIC runs out of match entries, which ends the job if it alone matches messages",
-        "HPE's libfabric 1.20 to 2.6: prov/cxi/src/cxip_msg_hpc.c (FC_SW_ONLOAD_MSG_FATAL)",
-    ),
+    Wanted::Text("hybrid"),
+    "where many send to one the NIC runs out of match entries, which ends the job if it alone matches messages",
+    "HPE's libfabric 1.20 to 2.6: prov/cxi/src/cxip_msg_hpc.c (FC_SW_ONLOAD_MSG_FATAL)",
 );
 
-const CONTROL: Variable = Variable::new(
+const CONTROL: Variable = Variable::code(
     "FI_UNIVERSE_SIZE",
-    Fact::code(
-        Wanted::Connections,
-        "its queue for control messages is made for so many peers",
-        "libfabric 2.1 to 2.6: prov/cxi/src/cxip_ctrl.c (cxip_ep_ctrl_init)",
-    ),
+    Wanted::Connections,
+    "its queue for control messages is made for so many peers",
+    "libfabric 2.1 to 2.6: prov/cxi/src/cxip_ctrl.c (cxip_ep_ctrl_init)",
 )
 .since(Version::new(2, 1));
 
@@ -136,23 +130,19 @@ const COPIES: Variable = Variable::new(
 .for_devices()
 .since(Version::new(2, 3));
 
-const MAPPED: Variable = Variable::new(
+const MAPPED: Variable = Variable::code(
     "FI_CXI_DISABLE_HMEM_DEV_REGISTER",
-    Fact::code(
-        Wanted::Text("1"),
-        "where libfabric has GDRCopy it would pin and map every region of device memory whole, on each NIC, and refuse what \
-         that is refused for",
-        "HPE's libfabric 1.20 to 2.6: prov/cxi/src/cxip_iomm.c (cxip_do_map), src/hmem_cuda.c (cuda_dev_register)",
-    ),
+    Wanted::Text("1"),
+    "where libfabric has GDRCopy it would pin and map every region of device memory whole, on each NIC, and refuse what \
+     that is refused for",
+    "HPE's libfabric 1.20 to 2.6: prov/cxi/src/cxip_iomm.c (cxip_do_map), src/hmem_cuda.c (cuda_dev_register)",
 )
 .for_devices();
 
-const REGISTERED: Variable = Variable::new(
+const REGISTERED: Variable = Variable::code(
     "FI_CXI_DISABLE_HOST_REGISTER",
-    Fact::code(
-        Wanted::Text("1"),
-        "it would register new buffers for unexpected messages with CUDA while it polls, which may wait for running kernels",
-        "HPE's libfabric 1.20 to 2.6: prov/cxi/src/cxip_ptelist_buf.c (cxip_ptelist_buf_alloc)",
-    ),
+    Wanted::Text("1"),
+    "it would register new buffers for unexpected messages with CUDA while it polls, which may wait for running kernels",
+    "HPE's libfabric 1.20 to 2.6: prov/cxi/src/cxip_ptelist_buf.c (cxip_ptelist_buf_alloc)",
 )
 .for_devices();

@@ -16,9 +16,8 @@ facts! {
     by_address: bool = false, "only what is listed is opened";
     /// It joins the PEs of one host only.
     one_host: bool = false, "it has a network";
-    /// What names of endpoints begin with, where libfabric would make them of the process' number
-    /// alone. None: addresses are no names.
-    endpoint_names: Option<&'static str> = None, "its addresses are not of our making";
+    /// Endpoints are files in `/dev/shm`. None: they are not.
+    endpoint_files: Option<EndpointFiles> = None, "nothing of it is known to be a file";
     /// Rails lead from the rail with one number to the rail with the same number, and to no other.
     separate_rails: bool = false, "its rails reach what libfabric says is of one fabric";
     /// Where the kernel lists its NICs, for those that read and write memory by themselves.
@@ -119,6 +118,46 @@ pub(crate) struct Said {
     pub(crate) words: &'static str,
     /// What to set, that it is not said.
     pub(crate) remedy: &'static str,
+}
+
+/// Endpoints that are files.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct EndpointFiles {
+    /// Prefix of their names, which libfabric would make of the process' number alone.
+    pub(crate) prefix: &'static str,
+    /// Of libfabric before 2.0, and of others.
+    pub(crate) sizes: [FileSize; 2],
+}
+
+/// Bytes of an endpoint's file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct FileSize {
+    /// All, most of which are never touched. libfabric offers no endpoint where less is left than
+    /// this for each core of the machine.
+    pub(crate) nominal: u64,
+    /// Touched in the end, the last [`GROWTH`] of it after it has opened.
+    pub(crate) used: u64,
+}
+
+const GROWTH: u64 = 2 << 20;
+
+impl EndpointFiles {
+    fn size(&self, library: Version) -> FileSize {
+        self.sizes[usize::from(library >= Version::new(2, 0))]
+    }
+
+    /// Bytes without which libfabric offers no endpoint.
+    pub(crate) fn offered_with(&self, library: Version) -> u64 {
+        // SAFETY: a number alone.
+        let cores = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
+        cores.max(1) as u64 * self.size(library).nominal
+    }
+
+    /// Bytes that have to be left when a PE of so many on this host opens its endpoints: those of
+    /// the others grow.
+    pub(crate) fn opened_with(&self, library: Version, endpoints: usize, here: usize) -> u64 {
+        endpoints as u64 * (self.size(library).used + here.saturating_sub(1) as u64 * GROWTH)
+    }
 }
 
 /// Where the kernel lists NICs, in `/sys/class`.

@@ -22,25 +22,21 @@ pub(super) const AVOIDS_AUTO: Fact<bool> = Fact::seen(
     "about once in some thousand closes of libfabric 2.5.1; 2.6: prov/rxm/src/rxm_conn.c is the same",
 );
 
-pub(super) const UNIVERSE: Variable = Variable::new(
+pub(super) const UNIVERSE: Variable = Variable::code(
     "FI_UNIVERSE_SIZE",
-    Fact::code(
-        Wanted::Connections,
-        "ofi_rxm makes its completion queue for so many connections, 1024 unless told, and a queue that is too small \
-         overruns; soft RoCE has room for 127",
-        "libfabric 1.17 to 2.6: prov/rxm/src/rxm_ep.c (rxm_ep_msg_cq_open)",
-    ),
+    Wanted::Connections,
+    "ofi_rxm makes its completion queue for so many connections, 1024 unless told, and a queue that is too small \
+     overruns; soft RoCE has room for 127",
+    "libfabric 1.17 to 2.6: prov/rxm/src/rxm_ep.c (rxm_ep_msg_cq_open)",
 );
 
 /// Over verbs messages of ours are of 256 bytes at most, and longer ones than the buffers go by
 /// rendezvous.
-pub(super) const BUFFERS: Variable = Variable::new(
+pub(super) const BUFFERS: Variable = Variable::code(
     "FI_OFI_RXM_BUFFER_SIZE",
-    Fact::code(
-        Wanted::Text("1024"),
-        "each connection has 128 buffers of this size to receive into, 16 KiB unless told: 2 MiB a peer and rail",
-        "libfabric 1.17 to 2.6: prov/rxm/src/rxm_cq.c (rxm_prepost_recv), prov/rxm/src/rxm_init.c",
-    ),
+    Wanted::Text("1024"),
+    "each connection has 128 buffers of this size to receive into, 16 KiB unless told: 2 MiB a peer and rail",
+    "libfabric 1.17 to 2.6: prov/rxm/src/rxm_cq.c (rxm_prepost_recv), prov/rxm/src/rxm_init.c",
 );
 
 /// What libverbs says is EINVAL for a queue with more entries than the device has.

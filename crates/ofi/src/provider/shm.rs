@@ -1,21 +1,21 @@
 //! shm: shared memory, for PEs of one host.
 
 use super::fact::Fact;
-use super::profile::{CAUTIOUS, Profile, Striping};
+use super::profile::{CAUTIOUS, EndpointFiles, FileSize, Profile, Striping};
 
 pub(super) const SHM: Profile = Profile {
     name: "shm",
     one_host: Fact::manual(true, "its peers are found in /dev/shm", "fi_shm(7)"),
-    missing: Fact::seen(
-        "its files are in /dev/shm: look at what is free there (`df /dev/shm`), and at files of ended processes \
-         (`nvshmem-libfabric doctor`); a container gets more by --shm-size",
-        "it is not offered where its files do not fit",
-        "libfabric 1.17, 16 MiB of /dev/shm",
-    ),
-    endpoint_names: Fact::code(
-        Some("fi_shm://"),
-        "endpoints are files in /dev/shm, named by the process' number in its PID namespace",
-        "libfabric 2.6: prov/shm/src/smr_init.c",
+    endpoint_files: Fact::seen(
+        Some(EndpointFiles {
+            prefix: "fi_shm://",
+            sizes: [
+                FileSize { nominal: 16 << 20, used: 6 << 20 },
+                FileSize { nominal: 13 << 20, used: 3 << 20 },
+            ],
+        }),
+        "they are in /dev/shm, where a lack of space is SIGBUS",
+        "selftest, libfabric 1.17 and 2.5.1; 2.6: prov/shm/src/smr_init.c, smr_util.c",
     ),
     // Nor are there wires to spread over.
     separate_rails: Fact::seen(

@@ -29,6 +29,16 @@ impl Variable {
         Self { name, value, for_devices: false, since: None }
     }
 
+    /// One that libfabric's sources are about.
+    pub(super) const fn code(
+        name: &'static str,
+        wanted: Wanted,
+        why: &'static str,
+        files: &'static str,
+    ) -> Self {
+        Self::new(name, Fact::code(wanted, why, files))
+    }
+
     pub(super) const fn for_devices(mut self) -> Self {
         self.for_devices = true;
         self

@@ -54,12 +54,10 @@ pub(super) const VERBS: Profile = Profile {
     ..CAUTIOUS
 };
 
-const SCATTER: Variable = Variable::new(
+const SCATTER: Variable = Variable::code(
     "MLX5_SCATTER_TO_CQE",
-    Fact::code(
-        Wanted::Text("0"),
-        "what a small read brings may come in the completion, and libmlx5 then copies it with the CPU, also into memory of a GPU",
-        "rdma-core: providers/mlx5/verbs.c, providers/mlx5/cq.c",
-    ),
+    Wanted::Text("0"),
+    "what a small read brings may come in the completion, and libmlx5 then copies it with the CPU, also into memory of a GPU",
+    "rdma-core: providers/mlx5/verbs.c, providers/mlx5/cq.c",
 )
 .for_devices();

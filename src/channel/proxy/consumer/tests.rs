@@ -187,8 +187,13 @@ fn operation(random: &mut Random, bases: &[usize], number: usize) -> (Descriptor
     }
 }
 
-fn published(shared: &Shared, ring: usize) -> u64 {
-    shared.done(ring)
+/// Two PEs on a fabric that does nothing by itself, and so many rings of the first.
+fn still(rings: u32) -> (Pair, Shared, Consumer) {
+    let pair = Pair::new(3, &mut Random(3), Script::default());
+    let sizes = Sizes::new(rings, 64).unwrap();
+    let shared = Shared::new(sizes, 0, 2, 0, &WordsOptions::default()).unwrap();
+    let consumer = pair.consumer(&shared);
+    (pair, shared, consumer)
 }
 
 #[test]
@@ -236,7 +241,7 @@ fn what_is_published_as_done_is_delivered_and_all_of_it_is_in_the_end() {
                     fabric.pass_time(10_000);
                     fabric.step();
                     for (ring, waiting) in waiting.iter_mut().enumerate() {
-                        let done = published(&shared, ring);
+                        let done = shared.done(ring);
                         while waiting.front().is_some_and(|(end, _)| *end <= done) {
                             let (_, effects) = waiting.pop_front().unwrap();
                             for (pe, addr, bytes) in effects {
@@ -295,11 +300,7 @@ fn progress_until(
 
 #[test]
 fn nothing_is_published_as_done_once_the_lane_has_failed() {
-    let mut random = Random(3);
-    let mut pair = Pair::new(3, &mut random, Script::default());
-    let shared =
-        Shared::new(Sizes::new(1, 64).unwrap(), 0, 2, 0, &WordsOptions::default()).unwrap();
-    let mut consumer = pair.consumer(&shared);
+    let (mut pair, shared, mut consumer) = still(1);
     push(&shared, 0, &small(false));
     pair.fabric.fail_next(1);
     let lane = &mut pair.lanes[0];
@@ -307,16 +308,12 @@ fn nothing_is_published_as_done_once_the_lane_has_failed() {
     let first = consumer.sources[0].open.front().map(|open| open.batch).unwrap();
     assert!(lane.is_batch_done(first), "by the lane's books, the put has ended");
     assert_eq!(consumer.retire(lane, |_| Ok::<(), ()>(())), Ok(false));
-    assert_eq!(published(&shared, 0), 0);
+    assert_eq!(shared.done(0), 0);
 }
 
 #[test]
 fn a_failure_while_one_ring_is_published_keeps_the_next_from_it() {
-    let mut random = Random(3);
-    let mut pair = Pair::new(3, &mut random, Script::default());
-    let shared =
-        Shared::new(Sizes::new(2, 64).unwrap(), 0, 2, 0, &WordsOptions::default()).unwrap();
-    let mut consumer = pair.consumer(&shared);
+    let (mut pair, shared, mut consumer) = still(2);
     let end = push(&shared, 0, &small(true));
     let lane = &mut pair.lanes[0];
     progress_until(&mut consumer, lane, |consumer, lane| {
@@ -332,17 +329,13 @@ fn a_failure_while_one_ring_is_published_keeps_the_next_from_it() {
         Ok::<(), ()>(())
     });
     assert_eq!((retired, calls), (Ok(true), 1));
-    assert_eq!((published(&shared, 0), published(&shared, 1)), (end, 0));
+    assert_eq!((shared.done(0), shared.done(1)), (end, 0));
 }
 
 #[test]
 fn what_has_landed_in_any_of_several_batches_is_made_visible_before_they_are_published() {
     for gets in [[true, false, false], [false, true, false], [false, false, true], [false; 3]] {
-        let mut random = Random(3);
-        let mut pair = Pair::new(3, &mut random, Script::default());
-        let shared =
-            Shared::new(Sizes::new(1, 64).unwrap(), 0, 2, 0, &WordsOptions::default()).unwrap();
-        let mut consumer = pair.consumer(&shared);
+        let (mut pair, shared, mut consumer) = still(1);
         let lane = &mut pair.lanes[0];
         let mut end = 0;
         for (before, is_get) in gets.into_iter().enumerate() {
@@ -357,12 +350,12 @@ fn what_has_landed_in_any_of_several_batches_is_made_visible_before_they_are_pub
         });
         let mut published_before = None;
         let retired = consumer.retire(lane, |_| {
-            published_before = Some(published(&shared, 0));
+            published_before = Some(shared.done(0));
             Ok::<(), ()>(())
         });
         assert_eq!(retired, Ok(true));
         assert_eq!(published_before, gets.contains(&true).then_some(0), "{gets:?}");
-        assert_eq!(published(&shared, 0), end);
+        assert_eq!(shared.done(0), end);
     }
 }
 
@@ -382,11 +375,7 @@ fn what_is_fetched_lands_here_as_what_is_read_does_and_nothing_else_does() {
         (word(AtomicOp::Add, false), false),
         (Descriptor::Fence { pe: None }, false),
     ] {
-        let mut random = Random(3);
-        let mut pair = Pair::new(3, &mut random, Script::default());
-        let shared =
-            Shared::new(Sizes::new(1, 64).unwrap(), 0, 2, 0, &WordsOptions::default()).unwrap();
-        let mut consumer = pair.consumer(&shared);
+        let (mut pair, shared, mut consumer) = still(1);
         let end = push(&shared, 0, &descriptor);
         let (mine, theirs) = pair.lanes.split_at_mut(1);
         let (mine, theirs) = (&mut mine[0], &mut theirs[0]);
@@ -398,7 +387,7 @@ fn what_is_fetched_lands_here_as_what_is_read_does_and_nothing_else_does() {
                 Ok::<(), ()>(())
             };
             consumer.retire(lane, landed).unwrap();
-            published(&shared, 0) == end
+            shared.done(0) == end
         });
         assert_eq!(landed, u32::from(lands), "{descriptor:?}");
     }
@@ -408,11 +397,7 @@ fn what_is_fetched_lands_here_as_what_is_read_does_and_nothing_else_does() {
 /// taken, and what is pushed behind it is not waited for.
 #[test]
 fn rings_are_drained_when_what_was_taken_is_done() {
-    let mut random = Random(3);
-    let mut pair = Pair::new(3, &mut random, Script::default());
-    let shared =
-        Shared::new(Sizes::new(2, 64).unwrap(), 0, 2, 0, &WordsOptions::default()).unwrap();
-    let mut consumer = pair.consumer(&shared);
+    let (mut pair, shared, mut consumer) = still(2);
     let lane = &mut pair.lanes[0];
     let head = push(&shared, 1, &small(false));
     consumer.set_limits([0, head]);
@@ -427,18 +412,14 @@ fn rings_are_drained_when_what_was_taken_is_done() {
     assert_eq!((consumer.is_drained(), consumer.left()), (false, head), "nobody is told");
     consumer.retire(lane, |_| Ok::<(), ()>(())).unwrap();
     assert_eq!((consumer.is_drained(), consumer.left()), (true, 0));
-    assert_eq!((published(&shared, 1), published(&shared, 0)), (head, 0), "{late}: too late");
+    assert_eq!((shared.done(1), shared.done(0)), (head, 0), "{late}: too late");
 }
 
 /// Who waits for one PE is told though another one is slow, in the order of those that share a
 /// word; and by `done` when all is over.
 #[test]
 fn a_slow_peer_delays_nobody_who_waits_for_another() {
-    let mut random = Random(3);
-    let mut pair = Pair::new(3, &mut random, Script::default());
-    let shared =
-        Shared::new(Sizes::new(1, 64).unwrap(), 0, 2, 0, &WordsOptions::default()).unwrap();
-    let mut consumer = pair.consumer(&shared);
+    let (mut pair, shared, mut consumer) = still(1);
     let (mine, theirs) = pair.lanes.split_at_mut(1);
     let (mine, theirs) = (&mut mine[0], &mut theirs[0]);
     // SAFETY: the context lives.
@@ -469,11 +450,11 @@ fn a_slow_peer_delays_nobody_who_waits_for_another() {
     }
     assert_eq!(behind, peer + 4);
     assert_eq!(told()[(peer - 1) as usize % 4], 0, "its fetch is under way");
-    assert_eq!(published(&shared, 0), 0);
+    assert_eq!(shared.done(0), 0);
     progress_until(&mut consumer, mine, |consumer, lane| {
         theirs.progress().unwrap();
         retire(consumer, lane);
-        published(&shared, 0) == behind
+        shared.done(0) == behind
     });
     assert!(consumer.sources[0].quiets.is_empty());
     assert!(landed >= 2, "with the one, and with the ring");
@@ -496,11 +477,7 @@ fn fetch_or_put(is_fetch: bool) -> Descriptor {
 #[test]
 fn a_peer_that_has_stopped_delays_no_other_ring() {
     const FETCHES: u64 = 6000;
-    let mut random = Random(3);
-    let mut pair = Pair::new(3, &mut random, Script::default());
-    let shared =
-        Shared::new(Sizes::new(2, 64).unwrap(), 0, 2, 0, &WordsOptions::default()).unwrap();
-    let mut consumer = pair.consumer(&shared);
+    let (mut pair, shared, mut consumer) = still(2);
     let mut lanes = std::mem::take(&mut pair.lanes).into_iter();
     let (Some(mut mine), Some(mut theirs)) = (lanes.next(), lanes.next()) else { unreachable!() };
     // SAFETY: the context lives.
@@ -526,8 +503,8 @@ fn a_peer_that_has_stopped_delays_no_other_ring() {
     for _ in 0..10_000 {
         iterate(&mut mine, &mut consumer);
     }
-    assert_eq!(published(&shared, 1), heads[1], "the other ring");
-    assert_eq!(published(&shared, 0), 0);
+    assert_eq!(shared.done(1), heads[1], "the other ring");
+    assert_eq!(shared.done(0), 0);
     let word = |pair: &Pair| pair.fabric.load(Pe(1), pair.bases[1] + 8, 8);
     for _ in 0..1_000_000 {
         while fetches < FETCHES && heads[0] + 2 - tail(0) <= 64 {
@@ -536,9 +513,9 @@ fn a_peer_that_has_stopped_delays_no_other_ring() {
         }
         iterate(&mut mine, &mut consumer);
         theirs.progress().unwrap();
-        if published(&shared, 0) == heads[0] && fetches == FETCHES {
+        if shared.done(0) == heads[0] && fetches == FETCHES {
             break;
         }
     }
-    assert_eq!((published(&shared, 0), word(&pair)), (heads[0], FETCHES.to_le_bytes().to_vec()));
+    assert_eq!((shared.done(0), word(&pair)), (heads[0], FETCHES.to_le_bytes().to_vec()));
 }

@@ -15,7 +15,10 @@ pub(super) fn checks(info: &Info) -> Vec<Check> {
     };
     let Some(version) = &fabric.version else {
         let reason = fabric.error.as_deref().unwrap_or("libfabric cannot be used");
-        return vec![Check::error("libfabric", reason, INSTALL)];
+        let is_there = reason.contains("cannot load") && !reason.contains("; install ");
+        let other = is_there || reason.contains("came to nothing");
+        let remedy = if other { "see the reason" } else { INSTALL };
+        return vec![Check::error("libfabric", reason, remedy)];
     };
     let library = fabric.file.as_deref().unwrap_or(&fabric.asked);
     vec![

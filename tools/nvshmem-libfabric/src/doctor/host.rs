@@ -18,6 +18,7 @@ pub(super) fn checks(info: &Info) -> Vec<Check> {
     let gpus = info.gpus.as_ref().map_or(0, |gpus| gpus.devices.len());
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let shm = Path::new("/dev/shm");
+    let namespace = ofi::pid_namespace().to_string();
     vec![
         memlock(&limits, rdma),
         descriptors(&limits, rdma, fabric.across_hosts.rails.len().max(1)),
@@ -26,9 +27,9 @@ pub(super) fn checks(info: &Info) -> Vec<Check> {
         loopback(&Interface::all()),
         shared_memory(
             &fs::read_to_string("/proc/self/mounts").unwrap_or_default(),
-            launcher::free_bytes(shm),
+            ofi::free_bytes(),
         ),
-        left_behind(shm, &|pid| Path::new("/proc").join(pid.to_string()).exists()),
+        left_behind(shm, &namespace, &|pid| Path::new("/proc").join(pid.to_string()).exists()),
     ]
 }
 
@@ -196,8 +197,10 @@ fn loopback(interfaces: &[Interface]) -> Check {
     )
 }
 
-fn left_behind(directory: &Path, lives: &dyn Fn(u32) -> bool) -> Check {
-    const ID: &str = "left-behind";
+pub(super) const LEFT_BEHIND: &str = "left-behind";
+
+fn left_behind(directory: &Path, namespace: &str, lives: &dyn Fn(u32) -> bool) -> Check {
+    const ID: &str = LEFT_BEHIND;
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let mut dead = BTreeSet::new();
     let mut bytes = 0;
@@ -207,7 +210,7 @@ fn left_behind(directory: &Path, lives: &dyn Fn(u32) -> bool) -> Check {
             continue;
         }
         let name = entry.file_name().to_string_lossy().into_owned();
-        if maker(&name).is_some_and(|pid| !lives(pid)) {
+        if maker(&name, namespace).is_some_and(|pid| !lives(pid)) {
             bytes += entry.metadata().map_or(0, |metadata| metadata.len());
             dead.insert(name);
         }
@@ -223,7 +226,8 @@ fn left_behind(directory: &Path, lives: &dyn Fn(u32) -> bool) -> Check {
     .details(dead.into_iter().take(20).map(|name| directory.join(name).display().to_string()).collect())
 }
 
-pub(crate) fn maker(name: &str) -> Option<u32> {
+/// The process of a file by its name, unless that is of another PID namespace.
+fn maker(name: &str, namespace: &str) -> Option<u32> {
     let numbers: Vec<u32> = name
         .split(|c: char| !c.is_ascii_digit())
         .filter_map(|digits| digits.parse().ok())
@@ -234,7 +238,7 @@ pub(crate) fn maker(name: &str) -> Option<u32> {
         name.rsplit("fi_shm_").next().unwrap_or(name).split([':', '_']).collect();
     // The transport has the number of the PID namespace behind that of the process.
     let process = |part: &str| {
-        part.split_once('-').map_or(plain(part), |(pid, space)| plain(pid) && plain(space))
+        part.split_once('-').map_or(plain(part), |(pid, of)| plain(pid) && of == namespace)
     };
     let libfabric = parts.len() >= 3 && process(parts[0]) && plain(parts[1]) && plain(parts[2]);
     let named = ["nvshmem", "fi_shm", "nlf-"].iter().any(|word| name.contains(word));
@@ -324,14 +328,17 @@ mod tests {
     fn what_ended_jobs_have_left_is_told_apart() {
         let of = [
             "4711:0:1",
-            "4711-4026531836:0:1",
+            "4711-7:0:1",
             "fi_shm_4711:0:1",
             "4711_0_2",
             "nvshmem-shm-4711-x",
             "nlf-heap-4711",
         ];
+        let maker = |name| maker(name, "7");
         assert!(of.iter().all(|name| maker(name) == Some(4711)), "{:?}", of.map(maker));
-        for other in ["4711", "sem.4711", "pulse-shm-4711", "PostgreSQL.4711", "x:y:z"] {
+        for other in
+            ["4711", "4711-8:0:1", "sem.4711", "pulse-shm-4711", "PostgreSQL.4711", "x:y:z"]
+        {
             assert_eq!(maker(other), None, "{other}");
         }
         let scratch = launcher::PrivateDir::new("tool-shm").unwrap();
@@ -340,8 +347,8 @@ mod tests {
             fs::write(directory.join(name), "").unwrap();
         }
         fs::create_dir_all(directory.join("nvshmem-4711")).unwrap();
-        let check = left_behind(directory, &|pid| pid == 4712);
-        let clean = left_behind(directory, &|_| true);
+        let check = left_behind(directory, "7", &|pid| pid == 4712);
+        let clean = left_behind(directory, "7", &|_| true);
         assert_eq!((check.verdict, clean.verdict), (Verdict::Warning, Verdict::Ok));
         assert_eq!(check.details, [directory.join("4711:0:1").display().to_string()]);
     }

@@ -44,9 +44,6 @@ const COMPLETIONS: [(Shell, &str); 3] = [
 pub(super) type Named = (String, Content);
 
 /// All that is installed of what is in and beside the directory of the plugin files.
-///
-/// # Errors
-/// A plugin file is missing, and what the file system refuses.
 pub(super) fn all(plugins: &Plugins) -> Result<Vec<Named>, ToolError> {
     let mut files = Vec::new();
     for number in numbers() {
@@ -80,7 +77,8 @@ pub(super) fn all(plugins: &Plugins) -> Result<Vec<Named>, ToolError> {
 
 fn channel(plugins: &Plugins) -> Vec<Named> {
     let library = plugins.directory.join(CHANNEL);
-    let include = plugins.directory.join("../include");
+    let includes = ["../include", "../../include"].map(|at| plugins.directory.join(at));
+    let include = includes.into_iter().find(|at| at.join(HEADER).is_file()).unwrap_or_default();
     if !library.is_file() || !include.join(HEADER).is_file() {
         return Vec::new();
     }

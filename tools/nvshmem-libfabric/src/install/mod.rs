@@ -47,10 +47,6 @@ fn refused<'a>(path: &'a Path, what: &'a str) -> impl Fn(io::Error) -> ToolError
     }
 }
 
-/// Installs.
-///
-/// # Errors
-/// What does not fit, and what the file system refuses.
 pub(crate) fn install(options: &InstallOptions) -> Result<(), ToolError> {
     let plugins = Plugins::find(options.plugin_dir.as_deref())?;
     let prefix = std::path::absolute(&options.prefix).unwrap_or_else(|_| options.prefix.clone());
@@ -153,10 +149,6 @@ fn make_directories(directory: &Path, fresh: &mut Vec<PathBuf>) -> Result<(), To
     }
 }
 
-/// Undoes it.
-///
-/// # Errors
-/// Nothing was installed there, and what the file system refuses.
 pub(crate) fn uninstall(options: &UninstallOptions) -> Result<(), ToolError> {
     let prefix = std::path::absolute(&options.prefix).unwrap_or_else(|_| options.prefix.clone());
     let place = prefix.join(RECORD);

@@ -14,7 +14,6 @@ use crate::info::{VERSION, json};
 /// The directory of the record, below the prefix.
 pub(super) const RECORD: &str = "share/nvshmem-libfabric";
 
-/// A file that was installed, by its name.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct Entry {
     pub(super) name: String,
@@ -47,10 +46,6 @@ impl Record {
         Self { version: VERSION.to_owned(), files, directories }
     }
 
-    /// The record in a directory, if there is one.
-    ///
-    /// # Errors
-    /// It cannot be read.
     pub(super) fn read(directory: &Path) -> Result<Option<Self>, ToolError> {
         let path = directory.join(NAME);
         let text = match fs::read(&path) {
@@ -65,9 +60,6 @@ impl Record {
     }
 
     /// Writes it, in place of one that is there.
-    ///
-    /// # Errors
-    /// What the file system refuses.
     pub(super) fn write(&self, directory: &Path) -> Result<(), ToolError> {
         let text = Content::Text(json(self)?.into_bytes());
         Staged::make(&text, NAME, directory)?.rename(&directory.join(NAME))?;
@@ -82,10 +74,6 @@ impl Record {
     }
 }
 
-/// Removes the record of a directory.
-///
-/// # Errors
-/// What the file system refuses.
 pub(super) fn remove(directory: &Path) -> Result<(), ToolError> {
     let path = directory.join(NAME);
     fs::remove_file(&path).map_err(refused(&path, "cannot be removed"))?;

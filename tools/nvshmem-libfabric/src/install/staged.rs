@@ -24,22 +24,16 @@ fn hexadecimal(hash: Sha256) -> String {
     hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// What a file that is installed is made of.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Content {
     /// A copy of this file, with its mode.
     File(PathBuf),
     /// Readable by all.
     Text(Vec<u8>),
-    /// A symbolic link to this.
     Link(String),
 }
 
 impl Content {
-    /// The digest of what is made of it.
-    ///
-    /// # Errors
-    /// The file cannot be read.
     pub(super) fn digest(&self) -> Result<String, ToolError> {
         match self {
             Self::File(path) => digest(path).map_err(refused(path, "cannot be read")),
@@ -49,9 +43,6 @@ impl Content {
     }
 
     /// The digest of what is at a path, where a link is no more than what it says.
-    ///
-    /// # Errors
-    /// As the system answers.
     pub(super) fn digest_at(path: &Path) -> io::Result<String> {
         match fs::read_link(path) {
             Ok(to) => Ok(hexadecimal(Sha256::new_with_prefix(to.as_os_str().as_encoded_bytes()))),
@@ -83,9 +74,6 @@ pub(super) struct Staged(Option<PathBuf>);
 
 impl Staged {
     /// Makes what is to be called `name` in a directory.
-    ///
-    /// # Errors
-    /// What the file system refuses.
     pub(super) fn make(content: &Content, name: &str, directory: &Path) -> Result<Self, ToolError> {
         sweep(directory, name);
         let mut random = [0; 8];
@@ -100,9 +88,6 @@ impl Staged {
     }
 
     /// Takes the place of what is at the path, in one step.
-    ///
-    /// # Errors
-    /// What the file system refuses.
     pub(super) fn rename(mut self, to: &Path) -> Result<(), ToolError> {
         let Some(path) = self.0.take() else { return Ok(()) };
         fs::rename(&path, to).map_err(|error| {

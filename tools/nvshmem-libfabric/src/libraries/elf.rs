@@ -14,7 +14,6 @@ use object::{Endianness, ReadCache};
 pub(crate) const MACHINE: u16 =
     if cfg!(target_arch = "aarch64") { elf::EM_AARCH64 } else { elf::EM_X86_64 };
 
-/// What the headers say.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Elf {
     pub(crate) machine: u16,
@@ -30,7 +29,6 @@ pub(crate) struct Elf {
     pub(crate) nvshmem: Option<Release>,
 }
 
-/// A release of NVSHMEM.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Release(pub(crate) [u32; 3]);
 
@@ -47,7 +45,6 @@ impl serde::Serialize for Release {
     }
 }
 
-/// Why a file tells nothing.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ElfError {
     #[error("{0}")]

@@ -16,9 +16,6 @@ const USUAL: [&str; 3] = ["/usr/local/nvshmem", "/opt/nvshmem", "/usr/lib/nvshme
 /// `NVSHMEM_HOME`, `LD_LIBRARY_PATH`, the packages of Python that this program is among, those of
 /// `python3`, the linker's cache, the usual directories, conda's environment, and where packages
 /// of NVIDIA's repositories have it.
-///
-/// # Errors
-/// What was named is none.
 pub(crate) fn all(named: Option<&Path>, linker: &Linker) -> Result<Vec<Nvshmem>, ToolError> {
     if let Some(named) = named {
         return Ok(vec![Nvshmem::at(named, linker)?]);

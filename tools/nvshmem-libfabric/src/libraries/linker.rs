@@ -22,7 +22,6 @@ pub(crate) struct Linker {
     cache: OnceCell<Vec<(String, PathBuf)>>,
 }
 
-/// The rule by which a file is found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Rule {
@@ -47,7 +46,6 @@ impl fmt::Display for Rule {
     }
 }
 
-/// A file that the linker takes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Found {
     pub(crate) path: PathBuf,

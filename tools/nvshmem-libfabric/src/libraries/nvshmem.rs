@@ -15,7 +15,6 @@ use crate::libraries::plugins::{file_name, numbers};
 /// What names of host libraries begin with.
 pub(crate) const HOST_LIBRARY: &str = "libnvshmem_host.so";
 
-/// A host library.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Nvshmem {
     /// As it was found: the linker takes `$ORIGIN` from there.
@@ -37,7 +36,6 @@ pub(crate) struct Nvshmem {
     elf: Elf,
 }
 
-/// A plugin file that an NVSHMEM would load.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub(crate) struct WouldLoad {
     pub(crate) path: PathBuf,
@@ -48,9 +46,6 @@ pub(crate) struct WouldLoad {
 
 impl Nvshmem {
     /// The host library at a path: the file, or a directory that has it.
-    ///
-    /// # Errors
-    /// There is none.
     pub(crate) fn at(path: &Path, linker: &Linker) -> Result<Self, ToolError> {
         const HINT: &str = "give libnvshmem_host.so.3 itself or the directory above its lib; with pip that is \
                             nvidia/nvshmem in site-packages. `nvshmem-libfabric info` lists what it finds";
@@ -67,10 +62,6 @@ impl Nvshmem {
             .map_err(|reason| ToolError::file(path, "is no NVSHMEM", reason, HINT))
     }
 
-    /// Reads a host library.
-    ///
-    /// # Errors
-    /// Why it is none.
     pub(crate) fn read(library: &Path, found_by: &str, linker: &Linker) -> Result<Self, String> {
         let library = std::path::absolute(library).unwrap_or_else(|_| library.to_owned());
         let elf = Elf::read(&library).map_err(|error| error.to_string())?;
@@ -134,9 +125,6 @@ impl Nvshmem {
     }
 
     /// The number of the plugin file that it asks for.
-    ///
-    /// # Errors
-    /// It is not known, or statements do not fit each other.
     pub(crate) fn certain_number(&self) -> Result<u32, ToolError> {
         if !self.conflicts.is_empty() {
             let message = format!(

@@ -21,7 +21,6 @@ pub(crate) fn numbers() -> Vec<u32> {
     Major::ALL.iter().map(|major| major.number().unsigned_abs()).collect()
 }
 
-/// One of the files.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub(crate) struct Plugin {
     pub(crate) number: u32,
@@ -29,14 +28,12 @@ pub(crate) struct Plugin {
     pub(crate) version: String,
 }
 
-/// The file for NCCL.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub(crate) struct NcclPlugin {
     pub(crate) path: PathBuf,
     pub(crate) version: String,
 }
 
-/// The files of a directory.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub(crate) struct Plugins {
     pub(crate) directory: PathBuf,
@@ -52,9 +49,6 @@ const INSTALL: &str =
 
 impl Plugins {
     /// The files in the directory that is named, else those that were installed with this program.
-    ///
-    /// # Errors
-    /// There are none.
     pub(crate) fn find(named: Option<&Path>) -> Result<Self, ToolError> {
         if let Some(directory) = named {
             let plugins = Self::in_directory(directory);
@@ -71,8 +65,9 @@ impl Plugins {
         }
         let program = env::current_exe().unwrap_or_default();
         let beside = program.parent().unwrap_or(Path::new("/"));
-        // As `make install` leaves them, and in one directory with the program.
-        let places = [beside.join("../lib"), beside.to_owned()];
+        // As `make install` leaves them, as Debian's packages do, and beside the program.
+        let debian = format!("../lib/{}-linux-gnu", env::consts::ARCH);
+        let places = [beside.join("../lib"), beside.join(debian), beside.to_owned()];
         let found = places.iter().map(|place| {
             Self::in_directory(&place.canonicalize().unwrap_or_else(|_| place.clone()))
         });
@@ -80,7 +75,7 @@ impl Plugins {
             let message = format!(
                 "there is no plugin file beside this program, in {} or {}",
                 places[0].display(),
-                places[1].display()
+                beside.display()
             );
             ToolError::new(message, INSTALL)
         })
@@ -110,10 +105,6 @@ impl Plugins {
         found
     }
 
-    /// The file for NCCL.
-    ///
-    /// # Errors
-    /// It is not there.
     pub(crate) fn nccl(&self) -> Result<&NcclPlugin, ToolError> {
         self.nccl.as_ref().ok_or_else(|| {
             let message = format!("{} has no {NCCL_FILE}", self.directory.display());
@@ -121,10 +112,6 @@ impl Plugins {
         })
     }
 
-    /// The file of a major.
-    ///
-    /// # Errors
-    /// It is not there.
     pub(crate) fn of(&self, number: u32) -> Result<&Plugin, ToolError> {
         self.files.iter().find(|plugin| plugin.number == number).ok_or_else(|| {
             let message = format!("{} has no {}", self.directory.display(), file_name(number));

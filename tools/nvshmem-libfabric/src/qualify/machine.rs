@@ -164,7 +164,13 @@ fn environment() -> Vec<String> {
     let settings = Settings::default().describe();
     let settings = settings.iter().map(|row| row.name).filter(|name| !NOT_TOLD.contains(name));
     let names = TOLD.split_whitespace().chain(settings);
-    names.filter_map(|name| Some(format!("{name}={}", env::var(name).ok()?))).collect()
+    names.filter_map(|name| Some(format!("{name}={}", told(&env::var(name).ok()?)))).collect()
+}
+
+/// A value that is a word, a number or a list of these. Paths and addresses are neither.
+fn told(value: &str) -> &str {
+    let plain = |letter: char| letter.is_ascii_alphanumeric() || "_-=,;".contains(letter);
+    if value.chars().all(plain) { value } else { "(not told)" }
 }
 
 #[cfg(test)]

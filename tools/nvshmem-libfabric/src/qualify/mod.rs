@@ -8,10 +8,9 @@
 mod known;
 mod machine;
 mod report;
-pub(crate) mod sweep;
 
 use std::env;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -20,7 +19,6 @@ use serde::Deserialize;
 
 use self::known::known;
 use self::report::{FAILED, Figure, NOT_RUN, OK, Report, Row, SLOW};
-use self::sweep::Sweeper;
 use crate::child;
 use crate::error::ToolError;
 use crate::info::{Info, check_settings};
@@ -53,9 +51,6 @@ struct Ran {
 }
 
 /// Tries all, prints a line for each row, and writes the file. Whether no row has failed.
-///
-/// # Errors
-/// There are no plugin files or no provider, or the file cannot be written.
 pub(crate) fn run(options: &QualifyOptions) -> Result<bool, ToolError> {
     check_settings(options.provider.as_deref().map(|_| PROVIDER))?;
     if options.reach.hosts.len() > 2 {
@@ -72,22 +67,18 @@ pub(crate) fn run(options: &QualifyOptions) -> Result<bool, ToolError> {
     let path = options.out.clone().unwrap_or_else(default);
     let mut report = Report::new(&path, bed.head(), machine::there(&info))?;
     println!("{}\n", bed.head());
-    let sweeper = Sweeper::start().map_err(|error| {
-        ToolError::new(format!("a process that cleans up: {error}"), "look at TMPDIR")
-    })?;
     let (began, mut seen) = (Instant::now(), Seen::default());
     for (tried, part) in PARTS {
         report.write(Some(part))?;
         let late = began.elapsed() > MOST_TIME;
         match bed.refuses(tried, &seen).or(late.then_some("ten minutes are over")) {
-            None => bed.tries(tried, part, &sweeper.directory, &mut seen, &mut report),
+            None => bed.tries(tried, part, &mut seen, &mut report),
             Some(why) => {
                 let (name, reason) = (String::from(part), String::from(why));
                 report.add(Row { name, verdict: NOT_RUN, reason, seconds: 0.0 }, "");
             }
         }
     }
-    drop(sweeper);
     report.write(None)?;
     println!("\n{}\n{}: the file to send", report.summary(), path.display());
     Ok(report.count(FAILED) == 0)
@@ -181,7 +172,6 @@ impl<'a> Bed<'a> {
         &self,
         tried: Tried,
         words: &[&str],
-        scratch: &Path,
         patience: u64,
     ) -> Result<Vec<T>, String> {
         let mut command = Command::new(env::current_exe().map_err(|error| error.to_string())?);
@@ -197,7 +187,7 @@ impl<'a> Bed<'a> {
                 reach.prefix.iter().flat_map(|prefix| ["--prefix".as_ref(), prefix.as_os_str()]),
             );
         }
-        command.envs(self.settings(tried)).env("TMPDIR", scratch);
+        command.envs(self.settings(tried));
         let ended = child::ask(command, "", Duration::from_secs(patience));
         let ended = ended.map_err(|error| match error {
             child::NoAnswer::Start(why) | child::NoAnswer::Late(why) => why,
@@ -207,14 +197,7 @@ impl<'a> Bed<'a> {
             .map_err(|_| format!("it {}\n{}", ended.end, ended.text(Stream::Err)))
     }
 
-    fn tries(
-        &self,
-        tried: Tried,
-        part: &str,
-        scratch: &Path,
-        seen: &mut Seen,
-        report: &mut Report,
-    ) {
+    fn tries(&self, tried: Tried, part: &str, seen: &mut Seen, report: &mut Report) {
         let deadline = self.options.deadline;
         let row = |name: &str, verdict, reason: String, seconds| Row {
             name: format!("{part}/{name}"),
@@ -224,7 +207,7 @@ impl<'a> Bed<'a> {
         };
         let words = ["selftest", "--deadline", &deadline.to_string()];
         let patience = SCENARIOS.len() as u64 * (deadline + 10);
-        let runs: Vec<Ran> = self.ask(tried, &words, scratch, patience).unwrap_or_else(|why| {
+        let runs: Vec<Ran> = self.ask(tried, &words, patience).unwrap_or_else(|why| {
             report.add(row("selftest", FAILED, known(&why), 0.0), &why);
             Vec::new()
         });
@@ -244,7 +227,7 @@ impl<'a> Bed<'a> {
         }
         let (most, time) = if self.options.short { ("65536", "2") } else { ("4194304", "30") };
         let (words, began) = (["perf", "--max", most, "--milliseconds", time], Instant::now());
-        let figures = self.ask::<Figure>(tried, &words, scratch, 2 * deadline);
+        let figures = self.ask::<Figure>(tried, &words, 2 * deadline);
         let seconds = began.elapsed().as_secs_f64();
         match figures {
             Err(why) => report.add(row("perf", FAILED, known(&why), seconds), &why),

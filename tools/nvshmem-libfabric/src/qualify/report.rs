@@ -12,7 +12,7 @@ use serde::Deserialize;
 
 use super::machine::section;
 use crate::error::ToolError;
-use crate::info::VERSION;
+use crate::info::build;
 
 /// Verdicts: right; right and slower than it could be; wrong, or it did not end; not tried.
 pub(super) const OK: &str = "ok";
@@ -47,7 +47,6 @@ impl Row {
     }
 }
 
-/// The file.
 pub(super) struct Report {
     path: PathBuf,
     head: String,
@@ -110,8 +109,12 @@ impl Report {
     fn text(&self, next: Option<&str>) -> String {
         let next = next.map(|next| format!("NOT FINISHED: it ended while {next} was tried\n"));
         let rows: Vec<String> = self.rows.iter().map(Row::line).collect();
-        format!("nvshmem-libfabric {VERSION} qualify: {}\n{}", self.head, next.unwrap_or_default())
-            + &section(&format!("rows: {}", self.summary()), &rows)
+        format!(
+            "nvshmem-libfabric {} qualify: {}\n{}",
+            build(),
+            self.head,
+            next.unwrap_or_default()
+        ) + &section(&format!("rows: {}", self.summary()), &rows)
             + &self.there
             + &section("figures", &self.figures)
     }

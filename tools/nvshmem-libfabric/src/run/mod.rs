@@ -12,6 +12,7 @@ use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::slice;
 
 use crate::output::print_whole;
 
@@ -24,6 +25,8 @@ use crate::libraries::linker::{self, Linker};
 use crate::libraries::nvshmem::Nvshmem;
 use crate::libraries::plugins::{Plugin, Plugins};
 use crate::options::RunOptions;
+use crate::probe;
+use crate::selftest::hosts::check_here;
 use program::Program;
 
 /// As `env` and `timeout` have it: the program is not there, cannot be started; and anything else
@@ -56,13 +59,9 @@ struct Plan {
     missing: Vec<Failed>,
 }
 
-/// A failure, with the exit status that it has.
 pub(crate) type Failed = (ToolError, u8);
 
 /// Becomes the program. Comes back with why not, or after a dry run.
-///
-/// # Errors
-/// There is no such program, no NVSHMEM is found, or none of our files fits it.
 pub(crate) fn run(options: &RunOptions) -> Result<(), Failed> {
     let plan = Plan::make(options);
     if options.dry_run {
@@ -196,6 +195,11 @@ impl Plan {
 
     fn set_fabric(&mut self, options: &RunOptions) -> Result<(), ToolError> {
         if let Some(provider) = &options.provider {
+            // A program that starts does not wait for libfabric's answer.
+            let asked = options.dry_run.then(|| probe::fabric(false));
+            let here = asked.map(|fabric| check_here(&fabric, slice::from_ref(provider)));
+            let missing = here.and_then(Result::err).map(|error| error.to_string());
+            self.notes.extend(missing.iter().flat_map(|text| text.lines()).map(String::from));
             self.set("NVSHMEM_LIBFABRIC_PROVIDER", provider.clone(), "--provider");
         }
         if let Some(libfabric) = &options.libfabric {

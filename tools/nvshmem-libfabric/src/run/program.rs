@@ -10,12 +10,10 @@ use crate::libraries::find::of_python;
 use crate::libraries::linker::{self, Linker};
 use crate::libraries::nvshmem::{HOST_LIBRARY, Nvshmem};
 
-/// A program that a word of a command line names.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Program {
     /// A Python, or a script for one.
     Python(PathBuf),
-    /// Anything else.
     Other(PathBuf),
 }
 

@@ -34,7 +34,6 @@ const NAME: &str = "{host}";
 const REACHED: &str = "nvshmem-libfabric: reached";
 const ABSENT: &str = "nvshmem-libfabric: absent";
 
-/// A host that has what it takes.
 #[derive(Debug)]
 pub(crate) struct Host {
     pub(crate) name: String,
@@ -69,11 +68,8 @@ struct File {
 
 #[derive(Debug)]
 enum Problem {
-    /// The agent is no program of this host.
     Agent(String),
-    /// There is no shell of that host.
     Unreached(String),
-    /// It took too long.
     Late(String),
     Absent(PathBuf),
     /// The program is there and says nothing of use.
@@ -236,7 +232,7 @@ fn script(tool: &Path, question: &str, plugin_dir: Option<&Path>) -> String {
     // The rest of the lines is not for the programs that these start.
     format!(
         "echo '{REACHED}'\n{exports}if [ ! -e {tool} ]; then echo '{ABSENT}'; exit; fi\n\
-         {tool} --version </dev/null && exec {tool} {question}{files} </dev/null\n"
+         {tool} -V </dev/null && exec {tool} {question}{files} </dev/null\n"
     )
 }
 
@@ -335,10 +331,6 @@ pub(crate) fn providers(hosts: &[Host], named: &[String]) -> Result<Vec<String>,
     Ok(taken.into_iter().cloned().collect())
 }
 
-/// That this host has the providers which are named.
-///
-/// # Errors
-/// It has not, and why.
 pub(crate) fn check_here(fabric: &Fabric, named: &[String]) -> Result<(), ToolError> {
     const HINT: &str = "`nvshmem-libfabric doctor -v` says what can be used";
     if let Some(error) = &fabric.error {
@@ -363,9 +355,6 @@ pub(crate) fn check_here(fabric: &Fabric, named: &[String]) -> Result<(), ToolEr
 }
 
 /// That there are GPUs for memory of GPUs: on the hosts, or on this one where none is named.
-///
-/// # Errors
-/// A host has none, and why.
 pub(crate) fn check_memory(memory: Memory, hosts: &[Host]) -> Result<(), ToolError> {
     if memory == Memory::Host {
         return Ok(());

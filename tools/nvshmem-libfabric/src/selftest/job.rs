@@ -37,7 +37,6 @@ impl Place<'_> {
     }
 }
 
-/// What a job runs on.
 pub(crate) struct Trial<'a> {
     pub(crate) plugins: &'a Plugins,
     pub(crate) layout: Layout,

@@ -22,7 +22,6 @@ use crate::probe::{self, Fabric};
 use hosts::Host;
 use job::{Place, Trial, failure, log_of_failure, opened};
 
-/// The setting that `--provider` stands for.
 pub(crate) const PROVIDER: &str = "NVSHMEM_LIBFABRIC_PROVIDER";
 
 /// The scenarios in turn, with the size that makes each some tenths of a second long.
@@ -34,7 +33,6 @@ pub(crate) const SCENARIOS: [(&str, &[(&str, u64)]); 5] = [
     ("storm", &[("operations", 4_000)]),
 ];
 
-/// One run.
 #[derive(Debug, Serialize)]
 pub(crate) struct Run {
     pub(crate) provider: String,
@@ -62,21 +60,20 @@ enum Went {
     NotOpened,
 }
 
-/// What is told while it runs.
 pub(crate) enum Told<'a> {
     /// The hosts, all of which can take part.
     Hosts(&'a [Host]),
     Run(&'a Run),
 }
 
-/// Runs what the options say, and calls `told` with each run.
+/// Runs what the options say, and calls `told` with each run. Returns how many were left out, too.
 ///
 /// # Errors
 /// There are no plugin files, or no provider, or a host cannot take part.
 pub(crate) fn runs(
     options: &SelftestOptions,
     told: &mut dyn FnMut(Told<'_>),
-) -> Result<Vec<Run>, ToolError> {
+) -> Result<(Vec<Run>, usize), ToolError> {
     check_settings((!options.provider.is_empty()).then_some(PROVIDER))?;
     let plugins = Plugins::find(options.plugin_dir.as_deref())?;
     let newest = Layout::ALL[Layout::ALL.len() - 1];
@@ -120,7 +117,7 @@ pub(crate) fn runs(
             runs.push(run);
             Ok(went)
         };
-    let mut reached = true;
+    let (mut reached, mut left) = (true, layouts.len() * providers.len() * SCENARIOS.len());
     for provider in &providers {
         for place in pairs(&hosts) {
             reached &= run(&place, newest, provider, SCENARIOS[0])? == Went::Passed;
@@ -132,6 +129,7 @@ pub(crate) fn runs(
         for layout in layouts {
             for provider in &providers {
                 for scenario in SCENARIOS {
+                    left -= 1;
                     // The others would say the same.
                     if run(&all, layout, provider, scenario)? == Went::NotOpened {
                         break;
@@ -140,7 +138,7 @@ pub(crate) fn runs(
             }
         }
     }
-    Ok(runs)
+    Ok((runs, left))
 }
 
 fn pairs(hosts: &[Host]) -> impl Iterator<Item = Place<'_>> {
@@ -227,11 +225,8 @@ pub(crate) fn line(run: &Run, all: bool) -> String {
 }
 
 /// Runs, and prints. Whether all passed.
-///
-/// # Errors
-/// See [`runs`].
 pub(crate) fn run(options: &SelftestOptions) -> Result<bool, ToolError> {
-    let runs = runs(options, &mut |told| match told {
+    let (runs, left) = runs(options, &mut |told| match told {
         _ if options.json => {}
         Told::Hosts(hosts) => println!("{}\n", hosts::table(hosts)),
         Told::Run(run) => println!("{}", line(run, options.verbose)),
@@ -249,7 +244,8 @@ pub(crate) fn run(options: &SelftestOptions) -> Result<bool, ToolError> {
             true => "; -v shows what was logged",
             false => "",
         };
-        println!("{passed} of {} passed, with {pes}{log}", runs.len());
+        let left = if left > 0 { format!(", {left} not run") } else { String::new() };
+        println!("{passed} of {} passed{left}, with {pes}{log}", runs.len());
     }
     Ok(passed == runs.len())
 }

@@ -18,7 +18,6 @@ use serde_json::Value;
 use test_support::built;
 use test_support::needs::{self, Need};
 
-/// The tool.
 pub(crate) const TOOL: &str = env!("CARGO_BIN_EXE_nvshmem-libfabric");
 
 /// Every minor version that is served, a release of it, and the number of its plugin file.
@@ -120,8 +119,13 @@ pub(crate) fn tree(directory: &Path) -> BTreeMap<PathBuf, State> {
 }
 
 pub(crate) fn tool(arguments: &[&str]) -> Command {
-    let mut command = Command::new(TOOL);
-    command.args(arguments);
+    behind(&[], arguments)
+}
+
+pub(crate) fn behind(prefix: &[String], arguments: &[&str]) -> Command {
+    let mut words = prefix.iter().map(String::as_str).chain([TOOL]);
+    let mut command = Command::new(words.next().unwrap_or(TOOL));
+    command.args(words).args(arguments);
     for (name, _) in std::env::vars_os() {
         let known = name.to_string_lossy();
         let ours = ["NVSHMEM_", "FI_", "FAKE_CUDA_", "CUDA_", "LD_"];
@@ -147,8 +151,11 @@ pub(crate) fn bad(command: &mut Command, status: i32) -> Result<String, Failed> 
     if output.status.code() != Some(status) {
         return Err(format!("{command:?}: {} and not {status}\n{said}", output.status).into());
     }
-    if !(said.contains("\nhint: ") || said.contains("--help")) {
-        return Err(format!("{command:?}: no hint in\n{said}").into());
+    let json = command.get_args().any(|word| word == "--json");
+    let object = serde_json::from_slice::<Value>(&output.stdout);
+    let told = !json || object.is_ok_and(|object| object["error"].is_string());
+    if !said.contains("\nhint: ") || !told {
+        return Err(format!("{command:?}: no hint, or no object, in\n{said}").into());
     }
     Ok(said)
 }
@@ -189,7 +196,6 @@ pub(crate) fn plugins() -> &'static Path {
     })
 }
 
-/// An NVSHMEM made up in a directory.
 pub(crate) struct MadeUp {
     pub(crate) prefix: PathBuf,
     pub(crate) number: u32,

@@ -1,6 +1,7 @@
 //! `doctor`: calm where nothing is, exact where something is wrong, and it changes nothing.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -9,7 +10,7 @@ use serde_json::Value;
 use test_support::built;
 
 use crate::bed::{
-    MadeUp, Scratch, TOOL, bad, expect, good, json, plugins, tool, tree, trial, wait,
+    MadeUp, Scratch, TOOL, bad, behind, expect, good, json, plugins, tool, tree, trial, wait,
 };
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -76,22 +77,10 @@ fn calm() -> Result<(), Failed> {
     let summary = diagnosis["summary"].as_str().unwrap_or_default();
     let usable = diagnosis["usable"] == true && summary.starts_with("usable with tcp");
     expect(usable, || format!("{diagnosis:#}"))?;
-    for id in [
-        "plugin-files",
-        "nvshmem",
-        "settings",
-        "libfabric",
-        "provider",
-        "other-providers",
-        "provider-environment",
-        "gpu",
-        "memlock",
-        "descriptors",
-        "cores",
-        "bootstrap-interface",
-        "shared-memory",
-        "left-behind",
-    ] {
+    let ids = "plugin-files nvshmem settings libfabric provider other-providers \
+               provider-environment gpu memlock descriptors cores bootstrap-interface \
+               shared-memory left-behind";
+    for id in ids.split(' ') {
         let check = check(&diagnosis, id);
         expect(check["reason"].is_string(), || format!("no {id} in {diagnosis:#}"))?;
         let warned = check["verdict"] == "warning";
@@ -125,6 +114,12 @@ fn wrong() -> Result<(), Failed> {
     wrong("NVSHMEM_LIBFABRIC_LIBRARY", "/nonexistent.so", "libfabric", "cannot load libfabric")?;
     wrong("NVSHMEM_LIBFABRIC_YIELD", "sometimes", "settings", "NVSHMEM_LIBFABRIC_YIELD")?;
     wrong("NVSHMEM_LIBFABRIC_DEVICES", "mlx5_77", "provider", "nothing there has this name")?;
+    // What cannot even be asked need not be installed.
+    let few = ["sh", "-c", "ulimit -n 8 && exec \"$@\"", "sh"].map(String::from);
+    let output = behind(&few, &["doctor", "--plugin-dir"]).arg(plugins()).output()?;
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let told = said.contains("Too many open files") && !said.contains("install libfabric");
+    expect(told, || said.clone())?;
     // One mistake is one error, and libfabric is none.
     let diagnosis = diagnosed(doctor(&["--json"]).env("NVSHMEM_LIBFABRIC_PROVIDER", "verbz"), 1)?;
     let errors = diagnosis["checks"].as_array().into_iter().flatten();
@@ -178,8 +173,17 @@ fn files_left_behind() -> Result<(), Failed> {
     for file in &files.0 {
         fs::write(file, "")?;
     }
+    // Of this transport: those of its own PID namespace are removed.
+    let namespace = fs::metadata("/proc/self/ns/pid")?.ino();
+    let own = PathBuf::from(format!("/dev/shm/{}-{namespace}:0:0", ended.id()));
+    let other = PathBuf::from(format!("/dev/shm/{}-1{namespace}:0:0", ended.id()));
+    let _others = Files(vec![own.clone(), other.clone()]);
+    fs::write(&own, "")?;
+    fs::write(&other, "")?;
     let diagnosis = json(&mut doctor(&["--json"]))?;
     let check = check(&diagnosis, "left-behind");
+    let removed = check["reason"].to_string().contains("removed: ");
+    expect(removed && !own.exists() && other.exists(), || format!("{check:#}"))?;
     let names = |file: &Path| check["details"].to_string().contains(&*file.to_string_lossy());
     expect(!names(&alive), || format!("{} is in use: {check:#}", alive.display()))?;
     // Of many, some are named.
@@ -239,7 +243,8 @@ fn nvshmem() -> Result<(), Failed> {
 
 fn bad_input() -> Result<(), Failed> {
     bad(&mut tool(&["doctor", "--colour"]), 2)?;
-    let said = bad(&mut tool(&["doctor", "--nvshmem", "/nonexistent"]), 2)?;
+    bad(&mut tool(&["doctor", "--colour", "--json"]), 2)?;
+    let said = bad(&mut tool(&["doctor", "--json", "--nvshmem", "/nonexistent"]), 2)?;
     expect(said.contains("is no NVSHMEM"), || said.clone())?;
     let scratch = Scratch::new();
     bad(tool(&["doctor", "--plugin-dir"]).arg(&scratch.0), 2)?;

@@ -101,12 +101,13 @@ pub(crate) fn prefix() -> &'static Path {
     })
 }
 
-fn package(kind: &str, scratch: &Scratch) -> Result<PathBuf, Failed> {
+fn package(kind: &str, umask: &str, scratch: &Scratch) -> Result<PathBuf, Failed> {
     let out = scratch.at("packages");
     // What was made before goes.
     scratch.write("packages/SHA256SUMS", "of an older version");
     scratch.write("packages/older.whl", "");
-    let mut make = command(root().join("scripts/package.sh"));
+    let mut make = command("sh");
+    make.args(["-c", "umask $0 && exec \"$@\"", umask]).arg(root().join("scripts/package.sh"));
     make.env("DEBFULLNAME", "Someone").env("DEBEMAIL", "someone@somewhere");
     make.env("NVSHMEM_LIBFABRIC_HOME_PAGE", "https://somewhere/");
     good(make.args([prefix(), &out]).arg(kind))?;
@@ -155,16 +156,11 @@ fn is_well(doctor: &mut Command) -> Result<(), Failed> {
 }
 
 fn channel(scratch: &Scratch, include: &Path, lib: &Path) -> Result<(), Failed> {
-    let flags =
-        format!("-I {} -L {} -lnvshmem_libfabric_channel", include.display(), lib.display());
-    built_by(scratch, &flags, lib)
-}
-
-fn built_by(scratch: &Scratch, flags: &str, lib: &Path) -> Result<(), Failed> {
     let program = scratch.at("channel");
     let mut compile = command("cc");
-    compile.arg("-std=gnu11").arg(example()).arg("-o").arg(&program);
-    compile.args(flags.split_whitespace()).arg(format!("-Wl,-rpath,{}", lib.display()));
+    compile.arg("-std=gnu11").arg(example()).arg("-o").arg(&program).arg("-I").arg(include);
+    compile.arg("-L").arg(lib).arg("-lnvshmem_libfabric_channel");
+    compile.arg(format!("-Wl,-rpath,{}", lib.display()));
     good(&mut compile)?;
     good(command(&program).env("NVSHMEM_LIBFABRIC_PROVIDER", "shm")).map(|_| ())
 }
@@ -180,16 +176,18 @@ fn pkg_config() -> Need<()> {
 
 fn by_pkg_config((): ()) -> Result<(), Failed> {
     let scratch = Scratch::new();
+    let page = include_str!("../../../../docs/install.md");
+    let block = page.split("```sh\n").find(|block| block.contains("pkg-config --cflags"));
+    let block = block.and_then(|block| block.split("```").next()).unwrap_or_default();
+    fs::copy(example(), scratch.at("example.c"))?;
     for prefix in [prefix(), &moved(&scratch)?] {
-        let lib = prefix.join("lib");
-        let ask = |what: &[&str]| {
-            let mut ask = command("pkg-config");
-            ask.args(what).arg("nvshmem_libfabric_channel");
-            ask.env("PKG_CONFIG_PATH", lib.join("pkgconfig"));
-            good(&mut ask)
-        };
-        expect(ask(&["--modversion"])?.trim() == VERSION, || String::from("its version"))?;
-        built_by(&scratch, &ask(&["--cflags", "--libs"])?, &lib)?;
+        let block = block.replace("$HOME/nvshmem-libfabric", &prefix.display().to_string());
+        let script =
+            format!("{block}\npkg-config --modversion nvshmem_libfabric_channel && ./example");
+        let mut run = command("sh");
+        run.args(["-ec", &script]).current_dir(&scratch.0).env("NVSHMEM_LIBFABRIC_PROVIDER", "shm");
+        let said = good(&mut run)?;
+        expect(said.lines().any(|line| line == VERSION), || said.clone())?;
     }
     Ok(())
 }
@@ -240,7 +238,10 @@ fn by_cmake((): ()) -> Result<(), Failed> {
 
 fn wheel((): ()) -> Result<(), Failed> {
     let scratch = Scratch::new();
-    let wheel = package("wheel", &scratch)?;
+    let wheel = package("wheel", "022", &scratch)?;
+    let elsewhere = Scratch::new();
+    let same = fs::read(&wheel)? == fs::read(package("wheel", "077", &elsewhere)?)?;
+    expect(same, || String::from("it depends on the umask"))?;
     let name = wheel.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let tag = format!("nvshmem_libfabric-{VERSION}-py3-none-manylinux_2_");
     let system = format!("_{}.whl", std::env::consts::ARCH);
@@ -260,8 +261,8 @@ fn wheel((): ()) -> Result<(), Failed> {
     // By both of its names, from a shell that is not in the environment.
     let tool = environment.join("bin/nvshmem-libfabric");
     let version = format!("nvshmem-libfabric {VERSION}\n");
-    expect(good(command(&tool).arg("--version"))? == version, || String::from("its version"))?;
-    let module = ["-m", "nvshmem_libfabric", "--version"];
+    expect(good(command(&tool).arg("-V"))? == version, || String::from("its version"))?;
+    let module = ["-m", "nvshmem_libfabric", "-V"];
     expect(good(command(&python).args(module))? == version, || String::from("its version"))?;
     let import = "import nvshmem_libfabric as n; print(n.__version__)";
     let version = good(command(&python).args(["-c", import]))?;
@@ -319,7 +320,7 @@ fn wheel((): ()) -> Result<(), Failed> {
 
 fn deb((): ()) -> Result<(), Failed> {
     let scratch = Scratch::new();
-    let deb = package("deb", &scratch)?;
+    let deb = package("deb", "022", &scratch)?;
     let field = |name: &str| good(command("dpkg-deb").arg("--field").arg(&deb).arg(name));
     expect(field("Version")?.trim() == VERSION, || String::from("its version"))?;
     expect(field("Depends")?.starts_with("libc6 (>= 2."), || String::from("what it needs"))?;
@@ -346,8 +347,9 @@ fn deb((): ()) -> Result<(), Failed> {
     good(&mut dpkg(&["--verify", "nvshmem-libfabric"]))?;
     let usr = tree.join("usr");
     let tool = || command(usr.join("bin/nvshmem-libfabric"));
-    expect(good(tool().arg("--version"))?.contains(VERSION), || String::from("its version"))?;
-    let lib = fs::canonicalize(usr.join("lib"))?;
+    expect(good(tool().arg("-V"))?.contains(VERSION), || String::from("its version"))?;
+    let lib = usr.join("lib").join(format!("{}-linux-gnu", std::env::consts::ARCH));
+    let lib = fs::canonicalize(lib)?;
     has_all_files(&json(tool().args(["info", "--json", "--only", "plugins"]))?, &lib)?;
     channel(&scratch, &usr.join("include"), &lib)?;
     is_well(&mut tool())?;

@@ -165,7 +165,11 @@ fn dry_run() -> Result<(), Failed> {
     }
     let said = good(Command::new("/bin/sh").args(["-c", &script]))?;
     expect(said.starts_with(&ours(6)), || said.clone())?;
-    expect(tree(&scratch.0) == before, || String::from("nothing is changed"))
+    expect(tree(&scratch.0) == before, || String::from("nothing is changed"))?;
+    // As on a machine without it.
+    let mut command = run(&["--dry-run", "--provider", "tcp"], &line);
+    let said = good(command.env("FI_PROVIDER", "shm"))?;
+    expect(said.contains("# tcp cannot be used here: "), || said.clone())
 }
 
 fn missing() -> Result<(), Failed> {

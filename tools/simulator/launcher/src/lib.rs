@@ -23,4 +23,3 @@ pub use process::{
 };
 pub use remote::{exports, shell, word};
 pub use run::{Ended, Limits, Service, ask, run};
-pub use shared_memory::free_bytes;

@@ -2,25 +2,42 @@
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read};
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::{env, process};
 
 /// A directory for this user alone, removed when dropped.
 #[derive(Debug)]
 pub struct PrivateDir(PathBuf);
 
 impl PrivateDir {
-    /// Makes one where temporary files are.
+    /// Makes one where temporary files are. Its name has this process's number and 64 random bits.
     ///
     /// # Errors
-    /// As the system answers, also when there is something of that name: it has 64 random bits.
+    /// As the system answers, with the directory that `TMPDIR` names.
     pub fn new(called: &str) -> io::Result<Self> {
         let mut random = [0; 8];
         File::open("/dev/urandom")?.read_exact(&mut random)?;
-        let name = format!("{called}-{:016x}", u64::from_ne_bytes(random));
-        let path = std::env::temp_dir().join(name);
-        DirBuilder::new().mode(0o700).create(&path)?;
+        let random = u64::from_ne_bytes(random);
+        let directory = env::temp_dir();
+        let path = directory.join(format!("{called}{}{random:016x}", infix(process::id())));
+        let named = |error: io::Error| {
+            let text = format!("a directory in {} (TMPDIR): {error}", directory.display());
+            io::Error::new(error.kind(), text)
+        };
+        DirBuilder::new().mode(0o700).create(&path).map_err(named)?;
         Ok(Self(path))
+    }
+
+    /// Removes those of a process that has ended. What cannot be removed stays.
+    pub fn remove_of(pid: u32) {
+        for entry in fs::read_dir(env::temp_dir()).into_iter().flatten().flatten() {
+            // SAFETY: a call without arguments.
+            let is_own = entry.metadata().is_ok_and(|at| at.uid() == unsafe { libc::geteuid() });
+            if is_own && entry.file_name().to_string_lossy().contains(&infix(pid)) {
+                let _ = fs::remove_dir_all(entry.path());
+            }
+        }
     }
 
     /// Where it is.
@@ -34,4 +51,8 @@ impl Drop for PrivateDir {
         // Nothing depends on it any more; a directory that stays is only untidy.
         let _ = fs::remove_dir_all(&self.0);
     }
+}
+
+fn infix(pid: u32) -> String {
+    format!("-of-{pid}-")
 }

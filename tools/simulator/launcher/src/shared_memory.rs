@@ -6,9 +6,7 @@
 //! process had it mapped when it was killed.
 
 use std::collections::BTreeSet;
-use std::ffi::CString;
 use std::fs;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 const SHM: &str = "/dev/shm";
@@ -38,16 +36,6 @@ impl SharedMemory {
             .filter(|path| fs::remove_file(path).is_ok())
             .collect()
     }
-}
-
-/// Returns how many bytes can still be written to the file system of a directory.
-pub fn free_bytes(directory: &Path) -> Option<u64> {
-    let path = CString::new(directory.as_os_str().as_bytes()).ok()?;
-    // SAFETY: plain integers, for which zeros are values.
-    let mut found: libc::statvfs = unsafe { std::mem::zeroed() };
-    // SAFETY: a text with a null byte at its end, and a structure of ours, which the call fills.
-    let status = unsafe { libc::statvfs(path.as_ptr(), &raw mut found) };
-    (status == 0).then_some(found.f_bavail * found.f_frsize)
 }
 
 fn files() -> impl Iterator<Item = PathBuf> {

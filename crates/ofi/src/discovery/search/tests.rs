@@ -83,13 +83,13 @@ fn a_provider_that_has_nics_and_is_not_used_is_told() {
 fn what_keeps_device_memory_from_the_fabric_is_told_with_what_helps() {
     let mut found = found(options());
     assert_eq!(found.hmem_refused(), None);
-    found.hmem_refused = Some(String::from("no such thing"));
+    found.found.hmem_refused = Some(String::from("no such thing"));
     assert_eq!(found.hmem_refused().as_deref(), Some("no such thing"));
     found.profile = profile(Provider::Efa);
     let told = found.hmem_refused().expect("it was refused");
     assert_eq!(told, format!("no such thing; {}", *found.profile.device_memory_takes));
     found.profile = profile(Provider::Verbs);
-    for device in &mut found.devices {
+    for device in &mut found.found.devices {
         device.domain = String::from("rocep1s0");
     }
     let told = found.hmem_refused().expect("it was refused");
@@ -102,7 +102,7 @@ fn what_keeps_device_memory_from_the_fabric_is_told_with_what_helps() {
 fn nics_that_carry_nothing_are_told() {
     let mut found = found(options());
     assert_eq!(found.idle_nics(), None);
-    found.unlisted = vec![String::from("mlx5_1"), String::from("mlx5_2")];
+    found.found.unlisted = vec![String::from("mlx5_1"), String::from("mlx5_2")];
     let told = found.idle_nics().expect("there are some");
     assert!(told.contains("carry nothing: mlx5_1, mlx5_2."), "{told}");
     let provider = found.profile.name;
@@ -190,7 +190,7 @@ fn every_fabric_that_refuses_is_told() {
 
 #[test]
 fn addresses_are_listed_with_their_interfaces() {
-    let devices = found(options()).devices;
+    let devices = found(options()).found.devices;
     let infos: Vec<_> = devices.iter().map(|device| device.info.for_any_thread()).collect();
     let listed = list(&infos);
     assert_eq!(listed.len(), 2);

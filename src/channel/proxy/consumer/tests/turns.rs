@@ -2,14 +2,6 @@
 
 use super::*;
 
-fn shared(rings: u32) -> Shared {
-    Shared::new(Sizes::new(rings, 64).unwrap(), 0, 2, 0, &WordsOptions::default()).unwrap()
-}
-
-fn pair() -> Pair {
-    Pair::new(3, &mut Random(3), Script::default())
-}
-
 fn take(consumer: &mut Consumer, lane: &mut Lane<FakePort>) -> bool {
     consumer.take(lane).map_err(|failed| failed.why).unwrap()
 }
@@ -20,8 +12,7 @@ fn taken(consumer: &Consumer) -> Vec<u64> {
 
 #[test]
 fn rings_take_turns_and_a_batch_has_a_most() {
-    let (mut pair, shared) = (pair(), shared(2));
-    let mut consumer = pair.consumer(&shared);
+    let (mut pair, shared, mut consumer) = still(2);
     let lane = &mut pair.lanes[0];
     for ring in [0, 0, 1] {
         for _ in 0..25 {
@@ -37,8 +28,7 @@ fn rings_take_turns_and_a_batch_has_a_most() {
 
 #[test]
 fn nothing_behind_a_limit_is_taken_in_the_same_batch_or_later() {
-    let (mut pair, shared) = (pair(), shared(2));
-    let mut consumer = pair.consumer(&shared);
+    let (mut pair, shared, mut consumer) = still(2);
     let lane = &mut pair.lanes[0];
     for ring in [0, 0, 0, 1] {
         push(&shared, ring, &Descriptor::Fence { pe: None });
@@ -54,8 +44,7 @@ fn nothing_behind_a_limit_is_taken_in_the_same_batch_or_later() {
 /// while alone.
 #[test]
 fn a_ring_has_so_many_batches_open_and_patience_is_had_with_them() {
-    let (mut pair, shared) = (pair(), shared(1));
-    let mut consumer = pair.consumer(&shared);
+    let (mut pair, shared, mut consumer) = still(1);
     consumer.most = 3;
     let lane = &mut pair.lanes[0];
     for open in 1..=3 {
@@ -75,8 +64,7 @@ fn a_ring_has_so_many_batches_open_and_patience_is_had_with_them() {
 /// slot of it as any other, and who waits for another PE in between keeps none of another word.
 #[test]
 fn who_waits_is_told_beside_one_who_waits_in_vain() {
-    let (mut pair, shared) = (pair(), shared(2));
-    let mut consumer = pair.consumer(&shared);
+    let (mut pair, shared, mut consumer) = still(2);
     let lane = &mut pair.lanes[0];
     push(&shared, 1, &fetch_or_put(true));
     progress_until(&mut consumer, lane, |consumer, _| !consumer.sources[1].open.is_empty());
@@ -90,6 +78,6 @@ fn who_waits_is_told_beside_one_who_waits_in_vain() {
         consumer.retire(lane, |_| Ok::<(), ()>(())).unwrap();
         told()[2] == 3
     });
-    assert_eq!((told(), published(&shared, 0)), ([1, 0, 3, 0], 0));
+    assert_eq!((told(), shared.done(0)), ([1, 0, 3, 0], 0));
     assert_eq!(consumer.retire(lane, |_| Ok::<(), ()>(())), Ok(false), "nobody else is told");
 }

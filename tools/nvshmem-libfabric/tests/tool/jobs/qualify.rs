@@ -77,6 +77,7 @@ fn tcp() -> Result<(), Failed> {
     let mut command = qualify(&out, &["--provider", "tcp", "--only", "one-nic,all-nics"]);
     command.env("NVSHMEM_LIBFABRIC_DEVICES", "127.0.0.1,127.0.0.2").env("FI_UNIVERSE_SIZE", "17");
     command.env("NVSHMEM_PW", "of-great-value").env("FI_TCP_IFACE", "of-great-value");
+    command.env("NVSHMEM_BOOTSTRAP", "/of-great-value");
     for name in ["HOME", "USER", "LOGNAME"] {
         command.env(name, "a-user-of-this-test");
     }
@@ -133,7 +134,16 @@ fn failures() -> Result<(), Failed> {
 }
 
 fn stopped() -> Result<(), Failed> {
-    for how in ["-TERM", "-KILL"] {
+    let stop = ["qualify", "--provider", "shm", "--short", "--out"];
+    let perf = ["perf", "--provider", "shm"];
+    let selftest = ["selftest", "--provider", "shm"];
+    for (line, how) in [
+        (&stop[..], "-TERM"),
+        (&stop, "-KILL"),
+        (&perf, "-TERM"),
+        (&selftest, "-INT"),
+        (&selftest, "-KILL"),
+    ] {
         let scratch = Scratch::new();
         let (out, tmp) = (scratch.at("out.txt"), scratch.at("tmp"));
         fs::create_dir(&tmp)?;
@@ -142,7 +152,8 @@ fn stopped() -> Result<(), Failed> {
             entries.map(|entry| entry.path()).collect()
         };
         let before = shm();
-        let mut command = qualify(&out, &["--provider", "shm"]);
+        let mut command = tool(line);
+        command.args((line == stop).then_some(&out)).arg("--plugin-dir").arg(plugins());
         let mut tool = command.env("TMPDIR", &tmp).stdout(Stdio::null()).spawn()?;
         let of_job = || -> Vec<PathBuf> {
             let pids = descendants(tool.id());
@@ -161,6 +172,9 @@ fn stopped() -> Result<(), Failed> {
             let left = files.iter().any(|file| file.exists()) || !tree(&tmp).is_empty();
             (!left).then_some(())
         })?;
+        if line != stop {
+            continue;
+        }
         let part = fs::read_to_string(scratch.at("out.txt.part"))?;
         expect(part.contains("NOT FINISHED: it ended while one-nic was tried"), || part.clone())?;
         // The next run is not refused.

@@ -5,8 +5,11 @@ use std::process::Command;
 
 use libtest_mimic::{Failed, Trial};
 use test_support::built;
+use test_support::needs;
 
-use crate::bed::{RELEASES, Scratch, bad, expect, file_name, good, json, plugins, tool, trial};
+use crate::bed::{
+    RELEASES, Scratch, bad, behind, expect, file_name, good, json, plugins, tool, trial,
+};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
@@ -14,6 +17,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("selftest::memory_of_gpus", gpus),
         trial("selftest::a_plugin_that_does_not_work_fails", wrong),
         trial("selftest::one_mistake_is_one_error", one_mistake),
+        needs::trial("selftest::little_shared_memory", needs::own_shm(64), little),
         trial("selftest::bad_input", bad_input),
     ]
 }
@@ -59,7 +63,7 @@ fn wrong() -> Result<(), Failed> {
         let mut command = selftest(options);
         command.arg("--plugin-dir").arg(&lib).env("NVSHMEM_LIBFABRIC_DEVICES", "mlx5_77");
         let text = String::from_utf8_lossy(&command.output()?.stdout).into_owned();
-        let first = text.starts_with("FAILED shm ") && text.contains("\nPE ");
+        let first = text.starts_with("FAILED shm ") && text.contains("0 of 1 passed, 4 not run");
         expect(first && text.contains("NVSHMEM ERROR") == has_log, || text.clone())?;
     }
     Ok(())
@@ -98,10 +102,25 @@ fn one_mistake() -> Result<(), Failed> {
     Ok(())
 }
 
+fn little(prefix: Vec<String>) -> Result<(), Failed> {
+    let eighth: Vec<String> = prefix.iter().map(|word| word.replace("64m", "8m")).collect();
+    for (words, pes) in [(eighth, "2"), (prefix, "8")] {
+        let line = ["selftest", "--provider", "shm", "--pes", pes, "--plugin-dir"];
+        let output = behind(&words, &line).arg(plugins()).output()?;
+        let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        let told = said.contains("/dev/shm has ") && said.contains(" are needed for endpoints");
+        expect(told && !said.contains("signal"), || format!("{pes} PEs: {said}"))?;
+    }
+    Ok(())
+}
+
 fn bad_input() -> Result<(), Failed> {
     let scratch = Scratch::new();
     bad(selftest(&["--plugin-dir"]).arg(&scratch.0), 2)?;
     bad(&mut selftest(&["--pes", "1"]), 2)?;
+    let mut command = selftest(&["--json", "--plugin-dir"]);
+    let said = bad(command.arg(plugins()).env("TMPDIR", "/nonexistent"), 2)?;
+    expect(said.contains("/nonexistent (TMPDIR)"), || said.clone())?;
     bad(&mut tool(&["selftest", "--provider", "ucx"]), 2)?;
     let mut command = tool(&["selftest", "--plugin-dir"]);
     let said = bad(command.arg(plugins()).env("NVSHMEM_LIBFABRIC_LIBRARY", "/nonexistent"), 2)?;

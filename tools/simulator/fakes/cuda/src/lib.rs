@@ -40,7 +40,8 @@
 //! - The first copy that fails on the device leaves its context unusable: from then on every call
 //!   on it returns the same error.
 //!
-//! Every stream is a thread, which executes what was enqueued in order.
+//! Every stream is a thread, which executes what was enqueued in order. A device has a copy engine for
+//! each direction, which all its contexts share, for one copy at a time.
 //!
 //! # Environment
 //! Read once, at `cuInit`. N and CODE are decimal numbers; CODE is a `CUresult`.
@@ -56,7 +57,7 @@
 //! | `FAKE_CUDA_MEMORY_LIMIT` | none | bytes of device memory per device |
 //! | `FAKE_CUDA_DMA_BUF` | 2 | 0: no dma-buf export; 1: none by PCIe, as drivers before CUDA 12.8 |
 //! | `FAKE_CUDA_VMM` | 1 | 0: no memory of the VMM interface |
-//! //! | `FAKE_CUDA_STREAM_OPS` | 1 | 0: no `cuStreamWriteValue64` |
+//! | `FAKE_CUDA_STREAM_OPS` | 1 | 0: no `cuStreamWriteValue64` |
 //! | `FAKE_CUDA_TOGETHER` | 1 | what `cuMemcpyBatchAsync` answers: 0 not supported, 1 it copies, else that code |
 //! | `FAKE_CUDA_VERSION` | 13000 | `cuDriverGetVersion`; below that `cuMemcpyBatchAsync` has the form of CUDA 12.8 |
 //! | `FAKE_CUDA_ROWS` | 1 | 0: copies of rows to the device are done by kernels as well |

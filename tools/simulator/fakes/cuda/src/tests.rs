@@ -70,6 +70,7 @@ unsafe extern "C" {
 const HANG: Duration = Duration::from_secs(30);
 
 const TURNS: u32 = 7;
+const QUEUED: u32 = 15;
 const TAKEN: u32 = 8;
 const HELD_UP: u32 = 9;
 
@@ -323,6 +324,32 @@ fn short_copies_to_the_device_wait_for_a_turn_beside_a_kernel_of_another_context
     drop(kernel);
 }
 
+/// A copy of the program's, in its own context, keeps the engine of its direction and no other.
+#[test]
+fn copy_engines_are_shared_by_contexts() {
+    let bed = Bed::new(5);
+    let half = bed.host.wrapping_byte_add(LEN / 2);
+    let copies = |ours_to_device: bool| {
+        call!(cuCtxSetCurrent(bed.first));
+        call!(cuMemcpyDtoHAsync_v2(bed.host, bed.owned, 8, bed.first_stream));
+        call!(cuCtxSetCurrent(bed.second));
+        match ours_to_device {
+            true => call!(cuMemcpyHtoDAsync_v2(bed.memory, half, LEN / 2, bed.second_stream)),
+            false => call!(cuMemcpyDtoHAsync_v2(half, bed.memory, 8, bed.second_stream)),
+        }
+        call!(cuStreamSynchronize(bed.second_stream));
+        call!(cuCtxSetCurrent(bed.first));
+        call!(cuStreamSynchronize(bed.first_stream));
+    };
+    call!(fake_cuda_latency(bed.device, 5_000_000, 0));
+    (0..3).for_each(|_| copies(true));
+    assert_eq!(bed.count(QUEUED), 0, "the other direction");
+    wait("a copy that waits for another", || {
+        copies(false);
+        bed.count(QUEUED) > 0
+    });
+}
+
 #[test]
 fn what_is_made_in_a_context_ends_with_it() {
     let bed = Bed::new(2);
@@ -339,7 +366,6 @@ fn what_is_made_in_a_context_ends_with_it() {
     call!(cuCtxDestroy_v2(bed.second));
     assert_eq!((bed.count(3), bed.count(4)), (pinned - LEN as u64, used - LEN as u64));
     call!(cuCtxSetCurrent(bed.first));
-    assert_eq!(ask!(cuMemFree_v2(memory)), INVALID_VALUE, "it was freed");
     assert_ne!(ask!(fake_cuda_window(bed.owned, LEN)), 0, "and the first context's was not");
 }
 

@@ -1,8 +1,8 @@
 //! The devices.
 
 use std::ffi::c_int;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, OnceLock};
 
 use crate::state::settings::{Behaviour, variable};
 use crate::state::status::{INVALID_DEVICE, NOT_INITIALIZED, OUT_OF_MEMORY, Outcome, Status};
@@ -27,6 +27,10 @@ pub(crate) struct Device {
     pub(crate) exported: AtomicU64,
     /// Copies to the host, by which it is chosen in which order their bytes come.
     pub(crate) carried_out: AtomicU64,
+    /// The copy engine of each direction, to the host and to the device.
+    pub(crate) engines: [Mutex<()>; 2],
+    /// Copies that have waited for one.
+    pub(crate) queued: AtomicU64,
 }
 
 static DEVICES: OnceLock<Vec<Device>> = OnceLock::new();
@@ -63,6 +67,8 @@ impl Device {
             calls: AtomicU64::new(0),
             exported: AtomicU64::new(0),
             carried_out: AtomicU64::new(0),
+            engines: Default::default(),
+            queued: AtomicU64::new(0),
         }
     }
 }

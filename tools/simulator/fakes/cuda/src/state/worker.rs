@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::ptr;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
-use std::sync::{Arc, LazyLock, PoisonError};
+use std::sync::{Arc, LazyLock, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -55,13 +55,16 @@ fn run(context: &Context, work: &Work) {
         Work::Rows { from, to, len, count, from_pitch, to_pitch } if context.check().is_ok() => {
             copy_rows(context, (from, *from_pitch), (to, *to_pitch), *len, *count);
         }
-        // SAFETY: the place was found for the width, and is aligned to it.
-        Work::Write { to, value, width } if context.check().is_ok() => unsafe {
-            match width {
-                4 => AtomicU32::from_ptr(to.alias as *mut u32).store(*value as u32, SeqCst),
-                _ => AtomicU64::from_ptr(to.alias as *mut u64).store(*value, SeqCst),
+        Work::Write { to, value, width } if context.check().is_ok() => {
+            let _engine = copy_engine(context.device, to.on_device());
+            // SAFETY: the place was found for the width, and is aligned to it.
+            unsafe {
+                match width {
+                    4 => AtomicU32::from_ptr(to.alias as *mut u32).store(*value as u32, SeqCst),
+                    _ => AtomicU64::from_ptr(to.alias as *mut u64).store(*value, SeqCst),
+                }
             }
-        },
+        }
         Work::Fill { to, value, len } if context.check().is_ok() => {
             take_turns(to.owner().unwrap_or(context));
             // SAFETY: the place was found for this length.
@@ -96,6 +99,7 @@ fn copy(context: &Context, from: &Place, to: &Place, len: usize, by_kernels: boo
         context.break_down(code);
         return;
     }
+    let _engine = (!by_kernels).then(|| copy_engine(context.device, to.on_device()));
     if by_kernels {
         take_turns(to.owner().unwrap_or(context));
     }
@@ -151,6 +155,7 @@ fn copy_rows(
     if to.on_device() && !*BY_COPY_ENGINES {
         take_turns(to.owner().unwrap_or(context));
     }
+    let _engine = copy_engine(context.device, to.on_device());
     let least = context.device.behaviour.duration(len * count);
     // The last row first.
     for row in (0..count).rev() {
@@ -163,6 +168,16 @@ fn copy_rows(
         // SAFETY: both places were found for all rows.
         unsafe { move_bytes(from, to, len) };
     }
+}
+
+/// Waits for the copy engine of a direction, which the copy has until it is done. That of a GPU goes
+/// round among the streams of all contexts, so a short copy beside a long one takes about 500 µs.
+fn copy_engine(device: &Device, to_device: bool) -> MutexGuard<'_, ()> {
+    let engine = &device.engines[usize::from(to_device)];
+    engine.try_lock().unwrap_or_else(|_| {
+        device.queued.fetch_add(1, Relaxed);
+        lock(engine)
+    })
 }
 
 /// What the kernel does that is known: see [`Work::Wait`].

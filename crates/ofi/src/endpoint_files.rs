@@ -1,0 +1,131 @@
+//! Endpoints that are files in `/dev/shm`: their names, their space, and what ended processes have
+//! left.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use libfabric_sys::Version;
+
+const DIRECTORY: &str = "/dev/shm";
+
+/// How long other processes that open endpoints are waited for: anybody may hold the lock.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Number of this process's PID namespace; 0 if the system does not say.
+pub fn pid_namespace() -> u64 {
+    fs::metadata("/proc/self/ns/pid").map_or(0, |found| found.ino())
+}
+
+/// All that PEs have in common whose endpoints find each other, in at most 64 bytes.
+pub(crate) fn common(provider: &str, library: Version) -> String {
+    let (device, inode) = fs::metadata(DIRECTORY).map_or((0, 0), |at| (at.dev(), at.ino()));
+    let namespace = pid_namespace();
+    format!("{provider}, libfabric {library}, /dev/shm {device:x}:{inode:x}, PID ns {namespace}")
+}
+
+/// Removes the endpoints that ended processes of this user and PID namespace have left; returns
+/// their number and their bytes.
+pub fn remove_left_behind() -> (usize, u64) {
+    remove_in(Path::new(DIRECTORY), pid_namespace(), &|pid| {
+        // SAFETY: no signal is sent: numbers alone.
+        let found = unsafe { libc::kill(pid, 0) } == 0;
+        !found && io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
+    })
+}
+
+fn remove_in(directory: &Path, namespace: u64, has_ended: &dyn Fn(i32) -> bool) -> (usize, u64) {
+    // SAFETY: a call without arguments.
+    let user = unsafe { libc::geteuid() };
+    let mut removed = (0, 0);
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        let process = entry.file_name().to_str().and_then(|name| maker(name, namespace));
+        let own = entry.metadata().ok().filter(|found| found.is_file() && found.uid() == user);
+        let Some(found) = own.filter(|_| process.is_some_and(has_ended)) else { continue };
+        if fs::remove_file(entry.path()).is_ok() {
+            removed = (removed.0 + 1, removed.1 + 512 * found.blocks());
+        }
+    }
+    removed
+}
+
+/// The process of an endpoint named `PID-NAMESPACE:USER:NUMBER`, if it is of this namespace.
+fn maker(name: &str, namespace: u64) -> Option<i32> {
+    let (pid, rest) = name.split_once('-')?;
+    let is_here = namespace != 0 && rest.split_once(':')?.0.parse() == Ok(namespace);
+    pid.parse().ok().filter(|pid| is_here && *pid > 0)
+}
+
+/// Sees whether endpoints of so many bytes have space. Other processes wait to do so until what
+/// this returns is dropped, so that endpoints opened meanwhile get the space that was seen.
+///
+/// # Errors
+/// There is too little: see [`lack`].
+pub(crate) fn reserve(bytes: u64) -> Result<Option<File>, String> {
+    let lock = File::open(DIRECTORY).ok();
+    let began = Instant::now();
+    if let Some(file) = &lock {
+        // SAFETY: a descriptor that is open.
+        while unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0
+            && io::Error::last_os_error().kind() == io::ErrorKind::WouldBlock
+            && began.elapsed() < PATIENCE
+        {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+    lack(bytes).map_or(Ok(lock), Err)
+}
+
+/// Both figures, and what helps, if fewer bytes are left.
+pub(crate) fn lack(needed: u64) -> Option<String> {
+    let free = free_bytes().filter(|free| *free < needed)?;
+    Some(format!(
+        "/dev/shm has {free} bytes left, and {needed} are needed for endpoints: a container gets more by --shm-size; files of \
+         ended processes may be removed"
+    ))
+}
+
+/// Bytes that can still be written to `/dev/shm`.
+pub fn free_bytes() -> Option<u64> {
+    // SAFETY: plain integers, for which zeros are values.
+    let mut found: libc::statvfs = unsafe { std::mem::zeroed() };
+    // SAFETY: a text, and a structure of ours, which the call fills.
+    let status = unsafe { libc::statvfs(c"/dev/shm".as_ptr(), &raw mut found) };
+    (status == 0).then_some(found.f_bavail * found.f_frsize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_own_endpoints_of_ended_processes_are_removed() {
+        let scratch =
+            std::env::temp_dir().join(format!("nvshmem-endpoints-{}", std::process::id()));
+        fs::create_dir_all(scratch.join("4711-7:0:2")).unwrap();
+        let kept = ["4712-7:0:1", "4711-8:0:1", "4711:0:1", "4711-7", "x-7:0:1", "4711-7:0:2"];
+        for name in [&kept[..5], &["4711-7:0:1"]].concat() {
+            fs::write(scratch.join(name), [1; 4096]).unwrap();
+        }
+        assert_eq!(remove_in(&scratch, 0, &|_| true), (0, 0), "no namespace is known");
+        let (files, bytes) = remove_in(&scratch, 7, &|pid| pid == 4711);
+        let left: Vec<&str> = kept.into_iter().filter(|name| scratch.join(name).exists()).collect();
+        let gone = !scratch.join("4711-7:0:1").exists();
+        fs::remove_dir_all(&scratch).unwrap();
+        assert_eq!((files, bytes >= 4096, gone, left), (1, true, true, kept.to_vec()));
+    }
+
+    #[test]
+    fn too_little_space_is_an_error_with_figures() {
+        let free = free_bytes().expect("it is there");
+        drop(reserve(1).expect("there is space"));
+        let error = reserve(2 * free).unwrap_err();
+        assert!(error.contains(&format!("{} are needed", 2 * free)), "{error}");
+        let common = common("shm", Version::new(99, 99));
+        assert!(common.len() <= 64 && !common.contains(" 0"), "{common}");
+    }
+}

@@ -1,0 +1,138 @@
+//! Registration of memory by all PEs together: every PE gets the handles of all.
+//!
+//! A PE sends as much of its handle as has keys, or zeros where it has none; then those that have
+//! none say why in a second exchange.
+
+use super::{Bootstrap, BootstrapError};
+use engine::wire::handle::{HANDLE_BYTES, Handle, HandleBytes, used_bytes};
+
+/// Most bytes of a reason.
+const WHY: usize = 256;
+
+/// A PE's part of a registration.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Part {
+    pub(crate) base: u64,
+    pub(crate) len: u64,
+    pub(crate) handle: HandleBytes,
+    pub(crate) note: Vec<u8>,
+}
+
+/// Why the PEs have not registered.
+#[derive(Debug)]
+pub(crate) enum Unregistered {
+    Bootstrap(BootstrapError),
+    Peer { pe: usize, why: String },
+}
+
+impl From<BootstrapError> for Unregistered {
+    fn from(failed: BootstrapError) -> Self {
+        Self::Bootstrap(failed)
+    }
+}
+
+/// Exchanges what the PEs of a job, with no more than `rails` rails each, have registered, and a
+/// note of equal length from each. Collective.
+pub(crate) fn exchange(
+    bootstrap: &mut dyn Bootstrap,
+    rails: usize,
+    registered: Result<&HandleBytes, String>,
+    note: &[u8],
+) -> Result<Vec<Part>, Unregistered> {
+    let len = used_bytes(rails);
+    let mut mine = note.to_vec();
+    mine.extend_from_slice(
+        &registered.as_ref().map_or([0; HANDLE_BYTES], |handle| **handle)[..len],
+    );
+    let all = bootstrap.allgather(&mine)?;
+    let handles = all.chunks_exact(mine.len()).map(|record| record.split_at(note.len()));
+    let failed = handles.clone().position(|(_, handle)| handle.iter().all(|byte| *byte == 0));
+    if let Some(pe) = failed {
+        let mut why = registered.err().unwrap_or_default().into_bytes();
+        why.resize(WHY, 0);
+        let all = bootstrap.allgather(&why)?;
+        let why = String::from_utf8_lossy(all.chunks(WHY).nth(pe).unwrap_or_default());
+        return Err(Unregistered::Peer {
+            pe,
+            why: format!("cannot: {}", why.trim_end_matches('\0')),
+        });
+    }
+    let part = |(pe, (note, used)): (usize, (&[u8], &[u8]))| {
+        let mut handle = [0; HANDLE_BYTES];
+        handle[..len].copy_from_slice(used);
+        let refused = |why: String| Unregistered::Peer { pe, why };
+        let Handle { owner, base, len, .. } =
+            Handle::decode(&handle).map_err(|fault| refused(fault.to_string()))?;
+        if owner.index() != pe {
+            return Err(refused(format!("sent a handle of {owner}")));
+        }
+        Ok(Part { base, len, handle, note: note.to_vec() })
+    };
+    handles.enumerate().map(part).collect()
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::bootstrap::Callback;
+    use engine::ids::Pe;
+    use engine::port::Addressing;
+
+    /// The handle of a region on so many rails.
+    pub(crate) fn handle(pe: u32, base: u64, len: u64, rails: u64) -> HandleBytes {
+        let (slot, stamp, addressing) = (1, 2, Addressing::Virtual);
+        let keys = (1..=rails).map(|rail| rail << 40).collect();
+        let owner = Pe(pe);
+        Handle { owner, base, len, slot, stamp, addressing, staged: None, direct: true, keys }
+            .encode()
+    }
+
+    /// PE 0 of two, with what the other says in turn: as many bytes as this one.
+    pub(crate) fn with_peer(says: &[Vec<u8>]) -> Callback {
+        let mut says = says.to_vec().into_iter();
+        let gather = move |mine: &[u8], all: &mut [u8]| {
+            all.copy_from_slice(&[mine, &says.next().unwrap()].concat());
+            0
+        };
+        Callback::new(2, 0, gather).unwrap()
+    }
+
+    #[test]
+    fn handles_are_as_long_as_they_have_keys() {
+        for (rails, bytes) in [(1, 64), (2, 72), (8, 120), (32, 312)] {
+            let (mine, theirs) = (handle(0, 0x1000, 64, rails), handle(1, 0x2000, 32, 1));
+            let mut peer = with_peer(&[[&[9; 3], &theirs[..bytes]].concat()]);
+            let parts = exchange(&mut peer, rails as usize, Ok(&mine), &[7; 3]).unwrap();
+            let part = |base, len, handle, note| Part { base, len, handle, note };
+            let both = [part(0x1000, 64, mine, vec![7; 3]), part(0x2000, 32, theirs, vec![9; 3])];
+            assert_eq!(parts, both, "{rails} rails");
+        }
+    }
+
+    #[test]
+    fn who_has_no_handle_is_named_with_its_reason() {
+        let mine = handle(0, 0x1000, 64, 1);
+        let named = |registered, says: &[Vec<u8>]| match exchange(
+            &mut with_peer(says),
+            1,
+            registered,
+            &[7; 3],
+        ) {
+            Err(Unregistered::Peer { pe, why }) => (pe, why),
+            other => panic!("{other:?}"),
+        };
+        let mut reason = b"no memory".to_vec();
+        reason.resize(WHY, 0);
+        let said = named(Ok(&mine), &[vec![0; 67], reason.clone()]);
+        assert_eq!(said, (1, String::from("cannot: no memory")));
+        let theirs = [&[7; 3], &handle(1, 0x2000, 64, 1)[..64]].concat();
+        let said = named(Err("x".repeat(1000)), &[theirs.clone(), reason]);
+        assert_eq!(said, (0, format!("cannot: {}", "x".repeat(WHY))));
+        for (at, why) in [(3, "not made by"), (7, "a handle of PE")] {
+            let mut wrong = theirs.clone();
+            wrong[at] ^= 1;
+            let (pe, said) = named(Ok(&mine), &[wrong]);
+            assert!(pe == 1 && said.contains(why), "{said}");
+        }
+    }
+}
