@@ -23,7 +23,6 @@ impl PrivateDir {
         Ok(Self(path))
     }
 
-    /// Where it is.
     pub fn path(&self) -> &Path {
         &self.0
     }
