@@ -10,7 +10,7 @@ use nvshmem_sim::{
 use super::device::{Needs, done_with, job, staged};
 use super::matrix::done;
 use crate::fabric::Fabric;
-use nvshmem_sim::traffic::Resident;
+use nvshmem_sim::traffic::with_host;
 
 const MIB: u64 = 1 << 20;
 
@@ -69,8 +69,10 @@ fn transfers() -> Vec<Transfer> {
 
 pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
     let (me, n) = (job.pe(), job.n_pes());
-    let host = job.init()?;
-    let kernel = Resident::start(job, &host)?;
+    with_host(job, |host| over_borders(host, me, n))
+}
+
+fn over_borders(host: &Host<'_>, me: u32, n: u32) -> Result<(), BoxError> {
     let source = host.alloc(HEAP / 2, 8)?;
     let target = host.alloc(HEAP / 2, 8)?;
     let (next, last) = ((me + 1) % n, (me + n - 1) % n);
@@ -90,10 +92,10 @@ pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
             }
         }
         host.barrier()?;
-        check(&host, target, pattern(last, round))?;
+        check(host, target, pattern(last, round))?;
         host.barrier()?;
     }
-    with_signals(&host, me, source, target)?;
+    with_signals(host, me, source, target)?;
     if let Some((at, by_user)) = host.user_mapped()? {
         // What came to the heap's address is there at the user's.
         let here = host.local(at, by_user.len())?.to_vec()?;
@@ -101,8 +103,6 @@ pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
             return Err("the user's address of the last chunk shows other bytes".into());
         }
     }
-    kernel.end()?;
-    host.finalize()?;
     Ok(())
 }
 

@@ -18,7 +18,7 @@ use launcher::Stream;
 use serde::Deserialize;
 
 use self::known::known;
-use self::report::{FAILED, Figure, NOT_RUN, OK, Report, Row, SLOW};
+use self::report::{FAILED, Figure, NOT_RUN, OK, Report, SLOW};
 use crate::child;
 use crate::error::ToolError;
 use crate::info::{Info, check_settings};
@@ -73,10 +73,7 @@ pub(crate) fn run(options: &QualifyOptions) -> Result<bool, ToolError> {
         let late = began.elapsed() > MOST_TIME;
         match bed.refuses(tried, &seen).or(late.then_some("ten minutes are over")) {
             None => bed.tries(tried, part, &mut seen, &mut report),
-            Some(why) => {
-                let (name, reason) = (String::from(part), String::from(why));
-                report.add(Row { name, verdict: NOT_RUN, reason, seconds: 0.0 }, "");
-            }
+            Some(why) => report.add(part, NOT_RUN, why, 0.0, ""),
         }
     }
     report.write(None)?;
@@ -199,41 +196,37 @@ impl<'a> Bed<'a> {
 
     fn tries(&self, tried: Tried, part: &str, seen: &mut Seen, report: &mut Report) {
         let deadline = self.options.deadline;
-        let row = |name: &str, verdict, reason: String, seconds| Row {
-            name: format!("{part}/{name}"),
-            verdict,
-            reason,
-            seconds,
-        };
+        let row = |name: &str| format!("{part}/{name}");
         let words = ["selftest", "--deadline", &deadline.to_string()];
         let patience = SCENARIOS.len() as u64 * (deadline + 10);
         let runs: Vec<Ran> = self.ask(tried, &words, patience).unwrap_or_else(|why| {
-            report.add(row("selftest", FAILED, known(&why), 0.0), &why);
+            report.add(&row("selftest"), FAILED, &known(&why), 0.0, &why);
             Vec::new()
         });
         for (name, _) in SCENARIOS {
             let Some(ran) = runs.iter().find(|ran| ran.scenario == name) else {
-                report.add(row(name, NOT_RUN, String::from("see the row before"), 0.0), "");
+                report.add(&row(name), NOT_RUN, "see the row before", 0.0, "");
                 continue;
             };
             let said = [&ran.failure, &ran.failure_log].map(|said| said.as_deref().unwrap_or(""));
             let said = said.join("\n");
             let verdict = if ran.passed { OK } else { FAILED };
-            report.add(row(name, verdict, known(&said), ran.seconds), said.trim());
+            report.add(&row(name), verdict, &known(&said), ran.seconds, said.trim());
         }
+        let perf = row("perf");
         if runs.iter().all(|ran| ran.opened.is_none()) {
             seen.nothing_opened = tried == Tried::OneNic;
-            return report.add(row("perf", NOT_RUN, String::from("nothing was opened"), 0.0), "");
+            return report.add(&perf, NOT_RUN, "nothing was opened", 0.0, "");
         }
         let (most, time) = if self.options.short { ("65536", "2") } else { ("4194304", "30") };
         let (words, began) = (["perf", "--max", most, "--milliseconds", time], Instant::now());
         let figures = self.ask::<Figure>(tried, &words, 2 * deadline);
         let seconds = began.elapsed().as_secs_f64();
         match figures {
-            Err(why) => report.add(row("perf", FAILED, known(&why), seconds), &why),
+            Err(why) => report.add(&perf, FAILED, &known(&why), seconds, &why),
             Ok(figures) => {
                 let (verdict, said) = self.judge(tried, &figures, seen);
-                report.add(row("perf", verdict, said, seconds), "");
+                report.add(&perf, verdict, &said, seconds, "");
                 report.add_figures(part, &figures);
             }
         }

@@ -40,7 +40,6 @@ impl PrivateDir {
         }
     }
 
-    /// Where it is.
     pub fn path(&self) -> &Path {
         &self.0
     }

@@ -5,7 +5,7 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use nvshmem_abi::c;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, error};
 use crate::host::transport::{POISON, Transport};
 use crate::memory::address::{BufferId, Place, Region, SymAddr};
 use crate::memory::local::{Local, Mapping};
@@ -105,31 +105,21 @@ impl Regions {
             let all = bootstrap.allgather(&part)?;
             own?;
             if let Some(pe) = all.chunks(HANDLE).position(|h| h.iter().all(|b| *b == 0)) {
-                let text = format!("PE {pe} has no handle for chunk {chunk} of the heap");
-                return Err(Error::Plugin(text));
+                return Err(error!("plugin: PE {pe} has no handle for chunk {chunk} of the heap"));
             }
             write(&self.chunks).push(Handles::new(&all));
         }
         Ok(())
     }
 
-    pub(crate) fn end(self, transport: &Transport) -> Result<()> {
-        for chunk in read(&self.chunks).iter() {
-            transport.release_mem_handle(&chunk.get(self.me as usize))?;
-        }
-        let Regions { heap, again, buffers, .. } = self;
-        drop((heap, again));
-        let buffers = buffers.into_inner().unwrap_or_else(PoisonError::into_inner);
-        buffers.into_iter().try_for_each(|mut buffer| buffer.release(transport))
-    }
-
-    pub(crate) fn release(&self, transport: &Transport) {
-        for chunk in read(&self.chunks).iter() {
-            let _ = transport.release_mem_handle(&chunk.get(self.me as usize));
-        }
-        for buffer in write(&self.buffers).iter_mut() {
-            let _ = buffer.release(transport);
-        }
+    /// Ends all registrations: of the heap, then of the buffers. Returns the first failure.
+    pub(crate) fn release(&self, transport: &Transport) -> Result<()> {
+        let chunks = read(&self.chunks);
+        let own = chunks.iter().map(|chunk| chunk.get(self.me as usize));
+        let heap = own.map(|handle| transport.release_mem_handle(&handle));
+        let mut buffers = write(&self.buffers);
+        let buffers = buffers.iter_mut().map(|buffer| buffer.release(transport));
+        heap.chain(buffers).fold(Ok(()), Result::and)
     }
 
     /// Adds a buffer: `len` bytes of `memory` that begin after `skip`.
@@ -182,10 +172,10 @@ impl Regions {
     pub(crate) fn remote(&self, pe: u32, addr: SymAddr) -> Result<(c::nvt_rma_memdesc, u64)> {
         let (chunk, offset) = (addr.0 / self.chunk_bytes, addr.0 % self.chunk_bytes);
         let base = self.heap_bases.get(pe as usize).copied();
-        let base = base.ok_or_else(|| Error::Usage(format!("there is no PE {pe}")))?;
+        let base = base.ok_or_else(|| error!("there is no PE {pe}"))?;
         let chunks = read(&self.chunks);
         let handles = chunks.get(chunk as usize);
-        let handles = handles.ok_or_else(|| Error::Usage(format!("{addr:?} is not registered")))?;
+        let handles = handles.ok_or_else(|| error!("{addr:?} is not registered"))?;
         let desc = c::nvt_rma_memdesc {
             ptr: std::ptr::without_provenance_mut((base + addr.0) as usize),
             offset,
@@ -226,8 +216,7 @@ impl Regions {
     ) -> Result<()> {
         let end = remote.0.checked_add(len).filter(|end| *end <= self.heap.len());
         if end.is_none() {
-            let text = format!("{len} bytes at {remote:?} of a heap of {}", self.heap.len());
-            return Err(Error::Usage(text));
+            return Err(error!("{len} bytes at {remote:?} of a heap of {}", self.heap.len()));
         }
         let mut done = 0;
         loop {
@@ -291,7 +280,7 @@ impl Handles {
 }
 
 fn no_buffer(id: BufferId) -> Error {
-    Error::Usage(format!("there is no buffer {}", id.0))
+    error!("there is no buffer {}", id.0)
 }
 
 fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {

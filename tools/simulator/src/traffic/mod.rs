@@ -3,7 +3,6 @@
 
 mod atomics;
 mod operations;
-mod order;
 mod signals;
 
 use crate::error::BoxError;
@@ -27,27 +26,26 @@ use crate::pe::job::Job;
 pub const SCENARIOS: [(&str, Scenario); 6] = [
     ("operations", operations::scenario),
     ("largest", operations::largest),
-    ("order", order::scenario),
+    ("order", signals::order),
     ("storm", operations::storm),
-    ("signals", signals::scenario),
+    ("signals", signals::signals),
     ("atomics", atomics::scenario),
 ];
 
 /// The parameter of a job whose PEs have a kernel on their devices while the scenario runs.
 pub const RESIDENT: &str = "resident";
 
-/// The kernel, if the job asks for one and the PE has a device.
-#[derive(Debug)]
-pub struct Resident(Option<Spinner>);
-
-impl Resident {
-    pub fn start(job: &Job, host: &Host<'_>) -> Result<Resident, BoxError> {
-        let wanted = job.param_or(RESIDENT, false)? && host.device().is_some();
-        Ok(Resident(wanted.then(|| host.spin()).transpose()?))
-    }
-
-    /// Ends it. Before the host's memory is given back, which waits for kernels.
-    pub fn end(self) -> Result<(), BoxError> {
-        Ok(self.0.map_or(Ok(()), Spinner::stop)?)
-    }
+/// Brings the plugin up for `traffic`, and ends it in order; with a kernel on the device meanwhile,
+/// if the job asks for one and the PE has a device.
+pub fn with_host(
+    job: &Job,
+    traffic: impl FnOnce(&Host<'_>) -> Result<(), BoxError>,
+) -> Result<(), BoxError> {
+    let host = job.init()?;
+    let wanted = job.param_or(RESIDENT, false)? && host.device().is_some();
+    let kernel = wanted.then(|| host.spin()).transpose()?;
+    traffic(&host)?;
+    // Before the host's memory is given back, which waits for kernels.
+    kernel.map_or(Ok(()), Spinner::stop)?;
+    Ok(host.finalize()?)
 }
