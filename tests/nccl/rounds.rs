@@ -47,7 +47,7 @@ fn play(place: &Place, mix: Mix, style: Style, blocks: &[usize]) {
     let lines = log::lines();
     assert!(!lines.is_empty() && lines.iter().all(|line| line.subsystems != 0), "{lines:?}");
     if std::env::var("NVSHMEM_LIBFABRIC_DEBUG").is_ok_and(|debug| debug == FLUSHED) {
-        let is_flushed = |line: &log::Line| line.text.contains("before flags");
+        let is_flushed = |line: &log::Line| line.text.contains("time(s) before flags");
         assert!(lines.iter().any(is_flushed), "{lines:?}");
     }
     if !on_device() {
