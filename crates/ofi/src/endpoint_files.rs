@@ -62,9 +62,6 @@ fn maker(name: &str, namespace: u64) -> Option<i32> {
 
 /// Sees whether endpoints of so many bytes have space. Other processes wait to do so until what
 /// this returns is dropped, so that endpoints opened meanwhile get the space that was seen.
-///
-/// # Errors
-/// There is too little: see [`lack`].
 pub(crate) fn reserve(bytes: u64) -> Result<Option<File>, String> {
     let lock = File::open(DIRECTORY).ok();
     let began = Instant::now();

@@ -118,9 +118,6 @@ impl Endpoint {
     /// libfabric 2.x crashes on the first post to an address that was inserted before (with
     /// `FI_THREAD_COMPLETION` each queue has a domain of its own inside, whose copy of the vector
     /// lacks the peers).
-    ///
-    /// # Errors
-    /// The provider opens no other.
     pub(crate) fn another(&self) -> Result<Another, PortError> {
         let queue = CompletionQueue::open(&self.domain, self.completions, self.wakes)?;
         let vector = AddressVector::open(&self.domain, self.peers)?;
