@@ -10,7 +10,7 @@ use nvshmem_sim::{
 use super::device::{Needs, done_with, job, staged};
 use super::matrix::done;
 use crate::fabric::Fabric;
-use nvshmem_sim::traffic::with_host;
+use nvshmem_sim::traffic::{check, with_host};
 
 const MIB: u64 = 1 << 20;
 
@@ -92,7 +92,8 @@ fn over_borders(host: &Host<'_>, me: u32, n: u32) -> Result<(), BoxError> {
             }
         }
         host.barrier()?;
-        check(host, target, pattern(last, round))?;
+        let places = transfers().into_iter().map(|Transfer { from, to, len }| (to, from, len));
+        check(&host.local(target, HEAP / 2)?.to_vec()?, places, pattern(last, round), 0xdd)?;
         host.barrier()?;
     }
     with_signals(host, me, source, target)?;
@@ -102,22 +103,6 @@ fn over_borders(host: &Host<'_>, me: u32, n: u32) -> Result<(), BoxError> {
         if by_user.to_vec()? != here {
             return Err("the user's address of the last chunk shows other bytes".into());
         }
-    }
-    Ok(())
-}
-
-fn check(host: &Host<'_>, target: SymAddr, pattern: Pattern) -> Result<(), BoxError> {
-    let all = host.local(target, HEAP / 2)?.to_vec()?;
-    let mut end = 0;
-    for transfer in transfers() {
-        let Transfer { from, to, len } = transfer;
-        if all[end as usize..to as usize].iter().any(|byte| *byte != 0xdd) {
-            return Err(format!("something was written beside its target, before {to}").into());
-        }
-        end = to + len;
-        pattern
-            .verify(from, &all[to as usize..end as usize])
-            .map_err(|error| format!("{transfer:?}: {error}"))?;
     }
     Ok(())
 }

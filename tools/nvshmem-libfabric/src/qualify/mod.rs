@@ -14,6 +14,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use clap::ValueEnum as _;
 use launcher::Stream;
 use serde::Deserialize;
 
@@ -32,13 +33,6 @@ const MOST_TIME: Duration = Duration::from_secs(540);
 
 /// Of the rate of the link, and of that of one NIC times the NICs, what must be reached.
 const ENOUGH: f64 = 0.7;
-
-const PARTS: [(Tried, &str); 4] = [
-    (Tried::OneNic, "one-nic"),
-    (Tried::AllNics, "all-nics"),
-    (Tried::Staged, "staged"),
-    (Tried::Direct, "direct"),
-];
 
 #[derive(Debug, Deserialize)]
 struct Ran {
@@ -63,12 +57,13 @@ pub(crate) fn run(options: &QualifyOptions) -> Result<bool, ToolError> {
         return Ok(true);
     }
     let bed = Bed::new(options, plugins, &info)?;
-    let default = || PathBuf::from("nvshmem-libfabric-qualify.txt");
-    let path = options.out.clone().unwrap_or_else(default);
+    let path = options.out.clone().unwrap_or_else(|| "nvshmem-libfabric-qualify.txt".into());
     let mut report = Report::new(&path, bed.head(), machine::there(&info))?;
     println!("{}\n", bed.head());
     let (began, mut seen) = (Instant::now(), Seen::default());
-    for (tried, part) in PARTS {
+    for &tried in Tried::value_variants() {
+        let part = tried.to_possible_value();
+        let part = part.as_ref().map_or("", |part| part.get_name());
         report.write(Some(part))?;
         let late = began.elapsed() > MOST_TIME;
         match bed.refuses(tried, &seen).or(late.then_some("ten minutes are over")) {
@@ -84,8 +79,9 @@ pub(crate) fn run(options: &QualifyOptions) -> Result<bool, ToolError> {
 #[derive(Debug, Default)]
 struct Seen {
     nothing_opened: bool,
-    one_nic: Option<f64>,
-    staged: Option<f64>,
+    /// GB/s of puts.
+    one_nic: f64,
+    staged: f64,
 }
 
 struct Bed<'a> {
@@ -248,8 +244,7 @@ impl<'a> Bed<'a> {
         let rails = &self.taken.rails;
         let link = rails.first().and_then(|rail| rail.link_speed);
         let link = link.map_or(0.0, |mbit| f64::from(mbit) / 8e3);
-        let all = rails.len() as f64 * seen.one_nic.unwrap_or(0.0);
-        let staged = seen.staged.unwrap_or(0.0);
+        let (all, staged) = (rails.len() as f64 * seen.one_nic, seen.staged);
         let slow = match tried {
             Tried::OneNic if put < ENOUGH * link => format!("; the link has {link:.2} GB/s"),
             Tried::AllNics if put < ENOUGH * all => {
@@ -259,8 +254,8 @@ impl<'a> Bed<'a> {
             _ => String::new(),
         };
         match tried {
-            Tried::OneNic => seen.one_nic = Some(put),
-            Tried::Staged => seen.staged = Some(put),
+            Tried::OneNic => seen.one_nic = put,
+            Tried::Staged => seen.staged = put,
             Tried::AllNics | Tried::Direct => {}
         }
         (if slow.is_empty() { OK } else { SLOW }, said + &slow)

@@ -101,9 +101,10 @@ impl<'a> Host<'a> {
         let first = if settings.heap_grows { 0 } else { heap_bytes };
         regions.register_heap(first, &transport, bootstrap)?;
 
-        let shared = Arc::new(Shared::new(transport, regions, me, settings.n_pes, gpu)?);
+        let n_pes = settings.n_pes;
+        let shared = Arc::new(Shared { transport, regions, n_pes, me, gpu });
         let proxy = Proxy::start(shared.clone(), bootstrap.fatal.clone(), settings.step_deadline)?;
-        let user = Ops::new(shared.clone(), Thread::User);
+        let user = Ops::new(shared.clone(), Thread::User)?;
         let host = Host { job, proxy, user, shared, used: AtomicU64::new(0), connected_in };
         bootstrap.barrier()?;
         Ok(host)

@@ -20,26 +20,10 @@ const PAGE: usize = 4096;
 pub(crate) struct Shared {
     pub(crate) transport: Transport,
     pub(crate) regions: Regions,
-    n_pes: u32,
-    me: u32,
-    /// Memory that ends where a page ends, with a page behind it that faults.
-    edge: Mutex<Mapping>,
+    pub(crate) n_pes: u32,
+    pub(crate) me: u32,
     /// None in a PE of host memory.
     pub(crate) gpu: Option<&'static Gpu>,
-}
-
-impl Shared {
-    pub(crate) fn new(
-        transport: Transport,
-        regions: Regions,
-        me: u32,
-        n_pes: u32,
-        gpu: Option<&'static Gpu>,
-    ) -> Result<Shared> {
-        let edge = Mapping::new(2 * PAGE as u64, 4096)?;
-        edge.forbid(PAGE)?;
-        Ok(Shared { transport, regions, n_pes, me, edge: Mutex::new(edge), gpu })
-    }
 }
 
 /// Which kind of thread calls the plugin.
@@ -116,12 +100,16 @@ pub struct Ops {
     /// What is said of the puts that are issued: another follows, and they are in a region.
     more: AtomicBool,
     in_region: AtomicBool,
+    /// Memory that ends where a page ends, with a page behind it that faults.
+    edge: Mutex<Mapping>,
 }
 
 impl Ops {
-    pub(crate) fn new(shared: Arc<Shared>, thread: Thread) -> Ops {
+    pub(crate) fn new(shared: Arc<Shared>, thread: Thread) -> Result<Ops> {
         let [got, more, in_region] = Default::default();
-        Ops { shared, thread, got, more, in_region }
+        let edge = Mapping::new(2 * PAGE as u64, 4096)?;
+        edge.forbid(PAGE)?;
+        Ok(Ops { shared, thread, got, more, in_region, edge: Mutex::new(edge) })
     }
 
     /// Whether puts are issued with the word that another follows, in layout 7 as parts of a
@@ -196,29 +184,19 @@ impl Ops {
     }
 
     /// Writes the low `bytes` (1, 2, 4 or 8) of `value` to a PE's heap. The value is gone when
-    /// the plugin returns; from the user's thread, what follows it in memory faults.
+    /// the plugin returns; what follows it in memory faults.
     pub fn p(&self, pe: u32, to: SymAddr, value: u64, bytes: i32) -> Result<()> {
         let (remote, room) = self.shared.regions.remote(pe, to)?;
         if !matches!(bytes, 1 | 2 | 4 | 8) || room < bytes as u64 {
             return Err(error!("a P of {bytes} bytes, {room} before a border"));
         }
-        match self.thread {
-            Thread::Proxy => {
-                let mut on_stack = value;
-                let done = self.p_from(pe, remote, &raw mut on_stack, bytes);
-                // SAFETY: a local, overwritten so that a plugin that kept its address is noticed.
-                unsafe { (&raw mut on_stack).write_volatile(!value) };
-                done
-            }
-            Thread::User => {
-                let edge = self.shared.edge.lock().unwrap_or_else(PoisonError::into_inner);
-                let cell = Local::of(&edge, (PAGE - bytes as usize) as u64, bytes as u64)?;
-                cell.write(&value.to_le_bytes()[..bytes as usize])?;
-                let done = self.p_from(pe, remote, cell.as_ptr().cast(), bytes);
-                cell.set(!(value as u8))?;
-                done
-            }
-        }
+        let edge = self.edge.lock().unwrap_or_else(PoisonError::into_inner);
+        let cell = Local::of(&edge, (PAGE - bytes as usize) as u64, bytes as u64)?;
+        cell.write(&value.to_le_bytes()[..bytes as usize])?;
+        let done = self.p_from(pe, remote, cell.as_ptr().cast(), bytes);
+        // So that a plugin that kept its address is noticed.
+        cell.set(!(value as u8))?;
+        done
     }
 
     /// Orders what is issued later, to each PE, behind what was issued to it before.

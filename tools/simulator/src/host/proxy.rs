@@ -66,10 +66,11 @@ impl Proxy {
         let (ending, ended) = bounded::<()>(0);
         let stop = Arc::new(AtomicBool::new(false));
         let (stopped, failed) = (stop.clone(), fatal.clone());
+        let ops = Ops::new(shared, Thread::Proxy)?;
         let body = move || {
             // Dropped at the very end, after the thread's hold on the transport.
             let _ending = ending;
-            let ops = Ops::new(shared, Thread::Proxy);
+            let ops = ops;
             match catch_unwind(AssertUnwindSafe(|| serve(&ops, &queue, &stopped))) {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => failed.set(error.to_string()),

@@ -11,8 +11,6 @@ use crate::memory::address::{BufferId, Place, Region, SymAddr};
 use crate::memory::local::{Local, Mapping};
 use crate::pe::bootstrap::Bootstrap;
 
-const MAX_LOCAL_CHUNK: u64 = 2 << 30;
-
 const HANDLE: usize = c::NVT_MEM_HANDLE_SIZE as usize;
 
 /// All memory of a PE that its transport knows.
@@ -32,7 +30,7 @@ pub(crate) struct Regions {
     buffers: RwLock<Vec<Buffer>>,
 }
 
-/// 512-byte handles in a row: of every PE for a chunk of the heap, of every piece for a buffer.
+/// 512-byte handles in a row: of every PE for a chunk of the heap, or one for a buffer.
 ///
 /// They begin at an odd address, behind one byte more: NVSHMEM promises no alignment for them.
 #[derive(Debug)]
@@ -44,7 +42,7 @@ struct Buffer {
     skip: u64,
     len: u64,
     /// None for memory that is not registered, or not any more.
-    handles: Option<Handles>,
+    handle: Option<Handles>,
 }
 
 /// A transfer, or the part of one, that touches one chunk on each side.
@@ -130,7 +128,7 @@ impl Regions {
         skip: u64,
         transport: Option<&Transport>,
     ) -> Result<BufferId> {
-        let mut buffer = Buffer { memory, skip, len, handles: None };
+        let mut buffer = Buffer { memory, skip, len, handle: None };
         transport.map_or(Ok(()), |transport| buffer.register(transport))?;
         let mut buffers = write(&self.buffers);
         buffers.push(buffer);
@@ -193,13 +191,11 @@ impl Regions {
                 let (desc, room) = self.remote(self.me, SymAddr(place.offset))?;
                 (desc.handle, room)
             }
-            Region::Buffer(id) => match &read(&self.buffers)[id.0 as usize].handles {
-                Some(handles) => {
-                    let index = (place.offset / MAX_LOCAL_CHUNK) as usize;
-                    (handles.at(index), MAX_LOCAL_CHUNK - place.offset % MAX_LOCAL_CHUNK)
-                }
-                None => (std::ptr::null_mut(), u64::MAX),
-            },
+            Region::Buffer(id) => {
+                let buffers = read(&self.buffers);
+                let handle = buffers[id.0 as usize].handle.as_ref();
+                (handle.map_or(std::ptr::null_mut(), |handle| handle.at(0)), u64::MAX)
+            }
         };
         Ok((c::nvt_rma_memdesc { ptr, offset: POISON, handle }, room))
     }
@@ -243,21 +239,15 @@ impl Regions {
 
 impl Buffer {
     fn register(&mut self, transport: &Transport) -> Result<()> {
-        let mut all = Vec::new();
-        for at in (0..self.len).step_by(MAX_LOCAL_CHUNK as usize) {
-            let piece = (self.len - at).min(MAX_LOCAL_CHUNK);
-            let start = Local::of(&self.memory, self.skip + at, piece)?.as_ptr();
-            let handle = transport.get_mem_handle(start, piece, true)?;
-            all.extend_from_slice(&handle.bytes);
-        }
-        self.handles = Some(Handles::new(&all));
+        let start = Local::of(&self.memory, self.skip, self.len)?.as_ptr();
+        let handle = transport.get_mem_handle(start, self.len, true)?;
+        self.handle = Some(Handles::new(&handle.bytes));
         Ok(())
     }
 
     fn release(&mut self, transport: &Transport) -> Result<()> {
-        let Some(handles) = self.handles.take() else { return Ok(()) };
-        let n = self.len.div_ceil(MAX_LOCAL_CHUNK) as usize;
-        (0..n).try_for_each(|index| transport.release_mem_handle(&handles.get(index)))
+        let handle = self.handle.take();
+        handle.map_or(Ok(()), |handle| transport.release_mem_handle(&handle.get(0)))
     }
 }
 
