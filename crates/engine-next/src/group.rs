@@ -23,10 +23,10 @@ const RING: u32 = 16;
 pub(crate) enum Class {
     /// Segments written, and signals that are held back.
     Write = 0,
-    /// Messages, and segments that a message has its target count.
-    Message = 1,
     /// Segments read.
-    Read = 2,
+    Read = 1,
+    /// Messages, and segments that a message has its target count.
+    Message = 2,
 }
 
 /// Names an order group of a peer and a class in a segment or message. [`GroupRef::NONE`] counts
@@ -167,6 +167,17 @@ impl Order {
     #[inline(always)]
     pub(crate) fn has_writes(&self) -> bool {
         self.written != self.last || self.count(self.last, Class::Write) != 0
+    }
+
+    /// Number of the group of new work.
+    pub(crate) fn last(&self) -> u32 {
+        self.last
+    }
+
+    /// Unfinished writes of a group and those after it.
+    pub(crate) fn writes_from(&self, number: u32) -> u32 {
+        let groups = self.last.wrapping_sub(number) + 1;
+        (0..groups).map(|ahead| self.count(number.wrapping_add(ahead), Class::Write)).sum()
     }
 
     /// Unfinished work of a class, over all groups.
@@ -325,6 +336,9 @@ impl<T> Groups<T> {
 
     #[inline(always)]
     pub(crate) fn begin(&mut self, id: GroupId) {
+        if id == GroupId::NONE {
+            return;
+        }
         if let Some(group) = self.groups.get_mut(id.index()) {
             group.left = group.left.wrapping_add(1);
         }

@@ -20,7 +20,6 @@
 //! bytes that the peer's lane executes. Memory is *staged* if the fabric does not reach it and its
 //! bytes pass through *bounce buffers*. Decision 64 has the design.
 #![forbid(unsafe_code)]
-#![allow(dead_code, reason = "until staging is here, which uses the rest")]
 
 pub mod channel;
 mod core;

@@ -25,6 +25,8 @@ pub(crate) struct Op {
     pub(crate) completion: GroupId,
     /// The order group that counts its segments, if not the peer's last one.
     pub(crate) counted_by: Option<GroupRef>,
+    /// Whether staging submits it.
+    pub(crate) staged: bool,
 }
 
 /// Kinds of operations.
@@ -70,7 +72,16 @@ pub(crate) enum Way {
 impl Op {
     pub(crate) fn new(kind: Kind, completion: GroupId) -> Self {
         let local = LocalSide::Value(0);
-        Self { kind, remote: 0, local, len: 0, sent: 0, completion, counted_by: None }
+        Self {
+            kind,
+            remote: 0,
+            local,
+            len: 0,
+            sent: 0,
+            completion,
+            counted_by: None,
+            staged: false,
+        }
     }
 
     /// Whether parts of it are submitted, or its way is chosen.

@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use crate::channel::Channel;
 use crate::error::EngineError;
-use crate::group::{GroupId, GroupRef, Order};
+use crate::group::{Class, GroupId, GroupRef, Order};
 use crate::ids::Pe;
 use crate::op::{Queued, Word};
 use crate::port::Direction;
 use crate::rails::counters::PeerCounters;
 use crate::rails::paths::Hop;
+use crate::segments::Owner;
 use crate::wire::handle::{HandleBytes, Identity};
 use crate::wire::message::{Seq, Tag};
 
@@ -40,6 +41,8 @@ pub(crate) struct Peer {
     pub(crate) in_flight: u32,
     /// The next path. Paths take turns.
     pub(crate) hop: Hop,
+    /// Owner of plain writes that take it, in the last group.
+    pub(crate) owner: Owner,
     /// All paths.
     pub(crate) hops: Box<[Hop]>,
     /// First bytes of the peer's handles with keys.
@@ -47,6 +50,8 @@ pub(crate) struct Peer {
     pub(crate) order: Order,
     /// Writes wait until `order` has reached this group; messages until its writes have.
     pub(crate) fence: u32,
+    /// Fences since start.
+    pub(crate) fences: u32,
     /// Segments posted since start, by direction.
     pub(crate) posted: [u32; 2],
     pub(crate) channel: Option<Box<Channel>>,
@@ -90,15 +95,17 @@ pub(crate) struct Watch {
 impl Peer {
     fn new(pe: Pe, (hops, hop): (Box<[Hop]>, Hop)) -> Self {
         let order = Order::new();
-        Self {
+        let mut peer = Self {
             pe,
             open: Identity::of(pe),
             in_flight: 0,
             hop,
+            owner: hop.owner,
             hops,
             identity: Identity::of(pe),
             fence: order.start(),
             order,
+            fences: 0,
             posted: [0; 2],
             channel: None,
             queue: VecDeque::new(),
@@ -112,7 +119,27 @@ impl Peer {
             ahead: Box::default(),
             error: None,
             watch: Watch::default(),
-        }
+        };
+        peer.renew_owner();
+        peer
+    }
+
+    fn renew_owner(&mut self) {
+        self.owner = self.hop.owner.counted(GroupId::NONE, self.order.next(Class::Write));
+    }
+
+    /// Closes the last group, as [`Order::close`].
+    pub(crate) fn close(&mut self) -> Option<u32> {
+        let number = self.order.close();
+        self.renew_owner();
+        number
+    }
+
+    /// Forgets everything that is counted.
+    pub(crate) fn forget(&mut self) {
+        self.order = Order::new();
+        self.fence = self.order.start();
+        self.renew_owner();
     }
 
     /// Counts a segment that is being posted.
@@ -124,14 +151,19 @@ impl Peer {
         *posted = posted.wrapping_add(1);
     }
 
-    /// Goes on to a path, the one after that in use.
+    /// Goes on to the path after one.
     #[inline(always)]
     pub(crate) fn turn(&mut self, next: u32) {
-        if self.hops.len() > 1 {
-            if let Some(next) = self.hops.get(next as usize) {
-                self.hop = *next;
-            }
+        if let Some(next) = self.hops.get(next as usize) {
+            self.take_path(*next);
         }
+    }
+
+    /// Makes a path the next.
+    #[inline(always)]
+    pub(crate) fn take_path(&mut self, hop: Hop) {
+        self.hop = hop;
+        self.renew_owner();
     }
 
     /// The error that the peer has failed with.

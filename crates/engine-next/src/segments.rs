@@ -4,16 +4,17 @@
 //! failed meanwhile: until then the fabric may touch its memory. Work that has not been posted has
 //! no entry; it waits as an operation in its peer's queue.
 
-use crate::group::{GroupId, GroupRef};
+use crate::group::{Class, GroupId, GroupRef};
 use crate::ids::{RailId, WrId};
 use crate::port::{Context, Direction, Local, Transfer};
 
 const NIL: u32 = u32::MAX;
 
 /// Token of segments whose rail was chosen by load, and of plain ones. Those of staging's transfers
-/// are below.
+/// are below, with a bit if their rail was chosen by load.
 pub(crate) const STRIPE: u32 = u32::MAX - 1;
 pub(crate) const PLAIN: u32 = u32::MAX;
+pub(crate) const BY_LOAD: u32 = 1 << 31;
 
 /// State of an entry, and what its completion is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -45,6 +46,13 @@ impl Owner {
     #[inline(always)]
     pub(crate) fn counted(self, completion: GroupId, group: GroupRef) -> Self {
         Self(self.0 | u64::from(completion.bits()) << 16 | u64::from(group.bits()) << 8)
+    }
+
+    /// The owner of a segment of a class; `self` is of a write in the same order group that nothing
+    /// else counts.
+    #[inline(always)]
+    pub(crate) fn of_class(self, class: Class, completion: GroupId) -> Self {
+        Self(self.0 | u64::from(completion.bits()) << 16 | (class as u64) << 8)
     }
 
     #[inline(always)]
@@ -173,18 +181,19 @@ impl Segments {
         owner: Owner,
         indices: impl Iterator<Item = usize>,
     ) -> usize {
-        let mut count = 0;
+        let (mut count, mut first) = (0, self.first_free);
         for at in indices {
             match self.entries.get_mut(at) {
                 Some(entry) if entry.owner == owner => {
                     entry.owner = Owner::FREE;
-                    entry.next_free = self.first_free;
-                    self.first_free = at as u32;
+                    entry.next_free = first;
+                    first = at as u32;
                 }
                 _ => break,
             }
             count += 1;
         }
+        self.first_free = first;
         self.in_use -= count as u32;
         count
     }

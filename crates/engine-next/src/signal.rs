@@ -93,15 +93,11 @@ impl<P: Port> Core<P> {
         word: Word,
         payload: &Payload<'_>,
     ) -> Option<Way> {
-        let peer = self.peers.get(at);
-        let strong = self.signals.strong;
-        // A message with data cannot be held back.
-        let is_behind = strong && peer.order.has_writes();
-        let in_memory = matches!(op.local, LocalSide::Memory(_));
-        if self.signals.inline && in_memory && !is_behind {
+        if self.may_be_inline(at, op) {
             if op.len <= MAX_EAGER && payload.bytes.is_some() {
                 return Some(Way::Inline);
             }
+            let (peer, strong) = (self.peers.get(at), self.signals.strong);
             let unacked = peer.channel.as_deref().map_or(0, |channel| channel.held);
             let is_marked = strong || !peer.order.is_ordered(peer.fence);
             let may_be_kept = is_marked && unacked >= MOST_KEPT;
@@ -117,17 +113,29 @@ impl<P: Port> Core<P> {
             }
             return tag.map(|tag| Way::Counted { tag, segments: 0 });
         }
-        if strong {
-            return Some(Way::Ordered);
+        Some(self.chain(at, op, word))
+    }
+
+    /// Whether data and signal may be one message, as far as their length allows. A message with
+    /// data cannot be held back.
+    pub(crate) fn may_be_inline(&self, at: u32, op: &Op) -> bool {
+        let is_behind = self.signals.strong && self.peers.get(at).order.has_writes();
+        self.signals.inline && matches!(op.local, LocalSide::Memory(_)) && !is_behind
+    }
+
+    /// Has a signal follow data in a completion group of its own; a strong one everything.
+    pub(crate) fn chain(&mut self, at: u32, op: &Op, word: Word) -> Way {
+        if self.signals.strong {
+            return Way::Ordered;
         }
-        let Some(data) = self.groups.start() else { return Some(Way::Ordered) };
+        let Some(data) = self.groups.start() else { return Way::Ordered };
         let held = self.peers.get_mut(at).order.begin_last(Class::Write);
         // The operation's own count, until all its segments are posted.
         self.groups.begin(data);
         self.groups.begin(op.completion);
         let completion = op.completion;
         self.groups.set_then(data, Then::Signal { peer: at, word, held, completion });
-        Some(Way::Chained { data, held })
+        Way::Chained { data, held }
     }
 
     /// Submits of a put with signal what there is room for. Its way is chosen.
@@ -212,11 +220,24 @@ impl<P: Port> Core<P> {
     }
 
     /// The last message that a signal which leaves with its data is behind at the target.
-    fn behind_of_signal(&self, at: u32) -> u64 {
+    pub(crate) fn behind_of_signal(&self, at: u32) -> u64 {
         let peer = self.peers.get(at);
         match &peer.channel {
             Some(channel) if self.signals.strong => channel.next.0 - 1,
             _ => self.behind_fence(at),
+        }
+    }
+
+    /// The last message that a signal apart from its data is behind at the target.
+    pub(crate) fn behind_of_separate(&self, at: u32) -> u64 {
+        let peer = self.peers.get(at);
+        match &peer.channel {
+            None => 0,
+            Some(channel) if self.signals.strong => channel.next.0 - 1,
+            Some(channel) => {
+                let data = channel.after_data.0 - 1;
+                data.max(peer.order.last_message_before(peer.fence))
+            }
         }
     }
 
@@ -232,23 +253,16 @@ impl<P: Port> Core<P> {
         let strong = self.signals.strong;
         let peer = self.peers.get_mut(at);
         if (strong || counted.is_none()) && peer.order.has_writes() {
-            let Some(behind) = peer.order.close() else { return Ok(Step::Held) };
+            let Some(behind) = peer.close() else { return Ok(Step::Held) };
             let held = peer.order.begin_last(Class::Write);
             peer.held.push_back(HeldSignal { word, counted, behind, held, completion });
             self.groups.begin(completion);
             self.want_ack(at);
             return Ok(Step::Done);
         }
-        let behind = match (&peer.channel, counted) {
-            (None, _) => 0,
-            (Some(channel), _) if strong => channel.next.0 - 1,
-            // Data and fence came before the segments.
-            (Some(_), Some(_)) => 0,
-            (Some(channel), None) => {
-                let data = channel.after_data.0 - 1;
-                data.max(peer.order.last_message_before(peer.fence))
-            }
-        };
+        // Data and fence came before counted segments.
+        let is_behind = strong || counted.is_none();
+        let behind = if is_behind { self.behind_of_separate(at) } else { 0 };
         self.send_word(at, word, counted, behind, None, completion)
     }
 

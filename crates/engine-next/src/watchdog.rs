@@ -7,6 +7,7 @@ use log::warn;
 use crate::core::Core;
 use crate::error::EngineError;
 use crate::group::Class;
+use crate::ids::Pe;
 use crate::op::Queued;
 use crate::port::Port;
 use crate::rails::rail_ids;
@@ -54,6 +55,8 @@ pub struct Watchdog {
     looks: u32,
     /// When anything of any peer has ended last.
     moved: u32,
+    /// PEs whose processes have ended, and when that was noticed.
+    ended: Vec<(Pe, u32)>,
 }
 
 /// The work of a peer that a report names.
@@ -93,7 +96,22 @@ impl Watchdog {
             stamp: 0,
             looks: 0,
             moved: 0,
+            ended: Vec::new(),
         }
+    }
+
+    /// The process of a PE has ended.
+    pub(crate) fn note_ended(&mut self, pe: Pe) {
+        self.ended.push((pe, self.stamp));
+    }
+
+    /// PEs whose processes have been gone for as long as waits last.
+    pub(crate) fn take_ended(&mut self) -> Vec<Pe> {
+        let is_over = |since: u32| self.overdue(since, u32::MAX).is_some_and(|late| late.fails);
+        let ended = self.ended.iter().filter(|(_, since)| is_over(*since));
+        let ended: Vec<Pe> = ended.map(|(pe, _)| *pe).collect();
+        self.ended.retain(|(pe, _)| !ended.contains(pe));
+        ended
     }
 
     /// The time that work is stamped with.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use engine::ids::{Pe, RailId};
 use engine::port::Direction;
 use engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
+use engine::recovery::health::RailHealth;
 use sim_fabric::{FakeFabric, Script};
 use test_support::full;
 
@@ -176,5 +177,47 @@ fn what_is_lost_of_a_get_is_sent_again() {
     let case = Case { direction, len: 700, staged, longest_message };
     for at in 0..30 {
         [0, 1].into_iter().for_each(|rail| run(case, Blow::OneWay(Pe(0), RailId(rail)), at));
+    }
+}
+
+/// Messages whose rail dies are sent again over another, and bring their bytes again, let them be
+/// read, or leave them where a neighbour sees them.
+#[test]
+fn dead_rail_costs_no_byte() {
+    let health = Some(RailHealth { timeout: Duration::from_secs(1), cooling: None });
+    for (rail, shared) in [(0, 0), (1, 0), (0, u32::MAX), (1, u32::MAX)] {
+        let (bounce, longest_message) = ((8192, 4, 4), MAX_LONG_MESSAGE);
+        let staged = if shared == 0 { 0b0100 } else { u32::MAX };
+        let shape = Shape { staged, shared, bounce, longest_message, health, ..Shape::default() };
+        let mut job = Job::new(5, &shape, Script::default());
+        let bytes: Vec<u8> = (0..8000).map(|at| (at * 31 + (at >> 8) * 7) as u8).collect();
+        job.fill_scratch(0, &bytes);
+        let end = |job: &mut Job, me: usize| {
+            while !job.members[me].lane.is_quiet(Pe(1 - me as u32)).unwrap() {
+                job.members.iter_mut().for_each(|member| {
+                    member.lane.progress().unwrap();
+                });
+                job.fabric.pass_time(1_000_000);
+            }
+        };
+        // Neighbours learn that they are.
+        for me in [0, 1] {
+            job.put(me, 1 - me, 60_000, 8).unwrap();
+            end(&mut job, me as usize);
+        }
+        for to in [RailId(0), RailId(1)] {
+            job.fabric.link_down((Pe(0), RailId(rail)), (Pe(1), to));
+            if shared != 0 {
+                job.fabric.link_down((Pe(1), RailId(rail)), (Pe(0), to));
+            }
+        }
+        (0..8).for_each(|number| job.put(0, 1, number * 1000, 1000).unwrap());
+        if shared != 0 {
+            job.get(0, 1, 30_000, 8000).unwrap();
+        }
+        end(&mut job, 0);
+        assert!(job.heap(1, 0, 8000) == bytes, "rail {rail}, {shared}");
+        let resent: u64 = job.members[0].lane.counters().map(|rail| rail.resent).sum();
+        assert!(resent > 0, "rail {rail}, {shared}");
     }
 }

@@ -4,12 +4,12 @@ use std::rc::Rc;
 
 use engine::atomic::{Atomic, AtomicOp};
 use engine::ids::{RailId, WrId};
+use engine::port::packet::LongPacket;
 use engine::port::{
     Access, Addressing, Clock, Completions, DataPath, Direction, Failure, Incoming, LocalMemory,
     MemoryPort, Messaging, Operation, PeerAddr, Polled, PortError, Posted, RailControl, RailLimits,
     Registered, Transfer,
 };
-use engine::wire::message::LongPacket;
 
 use super::explore::Model;
 use super::world::{self, Done, Mail, World, done_hash, mix, mix_bytes};

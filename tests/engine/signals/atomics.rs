@@ -1,16 +1,13 @@
 //! Atomics: exact for the whole table, in order, and a fetched word before its flag.
 
 use engine::atomic::{Atomic, AtomicOp, Width};
-use engine::ids::{Pe, RailId};
+use engine::ids::Pe;
 use engine::request::ResultPlace;
-use engine::wire::message::{Body, Message, Packet, RequestId, Spot};
-use engine::wire::seal::Seal;
-use engine::wire::window::Seq;
 use sim_fabric::{Event, Script};
 use test_support::seeds::for_seeds;
 
 use super::{Targets, race, random_script, random_shape};
-use crate::job::{FIRST_REGION, Job, Random, Shape, cookie, seal};
+use crate::job::{Job, Random, Shape};
 
 /// One PE does every operation of the table on a word of its own, in order; word and results are
 /// those of the operations done one after another.
@@ -134,51 +131,4 @@ fn a_fetched_word_is_there_before_its_flag() {
         .collect();
     assert_eq!(applied, [addr, addr + 8]);
     assert_eq!(job.heap(0, 136, 8), 9u64.to_le_bytes());
-}
-
-#[test]
-fn reply_belongs_to_its_own_fetch() {
-    let mut job = Job::new(3, &Shape { rails: 1, ..Shape::default() }, Script::default());
-    let first = Seq(u32::MAX - 99);
-    let forge = |job: &mut Job, number: u32, behind: u16| {
-        let (at, seq) = (Spot { slot: FIRST_REGION, offset: 0 }, Seq(first.0.wrapping_add(number)));
-        let (width, float, operand, compare) = (Width::Eight, false, 5, 0);
-        let atomic = |op| Atomic { op, width, float, operand, compare };
-        let request_id = RequestId { slot: 10 + number, seq };
-        let body = match number {
-            1 => Body::Atomic { at, atomic: atomic(AtomicOp::Add) },
-            _ => Body::Fetch { at, atomic: atomic(AtomicOp::FetchAdd), request_id, place: 0 },
-        };
-        let mut packet = Packet::EMPTY;
-        seal(&Message { from: Pe(0), seq, ack: first, behind, body }, 1, &mut packet);
-        job.fabric.forge_message(Pe(1), RailId(0), packet.bytes());
-        for _ in 0..10 {
-            job.members[1].lane.progress().unwrap();
-            job.fabric.pass_time(100_000);
-        }
-    };
-    let replies = |job: &Job| {
-        let read = |(to, _, bytes): &(Pe, RailId, Vec<u8>)| {
-            let mut packet = Packet::EMPTY;
-            packet.fill(bytes);
-            Seal::new(cookie(), *to).open(&mut packet);
-            match Message::decode(packet.bytes()).unwrap().body {
-                Body::Reply { request_id, value } => Some((request_id.slot, value)),
-                _ => None,
-            }
-        };
-        job.fabric.overheard().iter().filter_map(read).collect::<Vec<_>>()
-    };
-    job.fabric.overhear();
-    forge(&mut job, 0, 0);
-    assert_eq!(replies(&job), [(10, 0)]);
-    // Behind one that is not here.
-    for _ in 0..3 {
-        forge(&mut job, 2, 1);
-        assert_eq!(replies(&job), [(10, 0)]);
-    }
-    forge(&mut job, 1, 0);
-    assert_eq!(replies(&job), [(10, 0), (12, 10)]);
-    forge(&mut job, 2, 1);
-    assert_eq!(replies(&job), [(10, 0), (12, 10), (12, 10)], "asked for again");
 }

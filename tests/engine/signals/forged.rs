@@ -4,6 +4,7 @@ use engine::atomic::{Atomic, AtomicOp, Width};
 use engine::ids::{Pe, RailId};
 use engine::wire::marks::Marks;
 use engine::wire::message::{Body, Message, Packet, RequestId, Spot, Tag};
+use engine::wire::seal::Seal;
 use engine::wire::window::{Seq, WINDOW};
 use sim_fabric::Script;
 
@@ -270,4 +271,51 @@ fn a_peer_that_breaks_the_rules_has_a_window_of_requests_waiting_at_most() {
     assert_eq!(found(&mut job), (2 * window, window - 1));
     all.for_each(|seq| deliver(&mut job, &behind_all(number(seq))));
     assert_eq!(found(&mut job), (2 * window, 3 * window - 1));
+}
+
+#[test]
+fn reply_belongs_to_its_own_fetch() {
+    let mut job = Job::new(3, &Shape { rails: 1, ..Shape::default() }, Script::default());
+    let first = Seq(u32::MAX - 99);
+    let forge = |job: &mut Job, number: u32, behind: u16| {
+        let (at, seq) = (Spot { slot: FIRST_REGION, offset: 0 }, Seq(first.0.wrapping_add(number)));
+        let (width, float, operand, compare) = (Width::Eight, false, 5, 0);
+        let atomic = |op| Atomic { op, width, float, operand, compare };
+        let request_id = RequestId { slot: 10 + number, seq };
+        let body = match number {
+            1 => Body::Atomic { at, atomic: atomic(AtomicOp::Add) },
+            _ => Body::Fetch { at, atomic: atomic(AtomicOp::FetchAdd), request_id, place: 0 },
+        };
+        let mut packet = Packet::EMPTY;
+        seal(&Message { from: Pe(0), seq, ack: first, behind, body }, 1, &mut packet);
+        job.fabric.forge_message(Pe(1), RailId(0), packet.bytes());
+        for _ in 0..10 {
+            job.members[1].lane.progress().unwrap();
+            job.fabric.pass_time(100_000);
+        }
+    };
+    let replies = |job: &Job| {
+        let read = |(to, _, bytes): &(Pe, RailId, Vec<u8>)| {
+            let mut packet = Packet::EMPTY;
+            packet.fill(bytes);
+            Seal::new(cookie(), *to).open(&mut packet);
+            match Message::decode(packet.bytes()).unwrap().body {
+                Body::Reply { request_id, value } => Some((request_id.slot, value)),
+                _ => None,
+            }
+        };
+        job.fabric.overheard().iter().filter_map(read).collect::<Vec<_>>()
+    };
+    job.fabric.overhear();
+    forge(&mut job, 0, 0);
+    assert_eq!(replies(&job), [(10, 0)]);
+    // Behind one that is not here.
+    for _ in 0..3 {
+        forge(&mut job, 2, 1);
+        assert_eq!(replies(&job), [(10, 0)]);
+    }
+    forge(&mut job, 1, 0);
+    assert_eq!(replies(&job), [(10, 0), (12, 10)]);
+    forge(&mut job, 2, 1);
+    assert_eq!(replies(&job), [(10, 0), (12, 10), (12, 10)], "asked for again");
 }

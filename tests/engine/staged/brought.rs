@@ -1,20 +1,16 @@
 //! Short puts to staged memory, whose bytes come with the message that tells of them.
 
-use std::time::Duration;
-
-use engine::ids::{Pe, RailId};
+use engine::ids::Pe;
 use engine::port::Direction;
 use engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
-use engine::recovery::health::RailHealth;
-use engine::wire::staged::{MAX_PAYLOAD, most_brought};
+use engine::wire::staged::MAX_PAYLOAD;
 use sim_fabric::Script;
 
-use super::{ALL, fill, pattern};
+use super::{ALL, MOST_BROUGHT as MOST, fill, pattern};
 use crate::job::{Job, Shape};
 
 /// PE 1's heap alone.
 const FAR: u32 = 0b0100;
-const MOST: usize = most_brought(MAX_LONG_MESSAGE);
 
 fn shape(staged: u32) -> Shape {
     let longest_message = MAX_LONG_MESSAGE;
@@ -76,32 +72,4 @@ fn bytes_that_find_no_bounce_buffer_are_read_later() {
     assert!((1..8).contains(&later), "{later} of 8 were read");
     // Those that wait go together, and bring nothing.
     assert_eq!(reads(&Shape { bounce: (8192, 8, 16), ..shape(ALL) }, 1000, 2), 1);
-}
-
-/// A message whose rail dies is sent again over another, and brings the bytes again, or lets them
-/// be read.
-#[test]
-fn bytes_are_brought_again_over_another_rail() {
-    let health = RailHealth { timeout: Duration::from_secs(1), cooling: None };
-    for rail in [0, 1] {
-        let shape = Shape { rails: 2, health: Some(health), ..shape(FAR) };
-        let mut job = Job::new(5, &shape, Script::default());
-        fill(&job, 2);
-        for to in [RailId(0), RailId(1)] {
-            job.fabric.link_down((Pe(0), RailId(rail)), (Pe(1), to));
-        }
-        for number in 0..4 {
-            job.put(0, 1, number * 1000, 1000).unwrap();
-        }
-        while !job.members[0].lane.is_quiet(Pe(1)).unwrap() {
-            job.members.iter_mut().for_each(|member| {
-                member.lane.progress().unwrap();
-            });
-            job.fabric.pass_time(1_000_000);
-        }
-        let expected: Vec<u8> = (0..4000).map(|at| pattern(0, at)).collect();
-        assert_eq!(job.heap(1, 0, 4000), expected);
-        let resent: u64 = job.members[0].lane.counters().map(|rail| rail.resent).sum();
-        assert!(resent > 0, "rail {rail}");
-    }
 }

@@ -1,17 +1,22 @@
-//! Lists of gathered puts that no engine of ours would send, and lists of many peers at once.
+//! Messages about staged memory that no engine of ours would send, lists of many peers at once, and
+//! what the first engine alone does: words that join, and those of its own PE.
 
 use engine::atomic::{Atomic, AtomicOp, Width};
 use engine::ids::{Pe, RailId};
+use engine::port::Access;
 use engine::port::copies::MOST_WORDS;
 use engine::request::PutSignalRequest;
 use engine::wire::message::{Body, Message, Packet, RequestId, Spot};
-use engine::wire::staged::{Exposure, LIST_ENTRY, ListEntry, ListedSignal, MOST_LISTED, Staged};
+use engine::wire::staged::{
+    Exposure, LIST_ENTRY, ListEntry, ListedSignal, MAX_PAYLOAD, MOST_LISTED, Staged,
+};
 use engine::wire::window::Seq;
 use sim_fabric::{Call, Event, Script};
 
-use super::gathered::{LEN, shape};
+use super::gathered::{LEN, end, iterate, job, posts, shape};
+use super::{ALL, fill, pattern};
 use crate::job::{FIRST_REGION, Job, Shape, seal};
-use crate::signals::Targets;
+use crate::signals::{Targets, race};
 
 /// From PE 0 to PE 1: so many puts in so many bytes, whose list is at the start of PE 0's bounce
 /// memory.
@@ -196,5 +201,188 @@ fn a_list_in_order_that_cannot_be_executed_moves_nothing() {
         let copied = count(|event| matches!(event, Event::Copied { pe: Pe(1), .. }));
         let applied = count(|event| matches!(event, Event::Applied { pe: Pe(1), .. }));
         assert_eq!((copied, applied), (words.min(1), words), "{in_order} {}", listed.len());
+    }
+}
+
+/// From PE 0 to PE 1.
+fn forge_staged(job: &Job, seq: Seq, body: Staged<'_>) {
+    let mut packet = Packet::EMPTY;
+    let (from, ack) = (Pe(0), Seq(u32::MAX - 99));
+    let message = Message { from, seq, ack, behind: 0, body: Body::Staged(body) };
+    seal(&message, 1, &mut packet);
+    job.fabric.forge_message(Pe(1), RailId(0), packet.bytes());
+}
+
+/// What PE 1 has copied into its heap.
+fn copied(job: &Job) -> usize {
+    let events = job.fabric.events();
+    events.iter().filter(|event| matches!(event, Event::Copied { pe: Pe(1), .. })).count()
+}
+
+#[test]
+fn nothing_outside_of_the_bounce_memory_can_be_named() {
+    // Bounce buffers of 1 KiB, two each way.
+    let all = 4 * 1024;
+    let places = [
+        (0, 1000, 1),
+        (all - 1000, 1000, 1),
+        (all, 1, 0),
+        (all - 999, 1000, 0),
+        (all + 1, 1, 0),
+        (usize::MAX, 1000, 0),
+        (1 << 62, 8, 0),
+        (0, u32::MAX as usize, 0),
+    ];
+    for (offset, len, copies) in places {
+        let mut job = Job::new(5, &neighbours(), Script::default());
+        let (from, request_id) =
+            (Exposure::in_bounce(offset as u64), RequestId { slot: 3, seq: Seq(0) });
+        let (to, len) = (Spot { slot: FIRST_REGION, offset: 0 }, len as u32);
+        forge_staged(
+            &job,
+            Seq(u32::MAX - 99),
+            Staged::Pull { to, from, len, request_id, brought: None },
+        );
+        (0..100).for_each(|_| {
+            let _ = job.members[1].lane.progress();
+            job.fabric.pass_time(1000);
+        });
+        assert_eq!(copied(&job), copies, "{len} bytes at {offset}");
+    }
+}
+
+#[test]
+fn a_peer_that_does_not_share_cannot_name_a_place() {
+    let mut job = Job::new(5, &Shape { shared: 0b10, ..neighbours() }, Script::default());
+    let (from, request_id) = (Exposure::in_bounce(0), RequestId { slot: 3, seq: Seq(0) });
+    let to = Spot { slot: FIRST_REGION, offset: 0 };
+    forge_staged(
+        &job,
+        Seq(u32::MAX - 99),
+        Staged::Pull { to, from, len: 1000, request_id, brought: None },
+    );
+    (0..100).for_each(|_| {
+        let _ = job.members[1].lane.progress();
+        job.fabric.pass_time(1000);
+    });
+    assert_eq!(copied(&job), 0);
+}
+
+#[test]
+fn a_refusal_of_what_has_ended_is_late_news() {
+    let mut job = Job::new(4, &Shape { staged: ALL, ..Shape::default() }, Script::default());
+    let request_id = RequestId { slot: 5, seq: Seq(7) };
+    forge_staged(&job, Seq(0), Staged::Refused { request_id, why: "it is too late" });
+    for _ in 0..10 {
+        job.members[1].lane.progress().unwrap();
+    }
+    assert!(job.members[1].lane.is_quiet(Pe(0)).unwrap());
+}
+
+/// A peer that keeps the rules has so many requests under way at most.
+#[test]
+fn a_peer_that_asks_for_too_much_at_once_is_refused() {
+    const CHUNKS: u16 = 2;
+    const WAIT: usize = 64;
+    let shape = Shape { staged: ALL, bounce: (1024, CHUNKS, 2), ..Shape::default() };
+    let mut job = Job::new(4, &shape, Script::default());
+    job.fabric.trace_calls();
+    let mut answers = Vec::new();
+    for number in 0..100 {
+        let seq = Seq((u32::MAX - 99).wrapping_add(number));
+        let request_id = RequestId { slot: number, seq };
+        forge_staged(
+            &job,
+            seq,
+            Staged::Ask { from: Spot { slot: FIRST_REGION, offset: 0 }, len: 1000, request_id },
+        );
+        let before = job.fabric.calls().len();
+        for _ in 0..100 {
+            job.members[1].lane.progress().unwrap();
+            job.fabric.pass_time(1000);
+        }
+        let calls = job.fabric.calls();
+        let posts = calls[before..].iter().filter(|call| matches!(call, Call::Post(Pe(1), _)));
+        answers.push(posts.count());
+    }
+    let exposed = usize::from(CHUNKS);
+    let waits: Vec<usize> = (0..100).filter(|at| answers[*at] == 0).collect();
+    assert_eq!(waits, (exposed..exposed + WAIT).collect::<Vec<_>>(), "{answers:?}");
+}
+
+fn neighbours() -> Shape {
+    Shape { staged: ALL, shared: u32::MAX, rails: 1, ..Shape::default() }
+}
+
+#[test]
+fn keys_of_a_region_in_a_used_slot_are_told_anew() {
+    const HALF: u64 = 1 << 31;
+    const WHOLE: u64 = 1 << 32;
+    // The first ones are just below 2^31. Then there are steps by which 32 bits would take the new
+    // one for older, or for the one before it.
+    let skipped = [HALF - 16, 0, 16, 0, HALF, HALF + 1, 0, WHOLE - 1, 5, WHOLE - 1, HALF, 1 << 62];
+    let shape = Shape { staged: 0b0100, needs_desc: false, ..Shape::default() };
+    let job = Job::new(4, &shape, Script::default());
+    let fabric = job.fabric.clone();
+    let base = job.members[1].base;
+    race(job, 4, |me, member, targets| {
+        if me == 1 {
+            return Ok(());
+        }
+        for (round, skipped) in (0..).zip(skipped.into_iter().chain([0; 20])) {
+            member.regions.skip_stamps(skipped);
+            let addr = fabric.alloc(Pe(0), 1000);
+            let byte: u8 = round + 1;
+            fabric.store(Pe(0), addr, &[byte; 1000]);
+            let handle = member.regions.register(addr, 1000, Access::Local)?;
+            member.lane.complete(&targets.part(addr, 1, 0, 1000))?;
+            assert_eq!(fabric.load(Pe(1), base, 1000), [byte; 1000]);
+            member.regions.release(&handle)?;
+        }
+        Ok(())
+    });
+}
+
+/// Values that are put one behind the other, of 1 to 8 bytes.
+#[test]
+fn words_side_by_side_are_one_message() {
+    for width in [1, 2, 4, 8] {
+        let mut job = job(&shape(true), 5, Script::default());
+        job.fabric.trace_calls();
+        let value = |at: usize| 0x0101_0101_0101_0101 * (at as u64 % 255 + 1);
+        const WORDS: usize = 100;
+        (0..WORDS).for_each(|at| job.put_value(0, 1, 8 + at * width, value(at), width).unwrap());
+        end(&mut job, 0);
+        let expected: Vec<u8> =
+            (0..WORDS).flat_map(|at| value(at).to_le_bytes().into_iter().take(width)).collect();
+        assert!(job.heap(1, 8, WORDS * width) == expected, "{width}");
+        let most = (WORDS * width).div_ceil(MAX_PAYLOAD / 8 * 8) + 1;
+        assert!((1..=most).contains(&posts(&job)), "{} messages, {width}", posts(&job));
+    }
+}
+
+#[test]
+fn atomics_of_a_pe_on_its_own_words_are_executed_at_once() {
+    for staged in [ALL, 0] {
+        let mut job = Job::new(7, &Shape { staged, ..shape(true) }, Script::default());
+        fill(&job, 2);
+        let targets = Targets::of(&job);
+        job.fabric.trace_calls();
+        let word = |job: &Job| job.fabric.load(Pe(0), targets.word(0, 64), 8);
+        for operand in 1..=5 {
+            job.members[0].lane.atomic(&targets.atomic(0, 64, AtomicOp::Add, operand)).unwrap();
+        }
+        job.members[0].lane.quiet(Pe(0)).unwrap();
+        assert_eq!(word(&job), 15_u64.to_le_bytes());
+        assert!(!job.fabric.calls().iter().any(|call| matches!(call, Call::Post(..))));
+        // Behind a put to itself.
+        let from = job.members[0].scratch;
+        job.members[0].lane.start(&targets.part(from, 0, 1024, 4096)).unwrap();
+        job.members[0].lane.atomic(&targets.atomic(0, 64, AtomicOp::SignalAdd, 1)).unwrap();
+        while word(&job) != 16_u64.to_le_bytes() {
+            iterate(&mut job);
+        }
+        let expected: Vec<u8> = (0..4096).map(|at| pattern(0, at)).collect();
+        assert!(job.heap(0, 1024, 4096) == expected);
     }
 }

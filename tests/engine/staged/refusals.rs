@@ -3,16 +3,13 @@
 use std::time::Duration;
 
 use engine::atomic::AtomicOp;
-use engine::ids::{Pe, RailId};
+use engine::ids::Pe;
 use engine::port::Direction;
 use engine::recovery::health::RailHealth;
-use engine::wire::message::{Body, Message, Packet, RequestId, Spot};
-use engine::wire::staged::Staged;
-use engine::wire::window::Seq;
-use sim_fabric::{Call, Script};
+use sim_fabric::Script;
 
 use super::ALL;
-use crate::job::{FIRST_REGION, Job, Shape, seal};
+use crate::job::{Job, Shape};
 use crate::signals::Targets;
 
 #[test]
@@ -81,55 +78,4 @@ fn a_put_or_a_get_that_cannot_be_carried_out_fails_its_sender() {
             assert!(error.contains(what), "{error}");
         }
     }
-}
-
-/// From PE 0 to PE 1.
-fn forge(job: &Job, seq: Seq, body: Staged<'_>) {
-    let mut packet = Packet::EMPTY;
-    let (from, ack) = (Pe(0), Seq(u32::MAX - 99));
-    let message = Message { from, seq, ack, behind: 0, body: Body::Staged(body) };
-    seal(&message, 1, &mut packet);
-    job.fabric.forge_message(Pe(1), RailId(0), packet.bytes());
-}
-
-#[test]
-fn a_refusal_of_what_has_ended_is_late_news() {
-    let mut job = Job::new(4, &Shape { staged: ALL, ..Shape::default() }, Script::default());
-    let request_id = RequestId { slot: 5, seq: Seq(7) };
-    forge(&job, Seq(0), Staged::Refused { request_id, why: "it is too late" });
-    for _ in 0..10 {
-        job.members[1].lane.progress().unwrap();
-    }
-    assert!(job.members[1].lane.is_quiet(Pe(0)).unwrap());
-}
-
-/// A peer that keeps the rules has so many requests under way at most.
-#[test]
-fn a_peer_that_asks_for_too_much_at_once_is_refused() {
-    const CHUNKS: u16 = 2;
-    const WAIT: usize = 64;
-    let shape = Shape { staged: ALL, bounce: (1024, CHUNKS, 2), ..Shape::default() };
-    let mut job = Job::new(4, &shape, Script::default());
-    job.fabric.trace_calls();
-    let mut answers = Vec::new();
-    for number in 0..100 {
-        let seq = Seq((u32::MAX - 99).wrapping_add(number));
-        let request_id = RequestId { slot: number, seq };
-        forge(
-            &job,
-            seq,
-            Staged::Ask { from: Spot { slot: FIRST_REGION, offset: 0 }, len: 1000, request_id },
-        );
-        let before = job.fabric.calls().len();
-        for _ in 0..100 {
-            job.members[1].lane.progress().unwrap();
-            job.fabric.pass_time(1000);
-        }
-        let calls = job.fabric.calls();
-        let posts = calls[before..].iter().filter(|call| matches!(call, Call::Post(Pe(1), _)));
-        answers.push(posts.count());
-    }
-    let exposed = usize::from(CHUNKS);
-    let waits: Vec<usize> = (0..100).filter(|at| answers[*at] == 0).collect();
-    assert_eq!(waits, (exposed..exposed + WAIT).collect::<Vec<_>>(), "{answers:?}");
 }

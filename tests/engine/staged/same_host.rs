@@ -3,19 +3,16 @@
 
 use std::time::Duration;
 
-use engine::ids::{Pe, RailId};
+use engine::ids::Pe;
 use engine::port::Access;
 use engine::port::copies::Reach;
 use engine::rails::counters::StagedCounters;
-use engine::recovery::health::RailHealth;
 use engine::request::{LocalSide, Request};
-use engine::wire::message::{Body, Message, Packet, RequestId, Spot};
-use engine::wire::staged::{Exposure, MAX_PAYLOAD, Staged};
-use engine::wire::window::Seq;
-use sim_fabric::{Event, Script};
+use engine::wire::staged::MAX_PAYLOAD;
+use sim_fabric::Script;
 
 use super::{ALL, fill, pattern};
-use crate::job::{FIRST_REGION, Job, Shape, seal};
+use crate::job::{Job, Shape};
 use crate::signals::Targets;
 
 const SHARED: u32 = u32::MAX;
@@ -206,87 +203,6 @@ fn a_put_behind_a_fence_is_copied_behind_those_before() {
         let expected: Vec<u8> = (5000..9000).map(|at| pattern(0, at)).collect();
         assert!(job.heap(1, 0, 4000) == expected, "seed {seed}");
     }
-}
-
-#[test]
-fn a_rail_that_dies_costs_no_byte() {
-    let health = RailHealth { timeout: Duration::from_secs(1), cooling: None };
-    for rail in [0, 1] {
-        let mut job = job(&Shape { rails: 2, health: Some(health), ..shape(2) });
-        for to in [RailId(0), RailId(1)] {
-            job.fabric.link_down((Pe(0), RailId(rail)), (Pe(1), to));
-            job.fabric.link_down((Pe(1), RailId(rail)), (Pe(0), to));
-        }
-        let before = counters(&job);
-        job.put(0, 1, 0, 8000).unwrap();
-        job.get(0, 1, 30_000, 8000).unwrap();
-        while !job.members[0].lane.is_quiet(Pe(1)).unwrap() {
-            iterate(&mut job);
-            job.fabric.pass_time(1_000_000);
-        }
-        let expected: Vec<u8> = (0..8000).map(|at| pattern(0, at)).collect();
-        assert!(job.heap(1, 0, 8000) == expected);
-        let StagedCounters { by_fabric, shared, .. } = moved(&job, &before);
-        assert_eq!((by_fabric, shared), (0, 16_000), "rail {rail}");
-        let resent: u64 = job.members[0].lane.counters().map(|rail| rail.resent).sum();
-        assert!(resent > 0, "rail {rail}");
-    }
-}
-
-/// From PE 0 to PE 1, whose sender numbers from here on.
-fn forge(job: &Job, seq: u32, body: Staged<'_>) {
-    let mut packet = Packet::EMPTY;
-    let (from, ack) = (Pe(0), Seq(u32::MAX - 99));
-    let message = Message { from, seq: Seq(seq), ack, behind: 0, body: Body::Staged(body) };
-    seal(&message, 1, &mut packet);
-    job.fabric.forge_message(Pe(1), RailId(0), packet.bytes());
-}
-
-/// What PE 1 has copied into its heap.
-fn copied(job: &Job) -> usize {
-    let events = job.fabric.events();
-    events.iter().filter(|event| matches!(event, Event::Copied { pe: Pe(1), .. })).count()
-}
-
-#[test]
-fn nothing_outside_of_the_bounce_memory_can_be_named() {
-    // Bounce buffers of 1 KiB, two each way.
-    let all = 4 * 1024;
-    let places = [
-        (0, 1000, 1),
-        (all - 1000, 1000, 1),
-        (all, 1, 0),
-        (all - 999, 1000, 0),
-        (all + 1, 1, 0),
-        (usize::MAX, 1000, 0),
-        (1 << 62, 8, 0),
-        (0, u32::MAX as usize, 0),
-    ];
-    for (offset, len, copies) in places {
-        let mut job = Job::new(5, &shape(2), Script::default());
-        let (from, request_id) =
-            (Exposure::in_bounce(offset as u64), RequestId { slot: 3, seq: Seq(0) });
-        let (to, len) = (Spot { slot: FIRST_REGION, offset: 0 }, len as u32);
-        forge(&job, u32::MAX - 99, Staged::Pull { to, from, len, request_id, brought: None });
-        (0..100).for_each(|_| {
-            let _ = job.members[1].lane.progress();
-            job.fabric.pass_time(1000);
-        });
-        assert_eq!(copied(&job), copies, "{len} bytes at {offset}");
-    }
-}
-
-#[test]
-fn a_peer_that_does_not_share_cannot_name_a_place() {
-    let mut job = Job::new(5, &Shape { shared: 0b10, ..shape(2) }, Script::default());
-    let (from, request_id) = (Exposure::in_bounce(0), RequestId { slot: 3, seq: Seq(0) });
-    let to = Spot { slot: FIRST_REGION, offset: 0 };
-    forge(&job, u32::MAX - 99, Staged::Pull { to, from, len: 1000, request_id, brought: None });
-    (0..100).for_each(|_| {
-        let _ = job.members[1].lane.progress();
-        job.fabric.pass_time(1000);
-    });
-    assert_eq!(copied(&job), 0);
 }
 
 /// Of a PE that was declared failed, which holds all bounce buffers of PE 0, while PE 0 puts to

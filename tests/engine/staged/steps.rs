@@ -139,7 +139,8 @@ fn a_peer_is_asked_for_so_much_at_a_time() {
         job.members[0].lane.progress().unwrap();
     }
     let asks = job.fabric.calls().iter().filter(|call| matches!(call, Call::Post(..))).count();
-    assert_eq!(asks, 64);
+    // The watchdog may ask for an acknowledgement besides.
+    assert!((64..=65).contains(&asks), "{asks}");
     job.members[1].lane.progress().unwrap();
     while !job.members[0].lane.is_quiet(Pe(1)).unwrap() {
         job.members.iter_mut().for_each(|member| {

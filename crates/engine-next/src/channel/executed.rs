@@ -52,6 +52,14 @@ impl Executed {
         }
     }
 
+    /// Messages from this one on count as not executed again: nothing more of their sender is.
+    #[cold]
+    pub(crate) fn roll_back(&mut self, seq: Seq) {
+        if seq < self.next {
+            *self = Self { next: seq, ..Self::new() };
+        }
+    }
+
     #[cold]
     fn catch_up(&mut self) {
         loop {

@@ -188,6 +188,12 @@ impl Channel {
         (slot != NO_SLOT).then_some(slot)
     }
 
+    /// The slot of an unacknowledged message.
+    pub(crate) fn sent_at(&self, seq: Seq) -> Option<u16> {
+        let slot = self.sent[(seq.0 % WINDOW) as usize];
+        (slot != NO_SLOT && seq >= self.acked && seq < self.next).then_some(slot)
+    }
+
     /// A free place for a fetch.
     pub(crate) fn fetch_place(&self) -> Option<u8> {
         self.fetches.iter().position(|slot| *slot == NO_SLOT).map(|place| place as u8)
@@ -214,6 +220,11 @@ impl Channel {
         }
         (self.asked, self.ask_due) = (self.next, true);
         true
+    }
+
+    /// Whether a requested acknowledgement has not come yet.
+    pub(crate) fn is_asked(&self) -> bool {
+        self.asked > self.acked
     }
 
     /// The peer requests an acknowledgement of everything before a number.

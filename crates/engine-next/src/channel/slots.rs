@@ -7,6 +7,7 @@ use crate::group::{GroupId, GroupRef};
 use crate::ids::{RailId, WrId};
 use crate::port::Tail;
 use crate::request::ResultPlace;
+use crate::segments::PLAIN;
 use crate::wire::message::{Frame, Seq, Tag};
 
 /// Messages of a proxy lane that may be unacknowledged.
@@ -26,8 +27,20 @@ pub(crate) enum Purpose {
         width: usize,
         place: u8,
     },
-    /// Staging's transfer with this number.
-    Staged(u32),
+    /// A message about staged memory.
+    Staged {
+        /// The transfer that ends with it.
+        token: u32,
+        /// The operation's name in messages to users.
+        what: &'static str,
+    },
+}
+
+impl Purpose {
+    /// Of a message about staged memory, and the transfer that ends with it.
+    pub(crate) fn staged(token: Option<u32>, what: &'static str) -> Self {
+        Self::Staged { token: token.unwrap_or(PLAIN), what }
+    }
 }
 
 /// A message that has left.
@@ -67,7 +80,7 @@ impl Slot {
             Purpose::Plain => "put with signal",
             Purpose::Beside(_) => "signal",
             Purpose::Fetch { .. } => "fetching atomic",
-            Purpose::Staged(_) => "transfer of staged memory",
+            Purpose::Staged { what, .. } => what,
         }
     }
 }

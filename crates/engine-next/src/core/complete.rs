@@ -10,7 +10,7 @@ use crate::group::{GroupId, Groups};
 use crate::ids::{Pe, RailId, WrId};
 use crate::peers::{HeldSignal, Peers};
 use crate::port::{Completions, Failure, Polled, Port};
-use crate::segments::{Owner, STRIPE, Segment, Segments, State};
+use crate::segments::{BY_LOAD, Owner, PLAIN, STRIPE, Segment, Segments, State};
 use crate::wire::message::{MAP_BYTES, Seq, WINDOW};
 
 /// Takes the completions of a poll. Those of alike segments in a row are counted together.
@@ -108,7 +108,8 @@ impl<P: Port> Core<P> {
         peer.in_flight -= 1;
         // The token of a plain segment means nothing; its peer may have failed since.
         let ahead = peer.ahead.get_mut(owner.rail().index());
-        if let Some(ahead) = ahead.filter(|_| state != State::Plain && token == STRIPE) {
+        let by_load = state != State::Plain && token != PLAIN && token & BY_LOAD != 0;
+        if let Some(ahead) = ahead.filter(|_| by_load) {
             *ahead -= transfer.len as u64;
             let load = &mut self.rails[owner.rail().index()].load;
             load.complete(transfer.len as u64, self.port.now());
@@ -123,7 +124,7 @@ impl<P: Port> Core<P> {
         }
         if state != State::Plain && token < STRIPE {
             let ok = ok && state == State::Other;
-            self.staged.push_back(StagedEvent::Segment { token, ok });
+            self.staged.push_back(StagedEvent::Segment { token: token & !BY_LOAD, ok });
         }
     }
 
@@ -266,6 +267,7 @@ impl<P: Port> Core<P> {
             return self.fail_lane(EngineError::BadMessage { pe, why });
         }
         if has_failed {
+            self.staged.push_back(StagedEvent::Acknowledged { peer: at, before: ack });
             return;
         }
         let acked = channel.acked;
@@ -298,11 +300,21 @@ impl<P: Port> Core<P> {
             MessagePurpose::Beside(tag) => channel.tags.give(tag),
             // Its reply ends it.
             MessagePurpose::Fetch { .. } => return,
-            MessagePurpose::Staged(token) => {
+            MessagePurpose::Staged { token: PLAIN, .. } => {}
+            MessagePurpose::Staged { token, .. } => {
                 self.staged.push_back(StagedEvent::Message { token, ok: true });
             }
         }
         self.end_message(at, number);
+    }
+
+    /// The operation for which an unacknowledged message with this low half of its number was sent,
+    /// in messages to users.
+    pub(crate) fn sent_as(&mut self, at: u32, of: u32) -> Option<(&'static str, usize)> {
+        let channel = self.peers.get(at).channel.as_deref()?;
+        let number = channel.sent_at(channel.next.near(of))?;
+        let slot = self.messages.get_mut(number)?;
+        matches!(slot.purpose, MessagePurpose::Staged { .. }).then_some((slot.what(), 0))
     }
 
     /// Ends a message that has a slot.

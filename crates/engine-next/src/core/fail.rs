@@ -13,13 +13,26 @@ use log::error;
 use crate::channel::slots::Purpose;
 use crate::core::{Core, StagedEvent};
 use crate::error::EngineError;
-use crate::group::Order;
 use crate::ids::{Pe, RailId};
 use crate::op::{Kind, Op, Queued, Way};
 use crate::port::{Port, PortError};
 use crate::rate_limit::RateLimit;
 use crate::regions::Orphan;
 use crate::segments::{PLAIN, State};
+use crate::wire::message::Seq;
+
+/// Bit of orphans that are copies; those of segments have their index.
+const COPY: u32 = 1 << 31;
+
+/// A copy under way between local memory and a bounce buffer.
+#[derive(Debug)]
+pub(crate) struct Copying {
+    /// Staging's transfer.
+    token: u32,
+    pub(crate) peer: u32,
+    pub(crate) what: &'static str,
+    pub(crate) memory: (usize, usize),
+}
 
 /// Most lines in the log, in ten seconds, about faults that peers can cause.
 const LINES: u64 = 64;
@@ -63,8 +76,7 @@ impl<P: Port> Core<P> {
         let held = std::mem::take(&mut peer.held);
         let quiets = std::mem::take(&mut peer.quiets);
         // Nothing of the peer is counted by it any more.
-        peer.order = Order::new();
-        peer.fence = peer.order.start();
+        peer.forget();
         peer.update_open();
         self.queued -= queue.len();
         for queued in queue {
@@ -92,6 +104,11 @@ impl<P: Port> Core<P> {
             }
             self.end_in_group(completion);
         }
+        for copying in self.copies.iter().filter(|copying| copying.peer == at) {
+            let Copying { token, what, memory, .. } = *copying;
+            let (lane, segment) = (self.regions.kind(), COPY | token);
+            self.regions.index().enter_orphan(Orphan { lane, segment, what, pe, memory });
+        }
         let sent = self.messages.sent().filter(|(_, slot)| slot.peer == at);
         let sent: Vec<u16> = sent.map(|(number, _)| number).collect();
         for number in sent {
@@ -101,7 +118,7 @@ impl<P: Port> Core<P> {
             if let Some(channel) = self.peers.get_mut(at).channel.as_deref_mut() {
                 match purpose {
                     Purpose::Fetch { place, .. } => channel.end_fetch(place),
-                    Purpose::Staged(token) => {
+                    Purpose::Staged { token, .. } => {
                         self.staged.push_back(StagedEvent::Message { token, ok: false });
                     }
                     Purpose::Plain | Purpose::Beside(_) => {}
@@ -158,16 +175,53 @@ impl<P: Port> Core<P> {
         self.failures.first.get_or_insert_with(|| Box::new(failed));
     }
 
+    /// A copy between local memory and a bounce buffer has begun.
+    pub(crate) fn begin_copy(
+        &mut self,
+        token: u32,
+        peer: u32,
+        what: &'static str,
+        memory: (usize, usize),
+    ) {
+        self.copies.push(Copying { token, peer, what, memory });
+    }
+
+    /// Whether copies of a transfer are under way.
+    pub(crate) fn is_copying(&self, token: u32) -> bool {
+        self.copies.iter().any(|copying| copying.token == token)
+    }
+
+    /// The copies of a transfer have ended.
+    pub(crate) fn end_copy(&mut self, token: u32) {
+        let peer = self.copies.iter().find(|copying| copying.token == token);
+        let Some(peer) = peer.map(|copying| copying.peer) else { return };
+        self.copies.retain(|copying| copying.token != token);
+        if self.peers.get(peer).error.is_some() {
+            self.regions.index().leave_orphan(self.regions.kind(), COPY | token);
+        }
+    }
+
     /// A message of a peer cannot be executed: the peer is told, and so is this lane.
     #[cold]
-    pub(crate) fn refuse(&mut self, at: u32, seq: crate::wire::message::Seq, why: String) {
-        let channel = self.channel(at);
-        channel.has_refused = true;
-        channel.refusal = Some((seq, why.clone()));
-        channel.waiting = Vec::new();
-        self.enter_control(at);
+    pub(crate) fn refuse(&mut self, at: u32, seq: Seq, why: String) {
+        self.decline(at, seq, why.clone());
         let pe: Pe = self.pe(at);
         self.fail_lane(EngineError::BadMessage { pe, why });
+    }
+
+    /// A transfer that a peer has asked for cannot be done: the peer is told.
+    #[cold]
+    pub(crate) fn decline(&mut self, at: u32, seq: Seq, why: String) {
+        if let Some(unsaid) = self.failures.lines.admit_at(self.port.now()) {
+            let pe = self.pe(at);
+            error!(target: "TRANSPORT", "{pe} asks for something that cannot be done: {why}{unsaid}");
+        }
+        let channel = self.channel(at);
+        channel.has_refused = true;
+        channel.refusal = Some((seq, why));
+        channel.waiting = Vec::new();
+        self.staged.push_back(StagedEvent::Refused { peer: at });
+        self.enter_control(at);
     }
 
     /// Something has come in that is of nobody of the job.

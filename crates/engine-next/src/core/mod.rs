@@ -16,9 +16,10 @@ pub(crate) mod send;
 
 use std::collections::VecDeque;
 
+use crate::atomic::Atomic;
 use crate::channel::Channel;
 use crate::channel::slots::{SLOTS, Slots};
-use crate::core::fail::Failures;
+use crate::core::fail::{Copying, Failures};
 use crate::error::EngineError;
 use crate::group::{GroupId, GroupRef, Groups};
 use crate::ids::{LaneKind, Pe, RailId};
@@ -29,13 +30,14 @@ use crate::peers::{Peer, Peers};
 use crate::port::{Local, Port, RailLimits};
 use crate::rails::paths::PathTable;
 use crate::rails::{Rail, Spread};
-use crate::regions::Regions;
+use crate::regions::{Place, Regions};
 use crate::request::{LocalSide, Request};
 use crate::segments::Segments;
 use crate::signal::Signals;
 use crate::watchdog::Watchdog;
 use crate::wire::handle::{HandleError, HandleView};
 use crate::wire::marks::Marks;
+use crate::wire::message::{Seq, Spot};
 use crate::wire::seal::Seal;
 
 /// What follows when a completion group becomes empty.
@@ -56,6 +58,10 @@ pub(crate) enum StagedEvent {
     Message { token: u32, ok: bool },
     /// All messages of a peer before the mark of one that staging executes may be executed.
     Advanced { peer: u32 },
+    /// A peer that has failed has executed all messages before a number.
+    Acknowledged { peer: u32, before: Seq },
+    /// A message of a peer was refused: nothing more of it is executed.
+    Refused { peer: u32 },
     /// A peer has failed.
     Failed { peer: u32 },
 }
@@ -102,6 +108,8 @@ pub(crate) struct Core<P: Port> {
     pub(crate) due: Vec<u32>,
     /// What has ended of staging's work.
     pub(crate) staged: VecDeque<StagedEvent>,
+    /// Copies that staging has under way.
+    pub(crate) copies: Vec<Copying>,
 }
 
 /// Most segments and work-request ids of a lane over rails of these limits.
@@ -152,6 +160,7 @@ impl<P: Port> Core<P> {
             unasked: Vec::new(),
             due: Vec::new(),
             staged: VecDeque::new(),
+            copies: Vec::new(),
             port,
         }
     }
@@ -243,6 +252,16 @@ impl<P: Port> Core<P> {
             }
             None => Ok(Local::Memory { addr: at, desc: Default::default() }),
         }
+    }
+
+    /// The word of this process that a peer's message names.
+    pub(crate) fn locate_word(&mut self, spot: Spot, atomic: &Atomic) -> Result<Place, String> {
+        let width = atomic.width.bytes();
+        let place = self.regions.locate(spot, width).map_err(|fault| fault.to_string())?;
+        if place.addr % width != 0 {
+            return Err(format!("a word of {width} bytes at {:#x} is not aligned", place.addr));
+        }
+        Ok(place)
     }
 
     /// Remembers the first bytes of a peer's handles, for the fast path.

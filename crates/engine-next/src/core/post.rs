@@ -9,7 +9,7 @@ use crate::port::{Direction, Local, Operation, Port, Posted, Transfer};
 use crate::rails::load;
 use crate::rails::paths::Hop;
 use crate::request::{LocalSide, Request};
-use crate::segments::{PLAIN, STRIPE, Segment, State};
+use crate::segments::{BY_LOAD, PLAIN, STRIPE, Segment, State};
 use crate::wire::handle::HandleView;
 
 /// Segments of a long operation for each rail or worker, at least, unless they would be shorter
@@ -72,13 +72,13 @@ impl<P: Port> Core<P> {
         let Some((wr_id, segment)) = segments.take() else { return false };
         // Everything is in its place before the fabric is asked, so that little has to be kept
         // through the call. It is taken back if the fabric declines.
-        let group = peer.order.next(class_of(direction));
+        let owner = peer.owner.of_class(class_of(direction), completion);
         segment.transfer =
             Transfer { direction, local, len, remote, key: handle.key_at(hop.remote) };
-        segment.owner = hop.owner.counted(completion, group);
+        segment.owner = owner;
         segment.born = self.watchdog.stamp();
         let (id, to, next) = (hop.rail, hop.to, hop.next);
-        peer.begin(group, direction);
+        peer.begin(owner.group(), direction);
         peer.turn(next);
         rail.begin(len);
         groups.begin(completion);
@@ -250,6 +250,53 @@ impl<P: Port> Core<P> {
         Ok((posted, Step::Done))
     }
 
+    /// Posts the next segment of a staged transfer of which `left` bytes are left, on the next
+    /// rail with room for which there is a key. Rails of an operation of `len` bytes are chosen. Returns its length.
+    ///
+    /// # Errors
+    /// As [`Core::post`].
+    pub(crate) fn post_staged(
+        &mut self,
+        (at, token, direction): (u32, u32, Direction),
+        (left, len): (usize, usize),
+        local: impl Fn(RailId) -> Local,
+        remote: impl Fn(RailId) -> Option<(u64, u64)>,
+    ) -> Result<Option<usize>, EngineError> {
+        let by_load = len >= self.spread.balanced_from;
+        let first = if by_load { self.choose(at, left) } else { self.next_hop(at) };
+        let Some(mut hop) = first else { return Ok(None) };
+        let first = hop.rail;
+        let token = if by_load { token | BY_LOAD } else { token };
+        let is_long = len >= self.spread.striped_from;
+        loop {
+            if let Some((remote, key)) = remote(hop.remote.rail()) {
+                let len = left.min(self.rails[hop.rail.index()].limits.max_segment);
+                let local = local(hop.rail);
+                let posting = Posting {
+                    peer: at,
+                    hop,
+                    transfer: Transfer { direction, local, len, remote, key },
+                    immediate: None,
+                    token,
+                    completion: GroupId::NONE,
+                    counted: Counted::By(GroupRef::NONE),
+                    is_long,
+                };
+                if self.post(&posting)? {
+                    if by_load {
+                        self.give_load(at, hop.rail, len);
+                    }
+                    self.peers.get_mut(at).turn(hop.next);
+                    return Ok(Some(len));
+                }
+            }
+            match self.peers.get(at).hops.get(hop.next as usize) {
+                Some(next) if next.rail != first => hop = *next,
+                _ => return Ok(None),
+            }
+        }
+    }
+
     /// Length of the segments of a long operation: shorter ones are cut finer, so that all rails
     /// and workers have a part.
     fn piece(&self, at: u32, len: usize) -> usize {
@@ -280,7 +327,10 @@ impl<P: Port> Core<P> {
     fn choose(&mut self, at: u32, len: usize) -> Option<Hop> {
         let now = self.port.now();
         let peer = self.peers.get(at);
-        let loads = peer.hops.iter().map(|hop| {
+        // Rails that are alike take turns.
+        let turn = peer.hops.iter().position(|hop| hop.rail == peer.hop.rail).unwrap_or(0);
+        let hops = peer.hops[turn..].iter().chain(&peer.hops[..turn]);
+        let loads = hops.map(|hop| {
             let rail = &self.rails[hop.rail.index()];
             (hop.rail.0, rail.load, rail.limits.bulk, peer.ahead[hop.rail.index()])
         });

@@ -30,14 +30,14 @@ pub(crate) struct Sending<'a> {
     pub(crate) held: Option<GroupRef>,
     /// Whether it carries data of a put.
     pub(crate) has_data: bool,
-    /// The class that it counts in.
-    pub(crate) class: Class,
+    /// The class that it counts in; none if nothing orders or waits for it.
+    pub(crate) class: Option<Class>,
 }
 
 impl<'a> Sending<'a> {
     pub(crate) fn new(peer: u32, body: Body<'a>, completion: GroupId) -> Self {
         let (tail, purpose) = (Tail::NONE, Purpose::Plain);
-        let (held, has_data, class) = (None, false, Class::Message);
+        let (held, has_data, class) = (None, false, Some(Class::Message));
         Self { peer, body, tail, behind: 0, purpose, completion, held, has_data, class }
     }
 }
@@ -143,7 +143,8 @@ impl<P: Port> Core<P> {
         self.channel(at);
         let Self { peers, messages, seal, port, .. } = self;
         let peer = peers.get_mut(at);
-        let Peer { channel, order, hops, pe, hop, is_refused, .. } = peer;
+        let mut hop = peer.hop;
+        let Peer { channel, order, hops, pe, is_refused, .. } = peer;
         let Some(channel) = channel.as_deref_mut() else { return Ok(Step::NoRoom) };
         if !channel.has_window() {
             self.want_ack(at);
@@ -173,7 +174,7 @@ impl<P: Port> Core<P> {
                 0 => port.send(rail, to, wr_id, bytes),
                 _ => port.send_with_tail(rail, to, wr_id, bytes, tail),
             };
-            *hop = hops.get(hop.next as usize).copied().unwrap_or(*hop);
+            hop = hops.get(hop.next as usize).copied().unwrap_or(hop);
             match sent {
                 Ok(Posted::Yes) => {
                     slot.rail = rail;
@@ -203,13 +204,16 @@ impl<P: Port> Core<P> {
         if !slot.in_use {
             return Ok(Step::NoRoom);
         }
-        let group = match sending.held {
-            None => {
-                let group = order.begin_last(sending.class);
-                order.note_message(group, seq.0);
+        let group = match (sending.held, sending.class) {
+            (Some(held), _) => order.leave(held, seq.0),
+            (None, Some(class)) => {
+                let group = order.begin_last(class);
+                if class == Class::Message {
+                    order.note_message(group, seq.0);
+                }
                 group
             }
-            Some(held) => order.leave(held, seq.0),
+            (None, None) => GroupRef::NONE,
         };
         slot.tail = tail;
         slot.seq = seq;
@@ -230,6 +234,7 @@ impl<P: Port> Core<P> {
         if !std::mem::replace(&mut channel.is_listed, true) {
             self.unasked.push(at);
         }
+        peer.take_path(hop);
         if sending.held.is_some() {
             self.settle_later(at);
         }
@@ -249,6 +254,14 @@ impl<P: Port> Core<P> {
             if channel.want_ack() {
                 self.enter_control(at);
             }
+        }
+    }
+
+    /// As [`Core::want_ack`], unless a request has not been answered.
+    pub(crate) fn want_first_ack(&mut self, at: u32) {
+        let channel = self.peers.get(at).channel.as_deref();
+        if channel.is_some_and(|channel| !channel.is_asked()) {
+            self.want_ack(at);
         }
     }
 

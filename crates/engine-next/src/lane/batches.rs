@@ -59,7 +59,9 @@ impl<P: Port> Lane<P> {
         let touches = |&(at, _, memory): &(u32, &str, (usize, usize))| {
             overlap(memory, (addr, len)) && core.peers.get(at).error.is_none()
         };
-        match queued.chain(segments).chain(messages).chain(staging.memory()).find(touches) {
+        let copies = core.copies.iter().map(|copying| (copying.peer, copying.what, copying.memory));
+        let staged = staging.memory().chain(copies);
+        match queued.chain(segments).chain(messages).chain(staged).find(touches) {
             Some((at, what, _)) => Err(EngineError::InUse { addr, len, what, pe: core.pe(at) }),
             None => Ok(()),
         }

@@ -6,16 +6,15 @@
 
 use std::fmt;
 
-use crate::atomic::Atomic;
 use crate::channel::{Channel, Waiting, WaitsFor};
 use crate::core::{Core, StagedEvent};
 use crate::error::EngineError;
-use crate::ids::{Pe, RailId};
+use crate::ids::RailId;
 use crate::lane::Lane;
-use crate::port::copies::Reach;
+use crate::port::copies::{Reach, SoonOrder};
 use crate::port::{Incoming, Port};
-use crate::regions::Place;
-use crate::wire::message::{Body, Head, MAX_EAGER, Message, Plain, Seq, Spot};
+use crate::wire::decode::Plain;
+use crate::wire::message::{Body, Head, MAX_EAGER, Message, Seq};
 
 impl<P: Port> Lane<P> {
     /// Takes what a rail's poll has found beside completions. Returns whether there was anything.
@@ -153,17 +152,13 @@ impl<P: Port> Lane<P> {
                 self.core.enter_control(at);
             }
             Body::Reply { place, of, value } => self.store_result(at, place, of, value),
-            Body::Refusal { why, .. } => {
+            Body::Refusal { of, why } => {
                 let why = why.to_owned();
-                self.core
-                    .fail_peer(at, EngineError::PeerRefused { what: "message", pe, len: 0, why });
+                let asked = self.staging.asked_by(at, of);
+                let (what, len) = asked.or(self.core.sent_as(at, of)).unwrap_or(("message", 0));
+                self.core.fail_peer(at, EngineError::PeerRefused { what, pe, len, why });
             }
-            Body::Word { .. }
-            | Body::Fetch { .. }
-            | Body::PutSignal { .. }
-            | Body::Beside { .. } => {
-                self.take_numbered(at, seq, &message, (head, word, bytes));
-            }
+            _ => self.take_numbered(at, seq, &message, (head, word, bytes)),
         }
     }
 
@@ -183,17 +178,25 @@ impl<P: Port> Lane<P> {
             return self.core.enter_control(at);
         }
         let due = Seq(seq.0.saturating_sub(message.mark.into()) + 1);
+        let due = if message.mark == 0 { Seq(0) } else { due };
+        if let Body::Pull(pull) = &message.body {
+            // It is here from now on, and executed when its bytes are stored.
+            if let Err(why) = self.staging.receive(&mut self.core, at, (seq, due), pull) {
+                self.core.refuse(at, seq, why);
+            }
+            return;
+        }
         if message.mark != 0 && channel.executed.next() < due {
             let (head, word, bytes) = raw;
             let what = WaitsFor::Earlier { due, head, word, bytes: bytes.into() };
             return channel.wait(Waiting { seq, what });
         }
-        self.execute(at, seq, &message.body, raw);
+        self.execute(at, seq, message, raw);
     }
 
     /// Executes a message that waits for no other; a counted signal, once its data is here.
-    fn execute(&mut self, at: u32, seq: Seq, body: &Body<'_>, raw: (Head, u32, &[u8])) {
-        if let Body::Beside { tag, segments, .. } = *body {
+    fn execute(&mut self, at: u32, seq: Seq, message: &Message<'_>, raw: (Head, u32, &[u8])) {
+        if let Body::Beside { tag, segments, .. } = message.body {
             let now = self.core.watchdog.stamp();
             let channel = self.core.channel(at);
             let counts = channel.counts.get_or_insert_default();
@@ -207,8 +210,16 @@ impl<P: Port> Lane<P> {
                 Err(why) => return self.core.refuse(at, seq, why),
             }
         }
-        match self.apply(at, seq, body) {
-            Ok(()) => self.core.note_executed(at, seq),
+        self.end_message(at, seq, message);
+    }
+
+    /// Applies a message, which is executed then, or refuses it.
+    fn end_message(&mut self, at: u32, seq: Seq, message: &Message<'_>) {
+        match self.apply(at, seq, message) {
+            Ok(()) => {
+                self.staging.note_executed(at, seq);
+                self.core.note_executed(at, seq);
+            }
             Err(why) => self.core.refuse(at, seq, why),
         }
     }
@@ -221,23 +232,34 @@ impl<P: Port> Lane<P> {
                 let WaitsFor::Earlier { head, word, bytes, .. } = waiting.what else { continue };
                 // It was decoded before.
                 let Ok(message) = Message::decode(head, word, &bytes) else { continue };
-                self.execute(at, waiting.seq, &message.body, (head, word, &bytes));
+                self.execute(at, waiting.seq, &message, (head, word, &bytes));
             }
             self.core.staged.push_back(StagedEvent::Advanced { peer: at });
         }
     }
 
     /// Applies a message to this process' memory.
-    fn apply(&mut self, at: u32, seq: Seq, body: &Body<'_>) -> Result<(), String> {
-        let (spot, atomic) = match *body {
+    fn apply(&mut self, at: u32, seq: Seq, message: &Message<'_>) -> Result<(), String> {
+        let order = if message.mark == 0 { SoonOrder::Any } else { SoonOrder::Behind };
+        let (spot, atomic) = match message.body {
             Body::Word { at, atomic } | Body::Beside { at, atomic, .. } => (at, atomic),
             Body::Fetch { at, atomic, .. } | Body::PutSignal { at, atomic, .. } => (at, atomic),
-            Body::Ack(_) | Body::AckRequest | Body::Reply { .. } | Body::Refusal { .. } => {
-                return Ok(());
+            Body::StagedPut { to, payload } => {
+                let data =
+                    self.core.regions.locate(to, payload.len()).map_err(|e| e.to_string())?;
+                let stored = self.staging.store(&mut self.core, data, payload, order);
+                return stored.map_err(|error| error.to_string());
             }
+            Body::Ask { from, len, get } => {
+                return self.staging.answer(&mut self.core, at, seq, (from, len as usize), get);
+            }
+            Body::Loaded { get, payload } => {
+                return self.staging.loaded(&mut self.core, at, get, payload);
+            }
+            _ => return Ok(()),
         };
-        let word = self.locate_word(spot, &atomic)?;
-        if let Body::PutSignal { to, payload, .. } = *body {
+        let word = self.core.locate_word(spot, &atomic)?;
+        if let Body::PutSignal { to, payload, .. } = message.body {
             let data = self.core.regions.locate(to, payload.len()).map_err(|e| e.to_string())?;
             if payload.len() > MAX_EAGER && data.reach != Reach::Direct {
                 let len = payload.len();
@@ -245,26 +267,22 @@ impl<P: Port> Lane<P> {
                     "{len} bytes in one message, for memory that the processor does not reach"
                 ));
             }
-            self.staging.store(&mut self.core, data, payload).map_err(|e| e.to_string())?;
+            let stored = self.staging.store(&mut self.core, data, payload, order);
+            stored.map_err(|error| error.to_string())?;
+            let applied = self.staging.apply(&mut self.core, word, &atomic, SoonOrder::Behind);
+            return applied.map_err(|error| error.to_string());
         }
-        let before =
-            self.staging.apply(&mut self.core, word, &atomic).map_err(|e| e.to_string())?;
-        if let Body::Fetch { place, .. } = *body {
-            let channel = self.core.channel(at);
-            channel.replies[usize::from(place)] = (seq, before);
-            channel.replies_due |= 1 << place;
-            self.core.enter_control(at);
-        }
+        let Body::Fetch { place, .. } = message.body else {
+            let applied = self.staging.apply(&mut self.core, word, &atomic, order);
+            return applied.map_err(|error| error.to_string());
+        };
+        let before = self.staging.fetch(&mut self.core, word, &atomic, order);
+        let before = before.map_err(|error| error.to_string())?;
+        let channel = self.core.channel(at);
+        channel.replies[usize::from(place)] = (seq, before);
+        channel.replies_due |= 1 << place;
+        self.core.enter_control(at);
         Ok(())
-    }
-
-    fn locate_word(&mut self, spot: Spot, atomic: &Atomic) -> Result<Place, String> {
-        let width = atomic.width.bytes();
-        let place = self.core.regions.locate(spot, width).map_err(|e| e.to_string())?;
-        if place.addr % width != 0 {
-            return Err(format!("a word of {width} bytes at {:#x} is not aligned", place.addr));
-        }
-        Ok(place)
     }
 
     /// The data of a counted segment has arrived.
@@ -291,10 +309,7 @@ impl<P: Port> Lane<P> {
             return;
         };
         let Ok(message) = Message::decode(head, word, &bytes) else { return };
-        match self.apply(at, seq, &message.body) {
-            Ok(()) => self.core.note_executed(at, seq),
-            Err(why) => self.core.refuse(at, seq, why),
-        }
+        self.end_message(at, seq, &message);
     }
 
     /// A fetch was answered: stores the word, then its flag.
@@ -302,10 +317,10 @@ impl<P: Port> Lane<P> {
         let Some((result, width)) = self.core.end_fetch(at, place, of) else { return };
         let len = if result.flag.is_some() { 8 } else { width };
         let bytes = value.to_le_bytes();
-        let (addr, pe): (usize, Pe) = (result.addr, self.core.pe(at));
-        let stored = self.staging.store_result(&mut self.core, addr, &bytes[..len], result.flag);
-        if let Err(error) = stored {
-            self.core.fail_peer(at, EngineError::Fetched { pe, addr, error });
+        let (addr, flag) = (result.addr, result.flag);
+        let stored = self.staging.store_result(&mut self.core, at, addr, &bytes[..len], flag);
+        if let Err(failed) = stored {
+            self.core.fail_peer(at, failed);
         }
     }
 }

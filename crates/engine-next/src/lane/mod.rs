@@ -92,6 +92,8 @@ pub struct Lane<P: Port> {
     abandoned: Option<Arc<AtomicBool>>,
     /// Whether what is due without a number goes before what waited for room, in this iteration.
     control_first: bool,
+    /// Whether peers that nothing is under way with may end.
+    pub(crate) lets_peers_end: bool,
     /// The lane has failed and tried to tell its peers.
     has_said_last_words: bool,
 }
@@ -100,14 +102,17 @@ impl<P: Port> Lane<P> {
     /// A lane over an open port.
     pub fn new(port: P, config: LaneConfig) -> Self {
         let is_proxy = config.kind == LaneKind::Proxy;
+        let longest = port.limits().iter().map(|rail| rail.longest_message).min();
+        let longest = longest.map_or(0, |rails| rails.min(config.longest_message));
         Self {
             core: Core::new(port, config),
-            staging: Staging::new(),
+            staging: Staging::new(longest),
             inbox: None,
             packet: is_proxy.then(|| Box::new(LongPacket::EMPTY)),
             others: Vec::new(),
             abandoned: None,
             control_first: false,
+            lets_peers_end: false,
             has_said_last_words: false,
         }
     }
@@ -124,6 +129,12 @@ impl<P: Port> Lane<P> {
     pub fn with_inbox(mut self, inbox: Inbox) -> Self {
         self.inbox = Some(Box::new(inbox));
         self
+    }
+
+    /// From now on a peer that nothing is under way with may end. Otherwise the lane fails when a
+    /// peer's process has been gone for as long as waits last.
+    pub fn let_peers_end(&mut self) {
+        self.lets_peers_end = true;
     }
 
     /// From now on a submitter that waits for room gives up once another thread sets the flag.
@@ -156,7 +167,8 @@ impl<P: Port> Lane<P> {
         if peer.is_quiet() || peer.error.is_some() {
             return;
         }
-        let closed = if peer.queue.is_empty() { peer.order.close() } else { None };
+        peer.fences = peer.fences.wrapping_add(1);
+        let closed = if peer.queue.is_empty() { peer.close() } else { None };
         match closed {
             Some(number) => peer.fence = number,
             // Behind what is queued, or until a group is free.

@@ -63,6 +63,10 @@ impl<P: Port> Lane<P> {
         }
         if self.staging.has_work() || !self.core.staged.is_empty() {
             busy |= self.staging.pump(&mut self.core);
+            if !self.core.due.is_empty() {
+                self.execute_due();
+                self.staging.flush(&mut self.core);
+            }
         }
         if self.core.has_control() {
             busy |= self.core.send_control();
@@ -97,10 +101,16 @@ impl<P: Port> Lane<P> {
         self.core.regions.sync();
         // Unless somebody asks, executed messages would seem to be stuck.
         self.core.want_acks();
-        for at in self.staging.ended_peers(&self.core) {
-            let pe = self.core.pe(at);
-            self.core.fail_peer(at, EngineError::PeerEnded { pe });
+        while let Some(pe) = self.core.port.ended_process() {
+            self.core.watchdog.note_ended(pe);
         }
+        for pe in self.core.watchdog.take_ended() {
+            // Others may wait for it though nothing is under way with it.
+            if let (false, Ok(at)) = (self.lets_peers_end, self.core.open(pe)) {
+                self.core.fail_peer(at, EngineError::PeerEnded { pe });
+            }
+        }
+        self.staging.take_back(&mut self.core);
         self.core.look(self.staging.moved());
     }
 

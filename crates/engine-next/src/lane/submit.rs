@@ -236,7 +236,9 @@ impl<P: Port> Lane<P> {
                 peer.stood_at = (before == ended).then_some(ended);
                 break waits;
             }
-            self.core.want_acks();
+            if !op.staged {
+                self.core.want_acks();
+            }
             self.wait_iteration(&mut idle);
             self.core.peers.get(at).check()?;
             self.room_or_failure()?;
@@ -336,6 +338,8 @@ impl<P: Port> Lane<P> {
                     self.core.end_in_group(data);
                 }
             }
+            // Staged transfers are acknowledged without being asked about.
+            Ok(Step::NoPlace) if op.staged => {}
             Ok(Step::Held | Step::NoPlace) => self.core.want_ack(at),
             _ => {}
         }
@@ -350,13 +354,21 @@ impl<P: Port> Lane<P> {
     ) -> Result<Step, EngineError> {
         match op.kind {
             Kind::Word(word) => return self.core.submit_word(at, word, op.completion),
-            Kind::Signal(word) => return self.core.submit_signal(at, word, None, op.completion),
+            Kind::Signal(word) => {
+                if self.staging.join_signal(&mut self.core, at, op, word) {
+                    return Ok(Step::Done);
+                }
+                return self.core.submit_signal(at, word, None, op.completion);
+            }
             Kind::Fetch(word, result) => {
                 return self.core.submit_fetch(at, word, result, op.completion);
             }
             Kind::Transfer(_) | Kind::PutSignal(..) => {}
         }
         let request = op.request(self.core.pe(at), handle);
+        if op.staged {
+            return self.staging.submit(&mut self.core, at, op, &request);
+        }
         let is_staged = op.sent == 0 && self.is_staged(&request)?;
         let Kind::PutSignal(word, way) = op.kind else {
             return match is_staged {
@@ -370,8 +382,8 @@ impl<P: Port> Lane<P> {
             payload = self.load_payload(&request, &mut buffer)?;
         }
         if way == Way::New {
-            let is_short = payload.bytes.is_some() && self.core.signals.inline;
-            if is_staged && !is_short {
+            let is_inline = payload.bytes.is_some() && self.core.may_be_inline(at, op);
+            if is_staged && !is_inline {
                 return self.staging.submit(&mut self.core, at, op, &request);
             }
             if !is_staged {
@@ -380,9 +392,6 @@ impl<P: Port> Lane<P> {
             let Some(way) = self.core.choose_way(at, op, word, &payload) else {
                 return Ok(Step::NoPlace);
             };
-            if is_staged && way != Way::Inline {
-                return self.staging.submit(&mut self.core, at, op, &request);
-            }
             op.kind = Kind::PutSignal(word, way);
         }
         self.core.advance_put_signal(at, op, &request, &payload)
@@ -422,7 +431,10 @@ impl<P: Port> Lane<P> {
             (true, _) if found.fabric.is_some() => Ok(Reach::Fabric),
             (true, _) => Ok(Reach::Staged),
             (false, true) => Ok(Reach::Direct),
-            (false, false) => self.staging.reach(&mut self.core, addr, len),
+            (false, false) => {
+                let at = self.core.peers.find(self.core.me).unwrap_or(0);
+                self.staging.reach(&mut self.core, ("put", at), addr, len)
+            }
         }
     }
 
@@ -449,9 +461,11 @@ impl<P: Port> Lane<P> {
             // The error that posting it has.
             return Ok(false);
         }
-        let staged =
-            devices && self.staging.reach(&mut self.core, addr, request.len)? == Reach::Staged;
-        Ok(staged || needs_desc && self.staging.stages_host())
+        let at = self.core.open(request.pe)?;
+        let what = (request.what(), at);
+        let staged = devices
+            && self.staging.reach(&mut self.core, what, addr, request.len)? == Reach::Staged;
+        Ok(staged || needs_desc && self.staging.stages_host(&self.core))
     }
 
     /// Serves peers that waited: of those in the ring a few in turn, of those that are ready all.
@@ -559,7 +573,7 @@ impl<P: Port> Lane<P> {
     /// A fence or a quiet is next in a queue.
     fn serve_mark(&mut self, at: u32, queued: Queued) -> Step {
         let peer = self.core.peers.get_mut(at);
-        let Some(number) = peer.order.close() else {
+        let Some(number) = peer.close() else {
             peer.queue.push_front(queued);
             return Step::Held;
         };
@@ -570,7 +584,10 @@ impl<P: Port> Lane<P> {
                 self.core.settle_later(at);
                 self.core.want_ack(at);
             }
-            _ => peer.fence = number,
+            _ => {
+                peer.fence = number;
+                peer.fences = peer.fences.wrapping_add(1);
+            }
         }
         self.core.peers.get_mut(at).order.settle();
         Step::Done

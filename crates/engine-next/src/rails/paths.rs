@@ -25,7 +25,7 @@ pub(crate) struct Hop {
     pub(crate) rail: RailId,
     /// The remote rail and the place of its key in handles.
     pub(crate) remote: RailKey,
-    /// Index of the peer's next path, round and round.
+    /// Index of the peer's next path, round and round; of none, if there is one alone.
     pub(crate) next: u32,
     /// Owner of plain segments that take it, but for what counts them.
     pub(crate) owner: Owner,
@@ -130,7 +130,8 @@ impl PathTable {
         let count = rails.len() as u32;
         let hop = |(at, rail): (u32, &RailId)| {
             let Path { to, remote } = self.ends[rail.index()].get(pe);
-            let (next, owner) = ((at + 1) % count, Owner::new(peer, *rail));
+            let next = if count == 1 { u32::MAX } else { (at + 1) % count };
+            let owner = Owner::new(peer, *rail);
             Hop { to, rail: *rail, remote: RailKey::of(remote), next, owner }
         };
         let hops: Box<[Hop]> = (0..).zip(&rails).map(hop).collect();

@@ -1,11 +1,14 @@
 //! Bytes that PEs exchange: messages, memory handles and connection records.
 
 pub mod cookie;
+pub(crate) mod decode;
+pub(crate) mod encode;
 pub mod handle;
 pub mod handshake;
 pub mod marks;
 pub mod message;
 pub mod seal;
+pub mod staged;
 
 /// The first engine's name for the window's module, until its callers have switched.
 pub mod window {

@@ -319,7 +319,7 @@ fn an_acknowledgement_that_user_threads_wait_for_is_asked_for_once() {
     }
     let sent = job.fabric.calls();
     let sent = sent.iter().filter(|call| matches!(call, Call::Post(Pe(0), _))).count();
-    assert!((102..110).contains(&sent), "{sent} messages, of which 101 ask for something");
+    assert!((101..110).contains(&sent), "{sent} messages, of which 101 ask for something");
     while !job.members[0].lane.is_quiet(Pe(1)).unwrap() {
         iterate(&mut job, 1);
     }

@@ -99,9 +99,12 @@ pub(crate) fn random_lonely(random: &mut Random, rails: u8) -> u32 {
 
 /// Draws where words are, for programs whose words have places of their own: half of the time in
 /// the heaps, beside the data that they tell of; else each PE's in a region of any kind.
-pub(crate) fn random_words(_seed: u64) -> u32 {
-    // Words in the heaps, until there is staging.
-    0
+pub(crate) fn random_words(seed: u64) -> u32 {
+    let mut random = Random(seed * 0x2545_f491 + 0x77);
+    for _ in 0..3 {
+        random.below(2);
+    }
+    if random.below(2) == 0 { 0 } else { random.below(1 << 8) as u32 }
 }
 
 impl Default for Shape {

@@ -17,6 +17,7 @@ mod job;
 mod room;
 #[allow(dead_code, reason = "until all cases are here")]
 mod signals;
+mod staged;
 
 mod asked;
 #[path = "../../../../tests/engine/consistency.rs"]

@@ -1,8 +1,9 @@
-//! The model of `tests/model`, of the new engine.
+//! The model of `tests/engine/model`, of the new engine.
 
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 #![allow(unexpected_cfgs, reason = "the first engine alone has audits")]
 
 extern crate engine_next as engine;
 
-#[path = "../../../../tests/model/main.rs"]
+#[path = "../../../../tests/engine/model/mod.rs"]
 mod model;

@@ -1,7 +1,7 @@
 //! The queue by which user threads hand operations over to the proxy lane.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
@@ -36,6 +36,8 @@ pub struct Inbox {
     shared: Arc<Shared>,
     /// Taken, while all completion groups are in use.
     next: Option<Item>,
+    /// Peers of items that threads wait for.
+    awaited: Vec<(u32, Weak<Ended>)>,
 }
 
 #[derive(Debug)]
@@ -88,7 +90,8 @@ pub fn handover(
         lost: Mutex::default(),
         failure: OnceLock::new(),
     });
-    let inbox = Inbox { receiver, shared: Arc::clone(&shared), next: None };
+    let shared_by_inbox = Arc::clone(&shared);
+    let inbox = Inbox { receiver, shared: shared_by_inbox, next: None, awaited: Vec::new() };
     (Outbox { sender, shared, warn_after, fail_after }, inbox)
 }
 
@@ -243,7 +246,7 @@ impl<P: Port> Lane<P> {
             let Some(item) = inbox.next.take().or_else(|| inbox.receiver.try_recv().ok()) else {
                 break;
             };
-            match self.take_handed(&inbox, item) {
+            match self.take_handed(&mut inbox, item) {
                 Ok(()) => moved = true,
                 Err(item) => {
                     inbox.next = Some(item);
@@ -254,6 +257,16 @@ impl<P: Port> Lane<P> {
         if let Some(failed) = self.core.failures.first() {
             inbox.fail(failed);
         }
+        inbox.awaited.retain(|(at, ended)| {
+            let is_over =
+                |ended: &Arc<Ended>| ended.lock().unwrap_or_else(PoisonError::into_inner).is_some();
+            let waits = ended.upgrade().is_some_and(|ended| !is_over(&ended));
+            if waits {
+                // Once for each answer, though more is sent meanwhile.
+                self.core.want_first_ack(*at);
+            }
+            waits
+        });
         self.inbox = Some(inbox);
         moved
     }
@@ -264,7 +277,7 @@ impl<P: Port> Lane<P> {
     }
 
     /// Submits an item. It comes back if all completion groups are in use.
-    fn take_handed(&mut self, inbox: &Inbox, item: Item) -> Result<(), Item> {
+    fn take_handed(&mut self, inbox: &mut Inbox, item: Item) -> Result<(), Item> {
         if let What::Fence = item.what {
             let _ = self.fence(item.pe);
             Handed { pe: item.pe, shared: Arc::clone(&inbox.shared), ended: item.ended }.end(None);
@@ -281,6 +294,7 @@ impl<P: Port> Lane<P> {
                 return Ok(());
             }
         };
+        inbox.awaited.extend(handed.ended.as_ref().map(|ended| (at, Arc::downgrade(ended))));
         // The item's own count, until it is submitted.
         self.core.groups.begin(group);
         self.core.groups.set_then(group, Then::Handed(handed));

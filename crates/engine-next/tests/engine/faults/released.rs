@@ -30,9 +30,7 @@ enum What {
 #[test]
 fn a_message_about_released_memory_does_not_reach_what_came_after_it() {
     use What::{Add, Fetch, PutSignal, Signal, SmallPutSignal, StagedGet, StagedPut};
-    // Staged ones as well, once there is staging.
-    let _ = (StagedPut, StagedGet);
-    for what in [Add, Fetch, Signal, SmallPutSignal, PutSignal] {
+    for what in [Add, Fetch, Signal, SmallPutSignal, PutSignal, StagedPut, StagedGet] {
         let staged = if matches!(what, StagedPut | StagedGet) { 0b0100 } else { 0 };
         for signals in [SignalEngine::Eager, SignalEngine::Chained, SignalEngine::Counted] {
             let shape = Shape { staged, signals, ..Shape::default() };

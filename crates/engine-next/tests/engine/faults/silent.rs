@@ -19,9 +19,6 @@ const DEADLINE: Duration = Duration::from_secs(2);
 const LATER: Duration = Duration::from_secs(1);
 const EARLIER: Duration = Duration::from_millis(600);
 
-/// Memory that is staged: none, until there is staging.
-const STAGED: [u32; 1] = [0];
-
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum What {
     Put,
@@ -67,7 +64,7 @@ fn a_silent_peer_is_given_up_when_the_deadline_is_over() {
     let mut broken = Vec::new();
     for rails in [1, 2, 4] {
         for health in [None] {
-            for staged in STAGED {
+            for staged in [0, 0b0100, 0b0110] {
                 for iteration in [100_000, 3_000_000, 20_000_000, 300_000_000] {
                     for what in What::ALL {
                         let deadline = Some(DEADLINE);
@@ -111,5 +108,37 @@ fn given_up_after(job: &mut Job, what: What, iteration: Duration) -> Duration {
         }
         let _ = job.members[0].lane.progress();
         fabric.pass_time(iteration);
+    }
+}
+
+#[test]
+fn idle_lane_hears_of_an_ended_peer() {
+    for lets_peers_end in [false, true] {
+        let shape = Shape { n_pes: 3, deadline: Some(DEADLINE), ..Shape::default() };
+        let mut job = Job::new(1, &shape, Script::default());
+        if lets_peers_end {
+            job.members[0].lane.let_peers_end();
+        }
+        let patience = 5 * DEADLINE.as_nanos() as u64;
+        let until_failed = |job: &mut Job| {
+            let start = job.fabric.now();
+            let mut failed = None;
+            while failed.is_none() && job.fabric.now() - start < patience {
+                failed = job.members[0].lane.progress().err();
+                job.fabric.pass_time(1_000_000);
+            }
+            (failed.map(|error| error.to_string()), job.fabric.now() - start)
+        };
+        assert_eq!(until_failed(&mut job).0, None, "all are there");
+        job.fabric.end_process(Pe(1));
+        let (failed, waited) = until_failed(&mut job);
+        if lets_peers_end {
+            assert_eq!(failed, None);
+            continue;
+        }
+        let error = failed.expect("nobody will ever hear of it");
+        assert!(error.contains("PE 1 has ended"), "{error}");
+        let waited = Duration::from_nanos(waited);
+        assert!((DEADLINE - EARLIER..=DEADLINE + LATER).contains(&waited), "{waited:?}");
     }
 }

@@ -288,6 +288,7 @@ fn a_peer_that_has_stopped_does_not_hold_all_bounce_buffers() {
         for _ in 0..100 {
             job.members[0].lane.progress().unwrap();
         }
+        eprintln!("case {case}");
         start(&mut job, 2).unwrap();
         let (from, to) = if case > 1 { (2, 0) } else { (0, 2) };
         progress_until(&mut job, &[0, 2], |job| is_quiet(job, from, to));

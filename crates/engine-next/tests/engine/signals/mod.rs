@@ -116,12 +116,7 @@ impl Targets {
     }
 }
 
-/// A random shape, without staged memory until there is staging.
 pub(crate) fn random_shape(random: &mut Random) -> Shape {
-    Shape { staged: 0, by_fabric: 0, ..draw_shape(random) }
-}
-
-fn draw_shape(random: &mut Random) -> Shape {
     use SignalEngine::{Auto, Chained, Counted, Eager};
     let rails = 1 + random.below(4) as u8;
     Shape {

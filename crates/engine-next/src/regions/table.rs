@@ -1,0 +1,239 @@
+//! The table of registered memory.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+
+use crate::error::EngineError;
+use crate::ids::Pe;
+use crate::port::copies::{Reach, Stager};
+use crate::port::{Access, MemoryPort, PortError, Registered};
+use crate::regions::{
+    Installed, MOST_REGIONS, Orphan, Region, RegionIndex, StagerSource, lock, place_of,
+};
+use crate::wire::handle::{Handle, HandleBytes, HandleError, HandleView, MAX_RAILS};
+
+#[cold]
+fn not_registered((addr, len): (usize, usize), what: &str, error: &PortError) -> EngineError {
+    let (why, no_memory) = (format!("{what}{error}"), error.is_out_of_memory());
+    EngineError::Register { addr, len, why, no_memory }
+}
+
+/// Registers and releases memory, and makes the handles for it.
+///
+/// # Threads
+/// Any, at any time.
+#[derive(Debug)]
+pub struct RegionTable<M: MemoryPort> {
+    memory: M,
+    me: Pe,
+    index: Arc<RegionIndex>,
+    slots: Mutex<Slots<M::Region>>,
+    /// Length of a bounce buffer, for the handles of staged regions; 0 before there is one.
+    bounce_len: AtomicU64,
+    /// Why bounce memory could not be registered. Locked while it is being registered.
+    installing: Mutex<Option<EngineError>>,
+}
+
+/// A registration: stamp, address and length of the memory, and the owner that keeps it.
+#[derive(Debug)]
+struct Held<R> {
+    stamp: u64,
+    memory: (usize, usize),
+    owner: R,
+}
+
+#[derive(Debug)]
+struct Slots<R> {
+    held: Vec<Option<Held<R>>>,
+    free: Vec<usize>,
+    /// Never repeats: at a billion registrations a second it lasts for 584 years.
+    next_stamp: u64,
+}
+
+impl<M: MemoryPort> RegionTable<M> {
+    /// An empty table.
+    pub fn new(memory: M, me: Pe) -> Arc<Self> {
+        let slots = Slots { held: Vec::new(), free: Vec::new(), next_stamp: 1 };
+        Arc::new_cyclic(|table: &Weak<Self>| Self {
+            memory,
+            me,
+            index: Arc::new(RegionIndex::new(table.clone())),
+            slots: Mutex::new(slots),
+            bounce_len: AtomicU64::new(0),
+            installing: Mutex::default(),
+        })
+    }
+
+    /// The part that lanes read.
+    pub fn index(&self) -> Arc<RegionIndex> {
+        Arc::clone(&self.index)
+    }
+
+    /// Registers `len` bytes at `addr` on every rail and returns their handle.
+    ///
+    /// # Errors
+    /// An empty or impossible region, or what the fabric said.
+    pub fn register(
+        &self,
+        addr: usize,
+        len: usize,
+        access: Access,
+    ) -> Result<HandleBytes, EngineError> {
+        if len == 0 || addr == 0 || addr.checked_add(len).is_none() {
+            let fault = HandleError::Region { base: addr as u64, len: len as u64 };
+            let why = fault.to_string();
+            return Err(EngineError::Register { addr, len, why, no_memory: false });
+        }
+        let registered = self
+            .memory
+            .register(addr, len, access)
+            .map_err(|error| not_registered((addr, len), "", &error))?;
+        if registered.reach != Reach::Direct {
+            let mut failed = lock(&self.installing);
+            if let Some(stager) = self.memory.take_stager() {
+                self.install(stager, false).inspect_err(|error| *failed = Some(error.clone()))?;
+            }
+        }
+        let (_, handle) = self.enter(addr, len, access, registered)?;
+        Ok(handle.encode())
+    }
+
+    /// Registers the bounce memory and leaves the stager for the proxy lane. `for_host`: no
+    /// registered region needs it.
+    fn install(&self, stager: Stager, for_host: bool) -> Result<(), EngineError> {
+        let Stager { copies, bounce } = stager;
+        let (addr, len) = (bounce.addr, bounce.bytes());
+        let access = Access::LocalAndRemote;
+        let registered = self
+            .memory
+            .register(addr, len, access)
+            .map_err(|error| not_registered((addr, len), "bounce memory: ", &error))?;
+        if registered.reach != Reach::Direct {
+            let why = String::from("bounce memory that the fabric does not reach");
+            return Err(EngineError::Register { addr, len, why, no_memory: false });
+        }
+        let (region, _) = self.enter(addr, len, access, registered)?;
+        self.bounce_len.store(bounce.bounce_len as u64, Ordering::Relaxed);
+        *lock(&self.index.stager) = Some(Installed { copies, bounce, region, for_host });
+        Ok(())
+    }
+
+    /// Gives a registered region a slot, shows it to the lanes and makes its handle.
+    fn enter(
+        &self,
+        addr: usize,
+        len: usize,
+        access: Access,
+        registered: Registered<M::Region>,
+    ) -> Result<(Arc<Region>, Handle), EngineError> {
+        let Registered { owner, keys, proxy_descs, host_descs, addressing, reach } = registered;
+        let refuse = |why| EngineError::Register { addr, len, why, no_memory: false };
+        if keys.len() > MAX_RAILS {
+            return Err(refuse(format!("{} rails, the most is {MAX_RAILS}", keys.len())));
+        }
+        let mut slots = lock(&self.slots);
+        if slots.free.is_empty() && slots.held.len() == MOST_REGIONS {
+            let why = format!("{MOST_REGIONS} regions are registered, which is the most");
+            return Err(refuse(why));
+        }
+        let at = slots.free.pop().unwrap_or(slots.held.len());
+        let stamp = slots.next_stamp;
+        slots.next_stamp += 1;
+        if at == slots.held.len() {
+            slots.held.push(None);
+        }
+        slots.held[at] = Some(Held { stamp, memory: (addr, len), owner });
+        let region = Arc::new(Region {
+            place: at as u32,
+            stamp,
+            base: addr,
+            len,
+            remote: access.is_remote(),
+            reach,
+            keys: keys.clone().into(),
+            addressing,
+            descs: [host_descs.into(), proxy_descs.into()],
+        });
+        self.index.change(at, Some(Arc::clone(&region)));
+        // Peers read local-only memory when they are asked to, and get the keys with the request.
+        let keys = if access.is_remote() { keys } else { Vec::new() };
+        let staged = reach == Reach::Staged && access.is_remote();
+        let handle = Handle {
+            owner: self.me,
+            base: addr as u64,
+            len: len as u64,
+            slot: region.slot(),
+            stamp,
+            addressing,
+            direct: reach == Reach::Direct,
+            staged: staged.then(|| self.bounce_len.load(Ordering::Relaxed)),
+            keys,
+        };
+        Ok((region, handle))
+    }
+
+    /// Ends the registration that the handle names. The caller vouches that no operation which it
+    /// has started and not waited for uses the memory.
+    ///
+    /// # Errors
+    /// A handle of no region registered here; or an operation that has failed may still touch the
+    /// memory, which stays registered until this is called again.
+    pub fn release(&self, handle: &HandleBytes) -> Result<(), EngineError> {
+        let view = HandleView::check_of(self.me, handle)?;
+        let (at, stamp) = (place_of(view.slot()), view.stamp());
+        let mut slots = lock(&self.slots);
+        let place = slots.held.get_mut(at).ok_or(HandleError::Stale)?;
+        let Some(mut held) = place.take_if(|held| held.stamp == stamp) else {
+            return Err(HandleError::Stale.into());
+        };
+        let (addr, len) = held.memory;
+        if let Some(Orphan { what, pe, .. }) = self.index.orphan_over(addr, len) {
+            *place = Some(held);
+            return Err(EngineError::InUse { addr, len, what, pe });
+        }
+        self.index.change(at, None);
+        drop(slots);
+        // Outside the lock: ending a registration takes system calls.
+        let closed = self.memory.close(&mut held.owner);
+        let mut slots = lock(&self.slots);
+        if let Err(error) = closed {
+            slots.held[at] = Some(held);
+            return Err(EngineError::Unclosed { addr, len, error });
+        }
+        slots.free.push(at);
+        drop(slots);
+        drop(held);
+        Ok(())
+    }
+
+    /// Regions registered at present.
+    pub fn len(&self) -> usize {
+        let slots = lock(&self.slots);
+        slots.held.len() - slots.free.len()
+    }
+
+    /// Whether no region is registered.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The port that registers the memory.
+    pub fn memory(&self) -> &M {
+        &self.memory
+    }
+}
+
+impl<M: MemoryPort> StagerSource for RegionTable<M> {
+    fn provide(&self, memory: (usize, usize)) -> Result<(), EngineError> {
+        let mut failed = lock(&self.installing);
+        if let Some(error) = &*failed {
+            return Err(error.clone());
+        }
+        let made = self.memory.make_stager().map_err(|error| {
+            let what = "it is not registered, as this fabric wants it (FI_MR_LOCAL), and bounce memory cannot be made";
+            not_registered(memory, &format!("{what}: "), &error)
+        })?;
+        let Some(stager) = made else { return Ok(()) };
+        self.install(stager, true).inspect_err(|error| *failed = Some(error.clone()))
+    }
+}

@@ -1,0 +1,451 @@
+//! Copies between buffers and memory, as many together as there are.
+//!
+//! The port says how many transfers it takes: none while the device has enough to do. So what
+//! becomes ready meanwhile goes to it in one call.
+
+use std::ops::Range;
+
+use crate::core::Core;
+use crate::port::copies::{
+    Copied, Copy, CopyDirection, MOST_TOGETHER, Reach, SoonOrder, Step as CopyStep, Tagged,
+};
+use crate::port::{Port, PortError, Posted};
+use crate::staging::receive::{Part, State as Receiving};
+use crate::staging::records::{Record, are_ordered, group_at};
+use crate::staging::send::State as Sending;
+use crate::staging::{Staging, Token};
+use crate::wire::staged::MOST_RECORDS;
+
+/// A copy of so many bytes is worth a call of its own, unless others wait for buffers anyway.
+const LONG: usize = 256 << 10;
+
+/// Most bytes of one call, unless a single transfer has more.
+const MOST_BYTES: usize = 2 << 20;
+
+fn error(text: String) -> PortError {
+    PortError { call: "applying the signal of a put", code: 0, text }
+}
+
+impl Staging {
+    fn room(&self, direction: CopyDirection) -> usize {
+        self.bouncing.as_ref().map_or(0, |bouncing| bouncing.copies.room(direction))
+    }
+
+    /// Starts copies of what is ready in a direction. Returns whether anything moved.
+    pub(super) fn start_copies<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        direction: CopyDirection,
+    ) -> bool {
+        let mut moved = false;
+        while let Some(first) = self.ready(direction).front().copied() {
+            let room = self.room(direction);
+            if room == 0 {
+                break;
+            }
+            match self.start_ordered(core, first) {
+                Some(Posted::Yes) => {
+                    moved = true;
+                    continue;
+                }
+                Some(Posted::Again) => break,
+                None => {}
+            }
+            let mut together = std::mem::take(&mut self.together);
+            self.collect(core, direction, room, &mut together);
+            let started = self.start_together(core, direction, &together);
+            together.clear();
+            self.together = together;
+            if !started {
+                break;
+            }
+            moved = true;
+        }
+        moved
+    }
+
+    /// Bytes of a transfer that is ready; none if it is not, or its peer has failed, which is going
+    /// to end it.
+    fn len_ready<P: Port>(&mut self, core: &Core<P>, token: Token) -> Option<usize> {
+        let lives = |peer: u32| core.peers.get(peer).error.is_none();
+        match token {
+            Token::Send(at) => {
+                let send = self.sends.get(at)?;
+                (send.state == Sending::CopyingOut && lives(send.peer)).then_some(send.len)
+            }
+            Token::Receive(at) => {
+                let receive = self.receives.get(at)?;
+                let is =
+                    matches!(receive.state, Receiving::Here | Receiving::CopyingIn(Part::Group(_)));
+                (is && lives(receive.peer)).then_some(receive.len)
+            }
+            Token::Get(_) => None,
+        }
+    }
+
+    /// Takes transfers that are ready, and adds their copies.
+    fn collect<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        direction: CopyDirection,
+        room: usize,
+        together: &mut Vec<Tagged>,
+    ) {
+        // Those that wait for a buffer would have to wait all the same.
+        let has_backlog = direction == CopyDirection::In
+            || self.bouncing.as_ref().is_some_and(|b| b.out.is_waited_for());
+        let mut bytes = 0;
+        for number in 0..room {
+            let Some(token) = self.ready(direction).front().copied() else { break };
+            let Some(len) = self.len_ready(core, token) else {
+                self.ready(direction).pop_front();
+                continue;
+            };
+            let waits = len >= LONG && (!has_backlog || bytes + len > MOST_BYTES);
+            if bytes > 0 && (waits || bytes >= MOST_BYTES)
+                || together.len() > MOST_TOGETHER - MOST_RECORDS
+                || number > 0 && self.is_first_in_order(token)
+            {
+                break;
+            }
+            bytes += len;
+            self.ready(direction).pop_front();
+            match token {
+                Token::Send(at) => self.add_out(at, together),
+                Token::Receive(at) => self.add_in(core, at, together),
+                Token::Get(_) => {}
+            }
+        }
+    }
+
+    fn add_out(&mut self, at: u32, together: &mut Vec<Tagged>) {
+        let Some(send) = self.sends.get(at) else { return };
+        let (Some(buffer), Some(bouncing)) = (send.buffer, &self.bouncing) else { return };
+        let bounce = bouncing.bounce.addr + bouncing.out.offset(buffer);
+        let tag = Token::Send(at).bits();
+        let direction = CopyDirection::Out;
+        for Record { memory, len, at, .. } in send.records.iter().filter(|r| r.has_bytes()) {
+            let copy = Copy { direction, memory: *memory, bounce: bounce + at, len: *len };
+            together.push(Tagged { copy, tag });
+        }
+    }
+
+    fn add_in<P: Port>(&mut self, core: &mut Core<P>, at: u32, together: &mut Vec<Tagged>) {
+        let part = match self.receives.get(at).map(|receive| receive.state) {
+            Some(Receiving::CopyingIn(part)) => part,
+            _ => Part::All,
+        };
+        let placed = self.bytes_of(core, at).and_then(|bytes| {
+            if part == Part::All {
+                self.read_records(core, at, bytes)?;
+            }
+            Ok(bytes)
+        });
+        let bounce = match placed {
+            Ok(bounce) => bounce,
+            Err(error) => return self.finish(core, at, Err(error)),
+        };
+        let Some(receive) = self.receives.get(at) else { return };
+        receive.state = Receiving::CopyingIn(part);
+        let range = match part {
+            Part::Group(begin) => group_at(&receive.records, begin),
+            _ => 0..receive.records.len(),
+        };
+        let tag = Token::Receive(at).bits();
+        let direction = CopyDirection::In;
+        for record in receive.records[range].iter().filter(|record| record.len > 0) {
+            let Record { memory, len, at, .. } = *record;
+            let copy = Copy { direction, memory, bounce: bounce + at, len };
+            together.push(Tagged { copy, tag });
+        }
+    }
+
+    /// Whether a receive has records in an order, none of which is copied.
+    fn is_first_in_order(&mut self, token: Token) -> bool {
+        let Token::Receive(at) = token else { return false };
+        self.receives.get(at).is_some_and(|r| r.state == Receiving::Here && r.may_be_ordered())
+    }
+
+    /// Gives the device a receive whose records are in an order, with its words. None if it has
+    /// none, or the device takes none: then groups are copied one after the other.
+    fn start_ordered<P: Port>(&mut self, core: &mut Core<P>, token: Token) -> Option<Posted> {
+        let Token::Receive(at) = token else { return None };
+        if self.len_ready(core, token).is_none() || !self.is_first_in_order(token) {
+            return None;
+        }
+        let bytes = self.bytes_of(core, at);
+        let read = bytes.and_then(|bytes| self.read_records(core, at, bytes).map(|()| bytes));
+        let mut steps = std::mem::take(&mut self.steps);
+        let started = read.and_then(|bytes| {
+            let is_staged = self.list_steps(core, at, bytes, &mut steps)?;
+            match &mut self.bouncing {
+                Some(bouncing) if is_staged => {
+                    bouncing.copies.start_in_order(&steps, Token::Receive(at).bits())
+                }
+                _ => Ok(None),
+            }
+        });
+        steps.clear();
+        self.steps = steps;
+        let receive = self.receives.get(at)?;
+        match started {
+            Ok(Some(Posted::Yes)) => {
+                receive.state = Receiving::CopyingIn(Part::InOrder);
+                self.ready(CopyDirection::In).pop_front();
+                self.note_started(core, token, Part::InOrder);
+                Some(Posted::Yes)
+            }
+            Ok(Some(Posted::Again)) => {
+                receive.records.clear();
+                Some(Posted::Again)
+            }
+            Ok(None) => {
+                if are_ordered(&receive.records) && receive.records.len() > 1 {
+                    receive.state = Receiving::CopyingIn(Part::Group(0));
+                } else {
+                    receive.records.clear();
+                    receive.is_plain = true;
+                }
+                None
+            }
+            Err(error) => {
+                self.ready(CopyDirection::In).pop_front();
+                self.finish(core, at, Err(error));
+                Some(Posted::Yes)
+            }
+        }
+    }
+
+    /// Lists what a device is to do for a receive in an order. Returns false if it has no order, or
+    /// a word is not the device's.
+    fn list_steps<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        at: u32,
+        bytes: usize,
+        steps: &mut Vec<CopyStep>,
+    ) -> Result<bool, PortError> {
+        let Some(receive) = self.receives.get(at) else { return Ok(false) };
+        if !are_ordered(&receive.records) {
+            return Ok(false);
+        }
+        let mut begin = 0;
+        while begin < receive.records.len() {
+            let range = group_at(&receive.records, begin);
+            begin = range.end;
+            let group = &receive.records[range];
+            let mut behind = !steps.is_empty();
+            for Record { memory, len, at, .. } in group.iter().filter(|record| record.len > 0) {
+                let (direction, memory, len) = (CopyDirection::In, *memory, *len);
+                let copy = Copy { direction, memory, bounce: bytes + at, len };
+                steps.push(CopyStep::Copy { copy, behind: std::mem::take(&mut behind) });
+            }
+            behind = true;
+            for (word, atomic) in group.iter().filter_map(|record| record.signal) {
+                let place = core.locate_word(word, &atomic).map_err(error)?;
+                if place.reach == Reach::Direct {
+                    return Ok(false);
+                }
+                let (addr, behind) = (place.addr, std::mem::take(&mut behind));
+                steps.push(CopyStep::Apply { addr, atomic, behind });
+            }
+        }
+        Ok(true)
+    }
+
+    /// Starts copies, of one transfer behind the other. Returns false if there is no room.
+    fn start_together<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        direction: CopyDirection,
+        together: &[Tagged],
+    ) -> bool {
+        let Some(bouncing) = self.bouncing.as_mut().filter(|_| !together.is_empty()) else {
+            return true;
+        };
+        let by_tag = || together.chunk_by(|one, next| one.tag == next.tag);
+        match bouncing.copies.start_all(together) {
+            Ok(Posted::Yes) => {
+                for copies in by_tag() {
+                    self.note_started(core, Token::of(copies[0].tag), Part::All);
+                }
+                true
+            }
+            Ok(Posted::Again) => {
+                let tokens: Vec<Token> = by_tag().map(|copies| Token::of(copies[0].tag)).collect();
+                for token in tokens.into_iter().rev() {
+                    self.put_back(direction, token);
+                }
+                false
+            }
+            Err(error) if by_tag().count() == 1 => {
+                match Token::of(together[0].tag) {
+                    Token::Send(at) => self.fail_send(core, at, error),
+                    Token::Receive(at) => self.finish(core, at, Err(error)),
+                    Token::Get(_) => {}
+                }
+                true
+            }
+            // One of them is at fault, and fails alone.
+            Err(_) => {
+                let mut started = true;
+                for copies in by_tag() {
+                    match started {
+                        true => started = self.start_together(core, direction, copies),
+                        false => self.ready(direction).push_back(Token::of(copies[0].tag)),
+                    }
+                }
+                started
+            }
+        }
+    }
+
+    /// A transfer that was about to be copied is the first that is ready again. The places of its
+    /// records are found out anew.
+    fn put_back(&mut self, direction: CopyDirection, token: Token) {
+        if let Token::Receive(at) = token {
+            if let Some(receive) = self.receives.get(at) {
+                if receive.state == Receiving::CopyingIn(Part::All) {
+                    receive.state = Receiving::Here;
+                    receive.records.clear();
+                }
+            }
+        }
+        self.ready(direction).push_front(token);
+    }
+
+    fn note_started<P: Port>(&mut self, core: &mut Core<P>, token: Token, part: Part) {
+        self.copying += 1;
+        let (peer, what, records) = match token {
+            Token::Send(at) => match self.sends.get(at) {
+                Some(send) => (send.peer, send.what(), &send.records[..]),
+                None => return,
+            },
+            Token::Receive(at) => match self.receives.get(at) {
+                Some(receive) => {
+                    let range = match (receive.state, part) {
+                        (Receiving::CopyingIn(Part::Group(begin)), _) => {
+                            group_at(&receive.records, begin)
+                        }
+                        _ => 0..receive.records.len(),
+                    };
+                    (receive.peer, receive.what(), &receive.records[range])
+                }
+                None => return,
+            },
+            Token::Get(_) => return,
+        };
+        for record in records.iter().filter(|record| record.len > 0) {
+            core.begin_copy(token.bits(), peer, what, (record.memory, record.len));
+        }
+    }
+
+    /// A transfer was copied.
+    pub(super) fn copied<P: Port>(&mut self, core: &mut Core<P>, copied: Copied) {
+        let Copied { tag, result } = copied;
+        self.copying -= 1;
+        core.end_copy(tag);
+        match (Token::of(tag), result) {
+            (Token::Send(at), result) => {
+                let Some(send) = self.sends.get(at) else { return };
+                match (send.state, result) {
+                    (Sending::Dropped, _) => self.end_send(core, at),
+                    (_, Err(error)) => self.fail_send(core, at, error),
+                    (_, Ok(())) => {
+                        send.state = Sending::Going(0);
+                        self.outgoing.push_back(Token::Send(at));
+                    }
+                }
+            }
+            (Token::Receive(at), result) => {
+                let state = self.receives.get(at).map(|receive| receive.state);
+                match (state, result) {
+                    (Some(Receiving::CopyingIn(part)), Ok(())) => self.store_words(core, at, part),
+                    (_, result) => self.finish(core, at, result),
+                }
+            }
+            (Token::Get(_), _) => {}
+        }
+    }
+
+    /// Changes the words that come behind copies which have ended.
+    fn store_words<P: Port>(&mut self, core: &mut Core<P>, at: u32, part: Part) {
+        let Some(receive) = self.receives.get(at) else { return };
+        let count = receive.records.len();
+        let changed = match part {
+            Part::InOrder => Ok(false),
+            Part::All => self.change_words(core, at, 0..count),
+            Part::Group(begin) => return self.end_group(core, at, begin),
+        };
+        match changed {
+            Ok(false) => self.finish(core, at, Ok(())),
+            Ok(true) => {
+                if let Some(receive) = self.receives.get(at) {
+                    receive.state = Receiving::Storing;
+                }
+                self.signalled.push(at);
+            }
+            Err(error) => self.finish(core, at, Err(error)),
+        }
+    }
+
+    /// Changes the words of a range of records. Returns whether there are any.
+    fn change_words<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        at: u32,
+        range: Range<usize>,
+    ) -> Result<bool, PortError> {
+        let mut has_words = false;
+        for number in range {
+            let record = self.receives.get(at).and_then(|receive| receive.records.get(number));
+            let Some((word, atomic)) = record.and_then(|record| record.signal) else { continue };
+            let place = core.locate_word(word, &atomic).map_err(error)?;
+            // All puts of the group are there, and nothing orders its signals.
+            self.apply(core, place, &atomic, SoonOrder::Any)?;
+            self.is_soon = false;
+            has_words = true;
+        }
+        Ok(has_words)
+    }
+
+    /// A group of records is copied that is before others. Its words are changed, and those of the
+    /// next groups without puts.
+    fn end_group<P: Port>(&mut self, core: &mut Core<P>, at: u32, mut begin: usize) {
+        loop {
+            let Some(receive) = self.receives.get(at) else { return };
+            let count = receive.records.len();
+            if begin >= count {
+                return self.finish(core, at, Ok(()));
+            }
+            let range = group_at(&receive.records, begin);
+            begin = range.end;
+            let changed = self.change_words(core, at, range);
+            let stored = changed.and_then(|any| if any { self.settle(core) } else { Ok(()) });
+            if let Err(error) = stored {
+                return self.finish(core, at, Err(error));
+            }
+            let Some(receive) = self.receives.get(at) else { return };
+            if begin < count {
+                let next = group_at(&receive.records, begin);
+                if receive.records[next].iter().any(|record| record.len > 0) {
+                    receive.state = Receiving::CopyingIn(Part::Group(begin));
+                    return self.ready(CopyDirection::In).push_back(Token::Receive(at));
+                }
+            }
+        }
+    }
+
+    /// Ends receives whose words are to be there soon.
+    pub(super) fn end_signalled<P: Port>(&mut self, core: &mut Core<P>) {
+        if self.signalled.is_empty() {
+            return;
+        }
+        let settled = self.settle(core);
+        let mut signalled = std::mem::take(&mut self.signalled);
+        for at in signalled.drain(..) {
+            self.finish(core, at, settled.clone());
+        }
+        self.signalled = signalled;
+    }
+}

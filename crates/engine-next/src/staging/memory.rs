@@ -1,0 +1,200 @@
+//! Memory of this process that messages read and change, however it is reached.
+
+use crate::atomic::Atomic;
+use crate::core::Core;
+use crate::error::EngineError;
+use crate::ids::LaneKind;
+use crate::port::copies::{CopyPort, Reach, SoonOrder};
+use crate::port::{Port, PortError};
+use crate::regions::Place;
+use crate::staging::{Staging, failed, missing};
+use crate::wire::message::Seq;
+
+impl Staging {
+    /// How local memory is reached that nobody has registered.
+    pub(crate) fn reach<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        what: (&'static str, u32),
+        addr: usize,
+        len: usize,
+    ) -> Result<Reach, EngineError> {
+        self.sync(core);
+        let Some(bouncing) = &mut self.bouncing else { return Ok(Reach::Direct) };
+        bouncing.copies.reach(addr, len).map_err(|error| failed(core, what, len, error))
+    }
+
+    /// How local memory is reached, registered or not.
+    pub(super) fn local_reach<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        what: (&'static str, u32),
+        addr: usize,
+        len: usize,
+    ) -> Result<Reach, EngineError> {
+        self.sync(core);
+        if !core.devices {
+            return Ok(Reach::Direct);
+        }
+        let found = core.regions.look(addr, len);
+        match (found.device, found.whole) {
+            (true, _) if found.fabric.is_some() => Ok(Reach::Fabric),
+            (true, _) => Ok(Reach::Staged),
+            (false, true) => Ok(Reach::Direct),
+            (false, false) => self.reach(core, what, addr, len),
+        }
+    }
+
+    /// Whether unregistered host memory is staged where the fabric wants descriptors.
+    pub(crate) fn stages_host<P: Port>(&self, core: &Core<P>) -> bool {
+        core.regions.kind() == LaneKind::Proxy
+    }
+
+    pub(super) fn copies<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+    ) -> Result<&mut dyn CopyPort, PortError> {
+        self.sync(core);
+        match &mut self.bouncing {
+            Some(bouncing) => Ok(&mut *bouncing.copies),
+            None => Err(missing()),
+        }
+    }
+
+    /// Loads a few bytes of local memory.
+    pub(crate) fn load<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        addr: usize,
+        reach: Reach,
+        into: &mut [u8],
+    ) -> Result<(), PortError> {
+        match reach {
+            Reach::Direct => core.port.load(addr, into),
+            Reach::Fabric | Reach::Staged => self.copies(core)?.load(addr, into),
+        }
+    }
+
+    /// Stores bytes that a message carries.
+    pub(crate) fn store<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        place: Place,
+        bytes: &[u8],
+        order: SoonOrder,
+    ) -> Result<(), PortError> {
+        if place.reach == Reach::Direct {
+            self.settle_before(order)?;
+            return core.port.store(place.addr, bytes);
+        }
+        self.is_soon = true;
+        self.copies(core)?.store_soon(place.addr, bytes, order)
+    }
+
+    /// Applies an operation that fetches nothing to a word.
+    pub(crate) fn apply<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        place: Place,
+        atomic: &Atomic,
+        order: SoonOrder,
+    ) -> Result<(), PortError> {
+        if place.reach == Reach::Direct {
+            self.settle_before(order)?;
+            return core.port.apply(place.addr, atomic).map(drop);
+        }
+        self.is_soon = true;
+        self.copies(core)?.apply_soon(place.addr, atomic, order)
+    }
+
+    /// Applies an operation to a word. Returns the word before.
+    pub(crate) fn fetch<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        place: Place,
+        atomic: &Atomic,
+        order: SoonOrder,
+    ) -> Result<u64, PortError> {
+        match place.reach {
+            Reach::Direct => {
+                self.settle_before(order)?;
+                core.port.apply(place.addr, atomic)
+            }
+            Reach::Fabric | Reach::Staged => self.copies(core)?.apply(place.addr, atomic),
+        }
+    }
+
+    /// What the processor changes behind what was to be stored soon waits for that.
+    fn settle_before(&mut self, order: SoonOrder) -> Result<(), PortError> {
+        let is_soon = self.is_soon || !self.unsettled.is_empty();
+        match &mut self.bouncing {
+            Some(bouncing) if is_soon && order == SoonOrder::Behind => {
+                let settled = bouncing.copies.settle();
+                settled.inspect_err(|error| self.lost = Some(error.clone()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Stores the result of a fetch, then its flag.
+    pub(crate) fn store_result<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        at: u32,
+        addr: usize,
+        word: &[u8],
+        flag: Option<u64>,
+    ) -> Result<(), EngineError> {
+        let len = if flag.is_some() { 16 } else { word.len() };
+        let reach = self.local_reach(core, ("fetching atomic", at), addr, len)?;
+        let stored = if reach == Reach::Direct {
+            let stored = core.port.store(addr, word);
+            stored.and_then(|()| flag.map_or(Ok(()), |flag| core.port.store_flag(addr + 8, flag)))
+        } else {
+            self.copies(core).and_then(|copies| {
+                copies.store(addr, word)?;
+                flag.map_or(Ok(()), |flag| copies.store_flag(addr + 8, flag))
+            })
+        };
+        let pe = core.pe(at);
+        stored.map_err(|error| EngineError::Fetched { pe, addr, error })
+    }
+
+    /// A message of a peer was executed.
+    #[inline]
+    pub(crate) fn note_executed(&mut self, at: u32, seq: Seq) {
+        if std::mem::take(&mut self.is_soon) {
+            self.unsettled.push((at, seq));
+        }
+    }
+
+    /// Has everything stored that was to be soon. To be called before anything is sent: what was
+    /// executed is acknowledged with whatever goes to the peer next.
+    #[inline]
+    pub(crate) fn flush<P: Port>(&mut self, core: &mut Core<P>) {
+        if !self.unsettled.is_empty() {
+            // Whoever is to be told is.
+            let _ = self.settle(core);
+        }
+    }
+
+    #[cold]
+    pub(super) fn settle<P: Port>(&mut self, core: &mut Core<P>) -> Result<(), PortError> {
+        let settled = match (self.lost.take(), &mut self.bouncing) {
+            (Some(error), _) => Err(error),
+            (None, Some(bouncing)) => bouncing.copies.settle(),
+            (None, None) => Ok(()),
+        };
+        self.is_soon = false;
+        let Err(error) = &settled else {
+            self.unsettled.clear();
+            return settled;
+        };
+        // Any of them may be missing, so none is acknowledged.
+        for (at, seq) in self.unsettled.drain(..) {
+            core.channel(at).executed.roll_back(seq);
+            core.refuse(at, seq, error.to_string());
+        }
+        settled
+    }
+}

@@ -1,0 +1,181 @@
+//! Lists of records: several puts and signals that share a bounce buffer and a message.
+
+use std::ops::Range;
+
+use crate::atomic::Atomic;
+use crate::port::copies::MOST_WORDS;
+use crate::wire::message::Spot;
+use crate::wire::staged::{self, MOST_RECORDS, RECORD};
+
+/// Puts begin at multiples of this in a buffer, but for those right behind their neighbour.
+const ALIGN: usize = 64;
+
+/// Latest records that are compared with a new one: a kernel sends a token to all its experts
+/// before the next one.
+const LATEST: usize = 32;
+
+/// A put with the signal that follows it, or a signal alone.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Record {
+    /// Address in this process.
+    pub(super) memory: usize,
+    /// Number of bytes; 0 for a signal alone.
+    pub(super) len: usize,
+    /// Destination at the peer; of a peer's record, nothing.
+    pub(super) to: Spot,
+    /// Offset in the buffer.
+    pub(super) at: usize,
+    pub(super) signal: Option<(Spot, Atomic)>,
+    /// Whether it is behind all records before it, and so begins a group. Within a group puts are in
+    /// no order, and signals are behind puts.
+    pub(super) behind: bool,
+    /// Whether an earlier record has the same bytes, in the same place.
+    pub(super) repeats: bool,
+}
+
+impl Record {
+    pub(super) fn put(memory: usize, len: usize, to: Spot) -> Self {
+        Self { memory, len, to, at: 0, signal: None, behind: false, repeats: false }
+    }
+
+    /// Whether it has bytes in the buffer that are no other's.
+    pub(super) fn has_bytes(&self) -> bool {
+        self.len > 0 && !self.repeats
+    }
+
+    /// The record as its target is told.
+    pub(super) fn wire(&self) -> staged::Record {
+        let Self { to, len, at, signal, behind, .. } = *self;
+        staged::Record { to, len: len as u32, at: at as u32, signal, behind }
+    }
+}
+
+/// The group that begins at a record.
+pub(super) fn group_at(records: &[Record], begin: usize) -> Range<usize> {
+    let others = records.iter().skip(begin + 1).take_while(|record| !record.behind);
+    begin..begin + 1 + others.count()
+}
+
+/// Whether records are executed in an order: some are behind others, or a put has its signal in the
+/// same trip to the device.
+pub(super) fn are_ordered(records: &[Record]) -> bool {
+    let is_alone = records.len() == 1 && records[0].signal.is_some();
+    is_alone || records.iter().any(|record| record.behind)
+}
+
+fn words(records: &[Record]) -> usize {
+    records.iter().filter(|record| record.signal.is_some()).count()
+}
+
+/// Adds a record to a list if it fits `most` bytes, the list included.
+pub(super) fn add(records: &mut Vec<Record>, record: Record, most: usize) -> bool {
+    let same = |other: &&Record| (other.memory, other.len) == (record.memory, record.len);
+    let repeats = record.len > 0 && records.iter().rev().take(LATEST).any(|other| same(&other));
+    let record = Record { repeats, ..record };
+    // A signal goes with the put right before it, unless signals of the same group are there.
+    if let (0, Some(last)) = (record.len, records.last()) {
+        let begin = records.iter().rposition(|record| record.behind).unwrap_or(0);
+        let is_free = last.len > 0 && words(&records[begin..]) == 0;
+        if is_free && may_have(records, None, most) {
+            records.last_mut().expect("there is one").signal = record.signal;
+            return true;
+        }
+    }
+    let fits = may_have(records, Some(&record), most);
+    if fits {
+        records.push(record);
+    }
+    fits
+}
+
+/// Whether a list stays within its bounds with another record, or with another signal if none.
+fn may_have(records: &[Record], another: Option<&Record>, most: usize) -> bool {
+    let count = records.len() + usize::from(another.is_some());
+    let all = || records.iter().chain(another);
+    let words = words(records) + another.map_or(1, |record| usize::from(record.signal.is_some()));
+    let is_ordered = another.is_none() || all().any(|record| record.behind);
+    let bytes: usize = all().filter(|record| record.has_bytes()).map(room_of).sum();
+    count <= MOST_RECORDS
+        && (!is_ordered || words <= MOST_WORDS)
+        && bytes + (count * RECORD).next_multiple_of(ALIGN) <= most
+}
+
+fn room_of(record: &Record) -> usize {
+    record.len.next_multiple_of(ALIGN)
+}
+
+/// Whether one record and its list fit `most` bytes.
+pub(super) fn fits_alone(len: usize, most: usize) -> bool {
+    may_have(&[], Some(&Record::put(0, len, Spot { slot: 0, offset: 0 })), most)
+}
+
+/// Puts each group in the order of the places at the peer, signals alone last, and gives the puts
+/// their places in the buffer. Returns the end of the last one. A single record is at its start.
+pub(super) fn arrange(records: &mut [Record]) -> usize {
+    if let [record] = records {
+        record.at = 0;
+        return record.len;
+    }
+    // As they came, where they go to the same place.
+    records.iter_mut().enumerate().for_each(|(number, record)| record.at = number);
+    let mut begin = 0;
+    while begin < records.len() {
+        let range = group_at(records, begin);
+        begin = range.end;
+        let group = &mut records[range];
+        let behind = group[0].behind;
+        group.sort_unstable_by_key(|r| (r.len == 0, r.to.slot, r.to.offset, r.at));
+        group.iter_mut().for_each(|record| record.behind = false);
+        group[0].behind = behind;
+    }
+    let mut end = records.len() * RECORD;
+    let mut before: Option<Record> = None;
+    for record in records.iter_mut().filter(|record| record.has_bytes()) {
+        let follows = before.is_some_and(|before| {
+            let next = before.to.offset + before.len as u64;
+            (before.to.slot, next) == (record.to.slot, record.to.offset)
+        });
+        record.at = if follows { end } else { end.next_multiple_of(ALIGN) };
+        end = record.at + record.len;
+        before = Some(*record);
+    }
+    for at in 0..records.len() {
+        let Record { memory, len, repeats: true, .. } = records[at] else { continue };
+        let same =
+            |other: &&Record| other.has_bytes() && (other.memory, other.len) == (memory, len);
+        records[at].at = records.iter().find(same).map_or(0, |other| other.at);
+    }
+    end
+}
+
+/// Checks a peer's list: its first record is a put, and no more words are in an order than a device
+/// stores at once.
+pub(super) fn check(records: &[Record]) -> Result<(), String> {
+    if are_ordered(records) && words(records) > MOST_WORDS {
+        return Err(format!("{} signals in an order", words(records)));
+    }
+    match records.first() {
+        Some(first) if first.len > 0 => Ok(()),
+        _ => Err(String::from("a signal without a put")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_that_are_added_fit() {
+        for lens in [&[233, 233][..], &[7168; 64], &[300; MOST_RECORDS], &[64, 65, 63, 7000]] {
+            let mut records = Vec::new();
+            for (number, len) in (0..).zip(lens) {
+                let to = Spot { slot: 1, offset: number << 20 };
+                let record = Record::put(number as usize * 10_000, *len, to);
+                if !add(&mut records, record, 1 << 16) {
+                    break;
+                }
+            }
+            assert!(records.len() > 1 && arrange(&mut records) <= 1 << 16, "{lens:?}");
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! Neighbours: peers of the same host that share their bounce memory, so that the target's copy
+//! engine reads the sender's buffer and no processor or fabric touches the bytes.
+
+use crate::core::Core;
+use crate::port::Port;
+use crate::staging::Staging;
+use crate::staging::send::State;
+use crate::wire::message::Seq;
+
+impl Staging {
+    /// Whether a peer copies from the bounce memory of this process.
+    pub(super) fn is_seen_by<P: Port>(&self, core: &Core<P>, at: u32) -> bool {
+        self.bouncing.as_ref().is_some_and(|bouncing| bouncing.copies.is_seen_by(core.pe(at)))
+    }
+
+    /// The address of bytes that a peer has in its bounce memory. Nothing that it names is outside
+    /// of that.
+    pub(super) fn shared_addr<P: Port>(
+        &self,
+        core: &Core<P>,
+        at: u32,
+        offset: u64,
+        len: usize,
+    ) -> Result<usize, String> {
+        let window = self.bouncing.as_ref().and_then(|b| b.copies.window(core.pe(at)));
+        let Some(window) = window else {
+            return Err(String::from("it names bounce memory that is not shared with it"));
+        };
+        window.at(offset, len).ok_or_else(|| {
+            let all = window.len;
+            format!("{len} bytes at offset {offset} of bounce memory of {all} bytes")
+        })
+    }
+
+    /// Takes buffers back that were kept for peers whose processes have ended.
+    pub(crate) fn take_back<P: Port>(&mut self, core: &mut Core<P>) {
+        let Some(bouncing) = self.bouncing.as_ref().filter(|_| self.kept > 0) else { return };
+        let ended = core.peers.iter().filter(|(_, peer)| bouncing.copies.has_ended(peer.pe));
+        let ended: Vec<u32> = ended.map(|(at, _)| at).collect();
+        ended.into_iter().for_each(|at| self.give_kept(core, at, Seq(u64::MAX)));
+    }
+
+    /// A peer that has failed has executed all messages before a number, and reads their buffers no
+    /// more.
+    pub(super) fn give_kept<P: Port>(&mut self, core: &mut Core<P>, at: u32, before: Seq) {
+        if self.kept == 0 {
+            return;
+        }
+        let is = |state: State| matches!(state, State::Kept(seq) if seq < before);
+        for index in self.sends.find(|send| send.peer == at && is(send.state)) {
+            self.end_send(core, index);
+        }
+    }
+}

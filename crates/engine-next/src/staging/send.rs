@@ -1,0 +1,432 @@
+//! Staged puts, as their sender has them, and the answers to gets.
+
+use std::sync::Arc;
+
+use crate::core::Core;
+use crate::core::send::Sending;
+use crate::error::EngineError;
+use crate::group::Class;
+use crate::op::Step;
+use crate::port::copies::{CopyDirection, Reach};
+use crate::port::{Addressing, Direction, Local, Port, Tail};
+use crate::regions::Region;
+use crate::staging::bounce::Buffer;
+use crate::staging::records::{Record, arrange};
+use crate::staging::{Counts, Staging, Token, failed};
+use crate::wire::handle::{HandleBytes, HandleView};
+use crate::wire::message::{Body, Seq, Spot, WINDOW};
+use crate::wire::staged::{
+    Get, MAX_PAYLOAD, MOST_KEYS, Pull, RECORD, Source, Target, most_brought,
+};
+
+/// Destination of a send.
+#[derive(Debug)]
+pub(super) enum To {
+    /// Records at the peer.
+    Records,
+    /// A get of the peer, which the message with this number has asked for.
+    Get(u32, Seq),
+    /// Memory that the fabric reaches, from this address on.
+    Fabric(Arc<HandleBytes>, u64),
+}
+
+/// Progress of a send.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum State {
+    /// It waits for a buffer.
+    Waiting,
+    /// Its bytes are being copied into the buffer, or are about to be.
+    CopyingOut,
+    /// It waits for room in the fabric. So many bytes are posted.
+    Going(usize),
+    /// Its message has left.
+    Sent(Seq),
+    /// The peer has failed, and may still read the buffer, until it acknowledges the message.
+    Kept(Seq),
+    /// The peer has failed; the send ends with its copy or its segments.
+    Dropped,
+}
+
+/// A list of puts that leaves as one, or the answer to a get.
+#[derive(Debug)]
+pub(super) struct Send {
+    pub(super) peer: u32,
+    pub(super) to: To,
+    pub(super) state: State,
+    pub(super) records: Vec<Record>,
+    /// Bytes in the buffer.
+    pub(super) len: usize,
+    /// Region that the bytes are read from, if not a buffer.
+    pub(super) region: Option<Arc<Region>>,
+    pub(super) buffer: Option<Buffer>,
+    pub(super) counts: Counts,
+    /// Number of the last message that the target has to execute first; 0 for none.
+    pub(super) behind: u64,
+    /// Number of its order group, before which everything is written when records are behind fences.
+    pub(super) number: u32,
+    /// Whether its message waits for everything written in earlier groups.
+    pub(super) waits: bool,
+    /// Fences of the peer before the last put.
+    pub(super) fences: u32,
+    /// Most bytes that the list may take.
+    pub(super) most: usize,
+    /// Segments with the fabric.
+    pub(super) pending: u32,
+    /// Length of the operation that it is a part of.
+    pub(super) whole: usize,
+}
+
+impl Send {
+    /// Local memory that the send still touches.
+    pub(super) fn memory(&self) -> impl Iterator<Item = (u32, &'static str, (usize, usize))> + '_ {
+        let touches = match self.state {
+            State::Waiting => true,
+            State::Going(_) | State::Sent(_) => self.buffer.is_none(),
+            State::CopyingOut | State::Kept(_) | State::Dropped => false,
+        };
+        let records = self.records.iter().filter(move |record| touches && record.len > 0);
+        let what = self.what();
+        records.map(move |record| (self.peer, what, (record.memory, record.len)))
+    }
+
+    pub(super) fn what(&self) -> &'static str {
+        if let To::Get(..) = self.to { "get of the peer" } else { "put" }
+    }
+
+    fn is_own(&self) -> bool {
+        !matches!(self.to, To::Get(..))
+    }
+}
+
+impl Staging {
+    /// Answers a peer that asks for bytes.
+    pub(crate) fn answer<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        at: u32,
+        seq: Seq,
+        (from, len): (Spot, usize),
+        get: u32,
+    ) -> Result<(), String> {
+        self.sync(core);
+        let place = core.regions.locate(from, len).map_err(|fault| fault.to_string())?;
+        // Answers that have been executed may not be acknowledged yet.
+        if u64::from(self.peer(at).asked) >= WINDOW {
+            return Err(format!("a PE has at most {WINDOW} gets under way"));
+        }
+        let most = self.bouncing.as_ref().map_or(0, |bouncing| bouncing.bounce.bounce_len);
+        let is_short = len <= MAX_PAYLOAD;
+        if len > most && !is_short {
+            return Err(format!("{len} bytes at once, and bounce buffers have {most}"));
+        }
+        self.peer(at).asked += 1;
+        self.add_send(Send {
+            peer: at,
+            to: To::Get(get, seq),
+            state: if is_short { State::Going(0) } else { State::Waiting },
+            records: vec![Record::put(place.addr, len, from)],
+            len,
+            region: None,
+            buffer: None,
+            counts: Counts::NONE,
+            behind: 0,
+            number: 0,
+            waits: false,
+            fences: 0,
+            most: 0,
+            pending: 0,
+            whole: len,
+        });
+        self.start(core);
+        Ok(())
+    }
+
+    /// A send has its buffer: its list is written there, and its puts are to be copied.
+    pub(super) fn gather<P: Port>(&mut self, core: &mut Core<P>, at: u32, buffer: Buffer) {
+        let Some(send) = self.sends.get(at) else { return };
+        let peer = send.peer;
+        send.len = arrange(&mut send.records);
+        (send.buffer, send.state) = (Some(buffer), State::CopyingOut);
+        let mut list = [0; crate::wire::staged::MOST_RECORDS * RECORD];
+        let mut written = 0;
+        if send.records.len() > 1 {
+            for record in &send.records {
+                list[written..written + RECORD].copy_from_slice(&record.wire().encode());
+                written += RECORD;
+            }
+        }
+        if self.peer(peer).open == Some(at) {
+            self.peer(peer).open = None;
+        }
+        let addr = self.buffer_addr(CopyDirection::Out, buffer);
+        if written > 0 {
+            if let Err(error) = core.port.store(addr, &list[..written]) {
+                return self.fail_send(core, at, error);
+            }
+        }
+        self.ready(CopyDirection::Out).push_back(Token::Send(at));
+    }
+
+    pub(super) fn buffer_addr(&self, direction: CopyDirection, buffer: Buffer) -> usize {
+        let Some(bouncing) = &self.bouncing else { return 0 };
+        let pool = if direction == CopyDirection::Out { &bouncing.out } else { &bouncing.inward };
+        bouncing.bounce.addr + pool.offset(buffer)
+    }
+
+    /// Sends or posts a send whose bytes are in their place.
+    pub(super) fn go_send<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        at: u32,
+        moved: &mut bool,
+    ) -> Result<Step, EngineError> {
+        let Some(send) = self.sends.get(at) else { return Ok(Step::Done) };
+        let State::Going(sent) = send.state else { return Ok(Step::Done) };
+        if core.peers.get(send.peer).error.is_some() {
+            // Its end is on its way.
+            return Ok(Step::Done);
+        }
+        match send.to {
+            To::Fabric(ref handle, remote) => {
+                let handle = Arc::clone(handle);
+                self.write(core, at, sent, &handle, remote, moved)
+            }
+            To::Get(get, seq) if send.buffer.is_none() => self.load_answer(core, at, get, seq),
+            _ => self.send_message(core, at),
+        }
+    }
+
+    /// Writes from the buffer into memory that the fabric reaches.
+    fn write<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        at: u32,
+        mut sent: usize,
+        handle: &HandleBytes,
+        remote: u64,
+        moved: &mut bool,
+    ) -> Result<Step, EngineError> {
+        let (Some(send), Some(bouncing)) = (self.sends.get(at), &self.bouncing) else {
+            return Ok(Step::Done);
+        };
+        let Some(buffer) = send.buffer else { return Ok(Step::Done) };
+        let addr = bouncing.bounce.addr + bouncing.out.offset(buffer);
+        let view = HandleView::check(handle)?;
+        while sent < send.len {
+            let part = core.post_staged(
+                (send.peer, Token::Send(at).bits(), Direction::Write),
+                (send.len - sent, send.whole),
+                |rail| Local::Memory {
+                    addr: addr + sent,
+                    desc: bouncing.region.desc(crate::ids::LaneKind::Proxy, rail),
+                },
+                |rail| view.key(rail).ok().map(|key| (remote + sent as u64, key)),
+            )?;
+            let Some(part) = part else { break };
+            (sent, *moved) = (sent + part, true);
+            send.pending += 1;
+            self.counters.by_fabric += part as u64;
+        }
+        send.state = State::Going(sent);
+        Ok(if sent < send.len { Step::NoRoom } else { Step::Done })
+    }
+
+    /// A segment of a send has ended.
+    pub(super) fn written<P: Port>(&mut self, core: &mut Core<P>, at: u32, ok: bool) {
+        let Some(send) = self.sends.get(at) else { return };
+        send.pending -= 1;
+        if !ok {
+            send.state = State::Dropped;
+        }
+        let is_over = send.state == State::Dropped || send.state == State::Going(send.len);
+        if send.pending == 0 && is_over {
+            self.end_send(core, at);
+        }
+    }
+
+    /// Sends the bytes of a short get.
+    fn load_answer<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        at: u32,
+        get: u32,
+        seq: Seq,
+    ) -> Result<Step, EngineError> {
+        let Some(send) = self.sends.get(at) else { return Ok(Step::Done) };
+        let (peer, from, len) = (send.peer, send.records[0].to, send.len);
+        let mut bytes = [0; MAX_PAYLOAD];
+        let bytes = &mut bytes[..len];
+        let loaded = match core.regions.locate(from, len) {
+            Ok(place) => self.load(core, place.addr, place.reach, bytes).map_err(|e| e.to_string()),
+            Err(fault) => Err(fault.to_string()),
+        };
+        if let Err(why) = loaded {
+            core.decline(peer, seq, why);
+            self.end_send(core, at);
+            return Ok(Step::Done);
+        }
+        let body = Body::Loaded { get: Get { number: get, of: seq.low() }, payload: bytes };
+        let step = self.send_body(core, at, body, Tail::NONE)?;
+        if step == Step::Done {
+            self.counters.in_messages += len as u64;
+        }
+        Ok(step)
+    }
+
+    fn send_message<P: Port>(&mut self, core: &mut Core<P>, at: u32) -> Result<Step, EngineError> {
+        let Some(send) = self.sends.get(at) else { return Ok(Step::Done) };
+        let (peer, len) = (send.peer, send.len);
+        let target = match (&send.to, &send.records[..]) {
+            (To::Get(get, seq), _) => Target::Get(Get { number: *get, of: seq.low() }),
+            (_, [record]) => Target::One(record.wire()),
+            (_, records) => Target::List(records.len() as u16),
+        };
+        let is_list = matches!(target, Target::List(_));
+        let (addr, region) = match (send.buffer, &send.region) {
+            (None, Some(region)) => (send.records[0].memory, Arc::clone(region)),
+            (buffer, _) => {
+                let (Some(buffer), Some(bouncing)) = (buffer, &self.bouncing) else {
+                    return Ok(Step::Done);
+                };
+                let addr = bouncing.bounce.addr + bouncing.out.offset(buffer);
+                (addr, Arc::clone(&bouncing.region))
+            }
+        };
+        let is_buffered = self.sends.get(at).is_some_and(|send| send.buffer.is_some());
+        let mut keys = [0; 8 * MOST_KEYS];
+        let count = region.keys.len().min(MOST_KEYS);
+        for (bytes, key) in keys.chunks_exact_mut(8).zip(&region.keys) {
+            bytes.copy_from_slice(&key.to_le_bytes());
+        }
+        let offset = (addr - region.base) as u64;
+        let is_shared = is_buffered && self.is_seen_by(core, peer);
+        let source = match (is_shared, region.addressing) {
+            (true, _) => Source::Bounce(offset),
+            (false, Addressing::Virtual) => Source::Fabric(addr as u64, &keys[..8 * count]),
+            (false, Addressing::Offset) => Source::Fabric(offset, &keys[..8 * count]),
+        };
+        let is_direct =
+            is_buffered || region.reach == Reach::Direct && !core.regions.look(addr, len).device;
+        let brings = !is_shared
+            && !is_list
+            && is_direct
+            && len <= most_brought(self.longest_message, count)
+            && self.longest_message > crate::port::packet::MAX_MESSAGE;
+        let tail = if brings { Tail { addr, len } } else { Tail::NONE };
+        let body = Body::Pull(Pull { target, len: len as u32, source, brought: &[] });
+        let step = self.send_body(core, at, body, tail)?;
+        if step == Step::Done {
+            self.counters.in_messages += tail.len as u64;
+        }
+        Ok(step)
+    }
+
+    fn send_body<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        at: u32,
+        body: Body<'_>,
+        tail: Tail,
+    ) -> Result<Step, EngineError> {
+        let Some(send) = self.sends.get(at) else { return Ok(Step::Done) };
+        let Send { peer, counts, mut behind, number, waits, .. } = *send;
+        let is_own = send.is_own();
+        if waits {
+            let order = &core.peers.get(peer).order;
+            if !order.is_written(number) {
+                return Ok(Step::Held);
+            }
+            behind = behind.max(order.last_message_before(number));
+        }
+        let what = if is_own { "put" } else { "answer to a get" };
+        let purpose = crate::channel::slots::Purpose::staged(Some(Token::Send(at).bits()), what);
+        let step = core.send(&Sending {
+            tail,
+            behind,
+            purpose,
+            held: is_own.then_some(counts.group),
+            has_data: true,
+            class: is_own.then_some(Class::Message),
+            ..Sending::new(peer, body, counts.completion)
+        })?;
+        if step == Step::Done {
+            let seq = core.channel(peer).next.0 - 1;
+            send.state = State::Sent(Seq(seq));
+            // The message counts for it from here on.
+            core.end_in_group(counts.completion);
+        }
+        Ok(step)
+    }
+
+    /// The message of a send was executed; or its peer has failed, and may still read the buffer.
+    pub(super) fn message_ended<P: Port>(&mut self, core: &mut Core<P>, at: u32, ok: bool) {
+        let Some(send) = self.sends.get(at) else { return };
+        let State::Sent(seq) = send.state else { return };
+        if ok || send.buffer.is_none() {
+            return self.end_send(core, at);
+        }
+        send.state = State::Kept(seq);
+        self.kept += 1;
+    }
+
+    /// A send has failed for a reason of this process.
+    pub(super) fn fail_send<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        at: u32,
+        error: crate::port::PortError,
+    ) {
+        let Some(send) = self.sends.get(at) else { return };
+        let (peer, len) = (send.peer, send.len);
+        match send.to {
+            To::Get(_, seq) => core.decline(peer, seq, error.to_string()),
+            _ => {
+                let failure = failed(core, ("put", peer), len, error);
+                core.fail_peer(peer, failure);
+            }
+        }
+        self.end_send(core, at);
+    }
+
+    /// Ends a send, and gives its buffer back.
+    pub(super) fn end_send<P: Port>(&mut self, core: &mut Core<P>, at: u32) {
+        let Some(send) = self.sends.remove(at) else { return };
+        let Send { peer, counts, buffer, state, .. } = send;
+        self.give_back(peer, CopyDirection::Out, buffer);
+        if self.peer(peer).open == Some(at) {
+            self.peer(peer).open = None;
+        }
+        match state {
+            State::Sent(_) => {}
+            State::Kept(_) => self.kept -= 1,
+            _ => self.end(core, peer, counts),
+        }
+        match send.to {
+            To::Get(..) => self.peer(peer).asked -= 1,
+            _ => self.end_own(core, peer),
+        }
+    }
+
+    /// A peer has failed: its sends end, but for what a device, the fabric or the peer still has.
+    pub(super) fn drop_sends<P: Port>(&mut self, core: &mut Core<P>, peer: u32) {
+        if let Some(bouncing) = &mut self.bouncing {
+            bouncing.out.forget(peer);
+            bouncing.inward.forget(peer);
+        }
+        for at in self.sends.find(|send| send.peer == peer) {
+            let token = Token::Send(at);
+            self.outgoing.retain(|other| *other != token);
+            self.ready(CopyDirection::Out).retain(|other| *other != token);
+            let Some(send) = self.sends.get(at) else { continue };
+            match send.state {
+                State::Kept(_) | State::Sent(_) => {}
+                State::CopyingOut if core.is_copying(token.bits()) => {
+                    send.state = State::Dropped;
+                }
+                State::Going(_) if send.pending > 0 => send.state = State::Dropped,
+                State::Dropped => {}
+                _ => self.end_send(core, at),
+            }
+        }
+    }
+}

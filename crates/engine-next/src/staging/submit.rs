@@ -1,0 +1,364 @@
+//! Staged puts as they are submitted: which way they go, in which pieces, with which others.
+
+use std::sync::Arc;
+
+use crate::atomic::Atomic;
+use crate::channel::slots::Purpose;
+use crate::core::Core;
+use crate::core::send::Sending;
+use crate::error::EngineError;
+use crate::group::Class;
+use crate::op::{Kind, Op, Step, Way, Word};
+use crate::port::{Direction, Port};
+use crate::regions::Region;
+use crate::request::{LocalSide, Request};
+use crate::staging::records::{Record, add, fits_alone};
+use crate::staging::send::{Send, State, To};
+use crate::staging::{MOST_UNDER_WAY, Staging, Token, failed};
+use crate::wire::handle::{HandleError, HandleView};
+use crate::wire::message::{Body, Spot};
+use crate::wire::staged::MAX_PAYLOAD;
+
+/// Bytes of the longest put that others join: a longer one is worth a copy of its own.
+const LONGEST: usize = 64 << 10;
+
+/// Bytes of a fragment over a fabric, which is best kept busy by several; and of the shortest
+/// between neighbours.
+const FRAGMENT: usize = 512 << 10;
+
+/// Fragments of a long operation between neighbours, at least: their copies cost the same to begin
+/// whatever their length.
+const PIECES: usize = 4;
+
+/// Where the bytes of a put are.
+enum From {
+    Buffer,
+    /// In a region that peers read.
+    Region(Arc<Region>),
+}
+
+/// Bytes of each fragment of an operation, where buffers have `most`.
+fn fragment_len(len: usize, most: usize, is_neighbour: bool, is_busy: bool) -> usize {
+    let wanted = match (is_neighbour, is_busy) {
+        (false, _) => most / 4,
+        (true, false) => len.div_ceil(PIECES).next_multiple_of(4096),
+        (true, true) => most,
+    };
+    wanted.max(FRAGMENT).min(most)
+}
+
+impl Staging {
+    /// Submits an operation on staged memory as far as there is room. `op.staged` is set.
+    pub(crate) fn submit<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        at: u32,
+        op: &mut Op,
+        request: &Request<'_>,
+    ) -> Result<Step, EngineError> {
+        self.sync(core);
+        op.staged = true;
+        let (remote, offset) = request.remote()?;
+        let step = match request.direction {
+            Direction::Read => self.submit_get(core, at, op, request, &remote, offset)?,
+            Direction::Write => self.submit_put(core, at, op, request, &remote, offset)?,
+        };
+        match op.kind {
+            _ if step != Step::Done => Ok(step),
+            Kind::PutSignal(_, Way::Chained { data, .. }) => {
+                core.end_in_group(data);
+                Ok(step)
+            }
+            Kind::PutSignal(word, Way::Ordered) => {
+                core.submit_signal(at, word, None, op.completion)
+            }
+            _ => Ok(step),
+        }
+    }
+
+    fn submit_put<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        at: u32,
+        op: &mut Op,
+        request: &Request<'_>,
+        remote: &HandleView<'_>,
+        offset: u64,
+    ) -> Result<Step, EngineError> {
+        let by_peer = remote.is_staged();
+        let word = match op.kind {
+            Kind::PutSignal(word, Way::New) => Some(word),
+            _ => None,
+        };
+        let to = Spot { slot: remote.slot(), offset };
+        if by_peer && op.len <= MAX_PAYLOAD && word.is_none() && op.sent == 0 {
+            return self.submit_short(core, at, op, request, to);
+        }
+        let LocalSide::Memory(addr) = op.local else {
+            return Err(request.refuse("local", HandleError::Unregistered));
+        };
+        let from = self.source(core, at, request, addr, by_peer)?;
+        let needs_buffer = matches!(from, From::Buffer);
+        if needs_buffer && !self.has_buffers(core, (addr, op.len))? {
+            return Ok(Step::NoRoom);
+        }
+        let own = self.bouncing.as_ref().filter(|_| needs_buffer);
+        let own = own.map_or(usize::MAX, |bouncing| bouncing.bounce.bounce_len);
+        let most = own.min(if by_peer { remote.bounce_len() } else { usize::MAX });
+        let is_neighbour = by_peer && self.is_seen_by(core, at);
+        // Over a fabric the parts of a list are in flight together.
+        let most_listed = if is_neighbour { most } else { most.min(FRAGMENT) };
+        let may_join = by_peer && needs_buffer && op.sent == 0 && op.len <= LONGEST;
+        if may_join {
+            let record = Record { signal: signal_of(word), ..Record::put(addr, op.len, to) };
+            if self.join(core, at, op, record, core.signals.strong && word.is_some()) {
+                op.sent = op.len;
+                op.kind = Kind::Transfer(Direction::Write);
+                return Ok(Step::Done);
+            }
+        }
+        let peer = core.peers.get(at);
+        let is_free = match by_peer {
+            true => peer.order.is_written(peer.fence),
+            false => peer.order.is_ordered(peer.fence),
+        };
+        if !is_free && op.sent < op.len {
+            return Ok(Step::Held);
+        }
+        let under_way = self.peer(at).under_way;
+        if under_way >= MOST_UNDER_WAY && op.sent < op.len {
+            return Ok(Step::NoPlace);
+        }
+        let is_busy = under_way >= PIECES as u32;
+        let fragment = fragment_len(op.len, most, is_neighbour, is_busy);
+        let mut signal = None;
+        if let Some(word) = word {
+            // A strong signal in a record would not wait for unfinished writes.
+            let waits = core.signals.strong && core.peers.get(at).order.has_writes();
+            if by_peer && op.len <= fragment && !waits {
+                signal = signal_of(Some(word));
+                op.kind = Kind::Transfer(Direction::Write);
+            } else {
+                op.kind = Kind::PutSignal(word, core.chain(at, op, word));
+            }
+        }
+        let completion = match op.kind {
+            Kind::PutSignal(_, Way::Chained { data, .. }) => data,
+            _ => op.completion,
+        };
+        let handle = core.peers.get_mut(at).share(request.remote_handle);
+        while op.sent < op.len {
+            if self.peer(at).under_way >= MOST_UNDER_WAY {
+                return Ok(Step::NoPlace);
+            }
+            let len = fragment.min(op.len - op.sent);
+            let behind = match signal {
+                Some(_) => core.behind_of_signal(at),
+                None => core.behind_fence(at),
+            };
+            let spot = Spot { offset: offset + op.sent as u64, ..to };
+            let record = Record { signal, ..Record::put(addr + op.sent, len, spot) };
+            let region = match &from {
+                From::Buffer => None,
+                From::Region(region) => Some(Arc::clone(region)),
+            };
+            let state = if needs_buffer { State::Waiting } else { State::Going(0) };
+            let counts = self.begin(core, at, Class::Write, completion);
+            let to = match by_peer {
+                true => To::Records,
+                false => {
+                    To::Fabric(Arc::clone(&handle), remote.remote_address(offset) + op.sent as u64)
+                }
+            };
+            let peer = core.peers.get(at);
+            let (fences, number) = (peer.fences, peer.order.last());
+            let send = Send {
+                peer: at,
+                to,
+                state,
+                records: vec![record],
+                len,
+                region,
+                buffer: None,
+                counts,
+                behind,
+                number,
+                waits: false,
+                fences,
+                most: most_listed,
+                pending: 0,
+                whole: op.len,
+            };
+            self.add_send(send);
+            op.sent += len;
+        }
+        let joinable = may_join && op.len > MAX_PAYLOAD && fits_alone(op.len, most_listed);
+        if !joinable {
+            self.peer(at).open = None;
+            self.start(core);
+        } else {
+            // The iteration starts it, with what else it finds.
+            self.window.record();
+        }
+        Ok(Step::Done)
+    }
+
+    pub(super) fn add_send(&mut self, send: Send) {
+        let (peer, state) = (send.peer, send.state);
+        let may_open = matches!(send.to, To::Records);
+        let index = self.sends.add(send);
+        let token = Token::Send(index);
+        if state != State::Waiting {
+            return self.outgoing.push_back(token);
+        }
+        if may_open {
+            self.peer(peer).open = Some(index);
+        }
+        if let Some(bouncing) = &mut self.bouncing {
+            bouncing.out.wait(peer, token.bits());
+        }
+    }
+
+    /// A put of a few bytes to staged memory: one message.
+    fn submit_short<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        at: u32,
+        op: &mut Op,
+        request: &Request<'_>,
+        to: Spot,
+    ) -> Result<Step, EngineError> {
+        let peer = core.peers.get(at);
+        if !peer.order.is_written(peer.fence) {
+            return Ok(Step::Held);
+        }
+        let mut payload = [0; MAX_PAYLOAD];
+        let payload = &mut payload[..op.len];
+        match op.local {
+            LocalSide::Value(value) => payload.copy_from_slice(&value.to_le_bytes()[..op.len]),
+            LocalSide::Memory(addr) => {
+                let what = (request.what(), at);
+                let reach = self.local_reach(core, what, addr, op.len)?;
+                self.load(core, addr, reach, payload)
+                    .map_err(|error| failed(core, what, op.len, error))?;
+            }
+        }
+        let body = Body::StagedPut { to, payload };
+        let behind = core.behind_fence(at);
+        let purpose = Purpose::staged(None, "put");
+        let sending = Sending::new(at, body, op.completion);
+        let step = core.send(&Sending { behind, purpose, has_data: true, ..sending })?;
+        if step == Step::Done {
+            self.counters.in_messages += op.len as u64;
+            op.sent = op.len;
+        }
+        Ok(step)
+    }
+
+    /// Where the bytes of a put are read from.
+    fn source<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        at: u32,
+        request: &Request<'_>,
+        addr: usize,
+        by_peer: bool,
+    ) -> Result<From, EngineError> {
+        let found = core.regions.look(addr, request.len);
+        if found.cut.is_some() && !found.device && core.needs_desc {
+            let rail = core.peers.get(at).hop.rail;
+            return core.local(request, 0, request.len, rail).map(|_| From::Buffer);
+        }
+        match found.fabric.filter(|region| by_peer && !region.keys.is_empty()) {
+            Some(region) => Ok(From::Region(Arc::clone(region))),
+            None if found.device => Ok(From::Buffer),
+            None => {
+                self.reach(core, (request.what(), at), addr, request.len)?;
+                Ok(From::Buffer)
+            }
+        }
+    }
+
+    /// Adds a put, or a signal alone, to the puts that wait for a buffer. Returns whether it was
+    /// added. `is_behind`: it is behind all puts and signals of the lane before it.
+    fn join<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        at: u32,
+        op: &Op,
+        record: Record,
+        is_behind: bool,
+    ) -> bool {
+        let Some(index) = self.peer(at).open else { return false };
+        let Some(send) = self.sends.get(index) else { return false };
+        let peer = core.peers.get(at);
+        let is_behind = is_behind || peer.fences != send.fences;
+        // What it is behind are these puts, writes for which their message waits, and messages that
+        // its mark covers.
+        let is_covered = || peer.order.writes_from(send.number) == 1;
+        if send.counts.completion != op.completion || is_behind && !is_covered() {
+            return false;
+        }
+        let record = Record { behind: is_behind, ..record };
+        if !add(&mut send.records, record, send.most) {
+            return false;
+        }
+        if is_behind {
+            let behind = match record.len {
+                0 => core.behind_of_separate(at),
+                _ => core.behind_of_signal(at),
+            };
+            send.behind = send.behind.max(behind);
+            send.waits = true;
+            if record.len > 0 {
+                send.fences = peer.fences;
+            }
+        }
+        self.window.record();
+        true
+    }
+
+    /// Adds a signal that is behind all puts before it to those that wait for a buffer, if these
+    /// are all that is unfinished. Returns whether it was added.
+    pub(crate) fn join_signal<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        at: u32,
+        op: &Op,
+        word: Word,
+    ) -> bool {
+        if self.peers.get(at as usize).is_none_or(|peer| peer.open.is_none()) {
+            return false;
+        }
+        let nowhere = Spot { slot: 0, offset: 0 };
+        let record = Record { signal: signal_of(Some(word)), ..Record::put(0, 0, nowhere) };
+        self.join(core, at, op, record, true)
+    }
+}
+
+fn signal_of(word: Option<Word>) -> Option<(Spot, Atomic)> {
+    word.map(|word| (word.at, word.atomic))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fragments_are_long_between_neighbours() {
+        let (kib, mib) = (1 << 10, 1 << 20);
+        for (len, most, is_neighbour, is_busy, fragment) in [
+            (1, 2 * mib, true, false, FRAGMENT),
+            (2 * mib + 1, 2 * mib, true, false, 516 * kib),
+            (8 * mib, 2 * mib, true, false, 2 * mib),
+            (64 * mib, 4096, true, false, 4096),
+            (mib, 2 * mib, true, true, 2 * mib),
+            (64 * mib, 2 * mib, false, true, FRAGMENT),
+            (64 * mib, 8 * mib, false, false, 2 * mib),
+            (64 * mib, 64 * kib, false, false, 64 * kib),
+        ] {
+            let found = fragment_len(len, most, is_neighbour, is_busy);
+            assert_eq!(found, fragment, "{len} {most} {is_neighbour} {is_busy}");
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! A window in which short operations are collected, so that they go to the device together.
+//!
+//! A kernel queues operations faster than a device copies, but its proxy thread hands them over one
+//! by one, with a progress iteration in between; starting a copy takes the thread longer than taking
+//! ten operations. So while they arrive back to back, the lane does not iterate.
+
+/// Most operations of a window.
+const MOST: u32 = 32;
+
+/// Queries without an operation after which operations no longer arrive back to back.
+const APART: u32 = 4;
+
+#[derive(Debug)]
+pub(super) struct BatchWindow {
+    /// Operations in the window, and those since the last query.
+    operations: u32,
+    fresh: u32,
+    /// Queries since the last operation.
+    apart: u32,
+}
+
+impl BatchWindow {
+    pub(super) fn new() -> Self {
+        Self { operations: 0, fresh: 0, apart: APART }
+    }
+
+    /// Records an operation.
+    pub(super) fn record(&mut self) {
+        if self.apart < APART {
+            self.operations += 1;
+            self.fresh += 1;
+        }
+        self.apart = 0;
+    }
+
+    /// Whether the next iteration had better wait for more operations.
+    #[inline]
+    pub(super) fn keep_collecting(&mut self) -> bool {
+        if std::mem::take(&mut self.fresh) != 0 && self.operations < MOST {
+            return true;
+        }
+        self.operations = 0;
+        self.apart = self.apart.saturating_add(1);
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn single_operations_do_not_wait() {
+        let mut window = BatchWindow::new();
+        for _ in 0..10 {
+            window.record();
+            (0..APART).for_each(|_| assert!(!window.keep_collecting()));
+        }
+    }
+
+    #[test]
+    fn window_ends_when_full_or_idle() {
+        let mut window = BatchWindow::new();
+        window.record();
+        for _ in 0..3 {
+            for _ in 1..MOST {
+                window.record();
+                assert!(window.keep_collecting());
+            }
+            window.record();
+            assert!(!window.keep_collecting());
+        }
+        (0..2).for_each(|_| window.record());
+        assert!(window.keep_collecting() && !window.keep_collecting());
+    }
+}

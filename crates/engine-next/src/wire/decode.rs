@@ -1,0 +1,304 @@
+//! Incoming messages, decoded from opened bytes.
+
+use crate::atomic::{Atomic, AtomicOp, Width};
+use crate::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
+use crate::wire::message::{
+    BESIDE, Body, FETCH, FETCHES, HEAD, Head, KIND_ACK, KIND_ACK_REQUEST, KIND_BESIDE, KIND_FETCH,
+    KIND_PUT_SIGNAL, KIND_REFUSAL, KIND_REPLY, KIND_WORD, MAP_BYTES, PUT_SIGNAL_HEAD, REFUSAL,
+    REPLY, Spot, Tag, VERSION, WORD, WireError, eager_in,
+};
+use crate::wire::staged::{self, KIND_PULL};
+
+/// A message of the most common kinds, an atomic or a put with signal without a mark.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plain<'a> {
+    /// The word.
+    pub(crate) at: Spot,
+    /// The operation, which fetches nothing.
+    pub(crate) atomic: Atomic,
+    /// Destination of the payload.
+    pub(crate) to: Spot,
+    /// The payload; empty in an atomic.
+    pub(crate) payload: &'a [u8],
+}
+
+impl<'a> Plain<'a> {
+    /// Decodes the most common kinds. `word` is the head's, unmasked. None for other kinds, and for
+    /// whatever [`Body::decode`] refuses.
+    #[inline(always)]
+    pub(crate) fn decode(head: Head, word: u32, bytes: &'a [u8]) -> Option<Self> {
+        const WORD_HEAD: u8 = VERSION | KIND_WORD << 4;
+        const PUT_SIGNAL: u8 = VERSION | KIND_PUT_SIGNAL << 4;
+        if bytes.len() < WORD {
+            return None;
+        }
+        let (offset, mark) = split_offset(get64(bytes, 16));
+        if mark != 0 {
+            return None;
+        }
+        let (to, payload) = match head.what as u8 {
+            WORD_HEAD if bytes.len() == WORD => (Spot { slot: 0, offset: 0 }, &bytes[WORD..]),
+            PUT_SIGNAL if bytes.len() >= PUT_SIGNAL_HEAD => {
+                let place = get64(bytes, 32);
+                let payload = &bytes[PUT_SIGNAL_HEAD..];
+                if payload.len() as u64 != place >> 32 {
+                    return None;
+                }
+                (Spot { slot: place as u32, offset: get64(bytes, 40) }, payload)
+            }
+            _ => return None,
+        };
+        let atomic = plain_of(head.code(), get64(bytes, 24))?;
+        Some(Self { at: Spot { slot: word, offset }, atomic, to, payload })
+    }
+}
+
+/// A decoded message.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Message<'a> {
+    /// Distance to the last message that has to be executed first; 0 for none.
+    pub mark: u16,
+    /// The content.
+    pub body: Body<'a>,
+}
+
+impl<'a> Message<'a> {
+    /// Decodes an opened message; `word` is the head's, unmasked.
+    ///
+    /// # Errors
+    /// What is wrong with the bytes. Nothing of a refused message may be used.
+    pub fn decode(head: Head, word: u32, bytes: &'a [u8]) -> Result<Self, WireError> {
+        let len = bytes.len();
+        let (kind, code) = (head.kind(), head.code());
+        let version = head.what as u8 & 0xf;
+        if version != VERSION {
+            return Err(WireError::Version(version));
+        }
+        if len > MAX_MESSAGE && !matches!(kind, KIND_PUT_SIGNAL | KIND_PULL) {
+            return Err(WireError::Length { kind, len });
+        }
+        let wrong = WireError::Length { kind, len };
+        let exactly = |expected: usize| if len == expected { Ok(()) } else { Err(wrong) };
+        let zero = |rest: u64| if rest == 0 { Ok(()) } else { Err(WireError::Reserved { kind }) };
+        let atomic = |fetches: bool| {
+            let op = AtomicOp::from_code((code & 0x1f).into());
+            let atomic = op.and_then(|op| from_parts(op, code, get64(bytes, 24)));
+            let atomic = atomic.filter(|atomic| atomic.op.fetches() == fetches);
+            let atomic = atomic.ok_or(WireError::Operation { kind, code })?;
+            Ok((Spot { slot: word, offset: split_offset(get64(bytes, 16)).0 }, atomic))
+        };
+        let body = match kind {
+            KIND_ACK => {
+                zero(u64::from(code) | u64::from(word))?;
+                let map = &bytes[HEAD..];
+                match <&[u8; MAP_BYTES]>::try_from(map) {
+                    Ok(map) => Body::Ack(Some(map)),
+                    Err(_) => {
+                        exactly(HEAD)?;
+                        Body::Ack(None)
+                    }
+                }
+            }
+            KIND_ACK_REQUEST => {
+                exactly(HEAD)?;
+                zero(u64::from(code) | u64::from(word))?;
+                Body::AckRequest
+            }
+            KIND_WORD => {
+                exactly(WORD)?;
+                let (at, atomic) = atomic(false)?;
+                Body::Word { at, atomic }
+            }
+            KIND_FETCH => {
+                exactly(FETCH)?;
+                let (at, atomic) = atomic(true)?;
+                let place = get64(bytes, 40);
+                zero(place / FETCHES as u64)?;
+                let atomic = Atomic { compare: get64(bytes, 32), ..atomic };
+                Body::Fetch { at, atomic, place: place as u8 }
+            }
+            KIND_REPLY => {
+                exactly(REPLY)?;
+                let of = get64(bytes, 24);
+                zero(u64::from(code) | of >> 32)?;
+                Body::Reply { place: word, of: of as u32, value: get64(bytes, 16) }
+            }
+            KIND_PUT_SIGNAL => {
+                if len < PUT_SIGNAL_HEAD {
+                    return Err(wrong);
+                }
+                let place = get64(bytes, 32);
+                let (slot, size) = (place as u32, (place >> 32) as usize);
+                if size > eager_in(MAX_LONG_MESSAGE) {
+                    return Err(wrong);
+                }
+                exactly(PUT_SIGNAL_HEAD + size)?;
+                let (at, atomic) = atomic(false)?;
+                let to = Spot { slot, offset: get64(bytes, 40) };
+                Body::PutSignal { at, atomic, to, payload: &bytes[PUT_SIGNAL_HEAD..] }
+            }
+            KIND_BESIDE => {
+                exactly(BESIDE)?;
+                let (at, atomic) = atomic(false)?;
+                let put = get64(bytes, 32);
+                zero(put >> 48)?;
+                let (segments, tag) = (put as u32, Tag((put >> 32) as u16));
+                if segments == 0 {
+                    return Err(WireError::Segments);
+                }
+                Body::Beside { at, atomic, tag, segments }
+            }
+            KIND_REFUSAL => {
+                let text = bytes.get(REFUSAL..).ok_or(wrong)?;
+                let of = get64(bytes, 16);
+                zero(u64::from(code) | u64::from(word) | of >> 32)?;
+                let why = std::str::from_utf8(text).map_err(|_| WireError::Reserved { kind })?;
+                Body::Refusal { of: of as u32, why }
+            }
+            _ if len < 24 => return Err(wrong),
+            kind => {
+                zero(code.into())?;
+                staged::decode(kind, word, bytes)?
+            }
+        };
+        let mark = if body.is_numbered() { split_offset(get64(bytes, 16)).1 } else { 0 };
+        Ok(Self { mark, body })
+    }
+}
+
+/// Splits the word at 16..24 of a numbered message into offset and mark.
+#[inline(always)]
+pub(super) fn split_offset(word: u64) -> (u64, u16) {
+    (word & ((1 << 48) - 1), (word >> 48) as u16)
+}
+
+/// Decodes an operation that fetches nothing.
+#[inline(always)]
+pub(crate) fn plain_of(code: u8, operand: u64) -> Option<Atomic> {
+    from_parts(AtomicOp::plain_from_code((code & 0x1f).into())?, code, operand)
+}
+
+#[inline(always)]
+fn from_parts(op: AtomicOp, code: u8, operand: u64) -> Option<Atomic> {
+    let width = match code >> 5 & 3 {
+        0 => Width::Two,
+        1 => Width::Four,
+        2 => Width::Eight,
+        _ => return None,
+    };
+    Some(Atomic { op, width, float: code & 0x80 != 0, operand, compare: 0 })
+}
+
+/// Eight bytes of a message that is long enough.
+#[inline(always)]
+pub(crate) fn get64(bytes: &[u8], at: usize) -> u64 {
+    let mut word = [0; 8];
+    word.copy_from_slice(&bytes[at..at + 8]);
+    u64::from_le_bytes(word)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+mod tests {
+    use super::*;
+    use crate::ids::Pe;
+    use crate::wire::cookie::Cookie;
+    use crate::wire::encode::{Frame, Numbers, Sealing};
+    use crate::wire::message::{MAX_EAGER, Seq};
+    use crate::wire::seal::Seal;
+    use crate::wire::staged::{Get, MAX_PAYLOAD, Pull, RECORD, Record, Source, Target};
+
+    #[test]
+    fn numbers_are_told_from_their_low_half() {
+        for seq in [Seq::FIRST, Seq((1 << 32) - 1), Seq(1 << 32), Seq(5 << 32 | 7)] {
+            for distance in [0, 1, 511, 100_000, (1 << 31) - 1] {
+                let later = Seq(seq.0 + distance);
+                assert_eq!(seq.near(later.low()), later);
+                assert_eq!(later.near(seq.low()), seq);
+            }
+        }
+    }
+
+    /// A message whose number has the same low half in another round names something else.
+    #[test]
+    fn messages_of_an_earlier_round_name_nothing() {
+        let seal = Seal::new(Cookie::of([[3; 16]]), Pe(0));
+        let receiver = seal.receiver(Pe(1));
+        let sealing = Sealing { seal: &seal, from: Pe(0), receiver: &receiver };
+        let opener = Seal::new(Cookie::of([[3; 16]]), Pe(1));
+        let (op, width) = (AtomicOp::Add, Width::Eight);
+        let atomic = Atomic { op, width, float: false, operand: 5, compare: 0 };
+        let body = Body::Word { at: Spot { slot: 9, offset: 64 }, atomic };
+        let opened = |sent: u32, read: u32| {
+            let seq = Seq(u64::from(sent) << 32 | 77);
+            let mask = seal.mask(Pe(0), Pe(1), sent);
+            let mut frame = Frame::EMPTY;
+            frame.encode(&sealing, &Numbers { seq, ack: Seq(0), mark: 0, mask }, &body);
+            let head = opener.open(frame.bytes()).unwrap();
+            let word = head.word ^ opener.mask(Pe(0), Pe(1), read);
+            Message::decode(head, word, frame.bytes()).unwrap().body == body
+        };
+        assert!(opened(4, 4));
+        assert!(!opened(4, 5));
+    }
+
+    /// All that is written is read again, and no shorter or longer message of its kind.
+    #[test]
+    fn bodies_are_read_as_written() {
+        let seal = Seal::new(Cookie::of([[3; 16]]), Pe(0));
+        let receiver = seal.receiver(Pe(0));
+        let sealing = Sealing { seal: &seal, from: Pe(0), receiver: &receiver };
+        let numbers = Numbers { seq: Seq(7), ack: Seq(3), mark: 0, mask: 0xdead_beef };
+        let atomic = |op| Atomic { op, width: Width::Four, float: true, operand: 5, compare: 0 };
+        let (at, to) = (Spot { slot: 9, offset: 64 }, Spot { slot: 10, offset: 65 });
+        let (set, swap) = (atomic(AtomicOp::Set), atomic(AtomicOp::CompareSwap));
+        let swap = Atomic { compare: 11, ..swap };
+        let map = [0x5a; MAP_BYTES];
+        let record = Record { to, len: 700, at: 0, signal: Some((at, set)), behind: false };
+        assert_eq!(Record::decode(&record.encode()), Some(record));
+        assert_eq!(record.encode().len(), RECORD);
+        let get = Get { number: 6, of: 99 };
+        let pull = |target, source| Body::Pull(Pull { target, len: 700, source, brought: &[] });
+        let bodies = [
+            Body::Ack(None),
+            Body::Ack(Some(&map)),
+            Body::AckRequest,
+            Body::Word { at, atomic: set },
+            Body::Fetch { at, atomic: swap, place: 15 },
+            Body::Reply { place: 3, of: 99, value: u64::MAX },
+            Body::PutSignal { at, atomic: set, to, payload: &[1, 2, 3] },
+            Body::PutSignal { at, atomic: set, to, payload: &[7; MAX_EAGER] },
+            Body::Beside { at, atomic: set, tag: Tag(3), segments: 2 },
+            Body::Refusal { of: 4, why: "no such thing" },
+            Body::StagedPut { to, payload: &[7; MAX_PAYLOAD] },
+            Body::Ask { from: to, len: 9, get: 3 },
+            Body::Loaded { get, payload: &[1, 2] },
+            pull(Target::One(record), Source::Fabric(77, &[5; 16])),
+            pull(Target::List(2), Source::Bounce(4096)),
+            pull(Target::Get(get), Source::Fabric(0, &[])),
+        ];
+        for body in bodies {
+            let mut frame = Frame::EMPTY;
+            frame.encode(&sealing, &numbers, &body);
+            let head = seal.open(frame.bytes()).unwrap();
+            assert_eq!((head.from, head.seq, head.ack), (Pe(0), 7, 3));
+            let word = head.word ^ numbers.mask;
+            assert_eq!(Message::decode(head, word, frame.bytes()).unwrap().body, body);
+            for len in (0..MAX_MESSAGE).filter(|len| *len != frame.len) {
+                let mut other = Frame { len, ..frame };
+                let (kind, code) = (head.kind(), head.code());
+                other.close(&sealing, &numbers, kind, code, word);
+                let Some(head) = seal.open(other.bytes()) else { continue };
+                let read = Message::decode(head, head.word ^ numbers.mask, other.bytes());
+                let is_any_length = matches!(
+                    body,
+                    Body::Refusal { .. }
+                        | Body::Ack(_)
+                        | Body::StagedPut { .. }
+                        | Body::Loaded { .. }
+                );
+                assert!(read.is_err() || is_any_length, "{body:?}: {len}");
+            }
+        }
+    }
+}

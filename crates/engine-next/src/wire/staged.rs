@@ -1,0 +1,286 @@
+//! Messages about staged memory. They begin as all messages do, see [`crate::wire::message`].
+//!
+//! | kind | length | content |
+//! |---|---|---|
+//! | staged put | 24 + payload | 12..16 slot; 16..24 offset and mark; 24.. payload |
+//! | ask | 32 | 12..16 slot; 16..24 offset and mark; 24..28 length; 28..32 number of the get |
+//! | pull | 88 + 8 a key + bytes | 12..16 slot of one record's destination, or number of the get, or zero; 16..24 its offset or zero, and mark; 24..28 length; 28..30 records, 0 for a get; 30: 1 for the sender's bounce memory; 31 keys; 32..40 address or offset of the first byte; 40..88 the record; the keys; the bytes, or none |
+//! | loaded | 24 + payload | 12..16 number of the get; 16..20 low half of the ask's number; 20..22 zero, 22..24 mark; 24.. payload |
+//!
+//! A record has 48 bytes: 0..4 slot, 4..8 length, 8..16 offset, 16..20 its place behind the first
+//! byte; of its signal 20..24 slot, 24 operation or 0, 32..40 offset and 40..48 operand; 25 whether
+//! it is behind all records before it; others zero. A signal alone has length 0. The record of one
+//! put is in the message, without destination; several are at the start of the bytes that are read. In
+//! place of a record, a get has the low half of the ask's number in 40..44 and zeros.
+
+use crate::atomic::Atomic;
+use crate::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
+use crate::wire::decode::{get64, plain_of, split_offset};
+use crate::wire::encode::{Frame, code_of};
+use crate::wire::message::{Body, KIND_STAGED, Spot, WireError};
+
+/// Longest payload of a staged put, and of the answer to an ask.
+pub const MAX_PAYLOAD: usize = MAX_MESSAGE - SHORT;
+
+/// Most records in one pull.
+pub const MOST_RECORDS: usize = 128;
+
+/// Bytes of a record.
+pub const RECORD: usize = 48;
+
+/// Most keys in a pull: its target reads over the first rails alone where there are more.
+pub const MOST_KEYS: usize = (MAX_MESSAGE - PULL) / 8;
+
+const SHORT: usize = 24;
+const ASK: usize = 32;
+const PULL: usize = 88;
+
+const KIND_PUT: u8 = KIND_STAGED;
+const KIND_ASK: u8 = KIND_STAGED + 1;
+pub(super) const KIND_PULL: u8 = KIND_STAGED + 2;
+const KIND_LOADED: u8 = KIND_STAGED + 3;
+
+const IN_BOUNCE: u8 = 1;
+
+/// Most bytes that a pull of a region with so many keys brings, in a message of `message` bytes.
+pub const fn most_brought(message: usize, keys: usize) -> usize {
+    message.saturating_sub(PULL + 8 * keys)
+}
+
+/// Names a get of the receiver.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Get {
+    /// Its number at the receiver.
+    pub number: u32,
+    /// Low half of the number of the message that asked.
+    pub of: u32,
+}
+
+/// A put, with the signal that follows it if it has one, or a signal alone.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Record {
+    /// Destination of the bytes.
+    pub to: Spot,
+    /// Number of bytes; 0 for a signal alone.
+    pub len: u32,
+    /// Their place behind the first byte that is read.
+    pub at: u32,
+    /// The signal: its word and an operation that fetches nothing.
+    pub signal: Option<(Spot, Atomic)>,
+    /// Whether it is behind all records before it. Others are in no order, back to one that is,
+    /// but for a put and its own signal.
+    pub behind: bool,
+}
+
+/// Destination of the bytes that a pull has read.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Target {
+    /// One put.
+    One(Record),
+    /// As many records, which are at the start of the bytes.
+    List(u16),
+    /// A get of the receiver.
+    Get(Get),
+}
+
+/// The sender's bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Source<'a> {
+    /// At an offset of its bounce memory, which the receiver sees.
+    Bounce(u64),
+    /// In memory that the receiver reads through the fabric: address of the first byte, and a key
+    /// of 8 bytes for each rail.
+    Fabric(u64, &'a [u8]),
+}
+
+/// Has the receiver read bytes of the sender and store them.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Pull<'a> {
+    /// Destination of the bytes.
+    pub target: Target,
+    /// Number of bytes, one at least.
+    pub len: u32,
+    /// The sender's bytes.
+    pub source: Source<'a>,
+    /// The bytes, if the message has brought them; else none. They can be read all the same.
+    pub brought: &'a [u8],
+}
+
+impl Record {
+    /// Encodes the record.
+    pub fn encode(&self) -> [u8; RECORD] {
+        let mut bytes = [0; RECORD];
+        let mut put = |at: usize, word: u64| bytes[at..at + 8].copy_from_slice(&word.to_le_bytes());
+        put(0, pair(self.to.slot, self.len));
+        put(8, self.to.offset);
+        let behind = u64::from(self.behind) << 8;
+        match self.signal {
+            None => {
+                put(16, pair(self.at, 0));
+                put(24, behind);
+            }
+            Some((at, atomic)) => {
+                put(16, pair(self.at, at.slot));
+                put(24, behind | u64::from(code_of(&atomic)));
+                put(32, at.offset);
+                put(40, atomic.operand);
+            }
+        }
+        bytes
+    }
+
+    /// Decodes at least [`RECORD`] bytes, whatever they are. None if its signal is none.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let ((slot, len), (at, word)) = (halves(get64(bytes, 0)), halves(get64(bytes, 16)));
+        let signal = match bytes[24] {
+            0 => None,
+            code => {
+                let atomic = plain_of(code, get64(bytes, 40))?;
+                Some((Spot { slot: word, offset: get64(bytes, 32) }, atomic))
+            }
+        };
+        let to = Spot { slot, offset: get64(bytes, 8) };
+        Some(Self { to, len, at, signal, behind: bytes[25] != 0 })
+    }
+}
+
+impl Frame {
+    /// Writes what follows the head of a message about staged memory, without the bytes that a pull
+    /// brings. Returns kind and word for the head, and the length. None for other messages.
+    pub(super) fn staged(&mut self, mark: u16, body: &Body<'_>) -> Option<(u8, u32, usize)> {
+        let mark = u64::from(mark) << 48;
+        Some(match *body {
+            Body::StagedPut { to, payload } => {
+                self.put(16, to.offset | mark);
+                (KIND_PUT, to.slot, self.payload(payload))
+            }
+            Body::Ask { from, len, get } => {
+                self.put(16, from.offset | mark);
+                self.put(24, pair(len, get));
+                (KIND_ASK, from.slot, ASK)
+            }
+            Body::Loaded { get, payload } => {
+                self.put(16, u64::from(get.of) | mark);
+                (KIND_LOADED, get.number, self.payload(payload))
+            }
+            Body::Pull(Pull { target, len, source, .. }) => {
+                let mut place = 0;
+                let (word, count, record) = match target {
+                    Target::One(record) => {
+                        place = record.to.offset;
+                        let to = Spot { slot: 0, offset: 0 };
+                        (record.to.slot, 1, Record { to, ..record }.encode())
+                    }
+                    Target::List(count) => (0, count, [0; RECORD]),
+                    Target::Get(Get { number, of }) => {
+                        let mut bytes = [0; RECORD];
+                        bytes[..4].copy_from_slice(&of.to_le_bytes());
+                        (number, 0, bytes)
+                    }
+                };
+                let (flags, at, keys): (u8, _, &[u8]) = match source {
+                    Source::Bounce(offset) => (IN_BOUNCE, offset, &[]),
+                    Source::Fabric(remote, keys) => {
+                        (0, remote, &keys[..keys.len().min(8 * MOST_KEYS)])
+                    }
+                };
+                let how = u32::from(flags) << 16 | (keys.len() as u32 / 8) << 24;
+                self.put(16, place | mark);
+                self.put(24, pair(len, u32::from(count) | how));
+                self.put(32, at);
+                self.bytes[40..PULL].copy_from_slice(&record);
+                self.bytes[PULL..PULL + keys.len()].copy_from_slice(keys);
+                (KIND_PULL, word, PULL + keys.len())
+            }
+            _ => return None,
+        })
+    }
+
+    fn payload(&mut self, payload: &[u8]) -> usize {
+        let len = payload.len().min(MAX_PAYLOAD);
+        self.bytes[SHORT..SHORT + len].copy_from_slice(&payload[..len]);
+        SHORT + len
+    }
+}
+
+/// Decodes a message about staged memory; `word` is the head's, unmasked.
+pub(super) fn decode(kind: u8, word: u32, bytes: &[u8]) -> Result<Body<'_>, WireError> {
+    let wrong = WireError::Length { kind, len: bytes.len() };
+    let reserved = WireError::Reserved { kind };
+    let payload = || match bytes.get(SHORT..) {
+        Some(payload) if !payload.is_empty() && payload.len() <= MAX_PAYLOAD => Ok(payload),
+        _ => Err(wrong),
+    };
+    let place = |bytes: &[u8]| split_offset(get64(bytes, 16)).0;
+    match kind {
+        KIND_PUT => {
+            let payload = payload()?;
+            Ok(Body::StagedPut { to: Spot { slot: word, offset: place(bytes) }, payload })
+        }
+        KIND_ASK => {
+            if bytes.len() != ASK {
+                return Err(wrong);
+            }
+            let (len, get) = halves(get64(bytes, 24));
+            if len == 0 {
+                return Err(wrong);
+            }
+            Ok(Body::Ask { from: Spot { slot: word, offset: place(bytes) }, len, get })
+        }
+        KIND_LOADED => {
+            let payload = payload()?;
+            let of = u32::try_from(place(bytes)).map_err(|_| reserved)?;
+            Ok(Body::Loaded { get: Get { number: word, of }, payload })
+        }
+        KIND_PULL => {
+            let (record, rest) = (bytes.get(40..PULL).ok_or(wrong)?, &bytes[PULL..]);
+            let ((len, how), at) = (halves(get64(bytes, 24)), get64(bytes, 32));
+            let (count, flags) = (how as u16, (how >> 16) as u8);
+            let keys = 8 * (how >> 24) as usize;
+            if len == 0 || keys > 8 * MOST_KEYS || keys > rest.len() {
+                return Err(wrong);
+            }
+            let (keys, brought) = rest.split_at(keys);
+            let is_whole = brought.len() == len as usize && bytes.len() <= MAX_LONG_MESSAGE;
+            if !brought.is_empty() && !is_whole {
+                return Err(wrong);
+            }
+            let source = match flags {
+                0 => Source::Fabric(at, keys),
+                IN_BOUNCE if rest.is_empty() => Source::Bounce(at),
+                _ => return Err(reserved),
+            };
+            let is_zero = |bytes: &[u8]| bytes.iter().all(|byte| *byte == 0);
+            let target = match count {
+                0 if is_zero(&record[4..]) => {
+                    let (of, _) = halves(get64(record, 0));
+                    Target::Get(Get { number: word, of })
+                }
+                1 => {
+                    let record = Record::decode(record).ok_or(reserved)?;
+                    let is_whole = (record.len, record.at, record.behind) == (len, 0, false);
+                    if !is_whole || record.to != (Spot { slot: 0, offset: 0 }) {
+                        return Err(reserved);
+                    }
+                    let to = Spot { slot: word, offset: place(bytes) };
+                    Target::One(Record { to, ..record })
+                }
+                count if count > 1 && word == 0 && is_zero(record) => Target::List(count),
+                _ => return Err(reserved),
+            };
+            if count != 1 && place(bytes) != 0 {
+                return Err(reserved);
+            }
+            Ok(Body::Pull(Pull { target, len, source, brought }))
+        }
+        kind => Err(WireError::Kind(kind)),
+    }
+}
+
+fn pair(low: u32, high: u32) -> u64 {
+    u64::from(low) | u64::from(high) << 32
+}
+
+fn halves(word: u64) -> (u32, u32) {
+    (word as u32, (word >> 32) as u32)
+}
