@@ -32,6 +32,8 @@ use crate::messages::bodies;
 
 pub(crate) const PEERS: Target =
     Target { name: "lane-peers", short: 8, run: peers, seeds: of_peers };
+pub(crate) const ANSWERS: Target =
+    Target { name: "lane-answers", short: 8, run: answers, seeds: of_answers };
 pub(crate) const STRANGERS: Target =
     Target { name: "lane-strangers", short: 8, run: strangers, seeds: of_strangers };
 pub(crate) const HANDLES: Target =
@@ -185,8 +187,15 @@ impl Bed {
         self.audit();
     }
 
-    fn operate(&mut self, u: &mut Unstructured<'_>, handles: &[HandleBytes]) -> Result<()> {
-        let (what, far, near) = (u.int_in_range(0..=7)?, u.int_in_range(0..=2)?, u.ratio(1, 2)?);
+    /// Starts an operation that reads local memory alone, or any.
+    fn operate(
+        &mut self,
+        u: &mut Unstructured<'_>,
+        handles: &[HandleBytes],
+        reads: bool,
+    ) -> Result<()> {
+        let what = if reads { *u.choose(&[0, 2, 3, 5, 6, 7])? } else { u.int_in_range(0..=7)? };
+        let (far, near) = (u.int_in_range(0..=2)?, u.ratio(1, 2)?);
         // The heap of PE 0, or of a peer.
         let far = [0, 4, 5][far];
         let near = if near { 3 } else { 2 };
@@ -293,8 +302,44 @@ fn deal_with_peers(bed: &mut Bed, u: &mut Unstructured<'_>) -> Result<()> {
                     false => bed.fabric.forge_message(Pe(0), rail, &bytes),
                 }
             }
-            5 | 6 => bed.operate(u, &handles)?,
+            5 | 6 => bed.operate(u, &handles, false)?,
             7 => bed.befall(u)?,
+            _ => bed.iterate(u.int_in_range(1..=8)?),
+        }
+    }
+    Ok(())
+}
+
+/// Puts and sums only read local memory, whatever a peer answers: messages as encoders write them,
+/// with small values in a few places.
+fn answers(input: &[u8]) {
+    let Some((how, rest)) = input.split_first() else { return };
+    // With memory that is staged, which most answers are about.
+    let mut bed = Bed::new(how | 1 << 5);
+    let _ = answer(&mut bed, &mut Unstructured::new(rest));
+    bed.end();
+    assert!(bed.memory[2..4].iter().all(|memory| memory.is_untouched(&bed.fabric)));
+}
+
+fn answer(bed: &mut Bed, u: &mut Unstructured<'_>) -> Result<()> {
+    let (handles, said) = (bed.handles.clone(), packets());
+    for _ in 0..MOST {
+        match u.int_in_range(0..=3)? {
+            0 | 1 => {
+                let mut bytes = u.choose(&said)?.clone();
+                bytes[2] = u.int_in_range(1..=2)?;
+                if bytes[0] >> 4 != 0 {
+                    let number = FIRST.wrapping_add(u.int_in_range(0..=5)?);
+                    bytes[4..8].copy_from_slice(&number.to_le_bytes());
+                }
+                for _ in 0..u.int_in_range(0..=3)? {
+                    let at = u.int_in_range(12..=bytes.len() - 1)?;
+                    bytes[at] = u.int_in_range(0..=4)?;
+                }
+                let rail = RailId(u.int_in_range(0..=RAILS - 1)?);
+                bed.fabric.forge_message(Pe(0), rail, &seal(&bytes, SHARE));
+            }
+            2 => bed.operate(u, &handles, true)?,
             _ => bed.iterate(u.int_in_range(1..=8)?),
         }
     }
@@ -365,7 +410,7 @@ fn handles(input: &[u8]) {
                     let bytes = u.bytes(u.len().min(HANDLE_BYTES))?;
                     handles[4][..bytes.len()].copy_from_slice(bytes);
                 }
-                2 => bed.operate(u, &handles)?,
+                2 => bed.operate(u, &handles, false)?,
                 _ => bed.iterate(1),
             }
         }
@@ -379,6 +424,14 @@ fn of_peers() -> Vec<Vec<u8>> {
     let each = (0u8..).zip(said()).map(|(number, said)| {
         let begun = [number.wrapping_mul(37), 5, number % 8, 1, 1, 0, 64, 0, 8, 8, 4];
         [&begun[..], &[0, 0, 1], &said[..], &[8, 7]].concat()
+    });
+    each.collect()
+}
+
+fn of_answers() -> Vec<Vec<u8>> {
+    let each = (0u8..).zip(packets()).map(|(number, _)| {
+        let put = [2, 0, number % 3, number % 2, 0, 200, 0, 0, 3, 7];
+        [&[number.wrapping_mul(37)], &put[..], &[0, number, 1, number % 4, 0, 0, 3, 7]].concat()
     });
     each.collect()
 }
@@ -397,13 +450,20 @@ fn of_handles() -> Vec<Vec<u8>> {
 }
 
 fn said() -> Vec<Vec<u8>> {
+    let each = packets().into_iter().map(|bytes| {
+        let numbers: &[u8] = if bytes[0] >> 4 == 0 { &[2] } else { &[2, 2] };
+        [&(bytes.len() as u16).to_be_bytes(), &bytes[..], &[1, 0], numbers].concat()
+    });
+    each.collect()
+}
+
+/// A message of each kind, before it is sealed.
+fn packets() -> Vec<Vec<u8>> {
     let each = bodies(Seq(FIRST)).into_iter().map(|body| {
         let mut packet = Packet::EMPTY;
         let message = Message { from: Pe(1), seq: Seq(FIRST), ack: Seq(FIRST), behind: 0, body };
         message.encode(&mut packet);
-        let len = packet.bytes().len() as u16;
-        let numbers: &[u8] = if packet.bytes()[0] >> 4 == 0 { &[2] } else { &[2, 2] };
-        [&len.to_be_bytes(), packet.bytes(), &[1, 0], numbers].concat()
+        packet.bytes().to_vec()
     });
     each.collect()
 }

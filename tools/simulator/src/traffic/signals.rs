@@ -1,5 +1,5 @@
-//! Signals, fences and quiet, seen from the target: a receiver that has seen a signal or a flag finds
-//! its data complete, at that moment, and what a quiet has ended is visible.
+//! Signals, fences and quiet, seen from the target: a receiver that has seen a signal or a flag
+//! finds its data complete, at that moment, and what a quiet has ended is visible.
 
 use crate::{Amo, BoxError, Host, Job, Pattern, SymAddr};
 use nvshmem_abi::c;
