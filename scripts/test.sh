@@ -57,7 +57,7 @@ NVSHMEM_TEST_LIBFABRIC2=${NVSHMEM_TEST_LIBFABRIC2-$(scripts/libfabric2.sh)}
 export NVSHMEM_TEST_LIBFABRIC2
 case $tier in
 quick)
-    export NVSHMEM_TEST_SEEDS=${NVSHMEM_TEST_SEEDS:-25}
+    export NVSHMEM_TEST_SEEDS=${NVSHMEM_TEST_SEEDS:-5}
     part "build" checked --no-run --lib --bins --test engine --test plugin
     part "unit tests" checked --lib --bins
     part "engine on the fake" checked --test engine -- --skip model::
