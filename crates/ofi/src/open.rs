@@ -145,11 +145,7 @@ impl Discovery {
             let options = &self.options;
             match Rail::open(fabrics, device, options, contexts, peers, Receives::Messages) {
                 // The engine keeps one addressing for all rails. One provider has one anyway.
-                Ok(rail)
-                    if found.first().is_some_and(|first| {
-                        first.rail.domain().addressing() != rail.domain().addressing()
-                    }) =>
-                {
+                Ok(rail) if found.first().is_some_and(|first| !alike(&first.rail, &rail)) => {
                     failures
                         .push(format!("{}: peers would address it in another way", rail.name()));
                 }
@@ -490,6 +486,10 @@ fn control_port(found: &[Found<'_>]) -> Option<OfiPort> {
 
 fn no_control(reason: &str) {
     warn!("no endpoint for control messages, so a rail that fails ends the job: {reason}");
+}
+
+fn alike(one: &Rail, other: &Rail) -> bool {
+    one.domain().addressing() == other.domain().addressing()
 }
 
 #[cfg(test)]
