@@ -13,7 +13,7 @@ use engine::ids::{LaneKind, Pe, RailId};
 use engine::lane::{Lane, LaneConfig, SignalEngine};
 use engine::port::copies::Reach;
 use engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
-use engine::port::{Access, Direction, RailLimits};
+use engine::port::{Access, Addressing, Direction, RailLimits};
 use engine::rails::balance::Spread;
 use engine::rails::paths::{Path, PathTable};
 use engine::recovery::health::RailHealth;
@@ -22,8 +22,9 @@ use engine::state::regions::RegionTable;
 use engine::wire::cookie::Cookie;
 use engine::wire::handle::{HANDLE_BYTES, HandleBytes};
 use engine::wire::marks::Marks;
-use engine::wire::message::{LongPacket, Message, Packet, Tag, VERSION};
+use engine::wire::message::{Body, LongPacket, Message, Packet, RequestId, Tag, VERSION};
 use engine::wire::seal::Seal;
+use engine::wire::staged::{Exposure, Keys, Staged};
 use engine::wire::window::Seq;
 use sim_fabric::{FakeFabric, FakeMemory, FakePort, Script};
 
@@ -310,8 +311,7 @@ fn deal_with_peers(bed: &mut Bed, u: &mut Unstructured<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Puts and sums only read local memory, whatever a peer answers: messages as encoders write them,
-/// with small values in a few places.
+/// Puts and sums only read local memory, whatever a peer answers to them.
 fn answers(input: &[u8]) {
     let Some((how, rest)) = input.split_first() else { return };
     // With memory that is staged, which most answers are about.
@@ -322,28 +322,49 @@ fn answers(input: &[u8]) {
 }
 
 fn answer(bed: &mut Bed, u: &mut Unstructured<'_>) -> Result<()> {
-    let (handles, said) = (bed.handles.clone(), packets());
+    let handles = bed.handles.clone();
+    // A put of each kind of local memory to each peer.
+    for (far, near) in [(1, 0), (1, 1), (2, 0), (2, 1)] {
+        bed.operate(&mut Unstructured::new(&[0, far, near, 0, 200, 0, 0]), &handles, true)?;
+    }
+    bed.iterate(4);
     for _ in 0..MOST {
-        match u.int_in_range(0..=3)? {
-            0 | 1 => {
-                let mut bytes = u.choose(&said)?.clone();
-                bytes[2] = u.int_in_range(1..=2)?;
-                if bytes[0] >> 4 != 0 {
-                    let number = FIRST.wrapping_add(u.int_in_range(0..=5)?);
-                    bytes[4..8].copy_from_slice(&number.to_le_bytes());
-                }
-                for _ in 0..u.int_in_range(0..=3)? {
-                    let at = u.int_in_range(12..=bytes.len() - 1)?;
-                    bytes[at] = u.int_in_range(0..=4)?;
-                }
-                let rail = RailId(u.int_in_range(0..=RAILS - 1)?);
-                bed.fabric.forge_message(Pe(0), rail, &seal(&bytes, SHARE));
-            }
-            2 => bed.operate(u, &handles, true)?,
-            _ => bed.iterate(u.int_in_range(1..=8)?),
+        match u.int_in_range(0..=7)? {
+            _ if u.is_empty() => break,
+            0 => bed.operate(u, &handles, true)?,
+            1 => bed.iterate(u.int_in_range(1..=8)?),
+            _ => bed.fabric.forge_message(Pe(0), RailId(0), &some_answer(u)?),
         }
     }
     Ok(())
+}
+
+/// A well-formed answer to a request that may be under way.
+fn some_answer(u: &mut Unstructured<'_>) -> Result<Vec<u8>> {
+    let number = Seq(FIRST.wrapping_add(u.int_in_range(0..=5)?));
+    let request_id = RequestId { slot: u.int_in_range(0..=7)?, seq: number };
+    let (slot, stamp) = (u.int_in_range(0..=1)?, u.int_in_range(0..=2)?);
+    let from = Exposure { slot, stamp, offset: u.int_in_range(0..=64)? };
+    let (first, rails, keys) = (0, RAILS, &[1; 16]);
+    let body = match u.int_in_range(0..=6)? {
+        0 => Staged::Pulled { request_id },
+        1 => Staged::Exposed { request_id, from },
+        2 => Staged::Exposed { request_id, from: Exposure::in_bounce(from.offset) },
+        3 => Staged::Loaded { request_id, payload: &[0xee; 200][..u.int_in_range(1..=200)?] },
+        4 => Staged::Refused { request_id, why: "no" },
+        5 => Staged::Release { request_id },
+        _ => {
+            let (base, addressing) = (4096, Addressing::Offset);
+            Staged::Keys(Keys { slot, stamp, base, addressing, first, rails, keys })
+        }
+    };
+    let body =
+        if u.ratio(1u8, 8u8)? { Body::Reply { request_id, value: 9 } } else { Body::Staged(body) };
+    let seq = if matches!(body, Body::Reply { .. }) { number } else { Seq(0) };
+    let from = Pe(u.int_in_range(1..=2)?);
+    let mut packet = Packet::EMPTY;
+    Message { from, seq, ack: Seq(FIRST), behind: 0, body }.encode(&mut packet);
+    Ok(seal(packet.bytes(), SHARE))
 }
 
 /// What comes without the job's cookie is counted, and that is all: messages, also those that would
@@ -429,11 +450,8 @@ fn of_peers() -> Vec<Vec<u8>> {
 }
 
 fn of_answers() -> Vec<Vec<u8>> {
-    let each = (0u8..).zip(packets()).map(|(number, _)| {
-        let put = [2, 0, number % 3, number % 2, 0, 200, 0, 0, 3, 7];
-        [&[number.wrapping_mul(37)], &put[..], &[0, number, 1, number % 4, 0, 0, 3, 7]].concat()
-    });
-    each.collect()
+    let bytes = |seed: u32| (0..400).map(move |at| (seed.wrapping_mul(at) >> 16) as u8);
+    (1..=16).map(|seed| bytes(seed * 0x0019_660d).collect()).collect()
 }
 
 fn of_strangers() -> Vec<Vec<u8>> {
@@ -450,20 +468,13 @@ fn of_handles() -> Vec<Vec<u8>> {
 }
 
 fn said() -> Vec<Vec<u8>> {
-    let each = packets().into_iter().map(|bytes| {
-        let numbers: &[u8] = if bytes[0] >> 4 == 0 { &[2] } else { &[2, 2] };
-        [&(bytes.len() as u16).to_be_bytes(), &bytes[..], &[1, 0], numbers].concat()
-    });
-    each.collect()
-}
-
-/// A message of each kind, before it is sealed.
-fn packets() -> Vec<Vec<u8>> {
     let each = bodies(Seq(FIRST)).into_iter().map(|body| {
         let mut packet = Packet::EMPTY;
         let message = Message { from: Pe(1), seq: Seq(FIRST), ack: Seq(FIRST), behind: 0, body };
         message.encode(&mut packet);
-        packet.bytes().to_vec()
+        let len = packet.bytes().len() as u16;
+        let numbers: &[u8] = if packet.bytes()[0] >> 4 == 0 { &[2] } else { &[2, 2] };
+        [&len.to_be_bytes(), packet.bytes(), &[1, 0], numbers].concat()
     });
     each.collect()
 }
