@@ -73,7 +73,7 @@ edit: ## While changing the engine: its unit tests and its protocol on the fake,
 quick: deps ## Unit tests, the engine on the fake, every layout on tcp and shm: less than a minute, once built
 	scripts/test.sh quick
 
-test: deps ## Lints and tests of everything: some 10 minutes on two cores, 15 from nothing
+test: deps ## Lints and tests of everything: 8 minutes on two cores, 13 from nothing
 	scripts/test.sh test
 
 test-full: deps ## The nightly tier: every combination, more seeds, laboratories, sanitizers, bare trees; hours

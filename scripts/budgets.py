@@ -135,7 +135,7 @@ def main():
         "make targets": len(targets),
         "crates of the main workspace": members[1].count('"') // 2 - members[1].count("engine-next"),
     }
-    print()
+    print("\nThe next engine, its decision and its crate are counted apart.")
     over = 0
     for name, ceiling in CEILINGS.items():
         mark = "" if found[name] <= ceiling else "  over"

@@ -57,7 +57,7 @@ NVSHMEM_TEST_LIBFABRIC2=${NVSHMEM_TEST_LIBFABRIC2-$(scripts/libfabric2.sh)}
 export NVSHMEM_TEST_LIBFABRIC2
 case $tier in
 quick)
-    export NVSHMEM_TEST_SEEDS=${NVSHMEM_TEST_SEEDS:-25}
+    export NVSHMEM_TEST_SEEDS=${NVSHMEM_TEST_SEEDS:-5}
     part "build" checked --no-run --lib --bins --test engine --test plugin
     part "unit tests" checked --lib --bins
     part "engine on the fake" checked --test engine -- --skip model::
@@ -70,7 +70,7 @@ test | full)
         [[ $(scripts/cuda-compiler.sh) == none:* ]] || export NVSHMEM_TEST_KERNELS=1
     fi
     # Fresh schedules in every run find in many short ones what one long run would.
-    export NVSHMEM_TEST_SEEDS=${NVSHMEM_TEST_SEEDS:-20}
+    export NVSHMEM_TEST_SEEDS=${NVSHMEM_TEST_SEEDS:-12}
     part "formatting and lints" scripts/check.sh
     part "build" checked --no-run --lib --bins --test '*'
     part "unit tests" checked --lib --bins

@@ -89,9 +89,9 @@ pub(crate) mod tests {
 
     /// PE 0 of two, with what the other says in turn: as many bytes as this one.
     pub(crate) fn with_peer(says: &[Vec<u8>]) -> Callback {
-        let mut says = says.to_vec().into_iter();
+        let (says, mut turns) = (says.to_vec(), 0..);
         let gather = move |mine: &[u8], all: &mut [u8]| {
-            all.copy_from_slice(&[mine, &says.next().unwrap()].concat());
+            all.copy_from_slice(&[mine, &says[turns.next().unwrap()]].concat());
             0
         };
         Callback::new(2, 0, gather).unwrap()

@@ -38,10 +38,10 @@ const SLACK: Duration = Duration::from_secs(2);
 /// See the module.
 ///
 /// # Threads
-/// [`Channel::context`], [`Channel::error`], [`Channel::register_local`] and [`Channel::release`] of
-/// local memory may be called from any thread at any time. The others are collective: every PE makes
-/// the same calls in the same order, from one thread at a time. Kernels, and CPU threads that use
-/// the context as they do, are not bound to any of that; they must have ended, or see that the
+/// [`Channel::context`], [`Channel::error`], [`Channel::register_local`] and [`Channel::release`]
+/// of local memory may be called from any thread at any time. The others are collective: every PE
+/// makes the same calls in the same order, from one thread at a time. Kernels, and CPU threads that
+/// use the context as they do, are not bound to any of that; they must have ended, or see that the
 /// channel was stopped, before it is dropped.
 pub struct Channel {
     state: Arc<ChannelState>,

@@ -1,5 +1,5 @@
-//! Registration of symmetric memory: what each PE tells the others beside its handle, a bit for each
-//! index that it has free, and what they agree on.
+//! Registration of symmetric memory: what each PE tells the others beside its handle, a bit for
+//! each index that it has free, and what they agree on.
 
 use crate::bootstrap::Bootstrap;
 use crate::bootstrap::registration::{Part, Unregistered, exchange};

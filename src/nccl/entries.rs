@@ -121,7 +121,7 @@ pub(super) unsafe extern "C" fn get_rma_properties(
         // A put that is done was delivered at its target: written by the NIC, or copied to its
         // place. The target's processor applies every signal, whoever has sent it, and one that is
         // sent after that comes later: what makes the put visible to who sees its own signal makes
-        // it visible to who sees any other.
+        // it visible to who sees any other. So no request is done once its source alone is free.
         let known = RmaProperties { flushes_all_puts_on_any_signal: true };
         // SAFETY: rule 2.
         unsafe { answer(properties, "properties", known) }

@@ -205,8 +205,15 @@ fn neighbourhoods(topology: &Topology, places: &[Option<PciAddress>]) -> Vec<Vec
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
+
+    /// A plugin with one device, which is the first of libfabric.
+    pub(in crate::nccl) fn plugin(settings: Settings) -> Plugin {
+        let (name, pci_path) = (CString::default(), None);
+        let device = Device { name, pci_path, guid: 0, speed: SPEED, nics: vec![0] };
+        Plugin { settings, devices: vec![device] }
+    }
 
     #[test]
     fn nics_without_a_place_are_one_device_and_others_by_their_bridges() {

@@ -119,7 +119,7 @@ fn main() -> ExitCode {
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
-const ALWAYS: [&str; 34] = [
+const ALWAYS: [&str; 35] = [
     "traffic::shm_3_pes",
     "traffic::shm_1_pes",
     "traffic::rxm_2_pes_own",
@@ -141,6 +141,7 @@ const ALWAYS: [&str; 34] = [
     "order::tcp2_2_pes_eager",
     "order::tcp2_3_pes_counted",
     "traffic::shm_2_pes_v14",
+    "traffic::rxm_2_pes_flushed",
     "order::tcp2_2_pes_v15",
     "cycles::rxm_2_pes",
     "cycles::shm_2_pes_device",
@@ -185,6 +186,7 @@ fn variants() -> impl Iterator<Item = Job> {
         order(Fabric::Tcp2, 2).with("eager", &[(DEBUG, "signals=eager")]),
         order(Fabric::Tcp2, 3).with("counted", &[(DEBUG, "signals=counted")]),
         order(Fabric::Rxm, 2).with("counted", &[(DEBUG, "signals=counted")]),
+        job("traffic", Fabric::Rxm, 2).with("flushed", &[(DEBUG, rounds::FLUSHED)]),
     ]
     .into_iter()
 }

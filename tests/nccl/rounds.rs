@@ -15,6 +15,9 @@ use crate::stage::Stage;
 
 const ROUNDS: u64 = 2;
 
+/// A value of `NVSHMEM_LIBFABRIC_DEBUG` with which the log says at the end that there were flushes.
+pub(crate) const FLUSHED: &str = "consistency=read";
+
 /// Everything at once, on several contexts of two blocks.
 pub(crate) fn traffic(place: &Place) {
     play(place, Mix::Traffic, Style::Device, &[2, 1]);
@@ -43,6 +46,10 @@ fn play(place: &Place, mix: Mix, style: Style, blocks: &[usize]) {
     communicator.end();
     let lines = log::lines();
     assert!(!lines.is_empty() && lines.iter().all(|line| line.subsystems != 0), "{lines:?}");
+    if std::env::var("NVSHMEM_LIBFABRIC_DEBUG").is_ok_and(|debug| debug == FLUSHED) {
+        let is_flushed = |line: &log::Line| line.text.contains("time(s) before flags");
+        assert!(lines.iter().any(is_flushed), "{lines:?}");
+    }
     if !on_device() {
         assert!(log::warnings().is_empty(), "there is nothing to warn of");
     }

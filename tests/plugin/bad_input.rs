@@ -206,7 +206,6 @@ pub(crate) fn requests(job: &mut Job) -> Result<(), BoxError> {
         raw.local.ptr = std::ptr::null_mut();
         raw.bytes.nelems = 0;
     })?;
-    refuse_null(&host, target)?;
     refuse_of_user_threads(&host, target, source)?;
     // 3a has none.
     if job.layout() != Layout::V3a {
@@ -240,37 +239,15 @@ fn answered(
     let peer = 1 - host.user().pe();
     // SAFETY: should the plugin take the call after all, 64 bytes of this PE's heap are sent, or
     // what `edit` made of it: the test fails then, and the process with it.
-    let user = unsafe { host.user().raw_put(peer, to, from, 64, &edit)? };
+    let user = unsafe { host.user().raw_put(peer, (to, from), 64, None, &edit)? };
     let on_proxy = edit.clone();
     let proxy = host.proxy().run(move |ops| {
         // SAFETY: as above.
-        unsafe { ops.raw_put(peer, to, from, 64, on_proxy) }
+        unsafe { ops.raw_put(peer, (to, from), 64, None, on_proxy) }
     })??;
     for (thread, answer) in [("user", user), ("proxy", proxy)] {
-        if answer.0 != status {
+        if answer != status {
             return Err(format!("{what}, {thread} thread: {answer:?} instead of {status}").into());
-        }
-    }
-    Ok(())
-}
-
-/// Calls with NULL where a descriptor belongs, on both threads.
-fn refuse_null(host: &Host<'_>, word: SymAddr) -> Result<(), BoxError> {
-    let peer = 1 - host.user().pe();
-    let user = host.user().null_calls(peer, word)?;
-    let proxy = host.proxy().run(move |ops| ops.null_calls(peer, word))??;
-    if proxy.len() < 20 {
-        return Err(format!("only {} calls were made", proxy.len()).into());
-    }
-    for (null, status) in proxy {
-        if status != INVALID {
-            return Err(format!("NULL for {null}: {status} instead of {INVALID}").into());
-        }
-    }
-    // User threads have no atomics.
-    for (null, status) in user {
-        if status != INVALID && status != NOT_SUPPORTED {
-            return Err(format!("NULL for {null}, of a user thread: {status}").into());
         }
     }
     Ok(())
@@ -287,15 +264,15 @@ fn refuse_of_user_threads(host: &Host<'_>, to: SymAddr, from: SymAddr) -> Result
     }
     host.proxy().quiet()?;
     for op in [c::NVT_AMO_SIGNAL_SET, c::NVT_AMO_INC, c::NVT_AMO_FETCH_ADD] {
-        if user.amo(peer, SymAddr(to.0 + 64), &Amo::new(op, 8, 1)).is_ok() {
+        if user.amo(peer, SymAddr(to.0 + 64), Amo::new(op, 8, 1)).is_ok() {
             return Err(format!("atomic {op} of a user thread was taken").into());
         }
     }
     // SAFETY: a sound call.
     let answer =
-        unsafe { user.raw_put_signal(peer, to, from, 64, SymAddr(to.0 + 64), &set, |_| {}) };
+        unsafe { user.raw_put(peer, (to, from), 64, Some((SymAddr(to.0 + 64), &set)), |_| {}) };
     match answer {
-        Ok(answer) if answer.0 == SUCCESS => {
+        Ok(answer) if answer == SUCCESS => {
             Err("a put with signal of a user thread was taken".into())
         }
         _ => Ok(()),
@@ -311,12 +288,12 @@ fn refuse_with_signal(host: &Host<'_>, to: SymAddr, from: SymAddr) -> Result<(),
         // SAFETY: should the plugin take the call after all, nothing at null is read: the test
         // fails with the process.
         unsafe {
-            ops.raw_put_signal(peer, to, from, 64, signal, &set, |raw| {
+            ops.raw_put(peer, (to, from), 64, Some((signal, &set)), |raw| {
                 raw.local.ptr = std::ptr::null_mut();
             })
         }
     })??;
-    if answer.0 != INVALID {
+    if answer != INVALID {
         return Err(format!("a put with signal from null: {answer:?}").into());
     }
     // A signal that fetches has nobody who takes what it fetches.
@@ -325,23 +302,10 @@ fn refuse_with_signal(host: &Host<'_>, to: SymAddr, from: SymAddr) -> Result<(),
         let fetch = Amo { fetch_to: Some(place), flag: 1, ..Amo::new(op, 8, 1) };
         let answer = host.proxy().run(move |ops| {
             // SAFETY: should the plugin take the call after all, it is a put in this job's heaps.
-            unsafe { ops.raw_put_signal(peer, to, from, 64, signal, &fetch, |_| {}) }
+            unsafe { ops.raw_put(peer, (to, from), 64, Some((signal, &fetch)), |_| {}) }
         })??;
-        if answer.0 != INVALID {
+        if answer != INVALID {
             return Err(format!("a signal that fetches, {op}: {answer:?}").into());
-        }
-    }
-    let lens = || 0..3;
-    for say in lens().flat_map(|a| lens().flat_map(move |b| lens().map(move |c| [a, b, c]))) {
-        if say[0] == say[1] && say[1] == say[2] {
-            continue;
-        }
-        let answer = host.proxy().run(move |ops| {
-            // SAFETY: as above: there are two of everything, whatever is said.
-            unsafe { ops.raw_vectors(peer, to, from, 64, (signal, &set), say) }
-        })??;
-        if answer.0 != INVALID {
-            return Err(format!("vectors of {say:?} elements: {answer:?}").into());
         }
     }
     Ok(())

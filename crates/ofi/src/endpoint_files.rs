@@ -21,11 +21,12 @@ pub fn pid_namespace() -> u64 {
     fs::metadata("/proc/self/ns/pid").map_or(0, |found| found.ino())
 }
 
-/// All that PEs have in common whose endpoints find each other, in at most 64 bytes.
+/// All that PEs have in common whose endpoints find each other. Of more than 64 bytes the last are
+/// not compared: digits of an inode, which is 1 where `/dev/shm` is a file system of its own.
 pub(crate) fn common(provider: &str, library: Version) -> String {
     let (device, inode) = fs::metadata(DIRECTORY).map_or((0, 0), |at| (at.dev(), at.ino()));
     let namespace = pid_namespace();
-    format!("{provider}, libfabric {library}, /dev/shm {device:x}:{inode:x}, PID ns {namespace}")
+    format!("{provider}, libfabric {library}, PID ns {namespace}, /dev/shm {device:x}:{inode:x}")
 }
 
 /// Removes the endpoints that ended processes of this user and PID namespace have left; returns
@@ -62,9 +63,6 @@ fn maker(name: &str, namespace: u64) -> Option<i32> {
 
 /// Sees whether endpoints of so many bytes have space. Other processes wait to do so until what
 /// this returns is dropped, so that endpoints opened meanwhile get the space that was seen.
-///
-/// # Errors
-/// There is too little: see [`lack`].
 pub(crate) fn reserve(bytes: u64) -> Result<Option<File>, String> {
     let lock = File::open(DIRECTORY).ok();
     let began = Instant::now();

@@ -17,8 +17,14 @@ use crate::options::Options;
 use crate::provider::{Profile, Provider, Variable, Wanted, candidates};
 use crate::topology::sysfs;
 
-const JOB_SIZES: &str =
-    "PMI_SIZE OMPI_COMM_WORLD_SIZE MV2_COMM_WORLD_SIZE SLURM_NTASKS PALS_SIZE WORLD_SIZE";
+const JOB_SIZES: [&str; 6] = [
+    "PMI_SIZE",
+    "OMPI_COMM_WORLD_SIZE",
+    "MV2_COMM_WORLD_SIZE",
+    "SLURM_NTASKS",
+    "PALS_SIZE",
+    "WORLD_SIZE",
+];
 
 const USUAL: usize = 1024;
 
@@ -100,7 +106,7 @@ impl Situation {
             library: library.version(),
             devices: kinds == MemoryKinds::HostAndDevices,
             job_size: JOB_SIZES
-                .split(' ')
+                .iter()
                 .filter_map(|name| std::env::var(name).ok()?.parse::<usize>().ok())
                 .max(),
             soft_roce: has_soft_roce(&sysfs().join("class/infiniband")),

@@ -219,16 +219,19 @@ mod tests {
 
     #[test]
     fn sockets_of_rails_are_let_go_of_by_children_as_long_as_there_is_a_job() {
-        let sockets = [(); 3].map(|()| {
+        let socket = || {
             let socket = TcpListener::bind("127.0.0.1:0").unwrap();
             // SAFETY: as above.
             unsafe { libc::fcntl(socket.as_raw_fd(), libc::F_SETFD, 0) };
             socket
-        });
-        let [rail, noted, other] = sockets.each_ref();
+        };
         let at = |socket: &TcpListener| socket.local_addr().unwrap();
         let is_known =
-            |socket| rails().as_ref().is_some_and(|rails| rails.contains(&key(at(socket))));
+            |socket: &_| rails().as_ref().is_some_and(|rails| rails.contains(&key(at(socket))));
+        // The port may have been that of a rail of another test.
+        let fresh = || std::iter::repeat_with(socket).find(|socket| !is_known(socket)).unwrap();
+        let sockets = [socket(), socket(), fresh()];
+        let [rail, noted, other] = sockets.each_ref();
         let (first, second) = (Present::enter(), Present::enter());
         let port = at(rail).port().to_be_bytes();
         let address = [&2_u16.to_ne_bytes()[..], &port, &[127, 0, 0, 1]].concat();

@@ -135,11 +135,7 @@ impl Discovery {
             let options = &self.options;
             match Rail::open(fabrics, device, options, contexts, peers, Receives::Messages) {
                 // The engine keeps one addressing for all rails. One provider has one anyway.
-                Ok(rail)
-                    if found.first().is_some_and(|first| {
-                        first.rail.domain().addressing() != rail.domain().addressing()
-                    }) =>
-                {
+                Ok(rail) if found.first().is_some_and(|first| !alike(&first.rail, &rail)) => {
                     failures
                         .push(format!("{}: peers would address it in another way", rail.name()));
                 }
@@ -400,6 +396,10 @@ fn open_bulk_of(
 struct Found<'a> {
     device: &'a Device,
     rail: Arc<Rail>,
+}
+
+fn alike(one: &Rail, other: &Rail) -> bool {
+    one.domain().addressing() == other.domain().addressing()
 }
 
 #[cfg(test)]

@@ -168,12 +168,13 @@ impl Channel {
         memory: Option<SymmetricMemory>,
         failed: Option<ChannelError>,
     ) -> Result<(Registered, Box<[PeerRegion]>), ChannelError> {
+        // First: what fails behind it, the other PEs hear of.
+        let rails = self.connected()?.most_rails;
         let registered = match failed {
             Some(failed) => Err(failed),
             None => check_len(base, len)
                 .and_then(|()| self.register_here(base, len, Access::LocalAndRemote)),
         };
-        let rails = self.connected()?.most_rails;
         let agreed = agree(bootstrap, rails, &registered, (base, len), free);
         let mut registered = Registered::new(0, (base, len), true, registered?, memory);
         match agreed {

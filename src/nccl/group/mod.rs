@@ -171,3 +171,40 @@ impl Group {
         let _is_closed = self.shared.end();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::tests::settings;
+    use crate::nccl::plugin::tests::plugin;
+
+    #[test]
+    fn nothing_stays_registered_where_a_rank_cannot() {
+        let plugin = plugin(settings(1, &[]));
+        let listeners = [0, 1].map(|_| Listener::new(0).unwrap());
+        let handles = listeners.each_ref().map(Listener::handle);
+        let rank = |rank: usize| {
+            let handles = handles.each_ref();
+            let group = Group::connect(&plugin, &listeners[rank], &handles, rank as c_int).unwrap();
+            let memory = [0_u64; 8];
+            let registered = |len| {
+                let all = Access::LocalAndRemote;
+                let failed = group.register(memory.as_ptr() as usize, len, all).err();
+                let job = group.shared.job().unwrap();
+                (failed, job.connected().unwrap().regions.len())
+            };
+            // Rank 1 has no bytes to register.
+            let (failed, after) = registered(64 * (1 - rank));
+            assert!(matches!(failed, Some(NcclError::Peer { rank: 1, .. })) || rank == 1);
+            let (none, more) = registered(64);
+            assert!(none.is_none());
+            assert_eq!(more, after + 1);
+            assert_eq!(after, 0, "rank {rank}");
+            group.close();
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| rank(1));
+            rank(0);
+        });
+    }
+}

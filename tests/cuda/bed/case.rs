@@ -140,11 +140,11 @@ fn probe_gpu() -> Result<(), String> {
     let said = ended.text(Stream::Out);
     match said.trim().strip_prefix(NO_GPU) {
         Some(reason) => Err(format!("no GPU here: {reason}")),
-        None if ended.status.success() => {
+        None if ended.end.is_success() => {
             println!("{}", said.trim());
             Ok(())
         }
-        None => Err(format!("looking for a GPU failed: {}", ended.status)),
+        None => Err(format!("looking for a GPU {}", ended.end)),
     }
 }
 

@@ -1,4 +1,5 @@
-//! Puts and gets of staged memory: that every byte arrives, who is told of what fails, and user threads.
+//! Puts and gets of staged memory: that every byte arrives, who is told of what fails, and user
+//! threads.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

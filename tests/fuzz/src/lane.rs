@@ -13,7 +13,7 @@ use engine::ids::{LaneKind, Pe, RailId};
 use engine::lane::{Lane, LaneConfig, SignalEngine};
 use engine::port::copies::Reach;
 use engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
-use engine::port::{Access, Direction, RailLimits};
+use engine::port::{Access, Addressing, Direction, RailLimits};
 use engine::rails::balance::Spread;
 use engine::rails::paths::{Path, PathTable};
 use engine::recovery::health::RailHealth;
@@ -22,8 +22,9 @@ use engine::state::regions::RegionTable;
 use engine::wire::cookie::Cookie;
 use engine::wire::handle::{HANDLE_BYTES, HandleBytes};
 use engine::wire::marks::Marks;
-use engine::wire::message::{LongPacket, Message, Packet, Tag, VERSION};
+use engine::wire::message::{Body, LongPacket, Message, Packet, RequestId, Tag, VERSION};
 use engine::wire::seal::Seal;
+use engine::wire::staged::{Exposure, Keys, Staged};
 use engine::wire::window::Seq;
 use sim_fabric::{FakeFabric, FakeMemory, FakePort, Script};
 
@@ -32,6 +33,8 @@ use crate::messages::bodies;
 
 pub(crate) const PEERS: Target =
     Target { name: "lane-peers", short: 8, run: peers, seeds: of_peers };
+pub(crate) const ANSWERS: Target =
+    Target { name: "lane-answers", short: 8, run: answers, seeds: of_answers };
 pub(crate) const STRANGERS: Target =
     Target { name: "lane-strangers", short: 8, run: strangers, seeds: of_strangers };
 pub(crate) const HANDLES: Target =
@@ -185,8 +188,15 @@ impl Bed {
         self.audit();
     }
 
-    fn operate(&mut self, u: &mut Unstructured<'_>, handles: &[HandleBytes]) -> Result<()> {
-        let (what, far, near) = (u.int_in_range(0..=7)?, u.int_in_range(0..=2)?, u.ratio(1, 2)?);
+    /// Starts an operation that reads local memory alone, or any.
+    fn operate(
+        &mut self,
+        u: &mut Unstructured<'_>,
+        handles: &[HandleBytes],
+        reads: bool,
+    ) -> Result<()> {
+        let what = if reads { *u.choose(&[0, 2, 3, 5, 6, 7])? } else { u.int_in_range(0..=7)? };
+        let (far, near) = (u.int_in_range(0..=2)?, u.ratio(1, 2)?);
         // The heap of PE 0, or of a peer.
         let far = [0, 4, 5][far];
         let near = if near { 3 } else { 2 };
@@ -293,12 +303,68 @@ fn deal_with_peers(bed: &mut Bed, u: &mut Unstructured<'_>) -> Result<()> {
                     false => bed.fabric.forge_message(Pe(0), rail, &bytes),
                 }
             }
-            5 | 6 => bed.operate(u, &handles)?,
+            5 | 6 => bed.operate(u, &handles, false)?,
             7 => bed.befall(u)?,
             _ => bed.iterate(u.int_in_range(1..=8)?),
         }
     }
     Ok(())
+}
+
+/// Puts and sums only read local memory, whatever a peer answers to them.
+fn answers(input: &[u8]) {
+    let Some((how, rest)) = input.split_first() else { return };
+    // With memory that is staged, which most answers are about.
+    let mut bed = Bed::new(how | 1 << 5);
+    let _ = answer(&mut bed, &mut Unstructured::new(rest));
+    bed.end();
+    assert!(bed.memory[2..4].iter().all(|memory| memory.is_untouched(&bed.fabric)));
+}
+
+fn answer(bed: &mut Bed, u: &mut Unstructured<'_>) -> Result<()> {
+    let handles = bed.handles.clone();
+    // A put of each kind of local memory to each peer.
+    for (far, near) in [(1, 0), (1, 1), (2, 0), (2, 1)] {
+        bed.operate(&mut Unstructured::new(&[0, far, near, 0, 200, 0, 0]), &handles, true)?;
+    }
+    bed.iterate(4);
+    for _ in 0..MOST {
+        match u.int_in_range(0..=7)? {
+            _ if u.is_empty() => break,
+            0 => bed.operate(u, &handles, true)?,
+            1 => bed.iterate(u.int_in_range(1..=8)?),
+            _ => bed.fabric.forge_message(Pe(0), RailId(0), &some_answer(u)?),
+        }
+    }
+    Ok(())
+}
+
+/// A well-formed answer to a request that may be under way.
+fn some_answer(u: &mut Unstructured<'_>) -> Result<Vec<u8>> {
+    let number = Seq(FIRST.wrapping_add(u.int_in_range(0..=5)?));
+    let request_id = RequestId { slot: u.int_in_range(0..=7)?, seq: number };
+    let (slot, stamp) = (u.int_in_range(0..=1)?, u.int_in_range(0..=2)?);
+    let from = Exposure { slot, stamp, offset: u.int_in_range(0..=64)? };
+    let (first, rails, keys) = (0, RAILS, &[1; 16]);
+    let body = match u.int_in_range(0..=6)? {
+        0 => Staged::Pulled { request_id },
+        1 => Staged::Exposed { request_id, from },
+        2 => Staged::Exposed { request_id, from: Exposure::in_bounce(from.offset) },
+        3 => Staged::Loaded { request_id, payload: &[0xee; 200][..u.int_in_range(1..=200)?] },
+        4 => Staged::Refused { request_id, why: "no" },
+        5 => Staged::Release { request_id },
+        _ => {
+            let (base, addressing) = (4096, Addressing::Offset);
+            Staged::Keys(Keys { slot, stamp, base, addressing, first, rails, keys })
+        }
+    };
+    let body =
+        if u.ratio(1u8, 8u8)? { Body::Reply { request_id, value: 9 } } else { Body::Staged(body) };
+    let seq = if matches!(body, Body::Reply { .. }) { number } else { Seq(0) };
+    let from = Pe(u.int_in_range(1..=2)?);
+    let mut packet = Packet::EMPTY;
+    Message { from, seq, ack: Seq(FIRST), behind: 0, body }.encode(&mut packet);
+    Ok(seal(packet.bytes(), SHARE))
 }
 
 /// What comes without the job's cookie is counted, and that is all: messages, also those that would
@@ -365,7 +431,7 @@ fn handles(input: &[u8]) {
                     let bytes = u.bytes(u.len().min(HANDLE_BYTES))?;
                     handles[4][..bytes.len()].copy_from_slice(bytes);
                 }
-                2 => bed.operate(u, &handles)?,
+                2 => bed.operate(u, &handles, false)?,
                 _ => bed.iterate(1),
             }
         }
@@ -381,6 +447,11 @@ fn of_peers() -> Vec<Vec<u8>> {
         [&begun[..], &[0, 0, 1], &said[..], &[8, 7]].concat()
     });
     each.collect()
+}
+
+fn of_answers() -> Vec<Vec<u8>> {
+    let bytes = |seed: u32| (0..400).map(move |at| (seed.wrapping_mul(at) >> 16) as u8);
+    (1..=16).map(|seed| bytes(seed * 0x0019_660d).collect()).collect()
 }
 
 fn of_strangers() -> Vec<Vec<u8>> {

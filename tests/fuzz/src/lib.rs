@@ -36,7 +36,7 @@ pub struct Target {
 pub const LONGEST: usize = 2048;
 
 /// All of them.
-pub const TARGETS: [Target; 12] = [
+pub const TARGETS: [Target; 13] = [
     messages::PLAIN,
     messages::RAILS,
     messages::STAGED,
@@ -47,6 +47,7 @@ pub const TARGETS: [Target; 12] = [
     settings::TARGET,
     sysfs::TARGET,
     lane::PEERS,
+    lane::ANSWERS,
     lane::STRANGERS,
     lane::HANDLES,
 ];

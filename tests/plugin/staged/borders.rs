@@ -10,7 +10,7 @@ use nvshmem_sim::{
 use super::device::{Needs, done_with, job, staged};
 use super::matrix::done;
 use crate::fabric::Fabric;
-use nvshmem_sim::traffic::Resident;
+use nvshmem_sim::traffic::{check, with_host};
 
 const MIB: u64 = 1 << 20;
 
@@ -69,8 +69,10 @@ fn transfers() -> Vec<Transfer> {
 
 pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
     let (me, n) = (job.pe(), job.n_pes());
-    let host = job.init()?;
-    let kernel = Resident::start(job, &host)?;
+    with_host(job, |host| over_borders(host, me, n))
+}
+
+fn over_borders(host: &Host<'_>, me: u32, n: u32) -> Result<(), BoxError> {
     let source = host.alloc(HEAP / 2, 8)?;
     let target = host.alloc(HEAP / 2, 8)?;
     let (next, last) = ((me + 1) % n, (me + n - 1) % n);
@@ -90,34 +92,17 @@ pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
             }
         }
         host.barrier()?;
-        check(&host, target, pattern(last, round))?;
+        let places = transfers().into_iter().map(|Transfer { from, to, len }| (to, from, len));
+        check(&host.local(target, HEAP / 2)?.to_vec()?, places, pattern(last, round), 0xdd)?;
         host.barrier()?;
     }
-    with_signals(&host, me, source, target)?;
+    with_signals(host, me, source, target)?;
     if let Some((at, by_user)) = host.user_mapped()? {
         // What came to the heap's address is there at the user's.
         let here = host.local(at, by_user.len())?.to_vec()?;
         if by_user.to_vec()? != here {
             return Err("the user's address of the last chunk shows other bytes".into());
         }
-    }
-    kernel.end()?;
-    host.finalize()?;
-    Ok(())
-}
-
-fn check(host: &Host<'_>, target: SymAddr, pattern: Pattern) -> Result<(), BoxError> {
-    let all = host.local(target, HEAP / 2)?.to_vec()?;
-    let mut end = 0;
-    for transfer in transfers() {
-        let Transfer { from, to, len } = transfer;
-        if all[end as usize..to as usize].iter().any(|byte| *byte != 0xdd) {
-            return Err(format!("something was written beside its target, before {to}").into());
-        }
-        end = to + len;
-        pattern
-            .verify(from, &all[to as usize..end as usize])
-            .map_err(|error| format!("{transfer:?}: {error}"))?;
     }
     Ok(())
 }

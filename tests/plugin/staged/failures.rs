@@ -170,10 +170,10 @@ fn attempt(
     match op {
         "put" => ops.put(1, data, local, LEN)?,
         "get" => ops.get(1, data, local, LEN)?,
-        "signal" => ops.amo(1, signal, &Amo::new(c::NVT_AMO_SIGNAL_SET, 8, 1))?,
+        "signal" => ops.amo(1, signal, Amo::new(c::NVT_AMO_SIGNAL_SET, 8, 1))?,
         _ => {
             let amo = Amo::new(c::NVT_AMO_SIGNAL_SET, 8, 1);
-            ops.put_signal(1, data, local, LEN, signal, &amo)?;
+            ops.put_signal(1, data, local, LEN, signal, amo)?;
         }
     }
     ops.quiet_pe(1)

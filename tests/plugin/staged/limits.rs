@@ -2,7 +2,7 @@
 //! it warns of.
 
 use libtest_mimic::{Failed, Trial};
-use nvshmem_sim::{BoxError, Job, Layout, MemoryKind, Pattern};
+use nvshmem_sim::{BoxError, COPIES, Job, Layout, MemoryKind, PINNED, Pattern};
 
 use super::device::{Needs, job, staged};
 use super::matrix::done;
@@ -74,20 +74,20 @@ pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
     let (source, target) = (host.alloc(LEN, 4096)?, host.alloc(LEN, 4096)?);
     host.local(source, LEN)?.fill(Pattern::new(me.into()), 0)?;
     host.barrier()?;
-    let before = faults.copies()?;
+    let before = faults.count(COPIES)?;
     for _ in 0..TIMES {
         host.proxy().put((me + 1) % n, target, source, LEN)?;
         host.user().put_nbi((me + 1) % n, target, source, LEN)?;
     }
     host.barrier()?;
-    let copies = faults.copies()? - before;
+    let copies = faults.count(COPIES)? - before;
     // Out of the source, and into the target: a chunk at a time, and some for what is not data.
     let chunks = 2 * (2 * TIMES) * LEN / CHUNK;
     if copies > chunks + chunks / 4 {
         return Err(format!("{copies} copies of {chunks} chunks that left or came").into());
     }
     host.local(target, LEN)?.verify(Pattern::new(((me + n - 1) % n).into()), 0)?;
-    let pinned = faults.pinned_in_use()? - OWN_PINNED;
+    let pinned = faults.count(PINNED)? - OWN_PINNED;
     let bounce = job.param::<u64>("pieces")? * 2 * CHUNK * DEPTH;
     let most = bounce + WORDS;
     if pinned < bounce || pinned > most {

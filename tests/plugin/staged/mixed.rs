@@ -9,7 +9,7 @@ use nvshmem_sim::{
 use super::device::{Needs, job, staged};
 use super::matrix::done;
 use crate::fabric::Fabric;
-use nvshmem_sim::traffic::Resident;
+use nvshmem_sim::traffic::with_host;
 
 pub(crate) fn trials() -> Vec<Trial> {
     let new = |name: &str, fabric: Fabric, needs, job: fn() -> JobSettings| {
@@ -46,8 +46,8 @@ fn buffers(host: &Host<'_>) -> Result<Vec<(BufferId, String)>, BoxError> {
         if kind == MemoryKind::Device && host.device().is_none() {
             continue;
         }
-        let registered = host.register_in(kind, LARGEST, 3)?;
-        let unregistered = host.unregistered_in(kind, LARGEST)?;
+        let registered = host.register(kind, LARGEST, 3)?;
+        let unregistered = host.unregistered(kind, LARGEST)?;
         buffers.push((registered, format!("registered {kind} memory")));
         buffers.push((unregistered, format!("unregistered {kind} memory")));
     }
@@ -56,27 +56,26 @@ fn buffers(host: &Host<'_>) -> Result<Vec<(BufferId, String)>, BoxError> {
 
 pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
     let (me, n) = (job.pe(), job.n_pes());
-    let host = job.init()?;
-    let kernel = Resident::start(job, &host)?;
+    with_host(job, |host| all_buffers(host, me, n))
+}
+
+fn all_buffers(host: &Host<'_>, me: u32, n: u32) -> Result<(), BoxError> {
     let next = (me + 1) % n;
     // A part for each sender and each kind of thread.
     let inbox = host.alloc(2 * u64::from(n) * LARGEST, 4096)?;
     let part = |thread: u64, sender: u32| {
         inbox.plus((thread * u64::from(n) + u64::from(sender)) * LARGEST)
     };
-    for (index, (buffer, what)) in (0..).zip(buffers(&host)?) {
+    for (index, (buffer, what)) in (0..).zip(buffers(host)?) {
         for len in SIZES {
             for thread in [0, 1] {
                 let pattern = Pattern::of(&[me.into(), index, len, thread]);
-                round_trip(&host, next, part(thread, me), buffer, len, thread, pattern)
+                round_trip(host, next, part(thread, me), buffer, len, thread, pattern)
                     .map_err(|error| format!("{what}, {len} bytes, thread {thread}: {error}"))?;
             }
         }
     }
-    host.barrier()?;
-    kernel.end()?;
-    host.finalize()?;
-    Ok(())
+    Ok(host.barrier()?)
 }
 
 fn round_trip(

@@ -3,7 +3,7 @@
 
 use libtest_mimic::{Failed, Trial};
 use nvshmem_abi::c;
-use nvshmem_sim::{Amo, BoxError, Job, JobSettings, Layout, MemoryKind, Pattern};
+use nvshmem_sim::{Amo, BoxError, CALLS, Job, JobSettings, Layout, MemoryKind, Pattern};
 
 use super::device::{Needs, job, staged};
 use crate::fabric::Fabric;
@@ -86,7 +86,7 @@ fn few((from, to): (u64, u64), most: u64) -> Result<(), Failed> {
 /// expert, if that is asked for.
 pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
     let (me, n) = (job.pe(), job.n_pes());
-    let is_signalled = job.params().contains_key(SIGNALLED);
+    let is_signalled = job.param_or(SIGNALLED, false)?;
     let host = job.init()?;
     let source = host.alloc(TOKENS * LEN, 4096)?;
     let target = host.alloc(2 * TOKENS * LEN, 4096)?;
@@ -99,12 +99,12 @@ pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
     host.proxy().quiet()?;
     host.barrier()?;
     let faults = host.faults().ok_or("there is a device")?;
-    let before = faults.calls()?;
+    let before = faults.count(CALLS)?;
     if me == 0 {
         let add = Amo::new(c::NVT_AMO_SIGNAL_ADD, 8, 1);
         let place = |token| (target.plus(place(token)), source.plus(token * LEN));
         let signal = |token| signals.plus(token % EXPERTS * 8);
-        let warps = job.params().get(WARPS).map_or(Ok(0), |warps| warps.parse::<u64>())?;
+        let warps = job.param_or(WARPS, 0)?;
         for first in (0..TOKENS).step_by(warps.max(1) as usize).filter(|_| warps != 0) {
             let tokens = first..first + warps;
             for (to, from) in tokens.clone().map(place) {
@@ -126,7 +126,7 @@ pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
         host.proxy().quiet()?;
     }
     host.barrier()?;
-    job.report("calls", faults.calls()? - before)?;
+    job.report("calls", faults.count(CALLS)? - before)?;
     if me == 1 {
         for token in 0..TOKENS {
             let there = host.local(target.plus(place(token)), LEN)?;

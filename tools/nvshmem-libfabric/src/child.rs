@@ -23,10 +23,10 @@ fn output_within(command: Command, patience: Duration) -> Result<String, String>
         NoAnswer::Start(why) => format!("it cannot be started: {why}"),
         NoAnswer::Late(why) => why,
     })?;
-    if answer.status.success() {
+    if answer.end.is_success() {
         return Ok(answer.text(Stream::Out));
     }
-    Err(format!("it failed ({}) and said: {}", answer.status, last_words(&answer)))
+    Err(format!("it {} and said: {}", answer.end, last_words(&answer)))
 }
 
 pub(crate) fn last_words(answer: &Ended) -> String {
@@ -70,7 +70,7 @@ mod tests {
         assert_eq!(ask("seq 100000").map(|text| text.lines().count()), Ok(100_000));
         let failed = ask("echo no >&2; exit 3").unwrap_err();
         assert!(failed.contains('3') && failed.ends_with("no"), "{failed}");
-        assert!(ask("kill -TERM $$").unwrap_err().contains("signal: 15"));
+        assert!(ask("kill -TERM $$").unwrap_err().contains("signal 15"));
         let hung = output_within(sh("exec sleep 1000"), Duration::from_millis(50)).unwrap_err();
         assert!(hung.contains("did not end"), "{hung}");
         assert!(output(Path::new("/nonexistent"), &[]).unwrap_err().contains("cannot be started"));

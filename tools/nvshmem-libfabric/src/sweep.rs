@@ -1,5 +1,5 @@
-//! A process that cleans up after the jobs of a command when that is stopped: what is killed removes
-//! nothing, and its PEs are killed with it. No signal of the terminal reaches this process.
+//! A process that cleans up after the jobs of a command when that is stopped: what is killed
+//! removes nothing, and its PEs are killed with it. No signal of the terminal reaches this process.
 
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::process::CommandExt;

@@ -11,33 +11,6 @@
 //! A program that launches jobs is also the program of their PEs: it is started again for each,
 //! and [`pe_entry`] takes over there. So tests that use it have `harness = false`.
 //!
-//! ```no_run
-//! use nvshmem_sim::{BoxError, Job, JobSettings, Layout, Pattern, pe_entry};
-//!
-//! /// What every PE does: writes a block to the next PE, and checks the one it got.
-//! fn ring(job: &mut Job) -> Result<(), BoxError> {
-//!     let (me, n, len) = (job.pe(), job.n_pes(), job.param::<u64>("bytes")?);
-//!     let host = job.init()?;
-//!     let (from, to) = (host.alloc(len, 8)?, host.alloc(len, 8)?);
-//!     host.local(from, len)?.fill(Pattern::new(me.into()), 0)?;
-//!     host.proxy().put((me + 1) % n, to, from, len)?;
-//!     host.barrier()?;
-//!     host.local(to, len)?.verify(Pattern::new(((me + n - 1) % n).into()), 0)?;
-//!     host.finalize()?;
-//!     Ok(())
-//! }
-//!
-//! fn main() -> Result<(), BoxError> {
-//!     pe_entry(&[("ring", ring)]);
-//!     JobSettings::new("ring", 4, Layout::V7, "/opt/plugin/lib")
-//!         .env("NVSHMEM_LIBFABRIC_PROVIDER", "tcp")
-//!         .param("bytes", 1 << 20)
-//!         .run()?
-//!         .check()?;
-//!     Ok(())
-//! }
-//! ```
-//!
 //! Every wait has a deadline ([`JobSettings::deadline`], [`JobSettings::step_deadline`]). A PE that
 //! fails, panics, exits, or is killed ends the others' collectives with an error at once, and
 //! after [`JobSettings::grace`] the others themselves.
@@ -53,7 +26,7 @@ mod pe;
 mod settings;
 pub mod traffic;
 
-pub use error::{BoxError, Error, Result, Status};
+pub use error::{BoxError, Error, Result};
 pub use host::Host;
 pub use host::ops::{Amo, Ops, PlannedAmo};
 pub use host::proxy::Proxy;
@@ -64,7 +37,7 @@ pub use launch::{Remote, Told};
 pub use launcher::{PrivateDir, Stream, exports, shell, word};
 pub use memory::address::{BufferId, Place, SymAddr};
 pub use memory::device_memory::{MemoryKind, UserMapped};
-pub use memory::faults::Faults;
+pub use memory::faults::{CALLS, COPIES, Faults, PINNED};
 pub use memory::local::Local;
 pub use memory::pattern::{Mismatch, Pattern};
 pub use memory::spin::Spinner;

@@ -22,7 +22,6 @@ pub(crate) enum FromPe {
     Value(String, String),
     Finished,
     Failed(String),
-    Panicked(String),
 }
 
 /// From the launcher to a PE.

@@ -309,53 +309,21 @@ impl Iterator for Pieces<'_> {
 /// Why a range of memory cannot be used, or only by the CPU.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the texts of errors say it")]
 pub enum RangeError {
-    /// The driver could not tell.
     #[error(transparent)]
     Cuda(#[from] CudaError),
-    /// Neither a device nor this process has memory there.
     #[error(
         "{len} bytes at {addr:#x} are no memory that this process or a copy can reach: freed, or a variable on a \
          kernel's stack, which no other PE can put to or get from"
     )]
-    Nowhere {
-        /// Where it starts.
-        addr: usize,
-        /// Its length.
-        len: usize,
-    },
-    /// No range at all.
+    Nowhere { addr: usize, len: usize },
     #[error("the range of {len} bytes at {addr:#x} is empty or leaves the address space")]
-    Bounds {
-        /// Where it starts.
-        addr: usize,
-        /// Its length.
-        len: usize,
-    },
-    /// Two kinds of memory in one range.
+    Bounds { addr: usize, len: usize },
     #[error("the range at {addr:#x} is {first} up to {at:#x} and {then} from there")]
-    Mixed {
-        /// Where the range starts.
-        addr: usize,
-        /// What it starts with.
-        first: Kind,
-        /// Where that ends.
-        at: usize,
-        /// What follows.
-        then: Kind,
-    },
-    /// Memory of two devices in one range.
+    Mixed { addr: usize, first: Kind, at: usize, then: Kind },
     #[error("the range at {addr:#x} is on device {first} up to {at:#x} and on {then} from there")]
-    Devices {
-        /// Where the range starts.
-        addr: usize,
-        /// The first device.
-        first: Ordinal,
-        /// Where its memory ends.
-        at: usize,
-        /// The device that follows.
-        then: Ordinal,
-    },
+    Devices { addr: usize, first: Ordinal, at: usize, then: Ordinal },
 }
 
 impl From<RangeError> for PortError {

@@ -21,8 +21,8 @@ use crate::words::way::{Cost, Way, WordError, WordsOptions};
 use crate::words::word_range::{Mapper, WordRange};
 use engine::atomic::Width;
 
-/// Words in device memory of one context, read and written one after the other. Each is done when the
-/// call returns.
+/// Words in device memory of one context, read and written one after the other. Each is done when
+/// the call returns.
 ///
 /// Nothing here is atomic with what the device or another thread does to the same word: all changes
 /// of a word that have to be atomic among themselves come from the one thread that has this value.
@@ -126,8 +126,8 @@ impl Words {
         }
     }
 
-    /// Stores a word of a range of the same context. What this thread has seen done before is visible
-    /// to who sees the word.
+    /// Stores a word of a range of the same context. What this thread has seen done before is
+    /// visible to who sees the word.
     ///
     /// # Errors
     /// As [`Self::load_in`].

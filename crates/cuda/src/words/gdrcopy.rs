@@ -18,53 +18,18 @@ pub const GDRCOPY_LIBRARY: &str = "libgdrapi.so.2";
 /// Why GDRCopy is not used.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the texts of errors say it")]
 pub enum GdrcopyError {
-    /// The dynamic loader did not find it, or could not load it.
     #[error("cannot load GDRCopy from `{path}`: {reason}")]
-    Open {
-        /// The name or path tried.
-        path: String,
-        /// What the dynamic loader said.
-        reason: String,
-    },
-    /// The file is a shared library, but not GDRCopy.
+    Open { path: String, reason: String },
     #[error("`{path}` is no GDRCopy: it has no `{symbol}`")]
-    Symbol {
-        /// The name or path tried.
-        path: String,
-        /// The function that is missing.
-        symbol: &'static str,
-    },
-    /// Another interface than the one used here.
+    Symbol { path: String, symbol: &'static str },
     #[error("`{path}` is GDRCopy {major}.{minor}, and 2.x is needed")]
-    Version {
-        /// The name or path tried.
-        path: String,
-        /// Its version.
-        major: i32,
-        /// Its version.
-        minor: i32,
-    },
-    /// The library is there and its kernel module is not, or this user may not use it.
+    Version { path: String, major: i32, minor: i32 },
     #[error("GDRCopy {version} is installed, but `gdr_open` failed: is the module gdrdrv loaded?")]
-    NoModule {
-        /// The library's version.
-        version: String,
-    },
-    /// A call failed.
+    NoModule { version: String },
     #[error("{call} for {len} bytes at {addr:#x}: error {code} ({text})")]
-    Call {
-        /// The function.
-        call: &'static str,
-        /// The address.
-        addr: usize,
-        /// The length.
-        len: usize,
-        /// What it returned: an `errno`.
-        code: i32,
-        /// The system's text for it.
-        text: String,
-    },
+    Call { call: &'static str, addr: usize, len: usize, code: i32, text: String },
 }
 
 #[repr(C)]

@@ -251,7 +251,8 @@ impl<P: Port> Core<P> {
     }
 
     /// Posts the next segment of a staged transfer of which `left` bytes are left, on the next
-    /// rail with room for which there is a key. Rails of an operation of `len` bytes are chosen. Returns its length.
+    /// rail with room for which there is a key. Rails of an operation of `len` bytes are chosen.
+    /// Returns its length.
     ///
     /// # Errors
     /// As [`Core::post`].

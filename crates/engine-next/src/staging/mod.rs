@@ -21,9 +21,10 @@
 //! # Why it cannot deadlock
 //! A buffer for bytes on their way in is taken when all messages before the mark have arrived and
 //! the bytes can be read; then a read, the end of earlier messages, and a copy are all that it
-//! waits for. A buffer for bytes on their way out is held until the target has executed the message,
-//! for which that needs a buffer for bytes on their way in at most. The two are never exchanged.
-//! Asks are executed when they arrive, so no message is behind the buffer that their answer needs.
+//! waits for. A buffer for bytes on their way out is held until the target has executed the
+//! message, for which that needs a buffer for bytes on their way in at most. The two are never
+//! exchanged. Asks are executed when they arrive, so no message is behind the buffer that their
+//! answer needs.
 
 mod bounce;
 mod copies;

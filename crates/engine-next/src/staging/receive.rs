@@ -512,8 +512,8 @@ impl Staging {
         }
     }
 
-    /// A peer has failed, or a message of it was refused: its receives end, but for what a device or
-    /// the fabric still has.
+    /// A peer has failed, or a message of it was refused: its receives end, but for what a device
+    /// or the fabric still has.
     pub(super) fn drop_receives<P: Port>(&mut self, core: &mut Core<P>, peer: u32) {
         let has_failed = core.peers.get(peer).error.is_some();
         let is_dropped =

@@ -26,8 +26,8 @@ pub(super) struct Record {
     /// Offset in the buffer.
     pub(super) at: usize,
     pub(super) signal: Option<(Spot, Atomic)>,
-    /// Whether it is behind all records before it, and so begins a group. Within a group puts are in
-    /// no order, and signals are behind puts.
+    /// Whether it is behind all records before it, and so begins a group. Within a group puts are
+    /// in no order, and signals are behind puts.
     pub(super) behind: bool,
     /// Whether an earlier record has the same bytes, in the same place.
     pub(super) repeats: bool,

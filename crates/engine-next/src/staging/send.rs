@@ -62,7 +62,8 @@ pub(super) struct Send {
     pub(super) counts: Counts,
     /// Number of the last message that the target has to execute first; 0 for none.
     pub(super) behind: u64,
-    /// Number of its order group, before which everything is written when records are behind fences.
+    /// Number of its order group, before which everything is written when records are behind
+    /// fences.
     pub(super) number: u32,
     /// Whether its message waits for everything written in earlier groups.
     pub(super) waits: bool,

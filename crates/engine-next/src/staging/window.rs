@@ -1,8 +1,8 @@
 //! A window in which short operations are collected, so that they go to the device together.
 //!
 //! A kernel queues operations faster than a device copies, but its proxy thread hands them over one
-//! by one, with a progress iteration in between; starting a copy takes the thread longer than taking
-//! ten operations. So while they arrive back to back, the lane does not iterate.
+//! by one, with a progress iteration in between; starting a copy takes the thread longer than
+//! taking ten operations. So while they arrive back to back, the lane does not iterate.
 
 /// Most operations of a window.
 const MOST: u32 = 32;

@@ -1,5 +1,6 @@
 //! The model of `tests/engine/model`, of the new engine.
 
+#![cfg(feature = "model")]
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 #![allow(unexpected_cfgs, reason = "the first engine alone has audits")]
 

@@ -52,9 +52,16 @@ impl Step {
 
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // As libfabric has them.
-        let upper = |value: &dyn fmt::Debug| format!("{value:?}").to_uppercase();
-        write!(f, "progress {}, threading {}", upper(&self.progress), upper(&self.threading))
+        let progress = match self.progress {
+            Progress::Auto => "AUTO",
+            Progress::Manual => "MANUAL",
+        };
+        let threading = match self.threading {
+            Threading::Completion => "COMPLETION",
+            Threading::Domain => "DOMAIN",
+            Threading::Safe => "SAFE",
+        };
+        write!(f, "progress {progress}, threading {threading}")
     }
 }
 

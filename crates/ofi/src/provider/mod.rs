@@ -2,7 +2,8 @@
 //!
 //! A profile starts from [`profile::CAUTIOUS`], which is right for any provider whatever it does,
 //! and states only what somebody has found out about this one. No profile is made from another
-//! (both of tcp are made from what sockets are), and nothing outside this room compares the name of a provider: it asks for the fact.
+//! (both of tcp are made from what sockets are), and nothing outside this room compares the name of
+//! a provider: it asks for the fact.
 //! `docs/adding-a-provider.md` is the way to a new one.
 
 mod cxi;

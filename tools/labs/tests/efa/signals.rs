@@ -71,7 +71,7 @@ pub(crate) fn turned_away(job: &mut Job) -> Result<(), BoxError> {
             if me == 0 {
                 host.local(from, bytes)?.fill(pattern, 0)?;
                 let wait = move |ops: &Ops| -> Result<(), String> {
-                    ops.put_signal(1, to, from, bytes, signal, &add())
+                    ops.put_signal(1, to, from, bytes, signal, add())
                         .map_err(|e| e.to_string())?;
                     let told =
                         || format!("nobody has answered a signal with {bytes} bytes of data");

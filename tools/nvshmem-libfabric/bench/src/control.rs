@@ -10,7 +10,7 @@ use std::time::Duration;
 use nvshmem_sim::{BoxError, Job, SymAddr};
 use serde::{Deserialize, Serialize};
 
-use crate::case::Side;
+use crate::plan::Side;
 
 /// What PE 0 asks PE 1 for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]

@@ -2,16 +2,14 @@
 //! the figures.
 //!
 //! ```text
-//! suites        puts, signal, staged: tables of cases for the library
+//! suites        puts, signal, staged: tables of cases for the library; start-up of jobs
 //! channel       the device channel beside the engine called directly
-//! connect       start-up of jobs of several sizes
 //! instructions  what callgrind counts in the plugin
 //! nccl          what it counts in the calls of NCCL's plugin
 //! report        the output: a table for people, then one line `MEASURE name value unit` per figure
 //! ```
 
 mod channel;
-mod connect;
 mod instructions;
 mod nccl;
 mod report;
@@ -158,7 +156,7 @@ fn run() -> Result<(), BoxError> {
     if let Ok(part) = env::var(PART) {
         return if part == nccl::PART { nccl::process() } else { channel::process(&part) };
     }
-    nvshmem_sim::pe_entry(&[SCENARIO, connect::SCENARIO]);
+    nvshmem_sim::pe_entry(&[SCENARIO, suites::CONNECT]);
     let options = Options::parse();
     let mut report = Report::default();
     for suite in &options.suites {
@@ -167,7 +165,7 @@ fn run() -> Result<(), BoxError> {
             "signal" => suites::signal(&options, &mut report),
             "staged" => suites::staged(&options, &mut report),
             "channel" => channel::measure(&options, &mut report),
-            "connect" => connect::measure(&options, &mut report),
+            "connect" => suites::connect(&options, &mut report),
             "instructions" => instructions::measure(&options, &mut report),
             _ => nccl::measure(&options, &mut report),
         }?;

@@ -10,9 +10,8 @@ use std::time::{Duration, Instant};
 use nvshmem_abi::{Major, c};
 use nvshmem_sim::{Amo, BoxError, Job, Local, Ops, Pattern, Piece, PlannedAmo, Scenario, SymAddr};
 
-use crate::case::{Case, Op, Side};
 use crate::control::{Command, Commands, begin, connect, finish, nvshmem_bench_mark};
-use crate::job::{MAIL, MEASURED, PLAN, Plan, WORD};
+use crate::plan::{Case, MAIL, MEASURED, Op, PLAN, Plan, Side, WORD};
 use crate::raw::{RECORD, Raw, RawOp};
 use crate::rounds::Rounds;
 

@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use nvshmem_sim::{BoxError, JobReport, JobSettings, Layout};
 
-use crate::case::{Case, Op, Side};
-use crate::job::{ALLOWANCE, Plan, run};
+use crate::plan::{ALLOWANCE, Case, Op, Plan, Side, run};
 use crate::rounds::{Rounds, Schedule, Spread};
 
 /// Most operations under way in the tests of bandwidth and rate; fewer for large ones, so that no

@@ -2,6 +2,7 @@
 //! providers need.
 
 use std::env;
+use std::path::Path;
 
 use super::Check;
 use crate::info::Info;
@@ -30,7 +31,7 @@ pub(super) fn checks(info: &Info) -> Vec<Check> {
     ]
 }
 
-const VARIABLES: [(&str, &str, &str); 6] = [
+const VARIABLES: [(&str, &str, &str); 7] = [
     (
         "FI_PROVIDER",
         "hides all providers that it does not name",
@@ -53,6 +54,11 @@ const VARIABLES: [(&str, &str, &str); 6] = [
     ),
     ("FI_IFACE", "hides other interfaces", "unset it; NVSHMEM_LIBFABRIC_DEVICES chooses"),
     ("FI_EFA_IFACE", "hides other NICs of efa", "unset it; NVSHMEM_LIBFABRIC_DEVICES chooses"),
+    (
+        "NVSHMEM_CONF_FILE",
+        "has NVSHMEM set variables that are not looked at here",
+        "export those that are for the transport",
+    ),
 ];
 
 fn other_variables(value: &dyn Fn(&str) -> Option<String>) -> Check {
@@ -60,11 +66,17 @@ fn other_variables(value: &dyn Fn(&str) -> Option<String>) -> Check {
     let set = |(name, does, helps): &(&str, &str, &str)| {
         value(name).map(|value| format!("{name}={value} {does}: {helps}"))
     };
-    let set: Vec<String> = VARIABLES.iter().filter_map(set).collect();
+    let mut set: Vec<String> = VARIABLES.iter().filter_map(set).collect();
+    let log = value("NVSHMEM_DEBUG_FILE").filter(|file| {
+        let directory = Path::new(file).parent().filter(|at| !at.as_os_str().is_empty());
+        // What `%` stands for differs by process.
+        directory.is_some_and(|at| !at.to_string_lossy().contains('%') && !at.is_dir())
+    });
+    set.extend(log.map(|file| format!("NVSHMEM_DEBUG_FILE={file} is in no directory: make it")));
     if set.is_empty() {
-        return Check::ok(ID, "no variable of libfabric is in the way");
+        return Check::ok(ID, "no variable of libfabric or NVSHMEM is in the way");
     }
-    Check::warning(ID, "variables of libfabric are set", "unset them, or see what each does")
+    Check::warning(ID, "variables in the way are set", "unset them, or see what each does")
         .details(set)
 }
 
@@ -211,6 +223,13 @@ mod tests {
         let check = other_variables(&efa);
         assert_eq!(check.verdict, Verdict::Warning);
         assert!(check.details[0].starts_with("FI_PROVIDER=efa hides"), "{check:?}");
+        let log = |file: &'static str| {
+            other_variables(&move |name| (name == "NVSHMEM_DEBUG_FILE").then(|| file.into()))
+        };
+        for file in ["n-%p.log", "/tmp/n.log", "/none/%h/n.log"] {
+            assert_eq!(log(file).verdict, Verdict::Ok, "{file}");
+        }
+        assert!(log("/none/n.log").details[0].contains("in no directory"));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::env;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::thread;
 
@@ -211,7 +212,7 @@ fn left_behind(directory: &Path, namespace: &str, lives: &dyn Fn(u32) -> bool) -
         }
         let name = entry.file_name().to_string_lossy().into_owned();
         if maker(&name, namespace).is_some_and(|pid| !lives(pid)) {
-            bytes += entry.metadata().map_or(0, |metadata| metadata.len());
+            bytes += entry.metadata().map_or(0, |metadata| 512 * metadata.blocks());
             dead.insert(name);
         }
     }

@@ -14,11 +14,12 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use clap::ValueEnum as _;
 use launcher::Stream;
 use serde::Deserialize;
 
 use self::known::known;
-use self::report::{FAILED, Figure, NOT_RUN, OK, Report, Row, SLOW};
+use self::report::{FAILED, Figure, NOT_RUN, OK, Report, SLOW};
 use crate::child;
 use crate::error::ToolError;
 use crate::info::{Info, check_settings};
@@ -32,13 +33,6 @@ const MOST_TIME: Duration = Duration::from_secs(540);
 
 /// Of the rate of the link, and of that of one NIC times the NICs, what must be reached.
 const ENOUGH: f64 = 0.7;
-
-const PARTS: [(Tried, &str); 4] = [
-    (Tried::OneNic, "one-nic"),
-    (Tried::AllNics, "all-nics"),
-    (Tried::Staged, "staged"),
-    (Tried::Direct, "direct"),
-];
 
 #[derive(Debug, Deserialize)]
 struct Ran {
@@ -63,20 +57,18 @@ pub(crate) fn run(options: &QualifyOptions) -> Result<bool, ToolError> {
         return Ok(true);
     }
     let bed = Bed::new(options, plugins, &info)?;
-    let default = || PathBuf::from("nvshmem-libfabric-qualify.txt");
-    let path = options.out.clone().unwrap_or_else(default);
+    let path = options.out.clone().unwrap_or_else(|| "nvshmem-libfabric-qualify.txt".into());
     let mut report = Report::new(&path, bed.head(), machine::there(&info))?;
     println!("{}\n", bed.head());
     let (began, mut seen) = (Instant::now(), Seen::default());
-    for (tried, part) in PARTS {
+    for &tried in Tried::value_variants() {
+        let part = tried.to_possible_value();
+        let part = part.as_ref().map_or("", |part| part.get_name());
         report.write(Some(part))?;
         let late = began.elapsed() > MOST_TIME;
         match bed.refuses(tried, &seen).or(late.then_some("ten minutes are over")) {
             None => bed.tries(tried, part, &mut seen, &mut report),
-            Some(why) => {
-                let (name, reason) = (String::from(part), String::from(why));
-                report.add(Row { name, verdict: NOT_RUN, reason, seconds: 0.0 }, "");
-            }
+            Some(why) => report.add(part, NOT_RUN, why, 0.0, ""),
         }
     }
     report.write(None)?;
@@ -87,8 +79,9 @@ pub(crate) fn run(options: &QualifyOptions) -> Result<bool, ToolError> {
 #[derive(Debug, Default)]
 struct Seen {
     nothing_opened: bool,
-    one_nic: Option<f64>,
-    staged: Option<f64>,
+    /// GB/s of puts.
+    one_nic: f64,
+    staged: f64,
 }
 
 struct Bed<'a> {
@@ -199,41 +192,37 @@ impl<'a> Bed<'a> {
 
     fn tries(&self, tried: Tried, part: &str, seen: &mut Seen, report: &mut Report) {
         let deadline = self.options.deadline;
-        let row = |name: &str, verdict, reason: String, seconds| Row {
-            name: format!("{part}/{name}"),
-            verdict,
-            reason,
-            seconds,
-        };
+        let row = |name: &str| format!("{part}/{name}");
         let words = ["selftest", "--deadline", &deadline.to_string()];
         let patience = SCENARIOS.len() as u64 * (deadline + 10);
         let runs: Vec<Ran> = self.ask(tried, &words, patience).unwrap_or_else(|why| {
-            report.add(row("selftest", FAILED, known(&why), 0.0), &why);
+            report.add(&row("selftest"), FAILED, &known(&why), 0.0, &why);
             Vec::new()
         });
         for (name, _) in SCENARIOS {
             let Some(ran) = runs.iter().find(|ran| ran.scenario == name) else {
-                report.add(row(name, NOT_RUN, String::from("see the row before"), 0.0), "");
+                report.add(&row(name), NOT_RUN, "see the row before", 0.0, "");
                 continue;
             };
             let said = [&ran.failure, &ran.failure_log].map(|said| said.as_deref().unwrap_or(""));
             let said = said.join("\n");
             let verdict = if ran.passed { OK } else { FAILED };
-            report.add(row(name, verdict, known(&said), ran.seconds), said.trim());
+            report.add(&row(name), verdict, &known(&said), ran.seconds, said.trim());
         }
+        let perf = row("perf");
         if runs.iter().all(|ran| ran.opened.is_none()) {
             seen.nothing_opened = tried == Tried::OneNic;
-            return report.add(row("perf", NOT_RUN, String::from("nothing was opened"), 0.0), "");
+            return report.add(&perf, NOT_RUN, "nothing was opened", 0.0, "");
         }
         let (most, time) = if self.options.short { ("65536", "2") } else { ("4194304", "30") };
         let (words, began) = (["perf", "--max", most, "--milliseconds", time], Instant::now());
         let figures = self.ask::<Figure>(tried, &words, 2 * deadline);
         let seconds = began.elapsed().as_secs_f64();
         match figures {
-            Err(why) => report.add(row("perf", FAILED, known(&why), seconds), &why),
+            Err(why) => report.add(&perf, FAILED, &known(&why), seconds, &why),
             Ok(figures) => {
                 let (verdict, said) = self.judge(tried, &figures, seen);
-                report.add(row("perf", verdict, said, seconds), "");
+                report.add(&perf, verdict, &said, seconds, "");
                 report.add_figures(part, &figures);
             }
         }
@@ -255,8 +244,7 @@ impl<'a> Bed<'a> {
         let rails = &self.taken.rails;
         let link = rails.first().and_then(|rail| rail.link_speed);
         let link = link.map_or(0.0, |mbit| f64::from(mbit) / 8e3);
-        let all = rails.len() as f64 * seen.one_nic.unwrap_or(0.0);
-        let staged = seen.staged.unwrap_or(0.0);
+        let (all, staged) = (rails.len() as f64 * seen.one_nic, seen.staged);
         let slow = match tried {
             Tried::OneNic if put < ENOUGH * link => format!("; the link has {link:.2} GB/s"),
             Tried::AllNics if put < ENOUGH * all => {
@@ -266,8 +254,8 @@ impl<'a> Bed<'a> {
             _ => String::new(),
         };
         match tried {
-            Tried::OneNic => seen.one_nic = Some(put),
-            Tried::Staged => seen.staged = Some(put),
+            Tried::OneNic => seen.one_nic = put,
+            Tried::Staged => seen.staged = put,
             Tried::AllNics | Tried::Direct => {}
         }
         (if slow.is_empty() { OK } else { SLOW }, said + &slow)

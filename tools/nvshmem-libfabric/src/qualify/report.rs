@@ -31,27 +31,12 @@ pub(super) struct Figure {
     pub(super) unit: String,
 }
 
-#[derive(Debug)]
-pub(super) struct Row {
-    pub(super) name: String,
-    pub(super) verdict: &'static str,
-    /// Nothing that this program has not composed.
-    pub(super) reason: String,
-    pub(super) seconds: f64,
-}
-
-impl Row {
-    fn line(&self) -> String {
-        let Self { name, verdict, reason, seconds } = self;
-        format!("{verdict:<8} {name:<20} {seconds:>5.1} s  {reason}").trim_end().to_owned()
-    }
-}
-
 pub(super) struct Report {
     path: PathBuf,
     head: String,
     there: String,
-    rows: Vec<Row>,
+    /// Verdict and line of each.
+    rows: Vec<(&'static str, String)>,
     /// A line each: part, test, bytes, median, 10th and 90th percentile, unit.
     figures: Vec<String>,
 }
@@ -66,11 +51,20 @@ impl Report {
         Ok(Self { path, head, there, rows, figures })
     }
 
-    /// Prints a row and takes note of it. `more` is printed only.
-    pub(super) fn add(&mut self, row: Row, more: &str) {
-        println!("{}", row.line());
+    /// Prints a row and takes note of it. Its reason is nothing that this program has not composed;
+    /// `more` is printed only.
+    pub(super) fn add(
+        &mut self,
+        name: &str,
+        verdict: &'static str,
+        reason: &str,
+        seconds: f64,
+        more: &str,
+    ) {
+        let line = format!("{verdict:<8} {name:<20} {seconds:>5.1} s  {reason}");
+        println!("{}", line.trim_end());
         more.lines().for_each(|line| println!("         {line}"));
-        self.rows.push(row);
+        self.rows.push((verdict, line));
     }
 
     pub(super) fn add_figures(&mut self, part: &str, figures: &[Figure]) {
@@ -80,7 +74,7 @@ impl Report {
     }
 
     pub(super) fn count(&self, verdict: &str) -> usize {
-        self.rows.iter().filter(|row| row.verdict == verdict).count()
+        self.rows.iter().filter(|(is, _)| *is == verdict).count()
     }
 
     pub(super) fn summary(&self) -> String {
@@ -108,13 +102,10 @@ impl Report {
 
     fn text(&self, next: Option<&str>) -> String {
         let next = next.map(|next| format!("NOT FINISHED: it ended while {next} was tried\n"));
-        let rows: Vec<String> = self.rows.iter().map(Row::line).collect();
-        format!(
-            "nvshmem-libfabric {} qualify: {}\n{}",
-            build(),
-            self.head,
-            next.unwrap_or_default()
-        ) + &section(&format!("rows: {}", self.summary()), &rows)
+        let rows: Vec<String> = self.rows.iter().map(|(_, line)| line.clone()).collect();
+        let next = next.unwrap_or_default();
+        format!("nvshmem-libfabric {} qualify: {}\n{next}", build(), self.head)
+            + &section(&format!("rows: {}", self.summary()), &rows)
             + &self.there
             + &section("figures", &self.figures)
     }

@@ -245,7 +245,7 @@ fn understand(answer: &Ended, shown: &str, tool: &Path) -> Result<Said, Problem>
     let last = child::last_words(answer);
     let said = answer.text(Stream::Out);
     let Some((_, said)) = said.split_once(&format!("{REACHED}\n")) else {
-        return Err(Problem::Unreached(format!("`{shown}` ended with {}: {last}", answer.status)));
+        return Err(Problem::Unreached(format!("`{shown}` {}: {last}", answer.end)));
     };
     if said.starts_with(ABSENT) {
         return Err(Problem::Absent(tool.to_owned()));
@@ -256,7 +256,7 @@ fn understand(answer: &Ended, shown: &str, tool: &Path) -> Result<Said, Problem>
     if version != VERSION {
         return Err(Problem::Version(version.to_owned()));
     }
-    if !answer.status.success() {
+    if !answer.end.is_success() {
         return Err(broken(last));
     }
     serde_json::from_str(said)

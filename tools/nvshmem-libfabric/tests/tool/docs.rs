@@ -2,8 +2,8 @@
 //! errors, against the sources.
 //!
 //! NVSHMEM, launchers and `make` are stand-ins there, and outside of the full tier the jobs of
-//! `selftest`, `perf` and `qualify` are not run, only their options read. A block whose first line begins with `# Not run in the tests` is only parsed, by the
-//! shell and by the tool's own options.
+//! `selftest`, `perf` and `qualify` are not run, only their options read. A block whose first line
+//! begins with `# Not run in the tests` is only parsed, by the shell and by the tool's own options.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -154,7 +154,7 @@ fn crash() -> Result<(), Failed> {
     command.current_dir(&scratch.0).env("NVSHMEM_LIBFABRIC_LIBRARY", &library);
     let diagnosis = diagnosed(&mut command, 1)?;
     let reason = check(&diagnosis, "libfabric")["reason"].to_string();
-    expect(reason.contains("signal: 6"), || reason.clone())
+    expect(reason.contains("signal 6"), || reason.clone())
 }
 
 fn files_left_behind() -> Result<(), Failed> {

@@ -9,6 +9,8 @@
 //! private_dir    directories of a run's own
 //! ```
 
+#![allow(missing_docs, reason = "names say what is not said here")]
+
 mod meeting;
 mod private_dir;
 mod process;

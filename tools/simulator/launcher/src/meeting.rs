@@ -47,9 +47,7 @@ pub fn run_job(
 /// A process's place in a job.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Place {
-    /// Its PE.
     pub me: u32,
-    /// Number of PEs.
     pub n_pes: u32,
     /// Where PE 0 listens.
     pub address: String,
@@ -64,9 +62,6 @@ impl Place {
     }
 
     /// The socket that PE 0 was started with.
-    ///
-    /// # Errors
-    /// There is no standard input.
     pub fn listener(&self) -> io::Result<TcpListener> {
         Ok(io::stdin().as_fd().try_clone_to_owned()?.into())
     }

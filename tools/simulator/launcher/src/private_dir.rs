@@ -33,14 +33,14 @@ impl PrivateDir {
     pub fn remove_of(pid: u32) {
         for entry in fs::read_dir(env::temp_dir()).into_iter().flatten().flatten() {
             // SAFETY: a call without arguments.
-            let is_own = entry.metadata().is_ok_and(|at| at.uid() == unsafe { libc::geteuid() });
-            if is_own && entry.file_name().to_string_lossy().contains(&infix(pid)) {
+            let user = unsafe { libc::geteuid() };
+            let is_own = entry.metadata().is_ok_and(|at| at.is_dir() && at.uid() == user);
+            if is_own && is_of(&entry.file_name().to_string_lossy(), pid) {
                 let _ = fs::remove_dir_all(entry.path());
             }
         }
     }
 
-    /// Where it is.
     pub fn path(&self) -> &Path {
         &self.0
     }
@@ -55,4 +55,31 @@ impl Drop for PrivateDir {
 
 fn infix(pid: u32) -> String {
     format!("-of-{pid}-")
+}
+
+/// Whether [`PrivateDir::new`] has given a name in the process. Others' names are never taken for
+/// such: what they name would be lost.
+fn is_of(name: &str, pid: u32) -> bool {
+    name.split_once(&infix(pid)).is_some_and(|(called, random)| {
+        let is_digit = |letter: u8| letter.is_ascii_digit() || (b'a'..=b'f').contains(&letter);
+        !called.is_empty() && random.len() == 16 && random.bytes().all(is_digit)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_names_of_ours_are_of_a_process() {
+        let ours = PrivateDir::new("ours").expect("a directory");
+        let name = ours.path().file_name().expect("a name").to_string_lossy().into_owned();
+        let pid = process::id();
+        assert!(is_of(&name, pid) && !is_of(&name, pid + 1), "{name}");
+        let infix = infix(pid);
+        for other in ["photos", "0123456789abcdeg", "0123456789ABCDEF", "0123456789abcdef0"] {
+            assert!(!is_of(&format!("backup{infix}{other}"), pid), "{other}");
+        }
+        assert!(!is_of(&format!("{infix}0123456789abcdef"), pid));
+    }
 }

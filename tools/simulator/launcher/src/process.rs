@@ -1,11 +1,12 @@
 //! A process of a job: what it prints, line by line, and its end.
 
 use std::fmt;
+use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus};
+use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 const DRAIN: Duration = Duration::from_millis(500);
@@ -13,9 +14,7 @@ const DRAIN: Duration = Duration::from_millis(500);
 /// Which stream a line was printed on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stream {
-    /// Standard output.
     Out,
-    /// Standard error.
     Err,
 }
 
@@ -31,7 +30,6 @@ pub enum End {
 }
 
 impl End {
-    /// Whether it was successful.
     pub fn is_success(self) -> bool {
         self == End::Exited(0)
     }
@@ -49,12 +47,9 @@ impl fmt::Display for End {
 
 struct Pipe {
     stream: Stream,
-    source: Box<dyn Source>,
+    source: File,
     partial: Vec<u8>,
 }
-
-trait Source: Read + AsRawFd + Send {}
-impl<T: Read + AsRawFd + Send> Source for T {}
 
 impl Pipe {
     fn read(&mut self, output: &mut Vec<(Stream, String)>) -> bool {
@@ -95,16 +90,13 @@ pub struct Process {
     child: Child,
     pipes: Vec<Pipe>,
     pub(crate) output: Vec<(Stream, String)>,
-    exit: Option<(ExitStatus, Instant)>,
+    exit: Option<(End, Instant)>,
     is_killed: bool,
 }
 
 impl Process {
     /// Starts a command. Its process is killed when the thread that starts it ends, however that
     /// comes about.
-    ///
-    /// # Errors
-    /// The program, and what the system answers.
     pub(crate) fn start(command: &mut Command) -> io::Result<Self> {
         // SAFETY: between fork and exec only `prctl` runs, which is a plain system call: nothing
         // there allocates or takes a lock.
@@ -118,31 +110,21 @@ impl Process {
             let program = Path::new(command.get_program()).display();
             io::Error::new(error.kind(), format!("{program} cannot be started: {error}"))
         })?;
-        let pipe = |stream, source| Pipe { stream, source, partial: Vec::new() };
-        let out = child.stdout.take().map(|source| pipe(Stream::Out, Box::new(source)));
-        let err = child.stderr.take().map(|source| pipe(Stream::Err, Box::new(source)));
+        let pipe =
+            |stream, source: OwnedFd| Pipe { stream, source: source.into(), partial: Vec::new() };
+        let out = child.stdout.take().map(|source| pipe(Stream::Out, source.into()));
+        let err = child.stderr.take().map(|source| pipe(Stream::Err, source.into()));
         let pipes = out.into_iter().chain(err).collect();
         Ok(Self { child, pipes, output: Vec::new(), exit: None, is_killed: false })
     }
 
-    /// Process id.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
     /// How the process has ended, and how long ago; none while it runs.
     pub fn end(&self) -> Option<(End, Duration)> {
-        let (status, when) = self.exit?;
-        let end = match (status.code(), status.signal()) {
-            _ if self.is_killed => End::Killed,
-            (Some(code), _) => End::Exited(code),
-            (None, signal) => End::Signalled(signal.unwrap_or(0)),
-        };
-        Some((end, when.elapsed()))
-    }
-
-    pub(crate) fn exit(&self) -> Option<(ExitStatus, Instant)> {
-        self.exit
+        self.exit.map(|(end, when)| (end, when.elapsed()))
     }
 
     pub(crate) fn stdin(&mut self) -> Option<impl io::Write + use<>> {
@@ -162,7 +144,12 @@ impl Process {
         self.pipes.retain_mut(|pipe| pipe.read(&mut self.output) && !late);
         if self.exit.is_none() {
             let status = self.child.try_wait().ok().flatten();
-            self.exit = status.map(|status| (status, Instant::now()));
+            let end = status.map(|status| match (status.code(), status.signal()) {
+                _ if self.is_killed => End::Killed,
+                (Some(code), _) => End::Exited(code),
+                (None, signal) => End::Signalled(signal.unwrap_or(0)),
+            });
+            self.exit = end.map(|end| (end, Instant::now()));
         }
     }
 

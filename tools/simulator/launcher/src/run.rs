@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 use std::path::PathBuf;
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::process::{End, Process, Stream, poll};
@@ -22,10 +22,7 @@ pub struct Limits {
 /// A process that has ended.
 #[derive(Debug)]
 pub struct Ended {
-    /// How it has ended.
     pub end: End,
-    /// Its status, as the system has it.
-    pub status: ExitStatus,
     /// Time from the job's start to its end.
     pub after: Duration,
     /// What it has printed into pipes, line by line.
@@ -82,9 +79,6 @@ pub fn run(
 
 /// Gives a program some lines and waits for its answer, whatever its status. It is killed after
 /// the limit.
-///
-/// # Errors
-/// It does not start.
 pub fn ask(mut command: Command, input: &str, limit: Duration) -> io::Result<Ended> {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let (started, mut shared_memory) = (Instant::now(), SharedMemory::before_job());
@@ -129,10 +123,11 @@ fn wait(
 }
 
 fn ended(mut process: Process, started: Instant, shared_memory: &SharedMemory) -> Option<Ended> {
-    let ((end, _), (status, when)) = (process.end()?, process.exit()?);
+    let (end, ago) = process.end()?;
+    let after = started.elapsed() - ago;
     let leftovers = shared_memory.remove_of(process.id());
     let output = std::mem::take(&mut process.output);
-    Some(Ended { end, status, after: when - started, output, leftovers })
+    Some(Ended { end, after, output, leftovers })
 }
 
 #[cfg(test)]

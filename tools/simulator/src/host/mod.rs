@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use nvshmem_abi::{Layout, Major, c};
 
-use crate::error::{Error, Result};
+use crate::error::{Result, error};
 use crate::host::ops::{Ops, Shared, Thread};
 use crate::host::plugin::Plugin;
 use crate::host::proxy::Proxy;
@@ -27,7 +27,6 @@ use crate::memory::faults::Faults;
 use crate::memory::gpu::Gpu;
 use crate::memory::local::{Local, Mapping};
 use crate::memory::spin::Spinner;
-use crate::pe::bootstrap::Bootstrap;
 use crate::pe::job::Job;
 
 const NEEDED: i32 = c::NVT_CAP_CPU_WRITE | c::NVT_CAP_CPU_READ;
@@ -52,7 +51,7 @@ impl Job {
     /// Loads the plugin and brings it up as NVSHMEM's initialisation does. Collective. May be done
     /// again after [`Host::finalize`].
     pub fn init(&self) -> Result<Host<'_>> {
-        Host::bring_up(self).map_err(|error| with_reason(error, &self.bootstrap))
+        Host::bring_up(self)
     }
 }
 
@@ -93,18 +92,19 @@ impl<'a> Host<'a> {
             return Err(error);
         }
 
-        let bases = bootstrap.allgather(&(heap.start() as u64).to_le_bytes())?;
+        let bases = bootstrap.allgather(&(heap.start as u64).to_le_bytes())?;
         let bases = bases
             .chunks_exact(8)
             .map(|base| base.iter().rev().fold(0, |all, byte| all << 8 | u64::from(*byte)));
-        let most = transport.max_op_len();
+        let most = transport.max_op_len;
         let regions = Regions::new(heap, again, bases.collect(), chunk, me, most);
         let first = if settings.heap_grows { 0 } else { heap_bytes };
         regions.register_heap(first, &transport, bootstrap)?;
 
-        let shared = Arc::new(Shared::new(transport, regions, me, settings.n_pes, gpu)?);
-        let proxy = Proxy::start(shared.clone(), bootstrap.fatal(), settings.step_deadline)?;
-        let user = Ops::new(shared.clone(), Thread::User);
+        let n_pes = settings.n_pes;
+        let shared = Arc::new(Shared { transport, regions, n_pes, me, gpu });
+        let proxy = Proxy::start(shared.clone(), bootstrap.fatal.clone(), settings.step_deadline)?;
+        let user = Ops::new(shared.clone(), Thread::User)?;
         let host = Host { job, proxy, user, shared, used: AtomicU64::new(0), connected_in };
         bootstrap.barrier()?;
         Ok(host)
@@ -122,11 +122,9 @@ impl<'a> Host<'a> {
         let heap = regions.heap_bytes();
         let start = self.used.load(Ordering::Relaxed).next_multiple_of(align.max(1));
         let end = start.checked_add(bytes).filter(|end| *end <= heap);
-        let end = end.ok_or_else(|| {
-            Error::Usage(format!("{bytes} bytes more than {start} in a heap of {heap} bytes"))
-        })?;
-        let registered = regions.register_heap(end, transport, bootstrap);
-        registered.map_err(|error| with_reason(error, bootstrap))?;
+        let end =
+            end.ok_or_else(|| error!("{bytes} bytes more than {start} in a heap of {heap} bytes"))?;
+        regions.register_heap(end, transport, bootstrap)?;
         self.used.store(end, Ordering::Relaxed);
         Ok(SymAddr(start))
     }
@@ -135,16 +133,10 @@ impl<'a> Host<'a> {
         self.job.memory()
     }
 
-    /// Registers a new buffer outside the heap, for the local side of transfers. `skip` is the
-    /// offset of its first byte in a page. It is of the same memory as the heap; of plain device
-    /// memory where the heap is of the VMM interface.
-    pub fn register(&self, bytes: u64, skip: u64) -> Result<BufferId> {
-        self.register_in(self.memory().of_buffers(), bytes, skip)
-    }
-
-    /// As [`Host::register`], of a kind of its own: host or plain device memory. Where the PE has a
-    /// device, host memory is page-locked first, as NVSHMEM does.
-    pub fn register_in(&self, kind: MemoryKind, bytes: u64, skip: u64) -> Result<BufferId> {
+    /// Registers a new buffer outside the heap, for the local side of transfers, of host or plain
+    /// device memory. `skip` is the offset of its first byte in a page. Where the PE has a device,
+    /// host memory is page-locked first, as NVSHMEM does.
+    pub fn register(&self, kind: MemoryKind, bytes: u64, skip: u64) -> Result<BufferId> {
         let mut memory = Mapping::of_kind(kind, bytes + skip, self.shared.gpu)?;
         if let Some(gpu) = self.shared.gpu {
             memory.lock(gpu)?;
@@ -157,14 +149,9 @@ impl<'a> Host<'a> {
         self.shared.regions.release_buffer(buffer, &self.shared.transport)
     }
 
-    /// A new buffer that is not registered: transfers pass no handle for it. Of the same memory as
-    /// [`Host::register`]'s.
-    pub fn unregistered(&self, bytes: u64) -> Result<BufferId> {
-        self.unregistered_in(self.memory().of_buffers(), bytes)
-    }
-
-    /// As [`Host::unregistered`], of host or plain device memory. Host memory is pageable.
-    pub fn unregistered_in(&self, kind: MemoryKind, bytes: u64) -> Result<BufferId> {
+    /// A new buffer that is not registered: transfers pass no handle for it. Host memory is
+    /// pageable.
+    pub fn unregistered(&self, kind: MemoryKind, bytes: u64) -> Result<BufferId> {
         let memory = Mapping::of_kind(kind, bytes, self.shared.gpu)?;
         self.shared.regions.add_buffer(memory, bytes, 0, None)
     }
@@ -189,7 +176,7 @@ impl<'a> Host<'a> {
     /// before [`Host::finalize`], which frees memory.
     pub fn spin(&self) -> Result<Spinner> {
         let gpu = self.shared.gpu;
-        let gpu = gpu.ok_or_else(|| Error::Usage("this PE has no device".into()))?;
+        let gpu = gpu.ok_or_else(|| error!("this PE has no device"))?;
         Spinner::start(gpu, self.job.settings.step_deadline)
     }
 
@@ -205,13 +192,11 @@ impl<'a> Host<'a> {
     /// thread has failed, which would have brought it, or the time of a wait is over.
     pub fn wait_until(&self, mut done: impl FnMut() -> Result<bool>) -> Result<()> {
         let (start, deadline) = (Instant::now(), self.job.settings.step_deadline);
-        let fatal = self.job.bootstrap.fatal();
+        let fatal = &self.job.bootstrap.fatal;
         while !done()? {
             fatal.check()?;
             if start.elapsed() > deadline {
-                return Err(Error::Timeout(format!(
-                    "what was waited for has not come in {deadline:?}"
-                )));
+                return Err(error!("what was waited for has not come in {deadline:?}"));
             }
             std::thread::yield_now();
         }
@@ -249,12 +234,14 @@ impl<'a> Host<'a> {
     /// version does so. Collective.
     pub fn finalize(self) -> Result<()> {
         let bootstrap = &self.job.bootstrap;
-        self.barrier().map_err(|error| with_reason(error, bootstrap))?;
+        self.barrier()?;
         let Host { proxy, user, shared, .. } = self;
         proxy.stop()?;
+        bootstrap.fatal.check()?;
         drop(user);
         let Shared { transport, regions, .. } = sole(shared)?;
-        regions.end(&transport)?;
+        regions.release(&transport)?;
+        drop(regions);
         transport.finalize()
     }
 
@@ -264,20 +251,16 @@ impl<'a> Host<'a> {
     /// failed is no error.
     pub fn tear_down(self) -> Result<()> {
         let Host { proxy, user, shared, .. } = self;
-        match proxy.stop() {
-            Ok(()) | Err(Error::Proxy(_)) => {}
-            Err(error) => return Err(error),
-        }
+        proxy.stop()?;
         drop(user);
         let Shared { transport, regions, .. } = sole(shared)?;
-        regions.release(&transport);
+        let _ = regions.release(&transport);
         transport.finalize()
     }
 }
 
 fn sole(shared: Arc<Shared>) -> Result<Shared> {
-    Arc::try_unwrap(shared)
-        .map_err(|_| Error::Usage("operations are still in use at finalize".into()))
+    Arc::try_unwrap(shared).map_err(|_| error!("operations are still in use at finalize"))
 }
 
 fn reach(job: &Job, transport: &mut Transport) -> Result<Vec<u8>> {
@@ -291,8 +274,7 @@ fn reach(job: &Job, transport: &mut Transport) -> Result<Vec<u8>> {
             gpu_uuid,
         })?;
         if access & NEEDED != NEEDED || access & MAPPED != 0 {
-            let text = format!("PE {pe} is not accessible: can_reach_peer said {access}");
-            return Err(Error::Plugin(text));
+            return Err(error!("plugin: PE {pe} is not accessible: can_reach_peer said {access}"));
         }
         Ok(access as u8)
     };
@@ -309,12 +291,8 @@ fn new_heap(
     if !kind.is_vmm() {
         return Ok((Mapping::of_kind(kind, bytes, Some(gpu))?, None));
     }
-    let step = (kind == MemoryKind::DeviceVmm).then_some(chunk as usize);
-    if user.is_some() && step.is_none() {
-        let text = "a user's buffer is a chunk, and here a chunk is several allocations";
-        return Err(Error::Usage(text.into()));
-    }
-    let memory = DeviceMemory::map(gpu, bytes as usize, chunk as usize, step, user)?;
+    let step = if kind == MemoryKind::DeviceVmm { chunk } else { 2 << 20 };
+    let memory = DeviceMemory::map(gpu, bytes as usize, chunk as usize, step as usize, user)?;
     let again = user.map(|user| memory.last_again(user == UserMapped::HostNuma)).transpose()?;
     Ok((Mapping::of_device(memory), again.map(Mapping::of_device)))
 }
@@ -328,17 +306,8 @@ fn choose_devices(job: &Job, transport: &Transport) -> Result<Vec<i32>> {
     if n == 0 {
         return Ok(Vec::new());
     }
-    let node = job.bootstrap.node();
+    let node = job.bootstrap.node;
     let each = (n / node.pes as usize).max(1);
     let first = (job.pe - node.first) as usize * each;
     Ok((first..first + each).map(|i| (i % n) as i32).collect())
-}
-
-fn with_reason(error: Error, bootstrap: &Bootstrap) -> Error {
-    match (error, bootstrap.abort_reason()) {
-        (Error::Status { call, status, .. }, Some(reason)) => {
-            Error::Status { call, status, context: format!(" (the job had failed: {reason})") }
-        }
-        (error, _) => error,
-    }
 }

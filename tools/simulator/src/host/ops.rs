@@ -1,12 +1,12 @@
 //! Operations on the plugin, called as NVSHMEM's host calls them from one of its two kinds of
 //! threads.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use nvshmem_abi::{Layout, Major, c};
 
-use crate::error::{Error, Result, check};
+use crate::error::{Result, check, error};
 use crate::host::regions::{Piece, Regions};
 use crate::host::transport::{AmoCall, Hint, POISON, POISON_INT, Transport};
 use crate::memory::address::{Place, SymAddr};
@@ -20,54 +20,10 @@ const PAGE: usize = 4096;
 pub(crate) struct Shared {
     pub(crate) transport: Transport,
     pub(crate) regions: Regions,
-    n_pes: u32,
-    me: u32,
-    /// What the user's thread and the proxy thread are in: an index of [`CALLS`], and a PE.
-    doing: [AtomicU64; 2],
-    /// Memory that ends where a page ends, with a page behind it that faults.
-    edge: Mutex<Mapping>,
+    pub(crate) n_pes: u32,
+    pub(crate) me: u32,
     /// None in a PE of host memory.
     pub(crate) gpu: Option<&'static Gpu>,
-}
-
-impl Shared {
-    pub(crate) fn new(
-        transport: Transport,
-        regions: Regions,
-        me: u32,
-        n_pes: u32,
-        gpu: Option<&'static Gpu>,
-    ) -> Result<Shared> {
-        let edge = Mapping::new(2 * PAGE as u64, 4096)?;
-        edge.forbid(PAGE)?;
-        let (doing, edge) = (Default::default(), Mutex::new(edge));
-        Ok(Shared { transport, regions, n_pes, me, doing, edge, gpu })
-    }
-
-    /// What a kind of thread is in, for messages about a thread that does not come back.
-    pub(crate) fn doing(&self, thread: Thread) -> String {
-        let word = self.doing[thread as usize].load(Ordering::Relaxed);
-        match ((word >> 32) as usize, word as u32) {
-            (0, _) => "in no call of the plugin".to_string(),
-            (call, pe) => format!("in {} for PE {pe}", CALLS[call]),
-        }
-    }
-}
-
-/// Names of what a thread can be in; the index is a [`Doing`].
-const CALLS: [&str; 9] =
-    ["nothing", "put", "get", "p", "amo", "put_signal", "fence", "quiet", "enforce_cst"];
-
-#[derive(Clone, Copy)]
-enum Doing {
-    Put = 1,
-    Get,
-    P,
-    Amo,
-    PutSignal,
-    Fence,
-    Quiet,
-    EnforceCst,
 }
 
 /// Which kind of thread calls the plugin.
@@ -144,12 +100,16 @@ pub struct Ops {
     /// What is said of the puts that are issued: another follows, and they are in a region.
     more: AtomicBool,
     in_region: AtomicBool,
+    /// Memory that ends where a page ends, with a page behind it that faults.
+    edge: Mutex<Mapping>,
 }
 
 impl Ops {
-    pub(crate) fn new(shared: Arc<Shared>, thread: Thread) -> Ops {
+    pub(crate) fn new(shared: Arc<Shared>, thread: Thread) -> Result<Ops> {
         let [got, more, in_region] = Default::default();
-        Ops { shared, thread, got, more, in_region }
+        let edge = Mapping::new(2 * PAGE as u64, 4096)?;
+        edge.forbid(PAGE)?;
+        Ok(Ops { shared, thread, got, more, in_region, edge: Mutex::new(edge) })
     }
 
     /// Whether puts are issued with the word that another follows, in layout 7 as parts of a
@@ -177,7 +137,7 @@ impl Ops {
     }
 
     pub fn layout(&self) -> Layout {
-        self.shared.transport.layout()
+        self.shared.transport.layout
     }
 
     pub fn local(&self, place: impl Into<Place>, len: u64) -> Result<Local<'_>> {
@@ -224,29 +184,19 @@ impl Ops {
     }
 
     /// Writes the low `bytes` (1, 2, 4 or 8) of `value` to a PE's heap. The value is gone when
-    /// the plugin returns; from the user's thread, what follows it in memory faults.
+    /// the plugin returns; what follows it in memory faults.
     pub fn p(&self, pe: u32, to: SymAddr, value: u64, bytes: i32) -> Result<()> {
         let (remote, room) = self.shared.regions.remote(pe, to)?;
         if !matches!(bytes, 1 | 2 | 4 | 8) || room < bytes as u64 {
-            return Err(Error::Usage(format!("a P of {bytes} bytes, {room} before a border")));
+            return Err(error!("a P of {bytes} bytes, {room} before a border"));
         }
-        match self.thread {
-            Thread::Proxy => {
-                let mut on_stack = value;
-                let done = self.p_from(pe, remote, &raw mut on_stack, bytes);
-                // SAFETY: a local, overwritten so that a plugin that kept its address is noticed.
-                unsafe { (&raw mut on_stack).write_volatile(!value) };
-                done
-            }
-            Thread::User => {
-                let edge = self.shared.edge.lock().unwrap_or_else(PoisonError::into_inner);
-                let cell = Local::of(&edge, (PAGE - bytes as usize) as u64, bytes as u64)?;
-                cell.write(&value.to_le_bytes()[..bytes as usize])?;
-                let done = self.p_from(pe, remote, cell.as_ptr().cast(), bytes);
-                cell.set(!(value as u8))?;
-                done
-            }
-        }
+        let edge = self.edge.lock().unwrap_or_else(PoisonError::into_inner);
+        let cell = Local::of(&edge, (PAGE - bytes as usize) as u64, bytes as u64)?;
+        cell.write(&value.to_le_bytes()[..bytes as usize])?;
+        let done = self.p_from(pe, remote, cell.as_ptr().cast(), bytes);
+        // So that a plugin that kept its address is noticed.
+        cell.set(!(value as u8))?;
+        done
     }
 
     /// Orders what is issued later, to each PE, behind what was issued to it before.
@@ -257,14 +207,14 @@ impl Ops {
     }
 
     pub fn fence_pe(&self, pe: u32) -> Result<()> {
-        self.call(Doing::Fence, pe, || self.shared.transport.fence(pe, self.qp()))
+        self.call("fence", pe, || self.shared.transport.fence(pe, self.qp()))
     }
 
     /// Waits until everything this kind of thread has issued is complete: at every PE, and here.
     pub fn quiet(&self) -> Result<()> {
         (0..self.n_pes()).try_for_each(|pe| self.quiet_pe(pe))?;
         if self.thread == Thread::Proxy && self.got.swap(false, Ordering::Relaxed) {
-            self.call(Doing::EnforceCst, self.pe(), || self.shared.transport.enforce_cst())?;
+            self.call("enforce_cst", self.pe(), || self.shared.transport.enforce_cst())?;
         }
         Ok(())
     }
@@ -276,7 +226,7 @@ impl Ops {
             (Thread::Proxy, Major::V3) => c::NVT_QP_DEFAULT,
             (Thread::Proxy, _) => c::NVT_QP_ALL,
         };
-        self.call(Doing::Quiet, pe, || self.shared.transport.quiet(pe, qp))
+        self.call("quiet", pe, || self.shared.transport.quiet(pe, qp))
     }
 
     /// Lets the plugin work once. The proxy thread does so all the time; a closure that keeps it
@@ -287,8 +237,8 @@ impl Ops {
     }
 
     /// An atomic operation on a PE's heap. NVSHMEM issues them from the proxy only.
-    pub fn amo(&self, pe: u32, target: SymAddr, amo: &Amo) -> Result<()> {
-        self.issue_amo(&self.plan_amo(pe, target, amo)?)
+    pub fn amo(&self, pe: u32, target: SymAddr, amo: Amo) -> Result<()> {
+        self.issue_amo(&self.plan_amo(pe, target, &amo)?)
     }
 
     /// Writes to a PE's heap, and to its signal after that: one call of the plugin, or in layouts
@@ -300,7 +250,7 @@ impl Ops {
         from: impl Into<Place>,
         len: u64,
         signal: SymAddr,
-        amo: &Amo,
+        amo: Amo,
     ) -> Result<()> {
         if !self.shared.transport.has_put_signal() {
             if len > 0 {
@@ -309,12 +259,12 @@ impl Ops {
             self.fence()?;
             return self.amo(pe, signal, amo);
         }
-        let signal = self.plan_amo(pe, signal, amo)?;
+        let signal = self.plan_amo(pe, signal, &amo)?;
         let pieces = if len > 0 { self.plan(pe, to, from, len)? } else { Vec::new() };
         let mut remote: Vec<_> = pieces.iter().map(|piece| piece.remote).collect();
         let mut local: Vec<_> = pieces.iter().map(|piece| piece.local).collect();
         let mut bytes: Vec<_> = pieces.iter().map(|piece| bytes_of(piece.len)).collect();
-        self.call(Doing::PutSignal, pe, || {
+        self.call("put_signal", pe, || {
             let sides = (&mut remote[..], &mut local[..], &mut bytes[..]);
             // SAFETY: the local sides are in this PE's regions, which live as long as the
             // transport.
@@ -362,10 +312,10 @@ impl Ops {
         if call.desc > c::NVT_AMO_END_OF_NONFETCH {
             self.got.store(true, Ordering::Relaxed);
         }
-        self.call(Doing::Amo, *pe, || {
+        self.call("amo", *pe, || {
             // SAFETY: the return location is in this PE's heap, which lives as long as the
             // transport.
-            unsafe { self.shared.transport.amo(*pe, call, self.qp(), None) }
+            unsafe { self.shared.transport.amo(*pe, call, self.qp()) }
         })
     }
 
@@ -374,12 +324,11 @@ impl Ops {
     pub fn issue_put_signal(&self, piece: &Piece, signal: &PlannedAmo) -> Result<()> {
         let pe = piece.pe;
         if !self.shared.transport.has_put_signal() || pe != signal.pe {
-            let text = format!("no put to PE {pe} with a signal to PE {}", signal.pe);
-            return Err(Error::Usage(text));
+            return Err(error!("no put to PE {pe} with a signal to PE {}", signal.pe));
         }
         let (mut remote, mut local) = ([piece.remote], [piece.local]);
         let mut bytes = [bytes_of(piece.len)];
-        self.call(Doing::PutSignal, pe, || {
+        self.call("put_signal", pe, || {
             let sides = (&mut remote[..], &mut local[..], &mut bytes[..]);
             // SAFETY: the local side is in this PE's regions, which live as long as the transport.
             unsafe { self.shared.transport.put_signal(pe, sides, &signal.call, self.qp()) }
@@ -407,7 +356,7 @@ impl Ops {
         }
         let more = piece.more || is_put && self.more.load(Ordering::Relaxed);
         let in_region = is_put && self.in_region.load(Ordering::Relaxed);
-        self.call(if is_put { Doing::Put } else { Doing::Get }, piece.pe, || {
+        self.call(if is_put { "put" } else { "get" }, piece.pe, || {
             let (verb, bytes, hint) =
                 (verb(desc, nbi), bytes_of(piece.len), Hint { more, in_region });
             let (remote, local, t) = (&raw mut remote, &raw mut local, &self.shared.transport);
@@ -440,7 +389,7 @@ impl Ops {
         };
         let mut local =
             c::nvt_rma_memdesc { ptr: value.cast(), offset: POISON, handle: std::ptr::null_mut() };
-        self.call(Doing::P, pe, || {
+        self.call("p", pe, || {
             let (remote, local, t) = (&raw mut remote, &raw mut local, &self.shared.transport);
             // SAFETY: the value is valid for its bytes until this returns, which is all a P
             // promises.
@@ -472,14 +421,9 @@ impl Ops {
         }
     }
 
-    /// Calls the plugin, and notes meanwhile what this kind of thread is in.
     #[inline]
-    fn call(&self, what: Doing, pe: u32, f: impl FnOnce() -> i32) -> Result<()> {
-        let doing = &self.shared.doing[self.thread as usize];
-        doing.store((what as u64) << 32 | u64::from(pe), Ordering::Relaxed);
-        let status = f();
-        doing.store(0, Ordering::Relaxed);
-        check(status, || format!("{} for PE {pe}", CALLS[what as usize]))
+    fn call(&self, what: &str, pe: u32, f: impl FnOnce() -> i32) -> Result<()> {
+        check(f(), || format!("{what} for PE {pe}"))
     }
 }
 

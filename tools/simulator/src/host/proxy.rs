@@ -6,14 +6,14 @@
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, SendTimeoutError, Sender, bounded};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, error};
 use crate::host::ops::{Amo, Ops, Shared, Thread};
 use crate::memory::address::{Place, SymAddr};
 use crate::pe::bootstrap::Fatal;
@@ -49,8 +49,6 @@ pub struct Proxy {
     ended: Receiver<()>,
     fatal: Fatal,
     deadline: Duration,
-    /// To say what the thread is in when it does not answer.
-    shared: Weak<Shared>,
 }
 
 /// Asks the proxy thread for the operations of these names.
@@ -67,12 +65,12 @@ impl Proxy {
         let (requests, queue) = bounded(QUEUE);
         let (ending, ended) = bounded::<()>(0);
         let stop = Arc::new(AtomicBool::new(false));
-        let weak = Arc::downgrade(&shared);
         let (stopped, failed) = (stop.clone(), fatal.clone());
+        let ops = Ops::new(shared, Thread::Proxy)?;
         let body = move || {
             // Dropped at the very end, after the thread's hold on the transport.
             let _ending = ending;
-            let ops = Ops::new(shared, Thread::Proxy);
+            let ops = ops;
             match catch_unwind(AssertUnwindSafe(|| serve(&ops, &queue, &stopped))) {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => failed.set(error.to_string()),
@@ -82,9 +80,9 @@ impl Proxy {
         let thread = std::thread::Builder::new()
             .name("nvshmem-proxy".into())
             .spawn(body)
-            .map_err(|e| Error::Usage(format!("cannot start the proxy thread: {e}")))?;
+            .map_err(|e| error!("cannot start the proxy thread: {e}"))?;
         let thread = Some(thread);
-        Ok(Proxy { requests, stop, thread, ended, fatal, deadline, shared: weak })
+        Ok(Proxy { requests, stop, thread, ended, fatal, deadline })
     }
 
     pub fn put(&self, pe: u32, to: SymAddr, from: impl Into<Place>, len: u64) -> Result<()> {
@@ -99,27 +97,13 @@ impl Proxy {
         p(pe: u32, to: SymAddr, value: u64, bytes: i32);
         /// Asks for the later requests to each PE to be ordered behind the earlier ones.
         fence();
+        amo(pe: u32, target: SymAddr, amo: Amo);
+        put_signal(
+            pe: u32, to: SymAddr, from: impl Into<Place> + Send + 'static, len: u64,
+            signal: SymAddr, amo: Amo);
     }
 
-    pub fn amo(&self, pe: u32, target: SymAddr, amo: Amo) -> Result<()> {
-        self.ask(false, move |ops| ops.amo(pe, target, &amo))
-    }
-
-    pub fn put_signal(
-        &self,
-        pe: u32,
-        to: SymAddr,
-        from: impl Into<Place>,
-        len: u64,
-        signal: SymAddr,
-        amo: Amo,
-    ) -> Result<()> {
-        let from = from.into();
-        self.ask(false, move |ops| ops.put_signal(pe, to, from, len, signal, &amo))
-    }
-
-    /// Waits until all earlier requests are complete. When the deadline passes, the error says what
-    /// the thread is in.
+    /// Waits until all earlier requests are complete.
     pub fn quiet(&self) -> Result<()> {
         let (done, wait) = bounded(1);
         self.ask(false, move |ops| {
@@ -143,7 +127,8 @@ impl Proxy {
         self.wait("a function", &wait)
     }
 
-    /// Stops the thread after the requests that are already waiting, and waits for its end.
+    /// Stops the thread after the requests that are already waiting, and waits for its end. That it
+    /// had failed is no error.
     pub(crate) fn stop(mut self) -> Result<()> {
         self.stop.store(true, Ordering::Release);
         if let Err(RecvTimeoutError::Timeout) = self.ended.recv_timeout(self.deadline) {
@@ -153,7 +138,7 @@ impl Proxy {
             // It catches its own panics, so there is no news in the result.
             let _ = thread.join();
         }
-        self.fatal.check()
+        Ok(())
     }
 
     fn ask(
@@ -179,16 +164,14 @@ impl Proxy {
     /// The thread has dropped a request: it has failed, and says why before it ends.
     fn gone(&self) -> Error {
         let _ = self.ended.recv_timeout(self.deadline);
-        self.fatal.check().err().unwrap_or_else(|| Error::Proxy("it has ended".into()))
+        self.fatal
+            .check()
+            .err()
+            .unwrap_or_else(|| error!("the proxy thread has failed: it has ended"))
     }
 
     fn late(&self, what: &str) -> Error {
-        let doing = self.shared.upgrade().map(|shared| shared.doing(Thread::Proxy));
-        Error::Timeout(format!(
-            "the proxy thread did not {what} within {:?}; it is {}",
-            self.deadline,
-            doing.unwrap_or_else(|| "gone".into())
-        ))
+        error!("the proxy thread did not {what} within {:?}", self.deadline)
     }
 }
 

@@ -5,13 +5,11 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use nvshmem_abi::c;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, error};
 use crate::host::transport::{POISON, Transport};
 use crate::memory::address::{BufferId, Place, Region, SymAddr};
 use crate::memory::local::{Local, Mapping};
 use crate::pe::bootstrap::Bootstrap;
-
-const MAX_LOCAL_CHUNK: u64 = 2 << 30;
 
 const HANDLE: usize = c::NVT_MEM_HANDLE_SIZE as usize;
 
@@ -32,7 +30,7 @@ pub(crate) struct Regions {
     buffers: RwLock<Vec<Buffer>>,
 }
 
-/// 512-byte handles in a row: of every PE for a chunk of the heap, of every piece for a buffer.
+/// 512-byte handles in a row: of every PE for a chunk of the heap, or one for a buffer.
 ///
 /// They begin at an odd address, behind one byte more: NVSHMEM promises no alignment for them.
 #[derive(Debug)]
@@ -44,7 +42,7 @@ struct Buffer {
     skip: u64,
     len: u64,
     /// None for memory that is not registered, or not any more.
-    handles: Option<Handles>,
+    handle: Option<Handles>,
 }
 
 /// A transfer, or the part of one, that touches one chunk on each side.
@@ -105,31 +103,21 @@ impl Regions {
             let all = bootstrap.allgather(&part)?;
             own?;
             if let Some(pe) = all.chunks(HANDLE).position(|h| h.iter().all(|b| *b == 0)) {
-                let text = format!("PE {pe} has no handle for chunk {chunk} of the heap");
-                return Err(Error::Plugin(text));
+                return Err(error!("plugin: PE {pe} has no handle for chunk {chunk} of the heap"));
             }
             write(&self.chunks).push(Handles::new(&all));
         }
         Ok(())
     }
 
-    pub(crate) fn end(self, transport: &Transport) -> Result<()> {
-        for chunk in read(&self.chunks).iter() {
-            transport.release_mem_handle(&chunk.get(self.me as usize))?;
-        }
-        let Regions { heap, again, buffers, .. } = self;
-        drop((heap, again));
-        let buffers = buffers.into_inner().unwrap_or_else(PoisonError::into_inner);
-        buffers.into_iter().try_for_each(|mut buffer| buffer.release(transport))
-    }
-
-    pub(crate) fn release(&self, transport: &Transport) {
-        for chunk in read(&self.chunks).iter() {
-            let _ = transport.release_mem_handle(&chunk.get(self.me as usize));
-        }
-        for buffer in write(&self.buffers).iter_mut() {
-            let _ = buffer.release(transport);
-        }
+    /// Ends all registrations: of the heap, then of the buffers. Returns the first failure.
+    pub(crate) fn release(&self, transport: &Transport) -> Result<()> {
+        let chunks = read(&self.chunks);
+        let own = chunks.iter().map(|chunk| chunk.get(self.me as usize));
+        let heap = own.map(|handle| transport.release_mem_handle(&handle));
+        let mut buffers = write(&self.buffers);
+        let buffers = buffers.iter_mut().map(|buffer| buffer.release(transport));
+        heap.chain(buffers).fold(Ok(()), Result::and)
     }
 
     /// Adds a buffer: `len` bytes of `memory` that begin after `skip`.
@@ -140,7 +128,7 @@ impl Regions {
         skip: u64,
         transport: Option<&Transport>,
     ) -> Result<BufferId> {
-        let mut buffer = Buffer { memory, skip, len, handles: None };
+        let mut buffer = Buffer { memory, skip, len, handle: None };
         transport.map_or(Ok(()), |transport| buffer.register(transport))?;
         let mut buffers = write(&self.buffers);
         buffers.push(buffer);
@@ -182,10 +170,10 @@ impl Regions {
     pub(crate) fn remote(&self, pe: u32, addr: SymAddr) -> Result<(c::nvt_rma_memdesc, u64)> {
         let (chunk, offset) = (addr.0 / self.chunk_bytes, addr.0 % self.chunk_bytes);
         let base = self.heap_bases.get(pe as usize).copied();
-        let base = base.ok_or_else(|| Error::Usage(format!("there is no PE {pe}")))?;
+        let base = base.ok_or_else(|| error!("there is no PE {pe}"))?;
         let chunks = read(&self.chunks);
         let handles = chunks.get(chunk as usize);
-        let handles = handles.ok_or_else(|| Error::Usage(format!("{addr:?} is not registered")))?;
+        let handles = handles.ok_or_else(|| error!("{addr:?} is not registered"))?;
         let desc = c::nvt_rma_memdesc {
             ptr: std::ptr::without_provenance_mut((base + addr.0) as usize),
             offset,
@@ -203,13 +191,11 @@ impl Regions {
                 let (desc, room) = self.remote(self.me, SymAddr(place.offset))?;
                 (desc.handle, room)
             }
-            Region::Buffer(id) => match &read(&self.buffers)[id.0 as usize].handles {
-                Some(handles) => {
-                    let index = (place.offset / MAX_LOCAL_CHUNK) as usize;
-                    (handles.at(index), MAX_LOCAL_CHUNK - place.offset % MAX_LOCAL_CHUNK)
-                }
-                None => (std::ptr::null_mut(), u64::MAX),
-            },
+            Region::Buffer(id) => {
+                let buffers = read(&self.buffers);
+                let handle = buffers[id.0 as usize].handle.as_ref();
+                (handle.map_or(std::ptr::null_mut(), |handle| handle.at(0)), u64::MAX)
+            }
         };
         Ok((c::nvt_rma_memdesc { ptr, offset: POISON, handle }, room))
     }
@@ -226,8 +212,7 @@ impl Regions {
     ) -> Result<()> {
         let end = remote.0.checked_add(len).filter(|end| *end <= self.heap.len());
         if end.is_none() {
-            let text = format!("{len} bytes at {remote:?} of a heap of {}", self.heap.len());
-            return Err(Error::Usage(text));
+            return Err(error!("{len} bytes at {remote:?} of a heap of {}", self.heap.len()));
         }
         let mut done = 0;
         loop {
@@ -254,21 +239,15 @@ impl Regions {
 
 impl Buffer {
     fn register(&mut self, transport: &Transport) -> Result<()> {
-        let mut all = Vec::new();
-        for at in (0..self.len).step_by(MAX_LOCAL_CHUNK as usize) {
-            let piece = (self.len - at).min(MAX_LOCAL_CHUNK);
-            let start = Local::of(&self.memory, self.skip + at, piece)?.as_ptr();
-            let handle = transport.get_mem_handle(start, piece, true)?;
-            all.extend_from_slice(&handle.bytes);
-        }
-        self.handles = Some(Handles::new(&all));
+        let start = Local::of(&self.memory, self.skip, self.len)?.as_ptr();
+        let handle = transport.get_mem_handle(start, self.len, true)?;
+        self.handle = Some(Handles::new(&handle.bytes));
         Ok(())
     }
 
     fn release(&mut self, transport: &Transport) -> Result<()> {
-        let Some(handles) = self.handles.take() else { return Ok(()) };
-        let n = self.len.div_ceil(MAX_LOCAL_CHUNK) as usize;
-        (0..n).try_for_each(|index| transport.release_mem_handle(&handles.get(index)))
+        let handle = self.handle.take();
+        handle.map_or(Ok(()), |handle| transport.release_mem_handle(&handle.get(0)))
     }
 }
 
@@ -291,7 +270,7 @@ impl Handles {
 }
 
 fn no_buffer(id: BufferId) -> Error {
-    Error::Usage(format!("there is no buffer {}", id.0))
+    error!("there is no buffer {}", id.0)
 }
 
 fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {

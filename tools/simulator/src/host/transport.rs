@@ -8,7 +8,7 @@ use std::ptr::null_mut;
 
 use nvshmem_abi::{Layout, Major, c};
 
-use crate::error::{Error, Result, check};
+use crate::error::{Result, check, error};
 use crate::host::maps::Map;
 use crate::host::plugin::Plugin;
 use crate::memory::device_memory::UserMapped;
@@ -23,7 +23,7 @@ pub(crate) const POISON_INT: i32 = POISON as u32 as i32;
 const TRANSPORT_INDEX: i32 = 1;
 
 const SUCCESS: i32 = c::NVT_STATUS_SUCCESS;
-/// The status of a function that is not there, which [`Transport::init`] has refused.
+/// The status of a function that is not there.
 const MISSING: i32 = c::NVT_STATUS_INTERNAL;
 
 const ISSUER: u64 = 1;
@@ -103,9 +103,9 @@ pub(crate) type Sides<'a> =
 /// thread for those with another, both at once. The plugin is made for it.
 #[derive(Debug)]
 pub(crate) struct Transport {
-    layout: Layout,
+    pub(crate) layout: Layout,
     raw: *mut c::nvt_transport,
-    max_op_len: u64,
+    pub(crate) max_op_len: u64,
     /// `cap` of the transport: one entry per PE, never moved while the transport lives.
     cap: Box<[i32]>,
     /// `alias_va_map` and `egm_map`: the user's own address, and the length, of users' buffers in
@@ -180,7 +180,7 @@ impl Transport {
 
     /// # Safety
     /// The handle may be written; the memory is mapped and stays so until the handle is released.
-    pub(crate) unsafe fn raw_register(
+    unsafe fn raw_register(
         &self,
         out: *mut c::nvt_mem_handle,
         start: *mut c_void,
@@ -219,51 +219,6 @@ impl Transport {
             )
         };
         status.unwrap_or(MISSING)
-    }
-
-    /// # Safety
-    /// As [`Transport::put_signal`]; pointers are NULL where the plugin is to refuse that.
-    pub(crate) unsafe fn raw_put_signal(
-        &self,
-        pe: u32,
-        (remote, local, bytes): Pointers,
-        signal: &AmoCall,
-        mem: *mut c::nvt_amo_memdesc,
-        qp: i32,
-    ) -> i32 {
-        let verb = c::nvt_rma_verb { desc: c::NVT_OP_PUT, is_nbi: 1, ..Default::default() };
-        let width = c::nvt_amo_bytesdesc { name_type: 0, elembytes: signal.elembytes };
-        let (raw, desc, pe) = (self.raw, signal.desc, pe as i32);
-        let verb_3 = c::nvt_amo_verb_3 { desc, ..Default::default() };
-        let verb_6 = c::nvt_amo_verb_6 { desc, ..Default::default() };
-        // SAFETY: by contract.
-        let status = unsafe {
-            of_layouts!(self.layout, raw, t => call!(t.put_signal(
-                raw, pe, verb, remote, local, bytes, verb_6, mem, width, qp)),
-                Layout::V6 => nvt_transport_6, Layout::V7 => nvt_transport_7;
-                Layout::V4 | Layout::V5 => call!(self, nvt_transport_4.put_signal(
-                    raw, pe, verb, remote, local, bytes, verb_3, mem, width, qp)),
-                Layout::V3a | Layout::V3b => None,
-            )
-        };
-        status.unwrap_or(MISSING)
-    }
-
-    /// The call of layouts 3 to 5, which later ones have as well.
-    ///
-    /// # Safety
-    /// As [`Transport::rma`].
-    pub(crate) unsafe fn plain_rma(
-        &self,
-        pe: u32,
-        verb: c::nvt_rma_verb,
-        remote: *mut c::nvt_rma_memdesc,
-        local: *mut c::nvt_rma_memdesc,
-        bytes: c::nvt_rma_bytesdesc,
-        qp: i32,
-    ) -> i32 {
-        // SAFETY: by contract.
-        unsafe { self.raw_rma(pe as i32, verb, remote, local, bytes, qp) }
     }
 
     /// One RMA call.
@@ -309,19 +264,13 @@ impl Transport {
         }
     }
 
-    /// One atomic operation. `mem`: a descriptor other than the call's own, such as NULL.
+    /// One atomic operation.
     ///
     /// # Safety
     /// The return location of a fetching operation is valid until it is complete.
-    pub(crate) unsafe fn amo(
-        &self,
-        pe: u32,
-        call: &AmoCall,
-        qp: i32,
-        mem: Option<*mut c::nvt_amo_memdesc>,
-    ) -> i32 {
-        let AmoCall { desc, is_float, elembytes, mem: mut own } = *call;
-        let mem = mem.unwrap_or(&raw mut own);
+    pub(crate) unsafe fn amo(&self, pe: u32, call: &AmoCall, qp: i32) -> i32 {
+        let AmoCall { desc, is_float, elembytes, mut mem } = *call;
+        let mem = &raw mut mem;
         let bytes = c::nvt_amo_bytesdesc { name_type: POISON_INT, elembytes };
         let [is_fetch, is_val, is_cmp] = [POISON_INT; 3];
         let (raw, pe, ret, is_float) = (self.raw, pe as i32, null_mut(), i32::from(is_float));
@@ -367,22 +316,12 @@ impl Transport {
 impl Transport {
     pub(crate) fn init(plugin: Plugin, layout: Layout) -> Result<Transport> {
         let raw = plugin.init(layout.api_version())?;
-        plugin.set_idle(false);
         // SAFETY: nvshmemt_init has succeeded, so `raw` is a transport of the layout that belongs
         // to the api_version it was given.
         let (needed, max_op_len) = unsafe {
             in_layout!(layout, raw, t => {
-                let ops = (*t).host_ops;
                 let wants_proxy = (*t).is_successfully_initialized != 0 && (*t).no_proxy == 0;
-                // The host calls these without a look whether they are there.
                 let needed = [
-                    ("can_reach_peer", ops.can_reach_peer.is_some()),
-                    ("connect_endpoints", ops.connect_endpoints.is_some()),
-                    ("get_mem_handle", ops.get_mem_handle.is_some()),
-                    ("finalize", ops.finalize.is_some()),
-                    ("rma", ops.rma.is_some()),
-                    ("amo", ops.amo.is_some()),
-                    ("quiet", ops.quiet.is_some()),
                     ("that it is initialised and wants a proxy", wants_proxy),
                     ("endpoints in attr", (*t).attr & c::NVT_ATTR_CONNECTED != 0),
                     ("that it stores flags", (*t).atomics_complete_on_quiet == 0),
@@ -391,19 +330,11 @@ impl Transport {
             })
         };
         if let Some((what, _)) = needed.iter().find(|(_, is_there)| !is_there) {
-            return Err(Error::Plugin(format!("the transport does not say {what}")));
+            return Err(error!("plugin: the transport does not say {what}"));
         }
         let max_op_len = if max_op_len == 0 { u64::MAX } else { max_op_len };
         let maps = [Map::new(None), Map::new(None)];
         Ok(Transport { layout, raw, max_op_len, cap: Box::default(), maps, plugin })
-    }
-
-    pub(crate) fn layout(&self) -> Layout {
-        self.layout
-    }
-
-    pub(crate) fn max_op_len(&self) -> u64 {
-        self.max_op_len
     }
 
     /// Fills the host's fields, as the host does once the plugin's entry point has returned.
@@ -411,10 +342,10 @@ impl Transport {
     pub(crate) fn fill(&mut self, job: &Job, heap: &Mapping, again: Option<&Mapping>) {
         self.cap = vec![0; job.n_pes() as usize].into();
         if let Some(again) = again {
-            let chunk = heap.start() as usize + (heap.len() - again.len()) as usize;
+            let chunk = heap.start as usize + (heap.len() - again.len()) as usize;
             let is_host = job.settings.user_mapped == Some(UserMapped::HostNuma);
             let host = is_host.then_some((chunk, again.len() as usize));
-            self.maps = [Map::new(Some((chunk, again.start() as usize))), Map::new(host)];
+            self.maps = [Map::new(Some((chunk, again.start as usize))), Map::new(host)];
         }
         let cap = self.cap.as_mut_ptr();
         let [alias, egm] = self.maps.each_mut().map(Map::as_ptr);
@@ -422,8 +353,8 @@ impl Transport {
         // layout without the maps, nothing beyond its last field is written.
         unsafe {
             in_layout!(self.layout, self.raw, t => {
-                (*t).boot_handle = job.bootstrap.handle();
-                (*t).heap_base = heap.start().cast();
+                (*t).boot_handle = job.bootstrap.handle;
+                (*t).heap_base = heap.start.cast();
                 (*t).log2_cumem_granularity = job.settings.chunk_bytes.trailing_zeros().into();
                 (*t).cap = cap;
                 (*t).index = TRANSPORT_INDEX;
@@ -458,10 +389,10 @@ impl Transport {
         let (n, paths) = unsafe {
             in_layout!(self.layout, self.raw, t => ((*t).n_devices, (*t).device_pci_paths))
         };
-        let n = usize::try_from(n).map_err(|_| Error::Plugin(format!("n_devices is {n}")))?;
+        let n = usize::try_from(n).map_err(|_| error!("plugin: n_devices is {n}"))?;
         // SAFETY: the plugin keeps as many paths as it has said there are.
         if (0..n).any(|i| paths.is_null() || unsafe { (*paths.add(i)).is_null() }) {
-            return Err(Error::Plugin(format!("{n} devices, and not as many device_pci_paths")));
+            return Err(error!("plugin: {n} devices, and not as many device_pci_paths"));
         }
         Ok(n)
     }
@@ -497,7 +428,7 @@ impl Transport {
         let status = unsafe { self.raw_register(&raw mut *handle, start.cast(), len, local_only) };
         check(status, || format!("get_mem_handle for {len} bytes at {start:p}"))?;
         if handle.bytes.iter().all(|byte| *byte == 0) {
-            return Err(Error::Plugin("a handle that is all zero means none".into()));
+            return Err(error!("plugin: a handle that is all zero means none"));
         }
         Ok(handle)
     }
@@ -506,11 +437,6 @@ impl Transport {
         let mut copy = *handle;
         // SAFETY: the handle is what get_mem_handle returned, and is released once.
         check(unsafe { self.raw_release(&raw mut copy) }, || "release_mem_handle".to_string())
-    }
-
-    pub(crate) fn null_answers(&self) -> [i32; 2] {
-        // SAFETY: NULL is what the calls are to refuse.
-        unsafe { [self.raw_release(null_mut()), self.raw_reach(null_mut(), null_mut())] }
     }
 
     pub(crate) fn has_put_signal(&self) -> bool {
@@ -528,10 +454,34 @@ impl Transport {
         signal: &AmoCall,
         qp: i32,
     ) -> i32 {
-        let vectors = Vectors::of(remote, local, bytes);
-        let mut mem = signal.mem;
+        fn bounds<T>(slice: &mut [T]) -> (*mut T, *mut T) {
+            let range = slice.as_mut_ptr_range();
+            if slice.is_empty() { (null_mut(), null_mut()) } else { (range.start, range.end) }
+        }
+        let side = |side| {
+            let (begin, end) = bounds(side);
+            c::nvt_memdesc_vector { begin, end, cap: end }
+        };
+        let (remote, local, (begin, end)) = (side(remote), side(local), bounds(bytes));
+        let bytes = c::nvt_bytesdesc_vector { begin, end, cap: end };
+        let (remote, local, bytes) = (&raw const remote, &raw const local, &raw const bytes);
+        let AmoCall { desc, elembytes, mut mem, .. } = *signal;
+        let verb = c::nvt_rma_verb { desc: c::NVT_OP_PUT, is_nbi: 1, ..Default::default() };
+        let width = c::nvt_amo_bytesdesc { name_type: 0, elembytes };
+        let (raw, pe, mem) = (self.raw, pe as i32, &raw mut mem);
+        let verb_3 = c::nvt_amo_verb_3 { desc, ..Default::default() };
+        let verb_6 = c::nvt_amo_verb_6 { desc, ..Default::default() };
         // SAFETY: the caller vouches for the memory; vectors and descriptor outlive the call.
-        unsafe { self.raw_put_signal(pe, vectors.pointers(), signal, &raw mut mem, qp) }
+        let status = unsafe {
+            of_layouts!(self.layout, raw, t => call!(t.put_signal(
+                raw, pe, verb, remote, local, bytes, verb_6, mem, width, qp)),
+                Layout::V6 => nvt_transport_6, Layout::V7 => nvt_transport_7;
+                Layout::V4 | Layout::V5 => call!(self, nvt_transport_4.put_signal(
+                    raw, pe, verb, remote, local, bytes, verb_3, mem, width, qp)),
+                Layout::V3a | Layout::V3b => None,
+            )
+        };
+        status.unwrap_or(MISSING)
     }
 
     #[inline]
@@ -559,41 +509,7 @@ impl Transport {
     pub(crate) fn finalize(self) -> Result<()> {
         // SAFETY: `raw` is not used afterwards: the caller owns the transport.
         let status = unsafe { self.raw_finalize() };
-        self.plugin.set_idle(true);
+        self.plugin.unload();
         check(status, || "finalize".to_string())
-    }
-}
-
-/// Pointers to the vectors of a put with signal.
-pub(crate) type Pointers =
-    (*const c::nvt_memdesc_vector, *const c::nvt_memdesc_vector, *const c::nvt_bytesdesc_vector);
-
-/// The C++ vectors of a put with signal.
-pub(crate) struct Vectors {
-    pub(crate) remote: c::nvt_memdesc_vector,
-    pub(crate) local: c::nvt_memdesc_vector,
-    pub(crate) bytes: c::nvt_bytesdesc_vector,
-}
-
-impl Vectors {
-    pub(crate) fn of(
-        remote: &mut [c::nvt_rma_memdesc],
-        local: &mut [c::nvt_rma_memdesc],
-        bytes: &mut [c::nvt_rma_bytesdesc],
-    ) -> Vectors {
-        fn bounds<T>(slice: &mut [T]) -> (*mut T, *mut T) {
-            let range = slice.as_mut_ptr_range();
-            if slice.is_empty() { (null_mut(), null_mut()) } else { (range.start, range.end) }
-        }
-        let (remote, local, bytes) = (bounds(remote), bounds(local), bounds(bytes));
-        Vectors {
-            remote: c::nvt_memdesc_vector { begin: remote.0, end: remote.1, cap: remote.1 },
-            local: c::nvt_memdesc_vector { begin: local.0, end: local.1, cap: local.1 },
-            bytes: c::nvt_bytesdesc_vector { begin: bytes.0, end: bytes.1, cap: bytes.1 },
-        }
-    }
-
-    pub(crate) fn pointers(&self) -> Pointers {
-        (&raw const self.remote, &raw const self.local, &raw const self.bytes)
     }
 }

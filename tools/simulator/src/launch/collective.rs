@@ -8,7 +8,8 @@ pub(crate) struct Collective {
     parts: Vec<Option<Vec<u8>>>,
     /// PEs that have finished and will join no more.
     finished: Vec<bool>,
-    completed: u64,
+    /// Number of those that are completed.
+    pub(crate) completed: u64,
 }
 
 impl Collective {
@@ -52,11 +53,6 @@ impl Collective {
             )),
             _ => Ok(()),
         }
-    }
-
-    /// Number of collectives completed so far.
-    pub(crate) fn completed(&self) -> u64 {
-        self.completed
     }
 
     pub(crate) fn doing(&self, pe: usize) -> String {

@@ -136,7 +136,6 @@ impl JobSettings {
 
     fn env_for(&self, pe: u32) -> io::Result<BTreeMap<String, OsString>> {
         let mut env: BTreeMap<String, OsString> = BTreeMap::new();
-        env.insert("NVSHMEM_REMOTE_TRANSPORT".into(), "libfabric".into());
         let own = self.env_of_pe.get(&pe);
         env.extend(
             self.env.iter().chain(own.into_iter().flatten()).map(|(n, v)| (n.clone(), v.into())),
@@ -219,7 +218,7 @@ impl Launch<'_> {
                 self.pes[pe].values.push((name, value));
             }
             FromPe::Join(name, part) => {
-                (self.on_told)(pe as u32, process, Told::Joins(self.collective.completed()));
+                (self.on_told)(pe as u32, process, Told::Joins(self.collective.completed));
                 match self.collective.join(pe, name, part) {
                     Ok(None) => {}
                     Ok(Some(all)) => self.tell_all(&ToPe::Gathered(all)),
@@ -233,7 +232,6 @@ impl Launch<'_> {
                 }
             }
             FromPe::Failed(text) => self.fail(pe, Outcome::Failed(text)),
-            FromPe::Panicked(text) => self.fail(pe, Outcome::Panicked(text)),
         }
     }
 

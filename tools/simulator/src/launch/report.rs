@@ -11,7 +11,6 @@ pub enum Outcome {
     /// The scenario returned success and the process ended in order.
     Finished,
     Failed(String),
-    Panicked(String),
     /// The process exited by itself, before the scenario returned or badly after that.
     Exited(i32),
     Signal(i32),
@@ -26,7 +25,6 @@ impl fmt::Display for Outcome {
         match self {
             Outcome::Finished => write!(f, "finished"),
             Outcome::Failed(text) => write!(f, "failed: {text}"),
-            Outcome::Panicked(text) => write!(f, "panicked: {text}"),
             Outcome::Exited(code) => write!(f, "exited with status {code} by itself"),
             Outcome::Signal(signal) => write!(f, "was ended by signal {signal}"),
             Outcome::TimedOut(doing) => write!(f, "was killed at the job's deadline ({doing})"),

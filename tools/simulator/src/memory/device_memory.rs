@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::memory::gpu::{Cut, Gpu, NUMA_NODE, Properties, access};
 
 /// What a PE's symmetric heap is made of.
@@ -40,7 +40,8 @@ impl MemoryKind {
         matches!(self, MemoryKind::DeviceVmm | MemoryKind::DeviceVmmPieces)
     }
 
-    pub(crate) fn of_buffers(self) -> MemoryKind {
+    /// What buffers beside a heap of it are.
+    pub fn of_buffers(self) -> MemoryKind {
         if self.is_vmm() { MemoryKind::Device } else { self }
     }
 }
@@ -62,9 +63,9 @@ pub enum UserMapped {
 /// Memory of the driver's, given back when dropped.
 #[derive(Debug)]
 pub(crate) struct DeviceMemory {
-    gpu: &'static Gpu,
-    base: usize,
-    len: usize,
+    pub(crate) gpu: &'static Gpu,
+    pub(crate) base: usize,
+    pub(crate) len: usize,
     step: usize,
     how: How,
 }
@@ -95,27 +96,16 @@ impl DeviceMemory {
         DeviceMemory { gpu, base, len, step: len, how: How::Allocated }.zeroed()
     }
 
-    /// Memory of the VMM interface, zeroed: allocations of `step` bytes, or of the driver's
-    /// granularity without, one mapped behind the other. `last` is of what the last one is.
+    /// Memory of the VMM interface, zeroed: allocations of `step` bytes, one mapped behind the
+    /// other. `last` is of what the last one is.
     pub(crate) fn map(
         gpu: &'static Gpu,
         len: usize,
         alignment: usize,
-        step: Option<usize>,
+        step: usize,
         last: Option<UserMapped>,
     ) -> Result<Self> {
         let on_device = Properties::pinned(gpu.location());
-        let mut granularity = 0;
-        // SAFETY: a place for the number; 0 asks for the least.
-        gpu.bound(|calls| unsafe {
-            calls.granularity(&raw mut granularity, &raw const on_device, 0)
-        })?;
-        let step = step.unwrap_or(granularity);
-        if granularity == 0 || step % granularity != 0 || len % step != 0 {
-            return Err(Error::Usage(format!(
-                "{len} bytes in allocations of {step}: the driver's come in {granularity}"
-            )));
-        }
         let mut memory = Self::reserve(gpu, len, alignment, step, true)?;
         for at in (0..len).step_by(step) {
             let is_host = last == Some(UserMapped::HostNuma) && at + step == len;
@@ -133,13 +123,10 @@ impl DeviceMemory {
 
     /// The last allocation of this memory, mapped a second time: the user's own address of it.
     pub(crate) fn last_again(&self, is_host: bool) -> Result<Self> {
-        let last = match &self.how {
-            How::Mapped { handles, .. } => handles.last().copied(),
-            How::Allocated => None,
-        };
-        let last = last.ok_or_else(|| Error::Usage("nothing is mapped".into()))?;
         let mut again = Self::reserve(self.gpu, self.step, self.step, self.step, false)?;
-        again.map_next(last, is_host)?;
+        if let How::Mapped { handles, .. } = &self.how {
+            again.map_next(handles[handles.len() - 1], is_host)?;
+        }
         Ok(again)
     }
 
@@ -158,7 +145,7 @@ impl DeviceMemory {
 
     fn map_next(&mut self, handle: usize, is_host: bool) -> Result<()> {
         let How::Mapped { handles, .. } = &mut self.how else {
-            return Err(Error::Usage("this memory is not of the VMM interface".into()));
+            return Ok(());
         };
         let (gpu, step) = (self.gpu, self.step);
         let at = self.base + handles.len() * step;
@@ -175,18 +162,6 @@ impl DeviceMemory {
     fn zeroed(self) -> Result<Self> {
         self.gpu.write(self.base, self.len, self.cut(), |_, block| block.fill(0))?;
         Ok(self)
-    }
-
-    pub(crate) fn base(&self) -> usize {
-        self.base
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.len
-    }
-
-    pub(crate) fn gpu(&self) -> &'static Gpu {
-        self.gpu
     }
 
     pub(crate) fn cut(&self) -> Cut {

@@ -2,8 +2,15 @@
 
 use std::ffi::c_int;
 
-use crate::error::{Error, Result};
+use crate::error::{Result, error};
 use crate::memory::gpu::Gpu;
+
+/// Copies that the device has accepted from this process.
+pub const COPIES: u32 = 2;
+/// Bytes of page-locked memory in use in this process, those of the simulator among them.
+pub const PINNED: u32 = 3;
+/// Calls that have given copies, words and events to the device's streams.
+pub const CALLS: u32 = 11;
 
 /// Makes this PE's device fail or slow. Only a stand-in can do so: with a real driver all fail.
 ///
@@ -30,29 +37,15 @@ impl Faults {
         self.0.calls.check("fake_cuda_lose", unsafe { lose(self.ordinal(), result) })
     }
 
-    /// Bytes of page-locked memory in use in this process, those of the simulator among them.
-    pub fn pinned_in_use(&self) -> Result<u64> {
-        self.count(3)
-    }
-
-    /// Copies that the device has accepted from this process.
-    pub fn copies(&self) -> Result<u64> {
-        self.count(2)
-    }
-
-    /// Calls that have given copies, words and events to the device's streams.
-    pub fn calls(&self) -> Result<u64> {
-        self.count(11)
+    /// What the stand-in has counted: [`COPIES`], [`CALLS`] or [`PINNED`].
+    pub fn count(&self, what: u32) -> Result<u64> {
+        let count: unsafe extern "C" fn(c_int, u32) -> u64 = self.look_up("fake_cuda_count")?;
+        // SAFETY: numbers only.
+        Ok(unsafe { count(self.ordinal(), what) })
     }
 
     fn ordinal(&self) -> c_int {
         self.0.context.device().0
-    }
-
-    fn count(&self, what: u32) -> Result<u64> {
-        let count: unsafe extern "C" fn(c_int, u32) -> u64 = self.look_up("fake_cuda_count")?;
-        // SAFETY: numbers only.
-        Ok(unsafe { count(self.ordinal(), what) })
     }
 
     fn set(&self, name: &str, after: u32, result: u32) -> Result<()> {
@@ -64,6 +57,6 @@ impl Faults {
     fn look_up<F: Copy>(&self, name: &str) -> Result<F> {
         // SAFETY: the callers name the types that the stand-in has.
         let found = unsafe { self.0.calls.optional(name) };
-        found.ok_or_else(|| Error::Usage(format!("{} has no {name}", self.0.describe())))
+        found.ok_or_else(|| error!("{} has no {name}", self.0.describe()))
     }
 }

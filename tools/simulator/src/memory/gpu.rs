@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use cuda::{Context, DEFAULT_LIBRARY, Device, Driver, Ordinal, PinnedMemory};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
-use crate::error::{Error, Result, explain};
+use crate::error::{Error, Result, error, explain};
 
 /// Bytes that one copy of the driver moves: page-locked, as otherwise the driver copies once more.
 const SCRATCH: usize = 2 << 20;
@@ -80,8 +80,6 @@ calls! {
     register_host = "cuMemHostRegister_v2"(base: *mut c_void, len: usize, flags: c_uint);
     unregister_host = "cuMemHostUnregister"(base: *mut c_void);
     set_attribute = "cuPointerSetAttribute"(value: *const c_void, which: c_uint, address: usize);
-    granularity = "cuMemGetAllocationGranularity"(
-        into: *mut usize, properties: *const Properties, option: c_uint);
     reserve = "cuMemAddressReserve"(
         into: *mut usize, len: usize, alignment: usize, wish: usize, flags: c_ulonglong);
     free_address = "cuMemAddressFree"(base: usize, len: usize);
@@ -132,7 +130,7 @@ fn symbol<F: Copy>(library: &Library, name: &str) -> Result<F> {
 }
 
 pub(crate) fn device(error: impl Display) -> Error {
-    Error::Device(error.to_string())
+    error!("device: {}", error.to_string())
 }
 
 /// A device with its primary context, for the life of the process.

@@ -9,7 +9,7 @@ use std::ffi::c_void;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::error::{Error, Result};
+use crate::error::{Result, error};
 use crate::memory::device_memory::{DeviceMemory, MemoryKind};
 use crate::memory::gpu::{Cut, Gpu};
 use crate::memory::pattern::{Mismatch, Pattern};
@@ -17,7 +17,7 @@ use crate::memory::pattern::{Mismatch, Pattern};
 /// Memory, zeroed, given back when dropped.
 #[derive(Debug)]
 pub(crate) struct Mapping {
-    start: *mut u8,
+    pub(crate) start: *mut u8,
     len: usize,
     owner: Owner,
 }
@@ -25,10 +25,8 @@ pub(crate) struct Mapping {
 /// Where memory comes from, and so where it goes.
 #[derive(Debug)]
 enum Owner {
-    /// Anonymous pages, of which the memory is a part.
-    Pages { base: *mut c_void, whole: usize },
-    /// The same, which the driver has locked.
-    Locked { base: *mut c_void, whole: usize, gpu: &'static Gpu },
+    /// Anonymous pages, of which the memory is a part, and the driver that has locked them.
+    Pages { base: *mut c_void, whole: usize, locked: Option<&'static Gpu> },
     /// The driver.
     Device(DeviceMemory),
 }
@@ -58,12 +56,16 @@ impl Mapping {
         };
         if base == libc::MAP_FAILED {
             let e = std::io::Error::last_os_error();
-            return Err(Error::Usage(format!("cannot map {len} bytes: {e}")));
+            return Err(error!("cannot map {len} bytes: {e}"));
         }
         let start = base.cast::<u8>();
         // Inside the mapping, with `len` bytes behind it. What is beside it is never touched.
         let start = start.wrapping_add(start.align_offset(align as usize));
-        Ok(Mapping { start, len: whole - align as usize, owner: Owner::Pages { base, whole } })
+        Ok(Mapping {
+            start,
+            len: whole - align as usize,
+            owner: Owner::Pages { base, whole, locked: None },
+        })
     }
 
     pub(crate) fn of_kind(
@@ -73,27 +75,27 @@ impl Mapping {
     ) -> Result<Mapping> {
         match (kind, gpu) {
             (MemoryKind::Host, _) => Mapping::new(len, 4096),
-            (_, None) => Err(Error::Usage(format!("a PE of host memory has none of {kind}"))),
+            (_, None) => Err(error!("a PE of host memory has none of {kind}")),
             (MemoryKind::Device | MemoryKind::Managed, Some(gpu)) => {
                 Ok(Mapping::of_device(DeviceMemory::allocate(gpu, kind, len.max(1) as usize)?))
             }
-            (kind, _) => Err(Error::Usage(format!("no buffer is of {kind} memory"))),
+            (kind, _) => Err(error!("no buffer is of {kind} memory")),
         }
     }
 
     pub(crate) fn of_device(memory: DeviceMemory) -> Mapping {
-        let start = std::ptr::with_exposed_provenance_mut(memory.base());
-        Mapping { start, len: memory.len(), owner: Owner::Device(memory) }
+        let start = std::ptr::with_exposed_provenance_mut(memory.base);
+        Mapping { start, len: memory.len, owner: Owner::Device(memory) }
     }
 
     /// Has the driver lock anonymous pages, as NVSHMEM does with a user's buffer of host memory
     /// before it is registered.
     pub(crate) fn lock(&mut self, gpu: &'static Gpu) -> Result<()> {
-        if let Owner::Pages { base, whole } = self.owner {
+        if let Owner::Pages { locked, .. } = &mut self.owner {
             let (start, len) = (self.start.cast(), self.len);
             // SAFETY: pages of this mapping, which are unlocked before they are unmapped.
             gpu.bound(|calls| unsafe { calls.register_host(start, len, 0) })?;
-            self.owner = Owner::Locked { base, whole, gpu };
+            *locked = Some(gpu);
         }
         Ok(())
     }
@@ -101,18 +103,14 @@ impl Mapping {
     /// Makes the bytes from `offset` on, both whole pages, fault when touched.
     pub(crate) fn forbid(&self, offset: usize) -> Result<()> {
         let len = self.len.checked_sub(offset).filter(|_| offset % 4096 == 0);
-        let len = len.ok_or_else(|| Error::Usage(format!("no page begins at {offset}")))?;
+        let len = len.ok_or_else(|| error!("no page begins at {offset}"))?;
         // SAFETY: the range is within this mapping, and no reference into it exists.
         let status = unsafe { libc::mprotect(self.start.add(offset).cast(), len, libc::PROT_NONE) };
         if status != 0 {
             let e = std::io::Error::last_os_error();
-            return Err(Error::Usage(format!("cannot protect memory: {e}")));
+            return Err(error!("cannot protect memory: {e}"));
         }
         Ok(())
-    }
-
-    pub(crate) fn start(&self) -> *mut u8 {
-        self.start
     }
 
     pub(crate) fn len(&self) -> u64 {
@@ -122,19 +120,15 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        let (base, whole) = match self.owner {
-            Owner::Device(_) => return,
-            Owner::Pages { base, whole } => (base, whole),
-            Owner::Locked { base, whole, gpu } => {
-                let start = self.start.cast();
-                // SAFETY: locked by this driver, and its users are gone.
-                let unlocked = gpu.bound(|calls| unsafe { calls.unregister_host(start) });
-                if let Err(error) = unlocked {
-                    eprintln!("nvshmem-sim: unlocking a buffer: {error}");
-                }
-                (base, whole)
+        let Owner::Pages { base, whole, locked } = self.owner else { return };
+        if let Some(gpu) = locked {
+            let start = self.start.cast();
+            // SAFETY: locked by this driver, and its users are gone.
+            let unlocked = gpu.bound(|calls| unsafe { calls.unregister_host(start) });
+            if let Err(error) = unlocked {
+                eprintln!("nvshmem-sim: unlocking a buffer: {error}");
             }
-        };
+        }
         // SAFETY: the mapping was made with this length, and its users are gone.
         unsafe { libc::munmap(base, whole) };
     }
@@ -165,8 +159,8 @@ const BLOCK: usize = 4096;
 impl<'a> Local<'a> {
     pub(crate) fn of(mapping: &'a Mapping, offset: u64, len: u64) -> Result<Local<'a>> {
         let via = match &mapping.owner {
-            Owner::Device(memory) => Some((memory.gpu(), memory.cut())),
-            Owner::Pages { .. } | Owner::Locked { .. } => None,
+            Owner::Device(memory) => Some((memory.gpu, memory.cut())),
+            Owner::Pages { .. } => None,
         };
         Local { start: mapping.start, len: mapping.len(), via, _memory: PhantomData }
             .part(offset, len)
@@ -189,10 +183,7 @@ impl<'a> Local<'a> {
                 let start = self.start.wrapping_add(offset as usize);
                 Ok(Local { start, len, ..self })
             }
-            _ => Err(Error::Usage(format!(
-                "bytes {offset} to {offset}+{len} of a memory of {} bytes",
-                self.len
-            ))),
+            _ => Err(error!("bytes {offset} to {offset}+{len} of a memory of {} bytes", self.len)),
         }
     }
 
@@ -223,7 +214,7 @@ impl<'a> Local<'a> {
                 }
             }
         })?;
-        all.map_or(Ok(()), |mismatch| Err(Mismatch { len: self.len, ..mismatch }.into()))
+        all.map_or(Ok(()), |mismatch| Err(error!("{}", Mismatch { len: self.len, ..mismatch })))
     }
 
     pub fn set(self, byte: u8) -> Result<()> {
@@ -267,7 +258,7 @@ impl<'a> Local<'a> {
 
     fn word(&self) -> Result<&AtomicU64> {
         if self.len < 8 || self.start as usize % 8 != 0 {
-            return Err(Error::Usage("a word is eight bytes at a multiple of eight".into()));
+            return Err(error!("a word is eight bytes at a multiple of eight"));
         }
         // SAFETY: the word is inside the mapping, aligned, and only touched atomically here or by
         // the plugin.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use cuda::{Module, PinnedMemory, Stream};
 
-use crate::error::{Error, Result};
+use crate::error::{Result, error};
 use crate::memory::gpu::{Gpu, Status, device};
 
 /// One thread that says in the first word that it runs, and then looks at the word 64 bytes further
@@ -78,7 +78,7 @@ impl Spinner {
     pub fn stop(mut self) -> Result<()> {
         if let Some(End::Words(_, stream)) = &self.end {
             if stream.is_idle().map_err(device)? {
-                return Err(Error::Device("the kernel had ended before it was told to".into()));
+                return Err(error!("device: the kernel had ended before it was told to"));
             }
         }
         self.tell()
@@ -126,7 +126,7 @@ fn launch(gpu: &Gpu, stream: &Stream, deadline: Duration) -> Result<usize> {
     while word(words, 0).load(Ordering::Acquire) == 0 {
         if started.elapsed() > deadline {
             word(words, END).store(1, Ordering::Release);
-            return Err(Error::Timeout(format!("a kernel did not start within {deadline:?}")));
+            return Err(error!("a kernel did not start within {deadline:?}"));
         }
         std::thread::yield_now();
     }

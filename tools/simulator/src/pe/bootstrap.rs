@@ -4,7 +4,6 @@
 //! NVSHMEM's it takes one thread at a time, and says so when two come at once.
 
 use std::ffi::{c_int, c_void};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,7 +11,7 @@ use std::time::{Duration, Instant};
 use nvshmem_abi::{BOOTSTRAP_VERSION, c};
 
 use super::exit_now;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, error};
 use crate::link::{FromPe, Link, ToPe, await_end};
 use crate::settings::{JobSettings, Node};
 
@@ -31,7 +30,7 @@ impl Fatal {
 
     /// Fails once it is set.
     pub(crate) fn check(&self) -> Result<()> {
-        self.0.get().map_or(Ok(()), |text| Err(Error::Proxy(text.clone())))
+        self.0.get().map_or(Ok(()), |text| Err(error!("the proxy thread has failed: {text}")))
     }
 }
 
@@ -42,8 +41,9 @@ impl Fatal {
 #[derive(Debug)]
 pub struct Bootstrap {
     shared: &'static Shared,
-    handle: *mut c::nvt_bootstrap_handle,
-    node: Node,
+    pub(crate) handle: *mut c::nvt_bootstrap_handle,
+    pub(crate) node: Node,
+    pub(crate) fatal: Fatal,
 }
 
 // SAFETY: this crate writes the handle before it is shared and never again. What a plugin does
@@ -56,9 +56,8 @@ unsafe impl Sync for Bootstrap {}
 struct Shared {
     n_pes: u32,
     deadline: Duration,
-    link: Mutex<Link>,
-    /// The launcher's reason for ending the job, kept for messages of those who come later.
-    aborted: Mutex<Option<String>>,
+    /// And what has failed in a collective, after which the stream may hold half an exchange.
+    link: Mutex<(Link, Option<Error>)>,
     fatal: Fatal,
 }
 
@@ -74,13 +73,12 @@ impl Bootstrap {
                 exit_now(2);
             });
         }
-        let (node, n_pes) = (settings.node_of(pe), settings.n_pes);
+        let (node, n_pes, fatal) = (settings.node_of(pe), settings.n_pes, Fatal::default());
         let shared: &'static Shared = Box::leak(Box::new(Shared {
             n_pes,
             deadline: settings.step_deadline,
-            link: Mutex::new(link),
-            aborted: Mutex::new(None),
-            fatal: Fatal::default(),
+            link: Mutex::new((link, None)),
+            fatal: fatal.clone(),
         }));
         let handle = c::nvt_bootstrap_handle {
             version: BOOTSTRAP_VERSION,
@@ -90,16 +88,16 @@ impl Bootstrap {
             npes_node: node.pes as i32,
             _pad: 0,
             allgather: Some(c_allgather),
-            // No remote transport of this project calls it.
+            // No remote transport of this project calls the others.
             alltoall: None,
             barrier: Some(c_barrier),
-            global_exit: Some(c_global_exit),
-            finalize: Some(c_finalize),
-            show_info: Some(c_show_info),
+            global_exit: None,
+            finalize: None,
+            show_info: None,
             pre_init_ops: std::ptr::null_mut(),
             comm_state: (&raw const *shared).cast_mut().cast(),
         };
-        Ok(Bootstrap { shared, handle: Box::leak(Box::new(handle)), node })
+        Ok(Bootstrap { shared, handle: Box::leak(Box::new(handle)), node, fatal })
     }
 
     /// Waits until all PEs have come here.
@@ -112,29 +110,13 @@ impl Bootstrap {
         self.shared.join("allgather", part)
     }
 
-    pub(crate) fn handle(&self) -> *mut c::nvt_bootstrap_handle {
-        self.handle
-    }
-
-    pub(crate) fn node(&self) -> Node {
-        self.node
-    }
-
-    pub(crate) fn abort_reason(&self) -> Option<String> {
-        lock(&self.shared.aborted).clone()
-    }
-
-    pub(crate) fn fatal(&self) -> Fatal {
-        self.shared.fatal.clone()
-    }
-
     pub(crate) fn tell(&self, message: &FromPe) -> Result<()> {
-        lock(&self.shared.link).send(message).map_err(gone)
+        lock(&self.shared.link).0.send(message).map_err(gone)
     }
 }
 
 fn gone(error: std::io::Error) -> Error {
-    Error::Bootstrap(format!("the launcher is gone: {error}"))
+    error!("bootstrap: the launcher is gone: {error}")
 }
 
 impl Shared {
@@ -143,18 +125,15 @@ impl Shared {
             Ok(link) => link,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => {
-                let text = format!("{name} while another thread is in a collective");
-                return Err(Error::Bootstrap(text));
+                return Err(error!("bootstrap: {name} while another thread is in a collective"));
             }
         };
-        if let Some(text) = lock(&self.aborted).clone() {
-            return Err(Error::Bootstrap(text));
+        let (link, failed) = &mut *link;
+        if let Some(error) = failed {
+            return Err(error.clone());
         }
-        let answer = self.exchange(&mut link, name, part);
-        if let Err(Error::Bootstrap(text)) = &answer {
-            // The stream may hold half an exchange: nobody may use it for another.
-            lock(&self.aborted).get_or_insert_with(|| text.clone());
-        }
+        let answer = self.exchange(link, name, part);
+        *failed = answer.as_ref().err().cloned();
         answer
     }
 
@@ -165,12 +144,11 @@ impl Shared {
         loop {
             match link.receive(SLICE).map_err(gone)? {
                 Some(ToPe::Gathered(all)) => return Ok(all),
-                Some(ToPe::Abort(text)) => return Err(Error::Bootstrap(text)),
+                Some(ToPe::Abort(text)) => return Err(error!("bootstrap: {text}")),
                 None => self.fatal.check()?,
             }
             if start.elapsed() > self.deadline {
-                let text = format!("{name} is not complete after {:?}", self.deadline);
-                return Err(Error::Bootstrap(text));
+                return Err(error!("bootstrap: {name} is not complete after {:?}", self.deadline));
             }
         }
     }
@@ -180,7 +158,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs a callback's body for the handle that the plugin passed back. Nothing unwinds into it.
+/// Runs a callback's body for the handle that the plugin passed back.
 ///
 /// # Safety
 /// `handle` is null or one that [`Bootstrap::handle`] returned.
@@ -189,20 +167,19 @@ unsafe fn callback(
     handle: *mut c::nvt_bootstrap_handle,
     body: impl FnOnce(&Shared) -> Result<()>,
 ) -> c_int {
-    let result = catch_unwind(AssertUnwindSafe(|| {
-        if handle.is_null() {
-            return Err(Error::Usage("the bootstrap handle is NULL".into()));
-        }
-        // SAFETY: the caller vouches for the handle; its comm_state points to the bootstrap's
-        // Shared, which lives as long as the process.
-        body(unsafe { &*(*handle).comm_state.cast::<Shared>() })
-    }));
-    match result {
-        Ok(Ok(())) => return c::NVT_STATUS_SUCCESS,
-        Ok(Err(error)) => eprintln!("nvshmem-sim: bootstrap {name}: {error}"),
-        Err(_) => {}
+    if handle.is_null() {
+        eprintln!("nvshmem-sim: bootstrap {name}: the handle is NULL");
+        return c::NVT_STATUS_INTERNAL;
     }
-    c::NVT_STATUS_INTERNAL
+    // SAFETY: the caller vouches for the handle; its comm_state points to the bootstrap's Shared,
+    // which lives as long as the process.
+    match body(unsafe { &*(*handle).comm_state.cast::<Shared>() }) {
+        Ok(()) => c::NVT_STATUS_SUCCESS,
+        Err(error) => {
+            eprintln!("nvshmem-sim: bootstrap {name}: {error}");
+            c::NVT_STATUS_INTERNAL
+        }
+    }
 }
 
 unsafe extern "C" fn c_allgather(
@@ -214,12 +191,12 @@ unsafe extern "C" fn c_allgather(
     let body = |shared: &Shared| {
         let bytes = usize::try_from(bytes).ok().filter(|bytes| *bytes > 0);
         let bytes = bytes.filter(|_| !send.is_null() && !recv.is_null());
-        let bytes = bytes.ok_or_else(|| Error::Usage("no bytes, or a NULL buffer".into()))?;
+        let bytes = bytes.ok_or_else(|| error!("no bytes, or a NULL buffer"))?;
         // SAFETY: the plugin calls as the interface says: `bytes` to send.
         let part = unsafe { std::slice::from_raw_parts(send.cast::<u8>(), bytes) }.to_vec();
         let all = shared.join("allgather", &part)?;
         if all.len() != bytes * shared.n_pes as usize {
-            return Err(Error::Bootstrap("the launcher has gathered something else".into()));
+            return Err(error!("bootstrap: the launcher has gathered something else"));
         }
         // SAFETY: and room for them from each PE; the part was copied, so the buffers may overlap
         // as they do with an in-place allgather.
@@ -233,18 +210,4 @@ unsafe extern "C" fn c_allgather(
 unsafe extern "C" fn c_barrier(handle: *mut c::nvt_bootstrap_handle) -> c_int {
     // SAFETY: the plugin passes the handle it was given.
     unsafe { callback("barrier", handle, |shared| shared.join("barrier", &[]).map(drop)) }
-}
-
-extern "C" fn c_global_exit(status: c_int) {
-    eprintln!("nvshmem-sim: the plugin asked for a global exit with status {status}");
-    exit_now(if status == 0 { 1 } else { status });
-}
-
-extern "C" fn c_finalize(_: *mut c::nvt_bootstrap_handle) -> c_int {
-    eprintln!("nvshmem-sim: the plugin tried to finalize the host's bootstrap");
-    c::NVT_STATUS_INTERNAL
-}
-
-extern "C" fn c_show_info(_: *mut c::nvt_bootstrap_handle, _: c_int) -> c_int {
-    c::NVT_STATUS_SUCCESS
 }

@@ -1,12 +1,11 @@
 //! A PE's view of the job it belongs to.
 
-use std::collections::BTreeMap;
 use std::str::FromStr;
 
 use nvshmem_abi::Layout;
 
 use super::bootstrap::Bootstrap;
-use crate::error::{Error, Result};
+use crate::error::{Result, error};
 use crate::link::FromPe;
 use crate::memory::device_memory::MemoryKind;
 use crate::memory::gpu::Gpu;
@@ -42,17 +41,12 @@ impl Job {
         &self.bootstrap
     }
 
-    /// All values given to the job for its scenario.
-    pub fn params(&self) -> &BTreeMap<String, String> {
-        &self.settings.params
-    }
-
     /// A value given to the job for its scenario.
     pub fn param<T: FromStr>(&self, name: &str) -> Result<T> {
         let Some(value) = self.settings.params.get(name) else {
-            return Err(Error::Usage(format!("the scenario needs a parameter {name}")));
+            return Err(error!("the scenario needs a parameter {name}"));
         };
-        value.parse().map_err(|_| Error::Usage(format!("cannot read {name}={value}")))
+        value.parse().map_err(|_| error!("cannot read {name}={value}"))
     }
 
     /// As [`Job::param`], with a value for when it is not given.
@@ -64,7 +58,7 @@ impl Job {
     /// its device.
     pub fn device(&self) -> Result<String> {
         match self.memory() {
-            MemoryKind::Host => Err(Error::Usage("this PE has memory of the host only".into())),
+            MemoryKind::Host => Err(error!("this PE has memory of the host only")),
             _ => Gpu::of_process(self.pe).map(Gpu::describe),
         }
     }

@@ -6,7 +6,6 @@ pub(crate) mod job;
 use std::any::Any;
 use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Mutex, PoisonError};
 
 use bootstrap::Bootstrap;
 use job::Job;
@@ -22,9 +21,6 @@ pub(crate) const ENV_PE: &str = "NVSHMEM_SIM_PE";
 /// What a PE does. Every PE of a job runs the same one.
 pub type Scenario = fn(&mut Job) -> Result<(), BoxError>;
 
-/// The last panic of this process, with the place where it happened.
-static PANIC: Mutex<Option<String>> = Mutex::new(None);
-
 /// Runs the job's scenario and ends the process when this process is a PE; else returns.
 ///
 /// Call it first in `main` of every program that launches jobs: the PEs are the same program.
@@ -37,13 +33,6 @@ pub fn pe_entry(scenarios: &[(&str, Scenario)]) {
             exit_now(2);
         }
     };
-    let default = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |info| {
-        let place = info.location().map(|place| format!(" at {place}")).unwrap_or_default();
-        let text = format!("{}{place}", payload_text(info.payload()));
-        *PANIC.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
-        default(info);
-    }));
     let scenario = scenarios.iter().find(|(name, _)| *name == job.settings.scenario);
     let last = match scenario {
         Some((_, scenario)) => run(*scenario, &mut job),
@@ -68,10 +57,7 @@ fn run(scenario: Scenario, job: &mut Job) -> FromPe {
     match catch_unwind(AssertUnwindSafe(|| scenario(job))) {
         Ok(Ok(())) => FromPe::Finished,
         Ok(Err(error)) => FromPe::Failed(error.to_string()),
-        Err(payload) => {
-            let last = PANIC.lock().unwrap_or_else(PoisonError::into_inner).take();
-            FromPe::Panicked(last.unwrap_or_else(|| payload_text(payload.as_ref())))
-        }
+        Err(payload) => FromPe::Failed(format!("panic: {}", payload_text(payload.as_ref()))),
     }
 }
 

@@ -4,7 +4,7 @@
 use crate::{Amo, BoxError, Host, Job, SymAddr};
 use nvshmem_abi::{Major, c};
 
-use crate::traffic::Resident;
+use crate::traffic::with_host;
 
 const ROUNDS: u64 = 40;
 
@@ -26,22 +26,16 @@ fn number(value: u64, (bytes, float): (i32, bool)) -> u64 {
 
 pub(super) fn scenario(job: &mut Job) -> Result<(), BoxError> {
     let n = job.n_pes();
-    let host = job.init()?;
-    let kernel = Resident::start(job, &host)?;
-    for kind in kinds(job.layout().major()) {
-        let (bytes, is_float) = kind;
-        sums(&host, n, kind)?;
-        if !is_float {
-            bits(&host, n, kind)?;
+    with_host(job, |host| {
+        for kind in kinds(job.layout().major()) {
+            plain(host, n, kind)?;
+            if kind.0 != 2 {
+                fetches(host, n, kind)?;
+                swaps(host, n, kind)?;
+            }
         }
-        if bytes != 2 {
-            fetches(&host, n, kind)?;
-            swaps(&host, n, kind)?;
-        }
-    }
-    kernel.end()?;
-    host.finalize()?;
-    Ok(())
+        Ok(())
+    })
 }
 
 fn words(host: &Host<'_>, count: u64) -> Result<SymAddr, BoxError> {
@@ -69,52 +63,44 @@ fn expect(what: &str, kind: (i32, bool), found: u64, expected: u64) -> Result<()
         .into())
 }
 
-fn sums(host: &Host<'_>, n: u32, kind: (i32, bool)) -> Result<(), BoxError> {
-    let at = words(host, 3)?;
-    for round in 0..ROUNDS {
-        for pe in 0..n {
-            host.proxy().amo(pe, at, amo(c::NVT_AMO_ADD, kind, number(round % 3, kind)))?;
-            host.proxy().amo(pe, at.plus(8), amo(c::NVT_AMO_INC, kind, 0))?;
-            host.proxy().amo(pe, at.plus(16), amo(c::NVT_AMO_SIGNAL_ADD, kind, number(2, kind)))?;
-        }
-    }
-    host.barrier()?;
-    let all = u64::from(n);
-    let sum: u64 = (0..ROUNDS).map(|round| round % 3).sum();
-    expect("add", kind, read(host, at, kind.0)?, number(sum * all, kind))?;
-    expect("inc", kind, read(host, at.plus(8), kind.0)?, number(ROUNDS * all, kind))?;
-    expect("signal add", kind, read(host, at.plus(16), kind.0)?, number(2 * ROUNDS * all, kind))?;
-    // The bytes beside a narrow word are not touched.
-    let word = host.local(at, 8)?.to_vec()?;
-    if word[kind.0 as usize..].iter().any(|byte| *byte != 0) {
-        return Err(format!("an atomic of {} bytes wrote beside its word", kind.0).into());
-    }
-    host.barrier()?;
-    Ok(())
-}
-
-fn bits(host: &Host<'_>, n: u32, kind: (i32, bool)) -> Result<(), BoxError> {
-    let at = words(host, 4)?;
-    let mine = 1u64 << host.user().pe();
+/// Operations that fetch nothing: what a word is at first, each PE's operand, how often it is used
+/// on each PE's word, and what comes of all.
+fn plain(host: &Host<'_>, n: u32, kind: (i32, bool)) -> Result<(), BoxError> {
+    let (mine, all) = (1u64 << host.user().pe(), (1u64 << n) - 1);
     let mask = u64::MAX >> (64 - 8 * kind.0);
-    host.local(at.plus(8), 8)?.store_release(mask)?;
-    host.barrier()?;
-    for pe in 0..n {
-        host.proxy().amo(pe, at, amo(c::NVT_AMO_OR, kind, mine))?;
-        host.proxy().amo(pe, at.plus(8), amo(c::NVT_AMO_AND, kind, mask & !mine))?;
-        for _ in 0..3 {
-            host.proxy().amo(pe, at.plus(16), amo(c::NVT_AMO_XOR, kind, mine))?;
-        }
-        host.proxy().amo(pe, at.plus(24), amo(c::NVT_AMO_SET, kind, 7))?;
+    let sum = |each: u64| number(each * ROUNDS * u64::from(n), kind);
+    let mut cases = vec![
+        (c::NVT_AMO_ADD, 0, number(3, kind), ROUNDS, sum(3)),
+        (c::NVT_AMO_INC, 0, 0, ROUNDS, sum(1)),
+        (c::NVT_AMO_SIGNAL_ADD, 0, number(2, kind), ROUNDS, sum(2)),
+    ];
+    if !kind.1 {
+        cases.extend([
+            (c::NVT_AMO_OR, 0, mine, 1, all),
+            (c::NVT_AMO_AND, mask, mask & !mine, 1, mask & !all),
+            (c::NVT_AMO_XOR, 0, mine, 3, all),
+            (c::NVT_AMO_SET, 0, 7, 1, 7),
+        ]);
+    }
+    let words = words(host, cases.len() as u64)?;
+    let at = |index: u64| words.plus(8 * index);
+    for (index, (_, first, ..)) in (0..).zip(&cases) {
+        host.local(at(index), 8)?.store_release(*first)?;
     }
     host.barrier()?;
-    let all = (1u64 << n) - 1;
-    expect("or", kind, read(host, at, kind.0)?, all)?;
-    expect("and", kind, read(host, at.plus(8), kind.0)?, mask & !all)?;
-    expect("xor", kind, read(host, at.plus(16), kind.0)?, all)?;
-    expect("set", kind, read(host, at.plus(24), kind.0)?, 7)?;
+    for (pe, round) in (0..ROUNDS).flat_map(|round| (0..n).map(move |pe| (pe, round))) {
+        for (index, (op, _, value, times, _)) in (0..).zip(&cases) {
+            if round < *times {
+                host.proxy().amo(pe, at(index), amo(*op, kind, *value))?;
+            }
+        }
+    }
     host.barrier()?;
-    Ok(())
+    for (index, (op, .., expected)) in (0..).zip(cases) {
+        // The bytes beside a narrow word are not touched.
+        expect(&format!("atomic {op}"), kind, read(host, at(index), 8)?, expected)?;
+    }
+    Ok(host.barrier()?)
 }
 
 fn fetch(host: &Host<'_>, pe: u32, at: SymAddr, into: SymAddr, op: Amo) -> Result<u64, BoxError> {

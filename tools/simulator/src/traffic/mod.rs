@@ -3,11 +3,11 @@
 
 mod atomics;
 mod operations;
-mod order;
 mod signals;
 
 use crate::error::BoxError;
 use crate::host::Host;
+use crate::memory::pattern::Pattern;
 use crate::memory::spin::Spinner;
 use crate::pe::Scenario;
 use crate::pe::job::Job;
@@ -27,27 +27,51 @@ use crate::pe::job::Job;
 pub const SCENARIOS: [(&str, Scenario); 6] = [
     ("operations", operations::scenario),
     ("largest", operations::largest),
-    ("order", order::scenario),
+    ("order", signals::order),
     ("storm", operations::storm),
-    ("signals", signals::scenario),
+    ("signals", signals::signals),
     ("atomics", atomics::scenario),
 ];
 
 /// The parameter of a job whose PEs have a kernel on their devices while the scenario runs.
 pub const RESIDENT: &str = "resident";
 
-/// The kernel, if the job asks for one and the PE has a device.
-#[derive(Debug)]
-pub struct Resident(Option<Spinner>);
+/// Brings the plugin up for `traffic`, and ends it in order; with a kernel on the device meanwhile,
+/// if the job asks for one and the PE has a device.
+pub fn with_host(
+    job: &Job,
+    traffic: impl FnOnce(&Host<'_>) -> Result<(), BoxError>,
+) -> Result<(), BoxError> {
+    let host = job.init()?;
+    let wanted = job.param_or(RESIDENT, false)? && host.device().is_some();
+    let kernel = wanted.then(|| host.spin()).transpose()?;
+    traffic(&host)?;
+    // Before the host's memory is given back, which waits for kernels.
+    kernel.map_or(Ok(()), Spinner::stop)?;
+    Ok(host.finalize()?)
+}
 
-impl Resident {
-    pub fn start(job: &Job, host: &Host<'_>) -> Result<Resident, BoxError> {
-        let wanted = job.param_or(RESIDENT, false)? && host.device().is_some();
-        Ok(Resident(wanted.then(|| host.spin()).transpose()?))
+/// Compares memory with what was written there: pieces in order, each by its offset, the position
+/// of its first byte in the pattern, and its length. Between them is a byte as it was before.
+pub fn check(
+    area: &[u8],
+    pieces: impl Iterator<Item = (u64, u64, u64)>,
+    pattern: Pattern,
+    beside: u8,
+) -> Result<(), BoxError> {
+    let mut end = 0;
+    let is_as_before = |part: &[u8]| part.iter().all(|byte| *byte == beside);
+    for (offset, position, len) in pieces {
+        let (from, to) = (offset as usize, (offset + len) as usize);
+        if !is_as_before(&area[end..from]) {
+            return Err(format!("something was written beside its target, before {offset}").into());
+        }
+        let verified = pattern.verify(position, &area[from..to]);
+        verified.map_err(|error| format!("{len} bytes at {offset}: {error}"))?;
+        end = to;
     }
-
-    /// Ends it. Before the host's memory is given back, which waits for kernels.
-    pub fn end(self) -> Result<(), BoxError> {
-        Ok(self.0.map_or(Ok(()), Spinner::stop)?)
+    if is_as_before(&area[end..]) {
+        return Ok(());
     }
+    Err(format!("something was written beside its target, behind {end}").into())
 }

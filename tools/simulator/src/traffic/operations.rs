@@ -1,9 +1,8 @@
 //! Put, get, P and G of all sizes and alignments, from the user thread and the proxy thread at
 //! once, every byte checked at the target and beside it.
 
-use crate::traffic::Resident;
-use crate::{Amo, BoxError, Host, Job, Layout, MemoryKind, Pattern, SymAddr};
-use nvshmem_abi::c;
+use crate::traffic::{check, with_host};
+use crate::{BoxError, Host, Job, Layout, MemoryKind, Pattern, SymAddr};
 
 const SIZES: [u64; 25] = [
     0, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 63, 64, 65, 127, 128, 129, 255, 1000, 4095, 4096, 4097,
@@ -50,20 +49,16 @@ pub(super) fn scenario(job: &mut Job) -> Result<(), BoxError> {
             offset += len;
         }
     }
-    let host = job.init()?;
-    let kernel = Resident::start(job, &host)?;
-    if job.layout() >= Layout::V4 {
-        // Queue pairs are declined: the indices stay what the host put there.
-        let indices = host.create_qps(3)?;
-        if indices.iter().any(|index| *index != 1) {
-            return Err(format!("queue pair indices {indices:?}").into());
+    with_host(job, |host| {
+        if job.layout() >= Layout::V4 {
+            // Queue pairs are declined: the indices stay what the host put there.
+            let indices = host.create_qps(3)?;
+            if indices.iter().any(|index| *index != 1) {
+                return Err(format!("queue pair indices {indices:?}").into());
+            }
         }
-    }
-    exchange(job, &host, &pieces, (offset + 1).next_multiple_of(4096))?;
-    unregistered(&host, job.pe(), job.n_pes())?;
-    kernel.end()?;
-    host.finalize()?;
-    Ok(())
+        exchange(job, host, &pieces, (offset + 1).next_multiple_of(4096))
+    })
 }
 
 pub(super) fn storm(job: &mut Job) -> Result<(), BoxError> {
@@ -76,12 +71,7 @@ pub(super) fn storm(job: &mut Job) -> Result<(), BoxError> {
         _ => 1 + at * 7 % SLOT,
     };
     let pieces: Vec<_> = (0..share).map(|at| Piece { offset: at * SLOT, len: len(at) }).collect();
-    let host = job.init()?;
-    let kernel = Resident::start(job, &host)?;
-    exchange(job, &host, &pieces, share * SLOT)?;
-    kernel.end()?;
-    host.finalize()?;
-    Ok(())
+    with_host(job, |host| exchange(job, host, &pieces, share * SLOT))
 }
 
 fn exchange(job: &Job, host: &Host<'_>, pieces: &[Piece], area: u64) -> Result<(), BoxError> {
@@ -93,11 +83,12 @@ fn exchange(job: &Job, host: &Host<'_>, pieces: &[Piece], area: u64) -> Result<(
     let pattern = |kind: u64, sender: u32| Pattern::of(&[kind, sender.into()]);
     let source = host.alloc(area, 8)?;
     host.local(source, area)?.fill(pattern(PROXY, me), 0)?;
-    // The user thread sends from a buffer of its own, at an odd address: where the heap is on a
-    // device, some PEs have the buffer there, and some in the host's memory.
+    // The user thread sends from a buffer of its own: some PEs from one at an odd address, which is
+    // on a device where the heap is, and some from memory of the host that nobody registered.
+    let own = host.memory().of_buffers();
     let buffer = match me % 2 {
-        0 => host.register(area, 13)?,
-        _ => host.register_in(MemoryKind::Host, area, 13)?,
+        0 => host.register(own, area, 13)?,
+        _ => host.unregistered(MemoryKind::Host, area)?,
     };
     host.local(buffer.at(0), area)?.fill(pattern(USER, me), 0)?;
     host.barrier()?;
@@ -109,6 +100,7 @@ fn exchange(job: &Job, host: &Host<'_>, pieces: &[Piece], area: u64) -> Result<(
     let sent = |sender: u32, to: u32| {
         pieces.iter().copied().filter(move |piece| piece.reaches(sender, to, n))
     };
+    let places = |Piece { offset, len }: Piece| (offset, offset, len);
 
     for pe in (0..n).map(|step| (me + 1 + step) % n) {
         for (at, piece) in sent(me, pe).enumerate() {
@@ -139,12 +131,16 @@ fn exchange(job: &Job, host: &Host<'_>, pieces: &[Piece], area: u64) -> Result<(
     host.barrier()?;
     for (kind, sender) in KINDS.into_iter().flat_map(|kind| (0..n).map(move |pe| (kind, pe))) {
         let arrived = host.local(part(kind, sender), area)?.to_vec()?;
-        check(&arrived, sent(sender, me), pattern(kind, sender), 0)
+        check(&arrived, sent(sender, me).map(places), pattern(kind, sender), 0)
             .map_err(|error| format!("kind {kind}, from PE {sender}: {error}"))?;
     }
     host.barrier()?;
 
-    let into = [host.register_in(MemoryKind::Host, area, 5)?, host.register(area, 5)?];
+    let host_memory = match me % 2 {
+        0 => host.unregistered(MemoryKind::Host, area)?,
+        _ => host.register(MemoryKind::Host, area, 5)?,
+    };
+    let into = [host_memory, host.register(own, area, 5)?];
     for pe in (0..n).map(|step| (me + step) % n) {
         for buffer in into {
             host.local(buffer.at(0), area)?.set(0xcc)?;
@@ -173,7 +169,7 @@ fn exchange(job: &Job, host: &Host<'_>, pieces: &[Piece], area: u64) -> Result<(
         host.proxy().quiet()?;
         for kind in KINDS {
             let found = host.local(into[kind as usize].at(0), area)?.to_vec()?;
-            check(&found, sent(me, pe), pattern(kind, me), 0xcc)
+            check(&found, sent(me, pe).map(places), pattern(kind, me), 0xcc)
                 .map_err(|error| format!("kind {kind}, gets from PE {pe}: {error}"))?;
         }
     }
@@ -183,76 +179,19 @@ fn exchange(job: &Job, host: &Host<'_>, pieces: &[Piece], area: u64) -> Result<(
     Ok(host.unregister(buffer)?)
 }
 
-fn check(
-    area: &[u8],
-    pieces: impl Iterator<Item = Piece>,
-    pattern: Pattern,
-    beside: u8,
-) -> Result<(), BoxError> {
-    let mut end = 0;
-    for Piece { offset, len } in pieces {
-        let (from, to) = (offset as usize, (offset + len) as usize);
-        if area[end..from].iter().any(|byte| *byte != beside) {
-            return Err(format!("something was written beside its target, before {offset}").into());
-        }
-        pattern
-            .verify(offset, &area[from..to])
-            .map_err(|error| format!("{len} bytes at {offset}: {error}"))?;
-        end = to;
-    }
-    match area[end..].iter().any(|byte| *byte != beside) {
-        true => Err(format!("something was written beside its target, behind {end}").into()),
-        false => Ok(()),
-    }
-}
-
-/// Buffers that nobody registered: puts and gets of both threads, and a put with its signal.
-fn unregistered(host: &Host<'_>, me: u32, n: u32) -> Result<(), BoxError> {
-    const LENGTHS: [u64; 4] = [8, 209, 10_000, 300_001];
-    let (target, signal) = (host.alloc(LENGTHS[3], 64)?, host.alloc(8, 8)?);
-    let seen = host.local(signal, 8)?;
-    let start = seen.load_acquire()?;
-    let buffer = host.unregistered(LENGTHS[3])?;
-    let (next, before) = ((me + 1) % n, (me + n - 1) % n);
-    for (round, len) in (1..).zip(LENGTHS) {
-        let pattern = |pe: u32, part: u64| Pattern::of(&[pe.into(), round, part]);
-        let (local, arrived) = (host.local(buffer.at(0), len)?, host.local(target, len)?);
-        local.fill(pattern(me, 0), 0)?;
-        host.barrier()?;
-        host.user().put(next, target, buffer.at(0), len)?;
-        host.barrier()?;
-        arrived.verify(pattern(before, 0), 0)?;
-        local.fill(pattern(me, 1), 0)?;
-        host.user().get(next, target, buffer.at(0), len)?;
-        local.verify(pattern(me, 0), 0)?;
-        local.fill(pattern(me, 1), 0)?;
-        host.proxy().get(next, target, buffer.at(0), len)?;
-        host.proxy().quiet()?;
-        local.verify(pattern(me, 0), 0)?;
-        local.fill(pattern(me, 1), 0)?;
-        host.barrier()?;
-        let add = Amo::new(c::NVT_AMO_SIGNAL_ADD, 8, 1);
-        host.proxy().put_signal(next, target, buffer.at(0), len, signal, add)?;
-        host.wait_until(|| Ok(seen.load_acquire()? == start + round))?;
-        arrived.verify(pattern(before, 1), 0)?;
-        host.barrier()?;
-    }
-    Ok(())
-}
-
 pub(super) fn largest(job: &mut Job) -> Result<(), BoxError> {
     const CHUNK: u64 = 64 << 20;
     let (me, n) = (job.pe(), job.n_pes());
-    let host = job.init()?;
-    let [source, target, back]: [SymAddr; 3] =
-        [host.alloc(CHUNK, CHUNK)?, host.alloc(CHUNK, CHUNK)?, host.alloc(CHUNK, CHUNK)?];
-    host.local(source, CHUNK)?.fill(Pattern::new(me.into()), 0)?;
-    host.barrier()?;
-    host.proxy().put((me + 1) % n, target, source, CHUNK)?;
-    host.barrier()?;
-    host.local(target, CHUNK)?.verify(Pattern::new(((me + n - 1) % n).into()), 0)?;
-    host.user().get((me + 1) % n, target, back, CHUNK)?;
-    host.local(back, CHUNK)?.verify(Pattern::new(me.into()), 0)?;
-    host.finalize()?;
-    Ok(())
+    with_host(job, |host| {
+        let [source, target, back]: [SymAddr; 3] =
+            [host.alloc(CHUNK, CHUNK)?, host.alloc(CHUNK, CHUNK)?, host.alloc(CHUNK, CHUNK)?];
+        host.local(source, CHUNK)?.fill(Pattern::new(me.into()), 0)?;
+        host.barrier()?;
+        host.proxy().put((me + 1) % n, target, source, CHUNK)?;
+        host.barrier()?;
+        host.local(target, CHUNK)?.verify(Pattern::new(((me + n - 1) % n).into()), 0)?;
+        host.user().get((me + 1) % n, target, back, CHUNK)?;
+        host.local(back, CHUNK)?.verify(Pattern::new(me.into()), 0)?;
+        Ok(())
+    })
 }

@@ -22,14 +22,14 @@ pub(crate) fn trials() -> Vec<Trial> {
     };
     let mut trials = vec![
         case("operations_between_two_hosts", two),
-        case("figures_between_two_hosts", figures),
-        case("everything_and_its_figures_between_two_hosts", qualify),
         case("pairs_of_three_hosts_and_two_that_do_not_reach_each_other", three),
         case("hosts_that_cannot_take_part_are_told", refused),
         case("a_pe_that_dies_is_told_with_its_host", dies),
         case("nothing_stays_on_hosts_when_the_tool_is_killed", killed),
     ];
     if test_support::full() {
+        trials.push(case("figures_between_two_hosts", figures));
+        trials.push(case("everything_and_its_figures_between_two_hosts", qualify));
         trials.push(needs::trial("hosts::by_sshd", sshd(), |sshd| by_sshd(&sshd)));
     }
     trials

@@ -40,8 +40,8 @@
 //! - The first copy that fails on the device leaves its context unusable: from then on every call
 //!   on it returns the same error.
 //!
-//! Every stream is a thread, which executes what was enqueued in order. A device has a copy engine for
-//! each direction, which all its contexts share, for one copy at a time.
+//! Every stream is a thread, which executes what was enqueued in order. A device has a copy engine
+//! for each direction, which all its contexts share, for one copy at a time.
 //!
 //! # Environment
 //! Read once, at `cuInit`. N and CODE are decimal numbers; CODE is a `CUresult`.

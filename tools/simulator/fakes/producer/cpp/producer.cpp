@@ -14,7 +14,7 @@ int nlfh_put_nbi(const nlf_context *ctx, void *dst, const void *src, size_t byte
     return nlf_put_nbi(ctx, dst, src, bytes, pe);
 }
 /* The first bytes of the value. */
-int nlfh_p(const nlf_context *ctx, void *dst, uint64_t value, size_t bytes, int pe) {
+int nlfh_p(const nlf_context *ctx, void *dst, uint64_t value, unsigned bytes, int pe) {
     switch (bytes) {
     case 1: return nlf_p(ctx, (uint8_t *)dst, (uint8_t)value, pe);
     case 2: return nlf_p(ctx, (uint16_t *)dst, (uint16_t)value, pe);

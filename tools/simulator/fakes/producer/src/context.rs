@@ -36,19 +36,8 @@ impl<T: Copy> Zeroed<T> {
         Self { at, layout, len }
     }
 
-    /// Where it is.
     pub fn as_ptr(&self) -> *mut T {
         self.at.as_ptr()
-    }
-
-    /// How many there are.
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
     }
 }
 
@@ -62,9 +51,7 @@ impl<T> Drop for Zeroed<T> {
 /// What a context is made with.
 #[derive(Clone, Debug)]
 pub struct ContextOptions {
-    /// How many PEs.
     pub n_pes: u32,
-    /// Which of them this is.
     pub me: u32,
     /// How many rings: a power of two.
     pub n_rings: u32,
@@ -72,7 +59,6 @@ pub struct ContextOptions {
     pub slots_log2: u32,
     /// `nlf_context.spins`.
     pub spins: u64,
-    /// Registered memory.
     pub regions: Vec<nlf_region>,
 }
 
@@ -112,19 +98,17 @@ impl HostContext {
                 own_producers: Zeroed::new(1),
             }
         };
-        for (index, slots) in new.slots.iter().enumerate() {
+        let (producers, published) = (new.producers.as_ptr(), new.published.as_ptr());
+        for (index, slots) in new.slots.iter().map(Zeroed::as_ptr).enumerate() {
             // SAFETY: below the number of rings, for each of the three.
             unsafe {
-                *new.rings.as_ptr().add(index) = nlf_ring {
-                    slots: slots.as_ptr(),
-                    producers: new.producers.as_ptr().add(index),
-                    published: new.published.as_ptr().add(index),
-                };
+                let (producers, published) = (producers.add(index), published.add(index));
+                *new.rings.as_ptr().add(index) = nlf_ring { slots, producers, published };
             }
         }
-        for (index, region) in options.regions.iter().enumerate() {
-            // SAFETY: there are as many.
-            unsafe { *new.regions.as_ptr().add(index) = *region };
+        // SAFETY: there are as many.
+        unsafe {
+            new.regions.as_ptr().copy_from(options.regions.as_ptr(), options.regions.len());
         }
         // SAFETY: nobody else knows it yet.
         unsafe {
@@ -160,7 +144,7 @@ impl HostContext {
 
     /// An entry of its table of regions, for who changes it.
     pub fn region(&self, index: usize) -> NonNull<nlf_region> {
-        assert!(index < self.regions.len());
+        assert!(index < self.regions.len);
         // SAFETY: below the number of regions.
         unsafe { self.regions.at.add(index) }
     }
@@ -182,14 +166,14 @@ impl HostContext {
 
     /// What the consumer of a ring publishes.
     pub fn published(&self, ring: usize) -> NonNull<nlf_published> {
-        assert!(ring < self.published.len());
+        assert!(ring < self.published.len);
         // SAFETY: below the number of rings.
         unsafe { self.published.at.add(ring) }
     }
 
     /// Slots that were reserved in a ring.
     pub fn head(&self, ring: usize) -> u64 {
-        assert!(ring < self.producers.len());
+        assert!(ring < self.producers.len);
         // SAFETY: below the number of rings; producers change it atomically.
         let head =
             unsafe { AtomicU64::from_ptr(&raw mut (*self.producers.as_ptr().add(ring)).head) };

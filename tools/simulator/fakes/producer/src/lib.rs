@@ -6,9 +6,11 @@
 //! uses follows from that. What the functions do, and when, is in
 //! `cuda/nvshmem_libfabric_device.cuh`.
 
+#![allow(missing_docs, reason = "functions of the device header are documented there")]
+
 mod context;
 
-use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uint};
 
 use channel_sys::nlf_context;
 
@@ -61,113 +63,14 @@ unsafe impl Sync for KernelArgs {}
 unsafe extern "C" {
     fn nlfh_set_block(block: c_uint);
     fn nlfh_set_pause(pause: Option<extern "C" fn(c_uint)>);
-    fn nlfh_put_nbi(
-        ctx: *const nlf_context,
-        dst: *mut c_void,
-        src: *const c_void,
-        bytes: usize,
-        pe: c_int,
-    ) -> c_int;
-    fn nlfh_p(
-        ctx: *const nlf_context,
-        dst: *mut c_void,
-        value: u64,
-        bytes: usize,
-        pe: c_int,
-    ) -> c_int;
-    fn nlfh_put(
-        ctx: *const nlf_context,
-        dst: *mut c_void,
-        src: *const c_void,
-        bytes: usize,
-        pe: c_int,
-    ) -> c_int;
-    fn nlfh_get(
-        ctx: *const nlf_context,
-        dst: *mut c_void,
-        src: *const c_void,
-        bytes: usize,
-        pe: c_int,
-    ) -> c_int;
-    fn nlfh_g(ctx: *const nlf_context, value: *mut u64, src: *const u64, pe: c_int) -> c_int;
-    fn nlfh_put_in_ring(
-        ctx: *const nlf_context,
-        ring: c_uint,
-        dst: *mut c_void,
-        src: *const c_void,
-        bytes: usize,
-        pe: c_int,
-    ) -> c_int;
-    fn nlfh_put_signal_nbi(
-        ctx: *const nlf_context,
-        dst: *mut c_void,
-        src: *const c_void,
-        bytes: usize,
-        signal: *mut u64,
-        value: u64,
-        kind: c_uint,
-        pe: c_int,
-    ) -> c_int;
-    fn nlfh_get_nbi(
-        ctx: *const nlf_context,
-        dst: *mut c_void,
-        src: *const c_void,
-        bytes: usize,
-        pe: c_int,
-    ) -> c_int;
-    fn nlfh_signal(
-        ctx: *const nlf_context,
-        signal: *mut u64,
-        value: u64,
-        kind: c_uint,
-        pe: c_int,
-    ) -> c_int;
-    fn nlfh_atomic64_nbi(
-        ctx: *const nlf_context,
-        kind: c_uint,
-        result: *mut u64,
-        word: *mut u64,
-        value: u64,
-        compare: u64,
-        pe: c_int,
-    ) -> c_int;
-    fn nlfh_atomic32_nbi(
-        ctx: *const nlf_context,
-        kind: c_uint,
-        result: *mut u32,
-        word: *mut u32,
-        value: u32,
-        compare: u32,
-        pe: c_int,
-    ) -> c_int;
-    fn nlfh_fence(ctx: *const nlf_context, pe: c_int) -> c_int;
-    fn nlfh_fence_all(ctx: *const nlf_context) -> c_int;
-    fn nlfh_quiet(ctx: *const nlf_context) -> c_int;
-    fn nlfh_quiet_all(ctx: *const nlf_context) -> c_int;
-    fn nlfh_quiet_ring(ctx: *const nlf_context, ring: c_uint) -> c_int;
-    fn nlfh_quiet_pe(ctx: *const nlf_context, pe: c_int) -> c_int;
-    fn nlfh_sync_all(ctx: *const nlf_context) -> c_int;
-    fn nlfh_barrier_all(ctx: *const nlf_context) -> c_int;
+    fn nlfh_test_f64(word: &f64, comparison: c_uint, value: f64) -> bool;
+    fn nlfh_test_f32(word: &f32, comparison: c_uint, value: f32) -> bool;
+    fn nlfh_test_i32(word: &i32, comparison: c_uint, value: i32) -> bool;
     fn nlfh_wait_until(
         ctx: *const nlf_context,
         word: *const u64,
         comparison: c_uint,
         value: u64,
-    ) -> c_int;
-    fn nlfh_test_f64(word: *const f64, comparison: c_uint, value: f64) -> bool;
-    fn nlfh_test_f32(word: *const f32, comparison: c_uint, value: f32) -> bool;
-    fn nlfh_test_i32(word: *const i32, comparison: c_uint, value: i32) -> bool;
-    fn nlfh_wait_until_f64(
-        ctx: *const nlf_context,
-        word: *const f64,
-        comparison: c_uint,
-        value: f64,
-    ) -> c_int;
-    fn nlfh_wait_until_f32(
-        ctx: *const nlf_context,
-        word: *const f32,
-        comparison: c_uint,
-        value: f32,
     ) -> c_int;
     fn nlfh_sizeof_args() -> usize;
     fn nlfh_run(name: *const c_char, args: *const KernelArgs, thread: u64, threads: u64) -> c_int;
@@ -224,8 +127,8 @@ pub fn size_of_args() -> usize {
     unsafe { nlfh_sizeof_args() }
 }
 
-/// The device API on a context, for the calling thread's ring. Statuses are `NLF_OK` or
-/// `NLF_ERROR_*`.
+/// The device API on a context, for the calling thread's ring: its functions by their names without
+/// `nlf_`. Statuses are `NLF_OK` or `NLF_ERROR_*`.
 #[derive(Clone, Copy, Debug)]
 pub struct Producer(*const nlf_context);
 
@@ -234,10 +137,65 @@ unsafe impl Send for Producer {}
 // SAFETY: the same.
 unsafe impl Sync for Producer {}
 
-#[allow(
-    clippy::not_unsafe_ptr_arg_deref,
-    reason = "addresses are looked up in the context's regions, and not followed here"
-)]
+macro_rules! functions {
+    ($($(#[$doc:meta])* $name:ident = $symbol:ident($($argument:ident: $type:ty),*);)*) => {
+        unsafe extern "C" {
+            $(fn $symbol(ctx: *const nlf_context $(, $argument: $type)*) -> c_int;)*
+        }
+
+        #[allow(
+            clippy::not_unsafe_ptr_arg_deref,
+            clippy::too_many_arguments,
+            reason = "C's arguments; addresses are looked up in the context's regions"
+        )]
+        impl Producer {$(
+            $(#[$doc])*
+            pub fn $name(&self $(, $argument: $type)*) -> i32 {
+                // SAFETY: the context lives, as `new`'s caller promised; addresses are checked
+                // against it, and words to compare are references.
+                unsafe { $symbol(self.0 $(, $argument)*) }
+            }
+        )*}
+    };
+}
+
+functions! {
+    put_nbi = nlfh_put_nbi(dst: *mut u8, src: *const u8, bytes: usize, pe: i32);
+    /// `nlf_p` of the first `bytes` of a value: 1, 2, 4 or 8.
+    p = nlfh_p(dst: *mut u8, value: u64, bytes: u32, pe: i32);
+    put = nlfh_put(dst: *mut u8, src: *const u8, bytes: usize, pe: i32);
+    get = nlfh_get(dst: *mut u8, src: *const u8, bytes: usize, pe: i32);
+    /// `nlf_g` of a word of 8 bytes.
+    g = nlfh_g(value: &mut u64, src: *const u64, pe: i32);
+    /// `nlf_put_nbi` with `NLF_RING`.
+    put_in_ring =
+        nlfh_put_in_ring(ring: u32, dst: *mut u8, src: *const u8, bytes: usize, pe: i32);
+    put_signal_nbi = nlfh_put_signal_nbi(
+        dst: *mut u8, src: *const u8, bytes: usize, signal: *mut u64, value: u64, kind: u32,
+        pe: i32);
+    get_nbi = nlfh_get_nbi(dst: *mut u8, src: *const u8, bytes: usize, pe: i32);
+    signal = nlfh_signal(signal: *mut u64, value: u64, kind: u32, pe: i32);
+    /// The atomic of a kind on a word of 8 bytes; `result` is null when nothing is fetched.
+    atomic64_nbi = nlfh_atomic64_nbi(
+        kind: u32, result: *mut u64, word: *mut u64, value: u64, compare: u64, pe: i32);
+    /// The same on 4 bytes.
+    atomic32_nbi = nlfh_atomic32_nbi(
+        kind: u32, result: *mut u32, word: *mut u32, value: u32, compare: u32, pe: i32);
+    fence = nlfh_fence(pe: i32);
+    fence_all = nlfh_fence_all();
+    quiet = nlfh_quiet();
+    quiet_all = nlfh_quiet_all();
+    /// `nlf_quiet` with `NLF_RING`.
+    quiet_ring = nlfh_quiet_ring(ring: u32);
+    quiet_pe = nlfh_quiet_pe(pe: i32);
+    sync_all = nlfh_sync_all();
+    barrier_all = nlfh_barrier_all();
+    /// `nlf_wait_until` on a number of 8 bytes.
+    wait_until_f64 = nlfh_wait_until_f64(word: &f64, comparison: u32, value: f64);
+    /// `nlf_wait_until` on a number of 4 bytes.
+    wait_until_f32 = nlfh_wait_until_f32(word: &f32, comparison: u32, value: f32);
+}
+
 impl Producer {
     /// The API on a context.
     ///
@@ -248,173 +206,12 @@ impl Producer {
         Self(context)
     }
 
-    /// `nlf_put_nbi`.
-    pub fn put_nbi(&self, dst: *mut u8, src: *const u8, bytes: usize, pe: i32) -> i32 {
-        // SAFETY: the context lives, as `new`'s caller promised; addresses are checked against it.
-        unsafe { nlfh_put_nbi(self.0, dst.cast(), src.cast(), bytes, pe) }
-    }
-
-    /// `nlf_p` of the first `bytes` of a value: 1, 2, 4 or 8.
-    pub fn p(&self, dst: *mut u8, value: u64, bytes: u32, pe: i32) -> i32 {
-        // SAFETY: as for `put_nbi`.
-        unsafe { nlfh_p(self.0, dst.cast(), value, bytes as usize, pe) }
-    }
-
-    /// `nlf_put`.
-    pub fn put(&self, dst: *mut u8, src: *const u8, bytes: usize, pe: i32) -> i32 {
-        // SAFETY: as for `put_nbi`.
-        unsafe { nlfh_put(self.0, dst.cast(), src.cast(), bytes, pe) }
-    }
-
-    /// `nlf_get`.
-    pub fn get(&self, dst: *mut u8, src: *const u8, bytes: usize, pe: i32) -> i32 {
-        // SAFETY: as for `put_nbi`.
-        unsafe { nlfh_get(self.0, dst.cast(), src.cast(), bytes, pe) }
-    }
-
-    /// `nlf_g` of a word of 8 bytes.
-    pub fn g(&self, value: &mut u64, src: *const u64, pe: i32) -> i32 {
-        // SAFETY: as for `put_nbi`.
-        unsafe { nlfh_g(self.0, value, src, pe) }
-    }
-
-    /// `nlf_put_nbi` with `NLF_RING`.
-    pub fn put_in_ring(
-        &self,
-        ring: u32,
-        dst: *mut u8,
-        src: *const u8,
-        bytes: usize,
-        pe: i32,
-    ) -> i32 {
-        // SAFETY: as for `put_nbi`.
-        unsafe { nlfh_put_in_ring(self.0, ring, dst.cast(), src.cast(), bytes, pe) }
-    }
-
-    /// `nlf_put_signal_nbi`.
-    #[allow(clippy::too_many_arguments, reason = "the C function has them")]
-    pub fn put_signal_nbi(
-        &self,
-        dst: *mut u8,
-        src: *const u8,
-        bytes: usize,
-        signal: *mut u64,
-        value: u64,
-        kind: u32,
-        pe: i32,
-    ) -> i32 {
-        // SAFETY: as for `put_nbi`.
-        unsafe {
-            nlfh_put_signal_nbi(self.0, dst.cast(), src.cast(), bytes, signal, value, kind, pe)
-        }
-    }
-
-    /// `nlf_get_nbi`.
-    pub fn get_nbi(&self, dst: *mut u8, src: *const u8, bytes: usize, pe: i32) -> i32 {
-        // SAFETY: as for `put_nbi`.
-        unsafe { nlfh_get_nbi(self.0, dst.cast(), src.cast(), bytes, pe) }
-    }
-
-    /// `nlf_signal`.
-    pub fn signal(&self, signal: *mut u64, value: u64, kind: u32, pe: i32) -> i32 {
-        // SAFETY: as for `put_nbi`.
-        unsafe { nlfh_signal(self.0, signal, value, kind, pe) }
-    }
-
-    /// The atomic of a kind on a word of 8 bytes; `result` is null when nothing is fetched.
-    pub fn atomic64_nbi(
-        &self,
-        kind: u32,
-        result: *mut u64,
-        word: *mut u64,
-        value: u64,
-        compare: u64,
-        pe: i32,
-    ) -> i32 {
-        // SAFETY: as for `put_nbi`.
-        unsafe { nlfh_atomic64_nbi(self.0, kind, result, word, value, compare, pe) }
-    }
-
-    /// The same on 4 bytes.
-    pub fn atomic32_nbi(
-        &self,
-        kind: u32,
-        result: *mut u32,
-        word: *mut u32,
-        value: u32,
-        compare: u32,
-        pe: i32,
-    ) -> i32 {
-        // SAFETY: as for `put_nbi`.
-        unsafe { nlfh_atomic32_nbi(self.0, kind, result, word, value, compare, pe) }
-    }
-
-    /// `nlf_fence`.
-    pub fn fence(&self, pe: i32) -> i32 {
-        // SAFETY: as for `put_nbi`.
-        unsafe { nlfh_fence(self.0, pe) }
-    }
-
-    /// `nlf_fence_all`.
-    pub fn fence_all(&self) -> i32 {
-        // SAFETY: as for `put_nbi`.
-        unsafe { nlfh_fence_all(self.0) }
-    }
-
-    /// `nlf_quiet`.
-    pub fn quiet(&self) -> i32 {
-        // SAFETY: as for `put_nbi`.
-        unsafe { nlfh_quiet(self.0) }
-    }
-
-    /// `nlf_quiet_all`.
-    pub fn quiet_all(&self) -> i32 {
-        // SAFETY: as for `put_nbi`.
-        unsafe { nlfh_quiet_all(self.0) }
-    }
-
-    /// `nlf_quiet` with `NLF_RING`.
-    pub fn quiet_ring(&self, ring: u32) -> i32 {
-        // SAFETY: as for `put_nbi`.
-        unsafe { nlfh_quiet_ring(self.0, ring) }
-    }
-
-    /// `nlf_quiet_pe`.
-    pub fn quiet_pe(&self, pe: i32) -> i32 {
-        // SAFETY: as for `put_nbi`.
-        unsafe { nlfh_quiet_pe(self.0, pe) }
-    }
-
-    /// `nlf_sync_all`.
-    pub fn sync_all(&self) -> i32 {
-        // SAFETY: as for `put_nbi`.
-        unsafe { nlfh_sync_all(self.0) }
-    }
-
-    /// `nlf_barrier_all`.
-    pub fn barrier_all(&self) -> i32 {
-        // SAFETY: as for `put_nbi`.
-        unsafe { nlfh_barrier_all(self.0) }
-    }
-
-    /// `nlf_wait_until` on a number of 8 bytes.
-    pub fn wait_until_f64(&self, word: &f64, comparison: u32, value: f64) -> i32 {
-        // SAFETY: as for `put_nbi`, and a word that may be read.
-        unsafe { nlfh_wait_until_f64(self.0, word, comparison, value) }
-    }
-
-    /// `nlf_wait_until` on a number of 4 bytes.
-    pub fn wait_until_f32(&self, word: &f32, comparison: u32, value: f32) -> i32 {
-        // SAFETY: as for `put_nbi`, and a word that may be read.
-        unsafe { nlfh_wait_until_f32(self.0, word, comparison, value) }
-    }
-
     /// `nlf_wait_until` on a word of 8 bytes.
     ///
     /// # Safety
     /// The word may be read.
     pub unsafe fn wait_until(&self, word: *const u64, comparison: u32, value: u64) -> i32 {
-        // SAFETY: as for `put_nbi`, and the caller's promise.
+        // SAFETY: the context lives, as `new`'s caller promised; the word is the caller's promise.
         unsafe { nlfh_wait_until(self.0, word, comparison, value) }
     }
 }

@@ -105,9 +105,9 @@ pub(super) extern "C" fn fake_cuda_window(address: usize, len: usize) -> usize {
 /// whether a stream or an event is done, 7 copies and fills that waited for a turn of the device,
 /// since a kernel of another context was on it, 11 calls that give copies, words and events to
 /// streams, 13 dma-bufs that were asked for with the mapping through PCIe, 14 copies that have
-/// begun, 15 copies that waited for a copy engine. Of this moment: 8 contexts that a call has to itself while it waits for them to be idle,
-/// 9 other calls on such contexts, 10 bytes of stack of a thread, of the context that has fewest,
-/// 12 kernels that run. Not a `CUresult`.
+/// begun, 15 copies that waited for a copy engine. Of this moment: 8 contexts that a call has to
+/// itself while it waits for them to be idle, 9 other calls on such contexts, 10 bytes of stack of
+/// a thread, of the context that has fewest, 12 kernels that run. Not a `CUresult`.
 #[unsafe(no_mangle)]
 extern "C" fn fake_cuda_count(number: c_int, what: u32) -> u64 {
     let of_device = |read: fn(&crate::state::device::Device) -> u64| device(number).map_or(0, read);

@@ -170,8 +170,9 @@ fn copy_rows(
     }
 }
 
-/// Waits for the copy engine of a direction, which the copy has until it is done. That of a GPU goes
-/// round among the streams of all contexts, so a short copy beside a long one takes about 500 µs.
+/// Waits for the copy engine of a direction, which the copy has until it is done. That of a GPU
+/// goes round among the streams of all contexts, so a short copy beside a long one takes about 500
+/// µs.
 fn copy_engine(device: &Device, to_device: bool) -> MutexGuard<'_, ()> {
     let engine = &device.engines[usize::from(to_device)];
     engine.try_lock().unwrap_or_else(|_| {
