@@ -65,7 +65,7 @@ pub(crate) struct Order {
     /// Unfinished work by group and class. The last entry is that of [`GroupRef::NONE`] and means
     /// nothing.
     counts: [u32; COUNTS + 1],
-    /// Number of the last message of each group.
+    /// For each closed group, the number of the last message before its end.
     last_message: [u64; RING as usize],
     /// The group of new work, and its place in the counts.
     last: u32,
@@ -129,16 +129,11 @@ impl Order {
         self.end(held, 1);
         let group = GroupRef(held.0 & !(CLASSES as u8 - 1) | Class::Message as u8);
         self.begin(group);
-        self.note_message(group, number);
-        group
-    }
-
-    /// Notes the number of a message that is counted in a group. Numbers rise.
-    #[inline(always)]
-    pub(crate) fn note_message(&mut self, group: GroupRef, number: u64) {
+        // The last group's is noted when it is closed.
         if let Some(last) = self.last_message.get_mut(usize::from(group.0) / CLASSES as usize) {
             *last = number;
         }
+        group
     }
 
     fn count(&self, number: u32, class: Class) -> u32 {
@@ -160,7 +155,10 @@ impl Order {
     /// Whether nothing is unfinished.
     #[inline(always)]
     pub(crate) fn is_empty(&self) -> bool {
-        self.finished == self.last && self.is_group_empty(self.last)
+        let at = usize::from(self.place);
+        let last = self.counts.get(at..at + CLASSES as usize - 1);
+        self.finished == self.last
+            && last.is_some_and(|counts| counts.iter().all(|count| *count == 0))
     }
 
     /// Whether writes are unfinished.
@@ -185,18 +183,18 @@ impl Order {
         (0..RING).map(|number| self.count(number, class)).sum()
     }
 
-    /// Closes the last group, if there is anything in it. Returns the number to be behind. None if
-    /// all groups are in use.
-    pub(crate) fn close(&mut self) -> Option<u32> {
+    /// Closes the last group, if there is anything in it; `newest` is the number of the last
+    /// message that has left. Returns the number to be behind. None if all groups are in use.
+    pub(crate) fn close(&mut self, newest: u64) -> Option<u32> {
         if self.is_group_empty(self.last) {
             return Some(self.last);
         }
         if self.last.wrapping_sub(self.finished) == RING - 1 {
             return None;
         }
+        self.last_message[(self.last % RING) as usize] = newest;
         self.last = self.last.wrapping_add(1);
         self.place = GroupRef::new(self.last, Class::Write).0;
-        self.last_message[(self.last % RING) as usize] = 0;
         Some(self.last)
     }
 
@@ -236,7 +234,7 @@ impl Order {
         self.finished
     }
 
-    /// The highest number of an unexecuted message before `number`, or 0.
+    /// The highest number of an unexecuted message before `number`, or one that is executed.
     pub(crate) fn last_message_before(&self, number: u32) -> u64 {
         let mut last = 0;
         let mut group = self.ordered;
@@ -374,7 +372,7 @@ mod tests {
                         let group = order.begin_last(class);
                         begun.push((order.last, class, group));
                     }
-                    3 => drop(order.close()),
+                    3 => drop(order.close(0)),
                     _ if begun.is_empty() => {}
                     _ => {
                         let (_, _, group) = begun.swap_remove(usize::from(pick) % begun.len());
@@ -402,13 +400,13 @@ mod tests {
         let mut order = Order::new();
         let held = order.begin_last(Class::Write);
         for _ in 1..RING {
-            assert!(order.close().is_some());
+            assert!(order.close(0).is_some());
             order.begin_last(Class::Message);
         }
-        assert_eq!(order.close(), None);
+        assert_eq!(order.close(0), None);
         order.end(held, 1);
         order.settle();
-        assert!(order.close().is_some());
+        assert!(order.close(0).is_some());
     }
 
     #[test]

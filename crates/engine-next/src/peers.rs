@@ -130,7 +130,8 @@ impl Peer {
 
     /// Closes the last group, as [`Order::close`].
     pub(crate) fn close(&mut self) -> Option<u32> {
-        let number = self.order.close();
+        let newest = self.channel.as_deref().map_or(0, |channel| channel.next.0 - 1);
+        let number = self.order.close(newest);
         self.renew_owner();
         number
     }

@@ -136,7 +136,6 @@ impl Segment {
 pub(crate) struct Segments {
     entries: Box<[Segment]>,
     first_free: u32,
-    in_use: u32,
 }
 
 impl Segments {
@@ -150,7 +149,7 @@ impl Segments {
             token: PLAIN,
             next_free: if at + 1 < count { at + 1 } else { NIL },
         };
-        Self { entries: (0..count).map(entry).collect(), first_free: 0, in_use: 0 }
+        Self { entries: (0..count).map(entry).collect(), first_free: 0 }
     }
 
     /// Takes a free entry, to be filled in.
@@ -159,7 +158,6 @@ impl Segments {
         let at = self.first_free;
         let entry = self.entries.get_mut(at as usize)?;
         self.first_free = entry.next_free;
-        self.in_use += 1;
         Some((WrId(at), entry))
     }
 
@@ -194,7 +192,6 @@ impl Segments {
             count += 1;
         }
         self.first_free = first;
-        self.in_use -= count as u32;
         count
     }
 
@@ -203,12 +200,6 @@ impl Segments {
         if let Some(owner) = self.owner(at) {
             self.free_alike(owner, std::iter::once(at));
         }
-    }
-
-    /// Whether no segment is with the fabric.
-    #[inline(always)]
-    pub(crate) fn is_empty(&self) -> bool {
-        self.in_use == 0
     }
 
     /// All that are with the fabric, each with its index.

@@ -126,16 +126,6 @@ pub(crate) unsafe fn common<'a>(
     Some(Request { direction, pe, remote_handle, remote_addr, local, len })
 }
 
-pub(crate) fn check_common(request: &Request<'_>) -> Result<(), AbiError> {
-    if request.pe.0 > c_int::MAX as u32 {
-        return Err(AbiError::BadPe { pe: request.pe.0 as c_int });
-    }
-    if matches!(request, Request { local: LocalSide::Memory(0), len: 1.., .. }) {
-        return Err(AbiError::Null { argument: "local->ptr" });
-    }
-    Ok(())
-}
-
 const PUT_NBI: u64 = PUT as u64 | 1 << 32;
 
 const _: () = assert!(offset_of!(RmaVerb, desc) == 0 && offset_of!(RmaVerb, is_nbi) == 4);

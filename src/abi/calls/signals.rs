@@ -137,22 +137,23 @@ pub(crate) unsafe extern "C" fn put_signal<V: Into<Amo> + Copy>(
     signal_bytes: AmoBytes,
     qp: c_int,
 ) -> c_int {
-    // Made where it is used, so that it is not in memory before it has to be.
-    let put = || Put { pe, verb: &write_verb, remote, local, bytes };
+    let verb = &write_verb;
+    // In memory, to be read there by what is not common: no register keeps it meanwhile.
+    let mut call = (transport, Put { pe, verb, remote, local, bytes }, signal);
+    std::hint::black_box(&mut call);
+    let put = Put { pe, verb, remote, local, bytes };
     // SAFETY: rules 1, 3 and 4.
     unsafe {
-        match read_common(transport, &put(), signal_verb.into(), signal, signal_bytes, qp) {
-            Some((connected, part, signal)) => {
-                // The reference ends with this expression.
-                if (*connected.proxy_lane()).try_put_signal(&part, &signal) {
-                    return c::NVT_STATUS_SUCCESS;
-                }
-                put_signal_untried(transport, part, signal)
-            }
-            None => {
-                put_signal_general(transport, &put(), signal_verb.into(), signal, signal_bytes, qp)
+        let amo = signal_verb.into();
+        let common = read_common(transport, &put, amo, signal, signal_bytes, qp);
+        if let Some((connected, part, signal)) = common {
+            // The reference ends with this expression.
+            if (*connected.proxy_lane()).try_put_signal(&part, &signal) {
+                return c::NVT_STATUS_SUCCESS;
             }
         }
+        let amo = signal_verb.into();
+        put_signal_general(&call, amo, signal_bytes, qp)
     }
 }
 
@@ -179,39 +180,15 @@ unsafe fn read_common<'a>(
     Some((connected, part, signal))
 }
 
-/// A common put with signal that the fast path has not sent.
-///
-/// # Safety
-/// Rules 1, 3 and 4.
-#[cold]
-#[inline(never)]
-unsafe fn put_signal_untried(
-    transport: *mut Transport,
-    part: Request<'_>,
-    signal: AtomicRequest<'_>,
-) -> c_int {
-    guard("put_signal", || {
-        request::check_common(&part)?;
-        let request = PutSignalRequest { parts: &[part], signal };
-        // SAFETY: rule 1.
-        let connected = unsafe { job(transport)? }.connected()?;
-        // SAFETY: rule 3.
-        unsafe { connected.with_proxy(|lane| lane.put_signal(&request)) }?;
-        Ok(())
-    })
-}
-
-/// Every put with signal that is not of the common kind.
+/// Every put with signal that is not of the common kind, or that the fast path has not sent.
 ///
 /// # Safety
 /// Rules 1, 3 and 4.
 #[cold]
 #[inline(never)]
 unsafe fn put_signal_general(
-    transport: *mut Transport,
-    put: &Put<'_>,
+    (transport, put, signal): &(*mut Transport, Put<'_>, *mut AmoMem),
     amo: Amo,
-    signal: *const AmoMem,
     signal_bytes: AmoBytes,
     qp: c_int,
 ) -> c_int {
@@ -219,8 +196,8 @@ unsafe fn put_signal_general(
         // SAFETY: rules 1, 3 and 4.
         unsafe {
             let parts = Parts::new(put)?;
-            let signal = request::atomic(put.pe, amo, signal, &signal_bytes)?;
-            do_put_signal(transport, &parts, signal, qp)
+            let signal = request::atomic(put.pe, amo, *signal, &signal_bytes)?;
+            do_put_signal(*transport, &parts, signal, qp)
         }
     })
 }

@@ -10,7 +10,7 @@
 //! | ofi `data_path/port/operations` | `try_post` | |
 //! | ofi `objects/endpoint` | `Direct::write`, which is `fi_write` | |
 //!
-//! What meets an obstacle, such as a fence, goes on in [`start_slowly`] with engine `lane/submit`.
+//! What meets an obstacle, such as a fence, starts anew in [`rma_general`].
 //!
 //! As in [`crate::abi::entries`], the safety of all of it rests on the rules that are numbered in
 //! [`crate::abi`]'s documentation.
@@ -37,13 +37,24 @@ pub(crate) unsafe extern "C" fn rma(
     bytes: RmaBytes,
     qp: c_int,
 ) -> c_int {
+    // In memory, to be read there by what is not common: no register keeps it meanwhile.
+    let call = Call { transport, pe, remote, local, qp };
     // SAFETY: rules 1, 3 and 4.
     unsafe {
-        match try_rma(transport, pe, remote, local, qp, &verb, &bytes) {
-            Some(status) => status,
-            None => rma_general(transport, pe, remote, local, qp, &verb, &bytes),
+        if try_rma(transport, pe, remote, local, qp, &verb, &bytes).is_some() {
+            return c::NVT_STATUS_SUCCESS;
         }
+        rma_general(&call, &verb, &bytes)
     }
+}
+
+/// What of an operation the host passes in registers.
+pub(crate) struct Call {
+    pub(crate) transport: *mut Transport,
+    pub(crate) pe: c_int,
+    pub(crate) remote: *const RmaMem,
+    pub(crate) local: *const RmaMem,
+    pub(crate) qp: c_int,
 }
 
 /// Every operation that is not of the common kind: blocking ones, those of user threads, of several
@@ -52,16 +63,9 @@ pub(crate) unsafe extern "C" fn rma(
 /// # Safety
 /// Rules 1, 3 and 4.
 #[inline(never)]
-pub(crate) unsafe fn rma_general(
-    transport: *mut Transport,
-    pe: c_int,
-    remote: *const RmaMem,
-    local: *const RmaMem,
-    qp: c_int,
-    verb: &RmaVerb,
-    bytes: &RmaBytes,
-) -> c_int {
+unsafe fn rma_general(call: &Call, verb: &RmaVerb, bytes: &RmaBytes) -> c_int {
     guard("rma", || {
+        let Call { transport, pe, remote, local, qp } = *call;
         // SAFETY: rule 1.
         let connected = unsafe { job(transport)? }.connected()?;
         // SAFETY: rule 1; memory that outlives the call is rule 4.
@@ -92,7 +96,7 @@ pub(crate) unsafe fn try_rma(
     qp: c_int,
     verb: &RmaVerb,
     bytes: &RmaBytes,
-) -> Option<c_int> {
+) -> Option<()> {
     if qp == HOST_QP || transport.is_null() {
         return None;
     }
@@ -104,53 +108,33 @@ pub(crate) unsafe fn try_rma(
         if request::is_put_nbi(verb) {
             let from = request::contiguous(verb, local, bytes)?;
             let put = request::common(Direction::Write, pe, remote, from)?;
-            return Some(start(transport, connected, put));
+            return start(connected, &put);
         }
         // Read again, or the compiler makes one choice among all values, with PUT in the middle.
         match (&raw const verb.desc).read_volatile() {
             request::GET | request::G => {
                 let into = request::contiguous(verb, local, bytes)?;
                 let get = request::common(Direction::Read, pe, remote, into)?;
-                Some(start(transport, connected, get))
+                start(connected, &get)
             }
             request::P => {
                 let value = request::word(local, bytes)?;
                 let put = request::common(Direction::Write, pe, remote, value)?;
-                Some(start(transport, connected, put))
+                start(connected, &put)
             }
             _ => None,
         }
     }
 }
 
-/// Starts an operation of the common kind on the proxy's lane. What panics in none of its steps
-/// needs no guard; what the fast path leaves, as behind a fence, has one.
+/// Starts an operation of the common kind on the proxy's lane, if it meets no obstacle. It panics in
+/// none of its steps, and needs no guard.
 ///
 /// # Safety
 /// Rules 1, 3 and 4.
 #[inline(always)]
-unsafe fn start(transport: *mut Transport, connected: &Connected, request: Request<'_>) -> c_int {
+unsafe fn start(connected: &Connected, request: &Request<'_>) -> Option<()> {
     // A closure on the lane would be called, not inlined.
     // SAFETY: rule 3; the reference ends with this expression.
-    if unsafe { &mut *connected.proxy_lane() }.try_start(&request) {
-        return c::NVT_STATUS_SUCCESS;
-    }
-    // SAFETY: by contract.
-    unsafe { start_slowly(transport, &request) }
-}
-
-/// An operation that the fast path has left.
-///
-/// # Safety
-/// As for [`start`].
-#[cold]
-#[inline(never)]
-unsafe fn start_slowly(transport: *mut Transport, request: &Request<'_>) -> c_int {
-    guard("rma", || {
-        request::check_common(request)?;
-        // SAFETY: rule 1.
-        let connected = unsafe { job(transport)? }.connected()?;
-        // SAFETY: rule 3.
-        Ok(unsafe { connected.with_proxy(|lane| lane.start_slowly(request)) }?)
-    })
+    unsafe { &mut *connected.proxy_lane() }.try_start_apart(request).then_some(())
 }

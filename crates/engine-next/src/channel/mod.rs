@@ -19,6 +19,8 @@ pub mod counts;
 pub(crate) mod executed;
 pub(crate) mod slots;
 
+use std::ops::Range;
+
 use crate::channel::counts::{Counts, Tags};
 use crate::channel::executed::Executed;
 use crate::ids::Pe;
@@ -140,6 +142,12 @@ impl Channel {
         self.next != self.acked
     }
 
+    /// Whether a message that carries data of a put is unacknowledged.
+    #[inline(always)]
+    pub(crate) fn has_unacked_data(&self) -> bool {
+        self.acked < self.after_data
+    }
+
     /// The mask for the next message.
     #[inline(always)]
     pub(crate) fn out_mask(&mut self, seal: &Seal, pe: Pe) -> u32 {
@@ -186,6 +194,22 @@ impl Channel {
         let slot = &mut self.sent[(seq.0 % WINDOW) as usize];
         let slot = std::mem::replace(slot, NO_SLOT);
         (slot != NO_SLOT).then_some(slot)
+    }
+
+    /// The slot of a message that has left and not ended.
+    #[inline(always)]
+    pub(crate) fn sent_number(&self, seq: Seq) -> Option<u16> {
+        let slot = self.sent[(seq.0 % WINDOW) as usize];
+        (slot != NO_SLOT).then_some(slot)
+    }
+
+    /// Messages with these numbers have ended.
+    #[inline(always)]
+    pub(crate) fn forget_sent(&mut self, numbers: Range<u64>) {
+        self.held -= (numbers.end - numbers.start) as u32;
+        for number in numbers {
+            self.sent[(number % WINDOW) as usize] = NO_SLOT;
+        }
     }
 
     /// The slot of an unacknowledged message.

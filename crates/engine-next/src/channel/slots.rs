@@ -51,7 +51,7 @@ pub(crate) struct Slot {
     /// Payload that is sent from its own memory.
     pub(crate) tail: Tail,
     pub(crate) seq: Seq,
-    /// Index of the peer.
+    /// Index of the peer; [`NO_PEER`] in a free slot.
     pub(crate) peer: u32,
     /// Time of leaving, in the watchdog's units.
     pub(crate) born: u32,
@@ -59,11 +59,22 @@ pub(crate) struct Slot {
     pub(crate) completion: GroupId,
     pub(crate) group: GroupRef,
     pub(crate) rail: RailId,
-    pub(crate) in_use: bool,
     next_free: u16,
 }
 
+const NO_PEER: u32 = u32::MAX;
+
 impl Slot {
+    fn is_in_use(&self) -> bool {
+        self.peer != NO_PEER
+    }
+
+    /// Whether nothing but its counts ends with the message.
+    #[inline(always)]
+    pub(crate) fn is_plain(&self) -> bool {
+        self.purpose == Purpose::Plain && self.tail.len == 0
+    }
+
     /// Local memory that the message still touches.
     pub(crate) fn memory(&self) -> Option<(usize, usize)> {
         match self.purpose {
@@ -82,6 +93,31 @@ impl Slot {
             Purpose::Fetch { .. } => "fetching atomic",
             Purpose::Staged { what, .. } => what,
         }
+    }
+}
+
+/// A slot for a message that is about to leave. In free slots purpose and tail are those of plain
+/// messages.
+#[derive(Debug)]
+pub(crate) struct Reserved<'a> {
+    pub(crate) slot: &'a mut Slot,
+    first_free: &'a mut u16,
+    free: &'a mut u32,
+}
+
+impl Reserved<'_> {
+    /// Number of the slot.
+    #[inline(always)]
+    pub(crate) fn number(&self) -> u16 {
+        *self.first_free
+    }
+
+    /// The message has left to the peer with this index. Returns the number of its slot.
+    #[inline(always)]
+    pub(crate) fn take(self, peer: u32) -> u16 {
+        self.slot.peer = peer;
+        *self.free -= 1;
+        std::mem::replace(self.first_free, self.slot.next_free)
     }
 }
 
@@ -104,13 +140,12 @@ impl Slots {
             frame: Frame::EMPTY,
             tail: Tail::NONE,
             seq: Seq(0),
-            peer: u32::MAX,
+            peer: NO_PEER,
             born: 0,
             purpose: Purpose::Plain,
             completion: GroupId::NONE,
             group: GroupRef::NONE,
             rail: RailId(0),
-            in_use: false,
             next_free: (at + 1) as u16,
         };
         Self { slots: (0..count).map(slot).collect(), first_free: 0, free: count }
@@ -122,37 +157,56 @@ impl Slots {
         self.free
     }
 
-    /// The slot that [`Slots::commit`] would take, to be filled in.
+    /// The next free slot, to be filled in. It stays free until it is taken.
     #[inline(always)]
-    pub(crate) fn reserve(&mut self) -> Option<(u16, &mut Slot)> {
-        let at = self.first_free;
-        self.slots.get_mut(usize::from(at)).map(|slot| (at, slot))
-    }
-
-    /// The reserved message has left.
-    #[inline(always)]
-    pub(crate) fn commit(&mut self) {
-        if let Some(slot) = self.slots.get_mut(usize::from(self.first_free)) {
-            slot.in_use = true;
-            self.first_free = slot.next_free;
-            self.free -= 1;
-        }
+    pub(crate) fn reserve(&mut self) -> Option<Reserved<'_>> {
+        let Self { slots, first_free, free } = self;
+        let slot = slots.get_mut(usize::from(*first_free))?;
+        Some(Reserved { slot, first_free, free })
     }
 
     #[inline(always)]
     pub(crate) fn get_mut(&mut self, at: u16) -> Option<&mut Slot> {
-        self.slots.get_mut(usize::from(at)).filter(|slot| slot.in_use)
+        self.slots.get_mut(usize::from(at)).filter(|slot| slot.is_in_use())
     }
 
     /// Ends a message.
-    #[inline(always)]
     pub(crate) fn give(&mut self, at: u16) {
         if let Some(slot) = self.slots.get_mut(usize::from(at)) {
-            slot.in_use = false;
+            (slot.purpose, slot.tail) = (Purpose::Plain, Tail::NONE);
+        }
+        self.give_plain(at);
+    }
+
+    /// Ends a message with which nothing but its counts ends.
+    #[inline(always)]
+    fn give_plain(&mut self, at: u16) {
+        if let Some(slot) = self.slots.get_mut(usize::from(at)) {
+            slot.peer = NO_PEER;
             slot.next_free = self.first_free;
             self.first_free = at;
             self.free += 1;
         }
+    }
+
+    /// Ends messages one after the other while they are plain and count in the same groups.
+    /// Returns the groups and how many there were.
+    #[inline(always)]
+    pub(crate) fn give_alike(
+        &mut self,
+        numbers: impl Iterator<Item = u16>,
+    ) -> Option<((GroupRef, GroupId), u32)> {
+        let (mut counted, mut count) = (None, 0);
+        for at in numbers {
+            let Some(slot) = self.get_mut(at).filter(|slot| slot.is_plain()) else { break };
+            let of = (slot.group, slot.completion);
+            if *counted.get_or_insert(of) != of {
+                break;
+            }
+            self.give_plain(at);
+            count += 1;
+        }
+        counted.map(|counted| (counted, count))
     }
 
     /// Whether no message is unacknowledged.
@@ -163,7 +217,7 @@ impl Slots {
 
     /// All messages that have left, each with its slot.
     pub(crate) fn sent(&self) -> impl Iterator<Item = (u16, &Slot)> {
-        (0..).zip(&self.slots).filter(|(_, slot)| slot.in_use)
+        (0..).zip(&self.slots).filter(|(_, slot)| slot.is_in_use())
     }
 
     /// The work-request id of a message: slot and number, so that a late failure is not taken for
@@ -177,7 +231,7 @@ impl Slots {
     /// The slot of the message with this work-request id, if it is still there.
     pub(crate) fn named(&self, wr_id: WrId) -> Option<(u16, &Slot)> {
         let at = (wr_id.0 & (SLOTS - 1)) as u16;
-        let slot = self.slots.get(usize::from(at)).filter(|slot| slot.in_use)?;
+        let slot = self.slots.get(usize::from(at)).filter(|slot| slot.is_in_use())?;
         (Self::wr_id(at, slot.seq) == wr_id).then_some((at, slot))
     }
 }

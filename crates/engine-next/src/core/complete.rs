@@ -3,12 +3,14 @@
 //! Nothing is posted here. Peers and groups whose counts have reached zero go into lists, which
 //! the lane's iteration works through.
 
+use std::ops::Range;
+
 use crate::channel::slots::Purpose as MessagePurpose;
 use crate::core::{Core, StagedEvent, Then};
 use crate::error::EngineError;
 use crate::group::{GroupId, Groups};
 use crate::ids::{Pe, RailId, WrId};
-use crate::peers::{HeldSignal, Peers};
+use crate::peers::{HeldSignal, Peer, Peers};
 use crate::port::{Completions, Failure, Polled, Port};
 use crate::segments::{BY_LOAD, Owner, PLAIN, STRIPE, Segment, Segments, State};
 use crate::wire::message::{MAP_BYTES, Seq, WINDOW};
@@ -149,6 +151,14 @@ impl<P: Port> Core<P> {
         !self.settling.is_empty() || !self.emptied.is_empty()
     }
 
+    /// Whether anything has to be settled, served, sent or handed to staging.
+    #[inline(always)]
+    pub(crate) fn has_due(&self) -> bool {
+        let Self { settling, emptied, ready, ring, control, staged, due, .. } = self;
+        let waits = settling.len() | emptied.len() | ready.len() | ring.len() | control.len();
+        waits | staged.len() | due.len() != 0
+    }
+
     /// Moves the cursors of peers whose groups have finished, and runs continuations.
     #[cold]
     pub(crate) fn settle(&mut self) {
@@ -273,8 +283,12 @@ impl<P: Port> Core<P> {
         let acked = channel.acked;
         channel.acked = channel.acked.max(ack);
         let last = channel.next;
-        for seq in (acked.0..ack.0).map(Seq) {
-            self.executed(at, seq);
+        let mut left = acked.0..ack.0;
+        while !left.is_empty() {
+            self.end_plain(at, &mut left);
+            if let Some(seq) = left.next() {
+                self.executed(at, Seq(seq));
+            }
         }
         let beyond = map.into_iter().flat_map(|map| {
             (0..WINDOW).filter(|bit| map[(bit / 8) as usize] >> (bit % 8) & 1 != 0)
@@ -288,8 +302,29 @@ impl<P: Port> Core<P> {
         }
     }
 
+    /// Ends the first of the messages with these numbers as long as nothing but their counts ends
+    /// with them. Those that count in the same groups are counted together.
+    fn end_plain(&mut self, at: u32, numbers: &mut Range<u64>) {
+        let Self { peers, messages, groups, settling, emptied, .. } = self;
+        let Peer { channel, order, is_settling, .. } = peers.get_mut(at);
+        let Some(channel) = channel.as_deref_mut() else { return };
+        loop {
+            let sent = numbers.clone().map_while(|number| channel.sent_number(Seq(number)));
+            let Some(((group, completion), count)) = messages.give_alike(sent) else { return };
+            let first = numbers.start;
+            numbers.start += u64::from(count);
+            channel.forget_sent(first..numbers.start);
+            if order.end(group, count) && order.has_closed() && !*is_settling {
+                *is_settling = true;
+                settling.push(at);
+            }
+            if groups.end(completion, count) {
+                emptied.push(completion);
+            }
+        }
+    }
+
     /// A message was executed by its target.
-    #[inline]
     fn executed(&mut self, at: u32, seq: Seq) {
         let peer = self.peers.get_mut(at);
         let Some(channel) = peer.channel.as_deref_mut() else { return };

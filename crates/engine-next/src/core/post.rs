@@ -53,37 +53,39 @@ impl<P: Port> Core<P> {
         let Some(peer) = peers.of_mut(pe) else { return false };
         let Some(handle) = HandleView::keyed(remote_handle, peer.open) else { return false };
         let Some(remote) = handle.target(remote_addr, len as u64) else { return false };
-        let hop = &peer.hop;
-        let Some(rail) = rails.get_mut(hop.rail.index()) else { return false };
+        let id = peer.hop.rail;
+        let Some(rail) = rails.get_mut(id.index()) else { return false };
         if len.wrapping_sub(1) >= rail.most_in_turn || peer.in_flight >= rail.quota {
             return false;
         }
-        let Some(fast) = rail.fast else { return false };
-        let local = match local {
-            LocalSide::Memory(addr) => match regions.recent_desc(addr, len, hop.rail) {
-                Some(desc) => Local::Memory { addr, desc },
-                None => return false,
-            },
-            LocalSide::Value(value) if direction == Direction::Write && len <= 8 => {
-                Local::Value(value)
-            }
-            LocalSide::Value(_) => return false,
+        let is_local = match local {
+            LocalSide::Memory(addr) => regions.is_recent(addr, len),
+            LocalSide::Value(_) => direction == Direction::Write && len <= 8,
         };
+        if !is_local {
+            return false;
+        }
         let Some((wr_id, segment)) = segments.take() else { return false };
-        // Everything is in its place before the fabric is asked, so that little has to be kept
-        // through the call. It is taken back if the fabric declines.
+        // Counted before the fabric is asked, so that little has to be kept through the call. It is
+        // taken back if the fabric declines.
         let owner = peer.owner.of_class(class_of(direction), completion);
-        segment.transfer =
-            Transfer { direction, local, len, remote, key: handle.key_at(hop.remote) };
         segment.owner = owner;
         segment.born = self.watchdog.stamp();
-        let (id, to, next) = (hop.rail, hop.to, hop.next);
         peer.begin(owner.group(), direction);
-        peer.turn(next);
         rail.begin(len);
         groups.begin(completion);
-        let (context, transfer) = (segment.context, &segment.transfer);
-        port.try_post(fast, id, to, wr_id, context, transfer) || self.undo_post(wr_id)
+        // From here on in the order of the call's arguments.
+        let local = match local {
+            LocalSide::Memory(addr) => Local::Memory { addr, desc: regions.last_desc(id) },
+            LocalSide::Value(value) => Local::Value(value),
+        };
+        let key = handle.key_at(peer.hop.remote);
+        let transfer = Transfer { direction, local, len, remote, key };
+        segment.transfer = transfer;
+        let (to, next) = (peer.hop.to, peer.hop.next);
+        peer.turn(next);
+        let Some(fast) = rail.fast else { return self.undo_post(wr_id) };
+        port.try_post(fast, id, to, wr_id, segment.context, &transfer) || self.undo_post(wr_id)
     }
 
     /// Takes back what was noted of a segment that the fabric has not taken. Returns false.

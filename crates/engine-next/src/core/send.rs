@@ -51,86 +51,74 @@ impl<P: Port> Core<P> {
         &mut self,
         signal: &AtomicRequest<'_>,
         part: Option<&Request<'_>>,
-        completion: GroupId,
     ) -> bool {
         let Self { peers, messages, rails, regions, groups, port, seal, .. } = self;
         let Some((at, peer)) = peers.entry(signal.pe) else { return false };
-        let hop = peer.hop;
-        let Some(fast) = rails.get(hop.rail.index()).and_then(|rail| rail.fast) else {
-            return false;
-        };
-        let Peer { channel, order, open, pe, .. } = peer;
+        let Peer { channel, order, open, pe, hop, .. } = peer;
         let Some(channel) = channel.as_deref_mut() else { return false };
+        let Some(rail) = rails.get(hop.rail.index()) else { return false };
         if !channel.has_window() || channel.held >= messages.free() {
             return false;
         }
         let atomic = &signal.atomic;
-        let is_signal = part.is_some() || atomic.op.is_signal();
+        let mut is_marked = false;
         // A signal apart from its data is behind earlier puts; a strong one is behind everything.
-        let is_behind = is_signal && (self.signals.strong || part.is_none());
-        if is_behind && order.has_writes() {
-            return false;
+        let is_strong = self.signals.strong;
+        if (part.is_some() || atomic.op.is_signal()) && (is_strong || part.is_none()) {
+            if order.has_writes() {
+                return false;
+            }
+            is_marked = if is_strong { channel.has_unacked() } else { channel.has_unacked_data() };
         }
-        let is_marked = if self.signals.strong {
-            channel.has_unacked()
-        } else {
-            channel.acked < channel.after_data
-        };
-        let mark = u16::from(is_behind && is_marked);
         let Some(word) = HandleView::asked(signal.remote_handle, *open) else { return false };
         let width = atomic.width.bytes();
         let Some(spot) = word.spot(signal.remote_addr, width as u64) else { return false };
         if signal.remote_addr % width as u64 != 0 {
             return false;
         }
-        let Some((number, slot)) = messages.reserve() else { return false };
+        let Some(reserved) = messages.reserve() else { return false };
+        let slot = &mut *reserved.slot;
         let mask = channel.out_mask(seal, *pe);
         let (seq, ack) = (channel.next, channel.executed.next());
-        let numbers = Numbers { seq, ack, mark, mask };
-        let sealing = Sealing { seal, from: seal.me(), receiver: &channel.receiver };
-        match part {
-            None => slot.frame.atomic(&sealing, &numbers, spot, atomic),
-            Some(part) => {
-                let Some(data) = HandleView::asked(part.remote_handle, *open) else {
-                    return false;
-                };
-                let Some(to) = data.spot(part.remote_addr, part.len as u64) else { return false };
-                let LocalSide::Memory(from) = part.local else { return false };
-                if !regions.is_recent_for_cpu(from, part.len) {
-                    return false;
-                }
-                let payload = slot.frame.payload_mut(part.len);
-                if port.load(from, payload).is_err() {
-                    return false;
-                }
-                slot.frame.put_signal(&sealing, &numbers, (spot, atomic), to, part.len);
+        let numbers = Numbers { seq, ack, mark: is_marked.into(), mask };
+        // Each argument is written where it goes, and done with; the slot is still free.
+        slot.frame.atomic(seal.me(), &numbers, (spot, atomic), part.is_some());
+        if let Some(part) = part {
+            let Some(data) = HandleView::asked(part.remote_handle, *open) else {
+                return false;
+            };
+            let Some(to) = data.spot(part.remote_addr, part.len as u64) else { return false };
+            let LocalSide::Memory(from) = part.local else { return false };
+            if !regions.is_recent_for_cpu(from, part.len) {
+                return false;
+            }
+            if port.load(from, slot.frame.data(to, part.len)).is_err() {
+                return false;
             }
         }
-        let wr_id = Slots::wr_id(number, seq);
-        if !port.try_send(fast, hop.rail, hop.to, wr_id, slot.frame.bytes()) {
+        slot.frame.seal(&Sealing { seal, from: seal.me(), receiver: &channel.receiver });
+        let Some(fast) = rail.fast.as_ref() else { return false };
+        let wr_id = Slots::wr_id(reserved.number(), seq);
+        if !port.try_send(*fast, hop.rail, hop.to, wr_id, reserved.slot.frame.bytes()) {
             return false;
         }
-        let group = order.begin_last(Class::Message);
-        order.note_message(group, seq.0);
-        slot.tail = Tail::NONE;
-        slot.seq = seq;
-        slot.peer = at;
+        let slot = &mut *reserved.slot;
+        slot.group = order.begin_last(Class::Message);
+        slot.seq = channel.next;
         slot.born = self.watchdog.stamp();
-        slot.purpose = Purpose::Plain;
-        slot.completion = completion;
-        slot.group = group;
+        slot.completion = self.current;
         slot.rail = hop.rail;
-        messages.commit();
-        channel.send(number);
+        channel.send(reserved.take(at));
         if part.is_some() {
             channel.after_data = channel.next;
         }
-        groups.begin(completion);
+        groups.begin(self.current);
         if !channel.is_listed {
             channel.is_listed = true;
             self.unasked.push(at);
         }
-        peer.turn(hop.next);
+        let next = hop.next;
+        peer.turn(next);
         true
     }
 
@@ -151,10 +139,11 @@ impl<P: Port> Core<P> {
             return Ok(Step::NoPlace);
         }
         let reserved = if channel.held < messages.free() { messages.reserve() } else { None };
-        let Some((number, slot)) = reserved else {
+        let Some(reserved) = reserved else {
             self.want_acks();
             return Ok(Step::NoRoom);
         };
+        let (number, slot) = (reserved.number(), &mut *reserved.slot);
         let mask = channel.out_mask(seal, *pe);
         let (seq, ack) = (channel.next, channel.executed.next());
         let mark = if behind < channel.acked.0 { 0 } else { (seq.0 - behind) as u16 };
@@ -166,7 +155,7 @@ impl<P: Port> Core<P> {
             slot.frame.encode(&sealing, &numbers, body);
         }
         let wr_id = Slots::wr_id(number, seq);
-        let mut refused = None;
+        let (mut refused, mut has_left) = (None, false);
         for _ in 0..hops.len() {
             let (rail, to) = (hop.rail, hop.to);
             let bytes = slot.frame.bytes();
@@ -178,7 +167,7 @@ impl<P: Port> Core<P> {
             match sent {
                 Ok(Posted::Yes) => {
                     slot.rail = rail;
-                    slot.in_use = true;
+                    has_left = true;
                     break;
                 }
                 Ok(Posted::Again) => self.rails[rail.index()].counters.again += 1,
@@ -200,30 +189,22 @@ impl<P: Port> Core<P> {
             self.fail_peer(at, failed.clone());
             return Err(failed);
         }
-        *is_refused = !slot.in_use;
-        if !slot.in_use {
+        *is_refused = !has_left;
+        if !has_left {
             return Ok(Step::NoRoom);
         }
         let group = match (sending.held, sending.class) {
             (Some(held), _) => order.leave(held, seq.0),
-            (None, Some(class)) => {
-                let group = order.begin_last(class);
-                if class == Class::Message {
-                    order.note_message(group, seq.0);
-                }
-                group
-            }
+            (None, Some(class)) => order.begin_last(class),
             (None, None) => GroupRef::NONE,
         };
         slot.tail = tail;
         slot.seq = seq;
-        slot.peer = at;
         slot.born = self.watchdog.stamp();
         slot.purpose = purpose;
         slot.completion = completion;
         slot.group = group;
-        messages.commit();
-        channel.send(number);
+        channel.send(reserved.take(at));
         if let Purpose::Fetch { place, .. } = purpose {
             channel.begin_fetch(place, number);
         }

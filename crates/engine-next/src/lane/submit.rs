@@ -46,8 +46,14 @@ impl<P: Port> Lane<P> {
     /// whether it was started; if not, nothing has happened. It cannot panic.
     #[inline(always)]
     pub fn try_start(&mut self, request: &Request<'_>) -> bool {
-        let completion = self.core.current;
-        self.core.try_post(request, completion)
+        self.core.try_post(request, self.core.current)
+    }
+
+    /// As [`Lane::try_start`], where no batch is entered.
+    #[inline(always)]
+    pub fn try_start_apart(&mut self, request: &Request<'_>) -> bool {
+        debug_assert!(self.core.current == GroupId::NONE, "a batch is entered");
+        self.core.try_post(request, GroupId::NONE)
     }
 
     /// As [`Lane::start`], after [`Lane::try_start`] has met an obstacle.
@@ -116,11 +122,10 @@ impl<P: Port> Lane<P> {
     /// Starts an atomic that fetches nothing if it meets no obstacle, as [`Lane::try_start`] does.
     #[inline(always)]
     pub fn try_atomic(&mut self, request: &AtomicRequest<'_>) -> bool {
-        let completion = self.core.current;
         // A PE's own atomics come after its writes to itself.
         !request.atomic.op.fetches()
             && request.pe != self.core.me
-            && self.core.try_send(request, None, completion)
+            && self.core.try_send(request, None)
     }
 
     /// As [`Lane::atomic`], after [`Lane::try_atomic`] has met an obstacle.
@@ -180,11 +185,10 @@ impl<P: Port> Lane<P> {
     /// does.
     #[inline(always)]
     pub fn try_put_signal(&mut self, part: &Request<'_>, signal: &AtomicRequest<'_>) -> bool {
-        let completion = self.core.current;
         self.core.signals.inline
             && part.len.wrapping_sub(1) < MAX_EAGER
             && !signal.atomic.op.fetches()
-            && self.core.try_send(signal, Some(part), completion)
+            && self.core.try_send(signal, Some(part))
     }
 
     /// Looks for the local memory of a request where the fast path did not find it. Returns whether

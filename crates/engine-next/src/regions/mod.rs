@@ -271,8 +271,19 @@ impl Regions {
     /// fabric reaches it there.
     #[inline(always)]
     pub(crate) fn recent_desc(&self, addr: usize, len: usize, rail: RailId) -> Option<Desc> {
-        let is_recent = self.fabric.has(addr, len) && self.is_current();
-        if is_recent { self.descs.get(rail.index()).copied() } else { None }
+        if self.is_recent(addr, len) { self.descs.get(rail.index()).copied() } else { None }
+    }
+
+    /// Whether local memory is where memory was found last and the fabric reaches it there.
+    #[inline(always)]
+    pub(crate) fn is_recent(&self, addr: usize, len: usize) -> bool {
+        self.fabric.has(addr, len) && self.is_current()
+    }
+
+    /// The descriptor on a rail for local memory that [is recent](Regions::is_recent).
+    #[inline(always)]
+    pub(crate) fn last_desc(&self, rail: RailId) -> Desc {
+        self.descs.get(rail.index()).copied().unwrap_or_default()
     }
 
     /// Whether local memory is where memory was found last and the processor reaches it there.

@@ -36,11 +36,14 @@ impl BatchWindow {
     /// Whether the next iteration had better wait for more operations.
     #[inline]
     pub(super) fn keep_collecting(&mut self) -> bool {
+        if self.apart >= APART {
+            return false;
+        }
         if std::mem::take(&mut self.fresh) != 0 && self.operations < MOST {
             return true;
         }
         self.operations = 0;
-        self.apart = self.apart.saturating_add(1);
+        self.apart += 1;
         false
     }
 }

@@ -52,41 +52,31 @@ impl Frame {
         self.put(24, atomic.operand);
     }
 
-    /// Writes and seals an atomic that fetches nothing.
+    /// Writes an atomic that fetches nothing, or that of a put with signal, whose
+    /// [data](Frame::data) comes next. The head is to be sealed.
     #[inline(always)]
-    pub(crate) fn atomic(&mut self, to: &Sealing<'_>, n: &Numbers, at: Spot, atomic: &Atomic) {
-        self.word(at, atomic, n.mark);
-        self.len = WORD;
-        self.close(to, n, KIND_WORD, code_of(atomic), at.slot);
-    }
-
-    /// Writes and seals a put with signal whose payload of `len` bytes, at most [`MAX_EAGER`], is
-    /// in [`Frame::payload_mut`] already.
-    #[inline(always)]
-    pub(crate) fn put_signal(
+    pub(crate) fn atomic(
         &mut self,
-        to: &Sealing<'_>,
+        from: Pe,
         n: &Numbers,
         (at, atomic): (Spot, &Atomic),
-        data: Spot,
-        len: usize,
+        with_data: bool,
     ) {
-        self.put_signal_head((at, atomic), data, len, n.mark);
-        self.len = PUT_SIGNAL_HEAD + len.min(MAX_EAGER);
-        self.close(to, n, KIND_PUT_SIGNAL, code_of(atomic), at.slot);
+        let kind = if with_data { KIND_PUT_SIGNAL } else { KIND_WORD };
+        self.head(from, n, kind, code_of(atomic), at.slot);
+        self.word(at, atomic, n.mark);
+        self.len = WORD;
     }
 
+    /// Writes where the payload of a put with signal goes, and returns the room for it: cut at
+    /// [`MAX_EAGER`].
     #[inline(always)]
-    fn put_signal_head(&mut self, (at, atomic): (Spot, &Atomic), data: Spot, len: usize, m: u16) {
-        self.word(at, atomic, m);
-        self.put(32, u64::from(data.slot) | (len as u64) << 32);
-        self.put(40, data.offset);
-    }
-
-    /// Room for the payload of a put with signal, of `len` bytes; cut at [`MAX_EAGER`].
-    #[inline(always)]
-    pub(crate) fn payload_mut(&mut self, len: usize) -> &mut [u8] {
-        &mut self.bytes[PUT_SIGNAL_HEAD..PUT_SIGNAL_HEAD + len.min(MAX_EAGER)]
+    pub(crate) fn data(&mut self, to: Spot, len: usize) -> &mut [u8] {
+        self.put(32, u64::from(to.slot) | (len as u64) << 32);
+        self.put(40, to.offset);
+        let end = PUT_SIGNAL_HEAD + len.min(MAX_EAGER);
+        self.len = end;
+        &mut self.bytes[PUT_SIGNAL_HEAD..end]
     }
 
     /// Writes and seals a put with signal whose payload of `len` bytes is sent from its own memory.
@@ -94,13 +84,14 @@ impl Frame {
         &mut self,
         to: &Sealing<'_>,
         n: &Numbers,
-        (at, atomic): (Spot, &Atomic),
+        signal: (Spot, &Atomic),
         data: Spot,
         len: usize,
     ) {
-        self.put_signal_head((at, atomic), data, len, n.mark);
+        self.atomic(to.from, n, signal, true);
+        self.data(data, len);
         self.len = PUT_SIGNAL_HEAD;
-        self.close(to, n, KIND_PUT_SIGNAL, code_of(atomic), at.slot);
+        self.seal(to);
     }
 
     /// Writes and seals any message. A payload or text that is too long is cut.
@@ -117,7 +108,10 @@ impl Frame {
                 (KIND_ACK, HEAD + MAP_BYTES)
             }
             Body::AckRequest => (KIND_ACK_REQUEST, HEAD),
-            Body::Word { at, atomic } => return self.atomic(to, n, at, &atomic),
+            Body::Word { at, atomic } => {
+                self.atomic(to.from, n, (at, &atomic), false);
+                return self.seal(to);
+            }
             Body::Fetch { at, atomic, place } => {
                 self.word(at, &atomic, n.mark);
                 self.put(32, atomic.compare);
@@ -132,10 +126,11 @@ impl Frame {
                 (KIND_REPLY, REPLY)
             }
             Body::PutSignal { at, atomic, to: data, payload } => {
-                let room = self.payload_mut(payload.len());
+                self.atomic(to.from, n, (at, &atomic), true);
+                let room = self.data(data, payload.len().min(MAX_EAGER));
                 let len = room.len();
                 room.copy_from_slice(&payload[..len]);
-                return self.put_signal(to, n, (at, &atomic), data, len);
+                return self.seal(to);
             }
             Body::Beside { at, atomic, tag, segments } => {
                 self.word(at, &atomic, n.mark);
@@ -157,13 +152,23 @@ impl Frame {
     }
 
     /// Writes the sealed head.
-    #[inline(always)]
     pub(crate) fn close(&mut self, to: &Sealing<'_>, n: &Numbers, kind: u8, code: u8, word: u32) {
+        self.head(to.from, n, kind, code, word);
+        self.seal(to);
+    }
+
+    /// Writes the head as it is meant.
+    #[inline(always)]
+    fn head(&mut self, from: Pe, n: &Numbers, kind: u8, code: u8, word: u32) {
         let what = u64::from(VERSION | kind << 4) | u64::from(code) << 8;
-        let low = what | u64::from(to.from.0 as u16) << 16 | u64::from(n.seq.low()) << 32;
-        let high = u64::from(n.ack.low()) | u64::from(word ^ n.mask) << 32;
-        let sealed = to.seal.close(to.receiver, &self.bytes, self.len, (low, high));
-        self.bytes[..HEAD].copy_from_slice(&sealed);
+        self.put(0, what | u64::from(from.0 as u16) << 16 | u64::from(n.seq.low()) << 32);
+        self.put(8, u64::from(n.ack.low()) | u64::from(word ^ n.mask) << 32);
+    }
+
+    /// Seals the head, once all that is covered is written.
+    #[inline(always)]
+    pub(crate) fn seal(&mut self, to: &Sealing<'_>) {
+        to.seal.close(to.receiver, &mut self.bytes, self.len);
     }
 }
 

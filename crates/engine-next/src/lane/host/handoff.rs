@@ -45,6 +45,8 @@ struct Shared {
     /// Items that are not finished, by PE. Released by whoever finishes one, so that a thread that
     /// reads zero sees what was done.
     by_pe: Box<[AtomicU32]>,
+    /// Their sum, for the proxy lane: most of the time it is zero.
+    unfinished: AtomicU32,
     /// The first failure of an operation that nobody waits for alone, by PE.
     lost: Mutex<Vec<(Pe, EngineError)>>,
     /// The proxy lane's first failure: it may take nothing more.
@@ -87,6 +89,7 @@ pub fn handover(
     let (sender, receiver) = bounded(CAPACITY);
     let shared = Arc::new(Shared {
         by_pe: (0..n_pes).map(|_| AtomicU32::new(0)).collect(),
+        unfinished: AtomicU32::new(0),
         lost: Mutex::default(),
         failure: OnceLock::new(),
     });
@@ -98,6 +101,20 @@ pub fn handover(
 impl Shared {
     fn count(&self, pe: Pe) -> Option<&AtomicU32> {
         self.by_pe.get(pe.index())
+    }
+
+    fn begin(&self, pe: Pe) {
+        self.unfinished.fetch_add(1, Ordering::Relaxed);
+        if let Some(count) = self.count(pe) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn end(&self, pe: Pe) {
+        if let Some(count) = self.count(pe) {
+            count.fetch_sub(1, Ordering::Release);
+        }
+        self.unfinished.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -152,14 +169,10 @@ impl Outbox {
     /// Counts an item and sends it. It comes back, not counted, if there is no room.
     fn send(&self, item: Item) -> Result<(), Item> {
         let pe = item.pe;
-        if let Some(count) = self.shared.count(pe) {
-            count.fetch_add(1, Ordering::Relaxed);
-        }
+        self.shared.begin(pe);
         match self.sender.try_send(item) {
             Err(TrySendError::Full(back)) => {
-                if let Some(count) = self.shared.count(pe) {
-                    count.fetch_sub(1, Ordering::Relaxed);
-                }
+                self.shared.end(pe);
                 Err(back)
             }
             // Without a lane the item stays undone: the deadline says so.
@@ -224,13 +237,17 @@ impl Handed {
             }
             (None, None) => {}
         }
-        if let Some(count) = shared.count(pe) {
-            count.fetch_sub(1, Ordering::Release);
-        }
+        shared.end(pe);
     }
 }
 
 impl Inbox {
+    /// Whether anything handed over is unfinished.
+    #[inline(always)]
+    pub(crate) fn has_work(&self) -> bool {
+        self.shared.unfinished.load(Ordering::Relaxed) != 0
+    }
+
     /// The lane has failed: nobody needs to wait any longer.
     pub(crate) fn fail(&self, failed: &EngineError) {
         let _ = self.shared.failure.set(failed.clone());
