@@ -81,8 +81,8 @@ esac
 if [[ $tier == full ]]; then
     part "rustdoc, oldest Rust, licences, bindings" scripts/check.sh full
     part "documentation tests" checked --doc
-    part "model of the next engine" \
-        scripts/cargo test --locked --profile checked -p engine-next --features model --test model-next
+    part "model of the engine" \
+        scripts/cargo test --locked --profile checked -p engine --features model --test model
     part "shipped plugin" make --no-print-directory stage
     part "shipped plugin on tcp and shm" \
         env NVSHMEM_TEST_PLUGIN_DIR="$PWD/${CARGO_TARGET_DIR:-target}/install/lib" \

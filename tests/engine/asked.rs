@@ -9,12 +9,12 @@ use engine::Watchdog;
 use engine::atomic::AtomicOp;
 use engine::error::EngineError;
 use engine::ids::{Pe, RailId};
-use engine::lane::user_threads::handoff::handover;
-use engine::lane::user_threads::host_lane::HostLane;
+use engine::lane::host::handoff::handover;
+use engine::lane::host::HostLane;
 use engine::lane::{Lane, LaneConfig};
 use engine::port::Direction;
 use engine::port::packet::MAX_LONG_MESSAGE;
-use engine::rails::balance::Spread;
+use engine::rails::Spread;
 use engine::request::{LocalSide, PutSignalRequest, Request, ResultPlace};
 use sim_fabric::{Call, Event, Script};
 

@@ -10,7 +10,7 @@ use engine::port::copies::Reach;
 use engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
 use engine::port::{Access, Direction};
 use engine::request::{AtomicRequest, LocalSide, PutSignalRequest, Request, ResultPlace};
-use engine::signal::counted::TAGS;
+use engine::channel::counts::TAGS;
 use engine::wire::handle::HandleBytes;
 use sim_fabric::{FakeFabric, Script};
 use test_support::seeds::for_seeds;

@@ -7,7 +7,7 @@ use engine::port::copies::Reach;
 use engine::port::packet::MAX_LONG_MESSAGE;
 use engine::port::{Access, Direction};
 use engine::request::{LocalSide, PutSignalRequest, Request};
-use engine::state::batch::Batch;
+use engine::lane::batches::Batch;
 use sim_fabric::Script;
 
 use super::job::{Job, Shape};

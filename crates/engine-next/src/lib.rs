@@ -21,34 +21,26 @@
 //! bytes pass through *bounce buffers*. Decision 64 has the design.
 #![forbid(unsafe_code)]
 
+pub mod atomic;
 pub mod channel;
 mod core;
 pub mod error;
 pub mod group;
+pub mod ids;
 pub mod lane;
 mod op;
+pub mod patience;
 mod peers;
+pub mod port;
 pub mod rails;
+pub mod rate_limit;
 pub mod regions;
 pub mod request;
 mod segments;
 pub mod signal;
 mod staging;
+mod sync;
 mod watchdog;
 pub mod wire;
 
-pub use engine::{atomic, ids, patience, port, rate_limit};
 pub use watchdog::Watchdog;
-
-/// Names of the first engine's modules, until its callers have switched.
-pub mod state {
-    /// See [`crate::lane::batches`].
-    pub mod batch {
-        pub use crate::group::MOST_GROUPS as MAX_BATCHES;
-        pub use crate::lane::batches::Batch;
-    }
-    /// See [`crate::regions`].
-    pub mod regions {
-        pub use crate::regions::{RegionIndex, RegionTable};
-    }
-}

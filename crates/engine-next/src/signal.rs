@@ -22,11 +22,6 @@ use crate::port::{Port, RailLimits, Tail};
 use crate::request::{LocalSide, Request, ResultPlace};
 use crate::wire::message::{Body, MAX_EAGER, Spot, Tag, eager_in};
 
-/// The first engine's name for the module of tags, until its callers have switched.
-pub mod counted {
-    pub use crate::channel::counts::TAGS;
-}
-
 /// How the signal of a put is made to follow its data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SignalEngine {

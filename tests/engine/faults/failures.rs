@@ -5,9 +5,9 @@ use engine::error::EngineError;
 use engine::ids::{Pe, RailId};
 use engine::lane::fast_path::Rest;
 use engine::port::{Access, Direction};
-use engine::rails::balance::Spread;
+use engine::rails::Spread;
 use engine::request::{LocalSide, Request, ResultPlace};
-use engine::state::batch::Batch;
+use engine::lane::batches::Batch;
 use engine::wire::handle::{Handle, HandleBytes, HandleError};
 use sim_fabric::{FakeFabric, PortCall, Script};
 

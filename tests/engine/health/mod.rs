@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use engine::atomic::AtomicOp;
 use engine::ids::{Pe, RailId};
-use engine::lane::user_threads::handoff::handover;
-use engine::lane::user_threads::host_lane::HostLane;
+use engine::lane::host::handoff::handover;
+use engine::lane::host::HostLane;
 use engine::lane::{Lane, SignalEngine};
 use engine::recovery::fallback_routes::FallbackRoutes;
 use engine::recovery::health::RailHealth;

@@ -7,8 +7,8 @@ use engine::ids::{RailId, WrId};
 use engine::port::packet::LongPacket;
 use engine::port::{
     Access, Addressing, Clock, Completions, DataPath, Direction, Failure, Incoming, LocalMemory,
-    MemoryPort, Messaging, Operation, PeerAddr, Polled, PortError, Posted, RailControl, RailLimits,
-    Registered, Transfer,
+    MemoryPort, Messaging, Operation, PeerAddr, Polled, PortError, Posted, RailLimits, Registered,
+    Transfer,
 };
 
 use super::explore::Model;
@@ -186,8 +186,6 @@ impl Messaging for ModelPort {
         }
     }
 }
-
-impl RailControl for ModelPort {}
 
 impl LocalMemory for ModelPort {
     fn apply(&mut self, addr: usize, atomic: &Atomic) -> Result<u64, PortError> {

@@ -20,7 +20,7 @@ use engine::port::Direction;
 use engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
 use engine::request::{AtomicRequest, PutSignalRequest, ResultPlace};
 use engine::request::{LocalSide, Request};
-use engine::signal::counted::TAGS;
+use engine::channel::counts::TAGS;
 use engine::wire::handle::HandleBytes;
 use sim_fabric::{Event, Script};
 use test_support::seeds::for_seeds;

@@ -5,11 +5,11 @@
 use std::collections::HashMap;
 
 use engine::atomic::AtomicOp;
+use engine::channel::counts::TAGS;
 use engine::ids::Pe;
 use engine::lane::SignalEngine;
 use engine::port::Direction;
 use engine::request::PutSignalRequest;
-use engine::signal::counted::TAGS;
 use sim_fabric::{Event, Script};
 
 use super::{Targets, race, random_script, random_shape};

@@ -29,12 +29,6 @@ use crate::wire::cookie::Cookie;
 pub use crate::lane::idle::is_idle;
 pub use crate::signal::SignalEngine;
 
-/// The first engine's names for [`host`], until its callers have switched.
-pub mod user_threads {
-    pub use super::host as host_lane;
-    pub use super::host::handoff;
-}
-
 /// Most segments that a lane over rails of these limits has under way. All work-request ids of
 /// segments are below it.
 pub fn segments_for(_kind: LaneKind, limits: &[RailLimits]) -> u32 {

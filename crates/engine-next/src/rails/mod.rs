@@ -5,11 +5,6 @@ pub(crate) mod load;
 pub mod pairing;
 pub mod paths;
 
-/// The first engine's name for [`Spread`]'s module, until its callers have switched.
-pub mod balance {
-    pub use super::Spread;
-}
-
 use crate::ids::RailId;
 use crate::port::RailLimits;
 use crate::rails::counters::RailCounters;

@@ -8,16 +8,17 @@
 //! region that touches the bytes: the fabric reaches them if one region that it reaches holds all
 //! of them, and the processor if none of the regions is a device's.
 
+mod published;
 mod table;
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::error::EngineError;
 use crate::ids::{LaneKind, Pe, RailId};
 use crate::port::copies::{Bounce, CopyPort, Reach};
 use crate::port::{Addressing, Desc};
+use crate::regions::published::Published;
 use crate::wire::handle::{HandleError, MAX_RAILS};
 use crate::wire::message::Spot;
 
@@ -92,9 +93,8 @@ trait StagerSource: Send + Sync {
 /// The part of the table that lanes read.
 pub struct RegionIndex {
     table: Weak<dyn StagerSource>,
-    /// Rises with each change of `regions`, after the change and under its lock.
-    number: AtomicU64,
-    regions: Mutex<Vec<Option<Arc<Region>>>>,
+    /// By place.
+    regions: Published<Vec<Option<Arc<Region>>>>,
     /// The stager, until the proxy lane has taken it.
     stager: Mutex<Option<Installed>>,
     orphans: Mutex<Vec<Orphan>>,
@@ -136,18 +136,17 @@ pub(crate) fn overlap(one: (usize, usize), other: (usize, usize)) -> bool {
 
 impl RegionIndex {
     fn new(table: Weak<dyn StagerSource>) -> Self {
-        let (regions, stager, orphans) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Self { table, number: AtomicU64::new(0), regions, stager, orphans }
+        let (stager, orphans) = (Mutex::default(), Mutex::default());
+        Self { table, regions: Published::default(), stager, orphans }
     }
 
     fn change(&self, place: usize, region: Option<Arc<Region>>) {
-        let mut regions = lock(&self.regions);
-        if regions.len() <= place {
-            regions.resize_with(place + 1, || None);
-        }
-        regions[place] = region;
-        // The lock orders the change before the number.
-        self.number.fetch_add(1, Ordering::Relaxed);
+        self.regions.change(|regions| {
+            if regions.len() <= place {
+                regions.resize_with(place + 1, || None);
+            }
+            regions[place] = region;
+        });
     }
 
     pub(crate) fn enter_orphan(&self, orphan: Orphan) {
@@ -264,7 +263,7 @@ impl Regions {
 
     #[inline(always)]
     fn is_current(&self) -> bool {
-        self.index.number.load(Ordering::Relaxed) == self.number
+        self.index.regions.is_at(self.number)
     }
 
     /// The descriptor on a rail for local memory, if it is where memory was found last and the
@@ -391,10 +390,7 @@ impl Regions {
 
     #[cold]
     fn refresh(&mut self) {
-        let regions = lock(&self.index.regions);
-        self.by_place.clone_from(&regions);
-        self.number = self.index.number.load(Ordering::Relaxed);
-        drop(regions);
+        self.number = self.index.regions.read(|regions| self.by_place.clone_from(regions));
         (self.fabric, self.cpu) = (Range::NONE, Range::NONE);
         let target = |(place, region): (usize, &Option<Arc<Region>>)| {
             let region = region.as_deref().filter(|r| r.remote && r.reach == Reach::Direct);

@@ -9,9 +9,3 @@ pub mod marks;
 pub mod message;
 pub mod seal;
 pub mod staged;
-
-/// The first engine's name for the window's module, until its callers have switched.
-pub mod window {
-    /// See [`super::message::WINDOW`].
-    pub const WINDOW: u32 = super::message::WINDOW as u32;
-}

@@ -3,8 +3,6 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-extern crate engine_next as engine;
-
 /// Of the first engine's cases alone.
 #[allow(dead_code, reason = "until all cases are here")]
 mod health {

@@ -1,6 +1,5 @@
 //! The queue by which user threads hand operations over to the proxy lane.
 
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
@@ -11,6 +10,7 @@ use crate::core::Then;
 use crate::error::EngineError;
 use crate::ids::Pe;
 use crate::lane::Lane;
+use crate::lane::host::outstanding::Outstanding;
 use crate::op::{Kind, Op};
 use crate::patience::Wait;
 use crate::port::{Direction, Port};
@@ -42,11 +42,7 @@ pub struct Inbox {
 
 #[derive(Debug)]
 struct Shared {
-    /// Items that are not finished, by PE. Released by whoever finishes one, so that a thread that
-    /// reads zero sees what was done.
-    by_pe: Box<[AtomicU32]>,
-    /// The first failure of an operation that nobody waits for alone, by PE.
-    lost: Mutex<Vec<(Pe, EngineError)>>,
+    outstanding: Outstanding<EngineError>,
     /// The proxy lane's first failure: it may take nothing more.
     failure: OnceLock<EngineError>,
 }
@@ -85,20 +81,11 @@ pub fn handover(
     fail_after: Option<Duration>,
 ) -> (Outbox, Inbox) {
     let (sender, receiver) = bounded(CAPACITY);
-    let shared = Arc::new(Shared {
-        by_pe: (0..n_pes).map(|_| AtomicU32::new(0)).collect(),
-        lost: Mutex::default(),
-        failure: OnceLock::new(),
-    });
+    let outstanding = Outstanding::new(n_pes);
+    let shared = Arc::new(Shared { outstanding, failure: OnceLock::new() });
     let shared_by_inbox = Arc::clone(&shared);
     let inbox = Inbox { receiver, shared: shared_by_inbox, next: None, awaited: Vec::new() };
     (Outbox { sender, shared, warn_after, fail_after }, inbox)
-}
-
-impl Shared {
-    fn count(&self, pe: Pe) -> Option<&AtomicU32> {
-        self.by_pe.get(pe.index())
-    }
 }
 
 impl Outbox {
@@ -114,20 +101,16 @@ impl Outbox {
 
     /// Orders what is handed over for the PE from here on behind what was before.
     pub(crate) fn fence(&self, pe: Pe) -> Result<(), EngineError> {
-        if self.is_quiet(pe) { Ok(()) } else { self.hand_over(pe, What::Fence, false) }
-    }
-
-    fn is_quiet(&self, pe: Pe) -> bool {
-        self.shared.count(pe).is_none_or(|count| count.load(Ordering::Acquire) == 0)
+        let is_quiet = self.shared.outstanding.is_quiet(pe);
+        if is_quiet { Ok(()) } else { self.hand_over(pe, What::Fence, false) }
     }
 
     /// Waits until everything handed over for the PE so far has ended.
     pub(crate) fn quiet(&self, pe: Pe) -> Result<(), EngineError> {
-        if !self.is_quiet(pe) {
+        if !self.shared.outstanding.is_quiet(pe) {
             self.hand_over(pe, What::Quiet, true)?;
         }
-        let lost = self.shared.lost.lock().unwrap_or_else(PoisonError::into_inner);
-        lost.iter().find(|(of, _)| *of == pe).map_or(Ok(()), |(_, failed)| Err(failed.clone()))
+        self.shared.outstanding.failure(pe).map_or(Ok(()), Err)
     }
 
     fn hand_over(&self, pe: Pe, what: What, wait: bool) -> Result<(), EngineError> {
@@ -152,14 +135,10 @@ impl Outbox {
     /// Counts an item and sends it. It comes back, not counted, if there is no room.
     fn send(&self, item: Item) -> Result<(), Item> {
         let pe = item.pe;
-        if let Some(count) = self.shared.count(pe) {
-            count.fetch_add(1, Ordering::Relaxed);
-        }
+        self.shared.outstanding.begin(pe);
         match self.sender.try_send(item) {
             Err(TrySendError::Full(back)) => {
-                if let Some(count) = self.shared.count(pe) {
-                    count.fetch_sub(1, Ordering::Relaxed);
-                }
+                self.shared.outstanding.end(pe, None);
                 Err(back)
             }
             // Without a lane the item stays undone: the deadline says so.
@@ -211,22 +190,15 @@ impl Handed {
     /// The item has ended, or failed.
     pub(crate) fn end(self, failed: Option<EngineError>) {
         let Self { pe, shared, ended } = self;
-        match (ended, failed) {
-            (Some(ended), failed) => {
+        let lost = match ended {
+            Some(ended) => {
                 let outcome = failed.map_or(Ok(()), Err);
                 *ended.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
+                None
             }
-            (None, Some(failed)) => {
-                let mut lost = shared.lost.lock().unwrap_or_else(PoisonError::into_inner);
-                if lost.iter().all(|(of, _)| *of != pe) {
-                    lost.push((pe, failed));
-                }
-            }
-            (None, None) => {}
-        }
-        if let Some(count) = shared.count(pe) {
-            count.fetch_sub(1, Ordering::Release);
-        }
+            None => failed,
+        };
+        shared.outstanding.end(pe, lost);
     }
 }
 

@@ -7,6 +7,7 @@
 //! way in the other; programs hardly mix them.
 
 pub mod handoff;
+mod outstanding;
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -4,7 +4,7 @@ use engine::atomic::AtomicOp;
 use engine::error::EngineError;
 use engine::ids::{Pe, RailId};
 use engine::port::{Access, Direction};
-use engine::rails::balance::Spread;
+use engine::rails::Spread;
 use engine::request::{LocalSide, Request, ResultPlace};
 use engine::wire::handle::{Handle, HandleBytes, HandleError};
 use sim_fabric::{FakeFabric, PortCall, Script};

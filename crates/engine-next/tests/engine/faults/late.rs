@@ -4,7 +4,7 @@ use engine::atomic::AtomicOp;
 use engine::error::EngineError;
 use engine::ids::Pe;
 use engine::lane::Lane;
-use engine::lane::user_threads::host_lane::HostLane;
+use engine::lane::host::HostLane;
 use engine::port::Direction;
 use engine::request::{Request, ResultPlace};
 use sim_fabric::{Event, FakeFabric, PortCall, Script};

@@ -2,7 +2,7 @@
 
 use engine::ids::Pe;
 use engine::lane::Lane;
-use engine::lane::user_threads::host_lane::HostLane;
+use engine::lane::host::HostLane;
 use engine::port::{Access, Direction};
 use engine::request::{LocalSide, Request};
 use sim_fabric::Script;

@@ -6,10 +6,10 @@ use std::time::Duration;
 use engine::atomic::AtomicOp;
 use engine::error::EngineError;
 use engine::ids::Pe;
-use engine::lane::user_threads::handoff::handover;
-use engine::lane::user_threads::host_lane::HostLane;
+use engine::lane::host::HostLane;
+use engine::lane::host::handoff::handover;
 use engine::lane::{Lane, SignalEngine};
-use engine::rails::balance::Spread;
+use engine::rails::Spread;
 use engine::request::{PutSignalRequest, ResultPlace};
 use sim_fabric::{FakeFabric, FakePort, Script};
 

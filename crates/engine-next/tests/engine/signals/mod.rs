@@ -14,6 +14,7 @@ mod ways;
 use std::collections::HashMap;
 
 use engine::atomic::{Atomic, AtomicOp, Width};
+use engine::channel::counts::TAGS;
 use engine::error::EngineError;
 use engine::ids::{Pe, RailId};
 use engine::lane::SignalEngine;
@@ -21,7 +22,6 @@ use engine::port::Direction;
 use engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
 use engine::request::{AtomicRequest, PutSignalRequest, ResultPlace};
 use engine::request::{LocalSide, Request};
-use engine::signal::counted::TAGS;
 use engine::wire::handle::HandleBytes;
 use sim_fabric::{Event, Script};
 use test_support::seeds::for_seeds;

@@ -81,6 +81,12 @@ impl DataPath for OfiPort {
         Some(self.processes.swap_remove(at).0)
     }
 
+    fn trouble(&mut self, rail: RailId) -> Option<PortError> {
+        let PortRail { rail, gate, .. } = self.rails.get(rail.index())?;
+        let _gate = gate.enter();
+        rail.endpoint().trouble()
+    }
+
     fn has_fast_path(&self) -> bool {
         self.rails.iter().all(|rail| rail.gate.is_absent())
     }
