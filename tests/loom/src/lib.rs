@@ -14,13 +14,13 @@
 extern crate self as engine;
 
 // The parts of the engine that descriptors are made of, and those that threads hand over by.
-#[path = "../../../crates/engine-next/src/atomic.rs"]
+#[path = "../../../crates/engine/src/atomic.rs"]
 pub mod atomic;
-#[path = "../../../crates/engine-next/src/ids.rs"]
+#[path = "../../../crates/engine/src/ids.rs"]
 pub mod ids;
-#[path = "../../../crates/engine-next/src/lane/host/outstanding.rs"]
+#[path = "../../../crates/engine/src/lane/host/outstanding.rs"]
 pub mod outstanding;
-#[path = "../../../crates/engine-next/src/regions/published.rs"]
+#[path = "../../../crates/engine/src/regions/published.rs"]
 pub mod published;
 
 mod channel;
