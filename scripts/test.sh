@@ -82,7 +82,7 @@ if [[ $tier == full ]]; then
     part "rustdoc, oldest Rust, licences, bindings" scripts/check.sh full
     part "documentation tests" checked --doc
     part "model of the engine" \
-        scripts/cargo test --locked --profile checked -p engine --features model --test model
+        scripts/cargo test --locked --profile checked -p engine --features model --test engine model::
     part "shipped plugin" make --no-print-directory stage
     part "shipped plugin on tcp and shm" \
         env NVSHMEM_TEST_PLUGIN_DIR="$PWD/${CARGO_TARGET_DIR:-target}/install/lib" \

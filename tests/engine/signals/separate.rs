@@ -74,7 +74,6 @@ fn ordered_signals_come_behind_puts_that_are_counted() {
             counted: [1, 2, 3, TAGS, TAGS][random.below(5)],
             immediate_data: true,
             staged: [0, 0, 0, random.below(1 << 8) as u32][random.below(4)],
-            health: None,
             ..random_shape(random)
         });
     });
