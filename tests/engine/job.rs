@@ -234,13 +234,20 @@ pub(crate) fn watchdog() -> Watchdog {
 
 impl Job {
     pub(crate) fn new(seed: u64, shape: &Shape, script: Script) -> Self {
-        let fabric = FakeFabric::new(seed, shape.n_pes, script);
         let present = if shape.present == 0 { shape.n_pes } else { shape.present };
-        (0..present)
-            .filter(|pe| shape.shared.checked_shr(*pe).unwrap_or(0) & 1 != 0)
-            .for_each(|pe| fabric.share_bounce(Pe(pe)));
-        let members = (0..present)
-            .map(|pe| {
+        Self::of(seed, &vec![shape; present as usize], script)
+    }
+
+    /// A job whose PEs are shaped differently: one shape for each that takes part. What PEs agree
+    /// on, as rails, paths and how long messages are, is the same in all.
+    pub(crate) fn of(seed: u64, shapes: &[&Shape], script: Script) -> Self {
+        let fabric = FakeFabric::new(seed, shapes[0].n_pes, script);
+        let of_pe = || (0..).zip(shapes.iter().copied());
+        of_pe()
+            .filter(|(pe, shape)| shape.shared.checked_shr(*pe).unwrap_or(0) & 1 != 0)
+            .for_each(|(pe, _)| fabric.share_bounce(Pe(pe)));
+        let members = of_pe()
+            .map(|(pe, shape)| {
                 let me = Pe(pe);
                 let (bounce_len, out, inward) = shape.bounce;
                 let memory = fabric.memory(me, shape.rails).with_bounce(bounce_len, out, inward);
@@ -293,7 +300,7 @@ impl Job {
                 Member { lane, regions, base, handle, words, words_handle, scratch, scratch_handle }
             })
             .collect();
-        Self { fabric, members, heap: shape.heap }
+        Self { fabric, members, heap: shapes[0].heap }
     }
 
     /// With lanes that order their signals.

@@ -6,12 +6,15 @@
 
 mod asked;
 mod consistency;
+mod differing;
 mod faults;
 mod fences;
 mod iterations;
 mod job;
+mod local_memory;
 #[cfg(feature = "model")]
 mod model;
+mod order;
 mod random;
 mod room;
 mod signals;
