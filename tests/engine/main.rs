@@ -12,6 +12,7 @@ mod fences;
 mod iterations;
 mod job;
 mod local_memory;
+mod memory;
 #[cfg(feature = "model")]
 mod model;
 mod order;

@@ -3,7 +3,11 @@
 use engine::atomic::{Atomic, AtomicOp, Width};
 use engine::error::EngineError;
 use engine::ids::{Pe, RailId};
-use engine::wire::message::{Body, Frame, Numbers, Sealing, Seq, Spot, WINDOW};
+use engine::port::packet::MAX_LONG_MESSAGE;
+use engine::wire::handle::Handle;
+use engine::wire::message::{
+    Body, Frame, MAX_EAGER, Numbers, Sealing, Seq, Spot, WINDOW, eager_in,
+};
 use engine::wire::seal::Seal;
 use sim_fabric::Script;
 
@@ -175,4 +179,42 @@ fn replies_to_other_fetches_are_dropped() {
         iterate(&mut job, 1, 1);
     }
     assert_eq!(job.heap(1, 64, 8), [0; 8], "the word was zero");
+}
+
+/// A sender that puts into memory of a device what its handle says it must not: nothing is written.
+#[test]
+fn long_messages_for_devices_are_refused() {
+    const MOST: usize = eager_in(MAX_LONG_MESSAGE);
+    let Body::Word { atomic, .. } = atomic_at(0, 0, 7) else { panic!() };
+    let cases = [
+        (0, MOST, true),
+        (0, MAX_EAGER, true),
+        (0b0100, MAX_EAGER, true),
+        (0b0100, MAX_EAGER + 1, false),
+        (0b0100, MOST, false),
+    ];
+    for (staged, len, is_taken) in cases {
+        let longest_message = MAX_LONG_MESSAGE;
+        let shape = Shape { staged, longest_message, ..Shape::default() };
+        let mut job = Job::new(9, &shape, Script::default());
+        let slot = Handle::decode(&job.members[1].handle).unwrap().slot;
+        let (at, to) = (Spot { slot, offset: 0 }, Spot { slot, offset: 64 });
+        let seal = Seal::new(cookie(), Pe(0));
+        let receiver = seal.receiver(Pe(1));
+        let sealing = Sealing { seal: &seal, from: Pe(0), receiver: &receiver };
+        let mask = seal.mask(Pe(0), Pe(1), Seq::FIRST.high());
+        let numbers = Numbers { seq: Seq::FIRST, ack: Seq::FIRST, mark: 0, mask };
+        let mut frame = Frame::EMPTY;
+        frame.put_signal_long(&sealing, &numbers, (at, &atomic), to, len);
+        let payload = vec![0x5a; len];
+        job.fabric.forge_message(Pe(1), RailId(0), &[frame.bytes(), &payload].concat());
+        let failed = (0..1000).find_map(|_| {
+            job.fabric.pass_time(10_000);
+            job.members[1].lane.progress().err()
+        });
+        assert_eq!(failed.is_none(), is_taken, "{staged:b} {len}: {failed:?}");
+        let expected = if is_taken { payload } else { vec![0; len] };
+        assert_eq!(job.heap(1, 64, len), expected, "{staged:b} {len}");
+        assert_eq!(job.heap(1, 0, 8) != [0; 8], is_taken, "{staged:b} {len}");
+    }
 }

@@ -3,6 +3,8 @@
 mod atomics;
 mod counted;
 mod forged;
+mod long;
+mod own;
 mod race;
 mod separate;
 mod ways;

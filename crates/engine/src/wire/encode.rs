@@ -90,7 +90,7 @@ impl Frame {
     }
 
     /// Writes and seals a put with signal whose payload of `len` bytes is sent from its own memory.
-    pub(crate) fn put_signal_long(
+    pub fn put_signal_long(
         &mut self,
         to: &Sealing<'_>,
         n: &Numbers,
