@@ -21,3 +21,4 @@ mod room;
 mod signals;
 mod staged;
 mod stripes;
+mod wire;

@@ -10,3 +10,4 @@ mod schedules;
 mod silent;
 mod strangers;
 mod warnings;
+mod wrong_answers;

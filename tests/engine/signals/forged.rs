@@ -15,11 +15,21 @@ use super::Targets;
 use crate::job::{FIRST_REGION, Job, Shape, cookie};
 
 /// A message as `from` would send it to PE 1.
-fn message(from: u32, (seq, ack): (Seq, Seq), mark: u16, body: &Body<'_>) -> Vec<u8> {
+fn message(from: u32, numbers: (Seq, Seq), mark: u16, body: &Body<'_>) -> Vec<u8> {
+    message_to((from, 1), numbers, mark, body)
+}
+
+/// A message as one PE would send it to another.
+pub(crate) fn message_to(
+    (from, to): (u32, u32),
+    (seq, ack): (Seq, Seq),
+    mark: u16,
+    body: &Body<'_>,
+) -> Vec<u8> {
     let seal = Seal::new(cookie(), Pe(from));
-    let receiver = seal.receiver(Pe(1));
+    let receiver = seal.receiver(Pe(to));
     let sealing = Sealing { seal: &seal, from: Pe(from), receiver: &receiver };
-    let mask = seal.mask(Pe(from), Pe(1), seq.high());
+    let mask = seal.mask(Pe(from), Pe(to), seq.high());
     let mut frame = Frame::EMPTY;
     frame.encode(&sealing, &Numbers { seq, ack, mark, mask }, body);
     frame.bytes().to_vec()
@@ -31,7 +41,7 @@ fn atomic_at(slot: u32, offset: u64, operand: u64) -> Body<'static> {
     Body::Word { at: Spot { slot, offset }, atomic }
 }
 
-fn ahead(count: u64) -> Seq {
+pub(crate) fn ahead(count: u64) -> Seq {
     Seq(Seq::FIRST.0 + count)
 }
 

@@ -2,7 +2,7 @@
 
 mod atomics;
 mod counted;
-mod forged;
+pub(crate) mod forged;
 mod long;
 mod own;
 mod race;

@@ -2,6 +2,7 @@
 
 mod brought;
 mod cases;
+mod forged;
 mod gathered;
 mod mixed;
 mod refusals;

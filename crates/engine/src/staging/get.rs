@@ -29,7 +29,7 @@ pub(super) struct Get {
     pub(super) from: Spot,
     counts: Counts,
     /// Number of the message that has asked.
-    asked: Option<Seq>,
+    pub(super) asked: Option<Seq>,
     /// Whether the fabric reaches the memory: then the bytes need no buffer.
     pub(super) is_direct: bool,
 }

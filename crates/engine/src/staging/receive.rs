@@ -165,6 +165,8 @@ impl Staging {
             Target::Get(named) => match self.asked(core, at, named, |asked| asked == len)? {
                 Some(get) => {
                     memory = get.is_direct.then_some(get.memory);
+                    // A second answer would outlast the get, whose place another one takes.
+                    get.asked = None;
                     To::Get(named.number)
                 }
                 None => {

@@ -284,7 +284,7 @@ impl Body<'_> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Head {
     /// Kind and atomic, bytes 0 and 1.
-    pub(crate) what: u16,
+    pub what: u16,
     /// The sender.
     pub from: Pe,
     /// Low half of the number.
@@ -292,7 +292,7 @@ pub struct Head {
     /// Low half of the acknowledged number.
     pub ack: u32,
     /// Bytes 12..16, masked.
-    pub(crate) word: u32,
+    pub word: u32,
 }
 
 impl Head {
@@ -308,7 +308,7 @@ impl Head {
 
     /// The head of an opened message, from its two words.
     #[inline(always)]
-    pub(crate) fn of(low: u64, high: u64) -> Self {
+    pub fn of(low: u64, high: u64) -> Self {
         Self {
             what: low as u16,
             from: Pe((low >> 16) as u32 & 0xffff),

@@ -257,13 +257,14 @@ pub(super) fn decode(kind: u8, word: u32, bytes: &[u8]) -> Result<Body<'_>, Wire
                     Target::Get(Get { number: word, of })
                 }
                 1 => {
-                    let record = Record::decode(record).ok_or(reserved)?;
-                    let is_whole = (record.len, record.at, record.behind) == (len, 0, false);
-                    if !is_whole || record.to != (Spot { slot: 0, offset: 0 }) {
+                    let read = Record::decode(record).ok_or(reserved)?;
+                    let is_whole = (read.len, read.at, read.behind) == (len, 0, false);
+                    let is_placed = read.to != (Spot { slot: 0, offset: 0 });
+                    if !is_whole || is_placed || read.encode()[..] != *record {
                         return Err(reserved);
                     }
                     let to = Spot { slot: word, offset: place(bytes) };
-                    Target::One(Record { to, ..record })
+                    Target::One(Record { to, ..read })
                 }
                 count if count > 1 && word == 0 && is_zero(record) => Target::List(count),
                 _ => return Err(reserved),
