@@ -201,8 +201,7 @@ fn end(job: &mut Job) -> Option<String> {
 }
 
 /// Runs an operation for so many iterations, or until it has been sent and nobody looks; sends the
-/// answers; and goes on to its end. Returns the errors of
-/// PE 0's quiet for PE 1 and of its lane.
+/// answers; and goes on to its end. Returns the errors of PE 0's quiet for PE 1 and of its lane.
 fn answered(
     (operation, shared): (Operation, u32),
     moment: Option<u32>,

@@ -108,7 +108,6 @@ impl DataPath for ModelPort {
             Operation::WriteWithImmediate(transfer, data) => {
                 self.post_told(rail, to, wr_id, transfer, Some(data))
             }
-            Operation::WriteBeforeMore(_) => panic!("the model has no bursts"),
         }
     }
 

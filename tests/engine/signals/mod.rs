@@ -162,7 +162,6 @@ pub(crate) fn random_script(random: &mut Random) -> Script {
         slow_rails: if random.below(3) == 0 { vec![(RailId(0), 50)] } else { Vec::new() },
         rates: random_rates(random),
         duplicate_percent: [0, 0, 50][random.below(3)],
-        doorbells: random.below(3) == 0,
         shared_queue: random.below(2) == 0,
         stragglers: [(0, 0), (0, 0), (5, 20_000_000)][random.below(3)],
         connecting: [(0, 0), (0, 0), (1, 5_000_000)][random.below(3)],

@@ -110,8 +110,9 @@ pub(crate) struct Core<P: Port> {
     pub(crate) copies: Vec<Copying>,
 }
 
-/// Most segments and work-request ids of a lane over rails of these limits.
-pub(crate) fn segments_for(limits: &[RailLimits]) -> u32 {
+/// Most segments that a lane over rails of these limits has under way. Their work-request ids are
+/// below it.
+pub fn segments_for(limits: &[RailLimits]) -> u32 {
     limits.iter().map(|rail| rail.depth.max(1)).sum()
 }
 

@@ -17,7 +17,7 @@ use crate::ids::{LaneKind, Pe};
 use crate::lane::host::handoff::Inbox;
 use crate::op::Queued;
 use crate::port::packet::LongPacket;
-use crate::port::{Port, RailLimits};
+use crate::port::Port;
 use crate::rails::counters::{PeerCounters, RailCounters, StagedCounters};
 use crate::rails::paths::PathTable;
 use crate::rails::{Rail, Spread};
@@ -26,14 +26,9 @@ use crate::staging::Staging;
 use crate::watchdog::Watchdog;
 use crate::wire::cookie::Cookie;
 
+pub use crate::core::segments_for;
 pub use crate::lane::idle::is_idle;
 pub use crate::signal::SignalEngine;
-
-/// Most segments that a lane over rails of these limits has under way. All work-request ids of
-/// segments are below it.
-pub fn segments_for(_kind: LaneKind, limits: &[RailLimits]) -> u32 {
-    crate::core::segments_for(limits)
-}
 
 /// Configuration of a lane.
 #[derive(Debug)]

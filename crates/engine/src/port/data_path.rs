@@ -77,9 +77,6 @@ pub enum Operation<'a> {
     ///
     /// [`Messaging::receive`]: crate::port::Messaging::receive
     WriteWithImmediate(&'a Transfer, u64),
-    /// A write, with the promise that another one to the same peer is posted on this rail next: the
-    /// fabric may put off ringing the device's doorbell until then.
-    WriteBeforeMore(&'a Transfer),
 }
 
 /// What a rail can do. Fixed once the port is open.
@@ -158,11 +155,6 @@ pub trait DataPath {
     /// even where [`RailLimits::needs_desc`] (host memory, where only that of devices must be
     /// registered).
     fn takes_unregistered(&self) -> bool {
-        false
-    }
-
-    /// Whether [`Operation::WriteBeforeMore`] spares the fabric work.
-    fn batches(&self) -> bool {
         false
     }
 

@@ -133,10 +133,6 @@ impl DataPath for FakePort {
         &self.names[rail.index()]
     }
 
-    fn batches(&self) -> bool {
-        self.fabric.lock().has_doorbells()
-    }
-
     fn post(
         &mut self,
         rail: RailId,
@@ -158,17 +154,8 @@ impl DataPath for FakePort {
                 );
                 (transfer, Some(data))
             }
-            Operation::WriteBeforeMore(transfer) => {
-                assert_eq!(transfer.direction, Direction::Write, "only writes come in bursts");
-                (transfer, None)
-            }
         };
-        let posted = self.take(rail, to, wr_id, transfer, data);
-        let rings = !matches!(operation, Operation::WriteBeforeMore(_));
-        if rings && matches!(posted, Ok(Posted::Yes)) {
-            self.fabric.lock().ring(self.lane, rail, target(to).pe);
-        }
-        posted
+        self.take(rail, to, wr_id, transfer, data)
     }
 
     /// Any other thread is as good as this one.
@@ -276,7 +263,7 @@ impl Messaging for FakePort {
             }
             Some(Mail::ImmediateData(data)) => Incoming::ImmediateData(data),
             Some(Mail::Broken(code)) => Incoming::Broken { code },
-            Some(Mail::Control(_)) | None => Incoming::Nothing,
+            None => Incoming::Nothing,
         }
     }
 }
@@ -336,5 +323,5 @@ impl Clock for FakePort {
 }
 
 fn target(to: PeerAddr) -> Target {
-    Target { pe: Pe((to.0 >> 8) as u32), rail: RailId(to.0 as u8), generation: (to.0 >> 40) as u32 }
+    Target { pe: Pe((to.0 >> 8) as u32), rail: RailId(to.0 as u8) }
 }

@@ -41,9 +41,7 @@ impl DataPath for OfiPort {
         operation: Operation<'_>,
     ) -> Result<Posted, PortError> {
         match operation {
-            Operation::Transfer(transfer)
-            | Operation::WriteWithImmediate(transfer, _)
-            | Operation::WriteBeforeMore(transfer) => {
+            Operation::Transfer(transfer) | Operation::WriteWithImmediate(transfer, _) => {
                 self.post_transfer(rail, to, wr_id, operation, transfer)
             }
         }
@@ -56,9 +54,8 @@ impl DataPath for OfiPort {
         wr_id: WrId,
         operation: Operation<'_>,
     ) -> Result<Option<Posted>, PortError> {
-        let (Operation::Transfer(transfer)
-        | Operation::WriteWithImmediate(transfer, _)
-        | Operation::WriteBeforeMore(transfer)) = operation;
+        let (Operation::Transfer(transfer) | Operation::WriteWithImmediate(transfer, _)) =
+            operation;
         let port_rail = self.rails.get_mut(rail.index());
         let bulk = port_rail.and_then(|port_rail| port_rail.bulk.as_deref_mut());
         let (Some(bulk), Some(context)) = (bulk, self.contexts.context(wr_id)) else {
