@@ -323,3 +323,117 @@ impl<P: Port> Core<P> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn iterations(watchdog: &mut Watchdog, now: &mut u64, iteration: u64) -> u64 {
+        let mut iterations = 1;
+        while !watchdog.is_due() {
+            iterations += 1;
+        }
+        *now += iterations * iteration;
+        watchdog.starts(*now);
+        iterations
+    }
+
+    #[test]
+    fn clock_is_read_ever_less_often() {
+        let (mut watchdog, mut now) = (Watchdog::new(None, None), 0);
+        let read: Vec<u64> = (0..12).map(|_| iterations(&mut watchdog, &mut now, 1000)).collect();
+        // After the first, and then ever less often.
+        assert_eq!(read[..4], [1, 2, 4, 8]);
+        assert_eq!(read[8..], [u64::from(ITERATIONS); 4]);
+    }
+
+    #[test]
+    fn clock_is_read_twice_in_a_period() {
+        for iteration in [1_000_000, 3_000_000, 20_000_000, 100_000_000, 124_000_000] {
+            let (mut watchdog, mut now) = (Watchdog::new(None, None), 0);
+            for _ in 0..20 {
+                assert!(
+                    iterations(&mut watchdog, &mut now, iteration) * iteration <= PERIOD / 2,
+                    "{iteration} ns"
+                );
+            }
+        }
+        // Iterations that were short have become long: one gap, and no other.
+        let (mut watchdog, mut now) = (Watchdog::new(None, None), 0);
+        for _ in 0..20 {
+            iterations(&mut watchdog, &mut now, 1000);
+        }
+        let mut slow = || iterations(&mut watchdog, &mut now, 20_000_000);
+        assert_eq!((slow(), slow()), (u64::from(ITERATIONS), 6));
+        assert!((0..20).all(|_| slow() <= 6));
+        // And short again.
+        let short: Vec<u64> = (0..12).map(|_| iterations(&mut watchdog, &mut now, 1000)).collect();
+        assert_eq!(short[11], u64::from(ITERATIONS));
+    }
+
+    #[test]
+    fn yielded_iterations_count_as_many() {
+        let (mut watchdog, mut now) = (Watchdog::new(None, None), 0);
+        for _ in 0..20 {
+            iterations(&mut watchdog, &mut now, 1000);
+        }
+        let mut count = 0;
+        while !watchdog.is_due() {
+            watchdog.count_yielded();
+            count += 1;
+        }
+        assert_eq!(count, ITERATIONS / GIVEN_UP);
+    }
+
+    #[test]
+    fn peers_are_looked_at_four_times_a_second() {
+        let second = Some(Duration::from_secs(1));
+        for (warn, fail) in [(None, None), (second, None), (None, second)] {
+            let mut watchdog = Watchdog::new(warn, fail);
+            assert!(!watchdog.starts(PERIOD - 1));
+            assert!(watchdog.starts(PERIOD));
+            assert!(!watchdog.starts(2 * PERIOD - 1));
+            assert!(watchdog.starts(2 * PERIOD));
+        }
+    }
+
+    #[test]
+    fn stopped_process_has_not_waited() {
+        for seconds in [2, 20, 120] {
+            let limit = Duration::from_secs(seconds);
+            let mut watchdog = Watchdog::new(None, Some(limit));
+            let mut now = 0;
+            let mut iterate = |watchdog: &mut Watchdog, gap| {
+                now += gap;
+                assert!(watchdog.starts(now));
+                watchdog.overdue(0, 0).is_some()
+            };
+            assert!(!iterate(&mut watchdog, PERIOD));
+            assert!(!iterate(&mut watchdog, 10 * limit.as_nanos() as u64), "{seconds} s");
+            // Time that it is there counts as ever.
+            let due = (0..).take_while(|_| !iterate(&mut watchdog, PERIOD)).count() as u64;
+            assert!((2..=4 * seconds).contains(&due), "{due} looks more of {seconds} s");
+        }
+    }
+
+    #[test]
+    fn waits_are_reported_then_given_up() {
+        // In units of stamps, so that they come out even.
+        let units = |count: u64| Some(Duration::from_nanos(count << STAMP_SHIFT));
+        let mut watchdog = Watchdog::new(units(4), units(20));
+        let mut told = Vec::new();
+        let mut warned = 0;
+        for stamp in 0..=20 {
+            watchdog.stamp = stamp;
+            if let Some(overdue) = watchdog.overdue(0, warned) {
+                assert_eq!(overdue.seconds, (u64::from(stamp) << STAMP_SHIFT) / 1_000_000_000);
+                warned += 1;
+                told.push((stamp, overdue.fails));
+            }
+        }
+        assert_eq!(told, [(4, false), (8, false), (12, false), (16, false), (20, true)]);
+        watchdog.stamp = 23;
+        assert!(watchdog.overdue(4, 4).is_none(), "something has moved since");
+        assert!(watchdog.overdue(3, 9).is_some_and(|overdue| overdue.fails));
+    }
+}

@@ -55,3 +55,90 @@ pub fn senders<'a>(
         })
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rails(fabrics: &[u64]) -> Vec<RailAddress> {
+        let rail = |fabric: &u64| RailAddress { fabric: *fabric, address: vec![1] };
+        fabrics.iter().map(rail).collect()
+    }
+
+    #[test]
+    fn senders_spread_over_rails() {
+        for n in 1..=8u8 {
+            let all = rails(&vec![1; usize::from(n)]);
+            let receiver = Pe(5);
+            // The first segment of each sender.
+            let mut first = vec![0; usize::from(n)];
+            // The segments of senders that happen to use the same local rail at one moment.
+            let mut in_step = vec![0; usize::from(n)];
+            for me in 0..u32::from(n) * u32::from(n) {
+                let local = first_rail(Pe(me), receiver, n);
+                first[remote_rail(Pe(me), &all, local, &all).index()] += 1;
+                in_step[remote_rail(Pe(me), &all, RailId(0), &all).index()] += 1;
+            }
+            assert_eq!(first, vec![u32::from(n); usize::from(n)]);
+            assert_eq!(in_step, vec![u32::from(n); usize::from(n)]);
+        }
+    }
+
+    #[test]
+    fn rails_of_a_sender_reach_different_rails() {
+        let all = rails(&[1; 4]);
+        for me in 0..20 {
+            let mut remote: Vec<u8> =
+                (0..4).map(|at| remote_rail(Pe(me), &all, RailId(at), &all).0).collect();
+            remote.sort_unstable();
+            assert_eq!(remote, [0, 1, 2, 3]);
+        }
+    }
+
+    #[test]
+    fn rails_to_other_fabrics_lead_nowhere() {
+        let (local, peer) = (rails(&[1, 2, 3]), rails(&[3, 1]));
+        let leading = |local: &[RailAddress], peer: &[RailAddress]| -> Vec<bool> {
+            (0..local.len()).map(|at| leads(local, RailId(at as u8), peer)).collect()
+        };
+        assert_eq!(leading(&local, &peer), [true, false, true]);
+        assert_eq!(leading(&peer, &local), [true, true]);
+        assert_eq!(leading(&local, &rails(&[7, 8])), [true, true, true], "routed, perhaps");
+        assert!(!leads(&local, RailId(3), &peer), "it does not exist");
+    }
+
+    #[test]
+    fn rails_stay_on_their_fabric() {
+        let local = rails(&[1, 2]);
+        let peer = rails(&[2, 1, 2]);
+        for me in 0..4 {
+            assert_eq!(remote_rail(Pe(me), &local, RailId(0), &peer), RailId(1));
+            assert_eq!(peer[remote_rail(Pe(me), &local, RailId(1), &peer).index()].fabric, 2);
+        }
+        let elsewhere = rails(&[8, 9]);
+        assert_eq!(remote_rail(Pe(1), &local, RailId(0), &elsewhere), RailId(0));
+        assert_eq!(remote_rail(Pe(1), &local, RailId(1), &elsewhere), RailId(1));
+        assert_eq!(remote_rail(Pe(1), &local, RailId(1), &elsewhere[..1]), RailId(0));
+    }
+
+    #[test]
+    fn unknown_senders_are_listed() {
+        let local = rails(&[7, 7]);
+        let peer = |pe: u8| {
+            let rail = |at| RailAddress { fabric: 7, address: vec![pe, at] };
+            Addresses((0..3).map(rail).collect())
+        };
+        let peers: Vec<Addresses> = (0..4).map(peer).collect();
+        let heard = |rail: u8, known: [u8; 4]| -> Vec<[u8; 2]> {
+            let known = known.map(RailId);
+            let senders = senders(&local, RailId(rail), &peers, &known);
+            senders.map(|rail| [rail.address[0], rail.address[1]]).collect()
+        };
+        // By PE: rails 0 to 2 of PEs 0 to 2 send to ours 0, 1, 0, those of PE 3 to 1, 0, 1; host
+        // lanes of PEs 0 and 2 send to 0, those of PEs 1 and 3 to 1.
+        assert_eq!(heard(0, [0; 4]), [[0, 2], [1, 2], [2, 2], [3, 1]]);
+        assert_eq!(heard(0, [2, 2, 2, 1]), [[0, 0], [1, 0], [2, 0]]);
+        assert_eq!(heard(1, [1, 1, 1, 0]), [[1, 0], [3, 2]]);
+        assert_eq!(heard(1, [1, 0, 1, 2]), [[1, 1], [3, 0]]);
+    }
+}

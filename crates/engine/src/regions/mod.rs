@@ -365,7 +365,14 @@ impl Regions {
                 region: region.len as u64,
             });
         }
-        Ok(Place { addr: region.base + offset, reach: region.reach })
+        let addr = region.base + offset;
+        Ok(Place { addr, reach: self.reach_inside(region, addr, len) })
+    }
+
+    /// How bytes inside a region are reached. Another region may say that they are a device's.
+    fn reach_inside(&self, region: &Region, addr: usize, len: usize) -> Reach {
+        let is_device = self.has_devices && self.look(addr, len).device;
+        if is_device && region.reach == Reach::Direct { Reach::Fabric } else { region.reach }
     }
 
     /// As [`Regions::locate`], among regions that the processor reaches and that were registered at
@@ -392,13 +399,6 @@ impl Regions {
     fn refresh(&mut self) {
         self.number = self.index.regions.read(|regions| self.by_place.clone_from(regions));
         (self.fabric, self.cpu) = (Range::NONE, Range::NONE);
-        let target = |(place, region): (usize, &Option<Arc<Region>>)| {
-            let region = region.as_deref().filter(|r| r.remote && r.reach == Reach::Direct);
-            let none = Target { slot: !(place as u32), base: 0, len: 0 };
-            region.map_or(none, |r| Target { slot: r.slot(), base: r.base, len: r.len as u64 })
-        };
-        self.targets.clear();
-        self.targets.extend(self.by_place.iter().enumerate().map(target));
         let all = self.by_place.iter().flatten();
         self.has_devices |= all.clone().any(|region| region.reach != Reach::Direct);
         self.sorted.clear();
@@ -409,6 +409,16 @@ impl Regions {
             last_end = last_end.max(*end);
             *end = last_end;
         }
+        let mut targets = std::mem::take(&mut self.targets);
+        targets.clear();
+        targets.extend((0..).zip(&self.by_place).map(|(place, region)| {
+            let is_target =
+                |r: &&Region| r.remote && self.reach_inside(r, r.base, r.len) == Reach::Direct;
+            let none = Target { slot: !place, base: 0, len: 0 };
+            let target = |r: &Region| Target { slot: r.slot(), base: r.base, len: r.len as u64 };
+            region.as_deref().filter(is_target).map_or(none, target)
+        }));
+        self.targets = targets;
         if self.kind == LaneKind::Proxy && self.stager.is_none() {
             self.stager = lock(&self.index.stager).take();
             self.stages |= self.stager.as_ref().is_some_and(|stager| !stager.for_host);
@@ -434,13 +444,4 @@ impl Regions {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn null_is_no_place() {
-        assert!(Range::ALL.has(1, 8) && Range::ALL.has(usize::MAX - 8, 8));
-        assert!(!Range::ALL.has(0, 1) && !Range::ALL.has(0, 8));
-        assert!(!Range::NONE.has(0, 1) && !Range::NONE.has(8, 8));
-    }
-}
+mod tests;

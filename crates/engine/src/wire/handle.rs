@@ -461,3 +461,6 @@ fn word32(bytes: &HandleBytes, at: usize) -> u32 {
     word.copy_from_slice(&bytes[at..at + 4]);
     u32::from_le_bytes(word)
 }
+
+#[cfg(test)]
+mod tests;

@@ -302,3 +302,145 @@ fn text(bytes: &[u8]) -> String {
     let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
     String::from_utf8_lossy(&bytes[..end]).into_owned()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const REASON_BYTES: usize = HELLO_BYTES - REASON_AT;
+
+    #[test]
+    fn names_have_fixed_numbers() {
+        assert_eq!(fabric_hash(""), 0xcbf2_9ce4_8422_2325);
+        assert_eq!(fabric_hash("a"), 0xaf63_dc4c_8601_ec8c);
+        assert_eq!(fabric_hash("foobar"), 0x8594_4171_f739_67e8);
+    }
+
+    fn hello() -> Hello {
+        Hello {
+            step: Step::Open,
+            provider: "tcp;ofi_rxm".to_owned(),
+            rails: 2,
+            immediate_data: 8,
+            longest_message: MAX_LONG_MESSAGE as u16,
+            longest_address: 16,
+            failure: None,
+            share: *b"0123456789abcdef",
+        }
+    }
+
+    fn rail(fabric: u64, address: &[u8]) -> RailAddress {
+        RailAddress { fabric, address: address.to_vec() }
+    }
+
+    #[test]
+    fn hellos_survive_the_trip() {
+        let failed = Hello {
+            step: Step::Ready,
+            failure: Some("no provider left: tcp refused".to_owned()),
+            immediate_data: 0,
+            longest_message: MAX_MESSAGE as u16,
+            ..hello()
+        };
+        for hello in [hello(), failed] {
+            assert_eq!(Hello::decode(&hello.encode()), Some(hello));
+        }
+    }
+
+    #[test]
+    fn long_texts_are_cut_between_characters() {
+        for before in ["", "x"] {
+            let failure = Some(format!("{before}{}", "ä".repeat(400)));
+            let long = Hello { failure, provider: "x".repeat(99), ..hello() };
+            let read = Hello::decode(&long.encode()).unwrap();
+            assert_eq!(read.provider, "x".repeat(PROVIDER_BYTES));
+            let fit = (REASON_BYTES - before.len()) / 2;
+            assert_eq!(read.failure, Some(format!("{before}{}", "ä".repeat(fit))));
+        }
+    }
+
+    #[test]
+    fn one_failure_is_everybodys_error() {
+        let bad = Hello { failure: Some("fi_domain: no memory".to_owned()), ..hello() };
+        let records = [hello().encode(), bad.encode(), hello().encode()].concat();
+        let error = Hello::agree(Step::Open, &records).unwrap_err();
+        assert_eq!(error.to_string(), "PE 1: fi_domain: no memory");
+        let many = [bad.encode(); 9].concat();
+        assert!(Hello::agree(Step::Open, &many).unwrap_err().to_string().ends_with("5 more PEs"));
+    }
+
+    #[test]
+    fn unfit_records_are_refused() {
+        let mut damaged = hello().encode();
+        damaged[0] ^= 1;
+        let with = |at: usize, byte| {
+            let mut bytes = hello().encode();
+            bytes[at] = byte;
+            bytes
+        };
+        let cases = [
+            [hello().encode(), damaged],
+            [hello().encode(), Hello { step: Step::Ready, ..hello() }.encode()],
+            [hello().encode(), Hello { rails: 33, ..hello() }.encode()],
+            [hello().encode(), with(6, MAGIC[6] ^ 1)],
+            [hello().encode(), with(6, MAGIC[6] ^ 1 << 4)],
+            [hello().encode(), with(11, 2)],
+            [hello().encode(), with(14, 3)],
+            [hello().encode(), with(16, 2)],
+            [hello().encode(), with(17, 2)],
+        ];
+        for records in cases {
+            let error = Hello::agree(Step::Open, &records.concat()).unwrap_err();
+            assert_eq!(error, ExchangeError::Record { pe: Pe(1) });
+        }
+        let other = Hello { provider: "shm".to_owned(), ..hello() };
+        let error = Hello::agree(Step::Open, &[hello().encode(), other.encode()].concat());
+        assert!(matches!(error, Err(ExchangeError::Providers { pe: Pe(1), .. })));
+        let none = Hello { rails: 0, ..hello() };
+        assert!(Hello::agree(Step::Open, &none.encode()).is_err());
+    }
+
+    #[test]
+    fn addresses_survive_the_trip() {
+        let all = [
+            Addresses(vec![rail(1, b"short"), rail(2, b"a longer one")]),
+            Addresses(vec![rail(7, b"x")]),
+        ];
+        let hellos: Vec<Hello> = all
+            .iter()
+            .map(|addresses| Hello {
+                rails: addresses.0.len() as u8,
+                longest_address: addresses.longest().unwrap(),
+                ..hello()
+            })
+            .collect();
+        let records: Vec<u8> = all.iter().flat_map(|addresses| addresses.encode(&hellos)).collect();
+        assert_eq!(records.len(), 2 * 2 * (ADDRESS_HEAD + b"a longer one".len()));
+        assert_eq!(Addresses::decode_all(&hellos, &records).unwrap(), all);
+        let cut = Addresses::decode_all(&hellos, &records[..records.len() - 1]);
+        assert_eq!(cut, Err(ExchangeError::Record { pe: Pe(1) }));
+        let empty = vec![0; records.len()];
+        assert!(Addresses::decode_all(&hellos, &empty).is_err());
+        assert!(Addresses(vec![rail(1, &[0; 513])]).longest().is_err());
+    }
+
+    #[test]
+    fn longest_addresses_are_taken() {
+        let most = Hello { rails: MAX_RAILS as u8, longest_address: MAX_ADDRESS as u16, ..hello() };
+        assert_eq!(Hello::decode(&most.encode()), Some(most.clone()));
+        let more = Hello { longest_address: MAX_ADDRESS as u16 + 1, ..most.clone() };
+        assert_eq!(Hello::decode(&more.encode()), None);
+        let addresses = Addresses(vec![rail(1, &[7; MAX_ADDRESS])]);
+        assert_eq!(addresses.longest().unwrap(), MAX_ADDRESS as u16);
+        let hellos = [Hello { rails: 1, ..most }];
+        let record = addresses.encode(&hellos);
+        assert_eq!(Addresses::decode_all(&hellos, &record).unwrap(), [addresses]);
+    }
+
+    #[test]
+    fn longer_addresses_are_refused() {
+        let mut record = vec![0; ADDRESS_HEAD + MAX_ADDRESS + 1];
+        record[8..10].copy_from_slice(&(MAX_ADDRESS as u16 + 1).to_le_bytes());
+        assert!(Addresses::decode(&record, 1).is_none());
+    }
+}
