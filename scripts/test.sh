@@ -60,7 +60,7 @@ quick)
     export NVSHMEM_TEST_SEEDS=${NVSHMEM_TEST_SEEDS:-5}
     part "build" checked --no-run --lib --bins --test engine --test plugin
     part "unit tests" checked --lib --bins
-    part "engine on the fake" checked --test engine -- --skip model::
+    part "engine on the fake" checked --test engine
     part "plugin on tcp and shm" checked --test plugin -- smoke::
     ;;
 test | full)
