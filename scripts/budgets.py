@@ -3,8 +3,7 @@
 
     scripts/budgets.py
 
-Generated files are left out, and the engine that is being written (crates/engine-next, with its
-decision) is counted apart until it replaces crates/engine. Product code is what src and crates hold without crates/dev, comments,
+Generated files are left out. Product code is what src and crates hold without crates/dev, comments,
 blank lines and what is compiled for tests alone. Lower a ceiling when a change makes room.
 """
 
@@ -93,13 +92,11 @@ def rust():
     """Returns the counts by class of all hand-written Rust."""
     paths = [path for path in files("*.rs") if not GENERATED.search(str(path))]
     declared = tests_by_declaration(paths)
-    classes = {name: Counter() for name in ("product", "fakes", "tests", "tools", "laboratories", "next engine")}
+    classes = {name: Counter() for name in ("product", "fakes", "tests", "tools", "laboratories")}
     for path in paths:
         first, name = path.parts[0], str(path)
         if name.startswith("tools/labs/"):
             kind = "laboratories"
-        elif name.startswith("crates/engine-next/"):
-            kind = "next engine"
         elif first == "tools":
             kind = "tools"
         elif first == "tests":
@@ -125,17 +122,15 @@ def main():
     found = {
         "product code, lines": classes["product"]["code"],
         "main workspace, lines of Rust": sum(
-            kinds.total() for name, kinds in classes.items() if name not in ("laboratories", "next engine")
+            kinds.total() for name, kinds in classes.items() if name != "laboratories"
         ),
         "laboratories, lines of Rust": classes["laboratories"].total(),
-        "documentation, words": sum(
-            len(path.read_text().split()) for path in files("*.md") if path.name != "0064-the-four-ideas.md"
-        ),
+        "documentation, words": sum(len(path.read_text().split()) for path in files("*.md")),
         "scripts, lines": sum(len(path.read_text().splitlines()) for path in scripts),
         "make targets": len(targets),
-        "crates of the main workspace": members[1].count('"') // 2 - members[1].count("engine-next"),
+        "crates of the main workspace": members[1].count('"') // 2,
     }
-    print("\nThe next engine, its decision and its crate are counted apart.")
+    print()
     over = 0
     for name, ceiling in CEILINGS.items():
         mark = "" if found[name] <= ceiling else "  over"

@@ -60,7 +60,7 @@ quick)
     export NVSHMEM_TEST_SEEDS=${NVSHMEM_TEST_SEEDS:-5}
     part "build" checked --no-run --lib --bins --test engine --test plugin
     part "unit tests" checked --lib --bins
-    part "engine on the fake" checked --test engine -- --skip model::
+    part "engine on the fake" checked --test engine
     part "plugin on tcp and shm" checked --test plugin -- smoke::
     ;;
 test | full)
@@ -81,8 +81,8 @@ esac
 if [[ $tier == full ]]; then
     part "rustdoc, oldest Rust, licences, bindings" scripts/check.sh full
     part "documentation tests" checked --doc
-    part "model of the next engine" \
-        scripts/cargo test --locked --profile checked -p engine-next --features model --test model-next
+    part "model of the engine" \
+        scripts/cargo test --locked --profile checked -p engine --features model --test engine model::
     part "shipped plugin" make --no-print-directory stage
     part "shipped plugin on tcp and shm" \
         env NVSHMEM_TEST_PLUGIN_DIR="$PWD/${CARGO_TARGET_DIR:-target}/install/lib" \

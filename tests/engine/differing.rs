@@ -3,6 +3,7 @@
 //! beside the traffic.
 
 use engine::atomic::{Atomic, AtomicOp, Width};
+use engine::channel::counts::TAGS;
 use engine::error::EngineError;
 use engine::ids::Pe;
 use engine::lane::SignalEngine;
@@ -10,7 +11,6 @@ use engine::port::copies::Reach;
 use engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
 use engine::port::{Access, Direction};
 use engine::request::{AtomicRequest, LocalSide, PutSignalRequest, Request, ResultPlace};
-use engine::signal::counted::TAGS;
 use engine::wire::handle::HandleBytes;
 use sim_fabric::{FakeFabric, Script};
 use test_support::seeds::for_seeds;

@@ -5,9 +5,9 @@ use engine::ids::{LaneKind, Pe, RailId};
 use engine::lane::{Lane, LaneConfig, SignalEngine};
 use engine::port::packet::MAX_LONG_MESSAGE;
 use engine::port::{Access, Direction};
-use engine::rails::balance::Spread;
+use engine::rails::Spread;
+use engine::regions::RegionTable;
 use engine::request::{AtomicRequest, LocalSide, Request, ResultPlace};
-use engine::state::regions::RegionTable;
 use sim_fabric::{Call, FakeFabric, Script};
 
 use super::job::{Job, Shape, cookie, limits, paths, watchdog};

@@ -1,27 +1,23 @@
 //! A whole job in one thread: PEs with a heap, a proxy lane and a host lane each, on one fake
 //! fabric.
 
-use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::time::Duration;
 
 use engine::Watchdog;
+use engine::channel::counts::TAGS;
 use engine::error::EngineError;
 use engine::ids::{LaneKind, Pe, RailId};
 use engine::lane::{Lane, LaneConfig, SignalEngine};
 use engine::port::copies::Reach;
 use engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
 use engine::port::{Access, Direction, PeerAddr, RailLimits};
-use engine::rails::balance::Spread;
+use engine::rails::Spread;
 use engine::rails::paths::{Path, PathTable};
-use engine::recovery::health::RailHealth;
+use engine::regions::RegionTable;
 use engine::request::{LocalSide, Request};
-use engine::signal::counted::TAGS;
-use engine::state::regions::RegionTable;
 use engine::wire::cookie::Cookie;
 use engine::wire::handle::HandleBytes;
-use engine::wire::message::{Message, PacketOf};
-use engine::wire::seal::Seal;
 use sim_fabric::{FakeFabric, FakeMemory, FakePort, Script};
 
 #[derive(Debug)]
@@ -30,15 +26,19 @@ pub(crate) struct Shape {
     /// PEs that take part, of those that there are; 0 is all.
     pub(crate) present: u32,
     pub(crate) rails: u8,
+    /// Connections for bulk of each rail.
     pub(crate) bulk: u8,
     pub(crate) depth: u32,
     pub(crate) max_segment: usize,
     pub(crate) needs_desc: bool,
+    /// Whether lanes have the fast path.
     pub(crate) fast: bool,
     pub(crate) heap: usize,
     pub(crate) immediate_data: bool,
     pub(crate) longest_message: usize,
+    /// Most counted puts to one peer.
     pub(crate) counted: u16,
+    /// Bytes of immediate data.
     pub(crate) mark_bytes: u8,
     pub(crate) signals: SignalEngine,
     pub(crate) spread: Spread,
@@ -54,8 +54,8 @@ pub(crate) struct Shape {
     pub(crate) bounce: (usize, u16, u16),
     /// PEs, a bit for each, that share their bounce memory: they are of one host.
     pub(crate) shared: u32,
-    /// Whether, and when, a rail that fails is done without.
-    pub(crate) health: Option<RailHealth>,
+    /// Whether CUDA is loaded only after the PEs are connected.
+    pub(crate) late: bool,
     /// When waits are given up, if not as is usual here.
     pub(crate) deadline: Option<Duration>,
     /// Rails, a bit for each, that do not lead from a PE to every other one; see [`Shape::leads`].
@@ -63,21 +63,25 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
+    /// Whether a rail leads from one PE to another.
     pub(crate) fn leads(&self, me: u32, pe: u32, rail: u8) -> bool {
         (me + pe) % 2 == 0 || self.lonely >> rail & 1 == 0
     }
 
+    /// How the region of a PE's words is reached; none if they are in its heap.
     fn reach_of_words(&self, pe: u32) -> Option<Reach> {
         let kinds = [None, Some(Reach::Direct), Some(Reach::Staged), Some(Reach::Fabric)];
         kinds[self.words.checked_shr(2 * pe).unwrap_or(0) as usize & 3]
     }
 
+    /// Whether any memory is a device's.
     fn has_devices(&self) -> bool {
         self.staged != 0
             || (0..self.n_pes)
                 .any(|pe| self.reach_of_words(pe).is_some_and(|reach| reach != Reach::Direct))
     }
 
+    /// What leads where.
     fn paths(&self, me: u32) -> PathTable {
         let all = (0..self.n_pes).flat_map(|pe| (0..self.rails).map(move |rail| (pe, rail)));
         let lonely = all.filter(|&(pe, rail)| !self.leads(me, pe, rail));
@@ -126,7 +130,7 @@ impl Default for Shape {
             words: 0,
             bounce: (1024, 2, 2),
             shared: 0,
-            health: None,
+            late: false,
             deadline: None,
             lonely: 0,
         }
@@ -134,7 +138,7 @@ impl Default for Shape {
 }
 
 pub(crate) struct Member {
-    pub(crate) lane: Audited,
+    pub(crate) lane: Lane<FakePort>,
     pub(crate) regions: Arc<RegionTable<FakeMemory>>,
     pub(crate) base: usize,
     pub(crate) handle: HandleBytes,
@@ -146,67 +150,18 @@ pub(crate) struct Member {
     pub(crate) scratch_handle: HandleBytes,
 }
 
+/// Bytes before and behind each memory of a member that nobody may write to, and what they are.
 const CANARY: usize = 4096;
 const SONG: u8 = 0xc5;
 
 impl Member {
+    /// That nobody has written around its memory.
     pub(crate) fn check_canaries(&self, fabric: &FakeFabric, len: usize) {
         let me = self.lane.me();
         let memories = [self.base, self.scratch, self.words];
         for at in memories.into_iter().flat_map(|base| [base - CANARY, base + len]) {
             assert_eq!(fabric.load(me, at, CANARY), [SONG; CANARY], "canary: at {at:#x} of {me}");
         }
-    }
-}
-
-/// A lane that has counted nothing that is not there, however its case ends.
-pub(crate) struct Audited {
-    lane: Option<Lane<FakePort>>,
-    is_closed: bool,
-}
-
-impl Audited {
-    pub(crate) fn new(lane: Lane<FakePort>) -> Self {
-        Self { lane: Some(lane), is_closed: false }
-    }
-
-    pub(crate) fn map(mut self, build: impl FnOnce(Lane<FakePort>) -> Lane<FakePort>) -> Self {
-        Self { lane: self.lane.take().map(build), is_closed: self.is_closed }
-    }
-
-    /// As [`Lane::drain_before_close`]. What ends then has no effect on what the lane counts.
-    pub(crate) fn drain_before_close(&mut self, patience: Duration) -> bool {
-        audit(self);
-        self.is_closed = true;
-        self.deref_mut().drain_before_close(patience)
-    }
-}
-
-impl Deref for Audited {
-    type Target = Lane<FakePort>;
-    fn deref(&self) -> &Lane<FakePort> {
-        self.lane.as_ref().unwrap()
-    }
-}
-
-impl DerefMut for Audited {
-    fn deref_mut(&mut self) -> &mut Lane<FakePort> {
-        self.lane.as_mut().unwrap()
-    }
-}
-
-impl Drop for Audited {
-    fn drop(&mut self) {
-        if !self.is_closed && !std::thread::panicking() {
-            self.lane.iter().for_each(audit);
-        }
-    }
-}
-
-#[track_caller]
-pub(crate) fn audit(lane: &Lane<FakePort>) {
-    if let Err(differs) = lane.audit() {
-        panic!("audit of {}: {differs}", lane.me());
     }
 }
 
@@ -232,6 +187,7 @@ pub(crate) fn paths(n_pes: u32, rails: u8) -> PathTable {
     some_paths(n_pes, rails, |_, _| true)
 }
 
+/// The same, with addresses of nobody where rails do not lead.
 fn some_paths(n_pes: u32, rails: u8, leads: impl Fn(u32, u8) -> bool) -> PathTable {
     let mut paths = Vec::new();
     for pe in 0..n_pes {
@@ -246,21 +202,12 @@ fn some_paths(n_pes: u32, rails: u8, leads: impl Fn(u32, u8) -> bool) -> PathTab
     PathTable::new(&paths, usize::from(rails))
 }
 
-fn controls(n_pes: u32, rails: u8) -> Vec<PeerAddr> {
-    let ends = (0..n_pes).flat_map(|pe| (0..rails).map(move |rail| (pe, (rail + 1) % rails)));
-    ends.map(|(pe, remote)| FakeFabric::control_address(Pe(pe), RailId(remote))).collect()
-}
-
 /// The slot of the region that a PE has registered first, as its handle has it.
 pub(crate) const FIRST_REGION: u32 = 1 << 20;
 
+/// What the messages of all jobs here have in common.
 pub(crate) fn cookie() -> Cookie {
     Cookie::of([*b"0123456789abcdef"])
-}
-
-pub(crate) fn seal<const N: usize>(message: &Message<'_>, to: u32, packet: &mut PacketOf<N>) {
-    message.encode(packet);
-    Seal::new(cookie(), message.from).close(Pe(to), packet);
 }
 
 /// What a lane of PE 0's user threads, over one rail, is opened with.
@@ -283,10 +230,6 @@ pub(crate) fn host_config(job: &Job, devices: bool) -> LaneConfig {
 
 pub(crate) fn watchdog() -> Watchdog {
     Watchdog::new(Some(Duration::from_secs(10)), Some(Duration::from_secs(60)))
-}
-
-fn patient() -> Watchdog {
-    Watchdog::new(Some(Duration::from_secs(100)), Some(Duration::from_secs(400)))
 }
 
 impl Job {
@@ -331,23 +274,19 @@ impl Job {
                     kind: LaneKind::Proxy,
                     paths: shape.paths(pe),
                     regions: regions.index(),
-                    watchdog: match (shape.deadline, &shape.health) {
-                        (Some(deadline), _) => Watchdog::new(None, Some(deadline)),
-                        (None, Some(_)) => patient(),
-                        (None, None) => watchdog(),
+                    watchdog: match shape.deadline {
+                        Some(deadline) => Watchdog::new(None, Some(deadline)),
+                        None => watchdog(),
                     },
                     signals: shape.signals,
                     counted: shape.counted,
                     mark_bytes: shape.mark_bytes,
                     spread: shape.spread,
-                    devices: shape.has_devices(),
+                    devices: shape.has_devices() && !shape.late,
                     longest_message: MAX_LONG_MESSAGE,
                 };
                 let port = fabric.port(me, limits(shape)).with_fast_path(shape.fast);
-                let mut lane = Lane::new(port, config);
-                if let Some(health) = &shape.health {
-                    lane = lane.with_rail_health(health, controls(shape.n_pes, shape.rails));
-                }
+                let lane = Lane::new(port, config);
                 let handle = regions.register(base, shape.heap, Access::LocalAndRemote).unwrap();
                 let scratch_handle = regions.register(scratch, shape.heap, Access::Local).unwrap();
                 let (words, words_handle) = match shape.reach_of_words(pe) {
@@ -358,13 +297,13 @@ impl Job {
                         (words, handle.unwrap())
                     }
                 };
-                let lane = Audited::new(lane);
                 Member { lane, regions, base, handle, words, words_handle, scratch, scratch_handle }
             })
             .collect();
         Self { fabric, members, heap: shapes[0].heap }
     }
 
+    /// With lanes that order their signals.
     pub(crate) fn with_ordered_signals(mut self) -> Self {
         self.members.iter_mut().for_each(|member| member.lane.order_signals());
         self
@@ -446,6 +385,7 @@ impl Job {
         self.members[from as usize].lane.quiet(Pe(to))
     }
 
+    /// Fills a PE's scratch memory.
     pub(crate) fn fill_scratch(&self, pe: u32, bytes: &[u8]) {
         self.fabric.store(Pe(pe), self.members[pe as usize].scratch, bytes);
     }

@@ -7,7 +7,6 @@ use engine::port::copies::Reach;
 use engine::port::packet::MAX_LONG_MESSAGE;
 use engine::port::{Access, Direction};
 use engine::request::{LocalSide, PutSignalRequest, Request};
-use engine::state::batch::Batch;
 use sim_fabric::Script;
 
 use super::job::{Job, Shape};
@@ -32,7 +31,8 @@ fn quiet(job: &mut Job) {
     }
 }
 
-/// Puts 8 bytes at `from` to PE 1 in the fast path. Whether that has taken them.
+/// Moves 8 bytes at `addr` to or from PE 1. Returns whether they meet no obstacle, once the memory
+/// was looked for.
 fn takes(job: &mut Job, direction: Direction, addr: usize) -> bool {
     let (handle, base) = (job.members[1].handle, job.members[1].base as u64);
     let request = Request {
@@ -43,16 +43,18 @@ fn takes(job: &mut Job, direction: Direction, addr: usize) -> bool {
         local: LocalSide::Memory(addr),
         len: 8,
     };
-    let lane = &mut job.members[0].lane;
-    // Once memory was looked for, it is found.
-    let found = match lane.start_fast(request, Batch::NONE) {
-        Ok(()) => true,
-        Err(_) => lane.finds_local(&request) && lane.start_fast(request, Batch::NONE).is_ok(),
-    };
-    if found {
-        quiet(job);
+    for looks in 0..2 {
+        let lane = &mut job.members[0].lane;
+        let taken = lane.try_start(&request);
+        let moved = taken || (looks == 0 && lane.start_slowly(&request).is_ok());
+        if moved {
+            quiet(job);
+        }
+        if taken || !moved {
+            return taken;
+        }
     }
-    found
+    false
 }
 
 /// As [`takes`], of 8 bytes and their signal.
@@ -62,7 +64,12 @@ fn signals(job: &mut Job, from: usize) -> bool {
     let part = Request { len: 8, ..targets.part(from, 1, 0, 8) };
     let put = PutSignalRequest { parts: &[part], signal };
     let lane = &mut job.members[0].lane;
-    lane.put_signal_fast(&part, &signal, Batch::NONE) || lane.put_signal_found(&put)
+    if lane.try_put_signal(&part, &signal) {
+        return true;
+    }
+    lane.put_signal(&put).unwrap();
+    quiet(job);
+    job.members[0].lane.try_put_signal(&part, &signal)
 }
 
 #[test]
@@ -167,12 +174,13 @@ fn memory_of_every_kind_is_told_apart() {
     }
 }
 
-/// In a process with devices that has no memory on them, as in one without: all memory is the CPU's
-/// and the fabric's, until some is registered that is not.
+/// In a process without devices all memory is the CPU's and the fabric's, until some is registered
+/// that is not.
 #[test]
 fn memory_is_looked_up_once_some_is_of_a_device() {
-    // PE 1's memory is staged, so the job has devices, and PE 0 has registered none.
-    let mut job = warm(Shape { staged: 0b1000, needs_desc: false, ..Shape::default() });
+    // PE 1's memory is staged, and PE 0 has registered none that is.
+    let shape = Shape { staged: 0b1000, late: true, needs_desc: false, ..Shape::default() };
+    let mut job = warm(shape);
     let unregistered = job.fabric.alloc(Pe(0), 4096);
     assert!(takes(&mut job, Direction::Write, unregistered));
     assert!(signals(&mut job, unregistered));

@@ -1,6 +1,6 @@
 //! The engine in one process: on the scripted fake fabric, which needs no NIC; its wire format
-//! under arbitrary bytes (`wire`); every order of events of small programs (`model`); and what
-//! lanes allocate (`memory`).
+//! under arbitrary bytes (`wire`); every order of events of small programs (`model`, with the
+//! feature of this name); and what lanes allocate (`memory`).
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -9,11 +9,11 @@ mod consistency;
 mod differing;
 mod faults;
 mod fences;
-mod health;
 mod iterations;
 mod job;
 mod local_memory;
 mod memory;
+#[cfg(feature = "model")]
 mod model;
 mod order;
 mod random;

@@ -4,7 +4,7 @@
 use engine::atomic::AtomicOp;
 use engine::ids::{Pe, RailId};
 use engine::lane::SignalEngine;
-use engine::rails::balance::Spread;
+use engine::rails::Spread;
 use engine::rails::counters::RailCounters;
 use engine::request::PutSignalRequest;
 use sim_fabric::Script;

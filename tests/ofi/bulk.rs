@@ -5,11 +5,11 @@ use std::thread;
 use std::time::Instant;
 
 use engine::ids::{RailId, WrId};
+use engine::port::packet::LongPacket;
 use engine::port::{
     Access, DataPath, Direction, Incoming, Messaging, Operation, POLL_BATCH, PeerAddr, Polled,
     Posted, Transfer,
 };
-use engine::wire::message::LongPacket;
 use ofi::{BulkChoice, Devices, Opened, Options, Provider};
 use test_support::random::pattern;
 

@@ -11,11 +11,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use engine::ids::{RailId, WrId};
+use engine::port::packet::LongPacket;
 use engine::port::{
     Access, Clock, DataPath, Direction, Incoming, Messaging, Operation, POLL_BATCH, PeerAddr,
     Polled, Posted, Transfer,
 };
-use engine::wire::message::LongPacket;
 use ofi::{OfiPort, Opened, Provider};
 
 use crate::process::{HANG, Lane, Memory, PROVIDERS, open, options, rails};

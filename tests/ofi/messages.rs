@@ -3,11 +3,11 @@
 use std::time::Instant;
 
 use engine::ids::{RailId, WrId};
+use engine::port::packet::{LongPacket, MAX_LONG_MESSAGE, MAX_MESSAGE};
 use engine::port::{
     Access, DataPath, Incoming, Local, Messaging, Operation, POLL_BATCH, PeerAddr, Polled, Posted,
-    RailControl, Tail,
+    Tail,
 };
-use engine::wire::message::{LongPacket, MAX_LONG_MESSAGE, MAX_MESSAGE};
 use ofi::{OfiPort, Options, Progress, Provider, Threading};
 use test_support::random::pattern;
 

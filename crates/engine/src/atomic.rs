@@ -207,7 +207,7 @@ impl Atomic {
     }
 }
 
-pub(crate) fn one(width: Width, float: bool) -> u64 {
+fn one(width: Width, float: bool) -> u64 {
     match (float, width) {
         (true, Width::Eight) => 1f64.to_bits(),
         (true, Width::Four) => u64::from(1f32.to_bits()),

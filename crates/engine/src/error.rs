@@ -18,12 +18,6 @@ pub enum EngineError {
         /// Number of PEs in the job.
         n_pes: u32,
     },
-    /// A peer's process is gone. It may be that nothing was under way with it.
-    #[error("{pe} has ended: its process is gone, and nobody hears of it again")]
-    PeerEnded {
-        /// The peer.
-        pe: Pe,
-    },
     /// A memory handle or an address that cannot be used.
     #[error("{0}")]
     Handle(#[from] HandleError),
@@ -84,7 +78,7 @@ pub enum EngineError {
         /// What the fabric said.
         error: PortError,
     },
-    /// A peer asked for something that cannot be done.
+    /// A peer sent a request that cannot be executed.
     #[error("{pe} sent a request that cannot be executed: {why}")]
     BadMessage {
         /// The peer.
@@ -153,7 +147,7 @@ pub enum EngineError {
         /// How long.
         seconds: u64,
     },
-    /// The program has ended while an operation waited for room.
+    /// The program has ended while an operation was waiting for room.
     #[error("the program has not waited for an operation that found no room")]
     Abandoned,
     /// A rail failed as a whole.
@@ -183,6 +177,12 @@ pub enum EngineError {
         /// How long none of their segments has arrived.
         seconds: u64,
     },
+    /// The process of a peer has ended.
+    #[error("the process of {pe} has ended")]
+    PeerEnded {
+        /// The peer.
+        pe: Pe,
+    },
     /// Something did not complete within the deadline.
     #[error(
         "{what} of {len} bytes, {pe}, on {rail} ({rail_name}) has not completed for {seconds} s \
@@ -209,21 +209,6 @@ pub enum EngineError {
         /// Reads from the peer that have not landed.
         reads: u32,
     },
-    /// Operations wait, and nothing is under way that they could wait for.
-    #[error(
-        "operations to {pe} have waited for {seconds} s ({writes} writes and {reads} reads have not ended), and \
-         nothing is under way that they wait for: this is a fault of the transport, please report it"
-    )]
-    Stuck {
-        /// The peer.
-        pe: Pe,
-        /// How long.
-        seconds: u64,
-        /// Writes to the peer that have not ended.
-        writes: u32,
-        /// Reads from the peer that have not ended.
-        reads: u32,
-    },
 }
 
 impl From<Box<EngineError>> for EngineError {
@@ -233,7 +218,7 @@ impl From<Box<EngineError>> for EngineError {
 }
 
 impl EngineError {
-    /// Whether memory cannot be released yet.
+    /// Whether memory cannot be released yet, but may be later.
     pub fn is_in_use(&self) -> bool {
         matches!(self, Self::InUse { .. })
     }

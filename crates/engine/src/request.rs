@@ -5,17 +5,18 @@ use crate::error::EngineError;
 use crate::ids::{Pe, RailId};
 use crate::port::Direction;
 use crate::wire::handle::{HandleBytes, HandleError, HandleView};
+use crate::wire::message::Spot;
 
 /// A put or a get.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
-    /// Write for put, read for get.
+    /// Write for a put, read for a get.
     pub direction: Direction,
     /// The peer.
     pub pe: Pe,
-    /// The peer's handle for the region that holds the remote bytes.
+    /// The peer's handle for the region of the remote bytes.
     pub remote_handle: &'a HandleBytes,
-    /// Where the remote bytes are, in the peer's address space.
+    /// Address of the remote bytes in the peer.
     pub remote_addr: u64,
     /// The local side.
     pub local: LocalSide,
@@ -23,126 +24,98 @@ pub struct Request<'a> {
     pub len: usize,
 }
 
+/// The local side of a put or a get.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LocalSide {
+    /// Address of memory that stays valid, and for a put unchanged, until the operation completes.
+    /// It need not be registered where the fabric does not want it to be.
+    Memory(usize),
+    /// A value of at most 8 bytes (little endian), copied at once. Puts only.
+    Value(u64),
+}
+
+/// An atomic operation on a word of a peer.
+#[derive(Clone, Copy, Debug)]
+pub struct AtomicRequest<'a> {
+    /// The peer.
+    pub pe: Pe,
+    /// The peer's handle for the region of the word.
+    pub remote_handle: &'a HandleBytes,
+    /// Address of the word in the peer.
+    pub remote_addr: u64,
+    /// The operation.
+    pub atomic: Atomic,
+    /// Destination of the word before, for operations that fetch.
+    pub result: Option<ResultPlace>,
+}
+
+/// Destination of a fetched word.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ResultPlace {
+    /// Local address. With a flag, 16 bytes aligned to 8: the word takes the first 8 whatever its
+    /// width, and the flag the others. Without, only the word's bytes are stored.
+    pub addr: usize,
+    /// Value that the flag takes once the word is stored.
+    pub flag: Option<u64>,
+}
+
+/// A put whose signal becomes visible after its data.
+#[derive(Clone, Copy, Debug)]
+pub struct PutSignalRequest<'a> {
+    /// Parts of the payload, all writes to the signal's PE; none for a signal alone.
+    pub parts: &'a [Request<'a>],
+    /// The signal. It fetches nothing.
+    pub signal: AtomicRequest<'a>,
+}
+
 impl Request<'_> {
+    /// The operation's name in messages to users.
     pub(crate) fn what(&self) -> &'static str {
         match self.direction {
             Direction::Write => "put",
             Direction::Read => "get",
         }
     }
-}
 
-/// What the fast path has left of a put or a get.
-#[derive(Debug)]
-#[must_use = "the operation has not been started"]
-pub enum Rest<'a> {
-    /// The operation, which is not of the common kind, or wrong. Nothing has happened.
-    Untried(Request<'a>),
-    /// Its segment is in its place, and the fabric has not taken it: to see why.
-    NotTaken,
-}
-
-/// A put or a get that owns what its request borrows.
-#[derive(Clone, Debug)]
-pub(crate) struct OwnedRequest {
-    direction: Direction,
-    pe: Pe,
-    remote_handle: HandleBytes,
-    remote_addr: u64,
-    local: LocalSide,
-    len: usize,
-}
-
-impl OwnedRequest {
-    pub(crate) fn of(request: &Request<'_>) -> Self {
-        let Request { direction, pe, remote_handle, remote_addr, local, len } = *request;
-        Self { direction, pe, remote_handle: *remote_handle, remote_addr, local, len }
+    /// The error for a fault on one side of the request.
+    #[cold]
+    pub(crate) fn refuse(&self, side: &'static str, fault: HandleError) -> EngineError {
+        let addr = match (side, self.local) {
+            ("local", LocalSide::Memory(addr)) => addr as u64,
+            _ => self.remote_addr,
+        };
+        let Self { pe, len, .. } = *self;
+        EngineError::Refused { what: self.what(), pe, side, addr, len, fault }
     }
 
-    pub(crate) fn request(&self) -> Request<'_> {
-        let Self { direction, pe, ref remote_handle, remote_addr, local, len } = *self;
-        Request { direction, pe, remote_handle, remote_addr, local, len }
-    }
-
-    pub(crate) fn memory(&self) -> Option<Touched> {
-        let LocalSide::Memory(addr) = self.local else { return None };
-        let what = self.request().what();
-        Some(Touched { what, pe: self.pe, memory: (addr, self.len) })
+    /// Checks the remote side. Returns the handle and the offset of the first byte.
+    pub(crate) fn remote(&self) -> Result<(HandleView<'_>, u64), EngineError> {
+        let refuse = |fault| self.refuse("remote", fault);
+        let remote = HandleView::check_of(self.pe, self.remote_handle).map_err(refuse)?;
+        let offset = remote.locate(self.remote_addr, self.len as u64).map_err(refuse)?;
+        Ok((remote, offset))
     }
 }
 
-/// Local memory, an address and a length, that an operation with a PE touches or is going to.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Touched {
-    pub(crate) what: &'static str,
-    pub(crate) pe: Pe,
-    pub(crate) memory: (usize, usize),
-}
-
-#[cold]
-pub(crate) fn refused(
-    request: &Request<'_>,
-    side: &'static str,
-    fault: HandleError,
-) -> EngineError {
-    let addr = match (side, request.local) {
-        ("local", LocalSide::Memory(addr)) => addr as u64,
-        _ => request.remote_addr,
-    };
-    EngineError::Refused {
-        what: request.what(),
-        pe: request.pe,
-        side,
-        addr,
-        len: request.len,
-        fault,
-    }
-}
-
-/// The local side of a put or a get.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum LocalSide {
-    /// The address of memory that stays valid until the operation completes. The lane finds out by
-    /// itself whether it is registered.
-    Memory(usize),
-    /// A value of at most 8 bytes (little endian), copied at once. Puts only.
-    Value(u64),
-}
-
-/// An atomic operation on a word at a peer.
-#[derive(Clone, Copy, Debug)]
-pub struct AtomicRequest<'a> {
-    /// The peer.
-    pub pe: Pe,
-    /// The peer's handle for the region that holds the word.
-    pub remote_handle: &'a HandleBytes,
-    /// The word, in the peer's address space.
-    pub remote_addr: u64,
-    /// What to do.
-    pub atomic: Atomic,
-    /// For operations that fetch: where the word before goes.
-    pub result: Option<ResultPlace>,
-}
-
-impl<'a> AtomicRequest<'a> {
-    #[inline]
-    pub(crate) fn word(&self) -> Result<(HandleView<'a>, u64), EngineError> {
+impl AtomicRequest<'_> {
+    /// Checks the word. Returns its place for messages.
+    pub(crate) fn word(&self) -> Result<Spot, EngineError> {
         let width = self.atomic.width.bytes();
-        let refused = |fault| self.refused(fault);
-        let remote = HandleView::check_of(self.pe, self.remote_handle).map_err(refused)?;
-        let offset = remote.locate(self.remote_addr, width as u64).map_err(refused)?;
+        let refuse = |fault| self.refuse(fault);
+        let remote = HandleView::check_of(self.pe, self.remote_handle).map_err(refuse)?;
+        let offset = remote.locate(self.remote_addr, width as u64).map_err(refuse)?;
         if self.remote_addr % width as u64 != 0 {
             let addr = self.remote_addr;
-            return Err(refused(HandleError::Misaligned { addr, width }));
+            return Err(refuse(HandleError::Misaligned { addr, width }));
         }
         if !remote.takes_messages() {
-            return Err(refused(HandleError::NoKey { rail: RailId(0), rails: 0 }));
+            return Err(refuse(HandleError::NoKey { rail: RailId(0), rails: 0 }));
         }
-        Ok((remote, offset))
+        Ok(Spot { slot: remote.slot(), offset })
     }
 
     #[cold]
-    pub(crate) fn refused(&self, fault: HandleError) -> EngineError {
+    fn refuse(&self, fault: HandleError) -> EngineError {
         EngineError::Refused {
             what: "atomic",
             pe: self.pe,
@@ -154,95 +127,9 @@ impl<'a> AtomicRequest<'a> {
     }
 }
 
-/// An atomic operation that owns what its request borrows.
-#[derive(Clone, Debug)]
-pub(crate) struct OwnedAtomic {
-    pe: Pe,
-    remote_handle: HandleBytes,
-    remote_addr: u64,
-    atomic: Atomic,
-    result: Option<ResultPlace>,
-}
-
-impl OwnedAtomic {
-    pub(crate) fn of(request: &AtomicRequest<'_>) -> Self {
-        let AtomicRequest { pe, remote_handle, remote_addr, atomic, result } = *request;
-        Self { pe, remote_handle: *remote_handle, remote_addr, atomic, result }
-    }
-
-    pub(crate) fn memory(&self) -> Option<Touched> {
-        let result = self.result.filter(|_| self.atomic.op.fetches())?;
-        let memory = result.memory(self.atomic.width.bytes());
-        Some(Touched { what: "fetching atomic", pe: self.pe, memory })
-    }
-
-    pub(crate) fn request(&self) -> AtomicRequest<'_> {
-        let Self { pe, ref remote_handle, remote_addr, atomic, result } = *self;
-        AtomicRequest { pe, remote_handle, remote_addr, atomic, result }
-    }
-}
-
-/// Where a fetched word goes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ResultPlace {
-    /// Its address in this process. With a flag, that of 16 bytes aligned to 8: the word takes 8 of
-    /// them whatever its width, and the flag the others. Without, just the word's bytes are stored.
-    pub addr: usize,
-    /// What the flag is set to once the value is there.
-    pub flag: Option<u64>,
-}
-
 impl ResultPlace {
-    /// Where it is, for a word of so many bytes.
+    /// Address and length of the memory that a word of `width` bytes takes.
     pub(crate) fn memory(self, width: usize) -> (usize, usize) {
         (self.addr, if self.flag.is_some() { 16 } else { width })
-    }
-}
-
-/// A put whose signal becomes visible after its data.
-#[derive(Clone, Copy, Debug)]
-pub struct PutSignalRequest<'a> {
-    /// The parts of the payload; none for a signal alone. All are writes to the same PE.
-    pub parts: &'a [Request<'a>],
-    /// The signal. It fetches nothing.
-    pub signal: AtomicRequest<'a>,
-}
-
-/// The parts of a put with signal, borrowed or owned.
-pub(crate) trait Parts {
-    /// How many there are.
-    fn count(&self) -> usize;
-    /// One of them.
-    fn part(&self, at: usize) -> Request<'_>;
-
-    /// All of them.
-    fn parts(&self) -> impl Iterator<Item = Request<'_>> {
-        (0..self.count()).map(|at| self.part(at))
-    }
-
-    /// Bytes of all of them.
-    fn bytes(&self) -> usize {
-        // More than there are addresses are in no region, and refused as that.
-        self.parts().fold(0, |sum, part| sum.saturating_add(part.len))
-    }
-}
-
-impl Parts for [Request<'_>] {
-    fn count(&self) -> usize {
-        self.len()
-    }
-
-    fn part(&self, at: usize) -> Request<'_> {
-        self[at]
-    }
-}
-
-impl Parts for [OwnedRequest] {
-    fn count(&self) -> usize {
-        self.len()
-    }
-
-    fn part(&self, at: usize) -> Request<'_> {
-        self[at].request()
     }
 }

@@ -27,7 +27,7 @@ use crate::progress_probe::Verdict;
 use crate::provider::{Fact, Said, SoftwareWrites};
 use crate::report::{RailReport, Report};
 use crate::topology::Topology;
-use engine::ids::{LaneKind, RailId};
+use engine::ids::RailId;
 use engine::lane::segments_for;
 use engine::port::{DataPath, PortError, RailLimits};
 
@@ -155,7 +155,7 @@ impl Discovery {
     ) -> Option<(Vec<Arc<Rail>>, Arc<Contexts>)> {
         loop {
             let Found { device, rail, .. } = found.first()?;
-            let contexts = Contexts::new(segments_for(LaneKind::Host, &[rail.limits()]));
+            let contexts = Contexts::new(segments_for(&[rail.limits()]));
             let contexts = Arc::new(contexts);
             let (options, receives) = (&self.options, Receives::Nothing);
             match Rail::open(fabrics, device, options, &contexts, peers, receives) {
@@ -352,7 +352,7 @@ impl Discovery {
             u8::from(*self.profile.bulk_connections && self.options.bulk != BulkChoice::Each(0));
         let limits_of = |device| RailLimits { bulk, ..Rail::limits_of(device, &self.options) };
         let limits: Vec<RailLimits> = devices.map(limits_of).collect();
-        segments_for(LaneKind::Proxy, &limits)
+        segments_for(&limits)
     }
 }
 

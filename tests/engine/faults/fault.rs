@@ -16,8 +16,7 @@ pub(super) enum Fault {
     RefuseMessages(Pe, RailId),
     HoldUp(Pe),
     RailDown(Pe, RailId),
-    DataDown((Pe, RailId), (Pe, RailId)),
-    LoseControl,
+    LinkDown((Pe, RailId), (Pe, RailId)),
     FailDelivered,
     Copies(u32),
 }
@@ -28,7 +27,7 @@ impl Fault {
         let rail = RailId(random.below(shape.rails.into()) as u8);
         let other = Pe(random.below(shape.n_pes as usize) as u32);
         let count = 1 + random.below(3) as u32;
-        match random.below(22) {
+        match random.below(21) {
             0 => Self::LoseCompletions(count),
             1 => Self::LoseImmediateData(1),
             2 => Self::Stall(pe),
@@ -36,10 +35,9 @@ impl Fault {
             4 => Self::RefuseMessages(pe, rail),
             5 => Self::HoldUp(pe),
             6 => Self::RailDown(pe, rail),
-            7 => Self::DataDown((pe, rail), (other, RailId((rail.0 + 1) % shape.rails))),
-            8 => Self::LoseControl,
-            9 => Self::FailDelivered,
-            10 => Self::Copies(count),
+            7 => Self::LinkDown((pe, rail), (other, RailId((rail.0 + 1) % shape.rails))),
+            8 => Self::FailDelivered,
+            9 => Self::Copies(count),
             _ => {
                 let call = PortCall::ALL[random.below(PortCall::ALL.len())];
                 Self::Call(call, random.below(20) as u32, count)
@@ -58,8 +56,7 @@ impl Fault {
             Self::RefuseMessages(..) => String::from("a rail refuses messages"),
             Self::HoldUp(_) => String::from("messages of a PE are late"),
             Self::RailDown(..) => String::from("a rail is down"),
-            Self::DataDown(..) => String::from("a path carries no data"),
-            Self::LoseControl => String::from("control messages are lost"),
+            Self::LinkDown(..) => String::from("a path is down"),
             Self::FailDelivered => String::from("a delivered message fails"),
         }
     }
@@ -75,8 +72,7 @@ impl Fault {
             Self::RefuseMessages(pe, rail) => fabric.refuse_messages(pe, rail, true),
             Self::HoldUp(pe) => fabric.hold_up_messages(pe, 50_000_000),
             Self::RailDown(pe, rail) => fabric.rail_down(pe, rail),
-            Self::DataDown(from, to) => fabric.data_down(from, to),
-            Self::LoseControl => fabric.lose_control(50),
+            Self::LinkDown(from, to) => fabric.link_down(from, to),
             Self::FailDelivered => fabric.fail_delivered_messages(1),
         }
     }
@@ -88,8 +84,7 @@ impl Fault {
             Self::RefuseMessages(pe, rail) => fabric.refuse_messages(pe, rail, false),
             Self::HoldUp(pe) => fabric.hold_up_messages(pe, 0),
             Self::RailDown(pe, rail) => fabric.rail_up(pe, rail),
-            Self::DataDown(from, to) => fabric.data_up(from, to),
-            Self::LoseControl => fabric.lose_control(0),
+            Self::LinkDown(from, to) => fabric.link_up(from, to),
             Self::FailDelivered => fabric.report_failing(),
             Self::Call(..)
             | Self::LoseCompletions(_)

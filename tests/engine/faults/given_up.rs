@@ -9,7 +9,6 @@ use engine::ids::Pe;
 use engine::request::ResultPlace;
 use sim_fabric::Script;
 
-use crate::health::HEALTH;
 use crate::job::{Job, Shape};
 use crate::signals::Targets;
 
@@ -19,6 +18,7 @@ const DEADLINE: Duration = Duration::from_secs(10);
 const SCRATCH_OF_0: u32 = 1 << 1;
 const HEAP_OF_1: u32 = 1 << 2;
 
+/// Three PEs with a queue of one operation each.
 fn narrow(staged: u32) -> Shape {
     let deadline = Some(DEADLINE);
     Shape {
@@ -75,6 +75,8 @@ fn what_a_peer_does_not_answer_takes_no_room_of_others() {
     assert!(!job.members[0].lane.has_work());
 }
 
+/// The same for puts. Their peer may still read their bounce buffers, which are nobody else's until
+/// it has.
 #[test]
 fn bounce_buffers_that_a_peer_may_still_read_are_kept_for_it_and_take_no_room() {
     let mut job = Job::new(2, &narrow(SCRATCH_OF_0 | HEAP_OF_1), Script::default());
@@ -94,6 +96,8 @@ fn bounce_buffers_that_a_peer_may_still_read_are_kept_for_it_and_take_no_room() 
     assert!(!job.members[0].lane.has_work(), "it has read them");
 }
 
+/// Nor do messages, and the fetches among them, keep what they have for acknowledgements that
+/// nobody waits for.
 #[test]
 fn messages_to_a_peer_that_has_failed_end() {
     let mut job = Job::new(3, &narrow(0), Script::default());
@@ -133,7 +137,7 @@ fn who_waits_for_room_that_never_comes_is_told() {
 #[test]
 fn going_from_rail_to_rail_is_no_movement() {
     for staged in [0, SCRATCH_OF_0] {
-        let shape = Shape { rails: 2, health: Some(HEALTH), ..narrow(staged) };
+        let shape = Shape { rails: 2, ..narrow(staged) };
         let mut job = Job::new(5, &shape, Script::default());
         job.fabric.refuse(Pe(1), true);
         job.put(0, 1, 0, 1000).unwrap();

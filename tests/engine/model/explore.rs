@@ -17,11 +17,11 @@ use engine::ids::{LaneKind, Pe, RailId};
 use engine::lane::{Lane, LaneConfig};
 use engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
 use engine::port::{Access, Direction, RailLimits};
-use engine::rails::balance::Spread;
+use engine::rails::Spread;
 use engine::rails::paths::{Path, PathTable};
+use engine::regions::RegionTable;
 use engine::request::{AtomicRequest, PutSignalRequest, ResultPlace};
 use engine::request::{LocalSide, Request};
-use engine::state::regions::RegionTable;
 use engine::wire::cookie::Cookie;
 use engine::wire::handle::HandleBytes;
 
@@ -173,7 +173,7 @@ fn lane(
     model: &Rc<Model>,
     case: &Case,
     pe: usize,
-    regions: std::sync::Arc<engine::state::regions::RegionIndex>,
+    regions: std::sync::Arc<engine::regions::RegionIndex>,
 ) -> Lane<ModelPort> {
     let rail = RailLimits {
         max_segment: 8,
@@ -231,11 +231,6 @@ impl Model {
                             let has_work = lane.as_ref().is_some_and(Lane::has_work);
                             let failed = world.sides.iter().any(|side| side.failed);
                             assert!(!has_work || failed, "PE {pe} has work left");
-                            #[cfg(feature = "audit")]
-                            {
-                                let audited = lane.as_ref().map_or(Ok(()), Lane::audit);
-                                audited.unwrap_or_else(|differs| panic!("PE {pe}: {differs}"));
-                            }
                         }
                     }
                     return ended;

@@ -7,8 +7,8 @@ use engine::ids::{RailId, WrId};
 use engine::port::packet::LongPacket;
 use engine::port::{
     Access, Addressing, Clock, Completions, DataPath, Direction, Failure, Incoming, LocalMemory,
-    MemoryPort, Messaging, Operation, PeerAddr, Polled, PortError, Posted, RailControl, RailLimits,
-    Registered, Transfer,
+    MemoryPort, Messaging, Operation, PeerAddr, Polled, PortError, Posted, RailLimits, Registered,
+    Transfer,
 };
 
 use super::explore::Model;
@@ -108,7 +108,6 @@ impl DataPath for ModelPort {
             Operation::WriteWithImmediate(transfer, data) => {
                 self.post_told(rail, to, wr_id, transfer, Some(data))
             }
-            Operation::WriteBeforeMore(_) => panic!("the model has no bursts"),
         }
     }
 
@@ -186,8 +185,6 @@ impl Messaging for ModelPort {
         }
     }
 }
-
-impl RailControl for ModelPort {}
 
 impl LocalMemory for ModelPort {
     fn apply(&mut self, addr: usize, atomic: &Atomic) -> Result<u64, PortError> {

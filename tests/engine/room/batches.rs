@@ -4,11 +4,12 @@ use std::collections::VecDeque;
 
 use engine::atomic::{AtomicOp, Width};
 use engine::error::EngineError;
+use engine::group::MOST_GROUPS;
 use engine::ids::Pe;
+use engine::lane::batches::Batch;
 use engine::port::Direction;
-use engine::rails::balance::Spread;
+use engine::rails::Spread;
 use engine::request::{PutSignalRequest, Request, ResultPlace};
-use engine::state::batch::{Batch, MAX_BATCHES};
 use sim_fabric::{FakeFabric, Script};
 use test_support::seeds::for_seeds;
 
@@ -160,7 +161,7 @@ fn a_batch_that_is_over_has_done_all_it_should() {
             let done = shape.staged != 0 || shape.words != 0 || !member.lane.has_work();
             assert!(done, "all batches are over, so nothing is under way");
             let all = std::iter::from_fn(|| member.lane.begin_batch()).count();
-            assert_eq!(all, MAX_BATCHES, "each batch was given back");
+            assert_eq!(all, MOST_GROUPS, "each batch was given back");
         }
     });
 }

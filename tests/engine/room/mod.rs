@@ -1,6 +1,5 @@
-//! Room: bounds, bursts, batches, and what operations do to one another when some find none.
+//! Room: bounds, batches, and what operations do to one another when some find none.
 
 mod batches;
 mod bounds;
-mod bursts;
 mod contention;

@@ -1,15 +1,15 @@
 //! Puts whose segments the target counts.
 
 use engine::atomic::AtomicOp;
+use engine::channel::counts::TAGS;
 use engine::error::EngineError;
 use engine::ids::{Pe, RailId};
 use engine::lane::SignalEngine;
 use engine::request::PutSignalRequest;
-use engine::signal::counted::TAGS;
 use engine::wire::cookie::Cookie;
 use engine::wire::marks::Marks;
 use engine::wire::message::Tag;
-use engine::wire::window::WINDOW;
+use engine::wire::message::WINDOW;
 use sim_fabric::{Event, Script};
 use test_support::seeds::for_seeds;
 
@@ -162,7 +162,7 @@ fn a_full_window_behind_a_signal_that_waits_opens_again() {
                 return member.lane.quiet(Pe(1));
             }
             // As much as the window lets pass.
-            let passes = u64::from(WINDOW - u32::from(counted));
+            let passes = WINDOW - u64::from(counted);
             let applied = || {
                 let word = watched.load(Pe(1), base + 8192, 8);
                 u64::from_le_bytes(word.try_into().unwrap())

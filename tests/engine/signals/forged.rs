@@ -1,48 +1,81 @@
-//! Messages that no lane has sent, those from outside of the job among them.
+//! Messages that no lane has sent: of strangers, and of PEs that break the rules.
 
 use engine::atomic::{Atomic, AtomicOp, Width};
+use engine::error::EngineError;
 use engine::ids::{Pe, RailId};
-use engine::wire::marks::Marks;
-use engine::wire::message::{Body, Message, Packet, RequestId, Spot, Tag};
+use engine::port::packet::MAX_LONG_MESSAGE;
+use engine::wire::handle::Handle;
+use engine::wire::message::{
+    Body, Frame, MAX_EAGER, Numbers, Sealing, Seq, Spot, WINDOW, eager_in,
+};
 use engine::wire::seal::Seal;
-use engine::wire::window::{Seq, WINDOW};
 use sim_fabric::Script;
 
 use super::Targets;
-use crate::job::{FIRST_REGION, Job, Shape, cookie, seal};
+use crate::job::{FIRST_REGION, Job, Shape, cookie};
 
-/// An acknowledgement from PE 0, with what it says to have arrived.
-fn ack_of(seq: Seq, ack: Seq) -> Vec<u8> {
-    let mut packet = Packet::EMPTY;
-    seal(&Message { from: Pe(0), seq, ack, behind: 0, body: Body::Ack }, 1, &mut packet);
-    packet.bytes().to_vec()
+/// A message as `from` would send it to PE 1.
+fn message(from: u32, numbers: (Seq, Seq), mark: u16, body: &Body<'_>) -> Vec<u8> {
+    message_to((from, 1), numbers, mark, body)
 }
 
+/// A message as one PE would send it to another.
+pub(crate) fn message_to(
+    (from, to): (u32, u32),
+    (seq, ack): (Seq, Seq),
+    mark: u16,
+    body: &Body<'_>,
+) -> Vec<u8> {
+    let seal = Seal::new(cookie(), Pe(from));
+    let receiver = seal.receiver(Pe(to));
+    let sealing = Sealing { seal: &seal, from: Pe(from), receiver: &receiver };
+    let mask = seal.mask(Pe(from), Pe(to), seq.high());
+    let mut frame = Frame::EMPTY;
+    frame.encode(&sealing, &Numbers { seq, ack, mark, mask }, body);
+    frame.bytes().to_vec()
+}
+
+fn atomic_at(slot: u32, offset: u64, operand: u64) -> Body<'static> {
+    let (op, width) = (AtomicOp::Set, Width::Eight);
+    let atomic = Atomic { op, width, float: false, operand, compare: 0 };
+    Body::Word { at: Spot { slot, offset }, atomic }
+}
+
+pub(crate) fn ahead(count: u64) -> Seq {
+    Seq(Seq::FIRST.0 + count)
+}
+
+fn iterate(job: &mut Job, pe: usize, times: u32) {
+    for _ in 0..times {
+        job.members[pe].lane.progress().unwrap();
+    }
+}
+
+/// They are counted, and the job goes on: a genuine message is not taken for a duplicate.
 #[test]
-fn messages_from_outside_of_the_job_are_dropped() {
-    let first = Seq(u32::MAX - 99);
-    let uncovered = |from, seq| {
-        let mut packet = Packet::EMPTY;
-        let atomic =
-            Atomic { op: AtomicOp::Set, width: Width::Eight, float: false, operand: 7, compare: 0 };
-        let at = Spot { slot: FIRST_REGION, offset: 0 };
-        let body = Body::Atomic { at, atomic };
-        Message { from: Pe(from), seq, ack: first, behind: 0, body }.encode(&mut packet);
-        packet.bytes().to_vec()
-    };
-    let mut late = atomic_message(0, first, FIRST_REGION, 0);
-    late.truncate(31);
-    let forged = [
+fn foreign_messages_are_dropped() {
+    let first = (Seq::FIRST, Seq::FIRST);
+    let word = atomic_at(FIRST_REGION, 0, 7);
+    let genuine = message(0, first, 0, &word);
+    let others = Seal::new(engine::wire::cookie::Cookie::of([[7; 16]]), Pe(0));
+    let mut unsealed = Frame::EMPTY;
+    let receiver = others.receiver(Pe(1));
+    let sealing = Sealing { seal: &others, from: Pe(0), receiver: &receiver };
+    let numbers = Numbers { seq: Seq::FIRST, ack: Seq::FIRST, mark: 0, mask: 0 };
+    unsealed.encode(&sealing, &numbers, &word);
+    let mut altered = genuine.clone();
+    altered[24] ^= 1;
+    let forged: [(&str, Vec<u8>); 10] = [
         ("empty", Vec::new()),
         ("short", vec![0; 15]),
         ("noise", vec![0xff; 40]),
-        ("cut", late),
-        ("not sealed", uncovered(0, first)),
-        ("not sealed, from nowhere", uncovered(9, Seq(0))),
-        ("unknown PE", atomic_message(9, first, FIRST_REGION, 0)),
-        ("out of the window", atomic_message(0, Seq(5000), FIRST_REGION, 0)),
-        ("acknowledges what was not sent", ack_of(first, first.next())),
-        ("says that what was not sent has arrived", ack_of(first.next(), first)),
+        ("cut", genuine[..31].to_vec()),
+        ("of another job", unsealed.bytes().to_vec()),
+        ("altered", altered),
+        ("of no PE", message(9, first, 0, &word)),
+        ("beyond the window", message(0, (ahead(WINDOW), Seq::FIRST), 0, &word)),
+        ("acknowledges what was not sent", message(0, (Seq::FIRST, ahead(1)), 0, &word)),
+        ("of another round", message(0, (ahead(1 << 32), Seq::FIRST), 0, &word)),
     ];
     let mut job = Job::new(3, &Shape::default(), Script::default());
     let targets = Targets::of(&job);
@@ -56,28 +89,18 @@ fn messages_from_outside_of_the_job_are_dropped() {
         let foreign: Vec<u64> = job.members[1].lane.counters().map(|rail| rail.foreign).collect();
         assert_eq!(foreign, [0, number as u64 + 1], "{what}");
     }
-    // The genuine first message is not taken for one that was there before.
     job.members[0].lane.atomic(&targets.atomic(1, 0, AtomicOp::Inc, 0)).unwrap();
     while !job.members[0].lane.is_quiet(Pe(1)).unwrap() {
-        job.members[1].lane.progress().unwrap();
-        job.members[0].lane.progress().unwrap();
+        iterate(&mut job, 1, 1);
+        iterate(&mut job, 0, 1);
     }
     assert_ne!(job.heap(1, 0, 8), heap[..8]);
 }
 
+/// A message can be sent again by whoever has it, and changes nothing: nor does any other made of
+/// it.
 #[test]
-fn what_cannot_be_received_is_dropped() {
-    let mut job = Job::new(3, &Shape::default(), Script::default());
-    for (number, code) in (1..).zip([265, 125, 104, 5, 22]) {
-        job.fabric.break_message(Pe(1), RailId(1), code);
-        job.members[1].lane.progress().unwrap_or_else(|error| panic!("{code}: {error}"));
-        let foreign: Vec<u64> = job.members[1].lane.counters().map(|rail| rail.foreign).collect();
-        assert_eq!(foreign, [0, number]);
-    }
-}
-
-#[test]
-fn a_message_that_was_overheard_gives_no_other() {
+fn overheard_messages_are_executed_once() {
     let mut job = Job::new(3, &Shape { n_pes: 3, ..Shape::default() }, Script::default());
     let targets = Targets::of(&job);
     job.fabric.overhear();
@@ -85,237 +108,123 @@ fn a_message_that_was_overheard_gives_no_other() {
         job.members[0].lane.atomic(&targets.atomic(1, 0, AtomicOp::Add, 1)).unwrap();
     }
     while !job.members[0].lane.is_quiet(Pe(1)).unwrap() {
-        job.members.iter_mut().for_each(|member| {
-            member.lane.progress().unwrap();
-        });
+        (0..3).for_each(|pe| iterate(&mut job, pe, 1));
     }
     let heaps = [0, 1, 2].map(|pe| job.heap(pe, 0, job.heap));
     assert_eq!(heaps[1][..8], 3_u64.to_le_bytes());
-    let heard = job.fabric.overheard();
-    assert!(heard.len() >= 3, "{heard:?}");
-    let first = Seq(u32::MAX - 99);
-    for (number, (to, rail, bytes)) in (0..).zip(&heard) {
-        let mut others: Vec<(Pe, Vec<u8>)> =
-            [0, 1, 2].map(|pe| (Pe(pe), bytes.clone())).into_iter().collect();
+    for (to, rail, bytes) in job.fabric.overheard() {
+        for pe in [0, 1, 2] {
+            job.fabric.forge_message(Pe(pe), rail, &bytes);
+        }
         for at in 0..bytes.len() {
             let mut changed = bytes.clone();
             changed[at] ^= 1 << (at % 8);
-            others.push((*to, changed));
+            job.fabric.forge_message(to, rail, &changed);
         }
-        // As later messages would look where all lie under the same bytes.
-        for ahead in 0..20 {
-            let at = Spot { slot: FIRST_REGION, offset: 0 };
-            let body = Body::Atomic { at, atomic: word(AtomicOp::Add, 1) };
-            let message = |number| {
-                let seq = Seq(first.0.wrapping_add(number));
-                let mut packet = Packet::EMPTY;
-                Message { from: Pe(0), seq, ack: first, behind: 0, body }.encode(&mut packet);
-                packet
-            };
-            let (known, wanted) = (message(number), message(ahead));
-            let mut forged = wanted.bytes().to_vec();
-            for at in 0..16.min(bytes.len()) {
-                forged[at] ^= bytes[at] ^ known.bytes()[at];
-            }
-            others.push((Pe(1), forged));
-        }
-        for (to, bytes) in others {
-            job.fabric.forge_message(to, *rail, &bytes);
-            job.members[to.index()].lane.progress().unwrap();
-            job.fabric.pass_time(100_000);
+        for pe in 0..3 {
+            iterate(&mut job, pe, 10);
         }
     }
     assert_eq!([0, 1, 2].map(|pe| job.heap(pe, 0, job.heap)), heaps);
 }
 
+/// The sender is told by name, the target says whose message it was, and nothing changes.
 #[test]
-fn requests_that_no_lane_has_sent_are_errors_and_change_nothing() {
-    let first = Seq(u32::MAX - 99);
-    let forged = [
-        ("unknown region", atomic_message(0, first, 77, 0)),
-        ("outside", atomic_message(0, first, FIRST_REGION, 1 << 20)),
-        ("not aligned", atomic_message(0, first, FIRST_REGION, 3)),
-        ("local region", atomic_message(0, first, 2 << 20 | 1, 0)),
-        ("another region in its place", atomic_message(0, first, 2 << 20, 0)),
+fn impossible_messages_are_refused() {
+    let heap_end = Shape::default().heap as u64;
+    let counted = |tag, segments| {
+        let Body::Word { at, atomic } = atomic_at(FIRST_REGION, 0, 7) else { panic!() };
+        Body::Beside { at, atomic, tag, segments }
+    };
+    let first = engine::wire::message::Tag::FIRST;
+    let impossible = [
+        ("a region that is gone", atomic_at(FIRST_REGION * 5, 0, 7)),
+        ("beyond the region", atomic_at(FIRST_REGION, heap_end, 7)),
+        ("not aligned", atomic_at(FIRST_REGION, 4, 7)),
+        ("a tag of another use", counted(engine::wire::message::Tag(first.0 + 16), 1)),
     ];
-    for (what, bytes) in forged {
+    for (what, body) in impossible {
         let mut job = Job::new(3, &Shape::default(), Script::default());
-        job.fabric.forge_message(Pe(1), RailId(0), &bytes);
         let heap = job.heap(1, 0, job.heap);
-        let error = (0..10).find_map(|_| job.members[1].lane.progress().err());
-        assert!(error.is_some(), "{what} was taken");
+        let bytes = message(0, (Seq::FIRST, Seq::FIRST), 0, &body);
+        job.fabric.forge_message(Pe(1), RailId(0), &bytes);
+        let failed = (0..100).find_map(|_| job.members[1].lane.progress().err());
+        assert!(
+            matches!(failed.as_deref(), Some(EngineError::BadMessage { pe: Pe(0), .. })),
+            "{what}: {failed:?}"
+        );
+        for _ in 0..1000 {
+            let _ = job.members[0].lane.progress();
+            let _ = job.members[1].lane.progress();
+        }
+        let told = job.members[0].lane.is_quiet(Pe(1));
+        assert!(
+            matches!(told, Err(EngineError::PeerRefused { pe: Pe(1), .. })),
+            "{what}: {told:?}"
+        );
         assert_eq!(job.heap(1, 0, job.heap), heap, "{what}");
     }
-    // A reply to nothing is late news, not an error.
-    let mut job = Job::new(4, &Shape::default(), Script::default());
-    let reply = Body::Reply { request_id: RequestId { slot: 5, seq: Seq(0) }, value: 1 };
-    job.fabric.forge_message(Pe(1), RailId(0), &message(0, Seq(0), reply));
-    for _ in 0..10 {
-        job.members[1].lane.progress().unwrap();
+}
+
+/// A reply that nobody has asked for, or that names another fetch, stores nothing.
+#[test]
+fn replies_to_other_fetches_are_dropped() {
+    let mut job = Job::new(3, &Shape::default(), Script::default());
+    let targets = Targets::of(&job);
+    job.members[1].lane.atomic(&targets.atomic(0, 0, AtomicOp::Inc, 0)).unwrap();
+    let mut fetch = targets.atomic(0, 8, AtomicOp::FetchAdd, 1);
+    let addr = job.members[1].base + 64;
+    fetch.result = Some(engine::request::ResultPlace { addr, flag: None });
+    job.members[1].lane.atomic(&fetch).unwrap();
+    // The fetch is the second message.
+    let numbers = (Seq::FIRST, Seq::FIRST);
+    for (place, of) in [(0, ahead(0)), (0, ahead(2)), (1, ahead(1)), (16, ahead(1))] {
+        let body = Body::Reply { place, of: of.low(), value: 99 };
+        job.fabric.forge_message(Pe(1), RailId(0), &message(0, numbers, 0, &body));
     }
-}
-
-/// The sender of a request that comes a second time has not heard of the acknowledgement.
-#[test]
-fn a_request_that_comes_again_is_acknowledged_again() {
-    let first = Seq(u32::MAX - 99);
-    // What comes in takes a long way where it fetches, or carries an acknowledgement that is not
-    // the latest.
-    for (is_fetch, is_late) in [(false, false), (false, true), (true, false)] {
-        let mut job = Job::new(1, &Shape::default(), Script::default());
-        if is_late {
-            let targets = Targets::of(&job);
-            job.members[1].lane.atomic(&targets.atomic(0, 0, AtomicOp::Inc, 0)).unwrap();
-            while !job.members[1].lane.is_quiet(Pe(0)).unwrap() {
-                job.members.iter_mut().for_each(|member| {
-                    member.lane.progress().unwrap();
-                });
-            }
-        }
-        let request =
-            if is_fetch { fetch_message(first) } else { atomic_message(0, first, FIRST_REGION, 0) };
-        job.fabric.forge_message(Pe(1), RailId(0), &request);
-        let iterate = |job: &mut Job| {
-            job.members[1].lane.progress().unwrap();
-            job.fabric.in_flight()
-        };
-        // What a fetch calls forth at first is its reply, which says as much.
-        assert_eq!(iterate(&mut job), usize::from(is_fetch), "nobody has asked");
-        while iterate(&mut job) > 0 {
-            job.fabric.pass_time(100_000);
-        }
-        for _ in 0..3 {
-            job.fabric.forge_message(Pe(1), RailId(0), &request);
-            assert!(iterate(&mut job) > 0, "a fetch: {is_fetch}, late: {is_late}");
-            while iterate(&mut job) > 0 {
-                job.fabric.pass_time(100_000);
-            }
-        }
-        let once = if is_fetch { 1 } else { u64::MAX };
-        assert_eq!(job.heap(1, 0, 8), once.to_le_bytes(), "and executed once");
+    iterate(&mut job, 1, 100);
+    assert_eq!(job.heap(1, 64, 8), [0; 8]);
+    while !job.members[1].lane.is_quiet(Pe(0)).unwrap() {
+        iterate(&mut job, 0, 1);
+        iterate(&mut job, 1, 1);
     }
+    assert_eq!(job.heap(1, 64, 8), [0; 8], "the word was zero");
 }
 
-fn atomic_message(from: u32, seq: Seq, slot: u32, offset: u64) -> Vec<u8> {
-    let at = Spot { slot, offset };
-    message(from, seq, Body::Atomic { at, atomic: word(AtomicOp::Set, u64::MAX) })
-}
-
-/// From PE 0, about its own number and the first word of the first region.
-fn fetch_message(seq: Seq) -> Vec<u8> {
-    let (at, request_id) = (Spot { slot: FIRST_REGION, offset: 0 }, RequestId { slot: 0, seq });
-    let atomic = word(AtomicOp::FetchAdd, 1);
-    message(0, seq, Body::Fetch { at, atomic, request_id, place: 0 })
-}
-
-fn word(op: AtomicOp, operand: u64) -> Atomic {
-    Atomic { op, width: Width::Eight, float: false, operand, compare: 0 }
-}
-
-fn message(from: u32, seq: Seq, body: Body<'_>) -> Vec<u8> {
-    let mut packet = Packet::EMPTY;
-    let ack = Seq(u32::MAX - 99);
-    seal(&Message { from: Pe(from), seq, ack, behind: 0, body }, 1, &mut packet);
-    packet.bytes().to_vec()
-}
-
+/// A sender that puts into memory of a device what its handle says it must not: nothing is written.
 #[test]
-fn a_peer_that_breaks_the_rules_has_no_endless_queue_here() {
-    let first = Seq(u32::MAX - 99);
-    let fetch = fetch_message(first);
-    let mut job = Job::new(1, &Shape::default(), Script::default());
-    job.fabric.refuse(Pe(0), true);
-    let ended = (0..5000).find_map(|_| {
-        job.fabric.forge_message(Pe(1), RailId(0), &fetch);
-        job.members[1].lane.progress().err()
-    });
-    let why = ended.expect("an end to it").to_string();
-    assert!(why.contains("PE 0") && why.contains("asks for more at a time"), "{why}");
-}
-
-#[test]
-fn a_peer_that_breaks_the_rules_has_a_window_of_requests_waiting_at_most() {
-    let number = |number: u32| Seq((u32::MAX - 99).wrapping_add(number));
-    let at = |offset| Spot { slot: FIRST_REGION, offset };
-    let (tag, segments, mark_bytes) = (Tag::FIRST, 1, 8);
-    let atomic = word(AtomicOp::Set, 7);
-    let signal = Body::CountedSignal { at: at(8), atomic, tag, segments };
-    let behind_all = |seq| {
-        let (from, ack, atomic) = (Pe(0), number(0), word(AtomicOp::Add, 1));
-        let mut packet = Packet::EMPTY;
-        let body = Body::Atomic { at: at(16), atomic };
-        seal(&Message { from, seq, ack, behind: 1, body }, 1, &mut packet);
-        packet.bytes().to_vec()
-    };
-    let mut job = Job::new(1, &Shape { mark_bytes, ..Shape::default() }, Script::default());
-    let before = u64::from_le_bytes(job.heap(1, 16, 8).try_into().unwrap());
-    let deliver = |job: &mut Job, bytes: &[u8]| {
-        job.fabric.forge_message(Pe(1), RailId(0), bytes);
-        job.members[1].lane.progress().unwrap();
-        job.fabric.pass_time(1000);
-    };
-    let found = |job: &mut Job| {
-        let foreign: u64 = job.members[1].lane.counters().map(|rail| rail.foreign).sum();
-        let applied = u64::from_le_bytes(job.heap(1, 16, 8).try_into().unwrap());
-        (foreign, applied.wrapping_sub(before))
-    };
-    let window = u64::from(WINDOW);
-    let all = 1..3 * WINDOW;
-    // Nothing has come of its data.
-    deliver(&mut job, &message(0, number(0), signal));
-    all.clone().for_each(|seq| deliver(&mut job, &behind_all(number(seq))));
-    assert_eq!(found(&mut job), (2 * window, 0));
-    let marks = Marks::new(cookie(), Pe(0), 2, mark_bytes);
-    job.fabric.forge_immediate_data(Pe(1), RailId(0), marks.of_mine(Pe(1), tag));
-    job.members[1].lane.progress().unwrap();
-    assert_eq!(found(&mut job), (2 * window, window - 1));
-    all.for_each(|seq| deliver(&mut job, &behind_all(number(seq))));
-    assert_eq!(found(&mut job), (2 * window, 3 * window - 1));
-}
-
-#[test]
-fn reply_belongs_to_its_own_fetch() {
-    let mut job = Job::new(3, &Shape { rails: 1, ..Shape::default() }, Script::default());
-    let first = Seq(u32::MAX - 99);
-    let forge = |job: &mut Job, number: u32, behind: u16| {
-        let (at, seq) = (Spot { slot: FIRST_REGION, offset: 0 }, Seq(first.0.wrapping_add(number)));
-        let (width, float, operand, compare) = (Width::Eight, false, 5, 0);
-        let atomic = |op| Atomic { op, width, float, operand, compare };
-        let request_id = RequestId { slot: 10 + number, seq };
-        let body = match number {
-            1 => Body::Atomic { at, atomic: atomic(AtomicOp::Add) },
-            _ => Body::Fetch { at, atomic: atomic(AtomicOp::FetchAdd), request_id, place: 0 },
-        };
-        let mut packet = Packet::EMPTY;
-        seal(&Message { from: Pe(0), seq, ack: first, behind, body }, 1, &mut packet);
-        job.fabric.forge_message(Pe(1), RailId(0), packet.bytes());
-        for _ in 0..10 {
-            job.members[1].lane.progress().unwrap();
-            job.fabric.pass_time(100_000);
-        }
-    };
-    let replies = |job: &Job| {
-        let read = |(to, _, bytes): &(Pe, RailId, Vec<u8>)| {
-            let mut packet = Packet::EMPTY;
-            packet.fill(bytes);
-            Seal::new(cookie(), *to).open(&mut packet);
-            match Message::decode(packet.bytes()).unwrap().body {
-                Body::Reply { request_id, value } => Some((request_id.slot, value)),
-                _ => None,
-            }
-        };
-        job.fabric.overheard().iter().filter_map(read).collect::<Vec<_>>()
-    };
-    job.fabric.overhear();
-    forge(&mut job, 0, 0);
-    assert_eq!(replies(&job), [(10, 0)]);
-    // Behind one that is not here.
-    for _ in 0..3 {
-        forge(&mut job, 2, 1);
-        assert_eq!(replies(&job), [(10, 0)]);
+fn long_messages_for_devices_are_refused() {
+    const MOST: usize = eager_in(MAX_LONG_MESSAGE);
+    let Body::Word { atomic, .. } = atomic_at(0, 0, 7) else { panic!() };
+    let cases = [
+        (0, MOST, true),
+        (0, MAX_EAGER, true),
+        (0b0100, MAX_EAGER, true),
+        (0b0100, MAX_EAGER + 1, false),
+        (0b0100, MOST, false),
+    ];
+    for (staged, len, is_taken) in cases {
+        let longest_message = MAX_LONG_MESSAGE;
+        let shape = Shape { staged, longest_message, ..Shape::default() };
+        let mut job = Job::new(9, &shape, Script::default());
+        let slot = Handle::decode(&job.members[1].handle).unwrap().slot;
+        let (at, to) = (Spot { slot, offset: 0 }, Spot { slot, offset: 64 });
+        let seal = Seal::new(cookie(), Pe(0));
+        let receiver = seal.receiver(Pe(1));
+        let sealing = Sealing { seal: &seal, from: Pe(0), receiver: &receiver };
+        let mask = seal.mask(Pe(0), Pe(1), Seq::FIRST.high());
+        let numbers = Numbers { seq: Seq::FIRST, ack: Seq::FIRST, mark: 0, mask };
+        let mut frame = Frame::EMPTY;
+        frame.put_signal_long(&sealing, &numbers, (at, &atomic), to, len);
+        let payload = vec![0x5a; len];
+        job.fabric.forge_message(Pe(1), RailId(0), &[frame.bytes(), &payload].concat());
+        let failed = (0..1000).find_map(|_| {
+            job.fabric.pass_time(10_000);
+            job.members[1].lane.progress().err()
+        });
+        assert_eq!(failed.is_none(), is_taken, "{staged:b} {len}: {failed:?}");
+        let expected = if is_taken { payload } else { vec![0; len] };
+        assert_eq!(job.heap(1, 64, len), expected, "{staged:b} {len}");
+        assert_eq!(job.heap(1, 0, 8) != [0; 8], is_taken, "{staged:b} {len}");
     }
-    forge(&mut job, 1, 0);
-    assert_eq!(replies(&job), [(10, 0), (12, 10)]);
-    forge(&mut job, 2, 1);
-    assert_eq!(replies(&job), [(10, 0), (12, 10), (12, 10)], "asked for again");
 }

@@ -1,9 +1,8 @@
 //! Signals and atomics on the fake: several lanes at once, every engine, every misbehaviour.
 
 mod atomics;
-mod behind_puts;
 mod counted;
-mod forged;
+pub(crate) mod forged;
 mod long;
 mod own;
 mod race;
@@ -13,6 +12,7 @@ mod ways;
 use std::collections::HashMap;
 
 use engine::atomic::{Atomic, AtomicOp, Width};
+use engine::channel::counts::TAGS;
 use engine::error::EngineError;
 use engine::ids::{Pe, RailId};
 use engine::lane::SignalEngine;
@@ -20,13 +20,11 @@ use engine::port::Direction;
 use engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
 use engine::request::{AtomicRequest, PutSignalRequest, ResultPlace};
 use engine::request::{LocalSide, Request};
-use engine::signal::counted::TAGS;
 use engine::wire::handle::HandleBytes;
 use sim_fabric::{Event, Script};
 use test_support::seeds::for_seeds;
 
 pub(crate) use self::race::{race, race_with};
-use crate::health::HEALTH;
 use crate::job::{
     Job, Member, Random, Shape, random_lonely, random_rates, random_spread, random_words,
 };
@@ -44,6 +42,7 @@ impl Targets {
         )
     }
 
+    /// Where a PE has the word that it would have at this offset of its heap.
     pub(crate) fn word(&self, pe: u32, offset: usize) -> usize {
         self.1[pe as usize].0 + offset
     }
@@ -61,6 +60,7 @@ impl Targets {
         Request { remote_handle, remote_addr, ..self.part(local, pe, offset, len) }
     }
 
+    /// The events, with those in the memory of words where they would be in the heaps.
     pub(crate) fn in_heaps(&self, heap: usize, events: Vec<Event>) -> Vec<Event> {
         let place = |pe: Pe, addr| {
             let (words, base) = (self.1[pe.index()].0, self.0[pe.index()].0);
@@ -150,9 +150,7 @@ pub(crate) fn random_shape(random: &mut Random) -> Shape {
         spread: random_spread(random),
         // Not drawn, so that what is drawn after it stays as it was.
         longest_message: [MAX_MESSAGE, MAX_MESSAGE, 300, MAX_LONG_MESSAGE][random.0 as usize % 4],
-        // Looking after rails that do not fail changes nothing, though slow ones may be taken for
-        // silent.
-        health: (random.below(2) == 0).then_some(HEALTH),
+        late: random.0 >> 16 & 1 == 0,
         deadline: None,
     }
 }
@@ -164,7 +162,6 @@ pub(crate) fn random_script(random: &mut Random) -> Script {
         slow_rails: if random.below(3) == 0 { vec![(RailId(0), 50)] } else { Vec::new() },
         rates: random_rates(random),
         duplicate_percent: [0, 0, 50][random.below(3)],
-        doorbells: random.below(3) == 0,
         shared_queue: random.below(2) == 0,
         stragglers: [(0, 0), (0, 0), (5, 20_000_000)][random.below(3)],
         connecting: [(0, 0), (0, 0), (1, 5_000_000)][random.below(3)],
@@ -271,6 +268,8 @@ fn no_signal_comes_before_its_data() {
     });
 }
 
+/// Everybody adds to everybody's words, and fetches; totals are exact and no request id is given
+/// twice.
 #[test]
 fn atomics_are_exact_under_contention() {
     const EACH: u64 = 40;
@@ -329,6 +328,7 @@ fn atomics_are_exact_under_contention() {
     });
 }
 
+/// Puts, atomics and put_signals behind a fence come after everything before it.
 #[test]
 fn fences_order_puts_signals_and_atomics() {
     for_seeds("fences_order_puts_signals_and_atomics", &[], 150, |seed| {
@@ -439,6 +439,7 @@ fn what_a_fence_holds_behind_atomics_leaves_without_a_quiet() {
     }
 }
 
+/// A signal that nobody waits for is not taken for one that is stuck.
 #[test]
 fn nobody_needs_to_wait_for_a_signal() {
     let mut job = Job::new(7, &Shape::default(), Script::default());
@@ -469,6 +470,8 @@ fn more_messages_than_any_window_go_through_a_depth_of_one() {
     assert_eq!(fabric.load(Pe(1), base, 8), 5500u64.to_le_bytes());
 }
 
+/// A handle says whose region it is. With another PE's, an operation would go to whatever has the
+/// same key there.
 #[test]
 fn handles_of_other_pes_are_refused() {
     for fast in [false, true] {
@@ -503,6 +506,8 @@ fn handles_of_other_pes_are_refused() {
     }
 }
 
+/// Lengths whose sum is beyond all addresses do not add up to nothing, when the signal would be
+/// sent alone.
 #[test]
 fn a_signal_is_not_sent_without_data_that_is_too_long() {
     let mut job = Job::new(5, &Shape::default(), Script::default());

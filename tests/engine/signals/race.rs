@@ -6,7 +6,7 @@ use engine::error::EngineError;
 use sim_fabric::FakeFabric;
 
 use super::Targets;
-use crate::job::{Job, Member, audit};
+use crate::job::{Job, Member};
 
 struct Over<'a>(&'a AtomicUsize);
 
@@ -47,7 +47,6 @@ pub(crate) fn race_with<R: Send>(
             // Also when it panics, or the others would wait for it for ever.
             let over = Over(left);
             let told = program(pe as u32, &mut member, targets);
-            audit(&member.lane);
             drop(over);
             while left.load(Ordering::SeqCst) > 0 {
                 iterate(&mut member);

@@ -5,11 +5,11 @@
 use std::collections::HashMap;
 
 use engine::atomic::AtomicOp;
+use engine::channel::counts::TAGS;
 use engine::ids::Pe;
 use engine::lane::SignalEngine;
 use engine::port::Direction;
 use engine::request::PutSignalRequest;
-use engine::signal::counted::TAGS;
 use sim_fabric::{Event, Script};
 
 use super::{Targets, race, random_script, random_shape};
@@ -74,7 +74,6 @@ fn ordered_signals_come_behind_puts_that_are_counted() {
             counted: [1, 2, 3, TAGS, TAGS][random.below(5)],
             immediate_data: true,
             staged: [0, 0, 0, random.below(1 << 8) as u32][random.below(4)],
-            health: None,
             ..random_shape(random)
         });
     });

@@ -8,8 +8,8 @@ use engine::atomic::AtomicOp;
 use engine::error::EngineError;
 use engine::ids::Pe;
 use engine::lane::Lane;
-use engine::lane::user_threads::handoff::handover;
-use engine::lane::user_threads::host_lane::HostLane;
+use engine::lane::host::HostLane;
+use engine::lane::host::handoff::handover;
 use engine::port::Direction;
 use engine::port::copies::Reach;
 use engine::request::{LocalSide, Request, ResultPlace};
@@ -316,7 +316,7 @@ fn user_threads_hand_over_what_is_staged() {
         let host = HostLane::new(host).with_outbox(outbox);
         let peer = job.members.pop().unwrap();
         let mut first = job.members.pop().unwrap();
-        first.lane = first.lane.map(|lane| lane.with_inbox(inbox));
+        first.lane = first.lane.with_inbox(inbox);
         let scratch = match staged {
             0 => {
                 let bare = fabric.alloc(Pe(0), LEN);
@@ -411,7 +411,7 @@ fn operations_of_user_threads_go_both_ways_in_order() {
         let host = HostLane::new(host).with_outbox(outbox);
         let peer = job.members.pop().unwrap();
         let mut first = job.members.pop().unwrap();
-        first.lane = first.lane.map(|lane| lane.with_inbox(inbox));
+        first.lane = first.lane.with_inbox(inbox);
         let (scratch, base) = (first.scratch, peer.base);
         let done = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -486,7 +486,7 @@ fn what_a_user_thread_has_lost_is_told_by_peer() {
     let targets = Targets::of(&job);
     let mut members = job.members.into_iter();
     let mut first = members.next().unwrap();
-    first.lane = first.lane.map(|lane| lane.with_inbox(inbox));
+    first.lane = first.lane.with_inbox(inbox);
     let mut others: Vec<Member> = members.collect();
     let local = first.scratch;
     let told = host.start(&targets.part(local, 1, (1 << 14) - 8, 64));

@@ -7,10 +7,10 @@ use engine::atomic::{Atomic, AtomicOp, Width};
 use engine::error::EngineError;
 use engine::ids::Pe;
 use engine::lane::SignalEngine;
+use engine::lane::batches::Batch;
 use engine::port::Direction;
 use engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
 use engine::request::{AtomicRequest, LocalSide, PutSignalRequest, Request};
-use engine::state::batch::Batch;
 use sim_fabric::{Event, FakeFabric, Script};
 use test_support::seeds::for_seeds;
 

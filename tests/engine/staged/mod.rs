@@ -28,4 +28,4 @@ fn fill(job: &Job, n: u32) {
 }
 
 /// Longest put whose bytes come with the message that tells of them, over one rail.
-const MOST_BROUGHT: usize = most_brought(MAX_LONG_MESSAGE);
+const MOST_BROUGHT: usize = most_brought(MAX_LONG_MESSAGE, 1);

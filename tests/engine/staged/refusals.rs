@@ -1,11 +1,8 @@
 //! Requests that their target cannot execute: who has sent them is told, and nothing else happens.
 
-use std::time::Duration;
-
 use engine::atomic::AtomicOp;
 use engine::ids::Pe;
 use engine::port::Direction;
-use engine::recovery::health::RailHealth;
 use sim_fabric::Script;
 
 use super::ALL;
@@ -33,10 +30,8 @@ fn a_request_that_cannot_be_carried_out_fails_its_sender() {
 
 #[test]
 fn a_refused_request_is_never_done() {
-    const MONITORED: RailHealth = RailHealth { timeout: Duration::from_secs(5), cooling: None };
     for seed in 1..=200 {
-        let health = (seed % 2 == 0).then_some(MONITORED);
-        let shape = Shape { rails: 4, depth: 2, health, ..Shape::default() };
+        let shape = Shape { rails: 4, depth: 2, ..Shape::default() };
         let mut job = Job::new(seed, &shape, Script { delay: (1, 100_000), ..Script::default() });
         let targets = Targets::of(&job);
         let handle = job.members[1].handle;

@@ -2,7 +2,7 @@
 //! iteration which has done something says so.
 
 use engine::ids::Pe;
-use engine::rails::balance::Spread;
+use engine::rails::Spread;
 use engine::request::{LocalSide, Request};
 use engine::wire::staged::MAX_PAYLOAD;
 use sim_fabric::{Call, Script};

@@ -1,92 +1,65 @@
 //! Messages with arbitrary fields.
 
 use engine::atomic::{Atomic, AtomicOp, Width};
-use engine::ids::{Pe, RailId};
-use engine::port::Addressing;
+use engine::port::packet::MAX_LONG_MESSAGE;
 use engine::wire::message::{
-    Body, MAX_EAGER, MAX_LONG_MESSAGE, Message, PlainMessage, RequestId, Spot, Tag, eager_in,
+    Body, FETCHES, MAP_BYTES, MAX_EAGER, MAX_REASON, Numbers, Seq, Spot, Tag,
 };
-use engine::wire::rails::{MAX_TOLD_ADDRESS, Rails};
-use engine::wire::staged::{Exposure, KEYS_PER_MESSAGE, Keys, MAX_PAYLOAD, Staged, most_brought};
-use engine::wire::window::Seq;
+use engine::wire::staged::{
+    Get, MAX_PAYLOAD, MOST_KEYS, Pull, Record, Source, Target, most_brought,
+};
+use proptest::array::uniform;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-/// A body that owns its payload.
+pub(super) const NOWHERE: Spot = Spot { slot: 0, offset: 0 };
+
+/// A body that owns its bytes.
 #[derive(Clone, Debug)]
-pub(crate) enum Owned {
+pub(super) enum Owned {
     Plain(Body<'static>),
-    PutSignal { at: Spot, atomic: Atomic, to: Spot, payload: Vec<u8> },
-    Put { to: Spot, payload: Vec<u8> },
-    Pull { to: Spot, from: Exposure, request_id: RequestId, brought: Vec<u8> },
-    Loaded { request_id: RequestId, payload: Vec<u8> },
-    Refused { request_id: RequestId, why: String },
-    RailIs { rail: RailId, generation: u32, cause: u16, address: Vec<u8> },
-    Probe { rail: RailId, remote: RailId, number: u32, address: Vec<u8> },
-    Keys { slot: u32, stamp: u64, base: u64, virtually: bool, first: u8, beyond: u8, keys: Vec<u8> },
+    Ack(Box<[u8; MAP_BYTES]>),
+    PutSignal(Spot, Atomic, Spot, Vec<u8>),
+    Refusal(u32, String),
+    StagedPut(Spot, Vec<u8>),
+    Loaded(Get, Vec<u8>),
+    Pull { target: Target, len: u32, at: u64, keys: Option<Vec<u8>>, brought: Vec<u8> },
 }
 
 impl Owned {
-    pub(crate) fn body(&self) -> Body<'_> {
+    pub(super) fn body(&self) -> Body<'_> {
         match self {
-            Owned::Plain(body) => *body,
-            Owned::PutSignal { at, atomic, to, payload } => {
+            Self::Plain(body) => *body,
+            Self::Ack(map) => Body::Ack(Some(map)),
+            Self::PutSignal(at, atomic, to, payload) => {
                 Body::PutSignal { at: *at, atomic: *atomic, to: *to, payload }
             }
-            Owned::Put { to, payload } => Body::Staged(Staged::Put { to: *to, payload }),
-            Owned::Pull { to, from, request_id, brought } => Body::Staged(Staged::Pull {
-                to: *to,
-                from: *from,
-                len: brought.len() as u32,
-                request_id: *request_id,
-                brought: Some(brought),
-            }),
-            Owned::Loaded { request_id, payload } => {
-                Body::Staged(Staged::Loaded { request_id: *request_id, payload })
-            }
-            Owned::Refused { request_id, why } => {
-                Body::Staged(Staged::Refused { request_id: *request_id, why })
-            }
-            Owned::RailIs { rail, generation, cause, address } => Body::Rails(Rails::RailIs {
-                rail: *rail,
-                generation: *generation,
-                cause: Pe((*cause).into()),
-                address,
-            }),
-            Owned::Probe { rail, remote, number, address } => {
-                Body::Rails(Rails::Probe { rail: *rail, remote: *remote, number: *number, address })
-            }
-            Owned::Keys { slot, stamp, base, virtually, first, beyond, keys } => {
-                let addressing = if *virtually { Addressing::Virtual } else { Addressing::Offset };
-                let rails = first + (keys.len() / 8) as u8 + beyond;
-                let (slot, stamp, base, first) = (*slot, *stamp, *base, *first);
-                let keys = Keys { slot, stamp, base, addressing, first, rails, keys };
-                Body::Staged(Staged::Keys(keys))
+            Self::Refusal(of, why) => Body::Refusal { of: *of, why },
+            Self::StagedPut(to, payload) => Body::StagedPut { to: *to, payload },
+            Self::Loaded(get, payload) => Body::Loaded { get: *get, payload },
+            Self::Pull { target, len, at, keys, brought } => {
+                let source = match keys {
+                    Some(keys) => Source::Fabric(*at, keys),
+                    None => Source::Bounce(*at),
+                };
+                Body::Pull(Pull { target: *target, len: *len, source, brought })
             }
         }
     }
-}
 
-/// What the fast path must read of a message: the same, and nothing of other kinds.
-pub(crate) fn as_plain<'a>(message: &Message<'a>) -> Option<PlainMessage<'a>> {
-    if message.behind != 0 {
-        return None;
+    /// Whether the message has a number of its own, and so a mark.
+    pub(super) fn is_numbered(&self) -> bool {
+        let plain =
+            matches!(self, Self::Plain(Body::Ack(_) | Body::AckRequest | Body::Reply { .. }));
+        !plain && !matches!(self, Self::Ack(_) | Self::Refusal(..))
     }
-    let nowhere = Spot { slot: 0, offset: 0 };
-    let (at, atomic, to, payload) = match message.body {
-        Body::Atomic { at, atomic } => (at, atomic, nowhere, &[][..]),
-        Body::PutSignal { at, atomic, to, payload } => (at, atomic, to, payload),
-        _ => return None,
-    };
-    let Message { from, seq, ack, .. } = *message;
-    Some(PlainMessage { from, seq, ack, at, atomic, to, payload })
 }
 
-pub(crate) fn spot() -> impl Strategy<Value = Spot> {
-    (any::<u32>(), 0..1u64 << 48).prop_map(|(slot, offset)| Spot { slot, offset })
+fn spot() -> impl Strategy<Value = Spot> {
+    (any::<u32>(), 0..1_u64 << 48).prop_map(|(slot, offset)| Spot { slot, offset })
 }
 
-pub(crate) fn atomic(fetches: bool) -> impl Strategy<Value = Atomic> {
+fn atomic(fetches: bool) -> impl Strategy<Value = Atomic> {
     let ops: Vec<AtomicOp> =
         AtomicOp::ALL.into_iter().filter(|op| op.fetches() == fetches).collect();
     let op = proptest::sample::select(ops);
@@ -99,128 +72,90 @@ pub(crate) fn atomic(fetches: bool) -> impl Strategy<Value = Atomic> {
     )
 }
 
-pub(crate) fn request_id(seq: u32) -> impl Strategy<Value = RequestId> {
-    any::<u32>().prop_map(move |slot| RequestId { slot, seq: Seq(seq) })
+fn get() -> impl Strategy<Value = Get> {
+    any::<(u32, u32)>().prop_map(|(number, of)| Get { number, of })
 }
 
-pub(crate) fn payload() -> impl Strategy<Value = Vec<u8>> {
-    prop_oneof![
-        9 => vec(any::<u8>(), 0..=MAX_EAGER),
-        1 => vec(any::<u8>(), MAX_EAGER..=eager_in(MAX_LONG_MESSAGE)),
-    ]
+/// A signal with a word whose offset a record has in full.
+fn signal() -> impl Strategy<Value = Option<(Spot, Atomic)>> {
+    let at = any::<(u32, u64)>().prop_map(|(slot, offset)| Spot { slot, offset });
+    proptest::option::of((at, atomic(false)))
 }
 
-pub(crate) fn body(seq: u32) -> impl Strategy<Value = Owned> {
+pub(super) fn record() -> impl Strategy<Value = Record> {
+    let to = any::<(u32, u64)>().prop_map(|(slot, offset)| Spot { slot, offset });
+    (to, any::<(u32, u32, bool)>(), signal()).prop_map(|(to, (len, at, behind), signal)| Record {
+        to,
+        len,
+        at,
+        signal,
+        behind,
+    })
+}
+
+fn pull() -> impl Strategy<Value = Owned> {
+    let bytes = (1..=u32::MAX, any::<u64>(), proptest::option::of(0..=MOST_KEYS), 0..3000_usize);
+    let target = (spot(), signal(), get(), 0..3_u8, 2..u16::MAX);
+    (bytes, target).prop_flat_map(|((len, at, keys, brought), (to, signal, get, kind, count))| {
+        // What is in bounce memory is brought by nobody.
+        let most = keys.map_or(0, |keys| most_brought(MAX_LONG_MESSAGE, keys));
+        let brought = brought.min(most);
+        let len = if brought == 0 { len } else { brought as u32 };
+        let record = Record { to, len, at: 0, signal, behind: false };
+        let target = [Target::One(record), Target::List(count), Target::Get(get)][kind as usize];
+        let bytes = |len: usize| vec(any::<u8>(), len);
+        let keys = (bytes(8 * keys.unwrap_or(0)), Just(keys.is_some()));
+        (keys, bytes(brought)).prop_map(move |((keys, has_keys), brought)| {
+            let keys = has_keys.then_some(keys);
+            Owned::Pull { target, len, at, keys, brought }
+        })
+    })
+}
+
+pub(super) fn owned() -> impl Strategy<Value = Owned> {
+    let bytes = |most: usize| vec(any::<u8>(), 1..=most);
     prop_oneof![
-        Just(Owned::Plain(Body::Ack)),
+        Just(Owned::Plain(Body::Ack(None))),
         Just(Owned::Plain(Body::AckRequest)),
-        (spot(), atomic(false)).prop_map(|(at, atomic)| Owned::Plain(Body::Atomic { at, atomic })),
-        (spot(), atomic(true), request_id(seq), 0u8..16).prop_map(
-            |(at, atomic, request_id, place)| {
-                Owned::Plain(Body::Fetch { at, atomic, request_id, place })
-            }
-        ),
-        (request_id(seq), any::<u64>())
-            .prop_map(|(request_id, value)| Owned::Plain(Body::Reply { request_id, value })),
-        (spot(), atomic(false), spot(), payload())
-            .prop_map(|(at, atomic, to, payload)| Owned::PutSignal { at, atomic, to, payload }),
-        (spot(), atomic(false), any::<u16>(), any::<u32>()).prop_map(
-            |(at, atomic, tag, segments)| {
-                Owned::Plain(Body::CountedSignal { at, atomic, tag: Tag(tag), segments })
-            }
-        ),
-        staged(seq),
-        rails(),
-    ]
-}
-
-pub(crate) fn rails() -> impl Strategy<Value = Owned> {
-    let plain = |rails| Owned::Plain(Body::Rails(rails));
-    let rail = || any::<u8>().prop_map(RailId);
-    let number = any::<u32>;
-    let key = any::<u64>;
-    prop_oneof![
-        proptest::sample::select(vec![Rails::Ping, Rails::Pong]).prop_map(plain),
-        (rail(), number())
-            .prop_map(move |(rail, generation)| plain(Rails::Reset { rail, generation })),
-        (rail(), number())
-            .prop_map(move |(rail, generation)| plain(Rails::Heard { rail, generation })),
-        (any::<u32>().prop_flat_map(request_id), any::<u8>())
-            .prop_map(move |(request_id, place)| plain(Rails::ReplyAgain { request_id, place })),
-        (rail(), rail(), number(), vec(any::<u8>(), 0..=MAX_TOLD_ADDRESS)).prop_map(
-            |(rail, remote, number, address)| Owned::Probe { rail, remote, number, address }
-        ),
-        (rail(), number()).prop_map(move |(rail, number)| plain(Rails::Probed { rail, number })),
-        (rail(), key(), rail()).prop_map(move |(rail, key, wanted)| plain(Rails::KeyWanted {
-            rail,
-            key,
-            wanted
+        uniform::<_, MAP_BYTES>(any::<u8>()).prop_map(|map| Owned::Ack(Box::new(map))),
+        (spot(), atomic(false)).prop_map(|(at, atomic)| Owned::Plain(Body::Word { at, atomic })),
+        (spot(), atomic(true), 0..FETCHES as u8)
+            .prop_map(|(at, atomic, place)| Owned::Plain(Body::Fetch { at, atomic, place })),
+        any::<(u32, u32, u64)>().prop_map(|(place, of, value)| Owned::Plain(Body::Reply {
+            place,
+            of,
+            value
         })),
-        (rail(), key(), rail(), any::<Option<u64>>()).prop_map(
-            move |(rail, key, wanted, found)| plain(Rails::KeyIs { rail, key, wanted, found })
+        (spot(), atomic(false), any::<(u32, u64)>(), vec(any::<u8>(), 0..=MAX_EAGER)).prop_map(
+            |(at, atomic, (slot, offset), payload)| {
+                Owned::PutSignal(at, atomic, Spot { slot, offset }, payload)
+            }
         ),
-        (rail(), number(), any::<u16>(), vec(any::<u8>(), 0..=MAX_TOLD_ADDRESS)).prop_map(
-            |(rail, generation, cause, address)| Owned::RailIs { rail, generation, cause, address }
+        (spot(), atomic(false), any::<u16>(), 1..=u32::MAX).prop_map(
+            |(at, atomic, tag, segments)| {
+                Owned::Plain(Body::Beside { at, atomic, tag: Tag(tag), segments })
+            }
         ),
+        (any::<u32>(), "[ -~]{0,232}").prop_map(|(of, why)| {
+            assert!(why.len() <= MAX_REASON);
+            Owned::Refusal(of, why)
+        }),
+        (spot(), bytes(MAX_PAYLOAD)).prop_map(|(to, payload)| Owned::StagedPut(to, payload)),
+        (spot(), 1..=u32::MAX, any::<u32>()).prop_map(|(from, len, get)| Owned::Plain(Body::Ask {
+            from,
+            len,
+            get
+        })),
+        (get(), bytes(MAX_PAYLOAD)).prop_map(|(get, payload)| Owned::Loaded(get, payload)),
+        pull(),
     ]
 }
 
-pub(crate) fn exposure() -> impl Strategy<Value = Exposure> {
-    any::<(u32, u64, u64)>().prop_map(|(slot, stamp, offset)| Exposure { slot, stamp, offset })
-}
-
-pub(crate) fn staged(seq: u32) -> impl Strategy<Value = Owned> {
-    let plain = |staged| Owned::Plain(Body::Staged(staged));
-    let request_id = || request_id(seq);
-    // Of a request that the message answers.
-    let answered = || any::<u32>().prop_flat_map(self::request_id);
-    let payload = || vec(any::<u8>(), 1..=MAX_PAYLOAD);
-    prop_oneof![
-        (spot(), payload()).prop_map(|(to, payload)| Owned::Put { to, payload }),
-        (spot(), exposure(), 1..=u32::MAX, request_id()).prop_map(
-            move |(to, from, len, request_id)| {
-                plain(Staged::Pull { to, from, len, request_id, brought: None })
-            }
-        ),
-        (spot(), exposure(), request_id(), vec(any::<u8>(), 1..=most_brought(MAX_LONG_MESSAGE)))
-            .prop_map(|(to, from, request_id, brought)| Owned::Pull {
-                to,
-                from,
-                request_id,
-                brought
-            }),
-        answered().prop_map(move |request_id| plain(Staged::Pulled { request_id })),
-        (spot(), 1..=u32::MAX, request_id())
-            .prop_map(move |(from, len, request_id)| plain(Staged::Ask { from, len, request_id })),
-        (answered(), payload())
-            .prop_map(|(request_id, payload)| Owned::Loaded { request_id, payload }),
-        (answered(), exposure())
-            .prop_map(move |(request_id, from)| plain(Staged::Exposed { request_id, from })),
-        (answered(), "[ -~]{0,232}")
-            .prop_map(|(request_id, why)| Owned::Refused { request_id, why }),
-        answered().prop_map(move |request_id| plain(Staged::Release { request_id })),
-        (any::<(u32, u64, u64, bool)>(), 0u8..32, 0u8..4, 1..=KEYS_PER_MESSAGE).prop_flat_map(
-            |((slot, stamp, base, virtually), first, beyond, n)| {
-                vec(any::<u8>(), 8 * n).prop_map(move |keys| Owned::Keys {
-                    slot,
-                    stamp,
-                    base,
-                    virtually,
-                    first,
-                    beyond,
-                    keys,
-                })
-            }
-        ),
-    ]
-}
-
-pub(crate) fn head() -> impl Strategy<Value = (u16, u32, u32)> {
-    any::<(u16, u32, u32)>()
-}
-
-pub(crate) fn message() -> impl Strategy<Value = ((u16, u32, u32), Owned)> {
-    head().prop_flat_map(|(from, seq, ack)| {
-        body(seq).prop_map(move |owned| ((from, seq, ack), owned))
+pub(super) fn numbers() -> impl Strategy<Value = Numbers> {
+    any::<(u64, u64, u16, u32)>().prop_map(|(seq, ack, mark, mask)| Numbers {
+        seq: Seq(seq),
+        ack: Seq(ack),
+        mark,
+        mask,
     })
 }

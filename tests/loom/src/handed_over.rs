@@ -55,7 +55,6 @@ impl Job {
                 thread::yield_now();
                 continue;
             };
-            assert_ne!(self.outstanding.count(), 0, "it has work");
             // SAFETY: as in `quiet`, the other way round.
             self.memory[at].with_mut(|word| unsafe { *word = 7 });
             self.outstanding.end(TO, fails);
@@ -78,7 +77,7 @@ fn who_is_quiet_sees_what_was_done() {
         assert!(job.ended(1).is_none_or(|ended| ended == (7, None)));
         proxy.join().unwrap();
         job.serve(2, None);
-        assert_eq!((job.ended(1), job.outstanding.count()), (Some((7, None)), 0));
+        assert_eq!(job.ended(1), Some((7, None)));
     });
 }
 
@@ -115,7 +114,7 @@ impl Copy {
 #[test]
 fn who_has_heard_of_a_change_finds_it() {
     check(|| {
-        let table = Arc::new(Published::new([0; 2]));
+        let table = Arc::new(Published::<[u32; 2]>::default());
         let told = Arc::new([AtomicBool::new(false), AtomicBool::new(false)]);
         let changes: Vec<_> = (0..2)
             .map(|at| {

@@ -18,9 +18,9 @@ extern crate self as engine;
 pub mod atomic;
 #[path = "../../../crates/engine/src/ids.rs"]
 pub mod ids;
-#[path = "../../../crates/engine/src/lane/user_threads/outstanding.rs"]
+#[path = "../../../crates/engine/src/lane/host/outstanding.rs"]
 pub mod outstanding;
-#[path = "../../../crates/engine/src/state/regions/published.rs"]
+#[path = "../../../crates/engine/src/regions/published.rs"]
 pub mod published;
 
 mod channel;

@@ -1,27 +1,27 @@
-//! Loopback: reads, and writes, of this process' own memory through its rails.
+//! Loopback: reads and writes of this process' own memory through its rails.
 //!
 //! A device may see the writes of a NIC later than the flag that follows them. A read of the
-//! device's memory through the same NIC does not pass the writes before it, so when it has come
-//! back they are there. Peers write through all rails, so each one reads.
-//!
-//! A process does this for itself, towards itself. Nothing of it is ordered with anything else: it
-//! takes no part in fences.
+//! device's memory through the same NIC does not pass earlier writes, so when it has completed they
+//! are visible. Peers write through all rails, so each rail reads. Nothing of it is ordered with
+//! other operations.
 
+use crate::core::post::{Counted, Posting};
 use crate::error::EngineError;
+use crate::group::{GroupId, GroupRef};
 use crate::ids::RailId;
 use crate::lane::Lane;
 use crate::port::{Direction, Local, Port, Transfer};
-use crate::state::operation::OpId;
-use crate::state::segment::Stage;
-use crate::state::segment::work::Work;
+use crate::rails::rail_ids;
+use crate::segments::PLAIN;
 use crate::wire::handle::{HandleBytes, HandleError, HandleView};
 
+/// Bytes that each rail reads or writes; less where its segments are shorter.
 const WORD: usize = 8;
 
-/// What is read, and where it goes: a word for each rail of the lane on both sides.
+/// Memory of a loopback: a word for each rail of the lane on both sides.
 #[derive(Clone, Debug)]
 pub struct Anchor {
-    /// This process' handle for the memory that is read. Nobody else uses that.
+    /// This process' handle for the memory that is read.
     pub handle: HandleBytes,
     /// Address of the first word.
     pub addr: usize,
@@ -36,102 +36,99 @@ impl Anchor {
     }
 }
 
-/// What is done on every rail.
+/// Operations on every rail.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Loopback {
     /// A read.
     Read,
-    /// A write, and when all of these are delivered, a read.
+    /// A write, and a read once all writes are delivered.
     WriteRead,
 }
 
 impl<P: Port> Lane<P> {
-    /// Reads through every rail, and returns when all have come back: what NICs of this process had
-    /// written before is visible then.
+    /// Reads through every rail and returns when all reads have completed: what NICs of this
+    /// process had written before is visible then.
     ///
     /// # Errors
     /// A failure towards this process itself, now or earlier.
     pub fn loopback(&mut self, anchor: &Anchor, how: Loopback) -> Result<(), EngineError> {
-        let op = self.begin_op();
-        let ended = self.try_loopback(anchor, how, op);
-        // As with other operations: given up, where segments that are out may still point to it.
-        if self.core.transmit.ops().is_done(op) {
-            self.core.transmit.ops_mut().end(op);
-        }
-        ended
-    }
-
-    fn try_loopback(
-        &mut self,
-        anchor: &Anchor,
-        how: Loopback,
-        op: OpId,
-    ) -> Result<(), EngineError> {
         let directions: &[Direction] = match how {
             Loopback::Read => &[Direction::Read],
             Loopback::WriteRead => &[Direction::Write, Direction::Read],
         };
+        let at = self.core.reach_peer(self.core.me)?;
         let mut idle = 0;
-        for &direction in directions {
-            for rail in self.core.transmit.rail_ids() {
-                while !self.submit_loopback(anchor, direction, rail, op)? {
-                    self.make_room(&mut idle)?;
+        let group = loop {
+            match self.core.groups.start() {
+                Some(group) => break group,
+                None => self.wait_for_room(&mut idle)?,
+            }
+        };
+        let done = directions.iter().try_for_each(|direction| {
+            for rail in rail_ids(&self.core.rails) {
+                while !self.post_loopback(at, anchor, *direction, rail, group)? {
+                    self.wait_for_room(&mut idle)?;
                 }
             }
-            while !self.core.transmit.ops().is_done(op) {
-                self.core.peers.check(self.core.peers.me())?;
+            while !self.core.groups.is_done(group) {
                 self.wait_iteration(&mut idle);
             }
-            self.core.peers.check(self.core.peers.me())?;
+            self.core.peers.get(at).check()
+        });
+        if self.core.groups.is_done(group) {
+            self.core.groups.finish(group);
         }
-        Ok(())
+        done
     }
 
-    fn submit_loopback(
+    /// Runs an iteration for a caller that finds no room.
+    fn wait_for_room(&mut self, idle: &mut u32) -> Result<(), EngineError> {
+        self.core.want_acks();
+        self.wait_iteration(idle);
+        self.room_or_failure()
+    }
+
+    /// Posts one rail's operation. Returns whether there was room for it.
+    fn post_loopback(
         &mut self,
+        at: u32,
         anchor: &Anchor,
         direction: Direction,
         rail: RailId,
-        op: OpId,
+        group: GroupId,
     ) -> Result<bool, EngineError> {
-        let me = self.core.peers.me();
-        match self.core.open_connection(me) {
-            Some(connection) => connection.check()?,
-            None => self.core.peers.check_pe(me)?,
-        }
-        let at = Anchor::bytes_for(rail.index());
+        self.core.peers.get(at).check()?;
+        let place = Anchor::bytes_for(rail.index());
         let view = HandleView::check(&anchor.handle)?;
-        let offset = view.locate((anchor.addr + at) as u64, WORD as u64)?;
-        let key = view.key(self.core.transmit.remote_rail(me, rail))?;
+        let offset = view.locate((anchor.addr + place) as u64, WORD as u64)?;
+        let peer = self.core.peers.get(at);
+        // A rail that does not lead to this process writes nothing here.
+        let Some(hop) = peer.hops.iter().find(|hop| hop.rail == rail).copied() else {
+            return Ok(true);
+        };
+        let key = view.key(hop.remote.rail())?;
         let local = match direction {
             Direction::Write => Local::Value(0),
             Direction::Read => {
-                let addr = anchor.landing + at;
-                self.core.transmit.regions_mut().sync();
-                let desc = self.core.transmit.regions().desc_at(addr, WORD, rail);
-                let desc = match desc {
-                    None if self.core.transmit.needs_desc() => {
-                        return Err(HandleError::Unregistered.into());
-                    }
-                    desc => desc.unwrap_or_default(),
-                };
-                Local::Memory { addr, desc }
+                let addr = anchor.landing + place;
+                self.core.regions.find(addr, WORD, self.core.needs_desc);
+                match self.core.regions.recent_desc(addr, WORD, rail) {
+                    None if self.core.needs_desc => return Err(HandleError::Unregistered.into()),
+                    desc => Local::Memory { addr, desc: desc.unwrap_or_default() },
+                }
             }
         };
-        if !self.core.has_transfer_room() {
-            return Ok(false);
-        }
-        let len = WORD.min(self.core.transmit.rail(rail).max_segment);
-        let Some(wr_id) = self.core.transmit.take() else { return Ok(false) };
+        let len = WORD.min(self.core.rails[rail.index()].limits.max_segment);
         let transfer = Transfer { direction, local, len, remote: view.remote_address(offset), key };
-        let hop = self.core.transmit.path(me, rail);
-        self.core.fill(wr_id, me, &hop, op, Work::Transfer(transfer));
-        let segment = self.core.transmit.segment_mut(wr_id);
-        segment.stage = Stage::Ready;
-        if let Some(connection) = self.core.peers.find_mut(me) {
-            connection.begin_segment(segment);
-        }
-        self.core.dispatch(wr_id, rail);
-        Ok(true)
+        self.core.post(&Posting {
+            peer: at,
+            hop,
+            transfer,
+            immediate: None,
+            token: PLAIN,
+            completion: group,
+            counted: Counted::By(GroupRef::NONE),
+            is_long: false,
+        })
     }
 }

@@ -1,223 +1,119 @@
-//! A lane: one thread's way into the fabric, over one or more rails. It holds the mechanisms, and
-//! its iteration drives them.
-//!
-//! Why it cannot deadlock is said in [`crate::posting`], and of each mechanism where that is.
+//! A lane: one thread's access to the fabric over one or more rails.
 
-#[cfg(any(test, feature = "audit"))]
-pub(crate) mod audit;
-pub(crate) mod batches;
-pub mod fast_path;
+pub mod batches;
+pub mod host;
 pub mod idle;
 pub(crate) mod incoming;
 pub mod loopback;
-pub(crate) mod pending_queue;
 pub(crate) mod progress;
-pub(crate) mod shutdown;
-pub(crate) mod signals;
 pub(crate) mod submit;
-pub mod user_threads;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::core::Core;
 use crate::error::EngineError;
 use crate::ids::{LaneKind, Pe};
-use crate::lane::pending_queue::PendingQueue;
-use crate::lane::user_threads::handoff::Inbox;
+use crate::lane::host::handoff::Inbox;
+use crate::op::Queued;
+use crate::port::Port;
 use crate::port::packet::LongPacket;
-use crate::port::{PeerAddr, Port, RailLimits};
-use crate::posting::Core;
-use crate::posting::failures::watchdog::Watchdog;
-use crate::posting::peers::answers::ANSWERS;
-use crate::posting::transmit::Sizes;
-use crate::rails::balance::Spread;
 use crate::rails::counters::{PeerCounters, RailCounters, StagedCounters};
-use crate::rails::paths::{AddressTable, PathTable};
-use crate::recovery::Recovery;
-use crate::recovery::fallback_routes::FallbackRoutes;
-use crate::recovery::health::RailHealth;
-pub use crate::signal::SignalEngine;
-use crate::signal::Signals;
+use crate::rails::paths::PathTable;
+use crate::rails::{Rail, Spread};
+use crate::regions::RegionIndex;
 use crate::staging::Staging;
-use crate::staging::state::PEER_SEGMENTS;
-use crate::state::connection::Connection;
-use crate::state::messages::table::MOST_MESSAGES;
-use crate::state::regions::{RegionCache, RegionIndex};
-use crate::striping::pool::{self, Pool};
+use crate::watchdog::Watchdog;
 use crate::wire::cookie::Cookie;
 
+pub use crate::core::segments_for;
 pub use crate::lane::idle::is_idle;
+pub use crate::signal::SignalEngine;
 
-const MESSAGES: u32 = 2048;
-
-const _: () = assert!(MESSAGES + ANSWERS <= MOST_MESSAGES);
-
-const WAITING_PER_DEPTH: u32 = 1;
-
-/// Most segments that a lane of this kind, over rails of these limits, has under way. All
-/// work-request ids that the lane gives to its port are below it, but for the one of control
-/// messages.
-pub fn segments_for(kind: LaneKind, limits: &[RailLimits]) -> u32 {
-    let peer_segments = if kind == LaneKind::Proxy { PEER_SEGMENTS } else { 0 };
-    let pooled = if kind == LaneKind::Proxy { pool::segments_for(limits) } else { 0 };
-    // The fast path looks at the rails' depths alone: so many may be under way beside those that
-    // wait.
-    let depths: u32 = limits.iter().map(|rail| rail.depth.max(1)).sum();
-    let fast = if kind == LaneKind::Proxy { depths } else { 0 };
-    transfers_for(limits) + fast + messages_for(kind) + peer_segments + pooled
-}
-
-fn transfers_for(limits: &[RailLimits]) -> u32 {
-    limits.iter().map(|rail| rail.depth.max(1) * (1 + WAITING_PER_DEPTH)).sum()
-}
-
-/// Most messages under way. User threads send none: peers do not listen to host lanes.
-fn messages_for(kind: LaneKind) -> u32 {
-    match kind {
-        LaneKind::Host => 0,
-        LaneKind::Proxy => MESSAGES,
-    }
-}
-
-/// What a lane is opened with.
+/// Configuration of a lane.
 #[derive(Debug)]
 pub struct LaneConfig {
     /// This PE.
     pub me: Pe,
-    /// What messages of the job have in common.
+    /// The job's secret.
     pub cookie: Cookie,
-    /// Which rails it uses.
+    /// The kind of lane.
     pub kind: LaneKind,
-    /// The way to every PE; its number of PEs is the size of the job.
+    /// Paths to every PE of the job.
     pub paths: PathTable,
     /// The process' registered memory.
     pub regions: Arc<RegionIndex>,
-    /// When waits are reported and given up.
+    /// Deadlines of waits.
     pub watchdog: Watchdog,
     /// How signals follow their data.
     pub signals: SignalEngine,
-    /// Most counted puts to one peer that are under way at a time; beyond
-    /// [`TAGS`](crate::signal::counted::TAGS) makes no difference. 0 where some rail of some PE of
-    /// the job does not carry immediate data.
+    /// Most counted puts to one peer at a time, of at most
+    /// [`TAGS`](crate::channel::counts::TAGS). 0 where some rail of some PE carries no immediate
+    /// data.
     pub counted: u16,
-    /// Bytes of immediate data that every rail of every PE of the job carries, if they carry any:
-    /// four or eight.
+    /// Bytes of immediate data that every rail of every PE carries: four or eight, if any.
     pub mark_bytes: u8,
-    /// Bytes of the longest message that every PE of the job takes on every rail: see
-    /// [`RailLimits::longest_message`].
+    /// Longest message in bytes that every PE accepts on every rail.
     pub longest_message: usize,
     /// How operations are spread over rails.
     pub spread: Spread,
-    /// Whether local memory may be such that the fabric does not reach it, so that each operation
-    /// has to look. Memory that is staged is registered by processes with this set only.
+    /// Whether local memory may be a device's before any is registered, so that each operation has
+    /// to look.
     pub devices: bool,
 }
 
 /// One lane.
 ///
 /// # Threads
-/// One at a time. The proxy lane belongs to the proxy thread alone; the host lane is behind a
-/// mutex (see [`crate::lane::user_threads::host_lane::HostLane`]).
+/// One at a time. The proxy lane belongs to the proxy thread; the host lane is behind the mutex of
+/// [`HostLane`](crate::lane::host::HostLane).
 #[derive(Debug)]
 pub struct Lane<P: Port> {
-    core: Core<P>,
-    signals: Signals,
-    /// Operations that wait for rails.
-    pool: Box<Pool>,
-    staging: Staging,
-    recovery: Option<Box<Recovery>>,
-    /// Operations that wait for their peers.
-    pending_queue: PendingQueue,
-    /// What user threads have handed over.
+    pub(crate) core: Core<P>,
+    pub(crate) staging: Staging,
+    /// Operations of user threads, on a proxy lane.
     inbox: Option<Box<Inbox>>,
-    /// Whether peers send messages to this lane: only to proxy lanes.
-    receives: bool,
-    /// For the message being handled; taken out meanwhile.
+    /// The message being handled; taken out meanwhile. None on a host lane, which gets none.
     packet: Option<Box<LongPacket>>,
-    /// The lane has failed, and has tried to tell peers so.
-    has_waited: bool,
-    /// Set by another thread: submitters do not wait for room any longer.
+    /// Buffer for completions that are more than plain transfers.
+    others: Vec<u32>,
+    /// Set by another thread: submitters no longer wait for room.
     abandoned: Option<Arc<AtomicBool>>,
-    /// There was a fence since this PE's last operation on its own memory.
-    fenced_own: bool,
-    /// Peers may end while this PE goes on.
-    lets_peers_end: bool,
+    /// Whether what is due without a number goes before what waited for room, in this iteration.
+    control_first: bool,
+    /// Whether peers that nothing is under way with may end.
+    pub(crate) lets_peers_end: bool,
+    /// The lane has failed and tried to tell its peers.
+    has_said_last_words: bool,
 }
 
 impl<P: Port> Lane<P> {
     /// A lane over an open port.
     pub fn new(port: P, config: LaneConfig) -> Self {
-        let limits = port.limits();
-        let receives = config.kind == LaneKind::Proxy;
-        let sizes = Sizes {
-            segments: segments_for(config.kind, limits),
-            transfers: transfers_for(limits),
-            messages: messages_for(config.kind),
-            stripes: pool::stripes_for(limits),
-        };
-        // The rails of user threads are not cut over: they have no room for it.
-        let spread = if receives { config.spread } else { Spread::ROUND_ROBIN };
-        let longest = limits.iter().map(|rail| rail.longest_message).min();
-        let longest = longest.map_or(0, |longest| longest.min(config.longest_message));
-        let counts = limits.iter().all(|rail| rail.immediate_data);
-        let pool = Box::new(Pool::new(limits));
-        let regions = RegionCache::new(config.regions, config.kind);
-        let LaneConfig { me, cookie, mark_bytes, paths, watchdog, devices, .. } = config;
-        let identity = (me, cookie, mark_bytes);
+        let is_proxy = config.kind == LaneKind::Proxy;
+        let longest = port.limits().iter().map(|rail| rail.longest_message).min();
+        let longest = longest.map_or(0, |rails| rails.min(config.longest_message));
         Self {
-            core: Core::new(port, identity, paths, regions, watchdog, spread, sizes, devices),
-            signals: Signals::new(config.signals, if counts { config.counted } else { 0 }, longest),
-            pool,
-            staging: Staging::new(sizes.segments, longest),
-            recovery: None,
-            pending_queue: PendingQueue::default(),
+            core: Core::new(port, config),
+            staging: Staging::new(longest),
             inbox: None,
-            receives,
-            packet: Some(Box::new(LongPacket::EMPTY)),
-            has_waited: false,
+            packet: is_proxy.then(|| Box::new(LongPacket::EMPTY)),
+            others: Vec::new(),
             abandoned: None,
-            fenced_own: false,
+            control_first: false,
             lets_peers_end: false,
+            has_said_last_words: false,
         }
-    }
-
-    /// The lane looking after its rails: one that fails is done without while there is another.
-    /// `control` has, for each PE in turn, the address of the control endpoint at the end of each
-    /// local rail's path. All lanes of the job do so, or none. Nothing is counted then: what tells
-    /// a peer of segments that have landed can be lost with its rail.
-    #[must_use]
-    pub fn with_rail_health(mut self, config: &RailHealth, control: Vec<PeerAddr>) -> Self {
-        let control = AddressTable::new(&control, self.core.transmit.rails().len());
-        let reach = self.core.transmit.reach().clone();
-        let rails = self.core.transmit.rails().len();
-        self.recovery = Some(Box::new(Recovery::new(config, control, reach, rails)));
-        self.core.monitor_rails(MESSAGES, ANSWERS);
-        self.signals.most_counted = 0;
-        self
-    }
-
-    /// The lane, if it monitors its rails, having user threads' operations for a PE handed over
-    /// to it as soon as a path to that PE has failed, or one of the PE's rails.
-    #[must_use]
-    pub fn with_fallback_routes(mut self, fallback_routes: Arc<FallbackRoutes>) -> Self {
-        if let Some(recovery) = self.recovery.as_deref_mut() {
-            // Its own rails it knows.
-            fallback_routes.settle(self.core.peers.me());
-            recovery.fallback_routes = Some(fallback_routes);
-        }
-        self
     }
 
     /// From now on signals come behind all puts and signals that the lane has started before to the
     /// same PE: those of puts, and those by themselves
-    /// ([`AtomicOp::is_signal`](crate::atomic::AtomicOp::is_signal)). Puts are not started with
-    /// [`Lane::start_fast`] then, but with [`Lane::start_in_order_fast`].
+    /// ([`AtomicOp::is_signal`](crate::atomic::AtomicOp::is_signal)).
     pub fn order_signals(&mut self) {
-        self.core.peers.order_signals();
-        self.signals.order();
+        self.core.signals.strong = true;
     }
 
-    /// The lane, executing what user threads hand over as well. A proxy lane.
+    /// The proxy lane, executing what user threads hand over as well.
     #[must_use]
     pub fn with_inbox(mut self, inbox: Inbox) -> Self {
         self.inbox = Some(Box::new(inbox));
@@ -235,36 +131,53 @@ impl<P: Port> Lane<P> {
         self.abandoned = Some(flag);
     }
 
-    /// Writes issued to the peer from here on become visible after all those issued before. Gets
-    /// are not ordered.
-    ///
-    /// It records a number and returns: constant time, no other peer is touched.
+    /// Orders writes: those to the PE from here on become visible after those before. Gets are not
+    /// ordered. It returns at once and touches no other peer.
     ///
     /// # Errors
     /// A PE outside the job.
     #[inline]
     pub fn fence(&mut self, pe: Pe) -> Result<(), EngineError> {
-        self.end_burst();
-        self.fenced_own = true;
-        if pe == self.core.peers.me() {
-            self.settle_own();
+        match self.core.peers.find(pe) {
+            Some(at) => self.fence_peer(at),
+            None => self.check_pe(pe)?,
         }
-        if let Some(connection) = self.core.peers.find_mut(pe) {
-            if connection.has_pending() {
-                self.pending_queue.fence(pe);
-            } else {
-                connection.fence();
-            }
-            return Ok(());
-        }
-        self.core.peers.check_pe(pe)
+        Ok(())
     }
 
-    /// Waits until everything issued to the peer is visible there and everything read from it has
-    /// landed. With nothing outstanding it returns at once.
+    /// As [`Lane::fence`], for every PE.
+    pub fn fence_all(&mut self) {
+        let all: Vec<u32> = self.core.peers.iter().map(|(at, _)| at).collect();
+        all.into_iter().for_each(|at| self.fence_peer(at));
+    }
+
+    fn fence_peer(&mut self, at: u32) {
+        let peer = self.core.peers.get_mut(at);
+        if peer.is_quiet() || peer.error.is_some() {
+            return;
+        }
+        peer.fences = peer.fences.wrapping_add(1);
+        let closed = if peer.queue.is_empty() { peer.close() } else { None };
+        match closed {
+            Some(number) => peer.fence = number,
+            // Behind what is queued, or until a group is free.
+            None if matches!(peer.queue.back(), Some(Queued::Fence)) => {}
+            None => {
+                peer.queue.push_back(Queued::Fence);
+                self.core.queued += 1;
+                self.core.settle_later(at);
+            }
+        }
+        let peer = self.core.peers.get_mut(at);
+        peer.order.settle();
+        peer.update_open();
+    }
+
+    /// Waits until everything issued to the PE is visible there and everything read from it has
+    /// landed.
     ///
     /// # Errors
-    /// A failure of anything sent to the peer, now or earlier.
+    /// A failure of anything sent to the PE, now or earlier.
     #[inline]
     pub fn quiet(&mut self, pe: Pe) -> Result<(), EngineError> {
         let mut idle = 0;
@@ -274,39 +187,32 @@ impl<P: Port> Lane<P> {
         Ok(())
     }
 
-    /// Whether nothing sent to the peer or read from it is outstanding. Constant time. If something
-    /// is, all peers are asked to acknowledge what they have, unless they were before.
+    /// Whether nothing sent to the PE or read from it is unfinished. If something is, all peers
+    /// with unacknowledged messages are asked to acknowledge them.
     ///
     /// # Errors
     /// As [`Lane::quiet`].
     #[inline]
     pub fn is_quiet(&mut self, pe: Pe) -> Result<bool, EngineError> {
-        if pe == self.core.peers.me() {
-            self.settle_own();
-        }
-        let Some(connection) = self.core.peers.find(pe) else {
-            return self.core.peers.check_pe(pe).map(|()| true);
-        };
-        connection.check()?;
-        let quiet = connection.is_quiet();
+        let Some(peer) = self.core.peers.of(pe) else { return self.check_pe(pe).map(|()| true) };
+        peer.check()?;
+        let quiet = peer.is_quiet();
         if !quiet {
-            // Who waits for this peer waits for others next.
-            self.core.peers.want_acks();
+            self.core.want_acks();
         }
         Ok(quiet)
     }
 
-    /// Whether any segment is under way, so that the lane needs iterations to move it.
+    /// Whether anything is under way or queued, so that the lane needs iterations.
     #[inline]
     pub fn has_work(&self) -> bool {
-        self.core.transmit.has_segments()
-            || self.core.peers.has_without_segment()
-            || !self.pending_queue.is_empty()
+        let Core { segments, messages, queued, .. } = &self.core;
+        !segments.is_empty() || !messages.is_empty() || *queued > 0 || self.staging.has_work()
     }
 
     /// Counters per rail, in rail order.
     pub fn counters(&self) -> impl Iterator<Item = RailCounters> + '_ {
-        self.core.transmit.counters()
+        self.core.rails.iter().map(Rail::counters)
     }
 
     /// How bytes of staged operations have got from one process to the other.
@@ -316,33 +222,74 @@ impl<P: Port> Lane<P> {
 
     /// Counters per peer that this lane has had to do with, in no order.
     pub fn peers(&self) -> impl Iterator<Item = PeerCounters> + '_ {
-        self.core.peers.iter().map(Connection::counters)
+        self.core.peers.iter().map(|(_, peer)| peer.counters())
     }
 
     /// This PE.
     pub fn me(&self) -> Pe {
-        self.core.peers.me()
+        self.core.me
     }
 
     /// The port.
     pub fn port(&self) -> &P {
-        self.core.transmit.port()
+        &self.core.port
     }
 
-    /// Somebody waits for what was sent to a peer: it is asked to acknowledge, unless it was
-    /// before.
+    /// Whether a PE is one of the job.
+    #[inline]
+    pub fn has_pe(&self, pe: Pe) -> bool {
+        pe.0 < self.core.peers.n_pes()
+    }
+
+    fn check_pe(&self, pe: Pe) -> Result<(), EngineError> {
+        let n_pes = self.core.peers.n_pes();
+        if pe.0 < n_pes { Ok(()) } else { Err(EngineError::NoSuchPe { pe, n_pes }) }
+    }
+
+    /// Requests an acknowledgement from a PE, unless one was requested.
     pub fn want_ack(&mut self, pe: Pe) {
-        self.core.peers.want_ack(pe);
+        if let Some(at) = self.core.peers.find(pe) {
+            self.core.want_ack(at);
+        }
     }
 
-    /// Somebody waits for what only acknowledgements of any peer may bring: room, or the end of a
-    /// batch.
+    /// Requests acknowledgements from all PEs with messages that nobody has asked about.
     #[cold]
     pub fn want_acks(&mut self) {
-        self.core.peers.want_acks();
+        self.core.want_acks();
     }
 
-    /// While there is no room: an error once a failure means that there may never be any.
+    /// The first failure of the lane: data has been lost.
+    #[inline]
+    pub fn failure(&self) -> Option<&EngineError> {
+        self.core.failures.first()
+    }
+
+    /// Operations for a PE that are queued, fences among them.
+    pub fn pending(&self, pe: Pe) -> usize {
+        self.core.peers.of(pe).map_or(0, |peer| peer.queue.len())
+    }
+
+    /// Whether so much is queued that an operation for this PE had better stay with its caller.
+    #[inline]
+    pub fn is_saturated(&self, pe: Pe) -> bool {
+        self.has_saturated_peer() && self.pending(pe) > 0
+    }
+
+    /// Whether an operation for some PE had better stay with its caller.
+    #[inline]
+    pub fn has_saturated_peer(&self) -> bool {
+        self.core.queued >= submit::SATURATED
+    }
+
+    /// Whether an operation can probably be submitted without being queued.
+    #[inline]
+    pub fn has_room(&self) -> bool {
+        let Core { messages, rails, .. } = &self.core;
+        (messages.free() > 0 || self.packet.is_none()) && rails.iter().any(|rail| rail.quota > 0)
+    }
+
+    /// While there is no room: an error once there may never be any.
     pub(crate) fn room_or_failure(&self) -> Result<(), EngineError> {
         if self.abandoned.as_ref().is_some_and(|flag| flag.load(Ordering::Relaxed)) {
             return Err(EngineError::Abandoned);
@@ -351,79 +298,5 @@ impl<P: Port> Lane<P> {
             Some(failed) if !self.has_room() => Err(failed.clone()),
             _ => Ok(()),
         }
-    }
-}
-
-/// What tests of other rooms look at.
-#[cfg(test)]
-impl<P: Port> Lane<P> {
-    pub(crate) fn core(&self) -> &Core<P> {
-        &self.core
-    }
-
-    pub(crate) fn core_mut(&mut self) -> &mut Core<P> {
-        &mut self.core
-    }
-
-    pub(crate) fn signals_mut(&mut self) -> &mut Signals {
-        &mut self.signals
-    }
-
-    pub(crate) fn pool(&self) -> &Pool {
-        &self.pool
-    }
-
-    pub(crate) fn pool_and_core(&mut self) -> (&mut Pool, &mut Core<P>) {
-        (&mut self.pool, &mut self.core)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::posting::tests::{Bed, PLAIN, Setup, failed, limits};
-
-    /// Transfers: twice the depth of each rail, and two at least. The rest proxy lanes alone have:
-    /// as many again as the depths, for the fast path; the last part is the pool with its stripes,
-    /// where there is a choice of rails.
-    #[test]
-    fn segments_are_set_aside_by_kind_and_by_rails() {
-        let messages = MESSAGES + PEER_SEGMENTS;
-        for (kind, depths, most) in [
-            (LaneKind::Host, &[16][..], 32),
-            (LaneKind::Host, &[16, 0], 34),
-            (LaneKind::Proxy, &[16], 32 + 16 + messages),
-            (LaneKind::Proxy, &[16, 1], 34 + 17 + messages + 64 + 16 + 4),
-        ] {
-            assert_eq!(segments_for(kind, &limits(depths)), most, "{kind:?} {depths:?}");
-        }
-    }
-
-    #[test]
-    fn who_waits_for_room_gives_up_when_told_and_when_there_may_never_be_any() {
-        let mut bed = Bed::new(Setup { depth: 1, ..PLAIN });
-        let flag = Arc::new(AtomicBool::new(false));
-        bed.lane.set_abandon(Arc::clone(&flag));
-        bed.lane.room_or_failure().unwrap();
-        flag.store(true, Ordering::Relaxed);
-        assert!(matches!(bed.lane.room_or_failure(), Err(EngineError::Abandoned)));
-        flag.store(false, Ordering::Relaxed);
-        bed.lane.core.fail_lane(failed(1));
-        bed.lane.room_or_failure().unwrap();
-        [1, 2].into_iter().for_each(|pe| bed.put(pe));
-        assert!(matches!(bed.lane.room_or_failure(), Err(EngineError::BadMessage { .. })));
-    }
-
-    #[test]
-    fn a_fence_for_all_is_pending_where_something_is() {
-        let mut bed = Bed::new(PLAIN);
-        [1, 2].into_iter().for_each(|pe| bed.put(pe));
-        bed.enqueue_pending(1);
-        bed.lane.fence_all();
-        let fenced = [1, 2, 3].map(|pe| {
-            let connection = bed.lane.core.peers.find(Pe(pe));
-            (connection.is_some_and(Connection::is_closed), bed.lane.pending(Pe(pe)))
-        });
-        assert_eq!(fenced, [(false, 2), (true, 0), (false, 0)]);
     }
 }

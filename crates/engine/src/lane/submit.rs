@@ -1,311 +1,592 @@
-//! Puts and gets, as they are submitted: checked, cut into segments, and given to the rails.
+//! Operations as they are submitted: started at once, or moved into the queue of their peer.
 
 use crate::error::EngineError;
+use crate::group::GroupId;
 use crate::lane::Lane;
-use crate::lane::pending_queue::Submission;
-use crate::port::{Direction, Local, Port, Transfer};
-use crate::request::{Request, refused};
-use crate::signal::Way;
-use crate::signal::counted::Counting;
-use crate::state::operation::OpId;
-use crate::state::segment::work::Work;
-use crate::wire::handle::HandleView;
+use crate::op::{Kind, Op, Queued, Step, Way, Word};
+use crate::port::Port;
+use crate::port::copies::Reach;
+use crate::request::{AtomicRequest, LocalSide, PutSignalRequest, Request};
+use crate::signal::Payload;
+use crate::wire::handle::HandleBytes;
+use crate::wire::message::MAX_EAGER;
+
+/// Most entries in all queues of a lane; a submitter waits beyond. An operation takes 150 bytes,
+/// and half a kilobyte for each handle.
+const MOST_QUEUED: usize = 4096;
+
+/// Entries from which on callers that can wait had better.
+pub(crate) const SATURATED: usize = MOST_QUEUED - 256;
+
+/// Nanoseconds that a submitter waits for room before its operation is queued: a peer that takes
+/// what it is sent makes room sooner, and its caller then goes at the peer's pace.
+const PATIENCE: u64 = 1_000_000;
+
+/// An iteration is made when so many more are queued, so that it is noticed when a peer goes on.
+const LOOK: usize = 16;
+
+/// Entries of a peer's queue from which on user threads wait.
+const MOST_OFFERED: usize = 64;
+
+/// Entries of a queue that are served in one turn of their peer.
+const TURN: u32 = 32;
 
 impl<P: Port> Lane<P> {
-    /// Starts a put or a get and returns once the fabric or the lane's queues have taken all of it.
-    /// [`Lane::quiet`] waits for its end.
-    ///
-    /// Cost when there is room: no allocation, no lock, no system call of ours.
+    /// Starts a put or a get. [`Lane::quiet`] waits for its end, as does the batch that is entered.
     ///
     /// # Errors
-    /// Bad arguments, a peer that has failed before, or a fabric that takes nothing more.
-    #[inline]
+    /// Bad arguments, a peer that has failed before, or a fabric that refuses the operation.
+    #[inline(always)]
     pub fn start(&mut self, request: &Request<'_>) -> Result<(), EngineError> {
-        let batch = self.core.transmit.batches().current();
-        let started = match self.core.peers.orders_signals() {
-            false => self.start_fast(*request, batch),
-            true => self.start_in_order_fast(*request, batch),
-        };
-        match started {
-            Ok(()) => {
-                self.end_burst();
-                Ok(())
-            }
-            Err(rest) => self.start_rest(rest, false),
-        }
+        if self.try_start(request) { Ok(()) } else { self.start_slowly(request) }
     }
 
-    pub(crate) fn start_general(&mut self, request: &Request<'_>) -> Result<(), EngineError> {
-        let mut sent = 0;
-        if !self.has_pending(request.pe) {
-            self.submit(request, &mut sent, OpId::NONE)?;
-        }
-        self.end_burst();
-        if sent == request.len { Ok(()) } else { self.finish(Submission::PutOrGet(*request, sent)) }
+    /// Starts a put or a get if it meets no obstacle: one segment between memory that the fabric
+    /// reaches, to a peer with nothing queued and no pending fence, over a rail with room. Returns
+    /// whether it was started; if not, nothing has happened. It cannot panic.
+    #[inline(always)]
+    pub fn try_start(&mut self, request: &Request<'_>) -> bool {
+        let completion = self.core.current;
+        self.core.try_post(request, completion)
     }
 
-    /// Does a put or a get to its end: the put's data is visible at the peer, the get's data is in
-    /// local memory.
+    /// As [`Lane::start`], after [`Lane::try_start`] has met an obstacle.
     ///
     /// # Errors
-    /// As [`Lane::start`], and a failure of the operation or of an earlier one to the peer.
+    /// As [`Lane::start`].
+    #[cold]
+    #[inline(never)]
+    pub fn start_slowly(&mut self, request: &Request<'_>) -> Result<(), EngineError> {
+        let at = self.core.reach_peer(request.pe)?;
+        if request.len == 0 {
+            return request.remote().map(drop);
+        }
+        let op = self.transfer(request, self.core.current);
+        self.submit(at, op, request.remote_handle)
+    }
+
+    pub(crate) fn transfer(&mut self, request: &Request<'_>, completion: GroupId) -> Op {
+        if let LocalSide::Memory(addr) = request.local {
+            self.core.regions.find(addr, request.len, self.core.needs_desc);
+        }
+        let Request { direction, remote_addr: remote, local, len, .. } = *request;
+        Op { remote, local, len, ..Op::new(Kind::Transfer(direction), completion) }
+    }
+
+    /// Does a put or a get to its end.
+    ///
+    /// # Errors
+    /// As [`Lane::start`], and a failure of the PE.
     pub fn complete(&mut self, request: &Request<'_>) -> Result<(), EngineError> {
-        let op = self.begin_op();
-        let mut sent = 0;
+        let Some(group) = self.core.groups.start() else {
+            // All groups are in use: the quiet of the PE covers it.
+            self.start(request)?;
+            return self.quiet(request.pe);
+        };
+        let before = self.enter_batch(group);
+        let started = self.start(request);
+        self.enter_batch(before);
         let mut idle = 0;
-        while !self.advance_op(request, &mut sent, op)? {
-            self.core.peers.want_acks();
+        while started.is_ok() && !self.core.groups.is_done(group) {
+            self.core.want_acks();
             self.wait_iteration(&mut idle);
+        }
+        if self.core.groups.is_done(group) {
+            self.core.groups.finish(group);
+        }
+        started?;
+        self.core.reach_peer(request.pe).map(drop)
+    }
+
+    /// Starts an atomic operation. [`Lane::quiet`] waits for its end; a fetched word, and its flag
+    /// after it, are stored as soon as they arrive.
+    ///
+    /// It is executed by the peer's proxy thread, exactly once, in order behind a fence. A signal's
+    /// own operations ([`AtomicOp::is_signal`](crate::atomic::AtomicOp::is_signal)) take effect
+    /// behind the puts that this lane has started to the same PE before: NVSHMEM's host interface
+    /// sends a put and its signal as two calls with no fence in between.
+    ///
+    /// # Errors
+    /// As [`Lane::start`].
+    #[inline(always)]
+    pub fn atomic(&mut self, request: &AtomicRequest<'_>) -> Result<(), EngineError> {
+        if self.try_atomic(request) { Ok(()) } else { self.atomic_slowly(request) }
+    }
+
+    /// Starts an atomic that fetches nothing if it meets no obstacle, as [`Lane::try_start`] does.
+    #[inline(always)]
+    pub fn try_atomic(&mut self, request: &AtomicRequest<'_>) -> bool {
+        let completion = self.core.current;
+        // A PE's own atomics come after its writes to itself.
+        !request.atomic.op.fetches()
+            && request.pe != self.core.me
+            && self.core.try_send(request, None, completion)
+    }
+
+    /// As [`Lane::atomic`], after [`Lane::try_atomic`] has met an obstacle.
+    ///
+    /// # Errors
+    /// As [`Lane::start`].
+    #[cold]
+    #[inline(never)]
+    pub fn atomic_slowly(&mut self, request: &AtomicRequest<'_>) -> Result<(), EngineError> {
+        let at = self.core.reach_peer(request.pe)?;
+        let word = Word { at: request.word()?, atomic: request.atomic };
+        if request.pe == self.core.me {
+            // Before layout 4 a put with signal comes as put, fence and atomic, and NVSHMEM leaves
+            // out the fence for the PE itself.
+            self.fence_peer(at);
+        }
+        let kind = match request.result {
+            Some(result) if request.atomic.op.fetches() => Kind::Fetch(word, result),
+            _ if request.atomic.op.is_signal() => Kind::Signal(word),
+            _ => Kind::Word(word),
+        };
+        let op = Op::new(kind, self.core.current);
+        self.submit(at, op, request.remote_handle)
+    }
+
+    /// Starts a put whose signal becomes visible after its data. It is ordered with no other
+    /// operation unless the lane orders signals.
+    ///
+    /// # Errors
+    /// As [`Lane::start`].
+    pub fn put_signal(&mut self, request: &PutSignalRequest<'_>) -> Result<(), EngineError> {
+        let signal = &request.signal;
+        let at = self.core.reach_peer(signal.pe)?;
+        let word = Word { at: signal.word()?, atomic: signal.atomic };
+        for part in request.parts {
+            part.remote()?;
+        }
+        let mut parts = request.parts.iter().filter(|part| part.len > 0);
+        let (first, second) = (parts.next(), parts.next());
+        if let (Some(part), None) = (first, second) {
+            if self.find_local(part) && self.try_put_signal(part, signal) {
+                return Ok(());
+            }
+            let op = self.transfer(part, self.core.current);
+            let op = Op { kind: Kind::PutSignal(word, Way::New), ..op };
+            return self.submit(at, op, part.remote_handle);
+        }
+        // Several parts, or none: the signal is behind all that was started before it.
+        for part in request.parts.iter().filter(|part| part.len > 0) {
+            self.start(part)?;
+        }
+        let op = Op::new(Kind::Signal(word), self.core.current);
+        self.submit(at, op, signal.remote_handle)
+    }
+
+    /// Starts a put with signal as one message if it meets no obstacle, as [`Lane::try_start`]
+    /// does.
+    #[inline(always)]
+    pub fn try_put_signal(&mut self, part: &Request<'_>, signal: &AtomicRequest<'_>) -> bool {
+        let completion = self.core.current;
+        self.core.signals.inline
+            && part.len.wrapping_sub(1) < MAX_EAGER
+            && !signal.atomic.op.fetches()
+            && self.core.try_send(signal, Some(part), completion)
+    }
+
+    /// Looks for the local memory of a request where the fast path did not find it. Returns whether
+    /// the processor reaches it.
+    fn find_local(&mut self, request: &Request<'_>) -> bool {
+        let LocalSide::Memory(addr) = request.local else { return false };
+        self.core.regions.find(addr, request.len, self.core.needs_desc);
+        self.core.regions.is_recent_for_cpu(addr, request.len)
+    }
+
+    /// Submits an operation: as far as there is room, and the rest into the queue of its peer.
+    pub(crate) fn submit(
+        &mut self,
+        at: u32,
+        mut op: Op,
+        handle: &HandleBytes,
+    ) -> Result<(), EngineError> {
+        let (mut idle, mut since) = (0, None);
+        if self.core.queued % LOOK == LOOK - 1 {
+            self.iterate();
+            self.core.peers.get(at).check()?;
+        }
+        let step = loop {
+            let peer = self.core.peers.get(at);
+            let ended = peer.ended();
+            let waits = if peer.queue.is_empty() {
+                match self.advance(at, &mut op, handle)? {
+                    Step::Done => return Ok(()),
+                    Step::Held => break Step::Held,
+                    // A long operation is not waited for.
+                    step if op.has_begun() => break step,
+                    step => step,
+                }
+            } else if peer.in_ring && peer.stood_at != Some(ended) && !peer.is_amid_operation() {
+                Step::NoRoom
+            } else {
+                break Step::Held;
+            };
+            let now = self.core.port.now();
+            let (start, before) = *since.get_or_insert((now, ended));
+            if self.core.failures.first().is_some() {
+                // What is awaited may be lost.
+                break waits;
+            }
+            let peer = self.core.peers.get_mut(at);
+            if peer.stood_at == Some(ended) || now.saturating_sub(start) >= PATIENCE {
+                // Until something of the peer ends, nobody waits for it again.
+                peer.stood_at = (before == ended).then_some(ended);
+                break waits;
+            }
+            if !op.staged {
+                self.core.want_acks();
+            }
+            self.wait_iteration(&mut idle);
+            self.core.peers.get(at).check()?;
+            self.room_or_failure()?;
+        };
+        if !op.has_begun() {
+            self.check(at, &op, handle)?;
+        }
+        self.make_space()?;
+        self.core.peers.get(at).check()?;
+        self.enqueue(at, op, handle, step);
+        Ok(())
+    }
+
+    /// Waits until the queues have space for another entry.
+    fn make_space(&mut self) -> Result<(), EngineError> {
+        let mut idle = 0;
+        while self.core.queued >= MOST_QUEUED {
+            self.core.want_acks();
+            self.wait_iteration(&mut idle);
+            if self.core.queued >= MOST_QUEUED {
+                if let Some(failed) = self.core.failures.first() {
+                    return Err(failed.clone());
+                }
+                self.room_or_failure()?;
+            }
         }
         Ok(())
     }
 
-    /// Begins an operation that is waited for on its own. Every operation begun is carried on with
-    /// [`Lane::advance_op`] until that says it has ended.
-    pub fn begin_op(&mut self) -> OpId {
-        self.core.transmit.ops_mut().start()
-    }
-
-    /// Submits what there is room for, and says whether the operation has ended. Never blocks.
-    ///
-    /// # Errors
-    /// As [`Lane::complete`]; the operation has then ended.
-    pub fn advance_op(
-        &mut self,
-        request: &Request<'_>,
-        sent: &mut usize,
-        op: OpId,
-    ) -> Result<bool, EngineError> {
-        // Behind what is pending, unless it has begun before.
-        let behind = *sent == 0 && self.has_pending(request.pe);
-        self.advance(request, sent, op, behind)
-    }
-
-    pub(crate) fn advance(
-        &mut self,
-        request: &Request<'_>,
-        sent: &mut usize,
-        op: OpId,
-        behind: bool,
-    ) -> Result<bool, EngineError> {
-        let advanced = self.try_advance(request, sent, op, behind);
-        // After an error, segments already out may still point at the operation. It is then given
-        // up rather than ended, which costs four bytes; errors are a lane's last act.
-        if !matches!(advanced, Ok(false)) && self.core.transmit.ops().is_done(op) {
-            self.core.transmit.ops_mut().end(op);
+    fn enqueue(&mut self, at: u32, op: Op, handle: &HandleBytes, step: Step) {
+        self.core.groups.begin(op.completion);
+        let peer = self.core.peers.get_mut(at);
+        let handle = peer.share(handle);
+        // Whatever was queued meanwhile is behind an operation that has begun.
+        if op.has_begun() {
+            peer.queue.push_front(Queued::Op(op, handle));
+        } else {
+            peer.queue.push_back(Queued::Op(op, handle));
         }
-        advanced
+        peer.update_open();
+        self.core.queued += 1;
+        self.core.rails[0].counters.queued += 1;
+        if step == Step::NoRoom {
+            self.core.enter_ring(at);
+        }
+    }
+
+    /// Submits an operation if there is space for it, for callers that wait elsewhere. Returns
+    /// whether it was submitted or queued.
+    pub(crate) fn offer(
+        &mut self,
+        request: &Request<'_>,
+        completion: GroupId,
+    ) -> Result<bool, EngineError> {
+        let at = self.core.reach_peer(request.pe)?;
+        if request.len == 0 {
+            return request.remote().map(|_| true);
+        }
+        let peer = self.core.peers.get(at);
+        if self.core.queued >= MOST_QUEUED || peer.queue.len() >= MOST_OFFERED {
+            self.room_or_failure()?;
+            return Ok(false);
+        }
+        let mut op = self.transfer(request, completion);
+        if self.core.peers.get(at).queue.is_empty() {
+            match self.advance(at, &mut op, request.remote_handle)? {
+                Step::Done => return Ok(true),
+                step => self.enqueue(at, op, request.remote_handle, step),
+            }
+        } else {
+            self.check(at, &op, request.remote_handle)?;
+            self.enqueue(at, op, request.remote_handle, Step::Held);
+        }
+        Ok(true)
+    }
+
+    /// Reports at once what is wrong with an operation that is going to be queued.
+    fn check(&mut self, at: u32, op: &Op, handle: &HandleBytes) -> Result<(), EngineError> {
+        let request = op.request(self.core.pe(at), handle);
+        if op.len > 0 && !self.is_staged(&request)? {
+            let rail = self.core.peers.get(at).hop.rail;
+            self.core.local(&request, 0, op.len, rail)?;
+        }
+        Ok(())
+    }
+
+    /// Submits of an operation what there is room for.
+    fn advance(&mut self, at: u32, op: &mut Op, handle: &HandleBytes) -> Result<Step, EngineError> {
+        let step = self.try_advance(at, op, handle);
+        match step {
+            Err(ref failed) if op.has_begun() => {
+                // Parts of it are under way, and nobody will send the rest.
+                if self.core.peers.get(at).error.is_none() {
+                    self.core.fail_peer(at, failed.clone());
+                }
+                if let Kind::PutSignal(_, Way::Chained { data, .. }) = op.kind {
+                    self.core.end_in_group(data);
+                }
+            }
+            // Staged transfers are acknowledged without being asked about.
+            Ok(Step::NoPlace) if op.staged => {}
+            Ok(Step::Held | Step::NoPlace) => self.core.want_ack(at),
+            _ => {}
+        }
+        step
     }
 
     fn try_advance(
         &mut self,
-        request: &Request<'_>,
-        sent: &mut usize,
-        op: OpId,
-        behind: bool,
-    ) -> Result<bool, EngineError> {
-        if *sent < request.len && !behind {
-            self.submit(request, sent, op)?;
-        }
-        self.core.peers.check(request.pe)?;
-        if *sent == request.len {
-            return Ok(self.core.transmit.ops().is_done(op));
-        }
-        self.room_or_failure().map(|()| false)
-    }
-
-    /// Submits as much of a request, from byte `*sent` on, as there is room for, and moves `*sent`
-    /// on. Never blocks.
-    ///
-    /// # Errors
-    /// Bad arguments, a peer that has failed before, or a segment the fabric refused.
-    #[inline]
-    pub fn submit(
-        &mut self,
-        request: &Request<'_>,
-        sent: &mut usize,
-        op: OpId,
-    ) -> Result<(), EngineError> {
-        if self.core.peers.orders_signals() && self.marks(request.direction) {
-            return self.submit_marked(request, sent, op);
-        }
-        self.submit_counting(request, sent, op, None)
-    }
-
-    pub(crate) fn marks(&self, direction: Direction) -> bool {
-        direction == Direction::Write
-            && self.core.peers.orders_signals()
-            && self.signals.way_of_writes() == Way::Counted
-    }
-
-    #[inline(never)]
-    fn submit_marked(
-        &mut self,
-        request: &Request<'_>,
-        sent: &mut usize,
-        op: OpId,
-    ) -> Result<(), EngineError> {
-        let Some(mut open) = self.signals.open_tag(&mut self.core, request.pe)? else {
-            return self.submit_counting(request, sent, op, None);
-        };
-        let submitted = self.submit_counting(request, sent, op, Some(&mut open));
-        self.signals.keep_open(&mut self.core, request.pe, open);
-        submitted
-    }
-
-    #[inline(never)]
-    pub(crate) fn submit_counted(
-        &mut self,
-        request: &Request<'_>,
-        sent: &mut usize,
-        counting: &mut Counting,
-    ) -> Result<(), EngineError> {
-        self.submit_counting(request, sent, OpId::NONE, Some(counting))
-    }
-
-    #[inline(always)]
-    fn submit_counting(
-        &mut self,
-        request: &Request<'_>,
-        sent: &mut usize,
-        op: OpId,
-        mut counting: Option<&mut Counting>,
-    ) -> Result<(), EngineError> {
-        match self.core.open_connection(request.pe) {
-            Some(connection) => connection.check()?,
-            None => return self.core.peers.check_pe(request.pe),
-        }
-        let remote = HandleView::check_of(request.pe, request.remote_handle)
-            .map_err(|fault| refused(request, "remote", fault))?;
-        let offset = remote
-            .locate(request.remote_addr, request.len as u64)
-            .map_err(|fault| refused(request, "remote", fault))?;
-        self.core.learn(request.pe, &remote);
-        if self.staging.is_staged(&mut self.core, request, &remote)? {
-            let Self { core, staging, .. } = self;
-            return staging.submit_staged(core, request, &remote, offset, sent, op);
-        }
-        if request.len >= self.core.transmit.balance().balanced_from {
-            let Self { core, pool, .. } = self;
-            return pool.submit_balanced(core, request, sent, op, counting);
-        }
-        let remote_addr = remote.remote_address(offset);
-
-        while *sent < request.len {
-            if !self.core.is_within_quota(request.pe) {
-                return Ok(());
+        at: u32,
+        op: &mut Op,
+        handle: &HandleBytes,
+    ) -> Result<Step, EngineError> {
+        match op.kind {
+            Kind::Word(word) => return self.core.submit_word(at, word, op.completion),
+            Kind::Signal(word) => {
+                if self.staging.join_signal(&mut self.core, at, op, word) {
+                    return Ok(Step::Done);
+                }
+                return self.core.submit_signal(at, word, None, op.completion);
             }
-            let Some(connection) = self.core.peers.find_mut(request.pe) else { return Ok(()) };
-            let path = connection.next;
-            let rail = path.rail;
-            let key = remote
-                .key(path.remote_key.rail())
-                .map_err(|fault| refused(request, "remote", fault))?;
-            // Cut, where segments are shorter than values.
-            let local = match self.core.transmit.local_side(request, *sent, rail)? {
-                Local::Value(value) => Local::Value(value >> (8 * (*sent).min(7))),
-                memory => memory,
+            Kind::Fetch(word, result) => {
+                return self.core.submit_fetch(at, word, result, op.completion);
+            }
+            Kind::Transfer(_) | Kind::PutSignal(..) => {}
+        }
+        let request = op.request(self.core.pe(at), handle);
+        if op.staged {
+            return self.staging.submit(&mut self.core, at, op, &request);
+        }
+        let is_staged = op.sent == 0 && self.is_staged(&request)?;
+        let Kind::PutSignal(word, way) = op.kind else {
+            return match is_staged {
+                true => self.staging.submit(&mut self.core, at, op, &request),
+                false => self.core.post_parts(at, op, &request, None).map(|(_, step)| step),
             };
-            let Some(wr_id) = self.core.transmit.take() else { return Ok(()) };
-            let len = (request.len - *sent).min(self.core.transmit.rail(rail).max_segment);
-
-            self.core.transmit.rotate(connection);
-
-            let (direction, remote) = (request.direction, remote_addr + *sent as u64);
-            let transfer = Transfer { direction, local, len, remote, key };
-            self.core.fill(wr_id, request.pe, &path, op, Work::Transfer(transfer));
-            if let Some(counting) = counting.as_deref_mut() {
-                let order = self.core.peers.order_of_counted();
-                self.core.transmit.segment_mut(wr_id).set_counted(counting.tag, order);
-                counting.segments += 1;
+        };
+        let mut buffer = [0; MAX_EAGER];
+        let mut payload = Payload { bytes: None, is_direct: false };
+        if matches!(way, Way::New | Way::Inline) {
+            payload = self.load_payload(&request, &mut buffer)?;
+        }
+        if way == Way::New {
+            let is_inline = payload.bytes.is_some() && self.core.may_be_inline(at, op);
+            if is_staged && !is_inline {
+                return self.staging.submit(&mut self.core, at, op, &request);
             }
-            *sent += len;
-            self.core.set_out(wr_id);
-            self.core.peers.check(request.pe)?;
+            if !is_staged {
+                self.check(at, op, handle)?;
+            }
+            let Some(way) = self.core.choose_way(at, op, word, &payload) else {
+                return Ok(Step::NoPlace);
+            };
+            op.kind = Kind::PutSignal(word, way);
         }
-        Ok(())
+        self.core.advance_put_signal(at, op, &request, &payload)
     }
 
-    /// As [`Lane::start`] of a put, when the caller says that another follows at once. It may be
-    /// posted later, with that one. Where the fabric gains nothing from that, it is started at
-    /// once.
-    ///
-    /// # Errors
-    /// As [`Lane::start`].
-    pub fn start_in_burst(&mut self, request: &Request<'_>) -> Result<(), EngineError> {
-        let bursts =
-            self.core.transmit.gains_from_bursts() && request.direction == Direction::Write;
-        if !bursts || self.has_pending(request.pe) {
-            return self.start_general(request);
-        }
-        let mut sent = 0;
-        self.core.transmit.withhold();
-        let submitted = self.submit(request, &mut sent, OpId::NONE);
-        let is_full = self.core.transmit.withheld();
-        // What there is no room for waits in a call that runs the loop.
-        if submitted.is_err() || is_full {
-            self.post_ready();
-        }
-        submitted?;
-        if sent == request.len { Ok(()) } else { self.finish(Submission::PutOrGet(*request, sent)) }
+    /// Loads a payload that is short enough for every message, and says whether processors reach it
+    /// at both ends.
+    fn load_payload<'a>(
+        &mut self,
+        request: &Request<'_>,
+        buffer: &'a mut [u8; MAX_EAGER],
+    ) -> Result<Payload<'a>, EngineError> {
+        let LocalSide::Memory(addr) = request.local else {
+            return Ok(Payload { bytes: None, is_direct: false });
+        };
+        let reach = self.local_reach(addr, request.len)?;
+        let (remote, _) = request.remote()?;
+        let is_direct = reach == Reach::Direct && remote.is_direct();
+        let Some(bytes) = buffer.get_mut(..request.len) else {
+            return Ok(Payload { bytes: None, is_direct });
+        };
+        self.staging.load(&mut self.core, addr, reach, bytes).map_err(|error| {
+            let (what, pe, len) = (request.what(), request.pe, request.len);
+            EngineError::Staging { what, pe, len, error }
+        })?;
+        Ok(Payload { bytes: Some(bytes), is_direct })
     }
 
-    /// Whether bursts make a difference.
-    #[inline]
-    pub fn batches(&self) -> bool {
-        self.core.transmit.gains_from_bursts()
-    }
-
-    /// Ends the burst, if there is one: what was withheld is posted, as far as there is room.
-    #[inline]
-    pub fn end_burst(&mut self) {
-        if self.core.transmit.has_withheld() {
-            self.post_ready();
+    /// How local memory is reached by the processor.
+    fn local_reach(&mut self, addr: usize, len: usize) -> Result<Reach, EngineError> {
+        if !self.core.regions.has_devices() {
+            return Ok(Reach::Direct);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use super::*;
-    use crate::posting::tests::{Bed, HEAP, PLAIN, Setup, request};
-
-    #[test]
-    fn what_is_waited_for_on_its_own_comes_behind_what_is_pending() {
-        let mut bed = Bed::new(PLAIN);
-        bed.enqueue_pending(1);
-        let heaps = Arc::clone(&bed.heaps);
-        let get = request(&heaps, Direction::Read, 1);
-        for (sent, then) in [(0, 0), (4, 8)] {
-            let (op, mut sent) = (bed.lane.begin_op(), sent);
-            assert!(!bed.lane.advance_op(&get, &mut sent, op).unwrap());
-            assert_eq!(sent, then);
+        let found = self.core.regions.look(addr, len);
+        match (found.device, found.whole) {
+            (true, _) if found.fabric.is_some() => Ok(Reach::Fabric),
+            (true, _) => Ok(Reach::Staged),
+            (false, true) => Ok(Reach::Direct),
+            (false, false) => {
+                let at = self.core.peers.find(self.core.me).unwrap_or(0);
+                self.staging.reach(&mut self.core, ("put", at), addr, len)
+            }
         }
     }
 
-    #[test]
-    fn a_burst_is_posted_when_a_put_of_it_is_refused() {
-        let mut bed = Bed::new(Setup { depth: 64, doorbells: true, ..PLAIN });
-        let heaps = Arc::clone(&bed.heaps);
-        let put = request(&heaps, Direction::Write, 1);
-        (0..2).for_each(|_| bed.lane.start_in_burst(&put).unwrap());
-        assert_eq!(bed.fabric.in_flight(), 0);
-        let outside = Request { remote_addr: put.remote_addr + HEAP as u64, ..put };
-        bed.lane.start_in_burst(&outside).unwrap_err();
-        assert_eq!((bed.fabric.in_flight(), bed.lane.core.transmit.has_withheld()), (2, false));
+    /// Whether an operation has to be staged: at the peer, or here.
+    pub(crate) fn is_staged(&mut self, request: &Request<'_>) -> Result<bool, EngineError> {
+        let (remote, _) = request.remote()?;
+        if remote.is_staged() {
+            return Ok(true);
+        }
+        let LocalSide::Memory(addr) = request.local else { return Ok(false) };
+        let (devices, needs_desc) = (self.core.regions.has_devices(), self.core.needs_desc);
+        if !devices && !needs_desc {
+            return Ok(false);
+        }
+        let found = self.core.regions.look(addr, request.len);
+        if found.fabric.is_some() {
+            return Ok(false);
+        }
+        if found.device {
+            return Ok(true);
+        }
+        if needs_desc && found.cut.is_some() {
+            // The error that posting it has.
+            return Ok(false);
+        }
+        let at = self.core.open(request.pe)?;
+        let what = (request.what(), at);
+        let staged = devices
+            && self.staging.reach(&mut self.core, what, addr, request.len)? == Reach::Staged;
+        Ok(staged || needs_desc && self.staging.stages_host(&self.core))
     }
 
-    #[test]
-    fn rails_are_chosen_by_load_from_a_length_on() {
-        for (len, stripes) in [(63, 0), (64, 1), (65, 1)] {
-            let mut bed = Bed::new(Setup { rails: 2, ..PLAIN });
-            bed.lane.core.transmit.balance_mut().balanced_from = 64;
-            let heaps = Arc::clone(&bed.heaps);
-            let put = Request { len, ..request(&heaps, Direction::Write, 1) };
-            bed.lane.start(&put).unwrap();
-            assert_eq!(bed.lane.core.transmit.stripes(), stripes, "{len}");
+    /// Serves peers that waited: of those in the ring a few in turn, of those that are ready all.
+    #[cold]
+    pub(crate) fn serve(&mut self) -> bool {
+        let mut moved = self.serve_ring();
+        let mut ready = std::mem::take(&mut self.core.ready);
+        for at in ready.drain(..) {
+            if !self.core.peers.get(at).in_ring && self.serve_peer(at, &mut moved) == Step::NoRoom {
+                self.core.enter_ring(at);
+            }
         }
+        if self.core.ready.is_empty() {
+            self.core.ready = ready;
+        }
+        moved
+    }
+
+    /// Serves peers in the ring until a few were refused. A refused peer keeps its turn, unless
+    /// only refused ones had theirs: the fabric may have no room for these alone.
+    fn serve_ring(&mut self) -> bool {
+        let (mut refused, mut served) = (Vec::new(), Vec::new());
+        for _ in 0..self.core.ring.len() {
+            let Some(at) = self.core.ring.pop_front() else { break };
+            self.core.peers.get_mut(at).in_ring = false;
+            let mut moved = false;
+            let step = self.serve_peer(at, &mut moved);
+            match (step, moved) {
+                (Step::NoRoom, true) => served.push(at),
+                (Step::NoRoom, false) => refused.push(at),
+                _ if moved => served.push(at),
+                _ => {}
+            }
+            self.core.peers.get_mut(at).in_ring = step == Step::NoRoom;
+            if refused.len() == crate::core::send::ATTEMPTS as usize {
+                break;
+            }
+        }
+        let any = !served.is_empty();
+        let keep = any || self.core.ring.is_empty();
+        served.retain(|at| self.core.peers.get(*at).in_ring);
+        if keep {
+            refused.into_iter().rev().for_each(|at| self.core.ring.push_front(at));
+        } else {
+            self.core.ring.extend(refused);
+        }
+        self.core.ring.extend(served);
+        any
+    }
+
+    /// Submits what a peer has held back and queued, as far as it goes. An error fails the peer.
+    fn serve_peer(&mut self, at: u32, moved: &mut bool) -> Step {
+        let before = self.core.peers.get(at).held.len();
+        let held = self.core.send_held(at);
+        *moved |= self.core.peers.get(at).held.len() < before;
+        let step = match held {
+            Ok(Step::Done) => self.serve_queue(at, moved),
+            Ok(step) => step,
+            Err(_) => Step::Done,
+        };
+        self.core.peers.get_mut(at).update_open();
+        step
+    }
+
+    fn serve_queue(&mut self, at: u32, moved: &mut bool) -> Step {
+        for _ in 0..TURN {
+            let peer = self.core.peers.get_mut(at);
+            let Some(queued) = peer.queue.pop_front() else { return Step::Done };
+            let step = match queued {
+                Queued::Op(mut op, handle) => {
+                    let before = op.sent;
+                    let step = self.advance(at, &mut op, &handle);
+                    *moved |= op.sent != before;
+                    match step {
+                        Ok(Step::Done) => {
+                            self.core.queued -= 1;
+                            self.core.end_in_group(op.completion);
+                            Step::Done
+                        }
+                        Ok(step) => {
+                            self.core.peers.get_mut(at).queue.push_front(Queued::Op(op, handle));
+                            step
+                        }
+                        Err(failed) => {
+                            self.core.queued -= 1;
+                            self.core.end_in_group(op.completion);
+                            if self.core.peers.get(at).error.is_none() {
+                                self.core.fail_peer(at, failed);
+                            }
+                            return Step::Done;
+                        }
+                    }
+                }
+                Queued::Fence | Queued::Quiet(_) => self.serve_mark(at, queued),
+            };
+            if step != Step::Done {
+                return step;
+            }
+            *moved = true;
+        }
+        // Others have their turn.
+        if self.core.peers.get(at).queue.is_empty() { Step::Done } else { Step::NoRoom }
+    }
+
+    /// A fence or a quiet is next in a queue.
+    fn serve_mark(&mut self, at: u32, queued: Queued) -> Step {
+        let peer = self.core.peers.get_mut(at);
+        let Some(number) = peer.close() else {
+            peer.queue.push_front(queued);
+            return Step::Held;
+        };
+        self.core.queued -= 1;
+        match queued {
+            Queued::Quiet(group) => {
+                peer.quiets.push((number, group));
+                self.core.settle_later(at);
+                self.core.want_ack(at);
+            }
+            _ => {
+                peer.fence = number;
+                peer.fences = peer.fences.wrapping_add(1);
+            }
+        }
+        self.core.peers.get_mut(at).order.settle();
+        Step::Done
     }
 }

@@ -70,15 +70,6 @@ pub enum Step {
     },
 }
 
-impl Step {
-    pub(crate) fn memory(&self) -> (usize, usize) {
-        match self {
-            Self::Copy { copy, .. } => (copy.memory, copy.len),
-            Self::Apply { addr, atomic, .. } => (*addr, atomic.width.bytes()),
-        }
-    }
-}
-
 /// Most steps that are started in their order.
 pub const MOST_STEPS: usize = 192;
 

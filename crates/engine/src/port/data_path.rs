@@ -77,9 +77,6 @@ pub enum Operation<'a> {
     ///
     /// [`Messaging::receive`]: crate::port::Messaging::receive
     WriteWithImmediate(&'a Transfer, u64),
-    /// A write, with the promise that another one to the same peer is posted on this rail next: the
-    /// fabric may put off ringing the device's doorbell until then.
-    WriteBeforeMore(&'a Transfer),
 }
 
 /// What a rail can do. Fixed once the port is open.
@@ -161,11 +158,6 @@ pub trait DataPath {
         false
     }
 
-    /// Whether [`Operation::WriteBeforeMore`] spares the fabric work.
-    fn batches(&self) -> bool {
-        false
-    }
-
     /// Posts an operation. Never blocks.
     ///
     /// `wr_id` is below the number of segments that the lane has for the port's limits, and not in
@@ -203,6 +195,12 @@ pub trait DataPath {
     /// Returns a peer whose process has ended, as the system says: each such peer once. To be asked
     /// now and then. Of peers on other hosts nothing is known.
     fn ended_process(&mut self) -> Option<Pe> {
+        None
+    }
+
+    /// Returns what has gone wrong with a rail as a whole and is told by no completion, each time
+    /// once.
+    fn trouble(&mut self, _rail: RailId) -> Option<PortError> {
         None
     }
 

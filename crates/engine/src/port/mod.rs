@@ -15,7 +15,6 @@ pub mod local_memory;
 pub mod messaging;
 pub mod outcome;
 pub mod packet;
-pub mod rail_control;
 pub mod registration;
 
 pub use crate::port::clock::Clock;
@@ -27,13 +26,12 @@ pub use crate::port::local_memory::LocalMemory;
 pub use crate::port::messaging::{Incoming, Messaging};
 pub use crate::port::outcome::{Failure, Polled, PortError, Posted};
 pub use crate::port::packet::{LongPacket, Packet, Tail};
-pub use crate::port::rail_control::RailControl;
 pub use crate::port::registration::{Access, Addressing, MemoryPort, Registered};
 
 /// All that one lane asks of its fabric.
 ///
 /// # Threads
 /// One at a time; the lane owns the port.
-pub trait Port: Messaging + RailControl + LocalMemory + Clock {}
+pub trait Port: Messaging + LocalMemory + Clock {}
 
-impl<P: Messaging + RailControl + LocalMemory + Clock> Port for P {}
+impl<P: Messaging + LocalMemory + Clock> Port for P {}

@@ -69,13 +69,6 @@ impl PortError {
     pub(crate) fn not_offered(call: &'static str, why: &str) -> Self {
         Self { call, code: 0, text: why.to_owned() }
     }
-
-    /// Whether the fabric found fault with the operation itself, so that it would fail on any path.
-    pub fn blames_operation(&self) -> bool {
-        // EPERM, EACCES, EFAULT, EINVAL, EMSGSIZE, ENOSYS, and of libfabric's own: FI_ETRUNC,
-        // FI_ENOKEY.
-        matches!(self.code, 1 | 13 | 14 | 22 | 38 | 90 | 265 | 266)
-    }
 }
 
 #[cfg(test)]
@@ -86,18 +79,5 @@ mod tests {
     fn a_lack_of_memory_is_told_from_other_errors() {
         let error = |code| PortError { call: "fi_mr_reg", code, text: String::new() };
         assert_eq!([11, 12, 13].map(|code| error(code).is_out_of_memory()), [false, true, false]);
-    }
-
-    #[test]
-    fn an_operation_is_blamed_for_what_would_happen_on_any_path() {
-        let blames =
-            |code| PortError { call: "fi_write", code, text: String::new() }.blames_operation();
-        for code in [1, 13, 14, 22, 38, 90, 265, 266] {
-            assert!(blames(code), "{code}");
-        }
-        // No code, EIO, ENETUNREACH, ECONNRESET, ETIMEDOUT, EHOSTUNREACH.
-        for code in [0, 5, 101, 104, 110, 113] {
-            assert!(!blames(code), "{code}");
-        }
     }
 }

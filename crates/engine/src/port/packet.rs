@@ -45,28 +45,6 @@ impl<const N: usize> PacketOf<N> {
         &self.bytes[..self.len]
     }
 
-    #[inline(always)]
-    pub(crate) fn len(&self) -> usize {
-        self.len
-    }
-
-    /// So many bytes of it from the first on; all of them, if there are no more.
-    #[inline(always)]
-    pub(crate) fn first(&self, len: usize) -> &[u8] {
-        self.bytes.get(..len).unwrap_or(&self.bytes)
-    }
-
-    /// Writes eight bytes.
-    pub(crate) fn put(&mut self, at: usize, word: u64) {
-        self.bytes[at..at + 8].copy_from_slice(&word.to_le_bytes());
-    }
-
-    /// Writes the bytes from `at` on, with which the message ends.
-    pub(crate) fn tail(&mut self, at: usize, bytes: &[u8]) {
-        self.len = at + bytes.len();
-        self.bytes[at..self.len].copy_from_slice(bytes);
-    }
-
     /// Takes over the bytes of a message that came in; cut at the packet's room.
     #[inline]
     pub fn fill(&mut self, bytes: &[u8]) {

@@ -1,10 +1,115 @@
-//! Rails and paths, as a lane counts on them: which leads where, which is next, and what each has
-//! done.
-//!
-//! A *path* is a local rail towards a peer's rail. Nothing here knows of segments.
+//! Rails: their limits, load and counters, the paths to peers, and which rail is next.
 
-pub mod balance;
 pub mod counters;
+pub(crate) mod load;
 pub mod pairing;
 pub mod paths;
-mod spread;
+
+use crate::ids::RailId;
+use crate::port::RailLimits;
+use crate::rails::counters::RailCounters;
+use crate::rails::load::Load;
+
+/// How operations are spread over rails.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Spread {
+    /// Operations of at least so many bytes choose rails by load. Shorter ones take them in turn.
+    pub balanced_from: usize,
+    /// Operations of at least so many bytes, and longer than `segment`, are cut into segments.
+    pub striped_from: usize,
+    /// Length of these segments in bytes.
+    pub segment: usize,
+}
+
+impl Spread {
+    /// Whole operations, over all rails in turn.
+    pub const ROUND_ROBIN: Spread =
+        Spread { balanced_from: usize::MAX, striped_from: usize::MAX, segment: usize::MAX };
+
+    /// Default of [`Spread::balanced_from`]. For shorter operations the choice costs more than it
+    /// gains.
+    pub const BALANCED_FROM: usize = 8 << 10;
+}
+
+/// A rail of a lane. `F` is what its port's fast path takes.
+#[derive(Debug)]
+pub(crate) struct Rail<F> {
+    /// None if the port has no fast path.
+    pub(crate) fast: Option<F>,
+    /// Longest segment that takes rails in turn on the fast path; 0 if there is none.
+    pub(crate) most_in_turn: usize,
+    /// What [`SHARE`] times the number of rails is for each segment that the rail has room for. A
+    /// peer posts on the rail while it has fewer segments in flight.
+    pub(crate) quota: u32,
+    /// What one segment takes of the quota.
+    unit: u32,
+    pub(crate) limits: RailLimits,
+    pub(crate) load: Load,
+    pub(crate) counters: RailCounters,
+}
+
+/// A peer may have this many times as many segments in flight as rails have room for on average:
+/// one silent peer takes eight ninths of a rail, and each further one as much of the rest.
+const SHARE: u32 = 8;
+
+impl<F> Rail<F> {
+    /// A rail of a lane that has so many.
+    pub(crate) fn new(limits: &RailLimits, rails: usize, spread: &Spread, fast: Option<F>) -> Self {
+        let (depth, max_segment) = (limits.depth.max(1), limits.max_segment.max(1));
+        let limits = RailLimits { depth, max_segment, ..*limits };
+        let unit = SHARE * rails as u32;
+        let most = max_segment.min(spread.balanced_from.saturating_sub(1));
+        Self {
+            most_in_turn: if fast.is_some() { most } else { 0 },
+            fast,
+            quota: depth * unit,
+            unit,
+            limits,
+            load: Load::default(),
+            counters: RailCounters::default(),
+        }
+    }
+
+    /// Segments posted and not completed.
+    pub(crate) fn in_flight(&self) -> u32 {
+        self.limits.depth - self.quota / self.unit
+    }
+
+    /// Counts a segment of `bytes` that is being posted. There is room for it.
+    #[inline(always)]
+    pub(crate) fn begin(&mut self, bytes: usize) {
+        self.quota -= self.unit;
+        self.counters.bytes += bytes as u64;
+    }
+
+    /// Takes [`Rail::begin`] back: the fabric has not taken the segment.
+    pub(crate) fn undo(&mut self, bytes: usize) {
+        self.quota += self.unit;
+        self.counters.bytes -= bytes as u64;
+    }
+
+    /// Counts segments that have completed.
+    #[inline(always)]
+    pub(crate) fn end(&mut self, count: u32) {
+        // As many as now were never in flight since the last completion.
+        self.counters.max_in_flight = self.counters.max_in_flight.max(self.in_flight());
+        self.quota += self.unit * count;
+        self.counters.completed += u64::from(count);
+    }
+
+    /// The counters, with what follows from other state.
+    pub(crate) fn counters(&self) -> RailCounters {
+        let in_flight = self.in_flight();
+        RailCounters {
+            posted: self.counters.completed + u64::from(in_flight),
+            max_in_flight: self.counters.max_in_flight.max(in_flight),
+            rate: self.load.bytes_per_second(),
+            ..self.counters
+        }
+    }
+}
+
+/// All rails of a lane, by number.
+pub(crate) fn rail_ids<F>(rails: &[Rail<F>]) -> impl Iterator<Item = RailId> + use<F> {
+    (0..rails.len() as u8).map(RailId)
+}

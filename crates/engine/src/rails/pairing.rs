@@ -1,22 +1,21 @@
-//! Pairs of rails that talk to one another: chosen so that senders do not meet on one rail of a
-//! receiver.
+//! Pairs of local and remote rails, chosen so that senders do not meet on one rail of a receiver.
 
 use crate::ids::{Pe, RailId};
 use crate::wire::handshake::{Addresses, RailAddress};
 
-/// The local rail on which the first segment to a peer goes out; those after it take turns.
+/// The local rail of the first segment to a peer; later ones take turns.
 ///
-/// Senders that start together on one receiver start on different rails, and so does one sender
-/// with several receivers.
+/// Senders that start together towards one receiver begin on different rails, and so does one
+/// sender towards several receivers.
 pub(crate) fn first_rail(me: Pe, peer: Pe, rails: u8) -> RailId {
     RailId((me.0.wrapping_add(peer.0) % u32::from(rails)) as u8)
 }
 
-/// The rail of a peer that one of our rails sends to, among the peer's rails on the same fabric.
+/// The rail of a peer that a local rail sends to, among those on the same fabric.
 ///
-/// It is turned on by one for every full round of senders, so that senders whose local rails are in
-/// step are out of step at the receiver. If the peer has no rail on the same fabric, rails are
-/// paired by position; [`leads`] tells whether that makes sense.
+/// The choice advances by one for every full round of senders, so that senders whose local rails
+/// are in step are out of step at the receiver. If the peer has no rail on the same fabric, rails
+/// are paired by position; [`leads`] tells whether that makes sense.
 pub fn remote_rail(me: Pe, local: &[RailAddress], rail: RailId, peer: &[RailAddress]) -> RailId {
     let fabric = local[rail.index()].fabric;
     let shared: Vec<usize> = (0..peer.len()).filter(|at| peer[*at].fabric == fabric).collect();
@@ -28,19 +27,19 @@ pub fn remote_rail(me: Pe, local: &[RailAddress], rail: RailId, peer: &[RailAddr
     RailId(shared[(rank + turn) % shared.len()] as u8)
 }
 
-/// Whether one of our rails leads to a peer: it has a rail on the same fabric, or no two rails of
-/// both have a fabric in common (routed networks give each subnet a fabric of its own). If others
-/// have, the network of this one is one that the peer is not on.
+/// Whether a local rail leads to a peer: the peer has a rail on the same fabric, or no two rails of
+/// both share a fabric (routed networks give each subnet a fabric of its own). If other rails share
+/// one, the peer is not on this rail's network.
 pub fn leads(local: &[RailAddress], rail: RailId, peer: &[RailAddress]) -> bool {
     let shares = |rail: &RailAddress| peer.iter().any(|other| other.fabric == rail.fabric);
     local.get(rail.index()).is_some_and(shares) || !local.iter().any(shares)
 }
 
-/// The peers' rails that send to one of ours, in the order of PEs and rails, beside those it sends
-/// to: `known` has one of these for each peer. Every peer has a rail at least.
+/// The peers' rails that send to a local rail and are not in `known`, which has for each peer the
+/// rail that the local one sends to. In the order of PEs and rails.
 ///
-/// A peer's host lane is on the device of its first rail, and chooses for itself: where NICs have
-/// to know each other, they know devices.
+/// A peer's host lane is on the device of its first rail and chooses for itself: NICs that have to
+/// know each other know devices.
 pub fn senders<'a>(
     local: &[RailAddress],
     rail: RailId,
@@ -67,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn senders_spread_over_the_receivers_rails() {
+    fn senders_spread_over_rails() {
         for n in 1..=8u8 {
             let all = rails(&vec![1; usize::from(n)]);
             let receiver = Pe(5);
@@ -86,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rails_of_one_sender_reach_different_rails() {
+    fn rails_of_a_sender_reach_different_rails() {
         let all = rails(&[1; 4]);
         for me in 0..20 {
             let mut remote: Vec<u8> =
@@ -97,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rail_whose_fabric_the_peer_is_not_on_leads_nowhere_if_others_lead_there() {
+    fn rails_to_other_fabrics_lead_nowhere() {
         let (local, peer) = (rails(&[1, 2, 3]), rails(&[3, 1]));
         let leading = |local: &[RailAddress], peer: &[RailAddress]| -> Vec<bool> {
             (0..local.len()).map(|at| leads(local, RailId(at as u8), peer)).collect()
@@ -123,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn who_sends_to_a_rail_and_is_not_sent_to_is_known() {
+    fn unknown_senders_are_listed() {
         let local = rails(&[7, 7]);
         let peer = |pe: u8| {
             let rail = |at| RailAddress { fabric: 7, address: vec![pe, at] };

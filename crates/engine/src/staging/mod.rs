@@ -1,170 +1,473 @@
 //! Staging: memory that the fabric does not reach, through bounce buffers that it does.
 //!
 //! # How bytes get there
-//! Each process touches its own staged memory only, through bounce buffers of its own, and reads
-//! what it is to store from the other process. So there are no credits to give out, and no memory
-//! is set aside per peer:
+//! A staged put is a list of [records](records::Record), of one at least. The sender gathers them
+//! into a buffer of its own and sends one message; the target reads the buffer through the fabric
+//! into one of its own, or sees it in a neighbour's bounce memory, scatters it, changes the words
+//! of signals, and has then executed the message. The acknowledgement returns the sender's buffer.
+//! Until a put has its buffer, later ones to the peer add records to it.
 //!
-//! - A *put* to staged memory: the source is *exposed* (where it is in registered host memory; else
-//!   it is copied into a bounce buffer, which is registered), the owner of the target is told
-//!   to *pull* it, reads it into a bounce buffer of its own, copies it to its place, and says so.
-//!   Where messages are long enough, the one that tells of it *brings* the bytes as well. They go
-//!   to the bounce buffer if one is free, and are read like all others if none is.
-//! - A *get* from staged memory: the owner is *asked*, copies the bytes into a bounce buffer and
-//!   says where they are; they are read, and the bounce buffer is *released*.
-//! - Between staged local memory and memory that the fabric reaches at the peer: by a bounce
-//!   buffer, with an ordinary write or read.
-//! - A few bytes go in one message each way, with no bounce buffer.
-//! - Puts that wait for a bounce buffer share one: see [`gathered`].
-//! - PEs of one host that share their bounce memory read from the other's bounce buffer by copy,
-//!   not through the fabric: see [`same_host`].
+//! - Host memory that is registered needs no buffer at the sender: the target reads from it.
+//! - Where messages are long enough the one that tells of bytes brings them as well.
+//! - A *get* asks the owner for a put into the asker's memory, and ends with it.
+//! - Between staged memory here and memory that the fabric reaches at the peer the buffer is
+//!   written or read by this lane alone.
+//! - A few bytes go in one message each way, with no buffer.
 //!
-//! Long operations are cut into *fragments* of a bounce buffer's length, which overlap.
+//! # Order
+//! A put counts as a write of its peer until its message leaves, and as that message from then on,
+//! as a signal that is held back does. The mark of the message keeps it behind earlier ones.
 //!
 //! # Why it cannot deadlock
-//! Bounce buffers for bytes on their way in are taken when the bytes can be read at once, and given
-//! back after a read and a copy, both of which end whatever else is full. So they always come back.
-//! Bounce buffers for bytes on their way out are held until the reader has read them, for which it
-//! needs a bounce buffer for its own way in at most. What a peer asks for has segments set aside
-//! ([`PEER_SEGMENTS`](state::PEER_SEGMENTS)), and a peer asks for
-//! [`PEER_REQUESTS`](state::PEER_REQUESTS) things at a time at most. A peer that has stopped gives
-//! no bounce buffer back; it has a [share](state::waiting) of them.
+//! A buffer for bytes on their way in is taken when all messages before the mark have arrived and
+//! the bytes can be read; then a read, the end of earlier messages, and a copy are all that it
+//! waits for. A buffer for bytes on their way out is held until the target has executed the
+//! message, for which that needs a buffer for bytes on their way in at most. The two are never
+//! exchanged. Asks are executed when they arrive, so no message is behind the buffer that their
+//! answer needs.
 
-#[cfg(any(test, feature = "audit"))]
-mod audit;
-mod copying;
-pub(crate) mod fragments;
-pub(crate) mod gathered;
-pub(crate) mod memory;
-pub(crate) mod peer_requests;
-pub(crate) mod same_host;
-pub(crate) mod state;
-pub(crate) mod submit;
+mod bounce;
+mod copies;
+mod get;
+mod memory;
+mod receive;
+mod records;
+mod same_host;
+mod send;
+mod submit;
+mod window;
 
-use crate::ids::WrId;
-use crate::port::Port;
-use crate::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
-use crate::posting::Core;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::core::{Core, StagedEvent};
+use crate::error::EngineError;
+use crate::group::{Class, GroupId, GroupRef};
+use crate::op::Step;
+use crate::port::copies::{Bounce, CopyDirection, CopyPort, Step as CopyStep, Tagged};
+use crate::port::{Port, PortError};
 use crate::rails::counters::StagedCounters;
-use crate::request::Touched;
-use crate::staging::state::{Bouncing, State};
-use crate::wire::staged::most_brought;
+use crate::regions::{Installed, Region};
+use crate::staging::bounce::{Buffer, Pool};
+use crate::staging::get::Get;
+use crate::staging::receive::Receive;
+use crate::staging::send::Send;
+use crate::staging::window::BatchWindow;
+use crate::wire::message::Seq;
 
-/// What a lane stages with. Nothing, as long as no memory is staged here or at a peer.
+/// Transfers of this lane with one peer that are under way.
+const MOST_UNDER_WAY: u32 = 64;
+
+/// Copies, and the bounce memory.
+#[derive(Debug)]
+struct Bouncing {
+    copies: Box<dyn CopyPort>,
+    bounce: Bounce,
+    region: Arc<Region>,
+    out: Pool,
+    inward: Pool,
+}
+
+impl Bouncing {
+    fn pool(&mut self, direction: CopyDirection) -> &mut Pool {
+        match direction {
+            CopyDirection::Out => &mut self.out,
+            CopyDirection::In => &mut self.inward,
+        }
+    }
+}
+
+/// Names a transfer in segments, messages and copies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Token {
+    Send(u32),
+    Receive(u32),
+    Get(u32),
+}
+
+impl Token {
+    fn bits(self) -> u32 {
+        match self {
+            Token::Send(at) => 4 * at,
+            Token::Receive(at) => 4 * at + 1,
+            Token::Get(at) => 4 * at + 2,
+        }
+    }
+
+    fn of(bits: u32) -> Self {
+        match bits % 4 {
+            0 => Token::Send(bits / 4),
+            1 => Token::Receive(bits / 4),
+            _ => Token::Get(bits / 4),
+        }
+    }
+}
+
+/// A table whose entries keep their index.
+#[derive(Debug)]
+struct Slab<T> {
+    entries: Vec<Option<T>>,
+    free: Vec<u32>,
+}
+
+impl<T> Slab<T> {
+    fn new() -> Self {
+        Self { entries: Vec::new(), free: Vec::new() }
+    }
+
+    fn add(&mut self, entry: T) -> u32 {
+        let at = self.free.pop().unwrap_or(self.entries.len() as u32);
+        if at as usize == self.entries.len() {
+            self.entries.push(None);
+        }
+        self.entries[at as usize] = Some(entry);
+        at
+    }
+
+    fn get(&mut self, at: u32) -> Option<&mut T> {
+        self.entries.get_mut(at as usize)?.as_mut()
+    }
+
+    fn remove(&mut self, at: u32) -> Option<T> {
+        let entry = self.entries.get_mut(at as usize)?.take()?;
+        self.free.push(at);
+        Some(entry)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.free.len() == self.entries.len()
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+        (0..).zip(&self.entries).filter_map(|(at, entry)| Some((at, entry.as_ref()?)))
+    }
+
+    /// Indices of the entries that meet a condition.
+    fn find(&self, is: impl Fn(&T) -> bool) -> Vec<u32> {
+        self.iter().filter(|(_, entry)| is(entry)).map(|(at, _)| at).collect()
+    }
+}
+
+/// What counts a transfer of this lane until it has ended, beside its messages.
+#[derive(Clone, Copy, Debug)]
+struct Counts {
+    group: GroupRef,
+    completion: GroupId,
+}
+
+impl Counts {
+    /// Of transfers that a peer has asked for.
+    const NONE: Self = Self { group: GroupRef::NONE, completion: GroupId::NONE };
+}
+
+/// What is under way with a peer.
+#[derive(Debug, Default)]
+struct OfPeer {
+    /// Transfers of this lane.
+    under_way: u32,
+    /// Asks of the peer.
+    asked: u32,
+    /// The put that others may join.
+    open: Option<u32>,
+    /// Receives that wait for earlier messages, by number.
+    behind: Vec<(Seq, u32)>,
+}
+
+/// What a lane has of staged memory.
 #[derive(Debug)]
 pub(crate) struct Staging {
-    segments: u32,
-    /// Most bytes of a put that go with the message that tells of them.
-    most_brought: usize,
-    /// How bytes have got from one process to the other.
+    longest_message: usize,
+    bouncing: Option<Bouncing>,
+    sends: Slab<Send>,
+    receives: Slab<Receive>,
+    gets: Slab<Get>,
+    /// By peer.
+    peers: Vec<OfPeer>,
+    /// Transfers that lack nothing but room in the fabric.
+    outgoing: VecDeque<Token>,
+    /// Transfers whose copies lack nothing but room, out and in.
+    ready: [VecDeque<Token>; 2],
+    /// Transfers that are being copied.
+    copying: u32,
+    /// Sends whose peer has failed and may still read their buffers.
+    kept: u32,
+    /// Whether something was stored or applied since the last message was noted.
+    is_soon: bool,
+    /// Why something is missing of what was to be stored soon, until somebody is told.
+    lost: Option<PortError>,
+    /// Messages executed since what was to be stored soon was there.
+    unsettled: Vec<(u32, Seq)>,
+    /// Receives whose words are to be there soon.
+    signalled: Vec<u32>,
+    together: Vec<Tagged>,
+    steps: Vec<CopyStep>,
+    window: BatchWindow,
+    moved: u32,
     counters: StagedCounters,
-    state: Option<Box<State>>,
+}
+
+fn missing() -> PortError {
+    let text = String::from("this lane has nothing that copies");
+    PortError { call: "reaching staged memory", code: 0, text }
 }
 
 impl Staging {
-    /// For a lane with so many segments, and messages of at most so many bytes.
-    pub(crate) fn new(segments: u32, longest_message: usize) -> Self {
-        let most_brought = match longest_message.min(MAX_LONG_MESSAGE) {
-            // There is no room for more than goes without a pull.
-            ..=MAX_MESSAGE => 0,
-            longest => most_brought(longest),
+    /// For messages of at most so many bytes.
+    pub(crate) fn new(longest_message: usize) -> Self {
+        Self {
+            longest_message,
+            bouncing: None,
+            sends: Slab::new(),
+            receives: Slab::new(),
+            gets: Slab::new(),
+            peers: Vec::new(),
+            outgoing: VecDeque::new(),
+            ready: [VecDeque::new(), VecDeque::new()],
+            copying: 0,
+            kept: 0,
+            is_soon: false,
+            lost: None,
+            unsettled: Vec::new(),
+            signalled: Vec::new(),
+            together: Vec::new(),
+            steps: Vec::new(),
+            window: BatchWindow::new(),
+            moved: 0,
+            counters: StagedCounters::default(),
+        }
+    }
+
+    fn peer(&mut self, at: u32) -> &mut OfPeer {
+        let at = at as usize;
+        if self.peers.len() <= at {
+            self.peers.resize_with(at + 1, OfPeer::default);
+        }
+        &mut self.peers[at]
+    }
+
+    fn ready(&mut self, direction: CopyDirection) -> &mut VecDeque<Token> {
+        &mut self.ready[direction as usize]
+    }
+
+    /// Takes over regions, and what stages if there is something new.
+    fn sync<P: Port>(&mut self, core: &mut Core<P>) {
+        core.regions.sync();
+        if !core.regions.has_stager() {
+            return;
+        }
+        let Some(Installed { mut copies, bounce, region, .. }) = core.regions.take_stager() else {
+            return;
         };
-        Self { segments, most_brought, counters: StagedCounters::default(), state: None }
+        let Bounce { bounce_len, out, inward, .. } = bounce;
+        copies.announce();
+        let first = usize::from(out) * bounce_len;
+        let (out, inward) = (Pool::new(0, bounce_len, out), Pool::new(first, bounce_len, inward));
+        self.bouncing = Some(Bouncing { copies, bounce, region, out, inward });
     }
 
-    #[inline]
-    pub(crate) fn has_work(&self) -> bool {
-        self.state.as_deref().is_some_and(State::has_work)
-    }
-
-    #[inline]
-    pub(crate) fn goes_on(&mut self) -> bool {
-        self.state.as_deref_mut().is_some_and(|state| state.influx.goes_on())
-    }
-
-    pub(crate) fn is_copying(&self) -> bool {
-        self.state.as_deref().is_some_and(|state| state.copying != 0)
-    }
-
-    pub(crate) fn moved(&self) -> u32 {
-        self.state.as_deref().map_or(0, |state| state.moved)
-    }
-
-    /// How bytes have got from one process to the other.
-    pub(crate) fn counters(&self) -> StagedCounters {
-        let bouncing = self.state.as_deref().and_then(|state| state.bouncing.as_ref());
-        let by_cpu = bouncing.map_or(0, |bouncing| bouncing.copies.bytes_by_cpu());
-        StagedCounters { by_cpu, ..self.counters }
-    }
-
-    pub(crate) fn state(&mut self) -> &mut State {
-        let segments = self.segments;
-        self.state.get_or_insert_with(|| Box::new(State::new(segments)))
-    }
-
-    pub(crate) fn memory_of(&self, wr_id: WrId) -> Option<(usize, usize)> {
-        let fragment = self.state.as_deref()?.peek(wr_id);
-        // Of several puts the list tells, until they are copied.
-        (!fragment.has_list()).then_some((fragment.memory, fragment.len))
-    }
-
-    pub(crate) fn waiting_memory(&self) -> impl Iterator<Item = Touched> + '_ {
-        let state = self.state.as_deref().into_iter();
-        state.flat_map(|state| {
-            state
-                .waiting_out
-                .memory()
-                .chain(state.waiting_in.memory())
-                .chain(state.waiting_memory())
-                .chain(state.gathered.memory())
-        })
-    }
-
-    pub(crate) fn bouncing(&mut self) -> Option<&mut Bouncing> {
-        self.state.as_deref_mut()?.bouncing.as_mut()
-    }
-
-    pub(crate) fn sync_regions<P: Port>(&mut self, core: &mut Core<P>) {
-        core.transmit.regions_mut().sync();
-        if core.transmit.regions().has_stager() {
-            self.install(core);
+    /// Sees to bounce memory for local memory that nobody has registered. Returns whether there is
+    /// some; not while another thread is making it.
+    fn has_buffers<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        memory: (usize, usize),
+    ) -> Result<bool, EngineError> {
+        if self.bouncing.is_none() {
+            core.regions.provide_stager(memory)?;
+            self.sync(core);
         }
+        Ok(self.bouncing.is_some())
     }
 
+    /// Goes on with transfers. Returns whether anything moved.
     #[cold]
-    fn install<P: Port>(&mut self, core: &mut Core<P>) {
-        if let Some(installed) = core.transmit.regions_mut().take_stager() {
-            self.state().install(installed);
+    pub(crate) fn pump<P: Port>(&mut self, core: &mut Core<P>) -> bool {
+        let mut moved = false;
+        while let Some(event) = core.staged.pop_front() {
+            self.take_event(core, event);
+            moved = true;
         }
+        while self.copying > 0 {
+            let Some(copied) = self.bouncing.as_mut().and_then(|b| b.copies.poll()) else { break };
+            self.copied(core, copied);
+            moved = true;
+        }
+        self.end_signalled(core);
+        self.start(core) || moved
+    }
+
+    /// Starts whatever can be started. Returns whether anything was.
+    fn start<P: Port>(&mut self, core: &mut Core<P>) -> bool {
+        let mut moved = self.give_buffers(core, CopyDirection::Out);
+        moved |= self.give_buffers(core, CopyDirection::In);
+        moved |= self.go(core);
+        moved |= self.start_copies(core, CopyDirection::Out);
+        moved | self.start_copies(core, CopyDirection::In)
+    }
+
+    fn take_event<P: Port>(&mut self, core: &mut Core<P>, event: StagedEvent) {
+        match event {
+            StagedEvent::Segment { token, ok } => match Token::of(token) {
+                Token::Send(at) => self.written(core, at, ok),
+                Token::Receive(at) => self.read(core, at, ok),
+                Token::Get(_) => {}
+            },
+            StagedEvent::Message { token, ok } => {
+                if let Token::Send(at) = Token::of(token) {
+                    self.message_ended(core, at, ok);
+                }
+            }
+            StagedEvent::Advanced { peer } => self.go_on_behind(core, peer),
+            StagedEvent::Acknowledged { peer, before } => self.give_kept(core, peer, before),
+            StagedEvent::Refused { peer } => self.drop_receives(core, peer),
+            StagedEvent::Failed { peer } => {
+                self.drop_sends(core, peer);
+                self.drop_receives(core, peer);
+                self.drop_gets(core, peer);
+            }
+        }
+    }
+
+    /// Gives free buffers to transfers that wait for one.
+    fn give_buffers<P: Port>(&mut self, core: &mut Core<P>, direction: CopyDirection) -> bool {
+        let mut moved = false;
+        loop {
+            let Some(bouncing) = &mut self.bouncing else { return moved };
+            // While no copy can be started anyway, more puts may join those that wait.
+            let is_out = direction == CopyDirection::Out;
+            if !bouncing.pool(direction).is_waited_for()
+                || is_out && bouncing.copies.room(direction) == 0
+            {
+                return moved;
+            }
+            let Some((token, buffer)) = bouncing.pool(direction).next() else { return moved };
+            moved = true;
+            match Token::of(token) {
+                Token::Send(at) => self.gather(core, at, buffer),
+                Token::Receive(at) => self.read_into(at, buffer),
+                Token::Get(_) => {}
+            }
+        }
+    }
+
+    fn give_back(&mut self, at: u32, direction: CopyDirection, buffer: Option<Buffer>) {
+        if let (Some(buffer), Some(bouncing)) = (buffer, &mut self.bouncing) {
+            bouncing.pool(direction).give(at, buffer);
+        }
+    }
+
+    /// Posts and sends what lacks nothing but room, until a few were refused.
+    fn go<P: Port>(&mut self, core: &mut Core<P>) -> bool {
+        let (mut moved, mut refused) = (false, 0);
+        for _ in 0..self.outgoing.len() {
+            let Some(token) = self.outgoing.pop_front() else { break };
+            let step = match token {
+                Token::Send(at) => self.go_send(core, at, &mut moved),
+                Token::Receive(at) => self.go_receive(core, at, &mut moved),
+                Token::Get(at) => self.go_get(core, at),
+            };
+            // An error has failed the peer, which ends the transfer.
+            if let Ok(Step::Done) | Err(_) = step {
+                moved = true;
+                continue;
+            }
+            self.outgoing.push_back(token);
+            refused += 1;
+            if refused == crate::core::send::ATTEMPTS {
+                break;
+            }
+        }
+        moved
+    }
+
+    /// Begins a transfer of this lane.
+    fn begin<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        at: u32,
+        class: Class,
+        completion: GroupId,
+    ) -> Counts {
+        self.peer(at).under_way += 1;
+        core.groups.begin(completion);
+        let group = core.peers.get_mut(at).order.begin_last(class);
+        Counts { group, completion }
+    }
+
+    /// A transfer has ended. Its message, if it has left, took over its count in the order group.
+    fn end<P: Port>(&mut self, core: &mut Core<P>, at: u32, counts: Counts) {
+        self.moved = core.watchdog.stamp();
+        core.end_in_group(counts.completion);
+        let peer = core.peers.get_mut(at);
+        if peer.error.is_none() && counts.group != GroupRef::NONE {
+            peer.order.end(counts.group, 1);
+            core.settle_later(at);
+        }
+    }
+
+    fn end_own<P: Port>(&mut self, core: &mut Core<P>, at: u32) {
+        self.moved = core.watchdog.stamp();
+        self.peer(at).under_way -= 1;
+        if !core.peers.get(at).queue.is_empty() {
+            core.make_ready(at);
+        }
+    }
+
+    /// Whether there is anything to go on with.
+    #[inline(always)]
+    pub(crate) fn has_work(&self) -> bool {
+        // Nothing is kept of peers before the first transfer.
+        !self.peers.is_empty() && self.is_busy()
+    }
+
+    fn is_busy(&self) -> bool {
+        let is_waited_for =
+            |bouncing: &Bouncing| bouncing.out.is_waited_for() || bouncing.inward.is_waited_for();
+        self.copying > 0
+            || self.kept > 0
+            || !self.outgoing.is_empty()
+            || !self.gets.is_empty()
+            || self.bouncing.as_ref().is_some_and(is_waited_for)
+            || self.ready.iter().any(|ready| !ready.is_empty())
+    }
+
+    /// Whether a copy is under way.
+    pub(crate) fn is_copying(&self) -> bool {
+        self.copying != 0
+    }
+
+    /// Whether more short operations had better be handed over before the next iteration.
+    #[inline]
+    pub(crate) fn takes_more(&mut self) -> bool {
+        self.window.keep_collecting()
+    }
+
+    /// When anything has moved last, in the watchdog's units.
+    pub(crate) fn moved(&self) -> u32 {
+        self.moved
+    }
+
+    /// Local memory that transfers touch: peer, name of the operation, address and length. That of
+    /// copies under way is in [`Core::copies`].
+    pub(crate) fn memory(&self) -> impl Iterator<Item = (u32, &'static str, (usize, usize))> + '_ {
+        let sends = self.sends.iter().flat_map(|(_, send)| send.memory());
+        let receives = self.receives.iter().flat_map(|(_, receive)| receive.memory());
+        let gets = self.gets.iter().map(|(_, get)| (get.peer, "get", (get.memory, get.len)));
+        sends.chain(receives).chain(gets)
+    }
+
+    pub(crate) fn counters(&self) -> StagedCounters {
+        let by_cpu = self.bouncing.as_ref().map_or(0, |bouncing| bouncing.copies.bytes_by_cpu());
+        StagedCounters { by_cpu, ..self.counters }
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::ids::Pe;
-    use crate::port::copies::CopyDirection;
-    use crate::staging::state::waiting::Waiter;
-
-    #[test]
-    fn there_is_work_while_something_is_copied_or_waits_for_it() {
-        let mut staging = Staging::new(4, 0);
-        assert!(!staging.has_work() && staging.memory_of(WrId(0)).is_none());
-        assert_eq!(staging.moved(), 0);
-        let state = staging.state();
-        state.moved = 7;
-        assert!(!staging.has_work() && staging.moved() == 7);
-        for direction in [CopyDirection::Out, CopyDirection::In] {
-            let waiting = staging.state().waiting(direction);
-            waiting.push(Pe(1), Waiter::Mine(WrId(2)));
-            assert!(staging.has_work());
-            staging.state().waiting(direction).pop(Pe(1));
-            assert!(!staging.has_work());
-        }
-        staging.state().copying = 1;
-        assert!(staging.has_work() && staging.is_copying());
-        staging.state().copying = 0;
-        staging.state().ready(CopyDirection::In).push_back(WrId(2));
-        assert!(staging.has_work() && !staging.is_copying());
-    }
+/// The error of a copy between memory of this process and a buffer.
+fn failed<P: Port>(
+    core: &Core<P>,
+    (what, at): (&'static str, u32),
+    len: usize,
+    error: PortError,
+) -> EngineError {
+    EngineError::Staging { what, pe: core.pe(at), len, error }
 }

@@ -1,35 +1,32 @@
-//! The 512-byte memory handle that NVSHMEM carries between PEs for us.
+//! The 512-byte memory handle that NVSHMEM carries between PEs.
 //!
-//! A handle describes one registered region of its owner: where it is, how long, and the key of
-//! each of the owner's rails. It means the same wherever it lies, so the host may copy it about.
-//! The bytes come from another process: the general paths check them all, the fast paths that they
-//! are like those before, and each that the addresses used lie inside the region.
+//! A handle describes one registered region of its owner: address, length, and the key of each of
+//! the owner's rails. It is position independent. Its bytes come from another process: `check`
+//! validates all of them; the fast path compares the first eight with those of a handle that was
+//! checked before, and both check that the addresses used lie inside the region.
 //!
 //! | bytes | content (little endian) |
 //! |---|---|
 //! | 0..3 | magic |
-//! | 3 | version; bit 7, the region is for local use only: peers neither write to it nor ask for it |
+//! | 3 | version; bit 7: for local use only, peers neither write to it nor send messages about it |
 //! | 4..6 | owner's PE |
 //! | 6 | number of rails with a key, at most 32; 0 for a region that peers do not write to themselves |
-//! | 7 | bit 0, staged: peers ask the owner by messages |
+//! | 7 | bit 0, staged: peers reach it by messages to the owner |
 //! | 8 | bit 0, direct: the owner's processor reaches it |
 //! | 9..16 | more magic |
 //! | 16..24 | virtual address of the first byte, in the owner |
 //! | 24..32 | length in bytes, at least 1 |
-//! | 32..36 | the owner's slot for the region: 20 bits of its place in a table, and 12 of the stamp, as messages have it |
+//! | 32..36 | the owner's slot: 20 bits of table place, 12 of the stamp |
 //! | 36..40 | zero |
-//! | 40..48 | the region's stamp, so that a handle outlived by its region is noticed |
-//! | 48..56 | what the fabric addresses the first byte by: its virtual address, or 0 |
-//! | 56..56+8n | key per rail; for a staged region, the owner's bounce buffer length in bytes |
-//!
-//! The first eight bytes are one number, an [`Identity`]: what has to be looked at on every
-//! operation, by one comparison.
+//! | 40..48 | the region's stamp, by which an outlived handle is recognised |
+//! | 48..56 | address of the first byte on the fabric: its virtual address, or 0 |
+//! | 56..56+8n | key per rail; for a staged region, length of the owner's bounce buffers |
 
 use thiserror::Error;
 
 use crate::ids::{Pe, RailId};
 use crate::port::Addressing;
-use crate::wire::format::Spot;
+use crate::wire::message::Spot;
 
 /// Size of a handle, fixed by NVSHMEM 3.1 to 3.8.
 pub const HANDLE_BYTES: usize = 512;
@@ -37,7 +34,7 @@ pub const HANDLE_BYTES: usize = 512;
 /// The bytes of a handle. NVSHMEM gives them no alignment.
 pub type HandleBytes = [u8; HANDLE_BYTES];
 
-/// Most rails a handle has room for; well below what 512 bytes could hold.
+/// Most rails of a handle.
 pub const MAX_RAILS: usize = 32;
 
 /// Number of bytes, from the first on, that a handle with keys of so many rails uses. The others
@@ -51,6 +48,7 @@ pub const fn used_bytes(rails: usize) -> usize {
 pub(crate) const VERSION: u8 = 5;
 const MAGIC: [u8; 3] = *b"nvl";
 const MORE_MAGIC: [u8; 7] = *b"fmem\0\0\0";
+/// Flag in the version byte.
 const LOCAL_ONLY: u8 = 0x80;
 const FLAG_STAGED: u8 = 1;
 const FLAG_DIRECT: u8 = 1;
@@ -58,7 +56,7 @@ const KEYS: usize = 56;
 
 const _: () = assert!(KEYS + 8 * MAX_RAILS <= HANDLE_BYTES);
 
-/// Why a handle, or an address used with it, was refused.
+/// Reason to refuse a handle, or an address used with it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum HandleError {
@@ -137,7 +135,7 @@ pub enum HandleError {
     Unregistered,
 }
 
-/// What a handle says.
+/// Decoded contents of a handle.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Handle {
     /// The PE that registered the region.
@@ -152,17 +150,17 @@ pub struct Handle {
     pub stamp: u64,
     /// How peers address the region.
     pub addressing: Addressing,
-    /// Where peers reach it by messages to its owner only: the most bytes that one of them is
-    /// about. There are no keys then.
+    /// Length of the owner's bounce buffers, if peers reach the region only by messages. There are
+    /// no keys then.
     pub staged: Option<u64>,
-    /// Whether the owner's processor reaches it, so that messages may bring many bytes for it.
+    /// Whether the owner's processor reaches it, so that messages may carry long payloads for it.
     pub direct: bool,
     /// Key per rail of the owner. At most [`MAX_RAILS`].
     pub keys: Vec<u64>,
 }
 
 impl Handle {
-    /// Writes the handle. Keys beyond [`MAX_RAILS`] are an error of the caller and are cut off.
+    /// Encodes the handle. Keys beyond [`MAX_RAILS`] are cut off.
     pub fn encode(&self) -> HandleBytes {
         debug_assert!(self.keys.len() <= MAX_RAILS);
         let keys = &self.keys[..self.keys.len().min(MAX_RAILS)];
@@ -191,10 +189,10 @@ impl Handle {
         bytes
     }
 
-    /// Reads a handle, with every check.
+    /// Decodes a handle with every check.
     ///
     /// # Errors
-    /// Says what is wrong with the bytes.
+    /// What is wrong with the bytes.
     pub fn decode(bytes: &HandleBytes) -> Result<Self, HandleError> {
         let view = HandleView::check(bytes)?;
         let rails = view.rails();
@@ -213,7 +211,7 @@ impl Handle {
     }
 }
 
-/// Where the key of one of the owner's rails lies in a handle.
+/// A rail of a peer and the place of its key in handles.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct RailKey {
     rail: RailId,
@@ -228,46 +226,51 @@ impl RailKey {
         self.rail
     }
 
+    /// A rail beyond [`MAX_RAILS`] gets the place of another; [`HandleView::key`] refuses it.
     pub(crate) fn of(rail: RailId) -> Self {
         Self { rail, place: rail.0.wrapping_mul(8) }
     }
 }
 
-/// What the first eight bytes say of all handles of a peer's that are alike: that they are this
-/// transport's, whose they are, and how many rails have keys.
+/// First eight bytes of a handle: magic, version, owner and number of keys. All handles of a peer
+/// with keys share them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Identity {
     word: u64,
-    /// The part that all handles of the peer have which take messages.
+    /// The part shared by all handles of the peer that accept messages.
     peer: u64,
 }
 
 impl Identity {
+    /// Matches no handle with keys: of a peer whose handles were not seen yet.
     pub(crate) fn of(pe: Pe) -> Self {
         let [a, b, c] = MAGIC;
         let [d, e, ..] = pe.0.to_le_bytes();
         Self::new(u64::from_le_bytes([a, b, c, VERSION, d, e, 0, 0]))
     }
 
+    /// Matches no handle at all.
+    pub(crate) const NOBODY: Self = Self { word: 0, peer: u64::MAX };
+
     fn new(word: u64) -> Self {
         Self { word, peer: peer(word) }
     }
 }
 
-/// What remains of the first eight bytes without the number of keys and the flags.
+/// The first eight bytes without number of keys and flags.
 #[inline(always)]
 fn peer(word: u64) -> u64 {
     word << 16
 }
 
-/// A checked handle, read in place. Cheaper than [`Handle::decode`]: this is what the data path
-/// uses, on every operation.
+/// A checked handle, read in place.
 #[derive(Clone, Copy)]
 pub(crate) struct HandleView<'a> {
     bytes: &'a HandleBytes,
 }
 
 impl<'a> HandleView<'a> {
+    /// Checks everything but the values of keys.
     #[inline]
     pub(crate) fn check(bytes: &'a HandleBytes) -> Result<Self, HandleError> {
         let view = Self { bytes };
@@ -281,6 +284,7 @@ impl<'a> HandleView<'a> {
         if sound { Ok(view) } else { Err(view.fault()) }
     }
 
+    /// [`HandleView::check`], and that the region is of this PE.
     #[inline]
     pub(crate) fn check_of(pe: Pe, bytes: &'a HandleBytes) -> Result<Self, HandleError> {
         let view = Self::check(bytes)?;
@@ -288,26 +292,28 @@ impl<'a> HandleView<'a> {
         if owner == pe { Ok(view) } else { Err(HandleError::Owner { owner, pe }) }
     }
 
+    /// The handle, if it has keys and its first bytes are those of a checked one.
     #[inline(always)]
     pub(crate) fn keyed(bytes: &'a HandleBytes, identity: Identity) -> Option<Self> {
-        // The rest is as its owner wrote it, and needs no check here. A length of zero has no
-        // address inside. And a region that passes the end of the address space could not have been
-        // registered.
+        // The rest is what its owner wrote: a length of zero has no address inside, and a region
+        // beyond the end of the address space could not have been registered.
         (word64(bytes, 0) == identity.word).then_some(Self { bytes })
     }
 
+    /// The handle, if it is the peer's and its region accepts messages.
     #[inline(always)]
     pub(crate) fn asked(bytes: &'a HandleBytes, identity: Identity) -> Option<Self> {
         (peer(word64(bytes, 0)) == identity.peer).then_some(Self { bytes })
     }
 
+    /// The bytes shared with other handles of the owner.
     #[inline]
     pub(crate) fn identity(&self) -> Identity {
         Identity::new(word64(self.bytes, 0))
     }
 
-    /// What a peer puts on the wire for `len` bytes at the owner's address `addr`. None if they are
-    /// not all inside.
+    /// Fabric address of `len` bytes at the owner's address `addr`. None if they are not all
+    /// inside.
     #[inline(always)]
     pub(crate) fn target(&self, addr: u64, len: u64) -> Option<u64> {
         let offset = addr.wrapping_sub(self.base());
@@ -316,13 +322,14 @@ impl<'a> HandleView<'a> {
         (end <= self.len()).then(|| self.remote_address(offset))
     }
 
+    /// The key for one of the owner's rails that have keys.
     #[inline(always)]
     pub(crate) fn key_at(&self, rail: RailKey) -> u64 {
         word64(self.bytes, KEYS + usize::from(rail.place))
     }
 
-    /// The place of `len` bytes at the owner's address `addr`, for messages. None if they are not
-    /// all inside. The region takes messages.
+    /// Names `len` bytes at the owner's address `addr` in a message. None if they are not all
+    /// inside.
     #[inline(always)]
     pub(crate) fn spot(&self, addr: u64, len: u64) -> Option<Spot> {
         let offset = addr.wrapping_sub(self.base());
@@ -330,6 +337,7 @@ impl<'a> HandleView<'a> {
         (end <= self.len()).then(|| Spot { slot: self.slot(), offset })
     }
 
+    /// The fault that [`HandleView::check`] has found.
     #[cold]
     fn fault(&self) -> HandleError {
         if self.bytes[0..3] != MAGIC || self.bytes[9..16] != MORE_MAGIC {
@@ -359,6 +367,7 @@ impl<'a> HandleView<'a> {
         }
     }
 
+    /// The key for one of the owner's rails.
     #[inline]
     pub(crate) fn key(&self, rail: RailId) -> Result<u64, HandleError> {
         // `rails` is at most MAX_RAILS (checked), so the key lies within the handle.
@@ -369,7 +378,7 @@ impl<'a> HandleView<'a> {
         }
     }
 
-    /// What a peer puts on the wire for the byte at `offset`.
+    /// Fabric address of the byte at `offset`.
     #[inline(always)]
     pub(crate) fn remote_address(&self, offset: u64) -> u64 {
         self.first().wrapping_add(offset)
@@ -380,22 +389,24 @@ impl<'a> HandleView<'a> {
         self.bytes[6]
     }
 
+    /// Whether peers may send messages about the region.
     #[inline(always)]
     pub(crate) fn takes_messages(&self) -> bool {
         self.bytes[3] & LOCAL_ONLY == 0
     }
 
-    /// Of a staged region: the most bytes that a message asks for, at least one.
+    /// Length of the owner's bounce buffers, at least one byte, for a staged region.
     pub(crate) fn bounce_len(&self) -> usize {
         usize::try_from(word64(self.bytes, KEYS)).unwrap_or(usize::MAX).max(1)
     }
 
-    /// Whether peers reach the region by messages only.
+    /// Whether peers reach the region only by messages.
     #[inline]
     pub(crate) fn is_staged(&self) -> bool {
         self.bytes[7] & FLAG_STAGED != 0
     }
 
+    /// Whether its owner's processor reaches the region.
     #[inline]
     pub(crate) fn is_direct(&self) -> bool {
         self.bytes[8] & FLAG_DIRECT != 0
@@ -406,7 +417,6 @@ impl<'a> HandleView<'a> {
         if self.first() == 0 { Addressing::Offset } else { Addressing::Virtual }
     }
 
-    /// What the fabric addresses the first byte by.
     #[inline(always)]
     fn first(&self) -> u64 {
         word64(self.bytes, 48)

@@ -1,31 +1,31 @@
-//! Records that PEs exchange when they connect, as bytes.
+//! Records that PEs exchange when they connect.
 //!
-//! Two collective exchanges of records of one fixed size each:
+//! Two collective exchanges of records of fixed size:
 //!
-//! 1. [`Hello`]: did this PE open its rails, and if not, why not. No PE goes on before it knows
-//!    that all can, so one PE's failure is an error with its reason everywhere, never a hang.
-//! 2. [`Addresses`]: where its rails are. The size of the record follows from all the hellos.
+//! 1. [`Hello`]: whether this PE has opened its rails, and if not, the reason. No PE goes on before
+//!    all can, so a failure of one PE is an error with its reason everywhere and never a hang.
+//! 2. [`Addresses`]: the addresses of its rails. The record size follows from all hellos.
 //!
-//! A hello with [`Step::Ready`] closes the set-up the same way, after the addresses were taken in.
+//! A hello with [`Step::Ready`] ends the set-up in the same way, after the addresses were inserted.
 
 use thiserror::Error;
 
 use crate::ids::{Pe, RailId};
 use crate::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
 use crate::wire::cookie::SHARE_BYTES;
-use crate::wire::format::VERSION;
 use crate::wire::handle::{self, MAX_RAILS};
+use crate::wire::message::VERSION;
 
 /// Size of an encoded [`Hello`].
 pub const HELLO_BYTES: usize = 400;
 
-/// Most bytes of a rail's address that the exchange carries. libfabric's longest, a string address
-/// of the shm provider, is below 256.
+/// Longest address of a rail, in bytes. libfabric's longest, a string of the shm provider, is below
+/// 256.
 pub const MAX_ADDRESS: usize = 512;
 
-/// Ends with the versions of all that PEs will tell each other, so that two builds which would not
+/// Ends with the versions of messages, handles and this record, so that builds which would not
 /// understand each other say so when they connect.
-const MAGIC: [u8; 8] = [b'n', b'v', b'l', b'f', b'h', b'i', VERSION << 4 | handle::VERSION, 8];
+const MAGIC: [u8; 8] = [b'n', b'v', b'l', b'f', b'h', b'i', VERSION << 4 | handle::VERSION, 9];
 const _: () = assert!(VERSION < 16 && handle::VERSION < 16);
 const _: () = assert!(MAX_LONG_MESSAGE <= u16::MAX as usize);
 const SHARE_AT: usize = 20;
@@ -33,9 +33,10 @@ const PROVIDER_AT: usize = SHARE_AT + SHARE_BYTES;
 const PROVIDER_BYTES: usize = 64;
 const REASON_AT: usize = PROVIDER_AT + PROVIDER_BYTES;
 
+/// Bytes before an address: hash of the fabric's name, length of the address.
 const ADDRESS_HEAD: usize = 10;
 
-/// How far a PE is.
+/// Progress of a PE's set-up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
     /// Its rails are open, or it failed to open them.
@@ -44,39 +45,36 @@ pub enum Step {
     Ready,
 }
 
-/// One PE's word on a step.
+/// State of one PE after a step.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Hello {
-    /// Which step it speaks of.
+    /// The step.
     pub step: Step,
-    /// The provider in use; cut at 64 bytes.
+    /// The provider in use, cut at 64 bytes.
     pub provider: String,
-    /// Its number of rails.
+    /// Number of its rails.
     pub rails: u8,
-    /// Bytes of immediate data that all its rails carry, four or eight, so that peers may let it
-    /// count their segments; or none.
+    /// Bytes of immediate data that all its rails carry: zero, four or eight.
     pub immediate_data: u8,
-    /// Bytes of the longest message that all its rails take, between [`MAX_MESSAGE`] and
+    /// Longest message in bytes that all its rails accept, between [`MAX_MESSAGE`] and
     /// [`MAX_LONG_MESSAGE`].
     pub longest_message: u16,
-    /// Whether it monitors its rails, so that one that fails is done without.
-    pub rail_health: bool,
-    /// Length of its longest rail address in bytes.
+    /// Length of its longest address in bytes.
     pub longest_address: u16,
-    /// Why it cannot go on; cut to fit. None if it can.
+    /// Reason that it cannot go on, cut to fit. None if it can.
     pub failure: Option<String>,
     /// Its share of the job's cookie.
     pub share: [u8; SHARE_BYTES],
 }
 
-/// Why a connection was not made.
+/// Reason that a job was not connected.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum ExchangeError {
-    /// Some PE said that it cannot go on.
+    /// Some PE cannot go on.
     #[error("{}", failures(.0))]
     Peers(Vec<(Pe, String)>),
-    /// A record that was not written by this version of the transport.
+    /// A record of another version of the transport.
     #[error(
         "{pe} sent something else than this version's connection record: all PEs must run the \
          same version of the plugin"
@@ -117,7 +115,7 @@ fn failures(failed: &[(Pe, String)]) -> String {
 }
 
 impl Hello {
-    /// The record's bytes.
+    /// Encodes the record.
     pub fn encode(&self) -> [u8; HELLO_BYTES] {
         let mut bytes = [0; HELLO_BYTES];
         bytes[0..8].copy_from_slice(&MAGIC);
@@ -129,7 +127,6 @@ impl Hello {
         bytes[10] = self.rails;
         bytes[11] = self.immediate_data;
         bytes[12..14].copy_from_slice(&self.longest_address.to_le_bytes());
-        bytes[17] = u8::from(self.rail_health);
         bytes[18..SHARE_AT].copy_from_slice(&self.longest_message.to_le_bytes());
         bytes[SHARE_AT..PROVIDER_AT].copy_from_slice(&self.share);
         put_text(&mut bytes[PROVIDER_AT..REASON_AT], &self.provider);
@@ -137,7 +134,7 @@ impl Hello {
         bytes
     }
 
-    /// Reads a record.
+    /// Decodes a record.
     pub fn decode(bytes: &[u8; HELLO_BYTES]) -> Option<Self> {
         let step = match bytes[8] {
             0 => Step::Open,
@@ -147,8 +144,8 @@ impl Hello {
         let longest_address = u16::from_le_bytes([bytes[12], bytes[13]]);
         let longest_message = u16::from_le_bytes([bytes[18], bytes[19]]);
         let sound = bytes[0..8] == MAGIC
-            && [bytes[9], bytes[17]].iter().all(|flag| *flag <= 1)
-            && bytes[14..17] == [0; 3]
+            && bytes[9] <= 1
+            && bytes[14..18] == [0; 4]
             && usize::from(bytes[10]) <= MAX_RAILS
             && matches!(bytes[11], 0 | 4 | 8)
             && usize::from(longest_address) <= MAX_ADDRESS
@@ -159,14 +156,13 @@ impl Hello {
             rails: bytes[10],
             immediate_data: bytes[11],
             longest_message,
-            rail_health: bytes[17] == 1,
             longest_address,
             failure: (bytes[9] == 1).then(|| text(&bytes[REASON_AT..])),
             share: bytes[SHARE_AT..PROVIDER_AT].try_into().unwrap_or_default(),
         })
     }
 
-    /// Reads the records of all PEs, in PE order, and agrees on going on.
+    /// Decodes the records of all PEs, in PE order, and checks that the job can go on.
     ///
     /// # Errors
     /// A record that cannot be read, any PE's failure, or PEs that do not fit together.
@@ -203,16 +199,16 @@ impl Hello {
     }
 }
 
-/// Where one rail of a PE is.
+/// Address of one rail of a PE.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RailAddress {
-    /// Names the fabric it is on (see [`fabric_hash`]). Rails of one fabric reach one another.
+    /// Hash of the fabric's name, see [`fabric_hash`]. Rails of one fabric reach one another.
     pub fabric: u64,
-    /// Its address, as the provider writes it.
+    /// The address, in the provider's format.
     pub address: Vec<u8>,
 }
 
-/// Where a PE's rails are, in rail order.
+/// Addresses of a PE's rails, in rail order.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Addresses(pub Vec<RailAddress>);
 
@@ -220,7 +216,7 @@ impl Addresses {
     /// Length of the longest address.
     ///
     /// # Errors
-    /// An address that is too long to carry.
+    /// An address that is too long.
     pub fn longest(&self) -> Result<u16, ExchangeError> {
         let mut longest = 0;
         for (rail, RailAddress { address, .. }) in self.0.iter().enumerate() {
@@ -233,14 +229,14 @@ impl Addresses {
         Ok(longest as u16)
     }
 
-    /// Bytes of each PE's record, once all hellos are known.
+    /// Bytes of each PE's record.
     pub fn record_bytes(hellos: &[Hello]) -> usize {
         let rails = hellos.iter().map(|hello| usize::from(hello.rails)).max().unwrap_or(0);
         let longest = hellos.iter().map(|hello| hello.longest_address).max().unwrap_or(0);
         rails * (ADDRESS_HEAD + usize::from(longest))
     }
 
-    /// This PE's record.
+    /// Encodes this PE's record.
     pub fn encode(&self, hellos: &[Hello]) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(Self::record_bytes(hellos));
         for RailAddress { fabric, address } in &self.0 {
@@ -252,7 +248,7 @@ impl Addresses {
         bytes
     }
 
-    /// Reads the records of all PEs, in PE order.
+    /// Decodes the records of all PEs, in PE order.
     ///
     /// # Errors
     /// A record that cannot be read.
@@ -287,7 +283,7 @@ impl Addresses {
     }
 }
 
-/// A number for a fabric's name, the same on every PE (64-bit FNV-1a).
+/// Hash of a fabric's name, equal on every PE (64-bit FNV-1a).
 pub fn fabric_hash(name: &str) -> u64 {
     name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
@@ -314,7 +310,7 @@ mod tests {
     const REASON_BYTES: usize = HELLO_BYTES - REASON_AT;
 
     #[test]
-    fn the_number_of_a_name_is_the_one_that_every_build_gives() {
+    fn names_have_fixed_numbers() {
         assert_eq!(fabric_hash(""), 0xcbf2_9ce4_8422_2325);
         assert_eq!(fabric_hash("a"), 0xaf63_dc4c_8601_ec8c);
         assert_eq!(fabric_hash("foobar"), 0x8594_4171_f739_67e8);
@@ -327,7 +323,6 @@ mod tests {
             rails: 2,
             immediate_data: 8,
             longest_message: MAX_LONG_MESSAGE as u16,
-            rail_health: true,
             longest_address: 16,
             failure: None,
             share: *b"0123456789abcdef",
@@ -365,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn one_failure_is_everybodys_error_with_its_reason() {
+    fn one_failure_is_everybodys_error() {
         let bad = Hello { failure: Some("fi_domain: no memory".to_owned()), ..hello() };
         let records = [hello().encode(), bad.encode(), hello().encode()].concat();
         let error = Hello::agree(Step::Open, &records).unwrap_err();
@@ -375,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn records_that_do_not_fit_are_refused() {
+    fn unfit_records_are_refused() {
         let mut damaged = hello().encode();
         damaged[0] ^= 1;
         let with = |at: usize, byte| {
@@ -406,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_different_sizes_survive_the_trip() {
+    fn addresses_survive_the_trip() {
         let all = [
             Addresses(vec![rail(1, b"short"), rail(2, b"a longer one")]),
             Addresses(vec![rail(7, b"x")]),
@@ -430,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn the_most_that_may_be_is_taken() {
+    fn longest_addresses_are_taken() {
         let most = Hello { rails: MAX_RAILS as u8, longest_address: MAX_ADDRESS as u16, ..hello() };
         assert_eq!(Hello::decode(&most.encode()), Some(most.clone()));
         let more = Hello { longest_address: MAX_ADDRESS as u16 + 1, ..most.clone() };
@@ -443,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_is_longer_than_may_be_is_refused() {
+    fn longer_addresses_are_refused() {
         let mut record = vec![0; ADDRESS_HEAD + MAX_ADDRESS + 1];
         record[8..10].copy_from_slice(&(MAX_ADDRESS as u16 + 1).to_le_bytes());
         assert!(Addresses::decode(&record, 1).is_none());

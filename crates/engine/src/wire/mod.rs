@@ -1,13 +1,11 @@
-//! Bytes that PEs exchange: messages, memory handles, and what they tell one another when they
-//! connect.
+//! Bytes that PEs exchange: messages, memory handles and connection records.
 
 pub mod cookie;
-pub mod format;
+pub(crate) mod decode;
+pub(crate) mod encode;
 pub mod handle;
 pub mod handshake;
 pub mod marks;
 pub mod message;
-pub mod rails;
 pub mod seal;
 pub mod staged;
-pub mod window;

@@ -1,18 +1,16 @@
 //! The seal over the head of every message.
 //!
-//! Whoever reaches a rail's port can send to it. So the first 16 bytes of a message leave
-//! enciphered, with AES-128 under the job's [cookie](Cookie), after a secret number was added to
-//! them that depends on the receiver and on the bytes from 16 to 48. What no PE of the job has
-//! sealed for this one is read as noise. In a job of 256 PEs its version, kind, sender and number
-//! are then right once in some 2^36 messages; its region and offset have to be right as well.
+//! Whoever reaches a rail's port can send to it. The first 16 bytes of a message therefore travel
+//! enciphered with AES-128 under the job's [cookie](Cookie), after a secret sum over the receiver
+//! and bytes 16 to 48 was added. A message that no PE of the job has sealed for this one decrypts
+//! to noise: version, kind, sender and number are right once in about 2^36, and region and offset
+//! have to be right as well. The sum is NH of UMAC (Black et al., 1999) in words of 64 bits: for
+//! two bodies or two receivers it differs by any given amount with a probability of about 2^-64.
 //!
-//! Who has got hold of messages makes no other ones of them: a head that is put together from two,
-//! goes with other bytes, or to another PE, is noise as well. They can be sent again as they were,
-//! and then they have a number that was there before. Bytes beyond 48, which are payload, are not
-//! covered: with other ones, too, it is a message that was there before, and is dropped.
-//!
-//! The number added is NH of UMAC (Black et al., 1999), in words of 64 bits: for two bodies, or two
-//! receivers, it differs by any given amount with a probability of about 2^-64.
+//! A message that was recorded can be sent again as it was. While its number is within 2^31 of the
+//! receiver's it is dropped as one that was executed. Later the same low half of the number belongs
+//! to another high half, which masks a word of the head: what the message names is then
+//! random. Bytes beyond 48 are payload and not covered.
 
 use std::fmt;
 
@@ -20,217 +18,153 @@ use aes::cipher::{BlockDecrypt, BlockEncrypt, KeyInit};
 use aes::{Aes128Dec, Aes128Enc, Block};
 
 use crate::ids::Pe;
-use crate::port::packet::PacketOf;
+use crate::port::packet::MAX_MESSAGE;
 use crate::wire::cookie::Cookie;
+use crate::wire::message::{HEAD, Head};
 
-const HEAD: usize = 16;
+/// End of the bytes that the seal covers.
+const COVERED: usize = 48;
 
-/// Up to here bytes of a message count for what its head looks like.
-pub(super) const COVERED: usize = 48;
-
-/// The head of a message that is not sealed.
-#[derive(Clone, Copy, Debug)]
-pub struct Head([u8; HEAD]);
-
-/// What is added to the heads of messages to one PE, but for their bodies.
+/// Precomputed part of the sum for one receiver.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Receiver {
-    /// Of those of 32 bytes.
+pub struct Receiver {
+    /// For messages of 32 bytes.
     short: u128,
-    /// Of those of [`COVERED`] or more.
+    /// For messages of [`COVERED`] bytes or more.
     long: u128,
+    /// For others, without the length.
+    base: u128,
 }
 
-/// What a PE seals its messages with, and opens those of others.
+/// Seals the messages of one PE and opens those of others.
 pub struct Seal {
     encipher: Aes128Enc,
     decipher: Aes128Dec,
+    masks: Aes128Enc,
+    me: Pe,
     /// Added to the words of a body before they are multiplied.
     body: [(u64, u64); 2],
+    /// Multiplied with the receiver's number.
     receiver: u64,
-    /// Multiplied with the length, so that a body differs from the same one with zeros behind it.
+    /// Multiplied with the length, so that trailing zeros make a difference.
     length: u64,
-    /// The product for messages of 32 bytes, and that for all of [`COVERED`] or more.
-    lengths: [u128; 2],
-    /// What is added to heads for this PE, but for their bodies.
-    mine: u128,
+    mine: Receiver,
 }
 
 impl Seal {
-    /// That of a PE, in the job with this cookie.
+    /// The seal of `me` in the job with this cookie.
     pub fn new(cookie: Cookie, me: Pe) -> Self {
-        let encipher = Aes128Enc::new(&Block::from(cookie.key()));
-        let body = [cookie.secret(1), cookie.secret(2)];
-        let (receiver, length) = cookie.secret(3);
-        let mine = of_receiver(receiver, me);
-        let decipher = Aes128Dec::new(&Block::from(cookie.key()));
-        let lengths = [32, COVERED].map(|len| u128::from(length) * len as u128);
-        Self { encipher, decipher, body, receiver, length, lengths, mine }
+        let key = cookie.key();
+        let mut seal = Self {
+            encipher: Aes128Enc::new(&Block::from(key)),
+            decipher: Aes128Dec::new(&Block::from(key)),
+            masks: cookie.cipher(5),
+            me,
+            body: [cookie.secret(1), cookie.secret(2)],
+            receiver: cookie.secret(3).0,
+            length: cookie.secret(3).1,
+            mine: Receiver::default(),
+        };
+        seal.mine = seal.receiver(me);
+        seal
     }
 
-    /// Seals a message to a PE. Gives the head as it was.
-    #[inline(always)]
-    pub fn close<const N: usize>(&self, to: Pe, packet: &mut PacketOf<N>) -> Head {
-        let added = self.of_body(packet, packet.len).wrapping_add(of_receiver(self.receiver, to));
-        self.close_with(packet, added)
+    /// Precomputes the part of the sum that depends on the receiver.
+    pub fn receiver(&self, to: Pe) -> Receiver {
+        let base = u128::from(self.receiver) * (u128::from(to.0) + 1);
+        let of = |len: usize| base.wrapping_add(u128::from(self.length) * len as u128);
+        Receiver { short: of(32), long: of(COVERED), base }
     }
 
-    /// The same of a message of 32 bytes or, if `is_long`, of [`COVERED`] or more.
+    /// The mask of the head's word in messages between two PEs whose number has this high half.
+    #[cold]
+    pub fn mask(&self, from: Pe, to: Pe, high: u32) -> u32 {
+        let pes = u128::from(from.0) | u128::from(to.0) << 32;
+        let mut block = Block::from((pes | u128::from(high) << 64).to_le_bytes());
+        self.masks.encrypt_block(&mut block);
+        u128::from_le_bytes(block.into()) as u32
+    }
+
+    /// Seals the head of the message in `bytes` of length `len`.
     #[inline(always)]
-    pub(crate) fn close_to<const N: usize>(
+    pub(crate) fn close(
         &self,
         to: &Receiver,
-        is_long: bool,
-        packet: &mut PacketOf<N>,
-    ) -> Head {
+        bytes: &[u8; MAX_MESSAGE],
+        len: usize,
+        (low, high): (u64, u64),
+    ) -> [u8; HEAD] {
+        let head = u128::from(low) | u128::from(high) << 64;
+        let sum = self.sum(to, bytes, len);
+        let mut block = Block::from(head.wrapping_add(sum).to_le_bytes());
+        self.encipher.encrypt_block(&mut block);
+        block.into()
+    }
+
+    /// Opens a message that has come in for this PE. None if it is shorter than a head.
+    #[inline(always)]
+    pub fn open(&self, bytes: &[u8]) -> Option<Head> {
+        let mut head: [u8; HEAD] = bytes.get(..HEAD)?.try_into().ok()?;
+        let block = Block::from_mut_slice(&mut head);
+        self.decipher.decrypt_block(block);
+        let sum = self.sum(&self.mine, bytes, bytes.len());
+        let head = u128::from_le_bytes(head).wrapping_sub(sum);
+        Some(Head::of(head as u64, (head >> 64) as u64))
+    }
+
+    /// The PE whose messages are sealed.
+    pub(crate) fn me(&self) -> Pe {
+        self.me
+    }
+
+    /// The sum over the covered bytes of a message. A payload that is sent from elsewhere is beyond
+    /// them.
+    #[inline(always)]
+    fn sum(&self, to: &Receiver, bytes: &[u8], len: usize) -> u128 {
         let [first, second] = self.body;
-        let added = if is_long {
-            to.long.wrapping_add(product(whole(packet, 32), second))
-        } else {
-            to.short
-        };
-        let added = added.wrapping_add(product(whole(packet, HEAD), first));
-        self.close_with(packet, added)
-    }
-
-    pub(crate) fn receiver(&self, to: Pe) -> Receiver {
-        let receiver = of_receiver(self.receiver, to);
-        let [short, long] = self.lengths.map(|length| length.wrapping_add(receiver));
-        Receiver { short, long }
-    }
-
-    #[inline(always)]
-    fn close_with<const N: usize>(&self, packet: &mut PacketOf<N>, added: u128) -> Head {
-        let head = Head::of(packet);
-        head_mut(packet).copy_from_slice(&head.number().wrapping_add(added).to_le_bytes());
-        self.encipher.encrypt_block(head_mut(packet));
-        head
-    }
-
-    /// Opens what has come in for this PE. Less than a head stays as it is.
-    #[inline(always)]
-    pub fn open<const N: usize>(&self, packet: &mut PacketOf<N>) {
-        self.open_as(packet, packet.len);
-    }
-
-    #[inline(always)]
-    pub(crate) fn open_as<const N: usize>(&self, packet: &mut PacketOf<N>, len: usize) {
-        if len < HEAD {
-            return;
-        }
-        self.decipher.decrypt_block(head_mut(packet));
-        let added = self.mine.wrapping_add(self.of_body(packet, len));
-        let head = Head::of(packet).number().wrapping_sub(added);
-        head_mut(packet).copy_from_slice(&head.to_le_bytes());
-    }
-
-    /// What is added to a head for the bytes behind it, up to byte [`COVERED`], and for how many of
-    /// these there are. A message whose last bytes come from elsewhere is longer than that without
-    /// them, so it makes no difference whether they are here.
-    #[inline(always)]
-    fn of_body<const N: usize>(&self, packet: &PacketOf<N>, len: usize) -> u128 {
-        let [first, second] = self.body;
-        let [short, long] = self.lengths;
-        // Requests have 32 bytes, and with a word of data all that are covered.
         match len {
-            32 => short.wrapping_add(product(whole(packet, HEAD), first)),
-            COVERED.. => {
-                let body = product(whole(packet, HEAD), first);
-                long.wrapping_add(body).wrapping_add(product(whole(packet, 32), second))
+            32 if bytes.len() >= 32 => to.short.wrapping_add(product(pair(bytes, 16), first)),
+            COVERED.. if bytes.len() >= COVERED => {
+                let body = product(pair(bytes, 16), first);
+                to.long.wrapping_add(body).wrapping_add(product(pair(bytes, 32), second))
             }
             len => {
                 let mut covered = [0; COVERED];
-                covered[..len].copy_from_slice(packet.bytes());
-                let covered = PacketOf { bytes: covered, len };
-                let length = u128::from(self.length) * len as u128;
-                let added = length.wrapping_add(product(whole(&covered, HEAD), first));
-                let rest = if len <= 32 { 0 } else { product(whole(&covered, 32), second) };
-                added.wrapping_add(rest)
+                let known = len.min(bytes.len()).min(COVERED);
+                covered[..known].copy_from_slice(&bytes[..known]);
+                let sum = to.base.wrapping_add(u128::from(self.length) * len as u128);
+                let sum = sum.wrapping_add(product(pair(&covered, 16), first));
+                if len <= 32 { sum } else { sum.wrapping_add(product(pair(&covered, 32), second)) }
             }
         }
     }
 }
 
-#[inline(always)]
-fn head_mut<const N: usize>(packet: &mut PacketOf<N>) -> &mut Block {
-    Block::from_mut_slice(&mut packet.bytes[..HEAD])
-}
-
+/// NH of two words.
 #[inline(always)]
 fn product((first, second): (u64, u64), secret: (u64, u64)) -> u128 {
     u128::from(first.wrapping_add(secret.0)) * u128::from(second.wrapping_add(secret.1))
 }
 
 #[inline(always)]
-fn whole<const N: usize>(packet: &PacketOf<N>, at: usize) -> (u64, u64) {
-    const { assert!(N >= COVERED, "packets have room for all that is covered") }
+fn pair(bytes: &[u8], at: usize) -> (u64, u64) {
     let word = |at: usize| {
         let mut word = [0; 8];
-        word.copy_from_slice(&packet.bytes[at..at + 8]);
+        word.copy_from_slice(&bytes[at..at + 8]);
         u64::from_le_bytes(word)
     };
     (word(at), word(at + 8))
 }
 
-impl Head {
-    #[inline(always)]
-    fn of<const N: usize>(packet: &PacketOf<N>) -> Self {
-        let mut head = [0; HEAD];
-        head.copy_from_slice(&packet.bytes[..HEAD]);
-        Self(head)
-    }
-
-    #[inline(always)]
-    fn number(self) -> u128 {
-        u128::from_le_bytes(self.0)
-    }
-
-    /// Puts it back where it was before the message was sealed.
-    #[inline(always)]
-    pub fn put_back<const N: usize>(self, packet: &mut PacketOf<N>) {
-        packet.bytes[..HEAD].copy_from_slice(&self.0);
-    }
-}
-
-#[inline(always)]
-fn of_receiver(secret: u64, to: Pe) -> u128 {
-    u128::from(secret) * (u128::from(to.0) + 1)
-}
-
-/// It is a secret.
+// Both hold secrets.
 impl fmt::Debug for Receiver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Receiver")
     }
 }
 
-/// Likewise.
 impl fmt::Debug for Seal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Seal")
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::port::packet::Packet;
-
-    #[test]
-    fn messages_are_sealed_alike_on_every_path() {
-        let seal = Seal::new(Cookie::of([*b"a share of a job"]), Pe(0));
-        for (to, len) in [(1, 32), (1, 48), (65535, 32), (65535, 56), (7, 256)] {
-            let mut packets = [Packet { bytes: [len as u8; 256], len }; 2];
-            let receiver = seal.receiver(Pe(to));
-            let [plain, fast] = &mut packets;
-            seal.close(Pe(to), plain);
-            match len {
-                32 => seal.close_to(&receiver, false, fast),
-                _ => seal.close_to(&receiver, true, fast),
-            };
-            assert_eq!(plain.bytes(), fast.bytes(), "{len} bytes to {to}");
-            Seal::new(Cookie::of([*b"a share of a job"]), Pe(to)).open(fast);
-            assert_eq!(fast.bytes(), &[len as u8; 256][..len]);
-        }
     }
 }

@@ -1,437 +1,281 @@
-//! Messages about staged memory, as bytes. They begin as all messages do, see
-//! [`crate::wire::message`].
+//! Messages about staged memory. They begin as all messages do, see [`crate::wire::message`].
 //!
-//! | kind | bytes | 12..16 | what follows |
-//! |---|---|---|---|
-//! | put | 24 + payload | slot | 16..24 offset; 24.. the payload, 1 to [`MAX_PAYLOAD`] bytes |
-//! | pull | 56, or 56 + length | slot | 16..24 offset; 24..28 length; 28..32 slot of the request id; 32..36 slot, 36..40 zero, 40..48 stamp and 48..56 offset at the sender; 56.. the bytes themselves, or nothing |
-//! | pulled | 24 | slot of the request id | 16..20 number of the request id; 20..24 zero |
-//! | ask | 32 | slot | 16..24 offset; 24..28 length; 28..32 slot of the request id |
-//! | loaded | 24 + payload | slot of the request id | as pulled; 24.. the payload, 1 to [`MAX_PAYLOAD`] bytes |
-//! | exposed | 48 | slot of the request id | as pulled; 24..28 slot, 28..32 zero, 32..40 stamp and 40..48 offset at the sender |
-//! | refused | 24 + text | slot of the request id | as pulled; 24.. why, at most [`MAX_PAYLOAD`] bytes of UTF-8 |
-//! | release | 24 | slot of the request id | as pulled |
-//! | keys | 40 + 8n | slot | 16..24 stamp; 24..32 base; 32 virtual addresses; 33 first rail; 34 number of rails; 35..40 zero; 40.. n keys |
+//! | kind | length | content |
+//! |---|---|---|
+//! | staged put | 24 + payload | 12..16 slot; 16..24 offset and mark; 24.. payload |
+//! | ask | 32 | 12..16 slot; 16..24 offset and mark; 24..28 length; 28..32 number of the get |
+//! | pull | 88 + 8 a key + bytes | 12..16 slot of one record's destination, or number of the get, or zero; 16..24 its offset or zero, and mark; 24..28 length; 28..30 records, 0 for a get; 30: 1 for the sender's bounce memory; 31 keys; 32..40 address or offset of the first byte; 40..88 the record; the keys; the bytes, or none |
+//! | loaded | 24 + payload | 12..16 number of the get; 16..20 low half of the ask's number; 20..22 zero, 22..24 mark; 24.. payload |
 //!
-//! The request id of an answer is that of the request, and has its number; where rails are
-//! monitored the answer has a number of its own besides, and so do keys. The request id of a
-//! request has the request's.
-//!
-//! Bytes in the sender's bounce memory, where the receiver sees that, have slot 0xfffffffe, stamp
-//! 0, and their offset in it.
-//!
-//! Several puts and signals that are pulled at once have slot 0xfffffffd, or 0xfffffffc in their
-//! order, and their number for an offset. What they are is in a list at the start of the bytes that
-//! are pulled, of 48 bytes for each: 0..4 slot, 4..8 length, 8..16 offset, 16..20 where its bytes
-//! are behind the start; of its signal 20..24 slot, 24 operation, 0 if it has none, 32..40 offset
-//! and 40..48 operand; 25 whether it comes behind all before it; others zero. A signal by itself
-//! has length 0.
-//!
-//! Other lengths are not zero. The offset of a put, a pull and an ask has what the request comes
-//! behind in it, as all have.
+//! A record has 48 bytes: 0..4 slot, 4..8 length, 8..16 offset, 16..20 its place behind the first
+//! byte; of its signal 20..24 slot, 24 operation or 0, 32..40 offset and 40..48 operand; 25 whether
+//! it is behind all records before it; others zero. A signal alone has length 0. The record of one
+//! put is in the message, without destination; several are at the start of the bytes that are read.
+//! In place of a record, a get has the low half of the ask's number in 40..44 and zeros.
 
 use crate::atomic::Atomic;
-use crate::port::Addressing;
-use crate::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE, PacketOf};
-use crate::wire::format::{RequestId, Spot, WireError, code_of, plain_of, split_offset};
-use crate::wire::window::Seq;
+use crate::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
+use crate::wire::decode::{get64, plain_of, split_offset};
+use crate::wire::encode::{Frame, code_of};
+use crate::wire::message::{Body, KIND_STAGED, Spot, WireError};
 
-/// Most payload of a put, and of the answer to an ask.
-pub const MAX_PAYLOAD: usize = MAX_MESSAGE - 24;
+/// Longest payload of a staged put, and of the answer to an ask.
+pub const MAX_PAYLOAD: usize = MAX_MESSAGE - SHORT;
 
-/// Most keys in one message.
-pub const KEYS_PER_MESSAGE: usize = (MAX_MESSAGE - KEYS_HEAD) / 8;
+/// Most records in one pull.
+pub const MOST_RECORDS: usize = 128;
 
-const HEAD: usize = 24;
-const EXPOSED_HEAD: usize = 48;
-const KEYS_HEAD: usize = 40;
-const PULL_HEAD: usize = 56;
+/// Bytes of a record.
+pub const RECORD: usize = 48;
 
-/// Most bytes that a pull brings in a message of so many bytes.
-pub const fn most_brought(message: usize) -> usize {
-    message - PULL_HEAD
+/// Most keys in a pull: its target reads over the first rails alone where there are more.
+pub const MOST_KEYS: usize = (MAX_MESSAGE - PULL) / 8;
+
+const SHORT: usize = 24;
+const ASK: usize = 32;
+const PULL: usize = 88;
+
+const KIND_PUT: u8 = KIND_STAGED;
+const KIND_ASK: u8 = KIND_STAGED + 1;
+pub(super) const KIND_PULL: u8 = KIND_STAGED + 2;
+const KIND_LOADED: u8 = KIND_STAGED + 3;
+
+const IN_BOUNCE: u8 = 1;
+
+/// Most bytes that a pull of a region with so many keys brings, in a message of `message` bytes.
+pub const fn most_brought(message: usize, keys: usize) -> usize {
+    message.saturating_sub(PULL + 8 * keys)
 }
 
-const _: () = assert!(HEAD + MAX_PAYLOAD <= MAX_MESSAGE);
-
-/// Bytes of a sender's region that the receiver may read.
+/// Names a get of the receiver.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Exposure {
-    /// The sender's slot for the region.
-    pub slot: u32,
-    /// The region's stamp: keys are of one region, not of a slot. No two regions of a process have
-    /// the same.
-    pub stamp: u64,
-    /// Offset of the first byte in the region.
-    pub offset: u64,
+pub struct Get {
+    /// Its number at the receiver.
+    pub number: u32,
+    /// Low half of the number of the message that asked.
+    pub of: u32,
 }
 
-const IN_BOUNCE: u32 = u32::MAX - 1;
-
-/// Most puts that are pulled at once.
-pub const MOST_LISTED: usize = 128;
-
-/// Bytes of the list of puts for each.
-pub const LIST_ENTRY: usize = 48;
-
-const LISTED: u32 = u32::MAX - 2;
-const LISTED_IN_ORDER: u32 = u32::MAX - 3;
-
-impl Spot {
-    /// Where several puts go: a list says so. `in_order`: each of them, with its signal, comes
-    /// behind those before it in the list.
-    pub const fn listed(count: usize, in_order: bool) -> Self {
-        Self { slot: if in_order { LISTED_IN_ORDER } else { LISTED }, offset: count as u64 }
-    }
-
-    /// How many puts a list has that says where they go; none if this is a place itself. More than
-    /// [`MOST_LISTED`] is an error of the sender.
-    pub fn count_listed(&self) -> Option<u64> {
-        matches!(self.slot, LISTED | LISTED_IN_ORDER).then_some(self.offset)
-    }
-
-    /// Whether they are several puts in their order.
-    pub fn is_in_order(&self) -> bool {
-        self.slot == LISTED_IN_ORDER
-    }
-}
-
-/// One of several puts that are pulled at once, or a signal among them.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ListEntry {
-    /// Where it goes.
+/// A put, with the signal that follows it if it has one, or a signal alone.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Record {
+    /// Destination of the bytes.
     pub to: Spot,
-    /// Bytes; 0 of a signal by itself.
+    /// Number of bytes; 0 for a signal alone.
     pub len: u32,
-    /// Where they are behind the start of what is pulled.
+    /// Their place behind the first byte that is read.
     pub at: u32,
-    /// The signal that comes behind it, if it has one.
-    pub signal: Option<ListedSignal>,
-    /// Whether it comes behind all entries before it. Else nothing orders it and those before it,
-    /// back to one that does, but for a put and its own signal.
+    /// The signal: its word and an operation that fetches nothing.
+    pub signal: Option<(Spot, Atomic)>,
+    /// Whether it is behind all records before it. Others are in no order, back to one that is,
+    /// but for a put and its own signal.
     pub behind: bool,
 }
 
-/// The signal of one of several puts: an operation that fetches nothing.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ListedSignal {
-    /// Its word.
-    pub at: Spot,
-    /// What changes the word.
-    pub atomic: Atomic,
+/// Destination of the bytes that a pull has read.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Target {
+    /// One put.
+    One(Record),
+    /// As many records, which are at the start of the bytes.
+    List(u16),
+    /// A get of the receiver.
+    Get(Get),
 }
 
-impl ListEntry {
-    /// As bytes.
-    pub fn encode(&self) -> [u8; LIST_ENTRY] {
-        let mut bytes = [0; LIST_ENTRY];
-        bytes[..4].copy_from_slice(&self.to.slot.to_le_bytes());
-        bytes[4..8].copy_from_slice(&self.len.to_le_bytes());
-        bytes[8..16].copy_from_slice(&self.to.offset.to_le_bytes());
-        bytes[16..20].copy_from_slice(&self.at.to_le_bytes());
-        if let Some(ListedSignal { at, atomic }) = self.signal {
-            bytes[20..24].copy_from_slice(&at.slot.to_le_bytes());
-            bytes[24] = code_of(&atomic);
-            bytes[32..40].copy_from_slice(&at.offset.to_le_bytes());
-            bytes[40..48].copy_from_slice(&atomic.operand.to_le_bytes());
+/// The sender's bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Source<'a> {
+    /// At an offset of its bounce memory, which the receiver sees.
+    Bounce(u64),
+    /// In memory that the receiver reads through the fabric: address of the first byte, and a key
+    /// of 8 bytes for each rail.
+    Fabric(u64, &'a [u8]),
+}
+
+/// Has the receiver read bytes of the sender and store them.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Pull<'a> {
+    /// Destination of the bytes.
+    pub target: Target,
+    /// Number of bytes, one at least.
+    pub len: u32,
+    /// The sender's bytes.
+    pub source: Source<'a>,
+    /// The bytes, if the message has brought them; else none. They can be read all the same.
+    pub brought: &'a [u8],
+}
+
+impl Record {
+    /// Encodes the record.
+    pub fn encode(&self) -> [u8; RECORD] {
+        let mut bytes = [0; RECORD];
+        let mut put = |at: usize, word: u64| bytes[at..at + 8].copy_from_slice(&word.to_le_bytes());
+        put(0, pair(self.to.slot, self.len));
+        put(8, self.to.offset);
+        let behind = u64::from(self.behind) << 8;
+        match self.signal {
+            None => {
+                put(16, pair(self.at, 0));
+                put(24, behind);
+            }
+            Some((at, atomic)) => {
+                put(16, pair(self.at, at.slot));
+                put(24, behind | u64::from(code_of(&atomic)));
+                put(32, at.offset);
+                put(40, atomic.operand);
+            }
         }
-        bytes[25] = self.behind.into();
         bytes
     }
 
-    /// From at least [`LIST_ENTRY`] bytes, whatever they are. None where its signal is none.
+    /// Decodes at least [`RECORD`] bytes, whatever they are. None if its signal is none.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
-        let (slot, len) = halves(get(bytes, 0));
-        let (at, word) = halves(get(bytes, 16));
+        let ((slot, len), (at, word)) = (halves(get64(bytes, 0)), halves(get64(bytes, 16)));
         let signal = match bytes[24] {
             0 => None,
             code => {
-                let atomic = plain_of(code, get(bytes, 40))?;
-                Some(ListedSignal { at: Spot { slot: word, offset: get(bytes, 32) }, atomic })
+                let atomic = plain_of(code, get64(bytes, 40))?;
+                Some((Spot { slot: word, offset: get64(bytes, 32) }, atomic))
             }
         };
-        let behind = bytes[25] != 0;
-        Some(Self { to: Spot { slot, offset: get(bytes, 8) }, len, at, signal, behind })
+        let to = Spot { slot, offset: get64(bytes, 8) };
+        Some(Self { to, len, at, signal, behind: bytes[25] != 0 })
     }
 }
 
-impl Exposure {
-    /// Bytes at an offset of the sender's bounce memory, which the receiver sees: it needs no keys.
-    pub const fn in_bounce(offset: u64) -> Self {
-        Self { slot: IN_BOUNCE, stamp: 0, offset }
+impl Frame {
+    /// Writes what follows the head of a message about staged memory, without the bytes that a pull
+    /// brings. Returns kind and word for the head, and the length. None for other messages.
+    pub(super) fn staged(&mut self, mark: u16, body: &Body<'_>) -> Option<(u8, u32, usize)> {
+        let mark = u64::from(mark) << 48;
+        Some(match *body {
+            Body::StagedPut { to, payload } => {
+                self.put(16, to.offset | mark);
+                (KIND_PUT, to.slot, self.payload(payload))
+            }
+            Body::Ask { from, len, get } => {
+                self.put(16, from.offset | mark);
+                self.put(24, pair(len, get));
+                (KIND_ASK, from.slot, ASK)
+            }
+            Body::Loaded { get, payload } => {
+                self.put(16, u64::from(get.of) | mark);
+                (KIND_LOADED, get.number, self.payload(payload))
+            }
+            Body::Pull(Pull { target, len, source, .. }) => {
+                let mut place = 0;
+                let (word, count, record) = match target {
+                    Target::One(record) => {
+                        place = record.to.offset;
+                        let to = Spot { slot: 0, offset: 0 };
+                        (record.to.slot, 1, Record { to, ..record }.encode())
+                    }
+                    Target::List(count) => (0, count, [0; RECORD]),
+                    Target::Get(Get { number, of }) => {
+                        let mut bytes = [0; RECORD];
+                        bytes[..4].copy_from_slice(&of.to_le_bytes());
+                        (number, 0, bytes)
+                    }
+                };
+                let (flags, at, keys): (u8, _, &[u8]) = match source {
+                    Source::Bounce(offset) => (IN_BOUNCE, offset, &[]),
+                    Source::Fabric(remote, keys) => {
+                        (0, remote, &keys[..keys.len().min(8 * MOST_KEYS)])
+                    }
+                };
+                let how = u32::from(flags) << 16 | (keys.len() as u32 / 8) << 24;
+                self.put(16, place | mark);
+                self.put(24, pair(len, u32::from(count) | how));
+                self.put(32, at);
+                self.bytes[40..PULL].copy_from_slice(&record);
+                self.bytes[PULL..PULL + keys.len()].copy_from_slice(keys);
+                (KIND_PULL, word, PULL + keys.len())
+            }
+            _ => return None,
+        })
     }
 
-    /// Whether the bytes lie in bounce memory that both processes see.
-    #[inline]
-    pub const fn is_in_bounce(&self) -> bool {
-        self.slot == IN_BOUNCE
-    }
-
-    /// Writes it into 24 bytes of a message.
-    fn encode<const N: usize>(&self, packet: &mut PacketOf<N>, at: usize) {
-        packet.put(at, self.slot.into());
-        packet.put(at + 8, self.stamp);
-        packet.put(at + 16, self.offset);
+    fn payload(&mut self, payload: &[u8]) -> usize {
+        let len = payload.len().min(MAX_PAYLOAD);
+        self.bytes[SHORT..SHORT + len].copy_from_slice(&payload[..len]);
+        SHORT + len
     }
 }
 
-/// The keys of a sender's region, or some of them.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Keys<'a> {
-    /// The sender's slot for the region.
-    pub slot: u32,
-    /// The region's stamp. Of two regions in a slot the later one has the higher.
-    pub stamp: u64,
-    /// The region's address, in the sender.
-    pub base: u64,
-    /// How it is addressed.
-    pub addressing: Addressing,
-    /// The rail of the first key.
-    pub first: u8,
-    /// Rails of the sender.
-    pub rails: u8,
-    /// Eight bytes for each key; one at least.
-    pub keys: &'a [u8],
-}
-
-/// What a message about staged memory asks for or tells.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Staged<'a> {
-    /// Store the payload.
-    Put {
-        /// Where.
-        to: Spot,
-        /// 1 to [`MAX_PAYLOAD`] bytes.
-        payload: &'a [u8],
-    },
-    /// Read bytes of mine, and store them.
-    Pull {
-        /// Where they go.
-        to: Spot,
-        /// Where they are.
-        from: Exposure,
-        /// How many.
-        len: u32,
-        /// Comes back when they are there.
-        request_id: RequestId,
-        /// The bytes, where the message has brought them; they can be read all the same. At most as
-        /// many as [`most_brought`] by the longest message.
-        brought: Option<&'a [u8]>,
-    },
-    /// What a pull asked for is done.
-    Pulled {
-        /// The pull's.
-        request_id: RequestId,
-    },
-    /// Send bytes, or let me read them.
-    Ask {
-        /// Where they are.
-        from: Spot,
-        /// How many.
-        len: u32,
-        /// Comes back with them.
-        request_id: RequestId,
-    },
-    /// The bytes asked for.
-    Loaded {
-        /// The ask's.
-        request_id: RequestId,
-        /// 1 to [`MAX_PAYLOAD`] bytes.
-        payload: &'a [u8],
-    },
-    /// Where the bytes asked for can be read, until they are released.
-    Exposed {
-        /// The ask's.
-        request_id: RequestId,
-        /// Where.
-        from: Exposure,
-    },
-    /// What was asked for cannot be done.
-    Refused {
-        /// The ask's or the pull's.
-        request_id: RequestId,
-        /// Why.
-        why: &'a str,
-    },
-    /// What was exposed has been read.
-    Release {
-        /// The ask's.
-        request_id: RequestId,
-    },
-    /// Keys of a region, without which nothing of it can be read.
-    Keys(Keys<'a>),
-}
-
-const PUT: u8 = 7;
-pub(super) const PULL: u8 = 8;
-const PULLED: u8 = 9;
-const ASK: u8 = 10;
-const LOADED: u8 = 11;
-const EXPOSED: u8 = 12;
-const REFUSED: u8 = 13;
-const RELEASE: u8 = 14;
-const KEYS: u8 = 15;
-
-impl<'a> Staged<'a> {
-    pub(crate) fn is_request(&self) -> bool {
-        matches!(self, Staged::Put { .. } | Staged::Pull { .. } | Staged::Ask { .. })
-    }
-
-    /// Writes what follows the first 12 bytes, and gives the kind and the four bytes from 12 on. A
-    /// payload or a text that is too long is an error of the caller and is cut.
-    pub(crate) fn encode<const N: usize>(&self, packet: &mut PacketOf<N>) -> (u8, u32) {
-        match *self {
-            Staged::Put { to, payload } => {
-                packet.put(16, to.offset);
-                packet.tail(24, cut(payload));
-                (PUT, to.slot)
-            }
-            Staged::Pull { to, from, len, request_id, brought } => {
-                packet.put(16, to.offset);
-                packet.put(24, pair(len, request_id.slot));
-                from.encode(packet, 32);
-                // What there is no room for is read.
-                let brought = brought.filter(|bytes| bytes.len() <= most_brought(N));
-                packet.tail(PULL_HEAD, brought.unwrap_or_default());
-                (PULL, to.slot)
-            }
-            Staged::Ask { from, len, request_id } => {
-                packet.put(16, from.offset);
-                packet.put(24, pair(len, request_id.slot));
-                packet.tail(32, &[]);
-                (ASK, from.slot)
-            }
-            Staged::Pulled { request_id } => {
-                packet.put(16, request_id.seq.0.into());
-                packet.tail(HEAD, &[]);
-                (PULLED, request_id.slot)
-            }
-            Staged::Release { request_id } => {
-                packet.put(16, request_id.seq.0.into());
-                packet.tail(HEAD, &[]);
-                (RELEASE, request_id.slot)
-            }
-            Staged::Loaded { request_id, payload } => {
-                packet.put(16, request_id.seq.0.into());
-                packet.tail(HEAD, cut(payload));
-                (LOADED, request_id.slot)
-            }
-            Staged::Exposed { request_id, from } => {
-                packet.put(16, request_id.seq.0.into());
-                from.encode(packet, HEAD);
-                packet.tail(EXPOSED_HEAD, &[]);
-                (EXPOSED, request_id.slot)
-            }
-            Staged::Refused { request_id, why } => {
-                packet.put(16, request_id.seq.0.into());
-                let fits = why.char_indices().map(|(at, c)| at + c.len_utf8());
-                let end = fits.take_while(|end| *end <= MAX_PAYLOAD).last().unwrap_or(0);
-                packet.tail(HEAD, &why.as_bytes()[..end]);
-                (REFUSED, request_id.slot)
-            }
-            Staged::Keys(keys) => {
-                let way = u32::from(keys.addressing == Addressing::Virtual);
-                let rails = way | u32::from(keys.first) << 8 | u32::from(keys.rails) << 16;
-                packet.put(16, keys.stamp);
-                packet.put(24, keys.base);
-                packet.put(32, rails.into());
-                packet.tail(KEYS_HEAD, keys.keys);
-                (KEYS, keys.slot)
-            }
+/// Decodes a message about staged memory; `word` is the head's, unmasked.
+pub(super) fn decode(kind: u8, word: u32, bytes: &[u8]) -> Result<Body<'_>, WireError> {
+    let wrong = WireError::Length { kind, len: bytes.len() };
+    let reserved = WireError::Reserved { kind };
+    let payload = || match bytes.get(SHORT..) {
+        Some(payload) if !payload.is_empty() && payload.len() <= MAX_PAYLOAD => Ok(payload),
+        _ => Err(wrong),
+    };
+    let place = |bytes: &[u8]| split_offset(get64(bytes, 16)).0;
+    match kind {
+        KIND_PUT => {
+            let payload = payload()?;
+            Ok(Body::StagedPut { to: Spot { slot: word, offset: place(bytes) }, payload })
         }
+        KIND_ASK => {
+            if bytes.len() != ASK {
+                return Err(wrong);
+            }
+            let (len, get) = halves(get64(bytes, 24));
+            if len == 0 {
+                return Err(wrong);
+            }
+            Ok(Body::Ask { from: Spot { slot: word, offset: place(bytes) }, len, get })
+        }
+        KIND_LOADED => {
+            let payload = payload()?;
+            let of = u32::try_from(place(bytes)).map_err(|_| reserved)?;
+            Ok(Body::Loaded { get: Get { number: word, of }, payload })
+        }
+        KIND_PULL => {
+            let (record, rest) = (bytes.get(40..PULL).ok_or(wrong)?, &bytes[PULL..]);
+            let ((len, how), at) = (halves(get64(bytes, 24)), get64(bytes, 32));
+            let (count, flags) = (how as u16, (how >> 16) as u8);
+            let keys = 8 * (how >> 24) as usize;
+            if len == 0 || keys > 8 * MOST_KEYS || keys > rest.len() {
+                return Err(wrong);
+            }
+            let (keys, brought) = rest.split_at(keys);
+            let is_whole = brought.len() == len as usize && bytes.len() <= MAX_LONG_MESSAGE;
+            if !brought.is_empty() && !is_whole {
+                return Err(wrong);
+            }
+            let source = match flags {
+                0 => Source::Fabric(at, keys),
+                IN_BOUNCE if rest.is_empty() => Source::Bounce(at),
+                _ => return Err(reserved),
+            };
+            let is_zero = |bytes: &[u8]| bytes.iter().all(|byte| *byte == 0);
+            let target = match count {
+                0 if is_zero(&record[4..]) => {
+                    let (of, _) = halves(get64(record, 0));
+                    Target::Get(Get { number: word, of })
+                }
+                1 => {
+                    let read = Record::decode(record).ok_or(reserved)?;
+                    let is_whole = (read.len, read.at, read.behind) == (len, 0, false);
+                    let is_placed = read.to != (Spot { slot: 0, offset: 0 });
+                    if !is_whole || is_placed || read.encode()[..] != *record {
+                        return Err(reserved);
+                    }
+                    let to = Spot { slot: word, offset: place(bytes) };
+                    Target::One(Record { to, ..read })
+                }
+                count if count > 1 && word == 0 && is_zero(record) => Target::List(count),
+                _ => return Err(reserved),
+            };
+            if count != 1 && place(bytes) != 0 {
+                return Err(reserved);
+            }
+            Ok(Body::Pull(Pull { target, len, source, brought }))
+        }
+        kind => Err(WireError::Kind(kind)),
     }
-
-    pub(crate) fn decode(
-        kind: u8,
-        seq: Seq,
-        word: u32,
-        bytes: &'a [u8],
-    ) -> Result<Option<Self>, WireError> {
-        let len = bytes.len();
-        let wrong = WireError::Length { kind, len };
-        let exactly = |expected: usize| if len == expected { Ok(()) } else { Err(wrong) };
-        let payload = |head: usize| match bytes.get(head..) {
-            Some(payload) if !payload.is_empty() && payload.len() <= MAX_PAYLOAD => Ok(payload),
-            _ => Err(wrong),
-        };
-        let some = |len: u32| if len > 0 { Ok(len) } else { Err(wrong) };
-        let get = |at| get(bytes, at);
-        // An answer's.
-        let request_id = || match halves(get(16)) {
-            (of, 0) => Ok(RequestId { slot: word, seq: Seq(of) }),
-            _ => Err(WireError::Reserved { kind }),
-        };
-        let exposure = |at| match halves(get(at)) {
-            (slot, 0) => Ok(Exposure { slot, stamp: get(at + 8), offset: get(at + 16) }),
-            _ => Err(WireError::Reserved { kind }),
-        };
-        let spot = || Spot { slot: word, offset: split_offset(get(16)).0 };
-        Ok(Some(match kind {
-            PUT => {
-                let payload = payload(24)?;
-                Staged::Put { to: spot(), payload }
-            }
-            PULL => {
-                let brought = bytes.get(PULL_HEAD..).ok_or(wrong)?;
-                let (len, named) = halves(get(24));
-                let is_whole = brought.len() == len as usize
-                    && brought.len() <= most_brought(MAX_LONG_MESSAGE);
-                if !brought.is_empty() && !is_whole {
-                    return Err(wrong);
-                }
-                Staged::Pull {
-                    to: spot(),
-                    from: exposure(32)?,
-                    len: some(len)?,
-                    request_id: RequestId { slot: named, seq },
-                    brought: (!brought.is_empty()).then_some(brought),
-                }
-            }
-            PULLED => {
-                exactly(HEAD)?;
-                Staged::Pulled { request_id: request_id()? }
-            }
-            ASK => {
-                exactly(32)?;
-                let (len, slot) = halves(get(24));
-                Staged::Ask { from: spot(), len: some(len)?, request_id: RequestId { slot, seq } }
-            }
-            LOADED => Staged::Loaded { payload: payload(HEAD)?, request_id: request_id()? },
-            EXPOSED => {
-                exactly(EXPOSED_HEAD)?;
-                Staged::Exposed { request_id: request_id()?, from: exposure(HEAD)? }
-            }
-            REFUSED => {
-                let text = bytes.get(HEAD..).filter(|text| text.len() <= MAX_PAYLOAD);
-                let why = std::str::from_utf8(text.ok_or(wrong)?);
-                let why = why.map_err(|_| WireError::Reserved { kind })?;
-                Staged::Refused { request_id: request_id()?, why }
-            }
-            RELEASE => {
-                exactly(HEAD)?;
-                Staged::Release { request_id: request_id()? }
-            }
-            KEYS => {
-                let keys = bytes.get(KEYS_HEAD..).filter(|keys| keys.len() % 8 == 0);
-                let fits = |keys: &&[u8]| (1..=KEYS_PER_MESSAGE).contains(&(keys.len() / 8));
-                let keys = keys.filter(fits).ok_or(wrong)?;
-                let [way, first, rails, zeros @ ..] = get(32).to_le_bytes();
-                let named = usize::from(first) + keys.len() / 8;
-                if way > 1 || zeros != [0; 5] || named > usize::from(rails) {
-                    return Err(WireError::Reserved { kind });
-                }
-                let addressing = if way == 1 { Addressing::Virtual } else { Addressing::Offset };
-                let (stamp, base) = (get(16), get(24));
-                Staged::Keys(Keys { slot: word, stamp, base, addressing, first, rails, keys })
-            }
-            _ => return Ok(None),
-        }))
-    }
-}
-
-fn cut(payload: &[u8]) -> &[u8] {
-    debug_assert!(!payload.is_empty() && payload.len() <= MAX_PAYLOAD);
-    &payload[..payload.len().min(MAX_PAYLOAD)]
 }
 
 fn pair(low: u32, high: u32) -> u64 {
@@ -440,10 +284,4 @@ fn pair(low: u32, high: u32) -> u64 {
 
 fn halves(word: u64) -> (u32, u32) {
     (word as u32, (word >> 32) as u32)
-}
-
-/// Eight bytes of a message; zero beyond its end, where no kind of that length reads.
-fn get(bytes: &[u8], at: usize) -> u64 {
-    let word = bytes.get(at..at + 8).and_then(|word| word.try_into().ok());
-    word.map_or(0, u64::from_le_bytes)
 }

@@ -13,8 +13,8 @@ use crate::error::{port_error, refused};
 use crate::objects::domain::Gate;
 use crate::objects::endpoint::{Direct, MessageBuffer};
 use engine::ids::WrId;
+use engine::port::packet::PacketOf;
 use engine::port::{Incoming, POLL_BATCH, PeerAddr, PortError, Posted, Tail};
-use engine::wire::message::PacketOf;
 
 /// Every buffer is in one place at a time: a send buffer is in `free` or has a work-request id in
 /// `sending`; a receive buffer is posted, in `arrived`, in `unposted`, or, once the rail is broken,

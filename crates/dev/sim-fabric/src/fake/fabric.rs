@@ -24,14 +24,9 @@ impl FakeFabric {
         Self { world, baton: Arc::default() }
     }
 
-    /// The address of a PE's rail as it is opened first, the same in every port's address table.
+    /// The address of a PE's rail, the same in every port's address table.
     pub fn address(pe: Pe, rail: RailId) -> PeerAddr {
         PeerAddr(u64::from(pe.0) << 8 | u64::from(rail.0))
-    }
-
-    /// The address of a PE's control endpoint on a rail.
-    pub fn control_address(pe: Pe, rail: RailId) -> PeerAddr {
-        Self::address(pe, rail)
     }
 
     /// Gives a PE `len` bytes of zeroed memory and returns their address.
@@ -126,11 +121,6 @@ impl FakeFabric {
         self.lock().overheard.clone().unwrap_or_default()
     }
 
-    /// As [`FakeFabric::forge_message`], for the control endpoint.
-    pub fn forge_control(&self, to: Pe, rail: RailId, bytes: &[u8]) {
-        self.lock().deliver_control(to, rail, bytes.to_vec());
-    }
-
     /// From now on nothing sent to or read from the PE is delivered, until [`FakeFabric::resume`].
     pub fn stall(&self, pe: Pe) {
         self.lock().links.stall(pe, true);
@@ -188,17 +178,6 @@ impl FakeFabric {
         self.lock().links.set_link(from, to, true);
     }
 
-    /// As [`FakeFabric::link_down`], for all but control messages, whose endpoints work, until
-    /// [`FakeFabric::data_up`].
-    pub fn data_down(&self, from: (Pe, RailId), to: (Pe, RailId)) {
-        self.lock().links.set_data(from, to, false);
-    }
-
-    /// The link carries all again.
-    pub fn data_up(&self, from: (Pe, RailId), to: (Pe, RailId)) {
-        self.lock().links.set_data(from, to, true);
-    }
-
     /// From now on nothing leaves a PE's rail or gets to it, until [`FakeFabric::rail_up`].
     pub fn rail_down(&self, pe: Pe, rail: RailId) {
         self.lock().links.set_rail((pe, rail), false);
@@ -215,16 +194,6 @@ impl FakeFabric {
         self.lock().dead_links_fail = fail;
     }
 
-    /// Rails that are closed are not opened again, from now on.
-    pub fn refuse_resets(&self) {
-        self.lock().refuses_resets = true;
-    }
-
-    /// So many percent of the messages to control endpoints are lost from now on.
-    pub fn lose_control(&self, percent: u32) {
-        self.lock().lost_control_percent = percent.into();
-    }
-
     /// From now on, or no longer, a PE's rail refuses messages.
     pub fn refuse_messages(&self, pe: Pe, rail: RailId, refuses: bool) {
         let mut world = self.lock();
@@ -232,16 +201,6 @@ impl FakeFabric {
         if refuses {
             world.refused_messages.push((pe, rail));
         }
-    }
-
-    /// From now on no port takes the new address of a rail.
-    pub fn refuse_addresses(&self) {
-        self.lock().refuses_addresses = true;
-    }
-
-    /// How often rails were closed and opened again.
-    pub fn resets(&self) -> u32 {
-        self.lock().resets
     }
 
     /// A PE's rail fails as a whole: its next poll says so.
@@ -352,16 +311,6 @@ impl FakeFabric {
     /// Segments posted and not completed, on all rails of all PEs.
     pub fn in_flight(&self) -> usize {
         self.lock().in_flight()
-    }
-
-    /// Segments that were posted with more to follow, and nothing has followed.
-    pub fn unrung(&self) -> usize {
-        self.lock().unrung()
-    }
-
-    /// How often the lanes have rung a doorbell, in a script that has them.
-    pub fn doorbells(&self) -> u64 {
-        self.lock().doorbells
     }
 
     /// Nanoseconds on the fabric's clock.

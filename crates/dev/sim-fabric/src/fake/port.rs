@@ -10,12 +10,12 @@ use super::world::letters::Mail;
 use super::world::memory::{HOST, Memory, change};
 use engine::atomic::Atomic;
 use engine::ids::{Pe, RailId, WrId};
+use engine::port::packet::{LongPacket, MAX_MESSAGE};
 use engine::port::{
     Clock, Completions, DataPath, Direction, Failure, Incoming, Local, LocalMemory, Messaging,
-    Operation, POLL_BATCH, PeerAddr, Polled, PortError, Posted, RailControl, RailLimits, Tail,
-    Transfer, hand_over,
+    Operation, POLL_BATCH, PeerAddr, Polled, PortError, Posted, RailLimits, Tail, Transfer,
+    hand_over,
 };
-use engine::wire::message::{LongPacket, MAX_MESSAGE, Packet};
 
 const POLL_TIME: u64 = 200;
 
@@ -133,10 +133,6 @@ impl DataPath for FakePort {
         &self.names[rail.index()]
     }
 
-    fn batches(&self) -> bool {
-        self.fabric.lock().has_doorbells()
-    }
-
     fn post(
         &mut self,
         rail: RailId,
@@ -158,17 +154,8 @@ impl DataPath for FakePort {
                 );
                 (transfer, Some(data))
             }
-            Operation::WriteBeforeMore(transfer) => {
-                assert_eq!(transfer.direction, Direction::Write, "only writes come in bursts");
-                (transfer, None)
-            }
         };
-        let posted = self.take(rail, to, wr_id, transfer, data);
-        let rings = !matches!(operation, Operation::WriteBeforeMore(_));
-        if rings && matches!(posted, Ok(Posted::Yes)) {
-            self.fabric.lock().ring(self.lane, rail, target(to).pe);
-        }
-        posted
+        self.take(rail, to, wr_id, transfer, data)
     }
 
     /// Any other thread is as good as this one.
@@ -186,6 +173,13 @@ impl DataPath for FakePort {
     fn ended_process(&mut self) -> Option<Pe> {
         let ended: Vec<Pe> = self.fabric.lock().ended.iter().copied().collect();
         ended.into_iter().find(|pe| *pe != self.pe && self.told_ended.insert(*pe))
+    }
+
+    fn trouble(&mut self, rail: RailId) -> Option<PortError> {
+        let mut world = self.fabric.lock();
+        let at = world.troubled.iter().position(|troubled| *troubled == (self.pe, rail))?;
+        world.troubled.swap_remove(at);
+        Some(fault("looking at the rail", 5, "the rail is gone"))
     }
 
     fn has_fast_path(&self) -> bool {
@@ -269,70 +263,7 @@ impl Messaging for FakePort {
             }
             Some(Mail::ImmediateData(data)) => Incoming::ImmediateData(data),
             Some(Mail::Broken(code)) => Incoming::Broken { code },
-            Some(Mail::Control(_)) | None => Incoming::Nothing,
-        }
-    }
-}
-
-impl RailControl for FakePort {
-    fn can_reset(&self, _rail: RailId) -> bool {
-        true
-    }
-
-    fn reset_rail(&mut self, rail: RailId) -> Result<Vec<u8>, PortError> {
-        let generation = self.fabric.lock().reset(self.lane, self.pe, rail)?;
-        self.wr_ids[rail.index()].clear();
-        self.leaving[rail.index()].clear();
-        let address = FakeFabric::address(self.pe, rail).0 | u64::from(generation) << 40;
-        Ok(address.to_le_bytes().to_vec())
-    }
-
-    fn trouble(&mut self, rail: RailId) -> Option<PortError> {
-        let mut world = self.fabric.lock();
-        let at = world.troubled.iter().position(|troubled| *troubled == (self.pe, rail))?;
-        world.troubled.swap_remove(at);
-        Some(fault("looking at the rail", 5, "the rail is gone"))
-    }
-
-    fn send_control(
-        &mut self,
-        rail: RailId,
-        to: PeerAddr,
-        bytes: &[u8],
-    ) -> Result<Posted, PortError> {
-        assert!(bytes.len() <= MAX_MESSAGE, "a message of {} bytes", bytes.len());
-        let mut world = self.fabric.lock();
-        if !world.has_room() {
-            return Ok(Posted::Again);
-        }
-        world.call(PortCall::SendControl)?;
-        world.trace(Call::Control(self.pe, rail, target(to).pe));
-        world.send_control(self.pe, rail, target(to), bytes);
-        Ok(Posted::Yes)
-    }
-
-    fn receive_control(&mut self, rail: RailId, into: &mut Packet) -> bool {
-        match self.fabric.lock().take_control(self.pe, rail) {
-            Some(bytes) => {
-                into.fill(&bytes);
-                true
-            }
-            None => false,
-        }
-    }
-
-    fn first_address(&self, rail: RailId) -> Vec<u8> {
-        FakeFabric::address(self.pe, rail).0.to_le_bytes().to_vec()
-    }
-
-    fn insert_address(&mut self, _rail: RailId, address: &[u8]) -> Result<PeerAddr, PortError> {
-        if self.fabric.lock().refuses_addresses {
-            return Err(fault("insert", 12, "refused by the script"));
-        }
-        self.fabric.lock().call(PortCall::Insert)?;
-        match address.try_into() {
-            Ok(bytes) => Ok(PeerAddr(u64::from_le_bytes(bytes))),
-            Err(_) => Err(fault("insert", 22, "no address of this fabric")),
+            None => Incoming::Nothing,
         }
     }
 }
@@ -392,5 +323,5 @@ impl Clock for FakePort {
 }
 
 fn target(to: PeerAddr) -> Target {
-    Target { pe: Pe((to.0 >> 8) as u32), rail: RailId(to.0 as u8), generation: (to.0 >> 40) as u32 }
+    Target { pe: Pe((to.0 >> 8) as u32), rail: RailId(to.0 as u8) }
 }

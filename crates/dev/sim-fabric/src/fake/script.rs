@@ -19,9 +19,6 @@ pub struct Script {
     pub rates: Vec<(RailId, u64)>,
     /// Of a hundred messages, how many are delivered twice.
     pub duplicate_percent: u32,
-    /// The fabric lets what was posted with more to follow lie, until a write to the same peer is
-    /// posted on the same rail without more to follow.
-    pub doorbells: bool,
     /// A rail has one queue for segments and messages, of its depth: a message has a place in it
     /// until it has left, and that was polled.
     pub shared_queue: bool,
@@ -40,7 +37,6 @@ impl Default for Script {
             slow_rails: Vec::new(),
             rates: Vec::new(),
             duplicate_percent: 0,
-            doorbells: false,
             shared_queue: false,
             stragglers: (0, 0),
             connecting: (0, 0),
@@ -95,14 +91,8 @@ pub enum PortCall {
     Post,
     /// A message is sent.
     Send,
-    /// A message is sent to a control endpoint.
-    SendControl,
     /// A rail is polled; it has failed as a whole.
     Poll,
-    /// A rail is opened again.
-    Reset,
-    /// The address of a rail that was opened again is taken in.
-    Insert,
     /// Bytes of the own memory are loaded.
     Load,
     /// The same are stored.
@@ -119,13 +109,10 @@ pub enum PortCall {
 
 impl PortCall {
     /// All of them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 9] = [
         Self::Post,
         Self::Send,
-        Self::SendControl,
         Self::Poll,
-        Self::Reset,
-        Self::Insert,
         Self::Load,
         Self::Store,
         Self::Apply,
@@ -140,8 +127,6 @@ impl PortCall {
 pub enum Call {
     /// A poll of a PE's rail.
     Poll(Pe, RailId),
-    /// A message of a PE's rail to the control endpoint of another PE.
-    Control(Pe, RailId, Pe),
     /// An operation or a message that a PE's rail has taken.
     Post(Pe, RailId),
     /// A copy that a PE has started.

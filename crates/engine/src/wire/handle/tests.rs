@@ -17,7 +17,7 @@ fn sample() -> Handle {
 }
 
 #[test]
-fn encoding_and_decoding_give_back_the_handle() {
+fn handles_are_read_as_written() {
     for addressing in [Addressing::Virtual, Addressing::Offset] {
         for rails in [0, 1, MAX_RAILS] {
             let handle = Handle {
@@ -31,7 +31,7 @@ fn encoding_and_decoding_give_back_the_handle() {
 }
 
 #[test]
-fn damaged_bytes_are_refused_by_name() {
+fn damaged_bytes_are_refused() {
     let good = sample().encode();
     let with = |at: usize, bytes: &[u8]| {
         let mut handle = good;
@@ -51,7 +51,7 @@ fn damaged_bytes_are_refused_by_name() {
 }
 
 #[test]
-fn a_handle_of_another_pe_is_none_for_this_one() {
+fn handles_of_other_pes_are_refused() {
     let bytes = sample().encode();
     let (owner, pe) = (sample().owner, Pe(4));
     assert!(HandleView::check_of(owner, &bytes).is_ok());
@@ -85,7 +85,7 @@ fn handles_of_one_identity_are_alike() {
 }
 
 #[test]
-fn bounds_hold_at_both_ends_and_against_wrap() {
+fn bounds_hold_at_both_ends() {
     let bytes = sample().encode();
     let view = HandleView::check(&bytes).unwrap();
     let base = sample().base;
@@ -109,7 +109,7 @@ fn bounds_hold_at_both_ends_and_against_wrap() {
 }
 
 #[test]
-fn a_missing_key_is_named() {
+fn missing_key_is_named() {
     let bytes = sample().encode();
     let view = HandleView::check(&bytes).unwrap();
     assert_eq!(view.key(RailId(1)), Ok(u64::MAX));
@@ -118,7 +118,7 @@ fn a_missing_key_is_named() {
 }
 
 #[test]
-fn a_spot_lies_inside() {
+fn spots_lie_inside() {
     let base = sample().base;
     for (keys, staged, takes) in
         [(vec![1], None, true), (vec![], None, false), (vec![], Some(4096), true)]
@@ -139,7 +139,7 @@ fn a_spot_lies_inside() {
 }
 
 #[test]
-fn a_target_lies_inside_up_to_the_last_byte() {
+fn targets_lie_inside() {
     let base = sample().base;
     for (addressing, first) in [(Addressing::Virtual, base), (Addressing::Offset, 0)] {
         let bytes = Handle { addressing, ..sample() }.encode();
@@ -157,7 +157,7 @@ fn a_target_lies_inside_up_to_the_last_byte() {
 }
 
 #[test]
-fn the_place_of_a_key_lies_in_the_handle() {
+fn keys_lie_in_the_handle() {
     for rail in 0..=u8::MAX {
         let key = RailKey::of(RailId(rail));
         assert_eq!(usize::from(key.place), 8 * (usize::from(rail) % MAX_RAILS));

@@ -44,7 +44,7 @@ pub(crate) fn split(joined: &[u8]) -> Option<Vec<&[u8]>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use engine::wire::rails::MAX_TOLD_ADDRESS;
+    use engine::wire::handshake::MAX_ADDRESS;
 
     #[test]
     fn addresses_come_apart_as_they_were_joined() {
@@ -55,7 +55,7 @@ mod tests {
             let parts = split(&joined).unwrap();
             assert_eq!(parts[0], own);
             assert!(parts[1..].iter().copied().eq(bulk.iter().map(Vec::as_slice)), "{count}");
-            assert!(joined.len() <= MAX_TOLD_ADDRESS, "a rail with {count} is opened again");
+            assert!(joined.len() <= MAX_ADDRESS, "{count}");
         }
     }
 }

@@ -17,8 +17,8 @@ use crate::options::{Devices, Options};
 use crate::provider::Provider;
 use crate::{Discovery, MemoryKinds};
 use engine::ids::RailId;
+use engine::port::packet::LongPacket;
 use engine::port::{Desc, Messaging, POLL_BATCH, Polled};
-use engine::wire::message::LongPacket;
 
 const RAIL: RailId = RailId(0);
 const HANG: Duration = Duration::from_secs(60);

@@ -20,8 +20,7 @@ use engine::atomic::Atomic;
 use engine::ids::{Pe, RailId, WrId};
 use engine::port::packet::{LongPacket, MAX_MESSAGE};
 use engine::port::{
-    Clock, Incoming, LocalMemory, Messaging, PeerAddr, PortError, Posted, RailControl, RailLimits,
-    Tail,
+    Clock, Incoming, LocalMemory, Messaging, PeerAddr, PortError, Posted, RailLimits, Tail,
 };
 
 /// The rails of one lane.
@@ -232,14 +231,6 @@ impl Messaging for OfiPort {
         let Some(port_rail) = self.rails.get_mut(rail.index()) else { return Incoming::Nothing };
         let PortRail { rail, gate, messages, .. } = port_rail;
         messages.receive(rail, gate, into)
-    }
-}
-
-impl RailControl for OfiPort {
-    fn trouble(&mut self, rail: RailId) -> Option<PortError> {
-        let PortRail { rail, gate, .. } = self.rails.get(rail.index())?;
-        let _gate = gate.enter();
-        rail.endpoint().trouble()
     }
 }
 

@@ -41,9 +41,7 @@ impl DataPath for OfiPort {
         operation: Operation<'_>,
     ) -> Result<Posted, PortError> {
         match operation {
-            Operation::Transfer(transfer)
-            | Operation::WriteWithImmediate(transfer, _)
-            | Operation::WriteBeforeMore(transfer) => {
+            Operation::Transfer(transfer) | Operation::WriteWithImmediate(transfer, _) => {
                 self.post_transfer(rail, to, wr_id, operation, transfer)
             }
         }
@@ -56,9 +54,8 @@ impl DataPath for OfiPort {
         wr_id: WrId,
         operation: Operation<'_>,
     ) -> Result<Option<Posted>, PortError> {
-        let (Operation::Transfer(transfer)
-        | Operation::WriteWithImmediate(transfer, _)
-        | Operation::WriteBeforeMore(transfer)) = operation;
+        let (Operation::Transfer(transfer) | Operation::WriteWithImmediate(transfer, _)) =
+            operation;
         let port_rail = self.rails.get_mut(rail.index());
         let bulk = port_rail.and_then(|port_rail| port_rail.bulk.as_deref_mut());
         let (Some(bulk), Some(context)) = (bulk, self.contexts.context(wr_id)) else {
@@ -79,6 +76,12 @@ impl DataPath for OfiPort {
         let ended = |entry: &libc::pollfd| entry.revents != 0;
         let at = (found > 0).then(|| entries.iter().position(ended)).flatten()?;
         Some(self.processes.swap_remove(at).0)
+    }
+
+    fn trouble(&mut self, rail: RailId) -> Option<PortError> {
+        let PortRail { rail, gate, .. } = self.rails.get(rail.index())?;
+        let _gate = gate.enter();
+        rail.endpoint().trouble()
     }
 
     fn has_fast_path(&self) -> bool {

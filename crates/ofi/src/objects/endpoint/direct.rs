@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use libfabric_sys::{FI_ADDR_UNSPEC, FI_ENOSYS, fi_addr_t, fid_ep};
 
 use super::{Endpoint, MessageBuffer, Rma};
-use engine::wire::message::MAX_MESSAGE;
+use engine::port::packet::MAX_MESSAGE;
 
 impl Endpoint {
     pub(crate) fn direct(&self) -> Direct {

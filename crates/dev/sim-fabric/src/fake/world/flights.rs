@@ -9,7 +9,6 @@ use engine::port::{Failure, PortError, Transfer};
 pub(in crate::fake) struct Target {
     pub(in crate::fake) pe: Pe,
     pub(in crate::fake) rail: RailId,
-    pub(in crate::fake) generation: u32,
 }
 
 /// An operation under way.
@@ -19,9 +18,7 @@ pub(in crate::fake) struct Flight {
     pub(in crate::fake) from: Pe,
     pub(in crate::fake) to: Pe,
     pub(in crate::fake) remote_rail: RailId,
-    /// The generation of the target's rail that it was posted to.
-    pub(in crate::fake) generation: u32,
-    /// Nobody waits for it any more: its rail was closed, or it was reported as failed.
+    /// Nobody waits for it any more: it was reported as failed.
     pub(in crate::fake) orphan: bool,
     /// Then, for a write: its bytes as they were.
     pub(in crate::fake) frozen: Option<Vec<u8>>,
@@ -31,8 +28,6 @@ pub(in crate::fake) struct Flight {
     /// What the peer is told when the data is there.
     pub(in crate::fake) data: Option<u64>,
     pub(in crate::fake) due: u64,
-    /// Whether the device knows of it.
-    pub(in crate::fake) rung: bool,
     /// Once delivered: what the completion says.
     pub(in crate::fake) outcome: Option<Result<(), PortError>>,
 }

@@ -12,8 +12,6 @@ pub(in crate::fake) enum Mail {
     ImmediateData(u64),
     /// What could not be received.
     Broken(i32),
-    /// For the control endpoint.
-    Control(Vec<u8>),
 }
 
 /// Mail on its way.
@@ -23,7 +21,6 @@ pub(in crate::fake) struct Letter {
     pub(in crate::fake) to: Pe,
     pub(in crate::fake) rail: RailId,
     pub(in crate::fake) remote_rail: RailId,
-    pub(in crate::fake) generation: u32,
     pub(in crate::fake) mail: Mail,
     pub(in crate::fake) due: u64,
     /// The lane and the work-request id of a message, while its sender may still be told that it
@@ -35,7 +32,6 @@ impl Letter {
     fn finds_way(&self, links: &Links) -> bool {
         let (from, to) = ((self.from, self.rail), (self.to, self.remote_rail));
         let goes = match self.mail {
-            Mail::Control(_) => links.connects(from, to),
             // What is told of a write has come with it.
             Mail::ImmediateData(_) => !links.holds_data(),
             Mail::Message(_) | Mail::Broken(_) => links.goes(from, to),
@@ -76,20 +72,11 @@ impl Letters {
     /// Finds out once more which find a way, if links have changed.
     pub(in crate::fake) fn sort(&mut self, links: &Links) {
         if std::mem::replace(&mut self.sorted, links.version()) != links.version() {
-            self.filter(links, |_| true);
-        }
-    }
-
-    /// Drops those that are not kept, which are asked for in the order in which they were posted.
-    pub(in crate::fake) fn filter(&mut self, links: &Links, mut keep: impl FnMut(&Letter) -> bool) {
-        let mut all = std::mem::take(&mut self.stuck);
-        all.append(&mut self.silent);
-        let going = std::mem::take(&mut self.going);
-        all.extend(going.into_iter().map(|((_, number), letter)| (number, letter)));
-        for (number, letter) in all {
-            if keep(&letter) {
-                self.put(number, letter, links);
-            }
+            let mut all = std::mem::take(&mut self.stuck);
+            all.append(&mut self.silent);
+            let going = std::mem::take(&mut self.going);
+            all.extend(going.into_iter().map(|((_, number), letter)| (number, letter)));
+            all.into_iter().for_each(|(number, letter)| self.put(number, letter, links));
         }
     }
 
@@ -105,10 +92,6 @@ impl Letters {
 
     pub(in crate::fake) fn len(&self) -> usize {
         self.going.len() + self.stuck.len() + self.silent.len()
-    }
-
-    pub(in crate::fake) fn stuck(&self) -> impl Iterator<Item = &Letter> {
-        self.stuck.values().chain(self.silent.values())
     }
 
     /// Those of the stuck ones whose senders are to be told: gives whom.

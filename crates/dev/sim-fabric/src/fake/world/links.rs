@@ -15,8 +15,6 @@ pub(in crate::fake) struct Links {
     holds_data: bool,
     /// Pairs of rails between which nothing goes in this direction.
     down: Vec<(End, End)>,
-    /// As `down`, where control messages go all the same.
-    down_data: Vec<(End, End)>,
     down_rails: Vec<End>,
     version: u64,
 }
@@ -27,13 +25,8 @@ impl Links {
         self.version
     }
 
-    /// Whether anything goes from one rail's data endpoint to that of another.
-    pub(in crate::fake) fn goes(&self, from: End, to: End) -> bool {
-        self.connects(from, to) && !self.down_data.contains(&(from, to))
-    }
-
     /// Whether anything goes from one rail to another.
-    pub(in crate::fake) fn connects(&self, from: End, to: End) -> bool {
+    pub(in crate::fake) fn goes(&self, from: End, to: End) -> bool {
         (self.down.is_empty() && self.down_rails.is_empty())
             || !(self.down_rails.contains(&from)
                 || self.down_rails.contains(&to)
@@ -65,11 +58,6 @@ impl Links {
     pub(in crate::fake) fn set_link(&mut self, from: End, to: End, up: bool) {
         self.version += 1;
         set(&mut self.down, (from, to), up);
-    }
-
-    pub(in crate::fake) fn set_data(&mut self, from: End, to: End, up: bool) {
-        self.version += 1;
-        set(&mut self.down_data, (from, to), up);
     }
 
     pub(in crate::fake) fn set_rail(&mut self, rail: End, up: bool) {

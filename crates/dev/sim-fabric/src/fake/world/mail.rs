@@ -14,50 +14,15 @@ impl World {
         wr_id: WrId,
         bytes: &[u8],
     ) -> u64 {
-        let Target { pe: to, rail: remote_rail, generation } = to;
+        let Target { pe: to, rail: remote_rail } = to;
         let left = self.now + self.delay(rail);
         let (percent, longer) = self.script.stragglers;
         let straggles = percent != 0 && self.draw() % 100 < u64::from(percent);
         let held_up = self.held_up.get(&from).copied().unwrap_or(0);
         let due = left + held_up + if straggles { longer } else { 0 };
         let (mail, sent) = (Mail::Message(bytes.to_vec()), Some((lane, wr_id)));
-        self.mail(Letter { from, to, rail, remote_rail, generation, mail, due, sent });
+        self.mail(Letter { from, to, rail, remote_rail, mail, due, sent });
         left
-    }
-
-    /// A message leaves for a control endpoint.
-    pub(in crate::fake) fn send_control(
-        &mut self,
-        from: Pe,
-        rail: RailId,
-        to: Target,
-        bytes: &[u8],
-    ) {
-        let percent = self.lost_control_percent;
-        if percent != 0 && self.draw() % 100 < percent {
-            return;
-        }
-        let due = self.now + self.delay(rail);
-        let Target { pe: to, rail: remote_rail, .. } = to;
-        let (mail, generation) = (Mail::Control(bytes.to_vec()), 0);
-        // What goes nowhere fills the connection, which takes nothing more then.
-        self.letters.sort(&self.links);
-        let there = (to, remote_rail);
-        let waits = |letter: &&Letter| {
-            let same = (letter.from, letter.rail, letter.to) == (from, rail, to);
-            same && matches!(letter.mail, Mail::Control(_))
-        };
-        if !self.links.connects((from, rail), there)
-            && self.letters.stuck().filter(waits).count() >= 8
-        {
-            return;
-        }
-        let sent = None;
-        self.mail(Letter { from, to, rail, remote_rail, generation, mail, due, sent });
-    }
-
-    pub(in crate::fake) fn take_control(&mut self, pe: Pe, rail: RailId) -> Option<Vec<u8>> {
-        self.controls.get_mut(&(pe, rail))?.pop_front()
     }
 
     pub(in crate::fake) fn take_mail(&mut self, pe: Pe, rail: RailId) -> Option<Mail> {
@@ -66,10 +31,6 @@ impl World {
 
     pub(in crate::fake) fn deliver(&mut self, to: Pe, rail: RailId, mail: Mail) {
         self.inboxes.entry((to, rail)).or_default().push_back(mail);
-    }
-
-    pub(in crate::fake) fn deliver_control(&mut self, to: Pe, rail: RailId, bytes: Vec<u8>) {
-        self.controls.entry((to, rail)).or_default().push_back(bytes);
     }
 
     fn duplicates(&mut self) -> bool {
@@ -88,17 +49,6 @@ impl World {
     /// The next one that is due arrives, if there is one.
     pub(in crate::fake) fn move_letter(&mut self) {
         let Some(letter) = self.letters.pop_next() else { return };
-        if let Mail::Control(bytes) = &letter.mail {
-            self.deliver_control(letter.to, letter.remote_rail, bytes.clone());
-            if self.duplicates() {
-                let due = self.now + self.delay(letter.rail);
-                self.mail(Letter { due, sent: None, ..letter });
-            }
-            return;
-        }
-        if letter.generation != self.generation(letter.to, letter.remote_rail) {
-            return;
-        }
         if let (Some(heard), Mail::Message(bytes)) = (&mut self.overheard, &letter.mail) {
             heard.push((letter.to, letter.remote_rail, bytes.clone()));
         }

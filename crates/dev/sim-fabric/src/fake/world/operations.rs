@@ -19,15 +19,13 @@ impl World {
         (transfer, data): (Transfer, Option<u64>),
     ) {
         let due = self.carry(from, rail, transfer.len as u64) + self.delay(rail);
-        let Target { pe: to, rail: remote_rail, generation } = to;
+        let Target { pe: to, rail: remote_rail } = to;
         let outcome = None;
-        let rung = !self.script.doorbells;
         self.flights.push(Flight {
             lane,
             from,
             to,
             remote_rail,
-            generation,
             orphan: false,
             frozen: None,
             rail,
@@ -35,7 +33,6 @@ impl World {
             transfer,
             data,
             due,
-            rung,
             outcome,
         });
     }
@@ -66,26 +63,6 @@ impl World {
         on_it.for_each(|(_, free_at)| stretch(free_at));
     }
 
-    pub(in crate::fake) fn has_doorbells(&self) -> bool {
-        self.script.doorbells
-    }
-
-    /// The doorbell is rung for what was posted on a rail for a peer.
-    pub(in crate::fake) fn ring(&mut self, lane: usize, rail: RailId, to: Pe) {
-        if !self.script.doorbells {
-            return;
-        }
-        self.doorbells += 1;
-        for flight in &mut self.flights {
-            flight.rung |= (flight.lane, flight.rail, flight.to) == (lane, rail, to);
-        }
-    }
-
-    /// Segments that the device does not know of.
-    pub(in crate::fake) fn unrung(&self) -> usize {
-        self.flights.iter().filter(|flight| !flight.rung).count()
-    }
-
     pub(in crate::fake) fn move_flight(&mut self, at: usize) {
         let mut flight = self.flights.swap_remove(at);
         match flight.outcome.take() {
@@ -104,18 +81,13 @@ impl World {
 
     pub(in crate::fake) fn may_move(&self, flight: &Flight) -> bool {
         let (here, there) = ((flight.from, flight.rail), (flight.to, flight.remote_rail));
-        // The other end of a connection that is gone says so, if its answer gets here.
-        let cut = flight.generation != self.generation(flight.to, flight.remote_rail);
         match &flight.outcome {
             Some(_) => flight.orphan || self.links.goes(there, here),
-            None if cut => self.links.goes(here, there) || flight.orphan,
             None if flight.transfer.direction == Direction::Read => {
                 let goes = self.links.goes(here, there) && self.links.goes(there, here);
-                flight.orphan || goes && flight.rung && !self.links.is_stalled(flight.to)
+                flight.orphan || goes && !self.links.is_stalled(flight.to)
             }
-            None => {
-                self.links.goes(here, there) && flight.rung && !self.links.is_stalled(flight.to)
-            }
+            None => self.links.goes(here, there) && !self.links.is_stalled(flight.to),
         }
     }
 
@@ -139,20 +111,17 @@ impl World {
             self.lose_next_data -= 1;
             return;
         }
-        let Flight { from, to, rail, remote_rail, generation, .. } = *flight;
+        let Flight { from, to, rail, remote_rail, .. } = *flight;
         let due = self.now + self.delay(rail);
         let mail = Mail::ImmediateData(data);
         let sent = None;
-        self.mail(Letter { from, to, rail, remote_rail, generation, mail, due, sent });
+        self.mail(Letter { from, to, rail, remote_rail, mail, due, sent });
     }
 
     pub(in crate::fake) fn move_data(&mut self, flight: &Flight) -> Result<(), PortError> {
-        if flight.generation != self.generation(flight.to, flight.remote_rail) {
-            return Err(fault("delivery", 104, "the rail addressed is closed"));
-        }
         let Transfer { direction, local, len, remote, key } = flight.transfer;
         if direction == Direction::Read && flight.orphan {
-            return Err(fault("delivery", 104, "the rail that reads is closed"));
+            return Err(fault("delivery", 104, "it was reported as failed"));
         }
         self.call(PortCall::Deliver)?;
         let (at, writes) = ((flight.to, flight.remote_rail), direction == Direction::Write);

@@ -34,16 +34,10 @@ pub(in crate::fake) struct World {
     pub(in crate::fake) lose_next: u32,
     pub(in crate::fake) lose_next_data: u32,
     pub(in crate::fake) dead_links_fail: bool,
-    pub(in crate::fake) refuses_resets: bool,
     /// Rails that are in trouble, which no completion tells.
     pub(in crate::fake) troubled: Vec<(Pe, RailId)>,
-    pub(in crate::fake) refuses_addresses: bool,
     /// Rails that refuse messages.
     pub(in crate::fake) refused_messages: Vec<(Pe, RailId)>,
-    pub(in crate::fake) lost_control_percent: u64,
-    pub(in crate::fake) resets: u32,
-    /// How often the rails of proxy lanes were opened again.
-    pub(in crate::fake) generations: HashMap<(Pe, RailId), u32>,
     pub(in crate::fake) events: Vec<Event>,
     pub(in crate::fake) memory: Memory,
     /// What lanes have asked of their ports, for a test that wants to know.
@@ -72,11 +66,7 @@ pub(in crate::fake) struct World {
     pub(in crate::fake) letters: Letters,
     /// What has arrived, by PE and rail.
     pub(in crate::fake) inboxes: HashMap<(Pe, RailId), VecDeque<Mail>>,
-    /// The same for control endpoints.
-    pub(in crate::fake) controls: HashMap<(Pe, RailId), VecDeque<Vec<u8>>>,
     pub(in crate::fake) duplicate_next: u32,
-    /// How often a doorbell was rung.
-    pub(in crate::fake) doorbells: u64,
     pub(in crate::fake) done: Vec<Vec<VecDeque<Done>>>,
     /// Whose each lane is.
     pub(in crate::fake) lanes: Vec<Pe>,
@@ -166,10 +156,6 @@ impl World {
 
     pub(in crate::fake) fn return_done(&mut self, lane: usize, rail: RailId, done: Done) {
         self.done[lane][rail.index()].push_front(done);
-    }
-
-    pub(in crate::fake) fn generation(&self, pe: Pe, rail: RailId) -> u32 {
-        self.generations.get(&(pe, rail)).copied().unwrap_or(0)
     }
 
     pub(in crate::fake) fn in_flight(&self) -> usize {

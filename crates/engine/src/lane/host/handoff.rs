@@ -1,0 +1,303 @@
+//! The queue by which user threads hand operations over to the proxy lane.
+
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
+use log::warn;
+
+use crate::core::Then;
+use crate::error::EngineError;
+use crate::ids::Pe;
+use crate::lane::Lane;
+use crate::lane::host::outstanding::Outstanding;
+use crate::op::{Kind, Op};
+use crate::patience::Wait;
+use crate::port::{Direction, Port};
+use crate::request::{LocalSide, Request};
+use crate::wire::handle::HandleBytes;
+
+/// Most operations handed over and not taken. A thread that has more waits.
+const CAPACITY: usize = 256;
+
+/// The user threads' end.
+#[derive(Debug)]
+pub struct Outbox {
+    sender: Sender<Item>,
+    shared: Arc<Shared>,
+    warn_after: Option<Duration>,
+    fail_after: Option<Duration>,
+}
+
+/// The proxy lane's end.
+#[derive(Debug)]
+pub struct Inbox {
+    receiver: Receiver<Item>,
+    shared: Arc<Shared>,
+    /// Taken, while all completion groups are in use.
+    next: Option<Item>,
+    /// Peers of items that threads wait for.
+    awaited: Vec<(u32, Weak<Ended>)>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    outstanding: Outstanding<EngineError>,
+    /// The proxy lane's first failure: it may take nothing more.
+    failure: OnceLock<EngineError>,
+}
+
+/// Something handed over.
+#[derive(Debug)]
+struct Item {
+    pe: Pe,
+    what: What,
+    /// Told of the end, for a thread that waits.
+    ended: Option<Arc<Ended>>,
+}
+
+#[derive(Debug)]
+enum What {
+    Transfer(Box<Transfer>),
+    Fence,
+    Quiet,
+}
+
+#[derive(Debug)]
+struct Transfer {
+    direction: Direction,
+    handle: HandleBytes,
+    remote: u64,
+    local: LocalSide,
+    len: usize,
+}
+
+type Ended = Mutex<Option<Result<(), EngineError>>>;
+
+/// Both ends, for a job of `n_pes`. Waits are reported and given up as by a watchdog.
+pub fn handover(
+    n_pes: u32,
+    warn_after: Option<Duration>,
+    fail_after: Option<Duration>,
+) -> (Outbox, Inbox) {
+    let (sender, receiver) = bounded(CAPACITY);
+    let outstanding = Outstanding::new(n_pes);
+    let shared = Arc::new(Shared { outstanding, failure: OnceLock::new() });
+    let shared_by_inbox = Arc::clone(&shared);
+    let inbox = Inbox { receiver, shared: shared_by_inbox, next: None, awaited: Vec::new() };
+    (Outbox { sender, shared, warn_after, fail_after }, inbox)
+}
+
+impl Outbox {
+    /// Hands a put or a get over, and waits for its end if `wait`.
+    ///
+    /// # Errors
+    /// The proxy lane's error about it, if waited for; or that the proxy lane takes nothing.
+    pub(crate) fn transfer(&self, request: &Request<'_>, wait: bool) -> Result<(), EngineError> {
+        let Request { direction, pe, remote_handle, remote_addr: remote, local, len } = *request;
+        let transfer = Transfer { direction, handle: *remote_handle, remote, local, len };
+        self.hand_over(pe, What::Transfer(Box::new(transfer)), wait)
+    }
+
+    /// Orders what is handed over for the PE from here on behind what was before.
+    pub(crate) fn fence(&self, pe: Pe) -> Result<(), EngineError> {
+        let is_quiet = self.shared.outstanding.is_quiet(pe);
+        if is_quiet { Ok(()) } else { self.hand_over(pe, What::Fence, false) }
+    }
+
+    /// Waits until everything handed over for the PE so far has ended.
+    pub(crate) fn quiet(&self, pe: Pe) -> Result<(), EngineError> {
+        if !self.shared.outstanding.is_quiet(pe) {
+            self.hand_over(pe, What::Quiet, true)?;
+        }
+        self.shared.outstanding.failure(pe).map_or(Ok(()), Err)
+    }
+
+    fn hand_over(&self, pe: Pe, what: What, wait: bool) -> Result<(), EngineError> {
+        let ended: Option<Arc<Ended>> = wait.then(Arc::default);
+        let mut item = Some(Item { pe, what, ended: ended.clone() });
+        self.wait(pe, || match item.take().map(|item| self.send(item)) {
+            Some(Err(back)) => {
+                item = Some(back);
+                false
+            }
+            _ => true,
+        })?;
+        let Some(ended) = ended else { return Ok(()) };
+        let mut outcome = None;
+        self.wait(pe, || {
+            outcome = ended.lock().unwrap_or_else(PoisonError::into_inner).take();
+            outcome.is_some()
+        })?;
+        outcome.unwrap_or(Ok(()))
+    }
+
+    /// Counts an item and sends it. It comes back, not counted, if there is no room.
+    fn send(&self, item: Item) -> Result<(), Item> {
+        let pe = item.pe;
+        self.shared.outstanding.begin(pe);
+        match self.sender.try_send(item) {
+            Err(TrySendError::Full(back)) => {
+                self.shared.outstanding.end(pe, None);
+                Err(back)
+            }
+            // Without a lane the item stays undone: the deadline says so.
+            Ok(()) | Err(TrySendError::Disconnected(_)) => Ok(()),
+        }
+    }
+
+    /// The proxy lane's first failure.
+    pub(crate) fn failure(&self) -> Option<&EngineError> {
+        self.shared.failure.get()
+    }
+
+    /// Waits for the proxy thread.
+    fn wait(&self, pe: Pe, mut done: impl FnMut() -> bool) -> Result<(), EngineError> {
+        let mut wait = Wait::new();
+        let mut warned = 0;
+        while !done() {
+            if let Some(failed) = self.failure() {
+                return Err(failed.clone());
+            }
+            std::thread::yield_now();
+            let waited = wait.waited();
+            let report = || EngineError::ProxyStill { pe, seconds: waited.as_secs() };
+            if self.fail_after.is_some_and(|limit| waited >= limit) {
+                return Err(report());
+            }
+            if self.warn_after.is_some_and(|limit| waited > limit * (warned + 1)) {
+                warned += 1;
+                warn!(target: "TRANSPORT", "{}", report());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// An item of a user thread that the proxy lane works on.
+#[derive(Debug)]
+pub(crate) struct Handed {
+    pe: Pe,
+    shared: Arc<Shared>,
+    ended: Option<Arc<Ended>>,
+}
+
+impl Handed {
+    pub(crate) fn pe(&self) -> Pe {
+        self.pe
+    }
+
+    /// The item has ended, or failed.
+    pub(crate) fn end(self, failed: Option<EngineError>) {
+        let Self { pe, shared, ended } = self;
+        let lost = match ended {
+            Some(ended) => {
+                let outcome = failed.map_or(Ok(()), Err);
+                *ended.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
+                None
+            }
+            None => failed,
+        };
+        shared.outstanding.end(pe, lost);
+    }
+}
+
+impl Inbox {
+    /// Whether anything handed over has not ended.
+    #[inline(always)]
+    pub(crate) fn has_work(&self) -> bool {
+        !self.shared.outstanding.is_empty()
+    }
+
+    /// The lane has failed: nobody needs to wait any longer.
+    pub(crate) fn fail(&self, failed: &EngineError) {
+        let _ = self.shared.failure.set(failed.clone());
+    }
+}
+
+impl<P: Port> Lane<P> {
+    /// Submits what user threads have handed over. Returns whether there was anything.
+    pub(crate) fn serve_inbox(&mut self) -> bool {
+        let Some(mut inbox) = self.inbox.take() else { return false };
+        let mut moved = false;
+        while !self.has_saturated_peer() {
+            let Some(item) = inbox.next.take().or_else(|| inbox.receiver.try_recv().ok()) else {
+                break;
+            };
+            match self.take_handed(&mut inbox, item) {
+                Ok(()) => moved = true,
+                Err(item) => {
+                    inbox.next = Some(item);
+                    break;
+                }
+            }
+        }
+        if let Some(failed) = self.core.failures.first() {
+            inbox.fail(failed);
+        }
+        inbox.awaited.retain(|(at, ended)| {
+            let is_over =
+                |ended: &Arc<Ended>| ended.lock().unwrap_or_else(PoisonError::into_inner).is_some();
+            let waits = ended.upgrade().is_some_and(|ended| !is_over(&ended));
+            if waits {
+                // Once for each answer, though more is sent meanwhile.
+                self.core.want_first_ack(*at);
+            }
+            waits
+        });
+        self.inbox = Some(inbox);
+        moved
+    }
+
+    /// Takes everything handed over so far, so that the memory it touches is known.
+    pub(crate) fn take_handed_over(&mut self) {
+        self.serve_inbox();
+    }
+
+    /// Submits an item. It comes back if all completion groups are in use.
+    fn take_handed(&mut self, inbox: &mut Inbox, item: Item) -> Result<(), Item> {
+        if let What::Fence = item.what {
+            let _ = self.fence(item.pe);
+            Handed { pe: item.pe, shared: Arc::clone(&inbox.shared), ended: item.ended }.end(None);
+            return Ok(());
+        }
+        let Some(group) = self.core.groups.start() else { return Err(item) };
+        let Item { pe, what, ended } = item;
+        let handed = Handed { pe, shared: Arc::clone(&inbox.shared), ended };
+        let at = match self.core.reach_peer(pe) {
+            Ok(at) => at,
+            Err(failed) => {
+                self.core.groups.finish(group);
+                handed.end(Some(failed));
+                return Ok(());
+            }
+        };
+        inbox.awaited.extend(handed.ended.as_ref().map(|ended| (at, Arc::downgrade(ended))));
+        // The item's own count, until it is submitted.
+        self.core.groups.begin(group);
+        self.core.groups.set_then(group, Then::Handed(handed));
+        let failed = match what {
+            What::Transfer(transfer) => {
+                let Transfer { direction, handle, remote, local, len } = *transfer;
+                let op = Op { remote, local, len, ..Op::new(Kind::Transfer(direction), group) };
+                self.submit(at, op, &handle).err()
+            }
+            What::Quiet => {
+                self.mark_quiet(at, group);
+                None
+            }
+            What::Fence => None,
+        };
+        if let (Some(failed), true) = (failed, self.core.peers.get(at).error.is_none()) {
+            // Refused, and nothing of it is under way.
+            if let Some(Then::Handed(handed)) = self.core.groups.take_then(group) {
+                handed.end(Some(failed));
+            }
+            let _ = self.core.groups.end(group, 1);
+            self.core.groups.finish(group);
+            return Ok(());
+        }
+        self.core.end_in_group(group);
+        Ok(())
+    }
+}

@@ -1,0 +1,275 @@
+//! The lane of user threads, one at a time, and what they hand over to the proxy lane.
+//!
+//! User threads only initiate, over one rail. Operations on staged memory take messages and
+//! copies, which belong to the proxy lane: they are handed over through a bounded queue, in which
+//! their order is kept, and from there go into the queues of their peers. Fences do not order the
+//! two ways with one another, so an operation of one kind waits until nothing to its PE is under
+//! way in the other; programs hardly mix them.
+
+pub mod handoff;
+mod outstanding;
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::Duration;
+
+use crate::error::EngineError;
+use crate::group::GroupId;
+use crate::ids::Pe;
+use crate::lane::Lane;
+use crate::lane::host::handoff::Outbox;
+use crate::lane::idle::is_idle;
+use crate::op::Queued;
+use crate::port::Port;
+use crate::request::Request;
+
+/// A lane that any thread may use.
+///
+/// A thread that waits takes the lock for one progress iteration at a time, so other user threads,
+/// and the proxy thread where it progresses this lane, get in between.
+#[derive(Debug)]
+pub struct HostLane<P: Port> {
+    lane: Mutex<Lane<P>>,
+    /// Whether the lane had work when the lock was last released. A hint that spares the proxy
+    /// thread the lock while user threads are not communicating.
+    has_work: AtomicBool,
+    /// Takes operations on staged memory, and all for PEs to which this lane's rail does not lead.
+    outbox: Option<Outbox>,
+    detours: HashSet<Pe>,
+}
+
+impl<P: Port> HostLane<P> {
+    /// Wraps the lane of user threads.
+    pub fn new(lane: Lane<P>) -> Self {
+        let has_work = AtomicBool::new(false);
+        Self { lane: Mutex::new(lane), has_work, outbox: None, detours: HashSet::new() }
+    }
+
+    /// The lane, handing operations on staged memory over.
+    #[must_use]
+    pub fn with_outbox(self, outbox: Outbox) -> Self {
+        Self { outbox: Some(outbox), ..self }
+    }
+
+    /// The lane, handing over all operations for some PEs.
+    #[must_use]
+    pub fn with_detours(self, detours: impl IntoIterator<Item = Pe>) -> Self {
+        Self { detours: detours.into_iter().collect(), ..self }
+    }
+
+    /// As [`Lane::start`].
+    ///
+    /// # Errors
+    /// As [`Lane::start`].
+    pub fn start(&self, request: &Request<'_>) -> Result<(), EngineError> {
+        if self.hand_over(request, false)? {
+            return Ok(());
+        }
+        self.wait(|lane| lane.offer(request, GroupId::NONE))
+    }
+
+    /// As [`Lane::complete`].
+    ///
+    /// # Errors
+    /// As [`Lane::complete`].
+    pub fn complete(&self, request: &Request<'_>) -> Result<(), EngineError> {
+        if self.hand_over(request, true)? {
+            return Ok(());
+        }
+        let mut group = None;
+        let mut is_offered = false;
+        let done = self.wait(|lane| {
+            let id = match group {
+                Some(id) => id,
+                None => match lane.core.groups.start() {
+                    Some(id) => *group.insert(id),
+                    None => return Ok(false),
+                },
+            };
+            if !is_offered {
+                is_offered = lane.offer(request, id)?;
+            }
+            if !is_offered || !lane.core.groups.is_done(id) {
+                return Ok(false);
+            }
+            lane.core.reach_peer(request.pe).map(|_| true)
+        });
+        if let Some(id) = group {
+            self.end_group(id);
+        }
+        done
+    }
+
+    /// As [`Lane::fence`].
+    ///
+    /// # Errors
+    /// As [`Lane::fence`].
+    pub fn fence(&self, pe: Pe) -> Result<(), EngineError> {
+        self.lock().fence(pe)?;
+        self.outbox.as_ref().map_or(Ok(()), |outbox| outbox.fence(pe))
+    }
+
+    /// Waits until everything that user threads have issued to the PE so far is visible there, and
+    /// what was read has landed. Operations that other threads issue meanwhile are not waited for.
+    ///
+    /// # Errors
+    /// As [`Lane::quiet`].
+    pub fn quiet(&self, pe: Pe) -> Result<(), EngineError> {
+        self.quiet_lane(pe)?;
+        self.outbox.as_ref().map_or(Ok(()), |outbox| outbox.quiet(pe))
+    }
+
+    fn quiet_lane(&self, pe: Pe) -> Result<(), EngineError> {
+        if self.lock().is_quiet(pe)? {
+            return Ok(());
+        }
+        let mut group = None;
+        let done = self.wait(|lane| {
+            let at = lane.core.reach_peer(pe)?;
+            let id = match group {
+                Some(id) => id,
+                None => match lane.core.groups.start() {
+                    Some(id) => {
+                        lane.mark_quiet(at, id);
+                        *group.insert(id)
+                    }
+                    // All are in use: whoever waits for one PE waits for its end.
+                    None => return lane.is_quiet(pe),
+                },
+            };
+            Ok(lane.core.groups.is_done(id))
+        });
+        if let Some(id) = group {
+            self.end_group(id);
+        }
+        done?;
+        self.lock().core.reach_peer(pe).map(drop)
+    }
+
+    /// Ends a group, or gives it up if something still counts in it: an error is a lane's last act.
+    fn end_group(&self, id: GroupId) {
+        let mut lane = self.lock();
+        if lane.core.groups.is_done(id) {
+            lane.core.groups.finish(id);
+        }
+    }
+
+    /// Hands an operation over if it is on staged memory. Returns whether it was.
+    fn hand_over(&self, request: &Request<'_>, wait: bool) -> Result<bool, EngineError> {
+        let Some(outbox) = &self.outbox else { return Ok(false) };
+        if request.len == 0 {
+            return Ok(false);
+        }
+        if !self.detours.contains(&request.pe) && !self.lock().hands_over(request)? {
+            outbox.quiet(request.pe)?;
+            return Ok(false);
+        }
+        self.quiet_lane(request.pe)?;
+        outbox.transfer(request, wait)?;
+        Ok(true)
+    }
+
+    /// Whether [`HostLane::try_progress`] may have something to do.
+    #[inline(always)]
+    pub fn has_work(&self) -> bool {
+        self.has_work.load(Ordering::Relaxed)
+    }
+
+    /// One progress iteration, if anything is under way and no other thread has the lane. For the
+    /// proxy thread: it never waits.
+    ///
+    /// # Errors
+    /// As [`Lane::progress`].
+    #[inline]
+    pub fn try_progress(&self) -> Result<bool, Box<EngineError>> {
+        if !self.has_work() {
+            return Ok(false);
+        }
+        let mut lane = match self.lane.try_lock() {
+            Ok(lane) => lane,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return Ok(false),
+        };
+        let progressed = lane.progress();
+        self.has_work.store(lane.has_work(), Ordering::Relaxed);
+        progressed
+    }
+
+    /// As [`Lane::drain_before_close`].
+    pub fn drain_before_close(&self, patience: Duration) -> bool {
+        self.lock().drain_before_close(patience)
+    }
+
+    /// Runs `with` on the lane.
+    pub fn with<T>(&self, with: impl FnOnce(&Lane<P>) -> T) -> T {
+        with(&self.lock())
+    }
+
+    /// Runs `with` on the lane if no thread has it. It never waits.
+    pub fn try_with<T>(&self, with: impl FnOnce(&Lane<P>) -> T) -> Option<T> {
+        match self.lane.try_lock() {
+            Ok(lane) => Some(with(&lane)),
+            Err(TryLockError::Poisoned(poisoned)) => Some(with(&poisoned.into_inner())),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// Tries, then runs the loop until it succeeds or fails.
+    fn wait(
+        &self,
+        mut done: impl FnMut(&mut Lane<P>) -> Result<bool, EngineError>,
+    ) -> Result<(), EngineError> {
+        let mut idle = 0;
+        loop {
+            let mut lane = self.lock();
+            let outcome = done(&mut lane);
+            let is_over = !matches!(outcome, Ok(false));
+            let busy = is_over || lane.iterate();
+            self.has_work.store(lane.has_work(), Ordering::Relaxed);
+            drop(lane);
+            if is_over {
+                return outcome.map(|_| ());
+            }
+            if is_idle(&mut idle, busy) {
+                // The proxy lane, on which the wait may depend, may have failed.
+                if let Some(failed) = self.outbox.as_ref().and_then(Outbox::failure) {
+                    return Err(failed.clone());
+                }
+                // Without the lock, so that another thread can take it.
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Lane<P>> {
+        self.lane.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<P: Port> Lane<P> {
+    /// Has a group wait until everything submitted to a peer so far is finished.
+    pub(crate) fn mark_quiet(&mut self, at: u32, group: GroupId) {
+        self.core.groups.begin(group);
+        let peer = self.core.peers.get_mut(at);
+        peer.queue.push_back(Queued::Quiet(group));
+        self.core.queued += 1;
+        let peer = self.core.peers.get_mut(at);
+        peer.update_open();
+        self.core.make_ready(at);
+    }
+
+    /// Whether a user thread has to hand an operation over, as it is on staged memory or may be.
+    pub(crate) fn hands_over(&mut self, request: &Request<'_>) -> Result<bool, EngineError> {
+        let (remote, _) = request.remote()?;
+        let crate::request::LocalSide::Memory(addr) = request.local else {
+            return Ok(remote.is_staged());
+        };
+        let devices = self.core.regions.has_devices();
+        let found = self.core.regions.look(addr, request.len);
+        let is_unknown = found.fabric.is_none() && (devices || self.core.needs_desc);
+        // Where the fabric needs it registered, posting reports what is cut off.
+        let is_cut = self.core.needs_desc && found.cut.is_some() && !found.device;
+        Ok(remote.is_staged() || is_unknown && !is_cut)
+    }
+}

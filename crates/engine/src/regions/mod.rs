@@ -1,0 +1,458 @@
+//! Memory that this process has registered: the table, and each lane's copy of it.
+//!
+//! User threads register and release at any time, while lanes look regions up on every operation.
+//! A lane therefore keeps a copy; a look-up compares one atomic number and copies the table anew
+//! only when it has changed.
+//!
+//! Regions may overlap, nest or be equal, and differ in kind. A look-up by address considers every
+//! region that touches the bytes: the fabric reaches them if one region that it reaches holds all
+//! of them, and the processor if none of the regions is a device's.
+
+mod published;
+mod table;
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use crate::error::EngineError;
+use crate::ids::{LaneKind, Pe, RailId};
+use crate::port::copies::{Bounce, CopyPort, Reach};
+use crate::port::{Addressing, Desc};
+use crate::regions::published::Published;
+use crate::wire::handle::{HandleError, MAX_RAILS};
+use crate::wire::message::Spot;
+
+pub use table::RegionTable;
+
+/// Bits of a slot that are the region's place in the table. The others are of its stamp, so that a
+/// message about a released region does not name the next one in its place, until 4096 others
+/// were registered.
+const PLACE_BITS: u32 = 20;
+
+/// Most regions at a time.
+const MOST_REGIONS: usize = 1 << PLACE_BITS;
+
+#[inline(always)]
+fn slot_of(place: u32, stamp: u64) -> u32 {
+    place | (stamp as u32) << PLACE_BITS
+}
+
+#[inline(always)]
+fn place_of(slot: u32) -> usize {
+    slot as usize & (MOST_REGIONS - 1)
+}
+
+/// Locks state that no panic leaves inconsistent: each change of it is one assignment.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A registered region, as lanes see it.
+#[derive(Debug)]
+pub(crate) struct Region {
+    place: u32,
+    pub(crate) stamp: u64,
+    pub(crate) base: usize,
+    pub(crate) len: usize,
+    /// Whether peers may use it.
+    remote: bool,
+    pub(crate) reach: Reach,
+    /// Key per proxy rail; none for staged memory.
+    pub(crate) keys: Box<[u64]>,
+    pub(crate) addressing: Addressing,
+    descs: [Box<[Desc]>; 2],
+}
+
+impl Region {
+    fn end(&self) -> usize {
+        self.base + self.len
+    }
+
+    fn holds(&self, addr: usize, len: usize) -> bool {
+        let offset = addr.wrapping_sub(self.base);
+        offset <= self.len && len <= self.len - offset
+    }
+
+    /// The region's slot, as handles and messages have it.
+    pub(crate) fn slot(&self) -> u32 {
+        slot_of(self.place, self.stamp)
+    }
+
+    /// The descriptor for a rail of a lane of this kind.
+    pub(crate) fn desc(&self, kind: LaneKind, rail: RailId) -> Desc {
+        self.descs[kind as usize].get(rail.index()).copied().unwrap_or_default()
+    }
+}
+
+/// The table, as a lane asks it for a stager.
+trait StagerSource: Send + Sync {
+    /// Leaves a stager for the proxy lane, for local memory that nobody has registered.
+    fn provide(&self, memory: (usize, usize)) -> Result<(), EngineError>;
+}
+
+/// The part of the table that lanes read.
+pub struct RegionIndex {
+    table: Weak<dyn StagerSource>,
+    /// By place.
+    regions: Published<Vec<Option<Arc<Region>>>>,
+    /// The stager, until the proxy lane has taken it.
+    stager: Mutex<Option<Installed>>,
+    orphans: Mutex<Vec<Orphan>>,
+}
+
+impl fmt::Debug for RegionIndex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RegionIndex").finish_non_exhaustive()
+    }
+}
+
+/// A stager whose bounce memory is registered.
+#[derive(Debug)]
+pub(crate) struct Installed {
+    pub(crate) copies: Box<dyn CopyPort>,
+    pub(crate) bounce: Bounce,
+    /// The bounce memory's region.
+    pub(crate) region: Arc<Region>,
+    /// Made for host memory that nobody has registered; there may be no device.
+    pub(crate) for_host: bool,
+}
+
+/// An operation to a peer that has failed, which the fabric may still execute.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Orphan {
+    pub(crate) lane: LaneKind,
+    /// Index of the segment in its lane's table.
+    pub(crate) segment: u32,
+    pub(crate) what: &'static str,
+    pub(crate) pe: Pe,
+    /// Address and length of the memory that it may touch.
+    pub(crate) memory: (usize, usize),
+}
+
+/// Whether two ranges of addresses, each with its length, have a byte in common.
+pub(crate) fn overlap(one: (usize, usize), other: (usize, usize)) -> bool {
+    one.0 < other.0.saturating_add(other.1) && other.0 < one.0.saturating_add(one.1)
+}
+
+impl RegionIndex {
+    fn new(table: Weak<dyn StagerSource>) -> Self {
+        let (stager, orphans) = (Mutex::default(), Mutex::default());
+        Self { table, regions: Published::default(), stager, orphans }
+    }
+
+    fn change(&self, place: usize, region: Option<Arc<Region>>) {
+        self.regions.change(|regions| {
+            if regions.len() <= place {
+                regions.resize_with(place + 1, || None);
+            }
+            regions[place] = region;
+        });
+    }
+
+    pub(crate) fn enter_orphan(&self, orphan: Orphan) {
+        lock(&self.orphans).push(orphan);
+    }
+
+    /// A segment has ended that was an orphan.
+    pub(crate) fn leave_orphan(&self, lane: LaneKind, segment: u32) {
+        lock(&self.orphans).retain(|orphan| (orphan.lane, orphan.segment) != (lane, segment));
+    }
+
+    fn orphan_over(&self, addr: usize, len: usize) -> Option<Orphan> {
+        let orphans = lock(&self.orphans);
+        orphans.iter().find(|orphan| overlap(orphan.memory, (addr, len))).copied()
+    }
+}
+
+/// A range of local addresses.
+#[derive(Clone, Copy, Debug)]
+struct Range {
+    base: usize,
+    len: usize,
+}
+
+impl Range {
+    const NONE: Self = Self { base: 0, len: 0 };
+    /// Every address but null.
+    const ALL: Self = Self { base: 1, len: usize::MAX };
+
+    /// Whether it holds all of `len` bytes, at least one.
+    #[inline(always)]
+    fn has(&self, addr: usize, len: usize) -> bool {
+        // Below the base, the offset wraps to one that no length reaches.
+        let end = addr.wrapping_sub(self.base).checked_add(len);
+        end.is_some_and(|end| end <= self.len)
+    }
+}
+
+/// A region that peers may use and the processor reaches.
+#[derive(Clone, Copy, Debug)]
+struct Target {
+    /// Its slot; for an empty place, one of another place.
+    slot: u32,
+    base: usize,
+    len: u64,
+}
+
+/// How local memory is reached, as far as registered regions tell.
+#[derive(Debug)]
+pub(crate) struct Found<'a> {
+    /// A region that the fabric reaches and that holds all bytes.
+    pub(crate) fabric: Option<&'a Arc<Region>>,
+    /// Whether some byte is in a region of a device.
+    pub(crate) device: bool,
+    /// Whether one region holds all bytes.
+    pub(crate) whole: bool,
+    /// A region that holds the first byte and not all of them, if none holds all.
+    pub(crate) cut: Option<&'a Arc<Region>>,
+}
+
+/// Bytes of this process that a message names.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Place {
+    pub(crate) addr: usize,
+    pub(crate) reach: Reach,
+}
+
+/// A lane's copy of the index.
+#[derive(Debug)]
+pub(crate) struct Regions {
+    index: Arc<RegionIndex>,
+    kind: LaneKind,
+    number: u64,
+    by_place: Vec<Option<Arc<Region>>>,
+    /// By place, what the fast path of incoming messages may change.
+    targets: Vec<Target>,
+    /// All regions by base, each with the highest end of those up to it.
+    sorted: Vec<(Arc<Region>, usize)>,
+    has_devices: bool,
+    /// Where memory that the fabric reaches was found last, and its descriptors.
+    fabric: Range,
+    descs: [Desc; MAX_RAILS],
+    /// Where memory that the processor reaches was found last.
+    cpu: Range,
+    stager: Option<Installed>,
+    /// Whether there is, or was, a stager for devices.
+    stages: bool,
+}
+
+impl Regions {
+    pub(crate) fn new(index: Arc<RegionIndex>, kind: LaneKind, has_devices: bool) -> Self {
+        Self {
+            index,
+            kind,
+            number: 0,
+            by_place: Vec::new(),
+            targets: Vec::new(),
+            sorted: Vec::new(),
+            has_devices,
+            fabric: Range::NONE,
+            descs: [Desc::default(); MAX_RAILS],
+            cpu: Range::NONE,
+            stager: None,
+            stages: false,
+        }
+    }
+
+    /// Whether local memory may be a device's. It may be once some is registered, also in a process
+    /// that has loaded CUDA only after the PEs were connected.
+    pub(crate) fn has_devices(&mut self) -> bool {
+        self.sync();
+        self.has_devices
+    }
+
+    #[inline(always)]
+    fn is_current(&self) -> bool {
+        self.index.regions.is_at(self.number)
+    }
+
+    /// The descriptor on a rail for local memory, if it is where memory was found last and the
+    /// fabric reaches it there.
+    #[inline(always)]
+    pub(crate) fn recent_desc(&self, addr: usize, len: usize, rail: RailId) -> Option<Desc> {
+        if self.is_recent(addr, len) { self.descs.get(rail.index()).copied() } else { None }
+    }
+
+    /// Whether local memory is where memory was found last and the fabric reaches it there.
+    #[inline(always)]
+    pub(crate) fn is_recent(&self, addr: usize, len: usize) -> bool {
+        self.fabric.has(addr, len) && self.is_current()
+    }
+
+    /// The descriptor on a rail for local memory that [is recent](Regions::is_recent).
+    #[inline(always)]
+    pub(crate) fn last_desc(&self, rail: RailId) -> Desc {
+        self.descs.get(rail.index()).copied().unwrap_or_default()
+    }
+
+    /// Whether local memory is where memory was found last and the processor reaches it there.
+    #[inline(always)]
+    pub(crate) fn is_recent_for_cpu(&self, addr: usize, len: usize) -> bool {
+        self.cpu.has(addr, len) && self.is_current()
+    }
+
+    /// Looks local memory up and remembers where it was found. `needs_desc`: the fabric takes no
+    /// unregistered memory.
+    pub(crate) fn find(&mut self, addr: usize, len: usize, needs_desc: bool) {
+        self.sync();
+        // Once some memory is a device's, nothing is known of memory that is not registered.
+        let is_host = !self.has_devices && !self.stages;
+        if is_host {
+            self.cpu = Range::ALL;
+            if !needs_desc {
+                (self.fabric, self.descs) = (Range::ALL, [Desc::default(); MAX_RAILS]);
+                return;
+            }
+        }
+        let found = self.look(addr, len);
+        let Some(region) = found.fabric.cloned() else { return };
+        self.fabric = Range { base: region.base, len: region.len };
+        for (rail, desc) in self.descs.iter_mut().enumerate() {
+            *desc = region.desc(self.kind, RailId(rail as u8));
+        }
+        if !is_host && region.reach == Reach::Direct {
+            let is_plain = !self.look(region.base, region.len).device;
+            self.cpu = if is_plain { self.fabric } else { Range::NONE };
+        }
+    }
+
+    /// How `len` bytes of local memory at `addr`, at least one, are reached, as of the last
+    /// [`Regions::sync`].
+    pub(crate) fn look(&self, addr: usize, len: usize) -> Found<'_> {
+        let end = addr.saturating_add(len);
+        let before = self.sorted.partition_point(|(region, _)| region.base < end);
+        let mut found = Found { fabric: None, device: false, whole: false, cut: None };
+        for (region, last_end) in self.sorted[..before].iter().rev() {
+            if *last_end <= addr {
+                break;
+            }
+            if region.end() <= addr {
+                continue;
+            }
+            found.device |= region.reach != Reach::Direct;
+            if region.holds(addr, len) {
+                found.whole = true;
+                if region.reach != Reach::Staged {
+                    found.fabric.get_or_insert(region);
+                }
+            } else if region.holds(addr, 1) {
+                found.cut.get_or_insert(region);
+            }
+        }
+        if found.whole {
+            found.cut = None;
+        }
+        found
+    }
+
+    pub(crate) fn kind(&self) -> LaneKind {
+        self.kind
+    }
+
+    pub(crate) fn index(&self) -> &RegionIndex {
+        &self.index
+    }
+
+    /// Whether a region has ever been registered in the place that a slot names. No PE of the job
+    /// knows another slot.
+    pub(crate) fn knows(&mut self, slot: u32) -> bool {
+        self.sync();
+        place_of(slot) < self.by_place.len()
+    }
+
+    /// The bytes that a peer's message names.
+    pub(crate) fn locate(&mut self, spot: Spot, len: usize) -> Result<Place, HandleError> {
+        self.sync();
+        let region = match self.by_place.get(place_of(spot.slot)) {
+            Some(Some(region)) if region.remote && region.slot() == spot.slot => region,
+            _ => return Err(HandleError::Stale),
+        };
+        let offset = usize::try_from(spot.offset).unwrap_or(usize::MAX);
+        if offset > region.len || len > region.len - offset {
+            return Err(HandleError::Outside {
+                addr: (region.base as u64).wrapping_add(spot.offset),
+                len: len as u64,
+                base: region.base as u64,
+                region: region.len as u64,
+            });
+        }
+        let addr = region.base + offset;
+        Ok(Place { addr, reach: self.reach_inside(region, addr, len) })
+    }
+
+    /// How bytes inside a region are reached. Another region may say that they are a device's.
+    fn reach_inside(&self, region: &Region, addr: usize, len: usize) -> Reach {
+        let is_device = self.has_devices && self.look(addr, len).device;
+        if is_device && region.reach == Reach::Direct { Reach::Fabric } else { region.reach }
+    }
+
+    /// As [`Regions::locate`], among regions that the processor reaches and that were registered at
+    /// the last [`Regions::sync`].
+    #[inline(always)]
+    pub(crate) fn target(&self, spot: Spot, len: usize) -> Option<usize> {
+        let target = self.targets.get(place_of(spot.slot))?;
+        let end = spot.offset.checked_add(len as u64)?;
+        if target.slot != spot.slot || end > target.len {
+            return None;
+        }
+        Some(target.base + spot.offset as usize)
+    }
+
+    /// Takes over what was registered and released since the last call.
+    #[inline(always)]
+    pub(crate) fn sync(&mut self) {
+        if !self.is_current() {
+            self.refresh();
+        }
+    }
+
+    #[cold]
+    fn refresh(&mut self) {
+        self.number = self.index.regions.read(|regions| self.by_place.clone_from(regions));
+        (self.fabric, self.cpu) = (Range::NONE, Range::NONE);
+        let all = self.by_place.iter().flatten();
+        self.has_devices |= all.clone().any(|region| region.reach != Reach::Direct);
+        self.sorted.clear();
+        self.sorted.extend(all.map(|region| (Arc::clone(region), region.end())));
+        self.sorted.sort_unstable_by_key(|(region, _)| region.base);
+        let mut last_end = 0;
+        for (_, end) in &mut self.sorted {
+            last_end = last_end.max(*end);
+            *end = last_end;
+        }
+        let mut targets = std::mem::take(&mut self.targets);
+        targets.clear();
+        targets.extend((0..).zip(&self.by_place).map(|(place, region)| {
+            let is_target =
+                |r: &&Region| r.remote && self.reach_inside(r, r.base, r.len) == Reach::Direct;
+            let none = Target { slot: !place, base: 0, len: 0 };
+            let target = |r: &Region| Target { slot: r.slot(), base: r.base, len: r.len as u64 };
+            region.as_deref().filter(is_target).map_or(none, target)
+        }));
+        self.targets = targets;
+        if self.kind == LaneKind::Proxy && self.stager.is_none() {
+            self.stager = lock(&self.index.stager).take();
+            self.stages |= self.stager.as_ref().is_some_and(|stager| !stager.for_host);
+        }
+    }
+
+    /// Whether there is a stager to take.
+    #[inline(always)]
+    pub(crate) fn has_stager(&self) -> bool {
+        self.stager.is_some()
+    }
+
+    pub(crate) fn take_stager(&mut self) -> Option<Installed> {
+        self.stager.take()
+    }
+
+    /// Has a stager made for local memory, an address and a length, that nobody has registered. The
+    /// next [`Regions::sync`] finds it, unless another thread is still making one.
+    #[cold]
+    pub(crate) fn provide_stager(&mut self, memory: (usize, usize)) -> Result<(), EngineError> {
+        self.index.table.upgrade().map_or(Ok(()), |table| table.provide(memory))
+    }
+}
+
+#[cfg(test)]
+mod tests;

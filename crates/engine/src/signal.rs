@@ -1,0 +1,341 @@
+//! Signals: how the signal of a put follows its data, and what signals are behind.
+//!
+//! There are two ways. *Inline*: data and signal are one message. *Beside*: the segments carry
+//! immediate data and the signal's message says how many of them the target has to count; where
+//! some rail carries no immediate data, the segments have a completion group of their own whose
+//! continuation is the signal.
+//!
+//! A signal that is sent apart from its data is behind all puts that were begun before. Strong
+//! signals, those of a lane that orders them, are behind all puts and signals.
+
+use crate::channel::counts::TAGS;
+use crate::channel::slots::Purpose;
+use crate::core::send::Sending;
+use crate::core::{Core, Then};
+use crate::error::EngineError;
+use crate::group::{Class, GroupId, GroupRef};
+use crate::lane::LaneConfig;
+use crate::op::{Kind, Op, Step, Way, Word};
+use crate::peers::HeldSignal;
+use crate::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
+use crate::port::{Port, RailLimits, Tail};
+use crate::request::{LocalSide, Request, ResultPlace};
+use crate::wire::message::{Body, MAX_EAGER, Spot, Tag, eager_in};
+
+/// How the signal of a put is made to follow its data.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SignalEngine {
+    /// The fastest way that the put and the fabric allow.
+    Auto,
+    /// The signal is sent when its own data is delivered.
+    Chained,
+    /// Data and signal are one message; chained where the data is too long for that.
+    Eager,
+    /// The target applies the signal when it has counted the data's segments; chained where rails
+    /// carry no immediate data.
+    Counted,
+}
+
+/// Most messages to a peer that may be unacknowledged for a long one with a mark to leave: the peer
+/// keeps what waits for others, and so no more than this many long ones.
+const MOST_KEPT: u32 = 32;
+
+/// How a lane sends signals.
+#[derive(Debug)]
+pub(crate) struct Signals {
+    /// Whether data and signal may be one message.
+    pub(crate) inline: bool,
+    /// Longest payload in one message, where processors reach it at both ends.
+    longest: usize,
+    /// Most counted puts to a peer; 0 where nothing is counted.
+    pub(crate) tags: u16,
+    /// Whether signals are behind all puts and signals before them.
+    pub(crate) strong: bool,
+}
+
+impl Signals {
+    pub(crate) fn new(config: &LaneConfig, limits: &[RailLimits]) -> Self {
+        let engine = config.signals;
+        let counts = limits.iter().all(|rail| rail.immediate_data)
+            && matches!(engine, SignalEngine::Auto | SignalEngine::Counted);
+        let longest = limits.iter().map(|rail| rail.longest_message).min().unwrap_or(0);
+        let longest = longest.min(config.longest_message).clamp(MAX_MESSAGE, MAX_LONG_MESSAGE);
+        Self {
+            inline: matches!(engine, SignalEngine::Auto | SignalEngine::Eager),
+            longest: eager_in(longest),
+            tags: if counts { config.counted.min(TAGS) } else { 0 },
+            strong: false,
+        }
+    }
+}
+
+/// What is known of the payload of a put with signal.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Payload<'a> {
+    /// The payload, if it was loaded for a message.
+    pub(crate) bytes: Option<&'a [u8]>,
+    /// Whether processors reach it at both ends.
+    pub(crate) is_direct: bool,
+}
+
+impl<P: Port> Core<P> {
+    /// Chooses the way of a put with signal between memories that the fabric reaches, or whose
+    /// payload is short. None while its peer has no tag for it.
+    pub(crate) fn choose_way(
+        &mut self,
+        at: u32,
+        op: &Op,
+        word: Word,
+        payload: &Payload<'_>,
+    ) -> Option<Way> {
+        if self.may_be_inline(at, op) {
+            if op.len <= MAX_EAGER && payload.bytes.is_some() {
+                return Some(Way::Inline);
+            }
+            let (peer, strong) = (self.peers.get(at), self.signals.strong);
+            let unacked = peer.channel.as_deref().map_or(0, |channel| channel.held);
+            let is_marked = strong || !peer.order.is_ordered(peer.fence);
+            let may_be_kept = is_marked && unacked >= MOST_KEPT;
+            if op.len <= self.signals.longest && payload.is_direct && !may_be_kept {
+                return Some(Way::InlineLong);
+            }
+        }
+        if self.signals.tags > 0 {
+            let channel = self.channel(at);
+            let tag = channel.tags.take();
+            if channel.tags.are_few() {
+                self.want_ack(at);
+            }
+            return tag.map(|tag| Way::Counted { tag, segments: 0 });
+        }
+        Some(self.chain(at, op, word))
+    }
+
+    /// Whether data and signal may be one message, as far as their length allows. A message with
+    /// data cannot be held back.
+    pub(crate) fn may_be_inline(&self, at: u32, op: &Op) -> bool {
+        let is_behind = self.signals.strong && self.peers.get(at).order.has_writes();
+        self.signals.inline && matches!(op.local, LocalSide::Memory(_)) && !is_behind
+    }
+
+    /// Has a signal follow data in a completion group of its own; a strong one everything.
+    pub(crate) fn chain(&mut self, at: u32, op: &Op, word: Word) -> Way {
+        if self.signals.strong {
+            return Way::Ordered;
+        }
+        let Some(data) = self.groups.start() else { return Way::Ordered };
+        let held = self.peers.get_mut(at).order.begin_last(Class::Write);
+        // The operation's own count, until all its segments are posted.
+        self.groups.begin(data);
+        self.groups.begin(op.completion);
+        let completion = op.completion;
+        self.groups.set_then(data, Then::Signal { peer: at, word, held, completion });
+        Way::Chained { data, held }
+    }
+
+    /// Submits of a put with signal what there is room for. Its way is chosen.
+    pub(crate) fn advance_put_signal(
+        &mut self,
+        at: u32,
+        op: &mut Op,
+        request: &Request<'_>,
+        payload: &Payload<'_>,
+    ) -> Result<Step, EngineError> {
+        let Kind::PutSignal(word, ref mut way) = op.kind else { return Ok(Step::Done) };
+        match *way {
+            Way::New => Ok(Step::Held),
+            Way::Inline | Way::InlineLong => {
+                let is_long = *way == Way::InlineLong;
+                self.send_inline(at, op, word, request, payload, is_long)
+            }
+            Way::Counted { tag, segments } => {
+                self.advance_counted(at, op, word, request, (tag, segments))
+            }
+            Way::Chained { data, .. } => {
+                op.counted_by = Some(GroupRef::NONE);
+                let (_, step) = self.post_parts(at, op, request, None)?;
+                if step == Step::Done {
+                    self.end_in_group(data);
+                }
+                Ok(step)
+            }
+            Way::Ordered => {
+                let (_, step) = self.post_parts(at, op, request, None)?;
+                if step != Step::Done {
+                    return Ok(step);
+                }
+                self.submit_signal(at, word, None, op.completion)
+            }
+        }
+    }
+
+    fn send_inline(
+        &mut self,
+        at: u32,
+        op: &Op,
+        word: Word,
+        request: &Request<'_>,
+        payload: &Payload<'_>,
+        is_long: bool,
+    ) -> Result<Step, EngineError> {
+        let peer = self.peers.get(at);
+        if !peer.order.is_written(peer.fence) {
+            return Ok(Step::Held);
+        }
+        let (remote, offset) = request.remote()?;
+        let (to, LocalSide::Memory(addr)) = (Spot { slot: remote.slot(), offset }, op.local) else {
+            return Ok(Step::Held);
+        };
+        let Word { at: spot, atomic } = word;
+        let bytes = if is_long { &[] } else { payload.bytes.unwrap_or_default() };
+        let body = Body::PutSignal { at: spot, atomic, to, payload: bytes };
+        let tail = if is_long { Tail { addr, len: op.len } } else { Tail::NONE };
+        let behind = self.behind_of_signal(at);
+        let sending =
+            Sending { tail, behind, has_data: true, ..Sending::new(at, body, op.completion) };
+        self.send(&sending)
+    }
+
+    fn advance_counted(
+        &mut self,
+        at: u32,
+        op: &mut Op,
+        word: Word,
+        request: &Request<'_>,
+        (tag, before): (Tag, u32),
+    ) -> Result<Step, EngineError> {
+        let mark = self.marks.of_mine(self.pe(at), tag);
+        let (posted, step) = self.post_parts(at, op, request, Some(mark))?;
+        let segments = before + posted;
+        op.kind = Kind::PutSignal(word, Way::Counted { tag, segments });
+        if step != Step::Done {
+            return Ok(step);
+        }
+        self.submit_signal(at, word, Some((tag, segments)), op.completion)
+    }
+
+    /// The last message that a signal which leaves with its data is behind at the target.
+    pub(crate) fn behind_of_signal(&self, at: u32) -> u64 {
+        let peer = self.peers.get(at);
+        match &peer.channel {
+            Some(channel) if self.signals.strong => channel.next.0 - 1,
+            _ => self.behind_fence(at),
+        }
+    }
+
+    /// The last message that a signal apart from its data is behind at the target.
+    pub(crate) fn behind_of_separate(&self, at: u32) -> u64 {
+        let peer = self.peers.get(at);
+        match &peer.channel {
+            None => 0,
+            Some(channel) if self.signals.strong => channel.next.0 - 1,
+            Some(channel) => {
+                let data = channel.after_data.0 - 1;
+                data.max(peer.order.last_message_before(peer.fence))
+            }
+        }
+    }
+
+    /// Submits a signal that is behind earlier puts, unless `counted` says that it is only behind
+    /// its own. It is held back while such puts are not delivered.
+    pub(crate) fn submit_signal(
+        &mut self,
+        at: u32,
+        word: Word,
+        counted: Option<(Tag, u32)>,
+        completion: GroupId,
+    ) -> Result<Step, EngineError> {
+        let strong = self.signals.strong;
+        let peer = self.peers.get_mut(at);
+        if (strong || counted.is_none()) && peer.order.has_writes() {
+            let Some(behind) = peer.close() else { return Ok(Step::Held) };
+            let held = peer.order.begin_last(Class::Write);
+            peer.held.push_back(HeldSignal { word, counted, behind, held, completion });
+            self.groups.begin(completion);
+            self.want_ack(at);
+            return Ok(Step::Done);
+        }
+        // Data and fence came before counted segments.
+        let is_behind = strong || counted.is_none();
+        let behind = if is_behind { self.behind_of_separate(at) } else { 0 };
+        self.send_word(at, word, counted, behind, None, completion)
+    }
+
+    /// Sends the signals of a peer that are held back no longer.
+    pub(crate) fn send_held(&mut self, at: u32) -> Result<Step, EngineError> {
+        loop {
+            let peer = self.peers.get(at);
+            let free = |signal: &HeldSignal| peer.order.is_written(signal.behind);
+            let Some(place) = peer.held.iter().position(free) else { return Ok(Step::Done) };
+            let HeldSignal { word, counted, behind, held, completion } = peer.held[place];
+            let last = peer.order.last_message_before(behind);
+            let step = self.send_word(at, word, counted, last, Some(held), completion)?;
+            if step != Step::Done {
+                return Ok(step);
+            }
+            self.peers.get_mut(at).held.remove(place);
+            self.end_in_group(completion);
+        }
+    }
+
+    fn send_word(
+        &mut self,
+        at: u32,
+        Word { at: spot, atomic }: Word,
+        counted: Option<(Tag, u32)>,
+        behind: u64,
+        held: Option<GroupRef>,
+        completion: GroupId,
+    ) -> Result<Step, EngineError> {
+        let (body, purpose) = match counted {
+            None => (Body::Word { at: spot, atomic }, Purpose::Plain),
+            Some((tag, segments)) => {
+                (Body::Beside { at: spot, atomic, tag, segments }, Purpose::Beside(tag))
+            }
+        };
+        // Executed, a counted signal has its data before it.
+        let has_data = counted.is_some();
+        self.send(&Sending {
+            behind,
+            held,
+            purpose,
+            has_data,
+            ..Sending::new(at, body, completion)
+        })
+    }
+
+    /// Submits an atomic that fences alone order.
+    pub(crate) fn submit_word(
+        &mut self,
+        at: u32,
+        word: Word,
+        completion: GroupId,
+    ) -> Result<Step, EngineError> {
+        let peer = self.peers.get(at);
+        if !peer.order.is_written(peer.fence) {
+            return Ok(Step::Held);
+        }
+        let behind = self.behind_fence(at);
+        self.send_word(at, word, None, behind, None, completion)
+    }
+
+    /// Submits a fetch.
+    pub(crate) fn submit_fetch(
+        &mut self,
+        at: u32,
+        Word { at: spot, atomic }: Word,
+        result: ResultPlace,
+        completion: GroupId,
+    ) -> Result<Step, EngineError> {
+        let peer = self.peers.get(at);
+        if !peer.order.is_written(peer.fence) {
+            return Ok(Step::Held);
+        }
+        let behind = self.behind_fence(at);
+        let Some(place) = self.channel(at).fetch_place() else { return Ok(Step::NoPlace) };
+        let width = atomic.width.bytes();
+        let body = Body::Fetch { at: spot, atomic, place };
+        let purpose = Purpose::Fetch { result, width, place };
+        self.send(&Sending { behind, purpose, ..Sending::new(at, body, completion) })
+    }
+}

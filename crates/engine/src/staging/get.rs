@@ -1,0 +1,200 @@
+//! Gets: asked for from memory that the fabric does not reach at the peer, read by this lane from
+//! other memory.
+
+use std::sync::Arc;
+
+use crate::core::Core;
+use crate::core::send::Sending;
+use crate::error::EngineError;
+use crate::group::Class;
+use crate::op::{Kind, Op, Step, Way};
+use crate::port::Port;
+use crate::port::copies::Reach;
+use crate::request::{LocalSide, Request};
+use crate::staging::receive::{From, To};
+use crate::staging::{Counts, MOST_UNDER_WAY, Staging, Token, failed};
+use crate::wire::handle::HandleView;
+use crate::wire::message::{Body, Seq, Spot};
+use crate::wire::staged::{self, MAX_PAYLOAD};
+
+/// Bytes of a get's fragment where this process has no buffers.
+const FRAGMENT: usize = 512 << 10;
+
+/// A part of a get from staged memory, until its bytes have come.
+#[derive(Debug)]
+pub(super) struct Get {
+    pub(super) peer: u32,
+    pub(super) memory: usize,
+    pub(super) len: usize,
+    pub(super) from: Spot,
+    counts: Counts,
+    /// Number of the message that has asked.
+    pub(super) asked: Option<Seq>,
+    /// Whether the fabric reaches the memory: then the bytes need no buffer.
+    pub(super) is_direct: bool,
+}
+
+impl Staging {
+    pub(super) fn submit_get<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        at: u32,
+        op: &mut Op,
+        request: &Request<'_>,
+        remote: &HandleView<'_>,
+        offset: u64,
+    ) -> Result<Step, EngineError> {
+        let LocalSide::Memory(addr) = op.local else { return Ok(Step::Done) };
+        debug_assert!(!matches!(op.kind, Kind::PutSignal(_, Way::New)), "a signal follows a put");
+        let by_peer = remote.is_staged();
+        let found = core.regions.look(addr, op.len);
+        let (is_registered, is_device, is_cut) =
+            (found.fabric.is_some(), found.device, found.cut.is_some());
+        if is_cut && !is_device && core.needs_desc {
+            let rail = core.peers.get(at).hop.rail;
+            core.local(request, 0, op.len, rail)?;
+        }
+        let is_direct = match (is_registered, is_device) {
+            (true, _) => true,
+            (false, true) => false,
+            (false, false) => {
+                let reach = self.reach(core, ("get", at), addr, op.len)?;
+                reach == Reach::Direct && !core.needs_desc
+            }
+        };
+        if !is_direct && !self.has_buffers(core, (addr, op.len))? {
+            return Ok(Step::NoRoom);
+        }
+        let own = self.bouncing.as_ref().map_or(FRAGMENT, |bouncing| bouncing.bounce.bounce_len);
+        let most = if by_peer { own.min(remote.bounce_len()) } else { own };
+        let fragment = if by_peer && self.is_seen_by(core, at) {
+            op.len.div_ceil(4).next_multiple_of(4096).max(FRAGMENT).min(most)
+        } else {
+            (most / 4).max(FRAGMENT).min(most)
+        };
+        let handle = core.peers.get_mut(at).share(request.remote_handle);
+        while op.sent < op.len {
+            if self.peer(at).under_way >= MOST_UNDER_WAY {
+                return Ok(Step::NoPlace);
+            }
+            let len = fragment.min(op.len - op.sent);
+            let counts = self.begin(core, at, Class::Read, op.completion);
+            let memory = addr + op.sent;
+            let token = if by_peer {
+                let from = Spot { slot: remote.slot(), offset: offset + op.sent as u64 };
+                let get = Get { peer: at, memory, len, from, counts, asked: None, is_direct };
+                Token::Get(self.gets.add(get))
+            } else {
+                let from = remote.remote_address(offset) + op.sent as u64;
+                let from = From::Handle(from, Arc::clone(&handle));
+                let index = self.add_receive(at, Err(counts), To::Memory(memory), from, len);
+                Token::Receive(index)
+            };
+            op.sent += len;
+            match (token, &mut self.bouncing) {
+                (Token::Receive(_), Some(bouncing)) => bouncing.inward.wait(at, token.bits()),
+                _ => self.outgoing.push_back(token),
+            }
+        }
+        self.start(core);
+        Ok(Step::Done)
+    }
+
+    /// Asks for the bytes of a get.
+    pub(super) fn go_get<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        at: u32,
+    ) -> Result<Step, EngineError> {
+        let Some(get) = self.gets.get(at) else { return Ok(Step::Done) };
+        let peer = get.peer;
+        if core.peers.get(peer).error.is_some() {
+            return Ok(Step::Done);
+        }
+        let body = Body::Ask { from: get.from, len: get.len as u32, get: at };
+        let purpose = crate::channel::slots::Purpose::staged(Some(Token::Get(at).bits()), "get");
+        let sending = Sending::new(peer, body, get.counts.completion);
+        let step = core.send(&Sending { purpose, class: Some(Class::Read), ..sending })?;
+        if step == Step::Done {
+            get.asked = Some(Seq(core.channel(peer).next.0 - 1));
+        }
+        Ok(step)
+    }
+
+    /// The get that a message with this number has asked for: its name and length.
+    pub(crate) fn asked_by(&self, at: u32, of: u32) -> Option<(&'static str, usize)> {
+        let is = |get: &Get| get.peer == at && get.asked.is_some_and(|seq| seq.low() == of);
+        self.gets.iter().find(|(_, get)| is(get)).map(|(_, get)| ("get", get.len))
+    }
+
+    /// The get that an answer of a peer is for; none if the peer has failed meanwhile.
+    pub(super) fn asked<P: Port>(
+        &mut self,
+        core: &Core<P>,
+        at: u32,
+        named: staged::Get,
+        fits: impl Fn(usize) -> bool,
+    ) -> Result<Option<&mut Get>, String> {
+        if core.peers.get(at).error.is_some() {
+            // The memory may be released.
+            return Ok(None);
+        }
+        let is = |get: &Get| get.peer == at && get.asked.is_some_and(|seq| seq.low() == named.of);
+        match self.gets.get(named.number).filter(|get| is(get)) {
+            Some(get) if fits(get.len) => Ok(Some(get)),
+            Some(get) => Err(format!("an answer of another length to a get of {} bytes", get.len)),
+            None => Err(String::from("an answer to a get that was not asked for")),
+        }
+    }
+
+    /// The bytes of a get have come in a message.
+    pub(crate) fn loaded<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        at: u32,
+        named: staged::Get,
+        payload: &[u8],
+    ) -> Result<(), String> {
+        // Longer ones are told of by a pull.
+        let fits = |len: usize| len == payload.len() && len <= MAX_PAYLOAD;
+        let Some(get) = self.asked(core, at, named, fits)? else { return Ok(()) };
+        let memory = get.memory;
+        self.land(core, at, memory, payload);
+        self.end_get(core, named.number);
+        Ok(())
+    }
+
+    /// Stores bytes of a get that a message has brought.
+    pub(super) fn land<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        at: u32,
+        memory: usize,
+        bytes: &[u8],
+    ) {
+        let what = ("get", at);
+        let stored = self.local_reach(core, what, memory, bytes.len()).and_then(|reach| {
+            let stored = match reach {
+                Reach::Direct => core.port.store(memory, bytes),
+                _ => self.copies(core).and_then(|copies| copies.store(memory, bytes)),
+            };
+            stored.map_err(|error| failed(core, what, bytes.len(), error))
+        });
+        if let Err(failure) = stored {
+            core.fail_peer(at, failure);
+        }
+    }
+
+    pub(super) fn end_get<P: Port>(&mut self, core: &mut Core<P>, at: u32) {
+        let Some(Get { peer, counts, .. }) = self.gets.remove(at) else { return };
+        self.end(core, peer, counts);
+        self.end_own(core, peer);
+    }
+
+    pub(super) fn drop_gets<P: Port>(&mut self, core: &mut Core<P>, peer: u32) {
+        for at in self.gets.find(|get| get.peer == peer) {
+            self.outgoing.retain(|other| *other != Token::Get(at));
+            self.end_get(core, at);
+        }
+    }
+}

@@ -1,0 +1,566 @@
+//! Bytes on their way in: a peer's puts, as their target has them, and gets.
+
+use std::sync::Arc;
+
+use crate::core::Core;
+use crate::error::EngineError;
+use crate::ids::LaneKind;
+use crate::op::Step;
+use crate::port::copies::CopyDirection;
+use crate::port::{Direction, Local, Port, PortError};
+use crate::staging::bounce::Buffer;
+use crate::staging::records::{Record, check};
+use crate::staging::{Counts, Staging, Token, failed};
+use crate::wire::handle::{HandleBytes, HandleView};
+use crate::wire::message::{Seq, Spot};
+use crate::wire::staged::{self, MOST_KEYS, MOST_RECORDS, Pull, RECORD, Source, Target};
+
+/// Destination of a receive.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum To {
+    One(staged::Record),
+    List(u16),
+    Get(u32),
+    /// Memory of this process, of a get from memory that the fabric reaches.
+    Memory(usize),
+}
+
+/// Source of a receive.
+#[derive(Debug)]
+pub(super) enum From {
+    /// An offset in the bounce memory of a neighbour.
+    Bounce(u64),
+    /// Address and keys that the message has told.
+    Told(u64, [u8; 8 * MOST_KEYS], u8),
+    /// Address and handle of memory of the peer.
+    Handle(u64, Arc<HandleBytes>),
+}
+
+/// Progress of a receive.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum State {
+    /// It waits for earlier messages or for a buffer.
+    Waiting,
+    /// So many bytes are posted.
+    Reading(usize),
+    /// Its bytes are here. It waits for earlier messages, or for room to be copied.
+    Here,
+    /// Its records are being copied, or the next group of them is about to be.
+    CopyingIn(Part),
+    /// All is stored but words, which will be there soon.
+    Storing,
+    /// The peer has failed; the receive ends with its copy or its segments.
+    Dropped,
+}
+
+/// Records that are copied at a time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Part {
+    /// All, in any order. Their words are changed when they have ended.
+    All,
+    /// All, by the device, which changes the words in their order as well.
+    InOrder,
+    /// The group that begins at this one.
+    Group(usize),
+}
+
+/// Bytes that are read from a peer, or seen in its bounce memory, and scattered.
+#[derive(Debug)]
+pub(super) struct Receive {
+    pub(super) peer: u32,
+    /// Number of the message that has told of the bytes, and the counts of a get of this lane.
+    origin: Result<Seq, Counts>,
+    to: To,
+    /// Local memory that is known from the beginning.
+    memory: Option<(usize, usize)>,
+    from: From,
+    /// All messages below it are executed before anything is stored.
+    due: Seq,
+    pub(super) len: usize,
+    pub(super) buffer: Option<Buffer>,
+    pub(super) state: State,
+    /// Empty until they are to be copied.
+    pub(super) records: Vec<Record>,
+    /// Whether its records are known to be in no order.
+    pub(super) is_plain: bool,
+    /// Segments with the fabric.
+    pending: u32,
+}
+
+impl Receive {
+    /// Whether its records may be in an order.
+    pub(super) fn may_be_ordered(&self) -> bool {
+        match self.to {
+            To::One(record) => record.signal.is_some() && !self.is_plain,
+            To::List(_) => !self.is_plain,
+            To::Get(_) | To::Memory(_) => false,
+        }
+    }
+
+    /// Local memory that the receive is going to touch, as far as it is known.
+    pub(super) fn memory(&self) -> impl Iterator<Item = (u32, &'static str, (usize, usize))> + '_ {
+        let records = self.records.iter().filter(|record| record.len > 0);
+        let records = records.map(|record| (record.memory, record.len));
+        let touches = move |memory| (self.peer, self.what(), memory);
+        self.memory.into_iter().chain(records).map(touches)
+    }
+
+    pub(super) fn what(&self) -> &'static str {
+        match self.to {
+            To::One(_) | To::List(_) => "put of the peer",
+            To::Get(_) | To::Memory(_) => "get",
+        }
+    }
+}
+
+impl Staging {
+    pub(super) fn add_receive(
+        &mut self,
+        peer: u32,
+        origin: Result<Seq, Counts>,
+        to: To,
+        from: From,
+        len: usize,
+    ) -> u32 {
+        self.receives.add(Receive {
+            peer,
+            origin,
+            to,
+            memory: if let To::Memory(addr) = to { Some((addr, len)) } else { None },
+            from,
+            due: Seq(0),
+            len,
+            buffer: None,
+            state: State::Waiting,
+            records: Vec::new(),
+            is_plain: false,
+            pending: 0,
+        })
+    }
+
+    /// Takes a message that tells of bytes; it is executed when they are stored. All messages below
+    /// `due` are before it.
+    pub(crate) fn receive<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        at: u32,
+        (seq, due): (Seq, Seq),
+        pull: &Pull<'_>,
+    ) -> Result<(), String> {
+        self.sync(core);
+        let len = pull.len as usize;
+        let most = self.bouncing.as_ref().map_or(0, |bouncing| bouncing.bounce.bounce_len);
+        let (mut memory, mut place) = (None, None);
+        let to = match pull.target {
+            Target::One(record) => {
+                place = Some((locate(core, &record)?.memory, len));
+                To::One(record)
+            }
+            Target::List(count) => {
+                if usize::from(count) > MOST_RECORDS || len <= usize::from(count) * RECORD {
+                    return Err(format!("a list of {count} puts in {len} bytes"));
+                }
+                To::List(count)
+            }
+            Target::Get(named) => match self.asked(core, at, named, |asked| asked == len)? {
+                Some(get) => {
+                    memory = get.is_direct.then_some(get.memory);
+                    // A second answer would outlast the get, whose place another one takes.
+                    get.asked = None;
+                    To::Get(named.number)
+                }
+                None => {
+                    core.note_executed(at, seq);
+                    return Ok(());
+                }
+            },
+        };
+        let from = match pull.source {
+            Source::Bounce(offset) => {
+                self.shared_addr(core, at, offset, len)?;
+                From::Bounce(offset)
+            }
+            Source::Fabric(..) if memory.is_none() && len > most => {
+                return Err(format!("{len} bytes at once, and bounce buffers have {most}"));
+            }
+            Source::Fabric(remote, told) => {
+                let mut keys = [0; 8 * MOST_KEYS];
+                keys[..told.len()].copy_from_slice(told);
+                From::Told(remote, keys, (told.len() / 8) as u8)
+            }
+        };
+        let is_shared = matches!(from, From::Bounce(_));
+        let index = self.add_receive(at, Ok(seq), to, from, len);
+        if let Some(receive) = self.receives.get(index) {
+            (receive.due, receive.memory) = (due, place);
+        }
+        core.channel(at)
+            .wait(crate::channel::Waiting { seq, what: crate::channel::WaitsFor::Staging });
+        if !self.peer(at).behind.is_empty() {
+            // Lower numbers have a buffer first.
+            self.peer(at).behind.push((seq, index));
+            self.go_on_behind(core, at);
+        } else if pull.brought.is_empty()
+            || is_shared
+            || !self.take_brought(core, index, memory, pull)
+        {
+            self.admit(core, index);
+        }
+        Ok(())
+    }
+
+    /// Takes the bytes that a message has brought, if there is a buffer for them now. If not, they
+    /// are read later.
+    fn take_brought<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        index: u32,
+        memory: Option<usize>,
+        pull: &Pull<'_>,
+    ) -> bool {
+        let Some(receive) = self.receives.get(index) else { return false };
+        let (at, due) = (receive.peer, receive.due);
+        let len = pull.brought.len() as u64;
+        if let Some(memory) = memory {
+            self.counters.in_messages += len;
+            self.land(core, at, memory, pull.brought);
+            self.finish(core, index, Ok(()));
+            return true;
+        }
+        let Some(bouncing) = &mut self.bouncing else { return false };
+        if bouncing.inward.is_waited_for() || !has_all_before(core, at, due) {
+            return false;
+        }
+        let Some(buffer) = bouncing.inward.take(at) else { return false };
+        receive.buffer = Some(buffer);
+        self.counters.in_messages += len;
+        let addr = bouncing.bounce.addr + bouncing.inward.offset(buffer);
+        match core.port.store(addr, pull.brought) {
+            Ok(()) => self.arrived(core, index),
+            Err(error) => self.finish(core, index, Err(error)),
+        }
+        true
+    }
+
+    /// A receive goes on if the messages before it let it.
+    fn admit<P: Port>(&mut self, core: &mut Core<P>, index: u32) {
+        let Some(receive) = self.receives.get(index) else { return };
+        let (at, due, state) = (receive.peer, receive.due, receive.state);
+        let is_executed = core.channel(at).executed.next() >= due;
+        let is_shared = matches!(receive.from, From::Bounce(_));
+        let is_direct = match receive.to {
+            To::Get(get) => self.gets.get(get).is_some_and(|get| get.is_direct),
+            _ => false,
+        };
+        let token = Token::Receive(index);
+        match state {
+            State::Waiting if is_shared && is_executed => self.arrived(core, index),
+            State::Here if is_executed => self.ready(CopyDirection::In).push_back(token),
+            State::Waiting if !is_shared && has_all_before(core, at, due) => {
+                match &mut self.bouncing {
+                    Some(bouncing) if !is_direct => bouncing.inward.wait(at, token.bits()),
+                    _ => {
+                        receive.state = State::Reading(0);
+                        self.outgoing.push_back(token);
+                    }
+                }
+            }
+            State::Waiting | State::Here => {
+                let seq = receive.origin.unwrap_or(Seq(0));
+                self.peer(at).behind.push((seq, index));
+            }
+            _ => {}
+        }
+    }
+
+    /// Messages of a peer have arrived or were executed that others wait for.
+    pub(super) fn go_on_behind<P: Port>(&mut self, core: &mut Core<P>, at: u32) {
+        let mut behind = std::mem::take(&mut self.peer(at).behind);
+        // Buffers are taken in the order of numbers.
+        behind.sort_unstable_by_key(|(seq, _)| *seq);
+        behind.into_iter().for_each(|(_, index)| self.admit(core, index));
+    }
+
+    /// A receive has its buffer.
+    pub(super) fn read_into(&mut self, index: u32, buffer: Buffer) {
+        let Some(receive) = self.receives.get(index) else { return };
+        (receive.buffer, receive.state) = (Some(buffer), State::Reading(0));
+        self.outgoing.push_back(Token::Receive(index));
+    }
+
+    /// Posts the reads of a receive.
+    pub(super) fn go_receive<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        index: u32,
+        moved: &mut bool,
+    ) -> Result<Step, EngineError> {
+        let Some(receive) = self.receives.get(index) else { return Ok(Step::Done) };
+        let State::Reading(mut sent) = receive.state else { return Ok(Step::Done) };
+        if core.peers.get(receive.peer).error.is_some() {
+            return Ok(Step::Done);
+        }
+        let direct = match receive.to {
+            To::Get(get) if receive.buffer.is_none() => {
+                self.gets.get(get).map(|get| (get.memory, get.len))
+            }
+            _ => None,
+        };
+        let (addr, region) = match (receive.buffer, &self.bouncing, direct) {
+            (Some(buffer), Some(bouncing), _) => {
+                let addr = bouncing.bounce.addr + bouncing.inward.offset(buffer);
+                (addr, Some(Arc::clone(&bouncing.region)))
+            }
+            (_, _, Some((addr, len))) => {
+                core.regions.sync();
+                let region = core.regions.look(addr, len).fabric.cloned();
+                if region.is_none() && core.needs_desc {
+                    let text = String::from("its local memory is not registered any more");
+                    let error = PortError { call: "reading", code: 0, text };
+                    self.finish(core, index, Err(error));
+                    return Ok(Step::Done);
+                }
+                (addr, region)
+            }
+            _ => return Ok(Step::Done),
+        };
+        let len = receive.len;
+        while sent < len {
+            let remote = |rail: crate::ids::RailId| match &receive.from {
+                From::Told(remote, keys, count) => {
+                    let key = keys[..8 * usize::from(*count)].chunks_exact(8).nth(rail.index())?;
+                    let key = u64::from_le_bytes(key.try_into().ok()?);
+                    Some((remote + sent as u64, key))
+                }
+                From::Handle(remote, handle) => {
+                    let view = HandleView::check(handle).ok()?;
+                    Some((remote + sent as u64, view.key(rail).ok()?))
+                }
+                From::Bounce(_) => None,
+            };
+            let part = core.post_staged(
+                (receive.peer, Token::Receive(index).bits(), Direction::Read),
+                (len - sent, len),
+                |rail| {
+                    let desc = region.as_ref().map(|region| region.desc(LaneKind::Proxy, rail));
+                    Local::Memory { addr: addr + sent, desc: desc.unwrap_or_default() }
+                },
+                remote,
+            )?;
+            let Some(part) = part else { break };
+            (sent, *moved) = (sent + part, true);
+            receive.pending += 1;
+            if !matches!(receive.to, To::List(_)) {
+                self.counters.by_fabric += part as u64;
+            }
+        }
+        receive.state = State::Reading(sent);
+        Ok(if sent < len { Step::NoRoom } else { Step::Done })
+    }
+
+    /// A segment of a receive has ended.
+    pub(super) fn read<P: Port>(&mut self, core: &mut Core<P>, index: u32, ok: bool) {
+        let Some(receive) = self.receives.get(index) else { return };
+        receive.pending -= 1;
+        if !ok {
+            receive.state = State::Dropped;
+        }
+        match receive.state {
+            _ if receive.pending > 0 => {}
+            State::Reading(sent) if sent == receive.len => self.arrived(core, index),
+            State::Dropped => self.end_receive(core, index),
+            _ => {}
+        }
+    }
+
+    /// All bytes of a receive are in the buffer, or in their place.
+    fn arrived<P: Port>(&mut self, core: &mut Core<P>, index: u32) {
+        let Some(receive) = self.receives.get(index) else { return };
+        receive.state = State::Here;
+        let is_shared = matches!(receive.from, From::Bounce(_));
+        if receive.buffer.is_none() && !is_shared {
+            return self.finish(core, index, Ok(()));
+        }
+        self.admit(core, index);
+    }
+
+    /// Address of a receive's bytes.
+    pub(super) fn bytes_of<P: Port>(
+        &mut self,
+        core: &Core<P>,
+        index: u32,
+    ) -> Result<usize, PortError> {
+        let Some(receive) = self.receives.get(index) else { return Err(super::missing()) };
+        let (at, len) = (receive.peer, receive.len);
+        match (receive.buffer, &receive.from) {
+            (Some(buffer), _) => Ok(self.buffer_addr(CopyDirection::In, buffer)),
+            (None, From::Bounce(offset)) => {
+                let offset = *offset;
+                self.shared_addr(core, at, offset, len).map_err(|text| PortError {
+                    call: "copying from the peer's bounce memory",
+                    code: 0,
+                    text,
+                })
+            }
+            (None, _) => Err(super::missing()),
+        }
+    }
+
+    /// Finds out the places of a receive's records, whose bytes are at an address.
+    pub(super) fn read_records<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        index: u32,
+        bytes: usize,
+    ) -> Result<(), PortError> {
+        let Some(receive) = self.receives.get(index) else { return Err(super::missing()) };
+        let (len, to) = (receive.len, receive.to);
+        let nowhere = Spot { slot: 0, offset: 0 };
+        let mut records = std::mem::take(&mut receive.records);
+        records.clear();
+        let read = match to {
+            To::Memory(memory) => {
+                records.push(Record::put(memory, len, nowhere));
+                Ok(())
+            }
+            To::Get(get) => match self.gets.get(get) {
+                Some(get) => {
+                    records.push(Record::put(get.memory, len, nowhere));
+                    Ok(())
+                }
+                None => Err(String::from("its get has ended")),
+            },
+            To::One(record) => locate(core, &record).map(|record| records.push(record)),
+            To::List(count) => {
+                let mut list = [0; MOST_RECORDS * RECORD];
+                let list = &mut list[..usize::from(count) * RECORD];
+                // Once: the peer may change it meanwhile.
+                core.port.load(bytes, list)?;
+                let begin = list.len();
+                let read = list.chunks_exact(RECORD).try_for_each(|entry| {
+                    let record = staged::Record::decode(entry);
+                    let record = record.ok_or_else(|| String::from("a signal that is none"))?;
+                    let (at, size) = (record.at as usize, record.len as usize);
+                    if size > 0 && (at < begin || at > len || size > len - at) {
+                        return Err(format!("{size} bytes at {at} of a buffer with {len}"));
+                    }
+                    records.push(locate(core, &record)?);
+                    Ok(())
+                });
+                read.and_then(|()| check(&records))
+            }
+        };
+        if let Some(receive) = self.receives.get(index) {
+            receive.records = records;
+        }
+        read.map_err(|text| PortError { call: "reading the peer's list of puts", code: 0, text })
+    }
+
+    /// A receive has ended: its message is executed, or is refused; a get of this lane fails.
+    pub(super) fn finish<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        index: u32,
+        result: Result<(), PortError>,
+    ) {
+        let Some(receive) = self.receives.get(index) else { return };
+        let (peer, len, origin, to) = (receive.peer, receive.len, receive.origin, receive.to);
+        if result.is_ok() {
+            // Without what describes them.
+            let bytes: usize = receive.records.iter().map(|record| record.len).sum();
+            match (&receive.from, to) {
+                (From::Bounce(_), _) => self.counters.shared += bytes as u64,
+                (_, To::List(_)) => self.counters.by_fabric += bytes as u64,
+                _ => {}
+            }
+        }
+        let failure = match (&result, to) {
+            (Err(error), To::Get(_) | To::Memory(_)) => {
+                Some(failed(core, ("get", peer), len, error.clone()))
+            }
+            _ => None,
+        };
+        if let Some(failure) = failure {
+            core.fail_peer(peer, failure);
+        }
+        self.end_receive(core, index);
+        if let (To::Get(get), Ok(())) = (to, &result) {
+            self.end_get(core, get);
+        }
+        let Ok(seq) = origin else { return };
+        if core.channel(peer).take_waiting(seq).is_none() {
+            // Nothing of the peer is executed any more.
+            return;
+        }
+        match result {
+            Err(error) if !matches!(to, To::Get(_)) => core.decline(peer, seq, error.to_string()),
+            _ => {
+                core.note_executed(peer, seq);
+                // The sender waits for its buffer.
+                core.channel(peer).ack_due = true;
+                core.enter_control(peer);
+            }
+        }
+    }
+
+    pub(super) fn end_receive<P: Port>(&mut self, core: &mut Core<P>, index: u32) {
+        let Some(receive) = self.receives.remove(index) else { return };
+        let Receive { peer, origin, buffer, .. } = receive;
+        self.moved = core.watchdog.stamp();
+        self.give_back(peer, CopyDirection::In, buffer);
+        if let Err(counts) = origin {
+            self.end(core, peer, counts);
+            self.end_own(core, peer);
+        }
+    }
+
+    /// A peer has failed, or a message of it was refused: its receives end, but for what a device
+    /// or the fabric still has.
+    pub(super) fn drop_receives<P: Port>(&mut self, core: &mut Core<P>, peer: u32) {
+        let has_failed = core.peers.get(peer).error.is_some();
+        let is_dropped =
+            |receive: &Receive| receive.peer == peer && (has_failed || receive.origin.is_ok());
+        self.peer(peer).behind.clear();
+        for index in self.receives.find(is_dropped) {
+            let token = Token::Receive(index);
+            let Some(receive) = self.receives.get(index) else { continue };
+            match receive.state {
+                State::CopyingIn(_) if core.is_copying(token.bits()) => {
+                    receive.state = State::Dropped;
+                }
+                State::Reading(_) if receive.pending > 0 => receive.state = State::Dropped,
+                State::Dropped => {}
+                _ => {
+                    self.outgoing.retain(|other| *other != token);
+                    self.ready(CopyDirection::In).retain(|other| *other != token);
+                    if let Some(bouncing) = &mut self.bouncing {
+                        bouncing.inward.withdraw(peer, token.bits());
+                    }
+                    self.end_receive(core, index);
+                }
+            }
+        }
+    }
+}
+
+/// Whether all messages of a peer below a number have arrived.
+fn has_all_before<P: Port>(core: &mut Core<P>, at: u32, due: Seq) -> bool {
+    let channel = core.channel(at);
+    let missing = |seq: Seq| !channel.executed.has(seq) && !channel.is_waiting(seq);
+    !(channel.executed.next().0..due.0).map(Seq).any(missing)
+}
+
+/// The place of a peer's record in this process.
+fn locate<P: Port>(core: &mut Core<P>, record: &staged::Record) -> Result<Record, String> {
+    let staged::Record { to, len, at, signal, behind } = *record;
+    if let Some((word, atomic)) = signal {
+        core.locate_word(word, &atomic)?;
+    }
+    let (len, at) = (len as usize, at as usize);
+    let memory = match len {
+        0 if signal.is_none() => return Err(String::from("a put of no bytes")),
+        0 => 0,
+        _ => core.regions.locate(to, len).map_err(|fault| fault.to_string())?.addr,
+    };
+    Ok(Record { memory, len, to, at, signal, behind, repeats: false })
+}

@@ -1,0 +1,439 @@
+//! The watchdog: finds peers whose work does not end, warns with particulars, then fails them.
+
+use std::time::Duration;
+
+use log::warn;
+
+use crate::core::Core;
+use crate::error::EngineError;
+use crate::group::Class;
+use crate::ids::Pe;
+use crate::op::Queued;
+use crate::port::Port;
+use crate::rails::rail_ids;
+
+/// Most progress iterations between two looks at the clock, which costs tens of nanoseconds.
+const ITERATIONS: u32 = 256;
+
+/// An iteration that has given up the core counts as so many: it may last tens of milliseconds.
+const GIVEN_UP: u32 = 16;
+
+/// Least time between two looks at all peers, in nanoseconds.
+const PERIOD: u64 = 250_000_000;
+
+/// Most time between two looks that counts as waiting, in nanoseconds. A user thread may start a
+/// put and compute for an hour before its quiet, and a process may be stopped: the fabric had no
+/// chance to complete anything meanwhile.
+const MAX_GAP: u64 = 5_000_000_000;
+
+/// Nor does a gap count for more than this part of the deadline.
+const GAPS: u64 = 2;
+
+/// Times are kept in units of 2^28 ns, about a quarter of a second: 32 bits last 36 years.
+const STAMP_SHIFT: u32 = 28;
+
+/// Most peers that are reported in one look, and how many of them with the state of all rails.
+const REPORTS: u32 = 16;
+const DUMPS: u32 = 4;
+
+/// Deadlines of a lane's waits.
+#[derive(Debug)]
+pub struct Watchdog {
+    warn_after: Option<u64>,
+    fail_after: Option<u64>,
+    /// Most time between two looks that counts.
+    most: u64,
+    /// Iterations until the clock is read, and after how many it is read at present.
+    iterations: u32,
+    every: u32,
+    /// When the clock was read, and when peers were looked at.
+    read: u64,
+    looked: u64,
+    /// Time counted as waiting, and the same in units of stamps.
+    counted: u64,
+    stamp: u32,
+    looks: u32,
+    /// When anything of any peer has ended last.
+    moved: u32,
+    /// PEs whose processes have ended, and when that was noticed.
+    ended: Vec<(Pe, u32)>,
+}
+
+/// The work of a peer that a report names.
+#[derive(Debug)]
+struct Oldest {
+    what: &'static str,
+    len: usize,
+    rail: crate::ids::RailId,
+    state: &'static str,
+    born: u32,
+}
+
+/// A wait that is reported.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Overdue {
+    pub(crate) seconds: u64,
+    /// Whether it is given up.
+    pub(crate) fails: bool,
+}
+
+impl Watchdog {
+    /// Reports a peer whose work has not moved for `warn_after`, and again after each such time;
+    /// fails it after `fail_after`. None never does.
+    pub fn new(warn_after: Option<Duration>, fail_after: Option<Duration>) -> Self {
+        let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let fail_after = fail_after.map(nanoseconds);
+        let share = fail_after.map_or(MAX_GAP, |limit| limit / GAPS);
+        Self {
+            warn_after: warn_after.map(nanoseconds),
+            fail_after,
+            most: share.clamp(PERIOD, MAX_GAP),
+            iterations: 1,
+            every: 1,
+            read: 0,
+            looked: 0,
+            counted: 0,
+            stamp: 0,
+            looks: 0,
+            moved: 0,
+            ended: Vec::new(),
+        }
+    }
+
+    /// The process of a PE has ended.
+    pub(crate) fn note_ended(&mut self, pe: Pe) {
+        self.ended.push((pe, self.stamp));
+    }
+
+    /// PEs whose processes have been gone for as long as waits last.
+    pub(crate) fn take_ended(&mut self) -> Vec<Pe> {
+        let is_over = |since: u32| self.overdue(since, u32::MAX).is_some_and(|late| late.fails);
+        let ended = self.ended.iter().filter(|(_, since)| is_over(*since));
+        let ended: Vec<Pe> = ended.map(|(pe, _)| *pe).collect();
+        self.ended.retain(|(pe, _)| !ended.contains(pe));
+        ended
+    }
+
+    /// The time that work is stamped with.
+    #[inline(always)]
+    pub(crate) fn stamp(&self) -> u32 {
+        self.stamp
+    }
+
+    /// Counts an iteration. Returns whether the clock is to be read.
+    #[inline(always)]
+    pub(crate) fn is_due(&mut self) -> bool {
+        self.iterations -= 1;
+        if self.iterations != 0 {
+            return false;
+        }
+        self.iterations = self.every;
+        true
+    }
+
+    /// The last iteration has given up the core.
+    #[inline]
+    pub(crate) fn count_yielded(&mut self) {
+        self.iterations = self.iterations.saturating_sub(GIVEN_UP - 1).max(1);
+    }
+
+    /// Takes in the time. Returns whether peers are to be looked at.
+    pub(crate) fn starts(&mut self, now: u64) -> bool {
+        let gap = now.saturating_sub(std::mem::replace(&mut self.read, now));
+        // Read too seldom, the clock would let time that does not count pass for time that does.
+        if gap < PERIOD / 4 {
+            self.every = (self.every * 2).min(ITERATIONS);
+        } else if gap > PERIOD / 2 {
+            self.every = (u64::from(self.every) * (PERIOD / 2) / gap).max(1) as u32;
+        }
+        self.iterations = self.every;
+        let gap = now.saturating_sub(self.looked);
+        if gap < PERIOD {
+            return false;
+        }
+        self.looked = now;
+        self.counted += gap.min(self.most);
+        self.stamp = (self.counted >> STAMP_SHIFT) as u32;
+        true
+    }
+
+    /// Whether work that last moved at `moved` is to be reported, after so many warnings.
+    pub(crate) fn overdue(&self, moved: u32, warned: u32) -> Option<Overdue> {
+        let still = u64::from(self.stamp.saturating_sub(moved)) << STAMP_SHIFT;
+        let fails = self.fail_after.is_some_and(|limit| still >= limit);
+        let warns = self.warn_after.is_some_and(|limit| still / limit.max(1) > u64::from(warned));
+        (fails || warns).then_some(Overdue { seconds: still / 1_000_000_000, fails })
+    }
+
+    /// Seconds for which nothing has moved since `moved`, if that is twice as long as a peer may
+    /// take.
+    fn is_stuck(&self, moved: u32) -> Option<u64> {
+        let still = u64::from(self.stamp.saturating_sub(moved)) << STAMP_SHIFT;
+        let limit = self.fail_after?.saturating_mul(2);
+        (still >= limit).then_some(still / 1_000_000_000)
+    }
+}
+
+impl<P: Port> Core<P> {
+    /// Looks at all peers with unfinished work and at those whose counted signals wait for data.
+    /// `staged`: when staging has last moved. Fails those whose time is up.
+    pub(crate) fn look(&mut self, staged: u32) {
+        self.watchdog.looks = self.watchdog.looks.wrapping_add(1);
+        let (number, stamp) = (self.watchdog.looks, self.watchdog.stamp);
+        let mut moved = self.watchdog.moved.max(staged);
+        let mut busy = Vec::new();
+        for (at, peer) in self.peers.iter_mut().filter(|(_, peer)| !peer.is_quiet()) {
+            let ended = peer.ended();
+            let watch = &mut peer.watch;
+            if ended != watch.ended || watch.looked.wrapping_add(1) != number {
+                (watch.ended, watch.since, watch.warned) = (ended, stamp, 0);
+                moved = stamp;
+            }
+            watch.looked = number;
+            busy.push(at);
+        }
+        self.watchdog.moved = moved;
+        let mut said = 0;
+        for at in busy {
+            self.look_at(at, staged, &mut said);
+        }
+        self.look_at_counts();
+    }
+
+    fn look_at(&mut self, at: u32, staged: u32, said: &mut u32) {
+        let stamp = self.watchdog.stamp;
+        let peer = self.peers.get_mut(at);
+        let unacked = peer.channel.as_deref().is_some_and(|channel| channel.held > 0);
+        if peer.in_flight == 0 && !unacked && !peer.is_refused {
+            // Work that waits for what others hold has no time of its own, unless nothing moves.
+            peer.watch.leaned = stamp;
+            let since = peer.watch.since.max(self.watchdog.moved).max(staged);
+            if let Some(seconds) = self.watchdog.is_stuck(since) {
+                let failed = self.timeout(at, &self.oldest(at), seconds);
+                self.fail_peer(at, failed);
+            }
+            return;
+        }
+        let watch = peer.watch;
+        let since = watch.since.max(watch.leaned);
+        if self.watchdog.overdue(since, watch.warned).is_none() {
+            return;
+        }
+        let oldest = self.oldest(at);
+        let since = since.max(oldest.born);
+        let Some(overdue) = self.watchdog.overdue(since, watch.warned) else { return };
+        let report = self.timeout(at, &oldest, overdue.seconds);
+        if overdue.fails {
+            return self.fail_peer(at, report);
+        }
+        let watch = &mut self.peers.get_mut(at).watch;
+        watch.warned += 1;
+        let again = watch.warned > 1;
+        *said += 1;
+        if *said > REPORTS {
+            return;
+        }
+        warn!(target: "TRANSPORT", "{report}");
+        if again && *said <= DUMPS {
+            self.dump();
+        }
+        if *said == REPORTS {
+            warn!(target: "TRANSPORT", "and perhaps others: no more are reported this time");
+        }
+    }
+
+    /// The oldest work of a peer that is under way, or else the first in its queue.
+    fn oldest(&self, at: u32) -> Oldest {
+        let posted = self.segments.of_peer(at).map(|(_, segment)| segment);
+        if let Some(first) = posted.min_by_key(|s| s.born) {
+            let (what, len, state) = (first.what(), first.transfer.len, "posted");
+            return Oldest { what, len, rail: first.owner.rail(), state, born: first.born };
+        }
+        let sent = self.messages.sent().map(|(_, slot)| slot).filter(|slot| slot.peer == at);
+        if let Some(first) = sent.min_by_key(|slot| slot.seq) {
+            let (len, state) = (first.frame.len + first.tail.len, "sent, not acknowledged");
+            return Oldest { what: first.what(), len, rail: first.rail, state, born: first.born };
+        }
+        let peer = self.peers.get(at);
+        let first = peer.queue.iter().find_map(|queued| match queued {
+            Queued::Op(op, _) => Some((op.what(), op.len)),
+            Queued::Fence | Queued::Quiet(_) => None,
+        });
+        let (what, len) = first.unwrap_or(("signal", 8));
+        let rail = peer.hop.rail;
+        let state = match peer.is_refused {
+            true => "queued: the fabric does not take it",
+            false => "queued: others hold what it waits for",
+        };
+        Oldest { what, len, rail, state, born: 0 }
+    }
+
+    fn timeout(&self, at: u32, oldest: &Oldest, seconds: u64) -> EngineError {
+        let peer = self.peers.get(at);
+        let Oldest { what, len, rail, state, .. } = *oldest;
+        let writes = peer.order.unfinished(Class::Write) + peer.order.unfinished(Class::Message);
+        let reads = peer.order.unfinished(Class::Read);
+        let (pe, rail_name) = (peer.pe, self.port.rail_name(rail).to_owned());
+        EngineError::Timeout { what, pe, len, rail, rail_name, seconds, state, writes, reads }
+    }
+
+    /// Looks at the signals of peers that wait for their data.
+    fn look_at_counts(&mut self) {
+        let mut overdue = Vec::new();
+        for (at, peer) in self.peers.iter_mut() {
+            let counts =
+                peer.channel.as_deref_mut().and_then(|channel| channel.counts.as_deref_mut());
+            let Some(counts) = counts.filter(|_| peer.error.is_none()) else { continue };
+            let Some((arrived, segments)) = counts.first_waiting() else { continue };
+            let Some(late) = self.watchdog.overdue(counts.moved, counts.warned) else { continue };
+            counts.warned += 1;
+            let failed = EngineError::DataMissing {
+                pe: peer.pe,
+                arrived,
+                segments,
+                waiting: counts.waiting(),
+                seconds: late.seconds,
+            };
+            overdue.push((at, failed, late.fails));
+        }
+        for (at, failed, fails) in overdue {
+            if fails {
+                self.fail_peer(at, failed);
+            } else {
+                warn!(target: "TRANSPORT", "{failed}");
+            }
+        }
+    }
+
+    fn dump(&self) {
+        for id in rail_ids(&self.rails) {
+            let rail = &self.rails[id.index()];
+            let counters = &rail.counters;
+            warn!(
+                target: "TRANSPORT",
+                "{id} ({}): {} in flight of {}, {} queued in all, {} posted, {} completed, {} times no room",
+                self.port.rail_name(id),
+                rail.in_flight(),
+                rail.limits.depth,
+                self.queued,
+                counters.posted,
+                counters.completed,
+                counters.again,
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn iterations(watchdog: &mut Watchdog, now: &mut u64, iteration: u64) -> u64 {
+        let mut iterations = 1;
+        while !watchdog.is_due() {
+            iterations += 1;
+        }
+        *now += iterations * iteration;
+        watchdog.starts(*now);
+        iterations
+    }
+
+    #[test]
+    fn clock_is_read_ever_less_often() {
+        let (mut watchdog, mut now) = (Watchdog::new(None, None), 0);
+        let read: Vec<u64> = (0..12).map(|_| iterations(&mut watchdog, &mut now, 1000)).collect();
+        // After the first, and then ever less often.
+        assert_eq!(read[..4], [1, 2, 4, 8]);
+        assert_eq!(read[8..], [u64::from(ITERATIONS); 4]);
+    }
+
+    #[test]
+    fn clock_is_read_twice_in_a_period() {
+        for iteration in [1_000_000, 3_000_000, 20_000_000, 100_000_000, 124_000_000] {
+            let (mut watchdog, mut now) = (Watchdog::new(None, None), 0);
+            for _ in 0..20 {
+                assert!(
+                    iterations(&mut watchdog, &mut now, iteration) * iteration <= PERIOD / 2,
+                    "{iteration} ns"
+                );
+            }
+        }
+        // Iterations that were short have become long: one gap, and no other.
+        let (mut watchdog, mut now) = (Watchdog::new(None, None), 0);
+        for _ in 0..20 {
+            iterations(&mut watchdog, &mut now, 1000);
+        }
+        let mut slow = || iterations(&mut watchdog, &mut now, 20_000_000);
+        assert_eq!((slow(), slow()), (u64::from(ITERATIONS), 6));
+        assert!((0..20).all(|_| slow() <= 6));
+        // And short again.
+        let short: Vec<u64> = (0..12).map(|_| iterations(&mut watchdog, &mut now, 1000)).collect();
+        assert_eq!(short[11], u64::from(ITERATIONS));
+    }
+
+    #[test]
+    fn yielded_iterations_count_as_many() {
+        let (mut watchdog, mut now) = (Watchdog::new(None, None), 0);
+        for _ in 0..20 {
+            iterations(&mut watchdog, &mut now, 1000);
+        }
+        let mut count = 0;
+        while !watchdog.is_due() {
+            watchdog.count_yielded();
+            count += 1;
+        }
+        assert_eq!(count, ITERATIONS / GIVEN_UP);
+    }
+
+    #[test]
+    fn peers_are_looked_at_four_times_a_second() {
+        let second = Some(Duration::from_secs(1));
+        for (warn, fail) in [(None, None), (second, None), (None, second)] {
+            let mut watchdog = Watchdog::new(warn, fail);
+            assert!(!watchdog.starts(PERIOD - 1));
+            assert!(watchdog.starts(PERIOD));
+            assert!(!watchdog.starts(2 * PERIOD - 1));
+            assert!(watchdog.starts(2 * PERIOD));
+        }
+    }
+
+    #[test]
+    fn stopped_process_has_not_waited() {
+        for seconds in [2, 20, 120] {
+            let limit = Duration::from_secs(seconds);
+            let mut watchdog = Watchdog::new(None, Some(limit));
+            let mut now = 0;
+            let mut iterate = |watchdog: &mut Watchdog, gap| {
+                now += gap;
+                assert!(watchdog.starts(now));
+                watchdog.overdue(0, 0).is_some()
+            };
+            assert!(!iterate(&mut watchdog, PERIOD));
+            assert!(!iterate(&mut watchdog, 10 * limit.as_nanos() as u64), "{seconds} s");
+            // Time that it is there counts as ever.
+            let due = (0..).take_while(|_| !iterate(&mut watchdog, PERIOD)).count() as u64;
+            assert!((2..=4 * seconds).contains(&due), "{due} looks more of {seconds} s");
+        }
+    }
+
+    #[test]
+    fn waits_are_reported_then_given_up() {
+        // In units of stamps, so that they come out even.
+        let units = |count: u64| Some(Duration::from_nanos(count << STAMP_SHIFT));
+        let mut watchdog = Watchdog::new(units(4), units(20));
+        let mut told = Vec::new();
+        let mut warned = 0;
+        for stamp in 0..=20 {
+            watchdog.stamp = stamp;
+            if let Some(overdue) = watchdog.overdue(0, warned) {
+                assert_eq!(overdue.seconds, (u64::from(stamp) << STAMP_SHIFT) / 1_000_000_000);
+                warned += 1;
+                told.push((stamp, overdue.fails));
+            }
+        }
+        assert_eq!(told, [(4, false), (8, false), (12, false), (16, false), (20, true)]);
+        watchdog.stamp = 23;
+        assert!(watchdog.overdue(4, 4).is_none(), "something has moved since");
+        assert!(watchdog.overdue(3, 9).is_some_and(|overdue| overdue.fails));
+    }
+}

@@ -1,0 +1,195 @@
+//! Outgoing messages: written into a frame, and sealed.
+
+use crate::atomic::{Atomic, Width};
+use crate::ids::Pe;
+use crate::port::packet::MAX_MESSAGE;
+use crate::wire::message::{
+    BESIDE, Body, FETCH, HEAD, KIND_ACK, KIND_ACK_REQUEST, KIND_BESIDE, KIND_FETCH,
+    KIND_PUT_SIGNAL, KIND_REFUSAL, KIND_REPLY, KIND_WORD, MAP_BYTES, MAX_EAGER, MAX_REASON,
+    PUT_SIGNAL_HEAD, REFUSAL, REPLY, Seq, Spot, VERSION, WORD,
+};
+use crate::wire::seal::{Receiver, Seal};
+
+/// What the sender of a message adds to its body.
+#[derive(Clone, Copy, Debug)]
+pub struct Numbers {
+    /// Number of the message, or the sender's next one.
+    pub seq: Seq,
+    /// First number of the reverse direction that is not executed.
+    pub ack: Seq,
+    /// Distance to the last message that has to be executed first; 0 for none.
+    pub mark: u16,
+    /// Mask of the head's word for this number, see [`Seal::mask`].
+    pub mask: u32,
+}
+
+/// Buffer of one outgoing message, without a payload that is sent from elsewhere.
+#[derive(Clone, Copy, Debug)]
+pub struct Frame {
+    pub(crate) bytes: [u8; MAX_MESSAGE],
+    pub(crate) len: usize,
+}
+
+impl Frame {
+    /// An empty frame.
+    pub const EMPTY: Self = Self { bytes: [0; MAX_MESSAGE], len: 0 };
+
+    /// The message's bytes.
+    #[inline(always)]
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+
+    #[inline(always)]
+    pub(crate) fn put(&mut self, at: usize, word: u64) {
+        self.bytes[at..at + 8].copy_from_slice(&word.to_le_bytes());
+    }
+
+    /// Writes an atomic's word and operand, which many kinds begin with.
+    #[inline(always)]
+    fn word(&mut self, at: Spot, atomic: &Atomic, mark: u16) {
+        self.put(16, at.offset | u64::from(mark) << 48);
+        self.put(24, atomic.operand);
+    }
+
+    /// Writes an atomic that fetches nothing, or that of a put with signal, whose
+    /// [data](Frame::data) comes next. The head is to be sealed.
+    #[inline(always)]
+    pub(crate) fn atomic(
+        &mut self,
+        from: Pe,
+        n: &Numbers,
+        (at, atomic): (Spot, &Atomic),
+        with_data: bool,
+    ) {
+        let kind = if with_data { KIND_PUT_SIGNAL } else { KIND_WORD };
+        self.head(from, n, kind, code_of(atomic), at.slot);
+        self.word(at, atomic, n.mark);
+        self.len = WORD;
+    }
+
+    /// Writes where the payload of a put with signal goes, and returns the room for it: cut at
+    /// [`MAX_EAGER`].
+    #[inline(always)]
+    pub(crate) fn data(&mut self, to: Spot, len: usize) -> &mut [u8] {
+        self.put(32, u64::from(to.slot) | (len as u64) << 32);
+        self.put(40, to.offset);
+        let end = PUT_SIGNAL_HEAD + len.min(MAX_EAGER);
+        self.len = end;
+        &mut self.bytes[PUT_SIGNAL_HEAD..end]
+    }
+
+    /// Writes and seals a put with signal whose payload of `len` bytes is sent from its own memory.
+    pub fn put_signal_long(
+        &mut self,
+        to: &Sealing<'_>,
+        n: &Numbers,
+        signal: (Spot, &Atomic),
+        data: Spot,
+        len: usize,
+    ) {
+        self.atomic(to.from, n, signal, true);
+        self.data(data, len);
+        self.len = PUT_SIGNAL_HEAD;
+        self.seal(to);
+    }
+
+    /// Writes and seals any message. A payload or text that is too long is cut.
+    pub fn encode(&mut self, to: &Sealing<'_>, n: &Numbers, body: &Body<'_>) {
+        if let Some((kind, word, len)) = self.staged(n.mark, body) {
+            self.len = len;
+            return self.close(to, n, kind, 0, word);
+        }
+        let (mut code, mut word) = (0, 0);
+        let (kind, len) = match *body {
+            Body::Ack(None) => (KIND_ACK, HEAD),
+            Body::Ack(Some(map)) => {
+                self.bytes[HEAD..HEAD + MAP_BYTES].copy_from_slice(map);
+                (KIND_ACK, HEAD + MAP_BYTES)
+            }
+            Body::AckRequest => (KIND_ACK_REQUEST, HEAD),
+            Body::Word { at, atomic } => {
+                self.atomic(to.from, n, (at, &atomic), false);
+                return self.seal(to);
+            }
+            Body::Fetch { at, atomic, place } => {
+                self.word(at, &atomic, n.mark);
+                self.put(32, atomic.compare);
+                self.put(40, place.into());
+                (code, word) = (code_of(&atomic), at.slot);
+                (KIND_FETCH, FETCH)
+            }
+            Body::Reply { place, of, value } => {
+                self.put(16, value);
+                self.put(24, of.into());
+                word = place;
+                (KIND_REPLY, REPLY)
+            }
+            Body::PutSignal { at, atomic, to: data, payload } => {
+                self.atomic(to.from, n, (at, &atomic), true);
+                let room = self.data(data, payload.len().min(MAX_EAGER));
+                let len = room.len();
+                room.copy_from_slice(&payload[..len]);
+                return self.seal(to);
+            }
+            Body::Beside { at, atomic, tag, segments } => {
+                self.word(at, &atomic, n.mark);
+                self.put(32, u64::from(segments) | u64::from(tag.0) << 32);
+                (code, word) = (code_of(&atomic), at.slot);
+                (KIND_BESIDE, BESIDE)
+            }
+            Body::Refusal { of, why } => {
+                let fits = why.char_indices().map(|(at, c)| at + c.len_utf8());
+                let end = fits.take_while(|end| *end <= MAX_REASON).last().unwrap_or(0);
+                self.put(16, of.into());
+                self.bytes[REFUSAL..REFUSAL + end].copy_from_slice(&why.as_bytes()[..end]);
+                (KIND_REFUSAL, REFUSAL + end)
+            }
+            _ => return,
+        };
+        self.len = len;
+        self.close(to, n, kind, code, word);
+    }
+
+    /// Writes the sealed head.
+    pub(crate) fn close(&mut self, to: &Sealing<'_>, n: &Numbers, kind: u8, code: u8, word: u32) {
+        self.head(to.from, n, kind, code, word);
+        self.seal(to);
+    }
+
+    /// Writes the head as it is meant.
+    #[inline(always)]
+    fn head(&mut self, from: Pe, n: &Numbers, kind: u8, code: u8, word: u32) {
+        let what = u64::from(VERSION | kind << 4) | u64::from(code) << 8;
+        self.put(0, what | u64::from(from.0 as u16) << 16 | u64::from(n.seq.low()) << 32);
+        self.put(8, u64::from(n.ack.low()) | u64::from(word ^ n.mask) << 32);
+    }
+
+    /// Seals the head, once all that is covered is written.
+    #[inline(always)]
+    pub(crate) fn seal(&mut self, to: &Sealing<'_>) {
+        to.seal.close(to.receiver, &mut self.bytes, self.len);
+    }
+}
+
+/// What messages from one PE to another are sealed with.
+#[derive(Clone, Copy, Debug)]
+pub struct Sealing<'a> {
+    /// The job's seal.
+    pub seal: &'a Seal,
+    /// The sender.
+    pub from: Pe,
+    /// The receiver.
+    pub receiver: &'a Receiver,
+}
+
+/// Encodes an operation, the width of its word and whether that is floating point.
+#[inline(always)]
+pub(crate) fn code_of(atomic: &Atomic) -> u8 {
+    let width = match atomic.width {
+        Width::Two => 0,
+        Width::Four => 1,
+        Width::Eight => 2,
+    };
+    atomic.op as u8 | width << 5 | u8::from(atomic.float) << 7
+}
