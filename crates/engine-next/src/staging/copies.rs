@@ -361,6 +361,8 @@ impl Staging {
                 let state = self.receives.get(at).map(|receive| receive.state);
                 match (state, result) {
                     (Some(Receiving::CopyingIn(part)), Ok(())) => self.store_words(core, at, part),
+                    // Its words are not changed, so its message is not executed.
+                    (Some(Receiving::Dropped), _) => self.end_receive(core, at),
                     (_, result) => self.finish(core, at, result),
                 }
             }

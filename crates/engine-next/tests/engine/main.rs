@@ -22,6 +22,7 @@ mod staged;
 mod asked;
 #[path = "../../../../tests/engine/consistency.rs"]
 mod consistency;
+mod corners;
 mod faults;
 #[path = "../../../../tests/engine/fences.rs"]
 mod fences;

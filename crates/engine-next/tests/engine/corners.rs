@@ -1,0 +1,52 @@
+//! Interleavings that few random schedules come to.
+
+use std::time::Duration;
+
+use engine::atomic::AtomicOp;
+use engine::ids::Pe;
+use engine::request::PutSignalRequest;
+use sim_fabric::{PortCall, Script};
+
+use crate::job::{Job, Shape};
+use crate::signals::Targets;
+
+const DEADLINE: Duration = Duration::from_secs(10);
+
+/// Iterates some PEs, whether their lanes have failed or not.
+fn iterate(job: &mut Job, pes: &[u32], iterations: u32) {
+    for _ in 0..iterations {
+        for pe in pes {
+            let _ = job.members[*pe as usize].lane.progress();
+        }
+        job.fabric.pass_time(1_000);
+    }
+}
+
+fn word(job: &Job, targets: &Targets, pe: u32, at: usize) -> u64 {
+    let bytes = job.fabric.load(Pe(pe), targets.word(pe, at), 8);
+    u64::from_le_bytes(bytes.try_into().unwrap())
+}
+
+/// A peer is given up while its bytes are being copied in: nobody says that its signal is there.
+#[test]
+fn put_that_is_dropped_while_it_is_copied_is_not_acknowledged() {
+    let mut dropped = 0;
+    for iterations in 0..60 {
+        let shape = Shape { staged: 0b0100, deadline: Some(DEADLINE), ..Shape::default() };
+        let script = Script { delay: (5_000, 5_000), ..Script::default() };
+        let mut job = Job::new(1, &shape, script);
+        let targets = Targets::of(&job);
+        let first = &mut job.members[0];
+        let parts = [targets.part(first.scratch, 1, 64, 1000)];
+        let signal = targets.atomic(1, 0, AtomicOp::SignalAdd, 1);
+        first.lane.put_signal(&PutSignalRequest { parts: &parts, signal }).unwrap();
+        iterate(&mut job, &[0, 1], iterations);
+        job.fabric.fail_calls(PortCall::Post, 0, 1);
+        assert!(job.put_value(1, 0, 0, 1, 8).is_err());
+        iterate(&mut job, &[0, 1], 1000);
+        let is_quiet = job.members[0].lane.is_quiet(Pe(1));
+        dropped += u32::from(is_quiet == Ok(false));
+        assert!(is_quiet != Ok(true) || word(&job, &targets, 1, 0) == 1, "after {iterations}");
+    }
+    assert!(dropped > 0);
+}
