@@ -282,7 +282,9 @@ impl<P: Port> Core<P> {
         for seq in beyond.map(|bit| Seq(ack.0 + bit)).filter(|seq| *seq < last) {
             self.executed(at, seq);
         }
-        if (ack > acked || map.is_some()) && !self.peers.get(at).queue.is_empty() {
+        let peer = self.peers.get(at);
+        let waits = !peer.queue.is_empty() || !peer.held.is_empty();
+        if (ack > acked || map.is_some()) && waits {
             // There is room in the window again, or a tag.
             self.make_ready(at);
         }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use engine::atomic::AtomicOp;
+use engine::error::EngineError;
 use engine::ids::Pe;
 use engine::request::PutSignalRequest;
 use sim_fabric::{PortCall, Script};
@@ -22,9 +23,42 @@ fn iterate(job: &mut Job, pes: &[u32], iterations: u32) {
     }
 }
 
+/// Iterates some PEs until one is quiet towards another. None if that does not come.
+fn quiet(job: &mut Job, pes: &[u32], (from, to): (u32, u32)) -> Option<Result<(), EngineError>> {
+    for _ in 0..20_000 {
+        match job.members[from as usize].lane.is_quiet(Pe(to)) {
+            Ok(true) => return Some(Ok(())),
+            Ok(false) => iterate(job, pes, 1),
+            Err(failed) => return Some(Err(failed)),
+        }
+    }
+    None
+}
+
 fn word(job: &Job, targets: &Targets, pe: u32, at: usize) -> u64 {
     let bytes = job.fabric.load(Pe(pe), targets.word(pe, at), 8);
     u64::from_le_bytes(bytes.try_into().unwrap())
+}
+
+/// Nothing is queued behind the signal whose being acknowledged would make it leave.
+#[test]
+fn held_signal_leaves_when_window_opens() {
+    const WINDOW: usize = 512;
+    let mut job = Job::new(1, &Shape::default(), Script::default());
+    let targets = Targets::of(&job);
+    job.fabric.stall(Pe(1));
+    job.put_value(0, 1, 64, 7, 8).unwrap();
+    let lane = &mut job.members[0].lane;
+    lane.atomic(&targets.atomic(1, 0, AtomicOp::SignalAdd, 1)).unwrap();
+    for _ in 0..WINDOW {
+        lane.atomic(&targets.atomic(1, 8, AtomicOp::Inc, 0)).unwrap();
+    }
+    assert_eq!(lane.pending(Pe(1)), 0);
+    job.fabric.resume(Pe(1));
+    // The put ends while the window is full.
+    iterate(&mut job, &[0], 200);
+    assert_eq!(quiet(&mut job, &[0, 1], (0, 1)), Some(Ok(())));
+    assert_eq!(word(&job, &targets, 1, 0), 1);
 }
 
 /// A peer is given up while its bytes are being copied in: nobody says that its signal is there.
