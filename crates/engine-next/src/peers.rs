@@ -177,8 +177,12 @@ impl Peer {
 
     /// Opens or closes the fast paths, after anything that they depend on has changed.
     pub(crate) fn update_open(&mut self) {
-        let is_open =
-            self.queue.is_empty() && self.error.is_none() && self.order.is_ordered(self.fence);
+        let is_ordered = self.order.is_ordered(self.fence);
+        if is_ordered {
+            // Numbers are compared within half of their range.
+            self.fence = self.order.start();
+        }
+        let is_open = self.queue.is_empty() && self.error.is_none() && is_ordered;
         self.open = if is_open { self.identity } else { Identity::NOBODY };
     }
 
@@ -295,5 +299,25 @@ impl Peers {
 
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut Peer)> {
         (0..).zip(&mut self.open)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::RailId;
+    use crate::port::PeerAddr;
+    use crate::rails::paths::{Path, PathTable};
+
+    /// Separate signals close a group each, and a program may have no fence.
+    #[test]
+    fn fence_of_long_ago_stays_behind() {
+        let paths = PathTable::new(&[Path { to: PeerAddr(0), remote: RailId(0) }], 1);
+        let mut peer = Peer::new(Pe(0), paths.hops(Pe(0), Pe(0), 0));
+        for _ in 0..5 {
+            peer.order.skip(1 << 30);
+            peer.update_open();
+            assert!(peer.order.is_ordered(peer.fence));
+        }
     }
 }
