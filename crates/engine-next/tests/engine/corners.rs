@@ -61,6 +61,30 @@ fn held_signal_leaves_when_window_opens() {
     assert_eq!(word(&job, &targets, 1, 0), 1);
 }
 
+/// Neither one that is behind everything nor one behind parts of its own.
+#[test]
+fn signal_whose_copy_fails_at_once_is_not_sent() {
+    for ordered in [false, true] {
+        let mut job = Job::new(1, &Shape { staged: 0b10, ..Shape::default() }, Script::default());
+        if ordered {
+            job = job.with_ordered_signals();
+        }
+        let targets = Targets::of(&job);
+        job.fabric.stall(Pe(1));
+        job.put_value(0, 1, 64, 7, 8).unwrap();
+        // Of its first part, or of its second.
+        job.fabric.fail_calls(PortCall::Copy, u32::from(!ordered), 1);
+        let first = &mut job.members[0];
+        let parts = [128, 2048].map(|at| targets.part(first.scratch + at, 1, at, 1000));
+        let parts = if ordered { &parts[..1] } else { &parts[..] };
+        let signal = targets.atomic(1, 0, AtomicOp::SignalAdd, 1);
+        let started = first.lane.put_signal(&PutSignalRequest { parts, signal });
+        job.fabric.resume(Pe(1));
+        iterate(&mut job, &[0, 1], 1000);
+        assert_eq!(word(&job, &targets, 1, 0), 0, "ordered: {ordered}, {started:?}");
+    }
+}
+
 /// A peer is given up while its bytes are being copied in: nobody says that its signal is there.
 #[test]
 fn put_that_is_dropped_while_it_is_copied_is_not_acknowledged() {
