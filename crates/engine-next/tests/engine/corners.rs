@@ -61,6 +61,33 @@ fn held_signal_leaves_when_window_opens() {
     assert_eq!(word(&job, &targets, 1, 0), 1);
 }
 
+/// What a peer asks for that was given up takes no bounce buffers.
+#[test]
+fn failed_peer_takes_no_bounce_buffers() {
+    for gets in [false, true] {
+        let shape = Shape {
+            n_pes: 3,
+            staged: 0b01,
+            bounce: (1024, 1, 1),
+            deadline: Some(DEADLINE),
+            ..Shape::default()
+        };
+        let mut job = Job::new(1, &shape, Script::default());
+        let start = |job: &mut Job, from, at| match gets {
+            true => job.get(from, 0, at, 1000),
+            false => job.put(from, 0, at, 1000),
+        };
+        job.fabric.stall(Pe(1));
+        job.put_value(0, 1, 0, 1, 8).unwrap();
+        assert!(job.quiet(0, 1).is_err());
+        job.fabric.resume(Pe(1));
+        start(&mut job, 1, 0).unwrap();
+        iterate(&mut job, &[0, 1], 1000);
+        start(&mut job, 2, 4096).unwrap();
+        assert_eq!(quiet(&mut job, &[0, 2], (2, 0)), Some(Ok(())), "gets: {gets}");
+    }
+}
+
 /// Neither one that is behind everything nor one behind parts of its own.
 #[test]
 fn signal_whose_copy_fails_at_once_is_not_sent() {
