@@ -288,13 +288,9 @@ impl Staging {
             }
             // One of them is at fault, and fails alone.
             Err(_) => {
-                let mut started = true;
-                for copies in by_tag() {
-                    match started {
-                        true => started = self.start_together(core, direction, copies),
-                        false => self.ready(direction).push_back(Token::of(copies[0].tag)),
-                    }
-                }
+                let mut left = by_tag();
+                let started = left.all(|copies| self.start_together(core, direction, copies));
+                left.for_each(|copies| self.put_back(direction, Token::of(copies[0].tag)));
                 started
             }
         }

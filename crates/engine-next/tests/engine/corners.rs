@@ -88,6 +88,25 @@ fn failed_peer_takes_no_bounce_buffers() {
     }
 }
 
+/// Several copies that are refused together are started one by one, though there is no room for
+/// some of them.
+#[test]
+fn copies_refused_together_are_all_made() {
+    for seed in 1..=60 {
+        let shape = Shape { staged: 0b0100, bounce: (1024, 1, 8), ..Shape::default() };
+        let script = Script { again_percent: 50, delay: (10_000, 20_000), ..Script::default() };
+        let mut job = Job::new(seed, &shape, script);
+        job.fill_scratch(0, &[7; 16_384]);
+        job.fabric.fail_calls(PortCall::Copy, 2, 1);
+        for at in 0..8 {
+            job.put(0, 1, at * 1024, 1000).unwrap();
+        }
+        // One that was alone has failed.
+        let ended = quiet(&mut job, &[0, 1], (0, 1));
+        assert!(ended.is_some(), "seed {seed}");
+    }
+}
+
 /// Neither one that is behind everything nor one behind parts of its own.
 #[test]
 fn signal_whose_copy_fails_at_once_is_not_sent() {
