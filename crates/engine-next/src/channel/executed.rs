@@ -73,6 +73,12 @@ impl Executed {
         }
     }
 
+    /// Whether messages are executed that only the bitmap of an acknowledgement tells of.
+    #[inline(always)]
+    pub(crate) fn has_beyond(&self) -> bool {
+        self.ahead != 0
+    }
+
     /// The messages executed ahead, as an acknowledgement has them. None if there are none.
     pub(crate) fn map(&self) -> Option<[u8; MAP_BYTES]> {
         if self.ahead == 0 {

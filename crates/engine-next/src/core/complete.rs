@@ -366,9 +366,8 @@ impl<P: Port> Core<P> {
     /// A message of a peer was executed here.
     pub(crate) fn note_executed(&mut self, at: u32, seq: Seq) {
         let channel = self.channel(at);
-        channel.executed.note(seq);
         let is_waited_for = !channel.waiting.is_empty();
-        if channel.is_ack_due() {
+        if channel.note_executed(seq) {
             self.enter_control(at);
         }
         if is_waited_for && !self.due.contains(&at) {

@@ -5,7 +5,9 @@ use std::time::Duration;
 use engine::atomic::AtomicOp;
 use engine::error::EngineError;
 use engine::ids::Pe;
+use engine::lane::SignalEngine;
 use engine::request::PutSignalRequest;
+use engine::state::batch::Batch;
 use sim_fabric::{PortCall, Script};
 
 use crate::job::{Job, Shape};
@@ -105,6 +107,61 @@ fn copies_refused_together_are_all_made() {
         let ended = quiet(&mut job, &[0, 1], (0, 1));
         assert!(ended.is_some(), "seed {seed}");
     }
+}
+
+/// PE 0 with a counted put to PE 1 whose data does not arrive, and a batch with an atomic behind.
+fn job_with_stuck_signal() -> Job {
+    let shape = Shape { signals: SignalEngine::Counted, ..Shape::default() };
+    let mut job = Job::new(1, &shape, Script::default());
+    let targets = Targets::of(&job);
+    job.fabric.hold_immediate_data(true);
+    let first = &mut job.members[0];
+    let parts = [targets.part(first.scratch, 1, 64, 300)];
+    let signal = targets.atomic(1, 0, AtomicOp::SignalAdd, 1);
+    first.lane.put_signal(&PutSignalRequest { parts: &parts, signal }).unwrap();
+    iterate(&mut job, &[0, 1], 200);
+    job
+}
+
+fn atomic_in_batch(job: &mut Job) -> Batch {
+    let targets = Targets::of(job);
+    let lane = &mut job.members[0].lane;
+    let batch = lane.begin_batch().unwrap();
+    lane.enter_batch(batch);
+    lane.atomic(&targets.atomic(1, 8, AtomicOp::Inc, 0)).unwrap();
+    lane.enter_batch(Batch::NONE);
+    batch
+}
+
+#[test]
+fn request_that_overtakes_its_message_is_answered() {
+    let mut job = job_with_stuck_signal();
+    job.fabric.hold_up_messages(Pe(0), 1_000_000);
+    let batch = atomic_in_batch(&mut job);
+    job.fabric.hold_up_messages(Pe(0), 0);
+    job.members[0].lane.want_acks();
+    iterate(&mut job, &[0, 1], 2000);
+    assert_eq!(job.heap(1, 8, 8), 1_u64.to_le_bytes());
+    assert!(job.members[0].lane.is_batch_done(batch), "its acknowledgement waits for another");
+    job.fabric.hold_immediate_data(false);
+    assert_eq!(quiet(&mut job, &[0, 1], (0, 1)), Some(Ok(())));
+}
+
+#[test]
+fn message_takes_no_acknowledgement_beyond_its_own() {
+    let mut job = job_with_stuck_signal();
+    let targets = Targets::of(&job);
+    let batch = atomic_in_batch(&mut job);
+    job.members[0].lane.want_acks();
+    iterate(&mut job, &[0], 200);
+    job.fabric.refuse(Pe(0), true);
+    iterate(&mut job, &[1], 200);
+    job.fabric.refuse(Pe(0), false);
+    job.members[1].lane.atomic(&targets.atomic(0, 8, AtomicOp::Inc, 0)).unwrap();
+    iterate(&mut job, &[0, 1], 2000);
+    assert!(job.members[0].lane.is_batch_done(batch), "its acknowledgement is lost");
+    job.fabric.hold_immediate_data(false);
+    assert_eq!(quiet(&mut job, &[0, 1], (0, 1)), Some(Ok(())));
 }
 
 /// Neither one that is behind everything nor one behind parts of its own.
