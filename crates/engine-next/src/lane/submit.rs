@@ -572,6 +572,7 @@ impl<P: Port> Lane<P> {
         let peer = self.core.peers.get_mut(at);
         let Some(number) = peer.close() else {
             peer.queue.push_front(queued);
+            self.core.want_ack(at);
             return Step::Held;
         };
         self.core.queued -= 1;

@@ -188,6 +188,24 @@ fn signal_whose_copy_fails_at_once_is_not_sent() {
     }
 }
 
+/// More fences than there are groups, and nobody waits: who is behind them does not wait for the
+/// watchdog to ask for acknowledgements.
+#[test]
+fn fences_beyond_all_groups_ask_for_acknowledgements() {
+    let mut job = Job::new(1, &Shape::default(), Script::default());
+    let targets = Targets::of(&job);
+    for _ in 0..40 {
+        job.members[0].lane.atomic(&targets.atomic(1, 8, AtomicOp::Inc, 0)).unwrap();
+        job.fence(0, 1);
+    }
+    job.put_value(0, 1, 64, 7, 8).unwrap();
+    let before = job.fabric.now();
+    while job.heap(1, 64, 8) != 7_u64.to_le_bytes() {
+        iterate(&mut job, &[0, 1], 1);
+        assert!(job.fabric.now() - before < 10_000_000, "nobody has asked");
+    }
+}
+
 /// A peer is given up while its bytes are being copied in: nobody says that its signal is there.
 #[test]
 fn put_that_is_dropped_while_it_is_copied_is_not_acknowledged() {
