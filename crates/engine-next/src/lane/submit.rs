@@ -245,8 +245,11 @@ impl<P: Port> Lane<P> {
         if !op.has_begun() {
             self.check(at, &op, handle)?;
         }
-        self.make_space()?;
-        self.core.peers.get(at).check()?;
+        let space = self.make_space().and_then(|()| self.core.peers.get(at).check());
+        if let Err(failed) = &space {
+            self.give_up(at, &op, failed);
+            return space;
+        }
         self.enqueue(at, op, handle, step);
         Ok(())
     }
@@ -328,21 +331,23 @@ impl<P: Port> Lane<P> {
     fn advance(&mut self, at: u32, op: &mut Op, handle: &HandleBytes) -> Result<Step, EngineError> {
         let step = self.try_advance(at, op, handle);
         match step {
-            Err(ref failed) if op.has_begun() => {
-                // Parts of it are under way, and nobody will send the rest.
-                if self.core.peers.get(at).error.is_none() {
-                    self.core.fail_peer(at, failed.clone());
-                }
-                if let Kind::PutSignal(_, Way::Chained { data, .. }) = op.kind {
-                    self.core.end_in_group(data);
-                }
-            }
+            Err(ref failed) => self.give_up(at, op, failed),
             // Staged transfers are acknowledged without being asked about.
             Ok(Step::NoPlace) if op.staged => {}
             Ok(Step::Held | Step::NoPlace) => self.core.want_ack(at),
             _ => {}
         }
         step
+    }
+
+    /// Nobody will send the rest of an operation, of which parts may be under way.
+    fn give_up(&mut self, at: u32, op: &Op, failed: &EngineError) {
+        if op.has_begun() && self.core.peers.get(at).error.is_none() {
+            self.core.fail_peer(at, failed.clone());
+        }
+        if let Kind::PutSignal(_, Way::Chained { data, .. }) = op.kind {
+            self.core.end_in_group(data);
+        }
     }
 
     fn try_advance(

@@ -206,6 +206,40 @@ fn fences_beyond_all_groups_ask_for_acknowledgements() {
     }
 }
 
+/// A put with signal of which a part has left, and whose rest finds no place in the queues of a
+/// lane that has failed.
+#[test]
+fn begun_put_that_finds_no_place_ends() {
+    let shape = Shape {
+        n_pes: 4,
+        rails: 1,
+        depth: 1,
+        max_segment: 64,
+        signals: SignalEngine::Chained,
+        deadline: Some(DEADLINE),
+        ..Shape::default()
+    };
+    let mut job = Job::new(1, &shape, Script::default());
+    let targets = Targets::of(&job);
+    job.fabric.fail_next(1);
+    job.put_value(0, 1, 0, 1, 8).unwrap();
+    assert!(job.quiet(0, 1).is_err());
+    job.fabric.refuse(Pe(3), true);
+    while job.put_value(0, 3, 0, 1, 8).is_ok() {}
+    let first = &mut job.members[0];
+    let batch = first.lane.begin_batch().unwrap();
+    first.lane.enter_batch(batch);
+    let parts = [targets.part(first.scratch, 2, 64, 256)];
+    let signal = targets.atomic(2, 0, AtomicOp::SignalAdd, 1);
+    let put = first.lane.put_signal(&PutSignalRequest { parts: &parts, signal });
+    first.lane.enter_batch(Batch::NONE);
+    assert!(put.is_err());
+    iterate(&mut job, &[0, 2], 1000);
+    assert!(job.members[0].lane.is_batch_done(batch), "it is counted for ever");
+    assert_eq!(word(&job, &targets, 2, 0), 0);
+    assert!(job.quiet(0, 2).is_err());
+}
+
 /// A peer is given up while its bytes are being copied in: nobody says that its signal is there.
 #[test]
 fn put_that_is_dropped_while_it_is_copied_is_not_acknowledged() {
