@@ -81,9 +81,9 @@ impl Send {
     /// Local memory that the send still touches.
     pub(super) fn memory(&self) -> impl Iterator<Item = (u32, &'static str, (usize, usize))> + '_ {
         let touches = match self.state {
-            State::Waiting => true,
+            State::Waiting | State::CopyingOut => true,
             State::Going(_) | State::Sent(_) => self.buffer.is_none(),
-            State::CopyingOut | State::Kept(_) | State::Dropped => false,
+            State::Kept(_) | State::Dropped => false,
         };
         let records = self.records.iter().filter(move |record| touches && record.len > 0);
         let what = self.what();

@@ -206,6 +206,17 @@ fn fences_beyond_all_groups_ask_for_acknowledgements() {
     }
 }
 
+/// Memory is in use while its copy into a bounce buffer has not begun.
+#[test]
+fn memory_is_in_use_that_waits_to_be_copied() {
+    let script = Script { again_percent: 100, ..Script::default() };
+    let mut job = Job::new(1, &Shape { staged: 0b10, ..Shape::default() }, script);
+    job.put(0, 1, 0, 1000).unwrap();
+    let scratch = job.members[0].scratch;
+    let unused = job.members[0].lane.check_unused(scratch, 1000);
+    assert!(matches!(unused, Err(EngineError::InUse { pe: Pe(1), .. })), "{unused:?}");
+}
+
 /// A put with signal of which a part has left, and whose rest finds no place in the queues of a
 /// lane that has failed.
 #[test]
