@@ -9,6 +9,7 @@ use crate::error::EngineError;
 use crate::group::Class;
 use crate::ids::Pe;
 use crate::op::Queued;
+use crate::peers::Peer;
 use crate::port::Port;
 use crate::rails::rail_ids;
 
@@ -182,7 +183,13 @@ impl<P: Port> Core<P> {
         let (number, stamp) = (self.watchdog.looks, self.watchdog.stamp);
         let mut moved = self.watchdog.moved.max(staged);
         let mut busy = Vec::new();
-        for (at, peer) in self.peers.iter_mut().filter(|(_, peer)| !peer.is_quiet()) {
+        let me = self.me;
+        let is_busy = |peer: &Peer| {
+            // No order group counts loopbacks.
+            let loops = peer.pe == me && peer.in_flight > 0 && peer.error.is_none();
+            loops || !peer.is_quiet()
+        };
+        for (at, peer) in self.peers.iter_mut().filter(|(_, peer)| is_busy(peer)) {
             let ended = peer.ended();
             let watch = &mut peer.watch;
             if ended != watch.ended || watch.looked.wrapping_add(1) != number {

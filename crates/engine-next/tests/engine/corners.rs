@@ -6,6 +6,7 @@ use engine::atomic::AtomicOp;
 use engine::error::EngineError;
 use engine::ids::Pe;
 use engine::lane::SignalEngine;
+use engine::lane::loopback::{Anchor, Loopback};
 use engine::request::PutSignalRequest;
 use engine::state::batch::Batch;
 use sim_fabric::{PortCall, Script};
@@ -215,6 +216,17 @@ fn memory_is_in_use_that_waits_to_be_copied() {
     let scratch = job.members[0].scratch;
     let unused = job.members[0].lane.check_unused(scratch, 1000);
     assert!(matches!(unused, Err(EngineError::InUse { pe: Pe(1), .. })), "{unused:?}");
+}
+
+#[test]
+fn loopback_that_never_completes_ends_in_a_timeout() {
+    let shape = Shape { deadline: Some(DEADLINE), ..Shape::default() };
+    let mut job = Job::new(1, &shape, Script::default());
+    let first = &mut job.members[0];
+    let (handle, addr, landing) = (first.handle, first.base, first.scratch);
+    job.fabric.lose_next_completions(1);
+    let done = first.lane.loopback(&Anchor { handle, addr, landing }, Loopback::Read);
+    assert!(matches!(done, Err(EngineError::Timeout { pe: Pe(0), .. })), "{done:?}");
 }
 
 /// A put with signal of which a part has left, and whose rest finds no place in the queues of a
