@@ -418,11 +418,15 @@ impl Staging {
             let Some(send) = self.sends.get(at) else { continue };
             match send.state {
                 State::Kept(_) | State::Sent(_) => {}
-                State::CopyingOut if core.is_copying(token.bits()) => {
-                    send.state = State::Dropped;
-                }
-                State::Going(_) if send.pending > 0 => send.state = State::Dropped,
                 State::Dropped => {}
+                State::Going(_) | State::CopyingOut
+                    if send.pending > 0 || core.is_copying(token.bits()) =>
+                {
+                    send.state = State::Dropped;
+                    // Nobody waits for what the fabric may never end.
+                    let counts = std::mem::replace(&mut send.counts, Counts::NONE);
+                    self.end(core, peer, counts);
+                }
                 _ => self.end_send(core, at),
             }
         }

@@ -7,7 +7,8 @@ use engine::error::EngineError;
 use engine::ids::Pe;
 use engine::lane::SignalEngine;
 use engine::lane::loopback::{Anchor, Loopback};
-use engine::request::PutSignalRequest;
+use engine::port::Direction;
+use engine::request::{PutSignalRequest, Request};
 use engine::state::batch::Batch;
 use sim_fabric::{PortCall, Script};
 
@@ -285,4 +286,19 @@ fn put_that_is_dropped_while_it_is_copied_is_not_acknowledged() {
         assert!(is_quiet != Ok(true) || word(&job, &targets, 1, 0) == 1, "after {iterations}");
     }
     assert!(dropped > 0);
+}
+
+/// Whatever of it the fabric still has.
+#[test]
+fn blocking_staged_operation_to_stopped_peer_ends() {
+    for direction in [Direction::Write, Direction::Read] {
+        let shape = Shape { staged: 0b10, deadline: Some(DEADLINE), ..Shape::default() };
+        let mut job = Job::new(1, &shape, Script::default());
+        let targets = Targets::of(&job);
+        job.fabric.stall(Pe(1));
+        let first = &mut job.members[0];
+        let part = Request { direction, ..targets.part(first.scratch, 1, 64, 1000) };
+        let ended = first.lane.complete(&part);
+        assert!(matches!(ended, Err(EngineError::Timeout { pe: Pe(1), .. })), "{ended:?}");
+    }
 }
