@@ -54,6 +54,9 @@ pub(crate) struct Peer {
     pub(crate) fences: u32,
     /// Segments posted since start, by direction.
     pub(crate) posted: [u32; 2],
+    /// Gets that the peer was asked for, and those that it has answered, since start.
+    pub(crate) asked: u32,
+    pub(crate) answered: u32,
     pub(crate) channel: Option<Box<Channel>>,
     /// Operations that cannot start yet, in order.
     pub(crate) queue: VecDeque<Queued>,
@@ -107,6 +110,8 @@ impl Peer {
             order,
             fences: 0,
             posted: [0; 2],
+            asked: 0,
+            answered: 0,
             channel: None,
             queue: VecDeque::new(),
             in_ring: false,
@@ -139,6 +144,7 @@ impl Peer {
     pub(crate) fn forget(&mut self) {
         self.order = Order::new();
         self.fence = self.order.start();
+        self.answered = self.asked;
         self.renew_owner();
     }
 
@@ -216,7 +222,7 @@ impl Peer {
         let [writes, reads] = self.posted;
         let segments = writes.wrapping_add(reads).wrapping_sub(self.in_flight);
         let acked = self.channel.as_deref().map_or(0, |channel| channel.acked.0);
-        u64::from(segments) + acked
+        u64::from(segments) + u64::from(self.answered) + acked
     }
 
     pub(crate) fn counters(&self) -> PeerCounters {

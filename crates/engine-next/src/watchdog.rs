@@ -211,7 +211,8 @@ impl<P: Port> Core<P> {
         let stamp = self.watchdog.stamp;
         let peer = self.peers.get_mut(at);
         let unacked = peer.channel.as_deref().is_some_and(|channel| channel.held > 0);
-        if peer.in_flight == 0 && !unacked && !peer.is_refused {
+        let unanswered = peer.asked != peer.answered;
+        if peer.in_flight == 0 && !unacked && !unanswered && !peer.is_refused {
             // Work that waits for what others hold has no time of its own, unless nothing moves.
             peer.watch.leaned = stamp;
             let since = peer.watch.since.max(self.watchdog.moved).max(staged);
@@ -262,6 +263,10 @@ impl<P: Port> Core<P> {
             return Oldest { what: first.what(), len, rail: first.rail, state, born: first.born };
         }
         let peer = self.peers.get(at);
+        if peer.asked != peer.answered {
+            let (what, rail, state) = ("get", peer.hop.rail, "asked for, not answered");
+            return Oldest { what, len: 0, rail, state, born: 0 };
+        }
         let first = peer.queue.iter().find_map(|queued| match queued {
             Queued::Op(op, _) => Some((op.what(), op.len)),
             Queued::Fence | Queued::Quiet(_) => None,

@@ -30,6 +30,7 @@ pub(super) struct Get {
     counts: Counts,
     /// Number of the message that has asked.
     asked: Option<Seq>,
+    is_answered: bool,
     /// Whether the fabric reaches the memory: then the bytes need no buffer.
     pub(super) is_direct: bool,
 }
@@ -82,7 +83,9 @@ impl Staging {
             let memory = addr + op.sent;
             let token = if by_peer {
                 let from = Spot { slot: remote.slot(), offset: offset + op.sent as u64 };
-                let get = Get { peer: at, memory, len, from, counts, asked: None, is_direct };
+                let (asked, is_answered) = (None, false);
+                let get =
+                    Get { peer: at, memory, len, from, counts, asked, is_answered, is_direct };
                 Token::Get(self.gets.add(get))
             } else {
                 let from = remote.remote_address(offset) + op.sent as u64;
@@ -117,6 +120,8 @@ impl Staging {
         let step = core.send(&Sending { purpose, class: Some(Class::Read), ..sending })?;
         if step == Step::Done {
             get.asked = Some(Seq(core.channel(peer).next.0 - 1));
+            let asked = &mut core.peers.get_mut(peer).asked;
+            *asked = asked.wrapping_add(1);
         }
         Ok(step)
     }
@@ -130,7 +135,7 @@ impl Staging {
     /// The get that an answer of a peer is for; none if the peer has failed meanwhile.
     pub(super) fn asked<P: Port>(
         &mut self,
-        core: &Core<P>,
+        core: &mut Core<P>,
         at: u32,
         named: staged::Get,
         fits: impl Fn(usize) -> bool,
@@ -141,7 +146,12 @@ impl Staging {
         }
         let is = |get: &Get| get.peer == at && get.asked.is_some_and(|seq| seq.low() == named.of);
         match self.gets.get(named.number).filter(|get| is(get)) {
-            Some(get) if fits(get.len) => Ok(Some(get)),
+            Some(get) if fits(get.len) => {
+                let answered = &mut core.peers.get_mut(at).answered;
+                let is_first = !std::mem::replace(&mut get.is_answered, true);
+                *answered = answered.wrapping_add(is_first.into());
+                Ok(Some(get))
+            }
             Some(get) => Err(format!("an answer of another length to a get of {} bytes", get.len)),
             None => Err(String::from("an answer to a get that was not asked for")),
         }

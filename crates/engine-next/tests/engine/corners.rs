@@ -302,3 +302,40 @@ fn blocking_staged_operation_to_stopped_peer_ends() {
         assert!(matches!(ended, Err(EngineError::Timeout { pe: Pe(1), .. })), "{ended:?}");
     }
 }
+
+/// The owner has executed what asked for the bytes, and given up who asked: nothing is under way
+/// that anybody would acknowledge, and others go on.
+#[test]
+fn get_that_nobody_answers_ends_in_a_timeout() {
+    let shape = Shape {
+        n_pes: 4,
+        staged: 0b1100,
+        bounce: (1024, 1, 1),
+        deadline: Some(DEADLINE),
+        ..Shape::default()
+    };
+    let mut job = Job::new(1, &shape, Script::default());
+    let targets = Targets::of(&job);
+    // The only bounce buffer of PE 1.
+    job.fabric.stall(Pe(2));
+    job.put(1, 2, 0, 1000).unwrap();
+    iterate(&mut job, &[1], 200);
+    job.get(0, 1, 0, 1000).unwrap();
+    iterate(&mut job, &[0, 1], 200);
+    job.members[0].lane.want_acks();
+    iterate(&mut job, &[0, 1], 200);
+    job.fabric.fail_calls(PortCall::Post, 0, 1);
+    assert!(job.put_value(1, 0, 0, 1, 8).is_err());
+    let began = job.fabric.now();
+    let failed = loop {
+        if let Err(failed) = job.members[0].lane.is_quiet(Pe(1)) {
+            break failed;
+        }
+        job.members[0].lane.atomic(&targets.atomic(3, 0, AtomicOp::Inc, 0)).unwrap();
+        iterate(&mut job, &[0, 1, 3], 20);
+        job.fabric.pass_time(50_000_000);
+        let waited = Duration::from_nanos(job.fabric.now() - began);
+        assert!(waited < 2 * DEADLINE, "it waits for ever");
+    };
+    assert!(matches!(failed, EngineError::Timeout { pe: Pe(1), what: "get", .. }), "{failed}");
+}
