@@ -60,6 +60,9 @@ enum End {
     Promised,
 }
 
+/// What has become of a PE's operations, and the batch of each.
+type Told = (Vec<End>, Vec<Batch>);
+
 /// Which PE does what at which step, and what happens then.
 #[derive(Debug)]
 struct Plan {
@@ -154,7 +157,7 @@ fn program(
     me: u32,
     member: &mut Member,
     targets: &Targets,
-) -> (Vec<End>, Vec<Batch>) {
+) -> Told {
     let mut random = Random(plan.seed * 31 + u64::from(me) + 1);
     let mut ends = vec![End::Open; OPS];
     let mut batches = Vec::new();
@@ -271,6 +274,7 @@ fn run(seed: u64) -> bool {
     if plan.has_strangers() {
         job.fabric.overhear();
     }
+    let targets = Targets::of(&job);
     let n = plan.shape.n_pes;
     for pe in 0..n {
         // Where gets land, it is as empty as heaps are.
@@ -294,8 +298,7 @@ fn run(seed: u64) -> bool {
     let (fabric, members) = race_with(job, seed, program, iterate);
     let took = Duration::from_nanos(fabric.now());
     assert!(took < LAST, "hang: it took {took:?}");
-    let (mut members, told): (Vec<Member>, Vec<(Vec<End>, Vec<Batch>)>) =
-        members.into_iter().unzip();
+    let (mut members, told): (Vec<Member>, Vec<Told>) = members.into_iter().unzip();
     let (ends, batches): (Vec<Vec<End>>, Vec<Vec<Batch>>) = told.into_iter().unzip();
     check(&plan, &fabric, &members, &ends);
     // Who has memory back may do with it as it likes, whatever is still under way.
@@ -324,11 +327,42 @@ fn run(seed: u64) -> bool {
             "wrong: memory that PE {pe} has back"
         );
     }
+    go_on(&plan, &fabric, &mut members, &targets);
     for member in &mut members {
         member.lane.drain_before_close(Duration::from_secs(1));
         member.check_canaries(&fabric, HEAP);
     }
     ends.iter().flatten().all(|end| *end == End::Promised)
+}
+
+/// PEs of which neither has given the other up go on.
+fn go_on(plan: &Plan, fabric: &FakeFabric, members: &mut [Member], targets: &Targets) {
+    let is_lost = |(.., fault): &(u32, usize, Fault)| matches!(fault, Fault::LoseCompletions(_));
+    if plan.shape.staged != 0 || plan.faults.iter().any(is_lost) {
+        return;
+    }
+    let n = plan.shape.n_pes;
+    for (me, to) in (0..n).flat_map(|me| (0..n).map(move |to| (me, to))) {
+        let goes = |one: u32, other: u32, members: &mut [Member]| {
+            members[one as usize].lane.is_quiet(Pe(other)).is_ok()
+        };
+        if !goes(me, to, members) || !goes(to, me, members) {
+            continue;
+        }
+        let member = &mut members[me as usize];
+        let put = targets.part(member.base + SOURCE, to, SUMS + 8, 8);
+        let begun = member.lane.start(&put).and_then(|()| {
+            member.lane.fence(Pe(to))?;
+            member.lane.atomic(&targets.atomic(to, SUMS + 16, AtomicOp::Inc, 0))
+        });
+        let mut left = 20_000;
+        while begun.is_ok() && members[me as usize].lane.is_quiet(Pe(to)) == Ok(false) {
+            members.iter_mut().for_each(|member| drop(member.lane.progress()));
+            fabric.pass_time(1_000_000);
+            left -= 1;
+            assert!(left > 0, "hang: PE {me} goes on with PE {to} no more");
+        }
+    }
 }
 
 fn check(plan: &Plan, fabric: &FakeFabric, members: &[Member], ends: &[Vec<End>]) {
