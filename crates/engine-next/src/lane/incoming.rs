@@ -231,7 +231,11 @@ impl<P: Port> Lane<P> {
                 self.staging.note_executed(at, seq);
                 self.core.note_executed(at, seq);
             }
-            Err(why) => self.core.refuse(at, seq, why),
+            Err(why) => {
+                // What it was to store soon, and has not, is no other message's.
+                self.staging.note_executed(at, seq);
+                self.core.refuse(at, seq, why);
+            }
         }
     }
 

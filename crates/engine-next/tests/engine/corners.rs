@@ -339,3 +339,21 @@ fn get_that_nobody_answers_ends_in_a_timeout() {
     };
     assert!(matches!(failed, EngineError::Timeout { pe: Pe(1), what: "get", .. }), "{failed}");
 }
+
+/// Words of one peer that cannot be stored are not those of another.
+#[test]
+fn word_that_is_lost_is_told_to_its_peer() {
+    let shape = Shape { n_pes: 3, staged: 0b01, words: 0b01, ..Shape::default() };
+    let mut job = Job::new(1, &shape, Script::default());
+    let targets = Targets::of(&job);
+    job.fabric.fail_settling();
+    let second = &mut job.members[1];
+    let parts = [targets.part(second.scratch, 0, 64, 16)];
+    let signal = targets.atomic(0, 0, AtomicOp::SignalAdd, 1);
+    second.lane.put_signal(&PutSignalRequest { parts: &parts, signal }).unwrap();
+    let failed = quiet(&mut job, &[0, 1], (1, 0));
+    assert!(matches!(failed, Some(Err(EngineError::PeerRefused { .. }))), "{failed:?}");
+    job.members[2].lane.atomic(&targets.atomic(0, 8, AtomicOp::Inc, 0)).unwrap();
+    iterate(&mut job, &[0, 2], 200);
+    assert_eq!(quiet(&mut job, &[0, 2], (2, 0)), Some(Ok(())));
+}
