@@ -357,3 +357,18 @@ fn word_that_is_lost_is_told_to_its_peer() {
     iterate(&mut job, &[0, 2], 200);
     assert_eq!(quiet(&mut job, &[0, 2], (2, 0)), Some(Ok(())));
 }
+
+/// It executes nothing more, and may still read its buffer.
+#[test]
+#[ignore = "buffers of a peer that has declined are kept until its process ends: three or fewer are lost to others"]
+fn peer_that_declines_keeps_no_bounce_buffers() {
+    let shape = Shape { n_pes: 3, staged: 0b0110, bounce: (1024, 1, 1), ..Shape::default() };
+    let mut job = Job::new(1, &shape, Script::default());
+    let handle = job.members[1].handle;
+    job.members[1].regions.release(&handle).unwrap();
+    job.put(0, 1, 0, 1000).unwrap();
+    assert!(matches!(quiet(&mut job, &[0, 1], (0, 1)), Some(Err(_))));
+    iterate(&mut job, &[0, 1], 1000);
+    job.put(0, 2, 0, 1000).unwrap();
+    assert_eq!(quiet(&mut job, &[0, 1, 2], (0, 2)), Some(Ok(())));
+}
