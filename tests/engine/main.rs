@@ -6,6 +6,7 @@
 
 mod asked;
 mod consistency;
+mod corners;
 mod differing;
 mod faults;
 mod fences;

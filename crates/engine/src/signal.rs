@@ -247,6 +247,8 @@ impl<P: Port> Core<P> {
     ) -> Result<Step, EngineError> {
         let strong = self.signals.strong;
         let peer = self.peers.get_mut(at);
+        // A copy of its data may have failed at once.
+        peer.check()?;
         if (strong || counted.is_none()) && peer.order.has_writes() {
             let Some(behind) = peer.close() else { return Ok(Step::Held) };
             let held = peer.order.begin_last(Class::Write);

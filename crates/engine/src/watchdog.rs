@@ -9,6 +9,7 @@ use crate::error::EngineError;
 use crate::group::Class;
 use crate::ids::Pe;
 use crate::op::Queued;
+use crate::peers::Peer;
 use crate::port::Port;
 use crate::rails::rail_ids;
 
@@ -182,7 +183,13 @@ impl<P: Port> Core<P> {
         let (number, stamp) = (self.watchdog.looks, self.watchdog.stamp);
         let mut moved = self.watchdog.moved.max(staged);
         let mut busy = Vec::new();
-        for (at, peer) in self.peers.iter_mut().filter(|(_, peer)| !peer.is_quiet()) {
+        let me = self.me;
+        let is_busy = |peer: &Peer| {
+            // No order group counts loopbacks.
+            let loops = peer.pe == me && peer.in_flight > 0 && peer.error.is_none();
+            loops || !peer.is_quiet()
+        };
+        for (at, peer) in self.peers.iter_mut().filter(|(_, peer)| is_busy(peer)) {
             let ended = peer.ended();
             let watch = &mut peer.watch;
             if ended != watch.ended || watch.looked.wrapping_add(1) != number {
@@ -204,7 +211,8 @@ impl<P: Port> Core<P> {
         let stamp = self.watchdog.stamp;
         let peer = self.peers.get_mut(at);
         let unacked = peer.channel.as_deref().is_some_and(|channel| channel.held > 0);
-        if peer.in_flight == 0 && !unacked && !peer.is_refused {
+        let unanswered = peer.asked != peer.answered;
+        if peer.in_flight == 0 && !unacked && !unanswered && !peer.is_refused {
             // Work that waits for what others hold has no time of its own, unless nothing moves.
             peer.watch.leaned = stamp;
             let since = peer.watch.since.max(self.watchdog.moved).max(staged);
@@ -255,6 +263,10 @@ impl<P: Port> Core<P> {
             return Oldest { what: first.what(), len, rail: first.rail, state, born: first.born };
         }
         let peer = self.peers.get(at);
+        if peer.asked != peer.answered {
+            let (what, rail, state) = ("get", peer.hop.rail, "asked for, not answered");
+            return Oldest { what, len: 0, rail, state, born: 0 };
+        }
         let first = peer.queue.iter().find_map(|queued| match queued {
             Queued::Op(op, _) => Some((op.what(), op.len)),
             Queued::Fence | Queued::Quiet(_) => None,

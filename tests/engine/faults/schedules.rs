@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use engine::atomic::AtomicOp;
 use engine::error::EngineError;
 use engine::ids::Pe;
+use engine::lane::batches::Batch;
 use engine::port::{Access, Direction};
 use engine::request::{LocalSide, PutSignalRequest, Request, ResultPlace};
 use sim_fabric::{FakeFabric, Script};
@@ -58,6 +59,9 @@ enum End {
     Open,
     Promised,
 }
+
+/// What has become of a PE's operations, and the batch of each.
+type Told = (Vec<End>, Vec<Batch>);
 
 /// Which PE does what at which step, and what happens then.
 #[derive(Debug)]
@@ -149,9 +153,10 @@ fn program(
     me: u32,
     member: &mut Member,
     targets: &Targets,
-) -> Vec<End> {
+) -> Told {
     let mut random = Random(plan.seed * 31 + u64::from(me) + 1);
     let mut ends = vec![End::Open; OPS];
+    let mut batches = Vec::new();
     let promise = |ends: &mut [End], begun: usize, pe: u32, quiet: Result<(), EngineError>| {
         for (number, end) in ends.iter_mut().enumerate().take(begun) {
             if quiet.is_ok() && plan.op(me, number).0 == pe && *end == End::Open {
@@ -162,9 +167,13 @@ fn program(
     for number in 0..OPS {
         plan.befall(me, number, fabric);
         let (to, op) = plan.op(me, number);
+        let batch = member.lane.begin_batch().unwrap();
+        batches.push(batch);
+        member.lane.enter_batch(batch);
         if begin(plan, me, member, targets, number, (to, op)).is_err() {
             ends[number] = End::Refused;
         }
+        member.lane.enter_batch(Batch::NONE);
         match random.below(8) {
             0 => drop(member.lane.fence(Pe(to))),
             1 => {
@@ -184,13 +193,18 @@ fn program(
             }
             _ => {}
         }
+        for (end, batch) in ends.iter_mut().zip(&batches).filter(|(end, _)| **end == End::Open) {
+            if member.lane.failure().is_none() && member.lane.is_batch_done(*batch) {
+                *end = End::Promised;
+            }
+        }
     }
     plan.befall(me, OPS, fabric);
     for pe in 0..plan.shape.n_pes {
         let quiet = quiet(fabric, member, Pe(pe));
         promise(&mut ends, OPS, pe, quiet);
     }
-    ends
+    (ends, batches)
 }
 
 /// A quiet that notices when it has no end.
@@ -248,10 +262,14 @@ fn begin(
 /// Runs a schedule, and checks what there is in the end. Whether all of it was promised.
 fn run(seed: u64) -> bool {
     let (plan, script) = Plan::new(seed);
-    let job = Job::new(seed, &plan.shape, script);
+    let mut job = Job::new(seed, &plan.shape, script);
+    if seed % 5 == 2 {
+        job = job.with_ordered_signals();
+    }
     if plan.has_strangers() {
         job.fabric.overhear();
     }
+    let targets = Targets::of(&job);
     let n = plan.shape.n_pes;
     for pe in 0..n {
         // Where gets land, it is as empty as heaps are.
@@ -275,7 +293,8 @@ fn run(seed: u64) -> bool {
     let (fabric, members) = race_with(job, seed, program, iterate);
     let took = Duration::from_nanos(fabric.now());
     assert!(took < LAST, "hang: it took {took:?}");
-    let (mut members, ends): (Vec<Member>, Vec<Vec<End>>) = members.into_iter().unzip();
+    let (mut members, told): (Vec<Member>, Vec<Told>) = members.into_iter().unzip();
+    let (ends, batches): (Vec<Vec<End>>, Vec<Vec<Batch>>) = told.into_iter().unzip();
     check(&plan, &fabric, &members, &ends);
     // Who has memory back may do with it as it likes, whatever is still under way.
     plan.faults.iter().for_each(|(.., fault)| fault.end(&fabric));
@@ -290,6 +309,12 @@ fn run(seed: u64) -> bool {
         members.iter_mut().for_each(iterate);
         fabric.pass_time(50_000_000);
     }
+    for ((me, member), batches) in (0..).zip(&members).zip(&batches) {
+        for (number, batch) in batches.iter().enumerate() {
+            let what = plan.op(me, number);
+            assert!(member.lane.is_batch_done(*batch), "hang: {number} of PE {me}, {what:?}");
+        }
+    }
     check(&plan, &fabric, &members, &ends);
     for (pe, at) in taken {
         assert!(
@@ -297,11 +322,42 @@ fn run(seed: u64) -> bool {
             "wrong: memory that PE {pe} has back"
         );
     }
+    go_on(&plan, &fabric, &mut members, &targets);
     for member in &mut members {
         member.lane.drain_before_close(Duration::from_secs(1));
         member.check_canaries(&fabric, HEAP);
     }
     ends.iter().flatten().all(|end| *end == End::Promised)
+}
+
+/// PEs of which neither has given the other up go on.
+fn go_on(plan: &Plan, fabric: &FakeFabric, members: &mut [Member], targets: &Targets) {
+    let is_lost = |(.., fault): &(u32, usize, Fault)| matches!(fault, Fault::LoseCompletions(_));
+    if plan.shape.staged != 0 || plan.faults.iter().any(is_lost) {
+        return;
+    }
+    let n = plan.shape.n_pes;
+    for (me, to) in (0..n).flat_map(|me| (0..n).map(move |to| (me, to))) {
+        let goes = |one: u32, other: u32, members: &mut [Member]| {
+            members[one as usize].lane.is_quiet(Pe(other)).is_ok()
+        };
+        if !goes(me, to, members) || !goes(to, me, members) {
+            continue;
+        }
+        let member = &mut members[me as usize];
+        let put = targets.part(member.base + SOURCE, to, SUMS + 8, 8);
+        let begun = member.lane.start(&put).and_then(|()| {
+            member.lane.fence(Pe(to))?;
+            member.lane.atomic(&targets.atomic(to, SUMS + 16, AtomicOp::Inc, 0))
+        });
+        let mut left = 20_000;
+        while begun.is_ok() && members[me as usize].lane.is_quiet(Pe(to)) == Ok(false) {
+            members.iter_mut().for_each(|member| drop(member.lane.progress()));
+            fabric.pass_time(1_000_000);
+            left -= 1;
+            assert!(left > 0, "hang: PE {me} goes on with PE {to} no more");
+        }
+    }
 }
 
 fn check(plan: &Plan, fabric: &FakeFabric, members: &[Member], ends: &[Vec<End>]) {

@@ -58,6 +58,11 @@ impl Executed {
         if seq < self.next {
             *self = Self { next: seq, ..Self::new() };
         }
+        for seq in (seq.0..self.next.0 + WINDOW).map(Seq) {
+            let (word, bit) = Self::place(seq);
+            self.ahead -= u32::from(self.seen[word] & bit != 0);
+            self.seen[word] &= !bit;
+        }
     }
 
     #[cold]
@@ -71,6 +76,12 @@ impl Executed {
             self.ahead -= 1;
             self.next = self.next.next();
         }
+    }
+
+    /// Whether messages are executed that only the bitmap of an acknowledgement tells of.
+    #[inline(always)]
+    pub(crate) fn has_beyond(&self) -> bool {
+        self.ahead != 0
     }
 
     /// The messages executed ahead, as an acknowledgement has them. None if there are none.
@@ -101,6 +112,20 @@ mod tests {
 
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn rolled_back_messages_are_not_acknowledged() {
+        for (back, left) in [(0, 0), (2, 0), (3, 1), (6, 3)] {
+            let first = Seq::FIRST.0;
+            let mut executed = Executed::new();
+            [0, 2, 3, 5, 6].iter().for_each(|at| executed.note(Seq(first + at)));
+            executed.roll_back(Seq(first + back));
+            assert!((back..7).all(|at| !executed.has(Seq(first + at))), "{back}");
+            let map = executed.map().unwrap_or([0; MAP_BYTES]);
+            let beyond: u32 = map.iter().map(|byte| byte.count_ones()).sum();
+            assert_eq!((beyond, executed.ahead), (left, left), "{back}");
+        }
+    }
 
     proptest! {
         #[test]

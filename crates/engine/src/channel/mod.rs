@@ -174,7 +174,9 @@ impl Channel {
         self.sent[(self.next.0 % WINDOW) as usize] = slot;
         self.next = self.next.next();
         self.held += 1;
+        let is_due = self.ack_due && self.executed.has_beyond();
         self.tell(self.executed.next());
+        self.ack_due = is_due;
     }
 
     /// Everything before this number was acknowledged by a message that has left.
@@ -265,6 +267,14 @@ impl Channel {
         let due = self.executed.next() >= self.ack_at;
         self.ack_due |= due;
         due
+    }
+
+    /// Notes that a message was executed. Returns whether an acknowledgement is due.
+    pub(crate) fn note_executed(&mut self, seq: Seq) -> bool {
+        self.executed.note(seq);
+        let is_beyond = seq >= self.executed.next() && !self.waiting.is_empty();
+        self.ack_due |= is_beyond && seq < self.wanted;
+        self.is_ack_due() || self.ack_due
     }
 
     /// Keeps a message that cannot be executed yet.

@@ -296,7 +296,9 @@ impl<P: Port> Core<P> {
         for seq in beyond.map(|bit| Seq(ack.0 + bit)).filter(|seq| *seq < last) {
             self.executed(at, seq);
         }
-        if (ack > acked || map.is_some()) && !self.peers.get(at).queue.is_empty() {
+        let peer = self.peers.get(at);
+        let waits = !peer.queue.is_empty() || !peer.held.is_empty();
+        if (ack > acked || map.is_some()) && waits {
             // There is room in the window again, or a tag.
             self.make_ready(at);
         }
@@ -399,9 +401,8 @@ impl<P: Port> Core<P> {
     /// A message of a peer was executed here.
     pub(crate) fn note_executed(&mut self, at: u32, seq: Seq) {
         let channel = self.channel(at);
-        channel.executed.note(seq);
         let is_waited_for = !channel.waiting.is_empty();
-        if channel.is_ack_due() {
+        if channel.note_executed(seq) {
             self.enter_control(at);
         }
         if is_waited_for && !self.due.contains(&at) {

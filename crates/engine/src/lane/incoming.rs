@@ -15,6 +15,7 @@ use crate::port::copies::{Reach, SoonOrder};
 use crate::port::{Incoming, Port};
 use crate::wire::decode::Plain;
 use crate::wire::message::{Body, Head, MAX_EAGER, Message, Seq};
+use crate::wire::staged::Target;
 
 impl<P: Port> Lane<P> {
     /// Takes what a rail's poll has found beside completions. Returns whether there was anything.
@@ -177,6 +178,16 @@ impl<P: Port> Lane<P> {
             }
             return self.core.enter_control(at);
         }
+        let takes_buffer = match &message.body {
+            Body::Ask { .. } => true,
+            Body::Pull(pull) => !matches!(pull.target, Target::Get(_)),
+            _ => false,
+        };
+        if let (true, Err(failed)) = (takes_buffer, self.core.peers.get(at).check()) {
+            // Nothing is sent there or read any more: the buffer would never be free again.
+            return self.core.decline(at, seq, failed.to_string());
+        }
+        let channel = self.core.channel(at);
         let due = Seq(seq.0.saturating_sub(message.mark.into()) + 1);
         let due = if message.mark == 0 { Seq(0) } else { due };
         if let Body::Pull(pull) = &message.body {
@@ -220,7 +231,11 @@ impl<P: Port> Lane<P> {
                 self.staging.note_executed(at, seq);
                 self.core.note_executed(at, seq);
             }
-            Err(why) => self.core.refuse(at, seq, why),
+            Err(why) => {
+                // What it was to store soon, and has not, is no other message's.
+                self.staging.note_executed(at, seq);
+                self.core.refuse(at, seq, why);
+            }
         }
     }
 

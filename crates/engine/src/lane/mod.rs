@@ -180,6 +180,15 @@ impl<P: Port> Lane<P> {
     /// A failure of anything sent to the PE, now or earlier.
     #[inline]
     pub fn quiet(&mut self, pe: Pe) -> Result<(), EngineError> {
+        let peer = self.core.peers.of(pe);
+        if peer.is_some_and(|peer| peer.error.is_none() && peer.is_quiet()) {
+            return Ok(());
+        }
+        self.quiet_slowly(pe)
+    }
+
+    #[inline(never)]
+    fn quiet_slowly(&mut self, pe: Pe) -> Result<(), EngineError> {
         let mut idle = 0;
         while !self.is_quiet(pe)? {
             self.wait_iteration(&mut idle);
@@ -206,8 +215,11 @@ impl<P: Port> Lane<P> {
     /// Whether anything is under way or queued, so that the lane needs iterations.
     #[inline]
     pub fn has_work(&self) -> bool {
-        let Core { segments, messages, queued, .. } = &self.core;
-        !segments.is_empty() || !messages.is_empty() || *queued > 0 || self.staging.has_work()
+        let Core { rails, messages, queued, .. } = &self.core;
+        rails.iter().any(Rail::is_busy)
+            || !messages.is_empty()
+            || *queued > 0
+            || self.staging.has_work()
     }
 
     /// Counters per rail, in rail order.

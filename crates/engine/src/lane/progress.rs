@@ -47,6 +47,27 @@ impl<P: Port> Lane<P> {
                 busy |= self.receive(rail);
             }
         }
+        if self.has_due() {
+            busy |= self.see_to_due();
+        }
+        if self.core.watchdog.is_due() {
+            self.inspect();
+        }
+        busy
+    }
+
+    /// Whether anything but rails is to be seen to.
+    #[inline(always)]
+    fn has_due(&self) -> bool {
+        self.core.has_due()
+            || self.staging.is_in_use()
+            || self.inbox.as_ref().is_some_and(|inbox| inbox.has_work())
+    }
+
+    /// Sees to what completions and messages have made possible, and to what waits.
+    #[inline(never)]
+    fn see_to_due(&mut self) -> bool {
+        let mut busy = false;
         if self.core.has_settling() {
             self.core.settle();
         }
@@ -58,7 +79,7 @@ impl<P: Port> Lane<P> {
             }
             busy |= self.serve();
         }
-        if self.inbox.is_some() {
+        if self.inbox.as_ref().is_some_and(|inbox| inbox.has_work()) {
             busy |= self.serve_inbox();
         }
         if self.staging.has_work() || !self.core.staged.is_empty() {
@@ -70,9 +91,6 @@ impl<P: Port> Lane<P> {
         }
         if self.core.has_control() {
             busy |= self.core.send_control();
-        }
-        if self.core.watchdog.is_due() {
-            self.inspect();
         }
         busy
     }

@@ -46,8 +46,14 @@ impl<P: Port> Lane<P> {
     /// whether it was started; if not, nothing has happened. It cannot panic.
     #[inline(always)]
     pub fn try_start(&mut self, request: &Request<'_>) -> bool {
-        let completion = self.core.current;
-        self.core.try_post(request, completion)
+        self.core.try_post(request, self.core.current)
+    }
+
+    /// As [`Lane::try_start`], where no batch is entered.
+    #[inline(always)]
+    pub fn try_start_apart(&mut self, request: &Request<'_>) -> bool {
+        debug_assert!(self.core.current == GroupId::NONE, "a batch is entered");
+        self.core.try_post(request, GroupId::NONE)
     }
 
     /// As [`Lane::start`], after [`Lane::try_start`] has met an obstacle.
@@ -116,11 +122,10 @@ impl<P: Port> Lane<P> {
     /// Starts an atomic that fetches nothing if it meets no obstacle, as [`Lane::try_start`] does.
     #[inline(always)]
     pub fn try_atomic(&mut self, request: &AtomicRequest<'_>) -> bool {
-        let completion = self.core.current;
         // A PE's own atomics come after its writes to itself.
         !request.atomic.op.fetches()
             && request.pe != self.core.me
-            && self.core.try_send(request, None, completion)
+            && self.core.try_send(request, None)
     }
 
     /// As [`Lane::atomic`], after [`Lane::try_atomic`] has met an obstacle.
@@ -180,11 +185,10 @@ impl<P: Port> Lane<P> {
     /// does.
     #[inline(always)]
     pub fn try_put_signal(&mut self, part: &Request<'_>, signal: &AtomicRequest<'_>) -> bool {
-        let completion = self.core.current;
         self.core.signals.inline
             && part.len.wrapping_sub(1) < MAX_EAGER
             && !signal.atomic.op.fetches()
-            && self.core.try_send(signal, Some(part), completion)
+            && self.core.try_send(signal, Some(part))
     }
 
     /// Looks for the local memory of a request where the fast path did not find it. Returns whether
@@ -245,8 +249,11 @@ impl<P: Port> Lane<P> {
         if !op.has_begun() {
             self.check(at, &op, handle)?;
         }
-        self.make_space()?;
-        self.core.peers.get(at).check()?;
+        let space = self.make_space().and_then(|()| self.core.peers.get(at).check());
+        if let Err(failed) = &space {
+            self.give_up(at, &op, failed);
+            return space;
+        }
         self.enqueue(at, op, handle, step);
         Ok(())
     }
@@ -328,21 +335,23 @@ impl<P: Port> Lane<P> {
     fn advance(&mut self, at: u32, op: &mut Op, handle: &HandleBytes) -> Result<Step, EngineError> {
         let step = self.try_advance(at, op, handle);
         match step {
-            Err(ref failed) if op.has_begun() => {
-                // Parts of it are under way, and nobody will send the rest.
-                if self.core.peers.get(at).error.is_none() {
-                    self.core.fail_peer(at, failed.clone());
-                }
-                if let Kind::PutSignal(_, Way::Chained { data, .. }) = op.kind {
-                    self.core.end_in_group(data);
-                }
-            }
+            Err(ref failed) => self.give_up(at, op, failed),
             // Staged transfers are acknowledged without being asked about.
             Ok(Step::NoPlace) if op.staged => {}
             Ok(Step::Held | Step::NoPlace) => self.core.want_ack(at),
             _ => {}
         }
         step
+    }
+
+    /// Nobody will send the rest of an operation, of which parts may be under way.
+    fn give_up(&mut self, at: u32, op: &Op, failed: &EngineError) {
+        if op.has_begun() && self.core.peers.get(at).error.is_none() {
+            self.core.fail_peer(at, failed.clone());
+        }
+        if let Kind::PutSignal(_, Way::Chained { data, .. }) = op.kind {
+            self.core.end_in_group(data);
+        }
     }
 
     fn try_advance(
@@ -572,6 +581,7 @@ impl<P: Port> Lane<P> {
         let peer = self.core.peers.get_mut(at);
         let Some(number) = peer.close() else {
             peer.queue.push_front(queued);
+            self.core.want_ack(at);
             return Step::Held;
         };
         self.core.queued -= 1;

@@ -75,6 +75,12 @@ impl<F> Rail<F> {
         self.limits.depth - self.quota / self.unit
     }
 
+    /// Whether segments are posted and not completed.
+    #[inline(always)]
+    pub(crate) fn is_busy(&self) -> bool {
+        self.quota != self.limits.depth * self.unit
+    }
+
     /// Counts a segment of `bytes` that is being posted. There is room for it.
     #[inline(always)]
     pub(crate) fn begin(&mut self, bytes: usize) {

@@ -288,13 +288,9 @@ impl Staging {
             }
             // One of them is at fault, and fails alone.
             Err(_) => {
-                let mut started = true;
-                for copies in by_tag() {
-                    match started {
-                        true => started = self.start_together(core, direction, copies),
-                        false => self.ready(direction).push_back(Token::of(copies[0].tag)),
-                    }
-                }
+                let mut left = by_tag();
+                let started = left.all(|copies| self.start_together(core, direction, copies));
+                left.for_each(|copies| self.put_back(direction, Token::of(copies[0].tag)));
                 started
             }
         }
@@ -361,6 +357,8 @@ impl Staging {
                 let state = self.receives.get(at).map(|receive| receive.state);
                 match (state, result) {
                     (Some(Receiving::CopyingIn(part)), Ok(())) => self.store_words(core, at, part),
+                    // Its words are not changed, so its message is not executed.
+                    (Some(Receiving::Dropped), _) => self.end_receive(core, at),
                     (_, result) => self.finish(core, at, result),
                 }
             }

@@ -29,7 +29,7 @@ pub(super) struct Get {
     pub(super) from: Spot,
     counts: Counts,
     /// Number of the message that has asked.
-    pub(super) asked: Option<Seq>,
+    asked: Option<Seq>,
     /// Whether the fabric reaches the memory: then the bytes need no buffer.
     pub(super) is_direct: bool,
 }
@@ -117,6 +117,8 @@ impl Staging {
         let step = core.send(&Sending { purpose, class: Some(Class::Read), ..sending })?;
         if step == Step::Done {
             get.asked = Some(Seq(core.channel(peer).next.0 - 1));
+            let asked = &mut core.peers.get_mut(peer).asked;
+            *asked = asked.wrapping_add(1);
         }
         Ok(step)
     }
@@ -130,7 +132,7 @@ impl Staging {
     /// The get that an answer of a peer is for; none if the peer has failed meanwhile.
     pub(super) fn asked<P: Port>(
         &mut self,
-        core: &Core<P>,
+        core: &mut Core<P>,
         at: u32,
         named: staged::Get,
         fits: impl Fn(usize) -> bool,
@@ -141,7 +143,13 @@ impl Staging {
         }
         let is = |get: &Get| get.peer == at && get.asked.is_some_and(|seq| seq.low() == named.of);
         match self.gets.get(named.number).filter(|get| is(get)) {
-            Some(get) if fits(get.len) => Ok(Some(get)),
+            Some(get) if fits(get.len) => {
+                // Whoever answers again may find another get under its number.
+                get.asked = None;
+                let answered = &mut core.peers.get_mut(at).answered;
+                *answered = answered.wrapping_add(1);
+                Ok(Some(get))
+            }
             Some(get) => Err(format!("an answer of another length to a get of {} bytes", get.len)),
             None => Err(String::from("an answer to a get that was not asked for")),
         }

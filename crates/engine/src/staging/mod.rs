@@ -416,8 +416,13 @@ impl Staging {
     /// Whether there is anything to go on with.
     #[inline(always)]
     pub(crate) fn has_work(&self) -> bool {
-        // Nothing is kept of peers before the first transfer.
-        !self.peers.is_empty() && self.is_busy()
+        self.is_in_use() && self.is_busy()
+    }
+
+    /// Whether anything was ever staged: nothing is kept of peers before the first transfer.
+    #[inline(always)]
+    pub(crate) fn is_in_use(&self) -> bool {
+        !self.peers.is_empty()
     }
 
     fn is_busy(&self) -> bool {

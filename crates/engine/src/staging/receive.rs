@@ -165,8 +165,6 @@ impl Staging {
             Target::Get(named) => match self.asked(core, at, named, |asked| asked == len)? {
                 Some(get) => {
                     memory = get.is_direct.then_some(get.memory);
-                    // A second answer would outlast the get, whose place another one takes.
-                    get.asked = None;
                     To::Get(named.number)
                 }
                 None => {
@@ -525,11 +523,17 @@ impl Staging {
             let token = Token::Receive(index);
             let Some(receive) = self.receives.get(index) else { continue };
             match receive.state {
-                State::CopyingIn(_) if core.is_copying(token.bits()) => {
-                    receive.state = State::Dropped;
-                }
-                State::Reading(_) if receive.pending > 0 => receive.state = State::Dropped,
                 State::Dropped => {}
+                State::Reading(_) | State::CopyingIn(_)
+                    if receive.pending > 0 || core.is_copying(token.bits()) =>
+                {
+                    receive.state = State::Dropped;
+                    // Nobody waits for what the fabric may never end.
+                    if let Err(counts) = &mut receive.origin {
+                        let counts = std::mem::replace(counts, Counts::NONE);
+                        self.end(core, peer, counts);
+                    }
+                }
                 _ => {
                     self.outgoing.retain(|other| *other != token);
                     self.ready(CopyDirection::In).retain(|other| *other != token);

@@ -81,9 +81,9 @@ impl Send {
     /// Local memory that the send still touches.
     pub(super) fn memory(&self) -> impl Iterator<Item = (u32, &'static str, (usize, usize))> + '_ {
         let touches = match self.state {
-            State::Waiting => true,
+            State::Waiting | State::CopyingOut => true,
             State::Going(_) | State::Sent(_) => self.buffer.is_none(),
-            State::CopyingOut | State::Kept(_) | State::Dropped => false,
+            State::Kept(_) | State::Dropped => false,
         };
         let records = self.records.iter().filter(move |record| touches && record.len > 0);
         let what = self.what();
@@ -418,11 +418,15 @@ impl Staging {
             let Some(send) = self.sends.get(at) else { continue };
             match send.state {
                 State::Kept(_) | State::Sent(_) => {}
-                State::CopyingOut if core.is_copying(token.bits()) => {
-                    send.state = State::Dropped;
-                }
-                State::Going(_) if send.pending > 0 => send.state = State::Dropped,
                 State::Dropped => {}
+                State::Going(_) | State::CopyingOut
+                    if send.pending > 0 || core.is_copying(token.bits()) =>
+                {
+                    send.state = State::Dropped;
+                    // Nobody waits for what the fabric may never end.
+                    let counts = std::mem::replace(&mut send.counts, Counts::NONE);
+                    self.end(core, peer, counts);
+                }
                 _ => self.end_send(core, at),
             }
         }

@@ -86,19 +86,15 @@ impl Seal {
     }
 
     /// Seals the head of the message in `bytes` of length `len`.
-    #[inline(always)]
-    pub(crate) fn close(
-        &self,
-        to: &Receiver,
-        bytes: &[u8; MAX_MESSAGE],
-        len: usize,
-        (low, high): (u64, u64),
-    ) -> [u8; HEAD] {
-        let head = u128::from(low) | u128::from(high) << 64;
+    ///
+    /// Inlined, it would keep what it covers in more registers than there are.
+    #[inline(never)]
+    pub(crate) fn close(&self, to: &Receiver, bytes: &mut [u8; MAX_MESSAGE], len: usize) {
         let sum = self.sum(to, bytes, len);
-        let mut block = Block::from(head.wrapping_add(sum).to_le_bytes());
-        self.encipher.encrypt_block(&mut block);
-        block.into()
+        if let Some(head) = bytes.first_chunk_mut::<HEAD>() {
+            *head = u128::from_le_bytes(*head).wrapping_add(sum).to_le_bytes();
+            self.encipher.encrypt_block(Block::from_mut_slice(head));
+        }
     }
 
     /// Opens a message that has come in for this PE. None if it is shorter than a head.
@@ -128,15 +124,21 @@ impl Seal {
                 let body = product(pair(bytes, 16), first);
                 to.long.wrapping_add(body).wrapping_add(product(pair(bytes, 32), second))
             }
-            len => {
-                let mut covered = [0; COVERED];
-                let known = len.min(bytes.len()).min(COVERED);
-                covered[..known].copy_from_slice(&bytes[..known]);
-                let sum = to.base.wrapping_add(u128::from(self.length) * len as u128);
-                let sum = sum.wrapping_add(product(pair(&covered, 16), first));
-                if len <= 32 { sum } else { sum.wrapping_add(product(pair(&covered, 32), second)) }
-            }
+            len => self.sum_of_odd(to, bytes, len),
         }
+    }
+
+    /// As [`Seal::sum`], of a length that few messages have.
+    #[cold]
+    #[inline(never)]
+    fn sum_of_odd(&self, to: &Receiver, bytes: &[u8], len: usize) -> u128 {
+        let [first, second] = self.body;
+        let mut covered = [0; COVERED];
+        let known = len.min(bytes.len()).min(COVERED);
+        covered[..known].copy_from_slice(&bytes[..known]);
+        let sum = to.base.wrapping_add(u128::from(self.length) * len as u128);
+        let sum = sum.wrapping_add(product(pair(&covered, 16), first));
+        if len <= 32 { sum } else { sum.wrapping_add(product(pair(&covered, 32), second)) }
     }
 }
 
