@@ -127,6 +127,11 @@ impl Staging {
         self.gets.iter().find(|(_, get)| is(get)).map(|(_, get)| ("get", get.len))
     }
 
+    /// Whether there has ever been a get with this number.
+    pub(crate) fn knows(&self, get: u32) -> bool {
+        (get as usize) < self.gets.entries.len()
+    }
+
     /// The get that an answer of a peer is for; none if the peer has failed meanwhile.
     pub(super) fn asked<P: Port>(
         &mut self,
@@ -141,7 +146,11 @@ impl Staging {
         }
         let is = |get: &Get| get.peer == at && get.asked.is_some_and(|seq| seq.low() == named.of);
         match self.gets.get(named.number).filter(|get| is(get)) {
-            Some(get) if fits(get.len) => Ok(Some(get)),
+            Some(get) if fits(get.len) => {
+                // Whoever answers again may find another get under its number.
+                get.asked = None;
+                Ok(Some(get))
+            }
             Some(get) => Err(format!("an answer of another length to a get of {} bytes", get.len)),
             None => Err(String::from("an answer to a get that was not asked for")),
         }

@@ -181,6 +181,12 @@ impl Staging {
             Source::Fabric(..) if memory.is_none() && len > most => {
                 return Err(format!("{len} bytes at once, and bounce buffers have {most}"));
             }
+            Source::Fabric(remote, _) if remote.checked_add(len as u64).is_none() => {
+                return Err(format!("{len} bytes from address {remote:#x} on"));
+            }
+            Source::Fabric(_, told) if !has_key(core, at, told) => {
+                return Err(String::from("bytes without a key for a rail that leads there"));
+            }
             Source::Fabric(remote, told) => {
                 let mut keys = [0; 8 * MOST_KEYS];
                 keys[..told.len()].copy_from_slice(told);
@@ -482,7 +488,9 @@ impl Staging {
             core.fail_peer(peer, failure);
         }
         self.end_receive(core, index);
-        if let (To::Get(get), Ok(())) = (to, &result) {
+        // The get of a peer that has failed has ended, and its number may be another one's.
+        let lives = core.peers.get(peer).error.is_none();
+        if let (To::Get(get), Ok(()), true) = (to, &result, lives) {
             self.end_get(core, get);
         }
         let Ok(seq) = origin else { return };
@@ -539,6 +547,11 @@ impl Staging {
             }
         }
     }
+}
+
+/// Whether a peer has told a key for some rail that leads to it.
+fn has_key<P: Port>(core: &Core<P>, at: u32, told: &[u8]) -> bool {
+    core.peers.get(at).hops.iter().any(|hop| hop.remote.rail().index() < told.len() / 8)
 }
 
 /// Whether all messages of a peer below a number have arrived.

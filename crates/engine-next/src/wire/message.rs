@@ -278,13 +278,22 @@ impl Body<'_> {
             Body::Pull(_) | Body::Loaded { .. } => None,
         }
     }
+
+    /// The receiver's get in the head's word, where it has one.
+    pub(crate) fn get(&self) -> Option<u32> {
+        match self {
+            Body::Loaded { get, .. } => Some(get.number),
+            Body::Pull(Pull { target: Target::Get(get), .. }) => Some(get.number),
+            _ => None,
+        }
+    }
 }
 
 /// Head of a message as it is meant, before it is sealed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Head {
     /// Kind and atomic, bytes 0 and 1.
-    pub(crate) what: u16,
+    pub what: u16,
     /// The sender.
     pub from: Pe,
     /// Low half of the number.
@@ -292,7 +301,7 @@ pub struct Head {
     /// Low half of the acknowledged number.
     pub ack: u32,
     /// Bytes 12..16, masked.
-    pub(crate) word: u32,
+    pub word: u32,
 }
 
 impl Head {

@@ -85,9 +85,9 @@ impl Seal {
         u128::from_le_bytes(block.into()) as u32
     }
 
-    /// Seals the head of the message in `bytes` of length `len`.
+    /// Seals the head, two words, of the message in `bytes` of length `len`.
     #[inline(always)]
-    pub(crate) fn close(
+    pub fn close(
         &self,
         to: &Receiver,
         bytes: &[u8; MAX_MESSAGE],
