@@ -25,9 +25,11 @@ mod consistency;
 mod faults;
 #[path = "../../../../tests/engine/fences.rs"]
 mod fences;
+mod forge;
 #[path = "../../../../tests/engine/iterations.rs"]
 mod iterations;
 #[path = "../../../../tests/engine/random.rs"]
 mod random;
 #[path = "../../../../tests/engine/stripes.rs"]
 mod stripes;
+mod wire;

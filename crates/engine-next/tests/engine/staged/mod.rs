@@ -4,6 +4,7 @@
 mod brought;
 #[path = "../../../../../tests/engine/staged/cases.rs"]
 mod cases;
+mod forged;
 #[path = "../../../../../tests/engine/staged/gathered.rs"]
 mod gathered;
 #[path = "../../../../../tests/engine/staged/mixed.rs"]

@@ -1,0 +1,580 @@
+//! What peers say that no engine says: each kind of answer about each state of an operation, and
+//! lists and places that lead outside.
+
+use std::time::Duration;
+
+use engine::atomic::AtomicOp;
+use engine::error::EngineError;
+use engine::ids::{Pe, RailId};
+use engine::port::copies::MOST_WORDS;
+use engine::request::{PutSignalRequest, ResultPlace};
+use engine::wire::message::{Body, MAP_BYTES, Seq, Spot};
+use engine::wire::staged::{Get, MOST_RECORDS, Pull, RECORD, Record, Source, Target};
+use sim_fabric::{Call, Event, Script};
+
+use super::ALL;
+use super::gathered::shape;
+use crate::forge::{ahead, atomic, forge, masked};
+use crate::job::{FIRST_REGION, Job, Shape};
+use crate::signals::Targets;
+
+const LONG: usize = 1000;
+const SHORT: usize = 100;
+
+/// Where a get puts its bytes, and a fetch its word, in the local memory.
+const LANDING: usize = 8192;
+
+/// Slots of a staged heap, which comes behind the bounce memory, and of scratch memory.
+const HEAP: u32 = 2 * FIRST_REGION + 1;
+const SCRATCH: u32 = 3 * FIRST_REGION + 2;
+
+/// Numbers of forged messages: in the window, and none of a real one.
+const FORGED: u64 = 20;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Answer {
+    Ack,
+    /// Of the first message, of more than were sent, and of whatever comes behind the first.
+    AckOfFirst,
+    AckOfUnsent,
+    AckOfLater,
+    AckRequest,
+    Reply,
+    Refusal,
+    Loaded(usize),
+    Pull(usize),
+    PullOfShared(usize),
+}
+
+const ANSWERS: [Answer; 13] = [
+    Answer::Ack,
+    Answer::AckOfFirst,
+    Answer::AckOfUnsent,
+    Answer::AckOfLater,
+    Answer::AckRequest,
+    Answer::Reply,
+    Answer::Refusal,
+    Answer::Loaded(SHORT),
+    Answer::Loaded(SHORT - 1),
+    Answer::Pull(LONG),
+    Answer::Pull(LONG + 1),
+    Answer::PullOfShared(LONG),
+    Answer::PullOfShared(SHORT),
+];
+
+/// What an answer names: the message that asked, and the get or the place of the fetch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct About {
+    of: u64,
+    number: u32,
+}
+
+/// The first message and get of a lane, and others.
+const RIGHT: About = About { of: 0, number: 0 };
+const ABOUT: [About; 4] =
+    [RIGHT, About { of: 1, ..RIGHT }, About { number: 1, ..RIGHT }, About { of: 99, number: 99 }];
+
+impl Answer {
+    /// Sends it to PE 0.
+    fn send(self, job: &Job, from: u32, number: u64, About { of, number: named }: About) {
+        let payload = [0xee; SHORT];
+        let of = ahead(of).low();
+        let get = Get { number: named, of };
+        let pull = |len: usize, source| {
+            let (target, len) = (Target::Get(get), len as u32);
+            Body::Pull(Pull { target, len, source, brought: &[] })
+        };
+        let (ack, body) = match self {
+            Self::Ack => (0, Body::Ack(None)),
+            Self::AckOfFirst => (1, Body::Ack(None)),
+            Self::AckOfUnsent => (99, Body::Ack(None)),
+            Self::AckOfLater => (0, Body::Ack(Some(&[0xff; MAP_BYTES]))),
+            Self::AckRequest => (0, Body::AckRequest),
+            Self::Reply => (0, Body::Reply { place: named, of, value: 0xeeee_eeee }),
+            Self::Refusal => (0, Body::Refusal { of, why: "forged" }),
+            Self::Loaded(len) => (0, Body::Loaded { get, payload: &payload[..len] }),
+            Self::Pull(len) => (0, pull(len, Source::Fabric(0, &[1; 8]))),
+            Self::PullOfShared(len) => (0, pull(len, Source::Bounce(0))),
+        };
+        let numbers = (ahead(FORGED + number), ahead(ack), 0);
+        let bytes = masked((from, 0), numbers, Seq::FIRST.high(), &body);
+        job.fabric.forge_message(Pe(0), RailId(0), &bytes);
+    }
+
+    fn is_about_get(self) -> bool {
+        matches!(self, Self::Loaded(_) | Self::Pull(_) | Self::PullOfShared(_))
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Operation {
+    Nothing,
+    /// From a bounce buffer, from host memory that peers read in place, with a signal, and of few
+    /// bytes, in the message itself.
+    Put,
+    PutInPlace,
+    PutSignal,
+    PutShort,
+    Get,
+    GetShort,
+    Fetch,
+    Signal,
+    /// Of PE 1, about PE 0's memory.
+    PutOfPeer,
+    GetOfPeer,
+}
+
+const OPERATIONS: [Operation; 11] = [
+    Operation::Nothing,
+    Operation::Put,
+    Operation::PutInPlace,
+    Operation::PutSignal,
+    Operation::PutShort,
+    Operation::Get,
+    Operation::GetShort,
+    Operation::Fetch,
+    Operation::Signal,
+    Operation::PutOfPeer,
+    Operation::GetOfPeer,
+];
+
+/// When it is answered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Moment {
+    /// The fabric takes nothing to the peer.
+    Refused,
+    /// It has left, and the peer does not look.
+    Sent,
+    Ended,
+    /// After so many iterations.
+    After(u32),
+}
+
+impl Operation {
+    fn is_of_peer(self) -> bool {
+        matches!(self, Self::PutOfPeer | Self::GetOfPeer)
+    }
+
+    fn is_get(self) -> bool {
+        matches!(self, Self::Get | Self::GetShort)
+    }
+
+    fn job(self, shared: u32) -> Job {
+        // PE 0's local memory is the host's where peers are to read it in place.
+        let staged = if self == Self::PutInPlace { !0b10 } else { ALL };
+        let shape = Shape {
+            n_pes: 3,
+            rails: 1,
+            staged,
+            shared,
+            heap: 1 << 14,
+            bounce: (4096, 2, 2),
+            deadline: Some(Duration::from_secs(1)),
+            ..Shape::default()
+        };
+        let script = Script { delay: (2000, 2000), ..Script::default() };
+        let job = Job::new(3, &shape, script);
+        for pe in 0..3 {
+            job.fill_scratch(pe, &[0x11 * (pe as u8 + 1); LANDING]);
+        }
+        job
+    }
+
+    fn start(self, job: &mut Job) -> Result<(), EngineError> {
+        let targets = Targets::of(job);
+        let scratch = job.members[0].scratch;
+        match self {
+            Self::Nothing => Ok(()),
+            Self::Put | Self::PutInPlace => job.put(0, 1, 0, LONG),
+            Self::PutShort => job.put(0, 1, 0, SHORT),
+            Self::PutSignal => {
+                let parts = [targets.part(scratch, 1, 0, LONG)];
+                let signal = targets.atomic(1, 4096, AtomicOp::SignalAdd, 1);
+                job.members[0].lane.put_signal(&PutSignalRequest { parts: &parts, signal })
+            }
+            Self::Get => job.get(0, 1, LANDING, LONG),
+            Self::GetShort => job.get(0, 1, LANDING, SHORT),
+            Self::Fetch => {
+                let mut fetch = targets.atomic(1, 4096, AtomicOp::FetchAdd, 1);
+                fetch.result = Some(ResultPlace { addr: scratch + LANDING, flag: None });
+                job.members[0].lane.atomic(&fetch)
+            }
+            Self::Signal => {
+                job.members[0].lane.atomic(&targets.atomic(1, 4096, AtomicOp::SignalAdd, 1))
+            }
+            Self::PutOfPeer => job.put(1, 0, 0, LONG),
+            Self::GetOfPeer => job.get(1, 0, LANDING, LONG),
+        }
+    }
+
+    /// Whether an engine of PE 1 might have said it at this moment.
+    fn is_answered_by(self, answer: Answer, about: About, moment: Moment) -> bool {
+        let fits = match self {
+            Self::Get => matches!(answer, Answer::Pull(LONG) | Answer::PullOfShared(LONG)),
+            Self::GetShort => {
+                matches!(answer, Answer::Loaded(SHORT) | Answer::PullOfShared(SHORT))
+            }
+            _ => false,
+        };
+        fits && about == RIGHT && moment == Moment::Sent
+    }
+}
+
+fn iterate(job: &mut Job, iterations: u32) {
+    for _ in 0..iterations {
+        job.members.iter_mut().for_each(|member| drop(member.lane.progress()));
+        job.fabric.pass_time(500);
+    }
+}
+
+/// Goes on until what PE 0 and PE 1 have begun is over. Returns the error of PE 0 about PE 1.
+fn end(job: &mut Job) -> Option<String> {
+    for _ in 0..30_000 {
+        let quiet = [(0, 1), (1, 0)].map(|(pe, peer): (usize, u32)| {
+            job.members[pe].lane.is_quiet(Pe(peer)).map_err(|error| error.to_string())
+        });
+        match quiet {
+            [Err(error), _] => return Some(error),
+            [Ok(true), Ok(true) | Err(_)] => return None,
+            _ => iterate(job, 1),
+        }
+        job.fabric.pass_time(100_000);
+    }
+    panic!("it neither ends nor fails");
+}
+
+/// Runs an operation up to a moment, sends PE 0 the answer from a peer, and goes on to the end.
+/// Returns the first failure of PE 0's lane after the answer, and the error about PE 1 in the end.
+fn answered(
+    (operation, shared): (Operation, u32),
+    moment: Moment,
+    (answer, about, from): (Answer, About, u32),
+) -> [Option<String>; 2] {
+    let mut job = operation.job(shared);
+    match moment {
+        Moment::Refused => job.fabric.refuse(Pe(1), true),
+        Moment::Sent if !operation.is_of_peer() => job.fabric.stall(Pe(1)),
+        _ => {}
+    }
+    operation.start(&mut job).unwrap();
+    match moment {
+        Moment::Ended => assert_eq!(end(&mut job), None),
+        Moment::After(iterations) => iterate(&mut job, iterations),
+        Moment::Refused | Moment::Sent => iterate(&mut job, 40),
+    }
+    answer.send(&job, from, 0, about);
+    iterate(&mut job, 1);
+    let failed = job.members[0].lane.failure().map(ToString::to_string);
+    job.fabric.resume(Pe(1));
+    job.fabric.refuse(Pe(1), false);
+    let error = end(&mut job);
+    // What nobody was asked to write to stays as it was.
+    let scratch = job.members[0].scratch;
+    let source = job.fabric.load(Pe(0), scratch, LANDING);
+    assert_eq!(source, [0x11; LANDING], "the source of a put");
+    let landed = match operation {
+        Operation::Get => LONG,
+        Operation::GetShort => SHORT,
+        Operation::Fetch => 8,
+        _ => 0,
+    };
+    let rest = job.fabric.load(Pe(0), scratch + LANDING + landed, LANDING - landed);
+    assert_eq!(rest, [0; LANDING][landed..], "beside where a get puts its bytes");
+    let put = if operation == Operation::PutOfPeer { LONG } else { 0 };
+    assert_eq!(job.heap(0, put, LANDING - put), [0; LANDING][put..], "the heap");
+    [failed, error]
+}
+
+fn each_operation() -> impl Iterator<Item = (Operation, u32)> {
+    OPERATIONS.into_iter().flat_map(|of| [(of, 0), (of, 0b111)])
+}
+
+/// An answer that contradicts what was asked, and a refusal, are errors that name their sender. All
+/// others change nothing.
+#[test]
+fn answers_fit_what_was_asked() {
+    for (operation, shared) in each_operation() {
+        for (answer, about) in ANSWERS.into_iter().flat_map(|of| ABOUT.map(|about| (of, about))) {
+            for moment in [Moment::Refused, Moment::Sent, Moment::Ended] {
+                for from in [1, 2] {
+                    let answers = (answer, about, from);
+                    let [failed, error] = answered((operation, shared), moment, answers);
+                    let case = format!(
+                        "{answer:?} {about:?} of PE {from} to {operation:?} ({shared}) \
+                         {moment:?}: {failed:?}, {error:?}"
+                    );
+                    let is_right = from == 1 && operation.is_answered_by(answer, about, moment);
+                    let contradicts = operation.is_get() && answer.is_about_get();
+                    let is_error =
+                        answer == Answer::Refusal || contradicts && about.number == 0 && !is_right;
+                    match failed {
+                        Some(failed) if is_error => {
+                            assert!(failed.contains(&format!("PE {from}")), "{case}");
+                        }
+                        // What its bytes are read from is the peer's fault.
+                        Some(failed) => assert!(is_right && failed.contains("PE 1"), "{case}"),
+                        None => assert!(!is_error, "{case}"),
+                    }
+                    // Messages that a peer says it has executed are over.
+                    let may_fail = from == 1 && (is_error || is_right);
+                    assert!(may_fail || error.is_none(), "{case}");
+                    assert!(error.is_none_or(|error| error.contains("PE 1")), "{case}");
+                }
+            }
+        }
+    }
+}
+
+/// The same at every moment of an operation's life: it ends, or fails by the peer's name, and no
+/// memory is touched that was not to be.
+#[test]
+fn answers_at_any_moment() {
+    for operation in each_operation() {
+        for (answer, at) in
+            ANSWERS.into_iter().flat_map(|of| (0..36).step_by(3).map(move |at| (of, at)))
+        {
+            let errors = answered(operation, Moment::After(at), (answer, RIGHT, 1));
+            let named = errors.iter().flatten().all(|error| error.contains("PE 1"));
+            assert!(named, "{answer:?} to {operation:?} at {at}: {errors:?}");
+        }
+    }
+}
+
+/// The second answer to a get might find another one under its number.
+#[test]
+fn gets_are_answered_once() {
+    for (operation, answer) in [
+        (Operation::Get, Answer::PullOfShared(LONG)),
+        (Operation::GetShort, Answer::PullOfShared(SHORT)),
+        (Operation::GetShort, Answer::Loaded(SHORT)),
+    ] {
+        for second in [answer, Answer::PullOfShared(SHORT), Answer::Loaded(SHORT)] {
+            let mut job = operation.job(0b111);
+            job.fabric.stall(Pe(1));
+            operation.start(&mut job).unwrap();
+            iterate(&mut job, 40);
+            answer.send(&job, 1, 0, RIGHT);
+            second.send(&job, 1, 1, RIGHT);
+            let failed = job.members[0].lane.progress().unwrap_err();
+            assert!(matches!(*failed, EngineError::BadMessage { pe: Pe(1), .. }), "{failed}");
+        }
+    }
+}
+
+/// A copy that ends after its peer has failed is not the end of a get that began since.
+#[test]
+fn late_copies_end_no_other_get() {
+    let operation = Operation::Get;
+    let mut job = operation.job(0b111);
+    job.fabric.trace_calls();
+    operation.start(&mut job).unwrap();
+    for _ in 0..1000 {
+        if job.fabric.calls().contains(&Call::Copy(Pe(0))) {
+            break;
+        }
+        iterate(&mut job, 1);
+    }
+    job.fabric.stall(Pe(2));
+    Answer::Refusal.send(&job, 1, 0, RIGHT);
+    job.members[0].lane.progress().unwrap_err();
+    job.members[0].lane.is_quiet(Pe(1)).unwrap_err();
+    job.get(0, 2, LANDING + LONG, LONG).unwrap();
+    iterate(&mut job, 100);
+    assert_eq!(job.members[0].lane.is_quiet(Pe(2)), Ok(false), "its owner has said nothing");
+    job.fabric.store(Pe(2), job.members[2].base + LANDING + LONG, &[7; LONG]);
+    job.fabric.resume(Pe(2));
+    while !job.members[0].lane.is_quiet(Pe(2)).unwrap() {
+        iterate(&mut job, 1);
+    }
+    let landed = job.fabric.load(Pe(0), job.members[0].scratch + LANDING + LONG, LONG);
+    assert!(landed == [7; LONG]);
+}
+
+/// From PE 0 to PE 1.
+fn forge_pull(job: &Job, number: u64, target: Target, len: usize, source: Source<'_>) {
+    let pull = Pull { target, len: len as u32, source, brought: &[] };
+    forge(job, (0, 1), ahead(number), 0, &Body::Pull(pull));
+}
+
+fn put(slot: u32, offset: u64, len: u32, at: u32) -> Record {
+    Record { to: Spot { slot, offset }, len, at, signal: None, behind: false }
+}
+
+fn signal(op: AtomicOp, slot: u32, offset: u64) -> Option<(Spot, engine::atomic::Atomic)> {
+    Some((Spot { slot, offset }, atomic(op, 3)))
+}
+
+/// Writes a list to the start of PE 0's bounce memory.
+fn list(job: &Job, records: &[Record]) {
+    let bytes: Vec<u8> = records.iter().flat_map(Record::encode).collect();
+    job.fabric.store(Pe(0), job.fabric.bounce_memory(Pe(0)), &bytes);
+}
+
+/// PE 1's copies into its memory, and its changed words.
+fn moved(job: &mut Job) -> (usize, usize) {
+    for _ in 0..100 {
+        let _ = job.members[1].lane.progress();
+        job.fabric.pass_time(1000);
+    }
+    let events = job.fabric.events();
+    let count = |is: fn(&&Event) -> bool| events.iter().filter(is).count();
+    (
+        count(|event| matches!(event, Event::Copied { pe: Pe(1), .. })),
+        count(|event| matches!(event, Event::Applied { pe: Pe(1), .. })),
+    )
+}
+
+#[test]
+fn lists_that_lead_outside_move_nothing() {
+    const ADD: AtomicOp = AtomicOp::SignalAdd;
+    let good = put(HEAP, 0, 100, 128);
+    let with = |op, slot, offset| Record { signal: signal(op, slot, offset), ..good };
+    let alone = Record { len: 0, at: 0, behind: true, ..with(ADD, HEAP, 800) };
+    let words = |count| [vec![put(HEAP, 0, 100, 8000)], vec![alone; count]].concat();
+    let whole = 1024;
+    let far = 1 << 40;
+    for (listed, count, len, expected) in [
+        (vec![good, put(HEAP, 500, 100, 228)], 2, whole, (2, 0)),
+        (vec![good, with(ADD, HEAP, 800)], 2, whole, (2, 1)),
+        (vec![good, good], MOST_RECORDS as u16 + 1, 10_000, (0, 0)),
+        (vec![good, good], u16::MAX, 10_000, (0, 0)),
+        (vec![good, good], 2, 2 * RECORD, (0, 0)),
+        (vec![good, put(HEAP, 0, 100, 0)], 2, whole, (0, 0)),
+        (vec![good, put(HEAP, 0, 100, 2 * RECORD as u32 - 1)], 2, whole, (0, 0)),
+        (vec![good, put(HEAP, 0, 100, 925)], 2, whole, (0, 0)),
+        (vec![good, put(HEAP, 0, 100, u32::MAX)], 2, whole, (0, 0)),
+        (vec![good, put(HEAP, 0, u32::MAX, 128)], 2, whole, (0, 0)),
+        (vec![good, put(HEAP, 0, 0, 128)], 2, whole, (0, 0)),
+        (vec![good, put(HEAP, far, 100, 128)], 2, whole, (0, 0)),
+        (vec![good, put(HEAP, u64::MAX, 100, 128)], 2, whole, (0, 0)),
+        (vec![good, put(HEAP + 900, 0, 100, 128)], 2, whole, (0, 0)),
+        (vec![good, put(SCRATCH, 0, 100, 128)], 2, whole, (0, 0)),
+        (vec![good, with(ADD, HEAP, far)], 2, whole, (0, 0)),
+        (vec![good, with(ADD, HEAP + 900, 800)], 2, whole, (0, 0)),
+        (vec![good, with(ADD, HEAP, 804)], 2, whole, (0, 0)),
+        (vec![good, with(AtomicOp::FetchAdd, HEAP, 800)], 2, whole, (0, 0)),
+        // Signals alone are behind puts, and no more in an order than a device stores at once.
+        (words(1), 2, 10_000, (1, 1)),
+        (words(MOST_WORDS), 1 + MOST_WORDS as u16, 10_000, (1, MOST_WORDS)),
+        (words(MOST_WORDS + 1), 2 + MOST_WORDS as u16, 10_000, (0, 0)),
+        (vec![alone, good], 2, whole, (0, 0)),
+    ] {
+        let job = &mut Job::new(5, &shape(true), Script::default());
+        list(job, &listed);
+        forge_pull(job, 0, Target::List(count), len, Source::Bounce(0));
+        assert_eq!(moved(job), expected, "{listed:?} {count} {len}");
+    }
+}
+
+#[test]
+fn single_puts_that_lead_outside_move_nothing() {
+    let heap = shape(true).heap as u64;
+    let with = |offset| Record {
+        signal: signal(AtomicOp::SignalAdd, HEAP, offset),
+        ..put(HEAP, 0, 100, 0)
+    };
+    for (record, expected) in [
+        (put(HEAP, heap - 100, 100, 0), (1, 0)),
+        (with(heap - 8), (1, 1)),
+        (put(HEAP, heap - 99, 100, 0), (0, 0)),
+        (put(HEAP, (1 << 48) - 1, 100, 0), (0, 0)),
+        (put(5 * FIRST_REGION, 0, 100, 0), (0, 0)),
+        (put(SCRATCH, 0, 100, 0), (0, 0)),
+        (with(heap), (0, 0)),
+        (with(4), (0, 0)),
+    ] {
+        let job = &mut Job::new(5, &shape(true), Script::default());
+        forge_pull(job, 0, Target::One(record), 100, Source::Bounce(0));
+        assert_eq!(moved(job), expected, "{record:?}");
+    }
+}
+
+/// Bounce buffers of 1 KiB, two each way.
+fn neighbours() -> Shape {
+    Shape { staged: ALL, shared: u32::MAX, rails: 1, ..Shape::default() }
+}
+
+#[test]
+fn places_outside_of_bounce_memory_move_nothing() {
+    let all = 4 * 1024;
+    for (offset, len, copies) in [
+        (0, 1000, 1),
+        (all - 1000, 1000, 1),
+        (all, 1, 0),
+        (all - 999, 1000, 0),
+        (all + 1, 1, 0),
+        (u64::MAX, 1000, 0),
+        (1 << 62, 8, 0),
+        (0, u32::MAX, 0),
+    ] {
+        let job = &mut Job::new(5, &neighbours(), Script::default());
+        let target = Target::One(put(HEAP, 0, len, 0));
+        forge_pull(job, 0, target, len as usize, Source::Bounce(offset));
+        assert_eq!(moved(job), (copies, 0), "{len} bytes at {offset}");
+    }
+    // Of a peer that shares nothing.
+    let job = &mut Job::new(5, &Shape { shared: 0b10, ..neighbours() }, Script::default());
+    forge_pull(job, 0, Target::One(put(HEAP, 0, 100, 0)), 100, Source::Bounce(0));
+    assert_eq!(moved(job), (0, 0));
+}
+
+/// They would be read for ever, or into no buffer.
+#[test]
+fn bytes_that_cannot_be_read_are_refused() {
+    let keys = [1; 8];
+    for (what, len, source) in [
+        ("no key", 100, Source::Fabric(0, &[])),
+        ("beyond all addresses", 100, Source::Fabric(u64::MAX - 99, &keys)),
+        ("longer than a buffer", 1025, Source::Fabric(0, &keys)),
+    ] {
+        let mut job = Job::new(5, &neighbours(), Script::default());
+        let target = Target::One(put(HEAP, 0, len as u32, 0));
+        forge_pull(&job, 0, target, len, source);
+        let failed = (0..10).find_map(|_| job.members[1].lane.progress().err());
+        let is_refused =
+            matches!(failed.as_deref(), Some(EngineError::BadMessage { pe: Pe(0), .. }));
+        assert!(is_refused, "{what}: {failed:?}");
+    }
+}
+
+/// A list whose region is released while it waits to be copied moves nothing.
+#[test]
+fn lists_of_released_regions_move_nothing() {
+    let mut waited = 0;
+    for seed in 1..=40 {
+        let script = Script { again_percent: 80, ..Script::default() };
+        let mut job = Job::new(seed, &shape(true), script);
+        let handle = job.members[1].handle;
+        list(&job, &[put(HEAP, 0, 100, 200), put(HEAP, 200, 100, 300)]);
+        job.fabric.trace_calls();
+        forge_pull(&job, 0, Target::List(2), 1024, Source::Bounce(0));
+        job.fabric.pass_time(1_000_000);
+        job.members[1].lane.progress().unwrap();
+        if job.fabric.calls().contains(&Call::Copy(Pe(1))) {
+            continue;
+        }
+        waited += 1;
+        let is_released = seed % 4 != 0;
+        if is_released {
+            job.members[1].regions.release(&handle).unwrap();
+        }
+        let (copies, _) = moved(&mut job);
+        assert_eq!(copies, if is_released { 0 } else { 2 }, "seed {seed}");
+    }
+    assert!(waited > 20, "{waited}");
+}
+
+/// A peer that acknowledges no answers has as many as it may have asked for, and no more.
+#[test]
+fn asks_are_bounded() {
+    let mut job = Job::new(4, &Shape { staged: ALL, ..Shape::default() }, Script::default());
+    let from = Spot { slot: HEAP, offset: 0 };
+    let asked = (0..2000).find(|number| {
+        forge(&job, (0, 1), ahead(*number), 0, &Body::Ask { from, len: 1000, get: 0 });
+        job.fabric.pass_time(1000);
+        job.members[1].lane.progress().is_err()
+    });
+    let failed = job.members[1].lane.failure();
+    assert!(matches!(failed, Some(EngineError::BadMessage { pe: Pe(0), .. })), "{failed:?}");
+    assert!((64..=1024).contains(&asked.unwrap()), "{asked:?}");
+}
