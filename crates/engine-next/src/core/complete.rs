@@ -260,26 +260,22 @@ impl<P: Port> Core<P> {
     /// A peer has executed all messages before a number, and those of a bitmap beyond it.
     pub(crate) fn acknowledge(&mut self, at: u32, ack: Seq, map: Option<&[u8; MAP_BYTES]>) {
         let peer = self.peers.get_mut(at);
-        let (pe, has_failed) = (peer.pe, peer.error.is_some());
+        let has_failed = peer.error.is_some();
         let Some(channel) = peer.channel.as_deref_mut() else { return };
-        if ack > channel.next {
-            let why = String::from("it acknowledges a message that was not sent");
-            return self.fail_lane(EngineError::BadMessage { pe, why });
-        }
         if has_failed {
             self.staged.push_back(StagedEvent::Acknowledged { peer: at, before: ack });
             return;
         }
         let acked = channel.acked;
         channel.acked = channel.acked.max(ack);
-        let last = channel.next;
         for seq in (acked.0..ack.0).map(Seq) {
             self.executed(at, seq);
         }
         let beyond = map.into_iter().flat_map(|map| {
             (0..WINDOW).filter(|bit| map[(bit / 8) as usize] >> (bit % 8) & 1 != 0)
         });
-        for seq in beyond.map(|bit| Seq(ack.0 + bit)).filter(|seq| *seq < last) {
+        // The places of those that were not sent are empty: all before them are executed.
+        for seq in beyond.map(|bit| Seq(ack.0 + bit)) {
             self.executed(at, seq);
         }
         if (ack > acked || map.is_some()) && !self.peers.get(at).queue.is_empty() {
@@ -345,7 +341,7 @@ impl<P: Port> Core<P> {
         let slot = self.messages.get_mut(number)?;
         // A reply that comes twice finds another fetch in its place, or none.
         let MessagePurpose::Fetch { result, width, place } = slot.purpose else { return None };
-        if slot.peer != at || slot.seq.low() != of {
+        if slot.seq.low() != of {
             return None;
         }
         let seq = slot.seq;

@@ -297,7 +297,7 @@ impl<P: Port> Lane<P> {
             || crate::channel::counts::Counts::default().expected(slot),
             |counts| counts.expected(slot),
         );
-        let is_known = self.has_pe(pe) && self.core.marks.is_of(mark, pe, tag);
+        let is_known = self.core.marks.is_of(mark, pe, tag);
         let at = if is_known { self.core.open(pe).ok() } else { None };
         let Some(at) = at else {
             return self.core.drop_foreign(rail, &"immediate data that nothing is expected with");

@@ -2,6 +2,7 @@
 
 use engine::atomic::{Atomic, AtomicOp, Width};
 use engine::ids::{Pe, RailId};
+use engine::port::packet::MAX_MESSAGE;
 use engine::wire::message::{Body, Frame, Numbers, Sealing, Seq};
 use engine::wire::seal::Seal;
 
@@ -32,6 +33,20 @@ pub(crate) fn masked(
 /// A message from one PE to another that acknowledges nothing.
 pub(crate) fn message(pes: (u32, u32), seq: Seq, mark: u16, body: &Body<'_>) -> Vec<u8> {
     masked(pes, (seq, Seq::FIRST, mark), seq.high(), body)
+}
+
+/// A put with signal as [`message`], whose payload is longer than that of a frame.
+pub(crate) fn long_put_signal(pes: (u32, u32), seq: Seq, body: &Body<'_>) -> Vec<u8> {
+    let Body::PutSignal { payload, .. } = *body else { return Vec::new() };
+    let mut bytes = message(pes, seq, 0, body);
+    let seal = Seal::new(cookie(), Pe(pes.1));
+    let head = seal.open(&bytes).unwrap();
+    bytes[36..40].copy_from_slice(&(payload.len() as u32).to_le_bytes());
+    let covered = bytes[..MAX_MESSAGE].try_into().unwrap();
+    let low = u64::from(head.what) | u64::from(head.from.0) << 16 | u64::from(head.seq) << 32;
+    let high = u64::from(head.ack) | u64::from(head.word) << 32;
+    let sealed = seal.close(&seal.receiver(Pe(pes.1)), covered, 48 + payload.len(), (low, high));
+    [&sealed[..], &bytes[16..48], payload].concat()
 }
 
 /// Puts such a message into the target's inbox.

@@ -6,7 +6,9 @@ use engine::ids::{Pe, RailId};
 use engine::port::Access;
 use engine::wire::cookie::Cookie;
 use engine::wire::marks::Marks;
-use engine::wire::message::{Body, Frame, Message, Numbers, Sealing, Seq, Spot, Tag, WINDOW};
+use engine::wire::message::{
+    Body, Frame, MAP_BYTES, Message, Numbers, Sealing, Seq, Spot, Tag, WINDOW,
+};
 use engine::wire::seal::Seal;
 use engine::wire::staged::{Get, Pull, Source, Target as To};
 use sim_fabric::Script;
@@ -89,6 +91,61 @@ fn foreign_messages_are_dropped() {
         iterate(&mut job, 0, 1);
     }
     assert_ne!(job.heap(1, 0, 8), heap[..8]);
+    forge(&job, PES, ahead(1 + WINDOW), 0, &word);
+    iterate(&mut job, 1, 10);
+    let foreign: u64 = job.members[1].lane.counters().map(|rail| rail.foreign).sum();
+    assert_eq!((foreign, heap_word(&job, 0)), (forged.len() as u64 + 1, 1), "beyond, once known");
+}
+
+/// A message of any kind acknowledges what its head says.
+#[test]
+fn messages_acknowledge_on_their_way() {
+    let mut job = Job::new(3, &Shape::default(), Script::default());
+    let targets = Targets::of(&job);
+    let add = word(AtomicOp::Add, FIRST_REGION, 0, 1);
+    for number in 0..3 {
+        job.members[1].lane.atomic(&targets.atomic(0, 0, AtomicOp::Inc, 0)).unwrap();
+        assert_eq!(job.members[1].lane.is_quiet(Pe(0)), Ok(false));
+        let numbers = (ahead(number), ahead(number + 1), 0);
+        let bytes = masked(PES, numbers, Seq::FIRST.high(), &add);
+        job.fabric.forge_message(Pe(1), RailId(0), &bytes);
+        iterate(&mut job, 1, 1);
+        assert_eq!(job.members[1].lane.is_quiet(Pe(0)), Ok(true));
+        assert_eq!(heap_word(&job, 0), number + 1);
+    }
+}
+
+/// From PE 0 to PE 1.
+fn acknowledge(job: &Job, ack: u64, body: &Body<'_>) {
+    let numbers = (Seq::FIRST, ahead(ack), 0);
+    let bytes = masked(PES, numbers, Seq::FIRST.high(), body);
+    job.fabric.forge_message(Pe(1), RailId(0), &bytes);
+}
+
+/// The places of its bits are those of later messages by now.
+#[test]
+fn old_acknowledgements_end_nothing() {
+    let mut job = Job::new(3, &Shape { depth: 1024, ..Shape::default() }, Script::default());
+    let targets = Targets::of(&job);
+    let add = targets.atomic(0, 0, AtomicOp::Inc, 0);
+    (0..20).for_each(|_| job.members[1].lane.atomic(&add).unwrap());
+    while !job.members[1].lane.is_quiet(Pe(0)).unwrap() {
+        (0..2).for_each(|pe| iterate(&mut job, pe, 1));
+    }
+    job.fabric.stall(Pe(0));
+    (0..WINDOW).for_each(|_| job.members[1].lane.atomic(&add).unwrap());
+    let map = Body::Ack(Some(&[0xff; MAP_BYTES]));
+    // The last one leaves some of the messages.
+    for (ack, body) in [(0, map), (20, Body::Ack(None)), (WINDOW, Body::Ack(None))] {
+        acknowledge(&job, ack, &body);
+        iterate(&mut job, 1, 10);
+        assert_eq!(job.members[1].lane.is_quiet(Pe(0)), Ok(false), "{ack}");
+    }
+    job.fabric.resume(Pe(0));
+    while !job.members[1].lane.is_quiet(Pe(0)).unwrap() {
+        (0..2).for_each(|pe| iterate(&mut job, pe, 1));
+    }
+    assert_eq!(job.heap(0, 0, 8), (20 + WINDOW).to_le_bytes());
 }
 
 /// Whatever the reason is that the fabric gives.
@@ -157,15 +214,30 @@ fn impossible_messages_are_refused() {
         ("data of nowhere", data(FIRST_REGION, u64::MAX, &[1; 9])),
         ("a tag of another use", counted(Tag(Tag::FIRST.0 + 16), 1)),
     ];
-    for (what, body) in impossible {
+    // What comes behind another message may take the short way.
+    for (what, body, before) in
+        impossible.iter().flat_map(|(what, body)| [(what, body, 0), (what, body, 1)])
+    {
         let mut job = Job::new(3, &Shape::default(), Script::default());
+        let targets = Targets::of(&job);
+        for _ in 0..before {
+            job.members[0].lane.atomic(&targets.atomic(1, 128, AtomicOp::Inc, 0)).unwrap();
+            while !job.members[0].lane.is_quiet(Pe(1)).unwrap() {
+                (0..2).for_each(|pe| iterate(&mut job, pe, 1));
+            }
+        }
         let heap = job.heap(1, 0, job.heap);
-        forge(&job, PES, Seq::FIRST, 0, &body);
+        forge(&job, PES, ahead(before), 0, body);
         let failed = (0..100).find_map(|_| job.members[1].lane.progress().err());
         assert!(
             matches!(failed.as_deref(), Some(EngineError::BadMessage { pe: Pe(0), .. })),
             "{what}: {failed:?}"
         );
+        // Nothing of its sender is executed any more.
+        let later = [(0, atomic_at(FIRST_REGION, 8, 7)), (2, atomic_at(FIRST_REGION, 16, 7))];
+        for (number, (mark, later)) in (1..).zip(later) {
+            forge(&job, PES, ahead(before + number), mark, &later);
+        }
         for _ in 0..1000 {
             let _ = job.members[0].lane.progress();
             let _ = job.members[1].lane.progress();
@@ -285,4 +357,51 @@ fn released_regions_are_not_their_successors() {
     let failed = (0..100).find_map(|_| job.members[1].lane.progress().err());
     assert!(matches!(failed.as_deref(), Some(EngineError::BadMessage { pe: Pe(0), .. })));
     assert_eq!(heap_word(&job, 0), 0);
+}
+
+/// Starts a fetch of PE 1 from PE 0, which does not look.
+fn fetch(job: &mut Job, targets: &Targets) {
+    job.fabric.stall(Pe(0));
+    let mut fetch = targets.atomic(0, 8, AtomicOp::FetchAdd, 1);
+    let addr = job.members[1].base + 64;
+    fetch.result = Some(engine::request::ResultPlace { addr, flag: None });
+    job.members[1].lane.atomic(&fetch).unwrap();
+}
+
+/// Its slot is another message's when it is acknowledged.
+#[test]
+fn fetches_may_be_answered_before_they_are_acknowledged() {
+    let mut job = Job::new(3, &Shape { n_pes: 3, ..Shape::default() }, Script::default());
+    let targets = Targets::of(&job);
+    fetch(&mut job, &targets);
+    job.fabric.stall(Pe(2));
+    let reply = Body::Reply { place: 0, of: Seq::FIRST.low(), value: 99 };
+    acknowledge(&job, 0, &reply);
+    iterate(&mut job, 1, 1);
+    assert_eq!((heap_word(&job, 64), job.members[1].lane.is_quiet(Pe(0))), (99, Ok(true)));
+    job.members[1].lane.atomic(&targets.atomic(2, 0, AtomicOp::Inc, 0)).unwrap();
+    acknowledge(&job, 1, &Body::Ack(None));
+    iterate(&mut job, 1, 1);
+    assert_eq!(job.members[1].lane.is_quiet(Pe(2)), Ok(false));
+}
+
+/// Its place in the window is another message's by then.
+#[test]
+fn fetches_may_be_answered_a_window_later() {
+    let mut job = Job::new(3, &Shape { depth: 1024, ..Shape::default() }, Script::default());
+    let targets = Targets::of(&job);
+    fetch(&mut job, &targets);
+    let add = targets.atomic(0, 0, AtomicOp::Inc, 0);
+    for acked in [1, WINDOW] {
+        acknowledge(&job, acked, &Body::Ack(None));
+        iterate(&mut job, 1, 1);
+        let more = if acked == 1 { WINDOW - 1 } else { 1 };
+        (0..more).for_each(|_| job.members[1].lane.atomic(&add).unwrap());
+    }
+    acknowledge(&job, WINDOW, &Body::Reply { place: 0, of: Seq::FIRST.low(), value: 99 });
+    iterate(&mut job, 1, 1);
+    assert_eq!((heap_word(&job, 64), job.members[1].lane.is_quiet(Pe(0))), (99, Ok(false)));
+    acknowledge(&job, WINDOW + 1, &Body::Ack(None));
+    iterate(&mut job, 1, 1);
+    assert_eq!(job.members[1].lane.is_quiet(Pe(0)), Ok(true));
 }

@@ -14,7 +14,7 @@ use sim_fabric::{Call, Event, Script};
 
 use super::ALL;
 use super::gathered::shape;
-use crate::forge::{ahead, atomic, forge, masked};
+use crate::forge::{ahead, atomic, forge, long_put_signal, masked, message};
 use crate::job::{FIRST_REGION, Job, Shape};
 use crate::signals::Targets;
 
@@ -297,6 +297,10 @@ fn answers_fit_what_was_asked() {
         for (answer, about) in ANSWERS.into_iter().flat_map(|of| ABOUT.map(|about| (of, about))) {
             for moment in [Moment::Refused, Moment::Sent, Moment::Ended] {
                 for from in [1, 2] {
+                    // Whoever was not asked has nothing to be right or wrong about.
+                    if from == 2 && about != RIGHT {
+                        continue;
+                    }
                     let answers = (answer, about, from);
                     let [failed, error] = answered((operation, shared), moment, answers);
                     let case = format!(
@@ -361,13 +365,33 @@ fn gets_are_answered_once() {
     }
 }
 
+/// The memory of a get may be another's once its peer has failed.
+#[test]
+fn answers_of_failed_peers_store_nothing() {
+    for answer in [Answer::Loaded(SHORT), Answer::PullOfShared(SHORT)] {
+        let mut job = Operation::GetShort.job(0b111);
+        job.fabric.stall(Pe(1));
+        Operation::GetShort.start(&mut job).unwrap();
+        iterate(&mut job, 40);
+        Answer::Refusal.send(&job, 1, 0, RIGHT);
+        answer.send(&job, 1, 0, RIGHT);
+        iterate(&mut job, 100);
+        job.members[0].lane.is_quiet(Pe(1)).unwrap_err();
+        let landed = job.fabric.load(Pe(0), job.members[0].scratch + LANDING, SHORT);
+        assert_eq!(landed, [0; SHORT], "{answer:?}");
+    }
+}
+
 /// A copy that ends after its peer has failed is not the end of a get that began since.
 #[test]
 fn late_copies_end_no_other_get() {
-    let operation = Operation::Get;
-    let mut job = operation.job(0b111);
+    let script = Script { delay: (2000, 2000), ..Script::default() };
+    let mut job = Job::new(3, &Shape { n_pes: 4, ..neighbours() }, script);
     job.fabric.trace_calls();
-    operation.start(&mut job).unwrap();
+    // A lane that has failed before does not wait for its copies.
+    Answer::Refusal.send(&job, 3, 0, RIGHT);
+    iterate(&mut job, 1);
+    job.get(0, 1, LANDING, LONG).unwrap();
     for _ in 0..1000 {
         if job.fabric.calls().contains(&Call::Copy(Pe(0))) {
             break;
@@ -511,7 +535,13 @@ fn places_outside_of_bounce_memory_move_nothing() {
         let target = Target::One(put(HEAP, 0, len, 0));
         forge_pull(job, 0, target, len as usize, Source::Bounce(offset));
         assert_eq!(moved(job), (copies, 0), "{len} bytes at {offset}");
+        assert_eq!(job.members[1].lane.failure().is_some(), copies == 0, "{len} at {offset}");
     }
+    // The list of puts itself.
+    let job = &mut Job::new(5, &neighbours(), Script::default());
+    forge_pull(job, 0, Target::List(2), 60, Source::Bounce(all - 60));
+    assert_eq!(moved(job), (0, 0));
+    assert!(job.members[1].lane.failure().is_some());
     // Of a peer that shares nothing.
     let job = &mut Job::new(5, &Shape { shared: 0b10, ..neighbours() }, Script::default());
     forge_pull(job, 0, Target::One(put(HEAP, 0, 100, 0)), 100, Source::Bounce(0));
@@ -522,14 +552,22 @@ fn places_outside_of_bounce_memory_move_nothing() {
 #[test]
 fn bytes_that_cannot_be_read_are_refused() {
     let keys = [1; 8];
-    for (what, len, source) in [
-        ("no key", 100, Source::Fabric(0, &[])),
-        ("beyond all addresses", 100, Source::Fabric(u64::MAX - 99, &keys)),
-        ("longer than a buffer", 1025, Source::Fabric(0, &keys)),
+    let one = |len: u32, source| {
+        let target = Target::One(put(HEAP, 0, len, 0));
+        message((0, 1), Seq::FIRST, 0, &Body::Pull(Pull { target, len, source, brought: &[] }))
+    };
+    let ask = Body::Ask { from: Spot { slot: HEAP, offset: 0 }, len: 1025, get: 0 };
+    let (at, payload) = (Spot { slot: HEAP, offset: 0 }, &[7; 1000]);
+    let long = Body::PutSignal { at, atomic: atomic(AtomicOp::Set, 7), to: at, payload };
+    for (what, bytes) in [
+        ("no key", one(100, Source::Fabric(0, &[]))),
+        ("beyond all addresses", one(100, Source::Fabric(u64::MAX - 99, &keys))),
+        ("longer than a buffer", one(1025, Source::Fabric(0, &keys))),
+        ("asked for more than a buffer", message((0, 1), Seq::FIRST, 0, &ask)),
+        ("too long for a device", long_put_signal((0, 1), Seq::FIRST, &long)),
     ] {
         let mut job = Job::new(5, &neighbours(), Script::default());
-        let target = Target::One(put(HEAP, 0, len as u32, 0));
-        forge_pull(&job, 0, target, len, source);
+        job.fabric.forge_message(Pe(1), RailId(0), &bytes);
         let failed = (0..10).find_map(|_| job.members[1].lane.progress().err());
         let is_refused =
             matches!(failed.as_deref(), Some(EngineError::BadMessage { pe: Pe(0), .. }));
