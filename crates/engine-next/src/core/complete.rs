@@ -93,12 +93,12 @@ impl<P: Port> Core<P> {
     #[cold]
     fn complete_others(&mut self, others: &mut Vec<u32>) {
         for at in others.drain(..) {
-            self.complete_other(at, true);
+            self.complete_other(at);
         }
     }
 
-    /// Ends a segment in any state; `ok`: it has completed without error.
-    fn complete_other(&mut self, index: u32, ok: bool) {
+    /// Ends a segment in any state.
+    fn complete_other(&mut self, index: u32) {
         let Some(segment) = self.segments.posted_mut(index as usize) else { return };
         let Segment { owner, token, transfer, .. } = *segment;
         let state = owner.state();
@@ -123,8 +123,7 @@ impl<P: Port> Core<P> {
             self.end_in_group(owner.completion());
         }
         if state != State::Plain && token < STRIPE {
-            let ok = ok && state == State::Other;
-            self.staged.push_back(StagedEvent::Segment { token: token & !BY_LOAD, ok });
+            self.staged.push_back(StagedEvent::Segment { token: token & !BY_LOAD });
         }
     }
 
@@ -233,7 +232,7 @@ impl<P: Port> Core<P> {
             };
             self.fail_peer(at, failed);
         }
-        self.complete_other(wr_id.index() as u32, false);
+        self.complete_other(wr_id.index() as u32);
     }
 
     /// A message has failed that had left.

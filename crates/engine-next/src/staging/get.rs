@@ -15,7 +15,7 @@ use crate::staging::receive::{From, To};
 use crate::staging::{Counts, MOST_UNDER_WAY, Staging, Token, failed};
 use crate::wire::handle::HandleView;
 use crate::wire::message::{Body, Seq, Spot};
-use crate::wire::staged::{self, MAX_PAYLOAD};
+use crate::wire::staged;
 
 /// Bytes of a get's fragment where this process has no buffers.
 const FRAGMENT: usize = 512 << 10;
@@ -164,8 +164,7 @@ impl Staging {
         named: staged::Get,
         payload: &[u8],
     ) -> Result<(), String> {
-        // Longer ones are told of by a pull.
-        let fits = |len: usize| len == payload.len() && len <= MAX_PAYLOAD;
+        let fits = |len: usize| len == payload.len();
         let Some(get) = self.asked(core, at, named, fits)? else { return Ok(()) };
         let memory = get.memory;
         self.land(core, at, memory, payload);

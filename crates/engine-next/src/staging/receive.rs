@@ -258,7 +258,7 @@ impl Staging {
         };
         let token = Token::Receive(index);
         match state {
-            State::Waiting if is_shared && is_executed => self.arrived(core, index),
+            State::Waiting if is_shared => self.arrived(core, index),
             State::Here if is_executed => self.ready(CopyDirection::In).push_back(token),
             State::Waiting if !is_shared && has_all_before(core, at, due) => {
                 match &mut self.bouncing {
@@ -363,12 +363,9 @@ impl Staging {
     }
 
     /// A segment of a receive has ended.
-    pub(super) fn read<P: Port>(&mut self, core: &mut Core<P>, index: u32, ok: bool) {
+    pub(super) fn read<P: Port>(&mut self, core: &mut Core<P>, index: u32) {
         let Some(receive) = self.receives.get(index) else { return };
         receive.pending -= 1;
-        if !ok {
-            receive.state = State::Dropped;
-        }
         match receive.state {
             _ if receive.pending > 0 => {}
             State::Reading(sent) if sent == receive.len => self.arrived(core, index),
