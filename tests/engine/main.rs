@@ -10,6 +10,7 @@ mod corners;
 mod differing;
 mod faults;
 mod fences;
+mod forge;
 mod iterations;
 mod job;
 mod local_memory;

@@ -10,4 +10,3 @@ mod schedules;
 mod silent;
 mod strangers;
 mod warnings;
-mod wrong_answers;

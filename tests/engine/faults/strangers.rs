@@ -1,35 +1,66 @@
 //! Strangers: they reach the ports of rails, and have read along, but know nothing of the job's
 //! key.
 
+use engine::atomic::AtomicOp;
 use engine::ids::{Pe, RailId};
+use engine::wire::cookie::Cookie;
+use engine::wire::marks::Marks;
+use engine::wire::message::{Body, Frame, Numbers, Sealing, Seq, Spot, Tag};
+use engine::wire::seal::Seal;
 use sim_fabric::FakeFabric;
 
-use crate::job::{Random, Shape};
+use crate::forge::{ahead, atomic};
+use crate::job::{FIRST_REGION, Random, Shape};
 
-/// One thing that somebody sends to a rail of the job: noise, or a message that was there before,
-/// as it was, to another PE, or altered.
+/// One thing that somebody sends to a rail of the job: noise, what would be right with another key,
+/// or a message that was there before, as it was, to another PE, or altered.
 pub(super) fn send(fabric: &FakeFabric, random: &mut Random, shape: &Shape) {
-    let to = Pe(random.below(shape.n_pes as usize) as u32);
+    let pe = |random: &mut Random| Pe(random.below(shape.n_pes as usize) as u32);
+    let (to, from) = (pe(random), pe(random));
     let rail = RailId(random.below(shape.rails.into()) as u8);
+    let others = Cookie::of([[1 + random.below(200) as u8; 16]]);
     let heard = fabric.overheard();
-    if heard.is_empty() || random.below(4) == 0 {
-        let noise: Vec<u8> = (0..random.below(256)).map(|_| random.below(256) as u8).collect();
-        return fabric.forge_message(to, rail, &noise);
-    }
-    let (its, _, mut bytes) = heard[random.below(heard.len())].clone();
-    match random.below(4) {
-        0 => fabric.forge_message(its, rail, &bytes),
-        1 => fabric.forge_message(to, rail, &bytes),
+    match random.below(8) {
+        0 => fabric.break_message(to, rail, [265, 125, 104, 22][random.below(4)]),
+        1 => fabric.forge_immediate_data(to, rail, random.below(usize::MAX) as u64),
         2 => {
-            let (_, _, other) = &heard[random.below(heard.len())];
-            let len = bytes.len().min(other.len()).min(16);
-            bytes[..len].copy_from_slice(&other[..len]);
-            fabric.forge_message(its, rail, &bytes);
+            let marks = Marks::new(others, from, shape.n_pes, shape.mark_bytes);
+            fabric.forge_immediate_data(to, rail, marks.of_mine(to, Tag::FIRST));
         }
-        _ => {
-            let at = random.below(bytes.len().min(48));
-            bytes[at] ^= 1 << random.below(8);
+        3 => fabric.forge_message(to, rail, &first((from, to), others, random)),
+        _ if heard.is_empty() => {
+            let noise: Vec<u8> = (0..random.below(256)).map(|_| random.below(256) as u8).collect();
+            fabric.forge_message(to, rail, &noise);
+        }
+        how => {
+            let (its, _, mut bytes) = heard[random.below(heard.len())].clone();
+            match how {
+                4 => {}
+                5 => return fabric.forge_message(to, rail, &bytes),
+                6 => {
+                    let (_, _, other) = &heard[random.below(heard.len())];
+                    let len = bytes.len().min(other.len()).min(16);
+                    bytes[..len].copy_from_slice(&other[..len]);
+                }
+                _ => {
+                    let at = random.below(bytes.len().min(48));
+                    bytes[at] ^= 1 << random.below(8);
+                }
+            }
             fabric.forge_message(its, rail, &bytes);
         }
     }
+}
+
+/// One of the first messages between two PEs, sealed with a key.
+fn first((from, to): (Pe, Pe), cookie: Cookie, random: &mut Random) -> Vec<u8> {
+    let seal = Seal::new(cookie, from);
+    let (seq, ack) = (ahead(random.below(8) as u64), Seq::FIRST);
+    let at = Spot { slot: FIRST_REGION, offset: 8 * random.below(100) as u64 };
+    let body = Body::Word { at, atomic: atomic(AtomicOp::Set, u64::MAX) };
+    let numbers = Numbers { seq, ack, mark: 0, mask: seal.mask(from, to, seq.high()) };
+    let mut frame = Frame::EMPTY;
+    let receiver = seal.receiver(to);
+    frame.encode(&Sealing { seal: &seal, from, receiver: &receiver }, &numbers, &body);
+    frame.bytes().to_vec()
 }

@@ -1,48 +1,35 @@
 //! Messages that no lane has sent: of strangers, and of PEs that break the rules.
 
-use engine::atomic::{Atomic, AtomicOp, Width};
+use engine::atomic::AtomicOp;
 use engine::error::EngineError;
 use engine::ids::{Pe, RailId};
-use engine::port::packet::MAX_LONG_MESSAGE;
-use engine::wire::handle::Handle;
+use engine::port::Access;
+use engine::wire::cookie::Cookie;
+use engine::wire::marks::Marks;
 use engine::wire::message::{
-    Body, Frame, MAX_EAGER, Numbers, Sealing, Seq, Spot, WINDOW, eager_in,
+    Body, Frame, MAP_BYTES, Message, Numbers, Sealing, Seq, Spot, Tag, WINDOW,
 };
 use engine::wire::seal::Seal;
+use engine::wire::staged::{Get, Pull, Source, Target as To};
 use sim_fabric::Script;
 
 use super::Targets;
+use crate::forge::{ahead, atomic, forge, masked, message};
 use crate::job::{FIRST_REGION, Job, Shape, cookie};
 
-/// A message as `from` would send it to PE 1.
-fn message(from: u32, numbers: (Seq, Seq), mark: u16, body: &Body<'_>) -> Vec<u8> {
-    message_to((from, 1), numbers, mark, body)
-}
+/// Messages of these tests go from PE 0 to PE 1.
+const PES: (u32, u32) = (0, 1);
 
-/// A message as one PE would send it to another.
-pub(crate) fn message_to(
-    (from, to): (u32, u32),
-    (seq, ack): (Seq, Seq),
-    mark: u16,
-    body: &Body<'_>,
-) -> Vec<u8> {
-    let seal = Seal::new(cookie(), Pe(from));
-    let receiver = seal.receiver(Pe(to));
-    let sealing = Sealing { seal: &seal, from: Pe(from), receiver: &receiver };
-    let mask = seal.mask(Pe(from), Pe(to), seq.high());
-    let mut frame = Frame::EMPTY;
-    frame.encode(&sealing, &Numbers { seq, ack, mark, mask }, body);
-    frame.bytes().to_vec()
+fn word(op: AtomicOp, slot: u32, offset: u64, operand: u64) -> Body<'static> {
+    Body::Word { at: Spot { slot, offset }, atomic: atomic(op, operand) }
 }
 
 fn atomic_at(slot: u32, offset: u64, operand: u64) -> Body<'static> {
-    let (op, width) = (AtomicOp::Set, Width::Eight);
-    let atomic = Atomic { op, width, float: false, operand, compare: 0 };
-    Body::Word { at: Spot { slot, offset }, atomic }
+    word(AtomicOp::Set, slot, offset, operand)
 }
 
-pub(crate) fn ahead(count: u64) -> Seq {
-    Seq(Seq::FIRST.0 + count)
+fn heap_word(job: &Job, offset: usize) -> u64 {
+    u64::from_le_bytes(job.heap(1, offset, 8).try_into().unwrap())
 }
 
 fn iterate(job: &mut Job, pe: usize, times: u32) {
@@ -54,10 +41,9 @@ fn iterate(job: &mut Job, pe: usize, times: u32) {
 /// They are counted, and the job goes on: a genuine message is not taken for a duplicate.
 #[test]
 fn foreign_messages_are_dropped() {
-    let first = (Seq::FIRST, Seq::FIRST);
     let word = atomic_at(FIRST_REGION, 0, 7);
-    let genuine = message(0, first, 0, &word);
-    let others = Seal::new(engine::wire::cookie::Cookie::of([[7; 16]]), Pe(0));
+    let genuine = message(PES, Seq::FIRST, 0, &word);
+    let others = Seal::new(Cookie::of([[7; 16]]), Pe(0));
     let mut unsealed = Frame::EMPTY;
     let receiver = others.receiver(Pe(1));
     let sealing = Sealing { seal: &others, from: Pe(0), receiver: &receiver };
@@ -65,17 +51,27 @@ fn foreign_messages_are_dropped() {
     unsealed.encode(&sealing, &numbers, &word);
     let mut altered = genuine.clone();
     altered[24] ^= 1;
-    let forged: [(&str, Vec<u8>); 10] = [
+    let get = Get { number: 0, of: Seq::FIRST.low() };
+    let loaded = Body::Loaded { get, payload: &[1] };
+    let pull = Pull { target: To::Get(get), len: 9, source: Source::Bounce(0), brought: &[] };
+    let of_round = |body| masked(PES, (Seq::FIRST, Seq::FIRST, 0), 5, body);
+    let forged: [(&str, Vec<u8>); 14] = [
         ("empty", Vec::new()),
         ("short", vec![0; 15]),
         ("noise", vec![0xff; 40]),
         ("cut", genuine[..31].to_vec()),
         ("of another job", unsealed.bytes().to_vec()),
         ("altered", altered),
-        ("of no PE", message(9, first, 0, &word)),
-        ("beyond the window", message(0, (ahead(WINDOW), Seq::FIRST), 0, &word)),
-        ("acknowledges what was not sent", message(0, (Seq::FIRST, ahead(1)), 0, &word)),
-        ("of another round", message(0, (ahead(1 << 32), Seq::FIRST), 0, &word)),
+        ("of no PE", message((9, 1), Seq::FIRST, 0, &word)),
+        ("beyond the window", message(PES, ahead(WINDOW), 0, &word)),
+        ("acknowledges what was not sent", {
+            masked(PES, (Seq::FIRST, ahead(1), 0), Seq::FIRST.high(), &word)
+        }),
+        ("of another round", of_round(&word)),
+        ("of another round, about a get", of_round(&loaded)),
+        ("of another round, to read for a get", of_round(&Body::Pull(pull))),
+        ("of another round, without a number", of_round(&Body::AckRequest)),
+        ("a refusal of another round", of_round(&Body::Refusal { of: 0, why: "no" })),
     ];
     let mut job = Job::new(3, &Shape::default(), Script::default());
     let targets = Targets::of(&job);
@@ -95,6 +91,73 @@ fn foreign_messages_are_dropped() {
         iterate(&mut job, 0, 1);
     }
     assert_ne!(job.heap(1, 0, 8), heap[..8]);
+    forge(&job, PES, ahead(1 + WINDOW), 0, &word);
+    iterate(&mut job, 1, 10);
+    let foreign: u64 = job.members[1].lane.counters().map(|rail| rail.foreign).sum();
+    assert_eq!((foreign, heap_word(&job, 0)), (forged.len() as u64 + 1, 1), "beyond, once known");
+}
+
+/// A message of any kind acknowledges what its head says.
+#[test]
+fn messages_acknowledge_on_their_way() {
+    let mut job = Job::new(3, &Shape::default(), Script::default());
+    let targets = Targets::of(&job);
+    let add = word(AtomicOp::Add, FIRST_REGION, 0, 1);
+    for number in 0..3 {
+        job.members[1].lane.atomic(&targets.atomic(0, 0, AtomicOp::Inc, 0)).unwrap();
+        assert_eq!(job.members[1].lane.is_quiet(Pe(0)), Ok(false));
+        let numbers = (ahead(number), ahead(number + 1), 0);
+        let bytes = masked(PES, numbers, Seq::FIRST.high(), &add);
+        job.fabric.forge_message(Pe(1), RailId(0), &bytes);
+        iterate(&mut job, 1, 1);
+        assert_eq!(job.members[1].lane.is_quiet(Pe(0)), Ok(true));
+        assert_eq!(heap_word(&job, 0), number + 1);
+    }
+}
+
+/// From PE 0 to PE 1.
+fn acknowledge(job: &Job, ack: u64, body: &Body<'_>) {
+    let numbers = (Seq::FIRST, ahead(ack), 0);
+    let bytes = masked(PES, numbers, Seq::FIRST.high(), body);
+    job.fabric.forge_message(Pe(1), RailId(0), &bytes);
+}
+
+/// The places of its bits are those of later messages by now.
+#[test]
+fn old_acknowledgements_end_nothing() {
+    let mut job = Job::new(3, &Shape { depth: 1024, ..Shape::default() }, Script::default());
+    let targets = Targets::of(&job);
+    let add = targets.atomic(0, 0, AtomicOp::Inc, 0);
+    (0..20).for_each(|_| job.members[1].lane.atomic(&add).unwrap());
+    while !job.members[1].lane.is_quiet(Pe(0)).unwrap() {
+        (0..2).for_each(|pe| iterate(&mut job, pe, 1));
+    }
+    job.fabric.stall(Pe(0));
+    (0..WINDOW).for_each(|_| job.members[1].lane.atomic(&add).unwrap());
+    let map = Body::Ack(Some(&[0xff; MAP_BYTES]));
+    // The last one leaves some of the messages.
+    for (ack, body) in [(0, map), (20, Body::Ack(None)), (WINDOW, Body::Ack(None))] {
+        acknowledge(&job, ack, &body);
+        iterate(&mut job, 1, 10);
+        assert_eq!(job.members[1].lane.is_quiet(Pe(0)), Ok(false), "{ack}");
+    }
+    job.fabric.resume(Pe(0));
+    while !job.members[1].lane.is_quiet(Pe(0)).unwrap() {
+        (0..2).for_each(|pe| iterate(&mut job, pe, 1));
+    }
+    assert_eq!(job.heap(0, 0, 8), (20 + WINDOW).to_le_bytes());
+}
+
+/// Whatever the reason is that the fabric gives.
+#[test]
+fn broken_messages_are_dropped() {
+    let mut job = Job::new(3, &Shape::default(), Script::default());
+    for (number, code) in (1..).zip([265, 125, 104, 5, 22]) {
+        job.fabric.break_message(Pe(1), RailId(1), code);
+        iterate(&mut job, 1, 1);
+        let foreign: Vec<u64> = job.members[1].lane.counters().map(|rail| rail.foreign).collect();
+        assert_eq!(foreign, [0, number]);
+    }
 }
 
 /// A message can be sent again by whoever has it, and changes nothing: nor does any other made of
@@ -133,26 +196,51 @@ fn overheard_messages_are_executed_once() {
 fn impossible_messages_are_refused() {
     let heap_end = Shape::default().heap as u64;
     let counted = |tag, segments| {
-        let Body::Word { at, atomic } = atomic_at(FIRST_REGION, 0, 7) else { panic!() };
-        Body::Beside { at, atomic, tag, segments }
+        let at = Spot { slot: FIRST_REGION, offset: 0 };
+        Body::Beside { at, atomic: atomic(AtomicOp::Set, 7), tag, segments }
     };
-    let first = engine::wire::message::Tag::FIRST;
+    let data = |slot, offset, payload| {
+        let (at, to) = (Spot { slot: FIRST_REGION, offset: 0 }, Spot { slot, offset });
+        Body::PutSignal { at, atomic: atomic(AtomicOp::Set, 7), to, payload }
+    };
     let impossible = [
         ("a region that is gone", atomic_at(FIRST_REGION * 5, 0, 7)),
+        ("a region of no peers", atomic_at(FIRST_REGION * 2 + 1, 0, 7)),
         ("beyond the region", atomic_at(FIRST_REGION, heap_end, 7)),
+        ("beyond all regions", atomic_at(FIRST_REGION, (1 << 48) - 8, 7)),
         ("not aligned", atomic_at(FIRST_REGION, 4, 7)),
-        ("a tag of another use", counted(engine::wire::message::Tag(first.0 + 16), 1)),
+        ("data of a region of no peers", data(FIRST_REGION * 2 + 1, 0, &[1; 9])),
+        ("data beyond the region", data(FIRST_REGION, heap_end - 8, &[1; 9])),
+        ("data of nowhere", data(FIRST_REGION, u64::MAX, &[1; 9])),
+        ("a tag of another use", counted(Tag(Tag::FIRST.0 + 16), 1)),
     ];
-    for (what, body) in impossible {
+    // What comes behind another message may take the short way.
+    for (what, body, before) in
+        impossible.iter().flat_map(|(what, body)| [(what, body, 0), (what, body, 1)])
+    {
         let mut job = Job::new(3, &Shape::default(), Script::default());
+        let targets = Targets::of(&job);
+        for _ in 0..before {
+            job.members[0].lane.atomic(&targets.atomic(1, 128, AtomicOp::Inc, 0)).unwrap();
+            while !job.members[0].lane.is_quiet(Pe(1)).unwrap() {
+                (0..2).for_each(|pe| iterate(&mut job, pe, 1));
+            }
+        }
         let heap = job.heap(1, 0, job.heap);
-        let bytes = message(0, (Seq::FIRST, Seq::FIRST), 0, &body);
-        job.fabric.forge_message(Pe(1), RailId(0), &bytes);
+        forge(&job, PES, ahead(before), 0, body);
         let failed = (0..100).find_map(|_| job.members[1].lane.progress().err());
         assert!(
             matches!(failed.as_deref(), Some(EngineError::BadMessage { pe: Pe(0), .. })),
             "{what}: {failed:?}"
         );
+        // The port need not look at this.
+        let why = failed.unwrap().to_string();
+        assert!(*what != "not aligned" || why.contains(what), "{why}");
+        // Nothing of its sender is executed any more.
+        let later = [(0, atomic_at(FIRST_REGION, 8, 7)), (2, atomic_at(FIRST_REGION, 16, 7))];
+        for (number, (mark, later)) in (1..).zip(later) {
+            forge(&job, PES, ahead(before + number), mark, &later);
+        }
         for _ in 0..1000 {
             let _ = job.members[0].lane.progress();
             let _ = job.members[1].lane.progress();
@@ -177,10 +265,9 @@ fn replies_to_other_fetches_are_dropped() {
     fetch.result = Some(engine::request::ResultPlace { addr, flag: None });
     job.members[1].lane.atomic(&fetch).unwrap();
     // The fetch is the second message.
-    let numbers = (Seq::FIRST, Seq::FIRST);
     for (place, of) in [(0, ahead(0)), (0, ahead(2)), (1, ahead(1)), (16, ahead(1))] {
         let body = Body::Reply { place, of: of.low(), value: 99 };
-        job.fabric.forge_message(Pe(1), RailId(0), &message(0, numbers, 0, &body));
+        forge(&job, PES, Seq::FIRST, 0, &body);
     }
     iterate(&mut job, 1, 100);
     assert_eq!(job.heap(1, 64, 8), [0; 8]);
@@ -191,40 +278,133 @@ fn replies_to_other_fetches_are_dropped() {
     assert_eq!(job.heap(1, 64, 8), [0; 8], "the word was zero");
 }
 
-/// A sender that puts into memory of a device what its handle says it must not: nothing is written.
+/// Its sender has not heard of the acknowledgement, or of the reply. It is executed once, and a
+/// fetch that waits has no reply yet: not that of the one which had its place before.
 #[test]
-fn long_messages_for_devices_are_refused() {
-    const MOST: usize = eager_in(MAX_LONG_MESSAGE);
-    let Body::Word { atomic, .. } = atomic_at(0, 0, 7) else { panic!() };
-    let cases = [
-        (0, MOST, true),
-        (0, MAX_EAGER, true),
-        (0b0100, MAX_EAGER, true),
-        (0b0100, MAX_EAGER + 1, false),
-        (0b0100, MOST, false),
-    ];
-    for (staged, len, is_taken) in cases {
-        let longest_message = MAX_LONG_MESSAGE;
-        let shape = Shape { staged, longest_message, ..Shape::default() };
-        let mut job = Job::new(9, &shape, Script::default());
-        let slot = Handle::decode(&job.members[1].handle).unwrap().slot;
-        let (at, to) = (Spot { slot, offset: 0 }, Spot { slot, offset: 64 });
-        let seal = Seal::new(cookie(), Pe(0));
-        let receiver = seal.receiver(Pe(1));
-        let sealing = Sealing { seal: &seal, from: Pe(0), receiver: &receiver };
-        let mask = seal.mask(Pe(0), Pe(1), Seq::FIRST.high());
-        let numbers = Numbers { seq: Seq::FIRST, ack: Seq::FIRST, mark: 0, mask };
-        let mut frame = Frame::EMPTY;
-        frame.put_signal_long(&sealing, &numbers, (at, &atomic), to, len);
-        let payload = vec![0x5a; len];
-        job.fabric.forge_message(Pe(1), RailId(0), &[frame.bytes(), &payload].concat());
-        let failed = (0..1000).find_map(|_| {
-            job.fabric.pass_time(10_000);
-            job.members[1].lane.progress().err()
+fn repeated_messages_are_answered_again() {
+    let mut job = Job::new(1, &Shape { rails: 1, ..Shape::default() }, Script::default());
+    let seal = Seal::new(cookie(), Pe(0));
+    let at = Spot { slot: FIRST_REGION, offset: 0 };
+    let fetch = Body::Fetch { at, atomic: atomic(AtomicOp::FetchAdd, 1), place: 3 };
+    let add = word(AtomicOp::Add, FIRST_REGION, 0, 10);
+    // What PE 1 says to each: the replies, and whether anything.
+    let said = |job: &mut Job, number: u64, mark: u16, body: &Body<'_>| {
+        job.fabric.overhear();
+        forge(job, PES, ahead(number), mark, body);
+        for _ in 0..10 {
+            iterate(job, 1, 1);
+            job.fabric.pass_time(100_000);
+        }
+        let heard = job.fabric.overheard();
+        let replies = heard.iter().filter_map(|(_, _, bytes)| {
+            let head = seal.open(bytes).unwrap();
+            let word = head.word ^ seal.mask(Pe(1), Pe(0), Seq::FIRST.high());
+            match Message::decode(head, word, bytes).unwrap().body {
+                Body::Reply { place: 3, of, value } => Some((of - Seq::FIRST.low(), value)),
+                _ => None,
+            }
         });
-        assert_eq!(failed.is_none(), is_taken, "{staged:b} {len}: {failed:?}");
-        let expected = if is_taken { payload } else { vec![0; len] };
-        assert_eq!(job.heap(1, 64, len), expected, "{staged:b} {len}");
-        assert_eq!(job.heap(1, 0, 8) != [0; 8], is_taken, "{staged:b} {len}");
+        (replies.collect::<Vec<_>>(), !heard.is_empty())
+    };
+    assert_eq!(said(&mut job, 0, 0, &add), (vec![], false), "nobody has asked");
+    for _ in 0..3 {
+        assert_eq!(said(&mut job, 0, 0, &add), (vec![], true));
     }
+    assert_eq!(said(&mut job, 1, 0, &fetch), (vec![(1, 10)], true));
+    assert_eq!(said(&mut job, 1, 0, &fetch), (vec![(1, 10)], true));
+    // It waits for the message before it.
+    assert_eq!(said(&mut job, 3, 1, &fetch), (vec![], false));
+    assert_eq!(said(&mut job, 3, 1, &fetch), (vec![], true));
+    assert_eq!(said(&mut job, 2, 0, &add), (vec![(3, 21)], true));
+    assert_eq!(said(&mut job, 3, 1, &fetch), (vec![(3, 21)], true));
+    assert_eq!(said(&mut job, 1, 0, &fetch), (vec![], true), "its place is another's");
+    assert_eq!(heap_word(&job, 0), 22);
+}
+
+/// Messages that wait for earlier ones are within the window; none behind it is kept.
+#[test]
+fn waiting_messages_are_bounded() {
+    let mut job = Job::new(1, &Shape::default(), Script::default());
+    let deliver = |job: &mut Job, number, mark, body: &Body<'_>| {
+        forge(job, PES, ahead(number), mark, body);
+        iterate(job, 1, 1);
+        job.fabric.pass_time(1000);
+    };
+    let found = |job: &Job| {
+        let foreign: u64 = job.members[1].lane.counters().map(|rail| rail.foreign).sum();
+        (foreign, heap_word(job, 16))
+    };
+    // Nothing has come of its data.
+    let at = Spot { slot: FIRST_REGION, offset: 8 };
+    let (atomic, tag) = (atomic(AtomicOp::Set, 7), Tag::FIRST);
+    deliver(&mut job, 0, 0, &Body::Beside { at, atomic, tag, segments: 1 });
+    let add = word(AtomicOp::Add, FIRST_REGION, 16, 1);
+    (1..3 * WINDOW).for_each(|number| deliver(&mut job, number, 1, &add));
+    assert_eq!(found(&job), (2 * WINDOW, 0));
+    let marks = Marks::new(cookie(), Pe(0), 2, 8);
+    job.fabric.forge_immediate_data(Pe(1), RailId(0), marks.of_mine(Pe(1), tag));
+    iterate(&mut job, 1, 1);
+    assert_eq!(found(&job), (2 * WINDOW, WINDOW - 1));
+    (1..3 * WINDOW).for_each(|number| deliver(&mut job, number, 1, &add));
+    assert_eq!(found(&job), (2 * WINDOW, 3 * WINDOW - 1));
+}
+
+/// The slot of a region that is registered anew in the same place is another one.
+#[test]
+fn released_regions_are_not_their_successors() {
+    let mut job = Job::new(3, &Shape::default(), Script::default());
+    let (base, handle) = (job.members[1].base, job.members[1].handle);
+    job.members[1].regions.release(&handle).unwrap();
+    job.members[1].regions.register(base, job.heap, Access::LocalAndRemote).unwrap();
+    forge(&job, PES, Seq::FIRST, 0, &atomic_at(FIRST_REGION, 0, 7));
+    let failed = (0..100).find_map(|_| job.members[1].lane.progress().err());
+    assert!(matches!(failed.as_deref(), Some(EngineError::BadMessage { pe: Pe(0), .. })));
+    assert_eq!(heap_word(&job, 0), 0);
+}
+
+/// Starts a fetch of PE 1 from PE 0, which does not look.
+fn fetch(job: &mut Job, targets: &Targets) {
+    job.fabric.stall(Pe(0));
+    let mut fetch = targets.atomic(0, 8, AtomicOp::FetchAdd, 1);
+    let addr = job.members[1].base + 64;
+    fetch.result = Some(engine::request::ResultPlace { addr, flag: None });
+    job.members[1].lane.atomic(&fetch).unwrap();
+}
+
+/// Its slot is another message's when it is acknowledged.
+#[test]
+fn fetches_may_be_answered_before_they_are_acknowledged() {
+    let mut job = Job::new(3, &Shape { n_pes: 3, ..Shape::default() }, Script::default());
+    let targets = Targets::of(&job);
+    fetch(&mut job, &targets);
+    job.fabric.stall(Pe(2));
+    let reply = Body::Reply { place: 0, of: Seq::FIRST.low(), value: 99 };
+    acknowledge(&job, 0, &reply);
+    iterate(&mut job, 1, 1);
+    assert_eq!((heap_word(&job, 64), job.members[1].lane.is_quiet(Pe(0))), (99, Ok(true)));
+    job.members[1].lane.atomic(&targets.atomic(2, 0, AtomicOp::Inc, 0)).unwrap();
+    acknowledge(&job, 1, &Body::Ack(None));
+    iterate(&mut job, 1, 1);
+    assert_eq!(job.members[1].lane.is_quiet(Pe(2)), Ok(false));
+}
+
+/// Its place in the window is another message's by then.
+#[test]
+fn fetches_may_be_answered_a_window_later() {
+    let mut job = Job::new(3, &Shape { depth: 1024, ..Shape::default() }, Script::default());
+    let targets = Targets::of(&job);
+    fetch(&mut job, &targets);
+    let add = targets.atomic(0, 0, AtomicOp::Inc, 0);
+    for acked in [1, WINDOW] {
+        acknowledge(&job, acked, &Body::Ack(None));
+        iterate(&mut job, 1, 1);
+        let more = if acked == 1 { WINDOW - 1 } else { 1 };
+        (0..more).for_each(|_| job.members[1].lane.atomic(&add).unwrap());
+    }
+    acknowledge(&job, WINDOW, &Body::Reply { place: 0, of: Seq::FIRST.low(), value: 99 });
+    iterate(&mut job, 1, 1);
+    assert_eq!((heap_word(&job, 64), job.members[1].lane.is_quiet(Pe(0))), (99, Ok(false)));
+    acknowledge(&job, WINDOW + 1, &Body::Ack(None));
+    iterate(&mut job, 1, 1);
+    assert_eq!(job.members[1].lane.is_quiet(Pe(0)), Ok(true));
 }

@@ -2,7 +2,7 @@
 
 mod atomics;
 mod counted;
-pub(crate) mod forged;
+mod forged;
 mod long;
 mod own;
 mod race;

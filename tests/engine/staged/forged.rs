@@ -1,153 +1,526 @@
-//! Messages about staged memory that no lane has sent, of a PE that breaks the rules.
+//! What peers say that no engine says: each kind of answer about each state of an operation, and
+//! lists and places that lead outside.
 
-use engine::atomic::{Atomic, AtomicOp, Width};
+use std::time::Duration;
+
+use engine::atomic::AtomicOp;
 use engine::error::EngineError;
 use engine::ids::{Pe, RailId};
-use engine::port::Access;
-use engine::wire::message::{Body, Seq, Spot};
+use engine::port::Direction;
+use engine::port::copies::MOST_WORDS;
+use engine::request::{PutSignalRequest, ResultPlace};
+use engine::wire::message::{Body, MAP_BYTES, Seq, Spot};
 use engine::wire::staged::{Get, MOST_RECORDS, Pull, RECORD, Record, Source, Target};
-use sim_fabric::{Call, Event, Script};
+use sim_fabric::{Call, Delivery, Event, Script};
 
 use super::ALL;
 use super::gathered::shape;
+use crate::forge::{ahead, atomic, forge, long_put_signal, masked, message};
 use crate::job::{FIRST_REGION, Job, Shape};
-use crate::signals::forged::{ahead, message_to};
-use crate::signals::race;
+use crate::signals::Targets;
 
-/// The heap of a PE: bounce memory is its first region.
+const LONG: usize = 1000;
+const SHORT: usize = 100;
+
+/// Where a get puts its bytes, and a fetch its word, in the local memory.
+const LANDING: usize = 8192;
+
+/// Slots of a staged heap, which comes behind the bounce memory, and of scratch memory.
 const HEAP: u32 = 2 * FIRST_REGION + 1;
+const SCRATCH: u32 = 3 * FIRST_REGION + 2;
 
-fn spot(slot: u32, offset: u64) -> Spot {
-    Spot { slot, offset }
+/// Numbers of forged messages: in the window, and none of a real one.
+const FORGED: u64 = 20;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Answer {
+    Ack,
+    /// Of the first message, of more than were sent, and of whatever comes behind the first.
+    AckOfFirst,
+    AckOfUnsent,
+    AckOfLater,
+    AckRequest,
+    Reply,
+    Refusal,
+    Loaded(usize),
+    Pull(usize),
+    PullOfShared(usize),
 }
 
-fn put(to: Spot, len: u32, at: u32) -> Record {
-    Record { to, len, at, signal: None, behind: false }
+const ANSWERS: [Answer; 13] = [
+    Answer::Ack,
+    Answer::AckOfFirst,
+    Answer::AckOfUnsent,
+    Answer::AckOfLater,
+    Answer::AckRequest,
+    Answer::Reply,
+    Answer::Refusal,
+    Answer::Loaded(SHORT),
+    Answer::Loaded(SHORT - 1),
+    Answer::Pull(LONG),
+    Answer::Pull(LONG + 1),
+    Answer::PullOfShared(LONG),
+    Answer::PullOfShared(SHORT),
+];
+
+/// What an answer names: the message that asked, and the get or the place of the fetch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct About {
+    of: u64,
+    number: u32,
 }
 
-/// Has PE 1 pull `len` bytes of PE 0's bounce memory. `number`: messages of PE 0 before it.
-fn forge(job: &Job, number: u64, target: Target, (offset, len): (u64, u32)) {
-    let body = Body::Pull(Pull { target, len, source: Source::Bounce(offset), brought: &[] });
-    let bytes = message_to((0, 1), (ahead(number), Seq::FIRST), 0, &body);
-    job.fabric.forge_message(Pe(1), RailId(0), &bytes);
+/// The first message and get of a lane, and others.
+const RIGHT: About = About { of: 0, number: 0 };
+const ABOUT: [About; 4] =
+    [RIGHT, About { of: 1, ..RIGHT }, About { number: 1, ..RIGHT }, About { of: 99, number: 99 }];
+
+impl Answer {
+    /// Sends it to PE 0.
+    fn send(self, job: &Job, from: u32, number: u64, About { of, number: named }: About) {
+        let payload = [0xee; SHORT];
+        let of = ahead(of).low();
+        let get = Get { number: named, of };
+        let pull = |len: usize, source| {
+            let (target, len) = (Target::Get(get), len as u32);
+            Body::Pull(Pull { target, len, source, brought: &[] })
+        };
+        let (ack, body) = match self {
+            Self::Ack => (0, Body::Ack(None)),
+            Self::AckOfFirst => (1, Body::Ack(None)),
+            Self::AckOfUnsent => (99, Body::Ack(None)),
+            Self::AckOfLater => (0, Body::Ack(Some(&[0xff; MAP_BYTES]))),
+            Self::AckRequest => (0, Body::AckRequest),
+            Self::Reply => (0, Body::Reply { place: named, of, value: 0xeeee_eeee }),
+            Self::Refusal => (0, Body::Refusal { of, why: "forged" }),
+            Self::Loaded(len) => (0, Body::Loaded { get, payload: &payload[..len] }),
+            Self::Pull(len) => (0, pull(len, Source::Fabric(0, &[1; 8]))),
+            Self::PullOfShared(len) => (0, pull(len, Source::Bounce(0))),
+        };
+        let numbers = (ahead(FORGED + number), ahead(ack), 0);
+        let bytes = masked((from, 0), numbers, Seq::FIRST.high(), &body);
+        job.fabric.forge_message(Pe(0), RailId(0), &bytes);
+    }
+
+    fn is_about_get(self) -> bool {
+        matches!(self, Self::Loaded(_) | Self::Pull(_) | Self::PullOfShared(_))
+    }
 }
 
-/// Puts a list at the start of PE 0's bounce memory.
-fn store_list(job: &Job, listed: &[Record]) {
-    let bytes: Vec<u8> = listed.iter().flat_map(Record::encode).collect();
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Operation {
+    Nothing,
+    /// From a bounce buffer, from host memory that peers read in place, with a signal, and of few
+    /// bytes, in the message itself.
+    Put,
+    PutInPlace,
+    PutSignal,
+    PutShort,
+    Get,
+    GetShort,
+    Fetch,
+    Signal,
+    /// Of PE 1, about PE 0's memory.
+    PutOfPeer,
+    GetOfPeer,
+}
+
+const OPERATIONS: [Operation; 11] = [
+    Operation::Nothing,
+    Operation::Put,
+    Operation::PutInPlace,
+    Operation::PutSignal,
+    Operation::PutShort,
+    Operation::Get,
+    Operation::GetShort,
+    Operation::Fetch,
+    Operation::Signal,
+    Operation::PutOfPeer,
+    Operation::GetOfPeer,
+];
+
+/// When it is answered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Moment {
+    /// The fabric takes nothing to the peer.
+    Refused,
+    /// It has left, and the peer does not look.
+    Sent,
+    Ended,
+    /// After so many iterations.
+    After(u32),
+}
+
+impl Operation {
+    fn is_of_peer(self) -> bool {
+        matches!(self, Self::PutOfPeer | Self::GetOfPeer)
+    }
+
+    fn is_get(self) -> bool {
+        matches!(self, Self::Get | Self::GetShort)
+    }
+
+    fn job(self, shared: u32) -> Job {
+        // PE 0's local memory is the host's where peers are to read it in place.
+        let staged = if self == Self::PutInPlace { !0b10 } else { ALL };
+        let shape = Shape {
+            n_pes: 3,
+            rails: 1,
+            staged,
+            shared,
+            heap: 1 << 14,
+            bounce: (4096, 2, 2),
+            deadline: Some(Duration::from_secs(1)),
+            ..Shape::default()
+        };
+        let script = Script { delay: (2000, 2000), ..Script::default() };
+        let job = Job::new(3, &shape, script);
+        for pe in 0..3 {
+            job.fill_scratch(pe, &[0x11 * (pe as u8 + 1); LANDING]);
+        }
+        job
+    }
+
+    fn start(self, job: &mut Job) -> Result<(), EngineError> {
+        let targets = Targets::of(job);
+        let scratch = job.members[0].scratch;
+        match self {
+            Self::Nothing => Ok(()),
+            Self::Put | Self::PutInPlace => job.put(0, 1, 0, LONG),
+            Self::PutShort => job.put(0, 1, 0, SHORT),
+            Self::PutSignal => {
+                let parts = [targets.part(scratch, 1, 0, LONG)];
+                let signal = targets.atomic(1, 4096, AtomicOp::SignalAdd, 1);
+                job.members[0].lane.put_signal(&PutSignalRequest { parts: &parts, signal })
+            }
+            Self::Get => job.get(0, 1, LANDING, LONG),
+            Self::GetShort => job.get(0, 1, LANDING, SHORT),
+            Self::Fetch => {
+                let mut fetch = targets.atomic(1, 4096, AtomicOp::FetchAdd, 1);
+                fetch.result = Some(ResultPlace { addr: scratch + LANDING, flag: None });
+                job.members[0].lane.atomic(&fetch)
+            }
+            Self::Signal => {
+                job.members[0].lane.atomic(&targets.atomic(1, 4096, AtomicOp::SignalAdd, 1))
+            }
+            Self::PutOfPeer => job.put(1, 0, 0, LONG),
+            Self::GetOfPeer => job.get(1, 0, LANDING, LONG),
+        }
+    }
+
+    /// Whether an engine of PE 1 might have said it at this moment.
+    fn is_answered_by(self, answer: Answer, about: About, moment: Moment) -> bool {
+        let fits = match self {
+            Self::Get => matches!(answer, Answer::Pull(LONG) | Answer::PullOfShared(LONG)),
+            Self::GetShort => {
+                matches!(answer, Answer::Loaded(SHORT) | Answer::PullOfShared(SHORT))
+            }
+            _ => false,
+        };
+        fits && about == RIGHT && moment == Moment::Sent
+    }
+}
+
+fn iterate(job: &mut Job, iterations: u32) {
+    for _ in 0..iterations {
+        job.members.iter_mut().for_each(|member| drop(member.lane.progress()));
+        job.fabric.pass_time(500);
+    }
+}
+
+/// Goes on until what PE 0 and PE 1 have begun is over. Returns the error of PE 0 about PE 1.
+fn end(job: &mut Job) -> Option<String> {
+    for _ in 0..30_000 {
+        let quiet = [(0, 1), (1, 0)].map(|(pe, peer): (usize, u32)| {
+            job.members[pe].lane.is_quiet(Pe(peer)).map_err(|error| error.to_string())
+        });
+        match quiet {
+            [Err(error), _] => return Some(error),
+            [Ok(true), Ok(true) | Err(_)] => return None,
+            _ => iterate(job, 1),
+        }
+        job.fabric.pass_time(100_000);
+    }
+    panic!("it neither ends nor fails");
+}
+
+/// Runs an operation up to a moment, sends PE 0 the answer from a peer, and goes on to the end.
+/// Returns the first failure of PE 0's lane after the answer, and the error about PE 1 in the end.
+fn answered(
+    (operation, shared): (Operation, u32),
+    moment: Moment,
+    (answer, about, from): (Answer, About, u32),
+) -> [Option<String>; 2] {
+    let mut job = operation.job(shared);
+    match moment {
+        Moment::Refused => job.fabric.refuse(Pe(1), true),
+        Moment::Sent if !operation.is_of_peer() => job.fabric.stall(Pe(1)),
+        _ => {}
+    }
+    operation.start(&mut job).unwrap();
+    match moment {
+        Moment::Ended => assert_eq!(end(&mut job), None),
+        Moment::After(iterations) => iterate(&mut job, iterations),
+        Moment::Refused | Moment::Sent => iterate(&mut job, 40),
+    }
+    answer.send(&job, from, 0, about);
+    iterate(&mut job, 1);
+    let failed = job.members[0].lane.failure().map(ToString::to_string);
+    job.fabric.resume(Pe(1));
+    job.fabric.refuse(Pe(1), false);
+    let error = end(&mut job);
+    // What nobody was asked to write to stays as it was.
+    let scratch = job.members[0].scratch;
+    let source = job.fabric.load(Pe(0), scratch, LANDING);
+    assert_eq!(source, [0x11; LANDING], "the source of a put");
+    let landed = match operation {
+        Operation::Get => LONG,
+        Operation::GetShort => SHORT,
+        Operation::Fetch => 8,
+        _ => 0,
+    };
+    let rest = job.fabric.load(Pe(0), scratch + LANDING + landed, LANDING - landed);
+    assert_eq!(rest, [0; LANDING][landed..], "beside where a get puts its bytes");
+    let put = if operation == Operation::PutOfPeer { LONG } else { 0 };
+    assert_eq!(job.heap(0, put, LANDING - put), [0; LANDING][put..], "the heap");
+    [failed, error]
+}
+
+fn each_operation() -> impl Iterator<Item = (Operation, u32)> {
+    OPERATIONS.into_iter().flat_map(|of| [(of, 0), (of, 0b111)])
+}
+
+/// An answer that contradicts what was asked, and a refusal, are errors that name their sender. All
+/// others change nothing.
+#[test]
+fn answers_fit_what_was_asked() {
+    for (operation, shared) in each_operation() {
+        for (answer, about) in ANSWERS.into_iter().flat_map(|of| ABOUT.map(|about| (of, about))) {
+            for moment in [Moment::Refused, Moment::Sent, Moment::Ended] {
+                for from in [1, 2] {
+                    // Whoever was not asked has nothing to be right or wrong about.
+                    if from == 2 && about != RIGHT {
+                        continue;
+                    }
+                    let answers = (answer, about, from);
+                    let [failed, error] = answered((operation, shared), moment, answers);
+                    let case = format!(
+                        "{answer:?} {about:?} of PE {from} to {operation:?} ({shared}) \
+                         {moment:?}: {failed:?}, {error:?}"
+                    );
+                    let is_right = from == 1 && operation.is_answered_by(answer, about, moment);
+                    let contradicts = operation.is_get() && answer.is_about_get();
+                    let is_error =
+                        answer == Answer::Refusal || contradicts && about.number == 0 && !is_right;
+                    match failed {
+                        Some(failed) if is_error => {
+                            assert!(failed.contains(&format!("PE {from}")), "{case}");
+                        }
+                        // What its bytes are read from is the peer's fault.
+                        Some(failed) => assert!(is_right && failed.contains("PE 1"), "{case}"),
+                        None => assert!(!is_error, "{case}"),
+                    }
+                    // Messages that a peer says it has executed are over.
+                    let may_fail = from == 1 && (is_error || is_right);
+                    assert!(may_fail || error.is_none(), "{case}");
+                    assert!(error.is_none_or(|error| error.contains("PE 1")), "{case}");
+                }
+            }
+        }
+    }
+}
+
+/// The same at every moment of an operation's life: it ends, or fails by the peer's name, and no
+/// memory is touched that was not to be.
+#[test]
+fn answers_at_any_moment() {
+    for operation in each_operation() {
+        for (answer, at) in
+            ANSWERS.into_iter().flat_map(|of| (0..36).step_by(3).map(move |at| (of, at)))
+        {
+            let errors = answered(operation, Moment::After(at), (answer, RIGHT, 1));
+            let named = errors.iter().flatten().all(|error| error.contains("PE 1"));
+            assert!(named, "{answer:?} to {operation:?} at {at}: {errors:?}");
+        }
+    }
+}
+
+/// The second answer to a get might find another one under its number.
+#[test]
+fn gets_are_answered_once() {
+    for (operation, answer) in [
+        (Operation::Get, Answer::PullOfShared(LONG)),
+        (Operation::GetShort, Answer::PullOfShared(SHORT)),
+        (Operation::GetShort, Answer::Loaded(SHORT)),
+    ] {
+        for second in [answer, Answer::PullOfShared(SHORT), Answer::Loaded(SHORT)] {
+            let mut job = operation.job(0b111);
+            job.fabric.stall(Pe(1));
+            operation.start(&mut job).unwrap();
+            iterate(&mut job, 40);
+            answer.send(&job, 1, 0, RIGHT);
+            second.send(&job, 1, 1, RIGHT);
+            let failed = job.members[0].lane.progress().unwrap_err();
+            assert!(matches!(*failed, EngineError::BadMessage { pe: Pe(1), .. }), "{failed}");
+        }
+    }
+}
+
+/// The memory of a get may be another's once its peer has failed.
+#[test]
+fn answers_of_failed_peers_store_nothing() {
+    for answer in [Answer::Loaded(SHORT), Answer::PullOfShared(SHORT)] {
+        let mut job = Operation::GetShort.job(0b111);
+        job.fabric.stall(Pe(1));
+        Operation::GetShort.start(&mut job).unwrap();
+        iterate(&mut job, 40);
+        Answer::Refusal.send(&job, 1, 0, RIGHT);
+        answer.send(&job, 1, 0, RIGHT);
+        iterate(&mut job, 100);
+        job.members[0].lane.is_quiet(Pe(1)).unwrap_err();
+        let landed = job.fabric.load(Pe(0), job.members[0].scratch + LANDING, SHORT);
+        assert_eq!(landed, [0; SHORT], "{answer:?}");
+    }
+}
+
+/// A copy that ends after its peer has failed is not the end of a get that began since.
+#[test]
+fn late_copies_end_no_other_get() {
+    let script = Script { delay: (2000, 2000), ..Script::default() };
+    let mut job = Job::new(3, &Shape { n_pes: 4, ..neighbours() }, script);
+    job.fabric.trace_calls();
+    // A lane that has failed before does not wait for its copies.
+    Answer::Refusal.send(&job, 3, 0, RIGHT);
+    iterate(&mut job, 1);
+    job.get(0, 1, LANDING, LONG).unwrap();
+    for _ in 0..1000 {
+        if job.fabric.calls().contains(&Call::Copy(Pe(0))) {
+            break;
+        }
+        iterate(&mut job, 1);
+    }
+    job.fabric.stall(Pe(2));
+    Answer::Refusal.send(&job, 1, 0, RIGHT);
+    job.members[0].lane.progress().unwrap_err();
+    job.members[0].lane.is_quiet(Pe(1)).unwrap_err();
+    job.get(0, 2, LANDING + LONG, LONG).unwrap();
+    iterate(&mut job, 100);
+    assert_eq!(job.members[0].lane.is_quiet(Pe(2)), Ok(false), "its owner has said nothing");
+    job.fabric.store(Pe(2), job.members[2].base + LANDING + LONG, &[7; LONG]);
+    job.fabric.resume(Pe(2));
+    while !job.members[0].lane.is_quiet(Pe(2)).unwrap() {
+        iterate(&mut job, 1);
+    }
+    let landed = job.fabric.load(Pe(0), job.members[0].scratch + LANDING + LONG, LONG);
+    assert!(landed == [7; LONG]);
+}
+
+/// From PE 0 to PE 1.
+fn forge_pull(job: &Job, number: u64, target: Target, len: usize, source: Source<'_>) {
+    let pull = Pull { target, len: len as u32, source, brought: &[] };
+    forge(job, (0, 1), ahead(number), 0, &Body::Pull(pull));
+}
+
+fn put(slot: u32, offset: u64, len: u32, at: u32) -> Record {
+    Record { to: Spot { slot, offset }, len, at, signal: None, behind: false }
+}
+
+fn signal(op: AtomicOp, slot: u32, offset: u64) -> Option<(Spot, engine::atomic::Atomic)> {
+    Some((Spot { slot, offset }, atomic(op, 3)))
+}
+
+/// Writes a list to the start of PE 0's bounce memory.
+fn list(job: &Job, records: &[Record]) {
+    let bytes: Vec<u8> = records.iter().flat_map(Record::encode).collect();
     job.fabric.store(Pe(0), job.fabric.bounce_memory(Pe(0)), &bytes);
 }
 
-/// Lets PE 1 go on, and counts what it has copied and which words it has changed.
-fn outcome(job: &mut Job) -> (usize, usize) {
+/// PE 1's copies into its memory, and its changed words.
+fn moved(job: &mut Job) -> (usize, usize) {
     for _ in 0..100 {
         let _ = job.members[1].lane.progress();
         job.fabric.pass_time(1000);
     }
     let events = job.fabric.events();
-    let count = |is: fn(&Event) -> bool| events.iter().filter(|event| is(event)).count();
-    let copied = count(|event| matches!(event, Event::Copied { pe: Pe(1), .. }));
-    (copied, count(|event| matches!(event, Event::Applied { pe: Pe(1), .. })))
+    let count = |is: fn(&&Event) -> bool| events.iter().filter(is).count();
+    (
+        count(|event| matches!(event, Event::Copied { pe: Pe(1), .. })),
+        count(|event| matches!(event, Event::Applied { pe: Pe(1), .. })),
+    )
 }
 
 #[test]
 fn lists_that_lead_outside_move_nothing() {
-    let add = Atomic {
-        op: AtomicOp::SignalAdd,
-        width: Width::Eight,
-        float: false,
-        operand: 3,
-        compare: 0,
-    };
-    let fetch = Atomic { op: AtomicOp::FetchAdd, ..add };
-    let (good, other) = (put(spot(HEAP, 0), 100, 128), put(spot(HEAP, 500), 100, 228));
-    let signals = |atomic, at| Record { signal: Some((at, atomic)), ..good };
-    let (whole, far) = (1024, 1 << 40);
-    let begin = 2 * RECORD as u32;
-    for (first, count, len, moved) in [
-        (good, 2, whole, (2, 0)),
-        (signals(add, spot(HEAP, 800)), 2, whole, (2, 1)),
-        (good, MOST_RECORDS as u16 + 1, whole, (0, 0)),
-        (good, u16::MAX, whole, (0, 0)),
-        (good, 2, begin, (0, 0)),
-        (put(spot(HEAP, 0), 100, 0), 2, whole, (0, 0)),
-        (put(spot(HEAP, 0), 100, begin - 1), 2, whole, (0, 0)),
-        (put(spot(HEAP, 0), 100, 925), 2, whole, (0, 0)),
-        (put(spot(HEAP, 0), 100, u32::MAX), 2, whole, (0, 0)),
-        (put(spot(HEAP, 0), u32::MAX, 128), 2, whole, (0, 0)),
-        (put(spot(HEAP, far), 100, 128), 2, whole, (0, 0)),
-        (put(spot(HEAP, u64::MAX), 100, 128), 2, whole, (0, 0)),
-        (put(spot(HEAP + 900, 0), 100, 128), 2, whole, (0, 0)),
-        (signals(add, spot(HEAP, far)), 2, whole, (0, 0)),
-        (signals(add, spot(HEAP + 900, 800)), 2, whole, (0, 0)),
-        (signals(add, spot(HEAP, 804)), 2, whole, (0, 0)),
-        (signals(fetch, spot(HEAP, 800)), 2, whole, (0, 0)),
+    const ADD: AtomicOp = AtomicOp::SignalAdd;
+    let good = put(HEAP, 0, 100, 128);
+    let with = |op, slot, offset| Record { signal: signal(op, slot, offset), ..good };
+    let alone = Record { len: 0, at: 0, behind: true, ..with(ADD, HEAP, 800) };
+    let words = |count| [vec![put(HEAP, 0, 100, 8000)], vec![alone; count]].concat();
+    let whole = 1024;
+    let far = 1 << 40;
+    for (listed, count, len, expected) in [
+        (vec![good, put(HEAP, 500, 100, 228)], 2, whole, (2, 0)),
+        (vec![good, with(ADD, HEAP, 800)], 2, whole, (2, 1)),
+        (vec![good, good], MOST_RECORDS as u16 + 1, 10_000, (0, 0)),
+        (vec![good, good], u16::MAX, 10_000, (0, 0)),
+        (vec![good, good], 2, 2 * RECORD, (0, 0)),
+        (vec![good, put(HEAP, 0, 100, 0)], 2, whole, (0, 0)),
+        (vec![good, put(HEAP, 0, 100, 2 * RECORD as u32 - 1)], 2, whole, (0, 0)),
+        (vec![good, put(HEAP, 0, 100, 925)], 2, whole, (0, 0)),
+        (vec![good, put(HEAP, 0, 100, u32::MAX)], 2, whole, (0, 0)),
+        (vec![good, put(HEAP, 0, u32::MAX, 128)], 2, whole, (0, 0)),
+        (vec![good, put(HEAP, 0, 0, 128)], 2, whole, (0, 0)),
+        (vec![good, put(HEAP, far, 100, 128)], 2, whole, (0, 0)),
+        (vec![good, put(HEAP, u64::MAX, 100, 128)], 2, whole, (0, 0)),
+        (vec![good, put(HEAP + 900, 0, 100, 128)], 2, whole, (0, 0)),
+        (vec![good, put(SCRATCH, 0, 100, 128)], 2, whole, (0, 0)),
+        (vec![good, with(ADD, HEAP, far)], 2, whole, (0, 0)),
+        (vec![good, with(ADD, HEAP + 900, 800)], 2, whole, (0, 0)),
+        (vec![good, with(ADD, HEAP, 804)], 2, whole, (0, 0)),
+        (vec![good, with(AtomicOp::FetchAdd, HEAP, 800)], 2, whole, (0, 0)),
+        // Signals alone are behind puts, and no more in an order than a device stores at once.
+        (words(1), 2, 10_000, (1, 1)),
+        (words(MOST_WORDS), 1 + MOST_WORDS as u16, 10_000, (1, MOST_WORDS)),
+        (words(MOST_WORDS + 1), 2 + MOST_WORDS as u16, 10_000, (0, 0)),
+        (vec![alone, good], 2, whole, (0, 0)),
     ] {
         let job = &mut Job::new(5, &shape(true), Script::default());
-        for listed in [[first, other], [other, first]] {
-            store_list(job, &listed);
-        }
-        forge(job, 0, Target::List(count), (0, len));
-        assert_eq!(outcome(job), moved, "{first:?} {count} {len}");
+        list(job, &listed);
+        forge_pull(job, 0, Target::List(count), len, Source::Bounce(0));
+        assert_eq!(moved(job), expected, "{listed:?} {count} {len}");
     }
 }
 
 #[test]
-fn released_regions_of_waiting_lists_are_not_written() {
-    let mut waited = 0;
-    for seed in 1..=80 {
-        let script = Script { again_percent: 80, ..Script::default() };
-        let mut job = Job::new(seed, &shape(true), script);
-        let handle = job.members[1].handle;
-        store_list(&job, &[put(spot(HEAP, 0), 100, 200), put(spot(HEAP, 500), 100, 300)]);
-        job.fabric.trace_calls();
-        let has_copied = |job: &Job| job.fabric.calls().contains(&Call::Copy(Pe(1)));
-        forge(&job, 0, Target::List(2), (0, 1024));
-        job.fabric.pass_time(1_000_000);
-        job.members[1].lane.progress().unwrap();
-        if has_copied(&job) {
-            continue;
-        }
-        let (base, len) = (job.members[1].base, job.heap);
-        // From when the list is read the memory is in use.
-        let is_released = seed % 4 != 0 && job.members[1].lane.check_unused(base, len).is_ok();
-        waited += u32::from(is_released);
-        if is_released {
-            job.members[1].regions.release(&handle).unwrap();
-        }
-        for _ in 0..300 {
-            let _ = job.members[1].lane.progress();
-            job.fabric.pass_time(1000);
-        }
-        let copied = outcome(&mut job).0;
-        assert_eq!((has_copied(&job), copied > 0), (!is_released, !is_released), "seed {seed}");
+fn single_puts_that_lead_outside_move_nothing() {
+    let heap = shape(true).heap as u64;
+    let with = |offset| Record {
+        signal: signal(AtomicOp::SignalAdd, HEAP, offset),
+        ..put(HEAP, 0, 100, 0)
+    };
+    for (record, expected) in [
+        (put(HEAP, heap - 100, 100, 0), (1, 0)),
+        (with(heap - 8), (1, 1)),
+        (put(HEAP, heap - 99, 100, 0), (0, 0)),
+        (put(HEAP, (1 << 48) - 1, 100, 0), (0, 0)),
+        (put(5 * FIRST_REGION, 0, 100, 0), (0, 0)),
+        (put(SCRATCH, 0, 100, 0), (0, 0)),
+        (with(heap), (0, 0)),
+        (with(4), (0, 0)),
+    ] {
+        let job = &mut Job::new(5, &shape(true), Script::default());
+        forge_pull(job, 0, Target::One(record), 100, Source::Bounce(0));
+        assert_eq!(moved(job), expected, "{record:?}");
     }
-    assert!(waited > 20, "{waited}");
 }
 
-/// Many at once, which go on by groups: all of them end.
-#[test]
-fn lists_that_are_executed_by_groups_end() {
-    const LISTS: u64 = 64;
-    let script = Script { delay: (1000, 10_000), ..Script::default() };
-    let mut job = Job::new(5, &shape(true), script);
-    let first = put(spot(HEAP, 0), 100, 200);
-    store_list(&job, &[first, Record { behind: true, ..first }]);
-    (0..LISTS).for_each(|number| forge(&job, number, Target::List(2), (0, 1000)));
-    for _ in 0..200 {
-        outcome(&mut job);
-    }
-    assert_eq!(outcome(&mut job).0, 2 * LISTS as usize);
-    assert!(!job.members[1].lane.has_work());
-}
-
+/// Bounce buffers of 1 KiB, two each way.
 fn neighbours() -> Shape {
     Shape { staged: ALL, shared: u32::MAX, rails: 1, ..Shape::default() }
 }
 
 #[test]
-fn nothing_outside_of_bounce_memory_can_be_named() {
-    // Bounce buffers of 1 KiB, two each way.
+fn places_outside_of_bounce_memory_move_nothing() {
     let all = 4 * 1024;
     for (offset, len, copies) in [
         (0, 1000, 1),
@@ -159,72 +532,153 @@ fn nothing_outside_of_bounce_memory_can_be_named() {
         (1 << 62, 8, 0),
         (0, u32::MAX, 0),
     ] {
+        let job = &mut Job::new(5, &neighbours(), Script::default());
+        let target = Target::One(put(HEAP, 0, len, 0));
+        forge_pull(job, 0, target, len as usize, Source::Bounce(offset));
+        assert_eq!(moved(job), (copies, 0), "{len} bytes at {offset}");
+        assert_eq!(job.members[1].lane.failure().is_some(), copies == 0, "{len} at {offset}");
+    }
+    // The list of puts itself.
+    let job = &mut Job::new(5, &neighbours(), Script::default());
+    forge_pull(job, 0, Target::List(2), 60, Source::Bounce(all - 60));
+    assert_eq!(moved(job), (0, 0));
+    assert!(job.members[1].lane.failure().is_some());
+    // Of a peer that shares nothing.
+    let job = &mut Job::new(5, &Shape { shared: 0b10, ..neighbours() }, Script::default());
+    forge_pull(job, 0, Target::One(put(HEAP, 0, 100, 0)), 100, Source::Bounce(0));
+    assert_eq!(moved(job), (0, 0));
+}
+
+/// They would be read for ever, or into no buffer.
+#[test]
+fn bytes_that_cannot_be_read_are_refused() {
+    let keys = [1; 8];
+    let one = |len: u32, source| {
+        let target = Target::One(put(HEAP, 0, len, 0));
+        message((0, 1), Seq::FIRST, 0, &Body::Pull(Pull { target, len, source, brought: &[] }))
+    };
+    let ask = Body::Ask { from: Spot { slot: HEAP, offset: 0 }, len: 1025, get: 0 };
+    let (at, payload) = (Spot { slot: HEAP, offset: 0 }, &[7; 1000]);
+    let long = Body::PutSignal { at, atomic: atomic(AtomicOp::Set, 7), to: at, payload };
+    for (what, bytes) in [
+        ("no key", one(100, Source::Fabric(0, &[]))),
+        ("beyond all addresses", one(100, Source::Fabric(u64::MAX - 99, &keys))),
+        ("longer than a buffer", one(1025, Source::Fabric(0, &keys))),
+        ("asked for more than a buffer", message((0, 1), Seq::FIRST, 0, &ask)),
+        ("too long for a device", long_put_signal((0, 1), Seq::FIRST, &long)),
+    ] {
         let mut job = Job::new(5, &neighbours(), Script::default());
-        forge(&job, 0, Target::One(put(spot(HEAP, 0), len, 0)), (offset, len));
-        assert_eq!(outcome(&mut job).0, copies, "{len} bytes at {offset}");
-    }
-}
-
-#[test]
-fn peers_that_do_not_share_name_no_place() {
-    let mut job = Job::new(5, &Shape { shared: 0b10, ..neighbours() }, Script::default());
-    forge(&job, 0, Target::One(put(spot(HEAP, 0), 1000, 0)), (0, 1000));
-    assert_eq!(outcome(&mut job).0, 0);
-}
-
-/// A get is answered once: the place of its entry is the next get's afterwards, which is of other
-/// memory.
-#[test]
-fn gets_are_answered_once() {
-    let mut job = Job::new(5, &neighbours(), Script::default());
-    job.get(1, 0, 0, 1000).unwrap();
-    let get = Get { number: 0, of: Seq::FIRST.low() };
-    (0..2).for_each(|number| forge(&job, number, Target::Get(get), (0, 1000)));
-    let failed = (0..100).find_map(|_| job.members[1].lane.progress().err());
-    assert!(
-        matches!(failed.as_deref(), Some(EngineError::BadMessage { pe: Pe(0), .. })),
-        "{failed:?}"
-    );
-}
-
-#[test]
-fn keys_of_reused_regions_are_told_anew() {
-    let shape = Shape { staged: 0b0100, needs_desc: false, ..Shape::default() };
-    let job = Job::new(4, &shape, Script::default());
-    let fabric = job.fabric.clone();
-    let base = job.members[1].base;
-    race(job, 4, |me, member, targets| {
-        if me == 1 {
-            return Ok(());
-        }
-        for byte in 1..=30_u8 {
-            let addr = fabric.alloc(Pe(0), 1000);
-            fabric.store(Pe(0), addr, &[byte; 1000]);
-            let handle = member.regions.register(addr, 1000, Access::Local)?;
-            member.lane.complete(&targets.part(addr, 1, 0, 1000))?;
-            assert_eq!(fabric.load(Pe(1), base, 1000), [byte; 1000]);
-            member.regions.release(&handle)?;
-        }
-        Ok(())
-    });
-}
-
-/// A PE that keeps the rules has so many gets under way at most.
-#[test]
-fn asking_for_too_much_is_refused() {
-    const MOST: u64 = 64 + 512;
-    let shape = Shape { staged: ALL, bounce: (1024, 2, 2), rails: 1, ..Shape::default() };
-    let mut job = Job::new(4, &shape, Script::default());
-    let mut refused = None;
-    for number in 0..2 * MOST {
-        let body = Body::Ask { from: spot(HEAP, 0), len: 1000, get: number as u32 };
-        let bytes = message_to((0, 1), (ahead(number), Seq::FIRST), 0, &body);
         job.fabric.forge_message(Pe(1), RailId(0), &bytes);
-        if let Err(error) = job.members[1].lane.progress() {
-            refused = Some((number, error));
-            break;
-        }
+        let failed = (0..10).find_map(|_| job.members[1].lane.progress().err());
+        let is_refused =
+            matches!(failed.as_deref(), Some(EngineError::BadMessage { pe: Pe(0), .. }));
+        assert!(is_refused, "{what}: {failed:?}");
     }
-    let (number, error) = refused.unwrap();
-    assert!(number <= MOST, "{number}: {error}");
+}
+
+/// A list whose region is released while it waits to be copied moves nothing.
+#[test]
+fn lists_of_released_regions_move_nothing() {
+    let mut waited = 0;
+    for seed in 1..=40 {
+        let script = Script { again_percent: 80, ..Script::default() };
+        let mut job = Job::new(seed, &shape(true), script);
+        let handle = job.members[1].handle;
+        list(&job, &[put(HEAP, 0, 100, 200), put(HEAP, 200, 100, 300)]);
+        job.fabric.trace_calls();
+        forge_pull(&job, 0, Target::List(2), 1024, Source::Bounce(0));
+        job.fabric.pass_time(1_000_000);
+        job.members[1].lane.progress().unwrap();
+        if job.fabric.calls().contains(&Call::Copy(Pe(1))) {
+            continue;
+        }
+        waited += 1;
+        let is_released = seed % 4 != 0;
+        if is_released {
+            job.members[1].regions.release(&handle).unwrap();
+        }
+        let (copies, _) = moved(&mut job);
+        assert_eq!(copies, if is_released { 0 } else { 2 }, "seed {seed}");
+    }
+    assert!(waited > 20, "{waited}");
+}
+
+/// A peer that acknowledges no answers has as many as it may have asked for, and no more.
+#[test]
+fn asks_are_bounded() {
+    let mut job = Job::new(4, &Shape { staged: ALL, ..Shape::default() }, Script::default());
+    let from = Spot { slot: HEAP, offset: 0 };
+    let asked = (0..2000).find(|number| {
+        forge(&job, (0, 1), ahead(*number), 0, &Body::Ask { from, len: 1000, get: 0 });
+        job.fabric.pass_time(1000);
+        job.members[1].lane.progress().is_err()
+    });
+    let failed = job.members[1].lane.failure();
+    assert!(matches!(failed, Some(EngineError::BadMessage { pe: Pe(0), .. })), "{failed:?}");
+    assert!((64..=1024).contains(&asked.unwrap()), "{asked:?}");
+}
+
+/// The fabric may still write into a buffer whose peer has failed.
+#[test]
+fn buffers_of_failed_peers_are_kept_until_idle() {
+    let shape = Shape { n_pes: 3, shared: 0, bounce: (1024, 2, 1), ..neighbours() };
+    let script = Script { delay: (2000, 2000), ..Script::default() };
+    let mut job = Job::new(3, &shape, script);
+    job.fabric.trace_calls();
+    job.put(1, 0, 0, LONG).unwrap();
+    iterate(&mut job, 2);
+    job.put(2, 0, 4096, LONG).unwrap();
+    let has_begun = (0..200).any(|_| {
+        iterate(&mut job, 1);
+        job.fabric.calls().iter().any(|call| matches!(call, Call::Post(Pe(0), _)))
+    });
+    assert!(has_begun, "PE 0 reads");
+    job.fabric.stall(Pe(1));
+    Answer::Refusal.send(&job, 1, 0, RIGHT);
+    iterate(&mut job, 100);
+    let reads = |job: &Job| {
+        let of_2 =
+            |delivery: &&Delivery| (delivery.to, delivery.direction) == (Pe(2), Direction::Read);
+        job.fabric.deliveries().iter().filter(of_2).count()
+    };
+    assert_eq!(reads(&job), 0);
+    job.fabric.resume(Pe(1));
+    while !job.members[2].lane.is_quiet(Pe(0)).unwrap() {
+        iterate(&mut job, 1);
+    }
+    assert_eq!(reads(&job), 1);
+}
+
+/// What is refused of one peer drops nothing of another.
+#[test]
+fn refusals_concern_one_peer() {
+    let mut job = Job::new(5, &Shape { n_pes: 3, ..neighbours() }, Script::default());
+    let target = Target::One(put(HEAP, 0, 100, 0));
+    let pull = Pull { target, len: 100, source: Source::Bounce(0), brought: &[] };
+    // It waits for the message before it.
+    forge(&job, (2, 1), ahead(1), 1, &Body::Pull(pull));
+    forge_pull(&job, 0, target, 100, Source::Bounce(u64::MAX));
+    assert_eq!(moved(&mut job), (0, 0));
+    assert!(job.members[1].lane.failure().is_some());
+    let at = Spot { slot: HEAP, offset: 512 };
+    let word = Body::Word { at, atomic: atomic(AtomicOp::Set, 7) };
+    forge(&job, (2, 1), Seq::FIRST, 0, &word);
+    assert_eq!(moved(&mut job), (1, 1));
+}
+
+/// Many at once, which go on by groups: all of them end.
+#[test]
+fn lists_that_are_executed_by_groups_end() {
+    const LISTS: u64 = 64;
+    let script = Script { delay: (1000, 10_000), ..Script::default() };
+    let mut job = Job::new(5, &shape(true), script);
+    let first = put(HEAP, 0, 100, 200);
+    list(&job, &[first, Record { behind: true, ..first }]);
+    let source = Source::Bounce(0);
+    (0..LISTS).for_each(|number| forge_pull(&job, number, Target::List(2), 1000, source));
+    for _ in 0..200 {
+        moved(&mut job);
+    }
+    assert_eq!(moved(&mut job).0, 2 * LISTS as usize);
+    assert!(!job.members[1].lane.has_work());
 }

@@ -8,15 +8,15 @@ use engine::error::EngineError;
 use engine::ids::Pe;
 use engine::lane::SignalEngine;
 use engine::lane::batches::Batch;
-use engine::port::Direction;
 use engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
+use engine::port::{Access, Direction};
 use engine::request::{AtomicRequest, LocalSide, PutSignalRequest, Request};
 use sim_fabric::{Event, FakeFabric, Script};
 use test_support::seeds::for_seeds;
 
 use super::{ALL, pattern};
 use crate::job::{Job, Member, Random, Shape};
-use crate::signals::{Targets, race_with};
+use crate::signals::{Targets, race, race_with};
 
 const HEAP: usize = 1 << 18;
 
@@ -372,5 +372,28 @@ fn what_users_mix_is_seen_in_its_order() {
             let again = fabric.load(pe, target.base + AGAIN, told.again.len());
             assert!(again == told.again, "the last one's bytes");
         }
+    });
+}
+
+/// The same slot, and other keys.
+#[test]
+fn keys_of_reused_regions_are_told_anew() {
+    let shape = Shape { staged: 0b0100, needs_desc: false, ..Shape::default() };
+    let job = Job::new(4, &shape, Script::default());
+    let fabric = job.fabric.clone();
+    let base = job.members[1].base;
+    race(job, 4, |me, member, targets| {
+        if me == 1 {
+            return Ok(());
+        }
+        for byte in 1..=30_u8 {
+            let addr = fabric.alloc(Pe(0), 1000);
+            fabric.store(Pe(0), addr, &[byte; 1000]);
+            let handle = member.regions.register(addr, 1000, Access::Local)?;
+            member.lane.complete(&targets.part(addr, 1, 0, 1000))?;
+            assert_eq!(fabric.load(Pe(1), base, 1000), [byte; 1000]);
+            member.regions.release(&handle)?;
+        }
+        Ok(())
     });
 }

@@ -39,7 +39,6 @@ fn seeds() -> Vec<Vec<u8>> {
         rails,
         immediate_data: 8,
         longest_message: MAX_LONG_MESSAGE as u16,
-        rail_health: true,
         longest_address: 16,
         failure: failure.map(String::from),
         share: *b"0123456789abcdef",

@@ -38,8 +38,8 @@ pub const LONGEST: usize = 2048;
 /// All of them.
 pub const TARGETS: [Target; 13] = [
     messages::PLAIN,
-    messages::RAILS,
     messages::STAGED,
+    messages::RECORD,
     handles::TARGET,
     handshake::TARGET,
     frames::TARGET,

@@ -1,140 +1,152 @@
-//! Messages between lanes. The first byte of an input is the kind of the message, among those of
-//! the target.
+//! Messages between lanes. The first byte of an input is the kind, among those of the target; head
+//! and body follow, as they are before the head is sealed.
 
 use engine::atomic::{Atomic, AtomicOp, Width};
-use engine::ids::{Pe, RailId};
-use engine::port::Addressing;
+use engine::ids::Pe;
+use engine::port::packet::MAX_MESSAGE;
+use engine::wire::cookie::{Cookie, SHARE_BYTES};
 use engine::wire::message::{
-    Body, LongPacket, Message, Packet, PlainMessage, RequestId, Spot, Tag, VERSION,
+    Body, Frame, HEAD, MAP_BYTES, MAX_EAGER, Message, Numbers, Sealing, Seq, Spot, Tag, VERSION,
 };
-use engine::wire::rails::Rails;
-use engine::wire::staged::{Exposure, Keys, Staged};
-use engine::wire::window::Seq;
+use engine::wire::seal::Seal;
+use engine::wire::staged::{Get, Pull, RECORD as RECORD_BYTES, Record, Source, Target as To};
 
-use crate::Target;
+use crate::{Target, part};
+
+const SHARE: [u8; SHARE_BYTES] = *b"0123456789abcdef";
 
 pub(crate) const PLAIN: Target = Target {
     name: "message-plain",
-    short: 200,
-    run: |input| read(input, |kind, bytes| set(bytes, 0, VERSION | (kind % 7) << 4)),
-    seeds: || written(|body| !matches!(body, Body::Rails(_) | Body::Staged(_))),
-};
-
-pub(crate) const RAILS: Target = Target {
-    name: "message-rails",
-    run: |input| {
-        read(input, |kind, bytes| {
-            set(bytes, 0, VERSION);
-            set(bytes, 1, kind % 16);
-        })
-    },
-    seeds: || written(|body| matches!(body, Body::Rails(_))),
-    ..PLAIN
+    short: 300,
+    run: |input| read(input, |kind| kind % 8),
+    seeds: || written(|kind| kind < 8),
 };
 
 pub(crate) const STAGED: Target = Target {
     name: "message-staged",
-    run: |input| read(input, |kind, bytes| set(bytes, 0, VERSION | (7 + kind % 9) << 4)),
-    seeds: || written(|body| matches!(body, Body::Staged(_))),
-    ..PLAIN
+    short: 200,
+    run: |input| read(input, |kind| 8 + kind % 8),
+    seeds: || written(|kind| kind >= 8),
 };
 
-fn set(bytes: &mut [u8], at: usize, value: u8) {
-    if let Some(byte) = bytes.get_mut(at) {
-        *byte = value;
-    }
-}
+pub(crate) const RECORD: Target = Target {
+    name: "staged-record",
+    short: 300,
+    run: |input| {
+        let bytes: [u8; RECORD_BYTES] = part(input, 0);
+        if let Some(record) = Record::decode(&bytes) {
+            assert_eq!(record.encode(), bytes, "{record:?}");
+        }
+    },
+    seeds: || [None, Some(signal())].map(|signal| record(signal).encode().to_vec()).to_vec(),
+};
 
-fn read(input: &[u8], head: impl FnOnce(u8, &mut [u8])) {
+fn read(input: &[u8], kind_of: impl FnOnce(u8) -> u8) {
     let Some((kind, bytes)) = input.split_first() else { return };
     let mut bytes = bytes.to_vec();
-    head(*kind, &mut bytes);
-    let plain = PlainMessage::decode(&bytes);
-    let Ok(message) = Message::decode(&bytes) else {
-        return assert_eq!(plain, None, "the short way refuses what the long one does");
-    };
-    assert!(message.from.0 < 1 << 16);
-    if let Some(plain) = plain {
-        let (of_plain, of_message) = ((plain.from, plain.seq), (message.from, message.seq));
-        assert_eq!((of_plain, plain.ack), (of_message, message.ack));
+    if let Some(first) = bytes.first_mut() {
+        *first = VERSION | kind_of(*kind) << 4;
     }
-    let mut again = LongPacket::EMPTY;
-    message.encode(&mut again);
-    assert_eq!(again.bytes(), bytes, "{message:?}");
-}
-
-fn written(wanted: impl Fn(&Body<'_>) -> bool) -> Vec<Vec<u8>> {
-    let seq = Seq(u32::MAX - 99);
-    bodies(seq).iter().filter(|body| wanted(body)).map(|body| packet(body, seq)).collect()
-}
-
-fn packet(body: &Body<'_>, seq: Seq) -> Vec<u8> {
-    let mut packet = Packet::EMPTY;
-    let has_number = !matches!(body, Body::Rails(_));
-    let seq = if has_number { seq } else { Seq(0) };
-    let message = Message { from: Pe(1), seq, ack: Seq(u32::MAX - 99), behind: 0, body: *body };
-    message.encode(&mut packet);
-    let kind = match body {
-        Body::Rails(_) => packet.bytes()[1],
-        Body::Staged(_) => (packet.bytes()[0] >> 4) - 7,
-        _ => packet.bytes()[0] >> 4,
+    let seal = Seal::new(Cookie::of([SHARE]), Pe(0));
+    let sealed = close(&seal, Pe(0), &bytes, 0);
+    let Some(head) = seal.open(&sealed) else { return assert!(bytes.len() < HEAD) };
+    assert_eq!(open(&seal, &sealed, 0), bytes, "a sealed head opens to itself");
+    let Ok(message) = Message::decode(head, head.word, &sealed) else { return };
+    let tail = match message.body {
+        Body::PutSignal { payload, .. } if payload.len() > MAX_EAGER => {
+            // Its sender writes the head alone.
+            return assert!(sealed.ends_with(payload));
+        }
+        Body::Pull(pull) => pull.brought,
+        _ => &[],
     };
-    [&[kind], packet.bytes()].concat()
+    let (seq, ack) = (Seq(head.seq.into()), Seq(head.ack.into()));
+    let numbers = Numbers { seq, ack, mark: message.mark, mask: 0 };
+    let again = frame(&seal, head.from, Pe(0), &numbers, &message.body);
+    assert_eq!([again.bytes(), tail].concat(), sealed, "{message:?}");
 }
 
-pub(crate) fn bodies(seq: Seq) -> Vec<Body<'static>> {
-    // The first region of a table, as its handle names it.
-    let at = Spot { slot: 1 << 20, offset: 64 };
-    let (width, float) = (Width::Eight, false);
-    let atomic = |op| Atomic { op, width, float, operand: 3, compare: 0 };
+/// Seals a message whose head is in the clear, and masks the head's word.
+pub(crate) fn close(seal: &Seal, to: Pe, bytes: &[u8], mask: u32) -> Vec<u8> {
+    let mut sealed = bytes.to_vec();
+    if bytes.len() >= HEAD {
+        let mut covered: [u8; MAX_MESSAGE] = part(bytes, 0);
+        for (byte, mask) in covered[12..HEAD].iter_mut().zip(mask.to_le_bytes()) {
+            *byte ^= mask;
+        }
+        seal.close(&seal.receiver(to), &mut covered, bytes.len());
+        sealed[..HEAD].copy_from_slice(&covered[..HEAD]);
+    }
+    sealed
+}
+
+/// The inverse of [`close`], at the receiver.
+fn open(seal: &Seal, bytes: &[u8], mask: u32) -> Vec<u8> {
+    let head = seal.open(bytes).unwrap();
+    let low = u64::from(head.what) | u64::from(head.from.0) << 16 | u64::from(head.seq) << 32;
+    let high = u64::from(head.ack) | u64::from(head.word ^ mask) << 32;
+    [&low.to_le_bytes(), &high.to_le_bytes(), &bytes[HEAD..]].concat()
+}
+
+pub(crate) fn frame(seal: &Seal, from: Pe, to: Pe, numbers: &Numbers, body: &Body<'_>) -> Frame {
+    let mut frame = Frame::EMPTY;
+    frame.encode(&Sealing { seal, from, receiver: &seal.receiver(to) }, numbers, body);
+    frame
+}
+
+fn written(wanted: impl Fn(u8) -> bool) -> Vec<Vec<u8>> {
+    let all = bodies().into_iter().map(|body| in_the_clear(&body));
+    let of_kind = all.filter(|bytes| wanted(bytes[0] >> 4));
+    of_kind.map(|bytes| [&[bytes[0] >> 4], &bytes[..]].concat()).collect()
+}
+
+/// The first message of PE 1 to PE 0, before its head is sealed.
+pub(crate) fn in_the_clear(body: &Body<'_>) -> Vec<u8> {
+    let seal = Seal::new(Cookie::of([SHARE]), Pe(0));
+    let numbers = Numbers { seq: Seq::FIRST, ack: Seq::FIRST, mark: 0, mask: 0 };
+    open(&seal, frame(&seal, Pe(1), Pe(0), &numbers, body).bytes(), 0)
+}
+
+/// The first region of a table.
+const SLOT: u32 = 1 << 20;
+
+fn atomic(op: AtomicOp) -> Atomic {
+    Atomic { op, width: Width::Eight, float: false, operand: 3, compare: 0 }
+}
+
+fn signal() -> (Spot, Atomic) {
+    (Spot { slot: SLOT, offset: 128 }, atomic(AtomicOp::SignalAdd))
+}
+
+fn record(signal: Option<(Spot, Atomic)>) -> Record {
+    let to = Spot { slot: SLOT, offset: 64 };
+    Record { to, len: 100, at: 0, signal, behind: false }
+}
+
+pub(crate) fn bodies() -> Vec<Body<'static>> {
+    let at = Spot { slot: SLOT, offset: 64 };
     let add = atomic(AtomicOp::Add);
-    let request_id = RequestId { slot: 1, seq };
-    let from = Exposure { slot: 1, stamp: 2, offset: 8 };
-    let (rail, generation, number, key) = (RailId(0), 1, 7, 1);
-    let (wanted, address) = (RailId(1), &[1, 0, 0, 0, 0, 0, 0, 0]);
-    let keys = Keys {
-        slot: 1,
-        stamp: 2,
-        base: 4096,
-        addressing: Addressing::Offset,
-        first: 0,
-        rails: 2,
-        keys: &[1; 16],
-    };
-    let rails = [
-        Rails::Ping,
-        Rails::Pong,
-        Rails::Reset { rail, generation },
-        Rails::RailIs { rail, generation, cause: Pe(0), address },
-        Rails::Heard { rail, generation },
-        Rails::ReplyAgain { request_id, place: 3 },
-        Rails::Probe { rail, remote: wanted, number, address },
-        Rails::Probed { rail, number },
-        Rails::KeyWanted { rail, key, wanted },
-        Rails::KeyIs { rail, key, wanted, found: Some(2) },
-        Rails::KeyIs { rail, key, wanted, found: None },
-    ];
-    let staged = [
-        Staged::Put { to: at, payload: b"payload" },
-        Staged::Pull { to: at, from, len: 100, request_id, brought: None },
-        Staged::Pull { to: at, from, len: 7, request_id, brought: Some(b"payload") },
-        Staged::Pulled { request_id },
-        Staged::Ask { from: at, len: 100, request_id },
-        Staged::Loaded { request_id, payload: b"payload" },
-        Staged::Exposed { request_id, from },
-        Staged::Refused { request_id, why: "it is not there" },
-        Staged::Release { request_id },
-        Staged::Keys(keys),
-    ];
-    let plain = [
-        Body::Ack,
+    let of = Seq::FIRST.low();
+    let get = Get { number: 0, of };
+    let keys = Source::Fabric(4096, &[1; 16]);
+    let pull = |target, len, source, brought| Body::Pull(Pull { target, len, source, brought });
+    vec![
+        Body::Ack(None),
+        Body::Ack(Some(&[0x0f; MAP_BYTES])),
         Body::AckRequest,
-        Body::Atomic { at, atomic: add },
-        Body::Fetch { at, atomic: atomic(AtomicOp::FetchAdd), request_id, place: 2 },
-        Body::Reply { request_id, value: 9 },
+        Body::Word { at, atomic: add },
+        Body::Fetch { at, atomic: atomic(AtomicOp::FetchAdd), place: 2 },
+        Body::Reply { place: 0, of, value: 9 },
         Body::PutSignal { at, atomic: add, to: at, payload: b"payload" },
-        Body::CountedSignal { at, atomic: add, tag: Tag(1), segments: 2 },
-    ];
-    let rails = rails.map(Body::Rails);
-    plain.into_iter().chain(staged.map(Body::Staged)).chain(rails).collect()
+        Body::Beside { at, atomic: add, tag: Tag::FIRST, segments: 2 },
+        Body::Refusal { of, why: "it is not there" },
+        Body::StagedPut { to: at, payload: b"payload" },
+        Body::Ask { from: at, len: 100, get: 0 },
+        pull(To::One(record(None)), 100, keys, &[]),
+        pull(To::One(record(Some(signal()))), 100, Source::Bounce(0), &[]),
+        pull(To::List(2), 500, keys, &[]),
+        pull(To::Get(get), 100, keys, &[]),
+        pull(To::Get(get), 100, Source::Bounce(64), &[]),
+        Body::Loaded { get, payload: b"payload" },
+    ]
 }

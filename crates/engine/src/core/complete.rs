@@ -95,12 +95,12 @@ impl<P: Port> Core<P> {
     #[cold]
     fn complete_others(&mut self, others: &mut Vec<u32>) {
         for at in others.drain(..) {
-            self.complete_other(at, true);
+            self.complete_other(at);
         }
     }
 
-    /// Ends a segment in any state; `ok`: it has completed without error.
-    fn complete_other(&mut self, index: u32, ok: bool) {
+    /// Ends a segment in any state.
+    fn complete_other(&mut self, index: u32) {
         let Some(segment) = self.segments.posted_mut(index as usize) else { return };
         let Segment { owner, token, transfer, .. } = *segment;
         let state = owner.state();
@@ -125,8 +125,7 @@ impl<P: Port> Core<P> {
             self.end_in_group(owner.completion());
         }
         if state != State::Plain && token < STRIPE {
-            let ok = ok && state == State::Other;
-            self.staged.push_back(StagedEvent::Segment { token: token & !BY_LOAD, ok });
+            self.staged.push_back(StagedEvent::Segment { token: token & !BY_LOAD });
         }
     }
 
@@ -243,7 +242,7 @@ impl<P: Port> Core<P> {
             };
             self.fail_peer(at, failed);
         }
-        self.complete_other(wr_id.index() as u32, false);
+        self.complete_other(wr_id.index() as u32);
     }
 
     /// A message has failed that had left.
@@ -270,19 +269,14 @@ impl<P: Port> Core<P> {
     /// A peer has executed all messages before a number, and those of a bitmap beyond it.
     pub(crate) fn acknowledge(&mut self, at: u32, ack: Seq, map: Option<&[u8; MAP_BYTES]>) {
         let peer = self.peers.get_mut(at);
-        let (pe, has_failed) = (peer.pe, peer.error.is_some());
+        let has_failed = peer.error.is_some();
         let Some(channel) = peer.channel.as_deref_mut() else { return };
-        if ack > channel.next {
-            let why = String::from("it acknowledges a message that was not sent");
-            return self.fail_lane(EngineError::BadMessage { pe, why });
-        }
         if has_failed {
             self.staged.push_back(StagedEvent::Acknowledged { peer: at, before: ack });
             return;
         }
         let acked = channel.acked;
         channel.acked = channel.acked.max(ack);
-        let last = channel.next;
         let mut left = acked.0..ack.0;
         while !left.is_empty() {
             self.end_plain(at, &mut left);
@@ -293,7 +287,8 @@ impl<P: Port> Core<P> {
         let beyond = map.into_iter().flat_map(|map| {
             (0..WINDOW).filter(|bit| map[(bit / 8) as usize] >> (bit % 8) & 1 != 0)
         });
-        for seq in beyond.map(|bit| Seq(ack.0 + bit)).filter(|seq| *seq < last) {
+        // The places of those that were not sent are empty: all before them are executed.
+        for seq in beyond.map(|bit| Seq(ack.0 + bit)) {
             self.executed(at, seq);
         }
         let peer = self.peers.get(at);
@@ -382,7 +377,7 @@ impl<P: Port> Core<P> {
         let slot = self.messages.get_mut(number)?;
         // A reply that comes twice finds another fetch in its place, or none.
         let MessagePurpose::Fetch { result, width, place } = slot.purpose else { return None };
-        if slot.peer != at || slot.seq.low() != of {
+        if slot.seq.low() != of {
             return None;
         }
         let seq = slot.seq;

@@ -52,8 +52,8 @@ pub(crate) enum Then {
 /// What has ended of staging's work.
 #[derive(Clone, Debug)]
 pub(crate) enum StagedEvent {
-    /// The segment of a transfer has completed, or failed with its peer.
-    Segment { token: u32, ok: bool },
+    /// The segment of a transfer has completed, or failed after its peer.
+    Segment { token: u32 },
     /// The message of a transfer was executed, or its peer has failed.
     Message { token: u32, ok: bool },
     /// All messages of a peer before the mark of one that staging executes may be executed.

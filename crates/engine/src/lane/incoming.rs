@@ -135,9 +135,12 @@ impl<P: Port> Lane<P> {
         if message.body.is_numbered() && is_beyond {
             return self.core.drop_foreign(rail, &"its number is out of the window");
         }
+        // As a message looks whose number is of an earlier round.
         if message.body.slot().is_some_and(|slot| !self.core.regions.knows(slot)) {
-            // As a message looks whose number is of an earlier round.
             return self.core.drop_foreign(rail, &"it names a region that never was");
+        }
+        if message.body.get().is_some_and(|get| !self.staging.knows(get)) {
+            return self.core.drop_foreign(rail, &"it names a get that never was");
         }
         let Ok(at) = self.core.open(pe) else { return };
         self.core.channel(at);
@@ -309,7 +312,7 @@ impl<P: Port> Lane<P> {
             || crate::channel::counts::Counts::default().expected(slot),
             |counts| counts.expected(slot),
         );
-        let is_known = self.has_pe(pe) && self.core.marks.is_of(mark, pe, tag);
+        let is_known = self.core.marks.is_of(mark, pe, tag);
         let at = if is_known { self.core.open(pe).ok() } else { None };
         let Some(at) = at else {
             return self.core.drop_foreign(rail, &"immediate data that nothing is expected with");

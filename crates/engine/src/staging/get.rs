@@ -15,7 +15,7 @@ use crate::staging::receive::{From, To};
 use crate::staging::{Counts, MOST_UNDER_WAY, Staging, Token, failed};
 use crate::wire::handle::HandleView;
 use crate::wire::message::{Body, Seq, Spot};
-use crate::wire::staged::{self, MAX_PAYLOAD};
+use crate::wire::staged;
 
 /// Bytes of a get's fragment where this process has no buffers.
 const FRAGMENT: usize = 512 << 10;
@@ -129,6 +129,11 @@ impl Staging {
         self.gets.iter().find(|(_, get)| is(get)).map(|(_, get)| ("get", get.len))
     }
 
+    /// Whether there has ever been a get with this number.
+    pub(crate) fn knows(&self, get: u32) -> bool {
+        (get as usize) < self.gets.entries.len()
+    }
+
     /// The get that an answer of a peer is for; none if the peer has failed meanwhile.
     pub(super) fn asked<P: Port>(
         &mut self,
@@ -163,8 +168,7 @@ impl Staging {
         named: staged::Get,
         payload: &[u8],
     ) -> Result<(), String> {
-        // Longer ones are told of by a pull.
-        let fits = |len: usize| len == payload.len() && len <= MAX_PAYLOAD;
+        let fits = |len: usize| len == payload.len();
         let Some(get) = self.asked(core, at, named, fits)? else { return Ok(()) };
         let memory = get.memory;
         self.land(core, at, memory, payload);

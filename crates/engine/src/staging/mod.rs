@@ -307,9 +307,9 @@ impl Staging {
 
     fn take_event<P: Port>(&mut self, core: &mut Core<P>, event: StagedEvent) {
         match event {
-            StagedEvent::Segment { token, ok } => match Token::of(token) {
-                Token::Send(at) => self.written(core, at, ok),
-                Token::Receive(at) => self.read(core, at, ok),
+            StagedEvent::Segment { token } => match Token::of(token) {
+                Token::Send(at) => self.written(core, at),
+                Token::Receive(at) => self.read(core, at),
                 Token::Get(_) => {}
             },
             StagedEvent::Message { token, ok } => {

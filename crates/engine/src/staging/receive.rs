@@ -181,6 +181,12 @@ impl Staging {
             Source::Fabric(..) if memory.is_none() && len > most => {
                 return Err(format!("{len} bytes at once, and bounce buffers have {most}"));
             }
+            Source::Fabric(remote, _) if remote.checked_add(len as u64).is_none() => {
+                return Err(format!("{len} bytes from address {remote:#x} on"));
+            }
+            Source::Fabric(_, told) if !has_key(core, at, told) => {
+                return Err(String::from("bytes without a key for a rail that leads there"));
+            }
             Source::Fabric(remote, told) => {
                 let mut keys = [0; 8 * MOST_KEYS];
                 keys[..told.len()].copy_from_slice(told);
@@ -252,7 +258,7 @@ impl Staging {
         };
         let token = Token::Receive(index);
         match state {
-            State::Waiting if is_shared && is_executed => self.arrived(core, index),
+            State::Waiting if is_shared => self.arrived(core, index),
             State::Here if is_executed => self.ready(CopyDirection::In).push_back(token),
             State::Waiting if !is_shared && has_all_before(core, at, due) => {
                 match &mut self.bouncing {
@@ -357,12 +363,9 @@ impl Staging {
     }
 
     /// A segment of a receive has ended.
-    pub(super) fn read<P: Port>(&mut self, core: &mut Core<P>, index: u32, ok: bool) {
+    pub(super) fn read<P: Port>(&mut self, core: &mut Core<P>, index: u32) {
         let Some(receive) = self.receives.get(index) else { return };
         receive.pending -= 1;
-        if !ok {
-            receive.state = State::Dropped;
-        }
         match receive.state {
             _ if receive.pending > 0 => {}
             State::Reading(sent) if sent == receive.len => self.arrived(core, index),
@@ -482,7 +485,9 @@ impl Staging {
             core.fail_peer(peer, failure);
         }
         self.end_receive(core, index);
-        if let (To::Get(get), Ok(())) = (to, &result) {
+        // The get of a peer that has failed has ended, and its number may be another one's.
+        let lives = core.peers.get(peer).error.is_none();
+        if let (To::Get(get), Ok(()), true) = (to, &result, lives) {
             self.end_get(core, get);
         }
         let Ok(seq) = origin else { return };
@@ -545,6 +550,11 @@ impl Staging {
             }
         }
     }
+}
+
+/// Whether a peer has told a key for some rail that leads to it.
+fn has_key<P: Port>(core: &Core<P>, at: u32, told: &[u8]) -> bool {
+    core.peers.get(at).hops.iter().any(|hop| hop.remote.rail().index() < told.len() / 8)
 }
 
 /// Whether all messages of a peer below a number have arrived.

@@ -234,12 +234,9 @@ impl Staging {
     }
 
     /// A segment of a send has ended.
-    pub(super) fn written<P: Port>(&mut self, core: &mut Core<P>, at: u32, ok: bool) {
+    pub(super) fn written<P: Port>(&mut self, core: &mut Core<P>, at: u32) {
         let Some(send) = self.sends.get(at) else { return };
         send.pending -= 1;
-        if !ok {
-            send.state = State::Dropped;
-        }
         let is_over = send.state == State::Dropped || send.state == State::Going(send.len);
         if send.pending == 0 && is_over {
             self.end_send(core, at);

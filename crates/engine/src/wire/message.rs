@@ -278,6 +278,15 @@ impl Body<'_> {
             Body::Pull(_) | Body::Loaded { .. } => None,
         }
     }
+
+    /// The receiver's get in the head's word, where it has one.
+    pub(crate) fn get(&self) -> Option<u32> {
+        match self {
+            Body::Loaded { get, .. } => Some(get.number),
+            Body::Pull(Pull { target: Target::Get(get), .. }) => Some(get.number),
+            _ => None,
+        }
+    }
 }
 
 /// Head of a message as it is meant, before it is sealed.

@@ -85,11 +85,11 @@ impl Seal {
         u128::from_le_bytes(block.into()) as u32
     }
 
-    /// Seals the head of the message in `bytes` of length `len`.
+    /// Seals the head, the first 16 bytes, of the message in `bytes` of length `len`.
     ///
     /// Inlined, it would keep what it covers in more registers than there are.
     #[inline(never)]
-    pub(crate) fn close(&self, to: &Receiver, bytes: &mut [u8; MAX_MESSAGE], len: usize) {
+    pub fn close(&self, to: &Receiver, bytes: &mut [u8; MAX_MESSAGE], len: usize) {
         let sum = self.sum(to, bytes, len);
         if let Some(head) = bytes.first_chunk_mut::<HEAD>() {
             *head = u128::from_le_bytes(*head).wrapping_add(sum).to_le_bytes();

@@ -129,7 +129,7 @@ impl Record {
         bytes
     }
 
-    /// Decodes at least [`RECORD`] bytes, whatever they are. None if its signal is none.
+    /// Decodes [`RECORD`] bytes. None if its signal is none, or bytes without meaning are not zero.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let ((slot, len), (at, word)) = (halves(get64(bytes, 0)), halves(get64(bytes, 16)));
         let signal = match bytes[24] {
@@ -140,7 +140,8 @@ impl Record {
             }
         };
         let to = Spot { slot, offset: get64(bytes, 8) };
-        Some(Self { to, len, at, signal, behind: bytes[25] != 0 })
+        let record = Self { to, len, at, signal, behind: bytes[25] != 0 };
+        (record.encode() == *bytes).then_some(record)
     }
 }
 

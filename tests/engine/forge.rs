@@ -1,0 +1,62 @@
+//! Messages that no lane has sent.
+
+use engine::atomic::{Atomic, AtomicOp, Width};
+use engine::ids::{Pe, RailId};
+use engine::port::packet::MAX_MESSAGE;
+use engine::wire::message::{Body, Frame, Numbers, Sealing, Seq};
+use engine::wire::seal::Seal;
+
+use crate::job::{Job, cookie};
+
+/// The number of the message behind so many others of its direction.
+pub(crate) fn ahead(count: u64) -> Seq {
+    Seq(Seq::FIRST.0 + count)
+}
+
+/// A message from one PE to another, sealed with the mask of a number with this high half.
+pub(crate) fn masked(
+    (from, to): (u32, u32),
+    (seq, ack, mark): (Seq, Seq, u16),
+    high: u32,
+    body: &Body<'_>,
+) -> Vec<u8> {
+    let (from, to) = (Pe(from), Pe(to));
+    let seal = Seal::new(cookie(), from);
+    let receiver = seal.receiver(to);
+    let mask = seal.mask(from, to, high);
+    let mut frame = Frame::EMPTY;
+    let numbers = Numbers { seq, ack, mark, mask };
+    frame.encode(&Sealing { seal: &seal, from, receiver: &receiver }, &numbers, body);
+    frame.bytes().to_vec()
+}
+
+/// A message from one PE to another that acknowledges nothing.
+pub(crate) fn message(pes: (u32, u32), seq: Seq, mark: u16, body: &Body<'_>) -> Vec<u8> {
+    masked(pes, (seq, Seq::FIRST, mark), seq.high(), body)
+}
+
+/// A put with signal as [`message`], whose payload is longer than that of a frame.
+pub(crate) fn long_put_signal(pes: (u32, u32), seq: Seq, body: &Body<'_>) -> Vec<u8> {
+    let Body::PutSignal { payload, .. } = *body else { return Vec::new() };
+    let mut bytes = message(pes, seq, 0, body);
+    let seal = Seal::new(cookie(), Pe(pes.1));
+    let head = seal.open(&bytes).unwrap();
+    bytes[36..40].copy_from_slice(&(payload.len() as u32).to_le_bytes());
+    let mut covered: [u8; MAX_MESSAGE] = bytes[..MAX_MESSAGE].try_into().unwrap();
+    let low = u64::from(head.what) | u64::from(head.from.0) << 16 | u64::from(head.seq) << 32;
+    let high = u64::from(head.ack) | u64::from(head.word) << 32;
+    covered[..8].copy_from_slice(&low.to_le_bytes());
+    covered[8..16].copy_from_slice(&high.to_le_bytes());
+    seal.close(&seal.receiver(Pe(pes.1)), &mut covered, 48 + payload.len());
+    [&covered[..48], payload].concat()
+}
+
+/// Puts such a message into the target's inbox.
+pub(crate) fn forge(job: &Job, pes: (u32, u32), seq: Seq, mark: u16, body: &Body<'_>) {
+    job.fabric.forge_message(Pe(pes.1), RailId(0), &message(pes, seq, mark, body));
+}
+
+/// An operation on eight bytes.
+pub(crate) fn atomic(op: AtomicOp, operand: u64) -> Atomic {
+    Atomic { op, width: Width::Eight, float: false, operand, compare: 0 }
+}

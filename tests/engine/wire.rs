@@ -1,0 +1,400 @@
+//! The wire format's properties, for arbitrary fields. Arbitrary bytes are for the fuzz targets.
+
+use engine::atomic::{Atomic, AtomicOp, Width};
+use engine::ids::Pe;
+use engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
+use engine::wire::cookie::Cookie;
+use engine::wire::marks::Marks;
+use engine::wire::message::{
+    Body, Frame, Head, MAP_BYTES, MAX_EAGER, MAX_REASON, Message, Numbers, Sealing, Seq, Spot, Tag,
+    VERSION, WireError, eager_in,
+};
+use engine::wire::seal::Seal;
+use engine::wire::staged::{Get, MAX_PAYLOAD, MOST_KEYS, Pull, RECORD, Record, Source, Target};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::select;
+
+/// A body that owns its payload.
+#[derive(Clone, Debug)]
+enum Owned {
+    Plain(Body<'static>),
+    Ack([u8; MAP_BYTES]),
+    PutSignal(Spot, Atomic, Spot, Vec<u8>),
+    Refusal(u32, String),
+    StagedPut(Spot, Vec<u8>),
+    Loaded(Get, Vec<u8>),
+    /// From bounce memory unless there are keys.
+    Pull(Target, u32, u64, Option<Vec<u8>>),
+}
+
+impl Owned {
+    fn body(&self) -> Body<'_> {
+        match self {
+            Owned::Plain(body) => *body,
+            Owned::Ack(map) => Body::Ack(Some(map)),
+            Owned::PutSignal(at, atomic, to, payload) => {
+                Body::PutSignal { at: *at, atomic: *atomic, to: *to, payload }
+            }
+            Owned::Refusal(of, why) => Body::Refusal { of: *of, why },
+            Owned::StagedPut(to, payload) => Body::StagedPut { to: *to, payload },
+            Owned::Loaded(get, payload) => Body::Loaded { get: *get, payload },
+            Owned::Pull(target, len, at, keys) => {
+                let from_fabric = |keys| Source::Fabric(*at, keys);
+                let source = keys.as_deref().map_or(Source::Bounce(*at), from_fabric);
+                Body::Pull(Pull { target: *target, len: *len, source, brought: &[] })
+            }
+        }
+    }
+}
+
+fn spot() -> impl Strategy<Value = Spot> {
+    (any::<u32>(), 0..1_u64 << 48).prop_map(|(slot, offset)| Spot { slot, offset })
+}
+
+fn atomic(fetches: bool) -> impl Strategy<Value = Atomic> {
+    let ops: Vec<AtomicOp> =
+        AtomicOp::ALL.into_iter().filter(|op| op.fetches() == fetches).collect();
+    let fields = (any::<bool>(), any::<u64>(), any::<u64>());
+    (select(ops), select(Width::ALL.to_vec()), fields).prop_map(
+        move |(op, width, (float, operand, compare))| {
+            let compare = if fetches { compare } else { 0 };
+            Atomic { op, width, float, operand, compare }
+        },
+    )
+}
+
+fn get() -> impl Strategy<Value = Get> {
+    any::<(u32, u32)>().prop_map(|(number, of)| Get { number, of })
+}
+
+fn target(len: u32) -> impl Strategy<Value = Target> {
+    let one =
+        (spot(), proptest::option::of((spot(), atomic(false)))).prop_map(move |(to, signal)| {
+            Target::One(Record { to, len, at: 0, signal, behind: false })
+        });
+    prop_oneof![one, (2..=u16::MAX).prop_map(Target::List), get().prop_map(Target::Get)]
+}
+
+fn body() -> impl Strategy<Value = Owned> {
+    let plain = Owned::Plain;
+    let payload = || vec(any::<u8>(), 1..=MAX_PAYLOAD);
+    let keys = (0..=MOST_KEYS).prop_flat_map(|count| vec(any::<u8>(), 8 * count));
+    prop_oneof![
+        select(vec![Body::Ack(None), Body::AckRequest]).prop_map(plain),
+        any::<[u8; 32]>().prop_map(|half| {
+            let mut map = [0; MAP_BYTES];
+            map[..32].copy_from_slice(&half);
+            Owned::Ack(map)
+        }),
+        (spot(), atomic(false)).prop_map(move |(at, atomic)| plain(Body::Word { at, atomic })),
+        (spot(), atomic(true), 0..16_u8).prop_map(move |(at, atomic, place)| plain(Body::Fetch {
+            at,
+            atomic,
+            place
+        })),
+        any::<(u32, u32, u64)>().prop_map(move |(place, of, value)| plain(Body::Reply {
+            place,
+            of,
+            value
+        })),
+        (spot(), atomic(false), spot(), vec(any::<u8>(), 0..=MAX_EAGER))
+            .prop_map(|(at, atomic, to, payload)| Owned::PutSignal(at, atomic, to, payload)),
+        (spot(), atomic(false), any::<u16>(), 1..=u32::MAX).prop_map(
+            move |(at, atomic, tag, segments)| {
+                plain(Body::Beside { at, atomic, tag: Tag(tag), segments })
+            }
+        ),
+        (any::<u32>(), "[ -~]{0,232}").prop_map(|(of, why)| Owned::Refusal(of, why)),
+        (spot(), payload()).prop_map(|(to, payload)| Owned::StagedPut(to, payload)),
+        (spot(), 1..=u32::MAX, any::<u32>()).prop_map(move |(from, len, get)| plain(Body::Ask {
+            from,
+            len,
+            get
+        })),
+        (get(), payload()).prop_map(|(get, payload)| Owned::Loaded(get, payload)),
+        (1..=u32::MAX, any::<u64>(), proptest::option::of(keys)).prop_flat_map(
+            |(len, at, keys)| {
+                target(len).prop_map(move |target| Owned::Pull(target, len, at, keys.clone()))
+            }
+        ),
+    ]
+}
+
+/// Seals a message, into a frame that is not empty.
+fn encode(seal: &Seal, from: Pe, to: Pe, numbers: &Numbers, body: &Body<'_>) -> Vec<u8> {
+    let receiver = seal.receiver(to);
+    let sealing = Sealing { seal, from, receiver: &receiver };
+    let mut frame = Frame::EMPTY;
+    let (at, payload) = (Spot { slot: u32::MAX, offset: u64::MAX >> 16 }, &[0xa5; MAX_EAGER]);
+    let atomic = Atomic { operand: u64::MAX, ..ADD };
+    frame.encode(&sealing, numbers, &Body::PutSignal { at, atomic, to: at, payload });
+    frame.encode(&sealing, numbers, body);
+    frame.bytes().to_vec()
+}
+
+const ADD: Atomic =
+    Atomic { op: AtomicOp::SignalAdd, width: Width::Eight, float: false, operand: 5, compare: 0 };
+
+fn seal(share: [u8; 16], me: u16) -> Seal {
+    Seal::new(Cookie::of([share]), Pe(me.into()))
+}
+
+/// The fields of a head.
+fn fields(head: Head) -> (u16, Pe, u32, u32, u32) {
+    (head.what, head.from, head.seq, head.ack, head.word)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn encoded_messages_decode(
+        (from, to, share) in any::<(u16, u16, [u8; 16])>(),
+        (seq, ack, mark) in any::<(u64, u64, u16)>(),
+        owned in body(),
+    ) {
+        let (from, to) = (Pe(from.into()), to);
+        let sender = seal(share, from.0 as u16);
+        let mask = sender.mask(from, Pe(to.into()), Seq(seq).high());
+        let numbers = Numbers { seq: Seq(seq), ack: Seq(ack), mark, mask };
+        let bytes = encode(&sender, from, Pe(to.into()), &numbers, &owned.body());
+        prop_assert!(bytes.len() <= MAX_MESSAGE);
+        let receiver = seal(share, to);
+        let head = receiver.open(&bytes).unwrap();
+        prop_assert_eq!((head.from, head.seq, head.ack), (from, seq as u32, ack as u32));
+        let word = head.word ^ receiver.mask(from, Pe(to.into()), Seq(seq).high());
+        let message = Message::decode(head, word, &bytes).unwrap();
+        prop_assert_eq!(message.body, owned.body());
+        let is_numbered = !matches!(
+            message.body,
+            Body::Ack(_) | Body::AckRequest | Body::Reply { .. } | Body::Refusal { .. }
+        );
+        prop_assert_eq!(message.mark, if is_numbered { mark } else { 0 });
+    }
+
+    /// The PE that it is for opens a message, and no other process does, nor does it itself once a
+    /// bit has changed.
+    #[test]
+    fn sealed_messages_are_noise_to_others(
+        (share, other) in any::<([u8; 16], [u8; 16])>(),
+        (from, to, elsewhere) in any::<(u16, u16, u16)>(),
+        owned in body(),
+        bit in 0..48 * 8_usize,
+    ) {
+        let numbers = Numbers { seq: Seq(7), ack: Seq(3), mark: 0, mask: 0 };
+        let sender = seal(share, from);
+        let bytes = encode(&sender, Pe(from.into()), Pe(to.into()), &numbers, &owned.body());
+        let opens = |share, pe, bytes: &[u8]| fields(seal(share, pe).open(bytes).unwrap());
+        let head = opens(share, to, &bytes);
+        prop_assert!(share == other || opens(other, to, &bytes) != head);
+        prop_assert!(to == elsewhere || opens(share, elsewhere, &bytes) != head);
+        let mut changed = bytes;
+        if bit < 8 * changed.len() {
+            changed[bit / 8] ^= 1 << (bit % 8);
+            prop_assert_ne!(opens(share, to, &changed), head, "bit {}", bit);
+        }
+    }
+
+    /// The head of a message does not open over another body, nor gives what was added to it away.
+    #[test]
+    fn heads_belong_to_their_bodies(share in any::<[u8; 16]>(), one in body(), other in body()) {
+        let numbers = Numbers { seq: Seq(7), ack: Seq(3), mark: 0, mask: 0 };
+        let (sender, receiver) = (seal(share, 0), seal(share, 1));
+        let [one, other] =
+            [one, other].map(|owned| encode(&sender, Pe(0), Pe(1), &numbers, &owned.body()));
+        prop_assume!(one[16..] != other[16..]);
+        let mixed = [&one[..16], &other[16..]].concat();
+        // Bytes behind the covered ones are payload.
+        let covered = |bytes: &[u8]| bytes[16..bytes.len().min(48)].to_vec();
+        prop_assume!(covered(&one) != covered(&other));
+        let head = fields(receiver.open(&one).unwrap());
+        prop_assert_ne!(fields(receiver.open(&mixed).unwrap()), head);
+    }
+
+    #[test]
+    fn marks_name_one_put(
+        (share, other) in any::<([u8; 16], [u8; 16])>(),
+        (from, to, tag) in any::<(u16, u16, u16)>(),
+        (n_pes, bytes) in (2..=1_u32 << 16, prop_oneof![Just(4_u8), Just(8)]),
+    ) {
+        let (from, to) = (Pe(u32::from(from) % n_pes), Pe(u32::from(to) % n_pes));
+        let marks = |share, me| Marks::new(Cookie::of([share]), me, n_pes, bytes);
+        let mark = marks(share, from).of_mine(to, Tag(tag));
+        let receiver = marks(share, to);
+        prop_assert_eq!(receiver.named(mark), (from, usize::from(tag % 16)));
+        prop_assert!(receiver.is_of(mark, from, Tag(tag)));
+        prop_assert!(bytes == 8 || mark <= u64::from(u32::MAX));
+        // With four bytes few are left to tell one put from another.
+        if bytes == 8 {
+            prop_assert!(!receiver.is_of(mark ^ 1 << 63, from, Tag(tag)));
+            prop_assert!(!receiver.is_of(mark, from, Tag(tag ^ 16)), "another use of its slot");
+            prop_assert!(share == other || !marks(other, to).is_of(mark, from, Tag(tag)));
+            prop_assert!(!marks(share, Pe(to.0 + 1)).is_of(mark, from, Tag(tag)), "another PE");
+        }
+    }
+}
+
+/// Decodes a message of a kind from its bytes, of which the head's are not looked at.
+fn decode(kind: u8, code: u8, word: u32, bytes: &[u8]) -> Result<Message<'_>, WireError> {
+    let what = u16::from(VERSION | kind << 4) | u16::from(code) << 8;
+    let head = Head { what, from: Pe(0), seq: 0, ack: 0, word };
+    Message::decode(head, word, bytes)
+}
+
+#[test]
+fn every_share_changes_the_cookie() {
+    let shares = [*b"0123456789abcdef", [7; 16], *b"fedcba9876543210"];
+    let cookie = Cookie::of(shares);
+    for (pe, bit) in (0..3).flat_map(|pe| (0..8 * 16).map(move |bit| (pe, bit))) {
+        let mut others = shares;
+        others[pe][bit / 8] ^= 1 << (bit % 8);
+        assert_ne!(Cookie::of(others), cookie);
+    }
+    assert_eq!(format!("{cookie:?}"), "Cookie", "it is not for logs");
+}
+
+#[test]
+fn operation_codes_belong_to_their_kinds() {
+    for code in 0..=u8::MAX {
+        for (kind, len) in [(2, 32), (3, 48), (5, 48), (6, 40)] {
+            let mut bytes = vec![0; len];
+            if kind == 6 {
+                bytes[32] = 1;
+            }
+            let op = AtomicOp::from_code(i32::from(code & 0x1f));
+            let is_known = op.is_some_and(|op| op.fetches() == (kind == 3)) && code >> 5 & 3 < 3;
+            let decoded = decode(kind, code, 0, &bytes);
+            assert_eq!(decoded.is_ok(), is_known, "kind {kind}, code {code:#04x}");
+        }
+    }
+}
+
+/// Bytes without meaning may get one only if nobody fills them.
+#[test]
+fn reserved_bytes_are_zero() {
+    let put = |bytes: &mut [u8], at: usize, value: u8| bytes[at] = value;
+    for (kind, len, reserved) in [
+        (0_u8, 16, &[1_usize, 12, 15][..]),
+        (1, 16, &[1, 12, 15]),
+        (3, 48, &[41, 47]),
+        (4, 32, &[1, 28, 31]),
+        (6, 40, &[38, 39]),
+        (7, 24, &[1, 12, 15, 20, 23]),
+        (8, 25, &[1]),
+        (9, 32, &[1]),
+        (10, 88, &[1, 30, 44, 87]),
+        (11, 25, &[1, 20, 21]),
+    ] {
+        let mut bytes = vec![0; len];
+        match kind {
+            6 => put(&mut bytes, 32, 1),
+            9 | 10 => put(&mut bytes, 24, 1),
+            _ => {}
+        }
+        let code = if kind == 3 { AtomicOp::FetchAdd as u8 } else { 0 };
+        let code = if kind == 6 { AtomicOp::Add as u8 } else { code };
+        let read = |bytes: &[u8]| {
+            let word = u32::from_le_bytes(bytes[12..16].try_into().unwrap());
+            decode(kind, code | bytes[1], word, bytes).map(|_| ())
+        };
+        assert_eq!(read(&bytes), Ok(()), "{kind}");
+        for at in reserved {
+            let mut bytes = bytes.clone();
+            put(&mut bytes, *at, 0x80);
+            assert_eq!(read(&bytes), Err(WireError::Reserved { kind }), "{kind}: {at}");
+        }
+    }
+}
+
+#[test]
+fn reserved_bytes_of_records_are_zero() {
+    let at = Spot { slot: 1, offset: 8 };
+    let plain = Record { to: at, len: 9, at: 0, signal: None, behind: true };
+    for (record, reserved) in [
+        (plain, &[20, 23, 26, 31, 32, 39, 40, 47][..]),
+        (Record { signal: Some((at, ADD)), ..plain }, &[26, 31]),
+    ] {
+        let bytes: [u8; RECORD] = record.encode();
+        assert_eq!(Record::decode(&bytes), Some(record));
+        for at in reserved {
+            let mut bytes = bytes;
+            bytes[*at] = 0x80;
+            assert_eq!(Record::decode(&bytes), None, "{at}");
+        }
+        let mut bytes = bytes;
+        bytes[25] = 2;
+        assert_eq!(Record::decode(&bytes), None);
+    }
+}
+
+#[test]
+fn payloads_are_as_long_as_said() {
+    let read = |said: usize, has: usize| {
+        let mut bytes = vec![0; 48 + has];
+        bytes[36..40].copy_from_slice(&(said as u32).to_le_bytes());
+        decode(5, AtomicOp::Add as u8, 0, &bytes).is_ok()
+    };
+    let most = eager_in(MAX_LONG_MESSAGE);
+    for len in [0, 1, MAX_EAGER, MAX_EAGER + 1, most] {
+        assert!(read(len, len), "{len}");
+        assert!(!read(len + 1, len) && !read(len, len + 1), "{len}");
+    }
+    assert!(!read(most + 1, most + 1));
+}
+
+/// A pull brings all that it tells of, or nothing, and has no more keys than fit a message.
+#[test]
+fn pulls_are_as_long_as_said() {
+    let read = |len: u32, keys: u8, has: usize| {
+        let mut bytes = vec![0; 88 + has];
+        bytes[24..28].copy_from_slice(&len.to_le_bytes());
+        bytes[31] = keys;
+        decode(10, 0, 0, &bytes).is_ok()
+    };
+    let most = MOST_KEYS as u8;
+    assert!(read(9, 0, 0) && read(9, 2, 16) && read(9, 2, 25) && read(9, most, 8 * MOST_KEYS));
+    assert!(!read(0, 0, 0) && !read(9, 2, 15) && !read(9, 2, 24) && !read(9, 2, 26));
+    assert!(!read(9, most + 1, 8 * MOST_KEYS + 8));
+    let longest = MAX_LONG_MESSAGE - 88;
+    assert!(read(longest as u32, 0, longest) && !read(longest as u32 + 1, 0, longest + 1));
+}
+
+#[test]
+fn nobody_asks_for_no_bytes() {
+    let read = |len: u8| {
+        let mut bytes = [0; 32];
+        bytes[24] = len;
+        decode(9, 0, 0, &bytes).is_ok()
+    };
+    assert!(read(1) && !read(0));
+    assert!(decode(8, 0, 0, &[0; 24]).is_err() && decode(11, 0, 0, &[0; 24]).is_err());
+}
+
+#[test]
+fn signals_fit_inline_sends() {
+    let sender = seal([1; 16], 0);
+    let numbers = Numbers { seq: Seq(1), ack: Seq(1), mark: 0, mask: 0 };
+    let at = Spot { slot: u32::MAX, offset: 8 };
+    let len = |body| encode(&sender, Pe(0), Pe(1), &numbers, &body).len();
+    assert_eq!(len(Body::Word { at, atomic: ADD }), 32);
+    let longest = Body::PutSignal { at, atomic: ADD, to: at, payload: &[0xff; MAX_EAGER] };
+    assert_eq!(len(longest), MAX_MESSAGE);
+}
+
+#[test]
+fn refusals_are_cut_between_characters() {
+    let sender = seal([1; 16], 0);
+    let numbers = Numbers { seq: Seq(1), ack: Seq(1), mark: 0, mask: 0 };
+    for (why, fits) in [
+        ("x".repeat(MAX_REASON - 1), MAX_REASON - 1),
+        ("x".repeat(MAX_REASON), MAX_REASON),
+        ("x".repeat(MAX_REASON + 1), MAX_REASON),
+        (format!("{}ä", "x".repeat(MAX_REASON - 1)), MAX_REASON - 1),
+    ] {
+        let bytes = encode(&sender, Pe(0), Pe(0), &numbers, &Body::Refusal { of: 1, why: &why });
+        let head = sender.open(&bytes).unwrap();
+        let told = Body::Refusal { of: 1, why: &why[..fits] };
+        assert_eq!(Message::decode(head, head.word, &bytes).unwrap().body, told);
+    }
+}
