@@ -52,8 +52,9 @@ impl Discovery {
     /// the proxy lane, and the host lane on the first of them. Each rail will be given the
     /// addresses of about `peers` rails, `here` of them of this host.
     ///
-    /// A device on which something cannot be opened is reported and left out, as long as another can, unless the user has
-    /// named the devices. What no device has room for is done without, if it can be.
+    /// A device on which something cannot be opened is reported and left out, as long as another
+    /// can, unless the user has named the devices. What no device has room for is done without, if
+    /// it can be.
     ///
     /// # Errors
     /// When no device could be opened, or not all that the user has named. Nothing stays open then.
