@@ -110,8 +110,7 @@ mod tests {
         (
             Provider::Verbs,
             "by_address nic environment enabling_refused progress_thread registers_beside \
-             avoids_auto device_memory device_memory_takes device_memory_by_name dma_bufs \
-             reopening",
+             avoids_auto device_memory device_memory_takes device_memory_by_name dma_bufs",
         ),
         (
             Provider::Tcp,
