@@ -57,6 +57,8 @@ pub(crate) struct Peer {
     /// Gets that the peer was asked for, and those that it has answered, since start.
     pub(crate) asked: u32,
     pub(crate) answered: u32,
+    /// Bounce buffers with answers to gets of the peer.
+    pub(crate) owed: u32,
     pub(crate) channel: Option<Box<Channel>>,
     /// Operations that cannot start yet, in order.
     pub(crate) queue: VecDeque<Queued>,
@@ -112,6 +114,7 @@ impl Peer {
             posted: [0; 2],
             asked: 0,
             answered: 0,
+            owed: 0,
             channel: None,
             queue: VecDeque::new(),
             in_ring: false,

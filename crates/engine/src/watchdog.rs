@@ -185,9 +185,9 @@ impl<P: Port> Core<P> {
         let mut busy = Vec::new();
         let me = self.me;
         let is_busy = |peer: &Peer| {
-            // No order group counts loopbacks.
-            let loops = peer.pe == me && peer.in_flight > 0 && peer.error.is_none();
-            loops || !peer.is_quiet()
+            // No order group counts loopbacks and answers to gets.
+            let is_uncounted = peer.pe == me && peer.in_flight > 0 || peer.owed > 0;
+            is_uncounted && peer.error.is_none() || !peer.is_quiet()
         };
         for (at, peer) in self.peers.iter_mut().filter(|(_, peer)| is_busy(peer)) {
             let ended = peer.ended();
@@ -271,7 +271,8 @@ impl<P: Port> Core<P> {
             Queued::Op(op, _) => Some((op.what(), op.len)),
             Queued::Fence | Queued::Quiet(_) => None,
         });
-        let (what, len) = first.unwrap_or(("signal", 8));
+        let other = if peer.owed > 0 { ("answer to a get", 0) } else { ("signal", 8) };
+        let (what, len) = first.unwrap_or(other);
         let rail = peer.hop.rail;
         let state = match peer.is_refused {
             true => "queued: the fabric does not take it",

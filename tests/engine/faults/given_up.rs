@@ -15,6 +15,7 @@ use crate::signals::Targets;
 const DEADLINE: Duration = Duration::from_secs(10);
 
 /// In [`Shape::staged`].
+const HEAP_OF_0: u32 = 1;
 const SCRATCH_OF_0: u32 = 1 << 1;
 const HEAP_OF_1: u32 = 1 << 2;
 
@@ -94,6 +95,34 @@ fn bounce_buffers_that_a_peer_may_still_read_are_kept_for_it_and_take_no_room() 
     iterate(&mut job, &[0, 1]);
     assert_eq!(job.heap(1, 0, 2000), bytes[..2000], "what was put there, if anything");
     assert!(!job.members[0].lane.has_work(), "it has read them");
+}
+
+/// A peer that has asked for bytes and does not take them, or to which the fabric takes nothing:
+/// PE 0 has nothing else to do with it, and finds out.
+#[test]
+fn peer_that_takes_no_answers_is_given_up() {
+    for is_refused in [false, true] {
+        let mut job = Job::new(2, &narrow(HEAP_OF_0), Script::default());
+        job.get(1, 0, 0, 1000).unwrap();
+        job.members[1].lane.progress().unwrap();
+        job.fabric.refuse(Pe(1), is_refused);
+        let failed = loop {
+            if let Err(failed) = job.members[0].lane.progress() {
+                break failed;
+            }
+            job.fabric.pass_time(2_000_000);
+            let now = Duration::from_nanos(job.fabric.now());
+            assert!(now < 2 * DEADLINE, "nobody finds out: {is_refused}");
+        };
+        let is_named =
+            matches!(*failed, EngineError::Timeout { pe: Pe(1), what: "answer to a get", .. });
+        assert!(is_named, "{failed}");
+        iterate(&mut job, &[0]);
+        // What has left it may still read.
+        assert_eq!(job.members[0].lane.has_work(), !is_refused);
+        iterate(&mut job, &[0, 1]);
+        assert!(!job.members[0].lane.has_work(), "it has read it");
+    }
 }
 
 /// Nor do messages, and the fetches among them, keep what they have for acknowledgements that

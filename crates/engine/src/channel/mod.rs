@@ -88,6 +88,8 @@ pub(crate) struct Channel {
     pub(crate) refusal: Option<(Seq, String)>,
     /// Nothing of the peer is executed any more.
     pub(crate) has_refused: bool,
+    /// Staged transfers of the peer that read its memory, or are going to.
+    pub(crate) reads: u32,
     pub(crate) counts: Option<Box<Counts>>,
 
     pub(crate) ack_due: bool,
@@ -122,6 +124,7 @@ impl Channel {
             replies_due: 0,
             refusal: None,
             has_refused: false,
+            reads: 0,
             counts: None,
             ack_due: false,
             ask_due: false,

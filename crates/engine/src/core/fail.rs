@@ -212,6 +212,9 @@ impl<P: Port> Core<P> {
     /// A transfer that a peer has asked for cannot be done: the peer is told.
     #[cold]
     pub(crate) fn decline(&mut self, at: u32, seq: Seq, why: String) {
+        if self.channel(at).has_refused {
+            return;
+        }
         if let Some(unsaid) = self.failures.lines.admit_at(self.port.now()) {
             let pe = self.pe(at);
             error!(target: "TRANSPORT", "{pe} asks for something that cannot be done: {why}{unsaid}");

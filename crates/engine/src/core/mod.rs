@@ -58,7 +58,7 @@ pub(crate) enum StagedEvent {
     Message { token: u32, ok: bool },
     /// All messages of a peer before the mark of one that staging executes may be executed.
     Advanced { peer: u32 },
-    /// A peer that has failed has executed all messages before a number.
+    /// A peer that has failed has executed all messages before a number, or drops them.
     Acknowledged { peer: u32, before: Seq },
     /// A message of a peer was refused: nothing more of it is executed.
     Refused { peer: u32 },

@@ -306,7 +306,8 @@ impl<P: Port> Core<P> {
                 (Body::Reply { place, of: of.low(), value }, |channel| {
                     channel.replies_due &= channel.replies_due - 1;
                 })
-            } else if let Some((of, reason)) = &channel.refusal {
+            } else if let (Some((of, reason)), 0) = (&channel.refusal, channel.reads) {
+                // Its receiver fills buffers anew that were read from.
                 why = reason.clone();
                 (Body::Refusal { of: of.low(), why: &why }, |channel| channel.refusal = None)
             } else if channel.ask_due {
@@ -314,7 +315,7 @@ impl<P: Port> Core<P> {
             } else if channel.ack_due {
                 (Body::Ack(map.as_ref()), |channel| channel.ack_due = false)
             } else {
-                return true;
+                return channel.refusal.is_none();
             };
             match self.send_unnumbered(at, &body) {
                 Ok(Posted::Yes) => {

@@ -161,6 +161,9 @@ impl<P: Port> Lane<P> {
                 let asked = self.staging.asked_by(at, of);
                 let (what, len) = asked.or(self.core.sent_as(at, of)).unwrap_or(("message", 0));
                 self.core.fail_peer(at, EngineError::PeerRefused { what, pe, len, why });
+                // It reads nothing of this process any more.
+                let before = Seq(u64::MAX);
+                self.core.staged.push_back(StagedEvent::Acknowledged { peer: at, before });
             }
             _ => self.take_numbered(at, seq, &message, (head, word, bytes)),
         }

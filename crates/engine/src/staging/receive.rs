@@ -198,8 +198,9 @@ impl Staging {
         if let Some(receive) = self.receives.get(index) {
             (receive.due, receive.memory) = (due, place);
         }
-        core.channel(at)
-            .wait(crate::channel::Waiting { seq, what: crate::channel::WaitsFor::Staging });
+        let channel = core.channel(at);
+        channel.reads += 1;
+        channel.wait(crate::channel::Waiting { seq, what: crate::channel::WaitsFor::Staging });
         if !self.peer(at).behind.is_empty() {
             // Lower numbers have a buffer first.
             self.peer(at).behind.push((seq, index));
@@ -511,9 +512,12 @@ impl Staging {
         let Receive { peer, origin, buffer, .. } = receive;
         self.moved = core.watchdog.stamp();
         self.give_back(peer, CopyDirection::In, buffer);
-        if let Err(counts) = origin {
-            self.end(core, peer, counts);
-            self.end_own(core, peer);
+        match origin {
+            Ok(_) => core.channel(peer).reads -= 1,
+            Err(counts) => {
+                self.end(core, peer, counts);
+                self.end_own(core, peer);
+            }
         }
     }
 
@@ -524,7 +528,13 @@ impl Staging {
         let is_dropped =
             |receive: &Receive| receive.peer == peer && (has_failed || receive.origin.is_ok());
         self.peer(peer).behind.clear();
-        for index in self.receives.find(is_dropped) {
+        let dropped = self.receives.find(is_dropped);
+        let told = dropped.iter().find_map(|index| self.receives.get(*index)?.origin.ok());
+        if let (Some(seq), Err(failed)) = (told, core.peers.get(peer).check()) {
+            // It waits for them, and keeps their buffers.
+            core.decline(peer, seq, failed.to_string());
+        }
+        for index in dropped {
             let token = Token::Receive(index);
             let Some(receive) = self.receives.get(index) else { continue };
             match receive.state {

@@ -40,8 +40,8 @@ impl Staging {
         ended.into_iter().for_each(|at| self.give_kept(core, at, Seq(u64::MAX)));
     }
 
-    /// A peer that has failed has executed all messages before a number, and reads their buffers no
-    /// more.
+    /// A peer that has failed has executed all messages before a number, or drops them, and reads
+    /// their buffers no more.
     pub(super) fn give_kept<P: Port>(&mut self, core: &mut Core<P>, at: u32, before: Seq) {
         if self.kept == 0 {
             return;

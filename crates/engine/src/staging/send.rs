@@ -41,7 +41,8 @@ pub(super) enum State {
     Going(usize),
     /// Its message has left.
     Sent(Seq),
-    /// The peer has failed, and may still read the buffer, until it acknowledges the message.
+    /// The peer has failed, and may still read the buffer, until it acknowledges the message or
+    /// refuses one.
     Kept(Seq),
     /// The peer has failed; the send ends with its copy or its segments.
     Dropped,
@@ -147,6 +148,7 @@ impl Staging {
     pub(super) fn gather<P: Port>(&mut self, core: &mut Core<P>, at: u32, buffer: Buffer) {
         let Some(send) = self.sends.get(at) else { return };
         let peer = send.peer;
+        core.peers.get_mut(peer).owed += u32::from(!send.is_own());
         send.len = arrange(&mut send.records);
         (send.buffer, send.state) = (Some(buffer), State::CopyingOut);
         let mut list = [0; crate::wire::staged::MOST_RECORDS * RECORD];
@@ -397,7 +399,10 @@ impl Staging {
             _ => self.end(core, peer, counts),
         }
         match send.to {
-            To::Get(..) => self.peer(peer).asked -= 1,
+            To::Get(..) => {
+                self.peer(peer).asked -= 1;
+                core.peers.get_mut(peer).owed -= u32::from(buffer.is_some());
+            }
             _ => self.end_own(core, peer),
         }
     }

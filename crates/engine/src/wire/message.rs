@@ -227,7 +227,8 @@ pub enum Body<'a> {
         /// Number of its segments, one at least.
         segments: u32,
     },
-    /// A message could not be executed.
+    /// A message could not be executed. Its receiver executes nothing of the sender any more, and
+    /// reads nothing either.
     Refusal {
         /// Low half of its number.
         of: u32,
