@@ -14,10 +14,10 @@ from collections import Counter
 from pathlib import Path
 
 CEILINGS = {
-    "product code, lines": 44_900,
-    "main workspace, lines of Rust": 139_000,
+    "product code, lines": 36_000,
+    "main workspace, lines of Rust": 119_100,
     "laboratories, lines of Rust": 10_500,
-    "documentation, words": 34_000,
+    "documentation, words": 32_300,
     "scripts, lines": 2_200,
     "make targets": 25,
     "crates of the main workspace": 20,

@@ -127,8 +127,8 @@ pub(crate) unsafe fn try_rma(
     }
 }
 
-/// Starts an operation of the common kind on the proxy's lane, if it meets no obstacle. It panics in
-/// none of its steps, and needs no guard.
+/// Starts an operation of the common kind on the proxy's lane, if it meets no obstacle. It cannot
+/// panic, and needs no guard.
 ///
 /// # Safety
 /// Rules 1, 3 and 4.

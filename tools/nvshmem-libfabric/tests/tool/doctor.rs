@@ -182,8 +182,8 @@ fn files_left_behind() -> Result<(), Failed> {
     fs::write(&other, "")?;
     let diagnosis = json(&mut doctor(&["--json"]))?;
     let check = check(&diagnosis, "left-behind");
-    let removed = check["reason"].to_string().contains("removed: ");
-    expect(removed && !own.exists() && other.exists(), || format!("{check:#}"))?;
+    // Any other process of the transport removes it as well, and may come first.
+    expect(!own.exists() && other.exists(), || format!("{check:#}"))?;
     let names = |file: &Path| check["details"].to_string().contains(&*file.to_string_lossy());
     expect(!names(&alive), || format!("{} is in use: {check:#}", alive.display()))?;
     // Of many, some are named.

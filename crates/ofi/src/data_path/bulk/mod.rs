@@ -16,9 +16,9 @@
 //! addresses as one ([`addresses`]).
 //!
 //! # Why it cannot deadlock
-//! The lane waits for a thread only where a rail is opened again: for a lock that the thread holds
-//! during one turn, and does not take again while somebody wants it. The thread waits for nobody: a
-//! queue that is full is tried again.
+//! A thread is waited for only while PEs connect: for a lock that it holds during one turn, and
+//! does not take again while somebody wants it. The thread waits for nobody: a queue that is full
+//! is tried again.
 
 pub(crate) mod addresses;
 mod connection;

@@ -276,7 +276,7 @@ fn nothing_is_asked_of_a_queue_that_is_broken() {
         bed.give(What::Write, 1, 0);
         assert_eq!(bed.connection.iterate(), Iteration::Stuck);
         assert!(asked(&bed).is_empty() && bed.told().is_empty());
-        assert!(bed.connection.is_busy(), "it waits until the rail is opened again");
+        assert!(bed.connection.is_busy(), "nothing goes on");
     }
 }
 
