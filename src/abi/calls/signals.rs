@@ -139,12 +139,12 @@ pub(crate) unsafe extern "C" fn put_signal<V: Into<Amo> + Copy>(
 ) -> c_int {
     let verb = &write_verb;
     // In memory, to be read there by what is not common: no register keeps it meanwhile.
-    let mut call = (transport, Put { pe, verb, remote, local, bytes }, signal);
-    std::hint::black_box(&mut call);
+    let amo = signal_verb.into();
     let put = Put { pe, verb, remote, local, bytes };
+    let mut call = (transport, put, (amo, signal, signal_bytes), qp);
+    std::hint::black_box(&mut call);
     // SAFETY: rules 1, 3 and 4.
     unsafe {
-        let amo = signal_verb.into();
         let common = read_common(transport, &put, amo, signal, signal_bytes, qp);
         if let Some((connected, part, signal)) = common {
             // The reference ends with this expression.
@@ -152,8 +152,7 @@ pub(crate) unsafe extern "C" fn put_signal<V: Into<Amo> + Copy>(
                 return c::NVT_STATUS_SUCCESS;
             }
         }
-        let amo = signal_verb.into();
-        put_signal_general(&call, amo, signal_bytes, qp)
+        put_signal_general(&call)
     }
 }
 
@@ -187,17 +186,15 @@ unsafe fn read_common<'a>(
 #[cold]
 #[inline(never)]
 unsafe fn put_signal_general(
-    (transport, put, signal): &(*mut Transport, Put<'_>, *mut AmoMem),
-    amo: Amo,
-    signal_bytes: AmoBytes,
-    qp: c_int,
+    call: &(*mut Transport, Put<'_>, (Amo, *mut AmoMem, AmoBytes), c_int),
 ) -> c_int {
     guard("put_signal", || {
+        let (transport, ref put, (amo, signal, signal_bytes), qp) = *call;
         // SAFETY: rules 1, 3 and 4.
         unsafe {
             let parts = Parts::new(put)?;
-            let signal = request::atomic(put.pe, amo, *signal, &signal_bytes)?;
-            do_put_signal(*transport, &parts, signal, qp)
+            let signal = request::atomic(put.pe, amo, signal, &signal_bytes)?;
+            do_put_signal(transport, &parts, signal, qp)
         }
     })
 }

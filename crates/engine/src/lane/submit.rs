@@ -8,7 +8,7 @@ use crate::port::Port;
 use crate::port::copies::Reach;
 use crate::request::{AtomicRequest, LocalSide, PutSignalRequest, Request};
 use crate::signal::Payload;
-use crate::wire::handle::HandleBytes;
+use crate::wire::handle::{HandleBytes, HandleView};
 use crate::wire::message::MAX_EAGER;
 
 /// Most entries in all queues of a lane; a submitter waits beyond. An operation takes 150 bytes,
@@ -160,7 +160,7 @@ impl<P: Port> Lane<P> {
         let signal = &request.signal;
         let at = self.core.reach_peer(signal.pe)?;
         let word = Word { at: signal.word()?, atomic: signal.atomic };
-        for part in request.parts {
+        for part in request.parts.iter().filter(|part| part.len == 0) {
             part.remote()?;
         }
         let mut parts = request.parts.iter().filter(|part| part.len > 0);
@@ -174,6 +174,9 @@ impl<P: Port> Lane<P> {
             return self.submit(at, op, part.remote_handle);
         }
         // Several parts, or none: the signal is behind all that was started before it.
+        for part in request.parts {
+            part.remote()?;
+        }
         for part in request.parts.iter().filter(|part| part.len > 0) {
             self.start(part)?;
         }
@@ -324,7 +327,7 @@ impl<P: Port> Lane<P> {
     /// Reports at once what is wrong with an operation that is going to be queued.
     fn check(&mut self, at: u32, op: &Op, handle: &HandleBytes) -> Result<(), EngineError> {
         let request = op.request(self.core.pe(at), handle);
-        if op.len > 0 && !self.is_staged(&request)? {
+        if op.len > 0 && !self.is_staged(&request, &request.remote()?.0)? {
             let rail = self.core.peers.get(at).hop.rail;
             self.core.local(&request, 0, op.len, rail)?;
         }
@@ -377,7 +380,8 @@ impl<P: Port> Lane<P> {
         if op.staged {
             return self.staging.submit(&mut self.core, at, op, &request);
         }
-        let is_staged = op.sent == 0 && self.is_staged(&request)?;
+        let (remote, _) = request.remote()?;
+        let is_staged = op.sent == 0 && self.is_staged(&request, &remote)?;
         let Kind::PutSignal(word, way) = op.kind else {
             return match is_staged {
                 true => self.staging.submit(&mut self.core, at, op, &request),
@@ -387,7 +391,7 @@ impl<P: Port> Lane<P> {
         let mut buffer = [0; MAX_EAGER];
         let mut payload = Payload { bytes: None, is_direct: false };
         if matches!(way, Way::New | Way::Inline) {
-            payload = self.load_payload(&request, &mut buffer)?;
+            payload = self.load_payload(&request, remote.is_direct(), &mut buffer)?;
         }
         if way == Way::New {
             let is_inline = payload.bytes.is_some() && self.core.may_be_inline(at, op);
@@ -395,7 +399,8 @@ impl<P: Port> Lane<P> {
                 return self.staging.submit(&mut self.core, at, op, &request);
             }
             if !is_staged {
-                self.check(at, op, handle)?;
+                let rail = self.core.peers.get(at).hop.rail;
+                self.core.local(&request, 0, op.len, rail)?;
             }
             let Some(way) = self.core.choose_way(at, op, word, &payload) else {
                 return Ok(Step::NoPlace);
@@ -410,14 +415,14 @@ impl<P: Port> Lane<P> {
     fn load_payload<'a>(
         &mut self,
         request: &Request<'_>,
+        is_remote_direct: bool,
         buffer: &'a mut [u8; MAX_EAGER],
     ) -> Result<Payload<'a>, EngineError> {
         let LocalSide::Memory(addr) = request.local else {
             return Ok(Payload { bytes: None, is_direct: false });
         };
         let reach = self.local_reach(addr, request.len)?;
-        let (remote, _) = request.remote()?;
-        let is_direct = reach == Reach::Direct && remote.is_direct();
+        let is_direct = reach == Reach::Direct && is_remote_direct;
         let Some(bytes) = buffer.get_mut(..request.len) else {
             return Ok(Payload { bytes: None, is_direct });
         };
@@ -446,8 +451,11 @@ impl<P: Port> Lane<P> {
     }
 
     /// Whether an operation has to be staged: at the peer, or here.
-    pub(crate) fn is_staged(&mut self, request: &Request<'_>) -> Result<bool, EngineError> {
-        let (remote, _) = request.remote()?;
+    fn is_staged(
+        &mut self,
+        request: &Request<'_>,
+        remote: &HandleView<'_>,
+    ) -> Result<bool, EngineError> {
         if remote.is_staged() {
             return Ok(true);
         }

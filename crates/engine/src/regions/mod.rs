@@ -294,6 +294,9 @@ impl Regions {
     /// Looks local memory up and remembers where it was found. `needs_desc`: the fabric takes no
     /// unregistered memory.
     pub(crate) fn find(&mut self, addr: usize, len: usize, needs_desc: bool) {
+        if self.is_recent(addr, len) {
+            return;
+        }
         self.sync();
         // Once some memory is a device's, nothing is known of memory that is not registered.
         let is_host = !self.has_devices && !self.stages;
