@@ -242,9 +242,6 @@ impl<P: Port> Lane<P> {
                 peer.stood_at = (before == ended).then_some(ended);
                 break waits;
             }
-            if !op.staged {
-                self.core.want_acks();
-            }
             self.wait_iteration(&mut idle);
             self.core.peers.get(at).check()?;
             self.room_or_failure()?;
