@@ -138,10 +138,10 @@ pub(crate) unsafe extern "C" fn put_signal<V: Into<Amo> + Copy>(
     qp: c_int,
 ) -> c_int {
     let verb = &write_verb;
-    // In memory, to be read there by what is not common: no register keeps it meanwhile.
     let amo = signal_verb.into();
     let put = Put { pe, verb, remote, local, bytes };
     let mut call = (transport, put, (amo, signal, signal_bytes), qp);
+    // The general path reads the arguments from memory, so that the fast path has all registers.
     std::hint::black_box(&mut call);
     // SAFETY: rules 1, 3 and 4.
     unsafe {

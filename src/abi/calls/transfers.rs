@@ -37,7 +37,7 @@ pub(crate) unsafe extern "C" fn rma(
     bytes: RmaBytes,
     qp: c_int,
 ) -> c_int {
-    // In memory, to be read there by what is not common: no register keeps it meanwhile.
+    // The general path reads the arguments from memory, so that the fast path has all registers.
     let call = Call { transport, pe, remote, local, qp };
     // SAFETY: rules 1, 3 and 4.
     unsafe {
@@ -49,12 +49,12 @@ pub(crate) unsafe extern "C" fn rma(
 }
 
 /// What of an operation the host passes in registers.
-pub(crate) struct Call {
-    pub(crate) transport: *mut Transport,
-    pub(crate) pe: c_int,
-    pub(crate) remote: *const RmaMem,
-    pub(crate) local: *const RmaMem,
-    pub(crate) qp: c_int,
+struct Call {
+    transport: *mut Transport,
+    pe: c_int,
+    remote: *const RmaMem,
+    local: *const RmaMem,
+    qp: c_int,
 }
 
 /// Every operation that is not of the common kind: blocking ones, those of user threads, of several

@@ -330,8 +330,8 @@ fn answers_fit_what_was_asked() {
     }
 }
 
-/// The same at every moment of an operation's life: it ends, or fails by the peer's name, and no
-/// memory is touched that was not to be.
+/// An answer at any moment of an operation's life: the operation ends, or fails by the peer's name,
+/// and no other memory changes.
 #[test]
 fn answers_at_any_moment() {
     for operation in each_operation() {

@@ -388,7 +388,7 @@ impl<P: Port> Lane<P> {
         let mut buffer = [0; MAX_EAGER];
         let mut payload = Payload { bytes: None, is_direct: false };
         if matches!(way, Way::New | Way::Inline) {
-            payload = self.load_payload(&request, remote.is_direct(), &mut buffer)?;
+            payload = self.load_payload(at, &request, remote.is_direct(), &mut buffer)?;
         }
         if way == Way::New {
             let is_inline = payload.bytes.is_some() && self.core.may_be_inline(at, op);
@@ -411,6 +411,7 @@ impl<P: Port> Lane<P> {
     /// at both ends.
     fn load_payload<'a>(
         &mut self,
+        at: u32,
         request: &Request<'_>,
         is_remote_direct: bool,
         buffer: &'a mut [u8; MAX_EAGER],
@@ -418,7 +419,8 @@ impl<P: Port> Lane<P> {
         let LocalSide::Memory(addr) = request.local else {
             return Ok(Payload { bytes: None, is_direct: false });
         };
-        let reach = self.local_reach(addr, request.len)?;
+        let what = (request.what(), at);
+        let reach = self.staging.local_reach(&mut self.core, what, addr, request.len)?;
         let is_direct = reach == Reach::Direct && is_remote_direct;
         let Some(bytes) = buffer.get_mut(..request.len) else {
             return Ok(Payload { bytes: None, is_direct });
@@ -428,23 +430,6 @@ impl<P: Port> Lane<P> {
             EngineError::Staging { what, pe, len, error }
         })?;
         Ok(Payload { bytes: Some(bytes), is_direct })
-    }
-
-    /// How local memory is reached by the processor.
-    fn local_reach(&mut self, addr: usize, len: usize) -> Result<Reach, EngineError> {
-        if !self.core.regions.has_devices() {
-            return Ok(Reach::Direct);
-        }
-        let found = self.core.regions.look(addr, len);
-        match (found.device, found.whole) {
-            (true, _) if found.fabric.is_some() => Ok(Reach::Fabric),
-            (true, _) => Ok(Reach::Staged),
-            (false, true) => Ok(Reach::Direct),
-            (false, false) => {
-                let at = self.core.peers.find(self.core.me).unwrap_or(0);
-                self.staging.reach(&mut self.core, ("put", at), addr, len)
-            }
-        }
     }
 
     /// Whether an operation has to be staged: at the peer, or here.

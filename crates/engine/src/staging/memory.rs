@@ -25,7 +25,7 @@ impl Staging {
     }
 
     /// How local memory is reached, registered or not.
-    pub(super) fn local_reach<P: Port>(
+    pub(crate) fn local_reach<P: Port>(
         &mut self,
         core: &mut Core<P>,
         what: (&'static str, u32),

@@ -441,7 +441,7 @@ impl Staging {
         self.copying != 0
     }
 
-    /// Whether more short operations had better be handed over before the next iteration.
+    /// Whether the next iteration should wait, so that more short operations share a copy.
     #[inline]
     pub(crate) fn takes_more(&mut self) -> bool {
         self.window.keep_collecting()
