@@ -1,9 +1,9 @@
 //! Ports: what the engine asks of a fabric, of memory and of time.
 //!
 //! A [`Port`] is what one lane has, by use: [`DataPath`] posts operations on rails and polls their
-//! completions, [`Messaging`] sends messages, [`LocalMemory`] touches this process' memory, [`Clock`]
-//! tells the time. One thread at a time uses a port. [`MemoryPort`] registers memory for all lanes of the process and may be called from any thread,
-//! also while a lane is posting.
+//! completions, [`Messaging`] sends messages, [`LocalMemory`] touches this process' memory, and
+//! [`Clock`] tells the time. One thread at a time uses a port. [`MemoryPort`] registers memory for
+//! all lanes of the process and may be called from any thread, also while a lane is posting.
 //!
 //! A *segment* is one operation of the fabric; an NVSHMEM operation is cut into one or more.
 
