@@ -5,7 +5,7 @@ use std::fmt;
 use libfabric_sys::{Library, LoadError};
 use thiserror::Error;
 
-use crate::provider::Provider;
+use crate::provider::{Profile, Provider};
 use engine::port::PortError;
 
 /// Something that libfabric could have given, and why it was not taken.
@@ -17,6 +17,12 @@ pub struct Refusal {
     pub device: Option<String>,
     /// The reason.
     pub reason: String,
+}
+
+impl Refusal {
+    pub(crate) fn new(profile: &Profile, device: Option<String>, reason: String) -> Self {
+        Self { provider: profile.name.to_owned(), device, reason }
+    }
 }
 
 impl fmt::Display for Refusal {
@@ -101,4 +107,12 @@ pub(crate) fn check(library: &Library, call: &'static str, code: i32) -> Result<
 #[cold]
 pub(crate) fn refused(call: &'static str, text: String) -> PortError {
     PortError { call, code: libfabric_sys::FI_EINVAL, text }
+}
+
+/// Adds what probably helps to an error. Nothing known: empty.
+pub(crate) fn with_help(mut error: PortError, help: &str) -> PortError {
+    if !help.is_empty() {
+        error.text = format!("{} ({help})", error.text);
+    }
+    error
 }

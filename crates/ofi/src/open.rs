@@ -1,10 +1,11 @@
 //! The opening of both lanes of a process on the devices found.
 
 use std::num::NonZero;
+use std::ops::Range;
 use std::sync::Arc;
 use std::{env, thread};
 
-use libfabric_sys::{FI_MR_ENDPOINT, FI_MR_LOCAL, FI_MR_PROV_KEY, Version};
+use libfabric_sys::{FI_MR_ENDPOINT, FI_MR_LOCAL, FI_MR_PROV_KEY};
 use log::{info, warn};
 
 use crate::bulk_plan::connections;
@@ -13,21 +14,19 @@ use crate::data_path::port::OfiPort;
 use crate::data_path::rail::{Rail, Receives};
 use crate::discovery::device::Device;
 use crate::discovery::immediate_data::ImmediateData;
-use crate::discovery::link::Link;
 use crate::discovery::search::Discovery;
 use crate::endpoint_files::{common, reserve};
 use crate::error::{OfiError, refused};
 use crate::memory::direct_policy::DirectPolicy;
 use crate::memory::registration::OfiMemory;
 use crate::objects::contexts::Contexts;
-use crate::objects::domain::{Domain, Keys};
+use crate::objects::domain::Domain;
 use crate::objects::fabric::Fabrics;
 use crate::options::{BulkChoice, Devices, GpuDirect};
 use crate::progress_probe::Verdict;
 use crate::provider::{Fact, Said, SoftwareWrites};
 use crate::report::{RailReport, Report};
 use crate::topology::Topology;
-use engine::ids::RailId;
 use engine::lane::segments_for;
 use engine::port::{DataPath, PortError, RailLimits};
 
@@ -88,8 +87,7 @@ impl Discovery {
         for failure in &failures {
             warn!("rail left out: {failure}");
         }
-        let (devices, proxy): (Vec<&Device>, Vec<Arc<Rail>>) =
-            found.into_iter().map(|found| (found.device, found.rail)).unzip();
+        let (devices, proxy): (Vec<&Device>, Vec<Arc<Rail>>) = found.into_iter().unzip();
         let first = devices[0];
         let verdict = Verdict::reach(&mut fabrics, first, &self.options, version);
         let failed = |object: String| move |error| OfiError::Call { object, error };
@@ -106,13 +104,9 @@ impl Discovery {
         }
         self.tell_software_writes(&proxy);
         let report = self.report(&devices, &proxy, &bulk, verdict, failures);
-        let memory = OfiMemory::new(
-            &host,
-            &proxy,
-            report.addressing,
-            self.direct(proxy.iter().chain(&host)),
-        );
-        Ok(Opened { host: host_port, proxy: proxy_port, memory: memory.with_bulk(bulk), report })
+        let direct = self.direct(proxy.iter().chain(&host));
+        let memory = OfiMemory::new(&host, &proxy, bulk, report.addressing, direct);
+        Ok(Opened { host: host_port, proxy: proxy_port, memory, report })
     }
 
     fn open_rails<'a>(
@@ -122,8 +116,8 @@ impl Discovery {
         contexts: &Arc<Contexts>,
         peers: usize,
         failures: &mut Vec<String>,
-    ) -> Vec<Found<'a>> {
-        let mut found: Vec<Found<'a>> = Vec::new();
+    ) -> Vec<(&'a Device, Arc<Rail>)> {
+        let mut found: Vec<(&'a Device, Arc<Rail>)> = Vec::new();
         for &index in rails {
             let Some(device) = self.devices().get(index) else {
                 failures.push(format!("device {index} of {} does not exist", self.devices().len()));
@@ -135,12 +129,15 @@ impl Discovery {
             }
             let options = &self.options;
             match Rail::open(fabrics, device, options, contexts, peers, Receives::Messages) {
-                // The engine keeps one addressing for all rails. One provider has one anyway.
-                Ok(rail) if found.first().is_some_and(|first| !alike(&first.rail, &rail)) => {
-                    failures
-                        .push(format!("{}: peers would address it in another way", rail.name()));
+                Ok(rail) => {
+                    // The engine keeps one addressing for all rails. One provider has one anyway.
+                    let addressing = rail.domain.addressing();
+                    match found.first() {
+                        Some((_, first)) if first.domain.addressing() != addressing => failures
+                            .push(format!("{}: peers would address it in another way", rail.name)),
+                        _ => found.push((device, Arc::new(rail))),
+                    }
                 }
-                Ok(rail) => found.push(Found { device, rail: Arc::new(rail) }),
                 Err(error) => failures.push(format!("{}: {error}", device.name)),
             }
         }
@@ -150,17 +147,16 @@ impl Discovery {
     fn open_host(
         &self,
         fabrics: &mut Fabrics,
-        found: &mut Vec<Found<'_>>,
+        found: &mut Vec<(&Device, Arc<Rail>)>,
         peers: usize,
         failures: &mut Vec<String>,
-    ) -> Option<(Vec<Arc<Rail>>, Arc<Contexts>)> {
+    ) -> Option<([Arc<Rail>; 1], Arc<Contexts>)> {
         loop {
-            let Found { device, rail, .. } = found.first()?;
-            let contexts = Contexts::new(segments_for(&[rail.limits()]));
-            let contexts = Arc::new(contexts);
+            let (device, rail) = found.first()?;
+            let contexts = Arc::new(Contexts::new(segments_for(&[rail.limits])));
             let (options, receives) = (&self.options, Receives::Nothing);
             match Rail::open(fabrics, device, options, &contexts, peers, receives) {
-                Ok(host) => return Some((vec![Arc::new(host)], contexts)),
+                Ok(host) => return Some(([Arc::new(host)], contexts)),
                 Err(error) => failures.push(format!("{}: host lane: {error}", device.name)),
             }
             found.remove(0);
@@ -177,11 +173,9 @@ impl Discovery {
     ) -> Report {
         let info = &devices[0].info;
         // What all rails keep.
-        let mut immediate =
-            devices.iter().map(|device| ImmediateData::of(device.profile, &device.info));
-        let immediate_data = immediate
-            .find(|immediate| !immediate.offered)
-            .unwrap_or_else(|| ImmediateData::of(self.profile, info));
+        let of = |device: &&Device| ImmediateData::of(self.profile, &device.info);
+        let refused = devices.iter().map(of).find(|immediate| !immediate.offered);
+        let immediate_data = refused.unwrap_or_else(|| ImmediateData::of(self.profile, info));
         let rails = proxy.iter().zip(devices).zip(bulk).enumerate();
         Report {
             provider: info.provider(),
@@ -195,13 +189,13 @@ impl Discovery {
             progress: info.progress_text(),
             threading: info.threading_text(),
             mr_mode: info.mr_mode_text(),
-            addressing: proxy[0].domain().addressing(),
+            addressing: proxy[0].domain.addressing(),
             verdict,
             immediate_data,
             striping: *self.profile.striping,
             rails: rails
                 .map(|(at, ((rail, device), bulk))| RailReport {
-                    name: rail.name().to_owned(),
+                    name: rail.name.clone(),
                     domain: device.domain.clone(),
                     fabric: if *self.profile.separate_rails {
                         format!("{} {at}", device.fabric)
@@ -210,23 +204,21 @@ impl Discovery {
                     },
                     pci_path: device.pci_path.clone(),
                     bulk: bulk.len(),
-                    depth: rail.limits().depth,
+                    depth: rail.limits.depth,
                 })
                 .collect(),
             failures,
         }
     }
-}
 
-impl Discovery {
     fn tell_software_writes(&self, rails: &[Arc<Rail>]) {
         let Fact { value: Some(SoftwareWrites { option, variable }), why, .. } =
             self.profile.software_writes
         else {
             return;
         };
-        let is_one = |rail: &&Arc<Rail>| rail.endpoint().option(option) == Some(true);
-        let names: Vec<&str> = rails.iter().filter(is_one).map(|rail| rail.name()).collect();
+        let is_one = |rail: &&Arc<Rail>| rail.endpoint.option(option) == Some(true);
+        let names: Vec<&str> = rails.iter().filter(is_one).map(|rail| &rail.name[..]).collect();
         if names.is_empty() {
             return;
         }
@@ -243,18 +235,17 @@ impl Discovery {
     /// How many connections for bulk each of these devices would have as a rail, by their indices,
     /// for each of so many PEs on this host.
     pub fn bulk_connections(&self, rails: &[usize], here: usize) -> Vec<usize> {
-        let devices: Vec<&Device> =
-            rails.iter().filter_map(|&index| self.devices().get(index)).collect();
+        let devices = rails.iter().filter_map(|&index| self.devices().get(index));
+        self.connections(&devices.collect::<Vec<_>>(), here)
+    }
+
+    fn connections(&self, devices: &[&Device], here: usize) -> Vec<usize> {
         if !*self.profile.bulk_connections {
             return vec![0; devices.len()];
         }
-        let links: Vec<Link> = devices.iter().map(|device| device.link()).collect();
-        self.connections(&links, here)
-    }
-
-    fn connections(&self, links: &[Link], here: usize) -> Vec<usize> {
+        let speeds: Vec<Option<u32>> = devices.iter().map(|device| device.link().speed).collect();
         let cores = thread::available_parallelism().map_or(1, NonZero::get);
-        connections(self.options.bulk, links, cores, here)
+        connections(self.options.bulk, &speeds, cores, here)
     }
 
     fn open_bulk(
@@ -265,15 +256,11 @@ impl Discovery {
         peers: usize,
         here: usize,
     ) -> Vec<Vec<Arc<Domain>>> {
-        let links: Vec<Link> = devices.iter().map(|device| device.link()).collect();
-        let counts = self.connections(&links, here);
         let mut threads = 0;
         let mut opened = Vec::with_capacity(devices.len());
-        for (at, ((device, link), count)) in devices.iter().zip(&links).zip(counts).enumerate() {
-            let names: Vec<String> =
-                (threads..threads + count).map(|at| format!("nvshmem-bulk-{at}")).collect();
-            let domains =
-                open_bulk_of(fabrics, port, RailId(at as u8), device, link, &names, peers);
+        for (at, count) in self.connections(devices, here).into_iter().enumerate() {
+            let (device, numbers) = (devices[at], threads..threads + count);
+            let domains = open_bulk_of(fabrics, port, at, device, numbers, peers);
             let domains = domains.unwrap_or_else(|error| {
                 warn!(
                     "the proxy thread moves all that goes over {}, as it gets no connections for bulk: {error}",
@@ -293,10 +280,6 @@ impl Discovery {
         opened
     }
 
-    fn is_since(&self, version: Option<Version>) -> bool {
-        version.is_some_and(|since| self.library.version() >= since)
-    }
-
     fn direct<'a>(&self, rails: impl Iterator<Item = &'a Arc<Rail>>) -> DirectPolicy {
         let switched_off = self.switched_off().or_else(|| self.mapped_wrongly(rails));
         if let Some(reason) = &switched_off {
@@ -306,7 +289,7 @@ impl Discovery {
             choice: self.options.gpu_direct,
             level: self.options.gdr_level,
             topology: Topology::system(),
-            dma_bufs: self.is_since(*self.profile.dma_bufs),
+            dma_bufs: self.profile.dma_bufs.is_some_and(|since| self.library.version() >= since),
             one_allocation: *self.profile.one_allocation,
             switched_off,
             hmem_refused: self.hmem_refused(),
@@ -334,7 +317,7 @@ impl Discovery {
         if self.options.gpu_direct == GpuDirect::Never {
             return None;
         }
-        let said = rails.find_map(|rail| Some((rail.name(), rail.domain().maps_wrongly()?)));
+        let said = rails.find_map(|rail| Some((&rail.name, rail.domain.maps_wrongly.as_ref()?)));
         let Fact { value: Some(Said { remedy, .. }), why, .. } = self.profile.maps_wrongly else {
             return None;
         };
@@ -360,47 +343,29 @@ impl Discovery {
 fn open_bulk_of(
     fabrics: &mut Fabrics,
     port: &mut OfiPort,
-    rail: RailId,
+    rail: usize,
     device: &Device,
-    link: &Link,
-    names: &[String],
+    numbers: Range<usize>,
     peers: usize,
 ) -> Result<Vec<Arc<Domain>>, PortError> {
-    if names.is_empty() {
+    if numbers.is_empty() {
         return Ok(Vec::new());
     }
-    let depth = port.limits()[rail.index()].depth;
     let out_of_memory = || refused("fi_dupinfo", String::from("no memory"));
     let info = Arc::new(device.info.for_any_thread().ok_or_else(out_of_memory)?);
     if info.mr_mode() & (FI_MR_LOCAL | FI_MR_PROV_KEY | FI_MR_ENDPOINT) != 0 {
         let text = format!("memory would have another key there (mr_mode {})", info.mr_mode_text());
         return Err(refused("opening connections for bulk", text));
     }
-    let mut domains = Vec::with_capacity(names.len());
-    for _ in names {
-        let fabric = fabrics.of(&info)?;
-        let domain = Domain::open(fabric, Arc::clone(&info), Keys::new(true), device.profile)?;
-        domains.push(Arc::new(domain));
-    }
-    let plan = |name| Plan {
-        name,
-        depth,
-        peers,
-        outlives_receives: *device.profile.outlives_receives,
-        near: link.device.as_deref(),
+    let fabric = fabrics.of(&info)?;
+    let open = |at| {
+        let domain = Domain::open(Arc::clone(&fabric), &info, device.profile)?;
+        Ok((Arc::new(domain), format!("nvshmem-bulk-{at}")))
     };
-    let plans: Vec<Plan<'_>> = names.iter().map(|name| plan(name)).collect();
-    port.open_bulk(rail, &domains, &plans)?;
-    Ok(domains)
-}
-
-struct Found<'a> {
-    device: &'a Device,
-    rail: Arc<Rail>,
-}
-
-fn alike(one: &Rail, other: &Rail) -> bool {
-    one.domain().addressing() == other.domain().addressing()
+    let threads = numbers.map(open).collect::<Result<Vec<_>, PortError>>()?;
+    let (depth, link) = (port.limits()[rail].depth, device.link());
+    port.open_bulk(rail, &Plan { threads: &threads, depth, peers, near: link.device.as_deref() })?;
+    Ok(threads.into_iter().map(|(domain, _)| domain).collect())
 }
 
 #[cfg(test)]

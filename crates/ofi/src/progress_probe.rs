@@ -17,7 +17,7 @@ use crate::discovery::device::Device;
 use crate::memory::registration::Registrar;
 use crate::objects::contexts::Contexts;
 use crate::objects::fabric::Fabrics;
-use crate::objects::memory_region::Rights;
+use crate::objects::memory_region::{Rights, Way};
 use crate::options::Options;
 use crate::provider::Profile;
 use engine::ids::{RailId, WrId};
@@ -47,10 +47,11 @@ impl Verdict {
     ) -> Self {
         let provider = device.info.provider();
         let no = |reason: String| Self { truly_automatic: false, reason };
-        let promise = match promise(device.profile, library, device.info.data_progress()) {
-            Ok(reason) => reason,
-            Err(reason) => return no(format!("{provider}: {reason}")),
-        };
+        let promise =
+            match promise(device.profile, library, device.info.domain_attr().data_progress) {
+                Ok(reason) => reason,
+                Err(reason) => return no(format!("{provider}: {reason}")),
+            };
         match probe(fabrics, device, options) {
             Ok(true) => Self {
                 truly_automatic: true,
@@ -92,20 +93,21 @@ fn probe(fabrics: &mut Fabrics, device: &Device, options: &Options) -> Result<bo
     let target = Arc::new(Rail::open(fabrics, device, options, &nothing, 1, Receives::Nothing)?);
     let source = Arc::new(Rail::open(fabrics, device, options, &contexts, 1, Receives::Nothing)?);
     let addr = word.as_ptr() as usize;
-    let region = Registrar::new(&target).register(addr, size_of::<u64>(), Rights::ReadAndWrite)?;
+    let registrar = Registrar::new(&target);
+    let region = registrar.register_as(addr, size_of::<u64>(), Rights::ReadAndWrite, Way::Host)?;
     let transfer = Transfer {
         direction: Direction::Write,
         local: Local::Value(VALUE),
         len: size_of::<u64>(),
-        remote: match target.domain().addressing() {
+        remote: match target.domain.addressing() {
             Addressing::Virtual => addr as u64,
             Addressing::Offset => 0,
         },
-        key: region.key(),
+        key: region.key,
     };
 
     let mut port = OfiPort::new(&[source], contexts)?;
-    let peer = port.insert(RAIL, &[target.endpoint().address()])?[0];
+    let peer = port.insert(RAIL, &[&target.endpoint.address])?[0];
     let mut done = [WrId(0); POLL_BATCH];
     let mut posted = false;
     let start = Instant::now();

@@ -1,6 +1,6 @@
 //! What the test programs of the workspace share: [`built`] files, what is [`held`], [`needs`] and
 //! the skips that follow, a [`network`] of several hosts, [`seeds`] of [`random`] tests,
-//! [`pairwise`] covering arrays, machines by their [`topology`].
+//! [`pairwise`] covering arrays, machines by their [`topology`], [`scratch`] folders.
 
 #![forbid(unsafe_code)]
 
@@ -10,6 +10,7 @@ pub mod needs;
 pub mod network;
 pub mod pairwise;
 pub mod random;
+pub mod scratch;
 pub mod seeds;
 pub mod topology;
 

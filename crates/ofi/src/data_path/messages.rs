@@ -10,8 +10,8 @@ use crate::data_path::host_memory;
 use crate::data_path::message_buffers::BufferId;
 use crate::data_path::rail::Rail;
 use crate::error::{port_error, refused};
-use crate::objects::domain::Gate;
 use crate::objects::endpoint::{Direct, MessageBuffer};
+use crate::objects::object::Gate;
 use engine::ids::WrId;
 use engine::port::packet::PacketOf;
 use engine::port::{Incoming, POLL_BATCH, PeerAddr, PortError, Posted, Tail};
@@ -86,12 +86,12 @@ pub(crate) enum Failed {
 
 impl Messages {
     pub(crate) fn new(rail: &Rail) -> Self {
-        let buffers = rail.message_buffers();
+        let buffers = &rail.message_buffers;
         let (sends, receives) = (buffers.sends(), buffers.receives());
         let (longest, desc) = (buffers.longest(), rail.messages_desc());
         Self {
-            inject_size: rail.domain().info().inject_size().min(longest),
-            direct: rail.endpoint().direct(),
+            inject_size: rail.domain.info.tx_attr().inject_size.min(longest),
+            direct: rail.endpoint.direct,
             free: (0..sends as u32).rev().collect(),
             sending: vec![None; sends].into(),
             receives: (0..receives as u32)
@@ -187,7 +187,7 @@ impl Messages {
     ) -> Result<Posted, PortError> {
         let Some(&index) = self.free.last() else { return Ok(Posted::Again) };
         let id = BufferId::Send(index);
-        let buffers = rail.message_buffers();
+        let buffers = &rail.message_buffers;
         let Some(buffer) = buffers.buffer(id, len, rail.messages_desc()) else {
             return Err(too_long(len, buffers.longest()));
         };
@@ -202,7 +202,7 @@ impl Messages {
         let entered = gate.enter();
         // SAFETY: one thread, the gate is entered. The rail keeps buffer and context until the
         // endpoint is closed, and the buffer is not written to while it is not free.
-        let code = unsafe { rail.endpoint().send(&buffer, to.0) };
+        let code = unsafe { rail.endpoint.send(&buffer, to.0) };
         drop(entered);
         if code != 0 {
             return not_sent(rail, "fi_sendmsg", code);
@@ -214,7 +214,7 @@ impl Messages {
 
     #[inline(always)]
     pub(crate) fn take_message(&mut self, rail: &Rail, entry: &fi_cq_data_entry) -> bool {
-        let buffers = rail.message_buffers();
+        let buffers = &rail.message_buffers;
         let Some(BufferId::Receive(index)) = buffers.of_context(entry.op_context) else {
             return false;
         };
@@ -239,7 +239,7 @@ impl Messages {
         if self.take_message(rail, entry) {
             return Ok(());
         }
-        match rail.message_buffers().of_context(entry.op_context) {
+        match rail.message_buffers.of_context(entry.op_context) {
             Some(BufferId::Send(index)) => match self.sent(index) {
                 Some(_) => Ok(()),
                 None => Err(stranger()),
@@ -290,8 +290,8 @@ impl Messages {
         context: *mut c_void,
         error: &mut PortError,
     ) -> Failed {
-        let (code, goes_on) = (error.code, rail.outlives_receives());
-        match rail.message_buffers().of_context(context) {
+        let (code, goes_on) = (error.code, *rail.domain.profile.outlives_receives);
+        match rail.message_buffers.of_context(context) {
             Some(BufferId::Send(index)) => {
                 error.call = "sending a message";
                 self.sent(index).map_or(Failed::Rail, Failed::Sent)
@@ -301,7 +301,7 @@ impl Messages {
                 if !self.taken_back(index) || !goes_on && code != FI_ETRUNC as i32 {
                     return Failed::Rail;
                 }
-                debug!("rail {}: {error}", rail.name());
+                debug!("rail {}: {error}", rail.name);
                 self.arrived.push(Arrived::Broken { code, taken: Some(index) });
                 Failed::Received
             }
@@ -309,7 +309,7 @@ impl Messages {
             // provider's own protocol.
             None if goes_on => {
                 error.call = "receiving something";
-                debug!("rail {}: {error}", rail.name());
+                debug!("rail {}: {error}", rail.name);
                 match self.came_without_receive(Arrived::Broken { code, taken: None }) {
                     Ok(()) => Failed::Received,
                     Err(_) => Failed::Rail,
@@ -391,7 +391,7 @@ impl Messages {
         if code == -(FI_EAGAIN as isize) {
             self.unposted.push(index);
         } else {
-            self.broken = Some(port_error(rail.domain().library(), "fi_recv", code as i64));
+            self.broken = Some(port_error(rail.domain.library(), "fi_recv", code as i64));
         }
     }
 
@@ -416,7 +416,7 @@ fn inject(rail: &Rail, gate: &Gate, to: PeerAddr, bytes: &[u8]) -> Result<Posted
     let entered = gate.enter();
     // SAFETY: the messages of a rail belong to the port's one thread, the gate is entered, and the
     // callers have checked the length.
-    let code = unsafe { rail.endpoint().inject(bytes, to.0) };
+    let code = unsafe { rail.endpoint.direct.inject(bytes, to.0) };
     drop(entered);
     if code == 0 { Ok(Posted::Yes) } else { not_sent(rail, "fi_inject", code) }
 }
@@ -426,7 +426,7 @@ fn not_sent(rail: &Rail, call: &'static str, code: isize) -> Result<Posted, Port
     if code == -(FI_EAGAIN as isize) {
         Ok(Posted::Again)
     } else {
-        Err(port_error(rail.domain().library(), call, code as i64))
+        Err(port_error(rail.domain.library(), call, code as i64))
     }
 }
 

@@ -28,19 +28,16 @@ pub struct ImmediateData {
 
 impl ImmediateData {
     pub(crate) fn of(profile: &Profile, info: &Info) -> Self {
-        Self::judge(profile, info.caps(), info.mode(), info.cq_data_size())
-    }
-
-    fn judge(profile: &Profile, caps: u64, mode: u64, bytes: usize) -> Self {
         let no = |reason| Self { offered: false, bytes: 0, reason };
         let [least, most] = BYTES;
+        let bytes = info.domain_attr().cq_data_size;
         if bytes < least {
             return no("it offers less than four bytes of immediate data");
         }
-        if caps & FI_REMOTE_WRITE == 0 {
+        if info.raw().caps & FI_REMOTE_WRITE == 0 {
             return no("it does not offer to be written to (FI_REMOTE_WRITE)");
         }
-        match (mode & FI_RX_CQ_DATA != 0, *profile.data_takes_receives) {
+        match (info.raw().mode & FI_RX_CQ_DATA != 0, *profile.data_takes_receives) {
             // The buffers are there for messages, whose senders are held by the window.
             (true, false) => {
                 return no(
@@ -65,34 +62,36 @@ impl ImmediateData {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::objects::info::tests::{edit, empty};
     use crate::provider::{Provider, candidates};
 
     #[test]
-    fn all_ingredients_are_needed_and_the_provider_must_be_known() {
-        let judge = |provider, caps, mode, bytes| {
-            ImmediateData::judge(candidates(provider)[0], caps, mode, bytes).offered
-        };
-        for provider in [Provider::Tcp, Provider::TcpRxm, Provider::Shm] {
-            for (bytes, used) in [(4, 4), (7, 4), (8, 8), (16, 8)] {
-                assert!(judge(provider, FI_REMOTE_WRITE, 0, bytes), "{provider:?}");
-                let profile = candidates(provider)[0];
-                let judged = ImmediateData::judge(profile, FI_REMOTE_WRITE, 0, bytes);
-                assert_eq!(judged.bytes, used, "{provider:?}");
+    fn immediate_data_needs_a_known_provider_and_all_ingredients() {
+        // Bytes offered, whether a write takes a receive, and the bytes that are used.
+        for (provider, bytes, takes, used) in [
+            (Provider::Tcp, 4, false, Some(4)),
+            (Provider::Tcp, 7, false, Some(4)),
+            (Provider::Shm, 8, false, Some(8)),
+            (Provider::TcpRxm, 16, false, Some(8)),
+            (Provider::Tcp, 0, false, None),
+            (Provider::Tcp, 8, true, None),
+            (Provider::Cxi, 8, false, None),
+            (Provider::Verbs, 8, false, None),
+            (Provider::Efa, 4, true, Some(4)),
+            // Its NIC's queue could overrun.
+            (Provider::Efa, 4, false, None),
+        ] {
+            for caps in [FI_REMOTE_WRITE, 0] {
+                let mut info = empty();
+                // SAFETY: the attributes of an empty info exist.
+                edit(&mut info, |raw| unsafe {
+                    (raw.caps, raw.mode) = (caps, if takes { FI_RX_CQ_DATA } else { 0 });
+                    (*raw.domain_attr).cq_data_size = bytes;
+                });
+                let judged = ImmediateData::of(candidates(provider)[0], &info);
+                let found = judged.offered.then_some(judged.bytes);
+                assert_eq!(found, used.filter(|_| caps != 0), "{provider} {bytes} {takes}");
             }
-            assert!(!judge(provider, FI_REMOTE_WRITE, 0, 0), "{provider:?}");
-            assert!(!judge(provider, 0, 0, 8), "{provider:?}");
-            assert!(!judge(provider, FI_REMOTE_WRITE, FI_RX_CQ_DATA, 8), "{provider:?}");
         }
-        for provider in [Provider::Cxi, Provider::Verbs] {
-            assert!(!judge(provider, FI_REMOTE_WRITE, 0, 8), "{provider:?}");
-        }
-    }
-
-    #[test]
-    fn over_efa_writes_that_tell_take_receives() {
-        let judge =
-            |mode| ImmediateData::judge(candidates(Provider::Efa)[0], FI_REMOTE_WRITE, mode, 4);
-        assert!(judge(FI_RX_CQ_DATA).offered);
-        assert!(!judge(0).offered, "its NIC's queue could overrun");
     }
 }

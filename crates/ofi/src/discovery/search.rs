@@ -8,7 +8,7 @@ use log::{debug, info, warn};
 
 use crate::discovery::device::Device;
 use crate::discovery::interface::{Interface, is_local};
-use crate::discovery::query::{Demand, Reaching, Step, query};
+use crate::discovery::query::{Asked, Demand, Step};
 use crate::discovery::selection::{Listed, Source, describe, select};
 use crate::endpoint_files::{self, lack};
 use crate::environment;
@@ -18,7 +18,6 @@ use crate::objects::info::Info;
 use crate::options::{Devices, GpuDirect, Options, Progress};
 use crate::provider::{Fact, Profile, Provider, candidates};
 use crate::topology::sysfs;
-use engine::port::PortError;
 
 /// The provider chosen and its devices.
 #[derive(Debug)]
@@ -111,12 +110,10 @@ impl Discovery {
 
     pub(crate) fn hmem_refused(&self) -> Option<String> {
         let said = self.found.hmem_refused.as_ref()?;
-        let mut nics: Vec<String> = Vec::new();
-        for Device { domain, .. } in &self.found.devices {
-            if !nics.contains(domain) {
-                nics.push(domain.clone());
-            }
-        }
+        let mut nics: Vec<String> =
+            self.found.devices.iter().map(|device| device.domain.clone()).collect();
+        nics.sort();
+        nics.dedup();
         let by_name = self.profile.device_memory_by_name;
         let by_name = by_name.and_then(|names| names.help(self.library.version(), &nics));
         let help = by_name.unwrap_or_else(|| self.profile.device_memory_takes.to_string());
@@ -218,21 +215,22 @@ fn examine(
     kinds: MemoryKinds,
     refusals: &mut Vec<Refusal>,
 ) -> Result<Option<Found>, OfiError> {
+    let refusal = |device, reason| Refusal::new(profile, device, reason);
     if profile.endpoint_files.is_some() {
         endpoint_files::remove_left_behind();
     }
     if let Err(reason) = is_there(library, profile) {
-        refusals.push(refusal(profile, None, reason));
+        refusals.push(refusal(None, reason));
         return Ok(None);
     }
-    let Some((fabric, answer)) = ask_in_turn(library, profile, options, kinds, refusals) else {
+    let Some((asked, answer)) = ask_in_turn(library, profile, options, kinds, refusals) else {
         return Ok(None);
     };
-    let Answer { reaching, step, infos, hmem_refused } = answer;
+    let Answer { reaches_devices, step, infos, hmem_refused } = answer;
     let mut usable = Vec::new();
     for info in infos {
         match reason_against(&info) {
-            Some(reason) => refusals.push(refusal(profile, Some(info.domain_name()), reason)),
+            Some(reason) => refusals.push(refusal(Some(info.domain_name()), reason)),
             None => usable.push(Some(info)),
         }
     }
@@ -244,57 +242,53 @@ fn examine(
         reason,
         available: describe(&listed),
     };
-    let no_match = || String::from("nothing there has this name or address");
-    let selection = match select(&options.devices, &listed, profile, single_host) {
+    let (choices, passed_over) = match select(&options.devices, &listed, profile, single_host) {
         Ok(selection) => selection,
-        Err(entry) if options.provider == Provider::Auto => {
-            refusals.push(refusal(profile, None, unknown(entry, no_match()).to_string()));
+        Err(entry) => {
+            let error = unknown(entry, String::from("nothing there has this name or address"));
+            if options.provider != Provider::Auto {
+                return Err(error);
+            }
+            refusals.push(refusal(None, error.to_string()));
             return Ok(None);
         }
-        Err(entry) => return Err(unknown(entry, no_match())),
     };
-    let passed_over = selection.passed_over.into_iter();
-    refusals.extend(passed_over.map(|passed| refusal(profile, Some(passed.device), passed.reason)));
+    refusals.extend(passed_over);
 
     let named = matches!(options.devices, Devices::Include(_));
     let must_have = named && options.provider != Provider::Auto;
-    let at_address = |ip| at_address(library, profile, fabric, Demand::Full(step), reaching, ip);
     let mut devices: Vec<Device> = Vec::new();
     let mut opened_at: Vec<Source> = Vec::new();
-    for choice in selection.choices {
+    for choice in choices {
         // A device named twice shares what was asked about it.
-        if let Some(same) = opened_at.iter().position(|source| *source == choice.source) {
-            let again = Device { name: choice.name, ..devices[same].clone() };
-            devices.push(again);
-            opened_at.push(choice.source);
-            continue;
-        }
-        let info = match choice.source {
-            Source::Listed(index) => {
-                usable[index].take().ok_or_else(|| String::from("taken already"))
+        let device = match opened_at.iter().position(|source| *source == choice.source) {
+            Some(same) => Device { name: choice.name, ..devices[same].clone() },
+            None => {
+                let info = match choice.source {
+                    Source::Listed(at) => usable[at].take().ok_or(String::from("taken already")),
+                    Source::Address(ip) => {
+                        at_address(asked, Demand::Full(step), reaches_devices, ip)
+                    }
+                };
+                match info {
+                    Ok(info) => Device::new(choice.name, profile, info),
+                    Err(reason) if must_have => return Err(unknown(choice.name, reason)),
+                    Err(reason) => {
+                        refusals.push(refusal(Some(choice.name), reason));
+                        continue;
+                    }
+                }
             }
-            Source::Address(ip) => at_address(ip),
         };
-        match info {
-            Ok(info) => {
-                devices.push(Device::new(choice.name, profile, info));
-                opened_at.push(choice.source);
-            }
-            Err(reason) if must_have => return Err(unknown(choice.name, reason)),
-            Err(reason) => refusals.push(refusal(profile, Some(choice.name), reason)),
-        }
+        devices.push(device);
+        opened_at.push(choice.source);
     }
     if devices.is_empty() {
-        let reason = format!("no device left of: {}", describe(&listed));
-        refusals.push(refusal(profile, None, reason));
+        refusals.push(refusal(None, format!("no device left of: {}", describe(&listed))));
         return Ok(None);
     }
     let unlisted = unlisted(options, profile, &listed);
     Ok(Some(Found { step, devices, hmem_refused, unlisted }))
-}
-
-fn refusal(profile: &Profile, device: Option<String>, reason: String) -> Refusal {
-    Refusal { provider: profile.name.to_owned(), device, reason }
 }
 
 fn ask_in_turn<'a>(
@@ -303,25 +297,26 @@ fn ask_in_turn<'a>(
     options: &'a Options,
     kinds: MemoryKinds,
     refusals: &mut Vec<Refusal>,
-) -> Option<(Option<&'a str>, Answer)> {
+) -> Option<(Asked<'a>, Answer)> {
     let fabrics: Vec<Option<&'a str>> = match (&options.fabric, *profile.fabrics) {
         (Some(named), _) => vec![Some(named)],
         (None, []) => vec![None],
         (None, preferred) => preferred.iter().map(|fabric| Some(*fabric)).collect(),
     };
     for fabric in fabrics {
-        match ask(library, profile, fabric, options, kinds) {
+        let asked = Asked { library, profile, fabric };
+        match ask(asked, options, kinds) {
             Ok(answer) => {
                 if let Some(fabric) = fabric {
-                    let asked = options.fabric.is_some();
-                    let why = if asked { "as asked for" } else { profile.fabrics.why };
+                    let is_named = options.fabric.is_some();
+                    let why = if is_named { "as asked for" } else { profile.fabrics.why };
                     info!("provider {}: fabric {fabric}: {why}", profile.name);
                 }
-                return Some((fabric, answer));
+                return Some((asked, answer));
             }
             Err(reason) => {
                 let fabric = fabric.map(|name| format!("fabric {name}"));
-                refusals.push(refusal(profile, fabric, reason));
+                refusals.push(Refusal::new(profile, fabric, reason));
             }
         }
     }
@@ -335,14 +330,15 @@ fn unlisted(options: &Options, profile: &Profile, listed: &[Listed]) -> Vec<Stri
 }
 
 struct Answer {
-    reaching: Reaching,
+    reaches_devices: bool,
     step: Step,
     infos: Vec<Info>,
     hmem_refused: Option<String>,
 }
 
 fn is_there(library: &'static Library, profile: &'static Profile) -> Result<(), String> {
-    let mut said = match query(library, profile, None, Demand::Provider, Reaching::Host, None) {
+    let asked = Asked { library, profile, fabric: None };
+    let mut said = match asked.query(Demand::Provider, false, None) {
         Ok(infos) if !infos.is_empty() => return Ok(()),
         Ok(_) => String::new(),
         Err(error) => format!(" ({error})"),
@@ -362,23 +358,18 @@ fn is_there(library: &'static Library, profile: &'static Profile) -> Result<(), 
 }
 
 /// Goes down the ladder until the provider answers, or says why it never does.
-fn ask(
-    library: &'static Library,
-    profile: &'static Profile,
-    fabric: Option<&str>,
-    options: &Options,
-    kinds: MemoryKinds,
-) -> Result<Answer, String> {
-    let query = |demand, reaching| query(library, profile, fabric, demand, reaching, None);
-    match query(Demand::Rma, Reaching::Host) {
-        Ok(infos) if !infos.is_empty() => {}
-        _ => {
-            return Err(format!(
-                "libfabric {} has it, but without reliable datagram endpoints (FI_EP_RDM) that do \
-                 messages and RMA",
-                library.version()
-            ));
-        }
+fn ask(asked: Asked<'_>, options: &Options, kinds: MemoryKinds) -> Result<Answer, String> {
+    let profile = asked.profile;
+    let query = |demand, devices| match asked.query(demand, devices, None) {
+        Ok(infos) if infos.is_empty() => Err(String::from("only other providers answered")),
+        answer => answer.map_err(|error| error.to_string()),
+    };
+    if query(Demand::Rma, false).is_err() {
+        return Err(format!(
+            "libfabric {} has it, but without reliable datagram endpoints (FI_EP_RDM) that do \
+             messages and RMA",
+            asked.library.version()
+        ));
     }
     if options.progress == Progress::Auto && *profile.avoids_auto {
         let why = profile.avoids_auto.why;
@@ -386,25 +377,20 @@ fn ask(
     }
     let mut last = String::new();
     let ladder = Step::ladder(options, profile);
+    let devices = offers_devices(profile, options, kinds, || query(Demand::Rma, true).map(drop));
     // With device memory before without: what it costs, staging costs more.
-    let devices = offers_devices(profile, options, kinds, || query(Demand::Rma, Reaching::Devices));
-    let mut hmem_refused = devices.clone().err().flatten();
-    for reaching in [Reaching::Devices, Reaching::Host] {
-        if reaching == Reaching::Devices && devices.is_err() {
-            continue;
-        }
+    let turns = if devices.is_ok() { &[true, false][..] } else { &[false] };
+    let mut hmem_refused = devices.err().flatten();
+    for &reaches_devices in turns {
         for &step in &ladder {
-            match query(Demand::Full(step), reaching) {
-                Ok(infos) if !infos.is_empty() => {
-                    return Ok(Answer { reaching, step, infos, hmem_refused });
-                }
-                Ok(_) => last = String::from("only other providers answered"),
-                Err(error) => last = error.to_string(),
+            match query(Demand::Full(step), reaches_devices) {
+                Ok(infos) => return Ok(Answer { reaches_devices, step, infos, hmem_refused }),
+                Err(error) => last = error,
             }
-            let hmem = if reaching == Reaching::Devices { ", with FI_HMEM" } else { "" };
+            let hmem = if reaches_devices { ", with FI_HMEM" } else { "" };
             info!("provider {} refuses {step}{hmem}", profile.name);
         }
-        if reaching == Reaching::Devices {
+        if reaches_devices {
             hmem_refused = Some(last.clone());
         }
     }
@@ -423,53 +409,48 @@ fn offers_devices(
     profile: &'static Profile,
     options: &Options,
     kinds: MemoryKinds,
-    ask: impl FnOnce() -> Result<Vec<Info>, PortError>,
+    ask: impl FnOnce() -> Result<(), String>,
 ) -> Result<(), Option<String>> {
     if kinds == MemoryKinds::Host {
         return Err(None);
     }
-    let not_asked = |reason: &str| {
+    let not_asked = match options.gpu_direct {
+        GpuDirect::Never => Some("NVSHMEM_LIBFABRIC_GPU_DIRECT=never"),
+        GpuDirect::Auto if !*profile.device_memory => Some(profile.device_memory.why),
+        _ => None,
+    };
+    if let Some(reason) = not_asked {
         info!("provider {}: FI_HMEM is not asked for: {reason}", profile.name);
-        Err(None)
-    };
-    match options.gpu_direct {
-        GpuDirect::Never => return not_asked("NVSHMEM_LIBFABRIC_GPU_DIRECT=never"),
-        GpuDirect::Auto if !*profile.device_memory => return not_asked(profile.device_memory.why),
-        _ => {}
+        return Err(None);
     }
-    let refusal = match ask() {
-        Ok(infos) if !infos.is_empty() => return Ok(()),
-        Ok(_) => String::from("only other providers answered"),
-        Err(error) => error.to_string(),
-    };
-    info!("provider {} refuses FI_HMEM: {refusal}", profile.name);
-    Err(Some(refusal))
+    ask().map_err(|refusal| {
+        info!("provider {} refuses FI_HMEM: {refusal}", profile.name);
+        Some(refusal)
+    })
 }
 
 fn at_address(
-    library: &'static Library,
-    profile: &'static Profile,
-    fabric: Option<&str>,
+    asked: Asked<'_>,
     demand: Demand,
-    reaching: Reaching,
+    reaches_devices: bool,
     ip: IpAddr,
 ) -> Result<Info, String> {
     // Asked for a foreign address, libfabric answers as if it were ours; opening fails later.
     if !is_local(ip) {
         return Err(String::from("not an address of this host"));
     }
-    let infos = query(library, profile, fabric, demand, reaching, Some(ip));
-    let infos = infos.map_err(|error| error.to_string())?;
-    let mut usable = infos.into_iter().filter(|info| info.source_ip() == Some(ip));
-    let usable = usable.find(|info| reason_against(info).is_none());
+    let infos =
+        asked.query(demand, reaches_devices, Some(ip)).map_err(|error| error.to_string())?;
+    let is_usable = |info: &Info| info.source_ip() == Some(ip) && reason_against(info).is_none();
+    let usable = infos.into_iter().find(is_usable);
     usable.ok_or_else(|| String::from("the provider has no endpoint at this address"))
 }
 
 fn reason_against(info: &Info) -> Option<String> {
-    if info.tx_op_flags() & FI_DELIVERY_COMPLETE == 0 {
+    if info.tx_attr().op_flags & FI_DELIVERY_COMPLETE == 0 {
         return Some(String::from("it answers without FI_DELIVERY_COMPLETE"));
     }
-    if info.tx_size() == 0 || info.max_message() == 0 {
+    if info.tx_attr().size == 0 || info.ep_attr().max_msg_size == 0 {
         return Some(String::from("it has no room for a single operation"));
     }
     None

@@ -5,6 +5,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use crate::discovery::interface::Interface;
+use crate::error::Refusal;
 use crate::options::Devices;
 use crate::provider::Profile;
 
@@ -25,14 +26,11 @@ impl Listed {
         self.nic.as_ref().or(self.interface.as_ref()).unwrap_or(&self.domain)
     }
 
+    /// Whether a name or an IP address, as users write it, means this device.
     pub(crate) fn is_called(&self, name: &str) -> bool {
-        self.domain == name
-            || self.interface.as_deref() == Some(name)
-            || self.nic.as_deref() == Some(name)
-    }
-
-    fn is_ipv6(&self) -> bool {
-        self.ip.is_some_and(|ip| ip.is_ipv6())
+        let names = [Some(&self.domain), self.interface.as_ref(), self.nic.as_ref()];
+        names.into_iter().flatten().any(|own| own == name)
+            || self.ip.is_some_and(|ip| name.parse() == Ok(ip))
     }
 
     /// How its address compares with others of the same device, the least being the best. verbs
@@ -79,19 +77,8 @@ pub(crate) struct Choice {
     pub(crate) source: Source,
 }
 
-/// A device that was listed and not chosen, with the reason.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct PassedOver {
-    pub(crate) device: String,
-    pub(crate) reason: String,
-}
-
-/// The outcome.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Selection {
-    pub(crate) choices: Vec<Choice>,
-    pub(crate) passed_over: Vec<PassedOver>,
-}
+/// The devices chosen, and those that were listed and not chosen.
+pub(crate) type Selection = (Vec<Choice>, Vec<Refusal>);
 
 pub(crate) fn describe(listed: &[Listed]) -> String {
     let mut described: Vec<String> = Vec::new();
@@ -114,53 +101,38 @@ pub(crate) fn select(
     profile: &'static Profile,
     single_host: bool,
 ) -> Result<Selection, String> {
-    let mut selection = match devices {
-        Devices::Any => default_choice(listed, profile, single_host),
+    let (mut choices, mut refusals) = match devices {
+        Devices::Any | Devices::Exclude(_) => default_choice(listed, profile, single_host),
         Devices::Include(entries) => {
-            let mut choices = Vec::new();
-            for entry in entries {
-                let source = find(entry, listed, profile).ok_or_else(|| entry.clone())?;
-                choices.push(Choice { name: entry.clone(), source });
-            }
-            Selection { choices, ..Selection::default() }
-        }
-        Devices::Exclude(entries) => {
-            let mut selection = default_choice(listed, profile, single_host);
-            let excluded = |choice: &Choice| {
-                entries.iter().any(|entry| {
-                    choice.name == *entry
-                        || match choice.source {
-                            Source::Listed(index) => {
-                                let ip = listed[index].ip;
-                                listed[index].is_called(entry)
-                                    || ip.is_some_and(|ip| entry.parse() == Ok(ip))
-                            }
-                            Source::Address(ip) => entry.parse() == Ok(ip),
-                        }
-                })
+            let choose = |entry: &String| match find(entry, listed, profile) {
+                Some(source) => Ok(Choice { name: entry.clone(), source }),
+                None => Err(entry.clone()),
             };
-            let (out, rest): (Vec<_>, Vec<_>) = selection.choices.into_iter().partition(excluded);
-            selection.choices = rest;
-            selection.passed_over.extend(out.into_iter().map(|choice| PassedOver {
-                device: choice.name,
-                reason: String::from("excluded by NVSHMEM_LIBFABRIC_DEVICES"),
-            }));
-            selection
+            (entries.iter().map(choose).collect::<Result<_, _>>()?, Vec::new())
         }
     };
-    number_repetitions(&mut selection.choices);
-    Ok(selection)
+    if let Devices::Exclude(entries) = devices {
+        let is_called = |choice: &Choice, entry: &String| match choice.source {
+            Source::Listed(index) => choice.name == *entry || listed[index].is_called(entry),
+            Source::Address(ip) => entry.parse() == Ok(ip),
+        };
+        choices.retain(|choice| {
+            let is_excluded = entries.iter().any(|entry| is_called(choice, entry));
+            if is_excluded {
+                let reason = String::from("excluded by NVSHMEM_LIBFABRIC_DEVICES");
+                refusals.push(Refusal::new(profile, Some(choice.name.clone()), reason));
+            }
+            !is_excluded
+        });
+    }
+    number_repetitions(&mut choices);
+    Ok((choices, refusals))
 }
 
 fn find(entry: &str, listed: &[Listed], profile: &'static Profile) -> Option<Source> {
-    if let Ok(ip) = entry.parse::<IpAddr>() {
-        return match listed.iter().position(|device| device.ip == Some(ip)) {
-            Some(index) => Some(Source::Listed(index)),
-            // 127.0.0.2 is an address of every host and listed by none.
-            None => profile.by_address.then_some(Source::Address(ip)),
-        };
-    }
-    best(listed, |device| device.is_called(entry)).map(Source::Listed)
+    // 127.0.0.2 is an address of every host and listed by none.
+    let address = || entry.parse().ok().filter(|_| *profile.by_address).map(Source::Address);
+    best(listed, |device| device.is_called(entry)).map(Source::Listed).or_else(address)
 }
 
 fn best(listed: &[Listed], is_of_device: impl Fn(&Listed) -> bool) -> Option<usize> {
@@ -169,31 +141,31 @@ fn best(listed: &[Listed], is_of_device: impl Fn(&Listed) -> bool) -> Option<usi
 }
 
 fn default_choice(listed: &[Listed], profile: &'static Profile, single_host: bool) -> Selection {
-    let mut selection = Selection::default();
+    let (mut choices, mut refusals) = (Vec::new(), Vec::new());
     if *profile.interfaces && single_host {
         // Two, so that what runs on one machine is what runs on a cluster.
         for ip in [Ipv4Addr::new(127, 0, 0, 1), Ipv4Addr::new(127, 0, 0, 2)] {
             let listed = listed.iter().position(|device| device.ip == Some(ip.into()));
             let source = listed.map_or(Source::Address(ip.into()), Source::Listed);
-            selection.choices.push(Choice { name: ip.to_string(), source });
+            choices.push(Choice { name: ip.to_string(), source });
         }
-        return selection;
+        return (choices, refusals);
     }
-
     for (index, device) in listed.iter().enumerate() {
         match reason_against(index, listed, profile) {
             Some(reason) => {
-                let passed = PassedOver { device: device.describe(), reason };
-                if !selection.passed_over.contains(&passed) {
-                    selection.passed_over.push(passed);
+                let refusal = Refusal::new(profile, Some(device.describe()), reason);
+                if !refusals.contains(&refusal) {
+                    refusals.push(refusal);
                 }
             }
-            None => selection
-                .choices
-                .push(Choice { name: device.name().to_owned(), source: Source::Listed(index) }),
+            None => {
+                let (name, source) = (device.name().to_owned(), Source::Listed(index));
+                choices.push(Choice { name, source });
+            }
         }
     }
-    selection
+    (choices, refusals)
 }
 
 fn reason_against(index: usize, listed: &[Listed], profile: &'static Profile) -> Option<String> {
@@ -212,7 +184,7 @@ fn reason_against(index: usize, listed: &[Listed], profile: &'static Profile) ->
         if !device.running {
             return Some(String::from("the interface is down"));
         }
-        if device.is_ipv6() {
+        if device.ip.is_some_and(|ip| ip.is_ipv6()) {
             return Some(String::from("IPv6; name the address in NVSHMEM_LIBFABRIC_DEVICES"));
         }
     }
@@ -266,7 +238,7 @@ mod tests {
     }
 
     fn names(selection: &Selection) -> Vec<&str> {
-        selection.choices.iter().map(|choice| choice.name.as_str()).collect()
+        selection.0.iter().map(|choice| choice.name.as_str()).collect()
     }
 
     fn include(entries: &[&str]) -> Devices {
@@ -274,13 +246,14 @@ mod tests {
     }
 
     #[test]
-    fn across_hosts_every_real_interface_is_one_rail() {
+    fn every_real_interface_is_one_rail() {
         let selection = select(&Devices::Any, &host(), tcp(), false).unwrap();
         assert_eq!(names(&selection), ["eth0", "eth1"]);
-        assert_eq!(selection.choices[0].source, Source::Listed(1), "IPv4 and the first entry");
+        assert_eq!(selection.0[0].source, Source::Listed(1), "IPv4 and the first entry");
         let reason = |device: &str| {
-            let of = selection.passed_over.iter().find(|passed| passed.device.contains(device));
-            of.map(|passed| passed.reason.as_str()).unwrap_or_default()
+            let is_of = |refusal: &&Refusal| refusal.device.iter().any(|at| at.contains(device));
+            let of = selection.1.iter().find(is_of);
+            of.map(|refusal| refusal.reason.as_str()).unwrap_or_default()
         };
         assert!(reason("docker0").contains("bridge"));
         assert!(reason("down0").contains("down"));
@@ -312,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_nic_is_used_by_the_address_that_connects() {
+    fn nic_is_used_by_the_address_that_connects() {
         let verbs = candidates(Provider::Verbs)[0];
         let mut listed = roce();
         // In whatever order.
@@ -323,7 +296,7 @@ mod tests {
                     Source::Listed(at) => listed[at].ip.map(|ip| ip.to_string()),
                     Source::Address(_) => None,
                 };
-                let mut used: Vec<_> = selection.choices.iter().filter_map(ip).collect();
+                let mut used: Vec<_> = selection.0.iter().filter_map(ip).collect();
                 used.sort();
                 assert_eq!(used, ["10.77.0.1", "fd77::1"], "{devices:?}");
             }
@@ -335,11 +308,11 @@ mod tests {
         assert_eq!(names(&selection), ["rxe0", "rocep2s0"]);
         let link_local = include(&["fe80::5054:ff:fe00:102"]);
         let selection = select(&link_local, &roce(), verbs, false).unwrap();
-        assert_eq!(selection.choices[0].source, Source::Listed(4), "whoever names one gets it");
+        assert_eq!(selection.0[0].source, Source::Listed(4), "whoever names one gets it");
     }
 
     #[test]
-    fn an_entry_that_matches_nothing_is_named() {
+    fn unmatched_entry_is_named() {
         let unknown = select(&include(&["eth1", "mlx5_7"]), &host(), tcp(), false).unwrap_err();
         assert_eq!(unknown, "mlx5_7");
         let efa = candidates(Provider::Efa)[0];
@@ -348,19 +321,21 @@ mod tests {
     }
 
     #[test]
-    fn an_exclude_list_takes_from_the_default() {
-        let exclude = |entry: &str| Devices::Exclude(vec![entry.to_owned()]);
-        let selection = select(&exclude("eth0"), &host(), tcp(), false).unwrap();
-        assert_eq!(names(&selection), ["eth1"]);
-        assert!(selection.passed_over.iter().any(|passed| passed.reason.contains("excluded")));
-        let selection = select(&exclude("198.51.100.2"), &host(), tcp(), false).unwrap();
-        assert_eq!(names(&selection), ["eth0"]);
-        let selection = select(&exclude("127.0.0.2"), &host(), tcp(), true).unwrap();
-        assert_eq!(names(&selection), ["127.0.0.1"]);
+    fn exclude_list_takes_from_the_default() {
+        for (entry, single_host, left) in [
+            ("eth0", false, "eth1"),
+            ("198.51.100.2", false, "eth0"),
+            ("127.0.0.2", true, "127.0.0.1"),
+        ] {
+            let exclude = Devices::Exclude(vec![entry.to_owned()]);
+            let selection = select(&exclude, &host(), tcp(), single_host).unwrap();
+            assert_eq!(names(&selection), [left]);
+            assert!(selection.1.iter().any(|refusal| refusal.reason.contains("excluded")));
+        }
     }
 
     #[test]
-    fn nics_are_called_by_their_own_name_or_their_domain() {
+    fn nics_have_their_own_name_or_their_domain() {
         let listed = [Listed {
             domain: String::from("rdmap0s6-rdm"),
             nic: Some(String::from("rdmap0s6")),
@@ -370,7 +345,7 @@ mod tests {
         let efa = candidates(Provider::Efa)[0];
         for name in ["rdmap0s6", "rdmap0s6-rdm"] {
             let selection = select(&include(&[name]), &listed, efa, false).unwrap();
-            assert_eq!(selection.choices[0].source, Source::Listed(0));
+            assert_eq!(selection.0[0].source, Source::Listed(0));
         }
         let selection = select(&Devices::Any, &listed, efa, false).unwrap();
         assert_eq!(names(&selection), ["rdmap0s6"]);

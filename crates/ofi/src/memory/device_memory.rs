@@ -13,7 +13,6 @@ use log::{info, warn};
 
 use crate::memory::direct_policy::DeviceMemory;
 use crate::memory::registration::{OfiMemory, OfiRegion, Registrar};
-use crate::objects::cuda_calls::CudaCalls;
 use crate::objects::memory_region::{Region, Rights, Way};
 use crate::options::GpuDirect;
 use engine::port::{Access, PortError, Registered};
@@ -73,17 +72,14 @@ impl OfiMemory {
         if self.direct.choice == GpuDirect::Never {
             return refuse(vec![String::from("NVSHMEM_LIBFABRIC_GPU_DIRECT=never")]);
         }
-        let (proxy, host) = self.registrars();
         // The host lane's rail is on the device of the first one of the proxy lane.
-        let rails: Vec<(&Registrar, Rights)> = proxy
-            .iter()
-            .map(|rail| (rail, Rights::of(access)))
-            .chain(host.iter().map(|rail| (rail, Rights::None)))
-            .collect();
+        let proxy = self.proxy.iter().map(|rail| (rail, Rights::of(access)));
+        let host = self.host.iter().map(|rail| (rail, Rights::None));
+        let rails: Vec<(&Registrar, Rights)> = proxy.chain(host).collect();
 
         let obstacle = |(rail, _): &(&Registrar, Rights)| {
-            let reason = self.direct.obstacle(rail.traits(), memory)?;
-            Some(format!("rail {}: {reason}", rail.name()))
+            let reason = self.direct.obstacle(&rail.traits, memory)?;
+            Some(format!("rail {}: {reason}", rail.name))
         };
         let mut obstacles: Vec<String> = rails.iter().filter_map(obstacle).collect();
         if !obstacles.is_empty() {
@@ -102,19 +98,17 @@ impl OfiMemory {
         };
         let outcomes = side_by_side(&rails, &register);
 
-        let mut regions = Vec::with_capacity(rails.len());
-        let mut taken = Vec::new();
-        let mut reasons = Vec::new();
+        let (mut regions, mut reasons) = (Vec::with_capacity(rails.len()), Vec::new());
+        let mut taken = None;
         for ((rail, _), outcome) in rails.iter().zip(outcomes) {
             match outcome {
                 Ok((way, region)) => {
                     regions.push(region);
-                    taken.push(way);
+                    taken.get_or_insert(way);
                 }
                 Err(refusals) => {
-                    reasons.extend(
-                        refusals.iter().map(|said| format!("rail {}: {said}", rail.name())),
-                    );
+                    reasons
+                        .extend(refusals.iter().map(|said| format!("rail {}: {said}", rail.name)));
                 }
             }
         }
@@ -124,7 +118,7 @@ impl OfiMemory {
             reasons.extend(Some(self.direct.takes.to_owned()).filter(|takes| !takes.is_empty()));
             return refuse(reasons);
         }
-        self.say(memory, &taken, missing.as_deref());
+        self.say(memory, taken, missing.as_deref());
         self.has_direct.store(true, Ordering::Release);
         // Providers whose rails have connections for bulk reach host memory alone.
         Ok(self.registered(regions, Vec::new()))
@@ -138,25 +132,22 @@ impl OfiMemory {
 
     /// Whether a dma-buf would be of use to [`OfiMemory::register_device`].
     pub fn takes_dma_bufs(&self) -> bool {
-        let (proxy, _) = self.registrars();
         self.direct.choice != GpuDirect::Never
             && self.direct.dma_bufs
-            && proxy.iter().all(|rail| rail.traits().reaches_devices)
+            && self.proxy.iter().all(|rail| rail.traits.reaches_devices)
     }
 
-    fn say(&self, memory: &DeviceMemory<'_>, taken: &[Way], missing: Option<&str>) {
-        let first = taken.first().map_or_else(String::new, Way::to_string);
+    fn say(&self, memory: &DeviceMemory<'_>, taken: Option<Way>, missing: Option<&str>) {
+        let first = taken.map_or_else(String::new, |way| way.to_string());
         let missing = missing.map_or_else(String::new, |missing| format!(" ({missing})"));
-        info!(
-            "{memory:?}: registered with {} rail(s) by {first}{missing}",
-            self.registrars().0.len()
-        );
-        for rail in self.registrars().0 {
-            if let CudaCalls::Needed(said) = rail.traits().cuda_calls {
+        let count = self.proxy.len();
+        info!("{memory:?}: registered with {count} rail(s) by {first}{missing}");
+        for rail in &self.proxy {
+            if let Some(said) = &rail.traits.needs_cuda {
                 warn!(
                     "rail {}: some transfers from device memory call CUDA, and may wait for running \
                      kernels ({said})",
-                    rail.name()
+                    rail.name
                 );
             }
         }

@@ -4,7 +4,6 @@
 use std::fmt;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use crate::objects::cuda_calls::CudaCalls;
 use crate::objects::memory_region::Way;
 use crate::options::GpuDirect;
 use crate::topology::{Distance, PciAddress, Topology};
@@ -69,20 +68,18 @@ pub(crate) struct DirectPolicy {
 }
 
 /// What matters of a rail.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct RailTraits<'a> {
+#[derive(Clone, Debug)]
+pub(crate) struct RailTraits {
     /// It was opened with `FI_HMEM`.
     pub(crate) reaches_devices: bool,
+    /// The NIC, where it is known.
     pub(crate) pci: Option<PciAddress>,
-    pub(crate) cuda_calls: &'a CudaCalls,
+    /// As [`Endpoint::needs_cuda`](crate::objects::endpoint::Endpoint::needs_cuda).
+    pub(crate) needs_cuda: Option<String>,
 }
 
 impl DirectPolicy {
-    pub(super) fn obstacle(
-        &self,
-        rail: RailTraits<'_>,
-        memory: &DeviceMemory<'_>,
-    ) -> Option<String> {
+    pub(super) fn obstacle(&self, rail: &RailTraits, memory: &DeviceMemory<'_>) -> Option<String> {
         // A provider without it takes device memory for host memory, and faults when it transfers.
         if !rail.reaches_devices {
             let why = self.hmem_refused.as_ref().map_or_else(String::new, |why| format!(": {why}"));
@@ -99,7 +96,7 @@ impl DirectPolicy {
         if self.choice == GpuDirect::Always {
             return None;
         }
-        if let CudaCalls::Needed(said) = rail.cuda_calls {
+        if let Some(said) = &rail.needs_cuda {
             return Some(format!(
                 "its transfers would call CUDA, which may wait for running kernels ({said})"
             ));
@@ -146,7 +143,9 @@ impl DirectPolicy {
 mod tests {
     use std::fs;
     use std::os::fd::AsFd;
-    use std::path::PathBuf;
+
+    use test_support::scratch::Scratch;
+    use test_support::topology::lay_out;
 
     use super::*;
 
@@ -178,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dma_buf_comes_first_where_it_is_known() {
+    fn dma_buf_comes_first_where_known() {
         let file = fs::File::open("/dev/null").expect("some descriptor");
         let part = DmaBufPart { fd: file.as_fd(), offset: 64 };
         let (dma_buf, plain) =
@@ -194,109 +193,78 @@ mod tests {
         assert!(missing.is_some());
     }
 
-    struct Machine(PathBuf);
-
-    const GPU: &str = "0000:03:00.0";
-    const NEAR: &str = "0000:04:00.0";
-    const FAR: &str = "0000:81:00.0";
-
-    impl Machine {
-        fn new() -> Self {
-            let name = format!("nvshmem-device-memory-{}", std::process::id());
-            let root = std::env::temp_dir().join(name);
-            let links = root.join("bus/pci/devices");
-            fs::create_dir_all(&links).expect("a directory");
-            let switch = "pci0000:00/0000:00:01.0/0000:01:00.0";
-            for (way, device) in [
-                (format!("{switch}/0000:02:00.0"), GPU),
-                (format!("{switch}/0000:02:01.0"), NEAR),
-                (String::from("pci0000:80/0000:80:01.0"), FAR),
-            ] {
-                let directory = root.join("devices").join(way).join(device);
-                fs::create_dir_all(&directory).expect("a directory");
-                std::os::unix::fs::symlink(directory, links.join(device)).expect("a link");
-            }
-            Self(root)
-        }
-    }
-
-    impl Drop for Machine {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
-        }
+    fn laid_out(machine: &str) -> (Scratch, impl Fn(&str) -> Option<PciAddress>) {
+        let root = Scratch::new();
+        let devices = lay_out(machine, &root);
+        let address = move |name: &str| {
+            let found = devices.iter().find(|(device, _)| device == name);
+            found.and_then(|(_, address)| address.parse().ok())
+        };
+        (root, address)
     }
 
     #[test]
     fn obstacles_are_found_before_libfabric_is_asked() {
-        let machine = Machine::new();
-        let address = |text: &str| Some(text.parse::<PciAddress>().expect("an address"));
-        let policy = DirectPolicy { topology: Topology::at(&machine.0), ..policy(GpuDirect::Auto) };
-        let rail = |pci| RailTraits { reaches_devices: true, pci, cuda_calls: &CudaCalls::None };
-        let gpu = DeviceMemory { pci: address(GPU), ..memory(Err("none")) };
-        assert_eq!(policy.obstacle(rail(address(NEAR)), &gpu), None);
-        let far = policy.obstacle(rail(address(FAR)), &gpu).expect("it is too far");
-        for word in [FAR, GPU, "NODE", "GDR_LEVEL is PXB"] {
-            assert!(far.contains(word), "{far}");
-        }
-        // The user may say that it is not, or that it does not matter.
-        let wide = DirectPolicy { level: Distance::Node, ..policy.clone() };
-        assert_eq!(wide.obstacle(rail(address(FAR)), &gpu), None);
+        let (machine, address) = laid_out("p5-32-nics");
+        let policy = DirectPolicy { topology: Topology::at(&*machine), ..policy(GpuDirect::Auto) };
         let always = DirectPolicy { choice: GpuDirect::Always, ..policy.clone() };
-        assert_eq!(always.obstacle(rail(address(FAR)), &gpu), None);
-        // What is not known stands in nobody's way.
-        let somewhere = DeviceMemory { pci: None, ..gpu };
-        assert_eq!(policy.obstacle(rail(None), &gpu), None);
-        assert_eq!(policy.obstacle(rail(address(FAR)), &somewhere), None);
-        assert_eq!(policy.obstacle(rail(address("0000:99:00.0")), &gpu), None);
-
-        let needed = CudaCalls::Needed(String::from("not supported"));
-        let copies = RailTraits { cuda_calls: &needed, ..rail(address(NEAR)) };
-        let said = policy.obstacle(copies, &gpu).expect("it copies");
-        assert!(said.contains("running kernels (not supported)"), "{said}");
-        assert_eq!(always.obstacle(copies, &gpu), None);
-        let unknown = CudaCalls::Unknown(String::from("older"));
-        let older = RailTraits { cuda_calls: &unknown, ..rail(None) };
-        assert_eq!(policy.obstacle(older, &gpu), None);
-
-        let late = DeviceMemory { keeps_order: false, ..gpu };
-        let said = policy.obstacle(rail(address(NEAR)), &late).expect("signals would overtake");
-        assert!(said.contains("does not keep"), "{said}");
-        assert_eq!(always.obstacle(rail(address(NEAR)), &late), None);
-
-        // What would reach other bytes is nobody's wish.
-        let pieces = DeviceMemory { is_whole: false, ..gpu };
-        assert_eq!(policy.obstacle(rail(address(NEAR)), &pieces), None);
+        let wide = DirectPolicy { level: Distance::Node, ..policy.clone() };
         let first = DirectPolicy { one_allocation: true, ..always.clone() };
-        assert_eq!(first.obstacle(rail(address(NEAR)), &gpu), None);
-        let said = first.obstacle(rail(address(NEAR)), &pieces).expect("it maps the first");
-        assert!(said.contains("several allocations"), "{said}");
         let off = DirectPolicy { switched_off: Some(String::from("X=0")), ..always.clone() };
-        assert_eq!(off.obstacle(rail(address(NEAR)), &gpu).as_deref(), Some("X=0"));
 
-        let blind = RailTraits { reaches_devices: false, ..rail(address(NEAR)) };
-        for policy in [policy, always] {
-            let said = policy.obstacle(blind, &gpu).expect("it reaches no device");
-            assert!(said.contains("FI_HMEM"), "{said}");
+        let gpu = DeviceMemory { pci: address("gpu0"), ..memory(Err("none")) };
+        let somewhere = DeviceMemory { pci: None, ..gpu };
+        let late = DeviceMemory { keeps_order: false, ..gpu };
+        let pieces = DeviceMemory { is_whole: false, ..gpu };
+
+        let rail = |pci| RailTraits { reaches_devices: true, pci, needs_cuda: None };
+        let (near, far, unknown) = (rail(address("nic0")), rail(address("nic4")), rail(None));
+        let gone = rail("0000:99:00.0".parse().ok());
+        let blind = RailTraits { reaches_devices: false, ..near.clone() };
+        let copies = RailTraits { needs_cuda: Some(String::from("no")), ..near.clone() };
+
+        let too_far = "its NIC 0000:60:00.0 is NODE from the device 0000:53:00.0, and \
+                       NVSHMEM_LIBFABRIC_GDR_LEVEL is PXB";
+        for (policy, rail, memory, said) in [
+            (&policy, &near, &gpu, None),
+            (&policy, &far, &gpu, Some(too_far)),
+            // The user may say that it is not, or that it does not matter.
+            (&wide, &far, &gpu, None),
+            (&always, &far, &gpu, None),
+            // What is not known stands in nobody's way.
+            (&policy, &unknown, &gpu, None),
+            (&policy, &far, &somewhere, None),
+            (&policy, &gone, &gpu, None),
+            (&policy, &copies, &gpu, Some("running kernels (no)")),
+            (&always, &copies, &gpu, None),
+            (&policy, &near, &late, Some("does not keep")),
+            (&always, &near, &late, None),
+            // What would reach other bytes is nobody's wish.
+            (&policy, &near, &pieces, None),
+            (&first, &near, &gpu, None),
+            (&first, &near, &pieces, Some("several allocations")),
+            (&off, &near, &gpu, Some("X=0")),
+            (&policy, &blind, &gpu, Some("FI_HMEM")),
+            (&always, &blind, &gpu, Some("FI_HMEM")),
+        ] {
+            let found = policy.obstacle(rail, memory);
+            match said {
+                None => assert_eq!(found, None),
+                Some(said) => {
+                    assert!(found.as_ref().is_some_and(|found| found.contains(said)), "{found:?}")
+                }
+            }
         }
     }
 
     #[test]
-    fn switches_that_a_virtual_machine_hides_are_not_held_against_a_nic() {
-        let root = std::env::temp_dir().join(format!("nvshmem-flat-{}", std::process::id()));
-        let links = root.join("bus/pci/devices");
-        fs::create_dir_all(&links).expect("a directory");
-        for device in [GPU, NEAR] {
-            let directory = root.join("devices/pci0000:00").join(device);
-            fs::create_dir_all(&directory).expect("a directory");
-            std::os::unix::fs::symlink(directory, links.join(device)).expect("a link");
-        }
-        let policy = DirectPolicy { topology: Topology::at(&root), ..policy(GpuDirect::Auto) };
-        let (gpu, nic) = (GPU.parse().ok(), NEAR.parse().ok());
+    fn hidden_switches_are_not_held_against_a_nic() {
+        let (machine, address) = laid_out("p4d-4-nics");
+        let policy = DirectPolicy { topology: Topology::at(&*machine), ..policy(GpuDirect::Auto) };
+        let (gpu, nic) = (address("gpu0"), address("nic0"));
         let distance = gpu.zip(nic).and_then(|(gpu, nic)| policy.topology.distance(gpu, nic));
-        let rail = RailTraits { reaches_devices: true, pci: nic, cuda_calls: &CudaCalls::None };
+        let rail = RailTraits { reaches_devices: true, pci: nic, needs_cuda: None };
         let memory = DeviceMemory { pci: gpu, ..memory(Err("none")) };
-        let obstacle = policy.obstacle(rail, &memory);
-        let _ = fs::remove_dir_all(&root);
-        assert_eq!((distance, obstacle), (Some(Distance::Phb), None));
+        assert_eq!((distance, policy.obstacle(&rail, &memory)), (Some(Distance::Phb), None));
     }
 }

@@ -5,18 +5,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::data_path::rail::Rail;
 use crate::memory::direct_policy::{DirectPolicy, RailTraits};
-use crate::objects::cuda_calls::CudaCalls;
 use crate::objects::domain::Domain;
 use crate::objects::memory_region::{Region, Rights, Way};
-use crate::topology::PciAddress;
 use engine::port::copies::Reach;
-use engine::port::{Access, Addressing, Desc, MemoryPort, PortError, Registered};
+use engine::port::{Access, Addressing, MemoryPort, PortError, Registered};
 
 /// Registers memory on every rail of both lanes. Any thread may use it, at any time.
 #[derive(Debug)]
 pub struct OfiMemory {
-    host: Vec<Registrar>,
-    proxy: Vec<Registrar>,
+    pub(crate) host: Vec<Registrar>,
+    pub(crate) proxy: Vec<Registrar>,
     addressing: Addressing,
     pub(crate) direct: DirectPolicy,
     pub(crate) has_direct: AtomicBool,
@@ -43,35 +41,22 @@ pub(crate) struct Registrar {
     /// (`FI_MR_ENDPOINT`). Only there do regions keep an endpoint open. Elsewhere it closes with
     /// its port, and ends the operations in flight, whatever regions are left.
     bound_to: Option<Arc<Rail>>,
-    name: String,
-    /// The NIC, where it is known.
-    pci: Option<PciAddress>,
-    cuda_calls: CudaCalls,
+    pub(crate) name: String,
+    pub(crate) traits: RailTraits,
 }
 
 impl Registrar {
     pub(crate) fn new(rail: &Arc<Rail>) -> Self {
-        let domain = Arc::clone(rail.domain());
-        let bound_to = domain.binds_regions().then(|| Arc::clone(rail));
         Self {
-            domain,
+            domain: Arc::clone(&rail.domain),
             bulk: Vec::new(),
-            bound_to,
-            name: rail.name().to_owned(),
-            pci: rail.pci(),
-            cuda_calls: rail.endpoint().cuda_calls().clone(),
-        }
-    }
-
-    pub(crate) fn name(&self) -> &str {
-        &self.name
-    }
-
-    pub(crate) fn traits(&self) -> RailTraits<'_> {
-        RailTraits {
-            reaches_devices: self.domain.info().reaches_devices(),
-            pci: self.pci,
-            cuda_calls: &self.cuda_calls,
+            bound_to: rail.domain.binds_regions().then(|| Arc::clone(rail)),
+            name: rail.name.clone(),
+            traits: RailTraits {
+                reaches_devices: rail.domain.info.reaches_devices(),
+                pci: rail.pci,
+                needs_cuda: rail.endpoint.needs_cuda.clone(),
+            },
         }
     }
 
@@ -82,65 +67,50 @@ impl Registrar {
         rights: Rights,
         way: Way,
     ) -> Result<Region, PortError> {
-        let endpoint = self.bound_to.as_deref().map(Rail::endpoint);
+        let endpoint = self.bound_to.as_deref().map(|rail| &rail.endpoint);
         Region::register(&self.domain, endpoint, addr, len, rights, way, None)
     }
 
-    fn register_bulk(
-        &self,
-        addr: usize,
-        len: usize,
-        rights: Rights,
-        key: u64,
-        regions: &mut Vec<Region>,
-    ) -> Result<(), PortError> {
-        for domain in &self.bulk {
-            let region = Region::register(domain, None, addr, len, rights, Way::Host, Some(key));
-            regions.push(region.map_err(|error| self.named(error))?);
-        }
-        Ok(())
-    }
-
-    fn named(&self, mut error: PortError) -> PortError {
-        error.text = format!("rail {}: {}", self.name, error.text);
-        error
-    }
-
+    /// Registers host memory, also where connections for bulk are to reach it: those regions follow
+    /// the others in `bulk`.
     pub(crate) fn register(
         &self,
         addr: usize,
         len: usize,
         rights: Rights,
+        bulk: &mut Vec<Region>,
     ) -> Result<Region, PortError> {
-        self.register_as(addr, len, rights, Way::Host).map_err(|error| self.named(error))
+        let named = |mut error: PortError| {
+            error.text = format!("rail {}: {}", self.name, error.text);
+            error
+        };
+        let region = self.register_as(addr, len, rights, Way::Host).map_err(named)?;
+        for domain in &self.bulk {
+            let (way, key) = (Way::Host, Some(region.key));
+            let region = Region::register(domain, None, addr, len, rights, way, key);
+            bulk.push(region.map_err(named)?);
+        }
+        Ok(region)
     }
 }
 
 impl OfiMemory {
+    /// Registers with these rails, and with the domains of each proxy rail's connections for bulk.
     pub(crate) fn new(
         host: &[Arc<Rail>],
         proxy: &[Arc<Rail>],
+        bulk: Vec<Vec<Arc<Domain>>>,
         addressing: Addressing,
         direct: DirectPolicy,
     ) -> Self {
+        let with_bulk = |(rail, bulk)| Registrar { bulk, ..Registrar::new(rail) };
         Self {
             host: host.iter().map(Registrar::new).collect(),
-            proxy: proxy.iter().map(Registrar::new).collect(),
+            proxy: proxy.iter().zip(bulk).map(with_bulk).collect(),
             addressing,
             direct,
             has_direct: AtomicBool::new(false),
         }
-    }
-
-    pub(crate) fn with_bulk(mut self, bulk: Vec<Vec<Arc<Domain>>>) -> Self {
-        for (registrar, domains) in self.proxy.iter_mut().zip(bulk) {
-            registrar.bulk = domains;
-        }
-        self
-    }
-
-    pub(crate) fn registrars(&self) -> (&[Registrar], &[Registrar]) {
-        (&self.proxy, &self.host)
     }
 
     pub(crate) fn registered(
@@ -149,8 +119,8 @@ impl OfiMemory {
         bulk: Vec<Region>,
     ) -> Registered<OfiRegion> {
         let (proxy, host) = regions.split_at(self.proxy.len());
-        let keys = proxy.iter().map(Region::key).collect();
-        let descs = |regions: &[Region]| regions.iter().map(Region::desc).collect::<Vec<Desc>>();
+        let keys = proxy.iter().map(|region| region.key).collect();
+        let descs = |regions: &[Region]| regions.iter().map(|region| region.desc).collect();
         let (proxy_descs, host_descs) = (descs(proxy), descs(host));
         regions.extend(bulk);
         let registrars = self.proxy.iter().chain(&self.host);
@@ -175,18 +145,15 @@ impl MemoryPort for OfiMemory {
         len: usize,
         access: Access,
     ) -> Result<Registered<OfiRegion>, PortError> {
-        let (mut regions, mut bulk) = (Vec::new(), Vec::new());
-        // An early return closes what is registered already.
-        for registrar in &self.proxy {
-            let rights = Rights::of(access);
-            let region = registrar.register(addr, len, rights)?;
-            registrar.register_bulk(addr, len, rights, region.key(), &mut bulk)?;
-            regions.push(region);
-        }
+        let mut bulk = Vec::new();
         // Peers address the proxy rails only.
-        for registrar in &self.host {
-            regions.push(registrar.register(addr, len, Rights::None)?);
-        }
+        let proxy = self.proxy.iter().map(|registrar| (registrar, Rights::of(access)));
+        let host = self.host.iter().map(|registrar| (registrar, Rights::None));
+        // An early return closes what is registered already.
+        let regions = proxy
+            .chain(host)
+            .map(|(registrar, rights)| registrar.register(addr, len, rights, &mut bulk))
+            .collect::<Result<_, _>>()?;
         Ok(self.registered(regions, bulk))
     }
 

@@ -1,9 +1,9 @@
 //! An open domain: one device, as used by one lane.
 
 use std::ffi::{c_int, c_void};
-use std::ptr::{self, NonNull};
+use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use libfabric_sys::{
     FI_MR_ENDPOINT, FI_MR_LOCAL, FI_MR_PROV_KEY, FI_MR_VIRT_ADDR, FI_THREAD_DOMAIN, Library,
@@ -12,115 +12,59 @@ use libfabric_sys::{
 use log::info;
 
 use crate::error::{check, refused};
-use crate::objects::fabric::{Fabric, close, opened};
+use crate::objects::fabric::Fabric;
 use crate::objects::info::Info;
+use crate::objects::object::{Gate, Object};
 use crate::objects::overheard::overheard;
 use crate::provider::Profile;
 use engine::port::{Addressing, PortError};
 
-/// Serialises the calls on one domain where its provider asks for that.
-///
-/// Lanes never share a domain, so with `FI_THREAD_COMPLETION` and `FI_THREAD_SAFE` nothing needs
-/// serialising: a lane is one thread at a time, and registration is safe beside it. With
-/// `FI_THREAD_DOMAIN` every call on the domain counts, registration from other threads included.
-/// Then, and only then, there is a mutex, which each call holds for its own duration. It cannot
-/// deadlock: no call is made under it that takes another gate, and libfabric calls nothing back.
-///
-/// Without the mutex, entering costs one branch that always goes the same way.
-#[derive(Clone, Debug)]
-pub(crate) struct Gate(Option<Arc<Mutex<()>>>);
-
-impl Gate {
-    /// Whether there is no mutex, so that nobody need enter.
-    #[inline(always)]
-    pub(crate) fn is_absent(&self) -> bool {
-        self.0.is_none()
-    }
-
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn within<T>(&self, call: impl FnOnce() -> T) -> T {
-        let _entered = self.enter();
-        call()
-    }
-
-    #[inline]
-    pub(crate) fn enter(&self) -> Option<MutexGuard<'_, ()>> {
-        // The mutex guards no data, so a panic elsewhere leaves nothing inconsistent.
-        self.0.as_ref().map(|mutex| mutex.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-}
-
-/// Keys for regions where the provider does not choose them. Never used twice: a peer may hold the
-/// key of a region that is gone.
-#[derive(Debug)]
-pub(crate) enum Keys {
-    /// From one on.
-    Counted(AtomicU64),
-    /// Whoever reaches the rail's port, and does not know one, reaches no memory.
-    Random,
-}
-
-impl Keys {
-    pub(crate) fn new(random: bool) -> Self {
-        if random { Self::Random } else { Self::Counted(AtomicU64::new(1)) }
-    }
-
-    fn next(&self) -> Result<u64, PortError> {
-        match self {
-            Self::Counted(next) => Ok(next.fetch_add(1, Ordering::Relaxed)),
-            // Two alike, or one that means none, come up once in 2^60 or so.
-            Self::Random => getrandom::u64().map_err(|error| PortError {
-                call: "drawing a key for memory",
-                code: error.raw_os_error().unwrap_or_default(),
-                text: error.to_string(),
-            }),
-        }
-    }
-}
-
-/// Owner of a `fid_domain`.
+/// Owner of a `fid_domain`. Calls on it go through its gate, which gives each threading level what
+/// it needs.
 #[derive(Debug)]
 pub(crate) struct Domain {
-    raw: NonNull<fid_domain>,
-    gate: Gate,
-    keys: Keys,
-    profile: &'static Profile,
-    maps_wrongly: Option<String>,
-    info: Arc<Info>,
-    fabric: Arc<Fabric>,
+    object: Object<fid_domain>,
+    pub(crate) gate: Gate,
+    /// The next key for a region, where keys are counted.
+    next_key: AtomicU64,
+    pub(crate) profile: &'static Profile,
+    /// What libfabric has said if it maps device memory wrongly here.
+    pub(crate) maps_wrongly: Option<String>,
+    pub(crate) info: Arc<Info>,
+    pub(crate) fabric: Arc<Fabric>,
 }
-
-// SAFETY: calls on the domain go through its gate, which gives each threading level what it needs.
-unsafe impl Send for Domain {}
-// SAFETY: as above.
-unsafe impl Sync for Domain {}
 
 impl Domain {
     pub(crate) fn open(
         fabric: Arc<Fabric>,
-        info: Arc<Info>,
-        keys: Keys,
+        info: &Arc<Info>,
         profile: &'static Profile,
     ) -> Result<Self, PortError> {
-        let mut raw = ptr::null_mut();
-        let mut open = || {
+        let mut maps_wrongly = None;
+        let open = |domain| {
             // SAFETY: the fabric is open, and the info comes from the same library.
-            unsafe { fi_domain(fabric.as_ptr(), info.as_ptr(), &mut raw, ptr::null_mut()) }
+            let open =
+                || unsafe { fi_domain(fabric.as_ptr(), info.as_ptr(), domain, ptr::null_mut()) };
+            match *profile.maps_wrongly {
+                Some(said) if info.reaches_devices() => {
+                    let (code, told) = heard(info.library(), open, said.words);
+                    maps_wrongly = told;
+                    code
+                }
+                _ => open(),
+            }
         };
-        let (code, maps_wrongly) = match *profile.maps_wrongly {
-            Some(said) if info.reaches_devices() => heard(info.library(), open, said.words),
-            _ => (open(), None),
-        };
-        check(info.library(), "fi_domain", code)?;
-        let gated = info.threading() == FI_THREAD_DOMAIN;
+        // SAFETY: it holds its fabric, and what is made from it holds it.
+        let object =
+            unsafe { Object::open(("domain", "fi_domain"), info.library(), &Gate(None), open) }?;
+        let gated = info.domain_attr().threading == FI_THREAD_DOMAIN;
         let domain = Self {
-            raw: opened(raw, "fi_domain")?,
+            object,
             gate: Gate(gated.then(|| Arc::new(Mutex::new(())))),
-            keys,
+            next_key: AtomicU64::new(1),
             profile,
             maps_wrongly,
-            info,
+            info: Arc::clone(info),
             fabric,
         };
         if domain.info.reaches_devices() && *profile.heeds_descriptors {
@@ -156,39 +100,29 @@ impl Domain {
     }
 
     pub(crate) fn as_ptr(&self) -> *mut fid_domain {
-        self.raw.as_ptr()
+        self.object.as_ptr()
     }
 
     pub(crate) fn library(&self) -> &'static Library {
         self.info.library()
     }
 
-    pub(crate) fn fabric(&self) -> &Arc<Fabric> {
-        &self.fabric
-    }
-
-    pub(crate) fn info(&self) -> &Info {
-        &self.info
-    }
-
-    pub(crate) fn gate(&self) -> &Gate {
-        &self.gate
-    }
-
-    pub(crate) fn profile(&self) -> &'static Profile {
-        self.profile
-    }
-
-    pub(crate) fn forbids_cuda(&self) -> bool {
-        self.info.reaches_devices() && *self.profile.forbids_cuda
-    }
-
-    pub(crate) fn maps_wrongly(&self) -> Option<&str> {
-        self.maps_wrongly.as_deref()
-    }
-
+    /// A key for a region, where the provider does not choose it. None is used twice: a peer may
+    /// hold the key of a region that is gone. Whoever reaches a rail's port, and does not know a key
+    /// that was drawn, reaches no memory.
     pub(crate) fn next_key(&self) -> Result<u64, PortError> {
-        if self.has(FI_MR_PROV_KEY) { Ok(0) } else { self.keys.next() }
+        if self.has(FI_MR_PROV_KEY) {
+            return Ok(0);
+        }
+        if !*self.profile.random_keys {
+            return Ok(self.next_key.fetch_add(1, Ordering::Relaxed));
+        }
+        // Two alike, or one that means none, come up once in 2^60 or so.
+        getrandom::u64().map_err(|error| PortError {
+            call: "drawing a key for memory",
+            code: error.raw_os_error().unwrap_or_default(),
+            text: error.to_string(),
+        })
     }
 
     pub(crate) fn addressing(&self) -> Addressing {
@@ -228,13 +162,6 @@ fn heard(
     (code, told)
 }
 
-impl Drop for Domain {
-    fn drop(&mut self) {
-        // SAFETY: open, and everything made from it is closed: each holds this domain in an Arc.
-        unsafe { close(self.library(), "domain", self.raw.as_ptr().cast()) };
-    }
-}
-
 #[cfg(test)]
 pub(crate) mod tests {
     use std::cell::{Cell, RefCell};
@@ -247,13 +174,14 @@ pub(crate) mod tests {
     use crate::objects::{overheard, tables};
     use crate::options::Options;
     use crate::provider::{Provider, candidates};
-    use crate::{Discovery, MemoryKinds};
+    use crate::{Device, Discovery, MemoryKinds};
 
+    /// A device of loopback with the profile of a provider, whose answer is changed so.
     pub(crate) fn some_device(
         provider: Provider,
         devices: bool,
         change: impl FnOnce(&mut fi_info),
-    ) -> crate::Device {
+    ) -> Device {
         let tcp = Provider::TcpRxm;
         let options = Options { provider: tcp, ..crate::options::tests::options() };
         let found = Discovery::run(&options, true, MemoryKinds::Host).expect("loopback");
@@ -263,8 +191,7 @@ pub(crate) mod tests {
             raw.caps |= if devices { FI_HMEM } else { 0 };
             change(raw);
         });
-        let profile = candidates(provider)[0];
-        crate::Device { profile, info: Arc::new(info), ..device.clone() }
+        Device { profile: candidates(provider)[0], info: Arc::new(info), ..device.clone() }
     }
 
     pub(crate) fn some_domain(
@@ -272,16 +199,23 @@ pub(crate) mod tests {
         devices: bool,
         change: impl FnOnce(&mut fi_info),
     ) -> Arc<Domain> {
-        let device = some_device(provider, devices, change);
-        let fabric = Fabrics::default().of(&device.info).expect("a fabric");
-        if devices {
-            has_said(&fabric, &[]);
-        }
-        Arc::new(open(fabric, &device).expect("a domain"))
+        opened(&some_device(provider, devices, change), &[])
     }
 
-    fn open(fabric: Arc<Fabric>, device: &crate::Device) -> Result<Domain, PortError> {
-        Domain::open(fabric, Arc::clone(&device.info), Keys::new(true), device.profile)
+    /// Opens a domain, of which libfabric says these lines.
+    fn opened(device: &Device, lines: &[&str]) -> Arc<Domain> {
+        let fabric = Fabrics::default().of(&device.info).expect("a fabric");
+        if device.info.reaches_devices() {
+            LINES.set(lines.iter().map(|line| line.to_string()).collect());
+            // SAFETY: open, and of this thread.
+            unsafe {
+                tables::change(&raw mut (*fabric.as_ptr()).ops, |table| {
+                    OPEN.set(table.domain);
+                    table.domain = Some(open_saying);
+                });
+            }
+        }
+        Arc::new(Domain::open(fabric, &device.info, device.profile).expect("a domain"))
     }
 
     type OpenDomain = unsafe extern "C" fn(
@@ -304,12 +238,10 @@ pub(crate) mod tests {
         table: *mut *mut c_void,
         _: *mut c_void,
     ) -> c_int {
-        static TABLE: [usize; 3] = [0; 3];
         // SAFETY: a name, and a place for the table.
         unsafe {
             assert_eq!(std::ffi::CStr::from_ptr(name), c"dom_ops_v3");
-            let mut own = TABLE;
-            own[2] = heed as *const () as usize;
+            let own = [0, 0, heed as *const () as usize];
             *table = Box::leak(Box::new(own)).as_mut_ptr().cast();
         }
         0
@@ -356,102 +288,57 @@ pub(crate) mod tests {
         }
     }
 
-    /// Has libfabric say these lines when a domain is opened by this thread.
-    pub(crate) fn has_said(fabric: &Fabric, lines: &[&str]) {
-        LINES.set(lines.iter().map(|line| line.to_string()).collect());
-        // SAFETY: open, and of this thread.
-        unsafe {
-            tables::change(&raw mut (*fabric.as_ptr()).ops, |table| {
-                OPEN.set(table.domain);
-                table.domain = Some(open_saying);
-            });
-        }
-    }
-
     #[test]
-    fn what_is_said_of_a_domain_that_maps_wrongly_is_kept() {
+    fn wrong_mapping_is_kept_with_its_cause() {
         let words = candidates(Provider::Cxi)[0].maps_wrongly.expect("cxi says so").words;
         let line = format!("it is so: {words}.");
-        let (late, early) = ("Failed late", "Failed early");
+        let both = format!("Failed late; {line}");
         for (provider, devices, lines, told) in [
-            (Provider::Cxi, true, vec![early, late, "else", &line, "Failed after"], Some(true)),
-            (Provider::Cxi, true, vec!["no failure", &line], Some(false)),
-            (Provider::Cxi, true, vec![early], None),
-            (Provider::Cxi, false, vec![early, &line], None),
-            (Provider::TcpRxm, true, vec![early, &line], None),
+            (
+                Provider::Cxi,
+                true,
+                &["Failed early", "Failed late", "else", &line, "Failed after"][..],
+                Some(&both),
+            ),
+            (Provider::Cxi, true, &["no failure", &line], Some(&line)),
+            (Provider::Cxi, true, &["Failed early"], None),
+            (Provider::Cxi, false, &["Failed early", &line], None),
+            (Provider::TcpRxm, true, &["Failed early", &line], None),
         ] {
-            let device = some_device(provider, devices, |_| {});
-            let fabric = Fabrics::default().of(&device.info).expect("a fabric");
-            has_said(&fabric, &lines);
-            let domain = open(fabric, &device).expect("a domain");
-            let told = told.map(|failed| match failed {
-                true => format!("{late}; {line}"),
-                false => line.clone(),
-            });
-            assert_eq!(domain.maps_wrongly(), told.as_deref(), "{provider} {devices}");
+            let domain = opened(&some_device(provider, devices, |_| {}), lines);
+            assert_eq!(domain.maps_wrongly.as_ref(), told, "{provider} {devices}");
             let is_cxi = provider == Provider::Cxi && devices;
             assert_eq!(HEEDED.take(), vec![true; usize::from(is_cxi)], "{provider} {devices}");
         }
     }
 
     #[test]
-    fn what_a_domain_asks_of_its_users_is_in_the_answer() {
-        let of = |mr_mode| {
-            // SAFETY: the attributes of an answer exist.
-            let set = |raw: &mut fi_info| unsafe { (*raw.domain_attr).mr_mode = mr_mode };
-            some_domain(Provider::TcpRxm, false, set)
-        };
-        for (mr_mode, asks) in [
-            (0, (false, false, Addressing::Offset, false)),
-            (FI_MR_LOCAL, (true, false, Addressing::Offset, false)),
-            (FI_MR_ENDPOINT, (false, true, Addressing::Offset, false)),
-            (FI_MR_VIRT_ADDR, (false, false, Addressing::Virtual, false)),
-            (FI_MR_PROV_KEY, (false, false, Addressing::Offset, true)),
+    fn answer_says_what_a_domain_asks_of_its_users() {
+        for (mr_mode, needs_desc, binds, addressing) in [
+            (0, false, false, Addressing::Offset),
+            (FI_MR_LOCAL, true, false, Addressing::Offset),
+            (FI_MR_ENDPOINT, false, true, Addressing::Offset),
+            (FI_MR_VIRT_ADDR | FI_MR_PROV_KEY, false, false, Addressing::Virtual),
         ] {
-            let domain = of(mr_mode);
-            let no_keys = (0..4).all(|_| domain.next_key() == Ok(0));
-            let found = (domain.needs_desc(), domain.binds_regions(), domain.addressing(), no_keys);
-            assert_eq!(found, asks, "{mr_mode:#x}");
+            // SAFETY: the attributes of an answer exist.
+            let domain = some_domain(Provider::Verbs, false, |raw| unsafe {
+                (*raw.domain_attr).mr_mode = mr_mode;
+            });
+            let asks = (domain.needs_desc(), domain.binds_regions(), domain.addressing());
+            assert_eq!(asks, (needs_desc, binds, addressing), "{mr_mode:#x}");
+            let keys = [(); 3].map(|()| domain.next_key().expect("a number"));
+            let is_provider_s = mr_mode & FI_MR_PROV_KEY != 0;
+            assert_eq!(keys, if is_provider_s { [0; 3] } else { [1, 2, 3] }, "{mr_mode:#x}");
         }
         for (threading, gated) in [(FI_THREAD_DOMAIN, true), (FI_THREAD_SAFE, false)] {
             // SAFETY: as above.
-            let set = |raw: &mut fi_info| unsafe { (*raw.domain_attr).threading = threading };
-            let domain = some_domain(Provider::TcpRxm, false, set);
-            assert_eq!(domain.gate().is_absent(), !gated);
+            let domain = some_domain(Provider::Tcp, false, |raw| unsafe {
+                (*raw.domain_attr).threading = threading;
+            });
+            assert_eq!(domain.gate.is_absent(), !gated);
+            let drawn = [(); 64].map(|()| domain.next_key().expect("the system has some"));
+            assert!((0..64).all(|at| !drawn[..at].contains(&drawn[at])), "{drawn:?}");
+            assert!(drawn.iter().any(|key| *key >> 32 != 0), "of 64 bits: {drawn:?}");
         }
-        for (provider, devices, forbids) in [
-            (Provider::TcpRxm, false, (false, false)),
-            (Provider::TcpRxm, true, (true, false)),
-            (Provider::Cxi, true, (false, false)),
-            (Provider::Efa, true, (true, true)),
-        ] {
-            let domain = some_domain(provider, devices, |_| {});
-            assert_eq!(
-                (domain.forbids_cuda(), *domain.profile().forbids_sharing),
-                forbids,
-                "{provider}"
-            );
-        }
-    }
-
-    #[test]
-    fn keys_are_counted_or_drawn_and_none_is_used_twice() {
-        let counted = Keys::new(false);
-        let keys = [(); 3].map(|()| counted.next().expect("a number"));
-        assert_eq!(keys, [1, 2, 3]);
-        let drawn = [(); 64].map(|()| Keys::new(true).next().expect("the system has some"));
-        assert!((0..64).all(|at| !drawn[..at].contains(&drawn[at])), "{drawn:?}");
-        assert!(drawn.iter().any(|key| *key >> 32 != 0), "of 64 bits: {drawn:?}");
-    }
-
-    #[test]
-    fn a_gate_keeps_others_out_while_a_call_lasts() {
-        let (absent, gate) = (Gate(None), Gate(Some(Arc::default())));
-        assert!(absent.is_absent() && absent.enter().is_none() && !gate.is_absent());
-        let closed = || gate.0.as_ref().is_some_and(|mutex| mutex.try_lock().is_err());
-        assert_eq!(gate.within(|| (closed(), 7)), (true, 7));
-        assert_eq!((closed(), absent.within(|| 5)), (false, 5));
-        let entered = gate.enter();
-        assert!(entered.is_some() && closed());
     }
 }

@@ -3,54 +3,49 @@
 use std::ffi::c_void;
 use std::fs::File;
 use std::io;
-use std::ptr::{self, NonNull};
+use std::ptr;
 use std::sync::Arc;
 
 use libfabric_sys::{
-    FI_COMPLETION, FI_ETOOSMALL, FI_OPT_ENDPOINT, FI_OPT_SHARED_MEMORY_PERMITTED, FI_RECV,
-    FI_TRANSMIT, Library, Padded, fi_addr_t, fi_enable, fi_endpoint, fi_ep_bind, fi_getname,
-    fi_getopt, fi_inject, fi_msg, fi_read, fi_sendmsg, fi_setopt, fi_write, fi_writedata, fid,
-    fid_ep, iovec,
+    FI_COMPLETION, FI_EOPNOTSUPP, FI_ETOOSMALL, FI_OPT_CUDA_API_PERMITTED, FI_OPT_ENDPOINT,
+    FI_OPT_SHARED_MEMORY_PERMITTED, FI_RECV, FI_TRANSMIT, Padded, fi_addr_t, fi_enable,
+    fi_endpoint, fi_ep_bind, fi_getname, fi_getopt, fi_msg, fi_sendmsg, fi_setopt, fi_writedata,
+    fid, fid_av, fid_cq, fid_ep, fid_eq, iovec,
 };
 use log::debug;
 
-use crate::error::check;
+use crate::error::{check, with_help};
 use crate::fork;
-use crate::objects::address_vector::AddressVector;
-use crate::objects::completion_queue::{CompletionQueue, Wakes};
-use crate::objects::cuda_calls::CudaCalls;
 use crate::objects::domain::Domain;
-use crate::objects::event_queue::EventQueue;
-use crate::objects::fabric::{close, opened};
+use crate::objects::object::Object;
 use engine::port::PortError;
-use engine::port::registration::note_unclosed;
 
 mod direct;
+mod events;
+pub(crate) mod queue;
+mod vector;
 
 pub(crate) use direct::Direct;
 
-/// The call that an endpoint's resources are made in.
-pub(crate) const ENABLE: &str = "fi_enable";
-
-/// Owner of a `fid_ep`, enabled, and of the objects bound to it.
+/// An enabled endpoint, and the objects bound to it.
 #[derive(Debug)]
 pub(crate) struct Endpoint {
-    raw: NonNull<fid_ep>,
-    address: Vec<u8>,
-    domain: Arc<Domain>,
-    queue: CompletionQueue,
-    vector: AddressVector,
+    // Closed before what is bound to it.
+    object: Object<fid_ep>,
+    queue: Object<fid_cq>,
+    vector: Object<fid_av>,
     /// What has gone wrong with it, where the provider tells.
-    events: Option<EventQueue>,
-    cuda_calls: CudaCalls,
-    closed: bool,
+    events: Option<Object<fid_eq>>,
+    pub(crate) direct: Direct,
+    pub(crate) address: Vec<u8>,
+    /// Why it cannot do without CUDA's copies in all transfers, though told to make none.
+    ///
+    /// A provider may move the bytes of a device with CUDA's copies instead of by the NIC. A copy
+    /// on the default stream waits for kernels that run on blocking streams, and the kernels of
+    /// NVSHMEM's users run until the transport has done its work.
+    pub(crate) needs_cuda: Option<String>,
+    pub(crate) domain: Arc<Domain>,
 }
-
-// SAFETY: the pointers are to libfabric objects that may move between threads; who calls when is
-// settled by the unsafe methods' contracts and, for safe ones, by the domain's gate.
-unsafe impl Send for Endpoint {}
-// SAFETY: as above.
-unsafe impl Sync for Endpoint {}
 
 /// One RMA operation, as `fi_write` and `fi_read` take it.
 pub(crate) struct Rma {
@@ -77,140 +72,74 @@ pub(crate) struct MessageBuffer {
 unsafe impl Send for MessageBuffer {}
 
 impl Endpoint {
+    /// Opens an endpoint with a completion queue of so many entries, for about so many peers. Where
+    /// it `wakes`, a thread may sleep until the queue's descriptor can be read.
     pub(crate) fn open(
         domain: &Arc<Domain>,
         completions: usize,
         peers: usize,
-        events: bool,
-        wakes: Wakes,
+        wakes: bool,
     ) -> Result<Self, PortError> {
-        let queue = CompletionQueue::open(domain, completions, wakes)?;
-        let vector = AddressVector::open(domain, peers)?;
-        let events = events.then(|| EventQueue::open(domain.fabric())).transpose()?;
-        let (raw, cuda_calls) = open_enabled(domain, &queue, &vector, events.as_ref())?;
-        // From here on an early return closes the endpoint, then queue and vector.
-        let mut endpoint = Self {
-            raw,
-            address: Vec::new(),
-            domain: Arc::clone(domain),
-            queue,
-            vector,
-            events,
-            cuda_calls,
-            closed: false,
-        };
-        endpoint.address = name_of(domain, raw)?;
-        Ok(endpoint)
+        // Of an early return the last is dropped first.
+        let queue = queue::open(domain, completions, wakes)?;
+        let vector = vector::open(domain, peers)?;
+        let events = domain.profile.events.then(|| events::open(domain)).transpose()?;
+        if *domain.profile.crashes_without_descriptors {
+            check_descriptors()?;
+        }
+        let kind = ("endpoint", "fi_endpoint");
+        // SAFETY: the domain is open, and the info is the one it was opened with; what is bound to
+        // an endpoint is closed after it, and regions bound to it before.
+        let object = unsafe {
+            Object::open(kind, domain.library(), &domain.gate, |endpoint| {
+                fi_endpoint(domain.as_ptr(), domain.info.as_ptr(), endpoint, ptr::null_mut())
+            })
+        }?;
+        let events_fid = events.as_ref().map(Object::as_fid);
+        let needs_cuda = enable(domain, &object, queue.as_fid(), vector.as_fid(), events_fid)?;
+        let direct = Direct::new(object.as_ptr(), domain)?;
+        let address = name_of(domain, object.as_ptr())?;
+        let domain = Arc::clone(domain);
+        Ok(Self { object, queue, vector, events, direct, address, needs_cuda, domain })
     }
 
-    /// What has gone wrong with it and belongs to no operation, once.
-    pub(crate) fn trouble(&self) -> Option<PortError> {
-        self.events.as_ref()?.error()
-    }
-
+    /// Closes it ahead of what it is bound to. Operations in flight are dropped by the provider;
+    /// their contexts outlive this call.
     pub(crate) fn close(&mut self) {
-        if std::mem::replace(&mut self.closed, true) {
-            return;
-        }
-        let _gate = self.domain.gate().enter();
-        // SAFETY: open; regions bound to it are closed: they hold its rail. Operations in flight
-        // are dropped by the provider, and their contexts outlive this call (see `Rail`). Queue and
-        // vector, being fields, are closed after it, when the gate is free again.
-        if !unsafe { close(self.domain.library(), "endpoint", self.as_fid()) } {
-            note_unclosed();
-        }
-    }
-
-    pub(crate) fn domain(&self) -> &Arc<Domain> {
-        &self.domain
-    }
-
-    pub(crate) fn address(&self) -> &[u8] {
-        &self.address
+        self.object.end();
     }
 
     pub(crate) fn as_fid(&self) -> *mut fid {
-        self.as_ptr().cast()
+        self.object.as_fid()
     }
 
-    #[inline]
-    fn as_ptr(&self) -> *mut fid_ep {
-        self.raw.as_ptr()
+    #[cfg(test)]
+    pub(crate) fn queue_fid(&self) -> *mut fid {
+        self.queue.as_fid()
     }
 
     pub(crate) fn option(&self, option: i32) -> Option<bool> {
         let (mut value, mut len) = (0_u8, size_of::<u8>());
-        let _gate = self.domain.gate().enter();
+        let _gate = self.domain.gate.enter();
         // SAFETY: open, and the place is of the length that is given with it.
         let code = unsafe {
-            let value = (&raw mut value).cast();
-            fi_getopt(self.as_ptr(), FI_OPT_ENDPOINT as i32, option, value, &raw mut len)
+            let (ep, value) = (self.object.as_ptr(), (&raw mut value).cast());
+            fi_getopt(ep, FI_OPT_ENDPOINT as i32, option, value, &raw mut len)
         };
         (code == 0).then_some(value != 0)
     }
 
-    pub(crate) fn cuda_calls(&self) -> &CudaCalls {
-        &self.cuda_calls
-    }
-
-    #[inline]
-    pub(crate) fn queue(&self) -> &CompletionQueue {
-        &self.queue
-    }
-
-    pub(crate) fn vector(&self) -> &AddressVector {
-        &self.vector
-    }
-
-    /// Posts a write with the endpoint's own flags, `FI_DELIVERY_COMPLETE`.
-    ///
-    /// `fi_write` takes the flags of `tx_attr.op_flags`: the fi_endpoint man page says so, and
-    /// the tests of this layer check it for tcp, tcp;ofi_rxm and shm.
-    ///
-    /// # Safety
-    /// One thread at a time, inside the domain's gate. The buffer and the context are valid until
-    /// the operation completes or the endpoint is closed.
-    #[inline]
-    pub(crate) unsafe fn write(&self, op: &Rma) -> isize {
-        let ep = self.as_ptr();
-        // SAFETY: enabled; the rest is the caller's promise.
-        unsafe { fi_write(ep, op.buf, op.len, op.desc, op.peer, op.remote, op.key, op.context) }
-    }
-
     /// Posts a write that also reports `data` in the completion queue of the target. As
-    /// [`Self::write`] else.
+    /// [`Direct::write`] else.
     ///
     /// # Safety
-    /// As for [`Self::write`].
+    /// As for [`Direct::write`].
     #[inline]
     pub(crate) unsafe fn write_data(&self, op: &Rma, data: u64) -> isize {
-        let ep = self.as_ptr();
+        let ep = self.object.as_ptr();
         let Rma { buf, len, desc, peer, remote, key, context } = *op;
         // SAFETY: enabled; the rest is the caller's promise.
         unsafe { fi_writedata(ep, buf, len, desc, data, peer, remote, key, context) }
-    }
-
-    /// Posts a read.
-    ///
-    /// # Safety
-    /// As for [`Self::write`].
-    #[inline]
-    pub(crate) unsafe fn read(&self, op: &Rma) -> isize {
-        let ep = self.as_ptr();
-        // SAFETY: enabled; the rest is the caller's promise.
-        unsafe { fi_read(ep, op.buf, op.len, op.desc, op.peer, op.remote, op.key, op.context) }
-    }
-
-    /// Sends a message that is copied before this returns, and never completes. Native tcp reports
-    /// nothing of one that fails later, so its sender learns that from missing acknowledgements.
-    ///
-    /// # Safety
-    /// One thread at a time, inside the domain's gate. The message is at most as long as the
-    /// transmit attributes' `inject_size`: providers copy a longer one over their own memory.
-    #[inline]
-    pub(crate) unsafe fn inject(&self, bytes: &[u8], peer: fi_addr_t) -> isize {
-        // SAFETY: enabled; the bytes are only read, and only during the call.
-        unsafe { fi_inject(self.as_ptr(), bytes.as_ptr().cast(), bytes.len(), peer) }
     }
 
     /// Sends a message that completes when its buffer is free again.
@@ -235,75 +164,75 @@ impl Endpoint {
         message.context = buffer.context;
         // SAFETY: enabled; the structures are only read during the call; the rest is the caller's
         // promise.
-        unsafe { fi_sendmsg(self.as_ptr(), message.as_mut_ptr(), FI_COMPLETION) }
+        unsafe { fi_sendmsg(self.object.as_ptr(), message.as_mut_ptr(), FI_COMPLETION) }
     }
 }
 
-fn name_of(domain: &Domain, raw: NonNull<fid_ep>) -> Result<Vec<u8>, PortError> {
-    let library = domain.library();
+fn name_of(domain: &Domain, endpoint: *mut fid_ep) -> Result<Vec<u8>, PortError> {
+    const TOO_SMALL: i32 = -(FI_ETOOSMALL as i32);
     let mut address = vec![0_u8; 128];
+    let mut code = TOO_SMALL;
     // The second round has the room that the first one asked for.
     for _ in 0..2 {
         let mut len = address.len();
         // SAFETY: enabled; the buffer has the length given.
-        let code = unsafe { fi_getname(raw.as_ptr(), address.as_mut_ptr().cast(), &mut len) };
-        if code == -(FI_ETOOSMALL as i32) || len > address.len() {
-            address = vec![0; len];
+        code = unsafe { fi_getname(endpoint, address.as_mut_ptr().cast(), &mut len) };
+        if code == TOO_SMALL || len > address.len() {
+            (address, code) = (vec![0; len], TOO_SMALL);
             continue;
         }
-        check(library, "fi_getname", code)?;
         address.truncate(len);
-        fork::note_rails(&[&address]);
-        return Ok(address);
+        break;
     }
-    check(library, "fi_getname", -(FI_ETOOSMALL as i32))?;
+    check(domain.library(), "fi_getname", code)?;
+    fork::note_rails(&[&address]);
     Ok(address)
 }
 
-fn open_enabled(
-    domain: &Arc<Domain>,
-    queue: &CompletionQueue,
-    vector: &AddressVector,
-    events: Option<&EventQueue>,
-) -> Result<(NonNull<fid_ep>, CudaCalls), PortError> {
-    let library = domain.library();
-    if *domain.profile().crashes_without_descriptors {
-        check_descriptors()?;
-    }
-    let mut raw = ptr::null_mut();
-    let _gate = domain.gate().enter();
-    // SAFETY: the domain is open, and the info is the one it was opened with.
-    let code =
-        unsafe { fi_endpoint(domain.as_ptr(), domain.info().as_ptr(), &mut raw, ptr::null_mut()) };
-    check(library, "fi_endpoint", code)?;
-    let opened = opened(raw, "fi_endpoint")?;
-    let enable = || {
-        let mut cuda_calls = CudaCalls::NotAsked;
-        // SAFETY: endpoint, queues and vector are open and of one fabric.
-        unsafe {
-            check(
-                library,
-                "fi_ep_bind (cq)",
-                fi_ep_bind(raw, queue.as_fid(), FI_TRANSMIT | FI_RECV),
-            )?;
-            check(library, "fi_ep_bind (av)", fi_ep_bind(raw, vector.as_fid(), 0))?;
-            if let Some(events) = events {
-                check(library, "fi_ep_bind (eq)", fi_ep_bind(raw, events.as_fid(), 0))?;
-            }
-            if domain.forbids_cuda() {
-                cuda_calls = CudaCalls::forbid(library, raw);
-            }
-            if *domain.profile().forbids_sharing {
-                forbid_sharing(library, raw);
-            }
-            check(library, ENABLE, fi_enable(raw))?;
-        }
-        Ok(cuda_calls)
+/// Binds what there is to an endpoint, forbids it what its provider is better off without, and
+/// enables it. Gives [`Endpoint::needs_cuda`].
+fn enable(
+    domain: &Domain,
+    endpoint: &Object<fid_ep>,
+    queue: *mut fid,
+    vector: *mut fid,
+    events: Option<*mut fid>,
+) -> Result<Option<String>, PortError> {
+    let (library, profile, raw) = (domain.library(), domain.profile, endpoint.as_ptr());
+    let _gate = domain.gate.enter();
+    // SAFETY: endpoint, queues and vector are open and of one fabric.
+    let bind =
+        |call, object, flags| check(library, call, unsafe { fi_ep_bind(raw, object, flags) });
+    bind("fi_ep_bind (cq)", queue, FI_TRANSMIT | FI_RECV)?;
+    bind("fi_ep_bind (av)", vector, 0)?;
+    events.map_or(Ok(()), |events| bind("fi_ep_bind (eq)", events, 0))?;
+
+    let forbid = |option: u32, call| {
+        let (permitted, level) = (false, FI_OPT_ENDPOINT as i32);
+        let value = (&raw const permitted).cast();
+        // SAFETY: open and not enabled yet; the option is a `bool`, read during the call.
+        let code = unsafe { fi_setopt(raw, level, option as i32, value, size_of::<bool>()) };
+        check(library, call, code)
     };
-    enable().map(|cuda_calls| (opened, cuda_calls)).inspect_err(|_| {
-        // SAFETY: open, and nobody else has it.
-        unsafe { close(library, "endpoint", raw.cast()) };
-    })
+    let mut needs_cuda = None;
+    if domain.info.reaches_devices() && *profile.forbids_cuda {
+        let call = "fi_setopt(FI_OPT_CUDA_API_PERMITTED)";
+        if let Err(error) = forbid(FI_OPT_CUDA_API_PERMITTED, call) {
+            // Else the library is older than the option (1.18), or does without CUDA.
+            needs_cuda = (error.code == FI_EOPNOTSUPP).then(|| error.to_string());
+        }
+    }
+    if *profile.forbids_sharing {
+        let call = "fi_setopt(FI_OPT_SHARED_MEMORY_PERMITTED)";
+        // Libraries before 1.21 do not know it.
+        if let Err(error) = forbid(FI_OPT_SHARED_MEMORY_PERMITTED, call) {
+            debug!("PEs of a host may share memory below the fabric: {error}");
+        }
+    }
+    // SAFETY: open, and all is bound to it that it takes.
+    check(library, "fi_enable", unsafe { fi_enable(raw) })
+        .map_err(|error| with_help(error, *profile.enabling_refused))?;
+    Ok(needs_cuda)
 }
 
 /// Sees whether descriptors are left for an endpoint: its socket, and some for what other threads
@@ -322,29 +251,6 @@ fn check_descriptors() -> Result<(), PortError> {
         }),
         // What else goes wrong is no lack of descriptors.
         _ => Ok(()),
-    }
-}
-
-/// Has an endpoint leave its NIC for no other process of the host
-/// (`FI_OPT_SHARED_MEMORY_PERMITTED`).
-///
-/// # Safety
-/// The endpoint is open and not enabled yet, inside the domain's gate.
-unsafe fn forbid_sharing(library: &'static Library, endpoint: *mut fid_ep) {
-    let permitted = false;
-    let value = (&raw const permitted).cast();
-    let (level, option) = (FI_OPT_ENDPOINT as i32, FI_OPT_SHARED_MEMORY_PERMITTED as i32);
-    // SAFETY: the caller's promise; the option is a `bool`, read during the call.
-    let code = unsafe { fi_setopt(endpoint, level, option, value, size_of::<bool>()) };
-    // Libraries before 1.21 do not know it.
-    if let Err(error) = check(library, "fi_setopt(FI_OPT_SHARED_MEMORY_PERMITTED)", code) {
-        debug!("PEs of a host may share memory below the fabric: {error}");
-    }
-}
-
-impl Drop for Endpoint {
-    fn drop(&mut self) {
-        self.close();
     }
 }
 

@@ -6,9 +6,8 @@ use std::ptr::{self, NonNull};
 
 use libfabric_sys::{
     FI_ADDR_STR, FI_BUS_PCI, FI_HMEM, FI_ORDER_RMA_WAW, FI_ORDER_WAW, FI_PROGRESS_MANUAL,
-    FI_THREAD_SAFE, FI_TYPE_MR_MODE, FI_TYPE_PROGRESS, FI_TYPE_THREADING, Library, Version,
-    fi_domain_attr, fi_ep_attr, fi_fabric_attr, fi_info, fi_progress, fi_rx_attr, fi_threading,
-    fi_tx_attr, fid_nic,
+    FI_THREAD_SAFE, FI_TYPE_MR_MODE, FI_TYPE_PROGRESS, FI_TYPE_THREADING, Library, fi_domain_attr,
+    fi_ep_attr, fi_fabric_attr, fi_info, fi_rx_attr, fi_tx_attr, fi_type, fid_nic,
 };
 
 use crate::error::check;
@@ -28,11 +27,11 @@ unsafe impl Send for Info {}
 unsafe impl Sync for Info {}
 
 impl Info {
-    /// Copies one entry of a list. None when there is no memory, or when the entry lacks one of
-    /// its parts, which no provider leaves out.
+    /// Copies one entry of a list; null gives an empty one. None when there is no memory, or when
+    /// the entry lacks one of its parts, which no provider leaves out.
     ///
     /// # Safety
-    /// `entry` is part of a live list from `library`.
+    /// `entry` is null or part of a live list from `library`.
     pub(crate) unsafe fn copy(library: &'static Library, entry: *const fi_info) -> Option<Self> {
         // SAFETY: the caller's promise. The parts checked here are what the accessors rely on.
         unsafe {
@@ -128,12 +127,12 @@ impl Info {
         self.library
     }
 
-    fn raw(&self) -> &fi_info {
+    pub(crate) fn raw(&self) -> &fi_info {
         // SAFETY: owned and live; the attributes exist by construction.
         unsafe { self.raw.as_ref() }
     }
 
-    fn domain_attr(&self) -> &fi_domain_attr {
+    pub(crate) fn domain_attr(&self) -> &fi_domain_attr {
         // SAFETY: not null by construction, and lives as long as the info. A newer library's
         // structure is longer, never shorter.
         unsafe { &*self.raw().domain_attr }
@@ -143,32 +142,28 @@ impl Info {
         self.raw().fabric_attr
     }
 
-    fn fabric(&self) -> &fi_fabric_attr {
+    pub(crate) fn fabric(&self) -> &fi_fabric_attr {
         // SAFETY: as for the domain.
         unsafe { &*self.raw().fabric_attr }
     }
 
-    fn ep_attr(&self) -> &fi_ep_attr {
+    pub(crate) fn ep_attr(&self) -> &fi_ep_attr {
         // SAFETY: as for the domain.
         unsafe { &*self.raw().ep_attr }
     }
 
-    fn tx_attr(&self) -> &fi_tx_attr {
+    pub(crate) fn tx_attr(&self) -> &fi_tx_attr {
         // SAFETY: as for the domain.
         unsafe { &*self.raw().tx_attr }
     }
 
-    fn rx_attr(&self) -> &fi_rx_attr {
+    pub(crate) fn rx_attr(&self) -> &fi_rx_attr {
         // SAFETY: as for the domain.
         unsafe { &*self.raw().rx_attr }
     }
 
     pub(crate) fn provider(&self) -> String {
         self.text(self.fabric().prov_name).unwrap_or_default()
-    }
-
-    pub(crate) fn provider_version(&self) -> Version {
-        Version::from_packed(self.fabric().prov_version)
     }
 
     pub(crate) fn fabric_name(&self) -> String {
@@ -224,72 +219,30 @@ impl Info {
         self.domain_attr().mr_mode
     }
 
-    pub(crate) fn threading(&self) -> fi_threading {
-        self.domain_attr().threading
-    }
-
-    pub(crate) fn data_progress(&self) -> fi_progress {
-        self.domain_attr().data_progress
-    }
-
-    pub(crate) fn caps(&self) -> u64 {
-        self.raw().caps
-    }
-
-    pub(crate) fn mode(&self) -> u64 {
-        self.raw().mode
-    }
-
-    pub(crate) fn cq_data_size(&self) -> usize {
-        self.domain_attr().cq_data_size
-    }
-
-    pub(crate) fn tx_size(&self) -> usize {
-        self.tx_attr().size
-    }
-
-    pub(crate) fn rx_size(&self) -> usize {
-        self.rx_attr().size
-    }
-
-    pub(crate) fn inject_size(&self) -> usize {
-        self.tx_attr().inject_size
-    }
-
-    pub(crate) fn tx_op_flags(&self) -> u64 {
-        self.tx_attr().op_flags
-    }
-
     /// Whether transfers may reach memory of devices: `FI_HMEM`, which is given only when asked
     /// for.
     pub(crate) fn reaches_devices(&self) -> bool {
         self.raw().caps & FI_HMEM != 0
     }
 
-    pub(crate) fn max_message(&self) -> usize {
-        self.ep_attr().max_msg_size
-    }
-
     pub(crate) fn threading_text(&self) -> String {
-        let threading = self.threading();
-        // SAFETY: the value has the type named.
-        let text = unsafe { self.library.tostr((&raw const threading).cast(), FI_TYPE_THREADING) };
-        short(&text, "FI_THREAD_")
+        self.words(self.domain_attr().threading, FI_TYPE_THREADING).replace("FI_THREAD_", "")
     }
 
     pub(crate) fn progress_text(&self) -> String {
-        let progress = self.data_progress();
-        // SAFETY: the value has the type named.
-        let text = unsafe { self.library.tostr((&raw const progress).cast(), FI_TYPE_PROGRESS) };
-        short(&text, "FI_PROGRESS_")
+        self.words(self.domain_attr().data_progress, FI_TYPE_PROGRESS).replace("FI_PROGRESS_", "")
     }
 
     pub(crate) fn mr_mode_text(&self) -> String {
-        let mode = self.mr_mode();
-        // SAFETY: the value has the type named.
-        let text = unsafe { self.library.tostr((&raw const mode).cast(), FI_TYPE_MR_MODE) };
-        let text = short(text.trim().trim_matches(['[', ']']), "FI_MR_");
+        let text = self.words(self.mr_mode(), FI_TYPE_MR_MODE);
+        let text = text.trim().trim_matches(['[', ']']).replace("FI_MR_", "");
         if text.is_empty() { String::from("none") } else { text }
+    }
+
+    /// A field in libfabric's words.
+    fn words<T>(&self, value: T, kind: fi_type) -> String {
+        // SAFETY: the callers name the value's type.
+        unsafe { self.library.tostr((&raw const value).cast(), kind) }
     }
 
     fn text(&self, text: *const c_char) -> Option<String> {
@@ -306,10 +259,6 @@ impl Drop for Info {
         // SAFETY: from dupinfo of the same library, freed once.
         unsafe { self.library.freeinfo(self.raw.as_ptr()) };
     }
-}
-
-fn short(text: &str, prefix: &str) -> String {
-    text.replace(prefix, "")
 }
 
 /// The IP address in a socket address, if it is one.

@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::os::fd::RawFd;
-use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use libfabric_sys::{
@@ -10,13 +9,11 @@ use libfabric_sys::{
     FI_SEND, FI_WRITE, Padded, fi_mr_attr, fi_mr_bind, fi_mr_desc, fi_mr_dmabuf, fi_mr_enable,
     fi_mr_key, fi_mr_regattr, fid_mr, iovec, mr_attr_set_dmabuf,
 };
-use log::warn;
 
 use crate::error::{check, refused};
 use crate::objects::domain::Domain;
 use crate::objects::endpoint::Endpoint;
-use crate::objects::fabric::{opened, try_close};
-use engine::port::registration::note_unclosed;
+use crate::objects::object::Object;
 use engine::port::{Access, Desc, PortError};
 
 /// How the provider is told of memory.
@@ -54,17 +51,11 @@ impl fmt::Display for Way {
 /// Owner of a `fid_mr`.
 #[derive(Debug)]
 pub(crate) struct Region {
-    raw: NonNull<fid_mr>,
-    key: u64,
-    desc: Desc,
-    closed: bool,
-    domain: Arc<Domain>,
+    object: Object<fid_mr>,
+    pub(crate) key: u64,
+    pub(crate) desc: Desc,
+    _domain: Arc<Domain>,
 }
-
-// SAFETY: only closing uses the region after it was made, inside the domain's gate.
-unsafe impl Send for Region {}
-// SAFETY: shared access only reads the key and the descriptor.
-unsafe impl Sync for Region {}
 
 /// What peers may do to a region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -153,41 +144,32 @@ impl Region {
             None => domain.next_key()?,
         };
 
-        let mut raw = ptr::null_mut();
-        let gate = domain.gate().enter();
         // SAFETY: the domain is open, the attributes are padded for newer libraries, and what they
         // point to lives in this function. Libfabric does not dereference the memory here; who
-        // transfers from or to it vouches for it.
-        let code = unsafe { fi_mr_regattr(domain.as_ptr(), attr.as_mut_ptr(), flags, &mut raw) };
-        check(library, CALL, code)?;
-        let raw = opened(raw, CALL)?;
-        drop(gate);
-        // From here on an early return closes the region.
-        let mut region = Self {
-            raw,
-            key: FI_KEY_NOTAVAIL,
-            desc: Desc(0),
-            closed: false,
-            domain: Arc::clone(domain),
-        };
-        let gate = domain.gate().enter();
-        if let Some(endpoint) = bound_to {
+        // transfers from or to it vouches for it. The region holds its domain.
+        let object = unsafe {
+            Object::open(("memory region", CALL), library, &domain.gate, |region| {
+                fi_mr_regattr(domain.as_ptr(), attr.as_mut_ptr(), flags, region)
+            })
+        }?;
+        let gate = domain.gate.enter();
+        let raw: *mut fid_mr = object.as_ptr();
+        let bind = |endpoint: &Endpoint| {
             // SAFETY: region and endpoint are open and of one domain.
             unsafe {
-                check(library, "fi_mr_bind", fi_mr_bind(raw.as_ptr(), endpoint.as_fid(), 0))?;
-                check(library, "fi_mr_enable", fi_mr_enable(raw.as_ptr()))?;
+                check(library, "fi_mr_bind", fi_mr_bind(raw, endpoint.as_fid(), 0))?;
+                check(library, "fi_mr_enable", fi_mr_enable(raw))
             }
-        }
+        };
+        let bound = bound_to.map_or(Ok(()), bind);
         // SAFETY: open, and enabled where that is needed.
-        unsafe {
-            region.key = fi_mr_key(raw.as_ptr());
-            region.desc = Desc(fi_mr_desc(raw.as_ptr()) as usize);
-        }
+        let (key, desc) = unsafe { (fi_mr_key(raw), Desc(fi_mr_desc(raw) as usize)) };
         drop(gate);
-        if rights == Rights::ReadAndWrite && region.key == FI_KEY_NOTAVAIL {
+        bound?;
+        if rights == Rights::ReadAndWrite && key == FI_KEY_NOTAVAIL {
             return Err(refused(CALL, String::from("the provider's keys are longer than 64 bits")));
         }
-        Ok(region)
+        Ok(Self { object, key, desc, _domain: Arc::clone(domain) })
     }
 
     /// Ends the registration, if that was not done.
@@ -195,47 +177,22 @@ impl Region {
     /// # Errors
     /// It lasts: the fabric may still reach the memory.
     pub(crate) fn close(&mut self) -> Result<(), PortError> {
-        if !self.closed {
-            let _gate = self.domain.gate().enter();
-            // SAFETY: open; nothing is made from a region.
-            unsafe { try_close(self.domain.library(), self.raw.as_ptr().cast())? };
-            self.closed = true;
-        }
-        Ok(())
-    }
-
-    pub(crate) fn key(&self) -> u64 {
-        self.key
-    }
-
-    pub(crate) fn desc(&self) -> Desc {
-        self.desc
-    }
-}
-
-impl Drop for Region {
-    fn drop(&mut self) {
-        if let Err(error) = self.close() {
-            warn!("a libfabric memory region stays open: {error}");
-            note_unclosed();
-        }
+        self.object.close()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use libfabric_sys::{FI_EBUSY, fid};
+    use libfabric_sys::FI_EBUSY;
 
     use super::*;
-    use crate::objects::domain::Keys;
-    use crate::objects::fabric::Fabrics;
-    use crate::options::Options;
+    use crate::objects::domain::tests::some_domain;
+    use crate::objects::tables;
     use crate::provider::Provider;
-    use crate::{Discovery, MemoryKinds};
     use engine::port::registration::is_unclosed;
 
     #[test]
-    fn a_region_is_for_all_of_ours_and_for_what_peers_may() {
+    fn peers_get_the_rights_of_the_access() {
         let ours = FI_READ | FI_WRITE | FI_SEND | FI_RECV;
         for (access, peers) in [
             (Access::Local, FI_REMOTE_READ),
@@ -247,50 +204,27 @@ mod tests {
         assert_eq!(Rights::None.with_our_own(), ours);
     }
 
-    unsafe extern "C" fn busy(_: *mut fid) -> i32 {
-        -FI_EBUSY
-    }
-
     #[test]
-    fn a_registration_that_does_not_end_is_known() {
-        let options = Options { provider: Provider::Shm, ..Options::default() };
-        let discovery = Discovery::run(&options, true, MemoryKinds::Host).unwrap();
-        let info = &discovery.devices()[0].info;
-        let fabric = Fabrics::default().of(info).unwrap();
-        let profile = discovery.devices()[0].profile;
-        let domain = Domain::open(fabric, Arc::clone(info), Keys::new(true), profile).unwrap();
-        let domain = Arc::new(domain);
+    fn registration_that_does_not_end_is_known() {
+        let domain = some_domain(Provider::TcpRxm, false, |_| {});
         let memory = [0_u64; 64];
-        let addr = memory.as_ptr() as usize;
-        let register = || {
-            Region::register(&domain, None, addr, 512, Rights::ReadAndWrite, Way::Host, None)
-                .unwrap()
+        let region = || {
+            let (addr, rights) = (memory.as_ptr() as usize, Rights::ReadAndWrite);
+            let region = Region::register(&domain, None, addr, 512, rights, Way::Host, None);
+            let region = region.expect("registered");
+            // SAFETY: open, and of this thread.
+            unsafe { tables::watch(region.object.as_fid()) };
+            region
         };
-        for is_told in [true, false] {
-            let mut region = register();
-            let object = region.raw.as_ptr().cast::<fid>();
-            // SAFETY: the region's own object and its table of operations, which this test alone
-            // uses.
-            let (table, mut clinging) = unsafe { ((*object).ops, *(*object).ops) };
-            clinging.close = Some(busy);
-            // SAFETY: as above; the other table is there until the first is again.
-            unsafe { (*object).ops = &raw mut clinging };
-            if is_told {
-                assert_eq!(region.close().unwrap_err().code, FI_EBUSY);
-                assert!(region.close().is_err(), "it is tried again");
-                // SAFETY: as above.
-                unsafe { (*object).ops = table };
-                assert_eq!(region.close(), Ok(()));
-                assert_eq!(region.close(), Ok(()), "it is closed");
-            } else {
-                drop(region);
-                assert!(is_unclosed(), "memory is not freed from here on");
-                // SAFETY: still open, and of no use to anybody any more.
-                unsafe {
-                    (*object).ops = table;
-                    (*table).close.unwrap()(object);
-                }
-            }
+        let (mut region, other) = (region(), region());
+        tables::cling(true);
+        for _ in 0..2 {
+            assert_eq!(region.close().map_err(|error| error.code), Err(FI_EBUSY), "tried again");
         }
+        drop(other);
+        assert!(is_unclosed(), "memory is not freed from here on");
+        tables::cling(false);
+        assert_eq!((region.close(), region.close()), (Ok(()), Ok(())));
+        assert_eq!(tables::closed(), [region.object.as_fid() as usize], "once");
     }
 }

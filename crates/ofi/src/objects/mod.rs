@@ -3,16 +3,13 @@
 //! An owner keeps what it was made from, so a parent is never closed before its child. What an
 //! owner may be asked to do at a time is the caller's promise, stated at each `unsafe fn`.
 
-pub(crate) mod address_vector;
-pub(crate) mod completion_queue;
 pub(crate) mod contexts;
-pub(crate) mod cuda_calls;
 pub(crate) mod domain;
 pub(crate) mod endpoint;
-pub(crate) mod event_queue;
 pub(crate) mod fabric;
 pub(crate) mod info;
 pub(crate) mod memory_region;
+pub(crate) mod object;
 pub(crate) mod overheard;
 
 #[cfg(test)]

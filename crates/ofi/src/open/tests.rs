@@ -1,21 +1,13 @@
 //! What is decided before anything is opened.
 
 use super::*;
-use crate::MemoryKinds;
-use crate::discovery::search::tests::{found, found_of, profile};
+use crate::discovery::search::tests::{found, found_of};
 use crate::options::Options;
 use crate::options::tests::options;
 use crate::provider::Provider;
 
 #[test]
-fn a_version_is_one_since_another() {
-    let found = found(options());
-    assert!(found.is_since(Some(found.library.version())) && !found.is_since(None));
-    assert!(!found.is_since(Some(Version::new(99, 0))));
-}
-
-#[test]
-fn connections_for_bulk_are_those_of_the_settings_for_the_devices_that_there_are() {
+fn bulk_connections_follow_settings_and_devices() {
     let with = |bulk| found(Options { bulk, ..options() });
     let three = with(BulkChoice::Each(3));
     assert_eq!(three.bulk_connections(&[0, 1], 2), [3, 3]);
@@ -30,13 +22,13 @@ fn connections_for_bulk_are_those_of_the_settings_for_the_devices_that_there_are
 }
 
 #[test]
-fn a_device_that_does_not_exist_is_no_rail_and_is_told() {
+fn missing_device_is_told() {
     let found = found(options());
     let contexts = Arc::new(Contexts::new(found.segments(&[0, 1])));
     let mut failures = Vec::new();
     let opened = found.open_rails(&mut Fabrics::default(), &[1, 9, 0], &contexts, 2, &mut failures);
-    let names: Vec<_> = opened.iter().map(|found| found.rail.name()).collect();
-    assert_eq!(names, [&found.devices()[1].name, &found.devices()[0].name]);
+    let names: Vec<_> = opened.iter().map(|found| &found.1.name[..]).collect();
+    assert_eq!(names, [&found.devices()[1].name[..], &found.devices()[0].name]);
     assert_eq!(failures, ["device 9 of 2 does not exist"]);
     let rails = [0; MAX_RAILS + 1];
     let (mut failures, fabrics) = (Vec::new(), &mut Fabrics::default());
@@ -46,31 +38,17 @@ fn a_device_that_does_not_exist_is_no_rail_and_is_told() {
 }
 
 #[test]
-fn device_memory_is_decided_by_the_settings_and_the_profile() {
-    let of = |provider| found_of(provider, options());
-    let policy = of(Provider::Efa).direct([].iter());
-    assert_eq!(policy.takes, *profile(Provider::Efa).device_memory_takes);
-    assert!(!policy.one_allocation && policy.switched_off.is_none());
-    let policy = of(Provider::Cxi).direct([].iter());
-    assert!(policy.one_allocation && policy.hmem_refused.is_none());
-    assert_eq!(of(Provider::Tcp).direct([].iter()).takes, "");
-    let since = profile(Provider::Efa).dma_bufs.expect("it registers them");
-    let efa = of(Provider::Efa);
-    assert_eq!(efa.direct([].iter()).dma_bufs, efa.library.version() >= since);
-    assert!(!of(Provider::Tcp).direct([].iter()).dma_bufs);
-}
-
-#[test]
-fn rails_of_one_network_share_its_fabric() {
-    let of = |provider| {
-        let options = Options { provider, ..options() };
-        Discovery::run(&options, true, MemoryKinds::Host).expect("devices")
-    };
-    let (tcp, shm) = (of(Provider::Tcp), of(Provider::Shm));
-    let (first, other) = (&tcp.devices()[0], &shm.devices()[0]);
-    assert_ne!(first.fabric, other.fabric);
-    let mut fabrics = Fabrics::default();
-    let opened = [first, other, first, other].map(|device| fabrics.of(&device.info).expect("one"));
-    assert!(Arc::ptr_eq(&opened[0], &opened[2]) && Arc::ptr_eq(&opened[1], &opened[3]));
-    assert!(!Arc::ptr_eq(&opened[0], &opened[1]));
+fn device_memory_follows_the_profile() {
+    for (provider, one_allocation, is_taken) in
+        [(Provider::Efa, false, true), (Provider::Cxi, true, true), (Provider::Tcp, false, false)]
+    {
+        let found = found_of(provider, options());
+        let policy = found.direct([].iter());
+        assert_eq!(policy.one_allocation, one_allocation, "{provider}");
+        assert_eq!(!policy.takes.is_empty(), is_taken, "{provider}");
+        assert!(policy.switched_off.is_none() && policy.hmem_refused.is_none());
+        let since = *found.profile.dma_bufs;
+        let takes = since.is_some_and(|since| found.library.version() >= since);
+        assert_eq!(policy.dma_bufs, takes, "{provider}");
+    }
 }

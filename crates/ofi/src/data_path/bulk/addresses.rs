@@ -10,10 +10,10 @@ use crate::data_path::bulk::MOST;
 
 /// Puts the rail's own address and those of its connections together. Addresses of providers that
 /// have such connections are a few bytes long.
-pub(crate) fn join(own: &[u8], bulk: &[Vec<u8>]) -> Vec<u8> {
-    let all = || std::iter::once(own).chain(bulk.iter().map(Vec::as_slice));
-    let mut joined = vec![all().count() as u8];
-    for address in all() {
+pub(crate) fn join<'a>(own: &'a [u8], bulk: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
+    let mut joined = vec![0];
+    for address in std::iter::once(own).chain(bulk) {
+        joined[0] += 1;
         let len = u8::try_from(address.len()).unwrap_or(u8::MAX);
         joined.push(len);
         joined.extend_from_slice(&address[..len.into()]);
@@ -51,7 +51,7 @@ mod tests {
         let own = [7_u8; 16];
         for count in 0..=MOST {
             let bulk: Vec<Vec<u8>> = (0..count).map(|at| vec![at as u8; 28]).collect();
-            let joined = join(&own, &bulk);
+            let joined = join(&own, bulk.iter().map(Vec::as_slice));
             let parts = split(&joined).unwrap();
             assert_eq!(parts[0], own);
             assert!(parts[1..].iter().copied().eq(bulk.iter().map(Vec::as_slice)), "{count}");

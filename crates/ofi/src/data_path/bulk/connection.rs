@@ -1,5 +1,4 @@
-//! A connection for bulk: an endpoint with its queues, and what its thread does there in an
-//! iteration.
+//! A connection for bulk: an endpoint, and what its thread does there in an iteration.
 
 use std::cell::UnsafeCell;
 use std::collections::{HashMap, VecDeque};
@@ -9,27 +8,21 @@ use std::mem::MaybeUninit;
 use std::os::fd::RawFd;
 use std::ptr;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use libfabric_sys::{FI_EAGAIN, FI_EAVAIL};
 use log::debug;
 
-use crate::data_path::bulk::Plan;
-use crate::data_path::bulk::done::{Done, Entry, News};
-use crate::data_path::bulk::thread::Moves;
+use crate::data_path::bulk::merged::{Done, Tell};
 use crate::error::port_error;
-use crate::objects::completion_queue::{Entries, Wakes};
 use crate::objects::contexts::Contexts;
-use crate::objects::domain::Domain;
+use crate::objects::endpoint::queue::{DirectQueue, Entries};
 use crate::objects::endpoint::{Endpoint, Rma};
 use engine::ids::WrId;
 use engine::port::registration::is_unclosed;
 use engine::port::{Failure, POLL_BATCH, PeerAddr, PortError};
 
-const COMES_IN: usize = 1024;
-
-const QUEUE_MARGIN: usize = 256;
-
+/// Peers without room that are told apart in an iteration; if there are more, all are left alone.
 const REFUSALS: usize = 8;
 
 /// A transfer that the lane hands over.
@@ -70,32 +63,6 @@ impl fmt::Debug for Landing {
     }
 }
 
-/// The lane's ends of a connection.
-#[derive(Debug)]
-pub(super) struct Ends {
-    pub(super) requests: SyncSender<Request>,
-    pub(super) done: Receiver<Done>,
-}
-
-#[derive(Default)]
-struct Refusals {
-    peers: [Option<PeerAddr>; REFUSALS],
-    count: usize,
-}
-
-impl Refusals {
-    fn has(&self, peer: PeerAddr) -> bool {
-        self.count == REFUSALS || self.peers[..self.count].contains(&Some(peer))
-    }
-
-    fn add(&mut self, peer: PeerAddr) {
-        if let Some(place) = self.peers.get_mut(self.count) {
-            *place = Some(peer);
-            self.count += 1;
-        }
-    }
-}
-
 /// What came of an iteration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Iteration {
@@ -107,70 +74,102 @@ pub(super) enum Iteration {
     Stuck,
 }
 
-/// A connection, as the thread has it that moves its bytes, or the lane while that waits.
+/// A connection, as the thread has it that moves its bytes.
 #[derive(Debug)]
 pub(super) struct Connection {
-    endpoint: Endpoint,
-    /// The provider may write to these until the endpoint is closed, which the order of the fields
-    /// sees to.
+    endpoint: Arc<Endpoint>,
+    queue: DirectQueue,
+    /// The provider may write to these, and to the landings in `tried`, until the endpoint is
+    /// closed, which the order of the fields sees to.
     contexts: Arc<Contexts>,
+    tried: HashMap<usize, (PeerAddr, Box<Landing>)>,
     name: String,
     requests: Receiver<Request>,
     /// Taken from the queue, and not posted for lack of room, in the order in which they came for
     /// each peer.
     waiting: VecDeque<Request>,
+    /// For whom there was no room in this iteration.
+    refusals: Vec<PeerAddr>,
     /// Posted, and not completed.
     under_way: u32,
-    tried: HashMap<usize, (PeerAddr, Box<Landing>)>,
-    done: SyncSender<Done>,
-    /// For which `done` had no room.
+    tell: Tell,
+    /// What there was no room to tell.
     untold: VecDeque<Done>,
-    news: Arc<News>,
     entries: Entries,
-    outlives_receives: bool,
     /// Its queue answers nothing but errors: nothing more is asked of it.
     is_broken: bool,
 }
 
+// SAFETY: landings are touched by the provider alone, until the endpoint is closed.
+unsafe impl Send for Connection {}
+
 impl Connection {
-    pub(super) fn open(
-        domain: &Arc<Domain>,
-        plan: &Plan<'_>,
+    /// One with so many transfers under way at most, and the lane's end of their queue.
+    pub(super) fn new(
+        endpoint: &Arc<Endpoint>,
         contexts: &Arc<Contexts>,
-        news: &Arc<News>,
-    ) -> Result<(Self, Ends), PortError> {
-        let depth = plan.depth as usize;
-        let completions = depth + QUEUE_MARGIN;
-        let endpoint = Endpoint::open(domain, completions, plan.peers, false, Wakes::ByDescriptor)?;
-        // Answered by what cannot wake anybody, that is said now.
-        endpoint.queue().descriptor()?;
+        name: &str,
+        depth: usize,
+        tell: Tell,
+    ) -> Result<(Self, SyncSender<Request>), PortError> {
         let (give, requests) = sync_channel(depth.max(1));
-        let (done, take) = sync_channel(depth + COMES_IN);
         let connection = Self {
-            endpoint,
+            endpoint: Arc::clone(endpoint),
+            queue: endpoint.queue()?,
             contexts: Arc::clone(contexts),
-            name: plan.name.to_owned(),
+            tried: HashMap::new(),
+            name: name.to_owned(),
             requests,
             waiting: VecDeque::with_capacity(depth.max(1)),
+            refusals: Vec::with_capacity(REFUSALS),
             under_way: 0,
-            tried: HashMap::new(),
-            done,
+            tell,
             // What a poll finds, and one that is refused: telling allocates nothing.
             untold: VecDeque::with_capacity(POLL_BATCH + 1),
-            news: Arc::clone(news),
             entries: Entries::new(),
-            outlives_receives: plan.outlives_receives,
             is_broken: false,
         };
-        Ok((connection, Ends { requests: give, done: take }))
+        Ok((connection, give))
     }
 
-    pub(super) fn address(&mut self) -> Vec<u8> {
-        self.endpoint.address().to_vec()
+    /// Posts what was handed over, polls, and tells what is done.
+    pub(super) fn iterate(&mut self) -> Iteration {
+        if !self.tell_untold() {
+            return Iteration::Stuck;
+        }
+        match self.post_all() | self.poll() {
+            true => Iteration::Moved,
+            false if self.untold.is_empty() && self.waiting.is_empty() => Iteration::Idle,
+            false => Iteration::Stuck,
+        }
     }
 
-    pub(super) fn insert(&mut self, addresses: &[&[u8]]) -> Result<Vec<PeerAddr>, PortError> {
-        self.endpoint.vector().insert(addresses, self.endpoint.address().len())
+    /// The descriptor that tells of the next event.
+    pub(super) fn descriptor(&self) -> Option<RawFd> {
+        if self.is_broken { None } else { self.endpoint.descriptor().ok() }
+    }
+
+    /// Whether there is nothing to do until the descriptor tells of something, or the lane hands
+    /// something over.
+    pub(super) fn may_sleep(&mut self) -> bool {
+        if let Ok(request) = self.requests.try_recv() {
+            self.waiting.push_back(request);
+            return false;
+        }
+        // SAFETY: `&mut self` makes this the only thread that reads the queue.
+        self.is_broken || unsafe { self.endpoint.may_sleep() }
+    }
+
+    /// Whether transfers of ours are under way.
+    pub(super) fn is_busy(&self) -> bool {
+        self.under_way > 0 || !self.waiting.is_empty()
+    }
+
+    /// Tells the lane why the thread ends, should it still be there.
+    #[cold]
+    pub(super) fn end(&mut self, error: PortError) {
+        self.is_broken = true;
+        self.tell_failed(None, error);
     }
 
     /// Posts what waits and what was handed over. What finds no room waits, with all that follows
@@ -178,21 +177,22 @@ impl Connection {
     /// posted.
     fn post_all(&mut self) -> bool {
         let mut moved = false;
-        let mut refusals = Refusals::default();
+        self.refusals.clear();
         for _ in 0..self.waiting.len() {
             let Some(request) = self.waiting.pop_front() else { break };
-            moved |= self.try_post(request, &mut refusals);
+            moved |= self.try_post(request);
         }
         // The rail has no more under way than there is room for here.
         while self.untold.is_empty() && self.waiting.len() < self.waiting.capacity() {
             let Ok(request) = self.requests.try_recv() else { break };
-            moved |= self.try_post(request, &mut refusals);
+            moved |= self.try_post(request);
         }
         moved
     }
 
-    fn try_post(&mut self, request: Request, refusals: &mut Refusals) -> bool {
-        if self.is_broken || refusals.has(request.to) {
+    fn try_post(&mut self, request: Request) -> bool {
+        let is_refused = self.refusals.len() == REFUSALS || self.refusals.contains(&request.to);
+        if self.is_broken || is_refused {
             self.waiting.push_back(request);
             return false;
         }
@@ -200,14 +200,17 @@ impl Connection {
             What::Reach(peer) => self.reach(&request, peer),
             _ => self.post(&request),
         };
-        match code {
-            0 => self.under_way += 1,
-            code if code == -(FI_EAGAIN as isize) => {
-                refusals.add(request.to);
-                self.waiting.push_back(request);
-                return false;
-            }
-            code => self.refused(&request, code),
+        if code == -(FI_EAGAIN as isize) {
+            self.refusals.push(request.to);
+            self.waiting.push_back(request);
+            return false;
+        }
+        match (code, request.what) {
+            (0, _) => self.under_way += 1,
+            (_, What::Reach(peer)) => self.tell(Done::Reached(peer, false)),
+            (_, What::Write) => self.refused(&request, "fi_write", code),
+            (_, What::WriteWithData(_)) => self.refused(&request, "fi_writedata", code),
+            (_, What::Read) => self.refused(&request, "fi_read", code),
         }
         true
     }
@@ -219,7 +222,7 @@ impl Connection {
             context: UnsafeCell::new([MaybeUninit::uninit(); 64]),
             byte: UnsafeCell::new(0),
         });
-        let context = (&raw const *landing) as usize;
+        let context = landing.context.get() as usize;
         let addr = landing.byte.get() as usize;
         let what = What::Read;
         let code = self.post(&Request { what, context, addr, len: 1, ..*request });
@@ -240,50 +243,45 @@ impl Connection {
             key,
             context: context as *mut c_void,
         };
-        // SAFETY: `&mut self` in `try_post` makes this the only thread, and a domain of these has
-        // no gate. The context lives as long as the endpoint. The memory is what the engine
-        // registered and keeps until the work-request id comes back, as `Local::Memory` demands, or
-        // a landing, which is kept as long.
+        // SAFETY: this thread alone posts here, and a domain of these has no gate. The context
+        // lives as long as the endpoint. The memory is what the engine registered and keeps until
+        // the work-request id comes back, as `Local::Memory` demands, or a landing, which is kept
+        // as long.
         unsafe {
             match what {
-                What::Write => self.endpoint.write(&op),
+                What::Write => self.endpoint.direct.write(&op),
                 What::WriteWithData(data) => self.endpoint.write_data(&op, data),
-                What::Read | What::Reach(_) => self.endpoint.read(&op),
+                What::Read | What::Reach(_) => self.endpoint.direct.read(&op),
             }
         }
     }
 
     #[cold]
-    fn refused(&mut self, request: &Request, code: isize) {
-        let call = match request.what {
-            What::Write => "fi_write",
-            What::WriteWithData(_) => "fi_writedata",
-            What::Read => "fi_read",
-            What::Reach(peer) => return self.tell(Done::Reached(peer, false)),
-        };
-        let error = port_error(self.library(), call, code as i64);
-        let wr_id = Some(request.wr_id);
-        self.tell(Done::Failed(Failure { wr_id, is_message: false, error }));
+    fn refused(&mut self, request: &Request, call: &'static str, code: isize) {
+        let error = port_error(self.endpoint.domain.library(), call, code as i64);
+        self.tell_failed(Some(request.wr_id), error);
     }
 
     fn poll(&mut self) -> bool {
         if self.is_broken {
             return false;
         }
-        // SAFETY: `&mut self` makes this the only thread; the queue is open.
-        let code = unsafe { self.endpoint.queue().direct().read(&mut self.entries) };
+        // SAFETY: `&mut self` makes this the only thread that reads the queue, which is open.
+        let code = unsafe { self.queue.read(&mut self.entries) };
         if code <= 0 {
             return code != 0 && code != -(FI_EAGAIN as isize) && self.poll_failed(code);
         }
         for at in 0..code as usize {
             // SAFETY: libfabric has written so many entries, at most as many as there is room for.
-            let entry = Entry::from(unsafe { &self.entries.written(code as usize)[at] });
-            if self.contexts.wr_id(entry.context as *mut c_void).is_some() {
+            let entry = unsafe { &self.entries.written(code as usize)[at] };
+            let (op_context, flags, data) = (entry.op_context, entry.flags, entry.data);
+            let context = op_context as usize;
+            if self.contexts.wr_id(op_context).is_some() {
                 self.under_way = self.under_way.saturating_sub(1);
-            } else if self.has_reached(entry.context, true) {
+            } else if self.has_reached(context, true) {
                 continue;
             }
-            self.tell(Done::Completed(entry));
+            self.tell(Done::Completed { context, flags, data });
         }
         true
     }
@@ -291,24 +289,24 @@ impl Connection {
     /// As [`Self::poll`], where the answer was an error.
     #[cold]
     fn poll_failed(&mut self, code: isize) -> bool {
-        let (wr_id, error) = if code == -(FI_EAVAIL as isize) {
-            // SAFETY: `&mut self` makes this the only thread; the queue is open.
-            let Some(entry) = (unsafe { self.endpoint.queue().read_error() }) else { return true };
-            if self.has_reached(entry.op_context as usize, false) {
-                return true;
-            }
-            (self.contexts.wr_id(entry.op_context), entry.error)
-        } else {
-            self.is_broken = true;
-            (None, port_error(self.library(), "fi_cq_read", code as i64))
-        };
-        if wr_id.is_some() {
-            self.under_way = self.under_way.saturating_sub(1);
-        } else if self.outlives_receives && !self.is_broken {
-            debug!("{}: {error}", self.name);
+        if code != -(FI_EAVAIL as isize) {
+            let error = port_error(self.endpoint.domain.library(), "fi_cq_read", code as i64);
+            self.end(error);
             return true;
         }
-        self.tell(Done::Failed(Failure { wr_id, is_message: false, error }));
+        // SAFETY: `&mut self` makes this the only thread that reads the queue, which is open.
+        let Some(entry) = (unsafe { self.endpoint.read_error() }) else { return true };
+        if self.has_reached(entry.op_context as usize, false) {
+            return true;
+        }
+        let wr_id = self.contexts.wr_id(entry.op_context);
+        if wr_id.is_some() {
+            self.under_way = self.under_way.saturating_sub(1);
+        } else if *self.endpoint.domain.profile.outlives_receives {
+            debug!("{}: {}", self.name, entry.error);
+            return true;
+        }
+        self.tell_failed(wr_id, entry.error);
         true
     }
 
@@ -320,77 +318,34 @@ impl Connection {
         true
     }
 
-    fn tell(&mut self, done: Done) {
-        if !self.untold.is_empty() {
-            return self.untold.push_back(done);
-        }
-        match self.done.try_send(done) {
-            Ok(()) => self.news.tell(),
-            // Nobody takes it any more in the latter case: the port is being dropped.
-            Err(TrySendError::Full(done)) => self.untold.push_back(done),
-            Err(TrySendError::Disconnected(_)) => {}
-        }
+    #[cold]
+    fn tell_failed(&mut self, wr_id: Option<WrId>, error: PortError) {
+        self.tell(Done::Failed(Failure { wr_id, is_message: false, error }));
     }
 
+    fn tell(&mut self, done: Done) {
+        self.untold.push_back(done);
+        self.tell_untold();
+    }
+
+    /// Tells the lane what is done, in order, as far as there is room. Whether that was all.
     fn tell_untold(&mut self) -> bool {
         while let Some(done) = self.untold.pop_front() {
-            match self.done.try_send(done) {
-                Ok(()) => self.news.tell(),
-                Err(TrySendError::Full(done)) => {
-                    self.untold.push_front(done);
-                    return false;
-                }
-                Err(TrySendError::Disconnected(_)) => {}
+            if let Err(done) = self.tell.try_tell(done) {
+                self.untold.push_front(done);
+                return false;
             }
         }
         true
-    }
-
-    fn library(&self) -> &'static libfabric_sys::Library {
-        self.endpoint.domain().library()
-    }
-}
-
-impl Moves for Connection {
-    fn descriptor(&self) -> Option<RawFd> {
-        if self.is_broken { None } else { self.endpoint.queue().descriptor().ok() }
-    }
-
-    fn may_sleep(&mut self) -> bool {
-        if let Ok(request) = self.requests.try_recv() {
-            self.waiting.push_back(request);
-            return false;
-        }
-        // SAFETY: `&mut self` makes this the only thread.
-        self.is_broken || unsafe { self.endpoint.queue().may_sleep() }
-    }
-
-    fn is_busy(&self) -> bool {
-        self.under_way > 0 || !self.waiting.is_empty()
-    }
-
-    fn iterate(&mut self) -> Iteration {
-        if !self.tell_untold() {
-            return Iteration::Stuck;
-        }
-        let moved = self.post_all() | self.poll();
-        match moved {
-            true => Iteration::Moved,
-            false if self.untold.is_empty() && self.waiting.is_empty() => Iteration::Idle,
-            false => Iteration::Stuck,
-        }
-    }
-
-    #[cold]
-    fn end(&mut self, error: PortError) {
-        self.is_broken = true;
-        self.tell(Done::Failed(Failure { wr_id: None, is_message: false, error }));
     }
 }
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        self.endpoint.close();
+        // The lane has given it up.
+        if let Some(endpoint) = Arc::get_mut(&mut self.endpoint) {
+            endpoint.close();
+        }
         if is_unclosed() {
             // What could not be closed may be what writes to these.
             std::mem::forget(Arc::clone(&self.contexts));
@@ -400,4 +355,4 @@ impl Drop for Connection {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -1,16 +1,58 @@
-//! The completions of a rail with connections for bulk: those of its own queue, then theirs.
+//! The completions of a rail with connections for bulk: theirs and those of its own queue.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 use std::sync::Arc;
-use std::sync::mpsc::Receiver;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 
 use libfabric_sys::{FI_EAGAIN, FI_EAVAIL, FI_REMOTE_CQ_DATA, fi_cq_data_entry, fid_cq};
 
-use crate::data_path::bulk::done::{Done, News};
-use crate::objects::completion_queue::DirectQueue;
+use crate::objects::endpoint::queue::DirectQueue;
 use engine::port::{Failure, POLL_BATCH, PeerAddr};
+
+/// What comes in by a connection, as immediate data, that its thread has room to tell of.
+pub(super) const COMES_IN: usize = 1024;
+
+/// What the lane is told by a thread.
+#[derive(Debug)]
+pub(super) enum Done {
+    /// A completion: what the lane looks at of an entry of a queue.
+    Completed { context: usize, flags: u64, data: u64 },
+    /// A transfer, or the connection as a whole.
+    Failed(Failure),
+    /// What came of [`What::Reach`](super::connection::What::Reach).
+    Reached(PeerAddr, bool),
+}
+
+/// The threads' end of the queue.
+#[derive(Clone, Debug)]
+pub(super) struct Tell {
+    at: usize,
+    done: SyncSender<(usize, Done)>,
+    /// How much all threads of a rail have told: what a poll that finds nothing looks at.
+    news: Arc<AtomicU64>,
+}
+
+impl Tell {
+    pub(super) fn for_connection(&self, at: usize) -> Self {
+        Self { at, ..self.clone() }
+    }
+
+    /// Tells the lane, if there is room.
+    pub(super) fn try_tell(&self, done: Done) -> Result<(), Done> {
+        match self.done.try_send((self.at, done)) {
+            Ok(()) => {
+                self.news.fetch_add(1, Ordering::Release);
+                Ok(())
+            }
+            Err(TrySendError::Full((_, done))) => Err(done),
+            // Nobody takes it any more: the port is being dropped.
+            Err(TrySendError::Disconnected(_)) => Ok(()),
+        }
+    }
+}
 
 /// Stands for a completion queue, by [`Merged::direct`], which is read by the lane's thread alone.
 ///
@@ -27,36 +69,32 @@ unsafe impl Sync for Merged {}
 #[derive(Debug)]
 struct Inner {
     own: DirectQueue,
-    news: Arc<News>,
+    done: Receiver<(usize, Done)>,
+    news: Arc<AtomicU64>,
     taken: u64,
-    ends: Vec<End>,
-    turn: usize,
-    /// Taken out of a queue, and not told yet.
+    /// Transfers given to each connection, and not found done.
+    under_way: Vec<u32>,
+    /// Taken out of the queue, and not told yet.
     failure: Option<Failure>,
     /// Which connections have reached whom, or have tried in vain.
     reached: Vec<(usize, PeerAddr, bool)>,
 }
 
-#[derive(Debug)]
-struct End {
-    done: Receiver<Done>,
-    /// Transfers given to it, and not found done.
-    under_way: u32,
-}
-
 impl Merged {
-    pub(super) fn new(own: DirectQueue) -> (Self, Arc<News>) {
-        let news = Arc::new(News::default());
-        let ends = Vec::new();
-        let told = Arc::clone(&news);
-        let reached = Vec::new();
-        let inner = Inner { own, news: told, taken: 0, ends, turn: 0, failure: None, reached };
-        let place = Box::leak(Box::new(UnsafeCell::new(inner)));
-        (Self(NonNull::from(place)), news)
-    }
-
-    pub(super) fn add(&mut self, done: Receiver<Done>) {
-        self.inner().ends.push(End { done, under_way: 0 });
+    /// For so many connections, each with so many transfers under way.
+    pub(super) fn new(own: DirectQueue, connections: usize, depth: usize) -> (Self, Tell) {
+        let (send, done) = sync_channel(connections * (depth + COMES_IN));
+        let tell = Tell { at: 0, done: send, news: Arc::default() };
+        let inner = Inner {
+            own,
+            done,
+            news: Arc::clone(&tell.news),
+            taken: 0,
+            under_way: vec![0; connections],
+            failure: None,
+            reached: Vec::new(),
+        };
+        (Self(NonNull::from(Box::leak(Box::new(UnsafeCell::new(inner))))), tell)
     }
 
     pub(super) fn direct(&self) -> DirectQueue {
@@ -72,21 +110,25 @@ impl Merged {
         unsafe { &mut *(*self.0.as_ptr()).get() }
     }
 
-    pub(super) fn under_way(&self, at: usize) -> u32 {
-        // SAFETY: live; nothing is changed but by the lane's thread, whose call this is.
-        let inner = unsafe { &*(*self.0.as_ptr()).get() };
-        inner.ends.get(at).map_or(u32::MAX, |end| end.under_way)
+    pub(super) fn under_way(&mut self, at: usize) -> u32 {
+        self.inner().under_way[at]
     }
 
     pub(super) fn gave(&mut self, at: usize) {
-        if let Some(end) = self.inner().ends.get_mut(at) {
-            end.under_way += 1;
-        }
+        self.inner().under_way[at] += 1;
     }
 
     /// Why the last read has answered `-FI_EAVAIL`, unless that is of the rail's own queue.
     pub(super) fn take_failure(&mut self) -> Option<Failure> {
         self.inner().failure.take()
+    }
+
+    /// What threads have told, taken past the queue of completions.
+    #[cfg(test)]
+    pub(super) fn told(&self) -> impl Iterator<Item = Done> {
+        // SAFETY: live, and no thread reads the queue in tests that call this.
+        let inner = unsafe { &*(*self.0.as_ptr()).get() };
+        inner.done.try_iter().map(|(_, done)| done)
     }
 
     pub(super) fn next_reached(&mut self) -> Option<(usize, PeerAddr, bool)> {
@@ -102,7 +144,8 @@ impl Drop for Merged {
 }
 
 impl Inner {
-    /// As `fi_cq_read` of the rail's own queue, and of the others with the room that is left.
+    /// Gives completions of connections in at most half of the room, then as `fi_cq_read` those of
+    /// the rail's own queue, which may fill every poll.
     ///
     /// # Safety
     /// As [`DirectQueue::read_into`].
@@ -110,60 +153,44 @@ impl Inner {
         if self.failure.is_some() {
             return -(FI_EAVAIL as isize);
         }
-        let has_news = self.news.told() != self.taken;
-        // The rail's own completions may fill every poll; half of one is for the others then.
-        let room = if has_news { count - count / 2 } else { count };
-        // SAFETY: the caller's promise, for no more entries.
-        let own = unsafe { self.own.read_into(entries, room) };
-        if own < 0 && own != -(FI_EAGAIN as isize) {
-            return own;
-        }
-        let mut found = own.max(0) as usize;
-        if has_news {
-            found = self.take(found, count, |at, entry| {
+        let mut found = 0;
+        if self.news.load(Ordering::Acquire) != self.taken {
+            found = self.take(count / 2, |at, entry| {
                 // SAFETY: below `count`, for which the caller vouches.
                 unsafe { entries.add(at).write(entry) };
             });
         }
-        match found {
+        // SAFETY: the caller's promise, for no more entries.
+        let own = unsafe { self.own.read_into(entries.add(found), count - found) };
+        match found as isize + own.max(0) {
             0 if self.failure.is_some() => -(FI_EAVAIL as isize),
-            0 => own.min(-(FI_EAGAIN as isize)),
-            found => found as isize,
+            0 if own == 0 => -(FI_EAGAIN as isize),
+            // An error of the rail's own is there again at the next read.
+            0 => own,
+            found => found,
         }
     }
 
     #[inline(never)]
-    fn take(
-        &mut self,
-        mut found: usize,
-        count: usize,
-        mut put: impl FnMut(usize, fi_cq_data_entry),
-    ) -> usize {
-        let ends = self.ends.len();
-        let mut empty = 0;
-        while found < count && empty < ends && self.failure.is_none() {
-            let at = self.turn % ends;
-            self.turn = at + 1;
-            let end = &mut self.ends[at];
-            let Ok(done) = end.done.try_recv() else {
-                empty += 1;
-                continue;
-            };
-            empty = 0;
+    fn take(&mut self, room: usize, mut put: impl FnMut(usize, fi_cq_data_entry)) -> usize {
+        let mut found = 0;
+        while found < room && self.failure.is_none() {
+            let Ok((at, done)) = self.done.try_recv() else { break };
             self.taken += 1;
+            let under_way = &mut self.under_way[at];
             match done {
-                Done::Completed(entry) => {
-                    if entry.flags & FI_REMOTE_CQ_DATA == 0 {
-                        end.under_way = end.under_way.saturating_sub(1);
+                Done::Completed { context, flags, data } => {
+                    if flags & FI_REMOTE_CQ_DATA == 0 {
+                        *under_way = under_way.saturating_sub(1);
                     }
-                    put(found, entry.into());
+                    let (op_context, buf) = (context as *mut c_void, ptr::null_mut());
+                    put(found, fi_cq_data_entry { op_context, flags, len: 0, buf, data });
                     found += 1;
                 }
                 // Once for each peer and connection.
                 Done::Reached(peer, made) => self.reached.push((at, peer, made)),
                 Done::Failed(failure) => {
-                    let is_transfer = failure.wr_id.is_some();
-                    end.under_way = end.under_way.saturating_sub(u32::from(is_transfer));
+                    *under_way = under_way.saturating_sub(u32::from(failure.wr_id.is_some()));
                     self.failure = Some(failure);
                 }
             }
@@ -187,173 +214,107 @@ unsafe extern "C" fn read(inner: *mut fid_cq, entries: *mut c_void, count: usize
 #[cfg(test)]
 mod tests {
     use std::mem::MaybeUninit;
-    use std::sync::mpsc::{SyncSender, sync_channel};
 
     use super::*;
-    use crate::data_path::bulk::done::Entry;
     use crate::error::refused;
     use engine::ids::WrId;
+
+    const AGAIN: isize = -(FI_EAGAIN as isize);
+    const BROKEN: isize = -(libc::EPIPE as isize);
+    const ERROR: isize = -(FI_EAVAIL as isize);
 
     /// The rail's own queue: gives so many entries of context 1, again and again, or the code.
     unsafe extern "C" fn own(raw: *mut fid_cq, entries: *mut c_void, count: usize) -> isize {
         // SAFETY: what `bed` gives.
-        let answer = unsafe { *raw.cast::<isize>() };
-        let answer = answer.min(count as isize);
+        let answer = unsafe { *raw.cast::<isize>() }.min(count as isize);
+        let (op_context, buf) = (ptr::without_provenance_mut(1), ptr::null_mut());
         for at in 0..answer.max(0) as usize {
+            let entry = fi_cq_data_entry { op_context, flags: 0, len: 0, buf, data: 7 };
             // SAFETY: below the count.
-            unsafe { entries.cast::<fi_cq_data_entry>().add(at).write(entry(1, 0)) };
+            unsafe { entries.cast::<fi_cq_data_entry>().add(at).write(entry) };
         }
         answer
     }
 
-    fn entry(context: usize, flags: u64) -> fi_cq_data_entry {
-        Entry { context, flags, data: 7 }.into()
+    fn bed(answer: &'static isize) -> (Merged, Tell) {
+        let address = (&raw const *answer).cast_mut().cast();
+        // SAFETY: the function takes such an address, which lasts.
+        Merged::new(unsafe { DirectQueue::standing_for(address, own) }, 2, 64)
     }
 
-    struct Bed {
-        merged: Merged,
-        news: Arc<News>,
-        ends: Vec<SyncSender<Done>>,
+    fn complete(tell: &Tell, at: usize, context: usize, flags: u64) {
+        let done = Done::Completed { context, flags, data: 7 };
+        tell.for_connection(at).try_tell(done).expect("room");
     }
 
-    impl Bed {
-        fn new(answer: &'static isize) -> Self {
-            // SAFETY: the function takes such an address, which lasts.
-            let queue =
-                unsafe { DirectQueue::standing_for((&raw const *answer).cast_mut().cast(), own) };
-            let (mut merged, news) = Merged::new(queue);
-            let mut ends = Vec::new();
-            for _ in 0..2 {
-                let (end, done) = sync_channel(64);
-                merged.add(done);
-                ends.push(end);
-            }
-            Self { merged, news, ends }
-        }
-
-        fn complete(&mut self, at: usize, context: usize, flags: u64) {
-            self.ends[at].send(Done::Completed((&entry(context, flags)).into())).unwrap();
-            self.news.tell();
-        }
-
-        fn fail(&self, at: usize, wr_id: Option<u32>) {
-            let error = refused("a test", String::from("as told"));
-            let wr_id = wr_id.map(WrId);
-            self.ends[at].send(Done::Failed(Failure { wr_id, is_message: false, error })).unwrap();
-            self.news.tell();
-        }
-
-        fn read(&self, count: usize) -> Result<Vec<usize>, isize> {
-            let mut entries = [const { MaybeUninit::<fi_cq_data_entry>::uninit() }; 8];
-            // SAFETY: there is room for as many; this is the only thread.
-            let code =
-                unsafe { self.merged.direct().read_into(entries.as_mut_ptr().cast(), count) };
-            if code < 0 {
-                return Err(code);
-            }
-            // SAFETY: so many were written.
-            let context = |entry: &MaybeUninit<_>| unsafe {
-                let entry: &fi_cq_data_entry = entry.assume_init_ref();
-                entry.op_context as usize
-            };
-            Ok(entries[..code as usize].iter().map(context).collect())
-        }
+    fn fail(tell: &Tell, at: usize, wr_id: Option<u32>) {
+        let error = refused("a test", String::from("as told"));
+        let failure = Failure { wr_id: wr_id.map(WrId), is_message: false, error };
+        tell.for_connection(at).try_tell(Done::Failed(failure)).expect("room");
     }
 
-    const AGAIN: isize = -(FI_EAGAIN as isize);
-    static NOTHING: isize = AGAIN;
-    const BROKEN: isize = -(libc::EPIPE as isize);
-    const ERROR: isize = -(FI_EAVAIL as isize);
-
-    #[test]
-    fn those_of_the_rail_come_first_and_no_more_than_there_is_room_for() {
-        let mut bed = Bed::new(&2);
-        for context in 10..14 {
-            bed.complete(context % 2, context, 0);
+    /// The contexts that a poll finds.
+    fn read(merged: &Merged, count: usize) -> Result<Vec<usize>, isize> {
+        let mut entries = [const { MaybeUninit::<fi_cq_data_entry>::uninit() }; 8];
+        // SAFETY: there is room for as many; this is the only thread.
+        let code = unsafe { merged.direct().read_into(entries.as_mut_ptr().cast(), count) };
+        if code < 0 {
+            return Err(code);
         }
-        assert_eq!(bed.read(5), Ok(vec![1, 1, 10, 11, 12]));
-        assert_eq!(bed.read(5), Ok(vec![1, 1, 13]));
-        assert_eq!(bed.read(5), Ok(vec![1, 1]));
-        let bed = Bed::new(&AGAIN);
-        assert_eq!(bed.read(5), Err(AGAIN));
+        // SAFETY: so many were written.
+        let context = |entry: &MaybeUninit<_>| unsafe {
+            let entry: &fi_cq_data_entry = entry.assume_init_ref();
+            entry.op_context as usize
+        };
+        Ok(entries[..code as usize].iter().map(context).collect())
     }
 
     #[test]
     fn busy_rail_leaves_room_for_bulk() {
-        let mut bed = Bed::new(&8);
-        let polls = |bed: &Bed| (0..10).flat_map(|_| bed.read(8).unwrap()).collect::<Vec<_>>();
-        assert_eq!(polls(&bed), [1; 80], "all of it is the rail's while there is nothing else");
-        (10..30).for_each(|context| bed.complete(context % 2, context, 0));
-        let found = polls(&bed).into_iter().filter(|context| *context != 1).count();
-        assert_eq!(found, 20);
+        let (mut merged, tell) = bed(&8);
+        assert_eq!(read(&merged, 8), Ok(vec![1; 8]), "all is the rail's while there is no other");
+        (10..16).for_each(|context| complete(&tell, context % 2, context, 0));
+        assert_eq!(read(&merged, 8), Ok(vec![10, 11, 12, 13, 1, 1, 1, 1]));
+        assert_eq!(read(&merged, 8), Ok(vec![14, 15, 1, 1, 1, 1, 1, 1]));
+        assert_eq!(read(&merged, 8), Ok(vec![1; 8]));
         // A failure, too, is told although the rail has more.
-        bed.fail(0, Some(3));
-        assert_eq!(bed.read(8).map(|found| found.len()), Ok(4));
-        assert_eq!(bed.read(8), Err(ERROR));
-        assert_eq!(bed.merged.take_failure().unwrap().wr_id, Some(WrId(3)));
-        assert_eq!(polls(&bed), [1; 80]);
+        fail(&tell, 0, Some(3));
+        assert_eq!(read(&merged, 8), Ok(vec![1; 8]));
+        assert_eq!(read(&merged, 8), Err(ERROR));
+        assert_eq!(merged.take_failure().map(|failure| failure.wr_id), Some(Some(WrId(3))));
+        assert_eq!(read(&merged, 8), Ok(vec![1; 8]));
     }
 
     #[test]
-    fn what_is_under_way_is_what_was_given_and_has_not_ended() {
-        let mut bed = Bed::new(&AGAIN);
-        (0..3).for_each(|_| bed.merged.gave(1));
-        bed.complete(1, 10, 0);
-        bed.complete(1, 0, FI_REMOTE_CQ_DATA);
-        bed.fail(1, Some(3));
-        bed.fail(1, None);
-        assert_eq!(bed.merged.under_way(1), 3, "nobody has looked");
-        assert_eq!(bed.read(8), Ok(vec![10, 0]));
-        assert_eq!(bed.read(8), Err(ERROR));
-        assert_eq!(bed.merged.take_failure().unwrap().wr_id, Some(WrId(3)));
-        assert_eq!(bed.merged.under_way(1), 1);
-        assert_eq!(bed.read(8), Err(ERROR));
-        assert_eq!(bed.merged.take_failure().unwrap().wr_id, None);
-        assert_eq!((bed.merged.under_way(0), bed.merged.under_way(1)), (0, 1));
-        assert_eq!(bed.read(8), Err(AGAIN));
-    }
-
-    #[test]
-    fn what_is_not_looked_at_stays_and_news_of_it_too() {
-        let mut bed = Bed::new(&2);
-        bed.complete(0, 10, 0);
-        bed.complete(0, 11, 0);
-        assert_eq!(bed.read(2), Ok(vec![1, 10]));
-        assert_eq!(bed.read(3), Ok(vec![1, 1, 11]));
-        for (answer, code) in [(&0, AGAIN), (&NOTHING, AGAIN), (&BROKEN, BROKEN)] {
-            assert_eq!(Bed::new(answer).read(8), Err(code), "{answer}");
+    fn transfers_are_under_way_until_they_end() {
+        let (mut merged, tell) = bed(&AGAIN);
+        (0..3).for_each(|_| merged.gave(1));
+        complete(&tell, 1, 10, 0);
+        complete(&tell, 1, 0, FI_REMOTE_CQ_DATA);
+        fail(&tell, 1, Some(3));
+        fail(&tell, 1, None);
+        tell.for_connection(1).try_tell(Done::Reached(PeerAddr(7), true)).expect("room");
+        assert_eq!(merged.under_way(1), 3, "nobody has looked");
+        assert_eq!(read(&merged, 8), Ok(vec![10, 0]));
+        for wr_id in [Some(WrId(3)), None] {
+            assert_eq!(read(&merged, 8), Err(ERROR));
+            assert_eq!(merged.take_failure().map(|failure| failure.wr_id), Some(wr_id));
         }
-        let mut bed = Bed::new(&0);
-        bed.complete(1, 11, 0);
-        assert_eq!(bed.read(8), Ok(vec![11]));
-        let mut bed = Bed::new(&BROKEN);
-        bed.complete(1, 11, 0);
-        assert_eq!(bed.read(8), Err(BROKEN), "nothing is asked of a rail that is broken");
+        assert_eq!((merged.under_way(0), merged.under_way(1)), (0, 1));
+        assert_eq!(read(&merged, 8), Err(AGAIN));
+        assert_eq!(merged.next_reached(), Some((1, PeerAddr(7), true)));
+        assert_eq!(merged.next_reached(), None, "once");
     }
 
     #[test]
-    fn who_has_reached_whom_is_told_once_and_takes_no_place() {
-        let mut bed = Bed::new(&AGAIN);
-        bed.merged.gave(1);
-        for (peer, made) in [(7, true), (8, false)] {
-            bed.ends[1].send(Done::Reached(PeerAddr(peer), made)).unwrap();
-            bed.news.tell();
+    fn answers_of_the_own_queue_are_passed_on() {
+        for (answer, code) in [(&0, AGAIN), (&AGAIN, AGAIN), (&BROKEN, BROKEN), (&ERROR, ERROR)] {
+            let (mut merged, tell) = bed(answer);
+            assert_eq!(read(&merged, 8), Err(code));
+            complete(&tell, 1, 11, 0);
+            assert_eq!(read(&merged, 8), Ok(vec![11]), "a connection's come first");
+            assert_eq!(read(&merged, 8), Err(code));
+            assert!(merged.take_failure().is_none(), "the error is the rail's own");
         }
-        assert_eq!(bed.read(8), Err(AGAIN));
-        assert_eq!(bed.merged.under_way(1), 1, "these are no transfers of the lane's");
-        let mut told: Vec<_> = std::iter::from_fn(|| bed.merged.next_reached()).collect();
-        told.sort_unstable_by_key(|told| told.1.0);
-        assert_eq!(told, [(1, PeerAddr(7), true), (1, PeerAddr(8), false)]);
-        let Bed { merged, news, .. } = bed;
-        drop(merged);
-        assert_eq!(Arc::strong_count(&news), 1, "it has gone as a whole");
-    }
-
-    #[test]
-    fn an_error_of_the_rail_is_its_own() {
-        let mut bed = Bed::new(&ERROR);
-        bed.fail(0, Some(3));
-        assert_eq!(bed.read(8), Err(ERROR));
-        assert!(bed.merged.take_failure().is_none(), "the rail's own comes first");
     }
 }

@@ -7,28 +7,24 @@
 //! peer's long transfers come in there likewise.
 //!
 //! ```text
-//! lane ── Request ──> bounded queue ──> thread: fi_write, fi_read, fi_cq_read
-//! lane <── Done ───── bounded queue <── thread
+//! lane ── Request ──> bounded queue of each ──> thread: fi_write, fi_read, fi_cq_read
+//! lane <── Done ───── bounded queue of all  <── threads
 //! ```
 //!
-//! The lane's queue of completions has the others' behind its own ([`Merged`]), so a rail is polled
+//! The lane's queue of completions has the others' with its own ([`Merged`]), so a rail is polled
 //! as ever. Peers name memory by the same key on all connections of a rail, and know their
 //! addresses as one ([`addresses`]).
 //!
-//! # Why it cannot deadlock
-//! A thread is waited for only while PEs connect: for a lock that it holds during one turn, and
-//! does not take again while somebody wants it. The thread waits for nobody: a queue that is full
-//! is tried again.
+//! Neither waits for the other: a queue that is full is tried again. The domains are opened with
+//! `FI_THREAD_SAFE`, so that the lane may insert addresses beside a thread that polls.
 
 pub(crate) mod addresses;
 mod connection;
-mod done;
 mod merged;
 mod thread;
 
 use std::collections::HashMap;
 use std::ffi::c_void;
-use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -36,43 +32,47 @@ use crate::data_path::bulk::connection::{Connection, Request, What};
 use crate::data_path::bulk::merged::Merged;
 use crate::data_path::bulk::thread::Worker;
 use crate::error::refused;
-use crate::objects::completion_queue::DirectQueue;
 use crate::objects::contexts::Contexts;
 use crate::objects::domain::Domain;
+use crate::objects::endpoint::Endpoint;
+use crate::objects::endpoint::queue::DirectQueue;
 use engine::ids::WrId;
 use engine::port::{Direction, Failure, Local, Operation, PeerAddr, PortError, Posted, Transfer};
 
 /// Most connections for bulk of one rail: their addresses are told in one message.
 pub(crate) const MOST: usize = 6;
 
-/// What a connection is opened for.
+/// Completions that a connection's queue has room for beyond the transfers of its own.
+const QUEUE_MARGIN: usize = 256;
+
+/// What the connections of a rail are opened for.
 #[derive(Debug)]
 pub(crate) struct Plan<'a> {
-    /// Its thread's name.
-    pub(crate) name: &'a str,
+    /// Each in a domain, with the name of its thread.
+    pub(crate) threads: &'a [(Arc<Domain>, String)],
     /// Operations that the rail has under way at most.
     pub(crate) depth: u32,
     pub(crate) peers: usize,
-    /// What comes in and cannot be received is of that alone.
-    pub(crate) outlives_receives: bool,
-    /// The NIC, whose CPUs the thread keeps to.
+    /// The NIC, whose CPUs the threads keep to.
     pub(crate) near: Option<&'a Path>,
 }
 
 /// The connections for bulk of one rail, as its lane has them.
 #[derive(Debug)]
 pub(crate) struct Bulk {
-    /// Each with what the lane has given it and not got back, and its addresses of peers by the
-    /// rail's.
-    connections: Vec<Served>,
+    links: Vec<Link>,
     merged: Merged,
     /// The connection that is looked at first, so that equals take turns.
     turn: usize,
 }
 
+/// A connection as the lane has it.
 #[derive(Debug)]
-struct Served {
+struct Link {
+    // Given up first: the thread closes the endpoint at its end.
+    endpoint: Arc<Endpoint>,
     worker: Worker,
+    /// Its addresses of peers, by the rail's.
     routes: HashMap<PeerAddr, Route>,
 }
 
@@ -95,31 +95,35 @@ enum Reach {
 }
 
 impl Bulk {
-    /// Opens connections in these domains, one in each, with a thread each. The rail's own queue is
-    /// read through them from here on: see [`Bulk::queue`].
+    /// Opens connections with a thread each. The rail's own queue is read through them from here
+    /// on: see [`Bulk::queue`].
     ///
     /// # Errors
     /// What libfabric refused, or the system a thread.
     pub(crate) fn open(
-        domains: &[Arc<Domain>],
-        plans: &[Plan<'_>],
+        plan: &Plan<'_>,
         contexts: &Arc<Contexts>,
         own: DirectQueue,
     ) -> Result<Self, PortError> {
-        let (merged, news) = Merged::new(own);
-        let mut bulk = Self { connections: Vec::with_capacity(domains.len()), merged, turn: 0 };
-        for (domain, plan) in domains.iter().zip(plans) {
-            let (connection, ends) = Connection::open(domain, plan, contexts, &news)?;
-            bulk.merged.add(ends.done);
-            let worker = Worker::start(connection, ends.requests, plan.name, plan.near)
-                .map_err(|error| no_thread(&error))?;
-            bulk.connections.push(Served { worker, routes: HashMap::new() });
+        let depth = plan.depth as usize;
+        let (merged, tell) = Merged::new(own, plan.threads.len(), depth);
+        let mut links = Vec::with_capacity(plan.threads.len());
+        for (at, (domain, name)) in plan.threads.iter().enumerate() {
+            let endpoint = Endpoint::open(domain, depth + QUEUE_MARGIN, plan.peers, true)?;
+            // Answered by what cannot wake anybody, that is said now.
+            endpoint.descriptor()?;
+            let endpoint = Arc::new(endpoint);
+            let (connection, requests) =
+                Connection::new(&endpoint, contexts, name, depth, tell.for_connection(at))?;
+            let worker = Worker::start(connection, requests, name, plan.near)
+                .map_err(|error| refused("starting a thread for bulk", error.to_string()))?;
+            links.push(Link { endpoint, worker, routes: HashMap::new() });
         }
-        Ok(bulk)
+        Ok(Self { links, merged, turn: 0 })
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.connections.len()
+        self.links.len()
     }
 
     pub(crate) fn queue(&self) -> DirectQueue {
@@ -127,11 +131,8 @@ impl Bulk {
     }
 
     /// Where they are.
-    ///
-    /// # Errors
-    /// A thread has ended.
-    pub(crate) fn addresses(&self) -> Result<Vec<Vec<u8>>, PortError> {
-        self.connections.iter().map(|link| link.worker.with(Connection::address)).collect()
+    pub(crate) fn addresses(&self) -> impl Iterator<Item = &[u8]> {
+        self.links.iter().map(|link| &link.endpoint.address[..])
     }
 
     /// Makes peers known: their rails by what the rail has them by, and where each of them has
@@ -140,10 +141,10 @@ impl Bulk {
     /// # Errors
     /// What libfabric refused.
     pub(crate) fn insert(&mut self, peers: &[(PeerAddr, Vec<&[u8]>)]) -> Result<(), PortError> {
-        for (at, link) in self.connections.iter_mut().enumerate() {
+        for (at, link) in self.links.iter_mut().enumerate() {
             let places: Vec<&[u8]> =
                 peers.iter().map(|(_, places)| places[at % places.len()]).collect();
-            let inserted = link.worker.with(|connection| connection.insert(&places))??;
+            let inserted = link.endpoint.insert(&places)?;
             let routes = inserted.into_iter().map(|to| Route { to, reach: Reach::Unknown });
             link.routes.extend(peers.iter().map(|(rail, _)| *rail).zip(routes));
         }
@@ -165,23 +166,17 @@ impl Bulk {
     ) -> Result<Option<Posted>, PortError> {
         let Local::Memory { addr, .. } = transfer.local else { return Ok(None) };
         while let Some((at, peer, made)) = self.merged.next_reached() {
-            self.reached(at, peer, made);
+            if let Some(route) = self.links[at].routes.get_mut(&peer) {
+                route.reach = if made { Reach::Made } else { Reach::Unknown };
+            }
         }
         let Transfer { len, remote, key, .. } = *transfer;
-        let request = |what, to| Request {
-            what,
-            to,
-            wr_id,
-            context: context as usize,
-            addr,
-            len,
-            remote,
-            key,
-        };
-        let count = self.connections.len();
+        let context = context as usize;
+        let request = |what, to| Request { what, to, wr_id, context, addr, len, remote, key };
+        let count = self.links.len();
         let mut best = None;
         for at in (0..count).map(|step| (self.turn + step) % count) {
-            let Served { worker, routes } = &mut self.connections[at];
+            let Link { worker, routes, .. } = &mut self.links[at];
             let Some(route) = routes.get_mut(&to) else { continue };
             match route.reach {
                 Reach::Made => {
@@ -204,7 +199,7 @@ impl Bulk {
             (Direction::Write, Operation::WriteWithImmediate(_, data)) => What::WriteWithData(data),
             (Direction::Write, _) => What::Write,
         };
-        let posted = self.connections[at].worker.give(request(what, route))?;
+        let posted = self.links[at].worker.give(request(what, route))?;
         if posted == Posted::Yes {
             self.merged.gave(at);
             self.turn = at + 1;
@@ -213,20 +208,7 @@ impl Bulk {
     }
 
     #[cold]
-    fn reached(&mut self, at: usize, peer: PeerAddr, made: bool) {
-        let route = self.connections.get_mut(at).and_then(|link| link.routes.get_mut(&peer));
-        if let Some(route) = route {
-            route.reach = if made { Reach::Made } else { Reach::Unknown };
-        }
-    }
-
-    #[cold]
     pub(crate) fn take_failure(&mut self) -> Option<Failure> {
         self.merged.take_failure()
     }
-}
-
-#[cold]
-fn no_thread(error: &io::Error) -> PortError {
-    refused("starting a thread for bulk", error.to_string())
 }

@@ -8,10 +8,10 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{SyncSender, TrySendError};
-use std::sync::{Arc, Mutex, MutexGuard};
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 
 use log::{debug, error};
 
@@ -33,11 +33,7 @@ const STUCK: i32 = 1;
 
 /// What the lane and the thread share.
 #[derive(Debug)]
-struct Shared<C> {
-    /// The thread's during an iteration.
-    connection: Mutex<C>,
-    /// How many want it besides: the thread begins no iteration as long as there are any.
-    wanted: AtomicU32,
+struct Shared {
     /// The thread sleeps, or is about to, and does not look at the queue of requests before it is
     /// woken. Whoever sets it back wakes it.
     sleeps: AtomicBool,
@@ -47,40 +43,23 @@ struct Shared<C> {
     wake: Wake,
 }
 
-/// What a thread moves.
-pub(super) trait Moves: Send + 'static {
-    /// Posts what was handed over, polls, and tells what is done.
-    fn iterate(&mut self) -> Iteration;
-    /// Whether there is nothing to do until the descriptor tells of something, or the lane hands
-    /// something over.
-    fn may_sleep(&mut self) -> bool;
-    /// Whether transfers of ours are under way.
-    fn is_busy(&self) -> bool;
-    /// The descriptor that tells of the next event.
-    fn descriptor(&self) -> Option<RawFd>;
-    /// The thread ends: the lane is told why, should it still be there.
-    fn end(&mut self, error: PortError);
-}
-
-/// A connection with its thread. It ends with this value.
+/// The thread of a connection. It ends with this value.
 #[derive(Debug)]
-pub(super) struct Worker<C = Connection> {
-    shared: Arc<Shared<C>>,
+pub(super) struct Worker {
+    shared: Arc<Shared>,
     requests: SyncSender<Request>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl<C: Moves> Worker<C> {
+impl Worker {
     /// Starts the thread, under a name and near a device, if there is one.
     pub(super) fn start(
-        connection: C,
+        mut connection: Connection,
         requests: SyncSender<Request>,
         name: &str,
         near: Option<&Path>,
     ) -> io::Result<Self> {
         let shared = Arc::new(Shared {
-            connection: Mutex::new(connection),
-            wanted: AtomicU32::new(0),
             sleeps: AtomicBool::new(false),
             over: AtomicBool::new(false),
             has_failed: AtomicBool::new(false),
@@ -92,7 +71,7 @@ impl<C: Moves> Worker<C> {
             if let Some(kept) = near.as_deref().and_then(keep_near) {
                 debug!("{known} keeps to {kept}");
             }
-            run(&theirs, &known);
+            run(&theirs, &known, &mut connection, iterations);
         })?;
         Ok(Self { shared, requests, thread: Some(thread) })
     }
@@ -118,34 +97,13 @@ impl<C: Moves> Worker<C> {
         }
         Ok(Posted::Yes)
     }
-
-    /// Does something to the connection between two iterations of the thread.
-    ///
-    /// # Errors
-    /// The thread has ended.
-    #[cold]
-    pub(super) fn with<T>(&self, call: impl FnOnce(&mut C) -> T) -> Result<T, PortError> {
-        let Self { shared, .. } = self;
-        shared.wanted.fetch_add(1, Ordering::SeqCst);
-        let called = match shared.connection.lock() {
-            Ok(mut connection) if !shared.has_failed.load(Ordering::Relaxed) => {
-                Ok(call(&mut connection))
-            }
-            _ => Err(has_ended()),
-        };
-        shared.wanted.fetch_sub(1, Ordering::SeqCst);
-        // It may sleep by a descriptor that is another one's now.
-        shared.wake.ring();
-        called
-    }
 }
 
-impl<C> Drop for Worker<C> {
+impl Drop for Worker {
     fn drop(&mut self) {
         let Some(thread) = self.thread.take() else { return };
         if fork::is_child() {
-            // The thread is its parent's, and the lock may be.
-            std::mem::forget(Arc::clone(&self.shared));
+            // The thread is its parent's, with what it has.
             return std::mem::forget(thread);
         }
         self.shared.over.store(true, Ordering::SeqCst);
@@ -160,19 +118,20 @@ fn has_ended() -> PortError {
     refused("moving bulk", String::from("the thread that does has ended, as the log says"))
 }
 
-/// What the thread does.
-fn run<C: Moves>(shared: &Shared<C>, name: &str) {
-    let Err(panic) = catch_unwind(AssertUnwindSafe(|| iterations(shared))) else { return };
+/// What the thread does, with its end if it panics.
+fn run(
+    shared: &Shared,
+    name: &str,
+    connection: &mut Connection,
+    iterations: impl FnOnce(&Shared, &mut Connection),
+) {
+    let moves = || iterations(shared, connection);
+    let Err(panic) = catch_unwind(AssertUnwindSafe(moves)) else { return };
     let text = reason(panic.as_ref());
     error!("{name} has ended: {text}: please report this");
     shared.has_failed.store(true, Ordering::SeqCst);
-    let told = refused("moving bulk", format!("the thread {name} has ended: {text}"));
     // What it was at is unknown; that the lane is told of it does not depend on that.
-    let mut connection = match shared.connection.lock() {
-        Ok(connection) => connection,
-        Err(poisoned) => poisoned.into_inner(),
-    };
-    connection.end(told);
+    connection.end(refused("moving bulk", format!("the thread {name} has ended: {text}")));
 }
 
 fn reason(panic: &(dyn Any + Send)) -> &str {
@@ -180,16 +139,9 @@ fn reason(panic: &(dyn Any + Send)) -> &str {
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("a panic")
 }
 
-fn iterations<C: Moves>(shared: &Shared<C>) {
+fn iterations(shared: &Shared, connection: &mut Connection) {
     let mut idle = 0;
-    loop {
-        while shared.wanted.load(Ordering::SeqCst) > 0 {
-            thread::yield_now();
-        }
-        if shared.over.load(Ordering::SeqCst) {
-            return;
-        }
-        let Ok(mut connection) = shared.connection.lock() else { return };
+    while !shared.over.load(Ordering::SeqCst) {
         match connection.iterate() {
             Iteration::Moved => idle = 0,
             Iteration::Idle if idle < IDLE_ITERATIONS => idle += 1,
@@ -198,18 +150,16 @@ fn iterations<C: Moves>(shared: &Shared<C>) {
     }
 }
 
-fn sleep<C: Moves>(shared: &Shared<C>, mut connection: MutexGuard<'_, C>, iteration: Iteration) {
+fn sleep(shared: &Shared, connection: &mut Connection, iteration: Iteration) {
     shared.sleeps.swap(true, Ordering::SeqCst);
     let may_sleep = connection.may_sleep();
-    let descriptor = connection.descriptor();
     let most = match iteration {
         Iteration::Stuck => STUCK,
         _ if connection.is_busy() => BUSY,
         _ => IDLE,
     };
-    drop(connection);
     if may_sleep || iteration == Iteration::Stuck {
-        shared.wake.wait(descriptor, most);
+        shared.wake.wait(connection.descriptor(), most);
     }
     shared.sleeps.store(false, Ordering::SeqCst);
 }
@@ -241,8 +191,7 @@ impl Wake {
         let on = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         // A descriptor below zero is passed over.
         let mut both = [on(self.0.as_raw_fd()), on(other.unwrap_or(-1))];
-        // SAFETY: two entries to write to. The other descriptor may have been closed meanwhile, and
-        // be another file's: the wait ends early then, as does that of one that was interrupted.
+        // SAFETY: two entries to write to. A wait that is interrupted ends early.
         unsafe { libc::poll(both.as_mut_ptr(), 2, most) };
         if both[0].revents != 0 {
             let mut rung = 0_u64;
@@ -256,74 +205,18 @@ impl Wake {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc::{Receiver, channel, sync_channel};
+    use std::thread;
     use std::time::{Duration, Instant};
 
     use super::*;
     use crate::data_path::bulk::connection::What;
-    use engine::ids::WrId;
-    use engine::port::PeerAddr;
+    use crate::data_path::bulk::connection::tests::Bed;
+    use crate::provider::Provider;
 
     const HANG: Duration = Duration::from_secs(60);
 
-    /// A connection that tells what its thread does.
-    struct Told {
-        requests: Receiver<Request>,
-        done: std::sync::mpsc::Sender<WrId>,
-        ended: std::sync::mpsc::Sender<String>,
-        iterations: u64,
-        always_moves: bool,
-    }
-
-    impl Moves for Told {
-        fn iterate(&mut self) -> Iteration {
-            self.iterations += 1;
-            let Ok(request) = self.requests.try_recv() else {
-                return if self.always_moves { Iteration::Moved } else { Iteration::Idle };
-            };
-            assert_ne!(request.wr_id, WrId(13), "an unlucky number");
-            self.done.send(request.wr_id).expect("the test hears it");
-            Iteration::Moved
-        }
-
-        fn may_sleep(&mut self) -> bool {
-            true
-        }
-
-        fn is_busy(&self) -> bool {
-            false
-        }
-
-        fn descriptor(&self) -> Option<RawFd> {
-            None
-        }
-
-        fn end(&mut self, error: PortError) {
-            self.ended.send(error.to_string()).expect("the test hears it");
-        }
-    }
-
-    struct Bed {
-        worker: Worker<Told>,
-        done: Receiver<WrId>,
-        ended: Receiver<String>,
-    }
-
-    fn bed(always_moves: bool) -> Bed {
-        let (give, requests) = sync_channel(4);
-        let ((done, hear), (ended, hear_end)) = (channel(), channel());
-        let told = Told { requests, done, ended, iterations: 0, always_moves };
-        let worker = Worker::start(told, give, "bulk-test", None).expect("a thread");
-        Bed { worker, done: hear, ended: hear_end }
-    }
-
-    fn request(number: u32) -> Request {
-        let (to, wr_id) = (PeerAddr(0), WrId(number));
-        Request { what: What::Write, to, wr_id, context: 0, addr: 0, len: 1, remote: 0, key: 0 }
-    }
-
     #[test]
-    fn a_wait_ends_by_a_ring_or_by_the_other_descriptor() {
+    fn wait_ends_by_a_ring_or_by_the_other_descriptor() {
         let (wake, other) = (Wake::new().expect("an eventfd"), Wake::new().expect("another"));
         // SAFETY: flags of a descriptor alone.
         let flags = |what| unsafe { libc::fcntl(wake.0.as_raw_fd(), what) };
@@ -338,62 +231,41 @@ mod tests {
         wake.wait(None, 0);
     }
 
-    /// Nothing but the lane wakes it here, for there is no descriptor, and by itself it would sleep
-    /// for a second each time.
+    /// By itself it would sleep for a second each time.
     #[test]
-    fn a_thread_that_sleeps_is_woken_by_what_is_handed_over() {
-        let bed = bed(false);
+    fn sleeping_thread_is_woken_by_a_transfer() {
+        let bed = Bed::new(Provider::Tcp);
+        let request = bed.request(What::Write, 1, 0);
+        let Bed { connection, requests, .. } = bed;
+        let worker = Worker::start(connection, requests, "bulk-test", None).expect("a thread");
         let begun = Instant::now();
-        for number in 100..1100 {
-            while !bed.worker.shared.sleeps.load(Ordering::SeqCst) {
+        for _ in 0..200 {
+            while !worker.shared.sleeps.load(Ordering::SeqCst) {
                 assert!(begun.elapsed() < HANG, "it never sleeps");
                 thread::yield_now();
             }
-            assert_eq!(bed.worker.give(request(number)), Ok(Posted::Yes));
-            assert_eq!(bed.done.recv_timeout(HANG), Ok(WrId(number)));
+            assert_eq!(worker.give(request), Ok(Posted::Yes));
         }
-        let iterations = bed.worker.with(|told| told.iterations).unwrap();
-        assert!(
-            iterations < 1000 * u64::from(2 * IDLE_ITERATIONS),
-            "{iterations} iterations: it sleeps in between"
-        );
+        assert!(begun.elapsed() < HANG, "it sleeps on");
     }
 
     #[test]
-    fn others_have_the_connection_between_two_turns() {
-        let bed = bed(true);
-        let mut before = 0;
-        for _ in 0..1000 {
-            let iterations = bed.worker.with(|told| told.iterations).unwrap();
-            assert!(iterations >= before);
-            before = iterations;
-        }
-        drop(bed.worker);
-        assert!(bed.ended.recv().is_err(), "it has ended, without an error");
-    }
-
-    #[test]
-    fn a_thread_that_panics_says_so_and_takes_nothing_more() {
-        let bed = bed(false);
-        assert_eq!(bed.worker.give(request(13)), Ok(Posted::Yes));
-        let said = bed.ended.recv_timeout(HANG).expect("it is told");
-        assert!(said.contains("the thread bulk-test has ended"), "{said}");
-        assert!(said.contains("an unlucky number"), "{said}");
-        let refused = bed.worker.give(request(1)).unwrap_err().to_string();
-        assert!(refused.contains("has ended"), "{refused}");
-        assert!(bed.worker.with(|told| told.iterations).is_err());
-    }
-
-    #[test]
-    fn a_queue_that_is_full_takes_no_more_for_now() {
-        let bed = bed(false);
-        let held = bed.worker.shared.connection.lock().unwrap();
-        let posted = (0..5).map(|number| bed.worker.give(request(100 + number)).unwrap());
-        let posted: Vec<Posted> = posted.collect();
-        drop(held);
-        assert!(posted[..4].iter().all(|posted| *posted == Posted::Yes));
-        assert_eq!(posted[4], Posted::Again);
-        let done: Vec<WrId> = (0..4).map(|_| bed.done.recv_timeout(HANG).unwrap()).collect();
-        assert_eq!(done, [100, 101, 102, 103].map(WrId));
+    fn panic_is_told_and_nothing_more_is_taken() {
+        let mut bed = Bed::new(Provider::Tcp);
+        let request = bed.request(What::Write, 1, 0);
+        let requests = bed.requests.clone();
+        let shared = Arc::new(Shared {
+            sleeps: AtomicBool::new(false),
+            over: AtomicBool::new(false),
+            has_failed: AtomicBool::new(false),
+            wake: Wake::new().expect("an eventfd"),
+        });
+        let worker = Worker { shared: Arc::clone(&shared), requests, thread: None };
+        assert_eq!((0..5).filter(|_| worker.give(request) == Ok(Posted::Yes)).count(), 4);
+        assert_eq!(worker.give(request), Ok(Posted::Again), "its queue is full");
+        run(&shared, "bulk-test", &mut bed.connection, |_, _| panic!("an unlucky number"));
+        assert_eq!(bed.told(), ["None failed: moving bulk 22"]);
+        let refused = worker.give(request).map_err(|error| error.text);
+        assert!(refused.expect_err("it has ended").contains("has ended"));
     }
 }

@@ -2,6 +2,7 @@
 
 mod operations;
 
+use std::iter;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread;
@@ -12,10 +13,10 @@ use crate::data_path::host_memory;
 use crate::data_path::messages::{Messages, too_long};
 use crate::data_path::rail::Rail;
 use crate::error::refused;
-use crate::objects::completion_queue::{DirectQueue, Entries};
 use crate::objects::contexts::Contexts;
-use crate::objects::domain::{Domain, Gate};
 use crate::objects::endpoint::Direct;
+use crate::objects::endpoint::queue::{DirectQueue, Entries};
+use crate::objects::object::Gate;
 use engine::atomic::Atomic;
 use engine::ids::{Pe, RailId, WrId};
 use engine::port::packet::{LongPacket, MAX_MESSAGE};
@@ -63,23 +64,23 @@ struct PortRail {
 impl OfiPort {
     pub(crate) fn new(rails: &[Arc<Rail>], contexts: Arc<Contexts>) -> Result<Self, PortError> {
         let port_rail = |rail: &Arc<Rail>| {
-            let gate = rail.domain().gate().clone();
+            let gate = rail.domain.gate.clone();
             let mut messages = Messages::new(rail);
             messages.settle(rail, &gate).map_err(|error| on_rail(rail, error))?;
             Ok(PortRail {
                 rail: Arc::clone(rail),
-                queue: rail.endpoint().queue().direct(),
+                queue: rail.endpoint.queue()?,
                 gate,
                 values_desc: rail.values_desc().0,
                 messages,
                 bulk: None,
-                address: rail.endpoint().address().to_vec(),
+                address: rail.endpoint.address.to_vec(),
             })
         };
         Ok(Self {
             rails: rails.iter().map(port_rail).collect::<Result<_, PortError>>()?,
             contexts,
-            limits: rails.iter().map(|rail| rail.limits()).collect(),
+            limits: rails.iter().map(|rail| rail.limits).collect(),
             start: Instant::now(),
             entries: Entries::new(),
             fetched: 0,
@@ -90,25 +91,19 @@ impl OfiPort {
 
     pub(crate) fn with_joined_addresses(mut self) -> Self {
         self.joins_addresses = true;
-        for port_rail in &mut self.rails {
-            port_rail.address = addresses::join(port_rail.rail.endpoint().address(), &[]);
+        for PortRail { rail, address, .. } in &mut self.rails {
+            *address = addresses::join(&rail.endpoint.address, iter::empty());
         }
         self
     }
 
-    pub(crate) fn open_bulk(
-        &mut self,
-        rail: RailId,
-        domains: &[Arc<Domain>],
-        plans: &[Plan<'_>],
-    ) -> Result<(), PortError> {
-        let port_rail = self.rails.get_mut(rail.index()).ok_or_else(|| no_such_rail(rail))?;
-        let bulk = Bulk::open(domains, plans, &self.contexts, port_rail.queue)?;
-        port_rail.address =
-            addresses::join(port_rail.rail.endpoint().address(), &bulk.addresses()?);
-        port_rail.queue = bulk.queue();
-        self.limits[rail.index()].bulk = bulk.len() as u8;
-        port_rail.bulk = Some(Box::new(bulk));
+    pub(crate) fn open_bulk(&mut self, at: usize, plan: &Plan<'_>) -> Result<(), PortError> {
+        let PortRail { rail, queue, bulk, address, .. } = &mut self.rails[at];
+        let opened = Bulk::open(plan, &self.contexts, *queue)?;
+        *address = addresses::join(&rail.endpoint.address, opened.addresses());
+        *queue = opened.queue();
+        self.limits[at].bulk = opened.len() as u8;
+        *bulk = Some(Box::new(opened));
         Ok(())
     }
 
@@ -142,26 +137,23 @@ impl OfiPort {
     ) -> Result<Vec<PeerAddr>, PortError> {
         let port_rail = self.rails.get_mut(rail.index()).ok_or_else(|| no_such_rail(rail))?;
         let PortRail { rail, bulk, .. } = port_rail;
-        let insert =
-            |addresses: &[&[u8]]| rail.insert(addresses).map_err(|error| on_rail(rail, error));
+        let on_rail = |error| on_rail(rail, error);
         let plain: Vec<&[u8]> = addresses.iter().map(AsRef::as_ref).collect();
         if !self.joins_addresses {
-            return insert(&plain);
+            return rail.endpoint.insert(&plain).map_err(on_rail);
         }
-        let mut joined = Vec::with_capacity(plain.len());
-        for (at, address) in plain.iter().enumerate() {
-            let Some(parts) = addresses::split(address) else { return Err(no_address(at)) };
-            joined.push(parts);
-        }
+        let split = |(at, address)| addresses::split(address).ok_or_else(|| no_address(at));
+        let joined = plain.into_iter().enumerate().map(split);
+        let joined = joined.collect::<Result<Vec<Vec<&[u8]>>, PortError>>()?;
         let own: Vec<&[u8]> = joined.iter().map(|parts| parts[0]).collect();
-        let peers = insert(&own)?;
+        let peers = rail.endpoint.insert(&own).map_err(on_rail)?;
         if let Some(bulk) = bulk {
             let places = joined.into_iter().map(|mut parts| match parts.len() {
                 1 => parts,
                 _ => parts.split_off(1),
             });
             let peers: Vec<(PeerAddr, Vec<&[u8]>)> = peers.iter().copied().zip(places).collect();
-            bulk.insert(&peers).map_err(|error| on_rail(rail, error))?;
+            bulk.insert(&peers).map_err(on_rail)?;
         }
         Ok(peers)
     }
@@ -282,7 +274,7 @@ impl Clock for OfiPort {
 
 #[cold]
 fn on_rail(rail: &Rail, mut error: PortError) -> PortError {
-    error.text = format!("rail {}: {}", rail.name(), error.text);
+    error.text = format!("rail {}: {}", rail.name, error.text);
     error
 }
 

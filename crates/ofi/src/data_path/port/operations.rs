@@ -25,11 +25,11 @@ impl DataPath for OfiPort {
     }
 
     fn rail_name(&self, rail: RailId) -> &str {
-        self.rails.get(rail.index()).map_or("?", |rail| rail.rail.name())
+        self.rails.get(rail.index()).map_or("?", |rail| &rail.rail.name)
     }
 
     fn takes_unregistered(&self) -> bool {
-        self.rails.iter().all(|rail| !rail.rail.domain().needs_desc())
+        self.rails.iter().all(|rail| !rail.rail.domain.needs_desc())
     }
 
     #[inline]
@@ -81,7 +81,7 @@ impl DataPath for OfiPort {
     fn trouble(&mut self, rail: RailId) -> Option<PortError> {
         let PortRail { rail, gate, .. } = self.rails.get(rail.index())?;
         let _gate = gate.enter();
-        rail.endpoint().trouble()
+        rail.endpoint.trouble()
     }
 
     fn has_fast_path(&self) -> bool {
@@ -89,7 +89,7 @@ impl DataPath for OfiPort {
     }
 
     fn fast(&self, rail: RailId) -> Direct {
-        self.rails[rail.index()].rail.endpoint().direct()
+        self.rails[rail.index()].rail.endpoint.direct
     }
 
     fn context(&self, wr_id: WrId) -> Context {
@@ -268,16 +268,16 @@ impl OfiPort {
         let Some(op) = op else {
             return Err(not_inline(transfer));
         };
-        let endpoint = port_rail.rail.endpoint();
+        let endpoint = &port_rail.rail.endpoint;
         let gate = port_rail.gate.enter();
         // SAFETY: `&mut self` makes this the lane's only thread, and the gate is entered. The
         // context and inline values live as long as the rail. Other memory is what the engine
         // registered and keeps until the work-request id comes back, as `Local::Memory` demands.
         let code = unsafe {
             match (transfer.direction, operation) {
-                (Direction::Read, _) => endpoint.read(&op),
+                (Direction::Read, _) => endpoint.direct.read(&op),
                 (_, Operation::WriteWithImmediate(_, data)) => endpoint.write_data(&op, data),
-                (Direction::Write, _) => endpoint.write(&op),
+                (Direction::Write, _) => endpoint.direct.write(&op),
             }
         };
         drop(gate);
@@ -352,7 +352,7 @@ fn answer(
     } else if code == -(FI_EAGAIN as isize) {
         Ok(Posted::Again)
     } else {
-        Err(port_error(port_rail.rail.domain().library(), call(), code as i64))
+        Err(port_error(port_rail.rail.domain.library(), call(), code as i64))
     }
 }
 
@@ -363,11 +363,11 @@ fn poll_failed(contexts: &Contexts, port_rail: &mut PortRail, code: isize) -> Po
         return Polled::Failed(Box::new(failure));
     }
     if code != -(FI_EAVAIL as isize) {
-        return broken(port_error(rail.domain().library(), "fi_cq_read", code as i64));
+        return broken(port_error(rail.domain.library(), "fi_cq_read", code as i64));
     }
     let entered = gate.enter();
     // SAFETY: called from `drain` only, which has the port for itself; the gate is entered.
-    let entry = unsafe { rail.endpoint().queue().read_error() };
+    let entry = unsafe { rail.endpoint.read_error() };
     drop(entered);
     let Some(mut entry) = entry else { return Polled::Empty };
     let wr_id = contexts.wr_id(entry.op_context);

@@ -1,7 +1,6 @@
 //! What a search tells of what it has passed over, and what it asks for.
 
-use std::fs;
-use std::path::PathBuf;
+use test_support::scratch::Scratch;
 
 use super::*;
 use crate::objects::info::tests::{edit, empty};
@@ -21,31 +20,14 @@ pub(crate) fn profile(provider: Provider) -> &'static Profile {
     candidates(provider)[0]
 }
 
-struct Sysfs(PathBuf);
-
-impl Sysfs {
-    fn new(test: &str) -> Self {
-        let name = format!("nvshmem-search-{}-{test}", std::process::id());
-        Self(std::env::temp_dir().join(name))
-    }
-
-    fn with(self, nic: &str, driver: &str) -> Self {
-        let device = self.0.join("class/infiniband").join(nic).join("device");
-        fs::create_dir_all(&device).expect("a folder");
-        let link = PathBuf::from("../../../../bus/pci/drivers").join(driver);
-        std::os::unix::fs::symlink(link, device.join("driver")).expect("a link");
-        self
-    }
-}
-
-impl Drop for Sysfs {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
+/// Has the kernel list a NIC of a driver.
+fn list_nic(sysfs: &Scratch, nic: &str, driver: &str) {
+    let link = format!("class/infiniband/{nic}/device/driver");
+    sysfs.link(&link, &format!("../../../../bus/pci/drivers/{driver}"));
 }
 
 #[test]
-fn rails_are_as_many_as_the_settings_allow() {
+fn settings_limit_the_rails() {
     let rails = |max_nic_per_pe| found(Options { max_nic_per_pe, ..options() }).default_rails();
     assert_eq!((rails(1), rails(2), rails(16)), (vec![0], vec![0, 1], vec![0, 1]));
     let named = Options { devices: Devices::Include(vec![String::from("lo")]), ..options() };
@@ -56,31 +38,33 @@ fn rails_are_as_many_as_the_settings_allow() {
 }
 
 #[test]
-fn a_provider_that_has_nics_and_is_not_used_is_told() {
-    let sysfs = Sysfs::new("unused").with("rdmap0", "efa").with("mlx5_0", "mlx5_core");
-    let without = Sysfs::new("without").with("mlx5_0", "mlx5_core");
+fn unused_provider_with_nics_is_told() {
+    let (sysfs, without) = (Scratch::new(), Scratch::new());
+    list_nic(&sysfs, "rdmap0", "efa");
+    list_nic(&sysfs, "mlx5_0", "mlx5_core");
+    list_nic(&without, "mlx5_0", "mlx5_core");
     let mut found = found(Options { provider: Provider::Auto, ..options() });
-    let refused = |provider, reason: &str| refusal(profile(provider), None, reason.to_owned());
+    let refused = |provider, reason: &str| Refusal::new(profile(provider), None, reason.to_owned());
     found.refusals =
         vec![refused(Provider::Efa, "no handles"), refused(Provider::Verbs, "no ports")];
-    let told = found.unused(&sysfs.0);
+    let told = found.unused(&sysfs);
     let is_of_efa = |told: &String| told.contains("NICs of efa (rdmap0)");
     let efa = told.iter().find(|told| is_of_efa(told)).expect("efa");
     let used = format!("provider {} is used in its place: no handles;", found.profile.name);
     assert!(efa.contains(&used), "{efa}");
     assert!(efa.contains("NVSHMEM_LIBFABRIC_PROVIDER=efa"), "{efa}");
-    assert!(!found.unused(&without.0).iter().any(is_of_efa), "it has none");
-    assert_eq!(found.unused_of(profile(Provider::Shm), &sysfs.0), None, "nobody misses it");
+    assert!(!found.unused(&without).iter().any(is_of_efa), "it has none");
+    assert_eq!(found.unused_of(profile(Provider::Shm), &sysfs), None, "nobody misses it");
     let own = Discovery { profile: profile(Provider::Efa), ..found };
-    assert!(own.unused(&sysfs.0).is_empty(), "it is used");
+    assert!(own.unused(&sysfs).is_empty(), "it is used");
     let devices = Devices::Include(vec![String::from("lo")]);
     let named = Options { provider: Provider::Auto, devices, ..options() };
     let named = Discovery { options: named, profile: profile(Provider::Tcp), ..own };
-    assert!(named.unused(&sysfs.0).is_empty(), "who names devices has chosen");
+    assert!(named.unused(&sysfs).is_empty(), "who names devices has chosen");
 }
 
 #[test]
-fn what_keeps_device_memory_from_the_fabric_is_told_with_what_helps() {
+fn refused_device_memory_is_told_with_help() {
     let mut found = found(options());
     assert_eq!(found.hmem_refused(), None);
     found.found.hmem_refused = Some(String::from("no such thing"));
@@ -99,7 +83,7 @@ fn what_keeps_device_memory_from_the_fabric_is_told_with_what_helps() {
 }
 
 #[test]
-fn nics_that_carry_nothing_are_told() {
+fn idle_nics_are_told() {
     let mut found = found(options());
     assert_eq!(found.idle_nics(), None);
     found.found.unlisted = vec![String::from("mlx5_1"), String::from("mlx5_2")];
@@ -109,25 +93,23 @@ fn nics_that_carry_nothing_are_told() {
     assert!(told.contains(&format!("provider {provider}; an address of the port")), "{told}");
     assert!(told.contains(&format!("libfabric {}", found.library.version())), "{told}");
     assert!(!found.reaches_devices());
-    let sysfs = Sysfs::new("active").with("rdmap0", "efa");
-    let port = sysfs.0.join("class/infiniband/rdmap0/ports/1");
-    fs::create_dir_all(&port).expect("a folder");
+    let sysfs = Scratch::new();
+    list_nic(&sysfs, "rdmap0", "efa");
     let nic = profile(Provider::Efa).nic.expect("it has a class");
     for (state, active) in [("4: ACTIVE\n", 1), ("1: DOWN\n", 0)] {
-        fs::write(port.join("state"), state).expect("a file");
-        assert_eq!(nic.active(&sysfs.0).len(), active, "{state}");
+        sysfs.write("class/infiniband/rdmap0/ports/1/state", state);
+        assert_eq!(nic.active(&sysfs).len(), active, "{state}");
     }
 }
 
 #[test]
 fn device_memory_is_asked_for_where_that_makes_sense() {
-    let ask = |provider, gpu_direct, kinds, answer: Result<usize, &str>| {
+    let ask = |provider, gpu_direct, kinds, answer: Result<(), &str>| {
         let options = Options { gpu_direct, ..options() };
         let mut asked = false;
         let offered = offers_devices(profile(provider), &options, kinds, || {
             asked = true;
-            let infos = answer.map(|count| (0..count).map(|_| empty()).collect());
-            infos.map_err(|text| crate::error::refused("fi_getinfo", text.to_owned()))
+            answer.map_err(str::to_owned)
         });
         (offered, asked)
     };
@@ -136,19 +118,17 @@ fn device_memory_is_asked_for_where_that_makes_sense() {
     for (provider, gpu_direct, kinds) in
         [(Provider::Efa, always, host), (Provider::Efa, never, both), (Provider::Tcp, auto, both)]
     {
-        assert_eq!(ask(provider, gpu_direct, kinds, Ok(1)), (Err(None), false), "{provider}");
+        assert_eq!(ask(provider, gpu_direct, kinds, Ok(())), (Err(None), false), "{provider}");
     }
     for (provider, gpu_direct) in [(Provider::Efa, auto), (Provider::Tcp, always)] {
-        assert_eq!(ask(provider, gpu_direct, both, Ok(1)), (Ok(()), true));
-        let (none, asked) = ask(provider, gpu_direct, both, Ok(0));
-        assert!(asked && none == Err(Some(String::from("only other providers answered"))));
-        let (refused, _) = ask(provider, gpu_direct, both, Err("no dma-bufs"));
-        assert!(refused.expect_err("refused").expect("told").contains("no dma-bufs"));
+        assert_eq!(ask(provider, gpu_direct, both, Ok(())), (Ok(()), true));
+        let refused = Err(Some(String::from("no dma-bufs")));
+        assert_eq!(ask(provider, gpu_direct, both, Err("no dma-bufs")), (refused, true));
     }
 }
 
 #[test]
-fn an_answer_without_delivery_or_room_is_not_used() {
+fn answer_needs_delivery_and_room() {
     let mut info = empty();
     let reason = |info: &Info| reason_against(info).unwrap_or_default();
     let set = |info: &mut Info, flags, size, longest| {
@@ -171,7 +151,7 @@ fn an_answer_without_delivery_or_room_is_not_used() {
 }
 
 #[test]
-fn every_fabric_that_refuses_is_told() {
+fn every_refusing_fabric_is_told() {
     let library = Library::load(&options().library).expect("a libfabric");
     let asked = |fabric: Option<&str>| {
         let options = Options { fabric: fabric.map(str::to_owned), ..options() };
@@ -186,17 +166,4 @@ fn every_fabric_that_refuses_is_told() {
         assert_eq!(asked(None), ["fabric efa-direct", "fabric efa"]);
         assert_eq!(asked(Some("efa")), ["fabric efa"]);
     }
-}
-
-#[test]
-fn addresses_are_listed_with_their_interfaces() {
-    let devices = found(options()).found.devices;
-    let infos: Vec<_> = devices.iter().map(|device| device.info.for_any_thread()).collect();
-    let listed = list(&infos);
-    assert_eq!(listed.len(), 2);
-    assert!(listed.iter().all(|listed| listed.loopback && listed.running && listed.ip.is_some()));
-    let of_lo = listed.iter().find(|listed| listed.ip == Some([127, 0, 0, 1].into()));
-    assert_eq!(of_lo.expect("127.0.0.1").interface.as_deref(), Some("lo"));
-    let nothing = list(&[None, Some(empty())]);
-    assert!(nothing.len() == 1 && nothing[0].running && !nothing[0].loopback);
 }

@@ -2,46 +2,26 @@
 
 use std::ffi::c_void;
 
-use libfabric_sys::{FI_ADDR_UNSPEC, FI_ENOSYS, fi_addr_t, fid_ep};
+use libfabric_sys::{FI_ADDR_UNSPEC, fi_addr_t, fid_ep};
 
-use super::{Endpoint, MessageBuffer, Rma};
+use super::{MessageBuffer, Rma};
+use crate::error::refused;
+use crate::objects::domain::Domain;
+use engine::port::PortError;
 use engine::port::packet::MAX_MESSAGE;
 
-impl Endpoint {
-    pub(crate) fn direct(&self) -> Direct {
-        // SAFETY: open, and so are its tables of operations, which do not change.
-        let (write, read) = unsafe {
-            let table = (*self.as_ptr()).rma;
-            ((*table).write, (*table).read)
-        };
-        // SAFETY: as above.
-        let (inject, receive) = unsafe {
-            let table = (*self.as_ptr()).msg;
-            ((*table).inject, (*table).recv)
-        };
-        Direct {
-            raw: self.as_ptr(),
-            write: write.unwrap_or(no_write),
-            read: read.unwrap_or(no_read),
-            inject: inject.unwrap_or(no_inject),
-            inject_size: self.domain.info().inject_size().min(MAX_MESSAGE),
-            receive: receive.unwrap_or(no_receive),
-        }
-    }
-}
-
-/// The way of an endpoint's writes and reads, resolved once: what [`Endpoint::write`] and
-/// [`Endpoint::read`] look up at each call.
+/// The way of an endpoint's writes, reads, injected messages and receives, resolved once: what
+/// `fi_write` and the others look up at each call.
 ///
 /// It does not keep the endpoint open; [`crate::data_path::port`] keeps both together.
 #[derive(Clone, Copy, Debug)]
 pub struct Direct {
     raw: *mut fid_ep,
-    write: Write,
-    read: Read,
-    inject: Inject,
+    pub(crate) write: Write,
+    pub(crate) read: Read,
+    pub(crate) inject: Inject,
     inject_size: usize,
-    receive: Receive,
+    pub(crate) receive: Receive,
 }
 
 /// `fi_recv` as the provider has it.
@@ -81,67 +61,39 @@ type Read = unsafe extern "C" fn(
     *mut c_void,
 ) -> isize;
 
-/// Stands in for a call that the provider does not have.
-unsafe extern "C" fn no_write(
-    _: *mut fid_ep,
-    _: *const c_void,
-    _: usize,
-    _: *mut c_void,
-    _: fi_addr_t,
-    _: u64,
-    _: u64,
-    _: *mut c_void,
-) -> isize {
-    -(FI_ENOSYS as isize)
-}
-
-/// As [`no_write`].
-unsafe extern "C" fn no_read(
-    _: *mut fid_ep,
-    _: *mut c_void,
-    _: usize,
-    _: *mut c_void,
-    _: fi_addr_t,
-    _: u64,
-    _: u64,
-    _: *mut c_void,
-) -> isize {
-    -(FI_ENOSYS as isize)
-}
-
-// SAFETY: as for `Endpoint`.
+// SAFETY: as for `Object`.
 unsafe impl Send for Direct {}
-// SAFETY: as for `Endpoint`.
+// SAFETY: as for `Object`.
 unsafe impl Sync for Direct {}
 
-/// As [`no_write`].
-unsafe extern "C" fn no_inject(_: *mut fid_ep, _: *const c_void, _: usize, _: fi_addr_t) -> isize {
-    -(FI_ENOSYS as isize)
-}
-
-/// As [`no_write`].
-unsafe extern "C" fn no_receive(
-    _: *mut fid_ep,
-    _: *mut c_void,
-    _: usize,
-    _: *mut c_void,
-    _: fi_addr_t,
-    _: *mut c_void,
-) -> isize {
-    -(FI_ENOSYS as isize)
-}
-
 impl Direct {
+    pub(super) fn new(raw: *mut fid_ep, domain: &Domain) -> Result<Self, PortError> {
+        // SAFETY: open, and so are its tables of operations, which do not change.
+        let (rma, msg) = unsafe { (&*(*raw).rma, &*(*raw).msg) };
+        let lacks = |call| move || refused(call, String::from("the provider does not have it"));
+        Ok(Self {
+            raw,
+            write: rma.write.ok_or_else(lacks("fi_write"))?,
+            read: rma.read.ok_or_else(lacks("fi_read"))?,
+            inject: msg.inject.ok_or_else(lacks("fi_inject"))?,
+            inject_size: domain.info.tx_attr().inject_size.min(MAX_MESSAGE),
+            receive: msg.recv.ok_or_else(lacks("fi_recv"))?,
+        })
+    }
+
     /// Longest message for [`Direct::inject`].
     #[inline(always)]
     pub(crate) fn inject_size(&self) -> usize {
         self.inject_size
     }
 
-    /// As [`Endpoint::inject`].
+    /// Sends a message that is copied before this returns, and never completes. Native tcp reports
+    /// nothing of one that fails later, so its sender learns that from missing acknowledgements.
     ///
     /// # Safety
-    /// As for [`Endpoint::inject`], and the endpoint is open.
+    /// One thread at a time, inside the domain's gate, while the endpoint is open. The message is
+    /// at most as long as the transmit attributes' `inject_size`: providers copy a longer one over
+    /// their own memory.
     #[inline(always)]
     pub(crate) unsafe fn inject(&self, bytes: &[u8], peer: fi_addr_t) -> isize {
         // SAFETY: the caller's promise.
@@ -161,10 +113,14 @@ impl Direct {
         unsafe { (self.receive)(self.raw, buf, len, desc, FI_ADDR_UNSPEC, context) }
     }
 
-    /// As [`Endpoint::write`]: `fi_write`, by the function of the endpoint's own table.
+    /// Posts a write with the endpoint's own flags, `FI_DELIVERY_COMPLETE`.
+    ///
+    /// `fi_write` takes the flags of `tx_attr.op_flags`: the fi_endpoint man page says so, and
+    /// the tests of this layer check it for tcp, tcp;ofi_rxm and shm.
     ///
     /// # Safety
-    /// As for [`Endpoint::write`], and the endpoint is open.
+    /// One thread at a time, inside the domain's gate, while the endpoint is open. The buffer and
+    /// the context are valid until the operation completes or the endpoint is closed.
     #[inline(always)]
     pub(crate) unsafe fn write(&self, op: &Rma) -> isize {
         let Rma { buf, len, desc, peer, remote, key, context } = *op;
@@ -172,10 +128,10 @@ impl Direct {
         unsafe { (self.write)(self.raw, buf, len, desc, peer, remote, key, context) }
     }
 
-    /// As [`Endpoint::read`].
+    /// Posts a read.
     ///
     /// # Safety
-    /// As for [`Endpoint::read`], and the endpoint is open.
+    /// As for [`Self::write`].
     #[inline(always)]
     pub(crate) unsafe fn read(&self, op: &Rma) -> isize {
         let Rma { buf, len, desc, peer, remote, key, context } = *op;

@@ -3,12 +3,11 @@
 use std::cell::{Cell, RefCell};
 use std::ffi::c_int;
 
-use libfabric_sys::{FI_ENOSYS, FI_EOPNOTSUPP, FI_OPT_CUDA_API_PERMITTED, fi_info, fid_domain};
+use libfabric_sys::{FI_EAGAIN, FI_EAVAIL, fi_eq_err_entry, fi_info, fid_domain};
 
 use super::*;
-use crate::data_path::rail::{self, Receives};
 use crate::data_path::some_rail;
-use crate::objects::domain::tests::{some_device, some_domain, without_devices};
+use crate::objects::domain::tests::{some_domain, without_devices};
 use crate::objects::tables;
 use crate::provider::Provider;
 
@@ -20,6 +19,7 @@ thread_local! {
     static TOLD: RefCell<Vec<(u32, Vec<u8>)>> = const { RefCell::new(Vec::new()) };
     static OPEN: Cell<Option<OpenEndpoint>> = const { Cell::new(None) };
     static NAME: Cell<usize> = const { Cell::new(0) };
+    static EVENTS: RefCell<Vec<isize>> = const { RefCell::new(Vec::new()) };
 }
 
 unsafe extern "C" fn setopt(
@@ -33,21 +33,6 @@ unsafe extern "C" fn setopt(
     // SAFETY: so many bytes.
     let value = unsafe { std::slice::from_raw_parts(value.cast::<u8>(), len) }.to_vec();
     TOLD.with_borrow_mut(|told| told.push((option as u32, value)));
-    ANSWER.get()
-}
-
-unsafe extern "C" fn getopt(
-    _: *mut fid,
-    _: c_int,
-    option: c_int,
-    value: *mut c_void,
-    len: *mut usize,
-) -> c_int {
-    // SAFETY: a place of that length.
-    unsafe {
-        assert_eq!(*len, 1);
-        value.cast::<u8>().write(u8::from(option == 1));
-    }
     ANSWER.get()
 }
 
@@ -68,21 +53,18 @@ unsafe extern "C" fn open(
 }
 
 #[test]
-fn an_endpoint_is_told_what_its_provider_is_better_off_without() {
-    let no = vec![0];
-    let cuda = (FI_OPT_CUDA_API_PERMITTED, no.clone());
-    let sharing = (FI_OPT_SHARED_MEMORY_PERMITTED, no);
+fn endpoint_is_told_what_to_do_without() {
     const UNSUPPORTED: c_int = -FI_EOPNOTSUPP;
+    let cuda = (FI_OPT_CUDA_API_PERMITTED, vec![0]);
+    let sharing = (FI_OPT_SHARED_MEMORY_PERMITTED, vec![0]);
     let unknown = -libc::ENOPROTOOPT;
     for (provider, devices, answer, told) in [
         (Provider::TcpRxm, false, 0, vec![]),
-        (Provider::Efa, false, 0, vec![sharing.clone()]),
         (Provider::Efa, false, unknown, vec![sharing.clone()]),
         (Provider::Efa, true, 0, vec![cuda.clone(), sharing]),
         (Provider::Cxi, true, 0, vec![]),
-        (Provider::TcpRxm, true, 0, vec![cuda.clone()]),
         (Provider::TcpRxm, true, UNSUPPORTED, vec![cuda.clone()]),
-        (Provider::TcpRxm, true, unknown, vec![cuda.clone()]),
+        (Provider::TcpRxm, true, unknown, vec![cuda]),
     ] {
         let domain = some_domain(provider, devices, |_| {});
         ANSWER.set(answer);
@@ -93,32 +75,10 @@ fn an_endpoint_is_told_what_its_provider_is_better_off_without() {
                 table.endpoint = Some(open);
             });
         }
-        let endpoint = Endpoint::open(&domain, 16, 1, false, Wakes::Never).expect("an endpoint");
-        let is_for_cuda = told.contains(&cuda);
+        let endpoint = Endpoint::open(&domain, 16, 1, false).expect("an endpoint");
         assert_eq!(TOLD.take(), told, "{provider} {answer}");
-        let calls = endpoint.cuda_calls();
-        match (is_for_cuda, answer) {
-            (false, _) => assert_eq!(*calls, CudaCalls::NotAsked, "{provider}"),
-            (true, 0) => assert_eq!(*calls, CudaCalls::None),
-            (true, UNSUPPORTED) => assert!(matches!(calls, CudaCalls::Needed(_)), "{calls:?}"),
-            (true, _) => assert!(matches!(calls, CudaCalls::Unknown(_)), "{calls:?}"),
-        }
-    }
-}
-
-#[test]
-fn an_option_is_known_only_if_the_provider_answers() {
-    let rail = some_rail(Provider::TcpRxm);
-    let endpoint = rail.endpoint();
-    // SAFETY: open, and of this thread.
-    unsafe {
-        tables::change(&raw mut (*endpoint.as_ptr()).ops, |table| table.getopt = Some(getopt));
-    }
-    for (answer, option, value) in
-        [(0, 1, Some(true)), (0, 2, Some(false)), (-libc::ENOPROTOOPT, 1, None)]
-    {
-        ANSWER.set(answer);
-        assert_eq!(endpoint.option(option), value, "{answer} {option}");
+        let needs = endpoint.needs_cuda.is_some();
+        assert_eq!(needs, answer == UNSUPPORTED, "{provider} {answer}");
     }
 }
 
@@ -134,39 +94,37 @@ unsafe extern "C" fn getname(_: *mut fid, into: *mut c_void, len: *mut usize) ->
 }
 
 #[test]
-fn an_address_of_any_length_is_read_as_a_whole() {
+fn address_of_any_length_is_read_whole() {
     let rail = some_rail(Provider::TcpRxm);
-    let raw = NonNull::new(rail.endpoint().as_ptr()).expect("open");
+    let raw = rail.endpoint.object.as_ptr();
     // SAFETY: open, and of this thread.
-    unsafe {
-        tables::change(&raw mut (*raw.as_ptr()).cm, |table| table.getname = Some(getname));
-    }
+    unsafe { tables::change(&raw mut (*raw).cm, |table| table.getname = Some(getname)) };
     for (takes, too_small) in
-        [(16, 0), (127, 0), (128, 0), (129, 0), (300, 0), (300, -(FI_ETOOSMALL as c_int))]
+        [(127, 0), (128, 0), (129, 0), (300, 0), (300, -(FI_ETOOSMALL as c_int))]
     {
         NAME.set(takes);
         ANSWER.set(too_small);
-        assert_eq!(name_of(rail.domain(), raw), Ok(vec![0xf1; takes]), "{takes} {too_small}");
+        assert_eq!(name_of(&rail.domain, raw), Ok(vec![0xf1; takes]), "{takes} {too_small}");
     }
     NAME.set(16);
     ANSWER.set(-libc::EIO);
-    assert_eq!(name_of(rail.domain(), raw).expect_err("refused").code, libc::EIO);
+    assert_eq!(name_of(&rail.domain, raw).expect_err("refused").code, libc::EIO);
 }
 
 #[test]
-fn objects_are_closed_once_and_none_before_what_is_made_from_it() {
-    let domain = some_domain(Provider::TcpRxm, false, |_| {});
-    let mut endpoint = Endpoint::open(&domain, 16, 1, true, Wakes::Never).expect("an endpoint");
-    let events = endpoint.events.as_ref().expect("an event queue").as_fid();
+fn objects_are_closed_once_and_children_first() {
+    let domain = some_domain(Provider::Efa, false, |_| {});
+    let mut endpoint = Endpoint::open(&domain, 16, 1, false).expect("an endpoint");
+    let events = endpoint.events.as_ref().expect("efa has such errors").as_fid();
     // SAFETY: all open, and of this thread.
     let order = unsafe {
         [
             tables::watch(endpoint.as_fid()),
             tables::watch(endpoint.queue.as_fid()),
             tables::watch(endpoint.vector.as_fid()),
-            tables::watch(domain.as_ptr().cast()),
             tables::watch(events),
-            tables::watch(domain.fabric().as_ptr().cast()),
+            tables::watch(domain.as_ptr().cast()),
+            tables::watch(domain.fabric.as_ptr().cast()),
         ]
     };
     endpoint.close();
@@ -177,33 +135,55 @@ fn objects_are_closed_once_and_none_before_what_is_made_from_it() {
     assert_eq!(tables::closed(), order[1..]);
 }
 
-#[test]
-fn errors_of_no_operation_have_a_queue_where_the_provider_has_such_errors() {
-    for (provider, has) in [(Provider::TcpRxm, false), (Provider::Efa, true)] {
-        let device = some_device(provider, false, |_| {});
-        let rail = rail::tests::open(&device, 4, Receives::Nothing).expect("opened");
-        assert_eq!(rail.endpoint().events.is_some(), has, "{provider}");
-    }
+unsafe extern "C" fn read_event(
+    _: *mut fid_eq,
+    _: *mut u32,
+    _: *mut c_void,
+    len: usize,
+    _: u64,
+) -> isize {
+    assert!(len >= 64, "no event is longer");
+    EVENTS.with_borrow_mut(|events| events.pop()).unwrap_or(-(FI_EAGAIN as isize))
+}
+
+unsafe extern "C" fn read_event_error(
+    _: *mut fid_eq,
+    entry: *mut fi_eq_err_entry,
+    _: u64,
+) -> isize {
+    // SAFETY: room for an entry.
+    unsafe { ((*entry).err, (*entry).prov_errno) = (libc::EIO, 4711) };
+    ANSWER.get() as isize
 }
 
 #[test]
-fn calls_that_a_provider_does_not_have_are_refused() {
-    let rail = some_rail(Provider::TcpRxm);
-    let endpoint = rail.endpoint();
-    // SAFETY: open, and of this thread. Nothing is posted, for there is nothing that would.
+fn trouble_is_told_and_other_events_are_dropped() {
+    let domain = some_domain(Provider::Efa, false, |_| {});
+    let endpoint = Endpoint::open(&domain, 16, 1, false).expect("an endpoint");
+    assert_eq!(endpoint.trouble(), None, "nothing has happened");
+    let queue = endpoint.events.as_ref().expect("efa has such errors").as_ptr();
+    // SAFETY: open, and of this thread.
     unsafe {
-        tables::change(&raw mut (*endpoint.as_ptr()).rma, |table| {
-            (table.write, table.read) = (None, None);
+        tables::change(&raw mut (*queue).ops, |table| {
+            table.read = Some(read_event);
+            table.readerr = Some(read_event_error);
         });
-        tables::change(&raw mut (*endpoint.as_ptr()).msg, |table| {
-            (table.inject, table.recv) = (None, None);
-        });
-        let direct = endpoint.direct();
-        let none = ptr::null_mut();
-        let op = Rma { buf: none, len: 0, desc: none, peer: 0, remote: 0, key: 0, context: none };
-        let buffer = MessageBuffer { buf: none, len: 0, desc: none, context: none };
-        let answers =
-            [direct.write(&op), direct.read(&op), direct.inject(&[], 0), direct.receive(&buffer)];
-        assert_eq!(answers, [-(FI_ENOSYS as isize); 4]);
     }
+    let (again, there_is_one) = (-(FI_EAGAIN as isize), -(FI_EAVAIL as isize));
+    for (events, answer, is_told) in [
+        (vec![there_is_one, 16, 0], 48, true),
+        // Somebody else has taken it; nothing more for now; no way to learn of it.
+        (vec![there_is_one], again as c_int, false),
+        (vec![there_is_one, again], 48, false),
+        (vec![there_is_one, -5], 48, false),
+    ] {
+        EVENTS.set(events);
+        ANSWER.set(answer);
+        let told = endpoint.trouble();
+        assert_eq!(told.is_some(), is_told, "{told:?}");
+        assert!(told.is_none_or(|told| told.text.ends_with("; the provider's code: 4711")));
+    }
+    EVENTS.set(vec![16; 100]);
+    ANSWER.set(again as c_int);
+    assert_eq!((endpoint.trouble(), EVENTS.take().len()), (None, 36), "a queue of them at a time");
 }

@@ -1,0 +1,69 @@
+//! An endpoint's event queue: where a provider puts what has gone wrong with it and belongs to none
+//! of its operations.
+//!
+//! Providers that have such errors end the process when they have nowhere to put them.
+
+use std::ffi::c_void;
+use std::ptr;
+
+use libfabric_sys::{
+    FI_EAVAIL, FI_WAIT_NONE, Padded, fi_eq_attr, fi_eq_err_entry, fi_eq_open, fi_eq_read,
+    fi_eq_readerr, fid_eq,
+};
+
+use crate::error::port_error;
+use crate::objects::domain::Domain;
+use crate::objects::endpoint::Endpoint;
+use crate::objects::object::{Gate, Object};
+use engine::port::PortError;
+
+const ENTRIES: usize = 64;
+
+/// Opens a queue. It may be used from any thread; those of the providers have a lock of their own.
+pub(super) fn open(domain: &Domain) -> Result<Object<fid_eq>, PortError> {
+    let mut attr = Padded::<fi_eq_attr>::new();
+    attr.size = ENTRIES;
+    attr.wait_obj = FI_WAIT_NONE;
+    // SAFETY: the fabric is open; the attributes are padded for newer libraries. The endpoint that
+    // owns the queue holds its domain, and that the fabric.
+    unsafe {
+        Object::open(("event queue", "fi_eq_open"), domain.library(), &Gate(None), |queue| {
+            fi_eq_open(domain.fabric.as_ptr(), attr.as_mut_ptr(), queue, ptr::null_mut())
+        })
+    }
+}
+
+impl Endpoint {
+    /// What has gone wrong with it and belongs to no operation, once. Events that are no errors are
+    /// dropped, at most as many at a time as the queue has room for.
+    pub(crate) fn trouble(&self) -> Option<PortError> {
+        let queue = self.events.as_ref()?.as_ptr();
+        // The largest event that is no error has an address behind it, which is not wanted.
+        let mut event = [0_u64; 16];
+        for _ in 0..ENTRIES {
+            let mut kind = 0;
+            // SAFETY: open; the room is as long as is said, and aligned for every event.
+            let code = unsafe {
+                let into = event.as_mut_ptr().cast::<c_void>();
+                fi_eq_read(queue, &mut kind, into, size_of_val(&event), 0)
+            };
+            if code == -(FI_EAVAIL as isize) {
+                break;
+            }
+            if code < 0 {
+                // There is nothing more, or no way to learn of it.
+                return None;
+            }
+        }
+        let mut entry = Padded::<fi_eq_err_entry>::new();
+        // SAFETY: open; the entry is padded. A zero `err_data_size` asks for no details.
+        if unsafe { fi_eq_readerr(queue, entry.as_mut_ptr(), 0) } < 0 {
+            return None;
+        }
+        let mut error = port_error(self.domain.library(), "the endpoint", entry.err.into());
+        // The provider's own text for its code is asked of a completion queue, and the one for
+        // events takes it for a `fi_errno`.
+        error.text = format!("{}; the provider's code: {}", error.text, entry.prov_errno);
+        Some(error)
+    }
+}
