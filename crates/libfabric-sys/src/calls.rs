@@ -14,8 +14,8 @@ use std::ffi::{c_char, c_int, c_void};
 
 use crate::{
     FI_ENABLE, FI_ENOSYS, FI_GETWAIT, fi_addr_t, fi_av_attr, fi_cq_attr, fi_cq_err_entry,
-    fi_eq_attr, fi_eq_err_entry, fi_info, fi_mr_attr, fi_msg, fi_msg_rma, fid, fid_av, fid_cq,
-    fid_domain, fid_ep, fid_eq, fid_fabric, fid_mr,
+    fi_eq_attr, fi_eq_err_entry, fi_info, fi_mr_attr, fi_msg, fid, fid_av, fid_cq, fid_domain,
+    fid_ep, fid_eq, fid_fabric, fid_mr,
 };
 
 /// Calls an operation through its table; `-FI_ENOSYS` when the table has no such operation.
@@ -148,9 +148,6 @@ calls! {
         ep: *mut fid_ep, buf: *const c_void, len: usize, desc: *mut c_void, peer: fi_addr_t,
         remote: u64, key: u64, context: *mut c_void
     ) -> isize = (*ep).rma, write(ep, buf, len, desc, peer, remote, key, context);
-    /// Writes remote memory, with flags of its own.
-    fn fi_writemsg(ep: *mut fid_ep, message: *const fi_msg_rma, flags: u64) -> isize
-        = (*ep).rma, writemsg(ep, message, flags);
     /// Writes remote memory and reports `data` in the target's completion queue.
     fn fi_writedata(
         ep: *mut fid_ep, buf: *const c_void, len: usize, desc: *mut c_void, data: u64,

@@ -32,7 +32,7 @@ mod version;
 pub use bindings::v1_17::*;
 pub use calls::*;
 pub use constants::*;
-pub use library::{DEFAULT_LIBRARY, DEVICE_MEMORY_API, Library, LoadError, MINIMUM_VERSION};
+pub use library::{DEFAULT_LIBRARY, Library, LoadError, MINIMUM_VERSION};
 pub use logging::*;
 pub use newer::{
     FI_MR_DMABUF, FI_OPT_CUDA_API_PERMITTED, FI_OPT_SHARED_MEMORY_PERMITTED, NEWEST_API,

@@ -19,10 +19,6 @@ pub const DEFAULT_LIBRARY: &str = "libfabric.so.1";
 pub const MINIMUM_VERSION: Version =
     Version::new(v1_17::FI_MAJOR_VERSION as u16, v1_17::FI_MINOR_VERSION as u16);
 
-/// The API from which on device memory can be registered by dma-buf (`FI_MR_DMABUF`), and efa lets
-/// applications register memory of CUDA in every case (1.18).
-pub const DEVICE_MEMORY_API: Version = Version::new(1, 20);
-
 /// Why libfabric cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]

@@ -34,17 +34,7 @@ macro_rules! zeroed {
     };
 }
 
-zeroed!(
-    fi_av_attr,
-    fi_cntr_attr,
-    fi_cq_attr,
-    fi_cq_err_entry,
-    fi_eq_attr,
-    fi_eq_err_entry,
-    fi_mr_attr,
-    fi_msg,
-    fi_msg_rma,
-);
+zeroed!(fi_av_attr, fi_cq_attr, fi_cq_err_entry, fi_eq_attr, fi_eq_err_entry, fi_mr_attr, fi_msg,);
 
 impl<T: Zeroed> Padded<T> {
     /// A zeroed struct.

@@ -59,95 +59,60 @@ fn set_affinity(cpus: &[usize]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
+    use test_support::scratch::Scratch;
 
     use super::*;
 
     const NIC: &str = "devices/pci0000:80/0000:81:00.0";
+    const NODE: &str = "devices/pci0000:80/0000:81:00.0/numa_node";
+    const SECOND: &str = "devices/system/node/node1/cpulist";
 
-    struct Sysfs(PathBuf);
-
-    impl Sysfs {
-        fn new(name: &str) -> Self {
-            let name = format!("nvshmem-affinity-{name}-{}", std::process::id());
-            Self(std::env::temp_dir().join(name))
-        }
-
-        fn write(&self, file: &str, text: &str) {
-            let file = self.0.join(file);
-            fs::create_dir_all(file.parent().expect("a folder")).expect("a folder");
-            fs::write(file, text).expect("a file");
-        }
-    }
-
-    impl Drop for Sysfs {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
-        }
+    fn two_nodes() -> Scratch {
+        let sysfs = Scratch::new();
+        sysfs.write("devices/system/node/online", "0-1\n");
+        sysfs.write("devices/system/node/node0/cpulist", "0-1\n");
+        sysfs.write(SECOND, "2-3,6\n");
+        sysfs
     }
 
     #[test]
-    fn cpus_are_near_a_device_where_there_are_several_nodes() {
-        let sysfs = Sysfs::new("cpus");
-        let write = |file: &str, text: &str| sysfs.write(file, text);
-        let nic = Path::new(NIC);
-        let found = || {
-            let from = near(&sysfs.0, nic);
-            assert_eq!(from, near(&sysfs.0, &sysfs.0.join(nic)));
-            from
-        };
-        write("devices/system/node/online", "0-1\n");
-        write("devices/system/node/node0/cpulist", "0-1\n");
-        write("devices/system/node/node1/cpulist", "2-3,6\n");
-        assert_eq!(found(), None, "nothing is known of the device");
+    fn near_cpus_are_those_of_the_device_s_node() {
+        let sysfs = two_nodes();
+        assert_eq!(near(&sysfs, Path::new(NIC)), None, "nothing is known of the device");
         for (node, expected) in [
             ("1\n", Some((1, vec![2, 3, 6]))),
             ("0\n", Some((0, vec![0, 1]))),
             ("-1\n", None),
             ("2\n", None),
         ] {
-            write("devices/pci0000:80/0000:81:00.0/numa_node", node);
-            assert_eq!(found(), expected, "{node}");
+            sysfs.write(NODE, node);
+            assert_eq!(near(&sysfs, Path::new(NIC)), expected, "{node}");
+            assert_eq!(near(&sysfs, &sysfs.join(NIC)), expected, "{node}");
         }
-        write("devices/pci0000:80/0000:81:00.0/numa_node", "1\n");
-        write("devices/system/node/node1/cpulist", "\n");
-        assert_eq!(found(), None, "memory alone");
-        write("devices/system/node/node1/cpulist", "2-3,6\n");
-        write("devices/system/node/online", "0\n");
-        assert_eq!(found(), None, "one node");
-        assert_eq!(both(&[0, 2, 3, 7], &[2, 3, 6]), [2, 3]);
+        sysfs.write(NODE, "1\n");
+        sysfs.write(SECOND, "\n");
+        assert_eq!(near(&sysfs, Path::new(NIC)), None, "memory alone");
+        sysfs.write(SECOND, "2-3,6\n");
+        sysfs.write("devices/system/node/online", "0\n");
+        assert_eq!(near(&sysfs, Path::new(NIC)), None, "one node");
     }
 
     #[test]
-    fn a_thread_keeps_near_a_device_where_it_may_run_there() {
-        let sysfs = Sysfs::new("keeps");
-        let write = |file: &str, text: &str| sysfs.write(file, text);
-        let nic = Path::new(NIC);
-        write("devices/system/node/online", "0-1\n");
-        write("devices/pci0000:80/0000:81:00.0/numa_node", "1\n");
+    fn thread_keeps_near_where_it_may_run() {
+        let sysfs = two_nodes();
+        sysfs.write(NODE, "1\n");
         let all = allowed().expect("the kernel tells");
         let elsewhere = (0..MOST).find(|cpu| !all.contains(cpu)).expect("not so many");
         let kept = || {
-            let kept = || (keep_near_in(&sysfs.0, nic), allowed().expect("the kernel tells"));
+            let kept =
+                || (keep_near_in(&sysfs, Path::new(NIC)), allowed().expect("the kernel tells"));
             std::thread::scope(|scope| scope.spawn(kept).join().expect("no panic"))
         };
-        write("devices/system/node/node1/cpulist", &format!("{},{elsewhere}\n", all[0]));
+        sysfs.write(SECOND, format!("{},{elsewhere}\n", all[0]));
         let said = String::from("the 1 CPU(s) of NUMA node 1, its NIC's");
         assert_eq!(kept(), (Some(said), vec![all[0]]));
-        write("devices/system/node/node1/cpulist", &format!("{elsewhere}\n"));
-        assert_eq!(kept(), (None, all));
-    }
-
-    #[test]
-    fn a_thread_can_be_kept_to_the_cpus_it_has() {
-        let all = allowed().expect("the kernel tells");
-        assert!(!all.is_empty());
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                assert!(set_affinity(&all[..1]));
-                assert_eq!(allowed().expect("the kernel tells"), all[..1]);
-            });
-        });
         assert_eq!(allowed().expect("the kernel tells"), all, "only that thread");
+        sysfs.write(SECOND, format!("{elsewhere}\n"));
+        assert_eq!(kept(), (None, all));
     }
 }

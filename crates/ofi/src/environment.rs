@@ -5,15 +5,14 @@
 //! question, so it is set once, between loading the library, whose version matters, and asking.
 //! Decision 27 has the reasons.
 
-use std::ffi::OsString;
+use std::env;
 use std::path::Path;
 use std::sync::Once;
 
 use libfabric_sys::{Library, Version};
 use log::info;
 
-use crate::memory_kinds::MemoryKinds;
-use crate::options::Options;
+use crate::options::{MemoryKinds, Options};
 use crate::provider::{Profile, Provider, Variable, Wanted, candidates};
 use crate::topology::sysfs;
 
@@ -34,14 +33,24 @@ const SOFT_ROCE: usize = 127;
 
 const SPARE: usize = 16;
 
+#[expect(
+    clippy::disallowed_methods,
+    reason = "libfabric takes this from nothing but the environment"
+)]
 pub(crate) fn prepare(library: &Library, options: &Options, kinds: MemoryKinds) {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        let situation = Situation::of_process(library, kinds);
-        for profile in concerned(options.provider, &sysfs()) {
-            for variable in *profile.environment {
-                set(profile, variable, &situation);
+        for wish in environment_wishes(library, options, kinds) {
+            let EnvironmentWish { provider, name, value, theirs, why } = wish;
+            if let Some(theirs) = theirs {
+                info!("provider {provider}: {name}={theirs} is the user's");
+                continue;
             }
+            info!("provider {provider}: {name} is set to {value}: {why}");
+            // SAFETY: no other thread reads the environment by other means than the standard
+            // library or changes it meanwhile. That is the program's to keep, which calls NVSHMEM's
+            // init; decision 27.
+            unsafe { env::set_var(name, value) };
         }
     });
 }
@@ -68,21 +77,15 @@ pub fn environment_wishes(
     options: &Options,
     kinds: MemoryKinds,
 ) -> Vec<EnvironmentWish> {
-    let situation = Situation::of_process(library, kinds);
-    let wish = |profile: &'static Profile, variable: &'static Variable| {
-        let theirs = std::env::var_os(variable.name);
-        Some(EnvironmentWish {
-            provider: profile.name,
-            name: variable.name,
-            value: situation.value(variable)?.to_string_lossy().into_owned(),
-            theirs: theirs.map(|value| value.to_string_lossy().into_owned()),
-            why: variable.value.why,
-        })
-    };
     let sysfs = sysfs();
-    let variables = concerned(options.provider, &sysfs)
-        .flat_map(|profile| profile.environment.iter().map(move |v| (profile, v)));
-    variables.filter_map(|(profile, variable)| wish(profile, variable)).collect()
+    let sizes = JOB_SIZES.iter().filter_map(|name| env::var(name).ok()?.parse::<usize>().ok());
+    let situation = Situation {
+        library: library.version(),
+        devices: kinds == MemoryKinds::HostAndDevices,
+        job_size: sizes.max(),
+        soft_roce: has_soft_roce(&sysfs.join("class/infiniband")),
+    };
+    concerned(options.provider, &sysfs).flat_map(|profile| situation.wishes(profile)).collect()
 }
 
 /// The providers that may be used. Who leaves the choice to us has only what the machine can use
@@ -101,25 +104,27 @@ struct Situation {
 }
 
 impl Situation {
-    fn of_process(library: &Library, kinds: MemoryKinds) -> Self {
-        Self {
-            library: library.version(),
-            devices: kinds == MemoryKinds::HostAndDevices,
-            job_size: JOB_SIZES
-                .iter()
-                .filter_map(|name| std::env::var(name).ok()?.parse::<usize>().ok())
-                .max(),
-            soft_roce: has_soft_roce(&sysfs().join("class/infiniband")),
-        }
+    fn wishes(&self, profile: &'static Profile) -> Vec<EnvironmentWish> {
+        let wish = |variable: &'static Variable| {
+            let theirs = env::var_os(variable.name);
+            Some(EnvironmentWish {
+                provider: profile.name,
+                name: variable.name,
+                value: self.value(variable)?,
+                theirs: theirs.map(|value| value.to_string_lossy().into_owned()),
+                why: variable.value.why,
+            })
+        };
+        profile.environment.iter().filter_map(wish).collect()
     }
 
-    fn value(&self, variable: &Variable) -> Option<OsString> {
+    fn value(&self, variable: &Variable) -> Option<String> {
         if !variable.is_of(self.library) || variable.for_devices && !self.devices {
             return None;
         }
         match *variable.value {
             Wanted::Text(text) => Some(text.into()),
-            Wanted::Connections => self.connections().map(|count| count.to_string().into()),
+            Wanted::Connections => self.connections().map(|count| count.to_string()),
         }
     }
 
@@ -134,26 +139,6 @@ impl Situation {
     }
 }
 
-#[expect(
-    clippy::disallowed_methods,
-    reason = "libfabric takes this from nothing but the environment"
-)]
-fn set(profile: &Profile, variable: &Variable, situation: &Situation) {
-    let Some(value) = situation.value(variable) else { return };
-    let (name, provider) = (variable.name, profile.name);
-    if let Some(theirs) = std::env::var_os(name) {
-        info!("provider {provider}: {name}={} is the user's", theirs.to_string_lossy());
-        return;
-    }
-    let why = variable.value.why;
-    info!("provider {provider}: {name} is set to {}: {why}", value.to_string_lossy());
-    // SAFETY: no other thread reads the environment by other means than the standard library or
-    // changes it meanwhile. That is the program's to keep, which calls NVSHMEM's init; decision 27.
-    unsafe {
-        std::env::set_var(name, value);
-    }
-}
-
 fn has_nics(profile: &Profile, sysfs: &Path) -> bool {
     profile.nic.is_none_or(|nic| !nic.of_machine(sysfs).is_empty())
 }
@@ -165,16 +150,16 @@ fn has_soft_roce(class: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
+    use test_support::scratch::Scratch;
+
     use super::*;
     use crate::provider::Provider;
 
     fn values(provider: Provider, situation: &Situation) -> Vec<(&'static str, String)> {
-        let variables = *candidates(provider)[0].environment;
-        let value = |variable: &Variable| {
-            let value = situation.value(variable)?;
-            Some((variable.name, value.to_string_lossy().into_owned()))
-        };
-        variables.iter().filter_map(value).collect()
+        let wishes = situation.wishes(candidates(provider)[0]).into_iter();
+        wishes.map(|wish| (wish.name, wish.value)).collect()
     }
 
     fn situation() -> Situation {
@@ -182,73 +167,49 @@ mod tests {
         Situation { library, devices: true, job_size: Some(8), soft_roce: false }
     }
 
-    fn has(values: &[(&str, String)], name: &str, value: &str) -> bool {
-        values.iter().any(|(found, is)| *found == name && is == value)
-    }
-
     #[test]
-    fn queues_are_made_for_the_job_and_fit_soft_roce() {
-        let universe = |situation: &Situation| {
-            let values = values(Provider::Verbs, situation);
-            let found = values.into_iter().find(|(name, _)| *name == "FI_UNIVERSE_SIZE");
-            found.map(|(_, value)| value)
-        };
-        for few in [None, Some(8), Some(504)] {
-            assert_eq!(universe(&Situation { job_size: few, ..situation() }), None, "{few:?}");
-        }
-        let many = Situation { job_size: Some(4096), ..situation() };
-        assert_eq!(universe(&many).as_deref(), Some("8208"));
-        // What libfabric has by itself is too much there.
-        for size in [None, Some(4096)] {
-            let soft = Situation { job_size: size, soft_roce: true, ..situation() };
-            assert_eq!(universe(&soft).as_deref(), Some("127"));
+    fn queues_fit_the_job_and_soft_roce() {
+        for (job_size, soft_roce, value) in [
+            (None, false, None),
+            (Some(504), false, None),
+            (Some(4096), false, Some("8208")),
+            // What libfabric has by itself is too much there.
+            (None, true, Some("127")),
+            (Some(4096), true, Some("127")),
+        ] {
+            let values = values(Provider::Verbs, &Situation { job_size, soft_roce, ..situation() });
+            let found = values.iter().find(|(name, _)| *name == "FI_UNIVERSE_SIZE");
+            assert_eq!(found.map(|(_, value)| value.as_str()), value, "{job_size:?} {soft_roce}");
         }
     }
 
     #[test]
-    fn what_matters_for_memory_of_devices_is_left_alone_without() {
-        let without = Situation { devices: false, ..situation() };
-        assert!(has(&values(Provider::Verbs, &situation()), "MLX5_SCATTER_TO_CQE", "0"));
-        assert!(!has(&values(Provider::Verbs, &without), "MLX5_SCATTER_TO_CQE", "0"));
-    }
-
-    #[test]
-    fn cxi_waits_for_no_kernel_and_no_match_entry_in_any_version() {
-        let without = [("FI_CXI_OPTIMIZED_MRS", "0"), ("FI_CXI_RX_MATCH_MODE", "hybrid")];
+    fn variables_depend_on_version_and_devices() {
+        let both = [("FI_CXI_OPTIMIZED_MRS", "0"), ("FI_CXI_RX_MATCH_MODE", "hybrid")];
         let devices =
             [("FI_CXI_DISABLE_HMEM_DEV_REGISTER", "1"), ("FI_CXI_DISABLE_HOST_REGISTER", "1")];
         let newer = [("FI_CXI_DISABLE_NON_INJECT_RMA_IDC", "1")];
-        let are = |situation: &Situation, wanted: &[(&'static str, &str)]| {
-            let wanted: Vec<_> = wanted.iter().map(|(name, is)| (*name, is.to_string())).collect();
-            assert_eq!(values(Provider::Cxi, situation), wanted);
-        };
         let older = Situation { library: Version::new(2, 2), ..situation() };
-        are(&older, &[&without[..], &devices].concat());
-        are(&situation(), &[&without[..], &newer, &devices].concat());
-        are(&Situation { devices: false, ..situation() }, &without);
+        let host = Situation { devices: false, ..situation() };
         let many = Situation { job_size: Some(4096), devices: false, ..situation() };
-        are(&many, &[&without[..], &[("FI_UNIVERSE_SIZE", "8208")]].concat());
-    }
-
-    #[test]
-    fn who_asks_is_told_what_would_be_set() {
-        let options = Options { provider: Provider::Verbs, ..crate::options::tests::options() };
-        let library = Library::load(&options.library).expect("a libfabric");
-        let wishes = |kinds| environment_wishes(library, &options, kinds);
-        let wish = |wishes: Vec<EnvironmentWish>| {
-            wishes.into_iter().find(|wish| wish.name == "MLX5_SCATTER_TO_CQE")
-        };
-        let told = wish(wishes(MemoryKinds::HostAndDevices)).expect("it matters for devices");
-        assert_eq!((told.provider, told.value.as_str()), ("verbs;ofi_rxm", "0"));
-        assert_eq!(wish(wishes(MemoryKinds::Host)), None);
-        for variable in *candidates(Provider::Cxi)[0].environment {
-            let since = variable.since.unwrap_or(Version::new(0, 1));
-            assert!(variable.is_of(since), "{}: from then on", variable.name);
+        for (situation, wanted) in [
+            (older, [&both[..], &devices].concat()),
+            (situation(), [&both[..], &newer, &devices].concat()),
+            (host, both.to_vec()),
+            (many, [&both[..], &[("FI_UNIVERSE_SIZE", "8208")]].concat()),
+        ] {
+            let wanted: Vec<_> = wanted.iter().map(|(name, is)| (*name, is.to_string())).collect();
+            assert_eq!(values(Provider::Cxi, &situation), wanted);
+        }
+        let scatter = ("MLX5_SCATTER_TO_CQE", String::from("0"));
+        for devices in [true, false] {
+            let values = values(Provider::Verbs, &Situation { devices, ..situation() });
+            assert_eq!(values.contains(&scatter), devices);
         }
     }
 
     #[test]
-    fn every_variable_is_in_the_documentation() {
+    fn every_variable_is_documented() {
         let text = include_str!("../../../docs/providers.md");
         for provider in Provider::all() {
             for profile in candidates(provider) {
@@ -261,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn who_leaves_the_choice_has_nothing_set_for_nics_that_are_not_there() {
+    fn nothing_is_set_for_absent_nics() {
         let empty = Path::new("/nothing/is/here");
         let names = |provider| concerned(provider, empty).map(|profile| profile.name);
         assert!(names(Provider::Auto).any(|name| name == "tcp;ofi_rxm"));
@@ -274,25 +235,18 @@ mod tests {
     }
 
     #[test]
-    fn nics_are_looked_for_where_the_kernel_lists_them() {
-        let sysfs =
-            std::env::temp_dir().join(format!("nvshmem-environment-{}", std::process::id()));
+    fn nics_are_those_the_kernel_lists() {
+        let sysfs = Scratch::new();
         let class = sysfs.join("class/infiniband");
-        let device = class.join("rxe0");
-        std::fs::create_dir_all(&device).expect("a directory");
-        let before = has_soft_roce(&class);
-        std::fs::write(device.join("parent"), "eth0\n").expect("a file");
-        let after = has_soft_roce(&class);
-        let providers = [Provider::Verbs, Provider::Efa, Provider::Cxi, Provider::Tcp];
         let has = |provider| has_nics(candidates(provider)[0], &sysfs);
-        let found = providers.map(has);
+        fs::create_dir_all(class.join("rxe0")).expect("a folder");
+        assert!(!has_soft_roce(&class));
+        sysfs.write("class/infiniband/rxe0/parent", "eth0\n");
+        assert!(has_soft_roce(&class));
+        let providers = [Provider::Verbs, Provider::Efa, Provider::Cxi, Provider::Tcp];
+        assert_eq!(providers.map(has), [true, false, false, true]);
         // An EFA NIC is in the same class, and known by its driver.
-        std::fs::create_dir_all(class.join("rdmap0s6/device")).expect("a directory");
-        std::os::unix::fs::symlink("../drivers/efa", class.join("rdmap0s6/device/driver"))
-            .expect("a link");
-        let with_efa = has(Provider::Efa);
-        std::fs::remove_dir_all(&sysfs).expect("removed");
-        assert_eq!((before, after, with_efa), (false, true, true));
-        assert_eq!(found, [true, false, false, true]);
+        sysfs.link("class/infiniband/rdmap0s6/device/driver", "../drivers/efa");
+        assert!(has(Provider::Efa));
     }
 }

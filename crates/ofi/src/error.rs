@@ -2,11 +2,11 @@
 
 use std::fmt;
 
-use libfabric_sys::{Library, LoadError};
+use libfabric_sys::{FI_EAGAIN, Library, LoadError};
 use thiserror::Error;
 
 use crate::provider::{Profile, Provider};
-use engine::port::PortError;
+use engine::port::{PortError, Posted};
 
 /// Something that libfabric could have given, and why it was not taken.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -115,4 +115,20 @@ pub(crate) fn with_help(mut error: PortError, help: &str) -> PortError {
         error.text = format!("{} ({help})", error.text);
     }
     error
+}
+
+/// What became of a post: taken, refused for now, or for good.
+#[inline]
+pub(crate) fn posted(
+    library: &Library,
+    call: &'static str,
+    code: isize,
+) -> Result<Posted, PortError> {
+    if code == 0 {
+        Ok(Posted::Yes)
+    } else if code == -(FI_EAGAIN as isize) {
+        Ok(Posted::Again)
+    } else {
+        Err(port_error(library, call, code as i64))
+    }
 }

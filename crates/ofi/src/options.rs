@@ -105,6 +105,15 @@ pub enum GpuDirect {
     Never,
 }
 
+/// What memory the process has, on which depends what libfabric is asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MemoryKinds {
+    /// Host memory only: nothing is asked of libfabric for devices.
+    Host,
+    /// Perhaps also memory of CUDA devices.
+    HostAndDevices,
+}
+
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;

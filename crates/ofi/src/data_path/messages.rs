@@ -9,7 +9,7 @@ use log::debug;
 use crate::data_path::host_memory;
 use crate::data_path::message_buffers::BufferId;
 use crate::data_path::rail::Rail;
-use crate::error::{port_error, refused};
+use crate::error::{port_error, posted, refused};
 use crate::objects::endpoint::{Direct, MessageBuffer};
 use crate::objects::object::Gate;
 use engine::ids::WrId;
@@ -204,12 +204,11 @@ impl Messages {
         // endpoint is closed, and the buffer is not written to while it is not free.
         let code = unsafe { rail.endpoint.send(&buffer, to.0) };
         drop(entered);
-        if code != 0 {
-            return not_sent(rail, "fi_sendmsg", code);
+        if code == 0 {
+            self.free.pop();
+            self.sending[index as usize] = Some(wr_id);
         }
-        self.free.pop();
-        self.sending[index as usize] = Some(wr_id);
-        Ok(Posted::Yes)
+        posted(rail.domain.library(), "fi_sendmsg", code)
     }
 
     #[inline(always)]
@@ -240,20 +239,16 @@ impl Messages {
             return Ok(());
         }
         match rail.message_buffers.of_context(entry.op_context) {
-            Some(BufferId::Send(index)) => match self.sent(index) {
-                Some(_) => Ok(()),
-                None => Err(stranger()),
-            },
+            Some(BufferId::Send(index)) => self.sent(index).map(drop).ok_or_else(stranger),
             Some(BufferId::Receive(index)) if self.taken_back(index) => {
-                if entry.flags & FI_REMOTE_CQ_DATA != 0 {
+                let taken = Some(index);
+                self.arrived.push(if entry.flags & FI_REMOTE_CQ_DATA != 0 {
                     // The length is the write's.
-                    let (data, taken) = (entry.data, Some(index));
-                    self.arrived.push(Arrived::ImmediateData { data, taken });
-                    return Ok(());
-                }
-                // Longer than the rail's longest message.
-                let (code, taken) = (FI_ETRUNC as i32, Some(index));
-                self.arrived.push(Arrived::Broken { code, taken });
+                    Arrived::ImmediateData { data: entry.data, taken }
+                } else {
+                    // Longer than the rail's longest message.
+                    Arrived::Broken { code: FI_ETRUNC as i32, taken }
+                });
                 Ok(())
             }
             // Such a write belongs to no operation of ours, so it has no context unless it takes a
@@ -267,12 +262,13 @@ impl Messages {
         }
     }
 
+    #[inline(never)]
     fn came_without_receive(&mut self, arrived: Arrived) -> Result<(), PortError> {
         if self.receives.is_empty() {
             return Ok(());
         }
         if self.arrived.len() == self.arrived.capacity() {
-            return Err(full());
+            return Err(refused("fi_cq_read", String::from("immediate data that nobody takes")));
         }
         self.arrived.push(arrived);
         Ok(())
@@ -347,11 +343,11 @@ impl Messages {
             None => return Incoming::Nothing,
             Some(Arrived::Message { index, len }) => (index, len as usize),
             Some(Arrived::ImmediateData { data, taken }) => {
-                self.post_again(rail, gate, taken);
+                taken.map(|index| self.post(rail, gate, index));
                 return Incoming::ImmediateData(data);
             }
             Some(Arrived::Broken { code, taken }) => {
-                self.post_again(rail, gate, taken);
+                taken.map(|index| self.post(rail, gate, index));
                 return Incoming::Broken { code };
             }
         };
@@ -377,12 +373,6 @@ impl Messages {
             self.not_posted(rail, index, code);
         }
         code == 0
-    }
-
-    fn post_again(&mut self, rail: &Rail, gate: &Gate, taken: Option<u32>) {
-        if let Some(index) = taken {
-            self.post(rail, gate, index);
-        }
     }
 
     #[cold]
@@ -418,16 +408,7 @@ fn inject(rail: &Rail, gate: &Gate, to: PeerAddr, bytes: &[u8]) -> Result<Posted
     // callers have checked the length.
     let code = unsafe { rail.endpoint.direct.inject(bytes, to.0) };
     drop(entered);
-    if code == 0 { Ok(Posted::Yes) } else { not_sent(rail, "fi_inject", code) }
-}
-
-#[inline]
-fn not_sent(rail: &Rail, call: &'static str, code: isize) -> Result<Posted, PortError> {
-    if code == -(FI_EAGAIN as isize) {
-        Ok(Posted::Again)
-    } else {
-        Err(port_error(rail.domain.library(), call, code as i64))
-    }
+    posted(rail.domain.library(), "fi_inject", code)
 }
 
 #[cold]
@@ -438,11 +419,6 @@ pub(crate) fn too_long(len: usize, longest: usize) -> PortError {
 #[cold]
 fn stranger() -> PortError {
     refused("fi_cq_read", String::from("completion with an unknown context"))
-}
-
-#[cold]
-fn full() -> PortError {
-    refused("fi_cq_read", String::from("immediate data that nobody takes"))
 }
 
 #[cfg(test)]

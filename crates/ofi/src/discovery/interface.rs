@@ -64,16 +64,3 @@ pub(crate) fn is_local(address: IpAddr) -> bool {
     // Binding sends nothing; it asks the kernel, which knows all of 127.0.0.0/8 as well.
     UdpSocket::bind((address, 0)).is_ok()
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn bridges_are_known_by_name() {
-        assert!(Interface::is_virtual_bridge("docker0"));
-        assert!(Interface::is_virtual_bridge("br-1f2e3d"));
-        assert!(!Interface::is_virtual_bridge("bond0"));
-        assert!(!Interface::is_virtual_bridge("eth0"));
-    }
-}

@@ -32,30 +32,22 @@ impl Link {
 
 #[cfg(test)]
 mod tests {
+    use test_support::scratch::Scratch;
+
     use super::*;
 
     #[test]
-    fn loopback_is_of_an_unknown_speed() {
-        assert_eq!(Link::named(&sysfs(), "lo"), Link::default());
-        assert_eq!(Link::named(&sysfs(), "no such interface"), Link::default());
-        assert_eq!(Link::at(None), Link::default());
-    }
-
-    #[test]
-    fn a_link_is_as_fast_as_the_kernel_says() {
-        let folder = std::env::temp_dir().join(format!("nvshmem-link-{}", std::process::id()));
-        let place = folder.join("class/net/eth7");
-        fs::create_dir_all(place.join("device")).expect("a folder");
-        let links = ["-1\n", "0\n", "1\n", "100000\n", "fast\n"].map(|text| {
-            fs::write(place.join("speed"), text).expect("a file");
-            Link::named(&folder, "eth7")
-        });
-        let device = fs::canonicalize(place.join("device")).ok();
-        fs::remove_dir_all(&folder).expect("removed");
-        assert_eq!(
-            links.each_ref().map(|link| link.speed),
-            [None, None, Some(1), Some(100_000), None]
-        );
-        assert!(device.is_some() && links.iter().all(|link| link.device == device));
+    fn speed_is_what_the_kernel_says() {
+        let sysfs = Scratch::new();
+        fs::create_dir_all(sysfs.join("class/net/eth7/device")).expect("a folder");
+        let device = fs::canonicalize(sysfs.join("class/net/eth7/device")).ok();
+        assert!(device.is_some());
+        for (text, speed) in
+            [("-1\n", None), ("0\n", None), ("100000\n", Some(100_000)), ("fast\n", None)]
+        {
+            sysfs.write("class/net/eth7/speed", text);
+            assert_eq!(Link::named(&sysfs, "eth7"), Link { speed, device: device.clone() });
+        }
+        assert_eq!(Link::named(&sysfs, "no such interface"), Link::default());
     }
 }

@@ -13,9 +13,8 @@ use crate::discovery::selection::{Listed, Source, describe, select};
 use crate::endpoint_files::{self, lack};
 use crate::environment;
 use crate::error::{OfiError, Refusal};
-use crate::memory_kinds::MemoryKinds;
 use crate::objects::info::Info;
-use crate::options::{Devices, GpuDirect, Options, Progress};
+use crate::options::{Devices, GpuDirect, MemoryKinds, Options, Progress};
 use crate::provider::{Fact, Profile, Provider, candidates};
 use crate::topology::sysfs;
 

@@ -133,36 +133,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_context_leads_back_to_its_wr_id_and_nothing_else_does() {
-        let contexts = Contexts::new(3);
-        for wr_id in [WrId(0), WrId(1), WrId(2)] {
-            assert_eq!(contexts.wr_id(contexts.context(wr_id).unwrap()), Some(wr_id));
-        }
-        assert_eq!(contexts.context(WrId(3)), None);
-        assert_eq!(contexts.wr_id(std::ptr::null_mut()), None);
-        let end = contexts.context(WrId(0)).unwrap() as usize + 3 * 64;
-        assert_eq!(contexts.wr_id(end as *mut c_void), None);
-        assert_eq!(contexts.wr_id(&raw const contexts as *mut c_void), None);
-    }
-
-    #[test]
-    fn values_are_little_endian_wherever_this_runs() {
-        let contexts = Contexts::new(1);
-        // SAFETY: one thread, nothing in flight; the place is inside `contexts`.
-        let byte = unsafe {
-            let place = contexts.set_value(WrId(0), 0x0102).unwrap();
-            place.cast::<u8>().read()
-        };
-        assert_eq!(byte, 2);
-    }
-
-    #[test]
-    fn all_values_lie_where_they_are_registered() {
+    fn contexts_and_values_belong_to_their_wr_ids() {
         let contexts = Contexts::new(3);
         let (start, len) = contexts.values();
-        // SAFETY: one thread, nothing in flight.
-        let place = |wr_id| unsafe { contexts.set_value(WrId(wr_id), 0) }.map(|at| at as usize);
-        assert_eq!((place(0), place(2), place(3)), (Some(start), Some(start + len - 8), None));
         assert_eq!((len, contexts.capacity()), (24, 3));
+        for wr_id in [WrId(0), WrId(1), WrId(2)] {
+            assert_eq!(contexts.wr_id(contexts.context(wr_id).unwrap()), Some(wr_id));
+            // SAFETY: one thread, nothing in flight; the place is inside `contexts`.
+            let (place, byte) = unsafe {
+                let place = contexts.set_value(wr_id, 0x0102).unwrap();
+                (place as usize, place.cast::<u8>().read())
+            };
+            assert_eq!((place, byte), (start + 8 * wr_id.index(), 2), "little endian");
+        }
+        assert_eq!(contexts.context(WrId(3)), None);
+        let first = contexts.context(WrId(0)).unwrap() as usize;
+        for other in [0, first - 1, first + 3 * 64] {
+            assert_eq!(contexts.wr_id(other as *mut c_void), None);
+        }
     }
 }

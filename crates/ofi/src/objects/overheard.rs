@@ -1,16 +1,15 @@
 //! Libfabric's log while something is opened: what a provider tells nobody in another way.
 //!
-//! Whoever takes the log has it in libfabric's place. So it is taken for one call alone, and what
-//! the user has asked to see goes on to standard error, as libfabric writes it.
+//! Whoever takes the log has it in libfabric's place. So it is taken for one call alone, and where
+//! the user has asked for a log what is taken goes on to standard error, as libfabric's goes.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::io::{self, Write};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
 use std::{env, process, ptr};
 
 use libfabric_sys::{
-    FI_ENOSYS, FI_LOG_INFO, FI_LOG_MR, Library, fi_close, fi_ops_log, fi_provider, fid, fid_logging,
+    FI_ENOSYS, FI_LOG_INFO, Library, fi_close, fi_ops_log, fi_provider, fid, fid_logging,
 };
 
 use crate::error::check;
@@ -72,22 +71,13 @@ fn heard() -> MutexGuard<'static, Option<Vec<String>>> {
     HEARD.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn is_asked_for(level: u32) -> bool {
-    env::var("FI_LOG_LEVEL").is_ok_and(|last| is_up_to(level, &last))
+/// Whether the user wants to see libfabric's log.
+fn is_asked_for() -> bool {
+    env::var_os("FI_LOG_LEVEL").is_some_and(|level| !level.is_empty())
 }
-
-fn is_up_to(level: u32, last: &str) -> bool {
-    let last = last.to_lowercase();
-    level as usize <= LEVELS.iter().position(|name| *name == last).unwrap_or(0)
-}
-
-const LEVELS: [&str; 4] = ["warn", "trace", "info", "debug"];
-const PARTS: [&str; 10] =
-    ["core", "fabric", "domain", "ep_ctrl", "ep_data", "av", "cq", "eq", "mr", "cntr"];
-const _: () = assert!(FI_LOG_INFO == 2 && FI_LOG_MR == 8);
 
 unsafe extern "C" fn is_wanted(_: *const fi_provider, level: u32, _part: u32, _: u64) -> c_int {
-    c_int::from(level <= FI_LOG_INFO || is_asked_for(level))
+    c_int::from(level <= FI_LOG_INFO)
 }
 
 /// Lines that come often are none that anybody listens for.
@@ -97,8 +87,8 @@ unsafe extern "C" fn is_due(_: *const fi_provider, _: u32, _: u32, _: u64, _: *m
 
 unsafe extern "C" fn take(
     provider: *const fi_provider,
-    level: u32,
-    part: u32,
+    _level: u32,
+    _part: u32,
     function: *const c_char,
     line: c_int,
     text: *const c_char,
@@ -109,25 +99,16 @@ unsafe extern "C" fn take(
         Some(_) => unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned(),
         None => String::new(),
     };
-    let text = words(text);
-    if let Some(heard) = heard().as_mut().filter(|heard| heard.len() < MOST) {
-        heard.push(text.trim_end().to_owned());
-    }
-    if is_asked_for(level) {
+    let text = words(text).trim_end().to_owned();
+    if is_asked_for() {
         // SAFETY: as above.
         let name = unsafe { provider.as_ref() }.map_or_else(String::new, |at| words(at.name));
-        let now = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs());
-        let named =
-            |names: &[&'static str], at: u32| names.get(at as usize).copied().unwrap_or("?");
-        let (level, part) = (named(&LEVELS, level), named(&PARTS, part));
-        let function = words(function);
+        let (process, function) = (process::id(), words(function));
         // Where there is nowhere to write to there is nobody to tell.
-        let _ = writeln!(
-            io::stderr(),
-            "libfabric:{}:{now}::{name}:{part}:{function}():{line}<{level}> {}",
-            process::id(),
-            text.trim_end()
-        );
+        let _ = writeln!(io::stderr(), "libfabric:{process}:{name}:{function}():{line} {text}");
+    }
+    if let Some(heard) = heard().as_mut().filter(|heard| heard.len() < MOST) {
+        heard.push(text);
     }
 }
 
@@ -141,11 +122,11 @@ pub(crate) mod tests {
     use crate::{Discovery, MemoryKinds};
 
     #[test]
-    fn a_real_libfabric_is_heard_and_has_its_log_back() {
+    fn libfabric_is_heard_and_has_its_log_back() {
         let options = Options { provider: Provider::Shm, ..crate::options::tests::options() };
         let run = || Discovery::run(&options, true, MemoryKinds::Host).map(drop);
         run().unwrap();
-        let library = Library::load(libfabric_sys::DEFAULT_LIBRARY).unwrap();
+        let library = Library::load(&crate::options::tests::options().library).unwrap();
         for _ in 0..2 {
             let (outcome, said) = overheard(library, || {
                 // It is this call's until it ends.
@@ -167,8 +148,8 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_is_kept_of_a_call_is_bounded() {
-        let library = Library::load(libfabric_sys::DEFAULT_LIBRARY).unwrap();
+    fn lines_of_a_call_are_bounded() {
+        let library = Library::load(&crate::options::tests::options().library).unwrap();
         let (_, said) = overheard(library, || {
             (0..MOST + 1).for_each(|at| say(&format!("line {at}  \n")));
         });
@@ -176,19 +157,5 @@ pub(crate) mod tests {
         let own: Vec<_> = said.iter().filter(|line| line.starts_with("line ")).collect();
         assert_eq!(said.len(), MOST);
         assert!(own.len() > 1 && *own[1] == "line 1", "{own:?}");
-    }
-
-    #[test]
-    fn lines_up_to_a_level_are_those_before_it_in_libfabric_s_order() {
-        let seen = |last| (0..=4).filter(|level| is_up_to(*level, last)).collect::<Vec<u32>>();
-        assert_eq!((seen("warn"), seen("whatever")), (vec![0], vec![0]));
-        assert_eq!((seen("Trace"), seen("INFO")), (vec![0, 1], vec![0, 1, 2]));
-        assert_eq!(seen("debug"), [0, 1, 2, 3]);
-        // SAFETY: nothing is looked at but the level.
-        let wanted = |level| unsafe { is_wanted(ptr::null(), level, 0, 0) };
-        assert_eq!((wanted(0), wanted(FI_LOG_INFO)), (1, 1), "always");
-        if env::var_os("FI_LOG_LEVEL").is_none() {
-            assert_eq!((wanted(FI_LOG_INFO + 1), is_asked_for(0)), (0, false));
-        }
     }
 }

@@ -4,8 +4,6 @@ use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
 
-use thiserror::Error;
-
 /// The address of a PCI function, as Linux writes it: `0000:3b:00.0`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct PciAddress {
@@ -17,14 +15,6 @@ pub struct PciAddress {
     pub device: u8,
     /// Function of the device, below 8.
     pub function: u8,
-}
-
-/// A text that is no address.
-#[derive(Clone, PartialEq, Eq, Debug, Error)]
-#[error("`{text}` is no PCI address, which looks like 0000:3b:00.0")]
-pub struct BadAddress {
-    /// The text.
-    pub text: String,
 }
 
 impl PciAddress {
@@ -61,10 +51,11 @@ impl PciAddress {
 }
 
 impl FromStr for PciAddress {
-    type Err = BadAddress;
+    type Err = String;
 
-    fn from_str(text: &str) -> Result<Self, BadAddress> {
-        Self::parse(text.trim()).ok_or_else(|| BadAddress { text: String::from(text) })
+    fn from_str(text: &str) -> Result<Self, String> {
+        let error = || format!("`{text}` is no PCI address, which looks like 0000:3b:00.0");
+        Self::parse(text.trim()).ok_or_else(error)
     }
 }
 
@@ -80,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_read_in_the_ways_they_are_written() {
+    fn addresses_are_read_as_written() {
         let plain = PciAddress { domain: 0, bus: 0x3b, device: 0, function: 1 };
         for text in ["0000:3b:00.1", "00000000:3B:00.1", "0000:3b:00.1\n"] {
             assert_eq!(text.parse(), Ok(plain), "{text:?}");
@@ -95,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_is_refused() {
+    fn other_texts_are_refused() {
         let texts = " 3b:00.1 0000:3b:00 0000:3b:00.8 0000:3b:20.0 0000:3g:00.0 0000:+b:00.0 \
                      0000:3b:00.0:1 0000:13b:00.0 pci0000:3a 000000000:00:00.0";
         for text in texts.split(' ') {

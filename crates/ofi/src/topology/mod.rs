@@ -14,7 +14,7 @@ mod distance;
 mod plan;
 mod text;
 
-pub use address::{BadAddress, PciAddress};
+pub use address::PciAddress;
 pub use choice::{Choice, choose};
 pub use distance::{Distance, Topology, sysfs};
 pub use plan::{Decided, Known, Plan};

@@ -8,7 +8,7 @@ use libfabric_sys::{FI_EAGAIN, FI_EAVAIL, fi_cq_data_entry};
 use crate::data_path::bulk::Bulk;
 use crate::data_path::messages::Failed;
 use crate::data_path::port::{OfiPort, PortRail, no_such_rail};
-use crate::error::{port_error, refused};
+use crate::error::{port_error, posted, refused};
 use crate::objects::contexts::Contexts;
 use crate::objects::endpoint::{Direct, Rma};
 use engine::ids::{Pe, RailId, WrId};
@@ -40,11 +40,29 @@ impl DataPath for OfiPort {
         wr_id: WrId,
         operation: Operation<'_>,
     ) -> Result<Posted, PortError> {
-        match operation {
-            Operation::Transfer(transfer) | Operation::WriteWithImmediate(transfer, _) => {
-                self.post_transfer(rail, to, wr_id, operation, transfer)
+        let (Operation::Transfer(transfer) | Operation::WriteWithImmediate(transfer, _)) =
+            operation;
+        let Some(port_rail) = self.rails.get(rail.index()) else { return Err(no_such_rail(rail)) };
+        let Some(context) = self.contexts.context(wr_id) else { return Err(no_such_wr_id(wr_id)) };
+        // SAFETY: `&mut self` makes this the only thread, and the work-request id is not in use.
+        let op = unsafe { rma(&self.contexts, port_rail, wr_id, to, context, transfer) };
+        let Some(op) = op else { return Err(not_inline(transfer)) };
+        let endpoint = &port_rail.rail.endpoint;
+        let gate = port_rail.gate.enter();
+        // SAFETY: `&mut self` makes this the lane's only thread, and the gate is entered. The
+        // context and inline values live as long as the rail. Other memory is what the engine
+        // registered and keeps until the work-request id comes back, as `Local::Memory` demands.
+        let (call, code) = unsafe {
+            match (transfer.direction, operation) {
+                (Direction::Read, _) => ("fi_read", endpoint.direct.read(&op)),
+                (_, Operation::WriteWithImmediate(_, data)) => {
+                    ("fi_writedata", endpoint.write_data(&op, data))
+                }
+                (Direction::Write, _) => ("fi_write", endpoint.direct.write(&op)),
             }
-        }
+        };
+        drop(gate);
+        posted(port_rail.rail.domain.library(), call, code)
     }
 
     fn post_bulk(
@@ -252,42 +270,6 @@ impl OfiPort {
         })
     }
 
-    #[inline]
-    fn post_transfer(
-        &mut self,
-        rail: RailId,
-        to: PeerAddr,
-        wr_id: WrId,
-        operation: Operation<'_>,
-        transfer: &Transfer,
-    ) -> Result<Posted, PortError> {
-        let Some(port_rail) = self.rails.get(rail.index()) else { return Err(no_such_rail(rail)) };
-        let Some(context) = self.contexts.context(wr_id) else { return Err(no_such_wr_id(wr_id)) };
-        // SAFETY: `&mut self` makes this the only thread, and the work-request id is not in use.
-        let op = unsafe { rma(&self.contexts, port_rail, wr_id, to, context, transfer) };
-        let Some(op) = op else {
-            return Err(not_inline(transfer));
-        };
-        let endpoint = &port_rail.rail.endpoint;
-        let gate = port_rail.gate.enter();
-        // SAFETY: `&mut self` makes this the lane's only thread, and the gate is entered. The
-        // context and inline values live as long as the rail. Other memory is what the engine
-        // registered and keeps until the work-request id comes back, as `Local::Memory` demands.
-        let code = unsafe {
-            match (transfer.direction, operation) {
-                (Direction::Read, _) => endpoint.direct.read(&op),
-                (_, Operation::WriteWithImmediate(_, data)) => endpoint.write_data(&op, data),
-                (Direction::Write, _) => endpoint.direct.write(&op),
-            }
-        };
-        drop(gate);
-        let call = match transfer.direction {
-            Direction::Write => "fi_write",
-            Direction::Read => "fi_read",
-        };
-        answer(port_rail, code, || call)
-    }
-
     #[cold]
     fn fetch(&mut self, rail: RailId) -> Result<isize, PortError> {
         let port_rail = self.rails.get_mut(rail.index()).ok_or_else(|| no_such_rail(rail))?;
@@ -339,21 +321,6 @@ unsafe fn rma(
 #[inline(always)]
 fn is_inline(transfer: &Transfer) -> bool {
     transfer.len <= size_of::<u64>() && transfer.direction == Direction::Write
-}
-
-#[inline]
-fn answer(
-    port_rail: &PortRail,
-    code: isize,
-    call: impl FnOnce() -> &'static str,
-) -> Result<Posted, PortError> {
-    if code == 0 {
-        Ok(Posted::Yes)
-    } else if code == -(FI_EAGAIN as isize) {
-        Ok(Posted::Again)
-    } else {
-        Err(port_error(port_rail.rail.domain.library(), call(), code as i64))
-    }
 }
 
 #[cold]
