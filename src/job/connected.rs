@@ -48,8 +48,6 @@ unsafe impl Sync for Connected {}
 #[derive(Debug)]
 struct ProxyLane {
     lane: Lane<OfiPort>,
-    /// Whether progress of the host lane is ours to make.
-    drives_host: bool,
     yielding: Yielding,
 }
 
@@ -58,13 +56,12 @@ impl Connected {
         regions: Arc<RegionTable<ProcessMemory>>,
         host: HostLane<OfiPort>,
         proxy: Lane<OfiPort>,
-        drives_host: bool,
         yielding: Yielding,
         (report, most_rails): (Report, usize),
         consistency: Consistency,
     ) -> Self {
         let has_core = yielding.has_core();
-        let proxy = ProxyLane { lane: proxy, drives_host, yielding };
+        let proxy = ProxyLane { lane: proxy, yielding };
         let (proxy, pulse) = (UnsafeCell::new(proxy), Arc::default());
         Self { regions, host, proxy, report, most_rails, has_core, consistency, pulse }
     }
@@ -143,7 +140,7 @@ impl Connected {
         let proxy = unsafe { &mut *self.proxy.get() };
         self.pulse.beat();
         let mut turned = proxy.lane.progress();
-        if proxy.drives_host && self.host.has_work() {
+        if self.host.has_work() {
             if let Ok(busy) = turned {
                 turned = self.host.try_progress().map(|any| busy | any);
             }

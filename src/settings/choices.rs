@@ -1,7 +1,7 @@
 //! Settings that take one of a few names.
 
 use ofi::topology::Distance;
-use ofi::{GpuDirect, Progress, Provider, Threading};
+use ofi::{GpuDirect, Provider, Threading};
 
 /// A type whose every value has a name.
 pub(super) trait Choice: Copy + PartialEq + 'static {
@@ -43,7 +43,6 @@ impl Choice for Provider {
 }
 
 names! {
-    Progress { Auto = "auto", Manual = "manual" }
     Threading { Completion = "completion", Domain = "domain", Safe = "safe" }
     GpuDirect { Auto = "auto", Always = "always", Never = "never" }
     Distance { Loc = "loc", Pix = "pix", Pxb = "pxb", Phb = "phb", Node = "node", Sys = "sys" }

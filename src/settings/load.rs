@@ -210,12 +210,12 @@ mod tests {
             ("NVSHMEM_DISABLE_GDRCOPY", "1", "true"),
             (
                 DEBUG,
-                "progress=manual, threading = Safe,queue_depth=1,max_segment=64K,stripe_segment=1M,\
+                "threading = Safe,queue_depth=1,max_segment=64K,stripe_segment=1M,\
                  bulk_connections=3,signals=Chained,words=GDRCopy,share_bounce=No,consistency=write-read,bootstrap_seconds=5,channel_rings=8,\
-                 channel_slots=64K,channel_sleep=0,channel_pin=no",
-                "progress=manual,threading=safe,queue_depth=1,max_segment=65536,stripe_segment=1048576,\
+                 channel_slots=64K,channel_pin=no",
+                "threading=safe,queue_depth=1,max_segment=65536,stripe_segment=1048576,\
                  bulk_connections=3,signals=chained,words=gdrcopy,share_bounce=false,consistency=write-read,bootstrap_seconds=5,channel_rings=8,\
-                 channel_slots=65536,channel_sleep=0,channel_pin=false",
+                 channel_slots=65536,channel_pin=false",
             ),
         ];
         let (settings, notices) = load(&given.map(|(name, value, _)| (name, value))).unwrap();
@@ -229,7 +229,7 @@ mod tests {
         let (striping, _) = load(&[(DEBUG, "bulk_connections=3")]).unwrap();
         assert_eq!(striping.ofi().bulk, BulkChoice::Each(3));
         assert!(!settings.may_use_gdrcopy(), "the one that disables wins");
-        assert_eq!((settings.warn_after, settings.channel_sleep), (None, None));
+        assert_eq!(settings.warn_after, None);
     }
 
     #[test]

@@ -37,7 +37,6 @@ impl Settings {
             fabric: self.fabric.clone(),
             devices: self.devices.clone(),
             max_nic_per_pe: self.max_nic_per_pe,
-            progress: self.progress,
             threading: self.threading,
             queue_depth: self.queue_depth,
             max_segment: self.max_segment,

@@ -139,7 +139,6 @@ mod tests {
     #[test]
     fn names_of_before_are_told_what_has_become_of_them() {
         let moved = [
-            "PROGRESS",
             "THREADING",
             "QUEUE_DEPTH",
             "MAX_SEGMENT",
@@ -149,7 +148,6 @@ mod tests {
             "BOOTSTRAP_SECONDS",
             "CHANNEL_RINGS",
             "CHANNEL_SLOTS",
-            "CHANNEL_SLEEP",
             "CHANNEL_PIN",
         ];
         for (before, key) in moved
@@ -163,7 +161,9 @@ mod tests {
                 (format!("{name} is now {DEBUG}={key}=...; it was ignored"), Level::Warn)
             );
         }
-        for gone in ["TRACE", "COUNTERS_PAGE", "BATCH_RMA", "RAIL_COOLING", "RAIL_TIMEOUT"] {
+        for gone in
+            ["TRACE", "COUNTERS_PAGE", "PROGRESS", "BATCH_RMA", "RAIL_COOLING", "RAIL_TIMEOUT"]
+        {
             let (text, level) = said(&format!("{PREFIX}{gone}"));
             assert!(text.contains("is gone") && level == Level::Warn, "{text}");
         }

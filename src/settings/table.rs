@@ -12,7 +12,7 @@ use super::choices::{
 use super::kind::{DeviceList, Kind, Names, Number, OrAuto, Text, Time, Truth, bytes, number};
 use super::source::Sources;
 use ofi::topology::Distance;
-use ofi::{BulkChoice, Devices, GpuDirect, Options, Progress, Provider, Threading};
+use ofi::{BulkChoice, Devices, GpuDirect, Options, Provider, Threading};
 
 /// What our own variables, and NVIDIA's for its libfabric transport, begin with.
 pub(super) const PREFIX: &str = "NVSHMEM_LIBFABRIC_";
@@ -42,6 +42,8 @@ pub(super) const BEFORE: &[(&str, &str)] = &[
     ("NVSHMEM_LIBFABRIC_COUNTERS_PAGE", COUNTERS),
     ("NVSHMEM_LIBFABRIC_COUNTERS_SIGNAL", COUNTERS),
     ("NVSHMEM_LIBFABRIC_BATCH_RMA", "is gone, as operations share no doorbells"),
+    ("NVSHMEM_LIBFABRIC_PROGRESS", "is gone, as no provider progresses by itself"),
+    ("NVSHMEM_LIBFABRIC_CHANNEL_SLEEP", "is gone, as no provider progresses by itself"),
     ("NVSHMEM_LIBFABRIC_RAIL_COOLING", RAILS),
     ("NVSHMEM_LIBFABRIC_RAIL_TIMEOUT", RAILS),
     ("NVSHMEM_LIBFABRIC_TRACE", RECORDING),
@@ -218,9 +220,6 @@ settings! {
     /// NVSHMEM's own: GDRCopy is not used, whatever the key `words` says.
     Users "NVSHMEM_DISABLE_GDRCOPY" disable_gdrcopy: bool = false, Truth;
 
-    /// The progress to ask libfabric for. `auto`: automatic, then manual.
-    Debug "progress" progress: Progress = ofi().progress, Names;
-
     /// The threading level to ask libfabric for first. Those behind it in this list follow if it is
     /// refused.
     Debug "threading" threading: Threading = ofi().threading, Names;
@@ -276,12 +275,6 @@ settings! {
     /// Device channel: the slots of each ring. An operation takes one or two.
     Debug "channel_slots" channel_slots: u32 = 4096,
         bytes(NLF_MIN_SLOTS as u64, NLF_MAX_SLOTS as u64).power_of_two();
-
-    /// Device channel: how many microseconds the idle proxy thread sleeps at a time, after some
-    /// milliseconds without work. With providers that progress only when polled, such as tcp and
-    /// shm, it yields its core instead.
-    Debug "channel_sleep" channel_sleep: Option<Duration> = Some(Duration::from_micros(50)),
-        Time { number: number(1, 100_000).or_zero("never"), unit: Duration::from_micros(1) };
 
     /// Device channel: the proxy thread stays on the CPUs near its first NIC, on hosts of several
     /// NUMA nodes.

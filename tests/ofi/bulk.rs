@@ -101,7 +101,7 @@ impl Pair {
 }
 
 #[test]
-fn threads_move_what_is_handed_over_whatever_the_peer_has() {
+fn threads_move_whatever_the_peer_has() {
     for provider in PROVIDERS {
         for (from, to) in [(1, 1), (3, 3), (2, 0), (0, 2), (3, 1), (1, 6)] {
             let mut pair = Pair::new(provider, from, to);
@@ -126,7 +126,7 @@ fn threads_move_what_is_handed_over_whatever_the_peer_has() {
 }
 
 #[test]
-fn nothing_is_handed_over_before_the_peer_is_reached() {
+fn unreached_peer_gets_nothing_by_bulk() {
     for provider in PROVIDERS {
         // Without a thread of its own it answers when it is polled, and it is not.
         let mut pair = Pair::new(provider, 2, 0);
@@ -178,7 +178,7 @@ fn immediate_data_comes_by_the_rail() {
 }
 
 #[test]
-fn a_transfer_that_fails_says_which_it_was() {
+fn failed_transfer_is_told_by_its_wr_id() {
     let mut pair = Pair::new(Provider::Tcp, 2, 2);
     let right = pair.transfer(Direction::Read);
     pair.run(Operation::Transfer(&right));
@@ -205,7 +205,7 @@ fn a_transfer_that_fails_says_which_it_was() {
 }
 
 #[test]
-fn addresses_that_say_nothing_are_refused() {
+fn unreadable_addresses_are_refused() {
     let mut opened = open(&with(Provider::Tcp, 1));
     for address in [&[][..], &[0], &[1, 200, 3], &[7; 16]] {
         let error = opened.proxy.insert(RAIL, &[address]).unwrap_err().to_string();

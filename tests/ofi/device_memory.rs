@@ -83,7 +83,7 @@ fn a_rail_without_fi_hmem_is_not_tried() {
 }
 
 #[test]
-fn every_way_that_was_tried_is_told_for_every_rail() {
+fn tried_ways_are_told_for_every_rail() {
     let opened = open(&with_devices(Provider::Shm));
     let (refusal, bound) = register(&opened, Err("the driver exports none"));
     assert_eq!(bound, 3, "two rails of the proxy and one of the host lane");
@@ -104,7 +104,7 @@ fn every_way_that_was_tried_is_told_for_every_rail() {
 }
 
 #[test]
-fn shm_is_asked_for_device_memory_only_by_insistence() {
+fn shm_reaches_devices_on_insistence_only() {
     for choice in [GpuDirect::Auto, GpuDirect::Never] {
         let opened = open_for_devices(&Options { gpu_direct: choice, ..options(Provider::Shm) });
         let (refusal, bound) = register(&opened, Err("none"));

@@ -66,7 +66,7 @@ fn on_threads<T: Send>(
 }
 
 #[test]
-fn every_operation_does_what_the_table_says_and_touches_nothing_else() {
+fn operations_follow_the_table() {
     let mut port = ports(1).remove(0);
     let values = words(64);
     for op in AtomicOp::ALL {
@@ -126,7 +126,7 @@ fn sums_are_exact_whoever_adds() {
 }
 
 #[test]
-fn bits_swaps_and_exchanges_are_exact_under_contention() {
+fn bits_and_swaps_are_exact_under_contention() {
     const ROUNDS: u64 = 2001;
     let mut ports = ports(4);
     for width in Width::ALL {
@@ -196,31 +196,8 @@ fn bits_swaps_and_exchanges_are_exact_under_contention() {
     }
 }
 
-/// The program's own threads use the same words.
 #[test]
-fn sums_are_exact_beside_other_code() {
-    const ROUNDS: u64 = 50_000;
-    let mut ports = ports(2);
-    let word = AtomicU64::new(0);
-    let addr = word.as_ptr() as usize;
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            for _ in 0..ROUNDS {
-                word.fetch_add(1, Ordering::Relaxed);
-            }
-        });
-        let add = integer(AtomicOp::SignalAdd, Width::Eight, 1);
-        on_threads(&mut ports, |_, port| {
-            for _ in 0..ROUNDS {
-                port.apply(addr, &add).expect("aligned");
-            }
-        });
-    });
-    assert_eq!(word.load(Ordering::Relaxed), 3 * ROUNDS);
-}
-
-#[test]
-fn a_flag_publishes_what_was_stored_before() {
+fn flag_publishes_earlier_stores() {
     const ROUNDS: u64 = 20_000;
     let mut port = ports(1).remove(0);
     for with_signal in [false, true] {

@@ -26,7 +26,7 @@ const SLOTS: u32 = 4;
 /// Tells the second process what it is, and for which provider.
 const ROLE: &str = "OFI_TEST_TARGET_OF";
 /// The test, which in the second process is [`target`].
-const TEST: &str = "immediate_data::data_is_there_before_what_tells_of_it_and_each_is_told_once";
+const TEST: &str = "immediate_data::data_comes_before_immediate_data";
 /// What the processes tell one another stands on lines that begin so.
 const MARK: &str = "@ ";
 /// The high bytes of every word, so that all eight are seen to arrive.
@@ -82,7 +82,7 @@ impl Drop for Target {
 }
 
 #[test]
-fn data_is_there_before_what_tells_of_it_and_each_is_told_once() {
+fn data_comes_before_immediate_data() {
     if let Ok(role) = std::env::var(ROLE) {
         return target(&role);
     }

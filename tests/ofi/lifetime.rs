@@ -28,7 +28,7 @@ fn addresses_from_elsewhere_are_checked() {
 
 /// A table of paths takes no memory by PE where they are: see `rails::paths`.
 #[test]
-fn addresses_are_numbered_evenly_in_the_order_in_which_they_are_inserted() {
+fn addresses_are_numbered_evenly() {
     for provider in PROVIDERS {
         let mut opened = open(&options(provider));
         for rail in rails(&opened.proxy).collect::<Vec<_>>() {

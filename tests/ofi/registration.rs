@@ -2,7 +2,7 @@
 
 use engine::ids::{RailId, WrId};
 use engine::port::{Access, DataPath, Local, MemoryPort};
-use ofi::{Options, Progress, Threading};
+use ofi::{Options, Threading};
 
 use super::process::*;
 
@@ -48,8 +48,7 @@ fn keys_are_unique_among_regions_of_all_kinds() {
 fn registration_runs_beside_transfers() {
     for provider in PROVIDERS {
         for threading in [Threading::Completion, Threading::Domain, Threading::Safe] {
-            let progress = Progress::Manual;
-            let mut process = Process::start(&Options { threading, progress, ..options(provider) });
+            let mut process = Process::start(&Options { threading, ..options(provider) });
             let Process { opened, .. } = &mut process;
             let target = Memory::new(opened, vec![0; 8], Access::LocalAndRemote);
             let memory = std::mem::replace(&mut opened.memory, open(&options(provider)).memory);

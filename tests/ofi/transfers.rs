@@ -2,8 +2,7 @@
 
 use engine::ids::{RailId, WrId};
 use engine::port::{
-    Access, Clock, DataPath, Desc, Direction, Failure, Local, Operation, POLL_BATCH, Polled,
-    Posted, Transfer,
+    Access, DataPath, Direction, Failure, Local, Operation, POLL_BATCH, Polled, Posted, Transfer,
 };
 use ofi::Provider;
 use std::time::Instant;
@@ -12,7 +11,7 @@ use test_support::random::pattern;
 use super::process::*;
 
 #[test]
-fn what_is_written_is_there_and_what_is_there_is_read() {
+fn bytes_are_written_and_read() {
     const MARGIN: usize = 16;
     let sizes = [1, 2, 3, 7, 8, 9, 63, 64, 65, 1000, 4096, 65_537, 1 << 20, (4 << 20) + 1];
     for options in fabrics() {
@@ -234,13 +233,4 @@ fn a_guessed_key_reaches_nothing() {
             assert_eq!((target.now_all(), known.now_all()), (vec![0; 64], vec![0; 64]));
         }
     }
-}
-
-#[test]
-fn a_clock_and_a_descriptor() {
-    let mut opened = open(&options(Provider::Shm));
-    let earlier = opened.host.now();
-    opened.host.relax();
-    assert!(opened.host.now() >= earlier);
-    assert_eq!(Desc::default(), Desc(0));
 }

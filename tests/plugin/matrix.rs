@@ -21,13 +21,8 @@ const SHAPES: [(u32, u8); 4] = [(2, 1), (2, 2), (4, 4), (8, 2)];
 /// A setting of the plugin, by the end of its variable, or a debug key in lower case.
 pub(crate) type Setting = Option<(&'static str, &'static str)>;
 
-const SETTINGS: [Setting; 5] = [
-    None,
-    Some(("queue_depth", "1")),
-    Some(("progress", "manual")),
-    Some(("threading", "domain")),
-    Some(("threading", "safe")),
-];
+const SETTINGS: [Setting; 4] =
+    [None, Some(("queue_depth", "1")), Some(("threading", "domain")), Some(("threading", "safe"))];
 
 const ENGINES: [&str; 4] = ["auto", "chained", "eager", "counted"];
 
@@ -48,13 +43,13 @@ impl Row {
 
 const OPERATIONS: [(Row, bool); 9] = [
     (Row(Shm, 2, 1, Layout::V3a, None), false),
-    (Row(Tcp2, 2, 2, Layout::V3b, Some(("progress", "manual"))), true),
+    (Row(Tcp2, 2, 2, Layout::V3b, None), true),
     (Row(Rxm, 4, 4, Layout::V4, None), true),
     (Row(Shm2, 2, 2, Layout::V5, Some(("queue_depth", "1"))), false),
     (Row(Rxm2, 2, 1, Layout::V6, Some(("threading", "safe"))), true),
     (Row(Tcp2, 4, 2, Layout::V7, None), true),
     (Row(Rxm, 2, 2, Layout::V7, Some(("threading", "domain"))), false),
-    (Row(Shm, 4, 2, Layout::V7, Some(("progress", "manual"))), true),
+    (Row(Shm, 4, 2, Layout::V7, None), true),
     (Row(Rxm, 2, 1, Layout::V7, Some(("YIELD", "never"))), false),
 ];
 
@@ -63,7 +58,7 @@ const SIGNALS: [(Row, &str, bool); 10] = [
     (Row(Rxm, 2, 2, Layout::V6, None), "counted", false),
     (Row(Shm, 2, 1, Layout::V7, Some(("queue_depth", "1"))), "counted", false),
     (Row(Tcp2, 4, 4, Layout::V4, None), "auto", false),
-    (Row(Rxm, 2, 1, Layout::V3b, Some(("progress", "manual"))), "chained", true),
+    (Row(Rxm, 2, 1, Layout::V3b, None), "chained", true),
     (Row(Shm, 4, 2, Layout::V5, Some(("threading", "domain"))), "eager", false),
     (Row(Rxm2, 2, 2, Layout::V7, None), "auto", false),
     (Row(Shm2, 2, 2, Layout::V3a, None), "chained", false),

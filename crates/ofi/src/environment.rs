@@ -119,7 +119,8 @@ impl Situation {
     }
 
     fn value(&self, variable: &Variable) -> Option<String> {
-        if !variable.is_of(self.library) || variable.for_devices && !self.devices {
+        let is_too_new = variable.since.is_some_and(|since| self.library < since);
+        if is_too_new || variable.for_devices && !self.devices {
             return None;
         }
         match *variable.value {

@@ -3,7 +3,7 @@
 //! ```text
 //! environment what providers read when libfabric starts
 //! options     what is asked for
-//! open        both lanes on the devices found; report, progress_probe: their worth
+//! open        both lanes on the devices found; report: what they are
 //! bulk_plan   which rails get connections for bulk; affinity: where their threads run
 //! memory      registration with all rails
 //! data_path   posting and polling: the engine's port
@@ -41,7 +41,7 @@
 //!
 //! An [`OfiPort`] belongs to one thread at a time. [`OfiMemory`] may be used from any. Where the
 //! provider offers only `FI_THREAD_DOMAIN`, both meet on the domain and take its gate, a mutex that
-//! does not exist in the other modes (see `objects/domain.rs`).
+//! does not exist in the other modes (see `objects/object.rs`).
 
 pub mod affinity;
 mod bulk_plan;
@@ -56,7 +56,6 @@ mod objects;
 mod open;
 mod options;
 pub mod posix_signals;
-mod progress_probe;
 mod provider;
 mod report;
 pub mod topology;
@@ -74,7 +73,6 @@ pub use memory::device_memory::DirectRefusal;
 pub use memory::direct_policy::{DeviceMemory, DmaBufPart};
 pub use memory::registration::{OfiMemory, OfiRegion};
 pub use open::Opened;
-pub use options::{BulkChoice, Devices, GpuDirect, MemoryKinds, Options, Progress, Threading};
-pub use progress_probe::Verdict;
+pub use options::{BulkChoice, Devices, GpuDirect, MemoryKinds, Options, Threading};
 pub use provider::{Provider, Striping};
 pub use report::{RailReport, Report};

@@ -23,7 +23,6 @@ use crate::objects::contexts::Contexts;
 use crate::objects::domain::Domain;
 use crate::objects::fabric::Fabrics;
 use crate::options::{BulkChoice, Devices, GpuDirect};
-use crate::progress_probe::Verdict;
 use crate::provider::{Fact, Said, SoftwareWrites};
 use crate::report::{RailReport, Report};
 use crate::topology::Topology;
@@ -89,7 +88,6 @@ impl Discovery {
         }
         let (devices, proxy): (Vec<&Device>, Vec<Arc<Rail>>) = found.into_iter().unzip();
         let first = devices[0];
-        let verdict = Verdict::reach(&mut fabrics, first, &self.options, version);
         let failed = |object: String| move |error| OfiError::Call { object, error };
         let mut proxy_port =
             OfiPort::new(&proxy, contexts).map_err(failed(String::from("proxy lane")))?;
@@ -103,7 +101,7 @@ impl Discovery {
             bulk = self.open_bulk(&mut fabrics, &mut proxy_port, &devices, peers, here);
         }
         self.tell_software_writes(&proxy);
-        let report = self.report(&devices, &proxy, &bulk, verdict, failures);
+        let report = self.report(&devices, &proxy, &bulk);
         let direct = self.direct(proxy.iter().chain(&host));
         let memory = OfiMemory::new(&host, &proxy, bulk, report.addressing, direct);
         Ok(Opened { host: host_port, proxy: proxy_port, memory, report })
@@ -168,46 +166,45 @@ impl Discovery {
         devices: &[&Device],
         proxy: &[Arc<Rail>],
         bulk: &[Vec<Arc<Domain>>],
-        verdict: Verdict,
-        failures: Vec<String>,
     ) -> Report {
-        let info = &devices[0].info;
+        let (info, version) = (&devices[0].info, self.library.version());
         // What all rails keep.
         let of = |device: &&Device| ImmediateData::of(self.profile, &device.info);
         let refused = devices.iter().map(of).find(|immediate| !immediate.offered);
-        let immediate_data = refused.unwrap_or_else(|| ImmediateData::of(self.profile, info));
         let rails = proxy.iter().zip(devices).zip(bulk).enumerate();
+        let rail = |(at, ((rail, device), bulk)): (_, ((&Arc<Rail>, &&Device), &Vec<_>))| {
+            let fabric = device.fabric.clone();
+            RailReport {
+                name: rail.name.clone(),
+                domain: device.domain.clone(),
+                fabric: if *self.profile.separate_rails {
+                    format!("{fabric} {at}")
+                } else {
+                    fabric
+                },
+                pci_path: device.pci_path.clone(),
+                bulk: bulk.len(),
+                depth: rail.limits.depth,
+            }
+        };
         Report {
+            fabric: format!(
+                "libfabric {version} ({}), provider {}; asked for threading {}, got {}; mr_mode {}",
+                self.library.path(),
+                info.provider(),
+                self.found.threading,
+                info.threading_text(),
+                info.mr_mode_text()
+            ),
             provider: info.provider(),
             common: match *self.profile.endpoint_files {
                 None => info.provider(),
-                Some(_) => common(self.profile.name, self.library.version()),
+                Some(_) => common(self.profile.name, version),
             },
-            library_version: self.library.version(),
-            library: self.library.path().to_owned(),
-            asked: self.found.step.to_string(),
-            progress: info.progress_text(),
-            threading: info.threading_text(),
-            mr_mode: info.mr_mode_text(),
             addressing: proxy[0].domain.addressing(),
-            verdict,
-            immediate_data,
+            immediate_data: refused.unwrap_or_else(|| of(&devices[0])),
             striping: *self.profile.striping,
-            rails: rails
-                .map(|(at, ((rail, device), bulk))| RailReport {
-                    name: rail.name.clone(),
-                    domain: device.domain.clone(),
-                    fabric: if *self.profile.separate_rails {
-                        format!("{} {at}", device.fabric)
-                    } else {
-                        device.fabric.clone()
-                    },
-                    pci_path: device.pci_path.clone(),
-                    bulk: bulk.len(),
-                    depth: rail.limits.depth,
-                })
-                .collect(),
-            failures,
+            rails: rails.map(rail).collect(),
         }
     }
 

@@ -1,5 +1,7 @@
 //! What this layer is asked for. Whoever opens a fabric makes it, out of what users have set.
 
+use std::fmt;
+
 use libfabric_sys::DEFAULT_LIBRARY;
 
 use crate::provider::Provider;
@@ -18,8 +20,6 @@ pub struct Options {
     pub devices: Devices,
     /// Most rails of the proxy lane.
     pub max_nic_per_pe: u8,
-    /// Progress to ask libfabric for.
-    pub progress: Progress,
     /// The threading level to ask for first.
     pub threading: Threading,
     /// Most segments in flight on one rail; 0 takes what the provider offers.
@@ -42,7 +42,6 @@ impl Default for Options {
             fabric: None,
             devices: Devices::Any,
             max_nic_per_pe: 16,
-            progress: Progress::Auto,
             threading: Threading::Completion,
             queue_depth: 0,
             max_segment: 0,
@@ -65,15 +64,6 @@ pub enum Devices {
     Exclude(Vec<String>),
 }
 
-/// Progress to ask libfabric for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Progress {
-    /// `FI_PROGRESS_AUTO` first, then `FI_PROGRESS_MANUAL`.
-    Auto,
-    /// `FI_PROGRESS_MANUAL` only.
-    Manual,
-}
-
 /// Threading level to ask libfabric for first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Threading {
@@ -83,6 +73,16 @@ pub enum Threading {
     Domain,
     /// `FI_THREAD_SAFE`.
     Safe,
+}
+
+impl fmt::Display for Threading {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Completion => "COMPLETION",
+            Self::Domain => "DOMAIN",
+            Self::Safe => "SAFE",
+        })
+    }
 }
 
 /// How many connections for bulk each rail gets, each with a thread.

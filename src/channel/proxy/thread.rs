@@ -146,12 +146,8 @@ impl Proxy {
         control: Receiver<Control>,
     ) -> Self {
         let connected = state.job.connection();
-        // Where peers' operations need this thread's iterations, they are not seen: it would sleep
-        // through them.
-        let automatic = connected.is_some_and(|c| c.report.verdict.truly_automatic);
-        let sleep = state.job.settings.channel_sleep.filter(|_| automatic);
-        let has_core = connected.is_none_or(Connected::has_core);
-        let idle = Idle::new(has_core, sleep);
+        // It never sleeps: peers' operations need this thread's iterations, and are not seen.
+        let idle = Idle::new(connected.is_none_or(Connected::has_core), None);
         Self { state, consumer, control, phase: Phase::Running, idle, iterations: 0 }
     }
 

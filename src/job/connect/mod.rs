@@ -300,15 +300,13 @@ fn assemble(
     let (outbox, inbox) = handover(n_pes, settings.warn_after, settings.fail_after);
     let host = HostLane::new(host).with_outbox(outbox).with_detours(detours);
     let proxy = proxy.with_inbox(inbox);
-    let drives_host = !report.verdict.truly_automatic;
     let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
     let yielding = Yielding::new(settings.yield_when, cores, here as usize);
     info!(
         target: logging::TRANSPORT,
-        "{} with a host lane and {} proxy rail(s); the proxy thread {}; idle progress {}",
+        "{} with a host lane and {} proxy rail(s); the proxy thread progresses the host lane too; idle progress {}",
         me,
         report.rails.len(),
-        if drives_host { "progresses the host lane too" } else { "leaves the host lane alone" },
         if yielding.has_core() { "keeps the core while nobody else wants it" } else { "yields the core" },
     );
     info!(
@@ -320,7 +318,7 @@ fn assemble(
     let consistency = Consistency::new(settings.consistency);
     consistency.prepare(&regions)?;
     let report = (report, agreement.rails);
-    Ok(Connected::new(regions, host, proxy, drives_host, yielding, report, consistency))
+    Ok(Connected::new(regions, host, proxy, yielding, report, consistency))
 }
 
 #[cfg(test)]

@@ -77,7 +77,7 @@ mod tests {
     #[test]
     fn taken_lane_is_left_alone() {
         connect(1, &settings(1, &[]), None, |pe| {
-            let shared = Shared::new(pe.job.unwrap(), 1, true, true);
+            let shared = Shared::new(pe.job.unwrap(), 1, true);
             let taken = shared.lock();
             turn(&shared, &AtomicBool::new(false));
             drop(taken);

@@ -75,9 +75,8 @@ impl Group {
             });
         }
         let (pulse, settings) = (Arc::clone(&connected.pulse), job.settings.clone());
-        let is_automatic = connected.report.verdict.truly_automatic;
         let (has_core, most_rails) = (connected.has_core(), connected.most_rails);
-        let shared = Arc::new(Shared::new(job, n, is_automatic, has_core));
+        let shared = Arc::new(Shared::new(job, n, has_core));
         let helper = Helper::start(Arc::clone(&shared))?;
         let Settings { warn_after, fail_after, .. } = settings;
         // It ends with the state that it is in, so it has no part of that.

@@ -36,8 +36,6 @@ pub(in crate::nccl) struct Shared {
     failed: OnceLock<String>,
     /// How often NCCL has made progress. Changed under the lock.
     progress: AtomicU64,
-    /// Peers' operations move without our progress.
-    is_automatic: bool,
     pub(super) has_core: bool,
 }
 
@@ -94,7 +92,7 @@ pub(super) enum Helped {
 
 impl Shared {
     /// That of a group of so many ranks, whose job is connected.
-    pub(super) fn new(job: Job, ranks: u32, is_automatic: bool, has_core: bool) -> Self {
+    pub(super) fn new(job: Job, ranks: u32, has_core: bool) -> Self {
         let state = State {
             job: Some(Arc::new(job)),
             heartbeat: None,
@@ -107,7 +105,6 @@ impl Shared {
             state: Mutex::new(state),
             failed: OnceLock::new(),
             progress: AtomicU64::new(0),
-            is_automatic,
             has_core,
         }
     }
@@ -338,9 +335,7 @@ impl Shared {
         // Who asks for something is told of a failure.
         match self.iterate(&mut state) {
             Ok(true) => Helped::Moved,
-            Ok(false) | Err(_) => {
-                Helped::Nothing { waits: !self.is_automatic && !state.requests.is_empty() }
-            }
+            Ok(false) | Err(_) => Helped::Nothing { waits: !state.requests.is_empty() },
         }
     }
 

@@ -20,13 +20,12 @@ const KINDS: [MemoryKind; 4] = [Device, DeviceVmm, Managed, DeviceVmmPieces];
 
 const SHAPES: [(u32, u8); 4] = [(2, 2), (2, 1), (2, 4), (4, 2)];
 
-const SETTINGS: [Setting; 6] = [
+const SETTINGS: [Setting; 5] = [
     None,
     Some(("STAGING_CHUNK", "4K")),
     Some(("STAGING_CHUNK", "4M")),
     Some(("STAGING_DEPTH", "1")),
     Some(("queue_depth", "1")),
-    Some(("progress", "manual")),
 ];
 
 const ENGINES: [&str; 4] = ["auto", "chained", "eager", "counted"];
@@ -58,7 +57,7 @@ const OPERATIONS: [(Row, bool); 5] = [
     (Row(Shm, Device, 2, 2, Layout::V7, None), true),
     (Row(Tcp2, DeviceVmm, 2, 1, Layout::V6, Some(("STAGING_CHUNK", "4K"))), true),
     (Row(Rxm, Managed, 2, 4, Layout::V4, Some(("STAGING_DEPTH", "1"))), false),
-    (Row(Tcp2, DeviceVmmPieces, 4, 2, Layout::V5, Some(("progress", "manual"))), false),
+    (Row(Tcp2, DeviceVmmPieces, 4, 2, Layout::V5, None), false),
     (Row(Rxm, DeviceVmm, 2, 2, Layout::V7, Some(("queue_depth", "1"))), false),
 ];
 

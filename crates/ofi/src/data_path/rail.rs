@@ -206,7 +206,7 @@ mod tests {
             (0, 4, (false, false)),
         ] {
             // SAFETY: the attributes of an answer exist.
-            let device = some_device(Provider::TcpRxm, false, |raw| unsafe {
+            let device = some_device(Provider::TcpRxm, |raw| unsafe {
                 (*raw.domain_attr).mr_mode = mr_mode;
             });
             let rail = open(&device, wr_ids).expect("opened");
@@ -214,14 +214,14 @@ mod tests {
             assert_eq!((values != Desc(0), messages != Desc(0)), registered);
         }
         // SAFETY: as above.
-        let device = some_device(Provider::Tcp, false, |raw| unsafe { (*raw.tx_attr).size = 0 });
+        let device = some_device(Provider::Tcp, |raw| unsafe { (*raw.tx_attr).size = 0 });
         let error = open(&device, 4).expect_err("no room");
         assert!(error.text.contains("no room for a single operation"), "{error}");
     }
 
     #[test]
     fn memory_of_an_unclosed_rail_stays() {
-        let rail = open(&some_device(Provider::TcpRxm, false, |_| {}), 4).expect("opened");
+        let rail = open(&some_device(Provider::TcpRxm, |_| {}), 4).expect("opened");
         let contexts = Arc::clone(&rail.contexts);
         // SAFETY: open, and of this thread.
         unsafe { tables::watch(rail.endpoint.as_fid()) };
@@ -254,7 +254,7 @@ mod tests {
             (Provider::Cxi, 0, FI_HMEM, true),
         ] {
             // SAFETY: the attributes of an answer exist.
-            let device = some_device(provider, false, |raw| unsafe {
+            let device = some_device(provider, |raw| unsafe {
                 (*raw.domain_attr).mr_mode = mr_mode;
                 raw.caps |= caps;
             });

@@ -8,13 +8,13 @@ use log::{debug, info, warn};
 
 use crate::discovery::device::Device;
 use crate::discovery::interface::{Interface, is_local};
-use crate::discovery::query::{Asked, Demand, Step};
+use crate::discovery::query::{Asked, Demand, ladder};
 use crate::discovery::selection::{Listed, Source, describe, select};
 use crate::endpoint_files::{self, lack};
 use crate::environment;
 use crate::error::{OfiError, Refusal};
 use crate::objects::info::Info;
-use crate::options::{Devices, GpuDirect, MemoryKinds, Options, Progress};
+use crate::options::{Devices, GpuDirect, MemoryKinds, Options, Threading};
 use crate::provider::{Fact, Profile, Provider, candidates};
 use crate::topology::sysfs;
 
@@ -161,25 +161,17 @@ impl Discovery {
     }
 
     fn log(&self) {
-        let info = &self.found.devices[0].info;
         let names: Vec<&str> =
             self.found.devices.iter().map(|device| device.name.as_str()).collect();
         info!(
-            "libfabric {} ({}), API {}: provider {} with {} device(s): {}",
+            "libfabric {} ({}), API {}: provider {}{} with {} device(s): {}",
             self.library.version(),
             self.library.path(),
             self.library.api_version(),
             self.profile.name,
+            if self.reaches_devices() { ", asked for FI_HMEM," } else { "" },
             names.len(),
             names.join(", ")
-        );
-        info!(
-            "asked for {}{}; got progress {}, threading {}, mr_mode {}",
-            self.found.step,
-            if self.reaches_devices() { ", with FI_HMEM" } else { "" },
-            info.progress_text(),
-            info.threading_text(),
-            info.mr_mode_text()
         );
         let cap = usize::from(self.options.max_nic_per_pe);
         if names.len() > cap {
@@ -199,7 +191,7 @@ impl Discovery {
 
 #[derive(Debug)]
 pub(crate) struct Found {
-    pub(crate) step: Step,
+    pub(crate) threading: Threading,
     devices: Vec<Device>,
     hmem_refused: Option<String>,
     /// NICs of the provider's kind that could be used and are not listed.
@@ -225,7 +217,7 @@ fn examine(
     let Some((asked, answer)) = ask_in_turn(library, profile, options, kinds, refusals) else {
         return Ok(None);
     };
-    let Answer { reaches_devices, step, infos, hmem_refused } = answer;
+    let Answer { reaches_devices, threading, infos, hmem_refused } = answer;
     let mut usable = Vec::new();
     for info in infos {
         match reason_against(&info) {
@@ -266,7 +258,7 @@ fn examine(
                 let info = match choice.source {
                     Source::Listed(at) => usable[at].take().ok_or(String::from("taken already")),
                     Source::Address(ip) => {
-                        at_address(asked, Demand::Full(step), reaches_devices, ip)
+                        at_address(asked, Demand::Full(threading), reaches_devices, ip)
                     }
                 };
                 match info {
@@ -287,7 +279,7 @@ fn examine(
         return Ok(None);
     }
     let unlisted = unlisted(options, profile, &listed);
-    Ok(Some(Found { step, devices, hmem_refused, unlisted }))
+    Ok(Some(Found { threading, devices, hmem_refused, unlisted }))
 }
 
 fn ask_in_turn<'a>(
@@ -330,7 +322,7 @@ fn unlisted(options: &Options, profile: &Profile, listed: &[Listed]) -> Vec<Stri
 
 struct Answer {
     reaches_devices: bool,
-    step: Step,
+    threading: Threading,
     infos: Vec<Info>,
     hmem_refused: Option<String>,
 }
@@ -370,24 +362,20 @@ fn ask(asked: Asked<'_>, options: &Options, kinds: MemoryKinds) -> Result<Answer
             asked.library.version()
         ));
     }
-    if options.progress == Progress::Auto && *profile.avoids_auto {
-        let why = profile.avoids_auto.why;
-        info!("provider {}: automatic progress is not asked for: {why}", profile.name);
-    }
     let mut last = String::new();
-    let ladder = Step::ladder(options, profile);
+    let ladder = ladder(options.threading, profile);
     let devices = offers_devices(profile, options, kinds, || query(Demand::Rma, true).map(drop));
     // With device memory before without: what it costs, staging costs more.
     let turns = if devices.is_ok() { &[true, false][..] } else { &[false] };
     let mut hmem_refused = devices.err().flatten();
     for &reaches_devices in turns {
-        for &step in &ladder {
-            match query(Demand::Full(step), reaches_devices) {
-                Ok(infos) => return Ok(Answer { reaches_devices, step, infos, hmem_refused }),
+        for &threading in &ladder {
+            match query(Demand::Full(threading), reaches_devices) {
+                Ok(infos) => return Ok(Answer { reaches_devices, threading, infos, hmem_refused }),
                 Err(error) => last = error,
             }
             let hmem = if reaches_devices { ", with FI_HMEM" } else { "" };
-            info!("provider {} refuses {step}{hmem}", profile.name);
+            info!("provider {} refuses threading {threading}{hmem}", profile.name);
         }
         if reaches_devices {
             hmem_refused = Some(last.clone());

@@ -11,18 +11,11 @@ struct Context([MaybeUninit<u8>; 64]);
 
 const _: () = assert!(size_of::<libfabric_sys::fi_context2>() <= size_of::<Context>());
 
-/// Where an array of contexts begins: enough to find the index of one.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Places {
-    base: usize,
-}
-
-impl Places {
-    #[inline(always)]
-    pub(crate) fn index_of(self, context: *mut c_void) -> usize {
-        // A pointer below the array, null for example, wraps to a huge index.
-        (context as usize).wrapping_sub(self.base) / size_of::<Context>()
-    }
+/// The index of a context in an array that begins at an address.
+#[inline(always)]
+pub(crate) fn index_in(base: usize, context: *mut c_void) -> usize {
+    // A pointer below the array, null for example, wraps to a huge index.
+    (context as usize).wrapping_sub(base) / size_of::<Context>()
 }
 
 /// A fixed number of contexts, each named by its index.
@@ -44,19 +37,10 @@ impl ContextArray {
         self.0.get(index).map(|context| context.get().cast())
     }
 
-    #[inline(always)]
-    fn places(&self) -> Places {
-        Places { base: self.0.as_ptr() as usize }
-    }
-
     #[inline]
     pub(crate) fn index_of(&self, context: *mut c_void) -> Option<usize> {
-        let index = self.places().index_of(context);
+        let index = index_in(self.0.as_ptr() as usize, context);
         (index < self.0.len()).then_some(index)
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.0.len()
     }
 }
 
@@ -95,9 +79,10 @@ impl Contexts {
         self.contexts.index_of(context).map(|index| WrId(index as u32))
     }
 
+    /// Where the contexts begin, for [`index_in`].
     #[inline(always)]
-    pub(crate) fn places(&self) -> Places {
-        self.contexts.places()
+    pub(crate) fn base(&self) -> usize {
+        self.contexts.0.as_ptr() as usize
     }
 
     /// Stores the value of an inline write, and gives the place it is sent from.
@@ -118,7 +103,7 @@ impl Contexts {
     }
 
     pub(crate) fn capacity(&self) -> usize {
-        self.contexts.len()
+        self.contexts.0.len()
     }
 }
 

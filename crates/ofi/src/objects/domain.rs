@@ -164,152 +164,33 @@ fn heard(
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use std::cell::{Cell, RefCell};
-
-    use libfabric_sys::{FI_HMEM, FI_THREAD_SAFE, fi_info, fi_ops, fid_fabric};
+    use libfabric_sys::{FI_THREAD_SAFE, fi_info};
 
     use super::*;
     use crate::objects::fabric::Fabrics;
     use crate::objects::info::tests::edit;
-    use crate::objects::{overheard, tables};
     use crate::options::Options;
     use crate::provider::{Provider, candidates};
     use crate::{Device, Discovery, MemoryKinds};
 
     /// A device of loopback with the profile of a provider, whose answer is changed so.
-    pub(crate) fn some_device(
-        provider: Provider,
-        devices: bool,
-        change: impl FnOnce(&mut fi_info),
-    ) -> Device {
+    pub(crate) fn some_device(provider: Provider, change: impl FnOnce(&mut fi_info)) -> Device {
         let tcp = Provider::TcpRxm;
         let options = Options { provider: tcp, ..crate::options::tests::options() };
         let found = Discovery::run(&options, true, MemoryKinds::Host).expect("loopback");
         let device = &found.devices()[0];
         let mut info = device.info.for_any_thread().expect("memory");
-        edit(&mut info, |raw| {
-            raw.caps |= if devices { FI_HMEM } else { 0 };
-            change(raw);
-        });
+        edit(&mut info, change);
         Device { profile: candidates(provider)[0], info: Arc::new(info), ..device.clone() }
     }
 
     pub(crate) fn some_domain(
         provider: Provider,
-        devices: bool,
         change: impl FnOnce(&mut fi_info),
     ) -> Arc<Domain> {
-        opened(&some_device(provider, devices, change), &[])
-    }
-
-    /// Opens a domain, of which libfabric says these lines.
-    fn opened(device: &Device, lines: &[&str]) -> Arc<Domain> {
+        let device = some_device(provider, change);
         let fabric = Fabrics::default().of(&device.info).expect("a fabric");
-        if device.info.reaches_devices() {
-            LINES.set(lines.iter().map(|line| line.to_string()).collect());
-            // SAFETY: open, and of this thread.
-            unsafe {
-                tables::change(&raw mut (*fabric.as_ptr()).ops, |table| {
-                    OPEN.set(table.domain);
-                    table.domain = Some(open_saying);
-                });
-            }
-        }
         Arc::new(Domain::open(fabric, &device.info, device.profile).expect("a domain"))
-    }
-
-    type OpenDomain = unsafe extern "C" fn(
-        *mut fid_fabric,
-        *mut fi_info,
-        *mut *mut fid_domain,
-        *mut c_void,
-    ) -> c_int;
-
-    thread_local! {
-        static OPEN: Cell<Option<OpenDomain>> = const { Cell::new(None) };
-        static LINES: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
-        static HEEDED: RefCell<Vec<bool>> = const { RefCell::new(Vec::new()) };
-    }
-
-    unsafe extern "C" fn open_ops(
-        _: *mut fid,
-        name: *const std::ffi::c_char,
-        _: u64,
-        table: *mut *mut c_void,
-        _: *mut c_void,
-    ) -> c_int {
-        // SAFETY: a name, and a place for the table.
-        unsafe {
-            assert_eq!(std::ffi::CStr::from_ptr(name), c"dom_ops_v3");
-            let own = [0, 0, heed as *const () as usize];
-            *table = Box::leak(Box::new(own)).as_mut_ptr().cast();
-        }
-        0
-    }
-
-    unsafe extern "C" fn heed(_: *mut fid, whether: bool) -> c_int {
-        HEEDED.with_borrow_mut(|heeded| heeded.push(whether));
-        0
-    }
-
-    unsafe extern "C" fn open_saying(
-        fabric: *mut fid_fabric,
-        info: *mut fi_info,
-        domain: *mut *mut fid_domain,
-        context: *mut c_void,
-    ) -> c_int {
-        LINES.with_borrow(|lines| lines.iter().for_each(|line| overheard::tests::say(line)));
-        let own = OPEN.get().expect("the provider's");
-        // SAFETY: the provider's own, with what it takes; the domain is new.
-        unsafe {
-            let code = without_devices(info, || own(fabric, info, domain, context));
-            assert_eq!(code, 0);
-            let ops = |table: &mut fi_ops| table.ops_open = Some(open_ops);
-            tables::change(&raw mut (**domain).fid.ops, ops);
-            code
-        }
-    }
-
-    /// Has a provider open something as if it were not for memory of devices, which few offer.
-    ///
-    /// # Safety
-    /// The answer is live, and only this thread has it.
-    pub(crate) unsafe fn without_devices(
-        info: *mut fi_info,
-        call: impl FnOnce() -> c_int,
-    ) -> c_int {
-        // SAFETY: by contract.
-        unsafe {
-            let caps = (*info).caps;
-            (*info).caps &= !FI_HMEM;
-            let code = call();
-            (*info).caps = caps;
-            code
-        }
-    }
-
-    #[test]
-    fn wrong_mapping_is_kept_with_its_cause() {
-        let words = candidates(Provider::Cxi)[0].maps_wrongly.expect("cxi says so").words;
-        let line = format!("it is so: {words}.");
-        let both = format!("Failed late; {line}");
-        for (provider, devices, lines, told) in [
-            (
-                Provider::Cxi,
-                true,
-                &["Failed early", "Failed late", "else", &line, "Failed after"][..],
-                Some(&both),
-            ),
-            (Provider::Cxi, true, &["no failure", &line], Some(&line)),
-            (Provider::Cxi, true, &["Failed early"], None),
-            (Provider::Cxi, false, &["Failed early", &line], None),
-            (Provider::TcpRxm, true, &["Failed early", &line], None),
-        ] {
-            let domain = opened(&some_device(provider, devices, |_| {}), lines);
-            assert_eq!(domain.maps_wrongly.as_ref(), told, "{provider} {devices}");
-            let is_cxi = provider == Provider::Cxi && devices;
-            assert_eq!(HEEDED.take(), vec![true; usize::from(is_cxi)], "{provider} {devices}");
-        }
     }
 
     #[test]
@@ -321,7 +202,7 @@ pub(crate) mod tests {
             (FI_MR_VIRT_ADDR | FI_MR_PROV_KEY, false, false, Addressing::Virtual),
         ] {
             // SAFETY: the attributes of an answer exist.
-            let domain = some_domain(Provider::Verbs, false, |raw| unsafe {
+            let domain = some_domain(Provider::Verbs, |raw| unsafe {
                 (*raw.domain_attr).mr_mode = mr_mode;
             });
             let asks = (domain.needs_desc(), domain.binds_regions(), domain.addressing());
@@ -332,7 +213,7 @@ pub(crate) mod tests {
         }
         for (threading, gated) in [(FI_THREAD_DOMAIN, true), (FI_THREAD_SAFE, false)] {
             // SAFETY: as above.
-            let domain = some_domain(Provider::Tcp, false, |raw| unsafe {
+            let domain = some_domain(Provider::Tcp, |raw| unsafe {
                 (*raw.domain_attr).threading = threading;
             });
             assert_eq!(domain.gate.is_absent(), !gated);

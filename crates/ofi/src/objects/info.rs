@@ -5,9 +5,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ptr::{self, NonNull};
 
 use libfabric_sys::{
-    FI_ADDR_STR, FI_BUS_PCI, FI_HMEM, FI_ORDER_RMA_WAW, FI_ORDER_WAW, FI_PROGRESS_MANUAL,
-    FI_THREAD_SAFE, FI_TYPE_MR_MODE, FI_TYPE_PROGRESS, FI_TYPE_THREADING, Library, fi_domain_attr,
-    fi_ep_attr, fi_fabric_attr, fi_info, fi_rx_attr, fi_tx_attr, fi_type, fid_nic,
+    FI_ADDR_STR, FI_BUS_PCI, FI_HMEM, FI_ORDER_RMA_WAW, FI_ORDER_WAW, FI_THREAD_SAFE,
+    FI_TYPE_MR_MODE, FI_TYPE_THREADING, Library, fi_domain_attr, fi_ep_attr, fi_fabric_attr,
+    fi_info, fi_rx_attr, fi_tx_attr, fi_type, fid_nic,
 };
 
 use crate::error::check;
@@ -76,17 +76,13 @@ impl Info {
         Ok(infos)
     }
 
-    /// The same endpoint, to be used by any thread and progressed by whoever polls it. None when
-    /// there is no memory.
+    /// The same endpoint, to be used by any thread. None when there is no memory.
     pub(crate) fn for_any_thread(&self) -> Option<Self> {
         // SAFETY: live, and of this library.
         let mut info = unsafe { Self::copy(self.library, self.raw.as_ptr()) }?;
         // SAFETY: owned, live and not shared yet; the attributes exist by construction.
         unsafe {
-            let domain = info.raw.as_mut().domain_attr;
-            (*domain).threading = FI_THREAD_SAFE;
-            (*domain).control_progress = FI_PROGRESS_MANUAL;
-            (*domain).data_progress = FI_PROGRESS_MANUAL;
+            (*info.raw.as_mut().domain_attr).threading = FI_THREAD_SAFE;
         }
         Some(info)
     }
@@ -227,10 +223,6 @@ impl Info {
 
     pub(crate) fn threading_text(&self) -> String {
         self.words(self.domain_attr().threading, FI_TYPE_THREADING).replace("FI_THREAD_", "")
-    }
-
-    pub(crate) fn progress_text(&self) -> String {
-        self.words(self.domain_attr().data_progress, FI_TYPE_PROGRESS).replace("FI_PROGRESS_", "")
     }
 
     pub(crate) fn mr_mode_text(&self) -> String {

@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     fn registration_that_does_not_end_is_known() {
-        let domain = some_domain(Provider::TcpRxm, false, |_| {});
+        let domain = some_domain(Provider::TcpRxm, |_| {});
         let memory = [0_u64; 64];
         let region = || {
             let (addr, rights) = (memory.as_ptr() as usize, Rights::ReadAndWrite);

@@ -24,7 +24,6 @@ pub(super) const CXI: Profile = Profile {
         "command queues, event queues and portal table entries are the service's",
         "libfabric 2.6: prov/cxi/src/cxip_cmdq.c, prov/cxi/src/cxip_pte.c, prov/cxi/src/cxip_evtq.c",
     ),
-    progress_thread: Fact::manual(None, "it has no progress thread", "fi_cxi(7)"),
     registers_beside: Fact::code(
         false,
         "enabling a region takes events that polling takes as well, and short of FI_THREAD_SAFE no lock is between them",

@@ -39,7 +39,6 @@ pub(super) const EFA: Profile = Profile {
         "it makes a handle for each address, and the device has a limit",
         "libfabric 2.5.1 in the laboratory (`make labs`); 2.5: prov/efa/src/efa_ah.c",
     ),
-    progress_thread: Fact::manual(None, "it has no progress thread", "fi_efa(7)"),
     registers_beside: Fact::code(
         true,
         "registration is the kernel's, and its endpoint keeps its lock",

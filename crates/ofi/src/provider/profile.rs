@@ -43,13 +43,8 @@ facts! {
     /// What probably helps when it refuses the addresses of peers. Nothing known: empty.
     addresses_refused: &'static str = "", "nobody has seen it refuse";
 
-    /// The libfabric from which on a thread of its own moves data when `FI_PROGRESS_AUTO` is the
-    /// answer. The answer alone proves nothing, and a probe has to confirm even this.
-    progress_thread: Option<Version> = None, "whether it has a progress thread has not been examined";
     /// With `FI_THREAD_COMPLETION`, memory may be registered by one thread while another polls.
     registers_beside: bool = false, "whether memory may be registered while another thread polls has not been examined";
-    /// `FI_PROGRESS_AUTO` does harm, and is not asked for.
-    avoids_auto: bool = false, "it is asked for, and a probe finds out what the answer is worth";
     /// It orders writes among themselves unless the endpoint is opened without, and that costs. The
     /// engine needs no such order.
     order_of_writes_costs: bool = false, "nothing of it is known to go faster without an order of writes";

@@ -23,7 +23,6 @@ pub(super) const SHM: Profile = Profile {
         "it crashes when messages cross between endpoints of one process's domains",
         "tests/ofi, libfabric 2.5.1",
     ),
-    progress_thread: Fact::manual(None, "it has no progress thread", "fi_shm(7)"),
     registers_beside: Fact::seen(
         true,
         "heaps grow while the proxy thread polls",

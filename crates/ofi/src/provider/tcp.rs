@@ -2,7 +2,6 @@
 
 use super::fact::Fact;
 use super::profile::{CAUTIOUS, Profile, Striping};
-use super::rxm;
 use engine::port::packet::MAX_LONG_MESSAGE;
 
 /// What both have, whose bytes go over the same sockets.
@@ -61,19 +60,6 @@ const SOCKETS: Profile = Profile {
     ..CAUTIOUS
 };
 
-pub(super) const TCP: Profile = Profile {
-    name: "tcp",
-    progress_thread: Fact::seen(
-        None,
-        "answers FI_PROGRESS_AUTO but has no progress thread",
-        "targets that do not poll, libfabric 2.5.1; 2.6: prov/tcp/src/xnet_progress.c",
-    ),
-    ..SOCKETS
-};
+pub(super) const TCP: Profile = Profile { name: "tcp", ..SOCKETS };
 
-pub(super) const TCP_RXM: Profile = Profile {
-    name: "tcp;ofi_rxm",
-    progress_thread: rxm::PROGRESS_THREAD,
-    avoids_auto: rxm::AVOIDS_AUTO,
-    ..SOCKETS
-};
+pub(super) const TCP_RXM: Profile = Profile { name: "tcp;ofi_rxm", ..SOCKETS };

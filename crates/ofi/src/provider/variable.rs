@@ -25,6 +25,7 @@ pub(crate) enum Wanted {
 }
 
 impl Variable {
+    /// One of any version, for any memory.
     pub(super) const fn new(name: &'static str, value: Fact<Wanted>) -> Self {
         Self { name, value, for_devices: false, since: None }
     }
@@ -39,17 +40,11 @@ impl Variable {
         Self::new(name, Fact::code(wanted, why, files))
     }
 
-    pub(super) const fn for_devices(mut self) -> Self {
-        self.for_devices = true;
-        self
+    pub(super) const fn for_devices(self) -> Self {
+        Self { for_devices: true, ..self }
     }
 
-    pub(super) const fn since(mut self, version: Version) -> Self {
-        self.since = Some(version);
-        self
-    }
-
-    pub(crate) fn is_of(&self, library: Version) -> bool {
-        self.since.is_none_or(|since| library >= since)
+    pub(super) const fn since(self, version: Version) -> Self {
+        Self { since: Some(version), ..self }
     }
 }

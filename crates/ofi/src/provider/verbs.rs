@@ -25,13 +25,11 @@ pub(super) const VERBS: Profile = Profile {
         "docs/providers.md",
     ),
     enabling_refused: rxm::ENABLING_REFUSED,
-    progress_thread: rxm::PROGRESS_THREAD,
     registers_beside: Fact::code(
         true,
         "registration is the kernel's, and touches no queue",
         "libfabric 2.6: prov/verbs/src/verbs_mr.c, prov/rxm/src/rxm_domain.c",
     ),
-    avoids_auto: rxm::AVOIDS_AUTO,
     device_memory: Fact::code(
         true,
         "its NIC reads and writes device memory",

@@ -9,7 +9,7 @@ use crate::data_path::bulk::Bulk;
 use crate::data_path::messages::Failed;
 use crate::data_path::port::{OfiPort, PortRail, no_such_rail};
 use crate::error::{port_error, posted, refused};
-use crate::objects::contexts::Contexts;
+use crate::objects::contexts::{Contexts, index_in};
 use crate::objects::endpoint::{Direct, Rma};
 use engine::ids::{Pe, RailId, WrId};
 use engine::port::{
@@ -194,8 +194,8 @@ impl DataPath for OfiPort {
         // nobody has written to them since.
         let entries = unsafe { entries.written(code as usize) };
         let mut others = Others { count: 0, wrong: None };
-        let places = contexts.places();
-        let index_of = |entry: &fi_cq_data_entry| places.index_of(entry.op_context);
+        let base = contexts.base();
+        let index_of = |entry: &fi_cq_data_entry| index_in(base, entry.op_context);
         hand_over(completions, entries, index_of, |left| others.take(port_rail, contexts, left));
         if others.count == 0 {
             return Polled::Completed(entries.len());
@@ -220,9 +220,7 @@ impl Others {
         left: &[fi_cq_data_entry],
     ) -> usize {
         let PortRail { rail, messages, .. } = port_rail;
-        let places = contexts.places();
-        let is_other =
-            |entry: &fi_cq_data_entry| places.index_of(entry.op_context) >= contexts.capacity();
+        let is_other = |entry: &fi_cq_data_entry| contexts.wr_id(entry.op_context).is_none();
         let mut taken = 0;
         for entry in left {
             // Most are messages that have come in, which need not be asked whose they are.

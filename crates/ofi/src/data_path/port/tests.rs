@@ -4,9 +4,7 @@
 use std::cell::RefCell;
 use std::ffi::c_void;
 
-use libfabric_sys::{
-    FI_EAGAIN, FI_EAVAIL, FI_MR_LOCAL, FI_REMOTE_CQ_DATA, FI_THREAD_DOMAIN, fi_info, fid_cq,
-};
+use libfabric_sys::{FI_EAGAIN, FI_EAVAIL, FI_REMOTE_CQ_DATA, FI_THREAD_DOMAIN, fi_info, fid_cq};
 
 use super::*;
 use crate::data_path::rail::Receives;
@@ -53,7 +51,7 @@ unsafe extern "C" fn poll(_: *mut fid_cq, entries: *mut c_void, count: usize) ->
 fn port(changes: &[fn(&mut fi_info)]) -> OfiPort {
     let (contexts, options) = (Arc::new(Contexts::new(WR_IDS)), Options::default());
     let open = |change: &fn(&mut fi_info)| {
-        let device = some_device(Provider::TcpRxm, false, change);
+        let device = some_device(Provider::TcpRxm, change);
         let (mut fabrics, receives) = (Fabrics::default(), Receives::Messages);
         Rail::open(&mut fabrics, &device, &options, &contexts, 4, receives).map(Arc::new)
     };
@@ -74,11 +72,6 @@ fn gated(raw: &mut fi_info) {
     unsafe { (*raw.domain_attr).threading = FI_THREAD_DOMAIN };
 }
 
-fn of_mr_mode<const MODE: i32>(raw: &mut fi_info) {
-    // SAFETY: as above.
-    unsafe { (*raw.domain_attr).mr_mode = MODE };
-}
-
 fn polled(port: &mut OfiPort, rail: RailId) -> Result<Vec<WrId>, String> {
     let mut done = [WrId(u32::MAX); POLL_BATCH];
     match port.poll(rail, &mut done) {
@@ -89,20 +82,6 @@ fn polled(port: &mut OfiPort, rail: RailId) -> Result<Vec<WrId>, String> {
             assert!(failure.wr_id.is_none(), "{failure:?}");
             Err(failure.error.text)
         }
-    }
-}
-
-#[test]
-fn port_may_do_what_all_rails_allow() {
-    let local = of_mr_mode::<FI_MR_LOCAL>;
-    for (changes, rails, unregistered, fast) in [
-        (&[plain as fn(&mut _)][..], 1, true, true),
-        (&[plain, local], 2, false, true),
-        (&[plain, gated], 2, true, false),
-    ] {
-        let port = port(changes);
-        let found = (port.rails(), port.takes_unregistered(), port.has_fast_path());
-        assert_eq!(found, (rails, unregistered, fast));
     }
 }
 

@@ -27,14 +27,10 @@ fn list_nic(sysfs: &Scratch, nic: &str, driver: &str) {
 }
 
 #[test]
-fn settings_limit_the_rails() {
-    let rails = |max_nic_per_pe| found(Options { max_nic_per_pe, ..options() }).default_rails();
-    assert_eq!((rails(1), rails(2), rails(16)), (vec![0], vec![0, 1], vec![0, 1]));
+fn devices_depend_on_hosts_over_interfaces() {
     let named = Options { devices: Devices::Include(vec![String::from("lo")]), ..options() };
     assert!(found(options()).depends_on_hosts() && !found(named).depends_on_hosts());
-    let verbs = found_of(Provider::Verbs, options());
-    assert!(!verbs.depends_on_hosts() && !verbs.is_for_one_host());
-    assert!(Discovery { profile: profile(Provider::Shm), ..verbs }.is_for_one_host());
+    assert!(!found_of(Provider::Verbs, options()).depends_on_hosts());
 }
 
 #[test]
@@ -148,22 +144,4 @@ fn answer_needs_delivery_and_room() {
     }
     set(&mut info, FI_DELIVERY_COMPLETE, 1, 1);
     assert_eq!(reason_against(&info), None);
-}
-
-#[test]
-fn every_refusing_fabric_is_told() {
-    let library = Library::load(&options().library).expect("a libfabric");
-    let asked = |fabric: Option<&str>| {
-        let options = Options { fabric: fabric.map(str::to_owned), ..options() };
-        let mut refusals = Vec::new();
-        let profile = profile(Provider::Efa);
-        let kinds = MemoryKinds::Host;
-        assert!(ask_in_turn(library, profile, &options, kinds, &mut refusals).is_none());
-        refusals.into_iter().filter_map(|refusal| refusal.device).collect::<Vec<_>>()
-    };
-    // Nobody has the NICs here.
-    if is_there(library, profile(Provider::Efa)).is_err() {
-        assert_eq!(asked(None), ["fabric efa-direct", "fabric efa"]);
-        assert_eq!(asked(Some("efa")), ["fabric efa"]);
-    }
 }

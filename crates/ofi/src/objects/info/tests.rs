@@ -3,8 +3,8 @@
 use std::ffi::CString;
 
 use libfabric_sys::{
-    FI_MR_LOCAL, FI_MR_VIRT_ADDR, FI_ORDER_SAS, FI_PROGRESS_AUTO, FI_THREAD_COMPLETION,
-    fi_bus_attr, fi_device_attr, fi_link_attr,
+    FI_MR_LOCAL, FI_MR_VIRT_ADDR, FI_ORDER_SAS, FI_THREAD_COMPLETION, fi_bus_attr, fi_device_attr,
+    fi_link_attr,
 };
 
 use super::*;
@@ -42,11 +42,11 @@ fn answer_is_read_in_words() {
     set!(info:
         fabric_attr.prov_name = text("tcp;ofi_rxm"), fabric_attr.name = text("10.0.0.0/8"),
         domain_attr.name = text("eth7"), domain_attr.mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR,
-        domain_attr.threading = FI_THREAD_COMPLETION, domain_attr.data_progress = FI_PROGRESS_AUTO,
+        domain_attr.threading = FI_THREAD_COMPLETION,
     );
     assert_eq!((info.provider().as_str(), info.domain_name().as_str()), ("tcp;ofi_rxm", "eth7"));
     assert_eq!(info.fabric_name(), "10.0.0.0/8");
-    assert_eq!((info.threading_text(), info.progress_text()), ("COMPLETION".into(), "AUTO".into()));
+    assert_eq!(info.threading_text(), "COMPLETION");
     let modes = info.mr_mode_text();
     assert!(modes.contains("LOCAL") && modes.contains("VIRT_ADDR"), "{modes}");
     assert!(!modes.contains("FI_MR") && !modes.contains(['[', ']']), "{modes}");
@@ -55,13 +55,9 @@ fn answer_is_read_in_words() {
 #[test]
 fn copy_is_for_any_thread_and_lacks_no_part() {
     let mut info = empty();
-    set!(info: domain_attr.threading = FI_THREAD_COMPLETION,
-        domain_attr.data_progress = FI_PROGRESS_AUTO, domain_attr.control_progress = FI_PROGRESS_AUTO,
-        tx_attr.size = 5);
+    set!(info: domain_attr.threading = FI_THREAD_COMPLETION, tx_attr.size = 5);
     let other = info.for_any_thread().expect("memory");
-    let domain = other.domain_attr();
-    assert_eq!((domain.threading, domain.data_progress), (FI_THREAD_SAFE, FI_PROGRESS_MANUAL));
-    assert_eq!((domain.control_progress, other.tx_attr().size), (FI_PROGRESS_MANUAL, 5));
+    assert_eq!((other.domain_attr().threading, other.tx_attr().size), (FI_THREAD_SAFE, 5));
     assert_eq!(info.domain_attr().threading, FI_THREAD_COMPLETION, "as it was");
 
     macro_rules! without {

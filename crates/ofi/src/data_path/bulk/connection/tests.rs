@@ -114,7 +114,7 @@ pub(in crate::data_path::bulk) struct Bed {
 impl Bed {
     pub(in crate::data_path::bulk) fn new(provider: Provider) -> Self {
         SCRIPT.set(Script { code: AGAIN, ..Script::default() });
-        let domain = some_domain(provider, false, |_| {});
+        let domain = some_domain(provider, |_| {});
         let contexts = Arc::new(Contexts::new(8));
         let mut endpoint = Endpoint::open(&domain, 16, 4, true).expect("an endpoint");
         (endpoint.direct.write, endpoint.direct.read) = (write, read);
@@ -197,19 +197,6 @@ fn peer_without_room_waits_alone() {
 }
 
 #[test]
-fn refused_transfer_is_told_by_its_call() {
-    let mut bed = Bed::new(Provider::Verbs);
-    with(|script| script.answer = -(libc::EINVAL as isize));
-    bed.give(What::Write, 1, 0);
-    bed.give(What::Read, 1, 2);
-    bed.give(What::Reach(PeerAddr(9)), 1, 3);
-    assert_eq!(bed.connection.iterate(), Iteration::Moved);
-    let told = ["Some(0) failed: fi_write 22", "Some(2) failed: fi_read 22", "9 reached: false"];
-    assert_eq!(bed.told(), told);
-    assert!(!bed.connection.is_busy() && bed.connection.tried.is_empty());
-}
-
-#[test]
 fn peer_is_reached_when_a_byte_has_come() {
     let mut bed = Bed::new(Provider::Tcp);
     for (made, told) in [(true, "9 reached: true"), (false, "9 reached: false")] {
@@ -254,19 +241,6 @@ fn errors_end_transfers_or_the_connection() {
     bed.give(What::Write, 1, 0);
     assert_eq!(bed.connection.iterate(), Iteration::Stuck);
     assert!(bed.asked().is_empty() && bed.told().is_empty() && bed.connection.is_busy());
-}
-
-#[test]
-fn work_keeps_a_connection_awake() {
-    let mut bed = Bed::new(Provider::Tcp);
-    for (answer, may_sleep) in [(AGAIN as c_int, false), (0, true)] {
-        with(|script| script.trywait = answer);
-        assert_eq!(bed.connection.may_sleep(), may_sleep);
-    }
-    bed.give(What::Write, 1, 0);
-    assert!(!bed.connection.may_sleep(), "something is handed over");
-    assert_eq!(bed.connection.iterate(), Iteration::Moved);
-    assert_eq!(bed.asked(), [("write", 1, Some(0))], "and is not lost");
 }
 
 #[test]
