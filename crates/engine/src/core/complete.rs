@@ -9,7 +9,7 @@ use crate::channel::slots::Purpose as MessagePurpose;
 use crate::core::{Core, StagedEvent, Then};
 use crate::error::EngineError;
 use crate::group::{GroupId, Groups};
-use crate::ids::{Pe, RailId, WrId};
+use crate::ids::{RailId, WrId};
 use crate::peers::{HeldSignal, Peer, Peers};
 use crate::port::{Completions, Failure, Polled, Port};
 use crate::segments::{BY_LOAD, Owner, PLAIN, STRIPE, Segment, Segments, State};
@@ -403,10 +403,5 @@ impl<P: Port> Core<P> {
         if is_waited_for && !self.due.contains(&at) {
             self.due.push(at);
         }
-    }
-
-    /// The PE of a peer.
-    pub(crate) fn pe(&self, at: u32) -> Pe {
-        self.peers.get(at).pe
     }
 }

@@ -205,7 +205,7 @@ impl<P: Port> Core<P> {
     #[cold]
     pub(crate) fn refuse(&mut self, at: u32, seq: Seq, why: String) {
         self.decline(at, seq, why.clone());
-        let pe: Pe = self.pe(at);
+        let pe: Pe = Pe(at);
         self.fail_lane(EngineError::BadMessage { pe, why });
     }
 
@@ -216,7 +216,7 @@ impl<P: Port> Core<P> {
             return;
         }
         if let Some(unsaid) = self.failures.lines.admit_at(self.port.now()) {
-            let pe = self.pe(at);
+            let pe = Pe(at);
             error!(target: "TRANSPORT", "{pe} asks for something that cannot be done: {why}{unsaid}");
         }
         let channel = self.channel(at);

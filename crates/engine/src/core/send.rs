@@ -53,7 +53,8 @@ impl<P: Port> Core<P> {
         part: Option<&Request<'_>>,
     ) -> bool {
         let Self { peers, messages, rails, regions, groups, port, seal, .. } = self;
-        let Some((at, peer)) = peers.entry(signal.pe) else { return false };
+        let at = signal.pe.0;
+        let Some(peer) = peers.of_mut(signal.pe) else { return false };
         let Peer { channel, order, open, pe, hop, .. } = peer;
         let Some(channel) = channel.as_deref_mut() else { return false };
         let Some(rail) = rails.get(hop.rail.index()) else { return false };

@@ -2,6 +2,7 @@
 
 use crate::error::EngineError;
 use crate::group::GroupId;
+use crate::ids::Pe;
 use crate::lane::Lane;
 use crate::op::Queued;
 use crate::port::Port;
@@ -62,7 +63,7 @@ impl<P: Port> Lane<P> {
         let copies = core.copies.iter().map(|copying| (copying.peer, copying.what, copying.memory));
         let staged = staging.memory().chain(copies);
         match queued.chain(segments).chain(messages).chain(staged).find(touches) {
-            Some((at, what, _)) => Err(EngineError::InUse { addr, len, what, pe: core.pe(at) }),
+            Some((at, what, _)) => Err(EngineError::InUse { addr, len, what, pe: Pe(at) }),
             None => Ok(()),
         }
     }
