@@ -140,9 +140,8 @@ pub(crate) unsafe extern "C" fn put_signal<V: Into<Amo> + Copy>(
     let verb = &write_verb;
     let amo = signal_verb.into();
     let put = Put { pe, verb, remote, local, bytes };
-    let mut call = Call { transport, put, signal };
-    // The general path reads these arguments from memory, where the host has put the others, so
-    // that the fast path has all registers.
+    let mut call = (transport, put, (amo, signal, signal_bytes), qp);
+    // The general path reads the arguments from memory, so that the fast path has all registers.
     std::hint::black_box(&mut call);
     // SAFETY: rules 1, 3 and 4.
     unsafe {
@@ -153,15 +152,8 @@ pub(crate) unsafe extern "C" fn put_signal<V: Into<Amo> + Copy>(
                 return c::NVT_STATUS_SUCCESS;
             }
         }
-        put_signal_general(&call, amo, signal_bytes, qp)
+        put_signal_general(&call)
     }
-}
-
-/// What of a put with signal the host passes in registers.
-struct Call<'a> {
-    transport: *mut Transport,
-    put: Put<'a>,
-    signal: *const AmoMem,
 }
 
 /// Reads the common put with signal: one piece of contiguous bytes. None if it is of another kind.
@@ -194,13 +186,10 @@ unsafe fn read_common<'a>(
 #[cold]
 #[inline(never)]
 unsafe fn put_signal_general(
-    call: &Call<'_>,
-    amo: Amo,
-    signal_bytes: AmoBytes,
-    qp: c_int,
+    call: &(*mut Transport, Put<'_>, (Amo, *mut AmoMem, AmoBytes), c_int),
 ) -> c_int {
     guard("put_signal", || {
-        let Call { transport, ref put, signal } = *call;
+        let (transport, ref put, (amo, signal, signal_bytes), qp) = *call;
         // SAFETY: rules 1, 3 and 4.
         unsafe {
             let parts = Parts::new(put)?;

@@ -122,8 +122,8 @@ impl<P: Port> Core<P> {
         let count = segments_for(limits);
         let is_proxy = config.kind == LaneKind::Proxy;
         let mut spread = if is_proxy { config.spread } else { Spread::ROUND_ROBIN };
-        if limits.len() == 1 {
-            // There is nothing to choose.
+        if let [RailLimits { bulk: 0, .. }] = limits {
+            // There is nothing to choose, and no worker to be kept from having too much ahead.
             spread.balanced_from = usize::MAX;
         }
         let rail = |(at, limits): (u8, &RailLimits)| {

@@ -56,7 +56,7 @@ impl<P: Port> Lane<P> {
         let messages = core
             .messages
             .sent()
-            .filter_map(|(_, slot)| Some((slot.peer, slot.what(), slot.memory()?)));
+            .filter_map(|(_, slot)| Some((slot.owner.peer(), slot.what(), slot.memory()?)));
         let touches = |&(at, _, memory): &(u32, &str, (usize, usize))| {
             overlap(memory, (addr, len)) && core.peers.get(at).error.is_none()
         };

@@ -58,8 +58,7 @@ impl<F> Rail<F> {
         let (depth, max_segment) = (limits.depth.max(1), limits.max_segment.max(1));
         let limits = RailLimits { depth, max_segment, ..*limits };
         let unit = SHARE * rails as u32;
-        let workers_from = if limits.bulk > 0 { spread.striped_from } else { usize::MAX };
-        let most = max_segment.min(spread.balanced_from.min(workers_from).saturating_sub(1));
+        let most = max_segment.min(spread.balanced_from.saturating_sub(1));
         Self {
             most_in_turn: if fast.is_some() { most } else { 0 },
             fast,
