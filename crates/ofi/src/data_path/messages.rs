@@ -262,7 +262,6 @@ impl Messages {
         }
     }
 
-    #[inline(never)]
     fn came_without_receive(&mut self, arrived: Arrived) -> Result<(), PortError> {
         if self.receives.is_empty() {
             return Ok(());
