@@ -39,7 +39,7 @@ fn report_is_a_line_in_words() {
         let library = options(provider).library;
         assert!(line(&report).starts_with("libfabric "), "{report}");
         assert!(line(&report).contains(&format!(" ({library}), provider ")), "{report}");
-        assert!(line(&report).contains("; asked for threading COMPLETION, got "), "{report}");
+        assert!(line(&report).contains("threading COMPLETION, got threading "), "{report}");
         assert!(line(&report).contains("; 2 rail(s): "), "{report}");
         (report.rails[0].bulk, report.rails[1].bulk) = (0, 3);
         let [one, other] = &report.rails[..] else { panic!("{report}") };

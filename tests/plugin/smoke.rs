@@ -39,7 +39,7 @@ fn log() -> Result<(), Failed> {
         let text = pe.text();
         for part in [
             "provider tcp;ofi_rxm with 2 device(s): 127.0.0.1, 127.0.0.2",
-            "; asked for threading ",
+            "; asked for progress MANUAL, threading ",
             "NVSHMEM_LIBFABRIC_MAX_NIC_PER_PE=1: not used: 127.0.0.2",
             "with a host lane and 1 proxy rail(s)",
         ] {

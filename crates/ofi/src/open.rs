@@ -189,10 +189,10 @@ impl Discovery {
         };
         Report {
             fabric: format!(
-                "libfabric {version} ({}), provider {}; asked for threading {}, got {}; mr_mode {}",
+                "libfabric {version} ({}), provider {}; asked for {}, got threading {}; mr_mode {}",
                 self.library.path(),
                 info.provider(),
-                self.found.threading,
+                self.found.step,
                 info.threading_text(),
                 info.mr_mode_text()
             ),

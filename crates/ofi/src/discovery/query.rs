@@ -1,6 +1,7 @@
 //! Queries: what is asked of `fi_getinfo`.
 
 use std::ffi::CString;
+use std::fmt;
 use std::net::IpAddr;
 use std::process;
 use std::ptr;
@@ -8,8 +9,8 @@ use std::ptr;
 use libfabric_sys::{
     FI_CONTEXT, FI_CONTEXT2, FI_DELIVERY_COMPLETE, FI_ENOMEM, FI_EP_RDM, FI_HMEM, FI_MR_ALLOCATED,
     FI_MR_ENDPOINT, FI_MR_HMEM, FI_MR_LOCAL, FI_MR_PROV_KEY, FI_MR_VIRT_ADDR, FI_MSG,
-    FI_NUMERICHOST, FI_PROGRESS_MANUAL, FI_RMA, FI_RX_CQ_DATA, FI_SOURCE, FI_THREAD_COMPLETION,
-    FI_THREAD_DOMAIN, FI_THREAD_SAFE, Library,
+    FI_NUMERICHOST, FI_PROGRESS_AUTO, FI_PROGRESS_MANUAL, FI_RMA, FI_RX_CQ_DATA, FI_SOURCE,
+    FI_THREAD_COMPLETION, FI_THREAD_DOMAIN, FI_THREAD_SAFE, Library,
 };
 
 use crate::endpoint_files::pid_namespace;
@@ -19,17 +20,35 @@ use crate::options::Threading;
 use crate::provider::{EndpointFiles, Profile};
 use engine::port::PortError;
 
-/// The threading levels to ask for, from what the settings prefer down to what asks least of the
-/// provider: with `FI_THREAD_SAFE` it locks on every call.
-pub(crate) fn ladder(asked: Threading, profile: &'static Profile) -> Vec<Threading> {
+/// What is asked of a provider's progress and threading.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Step {
+    /// Whether `FI_PROGRESS_AUTO` is asked for. Lanes make progress whatever the answer: tcp says
+    /// yes, and starts no thread.
+    pub(crate) is_automatic: bool,
+    pub(crate) threading: Threading,
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let progress = if self.is_automatic { "AUTO" } else { "MANUAL" };
+        write!(f, "progress {progress}, threading {}", self.threading)
+    }
+}
+
+/// What is asked for, from what the settings prefer down to what asks least of the provider: with
+/// `FI_THREAD_SAFE` it locks on every call.
+pub(crate) fn ladder(asked: Threading, profile: &'static Profile) -> Vec<Step> {
     // With FI_THREAD_DOMAIN we serialise registration as well.
     let first = match asked {
         Threading::Completion if !*profile.registers_beside => Threading::Safe,
         asked => asked,
     };
-    let mut levels = vec![Threading::Completion, Threading::Domain, Threading::Safe];
-    levels.retain(|level| *level as u8 >= first as u8);
-    levels
+    let levels = [Threading::Completion, Threading::Domain, Threading::Safe];
+    let levels = levels.into_iter().filter(|level| *level as u8 >= first as u8);
+    let automatic = (!*profile.avoids_auto).then_some((true, first));
+    let steps = automatic.into_iter().chain(levels.map(|level| (false, level)));
+    steps.map(|(is_automatic, threading)| Step { is_automatic, threading }).collect()
 }
 
 /// How much to demand. The lesser ones only serve to explain why the full demand found nothing.
@@ -39,9 +58,8 @@ pub(crate) enum Demand {
     Provider,
     /// Reliable datagram endpoints with messages and RMA.
     Rma,
-    /// Also completions that mean delivery, with this threading level and manual progress: tcp
-    /// answers automatic progress and starts no thread, and ofi_rxm's thread may hang at its end.
-    Full(Threading),
+    /// Also completions that mean delivery, with the step's progress and threading.
+    Full(Step),
 }
 
 /// A provider that is asked, of any fabric or of one.
@@ -119,12 +137,13 @@ impl Asked<'_> {
                 (*info).caps |= FI_HMEM;
                 (*domain).mr_mode |= FI_MR_HMEM;
             }
-            if let Demand::Full(threading) = demand {
+            if let Demand::Full(Step { is_automatic, threading }) = demand {
                 // quiet promises data that is visible at the target. Without this flag a write
                 // completes when its buffer is free again.
                 (*(*info).tx_attr).op_flags = FI_DELIVERY_COMPLETE;
-                (*domain).control_progress = FI_PROGRESS_MANUAL;
-                (*domain).data_progress = FI_PROGRESS_MANUAL;
+                let progress = if is_automatic { FI_PROGRESS_AUTO } else { FI_PROGRESS_MANUAL };
+                (*domain).control_progress = progress;
+                (*domain).data_progress = progress;
                 (*domain).threading = match threading {
                     Threading::Completion => FI_THREAD_COMPLETION,
                     Threading::Domain => FI_THREAD_DOMAIN,
@@ -144,14 +163,19 @@ mod tests {
     #[test]
     fn ladder_starts_at_the_settings() {
         use Threading::{Completion, Domain, Safe};
-        for (provider, asked, levels) in [
-            (Provider::Tcp, Completion, &[Completion, Domain, Safe][..]),
-            (Provider::Tcp, Domain, &[Domain, Safe]),
+        for (provider, asked, automatic, levels) in [
+            (Provider::Tcp, Completion, Some(Completion), &[Completion, Domain, Safe][..]),
+            (Provider::Tcp, Domain, Some(Domain), &[Domain, Safe]),
+            // The thread of ofi_rxm is not asked for.
+            (Provider::TcpRxm, Domain, None, &[Domain, Safe]),
             // Its endpoints have no lock else; with DOMAIN the lock is ours.
-            (Provider::Cxi, Completion, &[Safe]),
-            (Provider::Cxi, Domain, &[Domain, Safe]),
+            (Provider::Cxi, Completion, Some(Safe), &[Safe]),
+            (Provider::Cxi, Domain, Some(Domain), &[Domain, Safe]),
         ] {
-            assert_eq!(ladder(asked, candidates(provider)[0]), levels, "{provider}");
+            let automatic = automatic.map(|threading| Step { is_automatic: true, threading });
+            let manual = levels.iter().map(|&threading| Step { is_automatic: false, threading });
+            let steps: Vec<Step> = automatic.into_iter().chain(manual).collect();
+            assert_eq!(ladder(asked, candidates(provider)[0]), steps, "{provider}");
         }
     }
 }

@@ -8,13 +8,13 @@ use log::{debug, info, warn};
 
 use crate::discovery::device::Device;
 use crate::discovery::interface::{Interface, is_local};
-use crate::discovery::query::{Asked, Demand, ladder};
+use crate::discovery::query::{Asked, Demand, Step, ladder};
 use crate::discovery::selection::{Listed, Source, describe, select};
 use crate::endpoint_files::{self, lack};
 use crate::environment;
 use crate::error::{OfiError, Refusal};
 use crate::objects::info::Info;
-use crate::options::{Devices, GpuDirect, MemoryKinds, Options, Threading};
+use crate::options::{Devices, GpuDirect, MemoryKinds, Options};
 use crate::provider::{Fact, Profile, Provider, candidates};
 use crate::topology::sysfs;
 
@@ -191,7 +191,7 @@ impl Discovery {
 
 #[derive(Debug)]
 pub(crate) struct Found {
-    pub(crate) threading: Threading,
+    pub(crate) step: Step,
     devices: Vec<Device>,
     hmem_refused: Option<String>,
     /// NICs of the provider's kind that could be used and are not listed.
@@ -217,7 +217,7 @@ fn examine(
     let Some((asked, answer)) = ask_in_turn(library, profile, options, kinds, refusals) else {
         return Ok(None);
     };
-    let Answer { reaches_devices, threading, infos, hmem_refused } = answer;
+    let Answer { reaches_devices, step, infos, hmem_refused } = answer;
     let mut usable = Vec::new();
     for info in infos {
         match reason_against(&info) {
@@ -258,7 +258,7 @@ fn examine(
                 let info = match choice.source {
                     Source::Listed(at) => usable[at].take().ok_or(String::from("taken already")),
                     Source::Address(ip) => {
-                        at_address(asked, Demand::Full(threading), reaches_devices, ip)
+                        at_address(asked, Demand::Full(step), reaches_devices, ip)
                     }
                 };
                 match info {
@@ -279,7 +279,7 @@ fn examine(
         return Ok(None);
     }
     let unlisted = unlisted(options, profile, &listed);
-    Ok(Some(Found { threading, devices, hmem_refused, unlisted }))
+    Ok(Some(Found { step, devices, hmem_refused, unlisted }))
 }
 
 fn ask_in_turn<'a>(
@@ -322,7 +322,7 @@ fn unlisted(options: &Options, profile: &Profile, listed: &[Listed]) -> Vec<Stri
 
 struct Answer {
     reaches_devices: bool,
-    threading: Threading,
+    step: Step,
     infos: Vec<Info>,
     hmem_refused: Option<String>,
 }
@@ -369,13 +369,13 @@ fn ask(asked: Asked<'_>, options: &Options, kinds: MemoryKinds) -> Result<Answer
     let turns = if devices.is_ok() { &[true, false][..] } else { &[false] };
     let mut hmem_refused = devices.err().flatten();
     for &reaches_devices in turns {
-        for &threading in &ladder {
-            match query(Demand::Full(threading), reaches_devices) {
-                Ok(infos) => return Ok(Answer { reaches_devices, threading, infos, hmem_refused }),
+        for &step in &ladder {
+            match query(Demand::Full(step), reaches_devices) {
+                Ok(infos) => return Ok(Answer { reaches_devices, step, infos, hmem_refused }),
                 Err(error) => last = error,
             }
             let hmem = if reaches_devices { ", with FI_HMEM" } else { "" };
-            info!("provider {} refuses threading {threading}{hmem}", profile.name);
+            info!("provider {} refuses {step}{hmem}", profile.name);
         }
         if reaches_devices {
             hmem_refused = Some(last.clone());

@@ -109,7 +109,7 @@ mod tests {
         ),
         (
             Provider::Verbs,
-            "by_address nic environment enabling_refused registers_beside \
+            "by_address nic environment enabling_refused registers_beside avoids_auto \
              device_memory device_memory_takes device_memory_by_name dma_bufs",
         ),
         (
@@ -121,7 +121,7 @@ mod tests {
         (
             Provider::TcpRxm,
             "interfaces by_address crashes_without_descriptors \
-             registers_beside immediate_data outlives_receives longest_message \
+             registers_beside avoids_auto immediate_data outlives_receives longest_message \
              random_keys bulk_connections striping",
         ),
         (

@@ -45,6 +45,8 @@ facts! {
 
     /// With `FI_THREAD_COMPLETION`, memory may be registered by one thread while another polls.
     registers_beside: bool = false, "whether memory may be registered while another thread polls has not been examined";
+    /// `FI_PROGRESS_AUTO` does harm, and is not asked for.
+    avoids_auto: bool = false, "it is asked for, and lanes make progress whatever the answer";
     /// It orders writes among themselves unless the endpoint is opened without, and that costs. The
     /// engine needs no such order.
     order_of_writes_costs: bool = false, "nothing of it is known to go faster without an order of writes";

@@ -2,6 +2,7 @@
 
 use super::fact::Fact;
 use super::profile::{CAUTIOUS, Profile, Striping};
+use super::rxm;
 use engine::port::packet::MAX_LONG_MESSAGE;
 
 /// What both have, whose bytes go over the same sockets.
@@ -62,4 +63,5 @@ const SOCKETS: Profile = Profile {
 
 pub(super) const TCP: Profile = Profile { name: "tcp", ..SOCKETS };
 
-pub(super) const TCP_RXM: Profile = Profile { name: "tcp;ofi_rxm", ..SOCKETS };
+pub(super) const TCP_RXM: Profile =
+    Profile { name: "tcp;ofi_rxm", avoids_auto: rxm::AVOIDS_AUTO, ..SOCKETS };

@@ -25,6 +25,7 @@ pub(super) const VERBS: Profile = Profile {
         "docs/providers.md",
     ),
     enabling_refused: rxm::ENABLING_REFUSED,
+    avoids_auto: rxm::AVOIDS_AUTO,
     registers_beside: Fact::code(
         true,
         "registration is the kernel's, and touches no queue",
