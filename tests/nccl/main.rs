@@ -91,7 +91,8 @@ fn main() -> ExitCode {
     for fabric in [Fabric::Shm, Fabric::Rxm, Fabric::Tcp2] {
         add(job("visible", fabric, 1));
         add(job("test_alone", fabric, 1));
-        add(job("closed_in_turn", fabric, 2));
+        let patience = ("NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS", "2");
+        add(job("closed_in_turn", fabric, 2).env(patience.0, patience.1));
     }
     add(job("stopped_rank", Fabric::Rxm, 2));
     add(job("stopped_rank", Fabric::Tcp2, 2));
