@@ -17,8 +17,7 @@ const HEAD: &str = "\
 Settings are environment variables, read once when NVSHMEM starts the transport. Values that are
 names may be in upper or lower case, and an empty value is no value. If a value is refused, the
 transport does not start, and the error lists every refused value with what is accepted. Unknown
-variables that begin with `NVSHMEM_LIBFABRIC_`, and those of earlier versions, are ignored with a
-warning. `nvshmem-libfabric info --only settings` shows what is in force.
+variables that begin with `NVSHMEM_LIBFABRIC_` are ignored with a warning. `nvshmem-libfabric info --only settings` shows what is in force.
 
 ## For users
 ";
