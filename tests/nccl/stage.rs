@@ -115,8 +115,7 @@ impl Stage {
 
     pub(crate) fn play(&mut self, round: &Round, meeting: &mut Meeting) {
         assert!(round.mix.area() <= self.area);
-        let incoming: Vec<Incoming> =
-            self.ways_in().map(|way| Incoming::new(self, round, way)).collect();
+        let incoming: Vec<Incoming> = self.ways_in().map(|way| Incoming::new(round, way)).collect();
         for way in self.ways_in() {
             self.window.area.write(self.inbound(way), &bytes(round.guards(way), self.area));
         }
@@ -329,7 +328,7 @@ struct Incoming {
 }
 
 impl Incoming {
-    fn new(_: &Stage, round: &Round, way: Way) -> Self {
+    fn new(round: &Round, way: Way) -> Self {
         let steps = round.steps(way);
         let with = |is_it: fn(Word) -> bool| {
             let numbers = steps.iter().enumerate();
