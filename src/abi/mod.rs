@@ -25,7 +25,7 @@ mod state;
 
 use std::ffi::{c_int, c_void};
 
-use log::{info, log};
+use log::info;
 use nvshmem_abi::{Major, Transport};
 
 use crate::job::Job;
@@ -52,13 +52,8 @@ pub unsafe extern "C" fn nvshmemt_init(
         if out.is_null() {
             return Err(AbiError::Null { argument: "out" });
         }
-        let (settings, notices) = Settings::from_env()?;
-        for notice in notices {
-            log!(target: logging::INIT, notice.level(), "{notice}");
-        }
-        let job = Job::new(settings)?;
-        let operations = operations::of(major, &job);
-        let transport = state::create(major, api_version, job, operations);
+        let job = Job::new(Settings::from_env()?)?;
+        let transport = state::create(major, api_version, job);
         // SAFETY: not null, and the caller vouches for the rest.
         unsafe { out.write(transport) };
         info!(

@@ -1,35 +1,20 @@
 //! The tables of functions that hosts are given, one for each layout.
 
 use nvshmem_abi::{
-    AmoVerb3, AmoVerb6, HostOps3b, HostOps4, HostOps6, HostOps7, Major, OpAttrs6, OpAttrs7, c,
+    AmoVerb3, AmoVerb6, HostOps3b, HostOps4, HostOps6, HostOps7, OpAttrs6, OpAttrs7, c,
 };
 
-use crate::abi::calls::{hints, signals, transfers};
+use crate::abi::calls::{signals, transfers};
 use crate::abi::entries as e;
-use crate::abi::state::Operations;
-use crate::job::Job;
 
-pub(crate) fn of(major: Major, job: &Job) -> Operations {
-    let enforces: c::nvt_enforce_cst_fn = Some(e::enforce_cst);
-    let offers = Offers { enforce_cst: enforces.filter(|_| job.enforces_consistency()) };
-    match major {
-        Major::V3 => Operations::V3(ops_3(offers)),
-        Major::V4 | Major::V5 => Operations::V4(ops_4(offers)),
-        Major::V6 => Operations::V6(ops_6(offers)),
-        Major::V7 => Operations::V7(ops_7(offers)),
-    }
-}
-
-#[derive(Clone, Copy)]
-struct Offers {
-    /// For requests of consistency; none where there is nothing to do.
-    enforce_cst: c::nvt_enforce_cst_fn,
-}
+/// The function for requests of consistency; none where there is nothing to do.
+type Consistency = c::nvt_enforce_cst_fn;
 
 /// A layout's functions: those that are the same in every layout, and the given ones.
 macro_rules! ops {
-    ($layout:ident { $($field:ident: $value:expr),* $(,)? }) => {
+    ($layout:ident, $consistency:expr, { $($field:ident: $value:expr),* $(,)? }) => {
         $layout {
+            enforce_cst: $consistency,
             can_reach_peer: Some(e::can_reach_peer),
             release_mem_handle: Some(e::release_mem_handle),
             finalize: Some(e::finalize),
@@ -43,9 +28,8 @@ macro_rules! ops {
     };
 }
 
-fn ops_3(offers: Offers) -> HostOps3b {
-    ops!(HostOps3b {
-        enforce_cst: offers.enforce_cst,
+pub(crate) fn ops_3(consistency: Consistency) -> HostOps3b {
+    ops!(HostOps3b, consistency, {
         connect_endpoints: Some(e::connect_endpoints_3),
         // SAFETY: `get_mem_handle_3` takes six integers, which is what both forms of layout 3 pass
         // in registers; it finds out which of the two it was called as.
@@ -58,9 +42,8 @@ fn ops_3(offers: Offers) -> HostOps3b {
     })
 }
 
-fn ops_4(offers: Offers) -> HostOps4 {
-    ops!(HostOps4 {
-        enforce_cst: offers.enforce_cst,
+pub(crate) fn ops_4(consistency: Consistency) -> HostOps4 {
+    ops!(HostOps4, consistency, {
         connect_endpoints: Some(e::connect_endpoints_4),
         get_mem_handle: Some(e::get_mem_handle),
         rma: Some(transfers::rma),
@@ -70,29 +53,27 @@ fn ops_4(offers: Offers) -> HostOps4 {
     })
 }
 
-fn ops_6(offers: Offers) -> HostOps6 {
-    ops!(HostOps6 {
-        enforce_cst: offers.enforce_cst,
+pub(crate) fn ops_6(consistency: Consistency) -> HostOps6 {
+    ops!(HostOps6, consistency, {
         connect_endpoints: Some(e::connect_endpoints_4),
         get_mem_handle: Some(e::get_mem_handle),
         rma: Some(transfers::rma),
         amo: Some(signals::amo::<AmoVerb6>),
         fence: Some(e::fence_4),
         put_signal: Some(signals::put_signal::<AmoVerb6>),
-        rma_with_hints: Some(hints::rma_with_hints::<OpAttrs6>),
+        rma_with_hints: Some(transfers::rma_with_hints::<OpAttrs6>),
     })
 }
 
-fn ops_7(offers: Offers) -> HostOps7 {
-    ops!(HostOps7 {
-        enforce_cst: offers.enforce_cst,
+pub(crate) fn ops_7(consistency: Consistency) -> HostOps7 {
+    ops!(HostOps7, consistency, {
         connect_endpoints: Some(e::connect_endpoints_4),
         get_mem_handle: Some(e::get_mem_handle),
         rma: Some(transfers::rma),
         amo: Some(signals::amo::<AmoVerb6>),
         fence: Some(e::fence_4),
         put_signal: Some(signals::put_signal::<AmoVerb6>),
-        rma_with_hints: Some(hints::rma_with_hints::<OpAttrs7>),
-        region_flush: Some(hints::region_flush),
+        rma_with_hints: Some(transfers::rma_with_hints::<OpAttrs7>),
+        region_flush: Some(transfers::region_flush),
     })
 }

@@ -6,12 +6,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use nvshmem_abi::{
-    Bootstrap, HostOps3b, HostOps4, HostOps6, HostOps7, Major, Transport, Transport3b, Transport4,
-    Transport6, Transport7, c,
+    Bootstrap, Major, Transport, Transport3b, Transport4, Transport6, Transport7, c,
 };
 
+use crate::abi::entries::enforce_cst;
 use crate::abi::error::AbiError;
 use crate::abi::host_maps::HostMaps;
+use crate::abi::operations::{ops_3, ops_4, ops_6, ops_7};
 use crate::job::Job;
 use crate::job::heartbeat::Heartbeat;
 
@@ -52,27 +53,16 @@ pub(crate) fn is_alive(address: usize) -> bool {
     ALIVE.lock().unwrap_or_else(PoisonError::into_inner).contains(&address)
 }
 
-/// The functions that the host is given, in its layout.
-pub(crate) enum Operations {
-    V3(HostOps3b),
-    V4(HostOps4),
-    V6(HostOps6),
-    V7(HostOps7),
-}
-
-pub(crate) fn create(
-    major: Major,
-    api_version: c_int,
-    job: Job,
-    operations: Operations,
-) -> *mut Transport {
+pub(crate) fn create(major: Major, api_version: c_int, job: Job) -> *mut Transport {
     let paths = PciPaths::new(&job);
     let n_devices = paths.pointers.len() as i32;
     // SAFETY: integers, pointers and optional functions only, for all of which zero is a value.
     let mut transport: AnyLayout = unsafe { std::mem::zeroed() };
+    let consistency: c::nvt_enforce_cst_fn = Some(enforce_cst);
+    let consistency = consistency.filter(|_| job.enforces_consistency());
     /// The fields that every layout has, whatever their place.
     macro_rules! fill {
-        ($field:ident, $ops:expr) => {{
+        ($field:ident, $ops:path) => {{
             // SAFETY: all members of the union are valid when zeroed, which it was.
             let transport = unsafe { &mut transport.$field };
             transport.api_version = api_version;
@@ -80,14 +70,14 @@ pub(crate) fn create(
             transport.attr = c::NVT_ATTR_CONNECTED;
             transport.is_successfully_initialized = 1;
             transport.n_devices = n_devices;
-            transport.host_ops = $ops;
+            transport.host_ops = $ops(consistency);
         }};
     }
-    match operations {
-        Operations::V3(ops) => fill!(v3, ops),
-        Operations::V4(ops) => fill!(v4, ops),
-        Operations::V6(ops) => fill!(v6, ops),
-        Operations::V7(ops) => fill!(v7, ops),
+    match major {
+        Major::V3 => fill!(v3, ops_3),
+        Major::V4 | Major::V5 => fill!(v4, ops_4),
+        Major::V6 => fill!(v6, ops_6),
+        Major::V7 => fill!(v7, ops_7),
     }
     let mut block = Box::new(Block { transport, major, heartbeat: OnceLock::new(), job, paths });
     // The vector's buffer stays where it is when its owner moves into the block.

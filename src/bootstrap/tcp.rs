@@ -99,20 +99,12 @@ impl TcpBootstrap {
     }
 
     /// As [`TcpBootstrap::join`], for PE 0 on a socket that listens already: whoever starts the PEs
-    /// chose a free port by it, and nobody else can have taken that since.
+    /// chose a free port by it, and nobody else can have taken that since. It waits for as long as
+    /// the PEs that have not come yet are there, as `is_there` tells on another thread.
     ///
     /// # Errors
     /// As there.
-    pub fn center(options: TcpOptions, listener: TcpListener) -> Result<Self, BootstrapError> {
-        Self::center_while(options, listener, &|_| true)
-    }
-
-    /// As [`TcpBootstrap::center`], as long as the PEs that have not come yet are there: `is_there`
-    /// tells, on another thread.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn center_while(
+    pub fn center(
         options: TcpOptions,
         listener: TcpListener,
         is_there: &(dyn Fn(u32) -> bool + Sync),

@@ -4,12 +4,13 @@
 mod memory;
 
 use std::fmt;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use channel_sys as c;
-use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
+use crossbeam_channel::{Sender, bounded, unbounded};
 use log::{info, warn};
 
 use crate::bootstrap::Bootstrap;
@@ -19,7 +20,7 @@ use crate::channel::error::ChannelError;
 use crate::channel::memory::shared::{Shared, Sizes};
 use crate::channel::options::Options;
 use crate::channel::proxy::consumer::Consumer;
-use crate::channel::proxy::thread::{ChannelState, Control, Proxy, ProxyView, Run, abandon};
+use crate::channel::proxy::thread::{ChannelState, Control, Proxy, ProxyView, Run};
 use crate::channel::regions::Regions;
 use crate::job::heartbeat::{Heartbeat, Still};
 use crate::job::{Connected, Job, words_options};
@@ -149,11 +150,10 @@ impl Channel {
         Ok(self.lock(&self.bootstrap)?.barrier()?)
     }
 
-    /// For benches and tests: runs a function in the proxy thread, between two of its iterations,
-    /// and waits for it.
+    /// Runs a function in the proxy thread, between two of its iterations, and waits for it.
     ///
     /// # Errors
-    /// The thread has ended.
+    /// The thread has ended, or does not come to it.
     #[doc(hidden)]
     pub fn on_proxy<T: Send + 'static>(
         &self,
@@ -161,7 +161,13 @@ impl Channel {
     ) -> Result<T, ChannelError> {
         let (done, result) = bounded(1);
         self.send_to_proxy(move |view| drop(done.send(run(view))))?;
-        result.recv().map_err(|_| ChannelError::Ended)
+        wait_for(&result, PATIENCE).map_err(|error| match error {
+            NoAnswer::Ended => ChannelError::Ended,
+            NoAnswer::Late => {
+                let what = "a change of the proxy thread's table of regions";
+                ChannelError::Late { what, waited: PATIENCE }
+            }
+        })
     }
 
     /// As [`Channel::on_proxy`], without waiting.
@@ -241,7 +247,7 @@ impl Channel {
     fn join(&mut self) -> Result<(), ChannelError> {
         let Some(thread) = self.thread.take() else { return Ok(()) };
         // It does not wait for anything any more.
-        abandon(&self.state);
+        self.state.abandon.store(true, Ordering::Relaxed);
         let mut wait = Wait::new();
         while !thread.is_finished() {
             if wait.left_of(self.drain).is_none() {
@@ -286,17 +292,6 @@ impl Channel {
             Err(NoAnswer::Late) => Err(late),
             Err(NoAnswer::Ended) => Err(ChannelError::Ended),
         }
-    }
-
-    /// What the proxy thread answers to a user thread.
-    fn answer<T>(&self, answer: &Receiver<T>) -> Result<T, ChannelError> {
-        wait_for(answer, PATIENCE).map_err(|error| match error {
-            NoAnswer::Ended => ChannelError::Ended,
-            NoAnswer::Late => {
-                let what = "a change of the proxy thread's table of regions";
-                ChannelError::Late { what, waited: PATIENCE }
-            }
-        })
     }
 
     fn send(&self, control: Control) -> Result<(), ChannelError> {

@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use log::log;
-
 use crate::channel::error::ChannelError;
 use crate::logging;
 use crate::settings::Settings;
@@ -25,16 +23,13 @@ pub struct Options {
 }
 
 impl Options {
-    /// As the environment says, with a report of what in it is out of the ordinary.
+    /// As the environment says.
     ///
     /// # Errors
     /// Values that are not accepted.
     pub fn from_env() -> Result<Self, ChannelError> {
         logging::init();
-        let (settings, notices) = Settings::from_env()?;
-        for notice in notices {
-            log!(target: logging::INIT, notice.level(), "{notice}");
-        }
+        let settings = Settings::from_env()?;
         Ok(Self {
             rings: settings.channel_rings,
             slots: settings.channel_slots.into(),

@@ -3,7 +3,7 @@
 use channel_sys as c;
 
 use crate::channel::error::ChannelError;
-use crate::channel::memory::symmetric_memory::SymmetricMemory;
+use crate::channel::memory::Piece;
 use crate::channel::registration::{Free, lowest};
 use engine::wire::handle::HandleBytes;
 
@@ -16,7 +16,7 @@ pub(crate) struct Registered {
     pub(crate) symmetric: bool,
     pub(crate) handle: HandleBytes,
     pub(crate) unwanted: bool,
-    _memory: Option<SymmetricMemory>,
+    _memory: Option<Box<dyn Piece>>,
 }
 
 impl Registered {
@@ -25,7 +25,7 @@ impl Registered {
         (base, len): (usize, usize),
         symmetric: bool,
         handle: HandleBytes,
-        memory: Option<SymmetricMemory>,
+        memory: Option<Box<dyn Piece>>,
     ) -> Self {
         Self { index, base, len, symmetric, handle, unwanted: false, _memory: memory }
     }

@@ -70,15 +70,20 @@ impl Connected {
     /// peers that live end them soon.
     pub(crate) fn release_patiently<E>(
         &self,
-        release: impl FnMut() -> Result<(), E>,
+        mut release: impl FnMut() -> Result<(), E>,
         is_in_use: impl Fn(&E) -> bool,
     ) -> Result<(), E> {
-        patiently(RELEASE_PATIENCE, release, is_in_use, || {
+        let mut wait = Wait::new();
+        loop {
+            match release() {
+                Err(failed) if is_in_use(&failed) && wait.left_of(RELEASE_PATIENCE).is_some() => {}
+                done => return done,
+            }
             // The proxy thread may leave this lane alone. What fails on it is told to who waits for
             // that.
             let _ = self.host.try_progress();
             std::thread::sleep(Duration::from_millis(1));
-        })
+        }
     }
 
     /// Makes what NICs have written to device memory visible to the device.
@@ -159,43 +164,5 @@ impl fmt::Debug for Connected {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Not the proxy lane: its thread may be changing it.
         f.debug_struct("Connected").field("report", &self.report).finish_non_exhaustive()
-    }
-}
-
-/// Does it until it is done, fails for another reason than one that goes by, or so much time is
-/// over.
-fn patiently<E>(
-    patience: Duration,
-    mut does: impl FnMut() -> Result<(), E>,
-    goes_by: impl Fn(&E) -> bool,
-    mut meanwhile: impl FnMut(),
-) -> Result<(), E> {
-    let mut wait = Wait::new();
-    loop {
-        match does() {
-            Err(failed) if goes_by(&failed) && wait.left_of(patience).is_some() => meanwhile(),
-            done => return done,
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_goes_by_is_waited_for_and_nothing_else() {
-        const LONG: Duration = Duration::from_secs(3600);
-        let run = |patience, outcomes: &[Result<(), &'static str>]| {
-            let (mut next, mut waited) = (outcomes.iter(), 0);
-            let does = || *next.next().expect("no more is tried");
-            let done = patiently(patience, does, |error| *error == "in use", || waited += 1);
-            (done, waited)
-        };
-        assert_eq!(run(LONG, &[Ok(())]), (Ok(()), 0));
-        assert_eq!(run(LONG, &[Err("in use"), Err("in use"), Ok(())]), (Ok(()), 2));
-        assert_eq!(run(LONG, &[Err("in use"), Err("unknown")]), (Err("unknown"), 1));
-        assert_eq!(run(LONG, &[Err("unknown")]), (Err("unknown"), 0));
-        assert_eq!(run(Duration::ZERO, &[Err("in use")]), (Err("in use"), 0), "time is over");
     }
 }

@@ -3,13 +3,23 @@
 use std::cell::Cell;
 use std::sync::{Barrier, Mutex};
 use std::thread;
+use std::time::Duration;
 
 use test_support::needs::libfabric2;
 
 use super::{Collectives, Job, JobError, Shape};
-use crate::logging::heard::heard;
 use crate::settings::Settings;
-use engine::ids::Pe;
+use engine::Watchdog;
+use engine::channel::counts::TAGS;
+use engine::ids::{LaneKind, Pe, RailId};
+use engine::lane::{LaneConfig, SignalEngine};
+use engine::port::RailLimits;
+use engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
+use engine::rails::Spread;
+use engine::rails::paths::{Path, PathTable};
+use engine::regions::RegionTable;
+use engine::wire::cookie::Cookie;
+use sim_fabric::{FakeFabric, FakeMemory};
 
 /// Settings for a job on so many rails, and others by their variables. A process has one libfabric:
 /// the newer one, if there are two.
@@ -22,6 +32,39 @@ pub(crate) fn settings(rails: usize, others: &[(&str, &str)]) -> Settings {
     variables.extend(others);
     Settings::load(variables).unwrap().0
 }
+
+/// The proxy lane of one of two PEs with so many rails each on the fake fabric.
+pub(crate) fn fake_lane(me: Pe, rails: u8, regions: &RegionTable<FakeMemory>) -> LaneConfig {
+    let path = |pe: u32, rail: u8| {
+        let remote = RailId(rail);
+        Path { to: FakeFabric::address(Pe(pe), remote), remote }
+    };
+    let paths: Vec<Path> =
+        (0..2).flat_map(|pe| (0..rails).map(move |rail| path(pe, rail))).collect();
+    LaneConfig {
+        me,
+        cookie: Cookie::of([*b"0123456789abcdef"]),
+        kind: LaneKind::Proxy,
+        paths: PathTable::new(&paths, usize::from(rails)),
+        regions: regions.index(),
+        watchdog: Watchdog::new(None, Some(Duration::from_secs(60))),
+        signals: SignalEngine::Auto,
+        counted: TAGS,
+        mark_bytes: 8,
+        spread: Spread::ROUND_ROBIN,
+        devices: false,
+        longest_message: MAX_LONG_MESSAGE,
+    }
+}
+
+pub(crate) const FAKE_RAIL: RailLimits = RailLimits {
+    max_segment: 1 << 20,
+    depth: 16,
+    needs_desc: false,
+    immediate_data: true,
+    longest_message: MAX_MESSAGE,
+    bulk: 0,
+};
 
 /// Where the threads meet.
 struct Room {
@@ -57,11 +100,10 @@ impl Collectives for Place<'_> {
     }
 }
 
-/// A PE that has connected, or has failed to, and what it has told the log by then.
+/// A PE that has connected, or has failed to.
 pub(crate) struct Outcome {
     pub(crate) pe: u32,
     pub(crate) job: Result<Job, JobError>,
-    pub(crate) said: String,
 }
 
 /// Connects a job of so many PEs, and has each do something. `mishears`: a PE, and the gathering of
@@ -80,14 +122,10 @@ pub(crate) fn connect<T: Send>(
         let mishears = mishears.filter(|(pe, _)| *pe == me).map(|(_, call)| call);
         let shape = Shape { n_pes, me: Pe(me), here: n_pes };
         let place = Place { room: &room, shape, calls: Cell::new(0), mishears };
-        let (job, said) = heard(|| {
-            let job = Job::new(settings.clone())?;
-            job.connect(&place, &[])?;
-            Ok(job)
-        });
+        let job = Job::new(settings.clone()).and_then(|job| job.connect(&place, &[]).map(|()| job));
         // Nobody goes while others need it.
         room.all.wait();
-        let done = with(Outcome { pe: me, job, said });
+        let done = with(Outcome { pe: me, job });
         room.all.wait();
         done
     };

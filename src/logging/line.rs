@@ -57,37 +57,3 @@ fn thread(pid: u32) -> u32 {
     THREAD.set((pid, id));
     id
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn line(target: &str, level: Level) -> String {
-        let mut out = Vec::new();
-        let record =
-            Record::builder().target(target).level(level).args(format_args!("text")).build();
-        write(&mut out, &record).unwrap();
-        String::from_utf8(out).unwrap()
-    }
-
-    #[test]
-    fn a_line_names_host_process_thread_and_level() {
-        let pid = std::process::id();
-        let here = thread(pid);
-        assert_eq!(
-            line("TRANSPORT", Level::Warn),
-            format!("{}:{pid}:{here} NVSHMEM WARN text\n", host())
-        );
-        assert!(line(VERSION, Level::Info).ends_with("NVSHMEM VERSION text\n"));
-        assert!(!host().is_empty() && !host().contains('.'));
-    }
-
-    #[test]
-    fn threads_have_ids_of_their_own() {
-        let pid = std::process::id();
-        let here = thread(pid);
-        let there = std::thread::spawn(move || thread(pid)).join().unwrap();
-        assert_ne!(here, there);
-        assert_eq!(thread(pid), here);
-    }
-}

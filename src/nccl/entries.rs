@@ -45,10 +45,7 @@ impl Contexts {
 /// # Safety
 /// Null, or valid for `'a` and of that type.
 #[inline]
-pub(super) unsafe fn given<'a, T>(
-    pointer: *const T,
-    argument: &'static str,
-) -> Result<&'a T, NcclError> {
+unsafe fn given<'a, T>(pointer: *const T, argument: &'static str) -> Result<&'a T, NcclError> {
     // SAFETY: by contract.
     unsafe { pointer.as_ref() }.ok_or_else(|| NcclError::null(argument))
 }
@@ -186,26 +183,14 @@ pub(super) unsafe extern "C" fn create_context(
     contexts: *mut *mut c_void,
 ) -> Status {
     guard("createContext", || {
+        // SAFETY: rule 1.
+        let group = unsafe { given(group.cast::<Group>(), "collComm")? };
         // SAFETY: rule 2.
         let Config { contexts: count, .. } = *unsafe { given(config, "config")? };
-        // SAFETY: rules 1 and 2.
-        unsafe { make_contexts(group, count, contexts) }
+        let made = Box::new(Contexts { group, count });
+        // SAFETY: rule 2.
+        unsafe { answer(contexts, "context", Box::into_raw(made).cast()) }
     })
-}
-
-/// # Safety
-/// Rules 1 and 2.
-pub(super) unsafe fn make_contexts(
-    group: *mut c_void,
-    count: c_int,
-    out: *mut *mut c_void,
-) -> Result<(), NcclError> {
-    let group: *const Group = group.cast_const().cast();
-    // SAFETY: rule 1.
-    unsafe { given(group, "collComm")? };
-    let contexts = Box::new(Contexts { group, count });
-    // SAFETY: rule 2.
-    unsafe { answer(out, "context", Box::into_raw(contexts).cast()) }
 }
 
 /// # Safety

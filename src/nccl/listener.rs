@@ -91,7 +91,7 @@ impl Listener {
                 let handle = handles.get(rank as usize).and_then(|handle| Handle::decode(handle));
                 handle.is_none_or(|handle| handle.listens())
             };
-            met(TcpBootstrap::center_while(options, socket, &is_there))
+            met(TcpBootstrap::center(options, socket, &is_there))
         } else {
             met(TcpBootstrap::join_listening(options))
         }

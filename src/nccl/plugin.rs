@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::nccl::abi::{
     DEVICE_GIN_PROXY, PTR_CUDA, PTR_DMABUF, PTR_HOST, Properties, VirtualDevices,
 };
-use log::{info, log};
+use log::info;
 
 use super::error::NcclError;
 use super::group::members;
@@ -94,12 +94,9 @@ impl Plugin {
     }
 
     fn new() -> Result<Self, NcclError> {
-        let (mut settings, notices) = Settings::from_env()?;
+        let mut settings = Settings::from_env()?;
         if std::env::var_os("NVSHMEM_LIBFABRIC_STAGING_DEPTH").is_none() {
             settings.staging_depth = STAGING_DEPTH;
-        }
-        for notice in notices {
-            log!(target: logging::INIT, notice.level(), "{notice}");
         }
         // It is for the look alone: each group has a job of its own.
         let job = Job::new(settings.clone())?;

@@ -37,15 +37,6 @@ impl RequestId {
     }
 }
 
-/// What is about to be started.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Starting {
-    /// A put of so many bytes, without a signal.
-    Put { len: usize },
-    /// Anything else.
-    Other,
-}
-
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Awaited {
     /// The end of this use of a slot.
@@ -109,6 +100,7 @@ impl Requests {
     }
 
     /// Gives a request for an operation that is about to be started, and the batch to start it in.
+    /// `put`: the bytes of a put without a signal.
     ///
     /// Short puts to one rank share a batch while each iteration brings another: the engine sends
     /// those of one batch together, and they are done at about the same time.
@@ -116,9 +108,9 @@ impl Requests {
         &mut self,
         lane: &mut Lane<P>,
         rank: u32,
-        starting: Starting,
+        put: Option<usize>,
     ) -> (RequestId, Batch) {
-        let (awaited, batch) = self.batch(lane, rank as usize, starting);
+        let (awaited, batch) = self.batch(lane, rank as usize, put);
         self.open.push_back(Request { awaited, tested: None });
         (RequestId(self.first + self.open.len() as u64 - 1), batch)
     }
@@ -127,11 +119,11 @@ impl Requests {
         &mut self,
         lane: &mut Lane<P>,
         rank: usize,
-        starting: Starting,
+        put: Option<usize>,
     ) -> (Awaited, Batch) {
         // An operation to no rank of the group is refused when it is started.
         let Some(held) = self.ranks.get(rank) else { return (Awaited::Nothing, Batch::NONE) };
-        let is_short = matches!(starting, Starting::Put { len } if len <= LONGEST_SHARING);
+        let is_short = put.is_some_and(|len| len <= LONGEST_SHARING);
         let latest = held.last().copied();
         let shares = |slot: &usize| {
             let Slot { puts, at, .. } = self.slots[*slot];

@@ -1,5 +1,7 @@
 //! Settings that take one of a few names.
 
+use cuda::StagingContext;
+use engine::lane::SignalEngine;
 use ofi::topology::Distance;
 use ofi::{GpuDirect, Provider, Threading};
 
@@ -26,12 +28,13 @@ macro_rules! names {
 macro_rules! choices {
     ($(
         $(#[$about:meta])+
-        $choice:ident { $($(#[$meaning:meta])+ $value:ident = $name:literal,)+ }
+        $choice:ident { $($value:ident = $name:literal),+ $(,)? }
     )+) => {$(
         $(#[$about])+
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        #[expect(missing_docs, reason = "the table says what each value does")]
         pub enum $choice {
-            $($(#[$meaning])+ $value,)+
+            $($value,)+
         }
 
         names! { $choice { $($value = $name),+ } }
@@ -45,73 +48,25 @@ impl Choice for Provider {
 names! {
     Threading { Completion = "completion", Domain = "domain", Safe = "safe" }
     GpuDirect { Auto = "auto", Always = "always", Never = "never" }
+    SignalEngine { Auto = "auto", Chained = "chained", Eager = "eager", Counted = "counted" }
+    StagingContext { Auto = "auto", Own = "own", Program = "program" }
     Distance { Loc = "loc", Pix = "pix", Pxb = "pxb", Phb = "phb", Node = "node", Sys = "sys" }
 }
 
 choices! {
     /// Which rail an operation goes by.
-    RailBalance {
-        /// The one that is expected to be done with it first.
-        Rate = "rate",
-        /// The next.
-        RoundRobin = "round_robin",
-    }
-
-    /// How the signal of a put follows its data.
-    SignalChoice {
-        /// The fastest that each put and the provider allow.
-        Auto = "auto",
-        /// When its own data is delivered.
-        Chained = "chained",
-        /// In one message with small data.
-        Eager = "eager",
-        /// At once, for the target to count the data's segments.
-        Counted = "counted",
-    }
-
-    /// Which CUDA context memory of devices is staged in.
-    StagingChoice {
-        /// One of the transport's own where that works.
-        Auto = "auto",
-        /// One of the transport's own.
-        Own = "own",
-        /// The program's.
-        Program = "program",
-    }
+    RailBalance { Rate = "rate", RoundRobin = "round_robin" }
 
     /// How the CPU reaches words in memory of devices.
-    WordsChoice {
-        /// The first that works of the others.
-        Auto = "auto",
-        /// By GDRCopy.
-        Gdrcopy = "gdrcopy",
-        /// By the driver's streams.
-        Stream = "stream",
-    }
+    WordsChoice { Auto = "auto", Gdrcopy = "gdrcopy", Stream = "stream" }
 
     /// How data that NICs have written to device memory is made visible to the device.
     ConsistencyChoice {
-        /// As the device's attributes ask for.
-        Auto = "auto",
-        /// Nothing is done.
-        None = "none",
-        /// CUDA's flush call.
-        Flush = "flush",
-        /// A read through each rail.
-        Read = "read",
-        /// A write, then a read, through each rail.
-        WriteRead = "write-read",
+        Auto = "auto", None = "none", Flush = "flush", Read = "read", WriteRead = "write-read",
     }
 
     /// When an idle progress call gives up its core.
-    YieldWhen {
-        /// When the host is short of cores.
-        Auto = "auto",
-        /// Always.
-        Always = "always",
-        /// Never.
-        Never = "never",
-    }
+    YieldWhen { Auto = "auto", Always = "always", Never = "never" }
 }
 
 /// Which operations are cut into segments for all rails.

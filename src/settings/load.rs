@@ -5,10 +5,19 @@ use std::time::Duration;
 
 use super::error::{Refused, SettingsError};
 use super::notice::{Notice, near};
-use super::source::Source;
 use super::table::{
     DEBUG, DEBUG_ACCEPTS, DEBUG_DOC, PREFIX, Setting, Settings, keys, variables_of_their_own,
 };
+use crate::logging;
+
+/// Where a value came from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Source {
+    /// Nobody set it.
+    Default,
+    /// An environment variable.
+    Environment,
+}
 
 /// One setting and its value, for people.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -24,18 +33,22 @@ pub struct Row {
 }
 
 impl Settings {
-    /// Reads the settings from the environment of the process.
+    /// Reads the settings from the environment of the process, and logs the notices.
     ///
     /// # Errors
     /// As [`Settings::load`].
-    pub fn from_env() -> Result<(Self, Vec<Notice>), SettingsError> {
-        Self::load(std::env::vars_os())
+    pub fn from_env() -> Result<Self, SettingsError> {
+        let (settings, notices) = Self::load(std::env::vars_os())?;
+        for Notice { level, text } in notices {
+            log::log!(target: logging::INIT, level, "{text}");
+        }
+        Ok(settings)
     }
 
     /// Reads the settings from a list of variables and their values. Where a variable appears
     /// twice the first counts, as with `getenv`. An empty value counts as not set.
     ///
-    /// The notices say what else the user should hear of; log them once logging is set up.
+    /// The notices say what else the user should hear of.
     ///
     /// # Errors
     /// Every value that is refused, with its variable and what would be accepted.
@@ -71,10 +84,10 @@ impl Settings {
         let row = |setting: &Setting| Row {
             name: setting.name,
             value: (setting.show)(self),
-            source: self.sources.of(setting.name),
+            source: self.source(setting.name),
             doc: setting.doc,
         };
-        let is_set = |key: &&Setting| self.sources.of(key.name) == Source::Environment;
+        let is_set = |key: &&Setting| self.source(key.name) == Source::Environment;
         let keys: Vec<String> =
             keys().filter(is_set).map(|key| format!("{}={}", key.name, (key.show)(self))).collect();
         let (value, source) = match keys.is_empty() {
@@ -85,10 +98,14 @@ impl Settings {
         variables_of_their_own().map(row).chain([keys]).collect()
     }
 
+    fn source(&self, name: &str) -> Source {
+        if self.set.contains(&name) { Source::Environment } else { Source::Default }
+    }
+
     /// What follows from other settings, unless it is set.
     fn derive(&mut self) {
         let Some(deadline) = self.fail_after else { return };
-        if self.sources.of("bootstrap_seconds") == Source::Default {
+        if self.source("bootstrap_seconds") == Source::Default {
             let beyond = deadline.saturating_add(Duration::from_secs(60));
             self.bootstrap_patience = self.bootstrap_patience.max(beyond);
         }
@@ -105,7 +122,7 @@ impl Settings {
             reason,
             accepted: (setting.accepts)(),
         })?;
-        self.sources.note(setting.name);
+        self.set.push(setting.name);
         Ok(())
     }
 
@@ -124,7 +141,7 @@ impl Settings {
             let listed = if near.is_empty() { all } else { near };
             return refuse(format!("there is no key {key:?}"), listed.join(", "));
         };
-        if self.sources.of(key) == Source::Environment {
+        if self.source(key) == Source::Environment {
             return refuse(format!("{key} is there twice"), String::from("each key once"));
         }
         self.apply(setting, &format!("{DEBUG}={key}"), OsStr::new(value))
@@ -161,7 +178,7 @@ mod tests {
     use std::os::unix::ffi::OsStrExt;
 
     use super::*;
-    use ofi::{BulkChoice, Devices};
+    use ofi::BulkChoice;
 
     fn load(variables: &[(&str, &str)]) -> Result<(Settings, Vec<Notice>), SettingsError> {
         Settings::load(variables.iter().copied())
@@ -224,7 +241,7 @@ mod tests {
         let shown: Vec<_> = rows.iter().map(|row| (row.name, row.value.as_str())).collect();
         assert_eq!(shown, given.map(|(name, _, shown)| (name, shown)));
         assert!(rows.iter().all(|row| row.source == Source::Environment));
-        assert!(keys().all(|key| settings.sources.of(key.name) == Source::Environment));
+        assert!(keys().all(|key| settings.source(key.name) == Source::Environment));
         assert_eq!(settings.ofi().bulk, BulkChoice::Each(0), "nothing is striped");
         let (striping, _) = load(&[(DEBUG, "bulk_connections=3")]).unwrap();
         assert_eq!(striping.ofi().bulk, BulkChoice::Each(3));
@@ -242,28 +259,6 @@ mod tests {
         assert_eq!((patience(&[]), patience(&[deadline("7")])), (180, 180));
         assert_eq!((patience(&[deadline("600")]), patience(&[deadline("0")])), (660, 180));
         assert_eq!(patience(&[deadline("600"), (DEBUG, "bootstrap_seconds=5")]), 5);
-    }
-
-    #[test]
-    fn what_is_described_reads_back_as_the_same_settings() {
-        let (settings, _) = load(&[
-            ("NVSHMEM_LIBFABRIC_PROVIDER", "Verbs"),
-            ("NVSHMEM_LIBFABRIC_STRIPE_THRESHOLD", "64K"),
-            (DEBUG, "max_segment=1M"),
-        ])
-        .unwrap();
-        let rows = settings.describe();
-        let (again, _) = Settings::load(rows.iter().map(|row| (row.name, &row.value))).unwrap();
-        assert_eq!(again.devices, Devices::Any);
-        let values = |settings: &Settings| -> Vec<String> {
-            settings.describe().into_iter().map(|row| row.value).collect()
-        };
-        assert_eq!(values(&again), values(&settings));
-        assert_eq!(again.max_segment, 1 << 20);
-        let set = rows.iter().filter(|row| row.source == Source::Environment);
-        let names: Vec<_> = set.map(|row| row.name).collect();
-        let expected = ["NVSHMEM_LIBFABRIC_PROVIDER", "NVSHMEM_LIBFABRIC_STRIPE_THRESHOLD", DEBUG];
-        assert_eq!(names, expected);
     }
 
     #[test]
@@ -347,12 +342,5 @@ mod tests {
         assert_eq!(error.refused[0].reason, "not valid UTF-8");
         let key = OsStr::from_bytes(b"words=\xff");
         assert_eq!(Settings::load([(DEBUG, key)]).expect_err("refused").refused.len(), 1);
-    }
-
-    #[test]
-    fn variables_of_before_are_noticed() {
-        let (settings, notices) = load(&[("NVSHMEM_LIBFABRIC_QUEUE_DEPTH", "2")]).unwrap();
-        assert_eq!(settings.queue_depth, 0);
-        assert_eq!(notices.len(), 1, "{notices:?}");
     }
 }

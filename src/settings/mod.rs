@@ -10,7 +10,6 @@ mod error;
 mod kind;
 mod load;
 mod notice;
-mod source;
 mod table;
 
 #[cfg(test)]
@@ -18,14 +17,10 @@ mod docs;
 
 use ofi::{BulkChoice, Options};
 
-pub use choices::{
-    ConsistencyChoice, RailBalance, SignalChoice, StagingChoice, StripeThreshold, WordsChoice,
-    YieldWhen,
-};
+pub use choices::{ConsistencyChoice, RailBalance, StripeThreshold, WordsChoice, YieldWhen};
 pub use error::{Refused, SettingsError};
-pub use load::Row;
+pub use load::{Row, Source};
 pub use notice::Notice;
-pub use source::{Source, Sources};
 pub use table::Settings;
 
 impl Settings {

@@ -1,6 +1,4 @@
-//! What users should hear of names that are no settings, or no longer.
-
-use std::fmt;
+//! What users should hear of variables with our prefix that are no settings, or no longer.
 
 use log::Level;
 
@@ -8,77 +6,37 @@ use super::table::{BEFORE, DEBUG, PREFIX, WITHOUT_EFFECT, keys, variables_of_the
 
 /// Something about the environment that the user should hear of, and that is no error.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Notice {
-    /// A variable with our prefix that we do not know, perhaps misspelt.
-    Unknown {
-        /// The variable.
-        name: String,
-        /// The known variable that is spelt most like it, when one is close.
-        nearest: Option<&'static str>,
-    },
-    /// A variable that was a setting once.
-    Before {
-        /// The variable.
-        name: String,
-        /// What has become of it.
-        became: String,
-    },
-    /// A variable of NVIDIA's own libfabric transport that changes nothing here.
-    WithoutEffect {
-        /// The variable.
-        name: String,
-    },
+pub struct Notice {
+    /// The level to log it at.
+    pub level: Level,
+    /// What to say.
+    pub text: String,
 }
 
 impl Notice {
+    /// A notice of a variable with our prefix, unless it is a setting.
     pub(super) fn of(name: &str) -> Option<Self> {
         let known = || variables_of_their_own().map(|setting| setting.name).chain([DEBUG]);
         if known().any(|known| known == name) {
             return None;
         }
-        let owned = String::from(name);
-        Some(match became(name) {
-            _ if WITHOUT_EFFECT.contains(&name) => Self::WithoutEffect { name: owned },
-            Some(became) => Self::Before { name: owned, became },
-            None => {
-                let known = known().chain(WITHOUT_EFFECT.iter().copied());
-                Self::Unknown { name: owned, nearest: near(name, known).first().copied() }
-            }
-        })
-    }
-
-    /// The level to log it at.
-    pub fn level(&self) -> Level {
-        match self {
-            Self::Unknown { .. } | Self::Before { .. } => Level::Warn,
-            Self::WithoutEffect { .. } => Level::Info,
+        if WITHOUT_EFFECT.contains(&name) {
+            let text = format!("{name} is accepted and has no effect in this transport");
+            return Some(Self { level: Level::Info, text });
         }
-    }
-}
-
-impl fmt::Display for Notice {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unknown { name, nearest: Some(nearest) } => {
-                write!(f, "{name} is not a known setting and is ignored; did you mean {nearest}?")
-            }
-            Self::Unknown { name, nearest: None } => {
-                write!(f, "{name} is not a known setting and is ignored")
-            }
-            Self::Before { name, became } => write!(f, "{name} {became}; it was ignored"),
-            Self::WithoutEffect { name } => {
-                write!(f, "{name} is accepted and has no effect in this transport")
-            }
+        if let Some((_, became)) = BEFORE.iter().find(|(before, _)| *before == name) {
+            return Some(Self { level: Level::Warn, text: format!("{name} {became}") });
         }
+        let mut text = format!("{name} is not a known setting and is ignored");
+        let key = name.strip_prefix(PREFIX).unwrap_or(name).to_ascii_lowercase();
+        if keys().any(|setting| setting.name == key) {
+            text += &format!("; did you mean {DEBUG}={key}=...?");
+        } else if let Some(near) = near(name, known().chain(WITHOUT_EFFECT.iter().copied())).first()
+        {
+            text += &format!("; did you mean {near}?");
+        }
+        Some(Self { level: Level::Warn, text })
     }
-}
-
-fn became(name: &str) -> Option<String> {
-    if let Some((_, became)) = BEFORE.iter().find(|(before, _)| *before == name) {
-        return Some(String::from(*became));
-    }
-    let key = name.strip_prefix(PREFIX)?.to_ascii_lowercase();
-    keys().any(|setting| setting.name == key).then(|| format!("is now {DEBUG}={key}=..."))
 }
 
 pub(super) fn near(name: &str, known: impl Iterator<Item = &'static str>) -> Vec<&'static str> {
@@ -114,60 +72,31 @@ fn edit_distance(a: &str, b: &str) -> usize {
 mod tests {
     use super::*;
 
-    fn said(name: &str) -> (String, Level) {
-        let notice = Notice::of(name).expect("something to say");
-        (notice.to_string(), notice.level())
-    }
-
     #[test]
     fn unknown_names_are_noticed_with_the_nearest_known_one() {
-        for (name, nearest) in [
-            ("NVSHMEM_LIBFABRIC_DEVICE", Some("NVSHMEM_LIBFABRIC_DEVICES")),
-            ("NVSHMEM_LIBFABRIC_MAX_NICS_PER_PE", Some("NVSHMEM_LIBFABRIC_MAX_NIC_PER_PE")),
-            ("NVSHMEM_LIBFABRIC_DEBUGS", Some(DEBUG)),
-            ("NVSHMEM_LIBFABRIC_COLOUR", None),
+        for (name, near) in [
+            ("NVSHMEM_LIBFABRIC_DEVICE", "; did you mean NVSHMEM_LIBFABRIC_DEVICES?"),
+            (
+                "NVSHMEM_LIBFABRIC_MAX_NICS_PER_PE",
+                "; did you mean NVSHMEM_LIBFABRIC_MAX_NIC_PER_PE?",
+            ),
+            ("NVSHMEM_LIBFABRIC_DEBUGS", "; did you mean NVSHMEM_LIBFABRIC_DEBUG?"),
+            (
+                "NVSHMEM_LIBFABRIC_MAX_SEGMENT",
+                "; did you mean NVSHMEM_LIBFABRIC_DEBUG=max_segment=...?",
+            ),
+            ("NVSHMEM_LIBFABRIC_COLOUR", ""),
         ] {
-            let name = String::from(name);
-            assert_eq!(Notice::of(&name), Some(Notice::Unknown { name, nearest }));
+            let text = format!("{name} is not a known setting and is ignored{near}");
+            assert_eq!(Notice::of(name), Some(Notice { level: Level::Warn, text }));
         }
-        let (text, level) = said("NVSHMEM_LIBFABRIC_DEVICE");
-        assert!(text.ends_with("did you mean NVSHMEM_LIBFABRIC_DEVICES?"), "{text}");
-        assert_eq!(level, Level::Warn);
-        assert_eq!(said(WITHOUT_EFFECT[0]).1, Level::Info);
-    }
-
-    #[test]
-    fn names_of_before_are_told_what_has_become_of_them() {
-        let moved = [
-            "THREADING",
-            "QUEUE_DEPTH",
-            "MAX_SEGMENT",
-            "STRIPE_SEGMENT",
-            "WORDS",
-            "CONSISTENCY",
-            "BOOTSTRAP_SECONDS",
-            "CHANNEL_RINGS",
-            "CHANNEL_SLOTS",
-            "CHANNEL_PIN",
-        ];
-        for (before, key) in moved
-            .map(|name| (name, name.to_ascii_lowercase()))
-            .into_iter()
-            .chain([("SIGNAL_ENGINE", String::from("signals"))])
-        {
-            let name = format!("{PREFIX}{before}");
-            assert_eq!(
-                said(&name),
-                (format!("{name} is now {DEBUG}={key}=...; it was ignored"), Level::Warn)
-            );
+        for (before, became) in BEFORE {
+            let text = format!("{before} {became}");
+            assert_eq!(Notice::of(before), Some(Notice { level: Level::Warn, text }));
         }
-        for gone in
-            ["TRACE", "COUNTERS_PAGE", "PROGRESS", "BATCH_RMA", "RAIL_COOLING", "RAIL_TIMEOUT"]
-        {
-            let (text, level) = said(&format!("{PREFIX}{gone}"));
-            assert!(text.contains("is gone") && level == Level::Warn, "{text}");
-        }
-        assert_eq!(became("NVSHMEM_LIBFABRIC_PROVIDER"), None);
+        let level = |name| Notice::of(name).map(|notice| notice.level);
+        assert_eq!(level(WITHOUT_EFFECT[0]), Some(Level::Info));
+        assert_eq!(level("NVSHMEM_LIBFABRIC_PROVIDER"), None);
     }
 
     #[test]

@@ -5,12 +5,10 @@ use std::time::Duration;
 
 use channel_sys::{NLF_MAX_RINGS, NLF_MAX_SLOTS, NLF_MIN_SLOTS};
 
-use super::choices::{
-    ConsistencyChoice, RailBalance, SignalChoice, StagingChoice, StripeThreshold, WordsChoice,
-    YieldWhen,
-};
+use super::choices::{ConsistencyChoice, RailBalance, StripeThreshold, WordsChoice, YieldWhen};
 use super::kind::{DeviceList, Kind, Names, Number, OrAuto, Text, Time, Truth, bytes, number};
-use super::source::Sources;
+use cuda::StagingContext;
+use engine::lane::SignalEngine;
 use ofi::topology::Distance;
 use ofi::{BulkChoice, Devices, GpuDirect, Options, Provider, Threading};
 
@@ -107,13 +105,13 @@ macro_rules! settings {
         #[derive(Clone, Debug)]
         pub struct Settings {
             $($(#[doc = $doc])+ pub $field: $type,)+
-            /// Which of them are set.
-            pub sources: Sources,
+            /// The variables and debug keys that are set; all others have their defaults.
+            pub set: Vec<&'static str>,
         }
 
         impl Default for Settings {
             fn default() -> Self {
-                Self { $($field: $default,)+ sources: Sources::default() }
+                Self { $($field: $default,)+ set: Vec::new() }
             }
         }
 
@@ -182,7 +180,7 @@ settings! {
     /// which no CUDA call of the program can block. `program`: the program's, which needs no device
     /// memory but may block behind calls such as cudaFree. `auto`: `own`, unless it cannot be made
     /// or is measured not to progress beside kernels.
-    Users "NVSHMEM_LIBFABRIC_STAGING_CONTEXT" staging_context: StagingChoice = StagingChoice::Auto, Names;
+    Users "NVSHMEM_LIBFABRIC_STAGING_CONTEXT" staging_context: StagingContext = StagingContext::Auto, Names;
 
     /// Whether NICs access device memory directly (GPUDirect RDMA). `auto`: where every rail can
     /// register it and the device keeps their writes in order; else it is staged, and the log says
@@ -248,7 +246,7 @@ settings! {
     /// small data in one message. `counted`: at once on all rails, to be applied when the target
     /// has counted the data's segments by their immediate data. What is not possible is `chained`.
     /// `auto`: the fastest for each put.
-    Debug "signals" signal_engine: SignalChoice = SignalChoice::Auto, Names;
+    Debug "signals" signal_engine: SignalEngine = SignalEngine::Auto, Names;
 
     /// How the CPU accesses signals and atomics' words in device memory. `gdrcopy`: through a
     /// window of GDRCopy. `stream`: by the driver's streams, which always works. `auto`: the first

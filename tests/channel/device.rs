@@ -128,13 +128,11 @@ pub(crate) fn words(place: &Place) {
     let (heap, mine) = (memory.heap, mine.heap);
     let n = place.n_pes as usize;
     let p = producer(&channel);
-    // By the handle that peers have: the NICs of the persona take memory of devices, those of
-    // others do not.
-    let on_nics = std::env::var("NVSHMEM_LIBFABRIC_PROVIDER").is_ok_and(|name| name == "cxi");
+    // By the handle that peers have.
     let me = place.me;
     let found = channel.on_proxy(move |view| view.remote(0, me).unwrap().1).unwrap();
     let is_staged = Handle::decode(&found).unwrap().staged.is_some();
-    assert_eq!(is_staged, !on_nics && memory.is_on_device());
+    assert_eq!(is_staged, memory.is_on_device());
     let byte = |pe: usize, round: u64, at: usize| (pe * 77 + round as usize * 13 + at * 3) as u8;
     let area = |pe: usize| 4096 + pe * 256;
     channel.barrier().unwrap();

@@ -1,7 +1,6 @@
-//! The life of a process with channels: threads that do not come back, stops, panics, and many
-//! channels one after the other.
+//! The life of a process with channels: threads that do not come back, stops, and many channels one
+//! after the other.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::Command;
 use std::sync::mpsc;
 use std::time::Duration;
@@ -74,18 +73,6 @@ pub(crate) fn stopped(place: &Place) {
     other.wait().unwrap();
     assert_eq!(p.quiet(), 0, "{:?}", channel.error());
     channel.barrier().unwrap();
-    channel.stop().unwrap();
-}
-
-/// A panic that passes a channel ends it, and another one can be made.
-pub(crate) fn unwinding(place: &Place) {
-    let passed = catch_unwind(AssertUnwindSafe(|| {
-        let channel = Channel::new(bootstrap(place), &options()).unwrap();
-        channel.allocate_symmetric(4096).unwrap();
-        panic!("on purpose");
-    }));
-    assert!(passed.is_err());
-    let channel = Channel::new(bootstrap(place), &options()).unwrap();
     channel.stop().unwrap();
 }
 

@@ -38,7 +38,6 @@ fn main() -> ExitCode {
         ("slow_copies", device::own_context),
         ("stuck", life::stuck),
         ("stopped", life::stopped),
-        ("unwinding", life::unwinding),
         ("cycles", life::cycles),
     ]);
     let mut arguments = Arguments::from_args();
@@ -53,7 +52,7 @@ fn main() -> ExitCode {
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
-const ALWAYS: [&str; 34] = [
+const ALWAYS: [&str; 33] = [
     "traffic::shm_3_pes",
     "traffic::rxm_2_pes",
     "traffic::tcp2_3_pes_mixed",
@@ -83,7 +82,6 @@ const ALWAYS: [&str; 34] = [
     "words::shm_2_pes_device",
     "late::shm_1_pes",
     "bad::shm_1_pes",
-    "unwinding::shm_1_pes",
     "memory_in_use::rxm_2_pes",
     "memory_in_use::tcp2_2_pes",
     "stopped::rxm_2_pes",
@@ -147,7 +145,7 @@ fn jobs() -> Vec<Job> {
     for fabric in [Fabric::Shm, Fabric::Rxm] {
         add(job("cycles", fabric, 2).on("device"));
     }
-    for scenario in ["late", "bad", "unwinding"] {
+    for scenario in ["late", "bad"] {
         add(job(scenario, Fabric::Shm, 1));
     }
     // Over shm, a process reads another one's memory though that has stopped.

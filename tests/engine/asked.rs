@@ -414,15 +414,3 @@ fn user_threads_hear_that_the_proxy_lane_has_failed() {
     let _ = first.progress();
     assert_eq!(host.quiet(Pe(1)).unwrap_err().to_string(), failed);
 }
-
-#[test]
-fn a_host_lane_is_looked_at_when_no_thread_is_at_it() {
-    let shape = Shape::default();
-    let job = Job::new(8, &shape, Script::default());
-    let port = job.fabric.port(Pe(0), limits(&shape)[..1].to_vec());
-    let host = HostLane::new(Lane::new(port, host_config(&job, false)));
-    assert_eq!(host.try_with(Lane::me), Some(Pe(0)));
-    // A second time, it would wait for itself.
-    assert_eq!(host.with(|_| host.try_with(Lane::me)), None);
-    assert_eq!(host.try_with(Lane::me), Some(Pe(0)));
-}

@@ -1,23 +1,14 @@
-//! What the plugin is told that is wrong, peers that die, and strangers: nothing hangs, and what
-//! has failed is said.
+//! What the plugin is told that is wrong, and peers that die: nothing hangs, and what has failed is
+//! said.
 
-use std::collections::HashSet;
 use std::ffi::c_int;
-use std::fs;
-use std::io::{Read, Write};
-use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
-use std::time::Duration;
+use std::sync::atomic::Ordering;
 
 use launcher::Place;
-use nvshmem_transport_libfabric::nccl::abi::{
-    MR_FORCE_SO, PTR_HOST, SIGNAL_ADD, SIGNAL_INC, Status,
-};
+use nvshmem_transport_libfabric::nccl::abi::{MR_FORCE_SO, PTR_HOST, SIGNAL_ADD, SIGNAL_INC};
 use test_jobs::memory::{Memory, bound};
 use test_jobs::{Meeting, Stopped, is_gone};
-use test_support::random::Random;
 
 use crate::mock::group::{Communicator, DEVICE};
 use crate::mock::library::{
@@ -117,135 +108,6 @@ pub(crate) fn released(place: &Place) {
     }
     drop(queues);
     pair.connection.end();
-    communicator.end();
-}
-
-pub(crate) fn strangers(place: &Place) {
-    let mut meeting = Meeting::of(place);
-    let _bound = bound();
-    let communicator = communicator();
-    let Communicator { plugin, .. } = &communicator;
-    for turn in 0..4 {
-        let before = ports();
-        let instance = communicator.instance(Style::Device);
-        let (listening, handle) = plugin.listen(instance, DEVICE).unwrap();
-        let fresh: Vec<u16> = ports().difference(&before).copied().collect();
-        let [port] = fresh[..] else { panic!("it listens: {fresh:?}") };
-        let handles = meeting.allgather(&handle);
-        let over = AtomicBool::new(false);
-        let rank = Rank(place.me);
-        let group = thread::scope(|scope| {
-            let (over, first) = (&over, Arc::new(AtomicBool::new(false)));
-            let began = Arc::clone(&first);
-            scope.spawn(move || {
-                let mut random = Random::of(&[turn, u64::from(place.me)]);
-                let mut kept = Vec::new();
-                // The port is closed as soon as the ranks are there.
-                while !over.load(Ordering::Acquire) {
-                    for kind in 0..6 {
-                        let Some(stream) = stranger(port, kind, &mut random) else { continue };
-                        kept.push(stream);
-                    }
-                    kept.truncate(256);
-                    began.store(true, Ordering::Release);
-                }
-            });
-            until("strangers", || first.load(Ordering::Acquire));
-            if turn % 2 == 0 {
-                meeting.barrier();
-            }
-            let group = plugin.connect(instance, &handles, rank, listening);
-            over.store(true, Ordering::Release);
-            group.unwrap()
-        });
-        plugin.close_listen(listening).unwrap();
-        assert!(!ports().contains(&port), "it listens no longer");
-        plugin.close(group).unwrap();
-    }
-    // And the plugin is as good as before.
-    let mut pair = Pair::new(&communicator, 1, &mut meeting);
-    pair.connection.start();
-    pair.exchange(&mut meeting);
-    pair.connection.end();
-    communicator.end();
-}
-
-fn stranger(port: u16, kind: u32, random: &mut Random) -> Option<TcpStream> {
-    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-    let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(5)).ok()?;
-    let noise = |random: &mut Random, len: usize| -> Vec<u8> {
-        (0..len).map(|_| random.next() as u8).collect()
-    };
-    // That it is closed meanwhile is its right.
-    let _ = match kind {
-        // Nothing is said.
-        0 => Ok(()),
-        1 => return None,
-        2 => stream.write_all(&noise(random, 1)),
-        3 => stream.write_all(&noise(random, 4096)),
-        4 => stream
-            .write_all(b"GET / HTTP/1.1\r\n\r\n")
-            .and_then(|()| stream.shutdown(Shutdown::Write)),
-        // As long as it is read.
-        _ => (0..16).try_for_each(|_| stream.write_all(&[0; 64 << 10])),
-    };
-    let _ = stream.set_read_timeout(Some(Duration::from_millis(1)));
-    let _ = stream.read(&mut [0; 64]);
-    Some(stream)
-}
-
-fn ports() -> HashSet<u16> {
-    let descriptors = fs::read_dir("/proc/self/fd").expect("a directory").flatten();
-    let links = descriptors.filter_map(|entry| fs::read_link(entry.path()).ok());
-    let inode = |link: std::path::PathBuf| {
-        let name = link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.to_owned();
-        Some(name)
-    };
-    let ours: HashSet<String> = links.filter_map(inode).collect();
-    let tables = ["/proc/self/net/tcp", "/proc/self/net/tcp6"];
-    let lines: Vec<String> = tables
-        .iter()
-        .filter_map(|table| fs::read_to_string(table).ok())
-        .flat_map(|table| table.lines().skip(1).map(str::to_owned).collect::<Vec<_>>())
-        .collect();
-    let port = |line: &String| {
-        const LISTENS: &str = "0A";
-        let fields: Vec<&str> = line.split_whitespace().collect();
-        let (local, state, inode) = (fields.get(1)?, fields.get(3)?, fields.get(9)?);
-        let is_it = *state == LISTENS && ours.contains(*inode);
-        let port = u16::from_str_radix(local.rsplit(':').next()?, 16).ok()?;
-        is_it.then_some(port)
-    };
-    lines.iter().filter_map(port).collect()
-}
-
-/// Rank 1 does not know the group's secret, or has bytes that are no handle: it is refused, and the
-/// others wait for one that does.
-pub(crate) fn wrong_secret(place: &Place) {
-    let mut meeting = Meeting::of(place);
-    let communicator = communicator();
-    let Communicator { plugin, .. } = &communicator;
-    let instance = communicator.instance(Style::Device);
-    let (listening, handle) = plugin.listen(instance, DEVICE).unwrap();
-    let handles = meeting.allgather(&handle);
-    let rank = Rank(place.me);
-    if place.me == 1 {
-        // Of the number that rank 0 has drawn, and of what every handle begins with.
-        for byte in [8, 15, 0, 7] {
-            let mut wrong = handles.clone();
-            wrong[0][byte] ^= 0x10;
-            let (listening, _) = plugin.listen(instance, DEVICE).unwrap();
-            let before = log::warnings().len();
-            let refused = plugin.connect(instance, &wrong, rank, listening).unwrap_err();
-            assert_ne!(refused.status, Status::SUCCESS);
-            let told = log::warnings();
-            assert!(told.len() > before && told[before].contains("connect"), "{told:?}");
-            plugin.close_listen(listening).unwrap();
-        }
-    }
-    let group = plugin.connect(instance, &handles, rank, listening).unwrap();
-    plugin.close_listen(listening).unwrap();
-    plugin.close(group).unwrap();
     communicator.end();
 }
 

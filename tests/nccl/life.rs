@@ -12,7 +12,7 @@ use test_support::held::Cycles;
 use crate::mock::group::Communicator;
 use crate::mock::library::Plugin;
 use crate::mock::pair::{LEN, Pair, communicator};
-use crate::mock::proxy::{ContextId, Style};
+use crate::mock::proxy::Style;
 use crate::mock::wait::until;
 use crate::plan::{Mix, Round};
 use crate::stage::Stage;
@@ -69,36 +69,6 @@ pub(crate) fn paused(place: &Place) {
         }
     }
     pair.exchange(&mut meeting);
-    pair.connection.end();
-    communicator.end();
-}
-
-pub(crate) fn many_contexts(place: &Place) {
-    const CONTEXTS: usize = 129;
-    const EACH: u64 = 12;
-    let mut meeting = Meeting::of(place);
-    let _bound = bound();
-    let communicator = communicator();
-    let mut pair = Pair::new(&communicator, CONTEXTS, &mut meeting);
-    pair.connection.start();
-    meeting.barrier();
-    let all = 0..place.n_pes as usize;
-    for number in 0..EACH {
-        for context in (0..CONTEXTS).map(ContextId) {
-            for to in all.clone() {
-                // Always the same bytes, so they may come again and again.
-                let len = [0, 8, 900, 30_000][(number as usize + context.0) % 4];
-                drop(pair.put_on(context, to, len));
-            }
-        }
-    }
-    let queues = pair.connection.queues();
-    for from in all {
-        queues.wait("signals", || pair.signals(from) == EACH * CONTEXTS as u64);
-        pair.look(from, 30_000);
-    }
-    queues.drain();
-    meeting.barrier();
     pair.connection.end();
     communicator.end();
 }

@@ -115,8 +115,7 @@ impl Stage {
 
     pub(crate) fn play(&mut self, round: &Round, meeting: &mut Meeting) {
         assert!(round.mix.area() <= self.area);
-        let incoming: Vec<Incoming> =
-            self.ways_in().map(|way| Incoming::new(self, round, way)).collect();
+        let incoming: Vec<Incoming> = self.ways_in().map(|way| Incoming::new(round, way)).collect();
         for way in self.ways_in() {
             self.window.area.write(self.inbound(way), &bytes(round.guards(way), self.area));
         }
@@ -277,7 +276,7 @@ impl Stage {
                 }
             }
             let found = self.window.area.bytes(self.inbound(way), self.area);
-            compare("what was put", way, &steps, &expected, found);
+            compare("what was put", way, &expected, found);
         }
         for way in self.ways_out() {
             let (mut sent, steps) = (bytes(round.guards(way), self.area), round.steps(way));
@@ -295,14 +294,8 @@ impl Stage {
                 }
             }
             let local = &self.local.area;
-            compare(
-                "what was sent",
-                way,
-                &steps,
-                &sent,
-                local.bytes(self.outbound(way), self.area),
-            );
-            compare("what was got", way, &steps, &got, local.bytes(self.got(way), self.area));
+            compare("what was sent", way, &sent, local.bytes(self.outbound(way), self.area));
+            compare("what was got", way, &got, local.bytes(self.got(way), self.area));
         }
         let fixed = bytes(fixed(self.me), STATIC);
         assert!(self.window.area.bytes(0, STATIC) == fixed, "what others get has changed");
@@ -335,7 +328,7 @@ struct Incoming {
 }
 
 impl Incoming {
-    fn new(_: &Stage, round: &Round, way: Way) -> Self {
+    fn new(round: &Round, way: Way) -> Self {
         let steps = round.steps(way);
         let with = |is_it: fn(Word) -> bool| {
             let numbers = steps.iter().enumerate();
@@ -430,23 +423,10 @@ impl Incoming {
 }
 
 /// Every byte of a way's area.
-fn compare(what: &str, way: Way, steps: &[Step], expected: &[u8], found: &[u8]) {
-    if expected == found {
-        return;
+fn compare(what: &str, way: Way, expected: &[u8], found: &[u8]) {
+    if expected != found {
+        let first = (0..found.len()).find(|at| expected[*at] != found[*at]).unwrap_or(0);
+        let (is, should) = (found[first], expected[first]);
+        panic!("{what}, {way:?}: byte {first} is {is:#x} for {should:#x}");
     }
-    let first = (0..found.len()).find(|at| expected[*at] != found[*at]).unwrap_or(0);
-    let wrong = (0..found.len()).filter(|at| expected[*at] != found[*at]).count();
-    let holds = |at: usize, len: usize| (at..at + len).contains(&first);
-    let its = steps.iter().enumerate().find(|(_, step)| match step.what {
-        What::Put { from, to, len, .. } => {
-            let from = if let From::Area(from) = from { from } else { usize::MAX - len };
-            holds(if what == "what was sent" { from } else { to }, len)
-        }
-        What::Get { to, len, .. } => holds(to, len) && what == "what was got",
-        What::Signal(_) => false,
-    });
-    let (is, should) = (found[first], expected[first]);
-    panic!(
-        "{what}, {way:?}: {wrong} bytes are wrong, the first at {first}: {is:#x} for {should:#x}, of {its:?}"
-    );
 }

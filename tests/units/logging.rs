@@ -15,6 +15,9 @@ fn speaks() {
     log::error!(target: logging::TRANSPORT, "an error");
     log::warn!(target: logging::MEM, "a warning");
     log::info!(target: logging::TOPO, "some information");
+    log::trace!(target: logging::TOPO, "every detail");
+    log::warn!(target: logging::TOPO, "a warning of the topology");
+    log::info!(target: "a::module", "some module");
     logging::init();
     std::thread::spawn(|| log::info!(target: logging::INIT, "another thread")).join().unwrap();
 }
@@ -66,7 +69,10 @@ fn texts(lines: &[Line]) -> Vec<&str> {
 fn without_variables_warnings_and_errors_go_to_stderr() {
     let (_, output) = run(&[]);
     let lines = lines(&String::from_utf8(output.stderr).unwrap());
-    assert_eq!(texts(&lines), ["ERROR an error", "WARN a warning"]);
+    assert_eq!(
+        texts(&lines),
+        ["ERROR an error", "WARN a warning", "WARN a warning of the topology"]
+    );
 }
 
 #[test]
@@ -81,12 +87,14 @@ fn lines_name_host_process_and_thread() {
             "ERROR an error",
             "WARN a warning",
             "INFO some information",
+            "WARN a warning of the topology",
+            "INFO some module",
             "INFO another thread"
         ]
     );
     assert!(lines.iter().all(|line| line.pid == pid && line.host == lines[0].host), "{lines:?}");
-    assert!(lines[..4].iter().all(|line| line.tid == lines[0].tid), "{lines:?}");
-    assert_ne!(lines[4].tid, lines[0].tid);
+    assert!(lines[..6].iter().all(|line| line.tid == lines[0].tid), "{lines:?}");
+    assert_ne!(lines[6].tid, lines[0].tid);
 }
 
 #[test]
@@ -104,7 +112,14 @@ fn a_file_takes_the_log_and_errors_go_to_stderr_as_well() {
     let log = std::fs::read_to_string(&path).expect("the log file");
     std::fs::remove_file(&path).unwrap();
     let log = lines(&log);
-    assert_eq!(texts(&log[1..]), ["ERROR an error", "WARN a warning", "INFO another thread"]);
+    let expected = [
+        "ERROR an error",
+        "WARN a warning",
+        "WARN a warning of the topology",
+        "INFO some module",
+        "INFO another thread",
+    ];
+    assert_eq!(texts(&log[1..]), expected);
 }
 
 #[test]
@@ -114,7 +129,7 @@ fn a_file_that_cannot_be_opened_and_unknown_words_are_warnings() {
         ("NVSHMEM_DEBUG_FILE", Path::new("/nonexistent/log")),
     ]);
     let lines = lines(&String::from_utf8(output.stderr).unwrap());
-    assert_eq!(lines.len(), 4, "{lines:?}");
+    assert_eq!(lines.len(), 5, "{lines:?}");
     assert!(lines[0].text.starts_with("WARN NVSHMEM_DEBUG_FILE: cannot open"), "{lines:?}");
     assert!(lines[1].text.starts_with("WARN NVSHMEM_DEBUG=\"LOUD\" is not known"), "{lines:?}");
 }

@@ -27,15 +27,13 @@ pub mod c {
 pub use c::{
     nvt_amo_bytesdesc as AmoBytes, nvt_amo_memdesc as AmoMem, nvt_amo_verb_3 as AmoVerb3,
     nvt_amo_verb_6 as AmoVerb6, nvt_bootstrap_handle as Bootstrap,
-    nvt_bytesdesc_vector as RmaBytesVector, nvt_g_elem as GElem, nvt_host_ops_3a as HostOps3a,
-    nvt_host_ops_3b as HostOps3b, nvt_host_ops_4 as HostOps4, nvt_host_ops_6 as HostOps6,
-    nvt_host_ops_7 as HostOps7, nvt_map_node as MapNode, nvt_mem_handle as MemHandle,
-    nvt_memdesc_vector as RmaMemVector, nvt_op_attrs_6 as OpAttrs6, nvt_op_attrs_7 as OpAttrs7,
-    nvt_pcie_id as PcieId, nvt_pe_info as PeInfo, nvt_rma_bytesdesc as RmaBytes,
+    nvt_bytesdesc_vector as RmaBytesVector, nvt_host_ops_3b as HostOps3b,
+    nvt_host_ops_4 as HostOps4, nvt_host_ops_6 as HostOps6, nvt_host_ops_7 as HostOps7,
+    nvt_mem_handle as MemHandle, nvt_memdesc_vector as RmaMemVector, nvt_op_attrs_6 as OpAttrs6,
+    nvt_op_attrs_7 as OpAttrs7, nvt_pe_info as PeInfo, nvt_rma_bytesdesc as RmaBytes,
     nvt_rma_memdesc as RmaMem, nvt_rma_verb as RmaVerb, nvt_std_unordered_map as StdUnorderedMap,
-    nvt_transport as Transport, nvt_transport_3a as Transport3a, nvt_transport_3b as Transport3b,
-    nvt_transport_4 as Transport4, nvt_transport_5 as Transport5, nvt_transport_6 as Transport6,
-    nvt_transport_7 as Transport7,
+    nvt_transport as Transport, nvt_transport_3b as Transport3b, nvt_transport_4 as Transport4,
+    nvt_transport_6 as Transport6, nvt_transport_7 as Transport7,
 };
 pub use layout::{Layout, Major, UnsupportedApi};
 

@@ -30,7 +30,7 @@ impl From<AmoVerb6> for Amo {
     }
 }
 
-/// Of every layout, by its verb.
+/// The amo entry, generic over the layouts' verbs.
 ///
 /// # Safety
 /// Rules 1, 3 and 4.
@@ -53,8 +53,8 @@ pub(crate) unsafe extern "C" fn amo<V: Into<Amo>>(
     }
 }
 
-/// The common atomic: one that fetches nothing. None if it is of another kind; nothing has happened
-/// then.
+/// Tries the fast path for an atomic that fetches nothing; returns None, with no side effect, for
+/// anything else.
 ///
 /// # Safety
 /// Rules 1, 3 and 4.
@@ -93,34 +93,22 @@ unsafe fn amo_general(
     bytes: AmoBytes,
     qp: c_int,
 ) -> c_int {
-    // SAFETY: rules 1, 3 and 4.
-    guard("amo", || unsafe { do_amo(transport, pe, amo, mem, &bytes, qp) })
+    guard("amo", || {
+        if qp == HOST_QP {
+            // No release of NVSHMEM issues them: its host interface has none for remote PEs.
+            return Err(AbiError::NotSupported { what: "an atomic operation of a user thread" });
+        }
+        // SAFETY: rule 1.
+        let connected = unsafe { job(transport)? }.connected()?;
+        // SAFETY: rule 1.
+        let request = unsafe { request::atomic(pe, amo, mem, &bytes)? };
+        // SAFETY: rule 3.
+        unsafe { connected.with_proxy(|lane| lane.atomic(&request)) }?;
+        Ok(())
+    })
 }
 
-/// # Safety
-/// Rules 1, 3 and 4.
-unsafe fn do_amo(
-    transport: *mut Transport,
-    pe: c_int,
-    amo: Amo,
-    mem: *const AmoMem,
-    bytes: &AmoBytes,
-    qp: c_int,
-) -> Result<(), AbiError> {
-    if qp == HOST_QP {
-        // No release of NVSHMEM issues them: its host interface has none for remote PEs.
-        return Err(AbiError::NotSupported { what: "an atomic operation of a user thread" });
-    }
-    // SAFETY: rule 1.
-    let connected = unsafe { job(transport)? }.connected()?;
-    // SAFETY: rule 1.
-    let request = unsafe { request::atomic(pe, amo, mem, bytes)? };
-    // SAFETY: rule 3.
-    unsafe { connected.with_proxy(|lane| lane.atomic(&request)) }?;
-    Ok(())
-}
-
-/// Of the layouts that have it, by their verb of atomics.
+/// The put_signal entry of layout 4 and later, generic over their verbs of atomics.
 ///
 /// # Safety
 /// Rules 1, 3 and 4.

@@ -43,7 +43,7 @@ fn job<R: Send>(n_pes: u32, pe: impl Fn(TcpBootstrap) -> R + Sync) -> Vec<R> {
                 scope.spawn(move || pe(TcpBootstrap::join(options(at, me, n_pes)).unwrap()))
             })
             .collect();
-        let center = TcpBootstrap::center(options(at, 0, n_pes), listener).unwrap();
+        let center = TcpBootstrap::center(options(at, 0, n_pes), listener, &|_| true).unwrap();
         let first = pe(center);
         std::iter::once(first)
             .chain(others.into_iter().map(|other| other.join().unwrap()))
@@ -71,20 +71,13 @@ fn every_pe_gets_what_every_pe_gives() {
 }
 
 #[test]
-fn a_job_of_one_needs_no_port() {
-    let nowhere =
-        TcpOptions { address: String::from("no such place"), ..options(listener().1, 0, 1) };
-    let mut alone = TcpBootstrap::join(nowhere).unwrap();
-    assert_eq!(alone.allgather(&[5]).unwrap(), [5]);
-}
-
-#[test]
 fn who_is_missing_is_named() {
     let (listener, at) = listener();
     let impatient = |me| TcpOptions { patience: Duration::from_millis(400), ..options(at, me, 6) };
     thread::scope(|scope| {
         let third = scope.spawn(move || TcpBootstrap::join(impatient(3)));
-        let failed = TcpBootstrap::center(impatient(0), listener).unwrap_err().to_string();
+        let failed =
+            TcpBootstrap::center(impatient(0), listener, &|_| true).unwrap_err().to_string();
         assert!(failed.contains("missing"), "{failed}");
         assert!(
             failed.contains("PE 1, PE 2, PE 4, PE 5") || failed.contains("PEs 1 to 5"),
@@ -103,6 +96,8 @@ fn nobody_there_is_an_error_with_the_address() {
     let failed = TcpBootstrap::join(impatient).unwrap_err().to_string();
     assert!(failed.contains("PE 1 could not connect to PE 0") && failed.contains(&at.to_string()));
     let nameless = TcpOptions { address: String::from("host"), ..options(at, 1, 2) };
+    let alone = TcpOptions { n_pes: 1, me: 0, ..nameless.clone() };
+    assert_eq!(TcpBootstrap::join(alone).unwrap().allgather(&[5]).unwrap(), [5], "needs no port");
     let failed = TcpBootstrap::join(nameless).unwrap_err().to_string();
     assert!(failed.contains("HOST:PORT is accepted"), "{failed}");
     assert!(TcpBootstrap::join(options(at, 2, 2)).is_err());
@@ -115,7 +110,8 @@ fn who_does_not_belong_is_told_and_does_not_disturb() {
     let (listener, at) = listener();
     let refusal = |options| TcpBootstrap::join(options).unwrap_err().to_string();
     thread::scope(|scope| {
-        let center = scope.spawn(move || TcpBootstrap::center(options(at, 0, 3), listener));
+        let center =
+            scope.spawn(move || TcpBootstrap::center(options(at, 0, 3), listener, &|_| true));
         let mut browser = TcpStream::connect(at).unwrap();
         browser.write_all(b"GET / HTTP/1.1\r\nHost: example\r\n\r\n").unwrap();
         let mut answer = Vec::new();
@@ -161,7 +157,8 @@ fn who_does_not_belong_is_told_and_does_not_disturb() {
 fn who_says_nothing_keeps_nobody_waiting() {
     let (listener, at) = listener();
     thread::scope(|scope| {
-        let center = scope.spawn(move || TcpBootstrap::center(options(at, 0, 2), listener));
+        let center =
+            scope.spawn(move || TcpBootstrap::center(options(at, 0, 2), listener, &|_| true));
         let silent: Vec<TcpStream> =
             (0..2 * GREETINGS).map(|_| TcpStream::connect(at).unwrap()).collect();
         let mut first = TcpBootstrap::join(options(at, 1, 2)).unwrap();
@@ -192,7 +189,8 @@ fn half_join(at: SocketAddr, me: u32, job: u64) -> (TcpStream, bool) {
 fn a_pe_that_ends_before_the_start_may_come_again() {
     let (listener, at) = listener();
     thread::scope(|scope| {
-        let center = scope.spawn(move || TcpBootstrap::center(options(at, 0, 3), listener));
+        let center =
+            scope.spawn(move || TcpBootstrap::center(options(at, 0, 3), listener, &|_| true));
         assert!(!half_join(at, 1, 8).1, "a stranger is shown what follows from the job's number");
         let (ended, proven) = half_join(at, 1, 7);
         assert!(proven);
@@ -235,7 +233,8 @@ fn a_pe_joins_by_the_address_that_leads_there() {
             let (mut stream, _) = other.accept().unwrap();
             let _ = stream.write_all(&[b'x'; GREETING]);
         });
-        let first = scope.spawn(move || TcpBootstrap::center(options(at, 0, 2), center).unwrap());
+        let first = scope
+            .spawn(move || TcpBootstrap::center(options(at, 0, 2), center, &|_| true).unwrap());
         let address = format!("{nobody},{something},{at}");
         let joined = TcpBootstrap::join(TcpOptions { address, ..options(at, 1, 2) });
         assert_eq!(joined.unwrap().me(), 1);
@@ -267,7 +266,7 @@ fn a_thread_that_is_refused_ends_no_job() {
     thread::scope(|scope| {
         let center = scope.spawn(move || {
             REFUSED.set(3);
-            let center = TcpBootstrap::center(options(at, 0, 2), listener).unwrap();
+            let center = TcpBootstrap::center(options(at, 0, 2), listener, &|_| true).unwrap();
             assert_eq!(REFUSED.get(), 0, "nothing was refused");
             center
         });
@@ -284,7 +283,8 @@ fn guesses_are_limited_and_keep_no_pe_away() {
     let (listener, at) = listener();
     thread::scope(|scope| {
         let started = Instant::now();
-        let center = scope.spawn(move || TcpBootstrap::center(options(at, 0, 3), listener));
+        let center =
+            scope.spawn(move || TcpBootstrap::center(options(at, 0, 3), listener, &|_| true));
         let mut answered = 0;
         // Until some had to wait.
         while answered < FREE + 20 {

@@ -2,15 +2,14 @@
 //! proxy thread, and released.
 
 use channel_sys as c;
-use crossbeam_channel::bounded;
 use log::warn;
 
 use super::Channel;
 use crate::bootstrap::Bootstrap;
 use crate::channel::error::ChannelError;
-use crate::channel::memory::symmetric_memory::{MemoryLocation, SymmetricMemory};
+use crate::channel::memory::Piece;
+use crate::channel::memory::symmetric_memory::{MemoryLocation, symmetric};
 use crate::channel::proxy::region_table::{PeerRegion, Region};
-use crate::channel::proxy::thread::{Control, ProxyView, Run};
 use crate::channel::regions::{self, Regions, Registered, check_len};
 use crate::channel::registration::{Agreed, Free, agree};
 use crate::channel::ring::region_entry::ShownRegion;
@@ -41,7 +40,7 @@ impl Channel {
         location: MemoryLocation,
         len: usize,
     ) -> Result<*mut u8, ChannelError> {
-        let memory = SymmetricMemory::new(location, len);
+        let memory = symmetric(location, len);
         let (addr, memory, failed) = match memory {
             Ok(memory) => (memory.addr(), Some(memory), None),
             Err(failed) => (0, None, Some(failed)),
@@ -127,12 +126,8 @@ impl Channel {
 
     /// That nothing that the proxy thread has under way touches these bytes.
     fn check_unused(&self, addr: usize, len: usize) -> Result<(), ChannelError> {
-        let (done, outcome) = bounded(1);
-        let check = move |view: &mut ProxyView<'_>| {
-            drop(done.send(view.lane.check_unused(addr, len)));
-        };
-        self.send(Control::Run(Run(Box::new(check))))?;
-        self.answer(&outcome)?.map_err(ChannelError::Release)
+        let unused = self.on_proxy(move |view| view.lane.check_unused(addr, len))?;
+        unused.map_err(ChannelError::Release)
     }
 
     pub(super) fn register_own(&self) -> Result<(), ChannelError> {
@@ -148,7 +143,7 @@ impl Channel {
         &self,
         base: usize,
         len: usize,
-        memory: Option<SymmetricMemory>,
+        memory: Option<Box<dyn Piece>>,
         failed: Option<ChannelError>,
     ) -> Result<(), ChannelError> {
         let mut bootstrap = self.lock(&self.bootstrap)?;
@@ -165,7 +160,7 @@ impl Channel {
         bootstrap: &mut dyn Bootstrap,
         free: Free,
         (base, len): (usize, usize),
-        memory: Option<SymmetricMemory>,
+        memory: Option<Box<dyn Piece>>,
         failed: Option<ChannelError>,
     ) -> Result<(Registered, Box<[PeerRegion]>), ChannelError> {
         // First: what fails behind it, the other PEs hear of.
@@ -240,8 +235,6 @@ impl Channel {
     }
 
     fn set_in_proxy(&self, index: u8, region: Option<Box<Region>>) -> Result<(), ChannelError> {
-        let (done, is_done) = bounded(1);
-        self.send(Control::Region { index, region, done })?;
-        self.answer(&is_done)
+        self.on_proxy(move |view| view.consumer.regions.set(index, region))
     }
 }

@@ -6,6 +6,7 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use crate::channel::error::ChannelError;
+use crate::channel::memory::Piece;
 use cuda::{Context, Driver, PinnedMemory};
 use engine::port::registration::is_unclosed;
 
@@ -33,9 +34,10 @@ impl HostMemory {
         unsafe { ptr::write_bytes(memory.addr() as *mut u8, 0, memory.len()) };
         Ok(Self::Pinned(memory))
     }
+}
 
-    /// The first byte.
-    pub(crate) fn addr(&self) -> usize {
+impl Piece for HostMemory {
+    fn addr(&self) -> usize {
         match self {
             Self::Pinned(memory) => memory.addr(),
             Self::Plain(pages) => pages.at.as_ptr() as usize,

@@ -10,6 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::channel::error::ChannelError;
+use crate::channel::memory::Piece;
 use crate::channel::memory::host_memory::{HostMemory, bound_context};
 use cuda::{
     Context, CopyEngine, DeviceMemory, DeviceRange, Direction, Memory, PinnedMemory, PinnedTransfer,
@@ -17,18 +18,9 @@ use cuda::{
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// See the module. Zeroed when it is made.
-#[derive(Debug)]
-pub(crate) enum MirroredMemory {
-    /// For CPU threads.
-    Host(HostMemory),
-    /// For kernels of a device.
-    Device(Box<OnDevice>),
-}
-
 /// A piece of device memory and its copy.
 #[derive(Debug)]
-pub(crate) struct OnDevice {
+struct OnDevice {
     /// Dropped before the memory on both sides: it waits for its copies.
     copies: Mutex<CopyEngine>,
     copy: Arc<PinnedMemory>,
@@ -36,53 +28,12 @@ pub(crate) struct OnDevice {
     _memory: DeviceMemory,
 }
 
-impl MirroredMemory {
-    /// At least `len` bytes, on the device that this thread uses if it uses one. May wait for
-    /// everything on the device.
-    pub(crate) fn new(len: usize) -> Result<Self, ChannelError> {
-        match bound_context()? {
-            Some(context) => Ok(Self::Device(Box::new(OnDevice::new(&context, len)?))),
-            None => Ok(Self::Host(HostMemory::new(len)?)),
-        }
-    }
-
-    /// The first byte, for producers.
-    pub(crate) fn addr(&self) -> usize {
-        match self {
-            Self::Host(memory) => memory.addr(),
-            Self::Device(there) => there.range.addr(),
-        }
-    }
-
-    /// The first byte of what the CPU reads and writes.
-    pub(crate) fn here(&self) -> usize {
-        match self {
-            Self::Host(memory) => memory.addr(),
-            Self::Device(there) => there.copy.addr(),
-        }
-    }
-
-    /// Lets producers have what the CPU has written to these bytes. They have it when this returns.
-    ///
-    /// # Errors
-    /// As the device answers.
-    pub(crate) fn push(&self, offset: usize, len: usize) -> Result<(), ChannelError> {
-        self.copy(Direction::ToDevice, offset, len)
-    }
-
-    /// Lets the CPU have what producers have written to these bytes.
-    ///
-    /// # Errors
-    /// As the device answers.
-    pub(crate) fn pull(&self, offset: usize, len: usize) -> Result<(), ChannelError> {
-        self.copy(Direction::FromDevice, offset, len)
-    }
-
-    fn copy(&self, direction: Direction, offset: usize, len: usize) -> Result<(), ChannelError> {
-        match self {
-            Self::Host(_) => Ok(()),
-            Self::Device(there) => there.copy(direction, offset, len),
-        }
+/// Makes at least `len` bytes, on the device that this thread uses if it uses one. May wait for
+/// everything on the device.
+pub(crate) fn mirrored(len: usize) -> Result<Box<dyn Piece>, ChannelError> {
+    match bound_context()? {
+        Some(context) => Ok(Box::new(OnDevice::new(&context, len)?)),
+        None => Ok(Box::new(HostMemory::new(len)?)),
     }
 }
 
@@ -101,6 +52,16 @@ impl OnDevice {
         let new = Self { copies, copy, range, _memory: memory };
         new.copy(Direction::ToDevice, 0, len)?;
         Ok(new)
+    }
+}
+
+impl Piece for OnDevice {
+    fn addr(&self) -> usize {
+        self.range.addr()
+    }
+
+    fn here(&self) -> usize {
+        self.copy.addr()
     }
 
     fn copy(&self, direction: Direction, offset: usize, len: usize) -> Result<(), ChannelError> {

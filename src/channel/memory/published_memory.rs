@@ -8,69 +8,50 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use log::info;
 
 use crate::channel::error::ChannelError;
+use crate::channel::memory::Piece;
 use crate::channel::memory::host_memory::{HostMemory, bound_context};
 use crate::channel::ring::{PublishedIn, drain_writes};
 use crate::logging;
 use cuda::{Context, DeviceMemory, Memory, WordRange, Words, WordsOptions};
 
-/// See the module. Zeroed when it is made.
-#[derive(Debug)]
-pub(crate) enum PublishedMemory {
-    /// For CPU threads, and for kernels of a device on whose memory the CPU has no window.
-    Host(HostMemory),
-    /// For kernels.
-    Device(Window),
-}
-
 /// Memory of a device, and where the CPU writes to it.
 #[derive(Debug)]
-pub(crate) struct Window {
+struct Window {
     here: usize,
     /// Dropped before the memory.
     _range: WordRange,
     memory: DeviceMemory,
 }
 
-impl PublishedMemory {
-    /// At least `len` bytes, for the device that this thread uses if it uses one. May wait for
-    /// everything on the device.
-    pub(crate) fn new(len: usize, words: &WordsOptions) -> Result<Self, ChannelError> {
-        if let Some(context) = bound_context()? {
-            match Window::new(&context, len, words) {
-                Ok(window) => {
-                    info!(target: logging::PROXY, "kernels look at what is done in memory of {context}");
-                    return Ok(Self::Device(window));
-                }
-                Err(reason) => info!(
-                    target: logging::PROXY,
-                    "kernels look at what is done in page-locked memory of the host: no window on memory of {context}: {reason}"
-                ),
+/// Makes at least `len` bytes, for the device that this thread uses if it uses one. May wait for
+/// everything on the device.
+pub(crate) fn published(len: usize, words: &WordsOptions) -> Result<Box<dyn Piece>, ChannelError> {
+    if let Some(context) = bound_context()? {
+        match Window::new(&context, len, words) {
+            Ok(window) => {
+                info!(target: logging::PROXY, "kernels look at what is done in memory of {context}");
+                return Ok(Box::new(window));
             }
-        }
-        Ok(Self::Host(HostMemory::new(len)?))
-    }
-
-    /// The first byte, for producers.
-    pub(crate) fn addr(&self) -> usize {
-        match self {
-            Self::Host(memory) => memory.addr(),
-            Self::Device(window) => window.memory.addr(),
+            Err(reason) => info!(
+                target: logging::PROXY,
+                "kernels look at what is done in page-locked memory of the host: no window on memory of {context}: {reason}"
+            ),
         }
     }
+    Ok(Box::new(HostMemory::new(len)?))
+}
 
-    /// The first byte, for the CPU.
-    pub(crate) fn here(&self) -> usize {
-        match self {
-            Self::Host(memory) => memory.addr(),
-            Self::Device(window) => window.here,
-        }
+impl Piece for Window {
+    fn addr(&self) -> usize {
+        self.memory.addr()
     }
 
-    pub(crate) fn published_in(&self) -> PublishedIn {
-        match self {
-            Self::Host(_) => PublishedIn::Host,
-            Self::Device(_) => PublishedIn::WriteCombined,
-        }
+    fn here(&self) -> usize {
+        self.here
+    }
+
+    fn published_in(&self) -> PublishedIn {
+        PublishedIn::WriteCombined
     }
 }
 

@@ -20,12 +20,13 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use channel_sys as c;
 
 use crate::channel::error::ChannelError;
+use crate::channel::memory::Piece;
 use crate::channel::memory::host_memory::HostMemory;
-use crate::channel::memory::mirrored_memory::MirroredMemory;
-use crate::channel::memory::published_memory::PublishedMemory;
+use crate::channel::memory::mirrored_memory::mirrored;
+use crate::channel::memory::published_memory::published;
 use crate::channel::ring::region_entry::{RegionEntry, ShownRegion};
 use crate::channel::ring::{Ring, RingMemory, drain_writes, slots_log2};
-use cuda::WordsOptions;
+use cuda::{Direction, WordsOptions};
 
 /// Sizes of a context, checked.
 #[derive(Clone, Copy, Debug)]
@@ -104,16 +105,16 @@ fn part(end: &mut usize, bytes: usize) -> usize {
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    mirrored: MirroredMemory,
+    mirrored: Box<dyn Piece>,
     memory: HostMemory,
-    published: PublishedMemory,
+    published: Box<dyn Piece>,
     plan: Plan,
     sizes: Sizes,
     reported: AtomicBool,
 }
 
 /// An error for producers: a code, and what it is about.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Fault {
     /// `NLF_ERROR_*`.
     pub(crate) code: u32,
@@ -134,10 +135,8 @@ impl Shared {
         words: &WordsOptions,
     ) -> Result<Self, ChannelError> {
         let plan = Plan::new(sizes);
-        let (mirrored, memory) =
-            (MirroredMemory::new(plan.mirrored.end)?, HostMemory::new(plan.end)?);
-        let published =
-            PublishedMemory::new(size_of::<c::nlf_published>() * sizes.rings as usize, words)?;
+        let (mirrored, memory) = (mirrored(plan.mirrored.end)?, HostMemory::new(plan.end)?);
+        let published = published(size_of::<c::nlf_published>() * sizes.rings as usize, words)?;
         let reported = AtomicBool::new(false);
         let shared = Self { mirrored, memory, published, plan, sizes, reported };
         for ring in 0..sizes.rings as usize {
@@ -171,8 +170,13 @@ impl Shared {
         };
         // SAFETY: the same.
         unsafe { shared.mirrored_at::<c::nlf_context>(0).write(context) };
-        shared.mirrored.push(0, plan.mirrored.end)?;
+        shared.push(0, plan.mirrored.end)?;
         Ok(shared)
+    }
+
+    /// Lets producers have what was written to these bytes of their piece.
+    fn push(&self, offset: usize, len: usize) -> Result<(), ChannelError> {
+        self.mirrored.copy(Direction::ToDevice, offset, len)
     }
 
     pub(crate) fn context(&self) -> *const c::nlf_context {
@@ -237,7 +241,7 @@ impl Shared {
     /// The device does not tell.
     pub(crate) fn heads(&self) -> Result<Vec<u64>, ChannelError> {
         let MirroredPlan { producers, claims, .. } = self.plan.mirrored;
-        self.mirrored.pull(producers, claims - producers)?;
+        self.mirrored.copy(Direction::FromDevice, producers, claims - producers)?;
         let head = |ring: usize| {
             let at = producers + ring * size_of::<c::nlf_producers>();
             let head = self.mirrored_at::<u64>(at + offset_of!(c::nlf_producers, head));
@@ -270,13 +274,13 @@ impl Shared {
                 size: AtomicU64::from_ptr(&raw mut (*entry).size),
             }
         };
-        entry.set(region, || self.mirrored.push(at, size))?;
+        entry.set(region, || self.push(at, size))?;
         let context = self.mirrored_at::<c::nlf_context>(0);
         let counts = offset_of!(c::nlf_context, n_regions);
         // SAFETY: a word of the piece, aligned, which producers only read.
         unsafe { AtomicU32::from_ptr(&raw mut (*context).n_regions) }
             .store(n_regions, Ordering::Release);
-        self.mirrored.push(counts, size_of::<u32>())
+        self.push(counts, size_of::<u32>())
     }
 
     /// Tells producers that the channel has failed, where the proxy thread cannot.

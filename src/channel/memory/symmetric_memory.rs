@@ -2,6 +2,7 @@
 //! for it.
 
 use crate::channel::error::ChannelError;
+use crate::channel::memory::Piece;
 use crate::channel::memory::host_memory::{HostMemory, bound_context};
 use cuda::{DeviceHeap, Driver};
 
@@ -16,30 +17,21 @@ pub enum MemoryLocation {
     Device,
 }
 
-/// See the module. Zeroed when it is made.
-#[derive(Debug)]
-pub(crate) enum SymmetricMemory {
-    /// On the host.
-    Host(HostMemory),
-    /// On a device.
-    Device(DeviceHeap),
+/// Makes at least `len` bytes. Making and freeing them may wait for everything on the device.
+pub(crate) fn symmetric(
+    location: MemoryLocation,
+    len: usize,
+) -> Result<Box<dyn Piece>, ChannelError> {
+    match location {
+        MemoryLocation::Host => Ok(Box::new(HostMemory::new(len)?)),
+        MemoryLocation::Device => Ok(Box::new(on_device(len)?)),
+    }
 }
 
-impl SymmetricMemory {
-    /// At least `len` bytes. Making and freeing them may wait for everything on the device.
-    pub(crate) fn new(location: MemoryLocation, len: usize) -> Result<Self, ChannelError> {
-        match location {
-            MemoryLocation::Host => Ok(Self::Host(HostMemory::new(len)?)),
-            MemoryLocation::Device => on_device(len).map(Self::Device),
-        }
-    }
-
-    /// The first byte, for kernels; for the CPU as well if it is on the host.
-    pub(crate) fn addr(&self) -> usize {
-        match self {
-            Self::Host(memory) => memory.addr(),
-            Self::Device(heap) => heap.addr(),
-        }
+/// The CPU does not reach it.
+impl Piece for DeviceHeap {
+    fn addr(&self) -> usize {
+        self.addr()
     }
 }
 

@@ -118,10 +118,10 @@ impl Consumer {
                     outcome = Err(refused(ring, &put.into(), refusal));
                 }
             } else {
-                match take_other((from, quiets), lane, regions, &mut lands) {
+                match take_other(ring, (from, quiets), lane, regions, &mut lands) {
                     Ok(true) => {}
                     Ok(false) => break,
-                    Err(other) => outcome = Err(other.failed(ring)),
+                    Err(failed) => outcome = Err(failed),
                 }
             }
             if outcome.is_err() || from.taken() >= *limit || is_stuck(from, lane) {
@@ -229,11 +229,12 @@ fn is_stuck<P: Port>(from: &mut Ring, lane: &Lane<P>) -> bool {
 
 #[inline(never)]
 fn take_other<P: Port>(
+    ring: usize,
     (from, quiets): (&mut Ring, &mut VecDeque<(u64, Pe)>),
     lane: &mut Lane<P>,
     regions: &Regions,
     lands: &mut bool,
-) -> Result<bool, Other> {
+) -> Result<bool, Box<Failed>> {
     match from.take() {
         None => Ok(false),
         Some(Ok(descriptor)) => {
@@ -244,10 +245,10 @@ fn take_other<P: Port>(
                     quiets.push_back((from.taken() - 1, pe));
                     Ok(true)
                 }
-                Err(refusal) => Err(Other::Refused(descriptor, refusal)),
+                Err(refusal) => Err(refused(ring, &descriptor, refusal)),
             }
         }
-        Some(Err(bad)) => Err(Other::Bad(bad)),
+        Some(Err(bad)) => Err(no_descriptor(ring, &bad)),
     }
 }
 
@@ -282,21 +283,6 @@ fn answer<P: Port, E>(
     Ok(quiets.len() != before)
 }
 
-enum Other {
-    Refused(Descriptor, Refusal),
-    Bad(BadDescriptor),
-}
-
-impl Other {
-    #[cold]
-    fn failed(self, ring: usize) -> Box<Failed> {
-        match self {
-            Self::Refused(descriptor, refusal) => refused(ring, &descriptor, refusal),
-            Self::Bad(bad) => no_descriptor(ring, &bad),
-        }
-    }
-}
-
 #[inline(always)]
 fn comes_here(descriptor: &Descriptor) -> bool {
     matches!(descriptor, Descriptor::Get { .. } | Descriptor::Atomic { fetch: Some(_), .. })
@@ -304,7 +290,7 @@ fn comes_here(descriptor: &Descriptor) -> bool {
 
 #[cold]
 fn failed(ring: usize, code: u32, why: String) -> Failed {
-    let fault = Fault { code, op: 0, pe: 0, ring: ring as u32, addr: 0, bytes: 0 };
+    let fault = Fault { code, ring: ring as u32, ..Fault::default() };
     Failed { fault, why }
 }
 

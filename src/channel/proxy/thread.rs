@@ -14,7 +14,6 @@ use log::{error, info};
 
 use crate::channel::memory::shared::{Fault, Shared};
 use crate::channel::proxy::consumer::{Consumer, Failed};
-use crate::channel::proxy::region_table::Region;
 use crate::channel::ring::State;
 use crate::job::counters::exit;
 use crate::job::idle::Idle;
@@ -34,16 +33,7 @@ const CONTROL_EVERY: u32 = 32;
 /// What user threads want of the proxy thread.
 #[derive(Debug)]
 pub(crate) enum Control {
-    /// Descriptors may use a region from now on, or no longer.
-    Region {
-        /// Its index.
-        index: u8,
-        /// The region; none takes it out.
-        region: Option<Box<Region>>,
-        /// Told when that is so.
-        done: Sender<()>,
-    },
-    /// For benches.
+    /// Runs something between two iterations.
     Run(Run),
     /// Takes what was pushed by now, and nothing after it.
     Drain {
@@ -61,7 +51,7 @@ pub(crate) enum Control {
 pub struct ProxyView<'a> {
     /// The lane.
     pub lane: &'a mut Lane<OfiPort>,
-    pub(crate) consumer: &'a Consumer,
+    pub(crate) consumer: &'a mut Consumer,
 }
 
 impl ProxyView<'_> {
@@ -270,11 +260,7 @@ impl Proxy {
 
     fn serve(&mut self, control: Control, lane: &mut Lane<OfiPort>) {
         match control {
-            Control::Run(Run(run)) => run(&mut ProxyView { lane, consumer: &self.consumer }),
-            Control::Region { index, region, done } => {
-                self.consumer.regions.set(index, region);
-                let _ = done.send(());
-            }
+            Control::Run(Run(run)) => run(&mut ProxyView { lane, consumer: &mut self.consumer }),
             Control::Drain { heads, patience, done } => match self.phase {
                 Phase::Running => {
                     self.consumer.set_limits(heads);
@@ -310,7 +296,7 @@ impl Proxy {
 }
 
 fn fault(code: u32) -> Fault {
-    Fault { code, op: 0, pe: 0, ring: 0, addr: 0, bytes: 0 }
+    Fault { code, ..Fault::default() }
 }
 
 /// Tells producers when the thread ends by a panic.
@@ -323,9 +309,4 @@ impl Drop for Guard<'_> {
         let why = String::from("internal error of the proxy thread, please report it");
         self.proxy.fail(Failed { fault: fault(c::NLF_ERROR_FAILED), why });
     }
-}
-
-/// Waits no longer for room, in this thread and in calls under way.
-pub(crate) fn abandon(state: &ChannelState) {
-    state.abandon.store(true, Ordering::Relaxed);
 }

@@ -88,98 +88,55 @@ impl fmt::Debug for Place {
     }
 }
 
-/// One operation. Lengths are in bytes, and not zero.
+/// One operation with the peer `pe`: `dst` is there, `src` and `fetch` are here. Lengths are in
+/// bytes, and not zero.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs, reason = "the fields are the same in all variants, and named above")]
 pub enum Descriptor {
-    /// `bytes` from `src` here to `dst` at the peer.
-    Put {
-        /// The peer.
-        pe: Pe,
-        /// There.
-        dst: Place,
-        /// Here.
-        src: Place,
-        /// How many.
-        bytes: u32,
-    },
-    /// A value to `dst` at the peer.
-    PutValue {
-        /// The peer.
-        pe: Pe,
-        /// There.
-        dst: Place,
-        /// How many of its bytes: 1, 2, 4 or 8.
-        bytes: u32,
-        /// The value, of so many bytes.
-        value: u64,
-    },
-    /// As [`Descriptor::Put`], and then a word of 8 bytes at the peer changes.
+    /// `bytes` from `src` to `dst`.
+    Put { pe: Pe, dst: Place, src: Place, bytes: u32 },
+    /// A value of 1, 2, 4 or 8 bytes to `dst`.
+    PutValue { pe: Pe, dst: Place, bytes: u32, value: u64 },
+    /// As [`Descriptor::Put`], and then the word `signal` of 8 bytes at the peer changes by
+    /// [`AtomicOp::SignalSet`] or [`AtomicOp::SignalAdd`].
     PutSignal {
-        /// The peer.
         pe: Pe,
-        /// There.
         dst: Place,
-        /// Here.
         src: Place,
-        /// How many.
         bytes: u32,
-        /// The word.
         signal: Place,
-        /// [`AtomicOp::SignalSet`] or [`AtomicOp::SignalAdd`].
         op: AtomicOp,
-        /// What is set or added.
         value: u64,
     },
-    /// `bytes` from `dst` at the peer to `src` here.
-    Get {
-        /// The peer.
-        pe: Pe,
-        /// There.
-        dst: Place,
-        /// Here.
-        src: Place,
-        /// How many.
-        bytes: u32,
-    },
+    /// `bytes` from `dst` to `src`.
+    Get { pe: Pe, dst: Place, src: Place, bytes: u32 },
     /// Nothing, but it is told when what is for the peer and in the ring before it is delivered.
-    Quiet {
-        /// The peer.
-        pe: Pe,
-    },
-    /// A word at the peer changes or is read.
+    Quiet { pe: Pe },
+    /// The word `dst` of [`Width::Four`] or [`Width::Eight`] changes or is read, by
+    /// [`AtomicOp::Set`] to [`AtomicOp::Xor`], or by one that fetches: then the word from before
+    /// comes to `fetch`. Both operands are of that width; [`AtomicOp::CompareSwap`] alone compares.
     Atomic {
-        /// The peer.
         pe: Pe,
-        /// The word.
         dst: Place,
-        /// [`Width::Four`] or [`Width::Eight`].
         width: Width,
-        /// What is done: [`AtomicOp::Set`] to [`AtomicOp::Xor`], or one that fetches.
         op: AtomicOp,
-        /// The operand, of that width.
         value: u64,
-        /// With what [`AtomicOp::CompareSwap`] compares, of that width.
         compare: u64,
-        /// Where the word from before comes to, here, if the operation fetches.
         fetch: Option<Place>,
     },
-    /// What was before, to the PE or to all, is visible there before what comes after.
-    Fence {
-        /// The peer; None for all.
-        pe: Option<Pe>,
-    },
+    /// What was before, to the PE or, without one, to all, is visible there before what comes
+    /// after.
+    Fence { pe: Option<Pe> },
 }
 
-/// A put, which nearly all descriptors are, in words that a processor keeps in registers.
+/// A put, which nearly all descriptors are, in words that a processor keeps in registers: the
+/// fields of [`Descriptor::Put`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs, reason = "as in the descriptor")]
 pub struct Put {
-    /// As in [`Descriptor::Put`].
     pub pe: Pe,
-    /// There.
     pub dst: Place,
-    /// Here.
     pub src: Place,
-    /// How many.
     pub bytes: u32,
 }
 
@@ -193,27 +150,23 @@ impl From<Put> for Descriptor {
 
 /// What is wrong with the words of a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[allow(missing_docs, reason = "the texts of errors say it")]
 #[non_exhaustive]
 pub enum Wrong {
-    /// The operation has no such number.
     #[error("there is no such operation")]
     Operation,
-    /// Flags that the operation does not have.
     #[error("flags that the operation does not have")]
     Flags,
-    /// No such kind of atomic or signal, or it fetches when it must not, or the other way round.
+    /// Also where it fetches when it must not, or the other way round.
     #[error("no such kind of atomic or signal")]
     Kind,
-    /// No bytes, or not a word's width.
     #[error("a length that the operation does not take")]
     Length,
-    /// A place without a region.
     #[error("a place in no region")]
     Region,
-    /// A field is not zero that the operation does not use, or a value is wider than its word.
+    /// Or a value is wider than its word.
     #[error("a field that must be zero is not")]
     NotZero,
-    /// Two slots where one would do.
     #[error("two slots for what fits into one")]
     Extended,
 }

@@ -416,52 +416,6 @@ mod tests {
         Place::of_word(region << c::NLF_REGION_SHIFT | offset)
     }
 
-    fn all() -> Vec<Descriptor> {
-        let (pe, dst, src, bytes) = (Pe(3), AT, FROM, 40);
-        let mut all = vec![
-            Descriptor::Put { pe, dst, src, bytes },
-            Descriptor::Get { pe, dst, src, bytes },
-            Descriptor::Fence { pe: None },
-            Descriptor::Fence { pe: Some(pe) },
-            Descriptor::Quiet { pe },
-        ];
-        for value in [7, u64::MAX] {
-            let (width, signal, compare) = (Width::Eight, AT, 0);
-            for op in [AtomicOp::SignalSet, AtomicOp::SignalAdd] {
-                all.push(Descriptor::PutSignal { pe, dst, src, bytes, signal, op, value });
-            }
-            all.push(Descriptor::PutValue { pe, dst, bytes: 8, value });
-            for (op, fetch) in [(AtomicOp::Add, None), (AtomicOp::Swap, Some(FROM))] {
-                all.push(Descriptor::Atomic { pe, dst, width, op, value, compare, fetch });
-            }
-        }
-        all
-    }
-
-    #[test]
-    fn the_short_ways_take_what_they_are_for_and_nothing_else() {
-        for descriptor in all() {
-            let Encoded { first, second } = descriptor.encode();
-            let alone = second.is_none();
-            let is_put = matches!(descriptor, Descriptor::Put { .. });
-            let is_get = matches!(descriptor, Descriptor::Get { .. });
-            let is_signal = matches!(descriptor, Descriptor::PutSignal { .. }) && alone;
-            let mut laps = first;
-            laps[1] |= c::NLF_LAP;
-            laps[3] |= c::NLF_LAP;
-            for words in [&first, &laps] {
-                let put = Put::decode(words).map(Descriptor::from);
-                assert_eq!(put, is_put.then_some(descriptor), "{descriptor:?}");
-                assert_eq!(decode_get(words), is_get.then_some(descriptor), "{descriptor:?}");
-                let signal = decode_put_signal(words);
-                assert_eq!(signal, is_signal.then_some(descriptor), "{descriptor:?}");
-                let atomic = matches!(descriptor, Descriptor::Atomic { .. });
-                assert_eq!(is_atomic(words), atomic, "{descriptor:?}");
-                assert_eq!(is_extended(words), !alone, "{descriptor:?}");
-            }
-        }
-    }
-
     #[test]
     fn what_is_wrong_is_what_is_said() {
         let head = |op, flags, bytes| head(op, flags, Pe(3), bytes);

@@ -20,12 +20,12 @@ use crate::job::memory::shared_bounce;
 use crate::job::memory::{ProcessMemory, memory_kinds};
 use crate::job::yielding::Yielding;
 use crate::logging;
-use crate::settings::{Settings, SignalChoice};
+use crate::settings::Settings;
 use engine::Watchdog;
 use engine::ids::{LaneKind, MAX_PES, Pe, RailId};
 use engine::lane::host::HostLane;
 use engine::lane::host::handoff::handover;
-use engine::lane::{Lane, LaneConfig, SignalEngine};
+use engine::lane::{Lane, LaneConfig};
 use engine::port::DataPath;
 use engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
 use engine::rails::pairing::{leads, remote_rail, senders};
@@ -279,12 +279,7 @@ fn assemble(
         paths,
         regions: regions.index(),
         watchdog: Watchdog::new(settings.warn_after, settings.fail_after),
-        signals: match settings.signal_engine {
-            SignalChoice::Auto => SignalEngine::Auto,
-            SignalChoice::Chained => SignalEngine::Chained,
-            SignalChoice::Eager => SignalEngine::Eager,
-            SignalChoice::Counted => SignalEngine::Counted,
-        },
+        signals: settings.signal_engine,
         counted: agreement.counted(),
         mark_bytes: agreement.immediate_data,
         longest_message: agreement.longest_message,

@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::job::tests::{self as threads, settings};
-use crate::logging::heard::heard;
 
 struct Claims(u32);
 
@@ -28,29 +27,6 @@ fn a_job_of_more_pes_than_there_may_be_is_refused_and_of_as_many_is_not() {
         let refused = connect(&settings, &discovery, &Claims(n_pes), &[]).unwrap_err().to_string();
         assert!(refused.contains(why), "{n_pes} PEs: {refused}");
     }
-}
-
-#[test]
-fn the_log_says_what_a_pe_has_opened() {
-    threads::connect(2, &settings(2, &[("NVSHMEM_LIBFABRIC_YIELD", "never")]), None, |pe| {
-        let job = pe.job.unwrap();
-        let connected = job.connected().unwrap();
-        let (report, said) = (&connected.report, pe.said);
-        for (part, is_said) in [
-            ("with a host lane and 2 proxy rail(s)", true),
-            ("progresses the host lane too", true),
-            ("idle progress keeps the core", true),
-            (&*report.to_string(), true),
-            ("signals wait for their data to be delivered", false),
-            ("carry no immediate data", false),
-            ("this process uses CUDA", false),
-        ] {
-            assert_eq!(said.contains(part), is_said, "PE {}: {part}\n{said}", pe.pe);
-        }
-        // SAFETY: this thread is the one that uses the lane.
-        let ((), said) = heard(|| unsafe { job.drain_before_close() });
-        assert_eq!(said, "", "nothing is under way");
-    });
 }
 
 #[test]

@@ -328,18 +328,6 @@ mod tests {
     }
 
     #[test]
-    fn how_often_something_was_done_is_said_at_the_end() {
-        use crate::logging::heard::heard;
-        let (done, said) = heard(|| Consistency::new(ConsistencyChoice::Read));
-        assert!(said.contains("a read through each rail (NVSHMEM_LIBFABRIC_DEBUG"), "{said}");
-        done.times.store(3, Ordering::Relaxed);
-        let (_, said) = heard(|| drop(done));
-        assert!(said.contains("a read through each rail: done 3 time(s)"), "{said}");
-        let (_, said) = heard(|| drop(Consistency::new(ConsistencyChoice::Auto)));
-        assert_eq!(said, "", "there is no device, and nothing was asked for");
-    }
-
-    #[test]
     fn the_device_decides_unless_the_user_does() {
         use ConsistencyChoice as Choice;
         let read = Strategy::Loopback(Loopback::Read);

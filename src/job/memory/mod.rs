@@ -17,10 +17,10 @@ use log::{info, warn};
 use self::direct::register_direct;
 use self::origins::{Origin, Origins};
 use crate::logging;
-use crate::settings::{Settings, StagingChoice};
+use crate::settings::Settings;
 use cuda::{
     DeviceRange, Driver, GDRCOPY_LIBRARY, LoadError, Memory, Shares, StagedRegion, Staging,
-    StagingContext, StagingOptions, WordsOptions,
+    StagingOptions, WordsOptions,
 };
 use engine::port::copies::{Reach, Stager};
 use engine::port::{Access, MemoryPort, PortError, Registered};
@@ -85,11 +85,7 @@ impl ProcessMemory {
             bounce_len: settings.staging_chunk,
             bounces: settings.staging_depth,
             words: words_options(settings),
-            context: match settings.staging_context {
-                StagingChoice::Auto => StagingContext::Auto,
-                StagingChoice::Own => StagingContext::Own,
-                StagingChoice::Program => StagingContext::Program,
-            },
+            context: settings.staging_context,
         };
         Self {
             fabric,

@@ -7,19 +7,17 @@
 //! namespace, `/proc` hidden) bytes go through the fabric, and the log says why, once for each
 //! peer.
 
-use std::ffi::CStr;
-use std::fs;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use log::info;
 
+use crate::job::connect::nics::machine;
 use crate::logging;
 use crate::settings::Settings;
 use cuda::{Driver, PeerShare, SECRET_BYTES, SharedLayout, SharedMemory, Shares};
 use engine::ids::Pe;
-use engine::wire::handshake::fabric_hash;
 use ofi::pid_namespace;
 
 /// Size of a PE's record.
@@ -108,7 +106,7 @@ impl Offer {
     fn of(settings: &Settings, me: Pe, n_pes: u32, has_use: bool) -> Self {
         // SAFETY: calls without arguments.
         let (pid, user) = unsafe { (libc::getpid() as u32, libc::geteuid()) };
-        let (host, namespace) = (host(), pid_namespace());
+        let (host, namespace) = (machine(), pid_namespace());
         let (fd, bounces, secret) = (None, 0, [0; SECRET_BYTES]);
         let record = Record { host, namespace, pid, user, fd, bounces, secret };
         let nothing = Self { me, n_pes, record, own: None };
@@ -222,19 +220,6 @@ impl Offer {
     }
 }
 
-fn host() -> u64 {
-    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok();
-    fabric_hash(boot.as_deref().map(str::trim).unwrap_or(&name()))
-}
-
-fn name() -> String {
-    let mut bytes = [0; 256];
-    // SAFETY: a buffer of that length.
-    let _ = unsafe { libc::gethostname(bytes.as_mut_ptr().cast(), bytes.len()) };
-    let name = CStr::from_bytes_until_nul(&bytes).unwrap_or_default();
-    name.to_string_lossy().into_owned()
-}
-
 fn process(pid: u32) -> Option<OwnedFd> {
     // SAFETY: numbers alone. It is closed when another program is run.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid as libc::c_long, 0) };
@@ -282,16 +267,6 @@ mod tests {
             assert_eq!(Record::decode(&record.encode()), Some(record));
         }
         assert_eq!(Record::decode(&[0; RECORD_BYTES - 1]), None);
-    }
-
-    #[test]
-    fn hosts_and_namespaces_have_numbers_that_tell_them_apart() {
-        // Small ones would be what is said where there is none.
-        let (host, namespace) = (host(), pid_namespace());
-        assert!(host > u64::from(u32::MAX) && namespace > 1, "{host} {namespace}");
-        assert_ne!(host, fabric_hash(""));
-        let of_kernel = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
-        assert_eq!(name(), of_kernel.trim_end());
     }
 
     #[test]

@@ -14,7 +14,7 @@ use crate::job::{Connected, Job, JobError};
 use crate::logging;
 use crate::nccl::error::NcclError;
 use crate::nccl::memory::Regions;
-use crate::nccl::requests::{RequestId, Requests, Starting};
+use crate::nccl::requests::{RequestId, Requests};
 use engine::atomic::{Atomic, AtomicOp, Width};
 use engine::error::EngineError;
 use engine::ids::Pe;
@@ -196,7 +196,7 @@ impl Shared {
     fn begin(
         &self,
         rank: u32,
-        starting: Starting,
+        put: Option<usize>,
         start: impl FnOnce(&mut Lane<OfiPort>, &Regions) -> Result<(), NcclError>,
     ) -> Result<RequestId, NcclError> {
         self.check()?;
@@ -206,7 +206,7 @@ impl Shared {
             return Err(self.over());
         };
         let begun = |lane: &mut Lane<OfiPort>| {
-            let (request, batch) = requests.begin(lane, rank, starting);
+            let (request, batch) = requests.begin(lane, rank, put);
             let before = lane.enter_batch(batch);
             let started = start(lane, regions);
             lane.enter_batch(before);
@@ -234,11 +234,8 @@ impl Shared {
         (local, remote): (Span, Span),
         len: usize,
     ) -> Result<RequestId, NcclError> {
-        let starting = match direction {
-            Direction::Write => Starting::Put { len },
-            Direction::Read => Starting::Other,
-        };
-        self.begin(rank, starting, |lane, regions| {
+        let put = (direction == Direction::Write).then_some(len);
+        self.begin(rank, put, |lane, regions| {
             let request = transfer(regions, direction, rank, local, remote, len)?;
             Ok(lane.start(&request)?)
         })
@@ -253,7 +250,7 @@ impl Shared {
         len: usize,
         signal: &Signal,
     ) -> Result<RequestId, NcclError> {
-        self.begin(rank, Starting::Other, |lane, regions| {
+        self.begin(rank, None, |lane, regions| {
             let signal = atomic(regions, rank, signal)?;
             if len == 0 {
                 return Ok(lane.atomic(&signal)?);

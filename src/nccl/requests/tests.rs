@@ -2,51 +2,19 @@
 //! as its requests are tested.
 
 use std::collections::HashSet;
-use std::time::Duration;
 
 use super::*;
-use engine::Watchdog;
-use engine::channel::counts::TAGS;
-use engine::ids::{LaneKind, RailId};
-use engine::lane::{LaneConfig, SignalEngine};
-use engine::port::RailLimits;
-use engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
-use engine::rails::Spread;
-use engine::rails::paths::{Path, PathTable};
+use crate::job::tests::{FAKE_RAIL, fake_lane};
 use engine::regions::RegionTable;
-use engine::wire::cookie::Cookie;
 use sim_fabric::{FakeFabric, FakePort, Script};
 
 fn lane() -> Lane<FakePort> {
     let fabric = FakeFabric::new(1, 2, Script::default());
-    let limits = RailLimits {
-        max_segment: 1 << 20,
-        depth: 16,
-        needs_desc: false,
-        immediate_data: true,
-        longest_message: MAX_MESSAGE,
-        bulk: 0,
-    };
-    let rail = RailId(0);
-    let path = |pe| Path { to: FakeFabric::address(Pe(pe), rail), remote: rail };
-    let config = LaneConfig {
-        me: Pe(0),
-        cookie: Cookie::of([*b"0123456789abcdef"]),
-        kind: LaneKind::Proxy,
-        paths: PathTable::new(&[0, 1].map(path), 1),
-        regions: RegionTable::new(fabric.memory(Pe(0), 1), Pe(0)).index(),
-        watchdog: Watchdog::new(None, Some(Duration::from_secs(60))),
-        signals: SignalEngine::Auto,
-        counted: TAGS,
-        mark_bytes: 8,
-        spread: Spread::ROUND_ROBIN,
-        devices: false,
-        longest_message: MAX_LONG_MESSAGE,
-    };
-    Lane::new(fabric.port(Pe(0), vec![limits]), config)
+    let regions = RegionTable::new(fabric.memory(Pe(0), 1), Pe(0));
+    Lane::new(fabric.port(Pe(0), vec![FAKE_RAIL]), fake_lane(Pe(0), 1, &regions))
 }
 
-const PUT: Starting = Starting::Put { len: 8 };
+const PUT: Option<usize> = Some(8);
 
 fn begin(
     requests: &mut Requests,
@@ -54,7 +22,7 @@ fn begin(
     rank: u32,
     count: usize,
 ) -> Vec<(RequestId, Batch)> {
-    (0..count).map(|_| requests.begin(lane, rank, Starting::Other)).collect()
+    (0..count).map(|_| requests.begin(lane, rank, None)).collect()
 }
 
 fn batches(begun: &[(RequestId, Batch)]) -> HashSet<u8> {
@@ -92,7 +60,7 @@ fn more_ranks_than_batches_wait_until_nothing_is_outstanding() {
         assert!(its == HashSet::from([0]) || its.is_disjoint(&taken), "rank {rank}");
         taken.extend(its);
     }
-    let last = requests.begin(&mut lane, 1, Starting::Other);
+    let last = requests.begin(&mut lane, 1, None);
     assert_eq!(last.1, Batch::NONE);
     assert!(requests.is_done(&mut lane, last.0), "nothing is outstanding with it");
 }
@@ -117,7 +85,7 @@ fn requests_end_in_any_order() {
 fn refused_operations_leave_no_request() {
     let (mut lane, mut requests) = (lane(), Requests::new(2));
     for rank in [0, 1, 2, u32::MAX] {
-        requests.begin(&mut lane, rank, Starting::Other);
+        requests.begin(&mut lane, rank, None);
         requests.take_back(&mut lane);
         assert!(requests.is_empty(), "rank {rank}");
         assert_eq!(requests.free.len(), MAX_BATCHES);
@@ -127,9 +95,9 @@ fn refused_operations_leave_no_request() {
 #[test]
 fn short_puts_share_while_they_keep_coming() {
     let (mut lane, mut requests) = (lane(), Requests::new(2));
-    let mut put_after = |iterations, requests: &mut Requests, starting| {
+    let mut put_after = |iterations, requests: &mut Requests, put| {
         (0..iterations).for_each(|_| requests.iterated(&mut lane));
-        number(requests.begin(&mut lane, 1, starting).1)
+        number(requests.begin(&mut lane, 1, put).1)
     };
     let first = put_after(0, &mut requests, PUT);
     for _ in 1..MOST_SHARING {
@@ -139,16 +107,16 @@ fn short_puts_share_while_they_keep_coming() {
     assert_ne!(second, first, "as many as may");
     let third = put_after(2, &mut requests, PUT);
     assert_ne!(third, second, "an iteration brought none");
-    let long = Starting::Put { len: LONGEST_SHARING + 1 };
+    let long = Some(LONGEST_SHARING + 1);
     assert_ne!(put_after(0, &mut requests, long), third);
-    let signal = put_after(0, &mut requests, Starting::Other);
+    let signal = put_after(0, &mut requests, None);
     assert_ne!(put_after(0, &mut requests, PUT), signal);
 }
 
 #[test]
 fn tests_without_progress_are_noticed() {
     let (mut lane, mut requests) = (lane(), Requests::new(2));
-    let [one, other] = [0, 1].map(|rank| requests.begin(&mut lane, rank, Starting::Other).0);
+    let [one, other] = [0, 1].map(|rank| requests.begin(&mut lane, rank, None).0);
     assert!(!requests.is_tested_again(one, 7) && !requests.is_tested_again(other, 7));
     assert!(requests.is_tested_again(one, 7) && requests.is_tested_again(one, 7));
     assert!(!requests.is_tested_again(one, 8), "NCCL has called for progress");

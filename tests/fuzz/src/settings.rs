@@ -23,7 +23,7 @@ fn run(input: &[u8]) {
     let lines = input.split(|byte| *byte == b'\n');
     match Settings::load(lines.filter_map(variable)) {
         Ok((settings, notices)) => {
-            assert!(notices.iter().all(|notice| !notice.to_string().is_empty()));
+            assert!(notices.iter().all(|notice| !notice.text.is_empty()));
             // What is shown, is what a user would write for it.
             let shown = settings.describe();
             let set = shown.iter().filter(|row| row.source == Source::Environment);

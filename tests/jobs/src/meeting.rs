@@ -19,7 +19,7 @@ fn join(place: Place, listener: Option<TcpListener>) -> TcpBootstrap {
     let Place { me, n_pes, address } = place;
     let options = TcpOptions { address, me, n_pes, job: 1, patience: Duration::from_secs(300) };
     let joined = match listener {
-        Some(listener) => TcpBootstrap::center(options, listener),
+        Some(listener) => TcpBootstrap::center(options, listener, &|_| true),
         None => TcpBootstrap::join(options),
     };
     joined.unwrap()

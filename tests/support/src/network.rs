@@ -235,25 +235,3 @@ pub fn possible() -> Result<(), String> {
     let made = Network::new(3, 1, "100mbit");
     made.map(drop).map_err(|error| format!("there can be no hosts of namespaces here: {error}"))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Skipped where networks cannot be made; the tests that need one say so.
-    #[test]
-    fn links_are_made_and_cut() {
-        let Ok(()) = possible() else { return };
-        let network = Network::new(2, 2, "1gbit").expect("possible");
-        let (host, rail) = (1, 0);
-        let shown = || network.hosts()[host].call(&["ip", "-oneline", "addr"], "").expect("ip");
-        assert!(shown().contains("10.77.0.2/24") && shown().contains("10.77.1.2/24"));
-        let route =
-            || network.hosts()[host].call(&["ip", "link", "show", "rail0"], "").expect("ip");
-        assert!(route().contains("LOWER_UP"));
-        network.set_link(host, rail, false).expect("down");
-        assert!(!route().contains("LOWER_UP"));
-        network.set_link(host, rail, true).expect("up");
-        network.wait_for_carriers().expect("up again");
-    }
-}

@@ -125,36 +125,3 @@ fn number(variable: &str, value: Option<String>) -> Option<u32> {
         _ => panic!("{variable} is '{text}', and has to be a number from 1 to {}", u32::MAX),
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use std::sync::Mutex;
-
-    use super::*;
-
-    #[test]
-    fn kept_seeds_come_first_and_fresh_ones_follow() {
-        let seen = Mutex::new(Vec::new());
-        for_seeds("kept", &[7, 9], 3, |seed| seen.lock().expect("no panic").push(seed));
-        let seen = seen.into_inner().expect("no panic");
-        // One who runs this with NVSHMEM_TEST_SEED or NVSHMEM_TEST_SEEDS set asks for something
-        // else.
-        if std::env::var_os("NVSHMEM_TEST_SEED").is_none() {
-            assert_eq!(seen[..2], [7, 9]);
-            assert!(seen.iter().all(|seed| *seed != 0));
-        }
-        assert_eq!(after(u32::MAX), 1);
-    }
-
-    #[test]
-    fn a_seed_of_0_or_none_is_refused() {
-        let refused = |text: &str| {
-            let panic = catch_unwind(|| number("SEED", Some(text.to_owned()))).expect_err(text);
-            let said = panic.downcast_ref::<String>().cloned().unwrap_or_default();
-            assert!(said.contains(&format!("SEED is '{text}'")), "{said}");
-        };
-        ["0", "-1", "17x", "4294967296", " 5", "0x10"].into_iter().for_each(refused);
-        assert_eq!(number("SEED", Some("4294967295".to_owned())), Some(u32::MAX));
-        assert_eq!((number("SEED", None), number("SEED", Some(String::new()))), (None, None));
-    }
-}

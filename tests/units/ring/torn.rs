@@ -126,20 +126,12 @@ fn lap_last(before: &[usize], word: usize) -> bool {
 }
 
 #[test]
-fn words_of_two_slots_in_every_order_are_never_mixed() {
-    let early = write_in_orders(&two_slots(7), &WORDS, &lap_last);
-    assert!(early.is_empty(), "{early:?}");
-}
-
-#[test]
-fn words_of_one_slot_in_every_order_are_never_mixed() {
-    let early = write_in_orders(&one_slot(7), &WORDS[..4], &lap_last);
-    assert!(early.is_empty(), "{early:?}");
-}
-
-#[test]
-fn halves_in_every_order_are_never_mixed() {
-    for (descriptor, halves) in [(one_slot(7), &HALVES[..2]), (two_slots(7), &HALVES[..])] {
+fn descriptors_are_never_mixed() {
+    for (descriptor, words, halves) in
+        [(one_slot(7), &WORDS[..4], &HALVES[..2]), (two_slots(7), &WORDS[..], &HALVES[..])]
+    {
+        let early = write_in_orders(&descriptor, words, &lap_last);
+        assert!(early.is_empty(), "{early:?}");
         let early = write_in_orders(&descriptor, halves, &|_, _| true);
         assert!(early.is_empty(), "{early:?}");
     }

@@ -96,7 +96,7 @@ impl Info {
 }
 
 pub(crate) fn accepted() -> (Settings, Vec<Notice>, Vec<Refused>) {
-    let error = match Settings::from_env() {
+    let error = match Settings::load(env::vars_os()) {
         Ok((settings, notices)) => return (settings, notices, Vec::new()),
         Err(error) => error,
     };
@@ -126,7 +126,7 @@ pub(crate) fn check_settings(given: Option<&str>) -> Result<(), ToolError> {
 fn settings() -> (Vec<SettingRow>, Vec<String>) {
     let (settings, notices, refused) = accepted();
     let complaints = refused.iter().map(ToString::to_string);
-    let complaints = complaints.chain(notices.iter().map(ToString::to_string)).collect();
+    let complaints = complaints.chain(notices.into_iter().map(|notice| notice.text)).collect();
     let row = |(row, default): (Row, Row)| {
         let mut of =
             refused.iter().filter(|refused| refused.name.split('=').next() == Some(row.name));

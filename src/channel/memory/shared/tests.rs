@@ -15,45 +15,6 @@ fn there_are_a_power_of_two_of_rings_up_to_a_most() {
 }
 
 #[test]
-fn parts_share_no_page_and_none_is_left_out() {
-    for (rings, slots) in [(1, 64), (2, 256), (32, 1 << 12)] {
-        let sizes = Sizes::new(rings as u32, slots as u64).unwrap();
-        let plan = Plan::new(sizes);
-        let MirroredPlan { regions, rings: table, producers, claims, own, end } = plan.mirrored;
-        assert_eq!(plan.slots_each, 32 * slots);
-        for (parts, end) in [
-            (
-                &[
-                    (0, size_of::<c::nlf_context>()),
-                    (regions, 16 * 254),
-                    (table, 24 * rings),
-                    (producers, size_of::<c::nlf_producers>() * rings),
-                    (claims, 4),
-                    (own, size_of::<c::nlf_own_producers>()),
-                ][..],
-                end,
-            ),
-            (
-                &[
-                    (plan.error, size_of::<c::nlf_error>()),
-                    (plan.proxy_error, size_of::<c::nlf_error>()),
-                    (plan.own, size_of::<c::nlf_own>()),
-                    (plan.slots, 32 * slots * rings),
-                ],
-                plan.end,
-            ),
-        ] {
-            let mut next = 0;
-            for (at, bytes) in parts {
-                assert_eq!(*at, next, "{plan:?}");
-                next = at + bytes.div_ceil(PAGE) * PAGE;
-            }
-            assert_eq!(end, next, "{plan:?}");
-        }
-    }
-}
-
-#[test]
 fn heads_are_those_of_each_ring_and_regions_where_kernels_look() {
     let shared = new(4, 64);
     for (heads, ring) in [([0; 4], 1), ([0, 1, 0, 0], 3), ([0, 1, 0, 1], 1)] {
@@ -117,37 +78,4 @@ fn the_proxy_s_first_fault_is_told_before_that_of_producers() {
     shared.report(&fault(c::NLF_ERROR_PE));
     shared.report(&fault(c::NLF_ERROR_KIND));
     assert_eq!(shared.fault(), Some(fault(c::NLF_ERROR_PE)));
-}
-
-#[test]
-fn a_fault_says_what_was_asked_for_and_what_is_wrong() {
-    let says = |op, code, text: &str| {
-        let said = Fault { code, op, pe: 2, ring: 3, addr: 0x40, bytes: 5 }.to_string();
-        assert!(said.contains(text), "{said}");
-    };
-    for (op, name) in [
-        (c::NLF_OP_PUT, "put on ring 3"),
-        (c::NLF_OP_PUT_VALUE, "put of a value on ring 3"),
-        (c::NLF_OP_PUT_SIGNAL, "put with signal on ring 3"),
-        (c::NLF_OP_GET, "get on ring 3"),
-        (c::NLF_OP_ATOMIC, "atomic on ring 3"),
-        (c::NLF_OP_FENCE, "fence on ring 3"),
-        (c::NLF_OP_QUIET, "quiet on ring 3"),
-        (0, "operation on ring 3"),
-    ] {
-        says(op, c::NLF_ERROR_PE, &format!("{name}: there is no PE 2"));
-    }
-    for (code, text) in [
-        (c::NLF_ERROR_ADDRESS, "PE 2: 5 bytes at 0x40 are not all in registered memory"),
-        (c::NLF_ERROR_LENGTH, "PE 2: 5 bytes are too many"),
-        (c::NLF_ERROR_ALIGNMENT, "a word of 5 bytes at 0x40 is not aligned"),
-        (c::NLF_ERROR_KIND, "no such kind, or not of 5 bytes"),
-        (c::NLF_ERROR_DESCRIPTOR, "ring 3 had something that is no descriptor"),
-        (c::NLF_ERROR_STUCK, "waited in vain on ring 3"),
-        (c::NLF_ERROR_STOPPED, "ring 3 after the channel was stopped"),
-        (c::NLF_ERROR_VERSION, "another version of the header"),
-        (c::NLF_ERROR_FAILED, "PE 2: error"),
-    ] {
-        says(c::NLF_OP_PUT, code, text);
-    }
 }

@@ -4,44 +4,28 @@ mod turns;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
 
 use super::*;
 use crate::channel::memory::shared::{Shared, Sizes};
 use crate::channel::proxy::region_table::{PeerRegion, Region};
 use crate::channel::ring::descriptor::{Place, RegionIndex};
 use crate::channel::ring::slot::{Slot, lap};
+use crate::job::tests::{FAKE_RAIL, fake_lane};
 use cuda::WordsOptions;
-use engine::Watchdog;
 use engine::atomic::{AtomicOp, Width};
-use engine::channel::counts::TAGS;
-use engine::ids::{LaneKind, Pe, RailId};
 use engine::lane::{LaneConfig, SignalEngine};
-use engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
 use engine::port::{Access, RailLimits};
 use engine::rails::Spread;
-use engine::rails::paths::{Path, PathTable};
 use engine::regions::RegionTable;
-use engine::wire::cookie::Cookie;
 use engine::wire::handle::HandleBytes;
 use sim_fabric::{FakeFabric, FakeMemory, FakePort, Script};
+use test_support::random::Random;
 
 const LEN: usize = 1 << 17;
 const PLACE: usize = 512;
 const BYTES: usize = 64;
 const RINGS: usize = 2;
 const EACH: usize = 100;
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % bound as u64) as usize
-    }
-}
 
 struct Pair {
     fabric: FakeFabric,
@@ -59,19 +43,9 @@ impl Pair {
             max_segment: [64, 1000, 1 << 20][random.below(3)],
             depth: [1, 2, 16][random.below(3)],
             needs_desc: random.below(2) == 0,
-            immediate_data: true,
-            longest_message: MAX_MESSAGE,
-            bulk: 0,
+            ..FAKE_RAIL
         };
         let fast = random.below(4) != 0;
-        let path = |pe: u32, rail: u8| {
-            let remote = RailId(rail);
-            Path { to: FakeFabric::address(Pe(pe), remote), remote }
-        };
-        let paths = |_| {
-            let all = (0..2).flat_map(|pe| (0..rails).map(move |rail| path(pe, rail)));
-            PathTable::new(&all.collect::<Vec<_>>(), usize::from(rails))
-        };
         let signals = [SignalEngine::Auto, SignalEngine::Chained, SignalEngine::Counted];
         let signals = signals[random.below(3)];
         let balanced_from = [9, 1 << 20][random.below(2)];
@@ -82,20 +56,7 @@ impl Pair {
             let table = RegionTable::new(fabric.memory(me, rails), me);
             let base = fabric.alloc(me, LEN);
             handles.push(table.register(base, LEN, Access::LocalAndRemote).unwrap());
-            let config = LaneConfig {
-                me,
-                cookie: Cookie::of([*b"0123456789abcdef"]),
-                kind: LaneKind::Proxy,
-                paths: paths(pe),
-                regions: table.index(),
-                watchdog: Watchdog::new(None, Some(Duration::from_secs(60))),
-                signals,
-                counted: TAGS,
-                mark_bytes: 8,
-                spread,
-                devices: false,
-                longest_message: MAX_LONG_MESSAGE,
-            };
+            let config = LaneConfig { signals, spread, ..fake_lane(me, rails, &table) };
             let port = fabric.port(me, vec![limits; usize::from(rails)]);
             lanes.push(Lane::new(port.with_fast_path(fast), config));
             tables.push(table);
@@ -189,7 +150,7 @@ fn operation(random: &mut Random, bases: &[usize], number: usize) -> (Descriptor
 
 /// Two PEs on a fabric that does nothing by itself, and so many rings of the first.
 fn still(rings: u32) -> (Pair, Shared, Consumer) {
-    let pair = Pair::new(3, &mut Random(3), Script::default());
+    let pair = Pair::new(3, &mut Random::new(3), Script::default());
     let sizes = Sizes::new(rings, 64).unwrap();
     let shared = Shared::new(sizes, 0, 2, 0, &WordsOptions::default()).unwrap();
     let consumer = pair.consumer(&shared);
@@ -199,7 +160,7 @@ fn still(rings: u32) -> (Pair, Shared, Consumer) {
 #[test]
 fn what_is_published_as_done_is_delivered_and_all_of_it_is_in_the_end() {
     for seed in 1..=60 {
-        let mut random = Random(seed * 0x9e37_79b9 + 7);
+        let mut random = Random::new(seed);
         let script = Script {
             again_percent: [0, 20, 80][random.below(3)],
             delay: [(1, 1), (1_000, 100_000), (1, 3_000_000)][random.below(3)],

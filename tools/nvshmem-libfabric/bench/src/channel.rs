@@ -61,7 +61,7 @@ pub(crate) fn process(part: &str) -> Result<(), BoxError> {
         let _ = ends.recv();
         Ok(channel.stop()?)
     });
-    let (channel, heap) = open(TcpBootstrap::center(center, listener)?)?;
+    let (channel, heap) = open(TcpBootstrap::center(center, listener, &|_| true)?)?;
     let rounds = schedule.run(2, PUTS, |side, repeats| {
         let round = if side == 0 { through } else { direct };
         (0..repeats).map(|_| round(&channel, heap)).sum::<Result<Duration, BoxError>>()

@@ -4,7 +4,8 @@ use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use nvshmem_transport_libfabric::settings::{Settings, StagingChoice};
+use cuda::StagingContext;
+use nvshmem_transport_libfabric::settings::Settings;
 use ofi::Devices;
 use ofi::topology::{Known, PciAddress, Plan, Topology};
 
@@ -200,14 +201,14 @@ pub(crate) fn staging_context(lazy: bool, settings: &Settings) -> Check {
 
 fn staging_context_of(
     lazy: bool,
-    choice: StagingChoice,
+    choice: StagingContext,
     owned: bool,
     queues: Option<&str>,
 ) -> Check {
     const ID: &str = "staging-context";
     let few = queues.is_some_and(are_few);
     match choice {
-        StagingChoice::Program if lazy || few => Check::warning(
+        StagingContext::Program if lazy || few => Check::warning(
             ID,
             "NVSHMEM_LIBFABRIC_STAGING_CONTEXT=program: staged memory is copied in the program's context, and a kernel that waits \
              for it stands still while another one is loaded, or where they share a queue of the GPU",
@@ -219,8 +220,10 @@ fn staging_context_of(
              still while the program frees memory or loads code",
             "unset it",
         ),
-        StagingChoice::Program => Check::ok(ID, "staged memory is copied in the program's context"),
-        StagingChoice::Auto | StagingChoice::Own => Check::ok(
+        StagingContext::Program => {
+            Check::ok(ID, "staged memory is copied in the program's context")
+        }
+        StagingContext::Auto | StagingContext::Own => Check::ok(
             ID,
             "staged memory is copied in a context of the transport's own, which no call of the program holds up",
         ),
@@ -324,7 +327,7 @@ mod tests {
 
     #[test]
     fn copies_that_may_be_held_up_are_warned_of() {
-        use StagingChoice::{Auto, Own, Program};
+        use StagingContext::{Auto, Own, Program};
         let verdict =
             |lazy, choice, owned, queues| staging_context_of(lazy, choice, owned, queues).verdict;
         for choice in [Auto, Own] {

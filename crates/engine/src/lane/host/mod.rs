@@ -206,15 +206,6 @@ impl<P: Port> HostLane<P> {
         with(&self.lock())
     }
 
-    /// Runs `with` on the lane if no thread has it. It never waits.
-    pub fn try_with<T>(&self, with: impl FnOnce(&Lane<P>) -> T) -> Option<T> {
-        match self.lane.try_lock() {
-            Ok(lane) => Some(with(&lane)),
-            Err(TryLockError::Poisoned(poisoned)) => Some(with(&poisoned.into_inner())),
-            Err(TryLockError::WouldBlock) => None,
-        }
-    }
-
     /// Tries, then runs the loop until it succeeds or fails.
     fn wait(
         &self,

@@ -45,7 +45,10 @@ fn join(place: &Place) -> Result<TcpBootstrap, MachineError> {
     let options = TcpOptions { address, me, n_pes, job: 1, patience: Duration::from_secs(60) };
     let failed = |error: &dyn fmt::Display| MachineError(error.to_string());
     let joined = match me {
-        0 => TcpBootstrap::center(options, place.listener().map_err(|error| failed(&error))?),
+        0 => {
+            let listener = place.listener().map_err(|error| failed(&error))?;
+            TcpBootstrap::center(options, listener, &|_| true)
+        }
         _ => TcpBootstrap::join(options),
     };
     joined.map_err(|error| failed(&error))
