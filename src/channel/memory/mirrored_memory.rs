@@ -11,9 +11,7 @@ use std::time::{Duration, Instant};
 
 use crate::channel::error::ChannelError;
 use crate::channel::memory::host_memory::{HostMemory, bound_context};
-use cuda::{
-    Context, CopyEngine, DeviceMemory, DeviceRange, Direction, Memory, PinnedMemory, PinnedTransfer,
-};
+use cuda::{Context, CopyEngine, DeviceMemory, Direction, PinnedMemory, Transfer};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -32,8 +30,7 @@ pub(crate) struct OnDevice {
     /// Dropped before the memory on both sides: it waits for its copies.
     copies: Mutex<CopyEngine>,
     copy: Arc<PinnedMemory>,
-    range: DeviceRange,
-    _memory: DeviceMemory,
+    memory: DeviceMemory,
 }
 
 impl MirroredMemory {
@@ -50,7 +47,7 @@ impl MirroredMemory {
     pub(crate) fn addr(&self) -> usize {
         match self {
             Self::Host(memory) => memory.addr(),
-            Self::Device(there) => there.range.addr(),
+            Self::Device(there) => there.memory.addr(),
         }
     }
 
@@ -89,16 +86,11 @@ impl MirroredMemory {
 impl OnDevice {
     fn new(context: &Arc<Context>, len: usize) -> Result<Self, ChannelError> {
         let memory = DeviceMemory::new(context, len)?;
-        let range = match Memory::examine(context.driver(), memory.addr(), len) {
-            Ok(Memory::Device(range)) => range,
-            Ok(other) => return Err(ChannelError::Device(format!("its memory is {other:?}"))),
-            Err(error) => return Err(ChannelError::Device(error.to_string())),
-        };
         let copy = PinnedMemory::new(context, len)?;
         // SAFETY: just allocated with that length, and nobody else has it.
         unsafe { std::ptr::write_bytes(copy.addr() as *mut u8, 0, len) };
-        let copies = Mutex::new(CopyEngine::new(context, 1)?);
-        let new = Self { copies, copy, range, _memory: memory };
+        let copies = Mutex::new(CopyEngine::new(context)?);
+        let new = Self { copies, copy, memory };
         new.copy(Direction::ToDevice, 0, len)?;
         Ok(new)
     }
@@ -106,13 +98,13 @@ impl OnDevice {
     fn copy(&self, direction: Direction, offset: usize, len: usize) -> Result<(), ChannelError> {
         let failed = |error: String| ChannelError::Device(error);
         let mut copies = self.copies.lock().unwrap_or_else(PoisonError::into_inner);
-        let (range, memory, addr) = (&self.range, &self.copy, self.range.addr() + offset);
-        let transfer = PinnedTransfer { direction, range, addr, memory, offset, len };
-        copies.start_pinned(&transfer).map_err(|error| failed(error.to_string()))?;
+        let (range, memory, addr) = (self.memory.range(), &self.copy, self.memory.addr() + offset);
+        let transfer = Transfer { direction, range, addr, memory, offset, len };
+        copies.start(&transfer).map_err(|error| failed(error.to_string()))?;
         let start = Instant::now();
         loop {
-            if let Some(completed) = copies.poll() {
-                return completed.result.map(drop).map_err(|error| failed(error.to_string()));
+            if let Some(ended) = copies.poll() {
+                return ended.map_err(|error| failed(error.to_string()));
             }
             if start.elapsed() > PATIENCE {
                 return Err(ChannelError::Late { what: "a copy of the context", waited: PATIENCE });

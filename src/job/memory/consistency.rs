@@ -12,7 +12,7 @@ use log::{info, warn};
 use crate::job::error::JobError;
 use crate::logging;
 use crate::settings::ConsistencyChoice;
-use cuda::{Attributes, Context, Device, Driver, Scratch, WritesOrdering, flush_writes};
+use cuda::{Attributes, Context, Device, DeviceMemory, Driver, WritesOrdering, flush_writes};
 use engine::lane::Lane;
 use engine::lane::loopback::{Anchor, Loopback};
 use engine::port::registration::is_unclosed;
@@ -96,7 +96,7 @@ struct Words {
 #[derive(Debug)]
 enum Source {
     Host { _words: Box<[AtomicU64]> },
-    Device { _page: Scratch },
+    Device { _page: DeviceMemory },
 }
 
 impl Consistency {
@@ -180,7 +180,7 @@ impl Consistency {
         let context = self.context.as_ref().ok_or(JobError::NoAnchor {
             why: "no context of a device was bound when the PEs connected",
         })?;
-        let page = Scratch::new(context)?;
+        let page = DeviceMemory::page(context)?;
         let (addr, len) = (page.range().addr(), page.range().len());
         Words::registered(regions, addr, len, Source::Device { _page: page })
     }

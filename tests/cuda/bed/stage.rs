@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use cuda::{StagedRegion, Staging, StagingContext, StagingOptions, WordsOptions};
-use engine::port::copies::{Bounce, Copied, Copy, CopyDirection, CopyPort, Stager};
-use engine::port::{Access, Posted};
+use engine::port::copies::{Bounce, Copied, Copy, CopyDirection, CopyPort, Stager, Tagged};
+use engine::port::{Access, PortError, Posted};
 
 use crate::bed::{Bed, HANG, fill, peek};
 use crate::words::stream_only;
@@ -77,7 +77,11 @@ impl Stage {
         tag: u32,
     ) {
         let copy = Copy { direction, memory, bounce: self.bounce(direction, number), len };
-        assert_eq!(self.port.start(&copy, tag), Ok(Posted::Yes));
+        assert_eq!(self.give(copy, tag), Ok(Posted::Yes));
+    }
+
+    pub(crate) fn give(&mut self, copy: Copy, tag: u32) -> Result<Posted, PortError> {
+        self.port.start_all(&[Tagged { copy, tag }])
     }
 
     pub(crate) fn wait(&mut self) -> Copied {

@@ -62,7 +62,7 @@ unsafe extern "C" {
     fn cuMemcpy2DAsync_v2(rows: *const [usize; 16], on: usize) -> u32;
     fn fake_cuda_spin(stream: usize) -> usize;
     fn fake_cuda_release(gate: usize) -> u32;
-    fn fake_cuda_latency(number: c_int, copy_ns: u64, byte_ps: u64) -> u32;
+    fn fake_cuda_latency(number: c_int, copy_ns: u64) -> u32;
     fn fake_cuda_count(number: c_int, what: u32) -> u64;
     fn fake_cuda_window(address: usize, len: usize) -> usize;
 }
@@ -341,7 +341,7 @@ fn copy_engines_are_shared_by_contexts() {
         call!(cuCtxSetCurrent(bed.first));
         call!(cuStreamSynchronize(bed.first_stream));
     };
-    call!(fake_cuda_latency(bed.device, 5_000_000, 0));
+    call!(fake_cuda_latency(bed.device, 5_000_000));
     (0..3).for_each(|_| copies(true));
     assert_eq!(bed.count(QUEUED), 0, "the other direction");
     wait("a copy that waits for another", || {
@@ -387,7 +387,7 @@ fn half_of_a_word_comes_to_the_host_before_the_other() {
     let bed = Bed::new(4);
     bed.fill(0xff);
     bed.there_and_back(8, 1);
-    call!(fake_cuda_latency(bed.device, 2_000_000, 0));
+    call!(fake_cuda_latency(bed.device, 2_000_000));
     // SAFETY: page-locked memory, aligned, and used by copies and through here alone.
     let word = unsafe { AtomicU64::from_ptr(bed.host.cast()) };
     let (mut low, mut high) = (false, false);

@@ -17,13 +17,10 @@ use crate::state::table::Table;
 
 static GATES: Table<Gate> = Table::new();
 
-/// Every copy takes at least `copy_ns` nanoseconds and `byte_ps` picoseconds for each byte.
+/// Every copy takes at least so many nanoseconds.
 #[unsafe(no_mangle)]
-extern "C" fn fake_cuda_latency(number: c_int, copy_ns: u64, byte_ps: u64) -> Status {
-    answer(device(number).map(|device| {
-        device.behaviour.copy_ns.store(copy_ns, Relaxed);
-        device.behaviour.byte_ps.store(byte_ps, Relaxed);
-    }))
+extern "C" fn fake_cuda_latency(number: c_int, copy_ns: u64) -> Status {
+    answer(device(number).map(|device| device.behaviour.copy_ns.store(copy_ns, Relaxed)))
 }
 
 /// After `after` more copies have been accepted, one is refused with `code`.
@@ -55,13 +52,10 @@ extern "C" fn fake_cuda_limits(number: c_int, pinned: u64, memory: u64) -> Statu
     }))
 }
 
-/// Whether the device offers 64-bit stream memory operations and dma-buf export.
+/// Whether the device takes 64-bit stream memory operations.
 #[unsafe(no_mangle)]
-extern "C" fn fake_cuda_offer(number: c_int, stream_ops: u32, dma_buf: u32) -> Status {
-    answer(device(number).map(|device| {
-        device.behaviour.stream_ops.store(stream_ops, Relaxed);
-        device.behaviour.dma_buf.store(dma_buf, Relaxed);
-    }))
+extern "C" fn fake_cuda_offer(number: c_int, stream_ops: u32) -> Status {
+    answer(device(number).map(|device| device.behaviour.stream_ops.store(stream_ops, Relaxed)))
 }
 
 /// Takes back everything that the functions above have set. A context that has failed stays so.
