@@ -12,8 +12,6 @@ use crate::bed::{Bed, GRANULARITY, status};
 pub(crate) fn cases() -> Vec<Case> {
     vec![
         Case::fake("reading_device_memory_faults", read).faults(),
-        Case::fake("writing_device_memory_faults", write).faults(),
-        Case::fake("reading_a_heap_of_the_vmm_interface_faults", heap).faults(),
         Case::fake("freed_memory_faults", freed).faults(),
         Case::fake("system_calls_cannot_touch_device_memory", calls),
         Case::fake("a_copy_over_a_border_of_allocations_is_refused", strict),
@@ -29,18 +27,6 @@ fn load(addr: usize) {
 fn read() {
     let bed = Bed::new();
     load(bed.alloc(4096) + 100);
-}
-
-fn write() {
-    let bed = Bed::new();
-    let addr = bed.alloc(4096);
-    // SAFETY: it is not: that is what is shown.
-    unsafe { (addr as *mut u8).write_volatile(1) };
-}
-
-fn heap() {
-    let bed = Bed::new();
-    load(bed.heap(2) + GRANULARITY + 1);
 }
 
 fn freed() {

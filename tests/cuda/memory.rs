@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 
-use cuda::{Backing, DeviceHeap, DeviceMemory, Kind, Pointer};
+use cuda::{DeviceHeap, DeviceMemory, Kind, Pointer};
 
 use crate::bed::case::Case;
 use crate::bed::{Bed, GRANULARITY, call};
@@ -27,8 +27,6 @@ fn heap() {
         let heap = DeviceHeap::new(&context, len).expect("there is room");
         let whole = if is_mapped { len.max(1).next_multiple_of(GRANULARITY) } else { len.max(1) };
         assert_eq!(heap.len(), whole, "for {len} bytes");
-        let mapped = Backing::Mapped { for_nics: false };
-        assert_eq!(heap.backing(), if is_mapped { mapped } else { Backing::Allocated });
         assert_eq!(Pointer::of(bed.driver, heap.addr()).expect("it answers").kind, Kind::Device);
         assert!(bed.read(heap.addr(), whole).iter().all(|byte| *byte == 0), "for {len} bytes");
         assert!(bed.count(IN_USE) >= whole as u64);

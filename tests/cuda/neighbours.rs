@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use cuda::{Memory, Staging, WordsOptions};
 use engine::port::Access;
-use engine::port::copies::{Reach, SoonOrder, Stager};
+use engine::port::copies::{Reach, SoonOrder};
 use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
@@ -160,8 +160,7 @@ fn captured() {
         };
         let region = staging.register(device, range, None, Access::LocalAndRemote);
         let _region = region.expect("while a graph is captured");
-        let Stager { copies, bounce } = staging.take_stager().expect("something is staged");
-        let mut stage = Stage { port: copies, bounce, staging };
+        let mut stage = Stage::take(staging);
         stage.copy_in(device, &bytes);
         stage.port.store_flag(device, 5).expect("a word of it");
         let mut seen = [0; 8];

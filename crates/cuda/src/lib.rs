@@ -43,7 +43,7 @@ pub use driver::module::{Kernel, Module};
 pub use driver::stream::Stream;
 pub use memory::device_memory::DeviceMemory;
 pub use memory::dma_buf::DmaBuf;
-pub use memory::heap::{Backing, DeviceHeap};
+pub use memory::heap::DeviceHeap;
 pub use memory::pinned::PinnedMemory;
 pub use memory::pointer::{Kind, Pointer};
 pub use memory::range::{DeviceRange, Memory, Pieces, RangeError};

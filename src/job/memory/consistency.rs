@@ -195,7 +195,7 @@ impl Consistency {
             Strategy::None => return Ok(()),
             Strategy::Flush => match &self.context {
                 Some(context) if regions.memory().reaches_devices() => {
-                    flush_writes(context, false)?;
+                    flush_writes(context)?;
                 }
                 _ => return Ok(()),
             },
@@ -284,16 +284,13 @@ mod tests {
     fn device(writes_ordering: WritesOrdering, flush_on_host: bool) -> Attributes {
         Attributes {
             compute: (9, 0),
-            unified_addressing: true,
             gpudirect_rdma: true,
             gpudirect_rdma_vmm: true,
             writes_ordering,
             flush_on_host,
-            flush_on_stream: false,
             dma_buf: true,
             virtual_memory: true,
             stream_write_64: true,
-            copy_engines: 2,
             host_numa_node: -1,
         }
     }

@@ -48,9 +48,13 @@ impl Stage {
         assert!(staging.take_stager().is_none(), "nothing is staged yet");
         let region =
             staging.register(addr, bed.range(addr, len), None, access).expect("it can be staged");
+        (Self::take(staging), region)
+    }
+
+    pub(crate) fn take(staging: Arc<Staging>) -> Self {
         let Stager { copies, bounce } = staging.take_stager().expect("something is staged");
         assert!(staging.take_stager().is_none(), "there is one");
-        (Self { port: copies, bounce, staging }, region)
+        Self { port: copies, bounce, staging }
     }
 
     pub(crate) fn register(&self, bed: &Bed, addr: usize, len: usize) -> StagedRegion {

@@ -286,8 +286,7 @@ fn elsewhere() {
     let range = bed.range(heap, 2 * GRANULARITY);
     let _region =
         staging.register(unused, range, None, Access::LocalAndRemote).expect("it can be staged");
-    let stager = staging.take_stager().expect("something is staged");
-    let mut stage = Stage { port: stager.copies, bounce: stager.bounce, staging };
+    let mut stage = Stage::take(staging);
     let at = GRANULARITY - 100;
     let bytes = pattern(CHUNK, 3);
     stage.copy_in(unused + at, &bytes);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use cuda::{PeerShare, SECRET_BYTES, SharedLayout, SharedMemory, Shares, StagedRegion, Staging};
 use engine::ids::Pe;
-use engine::port::copies::{Copy, CopyDirection, Stager, Tagged};
+use engine::port::copies::{Copy, CopyDirection, Tagged};
 use engine::port::{Access, Posted};
 
 use crate::bed::case::Case;
@@ -61,9 +61,7 @@ fn side(bed: &Bed, shares: Shares) -> Side {
     staging.share(shares);
     let region = staging.register(heap, bed.range(heap, GRANULARITY), None, Access::LocalAndRemote);
     let region = region.expect("it can be staged");
-    let Stager { copies, bounce } = staging.take_stager().expect("something is staged");
-    let stage = Stage { port: copies, bounce, staging };
-    Side { stage, heap, _region: region }
+    Side { stage: Stage::take(staging), heap, _region: region }
 }
 
 fn both(bed: &Bed) -> [Side; 2] {

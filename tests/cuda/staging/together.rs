@@ -60,8 +60,7 @@ fn stage(bed: &Bed) -> (Stage, StagedRegion, usize) {
     let region = staging
         .register(heap, bed.range(heap, 2 * GRANULARITY), None, Access::LocalAndRemote)
         .expect("staged");
-    let stager = staging.take_stager().expect("something is staged");
-    (Stage { port: stager.copies, bounce: stager.bounce, staging }, region, heap)
+    (Stage::take(staging), region, heap)
 }
 
 fn copies(stage: &Stage, direction: CopyDirection, heap: usize, at: &[usize]) -> Vec<Tagged> {
@@ -150,6 +149,10 @@ fn no_turns() {
         let inward = copies(&stage, IN, heap, &at);
         run(&mut stage, &inward);
     }
+    // One that goes by a copy engine beside others, but is the only one.
+    let mut inward = copies(&stage, IN, heap, &[64, 3 * LEN, 9 * LEN]);
+    inward[2].copy.len = 30 << 10;
+    run(&mut stage, &inward);
     assert_eq!(bed.count(7), before);
     call!(bed.raw, fake_cuda_release(gate => usize));
 }
@@ -464,21 +467,39 @@ fn refused_in_order() {
     }
 }
 
-/// The driver takes the copy and then refuses the word: what was started is told of.
+/// The driver takes the first step and then refuses the second: what was started is told of.
 fn refused_words() {
     let bed = Bed::new();
-    let (mut stage, _region, heap) = stage(&bed);
-    let bytes = pattern(LEN, 5);
-    fill(stage.bounce(IN, 0), &bytes);
-    let steps = steps(&stage, heap, 1);
-    call!(bed.raw, fake_cuda_offer(0 => c_int, 0 => u32));
-    assert_eq!(stage.port.start_in_order(&steps, 3), Ok(Some(Posted::Yes)));
-    let copied = stage.wait();
-    let error = copied.result.expect_err("the word was refused");
-    assert!(error.to_string().contains("CUDA_ERROR_NOT_SUPPORTED"), "{error}");
-    assert!(copied.tag == 3 && bed.read(heap + 4096, LEN) == bytes);
-    stage.port.start_in_order(&steps[1..], 4).expect_err("nothing was started");
-    assert!(stage.port.poll().is_none());
+    for first in [Some(None), Some(Some(Width::Four)), None] {
+        let (mut stage, _region, heap) = stage(&bed);
+        let bytes = pattern(LEN, 5);
+        fill(stage.bounce(IN, 0), &bytes);
+        bed.write(heap, &[0; 8]);
+        let set = |addr, width| {
+            let (op, operand) = (AtomicOp::Set, 9);
+            let atomic = Atomic { op, width, float: false, operand, compare: 0 };
+            Step::Apply { addr, atomic, behind: true }
+        };
+        let copy =
+            Copy { direction: IN, memory: heap + 4096, bounce: stage.bounce(IN, 0), len: LEN };
+        let copy = Step::Copy { copy, behind: true };
+        let first = first.map(|word| word.map_or(copy, |width| set(heap, width)));
+        let steps: Vec<Step> = first.into_iter().chain([set(heap + 8, Width::Eight)]).collect();
+        call!(bed.raw, fake_cuda_offer(0 => c_int, 0 => u32));
+        let started = stage.port.start_in_order(&steps, 3);
+        bed.reset();
+        if first.is_none() {
+            started.expect_err("nothing was started");
+            assert!(stage.port.poll().is_none());
+            continue;
+        }
+        assert_eq!(started, Ok(Some(Posted::Yes)), "{first:?}");
+        let copied = stage.wait();
+        let error = copied.result.expect_err("the word was refused");
+        assert!(error.to_string().contains("CUDA_ERROR_NOT_SUPPORTED"), "{error}");
+        let came = bed.read(heap + 4096, LEN) == bytes || bed.read(heap, 4) == [9, 0, 0, 0];
+        assert!(copied.tag == 3 && came, "{first:?}");
+    }
 }
 
 fn not_in_order() {

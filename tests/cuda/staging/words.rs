@@ -1,19 +1,15 @@
 //! Words and bytes of staged memory, by every way.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
-use std::time::Instant;
-
 use cuda::{GDRCOPY_LIBRARY, Staging, WordsOptions};
 use engine::atomic::{Atomic, AtomicOp, Width};
 use engine::port::Access;
 use engine::port::copies::{CopyDirection, CopyPort, SoonOrder};
 
 use crate::bed::case::{Case, skip};
-use crate::bed::stage::{CHUNK, Stage, options};
+use crate::bed::stage::{Stage, options};
 use test_support::random::{Random, pattern};
 
-use crate::bed::{Bed, GRANULARITY, HANG, ON_NUMA_NODE, call, fill};
+use crate::bed::{Bed, GRANULARITY, ON_NUMA_NODE, call, fill};
 use crate::words::stream_only;
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -40,11 +36,9 @@ pub(crate) fn cases() -> Vec<Case> {
             .with(&[("FAKE_CUDA_HOST_WRITES", "0")]),
         Case::fake("staged_words_that_are_stored_soon_take_few_calls", few_calls),
         Case::any("staged_words_side_by_side_are_what_was_asked_for", side_by_side),
-        Case::fake("staged_words_side_by_side_are_copied_together", one_copy),
         Case::fake("staged_words_find_another_way_beside_a_copy", another_way),
         Case::fake("short_staged_bytes_are_stored_together", short_bytes),
         Case::fake("staged_words_are_stored_at_once_without_a_copy", at_once),
-        Case::any("a_staged_flag_comes_after_what_was_copied_before", flags),
         Case::fake("a_window_is_opened_on_an_alias_where_the_range_has_none", alias),
         Case::fake("releasing_staged_memory_takes_its_window_away", window),
     ]
@@ -306,35 +300,6 @@ fn side_by_side() {
     assert!(bed.read(area, AREA) == model);
 }
 
-fn one_copy() {
-    let bed = Bed::new();
-    let heap = bed.heap(1);
-    let (mut stage, _region) = Stage::with(&bed, heap, GRANULARITY, options(2, stream_only()));
-    let mut calls = |words: &[(usize, SoonOrder)]| {
-        let before = bed.stores_and_copies();
-        for (word, order) in words {
-            stage.port.store_soon(heap + 8 * word, &word.to_le_bytes(), *order).expect("soon");
-        }
-        stage.port.settle().expect("they are there");
-        let after = bed.stores_and_copies();
-        let counts = [after[0] - before[0], after[1] - before[1]];
-        for (word, _) in words {
-            assert_eq!(bed.read(heap + 8 * word, 8), word.to_le_bytes());
-        }
-        counts
-    };
-    let any = |words: Vec<usize>| words.into_iter().map(|word| (word, SoonOrder::Any));
-    let behind = |words: Vec<usize>| words.into_iter().map(|word| (word, SoonOrder::Behind));
-    assert_eq!(calls(&any((0..64).collect()).collect::<Vec<_>>()), [0, 1], "one copy");
-    assert_eq!(calls(&any((0..64).rev().collect()).collect::<Vec<_>>()), [0, 1], "in any order");
-    assert_eq!(calls(&behind((0..64).collect()).collect::<Vec<_>>()), [1, 0], "each in its place");
-    assert_eq!(calls(&any(vec![1, 2, 3]).collect::<Vec<_>>()), [1, 0], "not worth a copy");
-    assert_eq!(calls(&any((0..60).step_by(2).collect()).collect::<Vec<_>>()), [1, 0], "apart");
-    // A word that is ordered ends what may be copied together.
-    let parts = any((0..10).collect()).chain(behind(vec![10])).chain(any((11..21).collect()));
-    assert_eq!(calls(&parts.collect::<Vec<_>>()), [1, 2], "two copies, and a word between them");
-}
-
 fn another_way() {
     let bed = Bed::new();
     let heap = bed.heap(1);
@@ -353,38 +318,49 @@ fn another_way() {
     }
 }
 
-/// Calls that store and copies that are made, for bytes that are no words.
+/// Calls that store and copies that are made, for words and bytes that are none.
 fn short_bytes() {
     let bed = Bed::new();
     let heap = bed.heap(1);
     let (mut stage, _region) = Stage::with(&bed, heap, GRANULARITY, options(2, stream_only()));
-    let mut calls = |stores: &[(usize, usize)], order: SoonOrder| {
+    let mut calls = |stores: &[(usize, usize, SoonOrder)]| {
         let before = bed.stores_and_copies();
-        for (at, len) in stores {
-            stage.port.store_soon(heap + at, &pattern(*len, *at), order).expect("soon");
+        for (at, len, order) in stores {
+            stage.port.store_soon(heap + at, &pattern(*len, *at), *order).expect("soon");
         }
         assert_eq!(bed.stores_and_copies(), before, "they wait for one another");
         stage.port.settle().expect("they are there");
         let after = bed.stores_and_copies();
-        let counts = [after[0] - before[0], after[1] - before[1]];
-        for (at, len) in stores {
+        for (at, len, _) in stores {
             assert_eq!(bed.read(heap + at, *len), pattern(*len, *at), "{len} bytes at {at}");
         }
-        counts
+        [after[0] - before[0], after[1] - before[1]]
     };
     use SoonOrder::{Any, Behind};
-    let bytes: Vec<(usize, usize)> = (1..61).map(|at| (at, 1)).collect();
-    assert_eq!(calls(&bytes, Any), [0, 1], "bytes in a row");
-    assert_eq!(calls(&bytes[..4], Behind), [0, 4], "each behind the one before");
-    assert_eq!(calls(&[(8, 2), (32, 2), (20, 2)], Any), [0, 3], "apart");
-    assert_eq!(calls(&[(64, 16)], Behind), [1, 0], "two words");
-    assert_eq!(calls(&[(64, 16), (96, 16), (128, 16)], Behind), [1, 0], "words of several puts");
-    assert_eq!(calls(&[(64, 200)], Behind), [0, 1], "longer ones by a copy");
-    assert_eq!(calls(&[(256, 256)], Behind), [0, 1], "the longest");
-    assert_eq!(calls(&[(65, 11)], Behind), [0, 1], "not aligned");
-    assert_eq!(calls(&[(64, 48), (112, 48)], Any), [0, 1], "two that lie side by side");
-    assert_eq!(calls(&[(64, 48), (112, 48)], Behind), [0, 2], "and are ordered");
-    assert_eq!(calls(&[(0, 8), (9, 1), (16, 8)], Behind), [2, 1], "words around a byte");
+    let each = |at: &mut dyn Iterator<Item = usize>, len, order| -> Vec<_> {
+        at.map(|at| (at * len, len, order)).collect()
+    };
+    assert_eq!(calls(&each(&mut (1..61), 1, Any)), [0, 1], "bytes in a row");
+    assert_eq!(calls(&each(&mut (1..5), 1, Behind)), [0, 4], "each behind the one before");
+    assert_eq!(calls(&[(8, 2, Any), (32, 2, Any), (20, 2, Any)]), [0, 3], "apart");
+    assert_eq!(calls(&each(&mut (0..64), 8, Any)), [0, 1], "words in a row");
+    assert_eq!(calls(&each(&mut (0..64).rev(), 8, Any)), [0, 1], "in any order");
+    assert_eq!(calls(&each(&mut (0..64), 8, Behind)), [1, 0], "each in its place");
+    assert_eq!(calls(&each(&mut (1..4), 8, Any)), [1, 0], "not worth a copy");
+    assert_eq!(calls(&each(&mut (0..60).step_by(2), 8, Any)), [1, 0], "words apart");
+    // A word that is ordered ends what may be copied together.
+    let mut parts = each(&mut (0..21), 8, Any);
+    parts[10].2 = Behind;
+    assert_eq!(calls(&parts), [1, 2], "two copies, and a word between them");
+    let of_puts = [(64, 16, Behind), (96, 16, Behind), (128, 16, Behind)];
+    assert_eq!(calls(&of_puts), [1, 0], "words of several puts");
+    assert_eq!(calls(&[(64, 200, Behind)]), [0, 1], "longer ones by a copy");
+    assert_eq!(calls(&[(256, 256, Behind)]), [0, 1], "the longest");
+    assert_eq!(calls(&[(65, 11, Behind)]), [0, 1], "not aligned");
+    assert_eq!(calls(&[(64, 48, Any), (112, 48, Any)]), [0, 1], "two that lie side by side");
+    assert_eq!(calls(&[(64, 48, Behind), (112, 48, Behind)]), [0, 2], "and are ordered");
+    let around = [(0, 8, Behind), (9, 1, Behind), (16, 8, Behind)];
+    assert_eq!(calls(&around), [2, 1], "words around a byte");
 }
 
 /// Bytes that are stored at once: words by the stream, all else by copies, and long ones part by
@@ -504,63 +480,6 @@ fn atomics() {
     }
     bed.free(plain);
     bed.free(managed);
-}
-
-fn flags() {
-    const ROUNDS: u64 = 40;
-    for words in [stream_only(), WordsOptions::default()] {
-        let bed = Bed::new();
-        let heap = bed.heap(2);
-        let (mut stage, _region) = Stage::with(&bed, heap, 2 * GRANULARITY, options(2, words));
-        // Data of one put in two pieces, stored bytes, and the flag, all over the heap.
-        let (first, second) = (heap, heap + GRANULARITY - CHUNK / 2);
-        let (stored, flag) = (heap + GRANULARITY + CHUNK, heap + 2 * GRANULARITY - 8);
-        bed.write(flag, &[0; 8]);
-        let (acknowledged, context) = (AtomicBool::new(true), bed.handle as usize);
-        thread::scope(|scope| {
-            let reader = scope.spawn(|| {
-                // As the device would: the flag first, and then what it stands for.
-                call!(bed.raw, cuCtxSetCurrent(context => usize));
-                let start = Instant::now();
-                let mut rounds = 0;
-                while rounds < ROUNDS {
-                    let seen = bed.read(flag, 8).try_into().expect("8 bytes");
-                    let seen = u64::from_le_bytes(seen);
-                    if seen == rounds {
-                        assert!(start.elapsed() < HANG, "flag {rounds} does not change");
-                        continue;
-                    }
-                    assert_eq!(seen, rounds + 1);
-                    let seed = 3 * seen as usize;
-                    assert!(bed.read(first, CHUNK) == pattern(CHUNK, seed), "round {rounds}");
-                    assert!(bed.read(second, CHUNK) == pattern(CHUNK, seed + 1));
-                    assert!(bed.read(stored, 99) == pattern(99, seed + 2));
-                    rounds = seen;
-                    acknowledged.store(true, Ordering::Release);
-                }
-            });
-            for round in 1..=ROUNDS {
-                let start = Instant::now();
-                while !acknowledged.swap(false, Ordering::Acquire) {
-                    assert!(
-                        start.elapsed() < HANG && !reader.is_finished(),
-                        "flag {round} is not seen"
-                    );
-                    thread::yield_now();
-                }
-                let seed = 3 * round as usize;
-                for (number, memory) in [first, second].into_iter().enumerate() {
-                    let bounce = stage.bounce(CopyDirection::In, number as u16);
-                    fill(bounce, &pattern(CHUNK, seed + number));
-                    stage.start(CopyDirection::In, memory, number as u16, CHUNK, number as u32);
-                }
-                stage.port.store(stored, &pattern(99, seed + 2)).expect("bytes of it");
-                (0..2).for_each(|tag| stage.ends(tag));
-                stage.port.store_flag(flag, round).expect("a word of it");
-            }
-            reader.join().expect("no panic");
-        });
-    }
 }
 
 fn alias() {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::MEM;
 use crate::copy::list::{Given, Lists};
-use crate::copy::progress::{Mark, Watch};
+use crate::copy::progress::{self, Mark, Watch};
 use crate::copy::request::{CopyError, Direction, Step, Transfer, WordStores};
 use crate::driver::context::Context;
 use crate::driver::device::Device;
@@ -89,7 +89,8 @@ impl CopyEngine {
     /// As the driver answers, for one when there is no page-locked memory left.
     pub fn new(context: &Arc<Context>) -> Result<Self, CudaError> {
         let stream = Stream::new(context)?;
-        let mark = match Mark::new(&stream) {
+        let word = PinnedMemory::new(context, progress::BYTES)?;
+        let mark = match Mark::new(&stream, word) {
             Ok(mark) => Some(mark),
             Err(reason) => {
                 log::info!(target: MEM, "events tell when words of {context} are stored, which is slower: {reason}");

@@ -18,7 +18,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::copy::writes::Write;
-use crate::driver::context::Context;
 use crate::driver::stream::Stream;
 use crate::memory::pinned::PinnedMemory;
 use ::engine::atomic::Width;
@@ -35,18 +34,17 @@ pub(crate) struct Mark {
 }
 
 /// A line of the processor's caches, which the word has for itself.
-const BYTES: usize = 64;
+pub(crate) const BYTES: usize = 64;
 
 const PATIENCE: Duration = Duration::from_millis(200);
 
 impl Mark {
-    /// A mark that the stream sets: it is tried once. Else the reason why not.
-    pub(crate) fn new(stream: &Stream) -> Result<Self, String> {
+    /// The word at the start of memory of [`BYTES`], if the stream sets it: it is tried once. Else
+    /// the reason why not.
+    pub(crate) fn new(stream: &Stream, memory: Arc<PinnedMemory>) -> Result<Self, String> {
         const TRIED: u32 = u32::MAX;
-        let context: &Arc<Context> = stream.context();
-        let memory = PinnedMemory::new(context, BYTES).map_err(|error| error.to_string())?;
         let mark = Self { memory, given: 0 };
-        let _bound = context.bind().map_err(|error| error.to_string())?;
+        let _bound = stream.context().bind().map_err(|error| error.to_string())?;
         mark.word().store(0, Ordering::Relaxed);
         mark.write(TRIED).give(stream).map_err(|error| error.to_string())?;
         let start = Instant::now();
@@ -251,21 +249,6 @@ mod tests {
                 }
                 // SAFETY: as above.
                 assert!(unsafe { watch.all_here() }, "{len} bytes");
-            });
-        }
-    }
-
-    #[test]
-    fn a_word_is_waited_for_in_both_of_its_halves() {
-        for (count, missing) in [4, 5].into_iter().flat_map(|n| (0..n).map(move |at| (n, at))) {
-            words(|memory| {
-                let mut watch = watch(memory, 0x1000, 4 * count, true).unwrap();
-                (0..count).filter(|at| *at != missing).for_each(|at| memory[at] = 6);
-                // SAFETY: the memory is there.
-                assert!(!unsafe { watch.all_here() }, "word {missing} of {count}");
-                memory[missing] = 6;
-                // SAFETY: as above.
-                assert!(unsafe { watch.all_here() }, "word {missing} of {count}");
             });
         }
     }

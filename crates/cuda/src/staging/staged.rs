@@ -47,30 +47,16 @@ pub struct StagingOptions {
 /// Why memory cannot be staged.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the texts of errors say it")]
 pub enum StagingError {
-    /// The driver refused what staging needs.
     #[error(transparent)]
     Cuda(#[from] CudaError),
-    /// Words of the device's memory cannot be stored and loaded.
     #[error(transparent)]
     Words(#[from] CopyError),
-    /// No such bounce buffers.
     #[error("{bounces} bounce buffers of {bounce_len} bytes cannot be staged with")]
-    Options {
-        /// Bounce buffers for each direction.
-        bounces: u16,
-        /// Bytes of each.
-        bounce_len: usize,
-    },
-    /// No memory for bounce buffers of host memory.
+    Options { bounces: u16, bounce_len: usize },
     #[error("{len} bytes of bounce memory: {why}")]
-    Memory {
-        /// How many.
-        len: usize,
-        /// What the system says.
-        why: String,
-    },
-    /// What moves the bytes is gone: nobody would serve this memory.
+    Memory { len: usize, why: String },
     #[error("staging has ended in this process, with what went wrong before")]
     Ended,
 }
