@@ -27,6 +27,8 @@ pub struct Script {
     /// Nanoseconds, least and most, from the first attempt to send something to a PE over a rail
     /// until the fabric has room for it.
     pub connecting: (u64, u64),
+    /// Whether devices take copies and words in an order, as one list.
+    pub takes_lists: bool,
 }
 
 impl Default for Script {
@@ -40,6 +42,7 @@ impl Default for Script {
             shared_queue: false,
             stragglers: (0, 0),
             connecting: (0, 0),
+            takes_lists: false,
         }
     }
 }
