@@ -31,8 +31,7 @@ fn attributes() {
     let device = Device::new(bed.driver, bed.device).expect("device 0");
     let attributes = device.attributes().expect("it answers");
     println!("{device}: {attributes:?}");
-    assert!(attributes.unified_addressing && attributes.compute.0 > 0);
-    assert!(attributes.copy_engines > 0);
+    assert!(attributes.compute.0 > 0);
     let pci = device.pci_address().expect("it has one");
     let parts: Vec<_> = pci.split([':', '.']).map(|part| u32::from_str_radix(part, 16)).collect();
     assert!(parts.len() == 4 && parts.iter().all(Result::is_ok), "{pci}");
@@ -45,7 +44,7 @@ fn attributes() {
         assert_eq!((pci.as_str(), device.name().as_deref()), ("fafe:00:00.0", Ok("Fake GPU")));
         assert_eq!(attributes.writes_ordering, WritesOrdering::Owner);
         assert!(attributes.dma_buf && attributes.stream_write_64 && !attributes.gpudirect_rdma);
-        assert!(attributes.flush_on_host && !attributes.flush_on_stream);
+        assert!(attributes.flush_on_host);
     }
 }
 
@@ -64,10 +63,10 @@ fn flush() {
         skip("this device has no flush on the host");
     }
     let context = bed.context();
-    flush_writes(&context, false).expect("to the owner");
+    flush_writes(&context).expect("it is offered");
     // The call binds the context where nothing is bound.
-    let flushed = std::thread::spawn(move || flush_writes(&context, true)).join();
-    flushed.expect("no panic").expect("to all devices");
+    let flushed = std::thread::spawn(move || flush_writes(&context)).join();
+    flushed.expect("no panic").expect("as well");
 }
 
 fn dma_buf() {
@@ -84,11 +83,11 @@ fn dma_buf() {
         Err(error) if !bed.is_fake() => skip(error),
         Err(error) => panic!("{error}"),
     };
-    assert_eq!((buffer.offset(), buffer.len()), (0, len));
+    assert_eq!(buffer.offset(), 0);
     let inside = DmaBuf::export(&whole, device + 5000, 100).expect("a part of it");
-    assert_eq!((inside.offset(), inside.len()), (5000 % 4096, 4096), "whole pages");
+    assert_eq!(inside.offset(), 5000 % 4096, "whole pages");
     let over = DmaBuf::export(&whole, device + 8191, 2).expect("a part of it");
-    assert_eq!((over.offset(), over.len()), (4095, 8192), "two pages");
+    assert_eq!(over.offset(), 4095, "two pages");
     DmaBuf::export(&whole, device, 0).expect_err("nothing");
     let fd = buffer.fd().as_raw_fd();
     // SAFETY: a new mapping at an address that the system chooses.

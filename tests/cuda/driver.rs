@@ -57,13 +57,13 @@ fn old() {
     let path = build_old("libcuda-old.so.1", &[]);
     let driver = Driver::load(&path).expect("it has what is needed");
     assert_eq!(driver.version().to_string(), "11.4");
-    let missing = driver.missing();
+    let said = driver.to_string();
+    let (_, missing) = said.split_once("without").expect("it lacks some");
     for function in ["cuStreamWriteValue64_v2", "cuMemGetHandleForAddressRange", "cuMemGetAccess"] {
-        assert!(missing.contains(&function), "{missing:?}");
+        assert!(missing.contains(function), "{missing}");
     }
-    assert!(driver.to_string().contains("without"), "{driver}");
     let context = Context::primary(driver, Ordinal(0)).expect("it answers");
-    let error = flush_writes(&context, false).expect_err("it has no such function");
+    let error = flush_writes(&context).expect_err("it has no such function");
     let said = error.to_string();
     for part in ["cuFlushGPUDirectRDMAWrites", "CUDA_ERROR_NOT_SUPPORTED", "driver 11.4"] {
         assert!(said.contains(part), "{said}");
@@ -100,11 +100,10 @@ fn not_started() {
 fn found() {
     let bed = Bed::new();
     println!("{}", bed.driver);
-    assert_eq!(bed.driver.path(), "libcuda.so.1");
     assert!(std::ptr::eq(bed.driver, Driver::of_process().expect("the same")));
     if bed.is_fake() {
         assert_eq!(bed.driver.version().to_string(), "13.0");
-        assert!(bed.driver.missing().is_empty(), "{}", bed.driver);
+        assert!(!bed.driver.to_string().contains("without"), "{}", bed.driver);
         assert!(bed.driver.loads_kernels_lazily(), "which it does by default");
     }
 }

@@ -12,12 +12,10 @@ mod copies;
 mod devices;
 mod direct;
 mod driver;
-mod failures;
 mod faults;
+mod memory;
 mod neighbours;
-mod pinned;
 mod pointers;
-mod progress;
 mod staging;
 mod words;
 
@@ -39,10 +37,8 @@ fn main() -> ExitCode {
         pointers::cases(),
         devices::cases(),
         direct::cases(),
-        pinned::cases(),
+        memory::cases(),
         copies::cases(),
-        progress::cases(),
-        failures::cases(),
         neighbours::cases(),
         words::cases(),
         staging::cases(),

@@ -5,22 +5,21 @@ use std::ffi::c_void;
 use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use cuda::{CopyEngine, Direction, PinnedPool, Transfer, Word, Words, WordsOptions};
-use engine::atomic::Width;
+use cuda::{Memory, Staging, WordsOptions};
+use engine::port::Access;
 use engine::port::copies::{Reach, SoonOrder};
 use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
 
 use crate::bed::case::Case;
-use crate::bed::stage::{CHUNK, Stage};
+use crate::bed::stage::{CHUNK, Stage, options};
 use test_support::random::pattern;
 
-use crate::bed::{Bed, HANG, call, fill, peek, status, to_device, wait};
+use crate::bed::{Bed, HANG, call, fill, status};
 
 pub(crate) fn cases() -> Vec<Case> {
     vec![
-        Case::any("a_spinning_kernel_does_not_hold_up_copies_and_words", spinning),
         Case::any("a_spinning_kernel_does_not_hold_up_staging", staging),
         Case::any("no_call_of_the_program_holds_up_staging", calls_of_the_program),
         Case::fake("staging_without_a_context_of_its_own", no_context_of_our_own)
@@ -112,64 +111,16 @@ impl Spinning {
     }
 }
 
-fn spinning() {
-    let bed = Bed::new();
-    let len = 1 << 20;
-    let device = bed.alloc(len);
-    let range = Arc::new(bed.range(device, len));
-    // All that may wait for the device is made before.
-    let mut pool = bed.pool(len, 1);
-    let bounce = pool.take().expect("one");
-    let mut engine = bed.engine(4);
-    let mut words = Words::new(&bed.context(), &crate::words::stream_only()).expect("words");
-    let within = words.mapper().open(Arc::clone(&range), None);
-    let host = bed.host(64);
-    let mut blocking = 0;
-    call!(bed.raw, cuStreamCreate(&raw mut blocking => *mut usize, 0 => u32));
-    for on in [0, blocking] {
-        let kernel = Spinning::start(&bed, on);
-        assert_eq!(status!(bed.raw, cuStreamQuery(on => usize)), NOT_READY, "it spins");
-        for round in 0..8 {
-            let bytes = pattern(len, round);
-            fill(bounce.addr(), &bytes);
-            let there = to_device(&range, device, &bounce, len);
-            engine.start(&there).expect("room for it");
-            let word = Word { range: &range, addr: device, width: Width::Eight };
-            engine.start_store(&word, 77).expect("room for it");
-            engine.start_load(&word).expect("room for it");
-            wait(&mut engine).result.expect("the copy is not held up");
-            wait(&mut engine).result.expect("nor the store");
-            assert_eq!(wait(&mut engine).result, Ok(77));
-            engine.start(&Transfer { direction: Direction::FromDevice, ..there }).expect("room");
-            wait(&mut engine).result.expect("nor the way back");
-            assert!(peek(bounce.addr() + 8, len - 8) == bytes[8..]);
-            let stored = words.store_in(&within, device + 8, Width::Four, round as u64);
-            stored.expect("not held up");
-            assert_eq!(words.load_in(&within, device + 8, Width::Four), Ok(round as u64));
-        }
-        assert_eq!(status!(bed.raw, cuStreamQuery(on => usize)), NOT_READY, "it still spins");
-        if on == blocking {
-            // What is not private waits: the legacy stream behind the blocking one.
-            let queued = status!(bed.raw, cuMemcpyHtoDAsync_v2(
-                device => usize, host => usize, 8 => usize, 0 => usize
-            ));
-            assert_eq!(queued, 0);
-            assert_eq!(status!(bed.raw, cuStreamQuery(0 => usize)), NOT_READY);
-        }
-        kernel.end(&bed);
-        call!(bed.raw, cuStreamSynchronize(on => usize));
-    }
-    call!(bed.raw, cuStreamSynchronize(0 => usize));
-}
-
 fn staging() {
     let bed = Bed::new();
     let len = 1 << 20;
     let (first, second, unregistered) = (bed.alloc(len), bed.heap(1), bed.alloc(len));
     // The first memory of the device: what may wait for kernels is made here.
     let (mut stage, _region) = Stage::new(&bed, first, len);
-    let kernel = Spinning::start(&bed, 0);
-    for round in 0..8 {
+    let mut blocking = 0;
+    call!(bed.raw, cuStreamCreate(&raw mut blocking => *mut usize, 0 => u32));
+    for (round, on) in [(0, 0), (1, 0), (2, blocking), (3, blocking)] {
+        let kernel = Spinning::start(&bed, on);
         // Registered, used and released while it spins.
         let region = stage.register(&bed, second, len);
         for memory in [first, second, unregistered] {
@@ -184,10 +135,10 @@ fn staging() {
             assert_eq!(seen, bytes[..77]);
         }
         drop(region);
+        assert_eq!(status!(bed.raw, cuStreamQuery(on => usize)), NOT_READY, "it still spins");
+        kernel.end(&bed);
+        call!(bed.raw, cuStreamSynchronize(on => usize));
     }
-    assert_eq!(status!(bed.raw, cuStreamQuery(0 => usize)), NOT_READY, "it still spins");
-    kernel.end(&bed);
-    call!(bed.raw, cuStreamSynchronize(0 => usize));
 }
 
 const UNSUPPORTED: u32 = 900;
@@ -196,25 +147,25 @@ const INVALIDATED: u32 = 901;
 fn captured() {
     let bed = Bed::new();
     let device = bed.alloc(4096);
-    let range = Arc::new(bed.range(device, 4096));
     let mut stream = 0;
     call!(bed.raw, cuStreamCreate(&raw mut stream => *mut usize, 1 => u32));
     let mut graph = ptr::null_mut::<c_void>();
     call!(bed.raw, cuStreamBeginCapture_v2(stream => usize, 0 => u32));
     // All of ours, on this thread and on another.
-    let context = bed.context();
     let work = |bytes: Vec<u8>| {
-        let mut pool = PinnedPool::new(&context, 4096, 1).expect("while a graph is captured");
-        let mut engine = CopyEngine::new(&context, 2).expect("while a graph is captured");
-        let mut words = Words::new(&context, &WordsOptions::default()).expect("the same");
-        let within = words.mapper().open(Arc::clone(&range), None);
-        let bounce = pool.take().expect("one");
-        fill(bounce.addr(), &bytes);
-        let there = to_device(&range, device, &bounce, 4096);
-        engine.start(&there).expect("room for it");
-        wait(&mut engine).result.expect("it goes well");
-        words.store_in(&within, device, Width::Eight, 5).expect("the same");
-        assert_eq!(words.load_in(&within, device, Width::Eight), Ok(5));
+        let staging = Staging::new(options(2, WordsOptions::default()));
+        let range = match Memory::examine(bed.driver, device, 4096) {
+            Ok(Memory::Device(range)) => range,
+            other => panic!("{other:?}"),
+        };
+        let region = staging.register(device, range, None, Access::LocalAndRemote);
+        let _region = region.expect("while a graph is captured");
+        let mut stage = Stage::take(staging);
+        stage.copy_in(device, &bytes);
+        stage.port.store_flag(device, 5).expect("a word of it");
+        let mut seen = [0; 8];
+        stage.port.load(device, &mut seen).expect("a word of it");
+        assert_eq!(u64::from_le_bytes(seen), 5);
     };
     work(pattern(4096, 1));
     thread::scope(|scope| scope.spawn(|| work(pattern(4096, 2))).join().expect("no panic"));

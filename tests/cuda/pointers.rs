@@ -56,7 +56,6 @@ fn kinds() {
     assert_eq!((pointer.kind, pointer.device), (Kind::Device, Some(bed.device)));
     let range = bed.range(device + 77, 1000);
     assert_eq!((range.addr(), range.len(), range.kind()), (device + 77, 1000, Kind::Device));
-    assert_eq!(range.buffer(), pointer.buffer);
     assert!(range.context().is(&bed.context()));
     assert!(!range.kind().cpu_accessible());
 
@@ -109,15 +108,6 @@ fn borders() {
     let range = bed.range(heap + 10, 2 * g);
     let all: Vec<_> = range.allocations().collect();
     assert_eq!(all, [(heap + 10, g - 10), (heap + g, g), (heap + 2 * g, 10)]);
-    let pieces = |addr, len| range.pieces(addr, len).collect::<Vec<_>>();
-    assert_eq!(pieces(heap + g - 1, 1), [(heap + g - 1, 1)]);
-    assert_eq!(pieces(heap + g - 1, 2), [(heap + g - 1, 1), (heap + g, 1)]);
-    assert_eq!(pieces(heap + g, g), [(heap + g, g)]);
-    assert_eq!(pieces(heap + g, g + 1), [(heap + g, g), (heap + 2 * g, 1)]);
-    assert_eq!(pieces(heap + g, 0), []);
-    assert!(range.contains(heap + 10, 2 * g) && range.contains(heap + 2 * g + 10, 0));
-    assert!(!range.contains(heap + 9, 1) && !range.contains(heap + 10, 2 * g + 1));
-    assert!(!range.contains(heap + 11, usize::MAX));
     // Memory of the VMM interface refuses it, plain memory does not.
     if bed.is_fake() {
         let error = range.set_sync_memops().expect_err("not for the VMM interface");
@@ -193,24 +183,15 @@ fn binding() {
     assert_eq!(bound(&bed), bed.handle);
     drop(context.bind().expect("it is there"));
     assert_eq!(bound(&bed), bed.handle);
-    let raw = &bed;
     thread::scope(|scope| {
-        struct Shared<'a>(&'a Bed);
-        // SAFETY: only handles and functions, which any thread may use.
-        unsafe impl Send for Shared<'_> {}
-        let shared = Shared(raw);
-        let context = &context;
-        scope.spawn(move || {
-            let shared = shared;
-            let bed = shared.0;
-            assert!(bound(bed).is_null(), "nothing is bound on a fresh thread");
-            {
-                let _outer = context.bind().expect("it is there");
-                assert_eq!(bound(bed), bed.handle);
-                drop(context.bind().expect("again"));
-                assert_eq!(bound(bed), bed.handle, "the inner one has changed nothing");
-            }
-            assert!(bound(bed).is_null(), "what was bound is back");
+        scope.spawn(|| {
+            assert!(bound(&bed).is_null(), "nothing is bound on a fresh thread");
+            let outer = context.bind().expect("it is there");
+            assert_eq!(bound(&bed), bed.handle);
+            drop(context.bind().expect("again"));
+            assert_eq!(bound(&bed), bed.handle, "the inner one has changed nothing");
+            drop(outer);
+            assert!(bound(&bed).is_null(), "what was bound is back");
         });
     });
     if bed.is_fake() {

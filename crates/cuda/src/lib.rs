@@ -16,13 +16,13 @@
 //!
 //! # What may block
 //! Allocating and freeing page-locked and device memory may wait for everything on the device,
-//! kernels that spin among it. So pools and engines are made when memory is registered first, and
+//! kernels that spin among it. So bounce memory and engines are made when memory is registered first, and
 //! dropped at the end. Copies, words and polling never wait.
 //!
 //! # Threads
 //! The driver may be called from any thread, with the memory's context bound; each call here binds
-//! it and restores what was bound. [`CopyEngine`], [`PinnedPool`] and [`Words`] belong to one
-//! thread at a time, as the stager does, the rest to all.
+//! it and restores what was bound. [`CopyEngine`] and [`Words`] belong to one thread at a
+//! time, as the stager does, the rest to all.
 
 mod copy;
 mod driver;
@@ -34,7 +34,7 @@ mod words;
 pub(crate) const MEM: &str = "MEM";
 
 pub use copy::engine::CopyEngine;
-pub use copy::request::{Completed, Direction, PinnedTransfer, StartError, Ticket, Transfer, Word};
+pub use copy::request::{CopyError, Direction, Transfer};
 pub use driver::context::{Bound, Context, Ordinal};
 pub use driver::device::{Attributes, Device, WritesOrdering, flush_writes};
 pub use driver::error::{CudaError, LoadError};
@@ -43,16 +43,14 @@ pub use driver::module::{Kernel, Module};
 pub use driver::stream::Stream;
 pub use memory::device_memory::DeviceMemory;
 pub use memory::dma_buf::DmaBuf;
-pub use memory::heap::{Backing, DeviceHeap};
-pub use memory::pinned::{BounceBuffer, PinnedMemory, PinnedPool};
+pub use memory::heap::DeviceHeap;
+pub use memory::pinned::PinnedMemory;
 pub use memory::pointer::{Kind, Pointer};
 pub use memory::range::{DeviceRange, Memory, Pieces, RangeError};
-pub use memory::scratch::Scratch;
 pub use memory::shared_memory::{SharedMemory, SharingError};
 pub use staging::neighbours::{PeerShare, SECRET_BYTES, SharedLayout, Shares};
 pub use staging::serving_context::StagingContext;
 pub use staging::staged::{StagedRegion, Staging, StagingError, StagingOptions};
-pub use words::access::Words;
+pub use words::access::{Words, WordsOptions};
 pub use words::gdrcopy::{GDRCOPY_LIBRARY, Gdrcopy, GdrcopyError};
-pub use words::way::{Cost, Way, WordError, WordsOptions};
 pub use words::word_range::{Mapper, WordRange};

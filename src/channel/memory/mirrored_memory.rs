@@ -12,9 +12,7 @@ use std::time::{Duration, Instant};
 use crate::channel::error::ChannelError;
 use crate::channel::memory::Piece;
 use crate::channel::memory::host_memory::{HostMemory, bound_context};
-use cuda::{
-    Context, CopyEngine, DeviceMemory, DeviceRange, Direction, Memory, PinnedMemory, PinnedTransfer,
-};
+use cuda::{Context, CopyEngine, DeviceMemory, Direction, PinnedMemory, Transfer};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -24,8 +22,7 @@ struct OnDevice {
     /// Dropped before the memory on both sides: it waits for its copies.
     copies: Mutex<CopyEngine>,
     copy: Arc<PinnedMemory>,
-    range: DeviceRange,
-    _memory: DeviceMemory,
+    memory: DeviceMemory,
 }
 
 /// Makes at least `len` bytes, on the device that this thread uses if it uses one. May wait for
@@ -40,16 +37,11 @@ pub(crate) fn mirrored(len: usize) -> Result<Box<dyn Piece>, ChannelError> {
 impl OnDevice {
     fn new(context: &Arc<Context>, len: usize) -> Result<Self, ChannelError> {
         let memory = DeviceMemory::new(context, len)?;
-        let range = match Memory::examine(context.driver(), memory.addr(), len) {
-            Ok(Memory::Device(range)) => range,
-            Ok(other) => return Err(ChannelError::Device(format!("its memory is {other:?}"))),
-            Err(error) => return Err(ChannelError::Device(error.to_string())),
-        };
         let copy = PinnedMemory::new(context, len)?;
         // SAFETY: just allocated with that length, and nobody else has it.
         unsafe { std::ptr::write_bytes(copy.addr() as *mut u8, 0, len) };
-        let copies = Mutex::new(CopyEngine::new(context, 1)?);
-        let new = Self { copies, copy, range, _memory: memory };
+        let copies = Mutex::new(CopyEngine::new(context)?);
+        let new = Self { copies, copy, memory };
         new.copy(Direction::ToDevice, 0, len)?;
         Ok(new)
     }
@@ -57,7 +49,7 @@ impl OnDevice {
 
 impl Piece for OnDevice {
     fn addr(&self) -> usize {
-        self.range.addr()
+        self.memory.addr()
     }
 
     fn here(&self) -> usize {
@@ -67,13 +59,13 @@ impl Piece for OnDevice {
     fn copy(&self, direction: Direction, offset: usize, len: usize) -> Result<(), ChannelError> {
         let failed = |error: String| ChannelError::Device(error);
         let mut copies = self.copies.lock().unwrap_or_else(PoisonError::into_inner);
-        let (range, memory, addr) = (&self.range, &self.copy, self.range.addr() + offset);
-        let transfer = PinnedTransfer { direction, range, addr, memory, offset, len };
-        copies.start_pinned(&transfer).map_err(|error| failed(error.to_string()))?;
+        let (range, memory, addr) = (self.memory.range(), &self.copy, self.memory.addr() + offset);
+        let transfer = Transfer { direction, range, addr, memory, offset, len };
+        copies.start(&transfer).map_err(|error| failed(error.to_string()))?;
         let start = Instant::now();
         loop {
-            if let Some(completed) = copies.poll() {
-                return completed.result.map(drop).map_err(|error| failed(error.to_string()));
+            if let Some(ended) = copies.poll() {
+                return ended.map_err(|error| failed(error.to_string()));
             }
             if start.elapsed() > PATIENCE {
                 return Err(ChannelError::Late { what: "a copy of the context", waited: PATIENCE });

@@ -12,7 +12,7 @@ use crate::channel::memory::Piece;
 use crate::channel::memory::host_memory::{HostMemory, bound_context};
 use crate::channel::ring::{PublishedIn, drain_writes};
 use crate::logging;
-use cuda::{Context, DeviceMemory, Memory, WordRange, Words, WordsOptions};
+use cuda::{Context, DeviceMemory, WordRange, Words, WordsOptions};
 
 /// Memory of a device, and where the CPU writes to it.
 #[derive(Debug)]
@@ -65,12 +65,7 @@ impl Window {
         let mapper = Words::new(context, words).map_err(|error| text(&error))?.mapper();
         let len = len.next_multiple_of(size_of::<u64>());
         let memory = DeviceMemory::new(context, len).map_err(|error| text(&error))?;
-        let range = match Memory::examine(context.driver(), memory.addr(), len) {
-            Ok(Memory::Device(range)) => Arc::new(range),
-            Ok(other) => return Err(format!("it is {other:?}")),
-            Err(error) => return Err(text(&error)),
-        };
-        let range = mapper.open(range, None);
+        let range = mapper.open(Arc::clone(memory.range()), None);
         let here = range.cpu_addr(memory.addr()).ok_or_else(none)?;
         for at in (0..len).step_by(size_of::<u64>()) {
             let word = (here + at) as *mut u64;

@@ -12,7 +12,7 @@ use log::{info, warn};
 use crate::job::error::JobError;
 use crate::logging;
 use crate::settings::ConsistencyChoice;
-use cuda::{Attributes, Context, Device, Driver, Scratch, WritesOrdering, flush_writes};
+use cuda::{Attributes, Context, Device, DeviceMemory, Driver, WritesOrdering, flush_writes};
 use engine::lane::Lane;
 use engine::lane::loopback::{Anchor, Loopback};
 use engine::port::registration::is_unclosed;
@@ -96,7 +96,7 @@ struct Words {
 #[derive(Debug)]
 enum Source {
     Host { _words: Box<[AtomicU64]> },
-    Device { _page: Scratch },
+    Device { _page: DeviceMemory },
 }
 
 impl Consistency {
@@ -180,7 +180,7 @@ impl Consistency {
         let context = self.context.as_ref().ok_or(JobError::NoAnchor {
             why: "no context of a device was bound when the PEs connected",
         })?;
-        let page = Scratch::new(context)?;
+        let page = DeviceMemory::page(context)?;
         let (addr, len) = (page.range().addr(), page.range().len());
         Words::registered(regions, addr, len, Source::Device { _page: page })
     }
@@ -195,7 +195,7 @@ impl Consistency {
             Strategy::None => return Ok(()),
             Strategy::Flush => match &self.context {
                 Some(context) if regions.memory().reaches_devices() => {
-                    flush_writes(context, false)?;
+                    flush_writes(context)?;
                 }
                 _ => return Ok(()),
             },
@@ -284,16 +284,13 @@ mod tests {
     fn device(writes_ordering: WritesOrdering, flush_on_host: bool) -> Attributes {
         Attributes {
             compute: (9, 0),
-            unified_addressing: true,
             gpudirect_rdma: true,
             gpudirect_rdma_vmm: true,
             writes_ordering,
             flush_on_host,
-            flush_on_stream: false,
             dma_buf: true,
             virtual_memory: true,
             stream_write_64: true,
-            copy_engines: 2,
             host_numa_node: -1,
         }
     }

@@ -11,8 +11,7 @@ use std::ptr;
 use std::time::{Duration, Instant};
 
 use cuda::{
-    BounceBuffer, Completed, Context, CopyEngine, Device, DeviceRange, Direction, Driver, Memory,
-    Ordinal, PinnedPool, Transfer,
+    Context, CopyEngine, CudaError, Device, DeviceRange, Driver, Memory, Ordinal, PinnedMemory,
 };
 use libloading::os::unix::Library;
 use std::sync::Arc;
@@ -268,12 +267,37 @@ impl Bed {
         count(&self.raw, what)
     }
 
-    pub(crate) fn pool(&self, bounce_len: usize, count: usize) -> PinnedPool {
-        PinnedPool::new(&self.context(), bounce_len, count).expect("page-locked memory")
+    pub(crate) fn pinned(&self, len: usize) -> Arc<PinnedMemory> {
+        PinnedMemory::new(&self.context(), len).expect("page-locked memory")
     }
 
-    pub(crate) fn engine(&self, depth: usize) -> CopyEngine {
-        CopyEngine::new(&self.context(), depth).expect("a copy engine")
+    pub(crate) fn engine(&self) -> CopyEngine {
+        CopyEngine::new(&self.context()).expect("a copy engine")
+    }
+
+    /// Every copy takes so many nanoseconds from now on.
+    pub(crate) fn slow(&self, nanoseconds: u64) {
+        call!(self.raw, fake_cuda_latency(0 => c_int, nanoseconds => u64));
+    }
+
+    /// After so many more copies have been accepted, one is refused.
+    pub(crate) fn refuse(&self, after: u32, code: u32) {
+        call!(self.raw, fake_cuda_fail_submit(0 => c_int, after => u32, code => u32));
+    }
+
+    /// After so many more copies have been executed, one fails.
+    pub(crate) fn fail(&self, after: u32, code: u32) {
+        call!(self.raw, fake_cuda_fail_copy(0 => c_int, after => u32, code => u32));
+    }
+
+    /// Takes that back, and what else the device was made to do.
+    pub(crate) fn reset(&self) {
+        call!(self.raw, fake_cuda_reset(0 => c_int));
+    }
+
+    /// How many calls have stored words, and how many copies were made.
+    pub(crate) fn stores_and_copies(&self) -> [u64; 2] {
+        [5, 2].map(|what| self.count(what))
     }
 }
 
@@ -309,20 +333,11 @@ pub(crate) fn peek(addr: usize, len: usize) -> Vec<u8> {
     bytes
 }
 
-pub(crate) fn to_device<'a>(
-    range: &'a DeviceRange,
-    addr: usize,
-    bounce: &'a BounceBuffer,
-    len: usize,
-) -> Transfer<'a> {
-    Transfer { direction: Direction::ToDevice, range, addr, bounce, offset: 0, len }
-}
-
-pub(crate) fn wait(engine: &mut CopyEngine) -> Completed {
+pub(crate) fn wait(engine: &mut CopyEngine) -> Result<(), CudaError> {
     let start = Instant::now();
     loop {
-        if let Some(completed) = engine.poll() {
-            return completed;
+        if let Some(ended) = engine.poll() {
+            return ended;
         }
         assert!(start.elapsed() < HANG, "{} never end", engine.in_flight());
         std::thread::yield_now();

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use cuda::{StagedRegion, Staging, StagingContext, StagingOptions, WordsOptions};
-use engine::port::copies::{Bounce, Copied, Copy, CopyDirection, CopyPort, Stager};
-use engine::port::{Access, Posted};
+use engine::port::copies::{Bounce, Copied, Copy, CopyDirection, CopyPort, Stager, Tagged};
+use engine::port::{Access, PortError, Posted};
 
 use crate::bed::{Bed, HANG, fill, peek};
 use crate::words::stream_only;
@@ -48,9 +48,13 @@ impl Stage {
         assert!(staging.take_stager().is_none(), "nothing is staged yet");
         let region =
             staging.register(addr, bed.range(addr, len), None, access).expect("it can be staged");
+        (Self::take(staging), region)
+    }
+
+    pub(crate) fn take(staging: Arc<Staging>) -> Self {
         let Stager { copies, bounce } = staging.take_stager().expect("something is staged");
         assert!(staging.take_stager().is_none(), "there is one");
-        (Self { port: copies, bounce, staging }, region)
+        Self { port: copies, bounce, staging }
     }
 
     pub(crate) fn register(&self, bed: &Bed, addr: usize, len: usize) -> StagedRegion {
@@ -77,7 +81,11 @@ impl Stage {
         tag: u32,
     ) {
         let copy = Copy { direction, memory, bounce: self.bounce(direction, number), len };
-        assert_eq!(self.port.start(&copy, tag), Ok(Posted::Yes));
+        assert_eq!(self.give(copy, tag), Ok(Posted::Yes));
+    }
+
+    pub(crate) fn give(&mut self, copy: Copy, tag: u32) -> Result<Posted, PortError> {
+        self.port.start_all(&[Tagged { copy, tag }])
     }
 
     pub(crate) fn wait(&mut self) -> Copied {

@@ -9,26 +9,26 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use cuda::{Staging, StagingError, StagingOptions};
-use engine::port::copies::{Copy, CopyDirection, Reach};
+use cuda::{Kind, Staging, StagingError, StagingOptions, WordsOptions};
+use engine::port::copies::{Copy, CopyDirection, Reach, Tagged};
 use engine::port::{Access, Posted};
 
 use crate::bed::case::Case;
 use crate::bed::stage::{CHUNK, Stage, options};
 use test_support::random::pattern;
 
-use crate::bed::{Bed, GRANULARITY, ON_DEVICE, allocations, call, fill, peek};
+use crate::bed::{Bed, GRANULARITY, ON_DEVICE, ON_NUMA_NODE, allocations, fill, peek};
 use crate::words::stream_only;
 
 pub(crate) fn cases() -> Vec<Case> {
     vec![
         Case::any("staged_memory_is_copied_both_ways_over_borders", both_ways),
+        Case::any("staged_copies_of_all_sizes_and_alignments_arrive", sizes),
         Case::any("memory_that_nobody_registered_is_looked_at", unregistered),
         Case::any("memory_that_is_mapped_anew_is_noticed", mapped_anew),
         Case::fake("memory_that_is_gone_is_not_known_any_more", gone),
         Case::any("more_ranges_than_are_kept_are_looked_at_again", many),
         Case::fake("copies_complete_in_starting_order", in_order),
-        Case::fake("what_there_is_no_room_for_can_be_tried_again", again),
         Case::fake("memory_of_several_devices_is_staged", devices),
         Case::fake("memory_that_the_driver_has_elsewhere_is_copied_there", elsewhere),
         Case::any("host_memory_is_staged_before_any_of_a_device_and_beside_it", host_first),
@@ -74,12 +74,53 @@ fn both_ways() {
     let managed = bed.managed(1 << 20);
     let managed_region = stage.register(&bed, managed, 1 << 20);
     check(&bed, &mut stage, managed, 1 << 20);
+    if bed.is_fake() {
+        let node = bed.vmm(&[(ON_NUMA_NODE, 0); 2], false);
+        let region = stage.register(&bed, node, 2 * GRANULARITY);
+        assert_eq!(region.range().kind(), Kind::HostNumaDeviceOnly);
+        check(&bed, &mut stage, node, 2 * GRANULARITY);
+    }
     assert_eq!(stage.staging.len(), 3);
     assert!(!stage.staging.is_empty());
     if bed.is_fake() {
         // What a context of the program owns waits for calls on that.
         let held_up = [plain_region, heap_region, managed_region].map(|region| region.is_held_up());
         assert_eq!(held_up, [true, false, true]);
+    }
+}
+
+fn sizes() {
+    const MARGIN: usize = 64;
+    let bed = Bed::new();
+    let heap = bed.heap(1);
+    let (mut stage, _region) = Stage::new(&bed, heap, GRANULARITY);
+    let lengths = [1, 2, 3, 4, 5, 7, 8, 9, 13, 63, 64, 65, 101, 4095, 4097, 32_767, 32_768, 60_001];
+    for (round, len) in lengths.into_iter().enumerate() {
+        for (at, offset) in [(0, 0), (1, 0), (0, 3), (7, 5), (8, 64)] {
+            let bytes = pattern(len, round * 8 + at);
+            let memory = heap + MARGIN + at;
+            bed.write(heap, &vec![0xee; len + 3 * MARGIN]);
+            let bounce = stage.bounce(IN, 0) + offset;
+            fill(bounce, &bytes);
+            let there = Copy { direction: IN, memory, bounce, len };
+            assert_eq!(stage.give(there, 1), Ok(Posted::Yes));
+            stage.ends(1);
+            let seen = bed.read(heap, len + 3 * MARGIN);
+            let (before, behind) = (&seen[..MARGIN + at], &seen[MARGIN + at + len..]);
+            assert!(seen[MARGIN + at..][..len] == bytes, "{len} bytes at {at} from {offset}");
+            assert!(before.iter().chain(behind).all(|byte| *byte == 0xee), "more was written");
+            let start = stage.bounce(OUT, 0);
+            fill(start, &vec![0x11; len + 3 * MARGIN]);
+            let bounce = start + MARGIN + offset;
+            let back = Copy { direction: OUT, bounce, ..there };
+            assert_eq!(stage.give(back, 2), Ok(Posted::Yes));
+            stage.ends(2);
+            let seen = peek(start, len + 3 * MARGIN);
+            let (before, rest) = seen.split_at(MARGIN + offset);
+            assert!(rest[..len] == bytes, "{len} bytes from {at} to {offset}");
+            let mut around = before.iter().chain(&rest[len..]);
+            assert!(around.all(|byte| *byte == 0x11), "more was written");
+        }
     }
 }
 
@@ -191,38 +232,24 @@ fn in_order() {
     let _fast = stage.register(&bed, fast, GRANULARITY);
     let host = bed.host(CHUNK);
     // Longer than all copies take to start, on a busy machine too.
-    call!(bed.raw, fake_cuda_latency(0 => i32, 1_000_000_000 => u64, 0 => u64));
-    stage.start(IN, slow, 0, CHUNK, 1);
-    stage.start(IN, fast, 1, CHUNK, 2);
-    stage.start(IN, host, 2, CHUNK, 3);
-    stage.start(IN, slow, 3, CHUNK, 4);
+    bed.slow(1_000_000_000);
+    let bounces = [0, 1, 2, 3].map(|number| stage.bounce(IN, number));
+    let list = |memory: [usize; 2], first: usize| {
+        [0, 1].map(|number| {
+            let (memory, bounce) = (memory[number], bounces[first + number]);
+            let copy = Copy { direction: IN, memory, bounce, len: CHUNK };
+            Tagged { copy, tag: (first + number) as u32 }
+        })
+    };
+    assert_eq!(stage.port.start_all(&list([slow, fast], 0)), Ok(Posted::Yes));
+    assert_eq!(stage.port.start_all(&list([host, slow + CHUNK], 2)), Ok(Posted::Yes));
     // The other direction is not held up.
     stage.start(OUT, fast, 0, CHUNK, 5);
     stage.start(OUT, host, 1, CHUNK, 6);
     assert_eq!([stage.wait().tag, stage.wait().tag], [5, 6]);
-    call!(bed.raw, fake_cuda_latency(0 => i32, 0 => u64, 0 => u64));
-    assert_eq!([(); 4].map(|()| stage.wait().tag), [1, 2, 3, 4]);
+    bed.slow(0);
+    assert_eq!([(); 4].map(|()| stage.wait().tag), [0, 1, 2, 3]);
     assert!(stage.port.poll().is_none());
-}
-
-fn again() {
-    let bed = Bed::new();
-    let heap = bed.heap(1);
-    let (mut stage, _region) = Stage::with(&bed, heap, GRANULARITY, options(1, stream_only()));
-    call!(bed.raw, fake_cuda_latency(0 => i32, 20_000_000 => u64, 0 => u64));
-    for direction in [IN, OUT] {
-        let copy =
-            Copy { direction, memory: heap, bounce: stage.bounce(direction, 0), len: CHUNK / 2 };
-        let mut taken = 0;
-        while stage.port.start(&copy, taken).expect("never refused for good") == Posted::Yes {
-            taken += 1;
-        }
-        assert!(taken >= 2, "two pieces of a bounce buffer");
-        assert_eq!(stage.port.room(direction), 0);
-        stage.ends(0);
-        assert_eq!(stage.port.start(&copy, taken), Ok(Posted::Yes), "there is room again");
-        (1..=taken).for_each(|tag| stage.ends(tag));
-    }
 }
 
 fn devices() {
@@ -259,8 +286,7 @@ fn elsewhere() {
     let range = bed.range(heap, 2 * GRANULARITY);
     let _region =
         staging.register(unused, range, None, Access::LocalAndRemote).expect("it can be staged");
-    let stager = staging.take_stager().expect("something is staged");
-    let mut stage = Stage { port: stager.copies, bounce: stager.bounce, staging };
+    let mut stage = Stage::take(staging);
     let at = GRANULARITY - 100;
     let bytes = pattern(CHUNK, 3);
     stage.copy_in(unused + at, &bytes);
@@ -357,30 +383,31 @@ fn released() {
 fn no_allocation() {
     let bed = Bed::new();
     let heap = bed.heap(1);
-    let (mut stage, _region) = Stage::new(&bed, heap, GRANULARITY);
-    let other = bed.alloc(4096);
-    let host = bed.host(4096);
-    let copies = [
-        Copy { direction: IN, memory: heap, bounce: stage.bounce(IN, 0), len: CHUNK },
-        Copy { direction: OUT, memory: heap, bounce: stage.bounce(OUT, 0), len: CHUNK },
-        Copy { direction: IN, memory: other, bounce: stage.bounce(IN, 1), len: 4096 },
-        Copy { direction: OUT, memory: host, bounce: stage.bounce(OUT, 1), len: 4096 },
-    ];
-    let mut round = || {
-        for (tag, copy) in copies.iter().enumerate() {
-            assert_eq!(stage.port.start(copy, tag as u32), Ok(Posted::Yes));
-        }
-        for _ in 0..copies.len() {
-            stage.wait().result.expect("it goes well");
-        }
-        stage.port.store_flag(heap, 5).expect("a word of it");
-        stage.port.store(heap + 11, &[3; 99]).expect("bytes of it");
-    };
-    // The first time what is not registered is looked at.
-    round();
-    let before = allocations();
-    (0..20).for_each(|_| round());
-    assert_eq!(allocations(), before);
+    let (other, host) = (bed.alloc(4096), bed.host(4096));
+    for words in [stream_only(), WordsOptions::default()] {
+        let (mut stage, _region) = Stage::with(&bed, heap, GRANULARITY, options(4, words));
+        let lists = [IN, OUT].map(|direction| {
+            let copy = |(number, memory): (u16, usize), len| {
+                let bounce = stage.bounce(direction, number);
+                Tagged { copy: Copy { direction, memory, bounce, len }, tag: number.into() }
+            };
+            [copy((0, heap), CHUNK), copy((1, other), 4096), copy((2, host), 4096)]
+        });
+        let mut round = || {
+            for list in &lists {
+                assert_eq!(stage.port.start_all(list), Ok(Posted::Yes));
+                (0..3).for_each(|tag| stage.ends(tag));
+            }
+            stage.port.store_flag(heap, 5).expect("a word of it");
+            stage.port.store(heap + 11, &[3; 99]).expect("bytes of it");
+            stage.port.load(heap + 11, &mut [0; 99]).expect("bytes of it");
+        };
+        // The first time what is not registered is looked at.
+        round();
+        let before = allocations();
+        (0..20).for_each(|_| round());
+        assert_eq!(allocations(), before);
+    }
 }
 
 fn refused() {
@@ -395,13 +422,13 @@ fn refused() {
         (bounce, usize::MAX),
     ] {
         let copy = Copy { direction: IN, memory: heap, bounce, len };
-        let error = stage.port.start(&copy, 0).expect_err("that is in no bounce buffer");
+        let error = stage.give(copy, 0).expect_err("that is in no bounce buffer");
         assert!(error.to_string().contains("in no bounce buffer"), "{error}");
     }
     assert!(stage.port.poll().is_none(), "nothing was started");
     let last =
         Copy { direction: IN, memory: heap, bounce: bounce + stage.bounce.bytes() - 64, len: 64 };
-    assert_eq!(stage.port.start(&last, 4), Ok(Posted::Yes));
+    assert_eq!(stage.give(last, 4), Ok(Posted::Yes));
     stage.ends(4);
     for (bounce_len, bounces) in [(0, 4), (5000, 4), (4096, 0), (4096, 257)] {
         let staging =

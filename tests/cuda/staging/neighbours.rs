@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use cuda::{PeerShare, SECRET_BYTES, SharedLayout, SharedMemory, Shares, StagedRegion, Staging};
 use engine::ids::Pe;
-use engine::port::copies::{Copy, CopyDirection, Stager, Tagged};
+use engine::port::copies::{Copy, CopyDirection, Tagged};
 use engine::port::{Access, Posted};
 
 use crate::bed::case::Case;
@@ -61,9 +61,7 @@ fn side(bed: &Bed, shares: Shares) -> Side {
     staging.share(shares);
     let region = staging.register(heap, bed.range(heap, GRANULARITY), None, Access::LocalAndRemote);
     let region = region.expect("it can be staged");
-    let Stager { copies, bounce } = staging.take_stager().expect("something is staged");
-    let stage = Stage { port: copies, bounce, staging };
-    Side { stage, heap, _region: region }
+    Side { stage: Stage::take(staging), heap, _region: region }
 }
 
 fn both(bed: &Bed) -> [Side; 2] {
@@ -89,7 +87,7 @@ fn pass(bed: &Bed, from: &mut Side, (to, from_pe): (&mut Side, Pe), len: usize, 
     let offset = from.stage.bounce(OUT, 1) - from.stage.bounce.addr;
     let bounce = window.at(offset as u64, len).expect("it is inside");
     let copy = Copy { direction: IN, memory: to.heap, bounce, len };
-    assert_eq!(to.stage.port.start(&copy, 6), Ok(Posted::Yes));
+    assert_eq!(to.stage.give(copy, 6), Ok(Posted::Yes));
     to.stage.ends(6);
     assert!(bed.read(to.heap, len) == bytes, "{len} bytes");
 }
@@ -146,11 +144,11 @@ fn inside() {
         [(OUT, window.addr, 64), (IN, window.addr - 1, 64), (IN, end - 63, 64), (IN, end, 1)]
     {
         let copy = Copy { direction, memory: one.heap, bounce, len };
-        let error = one.stage.port.start(&copy, 0).expect_err("that is in no bounce buffer");
+        let error = one.stage.give(copy, 0).expect_err("that is in no bounce buffer");
         assert!(error.to_string().contains("in no bounce buffer"), "{error}");
     }
     let copy = Copy { direction: IN, memory: one.heap, bounce: end - 64, len: 64 };
-    assert_eq!(one.stage.port.start(&copy, 3), Ok(Posted::Yes));
+    assert_eq!(one.stage.give(copy, 3), Ok(Posted::Yes));
     one.stage.ends(3);
     assert_eq!(window.at(window.len as u64, 1), None);
     assert_eq!(window.at(u64::MAX, 64), None);
@@ -164,7 +162,7 @@ fn no_allocation() {
     let window = one.stage.port.window(Pe(1)).expect("they share");
     let copy = Copy { direction: IN, memory: one.heap, bounce: window.addr, len: CHUNK };
     let mut round = || {
-        assert_eq!(one.stage.port.start(&copy, 1), Ok(Posted::Yes));
+        assert_eq!(one.stage.give(copy, 1), Ok(Posted::Yes));
         one.stage.wait().result.expect("it goes well");
         let _ = one.stage.port.is_seen_by(Pe(1));
         assert!(!one.stage.port.has_ended(Pe(1)));
@@ -186,7 +184,7 @@ fn outlives() {
     let window = one.stage.port.window(Pe(1)).expect("they share");
     drop(other);
     let copy = Copy { direction: IN, memory: one.heap, bounce: window.addr, len: CHUNK };
-    assert_eq!(one.stage.port.start(&copy, 1), Ok(Posted::Yes));
+    assert_eq!(one.stage.give(copy, 1), Ok(Posted::Yes));
     one.stage.ends(1);
     assert!(bed.read(one.heap, CHUNK) == bytes);
 }

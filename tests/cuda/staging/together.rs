@@ -29,8 +29,6 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::fake("short_copies_together_wait_for_no_kernel", no_turns),
         Case::any("copies_together_of_any_memory_end_by_tag_in_order", mixed),
         Case::fake("while_two_calls_are_under_way_there_is_no_room", two_calls),
-        Case::fake("copies_together_take_as_much_room_as_they_have_tags", room_for_tags),
-        Case::fake("copies_that_are_given_one_by_one_wait_for_room", one_by_one),
         Case::fake("copies_together_that_are_refused_are_not_started", refused),
         Case::fake("refused_batch_is_copied_singly", refused_batch),
         Case::fake("refused_copy_ends_a_list", refused_single).with(&[("FAKE_CUDA_TOGETHER", "0")]),
@@ -45,6 +43,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::any("words_are_not_added_to_in_order_beneath_what_comes_before", beneath),
         Case::fake("words_in_order_wait_for_the_same_words_alone", beside),
         Case::fake("steps_behind_one_that_is_refused_are_not_started", refused_in_order),
+        Case::fake("words_that_are_refused_behind_copies_are_told_with_those", refused_words),
     ]
 }
 
@@ -61,8 +60,7 @@ fn stage(bed: &Bed) -> (Stage, StagedRegion, usize) {
     let region = staging
         .register(heap, bed.range(heap, 2 * GRANULARITY), None, Access::LocalAndRemote)
         .expect("staged");
-    let stager = staging.take_stager().expect("something is staged");
-    (Stage { port: stager.copies, bounce: stager.bounce, staging }, region, heap)
+    (Stage::take(staging), region, heap)
 }
 
 fn copies(stage: &Stage, direction: CopyDirection, heap: usize, at: &[usize]) -> Vec<Tagged> {
@@ -151,6 +149,10 @@ fn no_turns() {
         let inward = copies(&stage, IN, heap, &at);
         run(&mut stage, &inward);
     }
+    // One that goes by a copy engine beside others, but is the only one.
+    let mut inward = copies(&stage, IN, heap, &[64, 3 * LEN, 9 * LEN]);
+    inward[2].copy.len = 30 << 10;
+    run(&mut stage, &inward);
     assert_eq!(bed.count(7), before);
     call!(bed.raw, fake_cuda_release(gate => usize));
 }
@@ -193,82 +195,25 @@ fn mixed() {
 fn two_calls() {
     let bed = Bed::new();
     let (mut stage, _region, heap) = stage(&bed);
-    call!(bed.raw, fake_cuda_latency(0 => c_int, 5_000_000 => u64, 0 => u64));
+    bed.slow(5_000_000);
     for direction in [OUT, IN] {
-        let copy = |number: u16| Tagged {
-            copy: Copy {
-                direction,
-                memory: heap + usize::from(number) * LEN,
-                bounce: stage.bounce(direction, number),
-                len: LEN,
-            },
-            tag: number.into(),
+        let copy = |number: u16| Copy {
+            direction,
+            memory: heap + usize::from(number) * LEN,
+            bounce: stage.bounce(direction, number),
+            len: LEN,
         };
-        let list: Vec<Tagged> = (0..4).map(copy).collect();
-        assert!(stage.port.room(direction) >= 4);
-        assert_eq!(stage.port.start_all(&list[..1]), Ok(Posted::Yes));
+        let [first, second, third] = [0, 1, 2].map(copy);
+        assert_eq!(stage.port.room(direction), MOST_TOGETHER);
+        assert_eq!(stage.give(first, 0), Ok(Posted::Yes));
         assert!(stage.port.room(direction) != 0, "one call may wait behind the first");
-        assert_eq!(stage.port.start_all(&list[1..2]), Ok(Posted::Yes));
+        assert_eq!(stage.give(second, 1), Ok(Posted::Yes));
         assert_eq!(stage.port.room(direction), 0);
+        assert_eq!(stage.give(third, 2), Ok(Posted::Again));
         stage.ends(0);
-        assert!(stage.port.room(direction) >= 2);
-        assert_eq!(stage.port.start_all(&list[2..]), Ok(Posted::Yes));
-        (1..4).for_each(|tag| stage.ends(tag));
+        assert_eq!(stage.give(third, 2), Ok(Posted::Yes), "there is room again");
+        (1..3).for_each(|tag| stage.ends(tag));
     }
-}
-
-fn room_for_tags() {
-    const MOST: u32 = MOST_TOGETHER as u32;
-    let bed = Bed::new();
-    let (mut stage, _region, heap) = stage(&bed);
-    let bounce = stage.bounce(OUT, 0);
-    let tagged = |tag: u32, number: u32| {
-        let at = number as usize * 1024;
-        let (direction, memory, bounce) = (OUT, heap + at, bounce + at);
-        Tagged { copy: Copy { direction, memory, bounce, len: 1024 }, tag }
-    };
-    call!(bed.raw, fake_cuda_latency(0 => c_int, 20_000_000 => u64, 0 => u64));
-    for (tags, posted) in [(MOST, Posted::Again), (MOST - 1, Posted::Yes), (1, Posted::Yes)] {
-        assert_eq!(stage.port.start_all(&[tagged(1, 0)]), Ok(Posted::Yes));
-        assert_eq!(stage.port.room(OUT), MOST_TOGETHER - 1);
-        let all = (0..MOST).map(|number| tagged(10 + number.min(tags - 1), number));
-        let all: Vec<_> = all.collect();
-        assert_eq!(stage.port.start_all(&all), Ok(posted), "{tags} tags");
-        stage.ends(1);
-        let told = if posted == Posted::Yes { tags } else { 0 };
-        (0..told).for_each(|tag| stage.ends(10 + tag));
-        assert!(stage.port.poll().is_none());
-    }
-}
-
-fn one_by_one() {
-    const EACH: usize = CHUNK / MOST_TOGETHER;
-    let bed = Bed::new();
-    let memory = bed.alloc(CHUNK);
-    let (mut stage, _region) = Stage::new(&bed, memory, CHUNK);
-    call!(bed.raw, fake_cuda_latency(0 => c_int, 100_000 => u64, 0 => u64));
-    let bytes = pattern(CHUNK, 11);
-    for direction in [IN, OUT] {
-        let bounce = stage.bounce(direction, 0);
-        fill(bounce, if direction == IN { &bytes } else { &[0; CHUNK] });
-        let copy = |number: usize| {
-            let (memory, bounce) = (memory + number * EACH, bounce + number * EACH);
-            Tagged { copy: Copy { direction, memory, bounce, len: EACH }, tag: 5 }
-        };
-        let list: Vec<Tagged> = (0..MOST_TOGETHER).map(copy).collect();
-        let next = Tagged { tag: 6, ..list[0] };
-        assert_eq!(stage.port.start_all(&list), Ok(Posted::Yes));
-        assert_eq!(stage.port.start_all(&[next]), Ok(Posted::Again), "there is no room");
-        stage.ends(5);
-        assert_eq!(stage.port.start_all(&[next]), Ok(Posted::Yes));
-        // One less there is room for.
-        assert_eq!(stage.port.start_all(&list), Ok(Posted::Again), "a call too many");
-        assert_eq!(stage.port.start_all(&list[1..]), Ok(Posted::Yes));
-        stage.ends(6);
-        stage.ends(5);
-        assert!(stage.port.poll().is_none());
-    }
-    assert!(peek(stage.bounce(OUT, 0), CHUNK) == bytes);
 }
 
 /// Tokens each with a signal: those that add go to word 0, others to word 1.
@@ -307,7 +252,6 @@ fn in_order() {
         stage.ends(3);
         assert!(bed.read(heap + 4096, tokens * LEN) == bytes[..tokens * LEN]);
         assert_eq!(word(&bed, heap), before + added(tokens as u64));
-        assert!(!stage.port.has_words_on_their_way());
     }
     assert_eq!(word(&bed, heap + 8), 32);
 }
@@ -382,9 +326,8 @@ fn in_order_and_others() {
     };
     let mut expected = word(&bed, heap);
     for round in 0..4 {
-        call!(bed.raw, fake_cuda_latency(0 => c_int, 3_000_000 => u64, 0 => u64));
+        bed.slow(3_000_000);
         assert_eq!(stage.port.start_in_order(&steps, 3), Ok(Some(Posted::Yes)));
-        assert!(stage.port.has_words_on_their_way());
         let again = stage.port.start_in_order(&steps, 4);
         assert_eq!(again, Ok(Some(Posted::Again)), "it changes the same words");
         expected += added(4);
@@ -472,7 +415,7 @@ fn beside() {
         copy.chain(words.iter().map(word)).collect::<Vec<_>>()
     };
     use Width::{Eight, Four};
-    call!(bed.raw, fake_cuda_latency(0 => c_int, 20_000_000 => u64, 0 => u64));
+    bed.slow(20_000_000);
     for (words, posted) in [
         (&[(0, Eight), (16, Eight), (24, Four)][..], Posted::Yes),
         (&[(8, Eight)], Posted::Again),
@@ -482,10 +425,10 @@ fn beside() {
         assert_eq!(stage.port.start_in_order(&steps(words), 4), Ok(Some(posted)), "{words:?}");
         stage.ends(3);
         if posted == Posted::Yes {
-            assert!(stage.port.has_words_on_their_way(), "the second one's");
+            let again = stage.port.start_in_order(&steps(words), 5);
+            assert_eq!(again, Ok(Some(Posted::Again)), "the second one's are on their way");
             stage.ends(4);
         }
-        assert!(!stage.port.has_words_on_their_way());
     }
 }
 
@@ -498,9 +441,9 @@ fn refused_in_order() {
         fill(stage.bounce(IN, 0), &bytes);
         let steps = groups(&stage, heap, tokens, false);
         bed.write(heap + 4096, &[7; LEN]);
-        call!(bed.raw, fake_cuda_fail_submit(0 => c_int, calls => u32, 1 => u32));
+        bed.refuse(calls, 1);
         let started = stage.port.start_in_order(&steps, 3);
-        call!(bed.raw, fake_cuda_reset(0 => c_int));
+        bed.reset();
         let copied = match started {
             Err(_) => None,
             Ok(posted) => {
@@ -521,6 +464,41 @@ fn refused_in_order() {
             break;
         }
         assert!(copied.is_none_or(|result| result.is_err()), "call {done} was refused");
+    }
+}
+
+/// The driver takes the first step and then refuses the second: what was started is told of.
+fn refused_words() {
+    let bed = Bed::new();
+    for first in [Some(None), Some(Some(Width::Four)), None] {
+        let (mut stage, _region, heap) = stage(&bed);
+        let bytes = pattern(LEN, 5);
+        fill(stage.bounce(IN, 0), &bytes);
+        bed.write(heap, &[0; 8]);
+        let set = |addr, width| {
+            let (op, operand) = (AtomicOp::Set, 9);
+            let atomic = Atomic { op, width, float: false, operand, compare: 0 };
+            Step::Apply { addr, atomic, behind: true }
+        };
+        let copy =
+            Copy { direction: IN, memory: heap + 4096, bounce: stage.bounce(IN, 0), len: LEN };
+        let copy = Step::Copy { copy, behind: true };
+        let first = first.map(|word| word.map_or(copy, |width| set(heap, width)));
+        let steps: Vec<Step> = first.into_iter().chain([set(heap + 8, Width::Eight)]).collect();
+        call!(bed.raw, fake_cuda_offer(0 => c_int, 0 => u32));
+        let started = stage.port.start_in_order(&steps, 3);
+        bed.reset();
+        if first.is_none() {
+            started.expect_err("nothing was started");
+            assert!(stage.port.poll().is_none());
+            continue;
+        }
+        assert_eq!(started, Ok(Some(Posted::Yes)), "{first:?}");
+        let copied = stage.wait();
+        let error = copied.result.expect_err("the word was refused");
+        assert!(error.to_string().contains("CUDA_ERROR_NOT_SUPPORTED"), "{error}");
+        let came = bed.read(heap + 4096, LEN) == bytes || bed.read(heap, 4) == [9, 0, 0, 0];
+        assert!(copied.tag == 3 && came, "{first:?}");
     }
 }
 
@@ -558,7 +536,7 @@ fn refused_batch() {
     let list = copies(&stage, OUT, heap, &places()[1]);
     bed.write(heap, &vec![9; 2 * GRANULARITY]);
     fill(stage.bounce(OUT, 0), &vec![0; TOKENS * LEN]);
-    call!(bed.raw, fake_cuda_fail_submit(0 => c_int, 5 => u32, 2 => u32));
+    bed.refuse(5, 2);
     run(&mut stage, &list);
     assert!(peek(stage.bounce(OUT, 0), TOKENS * LEN).iter().all(|byte| *byte == 9));
 }
@@ -567,7 +545,7 @@ fn refused_single() {
     let bed = Bed::new();
     let (mut stage, _region, heap) = stage(&bed);
     let list = copies(&stage, OUT, heap, &places()[1]);
-    call!(bed.raw, fake_cuda_fail_submit(0 => c_int, 5 => u32, 2 => u32));
+    bed.refuse(5, 2);
     assert_eq!(stage.port.start_all(&list), Ok(Posted::Yes));
     let copied = stage.wait();
     assert_eq!(copied.tag, 5);
@@ -583,7 +561,7 @@ fn failed() {
     for (tag, copy) in list.iter_mut().enumerate().skip(TOKENS - 3) {
         copy.tag = tag as u32;
     }
-    call!(bed.raw, fake_cuda_fail_copy(0 => c_int, 10 => u32, 214 => u32));
+    bed.fail(10, 214);
     assert_eq!(stage.port.start_all(&list), Ok(Posted::Yes));
     for tag in [5, TOKENS - 3, TOKENS - 2, TOKENS - 1] {
         let copied = stage.wait();

@@ -1,21 +1,15 @@
 //! Words and bytes of staged memory, by every way.
 
-use std::ffi::c_int;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
-use std::time::Instant;
-
-use cuda::{GDRCOPY_LIBRARY, Staging, Way, Words, WordsOptions};
+use cuda::{GDRCOPY_LIBRARY, Staging, WordsOptions};
 use engine::atomic::{Atomic, AtomicOp, Width};
 use engine::port::Access;
 use engine::port::copies::{CopyDirection, CopyPort, SoonOrder};
 
 use crate::bed::case::{Case, skip};
-use crate::bed::stage::{CHUNK, Stage, options};
+use crate::bed::stage::{Stage, options};
 use test_support::random::{Random, pattern};
 
-use crate::bed::{Bed, GRANULARITY, HANG, ON_NUMA_NODE, call, fill};
+use crate::bed::{Bed, GRANULARITY, ON_NUMA_NODE, call, fill};
 use crate::words::stream_only;
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -33,15 +27,20 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::fake("words_that_only_signals_change_are_read_once", read_once),
         Case::fake("the_same_without_stream_memory_operations", || soon(Access::LocalAndRemote))
             .with(&[("FAKE_CUDA_STREAM_OPS", "0")]),
+        Case::fake("words_of_streams_that_set_no_word_of_the_host", || {
+            soon(Access::LocalAndRemote)
+        })
+        .with(&[("FAKE_CUDA_HOST_WRITES", "2")]),
+        Case::fake("words_that_are_stored_are_told_by_marks", by_marks),
+        Case::fake("words_are_told_by_events_where_the_host_is_not_written", by_events)
+            .with(&[("FAKE_CUDA_HOST_WRITES", "0")]),
         Case::fake("staged_words_that_are_stored_soon_take_few_calls", few_calls),
         Case::any("staged_words_side_by_side_are_what_was_asked_for", side_by_side),
-        Case::fake("staged_words_side_by_side_are_copied_together", one_copy),
         Case::fake("staged_words_find_another_way_beside_a_copy", another_way),
         Case::fake("short_staged_bytes_are_stored_together", short_bytes),
-        Case::any("a_staged_flag_comes_after_what_was_copied_before", flags),
+        Case::fake("staged_words_are_stored_at_once_without_a_copy", at_once),
         Case::fake("a_window_is_opened_on_an_alias_where_the_range_has_none", alias),
         Case::fake("releasing_staged_memory_takes_its_window_away", window),
-        Case::any("bytes_of_attached_ranges_are_bounded", bounded),
     ]
 }
 
@@ -126,16 +125,39 @@ fn apply(word: &mut [u8], atomic: &Atomic) -> u64 {
     before
 }
 
+fn by_marks() {
+    let asked = asked();
+    assert!(asked < 20, "the driver was asked {asked} times");
+}
+
+fn by_events() {
+    assert!(asked() >= 200);
+}
+
+/// How often the driver is asked about the ends of two hundred stores.
+fn asked() -> u64 {
+    let bed = Bed::new();
+    let heap = bed.heap(1);
+    let (mut stage, _region) = Stage::with(&bed, heap, GRANULARITY, options(2, stream_only()));
+    let before = bed.count(6);
+    for value in 0..200 {
+        stage.port.store_flag(heap, value).expect("a word of it");
+        assert_eq!(bed.read(heap, 8), value.to_le_bytes());
+    }
+    bed.count(6) - before
+}
+
 fn few_calls() {
     const WORDS: usize = 64;
     let bed = Bed::new();
     let heap = bed.heap(1);
     let (mut stage, _region) = Stage::with(&bed, heap, GRANULARITY, options(2, stream_only()));
     let calls = |stage: &mut Stage, what: &dyn Fn(&mut Stage)| {
-        let before = [5, 2].map(|what| bed.count(what));
+        let before = bed.stores_and_copies();
         what(stage);
         stage.port.settle().expect("they are there");
-        [bed.count(5) - before[0], bed.count(2) - before[1]]
+        let after = bed.stores_and_copies();
+        [after[0] - before[0], after[1] - before[1]]
     };
     let store = |stage: &mut Stage, count: usize| {
         for at in 0..count {
@@ -235,7 +257,7 @@ fn read_once() {
     for word in 8..16 {
         stage.port.store_soon(heap + 8 * word, &has(5), SoonOrder::Any).expect("soon");
     }
-    call!(bed.raw, fake_cuda_fail_submit(0 => c_int, 0 => u32, 1 => u32));
+    bed.refuse(0, 2);
     stage.port.settle().expect_err("some are missing");
     let there = u64::from_le_bytes(bed.read(heap, 8).try_into().expect("eight"));
     assert_eq!(add(&mut stage, 1), (has(there + 1), 1), "it is read again");
@@ -278,39 +300,11 @@ fn side_by_side() {
     assert!(bed.read(area, AREA) == model);
 }
 
-fn one_copy() {
-    let bed = Bed::new();
-    let heap = bed.heap(1);
-    let (mut stage, _region) = Stage::with(&bed, heap, GRANULARITY, options(2, stream_only()));
-    let mut calls = |words: &[(usize, SoonOrder)]| {
-        let before = [5, 2].map(|what| bed.count(what));
-        for (word, order) in words {
-            stage.port.store_soon(heap + 8 * word, &word.to_le_bytes(), *order).expect("soon");
-        }
-        stage.port.settle().expect("they are there");
-        let counts = [bed.count(5) - before[0], bed.count(2) - before[1]];
-        for (word, _) in words {
-            assert_eq!(bed.read(heap + 8 * word, 8), word.to_le_bytes());
-        }
-        counts
-    };
-    let any = |words: Vec<usize>| words.into_iter().map(|word| (word, SoonOrder::Any));
-    let behind = |words: Vec<usize>| words.into_iter().map(|word| (word, SoonOrder::Behind));
-    assert_eq!(calls(&any((0..64).collect()).collect::<Vec<_>>()), [0, 1], "one copy");
-    assert_eq!(calls(&any((0..64).rev().collect()).collect::<Vec<_>>()), [0, 1], "in any order");
-    assert_eq!(calls(&behind((0..64).collect()).collect::<Vec<_>>()), [1, 0], "each in its place");
-    assert_eq!(calls(&any(vec![1, 2, 3]).collect::<Vec<_>>()), [1, 0], "not worth a copy");
-    assert_eq!(calls(&any((0..60).step_by(2).collect()).collect::<Vec<_>>()), [1, 0], "apart");
-    // A word that is ordered ends what may be copied together.
-    let parts = any((0..10).collect()).chain(behind(vec![10])).chain(any((11..21).collect()));
-    assert_eq!(calls(&parts.collect::<Vec<_>>()), [1, 2], "two copies, and a word between them");
-}
-
 fn another_way() {
     let bed = Bed::new();
     let heap = bed.heap(1);
     let (mut stage, _region) = Stage::with(&bed, heap, GRANULARITY, options(2, stream_only()));
-    call!(bed.raw, fake_cuda_offer(0 => i32, 0 => u32, 1 => u32));
+    call!(bed.raw, fake_cuda_offer(0 => i32, 0 => u32));
     for round in 0..2_u64 {
         let words = (0..10).map(|word| (word, SoonOrder::Any)).chain([(40, SoonOrder::Behind)]);
         let value = |word: usize| (word as u64 + 1000 * round).to_le_bytes();
@@ -324,51 +318,90 @@ fn another_way() {
     }
 }
 
-/// Calls that store and copies that are made, for bytes that are no words.
+/// Calls that store and copies that are made, for words and bytes that are none.
 fn short_bytes() {
     let bed = Bed::new();
     let heap = bed.heap(1);
     let (mut stage, _region) = Stage::with(&bed, heap, GRANULARITY, options(2, stream_only()));
-    let mut calls = |stores: &[(usize, usize)], order: SoonOrder| {
-        let before = [5, 2].map(|what| bed.count(what));
-        for (at, len) in stores {
-            stage.port.store_soon(heap + at, &pattern(*len, *at), order).expect("soon");
+    let mut calls = |stores: &[(usize, usize, SoonOrder)]| {
+        let before = bed.stores_and_copies();
+        for (at, len, order) in stores {
+            stage.port.store_soon(heap + at, &pattern(*len, *at), *order).expect("soon");
         }
-        let under_way = [bed.count(5) - before[0], bed.count(2) - before[1]];
-        assert_eq!(under_way, [0, 0], "they wait for one another");
+        assert_eq!(bed.stores_and_copies(), before, "they wait for one another");
         stage.port.settle().expect("they are there");
-        let counts = [bed.count(5) - before[0], bed.count(2) - before[1]];
-        for (at, len) in stores {
+        let after = bed.stores_and_copies();
+        for (at, len, _) in stores {
             assert_eq!(bed.read(heap + at, *len), pattern(*len, *at), "{len} bytes at {at}");
         }
-        counts
+        [after[0] - before[0], after[1] - before[1]]
     };
     use SoonOrder::{Any, Behind};
-    let bytes: Vec<(usize, usize)> = (1..61).map(|at| (at, 1)).collect();
-    assert_eq!(calls(&bytes, Any), [0, 1], "bytes in a row");
-    assert_eq!(calls(&bytes[..4], Behind), [0, 4], "each behind the one before");
-    assert_eq!(calls(&[(8, 2), (32, 2), (20, 2)], Any), [0, 3], "apart");
-    assert_eq!(calls(&[(64, 16)], Behind), [1, 0], "two words");
-    assert_eq!(calls(&[(64, 16), (96, 16), (128, 16)], Behind), [1, 0], "words of several puts");
-    assert_eq!(calls(&[(64, 200)], Behind), [0, 1], "longer ones by a copy");
-    assert_eq!(calls(&[(256, 256)], Behind), [0, 1], "the longest");
-    assert_eq!(calls(&[(65, 11)], Behind), [0, 1], "not aligned");
-    assert_eq!(calls(&[(64, 48), (112, 48)], Any), [0, 1], "two that lie side by side");
-    assert_eq!(calls(&[(64, 48), (112, 48)], Behind), [0, 2], "and are ordered");
-    assert_eq!(calls(&[(0, 8), (9, 1), (16, 8)], Behind), [2, 1], "words around a byte");
+    let each = |at: &mut dyn Iterator<Item = usize>, len, order| -> Vec<_> {
+        at.map(|at| (at * len, len, order)).collect()
+    };
+    assert_eq!(calls(&each(&mut (1..61), 1, Any)), [0, 1], "bytes in a row");
+    assert_eq!(calls(&each(&mut (1..5), 1, Behind)), [0, 4], "each behind the one before");
+    assert_eq!(calls(&[(8, 2, Any), (32, 2, Any), (20, 2, Any)]), [0, 3], "apart");
+    assert_eq!(calls(&each(&mut (0..64), 8, Any)), [0, 1], "words in a row");
+    assert_eq!(calls(&each(&mut (0..64).rev(), 8, Any)), [0, 1], "in any order");
+    assert_eq!(calls(&each(&mut (0..64), 8, Behind)), [1, 0], "each in its place");
+    assert_eq!(calls(&each(&mut (1..4), 8, Any)), [1, 0], "not worth a copy");
+    assert_eq!(calls(&each(&mut (0..60).step_by(2), 8, Any)), [1, 0], "words apart");
+    // A word that is ordered ends what may be copied together.
+    let mut parts = each(&mut (0..21), 8, Any);
+    parts[10].2 = Behind;
+    assert_eq!(calls(&parts), [1, 2], "two copies, and a word between them");
+    let of_puts = [(64, 16, Behind), (96, 16, Behind), (128, 16, Behind)];
+    assert_eq!(calls(&of_puts), [1, 0], "words of several puts");
+    assert_eq!(calls(&[(64, 200, Behind)]), [0, 1], "longer ones by a copy");
+    assert_eq!(calls(&[(256, 256, Behind)]), [0, 1], "the longest");
+    assert_eq!(calls(&[(65, 11, Behind)]), [0, 1], "not aligned");
+    assert_eq!(calls(&[(64, 48, Any), (112, 48, Any)]), [0, 1], "two that lie side by side");
+    assert_eq!(calls(&[(64, 48, Behind), (112, 48, Behind)]), [0, 2], "and are ordered");
+    let around = [(0, 8, Behind), (9, 1, Behind), (16, 8, Behind)];
+    assert_eq!(calls(&around), [2, 1], "words around a byte");
 }
 
-fn bytes(words: WordsOptions, way: Way) {
+/// Bytes that are stored at once: words by the stream, all else by copies, and long ones part by
+/// part.
+fn at_once() {
     let bed = Bed::new();
-    let found = Words::new(&bed.context(), &words).expect("copies work").way();
-    if found != way && !bed.is_fake() {
-        skip(format!("{way} does not work here"));
+    let memory = [bed.heap(1), bed.managed(1 << 16)];
+    let (mut stage, _heap) = Stage::with(&bed, memory[0], 1 << 16, options(2, stream_only()));
+    let _managed = stage.register(&bed, memory[1], 1 << 16);
+    let mut calls = |base: usize, at: usize, len: usize| {
+        let (addr, bytes) = (base + at, pattern(len, at + len));
+        let before = bed.stores_and_copies();
+        stage.port.store(addr, &bytes).expect("bytes of it");
+        let after = bed.stores_and_copies();
+        assert!(bed.read(addr, len) == bytes, "{len} bytes at {at}");
+        [after[0] - before[0], after[1] - before[1]]
+    };
+    for len in 1..=9 {
+        for at in [64, 68, 65, 66] {
+            let is_word = [4, 8].contains(&len) && at % len == 0;
+            let is_two = len == 8 && at == 68;
+            let expected = if is_word || is_two { [1, 0] } else { [0, 1] };
+            assert_eq!(calls(memory[0], at, len), expected, "{len} bytes at {at}");
+            assert_eq!(calls(memory[1], at, len), [0, 1], "{len} managed bytes at {at}");
+        }
     }
-    assert_eq!(found, way);
+    for (len, copies) in [(256, 1), (257, 2), (1000, 4), (1024, 4)] {
+        assert_eq!(calls(memory[0], 3, len), [0, copies], "{len} bytes");
+    }
+}
+
+fn bytes(words: WordsOptions) {
+    let bed = Bed::new();
     let len = 2 * GRANULARITY;
     let heap = bed.heap(2);
+    let by_gdrcopy = words.gdrcopy.is_some();
     let (mut stage, region) = Stage::with(&bed, heap, len, options(2, words));
-    assert_eq!(region.is_mapped(), way != Way::Stream);
+    if region.is_mapped() != by_gdrcopy && !bed.is_fake() {
+        skip("GDRCopy does not work here");
+    }
+    assert_eq!(region.is_mapped(), by_gdrcopy);
     let area = 4096;
     let start = heap + GRANULARITY - area / 2;
     let mut expected = pattern(area, 1);
@@ -394,11 +427,11 @@ fn bytes(words: WordsOptions, way: Way) {
 }
 
 fn by_stream() {
-    bytes(stream_only(), Way::Stream);
+    bytes(stream_only());
 }
 
 fn by_gdrcopy() {
-    bytes(WordsOptions::default(), Way::Gdrcopy);
+    bytes(WordsOptions::default());
 }
 
 fn atomics() {
@@ -447,63 +480,6 @@ fn atomics() {
     }
     bed.free(plain);
     bed.free(managed);
-}
-
-fn flags() {
-    const ROUNDS: u64 = 40;
-    for words in [stream_only(), WordsOptions::default()] {
-        let bed = Bed::new();
-        let heap = bed.heap(2);
-        let (mut stage, _region) = Stage::with(&bed, heap, 2 * GRANULARITY, options(2, words));
-        // Data of one put in two pieces, stored bytes, and the flag, all over the heap.
-        let (first, second) = (heap, heap + GRANULARITY - CHUNK / 2);
-        let (stored, flag) = (heap + GRANULARITY + CHUNK, heap + 2 * GRANULARITY - 8);
-        bed.write(flag, &[0; 8]);
-        let (acknowledged, context) = (AtomicBool::new(true), bed.handle as usize);
-        thread::scope(|scope| {
-            let reader = scope.spawn(|| {
-                // As the device would: the flag first, and then what it stands for.
-                call!(bed.raw, cuCtxSetCurrent(context => usize));
-                let start = Instant::now();
-                let mut rounds = 0;
-                while rounds < ROUNDS {
-                    let seen = bed.read(flag, 8).try_into().expect("8 bytes");
-                    let seen = u64::from_le_bytes(seen);
-                    if seen == rounds {
-                        assert!(start.elapsed() < HANG, "flag {rounds} does not change");
-                        continue;
-                    }
-                    assert_eq!(seen, rounds + 1);
-                    let seed = 3 * seen as usize;
-                    assert!(bed.read(first, CHUNK) == pattern(CHUNK, seed), "round {rounds}");
-                    assert!(bed.read(second, CHUNK) == pattern(CHUNK, seed + 1));
-                    assert!(bed.read(stored, 99) == pattern(99, seed + 2));
-                    rounds = seen;
-                    acknowledged.store(true, Ordering::Release);
-                }
-            });
-            for round in 1..=ROUNDS {
-                let start = Instant::now();
-                while !acknowledged.swap(false, Ordering::Acquire) {
-                    assert!(
-                        start.elapsed() < HANG && !reader.is_finished(),
-                        "flag {round} is not seen"
-                    );
-                    thread::yield_now();
-                }
-                let seed = 3 * round as usize;
-                for (number, memory) in [first, second].into_iter().enumerate() {
-                    let bounce = stage.bounce(CopyDirection::In, number as u16);
-                    fill(bounce, &pattern(CHUNK, seed + number));
-                    stage.start(CopyDirection::In, memory, number as u16, CHUNK, number as u32);
-                }
-                stage.port.store(stored, &pattern(99, seed + 2)).expect("bytes of it");
-                (0..2).for_each(|tag| stage.ends(tag));
-                stage.port.store_flag(flag, round).expect("a word of it");
-            }
-            reader.join().expect("no panic");
-        });
-    }
 }
 
 fn alias() {
@@ -558,23 +534,4 @@ fn window() {
     drop(second);
     assert_eq!(pinned(), before);
     stage.port.store_flag(heap, 1).expect("the other one is left alone");
-}
-
-fn bounded() {
-    let bed = Bed::new();
-    let mut words = Words::new(&bed.context(), &WordsOptions::default()).expect("copies work");
-    let device = bed.alloc(1 << 16);
-    let range = Arc::new(bed.range(device + 64, 4096));
-    let within = words.mapper().open(Arc::clone(&range), None);
-    let mut into = [0; 64];
-    for (addr, len) in [(device + 63, 2), (device + 64 + 4095, 2), (device, 64), (usize::MAX, 1)] {
-        words.load_bytes_in(&within, addr, &mut into[..len]).expect_err("not in the range");
-        words.store_bytes_in(&within, addr, &into[..len]).expect_err("not in the range");
-    }
-    words.store_bytes_in(&within, device + 64, &[7; 64]).expect("in the range");
-    words.load_bytes_in(&within, device + 64, &mut into).expect("in the range");
-    assert_eq!(into, [7; 64]);
-    words.load_bytes_in(&within, device + 64, &mut []).expect("nothing is always there");
-    drop((words, within));
-    bed.free(device);
 }

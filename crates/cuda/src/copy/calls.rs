@@ -5,30 +5,27 @@ use std::ptr;
 use cudarc::driver::sys::{CUDA_MEMCPY2D, CUdeviceptr, CUmemorytype};
 
 use crate::copy::request::Direction;
-use crate::copy::rows::Part;
 use crate::driver::error::CudaError;
 use crate::driver::stream::Stream;
 
 /// Rows of bytes of the host for a device, at equal distances on each side.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Rows {
-    pub(crate) host: usize,
-    pub(crate) device: usize,
+pub(super) struct Rows {
+    pub(super) host: usize,
+    pub(super) device: usize,
     /// Bytes from one row's begin to the next one's; a row's own at least.
-    pub(crate) host_pitch: usize,
-    pub(crate) device_pitch: usize,
-    pub(crate) width: usize,
-    pub(crate) rows: usize,
+    pub(super) host_pitch: usize,
+    pub(super) device_pitch: usize,
+    pub(super) width: usize,
+    pub(super) rows: usize,
 }
 
 /// Starts a copy of bytes in one allocation.
 ///
 /// # Safety
-/// The host's side is page-locked, or any that is valid, for `len` bytes, until the copy has ended;
-/// who may use it meanwhile is as for [`CopyQueue::copy`](crate::copy::queue::CopyQueue::copy). The
-/// context is bound.
-#[inline]
-pub(crate) unsafe fn copy_piece(
+/// The host's side is page-locked for `len` bytes, and nobody else uses it, until the copy has
+/// ended. The context is bound.
+pub(super) unsafe fn copy_piece(
     on: &Stream,
     direction: Direction,
     addr: usize,
@@ -54,33 +51,11 @@ pub(crate) unsafe fn copy_piece(
     driver.check(call, status, || format!("{len} bytes at {addr:#x} of {}", on.context()))
 }
 
-/// Starts a part of a copy to a device, whose rows lie side by side.
-///
-/// # Safety
-/// As [`copy_piece`].
-#[inline]
-pub(crate) unsafe fn copy_part(
-    on: &Stream,
-    host: usize,
-    addr: usize,
-    part: &Part,
-) -> Result<(), CudaError> {
-    let Part { width, rows, .. } = *part;
-    if rows == 1 {
-        // SAFETY: the caller's promise.
-        return unsafe { copy_piece(on, Direction::ToDevice, addr, host, width) };
-    }
-    let (host_pitch, device_pitch) = (width, width);
-    // SAFETY: the caller's promise; rows without room between them are the bytes it is about.
-    unsafe { copy_rows(on, &Rows { host, device: addr, host_pitch, device_pitch, width, rows }) }
-}
-
 /// Starts a copy of rows to a device.
 ///
 /// # Safety
 /// As [`copy_piece`], for each row, and all rows are in one allocation.
-#[inline]
-pub(crate) unsafe fn copy_rows(on: &Stream, of: &Rows) -> Result<(), CudaError> {
+pub(super) unsafe fn copy_rows(on: &Stream, of: &Rows) -> Result<(), CudaError> {
     const CALL: &str = "cuMemcpy2DAsync_v2";
     let driver = on.context().driver();
     let Rows { host, device, host_pitch, device_pitch, width, rows } = *of;

@@ -1,281 +1,313 @@
-//! A copy engine: copies and words between host and device, which run beside the CPU.
+//! A copy engine: a stream for copies and words, with the lists that are under way on it.
 //!
-//! An engine is a stream of its own. What is started on it runs in the order of starting, and what
-//! is done is told in that order. So a word stored behind a copy is there after the copy's bytes,
-//! with no waiting in between.
+//! What is started on it runs in the order of starting, and what is done is told in that order. So
+//! a word stored behind a copy is there after the copy's bytes, with no waiting in between.
 
 use std::iter;
-use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::MEM;
-use crate::copy::batch::Write;
-use crate::copy::queue::{Checked, CopyQueue, Piece, Step, store_host};
-use crate::copy::request::{
-    Completed, Direction, PinnedTransfer, StartError, Ticket, Transfer, Word,
-};
+use crate::copy::list::{Given, Lists};
+use crate::copy::progress::{self, Mark, Watch};
+use crate::copy::request::{CopyError, Direction, Step, Transfer, WordStores};
 use crate::driver::context::Context;
-use crate::driver::error::{CudaError, code};
+use crate::driver::device::Device;
+use crate::driver::error::CudaError;
+use crate::driver::stream::{Event, Stream};
 use crate::memory::pinned::PinnedMemory;
 use crate::memory::pointer::Kind;
-use crate::memory::range::DeviceRange;
-use ::engine::atomic::Width;
 
-/// What is started in its order.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum InOrder<'a> {
-    /// A copy to the device, and whether it comes behind all before it; else nothing orders it and
-    /// the copies right before it.
-    Copy(PinnedTransfer<'a>, bool),
-    /// A store of a word, behind all before it.
-    Store(Word<'a>, u64),
-}
+/// Lists that are under way on an engine at once: one that the device is at, and one behind it.
+/// What comes meanwhile goes together in the next.
+pub(crate) const MOST_LISTS: usize = 2;
 
 /// A stream for copies and words, with what is under way on it.
 ///
-/// Starting and polling allocate nothing and never wait, unless something fails. An engine belongs
-/// to one thread at a time. Devices copy both ways at once: use one engine for each direction.
+/// Starting and polling never wait, and allocate nothing but to remember page-locked memory that is
+/// used first. An engine belongs to one thread at a time. Devices copy both ways at once: use one
+/// engine for each direction.
 #[derive(Debug)]
 pub struct CopyEngine {
-    /// Not dropped when what is under way does not end: see [`Drop`].
-    queue: ManuallyDrop<CopyQueue>,
+    stream: Stream,
+    entries: [Entry; MOST_LISTS],
+    /// The oldest list under way, and the next to start.
+    first: u64,
+    next: u64,
+    /// None where the stream sets none.
+    mark: Option<Mark>,
+    broken: Option<CudaError>,
+    word_stores: WordStores,
+    lists: Lists,
+    /// Host memory of copies, for as long as the engine is there.
+    kept: Vec<Arc<PinnedMemory>>,
+    /// Looks since the oldest was last seen under way by the driver.
+    looks: u32,
 }
+
+/// A list under way.
+#[derive(Debug)]
+struct Entry {
+    /// What the caller calls it.
+    number: u32,
+    event: Event,
+    end: End,
+    /// The number of the mark that tells of it: its own, or that of the next mark which the stream
+    /// is given behind it.
+    mark: u32,
+    /// What went wrong after a part of it was started.
+    failed: Option<CudaError>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum End {
+    /// Its mark, or a later one.
+    Mark,
+    /// The bytes that it brings, or a later mark, or else its event, if that was recorded.
+    Bytes { watch: Watch, recorded: bool },
+    /// Its event, or a later mark.
+    Event,
+    /// The whole stream: the event could not be recorded.
+    Stream,
+}
+
+/// Looks at bytes that have not come, until an event is to tell as well: they may have the pattern
+/// themselves. It is asked once in as many.
+const LOOKS_AT_BYTES: u32 = 256;
+
+/// Looks at a mark, until the driver is asked: nothing is marked any more once the context has
+/// failed.
+const LOOKS_AT_MARK: u32 = 1024;
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
 impl CopyEngine {
-    /// Makes an engine that has up to `depth` things under way; at least one.
+    /// Makes an engine, which may wait for everything on the device.
     ///
     /// # Errors
     /// As the driver answers, for one when there is no page-locked memory left.
-    pub fn new(context: &Arc<Context>, depth: usize) -> Result<Self, CudaError> {
-        Ok(Self { queue: ManuallyDrop::new(CopyQueue::new(context, depth.max(1))?) })
+    pub fn new(context: &Arc<Context>) -> Result<Self, CudaError> {
+        let stream = Stream::new(context)?;
+        let word = PinnedMemory::new(context, progress::BYTES)?;
+        let mark = match Mark::new(&stream, word) {
+            Ok(mark) => Some(mark),
+            Err(reason) => {
+                log::info!(target: MEM, "events tell when words of {context} are stored, which is slower: {reason}");
+                None
+            }
+        };
+        let entry = || {
+            let event = Event::new(context)?;
+            Ok(Entry { number: 0, event, end: End::Stream, mark: 0, failed: None })
+        };
+        let entries = [entry()?, entry()?];
+        let driver = context.driver();
+        let attributes = Device::new(driver, context.device())?.attributes()?;
+        let word_stores = WordStores {
+            four: driver.api.cuStreamWriteValue32_v2.is_some(),
+            eight: driver.api.cuStreamWriteValue64_v2.is_some() && attributes.stream_write_64,
+        };
+        let (lists, kept) = (Lists::new(driver), Vec::new());
+        let (first, next, broken, looks) = (0, 0, None, 0);
+        Ok(Self { stream, entries, first, next, mark, broken, word_stores, lists, kept, looks })
     }
 
     /// Cuts short copies to the device into rows from now on, if `rows`: copy engines do them then,
     /// also beside a kernel of another context.
-    pub fn set_rows(&mut self, rows: bool) {
-        self.queue.rows = rows;
+    pub(crate) fn set_rows(&mut self, rows: bool) {
+        self.lists.rows = rows;
     }
 
     /// Its context.
     pub fn context(&self) -> &Arc<Context> {
-        self.queue.context()
+        self.stream.context()
     }
 
-    /// How many things are under way, done ones that were not polled yet among them.
+    /// How many lists are under way, done ones that were not polled yet among them.
+    #[inline]
     pub fn in_flight(&self) -> usize {
-        self.queue.in_flight()
+        (self.next - self.first) as usize
     }
 
-    /// How many it takes at once.
-    pub fn depth(&self) -> usize {
-        self.queue.depth()
+    #[inline]
+    pub(crate) fn word_stores(&self) -> WordStores {
+        self.word_stores
     }
 
-    /// Whether words of a width in memory of the device are stored by stream memory operations, and
-    /// not by copies.
-    pub fn writes_words(&self, width: Width) -> bool {
-        match width {
-            Width::Two => false,
-            Width::Four => self.queue.write_32,
-            Width::Eight => self.queue.write_64,
+    /// Page-locked memory that copies use stays until the engine is dropped.
+    pub(crate) fn keep(&mut self, memory: &Arc<PinnedMemory>) {
+        if !self.keeps(memory) {
+            self.kept.push(Arc::clone(memory));
         }
     }
 
-    /// Whether the stream's marks tell when words are stored, and not events.
-    pub fn has_mark(&self) -> bool {
-        self.queue.has_mark()
+    fn keeps(&self, memory: &Arc<PinnedMemory>) -> bool {
+        self.kept.iter().any(|kept| Arc::ptr_eq(kept, memory))
     }
 
-    /// For tests: as if so many things had been done on it, and so many words stored with a mark.
-    /// Nothing is under way.
-    #[doc(hidden)]
-    pub fn count_from(&mut self, tickets: u64, marks: u32) {
-        self.queue.count_from(tickets, marks);
-    }
-
-    /// Starts a copy. A range that crosses borders of allocations is copied piece by piece. A part
-    /// of the bounce buffer that is copied into may be written to at once, so no copy out of it may
-    /// be under way, not even one that was started before.
+    /// Starts a copy. A range that crosses borders of allocations is copied piece by piece. What is
+    /// copied into page-locked memory that is in other use meanwhile is undefined there, and so is
+    /// what is copied out. That memory stays until the engine is dropped.
     ///
     /// # Errors
     /// When it does not fit, and when the driver refuses it; then nothing was started.
-    #[inline]
-    pub fn start(&mut self, transfer: &Transfer<'_>) -> Result<Ticket, StartError> {
-        let Transfer { direction, range, addr, bounce, offset, len } = *transfer;
-        let fits = offset.checked_add(len).is_some_and(|end| end <= bounce.len());
-        if !fits {
-            return Err(StartError::Bounds { addr, len });
-        }
-        let memory = bounce.memory();
-        let offset = bounce.addr() - memory.addr() + offset;
-        self.start_pinned(&PinnedTransfer { direction, range, addr, memory, offset, len })
+    pub fn start(&mut self, transfer: &Transfer<'_>) -> Result<(), CopyError> {
+        self.keep(transfer.memory);
+        self.start_list(0, iter::once(Step::Copy { transfer: *transfer, behind: false }))
     }
 
-    /// As [`Self::start`], for who shares page-locked memory out by himself. What is copied into a
-    /// part of it that is in other use meanwhile is undefined there, and so is what is copied out,
-    /// also by what was started before.
+    /// Starts a list, each step behind those before it but for copies without order: all copies in
+    /// one direction, whose page-locked memory is [kept](Self::keep), and words that the stream
+    /// [stores](Self::word_stores).
     ///
     /// # Errors
     /// As [`Self::start`].
-    #[inline]
-    pub fn start_pinned(&mut self, transfer: &PinnedTransfer<'_>) -> Result<Ticket, StartError> {
-        self.check(transfer)?;
-        let PinnedTransfer { direction, range, addr, memory, offset, len } = *transfer;
-        let copy = Checked { direction, range, addr, host: memory.addr() + offset, len };
-        // SAFETY: the memory has these bytes, and is kept until the copy has ended.
-        unsafe { self.queue.copy(&copy, Some(Arc::clone(memory)), None, true) }
-    }
-
-    #[inline]
-    fn check(&self, transfer: &PinnedTransfer<'_>) -> Result<(), StartError> {
-        let PinnedTransfer { range, addr, memory, offset, len, .. } = *transfer;
-        let fits = offset.checked_add(len).is_some_and(|end| end <= memory.len());
-        if !fits || len == 0 {
-            return Err(StartError::Bounds { addr, len });
-        }
-        self.queue.check(range, addr, len)
-    }
-
-    #[inline]
-    fn check_with_others(&self, transfer: &PinnedTransfer<'_>) -> Result<(), StartError> {
-        if !self.queue.keeps(transfer.memory) {
-            return Err(StartError::Bounds { addr: transfer.addr, len: transfer.len });
-        }
-        self.check(transfer)
-    }
-
-    pub(crate) fn gives_together(&self) -> bool {
-        self.queue.gives_together()
-    }
-
-    pub(crate) fn keep(&mut self, memory: &Arc<PinnedMemory>) {
-        self.queue.keep(memory);
-    }
-
-    /// Starts several copies in one direction as one thing, in no order. The caller has said of
-    /// their page-locked memory that it is [kept](Self::keep).
-    ///
-    /// # Errors
-    /// As [`Self::start`]; then none was started.
-    pub(crate) fn start_many<'a>(
+    pub(crate) fn start_list<'a>(
         &mut self,
-        transfers: impl Iterator<Item = PinnedTransfer<'a>>,
-    ) -> Result<Ticket, StartError> {
-        self.queue.begin_many();
-        let mut way = Direction::ToDevice;
-        for transfer in transfers {
-            self.check_with_others(&transfer)?;
-            let PinnedTransfer { direction, range, addr, memory, offset, len } = transfer;
-            for piece in Piece::of(range, addr, memory, offset, len) {
-                self.queue.add_piece(piece);
-            }
-            way = direction;
+        number: u32,
+        steps: impl Iterator<Item = Step<'a>> + Clone,
+    ) -> Result<(), CopyError> {
+        if let Some(error) = &self.broken {
+            return Err(CopyError::Cuda(error.clone()));
         }
-        // SAFETY: each was checked just now, and its memory is kept by the queue; what is in other
-        // use meanwhile is undefined there, as the functions before say.
-        unsafe { self.queue.give_many(way) }
-    }
-
-    /// Starts copies to the device and stores of words that [`Self::stores_by_operation`] in their
-    /// order, as one thing. The caller has said of their page-locked memory that
-    /// it is [kept](Self::keep).
-    ///
-    /// # Errors
-    /// As [`Self::start`]; then none was started.
-    pub(crate) fn start_in_order<'a>(
-        &mut self,
-        steps: impl Iterator<Item = InOrder<'a>> + Clone,
-    ) -> Result<Ticket, StartError> {
-        for step in steps.clone() {
-            match step {
-                InOrder::Copy(transfer, _) => self.check_with_others(&transfer)?,
-                InOrder::Store(word, _) => self.queue.check_word(&word)?,
-            }
+        if self.in_flight() == MOST_LISTS {
+            return Err(CopyError::Full);
         }
-        let steps = steps.map(|step| match step {
-            InOrder::Copy(transfer, behind) => Step::Copy(transfer, behind),
-            InOrder::Store(word, value) => Step::Store(Write::new(&word, value)),
-        });
-        // SAFETY: each was checked just now, and its memory is kept by the queue.
-        unsafe { self.queue.in_order(steps) }
-    }
-
-    /// Starts a store of a word. It is there after everything started before.
-    ///
-    /// # Errors
-    /// As [`Self::start`].
-    #[inline]
-    pub fn start_store(&mut self, word: &Word<'_>, value: u64) -> Result<Ticket, StartError> {
-        self.queue.check_word(word)?;
-        if self.stores_by_operation(word.range, word.width) {
-            match self.queue.write_all(iter::once((*word, value))) {
-                // Some drivers list the function and refuse it. Then copies do it from now on.
-                Err(StartError::Cuda(error)) if error.code == code::NOT_SUPPORTED => {
-                    match word.width {
-                        Width::Eight => self.queue.write_64 = false,
-                        _ => self.queue.write_32 = false,
-                    }
+        steps.clone().try_for_each(|step| self.check(&step))?;
+        let mut watch = self.watch(steps.clone());
+        let Self { stream, entries, mark, lists, next, .. } = self;
+        let _bound = stream.context().bind()?;
+        let (last, number_of_mark) = mark.as_ref().map(Mark::next).unzip();
+        let mut given = Given::default();
+        // SAFETY: each step was checked just now, and its memory is kept. What else the caller
+        // does with that is undefined there, as he knows.
+        let failed = unsafe { lists.give(stream, steps, last, &mut given) }.err();
+        if let (Some(error), false) = (&failed, given.some) {
+            // Nothing is under way: who asked may use its memory at once.
+            return Err(CopyError::Cuda(error.clone()));
+        }
+        watch = watch.filter(|_| failed.is_none());
+        let entry = &mut entries[(*next % MOST_LISTS as u64) as usize];
+        // What was started is under way, so a failure is told when that is done.
+        (entry.number, entry.failed) = (number, failed);
+        entry.mark = number_of_mark.unwrap_or(0);
+        entry.end = match (watch, mark) {
+            (Some(watch), _) => End::Bytes { watch, recorded: false },
+            (None, Some(mark)) if given.marked => {
+                mark.count();
+                End::Mark
+            }
+            (None, _) => match entry.event.record(stream) {
+                Ok(()) => End::Event,
+                Err(error) => {
+                    entry.failed.get_or_insert(error);
+                    End::Stream
                 }
-                // Or they refuse some memory.
-                Err(StartError::Cuda(error)) if error.code == code::INVALID_VALUE => {}
-                other => return other,
+            },
+        };
+        *next += 1;
+        Ok(())
+    }
+
+    /// Whether something may be started on these bytes.
+    fn check(&self, step: &Step<'_>) -> Result<(), CopyError> {
+        let (range, addr, len, fits) = match *step {
+            Step::Copy { transfer: Transfer { range, addr, memory, offset, len, .. }, .. } => {
+                let fits = offset.checked_add(len).is_some_and(|end| end <= memory.len());
+                (range, addr, len, fits && len > 0 && self.keeps(memory))
+            }
+            Step::Store { word, .. } => {
+                let (addr, len) = (word.addr, word.width.bytes());
+                (word.range, addr, len, addr % len == 0)
+            }
+        };
+        if !fits || !range.contains(addr, len) {
+            return Err(CopyError::Bounds { addr, len });
+        }
+        // Any context of a device reaches all memory of it.
+        if !range.context().has_device_of(self.context()) {
+            let (memory, engine) = (range.context().to_string(), self.context().to_string());
+            return Err(CopyError::Context { memory, engine });
+        }
+        Ok(())
+    }
+
+    /// The bytes to watch of a list that is one copy to the host.
+    fn watch<'a>(&self, mut steps: impl Iterator<Item = Step<'a>>) -> Option<Watch> {
+        let (Some(Step::Copy { transfer, .. }), None) = (steps.next(), steps.next()) else {
+            return None;
+        };
+        let Transfer { direction, range, addr, memory, offset, len } = transfer;
+        // What is managed may be copied by the CPU, byte by byte.
+        let of_device = matches!(range.kind(), Kind::Device | Kind::DevicePool);
+        let sides = (memory.addr() + offset, addr);
+        let alone = self.in_flight() == 0;
+        // SAFETY: checked and kept, and nobody else uses them, as the caller of `start` knows.
+        let watch = || unsafe { Watch::new(sides, len, self.next, alone) };
+        (direction == Direction::FromDevice && of_device).then(watch).flatten()
+    }
+
+    /// The number of the oldest list under way.
+    #[inline]
+    pub(crate) fn oldest(&self) -> Option<u32> {
+        let entry = &self.entries[(self.first % MOST_LISTS as u64) as usize];
+        (self.in_flight() > 0).then_some(entry.number)
+    }
+
+    /// How the oldest list has ended. None when it is under way still, or nothing is. After an
+    /// error the bytes at the destination are undefined. Of words that are stored and short copies
+    /// to the host the driver is asked only now and then, whether all is well; of other copies each
+    /// time.
+    #[inline]
+    pub fn poll(&mut self) -> Option<Result<(), CudaError>> {
+        if self.in_flight() == 0 {
+            return None;
+        }
+        let mut failed = self.broken.clone();
+        if failed.is_none() {
+            match self.oldest_is_done() {
+                Ok(false) => return None,
+                Ok(true) => {}
+                // What the driver tells here is that the context is gone, and all its work with it.
+                Err(error) => {
+                    self.broken = Some(error.clone());
+                    failed = Some(error);
+                }
             }
         }
-        let copy = self.word_copy(Direction::ToDevice, word);
-        // SAFETY: the word of a free entry, which nobody uses.
-        unsafe { store_host(copy.host, word.width, value) };
-        // SAFETY: checked above. The engine's own word stays as long as the engine's work.
-        unsafe { self.queue.copy(&copy, None, None, false) }
+        let entry = &mut self.entries[(self.first % MOST_LISTS as u64) as usize];
+        self.first += 1;
+        Some(failed.or(entry.failed.take()).map_or(Ok(()), Err))
     }
 
-    /// Starts stores of several words, at most [`MOST_WRITES`], each of which
-    /// [`Self::stores_by_operation`]: as one thing, in their order.
-    ///
-    /// # Errors
-    /// As [`Self::start_store`].
-    pub(crate) fn start_stores<'w>(
-        &mut self,
-        words: impl Iterator<Item = (Word<'w>, u64)> + Clone,
-    ) -> Result<Ticket, StartError> {
-        for (word, _) in words.clone() {
-            self.queue.check_word(&word)?;
+    #[inline]
+    fn oldest_is_done(&mut self) -> Result<bool, CudaError> {
+        let Self { stream, entries, mark, first, looks, .. } = self;
+        let entry = &mut entries[(*first % MOST_LISTS as u64) as usize];
+        let marked = mark.as_ref().is_some_and(|mark| mark.reached(entry.mark));
+        let (done, most) = match &mut entry.end {
+            End::Mark => (marked, LOOKS_AT_MARK),
+            // SAFETY: the host's side is kept.
+            End::Bytes { watch, .. } => (marked || unsafe { watch.all_here() }, LOOKS_AT_BYTES),
+            End::Event | End::Stream => (marked, 1),
+        };
+        *looks = if done { 0 } else { *looks + 1 };
+        if done || *looks < most {
+            return Ok(done);
         }
-        self.queue.write_all(words)
-    }
-
-    #[inline]
-    pub(crate) fn stores_by_operation(&self, range: &DeviceRange, width: Width) -> bool {
-        // The driver refuses them for managed memory and for a pool's, and copies always do.
-        self.writes_words(width) && range.kind() == Kind::Device
-    }
-
-    /// Starts a load of a word: it has the value of after everything started before.
-    ///
-    /// # Errors
-    /// As [`Self::start`].
-    #[inline]
-    pub fn start_load(&mut self, word: &Word<'_>) -> Result<Ticket, StartError> {
-        self.queue.check_word(word)?;
-        let copy = self.word_copy(Direction::FromDevice, word);
-        // SAFETY: checked above. The engine's own word stays as long as the engine's work.
-        unsafe { self.queue.copy(&copy, None, Some(word.width), true) }
-    }
-
-    fn word_copy<'a>(&self, direction: Direction, word: &Word<'a>) -> Checked<'a> {
-        let (range, addr, len) = (word.range, word.addr, word.width.bytes());
-        Checked { direction, range, addr, host: self.queue.next_word(), len }
-    }
-
-    /// The next thing that is done, in the order of starting. None when the oldest is under way
-    /// still, or nothing is. Of words that are stored and short copies to the host the driver is
-    /// asked only now and then, whether all is well; of other copies each time.
-    #[inline]
-    pub fn poll(&mut self) -> Option<Completed> {
-        if self.queue.in_flight() == 0 { None } else { self.queue.poll() }
+        *looks = 0;
+        let _bound = stream.context().bind()?;
+        match &mut entry.end {
+            End::Bytes { recorded, .. } if !*recorded => {
+                entry.event.record(stream)?;
+                *recorded = true;
+                Ok(false)
+            }
+            End::Bytes { .. } | End::Event => entry.event.is_done(),
+            // Where a stream has nothing left, this is done as well.
+            End::Mark | End::Stream => stream.is_done(),
+        }
     }
 }
 
@@ -295,11 +327,10 @@ impl Drop for CopyEngine {
                     self.in_flight(),
                     self.context(),
                 );
+                std::mem::forget((std::mem::take(&mut self.kept), self.mark.take()));
                 return;
             }
             thread::sleep(Duration::from_micros(100));
         }
-        // SAFETY: dropped once, here, and not used after.
-        unsafe { ManuallyDrop::drop(&mut self.queue) };
     }
 }

@@ -1,14 +1,15 @@
 //! Copies between host and device that run beside the CPU.
 //!
-//! Starting a copy and looking for its end never wait: kernels that spin may depend on the thread
+//! Starting a list and looking for its end never wait: kernels that spin may depend on the thread
 //! that calls.
 
-mod batch;
 mod calls;
 pub(crate) mod engine;
+mod list;
 pub(crate) mod probe;
 mod progress;
-mod queue;
-mod rows;
-pub(crate) use batch::MOST_WRITES;
 pub(crate) mod request;
+mod rows;
+mod writes;
+
+pub(crate) use writes::MOST_WRITES;

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::copy::calls::copy_part;
 use crate::copy::rows::Part;
 use crate::driver::context::Context;
 use crate::driver::error::{CudaError, code};
@@ -45,13 +44,13 @@ impl<'a> Probe<'a> {
     pub(crate) fn rows(&mut self, enough: Duration) -> Result<Duration, CudaError> {
         let part = Part { offset: 0, width: BYTES / 2, rows: 2 };
         // SAFETY: both sides have these bytes; `least` binds the context and waits for the end.
-        self.least(enough, |stream, from, to| unsafe { copy_part(stream, from, to, &part) })
+        self.least(enough, |stream, from, to| unsafe { part.copy(stream, from, to) })
     }
 
     pub(crate) fn plain(&mut self, enough: Duration) -> Result<Duration, CudaError> {
         let part = Part { offset: 0, width: BYTES, rows: 1 };
         // SAFETY: as in `rows`.
-        self.least(enough, |stream, from, to| unsafe { copy_part(stream, from, to, &part) })
+        self.least(enough, |stream, from, to| unsafe { part.copy(stream, from, to) })
     }
 
     fn least(

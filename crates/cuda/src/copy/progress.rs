@@ -17,10 +17,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cudarc::driver::sys::{CUdeviceptr, CUstreamBatchMemOpParams};
-
-use crate::copy::batch::write_operation;
-use crate::driver::error::CudaError;
+use crate::copy::writes::Write;
 use crate::driver::stream::Stream;
 use crate::memory::pinned::PinnedMemory;
 use ::engine::atomic::Width;
@@ -32,27 +29,29 @@ use ::engine::atomic::Width;
 #[derive(Debug)]
 pub(crate) struct Mark {
     memory: Arc<PinnedMemory>,
+    /// How many were given to the stream.
+    given: u32,
 }
 
-/// Bytes that the word has for itself at the start of its memory: a line of the processor's caches.
-pub(crate) const MARK_ROOM: usize = 64;
+/// A line of the processor's caches, which the word has for itself.
+pub(crate) const BYTES: usize = 64;
 
 const PATIENCE: Duration = Duration::from_millis(200);
 
 impl Mark {
-    /// The word at the start of `memory`, if the stream sets it: it is tried once. Else the reason
-    /// why not.
-    ///
-    /// The stream may set it later all the same, so the word stays out of other use.
-    pub(crate) fn new(stream: &Stream, memory: &Arc<PinnedMemory>) -> Result<Self, String> {
+    /// The word at the start of memory of [`BYTES`], if the stream sets it: it is tried once. Else
+    /// the reason why not.
+    pub(crate) fn new(stream: &Stream, memory: Arc<PinnedMemory>) -> Result<Self, String> {
         const TRIED: u32 = u32::MAX;
-        let mark = Self { memory: Arc::clone(memory) };
+        let mark = Self { memory, given: 0 };
         let _bound = stream.context().bind().map_err(|error| error.to_string())?;
         mark.word().store(0, Ordering::Relaxed);
-        mark.set_behind(stream, TRIED).map_err(|error| error.to_string())?;
+        mark.write(TRIED).give(stream).map_err(|error| error.to_string())?;
         let start = Instant::now();
         while mark.word().load(Ordering::Acquire) != TRIED {
             if start.elapsed() > PATIENCE {
+                // The stream may set it later all the same.
+                std::mem::forget(mark);
                 return Err(format!("the device has not set a word of the host in {PATIENCE:?}"));
             }
             hint::spin_loop();
@@ -63,43 +62,41 @@ impl Mark {
     }
 
     fn word(&self) -> &AtomicU32 {
-        // SAFETY: page-locked memory starts at a page and has MARK_ROOM bytes at least, by whoever
-        // allocated it; it lives as long as this. Besides the stream, nobody uses the word but
-        // through here.
+        // SAFETY: page-locked memory starts at a page and has these bytes; it lives as long as
+        // this. Besides the stream, nobody uses the word but through here.
         unsafe { AtomicU32::from_ptr(self.memory.addr() as *mut u32) }
     }
 
-    /// Has the stream set the word behind everything that it was given so far. The context is
-    /// bound.
-    fn set_behind(&self, stream: &Stream, number: u32) -> Result<(), CudaError> {
-        let context = stream.context();
-        let driver = context.driver();
-        let write = driver.api.cuStreamWriteValue32_v2;
-        let write =
-            write.ok_or_else(|| driver.lacks("cuStreamWriteValue32_v2", context.to_string()))?;
-        // SAFETY: the word is page-locked, known to all contexts under its own address, and kept;
-        // the context is bound.
-        let status = unsafe { write(stream.raw(), self.memory.addr() as CUdeviceptr, number, 0) };
-        driver.check("cuStreamWriteValue32_v2", status, || format!("a mark of {context}"))
+    fn write(&self, number: u32) -> Write {
+        Write { addr: self.memory.addr(), width: Width::Four, value: number.into() }
     }
 
+    /// The store of the next mark, and its number.
     #[inline]
-    pub(crate) fn operation(&self, number: u32) -> CUstreamBatchMemOpParams {
-        write_operation(self.memory.addr(), Width::Four, number.into())
+    pub(crate) fn next(&self) -> (Write, u32) {
+        let number = self.given.wrapping_add(1);
+        (self.write(number), number)
+    }
+
+    /// The next mark was given to the stream.
+    #[inline]
+    pub(crate) fn count(&mut self) {
+        self.given = self.given.wrapping_add(1);
     }
 
     /// Whether the stream has come to the mark of a number, which need not have been given to it
-    /// yet, or to a later one. The number is at most one more than that of the last mark given.
+    /// yet, or to a later one.
     #[inline]
     pub(crate) fn reached(&self, number: u32) -> bool {
-        let passed = self.word().load(Ordering::Acquire).wrapping_sub(number);
-        (passed as i32) >= 0
+        has_passed(self.word().load(Ordering::Acquire), number)
     }
+}
 
-    /// For tests: as if the stream had come to so many marks. It has nothing under way.
-    pub(crate) fn set(&self, number: u32) {
-        self.word().store(number, Ordering::Relaxed);
-    }
+/// Whether a number is that of the last mark, or of one before. It is at most one more than that of
+/// the last mark given.
+#[inline]
+fn has_passed(last: u32, number: u32) -> bool {
+    (last.wrapping_sub(number) as i32) >= 0
 }
 
 /// Bytes of the host that a copy is bringing, which are filled with a pattern until it has.
@@ -191,6 +188,16 @@ fn twice(pattern: u32) -> u64 {
 mod tests {
     use super::*;
 
+    #[test]
+    fn marks_are_compared_beyond_32_bits() {
+        for last in [0, 1, i32::MAX as u32 - 1, i32::MAX as u32, 1 << 31, u32::MAX - 1, u32::MAX] {
+            for before in 0..4 {
+                assert!(has_passed(last, last.wrapping_sub(before)), "{before} before {last}");
+                assert!(!has_passed(last, last.wrapping_add(before + 1)), "behind {last}");
+            }
+        }
+    }
+
     /// Watches `len` bytes of memory for copy number 7, from a device's address.
     fn watch(memory: &mut [u32], device: usize, len: usize, alone: bool) -> Option<Watch> {
         let host = memory.as_mut_ptr() as usize;
@@ -242,21 +249,6 @@ mod tests {
                 }
                 // SAFETY: as above.
                 assert!(unsafe { watch.all_here() }, "{len} bytes");
-            });
-        }
-    }
-
-    #[test]
-    fn a_word_is_waited_for_in_both_of_its_halves() {
-        for (count, missing) in [4, 5].into_iter().flat_map(|n| (0..n).map(move |at| (n, at))) {
-            words(|memory| {
-                let mut watch = watch(memory, 0x1000, 4 * count, true).unwrap();
-                (0..count).filter(|at| *at != missing).for_each(|at| memory[at] = 6);
-                // SAFETY: the memory is there.
-                assert!(!unsafe { watch.all_here() }, "word {missing} of {count}");
-                memory[missing] = 6;
-                // SAFETY: as above.
-                assert!(unsafe { watch.all_here() }, "word {missing} of {count}");
             });
         }
     }

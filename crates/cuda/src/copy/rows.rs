@@ -7,43 +7,58 @@
 //!
 //! A naturally aligned word of up to 8 bytes is in one row: so it comes whole, as by a plain copy.
 
+use crate::copy::calls::{Rows, copy_piece, copy_rows};
+use crate::copy::request::Direction;
+use crate::driver::error::CudaError;
+use crate::driver::stream::Stream;
+
 /// A part of a copy: so many rows of so many bytes, each right behind the one before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Part {
+pub(super) struct Part {
     /// Where it begins in the copy, in bytes.
-    pub(crate) offset: usize,
-    pub(crate) width: usize,
-    pub(crate) rows: usize,
+    pub(super) offset: usize,
+    pub(super) width: usize,
+    pub(super) rows: usize,
 }
 
-const LONG: usize = 32 << 10;
+/// Copies of this length and more go by a copy engine as they are.
+pub(super) const LONG: usize = 32 << 10;
 
 const MOST_ROWS: usize = 31;
 
 const WORD: usize = 8;
 
 impl Part {
-    pub(crate) fn len(&self) -> usize {
-        self.width * self.rows
-    }
-
-    fn plain(len: usize) -> Self {
-        Self { offset: 0, width: len, rows: 1 }
+    /// Starts it. The addresses are those of its own first byte.
+    ///
+    /// # Safety
+    /// As [`copy_piece`].
+    pub(super) unsafe fn copy(
+        &self,
+        on: &Stream,
+        host: usize,
+        device: usize,
+    ) -> Result<(), CudaError> {
+        let Self { width, rows, .. } = *self;
+        let (host_pitch, device_pitch) = (width, width);
+        // SAFETY: the caller's promise; rows without room between them are the bytes it is about.
+        unsafe {
+            match rows {
+                1 => copy_piece(on, Direction::ToDevice, device, host, width),
+                _ => copy_rows(on, &Rows { host, device, host_pitch, device_pitch, width, rows }),
+            }
+        }
     }
 }
 
-/// The parts of a copy of `len` bytes to `addr` on a device, in order; two at most. A single word
-/// is one row.
-#[inline]
-pub(crate) fn parts(addr: usize, len: usize) -> impl Iterator<Item = Part> {
+/// The parts of a copy of `len` bytes, fewer than [`LONG`], to `addr` on a device, in order; two at
+/// most. A single word is one row.
+pub(super) fn parts(addr: usize, len: usize) -> impl Iterator<Item = Part> {
     let (first, second) = cut(addr, len);
     std::iter::once(first).chain(second)
 }
 
 fn cut(addr: usize, len: usize) -> (Part, Option<Part>) {
-    if len >= LONG {
-        return (Part::plain(len), None);
-    }
     let align = alignment(addr);
     let even = |rows: &usize| len % (rows * align) == 0;
     if let Some(rows) = [2, 3, 5, 7].into_iter().find(even) {
@@ -83,7 +98,6 @@ mod tests {
         assert_eq!(cut(0x1000, 24), [(0, 8, 3)]);
         assert_eq!(cut(0x1000, 12), [(0, 4, 3)]);
         assert_eq!(cut(0x1001, 37), [(0, 17, 2), (34, 1, 3)]);
-        assert_eq!(cut(0x1000, LONG), [(0, LONG, 1)]);
         for word in [1, 2, 4, 8] {
             assert_eq!(cut(0x1000, word), [(0, word, 1)], "a word alone");
         }
@@ -92,17 +106,15 @@ mod tests {
     #[test]
     fn parts_are_the_copy_and_tear_no_word() {
         for addr in 0x1000..0x1010 {
-            for len in (1..600).chain(LONG - 40..LONG + 3) {
+            for len in (1..600).chain(LONG - 40..LONG) {
                 let mut end = 0;
                 let mut borders = Vec::new();
                 for part in parts(addr, len) {
                     assert_eq!(part.offset, end, "{len} bytes at {addr:#x}");
                     assert!(part.rows <= MOST_ROWS && part.width > 0, "{part:?}");
-                    assert!(
-                        part.rows > 1 || len >= LONG || part.len() <= WORD,
-                        "{len} bytes at {addr:#x}: {part:?}"
-                    );
-                    end += part.len();
+                    let bytes = part.width * part.rows;
+                    assert!(part.rows > 1 || bytes <= WORD, "{len} bytes at {addr:#x}: {part:?}");
+                    end += bytes;
                     borders.extend((1..=part.rows).map(|row| part.offset + row * part.width));
                 }
                 assert_eq!(end, len);

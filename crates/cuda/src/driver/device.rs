@@ -35,8 +35,6 @@ impl WritesOrdering {
 pub struct Attributes {
     /// Compute capability, major and minor.
     pub compute: (u32, u32),
-    /// One address space for host and devices. Without it, addresses tell nothing.
-    pub unified_addressing: bool,
     /// A NIC can read and write its memory.
     pub gpudirect_rdma: bool,
     /// The same for mappings of the VMM interface.
@@ -45,16 +43,12 @@ pub struct Attributes {
     pub writes_ordering: WritesOrdering,
     /// [`flush_writes`] works on the host.
     pub flush_on_host: bool,
-    /// The same as a stream operation.
-    pub flush_on_stream: bool,
     /// Memory can be exported as a dma-buf.
     pub dma_buf: bool,
     /// Memory can be made and mapped apart (the VMM interface).
     pub virtual_memory: bool,
     /// 64-bit stream memory operations. Those of 32 bits are in every driver that has the function.
     pub stream_write_64: bool,
-    /// Copy engines: 2 and more copy in both directions at once.
-    pub copy_engines: u32,
     /// The NUMA node of the host next to it. Meaningful from CUDA 12.2 on; else -1.
     pub host_numa_node: i32,
 }
@@ -143,20 +137,17 @@ impl Device {
                 number(attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?.unsigned_abs(),
                 number(attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?.unsigned_abs(),
             ),
-            unified_addressing: yes(attribute::CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING)?,
             gpudirect_rdma: yes(attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED)?,
             gpudirect_rdma_vmm: yes(
                 attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED,
             )?,
             writes_ordering: WritesOrdering::from_attribute(ordering),
             flush_on_host: flush & 1 != 0,
-            flush_on_stream: flush & 2 != 0,
             dma_buf: yes(attribute::CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED)?,
             virtual_memory: yes(
                 attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
             )?,
             stream_write_64: yes(attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS)?,
-            copy_engines: number(attribute::CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT)?.unsigned_abs(),
             host_numa_node: numa.unwrap_or(-1),
         })
     }
@@ -200,27 +191,22 @@ impl fmt::Display for Device {
 }
 
 /// Makes earlier writes of NICs to memory of the context's device visible to it
-/// (`cuFlushGPUDirectRDMAWrites`), or to all devices.
+/// (`cuFlushGPUDirectRDMAWrites`).
 ///
 /// # Errors
 /// As the driver answers, and when it lacks the function.
-pub fn flush_writes(context: &Context, to_all_devices: bool) -> Result<(), CudaError> {
+pub fn flush_writes(context: &Context) -> Result<(), CudaError> {
     use cudarc::driver::sys::CUflushGPUDirectRDMAWritesScope_enum as scope;
     use cudarc::driver::sys::CUflushGPUDirectRDMAWritesTarget_enum as target;
     const CALL: &str = "cuFlushGPUDirectRDMAWrites";
     let driver = context.driver();
     let flush = driver.api.cuFlushGPUDirectRDMAWrites;
     let flush = flush.ok_or_else(|| driver.lacks(CALL, context.to_string()))?;
-    let scope = if to_all_devices {
-        scope::CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_ALL_DEVICES
-    } else {
-        scope::CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER
-    };
+    let target = target::CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX;
+    let scope = scope::CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER;
     let _bound = context.bind()?;
     // SAFETY: the context is bound on this thread.
-    let status =
-        unsafe { flush(target::CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX, scope) };
-    driver.check(CALL, status, || context.to_string())
+    driver.check(CALL, unsafe { flush(target, scope) }, || context.to_string())
 }
 
 #[cfg(test)]

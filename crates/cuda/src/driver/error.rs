@@ -8,31 +8,17 @@ use engine::port::PortError;
 /// Why there is no CUDA driver to use.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the texts of errors say it")]
 pub enum LoadError {
-    /// This process uses no CUDA, so none of its memory is on a GPU. The normal case without a GPU.
+    /// The normal case without a GPU: none of the process' memory is on one.
     #[error("no CUDA driver in this process: `{path}` is not loaded")]
-    NotInUse {
-        /// The name looked for.
-        path: String,
-    },
-    /// The dynamic loader did not find it, or could not load it.
+    NotInUse { path: String },
     #[error("cannot load the CUDA driver from `{path}`: {reason}")]
-    Open {
-        /// The name or path tried.
-        path: String,
-        /// What the dynamic loader said.
-        reason: String,
-    },
-    /// The file is a shared library, but not a driver that is served.
+    Open { path: String, reason: String },
     #[error(
         "`{path}` is not a usable CUDA driver: it has no `{symbol}`; 11.4 is the oldest served"
     )]
-    Symbol {
-        /// The name or path tried.
-        path: String,
-        /// The function that is missing.
-        symbol: &'static str,
-    },
+    Symbol { path: String, symbol: &'static str },
 }
 
 /// A call to the driver that failed.

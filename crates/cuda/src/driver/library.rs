@@ -98,19 +98,9 @@ impl Driver {
         self.check("cuInit", status, || String::from("this process"))
     }
 
-    /// The name or path it was opened by.
-    pub fn path(&self) -> &str {
-        &self.path
-    }
-
     /// Its version.
     pub fn version(&self) -> DriverVersion {
         self.version
-    }
-
-    /// Functions that newer drivers have and this one lacks. What needs them is off.
-    pub fn missing(&self) -> &[&'static str] {
-        &self.missing
     }
 
     /// Whether kernels are loaded when they are launched first (`CUDA_MODULE_LOADING`, lazy by

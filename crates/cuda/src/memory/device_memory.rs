@@ -1,13 +1,16 @@
-//! Device memory that we allocate: what kernels change fast, and what NICs move in tests.
+//! Device memory that we allocate: what kernels change fast, what ways of reaching device memory
+//! are tried on, and what NICs read.
 
 use std::sync::Arc;
 
 use cudarc::driver::sys::CUdeviceptr;
 
 use crate::driver::context::Context;
-use crate::driver::error::CudaError;
-use crate::driver::stream::Stream;
-use crate::memory::pinned::PinnedMemory;
+use crate::driver::error::{CudaError, code};
+use crate::memory::range::{DeviceRange, Memory, RangeError};
+
+/// What GPUs map memory in.
+pub(crate) const GPU_PAGE: usize = 64 << 10;
 
 /// A piece of device memory. The CPU cannot touch it.
 ///
@@ -15,8 +18,8 @@ use crate::memory::pinned::PinnedMemory;
 #[derive(Debug)]
 pub struct DeviceMemory {
     context: Arc<Context>,
-    addr: CUdeviceptr,
-    len: usize,
+    allocated: CUdeviceptr,
+    range: Arc<DeviceRange>,
 }
 
 impl DeviceMemory {
@@ -25,45 +28,51 @@ impl DeviceMemory {
     /// # Errors
     /// As the driver answers.
     pub fn new(context: &Arc<Context>, len: usize) -> Result<Self, CudaError> {
+        Self::aligned(context, len, 1)
+    }
+
+    /// Allocates one page of the GPU's.
+    ///
+    /// # Errors
+    /// As the driver answers.
+    pub fn page(context: &Arc<Context>) -> Result<Self, CudaError> {
+        Self::aligned(context, GPU_PAGE, GPU_PAGE)
+    }
+
+    fn aligned(context: &Arc<Context>, len: usize, align: usize) -> Result<Self, CudaError> {
+        const CALL: &str = "cuMemAlloc_v2";
         let driver = context.driver();
         let _bound = context.bind()?;
-        let mut addr = 0;
+        // As many bytes are in it at such an address.
+        let whole = len.saturating_add(if align > 1 { align } else { 0 });
+        let mut allocated = 0;
         // SAFETY: a place for the address; the context is bound.
-        let status = unsafe { (driver.api.cuMemAlloc_v2)(&raw mut addr, len) };
-        driver.check("cuMemAlloc_v2", status, || format!("{len} bytes, {context}"))?;
-        Ok(Self { context: Arc::clone(context), addr, len })
+        let status = unsafe { (driver.api.cuMemAlloc_v2)(&raw mut allocated, whole) };
+        let subject = || format!("{whole} bytes, {context}");
+        driver.check(CALL, status, subject)?;
+        let failed =
+            match Memory::examine(driver, (allocated as usize).next_multiple_of(align), len) {
+                Ok(Memory::Device(range)) => {
+                    let (context, range) = (Arc::clone(context), Arc::new(range));
+                    return Ok(Self { context, allocated, range });
+                }
+                Err(RangeError::Cuda(error)) => error,
+                // A driver that says something else of its own memory is none to rely on.
+                _ => driver.error(CALL, code::INVALID_VALUE, subject()),
+            };
+        // SAFETY: just allocated, and not used by anybody.
+        let _ = unsafe { (driver.api.cuMemFree_v2)(allocated) };
+        Err(failed)
     }
 
     /// Its address, for kernels.
     pub fn addr(&self) -> usize {
-        self.addr as usize
+        self.range.addr()
     }
 
-    /// Its length in bytes.
-    #[allow(clippy::len_without_is_empty, reason = "none is empty")]
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Starts filling it from page-locked memory, which has to be as long and to stay as it is
-    /// until the stream is done.
-    ///
-    /// # Errors
-    /// As the driver answers, for one when `from` is shorter.
-    pub fn fill(&self, from: &PinnedMemory, stream: &Stream) -> Result<(), CudaError> {
-        const CALL: &str = "cuMemcpyHtoDAsync_v2";
-        let driver = self.context.driver();
-        let subject = || format!("{} bytes of {} to device memory", self.len, from.len());
-        if from.len() < self.len {
-            return Err(driver.error(CALL, crate::driver::error::code::INVALID_VALUE, subject()));
-        }
-        let _bound = self.context.bind()?;
-        let copy = driver.api.cuMemcpyHtoDAsync_v2;
-        // SAFETY: both have that many bytes; that they stay is the caller's to see to, and costs no
-        // more than wrong content: the driver has both until they are freed, which waits for the
-        // copy.
-        let status = unsafe { copy(self.addr, from.addr() as *const _, self.len, stream.raw()) };
-        driver.check(CALL, status, subject)
+    /// The range that the driver's copies reach.
+    pub fn range(&self) -> &Arc<DeviceRange> {
+        &self.range
     }
 }
 
@@ -71,8 +80,9 @@ impl Drop for DeviceMemory {
     fn drop(&mut self) {
         if let Ok(_bound) = self.context.bind() {
             // An error means that CUDA has ended before us, and has taken the memory along.
-            // SAFETY: allocated by `new`, and freed once, here.
-            let _ = unsafe { (self.context.driver().api.cuMemFree_v2)(self.addr) };
+            // SAFETY: allocated by `aligned`, and freed once, here; mappings of it are dropped
+            // before.
+            let _ = unsafe { (self.context.driver().api.cuMemFree_v2)(self.allocated) };
         }
     }
 }

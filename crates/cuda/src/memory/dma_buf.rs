@@ -18,7 +18,6 @@ const BY_PCIE: u64 = 1;
 pub struct DmaBuf {
     fd: OwnedFd,
     offset: usize,
-    len: usize,
 }
 
 impl DmaBuf {
@@ -57,7 +56,7 @@ impl DmaBuf {
         };
         driver.check(CALL, status, subject)?;
         // SAFETY: the driver has opened it for us; nobody else closes it.
-        Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd) }, offset, len: whole })
+        Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd) }, offset })
     }
 
     /// The descriptor.
@@ -68,12 +67,6 @@ impl DmaBuf {
     /// Where what was asked for starts in it, in bytes.
     pub fn offset(&self) -> usize {
         self.offset
-    }
-
-    /// Its length in bytes: whole pages.
-    #[allow(clippy::len_without_is_empty, reason = "none is empty")]
-    pub fn len(&self) -> usize {
-        self.len
     }
 }
 

@@ -17,8 +17,8 @@ use crate::driver::stream::Stream;
 use engine::port::registration::is_unclosed;
 
 /// How a heap was made.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Backing {
+#[derive(Clone, Copy, Debug)]
+enum Backing {
     /// Memory of its own, mapped to addresses of its own (`cuMemCreate`, `cuMemMap`).
     Mapped {
         /// NICs may reach it: it was made with `gpuDirectRDMACapable`.
@@ -106,11 +106,6 @@ impl DeviceHeap {
     #[allow(clippy::len_without_is_empty, reason = "none is empty")]
     pub fn len(&self) -> usize {
         self.len
-    }
-
-    /// How it was made.
-    pub fn backing(&self) -> Backing {
-        self.backing
     }
 
     fn zero(&self) -> Result<(), CudaError> {

@@ -9,5 +9,4 @@ pub(crate) mod heap;
 pub(crate) mod pinned;
 pub(crate) mod pointer;
 pub(crate) mod range;
-pub(crate) mod scratch;
 pub(crate) mod shared_memory;

@@ -176,12 +176,6 @@ impl DeviceRange {
         self.len
     }
 
-    /// The driver's number of its first allocation. When another allocation takes these addresses
-    /// later, it has another number: a cache of ranges can tell.
-    pub fn buffer(&self) -> u64 {
-        self.buffers[0]
-    }
-
     /// Whether `len` bytes from `addr` are in it, and still of the allocations that it was made
     /// from. One call of the driver for each of these.
     ///

@@ -25,21 +25,12 @@ const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEA
 /// Why memory of another process is not shared.
 #[derive(Debug, Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the texts of errors say it")]
 pub enum SharingError {
-    /// A system call was refused.
     #[error("{call}: {error}")]
-    System {
-        /// The call.
-        call: &'static str,
-        /// What it has answered.
-        error: io::Error,
-    },
-    /// What was found is something else.
+    System { call: &'static str, error: io::Error },
     #[error("{what} is not the shared memory that was told of")]
-    Other {
-        /// What was looked at.
-        what: String,
-    },
+    Other { what: String },
 }
 
 /// Memory that others may have mapped as well.

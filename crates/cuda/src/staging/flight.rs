@@ -1,114 +1,114 @@
-//! Copies under way in one direction, in the order of starting.
+//! Lists under way in one direction, in the order of starting.
 
 use std::collections::VecDeque;
 
+use crate::copy::engine::MOST_LISTS;
 use engine::port::PortError;
+use engine::port::copies::{Copied, MOST_TOGETHER, MOST_WORDS};
 
-/// Most calls of the driver whose copies are under way, where it takes several copies in a call:
-/// one that the device is at, and one behind it. What comes meanwhile goes together in the next.
-pub(crate) const MOST_CALLS: usize = 2;
-
-/// What tells that the copies of a call have ended.
-#[derive(Clone, Debug)]
-pub(crate) enum By {
-    /// Nothing: the CPU has copied, they had ended when they were started.
-    Cpu,
-    /// The engine of the context with this index.
-    Engine(usize),
-    /// Nothing: the driver has refused them, when others before them had been started.
-    Refused(PortError),
-}
-
-/// Copies that were given to the driver in one call, or to the CPU.
-#[derive(Debug)]
-pub(crate) struct Call {
-    pub(crate) by: By,
-    pub(crate) tags: u32,
-}
-
-/// Copies of one direction. Several engines may be at work; the end of each copy is told in the
-/// order of starting, so it waits for those before it. An engine's own copies end in their order,
-/// so the first call here is the oldest of its engine.
+/// Lists of one direction. Several engines may be at work on one. The end of each is told in the
+/// order of starting, tag by tag.
 #[derive(Debug)]
 pub(crate) struct Flight {
-    /// What is told of, once each.
+    lists: VecDeque<List>,
     tags: VecDeque<u32>,
-    calls: VecDeque<Call>,
-    /// Of the first call, once it has ended.
-    ended: Option<Result<(), PortError>>,
-    /// What went wrong with the first part of the copies of a tag, while others are under way.
-    carried: Option<PortError>,
-    capacity: usize,
+    /// Address and end of words that lists which have not ended store.
+    words: VecDeque<(usize, usize)>,
+    next: u32,
+}
+
+#[derive(Debug)]
+struct List {
+    number: u32,
+    tags: usize,
+    words: usize,
+    ended: bool,
+    error: Option<PortError>,
 }
 
 impl Flight {
-    pub(crate) fn new(capacity: usize) -> Self {
+    pub(crate) fn new() -> Self {
         Self {
-            tags: VecDeque::with_capacity(capacity),
-            calls: VecDeque::with_capacity(capacity),
-            ended: None,
-            carried: None,
-            capacity,
+            lists: VecDeque::with_capacity(MOST_LISTS),
+            tags: VecDeque::with_capacity(MOST_LISTS * MOST_TOGETHER),
+            words: VecDeque::with_capacity(MOST_LISTS * MOST_WORDS),
+            next: 0,
         }
     }
 
+    /// How many tags the next list may have.
     #[inline]
     pub(crate) fn room(&self) -> usize {
-        self.capacity - self.tags.len().max(self.calls.len())
+        if self.lists.len() < MOST_LISTS { MOST_TOGETHER } else { 0 }
     }
 
-    #[inline]
-    pub(crate) fn calls(&self) -> usize {
-        self.calls.len()
+    /// The number of the next list.
+    pub(crate) fn next(&self) -> u32 {
+        self.next
     }
 
-    /// The call that ends next, unless it has ended.
-    #[inline]
-    pub(crate) fn first(&self) -> Option<&By> {
-        self.calls.front().filter(|_| self.ended.is_none()).map(|call| &call.by)
+    /// Takes the next list in, and what has gone wrong with some of it already. There is room.
+    pub(crate) fn push(
+        &mut self,
+        tags: impl Iterator<Item = u32>,
+        words: impl Iterator<Item = (usize, usize)>,
+        error: Option<PortError>,
+    ) {
+        let before = (self.tags.len(), self.words.len());
+        self.tags.extend(tags);
+        self.words.extend(words);
+        let (tags, words) = (self.tags.len() - before.0, self.words.len() - before.1);
+        self.lists.push_back(List { number: self.next, tags, words, ended: false, error });
+        self.next = self.next.wrapping_add(1);
     }
 
+    /// The number of the oldest list that has not ended.
     #[inline]
-    pub(crate) fn end_first(&mut self, result: Result<(), PortError>) {
-        self.ended = Some(result);
+    pub(crate) fn under_way(&self) -> Option<u32> {
+        self.lists.iter().find(|list| !list.ended).map(|list| list.number)
     }
 
-    /// Takes a tag in, whose copies are in the next call that is [pushed](Self::push). There is
-    /// room.
-    #[inline]
-    pub(crate) fn push_tag(&mut self, tag: u32) {
-        self.tags.push_back(tag);
+    fn oldest(&mut self) -> Option<&mut List> {
+        self.lists.iter_mut().find(|list| !list.ended)
     }
 
-    #[inline]
-    pub(crate) fn push(&mut self, call: Call) {
-        self.calls.push_back(call);
-    }
-
-    #[inline]
-    pub(crate) fn next_ended(&mut self) -> Option<(u32, Result<(), PortError>)> {
-        let result = self.ended.as_ref()?;
-        let call = self.calls.front_mut()?;
-        if call.tags == 0 {
-            // Its copies belong to what ends with the next one.
-            if let Err(error) = result {
-                self.carried.get_or_insert_with(|| error.clone());
-            }
-            self.leave();
-            return None;
+    /// A part of the oldest list that has not ended has failed.
+    pub(crate) fn fail(&mut self, error: PortError) {
+        if let Some(list) = self.oldest() {
+            list.error.get_or_insert(error);
         }
-        call.tags -= 1;
-        let is_last = call.tags == 0;
-        let result = self.carried.take().map_or_else(|| result.clone(), Err);
-        if is_last {
-            self.leave();
-        }
-        Some((self.tags.pop_front()?, result))
     }
 
-    fn leave(&mut self) {
-        self.calls.pop_front();
-        self.ended = None;
+    /// The oldest list has ended that had not.
+    pub(crate) fn end(&mut self) {
+        if let Some(list) = self.oldest() {
+            list.ended = true;
+            let words = list.words;
+            self.words.drain(..words);
+        }
+    }
+
+    /// The next tag of what has ended.
+    #[inline]
+    pub(crate) fn next_told(&mut self) -> Option<Copied> {
+        let list = self.lists.front_mut().filter(|list| list.ended)?;
+        let (tag, result) = (self.tags.pop_front()?, list.error.clone().map_or(Ok(()), Err));
+        list.tags -= 1;
+        if list.tags == 0 {
+            self.lists.pop_front();
+        }
+        Some(Copied { tag, result })
+    }
+
+    /// Whether words are on their way.
+    #[inline]
+    pub(crate) fn has_words(&self) -> bool {
+        !self.words.is_empty()
+    }
+
+    /// Whether a word is on its way that has a byte in common with these.
+    pub(crate) fn has_word_in(&self, addr: usize, end: usize) -> bool {
+        self.words.iter().any(|(first, last)| addr < *last && *first < end)
     }
 }
 
@@ -116,40 +116,33 @@ impl Flight {
 mod tests {
     use super::*;
 
-    fn failed() -> PortError {
-        PortError { call: "copy", code: 7, text: String::from("it failed") }
-    }
-
     #[test]
-    fn tags_end_with_their_call_and_in_order() {
-        let mut flight = Flight::new(4);
-        for (tags, by) in [(&[1, 2][..], By::Engine(0)), (&[3], By::Cpu)] {
-            tags.iter().for_each(|tag| flight.push_tag(*tag));
-            flight.push(Call { by, tags: tags.len() as u32 });
-        }
-        assert_eq!((flight.room(), flight.calls()), (1, 2));
-        assert!(matches!(flight.first(), Some(By::Engine(0))) && flight.next_ended().is_none());
-        flight.end_first(Err(failed()));
-        assert!(flight.first().is_none(), "it has ended");
-        assert_eq!(flight.next_ended(), Some((1, Err(failed()))));
-        assert_eq!(flight.next_ended(), Some((2, Err(failed()))));
-        assert!(flight.next_ended().is_none() && matches!(flight.first(), Some(By::Cpu)));
-        flight.end_first(Ok(()));
-        assert_eq!(flight.next_ended(), Some((3, Ok(()))));
-        assert_eq!((flight.room(), flight.calls()), (4, 0));
-    }
-
-    #[test]
-    fn a_tag_of_two_calls_ends_with_the_second() {
-        for (first, second) in [(Err(failed()), Ok(())), (Ok(()), Err(failed()))] {
-            let mut flight = Flight::new(4);
-            flight.push(Call { by: By::Engine(0), tags: 0 });
-            flight.push_tag(5);
-            flight.push(Call { by: By::Engine(1), tags: 1 });
-            flight.end_first(first);
-            assert!(flight.next_ended().is_none());
-            flight.end_first(second);
-            assert_eq!(flight.next_ended(), Some((5, Err(failed()))));
-        }
+    fn tags_are_told_with_their_list_and_in_order() {
+        let mut flight = Flight::new();
+        let failed = PortError { call: "copy", code: 7, text: String::from("it failed") };
+        let told = |flight: &mut Flight| {
+            let told = std::iter::from_fn(|| flight.next_told());
+            told.map(|copied| (copied.tag, copied.result)).collect::<Vec<_>>()
+        };
+        flight.push([1, 2].into_iter(), [(8, 16), (20, 24)].into_iter(), None);
+        assert_eq!((flight.room(), flight.under_way()), (MOST_TOGETHER, Some(0)));
+        flight.push([3].into_iter(), [(40, 48)].into_iter(), Some(failed.clone()));
+        assert_eq!((flight.room(), flight.next()), (0, 2));
+        assert!(flight.has_word_in(15, 16) && flight.has_word_in(0, 9));
+        assert!(!flight.has_word_in(16, 20) && !flight.has_word_in(0, 8));
+        assert!(told(&mut flight).is_empty());
+        flight.fail(failed.clone());
+        flight.end();
+        assert_eq!(flight.under_way(), Some(1));
+        assert!(!flight.has_word_in(8, 24) && flight.has_word_in(40, 41));
+        assert_eq!(flight.room(), 0, "it is not told of");
+        assert_eq!(told(&mut flight), [(1, Err(failed.clone())), (2, Err(failed.clone()))]);
+        assert_eq!(flight.room(), MOST_TOGETHER);
+        flight.end();
+        assert!(!flight.has_words() && flight.under_way().is_none());
+        assert_eq!(told(&mut flight), [(3, Err(failed))]);
+        flight.push([4].into_iter(), std::iter::empty(), None);
+        flight.end();
+        assert_eq!(told(&mut flight), [(4, Ok(()))]);
     }
 }

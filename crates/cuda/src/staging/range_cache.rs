@@ -6,20 +6,10 @@ use crate::driver::context::{Context, Ordinal};
 use crate::driver::error::CudaError;
 use crate::driver::library::Driver;
 use crate::memory::pointer::Kind;
-use crate::memory::range::RangeError;
-use crate::memory::range::{DeviceRange, Memory};
+use crate::memory::range::{DeviceRange, Memory, RangeError};
 use crate::words::word_range::WordRange;
 
 const RANGES: usize = 64;
-
-/// What some bytes are, if the driver's copies are not needed to reach them.
-#[derive(Clone, Debug)]
-pub(crate) enum Known {
-    /// The CPU reaches them.
-    Host,
-    /// The driver does.
-    Device(Arc<WordRange>),
-}
 
 /// Ranges of device memory that were looked at. Addresses may be used again for other allocations
 /// at any time, so what was kept is checked at each use, by the driver's numbers of allocations.
@@ -41,18 +31,18 @@ impl RangeCache {
         Self { driver, kept: Vec::with_capacity(RANGES), clock: 0 }
     }
 
-    /// What `len` bytes from `addr` are. One call of the driver for each allocation where they were
-    /// met before, else a few, and an allocation.
+    /// The range that `len` bytes from `addr` are in; none if the CPU reaches them. One call of the
+    /// driver for each allocation where they were met before, else a few, and an allocation.
     /// `within`: the context that memory of a device is staged in.
     pub(crate) fn look(
         &mut self,
         addr: usize,
         len: usize,
         within: &dyn Fn(Ordinal) -> Option<Arc<Context>>,
-    ) -> Result<Known, RangeError> {
+    ) -> Result<Option<Arc<WordRange>>, RangeError> {
         self.clock += 1;
         if let Some(range) = self.kept(addr, len)? {
-            return Ok(Known::Device(range));
+            return Ok(Some(range));
         }
         // What is in the way was freed: the same memory would have been found.
         self.kept.retain(|kept| !overlaps(kept.range.range(), addr, len));
@@ -60,7 +50,7 @@ impl RangeCache {
             Memory::Host(Kind::Host) if !is_readable(addr) || !is_readable(addr + (len - 1)) => {
                 return Err(RangeError::Nowhere { addr, len });
             }
-            Memory::Host(_) => return Ok(Known::Host),
+            Memory::Host(_) => return Ok(None),
             Memory::Device(range) | Memory::Managed(range) => {
                 Arc::new(WordRange::unmapped(Arc::new(range)))
             }
@@ -74,7 +64,7 @@ impl RangeCache {
             }
         }
         self.kept.push(Kept { range: Arc::clone(&range), used: self.clock });
-        Ok(Known::Device(range))
+        Ok(Some(range))
     }
 
     fn kept(&mut self, addr: usize, len: usize) -> Result<Option<Arc<WordRange>>, CudaError> {

@@ -17,6 +17,7 @@ use thiserror::Error;
 
 use crate::MEM;
 use crate::copy::engine::CopyEngine;
+use crate::copy::request::CopyError;
 use crate::driver::context::Context;
 use crate::driver::error::{CudaError, refused};
 use crate::driver::hazards;
@@ -25,10 +26,9 @@ use crate::memory::range::DeviceRange;
 use crate::memory::shared_memory::SharedMemory;
 use crate::staging::neighbours::{Neighbours, Shares};
 use crate::staging::serving_context::{self, Serving, StagingContext};
-use crate::words::access::Words;
-use crate::words::way::WordsOptions;
+use crate::words::access::{Words, WordsOptions};
 use crate::words::word_range::{Mapper, WordRange};
-use engine::port::copies::{Bounce, MAX_BOUNCE_BUFFERS, MOST_TOGETHER};
+use engine::port::copies::{Bounce, MAX_BOUNCE_BUFFERS};
 use engine::port::{Access, PortError};
 
 /// How to stage.
@@ -47,27 +47,16 @@ pub struct StagingOptions {
 /// Why memory cannot be staged.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the texts of errors say it")]
 pub enum StagingError {
-    /// The driver refused what staging needs.
     #[error(transparent)]
     Cuda(#[from] CudaError),
-    /// No such bounce buffers.
+    #[error(transparent)]
+    Words(#[from] CopyError),
     #[error("{bounces} bounce buffers of {bounce_len} bytes cannot be staged with")]
-    Options {
-        /// Bounce buffers for each direction.
-        bounces: u16,
-        /// Bytes of each.
-        bounce_len: usize,
-    },
-    /// No memory for bounce buffers of host memory.
+    Options { bounces: u16, bounce_len: usize },
     #[error("{len} bytes of bounce memory: {why}")]
-    Memory {
-        /// How many.
-        len: usize,
-        /// What the system says.
-        why: String,
-    },
-    /// What moves the bytes is gone: nobody would serve this memory.
+    Memory { len: usize, why: String },
     #[error("staging has ended in this process, with what went wrong before")]
     Ended,
 }
@@ -76,6 +65,7 @@ impl From<StagingError> for PortError {
     fn from(error: StagingError) -> Self {
         match error {
             StagingError::Cuda(error) => error.into(),
+            StagingError::Words(error) => error.into(),
             other => refused("staging memory", other.to_string()),
         }
     }
@@ -127,10 +117,10 @@ pub(crate) struct ContextCopies {
 }
 
 impl ContextCopies {
-    fn new(context: &Arc<Context>, depth: usize, words: &WordsOptions) -> Result<Self, CudaError> {
+    fn new(context: &Arc<Context>, words: &WordsOptions) -> Result<Self, StagingError> {
         Ok(Self {
-            outward: CopyEngine::new(context, depth)?,
-            inward: CopyEngine::new(context, depth)?,
+            outward: CopyEngine::new(context)?,
+            inward: CopyEngine::new(context)?,
             words: Words::new(context, words)?,
         })
     }
@@ -277,12 +267,6 @@ impl Staging {
         self.len() == 0
     }
 
-    /// Copies that may be under way in one direction: each bounce buffer's, in two pieces, and as
-    /// many as are ever started together, each in a call of its own.
-    pub(super) fn depth(&self) -> usize {
-        MOST_TOGETHER.max(2 * usize::from(self.options.bounces))
-    }
-
     /// The index of a range's device, what maps its words, and whether it is staged in a context of
     /// our own; makes what moves its bytes.
     fn device(&self, range: &DeviceRange) -> Result<(usize, Mapper, bool), StagingError> {
@@ -310,7 +294,7 @@ impl Staging {
         let plain = making.plain.as_ref();
         let pinned = plain.map(|plain| PinnedMemory::register(context, plain, plain.len()));
         let pinned = pinned.transpose()?;
-        let mut copies = match ContextCopies::new(context, self.depth(), words) {
+        let mut copies = match ContextCopies::new(context, words) {
             Ok(copies) => copies,
             Err(error) => {
                 let shared = bounce.as_ref().map(|(_, neighbours)| neighbours.pes().count());
@@ -322,7 +306,7 @@ impl Staging {
                          goes through the fabric: {error}"
                     );
                 }
-                return Err(error.into());
+                return Err(error);
             }
         };
         log::info!(

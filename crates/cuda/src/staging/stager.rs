@@ -1,9 +1,7 @@
 //! The proxy thread's side of staging: copies between bounce buffers and memory, and single words.
 
-mod in_order;
-mod remembered;
-mod soon;
-mod starting;
+mod lists;
+mod words;
 
 use std::sync::{Arc, Weak};
 
@@ -14,11 +12,11 @@ use crate::driver::error::{CudaError, refused};
 use crate::driver::library::Driver;
 use crate::memory::pinned::PinnedMemory;
 use crate::memory::shared_memory::SharedMemory;
-use crate::staging::flight::{By, Flight, MOST_CALLS};
+use crate::staging::flight::Flight;
 use crate::staging::neighbours::Neighbours;
-use crate::staging::range_cache::{Known, RangeCache};
+use crate::staging::range_cache::RangeCache;
 use crate::staging::staged::{ContextCopies, Staging, StagingError};
-use crate::words::together::{self, Soon};
+use crate::words::together::{self, MOST_BYTES, Soon};
 use crate::words::word_range::WordRange;
 use engine::atomic::{Atomic, Width};
 use engine::ids::Pe;
@@ -27,17 +25,11 @@ use engine::port::copies::{
     Step, Tagged, Window,
 };
 use engine::port::{PortError, Posted};
-use in_order::OrderedCalls;
-use remembered::Remembered;
-use starting::memory_of;
-
-/// Most bytes that are stored with others: the longest message of the engine.
-const MOST_SOON: usize = 256;
+use lists::memory_of;
+use words::Remembered;
 
 // Each step may have a word.
 const _: () = assert!(MOST_WORDS <= MOST_WRITES);
-// With the parts before the first word and behind the last one.
-const _: () = assert!(MOST_SOON / 8 + 6 <= MOST_WRITES);
 
 /// Copies and words, by the driver for what only that reaches, and by the CPU for the rest.
 ///
@@ -52,6 +44,7 @@ pub(crate) struct DeviceStager {
     /// The state of `staging` that the rest is of.
     epoch: u64,
     ranges: Vec<Entry>,
+    /// Those of them whose words are remembered.
     remembering: Vec<usize>,
     contexts: Vec<OfContext>,
     /// Memory that nobody has registered, once the process has loaded CUDA.
@@ -62,43 +55,22 @@ pub(crate) struct DeviceStager {
     bounce: OwnBounce,
     neighbours: Neighbours,
     by_cpu: u64,
-    /// Where the memory of copies is that are being started.
+    /// Where the memory of a list is that is being started. None: the CPU reaches it.
     places: Vec<Option<Place>>,
     /// Words of one context that are to be stored together, in this order.
     soon: Vec<Soon>,
     /// Why some of them are missing, until somebody is told.
     lost: Option<PortError>,
-    in_order: OrderedCalls,
 }
 
+/// Bounce memory of this process.
 #[derive(Debug)]
-enum OwnBounce {
-    /// That only the CPU copies from and to: nothing of a device is staged yet.
-    Plain(Arc<SharedMemory>),
-    Pinned(Arc<PinnedMemory>),
-}
-
-impl OwnBounce {
-    fn addr(&self) -> usize {
-        match self {
-            Self::Plain(memory) => memory.addr(),
-            Self::Pinned(memory) => memory.addr(),
-        }
-    }
-
-    fn len(&self) -> usize {
-        match self {
-            Self::Plain(memory) => memory.len(),
-            Self::Pinned(memory) => memory.len(),
-        }
-    }
-
-    fn pinned(&self) -> Option<&Arc<PinnedMemory>> {
-        match self {
-            Self::Plain(_) => None,
-            Self::Pinned(memory) => Some(memory),
-        }
-    }
+struct OwnBounce {
+    addr: usize,
+    len: usize,
+    /// None where only the CPU copies from and to it: nothing of a device is staged yet.
+    pinned: Option<Arc<PinnedMemory>>,
+    _plain: Option<Arc<SharedMemory>>,
 }
 
 /// A registered range. Who releases it takes the CPU's window on it away, so it is not held here.
@@ -121,27 +93,25 @@ struct OfContext {
     failed: Option<CudaError>,
 }
 
+/// Where memory is that the driver reaches.
 #[derive(Debug)]
 struct Place {
     context: usize,
     range: Arc<WordRange>,
     addr: usize,
+    /// Where the engine knows it.
     memory: usize,
     /// Its entry among the ranges, if words of that are remembered.
     remembered: Option<usize>,
-}
-
-enum Any {
-    Host,
-    Device(Place),
 }
 
 impl Staging {
     /// What moves the bytes, once, after memory was registered.
     pub fn take_stager(self: &Arc<Self>) -> Option<Stager> {
         let (memory, neighbours, bounce) = self.take_bounce()?;
-        let memory = OwnBounce::Pinned(memory);
-        let stager = DeviceStager::new(Arc::clone(self), memory, neighbours, self.depth());
+        let (addr, len) = (memory.addr(), memory.len());
+        let memory = OwnBounce { addr, len, pinned: Some(memory), _plain: None };
+        let stager = DeviceStager::new(Arc::clone(self), memory, neighbours);
         Some(Stager { copies: Box::new(stager), bounce })
     }
 
@@ -154,24 +124,25 @@ impl Staging {
     /// There is no memory for bounce buffers.
     pub fn make_stager(self: &Arc<Self>) -> Result<Option<Stager>, StagingError> {
         let Some((memory, bounce)) = self.make_plain_bounce()? else { return Ok(None) };
-        let (memory, neighbours) = (OwnBounce::Plain(memory), Neighbours::default());
-        let stager = DeviceStager::new(Arc::clone(self), memory, neighbours, self.depth());
+        let (addr, len) = (memory.addr(), memory.len());
+        let memory = OwnBounce { addr, len, pinned: None, _plain: Some(memory) };
+        let stager = DeviceStager::new(Arc::clone(self), memory, Neighbours::default());
         Ok(Some(Stager { copies: Box::new(stager), bounce }))
     }
 }
 
 impl DeviceStager {
-    /// `depth`: copies that each engine, and so each direction, takes at once.
-    fn new(staging: Arc<Staging>, bounce: OwnBounce, neighbours: Neighbours, depth: usize) -> Self {
+    fn new(staging: Arc<Staging>, bounce: OwnBounce, neighbours: Neighbours) -> Self {
+        let of_pinned = |pinned: &Arc<PinnedMemory>| RangeCache::new(pinned.context().driver());
         Self {
             staging,
             epoch: 0,
             ranges: Vec::new(),
             remembering: Vec::new(),
             contexts: Vec::new(),
-            others: bounce.pinned().map(|pinned| RangeCache::new(pinned.context().driver())),
-            outward: Flight::new(depth),
-            inward: Flight::new(depth),
+            others: bounce.pinned.as_ref().map(of_pinned),
+            outward: Flight::new(),
+            inward: Flight::new(),
             first: CopyDirection::Out,
             bounce,
             neighbours,
@@ -179,7 +150,6 @@ impl DeviceStager {
             places: Vec::with_capacity(MOST_TOGETHER),
             soon: Vec::with_capacity(MOST_WRITES),
             lost: None,
-            in_order: OrderedCalls::new(depth),
         }
     }
 
@@ -196,13 +166,13 @@ impl DeviceStager {
         self.epoch = epoch;
         if let Some(pinned) = shared.pinned.take() {
             self.others.get_or_insert_with(|| RangeCache::new(pinned.context().driver()));
-            self.bounce = OwnBounce::Pinned(pinned);
+            self.bounce.pinned = Some(pinned);
         }
         let arrivals = shared.arrivals.drain(..);
         let first = self.contexts.len();
         self.contexts.extend(arrivals.map(|copies| OfContext { copies, failed: None }));
         for OfContext { copies, .. } in &mut self.contexts[first..] {
-            for memory in self.neighbours.all_memory().chain(self.bounce.pinned()) {
+            for memory in self.neighbours.all_memory().chain(&self.bounce.pinned) {
                 copies.outward.keep(memory);
                 copies.inward.keep(memory);
             }
@@ -215,7 +185,7 @@ impl DeviceStager {
             context: staged.context,
             range: Arc::downgrade(&staged.range),
             words: if staged.is_signals {
-                Remembered::of(&mut before, &staged.range, staged.range.range().len())
+                Remembered::of(&mut before, &staged.range)
             } else {
                 Remembered::default()
             },
@@ -244,10 +214,11 @@ impl DeviceStager {
         Some(Place { context: entry.context, range, addr, memory, remembered })
     }
 
-    fn any(&mut self, addr: usize, len: usize) -> Result<Any, PortError> {
+    /// Where memory is; none if the CPU reaches it.
+    fn find(&mut self, addr: usize, len: usize) -> Result<Option<Place>, PortError> {
         self.sync();
         if let Some(place) = self.registered(addr, len) {
-            return Ok(Any::Device(place));
+            return Ok(Some(place));
         }
         if len == 0 || addr.checked_add(len).is_none() {
             return Err(refused("examining memory", format!("{len} bytes at {addr:#x}")));
@@ -262,18 +233,15 @@ impl DeviceStager {
             // A process may come to devices at any time.
             none => match Driver::of_process() {
                 Ok(driver) => none.insert(RangeCache::new(driver)),
-                Err(_) => return Ok(Any::Host),
+                Err(_) => return Ok(None),
             },
         };
-        let range = match others.look(addr, len, &within)? {
-            Known::Host => return Ok(Any::Host),
-            Known::Device(range) => range,
-        };
+        let Some(range) = others.look(addr, len, &within)? else { return Ok(None) };
         let known =
             |of: &OfContext| of.copies.inward.context().has_device_of(range.range().context());
         match self.contexts.iter().position(known) {
             Some(context) => {
-                Ok(Any::Device(Place { context, range, addr, memory: addr, remembered: None }))
+                Ok(Some(Place { context, range, addr, memory: addr, remembered: None }))
             }
             // Making engines for it may wait for kernels, and those for this thread.
             None => Err(refused(
@@ -288,69 +256,13 @@ impl DeviceStager {
         }
     }
 
-    #[inline]
     fn staged(&mut self, addr: usize, len: usize) -> Result<Place, PortError> {
-        match self.any(addr, len)? {
-            Any::Device(place) => Ok(place),
-            Any::Host => Err(refused(
+        self.find(addr, len)?.ok_or_else(|| {
+            refused(
                 "reaching memory of a device",
                 format!("{len} bytes at {addr:#x} are host memory"),
-            )),
-        }
-    }
-
-    #[inline]
-    fn flight(&mut self, direction: CopyDirection) -> &mut Flight {
-        match direction {
-            CopyDirection::Out => &mut self.outward,
-            CopyDirection::In => &mut self.inward,
-        }
-    }
-
-    fn poll_direction(&mut self, direction: CopyDirection) -> Option<Copied> {
-        loop {
-            let result = match self.flight_of(direction).first() {
-                None => Ok(()),
-                Some(By::Cpu) => Ok(()),
-                Some(By::Refused(error)) => Err(error.clone()),
-                Some(&By::Engine(context)) => {
-                    let of = &mut self.contexts[context];
-                    let completed = of.engine(direction).poll()?;
-                    completed.result.map(drop).map_err(|error| {
-                        of.failed.get_or_insert_with(|| error.clone());
-                        PortError::from(error)
-                    })
-                }
-            };
-            let flight = self.flight(direction);
-            if flight.first().is_some() {
-                flight.end_first(result);
-            }
-            match flight.next_ended() {
-                Some((tag, result)) => {
-                    if direction == CopyDirection::In {
-                        self.in_order.ended(tag);
-                    }
-                    return Some(Copied { tag, result });
-                }
-                // A call that ends nothing is over, or there is none.
-                None if flight.calls() == 0 => return None,
-                None => {}
-            }
-        }
-    }
-
-    #[inline]
-    fn flight_of(&self, direction: CopyDirection) -> &Flight {
-        match direction {
-            CopyDirection::Out => &self.outward,
-            CopyDirection::In => &self.inward,
-        }
-    }
-
-    fn gives_together(&self) -> bool {
-        let mut engines = self.contexts.iter().map(|of| &of.copies.inward);
-        engines.all(CopyEngine::gives_together)
+            )
+        })
     }
 }
 
@@ -366,15 +278,14 @@ impl OfContext {
 
 impl CopyPort for DeviceStager {
     fn reach(&mut self, addr: usize, len: usize) -> Result<Reach, PortError> {
-        Ok(match self.any(addr, len)? {
-            Any::Host => Reach::Direct,
-            Any::Device(_) => Reach::Staged,
-        })
+        Ok(self.find(addr, len)?.map_or(Reach::Direct, |_| Reach::Staged))
     }
 
     fn room(&self, direction: CopyDirection) -> usize {
-        let (flight, together) = (self.flight_of(direction), self.gives_together());
-        if together && flight.calls() >= MOST_CALLS { 0 } else { flight.room() }
+        match direction {
+            CopyDirection::Out => self.outward.room(),
+            CopyDirection::In => self.inward.room(),
+        }
     }
 
     fn start_all(&mut self, copies: &[Tagged]) -> Result<Posted, PortError> {
@@ -385,26 +296,23 @@ impl CopyPort for DeviceStager {
         for Tagged { copy, .. } in copies {
             memory_of(&self.bounce, &self.neighbours, copy)?;
         }
-        let is_told = |pair: &&[Tagged]| pair[0].tag != pair[1].tag;
-        let tags = 1 + copies.windows(2).filter(is_told).count();
-        if tags > self.flight_of(direction).room() {
+        if self.room(direction) == 0 {
             return Ok(Posted::Again);
         }
         self.places.clear();
         for Tagged { copy: Copy { memory, len, .. }, .. } in copies {
-            let place = match self.any(*memory, *len)? {
-                Any::Host => None,
-                Any::Device(place) => Some(place),
-            };
-            if let (CopyDirection::In, Some(place)) = (direction, &place) {
-                self.forget(place, *len);
+            let place = self.find(*memory, *len)?;
+            if direction == CopyDirection::In && place.is_some() {
+                self.forget(*memory, *len);
             }
             self.places.push(place);
         }
-        let started = self.start_placed(copies);
+        let steps = copies.iter().map(|tagged| Step::Copy { copy: tagged.copy, behind: false });
+        let each = copies.chunk_by(|one, next| one.tag == next.tag);
+        let started = self.start_list(direction, steps, each.map(|copies| copies[0].tag));
         // Whoever releases memory takes the CPU's window on it away.
         self.places.clear();
-        started
+        started.map(|()| Posted::Yes)
     }
 
     fn start_in_order(&mut self, steps: &[Step], tag: u32) -> Result<Option<Posted>, PortError> {
@@ -425,9 +333,6 @@ impl CopyPort for DeviceStager {
     }
 
     fn poll(&mut self) -> Option<Copied> {
-        if let Some(copied) = self.in_order.told.pop_front() {
-            return Some(copied);
-        }
         // In turn, so that a busy direction does not keep the other waiting.
         let (first, second) = match self.first {
             CopyDirection::Out => (CopyDirection::Out, CopyDirection::In),
@@ -439,45 +344,35 @@ impl CopyPort for DeviceStager {
 
     fn apply(&mut self, addr: usize, atomic: &Atomic) -> Result<u64, PortError> {
         self.settle_words()?;
-        let place = self.staged(addr, atomic.width.bytes())?;
-        let known = self.recall(&place, atomic.width);
-        self.forget(&place, atomic.width.bytes());
-        let Place { context, ref range, addr, .. } = place;
-        let words = &mut self.contexts[context].copies.words;
-        let before = known.map_or_else(|| words.load_in(range, addr, atomic.width), Ok)?;
-        let after = atomic.apply(before);
-        if after != before {
-            words.store_in(range, addr, atomic.width, after)?;
-        }
-        self.remember(&place, atomic.width, after);
-        Ok(before)
+        let place = self.word(addr, atomic.width)?;
+        self.apply_at(&place, atomic)
     }
 
     fn load(&mut self, addr: usize, into: &mut [u8]) -> Result<(), PortError> {
         self.settle_words()?;
         let Place { context, range, addr, .. } = self.staged(addr, into.len())?;
-        let words = &mut self.contexts[context].copies.words;
-        Ok(words.load_bytes_in(&range, addr, into)?)
+        Ok(self.contexts[context].copies.words.load(&range, addr, into)?)
     }
 
     fn store(&mut self, addr: usize, bytes: &[u8]) -> Result<(), PortError> {
         self.settle_words()?;
         let place = self.staged(addr, bytes.len())?;
-        self.forget(&place, bytes.len());
-        let Place { context, range, addr, .. } = place;
-        let words = &mut self.contexts[context].copies.words;
-        Ok(words.store_bytes_in(&range, addr, bytes)?)
+        self.forget(addr, bytes.len());
+        self.store_at(&place, bytes)
+    }
+
+    fn store_flag(&mut self, addr: usize, flag: u64) -> Result<(), PortError> {
+        self.word(addr, Width::Eight)?;
+        self.store(addr, &flag.to_le_bytes())
     }
 
     fn store_soon(&mut self, addr: usize, bytes: &[u8], order: SoonOrder) -> Result<(), PortError> {
         let place = self.staged(addr, bytes.len())?;
-        self.forget(&place, bytes.len());
-        if bytes.len() <= MOST_SOON && self.stores_together(&place) {
-            return self.store_bytes_soon(&place, bytes, order);
+        if bytes.len() > MOST_BYTES || place.range.is_mapped() {
+            return self.store(addr, bytes);
         }
-        self.settle_words()?;
-        let Place { context, range, addr, .. } = place;
-        Ok(self.contexts[context].copies.words.store_bytes_in(&range, addr, bytes)?)
+        self.forget(addr, bytes.len());
+        self.store_bytes_soon(&place, bytes, order)
     }
 
     fn apply_soon(
@@ -486,9 +381,8 @@ impl CopyPort for DeviceStager {
         atomic: &Atomic,
         order: SoonOrder,
     ) -> Result<(), PortError> {
-        let place = self.staged(addr, atomic.width.bytes())?;
-        let is_word = atomic.width != Width::Two && place.addr % atomic.width.bytes() == 0;
-        if !is_word || !self.stores_together(&place) {
+        let place = self.word(addr, atomic.width)?;
+        if place.range.is_mapped() {
             return self.apply(addr, atomic).map(drop);
         }
         if order == SoonOrder::Any
@@ -497,32 +391,13 @@ impl CopyPort for DeviceStager {
         {
             return Ok(());
         }
-        let before = match self.recall(&place, atomic.width) {
-            None if atomic.op.sets() => None,
-            None if place.remembered.is_none() => return self.change_soon(&place, atomic, order),
-            // It is read once.
-            None => Some(self.load_word(&place, atomic.width)?),
-            known => known,
-        };
-        let after = atomic.apply(before.unwrap_or(0));
-        self.forget(&place, atomic.width.bytes());
-        if before != Some(after) {
-            let bytes = after.to_le_bytes();
-            let bytes = &bytes[..atomic.width.bytes()];
-            self.store_bytes_soon(&place, bytes, order)?;
-        }
-        self.remember(&place, atomic.width, after);
-        Ok(())
+        self.apply_at_soon(&place, atomic, order)
     }
 
     fn settle(&mut self) -> Result<(), PortError> {
         // It keeps its error.
         let _ = self.flush();
         self.lost.take().map_or(Ok(()), Err)
-    }
-
-    fn has_words_on_their_way(&self) -> bool {
-        self.in_order.has_words()
     }
 
     fn window(&self, pe: Pe) -> Option<Window> {
@@ -543,15 +418,6 @@ impl CopyPort for DeviceStager {
 
     fn bytes_by_cpu(&self) -> u64 {
         self.by_cpu
-    }
-
-    fn store_flag(&mut self, addr: usize, flag: u64) -> Result<(), PortError> {
-        self.settle_words()?;
-        let place = self.staged(addr, size_of::<u64>())?;
-        self.forget(&place, size_of::<u64>());
-        let Place { context, range, addr, .. } = place;
-        let words = &mut self.contexts[context].copies.words;
-        Ok(words.store_in(&range, addr, Width::Eight, flag)?)
     }
 }
 

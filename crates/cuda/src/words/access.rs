@@ -1,4 +1,4 @@
-//! Access to single words in device memory by the CPU: what signals and atomics need.
+//! Access to words and a few bytes in device memory by the CPU: what signals and atomics need.
 //!
 //! There are two ways. GDRCopy lets the CPU reach the memory directly. Copies and stream memory
 //! operations always work. Which one is used is found out once for each context, on memory of our
@@ -9,17 +9,31 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::MEM;
-use crate::copy::request::Word;
+use crate::copy::MOST_WRITES;
+use crate::copy::request::CopyError;
 use crate::driver::context::Context;
-use crate::driver::error::CudaError;
-use crate::memory::scratch::Scratch;
-use crate::words::gdrcopy::Gdrcopy;
+use crate::memory::device_memory::DeviceMemory;
+use crate::words::gdrcopy::{GDRCOPY_LIBRARY, Gdrcopy};
 use crate::words::mapping::Mapped;
 use crate::words::stream_words::StreamWords;
-use crate::words::together::{self, Soon};
-use crate::words::way::{Cost, Way, WordError, WordsOptions};
+use crate::words::together::{self, MOST_BYTES, Soon, Tie};
 use crate::words::word_range::{Mapper, WordRange};
-use engine::atomic::Width;
+
+/// How words may be reached.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct WordsOptions {
+    /// The library of GDRCopy. None: not to be used.
+    pub gdrcopy: Option<String>,
+    /// How long the device may take for a word before that is an error.
+    pub patience: Duration,
+}
+
+impl Default for WordsOptions {
+    fn default() -> Self {
+        let gdrcopy = Some(GDRCOPY_LIBRARY.to_owned());
+        Self { gdrcopy, patience: Duration::from_secs(30) }
+    }
+}
 
 /// Words in device memory of one context, read and written one after the other. Each is done when
 /// the call returns.
@@ -32,16 +46,16 @@ use engine::atomic::Width;
 pub struct Words {
     stream: StreamWords,
     mapper: Mapper,
-    cost: Cost,
-    /// Dropped after everything that maps it or copies to it.
-    _scratch: Scratch,
+    /// Parts of bytes that are being stored.
+    parts: Vec<Soon>,
+    /// What the ways were tried on. Dropped after everything that maps it or copies to it.
+    page: Option<DeviceMemory>,
 }
 
 struct Known {
     context: Arc<Context>,
     gdrcopy: Option<String>,
     mapper: Mapper,
-    cost: Cost,
 }
 
 static KNOWN: Mutex<Vec<Known>> = Mutex::new(Vec::new());
@@ -51,38 +65,22 @@ impl Words {
     ///
     /// # Errors
     /// When not even copies work.
-    pub fn new(context: &Arc<Context>, options: &WordsOptions) -> Result<Self, CudaError> {
-        let scratch = Scratch::new(context)?;
+    pub fn new(context: &Arc<Context>, options: &WordsOptions) -> Result<Self, CopyError> {
         let stream = StreamWords::new(context, options.patience)?;
-        let cost = Cost { load: Duration::ZERO, store: Duration::ZERO };
-        let mapper = Mapper { gdrcopy: None };
-        let mut words = Self { stream, mapper, cost, _scratch: scratch };
+        let parts = Vec::with_capacity(MOST_WRITES);
+        let mut words = Self { stream, mapper: Mapper { gdrcopy: None }, parts, page: None };
         // Held meanwhile: two measurements of one device would disturb one another.
         let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
         let is_it = |of: &&Known| of.context.is(context) && of.gdrcopy == options.gdrcopy;
-        if let Some(Known { mapper, cost, .. }) = known.iter().find(is_it) {
-            (words.mapper, words.cost) = (*mapper, *cost);
+        if let Some(Known { mapper, .. }) = known.iter().find(is_it) {
+            words.mapper = *mapper;
             return Ok(words);
         }
-        let refused = match words.try_gdrcopy(options) {
-            Ok(mapper) => {
-                words.mapper = mapper;
-                String::new()
-            }
-            Err(reason) => format!("; not by {}: {reason}", Way::Gdrcopy),
-        };
-        words.cost = words.measure().map_err(|error| words.fault(error))?;
-        log::info!(
-            target: MEM,
-            "words in memory of {context} are reached by {}: load {:?}, store {:?}{refused}",
-            words.name(),
-            words.cost.load,
-            words.cost.store,
-        );
+        words.choose(options)?;
         // One of the program's may end, and another one take its address.
         if context.is_own() {
             let (context, gdrcopy) = (Arc::clone(context), options.gdrcopy.clone());
-            known.push(Known { context, gdrcopy, mapper: words.mapper, cost: words.cost });
+            known.push(Known { context, gdrcopy, mapper: words.mapper });
         }
         Ok(words)
     }
@@ -91,219 +89,147 @@ impl Words {
         self.stream.set_rows(rows);
     }
 
-    /// The way that is taken where nothing speaks against it.
-    pub fn way(&self) -> Way {
-        self.mapper.way()
-    }
-
-    /// What makes ranges of the same context reachable by that way, on any thread.
+    /// What makes ranges of the same context reachable by the way that was found, on any thread.
     pub fn mapper(&self) -> Mapper {
         self.mapper
     }
 
-    /// What a word costs by that way.
-    pub fn cost(&self) -> Cost {
-        self.cost
-    }
-
-    /// Loads a word of a range of the same context.
+    /// Loads a few bytes at any address of a range of the same context; a word that is aligned is
+    /// loaded whole. A window is read word by word, and without one each 256 bytes are a trip to
+    /// the device.
     ///
     /// # Errors
-    /// When there is no such word, and when the driver fails.
-    #[inline]
-    pub fn load_in(
+    /// When the range does not have them, and when the driver fails. Then the bytes in `into` are
+    /// undefined.
+    pub(crate) fn load(
         &mut self,
         within: &WordRange,
         addr: usize,
-        width: Width,
-    ) -> Result<u64, WordError> {
-        self.check(within, addr, width)?;
-        match within.window(addr) {
-            // SAFETY: the word is in the range and aligned, as just checked. The window is the
-            // range's; behind it are the pages of the range, or none if it was freed.
-            Some((mapped, addr)) => Ok(unsafe { mapped.load(addr, width) }),
-            None => Ok(self.stream.load(&Word { range: within.range(), addr, width })?),
-        }
-    }
-
-    /// Stores a word of a range of the same context. What this thread has seen done before is
-    /// visible to who sees the word.
-    ///
-    /// # Errors
-    /// As [`Self::load_in`].
-    #[inline]
-    pub fn store_in(
-        &mut self,
-        within: &WordRange,
-        addr: usize,
-        width: Width,
-        value: u64,
-    ) -> Result<(), WordError> {
-        self.check(within, addr, width)?;
+        into: &mut [u8],
+    ) -> Result<(), CopyError> {
+        within.check(addr, into.len())?;
         match within.window(addr) {
             Some((mapped, addr)) => {
-                // SAFETY: as in `load_in`.
-                unsafe { mapped.store(addr, width, value) };
+                // SAFETY: the bytes are in the range, as just checked. The window is the range's;
+                // behind it are the pages of the range, or none if it was freed.
+                unsafe { mapped.load(addr, into) };
                 Ok(())
             }
-            None => Ok(self.stream.store(&Word { range: within.range(), addr, width }, value)?),
+            None => self.stream.load(within.range(), addr, into),
         }
     }
 
-    /// Whether stores in a range of the same context are those that [`Self::store_all`] takes.
-    #[inline]
-    pub(crate) fn stores_together(&self, within: &WordRange, addr: usize) -> bool {
-        let by_operation = |width| self.stream.engine().stores_by_operation(within.range(), width);
-        within.window(addr).is_none() && by_operation(Width::Four) && by_operation(Width::Eight)
-    }
-
-    /// Stores parts, at most [`MOST_WRITES`] and each in a range that [`Self::stores_together`], in
-    /// their order, but for those that are free of it. All are there when it returns. What some
-    /// are made of is read before, all of it in one trip to the device.
+    /// Stores a few bytes at any address of a range of the same context; a word that is aligned is
+    /// stored whole. They are there when it returns, and before every word that is stored later.
+    /// What this thread has seen done before is visible to who sees them.
     ///
     /// # Errors
-    /// As [`Self::load_in`]. Then any of them may be missing.
-    pub(crate) fn store_all(&mut self, words: &mut [Soon]) -> Result<(), WordError> {
+    /// As [`Self::load`]. Then the bytes in the range are undefined.
+    pub(crate) fn store(
+        &mut self,
+        within: &Arc<WordRange>,
+        addr: usize,
+        bytes: &[u8],
+    ) -> Result<(), CopyError> {
+        within.check(addr, bytes.len())?;
+        if let Some((mapped, addr)) = within.window(addr) {
+            // SAFETY: as in `load`.
+            unsafe { mapped.store(addr, bytes) };
+            return Ok(());
+        }
+        for (number, bytes) in bytes.chunks(MOST_BYTES).enumerate() {
+            let addr = addr + number * MOST_BYTES;
+            self.parts.extend(Soon::parts_of(0, within, addr, bytes, Tie::Behind));
+            let stored = self.stream.store_all(&self.parts);
+            self.parts.clear();
+            stored?;
+        }
+        Ok(())
+    }
+
+    /// Stores parts, at most [`MOST_WRITES`] and each in a range on which the CPU has no window, in
+    /// their order, but for those that are free of it. All are there when it returns. What some are
+    /// made of is read before, all of it in one trip to the device.
+    ///
+    /// # Errors
+    /// As [`Self::load`]. Then any of them may be missing.
+    pub(crate) fn store_all(&mut self, words: &mut [Soon]) -> Result<(), CopyError> {
         for Soon { range, addr, len, .. } in &*words {
-            self.check_bytes(range, *addr, (*len).into())?;
+            range.check(*addr, (*len).into())?;
         }
         self.resolve(words)?;
         together::arrange(words);
-        Ok(self.stream.store_all(words)?)
+        self.stream.store_all(words)
     }
 
     /// Reads what the values of words are made of that are to be stored, at most [`MOST_WRITES`].
     ///
     /// # Errors
-    /// As [`Self::load_in`].
-    pub(crate) fn resolve(&mut self, words: &mut [Soon]) -> Result<(), WordError> {
-        Ok(together::resolve(words, |words, unread| self.stream.load_all(words, unread))?)
+    /// As [`Self::load`].
+    pub(crate) fn resolve(&mut self, words: &mut [Soon]) -> Result<(), CopyError> {
+        together::resolve(words, |words, unread| self.stream.load_all(words, unread))
     }
 
-    /// Loads bytes at any address of a range of the same context. Meant for few: a window is read
-    /// word by word, and without one each 256 bytes are a trip to the device.
-    ///
-    /// # Errors
-    /// As [`Self::load_in`]. Then the bytes in `into` are undefined.
-    #[inline]
-    pub fn load_bytes_in(
-        &mut self,
-        within: &WordRange,
-        addr: usize,
-        into: &mut [u8],
-    ) -> Result<(), WordError> {
-        self.check_bytes(within, addr, into.len())?;
-        match within.window(addr) {
-            Some((mapped, addr)) => {
-                // SAFETY: the bytes are in the range, as just checked; else as in `load_in`.
-                unsafe { mapped.load_bytes(addr, into) };
-                Ok(())
+    fn choose(&mut self, options: &WordsOptions) -> Result<(), CopyError> {
+        const ROUNDS: u32 = 32;
+        let context = Arc::clone(self.stream.context());
+        let page = Arc::clone(self.page.insert(DeviceMemory::page(&context)?).range());
+        let unmapped = Arc::new(WordRange::unmapped(Arc::clone(&page)));
+        let refused = match self.try_gdrcopy(&unmapped, options) {
+            Ok(gdrcopy) => {
+                self.mapper = Mapper { gdrcopy: Some(gdrcopy) };
+                String::new()
             }
-            None => Ok(self.stream.load_bytes(within.range(), addr, into)?),
-        }
-    }
-
-    /// Stores bytes at any address of a range of the same context. They are there when it returns,
-    /// and before every word that is stored later. Meant for few, as [`Self::load_bytes_in`].
-    ///
-    /// # Errors
-    /// As [`Self::load_in`]. Then the bytes in the range are undefined.
-    #[inline]
-    pub fn store_bytes_in(
-        &mut self,
-        within: &WordRange,
-        addr: usize,
-        bytes: &[u8],
-    ) -> Result<(), WordError> {
-        self.check_bytes(within, addr, bytes.len())?;
-        match within.window(addr) {
-            Some((mapped, addr)) => {
-                // SAFETY: as in `load_bytes_in`.
-                unsafe { mapped.store_bytes(addr, bytes) };
-                Ok(())
+            Err(reason) => format!("; not by GDRCopy: {reason}"),
+        };
+        let (addr, mut word) = (page.addr(), [0; 8]);
+        let within = Arc::new(self.mapper.open(page, None));
+        let start = Instant::now();
+        (0..ROUNDS).try_for_each(|_| self.store(&within, addr, &word))?;
+        let stored = Instant::now();
+        (0..ROUNDS).try_for_each(|_| self.load(&within, addr, &mut word))?;
+        let (store, load) = ((stored - start) / ROUNDS, stored.elapsed() / ROUNDS);
+        let way = match self.mapper.gdrcopy {
+            Some(gdrcopy) => gdrcopy.to_string(),
+            None if self.stream.has_operations() => {
+                String::from("the driver's streams (stores are stream memory operations)")
             }
-            None => Ok(self.stream.store_bytes(within.range(), addr, bytes)?),
-        }
+            None => String::from("the driver's streams (stores are copies)"),
+        };
+        log::info!(
+            target: MEM,
+            "words in memory of {context} are reached by {way}: load {load:?}, store {store:?}{refused}",
+        );
+        Ok(())
     }
 
-    fn try_gdrcopy(&mut self, options: &WordsOptions) -> Result<Mapper, String> {
+    fn try_gdrcopy(
+        &mut self,
+        page: &Arc<WordRange>,
+        options: &WordsOptions,
+    ) -> Result<&'static Gdrcopy, String> {
         let Some(library) = &options.gdrcopy else { return Err(String::from("switched off")) };
         let gdrcopy = Gdrcopy::load(library).map_err(|error| error.to_string())?;
-        let range = Arc::clone(self._scratch.range());
-        let mapped = Mapped::by_gdrcopy(&range, gdrcopy)?;
-        for (index, width) in [Width::Two, Width::Four, Width::Eight].into_iter().enumerate() {
-            let addr = range.addr() + 64 * index + width.bytes();
-            let word = Word { range: &range, addr, width };
-            let (first, second) = (0x8192_a3b4_c5d6_e7f8 & width.mask(), 0x17 << index);
-            // SAFETY: a word of our own memory, aligned, and mapped.
-            unsafe { mapped.store(addr, width, first) };
-            let read = self.stream.load(&word).map_err(|error| error.to_string())?;
-            self.stream.store(&word, second).map_err(|error| error.to_string())?;
+        let mapped = Mapped::by_gdrcopy(page.range(), gdrcopy)?;
+        for len in [2, 4, 8] {
+            let addr = page.range().addr() + 64 * len + len;
+            let (first, second) =
+                (&0x8192_a3b4_c5d6_e7f8_u64.to_le_bytes()[..len], &[0x17; 8][..len]);
+            let (mut read, mut seen) = ([0; 8], [0; 8]);
+            // SAFETY: a word of our own memory, and mapped.
+            unsafe { mapped.store(addr, first) };
+            self.load(page, addr, &mut read[..len]).map_err(|error| error.to_string())?;
+            self.store(page, addr, second).map_err(|error| error.to_string())?;
             // SAFETY: the same word.
-            let seen = unsafe { mapped.load(addr, width) };
+            unsafe { mapped.load(addr, &mut seen[..len]) };
+            let (read, seen) = (&read[..len], &seen[..len]);
             if (read, seen) != (first, second) {
                 return Err(format!(
-                    "a word of {} bytes came out as {read:#x} and {seen:#x}, not {first:#x} and \
-                     {second:#x}",
-                    width.bytes(),
+                    "a word of {len} bytes came out as {read:x?} and {seen:x?}, not {first:x?} and \
+                     {second:x?}",
                 ));
             }
         }
-        Ok(Mapper { gdrcopy: Some(gdrcopy) })
-    }
-
-    fn measure(&mut self) -> Result<Cost, WordError> {
-        const ROUNDS: u32 = 32;
-        let range = Arc::clone(self._scratch.range());
-        let within = self.mapper.open(Arc::clone(&range), None);
-        let start = Instant::now();
-        for round in 0..ROUNDS {
-            self.store_in(&within, range.addr(), Width::Eight, round.into())?;
-        }
-        let stored = Instant::now();
-        for _ in 0..ROUNDS {
-            self.load_in(&within, range.addr(), Width::Eight)?;
-        }
-        Ok(Cost { load: stored.elapsed() / ROUNDS, store: (stored - start) / ROUNDS })
-    }
-
-    fn fault(&self, error: WordError) -> CudaError {
-        match error {
-            WordError::Cuda(error) => error,
-            other => CudaError {
-                call: "cuMemcpyDtoHAsync_v2",
-                subject: self.stream.engine().context().to_string(),
-                code: crate::driver::error::code::INVALID_VALUE,
-                name: String::from("CUDA_ERROR_INVALID_VALUE"),
-                text: other.to_string(),
-            },
-        }
-    }
-
-    fn name(&self) -> String {
-        if let Some(gdrcopy) = self.mapper.gdrcopy {
-            return gdrcopy.to_string();
-        }
-        let operations = self.stream.engine().writes_words(Width::Eight);
-        let stores = if operations { "stream memory operations" } else { "copies" };
-        format!("{} (stores are {stores})", Way::Stream)
-    }
-
-    #[inline]
-    fn check(&self, within: &WordRange, addr: usize, width: Width) -> Result<(), WordError> {
-        if addr % width.bytes() != 0 {
-            return Err(self.no_word(addr, width.bytes()));
-        }
-        self.check_bytes(within, addr, width.bytes())
-    }
-
-    #[inline]
-    fn check_bytes(&self, within: &WordRange, addr: usize, len: usize) -> Result<(), WordError> {
-        if within.range().contains(addr, len) { Ok(()) } else { Err(self.no_word(addr, len)) }
-    }
-
-    #[cold]
-    fn no_word(&self, addr: usize, width: usize) -> WordError {
-        WordError::NoWord { addr, width, context: self.stream.engine().context().to_string() }
+        Ok(gdrcopy)
     }
 }

@@ -10,7 +10,7 @@ use libloading::os::unix::{Library as Handle, RTLD_LOCAL, RTLD_NOW};
 use thiserror::Error;
 
 use crate::driver::library::reason;
-use crate::memory::scratch::GPU_PAGE;
+use crate::memory::device_memory::GPU_PAGE;
 
 /// The name of the library, with the version of its interface that is used here.
 pub const GDRCOPY_LIBRARY: &str = "libgdrapi.so.2";

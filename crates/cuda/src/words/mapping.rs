@@ -8,14 +8,14 @@ use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use crate::memory::range::DeviceRange;
 use crate::words::gdrcopy::{Gdrcopy, GdrcopyMapping};
-use engine::atomic::Width;
+use crate::words::together::parts;
 
 /// A whole range, mapped allocation by allocation.
 #[derive(Debug)]
 pub(crate) struct Mapped {
     pieces: Box<[Piece]>,
     /// What is mapped. It keeps the memory's context as long as the mappings.
-    range: Arc<DeviceRange>,
+    _range: Arc<DeviceRange>,
 }
 
 #[derive(Debug)]
@@ -37,7 +37,7 @@ impl Mapped {
             Ok(Piece { addr, cpu, _mapping: mapping })
         };
         let pieces = range.allocations().map(piece).collect::<Result<_, String>>()?;
-        Ok(Self { pieces, range: Arc::clone(range) })
+        Ok(Self { pieces, _range: Arc::clone(range) })
     }
 
     pub(crate) fn cpu_addr(&self, addr: usize) -> usize {
@@ -46,124 +46,57 @@ impl Mapped {
         piece.cpu + (addr - piece.addr)
     }
 
-    /// Loads a word.
-    ///
-    /// # Safety
-    /// The word is in the range, and aligned to its width.
-    #[inline]
-    pub(crate) unsafe fn load(&self, addr: usize, width: Width) -> u64 {
-        let cpu = self.cpu_addr(addr);
-        // SAFETY: in the range by the caller's promise, so in a mapping that this value owns; it
-        // keeps the alignment. The device and others change the word at any time, so it is atomic.
-        unsafe {
-            match width {
-                Width::Two => AtomicU16::from_ptr(cpu as *mut u16).load(Ordering::Acquire).into(),
-                Width::Four => AtomicU32::from_ptr(cpu as *mut u32).load(Ordering::Acquire).into(),
-                Width::Eight => AtomicU64::from_ptr(cpu as *mut u64).load(Ordering::Acquire),
-            }
-        }
-    }
-
-    /// Stores a word, and sees to it that it leaves the CPU.
-    ///
-    /// # Safety
-    /// As [`Self::load`].
-    #[inline]
-    pub(crate) unsafe fn store(&self, addr: usize, width: Width, value: u64) {
-        let cpu = self.cpu_addr(addr);
-        flush();
-        // SAFETY: as in `load`.
-        unsafe {
-            match width {
-                Width::Two => {
-                    AtomicU16::from_ptr(cpu as *mut u16).store(value as u16, Ordering::Release)
-                }
-                Width::Four => {
-                    AtomicU32::from_ptr(cpu as *mut u32).store(value as u32, Ordering::Release)
-                }
-                Width::Eight => {
-                    AtomicU64::from_ptr(cpu as *mut u64).store(value, Ordering::Release)
-                }
-            }
-        }
-        flush();
-    }
-
-    /// Loads bytes, by words where they are aligned: each load is a trip to the device.
+    /// Loads bytes: words that are aligned whole, and each by a trip to the device.
     ///
     /// # Safety
     /// The bytes are in the range.
-    pub(crate) unsafe fn load_bytes(&self, addr: usize, into: &mut [u8]) {
-        let mut rest = into;
-        for (at, len) in self.range.pieces(addr, rest.len()) {
-            let (piece, behind) = rest.split_at_mut(len);
-            rest = behind;
-            let mut cpu = self.cpu_addr(at);
-            let (head, body) = piece.split_at_mut(to_word(cpu, len));
-            let mut words = body.chunks_exact_mut(size_of::<u64>());
-            // SAFETY: in one allocation of the range, so in one mapping, by the caller's promise.
-            // Words are aligned, since the head ends where one begins. Others change the bytes at
-            // any time, so every access is atomic.
-            unsafe {
-                for byte in head {
-                    *byte = AtomicU8::from_ptr(cpu as *mut u8).load(Ordering::Relaxed);
-                    cpu += 1;
+    pub(crate) unsafe fn load(&self, addr: usize, into: &mut [u8]) {
+        for (at, len) in parts(addr, into.len()) {
+            let cpu = self.cpu_addr(addr + at);
+            // SAFETY: in one allocation of the range, so in a mapping that this value owns; that
+            // keeps the alignment. The device and others change the bytes at any time, so each
+            // access is atomic.
+            let value = unsafe {
+                match len {
+                    1 => AtomicU8::from_ptr(cpu as *mut u8).load(Ordering::Acquire).into(),
+                    2 => AtomicU16::from_ptr(cpu as *mut u16).load(Ordering::Acquire).into(),
+                    4 => AtomicU32::from_ptr(cpu as *mut u32).load(Ordering::Acquire).into(),
+                    _ => AtomicU64::from_ptr(cpu as *mut u64).load(Ordering::Acquire),
                 }
-                for word in words.by_ref() {
-                    let value = AtomicU64::from_ptr(cpu as *mut u64).load(Ordering::Relaxed);
-                    word.copy_from_slice(&value.to_ne_bytes());
-                    cpu += size_of::<u64>();
-                }
-                for byte in words.into_remainder() {
-                    *byte = AtomicU8::from_ptr(cpu as *mut u8).load(Ordering::Relaxed);
-                    cpu += 1;
-                }
-            }
+            };
+            let len = usize::from(len);
+            into[at..at + len].copy_from_slice(&value.to_le_bytes()[..len]);
         }
-        std::sync::atomic::fence(Ordering::Acquire);
     }
 
-    /// Stores bytes, by words where they are aligned, and sees to it that they leave the CPU:
-    /// before anything that is stored later, in this mapping or another.
+    /// Stores bytes, words that are aligned whole, and sees to it that they leave the CPU: before
+    /// anything that is stored later, in this mapping or another.
     ///
     /// # Safety
-    /// As [`Self::load_bytes`].
-    pub(crate) unsafe fn store_bytes(&self, addr: usize, bytes: &[u8]) {
+    /// As [`Self::load`].
+    pub(crate) unsafe fn store(&self, addr: usize, bytes: &[u8]) {
         flush();
-        let mut rest = bytes;
-        for (at, len) in self.range.pieces(addr, bytes.len()) {
-            let (piece, behind) = rest.split_at(len);
-            rest = behind;
-            let mut cpu = self.cpu_addr(at);
-            let (head, body) = piece.split_at(to_word(cpu, len));
-            let words = body.chunks_exact(size_of::<u64>());
-            let tail = words.remainder();
-            // SAFETY: as in `load_bytes`.
+        for (at, len) in parts(addr, bytes.len()) {
+            let cpu = self.cpu_addr(addr + at);
+            let mut value = [0; 8];
+            value[..len.into()].copy_from_slice(&bytes[at..at + usize::from(len)]);
+            let value = u64::from_le_bytes(value);
+            // SAFETY: as in `load`.
             unsafe {
-                for byte in head {
-                    AtomicU8::from_ptr(cpu as *mut u8).store(*byte, Ordering::Relaxed);
-                    cpu += 1;
-                }
-                for word in words {
-                    let mut value = [0; size_of::<u64>()];
-                    value.copy_from_slice(word);
-                    let value = u64::from_ne_bytes(value);
-                    AtomicU64::from_ptr(cpu as *mut u64).store(value, Ordering::Relaxed);
-                    cpu += size_of::<u64>();
-                }
-                for byte in tail {
-                    AtomicU8::from_ptr(cpu as *mut u8).store(*byte, Ordering::Relaxed);
-                    cpu += 1;
+                match len {
+                    1 => AtomicU8::from_ptr(cpu as *mut u8).store(value as u8, Ordering::Release),
+                    2 => {
+                        AtomicU16::from_ptr(cpu as *mut u16).store(value as u16, Ordering::Release);
+                    }
+                    4 => {
+                        AtomicU32::from_ptr(cpu as *mut u32).store(value as u32, Ordering::Release);
+                    }
+                    _ => AtomicU64::from_ptr(cpu as *mut u64).store(value, Ordering::Release),
                 }
             }
         }
         flush();
     }
-}
-
-/// How many of `len` bytes from an address come before the first whole word.
-fn to_word(cpu: usize, len: usize) -> usize {
-    (cpu.next_multiple_of(size_of::<u64>()) - cpu).min(len)
 }
 
 #[inline]

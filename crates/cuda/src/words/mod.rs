@@ -8,5 +8,4 @@ pub(crate) mod gdrcopy;
 pub(crate) mod mapping;
 pub(crate) mod stream_words;
 pub(crate) mod together;
-pub(crate) mod way;
 pub(crate) mod word_range;

@@ -8,9 +8,18 @@
 use std::sync::Arc;
 
 use crate::copy::MOST_WRITES;
-use crate::copy::request::Word;
+use crate::copy::request::{Step, Word};
 use crate::words::word_range::WordRange;
 use engine::atomic::{Atomic, Width};
+
+/// Most bytes that are stored with others: the longest message of the engine.
+pub(crate) const MOST_BYTES: usize = 256;
+
+// With the parts before the first word and behind the last one.
+const _: () = assert!(MOST_BYTES / 8 + 6 <= MOST_WRITES);
+
+/// Fewer parts side by side, all of which are words, are not worth a copy.
+pub(crate) const FEWEST: usize = 6;
 
 /// A part of what is to be stored: 1, 2, 4 or 8 bytes, aligned to that.
 #[derive(Debug)]
@@ -39,21 +48,57 @@ pub(crate) enum Tie {
     Same,
 }
 
-/// Parts that are given to the device as one thing.
-#[derive(Debug)]
-pub(crate) enum Piece<'a> {
-    /// They lie side by side, in this order.
-    SideBySide(&'a [Soon]),
-    /// Each by itself, in this order.
-    Each(&'a [Soon]),
-}
-
-const FEWEST: usize = 6;
-
 impl Soon {
-    pub(crate) fn word(&self) -> Word<'_> {
-        let width = if self.len == 8 { Width::Eight } else { Width::Four };
-        Word { range: self.range.range(), addr: self.addr, width }
+    /// The parts of bytes for an address. The first one is tied to what is before it.
+    pub(crate) fn parts_of<'b>(
+        context: usize,
+        range: &Arc<WordRange>,
+        addr: usize,
+        bytes: &'b [u8],
+        tie: Tie,
+    ) -> impl Iterator<Item = Self> + use<'b> {
+        let range = Arc::clone(range);
+        parts(addr, bytes.len()).map(move |(at, len)| {
+            let mut value = [0; 8];
+            value[..len.into()].copy_from_slice(&bytes[at..at + usize::from(len)]);
+            let tie = if at > 0 && tie == Tie::Behind { Tie::Same } else { tie };
+            let (range, value) = (Arc::clone(&range), u64::from_le_bytes(value));
+            Self { context, range, addr: addr + at, len, value, change: None, tie, place: 0 }
+        })
+    }
+
+    /// A word whose value an operation makes, of what it holds before unless the operation sets it.
+    pub(crate) fn changed_by(
+        context: usize,
+        range: &Arc<WordRange>,
+        addr: usize,
+        atomic: &Atomic,
+        tie: Tie,
+    ) -> Self {
+        let (range, len) = (Arc::clone(range), atomic.width.bytes() as u8);
+        let change = (!atomic.op.sets()).then_some(*atomic);
+        let value = atomic.operand & atomic.width.mask();
+        Self { context, range, addr, len, value, change, tie, place: 0 }
+    }
+
+    /// The width that an operation of a stream would store.
+    pub(crate) fn width(&self) -> Option<Width> {
+        match self.len {
+            4 => Some(Width::Four),
+            8 => Some(Width::Eight),
+            _ => None,
+        }
+    }
+
+    /// The store of a word. None if it is no word of 4 or 8 bytes.
+    pub(crate) fn store(&self) -> Option<Step<'_>> {
+        let (range, addr, width) = (&**self.range.range(), self.addr, self.width()?);
+        Some(Step::Store { word: Word { range, addr, width }, value: self.value })
+    }
+
+    /// Whether it and a word have a byte in common.
+    pub(crate) fn overlaps(&self, addr: usize, len: usize) -> bool {
+        self.addr < addr + len && addr < self.end()
     }
 
     fn is_changed_by(&mut self, atomic: &Atomic) -> bool {
@@ -65,10 +110,6 @@ impl Soon {
             },
         }
         true
-    }
-
-    fn is_word(&self) -> bool {
-        self.len >= 4
     }
 
     pub(crate) fn end(&self) -> usize {
@@ -117,7 +158,7 @@ pub(crate) fn resolve<E>(
 pub(crate) fn joins(words: &mut [Soon], (context, addr): (usize, usize), atomic: &Atomic) -> bool {
     let len = atomic.width.bytes();
     for soon in words.iter_mut().rev() {
-        if soon.context == context && soon.addr < addr + len && addr < soon.end() {
+        if soon.context == context && soon.overlaps(addr, len) {
             return (soon.addr, usize::from(soon.len)) == (addr, len) && soon.is_changed_by(atomic);
         }
         if soon.tie != Tie::Free {
@@ -161,32 +202,16 @@ pub(crate) fn arrange(words: &mut [Soon]) {
     }
 }
 
-pub(crate) fn pieces(words: &[Soon]) -> impl Iterator<Item = (usize, Piece<'_>)> {
-    let run = |from: usize| {
-        let rest = &words[from..];
-        let breaks = rest.windows(2).position(|two| !two[0].touches(&two[1]));
-        breaks.map_or(words.len(), |at| from + at + 1)
-    };
-    let is_copy = |run: &[Soon]| run.len() >= FEWEST || !run.iter().all(Soon::is_word);
+/// Runs of parts that lie side by side, and that nothing orders: for each the place of its first
+/// part in the list.
+pub(crate) fn runs(words: &[Soon]) -> impl Iterator<Item = (usize, &[Soon])> + Clone {
     let mut from = 0;
     std::iter::from_fn(move || {
-        let start = from;
-        if start == words.len() {
-            return None;
-        }
-        // To the end of the first run that is a copy, or to its start.
-        while from < words.len() {
-            let end = run(from);
-            if is_copy(&words[from..end]) {
-                if from == start {
-                    from = end;
-                    return Some((start, Piece::SideBySide(&words[start..end])));
-                }
-                break;
-            }
-            from = end;
-        }
-        Some((start, Piece::Each(&words[start..from])))
+        let rest = words.get(from..).filter(|rest| !rest.is_empty())?;
+        let breaks = rest.windows(2).position(|two| !two[0].touches(&two[1]));
+        let run = (from, &rest[..breaks.map_or(rest.len(), |at| at + 1)]);
+        from += run.1.len();
+        Some(run)
     })
 }
 
@@ -215,60 +240,24 @@ mod tests {
         Atomic { op: AtomicOp::Add, width, float: false, operand, compare: 0 }
     }
 
-    /// `S` for what is stored side by side and `E` for what is each by itself, with the place of
-    /// the first part and how many there are.
-    fn cut(words: &[Soon]) -> Vec<(char, usize, usize)> {
-        let piece = |(at, piece)| match piece {
-            Piece::SideBySide(words) => ('S', at, words.len()),
-            Piece::Each(words) => ('E', at, words.len()),
-        };
-        pieces(words).map(piece).collect()
-    }
-
     #[test]
-    fn parts_side_by_side_that_nothing_orders_are_one_copy() {
+    fn runs_lie_side_by_side_and_nothing_orders_them() {
         use Tie::{Behind, Free, Same};
-        let in_a_row =
-            |count: usize, tie| words(&(0..count).map(|at| 8 * at).collect::<Vec<_>>(), tie);
-        assert_eq!(cut(&[]), []);
-        assert_eq!(cut(&in_a_row(6, Free)), [('S', 0, 6)]);
-        assert_eq!(cut(&in_a_row(5, Free)), [('E', 0, 5)], "not worth it");
-        assert_eq!(cut(&in_a_row(6, Behind)), [('E', 0, 6)]);
-        // What is no word of 4 or 8 bytes is copied, and joins those it touches.
-        assert_eq!(cut(&list(&[(0x1000, 2, Free)])), [('S', 0, 1)]);
-        assert_eq!(cut(&list(&[(0x1000, 4, Free)])), [('E', 0, 1)]);
-        let put = [(0x1001, 1, Behind), (0x1002, 2, Same), (0x1004, 4, Same)];
-        assert_eq!(cut(&list(&put)), [('S', 0, 3)]);
-        let apart = [(0x1000, 8, Free), (0x1010, 1, Free), (0x1020, 8, Free)];
-        assert_eq!(cut(&list(&apart)), [('E', 0, 1), ('S', 1, 1), ('E', 2, 1)]);
+        let lens = |parts: &[Soon]| runs(parts).map(|(_, run)| run.len()).collect::<Vec<_>>();
+        let in_a_row = |tie| words(&[0, 8, 16], tie);
+        assert_eq!(lens(&[]), []);
+        assert_eq!(lens(&in_a_row(Free)), [3]);
+        assert_eq!(lens(&in_a_row(Behind)), [1, 1, 1]);
+        let put = [(0x1001, 1, Behind), (0x1002, 2, Same), (0x1004, 4, Same), (0x1008, 8, Free)];
+        assert_eq!(lens(&list(&put)), [3, 1]);
+        let apart = [(0x1000, 8, Free), (0x1010, 1, Free), (0x1011, 1, Free)];
+        assert_eq!(lens(&list(&apart)), [1, 2]);
         let mixed = [(0x1000, 1, Free), (0x1001, 1, Behind), (0x1002, 1, Free)];
-        assert_eq!(cut(&list(&mixed)), [('S', 0, 1), ('S', 1, 1), ('S', 2, 1)]);
-        // Words before and behind a copy, and words of another range.
-        let mut long = words(&[0x800, 0x900], Free);
-        long.extend(in_a_row(7, Free));
-        long.extend(words(&[0xa00], Free));
-        let one = Arc::clone(&long[2].range);
-        long.iter_mut().for_each(|word| word.range = Arc::clone(&one));
-        assert_eq!(cut(&long), [('E', 0, 2), ('S', 2, 7), ('E', 9, 1)]);
-        long[5].range = Arc::clone(&words(&[0], Free)[0].range);
-        assert_eq!(cut(&long), [('E', 0, 10)], "no six in a row are of one range");
-    }
-
-    #[test]
-    fn what_is_free_is_put_in_the_order_of_addresses() {
-        use Tie::{Behind, Free};
-        let order = |mut words: Vec<Soon>| {
-            arrange(&mut words);
-            words.iter().map(|word| word.value).collect::<Vec<_>>()
-        };
-        assert_eq!(order(words(&[40, 32, 24, 16, 8, 0], Free)), [5, 4, 3, 2, 1, 0]);
-        assert_eq!(order(words(&[32, 24, 16, 8, 0], Free)), [0, 1, 2, 3, 4], "not worth it");
-        assert_eq!(order(words(&[40, 32, 24, 16, 8, 0], Behind)), [0, 1, 2, 3, 4, 5]);
-        assert_eq!(order(words(&[40, 32, 24, 8, 8, 0], Free)), [0, 1, 2, 3, 4, 5], "twice a word");
-        assert_eq!(order(words(&[48, 32, 24, 16, 12, 0], Free)), [0, 1, 2, 3, 4, 5], "a half");
-        let mut mixed = words(&[48, 40, 32, 24, 16, 8, 0], Free);
-        mixed[0].tie = Behind;
-        assert_eq!(order(mixed), [0, 6, 5, 4, 3, 2, 1]);
+        assert_eq!(lens(&list(&mixed)), [1, 1, 1]);
+        let mut of_two = in_a_row(Free);
+        of_two[1].range = Arc::clone(&words(&[0], Free)[0].range);
+        assert_eq!(lens(&of_two), [1, 1, 1], "each of another range");
+        assert!(runs(&of_two).map(|(at, _)| at).eq(0..3));
     }
 
     #[test]
@@ -296,37 +285,6 @@ mod tests {
         half[0].value = 0xffff_ffff;
         assert!(joins(&mut half, at(4), &add(2, Width::Four)));
         assert_eq!(half[0].value, 1);
-    }
-
-    #[test]
-    fn words_are_read_once_and_changed_in_their_order() {
-        let mut soon = words(&[16, 0, 16, 8, 0], Tie::Behind);
-        soon[3].value = 50;
-        for (at, operand) in [(0, 1), (1, 2), (2, 10), (4, 20)] {
-            soon[at].change = Some(add(operand, Width::Eight));
-        }
-        let mut read = Vec::new();
-        let done: Result<(), ()> = resolve(&mut soon, |words, places| {
-            read = places.to_vec();
-            places.iter().for_each(|place| words[*place].value = 100 * (*place as u64 + 1));
-            Ok(())
-        });
-        assert_eq!((done, read), (Ok(()), vec![1, 0]), "ascending by address");
-        let values: Vec<u64> = soon.iter().map(|word| word.value).collect();
-        assert_eq!(values, [101, 202, 111, 50, 222]);
-        assert!(soon.iter().all(|word| word.change.is_none()));
-        let unread = |_: &mut [Soon], _: &[usize]| Err(());
-        assert_eq!(resolve(&mut soon, unread), Ok(()), "nothing is to be read");
-        soon[1].change = Some(add(1, Width::Eight));
-        assert_eq!(resolve(&mut soon[1..], unread), Err(()));
-    }
-
-    #[test]
-    fn a_part_is_a_word_by_its_length() {
-        let soon = list(&[(0x1000, 8, Tie::Free), (0x1008, 4, Tie::Free), (0x100c, 2, Tie::Free)]);
-        let is_word: Vec<_> = soon.iter().map(|part| (part.is_word(), part.end())).collect();
-        assert_eq!(is_word, [(true, 0x1008), (true, 0x100c), (false, 0x100e)]);
-        assert_eq!((soon[0].word().width, soon[1].word().width), (Width::Eight, Width::Four));
     }
 
     #[test]

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use crate::MEM;
+use crate::copy::request::CopyError;
 use crate::memory::pointer::Kind;
 use crate::memory::range::DeviceRange;
 use crate::words::gdrcopy::Gdrcopy;
 use crate::words::mapping::Mapped;
-use crate::words::way::Way;
 
 /// Makes the words of ranges reachable by the way that was found for a context.
 ///
@@ -35,10 +35,6 @@ struct Window {
 }
 
 impl Mapper {
-    pub(crate) fn way(self) -> Way {
-        if self.gdrcopy.is_some() { Way::Gdrcopy } else { Way::Stream }
-    }
-
     /// Makes the words of a range reachable. Where it cannot be mapped (a PCIe window too small for
     /// it, for one), `alias` is tried: the same memory at other addresses, of the same length.
     /// Where that fails as well the driver's streams serve it, and the log says why.
@@ -58,11 +54,9 @@ impl Mapper {
         }
         log::warn!(
             target: MEM,
-            "words in {} bytes of {} cannot be reached by {}, and are by {}: {}",
+            "words in {} bytes of {} cannot be reached by GDRCopy, and are by the driver's streams: {}",
             range.len(),
             range.context(),
-            Way::Gdrcopy,
-            Way::Stream,
             reasons.join("; "),
         );
         WordRange::unmapped(range)
@@ -91,6 +85,11 @@ impl WordRange {
     pub fn cpu_addr(&self, addr: usize) -> Option<usize> {
         let (mapped, addr) = self.window(addr)?;
         Some(mapped.cpu_addr(addr))
+    }
+
+    pub(crate) fn check(&self, addr: usize, len: usize) -> Result<(), CopyError> {
+        let has_them = self.range.contains(addr, len);
+        if has_them { Ok(()) } else { Err(CopyError::Bounds { addr, len }) }
     }
 
     #[inline]

@@ -176,14 +176,6 @@ pub trait CopyPort: Send + fmt::Debug {
     /// started.
     fn start_all(&mut self, copies: &[Tagged]) -> Result<Posted, PortError>;
 
-    /// As [`CopyPort::start_all`], of one.
-    ///
-    /// # Errors
-    /// Likewise.
-    fn start(&mut self, copy: &Copy, tag: u32) -> Result<Posted, PortError> {
-        self.start_all(&[Tagged { copy: *copy, tag }])
-    }
-
     /// Starts copies in and changes of words in their order, at most [`MOST_STEPS`] and
     /// [`MOST_WORDS`], if there is [room](CopyPort::room) for a tag, which tells of all at once.
     /// None, and nothing is started, where that cannot be had, as of memory whose words are not
@@ -253,12 +245,6 @@ pub trait CopyPort: Send + fmt::Debug {
     /// Any of it may be missing. This is told of all since the last call, also where an operation
     /// that had it stored first has told of it before: that was another one's.
     fn settle(&mut self) -> Result<(), PortError>;
-
-    /// Whether words are on their way that were [started in order](CopyPort::start_in_order), for
-    /// which [`CopyPort::settle`] would wait.
-    fn has_words_on_their_way(&self) -> bool {
-        false
-    }
 
     /// The bounce memory of a peer, from which copies in may be started. None unless the two
     /// processes share theirs.

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use channel_producer::KernelArgs;
 use cuda::{
     Context, CopyEngine, CudaError, DEFAULT_LIBRARY, Device, DeviceHeap, DeviceMemory, Direction,
-    Driver, Kernel, Memory as Examined, Module, Ordinal, PinnedMemory, PinnedTransfer, Stream,
+    Driver, Kernel, Memory as Examined, Module, Ordinal, PinnedMemory, Stream, Transfer,
 };
 use nvshmem_transport_libfabric::channel::kernels;
 
@@ -47,11 +47,11 @@ impl Copies {
             }
         };
         let (range, memory, offset) = (&range, &self.bounce, 0);
-        let transfer = PinnedTransfer { direction, range, addr, memory, offset, len };
-        self.engine.start_pinned(&transfer).map_err(|error| failed(&error))?;
+        let transfer = Transfer { direction, range, addr, memory, offset, len };
+        self.engine.start(&transfer).map_err(|error| failed(&error))?;
         loop {
-            if let Some(completed) = self.engine.poll() {
-                return completed.result.map(drop).map_err(|error| failed(&error));
+            if let Some(ended) = self.engine.poll() {
+                return ended.map_err(|error| failed(&error));
             }
         }
     }
@@ -90,7 +90,7 @@ impl Gpu {
         // SAFETY: the image is what nvcc has made.
         let module = unsafe { Module::load(&context, image) }.map_err(broken)?;
         let name = format!("{device}, {driver}, kernels built {}", kernels::BUILT);
-        let engine = CopyEngine::new(&context, 1).map_err(broken)?;
+        let engine = CopyEngine::new(&context).map_err(broken)?;
         let bounce = PinnedMemory::new(&context, BOUNCE).map_err(broken)?;
         let copies = Mutex::new(Copies { engine, bounce });
         Ok(Self { name, context, module, kernels: Mutex::default(), copies })
@@ -122,17 +122,8 @@ impl Machine for Gpu {
     }
 
     fn fast(&self, content: &[u8]) -> Result<Memory, MachineError> {
-        let from = PinnedMemory::new(&self.context, content.len())?;
-        // SAFETY: just allocated, of that length.
-        unsafe {
-            std::ptr::copy_nonoverlapping(content.as_ptr(), from.addr() as *mut u8, content.len());
-        }
         let memory = DeviceMemory::new(&self.context, content.len())?;
-        let stream = Stream::new(&self.context)?;
-        memory.fill(&from, &stream)?;
-        while !stream.is_idle()? {
-            std::thread::yield_now();
-        }
+        self.write(memory.addr(), content)?;
         Ok(Memory::new(memory.addr(), content.len(), Box::new(memory)))
     }
 

@@ -44,17 +44,12 @@
 //! for each direction, which all its contexts share, for one copy at a time.
 //!
 //! # Environment
-//! Read once, at `cuInit`. N and CODE are decimal numbers; CODE is a `CUresult`.
 //!
 //! | variable | default | |
 //! |---|---|---|
-//! | `FAKE_CUDA_DEVICES` | 8 | number of devices |
 //! | `FAKE_CUDA_COPY_NS` | 0 | nanoseconds that each copy takes at least |
 //! | `FAKE_CUDA_BYTE_PS` | 0 | picoseconds on top for each byte |
-//! | `FAKE_CUDA_FAIL_SUBMIT` | | `N:CODE`: on each device, copy N+1 is refused by the call that enqueues it |
-//! | `FAKE_CUDA_FAIL_COPY` | | `N:CODE`: on each device, copy N+1 is accepted and fails on the device |
 //! | `FAKE_CUDA_PINNED_LIMIT` | none | bytes that `cuMemHostAlloc` gives out per device |
-//! | `FAKE_CUDA_MEMORY_LIMIT` | none | bytes of device memory per device |
 //! | `FAKE_CUDA_DMA_BUF` | 2 | 0: no dma-buf export; 1: none by PCIe, as drivers before CUDA 12.8 |
 //! | `FAKE_CUDA_VMM` | 1 | 0: no memory of the VMM interface |
 //! | `FAKE_CUDA_STREAM_OPS` | 1 | 0: no `cuStreamWriteValue64` |

@@ -1,111 +1,62 @@
 //! What the stand-in does as a driver does, called as C calls it. Every test has a device of its
 //! own.
 
-use std::ffi::{c_int, c_void};
-use std::ptr;
+use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::state::status::{INVALID_HANDLE, INVALID_VALUE, NOT_READY, NOT_SUPPORTED, SUCCESS};
-
-unsafe extern "C" {
-    fn cuInit(flags: u32) -> u32;
-    fn cuDevicePrimaryCtxRetain(into: *mut usize, number: c_int) -> u32;
-    fn cuCtxCreate_v2(into: *mut usize, flags: u32, number: c_int) -> u32;
-    fn cuCtxDestroy_v2(context: usize) -> u32;
-    fn cuCtxSetCurrent(context: usize) -> u32;
-    fn cuCtxSetLimit(limit: u32, value: usize) -> u32;
-    fn cuMemAlloc_v2(into: *mut usize, len: usize) -> u32;
-    fn cuMemFree_v2(base: usize) -> u32;
-    fn cuMemAllocAsync(into: *mut usize, len: usize, on: usize) -> u32;
-    fn cuMemFreeAsync(base: usize, on: usize) -> u32;
-    fn cuMemHostAlloc(into: *mut *mut c_void, len: usize, flags: u32) -> u32;
-    fn cuMemFreeHost(base: *mut c_void) -> u32;
-    fn cuMemHostRegister_v2(base: *mut c_void, len: usize, flags: u32) -> u32;
-    fn cuMemHostUnregister(base: *mut c_void) -> u32;
-    fn cuMemAddressReserve(
-        into: *mut usize,
-        len: usize,
-        align: usize,
-        at: usize,
-        flags: u64,
-    ) -> u32;
-    fn cuMemCreate(into: *mut usize, len: usize, properties: *const [c_int; 8], flags: u64) -> u32;
-    fn cuMemMap(base: usize, len: usize, offset: usize, handle: usize, flags: u64) -> u32;
-    fn cuMemSetAccess(base: usize, len: usize, access: *const [c_int; 3], count: usize) -> u32;
-    fn cuMemGetAddressRange_v2(base: *mut usize, len: *mut usize, address: usize) -> u32;
-    fn cuModuleLoadData(into: *mut usize, image: *const c_void) -> u32;
-    fn cuModuleUnload(module: usize) -> u32;
-    fn cuLaunchKernel(
-        kernel: usize,
-        blocks_x: u32,
-        blocks_y: u32,
-        blocks_z: u32,
-        threads_x: u32,
-        threads_y: u32,
-        threads_z: u32,
-        shared: u32,
-        stream: usize,
-        arguments: *mut *mut c_void,
-        extra: *mut *mut c_void,
-    ) -> u32;
-    fn cuStreamCreate(into: *mut usize, flags: u32) -> u32;
-    fn cuStreamQuery(stream: usize) -> u32;
-    fn cuStreamSynchronize(stream: usize) -> u32;
-    fn cuStreamWriteValue64_v2(on: usize, to: usize, value: u64, flags: u32) -> u32;
-    fn cuEventCreate(into: *mut usize, flags: u32) -> u32;
-    fn cuEventQuery(event: usize) -> u32;
-    fn cuEventRecord(event: usize, stream: usize) -> u32;
-    fn cuMemcpyHtoDAsync_v2(to: usize, from: *const c_void, len: usize, on: usize) -> u32;
-    fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: usize, len: usize, on: usize) -> u32;
-    fn cuMemcpy2DAsync_v2(rows: *const [usize; 16], on: usize) -> u32;
-    fn fake_cuda_spin(stream: usize) -> usize;
-    fn fake_cuda_release(gate: usize) -> u32;
-    fn fake_cuda_latency(number: c_int, copy_ns: u64, byte_ps: u64) -> u32;
-    fn fake_cuda_count(number: c_int, what: u32) -> u64;
-    fn fake_cuda_window(address: usize, len: usize) -> usize;
-}
+use crate::calls::context::*;
+use crate::calls::copy::*;
+use crate::calls::device::cuInit;
+use crate::calls::extras::*;
+use crate::calls::host::*;
+use crate::calls::memory::*;
+use crate::calls::module::*;
+use crate::calls::stream::*;
+use crate::calls::vmm::*;
+use crate::state::context::Raw;
+use crate::state::device::{MEMORY, PINNED, QUEUED, TURNS};
+use crate::state::memory::Location;
+use crate::state::status::{
+    INVALID_HANDLE, INVALID_VALUE, In, NOT_READY, NOT_SUPPORTED, Out, SUCCESS,
+};
 
 const HANG: Duration = Duration::from_secs(30);
 
-const TURNS: u32 = 7;
-const QUEUED: u32 = 15;
-const TAKEN: u32 = 8;
-const HELD_UP: u32 = 9;
-
-/// Calls a function.
-macro_rules! ask {
-    ($name:ident($($argument:expr),*)) => {{
-        // SAFETY: the types are those of the functions above; pointers lead to places of the
-        // test's, or are null where that is answered, as every number is.
-        unsafe { $name($($argument),*) }
-    }};
-}
+const TAKEN: usize = 8;
+const HELD_UP: usize = 9;
 
 /// Calls a function, which has to succeed.
 macro_rules! call {
-    ($name:ident($($argument:expr),*)) => {
-        assert_eq!(ask!($name($($argument),*)), SUCCESS, stringify!($name))
+    ($name:ident($($argument:expr),* $(,)?)) => {
+        assert_eq!($name($($argument),*), SUCCESS, stringify!($name))
     };
+}
+
+/// Calls a function that makes something, which is given to C first, and has to succeed.
+macro_rules! make {
+    ($name:ident($($argument:expr),* $(,)?)) => {{
+        let mut made = Default::default();
+        call!($name(Out::to(&mut made), $($argument),*));
+        made
+    }};
 }
 
 fn memory_of_no_context(device: c_int) -> usize {
     const WHOLE: usize = 2 << 20;
-    let (mut base, mut handle) = (0, 0);
-    // `CUmemAllocationProp` and `CUmemAccessDesc`.
-    let properties = [1, 0, 1, device, 0, 0, 0, 0];
-    let access = [1, device, 3];
-    call!(cuMemAddressReserve(&raw mut base, WHOLE, 0, 0, 0));
-    call!(cuMemCreate(&raw mut handle, WHOLE, &raw const properties, 0));
+    let location = Location { kind: 1, id: device };
+    let base = make!(cuMemAddressReserve(WHOLE, 0, 0, 0));
+    let handle = make!(cuMemCreate(WHOLE, In::to(&Properties::of(location)), 0));
     call!(cuMemMap(base, WHOLE, 0, handle, 0));
-    call!(cuMemSetAccess(base, WHOLE, &raw const access, 1));
+    call!(cuMemSetAccess(base, WHOLE, In::to(&Access { location, flags: 3 }), 1));
     base
 }
 
 /// A device with two contexts, the second of which is bound, and memory of each.
 struct Bed {
     device: c_int,
+    /// Addresses of the contexts.
     first: usize,
     second: usize,
     /// Streams that wait for no other.
@@ -115,74 +66,61 @@ struct Bed {
     owned: usize,
     memory: usize,
     /// Page-locked memory, made in the second.
-    host: *mut c_void,
+    host: usize,
+}
+
+fn bind(context: usize) {
+    call!(cuCtxSetCurrent(context as Raw));
 }
 
 const LEN: usize = 128 << 10;
 
 impl Bed {
     fn new(device: c_int) -> Self {
-        let (mut first, mut second, mut first_stream, mut second_stream) = (0, 0, 0, 0);
-        let (mut owned, mut host) = (0, ptr::null_mut());
+        let (mut first, mut second): (Raw, Raw) = (std::ptr::null(), std::ptr::null());
         call!(cuInit(0));
-        call!(cuDevicePrimaryCtxRetain(&raw mut first, device));
+        call!(cuDevicePrimaryCtxRetain(Out::to(&mut first), device));
         call!(cuCtxSetCurrent(first));
-        call!(cuStreamCreate(&raw mut first_stream, 1));
-        call!(cuMemAlloc_v2(&raw mut owned, LEN));
-        call!(cuCtxCreate_v2(&raw mut second, 0, device));
-        call!(cuCtxSetCurrent(second));
-        call!(cuStreamCreate(&raw mut second_stream, 1));
-        call!(cuMemHostAlloc(&raw mut host, LEN, 1));
+        let first_stream = make!(cuStreamCreate(1));
+        let owned = make!(cuMemAlloc_v2(LEN));
+        call!(cuCtxCreate_v2(Out::to(&mut second), 0, device));
+        let second_stream = make!(cuStreamCreate(1));
+        let host = make!(cuMemHostAlloc(LEN, 1));
         let memory = memory_of_no_context(device);
+        let (first, second) = (first as usize, second as usize);
         Self { device, first, second, first_stream, second_stream, owned, memory, host }
     }
 
-    fn count(&self, what: u32) -> u64 {
-        ask!(fake_cuda_count(self.device, what))
+    fn count(&self, what: usize) -> u64 {
+        fake_cuda_count(self.device, what as u32)
     }
 
     fn spin(&self) -> Kernel {
-        call!(cuCtxSetCurrent(self.first));
-        let gate = ask!(fake_cuda_spin(self.first_stream));
-        call!(cuCtxSetCurrent(self.second));
+        bind(self.first);
+        let gate = fake_cuda_spin(self.first_stream);
+        bind(self.second);
         assert_ne!(gate, 0);
         Kernel(gate)
     }
 
     /// Copies `len` bytes to the device as so many rows, and back, in the second context.
     fn there_and_back(&self, len: usize, rows: usize) {
-        let pitch = len / rows;
-        let to_device: [usize; 16] = [
-            0,
-            0,
-            1,
-            self.host as usize,
-            0,
-            0,
-            pitch,
-            0,
-            0,
-            2,
-            0,
-            self.memory,
-            0,
-            pitch,
-            pitch,
-            rows,
-        ];
-        call!(cuMemcpy2DAsync_v2(&raw const to_device, self.second_stream));
-        let back = self.host.wrapping_byte_add(LEN / 2);
+        let (pitch, back) = (len / rows, self.host + LEN / 2);
+        let from = Side { kind: 1, host: self.host, pitch, ..Side::default() };
+        let to = Side { kind: 2, device: self.memory, pitch, ..Side::default() };
+        let copy = Rows { from, to, width: pitch, height: rows };
+        call!(cuMemcpy2DAsync_v2(In::to(&copy), self.second_stream));
         call!(cuMemcpyDtoHAsync_v2(back, self.memory, len, self.second_stream));
         call!(cuStreamSynchronize(self.second_stream));
         // SAFETY: page-locked memory, which no copy uses now.
         let [sent, came] =
-            unsafe { [self.host, back].map(|at| std::slice::from_raw_parts(at.cast::<u8>(), len)) };
+            unsafe { [self.host, back].map(|at| std::slice::from_raw_parts(at as *const u8, len)) };
         assert!(sent == came, "{len} bytes in {rows} rows");
     }
 
     fn fill(&self, with: u8) {
         // SAFETY: page-locked memory, which no copy uses now.
-        unsafe { self.host.cast::<u8>().write_bytes(with, LEN / 2) };
+        unsafe { (self.host as *mut u8).write_bytes(with, LEN / 2) };
     }
 }
 
@@ -197,26 +135,25 @@ fn wait(what: &str, mut there: impl FnMut() -> bool) {
 type Call = Box<dyn Fn() -> u32 + Send + Sync>;
 
 fn calls(bed: &Bed) -> Vec<(&'static str, u32, Call)> {
-    let (mut memory, mut host, page) = (0, ptr::null_mut(), Box::leak(Box::new([0u8; 4096])));
-    call!(cuCtxSetCurrent(bed.first));
-    call!(cuMemAlloc_v2(&raw mut memory, 64));
-    call!(cuMemHostAlloc(&raw mut host, 64, 0));
-    call!(cuMemHostRegister_v2(page.as_mut_ptr().cast(), page.len(), 0));
-    call!(cuCtxSetCurrent(bed.second));
-    let (host, page, stream) = (host as usize, page.as_mut_ptr() as usize, bed.first_stream);
-    let launch = move || {
-        let none = ptr::null_mut::<*mut c_void>;
-        ask!(cuLaunchKernel(0, 1, 1, 1, 1, 1, 1, 0, stream, none(), none()))
-    };
-    let load = || ask!(cuModuleLoadData(ptr::null_mut(), ptr::null()));
-    let unregister = move || ask!(cuMemHostUnregister(page as *mut c_void));
+    let page = Box::leak(Box::new([0u8; 4096])).as_ptr() as usize;
+    bind(bed.first);
+    let (memory, host) = (make!(cuMemAlloc_v2(64)), make!(cuMemHostAlloc(64, 0)));
+    call!(cuMemHostRegister_v2(page, 4096, 0));
+    bind(bed.second);
+    let stream = bed.first_stream;
+    let launch =
+        move || cuLaunchKernel(0, 1, 1, 1, 1, 1, 1, 0, stream, In::to(&In::to(&0)), In::none());
     vec![
-        ("cuMemFree", SUCCESS, Box::new(move || ask!(cuMemFree_v2(memory)))),
-        ("cuMemFreeHost", SUCCESS, Box::new(move || ask!(cuMemFreeHost(host as *mut c_void)))),
-        ("cuMemHostUnregister", SUCCESS, Box::new(unregister)),
-        ("cuCtxSetLimit", SUCCESS, Box::new(|| ask!(cuCtxSetLimit(0, 8192)))),
-        ("cuModuleLoadData", NOT_SUPPORTED, Box::new(load)),
-        ("cuModuleUnload", NOT_SUPPORTED, Box::new(|| ask!(cuModuleUnload(0)))),
+        ("cuMemFree", SUCCESS, Box::new(move || cuMemFree_v2(memory))),
+        ("cuMemFreeHost", SUCCESS, Box::new(move || cuMemFreeHost(host))),
+        ("cuMemHostUnregister", SUCCESS, Box::new(move || cuMemHostUnregister(page))),
+        ("cuCtxSetLimit", SUCCESS, Box::new(|| cuCtxSetLimit(0, 8192))),
+        (
+            "cuModuleLoadData",
+            NOT_SUPPORTED,
+            Box::new(|| cuModuleLoadData(Out::to(&mut 0), In::none())),
+        ),
+        ("cuModuleUnload", NOT_SUPPORTED, Box::new(|| cuModuleUnload(0))),
         ("cuLaunchKernel", NOT_SUPPORTED, Box::new(launch)),
     ]
 }
@@ -225,22 +162,21 @@ struct Kernel(usize);
 
 impl Drop for Kernel {
     fn drop(&mut self) {
-        ask!(fake_cuda_release(self.0));
+        fake_cuda_release(self.0);
     }
 }
 
 #[test]
 fn calls_that_wait_for_a_kernel_hold_up_their_context_and_no_other() {
     let bed = Bed::new(0);
-    let Bed { device, first, second, first_stream, second_stream, owned, .. } = bed;
-    let host = bed.host as usize;
+    let Bed { device, first, second, first_stream, second_stream, owned, host, .. } = bed;
     for (round, (name, answer, call)) in calls(&bed).into_iter().enumerate() {
         let (ended, asked) = (AtomicBool::new(false), AtomicBool::new(false));
         thread::scope(|scope| {
             // Dropped before the threads are waited for, whatever happens.
             let _kernel = bed.spin();
             scope.spawn(|| {
-                call!(cuCtxSetCurrent(bed.first));
+                bind(bed.first);
                 assert_eq!(call(), answer, "{name}");
                 ended.store(true, SeqCst);
             });
@@ -249,24 +185,23 @@ fn calls_that_wait_for_a_kernel_hold_up_their_context_and_no_other() {
                 (
                     "a query",
                     Box::new(move || {
-                        call!(cuCtxSetCurrent(first));
-                        ask!(cuStreamQuery(first_stream))
+                        bind(first);
+                        cuStreamQuery(first_stream)
                     }),
                 ),
                 (
                     "a copy of the context's memory",
                     Box::new(move || {
-                        call!(cuCtxSetCurrent(second));
-                        let last = host.wrapping_add(LEN - 8) as *mut c_void;
-                        ask!(cuMemcpyDtoHAsync_v2(last, owned, 8, second_stream))
+                        bind(second);
+                        cuMemcpyDtoHAsync_v2(host + LEN - 8, owned, 8, second_stream)
                     }),
                 ),
                 (
                     "another context",
                     Box::new(move || {
-                        let mut made = 0;
-                        call!(cuCtxCreate_v2(&raw mut made, 0, device));
-                        ask!(cuCtxDestroy_v2(made))
+                        let mut made: Raw = std::ptr::null();
+                        call!(cuCtxCreate_v2(Out::to(&mut made), 0, device));
+                        cuCtxDestroy_v2(made)
                     }),
                 ),
             ];
@@ -278,11 +213,11 @@ fn calls_that_wait_for_a_kernel_hold_up_their_context_and_no_other() {
                 });
                 wait(what, || bed.count(HELD_UP) == number as u64 + 1);
             }
-            call!(cuCtxSetCurrent(first));
+            bind(first);
             let (mut base, mut len) = (0, 0);
-            call!(cuMemGetAddressRange_v2(&raw mut base, &raw mut len, owned + 5));
+            call!(cuMemGetAddressRange_v2(Out::to(&mut base), Out::to(&mut len), owned + 5));
             assert_eq!((base, len), (owned, LEN));
-            call!(cuCtxSetCurrent(second));
+            bind(second);
             for (len, rows) in [(64 << 10, 1), (16 << 10, 2), (8, 2), (32 << 10, 1)] {
                 bed.fill(round as u8 + 1);
                 bed.there_and_back(len, rows);
@@ -328,20 +263,20 @@ fn short_copies_to_the_device_wait_for_a_turn_beside_a_kernel_of_another_context
 #[test]
 fn copy_engines_are_shared_by_contexts() {
     let bed = Bed::new(5);
-    let half = bed.host.wrapping_byte_add(LEN / 2);
+    let half = bed.host + LEN / 2;
     let copies = |ours_to_device: bool| {
-        call!(cuCtxSetCurrent(bed.first));
+        bind(bed.first);
         call!(cuMemcpyDtoHAsync_v2(bed.host, bed.owned, 8, bed.first_stream));
-        call!(cuCtxSetCurrent(bed.second));
+        bind(bed.second);
         match ours_to_device {
             true => call!(cuMemcpyHtoDAsync_v2(bed.memory, half, LEN / 2, bed.second_stream)),
             false => call!(cuMemcpyDtoHAsync_v2(half, bed.memory, 8, bed.second_stream)),
         }
         call!(cuStreamSynchronize(bed.second_stream));
-        call!(cuCtxSetCurrent(bed.first));
+        bind(bed.first);
         call!(cuStreamSynchronize(bed.first_stream));
     };
-    call!(fake_cuda_latency(bed.device, 5_000_000, 0));
+    call!(fake_cuda_latency(bed.device, 5_000_000));
     (0..3).for_each(|_| copies(true));
     assert_eq!(bed.count(QUEUED), 0, "the other direction");
     wait("a copy that waits for another", || {
@@ -353,33 +288,31 @@ fn copy_engines_are_shared_by_contexts() {
 #[test]
 fn what_is_made_in_a_context_ends_with_it() {
     let bed = Bed::new(2);
-    let (mut event, mut memory) = (0, 0);
-    call!(cuEventCreate(&raw mut event, 0));
+    let event = make!(cuEventCreate(0));
     call!(cuEventRecord(event, bed.second_stream));
-    wait("an event", || match ask!(cuEventQuery(event)) {
+    wait("an event", || match cuEventQuery(event) {
         NOT_READY => false,
         status => status == SUCCESS,
     });
-    assert_eq!(ask!(cuEventRecord(event, bed.first_stream)), INVALID_HANDLE);
-    call!(cuMemAlloc_v2(&raw mut memory, LEN));
-    let (pinned, used) = (bed.count(3), bed.count(4));
-    call!(cuCtxDestroy_v2(bed.second));
-    assert_eq!((bed.count(3), bed.count(4)), (pinned - LEN as u64, used - LEN as u64));
-    call!(cuCtxSetCurrent(bed.first));
-    assert_ne!(ask!(fake_cuda_window(bed.owned, LEN)), 0, "and the first context's was not");
+    assert_eq!(cuEventRecord(event, bed.first_stream), INVALID_HANDLE);
+    let _: usize = make!(cuMemAlloc_v2(LEN));
+    let (pinned, used) = (bed.count(PINNED), bed.count(MEMORY));
+    call!(cuCtxDestroy_v2(bed.second as Raw));
+    assert_eq!((bed.count(PINNED), bed.count(MEMORY)), (pinned - LEN as u64, used - LEN as u64));
+    bind(bed.first);
+    assert_ne!(fake_cuda_window(bed.owned, LEN), 0, "and the first context's was not");
 }
 
 #[test]
 fn words_in_memory_of_a_pool_are_refused() {
     let bed = Bed::new(3);
-    let mut pool = 0;
-    call!(cuMemAllocAsync(&raw mut pool, 4096, bed.second_stream));
-    let refused = ask!(cuStreamWriteValue64_v2(bed.second_stream, pool, 1, 0));
+    let pool = make!(cuMemAllocAsync(4096, bed.second_stream));
+    let refused = cuStreamWriteValue64_v2(bed.second_stream, pool, 1, 0);
     assert_eq!(refused, INVALID_VALUE);
     call!(cuMemcpyHtoDAsync_v2(pool, bed.host, 4096, bed.second_stream));
     call!(cuMemFreeAsync(pool, bed.second_stream));
     call!(cuStreamSynchronize(bed.second_stream));
-    assert_eq!(ask!(cuMemFreeAsync(pool, bed.second_stream)), INVALID_VALUE, "it was freed");
+    assert_eq!(cuMemFreeAsync(pool, bed.second_stream), INVALID_VALUE, "it was freed");
 }
 
 #[test]
@@ -387,14 +320,14 @@ fn half_of_a_word_comes_to_the_host_before_the_other() {
     let bed = Bed::new(4);
     bed.fill(0xff);
     bed.there_and_back(8, 1);
-    call!(fake_cuda_latency(bed.device, 2_000_000, 0));
+    call!(fake_cuda_latency(bed.device, 2_000_000));
     // SAFETY: page-locked memory, aligned, and used by copies and through here alone.
-    let word = unsafe { AtomicU64::from_ptr(bed.host.cast()) };
+    let word = unsafe { AtomicU64::from_ptr(bed.host as *mut u64) };
     let (mut low, mut high) = (false, false);
     wait("both halves alone", || {
         word.store(0, SeqCst);
         call!(cuMemcpyDtoHAsync_v2(bed.host, bed.memory, 8, bed.second_stream));
-        while ask!(cuStreamQuery(bed.second_stream)) == NOT_READY {
+        while cuStreamQuery(bed.second_stream) == NOT_READY {
             let seen = word.load(SeqCst);
             low |= seen == 0xffff_ffff;
             high |= seen == 0xffff_ffff << 32;

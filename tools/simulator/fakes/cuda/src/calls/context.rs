@@ -12,39 +12,37 @@ use crate::state::device::{device, devices};
 use crate::state::memory::forget_all;
 use crate::state::settings::variable;
 use crate::state::status::{
-    CONTEXT_IS_DESTROYED, INVALID_CONTEXT, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY, Status,
-    answer, put,
+    CONTEXT_IS_DESTROYED, INVALID_CONTEXT, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY, Out,
 };
 use crate::state::table::lock;
 
 /// The primary context of a device.
-#[derive(Debug, Default)]
-pub(crate) struct Primary {
+#[derive(Default)]
+struct Primary {
     context: Option<&'static Context>,
     holders: u32,
 }
 
 static PRIMARIES: Mutex<BTreeMap<usize, Primary>> = Mutex::new(BTreeMap::new());
 
+static AT_FLUSH: Mutex<Vec<unsafe extern "C" fn()>> = Mutex::new(Vec::new());
+
 fn raw(context: Option<&'static Context>) -> Raw {
     context.map_or(std::ptr::null(), std::ptr::from_ref)
 }
 
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn cuDevicePrimaryCtxRetain(into: *mut Raw, number: c_int) -> Status {
-    answer(device(number).and_then(|device| {
+calls! {
+    fn cuDevicePrimaryCtxRetain(into: Out<Raw>, number: c_int) {
+        let device = device(number)?;
         let mut primaries = lock(&PRIMARIES);
         let primary = primaries.entry(device.ordinal).or_default();
         let context = *primary.context.get_or_insert_with(|| Context::new(device));
         primary.holders += 1;
-        // SAFETY: the caller's promise.
-        unsafe { put(into, raw(Some(context))) }
-    }))
-}
+        into.put(raw(Some(context)))
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn cuDevicePrimaryCtxRelease_v2(number: c_int) -> Status {
-    answer(device(number).and_then(|device| {
+    fn cuDevicePrimaryCtxRelease_v2(number: c_int) {
+        let device = device(number)?;
         let mut primaries = lock(&PRIMARIES);
         let primary = primaries.entry(device.ordinal).or_default();
         let holders = primary.holders.checked_sub(1).ok_or(INVALID_CONTEXT)?;
@@ -55,45 +53,31 @@ extern "C" fn cuDevicePrimaryCtxRelease_v2(number: c_int) -> Status {
             }
         }
         Ok(())
-    }))
-}
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuDevicePrimaryCtxGetState(
-    number: c_int,
-    flags: *mut c_uint,
-    active: *mut c_int,
-) -> Status {
-    answer(device(number).and_then(|device| {
+    fn cuDevicePrimaryCtxGetState(number: c_int, flags: Out<c_uint>, active: Out<c_int>) {
+        let device = device(number)?;
         let is_active =
             lock(&PRIMARIES).get(&device.ordinal).is_some_and(|primary| primary.context.is_some());
-        // SAFETY: the caller's promise.
-        unsafe {
-            put(flags, 0)?;
-            put(active, is_active.into())
-        }
-    }))
-}
+        flags.put(0)?;
+        active.put(is_active.into())
+    }
 
-/// Waits while a call has another context of the device to itself.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuCtxCreate_v2(into: *mut Raw, _flags: c_uint, number: c_int) -> Status {
-    answer(device(number).and_then(|device| {
+    /// Waits while a call has another context of the device to itself.
+    fn cuCtxCreate_v2(into: Out<Raw>, _flags: c_uint, number: c_int) {
+        let device = device(number)?;
         if variable("FAKE_CUDA_CONTEXTS", 1) == 0 {
             return Err(OUT_OF_MEMORY);
         }
         of_device(device).into_iter().for_each(Context::pass);
         let context = Context::new(device);
         BOUND.with_borrow_mut(|stack| stack.push(context));
-        // SAFETY: the caller's promise.
-        unsafe { put(into, raw(Some(context))) }
-    }))
-}
+        into.put(raw(Some(context)))
+    }
 
-/// Waits while a kernel runs in any context of the device, as a driver does on an H200.
-#[unsafe(no_mangle)]
-extern "C" fn cuCtxDestroy_v2(context: Raw) -> Status {
-    answer(of_handle(context).map(|context| {
+    /// Waits while a kernel runs in any context of the device, as a driver does on an H200.
+    fn cuCtxDestroy_v2(context: Raw) {
+        let context = of_handle(context)?;
         while context.is_beside_a_kernel() {
             std::thread::sleep(Duration::from_micros(100));
         }
@@ -104,13 +88,12 @@ extern "C" fn cuCtxDestroy_v2(context: Raw) -> Status {
         });
         context.destroy();
         forget_all(context);
-    }))
-}
+        Ok(())
+    }
 
-/// A limit is taken, and limits nothing. That of stacks, 0, is kept for [`crate::calls::extras`].
-#[unsafe(no_mangle)]
-extern "C" fn cuCtxSetLimit(limit: u32, value: usize) -> Status {
-    answer(current().and_then(|context| {
+    /// A limit is taken, and limits nothing. That of stacks, 0, is kept for [`crate::calls::extras`].
+    fn cuCtxSetLimit(limit: u32, value: usize) {
+        let context = current()?;
         allowed()?;
         if variable("FAKE_CUDA_LIMITS", 1) == 0 {
             return Err(NOT_SUPPORTED);
@@ -123,67 +106,49 @@ extern "C" fn cuCtxSetLimit(limit: u32, value: usize) -> Status {
             1..=6 => Ok(()),
             _ => Err(INVALID_VALUE),
         })
-    }))
-}
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuCtxGetCurrent(into: *mut Raw) -> Status {
-    // SAFETY: the caller's promise.
-    answer(devices().and_then(|_| unsafe { put(into, raw(bound())) }))
-}
+    fn cuCtxGetCurrent(into: Out<Raw>) {
+        devices()?;
+        into.put(raw(bound()))
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn cuCtxSetCurrent(context: Raw) -> Status {
-    answer(devices().and_then(|_| {
+    fn cuCtxSetCurrent(context: Raw) {
+        devices()?;
         let next = if context.is_null() { None } else { Some(of_handle(context)?) };
         BOUND.with_borrow_mut(|stack| {
             stack.pop();
             stack.extend(next);
         });
         Ok(())
-    }))
-}
+    }
 
-#[unsafe(no_mangle)]
-pub(super) extern "C" fn cuCtxPushCurrent_v2(context: Raw) -> Status {
-    answer(devices().and_then(|_| {
+    fn cuCtxPushCurrent_v2(context: Raw) {
+        devices()?;
         let context = of_handle(context)?;
         context.check()?;
         BOUND.with_borrow_mut(|stack| stack.push(context));
         Ok(())
-    }))
-}
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuCtxPopCurrent_v2(into: *mut Raw) -> Status {
-    answer(devices().and_then(|_| {
+    fn cuCtxPopCurrent_v2(into: Out<Raw>) {
+        devices()?;
         let last = BOUND.with_borrow_mut(Vec::pop).ok_or(INVALID_CONTEXT)?;
-        // SAFETY: the caller's promise; null is allowed here.
-        if into.is_null() { Ok(()) } else { unsafe { put(into, raw(Some(last))) } }
-    }))
-}
+        if into.is_null() { Ok(()) } else { into.put(raw(Some(last))) }
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuCtxGetDevice(into: *mut c_int) -> Status {
-    // SAFETY: the caller's promise.
-    answer(current().and_then(|context| unsafe { put(into, context.device.ordinal as c_int) }))
-}
+    fn cuCtxGetDevice(into: Out<c_int>) {
+        into.put(current()?.device.ordinal as c_int)
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuCtxGetStreamPriorityRange(
-    least: *mut c_int,
-    greatest: *mut c_int,
-) -> Status {
-    // SAFETY: the caller's promise.
-    answer(current().and_then(|_| unsafe {
-        put(least, 0)?;
-        put(greatest, -5)
-    }))
-}
+    fn cuCtxGetStreamPriorityRange(least: Out<c_int>, greatest: Out<c_int>) {
+        current()?;
+        least.put(0)?;
+        greatest.put(-5)
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn cuFlushGPUDirectRDMAWrites(target: u32, scope: u32) -> Status {
-    answer(current().and_then(|_| {
+    fn cuFlushGPUDirectRDMAWrites(target: u32, scope: u32) {
+        current()?;
         if !matches!((target, scope), (0, 100 | 200)) {
             return Err(INVALID_VALUE);
         }
@@ -191,14 +156,12 @@ extern "C" fn cuFlushGPUDirectRDMAWrites(target: u32, scope: u32) -> Status {
         // SAFETY: what was given to `fake_cuda_at_flush` can be called at any time.
         nics.into_iter().for_each(|nic| unsafe { nic() });
         Ok(())
-    }))
-}
+    }
 
-static AT_FLUSH: Mutex<Vec<unsafe extern "C" fn()>> = Mutex::new(Vec::new());
-
-/// Has the stand-in for a NIC called at every flush, from now on: what it has written to memory of
-/// devices is to be visible there when it returns.
-#[unsafe(no_mangle)]
-extern "C" fn fake_cuda_at_flush(nic: unsafe extern "C" fn()) {
-    lock(&AT_FLUSH).push(nic);
+    /// Has the stand-in for a NIC called at every flush, from now on: what it has written to memory
+    /// of devices is to be visible there when it returns.
+    fn fake_cuda_at_flush(nic: unsafe extern "C" fn()) {
+        lock(&AT_FLUSH).push(nic);
+        Ok(())
+    }
 }

@@ -1,94 +1,91 @@
 //! What no driver has: for tests in the process that uses the devices. Devices are named by number,
 //! so that tests of one process which take a device each do not meet.
-//!
-//! All return a `CUresult`, unless said otherwise.
 
 use std::ffi::c_int;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::mpsc::{Sender, channel};
 
 use super::stream::of_handle;
-use crate::state::context::{Context, Gate, MADE, Work, enqueue, of_device as contexts_of};
+use crate::state::context::{Context, MADE, enqueue, of_device as contexts_of};
 use crate::state::device::{INITS, device};
 use crate::state::memory::find;
 use crate::state::pages::{Kind, round_up};
-use crate::state::status::{Status, answer};
+use crate::state::status::Status;
 use crate::state::table::Table;
+use crate::state::worker::run_kernel;
 
-static GATES: Table<Gate> = Table::new();
+/// What ends kernels that spin, by being dropped.
+static GATES: Table<Sender<()>> = Table::new();
 
-/// Every copy takes at least `copy_ns` nanoseconds and `byte_ps` picoseconds for each byte.
-#[unsafe(no_mangle)]
-extern "C" fn fake_cuda_latency(number: c_int, copy_ns: u64, byte_ps: u64) -> Status {
-    answer(device(number).map(|device| {
-        device.behaviour.copy_ns.store(copy_ns, Relaxed);
-        device.behaviour.byte_ps.store(byte_ps, Relaxed);
-    }))
-}
+calls! {
+    /// Every copy takes at least so many nanoseconds.
+    fn fake_cuda_latency(number: c_int, copy_ns: u64) {
+        device(number)?.behaviour.copy_ns.store(copy_ns, Relaxed);
+        Ok(())
+    }
 
-/// After `after` more copies have been accepted, one is refused with `code`.
-#[unsafe(no_mangle)]
-extern "C" fn fake_cuda_fail_submit(number: c_int, after: u32, code: Status) -> Status {
-    answer(device(number).map(|device| device.behaviour.fail_submit.set(after, code)))
-}
+    /// After `after` more copies have been accepted, one is refused with `code`.
+    fn fake_cuda_fail_submit(number: c_int, after: u32, code: Status) {
+        device(number)?.behaviour.fail_submit.set(after, code);
+        Ok(())
+    }
 
-/// After `after` more copies have been executed, one fails with `code`, and its context with it.
-#[unsafe(no_mangle)]
-extern "C" fn fake_cuda_fail_copy(number: c_int, after: u32, code: Status) -> Status {
-    answer(device(number).map(|device| device.behaviour.fail_copy.set(after, code)))
-}
+    /// After `after` more copies have been executed, one fails with `code`, and its context with it.
+    fn fake_cuda_fail_copy(number: c_int, after: u32, code: Status) {
+        device(number)?.behaviour.fail_copy.set(after, code);
+        Ok(())
+    }
 
-/// The device is gone: every call on its contexts answers `code`.
-#[unsafe(no_mangle)]
-extern "C" fn fake_cuda_lose(number: c_int, code: Status) -> Status {
-    answer(device(number).map(|device| {
-        contexts_of(device).iter().for_each(|context| context.break_down(code));
-    }))
-}
+    /// The device is gone: every call on its contexts answers `code`.
+    fn fake_cuda_lose(number: c_int, code: Status) {
+        contexts_of(device(number)?).iter().for_each(|context| context.break_down(code));
+        Ok(())
+    }
 
-/// How many bytes of page-locked and of device memory there are.
-#[unsafe(no_mangle)]
-extern "C" fn fake_cuda_limits(number: c_int, pinned: u64, memory: u64) -> Status {
-    answer(device(number).map(|device| {
-        device.behaviour.pinned_limit.store(pinned, Relaxed);
-        device.behaviour.memory_limit.store(memory, Relaxed);
-    }))
-}
+    /// How many bytes of page-locked and of device memory there are.
+    fn fake_cuda_limits(number: c_int, pinned: u64, memory: u64) {
+        let behaviour = &device(number)?.behaviour;
+        behaviour.pinned_limit.store(pinned, Relaxed);
+        behaviour.memory_limit.store(memory, Relaxed);
+        Ok(())
+    }
 
-/// Whether the device offers 64-bit stream memory operations and dma-buf export.
-#[unsafe(no_mangle)]
-extern "C" fn fake_cuda_offer(number: c_int, stream_ops: u32, dma_buf: u32) -> Status {
-    answer(device(number).map(|device| {
-        device.behaviour.stream_ops.store(stream_ops, Relaxed);
-        device.behaviour.dma_buf.store(dma_buf, Relaxed);
-    }))
-}
+    /// Whether the device takes 64-bit stream memory operations.
+    fn fake_cuda_offer(number: c_int, stream_ops: u32) {
+        device(number)?.behaviour.stream_ops.store(stream_ops, Relaxed);
+        Ok(())
+    }
 
-/// Takes back everything that the functions above have set. A context that has failed stays so.
-#[unsafe(no_mangle)]
-extern "C" fn fake_cuda_reset(number: c_int) -> Status {
-    answer(device(number).map(|device| device.behaviour.reset()))
+    /// Takes back everything that the functions above have set. A context that has failed stays so.
+    fn fake_cuda_reset(number: c_int) {
+        device(number)?.behaviour.reset();
+        Ok(())
+    }
+
+    /// Ends a kernel that spins.
+    fn fake_cuda_release(gate: usize) {
+        GATES.remove(gate).map(drop)
+    }
 }
 
 /// Puts a kernel on a stream that spins until [`fake_cuda_release`]. Returns what to release, or 0.
 #[unsafe(no_mangle)]
-extern "C" fn fake_cuda_spin(stream: usize) -> usize {
+pub(crate) extern "C" fn fake_cuda_spin(stream: usize) -> usize {
     let Ok(stream) = of_handle(stream) else { return 0 };
-    let gate = Arc::new(Gate::default());
-    enqueue(&stream, Work::Spin(Arc::clone(&gate)));
-    GATES.insert(gate)
-}
-
-/// Ends a spinning kernel.
-#[unsafe(no_mangle)]
-extern "C" fn fake_cuda_release(gate: usize) -> Status {
-    answer(GATES.remove(gate).map(|gate| gate.open()))
+    let (gate, ended) = channel();
+    enqueue(&stream, move |context| {
+        run_kernel(context, || {
+            let _ = ended.recv();
+        });
+    });
+    GATES.insert(Arc::new(gate))
 }
 
 /// Where the CPU can reach device memory: what a mapping of the GPU's memory through PCIe gives on
-/// real hardware. Null when the range is not device memory of one allocation. Not a `CUresult`.
+/// real hardware. Null when the range is not device memory of one allocation.
 #[unsafe(no_mangle)]
-pub(super) extern "C" fn fake_cuda_window(address: usize, len: usize) -> usize {
+pub(crate) extern "C" fn fake_cuda_window(address: usize, len: usize) -> usize {
     match find(address) {
         Some(mapping)
             if matches!(mapping.kind, Kind::Device | Kind::VmmDevice)
@@ -100,40 +97,24 @@ pub(super) extern "C" fn fake_cuda_window(address: usize, len: usize) -> usize {
     }
 }
 
-/// What was counted: 0 calls of `cuInit`, 1 contexts made, 2 copies that a device accepted, 3 bytes
-/// of page-locked memory in use, 4 of device memory, 5 calls that store words, 6 calls that ask
-/// whether a stream or an event is done, 7 copies and fills that waited for a turn of the device,
-/// since a kernel of another context was on it, 11 calls that give copies, words and events to
-/// streams, 13 dma-bufs that were asked for with the mapping through PCIe, 14 copies that have
-/// begun, 15 copies that waited for a copy engine. Of this moment: 8 contexts that a call has to
-/// itself while it waits for them to be idle, 9 other calls on such contexts, 10 bytes of stack of
-/// a thread, of the context that has fewest, 12 kernels that run. Not a `CUresult`.
+/// What was counted: 0 calls of `cuInit`, 1 contexts made, and of a device what
+/// [its counts](crate::state::device) are. Of this moment: 8 contexts that a call has to itself
+/// while it waits for them to be idle, 9 other calls on such contexts, 10 bytes of stack of a
+/// thread, of the context that has fewest, 12 kernels that run.
 #[unsafe(no_mangle)]
-extern "C" fn fake_cuda_count(number: c_int, what: u32) -> u64 {
-    let of_device = |read: fn(&crate::state::device::Device) -> u64| device(number).map_or(0, read);
-    let of_contexts = |read: fn(&Context) -> u64| {
-        device(number).map_or(0, |device| contexts_of(device).into_iter().map(read).sum())
+pub(crate) extern "C" fn fake_cuda_count(number: c_int, what: u32) -> u64 {
+    let Ok(device) = device(number) else {
+        return if what == 0 { INITS.load(Relaxed) } else { 0 };
     };
+    let contexts = contexts_of(device);
+    let sum = |read: fn(&Context) -> u64| contexts.iter().map(|context| read(context)).sum();
     match what {
         0 => INITS.load(Relaxed),
         1 => MADE.load(Relaxed),
-        2 => of_device(|device| device.copies.load(Relaxed)),
-        3 => of_device(|device| device.pinned.load(Relaxed)),
-        4 => of_device(|device| device.memory.load(Relaxed)),
-        5 => of_device(|device| device.writes.load(Relaxed)),
-        6 => of_device(|device| device.asked.load(Relaxed)),
-        7 => of_device(|device| device.turns.load(Relaxed)),
-        8 => of_contexts(|context| context.is_taken().into()),
-        10 => device(number).map_or(0, |device| {
-            let stacks = contexts_of(device).into_iter().map(|context| context.stack.load(Relaxed));
-            stacks.min().unwrap_or(0)
-        }),
-        11 => of_device(|device| device.calls.load(Relaxed)),
-        12 => of_contexts(|context| context.kernels.load(SeqCst) as u64),
-        13 => of_device(|device| device.exported.load(Relaxed)),
-        14 => of_device(|device| device.begun.load(Relaxed)),
-        15 => of_device(|device| device.queued.load(Relaxed)),
-        9 => of_contexts(|context| context.held_up.load(SeqCst).into()),
-        _ => 0,
+        8 => sum(|context| context.is_taken().into()),
+        9 => sum(|context| context.held_up.load(SeqCst).into()),
+        10 => contexts.iter().map(|of| of.stack.load(Relaxed)).min().unwrap_or(0),
+        12 => sum(|context| context.kernels.load(SeqCst).into()),
+        _ => device.counts.get(what as usize).map_or(0, |count| count.load(Relaxed)),
     }
 }

@@ -1,14 +1,28 @@
 //! The functions that C calls.
 
-mod context;
-mod copy;
-mod device;
-mod extras;
+/// Declares functions that C calls by these names, each with its outcome. Pointers are what the
+/// documentation of CUDA's driver says of them, or null.
+macro_rules! calls {
+    ($($(#[$about:meta])* fn $name:ident($($argument:ident: $type:ty),* $(,)?) $body:block)*) => {
+        $(
+            $(#[$about])*
+            #[unsafe(no_mangle)]
+            pub(crate) extern "C" fn $name($($argument: $type),*) -> crate::state::status::Status {
+                crate::state::status::answer(move || $body)
+            }
+        )*
+    };
+}
+
+pub(crate) mod context;
+pub(crate) mod copy;
+pub(crate) mod device;
+pub(crate) mod extras;
 mod gdrcopy;
-mod host;
-mod memory;
-mod module;
+pub(crate) mod host;
+pub(crate) mod memory;
+pub(crate) mod module;
 mod pointer;
 mod runtime;
-mod stream;
-mod vmm;
+pub(crate) mod stream;
+pub(crate) mod vmm;

@@ -8,11 +8,12 @@ use std::sync::Arc;
 
 use super::device::loads_eagerly;
 use super::stream::{allowed, of_handle};
-use crate::state::context::{Work, current, enqueue};
+use crate::state::context::{current, enqueue};
 use crate::state::memory::place;
 use crate::state::settings::variable;
-use crate::state::status::{INVALID_VALUE, NOT_SUPPORTED, Status, answer, put};
+use crate::state::status::{INVALID_VALUE, In, NOT_SUPPORTED, Out, Outcome};
 use crate::state::table::Table;
+use crate::state::worker::{run_kernel, wait_for_word};
 
 /// The kernel that is known: it sets the second word from its argument, and ends when the first one
 /// is set.
@@ -23,102 +24,72 @@ struct Module;
 
 static MODULES: Table<Module> = Table::new();
 
-fn refuse_alone() -> Status {
-    answer(current().and_then(|context| {
-        allowed()?;
-        context.alone(|| Err(NOT_SUPPORTED))
-    }))
+/// What a call does alone in the context that is bound, behind all of its work.
+fn alone(call: impl FnOnce() -> Outcome) -> Outcome {
+    let context = current()?;
+    allowed()?;
+    context.alone(call)
 }
 
 /// Whether an image is PTX with the kernel that is known.
-///
-/// # Safety
-/// PTX ends with a zero. Nothing else is read further than its first bytes.
-unsafe fn is_known(image: *const c_void) -> bool {
+fn is_known(image: &In<c_char>) -> bool {
     const PTX: &[u8] = b".version";
-    if image.is_null() || variable("FAKE_CUDA_KERNELS", 1) == 0 {
+    if variable("FAKE_CUDA_KERNELS", 1) == 0 {
         return false;
     }
-    // SAFETY: every image has that many bytes.
-    if unsafe { std::slice::from_raw_parts(image.cast::<u8>(), PTX.len()) } != PTX {
+    // Every image has that many bytes.
+    let Ok(start) = image.list(PTX.len()) else { return false };
+    if !start.iter().zip(PTX).all(|(one, other)| *one as u8 == *other) {
         return false;
     }
-    // SAFETY: the caller's promise.
-    let text = unsafe { CStr::from_ptr(image.cast()) }.to_bytes();
+    // SAFETY: PTX ends with a zero.
+    let text = unsafe { CStr::from_ptr(start.as_ptr()) }.to_bytes();
     text.windows(WAITS.count_bytes()).any(|name| name == WAITS.to_bytes())
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuModuleLoadData(into: *mut usize, image: *const c_void) -> Status {
-    // SAFETY: the caller's promise.
-    if !unsafe { is_known(image) } {
-        return refuse_alone();
+calls! {
+    fn cuModuleLoadData(into: Out<usize>, image: In<c_char>) {
+        let known = is_known(&image);
+        let load = || into.put(MODULES.insert(Arc::new(Module)));
+        alone(|| if known { load() } else { Err(NOT_SUPPORTED) })
     }
-    answer(current().and_then(|context| {
-        allowed()?;
-        // SAFETY: the caller's promise.
-        context.alone(|| unsafe { put(into, MODULES.insert(Arc::new(Module))) })
-    }))
-}
 
-#[unsafe(no_mangle)]
-extern "C" fn cuModuleUnload(module: usize) -> Status {
-    if MODULES.get(module).is_err() {
-        return refuse_alone();
+    fn cuModuleUnload(module: usize) {
+        alone(|| MODULES.remove(module).map(drop).map_err(|_| NOT_SUPPORTED))
     }
-    answer(current().and_then(|context| {
-        allowed()?;
-        context.alone(|| MODULES.remove(module).map(drop))
-    }))
-}
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuModuleGetFunction(
-    into: *mut usize,
-    module: usize,
-    name: *const c_char,
-) -> Status {
-    if MODULES.get(module).is_err() {
-        return NOT_SUPPORTED;
-    }
-    // SAFETY: a string, by the caller's promise.
-    if unsafe { CStr::from_ptr(name) } != WAITS {
-        return INVALID_VALUE;
-    }
-    // SAFETY: the caller's promise.
-    answer(unsafe { put(into, module) })
-}
-
-/// None was launched before, so each is loaded by this call, unless kernels are loaded eagerly.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuLaunchKernel(
-    kernel: usize,
-    _blocks_x: c_uint,
-    _blocks_y: c_uint,
-    _blocks_z: c_uint,
-    _threads_x: c_uint,
-    _threads_y: c_uint,
-    _threads_z: c_uint,
-    _shared: c_uint,
-    stream: usize,
-    arguments: *mut *mut c_void,
-    _extra: *mut *mut c_void,
-) -> Status {
-    if MODULES.get(kernel).is_err() {
-        return if loads_eagerly() { NOT_SUPPORTED } else { refuse_alone() };
-    }
-    answer(current().and_then(|context| {
-        let stream = of_handle(stream)?;
-        // SAFETY: the kernel has one argument, an address.
-        let words = unsafe { **arguments.cast::<*mut usize>() };
-        let words = place(words, 8)?;
-        if !words.known() {
+    fn cuModuleGetFunction(into: Out<usize>, module: usize, name: In<c_char>) {
+        MODULES.get(module).map_err(|_| NOT_SUPPORTED)?;
+        // SAFETY: a string, as C promises.
+        if unsafe { CStr::from_ptr(name.get()?) } != WAITS {
             return Err(INVALID_VALUE);
         }
+        into.put(module)
+    }
+
+    /// None was launched before, so each is loaded by this call, unless kernels are loaded eagerly.
+    fn cuLaunchKernel(
+        kernel: usize,
+        _blocks_x: c_uint,
+        _blocks_y: c_uint,
+        _blocks_z: c_uint,
+        _threads_x: c_uint,
+        _threads_y: c_uint,
+        _threads_z: c_uint,
+        _shared: c_uint,
+        stream: usize,
+        arguments: In<In<usize>>,
+        _extra: In<In<c_void>>,
+    ) {
+        let stream = of_handle(stream)?;
+        // The known kernel has one argument, an address.
+        let words = MODULES.get(kernel).map_err(|_| NOT_SUPPORTED);
+        let words = words.and_then(|_| place(*arguments.get()?.get()?, 8));
         let launch = || {
-            enqueue(&stream, Work::Wait(words));
+            let words = words?;
+            enqueue(&stream, move |context| run_kernel(context, || wait_for_word(words.alias)));
             Ok(())
         };
-        if loads_eagerly() { launch() } else { context.alone(launch) }
-    }))
+        if loads_eagerly() { launch() } else { alone(launch) }
+    }
 }

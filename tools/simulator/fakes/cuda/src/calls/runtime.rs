@@ -6,96 +6,65 @@
 //! none.
 
 use std::cell::Cell;
-use std::ffi::{CStr, c_char, c_int, c_void};
-use std::ptr;
+use std::ffi::{CStr, c_char, c_int};
 
 use super::context::{cuCtxPushCurrent_v2, cuDevicePrimaryCtxRetain};
-use super::copy::cuMemcpy;
+use super::copy::{Way, copy_now};
 use super::device::{cuDeviceGetCount, cuInit};
-use super::memory::{cuMemAlloc_v2, cuMemFree_v2};
+use super::memory::{allocate, free};
 use crate::state::context::bound;
-use crate::state::status::{NOT_SUPPORTED, SUCCESS, Status, cuGetErrorName, cuGetErrorString};
+use crate::state::pages::Kind;
+use crate::state::status::{NOT_SUPPORTED, Out, Outcome, SUCCESS, Status, name_of, text_of};
 
 thread_local! {
     static DEVICE: Cell<c_int> = const { Cell::new(0) };
 }
 
+fn done(status: Status) -> Outcome {
+    if status == SUCCESS { Ok(()) } else { Err(status) }
+}
+
 /// Binds the primary context of the thread's device, where the program has bound none.
-fn ready() -> Status {
-    cuInit(0);
-    if bound().is_some() {
-        return SUCCESS;
+fn ready() -> Outcome {
+    done(cuInit(0))?;
+    if bound().is_none() {
+        let mut context = std::ptr::null();
+        done(cuDevicePrimaryCtxRetain(Out::to(&mut context), DEVICE.get()))?;
+        done(cuCtxPushCurrent_v2(context))?;
     }
-    let mut context = ptr::null();
-    // SAFETY: a place of ours.
-    match unsafe { cuDevicePrimaryCtxRetain(&raw mut context, DEVICE.get()) } {
-        SUCCESS => cuCtxPushCurrent_v2(context),
-        failed => failed,
+    Ok(())
+}
+
+calls! {
+    fn cudaMalloc(into: Out<usize>, len: usize) {
+        ready()?;
+        into.put(allocate(len, Kind::Device)?)
     }
-}
 
-fn in_context(call: impl FnOnce() -> Status) -> Status {
-    match ready() {
-        SUCCESS => call(),
-        failed => failed,
+    fn cudaFree(base: usize) {
+        ready()?;
+        free(base)
     }
-}
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cudaMalloc(into: *mut usize, len: usize) -> Status {
-    // SAFETY: the caller's promise.
-    in_context(|| unsafe { cuMemAlloc_v2(into, len) })
-}
+    fn cudaMemcpy(to: usize, from: usize, len: usize, _kind: c_int) {
+        eprintln!("fake-cuda: cudaMemcpy of {len} bytes");
+        ready()?;
+        copy_now(from, to, len, Way::Any)
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn cudaFree(base: usize) -> Status {
-    in_context(|| cuMemFree_v2(base))
-}
+    fn cudaGetDeviceCount(into: Out<c_int>) {
+        done(cuInit(0))?;
+        done(cuDeviceGetCount(into))
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn cudaMemcpy(to: usize, from: usize, len: usize, _kind: c_int) -> Status {
-    eprintln!("fake-cuda: cudaMemcpy of {len} bytes");
-    in_context(|| cuMemcpy(to, from, len))
-}
+    fn cudaGetDevice(into: Out<c_int>) {
+        into.put(DEVICE.get())
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cudaGetDeviceCount(into: *mut c_int) -> Status {
-    cuInit(0);
-    // SAFETY: the caller's promise.
-    unsafe { cuDeviceGetCount(into) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cudaGetDevice(into: *mut c_int) -> Status {
-    // SAFETY: the caller's promise.
-    unsafe { *into = DEVICE.get() };
-    SUCCESS
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cudaSetDevice(number: c_int) -> Status {
-    DEVICE.set(number);
-    SUCCESS
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cudaGetErrorName(code: Status) -> *const c_char {
-    text(code, cuGetErrorName)
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cudaGetErrorString(code: Status) -> *const c_char {
-    text(code, cuGetErrorString)
-}
-
-fn text(
-    code: Status,
-    ask: unsafe extern "C" fn(Status, *mut *const c_char) -> Status,
-) -> *const c_char {
-    const UNKNOWN: &CStr = c"an unknown error";
-    let mut text = UNKNOWN.as_ptr();
-    // SAFETY: a place of ours.
-    if unsafe { ask(code, &raw mut text) } == SUCCESS { text } else { UNKNOWN.as_ptr() }
+    fn cudaSetDevice(number: c_int) {
+        DEVICE.set(number);
+        Ok(())
+    }
 }
 
 /// Functions that are not offered.
@@ -112,16 +81,24 @@ macro_rules! refused {
 
 refused! {
     cudaDeviceSynchronize();
-    cudaHostRegister(*mut c_void, usize, u32);
-    cudaHostUnregister(*mut c_void);
-    cudaIpcGetMemHandle(*mut c_void, *mut c_void);
-    cudaIpcCloseMemHandle(*mut c_void);
+    cudaHostRegister(usize, usize, u32);
+    cudaHostUnregister(usize);
+    cudaIpcGetMemHandle(usize, usize);
+    cudaIpcOpenMemHandle(usize, IpcHandle, u32);
+    cudaIpcCloseMemHandle(usize);
 }
 
 #[repr(C)]
 struct IpcHandle([u64; 8]);
 
+const UNKNOWN: &CStr = c"an unknown error";
+
 #[unsafe(no_mangle)]
-extern "C" fn cudaIpcOpenMemHandle(_: *mut *mut c_void, _: IpcHandle, _: u32) -> Status {
-    NOT_SUPPORTED
+extern "C" fn cudaGetErrorName(code: Status) -> *const c_char {
+    name_of(code).unwrap_or(UNKNOWN).as_ptr()
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cudaGetErrorString(code: Status) -> *const c_char {
+    text_of(code).unwrap_or(UNKNOWN).as_ptr()
 }

@@ -18,12 +18,10 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCs
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::state::device::{Device, devices};
-use crate::state::pages::Place;
 use crate::state::status::{CONTEXT_IS_DESTROYED, INVALID_CONTEXT, Outcome, SUCCESS, Status};
 use crate::state::table::lock;
 
 /// A context. It lives until the process ends, so that a handle to it can always be looked at.
-#[derive(Debug)]
 pub(crate) struct Context {
     pub(crate) device: &'static Device,
     /// What every call answers from now on. `SUCCESS` while all is well.
@@ -41,7 +39,7 @@ pub(crate) struct Context {
 }
 
 /// The streams of a context.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Streams {
     /// Made when it is first used.
     pub(crate) legacy: Option<Arc<Stream>>,
@@ -49,7 +47,6 @@ pub(crate) struct Streams {
 }
 
 /// A stream.
-#[derive(Debug)]
 pub(crate) struct Stream {
     pub(crate) context: &'static Context,
     /// Whether it and the legacy stream wait for one another.
@@ -59,7 +56,7 @@ pub(crate) struct Stream {
 }
 
 /// What a stream has to do.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Queue {
     pub(crate) work: VecDeque<Item>,
     pub(crate) put: u64,
@@ -68,74 +65,20 @@ pub(crate) struct Queue {
 }
 
 /// An item of work, and what must be done before.
-#[derive(Debug)]
 pub(crate) struct Item {
     pub(crate) after: Vec<(Arc<Stream>, u64)>,
     pub(crate) work: Work,
 }
 
 /// An event: the number of its last record, and of the last that was reached.
-#[derive(Debug)]
 pub(crate) struct Event {
     /// The context it was made in, of whose streams it is.
     pub(crate) context: &'static Context,
     pub(crate) state: Mutex<(u64, u64)>,
 }
 
-/// Something that a stream does.
-#[derive(Debug)]
-pub(crate) enum Work {
-    Copy {
-        from: Place,
-        to: Place,
-        len: usize,
-        /// Whether kernels do it, and not a copy engine.
-        by_kernels: bool,
-    },
-    /// `cuMemcpy2DAsync`: `count` rows of `len` bytes.
-    Rows {
-        from: Place,
-        to: Place,
-        len: usize,
-        count: usize,
-        /// Bytes from one row to the next.
-        from_pitch: usize,
-        to_pitch: usize,
-    },
-    /// `cuStreamWriteValue*`: a word of `width` bytes.
-    Write { to: Place, value: u64, width: usize },
-    /// `cuMemsetD8Async`.
-    Fill { to: Place, value: u8, len: usize },
-    /// `cuMemFreeAsync`.
-    Free(usize),
-    /// Reaches a record of an event.
-    Record(Arc<Event>, u64),
-    /// A kernel that spins until it is told to end.
-    Spin(Arc<Gate>),
-    /// A kernel that tells that it runs, and ends when a word of the host is set.
-    Wait(Place),
-}
-
-/// What ends a spinning kernel.
-#[derive(Debug, Default)]
-pub(crate) struct Gate {
-    open: Mutex<bool>,
-    changed: Condvar,
-}
-
-impl Gate {
-    pub(crate) fn open(&self) {
-        *lock(&self.open) = true;
-        self.changed.notify_all();
-    }
-
-    pub(crate) fn pass(&self) {
-        let mut open = lock(&self.open);
-        while !*open {
-            open = self.changed.wait(open).unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-}
+/// Something that a stream does, with its context.
+pub(crate) type Work = Box<dyn FnOnce(&Context) + Send>;
 
 /// How many contexts were made.
 pub(crate) static MADE: AtomicU64 = AtomicU64::new(0);
@@ -264,7 +207,7 @@ impl Stream {
     }
 }
 
-pub(crate) fn enqueue(stream: &Arc<Stream>, work: Work) -> u64 {
+pub(crate) fn enqueue(stream: &Arc<Stream>, work: impl FnOnce(&Context) + Send + 'static) -> u64 {
     // Held to the end, so that what waits and what is waited for are one state.
     let streams = lock(&stream.context.streams);
     let mut after = Vec::new();
@@ -276,7 +219,7 @@ pub(crate) fn enqueue(stream: &Arc<Stream>, work: Work) -> u64 {
         after.extend(streams.legacy.iter().map(|legacy| (Arc::clone(legacy), legacy.last())));
     }
     let mut queue = lock(&stream.queue);
-    queue.work.push_back(Item { after, work });
+    queue.work.push_back(Item { after, work: Box::new(work) });
     queue.put += 1;
     stream.changed.notify_all();
     queue.put

@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, OnceLock};
 
-use crate::state::settings::{Behaviour, variable};
+use crate::state::settings::Behaviour;
 use crate::state::status::{INVALID_DEVICE, NOT_INITIALIZED, OUT_OF_MEMORY, Outcome, Status};
 
 /// A device.
@@ -12,26 +12,35 @@ use crate::state::status::{INVALID_DEVICE, NOT_INITIALIZED, OUT_OF_MEMORY, Outco
 pub(crate) struct Device {
     pub(crate) ordinal: usize,
     pub(crate) behaviour: Behaviour,
-    pub(crate) pinned: AtomicU64,
-    pub(crate) memory: AtomicU64,
-    pub(crate) copies: AtomicU64,
-    pub(crate) begun: AtomicU64,
-    pub(crate) writes: AtomicU64,
-    /// Calls that ask whether a stream or an event is done.
-    pub(crate) asked: AtomicU64,
-    /// Work that waited for its turn, since another context had a kernel on the device.
-    pub(crate) turns: AtomicU64,
-    /// Calls that give work to a stream: copies, several of them in a call, words, and events.
-    pub(crate) calls: AtomicU64,
-    /// Dma-bufs that were asked for with the mapping through PCIe.
-    pub(crate) exported: AtomicU64,
+    /// By their numbers for [`fake_cuda_count`](crate::calls::extras::fake_cuda_count).
+    pub(crate) counts: [AtomicU64; 16],
     /// Copies to the host, by which it is chosen in which order their bytes come.
     pub(crate) carried_out: AtomicU64,
     /// The copy engine of each direction, to the host and to the device.
     pub(crate) engines: [Mutex<()>; 2],
-    /// Copies that have waited for one.
-    pub(crate) queued: AtomicU64,
 }
+
+/// Copies that were accepted.
+pub(crate) const COPIES: usize = 2;
+/// Bytes of page-locked memory in use, and of the device's.
+pub(crate) const PINNED: usize = 3;
+pub(crate) const MEMORY: usize = 4;
+/// Calls that store words.
+pub(crate) const WRITES: usize = 5;
+/// Calls that ask whether a stream or an event is done.
+pub(crate) const ASKED: usize = 6;
+/// Work that waited for its turn, since another context had a kernel on the device.
+pub(crate) const TURNS: usize = 7;
+/// Calls that give work to a stream: copies, several of them in a call, words, and events.
+pub(crate) const CALLS: usize = 11;
+/// Dma-bufs that were asked for with the mapping through PCIe.
+pub(crate) const EXPORTED: usize = 13;
+/// Copies that have begun.
+pub(crate) const BEGUN: usize = 14;
+/// Copies that have waited for a copy engine.
+pub(crate) const QUEUED: usize = 15;
+
+const DEVICES_OF_MACHINE: usize = 8;
 
 static DEVICES: OnceLock<Vec<Device>> = OnceLock::new();
 
@@ -44,7 +53,7 @@ pub(crate) fn devices() -> Result<&'static [Device], Status> {
 }
 
 pub(crate) fn init() {
-    DEVICES.get_or_init(|| (0..variable("FAKE_CUDA_DEVICES", 8)).map(Device::new).collect());
+    DEVICES.get_or_init(|| (0..DEVICES_OF_MACHINE).map(Device::new).collect());
 }
 
 pub(crate) fn device(number: c_int) -> Result<&'static Device, Status> {
@@ -56,29 +65,27 @@ impl Device {
     fn new(ordinal: usize) -> Self {
         Self {
             ordinal,
-            behaviour: Behaviour::from_environment(),
-            pinned: AtomicU64::new(0),
-            memory: AtomicU64::new(0),
-            copies: AtomicU64::new(0),
-            begun: AtomicU64::new(0),
-            writes: AtomicU64::new(0),
-            asked: AtomicU64::new(0),
-            turns: AtomicU64::new(0),
-            calls: AtomicU64::new(0),
-            exported: AtomicU64::new(0),
+            behaviour: Behaviour::new(),
+            counts: Default::default(),
             carried_out: AtomicU64::new(0),
             engines: Default::default(),
-            queued: AtomicU64::new(0),
         }
     }
-}
 
-/// Takes bytes from a limit.
-pub(crate) fn take(used: &AtomicU64, limit: &AtomicU64, len: usize) -> Outcome {
-    let limit = limit.load(Relaxed);
-    used.fetch_update(Relaxed, Relaxed, |used| {
-        used.checked_add(len as u64).filter(|sum| *sum <= limit)
-    })
-    .map(drop)
-    .map_err(|_| OUT_OF_MEMORY)
+    pub(crate) fn count(&self, what: usize) {
+        self.counts[what].fetch_add(1, Relaxed);
+    }
+
+    /// Takes bytes of page-locked memory or of the device's, if there are as many.
+    pub(crate) fn take(&self, what: usize, len: usize) -> Outcome {
+        let Behaviour { pinned_limit, memory_limit, .. } = &self.behaviour;
+        let limit = if what == PINNED { pinned_limit } else { memory_limit }.load(Relaxed);
+        let sum = |used: u64| used.checked_add(len as u64).filter(|sum| *sum <= limit);
+        let taken = self.counts[what].fetch_update(Relaxed, Relaxed, sum);
+        taken.map(drop).map_err(|_| OUT_OF_MEMORY)
+    }
+
+    pub(crate) fn give_back(&self, what: usize, len: usize) {
+        self.counts[what].fetch_sub(len as u64, Relaxed);
+    }
 }

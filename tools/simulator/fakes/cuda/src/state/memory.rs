@@ -2,17 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::ffi::c_int;
-use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 
 use crate::state::context::Context;
-use crate::state::device::Device;
+use crate::state::device::{Device, MEMORY, PINNED};
 use crate::state::pages::{Kind, Pages, Place, round_up, unmap};
 use crate::state::status::{INVALID_VALUE, Outcome, Status};
 use crate::state::table::{fresh, lock};
 
 /// A range of addresses of a program.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct Mapping {
     pub(crate) base: usize,
     pub(crate) len: usize,
@@ -53,16 +52,27 @@ static MAPPINGS: Mutex<BTreeMap<usize, Mapping>> = Mutex::new(BTreeMap::new());
 
 impl Drop for Physical {
     fn drop(&mut self) {
-        self.device.memory.fetch_sub(self.len as u64, Relaxed);
+        self.device.give_back(MEMORY, self.len);
     }
 }
 
-pub(crate) fn fresh_id() -> u64 {
-    fresh() as u64
-}
+impl Mapping {
+    /// Addresses that lead to pages, or to pages of the program's own, open to the device.
+    pub(crate) fn new(
+        (base, len): (usize, usize),
+        kind: Kind,
+        device: &'static Device,
+        pages: Option<Arc<Pages>>,
+    ) -> Self {
+        let alias = pages.as_ref().map_or(base, |pages| pages.alias());
+        let cpu = matches!(kind, Kind::Managed | Kind::Pinned | Kind::Registered);
+        let (context, physical, id) = (None, None, fresh() as u64);
+        Self { base, len, kind, context, device, alias, pages, opened: true, cpu, physical, id }
+    }
 
-pub(crate) fn insert(mapping: Mapping) {
-    lock(&MAPPINGS).insert(mapping.base, mapping);
+    pub(crate) fn insert(self) {
+        lock(&MAPPINGS).insert(self.base, self);
+    }
 }
 
 pub(crate) fn remove(base: usize, kinds: &[Kind]) -> Result<Mapping, Status> {
@@ -76,10 +86,7 @@ pub(crate) fn remove(base: usize, kinds: &[Kind]) -> Result<Mapping, Status> {
 
 pub(crate) fn forget(mapping: Mapping) -> Outcome {
     let Mapping { base, len, kind, device, .. } = mapping;
-    match kind {
-        Kind::Pinned => drop(device.pinned.fetch_sub(len as u64, Relaxed)),
-        _ => drop(device.memory.fetch_sub(len as u64, Relaxed)),
-    }
+    device.give_back(if kind == Kind::Pinned { PINNED } else { MEMORY }, len);
     // SAFETY: a program that frees memory, or destroys the context that it is of, has no use for
     // it.
     unsafe { unmap(base, round_up(len)?) };
@@ -94,7 +101,7 @@ pub(crate) fn forget_all(context: &Context) {
         let Some(mapping) = lock(&MAPPINGS).remove(&base) else { continue };
         // What the program has brought stays its own.
         if mapping.kind == Kind::Registered {
-            mapping.device.pinned.fetch_sub(mapping.len as u64, Relaxed);
+            mapping.device.give_back(PINNED, mapping.len);
         } else {
             let _ = forget(mapping);
         }

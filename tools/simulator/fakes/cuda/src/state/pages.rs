@@ -42,7 +42,7 @@ pub(crate) enum Kind {
 }
 
 /// A piece of memory as a copy sees it.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct Place {
     pub(crate) alias: usize,
     /// None for memory that the driver does not know.

@@ -1,6 +1,6 @@
-//! Results of calls: the numbers of `CUresult`, with their names.
+//! Results of calls: the numbers of `CUresult`, with their names. And pointers of C's.
 
-use std::ffi::{CStr, c_char};
+use std::ffi::CStr;
 
 /// A `CUresult`.
 pub(crate) type Status = u32;
@@ -43,39 +43,87 @@ statuses! {
     NOT_SUPPORTED = 801, c"CUDA_ERROR_NOT_SUPPORTED", c"fake: not supported here";
 }
 
-pub(crate) fn answer(outcome: Outcome) -> Status {
-    outcome.err().unwrap_or(SUCCESS)
+pub(crate) fn answer(call: impl FnOnce() -> Outcome) -> Status {
+    call().err().unwrap_or(SUCCESS)
 }
 
-fn look_up(code: Status, into: *mut *const c_char, text: bool) -> Status {
-    if into.is_null() {
-        return INVALID_VALUE;
+pub(crate) fn name_of(code: Status) -> Option<&'static CStr> {
+    known(code).map(|(name, _)| name)
+}
+
+pub(crate) fn text_of(code: Status) -> Option<&'static CStr> {
+    known(code).map(|(_, text)| text)
+}
+
+/// A pointer that C has given for a result: null, or to a place of the type.
+#[repr(transparent)]
+#[derive(Debug)]
+pub(crate) struct Out<T>(*mut T);
+
+impl<T> Out<T> {
+    pub(crate) fn to(place: &mut T) -> Self {
+        Self(place)
     }
-    let found = known(code).map(|(name, words)| if text { words } else { name });
-    // SAFETY: not null; the caller promises a valid place.
-    unsafe { *into = found.map_or(std::ptr::null(), CStr::as_ptr) };
-    if found.is_some() { SUCCESS } else { INVALID_VALUE }
-}
 
-#[unsafe(no_mangle)]
-pub(crate) extern "C" fn cuGetErrorName(code: Status, name: *mut *const c_char) -> Status {
-    look_up(code, name, false)
-}
-
-#[unsafe(no_mangle)]
-pub(crate) extern "C" fn cuGetErrorString(code: Status, text: *mut *const c_char) -> Status {
-    look_up(code, text, true)
-}
-
-/// Writes a result through a pointer of the caller's.
-///
-/// # Safety
-/// `into` is null or a valid place for a value.
-pub(crate) unsafe fn put<T>(into: *mut T, value: T) -> Outcome {
-    if into.is_null() {
-        return Err(INVALID_VALUE);
+    pub(crate) fn is_null(&self) -> bool {
+        self.0.is_null()
     }
-    // SAFETY: not null, and valid by the caller's promise.
-    unsafe { into.write(value) };
-    Ok(())
+
+    /// The place of another one, so many behind it.
+    pub(crate) fn at(&self, number: usize) -> Self {
+        Self(self.0.wrapping_add(number))
+    }
+
+    /// The same place, which has another type.
+    pub(crate) fn of<U>(&self) -> Out<U> {
+        Out(self.0.cast())
+    }
+
+    pub(crate) fn put(&self, value: T) -> Outcome {
+        if self.0.is_null() {
+            return Err(INVALID_VALUE);
+        }
+        // SAFETY: not null, so a place of the type, as C promises.
+        unsafe { self.0.write(value) };
+        Ok(())
+    }
+
+    pub(crate) fn replace(&self, value: T) -> Result<T, Status> {
+        if self.0.is_null() {
+            return Err(INVALID_VALUE);
+        }
+        // SAFETY: as above; C has put something there.
+        Ok(unsafe { self.0.replace(value) })
+    }
+}
+
+/// A pointer that C has given to be read: null, or to one or several of the type.
+#[repr(transparent)]
+#[derive(Debug)]
+pub(crate) struct In<T>(*const T);
+
+#[cfg(test)]
+impl<T> In<T> {
+    pub(crate) fn to(value: &T) -> Self {
+        Self(value)
+    }
+
+    pub(crate) fn none() -> Self {
+        Self(std::ptr::null())
+    }
+}
+
+impl<T> In<T> {
+    pub(crate) fn get(&self) -> Result<&T, Status> {
+        // SAFETY: null, or one of the type, as C promises.
+        unsafe { self.0.as_ref() }.ok_or(INVALID_VALUE)
+    }
+
+    pub(crate) fn list(&self, count: usize) -> Result<&[T], Status> {
+        if self.0.is_null() {
+            return Err(INVALID_VALUE);
+        }
+        // SAFETY: not null, so as many as C says.
+        Ok(unsafe { std::slice::from_raw_parts(self.0, count) })
+    }
 }

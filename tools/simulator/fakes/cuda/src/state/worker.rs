@@ -3,14 +3,13 @@
 use std::ops::Range;
 use std::ptr;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
-use std::sync::{Arc, LazyLock, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::state::context::{Context, Stream, Work};
-use crate::state::device::Device;
-use crate::state::memory::{forget, remove};
-use crate::state::pages::{Kind, Place};
+use crate::state::context::{Context, Stream};
+use crate::state::device::{BEGUN, Device, QUEUED, TURNS};
+use crate::state::pages::Place;
 use crate::state::settings::variable;
 use crate::state::table::lock;
 
@@ -39,64 +38,56 @@ fn step(stream: &Stream) -> bool {
     for (other, number) in &item.after {
         other.wait_for(*number);
     }
-    run(stream.context, &item.work);
-    // What keeps memory alive is let go before anybody learns that the item is done.
-    drop(item);
+    // What keeps memory alive is let go with it, before anybody learns that it is done.
+    (item.work)(stream.context);
     lock(&stream.queue).done += 1;
     stream.changed.notify_all();
     true
 }
 
-fn run(context: &Context, work: &Work) {
-    match work {
-        Work::Copy { from, to, len, by_kernels } if context.check().is_ok() => {
-            copy(context, from, to, *len, *by_kernels);
+/// Stores a word of `width` bytes.
+pub(crate) fn store(context: &Context, to: &Place, value: u64, width: usize) {
+    if context.check().is_err() {
+        return;
+    }
+    let _engine = copy_engine(context.device, to.on_device());
+    // SAFETY: the place was found for the width, and is aligned to it.
+    unsafe {
+        match width {
+            4 => AtomicU32::from_ptr(to.alias as *mut u32).store(value as u32, SeqCst),
+            _ => AtomicU64::from_ptr(to.alias as *mut u64).store(value, SeqCst),
         }
-        Work::Rows { from, to, len, count, from_pitch, to_pitch } if context.check().is_ok() => {
-            copy_rows(context, (from, *from_pitch), (to, *to_pitch), *len, *count);
-        }
-        Work::Write { to, value, width } if context.check().is_ok() => {
-            let _engine = copy_engine(context.device, to.on_device());
-            // SAFETY: the place was found for the width, and is aligned to it.
-            unsafe {
-                match width {
-                    4 => AtomicU32::from_ptr(to.alias as *mut u32).store(*value as u32, SeqCst),
-                    _ => AtomicU64::from_ptr(to.alias as *mut u64).store(*value, SeqCst),
-                }
-            }
-        }
-        Work::Fill { to, value, len } if context.check().is_ok() => {
-            take_turns(to.owner().unwrap_or(context));
-            // SAFETY: the place was found for this length.
-            unsafe { ptr::write_bytes(to.alias as *mut u8, *value, *len) };
-        }
-        Work::Record(event, number) => {
-            let mut state = lock(&event.state);
-            state.1 = state.1.max(*number);
-        }
-        Work::Free(base) => {
-            // An error means that it was freed before.
-            let _ = remove(*base, &[Kind::Pool]).and_then(forget);
-        }
-        Work::Spin(gate) => {
-            context.kernels.fetch_add(1, SeqCst);
-            gate.pass();
-            context.kernels.fetch_sub(1, SeqCst);
-        }
-        Work::Wait(words) => {
-            context.kernels.fetch_add(1, SeqCst);
-            wait_for_word(words.alias);
-            context.kernels.fetch_sub(1, SeqCst);
-        }
-        Work::Copy { .. } | Work::Rows { .. } | Work::Write { .. } | Work::Fill { .. } => {}
     }
 }
 
-fn copy(context: &Context, from: &Place, to: &Place, len: usize, by_kernels: bool) {
+pub(crate) fn fill(context: &Context, to: &Place, value: u8, len: usize) {
+    if context.check().is_ok() {
+        take_turns(to.owner().unwrap_or(context));
+        // SAFETY: the place was found for this length.
+        unsafe { ptr::write_bytes(to.alias as *mut u8, value, len) };
+    }
+}
+
+/// A kernel, which runs as long as `body`.
+pub(crate) fn run_kernel(context: &Context, body: impl FnOnce()) {
+    context.kernels.fetch_add(1, SeqCst);
+    body();
+    context.kernels.fetch_sub(1, SeqCst);
+}
+
+/// Whether a copy goes on: its context is well, and it is not the one that is to fail.
+fn begins(context: &Context) -> bool {
+    if context.check().is_err() {
+        return false;
+    }
+    context.device.count(BEGUN);
+    context.device.behaviour.fail_copy.count().map_err(|code| context.break_down(code)).is_ok()
+}
+
+/// Copies, by kernels or by a copy engine.
+pub(crate) fn copy(context: &Context, from: &Place, to: &Place, len: usize, by_kernels: bool) {
     let start = Instant::now();
-    context.device.begun.fetch_add(1, Relaxed);
-    if let Err(code) = context.device.behaviour.fail_copy.count() {
-        context.break_down(code);
+    if !begins(context) {
         return;
     }
     let _engine = (!by_kernels).then(|| copy_engine(context.device, to.on_device()));
@@ -139,7 +130,8 @@ fn copy(context: &Context, from: &Place, to: &Place, len: usize, by_kernels: boo
     }
 }
 
-fn copy_rows(
+/// Copies `count` rows of `len` bytes. The pitches are from one row to the next.
+pub(crate) fn copy_rows(
     context: &Context,
     (from, from_pitch): (&Place, usize),
     (to, to_pitch): (&Place, usize),
@@ -147,12 +139,10 @@ fn copy_rows(
     count: usize,
 ) {
     let start = Instant::now();
-    if let Err(code) = context.device.behaviour.fail_copy.count() {
-        context.break_down(code);
+    if !begins(context) {
         return;
     }
-    static BY_COPY_ENGINES: LazyLock<bool> = LazyLock::new(|| variable("FAKE_CUDA_ROWS", 1) != 0);
-    if to.on_device() && !*BY_COPY_ENGINES {
+    if to.on_device() && variable("FAKE_CUDA_ROWS", 1) == 0 {
         take_turns(to.owner().unwrap_or(context));
     }
     let _engine = copy_engine(context.device, to.on_device());
@@ -176,13 +166,13 @@ fn copy_rows(
 fn copy_engine(device: &Device, to_device: bool) -> MutexGuard<'_, ()> {
     let engine = &device.engines[usize::from(to_device)];
     engine.try_lock().unwrap_or_else(|_| {
-        device.queued.fetch_add(1, Relaxed);
+        device.count(QUEUED);
         lock(engine)
     })
 }
 
-/// What the kernel does that is known: see [`Work::Wait`].
-fn wait_for_word(words: usize) {
+/// What the kernel does that is known: it sets the second word, and ends when the first one is set.
+pub(crate) fn wait_for_word(words: usize) {
     // SAFETY: two words of page-locked memory, which the program uses by atomic accesses; it keeps
     // them until the kernel has ended.
     let word = |index: usize| unsafe { AtomicU32::from_ptr((words + 4 * index) as *mut u32) };
@@ -198,7 +188,7 @@ fn wait_for_word(words: usize) {
 fn take_turns(context: &Context) {
     const TURN: Duration = Duration::from_micros(2_380);
     if context.is_beside_a_kernel() {
-        context.device.turns.fetch_add(1, Relaxed);
+        context.device.count(TURNS);
         thread::sleep(TURN);
     }
 }

@@ -1,0 +1,52 @@
+//! Memory that the layer allocates on a device.
+
+use std::ffi::c_int;
+
+use cuda::{DeviceHeap, DeviceMemory, Kind, Pointer};
+
+use crate::bed::case::Case;
+use crate::bed::{Bed, GRANULARITY, call};
+
+pub(crate) fn cases() -> Vec<Case> {
+    vec![
+        Case::fake("a_heap_is_zero_and_is_given_back", heap),
+        Case::fake("a_heap_without_the_vmm_interface_is_zero_and_is_given_back", heap)
+            .with(&[("FAKE_CUDA_VMM", "0")]),
+        Case::fake("device_memory_is_given_back", device_memory),
+    ]
+}
+
+/// What the fake driver calls bytes of the device's memory that are in use.
+const IN_USE: u32 = 4;
+
+fn heap() {
+    let bed = Bed::new();
+    let context = bed.context();
+    let is_mapped = std::env::var_os("FAKE_CUDA_VMM").is_none();
+    for len in [0, 1, GRANULARITY, GRANULARITY + 1] {
+        let heap = DeviceHeap::new(&context, len).expect("there is room");
+        let whole = if is_mapped { len.max(1).next_multiple_of(GRANULARITY) } else { len.max(1) };
+        assert_eq!(heap.len(), whole, "for {len} bytes");
+        assert_eq!(Pointer::of(bed.driver, heap.addr()).expect("it answers").kind, Kind::Device);
+        assert!(bed.read(heap.addr(), whole).iter().all(|byte| *byte == 0), "for {len} bytes");
+        assert!(bed.count(IN_USE) >= whole as u64);
+        drop(heap);
+        assert_eq!(bed.count(IN_USE), 0, "all is given back");
+    }
+    call!(bed.raw, fake_cuda_limits(0 => c_int, u64::MAX => u64, 4096 => u64));
+    let error = DeviceHeap::new(&context, 2 * GRANULARITY).expect_err("there is less");
+    assert!(error.to_string().contains("CUDA_ERROR_OUT_OF_MEMORY (2)"), "{error}");
+    assert_eq!(bed.count(IN_USE), 0);
+}
+
+fn device_memory() {
+    let bed = Bed::new();
+    let context = bed.context();
+    let memory = DeviceMemory::new(&context, 4096).expect("there is room");
+    assert_eq!((memory.range().addr(), memory.range().len()), (memory.addr(), 4096));
+    let page = DeviceMemory::page(&context).expect("there is room");
+    assert_eq!((page.range().len(), page.addr() % (64 << 10)), (64 << 10, 0));
+    assert!(bed.count(IN_USE) > 0);
+    drop((memory, page));
+    assert_eq!(bed.count(IN_USE), 0, "all is given back");
+}
