@@ -165,19 +165,3 @@ pub(crate) fn run(options: &DoctorOptions) -> Result<bool, ToolError> {
     let most = if options.strict { Verdict::Note } else { Verdict::Warning };
     Ok(diagnosis.checks.iter().all(|check| check.verdict <= most))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_machine_is_usable_unless_there_is_an_error() {
-        let nothing = Diagnosis::of(&Info::default());
-        assert!(!nothing.usable, "nothing was found out: {}", nothing.text(true));
-        let text = nothing.text(false);
-        for check in &nothing.checks {
-            assert!(check.verdict < Verdict::Warning || check.remedy.is_some(), "{check:?}");
-            assert!(text.contains(check.id) && text.contains(&check.reason), "{check:?}");
-        }
-    }
-}

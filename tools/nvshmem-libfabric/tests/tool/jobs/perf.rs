@@ -6,14 +6,14 @@ use libtest_mimic::{Failed, Trial};
 
 use test_support::built;
 
-use crate::bed::{Scratch, bad, expect, good, json, plugins, tool, trial};
+use crate::bed::{expect, good, json, plugins, tool, trial};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("perf::table", table),
         trial("perf::json", figures),
         trial("perf::memory_of_gpus", gpus),
-        trial("perf::bad_input", bad_input),
+        trial("perf::failed_job_is_one_line", failed),
     ]
 }
 
@@ -42,8 +42,7 @@ fn table() -> Result<(), Failed> {
 }
 
 fn figures() -> Result<(), Failed> {
-    // Layout 3a has no put with signal of its own.
-    let figures = json(&mut perf("tcp", &["--json", "--layout", "3a"]))?;
+    let figures = json(&mut perf("tcp", &["--json"]))?;
     let figures = figures.as_array().cloned().unwrap_or_default();
     let value = |test: &str| {
         let row = figures.iter().find(|row| row["test"] == test && row["bytes"] == 8);
@@ -62,15 +61,7 @@ fn gpus() -> Result<(), Failed> {
     expect(on && text.contains(" 0 wrong.") && text.contains("\n#get_latency\n"), || text.clone())
 }
 
-fn bad_input() -> Result<(), Failed> {
-    bad(&mut tool(&["perf", "--max", "1"]), 2)?;
-    let said = bad(&mut tool(&["perf", "--layout", "8"]), 2)?;
-    expect(said.contains("are known"), || said.clone())?;
-    let scratch = Scratch::new();
-    bad(tool(&["perf", "--plugin-dir"]).arg(&scratch.0), 2)?;
-    let mut found = tool(&["perf", "--plugin-dir"]);
-    let said = bad(found.arg(plugins()).env("NVSHMEM_LIBFABRIC_DEVICES", "mlx5_77"), 2)?;
-    expect(said.contains("mlx5_77"), || said.clone())?;
+fn failed() -> Result<(), Failed> {
     let output = perf("shm", &[]).env("NVSHMEM_LIBFABRIC_DEVICES", "mlx5_77").output()?;
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     let told = said.contains("mlx5_77") && !said.contains("returned");

@@ -18,7 +18,6 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("selftest::a_plugin_that_does_not_work_fails", wrong),
         trial("selftest::one_mistake_is_one_error", one_mistake),
         needs::trial("selftest::little_shared_memory", needs::own_shm(64), little),
-        trial("selftest::bad_input", bad_input),
     ]
 }
 
@@ -112,22 +111,4 @@ fn little(prefix: Vec<String>) -> Result<(), Failed> {
         expect(told && !said.contains("signal"), || format!("{pes} PEs: {said}"))?;
     }
     Ok(())
-}
-
-fn bad_input() -> Result<(), Failed> {
-    let scratch = Scratch::new();
-    bad(selftest(&["--plugin-dir"]).arg(&scratch.0), 2)?;
-    bad(&mut selftest(&["--pes", "1"]), 2)?;
-    let mut command = selftest(&["--json", "--plugin-dir"]);
-    let said = bad(command.arg(plugins()).env("TMPDIR", "/nonexistent"), 2)?;
-    expect(said.contains("/nonexistent (TMPDIR)"), || said.clone())?;
-    bad(&mut tool(&["selftest", "--provider", "ucx"]), 2)?;
-    let mut command = tool(&["selftest", "--plugin-dir"]);
-    let said = bad(command.arg(plugins()).env("NVSHMEM_LIBFABRIC_LIBRARY", "/nonexistent"), 2)?;
-    expect(said.contains("cannot load libfabric"), || said.clone())?;
-    let few = scratch.at("few");
-    fs::create_dir(&few)?;
-    fs::copy(plugins().join(file_name(3)), few.join(file_name(3)))?;
-    let said = bad(selftest(&["--plugin-dir"]).arg(&few), 2)?;
-    expect(said.contains("has no nvshmem_transport"), || said.clone())
 }
