@@ -79,10 +79,6 @@ impl Check {
     fn details(self, details: Vec<String>) -> Self {
         Self { details, ..self }
     }
-
-    fn is_short(&self) -> bool {
-        self.verdict == Verdict::Ok && !self.details.is_empty()
-    }
 }
 
 #[derive(Debug, Serialize)]
@@ -139,7 +135,8 @@ impl Diagnosis {
                 text.push_str(&format!("         -> {remedy}\n"));
             }
         }
-        if !all && self.checks.iter().any(Check::is_short) {
+        let is_short = |check: &Check| check.verdict == Verdict::Ok && !check.details.is_empty();
+        if !all && self.checks.iter().any(is_short) {
             text.push_str("\n-v has the details of what is ok\n");
         }
         text

@@ -55,14 +55,6 @@ pub(crate) struct Run {
     pub(crate) opened: Option<String>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Went {
-    Passed,
-    Failed,
-    /// Before the transport had opened anything.
-    NotOpened,
-}
-
 /// Runs what the options say, and prints. Whether all passed.
 ///
 /// # Errors
@@ -98,24 +90,21 @@ pub(crate) fn run(options: &SelftestOptions) -> Result<bool, ToolError> {
         println!("{}\n", hosts::table(&hosts));
     }
     let mut runs = Vec::new();
+    // Whether it passed, and whether the transport had opened anything.
     let mut run =
-        |place: &Place<'_>, layout, provider: &str, scenario| -> Result<Went, ToolError> {
+        |place: &Place<'_>, layout, provider: &str, scenario| -> Result<(bool, bool), ToolError> {
             let run = one(options, &plugins, place, layout, provider, scenario)?;
             if !options.json {
                 println!("{}", line(&run, options.verbose));
             }
-            let went = match (run.passed, &run.opened) {
-                (true, _) => Went::Passed,
-                (false, Some(_)) => Went::Failed,
-                (false, None) => Went::NotOpened,
-            };
+            let went = (run.passed, run.opened.is_some());
             runs.push(run);
             Ok(went)
         };
     let (mut reached, mut left) = (true, layouts.len() * providers.len() * SCENARIOS.len());
     for provider in &providers {
         for place in pairs(&hosts) {
-            reached &= run(&place, NEWEST, provider, SCENARIOS[0])? == Went::Passed;
+            reached &= run(&place, NEWEST, provider, SCENARIOS[0])?.0;
         }
     }
     // Where two do not reach each other, all together would only take until a deadline.
@@ -125,8 +114,8 @@ pub(crate) fn run(options: &SelftestOptions) -> Result<bool, ToolError> {
             for provider in &providers {
                 for scenario in SCENARIOS {
                     left -= 1;
-                    // The others would say the same.
-                    if run(&all, layout, provider, scenario)? == Went::NotOpened {
+                    // Where nothing could be opened the others would say the same.
+                    if run(&all, layout, provider, scenario)? == (false, false) {
                         break;
                     }
                 }

@@ -36,7 +36,7 @@ fn wheel(made: &MadeUp) -> Result<(), Failed> {
     expect(found["number"] == made.number, || format!("number: {found}"))?;
     expect(found["rpath"] == "${ORIGIN}", || format!("{found}"))?;
     let would = &found["would_load"];
-    expect(would["rule"] == "rpath" && would["ours"].is_null(), || format!("{found}"))?;
+    expect(would["rule"] == "DT_RPATH" && would["ours"].is_null(), || format!("{found}"))?;
     expect(would["path"] == made.transport().display().to_string(), || format!("{found}"))
 }
 
@@ -122,16 +122,16 @@ fn rules() -> Result<(), Failed> {
     let is = |found: (String, Value), rule: &str, ours: &Value| {
         expect(found == (rule.to_owned(), ours.clone()), || format!("{found:?}, and not {rule}"))
     };
-    is(would(&[])?, "rpath", &Value::Null)?;
-    is(would(&[("LD_LIBRARY_PATH", &directory)])?, "rpath", &Value::Null)?;
-    is(would(&[("LD_PRELOAD", &wrong)])?, "rpath", &Value::Null)?;
-    is(would(&[("LD_PRELOAD", &format!("{wrong} {file}"))])?, "preloaded", &version)?;
+    is(would(&[])?, "DT_RPATH", &Value::Null)?;
+    is(would(&[("LD_LIBRARY_PATH", &directory)])?, "DT_RPATH", &Value::Null)?;
+    is(would(&[("LD_PRELOAD", &wrong)])?, "DT_RPATH", &Value::Null)?;
+    is(would(&[("LD_PRELOAD", &format!("{wrong} {file}"))])?, "LD_PRELOAD", &version)?;
     // With RUNPATH, LD_LIBRARY_PATH comes first.
     made.host_library("3.6.5", &["-Wl,-rpath,$ORIGIN", "-Wl,--enable-new-dtags"]);
-    is(would(&[])?, "runpath", &Value::Null)?;
-    is(would(&[("LD_LIBRARY_PATH", &directory)])?, "library_path", &version)?;
+    is(would(&[])?, "DT_RUNPATH", &Value::Null)?;
+    is(would(&[("LD_LIBRARY_PATH", &directory)])?, "LD_LIBRARY_PATH", &version)?;
     made.host_library("3.6.5", &[]);
-    is(would(&[("LD_LIBRARY_PATH", &directory)])?, "library_path", &version)
+    is(would(&[("LD_LIBRARY_PATH", &directory)])?, "LD_LIBRARY_PATH", &version)
 }
 
 fn settings() -> Result<(), Failed> {

@@ -4,17 +4,13 @@ use std::fs;
 use std::process::Command;
 
 use libtest_mimic::{Failed, Trial};
-use test_support::built;
 use test_support::needs;
 
-use crate::bed::{
-    RELEASES, Scratch, bad, behind, expect, file_name, good, json, plugins, tool, trial,
-};
+use crate::bed::{RELEASES, Scratch, bad, behind, expect, file_name, good, plugins, tool, trial};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("selftest::host_memory_over_shm", host),
-        trial("selftest::memory_of_gpus", gpus),
         trial("selftest::a_plugin_that_does_not_work_fails", wrong),
         trial("selftest::one_mistake_is_one_error", one_mistake),
         needs::trial("selftest::little_shared_memory", needs::own_shm(64), little),
@@ -30,14 +26,6 @@ fn selftest(options: &[&str]) -> Command {
 fn host() -> Result<(), Failed> {
     let text = good(selftest(&["--pes", "3", "--plugin-dir"]).arg(plugins()))?;
     expect(text.ends_with("5 of 5 passed, with 3 PEs\n"), || text.clone())
-}
-
-fn gpus() -> Result<(), Failed> {
-    let mut command = selftest(&["--json", "--memory", "gpu", "--plugin-dir"]);
-    command.arg(plugins()).env("LD_LIBRARY_PATH", built::fake_cuda_dir());
-    let runs = json(&mut command)?;
-    let runs = runs.as_array().cloned().unwrap_or_default();
-    expect(runs.len() == 5 && runs.iter().all(|run| run["passed"] == true), || format!("{runs:#?}"))
 }
 
 fn wrong() -> Result<(), Failed> {
