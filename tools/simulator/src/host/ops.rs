@@ -26,7 +26,6 @@ pub(crate) struct Shared {
     pub(crate) gpu: Option<&'static Gpu>,
 }
 
-/// Which kind of thread calls the plugin.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Thread {
     /// One of the user's, through NVSHMEM's host interface: queue pair 0.
@@ -43,7 +42,6 @@ pub struct Amo {
     pub bytes: i32,
     /// Operand, zero-extended; IEEE bits when `is_float`.
     pub value: u64,
-    /// What a compare and swap compares with.
     pub compare: u64,
     /// Whether the operands are floating point numbers (layouts 6 and 7).
     pub is_float: bool,
@@ -77,7 +75,6 @@ unsafe impl Send for PlannedAmo {}
 unsafe impl Sync for PlannedAmo {}
 
 impl PlannedAmo {
-    /// The same with another operand.
     #[must_use]
     pub fn with_value(mut self, value: u64) -> PlannedAmo {
         self.mem.val = value;
@@ -279,13 +276,11 @@ impl Ops {
         Ok(PlannedAmo { pe, desc, is_float, elembytes, mem })
     }
 
-    /// Writes a planned piece; complete after a quiet.
     #[inline]
     pub fn issue_put(&self, piece: &Piece) -> Result<()> {
         self.issue(c::NVT_OP_PUT, true, piece)
     }
 
-    /// Reads a planned piece; there after a quiet.
     #[inline]
     pub fn issue_get(&self, piece: &Piece) -> Result<()> {
         self.issue(c::NVT_OP_GET, true, piece)
