@@ -1,30 +1,18 @@
 //! Traffic over real fabrics: the scenarios of the simulator, on rows of fabric, PEs, rails, layout
 //! and setting.
 //!
-//! The rows of [`OPERATIONS`] and [`SIGNALS`] always run: each value of each factor is in one of
-//! them, and so is each pair that the layers below the engine can tell apart (a fabric and a way to
-//! signal, a fabric and a mode of progress). The full tier adds
-//! covering arrays, in which any two values of two factors meet.
+//! Each value of each factor is in a row, and so is each pair that the layers below the engine can
+//! tell apart (a fabric and a way to signal, a fabric and a mode of progress).
 
 use libtest_mimic::{Failed, Trial};
 use nvshmem_sim::{JobReport, JobSettings, Layout};
 use test_support::full;
-use test_support::pairwise::pairwise;
 
 use crate::fabric::Fabric::{self, Rxm, Rxm2, Shm, Shm2, Tcp2};
 use crate::fabric::trial;
 
-const FABRICS: [Fabric; 5] = [Shm, Tcp2, Rxm, Shm2, Rxm2];
-
-const SHAPES: [(u32, u8); 4] = [(2, 1), (2, 2), (4, 4), (8, 2)];
-
 /// A setting of the plugin, by the end of its variable, or a debug key in lower case.
 pub(crate) type Setting = Option<(&'static str, &'static str)>;
-
-const SETTINGS: [Setting; 4] =
-    [None, Some(("queue_depth", "1")), Some(("threading", "domain")), Some(("threading", "safe"))];
-
-const ENGINES: [&str; 4] = ["auto", "chained", "eager", "counted"];
 
 #[derive(Clone, Copy, Debug)]
 struct Row(Fabric, u32, u8, Layout, Setting);
@@ -70,9 +58,6 @@ pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
     trials.extend(OPERATIONS.map(|(row, grows)| operations(row, grows)));
     trials.extend(SIGNALS.map(|(row, engine, cut)| signals(row, engine, cut)));
-    if full() {
-        trials.extend(arrays());
-    }
     for (fabric, layout) in [(Tcp2, Layout::V3a), (Rxm, Layout::V6), (Shm, Layout::V7)] {
         trials.push(one(format!("order_{}", fabric.name()), fabric, move || {
             fabric.job("order", 3, 2, layout)
@@ -124,25 +109,6 @@ fn signals(row: Row, engine: &'static str, cut: bool) -> Trial {
         let job = signal_engine(row.job("signals").heap(heap, 1 << 20), engine);
         with(job.param("rounds", rounds).param("most", most), cut)
     })
-}
-
-fn arrays() -> Vec<Trial> {
-    let row = |fabric: usize, shape: usize, layout: usize, setting: usize| {
-        let (n_pes, rails) = SHAPES[shape];
-        Row(FABRICS[fabric], n_pes, rails, Layout::ALL[layout], SETTINGS[setting])
-    };
-    let layouts = Layout::ALL.len();
-    let sizes = [FABRICS.len(), SHAPES.len(), layouts, SETTINGS.len(), 2];
-    let of = |[fabric, shape, layout, setting, grows]: [usize; 5]| {
-        operations(row(fabric, shape, layout, setting), grows == 1)
-    };
-    let mut trials: Vec<Trial> = pairwise(sizes).into_iter().map(of).collect();
-    let sizes = [FABRICS.len(), SHAPES.len(), layouts, SETTINGS.len(), ENGINES.len(), 2];
-    let of = |[fabric, shape, layout, setting, engine, cut]: [usize; 6]| {
-        signals(row(fabric, shape, layout, setting), ENGINES[engine], cut == 1)
-    };
-    trials.extend(pairwise(sizes).into_iter().map(of));
-    trials
 }
 
 pub(crate) fn place(fabric: Fabric, n_pes: u32, rails: u8, layout: Layout) -> String {

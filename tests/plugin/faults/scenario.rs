@@ -56,7 +56,7 @@ pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
     match work(job, &host, &mut places) {
         Ok(()) => {
             check(job, &host, places.as_ref(), true)?;
-            job.report("phase", Phase::Finalize.text())?;
+            job.report("phase", Phase::Finalize.name())?;
             host.finalize()?;
             Ok(())
         }
@@ -73,7 +73,7 @@ pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
 fn work(job: &Job, host: &Host<'_>, kept: &mut Option<Places>) -> Result<(), BoxError> {
     let me = job.pe();
     let begins = 5 + job.param::<u64>("seed")? % (ROUNDS / 2);
-    job.report("phase", Phase::Registration.text())?;
+    job.report("phase", Phase::Registration.name())?;
     let places = &*kept.insert(Places::new(host)?);
     host.barrier()?;
     let others = || (0..PES).filter(|pe| *pe != me);
@@ -107,8 +107,8 @@ fn work(job: &Job, host: &Host<'_>, kept: &mut Option<Places>) -> Result<(), Box
 }
 
 fn reach(job: &Job, phase: Phase) -> Result<(), BoxError> {
-    job.report("phase", phase.text())?;
-    if job.param::<String>("gated")? == phase.text() {
+    job.report("phase", phase.name())?;
+    if job.param::<String>("gated")? == phase.name() {
         let gate = PathBuf::from(job.param::<String>(STRUCK)?);
         while !gate.exists() {
             thread::sleep(Duration::from_millis(1));

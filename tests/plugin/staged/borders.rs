@@ -2,10 +2,7 @@
 //! device's allocations, on both sides.
 
 use libtest_mimic::Trial;
-use nvshmem_abi::c;
-use nvshmem_sim::{
-    Amo, BoxError, Host, Job, Layout, MemoryKind, Pattern, Place, SymAddr, UserMapped,
-};
+use nvshmem_sim::{BoxError, Host, Job, Layout, MemoryKind, Pattern, UserMapped};
 
 use super::device::{Needs, done_with, job, staged};
 use super::matrix::done;
@@ -96,52 +93,12 @@ fn over_borders(host: &Host<'_>, me: u32, n: u32) -> Result<(), BoxError> {
         check(&host.local(target, HEAP / 2)?.to_vec()?, places, pattern(last, round), 0xdd)?;
         host.barrier()?;
     }
-    with_signals(host, me, source, target)?;
     if let Some((at, by_user)) = host.user_mapped()? {
         // What came to the heap's address is there at the user's.
         let here = host.local(at, by_user.len())?.to_vec()?;
         if by_user.to_vec()? != here {
             return Err("the user's address of the last chunk shows other bytes".into());
         }
-    }
-    Ok(())
-}
-
-fn with_signals(
-    host: &Host<'_>,
-    me: u32,
-    source: SymAddr,
-    target: SymAddr,
-) -> Result<(), BoxError> {
-    let n = host.user().n_pes();
-    let (next, last) = ((me + 1) % n, (me + n - 1) % n);
-    let pattern = |pe: u32| Pattern::of(&[pe.into(), 99]);
-    host.local(source, HEAP / 2)?.fill(pattern(me), 0)?;
-    host.local(target, HEAP / 2)?.set(0)?;
-    // The word is before the first transfer's bytes are: nothing is put over it.
-    let signal = source;
-    let word = host.local(signal, 8)?;
-    word.store_release(0)?;
-    host.barrier()?;
-    for (count, Transfer { from, to, len }) in (1..).zip(transfers()) {
-        // The first word of the source is the signal's.
-        let (from, len) = if from == 0 { (8, len - 8) } else { (from, len) };
-        let amo = Amo::new(c::NVT_AMO_SIGNAL_ADD, 8, 1);
-        let here = Place::from(source.plus(from));
-        host.proxy().put_signal(next, target.plus(to), here, len, signal, amo)?;
-        let mut turns = 0u32;
-        while word.load_acquire()? < count {
-            std::thread::yield_now();
-            turns += 1;
-            if turns % 64 == 0 {
-                // Fails if the proxy thread has.
-                host.proxy().run(|_| ())?;
-            }
-        }
-        host.local(target.plus(to), len)?
-            .verify(pattern(last), from)
-            .map_err(|error| format!("{len} bytes behind signal {count}: {error}"))?;
-        host.barrier()?;
     }
     Ok(())
 }

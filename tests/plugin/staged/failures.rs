@@ -7,7 +7,7 @@ use std::time::Duration;
 use libtest_mimic::{Failed, Trial};
 use nvshmem_abi::c;
 use nvshmem_sim::{
-    Amo, BoxError, Host, Job, JobReport, Layout, MemoryKind, Ops, Outcome, Pattern, SymAddr,
+    Amo, BoxError, Job, JobReport, Layout, MemoryKind, Ops, Outcome, Pattern, SymAddr,
 };
 
 use super::device::{Needs, job, staged};
@@ -47,9 +47,8 @@ pub(crate) fn trials() -> Vec<Trial> {
     let (initiator, target) = ((0, "initiator"), (1, "target"));
     vec![
         of_failure(Fabric::Rxm, initiator, "copy", "put"),
-        of_failure(Fabric::Tcp2, initiator, "submit", "put_signal"),
         of_failure(Fabric::Shm, target, "late_copy", "put_signal"),
-        of_failure(Fabric::Tcp2, target, "submit", "get"),
+        of_failure(Fabric::Tcp2, target, "copy", "get"),
         // A signal is of one piece, and its word is the target's own.
         of_failure(Fabric::Rxm, target, "lost", "signal"),
         staged(
@@ -90,12 +89,7 @@ fn judge(report: &JobReport, at: u32, op: &str) -> Result<(), Failed> {
     }
     match report.pes[0].value("result") {
         Some(text) if text != "done" => {}
-        // Copies that are refused together are given again one by one.
-        Some(_) if report.pes[1].value("whole").is_some() => return Ok(()),
         other => return Err(format!("PE 0's operation and quiet: {other:?}:\n{report}").into()),
-    }
-    if let Some(text) = report.pes[1].value("half") {
-        return Err(format!("{text}:\n{report}").into());
     }
     said(report, 0, &["ERROR", "PE 1"])?;
     if op == "signal" {
@@ -129,7 +123,6 @@ pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
         match how.as_str() {
             "copy" => faults.fail_copy(0, RESULT)?,
             "late_copy" => faults.fail_copy(1, RESULT)?,
-            "submit" => faults.fail_submit(1, RESULT)?,
             "lost" => faults.lose(RESULT)?,
             _ => return Err(format!("no failure is named {how}").into()),
         }
@@ -145,15 +138,6 @@ pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
     }
     // PE 1's proxy thread may have failed by now, and then it does not come here in order.
     let together = job.bootstrap().barrier();
-    if me == 1 && how == "submit" {
-        // This failure leaves the device usable.
-        if let Some(text) = half(&host, data, signal)? {
-            job.report("half", text)?;
-        }
-        if host.local(data, LEN)?.verify(Pattern::new(0), 0).is_ok() {
-            job.report("whole", true)?;
-        }
-    }
     drop(together);
     host.tear_down()?;
     job.report("torn_down", true)?;
@@ -177,14 +161,6 @@ fn attempt(
         }
     }
     ops.quiet_pe(1)
-}
-
-fn half(host: &Host<'_>, data: SymAddr, signal: SymAddr) -> Result<Option<String>, BoxError> {
-    if host.local(signal, 8)?.load_acquire()? == 0 {
-        return Ok(None);
-    }
-    let complete = host.local(data, LEN)?.verify(Pattern::new(0), 0);
-    Ok(complete.err().map(|error| format!("the signal came without its data: {error}")))
 }
 
 pub(crate) fn connect(job: &mut Job) -> Result<(), BoxError> {

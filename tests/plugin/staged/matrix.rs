@@ -1,34 +1,15 @@
 //! The scenarios of host memory on memory of a device. Staging knows nothing of layouts: the rows
-//! have each kind of memory, each setting of staging and each way of signals, on each fabric. The
-//! full tier adds a covering array of both scenarios.
+//! have each kind of memory, each setting of staging and each way of signals, on each fabric.
 
 use libtest_mimic::{Failed, Trial};
 use nvshmem_sim::{JobSettings, Layout, MemoryKind};
-use test_support::full;
-use test_support::pairwise::pairwise;
 
 use super::device::{Needs, job, staged};
 use crate::fabric::Fabric::{self, Rxm, Shm, Tcp2};
 use crate::fabric::says;
 use crate::matrix::{Setting, place, run, signal_engine, with, words};
-use nvshmem_sim::MemoryKind::{Device, DeviceVmm, DeviceVmmPieces, Managed};
+use nvshmem_sim::MemoryKind::{Device, DeviceVmm, DeviceVmmPieces, Host, Managed};
 use nvshmem_sim::traffic::RESIDENT;
-
-const FABRICS: [Fabric; 3] = [Shm, Tcp2, Rxm];
-
-const KINDS: [MemoryKind; 4] = [Device, DeviceVmm, Managed, DeviceVmmPieces];
-
-const SHAPES: [(u32, u8); 4] = [(2, 2), (2, 1), (2, 4), (4, 2)];
-
-const SETTINGS: [Setting; 5] = [
-    None,
-    Some(("STAGING_CHUNK", "4K")),
-    Some(("STAGING_CHUNK", "4M")),
-    Some(("STAGING_DEPTH", "1")),
-    Some(("queue_depth", "1")),
-];
-
-const ENGINES: [&str; 4] = ["auto", "chained", "eager", "counted"];
 
 #[derive(Clone, Copy, Debug)]
 struct Row(Fabric, MemoryKind, u32, u8, Layout, Setting);
@@ -72,9 +53,6 @@ pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
     trials.extend(OPERATIONS.map(|(row, kernel)| operations(row, kernel)));
     trials.extend(SIGNALS.map(|(row, engine)| signals(row, engine)));
-    if full() {
-        trials.extend(array());
-    }
     let atomics = Row(Rxm, Device, 2, 1, Layout::V6, None);
     trials.push(atomics.trial("atomics", "", move || atomics.job("atomics")));
     let order = Row(Tcp2, DeviceVmm, 2, 2, Layout::V3a, None);
@@ -83,6 +61,20 @@ pub(crate) fn trials() -> Vec<Trial> {
     trials.push(storm.trial("storm", "", move || storm.job("storm").param("operations", 4_000)));
     let cycles = Row(Rxm, Device, 2, 2, Layout::V7, None);
     trials.push(cycles.trial("cycles", "", move || cycles.job("cycles")));
+    // Host and device on the two sides, and every kind of heap in one job.
+    let mixed = Row(Tcp2, DeviceVmm, 2, 2, Layout::V7, None);
+    trials.push(mixed.trial("operations", "_of_device_and_host", move || {
+        mixed.job("operations").memory_of_pe(1, Host)
+    }));
+    let mixed = Row(Shm, Device, 2, 2, Layout::V7, None);
+    trials.push(mixed.trial("atomics", "_of_device_and_host", move || {
+        mixed.job("atomics").memory_of_pe(0, Host)
+    }));
+    let mixed = Row(Shm, Device, 4, 2, Layout::V6, None);
+    trials.push(mixed.trial("operations", "_of_all_kinds", move || {
+        let job = mixed.job("operations").memory_of_pe(1, Host);
+        job.memory_of_pe(2, DeviceVmm).memory_of_pe(3, Managed)
+    }));
     let slow = Row(Shm, Device, 2, 2, Layout::V7, None);
     let name = String::from("device::slow_copies_shm");
     trials.push(staged(name, Shm, Needs::StandIn, move || {
@@ -108,20 +100,6 @@ fn signals(row: Row, engine: &'static str) -> Trial {
         // A place for each transfer in flight, at either end.
         job.heap(96 << 20, 2 << 20).param("rounds", 60).param("most", most)
     })
-}
-
-fn array() -> Vec<Trial> {
-    let layouts = Layout::ALL.len();
-    let sizes =
-        [FABRICS.len(), KINDS.len(), SHAPES.len(), layouts, SETTINGS.len(), ENGINES.len(), 2];
-    let of = |[fabric, kind, shape, layout, setting, engine, kernel]: [usize; 7]| {
-        let ((n_pes, rails), layout) = (SHAPES[shape], Layout::ALL[layout]);
-        let row = |kind: usize| {
-            Row(FABRICS[fabric], KINDS[kind], n_pes, rails, layout, SETTINGS[setting])
-        };
-        [operations(row(kind), kernel == 1), signals(row(kind % 2), ENGINES[engine])]
-    };
-    pairwise(sizes).into_iter().flat_map(of).collect()
 }
 
 pub(crate) fn done(job: JobSettings) -> Result<(), Failed> {

@@ -10,7 +10,6 @@ pub(crate) mod device;
 mod failures;
 mod limits;
 pub(crate) mod matrix;
-mod mixed;
 mod same_host;
 mod tokens;
 
@@ -18,10 +17,9 @@ use libtest_mimic::Trial;
 use nvshmem_sim::Scenario;
 
 /// What PEs of these cases run.
-pub(crate) const SCENARIOS: [(&str, Scenario); 9] = [
+pub(crate) const SCENARIOS: [(&str, Scenario); 8] = [
     ("probe", device::probe),
     ("borders", borders::scenario),
-    ("mixed", mixed::scenario),
     ("failing", failures::scenario),
     ("connect_with_a_device", failures::connect),
     ("limits", limits::scenario),
@@ -34,7 +32,6 @@ pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
     trials.extend(matrix::trials());
     trials.extend(borders::trials());
-    trials.extend(mixed::trials());
     trials.extend(failures::trials());
     trials.extend(limits::trials());
     trials.extend(same_host::trials());

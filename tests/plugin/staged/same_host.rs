@@ -26,7 +26,6 @@ pub(crate) fn trials() -> Vec<Trial> {
         new("four_pes_copy_every_byte", Fabric::Tcp2, |fabric| no_processor(fabric, 4)),
         new("one_pe_does_not_share", Fabric::Rxm, one_without),
         new("memory_cannot_be_locked", Fabric::Shm, not_locked),
-        new("a_pe_is_killed", Fabric::Tcp2, killed),
         new("a_pe_is_killed", Fabric::Shm, killed),
     ]
 }

@@ -14,9 +14,8 @@ const LEN: u64 = 7168;
 /// Tokens go to so many experts in turn, each of which has room for as many again.
 const EXPERTS: u64 = 8;
 
-/// The parameter of a job whose tokens are signalled, and of one where so many are at a time.
+/// The parameter of a job whose tokens are signalled.
 const SIGNALLED: &str = "signalled";
-const WARPS: &str = "warps";
 
 const MOST_CALLS: u64 = 8;
 
@@ -31,7 +30,6 @@ pub(crate) fn trials() -> Vec<Trial> {
         new("few_calls_with_signals", Fabric::Rxm, |fabric| with_signals(fabric, Layout::V7)),
         // Before layout 4 a signal comes behind a fence, and each is stored in its order.
         new("few_calls_with_fences", Fabric::Tcp2, |fabric| with_signals(fabric, Layout::V3b)),
-        new("few_calls_of_warps", Fabric::Shm, few_calls_of_warps),
     ]
 }
 
@@ -56,15 +54,6 @@ fn with_signals(fabric: Fabric, layout: Layout) -> Result<(), Failed> {
     let (name, version) = (fabric.name(), if layout == Layout::V3b { 3 } else { 7 });
     println!("MEASURE sender_calls_for_64_signalled_tokens_layout_{version}_{name} {from} calls");
     few((from, to), most)
-}
-
-/// Before layout 4, as the warps of a kernel queue them: several puts, their fences, their signals.
-/// A group takes few calls at the target too.
-fn few_calls_of_warps(fabric: Fabric) -> Result<(), Failed> {
-    let job = job(fabric, MemoryKind::DeviceVmm, "tokens", 2, 1, Layout::V3b);
-    let both = calls(job.param(SIGNALLED, true).param(WARPS, 16))?;
-    println!("MEASURE target_calls_for_64_tokens_of_warps_{} {} calls", fabric.name(), both.1);
-    few(both, 5 * MOST_CALLS)
 }
 
 fn calls(job: JobSettings) -> Result<(u64, u64), Failed> {
@@ -102,23 +91,11 @@ pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
     let before = faults.count(CALLS)?;
     if me == 0 {
         let add = Amo::new(c::NVT_AMO_SIGNAL_ADD, 8, 1);
-        let place = |token| (target.plus(place(token)), source.plus(token * LEN));
-        let signal = |token| signals.plus(token % EXPERTS * 8);
-        let warps = job.param_or(WARPS, 0)?;
-        for first in (0..TOKENS).step_by(warps.max(1) as usize).filter(|_| warps != 0) {
-            let tokens = first..first + warps;
-            for (to, from) in tokens.clone().map(place) {
-                host.proxy().put(1, to, from, LEN)?;
-            }
-            tokens.clone().try_for_each(|_| host.proxy().fence())?;
-            for token in tokens {
-                host.proxy().amo(1, signal(token), add)?;
-            }
-        }
-        for token in (0..TOKENS).filter(|_| warps == 0) {
-            let (to, from) = place(token);
+        for token in 0..TOKENS {
+            let (to, from) = (target.plus(place(token)), source.plus(token * LEN));
+            let signal = signals.plus(token % EXPERTS * 8);
             if is_signalled {
-                host.proxy().put_signal(1, to, from, LEN, signal(token), add)?;
+                host.proxy().put_signal(1, to, from, LEN, signal, add)?;
             } else {
                 host.proxy().put(1, to, from, LEN)?;
             }

@@ -11,19 +11,11 @@ use std::time::Duration;
 
 /// Operations of tcp.
 pub(super) const MESSAGE: u8 = 0;
-pub(super) const TAGGED: u8 = 1;
 pub(super) const READ: u8 = 2;
-pub(super) const READ_ANSWER: u8 = 3;
 pub(super) const WRITE: u8 = 4;
-pub(super) const CLEAR_TO_SEND: u8 = 6;
-pub(super) const DATA: u8 = 7;
 
-/// Flags of tcp: immediate data is behind the head, and an answer is wanted when all is there.
+/// A flag of tcp: immediate data is behind the head.
 pub(super) const WITH_DATA: u16 = 1;
-pub(super) const ANSWERED: u16 = 4;
-
-/// Says of a message that it is the answer.
-pub(super) const ANSWER: u8 = 2;
 
 /// Which protocol lies over tcp.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,34 +24,15 @@ pub(super) enum Protocol {
     Rxm,
 }
 
-/// A message of tcp, to be changed.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Head {
-    pub(super) operation: u8,
-    pub(super) flags: u16,
-    pub(super) answer: u8,
-    pub(super) places: u8,
-    /// Of the whole message; none as it is.
-    pub(super) size: Option<u64>,
-    /// Of what precedes the data; none as it is.
-    pub(super) head: Option<u8>,
-}
-
-impl Head {
-    pub(super) const fn of(operation: u8) -> Self {
-        Self { operation, flags: 0, answer: 0, places: 0, size: None, head: None }
-    }
-
-    /// The message: what is behind the first 16 bytes and belongs to the head, and the data.
-    pub(super) fn bytes(self, more: &[u8], data: &[u8]) -> Vec<u8> {
-        let head = 16 + more.len() as u8;
-        let size = u64::from(head) + data.len() as u64;
-        let mut bytes = vec![3, self.operation];
-        bytes.extend(self.flags.to_le_bytes());
-        bytes.extend([self.answer, self.places, self.head.unwrap_or(head), 0]);
-        bytes.extend(self.size.unwrap_or(size).to_le_bytes());
-        [&bytes, more, data].concat()
-    }
+/// A message of tcp with so many places of memory: what is behind the first 16 bytes and belongs to
+/// the head, and the data.
+pub(super) fn head(operation: u8, flags: u16, places: u8, more: &[u8], data: &[u8]) -> Vec<u8> {
+    let head = 16 + more.len() as u8;
+    let mut bytes = vec![3, operation];
+    bytes.extend(flags.to_le_bytes());
+    bytes.extend([0, places, head, 0]);
+    bytes.extend((u64::from(head) + data.len() as u64).to_le_bytes());
+    [&bytes, more, data].concat()
 }
 
 impl Protocol {
@@ -77,7 +50,11 @@ impl Protocol {
                 said
             }
         };
-        hello_of(3, &said)
+        let mut hello = [0; 32];
+        hello[0] = 3;
+        hello[2..4].copy_from_slice(&(said.len() as u16).to_be_bytes());
+        hello[24] = 1;
+        [&hello[..], &said].concat()
     }
 
     pub(super) fn connect(self, to: SocketAddr, port: u16, process: u32) -> io::Result<Connection> {
@@ -111,42 +88,29 @@ impl Protocol {
 pub(super) struct Connection {
     protocol: Protocol,
     pub(super) stream: TcpStream,
-    pub(super) number: u32,
+    number: u32,
 }
 
 impl Connection {
     pub(super) fn message(&self, bytes: &[u8]) -> Vec<u8> {
-        Head::of(MESSAGE).bytes(&[], &self.wrapped(bytes))
+        head(MESSAGE, 0, 0, &[], &self.wrapped(bytes))
     }
 
     pub(super) fn wrapped(&self, bytes: &[u8]) -> Vec<u8> {
-        self.wrapped_as(3, self.number, bytes)
-    }
-
-    pub(super) fn wrapped_as(&self, kind: u8, number: u32, bytes: &[u8]) -> Vec<u8> {
         match self.protocol {
             Protocol::Tcp => bytes.to_vec(),
             Protocol::Rxm => {
                 let mut head = vec![0; 64];
                 // Versions of its control head and of its operations, the connection, and the
                 // length.
-                head[..2].copy_from_slice(&[4, kind]);
-                head[8..12].copy_from_slice(&number.to_le_bytes());
+                head[..2].copy_from_slice(&[4, 3]);
+                head[8..12].copy_from_slice(&self.number.to_le_bytes());
                 head[32] = 3;
                 head[40..48].copy_from_slice(&(bytes.len() as u64).to_le_bytes());
                 [&head, bytes].concat()
             }
         }
     }
-}
-
-/// A hello of this version with these bytes behind it.
-pub(super) fn hello_of(version: u8, said: &[u8]) -> Vec<u8> {
-    let mut hello = vec![0; 32];
-    hello[0] = version;
-    hello[2..4].copy_from_slice(&(said.len() as u16).to_be_bytes());
-    hello[24] = 1;
-    [&hello, said].concat()
 }
 
 pub(super) fn open(to: SocketAddr) -> io::Result<TcpStream> {

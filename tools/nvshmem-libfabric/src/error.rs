@@ -4,8 +4,6 @@ use std::env;
 use std::fmt::Display;
 use std::path::Path;
 
-use crate::output::print_whole;
-
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
 pub(crate) struct ToolError {
@@ -32,7 +30,7 @@ impl ToolError {
         let words: Vec<_> = env::args_os().skip(1).collect();
         if words.iter().any(|word| word == "--json") && words[0] != "run" {
             let object = serde_json::json!({ "error": self.message, "hint": self.hint });
-            print_whole(format_args!("{object:#}\n"));
+            println!("{object:#}");
         }
     }
 }

@@ -2,9 +2,7 @@
 
 use std::env;
 use std::ffi::OsString;
-use std::fmt::Display;
 
-use crate::output::print_whole;
 use nvshmem_transport_libfabric::logging;
 use nvshmem_transport_libfabric::settings::{Notice, Refused, Row, Settings, Source};
 use serde::Serialize;
@@ -12,10 +10,10 @@ use serde::Serialize;
 use crate::error::ToolError;
 use crate::libraries::find;
 use crate::libraries::linker::Linker;
-use crate::libraries::nvshmem::{Nvshmem, is_served};
-use crate::libraries::plugins::{NCCL_FILE, Plugins, file_name};
+use crate::libraries::nvshmem::Nvshmem;
+use crate::libraries::plugins::Plugins;
 use crate::options::{InfoOptions, Part, Where};
-use crate::probe::{self, Choice, Fabric, Gpus, Rail};
+use crate::probe::{self, Fabric, Gpus};
 
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -161,18 +159,27 @@ fn settings() -> (Vec<SettingRow>, Vec<String>) {
 
 /// Prints it. Whether the environment has nothing that is wrong.
 pub(crate) fn show(options: &InfoOptions) -> Result<bool, ToolError> {
-    let info = Info::gather(&options.r#where, &options.only)?;
+    let mut info = Info::gather(&options.r#where, &options.only)?;
+    let rows = info.settings.as_deref().unwrap_or_default();
+    let is_right = info.wrong_home.is_none() && rows.iter().all(|row| row.given.is_none());
     if options.json {
         print_json(&info)?;
-    } else {
-        print!("{}", Text::of(&info, options.verbose));
+        return Ok(is_right);
     }
-    let rows = info.settings.as_deref().unwrap_or_default();
-    Ok(info.wrong_home.is_none() && rows.iter().all(|row| row.given.is_none()))
+    if !options.verbose {
+        if let Some(fabric) = &mut info.fabric {
+            (fabric.providers, fabric.environment) = (Vec::new(), Vec::new());
+        }
+        if let Some(settings) = &mut info.settings {
+            settings.retain(|row| row.source != "default");
+        }
+    }
+    print!("{}", indented(&json(&info)?));
+    Ok(is_right)
 }
 
 pub(crate) fn print_json<T: Serialize>(value: &T) -> Result<(), ToolError> {
-    print_whole(format_args!("{}\n", json(value)?));
+    println!("{}", json(value)?);
     Ok(())
 }
 
@@ -181,187 +188,50 @@ pub(crate) fn json<T: Serialize>(value: &T) -> Result<String, ToolError> {
         .map_err(|error| ToolError::new(format!("JSON: {error}"), "this is a mistake of the tool"))
 }
 
-#[derive(Default)]
-struct Text(String);
-
-impl Text {
-    fn of(info: &Info, all: bool) -> String {
-        let mut text = Self::default();
-        text.head(&format!("nvshmem-libfabric {}", build()));
-        if let Some(plugins) = &info.plugins {
-            text.plugins(plugins);
-        }
-        if let Some(error) = &info.plugins_error {
-            text.row("plugin files", error);
-        }
-        if let Some(found) = &info.nvshmem {
-            if found.is_empty() {
-                text.head("NVSHMEM: none found");
-                text.row("looked in", "NVSHMEM_HOME, LD_LIBRARY_PATH, the packages of python3,");
-                text.row("", "the linker's cache, usual directories");
+/// Returns a value as indented lines, made of its JSON: one for each field, without brackets and
+/// quotes.
+fn indented(json: &str) -> String {
+    let string = |text: &str| serde_json::from_str::<String>(text).ok();
+    let (mut text, mut dash) = (String::new(), "");
+    for line in json.lines().filter_map(|line| line.strip_prefix("  ")) {
+        let field = line.trim_start();
+        let indent = &line[..line.len() - field.len()];
+        let field = match field.trim_end_matches(',') {
+            "}" | "]" => continue,
+            "{" => {
+                dash = "- ";
+                continue;
             }
-            if let Some(wrong) = &info.wrong_home {
-                text.row("warning", wrong);
-            }
-            found.iter().for_each(|nvshmem| text.nvshmem(nvshmem));
-        }
-        if let Some(fabric) = &info.fabric {
-            text.fabric(fabric);
-        }
-        if let Some(gpus) = &info.gpus {
-            text.gpus(gpus);
-        }
-        if let Some(settings) = &info.settings {
-            text.settings(settings, &info.complaints, all);
-        }
-        text.0
-    }
-
-    fn plugins(&mut self, plugins: &Plugins) {
-        self.row("plugin files", plugins.directory.display());
-        let files = plugins.files.iter().map(|file| {
-            let other = (file.version != VERSION).then(|| format!(" ({})", file.version));
-            format!(".so.{}{}", file.number, other.unwrap_or_default())
-        });
-        let files: Vec<String> = files.collect();
-        self.row("", format!("nvshmem_transport_libfabric{}", files.join(" ")));
-        if let Some(plugin) = &plugins.nccl {
-            let other = (plugin.version != VERSION).then(|| format!(" ({})", plugin.version));
-            self.row("", format!("{NCCL_FILE}{}", other.unwrap_or_default()));
-        }
-        for refused in &plugins.refused {
-            self.row("not used", refused);
-        }
-    }
-
-    fn head(&mut self, line: &str) {
-        if !self.0.is_empty() {
-            self.0.push('\n');
-        }
-        self.0.push_str(line);
-        self.0.push('\n');
-    }
-
-    fn row(&mut self, name: &str, value: impl Display) {
-        self.0.push_str(format!("  {name:<14} {}", value).trim_end());
-        self.0.push('\n');
-    }
-
-    fn nvshmem(&mut self, nvshmem: &Nvshmem) {
-        match nvshmem.release {
-            Some(release) => self.head(&format!("NVSHMEM {release}")),
-            None => self.head("NVSHMEM of unknown release"),
-        }
-        self.row("library", nvshmem.library.display());
-        self.row("found by", nvshmem.found_by.join("; "));
-        if !nvshmem.release_said_by.is_empty() {
-            self.row("release by", nvshmem.release_said_by.join(", "));
-        }
-        match (&nvshmem.rpath, &nvshmem.runpath) {
-            (_, Some(path)) => {
-                self.row("RUNPATH", format!("{path} (heeded after LD_LIBRARY_PATH)"))
-            }
-            (Some(path), None) => {
-                self.row("RPATH", format!("{path} (heeded before LD_LIBRARY_PATH)"))
-            }
-            (None, None) => self.row("RPATH", "none"),
-        }
-        match nvshmem.number {
-            Some(number) => {
-                self.row("asks for", file_name(number));
-                self.row("", format!("by {}", nvshmem.number_said_by.join(", ")));
-                if !is_served(number) {
-                    self.row("", "which this version of the transport does not have");
-                }
-            }
-            None => self.row("asks for", "not known"),
-        }
-        for conflict in &nvshmem.conflicts {
-            self.row("does not fit", conflict);
-        }
-        match &nvshmem.would_load {
-            Some(file) => {
-                self.row("would load", file.path.display());
-                let whose = match &file.ours {
-                    Some(version) => format!("ours, version {version}"),
-                    None => String::from(
-                        "not ours: `nvshmem-libfabric run -- PROGRAM` puts ours in front",
-                    ),
-                };
-                self.row("", format!("found by {}; {whose}", file.rule));
-            }
-            None if nvshmem.number.is_some() => {
-                self.row("would load", "nothing of that name is found")
-            }
-            None => {}
-        }
-    }
-
-    fn fabric(&mut self, fabric: &Fabric) {
-        let Some(version) = &fabric.version else {
-            self.head("libfabric: none that can be used");
-            self.row("", fabric.error.as_deref().unwrap_or_default());
-            return;
+            field => field,
         };
-        self.head(&format!("libfabric {version}"));
-        self.row("library", fabric.file.as_deref().unwrap_or(&fabric.asked));
-        self.choice("across hosts", &fabric.across_hosts);
-        self.choice("on one host", &fabric.one_host);
-        for offered in &fabric.offered {
-            let (most, count) = (6, offered.domains.len());
-            let mut domains = offered.domains[..count.min(most)].join(", ");
-            if count > most {
-                domains.push_str(&format!(" and {} more", count - most));
-            }
-            self.row("has", format!("{} {}: {domains}", offered.provider, offered.version));
-        }
+        let (name, value) = match field.trim_start_matches('"').split_once("\": ") {
+            Some((name, value)) if string(field).is_none() => (format!("{name}: "), value),
+            _ => (String::from("- "), field),
+        };
+        let value = match value {
+            "{" | "[" => String::new(),
+            "null" | "[]" => String::from("none"),
+            value => string(value).unwrap_or_else(|| value.to_owned()),
+        };
+        let line = format!("{}{dash}{name}{value}", &indent[dash.len()..]);
+        text.push_str(line.trim_end());
+        text.push('\n');
+        dash = "";
     }
+    text
+}
 
-    fn choice(&mut self, name: &str, choice: &Choice) {
-        let rails: Vec<String> = choice.rails.iter().map(Rail::to_string).collect();
-        match &choice.provider {
-            Some(provider) => self.row(name, format!("{provider} on {}", rails.join(", "))),
-            None => self.row(name, format!("nothing for `{}`; `doctor` says why", choice.asked)),
-        }
-    }
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-    fn gpus(&mut self, gpus: &Gpus) {
-        self.head(&match gpus.devices.len() {
-            0 => String::from("GPUs: none"),
-            count => format!("GPUs: {count}"),
-        });
-        if let Some(driver) = &gpus.driver {
-            self.row("driver", driver);
-        }
-        if let Some(error) = &gpus.error {
-            self.row("", error);
-        }
-        for (at, gpu) in gpus.devices.iter().enumerate() {
-            self.row(
-                &at.to_string(),
-                format!("{}, {}, compute {}", gpu.name, gpu.pci, gpu.compute),
-            );
-        }
-    }
-
-    fn settings(&mut self, settings: &[SettingRow], complaints: &[String], all: bool) {
-        self.head("Settings (docs/settings.md says what they do)");
-        for row in settings.iter().filter(|row| all || row.source != "default") {
-            let (value, note) = match (&row.given, &row.value, row.source) {
-                (Some(given), ..) => (given, format!("refused; default {}", row.default)),
-                (None, Some(value), "environment") => {
-                    (value, format!("environment; default {}", row.default))
-                }
-                (None, _, source) => (&row.default, source.to_owned()),
-            };
-            self.0.push_str(&format!("  {:<44} {value}  ({note})\n", row.name));
-        }
-        let defaults = settings.iter().filter(|row| row.source == "default").count();
-        if !all && defaults > 0 {
-            self.0.push_str(&format!("  {defaults} are at their defaults: -v lists them\n"));
-        }
-        for complaint in complaints {
-            self.0.push_str(&format!("  {complaint}\n"));
-        }
+    #[test]
+    fn json_becomes_indented_lines() {
+        let value = serde_json::json!({ "a": [{ "b": "c: d", "e": null }, { "b": 2 }], "f": [], "g": ["h\": i"] });
+        let text = json(&value).expect("JSON");
+        assert_eq!(
+            indented(&text),
+            "a:\n  - b: c: d\n    e: none\n  - b: 2\nf: none\ng:\n  - h\": i\n"
+        );
     }
 }

@@ -29,7 +29,6 @@ use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use clap::Parser;
-use clap::error::{ContextKind, ContextValue};
 use nvshmem_sim::traffic;
 
 use crate::error::ToolError;
@@ -82,50 +81,15 @@ fn main() -> ExitCode {
     }
 }
 
-const GONE: [(&str, &str); 5] = [
-    (
-        "top",
-        "`top` is gone: NVSHMEM_LIBFABRIC_COUNTERS=FILE-%p has each PE write its counters at the end",
-    ),
-    ("trace", "`trace` is gone: NVSHMEM_DEBUG=TRACE logs what the transport does"),
-    (
-        "report",
-        "`report` is gone: `qualify` writes the file to send, and `qualify --dry-run` prints it",
-    ),
-    (
-        "--nvshmem",
-        "`--nvshmem` is gone here: use `nvshmem-libfabric run -- PROGRAM`, or the two variables of `run --dry-run`",
-    ),
-    ("--record", "`run --record` is gone: NVSHMEM_DEBUG=TRACE logs what the transport does"),
-];
-
-fn in_place_of(answer: &clap::Error) -> Option<&'static str> {
-    let named =
-        [ContextKind::InvalidSubcommand, ContextKind::InvalidArg].map(|kind| answer.get(kind));
-    named.into_iter().flatten().find_map(|named| {
-        let ContextValue::String(named) = named else { return None };
-        GONE.iter().find(|(name, _)| name == named).map(|(_, now)| *now)
-    })
-}
-
 fn answered(answer: &clap::Error) -> ExitCode {
-    let printed = match in_place_of(answer) {
-        Some(now) => {
-            eprintln!("nvshmem-libfabric: {now}");
-            Ok(())
-        }
-        None => {
-            let printed = answer.print().and_then(|()| io::stdout().flush());
-            if answer.use_stderr() {
-                const HINT: &str = "`nvshmem-libfabric COMMAND --help` has its options";
-                let said = answer.to_string();
-                let first = said.lines().next().unwrap_or_default();
-                ToolError::new(first.trim_start_matches("error: "), HINT).print_json();
-                eprintln!("hint: {HINT}");
-            }
-            printed
-        }
-    };
+    let printed = answer.print().and_then(|()| io::stdout().flush());
+    if answer.use_stderr() {
+        const HINT: &str = "`nvshmem-libfabric COMMAND --help` has its options";
+        let said = answer.to_string();
+        let first = said.lines().next().unwrap_or_default();
+        ToolError::new(first.trim_start_matches("error: "), HINT).print_json();
+        eprintln!("hint: {HINT}");
+    }
     if let (false, Err(error)) = (answer.use_stderr(), printed) {
         output::unsaid(&error);
     }

@@ -6,7 +6,6 @@ use std::path::PathBuf;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand};
 
-use nvshmem_sim::Layout;
 use ofi::Provider;
 
 use crate::info::build;
@@ -76,7 +75,7 @@ pub(crate) struct InfoOptions {
     /// Only these parts
     #[arg(long, value_delimiter = ',', value_name = "PART")]
     pub(crate) only: Vec<Part>,
-    /// Settings at their defaults, too
+    /// With settings at their defaults, and each provider by itself
     #[arg(short, long)]
     pub(crate) verbose: bool,
     /// As JSON
@@ -224,9 +223,6 @@ pub(crate) struct PerfOptions {
     /// The rails, as NVSHMEM_LIBFABRIC_DEVICES names them
     #[arg(long)]
     pub(crate) devices: Option<String>,
-    /// Interface layout to drive the plugin through: 3a, 3b, 4, 5, 6 or 7
-    #[arg(long, default_value = "7", value_parser = layout)]
-    pub(crate) layout: Layout,
     /// Milliseconds to measure each row for, in rounds of 12 of which the median counts
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) milliseconds: u64,
@@ -272,11 +268,6 @@ pub(crate) struct RunOptions {
     /// The program with its arguments; `--` may stand in front of it
     #[arg(trailing_var_arg = true, required = true, value_name = "PROGRAM")]
     pub(crate) command: Vec<OsString>,
-}
-
-fn layout(name: &str) -> Result<Layout, String> {
-    Layout::from_name(name)
-        .ok_or_else(|| format!("{} are known", Layout::ALL.map(Layout::name).join(", ")))
 }
 
 fn provider() -> PossibleValuesParser {

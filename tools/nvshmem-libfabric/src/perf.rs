@@ -3,25 +3,24 @@
 
 use std::time::Duration;
 
-use nvshmem_bench::{Row, Test, measure_by_size};
+use nvshmem_bench::{Row, TESTS, measure_by_size};
 use nvshmem_sim::{BoxError, JobSettings};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::error::ToolError;
 use crate::info::{check_settings, print_json};
 use crate::libraries::plugins::Plugins;
 use crate::options::{Memory, PerfOptions};
 use crate::probe;
-use crate::selftest::PROVIDER;
-use crate::selftest::hosts;
 use crate::selftest::job::{Place, Trial, why};
+use crate::selftest::{NEWEST, PROVIDER, hosts};
 
 const PES: u32 = 2;
 
 pub(crate) fn run(options: &PerfOptions) -> Result<bool, ToolError> {
     check_settings(options.provider.as_deref().map(|_| PROVIDER))?;
     let plugins = Plugins::find(options.plugin_dir.as_deref())?;
-    let number = options.layout.major().number().unsigned_abs();
+    let number = NEWEST.major().number().unsigned_abs();
     plugins.of(number)?;
     let hosts = match options.reach.hosts.is_empty() {
         true => Vec::new(),
@@ -45,7 +44,7 @@ pub(crate) fn run(options: &PerfOptions) -> Result<bool, ToolError> {
     };
     let trial = Trial {
         plugins: &plugins,
-        layout: options.layout,
+        layout: NEWEST,
         provider: &provider,
         memory: options.memory,
         deadline: Duration::ZERO,
@@ -69,8 +68,7 @@ fn measured(options: &PerfOptions, trial: &Trial<'_>, place: &Place<'_>) -> Resu
         })
     };
     let (directory, time) = (&trial.plugins.directory, Duration::from_millis(options.milliseconds));
-    let (report, rows) =
-        measure_by_size(options.max, options.layout, directory, time, None, &made)?;
+    let (report, rows) = measure_by_size(options.max, NEWEST, directory, time, None, &made)?;
     let uneven = rows.iter().filter(|row| row.spread.1 > 2.0 * row.spread.0).count();
     if uneven > 0 {
         let all = rows.len();
@@ -87,23 +85,16 @@ fn measured(options: &PerfOptions, trial: &Trial<'_>, place: &Place<'_>) -> Resu
         Memory::Host => "memory of the host",
         Memory::Gpu => "memory of GPUs",
     };
-    println!(
-        "two PEs on {hosts}, {memory}; {}; NVSHMEM's interface in layout {} ({})",
-        directory.join(options.layout.soname()).display(),
-        options.layout,
-        options.layout.releases().join(", "),
-    );
+    println!("two PEs on {hosts}, {memory}; {}", directory.join(NEWEST.soname()).display(),);
     // What PE 0's plugin has logged about provider, progress and rails.
     for (_, line) in report.pes[0].output.iter().filter(|(_, line)| line.contains("rail(s)")) {
         println!("{}", line.split_once(" INFO ").map_or(line.as_str(), |(_, text)| text));
     }
-    for test in Test::ALL {
-        let head = format!("{} ({})", test.metric(), test.unit());
+    for test in &TESTS {
+        let head = format!("{} ({})", test.metric, test.unit);
         println!(
             "\n#{}\n{:<12}{:<8}{head:<18}p10..p90 of the rounds",
-            test.name(),
-            "size(B)",
-            "scope"
+            test.name, "size(B)", "scope"
         );
         for Row { size, value, spread: (p10, p90), .. } in rows.iter().filter(|r| r.test == test) {
             println!("{size:<12}{:<8}{value:<18.6}{p10:.6}..{p90:.6}", "host");
@@ -113,21 +104,22 @@ fn measured(options: &PerfOptions, trial: &Trial<'_>, place: &Place<'_>) -> Resu
     Ok(())
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Figure {
-    test: &'static str,
-    bytes: u64,
-    value: f64,
-    /// What a tenth of the rounds is below, and a tenth above.
-    p10: f64,
-    p90: f64,
-    unit: &'static str,
-    more_is_better: bool,
+    pub(crate) test: String,
+    pub(crate) bytes: u64,
+    pub(crate) value: f64,
+    /// A tenth of the rounds is below, and a tenth above.
+    pub(crate) p10: f64,
+    pub(crate) p90: f64,
+    pub(crate) unit: String,
+    pub(crate) more_is_better: bool,
 }
 
 impl From<&Row> for Figure {
     fn from(&Row { test, size: bytes, value, spread: (p10, p90) }: &Row) -> Self {
-        let more_is_better = test.metric() != "latency";
-        Self { test: test.name(), bytes, value, p10, p90, unit: test.unit(), more_is_better }
+        let more_is_better = test.metric != "latency";
+        let (test, unit) = (String::from(test.name), String::from(test.unit));
+        Self { test, bytes, value, p10, p90, unit, more_is_better }
     }
 }

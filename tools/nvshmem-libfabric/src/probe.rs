@@ -8,7 +8,6 @@ use std::env;
 use std::fmt;
 use std::fs;
 
-use crate::output::print_whole;
 use cuda::{
     Attributes, DEFAULT_LIBRARY, Device, Driver, GDRCOPY_LIBRARY, Gdrcopy, Ordinal, WritesOrdering,
 };
@@ -64,7 +63,7 @@ pub(crate) struct Choice {
     pub(crate) refused: Vec<Refused>,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Rail {
     pub(crate) name: String,
     pub(crate) fabric: String,
@@ -153,7 +152,7 @@ pub(crate) fn answer(subject: Subject) -> serde_json::Result<()> {
         }
         Subject::Gpus => serde_json::to_string(&ask_driver()),
     };
-    print_whole(format_args!("{}\n", text?));
+    println!("{}", text?);
     Ok(())
 }
 

@@ -14,7 +14,6 @@ use serde::{Deserialize, Serialize};
 
 const BEGINS: &str = "nvshmem-sim: begins";
 
-/// From a PE to the launcher.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum FromPe {
     /// It has joined a collective of that name: an allgather of these bytes, or a barrier: of none.
@@ -24,7 +23,6 @@ pub(crate) enum FromPe {
     Failed(String),
 }
 
-/// From the launcher to a PE.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum ToPe {
     /// The collective is complete: what all PEs have brought.
@@ -33,7 +31,6 @@ pub(crate) enum ToPe {
     Abort(String),
 }
 
-/// One end of the connection.
 #[derive(Debug)]
 pub(crate) struct Link {
     input: File,

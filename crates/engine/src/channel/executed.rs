@@ -128,6 +128,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
         #[test]
         fn window_agrees_with_a_set(steps in proptest::collection::vec(0..WINDOW + 8, 1..200)) {
             let (mut executed, mut all) = (Executed::new(), HashSet::new());

@@ -250,7 +250,6 @@ impl<'a> Pe<'a> {
         Ok(())
     }
 
-    /// PE 1's part.
     fn serve(mut self, plan: &Plan, mut control: Commands) -> Result<()> {
         let mut served = Some(Side::Plugin);
         loop {
@@ -294,7 +293,6 @@ struct Window {
     signal: Option<PlannedAmo>,
 }
 
-/// PE 0.
 struct Leader<'a> {
     pe: Pe<'a>,
     /// None where the peer does nothing but progress the plugin.
@@ -456,7 +454,6 @@ impl Leader<'_> {
         Ok(())
     }
 
-    /// Returns the time that so many repeats take.
     fn round(&mut self, at: usize, case: &Case, window: &Window, repeats: u64) -> Result<Duration> {
         match (case.op, window.side) {
             (Op::PingPong, side) | (Op::FetchAdd, side @ Side::Raw) => {

@@ -21,96 +21,60 @@ const MOST_LATENCY: u64 = 64 << 10;
 const ROUND: Duration = Duration::from_millis(12);
 const LEAST_ROUNDS: u32 = 4;
 
-/// What is measured.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Test {
-    /// Bytes a second of puts.
-    PutBandwidth,
-    /// Bytes a second of gets.
-    GetBandwidth,
-    /// Time of a put until it is delivered.
-    PutLatency,
-    /// Time of a get.
-    GetLatency,
-    /// Time of a put with signal until both are delivered.
-    PutSignalLatency,
-    /// Puts a second.
-    PutRate,
-    /// Puts with signal a second.
-    PutSignalRate,
+/// A test in the style of NVSHMEM's perftests.
+#[derive(PartialEq, Eq, Debug)]
+pub struct Test {
+    pub name: &'static str,
+    pub metric: &'static str,
+    pub unit: &'static str,
+    op: Op,
 }
 
+const fn bandwidth(name: &'static str, op: Op) -> Test {
+    Test { name, metric: "BW", unit: "GB/sec", op }
+}
+
+const fn latency(name: &'static str, op: Op) -> Test {
+    Test { name, metric: "latency", unit: "us", op }
+}
+
+const fn rate(name: &'static str, op: Op) -> Test {
+    Test { name, metric: "rate", unit: "Mops/sec", op }
+}
+
+/// All tests, in the order in which they are shown. Latencies are until delivery.
+pub static TESTS: [Test; 7] = [
+    bandwidth("put_bw", Op::Put),
+    bandwidth("get_bw", Op::Get),
+    latency("put_latency", Op::Put),
+    latency("get_latency", Op::Get),
+    latency("put_signal_latency", Op::PutSignal),
+    rate("put_message_rate", Op::Put),
+    rate("put_signal_message_rate", Op::PutSignal),
+];
+
 impl Test {
-    /// All, in the order in which they are shown.
-    pub const ALL: [Test; 7] = [
-        Test::PutBandwidth,
-        Test::GetBandwidth,
-        Test::PutLatency,
-        Test::GetLatency,
-        Test::PutSignalLatency,
-        Test::PutRate,
-        Test::PutSignalRate,
-    ];
-
-    /// Returns the name, in the style of NVSHMEM's perftests.
-    pub fn name(self) -> &'static str {
-        match self {
-            Test::PutBandwidth => "put_bw",
-            Test::GetBandwidth => "get_bw",
-            Test::PutLatency => "put_latency",
-            Test::GetLatency => "get_latency",
-            Test::PutSignalLatency => "put_signal_latency",
-            Test::PutRate => "put_message_rate",
-            Test::PutSignalRate => "put_signal_message_rate",
-        }
-    }
-
-    /// Returns what is measured: BW, latency or rate.
-    pub fn metric(self) -> &'static str {
-        match self {
-            Test::PutBandwidth | Test::GetBandwidth => "BW",
-            Test::PutLatency | Test::GetLatency | Test::PutSignalLatency => "latency",
-            Test::PutRate | Test::PutSignalRate => "rate",
-        }
-    }
-
-    /// Returns the unit of the values.
-    pub fn unit(self) -> &'static str {
-        match self.metric() {
-            "BW" => "GB/sec",
-            "latency" => "us",
-            _ => "Mops/sec",
-        }
-    }
-
-    fn case(self, bytes: u64) -> Case {
-        let window = (WINDOW_BYTES / bytes).clamp(1, WINDOW);
-        let (op, window) = match self {
-            Test::PutBandwidth | Test::PutRate => (Op::Put, window),
-            Test::GetBandwidth => (Op::Get, window),
-            Test::PutSignalRate => (Op::PutSignal, window),
-            Test::PutLatency => (Op::Put, 1),
-            Test::GetLatency => (Op::Get, 1),
-            Test::PutSignalLatency => (Op::PutSignal, 1),
-        };
-        Case { op, bytes, window, sides: vec![Side::Plugin] }
+    fn case(&self, bytes: u64) -> Case {
+        let most = (WINDOW_BYTES / bytes).clamp(1, WINDOW);
+        let window = if self.metric == "latency" { 1 } else { most };
+        Case { op: self.op, bytes, window, sides: vec![Side::Plugin] }
     }
 
     /// Turns the seconds of an operation into the test's unit.
-    fn value(self, bytes: u64, seconds: f64) -> f64 {
-        match self.metric() {
+    fn value(&self, bytes: u64, seconds: f64) -> f64 {
+        match self.metric {
             "BW" => bytes as f64 / seconds / 1e9,
             "latency" => seconds * 1e6,
             _ => 1e-6 / seconds,
         }
     }
 
-    fn sizes(self, most: u64) -> Vec<u64> {
+    fn sizes(&self, most: u64) -> Vec<u64> {
         let up_to = |most: u64, factor: u64| {
             let sizes = std::iter::successors(Some(8), move |size| Some(size * factor));
             sizes.take_while(move |size| *size <= most)
         };
-        match self.metric() {
+        match self.metric {
             "BW" => up_to(most, 2).collect(),
             "latency" => up_to(most.min(MOST_LATENCY), 4).collect(),
             _ => RATE_SIZES.into_iter().filter(|size| *size <= most).collect(),
@@ -121,8 +85,7 @@ impl Test {
 /// One row: a test at one size.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Row {
-    /// What was measured.
-    pub test: Test,
+    pub test: &'static Test,
     /// Bytes of each operation.
     pub size: u64,
     /// The median of all rounds, in the test's unit.
@@ -154,7 +117,7 @@ pub fn measure_by_size(
     let schedule = Some(Schedule { rounds, least: time / rounds });
     let plan = Plan { cases, schedule, raw: None, chunks: 1, is_controlled: false };
     let (report, measured) = run(made(plan.job(layout, plugin_dir)?), allowed)?;
-    let row = |((test, size), rounds): ((Test, u64), Rounds)| {
+    let row = |((test, size), rounds): ((&'static Test, u64), Rounds)| {
         let spread = Spread::of(&rounds[0]).ok_or("a case has no rounds")?;
         let [value, one, other] =
             [spread.median, spread.p10, spread.p90].map(|seconds| test.value(size, seconds));
@@ -164,9 +127,9 @@ pub fn measure_by_size(
     Ok((report, rows))
 }
 
-fn rows(most: u64) -> Vec<(Test, u64)> {
-    let of = |test: Test| test.sizes(most).into_iter().map(move |size| (test, size));
-    Test::ALL.into_iter().flat_map(of).collect()
+fn rows(most: u64) -> Vec<(&'static Test, u64)> {
+    let of = |test: &'static Test| test.sizes(most).into_iter().map(move |size| (test, size));
+    TESTS.iter().flat_map(of).collect()
 }
 
 #[cfg(test)]

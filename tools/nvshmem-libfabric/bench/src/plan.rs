@@ -12,14 +12,10 @@ use crate::pe::SCENARIO;
 use crate::raw::RawOptions;
 use crate::rounds::{Rounds, Schedule};
 
-/// What is measured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Op {
-    /// Windows of puts.
     Put,
-    /// Windows of gets.
     Get,
-    /// Windows of puts with signal.
     PutSignal,
     /// A put with signal and its answer; of the raw side a message. An operation is one of the two
     /// ways.
@@ -37,9 +33,7 @@ pub enum Op {
 /// Who moves the data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Side {
-    /// The plugin.
     Plugin,
-    /// libfabric alone.
     Raw,
     /// The plugin, with a quiet for every PE in place of what orders a signal or a fence.
     Reference,
@@ -47,10 +41,8 @@ pub enum Side {
     Host,
 }
 
-/// An operation at one size.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Case {
-    /// The operation.
     pub op: Op,
     /// Bytes of one operation: a multiple of 8.
     pub bytes: u64,
@@ -142,12 +134,10 @@ pub(crate) const WORD: u64 = 128;
 /// What the two PEs of a job do.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Plan {
-    /// What is measured, in order.
     pub cases: Vec<Case>,
     /// The rounds. None: two sections of the plugin, of [`SECTIONS`](crate::SECTIONS) operations
     /// each, are marked for callgrind in their place.
     pub schedule: Option<Schedule>,
-    /// What the raw side opens.
     pub raw: Option<RawOptions>,
     /// Chunks of the heap: two where the first is on a device and the last is not.
     pub chunks: u64,

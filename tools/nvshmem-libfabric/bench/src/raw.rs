@@ -22,12 +22,9 @@ const SPINS: u32 = 8;
 pub(crate) const RECORD: usize = 256;
 const RECORD_HEAD: usize = 16;
 
-/// What to open.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct RawOptions {
-    /// Path of the library.
     pub library: String,
-    /// The provider, of exactly this name.
     pub provider: String,
     /// The address to open; empty where devices have none.
     pub source: String,

@@ -10,7 +10,6 @@ pub type Rounds = Vec<Vec<f64>>;
 /// How often and for how long every side of a case is measured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Schedule {
-    /// Rounds of each side.
     pub rounds: u32,
     /// Least time of a round.
     pub least: Duration,
@@ -64,7 +63,6 @@ pub fn ratios(of: &[f64], over: &[f64]) -> Vec<f64> {
 /// Median of some samples, and how they spread.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Spread {
-    /// Half of the samples are below.
     pub median: f64,
     /// A tenth of the samples is below.
     pub p10: f64,

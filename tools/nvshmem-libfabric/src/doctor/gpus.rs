@@ -184,18 +184,10 @@ fn gdrcopy(gpus: &Gpus, settings: &Settings) -> Check {
     }
 }
 
-/// How many queues a device has for the streams of a process.
-pub(crate) const QUEUES: &str = "CUDA_DEVICE_MAX_CONNECTIONS";
-
-/// Whether so many are so few that copies may wait behind a kernel.
-pub(crate) fn are_few(queues: &str) -> bool {
-    queues.trim().parse().is_ok_and(|few: u32| few <= 3)
-}
-
 pub(crate) fn staging_context(lazy: bool, settings: &Settings) -> Check {
     let disabled = env::var("NVSHMEM_DISABLE_CUDA_VMM").unwrap_or_default();
     let owned = !["", "0", "no", "false", "off"].contains(&disabled.to_lowercase().as_str());
-    let queues = env::var(QUEUES).ok();
+    let queues = env::var("CUDA_DEVICE_MAX_CONNECTIONS").ok();
     staging_context_of(lazy, settings.staging_context, owned, queues.as_deref())
 }
 
@@ -206,7 +198,8 @@ fn staging_context_of(
     queues: Option<&str>,
 ) -> Check {
     const ID: &str = "staging-context";
-    let few = queues.is_some_and(are_few);
+    // So few queues that copies may wait behind a kernel.
+    let few = queues.and_then(|queues| queues.trim().parse().ok()).is_some_and(|few: u32| few <= 3);
     match choice {
         StagingContext::Program if lazy || few => Check::warning(
             ID,

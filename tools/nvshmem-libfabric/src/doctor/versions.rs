@@ -85,7 +85,7 @@ fn nccl(plugins: &Plugins) -> Check {
 fn nvshmem(nvshmem: &Nvshmem) -> Check {
     const ID: &str = "nvshmem";
     let what = nvshmem.describe();
-    let number = match nvshmem.certain_number() {
+    let number = match nvshmem.number() {
         Ok(number) => number,
         Err(error) => return Check::warning(ID, error.to_string(), error.hint),
     };

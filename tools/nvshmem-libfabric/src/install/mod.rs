@@ -115,13 +115,10 @@ fn put(
     // All of them are there, under other names, before the first one is replaced.
     for (name, content) in files {
         let target = prefix.join(name);
-        let is_ours = |is: &String| {
-            old.and_then(|old| old.entry(name)).is_some_and(|entry| entry.is_ours(is))
-        };
-        let before = Content::digest_at(&target).ok().filter(is_ours);
-        entries.push(Entry { name: name.clone(), sha256: content.digest()?, before });
         let file = target.file_name().unwrap_or_default().to_string_lossy();
-        staged.push((Staged::make(content, &file, target.parent().unwrap_or(prefix))?, target));
+        let made = Staged::make(content, &file, target.parent().unwrap_or(prefix))?;
+        entries.push(Entry { name: name.clone(), sha256: made.digest()? });
+        staged.push((made, target));
     }
     // What an older version had and this one has not; the record still knows it if this is killed.
     let kept = |name: &str| files.iter().any(|(kept, _)| kept == name);
@@ -182,7 +179,7 @@ fn remove(prefix: &Path, entry: &Entry) -> Result<(), ToolError> {
     if target.symlink_metadata().is_err() {
         return Ok(());
     }
-    if !entry.is_ours(&Content::digest_at(&target).unwrap_or_default()) {
+    if Content::digest_at(&target).unwrap_or_default() != entry.sha256 {
         println!("{} is not what was installed, so it stays", target.display());
         return Ok(());
     }

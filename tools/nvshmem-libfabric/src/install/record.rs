@@ -19,16 +19,6 @@ pub(super) struct Entry {
     pub(super) name: String,
     /// What was installed, so that what others have put in its place is known.
     pub(super) sha256: String,
-    /// What was installed before. It is still there where an update was killed between record and
-    /// file.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) before: Option<String>,
-}
-
-impl Entry {
-    pub(super) fn is_ours(&self, sha256: &str) -> bool {
-        self.sha256 == sha256 || self.before.as_deref() == Some(sha256)
-    }
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -67,10 +57,6 @@ impl Record {
         // directory has other ways.
         let _ = File::open(directory).and_then(|directory| directory.sync_all());
         Ok(())
-    }
-
-    pub(super) fn entry(&self, name: &str) -> Option<&Entry> {
-        self.files.iter().find(|entry| entry.name == name)
     }
 }
 

@@ -34,14 +34,6 @@ pub(super) enum Content {
 }
 
 impl Content {
-    pub(super) fn digest(&self) -> Result<String, ToolError> {
-        match self {
-            Self::File(path) => digest(path).map_err(refused(path, "cannot be read")),
-            Self::Text(text) => Ok(hexadecimal(Sha256::new_with_prefix(text))),
-            Self::Link(to) => Ok(hexadecimal(Sha256::new_with_prefix(to))),
-        }
-    }
-
     /// The digest of what is at a path, where a link is no more than what it says.
     pub(super) fn digest_at(path: &Path) -> io::Result<String> {
         match fs::read_link(path) {
@@ -85,6 +77,11 @@ impl Staged {
         let path = directory.join(format!(".{name}.{random:0width$x}", width = RANDOM_DIGITS));
         content.make(&path).map_err(refused(&path, "cannot be written"))?;
         Ok(Self(Some(path)))
+    }
+
+    pub(super) fn digest(&self) -> Result<String, ToolError> {
+        let path = self.0.as_deref().unwrap_or(Path::new(""));
+        Content::digest_at(path).map_err(refused(path, "cannot be read"))
     }
 
     /// Takes the place of what is at the path, in one step.

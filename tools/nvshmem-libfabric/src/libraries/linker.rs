@@ -8,7 +8,6 @@ use std::cell::OnceCell;
 use std::collections::BTreeSet;
 use std::env;
 use std::ffi::OsStr;
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -22,29 +21,15 @@ pub(crate) struct Linker {
     cache: OnceCell<Vec<(String, PathBuf)>>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Rule {
-    Preloaded,
-    Rpath,
-    LibraryPath,
-    Runpath,
-    Cache,
-    DefaultDirectory,
-}
+/// The rule by which a file is found, as people know it.
+pub(crate) type Rule = &'static str;
 
-impl fmt::Display for Rule {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Preloaded => "LD_PRELOAD",
-            Self::Rpath => "DT_RPATH",
-            Self::LibraryPath => "LD_LIBRARY_PATH",
-            Self::Runpath => "DT_RUNPATH",
-            Self::Cache => "the linker's cache",
-            Self::DefaultDirectory => "a default directory",
-        })
-    }
-}
+const PRELOAD: Rule = "LD_PRELOAD";
+const RPATH: Rule = "DT_RPATH";
+const LIBRARY_PATH: Rule = "LD_LIBRARY_PATH";
+const RUNPATH: Rule = "DT_RUNPATH";
+const CACHE: Rule = "the linker's cache";
+const DEFAULT: Rule = "a default directory";
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Found {
@@ -65,7 +50,7 @@ impl Linker {
             let value = value.to_string_lossy();
             value.split(separators).map(PathBuf::from).collect()
         };
-        let mut library_path = list("LD_LIBRARY_PATH", &[':', ';']);
+        let mut library_path = list(LIBRARY_PATH, &[':', ';']);
         if library_path == [PathBuf::new()] {
             library_path.clear();
         }
@@ -75,7 +60,7 @@ impl Linker {
                 entry.push(".");
             }
         }
-        let mut preload = list("LD_PRELOAD", &[':', ' ']);
+        let mut preload = list(PRELOAD, &[':', ' ']);
         preload.retain(|entry| !entry.as_os_str().is_empty());
         Self { preload, library_path, cache: OnceCell::new() }
     }
@@ -88,7 +73,7 @@ impl Linker {
     /// on.
     pub(crate) fn find(&self, name: &str, chain: &[&Loaded]) -> Option<Found> {
         if name.contains('/') {
-            return fitting(Path::new(name), Rule::Rpath);
+            return fitting(Path::new(name), RPATH);
         }
         if let Some(found) = self.preloaded(name) {
             return Some(found);
@@ -101,20 +86,18 @@ impl Linker {
         let within = |directory: &Path, rule| fitting(&directory.join(name), rule);
         rpaths
             .into_iter()
-            .find_map(|directory| within(&directory, Rule::Rpath))
+            .find_map(|directory| within(&directory, RPATH))
             .or_else(|| {
-                self.library_path.iter().find_map(|directory| within(directory, Rule::LibraryPath))
+                self.library_path.iter().find_map(|directory| within(directory, LIBRARY_PATH))
             })
-            .or_else(|| {
-                runpaths.into_iter().find_map(|directory| within(&directory, Rule::Runpath))
-            })
+            .or_else(|| runpaths.into_iter().find_map(|directory| within(&directory, RUNPATH)))
             .or_else(|| {
                 let mut cached = self.cache().iter().filter(|(cached, _)| cached == name);
-                cached.find_map(|(_, path)| fitting(path, Rule::Cache))
+                cached.find_map(|(_, path)| fitting(path, CACHE))
             })
             .or_else(|| {
                 let directories = ["/lib64", "/usr/lib64", "/lib", "/usr/lib"];
-                let within = |directory| within(Path::new(directory), Rule::DefaultDirectory);
+                let within = |directory| within(Path::new(directory), DEFAULT);
                 directories.into_iter().find_map(within)
             })
     }
@@ -122,7 +105,7 @@ impl Linker {
     fn preloaded(&self, name: &str) -> Option<Found> {
         let fits = |entry: &PathBuf| {
             let found = if entry.components().count() > 1 {
-                fitting(entry, Rule::Preloaded)
+                fitting(entry, PRELOAD)
             } else {
                 let bare = Self {
                     preload: Vec::new(),
@@ -133,7 +116,7 @@ impl Linker {
             };
             found.filter(|found| found.elf.soname.as_deref() == Some(name))
         };
-        self.preload.iter().find_map(fits).map(|found| Found { rule: Rule::Preloaded, ..found })
+        self.preload.iter().find_map(fits).map(|found| Found { rule: PRELOAD, ..found })
     }
 
     pub(crate) fn cached(&self, prefix: &str) -> Vec<PathBuf> {
@@ -226,23 +209,5 @@ mod tests {
         let found = parse_cache(text);
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].0, "libnvshmem_host.so.3");
-    }
-
-    #[test]
-    fn this_program_comes_to_the_c_library() {
-        let program = env::current_exe().unwrap();
-        let (found, chain) = Linker::of_environment().library_of(&program, "libc.so").unwrap();
-        assert_eq!(found.elf.soname.as_deref(), Some("libc.so.6"));
-        assert_eq!(chain.last().unwrap().0, program);
-        assert!(Linker::of_environment().library_of(&program, "libnothing").is_none());
-    }
-
-    #[test]
-    fn a_word_is_a_program_by_path_or_by_name() {
-        assert!(program(OsStr::new("sh")).is_some());
-        assert!(program(OsStr::new("/bin/sh")).is_some());
-        for none in ["", "/etc/passwd", "/nonexistent", "no-such-program-anywhere", "/"] {
-            assert_eq!(program(OsStr::new(none)), None, "{none}");
-        }
     }
 }

@@ -22,15 +22,10 @@ pub(crate) struct Nvshmem {
     /// How it was found; several ways may lead to one file.
     pub(crate) found_by: Vec<String>,
     pub(crate) release: Option<Release>,
-    pub(crate) release_said_by: Vec<String>,
     pub(crate) rpath: Option<String>,
     pub(crate) runpath: Option<String>,
     /// The number of the plugin file that it asks for.
     pub(crate) number: Option<u32>,
-    /// Who says so.
-    pub(crate) number_said_by: Vec<String>,
-    /// Statements that do not fit each other. With any, nothing is installed on a guess.
-    pub(crate) conflicts: Vec<String>,
     pub(crate) would_load: Option<WouldLoad>,
     #[serde(skip)]
     elf: Elf,
@@ -82,36 +77,21 @@ impl Nvshmem {
     }
 
     fn of(library: PathBuf, elf: Elf, found_by: &str, linker: &Linker) -> Self {
-        let mut said = Said::default();
-        if let Some(release) = elf.nvshmem {
-            said.release(release, "its own text");
-        }
-        let directory = library.parent().unwrap_or(Path::new("/")).to_owned();
+        let directory = library.parent().unwrap_or(Path::new("/"));
         // A header that is not of this library says nothing of it.
-        let header = header(&directory);
-        if let Some(header) =
-            header.filter(|header| elf.nvshmem.is_none_or(|r| r == header.release))
-        {
-            said.release(header.release, "its header");
-            if let Some(number) = header.number {
-                said.number(number, "its header");
-            }
-        }
-        if let Some(number) = said.release.and_then(number_of) {
-            said.number(number, "releases of this minor version");
-        }
-        said.neighbours(&neighbours(&directory));
+        let header = header(directory).filter(|(of, _)| elf.nvshmem.is_none_or(|own| own == *of));
+        let release = elf.nvshmem.or(header.map(|(release, _)| release));
+        // A release that is not known may be newer than this.
+        let known = release.and_then(number_of);
+        let number = known.or(header.and_then(|(_, number)| number));
         let mut found = Self {
-            library,
             found_by: vec![found_by.to_owned()],
-            release: said.release,
-            release_said_by: said.release_by,
+            release,
             rpath: elf.rpath.clone(),
             runpath: elf.runpath.clone(),
-            number: said.number,
-            number_said_by: said.number_by,
-            conflicts: said.conflicts,
+            number: number.or_else(|| neighbours(directory)),
             would_load: None,
+            library,
             elf,
         };
         found.would_load = found.plugin(linker);
@@ -125,18 +105,7 @@ impl Nvshmem {
     }
 
     /// The number of the plugin file that it asks for.
-    pub(crate) fn certain_number(&self) -> Result<u32, ToolError> {
-        if !self.conflicts.is_empty() {
-            let message = format!(
-                "which plugin {} asks for is not certain: {}",
-                self.library.display(),
-                self.conflicts.join("; ")
-            );
-            return Err(ToolError::new(
-                message,
-                "install NVSHMEM anew, so that library, headers and transports are of one release",
-            ));
-        }
+    pub(crate) fn number(&self) -> Result<u32, ToolError> {
         self.number.ok_or_else(|| {
             let message = format!(
                 "which plugin {} asks for is not known: {}",
@@ -160,51 +129,6 @@ impl Nvshmem {
     }
 }
 
-#[derive(Default)]
-struct Said {
-    release: Option<Release>,
-    release_by: Vec<String>,
-    number: Option<u32>,
-    number_by: Vec<String>,
-    conflicts: Vec<String>,
-}
-
-impl Said {
-    fn release(&mut self, release: Release, by: &str) {
-        self.release.get_or_insert(release);
-        self.release_by.push(by.to_owned());
-    }
-
-    fn number(&mut self, number: u32, by: &str) {
-        let first = *self.number.get_or_insert(number);
-        if first == number {
-            if !self.number_by.iter().any(|said| said == by) {
-                self.number_by.push(by.to_owned());
-            }
-        } else {
-            self.conflicts.push(format!(
-                "{} says {first}, {by} say {number}",
-                self.number_by.first().map_or("?", String::as_str)
-            ));
-        }
-    }
-}
-
-impl Said {
-    /// Transports of an older release may have been left behind; only what has none of the right
-    /// one is wrong.
-    fn neighbours(&mut self, numbers: &[u32]) {
-        let by = "the other transports beside it";
-        match (self.number, numbers) {
-            (_, []) => {}
-            (Some(number), _) if numbers.contains(&number) => self.number(number, by),
-            (_, [number]) => self.number(*number, by),
-            (Some(_), [.., newest]) => self.number(*newest, by),
-            (None, _) => self.conflicts.push(format!("{by} are of several releases: {numbers:?}")),
-        }
-    }
-}
-
 fn number_of(Release([major, minor, _]): Release) -> Option<u32> {
     let of = |text: &str| release(text).is_some_and(|Release([a, b, _])| (a, b) == (major, minor));
     let layout =
@@ -212,12 +136,8 @@ fn number_of(Release([major, minor, _]): Release) -> Option<u32> {
     layout.map(|layout| layout.major().number().unsigned_abs())
 }
 
-struct Header {
-    release: Release,
-    number: Option<u32>,
-}
-
-fn header(lib: &Path) -> Option<Header> {
+/// The release, and the number of the plugin file, by the header that lies beside a library.
+fn header(lib: &Path) -> Option<(Release, Option<u32>)> {
     let text = fs::read_to_string(lib.parent()?.join("include/non_abi/nvshmem_version.h")).ok()?;
     let value = |name: &str| {
         text.lines().find_map(|line| {
@@ -228,10 +148,11 @@ fn header(lib: &Path) -> Option<Header> {
     };
     let vendor = |part: &str| value(&format!("NVSHMEM_VENDOR_{part}_VERSION"));
     let release = Release([vendor("MAJOR")?, vendor("MINOR")?, vendor("PATCH")?]);
-    Some(Header { release, number: value("NVSHMEM_TRANSPORT_PLUGIN_MAJOR_VERSION") })
+    Some((release, value("NVSHMEM_TRANSPORT_PLUGIN_MAJOR_VERSION")))
 }
 
-fn neighbours(directory: &Path) -> Vec<u32> {
+/// The number of the other transports in a directory, if all have one.
+fn neighbours(directory: &Path) -> Option<u32> {
     let number = |name: &str| {
         let (name, number) = name.split_once(".so.")?;
         let transport = name.strip_prefix("nvshmem_transport_")?;
@@ -240,9 +161,8 @@ fn neighbours(directory: &Path) -> Vec<u32> {
     let files = fs::read_dir(directory).into_iter().flatten().flatten();
     let mut numbers: Vec<u32> =
         files.filter_map(|file| number(file.file_name().to_str()?)).collect();
-    numbers.sort_unstable();
     numbers.dedup();
-    numbers
+    <[u32; 1]>::try_from(numbers).ok().map(|[number]| number)
 }
 
 /// The host libraries in a directory, by file; names that lead to one file count once.
@@ -278,22 +198,5 @@ mod tests {
         let found: Vec<_> = (1..=8).map(number).collect();
         assert_eq!(found, [3, 3, 3, 3, 4, 5, 6, 7].map(Some));
         assert_eq!((number(9), number_of(Release([2, 8, 0]))), (None, None));
-    }
-
-    #[test]
-    fn what_does_not_fit_is_a_conflict() {
-        let mut said = Said::default();
-        said.number(7, "its header");
-        said.number(7, "releases of this minor version");
-        said.neighbours(&[3, 7]);
-        assert_eq!((said.conflicts.len(), said.number_by.len()), (0, 3));
-        said.neighbours(&[3]);
-        assert_eq!(said.number, Some(7));
-        assert_eq!(said.conflicts, ["its header says 7, the other transports beside it say 3"]);
-        let mut none = Said::default();
-        none.neighbours(&[3, 5]);
-        assert_eq!((none.number, none.conflicts.len()), (None, 1));
-        none.neighbours(&[5]);
-        assert_eq!(none.number, Some(5));
     }
 }

@@ -5,7 +5,7 @@ use std::env;
 use std::path::{Path, PathBuf};
 
 use nvshmem_abi::Major;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::error::ToolError;
 use crate::libraries::elf::{Elf, MACHINE};
@@ -21,20 +21,20 @@ pub(crate) fn numbers() -> Vec<u32> {
     Major::ALL.iter().map(|major| major.number().unsigned_abs()).collect()
 }
 
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Plugin {
     pub(crate) number: u32,
     pub(crate) path: PathBuf,
     pub(crate) version: String,
 }
 
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct NcclPlugin {
     pub(crate) path: PathBuf,
     pub(crate) version: String,
 }
 
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Plugins {
     pub(crate) directory: PathBuf,
     pub(crate) files: Vec<Plugin>,

@@ -12,13 +12,7 @@ use nvshmem_transport_libfabric::settings::Settings;
 use super::known::known;
 use crate::doctor::Diagnosis;
 use crate::info::Info;
-use crate::probe::{Choice, Rail};
-
-const NICS: [(&str, &[&str]); 3] = [
-    ("class/infiniband/*", &["hca_type", "fw_ver", "device/vendor", "device/device"]),
-    ("class/infiniband/*/ports/*", &["state", "rate", "link_layer"]),
-    ("class/cxi/*", &["device/vendor", "device/device"]),
-];
+use crate::probe::{Choice, Gpu, Rail};
 
 const MODULES: &str =
     "efa cxi_user cxi_ss1 mlx5_ib bnxt_re irdma rdma_rxe nvidia nvidia_peermem gdrdrv";
@@ -68,14 +62,19 @@ fn host() -> Vec<String> {
 
 fn of_sysfs(sysfs: &Path) -> Vec<String> {
     let read = |path: PathBuf| fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
+    let told = |kind: &str, at: &Path, files: &[&str]| {
+        let value = |file: &&str| Some(format!("{file} {}", read(at.join(file))?));
+        format!("{kind}: {}", files.iter().filter_map(value).collect::<Vec<_>>().join(", "))
+    };
     let mut lines = Vec::new();
-    for (pattern, files) in NICS {
-        for at in matching(sysfs, pattern) {
-            let value = |file: &&str| Some(format!("{file} {}", read(at.join(file))?));
-            let values: Vec<String> = files.iter().filter_map(value).collect();
-            lines.push(format!("{pattern}: {}", values.join(", ")));
-        }
+    for nic in below(&sysfs.join("class/infiniband")) {
+        let files = ["hca_type", "fw_ver", "device/vendor", "device/device"];
+        lines.push(told("RDMA device", &nic, &files));
+        let ports = below(&nic.join("ports")).into_iter();
+        lines.extend(ports.map(|at| told("port", &at, &["state", "rate", "link_layer"])));
     }
+    let cxi = below(&sysfs.join("class/cxi")).into_iter();
+    lines.extend(cxi.map(|nic| told("cxi", &nic, &["device/vendor", "device/device"])));
     for module in MODULES.split_whitespace() {
         let at = sysfs.join("module").join(module);
         if at.is_dir() {
@@ -86,18 +85,11 @@ fn of_sysfs(sysfs: &Path) -> Vec<String> {
     lines
 }
 
-fn matching(root: &Path, pattern: &str) -> Vec<PathBuf> {
-    pattern.split('/').fold(vec![root.to_owned()], |found, part| {
-        let mut below: Vec<PathBuf> = match part {
-            "*" => {
-                let entries = found.iter().flat_map(fs::read_dir).flatten().flatten();
-                entries.map(|entry| entry.path()).collect()
-            }
-            part => found.iter().map(|at| at.join(part)).collect(),
-        };
-        below.sort();
-        below
-    })
+fn below(directory: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut below: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+    below.sort();
+    below
 }
 
 fn libraries(info: &Info) -> Vec<String> {
@@ -113,28 +105,24 @@ fn libraries(info: &Info) -> Vec<String> {
     if let Some(gpus) = &info.gpus {
         let (driver, gdrcopy) = (gpus.driver.as_deref(), gpus.gdrcopy_error.is_none());
         lines.push(format!("CUDA's driver {}, GDRCopy {gdrcopy}", driver.unwrap_or("none")));
-        lines.extend(gpus.devices.iter().map(|gpu| {
-            format!(
-                "GPU {}, compute {}, GPUDirect RDMA {} (VMM {}), dma-buf {}, order of writes {}",
-                gpu.name,
-                gpu.compute,
-                gpu.gpudirect_rdma,
-                gpu.gpudirect_rdma_vmm,
-                gpu.dma_buf,
-                gpu.writes_ordering
-            )
-        }));
+        lines.extend(
+            gpus.devices
+                .iter()
+                .map(|gpu| format!("{:?}", Gpu { pci: String::new(), ..gpu.clone() })),
+        );
     }
     lines
 }
 
 fn provider(Choice { asked, provider, rails, reaches_gpus, refused }: &Choice) -> String {
-    if let Some(provider) = provider {
-        let rails = speeds(rails);
-        return format!("provider {asked}: {provider}, {rails}, reaches GPUs: {reaches_gpus}");
-    }
     let reasons: Vec<String> = refused.iter().map(|refused| known(&refused.reason)).collect();
-    format!("provider {asked}: none. {}", reasons.join(" "))
+    match provider {
+        Some(name) => {
+            let rails = speeds(rails);
+            format!("provider {asked}: {name}, {rails}, reaches GPUs: {reaches_gpus}")
+        }
+        None => format!("provider {asked}: none. {}", reasons.join(" ")),
+    }
 }
 
 pub(super) fn speeds(rails: &[Rail]) -> String {
@@ -175,8 +163,8 @@ mod tests {
         file("module/gdrdrv/version", "2.4\n");
         file("module/efa/initstate", "live\n");
         let expected = [
-            "class/infiniband/*: fw_ver 28.39",
-            "class/infiniband/*/ports/*: rate 400 Gb/sec (4X NDR)",
+            "RDMA device: fw_ver 28.39",
+            "port: rate 400 Gb/sec (4X NDR)",
             "module efa: is loaded",
             "module gdrdrv: 2.4",
         ];

@@ -8,28 +8,16 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
-
 use super::machine::section;
 use crate::error::ToolError;
 use crate::info::build;
+use crate::perf::Figure;
 
 /// Verdicts: right; right and slower than it could be; wrong, or it did not end; not tried.
 pub(super) const OK: &str = "ok";
 pub(super) const SLOW: &str = "slow";
 pub(super) const FAILED: &str = "FAILED";
 pub(super) const NOT_RUN: &str = "not run";
-
-/// A figure of `perf`, of which these fields are kept.
-#[derive(Clone, Debug, Deserialize)]
-pub(super) struct Figure {
-    pub(super) test: String,
-    pub(super) bytes: u64,
-    pub(super) value: f64,
-    pub(super) p10: f64,
-    pub(super) p90: f64,
-    pub(super) unit: String,
-}
 
 pub(super) struct Report {
     path: PathBuf,
@@ -68,9 +56,11 @@ impl Report {
     }
 
     pub(super) fn add_figures(&mut self, part: &str, figures: &[Figure]) {
-        self.figures.extend(figures.iter().map(|Figure { test, bytes, value, p10, p90, unit }| {
-            format!("{part} {test} {bytes} {value:.6} {p10:.6} {p90:.6} {unit}")
-        }));
+        self.figures.extend(figures.iter().map(
+            |Figure { test, bytes, value, p10, p90, unit, .. }| {
+                format!("{part} {test} {bytes} {value:.6} {p10:.6} {p90:.6} {unit}")
+            },
+        ));
     }
 
     pub(super) fn count(&self, verdict: &str) -> usize {

@@ -7,6 +7,7 @@
 
 mod program;
 
+use std::borrow::Cow;
 use std::env;
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -14,10 +15,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::slice;
 
-use crate::output::print_whole;
-
 use crate::doctor::Verdict;
-use crate::doctor::gpus::{QUEUES, are_few, staging_context};
+use crate::doctor::gpus::staging_context;
 use crate::error::ToolError;
 use crate::info::accepted;
 use crate::libraries::find::{self, wrong_home};
@@ -103,9 +102,6 @@ impl Plan {
         plan.have(set);
         plan.notes.extend(forwarding(&plan.words));
         plan.warnings.extend(held_up());
-        if plan.warnings.is_empty() {
-            plan.notes.extend(few_queues());
-        }
         plan
     }
 
@@ -134,7 +130,7 @@ impl Plan {
                 self.have(set);
                 return;
             }
-            let number = self.have(nvshmem.certain_number());
+            let number = self.have(nvshmem.number());
             let file = number.zip(plugins).map(|(number, plugins)| plugins.of(number));
             files = file.and_then(|file| self.have(file)).into_iter().collect();
         } else {
@@ -226,11 +222,11 @@ impl Plan {
         }
         for Variable { name, value, why } in &self.set {
             println!("# {why}");
-            print_whole(format_args!("export {name}={}\n", quoted(value)));
+            println!("export {name}={}", quoted(value));
         }
         let words: Vec<String> =
-            self.words.iter().map(|word| quoted(&word.to_string_lossy())).collect();
-        print_whole(format_args!("exec {}\n", words.join(" ")));
+            self.words.iter().map(|word| quoted(&word.to_string_lossy()).into_owned()).collect();
+        println!("exec {}", words.join(" "));
     }
 }
 
@@ -304,14 +300,6 @@ fn held_up() -> Option<String> {
     (check.verdict == Verdict::Warning).then(|| format!("{}: {remedy}", check.reason))
 }
 
-fn few_queues() -> Option<String> {
-    let queues = env::var(QUEUES).ok().filter(|queues| are_few(queues))?;
-    Some(format!(
-        "{QUEUES}={queues}: where the log says that memory is staged in the program's context, a kernel that waits for staged \
-         data hangs, as the copies wait behind it"
-    ))
-}
-
 fn beside_ours(nvshmem: &Nvshmem) -> Option<String> {
     let file = nvshmem.would_load.as_ref()?;
     let version = file.ours.as_ref()?;
@@ -333,24 +321,7 @@ fn forwarding(words: &[OsString]) -> Option<String> {
     })
 }
 
-fn quoted(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "_-./:=,+@%^".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
-        return word.to_owned();
-    }
-    format!("'{}'", word.replace('\'', r"'\''"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn words_are_quoted_for_a_shell() {
-        assert_eq!(quoted("a/b-c.so.7"), "a/b-c.so.7");
-        assert_eq!(quoted("two words"), "'two words'");
-        assert_eq!(quoted("it's"), r"'it'\''s'");
-        assert_eq!(quoted(""), "''");
-        assert_eq!(quoted("$HOME"), "'$HOME'");
-    }
+fn quoted(word: &str) -> Cow<'_, str> {
+    // No word of a process has a null byte, which is all that cannot be quoted.
+    shlex::try_quote(word).unwrap_or_default()
 }

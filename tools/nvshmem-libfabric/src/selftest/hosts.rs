@@ -7,7 +7,6 @@
 use std::collections::BTreeSet;
 use std::env;
 use std::ffi::OsString;
-use std::fmt::{self, Display};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
@@ -20,7 +19,7 @@ use serde::Deserialize;
 use crate::child;
 use crate::error::ToolError;
 use crate::info::VERSION;
-use crate::libraries::plugins::file_name;
+use crate::libraries::plugins::Plugins;
 use crate::options::{Memory, Reach};
 use crate::probe::{self, Choice, Fabric, Gpus, Refused};
 use crate::selftest::named::Named;
@@ -48,67 +47,23 @@ pub(crate) struct Host {
 
 #[derive(Debug, Deserialize)]
 struct Said {
-    plugins: Option<Files>,
+    plugins: Option<Plugins>,
     plugins_error: Option<String>,
     fabric: Fabric,
     gpus: Gpus,
 }
 
-#[derive(Debug, Deserialize)]
-struct Files {
-    directory: PathBuf,
-    files: Vec<File>,
+/// Why a host cannot take part, and what helps.
+type Problem = (String, &'static str);
+
+fn unreached(shown: &str, why: &str) -> Problem {
+    let hint = "`ssh HOST true` has to work without a question: keys, known hosts, the name; --ssh changes the command";
+    (format!("it is not reached: `{shown}`: {why}"), hint)
 }
 
-#[derive(Debug, Deserialize)]
-struct File {
-    number: u32,
-    version: String,
-}
-
-#[derive(Debug)]
-enum Problem {
-    Agent(String),
-    Unreached(String),
-    Late(String),
-    Absent(PathBuf),
-    /// The program is there and says nothing of use.
-    Broken(String),
-    Version(String),
-    Plugins(String),
-}
-
-impl Display for Problem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Agent(why) => write!(f, "what starts a shell there does not start here: {why}"),
-            Self::Unreached(why) => write!(f, "it is not reached: {why}"),
-            Self::Late(why) => write!(f, "it does not answer: {why}"),
-            Self::Absent(path) => write!(f, "it has no {}", path.display()),
-            Self::Broken(why) => write!(f, "the tool there does not work: {why}"),
-            Self::Version(theirs) => write!(f, "it has {theirs}, and this host {VERSION}"),
-            Self::Plugins(why) => write!(f, "{why}"),
-        }
-    }
-}
-
-impl Problem {
-    fn hint(&self) -> &'static str {
-        match self {
-            Self::Agent(_) => "--ssh names the command, such as \"ssh -p 2222\"",
-            Self::Unreached(_) | Self::Late(_) => {
-                "`ssh HOST true` has to work without a question: keys, known hosts, the name; --ssh changes the command"
-            }
-            Self::Absent(_) => {
-                "install this release there at the same path, or name where it is on the hosts with --prefix"
-            }
-            Self::Broken(_) => "run `nvshmem-libfabric info` on that host",
-            Self::Version(_) => "install the same release on all hosts",
-            Self::Plugins(_) => {
-                "install this release there, or name its plugin files with --plugin-dir"
-            }
-        }
-    }
+fn other_version(theirs: &str) -> Problem {
+    let message = format!("it has {theirs}, and this host {VERSION}");
+    (message, "install the same release on all hosts")
 }
 
 /// The hosts that the options name, all of which have this version of the tool and the plugin file
@@ -146,9 +101,9 @@ pub(crate) fn find(
     for (named, found) in named.iter().zip(found) {
         match found {
             Ok(host) => hosts.push(host),
-            Err(problem) => {
+            Err((problem, hint)) => {
                 message.push_str(&format!("\n  {}: {problem}", named.name));
-                hints.insert(problem.hint());
+                hints.insert(hint);
             }
         }
     }
@@ -202,10 +157,7 @@ fn host(
     let tool = if agent.is_some() { tool } else { env::current_exe().unwrap_or(tool) };
     let asked = script(&tool, "info --only plugins,fabric,gpus --json", plugin_dir);
     let answer = child::ask(shell(&words), &asked, PATIENCE);
-    let answer = answer.map_err(|error| match error {
-        child::NoAnswer::Start(why) => Problem::Agent(format!("`{shown}`: {why}")),
-        child::NoAnswer::Late(why) => Problem::Late(format!("`{shown}`: {why}")),
-    })?;
+    let answer = answer.map_err(|why| unreached(&shown, &why))?;
     let said = understand(&answer, &shown, &tool)?;
     let directory = check(&said, numbers)?;
     let remote = agent.map(|agent| {
@@ -245,16 +197,20 @@ fn understand(answer: &Ended, shown: &str, tool: &Path) -> Result<Said, Problem>
     let last = child::last_words(answer);
     let said = answer.text(Stream::Out);
     let Some((_, said)) = said.split_once(&format!("{REACHED}\n")) else {
-        return Err(Problem::Unreached(format!("`{shown}` {}: {last}", answer.end)));
+        return Err(unreached(shown, &format!("it {}: {last}", answer.end)));
     };
     if said.starts_with(ABSENT) {
-        return Err(Problem::Absent(tool.to_owned()));
+        let hint = "install this release there at the same path, or name where it is on the hosts with --prefix";
+        return Err((format!("it has no {}", tool.display()), hint));
     }
-    let broken = |why: String| Problem::Broken(format!("{}: {why}", tool.display()));
+    let broken = |why: String| {
+        let message = format!("the tool there does not work: {}: {why}", tool.display());
+        (message, "run `nvshmem-libfabric info` on that host")
+    };
     let (version, said) = said.split_once('\n').unwrap_or((said, ""));
     let version = version.strip_prefix("nvshmem-libfabric ").ok_or_else(|| broken(last.clone()))?;
     if version != VERSION {
-        return Err(Problem::Version(version.to_owned()));
+        return Err(other_version(version));
     }
     if !answer.end.is_success() {
         return Err(broken(last));
@@ -264,17 +220,14 @@ fn understand(answer: &Ended, shown: &str, tool: &Path) -> Result<Said, Problem>
 }
 
 fn check(said: &Said, numbers: &[u32]) -> Result<PathBuf, Problem> {
+    let hint = "install this release there, or name its plugin files with --plugin-dir";
     let Some(plugins) = &said.plugins else {
-        return Err(Problem::Plugins(said.plugins_error.clone().unwrap_or_default()));
+        return Err((said.plugins_error.clone().unwrap_or_default(), hint));
     };
     for number in numbers {
-        let name = file_name(*number);
-        let Some(file) = plugins.files.iter().find(|file| file.number == *number) else {
-            return Err(Problem::Plugins(format!("{} has no {name}", plugins.directory.display())));
-        };
+        let file = plugins.of(*number).map_err(|error| (error.to_string(), hint))?;
         if file.version != VERSION {
-            let theirs = format!("{name} of {} in {}", file.version, plugins.directory.display());
-            return Err(Problem::Version(theirs));
+            return Err(other_version(&format!("{} of {}", file.path.display(), file.version)));
         }
     }
     Ok(plugins.directory.clone())

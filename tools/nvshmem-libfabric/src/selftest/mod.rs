@@ -12,7 +12,7 @@ pub(crate) mod named;
 use std::time::Duration;
 
 use nvshmem_sim::Layout;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::error::ToolError;
 use crate::info::{check_settings, print_json};
@@ -24,6 +24,9 @@ use job::{Place, Trial, failure, log_of_failure, opened};
 
 pub(crate) const PROVIDER: &str = "NVSHMEM_LIBFABRIC_PROVIDER";
 
+/// The layout of the newest NVSHMEM.
+pub(crate) const NEWEST: Layout = Layout::ALL[Layout::ALL.len() - 1];
+
 /// The scenarios in turn, with the size that makes each some tenths of a second long.
 pub(crate) const SCENARIOS: [(&str, &[(&str, u64)]); 5] = [
     ("operations", &[]),
@@ -33,14 +36,14 @@ pub(crate) const SCENARIOS: [(&str, &[(&str, u64)]); 5] = [
     ("storm", &[("operations", 4_000)]),
 ];
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Run {
-    pub(crate) provider: String,
-    pub(crate) file: String,
-    pub(crate) scenario: &'static str,
+    provider: String,
+    file: String,
+    pub(crate) scenario: String,
     /// Where the PEs were, if not all on this machine.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(crate) hosts: Vec<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    hosts: Vec<String>,
     pub(crate) passed: bool,
     pub(crate) seconds: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -52,33 +55,15 @@ pub(crate) struct Run {
     pub(crate) opened: Option<String>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Went {
-    Passed,
-    Failed,
-    /// Before the transport had opened anything.
-    NotOpened,
-}
-
-pub(crate) enum Told<'a> {
-    /// The hosts, all of which can take part.
-    Hosts(&'a [Host]),
-    Run(&'a Run),
-}
-
-/// Runs what the options say, and calls `told` with each run. Returns how many were left out, too.
+/// Runs what the options say, and prints. Whether all passed.
 ///
 /// # Errors
 /// There are no plugin files, or no provider, or a host cannot take part.
-pub(crate) fn runs(
-    options: &SelftestOptions,
-    told: &mut dyn FnMut(Told<'_>),
-) -> Result<(Vec<Run>, usize), ToolError> {
+pub(crate) fn run(options: &SelftestOptions) -> Result<bool, ToolError> {
     check_settings((!options.provider.is_empty()).then_some(PROVIDER))?;
     let plugins = Plugins::find(options.plugin_dir.as_deref())?;
-    let newest = Layout::ALL[Layout::ALL.len() - 1];
     let layouts: Vec<Layout> =
-        Layout::ALL.into_iter().filter(|layout| options.every_file || *layout == newest).collect();
+        Layout::ALL.into_iter().filter(|layout| options.every_file || *layout == NEWEST).collect();
     let numbers: Vec<u32> =
         layouts.iter().map(|layout| layout.major().number().unsigned_abs()).collect();
     // A file that is missing is told before anything runs on the others.
@@ -101,26 +86,25 @@ pub(crate) fn runs(
         ([], Some(fabric)) => providers(fabric)?,
         (named, Some(fabric)) => hosts::check_here(fabric, named).map(|()| named.to_vec())?,
     };
-    if !hosts.is_empty() {
-        told(Told::Hosts(&hosts));
+    if !hosts.is_empty() && !options.json {
+        println!("{}\n", hosts::table(&hosts));
     }
     let mut runs = Vec::new();
+    // Whether it passed, and whether the transport had opened anything.
     let mut run =
-        |place: &Place<'_>, layout, provider: &str, scenario| -> Result<Went, ToolError> {
+        |place: &Place<'_>, layout, provider: &str, scenario| -> Result<(bool, bool), ToolError> {
             let run = one(options, &plugins, place, layout, provider, scenario)?;
-            told(Told::Run(&run));
-            let went = match (run.passed, &run.opened) {
-                (true, _) => Went::Passed,
-                (false, Some(_)) => Went::Failed,
-                (false, None) => Went::NotOpened,
-            };
+            if !options.json {
+                println!("{}", line(&run, options.verbose));
+            }
+            let went = (run.passed, run.opened.is_some());
             runs.push(run);
             Ok(went)
         };
     let (mut reached, mut left) = (true, layouts.len() * providers.len() * SCENARIOS.len());
     for provider in &providers {
         for place in pairs(&hosts) {
-            reached &= run(&place, newest, provider, SCENARIOS[0])? == Went::Passed;
+            reached &= run(&place, NEWEST, provider, SCENARIOS[0])?.0;
         }
     }
     // Where two do not reach each other, all together would only take until a deadline.
@@ -130,15 +114,30 @@ pub(crate) fn runs(
             for provider in &providers {
                 for scenario in SCENARIOS {
                     left -= 1;
-                    // The others would say the same.
-                    if run(&all, layout, provider, scenario)? == Went::NotOpened {
+                    // Where nothing could be opened the others would say the same.
+                    if run(&all, layout, provider, scenario)? == (false, false) {
                         break;
                     }
                 }
             }
         }
     }
-    Ok((runs, left))
+    let passed = runs.iter().filter(|run| run.passed).count();
+    if options.json {
+        print_json(&runs)?;
+    } else {
+        let pes = match &options.reach.hosts[..] {
+            [] => format!("{} PEs", options.pes),
+            _ => String::from("PEs on these hosts"),
+        };
+        let log = match passed < runs.len() && !options.verbose {
+            true => "; -v shows what was logged",
+            false => "",
+        };
+        let left = if left > 0 { format!(", {left} not run") } else { String::new() };
+        println!("{passed} of {} passed{left}, with {pes}{log}", runs.len());
+    }
+    Ok(passed == runs.len())
 }
 
 fn pairs(hosts: &[Host]) -> impl Iterator<Item = Place<'_>> {
@@ -194,7 +193,7 @@ fn one(
     Ok(Run {
         provider: provider.to_owned(),
         file: layout.soname().to_owned(),
-        scenario,
+        scenario: scenario.to_owned(),
         hosts: place.hosts.iter().map(|(host, _)| host.name.clone()).collect(),
         passed: report.succeeded(),
         seconds: report.elapsed.as_secs_f64(),
@@ -204,7 +203,7 @@ fn one(
     })
 }
 
-pub(crate) fn line(run: &Run, all: bool) -> String {
+fn line(run: &Run, all: bool) -> String {
     let verdict = if run.passed { "ok" } else { "FAILED" };
     let mut text = format!(
         "{verdict:<6} {:<12} {:<34} {:<12} {:>6.2} s  {}",
@@ -222,69 +221,4 @@ pub(crate) fn line(run: &Run, all: bool) -> String {
         text.push_str(&format!("\n{log}"));
     }
     text
-}
-
-/// Runs, and prints. Whether all passed.
-pub(crate) fn run(options: &SelftestOptions) -> Result<bool, ToolError> {
-    let (runs, left) = runs(options, &mut |told| match told {
-        _ if options.json => {}
-        Told::Hosts(hosts) => println!("{}\n", hosts::table(hosts)),
-        Told::Run(run) => println!("{}", line(run, options.verbose)),
-    })?;
-    let passed = runs.iter().filter(|run| run.passed).count();
-    if options.json {
-        print_json(&runs)?;
-    } else {
-        print!("{}", pair_table(&runs));
-        let pes = match &options.reach.hosts[..] {
-            [] => format!("{} PEs", options.pes),
-            _ => String::from("PEs on these hosts"),
-        };
-        let log = match passed < runs.len() && !options.verbose {
-            true => "; -v shows what was logged",
-            false => "",
-        };
-        let left = if left > 0 { format!(", {left} not run") } else { String::new() };
-        println!("{passed} of {} passed{left}, with {pes}{log}", runs.len());
-    }
-    Ok(passed == runs.len())
-}
-
-fn pair_table(runs: &[Run]) -> String {
-    let pairs: Vec<(&String, &String, bool)> = runs
-        .iter()
-        .filter_map(|run| match &run.hosts[..] {
-            [first, second] => Some((first, second, run.passed)),
-            _ => None,
-        })
-        .collect();
-    let mut names: Vec<&String> = Vec::new();
-    for name in pairs.iter().flat_map(|(first, second, _)| [*first, *second]) {
-        if !names.contains(&name) {
-            names.push(name);
-        }
-    }
-    if names.is_empty() {
-        return String::new();
-    }
-    let width = names.iter().map(|name| name.len()).max().unwrap_or(0).max("FAILED".len());
-    let mut text = format!("\n{:width$}", "");
-    names.iter().for_each(|name| text.push_str(&format!("  {name:<width$}")));
-    for row in &names {
-        text.push_str(&format!("\n{row:<width$}"));
-        for column in &names {
-            let both = |(first, second, _): &&(&String, &String, bool)| {
-                (first, second) == (row, column) || (first, second) == (column, row)
-            };
-            let tried: Vec<bool> =
-                pairs.iter().filter(both).map(|(_, _, passed)| *passed).collect();
-            let cell = match &tried[..] {
-                [] => "-",
-                tried if tried.iter().all(|passed| *passed) => "ok",
-                _ => "FAILED",
-            };
-            text.push_str(&format!("  {cell:<width$}"));
-        }
-    }
-    format!("{}\n\n", text.lines().map(str::trim_end).collect::<Vec<_>>().join("\n"))
 }

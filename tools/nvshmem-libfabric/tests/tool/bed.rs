@@ -8,11 +8,11 @@ use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use launcher::PrivateDir;
 use libtest_mimic::{Failed, Trial};
 use serde_json::Value;
 use test_support::built;
@@ -33,20 +33,19 @@ pub(crate) const RELEASES: [(&str, u32); 8] = [
 ];
 
 /// An empty directory that is gone when the test is.
-pub(crate) struct Scratch(pub(crate) PathBuf);
+pub(crate) struct Scratch(PrivateDir);
 
 impl Scratch {
     pub(crate) fn new() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR"))
-            .join(format!("tool-{}-{number}", std::process::id()));
-        fs::create_dir_all(&path).expect("a scratch directory");
-        Self(path)
+        Self(PrivateDir::new("tool").expect("a scratch directory"))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.0.path()
     }
 
     pub(crate) fn at(&self, name: &str) -> PathBuf {
-        self.0.join(name)
+        self.path().join(name)
     }
 
     pub(crate) fn write(&self, name: &str, text: &str) -> PathBuf {
@@ -76,24 +75,8 @@ impl Scratch {
     }
 }
 
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        // What cannot be removed stays below the target directory.
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-/// A file as far as `uninstall` is to bring it back: what it has, its mode, when it was changed,
-/// and which it is.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct State {
-    pub(crate) bytes: Vec<u8>,
-    pub(crate) mode: u32,
-    modified: (i64, i64),
-    inode: u64,
-}
-
-pub(crate) fn tree(directory: &Path) -> BTreeMap<PathBuf, State> {
+/// What is in a directory: of each path the contents, or where the link leads, and the mode.
+pub(crate) fn tree(directory: &Path) -> BTreeMap<PathBuf, (Vec<u8>, u32)> {
     let mut found = BTreeMap::new();
     let mut open = vec![directory.to_owned()];
     while let Some(directory) = open.pop() {
@@ -108,11 +91,7 @@ pub(crate) fn tree(directory: &Path) -> BTreeMap<PathBuf, State> {
             } else {
                 fs::read(&path).expect("a file")
             };
-            // What is made and removed in a directory changes its times.
-            let modified =
-                if metadata.is_dir() { (0, 0) } else { (metadata.mtime(), metadata.mtime_nsec()) };
-            let (mode, inode) = (metadata.mode(), metadata.ino());
-            found.insert(path, State { bytes, mode, modified, inode });
+            found.insert(path, (bytes, metadata.mode()));
         }
     }
     found

@@ -76,43 +76,39 @@ fn blocks(page: &str) -> Result<Vec<String>, Failed> {
     Ok(blocks.filter_map(|rest| Some(rest.split("\n```").next()?.to_owned())).collect())
 }
 
-struct Place {
-    scratch: Scratch,
-}
-
-impl Place {
-    fn new() -> Result<Self, Failed> {
-        let scratch = Scratch::new();
-        let home = scratch.at("home");
-        fs::create_dir_all(scratch.at("opt/lib"))?;
-        fs::create_dir_all(scratch.at("opt/bin"))?;
-        fs::create_dir_all(scratch.at("tmp"))?;
-        for entry in fs::read_dir(plugins())? {
-            let entry = entry?;
-            // Debug information is in a directory of its own.
-            if entry.file_type()?.is_file() {
-                fs::copy(entry.path(), scratch.at("opt/lib").join(entry.file_name()))?;
-            }
+/// A place with a home, our files, and stand-ins for NVSHMEM, launchers and `make`.
+fn place() -> Result<Scratch, Failed> {
+    let scratch = Scratch::new();
+    let home = scratch.at("home");
+    fs::create_dir_all(scratch.at("opt/lib"))?;
+    fs::create_dir_all(scratch.at("opt/bin"))?;
+    fs::create_dir_all(scratch.at("tmp"))?;
+    for entry in fs::read_dir(plugins())? {
+        let entry = entry?;
+        // Debug information is in a directory of its own.
+        if entry.file_type()?.is_file() {
+            fs::copy(entry.path(), scratch.at("opt/lib").join(entry.file_name()))?;
         }
-        fs::copy(TOOL, scratch.at("opt/bin/nvshmem-libfabric"))?;
-        let nvshmem = MadeUp::new(&scratch, "home/nvshmem", "3.7.2", 6);
-        nvshmem.program(&home.join("program"));
-        scratch.write("home/train.py", "");
-        scratch.write("home/nvshmem.log.libfabric", "a line\n");
-        let (opt, cuda) = (scratch.at("opt"), built::fake_cuda_dir());
-        let full = needs::is_set("NVSHMEM_TEST_FULL");
-        scratch.script(
-            "bin/nvshmem-libfabric",
-            &WRAPPER
-                .replace("CUDA", &cuda.display().to_string())
-                .replace("OPT", &opt.display().to_string())
-                .replace("FULL", if full { "yes" } else { "no" }),
-        );
-        for launcher in ["torchrun", "srun", "mpirun", "python3"] {
-            scratch.script(&format!("bin/{launcher}"), "exit 0");
-        }
-        // Of a target that is none it says so.
-        scratch.script(
+    }
+    fs::copy(TOOL, scratch.at("opt/bin/nvshmem-libfabric"))?;
+    let nvshmem = MadeUp::new(&scratch, "home/nvshmem", "3.7.2", 6);
+    nvshmem.program(&home.join("program"));
+    scratch.write("home/train.py", "");
+    scratch.write("home/nvshmem.log.libfabric", "a line\n");
+    let (opt, cuda) = (scratch.at("opt"), built::fake_cuda_dir());
+    let full = needs::is_set("NVSHMEM_TEST_FULL");
+    scratch.script(
+        "bin/nvshmem-libfabric",
+        &WRAPPER
+            .replace("CUDA", &cuda.display().to_string())
+            .replace("OPT", &opt.display().to_string())
+            .replace("FULL", if full { "yes" } else { "no" }),
+    );
+    for launcher in ["torchrun", "srun", "mpirun", "python3"] {
+        scratch.script(&format!("bin/{launcher}"), "exit 0");
+    }
+    // Of a target that is none it says so.
+    scratch.script(
             "bin/make",
             &format!(
                 "if [ \"$1\" = install ]; then\n\
@@ -123,30 +119,27 @@ impl Place {
                 root().display()
             ),
         );
-        Ok(Self { scratch })
-    }
+    Ok(scratch)
+}
 
-    fn shell(&self, options: &[&str], script: &str) -> Command {
-        let mut command = Command::new("timeout");
-        command.args(["900", "bash"]).args(options).args(["-c", script]).stdin(Stdio::null());
-        let home = self.scratch.at("home");
-        let path = format!(
-            "{}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
-            self.scratch.at("bin").display()
-        );
-        command.env_clear().env("PATH", path).env("HOME", &home).current_dir(&home);
-        command.env("NVSHMEM_HOME", home.join("nvshmem")).env("TMPDIR", self.scratch.at("tmp"));
-        command
-    }
+fn shell(scratch: &Scratch, options: &[&str], script: &str) -> Command {
+    let mut command = Command::new("timeout");
+    command.args(["900", "bash"]).args(options).args(["-c", script]).stdin(Stdio::null());
+    let home = scratch.at("home");
+    let bin = scratch.at("bin");
+    let path = format!("{}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", bin.display());
+    command.env_clear().env("PATH", path).env("HOME", &home).current_dir(&home);
+    command.env("NVSHMEM_HOME", home.join("nvshmem")).env("TMPDIR", scratch.at("tmp"));
+    command
 }
 
 fn run_page(page: &str, least: usize) -> Result<(), Failed> {
-    let place = Place::new()?;
+    let place = place()?;
     let mut run = 0;
     for block in blocks(page)? {
         let is_run = !block.starts_with(NOT_RUN);
         let options: &[&str] = if is_run { &["-euo", "pipefail"] } else { &["-n"] };
-        let output = place.shell(options, &block).output()?;
+        let output = shell(&place, options, &block).output()?;
         let said = || {
             let (out, err) = (&output.stdout, &output.stderr);
             let (out, err) = (String::from_utf8_lossy(out), String::from_utf8_lossy(err));

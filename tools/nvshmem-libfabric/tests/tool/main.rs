@@ -8,8 +8,8 @@ mod install;
 mod jobs;
 mod output;
 mod packages;
+mod refused;
 mod run;
-mod terminal;
 
 use std::process::ExitCode;
 
@@ -28,5 +28,6 @@ fn main() -> ExitCode {
     trials.extend(docs::trials());
     trials.extend(packages::trials());
     trials.extend(output::trials());
+    trials.extend(refused::trials());
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }

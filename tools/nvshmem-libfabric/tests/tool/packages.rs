@@ -20,9 +20,9 @@ pub(crate) fn trials() -> Vec<Trial> {
     }
     vec![
         needs::trial("packages::wheel_in_fresh_environment", pip(), wheel),
-        needs::trial("packages::deb_in_empty_tree", dpkg(), deb),
-        needs::trial("packages::channel_by_pkg_config", pkg_config(), by_pkg_config),
-        needs::trial("packages::channel_by_cmake", cmake(), by_cmake),
+        needs::trial("packages::deb_in_empty_tree", has("dpkg"), deb),
+        needs::trial("packages::channel_by_pkg_config", has("pkg-config"), by_pkg_config),
+        needs::trial("packages::channel_by_cmake", has("cmake"), by_cmake),
         needs::trial("packages::spack_recipe", python("import sys"), spack),
     ]
 }
@@ -59,9 +59,9 @@ fn pip() -> Need<()> {
     python("import pip, venv; assert tuple(map(int, pip.__version__.split('.')[:2])) >= (22, 3)")
 }
 
-fn dpkg() -> Need<()> {
-    let found = command("dpkg").arg("--version").output();
-    found.map(|_| ()).map_err(|error| format!("no dpkg here: {error}"))
+fn has(program: &str) -> Need<()> {
+    let found = command(program).arg("--version").output();
+    found.map(drop).map_err(|error| format!("no {program} here: {error}"))
 }
 
 pub(crate) fn make(target: &str, prefix: &Path) -> Command {
@@ -169,11 +169,6 @@ fn example() -> PathBuf {
     root().join("crates/channel-c/tests/example.c")
 }
 
-fn pkg_config() -> Need<()> {
-    let found = command("pkg-config").arg("--version").output();
-    found.map(|_| ()).map_err(|error| format!("no pkg-config here: {error}"))
-}
-
 fn by_pkg_config((): ()) -> Result<(), Failed> {
     let scratch = Scratch::new();
     let page = include_str!("../../../../docs/install.md");
@@ -185,7 +180,9 @@ fn by_pkg_config((): ()) -> Result<(), Failed> {
         let script =
             format!("{block}\npkg-config --modversion nvshmem_libfabric_channel && ./example");
         let mut run = command("sh");
-        run.args(["-ec", &script]).current_dir(&scratch.0).env("NVSHMEM_LIBFABRIC_PROVIDER", "shm");
+        run.args(["-ec", &script])
+            .current_dir(scratch.path())
+            .env("NVSHMEM_LIBFABRIC_PROVIDER", "shm");
         let said = good(&mut run)?;
         expect(said.lines().any(|line| line == VERSION), || said.clone())?;
     }
@@ -196,11 +193,6 @@ fn moved(scratch: &Scratch) -> Result<PathBuf, Failed> {
     let moved = scratch.at("moved");
     good(command("cp").arg("-a").arg(prefix()).arg(&moved))?;
     Ok(moved)
-}
-
-fn cmake() -> Need<()> {
-    let found = command("cmake").arg("--version").output();
-    found.map(|_| ()).map_err(|error| format!("no cmake here: {error}"))
 }
 
 fn by_cmake((): ()) -> Result<(), Failed> {
@@ -282,7 +274,7 @@ fn wheel((): ()) -> Result<(), Failed> {
 
     // NVSHMEM among the packages of the environment, as PyTorch brings it.
     let site = bin.ancestors().nth(2).expect("site-packages");
-    let name = site.strip_prefix(&scratch.0)?.join("nvidia/nvshmem").display().to_string();
+    let name = site.strip_prefix(scratch.path())?.join("nvidia/nvshmem").display().to_string();
     let made = MadeUp::new(&scratch, &name, "3.7.2", 6);
     let info = json(command(&tool).args(["info", "--json", "--only", "nvshmem"]))?;
     let first = &info["nvshmem"][0];

@@ -44,7 +44,6 @@ pub fn run_job(
     run(commands, limits, || Ok(()))
 }
 
-/// A process's place in a job.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Place {
     pub me: u32,
@@ -61,7 +60,6 @@ impl Place {
         Some(Self { me, n_pes, address: format!("127.0.0.1:{port}") })
     }
 
-    /// The socket that PE 0 was started with.
     pub fn listener(&self) -> io::Result<TcpListener> {
         Ok(io::stdin().as_fd().try_clone_to_owned()?.into())
     }

@@ -11,17 +11,14 @@ use std::time::{Duration, Instant};
 
 const DRAIN: Duration = Duration::from_millis(500);
 
-/// Which stream a line was printed on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stream {
     Out,
     Err,
 }
 
-/// How a process has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum End {
-    /// By itself, with this status.
     Exited(i32),
     /// By a signal that was not the launcher's.
     Signalled(i32),

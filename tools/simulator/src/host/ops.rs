@@ -8,7 +8,7 @@ use nvshmem_abi::{Layout, Major, c};
 
 use crate::error::{Result, check, error};
 use crate::host::regions::{Piece, Regions};
-use crate::host::transport::{AmoCall, Hint, POISON, POISON_INT, Transport};
+use crate::host::transport::{POISON, POISON_INT, Transport};
 use crate::memory::address::{Place, SymAddr};
 use crate::memory::gpu::Gpu;
 use crate::memory::local::{Local, Mapping};
@@ -26,7 +26,6 @@ pub(crate) struct Shared {
     pub(crate) gpu: Option<&'static Gpu>,
 }
 
-/// Which kind of thread calls the plugin.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Thread {
     /// One of the user's, through NVSHMEM's host interface: queue pair 0.
@@ -43,7 +42,6 @@ pub struct Amo {
     pub bytes: i32,
     /// Operand, zero-extended; IEEE bits when `is_float`.
     pub value: u64,
-    /// What a compare and swap compares with.
     pub compare: u64,
     /// Whether the operands are floating point numbers (layouts 6 and 7).
     pub is_float: bool,
@@ -63,8 +61,11 @@ impl Amo {
 /// An atomic operation on a word of a PE's heap, ready to be issued many times.
 #[derive(Clone, Copy, Debug)]
 pub struct PlannedAmo {
-    pe: u32,
-    call: AmoCall,
+    pub(crate) pe: u32,
+    pub(crate) desc: i32,
+    pub(crate) is_float: bool,
+    pub(crate) elembytes: i32,
+    pub(crate) mem: c::nvt_amo_memdesc,
 }
 
 // SAFETY: the pointers are to memory and handles of this PE's regions, or are addresses in another
@@ -74,17 +75,16 @@ unsafe impl Send for PlannedAmo {}
 unsafe impl Sync for PlannedAmo {}
 
 impl PlannedAmo {
-    /// The same with another operand.
     #[must_use]
     pub fn with_value(mut self, value: u64) -> PlannedAmo {
-        self.call.mem.val = value;
+        self.mem.val = value;
         self
     }
 
     /// The same with another value for the flag that follows a fetched word.
     #[must_use]
     pub fn with_flag(mut self, flag: u64) -> PlannedAmo {
-        self.call.mem.retflag = flag;
+        self.mem.retflag = flag;
         self
     }
 }
@@ -97,35 +97,16 @@ pub struct Ops {
     thread: Thread,
     /// Whether a get was issued since the last quiet: then the host enforces consistency.
     got: AtomicBool,
-    /// What is said of the puts that are issued: another follows, and they are in a region.
-    more: AtomicBool,
-    in_region: AtomicBool,
     /// Memory that ends where a page ends, with a page behind it that faults.
     edge: Mutex<Mapping>,
 }
 
 impl Ops {
     pub(crate) fn new(shared: Arc<Shared>, thread: Thread) -> Result<Ops> {
-        let [got, more, in_region] = Default::default();
+        let got = AtomicBool::default();
         let edge = Mapping::new(2 * PAGE as u64, 4096)?;
         edge.forbid(PAGE)?;
-        Ok(Ops { shared, thread, got, more, in_region, edge: Mutex::new(edge) })
-    }
-
-    /// Whether puts are issued with the word that another follows, in layout 7 as parts of a
-    /// region.
-    pub(crate) fn announce(&self, more: bool) {
-        self.more.store(more, Ordering::Relaxed);
-        self.in_region.fetch_or(more, Ordering::Relaxed);
-    }
-
-    /// Ends the region of puts that were announced (layout 7).
-    pub(crate) fn end_region(&self) -> Result<()> {
-        if !self.in_region.swap(false, Ordering::Relaxed) {
-            return Ok(());
-        }
-        let status = self.shared.transport.region_flush(c::NVT_REGION_ROLE_PROXY);
-        check(status, || "region_flush".to_string())
+        Ok(Ops { shared, thread, got, edge: Mutex::new(edge) })
     }
 
     pub fn n_pes(&self) -> u32 {
@@ -164,18 +145,6 @@ impl Ops {
     /// Reads from a PE's heap; the data is there after a quiet.
     pub fn get_nbi(&self, pe: u32, from: SymAddr, to: impl Into<Place>, len: u64) -> Result<()> {
         self.transfer(c::NVT_OP_GET, true, pe, from, to.into(), len)
-    }
-
-    /// Reads from a PE's heap, on either thread: the data is there on return. NVSHMEM's proxy
-    /// thread never asks for it, but the interface has it.
-    pub fn get_blocking(
-        &self,
-        pe: u32,
-        from: SymAddr,
-        to: impl Into<Place>,
-        len: u64,
-    ) -> Result<()> {
-        self.transfer(c::NVT_OP_GET, false, pe, from, to.into(), len)
     }
 
     /// Reads a small value of a PE's heap, as the device's `g` does; there after a quiet.
@@ -268,7 +237,7 @@ impl Ops {
             let sides = (&mut remote[..], &mut local[..], &mut bytes[..]);
             // SAFETY: the local sides are in this PE's regions, which live as long as the
             // transport.
-            unsafe { self.shared.transport.put_signal(pe, sides, &signal.call, self.qp()) }
+            unsafe { self.shared.transport.put_signal(sides, &signal, self.qp()) }
         })
     }
 
@@ -291,16 +260,27 @@ impl Ops {
 
     /// Makes an atomic operation ready for [`Ops::issue_amo`] and [`Ops::issue_put_signal`].
     pub fn plan_amo(&self, pe: u32, target: SymAddr, amo: &Amo) -> Result<PlannedAmo> {
-        Ok(PlannedAmo { pe, call: self.amo_call(pe, target, amo)? })
+        let (remote_memdesc, _) = self.shared.regions.remote(pe, target)?;
+        let mut mem = c::nvt_amo_memdesc {
+            remote_memdesc,
+            val: amo.value,
+            cmp: amo.compare,
+            ..Default::default()
+        };
+        if let Some(to) = amo.fetch_to {
+            mem.retptr = self.local(to, 16)?.as_ptr().cast();
+            mem.retflag = amo.flag;
+            mem.ret_handle = self.shared.regions.remote(self.pe(), to)?.0.handle;
+        }
+        let Amo { op: desc, is_float, bytes: elembytes, .. } = *amo;
+        Ok(PlannedAmo { pe, desc, is_float, elembytes, mem })
     }
 
-    /// Writes a planned piece; complete after a quiet.
     #[inline]
     pub fn issue_put(&self, piece: &Piece) -> Result<()> {
         self.issue(c::NVT_OP_PUT, true, piece)
     }
 
-    /// Reads a planned piece; there after a quiet.
     #[inline]
     pub fn issue_get(&self, piece: &Piece) -> Result<()> {
         self.issue(c::NVT_OP_GET, true, piece)
@@ -308,14 +288,14 @@ impl Ops {
 
     /// A planned atomic operation; complete after a quiet, or when its flag is there.
     #[inline]
-    pub fn issue_amo(&self, PlannedAmo { pe, call }: &PlannedAmo) -> Result<()> {
-        if call.desc > c::NVT_AMO_END_OF_NONFETCH {
+    pub fn issue_amo(&self, planned: &PlannedAmo) -> Result<()> {
+        if planned.desc > c::NVT_AMO_END_OF_NONFETCH {
             self.got.store(true, Ordering::Relaxed);
         }
-        self.call("amo", *pe, || {
+        self.call("amo", planned.pe, || {
             // SAFETY: the return location is in this PE's heap, which lives as long as the
             // transport.
-            unsafe { self.shared.transport.amo(*pe, call, self.qp()) }
+            unsafe { self.shared.transport.amo(planned, self.qp()) }
         })
     }
 
@@ -331,7 +311,7 @@ impl Ops {
         self.call("put_signal", pe, || {
             let sides = (&mut remote[..], &mut local[..], &mut bytes[..]);
             // SAFETY: the local side is in this PE's regions, which live as long as the transport.
-            unsafe { self.shared.transport.put_signal(pe, sides, &signal.call, self.qp()) }
+            unsafe { self.shared.transport.put_signal(sides, signal, self.qp()) }
         })
     }
 
@@ -354,14 +334,11 @@ impl Ops {
         if !is_put {
             self.got.store(true, Ordering::Relaxed);
         }
-        let more = piece.more || is_put && self.more.load(Ordering::Relaxed);
-        let in_region = is_put && self.in_region.load(Ordering::Relaxed);
         self.call(if is_put { "put" } else { "get" }, piece.pe, || {
-            let (verb, bytes, hint) =
-                (verb(desc, nbi), bytes_of(piece.len), Hint { more, in_region });
+            let (verb, bytes) = (verb(desc, nbi), bytes_of(piece.len));
             let (remote, local, t) = (&raw mut remote, &raw mut local, &self.shared.transport);
             // SAFETY: the local side is in this PE's regions, which live as long as the transport.
-            unsafe { t.rma(piece.pe, verb, remote, local, bytes, self.qp(), hint) }
+            unsafe { t.rma(piece.pe, verb, remote, local, bytes, self.qp()) }
         })
     }
 
@@ -393,24 +370,8 @@ impl Ops {
             let (remote, local, t) = (&raw mut remote, &raw mut local, &self.shared.transport);
             // SAFETY: the value is valid for its bytes until this returns, which is all a P
             // promises.
-            unsafe { t.rma(pe, verb, remote, local, bytes, self.qp(), Hint::default()) }
+            unsafe { t.rma(pe, verb, remote, local, bytes, self.qp()) }
         })
-    }
-
-    pub(crate) fn amo_call(&self, pe: u32, target: SymAddr, amo: &Amo) -> Result<AmoCall> {
-        let (remote_memdesc, _) = self.shared.regions.remote(pe, target)?;
-        let mut mem = c::nvt_amo_memdesc {
-            remote_memdesc,
-            val: amo.value,
-            cmp: amo.compare,
-            ..Default::default()
-        };
-        if let Some(to) = amo.fetch_to {
-            mem.retptr = self.local(to, 16)?.as_ptr().cast();
-            mem.retflag = amo.flag;
-            mem.ret_handle = self.shared.regions.remote(self.pe(), to)?.0.handle;
-        }
-        Ok(AmoCall { desc: amo.op, is_float: amo.is_float, elembytes: amo.bytes, mem })
     }
 
     #[inline]

@@ -4,7 +4,6 @@
 //! `progress`, and starts over, also when there is nothing to do. It never sleeps: giving up the
 //! core when idle is the plugin's part.
 
-use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,15 +20,7 @@ use crate::pe::payload_text;
 
 const BATCH: usize = 32;
 
-const ANNOUNCED: usize = 16;
-
 const QUEUE: usize = 4096;
-
-/// What the thread is to do; whether it is a put is seen by the one before it.
-struct Request {
-    is_put: bool,
-    task: Task,
-}
 
 type Task = Box<dyn FnOnce(&Ops) -> Result<()> + Send>;
 
@@ -42,7 +33,7 @@ type Task = Box<dyn FnOnce(&Ops) -> Result<()> + Send>;
 /// Any, also several at once. Requests of one thread are taken in order.
 #[derive(Debug)]
 pub struct Proxy {
-    requests: Sender<Request>,
+    requests: Sender<Task>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
     /// Closed when the thread has ended.
@@ -55,7 +46,7 @@ pub struct Proxy {
 macro_rules! asked {
     ($($(#[$doc:meta])* $name:ident($($argument:ident: $type:ty),*);)*) => {
         $($(#[$doc])* pub fn $name(&self, $($argument: $type),*) -> Result<()> {
-            self.ask(false, move |ops| ops.$name($($argument),*))
+            self.ask(move |ops| ops.$name($($argument),*))
         })*
     };
 }
@@ -85,12 +76,8 @@ impl Proxy {
         Ok(Proxy { requests, stop, thread, ended, fatal, deadline })
     }
 
-    pub fn put(&self, pe: u32, to: SymAddr, from: impl Into<Place>, len: u64) -> Result<()> {
-        let from = from.into();
-        self.ask(true, move |ops| ops.put_nbi(pe, to, from, len))
-    }
-
     asked! {
+        put(pe: u32, to: SymAddr, from: impl Into<Place> + Send + 'static, len: u64);
         get(pe: u32, from: SymAddr, to: impl Into<Place> + Send + 'static, len: u64);
         g(pe: u32, from: SymAddr, to: impl Into<Place> + Send + 'static, len: u64);
         /// Asks for the low `bytes` of a value to be written to a PE's heap.
@@ -106,7 +93,7 @@ impl Proxy {
     /// Waits until all earlier requests are complete.
     pub fn quiet(&self) -> Result<()> {
         let (done, wait) = bounded(1);
-        self.ask(false, move |ops| {
+        self.ask(move |ops| {
             ops.quiet()?;
             // Nobody waits any more when the deadline has passed.
             let _ = done.send(());
@@ -119,7 +106,7 @@ impl Proxy {
     /// It has the thread for itself: where it waits it calls [`Ops::progress`].
     pub fn run<R: Send + 'static>(&self, f: impl FnOnce(&Ops) -> R + Send + 'static) -> Result<R> {
         let (done, wait) = bounded(1);
-        self.ask(false, move |ops| {
+        self.ask(move |ops| {
             // As above.
             let _ = done.send(f(ops));
             Ok(())
@@ -141,13 +128,8 @@ impl Proxy {
         Ok(())
     }
 
-    fn ask(
-        &self,
-        is_put: bool,
-        task: impl FnOnce(&Ops) -> Result<()> + Send + 'static,
-    ) -> Result<()> {
-        let request = Request { is_put, task: Box::new(task) };
-        self.requests.send_timeout(request, self.deadline).map_err(|error| match error {
+    fn ask(&self, task: impl FnOnce(&Ops) -> Result<()> + Send + 'static) -> Result<()> {
+        self.requests.send_timeout(Box::new(task), self.deadline).map_err(|error| match error {
             SendTimeoutError::Disconnected(_) => self.gone(),
             SendTimeoutError::Timeout(_) => self.late("take a request"),
         })
@@ -183,30 +165,21 @@ impl Drop for Proxy {
     }
 }
 
-fn serve(ops: &Ops, queue: &Receiver<Request>, stop: &AtomicBool) -> Result<()> {
+fn serve(ops: &Ops, queue: &Receiver<Task>, stop: &AtomicBool) -> Result<()> {
     // As on NVSHMEM's, where the plugin may count on it.
     if let Some(gpu) = ops.shared.gpu {
         gpu.make_current()?;
     }
-    let mut batch = VecDeque::with_capacity(BATCH);
     loop {
         // Read before the queue is looked at: what was sent before the stop is still served.
         let stopping = stop.load(Ordering::Acquire);
-        batch.extend(queue.try_iter().take(BATCH));
-        if stopping && batch.is_empty() {
-            return Ok(());
-        }
-        let mut announced = 0;
-        while let Some(Request { is_put, task }) = batch.pop_front() {
-            // A put is announced when the next request can be seen and is one as well.
-            let next_is_put = batch.front().is_some_and(|next: &Request| next.is_put);
-            let more = is_put && next_is_put && announced + 1 < ANNOUNCED;
-            announced = if more { announced + 1 } else { 0 };
-            ops.announce(more);
+        let mut served = 0;
+        for task in queue.try_iter().take(BATCH) {
             task(ops)?;
-            if !more {
-                ops.end_region()?;
-            }
+            served += 1;
+        }
+        if stopping && served == 0 {
+            return Ok(());
         }
         ops.progress()?;
     }

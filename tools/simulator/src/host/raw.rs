@@ -6,7 +6,6 @@ use nvshmem_abi::c;
 
 use crate::error::Result;
 use crate::host::ops::{Amo, Ops, bytes_of, verb};
-use crate::host::transport::Hint;
 use crate::memory::address::SymAddr;
 
 /// The arguments of a put that [`Ops::raw_put`] lets a test change.
@@ -53,17 +52,17 @@ impl Ops {
         let handle = raw.remote_handle.as_mut().map_or(null_mut(), |handle| &raw mut **handle);
         let (mut remote, mut local) = (c::nvt_rma_memdesc { handle, ..raw.remote }, raw.local);
         let (t, qp, bytes) = (&self.shared.transport, self.qp(), raw.bytes);
-        let signal = signal.map(|(at, amo)| self.amo_call(pe, at, amo)).transpose()?;
+        let signal = signal.map(|(at, amo)| self.plan_amo(pe, at, amo)).transpose()?;
         // SAFETY: the caller vouches for it.
         Ok(unsafe {
             match signal {
                 Some(signal) => {
                     let sides = (&mut [remote][..], &mut [local][..], &mut [bytes][..]);
-                    t.put_signal(raw.pe, sides, &signal, qp)
+                    t.put_signal(sides, &signal, qp)
                 }
                 None => {
                     let (remote, local) = (&raw mut remote, &raw mut local);
-                    t.rma(raw.pe, raw.verb, remote, local, bytes, qp, Hint::default())
+                    t.rma(raw.pe, raw.verb, remote, local, bytes, qp)
                 }
             }
         })

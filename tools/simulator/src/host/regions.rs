@@ -52,7 +52,6 @@ pub struct Piece {
     pub(crate) remote: c::nvt_rma_memdesc,
     pub(crate) local: c::nvt_rma_memdesc,
     pub(crate) len: u64,
-    pub(crate) more: bool,
 }
 
 // SAFETY: the pointers are to memory and handles of this PE's regions, or are addresses in another
@@ -229,7 +228,7 @@ impl Regions {
             let (local, local_room) = self.local_side(from, left)?;
             let piece = left.min(remote_room).min(local_room).min(self.max_op_len);
             done += piece;
-            each(Piece { pe, remote, local, len: piece, more: done < len })?;
+            each(Piece { pe, remote, local, len: piece })?;
             if done == len {
                 return Ok(());
             }

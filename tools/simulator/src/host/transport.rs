@@ -10,6 +10,7 @@ use nvshmem_abi::{Layout, Major, c};
 
 use crate::error::{Result, check, error};
 use crate::host::maps::Map;
+use crate::host::ops::PlannedAmo;
 use crate::host::plugin::Plugin;
 use crate::memory::device_memory::UserMapped;
 use crate::memory::local::Mapping;
@@ -25,9 +26,6 @@ const TRANSPORT_INDEX: i32 = 1;
 const SUCCESS: i32 = c::NVT_STATUS_SUCCESS;
 /// The status of a function that is not there.
 const MISSING: i32 = c::NVT_STATUS_INTERNAL;
-
-const ISSUER: u64 = 1;
-const REGION: u64 = 1;
 
 /// Evaluates `$body` with `$t` bound to a pointer to the transport of its own layout's type, of
 /// these layouts; others get `$rest`.
@@ -73,23 +71,6 @@ macro_rules! call {
         let t = $self.raw.cast::<c::$type>();
         call!(t.$name($($argument),*))
     }};
-}
-
-/// What the host says of the call after an `rma` (layouts 6 and 7).
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Hint {
-    /// Another follows at once, from the same thread.
-    pub(crate) more: bool,
-    pub(crate) in_region: bool,
-}
-
-/// An atomic operation as it is called for.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct AmoCall {
-    pub(crate) desc: i32,
-    pub(crate) is_float: bool,
-    pub(crate) elembytes: i32,
-    pub(crate) mem: c::nvt_amo_memdesc,
 }
 
 /// The sides and lengths of an operation, as the interface has them.
@@ -234,15 +215,9 @@ impl Transport {
         local: *mut c::nvt_rma_memdesc,
         bytes: c::nvt_rma_bytesdesc,
         qp: i32,
-        Hint { more, in_region }: Hint,
     ) -> i32 {
-        let flags = if more { c::NVT_OP_FLAG_MORE_FOLLOWS } else { c::NVT_OP_FLAG_NONE } as u32;
-        let (hints, issuer_id, region_id) = match in_region {
-            true => (c::NVT_REGION_HINT_BATCH_RMA as u32, ISSUER, REGION),
-            false => (0, 0, 0),
-        };
-        let attrs_6 = c::nvt_op_attrs_6 { flags };
-        let attrs_7 = c::nvt_op_attrs_7 { flags, hints, issuer_id, region_id };
+        // The plugin heeds no hint.
+        let (attrs_6, attrs_7) = (c::nvt_op_attrs_6::default(), c::nvt_op_attrs_7::default());
         let (raw, to, attrs_6, attrs_7) =
             (self.raw, pe as i32, &raw const attrs_6, &raw const attrs_7);
         // SAFETY: the caller vouches for the memory; the descriptors outlive the call.
@@ -268,8 +243,8 @@ impl Transport {
     ///
     /// # Safety
     /// The return location of a fetching operation is valid until it is complete.
-    pub(crate) unsafe fn amo(&self, pe: u32, call: &AmoCall, qp: i32) -> i32 {
-        let AmoCall { desc, is_float, elembytes, mut mem } = *call;
+    pub(crate) unsafe fn amo(&self, planned: &PlannedAmo, qp: i32) -> i32 {
+        let PlannedAmo { pe, desc, is_float, elembytes, mut mem } = *planned;
         let mem = &raw mut mem;
         let bytes = c::nvt_amo_bytesdesc { name_type: POISON_INT, elembytes };
         let [is_fetch, is_val, is_cmp] = [POISON_INT; 3];
@@ -298,17 +273,6 @@ impl Transport {
             )
         };
         // A plugin without it orders by itself.
-        status.unwrap_or(SUCCESS)
-    }
-
-    /// Flushes a region of operations (layout 7); nothing where there are none.
-    pub(crate) fn region_flush(&self, role: i32) -> i32 {
-        if self.layout != Layout::V7 {
-            return SUCCESS;
-        }
-        // SAFETY: the transport is connected; no memory is passed.
-        let status =
-            unsafe { call!(self, nvt_transport_7.region_flush(self.raw, role, ISSUER, REGION)) };
         status.unwrap_or(SUCCESS)
     }
 }
@@ -449,9 +413,8 @@ impl Transport {
     /// What the local sides point to is valid until the operation is complete.
     pub(crate) unsafe fn put_signal(
         &self,
-        pe: u32,
         (remote, local, bytes): Sides<'_>,
-        signal: &AmoCall,
+        signal: &PlannedAmo,
         qp: i32,
     ) -> i32 {
         fn bounds<T>(slice: &mut [T]) -> (*mut T, *mut T) {
@@ -465,7 +428,7 @@ impl Transport {
         let (remote, local, (begin, end)) = (side(remote), side(local), bounds(bytes));
         let bytes = c::nvt_bytesdesc_vector { begin, end, cap: end };
         let (remote, local, bytes) = (&raw const remote, &raw const local, &raw const bytes);
-        let AmoCall { desc, elembytes, mut mem, .. } = *signal;
+        let PlannedAmo { pe, desc, elembytes, mut mem, .. } = *signal;
         let verb = c::nvt_rma_verb { desc: c::NVT_OP_PUT, is_nbi: 1, ..Default::default() };
         let width = c::nvt_amo_bytesdesc { name_type: 0, elembytes };
         let (raw, pe, mem) = (self.raw, pe as i32, &raw mut mem);

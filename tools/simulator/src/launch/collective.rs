@@ -1,6 +1,5 @@
 //! The collective at hand of a job: which PEs have joined it, and what it gives them.
 
-/// The collectives of one job.
 #[derive(Debug)]
 pub(crate) struct Collective {
     /// Name of the one at hand, its bytes per PE, and the first PE that has joined it.

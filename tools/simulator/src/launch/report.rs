@@ -33,7 +33,6 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// One PE's part in a [`JobReport`].
 #[derive(Clone, Debug)]
 pub struct PeReport {
     pub pe: u32,
@@ -55,11 +54,9 @@ impl PeReport {
     }
 }
 
-/// What became of a job and of each of its PEs.
 #[derive(Clone, Debug)]
 pub struct JobReport {
     pub pes: Vec<PeReport>,
-    /// The PE that failed first, when one did.
     pub first_failure: Option<u32>,
     /// Why the launcher ended the job, when it did.
     pub cause: Option<String>,

@@ -22,12 +22,10 @@ impl Faults {
     /// After `after` more copies have been executed, one fails on the device with a `CUresult`, and
     /// everything after it.
     pub fn fail_copy(&self, after: u32, result: u32) -> Result<()> {
-        self.set("fake_cuda_fail_copy", after, result)
-    }
-
-    /// After `after` more copies have been accepted, one is refused with a `CUresult`.
-    pub fn fail_submit(&self, after: u32, result: u32) -> Result<()> {
-        self.set("fake_cuda_fail_submit", after, result)
+        const NAME: &str = "fake_cuda_fail_copy";
+        let fail: unsafe extern "C" fn(c_int, u32, u32) -> u32 = self.look_up(NAME)?;
+        // SAFETY: numbers only.
+        self.0.calls.check(NAME, unsafe { fail(self.ordinal(), after, result) })
     }
 
     /// From now on every call answers with a `CUresult`, as when the device has gone.
@@ -46,12 +44,6 @@ impl Faults {
 
     fn ordinal(&self) -> c_int {
         self.0.context.device().0
-    }
-
-    fn set(&self, name: &str, after: u32, result: u32) -> Result<()> {
-        let set: unsafe extern "C" fn(c_int, u32, u32) -> u32 = self.look_up(name)?;
-        // SAFETY: numbers only.
-        self.0.calls.check(name, unsafe { set(self.ordinal(), after, result) })
     }
 
     fn look_up<F: Copy>(&self, name: &str) -> Result<F> {

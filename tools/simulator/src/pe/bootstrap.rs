@@ -28,7 +28,6 @@ impl Fatal {
         let _ = self.0.set(text);
     }
 
-    /// Fails once it is set.
     pub(crate) fn check(&self) -> Result<()> {
         self.0.get().map_or(Ok(()), |text| Err(error!("the proxy thread has failed: {text}")))
     }
@@ -100,7 +99,6 @@ impl Bootstrap {
         Ok(Bootstrap { shared, handle: Box::leak(Box::new(handle)), node, fatal })
     }
 
-    /// Waits until all PEs have come here.
     pub fn barrier(&self) -> Result<()> {
         self.shared.join("barrier", &[]).map(drop)
     }

@@ -11,7 +11,6 @@ use crate::memory::device_memory::MemoryKind;
 use crate::memory::gpu::Gpu;
 use crate::settings::JobSettings;
 
-/// One PE's view of the job it belongs to.
 #[derive(Debug)]
 pub struct Job {
     pub(crate) pe: u32,
@@ -41,7 +40,6 @@ impl Job {
         &self.bootstrap
     }
 
-    /// A value given to the job for its scenario.
     pub fn param<T: FromStr>(&self, name: &str) -> Result<T> {
         let Some(value) = self.settings.params.get(name) else {
             return Err(error!("the scenario needs a parameter {name}"));

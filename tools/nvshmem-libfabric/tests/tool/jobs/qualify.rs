@@ -18,7 +18,6 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("qualify::gpu_memory", gpus),
         trial("qualify::failures_are_rows_without_private_text", failures),
         trial("qualify::stopped_run_leaves_nothing_behind", stopped),
-        trial("qualify::bad_input", bad_input),
     ]
 }
 
@@ -64,11 +63,13 @@ fn shm() -> Result<(), Failed> {
     expect(rows && text.contains("there is one NIC") && text.contains("shows no GPU"), || {
         text.clone()
     })?;
-    expect(!text.contains("NOT FINISHED") && tree(&scratch.0).len() == 1, || text.clone())?;
+    expect(!text.contains("NOT FINISHED") && tree(scratch.path()).len() == 1, || text.clone())?;
     // None is overwritten.
-    let before = tree(&scratch.0);
+    let before = tree(scratch.path());
     bad(&mut qualify(&out, &[]), 2)?;
-    expect(tree(&scratch.0) == before, || String::from("nothing is changed, and nothing is left"))
+    expect(tree(scratch.path()) == before, || {
+        String::from("nothing is changed, and nothing is left")
+    })
 }
 
 fn tcp() -> Result<(), Failed> {
@@ -189,16 +190,4 @@ fn descendants(process: u32) -> Vec<u32> {
     let children = fs::read_to_string(path).unwrap_or_default();
     let children = children.split_whitespace().filter_map(|child| child.parse().ok());
     children.flat_map(|child: u32| [vec![child], descendants(child)].concat()).collect()
-}
-
-fn bad_input() -> Result<(), Failed> {
-    let scratch = Scratch::new();
-    let out = scratch.at("out.txt");
-    let said = bad(&mut qualify(&out, &["--only", "direct,teleport"]), 2)?;
-    expect(said.contains("teleport") && said.contains("one-nic"), || said.clone())?;
-    bad(&mut qualify(&out, &["--nvshmem", "/nonexistent"]), 2)?;
-    bad(&mut qualify(&scratch.at("missing/out.txt"), &[]), 2)?;
-    bad(qualify(&out, &[]).env("NVSHMEM_LIBFABRIC_LIBRARY", "/nonexistent"), 2)?;
-    bad(&mut qualify(&out, &["--hosts", "a,b,c"]), 2)?;
-    expect(tree(&scratch.0).is_empty(), || String::from("no file is left"))
 }
