@@ -56,7 +56,8 @@ fn threads_move() -> Result<(), Failed> {
     let job = Fabric::Tcp2.job("largest", 2, 2, Layout::V7).heap(192 << 20, 64 << 20);
     let (report, all) = moved(job.debug(KEY, 1))?;
     (0..2).try_for_each(|pe| has_said(&report, pe, 2))?;
-    check("some", all.iter().all(|[_, bulk]| *bulk > 0), &all)
+    // Of one of them all bytes may go before, where the machine is busy.
+    check("some", all.iter().any(|[_, bulk]| *bulk > 0), &all)
 }
 
 /// Puts with signals of up to a MiB, from all to all, by PEs with no thread, one for each rail,

@@ -29,6 +29,7 @@ use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use clap::Parser;
+use clap::error::{ContextKind, ContextValue};
 use nvshmem_sim::traffic;
 
 use crate::error::ToolError;
@@ -81,9 +82,42 @@ fn main() -> ExitCode {
     }
 }
 
+/// Commands and options of before, and what is used in their place.
+const GONE: [(&str, &str); 5] = [
+    (
+        "top",
+        "`top` is gone: NVSHMEM_LIBFABRIC_COUNTERS=FILE-%p has each PE write its counters at the end",
+    ),
+    ("trace", "`trace` is gone: NVSHMEM_DEBUG=TRACE logs what the transport does"),
+    (
+        "report",
+        "`report` is gone: `qualify` writes the file to send, and `qualify --dry-run` prints it",
+    ),
+    (
+        "--nvshmem",
+        "`--nvshmem` is gone here: use `nvshmem-libfabric run -- PROGRAM`, or the two variables of `run --dry-run`",
+    ),
+    ("--record", "`run --record` is gone: NVSHMEM_DEBUG=TRACE logs what the transport does"),
+];
+
+fn in_place_of(answer: &clap::Error) -> Option<&'static str> {
+    let named =
+        [ContextKind::InvalidSubcommand, ContextKind::InvalidArg].map(|kind| answer.get(kind));
+    named.into_iter().flatten().find_map(|named| {
+        let ContextValue::String(named) = named else { return None };
+        GONE.iter().find(|(name, _)| name == named).map(|(_, now)| *now)
+    })
+}
+
 fn answered(answer: &clap::Error) -> ExitCode {
-    let printed = answer.print().and_then(|()| io::stdout().flush());
-    if answer.use_stderr() {
+    let printed = match in_place_of(answer) {
+        Some(now) => {
+            eprintln!("nvshmem-libfabric: {now}");
+            Ok(())
+        }
+        None => answer.print().and_then(|()| io::stdout().flush()),
+    };
+    if answer.use_stderr() && in_place_of(answer).is_none() {
         const HINT: &str = "`nvshmem-libfabric COMMAND --help` has its options";
         let said = answer.to_string();
         let first = said.lines().next().unwrap_or_default();

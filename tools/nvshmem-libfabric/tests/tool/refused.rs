@@ -12,8 +12,13 @@ pub(crate) fn trials() -> Vec<Trial> {
 }
 
 /// The status and the command, in which a word in capitals is a path; and what is said.
-const COMMANDS: [(i32, &str, &str); 38] = [
+const COMMANDS: [(i32, &str, &str); 43] = [
     (2, "tell", "unrecognized subcommand"),
+    (2, "top --once", "is gone: NVSHMEM_LIBFABRIC_COUNTERS="),
+    (2, "trace show TEXT", "is gone: NVSHMEM_DEBUG=TRACE"),
+    (2, "report --out -", "is gone: `qualify`"),
+    (2, "install --nvshmem EMPTY", "use `nvshmem-libfabric run -- PROGRAM`"),
+    (125, "run --record TEXT -- true", "is gone: NVSHMEM_DEBUG=TRACE"),
     (2, "info --colour", "--colour"),
     (2, "info --only colours", "colours"),
     (2, "info --nvshmem TEXT", "is no NVSHMEM"),
