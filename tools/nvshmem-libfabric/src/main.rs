@@ -110,14 +110,15 @@ fn in_place_of(answer: &clap::Error) -> Option<&'static str> {
 }
 
 fn answered(answer: &clap::Error) -> ExitCode {
-    let printed = match in_place_of(answer) {
+    let gone = in_place_of(answer);
+    let printed = match gone {
         Some(now) => {
             eprintln!("nvshmem-libfabric: {now}");
             Ok(())
         }
         None => answer.print().and_then(|()| io::stdout().flush()),
     };
-    if answer.use_stderr() && in_place_of(answer).is_none() {
+    if answer.use_stderr() && gone.is_none() {
         const HINT: &str = "`nvshmem-libfabric COMMAND --help` has its options";
         let said = answer.to_string();
         let first = said.lines().next().unwrap_or_default();

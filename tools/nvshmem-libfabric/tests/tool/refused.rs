@@ -8,17 +8,16 @@ use libtest_mimic::{Failed, Trial};
 use crate::bed::{MadeUp, Scratch, TOOL, bad, expect, file_name, plugins, tool, tree, trial};
 
 pub(crate) fn trials() -> Vec<Trial> {
-    vec![trial("refused::commands", commands), trial("refused::environment", environment)]
+    vec![
+        trial("refused::commands", commands),
+        trial("refused::environment", environment),
+        trial("refused::old_names", old_names),
+    ]
 }
 
 /// The status and the command, in which a word in capitals is a path; and what is said.
-const COMMANDS: [(i32, &str, &str); 43] = [
+const COMMANDS: [(i32, &str, &str); 38] = [
     (2, "tell", "unrecognized subcommand"),
-    (2, "top --once", "is gone: NVSHMEM_LIBFABRIC_COUNTERS="),
-    (2, "trace show TEXT", "is gone: NVSHMEM_DEBUG=TRACE"),
-    (2, "report --out -", "is gone: `qualify`"),
-    (2, "install --nvshmem EMPTY", "use `nvshmem-libfabric run -- PROGRAM`"),
-    (125, "run --record TEXT -- true", "is gone: NVSHMEM_DEBUG=TRACE"),
     (2, "info --colour", "--colour"),
     (2, "info --only colours", "colours"),
     (2, "info --nvshmem TEXT", "is no NVSHMEM"),
@@ -103,6 +102,24 @@ fn environment() -> Result<(), Failed> {
         let words: Vec<&str> = line.split(' ').chain(["--plugin-dir"]).collect();
         let said = bad(tool(&words).arg(plugins()).env(name, value), 2)?;
         expect(said.contains(says), || format!("{line}: no {says:?} in\n{said}"))?;
+    }
+    Ok(())
+}
+
+/// One line says what is used in their place.
+fn old_names() -> Result<(), Failed> {
+    for (status, line, instead) in [
+        (2, "top --once", "NVSHMEM_LIBFABRIC_COUNTERS="),
+        (2, "trace show pe-0.trace", "NVSHMEM_DEBUG=TRACE"),
+        (2, "report --out -", "`qualify`"),
+        (2, "install --nvshmem /opt/nvshmem", "nvshmem-libfabric run -- PROGRAM"),
+        (125, "run --record pe-%p.trace -- true", "NVSHMEM_DEBUG=TRACE"),
+    ] {
+        let words: Vec<&str> = line.split(' ').collect();
+        let output = tool(&words).output()?;
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let told = said.lines().count() == 1 && said.contains("gone") && said.contains(instead);
+        expect(told && output.status.code() == Some(status), || format!("{line}: {output:?}"))?;
     }
     Ok(())
 }
