@@ -1,6 +1,6 @@
 //! What the test programs of the workspace share: [`built`] files, what is [`held`], [`needs`] and
-//! the skips that follow, a [`network`] of several hosts, [`seeds`] of [`random`] tests, machines by
-//! their [`topology`].
+//! the skips that follow, a [`network`] of several hosts, [`seeds`] of [`random`] tests,
+//! [`pairwise`] covering arrays, machines by their [`topology`].
 
 #![forbid(unsafe_code)]
 
@@ -8,6 +8,7 @@ pub mod built;
 pub mod held;
 pub mod needs;
 pub mod network;
+pub mod pairwise;
 pub mod random;
 pub mod seeds;
 pub mod topology;
