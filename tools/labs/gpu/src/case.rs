@@ -54,7 +54,7 @@ pub(crate) struct Case {
     pub(crate) env: Vec<(String, String)>,
 }
 
-#[derive(Debug)]
+#[derive(Default, Debug)]
 pub(crate) struct Outcome {
     /// What is wrong; nothing if it worked.
     pub(crate) fault: Option<String>,
@@ -68,7 +68,7 @@ pub(crate) struct Outcome {
 }
 
 impl Case {
-    pub(crate) fn own(program: &str, args: &str, bootstrap: Bootstrap) -> Self {
+    pub(crate) fn own(program: &str, args: &str) -> Self {
         let dies = program == "peer-death";
         let env = |name: &str, value: &str| (name.to_owned(), value.to_owned());
         Self {
@@ -77,16 +77,17 @@ impl Case {
             proof: if dies { Proof::Death } else { Proof::Result },
             pes: None,
             gpus: Gpus::Any,
-            bootstrap,
+            bootstrap: Bootstrap::Uid,
             env: if dies { vec![env("NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS", "10")] } else { vec![] },
         }
     }
 
-    pub(crate) fn perftest(program: &str, args: &str, bootstrap: Bootstrap) -> Self {
-        Self { proof: Proof::Rows, pes: Some(2), ..Self::upstream(program, args, bootstrap) }
+    pub(crate) fn perftest(program: &str, args: &str) -> Self {
+        let bootstrap = Bootstrap::Pmi;
+        Self { proof: Proof::Rows, pes: Some(2), bootstrap, ..Self::own(program, args) }
     }
 
-    pub(crate) fn example(example: &Example, bootstrap: Bootstrap) -> Self {
+    pub(crate) fn example(example: &Example) -> Self {
         let Example { program, args, pes, says, gpus } = *example;
         // So that many PEs find room on a small GPU.
         let mut env = vec![(String::from("NVSHMEM_SYMMETRIC_SIZE"), String::from("256M"))];
@@ -97,8 +98,9 @@ impl Case {
             proof: Proof::Says(says),
             pes: Some(pes),
             gpus,
+            bootstrap: Bootstrap::Pmi,
             env,
-            ..Self::upstream(program, args, bootstrap)
+            ..Self::own(program, args)
         }
     }
 
@@ -111,7 +113,7 @@ impl Case {
             pes: Some(pes.max(fewest)),
             gpus,
             env: vec![heap],
-            ..Self::own(program, args, Bootstrap::Uid)
+            ..Self::own(program, args)
         }
     }
 
@@ -122,12 +124,7 @@ impl Case {
         let args = if args.is_empty() { own } else { args };
         // As many ranks as the options say, but where one process has all of them.
         let pes = (gpus == Gpus::Two).then_some(pes);
-        Self { proof, pes, gpus, ..Self::own(program, args, Bootstrap::Uid) }
-    }
-
-    fn upstream(program: &str, args: &str, bootstrap: Bootstrap) -> Self {
-        let bootstrap = if bootstrap == Bootstrap::Uid { Bootstrap::Pmi } else { bootstrap };
-        Self { bootstrap, ..Self::own(program, args, bootstrap) }
+        Self { proof, pes, gpus, ..Self::own(program, args) }
     }
 
     /// Why it cannot run on a machine with so many GPUs, if that is known.
@@ -266,15 +263,7 @@ fn death(ended: &[Ended]) -> Option<String> {
 
 impl Outcome {
     pub(crate) fn skipped(missing: String) -> Self {
-        let (took, traffic) = (Duration::ZERO, Traffic::default());
-        Self {
-            fault: None,
-            skipped: Some(missing),
-            remark: None,
-            took,
-            traffic,
-            printed: String::new(),
-        }
+        Self { skipped: Some(missing), ..Self::default() }
     }
 
     pub(crate) fn worked(&self) -> bool {

@@ -10,11 +10,11 @@ use std::time::Duration;
 use crate::pmi::Server;
 use launcher::{End, Limits};
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Bootstrap {
     /// By an id that PE 0 makes and leaves in a file: the contract of `cuda/nvshmem/bootstrap.h`.
     Uid,
-    /// By PMI-1, NVSHMEM's default, served from here.
+    /// By PMI-1, NVSHMEM's default, served from here: NVIDIA's programs know no ids in files.
     Pmi,
 }
 

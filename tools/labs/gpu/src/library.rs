@@ -6,11 +6,6 @@ use std::path::{Path, PathBuf};
 
 use crate::options::Options;
 
-/// Settings for what the user's environment leaves open.
-///
-/// None of CUDA's own: what works here has to work with CUDA's defaults.
-const UNLESS_SET: [(&str, &str); 1] = [("NVSHMEM_SYMMETRIC_SIZE", "1G")];
-
 /// An NVSHMEM or an NCCL as it is installed, by a package or by pip.
 #[derive(Debug)]
 pub(crate) struct Library {
@@ -64,8 +59,9 @@ impl Library {
         })
     }
 
-    /// What makes every process' traffic with others go through the transport that is tested, and
-    /// what makes that show. Of what concerns neither, the user's own environment decides.
+    /// Returns the variables that make all traffic between processes go through the transport that
+    /// is tested, and make that show. All else is left to the user's environment; nothing is set of
+    /// CUDA's own, since what works here has to work with CUDA's defaults.
     pub(crate) fn environment(
         &self,
         options: &Options,
@@ -101,9 +97,9 @@ impl Library {
                     ("NVSHMEM_DISABLE_NCCL", one()),
                     ("NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME", String::from("lo")),
                 ]);
-                let unset = |(name, _): &(&str, &str)| std::env::var_os(name).is_none();
-                let unset = UNLESS_SET.into_iter().filter(unset);
-                env.extend(unset.map(|(name, value)| (name, value.to_owned())));
+                if std::env::var_os("NVSHMEM_SYMMETRIC_SIZE").is_none() {
+                    env.push(("NVSHMEM_SYMMETRIC_SIZE", String::from("1G")));
+                }
             }
             None => {
                 env.extend([

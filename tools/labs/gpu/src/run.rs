@@ -52,7 +52,7 @@ pub(crate) fn all(options: &Options) -> Result<bool, String> {
             let pes = case.pes.unwrap_or(options.pes);
             if let Some(missing) = case.missing(pes, gpus()) {
                 let outcome = Outcome::skipped(missing);
-                print(options, provider, case, &outcome);
+                print(provider, case, &outcome);
                 rows.push((provider, case, outcome));
                 continue;
             }
@@ -65,7 +65,7 @@ pub(crate) fn all(options: &Options) -> Result<bool, String> {
             env.extend(mps.iter().flat_map(|mps| mps.env(sharers)));
             env.extend(case.env.iter().cloned());
             let outcome = run(options, directory, case, pes, env, &dir)?;
-            print(options, provider, case, &outcome);
+            print(provider, case, &outcome);
             rows.push((provider, case, outcome));
         }
     }
@@ -123,15 +123,10 @@ fn run(
     Ok(case.judge(pes, &ended, dir))
 }
 
-fn print(options: &Options, provider: &str, case: &Case, outcome: &Outcome) {
+fn print(provider: &str, case: &Case, outcome: &Outcome) {
     println!("\n== {case} over {provider}: {}", outcome.result());
-    if !options.brief {
-        outcome
-            .printed
-            .lines()
-            .filter(|line| !line.trim().is_empty())
-            .for_each(|l| println!("{l}"));
-    }
+    let lines = outcome.printed.lines().filter(|line| !line.trim().is_empty());
+    lines.for_each(|line| println!("{line}"));
 }
 
 fn shortened(text: &str) -> String {
@@ -161,16 +156,16 @@ fn cases(options: &Options) -> Result<Vec<(PathBuf, Case)>, String> {
     }
     let perftests: Vec<_> =
         PERFTESTS.iter().map(|(name, args)| programs::example(name, args, "")).collect();
-    let perftest = |test: &Example| Case::perftest(test.program, test.args, options.bootstrap);
+    let perftest = |test: &Example| Case::perftest(test.program, test.args);
     listed(&options.perftests, &perftests, &perftest)?;
-    listed(&options.examples, EXAMPLES, &|example| Case::example(example, options.bootstrap))?;
+    listed(&options.examples, EXAMPLES, &Case::example)?;
     listed(&options.pplx, PPLX, &|example| Case::pplx(example, options.pes))?;
     if let Some(directory) = &options.programs {
         let mut programs = executables(directory)?;
         programs.retain(|name| wanted(name));
         // What was started is said first.
         programs.sort_by_key(|name| name != "info");
-        let case = |name: String| Case::own(&name, &options.args, options.bootstrap);
+        let case = |name: String| Case::own(&name, &options.args);
         let own = programs.into_iter().map(|name| (directory.clone(), case(name)));
         cases.splice(0..0, own);
     }
