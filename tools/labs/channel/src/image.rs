@@ -1,4 +1,4 @@
-//! An image of what kernels leave: the heaps of all PEs, and what threads have told.
+//! The memory that a kernel leaves: the heaps of all PEs, and one word of output a thread.
 
 use channel_producer::AREAS;
 

@@ -1,5 +1,5 @@
-//! Memory of devices: what the provider asks of CUDA and of GDRCopy, which here are the stand-ins
-//! `fake-cuda`, and where the NIC finds it.
+//! Device memory: the provider's calls of CUDA and GDRCopy, both of which are the stand-ins of
+//! `fake-cuda` here, and the addresses under which the NIC finds that memory.
 
 use std::ffi::{CStr, c_int, c_ulong, c_void};
 use std::mem;

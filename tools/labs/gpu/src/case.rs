@@ -1,4 +1,4 @@
-//! One program on one provider: what it is run with, and whether it did what it should.
+//! Cases: a program with its arguments and environment, and the verdict on one run of it.
 
 use std::fmt;
 use std::path::Path;
@@ -10,7 +10,7 @@ use crate::counters::Traffic;
 use crate::launch::{Bootstrap, Ended};
 use crate::programs::Example;
 
-/// What shows that a program has done its work.
+/// Evidence that a program has done its work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Proof {
     /// Every PE ends well and prints `RESULT <program> pe <n> ok`: the programs of `cuda/nvshmem`,
@@ -19,26 +19,26 @@ pub(crate) enum Proof {
     Result,
     /// Every PE ends well, and PE 0 prints rows of figures: NVSHMEM's perftests.
     Rows,
-    /// Every PE ends well, prints a line that begins with this, and none with an error in it:
-    /// NVSHMEM's examples, of which each checks its own data, or prints what came of it. `{pe}`,
-    /// `{pes}`, `{before}` (the PE before it in the ring) and `{sum}` (of its number and of all)
-    /// stand for numbers. Where this is empty, no error is enough.
+    /// Every PE ends well, prints a line that begins with this text, and prints no error: NVSHMEM's
+    /// examples, which check their own data or print the result. `{pe}`, `{pes}`, `{before}` (the
+    /// PE before it in the ring) and `{sum}` (its number added to the sum of all) stand for
+    /// numbers. With an empty text the absence of errors is enough.
     Says(&'static str),
-    /// PE 1 is killed in the middle, and all others have the transport's error that names it.
-    /// Whether NVSHMEM ends the process then is its own affair, and remarked.
+    /// PE 1 is killed in the middle, and all others log the transport's error that names it.
+    /// Whether NVSHMEM then ends the process is reported as a remark.
     Death,
 }
 
 /// The GPUs that the PEs of a program may have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Gpus {
-    /// Those that there are, shared if they are fewer than the PEs.
+    /// All of the machine, shared if there are fewer GPUs than PEs.
     Any,
     /// One for each PE.
     Own,
     /// One for all.
     One,
-    /// Two, for what one process does with both.
+    /// Two, both used by one process.
     Two,
 }
 
@@ -47,7 +47,7 @@ pub(crate) struct Case {
     pub(crate) program: String,
     pub(crate) args: Vec<String>,
     pub(crate) proof: Proof,
-    /// How many PEs it has; else as many as the options say.
+    /// Number of PEs, if not that of the options.
     pub(crate) pes: Option<u32>,
     pub(crate) gpus: Gpus,
     pub(crate) bootstrap: Bootstrap,
@@ -56,11 +56,10 @@ pub(crate) struct Case {
 
 #[derive(Default, Debug)]
 pub(crate) struct Outcome {
-    /// What is wrong; nothing if it worked.
+    /// Why it failed.
     pub(crate) fault: Option<String>,
-    /// What is missing here, so that it has not run.
+    /// What this machine lacks, so that the case has not run.
     pub(crate) skipped: Option<String>,
-    /// What is to be said of it all the same.
     pub(crate) remark: Option<&'static str>,
     pub(crate) took: Duration,
     pub(crate) traffic: Traffic,
@@ -127,7 +126,7 @@ impl Case {
         Self { proof, pes, gpus, ..Self::own(program, args) }
     }
 
-    /// Why it cannot run on a machine with so many GPUs, if that is known.
+    /// Returns why the case cannot run on a machine with so many GPUs, if that is known.
     pub(crate) fn missing(&self, pes: u32, gpus: Option<u32>) -> Option<String> {
         let gpus = gpus?;
         match self.gpus {

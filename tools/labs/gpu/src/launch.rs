@@ -1,5 +1,4 @@
-//! The PEs of one job of any NVSHMEM program: how they find one another, and where their output
-//! stays.
+//! Starts the PEs of one job of any NVSHMEM program, and collects their output.
 
 use std::fs::{self, File};
 use std::io;
@@ -36,7 +35,7 @@ pub(crate) struct Ended {
     pub(crate) end: End,
     pub(crate) after: Duration,
     pub(crate) stdout: String,
-    /// What it has said beside that: NVSHMEM's log and ours.
+    /// NVSHMEM's log and ours.
     pub(crate) stderr: String,
 }
 

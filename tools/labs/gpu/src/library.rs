@@ -1,5 +1,5 @@
-//! What the programs are of, NVSHMEM or NCCL, and the environment that makes it use this transport
-//! for everything between two processes.
+//! The library that programs are built for, NVSHMEM or NCCL, and the environment that makes it use
+//! this transport for all traffic between processes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,12 +13,11 @@ pub(crate) struct Library {
     pub(crate) root: PathBuf,
     /// As the headers say: `3.4.5`.
     version: String,
-    /// The number in the file names of NVSHMEM's transports, by which it looks for ours; none of
-    /// NCCL.
+    /// Number in the file names of NVSHMEM's transports, by which it looks for ours. None for NCCL.
     transports: Option<u32>,
 }
 
-/// A job, as far as its environment depends on it.
+/// The properties of a job that its environment depends on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct For<'a> {
     pub(crate) provider: &'a str,
@@ -86,9 +85,9 @@ impl Library {
         match self.transports {
             Some(_) => {
                 env.extend([
-                    // The path that is compiled into NVSHMEM's library comes before
-                    // LD_LIBRARY_PATH, so its own transport would be found first; a loaded one of
-                    // the same name comes before both.
+                    // NVSHMEM's library has a search path compiled in, which comes before
+                    // LD_LIBRARY_PATH and has its own transport. A library of the same name that
+                    // is loaded already comes before both.
                     ("LD_PRELOAD", plugin),
                     ("NVSHMEM_REMOTE_TRANSPORT", String::from("libfabric")),
                     // PEs would share memory otherwise, or reach one another over NVLink.

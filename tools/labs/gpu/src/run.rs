@@ -15,8 +15,8 @@ use crate::mps::Mps;
 use crate::options::{MpsChoice, Options};
 use crate::programs::{self, EXAMPLES, Example, NCCL_PROGRAMS, PERFTESTS, PPLX, deadline};
 
-/// After one PE has failed, the others have so long to say what they know of it. Above the timeout
-/// that the case of a dying PE sets.
+/// How long the other PEs have to report after one has failed: more than the timeout that the case
+/// of a dying PE sets.
 const GRACE: Duration = Duration::from_secs(40);
 
 pub(crate) fn all(options: &Options) -> Result<bool, String> {
@@ -139,7 +139,7 @@ fn cases(options: &Options) -> Result<Vec<(PathBuf, Case)>, String> {
         options.only.is_empty() || options.only.iter().any(|part| name.contains(part.as_str()))
     };
     let mut cases = Vec::new();
-    // Those of a list whose program is in a directory.
+    // Adds the cases of a list whose program is in the directory.
     let mut listed =
         |directory: &Option<PathBuf>, list: &[Example], case: &dyn Fn(&Example) -> Case| {
             let Some(directory) = directory else { return Ok(()) };
@@ -163,7 +163,7 @@ fn cases(options: &Options) -> Result<Vec<(PathBuf, Case)>, String> {
     if let Some(directory) = &options.programs {
         let mut programs = executables(directory)?;
         programs.retain(|name| wanted(name));
-        // What was started is said first.
+        // `info` shows what is tested, so it comes first.
         programs.sort_by_key(|name| name != "info");
         let case = |name: String| Case::own(&name, &options.args);
         let own = programs.into_iter().map(|name| (directory.clone(), case(name)));
@@ -172,7 +172,7 @@ fn cases(options: &Options) -> Result<Vec<(PathBuf, Case)>, String> {
     Ok(cases)
 }
 
-/// How many GPUs the machine has, if its driver says so.
+/// Returns the number of GPUs, if the driver is there.
 fn gpus() -> Option<u32> {
     let entries = fs::read_dir("/proc/driver/nvidia/gpus").ok()?;
     u32::try_from(entries.count()).ok()

@@ -16,7 +16,7 @@ use crate::verbs::{
     ibv_cq_ex, ibv_cq_init_attr_ex, ibv_gid, ibv_poll_cq_attr, ibv_wc_opcode,
 };
 
-/// What a queue pair has posted and not seen the end of.
+/// Counts of work requests that a queue pair has posted and not yet seen complete.
 #[derive(Default, Debug)]
 pub(crate) struct Outstanding {
     pub(crate) sends: AtomicU32,
@@ -129,7 +129,7 @@ impl Cq {
         self.qps.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes part in a queue pair.
+    /// Adds a queue pair whose completions come here. Returns the shared queue and its number.
     ///
     /// # Safety
     /// The queue is from [`Self::create`] and not destroyed.
@@ -215,7 +215,7 @@ unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
     unsafe { Cq::of(cq) }.in_use.leave();
 }
 
-/// Functions that tell something of the completion that was polled.
+/// Functions that read a field of the completion that was polled.
 macro_rules! reads {
     ($($name:ident: $type:ty = $of:expr;)*) => {$(
         unsafe extern "C" fn $name(cq: *mut ibv_cq_ex) -> $type {

@@ -46,7 +46,7 @@ pub(crate) struct Qp {
     max_sends: u32,
     max_receives: u32,
     tries: u8,
-    /// What has been posted since the last doorbell, and the error that has spoilt it.
+    /// Work requests since the last doorbell, and the error number of the first refused one.
     session: Vec<Operation>,
     refused: i32,
     sending: Exclusive,
@@ -255,7 +255,7 @@ impl Qp {
         });
     }
 
-    /// The work request that is being made, unless it was refused.
+    /// Returns the work request that is being built, unless one of the session was refused.
     fn last(&mut self) -> Option<&mut Operation> {
         if self.refused == 0 { self.session.last_mut() } else { None }
     }
