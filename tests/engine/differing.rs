@@ -426,6 +426,8 @@ fn pes_that_differ_in_everything() {
             duplicate_percent: [0, 0, 20][random.below(3)],
             rates: random_rates(&mut random),
             shared_queue: random.below(2) == 0,
+            is_virtual: random.below(2) == 0,
+            takes_lists: random.below(2) == 0,
             ..Script::default()
         };
         let job = Job::of(seed, &shapes.iter().collect::<Vec<_>>(), script);

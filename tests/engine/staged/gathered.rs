@@ -153,7 +153,8 @@ fn puts_fences_and_signals_by_turns_keep_their_order() {
     const WORDS: usize = 100_000;
     for seed in 1..=200_u64 {
         let mixed = seed % 4 != 0;
-        let script = Script { delay: (1, 3000), ..Script::default() };
+        let takes_lists = seed % 3 == 0;
+        let script = Script { delay: (1, 3000), takes_lists, ..Script::default() };
         let mut job = job(&shape(seed % 2 == 0), seed, script);
         let targets = Targets::of(&job);
         let mut random = Random(seed);
@@ -202,7 +203,8 @@ fn what_warps_put_and_signal_at_a_time_goes_in_few_messages() {
     const WORDS: usize = 100_000;
     for seed in 1..=200_u64 {
         let warps = [2, 5, 16][seed as usize % 3];
-        let script = Script { delay: (1, 3000), ..Script::default() };
+        let takes_lists = seed % 3 == 0;
+        let script = Script { delay: (1, 3000), takes_lists, ..Script::default() };
         let mut job = job(&shape(seed % 2 == 0), seed, script);
         let targets = Targets::of(&job);
         let mut random = Random(seed);

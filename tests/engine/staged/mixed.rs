@@ -322,6 +322,8 @@ fn what_users_mix_is_seen_in_its_order() {
             again_percent: [0, 0, 20][random.below(3)],
             delay: [(1, 1), (1, 3000), (1000, 100_000)][random.below(3)],
             duplicate_percent: [0, 0, 20][random.below(3)],
+            is_virtual: random.below(2) == 0,
+            takes_lists: random.below(2) == 0,
             ..Script::default()
         };
         let mut job = Job::new(seed, &shape, script);
