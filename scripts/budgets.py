@@ -16,7 +16,7 @@ from pathlib import Path
 CEILINGS = {
     "product code, lines": 36_000,
     "main workspace, lines of Rust": 119_100,
-    "laboratories, lines of Rust": 10_500,
+    "laboratories, lines of Rust": 9_600,
     "documentation, words": 32_300,
     "scripts, lines": 2_200,
     "make targets": 25,

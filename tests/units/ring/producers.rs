@@ -501,3 +501,23 @@ fn landings_are_given_back_and_waited_for() {
     set_pause(None);
     ANSWER.set(None);
 }
+
+/// The count of barriers wraps. A peer that is one barrier behind is waited for before and after
+/// that, until the proxy ends, and one that is ahead is not.
+#[test]
+fn barrier_count_wraps() {
+    let mut bed = Bed::new(1, 6, 0);
+    let producer = producer(&bed.context);
+    let (own, counts) = (bed.context.own().as_ptr(), bed.context.own_producers().as_ptr());
+    bed.rings[0].publish_state(State::Stopped);
+    for before in (0..4).map(|barrier| (u64::MAX - 2).wrapping_add(barrier)) {
+        for (ahead, status) in [(0, c::NLF_ERROR_STOPPED), (1, c::NLF_OK), (2, c::NLF_OK)] {
+            // SAFETY: words that this thread alone uses.
+            unsafe {
+                (*counts).barriers = before;
+                (*own).arrived[0] = before.wrapping_add(ahead);
+            }
+            assert_eq!(producer.sync_all(), status as i32, "{before} barriers, {ahead} ahead");
+        }
+    }
+}

@@ -15,10 +15,10 @@ read -r version release package hash < <(grep -v '^#' "$WANTED")
 
 verbs=$(scripts/headers.sh verbs)
 scripts/nvshmem-wheels.sh cuda >/dev/null
-target=$(realpath -m "${CARGO_TARGET_DIR:-target}")/labs
-scripts/cargo build --manifest-path tools/labs/Cargo.toml --target-dir "$target" --locked --quiet --profile checked \
-    -p efa-lab -p fake-cuda >&2
-built=$target/checked
+target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
+scripts/cargo build --locked --quiet --profile checked -p fake-cuda >&2
+scripts/cargo build --manifest-path tools/labs/Cargo.toml --target-dir "$target/labs" --locked --quiet --profile checked \
+    -p efa-lab >&2
 { command -v autoreconf && command -v libtoolize; } >/dev/null ||
     apt-get install -q -y --no-install-recommends autoconf automake libtool >&2
 # shellcheck disable=SC2016 # apt's own names
@@ -43,11 +43,11 @@ tar -xf "$work/source/libfabric_$version.orig.tar.xz" -C "$work/source"
 
 # What it is linked to: linker scripts keep the names that the stand-ins are found by.
 for name in libibverbs libefa; do
-    cp "$built/libefa_lab.so" "$work/verbs/lib/$name.so.1"
+    cp "$target/labs/checked/libefa_lab.so" "$work/verbs/lib/$name.so.1"
     echo "INPUT ( -l:$name.so.1 )" >"$work/verbs/lib/$name.so"
 done
 ln -s "$(echo "$verbs"/[0-9]*)" "$work/verbs/include"
-for name in libcuda libcudart; do ln -s "$built/libfake_cuda.so" "$work/cuda/lib64/$name.so"; done
+for name in libcuda libcudart; do ln -s "$target/checked/libfake_cuda.so" "$work/cuda/lib64/$name.so"; done
 ln -s "$PWD/.deps/nvshmem/cuda/include" "$work/cuda/include"
 # NVML is optional where it runs, and not where it is built.
 cat >"$work/nvml/nvml.h" <<'END'

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Runs lab-tests over kernel verbs, on soft RoCE NICs (rdma_rxe) of guests that QEMU emulates: one
 # guest, and with NVSHMEM_TEST_FULL two on a network of their own, with each job's PEs on both:
-#   tools/labs/rdma/run.sh TARGET
-# TARGET is the laboratories' target directory, with lab-tests built. Without QEMU or a kernel with
-# soft RoCE it says so and is done; 'scripts/deps.sh rdma-lab' installs QEMU, INSTALL=1 does that
+#   tools/labs/rdma/run.sh TARGET [flap]
+# TARGET is the laboratories' target directory, with lab-tests built. With 'flap', and that built,
+# it measures instead what rails do while all packets are lost for a minute. Without QEMU or a kernel
+# with soft RoCE it says so and is done; 'scripts/deps.sh rdma-lab' installs QEMU, INSTALL=1 does that
 # and downloads a kernel. The guests see this machine's file system, read only, and have no way out.
 set -euo pipefail
 target=$1
@@ -58,6 +59,7 @@ done | awk '$1 == "insmod" && !seen[$2]++ { print $2 }')
 built=$(find "$target/checked/deps" -maxdepth 1 -name 'labs-*' -type f -perm -u+x -printf '%T@ %p\n' | sort -n | tail -n 1)
 cp "${built#* }" "$work/tests/labs"
 find "$target/checked/deps" -maxdepth 1 -name 'lib*.so' ! -name '*-*' -exec cp {} "$work/tests/" \;
+[[ ${2:-} != flap ]] || cp "$target/checked/flap" "$work/tests/"
 scripts/install.sh plugin "$work/tests/libnvshmem_transport_libfabric.so" "$work/lib" >/dev/null
 
 # boot NUMBER OF SECONDS: becomes one of so many guests.
@@ -83,7 +85,13 @@ runs() {
 export NVSHMEM_TEST_PLUGIN_DIR=$work/lib NVSHMEM_TEST_LIBFABRIC2=$(printf %q "${NVSHMEM_TEST_LIBFABRIC2:-}")
 export NVSHMEM_TEST_RDMA=rxe0,rxe1 NVSHMEM_TEST_RDMA_IPV6=rocep2s0 NVSHMEM_TEST_FULL=${NVSHMEM_TEST_FULL:-}
 [[ $count -eq 1 ]] || export NVSHMEM_TEST_RDMA_ELSEWHERE="$lab/elsewhere.sh 10.77.0.2"
-exec $work/tests/labs --color never --test-threads 1 rdma::$place
+[[ $place == flap ]] || exec $work/tests/labs --color never --test-threads 1 rdma::$place
+modprobe sch_netem
+export FI_UNIVERSE_SIZE=127
+change() { echo "for nic in eth0 eth1; do tc qdisc \$1 dev \\\$nic root netem loss 100%; done"; }
+for who in both one; do
+    $work/tests/flap "\${NVSHMEM_TEST_LIBFABRIC2:-libfabric.so.1}" verbs rxe0 rxe1 60 \$who "\$(change add)" "\$(change del)"
+done
 END
     echo "     Running $place"
     rm -f "$work/cable" "$work"/console.*
@@ -102,6 +110,7 @@ END
     tail -n 20 "$work"/console.* "$work"/qemu.* | tr -d '\r'
     return 1
 }
+[[ ${2:-} != flap ]] || { runs flap 1 900; exit; }
 # A busy machine takes long for a short run too.
 [[ -n ${NVSHMEM_TEST_FULL:-} ]] || { runs one_host 1 500; exit; }
 runs one_host 1 3000

@@ -9,7 +9,7 @@ use nvshmem_sim::{JobSettings, MemoryKind};
 use test_support::built::fake_cuda_dir;
 use test_support::needs::{self, Need, libfabric2};
 
-use crate::job::{SCENARIOS, cases, cxi_library, job, run, says};
+use crate::job::{SCENARIOS, cases, cxi_library, job, run, says, warns};
 
 const VERSIONS: [&str; 5] = ["2.6", "2.4", "2.2", "1.22", "1.20"];
 
@@ -106,12 +106,8 @@ fn by_setting() -> Vec<Trial> {
             // Registrations begin within allocations.
             let job = with_devices("operations", 2, MemoryKind::Device).env(variable, 0);
             for pe in on_cxi(job, &carrier, "2.6").run()?.check()?.pes {
-                let text = pe.text();
-                let warned = text.lines().find(|line| line.contains(" WARN ")).unwrap_or_default();
-                for part in ["memory of devices is staged: ", &format!("{variable}=0"), "unset it"]
-                {
-                    says(warned, part)?;
-                }
+                let set = format!("{variable}=0");
+                warns(&pe.text(), &["memory of devices is staged: ", &set, "unset it"])?;
             }
             Ok(())
         }));
@@ -126,10 +122,8 @@ fn by_setting() -> Vec<Trial> {
                     if log.is_empty() { job.clone() } else { job.clone().env("FI_LOG_LEVEL", log) };
                 for pe in job.run()?.check()?.pes {
                     let text = pe.text();
-                    let warned = text.lines().find(|line| line.contains(" WARN "));
-                    for part in ["memory of devices is staged: ", "MR caching disabled", MONITOR] {
-                        says(warned.unwrap_or_default(), part)?;
-                    }
+                    let staged = "memory of devices is staged: ";
+                    warns(&text, &[staged, "MR caching disabled", MONITOR])?;
                     if text.contains(":core:mr:") == log.is_empty() {
                         return Err(format!("FI_LOG_LEVEL={log}:\n{text}").into());
                     }

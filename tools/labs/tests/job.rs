@@ -45,6 +45,12 @@ pub(crate) fn says(text: &str, part: &str) -> Result<(), Failed> {
     if text.contains(part) { Ok(()) } else { Err(format!("no {part:?} in:\n{text}").into()) }
 }
 
+/// Checks that the first warning has all these parts.
+pub(crate) fn warns(text: &str, parts: &[&str]) -> Result<(), Failed> {
+    let warning = text.lines().find(|line| line.contains(" WARN ")).unwrap_or_default();
+    parts.iter().try_for_each(|part| says(warning, part))
+}
+
 pub(crate) fn fails(report: &JobReport, pe: u32, words: &str) -> Result<(), Failed> {
     if !matches!(report.outcome(pe), Outcome::Failed(_)) {
         return Err(format!("PE {pe} {}:\n{report}", report.outcome(pe)).into());

@@ -1,10 +1,8 @@
-//! An image of what kernels leave: the heaps of all PEs, what threads have told, and the context's
-//! error.
+//! The memory that a kernel leaves: the heaps of all PEs, and one word of output a thread.
 
 use channel_producer::AREAS;
-use channel_sys as c;
 
-/// PEs of which this process is number 0 and stands in for the others.
+/// Number of PEs.
 pub(crate) const PES: u32 = 3;
 
 /// Words in an area of the heap.
@@ -12,42 +10,30 @@ pub(crate) const AREA: u64 = 1 << 14;
 
 const WORDS: usize = AREAS * AREA as usize;
 
-/// See the module. At first all is zero.
+/// Bytes of a heap.
+pub(crate) const HEAP: usize = 8 * WORDS;
+
+/// All is zero at first.
 #[derive(Clone, Debug)]
 pub(crate) struct Image {
     heaps: Vec<Vec<u64>>,
     /// By thread.
     pub(crate) out: Vec<u64>,
-    pub(crate) error: c::nlf_error,
 }
 
 impl Default for Image {
     fn default() -> Self {
-        let error = c::nlf_error {
-            code: c::NLF_OK,
-            op: 0,
-            pe: 0,
-            ring: 0,
-            addr: 0,
-            bytes: 0,
-            abandoned: 0,
-            reserved: [0; 7],
-        };
-        Self { heaps: vec![vec![0; WORDS]; PES as usize], out: Vec::new(), error }
+        Self { heaps: vec![vec![0; WORDS]; PES as usize], out: Vec::new() }
     }
 }
 
 impl Image {
-    pub(crate) fn heap(&self, pe: u32) -> Vec<u8> {
-        self.heaps[pe as usize].iter().flat_map(|word| word.to_le_bytes()).collect()
-    }
-
     pub(crate) fn words(&self, pe: u32) -> &[u64] {
         &self.heaps[pe as usize]
     }
 
     pub(crate) fn set_heap(&mut self, pe: u32, bytes: &[u8]) {
-        assert!(bytes.len() == 8 * WORDS, "{} bytes are no heap", bytes.len());
+        assert!(bytes.len() == HEAP, "{} bytes are no heap", bytes.len());
         let word = |word: &[u8]| word.iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
         self.heaps[pe as usize] = bytes.chunks_exact(8).map(word).collect();
     }

@@ -1,64 +1,50 @@
-//! Checks the device channel's kernels on the machine's GPU.
+//! Checks the device channel's kernels: three PEs, a process each, run every kernel over a fabric,
+//! and the memory of all is compared with a model of the kernel.
 //!
 //! ```text
-//! nvshmem-channel-check                  every kernel against its model, on the first GPU
-//! nvshmem-channel-check --host           the same with CPU threads in the GPU's place
-//! nvshmem-channel-check --memory device  with the kernels' heap in memory of the GPU alone; else
-//!                                        both there and on the host
-//! nvshmem-channel-check --job            three PEs, a process each, over the fabric that the
-//!                                        environment or --providers says; the n-th PE on the n-th
-//!                                        GPU, or the last
+//! nvshmem-channel-check                  the n-th PE on the n-th GPU, or the last
+//! nvshmem-channel-check --host           with CPU threads in the GPUs' place
+//! nvshmem-channel-check --memory device  with heaps in memory of the GPUs alone; else both there
+//!                                        and on the host
+//! nvshmem-channel-check --providers tcp  over this provider; else over the one that the
+//!                                        environment says
 //! ```
 //!
-//! Needs CUDA's driver, and libfabric for `--job`. Without a GPU it says so and ends with status 0;
-//! when something is wrong, with status 1. But for `--job` there is no fabric: this process stands
-//! in for the peers.
-//!
-//! ```text
-//! machines    where kernels run and their memory is: gpu, host
-//! bed         a context with its rings and heaps; peers: what takes operations and executes them
-//! checks      every kernel, against what must be in memory after it, as models say
-//! job         PEs with channels, and a fabric between
-//! ```
+//! Needs libfabric, and CUDA's driver unless with `--host`. Without a GPU it says so and ends with
+//! status 0; when something is wrong, with status 1. PEs on one GPU take turns there, unless CUDA's
+//! multi-process service runs.
 
-mod bed;
 mod checks;
 mod image;
 mod job;
 mod machines;
 mod models;
-mod peers;
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
-use launcher::Place;
+use launcher::{End, Limits, Place};
 use nvshmem_transport_libfabric::channel::MemoryLocation;
 
-use crate::bed::HeapAt;
+use crate::image::PES;
 use crate::job::Job;
 use crate::machines::gpu::{Gpu, NoGpu};
 use crate::machines::host::Host;
-use crate::machines::machine::{Machine, MachineError};
+use crate::machines::{Machine, MachineError};
 
 #[derive(Parser, Debug)]
 #[command(name = "nvshmem-channel-check", version)]
 struct Options {
-    /// With CPU threads instead of a GPU
+    /// With CPU threads instead of GPUs
     #[arg(long)]
     host: bool,
-    /// Where the kernels' heap is; host memory alone with --host
+    /// Where heaps are; host memory alone with --host
     #[arg(long, value_enum)]
     memory: Option<Where>,
-    /// The whole way between PEs: kernels, channels, fabric
-    #[arg(long)]
-    job: bool,
-    /// Providers to run jobs over, one after the other, separated by commas
-    #[arg(long, requires = "job", value_delimiter = ',')]
+    /// Providers to run over, one after the other, separated by commas
+    #[arg(long, value_delimiter = ',')]
     providers: Vec<String>,
-    /// Decides in which order operations are delivered
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
     #[arg(long, default_value_t = 3)]
     repeat: u64,
     /// Fail unless there is a GPU
@@ -86,9 +72,13 @@ impl Options {
 
 const PROVIDER: &str = "NVSHMEM_LIBFABRIC_PROVIDER";
 
+/// Longer than any job takes. Once a PE has failed, the others wait in vain.
+const LIMITS: Limits = Limits { deadline: Duration::from_secs(540), grace: Duration::ZERO };
+
 fn main() -> ExitCode {
     let options = Options::parse();
-    match run(&options) {
+    let place = Place::of_process();
+    match place.map_or_else(|| start(&options), |place| pe(&options, &place)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("nvshmem-channel-check: {error}");
@@ -97,59 +87,56 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(options: &Options) -> Result<(), MachineError> {
-    let place = if options.job { Place::of_process() } else { None };
-    if options.job && place.is_none() {
-        let named = options.providers.iter().map(|provider| Some((PROVIDER, provider.as_str())));
-        let mut jobs: Vec<_> = named.collect();
-        if jobs.is_empty() {
-            jobs.push(None);
+/// Runs the jobs, one after the other.
+fn start(options: &Options) -> Result<(), MachineError> {
+    // A GPU is looked for here, as a PE that finds none would end the job with an error.
+    match machine(options, 0) {
+        Ok(machine) => println!("on {}", machine.name()),
+        Err(NoGpu::Absent(reason)) if !options.require_gpu => {
+            println!("skipped: no GPU to run on: {reason}");
+            return Ok(());
         }
-        return jobs.into_iter().try_for_each(job::start);
+        Err(error) => return Err(error.into()),
     }
-    let machine: Box<dyn Machine> = if options.host {
-        Box::new(Host { threads: 12 })
-    } else {
-        match Gpu::open(place.as_ref().map_or(0, |place| place.me)) {
-            Ok(gpu) => Box::new(gpu),
-            Err(NoGpu::Absent(reason)) if !options.require_gpu => {
-                println!("skipped: no GPU to run on: {reason}");
-                return Ok(());
-            }
-            Err(NoGpu::Absent(reason) | NoGpu::Broken(reason)) => return Err(MachineError(reason)),
-        }
-    };
-    if let Some(place) = place {
-        return machine.with_device(&mut || pe(options, machine.as_ref(), &place));
+    if options.providers.is_empty() {
+        return run_job(None);
     }
-    println!("on {}", machine.name());
-    for location in options.memory() {
-        let heap = match location {
-            MemoryLocation::Device => HeapAt::Device,
-            MemoryLocation::Host => HeapAt::Host,
-        };
-        for repeat in 0..options.repeat {
-            let seed = options.seed.wrapping_add(repeat * 1000);
-            let count = checks::run_all(machine.as_ref(), heap, seed)?;
-            println!("{count} checks passed, heap on {location:?}, seed {seed}");
-        }
-    }
-    Ok(())
+    options.providers.iter().try_for_each(|provider| run_job(Some((PROVIDER, provider))))
 }
 
-fn pe(options: &Options, machine: &dyn Machine, place: &Place) -> Result<(), MachineError> {
-    let job = Job::new(machine, place)?;
-    let provider = std::env::var(PROVIDER).unwrap_or_else(|_| String::from("auto"));
-    if place.me == 0 {
-        println!("channel of {} PEs over {provider} on {}", place.n_pes, machine.name());
+/// Starts this program once for each PE, with its own arguments, and waits for all.
+fn run_job(variable: Option<(&str, &str)>) -> Result<(), MachineError> {
+    let ended = launcher::run_job(PES, LIMITS, |_, command| {
+        command.args(std::env::args_os().skip(1)).envs(variable);
+        Ok(())
+    });
+    let ended = ended.map_err(|error| MachineError(error.to_string()))?;
+    let bad = || ended.iter().enumerate().filter(|(_, pe)| !pe.end.is_success());
+    // The one that failed by itself says more than those killed because of it.
+    let first = bad().find(|(_, pe)| pe.end != End::Killed).or_else(|| bad().next());
+    first.map_or(Ok(()), |(pe, ended)| Err(MachineError(format!("PE {pe} {}", ended.end))))
+}
+
+fn machine(options: &Options, pe: u32) -> Result<Box<dyn Machine>, NoGpu> {
+    if options.host {
+        return Ok(Box::new(Host { threads: 12 }));
     }
-    for location in options.memory() {
-        for _ in 0..options.repeat {
-            let count = job::checks::run(&job, *location)?;
-            if place.me == 0 {
-                println!("{count} kernels checked over {provider}, heaps on {location:?}");
+    Ok(Box::new(Gpu::open(pe)?))
+}
+
+fn pe(options: &Options, place: &Place) -> Result<(), MachineError> {
+    let machine = machine(options, place.me)?;
+    machine.with_device(&mut || {
+        let job = Job::new(machine.as_ref(), place)?;
+        let provider = std::env::var(PROVIDER).unwrap_or_else(|_| String::from("auto"));
+        for location in options.memory() {
+            for _ in 0..options.repeat {
+                let count = checks::run_all(&job, *location)?;
+                if place.me == 0 {
+                    println!("{count} kernels checked over {provider}, heaps on {location:?}");
+                }
             }
         }
-    }
-    Ok(())
+        Ok(())
+    })
 }

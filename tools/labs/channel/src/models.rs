@@ -1,5 +1,5 @@
-//! Models of what must be in memory after each kernel of `cuda/kernels/bodies.cuh`, computed from
-//! what the API promises.
+//! Models of the kernels in `cuda/kernels/bodies.cuh`: the memory that each must leave, computed
+//! from the promises of the device API.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,6 @@ pub(crate) mod area {
     pub(crate) const SET: usize = 3;
     pub(crate) const ATOMIC: usize = 4;
     pub(crate) const RESULT: usize = 5;
-    pub(crate) const PONG: usize = 6;
     pub(crate) const EXTRA: usize = 7;
 }
 
@@ -25,7 +24,7 @@ pub(crate) struct Shape {
     pub(crate) threads: u64,
     pub(crate) members: u64,
     pub(crate) rounds: u64,
-    /// Bytes of each, where that is open.
+    /// Bytes of each operation, for kernels that leave that open.
     pub(crate) bytes: u64,
 }
 
@@ -163,7 +162,7 @@ fn blocking(image: &Image, shape: &Shape) -> Result<(), String> {
     told(image, shape, shape.rounds)
 }
 
-/// What PE 0 has told all, and found of all.
+/// The round that PE 0 has told all PEs, and the rounds that it has heard of.
 fn barrier(image: &Image, shape: &Shape) -> Result<(), String> {
     area_is(image, area::DST, |_, _| shape.rounds, 1)?;
     told(image, shape, shape.rounds * u64::from(PES))
@@ -369,10 +368,6 @@ fn errors(image: &Image) -> Result<(), String> {
     for (thread, code) in REFUSED.iter().enumerate() {
         let told = image.out(thread as u64);
         equal(|| format!("what wrong call {thread} was answered"), told, u64::from(*code))?;
-    }
-    let first = image.error;
-    if !REFUSED[..22].contains(&first.code) {
-        return Err(format!("the error word has {first:?}"));
     }
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! Memory of devices: what the provider asks of CUDA and of GDRCopy, which here are the stand-ins
-//! `fake-cuda`, and where the NIC finds it.
+//! Device memory: the provider's calls of CUDA and GDRCopy, both of which are the stand-ins of
+//! `fake-cuda` here, and the addresses under which the NIC finds that memory.
 
 use std::ffi::{CStr, c_int, c_ulong, c_void};
 use std::mem;
@@ -45,15 +45,9 @@ impl Cuda {
             // SAFETY: functions of the stand-in, of these types.
             unsafe {
                 Some(Self {
-                    window: mem::transmute::<*mut c_void, Window>(find(
-                        driver,
-                        c"fake_cuda_window",
-                    )?),
-                    count: mem::transmute::<*mut c_void, Count>(find(driver, c"fake_cuda_count")?),
-                    address_range: mem::transmute::<*mut c_void, AddressRange>(find(
-                        driver,
-                        c"cuMemGetAddressRange_v2",
-                    )?),
+                    window: find(driver, c"fake_cuda_window")?,
+                    count: find(driver, c"fake_cuda_count")?,
+                    address_range: find(driver, c"cuMemGetAddressRange_v2")?,
                     gdrcopy: GdrCopy::open(),
                 })
             }
@@ -112,8 +106,8 @@ impl GdrCopy {
         let library = open(c"libgdrapi.so.2")?;
         // SAFETY: functions of GDRCopy, of these types.
         unsafe {
-            let open = mem::transmute::<*mut c_void, Open>(find(library, c"gdr_open")?);
-            let pin = mem::transmute::<*mut c_void, Pin>(find(library, c"gdr_pin_buffer")?);
+            let open: Open = find(library, c"gdr_open")?;
+            let pin = find(library, c"gdr_pin_buffer")?;
             let opened = open();
             (!opened.is_null()).then_some(Self { library: opened as usize, pin })
         }
@@ -126,8 +120,15 @@ fn open(name: &CStr) -> Option<*mut c_void> {
     (!library.is_null()).then_some(library)
 }
 
-fn find(library: *mut c_void, name: &CStr) -> Option<*mut c_void> {
-    // SAFETY: a library that is open, and a name.
-    let found = unsafe { libc::dlsym(library, name.as_ptr()) };
-    (!found.is_null()).then_some(found)
+/// Returns a function of a library.
+///
+/// # Safety
+/// It is an `F`, which is a pointer to a function.
+unsafe fn find<F: Copy>(library: *mut c_void, name: &CStr) -> Option<F> {
+    const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
+    // SAFETY: a library that is open, and a name; what is found is an `F`, by contract.
+    unsafe {
+        let found = libc::dlsym(library, name.as_ptr());
+        (!found.is_null()).then(|| mem::transmute_copy(&found))
+    }
 }

@@ -8,9 +8,8 @@ use std::sync::{Mutex, PoisonError};
 
 use libfabric_sys::{
     FI_EBUSY, FI_EINVAL, FI_ENABLE, FI_ENOMEM, FI_ENOPROTOOPT, FI_ENOSPC, FI_ENOSYS, FI_EOPNOTSUPP,
-    FI_OPT_CUDA_API_PERMITTED, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, FI_ORDER_RMA_WAW,
-    FI_ORDER_WAW, Version, fi_addr_t, fi_info, fi_msg, fi_msg_rma, fi_ops, fi_ops_ep, fi_ops_msg,
-    fi_ops_rma, fid, fid_domain, fid_ep,
+    FI_OPT_CUDA_API_PERMITTED, FI_OPT_ENDPOINT, FI_ORDER_RMA_WAW, FI_ORDER_WAW, Version, fi_addr_t,
+    fi_info, fi_msg, fi_ops, fi_ops_ep, fi_ops_msg, fi_ops_rma, fid, fid_domain, fid_ep,
 };
 
 use crate::devices::Cuda;
@@ -22,7 +21,6 @@ use crate::persona::{Persona, broken, number};
 
 /// The libfabric in which cxi knows `FI_OPT_CUDA_API_PERMITTED`: HPE's 1.22.
 const CUDA_OPTION: Version = Version::new(1, 22);
-const MULTI_RECEIVE: usize = (1 << 24) - 1;
 const OVERFLOW_BUFFERS: usize = 3;
 
 pub(crate) unsafe extern "C" fn open(
@@ -56,7 +54,6 @@ pub(crate) unsafe extern "C" fn open(
         Hook::<fi_ops_rma>::put(&mut ep.rma, state, |table| {
             table.read = Some(read);
             table.write = Some(write);
-            table.writemsg = Some(write_message);
             table.writedata = Some(write_data);
         });
         Hook::<fi_ops_msg>::put(&mut ep.msg, state, |table| {
@@ -125,27 +122,20 @@ unsafe extern "C" fn set_option(
     }
     // SAFETY: an endpoint of the persona, and a value of the option's type.
     let state = unsafe { Hook::<fi_ops_ep>::of((*endpoint.cast::<fid_ep>()).ops) }.domain;
-    match option as u32 {
-        FI_OPT_MIN_MULTI_RECV => {
-            // SAFETY: as above.
-            let least = unsafe { value.cast::<usize>().read() };
-            if least > MULTI_RECEIVE { -(FI_EINVAL as c_int) } else { 0 }
-        }
-        FI_OPT_CUDA_API_PERMITTED if Persona::get().version >= CUDA_OPTION => {
-            if len != size_of::<bool>() {
-                return -(FI_EINVAL as c_int);
-            }
-            // SAFETY: as above.
-            let permitted = unsafe { value.cast::<u8>().read() } != 0;
-            let Some(cuda) = Cuda::get() else { return -(FI_EOPNOTSUPP as c_int) };
-            if !permitted && !cuda.has_gdrcopy() {
-                return -(FI_EOPNOTSUPP as c_int);
-            }
-            state.needs_copies.store(!permitted, Ordering::Release);
-            0
-        }
-        _ => -(FI_ENOPROTOOPT as c_int),
+    if option as u32 != FI_OPT_CUDA_API_PERMITTED || Persona::get().version < CUDA_OPTION {
+        return -(FI_ENOPROTOOPT as c_int);
     }
+    if len != size_of::<bool>() {
+        return -(FI_EINVAL as c_int);
+    }
+    // SAFETY: as above.
+    let permitted = unsafe { value.cast::<u8>().read() } != 0;
+    let Some(cuda) = Cuda::get() else { return -(FI_EOPNOTSUPP as c_int) };
+    if !permitted && !cuda.has_gdrcopy() {
+        return -(FI_EOPNOTSUPP as c_int);
+    }
+    state.needs_copies.store(!permitted, Ordering::Release);
+    0
 }
 
 /// Functions that enter the endpoint and do what the real one does.
@@ -171,7 +161,6 @@ entered! {
         buf: *mut c_void, len: usize, desc: *mut c_void, peer: fi_addr_t, addr: u64, key: u64, context: *mut c_void);
     carry_write = rma: fi_ops_rma, write(
         buf: *const c_void, len: usize, desc: *mut c_void, peer: fi_addr_t, addr: u64, key: u64, context: *mut c_void);
-    carry_message = rma: fi_ops_rma, writemsg(message: *const fi_msg_rma, flags: u64);
     send_message = msg: fi_ops_msg, sendmsg(message: *const fi_msg, flags: u64);
     send_inject = msg: fi_ops_msg, inject(buf: *const c_void, len: usize, peer: fi_addr_t);
 }
@@ -216,22 +205,6 @@ unsafe extern "C" fn write(
     unsafe {
         let buf = local(state(endpoint), buf.cast_mut(), len, desc);
         carry_write(endpoint, buf, len, ptr::null_mut(), peer, addr, key, context)
-    }
-}
-
-unsafe extern "C" fn write_message(
-    endpoint: *mut fid_ep,
-    message: *const fi_msg_rma,
-    flags: u64,
-) -> isize {
-    // SAFETY: called as `fi_rma(3)` says, with one vector, as `CXIP_RMA_MAX_IOV` has it.
-    unsafe {
-        let (mut vector, desc) = (*(*message).msg_iov, *(*message).desc);
-        vector.iov_base = local(state(endpoint), vector.iov_base, vector.iov_len, desc);
-        let mut carried = message.read();
-        carried.msg_iov = &vector;
-        carried.desc = ptr::null_mut();
-        carry_message(endpoint, &carried, flags)
     }
 }
 

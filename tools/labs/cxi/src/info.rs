@@ -133,51 +133,41 @@ unsafe fn show(info: *mut fi_info, hints: &fi_info, nic: u8) {
     }
 }
 
-/// The real provider's info behind one of cxi's, which the real library frees.
+/// The real provider's info behind one of cxi's, freed when this goes.
 pub(crate) struct Real(pub(crate) *mut fi_info);
 
 impl Real {
     /// None when there is no memory.
     ///
     /// # Safety
-    /// An info of the persona.
+    /// An info that [`list`] has given, or a copy.
     pub(crate) unsafe fn of(info: *const fi_info) -> Option<Self> {
         // SAFETY: by contract.
-        let real = unsafe { back(info) };
-        (!real.is_null()).then_some(Self(real))
+        unsafe {
+            let copy = Persona::get().library.dupinfo(info);
+            if copy.is_null() {
+                return None;
+            }
+            let (fabric, domain) = ((*copy).fabric_attr, (*copy).domain_attr);
+            let names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some((real_fabric, real_domain)) = names.get(&text((*domain).name)) {
+                rename(&raw mut (*fabric).name, Some(real_fabric));
+                rename(&raw mut (*domain).name, Some(real_domain));
+            }
+            rename(&raw mut (*fabric).prov_name, Some(CARRIER));
+            (*copy).caps &= !FI_HMEM;
+            (*domain).mr_mode = 0;
+            (*(*copy).tx_attr).msg_order = 0;
+            (*(*copy).rx_attr).msg_order = 0;
+            Some(Self(copy))
+        }
     }
 }
 
 impl Drop for Real {
     fn drop(&mut self) {
-        // SAFETY: from `back`, freed once.
+        // SAFETY: a copy of the library's, freed once.
         unsafe { Persona::get().library.freeinfo(self.0) };
-    }
-}
-
-/// The real provider's info for one of cxi's; the caller frees it. Null when there is no memory.
-///
-/// # Safety
-/// An info that [`list`] has given, or a copy.
-unsafe fn back(info: *const fi_info) -> *mut fi_info {
-    // SAFETY: by contract.
-    unsafe {
-        let copy = Persona::get().library.dupinfo(info);
-        if copy.is_null() {
-            return copy;
-        }
-        let (fabric, domain) = ((*copy).fabric_attr, (*copy).domain_attr);
-        let names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((real_fabric, real_domain)) = names.get(&text((*domain).name)) {
-            rename(&raw mut (*fabric).name, Some(real_fabric));
-            rename(&raw mut (*domain).name, Some(real_domain));
-        }
-        rename(&raw mut (*fabric).prov_name, Some(CARRIER));
-        (*copy).caps &= !FI_HMEM;
-        (*domain).mr_mode = 0;
-        (*(*copy).tx_attr).msg_order = 0;
-        (*(*copy).rx_attr).msg_order = 0;
-        copy
     }
 }
 

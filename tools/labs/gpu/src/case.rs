@@ -1,4 +1,4 @@
-//! One program on one provider: what it is run with, and whether it did what it should.
+//! Cases: a program with its arguments and environment, and the verdict on one run of it.
 
 use std::fmt;
 use std::path::Path;
@@ -10,7 +10,7 @@ use crate::counters::Traffic;
 use crate::launch::{Bootstrap, Ended};
 use crate::programs::Example;
 
-/// What shows that a program has done its work.
+/// Evidence that a program has done its work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Proof {
     /// Every PE ends well and prints `RESULT <program> pe <n> ok`: the programs of `cuda/nvshmem`,
@@ -19,26 +19,26 @@ pub(crate) enum Proof {
     Result,
     /// Every PE ends well, and PE 0 prints rows of figures: NVSHMEM's perftests.
     Rows,
-    /// Every PE ends well, prints a line that begins with this, and none with an error in it:
-    /// NVSHMEM's examples, of which each checks its own data, or prints what came of it. `{pe}`,
-    /// `{pes}`, `{before}` (the PE before it in the ring) and `{sum}` (of its number and of all)
-    /// stand for numbers. Where this is empty, no error is enough.
+    /// Every PE ends well, prints a line that begins with this text, and prints no error: NVSHMEM's
+    /// examples, which check their own data or print the result. `{pe}`, `{pes}`, `{before}` (the
+    /// PE before it in the ring) and `{sum}` (its number added to the sum of all) stand for
+    /// numbers. With an empty text the absence of errors is enough.
     Says(&'static str),
-    /// PE 1 is killed in the middle, and all others have the transport's error that names it.
-    /// Whether NVSHMEM ends the process then is its own affair, and remarked.
+    /// PE 1 is killed in the middle, and all others log the transport's error that names it.
+    /// Whether NVSHMEM then ends the process is reported as a remark.
     Death,
 }
 
 /// The GPUs that the PEs of a program may have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Gpus {
-    /// Those that there are, shared if they are fewer than the PEs.
+    /// All of the machine, shared if there are fewer GPUs than PEs.
     Any,
     /// One for each PE.
     Own,
     /// One for all.
     One,
-    /// Two, for what one process does with both.
+    /// Two, both used by one process.
     Two,
 }
 
@@ -47,20 +47,19 @@ pub(crate) struct Case {
     pub(crate) program: String,
     pub(crate) args: Vec<String>,
     pub(crate) proof: Proof,
-    /// How many PEs it has; else as many as the options say.
+    /// Number of PEs, if not that of the options.
     pub(crate) pes: Option<u32>,
     pub(crate) gpus: Gpus,
     pub(crate) bootstrap: Bootstrap,
     pub(crate) env: Vec<(String, String)>,
 }
 
-#[derive(Debug)]
+#[derive(Default, Debug)]
 pub(crate) struct Outcome {
-    /// What is wrong; nothing if it worked.
+    /// Why it failed.
     pub(crate) fault: Option<String>,
-    /// What is missing here, so that it has not run.
+    /// What this machine lacks, so that the case has not run.
     pub(crate) skipped: Option<String>,
-    /// What is to be said of it all the same.
     pub(crate) remark: Option<&'static str>,
     pub(crate) took: Duration,
     pub(crate) traffic: Traffic,
@@ -68,7 +67,7 @@ pub(crate) struct Outcome {
 }
 
 impl Case {
-    pub(crate) fn own(program: &str, args: &str, bootstrap: Bootstrap) -> Self {
+    pub(crate) fn own(program: &str, args: &str) -> Self {
         let dies = program == "peer-death";
         let env = |name: &str, value: &str| (name.to_owned(), value.to_owned());
         Self {
@@ -77,16 +76,17 @@ impl Case {
             proof: if dies { Proof::Death } else { Proof::Result },
             pes: None,
             gpus: Gpus::Any,
-            bootstrap,
+            bootstrap: Bootstrap::Uid,
             env: if dies { vec![env("NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS", "10")] } else { vec![] },
         }
     }
 
-    pub(crate) fn perftest(program: &str, args: &str, bootstrap: Bootstrap) -> Self {
-        Self { proof: Proof::Rows, pes: Some(2), ..Self::upstream(program, args, bootstrap) }
+    pub(crate) fn perftest(program: &str, args: &str) -> Self {
+        let bootstrap = Bootstrap::Pmi;
+        Self { proof: Proof::Rows, pes: Some(2), bootstrap, ..Self::own(program, args) }
     }
 
-    pub(crate) fn example(example: &Example, bootstrap: Bootstrap) -> Self {
+    pub(crate) fn example(example: &Example) -> Self {
         let Example { program, args, pes, says, gpus } = *example;
         // So that many PEs find room on a small GPU.
         let mut env = vec![(String::from("NVSHMEM_SYMMETRIC_SIZE"), String::from("256M"))];
@@ -97,8 +97,9 @@ impl Case {
             proof: Proof::Says(says),
             pes: Some(pes),
             gpus,
+            bootstrap: Bootstrap::Pmi,
             env,
-            ..Self::upstream(program, args, bootstrap)
+            ..Self::own(program, args)
         }
     }
 
@@ -111,7 +112,7 @@ impl Case {
             pes: Some(pes.max(fewest)),
             gpus,
             env: vec![heap],
-            ..Self::own(program, args, Bootstrap::Uid)
+            ..Self::own(program, args)
         }
     }
 
@@ -122,15 +123,10 @@ impl Case {
         let args = if args.is_empty() { own } else { args };
         // As many ranks as the options say, but where one process has all of them.
         let pes = (gpus == Gpus::Two).then_some(pes);
-        Self { proof, pes, gpus, ..Self::own(program, args, Bootstrap::Uid) }
+        Self { proof, pes, gpus, ..Self::own(program, args) }
     }
 
-    fn upstream(program: &str, args: &str, bootstrap: Bootstrap) -> Self {
-        let bootstrap = if bootstrap == Bootstrap::Uid { Bootstrap::Pmi } else { bootstrap };
-        Self { bootstrap, ..Self::own(program, args, bootstrap) }
-    }
-
-    /// Why it cannot run on a machine with so many GPUs, if that is known.
+    /// Returns why the case cannot run on a machine with so many GPUs, if that is known.
     pub(crate) fn missing(&self, pes: u32, gpus: Option<u32>) -> Option<String> {
         let gpus = gpus?;
         match self.gpus {
@@ -266,15 +262,7 @@ fn death(ended: &[Ended]) -> Option<String> {
 
 impl Outcome {
     pub(crate) fn skipped(missing: String) -> Self {
-        let (took, traffic) = (Duration::ZERO, Traffic::default());
-        Self {
-            fault: None,
-            skipped: Some(missing),
-            remark: None,
-            took,
-            traffic,
-            printed: String::new(),
-        }
+        Self { skipped: Some(missing), ..Self::default() }
     }
 
     pub(crate) fn worked(&self) -> bool {

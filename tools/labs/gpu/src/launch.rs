@@ -1,5 +1,4 @@
-//! The PEs of one job of any NVSHMEM program: how they find one another, and where their output
-//! stays.
+//! Starts the PEs of one job of any NVSHMEM program, and collects their output.
 
 use std::fs::{self, File};
 use std::io;
@@ -10,11 +9,11 @@ use std::time::Duration;
 use crate::pmi::Server;
 use launcher::{End, Limits};
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Bootstrap {
     /// By an id that PE 0 makes and leaves in a file: the contract of `cuda/nvshmem/bootstrap.h`.
     Uid,
-    /// By PMI-1, NVSHMEM's default, served from here.
+    /// By PMI-1, NVSHMEM's default, served from here: NVIDIA's programs know no ids in files.
     Pmi,
 }
 
@@ -36,7 +35,7 @@ pub(crate) struct Ended {
     pub(crate) end: End,
     pub(crate) after: Duration,
     pub(crate) stdout: String,
-    /// What it has said beside that: NVSHMEM's log and ours.
+    /// NVSHMEM's log and ours.
     pub(crate) stderr: String,
 }
 

@@ -1,15 +1,10 @@
-//! What the programs are of, NVSHMEM or NCCL, and the environment that makes it use this transport
-//! for everything between two processes.
+//! The library that programs are built for, NVSHMEM or NCCL, and the environment that makes it use
+//! this transport for all traffic between processes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::options::Options;
-
-/// Settings for what the user's environment leaves open.
-///
-/// None of CUDA's own: what works here has to work with CUDA's defaults.
-const UNLESS_SET: [(&str, &str); 1] = [("NVSHMEM_SYMMETRIC_SIZE", "1G")];
 
 /// An NVSHMEM or an NCCL as it is installed, by a package or by pip.
 #[derive(Debug)]
@@ -18,12 +13,11 @@ pub(crate) struct Library {
     pub(crate) root: PathBuf,
     /// As the headers say: `3.4.5`.
     version: String,
-    /// The number in the file names of NVSHMEM's transports, by which it looks for ours; none of
-    /// NCCL.
+    /// Number in the file names of NVSHMEM's transports, by which it looks for ours. None for NCCL.
     transports: Option<u32>,
 }
 
-/// A job, as far as its environment depends on it.
+/// The properties of a job that its environment depends on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct For<'a> {
     pub(crate) provider: &'a str,
@@ -64,8 +58,9 @@ impl Library {
         })
     }
 
-    /// What makes every process' traffic with others go through the transport that is tested, and
-    /// what makes that show. Of what concerns neither, the user's own environment decides.
+    /// Returns the variables that make all traffic between processes go through the transport that
+    /// is tested, and make that show. All else is left to the user's environment; nothing is set of
+    /// CUDA's own, since what works here has to work with CUDA's defaults.
     pub(crate) fn environment(
         &self,
         options: &Options,
@@ -90,9 +85,9 @@ impl Library {
         match self.transports {
             Some(_) => {
                 env.extend([
-                    // The path that is compiled into NVSHMEM's library comes before
-                    // LD_LIBRARY_PATH, so its own transport would be found first; a loaded one of
-                    // the same name comes before both.
+                    // NVSHMEM's library has a search path compiled in, which comes before
+                    // LD_LIBRARY_PATH and has its own transport. A library of the same name that
+                    // is loaded already comes before both.
                     ("LD_PRELOAD", plugin),
                     ("NVSHMEM_REMOTE_TRANSPORT", String::from("libfabric")),
                     // PEs would share memory otherwise, or reach one another over NVLink.
@@ -101,9 +96,9 @@ impl Library {
                     ("NVSHMEM_DISABLE_NCCL", one()),
                     ("NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME", String::from("lo")),
                 ]);
-                let unset = |(name, _): &(&str, &str)| std::env::var_os(name).is_none();
-                let unset = UNLESS_SET.into_iter().filter(unset);
-                env.extend(unset.map(|(name, value)| (name, value.to_owned())));
+                if std::env::var_os("NVSHMEM_SYMMETRIC_SIZE").is_none() {
+                    env.push(("NVSHMEM_SYMMETRIC_SIZE", String::from("1G")));
+                }
             }
             None => {
                 env.extend([

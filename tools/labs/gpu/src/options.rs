@@ -4,8 +4,6 @@ use std::path::PathBuf;
 
 use clap::{ArgGroup, Parser, ValueEnum};
 
-use crate::launch::Bootstrap;
-
 /// Runs programs of NVSHMEM, or of NCCL's RMA and GIN, through this transport and reports.
 #[derive(Debug, Parser)]
 #[command(version, group = ArgGroup::new("library").required(true).args(["nvshmem", "nccl"]))]
@@ -48,9 +46,6 @@ pub(crate) struct Options {
     /// PEs of each job. Perftests run with two, and so do NVIDIA's examples, but for one.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..=64))]
     pub(crate) pes: u32,
-    /// How PEs find one another. NVIDIA's programs know no ids in files and use PMI then.
-    #[arg(long, value_enum, default_value_t = Bootstrap::Uid)]
-    pub(crate) bootstrap: Bootstrap,
     /// Whether kernels of several PEs on one GPU may run at a time.
     #[arg(long, value_enum, default_value_t = MpsChoice::Auto)]
     pub(crate) mps: MpsChoice,
@@ -60,9 +55,6 @@ pub(crate) struct Options {
     /// Where the output of every PE stays. Without it, nothing does.
     #[arg(long)]
     pub(crate) out: Option<PathBuf>,
-    /// Say only what became of each program, without its figures.
-    #[arg(long)]
-    pub(crate) brief: bool,
 }
 
 /// Whether CUDA's multi-process service is used.

@@ -15,8 +15,8 @@ use crate::mps::Mps;
 use crate::options::{MpsChoice, Options};
 use crate::programs::{self, EXAMPLES, Example, NCCL_PROGRAMS, PERFTESTS, PPLX, deadline};
 
-/// After one PE has failed, the others have so long to say what they know of it. Above the timeout
-/// that the case of a dying PE sets.
+/// How long the other PEs have to report after one has failed: more than the timeout that the case
+/// of a dying PE sets.
 const GRACE: Duration = Duration::from_secs(40);
 
 pub(crate) fn all(options: &Options) -> Result<bool, String> {
@@ -52,7 +52,7 @@ pub(crate) fn all(options: &Options) -> Result<bool, String> {
             let pes = case.pes.unwrap_or(options.pes);
             if let Some(missing) = case.missing(pes, gpus()) {
                 let outcome = Outcome::skipped(missing);
-                print(options, provider, case, &outcome);
+                print(provider, case, &outcome);
                 rows.push((provider, case, outcome));
                 continue;
             }
@@ -65,7 +65,7 @@ pub(crate) fn all(options: &Options) -> Result<bool, String> {
             env.extend(mps.iter().flat_map(|mps| mps.env(sharers)));
             env.extend(case.env.iter().cloned());
             let outcome = run(options, directory, case, pes, env, &dir)?;
-            print(options, provider, case, &outcome);
+            print(provider, case, &outcome);
             rows.push((provider, case, outcome));
         }
     }
@@ -123,15 +123,10 @@ fn run(
     Ok(case.judge(pes, &ended, dir))
 }
 
-fn print(options: &Options, provider: &str, case: &Case, outcome: &Outcome) {
+fn print(provider: &str, case: &Case, outcome: &Outcome) {
     println!("\n== {case} over {provider}: {}", outcome.result());
-    if !options.brief {
-        outcome
-            .printed
-            .lines()
-            .filter(|line| !line.trim().is_empty())
-            .for_each(|l| println!("{l}"));
-    }
+    let lines = outcome.printed.lines().filter(|line| !line.trim().is_empty());
+    lines.for_each(|line| println!("{line}"));
 }
 
 fn shortened(text: &str) -> String {
@@ -144,7 +139,7 @@ fn cases(options: &Options) -> Result<Vec<(PathBuf, Case)>, String> {
         options.only.is_empty() || options.only.iter().any(|part| name.contains(part.as_str()))
     };
     let mut cases = Vec::new();
-    // Those of a list whose program is in a directory.
+    // Adds the cases of a list whose program is in the directory.
     let mut listed =
         |directory: &Option<PathBuf>, list: &[Example], case: &dyn Fn(&Example) -> Case| {
             let Some(directory) = directory else { return Ok(()) };
@@ -161,23 +156,23 @@ fn cases(options: &Options) -> Result<Vec<(PathBuf, Case)>, String> {
     }
     let perftests: Vec<_> =
         PERFTESTS.iter().map(|(name, args)| programs::example(name, args, "")).collect();
-    let perftest = |test: &Example| Case::perftest(test.program, test.args, options.bootstrap);
+    let perftest = |test: &Example| Case::perftest(test.program, test.args);
     listed(&options.perftests, &perftests, &perftest)?;
-    listed(&options.examples, EXAMPLES, &|example| Case::example(example, options.bootstrap))?;
+    listed(&options.examples, EXAMPLES, &Case::example)?;
     listed(&options.pplx, PPLX, &|example| Case::pplx(example, options.pes))?;
     if let Some(directory) = &options.programs {
         let mut programs = executables(directory)?;
         programs.retain(|name| wanted(name));
-        // What was started is said first.
+        // `info` shows what is tested, so it comes first.
         programs.sort_by_key(|name| name != "info");
-        let case = |name: String| Case::own(&name, &options.args, options.bootstrap);
+        let case = |name: String| Case::own(&name, &options.args);
         let own = programs.into_iter().map(|name| (directory.clone(), case(name)));
         cases.splice(0..0, own);
     }
     Ok(cases)
 }
 
-/// How many GPUs the machine has, if its driver says so.
+/// Returns the number of GPUs, if the driver is there.
 fn gpus() -> Option<u32> {
     let entries = fs::read_dir("/proc/driver/nvidia/gpus").ok()?;
     u32::try_from(entries.count()).ok()

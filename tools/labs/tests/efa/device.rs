@@ -60,24 +60,20 @@ pub(super) fn trials() -> Vec<Trial> {
         }));
     }
     // What the flushes are for.
-    trials.push(trial(String::from("unflushed_late_writes_are_wrong"), Library::Cuda, |lab| {
+    trials.push(trial("unflushed_late_writes_are_wrong", Library::Cuda, |lab| {
         let job = late(lab, "efa-direct").debug("consistency", "none");
         let report = job.grace(Duration::from_secs(10)).run()?;
         let is_wrong =
             |pe| matches!(report.outcome(pe), Outcome::Failed(why) if why.contains("byte"));
         if (0..2).any(is_wrong) { Ok(()) } else { Err(format!("all is right:\n{report}").into()) }
     }));
-    trials.push(trial(
-        String::from("memory_with_late_writes_is_staged"),
-        Library::Cuda,
-        move |lab| {
-            let job = late(lab, "efa-direct").env("NVSHMEM_LIBFABRIC_GPU_DIRECT", "auto");
-            for pe in job.run()?.check()?.pes {
-                says(&pe.text(), "the device does not keep NICs' writes before what follows them")?;
-            }
-            Ok(())
-        },
-    ));
+    trials.push(trial("memory_with_late_writes_is_staged", Library::Cuda, move |lab| {
+        let job = late(lab, "efa-direct").env("NVSHMEM_LIBFABRIC_GPU_DIRECT", "auto");
+        for pe in job.run()?.check()?.pes {
+            says(&pe.text(), "the device does not keep NICs' writes before what follows them")?;
+        }
+        Ok(())
+    }));
     trials
 }
 

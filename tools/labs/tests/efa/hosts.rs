@@ -19,7 +19,7 @@ const PES: [(u32, std::ops::Range<usize>, &str); 3] =
     [(0, 0..4, "PIX"), (1, 4..8, "PIX"), (7, 0..8, "SYS")];
 
 pub(super) fn trial() -> Trial {
-    super::trial(String::from("nics_near_each_gpu"), Library::Second, |lab| {
+    super::trial("nics_near_each_gpu", Library::Second, |lab| {
         let job = on_device(job("spread", PES.len() as u32)).heap(32 << 20, 4 << 20);
         let job = lab.on(job, "p5", NICS, "auto").leaves_nics();
         let root = lab.dir.path().join("sys");

@@ -162,7 +162,7 @@ impl Lab {
 }
 
 fn trial(
-    name: String,
+    name: impl std::fmt::Display,
     library: Library,
     run: impl FnOnce(&Lab) -> Result<(), Failed> + Send + 'static,
 ) -> Trial {
@@ -220,14 +220,14 @@ fn everywhere() -> Vec<Trial> {
 
 fn by_machine() -> Vec<Trial> {
     vec![
-        trial(String::from("is_found_without_being_named"), P5EN, |lab| {
+        trial("is_found_without_being_named", P5EN, |lab| {
             let job = lab.on(job("connect", 2), "p5en", 2, "auto");
             for pe in run(job.env("NVSHMEM_LIBFABRIC_PROVIDER", "auto"))?.pes {
                 says(&pe.text(), "provider efa: fabric efa-direct: ")?;
             }
             Ok(())
         }),
-        trial(String::from("nics_of_old_read_by_themselves"), Library::Second, |lab| {
+        trial("nics_of_old_read_by_themselves", Library::Second, |lab| {
             // A p4d's NICs cannot write. Asked for an API before 1.18, the provider leaves their
             // reads unused as well.
             let job = job("signals", 2).heap(64 << 20, 8 << 20);
@@ -239,7 +239,7 @@ fn by_machine() -> Vec<Trial> {
             }
             says(&report.pes[0].text(), &format!("{SOFTWARE}: those of p5 and later instances do"))
         }),
-        trial(String::from("nics_kept_from_writing"), Library::Second, |lab| {
+        trial("nics_kept_from_writing", Library::Second, |lab| {
             let job = lab.on(job("connect", 2), "p5en", 2, "efa");
             for (by_nics, device_rdma) in [(true, 1), (false, 0)] {
                 let job = job.clone().env("FI_EFA_USE_DEVICE_RDMA", device_rdma);
@@ -254,7 +254,7 @@ fn by_machine() -> Vec<Trial> {
             Ok(())
         }),
         // All NICs of a machine at once, more than a PE takes unless it is told to.
-        trial(String::from("all_nics_of_a_p5"), Library::Second, |lab| {
+        trial("all_nics_of_a_p5", Library::Second, |lab| {
             let job = lab.on(storm().heap(64 << 20, 8 << 20), "p5", 32, "auto");
             let report = run(job.env("NVSHMEM_LIBFABRIC_MAX_NIC_PER_PE", 32))?;
             for pe in &report.pes {

@@ -52,43 +52,27 @@ pub(super) fn trials() -> Vec<Trial> {
             }));
         }
     }
-    trials.push(trial(
-        String::from("another_nic_for_one_that_refuses"),
-        Library::Direct("p5"),
-        move |lab| {
-            let job = storm(lab, "efa-direct").env("NVSHMEM_LIBFABRIC_MAX_NIC_PER_PE", 1);
-            let job = job.env_of_pe(1, "EFA_LAB_FAULTS", "domain=0");
-            let report = job.grace(Duration::from_secs(30)).run()?.check()?;
-            let text = report.pes[1].text();
-            says(&text, "other NICs are used in place of this PE's own: no rail could be opened:")?;
-            says(&text, "rdmap79s0: fi_domain failed: Cannot allocate memory")?;
-            writes_by_others(&text, 0)
-        },
-    ));
-    trials.push(trial(
-        String::from("a_named_nic_that_refuses"),
-        Library::Direct("p5"),
-        move |lab| {
-            let job = storm(lab, "efa-direct").env("NVSHMEM_LIBFABRIC_DEVICES", NICS.join(","));
-            let job = job.env_of_pe(1, "EFA_LAB_FAULTS", "domain=2");
-            let report = job.grace(Duration::from_secs(30)).run()?;
-            fails(&report, 1, "NVSHMEM_LIBFABRIC_DEVICES names what cannot be opened")?;
-            // Who has all of its NICs hears why the job ends.
-            fails(&report, 0, "rdmap81s0: fi_domain failed: Cannot allocate memory")
-        },
-    ));
-    trials.push(trial(
-        String::from("a_device_that_refuses_hides_all"),
-        Library::Second,
-        move |lab| {
-            let job = storm(lab, "auto").env_of_pe(1, "EFA_LAB_FAULTS", "device=1");
-            fails(
-                &job.grace(Duration::from_secs(30)).run()?,
-                1,
-                "one NIC that cannot be opened hides",
-            )
-        },
-    ));
+    trials.push(trial("another_nic_for_one_that_refuses", Library::Direct("p5"), move |lab| {
+        let job = storm(lab, "efa-direct").env("NVSHMEM_LIBFABRIC_MAX_NIC_PER_PE", 1);
+        let job = job.env_of_pe(1, "EFA_LAB_FAULTS", "domain=0");
+        let report = job.grace(Duration::from_secs(30)).run()?.check()?;
+        let text = report.pes[1].text();
+        says(&text, "other NICs are used in place of this PE's own: no rail could be opened:")?;
+        says(&text, "rdmap79s0: fi_domain failed: Cannot allocate memory")?;
+        writes_by_others(&text, 0)
+    }));
+    trials.push(trial("a_named_nic_that_refuses", Library::Direct("p5"), move |lab| {
+        let job = storm(lab, "efa-direct").env("NVSHMEM_LIBFABRIC_DEVICES", NICS.join(","));
+        let job = job.env_of_pe(1, "EFA_LAB_FAULTS", "domain=2");
+        let report = job.grace(Duration::from_secs(30)).run()?;
+        fails(&report, 1, "NVSHMEM_LIBFABRIC_DEVICES names what cannot be opened")?;
+        // Who has all of its NICs hears why the job ends.
+        fails(&report, 0, "rdmap81s0: fi_domain failed: Cannot allocate memory")
+    }));
+    trials.push(trial("a_device_that_refuses_hides_all", Library::Second, move |lab| {
+        let job = storm(lab, "auto").env_of_pe(1, "EFA_LAB_FAULTS", "device=1");
+        fails(&job.grace(Duration::from_secs(30)).run()?, 1, "one NIC that cannot be opened hides")
+    }));
     for fabric in ["efa-direct", "efa"] {
         let on = fabric.replace('-', "_");
         // What a NIC has of each is shared by all that is open on it.
@@ -100,7 +84,7 @@ pub(super) fn trials() -> Vec<Trial> {
             fails(&report, 1, "max_ah")
         }));
     }
-    trials.push(trial(String::from("hidden_nics_are_warned_of"), Library::Second, |lab| {
+    trials.push(trial("hidden_nics_are_warned_of", Library::Second, |lab| {
         // On one host what is used in its place stays on loopback.
         let job = Lab::on_one_host(lab.on(job("connect", 2), "p5", 3, "auto"));
         let job = job.env("NVSHMEM_LIBFABRIC_PROVIDER", "auto").env("EFA_LAB_FAULTS", "device=1");

@@ -40,7 +40,7 @@ pub(super) fn trials() -> Vec<Trial> {
     }
     for (name, fault) in [("more_data_than_receives", ""), ("receives_that_hold_up_all", "held=1")]
     {
-        trials.push(trial(name.to_owned(), Library::Direct("p5"), move |lab| {
+        trials.push(trial(name, Library::Direct("p5"), move |lab| {
             let job = job("deaf", 3).heap(64 << 20, 8 << 20).param(PATIENCE, 60);
             let job = lab.on(job.debug("max_segment", SEGMENT), "p5", 1, "efa-direct");
             let report = run(job.env("EFA_LAB_FAULTS", fault))?;
@@ -71,8 +71,7 @@ pub(crate) fn turned_away(job: &mut Job) -> Result<(), BoxError> {
             if me == 0 {
                 host.local(from, bytes)?.fill(pattern, 0)?;
                 let wait = move |ops: &Ops| -> Result<(), String> {
-                    ops.put_signal(1, to, from, bytes, signal, add())
-                        .map_err(|e| e.to_string())?;
+                    ops.put_signal(1, to, from, bytes, signal, add()).map_err(|e| e.to_string())?;
                     let told =
                         || format!("nobody has answered a signal with {bytes} bytes of data");
                     look_at(ops, answer, round, patience).map_err(|_| told())

@@ -1,17 +1,16 @@
 //! A GPU, through CUDA's driver.
 
-use std::collections::HashMap;
 use std::ffi::CString;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use channel_producer::KernelArgs;
 use cuda::{
-    Context, CopyEngine, CudaError, DEFAULT_LIBRARY, Device, DeviceHeap, DeviceMemory, Direction,
-    Driver, Kernel, Memory as Examined, Module, Ordinal, PinnedMemory, Stream, Transfer,
+    Context, CopyEngine, CudaError, DEFAULT_LIBRARY, Device, Direction, Driver, Memory as Examined,
+    Module, Ordinal, PinnedMemory, Stream, Transfer,
 };
 use nvshmem_transport_libfabric::channel::kernels;
 
-use crate::machines::machine::{Machine, MachineError, Memory, Running};
+use crate::machines::{HasEnded, Machine, MachineError, Memory};
 
 const BOUNCE: usize = 1 << 20;
 
@@ -20,7 +19,6 @@ pub(crate) struct Gpu {
     name: String,
     context: Arc<Context>,
     module: Arc<Module>,
-    kernels: Mutex<HashMap<String, Arc<Kernel>>>,
     copies: Mutex<Copies>,
 }
 
@@ -31,7 +29,7 @@ struct Copies {
 }
 
 impl Copies {
-    /// Copies so many bytes between the bounce memory and memory of the GPU, and waits for them.
+    /// Copies `len` bytes between the bounce memory and memory of the GPU, and waits for them.
     fn run(
         &mut self,
         driver: &'static Driver,
@@ -66,6 +64,12 @@ pub(crate) enum NoGpu {
     Broken(String),
 }
 
+impl From<NoGpu> for MachineError {
+    fn from((NoGpu::Absent(reason) | NoGpu::Broken(reason)): NoGpu) -> Self {
+        MachineError(reason)
+    }
+}
+
 impl From<CudaError> for MachineError {
     fn from(error: CudaError) -> Self {
         MachineError(error.to_string())
@@ -93,19 +97,7 @@ impl Gpu {
         let engine = CopyEngine::new(&context).map_err(broken)?;
         let bounce = PinnedMemory::new(&context, BOUNCE).map_err(broken)?;
         let copies = Mutex::new(Copies { engine, bounce });
-        Ok(Self { name, context, module, kernels: Mutex::default(), copies })
-    }
-}
-
-#[derive(Debug)]
-struct Launched {
-    stream: Stream,
-    _kernel: Arc<Kernel>,
-}
-
-impl Running for Launched {
-    fn is_done(&mut self) -> Result<bool, MachineError> {
-        Ok(self.stream.is_idle()?)
+        Ok(Self { name, context, module, copies })
     }
 }
 
@@ -119,17 +111,6 @@ impl Machine for Gpu {
         // SAFETY: just allocated, of that length.
         unsafe { std::ptr::write_bytes(memory.addr() as *mut u8, 0, len) };
         Ok(Memory::new(memory.addr(), len, Box::new(memory)))
-    }
-
-    fn fast(&self, content: &[u8]) -> Result<Memory, MachineError> {
-        let memory = DeviceMemory::new(&self.context, content.len())?;
-        self.write(memory.addr(), content)?;
-        Ok(Memory::new(memory.addr(), content.len(), Box::new(memory)))
-    }
-
-    fn device(&self, len: usize) -> Result<Memory, MachineError> {
-        let heap = DeviceHeap::new(&self.context, len)?;
-        Ok(Memory::new(heap.addr(), len, Box::new(heap)))
     }
 
     fn read(&self, addr: usize, into: &mut [u8]) -> Result<(), MachineError> {
@@ -160,24 +141,18 @@ impl Machine for Gpu {
         args: KernelArgs,
         blocks: u32,
         threads: u32,
-    ) -> Result<Box<dyn Running>, MachineError> {
-        let loaded = {
-            let mut kernels = self.kernels.lock().unwrap_or_else(PoisonError::into_inner);
-            match kernels.get(kernel) {
-                Some(loaded) => Arc::clone(loaded),
-                None => {
-                    let name = CString::new(format!("nlfk_kernel_{kernel}"))
-                        .map_err(|error| MachineError(error.to_string()))?;
-                    let loaded = Arc::new(self.module.kernel(&name)?);
-                    kernels.insert(kernel.to_owned(), Arc::clone(&loaded));
-                    loaded
-                }
-            }
-        };
+    ) -> Result<HasEnded, MachineError> {
+        let name = CString::new(format!("nlfk_kernel_{kernel}"))
+            .map_err(|error| MachineError(error.to_string()))?;
+        let kernel = self.module.kernel(&name)?;
         let stream = Stream::new(&self.context)?;
         // SAFETY: every kernel takes one `nlfk_args`; the rest is the caller's promise.
-        unsafe { loaded.launch(&stream, blocks, threads, args) }?;
-        Ok(Box::new(Launched { stream, _kernel: loaded }))
+        unsafe { kernel.launch(&stream, blocks, threads, args) }?;
+        // The module has the code, and stays as long as the kernel's handle does.
+        Ok(Box::new(move || {
+            let _loaded = &kernel;
+            Ok(stream.is_idle()?)
+        }))
     }
 
     fn with_device(

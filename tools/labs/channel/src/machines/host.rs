@@ -1,13 +1,11 @@
 //! CPU threads in place of a GPU's.
 
 use std::ffi::CString;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 
 use channel_producer::{KernelArgs, Zeroed, run};
 
-use crate::machines::machine::{Machine, MachineError, Memory, Running};
-use crate::machines::reach::copy_near;
+use crate::machines::{HasEnded, Machine, MachineError, Memory};
 
 /// This process' threads, each a warp and a block of its own.
 #[derive(Debug)]
@@ -15,18 +13,9 @@ pub(crate) struct Host {
     pub(crate) threads: u32,
 }
 
-#[derive(Debug)]
-struct Threads(Vec<JoinHandle<()>>);
-
-impl Running for Threads {
-    fn is_done(&mut self) -> Result<bool, MachineError> {
-        if !self.0.iter().all(JoinHandle::is_finished) {
-            return Ok(false);
-        }
-        for thread in self.0.drain(..) {
-            thread.join().map_err(|_| MachineError(String::from("a thread has panicked")))?;
-        }
-        Ok(true)
+impl Host {
+    fn no_device() -> MachineError {
+        MachineError(String::from("CPU threads have no memory of a device: leave --memory out"))
     }
 }
 
@@ -41,30 +30,12 @@ impl Machine for Host {
         Ok(Memory::new(words.as_ptr() as usize, len, Box::new(words)))
     }
 
-    fn fast(&self, content: &[u8]) -> Result<Memory, MachineError> {
-        let memory = self.shared(content.len())?;
-        // SAFETY: as long as the content, and just made.
-        unsafe {
-            std::ptr::copy_nonoverlapping(content.as_ptr(), memory.addr as *mut u8, content.len());
-        }
-        Ok(memory)
+    fn read(&self, _addr: usize, _into: &mut [u8]) -> Result<(), MachineError> {
+        Err(Self::no_device())
     }
 
-    /// Memory like any other, which only [`Machine::read`] and [`Machine::write`] are used on.
-    fn device(&self, len: usize) -> Result<Memory, MachineError> {
-        self.shared(len)
-    }
-
-    fn read(&self, addr: usize, into: &mut [u8]) -> Result<(), MachineError> {
-        // SAFETY: memory of `device`, by who asks; threads use it atomically.
-        unsafe { move_bytes(addr, into.as_mut_ptr() as usize, into.len()) };
-        Ok(())
-    }
-
-    fn write(&self, addr: usize, from: &[u8]) -> Result<(), MachineError> {
-        // SAFETY: the same.
-        unsafe { move_bytes(from.as_ptr() as usize, addr, from.len()) };
-        Ok(())
+    fn write(&self, _addr: usize, _from: &[u8]) -> Result<(), MachineError> {
+        Err(Self::no_device())
     }
 
     unsafe fn launch(
@@ -73,18 +44,26 @@ impl Machine for Host {
         args: KernelArgs,
         blocks: u32,
         threads: u32,
-    ) -> Result<Box<dyn Running>, MachineError> {
+    ) -> Result<HasEnded, MachineError> {
         let count = u64::from(blocks) * u64::from(threads);
         let name = CString::new(kernel).map_err(|error| MachineError(error.to_string()))?;
-        let threads = (0..count).map(|thread| {
+        let start = |thread| {
             let name = name.clone();
             thread::spawn(move || {
                 let args = args;
                 // SAFETY: the caller's promise.
                 unsafe { run(&name, &args, thread, count) }
             })
-        });
-        Ok(Box::new(Threads(threads.collect())))
+        };
+        let mut threads: Vec<JoinHandle<()>> = (0..count).map(start).collect();
+        Ok(Box::new(move || {
+            if !threads.iter().all(JoinHandle::is_finished) {
+                return Ok(false);
+            }
+            let panicked = |_| MachineError(String::from("a thread has panicked"));
+            threads.drain(..).try_for_each(|thread| thread.join().map_err(panicked))?;
+            Ok(true)
+        }))
     }
 
     fn with_device(
@@ -100,28 +79,5 @@ impl Machine for Host {
 
     fn shape(&self) -> (u32, u32) {
         (self.threads, 1)
-    }
-}
-
-/// As a device copies: a word of 4 bytes is whole for who looks meanwhile, as longer ones are.
-///
-/// # Safety
-/// Both ranges are used atomically while threads run.
-unsafe fn move_bytes(from: usize, to: usize, len: usize) {
-    if len == 4 && to % 4 == 0 {
-        // SAFETY: the caller's promise; the word is aligned where it may be looked at.
-        unsafe {
-            let word = (from as *const u32).read_unaligned();
-            AtomicU32::from_ptr(to as *mut u32).store(word, Ordering::Release);
-        }
-    } else if len == 8 && to % 8 == 0 {
-        // SAFETY: the same.
-        unsafe {
-            let word = (from as *const u64).read_unaligned();
-            AtomicU64::from_ptr(to as *mut u64).store(word, Ordering::Release);
-        }
-    } else {
-        // SAFETY: the same.
-        unsafe { copy_near(from, to, len) }
     }
 }

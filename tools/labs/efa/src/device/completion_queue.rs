@@ -12,11 +12,11 @@ use crate::shared::Mapping;
 use crate::shared::completions::{self, Completion, CompletionQueue};
 use crate::shared::nic::QpId;
 use crate::verbs::{
-    IBV_WC_RECV, IBV_WC_RECV_RDMA_WITH_IMM, WITH_IMM, Zeros as _, efadv_cq, ibv_context, ibv_cq_ex,
-    ibv_cq_init_attr_ex, ibv_gid, ibv_poll_cq_attr, ibv_wc_opcode,
+    IBV_WC_RECV, IBV_WC_RECV_RDMA_WITH_IMM, Status, WITH_IMM, Zeros as _, efadv_cq, ibv_context,
+    ibv_cq_ex, ibv_cq_init_attr_ex, ibv_gid, ibv_poll_cq_attr, ibv_wc_opcode,
 };
 
-/// What a queue pair has posted and not seen the end of.
+/// Counts of work requests that a queue pair has posted and not yet seen complete.
 #[derive(Default, Debug)]
 pub(crate) struct Outstanding {
     pub(crate) sends: AtomicU32,
@@ -129,7 +129,7 @@ impl Cq {
         self.qps.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes part in a queue pair.
+    /// Adds a queue pair whose completions come here. Returns the shared queue and its number.
     ///
     /// # Safety
     /// The queue is from [`Self::create`] and not destroyed.
@@ -178,7 +178,7 @@ impl Cq {
             }
             drop(qps);
             self.ex.wr_id = completion.id;
-            self.ex.status = completion.status.as_verbs();
+            self.ex.status = Status::numbered(completion.status as u32).1;
             self.current = Some(completion);
             return 0;
         }
@@ -215,45 +215,26 @@ unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
     unsafe { Cq::of(cq) }.in_use.leave();
 }
 
-unsafe extern "C" fn read_opcode(cq: *mut ibv_cq_ex) -> ibv_wc_opcode {
-    // SAFETY: see above.
-    unsafe { Cq::of(cq) }.current().opcode
+/// Functions that read a field of the completion that was polled.
+macro_rules! reads {
+    ($($name:ident: $type:ty = $of:expr;)*) => {$(
+        unsafe extern "C" fn $name(cq: *mut ibv_cq_ex) -> $type {
+            let read: fn(&Completion) -> $type = $of;
+            // SAFETY: see above.
+            read(unsafe { Cq::of(cq) }.current())
+        }
+    )*};
 }
 
-unsafe extern "C" fn read_vendor_err(cq: *mut ibv_cq_ex) -> u32 {
-    // SAFETY: see above.
-    unsafe { Cq::of(cq) }.current().status as u32
-}
-
-unsafe extern "C" fn read_byte_len(cq: *mut ibv_cq_ex) -> u32 {
-    // SAFETY: see above.
-    unsafe { Cq::of(cq) }.current().bytes
-}
-
-unsafe extern "C" fn read_imm_data(cq: *mut ibv_cq_ex) -> u32 {
-    // SAFETY: see above.
-    unsafe { Cq::of(cq) }.current().immediate.unwrap_or(0)
-}
-
-unsafe extern "C" fn read_qp_num(cq: *mut ibv_cq_ex) -> u32 {
-    // SAFETY: see above.
-    unsafe { Cq::of(cq) }.current().qp.number
-}
-
-unsafe extern "C" fn read_src_qp(cq: *mut ibv_cq_ex) -> u32 {
-    // SAFETY: see above.
-    unsafe { Cq::of(cq) }.current().source_qp
-}
-
-unsafe extern "C" fn read_wc_flags(cq: *mut ibv_cq_ex) -> u32 {
-    // SAFETY: see above.
-    let immediate = unsafe { Cq::of(cq) }.current().immediate;
-    if immediate.is_some() { WITH_IMM } else { 0 }
-}
-
-unsafe extern "C" fn read_slid(cq: *mut ibv_cq_ex) -> u32 {
-    // SAFETY: see above.
-    unsafe { Cq::of(cq) }.current().source_ah
+reads! {
+    read_opcode: ibv_wc_opcode = |of| of.opcode;
+    read_vendor_err: u32 = |of| of.status as u32;
+    read_byte_len: u32 = |of| of.bytes;
+    read_imm_data: u32 = |of| of.immediate.unwrap_or(0);
+    read_qp_num: u32 = |of| of.qp.number;
+    read_src_qp: u32 = |of| of.source_qp;
+    read_wc_flags: u32 = |of| if of.immediate.is_some() { WITH_IMM } else { 0 };
+    read_slid: u32 = |of| of.source_ah;
 }
 
 unsafe extern "C" fn read_sgid(efa: *mut efadv_cq, gid: *mut ibv_gid) -> i32 {

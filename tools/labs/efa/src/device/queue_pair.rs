@@ -46,7 +46,7 @@ pub(crate) struct Qp {
     max_sends: u32,
     max_receives: u32,
     tries: u8,
-    /// What has been posted since the last doorbell, and the error that has spoilt it.
+    /// Work requests since the last doorbell, and the error number of the first refused one.
     session: Vec<Operation>,
     refused: i32,
     sending: Exclusive,
@@ -255,7 +255,7 @@ impl Qp {
         });
     }
 
-    /// The work request that is being made, unless it was refused.
+    /// Returns the work request that is being built, unless one of the session was refused.
     fn last(&mut self) -> Option<&mut Operation> {
         if self.refused == 0 { self.session.last_mut() } else { None }
     }
@@ -302,7 +302,7 @@ impl Qp {
         let mut copy = Vec::with_capacity(bytes);
         for part in parts {
             // SAFETY: the caller's buffer, which it keeps until the post returns.
-            copy.extend_from_slice(unsafe { bytes_at(part.addr.cast(), part.length) });
+            copy.extend_from_slice(unsafe { list_at(part.addr.cast(), part.length) });
         }
         operation.bytes = bytes as u64;
         operation.data = Data::Inline(copy);
@@ -410,13 +410,6 @@ unsafe fn list_at<'a, T>(at: *const T, count: usize) -> &'a [T] {
     unsafe { slice::from_raw_parts(at, count) }
 }
 
-/// # Safety
-/// As for [`list_at`].
-unsafe fn bytes_at<'a>(at: *const u8, count: usize) -> &'a [u8] {
-    // SAFETY: as above.
-    unsafe { list_at(at, count) }
-}
-
 // SAFETY of all below: callers give what `Qp::create` made, and enter one at a time, which is
 // checked from the start of a batch of work requests to its end; lists have the length that is
 // given with them.
@@ -444,29 +437,23 @@ unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
     own.sending.leave();
 }
 
-unsafe extern "C" fn wr_send(qp: *mut ibv_qp_ex) {
-    // SAFETY: see above.
-    unsafe { Qp::of(qp) }.begin(Kind::Send, 0, 0, None);
+/// Functions that begin a work request.
+macro_rules! begins {
+    ($($name:ident($($argument:ident: $type:ty),*) = ($($of:expr),*);)*) => {$(
+        unsafe extern "C" fn $name(qp: *mut ibv_qp_ex $(, $argument: $type)*) {
+            // SAFETY: see above.
+            unsafe { Qp::of(qp) }.begin($($of),*);
+        }
+    )*};
 }
 
-unsafe extern "C" fn wr_send_imm(qp: *mut ibv_qp_ex, immediate: u32) {
-    // SAFETY: see above.
-    unsafe { Qp::of(qp) }.begin(Kind::Send, 0, 0, Some(immediate));
-}
-
-unsafe extern "C" fn wr_rdma_write(qp: *mut ibv_qp_ex, key: u32, address: u64) {
-    // SAFETY: see above.
-    unsafe { Qp::of(qp) }.begin(Kind::Write, key, address, None);
-}
-
-unsafe extern "C" fn wr_rdma_write_imm(qp: *mut ibv_qp_ex, key: u32, address: u64, imm: u32) {
-    // SAFETY: see above.
-    unsafe { Qp::of(qp) }.begin(Kind::Write, key, address, Some(imm));
-}
-
-unsafe extern "C" fn wr_rdma_read(qp: *mut ibv_qp_ex, key: u32, address: u64) {
-    // SAFETY: see above.
-    unsafe { Qp::of(qp) }.begin(Kind::Read, key, address, None);
+begins! {
+    wr_send() = (Kind::Send, 0, 0, None);
+    wr_send_imm(immediate: u32) = (Kind::Send, 0, 0, Some(immediate));
+    wr_rdma_write(key: u32, address: u64) = (Kind::Write, key, address, None);
+    wr_rdma_write_imm(key: u32, address: u64, immediate: u32) =
+        (Kind::Write, key, address, Some(immediate));
+    wr_rdma_read(key: u32, address: u64) = (Kind::Read, key, address, None);
 }
 
 unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, number: u32, qkey: u32) {
@@ -506,24 +493,14 @@ unsafe extern "C" fn wr_set_inline_data_list(
 /// `ibv_post_send`.
 unsafe extern "C" fn post_send(
     qp: *mut ibv_qp,
-    mut request: *mut ibv_send_wr,
+    request: *mut ibv_send_wr,
     bad: *mut *mut ibv_send_wr,
 ) -> i32 {
-    // SAFETY: see above; the list ends in null.
+    // SAFETY: see above.
     let own = unsafe { Qp::of(qp.cast()) };
     own.sending.enter("a send queue", "ibv_post_send");
-    let mut code = 0;
-    // SAFETY: as above.
-    while let Some(next) = unsafe { request.as_ref() } {
-        // SAFETY: as above.
-        code = unsafe { own.send(next) };
-        if code != 0 {
-            // SAFETY: the caller's place for the request that was refused.
-            unsafe { *bad = request };
-            break;
-        }
-        request = next.next;
-    }
+    // SAFETY: as above; the list ends in null.
+    let code = unsafe { post_all(request, bad, |of| of.next, |of| own.send(of)) };
     own.sending.leave();
     code
 }
@@ -531,23 +508,37 @@ unsafe extern "C" fn post_send(
 /// `ibv_post_recv`.
 unsafe extern "C" fn post_recv(
     qp: *mut ibv_qp,
-    mut request: *mut ibv_recv_wr,
+    request: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
 ) -> i32 {
-    // SAFETY: see above; the list ends in null.
+    // SAFETY: see above.
     let own = unsafe { Qp::of(qp.cast()) };
     own.receiving.enter("a receive queue", "ibv_post_recv");
-    let mut code = 0;
-    // SAFETY: as above.
-    while let Some(next) = unsafe { request.as_ref() } {
-        code = own.receive(next);
-        if code != 0 {
-            // SAFETY: the caller's place for the request that was refused.
-            unsafe { *bad = request };
-            break;
-        }
-        request = next.next;
-    }
+    // SAFETY: as above; the list ends in null.
+    let code = unsafe { post_all(request, bad, |of| of.next, |of| own.receive(of)) };
     own.receiving.leave();
     code
+}
+
+/// Posts the requests of a list, up to one that is refused. Returns the error number.
+///
+/// # Safety
+/// The list ends in null, and `bad` is the caller's place for the request that was refused.
+unsafe fn post_all<R>(
+    mut request: *mut R,
+    bad: *mut *mut R,
+    next: impl Fn(&R) -> *mut R,
+    mut post: impl FnMut(&R) -> i32,
+) -> i32 {
+    // SAFETY: as above.
+    while let Some(this) = unsafe { request.as_ref() } {
+        let code = post(this);
+        if code != 0 {
+            // SAFETY: as above.
+            unsafe { *bad = request };
+            return code;
+        }
+        request = next(this);
+    }
+    0
 }

@@ -72,7 +72,7 @@ impl Completion {
         Self {
             qp: QpId { generation: high(words[0]), number: low(words[0]) },
             id: words[1],
-            status: Status::numbered(high(words[2])),
+            status: Status::numbered(high(words[2])).0,
             opcode: low(words[2]),
             bytes: high(words[3]),
             immediate: (words[7] & 1 != 0).then_some(low(words[3])),

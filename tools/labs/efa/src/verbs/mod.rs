@@ -63,43 +63,28 @@ pub(crate) enum Status {
 }
 
 impl Status {
-    const ALL: [Self; 12] = [
-        Self::Ok,
-        Self::Flushed,
-        Self::QueuePair,
-        Self::LocalKey,
-        Self::LocalLength,
-        Self::RemoteAddress,
-        Self::NoQueuePair,
-        Self::NoReceive,
-        Self::RemoteLength,
-        Self::Unresponsive,
-        Self::UnknownPeer,
-        Self::Unreachable,
+    /// Each with the status that libibverbs makes of it.
+    const ALL: [(Self, ibv_wc_status); 12] = [
+        (Self::Ok, IBV_WC_SUCCESS),
+        (Self::Flushed, IBV_WC_WR_FLUSH_ERR),
+        (Self::QueuePair, IBV_WC_LOC_QP_OP_ERR),
+        (Self::LocalKey, IBV_WC_LOC_PROT_ERR),
+        (Self::LocalLength, IBV_WC_LOC_LEN_ERR),
+        (Self::RemoteAddress, IBV_WC_REM_ACCESS_ERR),
+        (Self::NoQueuePair, IBV_WC_REM_INV_RD_REQ_ERR),
+        (Self::NoReceive, IBV_WC_RNR_RETRY_EXC_ERR),
+        (Self::RemoteLength, IBV_WC_REM_INV_REQ_ERR),
+        (Self::Unresponsive, IBV_WC_RESP_TIMEOUT_ERR),
+        (Self::UnknownPeer, IBV_WC_REM_OP_ERR),
+        (Self::Unreachable, IBV_WC_RESP_TIMEOUT_ERR),
     ];
 
-    /// By its number.
+    /// Returns the status with a number of the device's, and libibverbs' for it.
     ///
     /// # Panics
     /// When there is none with that number.
-    pub(crate) fn numbered(number: u32) -> Self {
-        let found = Self::ALL.into_iter().find(|&status| status as u32 == number);
+    pub(crate) fn numbered(number: u32) -> (Self, ibv_wc_status) {
+        let found = Self::ALL.into_iter().find(|(status, _)| *status as u32 == number);
         found.expect("a completion has one of these")
-    }
-
-    pub(crate) fn as_verbs(self) -> ibv_wc_status {
-        match self {
-            Self::Ok => IBV_WC_SUCCESS,
-            Self::Flushed => IBV_WC_WR_FLUSH_ERR,
-            Self::QueuePair => IBV_WC_LOC_QP_OP_ERR,
-            Self::LocalKey => IBV_WC_LOC_PROT_ERR,
-            Self::LocalLength => IBV_WC_LOC_LEN_ERR,
-            Self::RemoteAddress => IBV_WC_REM_ACCESS_ERR,
-            Self::NoQueuePair => IBV_WC_REM_INV_RD_REQ_ERR,
-            Self::NoReceive => IBV_WC_RNR_RETRY_EXC_ERR,
-            Self::RemoteLength => IBV_WC_REM_INV_REQ_ERR,
-            Self::Unresponsive | Self::Unreachable => IBV_WC_RESP_TIMEOUT_ERR,
-            Self::UnknownPeer => IBV_WC_REM_OP_ERR,
-        }
     }
 }

@@ -1,4 +1,4 @@
-//! A PE of a job: its channel, its heap, and kernels on them.
+//! A PE of the job: its channel, its heap, and kernels on them.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,12 +10,13 @@ use launcher::Place;
 use nvshmem_transport_libfabric::bootstrap::{Bootstrap, BootstrapError, TcpBootstrap, TcpOptions};
 use nvshmem_transport_libfabric::channel::{Channel, ChannelError, MemoryLocation, Options};
 
-use crate::bed::HEAP;
-use crate::image::AREA;
-use crate::machines::machine::{Machine, MachineError};
-use crate::machines::reach::copy_near;
+use crate::image::{AREA, HEAP};
+use crate::machines::{Machine, MachineError, Memory};
 
 const DEADLINE: Duration = Duration::from_secs(60);
+
+/// Most threads of a kernel.
+const THREADS: usize = 512;
 
 impl From<ChannelError> for MachineError {
     fn from(error: ChannelError) -> Self {
@@ -54,17 +55,11 @@ fn join(place: &Place) -> Result<TcpBootstrap, MachineError> {
     joined.map_err(|error| failed(&error))
 }
 
-/// The PEs of a process' job, which has several channels one after the other.
+/// The job as one of its PEs knows it. It has several channels, one after the other.
 pub(crate) struct Job<'m> {
     pub(crate) machine: &'m dyn Machine,
     pub(crate) me: u32,
     meeting: Meeting,
-}
-
-impl fmt::Debug for Job<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Job").field("me", &self.me).finish_non_exhaustive()
-    }
 }
 
 impl<'m> Job<'m> {
@@ -73,7 +68,7 @@ impl<'m> Job<'m> {
         Ok(Self { machine, me: place.me, meeting })
     }
 
-    /// Every PE's bytes, one after the other; all have equally many.
+    /// Returns every PE's bytes, one after the other; all have equally many.
     pub(crate) fn allgather(&self, mine: &[u8]) -> Result<Vec<u8>, MachineError> {
         self.meeting.clone().allgather(mine).map_err(|error| MachineError(error.to_string()))
     }
@@ -86,7 +81,12 @@ impl<'m> Job<'m> {
         let options = Options { rings, slots, ..Options::from_env()? };
         let channel = Channel::new(Box::new(self.meeting.clone()), &options)?;
         let heap = channel.allocate_symmetric_on(location, HEAP)? as usize;
-        Ok(Pe { job: self, channel, location, heap })
+        let status = self.machine.shared(4 * THREADS)?;
+        let out = self.machine.shared(8 * THREADS)?;
+        // The kernel `errors` puts from there; and to there, which peers do not have.
+        // SAFETY: it goes after the channel.
+        unsafe { channel.register_local(out.addr as *mut u8, out.len) }?;
+        Ok(Pe { job: self, channel, location, heap, status, out })
     }
 }
 
@@ -95,30 +95,34 @@ pub(crate) struct Pe<'j> {
     pub(crate) channel: Channel,
     location: MemoryLocation,
     heap: usize,
+    status: Memory,
+    out: Memory,
 }
 
 impl Pe<'_> {
+    /// Sets the whole heap. No kernel runs meanwhile, here or at a peer.
     pub(crate) fn write(&self, words: &[u64]) -> Result<(), MachineError> {
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         assert!(bytes.len() == HEAP, "{} bytes", bytes.len());
         match self.location {
             MemoryLocation::Device => self.job.machine.write(self.heap, &bytes),
             MemoryLocation::Host => {
-                // SAFETY: the whole heap, by the assertion.
-                unsafe { copy_near(bytes.as_ptr() as usize, self.heap, HEAP) };
+                // SAFETY: the heap is that long, and nobody uses it now.
+                unsafe { (self.heap as *mut u8).copy_from(bytes.as_ptr(), HEAP) };
                 Ok(())
             }
         }
     }
 
+    /// Returns the whole heap. No kernel runs meanwhile, here or at a peer.
     pub(crate) fn read(&self) -> Result<Vec<u8>, MachineError> {
         let mut bytes = vec![0; HEAP];
         match self.location {
             MemoryLocation::Device => self.job.machine.read(self.heap, &mut bytes)?,
-            MemoryLocation::Host => {
-                // SAFETY: the whole heap.
-                unsafe { copy_near(self.heap, bytes.as_mut_ptr() as usize, HEAP) };
-            }
+            // SAFETY: the heap is that long, and nobody writes to it now.
+            MemoryLocation::Host => unsafe {
+                bytes.as_mut_ptr().copy_from(self.heap as *const u8, HEAP);
+            },
         }
         Ok(bytes)
     }
@@ -133,8 +137,12 @@ impl Pe<'_> {
         (blocks, threads): (u32, u32),
     ) -> Result<Vec<u64>, MachineError> {
         let count = (blocks * threads) as usize;
-        let machine = self.job.machine;
-        let (status, out) = (machine.shared(4 * count)?, machine.shared(8 * count)?);
+        assert!(count <= THREADS, "{count} threads");
+        let Self { status, out, .. } = self;
+        for memory in [status, out] {
+            // SAFETY: no kernel runs.
+            unsafe { (memory.addr as *mut u8).write_bytes(0, memory.len) };
+        }
         let args = KernelArgs {
             ctx: self.channel.context(),
             heap: self.heap as *mut u64,
@@ -150,8 +158,8 @@ impl Pe<'_> {
         let since = Instant::now();
         // SAFETY: the channel and all memory stay until the kernel has ended; if it does not, this
         // process ends.
-        let mut running = unsafe { machine.launch(name, args, blocks, threads) }?;
-        while !running.is_done()? {
+        let mut has_ended = unsafe { self.job.machine.launch(name, args, blocks, threads) }?;
+        while !has_ended()? {
             if since.elapsed() > DEADLINE {
                 eprintln!("PE {me}: {name} does not end: {:?}", self.channel.error());
                 std::process::abort();
@@ -169,7 +177,7 @@ impl Pe<'_> {
             }
         }
         // SAFETY: the same.
-        let out = |thread| unsafe { (out.addr as *const u64).add(thread).read_volatile() };
-        Ok((0..count).map(out).collect())
+        let told = |thread| unsafe { (out.addr as *const u64).add(thread).read_volatile() };
+        Ok((0..count).map(told).collect())
     }
 }
