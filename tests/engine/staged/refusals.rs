@@ -1,9 +1,10 @@
 //! Requests that their target cannot execute: who has sent them is told, and nothing else happens.
 
 use engine::atomic::AtomicOp;
+use engine::error::EngineError;
 use engine::ids::Pe;
 use engine::port::Direction;
-use sim_fabric::Script;
+use sim_fabric::{PortCall, Script};
 
 use super::ALL;
 use crate::job::{Job, Shape};
@@ -47,6 +48,34 @@ fn a_refused_request_is_never_done() {
             quiet.is_err()
         });
         assert!(failed, "seed {seed}: nobody is told");
+    }
+}
+
+/// An acknowledgement or a refusal that the fabric does not take when it is due: the peer waits for
+/// nothing else.
+#[test]
+fn answers_are_tried_again() {
+    for is_refused in [false, true] {
+        let mut job = Job::new(2, &Shape::default(), Script::default());
+        let targets = Targets::of(&job);
+        let handle = job.members[1].handle;
+        if is_refused {
+            job.members[1].regions.release(&handle).unwrap();
+        }
+        job.members[0].lane.atomic(&targets.atomic(1, 0, AtomicOp::Inc, 0)).unwrap();
+        job.members[0].lane.want_acks();
+        job.members[0].lane.progress().unwrap();
+        job.fabric.fail_calls(PortCall::Send, 0, 1);
+        let mut ended = Ok(false);
+        while ended == Ok(false) {
+            job.members.iter_mut().for_each(|member| drop(member.lane.progress()));
+            job.fabric.pass_time(1_000_000);
+            assert!(job.fabric.now() < 5_000_000_000, "it is not told: {is_refused}");
+            ended = job.members[0].lane.is_quiet(Pe(1));
+        }
+        assert!(job.members[1].lane.failure().is_some(), "a send has failed");
+        let is_told = matches!(ended, Err(EngineError::PeerRefused { pe: Pe(1), .. }));
+        assert!(if is_refused { is_told } else { ended == Ok(true) }, "{ended:?}");
     }
 }
 
