@@ -53,7 +53,7 @@ fn acknowledgements_are_asked_for_by_who_waits() {
 /// better stay where it is, and nothing else.
 #[test]
 fn a_lane_that_has_pending_much_says_for_whom() {
-    const HIGH: usize = 4096 - 256;
+    const HIGH: usize = (4096 - 256) / 2;
     let shape = Shape { n_pes: 3, rails: 1, ..Shape::default() };
     let mut job = Job::new(2, &shape, Script::default());
     job.fabric.refuse(Pe(1), true);
@@ -76,6 +76,21 @@ fn a_lane_that_has_pending_much_says_for_whom() {
     assert!(!lane.has_saturated_peer() && !lane.is_saturated(Pe(1)) && lane.has_room());
     let to_it = job.fabric.deliveries().iter().filter(|delivery| delivery.to == Pe(1)).count();
     assert_eq!(to_it, put);
+}
+
+/// A caller that does not ask who is saturated waits for its own peer alone.
+#[test]
+fn stopped_peers_leave_room_for_others() {
+    let shape = Shape { n_pes: 3, rails: 1, ..Shape::default() };
+    let mut job = Job::new(2, &shape, Script::default());
+    (1..3).for_each(|pe| job.fabric.refuse(Pe(pe), true));
+    while !job.members[0].lane.is_saturated(Pe(1)) {
+        job.put_value(0, 1, 0, 1, 8).unwrap();
+    }
+    let before = job.fabric.now();
+    (0..300).for_each(|at| job.put_value(0, 2, 8 * at, 1, 8).unwrap());
+    assert_eq!(job.members[0].lane.pending(Pe(2)), 300);
+    assert!(job.fabric.now() - before < 1_000_000_000);
 }
 
 #[test]

@@ -234,8 +234,10 @@ fn loopback_that_never_completes_ends_in_a_timeout() {
 /// lane that has failed.
 #[test]
 fn begun_put_that_finds_no_place_ends() {
+    /// Each peer leaves half of the places to others.
+    const PES: u32 = 18;
     let shape = Shape {
-        n_pes: 4,
+        n_pes: PES,
         rails: 1,
         depth: 1,
         max_segment: 64,
@@ -248,8 +250,10 @@ fn begun_put_that_finds_no_place_ends() {
     job.fabric.fail_next(1);
     job.put_value(0, 1, 0, 1, 8).unwrap();
     assert!(job.quiet(0, 1).is_err());
-    job.fabric.refuse(Pe(3), true);
-    while job.put_value(0, 3, 0, 1, 8).is_ok() {}
+    for pe in 3..PES {
+        job.fabric.refuse(Pe(pe), true);
+        while job.put_value(0, pe, 0, 1, 8).is_ok() {}
+    }
     let first = &mut job.members[0];
     let batch = first.lane.begin_batch().unwrap();
     first.lane.enter_batch(batch);

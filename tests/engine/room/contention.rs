@@ -425,7 +425,7 @@ fn who_finds_no_place_waits_before_it_is_pending() {
 /// and no longer, though the caller never pauses.
 #[test]
 fn parking_ends_though_the_caller_goes_on() {
-    for many in [20, 60, 3000] {
+    for many in [20, 60, 2000] {
         let shape = Shape { rails: 1, depth: 16, ..Shape::default() };
         let mut job = Job::new(1, &shape, Script { delay: (1_000, 1_000), ..Script::default() });
         let targets = Targets::of(&job);
