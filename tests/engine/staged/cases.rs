@@ -13,7 +13,7 @@ use engine::lane::host::handoff::handover;
 use engine::port::Direction;
 use engine::port::copies::Reach;
 use engine::request::{LocalSide, Request, ResultPlace};
-use sim_fabric::{Event, FakeFabric, Script};
+use sim_fabric::{Call, Event, FakeFabric, PortCall, Script};
 use test_support::seeds::for_seeds;
 
 use super::{ALL, fill, pattern};
@@ -249,6 +249,33 @@ fn after_a_failed_copy_nothing_more_goes_to_the_peer() {
         let arrived = |event: &Event| matches!(event, Event::Copied { pe: Pe(1), .. });
         let arrived = job.fabric.events().iter().filter(|event| arrived(event)).count();
         assert!(arrived <= 1, "{arrived} pieces arrived, seed {seed}");
+    }
+}
+
+/// Parts of one operation that lack nothing but room when the first of them fails: asks, puts out of
+/// bounce buffers, reads into them.
+#[test]
+fn nothing_leaves_behind_a_part_that_fails() {
+    for (staged, begin, call) in [
+        (0b0100, Job::get as fn(&mut Job, u32, u32, usize, usize) -> _, PortCall::Send),
+        (0b0010, Job::put, PortCall::Post),
+        (0b0010, Job::get, PortCall::Post),
+    ] {
+        let shape = Shape { staged, bounce: (1024, 4, 4), heap: 1 << 14, ..Shape::default() };
+        let script = Script { delay: (1000, 1000), ..Script::default() };
+        let mut job = Job::new(1, &shape, script);
+        job.fabric.trace_calls();
+        job.fabric.fail_calls(call, 0, 1);
+        if begin(&mut job, 0, 1, 0, 4096).is_ok() {
+            until_failed(&mut job);
+        }
+        for _ in 0..1000 {
+            job.members.iter_mut().for_each(|member| drop(member.lane.progress()));
+        }
+        let calls = job.fabric.calls();
+        let posts = calls.iter().filter(|call| matches!(call, Call::Post(Pe(0), _))).count();
+        assert_eq!(posts, 0, "{staged:b}, {call:?}");
+        assert!(!job.members[0].lane.has_work());
     }
 }
 

@@ -1,7 +1,7 @@
 //! What peers say that no engine says: each kind of answer about each state of an operation, and
 //! lists and places that lead outside.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use engine::atomic::AtomicOp;
 use engine::error::EngineError;
@@ -11,7 +11,7 @@ use engine::port::copies::MOST_WORDS;
 use engine::request::{PutSignalRequest, ResultPlace};
 use engine::wire::message::{Body, MAP_BYTES, Seq, Spot};
 use engine::wire::staged::{Get, MOST_RECORDS, Pull, RECORD, Record, Source, Target};
-use sim_fabric::{Call, Delivery, Event, Script};
+use sim_fabric::{Call, Delivery, Event, PortCall, Script};
 
 use super::ALL;
 use super::gathered::shape;
@@ -603,6 +603,35 @@ fn lists_of_released_regions_move_nothing() {
     assert!(waited > 20, "{waited}");
 }
 
+/// How long it takes to receive so many pulls that wait for a message, behind others that wait for
+/// a buffer.
+fn cost_of_waiting_pulls(count: u16) -> Duration {
+    const BEFORE: u16 = 250;
+    let mut job = Job::new(4, &Shape { staged: ALL, ..Shape::default() }, Script::default());
+    job.fabric.stall(Pe(0));
+    let target = Target::One(put(HEAP, 0, 1000, 0));
+    let pull = Pull { target, len: 1000, source: Source::Fabric(0, &[1; 16]), brought: &[] };
+    let pull = Body::Pull(pull);
+    (0..BEFORE).for_each(|number| forge(&job, (0, 1), ahead(number.into()), 0, &pull));
+    let missing = BEFORE;
+    for behind in 1..=count {
+        forge(&job, (0, 1), ahead((missing + behind).into()), behind, &pull);
+    }
+    let begun = Instant::now();
+    for _ in 0..10 {
+        job.members[1].lane.progress().unwrap();
+    }
+    begun.elapsed()
+}
+
+#[test]
+fn waiting_pulls_cost_as_much_each() {
+    // What the machine does meanwhile only adds to it.
+    let least = |count| (0..10).map(|_| cost_of_waiting_pulls(count)).min().unwrap();
+    let (few, many) = (least(25), least(250));
+    assert!(many < 15 * few, "{few:?} for few, {many:?} for ten times as many");
+}
+
 /// A peer that acknowledges no answers has as many as it may have asked for, and no more.
 #[test]
 fn asks_are_bounded() {
@@ -618,35 +647,47 @@ fn asks_are_bounded() {
     assert!((64..=1024).contains(&asked.unwrap()), "{asked:?}");
 }
 
-/// The fabric may still write into a buffer whose peer has failed.
+/// The fabric may still write into a buffer whose peer has failed, or a device copy out of it.
 #[test]
 fn buffers_of_failed_peers_are_kept_until_idle() {
-    let shape = Shape { n_pes: 3, shared: 0, bounce: (1024, 2, 1), ..neighbours() };
-    let script = Script { delay: (2000, 2000), ..Script::default() };
-    let mut job = Job::new(3, &shape, script);
-    job.fabric.trace_calls();
-    job.put(1, 0, 0, LONG).unwrap();
-    iterate(&mut job, 2);
-    job.put(2, 0, 4096, LONG).unwrap();
-    let has_begun = (0..200).any(|_| {
+    for is_copied in [false, true] {
+        let shape = Shape { n_pes: 4, shared: 0, bounce: (1024, 2, 1), ..neighbours() };
+        let slow_rails = if is_copied { vec![(RailId(u8::MAX), 1000)] } else { Vec::new() };
+        let script = Script { delay: (2000, 2000), slow_rails, ..Script::default() };
+        let mut job = Job::new(3, &shape, script);
+        // A lane that has failed before does not wait for its copies.
+        job.fabric.fail_calls(PortCall::Send, 0, 1);
+        assert!(job.put_value(0, 3, 0, 1, 8).is_err());
         iterate(&mut job, 1);
-        job.fabric.calls().iter().any(|call| matches!(call, Call::Post(Pe(0), _)))
-    });
-    assert!(has_begun, "PE 0 reads");
-    job.fabric.stall(Pe(1));
-    Answer::Refusal.send(&job, 1, 0, RIGHT);
-    iterate(&mut job, 100);
-    let reads = |job: &Job| {
-        let of_2 =
-            |delivery: &&Delivery| (delivery.to, delivery.direction) == (Pe(2), Direction::Read);
-        job.fabric.deliveries().iter().filter(of_2).count()
-    };
-    assert_eq!(reads(&job), 0);
-    job.fabric.resume(Pe(1));
-    while !job.members[2].lane.is_quiet(Pe(0)).unwrap() {
-        iterate(&mut job, 1);
+        job.fabric.trace_calls();
+        job.put(1, 0, 0, LONG).unwrap();
+        iterate(&mut job, 2);
+        job.put(2, 0, 4096, LONG).unwrap();
+        let has_begun = (0..20_000).any(|_| {
+            iterate(&mut job, 1);
+            job.fabric.calls().iter().any(|call| match call {
+                Call::Post(Pe(0), _) => !is_copied,
+                Call::Copy(Pe(0)) => is_copied,
+                _ => false,
+            })
+        });
+        assert!(has_begun, "PE 0 reads, or copies");
+        job.fabric.stall(Pe(1));
+        Answer::Refusal.send(&job, 1, 0, RIGHT);
+        iterate(&mut job, 100);
+        let reads = |job: &Job| {
+            let of_2 = |delivery: &&Delivery| {
+                (delivery.to, delivery.direction) == (Pe(2), Direction::Read)
+            };
+            job.fabric.deliveries().iter().filter(of_2).count()
+        };
+        assert_eq!(reads(&job), 0);
+        job.fabric.resume(Pe(1));
+        while !job.members[2].lane.is_quiet(Pe(0)).unwrap() {
+            iterate(&mut job, 1);
+        }
+        assert_eq!(reads(&job), 1);
     }
-    assert_eq!(reads(&job), 1);
 }
 
 /// What is refused of one peer drops nothing of another.
