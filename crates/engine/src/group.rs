@@ -37,11 +37,12 @@ pub(crate) struct GroupRef(u8);
 /// Entries of the counts for each group: a class each, and one that is not used.
 const CLASSES: u32 = 4;
 
+/// A power of two, so that no index has to be checked.
 const COUNTS: usize = (RING * CLASSES) as usize;
 
 impl GroupRef {
     /// Of segments whose operation counts itself, or that are ordered with nothing.
-    pub(crate) const NONE: Self = Self(COUNTS as u8);
+    pub(crate) const NONE: Self = Self(CLASSES as u8 - 1);
 
     #[inline(always)]
     fn new(number: u32, class: Class) -> Self {
@@ -57,14 +58,18 @@ impl GroupRef {
     pub(crate) fn from_bits(bits: u8) -> Self {
         Self(bits)
     }
+
+    #[inline(always)]
+    fn index(self) -> usize {
+        usize::from(self.0) % COUNTS
+    }
 }
 
 /// The order groups of one peer.
 #[derive(Clone, Debug)]
 pub(crate) struct Order {
-    /// Unfinished work by group and class. The last entry is that of [`GroupRef::NONE`] and means
-    /// nothing.
-    counts: [u32; COUNTS + 1],
+    /// Unfinished work by group and class. The entry of [`GroupRef::NONE`] means nothing.
+    counts: [u32; COUNTS],
     /// For each closed group, the number of the last message before its end.
     last_message: [u64; RING as usize],
     /// The group of new work, and its place in the counts.
@@ -84,7 +89,7 @@ impl Order {
 
     pub(crate) fn new() -> Self {
         Self {
-            counts: [0; COUNTS + 1],
+            counts: [0; COUNTS],
             last_message: [0; RING as usize],
             last: Self::FIRST,
             place: GroupRef::new(Self::FIRST, Class::Write).0,
@@ -110,16 +115,15 @@ impl Order {
 
     #[inline(always)]
     pub(crate) fn begin(&mut self, group: GroupRef) {
-        if let Some(count) = self.counts.get_mut(usize::from(group.0)) {
-            *count = count.wrapping_add(1);
-        }
+        let count = &mut self.counts[group.index()];
+        *count = count.wrapping_add(1);
     }
 
     /// Gives counts back. Returns whether the group has no more of this class, so that a cursor may
     /// move.
     #[inline(always)]
     pub(crate) fn end(&mut self, group: GroupRef, ended: u32) -> bool {
-        let Some(count) = self.counts.get_mut(usize::from(group.0)) else { return false };
+        let count = &mut self.counts[group.index()];
         *count = count.wrapping_sub(ended);
         *count == 0
     }
@@ -130,14 +134,12 @@ impl Order {
         let group = GroupRef(held.0 & !(CLASSES as u8 - 1) | Class::Message as u8);
         self.begin(group);
         // The last group's is noted when it is closed.
-        if let Some(last) = self.last_message.get_mut(usize::from(group.0) / CLASSES as usize) {
-            *last = number;
-        }
+        self.last_message[group.index() / CLASSES as usize] = number;
         group
     }
 
     fn count(&self, number: u32, class: Class) -> u32 {
-        self.counts[usize::from(GroupRef::new(number, class).0)]
+        self.counts[GroupRef::new(number, class).index()]
     }
 
     fn is_group_empty(&self, number: u32) -> bool {

@@ -15,8 +15,6 @@ use crate::segments::Owner;
 use crate::wire::handle::{HandleBytes, Identity};
 use crate::wire::message::{Seq, Tag};
 
-const NIL: u32 = u32::MAX;
-
 /// A signal that is held back behind order groups.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HeldSignal {
@@ -242,73 +240,70 @@ impl Peer {
     }
 }
 
-/// All peers of a lane. A PE that the lane has nothing to do with takes four bytes.
+/// All peers of a lane, each named by its PE's number. A PE that the lane has nothing to do with
+/// takes eight bytes.
 #[derive(Debug)]
 pub(crate) struct Peers {
-    /// By PE, its index in `open`.
-    index: Box<[u32]>,
-    open: Vec<Peer>,
+    by_pe: Box<[Option<Box<Peer>>]>,
+    /// Those that are open, in the order in which they were opened.
+    open: Vec<u32>,
 }
 
 impl Peers {
     pub(crate) fn new(n_pes: u32) -> Self {
-        Self { index: vec![NIL; n_pes as usize].into(), open: Vec::new() }
+        Self { by_pe: (0..n_pes).map(|_| None).collect(), open: Vec::new() }
     }
 
     pub(crate) fn n_pes(&self) -> u32 {
-        self.index.len() as u32
+        self.by_pe.len() as u32
     }
 
-    /// Index of a peer that is open.
+    /// Number of a peer that is open.
     #[inline(always)]
     pub(crate) fn find(&self, pe: Pe) -> Option<u32> {
-        self.index.get(pe.index()).copied().filter(|at| *at != NIL)
+        self.of(pe).map(|_| pe.0)
     }
 
     /// Opens a peer with its paths. It is of the job and not open.
-    pub(crate) fn open(&mut self, pe: Pe, hops: impl FnOnce(u32) -> (Box<[Hop]>, Hop)) -> u32 {
-        let at = self.open.len() as u32;
-        let hops = hops(at);
-        self.index[pe.index()] = at;
-        self.open.push(Peer::new(pe, hops));
-        at
+    pub(crate) fn open(&mut self, pe: Pe, hops: (Box<[Hop]>, Hop)) -> u32 {
+        self.by_pe[pe.index()] = Some(Box::new(Peer::new(pe, hops)));
+        self.open.push(pe.0);
+        pe.0
     }
 
+    /// A peer that is open.
     #[inline(always)]
     pub(crate) fn get(&self, at: u32) -> &Peer {
-        &self.open[at as usize]
+        let Some(peer) = self.of(Pe(at)) else { unreachable!("no peer {at} was opened") };
+        peer
     }
 
+    /// As [`Peers::get`].
     #[inline(always)]
     pub(crate) fn get_mut(&mut self, at: u32) -> &mut Peer {
-        &mut self.open[at as usize]
-    }
-
-    /// The peer of a PE with its index, if it is open.
-    #[inline(always)]
-    pub(crate) fn entry(&mut self, pe: Pe) -> Option<(u32, &mut Peer)> {
-        let at = *self.index.get(pe.index())?;
-        self.open.get_mut(at as usize).map(|peer| (at, peer))
+        let Some(peer) = self.of_mut(Pe(at)) else { unreachable!("no peer {at} was opened") };
+        peer
     }
 
     /// The peer of a PE, if it is open.
+    #[inline(always)]
     pub(crate) fn of_mut(&mut self, pe: Pe) -> Option<&mut Peer> {
-        let at = *self.index.get(pe.index())?;
-        self.open.get_mut(at as usize)
+        self.by_pe.get_mut(pe.index())?.as_deref_mut()
     }
 
+    #[inline(always)]
     pub(crate) fn of(&self, pe: Pe) -> Option<&Peer> {
-        let at = *self.index.get(pe.index())?;
-        self.open.get(at as usize)
+        self.by_pe.get(pe.index())?.as_deref()
     }
 
-    /// Peers with their indices, in the order in which they were opened.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Peer)> {
-        (0..).zip(&self.open)
-    }
-
+    /// Peers with their numbers, by number. It looks at every PE of the job.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut Peer)> {
-        (0..).zip(&mut self.open)
+        self.by_pe.iter_mut().flatten().map(|peer| (peer.pe.0, &mut **peer))
+    }
+
+    /// Peers with their numbers, in the order in which they were opened.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Peer)> {
+        self.open.iter().map(|at| (*at, self.get(*at)))
     }
 }
 
@@ -323,7 +318,7 @@ mod tests {
     #[test]
     fn fence_of_long_ago_stays_behind() {
         let paths = PathTable::new(&[Path { to: PeerAddr(0), remote: RailId(0) }], 1);
-        let mut peer = Peer::new(Pe(0), paths.hops(Pe(0), Pe(0), 0));
+        let mut peer = Peer::new(Pe(0), paths.hops(Pe(0), Pe(0)));
         for _ in 0..5 {
             peer.order.skip(1 << 30);
             peer.update_open();

@@ -29,13 +29,13 @@ pub(crate) enum State {
     Orphan = 3,
 }
 
-/// Whose a segment is and what counts it, in one word, so that completions of alike segments are
-/// counted together.
+/// Whose a segment or message is and what counts it, in one word, so that the ends of alike ones
+/// are counted together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Owner(u64);
 
 impl Owner {
-    const FREE: Self = Self(0);
+    pub(crate) const FREE: Self = Self(0);
 
     /// A plain segment of the peer with this index on a rail, which nothing counts yet.
     pub(crate) fn new(peer: u32, rail: RailId) -> Self {
@@ -89,6 +89,11 @@ impl Owner {
     #[inline(always)]
     pub(crate) fn is_plain(self) -> bool {
         self.0 as u8 == State::Plain as u8
+    }
+
+    /// The owner, counted by no order group any more.
+    pub(crate) fn unordered(self) -> Self {
+        Self(self.0 & !0xff00 | u64::from(GroupRef::NONE.bits()) << 8)
     }
 
     /// The owner, in another state.

@@ -14,6 +14,7 @@ use crate::core::send::Sending;
 use crate::core::{Core, Then};
 use crate::error::EngineError;
 use crate::group::{Class, GroupId, GroupRef};
+use crate::ids::Pe;
 use crate::lane::LaneConfig;
 use crate::op::{Kind, Op, Step, Way, Word};
 use crate::peers::HeldSignal;
@@ -204,7 +205,7 @@ impl<P: Port> Core<P> {
         request: &Request<'_>,
         (tag, before): (Tag, u32),
     ) -> Result<Step, EngineError> {
-        let mark = self.marks.of_mine(self.pe(at), tag);
+        let mark = self.marks.of_mine(Pe(at), tag);
         let (posted, step) = self.post_parts(at, op, request, Some(mark))?;
         let segments = before + posted;
         op.kind = Kind::PutSignal(word, Way::Counted { tag, segments });

@@ -262,10 +262,11 @@ impl<P: Port> Core<P> {
             let (what, len, state) = (first.what(), first.transfer.len, "posted");
             return Oldest { what, len, rail: first.owner.rail(), state, born: first.born };
         }
-        let sent = self.messages.sent().map(|(_, slot)| slot).filter(|slot| slot.peer == at);
+        let sent =
+            self.messages.sent().map(|(_, slot)| slot).filter(|slot| slot.owner.peer() == at);
         if let Some(first) = sent.min_by_key(|slot| slot.seq) {
             let (len, state) = (first.frame.len + first.tail.len, "sent, not acknowledged");
-            return Oldest { what: first.what(), len, rail: first.rail, state, born: first.born };
+            return Oldest { what: first.what(), len, rail: first.owner.rail(), state, born: first.born };
         }
         let peer = self.peers.get(at);
         if peer.asked != peer.answered {

@@ -79,7 +79,7 @@ pub(crate) struct Channel {
     arrived: Seq,
     /// The peer has requested an acknowledgement of all before it.
     wanted: Seq,
-    /// All before it was acknowledged.
+    /// All before it was acknowledged by the last message that has left.
     told: Seq,
     /// When this message is executed, an acknowledgement is due.
     ack_at: Seq,
@@ -180,9 +180,12 @@ impl Channel {
         self.sent[(self.next.0 % WINDOW) as usize] = slot;
         self.next = self.next.next();
         self.held += 1;
-        let is_due = self.ack_due && self.executed.has_beyond();
-        self.tell(self.executed.next());
-        self.ack_due = is_due;
+        let executed = self.executed.next();
+        if executed != self.told {
+            let is_due = self.ack_due && self.executed.has_beyond();
+            self.tell(executed);
+            self.ack_due = is_due;
+        }
     }
 
     /// Everything before this number was acknowledged by a message that has left.

@@ -3,11 +3,10 @@
 //! A message has a slot from the moment it leaves until it is executed at its target; a fetch until
 //! its reply is here as well. The slot keeps the message's bytes, so that it can be sent again.
 
-use crate::group::{GroupId, GroupRef};
-use crate::ids::{RailId, WrId};
+use crate::ids::WrId;
 use crate::port::Tail;
 use crate::request::ResultPlace;
-use crate::segments::PLAIN;
+use crate::segments::{Owner, PLAIN};
 use crate::wire::message::{Frame, Seq, Tag};
 
 /// Messages of a proxy lane that may be unacknowledged.
@@ -51,28 +50,18 @@ pub(crate) struct Slot {
     /// Payload that is sent from its own memory.
     pub(crate) tail: Tail,
     pub(crate) seq: Seq,
-    /// Index of the peer; [`NO_PEER`] in a free slot.
-    pub(crate) peer: u32,
+    /// [`Owner::FREE`] in a free slot; plain if nothing but its counts ends with the
+    /// message.
+    pub(crate) owner: Owner,
     /// Time of leaving, in the watchdog's units.
     pub(crate) born: u32,
     pub(crate) purpose: Purpose,
-    pub(crate) completion: GroupId,
-    pub(crate) group: GroupRef,
-    pub(crate) rail: RailId,
     next_free: u16,
 }
 
-const NO_PEER: u32 = u32::MAX;
-
 impl Slot {
     fn is_in_use(&self) -> bool {
-        self.peer != NO_PEER
-    }
-
-    /// Whether nothing but its counts ends with the message.
-    #[inline(always)]
-    pub(crate) fn is_plain(&self) -> bool {
-        self.purpose == Purpose::Plain && self.tail.len == 0
+        self.owner != Owner::FREE
     }
 
     /// Local memory that the message still touches.
@@ -112,10 +101,10 @@ impl Reserved<'_> {
         *self.first_free
     }
 
-    /// The message has left to the peer with this index. Returns the number of its slot.
+    /// The message has left. Returns the number of its slot.
     #[inline(always)]
-    pub(crate) fn take(self, peer: u32) -> u16 {
-        self.slot.peer = peer;
+    pub(crate) fn take(self, owner: Owner) -> u16 {
+        self.slot.owner = owner;
         *self.free -= 1;
         std::mem::replace(self.first_free, self.slot.next_free)
     }
@@ -140,12 +129,9 @@ impl Slots {
             frame: Frame::EMPTY,
             tail: Tail::NONE,
             seq: Seq(0),
-            peer: NO_PEER,
+            owner: Owner::FREE,
             born: 0,
             purpose: Purpose::Plain,
-            completion: GroupId::NONE,
-            group: GroupRef::NONE,
-            rail: RailId(0),
             next_free: (at + 1) as u16,
         };
         Self { slots: (0..count).map(slot).collect(), first_free: 0, free: count }
@@ -174,39 +160,37 @@ impl Slots {
     pub(crate) fn give(&mut self, at: u16) {
         if let Some(slot) = self.slots.get_mut(usize::from(at)) {
             (slot.purpose, slot.tail) = (Purpose::Plain, Tail::NONE);
-        }
-        self.give_plain(at);
-    }
-
-    /// Ends a message with which nothing but its counts ends.
-    #[inline(always)]
-    fn give_plain(&mut self, at: u16) {
-        if let Some(slot) = self.slots.get_mut(usize::from(at)) {
-            slot.peer = NO_PEER;
+            slot.owner = Owner::FREE;
             slot.next_free = self.first_free;
             self.first_free = at;
             self.free += 1;
         }
     }
 
-    /// Ends messages one after the other while they are plain and count in the same groups.
-    /// Returns the groups and how many there were.
+    /// Ends messages one after the other while they are plain and have one owner. Returns the owner
+    /// and how many there were.
     #[inline(always)]
     pub(crate) fn give_alike(
         &mut self,
-        numbers: impl Iterator<Item = u16>,
-    ) -> Option<((GroupRef, GroupId), u32)> {
-        let (mut counted, mut count) = (None, 0);
-        for at in numbers {
-            let Some(slot) = self.get_mut(at).filter(|slot| slot.is_plain()) else { break };
-            let of = (slot.group, slot.completion);
-            if *counted.get_or_insert(of) != of {
-                break;
+        mut numbers: impl Iterator<Item = u16> + Clone,
+    ) -> Option<(Owner, u32)> {
+        let first = usize::from(numbers.clone().next()?);
+        let owner = self.slots.get(first)?.owner;
+        let (mut first_free, mut count) = (self.first_free, 0);
+        while let Some(at) = numbers.next().filter(|_| owner.is_plain()) {
+            match self.slots.get_mut(usize::from(at)) {
+                Some(slot) if slot.owner == owner => {
+                    slot.owner = Owner::FREE;
+                    slot.next_free = first_free;
+                    first_free = at;
+                }
+                _ => break,
             }
-            self.give_plain(at);
             count += 1;
         }
-        counted.map(|counted| (counted, count))
+        self.first_free = first_free;
+        self.free += count;
+        (count > 0).then_some((owner, count))
     }
 
     /// Whether no message is unacknowledged.

@@ -9,7 +9,7 @@ use crate::channel::slots::Purpose as MessagePurpose;
 use crate::core::{Core, StagedEvent, Then};
 use crate::error::EngineError;
 use crate::group::{GroupId, Groups};
-use crate::ids::{Pe, RailId, WrId};
+use crate::ids::{RailId, WrId};
 use crate::peers::{HeldSignal, Peer, Peers};
 use crate::port::{Completions, Failure, Polled, Port};
 use crate::segments::{BY_LOAD, Owner, PLAIN, STRIPE, Segment, Segments, State};
@@ -254,7 +254,7 @@ impl<P: Port> Core<P> {
             }
             return log::debug!(target: "TRANSPORT", "an executed message over {rail}: {error}");
         };
-        let (at, what, len) = (slot.peer, slot.what(), slot.frame.len + slot.tail.len);
+        let (at, what, len) = (slot.owner.peer(), slot.what(), slot.frame.len + slot.tail.len);
         let failed = EngineError::Segment {
             what,
             pe: self.peers.get(at).pe,
@@ -307,16 +307,16 @@ impl<P: Port> Core<P> {
         let Some(channel) = channel.as_deref_mut() else { return };
         loop {
             let sent = numbers.clone().map_while(|number| channel.sent_number(Seq(number)));
-            let Some(((group, completion), count)) = messages.give_alike(sent) else { return };
+            let Some((owner, count)) = messages.give_alike(sent) else { return };
             let first = numbers.start;
             numbers.start += u64::from(count);
             channel.forget_sent(first..numbers.start);
-            if order.end(group, count) && order.has_closed() && !*is_settling {
+            if order.end(owner.group(), count) && order.has_closed() && !*is_settling {
                 *is_settling = true;
                 settling.push(at);
             }
-            if groups.end(completion, count) {
-                emptied.push(completion);
+            if groups.end(owner.completion(), count) {
+                emptied.push(owner.completion());
             }
         }
     }
@@ -352,16 +352,16 @@ impl<P: Port> Core<P> {
     /// Ends a message that has a slot.
     pub(crate) fn end_message(&mut self, at: u32, number: u16) {
         let Some(slot) = self.messages.get_mut(number) else { return };
-        let (group, completion) = (slot.group, slot.completion);
+        let owner = slot.owner;
         self.messages.give(number);
         let peer = self.peers.get_mut(at);
         if let Some(channel) = peer.channel.as_deref_mut() {
             channel.held -= 1;
         }
-        if peer.order.end(group, 1) && peer.order.has_closed() {
+        if peer.order.end(owner.group(), 1) && peer.order.has_closed() {
             self.settle_later(at);
         }
-        self.end_in_group(completion);
+        self.end_in_group(owner.completion());
     }
 
     /// A fetch was answered. Returns where its result goes and the width of the word, if it is
@@ -403,10 +403,5 @@ impl<P: Port> Core<P> {
         if is_waited_for && !self.due.contains(&at) {
             self.due.push(at);
         }
-    }
-
-    /// The PE of a peer.
-    pub(crate) fn pe(&self, at: u32) -> Pe {
-        self.peers.get(at).pe
     }
 }

@@ -109,11 +109,11 @@ impl<P: Port> Core<P> {
             let (lane, segment) = (self.regions.kind(), COPY | token);
             self.regions.index().enter_orphan(Orphan { lane, segment, what, pe, memory });
         }
-        let sent = self.messages.sent().filter(|(_, slot)| slot.peer == at);
+        let sent = self.messages.sent().filter(|(_, slot)| slot.owner.peer() == at);
         let sent: Vec<u16> = sent.map(|(number, _)| number).collect();
         for number in sent {
             let Some(slot) = self.messages.get_mut(number) else { continue };
-            slot.group = crate::group::GroupRef::NONE;
+            slot.owner = slot.owner.unordered();
             let (seq, purpose) = (slot.seq, slot.purpose);
             if let Some(channel) = self.peers.get_mut(at).channel.as_deref_mut() {
                 match purpose {
@@ -146,10 +146,10 @@ impl<P: Port> Core<P> {
         let rail_name = self.port.rail_name(rail).to_owned();
         let failed = EngineError::Rail { rail, rail_name, error };
         let segments = self.segments.posted().filter(|(_, s)| s.owner.rail() == rail);
-        let messages = self.messages.sent().filter(|(_, slot)| slot.rail == rail);
+        let messages = self.messages.sent().filter(|(_, slot)| slot.owner.rail() == rail);
         let mut peers: Vec<u32> = segments
             .map(|(_, segment)| segment.owner.peer())
-            .chain(messages.map(|(_, slot)| slot.peer))
+            .chain(messages.map(|(_, slot)| slot.owner.peer()))
             .collect();
         peers.sort_unstable();
         peers.dedup();
@@ -205,7 +205,7 @@ impl<P: Port> Core<P> {
     #[cold]
     pub(crate) fn refuse(&mut self, at: u32, seq: Seq, why: String) {
         self.decline(at, seq, why.clone());
-        let pe: Pe = self.pe(at);
+        let pe: Pe = Pe(at);
         self.fail_lane(EngineError::BadMessage { pe, why });
     }
 
@@ -216,7 +216,7 @@ impl<P: Port> Core<P> {
             return;
         }
         if let Some(unsaid) = self.failures.lines.admit_at(self.port.now()) {
-            let pe = self.pe(at);
+            let pe = Pe(at);
             error!(target: "TRANSPORT", "{pe} asks for something that cannot be done: {why}{unsaid}");
         }
         let channel = self.channel(at);

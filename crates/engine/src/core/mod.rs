@@ -121,7 +121,11 @@ impl<P: Port> Core<P> {
         let limits = port.limits();
         let count = segments_for(limits);
         let is_proxy = config.kind == LaneKind::Proxy;
-        let spread = if is_proxy { config.spread } else { Spread::ROUND_ROBIN };
+        let mut spread = if is_proxy { config.spread } else { Spread::ROUND_ROBIN };
+        if let [RailLimits { bulk: 0, .. }] = limits {
+            // There is nothing to choose, and no worker to be kept from having too much ahead.
+            spread.balanced_from = usize::MAX;
+        }
         let rail = |(at, limits): (u8, &RailLimits)| {
             let fast = port.has_fast_path().then(|| port.fast(RailId(at)));
             Rail::new(limits, port.limits().len(), &spread, fast)
@@ -163,7 +167,7 @@ impl<P: Port> Core<P> {
         }
     }
 
-    /// Index of a PE's peer, opened if need be.
+    /// Number of a PE's peer, opened if need be.
     ///
     /// # Errors
     /// A PE outside the job.
@@ -175,7 +179,7 @@ impl<P: Port> Core<P> {
         if pe.0 >= n_pes {
             return Err(EngineError::NoSuchPe { pe, n_pes });
         }
-        let at = self.peers.open(pe, |at| self.paths.hops(self.me, pe, at));
+        let at = self.peers.open(pe, self.paths.hops(self.me, pe));
         if self.regions.kind() == LaneKind::Proxy {
             // So that a stripe finds its counters.
             self.peers.get_mut(at).ahead = vec![0; self.rails.len()].into();
@@ -183,7 +187,7 @@ impl<P: Port> Core<P> {
         Ok(at)
     }
 
-    /// Index of a PE's peer that has not failed, opened if need be.
+    /// Number of a PE's peer that has not failed, opened if need be.
     ///
     /// # Errors
     /// A PE outside the job, or the failure of its peer.

@@ -9,6 +9,7 @@ use crate::op::Step;
 use crate::peers::Peer;
 use crate::port::{Port, PortError, Posted, Tail};
 use crate::request::{AtomicRequest, LocalSide, Request};
+use crate::segments::State;
 use crate::wire::handle::HandleView;
 use crate::wire::message::{Body, Frame, Numbers, Sealing};
 
@@ -53,8 +54,9 @@ impl<P: Port> Core<P> {
         part: Option<&Request<'_>>,
     ) -> bool {
         let Self { peers, messages, rails, regions, groups, port, seal, .. } = self;
-        let Some((at, peer)) = peers.entry(signal.pe) else { return false };
-        let Peer { channel, order, open, pe, hop, .. } = peer;
+        let at = signal.pe.0;
+        let Some(peer) = peers.of_mut(signal.pe) else { return false };
+        let Peer { channel, order, open, pe, hop, owner, .. } = peer;
         let Some(channel) = channel.as_deref_mut() else { return false };
         let Some(rail) = rails.get(hop.rail.index()) else { return false };
         if !channel.has_window() || channel.held >= messages.free() {
@@ -103,12 +105,11 @@ impl<P: Port> Core<P> {
             return false;
         }
         let slot = &mut *reserved.slot;
-        slot.group = order.begin_last(Class::Message);
         slot.seq = channel.next;
         slot.born = self.watchdog.stamp();
-        slot.completion = self.current;
-        slot.rail = hop.rail;
-        channel.send(reserved.take(at));
+        let owner = owner.of_class(Class::Message, self.current);
+        order.begin(owner.group());
+        channel.send(reserved.take(owner));
         if part.is_some() {
             channel.after_data = channel.next;
         }
@@ -155,7 +156,7 @@ impl<P: Port> Core<P> {
             slot.frame.encode(&sealing, &numbers, body);
         }
         let wr_id = Slots::wr_id(number, seq);
-        let (mut refused, mut has_left) = (None, false);
+        let (mut refused, mut left) = (None, None);
         for _ in 0..hops.len() {
             let (rail, to) = (hop.rail, hop.to);
             let bytes = slot.frame.bytes();
@@ -163,11 +164,11 @@ impl<P: Port> Core<P> {
                 0 => port.send(rail, to, wr_id, bytes),
                 _ => port.send_with_tail(rail, to, wr_id, bytes, tail),
             };
+            let owner = hop.owner;
             hop = hops.get(hop.next as usize).copied().unwrap_or(hop);
             match sent {
                 Ok(Posted::Yes) => {
-                    slot.rail = rail;
-                    has_left = true;
+                    left = Some(owner);
                     break;
                 }
                 Ok(Posted::Again) => self.rails[rail.index()].counters.again += 1,
@@ -189,10 +190,8 @@ impl<P: Port> Core<P> {
             self.fail_peer(at, failed.clone());
             return Err(failed);
         }
-        *is_refused = !has_left;
-        if !has_left {
-            return Ok(Step::NoRoom);
-        }
+        *is_refused = left.is_none();
+        let Some(owner) = left else { return Ok(Step::NoRoom) };
         let group = match (sending.held, sending.class) {
             (Some(held), _) => order.leave(held, seq.0),
             (None, Some(class)) => order.begin_last(class),
@@ -202,9 +201,9 @@ impl<P: Port> Core<P> {
         slot.seq = seq;
         slot.born = self.watchdog.stamp();
         slot.purpose = purpose;
-        slot.completion = completion;
-        slot.group = group;
-        channel.send(reserved.take(at));
+        let is_plain = purpose == Purpose::Plain && tail.len == 0;
+        let state = if is_plain { State::Plain } else { State::Other };
+        channel.send(reserved.take(owner.counted(completion, group).with(state)));
         if let Purpose::Fetch { place, .. } = purpose {
             channel.begin_fetch(place, number);
         }

@@ -2,6 +2,7 @@
 
 use crate::error::EngineError;
 use crate::group::GroupId;
+use crate::ids::Pe;
 use crate::lane::Lane;
 use crate::op::Queued;
 use crate::port::Port;
@@ -55,14 +56,14 @@ impl<P: Port> Lane<P> {
         let messages = core
             .messages
             .sent()
-            .filter_map(|(_, slot)| Some((slot.peer, slot.what(), slot.memory()?)));
+            .filter_map(|(_, slot)| Some((slot.owner.peer(), slot.what(), slot.memory()?)));
         let touches = |&(at, _, memory): &(u32, &str, (usize, usize))| {
             overlap(memory, (addr, len)) && core.peers.get(at).error.is_none()
         };
         let copies = core.copies.iter().map(|copying| (copying.peer, copying.what, copying.memory));
         let staged = staging.memory().chain(copies);
         match queued.chain(segments).chain(messages).chain(staged).find(touches) {
-            Some((at, what, _)) => Err(EngineError::InUse { addr, len, what, pe: core.pe(at) }),
+            Some((at, what, _)) => Err(EngineError::InUse { addr, len, what, pe: Pe(at) }),
             None => Ok(()),
         }
     }

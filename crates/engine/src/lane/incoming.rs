@@ -64,7 +64,8 @@ impl<P: Port> Lane<P> {
     #[inline(always)]
     fn try_execute(&mut self, head: Head, bytes: &[u8]) -> bool {
         let core = &mut self.core;
-        let Some((at, peer)) = core.peers.entry(head.from) else { return false };
+        let at = head.from.0;
+        let Some(peer) = core.peers.of_mut(head.from) else { return false };
         let Some(channel) = peer.channel.as_deref_mut() else { return false };
         let is_plain = channel.waiting.is_empty() && !channel.has_refused;
         if !is_plain || head.ack != channel.acked.low() {

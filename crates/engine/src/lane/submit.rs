@@ -227,7 +227,12 @@ impl<P: Port> Lane<P> {
                     step if op.has_begun() => break step,
                     step => step,
                 }
-            } else if peer.in_ring && peer.stood_at != Some(ended) && !peer.is_amid_operation() {
+            } else if peer.in_ring
+                && peer.stood_at != Some(ended)
+                && !peer.is_amid_operation()
+                // A signal waits for its data in the queue: the proxy has other peers to serve.
+                && !matches!(op.kind, Kind::Signal(_))
+            {
                 Step::NoRoom
             } else {
                 break Step::Held;
@@ -342,7 +347,7 @@ impl<P: Port> Lane<P> {
 
     /// Reports at once what is wrong with an operation that is going to be queued.
     fn check(&mut self, at: u32, op: &Op, handle: &HandleBytes) -> Result<(), EngineError> {
-        let request = op.request(self.core.pe(at), handle);
+        let request = op.request(Pe(at), handle);
         if op.len > 0 && !self.is_staged(&request, &request.remote()?.0)? {
             let rail = self.core.peers.get(at).hop.rail;
             self.core.local(&request, 0, op.len, rail)?;
@@ -392,7 +397,7 @@ impl<P: Port> Lane<P> {
             }
             Kind::Transfer(_) | Kind::PutSignal(..) => {}
         }
-        let request = op.request(self.core.pe(at), handle);
+        let request = op.request(Pe(at), handle);
         if op.staged {
             return self.staging.submit(&mut self.core, at, op, &request);
         }

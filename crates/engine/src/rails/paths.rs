@@ -122,16 +122,15 @@ impl PathTable {
         self.ends[rail.index()].get(pe).to
     }
 
-    /// The paths to a PE of the job over all rails that lead there, and the first to use. `peer` is
-    /// the index of the PE's peer.
-    pub(crate) fn hops(&self, me: Pe, pe: Pe, peer: u32) -> (Box<[Hop]>, Hop) {
+    /// The paths to a PE of the job over all rails that lead there, and the first to use.
+    pub(crate) fn hops(&self, me: Pe, pe: Pe) -> (Box<[Hop]>, Hop) {
         let rails: Vec<RailId> =
             (0..self.ends.len() as u8).map(RailId).filter(|rail| self.leads(pe, *rail)).collect();
         let count = rails.len() as u32;
         let hop = |(at, rail): (u32, &RailId)| {
             let Path { to, remote } = self.ends[rail.index()].get(pe);
             let next = if count == 1 { u32::MAX } else { (at + 1) % count };
-            let owner = Owner::new(peer, *rail);
+            let owner = Owner::new(pe.0, *rail);
             Hop { to, rail: *rail, remote: RailKey::of(remote), next, owner }
         };
         let hops: Box<[Hop]> = (0..).zip(&rails).map(hop).collect();

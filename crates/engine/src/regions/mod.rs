@@ -270,7 +270,7 @@ impl Regions {
     /// fabric reaches it there.
     #[inline(always)]
     pub(crate) fn recent_desc(&self, addr: usize, len: usize, rail: RailId) -> Option<Desc> {
-        if self.is_recent(addr, len) { self.descs.get(rail.index()).copied() } else { None }
+        if self.is_recent(addr, len) { Some(self.last_desc(rail)) } else { None }
     }
 
     /// Whether local memory is where memory was found last and the fabric reaches it there.
@@ -282,7 +282,7 @@ impl Regions {
     /// The descriptor on a rail for local memory that [is recent](Regions::is_recent).
     #[inline(always)]
     pub(crate) fn last_desc(&self, rail: RailId) -> Desc {
-        self.descs.get(rail.index()).copied().unwrap_or_default()
+        self.descs[rail.index() % MAX_RAILS]
     }
 
     /// Whether local memory is where memory was found last and the processor reaches it there.

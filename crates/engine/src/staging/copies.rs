@@ -135,7 +135,7 @@ impl Staging {
             Some(Receiving::CopyingIn(part)) => part,
             _ => Part::All,
         };
-        let placed = self.bytes_of(core, at).and_then(|bytes| {
+        let placed = self.bytes_of(at).and_then(|bytes| {
             if part == Part::All {
                 self.read_records(core, at, bytes)?;
             }
@@ -173,7 +173,7 @@ impl Staging {
         if self.len_ready(core, token).is_none() || !self.is_first_in_order(token) {
             return None;
         }
-        let bytes = self.bytes_of(core, at);
+        let bytes = self.bytes_of(at);
         let read = bytes.and_then(|bytes| self.read_records(core, at, bytes).map(|()| bytes));
         let mut steps = std::mem::take(&mut self.steps);
         let started = read.and_then(|bytes| {

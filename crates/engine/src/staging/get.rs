@@ -67,7 +67,7 @@ impl Staging {
         }
         let own = self.bouncing.as_ref().map_or(FRAGMENT, |bouncing| bouncing.bounce.bounce_len);
         let most = if by_peer { own.min(remote.bounce_len()) } else { own };
-        let fragment = if by_peer && self.is_seen_by(core, at) {
+        let fragment = if by_peer && self.is_seen_by(at) {
             op.len.div_ceil(4).next_multiple_of(4096).max(FRAGMENT).min(most)
         } else {
             (most / 4).max(FRAGMENT).min(most)
@@ -187,7 +187,7 @@ impl Staging {
                 Reach::Direct => core.port.store(memory, bytes),
                 _ => self.copies(core).and_then(|copies| copies.store(memory, bytes)),
             };
-            stored.map_err(|error| failed(core, what, bytes.len(), error))
+            stored.map_err(|error| failed(what, bytes.len(), error))
         });
         if let Err(failure) = stored {
             core.fail_peer(at, failure);

@@ -3,7 +3,7 @@
 use crate::atomic::Atomic;
 use crate::core::Core;
 use crate::error::EngineError;
-use crate::ids::LaneKind;
+use crate::ids::{LaneKind, Pe};
 use crate::port::copies::{CopyPort, Reach, SoonOrder};
 use crate::port::{Port, PortError};
 use crate::regions::Place;
@@ -21,7 +21,7 @@ impl Staging {
     ) -> Result<Reach, EngineError> {
         self.sync(core);
         let Some(bouncing) = &mut self.bouncing else { return Ok(Reach::Direct) };
-        bouncing.copies.reach(addr, len).map_err(|error| failed(core, what, len, error))
+        bouncing.copies.reach(addr, len).map_err(|error| failed(what, len, error))
     }
 
     /// How local memory is reached, registered or not.
@@ -156,7 +156,7 @@ impl Staging {
                 flag.map_or(Ok(()), |flag| copies.store_flag(addr + 8, flag))
             })
         };
-        let pe = core.pe(at);
+        let pe = Pe(at);
         stored.map_err(|error| EngineError::Fetched { pe, addr, error })
     }
 

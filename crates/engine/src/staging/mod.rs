@@ -43,6 +43,7 @@ use std::sync::Arc;
 use crate::core::{Core, StagedEvent};
 use crate::error::EngineError;
 use crate::group::{Class, GroupId, GroupRef};
+use crate::ids::Pe;
 use crate::op::Step;
 use crate::port::copies::{Bounce, CopyDirection, CopyPort, Step as CopyStep, Tagged};
 use crate::port::{Port, PortError};
@@ -483,11 +484,6 @@ impl Staging {
 }
 
 /// The error of a copy between memory of this process and a buffer.
-fn failed<P: Port>(
-    core: &Core<P>,
-    (what, at): (&'static str, u32),
-    len: usize,
-    error: PortError,
-) -> EngineError {
-    EngineError::Staging { what, pe: core.pe(at), len, error }
+fn failed((what, at): (&'static str, u32), len: usize, error: PortError) -> EngineError {
+    EngineError::Staging { what, pe: Pe(at), len, error }
 }

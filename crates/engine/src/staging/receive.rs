@@ -175,7 +175,7 @@ impl Staging {
         };
         let from = match pull.source {
             Source::Bounce(offset) => {
-                self.shared_addr(core, at, offset, len)?;
+                self.shared_addr(at, offset, len)?;
                 From::Bounce(offset)
             }
             Source::Fabric(..) if memory.is_none() && len > most => {
@@ -389,18 +389,14 @@ impl Staging {
     }
 
     /// Address of a receive's bytes.
-    pub(super) fn bytes_of<P: Port>(
-        &mut self,
-        core: &Core<P>,
-        index: u32,
-    ) -> Result<usize, PortError> {
+    pub(super) fn bytes_of(&mut self, index: u32) -> Result<usize, PortError> {
         let Some(receive) = self.receives.get(index) else { return Err(super::missing()) };
         let (at, len) = (receive.peer, receive.len);
         match (receive.buffer, &receive.from) {
             (Some(buffer), _) => Ok(self.buffer_addr(CopyDirection::In, buffer)),
             (None, From::Bounce(offset)) => {
                 let offset = *offset;
-                self.shared_addr(core, at, offset, len).map_err(|text| PortError {
+                self.shared_addr(at, offset, len).map_err(|text| PortError {
                     call: "copying from the peer's bounce memory",
                     code: 0,
                     text,
@@ -480,7 +476,7 @@ impl Staging {
         }
         let failure = match (&result, to) {
             (Err(error), To::Get(_) | To::Memory(_)) => {
-                Some(failed(core, ("get", peer), len, error.clone()))
+                Some(failed(("get", peer), len, error.clone()))
             }
             _ => None,
         };

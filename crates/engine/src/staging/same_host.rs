@@ -2,6 +2,7 @@
 //! engine reads the sender's buffer and no processor or fabric touches the bytes.
 
 use crate::core::Core;
+use crate::ids::Pe;
 use crate::port::Port;
 use crate::staging::Staging;
 use crate::staging::send::State;
@@ -9,20 +10,14 @@ use crate::wire::message::Seq;
 
 impl Staging {
     /// Whether a peer copies from the bounce memory of this process.
-    pub(super) fn is_seen_by<P: Port>(&self, core: &Core<P>, at: u32) -> bool {
-        self.bouncing.as_ref().is_some_and(|bouncing| bouncing.copies.is_seen_by(core.pe(at)))
+    pub(super) fn is_seen_by(&self, at: u32) -> bool {
+        self.bouncing.as_ref().is_some_and(|bouncing| bouncing.copies.is_seen_by(Pe(at)))
     }
 
     /// The address of bytes that a peer has in its bounce memory. Nothing that it names is outside
     /// of that.
-    pub(super) fn shared_addr<P: Port>(
-        &self,
-        core: &Core<P>,
-        at: u32,
-        offset: u64,
-        len: usize,
-    ) -> Result<usize, String> {
-        let window = self.bouncing.as_ref().and_then(|b| b.copies.window(core.pe(at)));
+    pub(super) fn shared_addr(&self, at: u32, offset: u64, len: usize) -> Result<usize, String> {
+        let window = self.bouncing.as_ref().and_then(|b| b.copies.window(Pe(at)));
         let Some(window) = window else {
             return Err(String::from("it names bounce memory that is not shared with it"));
         };

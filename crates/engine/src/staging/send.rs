@@ -296,7 +296,7 @@ impl Staging {
             bytes.copy_from_slice(&key.to_le_bytes());
         }
         let offset = (addr - region.base) as u64;
-        let is_shared = is_buffered && self.is_seen_by(core, peer);
+        let is_shared = is_buffered && self.is_seen_by(peer);
         let source = match (is_shared, region.addressing) {
             (true, _) => Source::Bounce(offset),
             (false, Addressing::Virtual) => Source::Fabric(addr as u64, &keys[..8 * count]),
@@ -374,7 +374,7 @@ impl Staging {
         match send.to {
             To::Get(_, seq) => core.decline(peer, seq, error.to_string()),
             _ => {
-                let failure = failed(core, ("put", peer), len, error);
+                let failure = failed(("put", peer), len, error);
                 core.fail_peer(peer, failure);
             }
         }

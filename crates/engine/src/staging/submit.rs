@@ -105,7 +105,7 @@ impl Staging {
         let own = self.bouncing.as_ref().filter(|_| needs_buffer);
         let own = own.map_or(usize::MAX, |bouncing| bouncing.bounce.bounce_len);
         let most = own.min(if by_peer { remote.bounce_len() } else { usize::MAX });
-        let is_neighbour = by_peer && self.is_seen_by(core, at);
+        let is_neighbour = by_peer && self.is_seen_by(at);
         // Over a fabric the parts of a list are in flight together.
         let most_listed = if is_neighbour { most } else { most.min(FRAGMENT) };
         let may_join = by_peer && needs_buffer && op.sent == 0 && op.len <= LONGEST;
@@ -240,7 +240,7 @@ impl Staging {
                 let what = (request.what(), at);
                 let reach = self.local_reach(core, what, addr, op.len)?;
                 self.load(core, addr, reach, payload)
-                    .map_err(|error| failed(core, what, op.len, error))?;
+                    .map_err(|error| failed(what, op.len, error))?;
             }
         }
         let body = Body::StagedPut { to, payload };
