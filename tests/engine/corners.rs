@@ -9,8 +9,8 @@ use engine::lane::SignalEngine;
 use engine::lane::batches::Batch;
 use engine::lane::loopback::{Anchor, Loopback};
 use engine::port::Direction;
-use engine::request::{PutSignalRequest, Request};
-use sim_fabric::{PortCall, Script};
+use engine::request::{LocalSide, PutSignalRequest, Request};
+use sim_fabric::{Call, PortCall, Script};
 
 use crate::job::{Job, Shape};
 use crate::signals::Targets;
@@ -373,4 +373,76 @@ fn peer_that_gives_up_keeps_no_bounce_buffers() {
         assert!(landed.iter().all(|byte| [0, 7].contains(byte)), "seed {seed}");
     }
     assert!(dropped > 0);
+}
+
+#[test]
+fn timeouts_name_what_is_not_acknowledged() {
+    for (is_put, name) in [(false, "atomic"), (true, "put with signal")] {
+        let shape = Shape { deadline: Some(DEADLINE), ..Shape::default() };
+        let mut job = Job::new(1, &shape, Script::default());
+        let targets = Targets::of(&job);
+        job.fabric.stall(Pe(1));
+        let first = &mut job.members[0];
+        let signal = targets.atomic(1, 0, AtomicOp::SignalAdd, 1);
+        let parts = [targets.part(first.scratch, 1, 64, 8)];
+        match is_put {
+            true => first.lane.put_signal(&PutSignalRequest { parts: &parts, signal }).unwrap(),
+            false => first.lane.atomic(&signal).unwrap(),
+        }
+        let failed = loop {
+            match job.members[0].lane.is_quiet(Pe(1)) {
+                Ok(is_quiet) => assert!(!is_quiet),
+                Err(failed) => break failed,
+            }
+            job.iterate_some(&[0], 1);
+            job.fabric.pass_time(50_000_000);
+        };
+        assert!(matches!(failed, EngineError::Timeout { what, .. } if what == name), "{failed}");
+    }
+}
+
+/// Whoever sends many messages to a peer, and never waits, has room for more.
+#[test]
+fn half_a_window_is_acknowledged_unasked() {
+    for (messages, answers) in [(255, 0), (256, 1)] {
+        let mut job = Job::new(1, &Shape { rails: 1, ..Shape::default() }, Script::default());
+        let targets = Targets::of(&job);
+        job.fabric.trace_calls();
+        for _ in 0..messages {
+            let inc = targets.atomic(1, 8, AtomicOp::Inc, 0);
+            job.members[0].lane.atomic(&inc).unwrap();
+        }
+        while job.word(1, 8) != messages {
+            let _ = job.members[1].lane.progress();
+            job.fabric.pass_time(1_000);
+        }
+        let calls = job.fabric.calls();
+        let posts = calls.iter().filter(|call| matches!(call, Call::Post(Pe(1), _))).count();
+        assert_eq!(posts, answers, "{messages}");
+    }
+}
+
+/// Its segments found no room, and nobody reads its bounce buffer.
+#[test]
+fn dropped_put_without_segments_leaves_its_buffer() {
+    let shape = Shape {
+        n_pes: 3,
+        staged: 0b01,
+        bounce: (1024, 1, 1),
+        rails: 1,
+        deadline: Some(DEADLINE),
+        ..Shape::default()
+    };
+    let mut job = Job::new(1, &shape, Script::default());
+    job.fabric.refuse(Pe(1), true);
+    let targets = Targets::of(&job);
+    let base = job.members[0].base;
+    let put = |pe| Request { local: LocalSide::Memory(base), ..targets.part(base, pe, 64, 1000) };
+    job.members[0].lane.start(&put(1)).unwrap();
+    while job.members[0].lane.is_quiet(Pe(1)).is_ok() {
+        job.iterate_some(&[0], 1);
+        job.fabric.pass_time(50_000_000);
+    }
+    job.members[0].lane.start(&put(2)).unwrap();
+    assert_eq!(quiet(&mut job, &[0, 2], (0, 2)), Some(Ok(())));
 }

@@ -266,7 +266,13 @@ impl<P: Port> Core<P> {
             self.messages.sent().map(|(_, slot)| slot).filter(|slot| slot.owner.peer() == at);
         if let Some(first) = sent.min_by_key(|slot| slot.seq) {
             let (len, state) = (first.frame.len + first.tail.len, "sent, not acknowledged");
-            return Oldest { what: first.what(), len, rail: first.owner.rail(), state, born: first.born };
+            return Oldest {
+                what: first.what(),
+                len,
+                rail: first.owner.rail(),
+                state,
+                born: first.born,
+            };
         }
         let peer = self.peers.get(at);
         if peer.asked != peer.answered {

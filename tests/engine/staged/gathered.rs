@@ -125,7 +125,8 @@ fn warps_at_once_take_few_messages() {
     const WORDS: usize = 100_000;
     for seed in 1..=200_u64 {
         let warps = [1, 2, 5, 16][seed as usize % 4];
-        let script = Script { delay: (1, 3000), ..Script::default() };
+        let takes_lists = seed % 3 == 0;
+        let script = Script { delay: (1, 3000), takes_lists, ..Script::default() };
         let mut job = job(&shape(seed % 2 == 0), seed, script);
         let targets = Targets::of(&job);
         let mut random = Random(seed);

@@ -4,10 +4,12 @@ use super::fabric::FakeFabric;
 use super::script::{Call, Event, PortCall};
 use super::world::error::fault;
 use super::world::memory::change;
+use super::world::state::World;
 use engine::atomic::Atomic;
 use engine::ids::Pe;
 use engine::port::copies::{
-    Bounce, Copied, CopyDirection, CopyPort, MOST_TOGETHER, Reach, SoonOrder, Tagged, Window,
+    Bounce, Copied, Copy, CopyDirection, CopyPort, MOST_STEPS, MOST_TOGETHER, MOST_WORDS, Reach,
+    SoonOrder, Step, Tagged, Window,
 };
 use engine::port::{PortError, Posted};
 
@@ -80,20 +82,10 @@ impl CopyPort for FakeCopies {
 
     fn start_all(&mut self, copies: &[Tagged]) -> Result<Posted, PortError> {
         self.flush()?;
-        let Bounce { addr, bounce_len, .. } = self.bounce;
         let mut world = self.fabric.lock();
         assert!(copies.len() <= MOST_TOGETHER, "{} copies are too many", copies.len());
         for Tagged { copy, .. } in copies {
-            let at = copy.bounce.wrapping_sub(addr);
-            let inside = at < self.bounce.bytes() && at % bounce_len + copy.len <= bounce_len;
-            let peers =
-                copy.direction == CopyDirection::In && world.sees(self.pe, copy.bounce, copy.len);
-            let inside = inside || peers;
-            assert!(
-                inside && copy.len > 0,
-                "{copy:?} is not inside a bounce buffer of {:?}",
-                self.bounce
-            );
+            self.check_copy(&world, copy);
             assert_eq!(copy.direction, copies[0].copy.direction, "one direction");
             if world.memory.reach(self.pe, copy.memory, copy.len).is_none() {
                 return Err(fault("starting a copy", 14, "no such memory"));
@@ -108,6 +100,37 @@ impl CopyPort for FakeCopies {
         Ok(Posted::Yes)
     }
 
+    fn start_in_order(&mut self, steps: &[Step], tag: u32) -> Result<Option<Posted>, PortError> {
+        let is_words = |step: &&Step| matches!(step, Step::Apply { .. });
+        let words = steps.iter().filter(is_words).count();
+        assert!(steps.len() <= MOST_STEPS && words <= MOST_WORDS, "{} steps", steps.len());
+        let mut world = self.fabric.lock();
+        if !world.script.takes_lists {
+            return Ok(None);
+        }
+        for step in steps {
+            let (addr, len) = match step {
+                Step::Copy { copy, .. } => {
+                    self.check_copy(&world, copy);
+                    (copy.memory, copy.len)
+                }
+                Step::Apply { addr, atomic, .. } => (*addr, atomic.width.bytes()),
+            };
+            match world.memory.reach(self.pe, addr, len) {
+                Some(Reach::Direct) => return Ok(None),
+                Some(Reach::Fabric | Reach::Staged) => {}
+                None => return Err(fault("starting a list", 14, "no such memory")),
+            }
+        }
+        if !world.has_room() {
+            return Ok(Some(Posted::Again));
+        }
+        world.call(PortCall::Copy)?;
+        world.trace(Call::Copy(self.pe));
+        world.start_steps(self.pe, steps, tag);
+        Ok(Some(Posted::Yes))
+    }
+
     fn poll(&mut self) -> Option<Copied> {
         self.fabric.lock().next_copied(self.pe)
     }
@@ -120,6 +143,7 @@ impl CopyPort for FakeCopies {
         self.check(addr, width)?;
         self.flush()?;
         let mut world = self.fabric.lock();
+        world.finish_lists(self.pe);
         let old = change(world.memory.any_bytes_mut(self.pe, addr, width), atomic);
         world.events.push(Event::Applied { pe: self.pe, addr });
         Ok(old)
@@ -129,6 +153,7 @@ impl CopyPort for FakeCopies {
         self.check(addr, into.len())?;
         self.flush()?;
         let mut world = self.fabric.lock();
+        world.finish_lists(self.pe);
         into.copy_from_slice(world.memory.any_bytes_mut(self.pe, addr, into.len()));
         Ok(())
     }
@@ -137,6 +162,7 @@ impl CopyPort for FakeCopies {
         self.check(addr, bytes.len())?;
         self.flush()?;
         let mut world = self.fabric.lock();
+        world.finish_lists(self.pe);
         world.memory.any_bytes_mut(self.pe, addr, bytes.len()).copy_from_slice(bytes);
         world.events.push(Event::Applied { pe: self.pe, addr });
         Ok(())
@@ -169,6 +195,7 @@ impl CopyPort for FakeCopies {
 
     fn settle(&mut self) -> Result<(), PortError> {
         let _ = self.flush();
+        self.fabric.lock().finish_lists(self.pe);
         self.lost.take().map_or(Ok(()), Err)
     }
 
@@ -194,8 +221,25 @@ impl CopyPort for FakeCopies {
 }
 
 impl FakeCopies {
+    fn check_copy(&self, world: &World, copy: &Copy) {
+        let Bounce { addr, bounce_len, .. } = self.bounce;
+        let at = copy.bounce.wrapping_sub(addr);
+        let inside = at < self.bounce.bytes() && at % bounce_len + copy.len <= bounce_len;
+        let peers =
+            copy.direction == CopyDirection::In && world.sees(self.pe, copy.bounce, copy.len);
+        let inside = inside || peers;
+        assert!(
+            inside && copy.len > 0,
+            "{copy:?} is not inside a bounce buffer of {:?}",
+            self.bounce
+        );
+    }
+
     fn flush(&mut self) -> Result<(), PortError> {
         let mut world = self.fabric.lock();
+        if !self.soon.is_empty() {
+            world.finish_lists(self.pe);
+        }
         if world.fail_settling && !self.soon.is_empty() {
             self.soon.clear();
             let error = fault("storing words", 700, "failed by the script");

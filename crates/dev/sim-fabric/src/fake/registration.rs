@@ -86,7 +86,10 @@ impl MemoryPort for FakeMemory {
             keys: remote,
             proxy_descs,
             host_descs: vec![Desc(host as usize)],
-            addressing: Addressing::Offset,
+            addressing: match world.script.is_virtual {
+                true => Addressing::Virtual,
+                false => Addressing::Offset,
+            },
             reach,
         })
     }

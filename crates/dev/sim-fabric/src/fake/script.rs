@@ -27,6 +27,10 @@ pub struct Script {
     /// Nanoseconds, least and most, from the first attempt to send something to a PE over a rail
     /// until the fabric has room for it.
     pub connecting: (u64, u64),
+    /// Whether the fabric addresses regions by their addresses, and not from 0 on.
+    pub is_virtual: bool,
+    /// Whether devices take copies and words in an order, as one list.
+    pub takes_lists: bool,
 }
 
 impl Default for Script {
@@ -40,6 +44,8 @@ impl Default for Script {
             shared_queue: false,
             stragglers: (0, 0),
             connecting: (0, 0),
+            is_virtual: false,
+            takes_lists: false,
         }
     }
 }
@@ -55,7 +61,7 @@ pub struct Delivery {
     pub rail: RailId,
     /// Direction.
     pub direction: Direction,
-    /// Address or offset at the target, as posted.
+    /// Offset in the region at the target.
     pub remote: u64,
     /// Bytes.
     pub len: usize,

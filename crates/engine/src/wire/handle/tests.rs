@@ -31,6 +31,15 @@ fn handles_are_read_as_written() {
 }
 
 #[test]
+fn unused_bytes_are_zero() {
+    for (rails, used) in [(0, 64), (1, 64), (2, 72), (MAX_RAILS, 312)] {
+        assert_eq!(used_bytes(rails), used);
+        let bytes = Handle { keys: vec![u64::MAX; rails], ..sample() }.encode();
+        assert!(bytes[used..].iter().all(|byte| *byte == 0));
+    }
+}
+
+#[test]
 fn damaged_bytes_are_refused() {
     let good = sample().encode();
     let with = |at: usize, bytes: &[u8]| {

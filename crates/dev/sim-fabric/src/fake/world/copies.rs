@@ -4,11 +4,14 @@ use std::collections::HashSet;
 
 use super::error::fault;
 use super::flights::Moving;
-use super::memory::Memory;
+use super::memory::{Memory, change};
 use super::state::World;
 use crate::fake::script::Event;
 use engine::ids::{Pe, RailId};
-use engine::port::copies::{Copied, Copy, CopyDirection, Tagged, Window};
+use engine::port::copies::{Copied, Copy, CopyDirection, Step, Tagged, Window};
+
+/// In place of a copy, of a step that changes a word.
+const NO_COPY: Copy = Copy { direction: CopyDirection::In, memory: 0, bounce: 0, len: 0 };
 
 impl World {
     /// Whether two PEs share their bounce memory.
@@ -41,11 +44,41 @@ impl World {
         self.copies.extend(copies.iter().rev().map(|Tagged { copy, tag }| Moving {
             pe,
             copy: *copy,
+            word: None,
             tag: *tag,
             call,
             due,
             failed: None,
         }));
+    }
+
+    /// A list begins. Its steps that no other is behind are done the last one first.
+    pub(in crate::fake) fn start_steps(&mut self, pe: Pe, steps: &[Step], tag: u32) {
+        self.start_copies(pe, &[Tagged { copy: NO_COPY, tag }]);
+        let Some(Moving { call, mut due, .. }) = self.copies.pop() else { return };
+        let mut moving = Vec::new();
+        for (at, step) in steps.iter().enumerate() {
+            let (Step::Copy { behind, .. } | Step::Apply { behind, .. }) = *step;
+            due += u64::from(behind && at > 0);
+            let (copy, word) = match *step {
+                Step::Copy { copy, .. } => (copy, None),
+                Step::Apply { addr, atomic, .. } => (NO_COPY, Some((addr, atomic))),
+            };
+            moving.push(Moving { pe, copy, word, tag, call, due, failed: None });
+        }
+        self.copies.extend(moving.into_iter().rev());
+    }
+
+    /// Waits until all words are stored that lists of a PE bring.
+    pub(in crate::fake) fn finish_lists(&mut self, pe: Pe) {
+        while self.copies.iter().any(|other| other.pe == pe && other.word.is_some()) {
+            let inward = (0..self.copies.len()).filter(|at| {
+                let other = &self.copies[*at];
+                other.pe == pe && other.copy.direction == CopyDirection::In
+            });
+            let Some(at) = inward.min_by_key(|at| self.copies[*at].due) else { return };
+            self.move_copy(at);
+        }
     }
 
     fn under_way(&self, pe: Pe, direction: CopyDirection) -> impl Iterator<Item = &Moving> {
@@ -64,7 +97,7 @@ impl World {
     }
 
     pub(in crate::fake) fn move_copy(&mut self, at: usize) {
-        let Moving { pe, copy, tag, call, failed, .. } = self.copies.remove(at);
+        let Moving { pe, copy, word, tag, call, failed, .. } = self.copies.remove(at);
         let Copy { direction, memory, bounce, len } = copy;
         let result = match &mut self.fail_copies {
             (0, 0) => Ok(()),
@@ -77,7 +110,10 @@ impl World {
                 Ok(())
             }
         };
-        if result.is_ok() {
+        if let (Ok(()), Some((addr, atomic))) = (&result, word) {
+            change(self.memory.any_bytes_mut(pe, addr, atomic.width.bytes()), &atomic);
+            self.events.push(Event::Applied { pe, addr });
+        } else if result.is_ok() {
             let (from, to) = match direction {
                 CopyDirection::Out => (memory, bounce),
                 CopyDirection::In => (bounce, memory),

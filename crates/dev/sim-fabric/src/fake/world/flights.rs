@@ -1,5 +1,6 @@
 //! Flights: operations and copies under way, and what is told of their end.
 
+use engine::atomic::Atomic;
 use engine::ids::{Pe, RailId, WrId};
 use engine::port::copies::Copy;
 use engine::port::{Failure, PortError, Transfer};
@@ -33,6 +34,8 @@ pub(in crate::fake) struct Flight {
 pub(in crate::fake) struct Moving {
     pub(in crate::fake) pe: Pe,
     pub(in crate::fake) copy: Copy,
+    /// The word that is changed in place of a copy.
+    pub(in crate::fake) word: Option<(usize, Atomic)>,
     pub(in crate::fake) tag: u32,
     /// The call that started it, with others.
     pub(in crate::fake) call: u64,

@@ -32,6 +32,8 @@ pub(in crate::fake) struct Memory {
     arenas: Vec<Vec<Arena>>,
     keys: HashMap<u64, Key>,
     last_key: u64,
+    /// Whether operations name addresses, and not offsets in regions.
+    is_virtual: bool,
     /// Bounce memory, what happens in which no user sees: of whom, address and bytes.
     pub(in crate::fake) bounces: Vec<(Pe, usize, usize)>,
     /// Keys by which nothing may be written.
@@ -39,8 +41,8 @@ pub(in crate::fake) struct Memory {
 }
 
 impl Memory {
-    pub(in crate::fake) fn new(n_pes: u32) -> Self {
-        Self { arenas: (0..n_pes).map(|_| Vec::new()).collect(), ..Self::default() }
+    pub(in crate::fake) fn new(n_pes: u32, is_virtual: bool) -> Self {
+        Self { arenas: (0..n_pes).map(|_| Vec::new()).collect(), is_virtual, ..Self::default() }
     }
 
     pub(in crate::fake) fn alloc(&mut self, pe: Pe, len: usize, reach: Reach) -> usize {
@@ -131,15 +133,15 @@ impl Memory {
         })
     }
 
-    /// Where an operation by a key touches the target's memory.
+    /// Where an operation by a key touches the target's memory: address, and offset in the region.
     pub(in crate::fake) fn resolve(
         &self,
         key: u64,
         (pe, rail): (Pe, RailId),
-        offset: usize,
+        remote: usize,
         len: usize,
         writes: bool,
-    ) -> Result<usize, PortError> {
+    ) -> Result<(usize, usize), PortError> {
         let region = match self.keys.get(&key) {
             Some(region) if (region.pe, region.rail) == (pe, rail) => region,
             _ => return Err(fault("delivery", 13, "the key is not of the rail addressed")),
@@ -147,11 +149,12 @@ impl Memory {
         if writes && self.only_reads.contains(&key) {
             return Err(fault("delivery", 13, "the key is for reading only"));
         }
-        // Addressing is by offset.
+        let first = if self.is_virtual { region.base } else { 0 };
+        let offset = remote.wrapping_sub(first);
         if offset > region.len || len > region.len - offset {
             return Err(fault("delivery", 14, "outside the region of the key"));
         }
-        Ok(region.base + offset)
+        Ok((region.base + offset, offset))
     }
 }
 

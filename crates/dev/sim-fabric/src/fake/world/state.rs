@@ -75,7 +75,8 @@ pub(in crate::fake) struct World {
 
 impl World {
     pub(in crate::fake) fn new(seed: u64, n_pes: u32, script: Script) -> Self {
-        Self { script, random: seed, memory: Memory::new(n_pes), ..Self::default() }
+        let memory = Memory::new(n_pes, script.is_virtual);
+        Self { script, random: seed, memory, ..Self::default() }
     }
 
     /// The next number of the seed's sequence (splitmix64).
