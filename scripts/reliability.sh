@@ -24,7 +24,7 @@ status=0
     NVSHMEM_TEST_CAMPAIGN=$times checked --test plugin >"$kept/processes" 2>&1 &
     processes=$!
     NVSHMEM_TEST_CAMPAIGN=$schedules checked --test engine -- --nocapture schedules::what_was_promised 2>&1 || status=1
-    NVSHMEM_TEST_SEEDS=5 checked --test engine -- --nocapture schedules::a_storm 2>&1 || status=1
+    NVSHMEM_TEST_SEEDS=5 checked --test engine -- --nocapture iterations::refusals_cost 2>&1 || status=1
     wait "$processes" || status=1
     cat "$kept/processes"
     echo "$status" >"$kept/status"

@@ -4,30 +4,18 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use engine::Watchdog;
 use engine::atomic::AtomicOp;
 use engine::error::EngineError;
 use engine::ids::{Pe, RailId};
-use engine::lane::host::HostLane;
-use engine::lane::host::handoff::handover;
-use engine::lane::{Lane, LaneConfig};
+use engine::lane::Lane;
 use engine::port::Direction;
 use engine::port::packet::MAX_LONG_MESSAGE;
 use engine::rails::Spread;
 use engine::request::{LocalSide, PutSignalRequest, Request, ResultPlace};
-use sim_fabric::{Call, Event, Script};
+use sim_fabric::{Call, Script};
 
-use super::job::{Job, Member, Shape, host_config, limits};
+use super::job::{Job, PATIENCE, Shape};
 use super::signals::Targets;
-
-fn iterate(job: &mut Job, iterations: u32) {
-    for _ in 0..iterations {
-        job.members.iter_mut().for_each(|member| {
-            member.lane.progress().unwrap();
-        });
-        job.fabric.pass_time(1000);
-    }
-}
 
 /// Who waits for what acknowledgements bring has them asked for, of all peers at once, and nobody
 /// else asks so soon.
@@ -35,16 +23,15 @@ fn iterate(job: &mut Job, iterations: u32) {
 fn acknowledgements_are_asked_for_by_who_waits() {
     for asks in [false, true] {
         let mut job = Job::new(1, &Shape { n_pes: 3, ..Shape::default() }, Script::default());
-        let targets = Targets::of(&job);
         for pe in [1, 2] {
-            job.members[0].lane.atomic(&targets.atomic(pe, 0, AtomicOp::Inc, 0)).unwrap();
+            job.inc(0, pe, 0);
         }
-        iterate(&mut job, 100);
+        (0..100).for_each(|_| job.iterate());
         assert_eq!([1, 2].map(|pe| job.heap(pe, 0, 8)), [1_u64.to_le_bytes(); 2]);
         if asks {
             job.members[0].lane.want_acks();
         }
-        iterate(&mut job, 100);
+        (0..100).for_each(|_| job.iterate());
         assert_eq!(job.members[0].lane.has_work(), !asks);
     }
 }
@@ -53,7 +40,7 @@ fn acknowledgements_are_asked_for_by_who_waits() {
 /// better stay where it is, and nothing else.
 #[test]
 fn a_lane_that_has_pending_much_says_for_whom() {
-    const HIGH: usize = 4096 - 256;
+    const HIGH: usize = (4096 - 256) / 2;
     let shape = Shape { n_pes: 3, rails: 1, ..Shape::default() };
     let mut job = Job::new(2, &shape, Script::default());
     job.fabric.refuse(Pe(1), true);
@@ -76,6 +63,21 @@ fn a_lane_that_has_pending_much_says_for_whom() {
     assert!(!lane.has_saturated_peer() && !lane.is_saturated(Pe(1)) && lane.has_room());
     let to_it = job.fabric.deliveries().iter().filter(|delivery| delivery.to == Pe(1)).count();
     assert_eq!(to_it, put);
+}
+
+/// A caller that does not ask who is saturated waits for its own peer alone.
+#[test]
+fn stopped_peers_leave_room_for_others() {
+    let shape = Shape { n_pes: 3, rails: 1, ..Shape::default() };
+    let mut job = Job::new(2, &shape, Script::default());
+    (1..3).for_each(|pe| job.fabric.refuse(Pe(pe), true));
+    while !job.members[0].lane.is_saturated(Pe(1)) {
+        job.put_value(0, 1, 0, 1, 8).unwrap();
+    }
+    let before = job.fabric.now();
+    (0..300).for_each(|at| job.put_value(0, 2, 8 * at, 1, 8).unwrap());
+    assert_eq!(job.members[0].lane.pending(Pe(2)), 300);
+    assert!(job.fabric.now() - before < 1_000_000_000);
 }
 
 #[test]
@@ -104,47 +106,13 @@ fn a_lane_whose_rails_are_full_has_no_room() {
     assert!(!job.members[0].lane.has_room());
 }
 
-/// No processor touches a device's memory, whenever the process has come to have some.
-#[test]
-fn memory_of_a_late_device_is_staged() {
-    let mut job =
-        Job::new(5, &Shape { staged: u32::MAX, late: true, ..Shape::default() }, Script::default());
-    let targets = Targets::of(&job);
-    for (at, len) in [(0, 8), (64, 100), (256, 3000)] {
-        job.put(0, 1, at, len).unwrap();
-        let part = [targets.part(job.members[0].scratch + at, 1, at, len)];
-        let signal = targets.atomic(1, 8192, AtomicOp::Inc, 0);
-        job.members[0].lane.put_signal(&PutSignalRequest { parts: &part, signal }).unwrap();
-    }
-    iterate(&mut job, 2000);
-    assert_eq!(job.heap(1, 8192, 8), 3_u64.to_le_bytes());
-}
-
-/// The owner may count more than its peer has under way: answers that are executed there, and not
-/// known here to be.
-#[test]
-fn gets_are_answered_as_they_come() {
-    let shape = Shape { staged: u32::MAX, bounce: (64, 64, 64), ..Shape::default() };
-    for seed in 1..=20 {
-        let mut job = Job::new(seed, &shape, Script { delay: (1, 50_000), ..Script::default() });
-        for at in (0..60_000).step_by(300) {
-            job.get(0, 1, at, 300).unwrap();
-        }
-        while !job.members[0].lane.is_quiet(Pe(1)).unwrap() {
-            iterate(&mut job, 1);
-        }
-    }
-}
-
 /// Of a list, the bytes of its puts alone are counted, not what describes them.
 #[test]
 fn lists_count_as_bytes_of_their_puts() {
     let shape = Shape { staged: u32::MAX, bounce: (8192, 2, 2), ..Shape::default() };
     let mut job = Job::new(6, &shape, Script::default());
     (0..40).for_each(|token| job.put(0, 1, token * 512, 300).unwrap());
-    while !job.members[0].lane.is_quiet(Pe(1)).unwrap() {
-        iterate(&mut job, 1);
-    }
+    job.until_quiet(0, 1);
     let counted = job.members.iter().map(|member| {
         let staged = member.lane.staged_counters();
         staged.by_fabric + staged.in_messages
@@ -164,20 +132,23 @@ fn in_use(job: &mut Job, addr: usize, len: usize) -> bool {
 /// Whatever an operation uses of this process' memory is in use until it has ended: its own bytes,
 /// and none beside.
 #[test]
-fn memory_is_in_use_as_long_as_an_operation_is_under_way() {
+fn operations_keep_their_memory_in_use() {
     const LEN: usize = 4096;
     let pooled = Spread { balanced_from: 9, striped_from: 64, segment: 64 };
-    let under_way = ["put", "get", "held", "pooled", "staged", "fetch", "value", "signal"];
+    let under_way =
+        ["put", "get", "held", "pooled", "staged", "not copied", "fetch", "value", "signal"];
     let pending = ["pending put", "pending get", "pending fetch", "pending signal"];
     for kind in under_way.into_iter().chain(pending) {
+        let is_staged = ["staged", "not copied"].contains(&kind);
         let shape = Shape {
             depth: if kind == "pooled" { 1 } else { 16 },
-            staged: if kind == "staged" { 0b10 } else { 0 },
+            staged: if is_staged { 0b10 } else { 0 },
             spread: if kind == "pooled" { pooled } else { Spread::ROUND_ROBIN },
             longest_message: MAX_LONG_MESSAGE,
             ..Shape::default()
         };
-        let mut job = Job::new(4, &shape, Script::default());
+        let again_percent = if kind == "not copied" { 100 } else { 0 };
+        let mut job = Job::new(4, &shape, Script { again_percent, ..Script::default() });
         let targets = Targets::of(&job);
         let at = job.members[0].scratch + LEN;
         job.fabric.stall(Pe(1));
@@ -185,21 +156,18 @@ fn memory_is_in_use_as_long_as_an_operation_is_under_way() {
         if is_pending {
             // One more than a peer has places for; all that comes later is pending behind it.
             for number in 0..17 {
-                let mut fetch = targets.atomic(1, 0, AtomicOp::FetchAdd, 1);
                 let addr = job.members[0].scratch + 8 * LEN + 16 * number;
-                fetch.result = Some(ResultPlace { addr, flag: None });
-                job.members[0].lane.atomic(&fetch).unwrap();
+                job.members[0].lane.atomic(&targets.fetch(1, 0, addr)).unwrap();
             }
         }
         let len = match kind {
-            "pending put" | "put" | "staged" => job.put(0, 1, LEN, LEN).map(|()| LEN),
             "pending get" | "get" => job.get(0, 1, LEN, LEN).map(|()| LEN),
             "held" => {
                 job.put_value(0, 1, 0, 1, 8).unwrap();
                 job.fence(0, 1);
                 job.put(0, 1, LEN, LEN).map(|()| LEN)
             }
-            "pooled" => job.put(0, 1, LEN, LEN).map(|()| LEN),
+            "value" => job.put_value(0, 1, LEN, 1, 8).map(|()| 0),
             "pending fetch" | "fetch" => {
                 let mut fetch = targets.atomic(1, 0, AtomicOp::FetchAdd, 1);
                 fetch.result = Some(ResultPlace { addr: at, flag: Some(1) });
@@ -212,7 +180,7 @@ fn memory_is_in_use_as_long_as_an_operation_is_under_way() {
                 let signal = targets.atomic(1, 0, AtomicOp::SignalAdd, 1);
                 first.lane.put_signal(&PutSignalRequest { parts: &parts, signal }).map(|()| LEN)
             }
-            _ => job.put_value(0, 1, LEN, 1, 8).map(|()| 0),
+            _ => job.put(0, 1, LEN, LEN).map(|()| LEN),
         };
         let len = len.unwrap();
         assert_eq!(job.members[0].lane.pending(Pe(1)) > 1, is_pending, "{kind}");
@@ -220,17 +188,18 @@ fn memory_is_in_use_as_long_as_an_operation_is_under_way() {
             // A staged one by the pieces that are under way.
             assert!(in_use(&mut job, at, len), "{kind}");
             assert!(in_use(&mut job, at - 8, 9) && in_use(&mut job, at, 1), "{kind}");
-            if kind != "staged" {
+            if !is_staged {
                 assert!(in_use(&mut job, at + len - 1, 8), "{kind}");
             }
         } else {
             assert!(!in_use(&mut job, at, LEN), "{kind}");
         }
         assert!(!in_use(&mut job, at - 64, 64) && !in_use(&mut job, at + LEN, 64), "{kind}");
-        job.fabric.resume(Pe(1));
-        while !job.members[0].lane.is_quiet(Pe(1)).unwrap() {
-            iterate(&mut job, 1);
+        if again_percent != 0 {
+            continue;
         }
+        job.fabric.resume(Pe(1));
+        job.until_quiet(0, 1);
         assert!(!in_use(&mut job, at, LEN), "{kind} has ended");
     }
     // What belongs to a peer that was declared failed is none of the lane's.
@@ -255,7 +224,7 @@ fn memory_is_in_use_that_peers_wait_to_write() {
     }
     // The first one has the bounce buffer, and nothing is read from PE 1.
     job.fabric.stall(Pe(1));
-    iterate(&mut job, 300);
+    (0..300).for_each(|_| job.iterate());
     for at in [0, 4096, 8192] {
         assert!(
             in_use(&mut job, base + at, LEN) && in_use(&mut job, base + at + LEN - 1, 1),
@@ -264,48 +233,8 @@ fn memory_is_in_use_that_peers_wait_to_write() {
         assert!(!in_use(&mut job, base + at + LEN, 4096 - LEN), "{at}");
     }
     job.fabric.resume(Pe(1));
-    while !job.members[1].lane.is_quiet(Pe(0)).unwrap() {
-        iterate(&mut job, 1);
-    }
+    job.until_quiet(1, 0);
     assert!(!in_use(&mut job, base, 1 << 14));
-}
-
-/// A fence for all peers is one for each: for what has left, and for what is pending.
-#[test]
-fn a_fence_for_all_peers_holds_for_each() {
-    let shape = Shape { n_pes: 4, rails: 2, ..Shape::default() };
-    let script = Script { delay: (1_000, 1_000_000), ..Script::default() };
-    let mut job = Job::new(6, &shape, script);
-    job.fabric.refuse(Pe(1), true);
-    let mut first = Vec::new();
-    for number in 0..300 {
-        job.put_value(0, 1, number * 8, 1, 8).unwrap();
-        first.push((Pe(1), number * 8));
-    }
-    for pe in [2, 3] {
-        for number in 0..12 {
-            job.put_value(0, pe, number * 8, 1, 8).unwrap();
-            first.push((Pe(pe), number * 8));
-        }
-    }
-    job.members[0].lane.fence_all();
-    for pe in [1, 2, 3] {
-        job.put_value(0, pe, 4096, 1, 8).unwrap();
-    }
-    job.fabric.refuse(Pe(1), false);
-    for pe in [1, 2, 3] {
-        job.quiet(0, pe).unwrap();
-    }
-    for pe in [1, 2, 3] {
-        let there = |event: &Event| match event {
-            Event::Delivered(delivery) if delivery.to == Pe(pe) => Some(delivery.remote),
-            _ => None,
-        };
-        let order: Vec<u64> = job.fabric.events().iter().filter_map(there).collect();
-        let puts = first.iter().filter(|(to, _)| *to == Pe(pe)).count();
-        assert_eq!(order.len(), puts + 1);
-        assert_eq!(order.iter().max(), order.last(), "PE {pe}: the last lies behind the fence");
-    }
 }
 
 /// A quiet waits for what was begun before it, however long another thread goes on.
@@ -314,8 +243,7 @@ fn a_quiet_ends_while_another_thread_goes_on() {
     let shape = Shape::default();
     let script = Script { delay: (2_000_000, 4_000_000), ..Script::default() };
     let job = Job::new(8, &shape, script);
-    let port = job.fabric.port(Pe(0), limits(&shape)[..1].to_vec());
-    let host = HostLane::new(Lane::new(port, host_config(&job, false)));
+    let host = job.host_lane(&shape);
     let targets = Targets::of(&job);
     let part = targets.part(job.members[0].scratch, 1, 0, 64);
     let is_over = AtomicBool::new(false);
@@ -349,28 +277,22 @@ fn a_quiet_ends_while_another_thread_goes_on() {
 /// What user threads wait for is asked about once for each answer, though more is sent in each
 /// iteration.
 #[test]
-fn an_acknowledgement_that_user_threads_wait_for_is_asked_for_once() {
+fn user_threads_ask_once_for_acks() {
     let shape = Shape { staged: 0b0100, rails: 1, depth: 1024, ..Shape::default() };
-    let mut job = Job::new(7, &shape, Script::default());
-    let (outbox, inbox) = handover(2, None, Some(Duration::from_secs(60)));
-    let first = job.members.remove(0);
-    job.members.insert(0, Member { lane: first.lane.with_inbox(inbox), ..first });
-    let host = Lane::new(job.fabric.port(Pe(0), limits(&shape)), host_config(&job, true));
-    let host = HostLane::new(host).with_outbox(outbox);
+    let job = Job::new(7, &shape, Script::default());
+    let (mut job, host) = job.with_user_threads(&shape, PATIENCE);
     let targets = Targets::of(&job);
     job.fabric.trace_calls();
     // PE 1 does not look.
     host.start(&targets.part(job.members[0].scratch, 1, 0, 100)).unwrap();
     for _ in 0..100 {
-        job.members[0].lane.atomic(&targets.atomic(1, 4096, AtomicOp::Inc, 0)).unwrap();
+        job.inc(0, 1, 4096);
         job.members[0].lane.progress().unwrap();
     }
     let sent = job.fabric.calls();
     let sent = sent.iter().filter(|call| matches!(call, Call::Post(Pe(0), _))).count();
     assert!((101..110).contains(&sent), "{sent} messages, of which 101 ask for something");
-    while !job.members[0].lane.is_quiet(Pe(1)).unwrap() {
-        iterate(&mut job, 1);
-    }
+    job.until_quiet(0, 1);
     host.quiet(Pe(1)).unwrap();
 }
 
@@ -378,8 +300,7 @@ fn an_acknowledgement_that_user_threads_wait_for_is_asked_for_once() {
 fn a_host_lane_is_drained_when_nothing_of_it_is_under_way() {
     let shape = Shape::default();
     let job = Job::new(8, &shape, Script::default());
-    let port = job.fabric.port(Pe(0), limits(&shape)[..1].to_vec());
-    let host = HostLane::new(Lane::new(port, host_config(&job, false)));
+    let host = job.host_lane(&shape);
     let targets = Targets::of(&job);
     let part = targets.part(job.members[0].scratch, 1, 0, 64);
     job.fabric.stall(Pe(1));
@@ -391,17 +312,10 @@ fn a_host_lane_is_drained_when_nothing_of_it_is_under_way() {
 
 /// What they wait for may never come then.
 #[test]
-fn user_threads_hear_that_the_proxy_lane_has_failed() {
+fn user_threads_hear_of_failed_lane() {
     let shape = Shape { rails: 2, ..Shape::default() };
-    let mut job = Job::new(8, &shape, Script::default());
-    let (outbox, inbox) = handover(2, None, None);
-    let first = job.members.remove(0);
-    let lane = first.lane.with_inbox(inbox);
-    job.members.insert(0, Member { lane, ..first });
-    let patience = Watchdog::new(None, Some(Duration::from_secs(5)));
-    let config = LaneConfig { watchdog: patience, ..host_config(&job, false) };
-    let port = job.fabric.port(Pe(0), limits(&shape)[..1].to_vec());
-    let host = HostLane::new(Lane::new(port, config)).with_outbox(outbox);
+    let job = Job::new(8, &shape, Script::default());
+    let (mut job, host) = job.with_user_threads(&shape, None);
     let targets = Targets::of(&job);
     let part = targets.part(job.members[0].scratch, 1, 0, 64);
     job.fabric.stall(Pe(1));

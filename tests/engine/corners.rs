@@ -17,31 +17,16 @@ use crate::signals::Targets;
 
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// Iterates some PEs, whether their lanes have failed or not.
-fn iterate(job: &mut Job, pes: &[u32], iterations: u32) {
-    for _ in 0..iterations {
-        for pe in pes {
-            let _ = job.members[*pe as usize].lane.progress();
-        }
-        job.fabric.pass_time(1_000);
-    }
-}
-
 /// Iterates some PEs until one is quiet towards another. None if that does not come.
 fn quiet(job: &mut Job, pes: &[u32], (from, to): (u32, u32)) -> Option<Result<(), EngineError>> {
     for _ in 0..20_000 {
         match job.members[from as usize].lane.is_quiet(Pe(to)) {
             Ok(true) => return Some(Ok(())),
-            Ok(false) => iterate(job, pes, 1),
+            Ok(false) => job.iterate_some(pes, 1),
             Err(failed) => return Some(Err(failed)),
         }
     }
     None
-}
-
-fn word(job: &Job, targets: &Targets, pe: u32, at: usize) -> u64 {
-    let bytes = job.fabric.load(Pe(pe), targets.word(pe, at), 8);
-    u64::from_le_bytes(bytes.try_into().unwrap())
 }
 
 /// Nothing is queued behind the signal whose being acknowledged would make it leave.
@@ -60,9 +45,9 @@ fn held_signal_leaves_when_window_opens() {
     assert_eq!(lane.pending(Pe(1)), 0);
     job.fabric.resume(Pe(1));
     // The put ends while the window is full.
-    iterate(&mut job, &[0], 200);
+    job.iterate_some(&[0], 200);
     assert_eq!(quiet(&mut job, &[0, 1], (0, 1)), Some(Ok(())));
-    assert_eq!(word(&job, &targets, 1, 0), 1);
+    assert_eq!(job.word(1, 0), 1);
 }
 
 /// What a peer asks for that was given up takes no bounce buffers.
@@ -86,7 +71,7 @@ fn failed_peer_takes_no_bounce_buffers() {
         assert!(job.quiet(0, 1).is_err());
         job.fabric.resume(Pe(1));
         start(&mut job, 1, 0).unwrap();
-        iterate(&mut job, &[0, 1], 1000);
+        job.iterate_some(&[0, 1], 1000);
         start(&mut job, 2, 4096).unwrap();
         assert_eq!(quiet(&mut job, &[0, 2], (2, 0)), Some(Ok(())), "gets: {gets}");
     }
@@ -115,13 +100,9 @@ fn copies_refused_together_are_all_made() {
 fn job_with_stuck_signal() -> Job {
     let shape = Shape { signals: SignalEngine::Counted, ..Shape::default() };
     let mut job = Job::new(1, &shape, Script::default());
-    let targets = Targets::of(&job);
     job.fabric.hold_immediate_data(true);
-    let first = &mut job.members[0];
-    let parts = [targets.part(first.scratch, 1, 64, 300)];
-    let signal = targets.atomic(1, 0, AtomicOp::SignalAdd, 1);
-    first.lane.put_signal(&PutSignalRequest { parts: &parts, signal }).unwrap();
-    iterate(&mut job, &[0, 1], 200);
+    job.put_signal(0, 1, (64, 300), 0).unwrap();
+    job.iterate_some(&[0, 1], 200);
     job
 }
 
@@ -142,7 +123,7 @@ fn request_that_overtakes_its_message_is_answered() {
     let batch = atomic_in_batch(&mut job);
     job.fabric.hold_up_messages(Pe(0), 0);
     job.members[0].lane.want_acks();
-    iterate(&mut job, &[0, 1], 2000);
+    job.iterate_some(&[0, 1], 2000);
     assert_eq!(job.heap(1, 8, 8), 1_u64.to_le_bytes());
     assert!(job.members[0].lane.is_batch_done(batch), "its acknowledgement waits for another");
     job.fabric.hold_immediate_data(false);
@@ -152,15 +133,14 @@ fn request_that_overtakes_its_message_is_answered() {
 #[test]
 fn message_takes_no_acknowledgement_beyond_its_own() {
     let mut job = job_with_stuck_signal();
-    let targets = Targets::of(&job);
     let batch = atomic_in_batch(&mut job);
     job.members[0].lane.want_acks();
-    iterate(&mut job, &[0], 200);
+    job.iterate_some(&[0], 200);
     job.fabric.refuse(Pe(0), true);
-    iterate(&mut job, &[1], 200);
+    job.iterate_some(&[1], 200);
     job.fabric.refuse(Pe(0), false);
-    job.members[1].lane.atomic(&targets.atomic(0, 8, AtomicOp::Inc, 0)).unwrap();
-    iterate(&mut job, &[0, 1], 2000);
+    job.inc(1, 0, 8);
+    job.iterate_some(&[0, 1], 2000);
     assert!(job.members[0].lane.is_batch_done(batch), "its acknowledgement is lost");
     job.fabric.hold_immediate_data(false);
     assert_eq!(quiet(&mut job, &[0, 1], (0, 1)), Some(Ok(())));
@@ -185,8 +165,8 @@ fn signal_whose_copy_fails_at_once_is_not_sent() {
         let signal = targets.atomic(1, 0, AtomicOp::SignalAdd, 1);
         let started = first.lane.put_signal(&PutSignalRequest { parts, signal });
         job.fabric.resume(Pe(1));
-        iterate(&mut job, &[0, 1], 1000);
-        assert_eq!(word(&job, &targets, 1, 0), 0, "ordered: {ordered}, {started:?}");
+        job.iterate_some(&[0, 1], 1000);
+        assert_eq!(job.word(1, 0), 0, "ordered: {ordered}, {started:?}");
     }
 }
 
@@ -195,28 +175,16 @@ fn signal_whose_copy_fails_at_once_is_not_sent() {
 #[test]
 fn fences_beyond_all_groups_ask_for_acknowledgements() {
     let mut job = Job::new(1, &Shape::default(), Script::default());
-    let targets = Targets::of(&job);
     for _ in 0..40 {
-        job.members[0].lane.atomic(&targets.atomic(1, 8, AtomicOp::Inc, 0)).unwrap();
+        job.inc(0, 1, 8);
         job.fence(0, 1);
     }
     job.put_value(0, 1, 64, 7, 8).unwrap();
     let before = job.fabric.now();
     while job.heap(1, 64, 8) != 7_u64.to_le_bytes() {
-        iterate(&mut job, &[0, 1], 1);
+        job.iterate_some(&[0, 1], 1);
         assert!(job.fabric.now() - before < 10_000_000, "nobody has asked");
     }
-}
-
-/// Memory is in use while its copy into a bounce buffer has not begun.
-#[test]
-fn memory_is_in_use_that_waits_to_be_copied() {
-    let script = Script { again_percent: 100, ..Script::default() };
-    let mut job = Job::new(1, &Shape { staged: 0b10, ..Shape::default() }, script);
-    job.put(0, 1, 0, 1000).unwrap();
-    let scratch = job.members[0].scratch;
-    let unused = job.members[0].lane.check_unused(scratch, 1000);
-    assert!(matches!(unused, Err(EngineError::InUse { pe: Pe(1), .. })), "{unused:?}");
 }
 
 #[test]
@@ -234,8 +202,10 @@ fn loopback_that_never_completes_ends_in_a_timeout() {
 /// lane that has failed.
 #[test]
 fn begun_put_that_finds_no_place_ends() {
+    /// Each peer leaves half of the places to others.
+    const PES: u32 = 18;
     let shape = Shape {
-        n_pes: 4,
+        n_pes: PES,
         rails: 1,
         depth: 1,
         max_segment: 64,
@@ -248,8 +218,10 @@ fn begun_put_that_finds_no_place_ends() {
     job.fabric.fail_next(1);
     job.put_value(0, 1, 0, 1, 8).unwrap();
     assert!(job.quiet(0, 1).is_err());
-    job.fabric.refuse(Pe(3), true);
-    while job.put_value(0, 3, 0, 1, 8).is_ok() {}
+    for pe in 3..PES {
+        job.fabric.refuse(Pe(pe), true);
+        while job.put_value(0, pe, 0, 1, 8).is_ok() {}
+    }
     let first = &mut job.members[0];
     let batch = first.lane.begin_batch().unwrap();
     first.lane.enter_batch(batch);
@@ -258,9 +230,9 @@ fn begun_put_that_finds_no_place_ends() {
     let put = first.lane.put_signal(&PutSignalRequest { parts: &parts, signal });
     first.lane.enter_batch(Batch::NONE);
     assert!(put.is_err());
-    iterate(&mut job, &[0, 2], 1000);
+    job.iterate_some(&[0, 2], 1000);
     assert!(job.members[0].lane.is_batch_done(batch), "it is counted for ever");
-    assert_eq!(word(&job, &targets, 2, 0), 0);
+    assert_eq!(job.word(2, 0), 0);
     assert!(job.quiet(0, 2).is_err());
 }
 
@@ -272,18 +244,14 @@ fn put_that_is_dropped_while_it_is_copied_is_not_acknowledged() {
         let shape = Shape { staged: 0b0100, deadline: Some(DEADLINE), ..Shape::default() };
         let script = Script { delay: (5_000, 5_000), ..Script::default() };
         let mut job = Job::new(1, &shape, script);
-        let targets = Targets::of(&job);
-        let first = &mut job.members[0];
-        let parts = [targets.part(first.scratch, 1, 64, 1000)];
-        let signal = targets.atomic(1, 0, AtomicOp::SignalAdd, 1);
-        first.lane.put_signal(&PutSignalRequest { parts: &parts, signal }).unwrap();
-        iterate(&mut job, &[0, 1], iterations);
+        job.put_signal(0, 1, (64, 1000), 0).unwrap();
+        job.iterate_some(&[0, 1], iterations);
         job.fabric.fail_calls(PortCall::Post, 0, 1);
         assert!(job.put_value(1, 0, 0, 1, 8).is_err());
-        iterate(&mut job, &[0, 1], 1000);
+        job.iterate_some(&[0, 1], 1000);
         let is_quiet = job.members[0].lane.is_quiet(Pe(1));
         dropped += u32::from(is_quiet.is_err());
-        assert!(is_quiet != Ok(true) || word(&job, &targets, 1, 0) == 1, "after {iterations}");
+        assert!(is_quiet != Ok(true) || job.word(1, 0) == 1, "after {iterations}");
     }
     assert!(dropped > 0);
 }
@@ -315,15 +283,14 @@ fn get_that_nobody_answers_ends_in_a_timeout() {
         ..Shape::default()
     };
     let mut job = Job::new(1, &shape, Script::default());
-    let targets = Targets::of(&job);
     // The only bounce buffer of PE 1.
     job.fabric.stall(Pe(2));
     job.put(1, 2, 0, 1000).unwrap();
-    iterate(&mut job, &[1], 200);
+    job.iterate_some(&[1], 200);
     job.get(0, 1, 0, 1000).unwrap();
-    iterate(&mut job, &[0, 1], 200);
+    job.iterate_some(&[0, 1], 200);
     job.members[0].lane.want_acks();
-    iterate(&mut job, &[0, 1], 200);
+    job.iterate_some(&[0, 1], 200);
     job.fabric.fail_calls(PortCall::Post, 0, 1);
     assert!(job.put_value(1, 0, 0, 1, 8).is_err());
     let began = job.fabric.now();
@@ -331,8 +298,8 @@ fn get_that_nobody_answers_ends_in_a_timeout() {
         if let Err(failed) = job.members[0].lane.is_quiet(Pe(1)) {
             break failed;
         }
-        job.members[0].lane.atomic(&targets.atomic(3, 0, AtomicOp::Inc, 0)).unwrap();
-        iterate(&mut job, &[0, 1, 3], 20);
+        job.inc(0, 3, 0);
+        job.iterate_some(&[0, 1, 3], 20);
         job.fabric.pass_time(50_000_000);
         let waited = Duration::from_nanos(job.fabric.now() - began);
         assert!(waited < 2 * DEADLINE, "it waits for ever");
@@ -345,16 +312,12 @@ fn get_that_nobody_answers_ends_in_a_timeout() {
 fn word_that_is_lost_is_told_to_its_peer() {
     let shape = Shape { n_pes: 3, staged: 0b01, words: 0b01, ..Shape::default() };
     let mut job = Job::new(1, &shape, Script::default());
-    let targets = Targets::of(&job);
     job.fabric.fail_settling();
-    let second = &mut job.members[1];
-    let parts = [targets.part(second.scratch, 0, 64, 16)];
-    let signal = targets.atomic(0, 0, AtomicOp::SignalAdd, 1);
-    second.lane.put_signal(&PutSignalRequest { parts: &parts, signal }).unwrap();
+    job.put_signal(1, 0, (64, 16), 0).unwrap();
     let failed = quiet(&mut job, &[0, 1], (1, 0));
     assert!(matches!(failed, Some(Err(EngineError::PeerRefused { .. }))), "{failed:?}");
-    job.members[2].lane.atomic(&targets.atomic(0, 8, AtomicOp::Inc, 0)).unwrap();
-    iterate(&mut job, &[0, 2], 200);
+    job.inc(2, 0, 8);
+    job.iterate_some(&[0, 2], 200);
     assert_eq!(quiet(&mut job, &[0, 2], (2, 0)), Some(Ok(())));
 }
 
@@ -367,7 +330,7 @@ fn peer_that_declines_keeps_no_bounce_buffers() {
     job.members[1].regions.release(&handle).unwrap();
     job.put(0, 1, 0, 1000).unwrap();
     assert!(matches!(quiet(&mut job, &[0, 1], (0, 1)), Some(Err(_))));
-    iterate(&mut job, &[0, 1], 1000);
+    job.iterate_some(&[0, 1], 1000);
     job.put(0, 2, 0, 1000).unwrap();
     assert_eq!(quiet(&mut job, &[0, 1, 2], (0, 2)), Some(Ok(())));
 }
@@ -388,7 +351,7 @@ fn peer_that_gives_up_keeps_no_bounce_buffers() {
         // A lane that has failed before does not wait for its copies.
         job.fabric.fail_calls(PortCall::Send, 0, 1);
         assert!(job.put_value(1, 3, 8192, 1, 8).is_err());
-        iterate(&mut job, &[1], 1);
+        job.iterate_some(&[1], 1);
         job.fill_scratch(0, &[[7; 1000], [9; 1000]].concat());
         job.fabric.store(Pe(0), job.members[0].base, &[7; 1000]);
         let source = job.members[1].scratch;
@@ -396,14 +359,14 @@ fn peer_that_gives_up_keeps_no_bounce_buffers() {
             true => job.get(1, 0, 0, 1000).unwrap(),
             false => job.put(0, 1, 0, 1000).unwrap(),
         }
-        iterate(&mut job, &[0, 1], seed as u32 % 97 * 2);
+        job.iterate_some(&[0, 1], seed as u32 % 97 * 2);
         job.fabric.fail_calls(PortCall::Send, 0, 1);
         if job.put_value(1, 0, 8192, 1, 8).is_ok() {
             continue;
         }
         job.put(0, 2, 1000, 1000).unwrap();
         assert_eq!(quiet(&mut job, &[0, 1, 2], (0, 2)), Some(Ok(())), "seed {seed}");
-        iterate(&mut job, &[0, 1, 2], 1000);
+        job.iterate_some(&[0, 1, 2], 1000);
         assert_eq!(job.heap(2, 1000, 1000), [9; 1000]);
         dropped += u32::from(job.members[0].lane.is_quiet(Pe(1)).is_err());
         let landed = if gets { job.fabric.load(Pe(1), source, 1000) } else { job.heap(1, 0, 1000) };
@@ -431,7 +394,7 @@ fn timeouts_name_what_is_not_acknowledged() {
                 Ok(is_quiet) => assert!(!is_quiet),
                 Err(failed) => break failed,
             }
-            iterate(&mut job, &[0], 1);
+            job.iterate_some(&[0], 1);
             job.fabric.pass_time(50_000_000);
         };
         assert!(matches!(failed, EngineError::Timeout { what, .. } if what == name), "{failed}");
@@ -449,7 +412,7 @@ fn half_a_window_is_acknowledged_unasked() {
             let inc = targets.atomic(1, 8, AtomicOp::Inc, 0);
             job.members[0].lane.atomic(&inc).unwrap();
         }
-        while word(&job, &targets, 1, 8) != messages {
+        while job.word(1, 8) != messages {
             let _ = job.members[1].lane.progress();
             job.fabric.pass_time(1_000);
         }
@@ -477,7 +440,7 @@ fn dropped_put_without_segments_leaves_its_buffer() {
     let put = |pe| Request { local: LocalSide::Memory(base), ..targets.part(base, pe, 64, 1000) };
     job.members[0].lane.start(&put(1)).unwrap();
     while job.members[0].lane.is_quiet(Pe(1)).is_ok() {
-        iterate(&mut job, &[0], 1);
+        job.iterate_some(&[0], 1);
         job.fabric.pass_time(50_000_000);
     }
     job.members[0].lane.start(&put(2)).unwrap();

@@ -1,16 +1,12 @@
 //! Iterations of the loop: the order of things inside one.
 
 use engine::atomic::AtomicOp;
-use engine::ids::{LaneKind, Pe, RailId};
-use engine::lane::{Lane, LaneConfig, SignalEngine};
-use engine::port::packet::MAX_LONG_MESSAGE;
-use engine::port::{Access, Direction};
-use engine::rails::Spread;
-use engine::regions::RegionTable;
-use engine::request::{AtomicRequest, LocalSide, Request, ResultPlace};
-use sim_fabric::{Call, FakeFabric, Script};
+use engine::ids::{Pe, RailId};
+use engine::request::{AtomicRequest, ResultPlace};
+use sim_fabric::{Call, Script};
+use test_support::seeds::for_seeds;
 
-use super::job::{Job, Shape, cookie, limits, paths, watchdog};
+use super::job::{Job, Shape};
 use super::signals::Targets;
 
 /// Who waits for one peer after the other waits once: all are asked at the first.
@@ -19,16 +15,13 @@ fn quiet_of_many_peers_takes_as_long_as_of_one() {
     let shape = Shape { n_pes: 33, rails: 1, heap: 64, ..Shape::default() };
     let iterations = |peers: u32| {
         let mut job = Job::new(3, &shape, Script::default());
-        let targets = Targets::of(&job);
         for pe in 1..=peers {
-            job.members[0].lane.atomic(&targets.atomic(pe, 0, AtomicOp::Inc, 0)).unwrap();
+            job.inc(0, pe, 0);
         }
         let mut iterations = 0_u32;
         for pe in 1..=peers {
             while !job.members[0].lane.is_quiet(Pe(pe)).unwrap() {
-                job.members.iter_mut().for_each(|member| {
-                    member.lane.progress().unwrap();
-                });
+                job.iterate();
                 iterations += 1;
             }
         }
@@ -42,44 +35,18 @@ fn quiet_of_many_peers_takes_as_long_as_of_one() {
 #[test]
 fn handling_completions_never_posts() {
     let shape = Shape { rails: 3, depth: 1, needs_desc: false, ..Shape::default() };
-    let fabric = FakeFabric::new(1, 2, Script::default());
-    let regions = RegionTable::new(fabric.memory(Pe(1), shape.rails), Pe(1));
-    let base = fabric.alloc(Pe(1), 4096);
-    let handle = regions.register(base, 4096, Access::LocalAndRemote).unwrap();
-    fabric.trace_calls();
-    let config = LaneConfig {
-        me: Pe(0),
-        cookie: cookie(),
-        mark_bytes: 8,
-        kind: LaneKind::Proxy,
-        paths: paths(2, shape.rails),
-        regions: regions.index(),
-        watchdog: watchdog(),
-        signals: SignalEngine::Auto,
-        counted: 0,
-        spread: Spread::ROUND_ROBIN,
-        devices: false,
-        longest_message: MAX_LONG_MESSAGE,
-    };
-    let mut lane = Lane::new(fabric.port(Pe(0), limits(&shape)), config);
+    let mut job = Job::new(1, &shape, Script::default());
+    job.fabric.trace_calls();
     for at in 0..100 {
-        let request = Request {
-            direction: Direction::Write,
-            pe: Pe(1),
-            remote_handle: &handle,
-            remote_addr: (base + at * 8) as u64,
-            local: LocalSide::Value(at as u64),
-            len: 8,
-        };
-        lane.start(&request).unwrap();
+        job.put_value(0, 1, at * 8, 7, 8).unwrap();
         if at % 3 == 0 {
-            lane.fence(Pe(1)).unwrap();
+            job.fence(0, 1);
         }
     }
-    lane.quiet(Pe(1)).unwrap();
+    job.quiet(0, 1).unwrap();
     // Within an iteration the rails are polled 0, 1, 2. Every completion of rail r is handled
     // before rail r + 1 is polled, so a post between two polls would have come from handling one.
-    let calls = fabric.calls();
+    let calls = job.fabric.calls();
     let mut iterations = 0_u32;
     for pair in calls.windows(2) {
         if let Call::Poll(_, RailId(rail)) = pair[0] {
@@ -107,8 +74,7 @@ fn a_turn_that_only_posts_or_sends_was_busy() {
     assert!(iterate(&mut job), "it is posted");
     job.quiet(0, 1).unwrap();
 
-    let targets = Targets::of(&job);
-    job.members[0].lane.atomic(&targets.atomic(1, 0, AtomicOp::Inc, 0)).unwrap();
+    job.inc(0, 1, 0);
     assert!(!iterate(&mut job), "it has left already");
     job.members[0].lane.want_ack(Pe(1));
     assert!(iterate(&mut job), "the peer is asked");
@@ -159,4 +125,31 @@ fn few_are_told_in_vain_in_one_turn() {
     answers.fabric.pass_time(1_000_000_000);
     answers.fabric.step();
     assert_eq!(refused_in_a_turn(&mut answers), MOST);
+}
+
+/// Puts of PE 0 a second of the fabric's clock, where of a hundred calls so many find no room. Time
+/// passes with each poll alone, so what has to be tried again takes time.
+fn rate(seed: u64, again_percent: u32) -> f64 {
+    const PUTS: u32 = 20_000;
+    let shape = Shape { needs_desc: false, ..Shape::default() };
+    let script = Script { again_percent, ..Script::default() };
+    let mut job = Job::new(seed, &shape, script);
+    for _ in 0..PUTS {
+        job.put(0, 1, 0, 8).unwrap();
+        job.members[0].lane.progress().unwrap();
+    }
+    while !job.members[0].lane.is_quiet(Pe(1)).unwrap() {
+        job.members[0].lane.progress().unwrap();
+    }
+    f64::from(PUTS) * 1e9 / job.fabric.now() as f64
+}
+
+/// Where one call in ten finds no room, others go on meanwhile.
+#[test]
+fn refusals_cost_little_message_rate() {
+    for_seeds("storm_rate_over_calm", &[], 2, |seed| {
+        let ratio = rate(seed, 10) / rate(seed, 0);
+        println!("MEASURE storm_rate_over_calm {ratio:.3} ratio");
+        assert!(ratio >= 0.8, "{ratio}");
+    });
 }

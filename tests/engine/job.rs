@@ -5,20 +5,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use engine::Watchdog;
+use engine::atomic::AtomicOp;
 use engine::channel::counts::TAGS;
 use engine::error::EngineError;
 use engine::ids::{LaneKind, Pe, RailId};
+use engine::lane::host::HostLane;
+use engine::lane::host::handoff::handover;
 use engine::lane::{Lane, LaneConfig, SignalEngine};
 use engine::port::copies::Reach;
 use engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
 use engine::port::{Access, Direction, PeerAddr, RailLimits};
 use engine::rails::Spread;
 use engine::rails::paths::{Path, PathTable};
-use engine::regions::RegionTable;
-use engine::request::{LocalSide, Request};
+use engine::regions::{RegionIndex, RegionTable};
+use engine::request::{LocalSide, PutSignalRequest, Request};
 use engine::wire::cookie::Cookie;
 use engine::wire::handle::HandleBytes;
 use sim_fabric::{FakeFabric, FakeMemory, FakePort, Script};
+
+use super::signals::Targets;
 
 #[derive(Debug)]
 pub(crate) struct Shape {
@@ -98,12 +103,8 @@ pub(crate) fn random_lonely(random: &mut Random, rails: u8) -> u32 {
 
 /// Draws where words are, for programs whose words have places of their own: half of the time in
 /// the heaps, beside the data that they tell of; else each PE's in a region of any kind.
-pub(crate) fn random_words(seed: u64) -> u32 {
-    let mut random = Random(seed * 0x2545_f491 + 0x77);
-    for _ in 0..3 {
-        random.below(2);
-    }
-    if random.below(2) == 0 { 0 } else { random.below(1 << 8) as u32 }
+pub(crate) fn random_words(random: &mut Random) -> u32 {
+    [0, random.below(1 << 8) as u32][random.below(2)]
 }
 
 impl Default for Shape {
@@ -155,6 +156,19 @@ const CANARY: usize = 4096;
 const SONG: u8 = 0xc5;
 
 impl Member {
+    /// See [`Job::put_signal`].
+    pub(crate) fn put_signal(
+        &mut self,
+        targets: &Targets,
+        to: u32,
+        (at, len): (usize, usize),
+        word: usize,
+    ) -> Result<(), EngineError> {
+        let parts = [targets.part(self.scratch, to, at, len)];
+        let signal = targets.atomic(to, word, AtomicOp::SignalAdd, 1);
+        self.lane.put_signal(&PutSignalRequest { parts: &parts, signal })
+    }
+
     /// That nobody has written around its memory.
     pub(crate) fn check_canaries(&self, fabric: &FakeFabric, len: usize) {
         let me = self.lane.me();
@@ -171,7 +185,7 @@ pub(crate) struct Job {
     pub(crate) heap: usize,
 }
 
-pub(crate) fn limits(shape: &Shape) -> Vec<RailLimits> {
+fn limits(shape: &Shape) -> Vec<RailLimits> {
     let rail = RailLimits {
         max_segment: shape.max_segment,
         depth: shape.depth,
@@ -183,11 +197,7 @@ pub(crate) fn limits(shape: &Shape) -> Vec<RailLimits> {
     vec![rail; usize::from(shape.rails)]
 }
 
-pub(crate) fn paths(n_pes: u32, rails: u8) -> PathTable {
-    some_paths(n_pes, rails, |_, _| true)
-}
-
-/// The same, with addresses of nobody where rails do not lead.
+/// The paths to all PEs, with addresses of nobody where rails do not lead.
 fn some_paths(n_pes: u32, rails: u8, leads: impl Fn(u32, u8) -> bool) -> PathTable {
     let mut paths = Vec::new();
     for pe in 0..n_pes {
@@ -210,25 +220,28 @@ pub(crate) fn cookie() -> Cookie {
     Cookie::of([*b"0123456789abcdef"])
 }
 
-/// What a lane of PE 0's user threads, over one rail, is opened with.
-pub(crate) fn host_config(job: &Job, devices: bool) -> LaneConfig {
+/// What lanes are opened with, unless a test says otherwise.
+pub(crate) fn lane_config(me: Pe, paths: PathTable, regions: Arc<RegionIndex>) -> LaneConfig {
     LaneConfig {
-        me: Pe(0),
+        me,
         cookie: cookie(),
-        kind: LaneKind::Host,
-        paths: paths(job.members.len() as u32, 1),
-        regions: job.members[0].regions.index(),
+        kind: LaneKind::Proxy,
+        paths,
+        regions,
         watchdog: watchdog(),
         signals: SignalEngine::Auto,
-        counted: 0,
+        counted: TAGS,
         mark_bytes: 8,
         spread: Spread::ROUND_ROBIN,
-        devices,
+        devices: false,
         longest_message: MAX_LONG_MESSAGE,
     }
 }
 
-pub(crate) fn watchdog() -> Watchdog {
+/// How long user threads wait for their proxy lane.
+pub(crate) const PATIENCE: Option<Duration> = Some(Duration::from_secs(60));
+
+fn watchdog() -> Watchdog {
     Watchdog::new(Some(Duration::from_secs(10)), Some(Duration::from_secs(60)))
 }
 
@@ -269,11 +282,6 @@ impl Job {
                 };
                 let (base, scratch) = (alloc(reach(0)), alloc(reach(1)));
                 let config = LaneConfig {
-                    me,
-                    cookie: cookie(),
-                    kind: LaneKind::Proxy,
-                    paths: shape.paths(pe),
-                    regions: regions.index(),
                     watchdog: match shape.deadline {
                         Some(deadline) => Watchdog::new(None, Some(deadline)),
                         None => watchdog(),
@@ -283,7 +291,7 @@ impl Job {
                     mark_bytes: shape.mark_bytes,
                     spread: shape.spread,
                     devices: shape.has_devices() && !shape.late,
-                    longest_message: MAX_LONG_MESSAGE,
+                    ..lane_config(me, shape.paths(pe), regions.index())
                 };
                 let port = fabric.port(me, limits(shape)).with_fast_path(shape.fast);
                 let lane = Lane::new(port, config);
@@ -388,6 +396,84 @@ impl Job {
     /// Fills a PE's scratch memory.
     pub(crate) fn fill_scratch(&self, pe: u32, bytes: &[u8]) {
         self.fabric.store(Pe(pe), self.members[pe as usize].scratch, bytes);
+    }
+
+    /// Iterates all lanes, none of which may fail.
+    pub(crate) fn iterate(&mut self) {
+        for member in &mut self.members {
+            member.lane.progress().unwrap();
+        }
+        self.fabric.pass_time(1000);
+    }
+
+    /// Iterates these lanes, whether they have failed or not.
+    pub(crate) fn iterate_some(&mut self, pes: &[u32], iterations: u32) {
+        for _ in 0..iterations {
+            for pe in pes {
+                let _ = self.members[*pe as usize].lane.progress();
+            }
+            self.fabric.pass_time(1000);
+        }
+    }
+
+    /// Iterates all lanes until one PE is quiet towards another.
+    pub(crate) fn until_quiet(&mut self, from: u32, to: u32) {
+        while !self.members[from as usize].lane.is_quiet(Pe(to)).unwrap() {
+            self.iterate();
+        }
+    }
+
+    /// A lane of PE 0's user threads, over one rail.
+    pub(crate) fn host_lane(&self, shape: &Shape) -> HostLane<FakePort> {
+        let port = self.fabric.port(Pe(0), limits(shape)[..1].to_vec());
+        let paths = some_paths(shape.n_pes, 1, |_, _| true);
+        let config = LaneConfig {
+            kind: LaneKind::Host,
+            counted: 0,
+            devices: shape.has_devices(),
+            ..lane_config(Pe(0), paths, self.members[0].regions.index())
+        };
+        HostLane::new(Lane::new(port, config))
+    }
+
+    /// A lane of PE 0's user threads, which hands over to its proxy lane what is staged.
+    pub(crate) fn with_user_threads(
+        mut self,
+        shape: &Shape,
+        patience: Option<Duration>,
+    ) -> (Self, HostLane<FakePort>) {
+        let (outbox, inbox) = handover(shape.n_pes, None, patience);
+        let host = self.host_lane(shape).with_outbox(outbox);
+        let mut first = self.members.remove(0);
+        first.lane = first.lane.with_inbox(inbox);
+        self.members.insert(0, first);
+        (self, host)
+    }
+
+    /// Puts `len` bytes of `from`'s scratch memory to `at` in `to`'s heap, with a signal that adds
+    /// one to a word.
+    pub(crate) fn put_signal(
+        &mut self,
+        from: u32,
+        to: u32,
+        (at, len): (usize, usize),
+        word: usize,
+    ) -> Result<(), EngineError> {
+        let targets = Targets::of(self);
+        self.members[from as usize].put_signal(&targets, to, (at, len), word)
+    }
+
+    /// Adds one to a word of a PE.
+    pub(crate) fn inc(&mut self, from: u32, to: u32, at: usize) {
+        let targets = Targets::of(self);
+        let inc = targets.atomic(to, at, AtomicOp::Inc, 0);
+        self.members[from as usize].lane.atomic(&inc).unwrap();
+    }
+
+    /// A word of a PE.
+    pub(crate) fn word(&self, pe: u32, at: usize) -> u64 {
+        let bytes = self.fabric.load(Pe(pe), self.members[pe as usize].words + at, 8);
+        u64::from_le_bytes(bytes.try_into().unwrap())
     }
 
     pub(crate) fn heap(&self, pe: u32, offset: usize, len: usize) -> Vec<u8> {

@@ -4,9 +4,8 @@
 use engine::atomic::AtomicOp;
 use engine::ids::Pe;
 use engine::port::copies::Reach;
-use engine::port::packet::MAX_LONG_MESSAGE;
 use engine::port::{Access, Direction};
-use engine::request::{LocalSide, PutSignalRequest, Request};
+use engine::request::{PutSignalRequest, Request};
 use sim_fabric::Script;
 
 use super::job::{Job, Shape};
@@ -18,37 +17,21 @@ fn warm(shape: Shape) -> Job {
     let targets = Targets::of(&job);
     job.members[0].lane.atomic(&targets.atomic(1, 0, AtomicOp::Or, 0)).unwrap();
     job.put(0, 1, 0, 8).unwrap();
-    quiet(&mut job);
+    job.until_quiet(0, 1);
     job
-}
-
-/// Waits until PE 1 has all that PE 0 has sent.
-fn quiet(job: &mut Job) {
-    while !job.members[0].lane.is_quiet(Pe(1)).unwrap() {
-        job.members.iter_mut().for_each(|member| {
-            member.lane.progress().unwrap();
-        });
-    }
 }
 
 /// Moves 8 bytes at `addr` to or from PE 1. Returns whether they meet no obstacle, once the memory
 /// was looked for.
 fn takes(job: &mut Job, direction: Direction, addr: usize) -> bool {
-    let (handle, base) = (job.members[1].handle, job.members[1].base as u64);
-    let request = Request {
-        direction,
-        pe: Pe(1),
-        remote_handle: &handle,
-        remote_addr: base,
-        local: LocalSide::Memory(addr),
-        len: 8,
-    };
+    let targets = Targets::of(job);
+    let request = Request { direction, ..targets.part(addr, 1, 0, 8) };
     for looks in 0..2 {
         let lane = &mut job.members[0].lane;
         let taken = lane.try_start(&request);
         let moved = taken || (looks == 0 && lane.start_slowly(&request).is_ok());
         if moved {
-            quiet(job);
+            job.until_quiet(0, 1);
         }
         if taken || !moved {
             return taken;
@@ -68,7 +51,7 @@ fn signals(job: &mut Job, from: usize) -> bool {
         return true;
     }
     lane.put_signal(&put).unwrap();
-    quiet(job);
+    job.until_quiet(0, 1);
     job.members[0].lane.try_put_signal(&part, &signal)
 }
 
@@ -91,58 +74,6 @@ fn a_region_that_was_released_is_not_used_again() {
         assert!(takes(&mut job, Direction::Write, scratch + 56), "the last ones");
         job.members[0].regions.release(&new).unwrap();
     }
-}
-
-/// Where all local memory has to be registered and some is not, in a job without devices: a put
-/// with its signal, in each way that its length takes, and a get, beside registered memory.
-#[test]
-fn what_nobody_has_registered_is_moved_with_its_signal() {
-    for fast in [false, true] {
-        let mut job = Job::new(3, &Shape { fast, ..Shape::default() }, Script::default());
-        let (bare, scratch) = (job.fabric.alloc(Pe(0), 20_000), job.members[0].scratch);
-        let lens = [1, 200, 233, 5000, 20_000];
-        for (round, len) in lens.into_iter().enumerate() {
-            for (kind, addr) in [(1, bare), (2, scratch)] {
-                let told: Vec<u8> = (0..len).map(|at| (at * 7 + round) as u8 | kind).collect();
-                job.fabric.store(Pe(0), addr, &told);
-                let targets = Targets::of(&job);
-                let signal = targets.atomic(1, 64, AtomicOp::SignalAdd, 1);
-                let part = targets.part(addr, 1, 512, len);
-                let put = PutSignalRequest { parts: &[part], signal };
-                job.members[0].lane.put_signal(&put).unwrap();
-                let seen = 2 * round as u64 + u64::from(kind);
-                while job.heap(1, 64, 8) != seen.to_le_bytes() {
-                    job.members.iter_mut().for_each(|member| {
-                        member.lane.progress().unwrap();
-                    });
-                }
-                assert_eq!(job.heap(1, 512, len), told, "{len} bytes");
-                quiet(&mut job);
-                job.fabric.store(Pe(0), addr, &vec![0; len]);
-                let get = Request { direction: Direction::Read, ..part };
-                job.members[0].lane.start(&get).unwrap();
-                quiet(&mut job);
-                assert_eq!(job.fabric.load(Pe(0), addr, len), told, "{len} bytes back");
-            }
-        }
-    }
-}
-
-/// A long put with signal is one message, which leaves with the caller's own bytes and may leave
-/// with them once more, until it is acknowledged.
-#[test]
-fn the_bytes_of_a_message_that_has_left_are_in_use() {
-    let shape = Shape { longest_message: MAX_LONG_MESSAGE, ..Shape::default() };
-    let mut job = Job::new(3, &shape, Script::default());
-    let (targets, scratch) = (Targets::of(&job), job.members[0].scratch);
-    let signal = targets.atomic(1, 64, AtomicOp::SignalAdd, 1);
-    let put = PutSignalRequest { parts: &[targets.part(scratch, 1, 512, 1000)], signal };
-    let lane = &mut job.members[0].lane;
-    lane.put_signal(&put).unwrap();
-    assert!(lane.check_unused(scratch + 500, 8).is_err());
-    lane.check_unused(scratch + 1000, 8).unwrap();
-    quiet(&mut job);
-    job.members[0].lane.check_unused(scratch + 500, 8).unwrap();
 }
 
 #[test]
@@ -197,32 +128,4 @@ fn memory_is_looked_up_once_some_is_of_a_device() {
     // There is other memory of devices now, for all that is known.
     job.members[0].regions.release(&handle).unwrap();
     assert!(!takes(&mut job, Direction::Write, unregistered));
-}
-
-/// A process that comes to devices only after its PEs were connected: its memory there is not taken
-/// for the CPU's, in no way that a put or its signal goes.
-#[test]
-fn memory_of_a_device_may_come_later() {
-    let mut job = warm(Shape::default());
-    let device = job.fabric.alloc_reached(Pe(0), 4096, Reach::Staged);
-    job.members[0].regions.register(device, 4096, Access::Local).unwrap();
-    for (round, len) in [8_usize, 200, 1000].into_iter().enumerate() {
-        let told: Vec<u8> = (0..len).map(|at| (at * 7 + round) as u8 | 1).collect();
-        job.fabric.store(Pe(0), device + 64, &told);
-        let remote_addr = job.members[1].base as u64 + 512;
-        let targets = Targets::of(&job);
-        let local = LocalSide::Memory(device + 64);
-        let direction = Direction::Write;
-        let remote_handle = &targets.atomic(1, 64, AtomicOp::SignalAdd, 1).remote_handle.clone();
-        let part = Request { direction, pe: Pe(1), remote_handle, remote_addr, local, len };
-        let signal = targets.atomic(1, 64, AtomicOp::SignalAdd, 1);
-        let put = PutSignalRequest { parts: &[part], signal };
-        job.members[0].lane.put_signal(&put).unwrap();
-        quiet(&mut job);
-        assert_eq!(job.heap(1, 512, len), told, "{len} bytes with their signal");
-        assert_eq!(job.heap(1, 64, 8), (round as u64 + 1).to_le_bytes());
-        job.members[0].lane.start(&Request { remote_addr: remote_addr + 1024, ..part }).unwrap();
-        quiet(&mut job);
-        assert_eq!(job.heap(1, 512 + 1024, len), told, "{len} bytes");
-    }
 }

@@ -7,7 +7,6 @@
 mod asked;
 mod consistency;
 mod corners;
-mod differing;
 mod faults;
 mod fences;
 mod forge;
@@ -17,8 +16,7 @@ mod local_memory;
 mod memory;
 #[cfg(feature = "model")]
 mod model;
-mod order;
-mod random;
+mod programs;
 mod room;
 mod signals;
 mod staged;

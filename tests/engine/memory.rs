@@ -5,12 +5,10 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use engine::Watchdog;
-use engine::channel::counts::TAGS;
-use engine::ids::{LaneKind, Pe, RailId};
-use engine::lane::{Lane, LaneConfig, SignalEngine};
-use engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
+use engine::ids::{Pe, RailId};
+use engine::lane::{Lane, LaneConfig};
+use engine::port::packet::MAX_MESSAGE;
 use engine::port::{Access, Direction, RailLimits};
-use engine::rails::Spread;
 use engine::rails::paths::{Path, PathTable};
 use engine::regions::RegionTable;
 use engine::request::{LocalSide, Request};
@@ -19,6 +17,8 @@ use engine::wire::handle::Handle;
 use engine::wire::marks::Marks;
 use engine::wire::message::Tag;
 use sim_fabric::{FakeFabric, Script};
+
+use super::job::lane_config;
 
 /// The system's allocator, which counts what each thread has.
 struct Counting;
@@ -78,20 +78,8 @@ fn silent_peers_cost_little_memory() {
         let all: Vec<Path> = (0..n_pes).flat_map(|_| (0..RAILS).map(path)).collect();
         let paths = PathTable::new(&all, usize::from(RAILS));
         drop(all);
-        let config = LaneConfig {
-            me: Pe(0),
-            cookie: Cookie::of([*b"0123456789abcdef"]),
-            kind: LaneKind::Proxy,
-            paths,
-            regions: regions.index(),
-            watchdog: Watchdog::new(Some(Duration::from_secs(10)), None),
-            signals: SignalEngine::Auto,
-            counted: TAGS,
-            mark_bytes: 8,
-            spread: Spread::ROUND_ROBIN,
-            devices: false,
-            longest_message: MAX_LONG_MESSAGE,
-        };
+        let watchdog = Watchdog::new(Some(Duration::from_secs(10)), None);
+        let config = LaneConfig { watchdog, ..lane_config(Pe(0), paths, regions.index()) };
         let lane = Lane::new(port, config);
         (lane, BYTES.get() - before)
     };

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use log::warn;
 
+use crate::channel::Channel;
 use crate::core::Core;
 use crate::error::EngineError;
 use crate::group::Class;
@@ -183,6 +184,10 @@ impl<P: Port> Core<P> {
         let (number, stamp) = (self.watchdog.looks, self.watchdog.stamp);
         let mut moved = self.watchdog.moved.max(staged);
         let mut busy = Vec::new();
+        let has_due = |peer: &Peer| peer.channel.as_deref().is_some_and(Channel::has_due);
+        let due: Vec<u32> =
+            self.peers.iter().filter(|(_, peer)| has_due(peer)).map(|(at, _)| at).collect();
+        due.into_iter().for_each(|at| self.enter_control(at));
         let me = self.me;
         let is_busy = |peer: &Peer| {
             // No order group counts loopbacks and answers to gets.

@@ -71,8 +71,8 @@ impl Fault {
             Self::Refuse(pe) => fabric.refuse(pe, true),
             Self::RefuseMessages(pe, rail) => fabric.refuse_messages(pe, rail, true),
             Self::HoldUp(pe) => fabric.hold_up_messages(pe, 50_000_000),
-            Self::RailDown(pe, rail) => fabric.rail_down(pe, rail),
-            Self::LinkDown(from, to) => fabric.link_down(from, to),
+            Self::RailDown(pe, rail) => fabric.set_rail(pe, rail, false),
+            Self::LinkDown(from, to) => fabric.set_link(from, to, false),
             Self::FailDelivered => fabric.fail_delivered_messages(1),
         }
     }
@@ -83,8 +83,8 @@ impl Fault {
             Self::Refuse(pe) => fabric.refuse(pe, false),
             Self::RefuseMessages(pe, rail) => fabric.refuse_messages(pe, rail, false),
             Self::HoldUp(pe) => fabric.hold_up_messages(pe, 0),
-            Self::RailDown(pe, rail) => fabric.rail_up(pe, rail),
-            Self::LinkDown(from, to) => fabric.link_up(from, to),
+            Self::RailDown(pe, rail) => fabric.set_rail(pe, rail, true),
+            Self::LinkDown(from, to) => fabric.set_link(from, to, true),
             Self::FailDelivered => fabric.report_failing(),
             Self::Call(..)
             | Self::LoseCompletions(_)

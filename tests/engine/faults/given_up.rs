@@ -6,7 +6,6 @@ use std::time::Duration;
 use engine::atomic::AtomicOp;
 use engine::error::EngineError;
 use engine::ids::Pe;
-use engine::request::ResultPlace;
 use sim_fabric::Script;
 
 use crate::job::{Job, Shape};
@@ -132,11 +131,9 @@ fn messages_to_a_peer_that_has_failed_end() {
     let mut job = Job::new(3, &narrow(0), Script::default());
     let (targets, place) = (Targets::of(&job), job.members[0].scratch);
     for _ in 0..600 {
-        job.members[0].lane.atomic(&targets.atomic(1, 0, AtomicOp::Inc, 0)).unwrap();
+        job.inc(0, 1, 0);
     }
-    let mut fetch = targets.atomic(1, 0, AtomicOp::FetchInc, 0);
-    fetch.result = Some(ResultPlace { addr: place, flag: None });
-    job.members[0].lane.atomic(&fetch).unwrap();
+    job.members[0].lane.atomic(&targets.fetch(1, 0, place)).unwrap();
     assert!(quiet(&mut job, &[0], 1).is_err());
     iterate(&mut job, &[0]);
     assert!(!job.members[0].lane.has_work());

@@ -3,13 +3,11 @@
 use engine::atomic::AtomicOp;
 use engine::error::EngineError;
 use engine::ids::Pe;
-use engine::lane::Lane;
-use engine::lane::host::HostLane;
 use engine::port::Direction;
 use engine::request::{Request, ResultPlace};
 use sim_fabric::{Event, FakeFabric, PortCall, Script};
 
-use crate::job::{Job, Member, Shape, host_config, limits};
+use crate::job::{Job, Member, Shape};
 use crate::signals::Targets;
 
 const LEN: usize = 4096;
@@ -72,8 +70,7 @@ fn memory_stays_registered_while_a_failed_operation_may_touch_it() {
 fn memory_stays_registered_while_a_failed_operation_of_a_user_thread_may_touch_it() {
     let shape = Shape::default();
     let job = Job::new(2, &shape, Script::default());
-    let port = job.fabric.port(Pe(0), limits(&shape)[..1].to_vec());
-    let host = HostLane::new(Lane::new(port, host_config(&job, false)));
+    let host = job.host_lane(&shape);
     let (targets, fabric, mut members) = (Targets::of(&job), job.fabric.clone(), job.members);
     let handle = members[0].scratch_handle;
     let part = targets.part(members[0].scratch, 1, 0, LEN);
@@ -137,9 +134,7 @@ fn staged_bytes_that_come_after_a_failure_are_dropped() {
             let mut job = Job::new(6, &shape, Script::default());
             job.get(0, 1, 0, len).unwrap();
             for _ in 0..iterations {
-                job.members.iter_mut().for_each(|member| {
-                    member.lane.progress().unwrap();
-                });
+                job.iterate();
                 job.fabric.pass_time(2_000);
             }
             for pe in [Pe(0), Pe(1)] {
@@ -180,7 +175,7 @@ fn copies_end_before_a_failed_lane_is_left_alone() {
     let mut job = Job::new(7, &shape, Script::default());
     job.put(0, 1, 0, 1000).unwrap();
     job.members[0].lane.progress().unwrap();
-    job.fabric.refuse_copies(1);
+    job.fabric.fail_calls(PortCall::Copy, 0, 1);
     let refused =
         job.put(0, 1, 1000, 1000).and_then(|()| Ok(job.members[0].lane.progress().map(drop)?));
     assert!(matches!(refused, Err(EngineError::Staging { .. })), "{refused:?}");

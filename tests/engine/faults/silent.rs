@@ -2,12 +2,11 @@
 
 use std::time::Duration;
 
-use engine::atomic::AtomicOp;
 use engine::error::EngineError;
 use engine::ids::Pe;
-use engine::request::{PutSignalRequest, ResultPlace};
 use sim_fabric::Script;
 
+use super::What;
 use crate::job::{Job, Shape};
 use crate::signals::Targets;
 
@@ -19,47 +18,9 @@ const DEADLINE: Duration = Duration::from_secs(2);
 const LATER: Duration = Duration::from_secs(1);
 const EARLIER: Duration = Duration::from_millis(600);
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum What {
-    Put,
-    Get,
-    PutSignal,
-    Add,
-    Fetch,
-    SignalAlone,
-}
-
-impl What {
-    const ALL: [Self; 6] =
-        [Self::Put, Self::Get, Self::PutSignal, Self::Add, Self::Fetch, Self::SignalAlone];
-
-    fn begin(self, job: &mut Job, targets: &Targets) -> Result<(), EngineError> {
-        let scratch = job.members[0].scratch;
-        let part = targets.part(scratch, 1, 0, 700);
-        let place = ResultPlace { addr: scratch + 1024, flag: None };
-        let atomic = |op| targets.atomic(1, 2048, op, 1);
-        let lane = &mut job.members[0].lane;
-        match self {
-            Self::Put => job.put(0, 1, 0, 700),
-            Self::Get => job.get(0, 1, 0, 700),
-            Self::PutSignal => {
-                let signal = atomic(AtomicOp::SignalAdd);
-                lane.put_signal(&PutSignalRequest { parts: &[part], signal })
-            }
-            Self::Add => lane.atomic(&atomic(AtomicOp::Add)),
-            Self::Fetch => {
-                let mut fetch = atomic(AtomicOp::FetchAdd);
-                fetch.result = Some(place);
-                lane.atomic(&fetch)
-            }
-            Self::SignalAlone => lane.atomic(&atomic(AtomicOp::SignalSet)),
-        }
-    }
-}
-
 /// Whatever is under way, over however many rails, and however long a progress iteration takes.
 #[test]
-fn a_silent_peer_is_given_up_when_the_deadline_is_over() {
+fn silent_peer_is_given_up_in_time() {
     let mut broken = Vec::new();
     for rails in [1, 2, 4] {
         for staged in [0, 0b0100, 0b0110] {

@@ -51,9 +51,7 @@ fn warnings(mut during: impl FnMut()) -> Vec<String> {
 fn progress_for(job: &mut Job, seconds: u64) {
     let until = job.fabric.now() + seconds * 1_000_000_000;
     while job.fabric.now() < until {
-        job.members.iter_mut().for_each(|member| {
-            member.lane.progress().unwrap();
-        });
+        job.iterate();
         job.fabric.pass_time(1_000_000);
     }
 }

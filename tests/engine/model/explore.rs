@@ -13,22 +13,22 @@ use std::rc::Rc;
 use engine::Watchdog;
 use engine::atomic::{Atomic, AtomicOp, Width};
 use engine::error::EngineError;
-use engine::ids::{LaneKind, Pe, RailId};
+use engine::ids::{Pe, RailId};
 use engine::lane::{Lane, LaneConfig};
-use engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
+use engine::port::packet::MAX_MESSAGE;
 use engine::port::{Access, Direction, RailLimits};
 use engine::rails::Spread;
 use engine::rails::paths::{Path, PathTable};
 use engine::regions::RegionTable;
 use engine::request::{AtomicRequest, PutSignalRequest, ResultPlace};
 use engine::request::{LocalSide, Request};
-use engine::wire::cookie::Cookie;
 use engine::wire::handle::HandleBytes;
 
 use super::port::{ModelMemory, ModelPort, address};
 use super::program::{Case, OPS, Op, What};
 use super::search::{Choice, Fork, Random, Search};
 use super::world::{Done, HEAP, Mail, World, flag, heap, mix, operand, place, result, source};
+use crate::job::lane_config;
 
 const LONGEST: usize = 500;
 
@@ -191,25 +191,16 @@ fn lane(
     let paths: Vec<Path> =
         (0..2).flat_map(|to| (0..case.rails).map(move |rail| path(to, rail))).collect();
     let limits = vec![rail; usize::from(case.rails)];
-    let config = LaneConfig {
-        me: Pe(pe as u32),
-        cookie: Cookie::of([*b"0123456789abcdef"]),
-        kind: LaneKind::Proxy,
-        paths: PathTable::new(&paths, usize::from(case.rails)),
-        regions,
+    let mut config = LaneConfig {
         watchdog: Watchdog::new(None, None),
         signals: case.signals,
         counted: case.counted,
-        mark_bytes: 8,
-        spread: if case.balanced {
-            // As for all operations of the model: a segment is a word.
-            Spread { balanced_from: 9, striped_from: 9, segment: 64 }
-        } else {
-            Spread::ROUND_ROBIN
-        },
-        devices: false,
-        longest_message: MAX_LONG_MESSAGE,
+        ..lane_config(Pe(pe as u32), PathTable::new(&paths, usize::from(case.rails)), regions)
     };
+    if case.balanced {
+        // As for all operations of the model: a segment is a word.
+        config.spread = Spread { balanced_from: 9, striped_from: 9, segment: 64 };
+    }
     Lane::new(ModelPort { model: Rc::clone(model), pe, limits }, config)
 }
 

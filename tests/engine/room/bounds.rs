@@ -2,12 +2,11 @@
 
 use engine::ids::Pe;
 use engine::lane::Lane;
-use engine::lane::host::HostLane;
-use engine::port::{Access, Direction};
-use engine::request::{LocalSide, Request};
+use engine::port::Direction;
+use engine::request::Request;
 use sim_fabric::Script;
 
-use crate::job::{Job, Shape, host_config, limits};
+use crate::job::{Job, Shape};
 use crate::signals::Targets;
 
 #[test]
@@ -78,16 +77,10 @@ fn blocking_operations_end_complete() {
     let shape = Shape { depth: 1, max_segment: 256, ..Shape::default() };
     let mut job = Job::new(3, &shape, Script::default());
     job.fill_scratch(0, &[7; 4096]);
-    let (base, handle) = (job.members[1].base, job.members[1].handle);
+    let base = job.members[1].base;
     let scratch = job.members[0].scratch;
-    let request = Request {
-        direction: Direction::Write,
-        pe: Pe(1),
-        remote_handle: &handle,
-        remote_addr: base as u64,
-        local: LocalSide::Memory(scratch),
-        len: 4096,
-    };
+    let targets = Targets::of(&job);
+    let request = targets.part(scratch, 1, 0, 4096);
     let member = &mut job.members[0];
     member.lane.complete(&request).unwrap();
     assert!(member.lane.is_quiet(Pe(1)).unwrap());
@@ -120,9 +113,7 @@ fn each_lane_posts_with_the_descriptors_of_its_own_domain() {
         job.put(0, 1, offset, 32).unwrap();
     }
     job.quiet(0, 1).unwrap();
-    let one = Shape { rails: 1, ..shape };
-    let lane = Lane::new(job.fabric.port(Pe(0), limits(&one)), host_config(&job, false));
-    let host = HostLane::new(lane);
+    let host = job.host_lane(&shape);
     let (targets, member) = (Targets::of(&job), &job.members[0]);
     let part = targets.part(member.scratch, 1, 128, 32);
     host.start(&part).unwrap();
@@ -138,8 +129,7 @@ fn user_threads_share_the_host_lane() {
     let scratch = job.members[0].scratch;
     let targets = Targets::of(&job);
     job.fill_scratch(0, &[0x5a; 1 << 14]);
-    let config = host_config(&job, false);
-    let host = HostLane::new(Lane::new(job.fabric.port(Pe(0), limits(&shape)), config));
+    let host = job.host_lane(&shape);
     std::thread::scope(|scope| {
         for thread in 0..4 {
             let (host, targets) = (&host, &targets);
@@ -166,28 +156,4 @@ fn user_threads_share_the_host_lane() {
     });
     assert_eq!(job.heap(1, 0, 1 << 14), [0x5a; 1 << 14]);
     assert!(!host.with(Lane::has_work));
-}
-
-#[test]
-fn memory_registered_while_a_lane_runs_is_found() {
-    let mut job = Job::new(5, &Shape::default(), Script::default());
-    for round in 0..50 {
-        job.put(0, 1, 0, 64).unwrap();
-        let more = job.fabric.alloc(Pe(0), 4096);
-        let handle = job.members[0].regions.register(more, 4096, Access::Local).unwrap();
-        job.fabric.store(Pe(0), more, &[round; 4096]);
-        let request = Request {
-            direction: Direction::Write,
-            pe: Pe(1),
-            remote_handle: &job.members[1].handle.clone(),
-            remote_addr: job.members[1].base as u64,
-            local: LocalSide::Memory(more),
-            len: 4096,
-        };
-        job.quiet(0, 1).unwrap();
-        job.members[0].lane.start(&request).unwrap();
-        job.quiet(0, 1).unwrap();
-        assert_eq!(job.heap(1, 0, 4096), [round; 4096]);
-        job.members[0].regions.release(&handle).unwrap();
-    }
 }

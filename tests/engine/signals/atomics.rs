@@ -3,10 +3,9 @@
 use engine::atomic::{Atomic, AtomicOp, Width};
 use engine::ids::Pe;
 use engine::request::ResultPlace;
-use sim_fabric::{Event, Script};
 use test_support::seeds::for_seeds;
 
-use super::{Targets, race, random_script, random_shape};
+use super::{race, random_script, random_shape};
 use crate::job::{Job, Random, Shape};
 
 /// One PE does every operation of the table on a word of its own, in order; word and results are
@@ -71,64 +70,4 @@ fn every_operation_does_what_it_says() {
             }
         }
     });
-}
-
-/// All PEs add to one word at once.
-#[test]
-fn halves_are_added_exactly_under_contention() {
-    for_seeds("halves_are_added_exactly_under_contention", &[], 60, |seed| {
-        let mut random = Random(seed * 0x51ed_270b + 1);
-        let shape = random_shape(&mut random);
-        let n = shape.n_pes;
-        let job = Job::new(seed, &shape, random_script(&mut random));
-        let base = job.members[0].base;
-        let (fabric, members) = race(job, seed, |_, member, targets| {
-            for round in 0..30 {
-                let op = if round % 2 == 0 { AtomicOp::Add } else { AtomicOp::FetchInc };
-                // One, as a half.
-                let mut add = targets.atomic(0, 0, op, 0x3c00);
-                (add.atomic.width, add.atomic.float) = (Width::Two, true);
-                add.result = Some(ResultPlace { addr: member.base + 64, flag: Some(1) });
-                member.lane.atomic(&add)?;
-            }
-            member.lane.quiet(Pe(0))
-        });
-        let expected = Atomic {
-            op: AtomicOp::Add,
-            width: Width::Two,
-            float: true,
-            operand: 0x3c00,
-            compare: 0,
-        };
-        let sum = (0..30 * n).fold(0, |sum, _| expected.apply(sum));
-        let found = fabric.load(Pe(0), base, 8);
-        assert_eq!(u64::from_le_bytes(found.try_into().unwrap()), sum);
-        assert!(members.iter().all(|member| !member.lane.has_work()));
-    });
-}
-
-#[test]
-fn a_fetched_word_is_there_before_its_flag() {
-    let mut job = Job::new(3, &Shape::default(), Script::default());
-    let targets = Targets::of(&job);
-    let addr = job.members[0].base + 128;
-    let mut take = targets.atomic(1, 0, AtomicOp::FetchInc, 0);
-    take.result = Some(ResultPlace { addr, flag: Some(9) });
-    job.members[0].lane.atomic(&take).unwrap();
-    while !job.members[0].lane.is_quiet(Pe(1)).unwrap() {
-        job.members.iter_mut().for_each(|member| {
-            member.lane.progress().unwrap();
-        });
-    }
-    let applied: Vec<usize> = job
-        .fabric
-        .events()
-        .iter()
-        .filter_map(|event| match event {
-            Event::Applied { pe: Pe(0), addr } => Some(*addr),
-            _ => None,
-        })
-        .collect();
-    assert_eq!(applied, [addr, addr + 8]);
-    assert_eq!(job.heap(0, 136, 8), 9u64.to_le_bytes());
 }

@@ -28,10 +28,6 @@ fn atomic_at(slot: u32, offset: u64, operand: u64) -> Body<'static> {
     word(AtomicOp::Set, slot, offset, operand)
 }
 
-fn heap_word(job: &Job, offset: usize) -> u64 {
-    u64::from_le_bytes(job.heap(1, offset, 8).try_into().unwrap())
-}
-
 fn iterate(job: &mut Job, pe: usize, times: u32) {
     for _ in 0..times {
         job.members[pe].lane.progress().unwrap();
@@ -74,7 +70,6 @@ fn foreign_messages_are_dropped() {
         ("a refusal of another round", of_round(&Body::Refusal { of: 0, why: "no" })),
     ];
     let mut job = Job::new(3, &Shape::default(), Script::default());
-    let targets = Targets::of(&job);
     let heap = job.heap(1, 0, job.heap);
     for (number, (what, bytes)) in forged.iter().enumerate() {
         job.fabric.forge_message(Pe(1), RailId(1), bytes);
@@ -85,33 +80,29 @@ fn foreign_messages_are_dropped() {
         let foreign: Vec<u64> = job.members[1].lane.counters().map(|rail| rail.foreign).collect();
         assert_eq!(foreign, [0, number as u64 + 1], "{what}");
     }
-    job.members[0].lane.atomic(&targets.atomic(1, 0, AtomicOp::Inc, 0)).unwrap();
-    while !job.members[0].lane.is_quiet(Pe(1)).unwrap() {
-        iterate(&mut job, 1, 1);
-        iterate(&mut job, 0, 1);
-    }
+    job.inc(0, 1, 0);
+    job.until_quiet(0, 1);
     assert_ne!(job.heap(1, 0, 8), heap[..8]);
     forge(&job, PES, ahead(1 + WINDOW), 0, &word);
     iterate(&mut job, 1, 10);
     let foreign: u64 = job.members[1].lane.counters().map(|rail| rail.foreign).sum();
-    assert_eq!((foreign, heap_word(&job, 0)), (forged.len() as u64 + 1, 1), "beyond, once known");
+    assert_eq!((foreign, job.word(1, 0)), (forged.len() as u64 + 1, 1), "beyond, once known");
 }
 
 /// A message of any kind acknowledges what its head says.
 #[test]
 fn messages_acknowledge_on_their_way() {
     let mut job = Job::new(3, &Shape::default(), Script::default());
-    let targets = Targets::of(&job);
     let add = word(AtomicOp::Add, FIRST_REGION, 0, 1);
     for number in 0..3 {
-        job.members[1].lane.atomic(&targets.atomic(0, 0, AtomicOp::Inc, 0)).unwrap();
+        job.inc(1, 0, 0);
         assert_eq!(job.members[1].lane.is_quiet(Pe(0)), Ok(false));
         let numbers = (ahead(number), ahead(number + 1), 0);
         let bytes = masked(PES, numbers, Seq::FIRST.high(), &add);
         job.fabric.forge_message(Pe(1), RailId(0), &bytes);
         iterate(&mut job, 1, 1);
         assert_eq!(job.members[1].lane.is_quiet(Pe(0)), Ok(true));
-        assert_eq!(heap_word(&job, 0), number + 1);
+        assert_eq!(job.word(1, 0), number + 1);
     }
 }
 
@@ -129,9 +120,7 @@ fn old_acknowledgements_end_nothing() {
     let targets = Targets::of(&job);
     let add = targets.atomic(0, 0, AtomicOp::Inc, 0);
     (0..20).for_each(|_| job.members[1].lane.atomic(&add).unwrap());
-    while !job.members[1].lane.is_quiet(Pe(0)).unwrap() {
-        (0..2).for_each(|pe| iterate(&mut job, pe, 1));
-    }
+    job.until_quiet(1, 0);
     job.fabric.stall(Pe(0));
     (0..WINDOW).for_each(|_| job.members[1].lane.atomic(&add).unwrap());
     let map = Body::Ack(Some(&[0xff; MAP_BYTES]));
@@ -142,9 +131,7 @@ fn old_acknowledgements_end_nothing() {
         assert_eq!(job.members[1].lane.is_quiet(Pe(0)), Ok(false), "{ack}");
     }
     job.fabric.resume(Pe(0));
-    while !job.members[1].lane.is_quiet(Pe(0)).unwrap() {
-        (0..2).for_each(|pe| iterate(&mut job, pe, 1));
-    }
+    job.until_quiet(1, 0);
     assert_eq!(job.heap(0, 0, 8), (20 + WINDOW).to_le_bytes());
 }
 
@@ -170,9 +157,7 @@ fn overheard_messages_are_executed_once() {
     for _ in 0..3 {
         job.members[0].lane.atomic(&targets.atomic(1, 0, AtomicOp::Add, 1)).unwrap();
     }
-    while !job.members[0].lane.is_quiet(Pe(1)).unwrap() {
-        (0..3).for_each(|pe| iterate(&mut job, pe, 1));
-    }
+    job.until_quiet(0, 1);
     let heaps = [0, 1, 2].map(|pe| job.heap(pe, 0, job.heap));
     assert_eq!(heaps[1][..8], 3_u64.to_le_bytes());
     for (to, rail, bytes) in job.fabric.overheard() {
@@ -219,12 +204,9 @@ fn impossible_messages_are_refused() {
         impossible.iter().flat_map(|(what, body)| [(what, body, 0), (what, body, 1)])
     {
         let mut job = Job::new(3, &Shape::default(), Script::default());
-        let targets = Targets::of(&job);
         for _ in 0..before {
-            job.members[0].lane.atomic(&targets.atomic(1, 128, AtomicOp::Inc, 0)).unwrap();
-            while !job.members[0].lane.is_quiet(Pe(1)).unwrap() {
-                (0..2).for_each(|pe| iterate(&mut job, pe, 1));
-            }
+            job.inc(0, 1, 128);
+            job.until_quiet(0, 1);
         }
         let heap = job.heap(1, 0, job.heap);
         forge(&job, PES, ahead(before), 0, body);
@@ -259,11 +241,9 @@ fn impossible_messages_are_refused() {
 fn replies_to_other_fetches_are_dropped() {
     let mut job = Job::new(3, &Shape::default(), Script::default());
     let targets = Targets::of(&job);
-    job.members[1].lane.atomic(&targets.atomic(0, 0, AtomicOp::Inc, 0)).unwrap();
-    let mut fetch = targets.atomic(0, 8, AtomicOp::FetchAdd, 1);
+    job.inc(1, 0, 0);
     let addr = job.members[1].base + 64;
-    fetch.result = Some(engine::request::ResultPlace { addr, flag: None });
-    job.members[1].lane.atomic(&fetch).unwrap();
+    job.members[1].lane.atomic(&targets.fetch(0, 8, addr)).unwrap();
     // The fetch is the second message.
     for (place, of) in [(0, ahead(0)), (0, ahead(2)), (1, ahead(1)), (16, ahead(1))] {
         let body = Body::Reply { place, of: of.low(), value: 99 };
@@ -271,10 +251,7 @@ fn replies_to_other_fetches_are_dropped() {
     }
     iterate(&mut job, 1, 100);
     assert_eq!(job.heap(1, 64, 8), [0; 8]);
-    while !job.members[1].lane.is_quiet(Pe(0)).unwrap() {
-        iterate(&mut job, 0, 1);
-        iterate(&mut job, 1, 1);
-    }
+    job.until_quiet(1, 0);
     assert_eq!(job.heap(1, 64, 8), [0; 8], "the word was zero");
 }
 
@@ -318,7 +295,7 @@ fn repeated_messages_are_answered_again() {
     assert_eq!(said(&mut job, 2, 0, &add), (vec![(3, 21)], true));
     assert_eq!(said(&mut job, 3, 1, &fetch), (vec![(3, 21)], true));
     assert_eq!(said(&mut job, 1, 0, &fetch), (vec![], true), "its place is another's");
-    assert_eq!(heap_word(&job, 0), 22);
+    assert_eq!(job.word(1, 0), 22);
 }
 
 /// Messages that wait for earlier ones are within the window; none behind it is kept.
@@ -332,7 +309,7 @@ fn waiting_messages_are_bounded() {
     };
     let found = |job: &Job| {
         let foreign: u64 = job.members[1].lane.counters().map(|rail| rail.foreign).sum();
-        (foreign, heap_word(job, 16))
+        (foreign, job.word(1, 16))
     };
     // Nothing has come of its data.
     let at = Spot { slot: FIRST_REGION, offset: 8 };
@@ -359,16 +336,14 @@ fn released_regions_are_not_their_successors() {
     forge(&job, PES, Seq::FIRST, 0, &atomic_at(FIRST_REGION, 0, 7));
     let failed = (0..100).find_map(|_| job.members[1].lane.progress().err());
     assert!(matches!(failed.as_deref(), Some(EngineError::BadMessage { pe: Pe(0), .. })));
-    assert_eq!(heap_word(&job, 0), 0);
+    assert_eq!(job.word(1, 0), 0);
 }
 
 /// Starts a fetch of PE 1 from PE 0, which does not look.
 fn fetch(job: &mut Job, targets: &Targets) {
     job.fabric.stall(Pe(0));
-    let mut fetch = targets.atomic(0, 8, AtomicOp::FetchAdd, 1);
     let addr = job.members[1].base + 64;
-    fetch.result = Some(engine::request::ResultPlace { addr, flag: None });
-    job.members[1].lane.atomic(&fetch).unwrap();
+    job.members[1].lane.atomic(&targets.fetch(0, 8, addr)).unwrap();
 }
 
 /// Its slot is another message's when it is acknowledged.
@@ -381,8 +356,8 @@ fn fetches_may_be_answered_before_they_are_acknowledged() {
     let reply = Body::Reply { place: 0, of: Seq::FIRST.low(), value: 99 };
     acknowledge(&job, 0, &reply);
     iterate(&mut job, 1, 1);
-    assert_eq!((heap_word(&job, 64), job.members[1].lane.is_quiet(Pe(0))), (99, Ok(true)));
-    job.members[1].lane.atomic(&targets.atomic(2, 0, AtomicOp::Inc, 0)).unwrap();
+    assert_eq!((job.word(1, 64), job.members[1].lane.is_quiet(Pe(0))), (99, Ok(true)));
+    job.inc(1, 2, 0);
     acknowledge(&job, 1, &Body::Ack(None));
     iterate(&mut job, 1, 1);
     assert_eq!(job.members[1].lane.is_quiet(Pe(2)), Ok(false));
@@ -403,7 +378,7 @@ fn fetches_may_be_answered_a_window_later() {
     }
     acknowledge(&job, WINDOW, &Body::Reply { place: 0, of: Seq::FIRST.low(), value: 99 });
     iterate(&mut job, 1, 1);
-    assert_eq!((heap_word(&job, 64), job.members[1].lane.is_quiet(Pe(0))), (99, Ok(false)));
+    assert_eq!((job.word(1, 64), job.members[1].lane.is_quiet(Pe(0))), (99, Ok(false)));
     acknowledge(&job, WINDOW + 1, &Body::Ack(None));
     iterate(&mut job, 1, 1);
     assert_eq!(job.members[1].lane.is_quiet(Pe(0)), Ok(true));

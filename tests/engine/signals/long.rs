@@ -2,7 +2,7 @@
 
 use engine::atomic::AtomicOp;
 use engine::error::EngineError;
-use engine::ids::{Pe, RailId};
+use engine::ids::Pe;
 use engine::lane::SignalEngine;
 use engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
 use engine::request::PutSignalRequest;
@@ -15,7 +15,6 @@ use crate::job::{Job, Shape};
 
 const AT: usize = 64;
 const MOST: usize = eager_in(MAX_LONG_MESSAGE);
-const BESIDE: usize = (AT + MOST).next_multiple_of(AT);
 
 fn shape() -> Shape {
     Shape { longest_message: MAX_LONG_MESSAGE, ..Shape::default() }
@@ -41,19 +40,13 @@ fn put_signal(job: &mut Job, lens: &[usize]) -> Result<(), EngineError> {
     first.lane.put_signal(&PutSignalRequest { parts: &parts, signal })
 }
 
-fn iterate(job: &mut Job) {
-    job.members.iter_mut().for_each(|member| {
-        member.lane.progress().unwrap();
-    });
-}
-
 fn is_quiet(job: &mut Job) -> bool {
     job.members[0].lane.is_quiet(Pe(1)).unwrap()
 }
 
 fn end(job: &mut Job) {
     while !is_quiet(job) {
-        iterate(job);
+        job.iterate();
     }
 }
 
@@ -65,7 +58,7 @@ fn posts(shape: &Shape, lens: &[usize]) -> usize {
     job.fabric.trace_calls();
     put_signal(&mut job, lens).unwrap();
     while job.heap(1, 0, 8) != 1_u64.to_le_bytes() {
-        iterate(&mut job);
+        job.iterate();
     }
     let is_post = |call: &&Call| matches!(call, Call::Post(Pe(0), _));
     let posts = job.fabric.calls().iter().filter(is_post).count();
@@ -108,31 +101,4 @@ fn memory_of_devices_is_written_or_pulled() {
             assert!(posts(&shape, &[MOST]) > 1, "{staged:b} {by_fabric:b}");
         }
     }
-}
-
-#[test]
-fn a_message_that_comes_early_waits_with_its_data() {
-    let slow = Script { slow_rails: vec![(RailId(0), 1_000)], ..Script::default() };
-    let mut early = 0;
-    for seed in 0..8 {
-        let mut job = Job::new(seed, &shape(), slow.clone());
-        job.fill_scratch(0, &bytes(MOST));
-        let targets = Targets::of(&job);
-        for _ in 0..1 + seed % 2 {
-            let word = targets.atomic(1, BESIDE, AtomicOp::Inc, 0);
-            job.members[0].lane.atomic(&word).unwrap();
-        }
-        job.fence(0, 1);
-        put_signal(&mut job, &[MOST]).unwrap();
-        while job.heap(1, 0, 8) != 1_u64.to_le_bytes() {
-            iterate(&mut job);
-            let waits = job.fabric.in_flight() == 1;
-            let behind = job.heap(1, BESIDE, 8) != (1 + seed % 2).to_le_bytes();
-            assert!(!behind || job.heap(1, AT, MOST) == vec![0; MOST], "it was not held back");
-            early += u64::from(waits && behind);
-        }
-        assert_eq!(job.heap(1, AT, MOST), bytes(MOST));
-        end(&mut job);
-    }
-    assert!(early > 0, "none came early");
 }

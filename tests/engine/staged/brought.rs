@@ -1,6 +1,5 @@
 //! Short puts to staged memory, whose bytes come with the message that tells of them.
 
-use engine::ids::Pe;
 use engine::port::Direction;
 use engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
 use engine::wire::staged::MAX_PAYLOAD;
@@ -26,22 +25,13 @@ fn reads(shape: &Shape, len: usize, puts: usize) -> usize {
     for number in 0..puts {
         job.put(0, 1, number * len, len).unwrap();
     }
-    end(&mut job);
+    job.until_quiet(0, 1);
     let expected: Vec<u8> = (0..puts * len).map(|at| pattern(0, at)).collect();
     assert_eq!(job.heap(1, 0, puts * len), expected);
     assert_eq!(job.heap(1, puts * len, 64), [0; 64], "and no byte more");
     let deliveries = job.fabric.deliveries();
     assert!(deliveries.iter().all(|delivery| delivery.direction == Direction::Read));
     deliveries.len()
-}
-
-fn end(job: &mut Job) {
-    while !job.members[0].lane.is_quiet(Pe(1)).unwrap() {
-        job.members.iter_mut().for_each(|member| {
-            member.lane.progress().unwrap();
-        });
-        job.fabric.pass_time(1000);
-    }
 }
 
 #[test]

@@ -4,7 +4,7 @@
 use engine::atomic::AtomicOp;
 use engine::error::EngineError;
 use engine::ids::{Pe, RailId};
-use engine::request::{PutSignalRequest, Request};
+use engine::request::PutSignalRequest;
 use sim_fabric::{Call, Event, Script};
 
 use super::{ALL, fill, pattern};
@@ -27,16 +27,9 @@ pub(super) fn job(shape: &Shape, seed: u64, script: Script) -> Job {
     job
 }
 
-pub(super) fn iterate(job: &mut Job) {
-    job.members.iter_mut().for_each(|member| {
-        member.lane.progress().unwrap();
-    });
-    job.fabric.pass_time(1000);
-}
-
 pub(super) fn end(job: &mut Job, me: u32) {
     while !job.members[me as usize].lane.is_quiet(Pe(1 - me)).unwrap() {
-        iterate(job);
+        job.iterate();
     }
 }
 
@@ -61,29 +54,7 @@ fn are_there(job: &Job) {
 
 /// The first two leave by themselves, at once; what comes meanwhile together.
 #[test]
-fn tokens_that_wait_take_few_copies_and_messages() {
-    for shared in [true, false] {
-        let mut job = job(&shape(shared), 5, Script::default());
-        job.fabric.trace_calls();
-        put_tokens(&mut job);
-        end(&mut job, 0);
-        are_there(&job);
-        let calls = job.fabric.calls();
-        let count = |what: &dyn Fn(&Call) -> bool| calls.iter().filter(|call| what(call)).count();
-        for pe in [Pe(0), Pe(1)] {
-            let copies = count(&|call| matches!(call, Call::Copy(of) if *of == pe));
-            let messages = count(&|call| matches!(call, Call::Post(of, _) if *of == pe));
-            assert!((1..=3).contains(&copies), "{copies} calls with copies of {pe}, {shared}");
-            assert!(
-                (1..=TOKENS / 5).contains(&messages),
-                "{messages} messages and reads of {pe}, {shared}"
-            );
-        }
-    }
-}
-
-#[test]
-fn tokens_with_signals_take_few_copies_and_messages() {
+fn waiting_tokens_take_few_messages() {
     const EXPERTS: usize = 8;
     const WORDS: usize = 100_000;
     for shared in [true, false] {
@@ -146,63 +117,14 @@ fn check_order(job: &Job, before: usize, mut asked: Vec<(usize, usize)>, seed: u
     assert!(asked.is_empty(), "seed {seed}: {asked:?}");
 }
 
-/// As before layout 4: a put, a fence and its signal, by turns with other things. What comes behind
-/// a fence comes behind all before it; and nearly all of it in few messages.
-#[test]
-fn puts_fences_and_signals_by_turns_keep_their_order() {
-    const WORDS: usize = 100_000;
-    for seed in 1..=200_u64 {
-        let mixed = seed % 4 != 0;
-        let takes_lists = seed % 3 == 0;
-        let script = Script { delay: (1, 3000), takes_lists, ..Script::default() };
-        let mut job = job(&shape(seed % 2 == 0), seed, script);
-        let targets = Targets::of(&job);
-        let mut random = Random(seed);
-        job.fabric.trace_calls();
-        let before = job.fabric.events().len();
-        // Where each operation is seen, and behind how many fences.
-        let mut asked = Vec::new();
-        let mut fences = 0;
-        for token in 0..TOKENS {
-            let (from, at) = (job.members[0].scratch + token * LEN, token * LEN);
-            let base = job.members[1].base;
-            let lane = &mut job.members[0].lane;
-            lane.start(&targets.part(from, 1, at, LEN)).unwrap();
-            asked.push((base + at, fences));
-            let turn = if mixed { random.below(12) } else { 0 };
-            if turn == 1 {
-                continue;
-            }
-            lane.fence(Pe(1)).unwrap();
-            fences += 1;
-            let signals = if turn == 2 { 2 } else { 1 };
-            for signal in 0..signals {
-                let word = WORDS + 8 * ((token + signal) % 8);
-                lane.atomic(&targets.atomic(1, word, AtomicOp::SignalAdd, 1)).unwrap();
-                asked.push((targets.word(1, word), fences));
-            }
-            if turn == 3 {
-                (0..random.below(8)).for_each(|_| iterate(&mut job));
-            }
-        }
-        end(&mut job, 0);
-        assert!(asked.len() >= 2 * TOKENS - TOKENS / 2, "seed {seed}: {asked:?}");
-        check_order(&job, before, asked, seed);
-        let expected: Vec<u8> = (0..TOKENS * LEN).map(|at| pattern(0, at)).collect();
-        assert!(job.heap(1, 0, TOKENS * LEN) == expected, "seed {seed}");
-        let posts = posts(&job);
-        assert!(mixed || posts <= TOKENS / 5, "{posts} posts");
-    }
-}
-
 /// What warps of a kernel hand over before layout 4, each a put, a fence and a signal, one behind
 /// the other but at the same time as the others: it takes few messages, and what comes behind a
 /// fence is seen behind all before it.
 #[test]
-fn what_warps_put_and_signal_at_a_time_goes_in_few_messages() {
+fn warps_at_once_take_few_messages() {
     const WORDS: usize = 100_000;
     for seed in 1..=200_u64 {
-        let warps = [2, 5, 16][seed as usize % 3];
+        let warps = [1, 2, 5, 16][seed as usize % 4];
         let takes_lists = seed % 3 == 0;
         let script = Script { delay: (1, 3000), takes_lists, ..Script::default() };
         let mut job = job(&shape(seed % 2 == 0), seed, script);
@@ -253,7 +175,8 @@ fn what_warps_put_and_signal_at_a_time_goes_in_few_messages() {
             let word = job.fabric.load(Pe(1), targets.word(1, WORDS + 8 * word), 8);
             assert_eq!(word, (TOKENS / 8).to_le_bytes(), "seed {seed}");
         }
-        assert!(posts(&job) <= 6, "seed {seed}: {} posts", posts(&job));
+        let most = if warps == 1 { TOKENS / 5 } else { 6 };
+        assert!(posts(&job) <= most, "seed {seed}: {} posts", posts(&job));
     }
 }
 
@@ -304,35 +227,7 @@ fn a_listed_signal_that_is_lost_is_told() {
 }
 
 #[test]
-fn a_fence_parts_what_goes_together() {
-    for seed in 1..=80 {
-        let shape = Shape { rails: 1 + seed as u8 % 3, ..shape(seed % 4 != 0) };
-        let mut job = job(&shape, seed, Script { delay: (1, 30_000), ..Script::default() });
-        let targets = Targets::of(&job);
-        let scratch = job.members[0].scratch;
-        const ROUNDS: usize = 6;
-        for round in 0..ROUNDS {
-            for token in 0..10 {
-                let from = scratch + 20_000 * round + token * LEN;
-                let put = targets.part(from, 1, token * LEN, LEN);
-                job.members[0].lane.start(&put).unwrap();
-            }
-            job.fence(0, 1);
-            (0..seed as usize % 3).for_each(|_| iterate(&mut job));
-        }
-        job.put_value(0, 1, 60_000, 1, 8).unwrap();
-        while job.heap(1, 60_000, 1) != [1] {
-            iterate(&mut job);
-        }
-        let last = 20_000 * (ROUNDS - 1);
-        let expected: Vec<u8> = (last..last + 10 * LEN).map(|at| pattern(0, at)).collect();
-        assert!(job.heap(1, 0, 10 * LEN) == expected, "seed {seed}");
-        end(&mut job, 0);
-    }
-}
-
-#[test]
-fn memory_of_puts_that_wait_is_in_use() {
+fn only_memory_of_waiting_puts_is_in_use() {
     let mut job = job(&shape(true), 5, Script::default());
     put_tokens(&mut job);
     let member = &mut job.members[0];
@@ -340,23 +235,16 @@ fn memory_of_puts_that_wait_is_in_use() {
         let from = member.scratch + place(token);
         assert!(member.lane.check_unused(from, LEN).is_err(), "token {token}");
     }
-    end(&mut job, 0);
-    let member = &mut job.members[0];
-    member.lane.check_unused(member.scratch, TOKENS * LEN).unwrap();
-}
-
-#[test]
-fn memory_that_puts_do_not_touch_is_not_in_use() {
-    let mut job = job(&shape(true), 5, Script::default());
-    put_tokens(&mut job);
-    let member = &mut job.members[0];
     for _ in 0..100 {
         // Behind the third one, of three side by side.
+        let member = &mut job.members[0];
         member.lane.check_unused(member.scratch + 3 * LEN, 100).unwrap();
         member.lane.progress().unwrap();
         job.fabric.pass_time(1000);
     }
     end(&mut job, 0);
+    let member = &mut job.members[0];
+    member.lane.check_unused(member.scratch, TOKENS * LEN).unwrap();
 }
 
 #[test]
@@ -378,19 +266,6 @@ fn memory_of_puts_stays_registered_while_they_are_copied() {
     }
 }
 
-/// A put that is refused, since it leads out of its region, is so when it is put.
-#[test]
-fn a_put_to_no_place_does_not_join() {
-    let mut job = job(&shape(true), 5, Script::default());
-    put_tokens(&mut job);
-    let targets = Targets::of(&job);
-    let part = targets.part(job.members[0].scratch, 1, 0, LEN);
-    let outside = Request { remote_addr: part.remote_addr + job.heap as u64, ..part };
-    job.members[0].lane.start(&outside).unwrap_err();
-    end(&mut job, 0);
-    are_there(&job);
-}
-
 /// Messages and reads that PE 0 has posted.
 pub(super) fn posts(job: &Job) -> usize {
     let calls = job.fabric.calls();
@@ -408,7 +283,7 @@ fn words_behind_a_fence_do_not_join() {
     end(&mut job, 0);
     job.put_value(0, 1, 500, 1, 4).unwrap();
     job.put_value(0, 1, 508, 1, 4).unwrap();
-    iterate(&mut job);
+    job.iterate();
     job.put_value(0, 1, 512, 1, 4).unwrap();
     end(&mut job, 0);
     assert!(posts(&job) >= 13, "{} messages", posts(&job));

@@ -1,10 +1,11 @@
 //! Staged memory on the fake: bytes that neither the fabric nor the CPU may touch.
 
+mod answers;
 mod brought;
 mod cases;
-mod forged;
 mod gathered;
-mod mixed;
+mod lists;
+mod order;
 mod refusals;
 mod same_host;
 mod steps;
@@ -12,11 +13,11 @@ mod steps;
 use engine::port::packet::MAX_LONG_MESSAGE;
 use engine::wire::staged::most_brought;
 
-use crate::job::Job;
+use crate::job::{Job, Shape};
 
-const ALL: u32 = u32::MAX;
+pub(crate) const ALL: u32 = u32::MAX;
 
-fn pattern(pe: u32, at: usize) -> u8 {
+pub(crate) fn pattern(pe: u32, at: usize) -> u8 {
     (pe as usize * 97 + at * 31 + (at >> 8) * 7 + 1) as u8
 }
 
@@ -25,6 +26,11 @@ fn fill(job: &Job, n: u32) {
         let bytes: Vec<u8> = (0..job.heap).map(|at| pattern(pe, at)).collect();
         job.fill_scratch(pe, &bytes);
     }
+}
+
+/// Bounce buffers of 1 KiB, two each way.
+fn neighbours() -> Shape {
+    Shape { staged: ALL, shared: u32::MAX, rails: 1, ..Shape::default() }
 }
 
 /// Longest put whose bytes come with the message that tells of them, over one rail.

@@ -4,7 +4,6 @@
 use std::time::Duration;
 
 use engine::ids::Pe;
-use engine::port::Access;
 use engine::port::copies::Reach;
 use engine::rails::counters::StagedCounters;
 use engine::request::{LocalSide, Request};
@@ -34,17 +33,10 @@ fn job(shape: &Shape) -> Job {
     job
 }
 
-fn iterate(job: &mut Job) {
-    job.members.iter_mut().for_each(|member| {
-        member.lane.progress().unwrap();
-    });
-    job.fabric.pass_time(1000);
-}
-
 fn end(job: &mut Job, me: u32) {
     let others: Vec<Pe> = (0..job.members.len() as u32).filter(|pe| *pe != me).map(Pe).collect();
     while !others.iter().all(|pe| job.members[me as usize].lane.is_quiet(*pe).unwrap()) {
-        iterate(job);
+        job.iterate();
     }
 }
 
@@ -68,10 +60,12 @@ fn moved(job: &Job, before: &[StagedCounters]) -> StagedCounters {
 /// Many bounce buffers of a long put, one of a short one, and either way: not a byte in a message
 /// or by the fabric.
 #[test]
-fn neither_the_fabric_nor_messages_carry_a_byte() {
+fn shared_memory_carries_every_byte() {
     for len in [MAX_PAYLOAD + 1, 1000, 1024, 20_000] {
         for is_put in [true, false] {
             let mut job = job(&shape(2));
+            let got: Vec<u8> = (0..len).map(|at| pattern(7, at)).collect();
+            job.fabric.store(Pe(1), job.members[1].base, &got);
             let before = counters(&job);
             let delivered = job.fabric.deliveries().len();
             let begin = if is_put { Job::put } else { Job::get };
@@ -83,20 +77,11 @@ fn neither_the_fabric_nor_messages_carry_a_byte() {
             if is_put {
                 let expected: Vec<u8> = (0..len).map(|at| pattern(0, at)).collect();
                 assert!(job.heap(1, 0, len) == expected);
+            } else {
+                assert!(job.fabric.load(Pe(0), job.members[0].scratch, len) == got);
             }
         }
     }
-}
-
-#[test]
-fn what_is_got_is_what_the_peer_has() {
-    let mut job = job(&shape(2));
-    let bytes: Vec<u8> = (0..20_000).map(|at| pattern(7, at)).collect();
-    job.fabric.store(Pe(1), job.members[1].base, &bytes);
-    job.get(0, 1, 0, bytes.len()).unwrap();
-    end(&mut job, 0);
-    assert!(job.fabric.load(Pe(0), job.members[0].scratch, bytes.len()) == bytes);
-    assert!(job.fabric.load(Pe(1), job.members[1].base, bytes.len()) == bytes);
 }
 
 #[test]
@@ -145,7 +130,7 @@ fn a_target_without_a_free_chunk_takes_puts() {
     // nobody reads.
     job.fabric.stall(Pe(2));
     job.put(2, 1, 40_000, 8192).unwrap();
-    (0..1000).for_each(|_| iterate(&mut job));
+    (0..1000).for_each(|_| job.iterate());
     assert!(job.heap(1, 40_000, 8192) == [0; 8192]);
     job.put(0, 1, 0, 30_000).unwrap();
     end(&mut job, 0);
@@ -153,56 +138,11 @@ fn a_target_without_a_free_chunk_takes_puts() {
     assert!(job.heap(1, 0, 30_000) == expected);
 }
 
-/// The signal of a put tells of bytes that were copied before.
-#[test]
-fn a_word_behind_a_put_is_set_when_the_copy_has_ended() {
-    for seed in 1..=60 {
-        let shape = Shape { words: 0, rails: 1 + seed as u8 % 3, ..shape(2) };
-        let script = Script { delay: (1, 20_000), ..Script::default() };
-        let mut job = Job::new(seed, &shape, script);
-        fill(&job, 2);
-        let word = job.heap - 8;
-        job.put(0, 1, 0, 4000).unwrap();
-        job.fence(0, 1);
-        job.put_value(0, 1, word, 1, 8).unwrap();
-        for _ in 0..100_000 {
-            iterate(&mut job);
-            if job.heap(1, word, 8) != [0; 8] {
-                break;
-            }
-        }
-        assert_eq!(job.heap(1, word, 1), [1], "seed {seed}");
-        let expected: Vec<u8> = (0..4000).map(|at| pattern(0, at)).collect();
-        assert!(job.heap(1, 0, 4000) == expected, "seed {seed}");
-        end(&mut job, 0);
+fn alive(job: &mut Job, pes: [usize; 2]) {
+    for pe in pes {
+        let _ = job.members[pe].lane.progress();
     }
-}
-
-/// Two puts to one place with a fence between them, each of several bounce buffers; the first from
-/// there, or from memory that the peer reads through the fabric.
-#[test]
-fn a_put_behind_a_fence_is_copied_behind_those_before() {
-    for seed in 1..=60 {
-        // Messages bring nothing.
-        let longest_message = engine::port::packet::MAX_MESSAGE;
-        let shape = Shape { bounce: (1024, 8, 8), rails: 3, longest_message, ..shape(2) };
-        let script = Script { delay: (1, 50_000), ..Script::default() };
-        let mut job = Job::new(seed, &shape, script);
-        fill(&job, 2);
-        let targets = Targets::of(&job);
-        let scratch = job.members[0].scratch;
-        let host = job.fabric.alloc(Pe(0), 4000);
-        job.members[0].regions.register(host, 4000, Access::Local).unwrap();
-        let first = if seed % 3 == 0 { scratch } else { host };
-        for from in [first, scratch + 5000] {
-            let put = targets.part(from, 1, 0, 4000);
-            job.members[0].lane.start(&put).unwrap();
-            job.fence(0, 1);
-        }
-        end(&mut job, 0);
-        let expected: Vec<u8> = (5000..9000).map(|at| pattern(0, at)).collect();
-        assert!(job.heap(1, 0, 4000) == expected, "seed {seed}");
-    }
+    job.fabric.pass_time(1_000_000);
 }
 
 /// Of a PE that was declared failed, which holds all bounce buffers of PE 0, while PE 0 puts to
@@ -211,24 +151,18 @@ fn dead_peer(has_ended: bool) -> (Job, bool) {
     let deadline = Some(Duration::from_secs(2));
     let mut job = job(&Shape { bounce: (1024, 2, 2), deadline, ..shape(3) });
     job.put(0, 1, 0, 2048).unwrap();
-    let alive = |job: &mut Job| {
-        for at in [0, 2] {
-            let _ = job.members[at].lane.progress();
-        }
-        job.fabric.pass_time(1_000_000);
-    };
     for _ in 0..1000 {
-        alive(&mut job);
+        alive(&mut job, [0, 2]);
     }
     if has_ended {
         job.fabric.end_process(Pe(1));
     }
     while job.members[0].lane.is_quiet(Pe(1)).is_ok() {
-        alive(&mut job);
+        alive(&mut job, [0, 2]);
     }
     job.put(0, 2, 0, 5000).unwrap();
     let done = (0..1000).any(|_| {
-        alive(&mut job);
+        alive(&mut job, [0, 2]);
         job.members[0].lane.is_quiet(Pe(2)) == Ok(true)
     });
     (job, done)
@@ -244,10 +178,7 @@ fn bounce_buffers_of_a_peer_that_has_died_come_back() {
     assert!(!done, "a peer that is silent may still read");
     job.fabric.end_process(Pe(1));
     let done = (0..10_000).any(|_| {
-        for at in [0, 2] {
-            let _ = job.members[at].lane.progress();
-        }
-        job.fabric.pass_time(1_000_000);
+        alive(&mut job, [0, 2]);
         job.members[0].lane.is_quiet(Pe(2)) == Ok(true)
     });
     assert!(done, "it has died later");
@@ -261,24 +192,18 @@ fn what_was_exposed_to_a_peer_that_has_died_comes_back() {
     let mut job = job(&Shape { bounce: (1024, 2, 2), deadline, ..shape(3) });
     job.get(1, 0, 0, 2048).unwrap();
     job.members[1].lane.progress().unwrap();
-    let alive = |job: &mut Job| {
-        for at in [0, 2] {
-            let _ = job.members[at].lane.progress();
-        }
-        job.fabric.pass_time(1_000_000);
-    };
-    (0..100).for_each(|_| alive(&mut job));
+    (0..100).for_each(|_| alive(&mut job, [0, 2]));
     // PE 0 finds out that PE 1 is gone by an operation of its own.
     job.put_value(0, 1, 0, 1, 8).unwrap();
     while job.members[0].lane.is_quiet(Pe(1)).is_ok() {
-        alive(&mut job);
+        alive(&mut job, [0, 2]);
     }
     job.put(0, 2, 0, 5000).unwrap();
-    (0..1000).for_each(|_| alive(&mut job));
+    (0..1000).for_each(|_| alive(&mut job, [0, 2]));
     assert_eq!(job.members[0].lane.is_quiet(Pe(2)), Ok(false), "PE 1 has both bounce buffers");
     job.fabric.end_process(Pe(1));
     while !job.members[0].lane.is_quiet(Pe(2)).unwrap() {
-        alive(&mut job);
+        alive(&mut job, [0, 2]);
     }
     let expected: Vec<u8> = (0..5000).map(|at| pattern(0, at)).collect();
     assert!(job.heap(2, 0, 5000) == expected);
@@ -297,19 +222,13 @@ fn a_sender_that_dies_at_any_step_leaves_nothing_behind() {
         }
         job.fabric.end_process(Pe(0));
         job.put_value(1, 0, 0, 1, 8).unwrap();
-        let alive = |job: &mut Job| {
-            for at in [1, 2] {
-                let _ = job.members[at].lane.progress();
-            }
-            job.fabric.pass_time(1_000_000);
-        };
         for _ in 0..4000 {
-            alive(&mut job);
+            alive(&mut job, [1, 2]);
         }
         for (me, pe) in [(1, 2), (2, 1)] {
             job.put(me, pe, 8192, 6000).unwrap();
             while !job.members[me as usize].lane.is_quiet(Pe(pe)).unwrap() {
-                alive(&mut job);
+                alive(&mut job, [1, 2]);
             }
             let expected: Vec<u8> = (8192..14_192).map(|at| pattern(me, at)).collect();
             assert!(job.heap(pe, 8192, 6000) == expected, "{me} to {pe} after {steps} steps");

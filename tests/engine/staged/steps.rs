@@ -25,12 +25,7 @@ struct Asked {
 fn asked(job: &mut Job, begin: impl FnOnce(&mut Job)) -> Asked {
     job.fabric.trace_calls();
     begin(job);
-    while !job.members[0].lane.is_quiet(Pe(1)).unwrap() {
-        job.members.iter_mut().for_each(|member| {
-            member.lane.progress().unwrap();
-        });
-        job.fabric.pass_time(1000);
-    }
+    job.until_quiet(0, 1);
     let calls = job.fabric.calls();
     let count = |so: fn(&Call, Pe) -> bool| {
         [0, 1].map(|pe| calls.iter().filter(|call| so(call, Pe(pe))).count())
@@ -142,11 +137,7 @@ fn a_peer_is_asked_for_so_much_at_a_time() {
     // The watchdog may ask for an acknowledgement besides.
     assert!((64..=65).contains(&asks), "{asks}");
     job.members[1].lane.progress().unwrap();
-    while !job.members[0].lane.is_quiet(Pe(1)).unwrap() {
-        job.members.iter_mut().for_each(|member| {
-            member.lane.progress().unwrap();
-        });
-    }
+    job.until_quiet(0, 1);
 }
 
 /// The messages that announce a PE's own puts take no turns of what it reads for the puts of the
@@ -166,9 +157,7 @@ fn puts_both_ways_at_one_pace_use_all_rails() {
                 job.members[from as usize].lane.is_quiet(Pe(1 - from)).unwrap()
             };
             while !(is_quiet(&mut job, 0) && is_quiet(&mut job, 1)) {
-                for member in &mut job.members {
-                    member.lane.progress().unwrap();
-                }
+                job.iterate();
             }
         }
         for member in &job.members {

@@ -261,8 +261,8 @@ impl Bed {
     fn befall(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
         let (pe, rail) = (Pe(u.int_in_range(0..=PES - 1)?), RailId(u.int_in_range(0..=RAILS - 1)?));
         match u.int_in_range(0..=6)? {
-            0 => self.fabric.rail_down(pe, rail),
-            1 => self.fabric.rail_up(pe, rail),
+            0 => self.fabric.set_rail(pe, rail, false),
+            1 => self.fabric.set_rail(pe, rail, true),
             2 => self.fabric.fail_next(1),
             3 => self.fabric.forge_immediate_data(Pe(0), rail, u.arbitrary()?),
             4 => self.fabric.fail_copies(0, 1),

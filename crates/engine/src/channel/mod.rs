@@ -75,6 +75,8 @@ pub(crate) struct Channel {
     pub(crate) executed: Executed,
     /// Messages that have arrived and are not executed, by number.
     pub(crate) waiting: Vec<Waiting>,
+    /// All before it have arrived, at the last look.
+    arrived: Seq,
     /// The peer has requested an acknowledgement of all before it.
     wanted: Seq,
     /// All before it was acknowledged by the last message that has left.
@@ -117,6 +119,7 @@ impl Channel {
             tags: Tags::new(tags),
             executed: Executed::new(),
             waiting: Vec::new(),
+            arrived: Seq::FIRST,
             wanted: Seq::FIRST,
             told: Seq::FIRST,
             ack_at: Seq(Seq::FIRST.0 + UNTOLD),
@@ -292,6 +295,16 @@ impl Channel {
     /// Whether a message has arrived and waits.
     pub(crate) fn is_waiting(&self, seq: Seq) -> bool {
         self.waiting.binary_search_by_key(&seq, |waiting| waiting.seq).is_ok()
+    }
+
+    /// The first message of the peer that has not arrived.
+    pub(crate) fn first_missing(&mut self) -> Seq {
+        let mut seq = self.arrived.max(self.executed.next());
+        while self.executed.has(seq) || self.is_waiting(seq) {
+            seq = seq.next();
+        }
+        self.arrived = seq;
+        seq
     }
 
     /// Takes a message that waits, by its number.

@@ -325,8 +325,11 @@ impl<P: Port> Core<P> {
                 }
                 Ok(Posted::Again) => return false,
                 Err((rail, error)) => {
-                    let rail_name = self.port.rail_name(rail).to_owned();
-                    self.fail_peer(at, EngineError::Rail { rail, rail_name, error });
+                    // The watchdog's next look tries again: the peer may wait for this alone.
+                    if self.peers.get(at).error.is_none() {
+                        let rail_name = self.port.rail_name(rail).to_owned();
+                        self.fail_peer(at, EngineError::Rail { rail, rail_name, error });
+                    }
                     return true;
                 }
             }

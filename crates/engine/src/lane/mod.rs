@@ -282,18 +282,6 @@ impl<P: Port> Lane<P> {
         self.core.peers.of(pe).map_or(0, |peer| peer.queue.len())
     }
 
-    /// Whether so much is queued that an operation for this PE had better stay with its caller.
-    #[inline]
-    pub fn is_saturated(&self, pe: Pe) -> bool {
-        self.has_saturated_peer() && self.pending(pe) > 0
-    }
-
-    /// Whether an operation for some PE had better stay with its caller.
-    #[inline]
-    pub fn has_saturated_peer(&self) -> bool {
-        self.core.queued >= submit::SATURATED
-    }
-
     /// Whether an operation can probably be submitted without being queued.
     #[inline]
     pub fn has_room(&self) -> bool {

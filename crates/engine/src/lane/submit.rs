@@ -12,12 +12,13 @@ use crate::signal::Payload;
 use crate::wire::handle::{HandleBytes, HandleView};
 use crate::wire::message::MAX_EAGER;
 
-/// Most entries in all queues of a lane; a submitter waits beyond. An operation takes 150 bytes,
-/// and half a kilobyte for each handle.
+/// Most entries in all queues of a lane. An operation takes 150 bytes, and half a kilobyte for each
+/// handle. A submitter waits once its peer has as many as are free: a peer that has stopped leaves
+/// some for others.
 const MOST_QUEUED: usize = 4096;
 
-/// Entries from which on callers that can wait had better.
-pub(crate) const SATURATED: usize = MOST_QUEUED - 256;
+/// Least free entries beyond those of a peer for callers that can wait elsewhere.
+const SPARE: usize = 256;
 
 /// Nanoseconds that a submitter waits for room before its operation is queued: a peer that takes
 /// what it is sent makes room sooner, and its caller then goes at the peer's pace.
@@ -255,7 +256,7 @@ impl<P: Port> Lane<P> {
         if !op.has_begun() {
             self.check(at, &op, handle)?;
         }
-        let space = self.make_space().and_then(|()| self.core.peers.get(at).check());
+        let space = self.make_space(at).and_then(|()| self.core.peers.get(at).check());
         if let Err(failed) = &space {
             self.give_up(at, &op, failed);
             return space;
@@ -264,13 +265,30 @@ impl<P: Port> Lane<P> {
         Ok(())
     }
 
-    /// Waits until the queues have space for another entry.
-    fn make_space(&mut self) -> Result<(), EngineError> {
+    fn has_space(&self, at: u32) -> bool {
+        self.core.queued + self.core.peers.get(at).queue.len() < MOST_QUEUED
+    }
+
+    /// Whether so much is queued that an operation for this PE had better stay with its caller.
+    #[inline]
+    pub fn is_saturated(&self, pe: Pe) -> bool {
+        let queued = self.pending(pe);
+        queued > 0 && self.core.queued + queued >= MOST_QUEUED - SPARE
+    }
+
+    /// Whether [`Lane::is_saturated`] may be true for some PE.
+    #[inline]
+    pub fn has_saturated_peer(&self) -> bool {
+        2 * self.core.queued >= MOST_QUEUED - SPARE
+    }
+
+    /// Waits until the queues have space for another entry of a peer.
+    fn make_space(&mut self, at: u32) -> Result<(), EngineError> {
         let mut idle = 0;
-        while self.core.queued >= MOST_QUEUED {
+        while !self.has_space(at) {
             self.core.want_acks();
             self.wait_iteration(&mut idle);
-            if self.core.queued >= MOST_QUEUED {
+            if !self.has_space(at) {
                 if let Some(failed) = self.core.failures.first() {
                     return Err(failed.clone());
                 }

@@ -108,9 +108,6 @@ impl Staging {
     ) -> Result<Step, EngineError> {
         let Some(get) = self.gets.get(at) else { return Ok(Step::Done) };
         let peer = get.peer;
-        if core.peers.get(peer).error.is_some() {
-            return Ok(Step::Done);
-        }
         let body = Body::Ask { from: get.from, len: get.len as u32, get: at };
         let purpose = crate::channel::slots::Purpose::staged(Some(Token::Get(at).bits()), "get");
         let sending = Sending::new(peer, body, get.counts.completion);

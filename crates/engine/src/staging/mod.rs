@@ -172,6 +172,9 @@ struct OfPeer {
     open: Option<u32>,
     /// Receives that wait for earlier messages, by number.
     behind: Vec<(Seq, u32)>,
+    /// The first message that had not arrived, and the first that was not executed, when these were
+    /// last looked at.
+    looked: Option<(Seq, Seq)>,
 }
 
 /// What a lane has of staged memory.
@@ -357,11 +360,23 @@ impl Staging {
         }
     }
 
+    fn peer_of(&mut self, token: Token) -> Option<u32> {
+        match token {
+            Token::Send(at) => self.sends.get(at).map(|send| send.peer),
+            Token::Receive(at) => self.receives.get(at).map(|receive| receive.peer),
+            Token::Get(at) => self.gets.get(at).map(|get| get.peer),
+        }
+    }
+
     /// Posts and sends what lacks nothing but room, until a few were refused.
     fn go<P: Port>(&mut self, core: &mut Core<P>) -> bool {
         let (mut moved, mut refused) = (false, 0);
         for _ in 0..self.outgoing.len() {
             let Some(token) = self.outgoing.pop_front() else { break };
+            if self.peer_of(token).is_some_and(|peer| core.peers.get(peer).error.is_some()) {
+                // Its end is on its way.
+                continue;
+            }
             let step = match token {
                 Token::Send(at) => self.go_send(core, at, &mut moved),
                 Token::Receive(at) => self.go_receive(core, at, &mut moved),

@@ -10,7 +10,7 @@ use crate::port::copies::CopyDirection;
 use crate::port::{Direction, Local, Port, PortError};
 use crate::staging::bounce::Buffer;
 use crate::staging::records::{Record, check};
-use crate::staging::{Counts, Staging, Token, failed};
+use crate::staging::{Counts, OfPeer, Staging, Token, failed};
 use crate::wire::handle::{HandleBytes, HandleView};
 use crate::wire::message::{Seq, Spot};
 use crate::wire::staged::{self, MOST_KEYS, MOST_RECORDS, Pull, RECORD, Source, Target};
@@ -280,7 +280,12 @@ impl Staging {
 
     /// Messages of a peer have arrived or were executed that others wait for.
     pub(super) fn go_on_behind<P: Port>(&mut self, core: &mut Core<P>, at: u32) {
-        let mut behind = std::mem::take(&mut self.peer(at).behind);
+        let channel = core.channel(at);
+        let reached = Some((channel.first_missing(), channel.executed.next()));
+        let OfPeer { behind, looked, .. } = self.peer(at);
+        // If nothing has moved since the last look, only the last one is new.
+        let known = std::mem::replace(looked, reached) == reached;
+        let mut behind = behind.split_off(if known { behind.len().saturating_sub(1) } else { 0 });
         // Buffers are taken in the order of numbers.
         behind.sort_unstable_by_key(|(seq, _)| *seq);
         behind.into_iter().for_each(|(_, index)| self.admit(core, index));
@@ -302,9 +307,6 @@ impl Staging {
     ) -> Result<Step, EngineError> {
         let Some(receive) = self.receives.get(index) else { return Ok(Step::Done) };
         let State::Reading(mut sent) = receive.state else { return Ok(Step::Done) };
-        if core.peers.get(receive.peer).error.is_some() {
-            return Ok(Step::Done);
-        }
         let direct = match receive.to {
             To::Get(get) if receive.buffer.is_none() => {
                 self.gets.get(get).map(|get| (get.memory, get.len))
@@ -565,9 +567,7 @@ fn has_key<P: Port>(core: &Core<P>, at: u32, told: &[u8]) -> bool {
 
 /// Whether all messages of a peer below a number have arrived.
 fn has_all_before<P: Port>(core: &mut Core<P>, at: u32, due: Seq) -> bool {
-    let channel = core.channel(at);
-    let missing = |seq: Seq| !channel.executed.has(seq) && !channel.is_waiting(seq);
-    !(channel.executed.next().0..due.0).map(Seq).any(missing)
+    core.channel(at).first_missing() >= due
 }
 
 /// The place of a peer's record in this process.

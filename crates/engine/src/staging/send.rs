@@ -186,10 +186,6 @@ impl Staging {
     ) -> Result<Step, EngineError> {
         let Some(send) = self.sends.get(at) else { return Ok(Step::Done) };
         let State::Going(sent) = send.state else { return Ok(Step::Done) };
-        if core.peers.get(send.peer).error.is_some() {
-            // Its end is on its way.
-            return Ok(Step::Done);
-        }
         match send.to {
             To::Fabric(ref handle, remote) => {
                 let handle = Arc::clone(handle);

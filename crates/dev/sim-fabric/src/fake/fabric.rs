@@ -85,11 +85,6 @@ impl FakeFabric {
         self.lock().fail_settling = true;
     }
 
-    /// The next `count` copies are refused when they are started.
-    pub fn refuse_copies(&self, count: u32) {
-        self.fail_calls(PortCall::Copy, 0, count);
-    }
-
     /// From now on a rail of every PE carries so many bytes per microsecond. It had a rate before.
     pub fn set_rate(&self, rail: RailId, rate: u64) {
         self.lock().set_rate(rail, rate);
@@ -167,31 +162,15 @@ impl FakeFabric {
         self.lock().links.hold_data(hold);
     }
 
-    /// From now on nothing goes from one PE's rail to another's, until [`FakeFabric::link_up`]: it
+    /// From now on nothing goes from one PE's rail to another's, or all does again: what does not
     /// is neither delivered nor refused, and what is under way is delivered late.
-    pub fn link_down(&self, from: (Pe, RailId), to: (Pe, RailId)) {
-        self.lock().links.set_link(from, to, false);
+    pub fn set_link(&self, from: (Pe, RailId), to: (Pe, RailId), up: bool) {
+        self.lock().links.set_link(from, to, up);
     }
 
-    /// The link works again.
-    pub fn link_up(&self, from: (Pe, RailId), to: (Pe, RailId)) {
-        self.lock().links.set_link(from, to, true);
-    }
-
-    /// From now on nothing leaves a PE's rail or gets to it, until [`FakeFabric::rail_up`].
-    pub fn rail_down(&self, pe: Pe, rail: RailId) {
-        self.lock().links.set_rail((pe, rail), false);
-    }
-
-    /// The rail works again.
-    pub fn rail_up(&self, pe: Pe, rail: RailId) {
-        self.lock().links.set_rail((pe, rail), true);
-    }
-
-    /// From now on, or no longer, what is under way where nothing goes fails after a while, though
-    /// it may be delivered late all the same.
-    pub fn dead_links_fail(&self, fail: bool) {
-        self.lock().dead_links_fail = fail;
+    /// From now on nothing leaves a PE's rail or gets to it, or all does again.
+    pub fn set_rail(&self, pe: Pe, rail: RailId, up: bool) {
+        self.lock().links.set_rail((pe, rail), up);
     }
 
     /// From now on, or no longer, a PE's rail refuses messages.

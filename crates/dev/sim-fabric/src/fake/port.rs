@@ -40,20 +40,22 @@ pub struct FakePort {
 impl FakeFabric {
     /// Opens a lane's port. The first one of a PE is its proxy lane's: it gets the messages.
     pub fn port(&self, pe: Pe, limits: Vec<RailLimits>) -> FakePort {
-        FakePort::new(self.clone(), pe, limits)
+        let lane = self.lock().open_lane(pe, limits.len());
+        FakePort {
+            fabric: self.clone(),
+            lane,
+            pe,
+            names: (0..limits.len()).map(|rail| format!("fake{rail}")).collect(),
+            wr_ids: limits.iter().map(|_| HashSet::new()).collect(),
+            leaving: limits.iter().map(|_| VecDeque::new()).collect(),
+            limits,
+            has_fast_path: true,
+            told_ended: HashSet::new(),
+        }
     }
 }
 
 impl FakePort {
-    fn new(fabric: FakeFabric, pe: Pe, limits: Vec<RailLimits>) -> Self {
-        let lane = fabric.lock().open_lane(pe, limits.len());
-        let names = (0..limits.len()).map(|rail| format!("fake{rail}")).collect();
-        let wr_ids = limits.iter().map(|_| HashSet::new()).collect();
-        let leaving = limits.iter().map(|_| VecDeque::new()).collect();
-        let (has_fast_path, told_ended) = (true, HashSet::new());
-        Self { fabric, lane, pe, limits, names, wr_ids, leaving, has_fast_path, told_ended }
-    }
-
     /// The same, with the fast path or without.
     pub fn with_fast_path(self, has_fast_path: bool) -> Self {
         Self { has_fast_path, ..self }

@@ -24,15 +24,11 @@ pub struct FakeMemory {
 impl FakeFabric {
     /// What registers a PE's memory, with `rails` proxy rails and one host rail.
     pub fn memory(&self, pe: Pe, rails: u8) -> FakeMemory {
-        FakeMemory::new(self.clone(), pe, rails)
+        FakeMemory { fabric: self.clone(), pe, rails, bounce: Mutex::new(Some((4096, 2, 2))) }
     }
 }
 
 impl FakeMemory {
-    fn new(fabric: FakeFabric, pe: Pe, rails: u8) -> Self {
-        Self { fabric, pe, rails, bounce: Mutex::new(Some((4096, 2, 2))) }
-    }
-
     /// The same, with bounce memory of so many bounce buffers for each direction.
     #[must_use]
     pub fn with_bounce(self, bounce_len: usize, out: u16, inward: u16) -> Self {

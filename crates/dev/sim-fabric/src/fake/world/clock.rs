@@ -16,7 +16,6 @@ impl World {
             let furthest = self.now + 10_000_000;
             self.now = next.map_or(furthest, |next| next.clamp(self.now, furthest));
         }
-        self.fail_dead_links();
         while let Some(at) = (0..self.copies.len())
             .filter(|at| self.copies[*at].due <= self.now)
             .min_by_key(|at| self.copies[*at].due)

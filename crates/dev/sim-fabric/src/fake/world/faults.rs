@@ -2,7 +2,6 @@
 
 use super::error::fault;
 use super::flights::Done;
-use super::letters::Letter;
 use super::state::World;
 use engine::ids::{Pe, RailId, WrId};
 use engine::port::Failure;
@@ -28,31 +27,6 @@ impl World {
     pub(in crate::fake) fn report_failing(&mut self) {
         for (lane, rail, wr_id) in std::mem::take(&mut self.failing) {
             let error = fault("sending a message", 104, "failed by the script");
-            let failure = Failure { wr_id: Some(wr_id), is_message: true, error };
-            self.done[lane][rail.index()].push_back(Done::Failure(failure));
-        }
-    }
-
-    /// What is under way where nothing goes is reported as failed, after a while, messages too.
-    pub(in crate::fake) fn fail_dead_links(&mut self) {
-        if !self.dead_links_fail {
-            return;
-        }
-        for at in 0..self.flights.len() {
-            let flight = &self.flights[at];
-            let waits = flight.orphan || self.links.is_stalled(flight.to);
-            if !waits && flight.due + 1_000_000 <= self.now && !self.may_move(flight) {
-                let (lane, rail, wr_id) = (flight.lane, flight.rail, flight.wr_id);
-                let error = fault("delivery", 110, "the link is dead");
-                let failure = Failure { wr_id: Some(wr_id), is_message: false, error };
-                self.done[lane][rail.index()].push_back(Done::Failure(failure));
-                self.orphan(at);
-            }
-        }
-        let (now, links) = (self.now, &self.links);
-        let fails = |letter: &Letter| letter.due + 1_000_000 <= now && !links.is_stalled(letter.to);
-        for (lane, rail, wr_id) in self.letters.tell(fails) {
-            let error = fault("sending a message", 110, "the link is dead");
             let failure = Failure { wr_id: Some(wr_id), is_message: true, error };
             self.done[lane][rail.index()].push_back(Done::Failure(failure));
         }

@@ -19,10 +19,6 @@ pub(in crate::fake) struct Flight {
     pub(in crate::fake) from: Pe,
     pub(in crate::fake) to: Pe,
     pub(in crate::fake) remote_rail: RailId,
-    /// Nobody waits for it any more: it was reported as failed.
-    pub(in crate::fake) orphan: bool,
-    /// Then, for a write: its bytes as they were.
-    pub(in crate::fake) frozen: Option<Vec<u8>>,
     pub(in crate::fake) rail: RailId,
     pub(in crate::fake) wr_id: WrId,
     pub(in crate::fake) transfer: Transfer,

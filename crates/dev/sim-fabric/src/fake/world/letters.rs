@@ -23,8 +23,7 @@ pub(in crate::fake) struct Letter {
     pub(in crate::fake) remote_rail: RailId,
     pub(in crate::fake) mail: Mail,
     pub(in crate::fake) due: u64,
-    /// The lane and the work-request id of a message, while its sender may still be told that it
-    /// has failed.
+    /// The lane and the work-request id of a message that is not a duplicate.
     pub(in crate::fake) sent: Option<(usize, WrId)>,
 }
 
@@ -40,15 +39,14 @@ impl Letter {
     }
 }
 
-/// All that is on its way. Thousands may wait for a link that is dead: they are looked at when a
+/// All that is on its way. Thousands may wait for a link that is down: they are looked at when a
 /// link changes.
 #[derive(Default, Debug)]
 pub(in crate::fake) struct Letters {
     /// Those that find a way, by when they are due and by their number.
     going: BTreeMap<(u64, u64), Letter>,
-    /// The others, by number: those whose sender may still be told, and the rest.
+    /// The others, by number.
     stuck: BTreeMap<u64, Letter>,
-    silent: BTreeMap<u64, Letter>,
     posted: u64,
     sorted: u64,
 }
@@ -62,10 +60,8 @@ impl Letters {
     fn put(&mut self, number: u64, letter: Letter, links: &Links) {
         if letter.finds_way(links) {
             self.going.insert((letter.due, number), letter);
-        } else if letter.sent.is_some() {
-            self.stuck.insert(number, letter);
         } else {
-            self.silent.insert(number, letter);
+            self.stuck.insert(number, letter);
         }
     }
 
@@ -73,7 +69,6 @@ impl Letters {
     pub(in crate::fake) fn sort(&mut self, links: &Links) {
         if std::mem::replace(&mut self.sorted, links.version()) != links.version() {
             let mut all = std::mem::take(&mut self.stuck);
-            all.append(&mut self.silent);
             let going = std::mem::take(&mut self.going);
             all.extend(going.into_iter().map(|((_, number), letter)| (number, letter)));
             all.into_iter().for_each(|(number, letter)| self.put(number, letter, links));
@@ -91,22 +86,6 @@ impl Letters {
     }
 
     pub(in crate::fake) fn len(&self) -> usize {
-        self.going.len() + self.stuck.len() + self.silent.len()
-    }
-
-    /// Those of the stuck ones whose senders are to be told: gives whom.
-    pub(in crate::fake) fn tell(
-        &mut self,
-        fails: impl Fn(&Letter) -> bool,
-    ) -> Vec<(usize, RailId, WrId)> {
-        let mut told = Vec::new();
-        let numbers: Vec<u64> =
-            self.stuck.iter().filter(|(_, l)| fails(l)).map(|(n, _)| *n).collect();
-        for number in numbers {
-            let Some(mut letter) = self.stuck.remove(&number) else { continue };
-            told.extend(letter.sent.take().map(|(lane, wr_id)| (lane, letter.rail, wr_id)));
-            self.silent.insert(number, letter);
-        }
-        told
+        self.going.len() + self.stuck.len()
     }
 }

@@ -21,20 +21,9 @@ impl World {
         let due = self.carry(from, rail, transfer.len as u64) + self.delay(rail);
         let Target { pe: to, rail: remote_rail } = to;
         let outcome = None;
-        self.flights.push(Flight {
-            lane,
-            from,
-            to,
-            remote_rail,
-            orphan: false,
-            frozen: None,
-            rail,
-            wr_id,
-            transfer,
-            data,
-            due,
-            outcome,
-        });
+        let flight =
+            Flight { lane, from, to, remote_rail, rail, wr_id, transfer, data, due, outcome };
+        self.flights.push(flight);
     }
 
     fn rate(&self, rail: RailId) -> Option<u64> {
@@ -54,7 +43,7 @@ impl World {
     pub(in crate::fake) fn set_rate(&mut self, rail: RailId, rate: u64) {
         let now = self.now;
         let entry = self.script.rates.iter_mut().find(|(other, _)| *other == rail);
-        let (_, old) = entry.expect("a rail with a rate");
+        let Some((_, old)) = entry else { return };
         let (old, rate) = (std::mem::replace(old, rate), rate);
         let stretch = |due: &mut u64| *due = now + due.saturating_sub(now) * old / rate;
         let not_there = |flight: &&mut Flight| flight.rail == rail && flight.outcome.is_none();
@@ -82,27 +71,13 @@ impl World {
     pub(in crate::fake) fn may_move(&self, flight: &Flight) -> bool {
         let (here, there) = ((flight.from, flight.rail), (flight.to, flight.remote_rail));
         match &flight.outcome {
-            Some(_) => flight.orphan || self.links.goes(there, here),
+            Some(_) => self.links.goes(there, here),
             None if flight.transfer.direction == Direction::Read => {
                 let goes = self.links.goes(here, there) && self.links.goes(there, here);
-                flight.orphan || goes && !self.links.is_stalled(flight.to)
+                goes && !self.links.is_stalled(flight.to)
             }
             None => self.links.goes(here, there) && !self.links.is_stalled(flight.to),
         }
-    }
-
-    /// Nobody waits for a segment any more. It may be delivered all the same, unless it reads.
-    pub(in crate::fake) fn orphan(&mut self, at: usize) {
-        let flight = &self.flights[at];
-        if flight.orphan {
-            return;
-        }
-        if let Transfer { local: Local::Memory { addr, .. }, len, .. } = flight.transfer {
-            let from = flight.from;
-            let bytes = self.memory.bytes_mut(from, addr, len).to_vec();
-            self.flights[at].frozen = Some(bytes);
-        }
-        self.flights[at].orphan = true;
     }
 
     fn tell(&mut self, flight: &Flight) {
@@ -120,17 +95,13 @@ impl World {
 
     pub(in crate::fake) fn move_data(&mut self, flight: &Flight) -> Result<(), PortError> {
         let Transfer { direction, local, len, remote, key } = flight.transfer;
-        if direction == Direction::Read && flight.orphan {
-            return Err(fault("delivery", 104, "it was reported as failed"));
-        }
         self.call(PortCall::Deliver)?;
         let (at, writes) = ((flight.to, flight.remote_rail), direction == Direction::Write);
         let (target, offset) = self.memory.resolve(key, at, remote as usize, len, writes)?;
         let Flight { from, to, rail, .. } = *flight;
         match (direction, local) {
             (Direction::Write, Local::Memory { addr, .. }) => {
-                let now = || self.memory.bytes_mut(from, addr, len).to_vec();
-                let bytes = flight.frozen.clone().unwrap_or_else(now);
+                let bytes = self.memory.bytes_mut(from, addr, len).to_vec();
                 self.memory.bytes_mut(to, target, len).copy_from_slice(&bytes);
             }
             (Direction::Write, Local::Value(value)) => {
@@ -151,9 +122,6 @@ impl World {
     }
 
     fn complete(&mut self, flight: &Flight, outcome: Result<(), PortError>) {
-        if flight.orphan {
-            return;
-        }
         if self.lose_next > 0 {
             self.lose_next -= 1;
             return;

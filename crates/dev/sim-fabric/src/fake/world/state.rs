@@ -33,7 +33,6 @@ pub(in crate::fake) struct World {
     pub(in crate::fake) overheard: Option<Vec<(Pe, RailId, Vec<u8>)>>,
     pub(in crate::fake) lose_next: u32,
     pub(in crate::fake) lose_next_data: u32,
-    pub(in crate::fake) dead_links_fail: bool,
     /// Rails that are in trouble, which no completion tells.
     pub(in crate::fake) troubled: Vec<(Pe, RailId)>,
     /// Rails that refuse messages.

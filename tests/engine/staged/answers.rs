@@ -1,5 +1,4 @@
-//! What peers say that no engine says: each kind of answer about each state of an operation, and
-//! lists and places that lead outside.
+//! Forged answers: each kind of them about each state of an operation.
 
 use std::time::Duration;
 
@@ -7,16 +6,13 @@ use engine::atomic::AtomicOp;
 use engine::error::EngineError;
 use engine::ids::{Pe, RailId};
 use engine::port::Direction;
-use engine::port::copies::MOST_WORDS;
-use engine::request::{PutSignalRequest, ResultPlace};
-use engine::wire::message::{Body, MAP_BYTES, Seq, Spot};
-use engine::wire::staged::{Get, MOST_RECORDS, Pull, RECORD, Record, Source, Target};
-use sim_fabric::{Call, Delivery, Event, Script};
+use engine::wire::message::{Body, MAP_BYTES, Seq};
+use engine::wire::staged::{Get, Pull, Source, Target};
+use sim_fabric::{Call, Delivery, PortCall, Script};
 
-use super::ALL;
-use super::gathered::shape;
-use crate::forge::{ahead, atomic, forge, long_put_signal, masked, message};
-use crate::job::{FIRST_REGION, Job, Shape};
+use super::{ALL, neighbours};
+use crate::forge::{ahead, masked};
+use crate::job::{Job, Shape};
 use crate::signals::Targets;
 
 const LONG: usize = 1000;
@@ -24,10 +20,6 @@ const SHORT: usize = 100;
 
 /// Where a get puts its bytes, and a fetch its word, in the local memory.
 const LANDING: usize = 8192;
-
-/// Slots of a staged heap, which comes behind the bounce memory, and of scratch memory.
-const HEAP: u32 = 2 * FIRST_REGION + 1;
-const SCRATCH: u32 = 3 * FIRST_REGION + 2;
 
 /// Numbers of forged messages: in the window, and none of a real one.
 const FORGED: u64 = 20;
@@ -188,18 +180,10 @@ impl Operation {
             Self::Nothing => Ok(()),
             Self::Put | Self::PutInPlace => job.put(0, 1, 0, LONG),
             Self::PutShort => job.put(0, 1, 0, SHORT),
-            Self::PutSignal => {
-                let parts = [targets.part(scratch, 1, 0, LONG)];
-                let signal = targets.atomic(1, 4096, AtomicOp::SignalAdd, 1);
-                job.members[0].lane.put_signal(&PutSignalRequest { parts: &parts, signal })
-            }
+            Self::PutSignal => job.put_signal(0, 1, (0, LONG), 4096),
             Self::Get => job.get(0, 1, LANDING, LONG),
             Self::GetShort => job.get(0, 1, LANDING, SHORT),
-            Self::Fetch => {
-                let mut fetch = targets.atomic(1, 4096, AtomicOp::FetchAdd, 1);
-                fetch.result = Some(ResultPlace { addr: scratch + LANDING, flag: None });
-                job.members[0].lane.atomic(&fetch)
-            }
+            Self::Fetch => job.members[0].lane.atomic(&targets.fetch(1, 4096, scratch + LANDING)),
             Self::Signal => {
                 job.members[0].lane.atomic(&targets.atomic(1, 4096, AtomicOp::SignalAdd, 1))
             }
@@ -415,270 +399,45 @@ fn late_copies_end_no_other_get() {
     assert!(landed == [7; LONG]);
 }
 
-/// From PE 0 to PE 1.
-fn forge_pull(job: &Job, number: u64, target: Target, len: usize, source: Source<'_>) {
-    let pull = Pull { target, len: len as u32, source, brought: &[] };
-    forge(job, (0, 1), ahead(number), 0, &Body::Pull(pull));
-}
-
-fn put(slot: u32, offset: u64, len: u32, at: u32) -> Record {
-    Record { to: Spot { slot, offset }, len, at, signal: None, behind: false }
-}
-
-fn signal(op: AtomicOp, slot: u32, offset: u64) -> Option<(Spot, engine::atomic::Atomic)> {
-    Some((Spot { slot, offset }, atomic(op, 3)))
-}
-
-/// Writes a list to the start of PE 0's bounce memory.
-fn list(job: &Job, records: &[Record]) {
-    let bytes: Vec<u8> = records.iter().flat_map(Record::encode).collect();
-    job.fabric.store(Pe(0), job.fabric.bounce_memory(Pe(0)), &bytes);
-}
-
-/// PE 1's copies into its memory, and its changed words.
-fn moved(job: &mut Job) -> (usize, usize) {
-    for _ in 0..100 {
-        let _ = job.members[1].lane.progress();
-        job.fabric.pass_time(1000);
-    }
-    let events = job.fabric.events();
-    let count = |is: fn(&&Event) -> bool| events.iter().filter(is).count();
-    (
-        count(|event| matches!(event, Event::Copied { pe: Pe(1), .. })),
-        count(|event| matches!(event, Event::Applied { pe: Pe(1), .. })),
-    )
-}
-
-#[test]
-fn lists_that_lead_outside_move_nothing() {
-    const ADD: AtomicOp = AtomicOp::SignalAdd;
-    let good = put(HEAP, 0, 100, 128);
-    let with = |op, slot, offset| Record { signal: signal(op, slot, offset), ..good };
-    let alone = Record { len: 0, at: 0, behind: true, ..with(ADD, HEAP, 800) };
-    let words = |count| [vec![put(HEAP, 0, 100, 8000)], vec![alone; count]].concat();
-    let whole = 1024;
-    let far = 1 << 40;
-    for (listed, count, len, expected) in [
-        (vec![good, put(HEAP, 500, 100, 228)], 2, whole, (2, 0)),
-        (vec![good, with(ADD, HEAP, 800)], 2, whole, (2, 1)),
-        (vec![good, good], MOST_RECORDS as u16 + 1, 10_000, (0, 0)),
-        (vec![good, good], u16::MAX, 10_000, (0, 0)),
-        (vec![good, good], 2, 2 * RECORD, (0, 0)),
-        (vec![good, put(HEAP, 0, 100, 0)], 2, whole, (0, 0)),
-        (vec![good, put(HEAP, 0, 100, 2 * RECORD as u32 - 1)], 2, whole, (0, 0)),
-        (vec![good, put(HEAP, 0, 100, 925)], 2, whole, (0, 0)),
-        (vec![good, put(HEAP, 0, 100, u32::MAX)], 2, whole, (0, 0)),
-        (vec![good, put(HEAP, 0, u32::MAX, 128)], 2, whole, (0, 0)),
-        (vec![good, put(HEAP, 0, 0, 128)], 2, whole, (0, 0)),
-        (vec![good, put(HEAP, far, 100, 128)], 2, whole, (0, 0)),
-        (vec![good, put(HEAP, u64::MAX, 100, 128)], 2, whole, (0, 0)),
-        (vec![good, put(HEAP + 900, 0, 100, 128)], 2, whole, (0, 0)),
-        (vec![good, put(SCRATCH, 0, 100, 128)], 2, whole, (0, 0)),
-        (vec![good, with(ADD, HEAP, far)], 2, whole, (0, 0)),
-        (vec![good, with(ADD, HEAP + 900, 800)], 2, whole, (0, 0)),
-        (vec![good, with(ADD, HEAP, 804)], 2, whole, (0, 0)),
-        (vec![good, with(AtomicOp::FetchAdd, HEAP, 800)], 2, whole, (0, 0)),
-        // Signals alone are behind puts, and no more in an order than a device stores at once.
-        (words(1), 2, 10_000, (1, 1)),
-        (words(MOST_WORDS), 1 + MOST_WORDS as u16, 10_000, (1, MOST_WORDS)),
-        (words(MOST_WORDS + 1), 2 + MOST_WORDS as u16, 10_000, (0, 0)),
-        (vec![alone, good], 2, whole, (0, 0)),
-    ] {
-        let job = &mut Job::new(5, &shape(true), Script::default());
-        list(job, &listed);
-        forge_pull(job, 0, Target::List(count), len, Source::Bounce(0));
-        assert_eq!(moved(job), expected, "{listed:?} {count} {len}");
-    }
-}
-
-#[test]
-fn single_puts_that_lead_outside_move_nothing() {
-    let heap = shape(true).heap as u64;
-    let with = |offset| Record {
-        signal: signal(AtomicOp::SignalAdd, HEAP, offset),
-        ..put(HEAP, 0, 100, 0)
-    };
-    for (record, expected) in [
-        (put(HEAP, heap - 100, 100, 0), (1, 0)),
-        (with(heap - 8), (1, 1)),
-        (put(HEAP, heap - 99, 100, 0), (0, 0)),
-        (put(HEAP, (1 << 48) - 1, 100, 0), (0, 0)),
-        (put(5 * FIRST_REGION, 0, 100, 0), (0, 0)),
-        (put(SCRATCH, 0, 100, 0), (0, 0)),
-        (with(heap), (0, 0)),
-        (with(4), (0, 0)),
-    ] {
-        let job = &mut Job::new(5, &shape(true), Script::default());
-        forge_pull(job, 0, Target::One(record), 100, Source::Bounce(0));
-        assert_eq!(moved(job), expected, "{record:?}");
-    }
-}
-
-/// Bounce buffers of 1 KiB, two each way.
-fn neighbours() -> Shape {
-    Shape { staged: ALL, shared: u32::MAX, rails: 1, ..Shape::default() }
-}
-
-#[test]
-fn places_outside_of_bounce_memory_move_nothing() {
-    let all = 4 * 1024;
-    for (offset, len, copies) in [
-        (0, 1000, 1),
-        (all - 1000, 1000, 1),
-        (all, 1, 0),
-        (all - 999, 1000, 0),
-        (all + 1, 1, 0),
-        (u64::MAX, 1000, 0),
-        (1 << 62, 8, 0),
-        (0, u32::MAX, 0),
-    ] {
-        let job = &mut Job::new(5, &neighbours(), Script::default());
-        let target = Target::One(put(HEAP, 0, len, 0));
-        forge_pull(job, 0, target, len as usize, Source::Bounce(offset));
-        assert_eq!(moved(job), (copies, 0), "{len} bytes at {offset}");
-        assert_eq!(job.members[1].lane.failure().is_some(), copies == 0, "{len} at {offset}");
-    }
-    // The list of puts itself.
-    let job = &mut Job::new(5, &neighbours(), Script::default());
-    forge_pull(job, 0, Target::List(2), 60, Source::Bounce(all - 60));
-    assert_eq!(moved(job), (0, 0));
-    assert!(job.members[1].lane.failure().is_some());
-    // Of a peer that shares nothing.
-    let job = &mut Job::new(5, &Shape { shared: 0b10, ..neighbours() }, Script::default());
-    forge_pull(job, 0, Target::One(put(HEAP, 0, 100, 0)), 100, Source::Bounce(0));
-    assert_eq!(moved(job), (0, 0));
-}
-
-/// They would be read for ever, or into no buffer.
-#[test]
-fn bytes_that_cannot_be_read_are_refused() {
-    let keys = [1; 8];
-    let one = |len: u32, source| {
-        let target = Target::One(put(HEAP, 0, len, 0));
-        message((0, 1), Seq::FIRST, 0, &Body::Pull(Pull { target, len, source, brought: &[] }))
-    };
-    let ask = Body::Ask { from: Spot { slot: HEAP, offset: 0 }, len: 1025, get: 0 };
-    let (at, payload) = (Spot { slot: HEAP, offset: 0 }, &[7; 1000]);
-    let long = Body::PutSignal { at, atomic: atomic(AtomicOp::Set, 7), to: at, payload };
-    for (what, bytes) in [
-        ("no key", one(100, Source::Fabric(0, &[]))),
-        ("beyond all addresses", one(100, Source::Fabric(u64::MAX - 99, &keys))),
-        ("longer than a buffer", one(1025, Source::Fabric(0, &keys))),
-        ("asked for more than a buffer", message((0, 1), Seq::FIRST, 0, &ask)),
-        ("too long for a device", long_put_signal((0, 1), Seq::FIRST, &long)),
-    ] {
-        let mut job = Job::new(5, &neighbours(), Script::default());
-        job.fabric.forge_message(Pe(1), RailId(0), &bytes);
-        let failed = (0..10).find_map(|_| job.members[1].lane.progress().err());
-        let is_refused =
-            matches!(failed.as_deref(), Some(EngineError::BadMessage { pe: Pe(0), .. }));
-        assert!(is_refused, "{what}: {failed:?}");
-    }
-}
-
-/// A list whose region is released while it waits to be copied moves nothing.
-#[test]
-fn lists_of_released_regions_move_nothing() {
-    let mut waited = 0;
-    for seed in 1..=40 {
-        let script = Script { again_percent: 80, ..Script::default() };
-        let mut job = Job::new(seed, &shape(true), script);
-        let handle = job.members[1].handle;
-        list(&job, &[put(HEAP, 0, 100, 200), put(HEAP, 200, 100, 300)]);
-        job.fabric.trace_calls();
-        forge_pull(&job, 0, Target::List(2), 1024, Source::Bounce(0));
-        job.fabric.pass_time(1_000_000);
-        job.members[1].lane.progress().unwrap();
-        if job.fabric.calls().contains(&Call::Copy(Pe(1))) {
-            continue;
-        }
-        waited += 1;
-        let is_released = seed % 4 != 0;
-        if is_released {
-            job.members[1].regions.release(&handle).unwrap();
-        }
-        let (copies, _) = moved(&mut job);
-        assert_eq!(copies, if is_released { 0 } else { 2 }, "seed {seed}");
-    }
-    assert!(waited > 20, "{waited}");
-}
-
-/// A peer that acknowledges no answers has as many as it may have asked for, and no more.
-#[test]
-fn asks_are_bounded() {
-    let mut job = Job::new(4, &Shape { staged: ALL, ..Shape::default() }, Script::default());
-    let from = Spot { slot: HEAP, offset: 0 };
-    let asked = (0..2000).find(|number| {
-        forge(&job, (0, 1), ahead(*number), 0, &Body::Ask { from, len: 1000, get: 0 });
-        job.fabric.pass_time(1000);
-        job.members[1].lane.progress().is_err()
-    });
-    let failed = job.members[1].lane.failure();
-    assert!(matches!(failed, Some(EngineError::BadMessage { pe: Pe(0), .. })), "{failed:?}");
-    assert!((64..=1024).contains(&asked.unwrap()), "{asked:?}");
-}
-
-/// The fabric may still write into a buffer whose peer has failed.
+/// The fabric may still write into a buffer whose peer has failed, or a device copy out of it.
 #[test]
 fn buffers_of_failed_peers_are_kept_until_idle() {
-    let shape = Shape { n_pes: 3, shared: 0, bounce: (1024, 2, 1), ..neighbours() };
-    let script = Script { delay: (2000, 2000), ..Script::default() };
-    let mut job = Job::new(3, &shape, script);
-    job.fabric.trace_calls();
-    job.put(1, 0, 0, LONG).unwrap();
-    iterate(&mut job, 2);
-    job.put(2, 0, 4096, LONG).unwrap();
-    let has_begun = (0..200).any(|_| {
+    for is_copied in [false, true] {
+        let shape = Shape { n_pes: 4, shared: 0, bounce: (1024, 2, 1), ..neighbours() };
+        let slow_rails = if is_copied { vec![(RailId(u8::MAX), 1000)] } else { Vec::new() };
+        let script = Script { delay: (2000, 2000), slow_rails, ..Script::default() };
+        let mut job = Job::new(3, &shape, script);
+        // A lane that has failed before does not wait for its copies.
+        job.fabric.fail_calls(PortCall::Send, 0, 1);
+        assert!(job.put_value(0, 3, 0, 1, 8).is_err());
         iterate(&mut job, 1);
-        job.fabric.calls().iter().any(|call| matches!(call, Call::Post(Pe(0), _)))
-    });
-    assert!(has_begun, "PE 0 reads");
-    job.fabric.stall(Pe(1));
-    Answer::Refusal.send(&job, 1, 0, RIGHT);
-    iterate(&mut job, 100);
-    let reads = |job: &Job| {
-        let of_2 =
-            |delivery: &&Delivery| (delivery.to, delivery.direction) == (Pe(2), Direction::Read);
-        job.fabric.deliveries().iter().filter(of_2).count()
-    };
-    assert_eq!(reads(&job), 0);
-    job.fabric.resume(Pe(1));
-    while !job.members[2].lane.is_quiet(Pe(0)).unwrap() {
-        iterate(&mut job, 1);
+        job.fabric.trace_calls();
+        job.put(1, 0, 0, LONG).unwrap();
+        iterate(&mut job, 2);
+        job.put(2, 0, 4096, LONG).unwrap();
+        let has_begun = (0..20_000).any(|_| {
+            iterate(&mut job, 1);
+            job.fabric.calls().iter().any(|call| match call {
+                Call::Post(Pe(0), _) => !is_copied,
+                Call::Copy(Pe(0)) => is_copied,
+                _ => false,
+            })
+        });
+        assert!(has_begun, "PE 0 reads, or copies");
+        job.fabric.stall(Pe(1));
+        Answer::Refusal.send(&job, 1, 0, RIGHT);
+        iterate(&mut job, 100);
+        let reads = |job: &Job| {
+            let of_2 = |delivery: &&Delivery| {
+                (delivery.to, delivery.direction) == (Pe(2), Direction::Read)
+            };
+            job.fabric.deliveries().iter().filter(of_2).count()
+        };
+        assert_eq!(reads(&job), 0);
+        job.fabric.resume(Pe(1));
+        while !job.members[2].lane.is_quiet(Pe(0)).unwrap() {
+            iterate(&mut job, 1);
+        }
+        assert_eq!(reads(&job), 1);
     }
-    assert_eq!(reads(&job), 1);
-}
-
-/// What is refused of one peer drops nothing of another.
-#[test]
-fn refusals_concern_one_peer() {
-    let mut job = Job::new(5, &Shape { n_pes: 3, ..neighbours() }, Script::default());
-    let target = Target::One(put(HEAP, 0, 100, 0));
-    let pull = Pull { target, len: 100, source: Source::Bounce(0), brought: &[] };
-    // It waits for the message before it.
-    forge(&job, (2, 1), ahead(1), 1, &Body::Pull(pull));
-    forge_pull(&job, 0, target, 100, Source::Bounce(u64::MAX));
-    assert_eq!(moved(&mut job), (0, 0));
-    assert!(job.members[1].lane.failure().is_some());
-    let at = Spot { slot: HEAP, offset: 512 };
-    let word = Body::Word { at, atomic: atomic(AtomicOp::Set, 7) };
-    forge(&job, (2, 1), Seq::FIRST, 0, &word);
-    assert_eq!(moved(&mut job), (1, 1));
-}
-
-/// Many at once, which go on by groups: all of them end.
-#[test]
-fn lists_that_are_executed_by_groups_end() {
-    const LISTS: u64 = 64;
-    let script = Script { delay: (1000, 10_000), ..Script::default() };
-    let mut job = Job::new(5, &shape(true), script);
-    let first = put(HEAP, 0, 100, 200);
-    list(&job, &[first, Record { behind: true, ..first }]);
-    let source = Source::Bounce(0);
-    (0..LISTS).for_each(|number| forge_pull(&job, number, Target::List(2), 1000, source));
-    for _ in 0..200 {
-        moved(&mut job);
-    }
-    assert_eq!(moved(&mut job).0, 2 * LISTS as usize);
-    assert!(!job.members[1].lane.has_work());
 }

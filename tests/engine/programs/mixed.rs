@@ -1,22 +1,21 @@
-//! Operations on a staged peer as users mix them. Whichever of them go together, what comes behind
-//! a fence is seen behind all before it, and a signal behind the puts before it.
+//! Operations on a peer as users mix them. Whichever of them go together, what comes behind a fence
+//! is seen behind all before it, and a signal behind the puts before it.
 
 use std::collections::BTreeMap;
 
 use engine::atomic::{Atomic, AtomicOp, Width};
 use engine::error::EngineError;
 use engine::ids::Pe;
-use engine::lane::SignalEngine;
 use engine::lane::batches::Batch;
-use engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
-use engine::port::{Access, Direction};
-use engine::request::{AtomicRequest, LocalSide, PutSignalRequest, Request};
-use sim_fabric::{Event, FakeFabric, Script};
+use engine::port::Direction;
+use engine::request::{AtomicRequest, LocalSide, PutSignalRequest, Request, ResultPlace};
+use sim_fabric::{Event, FakeFabric};
 use test_support::seeds::for_seeds;
 
-use super::{ALL, pattern};
-use crate::job::{Job, Member, Random, Shape};
-use crate::signals::{Targets, race, race_with};
+use super::{PATIENCE, script};
+use crate::job::{Job, Member, Random, Shape, random_words};
+use crate::signals::{Targets, race_with, random_shape};
+use crate::staged::{ALL, pattern};
 
 const HEAP: usize = 1 << 18;
 
@@ -36,9 +35,15 @@ const CHANGED: u64 = 0x77;
 const SOURCES: usize = 4;
 const APART: usize = 25 << 10;
 
+/// Where bytes are fetched to and words, behind what is put.
+const LANDING: usize = SOURCES * APART;
+const FETCHED: usize = LANDING + (16 << 10);
+
 /// Something that is seen at the target once.
 #[derive(Debug)]
 struct Asked {
+    /// Its offset in the heap, or in the memory of words, and its address.
+    offset: usize,
     at: usize,
     len: usize,
     /// How many fences it comes behind.
@@ -54,8 +59,8 @@ enum Kind {
     Atomic,
     /// Behind all puts before it.
     Signal,
-    /// Behind the put right before it. Nothing waits for it.
-    SignalOfPut,
+    /// Behind so many puts right before it.
+    SignalOfPuts(usize),
 }
 
 #[derive(Default, Debug)]
@@ -71,7 +76,12 @@ struct Program<'a> {
     targets: &'a Targets,
     fabric: &'a FakeFabric,
     random: Random,
+    me: u32,
     to: u32,
+    /// Where bytes are put from.
+    local: usize,
+    /// Most bytes of a put.
+    longest: usize,
     fences: usize,
     /// Where the next put goes, and how many words were changed once.
     end: usize,
@@ -82,13 +92,13 @@ struct Program<'a> {
 
 impl<'a> Program<'a> {
     fn source(&self, source: usize) -> usize {
-        self.member.scratch + source * APART
+        self.local + source * APART
     }
 
     fn fill(&mut self, source: usize) {
         let of = self.random.below(256) as u32;
         self.sources[source] = (0..APART).map(|at| pattern(of, at)).collect();
-        self.fabric.store(Pe(1 - self.to), self.source(source), &self.sources[source]);
+        self.fabric.store(Pe(self.me), self.source(source), &self.sources[source]);
     }
 
     /// Where bytes are from, their place in the target's heap, and themselves. None without room.
@@ -103,7 +113,7 @@ impl<'a> Program<'a> {
         };
         // Across the borders between the sources, too.
         let bytes: Vec<u8> = self.sources[source..].concat().into_iter().skip(from).collect();
-        let len = len.min(bytes.len());
+        let len = len.min(bytes.len()).min(self.longest);
         let at = self.end + self.random.below(3) * 40;
         if at + len > AGAIN {
             return None;
@@ -112,14 +122,18 @@ impl<'a> Program<'a> {
         Some((self.source(source) + from, at, bytes[..len].to_vec()))
     }
 
-    fn ask(&mut self, kind: Kind, at: usize, bytes: Vec<u8>) {
+    fn ask(&mut self, kind: Kind, offset: usize, at: usize, bytes: Vec<u8>) {
         let (len, fences) = (bytes.len(), self.fences);
-        self.told.asked.push(Asked { at, len, fences, kind, bytes });
+        self.told.asked.push(Asked { offset, at, len, fences, kind, bytes });
     }
 
     fn fence(&mut self) -> Result<(), EngineError> {
         self.fences += 1;
-        self.member.lane.fence(Pe(self.to))
+        match self.random.below(4) {
+            0 => self.member.lane.fence_all(),
+            _ => self.member.lane.fence(Pe(self.to))?,
+        }
+        Ok(())
     }
 
     fn quiet(&mut self) -> Result<(), EngineError> {
@@ -154,31 +168,46 @@ impl<'a> Program<'a> {
             return self.word(SUMS + word * 4, add, 3, Width::Four);
         }
         let at = ONCE + self.words * 8;
+        let landing = self.member.scratch + FETCHED + self.words * 16;
         self.words += 1;
-        self.ask(kind, self.targets.word(self.to, at), CHANGED.to_le_bytes().to_vec());
-        let op = [add, set][self.random.below(2)];
+        self.ask(kind, at, self.targets.word(self.to, at), CHANGED.to_le_bytes().to_vec());
         let width = [Width::Four, Width::Eight][self.random.below(2)];
+        if kind == Kind::Atomic && self.random.below(3) == 0 {
+            let fetch = self.word(at, AtomicOp::FetchAdd, CHANGED, width);
+            return AtomicRequest {
+                result: Some(ResultPlace { addr: landing, flag: None }),
+                ..fetch
+            };
+        }
+        let op = [add, set][self.random.below(2)];
         self.word(at, op, CHANGED, width)
     }
 
-    fn put(&mut self) -> Result<(), EngineError> {
+    /// Draws a put into the heap, or into the memory of the words, which may be of another kind.
+    fn part(&mut self) -> Option<Request<'a>> {
         let (to, targets) = (self.to, self.targets);
-        let beside = self.random.below(16) == 0;
-        let Some((from, at, bytes)) = self.draw_put() else { return Ok(()) };
-        // Into the heap, or into the memory of the words, which may be of another kind.
-        let (request, place) = match beside {
-            false => (targets.part(from, to, at, bytes.len()), targets.0[to as usize].0 + at),
-            true => (targets.part_beside(from, to, at, bytes.len()), targets.word(to, at)),
+        let (from, at, bytes) = self.draw_put()?;
+        let (request, place) = match self.random.below(16) {
+            0 => (targets.part_beside(from, to, at, bytes.len()), targets.word(to, at)),
+            _ => (targets.part(from, to, at, bytes.len()), targets.0[to as usize].0 + at),
         };
-        self.ask(Kind::Put, place, bytes);
+        self.ask(Kind::Put, at, place, bytes);
+        Some(request)
+    }
+
+    fn put(&mut self) -> Result<(), EngineError> {
+        let Some(request) = self.part() else { return Ok(()) };
         match self.random.below(16) {
             0 => self.member.lane.complete(&request),
-            1..4 => {
-                let signal = self.change(Kind::SignalOfPut);
-                self.member.lane.put_signal(&PutSignalRequest { parts: &[request], signal })
-            }
             _ => self.member.lane.start(&request),
         }
+    }
+
+    fn put_signal(&mut self) -> Result<(), EngineError> {
+        let parts = [0, 1, 1, 1, 2, 3][self.random.below(6)];
+        let parts: Vec<Request<'a>> = (0..parts).filter_map(|_| self.part()).collect();
+        let signal = self.change(Kind::SignalOfPuts(parts.len()));
+        self.member.lane.put_signal(&PutSignalRequest { parts: &parts, signal })
     }
 
     fn put_value(&mut self) -> Result<(), EngineError> {
@@ -190,7 +219,7 @@ impl<'a> Program<'a> {
         }
         self.end = at + 16;
         let place = self.targets.0[self.to as usize].0 + at;
-        self.ask(Kind::Put, place, value.to_le_bytes()[..len].to_vec());
+        self.ask(Kind::Put, at, place, value.to_le_bytes()[..len].to_vec());
         let put = self.targets.part(0, self.to, at, len);
         self.member.lane.start(&Request { local: LocalSide::Value(value), ..put })
     }
@@ -214,8 +243,7 @@ impl<'a> Program<'a> {
     }
 
     fn get(&mut self) -> Result<(), EngineError> {
-        // Where nothing is put from.
-        let local = self.member.scratch + SOURCES * APART;
+        let local = self.member.scratch + LANDING;
         let (at, len) = (self.random.below(1000), 1 + self.random.below(9000));
         let part = self.targets.part(local, self.to, at, len);
         self.member.lane.start(&Request { direction: Direction::Read, ..part })
@@ -223,7 +251,8 @@ impl<'a> Program<'a> {
 
     fn step(&mut self) -> Result<(), EngineError> {
         match self.random.below(40) {
-            0..16 => self.put(),
+            0..12 => self.put(),
+            12..16 => self.put_signal(),
             16..24 => self.fence(),
             24..32 => {
                 let kind = if self.random.below(4) == 0 { Kind::Atomic } else { Kind::Signal };
@@ -243,20 +272,26 @@ impl<'a> Program<'a> {
     }
 }
 
-fn moments(asked: &[Asked], pe: Pe, words: usize, events: &[Event]) -> Vec<(usize, usize)> {
-    let places: BTreeMap<usize, usize> = asked.iter().map(|asked| asked.at).zip(0..).collect();
+/// The first and the last moment of each at which it is seen by a PE, by the bases of its heap and
+/// of its words.
+fn moments(asked: &[Asked], pe: Pe, bases: [usize; 2], events: &[Event]) -> Vec<(usize, usize)> {
+    let places: BTreeMap<usize, usize> = asked.iter().map(|asked| asked.offset).zip(0..).collect();
     let mut left: Vec<usize> = asked.iter().map(|asked| asked.len).collect();
     let mut moments = vec![(usize::MAX, 0); asked.len()];
+    let offset = |addr| {
+        bases.into_iter().find(|base| (*base..base + HEAP).contains(&addr)).map(|base| addr - base)
+    };
     for (moment, event) in events.iter().enumerate() {
         let (at, len) = match *event {
-            Event::Applied { pe: of, addr } if of == pe => (addr, usize::MAX),
-            Event::Copied { pe: of, addr, len } if of == pe => (addr, len),
+            Event::Applied { pe: of, addr } if of == pe => (offset(addr), usize::MAX),
+            Event::Copied { pe: of, addr, len } if of == pe => (offset(addr), len),
             Event::Delivered(d) if d.to == pe && d.direction == Direction::Write => {
-                (words + d.remote as usize, d.len)
+                (Some(d.remote as usize), d.len)
             }
             _ => continue,
         };
-        let Some((begin, number)) = places.range(..=at).next_back() else { continue };
+        let place = at.and_then(|at| Some((at, places.range(..=at).next_back()?)));
+        let Some((at, (begin, number))) = place else { continue };
         if at < begin + asked[*number].len {
             moments[*number] = (moments[*number].0.min(moment), moment);
             left[*number] = left[*number].saturating_sub(len);
@@ -266,80 +301,73 @@ fn moments(asked: &[Asked], pe: Pe, words: usize, events: &[Event]) -> Vec<(usiz
     moments
 }
 
-fn are_in_order(asked: &[Asked], moments: &[(usize, usize)]) {
-    // The last moment of what comes before the last fence, of what else there was, of puts, and of
-    // the one right before.
-    let (mut fenced, mut others, mut puts, mut before) = (0, 0, 0, 0);
+/// Signals of lanes that order them are behind all signals before them, too.
+fn are_in_order(asked: &[Asked], moments: &[(usize, usize)], ordered: bool) {
+    // The last moment of what comes before the last fence, of what else there was, and of puts and
+    // ordered signals.
+    let (mut fenced, mut others, mut puts) = (0, 0, 0);
     let mut fences = 0;
-    for (one, (first, last)) in asked.iter().zip(moments) {
+    for (number, (one, (first, last))) in asked.iter().zip(moments).enumerate() {
         if one.fences != fences {
             (fenced, fences) = (others, one.fences);
         }
         let behind = match one.kind {
             Kind::Put | Kind::Atomic => fenced,
-            Kind::Signal => fenced.max(puts),
-            Kind::SignalOfPut => before,
+            Kind::SignalOfPuts(parts) if !ordered => {
+                let parts = &moments[number - parts..number];
+                parts.iter().map(|(_, last)| *last).fold(fenced, usize::max)
+            }
+            Kind::Signal | Kind::SignalOfPuts(_) => fenced.max(puts),
         };
         let Asked { at, len, kind, .. } = one;
         assert!(*first >= behind, "{kind:?} of {len} bytes at {at:#x} is seen too early");
-        before = *last;
-        if one.kind == Kind::Put {
+        if one.kind == Kind::Put || ordered && one.kind != Kind::Atomic {
             puts = puts.max(*last);
         }
-        if one.kind != Kind::SignalOfPut {
-            others = others.max(*last);
-        }
+        others = others.max(*last);
     }
 }
 
 fn draw_shape(random: &mut Random) -> Shape {
-    use SignalEngine::{Auto, Chained, Counted};
-    let bounce = [(4096, 3, 2), (16_384, 2, 1), (65_536, 4, 4), (1 << 17, 8, 8)];
-    Shape {
-        n_pes: 2,
-        rails: 1 + random.below(3) as u8,
-        depth: [3, 16, 64][random.below(3)],
-        fast: random.below(2) == 0,
-        needs_desc: random.below(2) == 0,
-        heap: HEAP,
-        staged: [ALL, ALL, ALL, 0b0111, 0b1101][random.below(5)],
-        words: [0, 0, random.below(16) as u32][random.below(3)],
-        bounce: bounce[random.below(4)],
-        shared: [0, u32::MAX][random.below(2)],
-        signals: [Auto, Auto, Chained, Counted][random.below(4)],
-        longest_message: [MAX_MESSAGE, MAX_LONG_MESSAGE][random.below(2)],
-        ..Shape::default()
-    }
+    let drawn = random_shape(random);
+    let bounce = [drawn.bounce, (4096, 3, 2), (65_536, 4, 4), (1 << 17, 8, 8)][random.below(4)];
+    let staged = [ALL, ALL, drawn.staged, 0][random.below(4)];
+    let words = random_words(random);
+    Shape { heap: HEAP, bounce, staged, words, deadline: PATIENCE, ..drawn }
 }
 
-/// Both PEs do so, to one another.
+/// Each PE does so to one of them, itself or another.
 #[test]
-fn what_users_mix_is_seen_in_its_order() {
-    for_seeds("what_users_mix_is_seen_in_its_order", &[], 50, |seed| {
+fn mixed_operations_keep_their_order() {
+    for_seeds("mixed_operations_keep_their_order", &[], 100, |seed| {
         let mut random = Random(seed * 0x9e37_79b9 + 5);
         let shape = draw_shape(&mut random);
-        let script = Script {
-            again_percent: [0, 0, 20][random.below(3)],
-            delay: [(1, 1), (1, 3000), (1000, 100_000)][random.below(3)],
-            duplicate_percent: [0, 0, 20][random.below(3)],
-            is_virtual: random.below(2) == 0,
-            takes_lists: random.below(2) == 0,
-            ..Script::default()
-        };
-        let mut job = Job::new(seed, &shape, script);
-        if random.below(8) == 0 {
+        let mut job = Job::new(seed, &shape, script(&mut random));
+        let ordered = random.below(3) == 0;
+        if ordered {
             job = job.with_ordered_signals();
         }
         let has_batches = random.below(3) == 0;
         let steps = 20 + random.below(120);
+        let distance = [1, 1, 0, 2][random.below(4)];
+        let target = |me: u32| (me + distance) % shape.n_pes;
+        let longest = if shape.bounce.0 < 4096 || shape.max_segment < 1000 { 2000 } else { HEAP };
         let fabric = job.fabric.clone();
         let program = |me: u32, member: &mut Member, targets: &Targets| {
+            // Registered memory, or some that nobody has registered.
+            let local = match (seed + u64::from(me)) % 4 {
+                0 => fabric.alloc(Pe(me), SOURCES * APART),
+                _ => member.scratch,
+            };
             let mut program = Program {
+                local,
                 member,
                 targets,
                 fabric: &fabric,
                 random: Random(seed ^ u64::from(me + 1) << 40),
-                to: 1 - me,
+                me,
+                to: target(me),
+                longest,
                 fences: 0,
                 end: 0,
                 words: 0,
@@ -363,9 +391,10 @@ fn what_users_mix_is_seen_in_its_order() {
             member.lane.progress().unwrap();
         });
         let events = fabric.events();
-        for (me, (_, told)) in members.iter().enumerate() {
-            let (target, pe) = (&members[1 - me].0, Pe(1 - me as u32));
-            are_in_order(&told.asked, &moments(&told.asked, pe, target.words, &events));
+        for (me, (_, told)) in (0..).zip(&members) {
+            let (target, pe) = (&members[target(me) as usize].0, Pe(target(me)));
+            let moments = moments(&told.asked, pe, [target.base, target.words], &events);
+            are_in_order(&told.asked, &moments, ordered);
             let word = |at: usize, len| fabric.load(pe, target.words + at, len);
             for (number, sum) in told.sums.iter().enumerate() {
                 assert_eq!(word(SUMS + number * 4, 4), sum.to_le_bytes(), "sum {number}");
@@ -374,28 +403,5 @@ fn what_users_mix_is_seen_in_its_order() {
             let again = fabric.load(pe, target.base + AGAIN, told.again.len());
             assert!(again == told.again, "the last one's bytes");
         }
-    });
-}
-
-/// The same slot, and other keys.
-#[test]
-fn keys_of_reused_regions_are_told_anew() {
-    let shape = Shape { staged: 0b0100, needs_desc: false, ..Shape::default() };
-    let job = Job::new(4, &shape, Script::default());
-    let fabric = job.fabric.clone();
-    let base = job.members[1].base;
-    race(job, 4, |me, member, targets| {
-        if me == 1 {
-            return Ok(());
-        }
-        for byte in 1..=30_u8 {
-            let addr = fabric.alloc(Pe(0), 1000);
-            fabric.store(Pe(0), addr, &[byte; 1000]);
-            let handle = member.regions.register(addr, 1000, Access::Local)?;
-            member.lane.complete(&targets.part(addr, 1, 0, 1000))?;
-            assert_eq!(fabric.load(Pe(1), base, 1000), [byte; 1000]);
-            member.regions.release(&handle)?;
-        }
-        Ok(())
     });
 }

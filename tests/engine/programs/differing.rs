@@ -3,20 +3,18 @@
 //! beside the traffic.
 
 use engine::atomic::{Atomic, AtomicOp, Width};
-use engine::channel::counts::TAGS;
 use engine::error::EngineError;
-use engine::ids::Pe;
-use engine::lane::SignalEngine;
+use engine::ids::{Pe, RailId};
 use engine::port::copies::Reach;
-use engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
 use engine::port::{Access, Direction};
 use engine::request::{AtomicRequest, LocalSide, PutSignalRequest, Request, ResultPlace};
 use engine::wire::handle::HandleBytes;
-use sim_fabric::{FakeFabric, Script};
+use sim_fabric::FakeFabric;
 use test_support::seeds::for_seeds;
 
-use crate::job::{Job, Member, Random, Shape, random_lonely, random_rates, random_spread};
-use crate::signals::race_with;
+use super::{PATIENCE, script};
+use crate::job::{Job, Member, Random, Shape, random_words};
+use crate::signals::{race_with, random_shape};
 
 /// An eighth of each memory of a PE.
 ///
@@ -85,9 +83,10 @@ struct Program<'a> {
     landing: Vec<usize>,
     /// What is being fetched: from whom, to where, and what it is.
     fetched: Vec<(u32, usize, Vec<u8>)>,
-    /// By PE: how many fetching additions have ended, and where the results of others come.
+    /// By PE: how many fetching additions have ended, and where the results of others come, and
+    /// their flags.
     added: Vec<u64>,
-    results: Vec<(u32, usize)>,
+    results: Vec<(u32, usize, Option<u64>)>,
     /// By PE: how many signals were sent.
     signals: Vec<usize>,
     /// By PE and word: what was added.
@@ -208,8 +207,10 @@ impl<'a> Program<'a> {
         let to = self.any_pe();
         let Some(addr) = self.land(16) else { return self.quiet_all() };
         let mut request = self.word(to, FETCHES + 8 * self.me as usize, AtomicOp::FetchAdd, 1);
-        request.result = Some(ResultPlace { addr, flag: [None, Some(7)][self.random.below(2)] });
-        self.results.push((to, addr));
+        let flag = [None, Some(self.seed | 1)][self.random.below(2)];
+        request.result = Some(ResultPlace { addr, flag });
+        self.fabric.store(Pe(self.me), addr + 8, &[0; 8]);
+        self.results.push((to, addr, flag));
         self.member.lane.atomic(&request)
     }
 
@@ -230,7 +231,12 @@ impl<'a> Program<'a> {
             self.member.lane.start(&put)?;
             return self.member.lane.atomic(&signal);
         }
-        self.member.lane.put_signal(&PutSignalRequest { parts: &[put], signal })
+        // In two parts, if not in one.
+        let cut = self.random.below(2) * self.random.below(len);
+        let rest = self.request(Direction::Write, to, at + cut, (local + cut, len - cut));
+        let parts = [Request { len: cut, ..put }, rest];
+        let parts = if cut == 0 { &parts[1..] } else { &parts[..] };
+        self.member.lane.put_signal(&PutSignalRequest { parts, signal })
     }
 
     fn add(&mut self) -> Result<(), EngineError> {
@@ -256,10 +262,11 @@ impl<'a> Program<'a> {
             !is_it
         });
         let mut results: Vec<u64> = Vec::new();
-        self.results.retain(|(of, at)| {
+        let word = |at| u64::from_le_bytes(fabric.load(Pe(me), at, 8).try_into().unwrap());
+        self.results.retain(|(of, at, flag)| {
             if *of == pe {
-                let word = fabric.load(Pe(me), *at, 8);
-                results.push(u64::from_le_bytes(word.try_into().unwrap()));
+                results.push(word(*at));
+                assert!(flag.is_none_or(|flag| word(at + 8) == flag), "the flag of a fetch");
             }
             *of != pe
         });
@@ -329,7 +336,7 @@ impl<'a> Program<'a> {
 
     fn step(&mut self) -> Result<(), EngineError> {
         self.look();
-        match self.random.below(24) {
+        match self.random.below(25) {
             0..7 => self.put(),
             7..10 => self.get(),
             10..12 => self.fetch(),
@@ -349,6 +356,11 @@ impl<'a> Program<'a> {
             }
             20..22 => {
                 self.release();
+                Ok(())
+            }
+            22 => {
+                let (rail, rate) = (RailId(self.random.below(4) as u8), self.random.below(100));
+                self.fabric.set_rate(rail, 1 + rate as u64);
                 Ok(())
             }
             _ => (0..self.random.below(8)).try_for_each(|_| {
@@ -371,43 +383,33 @@ impl<'a> Program<'a> {
 }
 
 fn draw_shapes(random: &mut Random) -> Vec<Shape> {
-    use SignalEngine::{Auto, Chained, Counted, Eager};
-    let (n_pes, rails) = (2 + random.below(3) as u32, 1 + random.below(3) as u8);
-    let lonely = random_lonely(random, rails);
-    let (immediate_data, mark_bytes) = (random.below(4) != 0, [4, 8][random.below(2)]);
-    let longest_message = [MAX_MESSAGE, MAX_LONG_MESSAGE][random.below(2)];
-    let shared = [0, random.below(16) as u32, 15][random.below(3)];
-    let memory = |random: &mut Random| [0, random.below(1 << 8) as u32, !0][random.below(3)];
-    let (staged, by_fabric) = (memory(random), [0, memory(random)][random.below(2)]);
-    let words = [0, random.below(1 << 8) as u32][random.below(2)];
-    (0..n_pes)
-        .map(|_| Shape {
-            n_pes,
-            rails,
-            lonely,
-            immediate_data,
-            mark_bytes,
-            longest_message,
-            shared,
-            staged,
-            by_fabric,
+    // What PEs agree on.
+    let agreed = random_shape(random);
+    let words = random_words(random);
+    let mut of_pe = || {
+        let drawn = random_shape(random);
+        Shape {
+            n_pes: agreed.n_pes,
+            rails: agreed.rails,
+            lonely: agreed.lonely,
+            immediate_data: agreed.immediate_data,
+            mark_bytes: agreed.mark_bytes,
+            longest_message: agreed.longest_message,
+            shared: agreed.shared,
+            staged: agreed.staged,
+            by_fabric: agreed.by_fabric,
+            late: false,
+            bulk: agreed.bulk,
             words,
             heap: HEAP,
-            depth: [2, 3, 16, 64][random.below(4)],
-            max_segment: [64, 1000, 1 << 20][random.below(3)],
-            needs_desc: random.below(2) == 0,
-            fast: random.below(2) == 0,
-            signals: [Auto, Auto, Chained, Eager, Counted][random.below(5)],
-            counted: [1, 2, TAGS][random.below(3)],
-            bounce: (
-                [256, 1024, 4096, 1 << 16][random.below(4)],
-                1 + random.below(4) as u16,
-                1 + random.below(4) as u16,
-            ),
-            spread: random_spread(random),
-            ..Shape::default()
-        })
-        .collect()
+            deadline: PATIENCE,
+            max_segment: [8, drawn.max_segment][random.below(2)],
+            depth: [64, drawn.depth][random.below(2)],
+            bounce: [drawn.bounce, (256, 4, 3), (4096, 2, 4)][random.below(3)],
+            ..drawn
+        }
+    };
+    (0..agreed.n_pes).map(|_| of_pe()).collect()
 }
 
 fn has_devices(shape: &Shape, pe: u32) -> bool {
@@ -420,16 +422,7 @@ fn pes_that_differ_in_everything() {
     for_seeds("pes_that_differ_in_everything", &[], 60, |seed| {
         let mut random = Random(seed * 0x9e37_79b9 + 23);
         let shapes = draw_shapes(&mut random);
-        let script = Script {
-            again_percent: [0, 0, 20][random.below(3)],
-            delay: [(1, 1), (1, 3000), (1000, 100_000)][random.below(3)],
-            duplicate_percent: [0, 0, 20][random.below(3)],
-            rates: random_rates(&mut random),
-            shared_queue: random.below(2) == 0,
-            is_virtual: random.below(2) == 0,
-            takes_lists: random.below(2) == 0,
-            ..Script::default()
-        };
+        let script = script(&mut random);
         let job = Job::of(seed, &shapes.iter().collect::<Vec<_>>(), script);
         let fabric = job.fabric.clone();
         for pe in (0..shapes[0].n_pes).filter(|_| random.below(4) == 0) {

@@ -1,20 +1,15 @@
 //! Order at the target: what is behind a fence or is a signal leaves at once where messages ask for
 //! it, and the target carries it out in order.
 
-use std::collections::HashMap;
-
 use engine::atomic::AtomicOp;
-use engine::error::EngineError;
 use engine::ids::Pe;
 use engine::port::{Access, Direction};
-use engine::request::{LocalSide, PutSignalRequest, Request, ResultPlace};
+use engine::request::{LocalSide, PutSignalRequest, Request};
 use sim_fabric::{Delivery, Event, Script};
-use test_support::seeds::for_seeds;
 
-use super::job::{Job, Member, Random, Shape, random_words};
-use super::signals::{Targets, race, random_script, random_shape};
-
-const ALL: u32 = u32::MAX;
+use super::ALL;
+use crate::job::{Job, Member, Shape};
+use crate::signals::Targets;
 
 const LEN: usize = 1000;
 
@@ -89,9 +84,7 @@ fn what_is_in_order_leaves_without_an_answer() {
         ("words of any kind, fences between them", 3, |member, targets| {
             amo(member, targets, 0, AtomicOp::Set);
             member.lane.fence(Pe(1)).unwrap();
-            let mut fetch = targets.atomic(1, 8, AtomicOp::FetchAdd, 1);
-            fetch.result = Some(ResultPlace { addr: member.scratch, flag: None });
-            member.lane.atomic(&fetch).unwrap();
+            member.lane.atomic(&targets.fetch(1, 8, member.scratch)).unwrap();
             member.lane.fence(Pe(1)).unwrap();
             amo(member, targets, 16, AtomicOp::Add);
         }),
@@ -143,14 +136,8 @@ fn writes_by_the_fabric_wait_for_delivery_as_ever() {
     let targets = Targets::of(&job);
     let direct = job.fabric.alloc(Pe(1), 4096);
     let handle = job.members[1].regions.register(direct, 4096, Access::LocalAndRemote).unwrap();
-    let put = Request {
-        direction: Direction::Write,
-        pe: Pe(1),
-        remote_handle: &handle,
-        remote_addr: direct as u64,
-        local: LocalSide::Value(9),
-        len: 8,
-    };
+    let (remote_handle, remote_addr, local) = (&handle, direct as u64, LocalSide::Value(9));
+    let put = Request { remote_handle, remote_addr, local, ..targets.part(0, 1, 0, 8) };
     let delivered = |job: &Job| {
         let is_put = |d: &&Delivery| d.direction == Direction::Write && d.to == Pe(1);
         job.fabric.deliveries().iter().filter(is_put).count()
@@ -217,133 +204,4 @@ fn nothing_comes_behind_what_was_refused() {
         assert!(job.members[2].lane.is_quiet(Pe(1)).unwrap(), "seed {seed}");
         assert_eq!(job.heap(1, 0, 8000), [2; 8000], "seed {seed}");
     }
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Step {
-    Put(usize),
-    PutSignal(usize),
-    Signal,
-    Add,
-    Fetch,
-    Fence,
-}
-
-const STEPS: usize = 48;
-const PLACE: usize = 1024;
-
-fn steps(seed: u64, sender: u32, lens: &[usize]) -> Vec<Step> {
-    let mut random = Random(seed * 0x2545_f491 + u64::from(sender) * 7919 + 1);
-    let step = |_| {
-        let len = lens[random.below(lens.len())];
-        match random.below(12) {
-            0..=2 => Step::Put(len),
-            3 | 4 => Step::PutSignal(len),
-            5 => Step::Signal,
-            6 => Step::Add,
-            7 => Step::Fetch,
-            _ => Step::Fence,
-        }
-    };
-    (0..STEPS).map(step).collect()
-}
-
-fn take(step: Step, member: &mut Member, targets: &Targets, at: usize) -> Result<(), EngineError> {
-    let part = |len| targets.part(member.scratch + 8 + at % 4096, 0, at + 8, len);
-    match step {
-        Step::Put(len) => member.lane.start(&part(len)),
-        Step::PutSignal(len) => {
-            let signal = targets.atomic(0, at, AtomicOp::SignalAdd, 1);
-            member.lane.put_signal(&PutSignalRequest { parts: &[part(len)], signal })
-        }
-        Step::Signal => member.lane.atomic(&targets.atomic(0, at, AtomicOp::SignalAdd, 1)),
-        Step::Add => member.lane.atomic(&targets.atomic(0, at, AtomicOp::Add, 1)),
-        Step::Fetch => {
-            let mut fetch = targets.atomic(0, at, AtomicOp::FetchAdd, 1);
-            fetch.result = Some(ResultPlace { addr: member.base, flag: None });
-            member.lane.atomic(&fetch)
-        }
-        Step::Fence => member.lane.fence(Pe(0)),
-    }
-}
-
-/// When the word of a place changed, and when its data came: first and last.
-type Moments = (Option<usize>, Option<(usize, usize)>);
-
-/// When what took effect at PE 0, held against what each sender has done in which order.
-fn check_order(events: &[Event], base: usize, senders: u32, steps: impl Fn(u32) -> Vec<Step>) {
-    let mut moments: HashMap<usize, Moments> = HashMap::new();
-    for (moment, event) in events.iter().enumerate() {
-        let (Event::Copied { pe: Pe(0), addr, .. } | Event::Applied { pe: Pe(0), addr }) = *event
-        else {
-            continue;
-        };
-        let Some(offset) = addr.checked_sub(base) else { continue };
-        let (word, data) = moments.entry(offset / PLACE).or_default();
-        if offset % PLACE == 0 {
-            assert_eq!(word.replace(moment), None, "a word changes once");
-        } else {
-            let (first, _) = data.unwrap_or((moment, moment));
-            *data = Some((first, moment));
-        }
-    }
-    for sender in 1..senders {
-        let (mut before, mut current, mut puts) = (None, None, None);
-        for (number, step) in steps(sender).into_iter().enumerate() {
-            let what = format!("PE {sender}, step {number}: {step:?}");
-            let (word, data) =
-                moments.get(&(sender as usize * STEPS + number)).copied().unwrap_or_default();
-            let (has_data, has_word) = match step {
-                Step::Put(_) => (true, false),
-                Step::PutSignal(_) => (true, true),
-                Step::Signal | Step::Add | Step::Fetch => (false, true),
-                Step::Fence => {
-                    before = before.max(current);
-                    continue;
-                }
-            };
-            assert_eq!((data.is_some(), word.is_some()), (has_data, has_word), "{what}");
-            let first = data.map(|(first, _)| first).or(word);
-            assert!(before < first, "{what} came before what is before its fence");
-            let last = data.map(|(_, last)| last);
-            assert!(word.is_none() || last < word, "{what}: the signal came before its data");
-            if let Step::Signal = step {
-                assert!(puts < word, "{what} came before the data of a put before it");
-            }
-            puts = puts.max(last);
-            current = current.max(last).max(word);
-        }
-    }
-}
-
-/// Fences, signals and puts to staged memory of all kinds, by several senders at once, under every
-/// misbehaviour, with one bounce buffer for each direction: everything takes effect once and in
-/// order, and it ends.
-#[test]
-fn what_is_ordered_by_its_target_is_in_order() {
-    const LENS: [usize; 5] = [1, 60, 210, 240, 700];
-    for_seeds("what_is_ordered_by_its_target_is_in_order", &[], 300, |seed| {
-        let mut random = Random(seed * 0x9e37_79b9 + 31);
-        let shape = Shape { heap: 1 << 18, ..random_shape(&mut random) };
-        let staged = [ALL, ALL, ALL, !0b10, 0b11][random.below(5)];
-        let shape = Shape { staged, by_fabric: 0, words: random_words(seed), ..shape };
-        let script = random_script(&mut random);
-        let again_percent = script.again_percent.min(50);
-        let script = Script { slow_rails: Vec::new(), again_percent, ..script };
-        let job = Job::new(seed, &shape, script);
-        let (base, targets) = (job.members[0].base, Targets::of(&job));
-        let place = |sender: u32, number: usize| (sender as usize * STEPS + number) * PLACE;
-        let (fabric, members) = race(job, seed, |me, member, targets| {
-            if me == 0 {
-                return Ok(());
-            }
-            for (number, step) in steps(seed, me, &LENS).into_iter().enumerate() {
-                take(step, member, targets, place(me, number))?;
-            }
-            member.lane.quiet(Pe(0))
-        });
-        assert!(members.iter().all(|member| !member.lane.has_work()));
-        let events = targets.in_heaps(shape.heap, fabric.events());
-        check_order(&events, base, shape.n_pes, |sender| steps(seed, sender, &LENS));
-    });
 }

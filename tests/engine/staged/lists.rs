@@ -1,0 +1,250 @@
+//! Forged lists and places that lead outside: they move nothing.
+
+use engine::atomic::AtomicOp;
+use engine::error::EngineError;
+use engine::ids::{Pe, RailId};
+use engine::port::copies::MOST_WORDS;
+use engine::wire::message::{Body, Seq, Spot};
+use engine::wire::staged::{MOST_RECORDS, Pull, RECORD, Record, Source, Target};
+use sim_fabric::{Call, Event, Script};
+
+use super::gathered::shape;
+use super::{ALL, neighbours};
+use crate::forge::{ahead, atomic, forge, long_put_signal, message};
+use crate::job::{FIRST_REGION, Job, Shape};
+
+/// Slots of a staged heap, which comes behind the bounce memory, and of scratch memory.
+const HEAP: u32 = 2 * FIRST_REGION + 1;
+const SCRATCH: u32 = 3 * FIRST_REGION + 2;
+
+/// From PE 0 to PE 1.
+fn forge_pull(job: &Job, number: u64, target: Target, len: usize, source: Source<'_>) {
+    let pull = Pull { target, len: len as u32, source, brought: &[] };
+    forge(job, (0, 1), ahead(number), 0, &Body::Pull(pull));
+}
+
+fn put(slot: u32, offset: u64, len: u32, at: u32) -> Record {
+    Record { to: Spot { slot, offset }, len, at, signal: None, behind: false }
+}
+
+fn signal(op: AtomicOp, slot: u32, offset: u64) -> Option<(Spot, engine::atomic::Atomic)> {
+    Some((Spot { slot, offset }, atomic(op, 3)))
+}
+
+/// Writes a list to the start of PE 0's bounce memory.
+fn list(job: &Job, records: &[Record]) {
+    let bytes: Vec<u8> = records.iter().flat_map(Record::encode).collect();
+    job.fabric.store(Pe(0), job.fabric.bounce_memory(Pe(0)), &bytes);
+}
+
+/// PE 1's copies into its memory, and its changed words.
+fn moved(job: &mut Job) -> (usize, usize) {
+    for _ in 0..100 {
+        let _ = job.members[1].lane.progress();
+        job.fabric.pass_time(1000);
+    }
+    let events = job.fabric.events();
+    let count = |is: fn(&&Event) -> bool| events.iter().filter(is).count();
+    (
+        count(|event| matches!(event, Event::Copied { pe: Pe(1), .. })),
+        count(|event| matches!(event, Event::Applied { pe: Pe(1), .. })),
+    )
+}
+
+#[test]
+fn lists_that_lead_outside_move_nothing() {
+    const ADD: AtomicOp = AtomicOp::SignalAdd;
+    let good = put(HEAP, 0, 100, 128);
+    let with = |op, slot, offset| Record { signal: signal(op, slot, offset), ..good };
+    let alone = Record { len: 0, at: 0, behind: true, ..with(ADD, HEAP, 800) };
+    let words = |count| [vec![put(HEAP, 0, 100, 8000)], vec![alone; count]].concat();
+    let whole = 1024;
+    let far = 1 << 40;
+    for (listed, count, len, expected) in [
+        (vec![good, put(HEAP, 500, 100, 228)], 2, whole, (2, 0)),
+        (vec![good, with(ADD, HEAP, 800)], 2, whole, (2, 1)),
+        (vec![good, good], MOST_RECORDS as u16 + 1, 10_000, (0, 0)),
+        (vec![good, good], u16::MAX, 10_000, (0, 0)),
+        (vec![good, good], 2, 2 * RECORD, (0, 0)),
+        (vec![good, put(HEAP, 0, 100, 0)], 2, whole, (0, 0)),
+        (vec![good, put(HEAP, 0, 100, 2 * RECORD as u32 - 1)], 2, whole, (0, 0)),
+        (vec![good, put(HEAP, 0, 100, 925)], 2, whole, (0, 0)),
+        (vec![good, put(HEAP, 0, 100, u32::MAX)], 2, whole, (0, 0)),
+        (vec![good, put(HEAP, 0, u32::MAX, 128)], 2, whole, (0, 0)),
+        (vec![good, put(HEAP, 0, 0, 128)], 2, whole, (0, 0)),
+        (vec![good, put(HEAP, far, 100, 128)], 2, whole, (0, 0)),
+        (vec![good, put(HEAP, u64::MAX, 100, 128)], 2, whole, (0, 0)),
+        (vec![good, put(HEAP + 900, 0, 100, 128)], 2, whole, (0, 0)),
+        (vec![good, put(SCRATCH, 0, 100, 128)], 2, whole, (0, 0)),
+        (vec![good, with(ADD, HEAP, far)], 2, whole, (0, 0)),
+        (vec![good, with(ADD, HEAP + 900, 800)], 2, whole, (0, 0)),
+        (vec![good, with(ADD, HEAP, 804)], 2, whole, (0, 0)),
+        (vec![good, with(AtomicOp::FetchAdd, HEAP, 800)], 2, whole, (0, 0)),
+        // Signals alone are behind puts, and no more in an order than a device stores at once.
+        (words(1), 2, 10_000, (1, 1)),
+        (words(MOST_WORDS), 1 + MOST_WORDS as u16, 10_000, (1, MOST_WORDS)),
+        (words(MOST_WORDS + 1), 2 + MOST_WORDS as u16, 10_000, (0, 0)),
+        (vec![alone, good], 2, whole, (0, 0)),
+    ] {
+        let job = &mut Job::new(5, &shape(true), Script::default());
+        list(job, &listed);
+        forge_pull(job, 0, Target::List(count), len, Source::Bounce(0));
+        assert_eq!(moved(job), expected, "{listed:?} {count} {len}");
+    }
+}
+
+#[test]
+fn single_puts_that_lead_outside_move_nothing() {
+    let heap = shape(true).heap as u64;
+    let with = |offset| Record {
+        signal: signal(AtomicOp::SignalAdd, HEAP, offset),
+        ..put(HEAP, 0, 100, 0)
+    };
+    for (record, expected) in [
+        (put(HEAP, heap - 100, 100, 0), (1, 0)),
+        (with(heap - 8), (1, 1)),
+        (put(HEAP, heap - 99, 100, 0), (0, 0)),
+        (put(HEAP, (1 << 48) - 1, 100, 0), (0, 0)),
+        (put(5 * FIRST_REGION, 0, 100, 0), (0, 0)),
+        (put(SCRATCH, 0, 100, 0), (0, 0)),
+        (with(heap), (0, 0)),
+        (with(4), (0, 0)),
+    ] {
+        let job = &mut Job::new(5, &shape(true), Script::default());
+        forge_pull(job, 0, Target::One(record), 100, Source::Bounce(0));
+        assert_eq!(moved(job), expected, "{record:?}");
+    }
+}
+
+#[test]
+fn places_outside_of_bounce_memory_move_nothing() {
+    let all = 4 * 1024;
+    for (offset, len, copies) in [
+        (0, 1000, 1),
+        (all - 1000, 1000, 1),
+        (all, 1, 0),
+        (all - 999, 1000, 0),
+        (all + 1, 1, 0),
+        (u64::MAX, 1000, 0),
+        (1 << 62, 8, 0),
+        (0, u32::MAX, 0),
+    ] {
+        let job = &mut Job::new(5, &neighbours(), Script::default());
+        let target = Target::One(put(HEAP, 0, len, 0));
+        forge_pull(job, 0, target, len as usize, Source::Bounce(offset));
+        assert_eq!(moved(job), (copies, 0), "{len} bytes at {offset}");
+        assert_eq!(job.members[1].lane.failure().is_some(), copies == 0, "{len} at {offset}");
+    }
+    // The list of puts itself.
+    let job = &mut Job::new(5, &neighbours(), Script::default());
+    forge_pull(job, 0, Target::List(2), 60, Source::Bounce(all - 60));
+    assert_eq!(moved(job), (0, 0));
+    assert!(job.members[1].lane.failure().is_some());
+    // Of a peer that shares nothing.
+    let job = &mut Job::new(5, &Shape { shared: 0b10, ..neighbours() }, Script::default());
+    forge_pull(job, 0, Target::One(put(HEAP, 0, 100, 0)), 100, Source::Bounce(0));
+    assert_eq!(moved(job), (0, 0));
+}
+
+/// They would be read for ever, or into no buffer.
+#[test]
+fn bytes_that_cannot_be_read_are_refused() {
+    let keys = [1; 8];
+    let one = |len: u32, source| {
+        let target = Target::One(put(HEAP, 0, len, 0));
+        message((0, 1), Seq::FIRST, 0, &Body::Pull(Pull { target, len, source, brought: &[] }))
+    };
+    let ask = Body::Ask { from: Spot { slot: HEAP, offset: 0 }, len: 1025, get: 0 };
+    let (at, payload) = (Spot { slot: HEAP, offset: 0 }, &[7; 1000]);
+    let long = Body::PutSignal { at, atomic: atomic(AtomicOp::Set, 7), to: at, payload };
+    for (what, bytes) in [
+        ("no key", one(100, Source::Fabric(0, &[]))),
+        ("beyond all addresses", one(100, Source::Fabric(u64::MAX - 99, &keys))),
+        ("longer than a buffer", one(1025, Source::Fabric(0, &keys))),
+        ("asked for more than a buffer", message((0, 1), Seq::FIRST, 0, &ask)),
+        ("too long for a device", long_put_signal((0, 1), Seq::FIRST, &long)),
+    ] {
+        let mut job = Job::new(5, &neighbours(), Script::default());
+        job.fabric.forge_message(Pe(1), RailId(0), &bytes);
+        let failed = (0..10).find_map(|_| job.members[1].lane.progress().err());
+        let is_refused =
+            matches!(failed.as_deref(), Some(EngineError::BadMessage { pe: Pe(0), .. }));
+        assert!(is_refused, "{what}: {failed:?}");
+    }
+}
+
+/// A list whose region is released while it waits to be copied moves nothing.
+#[test]
+fn lists_of_released_regions_move_nothing() {
+    let mut waited = 0;
+    for seed in 1..=40 {
+        let script = Script { again_percent: 80, ..Script::default() };
+        let mut job = Job::new(seed, &shape(true), script);
+        let handle = job.members[1].handle;
+        list(&job, &[put(HEAP, 0, 100, 200), put(HEAP, 200, 100, 300)]);
+        job.fabric.trace_calls();
+        forge_pull(&job, 0, Target::List(2), 1024, Source::Bounce(0));
+        job.fabric.pass_time(1_000_000);
+        job.members[1].lane.progress().unwrap();
+        if job.fabric.calls().contains(&Call::Copy(Pe(1))) {
+            continue;
+        }
+        waited += 1;
+        let is_released = seed % 4 != 0;
+        if is_released {
+            job.members[1].regions.release(&handle).unwrap();
+        }
+        let (copies, _) = moved(&mut job);
+        assert_eq!(copies, if is_released { 0 } else { 2 }, "seed {seed}");
+    }
+    assert!(waited > 20, "{waited}");
+}
+
+/// A peer that acknowledges no answers has as many as it may have asked for, and no more.
+#[test]
+fn asks_are_bounded() {
+    let mut job = Job::new(4, &Shape { staged: ALL, ..Shape::default() }, Script::default());
+    let from = Spot { slot: HEAP, offset: 0 };
+    let asked = (0..2000).find(|number| {
+        forge(&job, (0, 1), ahead(*number), 0, &Body::Ask { from, len: 1000, get: 0 });
+        job.fabric.pass_time(1000);
+        job.members[1].lane.progress().is_err()
+    });
+    let failed = job.members[1].lane.failure();
+    assert!(matches!(failed, Some(EngineError::BadMessage { pe: Pe(0), .. })), "{failed:?}");
+    assert!((64..=1024).contains(&asked.unwrap()), "{asked:?}");
+}
+
+/// What is refused of one peer drops nothing of another.
+#[test]
+fn refusals_concern_one_peer() {
+    let mut job = Job::new(5, &Shape { n_pes: 3, ..neighbours() }, Script::default());
+    let target = Target::One(put(HEAP, 0, 100, 0));
+    let pull = Pull { target, len: 100, source: Source::Bounce(0), brought: &[] };
+    // It waits for the message before it.
+    forge(&job, (2, 1), ahead(1), 1, &Body::Pull(pull));
+    forge_pull(&job, 0, target, 100, Source::Bounce(u64::MAX));
+    assert_eq!(moved(&mut job), (0, 0));
+    assert!(job.members[1].lane.failure().is_some());
+    let at = Spot { slot: HEAP, offset: 512 };
+    let word = Body::Word { at, atomic: atomic(AtomicOp::Set, 7) };
+    forge(&job, (2, 1), Seq::FIRST, 0, &word);
+    assert_eq!(moved(&mut job), (1, 1));
+}
+
+/// Many at once, which go on by groups: all of them end.
+#[test]
+fn lists_that_are_executed_by_groups_end() {
+    const LISTS: u64 = 64;
+    let script = Script { delay: (1000, 10_000), ..Script::default() };
+    let mut job = Job::new(5, &shape(true), script);
+    let first = put(HEAP, 0, 100, 200);
+    list(&job, &[first, Record { behind: true, ..first }]);
+    let source = Source::Bounce(0);
+    (0..LISTS).for_each(|number| forge_pull(&job, number, Target::List(2), 1000, source));
+    for _ in 0..200 {
+        moved(&mut job);
+    }
+    assert_eq!(moved(&mut job).0, 2 * LISTS as usize);
+    assert!(!job.members[1].lane.has_work());
+}
