@@ -16,8 +16,8 @@
 //!
 //! # What may block
 //! Allocating and freeing page-locked and device memory may wait for everything on the device,
-//! kernels that spin among it. So bounce memory and engines are made when memory is registered first, and
-//! dropped at the end. Copies, words and polling never wait.
+//! kernels that spin among it. So bounce memory and engines are made when memory is registered
+//! first, and dropped at the end. Copies, words and polling never wait.
 //!
 //! # Threads
 //! The driver may be called from any thread, with the memory's context bound; each call here binds

@@ -135,8 +135,8 @@ fn after_a_failed_copy_nothing_more_goes_to_the_peer() {
     }
 }
 
-/// Parts of one operation that lack nothing but room when the first of them fails: asks, puts out of
-/// bounce buffers, reads into them.
+/// Parts of one operation that lack nothing but room when the first of them fails: asks, puts out
+/// of bounce buffers, reads into them.
 #[test]
 fn nothing_leaves_behind_a_part_that_fails() {
     for (staged, begin, call) in [

@@ -108,8 +108,8 @@ impl Domain {
     }
 
     /// A key for a region, where the provider does not choose it. None is used twice: a peer may
-    /// hold the key of a region that is gone. Whoever reaches a rail's port, and does not know a key
-    /// that was drawn, reaches no memory.
+    /// hold the key of a region that is gone. Whoever reaches a rail's port, and does not know a
+    /// key that was drawn, reaches no memory.
     pub(crate) fn next_key(&self) -> Result<u64, PortError> {
         if self.has(FI_MR_PROV_KEY) {
             return Ok(0);

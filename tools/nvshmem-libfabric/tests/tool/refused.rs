@@ -1,5 +1,5 @@
-//! Commands that cannot be done: each is refused with its status, the reason and a hint, and changes
-//! nothing.
+//! Commands that cannot be done: each is refused with its status, the reason and a hint, and
+//! changes nothing.
 
 use std::fs;
 

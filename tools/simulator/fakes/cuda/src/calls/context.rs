@@ -91,7 +91,8 @@ calls! {
         Ok(())
     }
 
-    /// A limit is taken, and limits nothing. That of stacks, 0, is kept for [`crate::calls::extras`].
+    /// A limit is taken, and limits nothing. That of stacks, 0, is kept for
+    /// [`crate::calls::extras`].
     fn cuCtxSetLimit(limit: u32, value: usize) {
         let context = current()?;
         allowed()?;

@@ -31,7 +31,8 @@ calls! {
         Ok(())
     }
 
-    /// After `after` more copies have been executed, one fails with `code`, and its context with it.
+    /// After `after` more copies have been executed, one fails with `code`, and its context with
+    /// it.
     fn fake_cuda_fail_copy(number: c_int, after: u32, code: Status) {
         device(number)?.behaviour.fail_copy.set(after, code);
         Ok(())
