@@ -14,8 +14,8 @@ from collections import Counter
 from pathlib import Path
 
 CEILINGS = {
-    "product code, lines": 36_000,
-    "main workspace, lines of Rust": 119_100,
+    "product code, lines": 33_700,
+    "main workspace, lines of Rust": 108_000,
     "laboratories, lines of Rust": 9_600,
     "documentation, words": 32_300,
     "scripts, lines": 2_200,
