@@ -37,7 +37,7 @@ pub(crate) struct Owner(u64);
 impl Owner {
     pub(crate) const FREE: Self = Self(0);
 
-    /// A plain segment of the peer with this index on a rail, which nothing counts yet.
+    /// A plain segment of the peer with this number on a rail, which nothing counts yet.
     pub(crate) fn new(peer: u32, rail: RailId) -> Self {
         Self(u64::from(peer) << 40 | u64::from(rail.0) << 32 | State::Plain as u64)
     }

@@ -282,6 +282,19 @@ impl<P: Port> Lane<P> {
         self.core.peers.of(pe).map_or(0, |peer| peer.queue.len())
     }
 
+    /// Whether so much is queued that an operation for this PE had better stay with its caller.
+    #[inline]
+    pub fn is_saturated(&self, pe: Pe) -> bool {
+        let queued = self.pending(pe);
+        queued > 0 && self.core.queued + queued >= submit::MOST_QUEUED - submit::SPARE
+    }
+
+    /// Whether [`Lane::is_saturated`] may be true for some PE.
+    #[inline]
+    pub fn has_saturated_peer(&self) -> bool {
+        2 * self.core.queued >= submit::MOST_QUEUED - submit::SPARE
+    }
+
     /// Whether an operation can probably be submitted without being queued.
     #[inline]
     pub fn has_room(&self) -> bool {

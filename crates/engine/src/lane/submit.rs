@@ -15,10 +15,10 @@ use crate::wire::message::MAX_EAGER;
 /// Most entries in all queues of a lane. An operation takes 150 bytes, and half a kilobyte for each
 /// handle. A submitter waits once its peer has as many as are free: a peer that has stopped leaves
 /// some for others.
-const MOST_QUEUED: usize = 4096;
+pub(super) const MOST_QUEUED: usize = 4096;
 
 /// Least free entries beyond those of a peer for callers that can wait elsewhere.
-const SPARE: usize = 256;
+pub(super) const SPARE: usize = 256;
 
 /// Nanoseconds that a submitter waits for room before its operation is queued: a peer that takes
 /// what it is sent makes room sooner, and its caller then goes at the peer's pace.
@@ -227,12 +227,7 @@ impl<P: Port> Lane<P> {
                     step if op.has_begun() => break step,
                     step => step,
                 }
-            } else if peer.in_ring
-                && peer.stood_at != Some(ended)
-                && !peer.is_amid_operation()
-                // A signal waits for its data in the queue: the proxy has other peers to serve.
-                && !matches!(op.kind, Kind::Signal(_))
-            {
+            } else if peer.in_ring && peer.stood_at != Some(ended) && !peer.is_amid_operation() {
                 Step::NoRoom
             } else {
                 break Step::Held;
@@ -267,19 +262,6 @@ impl<P: Port> Lane<P> {
 
     fn has_space(&self, at: u32) -> bool {
         self.core.queued + self.core.peers.get(at).queue.len() < MOST_QUEUED
-    }
-
-    /// Whether so much is queued that an operation for this PE had better stay with its caller.
-    #[inline]
-    pub fn is_saturated(&self, pe: Pe) -> bool {
-        let queued = self.pending(pe);
-        queued > 0 && self.core.queued + queued >= MOST_QUEUED - SPARE
-    }
-
-    /// Whether [`Lane::is_saturated`] may be true for some PE.
-    #[inline]
-    pub fn has_saturated_peer(&self) -> bool {
-        2 * self.core.queued >= MOST_QUEUED - SPARE
     }
 
     /// Waits until the queues have space for another entry of a peer.
