@@ -88,7 +88,7 @@ impl<P: Port> Core<P> {
         port.try_post(fast, id, to, wr_id, segment.context, &transfer) || self.undo_post(wr_id)
     }
 
-    /// Takes back what was noted of a segment that the fabric has not taken. Returns false.
+    /// Takes back the counts of a segment that the fabric has not taken. Always returns false.
     #[cold]
     #[inline(never)]
     fn undo_post(&mut self, wr_id: WrId) -> bool {
@@ -203,7 +203,7 @@ impl<P: Port> Core<P> {
         };
         let by_load = op.len >= self.spread.balanced_from;
         let is_long = op.len >= self.spread.striped_from;
-        let whole = if is_long { self.piece(at, op.len) } else { op.len };
+        let whole = if is_long { self.segment_len(at, op.len) } else { op.len };
         let mut posted = 0;
         while op.sent < op.len {
             let len = whole.min(op.len - op.sent);
@@ -300,9 +300,8 @@ impl<P: Port> Core<P> {
         }
     }
 
-    /// Length of the segments of a long operation: shorter ones are cut finer, so that all rails
-    /// and workers have a part.
-    fn piece(&self, at: u32, len: usize) -> usize {
+    fn segment_len(&self, at: u32, len: usize) -> usize {
+        // Shorter operations are cut finer, so that all rails and workers have a part.
         let rails = self.peers.get(at).hops.iter().map(|hop| &self.rails[hop.rail.index()]);
         let ways: usize = rails.map(|rail| usize::from(rail.limits.bulk).max(1)).sum();
         let segment = self.spread.segment.max(1);
@@ -313,7 +312,6 @@ impl<P: Port> Core<P> {
         part.clamp(segment.div_ceil(FINEST), segment)
     }
 
-    /// The next path whose rail has room.
     fn next_hop(&self, at: u32) -> Option<Hop> {
         let peer = self.peers.get(at);
         let mut hop = peer.hop;
@@ -326,7 +324,7 @@ impl<P: Port> Core<P> {
         None
     }
 
-    /// The path of the rail that is expected to finish a segment first, if that has room.
+    /// Returns the path whose rail is expected to finish a segment first, if that rail has room.
     fn choose(&mut self, at: u32, len: usize) -> Option<Hop> {
         let now = self.port.now();
         let peer = self.peers.get(at);
@@ -351,7 +349,6 @@ impl<P: Port> Core<P> {
     }
 }
 
-/// The class of segments that nothing else counts.
 #[inline(always)]
 fn class_of(direction: Direction) -> Class {
     match direction {

@@ -135,7 +135,6 @@ fn impossible_regions_are_refused() {
 /// A region of a test: its offset, its length, and its kind.
 type Kinded = (usize, usize, Reach);
 
-/// Checks the look-ups of `len` bytes at an offset against all regions.
 fn check(lane: &mut Regions, needs_desc: bool, regions: &[Kinded], at: usize, len: usize) {
     let overlaps = |&&(base, size, _): &&Kinded| base < at + len && at < base + size;
     let holds = |&&(base, size, _): &&Kinded| base <= at && at + len <= base + size;

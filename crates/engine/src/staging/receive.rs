@@ -262,8 +262,8 @@ impl Staging {
             // Bytes in a neighbour's bounce memory need no buffer here.
             State::Here if is_executed => self.ready(CopyDirection::In).push_back(token),
             State::Waiting if !is_shared && has_all_before(core, at, due) => {
-                // A buffer is taken only when all earlier messages are here: a receive that holds
-                // one then waits for no buffer itself.
+                // A buffer is taken only when all earlier messages are here: from then on
+                // only the read, their execution and the copy are waited for.
                 match &mut self.bouncing {
                     Some(bouncing) if !is_direct => bouncing.inward.wait(at, token.bits()),
                     _ => {
