@@ -109,7 +109,7 @@ fn main() -> ExitCode {
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
-const ALWAYS: [&str; 32] = [
+const ALWAYS: [&str; 36] = [
     "traffic::shm_3_pes",
     "traffic::shm_1_pes",
     "traffic::rxm_2_pes_own",
@@ -134,6 +134,10 @@ const ALWAYS: [&str; 32] = [
     "traffic::rxm_2_pes_flushed",
     "order::tcp2_2_pes_v15",
     "closed_in_turn::shm_2_pes",
+    "visible::tcp2_1_pes",
+    "stopped_rank::rxm_2_pes",
+    "test_alone::shm_1_pes",
+    "groups::shm_4_pes_device",
     "cycles::rxm_2_pes",
     "cycles::shm_2_pes_device",
     "together::tcp2_2_pes_device_slow_copies",

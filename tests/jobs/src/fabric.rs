@@ -4,7 +4,6 @@ use std::path::PathBuf;
 
 use test_support::needs::{Need, libfabric2};
 
-/// A fabric that jobs run on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fabric {
     /// `tcp;ofi_rxm` of the system's libfabric.

@@ -8,10 +8,6 @@ use std::thread;
 pub struct Stopped(i32);
 
 impl Stopped {
-    /// Stops it.
-    ///
-    /// # Panics
-    /// It is gone.
     pub fn new(pid: i32) -> Self {
         // SAFETY: it was started for this job, as this process was.
         assert_eq!(unsafe { libc::kill(pid, libc::SIGSTOP) }, 0);
@@ -30,7 +26,6 @@ impl Drop for Stopped {
     }
 }
 
-/// Whether a process has ended.
 pub fn is_gone(pid: i32) -> bool {
     matches!(state_of(pid), None | Some('Z' | 'X'))
 }

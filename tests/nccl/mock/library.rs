@@ -199,6 +199,17 @@ macro_rules! transfer {
     };
 }
 
+/// Calls that take one object alone and answer with a status.
+macro_rules! calls_of_one {
+    ($($name:ident($type:ty) = $function:ident, $text:literal;)*) => {$(
+        pub(crate) fn $name(&self, of: $type) -> Answer<()> {
+            let function = any!(self, table => table.$function);
+            // SAFETY: see the type.
+            check($text, unsafe { function(of.0) })
+        }
+    )*};
+}
+
 impl Plugin {
     pub(crate) fn of_process() -> Self {
         Self::open(Version::of_process())
@@ -306,12 +317,6 @@ impl Plugin {
         Ok(Group(group))
     }
 
-    pub(crate) fn close_listen(&self, listening: Listening) -> Answer<()> {
-        let close = any!(self, table => table.close_listen);
-        // SAFETY: see the type.
-        check("closeListen", unsafe { close(listening.0) })
-    }
-
     pub(crate) fn create_context(&self, group: Group, contexts: c_int) -> Answer<Block> {
         let mut block = ptr::null_mut();
         let into = &raw mut block;
@@ -347,22 +352,12 @@ impl Plugin {
         check("deregMrSym", unsafe { deregister(group.0, region.0) })
     }
 
-    pub(crate) fn destroy_context(&self, block: Block) -> Answer<()> {
-        let destroy = any!(self, table => table.destroy_context);
-        // SAFETY: see the type.
-        check("destroyContext", unsafe { destroy(block.0) })
-    }
-
-    pub(crate) fn close(&self, group: Group) -> Answer<()> {
-        let close = any!(self, table => table.close_coll);
-        // SAFETY: see the type.
-        check("closeColl", unsafe { close(group.0) })
-    }
-
-    pub(crate) fn finalize(&self, instance: Instance) -> Answer<()> {
-        let finalize = any!(self, table => table.finalize);
-        // SAFETY: see the type.
-        check("finalize", unsafe { finalize(instance.0) })
+    calls_of_one! {
+        close_listen(Listening) = close_listen, "closeListen";
+        destroy_context(Block) = destroy_context, "destroyContext";
+        close(Group) = close_coll, "closeColl";
+        finalize(Instance) = finalize, "finalize";
+        progress(Block) = progress, "rmaProgress";
     }
 
     transfer!(put, iput, "iput");
@@ -412,12 +407,6 @@ impl Plugin {
         // SAFETY: see the type; a place for the result.
         check("test", unsafe { test(group.0, request.0, &raw mut done) })?;
         Ok(done != 0)
-    }
-
-    pub(crate) fn progress(&self, block: Block) -> Answer<()> {
-        let progress = any!(self, table => table.progress);
-        // SAFETY: see the type.
-        check("rmaProgress", unsafe { progress(block.0) })
     }
 
     pub(crate) fn has_error(&self, block: Block) -> Answer<bool> {

@@ -28,13 +28,10 @@ pub struct KernelArgs {
     pub status: *mut i32,
     /// One of each thread.
     pub out: *mut u64,
-    /// Words in an area.
     pub area: u64,
     /// Operations of each unit.
     pub rounds: u64,
-    /// Bytes of each operation.
     pub bytes: u64,
-    /// [`Form`].
     pub form: Form,
     /// Flags of the operations, such as `NLF_NO_FENCE` of the device header.
     pub flags: u32,
@@ -44,11 +41,8 @@ pub struct KernelArgs {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum Form {
-    /// Each thread's own.
     Thread = 0,
-    /// One for each warp.
     Warp = 1,
-    /// One for each block.
     Block = 2,
 }
 
@@ -110,9 +104,6 @@ compared! { f64: nlfh_test_f64; f32: nlfh_test_f32; i32: nlfh_test_i32; }
 /// Runs a kernel's body on this thread, as thread `thread` of `threads`; its block is the same
 /// number.
 ///
-/// # Panics
-/// When there is no such kernel.
-///
 /// # Safety
 /// `args` is what the kernel asks for: a context that lives, and memory of the sizes told.
 pub unsafe fn run(kernel: &CStr, args: &KernelArgs, thread: u64, threads: u64) {
@@ -121,7 +112,6 @@ pub unsafe fn run(kernel: &CStr, args: &KernelArgs, thread: u64, threads: u64) {
     assert!(known == 0, "no kernel {kernel:?}");
 }
 
-/// The size of [`KernelArgs`] in C++.
 pub fn size_of_args() -> usize {
     // SAFETY: returns a number.
     unsafe { nlfh_sizeof_args() }
