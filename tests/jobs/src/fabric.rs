@@ -8,7 +8,6 @@ use test_support::needs::{Need, libfabric2};
 pub enum Fabric {
     /// `tcp;ofi_rxm` of the system's libfabric.
     Rxm,
-    /// Its shared memory.
     Shm,
     /// TCP of the second libfabric, if there is one.
     Tcp2,

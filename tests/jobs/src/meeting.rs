@@ -27,7 +27,6 @@ pub fn pids(bootstrap: &mut impl Bootstrap) -> Vec<i32> {
     all.chunks(4).map(pid).collect()
 }
 
-/// A bootstrap whose failure is that of the test.
 #[derive(Debug)]
 pub struct Meeting {
     bootstrap: TcpBootstrap,

@@ -110,7 +110,6 @@ impl Heap {
         unsafe { here.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
     }
 
-    /// Writes so many bytes, each as it is said.
     pub fn fill(&self, offset: usize, len: usize, byte: impl Fn(usize) -> u8) {
         self.write(offset, &(0..len).map(byte).collect::<Vec<_>>());
     }
@@ -123,7 +122,6 @@ enum Keeper {
     Own { _memory: DeviceMemory },
 }
 
-/// Memory that this process has allocated by itself.
 #[derive(Debug)]
 pub struct Memory {
     heap: Heap,
@@ -212,7 +210,6 @@ impl Device {
         window as *mut u8
     }
 
-    /// Whether an address is of the device.
     pub fn has(&self, addr: usize) -> bool {
         self.find(addr, 1) != 0
     }
@@ -243,7 +240,6 @@ impl Device {
         count(0, what)
     }
 
-    /// Contexts that were made.
     pub fn contexts(&self) -> u64 {
         self.count(1)
     }
@@ -253,7 +249,6 @@ impl Device {
         self.count(3)
     }
 
-    /// Bytes of its memory that are given out.
     pub fn used(&self) -> u64 {
         self.count(4)
     }
@@ -263,7 +258,6 @@ impl Device {
         self.count(11)
     }
 
-    /// It has so many bytes from now on.
     pub fn limit(&self, bytes: u64) {
         // SAFETY: its type in the stand-in.
         let limits =

@@ -51,7 +51,6 @@ enum Table {
     V16(&'static Table16),
 }
 
-/// What all tables have in common.
 macro_rules! any {
     ($self:expr, $table:ident => $call:expr) => {
         match $self.table {
@@ -95,17 +94,14 @@ opaque! {
     Group
     /// A block of contexts.
     Block
-    /// Registered memory.
     Region
     /// An operation under way.
     Request
 }
 
-/// A rank of a group.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Rank(pub(crate) u32);
 
-/// A context of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Context(pub(crate) c_int);
 
@@ -132,7 +128,6 @@ pub(crate) struct Signal {
     pub(crate) strong: bool,
 }
 
-/// What is registered, and as what.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Registration {
     pub(crate) addr: *mut u8,
@@ -418,7 +413,6 @@ impl Plugin {
     }
 }
 
-/// Where an operation goes, on what.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct On {
     pub(crate) block: Block,

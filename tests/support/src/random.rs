@@ -27,7 +27,6 @@ impl Random {
         N::try_from(self.next() % end).ok().expect("less than a number of that type")
     }
 
-    /// From `first` to `last`, both among them.
     pub fn between(&mut self, first: usize, last: usize) -> usize {
         first + self.below(last - first + 1)
     }
