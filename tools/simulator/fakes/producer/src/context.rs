@@ -134,12 +134,10 @@ impl HostContext {
         self.context.as_ptr()
     }
 
-    /// For a test that changes it before anybody uses it.
     pub fn as_mut_ptr(&self) -> *mut nlf_context {
         self.context.as_ptr()
     }
 
-    /// An entry of its table of regions, for who changes it.
     pub fn region(&self, index: usize) -> NonNull<nlf_region> {
         assert!(index < self.regions.len);
         // SAFETY: below the number of regions.
@@ -154,7 +152,6 @@ impl HostContext {
         self.own.at
     }
 
-    /// The producers' side of it.
     pub fn own_producers(&self) -> NonNull<nlf_own_producers> {
         self.own_producers.at
     }
@@ -165,7 +162,6 @@ impl HostContext {
         unsafe { self.published.at.add(ring) }
     }
 
-    /// Slots that were reserved in a ring.
     pub fn head(&self, ring: usize) -> u64 {
         assert!(ring < self.producers.len);
         // SAFETY: below the number of rings; producers change it atomically.

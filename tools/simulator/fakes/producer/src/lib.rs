@@ -46,7 +46,6 @@ pub enum Form {
     Block = 2,
 }
 
-/// Areas of the heap that kernels work on.
 pub const AREAS: usize = 8;
 
 // SAFETY: plain numbers and pointers, which are used by unsafe functions alone.
@@ -85,7 +84,6 @@ pub fn set_pause(pause: Option<extern "C" fn(c_uint)>) {
 
 /// A type of words that kernels compare.
 pub trait Compared: Copy {
-    /// `nlf_test` on a word of it.
     fn test(word: &Self, comparison: u32, value: Self) -> bool;
 }
 
