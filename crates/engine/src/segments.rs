@@ -107,8 +107,10 @@ impl Owner {
 /// A posted segment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Segment {
-    /// The segment as posted; needed to name it in errors and to protect its memory.
-    pub(crate) transfer: Transfer,
+    pub(crate) direction: Direction,
+    /// Its local memory; 0 if it carries a value.
+    addr: usize,
+    pub(crate) len: usize,
     pub(crate) owner: Owner,
     /// Context by which the port names the entry towards the fabric.
     pub(crate) context: Context,
@@ -120,17 +122,25 @@ pub(crate) struct Segment {
 }
 
 impl Segment {
-    /// Returns address and length of the local memory that the segment touches.
+    /// Notes what it transfers.
+    #[inline(always)]
+    pub(crate) fn set(&mut self, transfer: &Transfer) {
+        self.direction = transfer.direction;
+        self.len = transfer.len;
+        self.addr = match transfer.local {
+            Local::Memory { addr, .. } => addr,
+            Local::Value(_) => 0,
+        };
+    }
+
+    /// Local memory that the segment touches.
     pub(crate) fn memory(&self) -> Option<(usize, usize)> {
-        match self.transfer.local {
-            Local::Memory { addr, .. } => Some((addr, self.transfer.len)),
-            Local::Value(_) => None,
-        }
+        (self.addr != 0).then_some((self.addr, self.len))
     }
 
     /// Returns the operation's name for messages to users.
     pub(crate) fn what(&self) -> &'static str {
-        match self.transfer.direction {
+        match self.direction {
             Direction::Write => "put",
             Direction::Read => "get",
         }
@@ -146,9 +156,10 @@ pub(crate) struct Segments {
 
 impl Segments {
     pub(crate) fn new(count: u32, context: impl Fn(WrId) -> Context) -> Self {
-        let (direction, local) = (Direction::Write, Local::Value(0));
         let entry = |at: u32| Segment {
-            transfer: Transfer { direction, local, len: 0, remote: 0, key: 0 },
+            direction: Direction::Write,
+            addr: 0,
+            len: 0,
             owner: Owner::FREE,
             context: context(WrId(at)),
             born: 0,

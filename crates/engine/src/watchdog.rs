@@ -260,7 +260,7 @@ impl<P: Port> Core<P> {
     fn oldest(&self, at: u32) -> Oldest {
         let posted = self.segments.of_peer(at).map(|(_, segment)| segment);
         if let Some(first) = posted.min_by_key(|s| s.born) {
-            let (what, len, state) = (first.what(), first.transfer.len, "posted");
+            let (what, len, state) = (first.what(), first.len, "posted");
             return Oldest { what, len, rail: first.owner.rail(), state, born: first.born };
         }
         let sent =

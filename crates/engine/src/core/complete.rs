@@ -99,7 +99,7 @@ impl<P: Port> Core<P> {
 
     fn complete_other(&mut self, index: u32) {
         let Some(segment) = self.segments.posted_mut(index as usize) else { return };
-        let Segment { owner, token, transfer, .. } = *segment;
+        let Segment { owner, token, len, .. } = *segment;
         let state = owner.state();
         self.segments.free(index as usize);
         self.rails[owner.rail().index()].end(1);
@@ -109,9 +109,9 @@ impl<P: Port> Core<P> {
         let ahead = peer.ahead.get_mut(owner.rail().index());
         let by_load = state != State::Plain && token != PLAIN && token & BY_LOAD != 0;
         if let Some(ahead) = ahead.filter(|_| by_load) {
-            *ahead -= transfer.len as u64;
+            *ahead -= len as u64;
             let load = &mut self.rails[owner.rail().index()].load;
-            load.complete(transfer.len as u64, self.port.now());
+            load.complete(len as u64, self.port.now());
         }
         if state == State::Orphan {
             self.regions.index().leave_orphan(self.regions.kind(), index);
@@ -231,7 +231,7 @@ impl<P: Port> Core<P> {
             let failed = EngineError::Segment {
                 what: segment.what(),
                 pe: self.peers.get(at).pe,
-                len: segment.transfer.len,
+                len: segment.len,
                 rail,
                 rail_name: self.port.rail_name(rail).to_owned(),
                 error,

@@ -81,7 +81,7 @@ impl<P: Port> Core<P> {
         };
         let key = handle.key_at(peer.hop.remote);
         let transfer = Transfer { direction, local, len, remote, key };
-        segment.transfer = transfer;
+        segment.set(&transfer);
         let (to, next) = (peer.hop.to, peer.hop.next);
         peer.turn(next);
         let Some(fast) = rail.fast else { return self.undo_post(wr_id) };
@@ -93,13 +93,13 @@ impl<P: Port> Core<P> {
     #[inline(never)]
     fn undo_post(&mut self, wr_id: WrId) -> bool {
         let Some(segment) = self.segments.posted_mut(wr_id.index()) else { return false };
-        let Segment { owner, transfer, .. } = *segment;
+        let Segment { owner, direction, len, .. } = *segment;
         self.segments.free(wr_id.index());
-        self.rails[owner.rail().index()].undo(transfer.len);
+        self.rails[owner.rail().index()].undo(len);
         let peer = self.peers.get_mut(owner.peer());
         peer.in_flight -= 1;
         let may_settle = peer.order.end(owner.group(), 1) && peer.order.has_closed();
-        let posted = &mut peer.posted[transfer.direction as usize];
+        let posted = &mut peer.posted[direction as usize];
         *posted = posted.wrapping_sub(1);
         // What follows the group has counts of its own, so this is not the last one.
         let _ = self.groups.end(owner.completion(), 1);
@@ -130,7 +130,7 @@ impl<P: Port> Core<P> {
         };
         let state = if token == PLAIN { State::Plain } else { State::Other };
         let Some((wr_id, segment)) = segments.take() else { return Ok(false) };
-        segment.transfer = *transfer;
+        segment.set(transfer);
         segment.owner = hop.owner.counted(completion, group).with(state);
         segment.born = self.watchdog.stamp();
         segment.token = token;
