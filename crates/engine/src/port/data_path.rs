@@ -200,11 +200,8 @@ pub trait DataPath {
         None
     }
 
-    /// Returns true if [`DataPath::try_post`] can be used.
-    fn has_fast_path(&self) -> bool;
-
-    /// Returns the fast-path state of a rail; only where [`DataPath::has_fast_path`].
-    fn fast(&self, rail: RailId) -> Self::Fast;
+    /// Returns what [`DataPath::try_post`] takes for a rail; None if this port has no fast path.
+    fn fast(&self, rail: RailId) -> Option<Self::Fast>;
 
     /// Returns the context of a work-request id.
     fn context(&self, wr_id: WrId) -> Context {
