@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_level_is_complained_of_and_changes_nothing() {
+    fn unknown_level_changes_nothing() {
         let (config, complaints) = load(&[("NVSHMEM_DEBUG", "DEBUG")]);
         assert_eq!(config, Config::default());
         assert!(complaints[0].contains("\"DEBUG\"") && complaints[0].contains("TRACE"));
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_subsystem_is_complained_of() {
+    fn unknown_subsystem_is_reported() {
         let (config, complaints) = load(&[("NVSHMEM_DEBUG_SUBSYS", "MEMORY,TOPO")]);
         assert_eq!(config.subsystems, [false, false, false, true, false]);
         assert_eq!(complaints.len(), 1);
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_name_takes_host_and_process() {
+    fn file_name_expands_host_and_pid() {
         assert_eq!(expand("/tmp/n-%h-%p.log", "node7", 42), "/tmp/n-node7-42.log.libfabric");
         assert_eq!(expand("100%%-%x%", "h", 1), "100%-%x%.libfabric");
     }

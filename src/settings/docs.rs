@@ -78,7 +78,7 @@ fn render() -> String {
 }
 
 #[test]
-fn the_page_is_made_from_the_table() {
+fn settings_page_matches_table() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/settings.md");
     let page = render();
     if std::env::var_os("UPDATE_DOCS").is_some() {
@@ -92,7 +92,7 @@ fn the_page_is_made_from_the_table() {
 }
 
 #[test]
-fn users_have_few_settings_with_whole_sentences() {
+fn user_settings_are_few_and_described() {
     let is_ours = |name: &str| name.starts_with(PREFIX) || name == "NVSHMEM_DISABLE_GDRCOPY";
     let users = TABLE.iter().filter(|setting| setting.who == For::Users);
     assert!(users.count() <= 24, "with {DEBUG}, at most 24");
