@@ -25,10 +25,9 @@ pub const VARIABLES: &[Variable] = &[
         name: "NVSHMEM_DEBUG",
         accepts: "VERSION, WARN, INFO, ABORT, TRACE",
         default: "warnings and errors only",
-        doc: "How much is logged. Warnings and errors always are. VERSION adds the name and \
-              version of this transport, INFO what was chosen and why, TRACE everything. ABORT \
-              lies between INFO and TRACE; unlike NVSHMEM's own library, the transport does not \
-              end the process on a warning.",
+        doc: "How much is logged beside warnings and errors. VERSION adds the version of this \
+              transport, INFO what was chosen and why, TRACE everything. ABORT lies between INFO \
+              and TRACE; the transport does not end the process on a warning.",
     },
     Variable {
         name: "NVSHMEM_DEBUG_SUBSYS",
@@ -43,9 +42,9 @@ pub const VARIABLES: &[Variable] = &[
         accepts: "a path, in which %h stands for the host's name, %p for the process id and %% \
                   for a percent sign",
         default: "the standard error stream",
-        doc: "Where the log goes. The transport adds `.libfabric` to the name and appends: \
-              NVSHMEM's own library has the file itself open and would overwrite what others \
-              write there. Errors go to the standard error stream as well.",
+        doc: "Where the log goes. The transport adds `.libfabric` to the name and appends, as \
+              NVSHMEM's library would overwrite what others write to the file itself. Errors go \
+              to the standard error stream as well.",
     },
 ];
 

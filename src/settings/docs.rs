@@ -31,8 +31,7 @@ const NVIDIA: &str = "
 const KEYS: &str = "
 ## Debug keys
 
-For experts and tests: `NVSHMEM_LIBFABRIC_DEBUG=queue_depth=2,signals=chained`. They may change with
-any version. An unknown key, and one that is there twice, is refused.
+They may change with any version. An unknown or repeated key is refused.
 ";
 
 const LOGGING: &str = "
