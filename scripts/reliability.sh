@@ -23,7 +23,7 @@ status=0
     # Jobs mostly wait, so they leave the cores to the schedules.
     NVSHMEM_TEST_CAMPAIGN=$times checked --test plugin >"$kept/processes" 2>&1 &
     processes=$!
-    NVSHMEM_TEST_CAMPAIGN=$schedules checked --test engine -- --nocapture schedules::what_was_promised 2>&1 || status=1
+    NVSHMEM_TEST_CAMPAIGN=$schedules checked --test engine -- --nocapture schedules::promises_survive 2>&1 || status=1
     NVSHMEM_TEST_SEEDS=5 checked --test engine -- --nocapture iterations::refusals_cost 2>&1 || status=1
     wait "$processes" || status=1
     cat "$kept/processes"

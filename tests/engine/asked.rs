@@ -20,7 +20,7 @@ use super::signals::Targets;
 /// Who waits for what acknowledgements bring has them asked for, of all peers at once, and nobody
 /// else asks so soon.
 #[test]
-fn acknowledgements_are_asked_for_by_who_waits() {
+fn waiting_callers_ask_for_acks() {
     for asks in [false, true] {
         let mut job = Job::new(1, &Shape { n_pes: 3, ..Shape::default() }, Script::default());
         for pe in [1, 2] {
@@ -39,7 +39,7 @@ fn acknowledgements_are_asked_for_by_who_waits() {
 /// Much may be pending for a PE that takes nothing. When it is too much, what comes for this PE had
 /// better stay where it is, and nothing else.
 #[test]
-fn a_lane_that_has_pending_much_says_for_whom() {
+fn saturated_peer_is_named() {
     const HIGH: usize = (4096 - 256) / 2;
     let shape = Shape { n_pes: 3, rails: 1, ..Shape::default() };
     let mut job = Job::new(2, &shape, Script::default());
@@ -81,7 +81,7 @@ fn stopped_peers_leave_room_for_others() {
 }
 
 #[test]
-fn a_lane_whose_rails_are_full_has_no_room() {
+fn full_rails_leave_no_room() {
     let shape = Shape { n_pes: 40, present: 2, rails: 1, depth: 4, ..Shape::default() };
     let mut job = Job::new(3, &shape, Script::default());
     // As many peers as it takes: each has a share.
@@ -108,7 +108,7 @@ fn a_lane_whose_rails_are_full_has_no_room() {
 
 /// Of a list, the bytes of its puts alone are counted, not what describes them.
 #[test]
-fn lists_count_as_bytes_of_their_puts() {
+fn lists_count_their_puts() {
     let shape = Shape { staged: u32::MAX, bounce: (8192, 2, 2), ..Shape::default() };
     let mut job = Job::new(6, &shape, Script::default());
     (0..40).for_each(|token| job.put(0, 1, token * 512, 300).unwrap());
@@ -214,7 +214,7 @@ fn operations_keep_their_memory_in_use() {
 /// A peer's puts are about this PE's memory from when they have arrived, though they wait for a
 /// bounce buffer.
 #[test]
-fn memory_is_in_use_that_peers_wait_to_write() {
+fn waiting_peer_puts_keep_memory() {
     const LEN: usize = 1000;
     let shape = Shape { staged: 0b01, bounce: (1024, 1, 1), ..Shape::default() };
     let mut job = Job::new(4, &shape, Script::default());
@@ -239,7 +239,7 @@ fn memory_is_in_use_that_peers_wait_to_write() {
 
 /// A quiet waits for what was begun before it, however long another thread goes on.
 #[test]
-fn a_quiet_ends_while_another_thread_goes_on() {
+fn quiet_ends_under_concurrent_puts() {
     let shape = Shape::default();
     let script = Script { delay: (2_000_000, 4_000_000), ..Script::default() };
     let job = Job::new(8, &shape, script);
@@ -297,7 +297,7 @@ fn user_threads_ask_once_for_acks() {
 }
 
 #[test]
-fn a_host_lane_is_drained_when_nothing_of_it_is_under_way() {
+fn host_lane_drains_when_idle() {
     let shape = Shape::default();
     let job = Job::new(8, &shape, Script::default());
     let host = job.host_lane(&shape);

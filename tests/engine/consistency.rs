@@ -79,7 +79,7 @@ fn rails_read_after_all_writes() {
 }
 
 #[test]
-fn a_read_that_fails_is_an_error_that_names_the_rail() {
+fn failed_loopback_is_an_error() {
     let mut job = Job::new(6, &Shape::default(), Script::default());
     let anchor = anchor(&job, 0);
     job.fabric.fail_next(1);
@@ -95,7 +95,7 @@ fn a_read_that_fails_is_an_error_that_names_the_rail() {
 }
 
 #[test]
-fn a_rail_that_is_gone_and_memory_that_is_too_small_are_errors() {
+fn impossible_loopbacks_are_errors() {
     let mut job = Job::new(7, &Shape::default(), Script::default());
     let mut short = anchor(&job, 0);
     short.addr += job.heap - Anchor::bytes_for(1);

@@ -17,18 +17,6 @@ use crate::signals::Targets;
 
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// Iterates some PEs until one is quiet towards another. None if that does not come.
-fn quiet(job: &mut Job, pes: &[u32], (from, to): (u32, u32)) -> Option<Result<(), EngineError>> {
-    for _ in 0..20_000 {
-        match job.members[from as usize].lane.is_quiet(Pe(to)) {
-            Ok(true) => return Some(Ok(())),
-            Ok(false) => job.iterate_some(pes, 1),
-            Err(failed) => return Some(Err(failed)),
-        }
-    }
-    None
-}
-
 /// Nothing is queued behind the signal whose being acknowledged would make it leave.
 #[test]
 fn held_signal_leaves_when_window_opens() {
@@ -46,7 +34,7 @@ fn held_signal_leaves_when_window_opens() {
     job.fabric.resume(Pe(1));
     // The put ends while the window is full.
     job.iterate_some(&[0], 200);
-    assert_eq!(quiet(&mut job, &[0, 1], (0, 1)), Some(Ok(())));
+    assert_eq!(job.settle(&[0, 1], (0, 1), 1000), Ok(()));
     assert_eq!(job.word(1, 0), 1);
 }
 
@@ -73,7 +61,7 @@ fn failed_peer_takes_no_bounce_buffers() {
         start(&mut job, 1, 0).unwrap();
         job.iterate_some(&[0, 1], 1000);
         start(&mut job, 2, 4096).unwrap();
-        assert_eq!(quiet(&mut job, &[0, 2], (2, 0)), Some(Ok(())), "gets: {gets}");
+        assert_eq!(job.settle(&[0, 2], (2, 0), 1000), Ok(()), "gets: {gets}");
     }
 }
 
@@ -91,8 +79,7 @@ fn copies_refused_together_are_all_made() {
             job.put(0, 1, at * 1024, 1000).unwrap();
         }
         // One that was alone has failed.
-        let ended = quiet(&mut job, &[0, 1], (0, 1));
-        assert!(ended.is_some(), "seed {seed}");
+        drop(job.settle(&[0, 1], (0, 1), 1000));
     }
 }
 
@@ -117,7 +104,7 @@ fn atomic_in_batch(job: &mut Job) -> Batch {
 }
 
 #[test]
-fn request_that_overtakes_its_message_is_answered() {
+fn overtaking_ack_request_is_answered() {
     let mut job = job_with_stuck_signal();
     job.fabric.hold_up_messages(Pe(0), 1_000_000);
     let batch = atomic_in_batch(&mut job);
@@ -127,11 +114,11 @@ fn request_that_overtakes_its_message_is_answered() {
     assert_eq!(job.heap(1, 8, 8), 1_u64.to_le_bytes());
     assert!(job.members[0].lane.is_batch_done(batch), "its acknowledgement waits for another");
     job.fabric.hold_immediate_data(false);
-    assert_eq!(quiet(&mut job, &[0, 1], (0, 1)), Some(Ok(())));
+    assert_eq!(job.settle(&[0, 1], (0, 1), 1000), Ok(()));
 }
 
 #[test]
-fn message_takes_no_acknowledgement_beyond_its_own() {
+fn refused_acknowledgement_is_sent_again() {
     let mut job = job_with_stuck_signal();
     let batch = atomic_in_batch(&mut job);
     job.members[0].lane.want_acks();
@@ -143,12 +130,12 @@ fn message_takes_no_acknowledgement_beyond_its_own() {
     job.iterate_some(&[0, 1], 2000);
     assert!(job.members[0].lane.is_batch_done(batch), "its acknowledgement is lost");
     job.fabric.hold_immediate_data(false);
-    assert_eq!(quiet(&mut job, &[0, 1], (0, 1)), Some(Ok(())));
+    assert_eq!(job.settle(&[0, 1], (0, 1), 1000), Ok(()));
 }
 
 /// Neither one that is behind everything nor one behind parts of its own.
 #[test]
-fn signal_whose_copy_fails_at_once_is_not_sent() {
+fn failed_copy_holds_its_signal() {
     for ordered in [false, true] {
         let mut job = Job::new(1, &Shape { staged: 0b10, ..Shape::default() }, Script::default());
         if ordered {
@@ -173,7 +160,7 @@ fn signal_whose_copy_fails_at_once_is_not_sent() {
 /// More fences than there are groups, and nobody waits: who is behind them does not wait for the
 /// watchdog to ask for acknowledgements.
 #[test]
-fn fences_beyond_all_groups_ask_for_acknowledgements() {
+fn exhausted_groups_ask_for_acks() {
     let mut job = Job::new(1, &Shape::default(), Script::default());
     for _ in 0..40 {
         job.inc(0, 1, 8);
@@ -188,7 +175,7 @@ fn fences_beyond_all_groups_ask_for_acknowledgements() {
 }
 
 #[test]
-fn loopback_that_never_completes_ends_in_a_timeout() {
+fn stuck_loopback_times_out() {
     let shape = Shape { deadline: Some(DEADLINE), ..Shape::default() };
     let mut job = Job::new(1, &shape, Script::default());
     let first = &mut job.members[0];
@@ -201,7 +188,7 @@ fn loopback_that_never_completes_ends_in_a_timeout() {
 /// A put with signal of which a part has left, and whose rest finds no place in the queues of a
 /// lane that has failed.
 #[test]
-fn begun_put_that_finds_no_place_ends() {
+fn half_started_put_ends() {
     /// Each peer leaves half of the places to others.
     const PES: u32 = 18;
     let shape = Shape {
@@ -238,7 +225,7 @@ fn begun_put_that_finds_no_place_ends() {
 
 /// A peer is given up while its bytes are being copied in: nobody says that its signal is there.
 #[test]
-fn put_that_is_dropped_while_it_is_copied_is_not_acknowledged() {
+fn dropped_put_is_not_acknowledged() {
     let mut dropped = 0;
     for iterations in 0..60 {
         let shape = Shape { staged: 0b0100, deadline: Some(DEADLINE), ..Shape::default() };
@@ -258,7 +245,7 @@ fn put_that_is_dropped_while_it_is_copied_is_not_acknowledged() {
 
 /// Whatever of it the fabric still has.
 #[test]
-fn blocking_staged_operation_to_stopped_peer_ends() {
+fn blocking_staged_operation_times_out() {
     for direction in [Direction::Write, Direction::Read] {
         let shape = Shape { staged: 0b10, deadline: Some(DEADLINE), ..Shape::default() };
         let mut job = Job::new(1, &shape, Script::default());
@@ -274,7 +261,7 @@ fn blocking_staged_operation_to_stopped_peer_ends() {
 /// The owner has executed what asked for the bytes, and given up who asked: nothing is under way
 /// that anybody would acknowledge, and others go on.
 #[test]
-fn get_that_nobody_answers_ends_in_a_timeout() {
+fn unanswered_get_times_out() {
     let shape = Shape {
         n_pes: 4,
         staged: 0b1100,
@@ -309,36 +296,36 @@ fn get_that_nobody_answers_ends_in_a_timeout() {
 
 /// Words of one peer that cannot be stored are not those of another.
 #[test]
-fn word_that_is_lost_is_told_to_its_peer() {
+fn lost_word_concerns_its_peer() {
     let shape = Shape { n_pes: 3, staged: 0b01, words: 0b01, ..Shape::default() };
     let mut job = Job::new(1, &shape, Script::default());
     job.fabric.fail_settling();
     job.put_signal(1, 0, (64, 16), 0).unwrap();
-    let failed = quiet(&mut job, &[0, 1], (1, 0));
-    assert!(matches!(failed, Some(Err(EngineError::PeerRefused { .. }))), "{failed:?}");
+    let failed = job.settle(&[0, 1], (1, 0), 1000);
+    assert!(matches!(failed, Err(EngineError::PeerRefused { .. })), "{failed:?}");
     job.inc(2, 0, 8);
     job.iterate_some(&[0, 2], 200);
-    assert_eq!(quiet(&mut job, &[0, 2], (2, 0)), Some(Ok(())));
+    assert_eq!(job.settle(&[0, 2], (2, 0), 1000), Ok(()));
 }
 
 /// It executes nothing more, and reads nothing.
 #[test]
-fn peer_that_declines_keeps_no_bounce_buffers() {
+fn refusing_peer_frees_bounce_buffers() {
     let shape = Shape { n_pes: 3, staged: 0b0110, bounce: (1024, 1, 1), ..Shape::default() };
     let mut job = Job::new(1, &shape, Script::default());
     let handle = job.members[1].handle;
     job.members[1].regions.release(&handle).unwrap();
     job.put(0, 1, 0, 1000).unwrap();
-    assert!(matches!(quiet(&mut job, &[0, 1], (0, 1)), Some(Err(_))));
+    assert!(job.settle(&[0, 1], (0, 1), 1000).is_err());
     job.iterate_some(&[0, 1], 1000);
     job.put(0, 2, 0, 1000).unwrap();
-    assert_eq!(quiet(&mut job, &[0, 1, 2], (0, 2)), Some(Ok(())));
+    assert_eq!(job.settle(&[0, 1, 2], (0, 2), 1000), Ok(()));
 }
 
 /// Whether a put or the answer to a get is in the buffer, and wherever it is on its way. The buffer
 /// is filled anew when nothing reads it any more: the bytes of others arrive nowhere.
 #[test]
-fn peer_that_gives_up_keeps_no_bounce_buffers() {
+fn failing_peer_frees_bounce_buffers() {
     let mut dropped = 0;
     for seed in 1..=400 {
         let (gets, shared) = (seed % 2 == 0, if seed % 4 < 2 { 0 } else { 0b1111 });
@@ -365,7 +352,7 @@ fn peer_that_gives_up_keeps_no_bounce_buffers() {
             continue;
         }
         job.put(0, 2, 1000, 1000).unwrap();
-        assert_eq!(quiet(&mut job, &[0, 1, 2], (0, 2)), Some(Ok(())), "seed {seed}");
+        assert_eq!(job.settle(&[0, 1, 2], (0, 2), 1000), Ok(()), "seed {seed}");
         job.iterate_some(&[0, 1, 2], 1000);
         assert_eq!(job.heap(2, 1000, 1000), [9; 1000]);
         dropped += u32::from(job.members[0].lane.is_quiet(Pe(1)).is_err());
@@ -424,7 +411,7 @@ fn half_a_window_is_acknowledged_unasked() {
 
 /// Its segments found no room, and nobody reads its bounce buffer.
 #[test]
-fn dropped_put_without_segments_leaves_its_buffer() {
+fn dropped_put_frees_its_buffer() {
     let shape = Shape {
         n_pes: 3,
         staged: 0b01,
@@ -444,5 +431,5 @@ fn dropped_put_without_segments_leaves_its_buffer() {
         job.fabric.pass_time(50_000_000);
     }
     job.members[0].lane.start(&put(2)).unwrap();
-    assert_eq!(quiet(&mut job, &[0, 2], (0, 2)), Some(Ok(())));
+    assert_eq!(job.settle(&[0, 2], (0, 2), 1000), Ok(()));
 }

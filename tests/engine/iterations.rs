@@ -11,7 +11,7 @@ use super::signals::Targets;
 
 /// Who waits for one peer after the other waits once: all are asked at the first.
 #[test]
-fn quiet_of_many_peers_takes_as_long_as_of_one() {
+fn quiet_of_many_peers() {
     let shape = Shape { n_pes: 33, rails: 1, heap: 64, ..Shape::default() };
     let iterations = |peers: u32| {
         let mut job = Job::new(3, &shape, Script::default());
@@ -63,7 +63,7 @@ fn handling_completions_never_posts() {
 /// Who iterates a lane may rest once an iteration has found nothing to do. One that has only
 /// posted, only sent, or only copied, has not: what it has begun may end at once.
 #[test]
-fn a_turn_that_only_posts_or_sends_was_busy() {
+fn posting_iterations_are_busy() {
     let iterate = |job: &mut Job| job.members[0].lane.progress().unwrap();
     let mut job = Job::new(1, &Shape { rails: 1, ..Shape::default() }, Script::default());
     assert!(!iterate(&mut job), "nothing was ever started");
@@ -96,7 +96,7 @@ fn a_turn_that_only_posts_or_sends_was_busy() {
 /// Who cannot be told what is due is tried again later: an iteration asks the fabric in vain for a
 /// few peers, and the others are next.
 #[test]
-fn few_are_told_in_vain_in_one_turn() {
+fn failed_sends_per_iteration_are_bounded() {
     const PES: u32 = 13;
     const MOST: u64 = 8;
     let shape = Shape { n_pes: PES, rails: 1, heap: 64, ..Shape::default() };

@@ -408,12 +408,34 @@ impl Job {
 
     /// Iterates these lanes, whether they have failed or not.
     pub(crate) fn iterate_some(&mut self, pes: &[u32], iterations: u32) {
+        self.iterate_slowly(pes, iterations, 1000);
+    }
+
+    /// As [`Job::iterate_some`], where an iteration takes so many nanoseconds.
+    pub(crate) fn iterate_slowly(&mut self, pes: &[u32], iterations: u32, nanoseconds: u64) {
         for _ in 0..iterations {
             for pe in pes {
                 let _ = self.members[*pe as usize].lane.progress();
             }
-            self.fabric.pass_time(1000);
+            self.fabric.pass_time(nanoseconds);
         }
+    }
+
+    /// Iterates these lanes until one PE is quiet towards another, or has given it up.
+    #[track_caller]
+    pub(crate) fn settle(
+        &mut self,
+        pes: &[u32],
+        (from, to): (u32, u32),
+        nanoseconds: u64,
+    ) -> Result<(), EngineError> {
+        for _ in 0..30_000 {
+            if self.members[from as usize].lane.is_quiet(Pe(to))? {
+                return Ok(());
+            }
+            self.iterate_slowly(pes, 1, nanoseconds);
+        }
+        panic!("PE {from} waits for PE {to} for ever");
     }
 
     /// Iterates all lanes until one PE is quiet towards another.

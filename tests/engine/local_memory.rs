@@ -56,7 +56,7 @@ fn signals(job: &mut Job, from: usize) -> bool {
 }
 
 #[test]
-fn a_region_that_was_released_is_not_used_again() {
+fn released_region_is_not_used_again() {
     for needs_desc in [true, false] {
         let mut job = warm(Shape { rails: 3, needs_desc, ..Shape::default() });
         let scratch = job.members[0].scratch;
@@ -69,6 +69,7 @@ fn a_region_that_was_released_is_not_used_again() {
         // Where nothing needs to be registered, nothing needs to be looked up.
         assert_eq!(takes(&mut job, Direction::Write, scratch + 8), !needs_desc);
         let new = job.members[0].regions.register(scratch, 64, Access::Local).unwrap();
+        assert!(job.members[0].regions.release(&old).is_err(), "its slot is another's");
         assert!(takes(&mut job, Direction::Write, scratch + 8), "with its new descriptor");
         assert_eq!(takes(&mut job, Direction::Write, scratch + 57), !needs_desc, "7 bytes of it");
         assert!(takes(&mut job, Direction::Write, scratch + 56), "the last ones");
@@ -77,7 +78,7 @@ fn a_region_that_was_released_is_not_used_again() {
 }
 
 #[test]
-fn memory_of_every_kind_is_told_apart() {
+fn memory_kinds_are_distinguished() {
     use Reach::{Direct, Fabric, Staged};
     // PE 0's scratch memory is on a device and the fabric reaches it, or not; its heap is host
     // memory.
@@ -108,7 +109,7 @@ fn memory_of_every_kind_is_told_apart() {
 /// In a process without devices all memory is the CPU's and the fabric's, until some is registered
 /// that is not.
 #[test]
-fn memory_is_looked_up_once_some_is_of_a_device() {
+fn device_memory_needs_lookups() {
     // PE 1's memory is staged, and PE 0 has registered none that is.
     let shape = Shape { staged: 0b1000, late: true, needs_desc: false, ..Shape::default() };
     let mut job = warm(shape);

@@ -62,7 +62,7 @@ fn put_rate(job: &mut Job, rounds: usize, window: usize, len: usize) -> f64 {
 /// From the length on at which rails are chosen by load, they are, though shorter ones have a fast
 /// path. So are those of the fragments of staged memory.
 #[test]
-fn operations_that_are_not_short_are_given_to_rails_by_load() {
+fn long_operations_are_balanced() {
     let spread = Spread { balanced_from: 4096, ..Spread::ROUND_ROBIN };
     let direct = Shape { fast: true, needs_desc: false, spread, ..Shape::default() };
     let staged = Shape { staged: 0b10, bounce: (1024, 2, 2), spread, ..Shape::default() };
@@ -100,7 +100,7 @@ fn all_rails_carry_long_operations() {
 }
 
 #[test]
-fn long_operations_are_for_the_connections_for_bulk() {
+fn long_operations_use_bulk_connections() {
     const LEN: usize = SPREAD.striped_from;
     for rails in [1, 3] {
         for (bulk, len, moved) in [(4, LEN - 1, 0), (4, LEN, LEN), (1, LEN, LEN), (0, LEN, 0)] {
@@ -124,7 +124,7 @@ fn long_operations_are_for_the_connections_for_bulk() {
 }
 
 #[test]
-fn long_fragments_are_for_the_connections_for_bulk() {
+fn long_fragments_use_bulk_connections() {
     let spread = Spread { balanced_from: 512, striped_from: 1024, segment: 1024 };
     for (len, moved) in [(1023, 0), (1024, 1024), (4096, 4096)] {
         let bounce = (1024, 2, 2);
@@ -138,7 +138,7 @@ fn long_fragments_are_for_the_connections_for_bulk() {
 }
 
 #[test]
-fn a_rail_has_as_much_ahead_as_its_connections_together() {
+fn bulk_connections_add_depth() {
     let most = |bulk| {
         let script = rates(&[FULL]);
         let shape = Shape { bulk, ..shape(1) };
@@ -151,7 +151,7 @@ fn a_rail_has_as_much_ahead_as_its_connections_together() {
 }
 
 #[test]
-fn a_slow_rail_gets_its_share_and_no_more() {
+fn slow_rail_gets_its_share() {
     let slow = [FULL, FULL / 10, FULL, FULL];
     let sum = slow.iter().sum::<u64>() as f64;
     for (window, len) in [(1, 16 * MIB), (1, 4 * MIB), (128, 64 << 10), (4, 4 * MIB)] {
@@ -177,7 +177,7 @@ fn a_slow_rail_gets_its_share_and_no_more() {
 }
 
 #[test]
-fn a_rail_that_slows_down_in_a_put_does_not_keep_it() {
+fn slowing_rail_loses_work() {
     let mut job = job(SPREAD, rates(&[FULL; 4]));
     put_rate(&mut job, 2, 1, 16 * MIB);
     let begun = job.fabric.now();
@@ -195,7 +195,7 @@ fn a_rail_that_slows_down_in_a_put_does_not_keep_it() {
 }
 
 #[test]
-fn a_rail_that_recovers_is_used_again() {
+fn recovered_rail_is_used_again() {
     let mut job = job(SPREAD, rates(&[FULL, FULL, 1, FULL]));
     for _ in 0..4 {
         put_rate(&mut job, 1, 1, 2 * MIB);
@@ -238,7 +238,7 @@ fn signal_time(signals: SignalEngine, script: Script) -> u64 {
 }
 
 #[test]
-fn the_data_of_a_signal_uses_all_rails() {
+fn signal_data_uses_all_rails() {
     for signals in [SignalEngine::Counted, SignalEngine::Chained] {
         let four = signal_time(signals, rates(&[FULL; 4]));
         let one = signal_time(signals, rates(&[FULL; 1]));

@@ -243,7 +243,7 @@ fn decode(kind: u8, code: u8, word: u32, bytes: &[u8]) -> Result<Message<'_>, Wi
 }
 
 #[test]
-fn every_share_changes_the_cookie() {
+fn every_share_changes_cookie() {
     let shares = [*b"0123456789abcdef", [7; 16], *b"fedcba9876543210"];
     let cookie = Cookie::of(shares);
     for (pe, bit) in (0..3).flat_map(|pe| (0..8 * 16).map(move |bit| (pe, bit))) {

@@ -61,7 +61,7 @@ fn compile(directory: &Path) -> PathBuf {
 }
 
 #[test]
-fn plugins_have_their_names_and_debug_information() {
+fn plugins_have_names_and_symbols() {
     let scratch = PrivateDir::new("install").expect("a scratch directory");
     let library = compile(scratch.path());
     let target = scratch.path().join("with space").join("lib");

@@ -66,7 +66,7 @@ fn texts(lines: &[Line]) -> Vec<&str> {
 }
 
 #[test]
-fn without_variables_warnings_and_errors_go_to_stderr() {
+fn warnings_go_to_stderr() {
     let (_, output) = run(&[]);
     let lines = lines(&String::from_utf8(output.stderr).unwrap());
     assert_eq!(
@@ -76,7 +76,7 @@ fn without_variables_warnings_and_errors_go_to_stderr() {
 }
 
 #[test]
-fn lines_name_host_process_and_thread() {
+fn lines_name_process_and_thread() {
     let (pid, output) = run(&[("NVSHMEM_DEBUG", Path::new("INFO"))]);
     let lines = lines(&String::from_utf8(output.stderr).unwrap());
     let version = format!("VERSION nvshmem-transport-libfabric {}", env!("CARGO_PKG_VERSION"));
@@ -98,7 +98,7 @@ fn lines_name_host_process_and_thread() {
 }
 
 #[test]
-fn a_file_takes_the_log_and_errors_go_to_stderr_as_well() {
+fn log_file_takes_lines() {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let template = directory.join("log-%h-%p");
     let (pid, output) = run(&[
@@ -123,7 +123,7 @@ fn a_file_takes_the_log_and_errors_go_to_stderr_as_well() {
 }
 
 #[test]
-fn a_file_that_cannot_be_opened_and_unknown_words_are_warnings() {
+fn bad_log_settings_are_warnings() {
     let (_, output) = run(&[
         ("NVSHMEM_DEBUG", Path::new("LOUD")),
         ("NVSHMEM_DEBUG_FILE", Path::new("/nonexistent/log")),

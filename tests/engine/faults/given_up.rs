@@ -1,5 +1,5 @@
-//! What is under way to a peer that was declared failed: it takes no room of others, and no wait is
-//! without an end.
+//! Peers that are given up: when that happens, on the fake's clock, and that what is under way to
+//! them takes no room of others and ends.
 
 use std::time::Duration;
 
@@ -8,56 +8,114 @@ use engine::error::EngineError;
 use engine::ids::Pe;
 use sim_fabric::Script;
 
+use super::What;
 use crate::job::{Job, Shape};
 use crate::signals::Targets;
 
 const DEADLINE: Duration = Duration::from_secs(10);
+
+/// How much later than its deadline a wait may be given up, and how much earlier: the clock of
+/// segments goes in quarters of a second, connections are looked at as often, and the clock is read
+/// in turns.
+const LATER: Duration = Duration::from_secs(1);
+const EARLIER: Duration = Duration::from_millis(600);
 
 /// In [`Shape::staged`].
 const HEAP_OF_0: u32 = 1;
 const SCRATCH_OF_0: u32 = 1 << 1;
 const HEAP_OF_1: u32 = 1 << 2;
 
+fn is_in_time(took: Duration, deadline: Duration) -> bool {
+    (deadline - EARLIER..=deadline + LATER).contains(&took)
+}
+
 /// Three PEs with a queue of one operation each.
 fn narrow(staged: u32) -> Shape {
-    let deadline = Some(DEADLINE);
     Shape {
         n_pes: 3,
         rails: 1,
         depth: 1,
         staged,
         bounce: (1024, 3, 1),
-        deadline,
+        deadline: Some(DEADLINE),
         ..Shape::default()
     }
 }
 
-/// Iterations some PEs until PE 0 is quiet towards another or has given it up: what of it.
-fn quiet(job: &mut Job, turning: &[usize], pe: u32) -> Result<(), EngineError> {
-    while !job.members[0].lane.is_quiet(Pe(pe))? {
-        for member in turning {
-            let _ = job.members[*member].lane.progress();
-        }
-        job.fabric.pass_time(2_000_000);
-        let now = Duration::from_nanos(job.fabric.now());
-        assert!(now < 5 * DEADLINE, "PE 0 waits for PE {pe} for ever");
-    }
-    Ok(())
+/// What comes of PE 0's operations to another, while some PEs make progress.
+fn quiet(job: &mut Job, pes: &[u32], pe: u32) -> Result<(), EngineError> {
+    job.settle(pes, (0, pe), 2_000_000)
 }
 
-fn iterate(job: &mut Job, turning: &[usize]) {
-    for _ in 0..2000 {
-        for member in turning {
-            let _ = job.members[*member].lane.progress();
+fn iterate(job: &mut Job, pes: &[u32]) {
+    job.iterate_slowly(pes, 2000, 100_000);
+}
+
+fn has_work(job: &Job) -> bool {
+    job.members[0].lane.has_work()
+}
+
+/// Whatever is under way, over however many rails, and however long a progress iteration takes.
+#[test]
+fn silent_peer_fails_in_time() {
+    const SOON: Duration = Duration::from_secs(2);
+    for (rails, staged) in [1, 2, 4].into_iter().flat_map(|n| [0, 0b0100, 0b0110].map(|s| (n, s))) {
+        for iteration in [100_000, 3_000_000, 20_000_000, 300_000_000] {
+            for what in What::ALL {
+                let shape = Shape { rails, staged, deadline: Some(SOON), ..Shape::default() };
+                let mut job = Job::new(7, &shape, Script::default());
+                let targets = Targets::of(&job);
+                job.fabric.stall(Pe(1));
+                job.iterate_slowly(&[0], 300, iteration);
+                let began = job.fabric.now();
+                what.begin(&mut job, &targets).unwrap();
+                let failed = job.settle(&[0], (0, 1), iteration);
+                let took = Duration::from_nanos(job.fabric.now() - began);
+                let is_it = matches!(failed, Err(EngineError::Timeout { pe: Pe(1), .. }));
+                assert!(
+                    is_it && is_in_time(took, SOON),
+                    "{what:?}, {rails} rails, staged {staged:#b}, iterations of {iteration} ns: \
+                     {failed:?} after {took:?}"
+                );
+            }
         }
-        job.fabric.pass_time(100_000);
+    }
+}
+
+#[test]
+fn idle_lane_notices_ended_peer() {
+    for lets_peers_end in [false, true] {
+        let mut job = Job::new(1, &narrow(0), Script::default());
+        let lane = &mut job.members[0].lane;
+        if lets_peers_end {
+            lane.let_peers_end();
+        }
+        let mut until_failed = || {
+            let start = job.fabric.now();
+            loop {
+                let waited = Duration::from_nanos(job.fabric.now() - start);
+                let failed = lane.progress().err();
+                if failed.is_some() || waited > 2 * DEADLINE {
+                    return (failed, waited);
+                }
+                job.fabric.pass_time(1_000_000);
+            }
+        };
+        assert!(until_failed().0.is_none(), "all are there");
+        job.fabric.end_process(Pe(1));
+        let (failed, waited) = until_failed();
+        assert_eq!(failed.is_none(), lets_peers_end);
+        if let Some(failed) = failed {
+            assert!(failed.to_string().contains("PE 1 has ended"), "{failed}");
+            assert!(is_in_time(waited, DEADLINE), "{waited:?}");
+        }
     }
 }
 
 /// Gets of staged memory whose owner does not answer have all the room there is; none once it was
 /// declared failed.
 #[test]
-fn what_a_peer_does_not_answer_takes_no_room_of_others() {
+fn failed_peer_takes_no_room() {
     let mut job = Job::new(1, &narrow(HEAP_OF_1), Script::default());
     job.fill_scratch(0, &[7; 64]);
     for at in 0..2 {
@@ -68,17 +126,17 @@ fn what_a_peer_does_not_answer_takes_no_room_of_others() {
     assert!(matches!(quiet(&mut job, &[0], 1), Err(EngineError::Timeout { pe: Pe(1), .. })));
     quiet(&mut job, &[0], 2).unwrap();
     assert_eq!(job.heap(2, 0, 64), [7; 64]);
-    iterate(&mut job, &[0]);
-    assert!(!job.members[0].lane.has_work());
     // It goes on too late.
-    iterate(&mut job, &[0, 1, 2]);
-    assert!(!job.members[0].lane.has_work());
+    for pes in [&[0][..], &[0, 1, 2]] {
+        iterate(&mut job, pes);
+        assert!(!has_work(&job));
+    }
 }
 
 /// The same for puts. Their peer may still read their bounce buffers, which are nobody else's until
 /// it has.
 #[test]
-fn bounce_buffers_that_a_peer_may_still_read_are_kept_for_it_and_take_no_room() {
+fn readable_bounce_buffers_are_kept() {
     let mut job = Job::new(2, &narrow(SCRATCH_OF_0 | HEAP_OF_1), Script::default());
     let bytes: Vec<u8> = (0..3000).map(|at| (at / 1000 + 1) as u8).collect();
     job.fill_scratch(0, &bytes);
@@ -90,44 +148,41 @@ fn bounce_buffers_that_a_peer_may_still_read_are_kept_for_it_and_take_no_room() 
     quiet(&mut job, &[0], 2).unwrap();
     assert_eq!(job.heap(2, 2000, 1000), [3; 1000]);
     iterate(&mut job, &[0]);
-    assert!(job.members[0].lane.has_work(), "two bounce buffers are kept");
+    assert!(has_work(&job), "two bounce buffers are kept");
     iterate(&mut job, &[0, 1]);
     assert_eq!(job.heap(1, 0, 2000), bytes[..2000], "what was put there, if anything");
-    assert!(!job.members[0].lane.has_work(), "it has read them");
+    assert!(!has_work(&job), "it has read them");
 }
 
 /// A peer that has asked for bytes and does not take them, or to which the fabric takes nothing:
 /// PE 0 has nothing else to do with it, and finds out.
 #[test]
-fn peer_that_takes_no_answers_is_given_up() {
+fn peer_taking_no_answers_fails() {
     for is_refused in [false, true] {
         let mut job = Job::new(2, &narrow(HEAP_OF_0), Script::default());
         job.get(1, 0, 0, 1000).unwrap();
         job.members[1].lane.progress().unwrap();
         job.fabric.refuse(Pe(1), is_refused);
-        let failed = loop {
-            if let Err(failed) = job.members[0].lane.progress() {
-                break failed;
-            }
+        let failed = (0..10_000).find_map(|_| {
             job.fabric.pass_time(2_000_000);
-            let now = Duration::from_nanos(job.fabric.now());
-            assert!(now < 2 * DEADLINE, "nobody finds out: {is_refused}");
-        };
+            job.members[0].lane.progress().err()
+        });
+        let failed = failed.expect("it finds out");
         let is_named =
             matches!(*failed, EngineError::Timeout { pe: Pe(1), what: "answer to a get", .. });
         assert!(is_named, "{failed}");
         iterate(&mut job, &[0]);
         // What has left it may still read.
-        assert_eq!(job.members[0].lane.has_work(), !is_refused);
+        assert_eq!(has_work(&job), !is_refused);
         iterate(&mut job, &[0, 1]);
-        assert!(!job.members[0].lane.has_work(), "it has read it");
+        assert!(!has_work(&job), "it has read it");
     }
 }
 
 /// Nor do messages, and the fetches among them, keep what they have for acknowledgements that
 /// nobody waits for.
 #[test]
-fn messages_to_a_peer_that_has_failed_end() {
+fn messages_to_failed_peer_end() {
     let mut job = Job::new(3, &narrow(0), Script::default());
     let (targets, place) = (Targets::of(&job), job.members[0].scratch);
     for _ in 0..600 {
@@ -136,40 +191,48 @@ fn messages_to_a_peer_that_has_failed_end() {
     job.members[0].lane.atomic(&targets.fetch(1, 0, place)).unwrap();
     assert!(quiet(&mut job, &[0], 1).is_err());
     iterate(&mut job, &[0]);
-    assert!(!job.members[0].lane.has_work());
+    assert!(!has_work(&job));
     job.fill_scratch(0, &[0x77; 8]);
     iterate(&mut job, &[0, 1]);
     assert_eq!(job.fabric.load(Pe(0), place, 8), [0x77; 8]);
-    let add = targets.atomic(2, 0, AtomicOp::Inc, 0);
-    job.members[0].lane.atomic(&add).unwrap();
+    job.members[0].lane.atomic(&targets.atomic(2, 0, AtomicOp::Inc, 0)).unwrap();
     quiet(&mut job, &[0, 2], 2).unwrap();
 }
 
 /// What the fabric has it keeps, also of a peer that was declared failed. Should that be all the
 /// room there is, those who wait for room are told.
 #[test]
-fn who_waits_for_room_that_never_comes_is_told() {
+fn wait_for_lost_room_fails() {
     let mut job = Job::new(4, &narrow(0), Script::default());
     job.fabric.stall(Pe(1));
     for pe in [1, 2] {
         job.put_value(0, pe, 0, 1, 8).unwrap();
     }
-    assert!(matches!(quiet(&mut job, &[0], 1), Err(EngineError::Timeout { pe: Pe(1), .. })));
-    assert!(matches!(quiet(&mut job, &[0], 2), Err(EngineError::Timeout { pe: Pe(2), .. })));
+    for pe in [1, 2] {
+        let failed = quiet(&mut job, &[0], pe);
+        assert!(matches!(failed, Err(EngineError::Timeout { pe: of, .. }) if of == Pe(pe)));
+    }
 }
 
 /// A peer that lives, and for which the fabric has no room on any rail: its operations go from one
-/// rail to the other, which is no movement.
+/// rail to the other, and those of another peer end, which is no movement of its own.
 #[test]
-fn going_from_rail_to_rail_is_no_movement() {
+fn changing_rails_is_no_movement() {
     for staged in [0, SCRATCH_OF_0] {
-        let shape = Shape { rails: 2, ..narrow(staged) };
-        let mut job = Job::new(5, &shape, Script::default());
+        let mut job = Job::new(5, &Shape { rails: 2, ..narrow(staged) }, Script::default());
         job.fabric.refuse(Pe(1), true);
         job.put(0, 1, 0, 1000).unwrap();
-        let failed = quiet(&mut job, &[0, 1, 2], 1).unwrap_err().to_string();
-        assert!(failed.contains("PE 1"), "{failed}");
-        let now = Duration::from_nanos(job.fabric.now());
-        assert!(now < 2 * DEADLINE, "staged {staged}: {now:?}");
+        let failed = loop {
+            // It may be told that the lane has failed.
+            let _ = job.put_value(0, 2, 0, 1, 8);
+            match job.members[0].lane.is_quiet(Pe(1)) {
+                Ok(quiet) => assert!(!quiet),
+                Err(failed) => break failed,
+            }
+            job.iterate_slowly(&[0, 1, 2], 1, 2_000_000);
+            let now = Duration::from_nanos(job.fabric.now());
+            assert!(now < 2 * DEADLINE, "staged {staged}: {now:?}");
+        };
+        assert!(matches!(failed, EngineError::Timeout { pe: Pe(1), .. }), "{failed}");
     }
 }

@@ -1,114 +1,98 @@
-//! What comes after a failure: it touches no memory that its owner may have back.
+//! Memory that its owner has back: what comes after a failure does not touch it, nor do requests of
+//! peers that name a region which was released.
 
-use engine::atomic::AtomicOp;
 use engine::error::EngineError;
 use engine::ids::Pe;
-use engine::port::Direction;
+use engine::lane::SignalEngine;
+use engine::port::{Access, Direction};
 use engine::request::{Request, ResultPlace};
-use sim_fabric::{Event, FakeFabric, PortCall, Script};
+use sim_fabric::{Event, PortCall, Script};
 
-use crate::job::{Job, Member, Shape};
+use super::What;
+use crate::job::{Job, Shape};
 use crate::signals::Targets;
 
 const LEN: usize = 4096;
 
-/// Iterations lanes, whatever they say, and lets time pass.
-fn iterate(members: &mut [Member], fabric: &FakeFabric, iterations: u32) {
-    for _ in 0..iterations {
-        for member in members.iter_mut() {
-            let _ = member.lane.progress();
-        }
-        fabric.pass_time(1_000_000);
-    }
-}
-
 /// The memory of PE 0's operations is released; its owner has it back and fills it anew.
-fn take_back(members: &[Member], fabric: &FakeFabric) {
-    members[0].regions.release(&members[0].scratch_handle).unwrap();
-    fabric.store(Pe(0), members[0].scratch, &[0x77; LEN]);
+fn take_back(job: &Job) {
+    let first = &job.members[0];
+    first.regions.release(&first.scratch_handle).unwrap();
+    job.fill_scratch(0, &[0x77; LEN]);
 }
 
-fn is_untouched(members: &[Member], fabric: &FakeFabric) -> bool {
-    fabric.load(Pe(0), members[0].scratch, LEN) == [0x77; LEN]
+fn check_untouched(job: &mut Job) {
+    job.iterate_slowly(&[0, 1], 100, 1_000_000);
+    let found = job.fabric.load(Pe(0), job.members[0].scratch, LEN);
+    assert!(found == [0x77; LEN], "memory that its owner has back");
 }
 
-fn is_in_use(released: Result<(), EngineError>) -> bool {
-    match released {
-        Err(EngineError::InUse { pe: Pe(1), .. }) => true,
-        Ok(()) => false,
-        Err(other) => panic!("{other}"),
-    }
+/// The scratch memory of PE 0 cannot be released yet.
+fn check_in_use(job: &Job) {
+    let released = job.members[0].regions.release(&job.members[0].scratch_handle);
+    assert!(matches!(released, Err(EngineError::InUse { pe: Pe(1), .. })), "{released:?}");
 }
 
 /// A peer that stops beyond every deadline, and goes on when its operations were given up.
 #[test]
-fn memory_stays_registered_while_a_failed_operation_may_touch_it() {
-    for direction in [Direction::Read, Direction::Write] {
+fn failed_operations_keep_memory_registered() {
+    for begin in [Job::get, Job::put] {
         let mut job = Job::new(1, &Shape::default(), Script::default());
         job.fabric.stall(Pe(1));
-        match direction {
-            Direction::Read => job.get(0, 1, 0, LEN).unwrap(),
-            Direction::Write => job.put(0, 1, 0, LEN).unwrap(),
-        }
+        begin(&mut job, 0, 1, 0, LEN).unwrap();
         assert!(matches!(job.quiet(0, 1), Err(EngineError::Timeout { .. })));
-        let Job { fabric, mut members, .. } = job;
-        let handle = members[0].scratch_handle;
-        assert!(is_in_use(members[0].regions.release(&handle)), "{direction:?}");
-        assert!(is_in_use(members[0].regions.release(&handle)), "and again");
+        check_in_use(&job);
+        check_in_use(&job);
         // What nothing has touched is given back as ever.
-        members[0].regions.release(&members[0].handle).unwrap();
-        fabric.resume(Pe(1));
-        iterate(&mut members, &fabric, 100);
-        assert!(!members[0].lane.has_work(), "it has ended");
-        take_back(&members, &fabric);
-        iterate(&mut members, &fabric, 100);
-        assert!(is_untouched(&members, &fabric));
+        job.members[0].regions.release(&job.members[0].handle).unwrap();
+        job.fabric.resume(Pe(1));
+        job.iterate_slowly(&[0, 1], 100, 1_000_000);
+        assert!(!job.members[0].lane.has_work(), "it has ended");
+        take_back(&job);
+        check_untouched(&mut job);
     }
 }
 
 #[test]
-fn memory_stays_registered_while_a_failed_operation_of_a_user_thread_may_touch_it() {
+fn failed_host_operations_keep_memory() {
     let shape = Shape::default();
-    let job = Job::new(2, &shape, Script::default());
+    let mut job = Job::new(2, &shape, Script::default());
     let host = job.host_lane(&shape);
-    let (targets, fabric, mut members) = (Targets::of(&job), job.fabric.clone(), job.members);
-    let handle = members[0].scratch_handle;
-    let part = targets.part(members[0].scratch, 1, 0, LEN);
-    fabric.stall(Pe(1));
+    let targets = Targets::of(&job);
+    let part = targets.part(job.members[0].scratch, 1, 0, LEN);
+    job.fabric.stall(Pe(1));
     host.start(&Request { direction: Direction::Read, ..part }).unwrap();
     let failed = loop {
         match host.try_progress() {
-            Ok(_) => fabric.pass_time(10_000_000),
+            Ok(_) => job.fabric.pass_time(10_000_000),
             Err(failed) => break failed,
         }
     };
     assert!(matches!(*failed, EngineError::Timeout { .. }), "{failed}");
-    assert!(is_in_use(members[0].regions.release(&handle)));
-    fabric.resume(Pe(1));
+    check_in_use(&job);
+    job.fabric.resume(Pe(1));
     while host.has_work() {
         let _ = host.try_progress();
-        fabric.pass_time(1_000_000);
+        job.fabric.pass_time(1_000_000);
     }
-    take_back(&members, &fabric);
-    iterate(&mut members, &fabric, 100);
-    assert!(is_untouched(&members, &fabric));
+    take_back(&job);
+    check_untouched(&mut job);
 }
 
 #[test]
-fn a_word_that_comes_after_its_fetch_has_failed_is_dropped() {
+fn late_reply_is_dropped() {
     // The second is told of before the lane iterates again, and takes what has come.
     for refused in [false, true] {
         let mut job = Job::new(4, &Shape::default(), Script::default());
         let targets = Targets::of(&job);
-        let addr = job.members[0].scratch;
-        let mut fetch = targets.atomic(1, 0, AtomicOp::FetchAdd, 1);
-        fetch.result = Some(ResultPlace { addr, flag: Some(1) });
+        let first = &mut job.members[0];
+        let mut fetch = targets.fetch(1, 0, first.scratch);
+        fetch.result = Some(ResultPlace { addr: first.scratch, flag: Some(1) });
         // The request gets there, and nothing comes back.
         job.fabric.stall(Pe(0));
-        job.members[0].lane.atomic(&fetch).unwrap();
-        while job.heap(1, 0, 8) != 1_u64.to_le_bytes() {
-            job.members[1].lane.progress().unwrap();
-            job.fabric.pass_time(1_000_000);
+        first.lane.atomic(&fetch).unwrap();
+        while job.word(1, 0) != 1 {
+            job.iterate_slowly(&[1], 1, 1_000_000);
         }
         if refused {
             job.fabric.fail_calls(PortCall::Post, 0, 1);
@@ -116,61 +100,44 @@ fn a_word_that_comes_after_its_fetch_has_failed_is_dropped() {
         } else {
             assert!(matches!(job.quiet(0, 1), Err(EngineError::Timeout { .. })));
         }
-        let Job { fabric, mut members, .. } = job;
-        take_back(&members, &fabric);
-        fabric.resume(Pe(0));
-        iterate(&mut members, &fabric, 100);
-        assert!(is_untouched(&members, &fabric), "neither the word nor its flag: {refused}");
+        take_back(&job);
+        job.fabric.resume(Pe(0));
+        check_untouched(&mut job);
     }
 }
 
 /// A get through bounce memory on both sides, cut off at every point of its way: its bytes are in
 /// the bounce memory or on their way there, or are being copied.
 #[test]
-fn staged_bytes_that_come_after_a_failure_are_dropped() {
-    for len in [100, 1000, LEN] {
-        for iterations in 0..40 {
-            let shape = Shape { staged: 0b1111, heap: 1 << 14, ..Shape::default() };
-            let mut job = Job::new(6, &shape, Script::default());
-            job.get(0, 1, 0, len).unwrap();
-            for _ in 0..iterations {
-                job.iterate();
-                job.fabric.pass_time(2_000);
-            }
-            for pe in [Pe(0), Pe(1)] {
-                job.fabric.stall(pe);
-            }
-            let copied = |fabric: &FakeFabric| {
-                let here = |event: &&Event| matches!(event, Event::Copied { pe: Pe(0), .. });
-                fabric.events().iter().filter(here).count()
-            };
-            if job.quiet(0, 1).is_ok() {
-                continue;
-            }
-            let Job { fabric, mut members, .. } = job;
-            while members[0].regions.release(&members[0].scratch_handle).is_err() {
-                iterate(&mut members, &fabric, 1);
-                for pe in [Pe(0), Pe(1)] {
-                    fabric.resume(pe);
-                }
-            }
-            let before = copied(&fabric);
-            for pe in [Pe(0), Pe(1)] {
-                fabric.resume(pe);
-            }
-            iterate(&mut members, &fabric, 100);
-            assert_eq!(
-                copied(&fabric),
-                before,
-                "{len} bytes, cut off after {iterations} iterations"
-            );
+fn late_staged_bytes_are_dropped() {
+    for (len, iterations) in [100, 1000, LEN].into_iter().flat_map(|n| (0..40).map(move |i| (n, i)))
+    {
+        let shape = Shape { staged: 0b1111, heap: 1 << 14, ..Shape::default() };
+        let mut job = Job::new(6, &shape, Script::default());
+        job.get(0, 1, 0, len).unwrap();
+        job.iterate_slowly(&[0, 1], iterations, 3_000);
+        (0..2).for_each(|pe| job.fabric.stall(Pe(pe)));
+        if job.quiet(0, 1).is_ok() {
+            continue;
         }
+        while job.members[0].regions.release(&job.members[0].scratch_handle).is_err() {
+            job.iterate_slowly(&[0, 1], 1, 1_000_000);
+            (0..2).for_each(|pe| job.fabric.resume(Pe(pe)));
+        }
+        let copied = |job: &Job| {
+            let here = |event: &&Event| matches!(event, Event::Copied { pe: Pe(0), .. });
+            job.fabric.events().iter().filter(here).count()
+        };
+        let before = copied(&job);
+        (0..2).for_each(|pe| job.fabric.resume(Pe(pe)));
+        job.iterate_slowly(&[0, 1], 100, 1_000_000);
+        assert_eq!(copied(&job), before, "{len} bytes, cut off after {iterations} iterations");
     }
 }
 
 /// Who hears of a failure may never run the lane again: what is being copied then ends before that.
 #[test]
-fn copies_end_before_a_failed_lane_is_left_alone() {
+fn failing_lane_ends_its_copies() {
     let shape = Shape { staged: 0b1111, heap: 1 << 14, ..Shape::default() };
     let mut job = Job::new(7, &shape, Script::default());
     job.put(0, 1, 0, 1000).unwrap();
@@ -179,5 +146,39 @@ fn copies_end_before_a_failed_lane_is_left_alone() {
     let refused =
         job.put(0, 1, 1000, 1000).and_then(|()| Ok(job.members[0].lane.progress().map(drop)?));
     assert!(matches!(refused, Err(EngineError::Staging { .. })), "{refused:?}");
-    take_back(&job.members, &job.fabric);
+    take_back(&job);
+}
+
+/// Each kind of message that names a region of its receiver, with a handle that has outlived its
+/// region: the sender is told, and the region that came after it is not touched, nor read.
+#[test]
+fn released_memory_is_not_reached() {
+    for what in What::ALL {
+        let staged = if what.is_staged() { 0b0100 } else { 0 };
+        for signals in [SignalEngine::Eager, SignalEngine::Chained, SignalEngine::Counted] {
+            let shape = Shape { staged, signals, ..Shape::default() };
+            let mut job = Job::new(3, &shape, Script::default());
+            let targets = Targets::of(&job);
+            let second = &mut job.members[1];
+            second.regions.release(&second.handle).unwrap();
+            // The same memory, so that nothing but the region tells one from the other.
+            job.fabric.store(Pe(1), second.base, &[0x33; LEN]);
+            let again = second.regions.register(second.base, job.heap, Access::LocalAndRemote);
+            second.handle = again.unwrap();
+            job.fill_scratch(0, &[0x77; LEN]);
+            let begun = what.begin(&mut job, &targets);
+            let failed = begun.and_then(|()| job.settle(&[0, 1], (0, 1), 10_000)).unwrap_err();
+            let case = format!("{what:?}, {signals:?}: {failed}");
+            let whys = ["not registered", "the key is not of the rail"];
+            assert!(whys.iter().any(|why| case.contains(why)) && case.contains("PE 1"), "{case}");
+            let name = match what {
+                What::Put(_) => "put",
+                What::Get(_) => "get",
+                _ => "",
+            };
+            assert!(failed.to_string().contains(name), "{case}");
+            assert_eq!(job.heap(1, 0, LEN), [0x33; LEN], "{case}");
+            check_untouched(&mut job);
+        }
+    }
 }

@@ -5,9 +5,7 @@ mod failures;
 mod fault;
 mod given_up;
 mod late;
-mod released;
 mod schedules;
-mod silent;
 mod strangers;
 mod warnings;
 

@@ -480,7 +480,7 @@ fn counted(seed: u64) {
 }
 
 #[test]
-fn what_was_promised_is_there_under_every_schedule_of_faults() {
+fn promises_survive_faults() {
     match (single(), campaign()) {
         (None, Some(count)) => run_campaign(count),
         _ => for_seeds("what_was_promised", &[], 20, counted),

@@ -59,7 +59,7 @@ fn progress_for(job: &mut Job, seconds: u64) {
 /// A wait is told of every ten seconds, by the operation that waits for longest, and from the
 /// second time on with what every rail is about. It counts anew for what waits next.
 #[test]
-fn waits_are_told_of_each_time_as_long() {
+fn waits_are_logged_periodically() {
     let shape = Shape { n_pes: 3, depth: 2, ..Shape::default() };
     let mut job = Job::new(1, &shape, Script::default());
     for _ in 0..2 {
@@ -93,7 +93,7 @@ fn waits_are_told_of_each_time_as_long() {
 
 /// Where many wait, some are told of, and that there may be others.
 #[test]
-fn of_many_waits_some_are_told_of() {
+fn logged_waits_are_bounded() {
     let shape = Shape { n_pes: 19, rails: 1, depth: 64, ..Shape::default() };
     let mut job = Job::new(1, &shape, Script::default());
     for pe in 1..=18 {
@@ -115,7 +115,7 @@ fn of_many_waits_some_are_told_of() {
 
 /// So is a signal whose data does not come, where it waits.
 #[test]
-fn a_signal_that_waits_for_its_data_is_told_of_each_time_as_long() {
+fn waiting_signals_are_logged() {
     let shape = Shape { signals: SignalEngine::Counted, ..Shape::default() };
     let mut job = Job::new(1, &shape, Script::default());
     let targets = Targets::of(&job);
@@ -133,7 +133,7 @@ fn a_signal_that_waits_for_its_data_is_told_of_each_time_as_long() {
 
 /// Each peer that is declared failed is told of, the second one as well.
 #[test]
-fn each_failure_is_told_of() {
+fn each_failure_is_logged() {
     let mut job = Job::new(4, &Shape { n_pes: 3, ..Shape::default() }, Script::default());
     for pe in [1, 2] {
         job.fabric.fail_next(1);
@@ -144,43 +144,31 @@ fn each_failure_is_told_of() {
     }
 }
 
-/// A peer or a fabric that speaks of what was never begun is told of, and changes nothing else.
+/// A completion of what was never begun, or of what waits and is not with the fabric, is told of, and
+/// changes nothing else.
 #[test]
-fn a_completion_of_nothing_is_told_of() {
-    let mut job = Job::new(3, &Shape::default(), Script::default());
-    job.put_value(0, 1, 0, 1, 8).unwrap();
-    job.fabric.fail_unknown(Pe(0), RailId(1), WrId(u32::MAX - 7));
-    let lines = warnings(|| progress_for(&mut job, 1));
-    assert!(lines.len() == 1 && lines[0].contains("rail 1 ("), "{lines:?}");
-    job.quiet(0, 1).unwrap();
-    assert_eq!(job.heap(1, 0, 8), 1_u64.to_le_bytes());
-}
-
-/// Nor does a failure of what waits, and is not with the fabric.
-#[test]
-fn a_failure_of_what_is_not_posted_is_told_of() {
+fn unknown_completions_are_logged() {
     let mut job = Job::new(3, &Shape { rails: 1, depth: 1, ..Shape::default() }, Script::default());
     job.fabric.stall(Pe(1));
+    // The first is posted, and the others wait.
     for at in 0..4 {
         job.put_value(0, 1, 8 * at, 1, 8).unwrap();
     }
-    // The first is posted, and the others wait.
-    for wr_id in 1..8 {
+    for wr_id in (1..8).chain([u32::MAX - 7]) {
         job.fabric.fail_unknown(Pe(0), RailId(0), WrId(wr_id));
         let lines = warnings(|| progress_for(&mut job, 1));
-        assert_eq!(lines.len(), 1, "{wr_id}: {lines:?}");
+        assert!(lines.len() == 1 && lines[0].contains("rail 0 ("), "{wr_id}: {lines:?}");
     }
     job.fabric.resume(Pe(1));
     job.quiet(0, 1).unwrap();
-    let one = 1_u64.to_le_bytes();
-    assert_eq!(job.heap(1, 0, 32), [one; 4].concat());
+    assert_eq!(job.heap(1, 0, 32), [1_u64.to_le_bytes(); 4].concat());
     let counted = job.members[0].lane.counters().next().unwrap();
     assert_eq!((counted.posted, counted.completed), (4, 4));
 }
 
 /// What somebody else sends to a rail is told of when it is the first, and only counted later.
 #[test]
-fn what_is_of_no_pe_is_told_of_once_for_each_rail() {
+fn foreign_messages_are_logged_once() {
     let mut job = Job::new(1, &Shape::default(), Script::default());
     for (rail, lines) in [(0, 1), (0, 0), (1, 1), (0, 0), (1, 0)] {
         let told = warnings(|| {

@@ -27,7 +27,7 @@ use engine::wire::handle::HandleBytes;
 use super::port::{ModelMemory, ModelPort, address};
 use super::program::{Case, OPS, Op, What};
 use super::search::{Choice, Fork, Random, Search};
-use super::world::{Done, HEAP, Mail, World, flag, heap, mix, operand, place, result, source};
+use super::world::{Done, HEAP, Mail, World, flag, heap, operand, place, result, source};
 use crate::job::lane_config;
 
 const LONGEST: usize = 500;
@@ -52,33 +52,24 @@ pub(crate) struct Explored {
     pub(crate) met: Met,
 }
 
-/// What has gone wrong in any of the executions.
+/// What has gone wrong in any of the executions: no room, a duplicate, a loss, the loss of a rail.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub(crate) struct Met {
-    pub(crate) again: bool,
-    pub(crate) duplicate: bool,
-    pub(crate) failure: bool,
-    pub(crate) rail_failure: bool,
-}
+pub(crate) struct Met([bool; 4]);
 
 impl Met {
     fn note(&mut self, choice: Choice) {
-        match choice {
-            Choice::Again(true) => self.again = true,
-            Choice::ArriveTwice(_) => self.duplicate = true,
-            Choice::LoseWrite(_) | Choice::LoseMessage(_) => self.failure = true,
-            Choice::LoseRail(..) => self.rail_failure = true,
-            _ => {}
-        }
+        let kinds = [
+            choice == Choice::Again(true),
+            matches!(choice, Choice::ArriveTwice(_)),
+            matches!(choice, Choice::LoseWrite(_) | Choice::LoseMessage(_)),
+            matches!(choice, Choice::LoseRail(..)),
+        ];
+        self.0.iter_mut().zip(kinds).for_each(|(met, now)| *met |= now);
     }
 
     pub(crate) fn of(case: &Case) -> Self {
-        Self {
-            again: case.again > 0,
-            duplicate: case.duplicates > 0 && case.has_messages(),
-            failure: case.failures > 0,
-            rail_failure: case.rail_failures > 0,
-        }
+        let duplicates = if case.has_messages() { case.duplicates } else { 0 };
+        Self([case.again, duplicates, case.failures, case.rail_failures].map(|most| most > 0))
     }
 }
 
@@ -451,23 +442,18 @@ impl Model {
     }
 
     fn iterate(&self, pe: usize) {
-        let before = {
+        let (before, begun) = {
             let mut world = self.world.borrow_mut();
             world.fed = None;
-            let side = &mut world.sides[pe];
-            side.touched = false;
-            let before = side.history;
-            side.history = mix(before, 1);
-            before
+            let before = world.sides[pe].history;
+            world.told(pe, "iteration");
+            (before, world.sides[pe].history)
         };
         let turned = self.with_lane(pe, Lane::progress);
-        {
-            let mut world = self.world.borrow_mut();
-            let side = &mut world.sides[pe];
-            if !side.touched {
-                side.history = before;
-                self.search.borrow_mut().idle.insert(before);
-            }
+        let told = self.world.borrow().sides[pe].history != begun;
+        if !told {
+            self.world.borrow_mut().sides[pe].history = before;
+            self.search.borrow_mut().idle.insert(before);
         }
         if self.went_well(pe, turned.map(drop).map_err(EngineError::from))
             && self.world.borrow().sides[pe].quieting
@@ -480,7 +466,7 @@ impl Model {
         let (number, op) = {
             let mut world = self.world.borrow_mut();
             let number = pe * OPS + world.sides[pe].next;
-            world.told(pe, 2);
+            world.told(pe, "issue");
             world.sides[pe].next += 1;
             (number, world.case.op(number))
         };

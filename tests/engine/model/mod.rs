@@ -86,9 +86,11 @@ fn named(signals: SignalEngine, zero: &[What], one: &[What]) -> Case {
     Case::new(&name, signals, zero, one)
 }
 
-fn engines(programs: &[&[What]]) -> &'static [SignalEngine] {
-    let signals = programs.iter().any(|ops| ops.iter().any(|op| matches!(op, Signal(_))));
-    if signals { &[Chained, Eager] } else { &[Auto] }
+/// A case for each engine that the programs tell apart.
+fn by_engine(zero: &[What], one: &[What]) -> Vec<Case> {
+    let has_signals = zero.iter().chain(one).any(|op| matches!(op, Signal(_)));
+    let engines: &[SignalEngine] = if has_signals { &[Chained, Eager] } else { &[Auto] };
+    engines.iter().map(|signals| named(*signals, zero, one)).collect()
 }
 
 /// Puts whose segments the peer counts, where one tag serves for all of them, and where each has
@@ -96,12 +98,7 @@ fn engines(programs: &[&[What]]) -> &'static [SignalEngine] {
 /// event.
 #[test]
 fn counted_puts() {
-    let plain = |zero: &[What], one: &[What]| Case {
-        again: 0,
-        duplicates: 0,
-        batch: 1,
-        ..named(Counted, zero, one)
-    };
+    let plain = |zero: &[What], one: &[What]| named(Counted, zero, one).calm();
     let mut cases = Vec::new();
     let programs: [&[What]; 7] = [
         &[Signal(1), Signal(1)],
@@ -142,13 +139,7 @@ fn counted_puts() {
 
 #[test]
 fn puts_over_rails_chosen_by_load() {
-    let plain = |signals, ops: &[What]| Case {
-        balanced: true,
-        again: 0,
-        duplicates: 0,
-        batch: 1,
-        ..named(signals, ops, &[])
-    };
+    let plain = |signals, ops: &[What]| Case { balanced: true, ..named(signals, ops, &[]).calm() };
     let mut cases = Vec::new();
     for ops in [&[Put(3)][..], &[Put(2), Fence, Put(2)], &[Put(2), Quiet, Put(3)]] {
         let case = plain(Auto, ops);
@@ -167,32 +158,25 @@ fn puts_over_rails_chosen_by_load() {
 
 #[test]
 fn one_operation() {
-    let cases = [Put(2), Signal(0), Signal(1), Signal(2), Add, FetchAdd].into_iter();
-    let cases = cases.flat_map(|what| {
-        engines(&[&[what]]).iter().map(move |signals| named(*signals, &[what], &[]))
-    });
-    explore_all("one operation", 1, cases);
+    let cases = [Put(2), Signal(0), Signal(1), Signal(2), Add, FetchAdd];
+    explore_all("one operation", 1, cases.into_iter().flat_map(|what| by_engine(&[what], &[])));
 }
 
 #[test]
 fn two_operations_in_order() {
     let mut cases = Vec::new();
     for between in [Fence, Quiet] {
-        for first in KINDS {
-            for second in KINDS {
-                let ops = [first, between, second];
-                for signals in engines(&[&ops]) {
-                    let case = named(*signals, &ops, &[]);
-                    cases.push(Case { duplicates: 0, batch: 1, ..case.clone() });
-                    // Behind a quiet nothing of the first is left that these could disturb.
-                    if between == Fence || full() {
-                        cases.push(Case { again: 0, batch: 1, ..case.clone() });
-                    }
-                    // Several things found by one iteration; with a fetch they have half of all
-                    // executions here.
-                    if between == Fence && second != FetchAdd && first != FetchAdd || full() {
-                        cases.push(Case { rails: 1, again: 0, duplicates: 0, ..case });
-                    }
+        for (first, second) in KINDS.into_iter().flat_map(|one| KINDS.map(|two| (one, two))) {
+            for case in by_engine(&[first, between, second], &[]) {
+                cases.push(Case { again: 1, ..case.clone().calm() });
+                // Behind a quiet nothing of the first is left that these could disturb.
+                if between == Fence || full() {
+                    cases.push(Case { duplicates: 1, ..case.clone().calm() });
+                }
+                // Several things found by one iteration; with a fetch they have half of all
+                // executions here.
+                if between == Fence && second != FetchAdd && first != FetchAdd || full() {
+                    cases.push(Case { rails: 1, batch: 2, ..case.calm() });
                 }
             }
         }
@@ -205,13 +189,9 @@ fn two_operations_behind_a_fence() {
     let mut cases = Vec::new();
     // A signal or a fetch in front has the same fence to pass, at ten times the executions.
     for first in [Put(1), Add] {
-        for second in KINDS {
-            for third in KINDS {
-                for signals in engines(&[&[first, second, third]]) {
-                    let case = named(*signals, &[first, Fence, second, third], &[]);
-                    cases.push(Case { again: 0, duplicates: 0, batch: 1, ..case });
-                }
-            }
+        for (second, third) in KINDS.into_iter().flat_map(|one| KINDS.map(|two| (one, two))) {
+            cases
+                .extend(by_engine(&[first, Fence, second, third], &[]).into_iter().map(Case::calm));
         }
     }
     explore_all("two operations behind a fence", 5, cases);
@@ -222,15 +202,12 @@ fn both_ways() {
     let mut cases = Vec::new();
     for (at, zero) in KINDS.into_iter().enumerate() {
         for one in &KINDS[at..] {
-            for signals in engines(&[&[zero], &[*one]]) {
-                let case = named(*signals, &[zero], &[*one]);
-                cases.push(Case { again: 0, duplicates: 0, batch: 1, ..case });
-            }
+            cases.extend(by_engine(&[zero], &[*one]).into_iter().map(Case::calm));
         }
     }
-    let add = named(Auto, &[Add], &[Add]);
-    cases.push(Case { again: 0, batch: 1, ..add.clone() });
-    cases.push(Case { duplicates: 0, ..add });
+    let add = named(Auto, &[Add], &[Add]).calm();
+    cases.push(Case { duplicates: 1, ..add.clone() });
+    cases.push(Case { again: 1, batch: 2, ..add });
     explore_all("both ways", 4, cases);
 }
 
@@ -239,44 +216,19 @@ fn waiting_for_room() {
     let programs: [&[What]; 4] =
         [&[Put(3), Add], &[Signal(3)], &[Put(2), Fence, Signal(3)], &[Add, Fence, Put(3), Add]];
     let mut cases = Vec::new();
-    for ops in programs {
-        for signals in engines(&[ops]) {
-            let case = named(*signals, ops, &[]);
-            let case = Case { rails: 1, depth: 1, again: 0, duplicates: 0, ..case };
-            cases.push(Case { again: 1, ..case.clone() });
-            cases.push(case);
-        }
+    for case in programs.into_iter().flat_map(|ops| by_engine(ops, &[])) {
+        let case = Case { rails: 1, depth: 1, batch: 2, ..case.calm() };
+        cases.push(Case { again: 1, ..case.clone() });
+        cases.push(case);
     }
     explore_all("waiting for room", 3, cases);
 }
 
-/// One segment or message is lost: what follows it must not take effect, and the sender is told.
+/// One segment or message is lost, or a rail fails with all that is under way on it and takes
+/// nothing more: what follows must not take effect, and the sender is told.
 #[test]
 fn losses() {
-    let programs: [&[What]; 7] = [
-        &[Put(2), Fence, Add],
-        &[Signal(2)],
-        &[Signal(2), Fence, Put(1)],
-        &[Add, Fence, Signal(1)],
-        &[FetchAdd, Fence, Put(1), Add],
-        &[Put(1), Fence, Signal(1), Fence, FetchAdd],
-        &[Put(1), Quiet, Add],
-    ];
-    let mut cases = Vec::new();
-    for ops in programs {
-        for signals in engines(&[ops]) {
-            let case = named(*signals, ops, &[]);
-            cases.push(Case { failures: 1, again: 0, duplicates: 0, ..case });
-        }
-    }
-    explore_all("losses", 3, cases);
-}
-
-/// A rail fails with all that is under way on it, and takes nothing more: what follows must not
-/// take effect, and the sender is told.
-#[test]
-fn rail_losses() {
-    let programs: [&[What]; 8] = [
+    let programs: [&[What]; 9] = [
         &[Put(2), Fence, Add],
         &[Put(1), Put(1), Fence, Put(1)],
         &[Signal(2)],
@@ -284,18 +236,21 @@ fn rail_losses() {
         &[Add, Fence, Signal(1)],
         &[FetchAdd, Fence, Put(1), Add],
         &[Put(1), Fence, Signal(1), Fence, FetchAdd],
+        &[Put(1), Quiet, Add],
         &[Signal(1), Quiet, Add],
     ];
-    let mut cases = Vec::new();
+    let (mut cases, mut of_rails) = (Vec::new(), Vec::new());
     for ops in programs {
-        let signals = engines(&[ops]);
-        let counted = (signals.len() > 1).then_some(&Counted);
-        for signals in signals.iter().chain(counted) {
-            let case = named(*signals, ops, &[]);
-            cases.push(Case { rail_failures: 1, again: 0, duplicates: 0, batch: 1, ..case });
+        for case in by_engine(ops, &[]) {
+            cases.push(Case { failures: 1, batch: 2, ..case.clone().calm() });
+            of_rails.push(Case { rail_failures: 1, ..case.clone().calm() });
+            if case.signals == Eager {
+                of_rails.push(Case { rail_failures: 1, ..named(Counted, ops, &[]).calm() });
+            }
         }
     }
-    explore_all("rail losses", 7, cases);
+    explore_all("losses", 3, cases);
+    explore_all("rail losses", 7, of_rails);
 }
 
 #[test]
@@ -311,13 +266,13 @@ fn signals_behind_puts() {
     let mut cases = Vec::new();
     for ops in programs {
         for signals in [Chained, Eager] {
-            let case = named(signals, ops, &[]);
+            let case = named(signals, ops, &[]).calm();
             if full() {
-                cases.push(Case { again: 0, batch: 1, ..case.clone() });
-                cases.push(Case { duplicates: 0, ..case.clone() });
+                cases.push(Case { duplicates: 1, ..case.clone() });
+                cases.push(Case { again: 1, batch: 2, ..case.clone() });
             }
-            cases.push(Case { duplicates: 0, batch: 1, ..case.clone() });
-            cases.push(Case { failures: 1, again: 0, duplicates: 0, batch: 1, ..case });
+            cases.push(Case { again: 1, ..case.clone() });
+            cases.push(Case { failures: 1, ..case });
         }
     }
     explore_all("signals behind puts", 1, cases);
@@ -329,8 +284,7 @@ fn losses_at_either_pe() {
     for (zero, one) in
         [(Put(1), Add), (Add, Put(1)), (Put(1), Put(1)), (Add, Add), (FetchAdd, Put(1))]
     {
-        let case = named(Auto, &[zero], &[one]);
-        let case = Case { again: 0, duplicates: 0, batch: 1, ..case };
+        let case = named(Auto, &[zero], &[one]).calm();
         cases.push(Case { failures: 1, ..case.clone() });
         cases.push(Case { rail_failures: 1, ..case });
     }

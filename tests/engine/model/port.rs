@@ -12,7 +12,7 @@ use engine::port::{
 };
 
 use super::explore::Model;
-use super::world::{self, Done, Mail, World, done_hash, mix, mix_bytes};
+use super::world::{self, Done, Mail, World};
 
 pub(crate) struct ModelPort {
     pub(crate) model: Rc<Model>,
@@ -28,20 +28,12 @@ fn target(to: PeerAddr) -> (usize, RailId) {
     ((to.0 >> 8) as usize, RailId(to.0 as u8))
 }
 
-const POSTED: u64 = 1 << 56;
-const SENT: u64 = 2 << 56;
-const COMPLETED: u64 = 3 << 56;
-const RECEIVED: u64 = 4 << 56;
-const APPLIED: u64 = 5 << 56;
-const TOLD: u64 = 6 << 56;
-const REFUSED: u64 = 7 << 56;
-
 impl ModelPort {
     fn is_dead(&self, rail: RailId) -> bool {
         let mut world = self.model.world.borrow_mut();
         let dead = world.is_dead(self.pe, rail);
         if dead {
-            world.told(self.pe, REFUSED | u64::from(rail.0));
+            world.told(self.pe, ("refused", rail));
         }
         dead
     }
@@ -60,10 +52,7 @@ impl ModelPort {
             return Err(lost());
         }
         let again = self.model.choose_again();
-        self.model
-            .world
-            .borrow_mut()
-            .told(self.pe, POSTED | u64::from(rail.0) << 1 | u64::from(again));
+        self.model.world.borrow_mut().told(self.pe, ("posted", rail, again));
         if again {
             return Ok(Posted::Again);
         }
@@ -119,7 +108,7 @@ impl DataPath for ModelPort {
         let mut world = self.model.world.borrow_mut();
         let mut count = 0;
         while let Some(next) = world.sides[self.pe].done[rail.index()].pop_front() {
-            let told = mix(COMPLETED | u64::from(rail.0), done_hash(next));
+            let told = ("completed", rail, next);
             match next {
                 Done::Completed(wr_id) => {
                     completions.take(wr_id.index());
@@ -159,7 +148,7 @@ impl Messaging for ModelPort {
         }
         let again = self.model.choose_again();
         let mut world = self.model.world.borrow_mut();
-        world.told(self.pe, SENT | u64::from(rail.0) << 1 | u64::from(again));
+        world.told(self.pe, ("sent", rail, again));
         if again {
             return Ok(Posted::Again);
         }
@@ -172,11 +161,11 @@ impl Messaging for ModelPort {
         match world.sides[self.pe].inbox[rail.index()].pop_front() {
             Some(Mail::Message(bytes)) => {
                 into.fill(&bytes);
-                world.told(self.pe, mix_bytes(RECEIVED | u64::from(rail.0), &bytes));
+                world.told(self.pe, ("received", rail, bytes));
                 Incoming::Message
             }
             Some(Mail::ImmediateData(data)) => {
-                world.told(self.pe, mix(TOLD | u64::from(rail.0), data));
+                world.told(self.pe, ("immediate data", rail, data));
                 Incoming::ImmediateData(data)
             }
             None => Incoming::Nothing,
@@ -190,7 +179,7 @@ impl LocalMemory for ModelPort {
         assert!(adds.contains(&atomic.op));
         let mut world = self.model.world.borrow_mut();
         let before = world.add(self.pe, addr, atomic.operand);
-        world.told(self.pe, mix(APPLIED, before));
+        world.told(self.pe, ("applied", before));
         Ok(before)
     }
 

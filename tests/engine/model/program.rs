@@ -100,6 +100,11 @@ impl Case {
         }
     }
 
+    /// The same, where nothing goes wrong, and an iteration finds one thing.
+    pub(crate) fn calm(self) -> Self {
+        Self { again: 0, duplicates: 0, batch: 1, ..self }
+    }
+
     pub(crate) fn op(&self, number: usize) -> Op {
         self.programs[number / OPS][number % OPS]
     }

@@ -4,8 +4,6 @@ use std::collections::HashSet;
 
 use engine::ids::RailId;
 
-use super::world::mix;
-
 /// Something that can happen next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Choice {
@@ -61,6 +59,10 @@ impl Random {
     /// One below the bound, which is not 0.
     pub(crate) fn below(&mut self, bound: usize) -> usize {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        (mix(self.0, 0) % bound as u64) as usize
+        let mut z = self.0.rotate_left(23) ^ 0x9e37_79b9_7f4a_7c15;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z = (z ^ (z >> 31)).wrapping_add(self.0.wrapping_mul(0xff51_afd7_ed55_8ccd));
+        (z % bound as u64) as usize
     }
 }

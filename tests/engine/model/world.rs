@@ -2,6 +2,7 @@
 //! hold whenever something takes effect.
 
 use std::collections::VecDeque;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::Rc;
 
 use engine::ids::{RailId, WrId};
@@ -85,14 +86,14 @@ pub(crate) struct Notice {
 }
 
 /// What a lane finds beside completions.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Mail {
     Message(Vec<u8>),
     ImmediateData(u64),
 }
 
 /// What a poll is to report.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Done {
     Completed(WrId),
     Failed(WrId),
@@ -102,12 +103,11 @@ pub(crate) enum Done {
 }
 
 /// What a lane's port has seen.
-#[derive(Clone, Debug)]
+#[derive(Clone, Hash, Debug)]
 pub(crate) struct Side {
     /// A hash over everything that the lane was told. A lane is a function of that, so two lanes
     /// with the same history are in the same state.
     pub(crate) history: u64,
-    pub(crate) touched: bool,
     pub(crate) next: usize,
     /// The operation before is a quiet that has not ended.
     pub(crate) quieting: bool,
@@ -119,7 +119,7 @@ pub(crate) struct Side {
 }
 
 /// What a lane's next iteration will find.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Hash, Debug)]
 pub(crate) struct Fed {
     pub(crate) pe: usize,
     pub(crate) place: u32,
@@ -160,7 +160,6 @@ impl World {
         let rails = usize::from(case.rails);
         let side = Side {
             history: 0,
-            touched: false,
             next: 0,
             quieting: false,
             failed: false,
@@ -216,10 +215,9 @@ impl World {
         self.sides[pe].done[rail.index()].push_back(Done::RailFailed);
     }
 
-    pub(crate) fn told(&mut self, pe: usize, what: u64) {
-        let side = &mut self.sides[pe];
-        side.history = mix(side.history, what);
-        side.touched = true;
+    pub(crate) fn told(&mut self, pe: usize, what: impl Hash) {
+        let history = &mut self.sides[pe].history;
+        *history = hash_of((*history, what));
     }
 
     fn id(&mut self) -> u32 {
@@ -432,79 +430,30 @@ impl World {
     /// A hash over everything that the future depends on. What is under way counts as a set: two
     /// orders of sending the same things are one state.
     pub(crate) fn hash(&self) -> u64 {
-        let mut hash = mix(u64::from(self.again) << 32 | u64::from(self.duplicates), 1);
-        hash = mix(hash, u64::from(self.failures) << 1 | u64::from(self.early));
-        let dead = |pe: usize| self.dead_rails[pe].map_or(9, |rail| u64::from(rail.0));
-        hash = mix(hash, u64::from(self.rail_failures) << 16 | dead(1) << 8 | dead(0));
-        hash = mix(hash, u64::from(self.has_lost[1]) << 1 | u64::from(self.has_lost[0]));
-        let fed =
-            self.fed.map_or(0, |fed| u64::from(fed.place) << 33 | u64::from(fed.left) << 1 | 1);
-        hash = mix(hash, fed | self.fed.map_or(0, |fed| fed.pe as u64) << 60);
-        hash = mix(hash, self.blocked.map_or(9, |pe| pe as u64));
-        for side in &self.sides {
-            hash = mix(hash, side.history);
-            hash = mix(hash, side.next as u64 * 4 + u64::from(side.quieting) * 2);
-            hash = mix(hash, u64::from(side.failed));
-            for done in &side.done {
-                hash = done.iter().fold(mix(hash, 2), |hash, done| mix(hash, done_hash(*done)));
-            }
-            for inbox in &side.inbox {
-                hash = inbox.iter().fold(mix(hash, 3), |hash, mail| match mail {
-                    Mail::Message(bytes) => mix_bytes(hash, bytes),
-                    Mail::ImmediateData(data) => mix(hash, *data),
-                });
-            }
-            hash = side.heap.iter().chain(&side.results).fold(hash, |hash, word| mix(hash, *word));
-        }
-        for effects in &self.effects {
-            hash = mix_bytes(hash, effects);
-        }
-        let flight_hash = |flight: &Flight| {
-            let who = (flight.from as u64) << 40 | u64::from(flight.rail.0) << 32;
-            let hash = mix(who | u64::from(flight.wr_id.0), u64::from(flight.delivered));
-            mix(mix(hash, flight.to as u64), flight.transfer.remote)
-        };
-        let letter_hash = |letter: &Letter| {
-            let who = (letter.from as u64) << 40 | (letter.to as u64) << 36;
-            let way = u64::from(letter.rail.0) << 16 | u64::from(letter.to_rail.0) << 8;
-            let hash = mix(who | way | u64::from(letter.again), u64::from(letter.wr_id.0));
-            mix_bytes(hash, &letter.bytes)
+        let flight =
+            |it: &Flight| (it.from, it.rail, it.to, it.wr_id, it.delivered, it.transfer.remote);
+        let letter = |it: &Letter| {
+            hash_of((it.from, it.rail, it.to, it.to_rail, it.wr_id, it.again, &it.bytes))
         };
         // The data of a notice whose write has completed is there; else it is the flight's that
         // counts.
-        let notice_hash = |notice: &Notice| {
-            let flight = self.flights.iter().find(|flight| flight.id == notice.id);
-            let way = (notice.to as u64) << 40 | u64::from(notice.to_rail.0) << 32;
-            mix(way | notice.data, flight.map_or(7, flight_hash))
+        let notice = |it: &Notice| {
+            let write = self.flights.iter().find(|flight| flight.id == it.id);
+            hash_of((it.to, it.to_rail, it.data, write.map(flight)))
         };
-        hash = mix(hash, self.notices.iter().map(notice_hash).fold(0, u64::wrapping_add));
-        hash = mix(hash, self.flights.iter().map(flight_hash).fold(0, u64::wrapping_add));
-        mix(hash, self.letters.iter().map(letter_hash).fold(0, u64::wrapping_add))
+        let under_way = [
+            self.flights.iter().map(|it| hash_of(flight(it))).fold(0, u64::wrapping_add),
+            self.letters.iter().map(letter).fold(0, u64::wrapping_add),
+            self.notices.iter().map(notice).fold(0, u64::wrapping_add),
+        ];
+        let left = (self.again, self.duplicates, self.failures, self.rail_failures, self.early);
+        let lost = (self.dead_rails, self.has_lost);
+        hash_of((left, lost, self.fed, self.blocked, &self.sides, self.effects, under_way))
     }
 }
 
-pub(crate) fn done_hash(done: Done) -> u64 {
-    match done {
-        Done::Completed(wr_id) => u64::from(wr_id.0),
-        Done::Failed(wr_id) => u64::from(wr_id.0) | 1 << 40,
-        Done::MessageFailed(wr_id) => u64::from(wr_id.0) | 1 << 42,
-        Done::RailFailed => 1 << 41,
-    }
-}
-
-pub(crate) fn mix(hash: u64, word: u64) -> u64 {
-    let mut z = hash.rotate_left(23) ^ word.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    (z ^ (z >> 31)).wrapping_add(hash.wrapping_mul(0xff51_afd7_ed55_8ccd))
-}
-
-pub(crate) fn mix_bytes(hash: u64, bytes: &[u8]) -> u64 {
-    let mut hash = mix(hash, bytes.len() as u64);
-    for bounce in bytes.chunks(8) {
-        let mut word = [0; 8];
-        word[..bounce.len()].copy_from_slice(bounce);
-        hash = mix(hash, u64::from_le_bytes(word));
-    }
-    hash
+pub(crate) fn hash_of(what: impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    what.hash(&mut hasher);
+    hasher.finish()
 }

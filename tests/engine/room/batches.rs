@@ -4,13 +4,12 @@ use engine::atomic::AtomicOp;
 use engine::ids::Pe;
 use engine::lane::batches::Batch;
 use engine::port::Direction;
-use engine::rails::Spread;
 use engine::request::Request;
 use sim_fabric::Script;
 use test_support::seeds::for_seeds;
 
-use crate::job::{Job, Member, Random, Shape};
-use crate::signals::{Targets, race, random_script, random_shape};
+use crate::job::{Job, Random, Shape};
+use crate::signals::{race, random_script, random_shape};
 
 /// Nanoseconds that an iteration takes, so that delays are some hundred iterations at most.
 const ITERATION: u64 = 200_000;
@@ -65,54 +64,4 @@ fn batch_ends_while_others_go_on() {
             member.lane.quiet(Pe(1))
         });
     });
-}
-
-#[test]
-fn pooled_puts_belong_to_their_batch() {
-    let spread = Spread { balanced_from: 64, striped_from: 64, segment: 16 };
-    let shape = Shape { spread, depth: 4, heap: 1 << 17, ..Shape::default() };
-    let mut job = Job::new(5, &shape, Script::default());
-    job.fill_scratch(0, &[7; 1 << 15]);
-    let (targets, fabric) = (Targets::of(&job), job.fabric.clone());
-    let Member { lane, scratch, .. } = &mut job.members[0];
-    let mut batches = std::collections::VecDeque::new();
-    for (number, len) in [8192, 128, 4096, 64].into_iter().enumerate() {
-        let batch = lane.begin_batch().expect("one of a few");
-        lane.enter_batch(batch);
-        let at = number * (8 << 10);
-        lane.start(&targets.part(*scratch + at, 1, at, len)).expect("it fits into the pool");
-        lane.enter_batch(Batch::NONE);
-        batches.push_back((batch, targets.0[1].0 + at, len));
-    }
-    assert!(batches.iter().all(|(batch, ..)| !lane.is_batch_done(*batch)));
-    while let Some((batch, at, len)) = batches.pop_front() {
-        if lane.is_batch_done(batch) {
-            assert_eq!(fabric.load(Pe(1), at, len), vec![7; len]);
-            lane.end_batch(batch);
-        } else {
-            lane.progress().expect("nothing fails");
-            batches.push_back((batch, at, len));
-        }
-    }
-    assert!(!lane.has_work());
-}
-
-#[test]
-fn failed_batch_is_not_over() {
-    let mut job = Job::new(6, &Shape::default(), Script::default());
-    let targets = Targets::of(&job);
-    let scratch = job.members[0].scratch;
-    job.fabric.fail_next(1);
-    let lane = &mut job.members[0].lane;
-    let batch = lane.begin_batch().expect("the first");
-    lane.enter_batch(batch);
-    lane.start(&targets.part(scratch, 1, 0, 64)).expect("it is posted");
-    lane.enter_batch(Batch::NONE);
-    while !lane.is_batch_done(batch) {
-        assert!(lane.failure().is_none(), "while it has not failed it is under way");
-        let _ = lane.progress();
-        job.fabric.pass_time(1_000);
-    }
-    let failure = lane.failure().expect("it has failed by the time it looks over");
-    assert!(failure.to_string().contains("PE 1"), "{failure}");
 }

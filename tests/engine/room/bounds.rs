@@ -10,7 +10,7 @@ use crate::job::{Job, Shape};
 use crate::signals::Targets;
 
 #[test]
-fn the_depth_of_a_rail_is_never_exceeded() {
+fn rail_depth_is_never_exceeded() {
     for depth in [1, 2, 7] {
         let shape = Shape { depth, rails: 2, max_segment: 64, ..Shape::default() };
         let mut job = Job::new(1, &shape, Script::default());
@@ -28,48 +28,6 @@ fn the_depth_of_a_rail_is_never_exceeded() {
         let bytes = job.members[0].lane.counters().map(|rail| rail.bytes).sum::<u64>();
         assert_eq!((posted, bytes), (2 * 20 * 64, 2 * 20 * 4096));
     }
-}
-
-#[test]
-fn a_large_operation_is_cut_at_the_segment_limit_and_uses_every_rail() {
-    let shape = Shape { rails: 4, max_segment: 1000, heap: 1 << 16, ..Shape::default() };
-    let mut job = Job::new(2, &shape, Script::default());
-    job.fill_scratch(0, &[0xa5; 1 << 16]);
-    job.put(0, 1, 3, 10_001).unwrap();
-    job.quiet(0, 1).unwrap();
-    let deliveries = job.fabric.deliveries();
-    assert_eq!(deliveries.len(), 11);
-    assert!(deliveries.iter().all(|delivery| delivery.len <= 1000));
-    let heap = job.heap(1, 0, 10_010);
-    assert!(heap[..3].iter().chain(&heap[10_004..]).all(|byte| *byte == 0));
-    assert!(heap[3..10_004].iter().all(|byte| *byte == 0xa5));
-    assert!(job.members[0].lane.counters().all(|rail| rail.posted >= 2));
-}
-
-/// All of them complete in one poll, in turn.
-#[test]
-fn completions_of_two_peers_in_one_poll_are_counted_for_each() {
-    let shape = Shape { n_pes: 3, rails: 1, ..Shape::default() };
-    let mut job = Job::new(6, &shape, Script { delay: (1, 1), ..Script::default() });
-    for number in 0..12 {
-        job.put(0, 1 + number % 2, number as usize * 8, 8).unwrap();
-        if number == 5 {
-            job.get(0, 1, 256, 8).unwrap();
-        }
-    }
-    // They are delivered, and none has completed yet.
-    job.fabric.pass_time(1_000_000);
-    job.members[0].lane.progress().unwrap();
-    assert_eq!((job.fabric.deliveries().len(), job.fabric.in_flight()), (13, 13));
-    job.fabric.stall(Pe(1));
-    job.put(0, 1, 512, 8).unwrap();
-    job.members[0].lane.progress().unwrap();
-    assert_eq!(job.fabric.in_flight(), 1);
-    assert_eq!(job.members[0].lane.is_quiet(Pe(2)), Ok(true));
-    assert_eq!(job.members[0].lane.is_quiet(Pe(1)), Ok(false), "one is under way");
-    job.fabric.resume(Pe(1));
-    job.quiet(0, 1).unwrap();
-    assert!(!job.members[0].lane.has_work());
 }
 
 #[test]
@@ -93,7 +51,7 @@ fn blocking_operations_end_complete() {
 }
 
 #[test]
-fn a_value_longer_than_a_segment_is_cut() {
+fn long_values_are_cut() {
     for max_segment in [1, 3, 4] {
         let shape = Shape { max_segment, ..Shape::default() };
         let mut job = Job::new(3, &shape, Script::default());
@@ -101,25 +59,6 @@ fn a_value_longer_than_a_segment_is_cut() {
         job.quiet(0, 1).unwrap();
         assert_eq!(job.heap(1, 8, 8), [1, 2, 3, 4, 5, 6, 7, 8], "segments of {max_segment}");
     }
-}
-
-/// The fake refuses a descriptor of another domain than the rail's.
-#[test]
-fn each_lane_posts_with_the_descriptors_of_its_own_domain() {
-    let shape = Shape { rails: 2, ..Shape::default() };
-    let mut job = Job::new(4, &shape, Script::default());
-    job.fill_scratch(0, &[0x5a; 64]);
-    for offset in [0, 64] {
-        job.put(0, 1, offset, 32).unwrap();
-    }
-    job.quiet(0, 1).unwrap();
-    let host = job.host_lane(&shape);
-    let (targets, member) = (Targets::of(&job), &job.members[0]);
-    let part = targets.part(member.scratch, 1, 128, 32);
-    host.start(&part).unwrap();
-    host.complete(&Request { direction: Direction::Read, ..part }).unwrap();
-    host.quiet(Pe(1)).unwrap();
-    assert_eq!(job.heap(1, 128, 32), [0x5a; 32]);
 }
 
 #[test]

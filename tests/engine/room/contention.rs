@@ -60,7 +60,7 @@ fn acknowledgements_do_not_starve_behind_puts() {
 /// A PE for which the fabric has no room, as while it connects, delays neither what is due to
 /// others nor what is put to them.
 #[test]
-fn a_peer_that_cannot_be_reached_delays_no_other() {
+fn unreachable_peer_delays_no_other() {
     let shape = Shape { n_pes: 4, rails: 1, ..Shape::default() };
     // A reply and an acknowledgement that are due to it.
     let mut job = Job::new(1, &shape, Script::default());
@@ -92,30 +92,9 @@ fn a_peer_that_cannot_be_reached_delays_no_other() {
     assert_eq!(job.heap(1, 0, 64), [7u64.to_le_bytes(); 8].concat());
 }
 
-/// What waits for a PE for which the fabric has no room ends in a timeout, though the rail moves
-/// other things.
-#[test]
-fn a_peer_that_is_never_reached_ends_in_a_timeout() {
-    let shape = Shape { n_pes: 3, rails: 1, ..Shape::default() };
-    let mut job = Job::new(1, &shape, Script::default());
-    job.fabric.refuse(Pe(1), true);
-    job.put_value(0, 1, 0, 7, 8).unwrap();
-    let failed = loop {
-        assert!(job.fabric.now() < 200_000_000_000, "nobody looks after it");
-        let _ = job.put_value(0, 2, 0, 7, 8);
-        job.fabric.pass_time(1_000_000);
-        let _ = job.members[0].lane.progress();
-        if let Err(failed) = job.members[0].lane.is_quiet(Pe(1)) {
-            break failed;
-        }
-    };
-    assert!(matches!(failed, EngineError::Timeout { pe: Pe(1), .. }), "{failed}");
-    job.quiet(0, 2).unwrap();
-}
-
 /// A lane that has failed tries for a while to tell its peers, and not at each call again.
 #[test]
-fn a_failed_lane_waits_once_for_those_it_cannot_tell() {
+fn failed_lane_waits_once() {
     let mut job = Job::new(1, &Shape::default(), Script::default());
     let handle = job.members[0].handle;
     job.members[0].regions.release(&handle).unwrap();
@@ -183,7 +162,7 @@ fn full_segment_table_loses_no_put() {
 /// More of anything than there are places for, to a PE that does nothing: the calls return, other
 /// PEs are served, and when the PE goes on, all of it is done, in order.
 #[test]
-fn a_peer_that_has_stopped_delays_no_other() {
+fn stopped_peer_delays_no_other() {
     const MANY: usize = 1500;
     for case in 0..5 {
         let signals = if case == 1 { SignalEngine::Counted } else { SignalEngine::Auto };
@@ -230,7 +209,7 @@ fn a_peer_that_has_stopped_delays_no_other() {
 /// want is staged meanwhile. By what the bounce buffers of PE 0 are for: its puts, its gets, what
 /// the PE wants to read of it, what it wants to write.
 #[test]
-fn a_peer_that_has_stopped_does_not_hold_all_bounce_buffers() {
+fn stopped_peer_leaves_bounce_buffers() {
     const LEN: usize = 8000;
     for (case, staged) in [0b10, 0b10, 0b01, 0b01].into_iter().enumerate() {
         let shape = Shape { n_pes: 3, staged, bounce: (1000, 4, 4), ..Shape::default() };
@@ -274,7 +253,7 @@ fn a_peer_that_has_stopped_does_not_hold_all_bounce_buffers() {
 /// The same for what user threads hand over, fences among it: what is for other PEs goes past, and
 /// the order stays.
 #[test]
-fn a_peer_that_has_stopped_delays_no_user_thread() {
+fn stopped_peer_delays_no_user_thread() {
     const LEN: usize = 4000;
     let bounce = (1000, 4, 4);
     let shape = Shape { n_pes: 3, staged: u32::MAX, heap: 1 << 14, bounce, ..Shape::default() };
@@ -306,7 +285,7 @@ fn a_peer_that_has_stopped_delays_no_user_thread() {
 /// them, so that there are always some: what user threads have handed over has its turn all the
 /// same, and in its order.
 #[test]
-fn a_user_thread_has_its_turn_among_pending_operations() {
+fn user_threads_get_their_turn() {
     let shape = Shape { staged: u32::MAX, heap: 1 << 14, bounce: (1000, 4, 4), ..Shape::default() };
     let script = Script { delay: (500_000, 1_000_000), ..Script::default() };
     let (mut job, host) = Job::new(1, &shape, script).with_user_threads(&shape, PATIENCE);
@@ -355,7 +334,7 @@ fn put_on(job: &mut Job, targets: &Targets, number: usize) {
 /// call without a place waits as one without room does, before it is pending; those behind it do
 /// not.
 #[test]
-fn who_finds_no_place_waits_before_it_is_pending() {
+fn callers_wait_once_for_a_place() {
     for counted in [false, true] {
         let shape = Shape { signals: SignalEngine::Counted, ..Shape::default() };
         let mut job = Job::new(1, &shape, Script::default());
@@ -381,7 +360,7 @@ fn who_finds_no_place_waits_before_it_is_pending() {
 /// A PE that has stopped for a while and goes on: its operations are pending until it has caught up
 /// and no longer, though the caller never pauses.
 #[test]
-fn parking_ends_though_the_caller_goes_on() {
+fn parking_ends_under_load() {
     for many in [20, 60, 2000] {
         let shape = Shape { rails: 1, depth: 16, ..Shape::default() };
         let mut job = Job::new(1, &shape, Script { delay: (1_000, 1_000), ..Script::default() });
@@ -411,7 +390,7 @@ fn parking_ends_though_the_caller_goes_on() {
 /// A PE that takes some operations, and then none for a long time, again and again: what is pending
 /// for it delays the caller once each time, and not at each call.
 #[test]
-fn a_peer_that_moves_now_and_then_delays_a_caller_once_each_time() {
+fn slow_peer_delays_callers_once() {
     let shape = Shape { rails: 1, depth: 16, ..Shape::default() };
     let mut job = Job::new(1, &shape, Script { delay: (1_000, 1_000), ..Script::default() });
     let targets = Targets::of(&job);

@@ -95,7 +95,7 @@ fn full_window_opens_again() {
 }
 
 #[test]
-fn tags_are_used_again_across_their_wrap() {
+fn tags_wrap_around() {
     let shape = Shape { counted: 1, ..shape() };
     let job = Job::new(5, &shape, Script { duplicate_percent: 20, ..Script::default() });
     let base = job.members[1].base;
@@ -109,7 +109,7 @@ fn tags_are_used_again_across_their_wrap() {
 }
 
 #[test]
-fn data_that_never_comes_is_named_at_both_ends() {
+fn missing_data_is_reported() {
     let mut job = Job::new(6, &shape(), Script::default());
     job.fabric.lose_next_immediate_data(1);
     job.put_signal(0, 1, (8, 150), 0).unwrap();
@@ -172,7 +172,7 @@ fn half_refused_put_spoils_no_signal() {
 
 /// Whoever reaches a rail can tell it anything: a write of no bytes needs no key.
 #[test]
-fn immediate_data_that_no_lane_has_sent_is_dropped() {
+fn forged_immediate_data_is_dropped() {
     let early = Tag(Tag::FIRST.0.wrapping_add(TAGS));
     for (mark_bytes, n_pes) in [(8, 2), (4, 2), (8, 5)] {
         let shape = Shape { mark_bytes, n_pes, ..shape() };

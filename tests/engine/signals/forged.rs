@@ -3,7 +3,6 @@
 use engine::atomic::AtomicOp;
 use engine::error::EngineError;
 use engine::ids::{Pe, RailId};
-use engine::port::Access;
 use engine::wire::cookie::Cookie;
 use engine::wire::marks::Marks;
 use engine::wire::message::{
@@ -326,19 +325,6 @@ fn waiting_messages_are_bounded() {
     assert_eq!(found(&job), (2 * WINDOW, 3 * WINDOW - 1));
 }
 
-/// The slot of a region that is registered anew in the same place is another one.
-#[test]
-fn released_regions_are_not_their_successors() {
-    let mut job = Job::new(3, &Shape::default(), Script::default());
-    let (base, handle) = (job.members[1].base, job.members[1].handle);
-    job.members[1].regions.release(&handle).unwrap();
-    job.members[1].regions.register(base, job.heap, Access::LocalAndRemote).unwrap();
-    forge(&job, PES, Seq::FIRST, 0, &atomic_at(FIRST_REGION, 0, 7));
-    let failed = (0..100).find_map(|_| job.members[1].lane.progress().err());
-    assert!(matches!(failed.as_deref(), Some(EngineError::BadMessage { pe: Pe(0), .. })));
-    assert_eq!(job.word(1, 0), 0);
-}
-
 /// Starts a fetch of PE 1 from PE 0, which does not look.
 fn fetch(job: &mut Job, targets: &Targets) {
     job.fabric.stall(Pe(0));
@@ -348,7 +334,7 @@ fn fetch(job: &mut Job, targets: &Targets) {
 
 /// Its slot is another message's when it is acknowledged.
 #[test]
-fn fetches_may_be_answered_before_they_are_acknowledged() {
+fn replies_may_precede_acknowledgements() {
     let mut job = Job::new(3, &Shape { n_pes: 3, ..Shape::default() }, Script::default());
     let targets = Targets::of(&job);
     fetch(&mut job, &targets);
@@ -365,7 +351,7 @@ fn fetches_may_be_answered_before_they_are_acknowledged() {
 
 /// Its place in the window is another message's by then.
 #[test]
-fn fetches_may_be_answered_a_window_later() {
+fn replies_may_come_a_window_later() {
     let mut job = Job::new(3, &Shape { depth: 1024, ..Shape::default() }, Script::default());
     let targets = Targets::of(&job);
     fetch(&mut job, &targets);

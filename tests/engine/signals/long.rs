@@ -69,7 +69,7 @@ fn posts(shape: &Shape, lens: &[usize]) -> usize {
 }
 
 #[test]
-fn data_and_signal_are_one_message_up_to_the_longest() {
+fn data_and_signal_share_a_message() {
     use SignalEngine::{Auto, Chained, Counted, Eager};
     for signals in [Auto, Eager] {
         for longest_message in [300, MAX_LONG_MESSAGE] {
@@ -93,7 +93,7 @@ fn data_and_signal_are_one_message_up_to_the_longest() {
 }
 
 #[test]
-fn memory_of_devices_is_written_or_pulled() {
+fn device_memory_shares_no_message() {
     // Two bits for each PE: its heap, its scratch memory.
     for staged in [0b0010, 0b0100, 0b0110] {
         for by_fabric in [0, staged] {

@@ -167,7 +167,7 @@ fn slow_rail_delays_only_its_signals() {
 }
 
 #[test]
-fn what_a_fence_holds_behind_atomics_leaves_without_a_quiet() {
+fn fenced_operations_leave_without_quiet() {
     // The sender only makes progress after its last call, as a proxy thread does whose GPU waits.
     for again_percent in [0, 90] {
         let script = Script { again_percent, ..Script::default() };
@@ -191,7 +191,7 @@ fn what_a_fence_holds_behind_atomics_leaves_without_a_quiet() {
 
 /// A signal that nobody waits for is not taken for one that is stuck.
 #[test]
-fn nobody_needs_to_wait_for_a_signal() {
+fn unawaited_signal_is_acknowledged() {
     let mut job = Job::new(7, &Shape::default(), Script::default());
     let targets = Targets::of(&job);
     let add = targets.atomic(1, 0, AtomicOp::Add, 5);
@@ -202,20 +202,6 @@ fn nobody_needs_to_wait_for_a_signal() {
         job.fabric.pass_time(1_000_000);
     }
     assert!(!job.members[0].lane.has_work(), "it was acknowledged");
-}
-
-#[test]
-fn more_messages_than_any_window_go_through_a_depth_of_one() {
-    let shape = Shape { depth: 1, rails: 1, ..Shape::default() };
-    let job = Job::new(2, &shape, Script { duplicate_percent: 10, ..Script::default() });
-    let base = job.members[1].base;
-    let (fabric, _) = race(job, 2, |me, member, targets| {
-        for _ in 0..if me == 0 { 3000 } else { 2500 } {
-            member.lane.atomic(&targets.atomic(1, 0, AtomicOp::Inc, 0))?;
-        }
-        member.lane.quiet(Pe(1))
-    });
-    assert_eq!(fabric.load(Pe(1), base, 8), 5500u64.to_le_bytes());
 }
 
 /// A handle says whose region it is. With another PE's, an operation would go to whatever has the
@@ -253,7 +239,7 @@ fn handles_of_other_pes_are_refused() {
 /// Lengths whose sum is beyond all addresses do not add up to nothing, when the signal would be
 /// sent alone.
 #[test]
-fn a_signal_is_not_sent_without_data_that_is_too_long() {
+fn overlong_data_holds_its_signal() {
     let mut job = Job::new(5, &Shape::default(), Script::default());
     let targets = Targets::of(&job);
     let scratch = job.members[0].scratch;

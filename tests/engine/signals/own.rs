@@ -23,7 +23,7 @@ fn until_set(job: &mut Job, word: usize) {
 /// A fence towards another PE is all that a PE is told of, and holds for its own words as well,
 /// whichever of them the processor changes itself.
 #[test]
-fn own_words_keep_their_order_across_a_fence() {
+fn own_words_obey_fences() {
     for words in 1..4 {
         let mut job = Job::new(1, &Shape { words, ..Shape::default() }, Script::default());
         let targets = Targets::of(&job);

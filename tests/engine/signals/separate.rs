@@ -8,7 +8,7 @@ use super::Targets;
 use crate::job::{Job, Shape};
 
 #[test]
-fn a_signal_is_not_held_up_by_later_puts() {
+fn later_puts_delay_no_signal() {
     for rails in [1, 2, 4] {
         let shape = Shape { rails, depth: 16, ..Shape::default() };
         let script = Script { delay: (1_000, 100_000), ..Script::default() };
@@ -29,7 +29,7 @@ fn a_signal_is_not_held_up_by_later_puts() {
 }
 
 #[test]
-fn a_signal_with_nothing_before_it_leaves_at_once() {
+fn lone_signal_leaves_at_once() {
     let mut job = Job::new(3, &Shape::default(), Script::default());
     let targets = Targets::of(&job);
     let word = job.members[1].base;

@@ -55,7 +55,7 @@ fn way(shape: &Shape, lens: &[usize]) -> Way {
 }
 
 #[test]
-fn each_way_ends_where_the_next_begins() {
+fn signal_paths_depend_on_length() {
     use SignalEngine::{Auto, Chained, Counted, Eager};
     let shape = |signals| Shape { signals, heap: 1 << 18, ..Shape::default() };
     let long = 64 << 10;

@@ -401,7 +401,7 @@ fn late_copies_end_no_other_get() {
 
 /// The fabric may still write into a buffer whose peer has failed, or a device copy out of it.
 #[test]
-fn buffers_of_failed_peers_are_kept_until_idle() {
+fn buffers_are_kept_until_idle() {
     for is_copied in [false, true] {
         let shape = Shape { n_pes: 4, shared: 0, bounce: (1024, 2, 1), ..neighbours() };
         let slow_rails = if is_copied { vec![(RailId(u8::MAX), 1000)] } else { Vec::new() };

@@ -35,7 +35,7 @@ fn reads(shape: &Shape, len: usize, puts: usize) -> usize {
 }
 
 #[test]
-fn bytes_come_with_the_message_that_tells_of_them() {
+fn short_puts_bring_their_bytes() {
     for staged in [ALL, FAR] {
         for len in [MAX_PAYLOAD + 1, 1000, MOST - 1, MOST] {
             assert_eq!(reads(&shape(staged), len, 1), 0, "{len} {staged:x}");
@@ -47,7 +47,7 @@ fn bytes_come_with_the_message_that_tells_of_them() {
 }
 
 #[test]
-fn bytes_of_a_device_that_the_fabric_reaches_are_read() {
+fn fabric_reads_device_bytes() {
     // The scratch memory of PE 0 is of both kinds.
     let shape = Shape { by_fabric: 0b0010, ..shape(FAR | 0b0010) };
     assert_eq!(reads(&shape, 1000, 1), 1);
@@ -56,7 +56,7 @@ fn bytes_of_a_device_that_the_fabric_reaches_are_read() {
 /// A target whose bounce buffers are all in use lets bytes go that it was brought, and reads them
 /// when it has one.
 #[test]
-fn bytes_that_find_no_bounce_buffer_are_read_later() {
+fn unbuffered_bytes_are_read_later() {
     let narrow = Shape { bounce: (8192, 4, 1), ..shape(ALL) };
     let later = reads(&narrow, 1000, 8);
     assert!((1..8).contains(&later), "{later} of 8 were read");

@@ -182,7 +182,7 @@ fn warps_at_once_take_few_messages() {
 
 /// A token for several experts is copied out once, and is at all of its places.
 #[test]
-fn bytes_that_are_put_several_times_leave_once() {
+fn repeated_bytes_are_copied_once() {
     const EXPERTS: usize = 4;
     for seed in 1..=20 {
         let mut job = job(&shape(seed % 2 == 0), seed, Script::default());
@@ -208,7 +208,7 @@ fn bytes_that_are_put_several_times_leave_once() {
 }
 
 #[test]
-fn a_listed_signal_that_is_lost_is_told() {
+fn lost_listed_signal_is_reported() {
     let mut job = job(&shape(true), 5, Script::default());
     let targets = Targets::of(&job);
     job.fabric.fail_settling();
@@ -227,7 +227,7 @@ fn a_listed_signal_that_is_lost_is_told() {
 }
 
 #[test]
-fn only_memory_of_waiting_puts_is_in_use() {
+fn waiting_puts_keep_their_memory() {
     let mut job = job(&shape(true), 5, Script::default());
     put_tokens(&mut job);
     let member = &mut job.members[0];
@@ -248,7 +248,7 @@ fn only_memory_of_waiting_puts_is_in_use() {
 }
 
 #[test]
-fn memory_of_puts_stays_registered_while_they_are_copied() {
+fn copied_memory_stays_registered() {
     // To copy takes longer than anybody waits.
     let slow_rails = vec![(RailId(u8::MAX), 1_000_000_000)];
     let script = Script { delay: (1000, 1000), slow_rails, ..Script::default() };
@@ -273,7 +273,7 @@ pub(super) fn posts(job: &Job) -> usize {
 }
 
 #[test]
-fn words_behind_a_fence_do_not_join() {
+fn fenced_words_do_not_join() {
     let mut job = job(&shape(true), 5, Script::default());
     job.fabric.trace_calls();
     for at in 0..10 {

@@ -94,7 +94,7 @@ fn lists_that_lead_outside_move_nothing() {
 }
 
 #[test]
-fn single_puts_that_lead_outside_move_nothing() {
+fn puts_that_lead_outside_move_nothing() {
     let heap = shape(true).heap as u64;
     let with = |offset| Record {
         signal: signal(AtomicOp::SignalAdd, HEAP, offset),
@@ -117,7 +117,7 @@ fn single_puts_that_lead_outside_move_nothing() {
 }
 
 #[test]
-fn places_outside_of_bounce_memory_move_nothing() {
+fn sources_outside_bounce_memory_are_refused() {
     let all = 4 * 1024;
     for (offset, len, copies) in [
         (0, 1000, 1),
@@ -148,7 +148,7 @@ fn places_outside_of_bounce_memory_move_nothing() {
 
 /// They would be read for ever, or into no buffer.
 #[test]
-fn bytes_that_cannot_be_read_are_refused() {
+fn unreadable_bytes_are_refused() {
     let keys = [1; 8];
     let one = |len: u32, source| {
         let target = Target::One(put(HEAP, 0, len, 0));
@@ -234,7 +234,7 @@ fn refusals_concern_one_peer() {
 
 /// Many at once, which go on by groups: all of them end.
 #[test]
-fn lists_that_are_executed_by_groups_end() {
+fn grouped_lists_end() {
     const LISTS: u64 = 64;
     let script = Script { delay: (1000, 10_000), ..Script::default() };
     let mut job = Job::new(5, &shape(true), script);

@@ -51,7 +51,7 @@ fn signal(member: &mut Member, targets: &Targets, at: usize, lens: &[usize]) {
 /// PE 0 need not hear of one before it sends the next: once all has left, PE 1 brings it to its end
 /// alone.
 #[test]
-fn what_is_in_order_leaves_without_an_answer() {
+fn ordered_operations_leave_without_answer() {
     let programs: [(&str, usize, Program); 7] = [
         ("put, fence, put", 2, |member, targets| {
             put(member, targets, 0, LEN);
@@ -115,7 +115,7 @@ fn what_is_in_order_leaves_without_an_answer() {
 }
 
 #[test]
-fn words_of_host_memory_are_ordered_by_their_target() {
+fn targets_order_host_words() {
     let mut job = Job::new(3, &Shape::default(), Script::default());
     let targets = Targets::of(&job);
     for at in 0..FENCES {
@@ -130,7 +130,7 @@ fn words_of_host_memory_are_ordered_by_their_target() {
 /// What the target has no say in, it cannot order: a write by the fabric is delivered before
 /// anything behind a fence leaves, and leaves when everything before its own fence is delivered.
 #[test]
-fn writes_by_the_fabric_wait_for_delivery_as_ever() {
+fn fabric_writes_wait_for_delivery() {
     // PE 1's heap is staged, another region of its is not.
     let mut job = Job::new(3, &staged(Shape { rails: 2, ..Shape::default() }), Script::default());
     let targets = Targets::of(&job);
@@ -173,7 +173,7 @@ fn writes_by_the_fabric_wait_for_delivery_as_ever() {
 }
 
 #[test]
-fn nothing_comes_behind_what_was_refused() {
+fn nothing_follows_a_refusal() {
     let shape = Shape { n_pes: 3, bounce: (1024, 8, 2), ..staged(Shape::default()) };
     for seed in 1..=20 {
         let mut job = Job::new(seed, &shape, Script::default());

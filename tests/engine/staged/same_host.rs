@@ -108,7 +108,7 @@ fn host_memory_at_this_end_is_served_too() {
 
 /// In one job: PE 2 shares nothing, and has what it always had.
 #[test]
-fn a_peer_that_does_not_share_is_served_by_the_fabric() {
+fn peer_without_sharing_uses_fabric() {
     let mut job = job(&Shape { shared: 0b011, ..shape(3) });
     for (me, pe) in [(0, 1), (0, 2), (2, 1), (1, 0)] {
         let before = counters(&job);
@@ -124,7 +124,7 @@ fn a_peer_that_does_not_share_is_served_by_the_fabric() {
 }
 
 #[test]
-fn a_target_without_a_free_chunk_takes_puts() {
+fn full_target_takes_shared_puts() {
     let mut job = job(&Shape { bounce: (8192, 2, 1), shared: 0b011, ..shape(3) });
     // PE 1's only bounce buffer for bytes on their way in waits for those of a PE whose memory
     // nobody reads.
@@ -169,7 +169,7 @@ fn dead_peer(has_ended: bool) -> (Job, bool) {
 }
 
 #[test]
-fn bounce_buffers_of_a_peer_that_has_died_come_back() {
+fn dead_peer_returns_bounce_buffers() {
     let expected: Vec<u8> = (0..5000).map(|at| pattern(0, at)).collect();
     let (job, done) = dead_peer(true);
     assert!(done);
@@ -187,7 +187,7 @@ fn bounce_buffers_of_a_peer_that_has_died_come_back() {
 
 /// One that has asked for bytes and never takes them: PE 0 has a bounce buffer for each.
 #[test]
-fn what_was_exposed_to_a_peer_that_has_died_comes_back() {
+fn dead_reader_returns_bounce_buffers() {
     let deadline = Some(Duration::from_secs(2));
     let mut job = job(&Shape { bounce: (1024, 2, 2), deadline, ..shape(3) });
     job.get(1, 0, 0, 2048).unwrap();
@@ -210,7 +210,7 @@ fn what_was_exposed_to_a_peer_that_has_died_comes_back() {
 }
 
 #[test]
-fn a_sender_that_dies_at_any_step_leaves_nothing_behind() {
+fn sender_may_die_at_any_step() {
     for steps in 0..40 {
         let deadline = Some(Duration::from_secs(2));
         let mut job = job(&Shape { deadline, ..shape(3) });

@@ -44,7 +44,7 @@ fn job(staged: u32, needs_desc: bool) -> Job {
 }
 
 #[test]
-fn few_bytes_go_in_a_message_and_more_through_bounce_buffers() {
+fn few_bytes_need_no_copy() {
     for (len, copies) in [(1, [0, 0]), (MAX_PAYLOAD, [0, 0]), (MAX_PAYLOAD + 1, [1, 1])] {
         for begin in [Job::put, Job::get] {
             let asked = asked(&mut job(ALL, true), |job| begin(job, 0, 1, 0, len).unwrap());
@@ -54,7 +54,7 @@ fn few_bytes_go_in_a_message_and_more_through_bounce_buffers() {
 }
 
 #[test]
-fn registered_memory_needs_no_bounce_buffer_here() {
+fn registered_memory_needs_no_bounce() {
     for needs_desc in [false, true] {
         for begin in [Job::put, Job::get] {
             let mut job = job(FAR, needs_desc);
@@ -68,7 +68,7 @@ fn registered_memory_needs_no_bounce_buffer_here() {
 /// A process uses bounce buffers for what the fabric does not reach, and for nothing else: whether
 /// it has them for some of its memory, or makes them for what nobody has registered.
 #[test]
-fn only_what_the_fabric_does_not_reach_goes_through_a_bounce_buffer() {
+fn only_unreachable_memory_is_bounced() {
     for (needs_desc, staged) in [(false, NEAR), (true, NEAR), (false, 0), (true, 0)] {
         let near = usize::from(staged != 0);
         let bare = usize::from(needs_desc);
@@ -94,7 +94,7 @@ fn only_what_the_fabric_does_not_reach_goes_through_a_bounce_buffer() {
 
 /// A thread that drives lanes sleeps when turns do nothing.
 #[test]
-fn a_turn_that_has_asked_for_something_says_so() {
+fn working_iterations_report_work() {
     for seed in 1..=40 {
         let bounce = [(1024, 1, 1), (1024, 2, 2), (512, 4, 3)][seed as usize % 3];
         let shape = Shape { staged: ALL, bounce, heap: 1 << 14, ..Shape::default() };
@@ -123,7 +123,7 @@ fn a_turn_that_has_asked_for_something_says_so() {
 }
 
 #[test]
-fn a_peer_is_asked_for_so_much_at_a_time() {
+fn outstanding_asks_are_bounded() {
     let shape = Shape { staged: FAR, rails: 1, depth: 1024, ..Shape::default() };
     let mut job = Job::new(3, &shape, Script::default());
     job.fabric.trace_calls();
@@ -143,7 +143,7 @@ fn a_peer_is_asked_for_so_much_at_a_time() {
 /// The messages that announce a PE's own puts take no turns of what it reads for the puts of the
 /// other, though both come at one pace: all rails move bytes.
 #[test]
-fn puts_both_ways_at_one_pace_use_all_rails() {
+fn puts_both_ways_use_all_rails() {
     const LEN: usize = 512;
     for rails in [2, 4] {
         let spread = Spread { balanced_from: 9, ..Spread::ROUND_ROBIN };

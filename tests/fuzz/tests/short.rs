@@ -38,7 +38,7 @@ fn change(random: &mut Random, input: &mut Vec<u8>, other: &[u8]) {
 }
 
 #[test]
-fn every_target_takes_what_is_kept_and_changes_of_it() {
+fn targets_survive_changed_inputs() {
     for target in TARGETS {
         let inputs = target.inputs();
         assert!(!inputs.is_empty(), "{} has something to begin with", target.name);

@@ -63,7 +63,7 @@ impl Job {
 }
 
 #[test]
-fn who_is_quiet_sees_what_was_done() {
+fn quiet_publishes_results() {
     check(|| {
         let job = Job::new();
         let other = Arc::clone(&job);
@@ -82,7 +82,7 @@ fn who_is_quiet_sees_what_was_done() {
 }
 
 #[test]
-fn who_is_quiet_hears_of_what_has_failed() {
+fn quiet_reports_failures() {
     check(|| {
         let job = Job::new();
         let proxy = Arc::clone(&job);
@@ -112,7 +112,7 @@ impl Copy {
 /// Two threads register regions. Who has heard of one finds it, and a copy that is current has all
 /// of some changes.
 #[test]
-fn who_has_heard_of_a_change_finds_it() {
+fn announced_change_is_visible() {
     check(|| {
         let table = Arc::new(Published::<[u32; 2]>::default());
         let told = Arc::new([AtomicBool::new(false), AtomicBool::new(false)]);

@@ -81,32 +81,32 @@ fn produce(slots_log2: u32, by_producer: &[&[Descriptor]], last: Last) {
 }
 
 #[test]
-fn two_producers_lose_nothing_and_keep_their_order() {
+fn two_producers_keep_their_order() {
     check(|| produce(2, &[&[put(1), put(2)], &[put(3)]], Last::Lap));
 }
 
 #[test]
-fn one_and_two_slots_of_two_producers_do_not_mix() {
+fn mixed_slots_do_not_mix() {
     check(|| produce(2, &[&[atomic(1)], &[put(2)]], Last::Lap));
 }
 
 #[test]
-fn laps_are_told_apart_when_the_ring_goes_round() {
+fn laps_are_told_apart() {
     check(|| produce(0, &[&[put(1), put(2), put(3)]], Last::Lap));
 }
 
 #[test]
-fn two_slots_across_the_rings_end_are_one_descriptor() {
+fn descriptors_wrap_around() {
     check(|| produce(1, &[&[put(1), atomic(2)]], Last::Lap));
 }
 
 #[test]
-fn two_slots_wait_for_the_room_of_both() {
+fn two_slots_wait_for_room() {
     check(|| produce(1, &[&[atomic(1), atomic(2)]], Last::Lap));
 }
 
 #[test]
-fn a_lap_written_before_the_rest_of_its_half_is_found() {
+fn early_lap_is_found() {
     let torn = catch_unwind(AssertUnwindSafe(|| {
         check(|| produce(0, &[&[put(1), put(2)]], Last::Other));
     }));
@@ -119,7 +119,7 @@ struct Landed(UnsafeCell<u64>);
 unsafe impl Sync for Landed {}
 
 #[test]
-fn who_sees_done_sees_what_was_delivered() {
+fn done_publishes_deliveries() {
     check(|| {
         let shared = Shared::new(1);
         let landed = Arc::new(Landed(UnsafeCell::new(0)));
@@ -142,7 +142,7 @@ fn who_sees_done_sees_what_was_delivered() {
 }
 
 #[test]
-fn who_waits_for_room_sees_that_the_proxy_has_stopped() {
+fn waiting_producer_sees_stop() {
     use loom::sync::atomic::Ordering;
     check(|| {
         let shared = Shared::new(0);
@@ -166,7 +166,7 @@ fn who_waits_for_room_sees_that_the_proxy_has_stopped() {
 }
 
 #[test]
-fn an_index_that_is_used_again_has_no_base_of_before() {
+fn reused_index_has_new_base() {
     check(|| {
         let entry = Arc::new(Entry::default());
         let set = |base, len| {

@@ -26,7 +26,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 4096, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_is_taken_is_what_was_put_in(all in proptest::collection::vec(descriptors(), 1..40)) {
+    fn rings_return_descriptors(all in proptest::collection::vec(descriptors(), 1..40)) {
         // A ring keeps 64 slots, which is less than they need when many have two.
         let shared = Shared::new(6);
         let mut ring = shared.consumer();
@@ -44,7 +44,7 @@ proptest! {
     }
 
     #[test]
-    fn words_that_are_taken_are_what_they_decode_to(first in words(), second in words()) {
+    fn taken_words_decode_alike(first in words(), second in words()) {
         let shared = Shared::new(6);
         let mut ring = shared.consumer();
         shared.store(0, first);
@@ -59,7 +59,7 @@ proptest! {
     }
 
     #[test]
-    fn a_bit_that_changes_is_refused_or_another_descriptor(
+    fn changed_bits_change_descriptors(
         descriptor in descriptors(),
         word in 0usize..8,
         bit in 0u32..64,
@@ -75,13 +75,13 @@ proptest! {
 }
 
 #[test]
-fn a_slot_that_was_never_written_is_no_descriptor() {
+fn empty_slot_is_no_descriptor() {
     let error = Descriptor::decode([0; 4], None).unwrap_err();
     assert!(error.to_string().contains("there is no such operation"), "{error}");
 }
 
 #[test]
-fn a_put_has_the_bits_of_the_header() {
+fn put_has_documented_bits() {
     let put =
         Descriptor::Put { pe: Pe(0x1234), dst: place(1, 0x56), src: place(2, 0x78), bytes: 9 };
     let words = [1 << 40 | 0x56, 1 << 58 | 0x1234 << 32 | 9, 0, 2 << 40 | 0x78];
@@ -89,7 +89,7 @@ fn a_put_has_the_bits_of_the_header() {
 }
 
 #[test]
-fn places_end_where_the_fields_end() {
+fn places_end_with_their_fields() {
     assert_eq!(RegionIndex::new(255), None);
     let last = RegionIndex::new(254).unwrap();
     assert!(Place::new(last, (1 << 40) - 1).is_some());
@@ -97,7 +97,7 @@ fn places_end_where_the_fields_end() {
 }
 
 #[test]
-fn rings_that_are_not_powers_of_two_are_refused() {
+fn ring_sizes_are_powers_of_two() {
     assert_eq!(slots_log2(64), Ok(6));
     assert_eq!(slots_log2(1 << 20), Ok(20));
     for slots in [0, 1, 32, 63, 65, 4095, 1 << 21, u64::MAX] {

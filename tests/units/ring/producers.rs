@@ -91,7 +91,7 @@ fn all_arrive(
 }
 
 #[test]
-fn descriptors_of_all_producers_arrive_in_order() {
+fn producers_keep_their_order() {
     for (kernel, ring, producers, batch) in [
         (c"push_two", (1, 6), (16, 20_000), 8),
         // Room for one slot at a time, so that everyone waits for room, and two slots for two.
@@ -103,7 +103,7 @@ fn descriptors_of_all_producers_arrive_in_order() {
 }
 
 #[test]
-fn a_proxy_that_stops_in_mid_flight_is_reported() {
+fn stopped_proxy_is_reported() {
     let (threads, rounds) = (8, 100_000);
     let mut bed = Bed::new(2, 6, 0);
     let mut expected = Expected::new(threads, rounds);
@@ -133,7 +133,7 @@ fn a_proxy_that_stops_in_mid_flight_is_reported() {
 }
 
 #[test]
-fn a_proxy_that_moves_nothing_is_reported_and_nobody_hangs() {
+fn stuck_proxy_is_reported() {
     let mut bed = Bed::new(1, 6, 200);
     let (status, _) = bed.run(c"push", 4, 1000, |_, context| context.is_abandoned());
     assert!(status.iter().all(|status| *status == c::NLF_ERROR_STUCK as i32), "{status:?}");
@@ -195,7 +195,7 @@ fn a_wait_in_which_nothing_changes_for_too_long_is_given_up() {
 }
 
 #[test]
-fn quiet_waits_for_what_was_there_and_for_nothing_later() {
+fn quiet_waits_for_earlier_slots() {
     let mut bed = Bed::new(1, 6, 0);
     let producer = producer(&bed.context);
     assert_eq!(producer.quiet(), 0, "nothing was put in");
@@ -216,7 +216,7 @@ fn quiet_waits_for_what_was_there_and_for_nothing_later() {
 }
 
 #[test]
-fn what_was_delivered_before_the_end_is_no_error() {
+fn delivered_operations_survive_failure() {
     let mut bed = Bed::new(1, 6, 0);
     let producer = producer(&bed.context);
     let at = BASE as *mut u8;
@@ -230,7 +230,7 @@ fn what_was_delivered_before_the_end_is_no_error() {
 }
 
 #[test]
-fn a_wait_for_a_peer_ends_with_the_proxy() {
+fn peer_waits_end_with_proxy() {
     let mut bed = Bed::new(1, 6, 0);
     let producer = producer(&bed.context);
     let word = 0u64;
@@ -244,7 +244,7 @@ fn a_wait_for_a_peer_ends_with_the_proxy() {
 }
 
 #[test]
-fn every_operation_is_what_the_consumer_takes() {
+fn consumer_takes_every_operation() {
     let mut bed = Bed::new(1, 6, 0);
     let producer = producer(&bed.context);
     let at = |offset: u64| (BASE + offset) as *mut u8;
@@ -314,7 +314,7 @@ fn every_operation_is_what_the_consumer_takes() {
 }
 
 #[test]
-fn what_is_wrong_is_told_and_not_put_in() {
+fn wrong_calls_are_refused() {
     let outside = (BASE + REGION_BYTES) as *mut u8;
     let at = BASE as *mut u8;
     let word = BASE as *mut u64;
@@ -360,7 +360,7 @@ fn what_is_wrong_is_told_and_not_put_in() {
 }
 
 #[test]
-fn the_first_error_stays_and_says_what_it_was_about() {
+fn first_error_stays() {
     let bed = Bed::new(4, 6, 0);
     let producer = producer(&bed.context);
     set_block(6);
@@ -390,7 +390,7 @@ fn zero_bytes_are_no_operation() {
 }
 
 #[test]
-fn kernels_of_another_version_are_refused() {
+fn other_versions_are_refused() {
     let bed = Bed::new(1, 6, 0);
     // SAFETY: nobody uses the context yet.
     unsafe { (*bed.context.as_mut_ptr()).version += 1 };
@@ -413,7 +413,7 @@ fn producer(context: &HostContext) -> Producer {
 
 /// Whatever block a thread is, a ring that it names is the one used, round and round.
 #[test]
-fn a_ring_that_is_named_is_the_one_used() {
+fn named_ring_is_used() {
     let mut bed = Bed::new(4, 6, 0);
     let producer = producer(&bed.context);
     let at = BASE as *mut u8;
@@ -449,7 +449,7 @@ extern "C" fn answer_once(_: u32) {
 }
 
 #[test]
-fn a_wait_for_one_pe_ends_by_its_word_or_with_the_ring() {
+fn quiet_of_one_pe_ends() {
     let answers: [(u64, Answer); 3] = [
         (6, |ring| ring.publish_quiet(ring.taken() - 1)),
         // One that came later has been told, with the same word.
@@ -476,7 +476,7 @@ fn a_wait_for_one_pe_ends_by_its_word_or_with_the_ring() {
 }
 
 #[test]
-fn landings_are_given_back_and_waited_for() {
+fn landings_are_reused() {
     let mut bed = Bed::new(1, 6, 300);
     let producer = producer(&bed.context);
     let own = bed.context.own().as_ptr();

@@ -97,7 +97,7 @@ mod steps {
 
 #[cfg(target_arch = "x86_64")]
 #[test]
-fn no_base_goes_with_the_length_of_another_region() {
+fn region_entries_are_never_mixed() {
     type Change = fn(&HostContext);
     let directions: [(ShownRegion, Change); 2] = [
         (SHORT, |context| set(entry(context, 0), LONG)),
@@ -129,7 +129,7 @@ fn no_base_goes_with_the_length_of_another_region() {
 
 /// The generation of an entry has 22 bits, and goes round.
 #[test]
-fn an_entry_is_used_more_often_than_its_generation_counts() {
+fn entry_generation_wraps() {
     let context = context();
     let last = u64::MAX << c::NLF_REGION_GENERATION_SHIFT;
     // SAFETY: nobody uses the context yet.

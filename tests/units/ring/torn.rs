@@ -138,7 +138,7 @@ fn descriptors_are_never_mixed() {
 }
 
 #[test]
-fn a_lap_that_comes_before_its_half_is_what_must_not_be() {
+fn early_lap_would_tear() {
     let early = write_in_orders(&one_slot(7), &WORDS[..4], &|_, _| true);
     assert!(!early.is_empty(), "this test would not see a mixed descriptor");
 }

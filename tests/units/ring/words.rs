@@ -23,14 +23,14 @@ fn all<T: Compared + PartialOrd + std::fmt::Debug>(words: &[T]) {
 }
 
 #[test]
-fn numbers_are_compared_by_their_type_and_not_by_their_bits() {
+fn numbers_compare_by_type() {
     all(&[0.0, -0.0, 1.0, -1.0, 1.5, 1e300, -1e-300, f64::INFINITY, f64::NAN, f64::MIN]);
     all(&[0.0_f32, -0.0, 1.0, -1.0, 0.25, 1e30, f32::NEG_INFINITY, f32::NAN, f32::MAX]);
     all(&[0, 1, -1, i32::MIN, i32::MAX]);
 }
 
 #[test]
-fn a_wait_for_a_number_ends_when_that_is_there() {
+fn waits_end_with_the_number() {
     let mut bed = Bed::new(1, 6, 0);
     // The proxy has ended, so that a wait for what is not there ends as well.
     bed.rings[0].publish_state(nvshmem_transport_libfabric::channel::ring::State::Stopped);
