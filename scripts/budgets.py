@@ -15,7 +15,7 @@ from pathlib import Path
 
 CEILINGS = {
     "product code, lines": 33_700,
-    "main workspace, lines of Rust": 108_000,
+    "main workspace, lines of Rust": 107_000,
     "laboratories, lines of Rust": 9_700,
     "documentation, words": 28_000,
     "scripts, lines": 2_200,

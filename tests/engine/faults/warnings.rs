@@ -144,8 +144,8 @@ fn each_failure_is_logged() {
     }
 }
 
-/// A completion of what was never begun, or of what waits and is not with the fabric, is told of, and
-/// changes nothing else.
+/// A completion of what was never begun, or of what waits and is not with the fabric, is told of,
+/// and changes nothing else.
 #[test]
 fn unknown_completions_are_logged() {
     let mut job = Job::new(3, &Shape { rails: 1, depth: 1, ..Shape::default() }, Script::default());

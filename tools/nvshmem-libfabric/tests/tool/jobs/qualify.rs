@@ -138,13 +138,15 @@ fn stopped() -> Result<(), Failed> {
     let stop = ["qualify", "--provider", "shm", "--short", "--out"];
     let perf = ["perf", "--provider", "shm"];
     let selftest = ["selftest", "--provider", "shm"];
-    for (line, how) in [
+    let mut cases = vec![
         (&stop[..], "-TERM"),
         (&stop, "-KILL"),
         (&perf, "-TERM"),
         (&selftest, "-INT"),
         (&selftest, "-KILL"),
-    ] {
+    ];
+    let mut ended_early = 0;
+    while let Some((line, how)) = cases.pop() {
         let scratch = Scratch::new();
         let (out, tmp) = (scratch.at("out.txt"), scratch.at("tmp"));
         fs::create_dir(&tmp)?;
@@ -168,6 +170,12 @@ fn stopped() -> Result<(), Failed> {
         let files = wait("files of a job", || Some(of_job()).filter(|files| !files.is_empty()))?;
         signal(tool.id(), how)?;
         let status = tool.wait()?;
+        if status.success() && line != stop && ended_early < 8 {
+            // A short run on a busy machine can be over before the signal reaches it.
+            ended_early += 1;
+            cases.push((line, how));
+            continue;
+        }
         expect(!status.success() && !out.exists(), || format!("{status}"))?;
         wait("the end of all files", || {
             let left = files.iter().any(|file| file.exists()) || !tree(&tmp).is_empty();
