@@ -16,8 +16,8 @@ from pathlib import Path
 CEILINGS = {
     "product code, lines": 33_700,
     "main workspace, lines of Rust": 108_000,
-    "laboratories, lines of Rust": 9_600,
-    "documentation, words": 32_300,
+    "laboratories, lines of Rust": 9_700,
+    "documentation, words": 28_000,
     "scripts, lines": 2_200,
     "make targets": 25,
     "crates of the main workspace": 20,

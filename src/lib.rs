@@ -45,7 +45,7 @@ mod tests {
     }
 
     #[test]
-    fn no_layer_uses_one_beside_or_above_it() {
+    fn layers_use_lower_layers_only() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
         let floor = |room: &str| LAYERS.iter().position(|layer| layer.contains(&room));
         let mut arrows = 0;
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_providers_are_compared_in_their_room_alone() {
+    fn provider_names_stay_in_their_module() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
         let mut files = Vec::new();
         for crate_sources in ["src", "crates/engine/src", "crates/ofi/src"] {

@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_outside_of_the_job_is_refused() {
+    fn rank_outside_job_is_refused() {
         for (n_pes, me, here, expected) in [
             (2, 1, 2, Some((2, 1, 2))),
             (2, 0, 1, Some((2, 0, 1))),
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_all_pes_say_comes_back_or_why_not() {
+    fn allgather_returns_all_or_status() {
         let mut handle = Bootstrap { allgather: Some(twice), ..host(2, 0, 2) };
         let collectives = of(&mut handle);
         assert_eq!(collectives.allgather(&[1, 5]).unwrap(), [1, 5, 2, 6]);

@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_such_map_is_refused() {
+    fn malformed_maps_are_refused() {
         let entries = [(0x1000, 1), (0x2000, 2), (0x3000, 3)];
         let mut map = ByHand::new(&entries);
         for (key, value) in entries {

@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_users_function_gathers_and_may_fail() {
+    fn user_allgather_may_fail() {
         assert!(Callback::new(2, 2, |_, _| 0).is_err());
         let mut alone = Callback::new(1, 0, |mine, all| {
             all.copy_from_slice(mine);

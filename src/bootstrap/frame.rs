@@ -282,7 +282,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn greetings_read_back_and_others_are_named() {
+    fn foreign_greetings_are_named() {
         let greeting = Greeting::new(3, 70_000).unwrap();
         let mut bytes = greeting.encode();
         assert_eq!(Greeting::decode(&bytes), Ok(greeting));
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proof_is_good_for_one_meeting_and_one_side() {
+    fn proof_fits_one_meeting_and_side() {
         let greetings = [Greeting::new(0, 4).unwrap(), Greeting::new(3, 4).unwrap()];
         let meeting = Meeting { greetings, job: 7 };
         for side in [false, true] {

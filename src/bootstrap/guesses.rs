@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn guesses_beyond_the_free_ones_cost_their_network_time() {
+    fn excess_guesses_pause_their_network() {
         let start = Instant::now();
         let [from, neighbour, mapped, other, v4] =
             ["fd00::1", "fd00::2", "::ffff:10.0.0.7", "fd00:0:0:1::1", "10.0.0.7"]

@@ -98,7 +98,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn handles_are_as_long_as_they_have_keys() {
+    fn handle_length_follows_keys() {
         for (rails, bytes) in [(1, 64), (2, 72), (8, 120), (32, 312)] {
             let (mine, theirs) = (handle(0, 0x1000, 64, rails), handle(1, 0x2000, 32, 1));
             let mut peer = with_peer(&[[&[9; 3], &theirs[..bytes]].concat()]);
@@ -110,7 +110,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn who_has_no_handle_is_named_with_its_reason() {
+    fn missing_handle_names_pe_and_reason() {
         let mine = handle(0, 0x1000, 64, 1);
         let named = |registered, says: &[Vec<u8>]| match exchange(
             &mut with_peer(says),

@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_come_late_or_never_or_are_waited_for() {
+    fn answers_arrive_late_or_never() {
         let long = Duration::from_secs(3600);
         let (say, hear) = bounded(1);
         assert_eq!(wait_for(&hear, Duration::ZERO), Err(NoAnswer::Late));

@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn latest_region_of_an_address_is_released() {
+    fn release_takes_latest_region() {
         let all = [8, 16, 8, 24].into_iter().zip(0..).map(|(base, index)| region(index, base));
         let mut regions = Regions { all: all.collect(), ..Regions::default() };
         regions.all[3].symmetric = true;
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn the_library_has_an_index_that_no_program_gets() {
+    fn own_region_index_is_reserved() {
         let count = |free: Free| free.iter().map(|bits| bits.count_ones()).sum::<u32>();
         let own = lowest(&own()).unwrap();
         assert_eq!((u32::from(own), count(super::own())), (c::NLF_OWN_REGION, 1));
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_region_is_as_long_as_its_offsets_reach() {
+    fn region_length_is_bounded() {
         let most = c::NLF_MAX_OFFSET as usize + 1;
         assert!(check_len(0x1000, most).is_ok() && check_len(0x1000, 1).is_ok());
         for len in [most + 1, 2 * most] {

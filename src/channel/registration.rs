@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lowest_index_that_all_have_free_is_taken() {
+    fn lowest_common_index_is_taken() {
         let Agreed { index, peers } = agreed([&[0, 1, 3], &[0, 2]], 64).unwrap();
         assert_eq!((index, peers.len()), (4, 2));
         assert_eq!((peers[1].base, peers[1].handle), (0x2000, handle(1, 0x2000, 64, 1)));
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn who_registers_another_length_is_named() {
+    fn differing_length_names_its_pe() {
         let failed = agreed([&[], &[]], 65).unwrap_err().to_string();
         assert!(failed.contains("64 bytes: PE 1 registers 65 bytes"), "{failed}");
     }

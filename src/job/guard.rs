@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn outcomes_become_statuses_and_panics_do_not_pass() {
+    fn outcomes_and_panics_become_statuses() {
         type Body = fn() -> Result<(), JobError>;
         let guard = |body: Body| heard(|| guard("test", body));
         assert_eq!(guard(|| Ok(())), (0, String::new()));

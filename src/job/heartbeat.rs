@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_that_stands_still_is_reported_ever_more_rarely_and_given_up_once() {
+    fn stalled_thread_is_reported_rarely() {
         let seconds = Duration::from_secs;
         let mut watch = Watch::new(Some(seconds(3)), Some(seconds(20)));
         let mut now = 0;
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn sockets_are_looked_for_ever_more_rarely() {
+    fn socket_scans_become_rarer() {
         let mut sockets = Sockets::default();
         let millis = |looked: [u64; 2]| looked.map(Duration::from_millis);
         for looked in [[0, 0], [5, 10], [9, 10], [10, 20], [29_000, 58_000], [58_000, 88_000]] {
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn looks_are_an_eighth_of_the_shortest_limit_apart() {
+    fn look_interval_follows_shortest_limit() {
         let millis = |limit| Some(Duration::from_millis(limit));
         for (limits, expected) in [
             ([None, None], STEP),
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn its_thread_looks_and_ends_with_it() {
+    fn heartbeat_thread_ends_with_owner() {
         let pulse = Arc::new(Pulse::default());
         pulse.beat();
         let (said, hear) = std::sync::mpsc::channel();

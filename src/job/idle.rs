@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_spins_then_yields_and_sleeps_where_it_may_and_has_been_idle_for_long() {
+    fn idle_thread_spins_yields_then_sleeps() {
         const NAP: Duration = Duration::from_micros(50);
         let later = Duration::from_secs(3600);
         for (has_core, spins) in [(true, SPINS), (false, SPINS_SHARED)] {

@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cores_are_kept_where_each_thread_has_one() {
+    fn own_core_prevents_yielding() {
         for (cores, here, yields) in
             [(2, 1, false), (1, 1, true), (6, 3, false), (5, 3, true), (4, 8, true)]
         {

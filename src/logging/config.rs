@@ -25,10 +25,9 @@ pub const VARIABLES: &[Variable] = &[
         name: "NVSHMEM_DEBUG",
         accepts: "VERSION, WARN, INFO, ABORT, TRACE",
         default: "warnings and errors only",
-        doc: "How much is logged. Warnings and errors always are. VERSION adds the name and \
-              version of this transport, INFO what was chosen and why, TRACE everything. ABORT \
-              lies between INFO and TRACE; unlike NVSHMEM's own library, the transport does not \
-              end the process on a warning.",
+        doc: "How much is logged beside warnings and errors. VERSION adds the version of this \
+              transport, INFO what was chosen and why, TRACE everything. ABORT lies between INFO \
+              and TRACE; the transport does not end the process on a warning.",
     },
     Variable {
         name: "NVSHMEM_DEBUG_SUBSYS",
@@ -43,9 +42,9 @@ pub const VARIABLES: &[Variable] = &[
         accepts: "a path, in which %h stands for the host's name, %p for the process id and %% \
                   for a percent sign",
         default: "the standard error stream",
-        doc: "Where the log goes. The transport adds `.libfabric` to the name and appends: \
-              NVSHMEM's own library has the file itself open and would overwrite what others \
-              write there. Errors go to the standard error stream as well.",
+        doc: "Where the log goes. The transport adds `.libfabric` to the name and appends, as \
+              NVSHMEM's library would overwrite what others write to the file itself. Errors go \
+              to the standard error stream as well.",
     },
 ];
 
@@ -200,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_level_is_complained_of_and_changes_nothing() {
+    fn unknown_level_changes_nothing() {
         let (config, complaints) = load(&[("NVSHMEM_DEBUG", "DEBUG")]);
         assert_eq!(config, Config::default());
         assert!(complaints[0].contains("\"DEBUG\"") && complaints[0].contains("TRACE"));
@@ -218,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_subsystem_is_complained_of() {
+    fn unknown_subsystem_is_reported() {
         let (config, complaints) = load(&[("NVSHMEM_DEBUG_SUBSYS", "MEMORY,TOPO")]);
         assert_eq!(config.subsystems, [false, false, false, true, false]);
         assert_eq!(complaints.len(), 1);
@@ -226,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_name_takes_host_and_process() {
+    fn file_name_expands_host_and_pid() {
         assert_eq!(expand("/tmp/n-%h-%p.log", "node7", 42), "/tmp/n-node7-42.log.libfabric");
         assert_eq!(expand("100%%-%x%", "h", 1), "100%-%x%.libfabric");
     }

@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn handles_read_back_and_others_are_refused() {
+    fn foreign_handles_are_refused() {
         let addresses = ["10.0.0.7", "fd00::7"].map(|text| text.parse().unwrap());
         let handle = Handle { number: 77, port: 4711, addresses: addresses.into() };
         let bytes = handle.encode();
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_told_address_is_listened_at() {
+    fn listener_binds_announced_address() {
         let address = |text: &str| text.parse::<IpAddr>().unwrap();
         for (told, at) in [
             (&["127.0.0.1"][..], "127.0.0.1"),
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn other_hosts_are_told_the_addresses_that_they_can_use() {
+    fn announced_addresses_are_reachable() {
         let all = [
             interface("lo", "127.0.0.1"),
             interface("docker0", "172.17.0.1"),

@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_handle_is_one_until_it_is_released() {
+    fn handles_are_valid_until_release() {
         let mut regions = Regions::default();
         let handles = [100, 200, 300].map(|base| regions.add(region(base)));
         assert!(handles.iter().all(|handle| !handle.is_null()));
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_in_a_region_is_refused() {
+    fn access_outside_region_is_refused() {
         let region = region(0x1000);
         assert_eq!(region.local("it", 60, 4).unwrap(), 0x103c);
         assert!(region.local("it", 60, 5).is_err() && region.local("it", u64::MAX, 2).is_err());

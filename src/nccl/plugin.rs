@@ -213,7 +213,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn nics_without_a_place_are_one_device_and_others_by_their_bridges() {
+    fn nics_group_by_bridge_or_together() {
         let topology = Topology::at("/nonexistent");
         assert_eq!(neighbourhoods(&topology, &[None, None]), [[0, 1]]);
         let place = |text: &str| Some(text.parse::<PciAddress>().unwrap());
@@ -223,7 +223,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn nics_behind_one_bridge_are_one_device() {
+    fn nics_behind_one_bridge_group() {
         let root = std::env::temp_dir().join(format!("nccl-nics-{}", std::process::id()));
         let devices = test_support::topology::lay_out("p5-32-nics", &root);
         let place = |nic: usize| {

@@ -14,11 +14,11 @@ const HEAD: &str = "\
 <!-- Made from src/settings/table.rs and src/logging/config.rs. Do not edit by hand: run
      UPDATE_DOCS=1 cargo test --lib settings::docs -->
 
-Settings are environment variables, read once when NVSHMEM starts the transport. Values that are
-names may be in upper or lower case, and an empty value is no value. If a value is refused, the
-transport does not start, and the error lists every refused value with what is accepted. Unknown
-variables that begin with `NVSHMEM_LIBFABRIC_`, and those of earlier versions, are ignored with a
-warning. `nvshmem-libfabric info --only settings` shows what is in force.
+Settings are environment variables, read once when NVSHMEM starts the transport. Names may be in
+upper or lower case; an empty value counts as unset. If a value is refused, the transport does not
+start, and the error lists every refused value with what is accepted. Unknown variables that begin
+with `NVSHMEM_LIBFABRIC_`, and those of earlier versions, are ignored with a warning.
+`nvshmem-libfabric info --only settings` shows the values in force.
 
 ## For users
 ";
@@ -31,8 +31,7 @@ const NVIDIA: &str = "
 const KEYS: &str = "
 ## Debug keys
 
-For experts and tests: `NVSHMEM_LIBFABRIC_DEBUG=queue_depth=2,signals=chained`. They may change with
-any version. An unknown key, and one that is there twice, is refused.
+They may change with any version. An unknown or repeated key is refused.
 ";
 
 const LOGGING: &str = "
@@ -78,7 +77,7 @@ fn render() -> String {
 }
 
 #[test]
-fn the_page_is_made_from_the_table() {
+fn settings_page_matches_table() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/settings.md");
     let page = render();
     if std::env::var_os("UPDATE_DOCS").is_some() {
@@ -92,7 +91,7 @@ fn the_page_is_made_from_the_table() {
 }
 
 #[test]
-fn users_have_few_settings_with_whole_sentences() {
+fn user_settings_are_few_and_described() {
     let is_ours = |name: &str| name.starts_with(PREFIX) || name == "NVSHMEM_DISABLE_GDRCOPY";
     let users = TABLE.iter().filter(|setting| setting.who == For::Users);
     assert!(users.count() <= 24, "with {DEBUG}, at most 24");

@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn suffixes_are_powers_of_1024_and_overflow_is_refused() {
+    fn suffixes_are_powers_of_1024() {
         let read = |text| bytes(0, u64::MAX).read(text);
         assert_eq!(read("0"), Ok(0));
         assert_eq!(read("64k"), Ok(65536));
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_plain_number_is_refused() {
+    fn malformed_numbers_are_refused() {
         for text in ["K", "-1", "+1", "1.5", "0x10", "1 K", "1KB", "1e3", "ten"] {
             assert_eq!(bytes(0, u64::MAX).read(text), Err("not a number".into()), "{text}");
         }
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_keep_their_order_and_may_repeat() {
+    fn device_order_and_repeats_stay() {
         assert_eq!(DeviceList.parse("lo, eth0 ,lo"), Ok(include(&["lo", "eth0", "lo"])));
         assert_eq!(DeviceList.parse("^eth0"), Ok(Devices::Exclude(vec!["eth0".into()])));
         assert_eq!(DeviceList.parse("fe80::1%eth0"), Ok(include(&["fe80::1%eth0"])));

@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn pes_wait_for_one_another_for_longer_than_operations_do() {
+    fn bootstrap_outwaits_operations() {
         let patience = |variables: &[(&str, &str)]| {
             let (settings, _) = load(variables).unwrap();
             settings.bootstrap_patience.as_secs()
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn every_refusal_is_reported_with_what_is_accepted() {
+    fn every_refusal_names_accepted_values() {
         let error = load(&[
             (DEBUG, "queue_depth=many,signals=chained,channel_rings=3"),
             ("NVSHMEM_LIBFABRIC_YIELD", "sometimes"),
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_are_not_there_or_are_there_twice_are_refused() {
+    fn unknown_or_repeated_keys_are_refused() {
         let [near, far, twice] = &refused_keys("signal=auto,colour=red,words=auto,words=auto")[..]
         else {
             panic!("three are wrong");
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_value_counts_as_not_set() {
+    fn empty_value_means_unset() {
         let (settings, notices) = load(&[
             ("NVSHMEM_LIBFABRIC_PROVIDER", " "),
             ("NVSHMEM_LIBFABRIC_TYPO", ""),
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_is_not_text_is_refused() {
+    fn non_utf8_value_is_refused() {
         let value = OsStr::from_bytes(b"lo\xff");
         let error = Settings::load([("NVSHMEM_LIBFABRIC_DEVICES", value)]).expect_err("refused");
         assert_eq!(error.refused[0].reason, "not valid UTF-8");

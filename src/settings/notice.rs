@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unknown_names_are_noticed_with_the_nearest_known_one() {
+    fn unknown_names_suggest_nearest() {
         for (name, near) in [
             ("NVSHMEM_LIBFABRIC_DEVICE", "; did you mean NVSHMEM_LIBFABRIC_DEVICES?"),
             (

@@ -131,19 +131,19 @@ macro_rules! settings {
 }
 
 settings! {
-    /// The libfabric provider. `auto` takes the first of efa, cxi, verbs and tcp that works, and
-    /// the log says why. `tcp` is the native provider of libfabric 2.x, else `tcp;ofi_rxm`; `verbs`
-    /// is `verbs;ofi_rxm`; `shm` connects PEs of one host only.
+    /// The libfabric provider. `auto`: the first of efa, cxi, verbs and tcp that works; the log
+    /// says why. `tcp` is native in libfabric 2.x, else `tcp;ofi_rxm`; `verbs` is `verbs;ofi_rxm`;
+    /// `shm` connects PEs of one host only.
     Users "NVSHMEM_LIBFABRIC_PROVIDER" provider: Provider = ofi().provider, Names;
 
-    /// The fabric, where a provider has several for the same NICs. `auto` takes the first that
-    /// answers: with efa, `efa-direct` before `efa`.
+    /// The fabric, where a provider has several for one NIC. `auto`: the first that answers; with
+    /// efa, `efa-direct` before `efa`.
     Users "NVSHMEM_LIBFABRIC_FABRIC" fabric: Option<String> = ofi().fabric,
         Text { none: "auto", accepts: "the name of a fabric" };
 
-    /// The NICs to use as rails, in this order; one named twice is two rails. With `^` in front of
-    /// each, all but these. A named NIC that is not there or cannot be opened is an error; others
-    /// are left out with a warning.
+    /// NICs to use as rails, in this order; one named twice is two rails. With `^` in front of
+    /// each, all but these. A named NIC that is missing or cannot be opened is an error; others are
+    /// left out with a warning.
     Users "NVSHMEM_LIBFABRIC_DEVICES" devices: Devices = ofi().devices, DeviceList;
 
     /// The most NICs that one PE uses.
@@ -153,33 +153,33 @@ settings! {
     Users "NVSHMEM_LIBFABRIC_LIBRARY" library: String = ofi().library,
         Text { none: "", accepts: "a file name, searched for as the dynamic linker does, or a path" };
 
-    /// How puts and gets of 8 KiB or more choose their rail. `rate`: the one expected to finish
-    /// first, by what is queued on it and its recent rate. `round_robin`: the next, and nothing is
-    /// striped. Shorter ones always take the next.
+    /// How puts and gets of 8 KiB or more choose their rail; shorter ones take rails in turn.
+    /// `rate`: the one expected to finish first, by queued bytes and recent rate. `round_robin`:
+    /// the next, without striping.
     Users "NVSHMEM_LIBFABRIC_RAIL_BALANCE" rail_balance: RailBalance = RailBalance::Rate, Names;
 
-    /// Puts and gets of at least this many bytes are striped over all rails, unless
+    /// Puts and gets from this many bytes on are striped over all rails, unless
     /// NVSHMEM_LIBFABRIC_RAIL_BALANCE is `round_robin`. `auto`: 128 KiB; 512 KiB with efa, cxi and
     /// verbs.
     Users "NVSHMEM_LIBFABRIC_STRIPE_THRESHOLD" stripe_threshold: StripeThreshold = StripeThreshold::Auto,
         bytes(8192, u64::MAX); // Shorter ones take the rails in turn.
 
-    /// Size of a bounce buffer in bytes. Device memory that the NICs cannot reach is copied through
-    /// these, in page-locked host memory. PEs of one host fill them; for a fabric a quarter of one
-    /// is used at a time, or 512 KiB if that is more.
+    /// Size in bytes of the page-locked bounce buffers through which device memory is copied that
+    /// NICs cannot reach. A fabric uses a quarter of one at a time, or 512 KiB if that is more; PEs
+    /// of one host use all.
     Users "NVSHMEM_LIBFABRIC_STAGING_CHUNK" staging_chunk: usize = 2 << 20,
         // Two pools of the largest are 512 GiB, far above what can be page-locked: the driver says
         // so.
         bytes(PAGE, 1 << 30).multiple_of(PAGE);
 
-    /// Bounce buffers for each direction. They are page-locked when device memory is first
-    /// registered, with a few KiB per device, and never grow.
+    /// Bounce buffers for each direction, page-locked when device memory is first registered, with
+    /// a few KiB per device.
     Users "NVSHMEM_LIBFABRIC_STAGING_DEPTH" staging_depth: u16 = 8, number(1, 256);
 
-    /// The CUDA context that staged copies run in. `own`: one of the transport's on each device,
-    /// which no CUDA call of the program can block. `program`: the program's, which needs no device
-    /// memory but may block behind calls such as cudaFree. `auto`: `own`, unless it cannot be made
-    /// or is measured not to progress beside kernels.
+    /// The CUDA context of staged copies. `own`: one of the transport's on each device, which no
+    /// CUDA call of the program blocks. `program`: the program's, which needs no device memory but
+    /// may block behind calls such as cudaFree. `auto`: `own`, unless it cannot be made or is
+    /// measured not to progress beside kernels.
     Users "NVSHMEM_LIBFABRIC_STAGING_CONTEXT" staging_context: StagingContext = StagingContext::Auto, Names;
 
     /// Whether NICs access device memory directly (GPUDirect RDMA). `auto`: where every rail can
@@ -188,29 +188,29 @@ settings! {
     /// is staged.
     Users "NVSHMEM_LIBFABRIC_GPU_DIRECT" gpu_direct: GpuDirect = ofi().gpu_direct, Names;
 
-    /// How far a NIC may be from a GPU to access its memory directly, as NCCL_NET_GDR_LEVEL: the
-    /// same device, one PCIe switch, several, one root complex, one NUMA node, anywhere. With a
-    /// rail farther away, memory is staged. Unknown places, and virtual machines that hide
-    /// switches, count as near. It is ignored with NVSHMEM_LIBFABRIC_GPU_DIRECT=always.
+    /// Greatest distance of a NIC from a GPU for direct access, as NCCL_NET_GDR_LEVEL: the same
+    /// device, one PCIe switch, several, one root complex, one NUMA node, anywhere. With a rail
+    /// farther away, memory is staged. Unknown places, and virtual machines that hide switches,
+    /// count as near. NVSHMEM_LIBFABRIC_GPU_DIRECT=always ignores it.
     Users "NVSHMEM_LIBFABRIC_GDR_LEVEL" gdr_level: Distance = ofi().gdr_level, Names;
 
-    /// A wait of this many seconds is logged, with the peer, the rail and what is outstanding.
+    /// A wait of this length is logged, with peer, rail and what is outstanding.
     Users "NVSHMEM_LIBFABRIC_WARN_SECONDS" warn_after: Option<Duration> = Some(Duration::from_secs(10)), NEVER;
 
-    /// A wait of this many seconds fails.
+    /// A wait of this length fails.
     Users "NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS" fail_after: Option<Duration> = Some(Duration::from_secs(120)), NEVER;
 
     /// Whether an idle progress iteration yields its core. `auto`: where the host has fewer than
     /// two cores per PE, and while the kernel gives the core to other threads.
     Users "NVSHMEM_LIBFABRIC_YIELD" yield_when: YieldWhen = YieldWhen::Auto, Names;
 
-    /// A JSON file written when the transport is finalized, or when the process exits: what each
-    /// rail and each peer has carried. Without one, the log has it at level INFO. A process with
-    /// several jobs, as NCCL's groups are, writes `.2` and so on behind the name of later ones.
+    /// A JSON file of what each rail and peer has carried, written when the transport is finalized
+    /// or the process exits. Without one, the log has it at level INFO. Later jobs of a process,
+    /// such as NCCL's groups, append `.2` and so on to the name.
     Users "NVSHMEM_LIBFABRIC_COUNTERS" counters: Option<String> = None,
         Text { none: "none", accepts: "a path, in which %p stands for the number of the PE" };
 
-    /// Device channel: where PE 0 listens and the others connect. The program may give another
+    /// Device channel: where PE 0 listens and the others connect, unless the program gives an
     /// address.
     Users "NVSHMEM_LIBFABRIC_BOOTSTRAP" bootstrap: Option<String> = None,
         Text { none: "none", accepts: "HOST:PORT" };
@@ -218,8 +218,7 @@ settings! {
     /// NVSHMEM's own: GDRCopy is not used, whatever the key `words` says.
     Users "NVSHMEM_DISABLE_GDRCOPY" disable_gdrcopy: bool = false, Truth;
 
-    /// The threading level to ask libfabric for first. Those behind it in this list follow if it is
-    /// refused.
+    /// The threading level to request first; if it is refused, those after it in this list.
     Debug "threading" threading: Threading = ofi().threading, Names;
 
     /// The most segments in flight on one rail.
@@ -229,42 +228,40 @@ settings! {
     /// The longest segment in bytes. Longer operations are split.
     Debug "max_segment" max_segment: u64 = ofi().max_segment, bytes(1, u64::MAX).or_zero("the provider's limit");
 
-    /// The longest segment of a striped operation in bytes. The last ones are shorter, down to an
-    /// eighth, so that all rails end together.
+    /// The longest segment of a striped operation in bytes.
     Debug "stripe_segment" stripe_segment: u64 = 0,
         bytes(PAGE, u64::MAX).or_zero("128 KiB, or 512 KiB with efa, cxi and verbs");
 
-    /// With tcp: connections of each rail, beside its own, that move bytes of striped operations
-    /// and of staged ones, each by a thread of its own, `nvshmem-bulk-N`. `auto`: one for each 25
-    /// Gbit/s of a link, or one where that is not known, within half of the PE's cores; none where
-    /// that makes one in all, or all links together have 25 Gbit/s or less. With 0 the proxy thread
-    /// moves all. PEs may differ. None where nothing is striped.
+    /// With tcp, where operations are striped: connections of each rail for long transfers, each
+    /// with a thread of its own, `nvshmem-bulk-N`. `auto`: one for each 25 Gbit/s of a link, or one
+    /// where that is not known, within half of the PE's cores; none where that makes one in all, or
+    /// all links together have 25 Gbit/s or less. With 0 the proxy thread moves all. PEs may
+    /// differ.
     Debug "bulk_connections" bulk_connections: BulkChoice = ofi().bulk,
         OrAuto(number(1, 6).or_zero("none"));
 
-    /// How a signal follows its put's data. `chained`: once the data is delivered. `eager`: with
-    /// small data in one message. `counted`: at once on all rails, to be applied when the target
-    /// has counted the data's segments by their immediate data. What is not possible is `chained`.
-    /// `auto`: the fastest for each put.
+    /// How a signal follows its put's data. `chained`: once the data is delivered. `eager`: small
+    /// data in the same message. `counted`: at once, applied when the target has counted the data's
+    /// segments by their immediate data. What is not possible is `chained`. `auto`: the fastest for
+    /// each put.
     Debug "signals" signal_engine: SignalEngine = SignalEngine::Auto, Names;
 
-    /// How the CPU accesses signals and atomics' words in device memory. `gdrcopy`: through a
+    /// How the CPU accesses signals and words of atomics in device memory. `gdrcopy`: through a
     /// window of GDRCopy. `stream`: by the driver's streams, which always works. `auto`: the first
     /// that works.
     Debug "words" words: WordsChoice = WordsChoice::Auto, Names;
 
-    /// Whether PEs of one host share their bounce buffers, so that staged bytes between them are
-    /// copied by devices alone. PEs that cannot, and those with 0, go through the fabric; the log
-    /// says why.
+    /// Whether PEs of one host share bounce buffers, so that only devices copy staged bytes between
+    /// them. PEs that cannot, and those with 0, use the fabric; the log says why.
     Debug "share_bounce" share_bounce: bool = true, Truth;
 
-    /// How NICs' writes to device memory are made visible to the device before a flag that follows.
+    /// How NICs' writes to device memory become visible to the device before a flag that follows.
     /// `none`: they are in order. `flush`: CUDA's call. `read`, `write-read`: through each rail,
-    /// whatever the memory is. `auto`: what the device's attributes ask for.
+    /// for any memory. `auto`: what the device's attributes ask for.
     Debug "consistency" consistency: ConsistencyChoice = ConsistencyChoice::Auto, Names;
 
-    /// Device channel: how many seconds its PEs wait for one another at start, registration and
-    /// barriers. If not set, at least a minute more than NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS.
+    /// Device channel: seconds that PEs wait for one another at start, registration and barriers.
+    /// Unless set, at least a minute more than NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS.
     Debug "bootstrap_seconds" bootstrap_patience: Duration = Duration::from_secs(180), Time::seconds(SECONDS);
 
     /// Device channel: the rings that blocks of kernels share.

@@ -177,7 +177,6 @@ pub(crate) fn bad_requests(place: &Place) {
     check(&|channel| push_raw(channel, [0; 4], None), none, "no descriptor");
 }
 
-/// How a PE ends that dies.
 pub(crate) const DEAD: i32 = 3;
 
 pub(crate) fn dead_peer(place: &Place) {

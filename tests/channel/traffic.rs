@@ -72,7 +72,6 @@ fn fixed(pe: usize, at: usize) -> u8 {
     (pe * 13 + at * 5 + (at >> 8) * 3 + 7) as u8
 }
 
-/// One thread's sends and checks.
 struct Worker<'a> {
     p: Producer,
     heap: Heap,

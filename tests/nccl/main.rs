@@ -76,7 +76,7 @@ fn main() -> ExitCode {
         add(job("cycles", fabric, 2).on("device"));
         // So slow that everything is asked for while the first copies are under way.
         let slow = [("FAKE_CUDA_COPY_NS", "10000000"), ("NVSHMEM_DISABLE_GDRCOPY", "1")];
-        add(job("together", fabric, 2).on("device").with("slow_copies", &slow));
+        add(job("together", fabric, 2).on("device").with("slow", &slow));
         add(job("released", fabric, 2));
         add(job("released", fabric, 2).on("device"));
     }
@@ -109,7 +109,7 @@ fn main() -> ExitCode {
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
-const ALWAYS: [&str; 32] = [
+const ALWAYS: [&str; 36] = [
     "traffic::shm_3_pes",
     "traffic::shm_1_pes",
     "traffic::rxm_2_pes_own",
@@ -122,7 +122,7 @@ const ALWAYS: [&str; 32] = [
     "regions::shm_3_pes",
     "regions::rxm_2_pes_own",
     "paused::tcp2_3_pes",
-    "order::shm_2_pes_device_slow_copies",
+    "order::shm_2_pes_device_slow",
     "order::rxm_2_pes_device_stream",
     "order::shm_2_pes_own_apart",
     "order::tcp2_2_pes_few",
@@ -134,9 +134,13 @@ const ALWAYS: [&str; 32] = [
     "traffic::rxm_2_pes_flushed",
     "order::tcp2_2_pes_v15",
     "closed_in_turn::shm_2_pes",
+    "visible::tcp2_1_pes",
+    "stopped_rank::rxm_2_pes",
+    "test_alone::shm_1_pes",
+    "groups::shm_4_pes_device",
     "cycles::rxm_2_pes",
     "cycles::shm_2_pes_device",
-    "together::tcp2_2_pes_device_slow_copies",
+    "together::tcp2_2_pes_device_slow",
     "released::shm_2_pes_device",
     "killed::tcp2_3_pes",
     "aborted::rxm_2_pes_device",
@@ -162,8 +166,8 @@ fn variants() -> impl Iterator<Item = Job> {
     let order = |fabric, n_pes| job("order", fabric, n_pes).seeds(5);
     let slow = [("FAKE_CUDA_COPY_NS", "20000"), ("FAKE_CUDA_BYTE_PS", "200")];
     [
-        order(Fabric::Shm, 2).on("device").with("slow_copies", &slow),
-        order(Fabric::Tcp2, 3).on("mixed").with("slow_copies", &slow),
+        order(Fabric::Shm, 2).on("device").with("slow", &slow),
+        order(Fabric::Tcp2, 3).on("mixed").with("slow", &slow),
         order(Fabric::Rxm, 2).on("device").with("stream", &[(DEBUG, "words=stream")]),
         order(Fabric::Shm, 2).on("mixed").with("stream", &[(DEBUG, "words=stream")]),
         order(Fabric::Shm, 2).on("own").with("apart", &[(DEBUG, "share_bounce=0")]),

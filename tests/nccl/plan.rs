@@ -62,7 +62,6 @@ pub(crate) enum Word {
     BesideData(usize),
 }
 
-/// A signal of a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Mark {
     pub(crate) word: Word,
@@ -78,7 +77,6 @@ impl Mark {
     }
 }
 
-/// Where the bytes of a put are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum From {
     /// There in the way's area at the sender.
@@ -108,7 +106,6 @@ pub(crate) enum What {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Step {
     pub(crate) what: What,
-    /// Tells the bytes.
     key: u64,
 }
 
@@ -133,7 +130,6 @@ pub(crate) fn fixed(pe: usize) -> u64 {
     mix(0x5747_4943 + pe as u64)
 }
 
-/// A round of a seed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Round {
     pub(crate) seed: u64,

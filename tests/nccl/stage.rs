@@ -36,7 +36,6 @@ impl Named {
     }
 }
 
-/// See the module.
 pub(crate) struct Stage {
     pub(crate) connection: Arc<Connection>,
     me: usize,
@@ -51,7 +50,6 @@ pub(crate) struct Stage {
     local: Named,
     /// Of each context: values on the host, for each target and step one.
     inlines: Vec<Named>,
-    /// Of each block: words.
     signals: Vec<Named>,
     /// What words have to have at the end of the round.
     words: BTreeMap<(usize, usize, Word), u64>,
@@ -422,7 +420,6 @@ impl Incoming {
     }
 }
 
-/// Every byte of a way's area.
 fn compare(what: &str, way: Way, expected: &[u8], found: &[u8]) {
     if expected != found {
         let first = (0..found.len()).find(|at| expected[*at] != found[*at]).unwrap_or(0);

@@ -178,7 +178,7 @@ fn immediate_data_comes_by_the_rail() {
 }
 
 #[test]
-fn failed_transfer_is_told_by_its_wr_id() {
+fn failed_transfer_names_its_wr_id() {
     let mut pair = Pair::new(Provider::Tcp, 2, 2);
     let right = pair.transfer(Direction::Read);
     pair.run(Operation::Transfer(&right));

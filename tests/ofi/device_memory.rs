@@ -67,7 +67,7 @@ fn open_for_devices(options: &Options) -> Opened {
 }
 
 #[test]
-fn a_rail_without_fi_hmem_is_not_tried() {
+fn rail_without_hmem_is_skipped() {
     // tcp would take the memory for host memory, where libfabric knows CUDA.
     for provider in [Provider::Tcp, Provider::TcpRxm] {
         let opened = open(&with_devices(provider));
@@ -83,7 +83,7 @@ fn a_rail_without_fi_hmem_is_not_tried() {
 }
 
 #[test]
-fn tried_ways_are_told_for_every_rail() {
+fn attempts_are_listed_per_rail() {
     let opened = open(&with_devices(Provider::Shm));
     let (refusal, bound) = register(&opened, Err("the driver exports none"));
     assert_eq!(bound, 3, "two rails of the proxy and one of the host lane");
@@ -117,7 +117,7 @@ fn shm_reaches_devices_on_insistence_only() {
 }
 
 #[test]
-fn a_process_without_cuda_asks_as_ever() {
+fn process_without_cuda_requests_host_only() {
     for provider in PROVIDERS {
         let run = |kinds| Discovery::run(&options(provider), true, kinds).expect("it is there");
         assert!(!run(MemoryKinds::Host).reaches_devices(), "{provider:?}");

@@ -56,7 +56,7 @@ fn report_is_a_line_in_words() {
 }
 
 #[test]
-fn rails_on_loopback_have_addresses_of_their_own() {
+fn loopback_rails_have_own_addresses() {
     for provider in [Provider::Tcp, Provider::TcpRxm] {
         let opened = open(&options(provider));
         let report: &Report = &opened.report;
@@ -78,7 +78,7 @@ fn rails_on_loopback_have_addresses_of_their_own() {
 }
 
 #[test]
-fn chosen_devices_are_the_rails_in_their_order() {
+fn rails_follow_chosen_device_order() {
     let devices = ["127.0.0.3", "lo", "127.0.0.2", "127.0.0.2"].map(String::from).to_vec();
     let chosen = Options { devices: Devices::Include(devices), ..options(Provider::TcpRxm) };
     let discovery =
@@ -102,7 +102,7 @@ fn chosen_devices_are_the_rails_in_their_order() {
 }
 
 #[test]
-fn missing_device_is_named_with_what_there_is() {
+fn missing_device_lists_alternatives() {
     for (entry, reason) in
         [("mlx5_9", "nothing there has this name"), ("203.0.113.7", "not an address of this host")]
     {
@@ -132,8 +132,8 @@ fn auto_passes_over_missing_devices() {
 }
 
 #[test]
-fn auto_settles_on_tcp_and_explains_others() {
-    let test = "auto_settles_on_tcp_and_explains_others";
+fn auto_settles_on_tcp_with_reasons() {
+    let test = "auto_settles_on_tcp_with_reasons";
     if !in_a_process_with("FI_PROVIDER", "^efa,cxi,verbs", test) {
         return;
     }

@@ -126,7 +126,7 @@ fn sums_are_exact_whoever_adds() {
 }
 
 #[test]
-fn bits_and_swaps_are_exact_under_contention() {
+fn contended_bits_and_swaps_are_exact() {
     const ROUNDS: u64 = 2001;
     let mut ports = ports(4);
     for width in Width::ALL {
@@ -235,7 +235,7 @@ fn flag_publishes_earlier_stores() {
 }
 
 #[test]
-fn bytes_go_in_and_out_at_any_address() {
+fn bytes_copy_at_any_address() {
     let mut port = ports(1).remove(0);
     for len in [0, 1, 7, 8, 200, 4096] {
         for offset in [0, 1, 3] {

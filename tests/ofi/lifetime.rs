@@ -91,7 +91,7 @@ fn it_closes_with_operations_in_flight() {
 }
 
 #[test]
-fn nothing_stays_open_when_no_rail_opens() {
+fn opening_without_rails_fails() {
     let discovery = Discovery::run(&options(Provider::Shm), true, MemoryKinds::Host).expect("shm");
     // SAFETY: nothing is opened.
     let open = |rails: &[usize]| unsafe { discovery.open(rails, PEERS, PEERS) };

@@ -112,7 +112,7 @@ fn messages_of_every_size_arrive() {
 }
 
 #[test]
-fn a_message_may_end_with_bytes_from_elsewhere() {
+fn message_tail_comes_from_elsewhere() {
     const HEAD: usize = 48;
     for options in fabrics() {
         let provider = options.provider;
@@ -211,7 +211,7 @@ fn a_burst_loses_nothing() {
 }
 
 #[test]
-fn rail_hears_itself_and_the_host_lane() {
+fn rail_receives_from_both_lanes() {
     let levels = [Threading::Completion, Threading::Domain];
     for (provider, threading) in PROVIDERS.into_iter().flat_map(|p| levels.map(|t| (p, t))) {
         let options = Options { threading, ..options(provider) };
@@ -266,7 +266,7 @@ fn the_host_lane_does_not_receive() {
 }
 
 #[test]
-fn wrong_messages_are_refused_with_a_reason() {
+fn invalid_messages_are_refused() {
     for provider in PROVIDERS {
         let mut process = Process::start(&options(provider));
         let peer = process.from_proxy[0];

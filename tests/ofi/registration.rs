@@ -7,7 +7,7 @@ use ofi::{Options, Threading};
 use super::process::*;
 
 #[test]
-fn memory_that_is_none_cannot_be_registered() {
+fn invalid_memory_is_not_registered() {
     for provider in PROVIDERS {
         let opened = open(&options(provider));
         let byte = 0_u8;
@@ -21,7 +21,7 @@ fn memory_that_is_none_cannot_be_registered() {
 }
 
 #[test]
-fn keys_are_unique_among_regions_of_all_kinds() {
+fn region_keys_are_unique() {
     for provider in PROVIDERS {
         let opened = open(&options(provider));
         let regions: Vec<Memory> =

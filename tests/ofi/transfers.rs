@@ -56,7 +56,7 @@ fn bytes_are_written_and_read() {
 }
 
 #[test]
-fn inline_values_need_no_memory_of_the_caller() {
+fn inline_values_need_no_registration() {
     for options in fabrics() {
         let mut process = Process::start(&options);
         let target = Memory::new(&process.opened, vec![0; 80], Access::LocalAndRemote);
@@ -77,7 +77,7 @@ fn inline_values_need_no_memory_of_the_caller() {
 /// `fi_write` must take `FI_DELIVERY_COMPLETE` from the endpoint: a completion that comes while
 /// the target has not been polled must find the data there already.
 #[test]
-fn a_completion_means_that_the_data_is_visible() {
+fn completed_data_is_visible() {
     for provider in PROVIDERS {
         let mut process = Process::start(&options(provider));
         let (rail, wr_id) = (RailId(0), WrId(1));
@@ -163,7 +163,7 @@ fn every_operation_in_flight_completes_once() {
 }
 
 #[test]
-fn wrong_posts_are_refused_with_a_reason() {
+fn invalid_posts_are_refused() {
     let mut process = Process::start(&options(Provider::Shm));
     let target = Memory::new(&process.opened, vec![0; 64], Access::LocalAndRemote);
     let peer = process.from_proxy[0];
@@ -204,7 +204,7 @@ fn failure_of(process: &mut Process, remote: u64, key: u64) -> Failure {
 }
 
 #[test]
-fn a_write_outside_the_region_fails_with_its_wr_id() {
+fn write_outside_region_fails() {
     for provider in [Provider::Tcp, Provider::TcpRxm] {
         let mut process = Process::start(&options(provider));
         let target = Memory::new(&process.opened, vec![0; 64], Access::LocalAndRemote);

@@ -96,27 +96,32 @@ fn operations(row: Row, grows: bool) -> Trial {
 
 fn signals(row: Row, engine: &'static str, cut: bool) -> Trial {
     let cut: Setting = cut.then_some(("max_segment", "5000"));
-    one(format!("signals_{}_{engine}{}", row.name(), words(cut)), row.0, move || {
-        let Row(_, n_pes, _, _, setting) = row;
-        // From nothing to some megabytes; less where each byte is much work.
-        let (rounds, most) = match (n_pes, cut, setting) {
-            _ if full() => (5000, 4 << 20),
-            (2, None, None) => (150, 4 << 20),
-            _ => (80, 300_000),
-        };
-        // A place for each transfer in flight, at either end.
-        let heap = (96 << 20).max(u64::from(n_pes) * 8 * most + (16 << 20));
-        let job = signal_engine(row.job("signals").heap(heap, 1 << 20), engine);
-        with(job.param("rounds", rounds).param("most", most), cut)
-    })
+    one(
+        format!("signals_{}_{engine}{}", row.name(), if cut.is_some() { "_cut" } else { "" }),
+        row.0,
+        move || {
+            let Row(_, n_pes, _, _, setting) = row;
+            // From nothing to some megabytes; less where each byte is much work.
+            let (rounds, most) = match (n_pes, cut, setting) {
+                _ if full() => (5000, 4 << 20),
+                (2, None, None) => (150, 4 << 20),
+                _ => (80, 300_000),
+            };
+            // A place for each transfer in flight, at either end.
+            let heap = (96 << 20).max(u64::from(n_pes) * 8 * most + (16 << 20));
+            let job = signal_engine(row.job("signals").heap(heap, 1 << 20), engine);
+            with(job.param("rounds", rounds).param("most", most), cut)
+        },
+    )
 }
 
 pub(crate) fn place(fabric: Fabric, n_pes: u32, rails: u8, layout: Layout) -> String {
-    format!("{}_{n_pes}_pes_{rails}_rails_layout_{layout}", fabric.name())
+    format!("{}_{n_pes}x{rails}-v{layout}", fabric.name())
 }
 
 pub(crate) fn words(setting: Setting) -> String {
-    setting.map_or_else(String::new, |(name, value)| format!("_{name}_{value}").to_lowercase())
+    let words = setting.map(|(name, value)| format!("_{name}-{value}").to_lowercase());
+    words.map_or_else(String::new, |words| "_".to_owned() + &words[1..].replace('_', "-"))
 }
 
 pub(crate) fn with(job: JobSettings, setting: Setting) -> JobSettings {

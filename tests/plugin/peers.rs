@@ -29,7 +29,7 @@ pub(crate) fn trials() -> Vec<Trial> {
                 .run()?;
             all_say(&report, &["only 1 of this job's 2 PEs are on this host"])
         }),
-        trial("connect_when_one_pe_cannot_open_its_rails".to_owned(), None, || {
+        trial("connect_without_rails_on_one_pe".to_owned(), None, || {
             // Enough file descriptors to load the plugin, too few for an endpoint. Which of
             // libfabric's calls comes to find none left, and what error it makes of that, differs.
             let mut job = job("connect", 3, Layout::V7)

@@ -1,6 +1,6 @@
-//! Atomic operations: NVSHMEM's whole table, and what each does to a word.
+//! Atomic operations: NVSHMEM's table, and the effect of each on a word.
 
-/// What an atomic operation does. The numbers are NVSHMEM's, the same in 3.1 to 3.8.
+/// Kind of an atomic operation. The numbers are NVSHMEM's, the same in 3.1 to 3.8.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum AtomicOp {
@@ -41,15 +41,16 @@ pub enum AtomicOp {
 }
 
 impl AtomicOp {
-    /// Whether it is a signal's own operation. A signal tells of data, so it takes effect behind
-    /// the puts that its lane has started before to the same PE, also where it is sent apart from
-    /// them.
+    /// Returns true for the operations of a signal. A signal announces data, so it takes effect
+    /// after the puts that its lane has started before to the same PE, even if it is sent apart
+    /// from them.
     #[inline(always)]
     pub fn is_signal(self) -> bool {
         matches!(self, Self::Signal | Self::SignalSet | Self::SignalAdd)
     }
 
-    /// Whether it stores the operand, whatever was there, and fetches nothing.
+    /// Returns true if the operation stores the operand whatever the old value, and fetches
+    /// nothing.
     pub fn sets(self) -> bool {
         matches!(self, Self::Set | Self::Signal | Self::SignalSet)
     }
@@ -75,14 +76,14 @@ impl AtomicOp {
         AtomicOp::CompareSwap,
     ];
 
-    /// The operation with NVSHMEM's number.
+    /// Returns the operation with NVSHMEM's number.
     #[inline]
     pub fn from_code(code: i32) -> Option<AtomicOp> {
         // A table would be no shorter; the compiler makes one of this.
         AtomicOp::ALL.into_iter().find(|op| *op as i32 == code)
     }
 
-    /// The operation of a code, if it fetches nothing: [`AtomicOp::from_code`] without a search.
+    /// Returns the operation with NVSHMEM's number if it fetches nothing, without a search.
     #[inline(always)]
     pub fn plain_from_code(code: i32) -> Option<AtomicOp> {
         let op = match code {
@@ -100,14 +101,14 @@ impl AtomicOp {
         Some(op)
     }
 
-    /// Whether the caller gets the word's value from before.
+    /// Returns true if the caller gets the word's old value.
     #[inline]
     pub fn fetches(self) -> bool {
         self as u8 >= Self::Fetch as u8
     }
 }
 
-/// The word that an atomic operation works on.
+/// Width of the word that an atomic operation changes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Width {
     /// 2 bytes.
@@ -122,7 +123,7 @@ impl Width {
     /// All widths.
     pub const ALL: [Width; 3] = [Width::Two, Width::Four, Width::Eight];
 
-    /// The width of that many bytes.
+    /// Returns the width of `bytes` bytes.
     #[inline]
     pub fn from_bytes(bytes: i32) -> Option<Width> {
         match bytes {
@@ -133,14 +134,14 @@ impl Width {
         }
     }
 
-    /// Its bytes.
+    /// Returns the width in bytes.
     #[inline]
     pub fn bytes(self) -> usize {
         // A shift takes fewer instructions than the table that would be made of a match.
         2 << self as usize
     }
 
-    /// The bits of a word of this width.
+    /// Returns a mask with the bits of a word of this width.
     #[inline]
     pub fn mask(self) -> u64 {
         u64::MAX >> (64 - 8 * self.bytes())
@@ -150,22 +151,21 @@ impl Width {
 /// An atomic operation with its operands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Atomic {
-    /// What to do.
+    /// The operation.
     pub op: AtomicOp,
-    /// On how wide a word.
+    /// Width of the word.
     pub width: Width,
-    /// Whether word and operand are IEEE numbers, for the operations that add. Others work on bits.
+    /// Whether word and operand are IEEE numbers. Affects operations that add; others work on bits.
     pub float: bool,
     /// The operand, in the low bytes.
     pub operand: u64,
-    /// What a compare and swap compares with, in the low bytes.
+    /// The comparand of a compare and swap, in the low bytes.
     pub compare: u64,
 }
 
 impl Atomic {
-    /// What the operation makes of a word. Both are in the low bytes.
-    ///
-    /// Sums wrap. Floating point sums round to nearest, as the processor does.
+    /// Returns the new value of a word with value `old`, both in the low bytes. Sums wrap;
+    /// floating-point sums round to nearest, as the processor does.
     #[inline]
     pub fn apply(&self, old: u64) -> u64 {
         let Atomic { op, width, float, operand, compare } = *self;
@@ -190,11 +190,8 @@ impl Atomic {
         };
         new & mask
     }
-}
-
-impl Atomic {
-    /// One operation that does what this one and then the next one do to a word, where there is
-    /// one: both add whole numbers.
+    /// Returns one operation with the effect of this one followed by `next`, if both add integers
+    /// of the same width.
     pub fn then(&self, next: &Self) -> Option<Self> {
         let added = |atomic: &Self| match atomic.op {
             AtomicOp::Inc => Some(1),
@@ -249,6 +246,7 @@ fn half_bits(value: f32) -> u16 {
     let bits = value.to_bits();
     let sign = (bits >> 16 & 0x8000) as u16;
     let magnitude = bits & 0x7fff_ffff;
+    // NaN payloads are lost: one quiet NaN stands for all.
     if magnitude > 0x7f80_0000 {
         return sign | 0x7e00;
     }
@@ -261,6 +259,7 @@ fn half_bits(value: f32) -> u16 {
         let scaled = f32::from_bits(magnitude) * 2f32.powi(24);
         return sign | scaled.round_ties_even() as u16;
     }
+    // Adds half a unit in the last place, less one bit unless the result is odd: ties go to even.
     let rounded = magnitude + 0xfff + (magnitude >> 13 & 1);
     sign | ((rounded >> 13) - (112 << 10)) as u16
 }
@@ -324,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn every_half_survives_conversion_and_sums_round_once() {
+    fn half_floats_convert_and_round_once() {
         for bits in 0..=u16::MAX {
             let value = half_value(bits);
             assert_eq!(value.is_nan(), bits & 0x7fff > 0x7c00, "{bits:x}");
@@ -343,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_width_has_as_many_bytes_as_it_says() {
+    fn widths_match_their_bytes() {
         for bytes in -1..=16 {
             let width = Width::from_bytes(bytes).map(|width| width.bytes() as i32);
             assert_eq!(width, [2, 4, 8].contains(&bytes).then_some(bytes));

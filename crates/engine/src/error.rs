@@ -1,4 +1,4 @@
-//! Errors of the engine, in words a user can act on.
+//! Errors of the engine. Each text names the cause and what a user can do.
 
 use thiserror::Error;
 
@@ -24,17 +24,17 @@ pub enum EngineError {
     /// A handle or an address that cannot be used, with the operation it was for.
     #[error("{what} of {len} bytes, {pe}, {side} address {addr:#x}: {fault}")]
     Refused {
-        /// put or get.
+        /// Operation: put, get or atomic.
         what: &'static str,
         /// The peer.
         pe: Pe,
-        /// local or remote.
+        /// Side at fault: local or remote.
         side: &'static str,
         /// The address on that side.
         addr: u64,
         /// Bytes asked for.
         len: usize,
-        /// What is wrong.
+        /// Reason.
         fault: HandleError,
     },
     /// Memory that could not be registered.
@@ -44,12 +44,12 @@ pub enum EngineError {
         addr: usize,
         /// Length in bytes.
         len: usize,
-        /// What refused it.
+        /// Reason.
         why: String,
-        /// That was for lack of memory.
+        /// Whether memory was exhausted.
         no_memory: bool,
     },
-    /// Memory that an operation may still touch, though it has failed.
+    /// Memory that a failed operation may still touch.
     #[error(
         "{len} bytes at {addr:#x} cannot be released yet: a {what} that has failed is still with the fabric, {pe}, \
          and may touch them when that PE goes on; try again later, or free them after the end of the transport, \
@@ -60,7 +60,7 @@ pub enum EngineError {
         addr: usize,
         /// Length in bytes.
         len: usize,
-        /// put or get.
+        /// Operation: put or get.
         what: &'static str,
         /// The peer.
         pe: Pe,
@@ -75,7 +75,7 @@ pub enum EngineError {
         addr: usize,
         /// Length in bytes.
         len: usize,
-        /// What the fabric said.
+        /// Error of the fabric.
         error: PortError,
     },
     /// A peer sent a request that cannot be executed.
@@ -83,7 +83,7 @@ pub enum EngineError {
     BadMessage {
         /// The peer.
         pe: Pe,
-        /// What is wrong with it.
+        /// Reason.
         why: String,
     },
     /// The fabric refused or failed a segment.
@@ -99,7 +99,7 @@ pub enum EngineError {
         rail: RailId,
         /// The rail's name.
         rail_name: String,
-        /// What the fabric said.
+        /// Error of the fabric.
         error: PortError,
     },
     /// Memory that the fabric does not reach could not be copied.
@@ -111,7 +111,7 @@ pub enum EngineError {
         pe: Pe,
         /// Bytes of the fragment.
         len: usize,
-        /// What failed.
+        /// Error of the copy.
         error: PortError,
     },
     /// A word that was fetched could not be stored.
@@ -119,12 +119,12 @@ pub enum EngineError {
     Fetched {
         /// The peer.
         pe: Pe,
-        /// Where it was to be stored.
+        /// Destination of the word.
         addr: usize,
-        /// What failed.
+        /// Error of the store.
         error: PortError,
     },
-    /// The peer could not do its part.
+    /// The peer refused to execute a message.
     #[error("{what} of {len} bytes, {pe}: the peer cannot do its part: {why}")]
     PeerRefused {
         /// put, get or atomic.
@@ -157,7 +157,7 @@ pub enum EngineError {
         rail: RailId,
         /// The rail's name.
         rail_name: String,
-        /// What the fabric said.
+        /// Error of the fabric.
         error: PortError,
     },
     /// The data of a signal that has arrived did not follow within the deadline.
@@ -218,7 +218,7 @@ impl From<Box<EngineError>> for EngineError {
 }
 
 impl EngineError {
-    /// Whether memory cannot be released yet, but may be later.
+    /// Returns true if the memory cannot be released yet, but may be later.
     pub fn is_in_use(&self) -> bool {
         matches!(self, Self::InUse { .. })
     }
@@ -229,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_in_use_when_the_error_says_so() {
+    fn in_use_errors_are_recognised() {
         let (what, pe) = ("put", Pe(1));
         assert!(EngineError::InUse { addr: 1, len: 2, what, pe }.is_in_use());
         assert!(!EngineError::NoSuchPe { pe, n_pes: 1 }.is_in_use());

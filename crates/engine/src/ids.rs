@@ -6,11 +6,11 @@ use std::fmt;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Pe(pub u32);
 
-/// Most PEs of a job: messages name their sender with 16 bits.
+/// Most PEs of a job: messages name their sender in 16 bits.
 pub const MAX_PES: u32 = 1 << 16;
 
 impl Pe {
-    /// The PE as an index into a table with one entry per PE.
+    /// Returns the PE as an index into a table with one entry per PE.
     #[inline]
     pub fn index(self) -> usize {
         self.0 as usize
@@ -25,14 +25,13 @@ impl fmt::Display for Pe {
 
 /// One rail of a lane: a domain with its endpoint, completion queue and address vector.
 ///
-/// It indexes the rails of the lane it belongs to, in the order in which they were chosen at
-/// start. A rail of this process and a rail of a peer are both named by a `RailId`, but the two
-/// numbers are independent.
+/// Index of the lane's rails, in the order chosen at start. Rails of this process and of peers are
+/// both named by a `RailId`; the two numberings are independent.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct RailId(pub u8);
 
 impl RailId {
-    /// The rail as an index into a table with one entry per rail.
+    /// Returns the rail as an index into a table with one entry per rail.
     #[inline]
     pub fn index(self) -> usize {
         usize::from(self.0)
@@ -45,20 +44,20 @@ impl fmt::Display for RailId {
     }
 }
 
-/// Names one segment between its posting and its completion. The lane chooses
-/// it; the port hands it back unchanged.
+/// Names a segment from its posting to its completion. The lane chooses it; the port returns it
+/// unchanged.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct WrId(pub u32);
 
 impl WrId {
-    /// The work-request id as an index into a table of segments.
+    /// Returns the id as an index into a table of segments.
     #[inline]
     pub fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// Which rails of the process a lane uses.
+/// Kind of lane, which decides the rails that it uses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LaneKind {
     /// User threads: the host domain.

@@ -1,4 +1,4 @@
-//! Operations of callers, from the entry to the queue.
+//! Operations of callers, from the call to the queue of their peer.
 
 use std::sync::Arc;
 
@@ -10,8 +10,8 @@ use crate::request::{LocalSide, Request, ResultPlace};
 use crate::wire::handle::HandleBytes;
 use crate::wire::message::{Spot, Tag};
 
-/// An operation. `submit` borrows it; what cannot be submitted at once is moved into the queue of
-/// its peer, with the handle of its remote memory.
+/// An operation. `submit` borrows it; what cannot start at once moves into the queue of its peer,
+/// together with the handle of its remote memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Op {
     pub(crate) kind: Kind,
@@ -19,28 +19,28 @@ pub(crate) struct Op {
     pub(crate) remote: u64,
     pub(crate) local: LocalSide,
     pub(crate) len: usize,
-    /// Bytes that are submitted.
+    /// Bytes already submitted.
     pub(crate) sent: usize,
-    /// Counts the operation while it is in a queue, and then its segments and messages.
+    /// Completion group that counts the operation while it is queued, then its segments and
+    /// messages.
     pub(crate) completion: GroupId,
-    /// The order group that counts its segments, if not the peer's last one.
+    /// Order group that counts its segments, if not the peer's last one.
     pub(crate) counted_by: Option<GroupRef>,
-    /// Whether staging submits it.
+    /// Whether staging submits it, because the fabric does not reach one of the sides.
     pub(crate) staged: bool,
 }
 
-/// Kinds of operations.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Kind {
     /// A put or a get.
     Transfer(Direction),
     /// A put with its signal.
     PutSignal(Word, Way),
-    /// An atomic that fetches nothing, ordered by fences alone.
+    /// An atomic that fetches nothing. Only fences order it.
     Word(Word),
-    /// A signal apart from its data, behind all puts before it.
+    /// A signal sent apart from its data; it follows all earlier puts.
     Signal(Word),
-    /// An atomic that fetches.
+    /// A fetching atomic.
     Fetch(Word, ResultPlace),
 }
 
@@ -56,16 +56,16 @@ pub(crate) struct Word {
 pub(crate) enum Way {
     /// Not chosen yet.
     New,
-    /// In one message with the data.
+    /// One message carries data and signal.
     Inline,
-    /// The same; the payload is sent from its own memory.
+    /// As `Inline`, but the payload is sent from its own memory and not copied into the frame.
     InlineLong,
-    /// Beside segments that carry the tag. So many of them are posted.
+    /// The target counts the segments, which carry `tag`; `segments` of them are posted so far.
     Counted { tag: Tag, segments: u32 },
-    /// Behind segments in a completion group of their own. The operation counts as a write of its
-    /// peer meanwhile.
+    /// The signal is sent when the segments, counted in the completion group `data`, are delivered.
+    /// Until then the operation counts as a write of its peer in `held`.
     Chained { data: GroupId, held: GroupRef },
-    /// Behind everything that was submitted before the signal.
+    /// The signal follows everything submitted before it.
     Ordered,
 }
 
@@ -84,13 +84,13 @@ impl Op {
         }
     }
 
-    /// Whether parts of it are submitted, or its way is chosen.
+    /// Returns true if parts of the operation are submitted or the way of its signal is chosen:
+    /// from then on it cannot move behind another one.
     pub(crate) fn has_begun(&self) -> bool {
         let has_way = matches!(self.kind, Kind::PutSignal(_, way) if way != Way::New);
         self.sent > 0 || has_way
     }
 
-    /// The operation as a request.
     pub(crate) fn request<'a>(&self, pe: Pe, remote_handle: &'a HandleBytes) -> Request<'a> {
         let direction = match self.kind {
             Kind::Transfer(direction) => direction,
@@ -100,7 +100,7 @@ impl Op {
         Request { direction, pe, remote_handle, remote_addr, local, len }
     }
 
-    /// Local memory that the operation is going to touch, and its name in messages to users.
+    /// Returns the local memory that the operation will touch, with the operation's name for users.
     pub(crate) fn memory(&self) -> Option<(&'static str, (usize, usize))> {
         match (self.kind, self.local) {
             (Kind::Fetch(word, result), _) => {
@@ -111,7 +111,7 @@ impl Op {
         }
     }
 
-    /// The operation's name in messages to users.
+    /// Returns the operation's name for messages to users.
     pub(crate) fn what(&self) -> &'static str {
         match self.kind {
             Kind::Transfer(Direction::Read) => "get",
@@ -128,18 +128,19 @@ pub(crate) enum Queued {
     /// An operation and the peer's handle for its remote memory.
     Op(Op, Arc<HandleBytes>),
     Fence,
-    /// A wait for everything before it, which a completion group stands for.
+    /// A wait for everything queued before it; the completion group ends when that is finished.
     Quiet(GroupId),
 }
 
-/// What became of an attempt to submit an operation.
+/// Outcome of an attempt to submit an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Step {
     Done,
-    /// It waits for an order group of its own peer.
+    /// The operation waits for an order group of its own peer.
     Held,
-    /// It waits for a place of its own peer: in the window, for a fetch, a tag.
+    /// The operation waits for a limit of its own peer: window, fetch slots, tags.
     NoPlace,
-    /// It waits for something shared: a rail, a slot, a bounce buffer.
+    /// The operation waits for a resource shared by all peers: a rail, a message slot, a bounce
+    /// buffer.
     NoRoom,
 }

@@ -1,47 +1,47 @@
-//! Patience: how long something was waited for, as far as this process was there to see it.
+//! Waiting time that excludes the time in which this process was stopped.
 //!
-//! A process that is stopped (by a debugger, a scheduler, a laptop's lid) does not wait meanwhile,
-//! and what it waits for had no chance to be seen. On the wall clock its deadlines are over the
-//! moment it goes on. So who waits looks often, and what lies between two looks counts for no more
-//! than [`STEP`].
+//! While a process is stopped (by a debugger, a scheduler, a laptop's lid), it does not wait, and
+//! the event that it waits for could not be seen. On the wall clock its deadlines would expire the
+//! moment it resumes. A waiter therefore checks often, and each interval between two checks counts
+//! for at most [`STEP`].
 
 use std::time::{Duration, Instant};
 
-/// Most time between two looks that counts. A machine so busy that looks are further apart lets
-/// waits last longer, and ends none too early.
+/// Most time between two checks that counts. If a busy machine checks less often, waits last longer
+/// than asked for and never end too early.
 pub const STEP: Duration = Duration::from_millis(250);
 
-/// A wait. It has to be looked at more often than each [`STEP`].
+/// A wait in progress; to be checked more often than once per [`STEP`].
 #[derive(Clone, Copy, Debug)]
 pub struct Wait {
-    looked: Instant,
+    last_check: Instant,
     counted: Duration,
 }
 
 impl Wait {
-    /// One that begins now.
+    /// Starts a wait.
     pub fn new() -> Self {
-        Self { looked: Instant::now(), counted: Duration::ZERO }
+        Self { last_check: Instant::now(), counted: Duration::ZERO }
     }
 
-    /// How long it has lasted.
+    /// Returns the time waited so far.
     pub fn waited(&mut self) -> Duration {
         self.count(Instant::now(), STEP)
     }
 
-    /// The same, after a call that may have waited for so long by itself.
+    /// Returns the time waited so far, after a call that may itself have waited for up to `call`.
     pub fn waited_in(&mut self, call: Duration) -> Duration {
         self.count(Instant::now(), call.max(STEP))
     }
 
-    /// What is left of a patience. None when it is over.
+    /// Returns the rest of `patience`, or None when it is over.
     pub fn left_of(&mut self, patience: Duration) -> Option<Duration> {
         patience.checked_sub(self.waited()).filter(|left| !left.is_zero())
     }
 
     fn count(&mut self, now: Instant, most: Duration) -> Duration {
-        self.counted += now.saturating_duration_since(self.looked).min(most);
-        self.looked = now;
+        self.counted += now.saturating_duration_since(self.last_check).min(most);
+        self.last_check = now;
         self.counted
     }
 }
@@ -57,9 +57,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_not_seen_counts_for_one_step() {
+    fn unseen_time_counts_one_step() {
         let mut wait = Wait::new();
-        let start = wait.looked;
+        let start = wait.last_check;
         let at = |millis| start + Duration::from_millis(millis);
         assert_eq!(wait.count(at(100), STEP), Duration::from_millis(100));
         assert_eq!(wait.count(at(100), STEP), Duration::from_millis(100));
@@ -74,16 +74,16 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_waits_by_itself_counts_for_as_long_as_it_may() {
+    fn blocking_call_counts_up_to_limit() {
         let long_ago = || Instant::now().checked_sub(Duration::from_secs(10)).unwrap();
-        let wait = || Wait { looked: long_ago(), counted: Duration::ZERO };
+        let wait = || Wait { last_check: long_ago(), counted: Duration::ZERO };
         assert_eq!(wait().waited(), STEP);
         assert_eq!(wait().waited_in(Duration::from_secs(2)), Duration::from_secs(2));
         assert_eq!(wait().waited_in(Duration::ZERO), STEP);
     }
 
     #[test]
-    fn patience_is_over_when_all_of_it_was_waited() {
+    fn patience_ends_when_used_up() {
         let mut wait = Wait::new();
         assert!(wait.left_of(Duration::from_secs(3600)).is_some());
         assert_eq!(wait.left_of(Duration::ZERO), None);

@@ -1,4 +1,4 @@
-//! Peers of a lane: what it knows of each PE that it has to do with.
+//! Per-peer state of a lane.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,83 +15,83 @@ use crate::segments::Owner;
 use crate::wire::handle::{HandleBytes, Identity};
 use crate::wire::message::{Seq, Tag};
 
-/// A signal that is held back behind order groups.
+/// A signal held back until earlier writes are delivered.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HeldSignal {
     pub(crate) word: Word,
-    /// Tag and number of the segments that its target counts.
+    /// Tag and number of the segments that the target has to count.
     pub(crate) counted: Option<(Tag, u32)>,
-    /// Leaves once all writes before this group are delivered.
+    /// The signal leaves once all writes before this order group are delivered.
     pub(crate) behind: u32,
-    /// Its own count, as a write.
+    /// Its own count, as a write, so that later signals and fences wait for it.
     pub(crate) held: GroupRef,
     pub(crate) completion: GroupId,
 }
 
-/// A PE as the lane sees it.
+/// A PE as the lane sees it. Fields of the fast path come first.
 #[derive(Debug)]
 pub(crate) struct Peer {
     pub(crate) pe: Pe,
-    /// First bytes of the peer's handles with keys, while the fast paths may be used: nothing is
-    /// queued, no fence is pending, nothing has failed. Else those of no handle.
+    /// First bytes of the peer's handles with keys, which opens the fast paths. A value that
+    /// matches no handle closes them: something is queued, a fence is pending, or the peer has
+    /// failed.
     pub(crate) open: Identity,
     /// Segments posted and not completed.
     pub(crate) in_flight: u32,
-    /// The next path. Paths take turns.
+    /// The next path; paths take turns.
     pub(crate) hop: Hop,
-    /// Owner of plain writes that take it, in the last group.
+    /// Owner of plain writes over `hop` in the last order group.
     pub(crate) owner: Owner,
-    /// All paths.
     pub(crate) hops: Box<[Hop]>,
-    /// First bytes of the peer's handles with keys.
+    /// First bytes of the peer's handles with keys, as last seen.
     identity: Identity,
     pub(crate) order: Order,
-    /// Writes wait until `order` has reached this group; messages until its writes have.
+    /// Writes wait until `order` has reached this group; messages until the writes before it have.
     pub(crate) fence: u32,
     /// Fences since start.
     pub(crate) fences: u32,
     /// Segments posted since start, by direction.
     pub(crate) posted: [u32; 2],
-    /// Gets that the peer was asked for, and those that it has answered, since start.
+    /// Gets requested from the peer and gets it has answered, since start.
     pub(crate) asked: u32,
     pub(crate) answered: u32,
-    /// Bounce buffers with answers to gets of the peer.
+    /// Bounce buffers that hold answers to gets of the peer.
     pub(crate) owed: u32,
     pub(crate) channel: Option<Box<Channel>>,
-    /// Operations that cannot start yet, in order.
+    /// Operations that cannot start yet, in program order.
     pub(crate) queue: VecDeque<Queued>,
-    /// Whether the peer is in the lane's ring of those that wait for something shared.
+    /// Whether the peer is in the lane's ring of peers that wait for a shared resource.
     pub(crate) in_ring: bool,
-    /// Count of what had ended when a submitter last waited in vain, if nothing has ended since.
+    /// [`Peer::ended`] when a submitter last waited in vain, if nothing has ended since.
     pub(crate) stood_at: Option<u64>,
-    /// Whether the fabric had no room for the peer when something was last posted.
+    /// Whether the fabric had no room for the last post.
     pub(crate) is_refused: bool,
-    /// Whether the peer is in the lane's list of those whose cursors may move.
+    /// Whether the peer is in the lane's list of peers whose cursors may move.
     pub(crate) is_settling: bool,
-    /// Signals held back, by the group that they wait for.
+    /// Signals held back.
     pub(crate) held: VecDeque<HeldSignal>,
-    /// Waits of user threads: done when everything before the group is finished.
+    /// Waits of user threads: each completion group ends when all groups before the number finish.
     pub(crate) quiets: Vec<(u32, GroupId)>,
-    /// The handle of the operation that was queued last.
+    /// Handle of the last queued operation, shared with the queue.
     handle: Option<Arc<HandleBytes>>,
-    /// Bytes ahead on each rail, of segments whose rail was chosen by load.
+    /// Bytes in flight per rail, for segments whose rail was chosen by load.
     pub(crate) ahead: Box<[u64]>,
     pub(crate) error: Option<Box<EngineError>>,
     pub(crate) watch: Watch,
 }
 
-/// What the watchdog remembers of a peer from one look to the next.
+/// The watchdog's state of a peer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Watch {
-    /// Count of what had ended at the last look.
+    /// [`Peer::ended`] at the last check.
     pub(crate) ended: u64,
-    /// Number of that look.
+    /// Number of that check.
     pub(crate) looked: u32,
-    /// Since when nothing has ended, in the watchdog's units.
+    /// Time since which nothing has ended, in the watchdog's units.
     pub(crate) since: u32,
-    /// When its work last waited for what others hold.
+    /// Time when the peer's work last waited for a resource held by other peers.
     pub(crate) leaned: u32,
-    /// Warnings since then.
+    /// Warnings since `since`.
     pub(crate) warned: u32,
 }
 
@@ -134,7 +134,7 @@ impl Peer {
         self.owner = self.hop.owner.counted(GroupId::NONE, self.order.next(Class::Write));
     }
 
-    /// Closes the last group, as [`Order::close`].
+    /// Closes the last group, see [`Order::close`].
     pub(crate) fn close(&mut self) -> Option<u32> {
         let newest = self.channel.as_deref().map_or(0, |channel| channel.next.0 - 1);
         let number = self.order.close(newest);
@@ -142,7 +142,7 @@ impl Peer {
         number
     }
 
-    /// Forgets everything that is counted.
+    /// Drops all counts after the peer has failed.
     pub(crate) fn forget(&mut self) {
         self.order = Order::new();
         self.fence = self.order.start();
@@ -150,7 +150,7 @@ impl Peer {
         self.renew_owner();
     }
 
-    /// Counts a segment that is being posted.
+    /// Counts a segment that is about to be posted.
     #[inline(always)]
     pub(crate) fn begin(&mut self, group: GroupRef, direction: Direction) {
         self.order.begin(group);
@@ -159,7 +159,7 @@ impl Peer {
         *posted = posted.wrapping_add(1);
     }
 
-    /// Goes on to the path after one.
+    /// Moves on to the path with index `next`; keeps the current one if there is no such path.
     #[inline(always)]
     pub(crate) fn turn(&mut self, next: u32) {
         if let Some(next) = self.hops.get(next as usize) {
@@ -167,14 +167,13 @@ impl Peer {
         }
     }
 
-    /// Makes a path the next.
     #[inline(always)]
     pub(crate) fn take_path(&mut self, hop: Hop) {
         self.hop = hop;
         self.renew_owner();
     }
 
-    /// The error that the peer has failed with.
+    /// Returns the error with which the peer has failed.
     #[inline(always)]
     pub(crate) fn check(&self) -> Result<(), EngineError> {
         match &self.error {
@@ -183,35 +182,36 @@ impl Peer {
         }
     }
 
-    /// Opens or closes the fast paths, after anything that they depend on has changed.
+    /// Opens or closes the fast paths; called after any change of what they depend on.
     pub(crate) fn update_open(&mut self) {
         let is_ordered = self.order.is_ordered(self.fence);
         if is_ordered {
-            // Numbers are compared within half of their range.
+            // Group numbers are compared within half of their range: an old fence must not look
+            // new.
             self.fence = self.order.start();
         }
         let is_open = self.queue.is_empty() && self.error.is_none() && is_ordered;
         self.open = if is_open { self.identity } else { Identity::NOBODY };
     }
 
-    /// Remembers the first bytes of the peer's handles with keys.
+    /// Remembers the first bytes of the peer's handles, which lets the fast path recognise them.
     pub(crate) fn learn(&mut self, identity: Identity) {
         self.identity = identity;
         self.update_open();
     }
 
-    /// Whether parts of the first operation in the queue are submitted.
+    /// Returns true if parts of the first queued operation are submitted.
     pub(crate) fn is_amid_operation(&self) -> bool {
         matches!(self.queue.front(), Some(Queued::Op(op, _)) if op.has_begun())
     }
 
-    /// Whether nothing is unfinished or queued.
+    /// Returns true if nothing is unfinished or queued.
     #[inline(always)]
     pub(crate) fn is_quiet(&self) -> bool {
         self.order.is_empty() && self.queue.is_empty()
     }
 
-    /// A shared copy of a handle, for the queue.
+    /// Returns a shared copy of a handle for the queue.
     pub(crate) fn share(&mut self, handle: &HandleBytes) -> Arc<HandleBytes> {
         match &self.handle {
             Some(kept) if **kept == *handle => Arc::clone(kept),
@@ -219,7 +219,7 @@ impl Peer {
         }
     }
 
-    /// Everything that has ended, as one number that rises.
+    /// Returns the number of segments, gets and messages that have ended; it only rises.
     pub(crate) fn ended(&self) -> u64 {
         let [writes, reads] = self.posted;
         let segments = writes.wrapping_add(reads).wrapping_sub(self.in_flight);
@@ -240,12 +240,11 @@ impl Peer {
     }
 }
 
-/// All peers of a lane, each named by its PE's number. A PE that the lane has nothing to do with
-/// takes eight bytes.
+/// Peers of a lane by PE. A PE that the lane has never used takes eight bytes.
 #[derive(Debug)]
 pub(crate) struct Peers {
     by_pe: Box<[Option<Box<Peer>>]>,
-    /// Those that are open, in the order in which they were opened.
+    /// Open peers in the order of opening.
     open: Vec<u32>,
 }
 
@@ -258,34 +257,33 @@ impl Peers {
         self.by_pe.len() as u32
     }
 
-    /// Number of a peer that is open.
+    /// Returns the index of an open peer.
     #[inline(always)]
     pub(crate) fn find(&self, pe: Pe) -> Option<u32> {
         self.of(pe).map(|_| pe.0)
     }
 
-    /// Opens a peer with its paths. It is of the job and not open.
+    /// Opens a peer. The PE is one of the job and not open yet.
     pub(crate) fn open(&mut self, pe: Pe, hops: (Box<[Hop]>, Hop)) -> u32 {
         self.by_pe[pe.index()] = Some(Box::new(Peer::new(pe, hops)));
         self.open.push(pe.0);
         pe.0
     }
 
-    /// A peer that is open.
+    /// Returns an open peer.
     #[inline(always)]
     pub(crate) fn get(&self, at: u32) -> &Peer {
         let Some(peer) = self.of(Pe(at)) else { unreachable!("no peer {at} was opened") };
         peer
     }
 
-    /// As [`Peers::get`].
     #[inline(always)]
     pub(crate) fn get_mut(&mut self, at: u32) -> &mut Peer {
         let Some(peer) = self.of_mut(Pe(at)) else { unreachable!("no peer {at} was opened") };
         peer
     }
 
-    /// The peer of a PE, if it is open.
+    /// Returns the peer of a PE if it is open.
     #[inline(always)]
     pub(crate) fn of_mut(&mut self, pe: Pe) -> Option<&mut Peer> {
         self.by_pe.get_mut(pe.index())?.as_deref_mut()
@@ -296,12 +294,12 @@ impl Peers {
         self.by_pe.get(pe.index())?.as_deref()
     }
 
-    /// Peers with their numbers, by number. It looks at every PE of the job.
+    /// Iterates over open peers by PE; the cost grows with the size of the job.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut Peer)> {
         self.by_pe.iter_mut().flatten().map(|peer| (peer.pe.0, &mut **peer))
     }
 
-    /// Peers with their numbers, in the order in which they were opened.
+    /// Iterates over open peers in the order of opening.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Peer)> {
         self.open.iter().map(|at| (*at, self.get(*at)))
     }

@@ -1,11 +1,11 @@
-//! Keeps a message that repeats from filling the log.
+//! Rate limit for log messages that may repeat.
 
 use std::fmt;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Admits so many messages per period and counts the others.
+/// Admits a number of messages per period and counts the others.
 ///
 /// ```
 /// use std::time::Duration;
@@ -19,23 +19,22 @@ use std::time::{Duration, Instant};
 /// ```
 ///
 /// # Threads
-/// Any. A call is a few atomic accesses, and never waits. Of threads that meet at the end of a
-/// period a few may have their messages counted to the one before.
+/// Any. A call is a few atomic accesses and never blocks. Threads that meet at the end of a period
+/// may have a few messages counted in the period before.
 #[derive(Debug)]
 pub struct RateLimit {
     most: u64,
+    /// Length of a period in nanoseconds.
     period: u64,
-    /// When the present period ends, on the caller's clock. Only grows, in steps of a
-    /// compare-exchange: of the threads that see it passed, one wins and begins the next.
+    /// End of the current period on the caller's clock.
     end: AtomicU64,
-    /// Messages admitted in this period, or that would have been.
+    /// Messages of the current period, admitted or not.
     said: AtomicU64,
-    /// Messages held back since the last that was admitted. It counts and orders nothing, so all
-    /// accesses are relaxed.
+    /// Messages suppressed since the last one that was admitted.
     unsaid: AtomicU64,
 }
 
-/// How many messages were held back since the last one that was not, for its end.
+/// Number of messages suppressed since the last admitted one; displays as a suffix of the next.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Unsaid(u64);
 
@@ -50,7 +49,7 @@ impl fmt::Display for Unsaid {
 }
 
 impl RateLimit {
-    /// So many messages per `period`. The first ones are admitted at once.
+    /// Admits `most` messages per `period`.
     pub const fn most(most: u64, period: Duration) -> Self {
         // Saturates after 584 years.
         let nanoseconds = period.as_nanos();
@@ -59,18 +58,20 @@ impl RateLimit {
         Self { most, period, end, said, unsaid }
     }
 
-    /// Whether a message may be logged now. If so, how many were held back since the last one.
+    /// Returns the number of suppressed messages if a message may be logged now.
     pub fn admit(&self) -> Option<Unsaid> {
         static START: OnceLock<Instant> = OnceLock::new();
         let elapsed = START.get_or_init(Instant::now).elapsed();
         self.admit_at(u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX))
     }
 
-    /// [`RateLimit::admit`] on the caller's own clock, in nanoseconds. Use one of the two for one
-    /// limit, not both.
+    /// [`RateLimit::admit`] on the caller's own clock, in nanoseconds. A limit must use one of the
+    /// two clocks throughout.
     pub fn admit_at(&self, now: u64) -> Option<Unsaid> {
         let end = self.end.load(Ordering::Relaxed);
         let next = now.saturating_add(self.period);
+        // Of the threads that see the end passed, one wins the exchange and starts the next period.
+        // Counters order no other memory, so relaxed accesses suffice.
         if now >= end
             && self.end.compare_exchange(end, next, Ordering::Relaxed, Ordering::Relaxed).is_ok()
         {
@@ -90,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn so_many_messages_per_period_and_the_rest_is_counted() {
+    fn messages_beyond_limit_are_counted() {
         let limit = RateLimit::most(2, Duration::from_nanos(100));
         let admitted = |now| limit.admit_at(now).map(|Unsaid(count)| count);
         assert_eq!([5, 6, 7, 104].map(admitted), [Some(0), Some(0), None, None]);
@@ -99,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_message_is_admitted_whatever_the_period() {
+    fn first_message_is_always_admitted() {
         let limit = RateLimit::most(1, Duration::MAX);
         assert_eq!(limit.admit().map(|unsaid| unsaid.to_string()), Some(String::new()));
         assert_eq!(limit.admit(), None);
@@ -107,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_lost_or_said_twice_among_threads() {
+    fn threads_lose_and_repeat_nothing() {
         const THREADS: u64 = 4;
         const CALLS: u64 = 10_000;
         let limit = RateLimit::most(1, Duration::from_nanos(50));

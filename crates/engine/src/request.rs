@@ -69,7 +69,7 @@ pub struct PutSignalRequest<'a> {
 }
 
 impl Request<'_> {
-    /// The operation's name in messages to users.
+    /// Returns the operation's name for messages to users.
     pub(crate) fn what(&self) -> &'static str {
         match self.direction {
             Direction::Write => "put",
@@ -77,7 +77,6 @@ impl Request<'_> {
         }
     }
 
-    /// The error for a fault on one side of the request.
     #[cold]
     pub(crate) fn refuse(&self, side: &'static str, fault: HandleError) -> EngineError {
         let addr = match (side, self.local) {
@@ -88,7 +87,7 @@ impl Request<'_> {
         EngineError::Refused { what: self.what(), pe, side, addr, len, fault }
     }
 
-    /// Checks the remote side. Returns the handle and the offset of the first byte.
+    /// Checks the remote side and returns the handle and the offset of the first byte.
     pub(crate) fn remote(&self) -> Result<(HandleView<'_>, u64), EngineError> {
         let refuse = |fault| self.refuse("remote", fault);
         let remote = HandleView::check_of(self.pe, self.remote_handle).map_err(refuse)?;
@@ -98,7 +97,7 @@ impl Request<'_> {
 }
 
 impl AtomicRequest<'_> {
-    /// Checks the word. Returns its place for messages.
+    /// Checks the word's handle, bounds and alignment, and returns its place for messages.
     pub(crate) fn word(&self) -> Result<Spot, EngineError> {
         let width = self.atomic.width.bytes();
         let refuse = |fault| self.refuse(fault);
@@ -108,6 +107,7 @@ impl AtomicRequest<'_> {
             let addr = self.remote_addr;
             return Err(refuse(HandleError::Misaligned { addr, width }));
         }
+        // A handle for local use has neither keys nor a slot that peers may name.
         if !remote.takes_messages() {
             return Err(refuse(HandleError::NoKey { rail: RailId(0), rails: 0 }));
         }
@@ -128,7 +128,7 @@ impl AtomicRequest<'_> {
 }
 
 impl ResultPlace {
-    /// Address and length of the memory that a word of `width` bytes takes.
+    /// Returns address and length of the local memory that a word of `width` bytes takes.
     pub(crate) fn memory(self, width: usize) -> (usize, usize) {
         (self.addr, if self.flag.is_some() { 16 } else { width })
     }

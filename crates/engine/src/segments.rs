@@ -8,48 +8,50 @@ use crate::group::{Class, GroupId, GroupRef};
 use crate::ids::{RailId, WrId};
 use crate::port::{Context, Direction, Local, Transfer};
 
+/// End of the list of free entries.
 const NIL: u32 = u32::MAX;
 
-/// Token of segments whose rail was chosen by load, and of plain ones. Those of staging's transfers
-/// are below, with a bit if their rail was chosen by load.
+// Values of `Segment::token`. Other values number a transfer of staging, with BY_LOAD set if its
+// rail was chosen by load.
+/// A segment whose rail was chosen by load.
 pub(crate) const STRIPE: u32 = u32::MAX - 1;
+/// A segment whose completion only gives counts back.
 pub(crate) const PLAIN: u32 = u32::MAX;
 pub(crate) const BY_LOAD: u32 = 1 << 31;
 
-/// State of an entry, and what its completion is for.
+/// State of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum State {
     Free = 0,
-    /// With the fabric; its completion gives its counts back.
+    /// With the fabric; the completion only gives counts back.
     Plain = 1,
-    /// The same, and its token says what else its completion is for.
+    /// With the fabric; the completion does what the token says as well.
     Other = 2,
-    /// With the fabric, of a peer that has failed: counted nowhere any more.
+    /// With the fabric, but its peer has failed: no group counts it any more.
     Orphan = 3,
 }
 
-/// Whose a segment or message is and what counts it, in one word, so that the ends of alike ones
-/// are counted together.
+/// Peer, rail, counting groups and state of a segment or message, packed into one word: 40.. peer,
+/// 32..40 rail, 16..32 completion group, 8..16 order group, 0..8 state. Equal owners end together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Owner(u64);
 
 impl Owner {
     pub(crate) const FREE: Self = Self(0);
 
-    /// A plain segment of the peer with this number on a rail, which nothing counts yet.
+    /// Returns the owner of a plain segment that no group counts yet.
     pub(crate) fn new(peer: u32, rail: RailId) -> Self {
         Self(u64::from(peer) << 40 | u64::from(rail.0) << 32 | State::Plain as u64)
     }
 
-    /// The owner of a segment that these count; `self` is of one that nothing counts.
+    /// Adds the groups to the owner of a segment that no group counts.
     #[inline(always)]
     pub(crate) fn counted(self, completion: GroupId, group: GroupRef) -> Self {
         Self(self.0 | u64::from(completion.bits()) << 16 | u64::from(group.bits()) << 8)
     }
 
-    /// The owner of a segment of a class; `self` is of a write in the same order group that nothing
-    /// else counts.
+    /// Changes the class within the order group. `self` is a write's, without completion group.
     #[inline(always)]
     pub(crate) fn of_class(self, class: Class, completion: GroupId) -> Self {
         Self(self.0 | u64::from(completion.bits()) << 16 | (class as u64) << 8)
@@ -85,18 +87,18 @@ impl Owner {
         }
     }
 
-    /// Whether its completion only gives counts back.
+    /// Returns true if the completion only gives counts back.
     #[inline(always)]
     pub(crate) fn is_plain(self) -> bool {
         self.0 as u8 == State::Plain as u8
     }
 
-    /// The owner, counted by no order group any more.
+    /// Removes the order group.
     pub(crate) fn unordered(self) -> Self {
         Self(self.0 & !0xff00 | u64::from(GroupRef::NONE.bits()) << 8)
     }
 
-    /// The owner, in another state.
+    /// Returns the owner in another state.
     pub(crate) fn with(self, state: State) -> Self {
         Self(self.0 & !0xff | state as u64)
     }
@@ -105,38 +107,47 @@ impl Owner {
 /// A posted segment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Segment {
-    /// The segment as it was posted.
-    pub(crate) transfer: Transfer,
+    pub(crate) direction: Direction,
+    /// Its local memory; 0 if it carries a value.
+    addr: usize,
+    pub(crate) len: usize,
     pub(crate) owner: Owner,
-    /// The port's name for the entry.
+    /// Context by which the port names the entry towards the fabric.
     pub(crate) context: Context,
-    /// Time of posting, in the watchdog's units.
+    /// Time of posting in the watchdog's units.
     pub(crate) born: u32,
-    /// Number of staging's transfer, [`STRIPE`] or [`PLAIN`]; of a segment in [`State::Plain`],
-    /// any.
+    /// [`STRIPE`], [`PLAIN`] or the number of staging's transfer. Undefined in [`State::Plain`].
     pub(crate) token: u32,
     next_free: u32,
 }
 
 impl Segment {
-    /// Local memory that the segment touches.
-    pub(crate) fn memory(&self) -> Option<(usize, usize)> {
-        match self.transfer.local {
-            Local::Memory { addr, .. } => Some((addr, self.transfer.len)),
-            Local::Value(_) => None,
-        }
+    /// Notes what it transfers.
+    #[inline(always)]
+    pub(crate) fn set(&mut self, transfer: &Transfer) {
+        self.direction = transfer.direction;
+        self.len = transfer.len;
+        self.addr = match transfer.local {
+            Local::Memory { addr, .. } => addr,
+            Local::Value(_) => 0,
+        };
     }
 
-    /// The operation's name in messages to users.
+    /// Local memory that the segment touches.
+    pub(crate) fn memory(&self) -> Option<(usize, usize)> {
+        (self.addr != 0).then_some((self.addr, self.len))
+    }
+
+    /// Returns the operation's name for messages to users.
     pub(crate) fn what(&self) -> &'static str {
-        match self.transfer.direction {
+        match self.direction {
             Direction::Write => "put",
             Direction::Read => "get",
         }
     }
 }
 
-/// Segments of a lane. As many as all rails together may have in flight.
+/// Segments of a lane: one entry for each that all rails together may have in flight.
 #[derive(Debug)]
 pub(crate) struct Segments {
     entries: Box<[Segment]>,
@@ -145,9 +156,10 @@ pub(crate) struct Segments {
 
 impl Segments {
     pub(crate) fn new(count: u32, context: impl Fn(WrId) -> Context) -> Self {
-        let (direction, local) = (Direction::Write, Local::Value(0));
         let entry = |at: u32| Segment {
-            transfer: Transfer { direction, local, len: 0, remote: 0, key: 0 },
+            direction: Direction::Write,
+            addr: 0,
+            len: 0,
             owner: Owner::FREE,
             context: context(WrId(at)),
             born: 0,
@@ -157,7 +169,7 @@ impl Segments {
         Self { entries: (0..count).map(entry).collect(), first_free: 0 }
     }
 
-    /// Takes a free entry, to be filled in.
+    /// Takes a free entry, to be filled in by the caller.
     #[inline(always)]
     pub(crate) fn take(&mut self) -> Option<(WrId, &mut Segment)> {
         let at = self.first_free;
@@ -166,18 +178,18 @@ impl Segments {
         Some((WrId(at), entry))
     }
 
-    /// Owner of the segment with this work-request id, if it is with the fabric.
+    /// Returns the owner of a posted segment.
     #[inline(always)]
     pub(crate) fn owner(&self, at: usize) -> Option<Owner> {
         self.entries.get(at).map(|entry| entry.owner).filter(|owner| *owner != Owner::FREE)
     }
 
-    /// The segment with this work-request id, if it is with the fabric.
+    /// Returns a posted segment.
     pub(crate) fn posted_mut(&mut self, at: usize) -> Option<&mut Segment> {
         self.entries.get_mut(at).filter(|entry| entry.owner != Owner::FREE)
     }
 
-    /// Frees segments one after the other while they are `owner`'s. Returns how many.
+    /// Frees segments in sequence while their owner is `owner`. Returns how many.
     #[inline(always)]
     pub(crate) fn free_alike(
         &mut self,
@@ -200,20 +212,19 @@ impl Segments {
         count
     }
 
-    /// Frees a segment that is with the fabric.
     pub(crate) fn free(&mut self, at: usize) {
         if let Some(owner) = self.owner(at) {
             self.free_alike(owner, std::iter::once(at));
         }
     }
 
-    /// All that are with the fabric, each with its index.
+    /// Iterates over posted segments with their indices.
     pub(crate) fn posted(&self) -> impl Iterator<Item = (u32, &Segment)> {
         let posted = |(_, entry): &(u32, &Segment)| entry.owner != Owner::FREE;
         (0..).zip(&self.entries).filter(posted)
     }
 
-    /// Those of a peer that has not failed.
+    /// Iterates over the posted segments of a peer that has not failed.
     pub(crate) fn of_peer(&self, peer: u32) -> impl Iterator<Item = (u32, &Segment)> {
         self.posted().filter(move |(_, segment)| {
             segment.owner.peer() == peer && segment.owner.state() != State::Orphan

@@ -1,4 +1,4 @@
-//! The watchdog: finds peers whose work does not end, warns with particulars, then fails them.
+//! Watchdog: warns of peers whose work makes no progress, with details, then fails them.
 
 use std::time::Duration;
 
@@ -14,27 +14,27 @@ use crate::peers::Peer;
 use crate::port::Port;
 use crate::rails::rail_ids;
 
-/// Most progress iterations between two looks at the clock, which costs tens of nanoseconds.
+/// Most progress iterations between two reads of the clock; a read takes tens of nanoseconds.
 const ITERATIONS: u32 = 256;
 
-/// An iteration that has given up the core counts as so many: it may last tens of milliseconds.
+/// Weight of an iteration that yielded the core, which may have lasted tens of milliseconds.
 const GIVEN_UP: u32 = 16;
 
-/// Least time between two looks at all peers, in nanoseconds.
+/// Time between two checks of all peers, in nanoseconds.
 const PERIOD: u64 = 250_000_000;
 
-/// Most time between two looks that counts as waiting, in nanoseconds. A user thread may start a
-/// put and compute for an hour before its quiet, and a process may be stopped: the fabric had no
-/// chance to complete anything meanwhile.
+/// Most nanoseconds between two checks that count as waiting. A user thread may start a put and
+/// compute for an hour before its quiet, and a process may be stopped: meanwhile the fabric had no
+/// chance to complete anything.
 const MAX_GAP: u64 = 5_000_000_000;
 
-/// Nor does a gap count for more than this part of the deadline.
+/// A gap counts at most as the deadline divided by this.
 const GAPS: u64 = 2;
 
-/// Times are kept in units of 2^28 ns, about a quarter of a second: 32 bits last 36 years.
+/// Times are kept in units of 2^28 ns, about a quarter of a second, so 32 bits last 36 years.
 const STAMP_SHIFT: u32 = 28;
 
-/// Most peers that are reported in one look, and how many of them with the state of all rails.
+/// Most peers reported per check, and how many of these reports dump the state of all rails.
 const REPORTS: u32 = 16;
 const DUMPS: u32 = 4;
 
@@ -43,25 +43,25 @@ const DUMPS: u32 = 4;
 pub struct Watchdog {
     warn_after: Option<u64>,
     fail_after: Option<u64>,
-    /// Most time between two looks that counts.
+    /// Most nanoseconds between two checks that count.
     most: u64,
-    /// Iterations until the clock is read, and after how many it is read at present.
+    /// Iterations left until the clock is read, and the interval between reads.
     iterations: u32,
     every: u32,
-    /// When the clock was read, and when peers were looked at.
+    /// Times of the last read of the clock and of the last check of peers.
     read: u64,
     looked: u64,
-    /// Time counted as waiting, and the same in units of stamps.
+    /// Time counted as waiting in nanoseconds, and in units of stamps.
     counted: u64,
     stamp: u32,
     looks: u32,
-    /// When anything of any peer has ended last.
+    /// Time when anything of any peer last ended.
     moved: u32,
-    /// PEs whose processes have ended, and when that was noticed.
+    /// PEs whose processes have ended, and when the lane noticed.
     ended: Vec<(Pe, u32)>,
 }
 
-/// The work of a peer that a report names.
+/// Oldest unfinished work of a peer, as a report names it.
 #[derive(Debug)]
 struct Oldest {
     what: &'static str,
@@ -71,17 +71,17 @@ struct Oldest {
     born: u32,
 }
 
-/// A wait that is reported.
+/// A wait that is to be reported.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Overdue {
     pub(crate) seconds: u64,
-    /// Whether it is given up.
+    /// Whether the deadline has passed, so that the peer fails.
     pub(crate) fails: bool,
 }
 
 impl Watchdog {
-    /// Reports a peer whose work has not moved for `warn_after`, and again after each such time;
-    /// fails it after `fail_after`. None never does.
+    /// Creates a watchdog that reports a peer whose work has not moved for `warn_after`, again
+    /// after each further `warn_after`, and fails it after `fail_after`. `None` disables either.
     pub fn new(warn_after: Option<Duration>, fail_after: Option<Duration>) -> Self {
         let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let fail_after = fail_after.map(nanoseconds);
@@ -102,12 +102,12 @@ impl Watchdog {
         }
     }
 
-    /// The process of a PE has ended.
+    /// Notes that the process of a PE has ended.
     pub(crate) fn note_ended(&mut self, pe: Pe) {
         self.ended.push((pe, self.stamp));
     }
 
-    /// PEs whose processes have been gone for as long as waits last.
+    /// Takes the PEs whose processes ended a whole deadline ago.
     pub(crate) fn take_ended(&mut self) -> Vec<Pe> {
         let is_over = |since: u32| self.overdue(since, u32::MAX).is_some_and(|late| late.fails);
         let ended = self.ended.iter().filter(|(_, since)| is_over(*since));
@@ -116,13 +116,13 @@ impl Watchdog {
         ended
     }
 
-    /// The time that work is stamped with.
+    /// Returns the current time in the watchdog's units.
     #[inline(always)]
     pub(crate) fn stamp(&self) -> u32 {
         self.stamp
     }
 
-    /// Counts an iteration. Returns whether the clock is to be read.
+    /// Counts an iteration. Returns true if the clock is to be read.
     #[inline(always)]
     pub(crate) fn is_due(&mut self) -> bool {
         self.iterations -= 1;
@@ -133,16 +133,16 @@ impl Watchdog {
         true
     }
 
-    /// The last iteration has given up the core.
+    /// Counts an iteration that has yielded the core.
     #[inline]
     pub(crate) fn count_yielded(&mut self) {
         self.iterations = self.iterations.saturating_sub(GIVEN_UP - 1).max(1);
     }
 
-    /// Takes in the time. Returns whether peers are to be looked at.
+    /// Takes in the time. Returns true if peers are to be checked.
     pub(crate) fn starts(&mut self, now: u64) -> bool {
         let gap = now.saturating_sub(std::mem::replace(&mut self.read, now));
-        // Read too seldom, the clock would let time that does not count pass for time that does.
+        // Reads too far apart would let a gap count as one wait, of which only a part was one.
         if gap < PERIOD / 4 {
             self.every = (self.every * 2).min(ITERATIONS);
         } else if gap > PERIOD / 2 {
@@ -159,7 +159,7 @@ impl Watchdog {
         true
     }
 
-    /// Whether work that last moved at `moved` is to be reported, after so many warnings.
+    /// Returns the report due for work that last moved at `moved`, after `warned` warnings.
     pub(crate) fn overdue(&self, moved: u32, warned: u32) -> Option<Overdue> {
         let still = u64::from(self.stamp.saturating_sub(moved)) << STAMP_SHIFT;
         let fails = self.fail_after.is_some_and(|limit| still >= limit);
@@ -167,8 +167,7 @@ impl Watchdog {
         (fails || warns).then_some(Overdue { seconds: still / 1_000_000_000, fails })
     }
 
-    /// Seconds for which nothing has moved since `moved`, if that is twice as long as a peer may
-    /// take.
+    /// Returns the seconds since `moved` if they exceed twice the deadline.
     fn is_stuck(&self, moved: u32) -> Option<u64> {
         let still = u64::from(self.stamp.saturating_sub(moved)) << STAMP_SHIFT;
         let limit = self.fail_after?.saturating_mul(2);
@@ -177,13 +176,14 @@ impl Watchdog {
 }
 
 impl<P: Port> Core<P> {
-    /// Looks at all peers with unfinished work and at those whose counted signals wait for data.
-    /// `staged`: when staging has last moved. Fails those whose time is up.
+    /// Checks all peers with unfinished work, and counted signals that wait for data; fails those
+    /// whose deadline has passed. `staged`: time when staging last moved.
     pub(crate) fn look(&mut self, staged: u32) {
         self.watchdog.looks = self.watchdog.looks.wrapping_add(1);
         let (number, stamp) = (self.watchdog.looks, self.watchdog.stamp);
         let mut moved = self.watchdog.moved.max(staged);
         let mut busy = Vec::new();
+        // A control message that could not leave is tried again here.
         let has_due = |peer: &Peer| peer.channel.as_deref().is_some_and(Channel::has_due);
         let due: Vec<u32> =
             self.peers.iter().filter(|(_, peer)| has_due(peer)).map(|(at, _)| at).collect();
@@ -218,7 +218,8 @@ impl<P: Port> Core<P> {
         let unacked = peer.channel.as_deref().is_some_and(|channel| channel.held > 0);
         let unanswered = peer.asked != peer.answered;
         if peer.in_flight == 0 && !unacked && !unanswered && !peer.is_refused {
-            // Work that waits for what others hold has no time of its own, unless nothing moves.
+            // Work that waits for resources held by other peers has no deadline of its own, unless
+            // the whole lane is stuck.
             peer.watch.leaned = stamp;
             let since = peer.watch.since.max(self.watchdog.moved).max(staged);
             if let Some(seconds) = self.watchdog.is_stuck(since) {
@@ -255,11 +256,11 @@ impl<P: Port> Core<P> {
         }
     }
 
-    /// The oldest work of a peer that is under way, or else the first in its queue.
+    /// Returns the oldest work of a peer in flight, or else the first in its queue.
     fn oldest(&self, at: u32) -> Oldest {
         let posted = self.segments.of_peer(at).map(|(_, segment)| segment);
         if let Some(first) = posted.min_by_key(|s| s.born) {
-            let (what, len, state) = (first.what(), first.transfer.len, "posted");
+            let (what, len, state) = (first.what(), first.len, "posted");
             return Oldest { what, len, rail: first.owner.rail(), state, born: first.born };
         }
         let sent =
@@ -302,7 +303,7 @@ impl<P: Port> Core<P> {
         EngineError::Timeout { what, pe, len, rail, rail_name, seconds, state, writes, reads }
     }
 
-    /// Looks at the signals of peers that wait for their data.
+    /// Checks peers whose counted signals wait for their data.
     fn look_at_counts(&mut self) {
         let mut overdue = Vec::new();
         for (at, peer) in self.peers.iter_mut() {
@@ -373,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn clock_is_read_twice_in_a_period() {
+    fn clock_is_read_twice_per_period() {
         for iteration in [1_000_000, 3_000_000, 20_000_000, 100_000_000, 124_000_000] {
             let (mut watchdog, mut now) = (Watchdog::new(None, None), 0);
             for _ in 0..20 {
@@ -411,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn peers_are_looked_at_four_times_a_second() {
+    fn peers_are_checked_each_period() {
         let second = Some(Duration::from_secs(1));
         for (warn, fail) in [(None, None), (second, None), (None, second)] {
             let mut watchdog = Watchdog::new(warn, fail);

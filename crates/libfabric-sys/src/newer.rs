@@ -63,7 +63,7 @@ mod tests {
     use crate::Padded;
 
     #[test]
-    fn a_dma_buf_takes_the_place_of_the_vectors() {
+    fn dma_buf_replaces_vectors() {
         let base_addr = std::ptr::without_provenance_mut(9);
         let part = fi_mr_dmabuf { fd: 3, offset: 5, len: 7, base_addr };
         let mut attr = Padded::<fi_mr_attr>::new();

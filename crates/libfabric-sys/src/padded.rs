@@ -82,7 +82,7 @@ mod tests {
     use crate::{fi_cq_err_entry, fi_mr_attr};
 
     #[test]
-    fn room_follows_the_struct_without_a_gap() {
+    fn padding_follows_struct_directly() {
         assert_eq!(std::mem::offset_of!(Padded<fi_mr_attr>, room), size_of::<fi_mr_attr>());
         // 112 and 88 are the sizes in libfabric 2.6.
         assert!(size_of::<Padded<fi_mr_attr>>() >= 112 + 64);
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn the_room_is_within_reach_and_zero() {
+    fn padding_is_writable_and_zero() {
         let mut padded = Padded::<fi_mr_attr>::new();
         padded.iov_count = 3;
         let bytes = padded.as_mut_ptr().cast::<u8>();

@@ -7,7 +7,7 @@ use libfabric_sys::{
 
 /// One test, because a process has one libfabric: the order of the steps matters.
 #[test]
-fn one_library_for_the_life_of_the_process() {
+fn process_has_one_library() {
     let missing = Library::load("/nonexistent/libfabric.so.1").unwrap_err();
     assert!(matches!(missing, LoadError::Open { .. }), "{missing:?}");
     let said = missing.to_string();

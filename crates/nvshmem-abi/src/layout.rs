@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_layout_is_found_by_its_api_version() {
+    fn layouts_are_found_by_api_version() {
         for layout in Layout::ALL {
             let major = Major::from_api_version(layout.api_version()).unwrap();
             assert_eq!(major, layout.major());
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_api_version_is_refused_with_what_to_do() {
+    fn unknown_api_version_names_remedy() {
         let refusal = |version| Major::from_api_version(version).unwrap_err().to_string();
         for version in [0, -1, 29999, i32::MIN] {
             let text = refusal(version);
@@ -176,7 +176,7 @@ mod tests {
     /// The page that says what goes with what has one row for each minor version, with the number
     /// of its file.
     #[test]
-    fn the_table_of_compatibility_has_the_number_of_each_release() {
+    fn compatibility_page_lists_every_release() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/compatibility.md");
         let page = std::fs::read_to_string(path).expect("docs/compatibility.md");
         let minor = |text: &str| text.strip_prefix("3.")?.split('.').next()?.parse::<u32>().ok();

@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn near_cpus_are_those_of_the_device_s_node() {
+    fn near_cpus_are_on_device_node() {
         let sysfs = two_nodes();
         assert_eq!(near(&sysfs, Path::new(NIC)), None, "nothing is known of the device");
         for (node, expected) in [
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn thread_keeps_near_where_it_may_run() {
+    fn threads_stay_near_within_affinity() {
         let sysfs = two_nodes();
         sysfs.write(NODE, "1\n");
         let all = allowed().expect("the kernel tells");

@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn too_little_space_is_an_error_with_figures() {
+    fn lack_of_space_names_figures() {
         let free = free_bytes().expect("it is there");
         drop(reserve(1).expect("there is space"));
         let error = reserve(2 * free).unwrap_err();

@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn queues_fit_the_job_and_soft_roce() {
+    fn queues_fit_job_and_soft_roce() {
         for (job_size, soft_roce, value) in [
             (None, false, None),
             (Some(504), false, None),

@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn children_let_go_of_rails_while_there_is_a_job() {
+    fn forked_children_drop_rail_sockets() {
         let socket = || {
             let socket = TcpListener::bind("127.0.0.1:0").unwrap();
             // SAFETY: as above.

@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_of_ours_take_no_signal_and_others_take_what_they_did() {
+    fn own_threads_block_signals() {
         let signals = [libc::SIGINT, libc::SIGTERM, libc::SIGALRM, libc::SIGUSR1, libc::SIGCHLD];
         let blocked = move || signals.map(is_blocked);
         let faults = || is_blocked(libc::SIGSEGV) || is_blocked(libc::SIGBUS);

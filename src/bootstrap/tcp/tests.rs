@@ -52,7 +52,7 @@ fn job<R: Send>(n_pes: u32, pe: impl Fn(TcpBootstrap) -> R + Sync) -> Vec<R> {
 }
 
 #[test]
-fn every_pe_gets_what_every_pe_gives() {
+fn allgather_reaches_every_pe() {
     for n_pes in [1, 2, 5] {
         let all = job(n_pes, |mut bootstrap| {
             let me = bootstrap.me() as u8;
@@ -71,7 +71,7 @@ fn every_pe_gets_what_every_pe_gives() {
 }
 
 #[test]
-fn who_is_missing_is_named() {
+fn missing_pes_are_named() {
     let (listener, at) = listener();
     let impatient = |me| TcpOptions { patience: Duration::from_millis(400), ..options(at, me, 6) };
     thread::scope(|scope| {
@@ -89,7 +89,7 @@ fn who_is_missing_is_named() {
 }
 
 #[test]
-fn nobody_there_is_an_error_with_the_address() {
+fn unreachable_center_names_address() {
     let (listener, at) = listener();
     drop(listener);
     let impatient = TcpOptions { patience: Duration::from_millis(200), ..options(at, 1, 2) };
@@ -106,7 +106,7 @@ fn nobody_there_is_an_error_with_the_address() {
 }
 
 #[test]
-fn who_does_not_belong_is_told_and_does_not_disturb() {
+fn strangers_are_refused_without_harm() {
     let (listener, at) = listener();
     let refusal = |options| TcpBootstrap::join(options).unwrap_err().to_string();
     thread::scope(|scope| {
@@ -154,7 +154,7 @@ fn who_does_not_belong_is_told_and_does_not_disturb() {
 
 /// More of them than are greeted at a time, each of which may take its five seconds.
 #[test]
-fn who_says_nothing_keeps_nobody_waiting() {
+fn silent_connections_delay_nobody() {
     let (listener, at) = listener();
     thread::scope(|scope| {
         let center =
@@ -186,7 +186,7 @@ fn half_join(at: SocketAddr, me: u32, job: u64) -> (TcpStream, bool) {
 }
 
 #[test]
-fn a_pe_that_ends_before_the_start_may_come_again() {
+fn ended_pe_may_join_again() {
     let (listener, at) = listener();
     thread::scope(|scope| {
         let center =
@@ -206,7 +206,7 @@ fn a_pe_that_ends_before_the_start_may_come_again() {
 }
 
 #[test]
-fn what_answers_but_is_no_pe_is_said() {
+fn foreign_listener_is_named() {
     let (listener, at) = listener();
     thread::scope(|scope| {
         scope.spawn(move || {
@@ -223,7 +223,7 @@ fn what_answers_but_is_no_pe_is_said() {
 /// Of several addresses one leads to PE 0. Nobody answers at another, and something else answers at
 /// a third.
 #[test]
-fn a_pe_joins_by_the_address_that_leads_there() {
+fn join_tries_every_address() {
     let (closed, nobody) = listener();
     drop(closed);
     let (other, something) = listener();
@@ -243,7 +243,7 @@ fn a_pe_joins_by_the_address_that_leads_there() {
 }
 
 #[test]
-fn a_pe_that_goes_or_does_something_else_is_named() {
+fn lost_or_differing_pe_is_named() {
     let failures = job(3, |mut bootstrap| {
         bootstrap.barrier().unwrap();
         match bootstrap.me() {
@@ -261,7 +261,7 @@ fn a_pe_that_goes_or_does_something_else_is_named() {
 }
 
 #[test]
-fn a_thread_that_is_refused_ends_no_job() {
+fn refused_thread_ends_no_job() {
     let (listener, at) = listener();
     thread::scope(|scope| {
         let center = scope.spawn(move || {
@@ -279,7 +279,7 @@ fn a_thread_that_is_refused_ends_no_job() {
 
 /// Who tries one number after the other is answered so often, and the job starts all the same.
 #[test]
-fn guesses_are_limited_and_keep_no_pe_away() {
+fn limited_guesses_delay_no_pe() {
     let (listener, at) = listener();
     thread::scope(|scope| {
         let started = Instant::now();

@@ -44,7 +44,7 @@ fn producer(channel: &Channel) -> Producer {
 }
 
 #[test]
-fn more_pes_than_there_may_be_are_refused() {
+fn too_many_pes_are_refused() {
     for (n_pes, is_many) in
         [(c::NLF_MAX_PES, false), (c::NLF_MAX_PES + 1, true), (c::NLF_MAX_PES + 2, true)]
     {
@@ -55,7 +55,7 @@ fn more_pes_than_there_may_be_are_refused() {
 }
 
 #[test]
-fn memory_is_registered_used_and_released_under_its_address_alone() {
+fn memory_is_released_by_its_address() {
     let channel = alone_in_its_job();
     assert_eq!((channel.me(), channel.n_pes(), channel.error()), (0, 1, None));
     let heap = channel.allocate_symmetric(4096).unwrap();
@@ -84,7 +84,7 @@ fn memory_is_registered_used_and_released_under_its_address_alone() {
 }
 
 #[test]
-fn a_panic_of_the_proxy_thread_is_told_to_who_waits_and_to_who_ends_the_channel() {
+fn proxy_panic_is_reported_everywhere() {
     let channel = alone_in_its_job();
     let heap = channel.allocate_symmetric(64).unwrap();
     let (enter, entered) = mpsc::channel();
@@ -109,7 +109,7 @@ fn a_panic_of_the_proxy_thread_is_told_to_who_waits_and_to_who_ends_the_channel(
 }
 
 #[test]
-fn memory_that_something_under_way_touches_is_not_released() {
+fn busy_memory_is_not_released() {
     let room = room(2);
     let (goes_on, waits) = mpsc::channel::<()>();
     let (goes_on, waits) = (Mutex::new(Some(goes_on)), Mutex::new(Some(waits)));
@@ -155,7 +155,7 @@ fn memory_that_something_under_way_touches_is_not_released() {
 /// PE 1 makes each collective call only once another thread of PE 0, which is in that call, has
 /// registered and released memory.
 #[test]
-fn local_memory_comes_and_goes_beside_collective_calls() {
+fn local_registration_runs_beside_collectives() {
     let room = &room(2);
     let (enters, entered) = mpsc::channel();
     let (tells, told) = mpsc::channel();

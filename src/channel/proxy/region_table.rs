@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn every_byte_asked_for_is_in_its_region() {
+    fn access_stays_within_its_region() {
         let handle = [0; 512];
         let at = |base| PeerRegion { base, handle };
         let peers = [at(0x9000), at(0x5004)].into();

@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_what_is_said() {
+    fn malformed_descriptors_name_their_fault() {
         let head = |op, flags, bytes| head(op, flags, Pe(3), bytes);
         let (put, signal) = (c::NLF_OP_PUT, c::NLF_OP_PUT_SIGNAL);
         let (value, atomic) = (c::NLF_OP_PUT_VALUE, c::NLF_OP_ATOMIC);

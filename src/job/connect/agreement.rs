@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_pe_lacks_no_pe_uses() {
+    fn capabilities_are_common_to_all() {
         let all = Agreement::of(&[hello(), hello()]);
         let (longest_message, rails) = (MAX_LONG_MESSAGE, 2);
         assert_eq!(all, Agreement { immediate_data: 8, longest_message, rails });
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pe_could_have_more_counted_than_one_that_counts_nothing() {
+    fn chaining_follows_missing_immediate_data() {
         for (agreed, mine, expected) in [(0, 8, true), (0, 0, false), (4, 8, false), (8, 8, false)]
         {
             let agreed = Agreement { immediate_data: agreed, ..Agreement::of(&[hello()]) };

@@ -137,14 +137,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_machine_is_known_by_its_start() {
+    fn machine_is_known_by_boot_id() {
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").expect("Linux has one");
         assert_eq!(machine(), fabric_hash(&boot));
         assert_ne!(machine(), fabric_hash(""));
     }
 
     #[test]
-    fn what_pes_tell_reads_back() {
+    fn seats_decode_as_encoded() {
         for gpu in ["", "0000:3b:00.0", "10000:e1:1f.7", "ffffffff:ff:1f.7"] {
             let gpu: Option<PciAddress> = gpu.parse().ok();
             assert_eq!(decode(&encode(0x0123_4567_89ab_cdef, gpu)), (0x0123_4567_89ab_cdef, gpu));
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn pes_of_other_machines_have_no_share_of_this_one_s_nics() {
+    fn nics_are_shared_per_machine() {
         let gpu = |number: u32| format!("0000:{number:02x}:00.0").parse::<PciAddress>().ok();
         let told = [(7, gpu(1)), (9, gpu(1)), (7, gpu(2)), (9, None), (7, gpu(3))];
         let seats: Vec<u8> =
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn rails_are_the_nics_that_the_host_has_picked_and_the_nearest_is_the_first() {
+    fn nearest_picked_nic_comes_first() {
         let settings = Settings::default();
         let picked = opened(&settings, 0, &[31, 5, 2]);
         assert_eq!((picked.planned, picked.spare.len()), (vec![2, 5, 31], 29));

@@ -16,7 +16,7 @@ impl Collectives for Claims {
 }
 
 #[test]
-fn a_job_of_more_pes_than_there_may_be_is_refused_and_of_as_many_is_not() {
+fn too_many_pes_are_refused() {
     let settings = settings(1, &[]);
     let discovery = Discovery::run(&settings.ofi(), true, memory_kinds()).unwrap();
     for (n_pes, why) in [
@@ -30,7 +30,7 @@ fn a_job_of_more_pes_than_there_may_be_is_refused_and_of_as_many_is_not() {
 }
 
 #[test]
-fn a_pe_that_cannot_reach_the_others_ends_the_job_for_all() {
+fn unreachable_pe_fails_every_pe() {
     threads::connect(2, &settings(1, &[]), Some((1, 3)), |pe| {
         let why = pe.job.expect_err("no job without PE 1").to_string();
         assert!(why.contains("PE 1: ") && why.contains("connection record"), "{why}");
@@ -38,7 +38,7 @@ fn a_pe_that_cannot_reach_the_others_ends_the_job_for_all() {
 }
 
 #[test]
-fn what_a_pe_could_not_open_is_what_it_tells_the_others() {
+fn open_failure_is_sent_to_peers() {
     let failed = Err(JobError::NotConnected);
     let hello = first_hello(&failed, &Addresses(Vec::new()));
     assert_eq!(hello.failure, Some(JobError::NotConnected.to_string()));

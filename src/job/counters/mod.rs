@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_job_of_a_process_has_its_own_file() {
+    fn each_job_has_own_file() {
         let of = |pe| file_of_job("/nowhere/jobs-%p.json", Pe(pe));
         let names = [of(7), of(8), of(7), of(7)];
         let expected = ["jobs-7.json", "jobs-8.json", "jobs-7.json.2", "jobs-7.json.3"];

@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_replaced_as_a_whole() {
+    fn files_are_replaced_atomically() {
         let directory = scratch("file");
         let path = directory.join("counters.json");
         let kept = directory.join("kept");
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_is_written_to_and_nobody_waits() {
+    fn special_files_do_not_block() {
         write(Path::new("/dev/null"), "counters").unwrap();
         assert!(fs::symlink_metadata("/dev/null").unwrap().file_type().is_char_device());
         let directory = scratch("pipe");

@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_whose_order_cannot_be_made_does_not_stay_registered() {
+    fn unorderable_memory_is_not_registered() {
         let fabric = FakeFabric::new(1, 1, Script::default());
         let regions = RegionTable::new(fabric.memory(Pe(0), 1), Pe(0));
         let heap = fabric.alloc(Pe(0), 4096);
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn words_that_cannot_be_read_do_not_stay_registered() {
+    fn unreadable_words_are_not_registered() {
         let fabric = FakeFabric::new(1, 1, Script::default());
         let regions = RegionTable::new(fabric.memory(Pe(0), 1), Pe(0));
         let source = Source::Host { _words: some_words() };
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn the_device_decides_unless_the_user_does() {
+    fn user_choice_overrides_device() {
         use ConsistencyChoice as Choice;
         let read = Strategy::Loopback(Loopback::Read);
         for (ordering, flush, expected) in [

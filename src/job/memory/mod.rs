@@ -297,7 +297,7 @@ mod tests {
 
     /// PE 0 is the first of its host.
     #[test]
-    fn one_pe_of_a_host_warns_of_slow_memory_and_each_says_once_why_it_is_staged() {
+    fn staging_reason_is_logged_once() {
         connect(2, &settings(1, &[]), None, |pe| {
             let job = pe.job.unwrap();
             let memory = job.connected().unwrap().regions.memory();
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_of_the_host_is_closed_when_that_is_asked_for() {
+    fn host_memory_closes_on_request() {
         connect(1, &settings(1, &[]), None, |pe| {
             let job = pe.job.unwrap();
             let memory = job.connected().unwrap().regions.memory();
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn gdrcopy_is_used_unless_a_setting_says_otherwise() {
+    fn settings_can_disable_gdrcopy() {
         let settings = Settings::default();
         let library = |settings: &Settings| words_options(settings).gdrcopy;
         assert_eq!(library(&settings).as_deref(), Some(GDRCOPY_LIBRARY));

@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_said_of_an_address_once_its_registration_is_over() {
+    fn origins_end_with_registration() {
         let origins = Origins::default();
         let first = Origin { alias: Some(0x7000), on_host: false };
         let other = Origin { alias: None, on_host: true };

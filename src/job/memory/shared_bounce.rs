@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_offered_where_it_is_of_use_and_nobody_minds() {
+    fn memory_is_offered_if_useful() {
         let settings = Settings::default();
         let minds = Settings { share_bounce: false, ..settings.clone() };
         for (settings, has_use, is_there) in
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn one_pe_of_each_host_is_its_first() {
+    fn each_host_has_one_first() {
         let [zero, one, two] = [0, 1, 2].map(offer);
         let other = Record { host: 7, ..zero.record };
         for (records, first) in [
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn pid_namespaces_of_a_host_are_told_apart() {
+    fn pid_namespaces_are_told_apart() {
         let [me, one, two] = [0, 1, 2].map(offer);
         let of =
             |others: [Record; 3]| -> Vec<u8> { others.iter().flat_map(Record::encode).collect() };
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn peers_of_the_host_that_offer_memory_are_opened_and_no_others() {
+    fn only_offering_neighbours_are_opened() {
         let [me, one, two] = [0, 1, 2].map(offer);
         assert_eq!(opened(&me, &[me.record, one.record, two.record]), [1, 2]);
         let wrong = [
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_can_open_it_when_the_offer_has_ended() {
+    fn ended_offer_cannot_be_opened() {
         let [me, one] = [0, 1].map(offer);
         let record = one.record;
         drop(one);
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_process_is_noticed() {
+    fn process_end_is_noticed() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let fd = process(child.id()).expect("this system has descriptors of processes");
         let ended = || {

@@ -178,7 +178,7 @@ mod tests {
     use crate::nccl::plugin::tests::plugin;
 
     #[test]
-    fn nothing_stays_registered_where_a_rank_cannot() {
+    fn failed_rank_leaves_nothing_registered() {
         let plugin = plugin(settings(1, &[]));
         let listeners = [0, 1].map(|_| Listener::new(0).unwrap());
         let handles = listeners.each_ref().map(Listener::handle);

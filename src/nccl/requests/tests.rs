@@ -52,7 +52,7 @@ fn ranks_share_no_batch() {
 }
 
 #[test]
-fn more_ranks_than_batches_wait_until_nothing_is_outstanding() {
+fn excess_ranks_wait_for_everything() {
     let (mut lane, mut requests) = (lane(), Requests::new(600));
     let mut taken = HashSet::new();
     for rank in (2..600).chain([1]) {
@@ -93,7 +93,7 @@ fn refused_operations_leave_no_request() {
 }
 
 #[test]
-fn short_puts_share_while_they_keep_coming() {
+fn consecutive_short_puts_share_batch() {
     let (mut lane, mut requests) = (lane(), Requests::new(2));
     let mut put_after = |iterations, requests: &mut Requests, put| {
         (0..iterations).for_each(|_| requests.iterated(&mut lane));

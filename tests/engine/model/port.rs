@@ -100,11 +100,9 @@ impl DataPath for ModelPort {
         }
     }
 
-    fn has_fast_path(&self) -> bool {
-        true
+    fn fast(&self, _rail: RailId) -> Option<()> {
+        Some(())
     }
-
-    fn fast(&self, _rail: RailId) {}
 
     fn drain(&mut self, rail: RailId, completions: &mut impl Completions) -> Polled {
         let mut world = self.model.world.borrow_mut();

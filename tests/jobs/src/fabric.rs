@@ -4,12 +4,10 @@ use std::path::PathBuf;
 
 use test_support::needs::{Need, libfabric2};
 
-/// A fabric that jobs run on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fabric {
     /// `tcp;ofi_rxm` of the system's libfabric.
     Rxm,
-    /// Its shared memory.
     Shm,
     /// TCP of the second libfabric, if there is one.
     Tcp2,

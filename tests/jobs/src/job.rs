@@ -28,13 +28,9 @@ const GRACE: Duration = Duration::from_secs(10);
 /// How a PE ends that has found something wrong: as a program does that panics.
 pub const FAILED: i32 = 101;
 
-/// What a PE does.
 pub type Scenario = fn(&Place);
 
 /// In a process of a job: runs its scenario, and ends.
-///
-/// # Panics
-/// As the scenario does; the scenario is none of these.
 pub fn pe_entry(scenarios: &[(&str, Scenario)]) {
     let Ok(name) = std::env::var(SCENARIO) else { return };
     let place = Place::of_process().expect("a process of a job is told its place");
@@ -62,7 +58,6 @@ pub fn seeds_of_process() -> impl Iterator<Item = u64> {
     })
 }
 
-/// A job to run.
 #[derive(Clone, Debug)]
 pub struct Job {
     scenario: &'static str,
@@ -79,25 +74,21 @@ pub struct Job {
 }
 
 impl Job {
-    /// Of a scenario, by so many PEs, on host memory.
     pub fn new(scenario: &'static str, fabric: Fabric, n_pes: u32) -> Self {
         let (variant, env) = (String::new(), Vec::new());
         Self { scenario, fabric, n_pes, memory: None, seeds: None, variant, env, dies: None }
     }
 
-    /// The same with memory there, or on the host.
     #[must_use]
     pub fn on(self, memory: impl Into<Option<&'static str>>) -> Self {
         Self { memory: memory.into(), ..self }
     }
 
-    /// The same with so many seeds.
     #[must_use]
     pub fn seeds(self, count: u32) -> Self {
         Self { seeds: Some(count), ..self }
     }
 
-    /// The same with something in the environment of its processes.
     #[must_use]
     pub fn env(mut self, name: &'static str, value: impl Into<OsString>) -> Self {
         self.env.push((name, value.into()));
@@ -111,7 +102,6 @@ impl Job {
         env.iter().fold(self, |job, (name, value)| job.env(name, value))
     }
 
-    /// The same, of which one PE ends like this.
     #[must_use]
     pub fn dies(self, pe: u32, end: End) -> Self {
         Self { dies: Some((pe, end)), ..self }
@@ -124,9 +114,6 @@ impl Job {
 
     /// The tests of a run: the jobs with these names, or all in the full tier and where a user
     /// filters.
-    ///
-    /// # Panics
-    /// There is no job of a name.
     pub fn trials(all: Vec<Self>, always: &[&str], filtered: bool) -> Vec<Trial> {
         for name in always {
             assert!(all.iter().any(|job| job.name() == *name), "no job is {name}");
@@ -142,9 +129,6 @@ impl Job {
     }
 
     /// Runs it with that libfabric, or the system's.
-    ///
-    /// # Errors
-    /// A PE has not ended as it should.
     pub fn run(&self, library: Option<PathBuf>) -> Result<(), Failed> {
         let (first, count) = match (seeds::single(), self.seeds) {
             (Some(seed), _) => (seed, 1),

@@ -8,6 +8,7 @@
 //! memory   memory of a PE: of the host, or of a device that the CPU cannot touch
 //! ```
 
+#![allow(missing_docs, reason = "names say what is not said here")]
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod fabric;

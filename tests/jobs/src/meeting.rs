@@ -6,10 +6,6 @@ use std::time::Duration;
 use launcher::Place;
 use nvshmem_transport_libfabric::bootstrap::{Bootstrap, TcpBootstrap, TcpOptions};
 
-/// The job's bootstrap. Collective.
-///
-/// # Panics
-/// Not all have come.
 pub fn bootstrap(place: &Place) -> TcpBootstrap {
     let listener = (place.me == 0).then(|| place.listener().expect("a socket as standard input"));
     join(place.clone(), listener)
@@ -25,28 +21,20 @@ fn join(place: Place, listener: Option<TcpListener>) -> TcpBootstrap {
     joined.unwrap()
 }
 
-/// The numbers of all processes. Collective.
-///
-/// # Panics
-/// A PE is gone.
 pub fn pids(bootstrap: &mut impl Bootstrap) -> Vec<i32> {
     let all = bootstrap.allgather(&std::process::id().to_le_bytes()).unwrap();
     let pid = |bytes: &[u8]| i32::from_le_bytes(bytes.try_into().expect("four bytes"));
     all.chunks(4).map(pid).collect()
 }
 
-/// A bootstrap whose failure is that of the test.
 #[derive(Debug)]
 pub struct Meeting {
     bootstrap: TcpBootstrap,
-    /// This PE.
     pub me: usize,
-    /// Of how many.
     pub n_pes: usize,
 }
 
 impl Meeting {
-    /// Returns when all have come.
     pub fn of(place: &Place) -> Self {
         Self::by(bootstrap(place))
     }
@@ -57,9 +45,6 @@ impl Meeting {
     }
 
     /// Another one of the same processes, for another thread of each. Collective.
-    ///
-    /// # Panics
-    /// Not all have come.
     #[must_use]
     pub fn another(&mut self) -> Self {
         let listener = (self.me == 0).then(|| TcpListener::bind("127.0.0.1:0").unwrap());
@@ -71,23 +56,15 @@ impl Meeting {
     }
 
     /// What each has brought, by PE. All bring as much.
-    ///
-    /// # Panics
-    /// A PE is gone.
     pub fn allgather(&mut self, mine: &[u8]) -> Vec<Vec<u8>> {
         let all = self.bootstrap.allgather(mine).unwrap();
         all.chunks(mine.len().max(1)).map(<[u8]>::to_vec).collect()
     }
 
-    /// The numbers of all processes. Collective.
     pub fn pids(&mut self) -> Vec<i32> {
         pids(&mut self.bootstrap)
     }
 
-    /// Returns when all have come here.
-    ///
-    /// # Panics
-    /// A PE is gone.
     pub fn barrier(&mut self) {
         self.bootstrap.barrier().unwrap();
     }

@@ -17,10 +17,8 @@ pub const MEMORY: &str = "TEST_JOB_MEMORY";
 
 const ALIGNMENT: usize = 64;
 
-/// Where a PE has what its kernels use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// On the host.
     Host,
     /// On the device, as libraries allocate: memory of the VMM interface, which no context owns.
     Device,
@@ -29,10 +27,6 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// That of a PE of this job.
-    ///
-    /// # Panics
-    /// The job says something else.
     pub fn of_pe(pe: usize) -> Self {
         let kinds = [Self::Device, Self::Own, Self::Host];
         match std::env::var(MEMORY).as_deref() {
@@ -46,7 +40,6 @@ impl Kind {
     }
 }
 
-/// Whether this job has memory on a device.
 pub fn on_device() -> bool {
     std::env::var_os(MEMORY).is_some()
 }
@@ -71,26 +64,19 @@ unsafe impl Send for Heap {}
 unsafe impl Sync for Heap {}
 
 impl Heap {
-    /// Of the host.
     pub fn of(addr: *mut u8, len: usize) -> Self {
         Self { addr, here: addr, len }
     }
 
-    /// Of the device.
-    ///
-    /// # Panics
-    /// It is not.
     pub fn of_device(addr: *mut u8, len: usize) -> Self {
         Self { addr, here: device().window(addr, len), len }
     }
 
-    /// Its bytes.
     #[allow(clippy::len_without_is_empty, reason = "none is empty")]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it is on a device.
     pub fn is_on_device(&self) -> bool {
         self.addr != self.here
     }
@@ -101,9 +87,6 @@ impl Heap {
     }
 
     /// The same place for loads and stores.
-    ///
-    /// # Panics
-    /// It is not inside.
     pub fn here(&self, offset: usize, len: usize) -> *mut u8 {
         assert!(offset <= self.len && len <= self.len - offset, "{len} at {offset}");
         self.here.wrapping_add(offset)
@@ -121,14 +104,12 @@ impl Heap {
         unsafe { slice::from_raw_parts(self.here(offset, len), len) }
     }
 
-    /// Writes bytes.
     pub fn write(&self, offset: usize, bytes: &[u8]) {
         let here = self.here(offset, bytes.len());
         // SAFETY: inside, in the caller's own part of it.
         unsafe { here.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
     }
 
-    /// Writes so many bytes, each as it is said.
     pub fn fill(&self, offset: usize, len: usize, byte: impl Fn(usize) -> u8) {
         self.write(offset, &(0..len).map(byte).collect::<Vec<_>>());
     }
@@ -141,7 +122,6 @@ enum Keeper {
     Own { _memory: DeviceMemory },
 }
 
-/// Memory that this process has allocated by itself.
 #[derive(Debug)]
 pub struct Memory {
     heap: Heap,
@@ -157,10 +137,6 @@ impl Deref for Memory {
 }
 
 impl Memory {
-    /// Zeroed memory of a kind.
-    ///
-    /// # Panics
-    /// There is none.
     pub fn new(kind: Kind, len: usize) -> Self {
         let context = || &device().context;
         let (addr, keeper) = match kind {
@@ -191,15 +167,11 @@ impl Memory {
 /// The device of a process, as a program with CUDA has it.
 #[derive(Debug)]
 pub struct Device {
-    /// Its context.
     pub context: Arc<Context>,
     raw: Library,
 }
 
 /// Starts CUDA, the first time. Nothing is bound on the thread.
-///
-/// # Panics
-/// There is no driver.
 pub fn device() -> &'static Device {
     static DEVICE: OnceLock<Device> = OnceLock::new();
     DEVICE.get_or_init(|| {
@@ -213,20 +185,13 @@ pub fn device() -> &'static Device {
 
 impl Device {
     /// Its context, bound on this thread as a program has it when it allocates.
-    ///
-    /// # Panics
-    /// As the driver answers.
     pub fn bind(&self) -> Bound<'_> {
         self.context.bind().unwrap()
     }
 
-    /// A function of the driver.
     ///
     /// # Safety
     /// Its type is `F`, a pointer to a function.
-    ///
-    /// # Panics
-    /// The driver has none of that name.
     pub unsafe fn call<F: Copy>(&self, name: &[u8]) -> F {
         // SAFETY: the caller's.
         unsafe { *self.raw.get::<F>(name).unwrap() }
@@ -245,7 +210,6 @@ impl Device {
         window as *mut u8
     }
 
-    /// Whether an address is of the device.
     pub fn has(&self, addr: usize) -> bool {
         self.find(addr, 1) != 0
     }
@@ -276,7 +240,6 @@ impl Device {
         count(0, what)
     }
 
-    /// Contexts that were made.
     pub fn contexts(&self) -> u64 {
         self.count(1)
     }
@@ -286,7 +249,6 @@ impl Device {
         self.count(3)
     }
 
-    /// Bytes of its memory that are given out.
     pub fn used(&self) -> u64 {
         self.count(4)
     }
@@ -296,10 +258,6 @@ impl Device {
         self.count(11)
     }
 
-    /// It has so many bytes from now on.
-    ///
-    /// # Panics
-    /// The stand-in does not take that.
     pub fn limit(&self, bytes: u64) {
         // SAFETY: its type in the stand-in.
         let limits =

@@ -1,6 +1,7 @@
 //! Another process of a job: whether it is there, and a stop.
 
 use std::fs;
+use std::path::Path;
 use std::thread;
 
 /// The other process of a job, stopped until this is dropped.
@@ -8,14 +9,11 @@ use std::thread;
 pub struct Stopped(i32);
 
 impl Stopped {
-    /// Stops it.
-    ///
-    /// # Panics
-    /// It is gone.
     pub fn new(pid: i32) -> Self {
         // SAFETY: it was started for this job, as this process was.
         assert_eq!(unsafe { libc::kill(pid, libc::SIGSTOP) }, 0);
-        while state_of(pid) != Some('T') {
+        let threads = || fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+        while !threads().all(|thread| state_of(&thread.path()) == Some('T')) {
             assert!(!is_gone(pid), "it has ended");
             thread::yield_now();
         }
@@ -30,13 +28,12 @@ impl Drop for Stopped {
     }
 }
 
-/// Whether a process has ended.
 pub fn is_gone(pid: i32) -> bool {
-    matches!(state_of(pid), None | Some('Z' | 'X'))
+    matches!(state_of(Path::new(&format!("/proc/{pid}"))), None | Some('Z' | 'X'))
 }
 
-fn state_of(pid: i32) -> Option<char> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+fn state_of(task: &Path) -> Option<char> {
+    let stat = fs::read_to_string(task.join("stat")).ok()?;
     // Behind the name, which is in parentheses and may have any letters.
     stat.rsplit(')').next()?.trim_start().chars().next()
 }

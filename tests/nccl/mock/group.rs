@@ -76,7 +76,6 @@ unsafe impl Send for Connection {}
 // SAFETY: the same.
 unsafe impl Sync for Connection {}
 
-/// The device that a connection is on.
 pub(crate) const DEVICE: c_int = 0;
 
 impl Connection {
@@ -147,7 +146,6 @@ impl Connection {
         self.regions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts the progress thread.
     pub(crate) fn start(&mut self) {
         self.proxy = Some(Proxy::start(Work {
             plugin: Arc::clone(&self.plugin),

@@ -51,7 +51,6 @@ enum Table {
     V16(&'static Table16),
 }
 
-/// What all tables have in common.
 macro_rules! any {
     ($self:expr, $table:ident => $call:expr) => {
         match $self.table {
@@ -95,17 +94,14 @@ opaque! {
     Group
     /// A block of contexts.
     Block
-    /// Registered memory.
     Region
     /// An operation under way.
     Request
 }
 
-/// A rank of a group.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Rank(pub(crate) u32);
 
-/// A context of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Context(pub(crate) c_int);
 
@@ -132,7 +128,6 @@ pub(crate) struct Signal {
     pub(crate) strong: bool,
 }
 
-/// What is registered, and as what.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Registration {
     pub(crate) addr: *mut u8,
@@ -197,6 +192,17 @@ macro_rules! transfer {
             Ok(Request(request))
         }
     };
+}
+
+/// Calls that take one object alone and answer with a status.
+macro_rules! calls_of_one {
+    ($($name:ident($type:ty) = $function:ident, $text:literal;)*) => {$(
+        pub(crate) fn $name(&self, of: $type) -> Answer<()> {
+            let function = any!(self, table => table.$function);
+            // SAFETY: see the type.
+            check($text, unsafe { function(of.0) })
+        }
+    )*};
 }
 
 impl Plugin {
@@ -306,12 +312,6 @@ impl Plugin {
         Ok(Group(group))
     }
 
-    pub(crate) fn close_listen(&self, listening: Listening) -> Answer<()> {
-        let close = any!(self, table => table.close_listen);
-        // SAFETY: see the type.
-        check("closeListen", unsafe { close(listening.0) })
-    }
-
     pub(crate) fn create_context(&self, group: Group, contexts: c_int) -> Answer<Block> {
         let mut block = ptr::null_mut();
         let into = &raw mut block;
@@ -347,22 +347,12 @@ impl Plugin {
         check("deregMrSym", unsafe { deregister(group.0, region.0) })
     }
 
-    pub(crate) fn destroy_context(&self, block: Block) -> Answer<()> {
-        let destroy = any!(self, table => table.destroy_context);
-        // SAFETY: see the type.
-        check("destroyContext", unsafe { destroy(block.0) })
-    }
-
-    pub(crate) fn close(&self, group: Group) -> Answer<()> {
-        let close = any!(self, table => table.close_coll);
-        // SAFETY: see the type.
-        check("closeColl", unsafe { close(group.0) })
-    }
-
-    pub(crate) fn finalize(&self, instance: Instance) -> Answer<()> {
-        let finalize = any!(self, table => table.finalize);
-        // SAFETY: see the type.
-        check("finalize", unsafe { finalize(instance.0) })
+    calls_of_one! {
+        close_listen(Listening) = close_listen, "closeListen";
+        destroy_context(Block) = destroy_context, "destroyContext";
+        close(Group) = close_coll, "closeColl";
+        finalize(Instance) = finalize, "finalize";
+        progress(Block) = progress, "rmaProgress";
     }
 
     transfer!(put, iput, "iput");
@@ -414,12 +404,6 @@ impl Plugin {
         Ok(done != 0)
     }
 
-    pub(crate) fn progress(&self, block: Block) -> Answer<()> {
-        let progress = any!(self, table => table.progress);
-        // SAFETY: see the type.
-        check("rmaProgress", unsafe { progress(block.0) })
-    }
-
     pub(crate) fn has_error(&self, block: Block) -> Answer<bool> {
         let mut has_error = false;
         let query = any!(self, table => table.query_last_error);
@@ -429,7 +413,6 @@ impl Plugin {
     }
 }
 
-/// Where an operation goes, on what.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct On {
     pub(crate) block: Block,

@@ -12,7 +12,6 @@ use std::sync::{Mutex, PoisonError};
 
 use nvshmem_transport_libfabric::nccl::abi::Logger;
 
-/// A line of the log.
 #[derive(Clone, Debug)]
 pub(crate) struct Line {
     /// See [`nvshmem_transport_libfabric::nccl::abi::level`].
@@ -61,7 +60,6 @@ fn lock() -> std::sync::MutexGuard<'static, Vec<Line>> {
     LINES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// All lines that were said so far.
 pub(crate) fn lines() -> Vec<Line> {
     lock().clone()
 }

@@ -12,7 +12,6 @@ use crate::mock::group::{Communicator, Connection};
 use crate::mock::library::{At, Plugin, Rank, Region, Signal};
 use crate::mock::proxy::{Call, ContextId, Style};
 
-/// Bytes that a rank puts and gets.
 pub(crate) const LEN: usize = 256 << 10;
 
 /// See the module. Memory has for each rank a word, then what comes from each rank, then what is

@@ -62,7 +62,6 @@ enum State {
     Ending,
 }
 
-/// What a thread works on.
 pub(crate) struct Work {
     pub(crate) plugin: Arc<Plugin>,
     pub(crate) group: Group,
@@ -78,7 +77,6 @@ pub(crate) struct Queues {
     work: Work,
     contexts: Vec<(Block, Context)>,
     queues: Vec<Mutex<VecDeque<Posted>>>,
-    /// Posted and not complete.
     open: AtomicUsize,
     passes: AtomicU64,
     state: Mutex<State>,
@@ -106,7 +104,6 @@ impl Queues {
         done
     }
 
-    /// Why the thread has ended, if it has.
     pub(crate) fn failure(&self) -> Option<&str> {
         self.has_failed.load(Ordering::Acquire).then(|| self.failure.get().map_or("", |why| why))
     }
@@ -139,7 +136,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A progress thread, which ends with this.
 pub(crate) struct Proxy {
     queues: Arc<Queues>,
     thread: Option<JoinHandle<()>>,

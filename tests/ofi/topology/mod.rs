@@ -36,7 +36,7 @@ fn known(devices: Vec<PciAddress>) -> Vec<Option<PciAddress>> {
 }
 
 #[test]
-fn a_gpu_and_its_nic_behind_two_switches_are_pxb() {
+fn two_switches_are_pxb() {
     let tree = Tree::of("h100-8-nics");
     for gpu in 0..8 {
         for nic in 0..8 {
@@ -57,7 +57,7 @@ fn a_gpu_and_its_nic_behind_two_switches_are_pxb() {
 }
 
 #[test]
-fn four_nics_behind_the_gpu_s_switch_are_pix() {
+fn nics_behind_gpu_switch_are_pix() {
     let tree = Tree::of("p5-32-nics");
     assert_eq!(distance(&tree, "gpu0", "nic3"), Pix);
     assert_eq!(distance(&tree, "gpu0", "nic4"), Node);
@@ -71,7 +71,7 @@ fn four_nics_behind_the_gpu_s_switch_are_pix() {
 }
 
 #[test]
-fn hidden_switches_are_phb_and_show_no_bridge() {
+fn hidden_switches_are_phb() {
     let tree = Tree::of("p4d-4-nics");
     assert_eq!(distance(&tree, "gpu0", "nic0"), Phb);
     assert_eq!(distance(&tree, "gpu1", "gpu0"), Phb);
@@ -84,7 +84,7 @@ fn hidden_switches_are_phb_and_show_no_bridge() {
 }
 
 #[test]
-fn a_gpu_and_a_nic_on_one_root_complex_are_phb() {
+fn one_root_complex_is_phb() {
     let tree = Tree::of("slingshot-4-nics");
     assert_eq!(distance(&tree, "gpu2", "nic2"), Phb);
     assert_eq!(distance(&tree, "gpu2", "nic1"), Sys);
@@ -93,7 +93,7 @@ fn a_gpu_and_a_nic_on_one_root_complex_are_phb() {
 }
 
 #[test]
-fn virtual_functions_are_where_their_physical_ones_are() {
+fn virtual_functions_share_physical_location() {
     let tree = Tree::of("server-2-ports");
     assert_eq!(distance(&tree, "nic0", "nic1"), Loc);
     // 5e:01.1 is another device number than 5e:00.1, of which it is a virtual function.
@@ -107,7 +107,7 @@ fn virtual_functions_are_where_their_physical_ones_are() {
 }
 
 #[test]
-fn nics_that_are_as_far_are_shared_evenly() {
+fn equidistant_nics_are_shared_evenly() {
     let tree = Tree::of("server-2-ports");
     let gpus = known(tree.all("gpu"));
     // Both ports are on the first socket, but they are the nearest from the other one as well.
@@ -123,7 +123,7 @@ fn nics_that_are_as_far_are_shared_evenly() {
 }
 
 #[test]
-fn without_numa_nodes_all_is_one_node() {
+fn missing_numa_means_one_node() {
     let tree = Tree::of("laptop");
     assert_eq!(distance(&tree, "gpu0", "wireless"), Phb);
     assert_eq!(distance(&tree, "gpu0", "disk"), Phb);
@@ -134,7 +134,7 @@ fn without_numa_nodes_all_is_one_node() {
 }
 
 #[test]
-fn what_is_not_there_has_no_distance() {
+fn absent_devices_have_no_distance() {
     let tree = Tree::of("laptop");
     let gone: PciAddress = "0000:7f:00.0".parse().expect("an address");
     assert_eq!(tree.topology.distance(gone, tree.device("gpu0")), None);
@@ -154,7 +154,7 @@ fn what_is_not_there_has_no_distance() {
 }
 
 #[test]
-fn every_pe_of_every_machine_gets_a_nic_and_none_is_idle() {
+fn every_pe_and_nic_is_used() {
     for machine in MACHINES {
         let tree = Tree::of(machine);
         let (nics, gpus) = (known(tree.all("nic")), known(tree.all("gpu")));

@@ -15,7 +15,7 @@ fn nics_of(plan: &Plan) -> Vec<usize> {
 }
 
 #[test]
-fn what_the_user_names_is_taken_in_that_order() {
+fn named_nics_keep_their_order() {
     let tree = Tree::of("p5-32-nics");
     let gpus = known(tree.all("gpu"));
     let all = tree.all("nic");
@@ -30,7 +30,7 @@ fn what_the_user_names_is_taken_in_that_order() {
 }
 
 #[test]
-fn spare_nics_are_all_others_and_the_nearest_come_first() {
+fn spare_nics_come_nearest_first() {
     let tree = Tree::of("p5-32-nics");
     let (nics, gpus) = (known(tree.all("nic")), known(tree.all("gpu")));
     for picked in [&[][..], &[3, 0]] {
@@ -47,7 +47,7 @@ fn spare_nics_are_all_others_and_the_nearest_come_first() {
 }
 
 #[test]
-fn picked_nics_come_nearest_first_and_nearer_ones_are_told() {
+fn nearer_unpicked_nics_are_told() {
     let tree = Tree::of("p5-32-nics");
     let (nics, gpus) = (known(tree.all("nic")), known(tree.all("gpu")));
     let known = Known { nics: &nics, gpus: &gpus, me: 0, named: false, picked: &[31, 5, 2] };
@@ -61,7 +61,7 @@ fn picked_nics_come_nearest_first_and_nearer_ones_are_told() {
 }
 
 #[test]
-fn where_nothing_is_known_all_are_opened() {
+fn unknown_topology_opens_all() {
     let tree = Tree::of("laptop");
     let gpu = Some(tree.device("gpu0"));
     for gpus in [[gpu, gpu], [None, None]] {

@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use libtest_mimic::{Failed, Trial};
 use nvshmem_sim::{BoxError, JobReport, JobSettings, Layout, Outcome, PeReport, PrivateDir, Told};
+use test_jobs::Stopped;
 use test_support::needs::{Need, libfabric2, trial};
 use test_support::network::{self, Network};
 use test_support::seeds::draw;
@@ -218,21 +219,20 @@ impl Case {
     ) -> Result<Option<thread::JoinHandle<()>>, BoxError> {
         let time = match self.fault {
             Fault::Kill => {
-                signal(process, libc::SIGKILL)?;
-                return Ok(None);
+                // SAFETY: a call that touches no memory; the process is a child of this one.
+                return match unsafe { libc::kill(process as i32, libc::SIGKILL) } {
+                    0 => Ok(None),
+                    _ => Err(std::io::Error::last_os_error().into()),
+                };
             }
             Fault::StopShort | Fault::CutShort => SHORT,
             Fault::StopLong | Fault::CutLong => LONG,
         };
         if matches!(self.fault, Fault::StopShort | Fault::StopLong) {
-            signal(process, libc::SIGSTOP)?;
-            while !is_stopped(process)? {
-                thread::yield_now();
-            }
+            let stopped = Stopped::new(process as i32);
             return Ok(Some(thread::spawn(move || {
                 thread::sleep(time);
-                // It fails for a process that has been ended meanwhile.
-                let _ = signal(process, libc::SIGCONT);
+                drop(stopped);
             })));
         }
         let host = VICTIM as usize;
@@ -317,26 +317,6 @@ impl Case {
         }
         broken
     }
-}
-
-pub(crate) fn signal(process: u32, signal: i32) -> Result<(), BoxError> {
-    // SAFETY: a call that touches no memory. The process is a child of this one, or was just now.
-    match unsafe { libc::kill(process as i32, signal) } {
-        0 => Ok(()),
-        _ => Err(std::io::Error::last_os_error().into()),
-    }
-}
-
-/// Returns whether all threads of a process have stopped, by its state in `/proc`.
-fn is_stopped(process: u32) -> Result<bool, BoxError> {
-    for task in fs::read_dir(format!("/proc/{process}/task"))? {
-        let stat = fs::read_to_string(task?.path().join("stat"))?;
-        // The state follows the name, which is in parentheses.
-        if !stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('T')) {
-            return Ok(false);
-        }
-    }
-    Ok(true)
 }
 
 const ALWAYS: [(Fault, Phase); 3] = [

@@ -28,7 +28,7 @@ fn of_failure(
 ) -> Trial {
     // A mapped word may outlive its device.
     let words = if op == "signal" { "stream" } else { "auto" };
-    let name = format!("failures::{how}_of_{op}_at_the_{side}_{}", fabric.name());
+    let name = format!("failures::{side}_{how}_{op}_{}", fabric.name());
     staged(name, fabric, Needs::StandIn, move || {
         let report = job(fabric, MemoryKind::Device, "failing", 2, 2, Layout::V7)
             .param("at", at)

@@ -63,15 +63,14 @@ pub(crate) fn trials() -> Vec<Trial> {
     trials.push(cycles.trial("cycles", "", move || cycles.job("cycles")));
     // Host and device on the two sides, and every kind of heap in one job.
     let mixed = Row(Tcp2, DeviceVmm, 2, 2, Layout::V7, None);
-    trials.push(mixed.trial("operations", "_of_device_and_host", move || {
-        mixed.job("operations").memory_of_pe(1, Host)
-    }));
+    trials.push(
+        mixed.trial("operations", "_mixed", move || mixed.job("operations").memory_of_pe(1, Host)),
+    );
     let mixed = Row(Shm, Device, 2, 2, Layout::V7, None);
-    trials.push(mixed.trial("atomics", "_of_device_and_host", move || {
-        mixed.job("atomics").memory_of_pe(0, Host)
-    }));
+    trials
+        .push(mixed.trial("atomics", "_mixed", move || mixed.job("atomics").memory_of_pe(0, Host)));
     let mixed = Row(Shm, Device, 4, 2, Layout::V6, None);
-    trials.push(mixed.trial("operations", "_of_all_kinds", move || {
+    trials.push(mixed.trial("operations", "_all_kinds", move || {
         let job = mixed.job("operations").memory_of_pe(1, Host);
         job.memory_of_pe(2, DeviceVmm).memory_of_pe(3, Managed)
     }));
@@ -85,7 +84,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 }
 
 fn operations(row: Row, kernel: bool) -> Trial {
-    let under = if kernel { "_under_a_kernel" } else { "" };
+    let under = if kernel { "_under_kernel" } else { "" };
     row.trial("operations", under, move || {
         let job = row.job("operations");
         let job = if row.1 == DeviceVmmPieces { job.heap_grows() } else { job };

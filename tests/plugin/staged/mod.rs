@@ -16,7 +16,6 @@ mod tokens;
 use libtest_mimic::Trial;
 use nvshmem_sim::Scenario;
 
-/// What PEs of these cases run.
 pub(crate) const SCENARIOS: [(&str, Scenario); 8] = [
     ("probe", device::probe),
     ("borders", borders::scenario),

@@ -20,7 +20,6 @@ use crate::strangers::packets::{
 /// What is sent, each over a connection of its own, which ends behind it.
 type Packets = fn(&mut Random, &Connection) -> Vec<Vec<u8>>;
 
-/// A kind, by its name.
 pub(super) type Kind = (&'static str, Packets);
 
 pub(super) const KINDS: [Kind; 16] = [
@@ -70,7 +69,6 @@ pub(super) fn shuffled(seed: u64) -> Vec<Kind> {
     kinds
 }
 
-/// Somebody who knows the ports of a job.
 pub(super) struct Stranger {
     protocol: Protocol,
     ports: Vec<SocketAddr>,

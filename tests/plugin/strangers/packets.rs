@@ -9,7 +9,6 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// Operations of tcp.
 pub(super) const MESSAGE: u8 = 0;
 pub(super) const READ: u8 = 2;
 pub(super) const WRITE: u8 = 4;
@@ -17,7 +16,6 @@ pub(super) const WRITE: u8 = 4;
 /// A flag of tcp: immediate data is behind the head.
 pub(super) const WITH_DATA: u16 = 1;
 
-/// Which protocol lies over tcp.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Protocol {
     Tcp,
@@ -84,7 +82,6 @@ impl Protocol {
     }
 }
 
-/// A connection that the other end has accepted.
 pub(super) struct Connection {
     protocol: Protocol,
     pub(super) stream: TcpStream,

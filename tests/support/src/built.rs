@@ -9,9 +9,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// The directory of the plugin under test, with a name for each major version of NVSHMEM's
 /// interface: what `NVSHMEM_TEST_PLUGIN_DIR` says, else the plugin that was built with this test
 /// program.
-///
-/// # Panics
-/// When no plugin was built beside this program.
 pub fn plugin_dir() -> PathBuf {
     crate::needs::named_by("NVSHMEM_TEST_PLUGIN_DIR").unwrap_or_else(|_| {
         let majors = [3, 4, 5, 6, 7].map(|major| format!("nvshmem_transport_libfabric.so.{major}"));
@@ -24,9 +21,6 @@ pub fn plugin_dir() -> PathBuf {
 }
 
 /// NCCL's RMA plugin, under the name that users give it.
-///
-/// # Panics
-/// When it was not built beside this program.
 pub fn nccl_plugin() -> PathBuf {
     let (built, name) = ("libnccl_rma_nvshmem_libfabric.so", "libnccl-rma-nvshmem-libfabric.so");
     directory("nccl-plugin-names", &[(built, name)]).join(name)
@@ -34,9 +28,6 @@ pub fn nccl_plugin() -> PathBuf {
 
 /// A directory for `LD_LIBRARY_PATH` with a CUDA driver, what a libfabric asks of CUDA's runtime
 /// library, and a GDRCopy, that need no GPU.
-///
-/// # Panics
-/// When they were not built beside this program.
 pub fn fake_cuda_dir() -> PathBuf {
     let names = [
         ("libfake_cuda.so", "libcuda.so.1"),
@@ -48,9 +39,6 @@ pub fn fake_cuda_dir() -> PathBuf {
 
 /// A directory beside the running program with links to libraries that were built there, each given
 /// as (built, name). It is the same for every run of a build, so that nothing piles up.
-///
-/// # Panics
-/// When a library is not there, or the file system does not take the links.
 pub fn directory(name: &str, links: &[(&str, &str)]) -> PathBuf {
     let program = std::env::current_exe().expect("the running program has a path");
     let built = program.parent().expect("a program is in a directory");

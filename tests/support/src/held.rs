@@ -3,26 +3,17 @@
 use std::time::{Duration, Instant};
 use std::{fmt, fs, thread};
 
-/// See the module.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Held {
-    /// Kilobytes in memory.
     pub kilobytes: u64,
-    /// Open descriptors.
     pub descriptors: usize,
-    /// Threads.
     pub threads: usize,
     /// Files of this process in `/dev/shm`, as libfabric's shm names them.
     pub shared: usize,
-    /// Mappings of memory.
     pub mappings: usize,
 }
 
 impl Held {
-    /// At this moment.
-    ///
-    /// # Panics
-    /// Where `/proc` does not tell.
     pub fn now() -> Self {
         let read = |path: &str| fs::read_to_string(path).expect("the process tells about itself");
         let status = read("/proc/self/status");
@@ -94,9 +85,6 @@ impl Cycles {
     }
 
     /// One is over, the first being number 1.
-    ///
-    /// # Errors
-    /// What has grown.
     pub fn over(&mut self, cycle: u64) -> Result<(), String> {
         let now = self.warm.as_ref().map_or_else(Held::now, Held::settled);
         if self.prints && (cycle % (self.count / 8).max(1) == 0 || cycle == 1) {

@@ -7,7 +7,6 @@ use std::process::Command;
 
 use libtest_mimic::{Completion, Failed, Trial};
 
-/// What a test needs, or why this machine does not have it.
 pub type Need<T> = Result<T, String>;
 
 /// A test; or, without what it needs, a test that is skipped and says why.
@@ -22,32 +21,21 @@ pub fn trial<T: Send + 'static>(
     })
 }
 
-/// Whether the environment has the variable, with something in it.
 pub fn is_set(variable: &str) -> bool {
     std::env::var_os(variable).is_some_and(|value| !value.is_empty())
 }
 
-/// The file or directory that a variable names.
-///
-/// # Errors
-/// That the variable is not set, or is empty.
 pub fn named_by(variable: &str) -> Need<PathBuf> {
     let value = std::env::var_os(variable).filter(|value| !value.is_empty());
     value.map(PathBuf::from).ok_or_else(|| format!("{variable} is not set"))
 }
 
 /// The libfabric 2.x that `NVSHMEM_TEST_LIBFABRIC2` names, to test against beside the system's.
-///
-/// # Errors
-/// That the variable is not set, or is empty.
 pub fn libfabric2() -> Need<PathBuf> {
     named_by("NVSHMEM_TEST_LIBFABRIC2")
 }
 
 /// A command prefix that gives a program a `/dev/shm` of its own, of so many MiB.
-///
-/// # Errors
-/// That this process may not mount.
 pub fn own_shm(mib: u32) -> Need<Vec<String>> {
     let mount = format!("mount -t tmpfs -o size={mib}m tmpfs /dev/shm");
     let run = format!("{mount} && exec \"$@\"");

@@ -30,10 +30,6 @@ const CARRIER: Duration = Duration::from_secs(10);
 pub struct Namespace(File);
 
 impl Namespace {
-    /// Makes a namespace.
-    ///
-    /// # Errors
-    /// What `unshare` or the kernel says.
     pub fn new() -> io::Result<Self> {
         let mut child = Command::new("unshare")
             .args(["--net", "sh", "-c", "echo && read -r end"])
@@ -65,9 +61,6 @@ impl Namespace {
     }
 
     /// Has `ip` execute commands inside, one a line; the first that fails ends it.
-    ///
-    /// # Errors
-    /// What `ip` says.
     pub fn ip(&self, lines: &[String]) -> io::Result<()> {
         self.call(&["ip", "-batch", "-"], &lines.join("\n")).map(drop)
     }
@@ -108,9 +101,6 @@ pub struct Network {
 
 impl Network {
     /// Makes 2 hosts or more, with so many rails of a rate, as `tc` has it: `400mbit`.
-    ///
-    /// # Errors
-    /// What the kernel, `ip` or `tc` refuses.
     pub fn new(n_hosts: usize, rails: usize, rate: &str) -> io::Result<Self> {
         let hosts = (0..n_hosts).map(|_| Namespace::new()).collect::<Result<Vec<_>, _>>()?;
         let switch = (n_hosts > 2).then(Namespace::new).transpose()?;
@@ -130,16 +120,12 @@ impl Network {
         Ok(network)
     }
 
-    /// The hosts' networks.
     pub fn hosts(&self) -> &[Namespace] {
         &self.hosts
     }
 
     /// Takes a host's link on a rail down or up, at its other end: the host's own interface stays
     /// up without a carrier, and connections are not reset.
-    ///
-    /// # Errors
-    /// What `ip` refuses.
     pub fn set_link(&self, host: usize, rail: usize, up: bool) -> io::Result<()> {
         let (namespace, name) = self.far(host, rail);
         namespace.ip(&[format!("link set {name} {}", if up { "up" } else { "down" })])
@@ -228,9 +214,6 @@ fn nic(rail: usize) -> String {
 }
 
 /// Whether such networks can be made here; found by making one.
-///
-/// # Errors
-/// Why not.
 pub fn possible() -> Result<(), String> {
     let made = Network::new(3, 1, "100mbit");
     made.map(drop).map_err(|error| format!("there can be no hosts of namespaces here: {error}"))

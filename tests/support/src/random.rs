@@ -7,7 +7,6 @@ use std::sync::LazyLock;
 pub struct Random(u64);
 
 impl Random {
-    /// Of a seed.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
@@ -17,34 +16,26 @@ impl Random {
         Self(numbers.iter().fold(0, |seed, number| mix(seed ^ mix(*number))))
     }
 
-    /// The next one.
     #[allow(clippy::should_implement_trait, reason = "there is no end of them")]
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         mix(self.0)
     }
 
-    /// Less than `end`, which is not 0.
-    ///
-    /// # Panics
-    /// It is negative.
     pub fn below<N: TryInto<u64> + TryFrom<u64>>(&mut self, end: N) -> N {
         let end = end.try_into().ok().expect("no negative number");
         N::try_from(self.next() % end).ok().expect("less than a number of that type")
     }
 
-    /// From `first` to `last`, both among them.
     pub fn between(&mut self, first: usize, last: usize) -> usize {
         first + self.below(last - first + 1)
     }
 
-    /// True once in so many times.
     pub fn once_in(&mut self, times: usize) -> bool {
         self.below(times) == 0
     }
 }
 
-/// The finalizer of splitmix64.
 pub fn mix(number: u64) -> u64 {
     let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

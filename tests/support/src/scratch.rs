@@ -11,10 +11,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 pub struct Scratch(PathBuf);
 
 impl Scratch {
-    /// Makes one.
-    ///
-    /// # Panics
-    /// It cannot be made.
     #[expect(clippy::new_without_default, reason = "it makes a folder")]
     pub fn new() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -25,18 +21,10 @@ impl Scratch {
         Self(folder)
     }
 
-    /// Writes a file, with the folders that lead to it.
-    ///
-    /// # Panics
-    /// It cannot be written.
     pub fn write(&self, file: &str, text: impl AsRef<[u8]>) {
         fs::write(self.place(file), text).expect("a file");
     }
 
-    /// Makes a symbolic link, with the folders that lead to it.
-    ///
-    /// # Panics
-    /// It cannot be made.
     pub fn link(&self, file: &str, target: &str) {
         symlink(target, self.place(file)).expect("a link");
     }

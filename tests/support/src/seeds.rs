@@ -16,10 +16,6 @@ const LONG: Duration = Duration::from_secs(60);
 
 /// Runs `case` with each of the seeds in `kept`, which once failed, and with `fresh` new ones.
 /// Seeds are 32-bit numbers other than 0.
-///
-/// # Panics
-/// As `case` does, after naming the seed; when a variable of the environment is not a number it may
-/// be.
 pub fn for_seeds(name: &str, kept: &[u32], fresh: u32, case: impl Fn(u64) + RefUnwindSafe) {
     let single = single();
     let count = number("NVSHMEM_TEST_SEEDS", std::env::var("NVSHMEM_TEST_SEEDS").ok());
@@ -87,9 +83,6 @@ impl Drop for Watch {
 
 /// How many cases a campaign has, in a run that is one: `NVSHMEM_TEST_CAMPAIGN`, which
 /// scripts/reliability.sh sets.
-///
-/// # Panics
-/// When the variable is not a number it may be.
 pub fn campaign() -> Option<u32> {
     number("NVSHMEM_TEST_CAMPAIGN", std::env::var("NVSHMEM_TEST_CAMPAIGN").ok())
 }
@@ -106,18 +99,10 @@ fn after(seed: u32) -> u32 {
 }
 
 /// The seed that is to be tried alone, if the user names one in `NVSHMEM_TEST_SEED`.
-///
-/// # Panics
-/// As [`for_seeds`].
 pub fn single() -> Option<u32> {
     number("NVSHMEM_TEST_SEED", std::env::var("NVSHMEM_TEST_SEED").ok())
 }
 
-/// What a variable says.
-///
-/// # Panics
-/// When that is not a number from 1 to 4294967295, for a run with other seeds than were asked for
-/// would pass for what it is not.
 fn number(variable: &str, value: Option<String>) -> Option<u32> {
     let text = value.filter(|text| !text.is_empty())?;
     match text.parse() {

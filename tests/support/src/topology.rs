@@ -5,9 +5,6 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 
 /// Lays a machine out below `root`. Its devices: the name in the table and the PCI address of each.
-///
-/// # Panics
-/// No such machine, a table that is not understood, a directory that cannot be written.
 pub fn lay_out(machine: &str, root: &Path) -> Vec<(String, String)> {
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../data/topology");
     let file = data.join(format!("{machine}.txt"));
@@ -35,9 +32,6 @@ pub fn lay_out(machine: &str, root: &Path) -> Vec<(String, String)> {
 }
 
 /// Gives a device of a machine that is laid out another address as well.
-///
-/// # Panics
-/// There is no device with this address.
 pub fn also_at(root: &Path, address: &str, other: &str) {
     let link_of = root.join("bus/pci/devices").join(address);
     let target = fs::read_link(link_of).expect("the device is there");

@@ -6,7 +6,8 @@ use libtest_mimic::Failed;
 use nvshmem_sim::{BoxError, Job, JobReport, JobSettings, Layout, Outcome};
 use test_support::built::{directory, plugin_dir};
 use test_support::full;
-use test_support::pairwise::pairwise;
+
+use crate::pairwise::pairwise;
 
 /// Traffic of `nvshmem_sim::traffic`.
 pub(crate) const SCENARIOS: [&str; 5] = ["storm", "signals", "atomics", "operations", "order"];

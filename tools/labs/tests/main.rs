@@ -7,6 +7,7 @@
 mod cxi;
 mod efa;
 mod job;
+mod pairwise;
 mod rdma;
 
 use std::process::ExitCode;

@@ -15,9 +15,9 @@ use nvshmem_sim::{JobSettings, MemoryKind, Remote};
 use test_support::built::fake_cuda_dir;
 use test_support::full;
 use test_support::needs::{self, Need, libfabric2};
-use test_support::pairwise::pairwise;
 
 use crate::job::{SCENARIOS, job, run, says};
+use crate::pairwise::pairwise;
 
 /// The libfabrics used: the system's and the second one.
 const LIBRARIES: [&str; 2] = ["system", "second"];

@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn every_line_of_the_documentation_is_understood() {
+    fn documented_commands_parse() {
         for (page, least) in [
             ("docs/tool.md", 25),
             ("README.md", 3),

@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_on_both_sides_are_one_copy() {
+    fn adjacent_copies_merge_both_ways() {
         let mut pieces = vec![
             piece(0x3000, 0x13000, 0x1000, 0),
             piece(0x1000, 0x11000, 0x1000, 0),
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_have_one_length_and_equal_distances() {
+    fn rows_share_length_and_stride() {
         let at = |device, host| piece(device, host, 100, 0);
         let three = [at(0, 0), at(500, 200), at(1000, 400)];
         assert_eq!(rows_of(&three), 3);

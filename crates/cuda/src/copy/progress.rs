@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_long_or_not_aligned_is_not_watched() {
+    fn long_or_unaligned_copies_are_unwatched() {
         words(|memory| {
             let mut is_watched = |device, len, alone| watch(memory, device, len, alone).is_some();
             assert!(is_watched(0x1000, MOST_WATCHED, true));
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_have_come_when_no_word_has_the_pattern() {
+    fn copy_ends_when_pattern_is_gone() {
         for len in [4, 8, 12, 16, 20, 40] {
             words(|memory| {
                 memory.fill(5);
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_after_one_another_have_different_patterns() {
+    fn consecutive_copies_differ_in_pattern() {
         words(|memory| {
             let host = memory.as_mut_ptr() as usize;
             let mut pattern = |number| {

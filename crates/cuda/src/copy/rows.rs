@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_are_cut_into_rows_of_whole_words() {
+    fn rows_are_whole_words() {
         assert_eq!(cut(0x1000, 4096), [(0, 2048, 2)]);
         assert_eq!(cut(0x1000, 200), [(0, 40, 5)]);
         assert_eq!(cut(0x1000, 88), [(0, 8, 11)]);
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_the_copy_and_tear_no_word() {
+    fn parts_cover_copy_without_torn_words() {
         for addr in 0x1000..0x1010 {
             for len in (1..600).chain(LONG - 40..LONG) {
                 let mut end = 0;

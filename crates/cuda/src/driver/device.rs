@@ -214,7 +214,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_that_is_not_known_promises_no_more_than_the_one_below() {
+    fn unknown_ordering_promises_least() {
         use WritesOrdering::{AllDevices, None, Owner};
         let of = [-1, 0, 99, 100, 199, 200, 201].map(WritesOrdering::from_attribute);
         assert_eq!(of, [None, None, None, Owner, Owner, AllDevices, AllDevices]);

@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn few_queues_are_those_that_our_streams_fill() {
+    fn few_queues_are_recognised() {
         for served in [false, true] {
             assert_eq!(few_queues(Some("1"), served), Some(Few::Set(1)));
             assert_eq!(few_queues(Some(" 3 "), served), Some(Few::Set(3)));
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn the_service_leaves_few_where_nothing_is_set() {
+    fn mps_default_leaves_few_queues() {
         for unset in [None, Some(""), Some(" ")] {
             assert_eq!(few_queues(unset, true), Some(Few::OfService));
             assert_eq!(few_queues(unset, false), None);

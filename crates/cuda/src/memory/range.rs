@@ -334,7 +334,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_range_has_the_bytes_between_its_ends() {
+    fn range_covers_bytes_between_ends() {
         let range = DeviceRange::stand_in(0x1000, 0x100, &[]);
         for (addr, len) in [(0x1000, 0x100), (0x1000, 0), (0x1001, 0xff), (0x10ff, 1), (0x1100, 0)]
         {

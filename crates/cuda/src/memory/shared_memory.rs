@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_one_makes_another_sees_until_the_descriptor_is_closed() {
+    fn memory_is_shared_until_descriptor_closes() {
         let (memory, fd) = SharedMemory::create(8192).unwrap();
         let (me, raw) = (std::process::id(), fd.as_raw_fd());
         let seen = SharedMemory::open(me, raw, 8192).unwrap();
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_was_told_of_is_opened() {
+    fn only_announced_memory_is_opened() {
         let (_memory, fd) = SharedMemory::create(8192).unwrap();
         let me = std::process::id();
         SharedMemory::open(me, fd.as_raw_fd(), 4096).unwrap_err();

@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tags_are_told_with_their_list_and_in_order() {
+    fn tags_complete_in_list_order() {
         let mut flight = Flight::new();
         let failed = PortError { call: "copy", code: 7, text: String::from("it failed") };
         let told = |flight: &mut Flight| {

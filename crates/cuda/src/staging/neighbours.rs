@@ -206,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn behind_the_bounce_buffers_are_the_secret_and_a_byte_for_each_pe() {
+    fn secret_and_flags_follow_bounce_buffers() {
         let layout = SharedLayout::new(5000, 3);
         assert_eq!((layout.bounce_bytes(), layout.bytes()), (8192, 12_288));
         assert_eq!([0, 1, 2].map(|pe| layout.mark_of(Pe(pe))), [8208, 8209, 8210]);
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_has_ended_once_its_descriptor_tells() {
+    fn pidfd_tells_process_end() {
         let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
         // SAFETY: a call with numbers alone; what it opens is nobody else's.
         let process = unsafe {

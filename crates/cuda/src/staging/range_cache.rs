@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_overlap_that_have_a_byte_in_common() {
+    fn ranges_sharing_a_byte_overlap() {
         let range = DeviceRange::stand_in(0x1000, 0x100, &[]);
         for (addr, len) in [(0x1000, 1), (0xfff, 2), (0x10ff, 1), (0x10ff, 9), (0xf00, 0x300)] {
             assert!(overlaps(&range, addr, len), "{len} bytes at {addr:#x}");

@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_on_beside_a_kernel_is_taken() {
+    fn concurrent_context_is_chosen() {
         let micros = Duration::from_micros;
         let verdict = |rows: Option<u64>, plain| {
             let (rows, plain, most) = (rows.map(micros), micros(plain), micros(500));

@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_lie_side_by_side_and_nothing_orders_them() {
+    fn runs_are_adjacent_and_unordered() {
         use Tie::{Behind, Free, Same};
         let lens = |parts: &[Soon]| runs(parts).map(|(_, run)| run.len()).collect::<Vec<_>>();
         let in_a_row = |tie| words(&[0, 8, 16], tie);
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn an_operation_joins_the_same_word_past_those_that_are_free() {
+    fn operation_joins_same_word_past_others() {
         let at = |addr: usize| (0, 0x1000 + addr);
         let mut soon = words(&[8, 16, 0], Tie::Free);
         assert!(joins(&mut soon, at(8), &add(5, Width::Eight)), "words beside it are no bar");

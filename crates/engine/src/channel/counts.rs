@@ -109,8 +109,8 @@ impl Slot {
         if idle { (self.uses + 1) % USES } else { self.uses }
     }
 
-    /// The number of the signal, if all its segments have arrived; the use is over then.
     fn complete(&mut self) -> Option<Seq> {
+        // A complete slot is idle again: its use is over.
         let (seq, segments) = self.signal?;
         if self.arrived != segments {
             return None;

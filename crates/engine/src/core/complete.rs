@@ -28,7 +28,6 @@ struct Sink<'a> {
 }
 
 impl Sink<'_> {
-    /// Gives the counts of plain segments back.
     #[inline(always)]
     fn end(&mut self, owner: Owner, count: u32) {
         self.count += count;
@@ -91,7 +90,6 @@ impl<P: Port> Core<P> {
         }
     }
 
-    /// Completes segments that are more than plain transfers.
     #[cold]
     fn complete_others(&mut self, others: &mut Vec<u32>) {
         for at in others.drain(..) {
@@ -99,10 +97,9 @@ impl<P: Port> Core<P> {
         }
     }
 
-    /// Ends a segment in any state.
     fn complete_other(&mut self, index: u32) {
         let Some(segment) = self.segments.posted_mut(index as usize) else { return };
-        let Segment { owner, token, transfer, .. } = *segment;
+        let Segment { owner, token, len, .. } = *segment;
         let state = owner.state();
         self.segments.free(index as usize);
         self.rails[owner.rail().index()].end(1);
@@ -112,9 +109,9 @@ impl<P: Port> Core<P> {
         let ahead = peer.ahead.get_mut(owner.rail().index());
         let by_load = state != State::Plain && token != PLAIN && token & BY_LOAD != 0;
         if let Some(ahead) = ahead.filter(|_| by_load) {
-            *ahead -= transfer.len as u64;
+            *ahead -= len as u64;
             let load = &mut self.rails[owner.rail().index()].load;
-            load.complete(transfer.len as u64, self.port.now());
+            load.complete(len as u64, self.port.now());
         }
         if state == State::Orphan {
             self.regions.index().leave_orphan(self.regions.kind(), index);
@@ -168,7 +165,7 @@ impl<P: Port> Core<P> {
             while let Some(group) = self.emptied.pop() {
                 if let Some(then) = self.groups.take_then(group) {
                     self.groups.finish(group);
-                    self.follow(then);
+                    self.run_continuation(then);
                 }
             }
         }
@@ -191,8 +188,7 @@ impl<P: Port> Core<P> {
         ended.into_iter().for_each(|group| self.end_in_group(group));
     }
 
-    /// Runs the continuation of a group.
-    fn follow(&mut self, then: Then) {
+    fn run_continuation(&mut self, then: Then) {
         match then {
             Then::Signal { peer: at, word, held, completion } => {
                 let peer = self.peers.get_mut(at);
@@ -218,7 +214,7 @@ impl<P: Port> Core<P> {
         let Failure { wr_id, is_message, error } = failure;
         let Some(wr_id) = wr_id else { return self.fail_rail(rail, error) };
         if is_message {
-            return self.message_failed(rail, wr_id, error);
+            return self.fail_message(rail, wr_id, error);
         }
         let Some(segment) = self.segments.posted_mut(wr_id.index()) else {
             let name = self.port.rail_name(rail);
@@ -235,7 +231,7 @@ impl<P: Port> Core<P> {
             let failed = EngineError::Segment {
                 what: segment.what(),
                 pe: self.peers.get(at).pe,
-                len: segment.transfer.len,
+                len: segment.len,
                 rail,
                 rail_name: self.port.rail_name(rail).to_owned(),
                 error,
@@ -245,8 +241,7 @@ impl<P: Port> Core<P> {
         self.complete_other(wr_id.index() as u32);
     }
 
-    /// A message has failed that had left.
-    fn message_failed(&mut self, rail: RailId, wr_id: WrId, error: crate::port::PortError) {
+    fn fail_message(&mut self, rail: RailId, wr_id: WrId, error: crate::port::PortError) {
         let Some((_, slot)) = self.messages.named(wr_id) else {
             if wr_id == crate::channel::slots::UNNUMBERED {
                 // The peer may wait for it for ever.
@@ -281,7 +276,7 @@ impl<P: Port> Core<P> {
         while !left.is_empty() {
             self.end_plain(at, &mut left);
             if let Some(seq) = left.next() {
-                self.executed(at, Seq(seq));
+                self.complete_message(at, Seq(seq));
             }
         }
         let beyond = map.into_iter().flat_map(|map| {
@@ -289,7 +284,7 @@ impl<P: Port> Core<P> {
         });
         // The places of those that were not sent are empty: all before them are executed.
         for seq in beyond.map(|bit| Seq(ack.0 + bit)) {
-            self.executed(at, seq);
+            self.complete_message(at, seq);
         }
         let peer = self.peers.get(at);
         let waits = !peer.queue.is_empty() || !peer.held.is_empty();
@@ -299,8 +294,8 @@ impl<P: Port> Core<P> {
         }
     }
 
-    /// Ends the first of the messages with these numbers as long as nothing but their counts ends
-    /// with them. Those that count in the same groups are counted together.
+    /// Ends messages from the front of `numbers` while nothing but their counts ends with them.
+    /// Runs that count in the same groups are counted together.
     fn end_plain(&mut self, at: u32, numbers: &mut Range<u64>) {
         let Self { peers, messages, groups, settling, emptied, .. } = self;
         let Peer { channel, order, is_settling, .. } = peers.get_mut(at);
@@ -321,8 +316,7 @@ impl<P: Port> Core<P> {
         }
     }
 
-    /// A message was executed by its target.
-    fn executed(&mut self, at: u32, seq: Seq) {
+    fn complete_message(&mut self, at: u32, seq: Seq) {
         let peer = self.peers.get_mut(at);
         let Some(channel) = peer.channel.as_deref_mut() else { return };
         let Some(number) = channel.take_sent(seq) else { return };

@@ -63,13 +63,12 @@ impl<P: Port> Core<P> {
         let peer = self.peers.get_mut(at);
         if peer.error.is_none() {
             peer.error = Some(Box::new(failed.clone()));
-            self.end_all(at);
+            self.end_operations(at);
         }
         self.fail_lane(failed);
     }
 
-    /// Ends all operations of a peer that has failed.
-    fn end_all(&mut self, at: u32) {
+    fn end_operations(&mut self, at: u32) {
         let peer = self.peers.get_mut(at);
         let pe = peer.pe;
         let queue = std::mem::take(&mut peer.queue);
@@ -132,7 +131,6 @@ impl<P: Port> Core<P> {
         self.staged.push_back(StagedEvent::Failed { peer: at });
     }
 
-    /// An operation ends that was in the queue of a peer which has failed.
     fn end_queued(&mut self, op: &Op) {
         if let Kind::PutSignal(_, Way::Chained { data, .. }) = op.kind {
             self.end_in_group(data);
@@ -157,7 +155,7 @@ impl<P: Port> Core<P> {
             let peer = self.peers.get_mut(at);
             if peer.error.is_none() {
                 peer.error = Some(Box::new(failed.clone()));
-                self.end_all(at);
+                self.end_operations(at);
             }
         }
         self.fail_lane(failed);

@@ -127,7 +127,7 @@ impl<P: Port> Core<P> {
             spread.balanced_from = usize::MAX;
         }
         let rail = |(at, limits): (u8, &RailLimits)| {
-            let fast = port.has_fast_path().then(|| port.fast(RailId(at)));
+            let fast = port.fast(RailId(at));
             Rail::new(limits, port.limits().len(), &spread, fast)
         };
         let rails = (0..).zip(limits).map(rail).collect();

@@ -81,25 +81,25 @@ impl<P: Port> Core<P> {
         };
         let key = handle.key_at(peer.hop.remote);
         let transfer = Transfer { direction, local, len, remote, key };
-        segment.transfer = transfer;
+        segment.set(&transfer);
         let (to, next) = (peer.hop.to, peer.hop.next);
         peer.turn(next);
         let Some(fast) = rail.fast else { return self.undo_post(wr_id) };
         port.try_post(fast, id, to, wr_id, segment.context, &transfer) || self.undo_post(wr_id)
     }
 
-    /// Takes back what was noted of a segment that the fabric has not taken. Returns false.
+    /// Takes back the counts of a segment that the fabric has not taken. Always returns false.
     #[cold]
     #[inline(never)]
     fn undo_post(&mut self, wr_id: WrId) -> bool {
         let Some(segment) = self.segments.posted_mut(wr_id.index()) else { return false };
-        let Segment { owner, transfer, .. } = *segment;
+        let Segment { owner, direction, len, .. } = *segment;
         self.segments.free(wr_id.index());
-        self.rails[owner.rail().index()].undo(transfer.len);
+        self.rails[owner.rail().index()].undo(len);
         let peer = self.peers.get_mut(owner.peer());
         peer.in_flight -= 1;
         let may_settle = peer.order.end(owner.group(), 1) && peer.order.has_closed();
-        let posted = &mut peer.posted[transfer.direction as usize];
+        let posted = &mut peer.posted[direction as usize];
         *posted = posted.wrapping_sub(1);
         // What follows the group has counts of its own, so this is not the last one.
         let _ = self.groups.end(owner.completion(), 1);
@@ -130,7 +130,7 @@ impl<P: Port> Core<P> {
         };
         let state = if token == PLAIN { State::Plain } else { State::Other };
         let Some((wr_id, segment)) = segments.take() else { return Ok(false) };
-        segment.transfer = *transfer;
+        segment.set(transfer);
         segment.owner = hop.owner.counted(completion, group).with(state);
         segment.born = self.watchdog.stamp();
         segment.token = token;
@@ -203,7 +203,7 @@ impl<P: Port> Core<P> {
         };
         let by_load = op.len >= self.spread.balanced_from;
         let is_long = op.len >= self.spread.striped_from;
-        let whole = if is_long { self.piece(at, op.len) } else { op.len };
+        let whole = if is_long { self.segment_len(at, op.len) } else { op.len };
         let mut posted = 0;
         while op.sent < op.len {
             let len = whole.min(op.len - op.sent);
@@ -300,9 +300,8 @@ impl<P: Port> Core<P> {
         }
     }
 
-    /// Length of the segments of a long operation: shorter ones are cut finer, so that all rails
-    /// and workers have a part.
-    fn piece(&self, at: u32, len: usize) -> usize {
+    fn segment_len(&self, at: u32, len: usize) -> usize {
+        // Shorter operations are cut finer, so that all rails and workers have a part.
         let rails = self.peers.get(at).hops.iter().map(|hop| &self.rails[hop.rail.index()]);
         let ways: usize = rails.map(|rail| usize::from(rail.limits.bulk).max(1)).sum();
         let segment = self.spread.segment.max(1);
@@ -313,7 +312,6 @@ impl<P: Port> Core<P> {
         part.clamp(segment.div_ceil(FINEST), segment)
     }
 
-    /// The next path whose rail has room.
     fn next_hop(&self, at: u32) -> Option<Hop> {
         let peer = self.peers.get(at);
         let mut hop = peer.hop;
@@ -326,7 +324,7 @@ impl<P: Port> Core<P> {
         None
     }
 
-    /// The path of the rail that is expected to finish a segment first, if that has room.
+    /// Returns the path whose rail is expected to finish a segment first, if that rail has room.
     fn choose(&mut self, at: u32, len: usize) -> Option<Hop> {
         let now = self.port.now();
         let peer = self.peers.get(at);
@@ -351,7 +349,6 @@ impl<P: Port> Core<P> {
     }
 }
 
-/// The class of segments that nothing else counts.
 #[inline(always)]
 fn class_of(direction: Direction) -> Class {
     match direction {

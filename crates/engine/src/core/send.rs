@@ -292,7 +292,7 @@ impl<P: Port> Core<P> {
         moved
     }
 
-    /// Sends all that is due to a peer. Returns false if something is left.
+    /// Sends everything due to a peer. Returns false if something is left.
     fn send_due(&mut self, at: u32, moved: &mut bool) -> bool {
         loop {
             let peer = self.peers.get_mut(at);

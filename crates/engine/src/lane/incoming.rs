@@ -33,7 +33,7 @@ impl<P: Port> Lane<P> {
                     }
                     self.take_message(rail, packet.bytes());
                 }
-                Incoming::ImmediateData(data) => self.land(rail, data),
+                Incoming::ImmediateData(data) => self.count_segment(rail, data),
                 Incoming::Broken { code } => self.core.drop_foreign(rail, &Broken(code)),
             }
             busy = true;
@@ -55,12 +55,12 @@ impl<P: Port> Lane<P> {
             return self.core.drop_foreign(rail, &short);
         };
         if !self.try_execute(head, bytes) {
-            self.take_slowly(rail, head, bytes);
+            self.take_any(rail, head, bytes);
         }
     }
 
-    /// Executes a message of the common kinds if it meets no obstacle. If not, nothing has
-    /// happened.
+    /// Executes a message of the common kinds on the short path. Returns false, without effect, if
+    /// it meets an obstacle.
     #[inline(always)]
     fn try_execute(&mut self, head: Head, bytes: &[u8]) -> bool {
         let core = &mut self.core;
@@ -101,9 +101,8 @@ impl<P: Port> Lane<P> {
         true
     }
 
-    /// Takes any message.
     #[inline(never)]
-    fn take_slowly(&mut self, rail: RailId, head: Head, bytes: &[u8]) {
+    fn take_any(&mut self, rail: RailId, head: Head, bytes: &[u8]) {
         let pe = head.from;
         if !self.has_pe(pe) {
             return self.core.drop_foreign(rail, &"its sender is no PE of the job");
@@ -170,7 +169,7 @@ impl<P: Port> Lane<P> {
         }
     }
 
-    /// Executes a numbered message, or keeps it until what it is behind is executed.
+    /// Executes a numbered message, or keeps it until the messages before its mark are executed.
     fn take_numbered(&mut self, at: u32, seq: Seq, message: &Message<'_>, raw: (Head, u32, &[u8])) {
         let channel = self.core.channel(at);
         if channel.has_refused {
@@ -212,7 +211,7 @@ impl<P: Port> Lane<P> {
         self.execute(at, seq, message, raw);
     }
 
-    /// Executes a message that waits for no other; a counted signal, once its data is here.
+    /// Executes a message that waits for no other message; a counted signal waits for its data.
     fn execute(&mut self, at: u32, seq: Seq, message: &Message<'_>, raw: (Head, u32, &[u8])) {
         if let Body::Beside { tag, segments, .. } = message.body {
             let now = self.core.watchdog.stamp();
@@ -231,7 +230,6 @@ impl<P: Port> Lane<P> {
         self.end_message(at, seq, message);
     }
 
-    /// Applies a message, which is executed then, or refuses it.
     fn end_message(&mut self, at: u32, seq: Seq, message: &Message<'_>) {
         match self.apply(at, seq, message) {
             Ok(()) => {
@@ -260,7 +258,6 @@ impl<P: Port> Lane<P> {
         }
     }
 
-    /// Applies a message to this process' memory.
     fn apply(&mut self, at: u32, seq: Seq, message: &Message<'_>) -> Result<(), String> {
         let order = if message.mark == 0 { SoonOrder::Any } else { SoonOrder::Behind };
         let (spot, atomic) = match message.body {
@@ -307,8 +304,7 @@ impl<P: Port> Lane<P> {
         Ok(())
     }
 
-    /// The data of a counted segment has arrived.
-    fn land(&mut self, rail: RailId, mark: u64) {
+    fn count_segment(&mut self, rail: RailId, mark: u64) {
         let (pe, slot) = self.core.marks.named(mark);
         let counts =
             self.core.peers.of(pe).and_then(|peer| peer.channel.as_deref()?.counts.as_deref());
@@ -334,8 +330,8 @@ impl<P: Port> Lane<P> {
         self.end_message(at, seq, &message);
     }
 
-    /// A fetch was answered: stores the word, then its flag.
     fn store_result(&mut self, at: u32, place: u32, of: u32, value: u64) {
+        // The flag is stored after the word, which it announces.
         let Some((result, width)) = self.core.end_fetch(at, place, of) else { return };
         let len = if result.flag.is_some() { 8 } else { width };
         let bytes = value.to_le_bytes();

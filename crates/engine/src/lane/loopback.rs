@@ -81,14 +81,13 @@ impl<P: Port> Lane<P> {
         done
     }
 
-    /// Runs an iteration for a caller that finds no room.
     fn wait_for_room(&mut self, idle: &mut u32) -> Result<(), EngineError> {
         self.core.want_acks();
         self.wait_iteration(idle);
         self.room_or_failure()
     }
 
-    /// Posts one rail's operation. Returns whether there was room for it.
+    /// Posts the operation of one rail. Returns whether there was room.
     fn post_loopback(
         &mut self,
         at: u32,

@@ -84,7 +84,7 @@ pub struct Lane<P: Port> {
     /// Whether peers that nothing is under way with may end.
     pub(crate) lets_peers_end: bool,
     /// The lane has failed and tried to tell its peers.
-    has_said_last_words: bool,
+    has_sent_last_messages: bool,
 }
 
 impl<P: Port> Lane<P> {
@@ -102,7 +102,7 @@ impl<P: Port> Lane<P> {
             abandoned: None,
             control_first: false,
             lets_peers_end: false,
-            has_said_last_words: false,
+            has_sent_last_messages: false,
         }
     }
 

@@ -11,7 +11,7 @@ use crate::port::{Incoming, Polled, Port};
 use crate::rails::rail_ids;
 
 /// How long, and for how many iterations, a lane that has failed tries to tell peers so.
-const LAST_WORDS: (Duration, u32) = (Duration::from_millis(200), 1 << 16);
+const LAST_MESSAGES: (Duration, u32) = (Duration::from_millis(200), 1 << 16);
 
 impl<P: Port> Lane<P> {
     /// One progress iteration. Returns whether it found anything to do.
@@ -48,7 +48,7 @@ impl<P: Port> Lane<P> {
             }
         }
         if self.has_due() {
-            busy |= self.see_to_due();
+            busy |= self.run_due();
         }
         if self.core.watchdog.is_due() {
             self.inspect();
@@ -56,7 +56,6 @@ impl<P: Port> Lane<P> {
         busy
     }
 
-    /// Whether anything but rails is to be seen to.
     #[inline(always)]
     fn has_due(&self) -> bool {
         self.core.has_due()
@@ -64,9 +63,8 @@ impl<P: Port> Lane<P> {
             || self.inbox.as_ref().is_some_and(|inbox| inbox.has_work())
     }
 
-    /// Sees to what completions and messages have made possible, and to what waits.
     #[inline(never)]
-    fn see_to_due(&mut self) -> bool {
+    fn run_due(&mut self) -> bool {
         let mut busy = false;
         if self.core.has_settling() {
             self.core.settle();
@@ -104,7 +102,6 @@ impl<P: Port> Lane<P> {
         }
     }
 
-    /// Reads the clock, and looks at rails and peers when it is time.
     #[cold]
     fn inspect(&mut self) {
         let now = self.core.port.now();
@@ -132,24 +129,23 @@ impl<P: Port> Lane<P> {
         self.core.look(self.staging.moved());
     }
 
-    /// The lane has failed: user threads need not wait any longer, and peers hear of it.
     #[cold]
     fn failed_iteration(&mut self) -> Result<bool, Box<EngineError>> {
+        // User threads need not wait any longer, and peers learn of the failure.
         let Some(failed) = self.core.failures.first().cloned() else { return Ok(true) };
         if let Some(inbox) = &self.inbox {
             inbox.fail(&failed);
         }
-        self.last_words();
+        self.send_last_messages();
         Err(Box::new(failed))
     }
 
-    /// Sends what is due and lets copies end, once: the caller may never iterate the lane again,
-    /// and peers would wait for their deadlines.
-    fn last_words(&mut self) {
-        if std::mem::replace(&mut self.has_said_last_words, true) {
+    fn send_last_messages(&mut self) {
+        // The caller may never iterate the lane again, and peers would wait for their deadlines.
+        if std::mem::replace(&mut self.has_sent_last_messages, true) {
             return;
         }
-        let (patience, iterations) = LAST_WORDS;
+        let (patience, iterations) = LAST_MESSAGES;
         let (start, mut idle) = (self.core.port.now(), 0);
         for _ in 0..iterations {
             let waited = self.core.port.now().saturating_sub(start);
@@ -181,8 +177,8 @@ impl<P: Port> Lane<P> {
         true
     }
 
-    /// Takes what has come to a rail without any effect: the memory that it is about may be gone.
     fn drop_completions(&mut self, rail: RailId) {
+        // Completions and messages have no effect here: their memory may be gone.
         let Self { core, .. } = self;
         let (segments, of) = (&mut core.segments, &mut core.rails[rail.index()]);
         let mut end = |index: usize| {

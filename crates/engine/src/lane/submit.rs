@@ -196,8 +196,7 @@ impl<P: Port> Lane<P> {
             && self.core.try_send(signal, Some(part))
     }
 
-    /// Looks for the local memory of a request where the fast path did not find it. Returns whether
-    /// the processor reaches it.
+    /// Looks up the local memory of a request. Returns whether the processor reaches it.
     fn find_local(&mut self, request: &Request<'_>) -> bool {
         let LocalSide::Memory(addr) = request.local else { return false };
         self.core.regions.find(addr, request.len, self.core.needs_desc);
@@ -251,9 +250,9 @@ impl<P: Port> Lane<P> {
         if !op.has_begun() {
             self.check(at, &op, handle)?;
         }
-        let space = self.make_space(at).and_then(|()| self.core.peers.get(at).check());
+        let space = self.wait_for_space(at).and_then(|()| self.core.peers.get(at).check());
         if let Err(failed) = &space {
-            self.give_up(at, &op, failed);
+            self.abandon(at, &op, failed);
             return space;
         }
         self.enqueue(at, op, handle, step);
@@ -264,8 +263,7 @@ impl<P: Port> Lane<P> {
         self.core.queued + self.core.peers.get(at).queue.len() < MOST_QUEUED
     }
 
-    /// Waits until the queues have space for another entry of a peer.
-    fn make_space(&mut self, at: u32) -> Result<(), EngineError> {
+    fn wait_for_space(&mut self, at: u32) -> Result<(), EngineError> {
         let mut idle = 0;
         while !self.has_space(at) {
             self.core.want_acks();
@@ -327,8 +325,8 @@ impl<P: Port> Lane<P> {
         Ok(true)
     }
 
-    /// Reports at once what is wrong with an operation that is going to be queued.
     fn check(&mut self, at: u32, op: &Op, handle: &HandleBytes) -> Result<(), EngineError> {
+        // Errors are reported at once, not when the queued operation gets its turn.
         let request = op.request(Pe(at), handle);
         if op.len > 0 && !self.is_staged(&request, &request.remote()?.0)? {
             let rail = self.core.peers.get(at).hop.rail;
@@ -337,11 +335,10 @@ impl<P: Port> Lane<P> {
         Ok(())
     }
 
-    /// Submits of an operation what there is room for.
     fn advance(&mut self, at: u32, op: &mut Op, handle: &HandleBytes) -> Result<Step, EngineError> {
         let step = self.try_advance(at, op, handle);
         match step {
-            Err(ref failed) => self.give_up(at, op, failed),
+            Err(ref failed) => self.abandon(at, op, failed),
             // Staged transfers are acknowledged without being asked about.
             Ok(Step::NoPlace) if op.staged => {}
             Ok(Step::Held | Step::NoPlace) => self.core.want_ack(at),
@@ -350,8 +347,8 @@ impl<P: Port> Lane<P> {
         step
     }
 
-    /// Nobody will send the rest of an operation, of which parts may be under way.
-    fn give_up(&mut self, at: u32, op: &Op, failed: &EngineError) {
+    fn abandon(&mut self, at: u32, op: &Op, failed: &EngineError) {
+        // Parts of the operation may be in flight and nobody will send the rest: the peer fails.
         if op.has_begun() && self.core.peers.get(at).error.is_none() {
             self.core.fail_peer(at, failed.clone());
         }
@@ -413,8 +410,7 @@ impl<P: Port> Lane<P> {
         self.core.advance_put_signal(at, op, &request, &payload)
     }
 
-    /// Loads a payload that is short enough for every message, and says whether processors reach it
-    /// at both ends.
+    /// Loads a payload that fits every message, and tells whether processors reach both ends.
     fn load_payload<'a>(
         &mut self,
         at: u32,
@@ -438,7 +434,6 @@ impl<P: Port> Lane<P> {
         Ok(Payload { bytes: Some(bytes), is_direct })
     }
 
-    /// Whether an operation has to be staged: at the peer, or here.
     fn is_staged(
         &mut self,
         request: &Request<'_>,
@@ -561,7 +556,7 @@ impl<P: Port> Lane<P> {
                         }
                     }
                 }
-                Queued::Fence | Queued::Quiet(_) => self.serve_mark(at, queued),
+                Queued::Fence | Queued::Quiet(_) => self.serve_barrier(at, queued),
             };
             if step != Step::Done {
                 return step;
@@ -572,8 +567,7 @@ impl<P: Port> Lane<P> {
         if self.core.peers.get(at).queue.is_empty() { Step::Done } else { Step::NoRoom }
     }
 
-    /// A fence or a quiet is next in a queue.
-    fn serve_mark(&mut self, at: u32, queued: Queued) -> Step {
+    fn serve_barrier(&mut self, at: u32, queued: Queued) -> Step {
         let peer = self.core.peers.get_mut(at);
         let Some(number) = peer.close() else {
             peer.queue.push_front(queued);

@@ -1,10 +1,10 @@
-//! The clock of a lane, and the pause of a loop that finds nothing to do.
+//! Clock of a lane, and the pause of an idle loop.
 
-/// The clock of a lane.
+/// Clock of a lane.
 pub trait Clock {
-    /// Nanoseconds since some fixed moment. Never goes backwards.
+    /// Returns nanoseconds since some fixed moment. Never goes backwards.
     fn now(&mut self) -> u64;
 
-    /// Called by a waiting loop that found nothing to do: gives the core to somebody else.
+    /// Yields the core; called by a waiting loop that found nothing to do.
     fn relax(&mut self);
 }

@@ -1,4 +1,4 @@
-//! One-sided operations of the fabric on the rails of one lane, and their completions.
+//! One-sided operations on the rails of a lane, and their completions.
 
 use std::fmt;
 
@@ -7,16 +7,16 @@ use crate::port::{Polled, PortError, Posted};
 
 /// Most completions that one [`DataPath::drain`] returns.
 ///
-/// Large enough to make the poll's fixed cost small beside its completions, small enough that
-/// retries and new work are not starved by a long drain.
+/// Large enough to amortise the fixed cost of a poll, small enough that retries and new work are
+/// not starved by a long drain.
 pub const POLL_BATCH: usize = 32;
 
-/// The address of a peer's rail, as the port's own address table knows it (`fi_addr_t`).
+/// Address of a peer's rail in the port's address vector (`fi_addr_t`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct PeerAddr(pub u64);
 
-/// What a port names a work-request id by towards the fabric, opaque to the engine (the address of
-/// the operation's context).
+/// Context by which the port names a work-request id towards the fabric; opaque to the engine (the
+/// address of the operation's `fi_context`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Context(pub usize);
 
@@ -36,8 +36,8 @@ pub enum Local {
         /// Descriptor for the rail the segment is posted on.
         desc: Desc,
     },
-    /// A value carried by the segment itself, in the first `len` bytes (little endian). The port
-    /// copies it before it returns from [`DataPath::post`]. Only for writes of at most 8 bytes.
+    /// A value carried by the segment itself, in its first `len` bytes (little endian). The port
+    /// copies it before [`DataPath::post`] returns. Only for writes of at most 8 bytes.
     Value(u64),
 }
 
@@ -55,11 +55,12 @@ pub enum Direction {
 pub struct Transfer {
     /// Direction of the data.
     pub direction: Direction,
-    /// Where the data is in this process.
+    /// Source or destination in this process.
     pub local: Local,
     /// Bytes to move. At least 1 and at most the rail's [`RailLimits::max_segment`].
     pub len: usize,
-    /// Where the data is at the peer: a virtual address or an offset, as the peer's handle says.
+    /// Source or destination at the peer: a virtual address or an offset, as the peer's handle
+    /// says.
     pub remote: u64,
     /// The peer's key for that memory on the rail addressed.
     pub key: u64,
@@ -70,16 +71,15 @@ pub struct Transfer {
 pub enum Operation<'a> {
     /// A write or a read.
     Transfer(&'a Transfer),
-    /// A write that also tells the peer, by four or eight bytes of immediate data, when its data is
-    /// visible there: the peer's [`Messaging::receive`] finds them, on the rail addressed, exactly
-    /// once.
-    /// Only on rails with [`RailLimits::immediate_data`].
+    /// A write that also notifies the peer, by four or eight bytes of immediate data, once its data
+    /// is visible there: the peer's [`Messaging::receive`] returns them, on the addressed rail,
+    /// exactly once. Only on rails with [`RailLimits::immediate_data`].
     ///
     /// [`Messaging::receive`]: crate::port::Messaging::receive
     WriteWithImmediate(&'a Transfer, u64),
 }
 
-/// What a rail can do. Fixed once the port is open.
+/// Capabilities and limits of a rail, constant once the port is open.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RailLimits {
     /// Largest segment in bytes. At least 1.
@@ -87,8 +87,8 @@ pub struct RailLimits {
     /// Most segments that may be posted and not completed. At least 1. The port's completion
     /// queue holds at least this many, so it cannot overflow.
     pub depth: u32,
-    /// Whether the local side needs the descriptor of a registered region (`FI_MR_LOCAL`; or
-    /// `FI_MR_HMEM`, where that is so for device memory).
+    /// Whether the local side needs the descriptor of a registered region (`FI_MR_LOCAL`, or
+    /// `FI_MR_HMEM` for device memory).
     pub needs_desc: bool,
     /// Whether writes may carry immediate data, see [`Operation::WriteWithImmediate`].
     pub immediate_data: bool,
@@ -96,27 +96,27 @@ pub struct RailLimits {
     /// [`MAX_MESSAGE`](crate::port::packet::MAX_MESSAGE), and at most
     /// [`MAX_LONG_MESSAGE`](crate::port::packet::MAX_LONG_MESSAGE).
     pub longest_message: usize,
-    /// Connections of the rail by which threads of the port move bytes in bulk, beside the thread
-    /// that has the lane; see [`DataPath::post_bulk`]. None where the fabric's hardware moves them.
+    /// Connections over which threads of the port move long transfers, beside the thread that owns
+    /// the lane; see [`DataPath::post_bulk`]. 0 where the NIC's hardware moves them.
     pub bulk: u8,
 }
 
-/// Takes the completions of a poll.
+/// Consumer of the completions of a poll.
 pub trait Completions {
-    /// Takes that of the work-request id with this index. False, and nothing has happened, if there
-    /// is none in the lane's table.
+    /// Takes the completion of the work-request id with this index. Returns false, without effect,
+    /// if the lane's table has none.
     fn take(&mut self, index: usize) -> bool;
 
-    /// Takes of the first ones as many as go together, in few instructions for each. How many.
+    /// Takes as many of the first completions as end together. Returns how many.
     #[inline(always)]
     fn take_alike(&mut self, _indices: impl ExactSizeIterator<Item = usize>) -> usize {
         0
     }
 }
 
-/// Hands the completions of a poll over: what goes together at a stretch. `others` gets those that
-/// are left when the first of them is not in the lane's table; it takes that one, and as many
-/// behind it as it likes that are not either, and says how many.
+/// Passes the completions of a poll to `completions`, in runs that end together. When the next
+/// entry is not in the lane's table, `others` gets the remaining entries, consumes that one and any
+/// number of further foreign entries behind it, and returns how many.
 #[inline(always)]
 pub fn hand_over<E>(
     completions: &mut impl Completions,
@@ -142,30 +142,27 @@ impl<F: FnMut(usize) -> bool> Completions for F {
 
 /// The data path of one lane.
 pub trait DataPath {
-    /// What [`DataPath::try_post`] needs to know of a rail.
+    /// State that [`DataPath::try_post`] needs of a rail.
     type Fast: Copy + fmt::Debug + Send;
 
-    /// Limits of each rail, in rail order. Its length is the number of rails, 1 to 32.
+    /// Returns the limits of each rail, in rail order. The number of rails is 1 to 32.
     fn limits(&self) -> &[RailLimits];
 
-    /// The name of a rail for messages: the NIC, interface or address it stands for.
+    /// Returns the name of a rail for users: its NIC, interface or address.
     fn rail_name(&self, rail: RailId) -> &str;
 
-    /// Whether local memory that is not registered may be used all the same, with no descriptor,
-    /// even where [`RailLimits::needs_desc`] (host memory, where only that of devices must be
-    /// registered).
+    /// Returns true if unregistered local memory may be used without descriptor even where
+    /// [`RailLimits::needs_desc`] (host memory, where only device memory must be registered).
     fn takes_unregistered(&self) -> bool {
         false
     }
 
     /// Posts an operation. Never blocks.
     ///
-    /// `wr_id` is below the number of segments that the lane has for the port's limits, and not in
-    /// use.
+    /// `wr_id` is unused and below the number of segments that the lane has for the port's limits.
     ///
     /// # Errors
-    /// An error means that the fabric refused the operation for good; its work-request id is free
-    /// again.
+    /// The fabric refused the operation for good; its work-request id is free again.
     fn post(
         &mut self,
         rail: RailId,
@@ -174,10 +171,10 @@ pub trait DataPath {
         operation: Operation<'_>,
     ) -> Result<Posted, PortError>;
 
-    /// As [`DataPath::post`], for bytes in bulk: where the rail has connections for these
-    /// ([`RailLimits::bulk`]), another thread moves them. Its completion comes as any other, after
-    /// and before others in any order. What the fabric refuses for good may fail there, too. None,
-    /// and nothing has happened, if no connection can take it now: it is for [`DataPath::post`].
+    /// As [`DataPath::post`], for long transfers: where the rail has connections for these
+    /// ([`RailLimits::bulk`]), another thread moves the bytes. Its completion comes like any other,
+    /// in any order with others, and may report what the fabric refuses for good. Returns None,
+    /// without effect, if no connection can take it now: use [`DataPath::post`] then.
     ///
     /// # Errors
     /// As [`DataPath::post`].
@@ -192,34 +189,29 @@ pub trait DataPath {
         Ok(None)
     }
 
-    /// Returns a peer whose process has ended, as the system says: each such peer once. To be asked
-    /// now and then. Of peers on other hosts nothing is known.
+    /// Returns a peer whose process has ended according to the system, each such peer once. To be
+    /// polled now and then. Nothing is known of peers on other hosts.
     fn ended_process(&mut self) -> Option<Pe> {
         None
     }
 
-    /// Returns what has gone wrong with a rail as a whole and is told by no completion, each time
-    /// once.
+    /// Returns an error of a whole rail that no completion reports, each error once.
     fn trouble(&mut self, _rail: RailId) -> Option<PortError> {
         None
     }
 
-    /// Whether [`DataPath::try_post`] can be used at all.
-    fn has_fast_path(&self) -> bool;
+    /// Returns what [`DataPath::try_post`] takes for a rail; None if this port has no fast path.
+    fn fast(&self, rail: RailId) -> Option<Self::Fast>;
 
-    /// The fast path to a rail that there is.
-    fn fast(&self, rail: RailId) -> Self::Fast;
-
-    /// What the fabric is to name a work-request id by.
+    /// Returns the context of a work-request id.
     fn context(&self, wr_id: WrId) -> Context {
         Context(wr_id.index())
     }
 
-    /// As [`DataPath::post`] of a transfer, in few instructions and without reasons: whether the
-    /// fabric has taken it. If not, nothing was taken, and [`DataPath::post`] tells why. Does not
-    /// panic.
+    /// As [`DataPath::post`] of a transfer, in few instructions: returns true if the fabric has
+    /// taken it. If not, nothing has happened, and [`DataPath::post`] tells why. Does not panic.
     ///
-    /// `fast` is this port's for the rail, and the context is the work-request id's.
+    /// `fast` is this port's state of the rail, and the context is the work-request id's.
     #[inline(always)]
     fn try_post(
         &mut self,
@@ -233,19 +225,20 @@ pub trait DataPath {
         matches!(self.post(rail, to, wr_id, Operation::Transfer(transfer)), Ok(Posted::Yes))
     }
 
-    /// Polls, and says whether there is anything for [`DataPath::drain`] on the same rail, which is
-    /// called next then. It is the whole of an idle poll.
+    /// Polls. Returns true if the rail has something for [`DataPath::drain`], which must be called
+    /// next. An idle poll is this call alone.
     #[inline(always)]
     fn has_completions(&mut self, _rail: RailId) -> bool {
         true
     }
 
-    /// Takes what [`DataPath::has_completions`] has found, or polls, and lets the fabric make
-    /// progress. Never blocks. Each work-request id's index is given to `completions`, at most
-    /// [`POLL_BATCH`] of them. It may also be given what is no work-request id's index.
+    /// Takes the completions that [`DataPath::has_completions`] has found, or polls; drives the
+    /// fabric's progress. Never blocks. Passes the index of each completed work-request id to
+    /// `completions`, at most [`POLL_BATCH`] of them, and possibly indices that are no work-request
+    /// id's.
     ///
-    /// What has come in waits for [`Messaging::receive`], which takes all of it before the next
-    /// poll of a rail that peers send to: then at most a batch of it waits at a time.
+    /// Received messages wait for [`Messaging::receive`], which must take all of them before the
+    /// next poll of the rail: so at most one batch waits at a time.
     ///
     /// [`Messaging::receive`]: crate::port::Messaging::receive
     fn drain(&mut self, rail: RailId, completions: &mut impl Completions) -> Polled;

@@ -1,12 +1,12 @@
-//! Memory of this process, as the engine reads and changes it itself.
+//! Access of the engine to the memory of its own process.
 
 use crate::atomic::Atomic;
 use crate::port::PortError;
 
-/// Loads, stores and atomics of this process' own memory, for what messages carry.
+/// Loads, stores and atomics on this process' own memory, on behalf of messages.
 pub trait LocalMemory {
-    /// Executes an atomic operation on a word of this process' memory and returns the word
-    /// before. Atomic among all calls of this function in the process.
+    /// Executes an atomic operation on a word of this process' memory and returns the old value.
+    /// Atomic among all calls of this function in the process.
     ///
     /// `addr` is aligned to the operation's width and inside a registered region.
     ///
@@ -26,8 +26,8 @@ pub trait LocalMemory {
     /// The memory cannot be reached.
     fn store(&mut self, addr: usize, bytes: &[u8]) -> Result<(), PortError>;
 
-    /// Stores `flag` as 8 bytes at `addr`, aligned to 8, so that whoever sees it also sees what was
-    /// stored before.
+    /// Stores `flag` as 8 bytes at `addr`, aligned to 8. Whoever sees the flag also sees earlier
+    /// stores.
     ///
     /// # Errors
     /// The memory cannot be reached.

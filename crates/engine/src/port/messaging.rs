@@ -5,35 +5,34 @@ use crate::port::data_path::DataPath;
 use crate::port::packet::{LongPacket, Tail};
 use crate::port::{PeerAddr, PortError, Posted};
 
-/// What a poll has found beside completions.
+/// Result of [`Messaging::receive`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub enum Incoming {
     /// Nothing more.
     Nothing,
-    /// A message, now in the packet given.
+    /// A message, copied into the packet.
     Message,
     /// The immediate data of a peer's write. The write's own data is visible.
     ImmediateData(u64),
-    /// Something that could not be received: it was too long, or broke off. What was to receive it
-    /// is there for the next.
+    /// A message that could not be received: it was too long or truncated. Its receive buffer is
+    /// posted again.
     Broken {
         /// The positive `fi_errno` value.
         code: i32,
     },
 }
 
-/// Messages, on the rails of a data path. They may arrive in any order, twice, or not at all where
-/// a rail fails. A port without them refuses to send.
+/// Messages, on the rails of a data path. They may arrive in any order or twice, and are lost where
+/// a rail fails. A port without messages refuses to send.
 pub trait Messaging: DataPath {
     /// Sends a message of at most [`MAX_MESSAGE`](crate::port::packet::MAX_MESSAGE) bytes, which
-    /// are copied before this returns. Never blocks. Its arrival is not reported: the peer
+    /// are copied before this returns. Never blocks. Completion is not reported: the peer
     /// acknowledges messages itself.
     ///
     /// # Errors
-    /// The fabric refused the message for good. One that fails later is reported by a poll as a
-    /// failure with this work-request id, which the caller chooses: it is no segment's, and takes
-    /// no part in anything else.
+    /// The fabric refused the message for good. A later failure is reported by a poll with this
+    /// work-request id, which the caller chooses outside the range of segments.
     fn send(
         &mut self,
         rail: RailId,
@@ -45,9 +44,9 @@ pub trait Messaging: DataPath {
         Err(PortError::not_offered("sending a message", "this fabric has no messages"))
     }
 
-    /// As [`Messaging::send`], of a message that ends with bytes elsewhere in memory, which the
-    /// processor reaches. All of it is at most
-    /// [`RailLimits::longest_message`](crate::port::RailLimits::longest_message) bytes, and is
+    /// As [`Messaging::send`], for a message that ends with bytes elsewhere in memory that the CPU
+    /// reaches. The whole is at most
+    /// [`RailLimits::longest_message`](crate::port::RailLimits::longest_message) bytes and is
     /// copied before this returns.
     ///
     /// # Errors
@@ -64,8 +63,8 @@ pub trait Messaging: DataPath {
         Err(PortError::not_offered("sending a message", "this fabric has no long messages"))
     }
 
-    /// As [`Messaging::send`], where there is a fast path and without reasons: whether the message
-    /// has left.
+    /// As [`Messaging::send`] on the fast path: returns true if the message has left, and gives no
+    /// reason if it has not.
     #[inline(always)]
     fn try_send(
         &mut self,
@@ -78,14 +77,14 @@ pub trait Messaging: DataPath {
         matches!(self.send(rail, to, wr_id, bytes), Ok(Posted::Yes))
     }
 
-    /// Whether [`Messaging::receive`] may have something to give.
+    /// Returns true if [`Messaging::receive`] may have something to give.
     #[inline(always)]
     fn has_message(&self, _rail: RailId) -> bool {
         true
     }
 
-    /// Takes one thing that the last poll of the rail found: a message, copied into the packet, or
-    /// the immediate data of a write.
+    /// Takes one item found by the last poll of the rail: a message, copied into the packet, or the
+    /// immediate data of a write.
     fn receive(&mut self, rail: RailId, into: &mut LongPacket) -> Incoming {
         let _ = (rail, into);
         Incoming::Nothing

@@ -1,9 +1,9 @@
-//! Ports: what the engine asks of a fabric, of memory and of time.
+//! Ports: the traits through which the engine uses a fabric, memory and time.
 //!
-//! A [`Port`] is what one lane has, by use: [`DataPath`] posts operations on rails and polls their
-//! completions, [`Messaging`] sends messages, [`LocalMemory`] touches this process' memory, and
+//! A [`Port`] belongs to one lane: [`DataPath`] posts operations on rails and polls their
+//! completions, [`Messaging`] sends messages, [`LocalMemory`] accesses this process' memory, and
 //! [`Clock`] tells the time. One thread at a time uses a port. [`MemoryPort`] registers memory for
-//! all lanes of the process and may be called from any thread, also while a lane is posting.
+//! all lanes of the process; any thread may call it, also while a lane is posting.
 //!
 //! A *segment* is one operation of the fabric; an NVSHMEM operation is cut into one or more.
 
@@ -27,7 +27,7 @@ pub use crate::port::outcome::{Failure, Polled, PortError, Posted};
 pub use crate::port::packet::{LongPacket, Packet, Tail};
 pub use crate::port::registration::{Access, Addressing, MemoryPort, Registered};
 
-/// All that one lane asks of its fabric.
+/// Everything one lane needs of its fabric.
 ///
 /// # Threads
 /// One at a time; the lane owns the port.

@@ -1,4 +1,4 @@
-//! Answers of a fabric: taken or not, completed, failed, and why.
+//! Answers of a fabric to posts and polls, and its errors.
 
 use std::fmt;
 
@@ -20,29 +20,28 @@ pub enum Posted {
 pub enum Polled {
     /// Nothing has completed.
     Empty,
-    /// So many work-request ids have completed. Messages that have come in are none of them.
+    /// Number of work-request ids that have completed. Received messages are not included.
     Completed(usize),
-    /// One segment failed, or the rail as a whole (no work-request id). Poll again for what
-    /// follows. In a box, so that polls that succeed have little to give.
+    /// A segment failed, or the rail as a whole (no work-request id). Poll again for further
+    /// completions. Boxed, so that the result of a successful poll stays small.
     Failed(Box<Failure>),
 }
 
 /// A segment or a rail that failed.
 #[derive(Debug)]
 pub struct Failure {
-    /// The segment that failed; none when the rail as a whole did.
+    /// The failed segment or message; none when the rail as a whole failed.
     pub wr_id: Option<WrId>,
-    /// It was a message that failed. The work-request id is the one it was sent with, which is no
-    /// segment's.
+    /// Whether a message failed. Its work-request id is the one it was sent with, no segment's.
     pub is_message: bool,
-    /// What the fabric said.
+    /// Error of the fabric.
     pub error: PortError,
 }
 
-/// An error of the fabric, with what was tried and the fabric's own text.
+/// Error of the fabric, with the call that failed and the fabric's text.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PortError {
-    /// The call that failed, by its man page's name, or what was attempted.
+    /// The failed call by the name of its man page, or the operation attempted.
     pub call: &'static str,
     /// The positive `fi_errno` value.
     pub code: i32,
@@ -58,10 +57,11 @@ impl fmt::Display for PortError {
 
 impl std::error::Error for PortError {}
 
+/// `ENOMEM`.
 const NO_MEMORY: i32 = 12;
 
 impl PortError {
-    /// Whether it is for lack of memory.
+    /// Returns true if memory was exhausted.
     pub fn is_out_of_memory(&self) -> bool {
         self.code == NO_MEMORY
     }
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lack_of_memory_is_told_from_other_errors() {
+    fn out_of_memory_is_recognised() {
         let error = |code| PortError { call: "fi_mr_reg", code, text: String::new() };
         assert_eq!([11, 12, 13].map(|code| error(code).is_out_of_memory()), [false, true, false]);
     }

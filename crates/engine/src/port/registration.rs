@@ -1,24 +1,24 @@
-//! Registration of memory with every rail of the process.
+//! Registration of memory with all rails of the process.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::port::copies::{Reach, Stager};
 use crate::port::{Desc, PortError};
 
-/// What memory is registered for.
+/// Use for which memory is registered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
-    /// Local side of operations; peers may read it, on every proxy rail, when they are asked to.
+    /// Local side of operations. Peers may read it, over every proxy rail, when asked to.
     Local,
-    /// Peers may read and write it as well, on every proxy rail.
+    /// Peers may also read and write it, over every proxy rail.
     LocalAndRemote,
-    /// The same, of words that nobody changes but peers' signals, which only add: so what a word
-    /// holds can be remembered in place of being read.
+    /// As `LocalAndRemote`, for words that only peers' signals change, and only by additions: their
+    /// values can be kept in host memory instead of being read back.
     Signals,
 }
 
 impl Access {
-    /// Whether peers may write to it.
+    /// Returns true if peers may write to the memory.
     #[inline]
     pub fn is_remote(self) -> bool {
         self != Self::Local
@@ -27,13 +27,13 @@ impl Access {
 
 static UNCLOSED: AtomicBool = AtomicBool::new(false);
 
-/// Something could not be closed by which the fabric reaches memory of this process. From here on
-/// memory that was the fabric's is not freed any more.
+/// Notes that an object through which the fabric reaches memory of this process could not be
+/// closed. From here on memory that was registered is never freed.
 pub fn note_unclosed() {
     UNCLOSED.store(true, Ordering::Relaxed);
 }
 
-/// Whether the fabric may still reach memory that should be its no more.
+/// Returns true if the fabric may still reach memory that should no longer be registered.
 pub fn is_unclosed() -> bool {
     UNCLOSED.load(Ordering::Relaxed)
 }
@@ -50,7 +50,7 @@ pub enum Addressing {
 /// A registered region. Dropping `owner` ends the registration on every rail.
 #[derive(Debug)]
 pub struct Registered<R> {
-    /// Keeps the registration alive.
+    /// Owner of the registration.
     pub owner: R,
     /// Key for peers per proxy rail, in rail order.
     pub keys: Vec<u64>,
@@ -58,25 +58,25 @@ pub struct Registered<R> {
     pub proxy_descs: Vec<Desc>,
     /// Descriptor per rail of the host lane, in rail order.
     pub host_descs: Vec<Desc>,
-    /// How peers address it. The same on every rail of one provider.
+    /// How peers address it; the same on all rails of a provider.
     pub addressing: Addressing,
     /// How it is reached. Staged memory has neither keys nor descriptors.
     pub reach: Reach,
 }
 
 impl<R> Registered<R> {
-    /// Memory that no rail reaches.
+    /// Describes memory that no rail reaches.
     pub fn staged(owner: R) -> Self {
         Self { reach: Reach::Staged, ..Self::without_descs(owner, Vec::new(), Addressing::Virtual) }
     }
 
-    /// Memory of the host, where its local side needs no descriptors.
+    /// Describes host memory on rails that need no descriptors.
     pub fn without_descs(owner: R, keys: Vec<u64>, addressing: Addressing) -> Self {
         let (proxy_descs, host_descs) = (vec![Desc::default(); keys.len()], vec![Desc::default()]);
         Self { owner, keys, proxy_descs, host_descs, addressing, reach: Reach::Direct }
     }
 
-    /// The same, owned by another.
+    /// Replaces the owner.
     pub fn owned_by<S>(self, own: impl FnOnce(R) -> S) -> Registered<S> {
         let Self { owner, keys, proxy_descs, host_descs, addressing, reach } = self;
         Registered { owner: own(owner), keys, proxy_descs, host_descs, addressing, reach }
@@ -88,14 +88,14 @@ impl<R> Registered<R> {
 /// # Threads
 /// Any, at any time, also while lanes post and poll.
 pub trait MemoryPort: Send + Sync + 'static {
-    /// What keeps a registration alive.
+    /// Owner of a registration.
     type Region: Send + Sync;
 
-    /// Registers `len` bytes at `addr`. It takes a system call per rail at least: not for the hot
-    /// path.
+    /// Registers `len` bytes at `addr`. Takes at least one system call per rail, so it is not for
+    /// the hot path.
     ///
     /// # Errors
-    /// The first rail that refused, by name; registrations already made are undone.
+    /// Names the first rail that refused; registrations made before are undone.
     fn register(
         &self,
         addr: usize,
@@ -103,32 +103,31 @@ pub trait MemoryPort: Send + Sync + 'static {
         access: Access,
     ) -> Result<Registered<Self::Region>, PortError>;
 
-    /// Ends a registration on every rail. Who drops it does the same, and is not told of failures.
+    /// Ends a registration on every rail. Dropping the owner does the same without reporting
+    /// errors.
     ///
     /// # Errors
-    /// What the first rail has said that does not end it: there it lasts, and this may be called
-    /// again.
+    /// The answer of the first rail that keeps the registration; the call may be repeated.
     fn close(&self, _region: &mut Self::Region) -> Result<(), PortError> {
         Ok(())
     }
 
-    /// Whether NICs reach some device memory by themselves that has been registered here, now or
-    /// before.
+    /// Returns true if NICs reach device memory registered here, now or before, without staging.
     fn reaches_devices(&self) -> bool;
 
-    /// What stages the memory that was registered as such: there once some was, and given out once.
-    /// It is made with the first such region, since making it may wait for the device.
+    /// Returns the stager of staged regions, once, after the first of them was registered. It is
+    /// made with that region, since making it may wait for the device.
     fn take_stager(&self) -> Option<Stager> {
         None
     }
 
-    /// What stages local memory that nobody has registered, where the fabric takes no such memory
-    /// and no region has brought a stager. Given out once, by this or by
-    /// [`MemoryPort::take_stager`]; the proxy thread asks for it, so this waits for no device. None
-    /// while another thread is making one: to be asked again.
+    /// Returns a stager for unregistered local memory, for fabrics that need registration
+    /// (`FI_MR_LOCAL`) where no region has brought a stager. Given out once, by this call or by
+    /// [`MemoryPort::take_stager`]. The proxy thread calls it, so it waits for no device. None
+    /// while another thread is making one: ask again.
     ///
     /// # Errors
-    /// There is none, or no memory for it.
+    /// No stager exists, or memory for it is exhausted.
     fn make_stager(&self) -> Result<Option<Stager>, PortError> {
         let text = String::from("nothing stages memory here");
         Err(PortError { call: "staging", code: 0, text })
@@ -140,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_could_not_be_closed_is_remembered() {
+    fn failed_closes_are_remembered() {
         note_unclosed();
         assert!(is_unclosed());
     }

@@ -59,7 +59,7 @@ impl Load {
         self.ahead == 0 && now.saturating_sub(self.moved) >= FORGIVEN
     }
 
-    /// Recent rate in bytes per nanosecond. None if the rail is to be tried.
+    /// Returns the recent rate in bytes per nanosecond, or None if the rail has to be tried.
     fn rate(&self, now: u64) -> Option<f64> {
         let shown = self.done > 0 && !self.is_forgotten(now);
         shown.then(|| self.done as f64 / self.busy.max(1) as f64)

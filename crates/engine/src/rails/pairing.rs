@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn rails_of_a_sender_reach_different_rails() {
+    fn sender_rails_reach_different_rails() {
         let all = rails(&[1; 4]);
         for me in 0..20 {
             let mut remote: Vec<u8> =

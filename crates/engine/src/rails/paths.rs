@@ -57,7 +57,6 @@ impl Ends {
         if is_even { even } else { Self::Each(column().collect()) }
     }
 
-    /// The path to a PE of the job.
     fn get(&self, pe: Pe) -> Path {
         match self {
             Self::Even { first, step, remote } => {
@@ -101,7 +100,7 @@ impl PathTable {
         self
     }
 
-    /// The local rails that lead to a PE, a bit for each; one at least.
+    /// Returns the local rails that lead to a PE, one bit each and at least one.
     fn leading(&self, pe: Pe) -> u32 {
         let all = u32::MAX >> (32 - self.ends.len().min(32));
         self.partly.get(&pe).copied().unwrap_or(all)

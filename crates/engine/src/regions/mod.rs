@@ -86,7 +86,7 @@ impl Region {
 
 /// The table, as a lane asks it for a stager.
 trait StagerSource: Send + Sync {
-    /// Leaves a stager for the proxy lane, for local memory that nobody has registered.
+    /// Makes a stager for unregistered local memory available to the proxy lane.
     fn provide(&self, memory: (usize, usize)) -> Result<(), EngineError>;
 }
 
@@ -176,7 +176,7 @@ impl Range {
     /// Every address but null.
     const ALL: Self = Self { base: 1, len: usize::MAX };
 
-    /// Whether it holds all of `len` bytes, at least one.
+    /// Returns true if all `len` bytes, at least one, are in the range.
     #[inline(always)]
     fn has(&self, addr: usize, len: usize) -> bool {
         // Below the base, the offset wraps to one that no length reaches.
@@ -383,8 +383,8 @@ impl Regions {
         Ok(Place { addr, reach: self.reach_inside(region, addr, len) })
     }
 
-    /// How bytes inside a region are reached. Another region may say that they are a device's.
     fn reach_inside(&self, region: &Region, addr: usize, len: usize) -> Reach {
+        // Another region over the same bytes may say that they are a device's.
         let is_device = self.has_devices && self.look(addr, len).device;
         if is_device && region.reach == Reach::Direct { Reach::Fabric } else { region.reach }
     }

@@ -118,7 +118,6 @@ impl<M: MemoryPort> RegionTable<M> {
         Ok(())
     }
 
-    /// Gives a registered region a slot, shows it to the lanes and makes its handle.
     fn enter(
         &self,
         addr: usize,

@@ -67,7 +67,7 @@ fn null_is_no_place() {
 }
 
 #[test]
-fn peers_use_what_is_inside_remote_regions() {
+fn peers_stay_inside_remote_regions() {
     for (access, reach) in [
         (Access::LocalAndRemote, Reach::Direct),
         (Access::LocalAndRemote, Reach::Staged),
@@ -101,7 +101,7 @@ fn peers_use_what_is_inside_remote_regions() {
 }
 
 #[test]
-fn memory_that_does_not_close_is_kept() {
+fn unclosed_memory_is_kept() {
     let table = Memory::table();
     let handle = table.register(BASE, LEN, Access::LocalAndRemote).unwrap();
     table.memory().closes.store(false, Ordering::Relaxed);
@@ -135,7 +135,6 @@ fn impossible_regions_are_refused() {
 /// A region of a test: its offset, its length, and its kind.
 type Kinded = (usize, usize, Reach);
 
-/// Checks the look-ups of `len` bytes at an offset against all regions.
 fn check(lane: &mut Regions, needs_desc: bool, regions: &[Kinded], at: usize, len: usize) {
     let overlaps = |&&(base, size, _): &&Kinded| base < at + len && at < base + size;
     let holds = |&&(base, size, _): &&Kinded| base <= at && at + len <= base + size;

@@ -1,10 +1,10 @@
-//! Bounce buffers of one direction, and the transfers that wait for one.
+//! Pools of bounce buffers, one per direction, with the transfers that wait for a buffer.
 //!
-//! # Shares
-//! A buffer comes back when its peer has read it; a peer that has stopped returns none. So a peer
-//! takes another buffer only while it holds less than eight times what is free, and the last one
-//! only while it holds none. Where there are fewer than [`SHARED_FROM`] buffers, whoever is first
-//! has the next one. Peers take turns, one buffer each.
+//! # Fair shares
+//! A buffer comes back when its peer has read it, so a peer that has stopped returns none. A peer
+//! therefore takes another buffer only while it holds less than eight times as many as are free,
+//! and the last one only while it holds none. With fewer than [`SHARED_FROM`] buffers the first to
+//! ask gets the next one. Peers take turns, one buffer each.
 
 use std::collections::VecDeque;
 
@@ -12,7 +12,7 @@ use crate::core::send::ATTEMPTS;
 
 const SHARED_FROM: usize = 4;
 
-/// Names a buffer among those of its direction.
+/// Index of a buffer in its pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Buffer(u16);
 
@@ -22,22 +22,21 @@ struct OfPeer {
     held: usize,
 }
 
-/// See the module.
 #[derive(Debug)]
 pub(super) struct Pool {
-    /// Offset of the first buffer in the bounce memory, and the length of each.
+    /// Offset of the first buffer in the bounce memory, and the length of each, in bytes.
     first: usize,
     len: usize,
     count: usize,
     free: Vec<Buffer>,
-    /// Peers with transfers that wait, in turn.
+    /// Peers with waiting transfers, in turn.
     ring: VecDeque<u32>,
-    /// By peer.
+    /// Indexed by peer.
     peers: Vec<OfPeer>,
 }
 
 impl Pool {
-    /// `count` buffers of `len` bytes, from offset `first` on.
+    /// Creates a pool of `count` buffers of `len` bytes, starting at offset `first`.
     pub(super) fn new(first: usize, len: usize, count: u16) -> Self {
         let free = (0..count).rev().map(Buffer).collect();
         let (ring, peers) = (VecDeque::new(), Vec::new());
@@ -52,7 +51,7 @@ impl Pool {
         &mut self.peers[at]
     }
 
-    /// Offset of a buffer in the bounce memory.
+    /// Returns the offset of a buffer in the bounce memory.
     pub(super) fn offset(&self, Buffer(buffer): Buffer) -> usize {
         self.first + usize::from(buffer) * self.len
     }
@@ -61,7 +60,7 @@ impl Pool {
         !self.ring.is_empty()
     }
 
-    /// Has a transfer wait for a buffer.
+    /// Queues a transfer for a buffer.
     pub(super) fn wait(&mut self, at: u32, token: u32) {
         let peer = self.peer(at);
         peer.waiting.push_back(token);
@@ -70,7 +69,7 @@ impl Pool {
         }
     }
 
-    /// Takes a buffer for a peer, if it may have one now.
+    /// Takes a buffer for a peer if its share allows another one.
     pub(super) fn take(&mut self, at: u32) -> Option<Buffer> {
         let (free, count) = (self.free.len(), self.count);
         let peer = self.peer(at);
@@ -82,12 +81,13 @@ impl Pool {
         self.free.pop()
     }
 
-    /// Takes a buffer for the next transfer that may have one.
+    /// Takes a buffer for the next waiting transfer whose peer may have one. A few peers are tried.
     pub(super) fn next(&mut self) -> Option<(u32, Buffer)> {
         for _ in 0..self.ring.len().min(ATTEMPTS as usize) {
             let at = self.ring.pop_front()?;
             let Some(buffer) = self.take(at) else {
                 self.ring.push_back(at);
+                // This peer has its share; it keeps its place behind the others.
                 continue;
             };
             let peer = self.peer(at);
@@ -100,13 +100,12 @@ impl Pool {
         None
     }
 
-    /// Gives a peer's buffer back.
     pub(super) fn give(&mut self, at: u32, buffer: Buffer) {
         self.peer(at).held -= 1;
         self.free.push(buffer);
     }
 
-    /// A transfer waits no longer.
+    /// Removes a transfer from the queue.
     pub(super) fn withdraw(&mut self, at: u32, token: u32) {
         let peer = self.peer(at);
         peer.waiting.retain(|other| *other != token);
@@ -115,7 +114,7 @@ impl Pool {
         }
     }
 
-    /// Forgets what waits for a peer.
+    /// Removes all transfers of a peer from the queue.
     pub(super) fn forget(&mut self, at: u32) {
         self.peer(at).waiting.clear();
         self.ring.retain(|other| *other != at);

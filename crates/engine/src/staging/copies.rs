@@ -1,7 +1,7 @@
-//! Copies between buffers and memory, as many together as there are.
+//! Copies between bounce buffers and memory, batched.
 //!
-//! The port says how many transfers it takes: none while the device has enough to do. So what
-//! becomes ready meanwhile goes to it in one call.
+//! The port says how many transfers it takes: none while the device has enough to do. Transfers
+//! that become ready meanwhile go to it in one call.
 
 use std::ops::Range;
 
@@ -16,7 +16,7 @@ use crate::staging::send::State as Sending;
 use crate::staging::{Staging, Token};
 use crate::wire::staged::MOST_RECORDS;
 
-/// A copy of so many bytes is worth a call of its own, unless others wait for buffers anyway.
+/// A copy of at least so many bytes is worth a call of its own, unless transfers wait for buffers.
 const LONG: usize = 256 << 10;
 
 /// Most bytes of one call, unless a single transfer has more.
@@ -31,7 +31,7 @@ impl Staging {
         self.bouncing.as_ref().map_or(0, |bouncing| bouncing.copies.room(direction))
     }
 
-    /// Starts copies of what is ready in a direction. Returns whether anything moved.
+    /// Starts copies of ready transfers in a direction. Returns whether anything moved.
     pub(super) fn start_copies<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -43,6 +43,8 @@ impl Staging {
             if room == 0 {
                 break;
             }
+            // A receive whose records depend on each other goes to the device alone, as an ordered
+            // list.
             match self.start_ordered(core, first) {
                 Some(Posted::Yes) => {
                     moved = true;
@@ -64,9 +66,8 @@ impl Staging {
         moved
     }
 
-    /// Bytes of a transfer that is ready; none if it is not, or its peer has failed, which is going
-    /// to end it.
     fn len_ready<P: Port>(&mut self, core: &Core<P>, token: Token) -> Option<usize> {
+        // A failed peer's transfers are about to end: they are not ready.
         let lives = |peer: u32| core.peers.get(peer).error.is_none();
         match token {
             Token::Send(at) => {
@@ -83,7 +84,7 @@ impl Staging {
         }
     }
 
-    /// Takes transfers that are ready, and adds their copies.
+    /// Takes ready transfers and appends their copies to `together`.
     fn collect<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -91,7 +92,7 @@ impl Staging {
         room: usize,
         together: &mut Vec<Tagged>,
     ) {
-        // Those that wait for a buffer would have to wait all the same.
+        // While a transfer waits for a buffer, holding copies back would delay it as well.
         let has_backlog = direction == CopyDirection::In
             || self.bouncing.as_ref().is_some_and(|b| b.out.is_waited_for());
         let mut bytes = 0;
@@ -102,6 +103,7 @@ impl Staging {
                 continue;
             };
             let waits = len >= LONG && (!has_backlog || bytes + len > MOST_BYTES);
+            // Stop at the byte limit, at the port's limit, and before a receive that goes alone.
             if bytes > 0 && (waits || bytes >= MOST_BYTES)
                 || together.len() > MOST_TOGETHER - MOST_RECORDS
                 || number > 0 && self.is_first_in_order(token)
@@ -160,14 +162,14 @@ impl Staging {
         }
     }
 
-    /// Whether a receive has records in an order, none of which is copied.
     fn is_first_in_order(&mut self, token: Token) -> bool {
+        // Whether the records are ordered is known only once they are read.
         let Token::Receive(at) = token else { return false };
         self.receives.get(at).is_some_and(|r| r.state == Receiving::Here && r.may_be_ordered())
     }
 
-    /// Gives the device a receive whose records are in an order, with its words. None if it has
-    /// none, or the device takes none: then groups are copied one after the other.
+    /// Gives the device a receive with ordered records as one list. Returns None if the records are
+    /// unordered or the device takes no such list: groups are then copied one after the other.
     fn start_ordered<P: Port>(&mut self, core: &mut Core<P>, token: Token) -> Option<Posted> {
         let Token::Receive(at) = token else { return None };
         if self.len_ready(core, token).is_none() || !self.is_first_in_order(token) {
@@ -216,8 +218,8 @@ impl Staging {
         }
     }
 
-    /// Lists what a device is to do for a receive in an order. Returns false if it has no order, or
-    /// a word is not the device's.
+    /// Appends the steps of a receive with ordered records. Returns false if they are unordered, or
+    /// if the CPU owns one of the words.
     fn list_steps<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -234,12 +236,14 @@ impl Staging {
             let range = group_at(&receive.records, begin);
             begin = range.end;
             let group = &receive.records[range];
+            // The first copy of each group waits for the group before it.
             let mut behind = !steps.is_empty();
             for Record { memory, len, at, .. } in group.iter().filter(|record| record.len > 0) {
                 let (direction, memory, len) = (CopyDirection::In, *memory, *len);
                 let copy = Copy { direction, memory, bounce: bytes + at, len };
                 steps.push(CopyStep::Copy { copy, behind: std::mem::take(&mut behind) });
             }
+            // The words of a group follow its copies, and are unordered among themselves.
             behind = true;
             for (word, atomic) in group.iter().filter_map(|record| record.signal) {
                 let place = core.locate_word(word, &atomic).map_err(error)?;
@@ -253,7 +257,7 @@ impl Staging {
         Ok(true)
     }
 
-    /// Starts copies, of one transfer behind the other. Returns false if there is no room.
+    /// Starts copies, grouped by transfer. Returns false if there is no room.
     fn start_together<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -286,7 +290,7 @@ impl Staging {
                 }
                 true
             }
-            // One of them is at fault, and fails alone.
+            // One transfer is at fault. Starting each alone makes only that one fail.
             Err(_) => {
                 let mut left = by_tag();
                 let started = left.all(|copies| self.start_together(core, direction, copies));
@@ -296,12 +300,12 @@ impl Staging {
         }
     }
 
-    /// A transfer that was about to be copied is the first that is ready again. The places of its
-    /// records are found out anew.
+    /// Returns a transfer that was about to be copied to the head of its ready queue.
     fn put_back(&mut self, direction: CopyDirection, token: Token) {
         if let Token::Receive(at) = token {
             if let Some(receive) = self.receives.get(at) {
                 if receive.state == Receiving::CopyingIn(Part::All) {
+                    // Regions may change before the next attempt, so its records are located again.
                     receive.state = Receiving::Here;
                     receive.records.clear();
                 }
@@ -336,7 +340,6 @@ impl Staging {
         }
     }
 
-    /// A transfer was copied.
     pub(super) fn copied<P: Port>(&mut self, core: &mut Core<P>, copied: Copied) {
         let Copied { tag, result } = copied;
         self.copying -= 1;
@@ -357,7 +360,7 @@ impl Staging {
                 let state = self.receives.get(at).map(|receive| receive.state);
                 match (state, result) {
                     (Some(Receiving::CopyingIn(part)), Ok(())) => self.store_words(core, at, part),
-                    // Its words are not changed, so its message is not executed.
+                    // The words are unchanged, so the message does not count as executed.
                     (Some(Receiving::Dropped), _) => self.end_receive(core, at),
                     (_, result) => self.finish(core, at, result),
                 }
@@ -366,7 +369,6 @@ impl Staging {
         }
     }
 
-    /// Changes the words that come behind copies which have ended.
     fn store_words<P: Port>(&mut self, core: &mut Core<P>, at: u32, part: Part) {
         let Some(receive) = self.receives.get(at) else { return };
         let count = receive.records.len();
@@ -387,7 +389,6 @@ impl Staging {
         }
     }
 
-    /// Changes the words of a range of records. Returns whether there are any.
     fn change_words<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -399,7 +400,7 @@ impl Staging {
             let record = self.receives.get(at).and_then(|receive| receive.records.get(number));
             let Some((word, atomic)) = record.and_then(|record| record.signal) else { continue };
             let place = core.locate_word(word, &atomic).map_err(error)?;
-            // All puts of the group are there, and nothing orders its signals.
+            // All puts of the group are stored, and its signals are unordered.
             self.apply(core, place, &atomic, SoonOrder::Any)?;
             self.is_soon = false;
             has_words = true;
@@ -407,8 +408,8 @@ impl Staging {
         Ok(has_words)
     }
 
-    /// A group of records is copied that is before others. Its words are changed, and those of the
-    /// next groups without puts.
+    /// Continues after the copies of a record group: changes its words, and those of following
+    /// groups without puts, until a group has to be copied.
     fn end_group<P: Port>(&mut self, core: &mut Core<P>, at: u32, mut begin: usize) {
         loop {
             let Some(receive) = self.receives.get(at) else { return };
@@ -419,6 +420,7 @@ impl Staging {
             let range = group_at(&receive.records, begin);
             begin = range.end;
             let changed = self.change_words(core, at, range);
+            // The next group follows these words, so deferred ones are completed first.
             let stored = changed.and_then(|any| if any { self.settle(core) } else { Ok(()) });
             if let Err(error) = stored {
                 return self.finish(core, at, Err(error));
@@ -434,8 +436,8 @@ impl Staging {
         }
     }
 
-    /// Ends receives whose words are to be there soon.
     pub(super) fn end_signalled<P: Port>(&mut self, core: &mut Core<P>) {
+        // One flush serves the signals of all receives that ended in this iteration.
         if self.signalled.is_empty() {
             return;
         }

@@ -1,5 +1,4 @@
-//! Gets: asked for from memory that the fabric does not reach at the peer, read by this lane from
-//! other memory.
+//! Gets: from staged memory at the peer, by a request to it; from other memory, read by this lane.
 
 use std::sync::Arc;
 
@@ -17,10 +16,10 @@ use crate::wire::handle::HandleView;
 use crate::wire::message::{Body, Seq, Spot};
 use crate::wire::staged;
 
-/// Bytes of a get's fragment where this process has no buffers.
+/// Bytes of a get's fragments where this process has no bounce buffers.
 const FRAGMENT: usize = 512 << 10;
 
-/// A part of a get from staged memory, until its bytes have come.
+/// Fragment of a get from staged memory, until its bytes have arrived.
 #[derive(Debug)]
 pub(super) struct Get {
     pub(super) peer: u32,
@@ -28,9 +27,9 @@ pub(super) struct Get {
     pub(super) len: usize,
     pub(super) from: Spot,
     counts: Counts,
-    /// Number of the message that has asked.
+    /// Number of the message that requested it; None once it is answered.
     asked: Option<Seq>,
-    /// Whether the fabric reaches the memory: then the bytes need no buffer.
+    /// Whether the fabric reaches the destination, so that the bytes need no buffer.
     pub(super) is_direct: bool,
 }
 
@@ -50,6 +49,7 @@ impl Staging {
         let found = core.regions.look(addr, op.len);
         let (is_registered, is_device, is_cut) =
             (found.fabric.is_some(), found.device, found.cut.is_some());
+        // Posting would fail: report the region that ends too early.
         if is_cut && !is_device && core.needs_desc {
             let rail = core.peers.get(at).hop.rail;
             core.local(request, 0, op.len, rail)?;
@@ -62,12 +62,16 @@ impl Staging {
                 reach == Reach::Direct && !core.needs_desc
             }
         };
+        // Not while another thread is still making the bounce memory.
         if !is_direct && !self.has_buffers(core, (addr, op.len))? {
             return Ok(Step::NoRoom);
         }
+        // A fragment must fit into a buffer on both sides.
         let own = self.bouncing.as_ref().map_or(FRAGMENT, |bouncing| bouncing.bounce.bounce_len);
         let most = if by_peer { own.min(remote.bounce_len()) } else { own };
         let fragment = if by_peer && self.is_seen_by(at) {
+            // Between neighbours each fragment is one copy, so a few long ones do; over a fabric
+            // several are in flight.
             op.len.div_ceil(4).next_multiple_of(4096).max(FRAGMENT).min(most)
         } else {
             (most / 4).max(FRAGMENT).min(most)
@@ -78,6 +82,7 @@ impl Staging {
                 return Ok(Step::NoPlace);
             }
             let len = fragment.min(op.len - op.sent);
+            // The fragment counts as a read until its bytes have landed.
             let counts = self.begin(core, at, Class::Read, op.completion);
             let memory = addr + op.sent;
             let token = if by_peer {
@@ -100,7 +105,6 @@ impl Staging {
         Ok(Step::Done)
     }
 
-    /// Asks for the bytes of a get.
     pub(super) fn go_get<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -113,6 +117,7 @@ impl Staging {
         let sending = Sending::new(peer, body, get.counts.completion);
         let step = core.send(&Sending { purpose, class: Some(Class::Read), ..sending })?;
         if step == Step::Done {
+            // The get ends with its answer, not with the acknowledgement of the request.
             get.asked = Some(Seq(core.channel(peer).next.0 - 1));
             let asked = &mut core.peers.get_mut(peer).asked;
             *asked = asked.wrapping_add(1);
@@ -120,18 +125,19 @@ impl Staging {
         Ok(step)
     }
 
-    /// The get that a message with this number has asked for: its name and length.
+    /// Returns name and length of the get that the message with this low half of its number
+    /// requested.
     pub(crate) fn asked_by(&self, at: u32, of: u32) -> Option<(&'static str, usize)> {
         let is = |get: &Get| get.peer == at && get.asked.is_some_and(|seq| seq.low() == of);
         self.gets.iter().find(|(_, get)| is(get)).map(|(_, get)| ("get", get.len))
     }
 
-    /// Whether there has ever been a get with this number.
+    /// Returns true if there has ever been a get with this number.
     pub(crate) fn knows(&self, get: u32) -> bool {
         (get as usize) < self.gets.entries.len()
     }
 
-    /// The get that an answer of a peer is for; none if the peer has failed meanwhile.
+    /// Returns the get that a peer's answer is for; None if the peer has failed meanwhile.
     pub(super) fn asked<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -140,13 +146,13 @@ impl Staging {
         fits: impl Fn(usize) -> bool,
     ) -> Result<Option<&mut Get>, String> {
         if core.peers.get(at).error.is_some() {
-            // The memory may be released.
+            // The program may have released the destination.
             return Ok(None);
         }
         let is = |get: &Get| get.peer == at && get.asked.is_some_and(|seq| seq.low() == named.of);
         match self.gets.get(named.number).filter(|get| is(get)) {
             Some(get) if fits(get.len) => {
-                // Whoever answers again may find another get under its number.
+                // A repeated answer must not match: the number may belong to another get by then.
                 get.asked = None;
                 let answered = &mut core.peers.get_mut(at).answered;
                 *answered = answered.wrapping_add(1);
@@ -157,7 +163,7 @@ impl Staging {
         }
     }
 
-    /// The bytes of a get have come in a message.
+    /// Stores the bytes of a get that arrived in a message.
     pub(crate) fn loaded<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -173,7 +179,7 @@ impl Staging {
         Ok(())
     }
 
-    /// Stores bytes of a get that a message has brought.
+    /// Stores received bytes at the destination of a get; a failure fails the peer.
     pub(super) fn land<P: Port>(
         &mut self,
         core: &mut Core<P>,

@@ -1,4 +1,4 @@
-//! Memory of this process that messages read and change, however it is reached.
+//! Access to local memory on behalf of messages, whatever reaches it.
 
 use crate::atomic::Atomic;
 use crate::core::Core;
@@ -11,7 +11,7 @@ use crate::staging::{Staging, failed, missing};
 use crate::wire::message::Seq;
 
 impl Staging {
-    /// How local memory is reached that nobody has registered.
+    /// Returns how unregistered local memory can be reached.
     pub(crate) fn reach<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -24,7 +24,7 @@ impl Staging {
         bouncing.copies.reach(addr, len).map_err(|error| failed(what, len, error))
     }
 
-    /// How local memory is reached, registered or not.
+    /// Returns how local memory can be reached, registered or not.
     pub(crate) fn local_reach<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -45,8 +45,9 @@ impl Staging {
         }
     }
 
-    /// Whether unregistered host memory is staged where the fabric wants descriptors.
+    /// Returns true if unregistered host memory is staged where the fabric needs descriptors.
     pub(crate) fn stages_host<P: Port>(&self, core: &Core<P>) -> bool {
+        // Host lanes have no copy port; their operations are handed over.
         core.regions.kind() == LaneKind::Proxy
     }
 
@@ -61,7 +62,7 @@ impl Staging {
         }
     }
 
-    /// Loads a few bytes of local memory.
+    /// Loads a short range of local memory.
     pub(crate) fn load<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -75,7 +76,7 @@ impl Staging {
         }
     }
 
-    /// Stores bytes that a message carries.
+    /// Stores the payload of a message.
     pub(crate) fn store<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -106,8 +107,9 @@ impl Staging {
         self.is_soon = true;
         self.copies(core)?.apply_soon(place.addr, atomic, order)
     }
+    // The deferred change is flushed before the acknowledgement leaves.
 
-    /// Applies an operation to a word. Returns the word before.
+    /// Applies an operation to a word and returns the old value.
     pub(crate) fn fetch<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -121,15 +123,17 @@ impl Staging {
                 core.port.apply(place.addr, atomic)
             }
             Reach::Fabric | Reach::Staged => self.copies(core)?.apply(place.addr, atomic),
+            // The copy port completes deferred writes before it reads the word.
         }
     }
 
-    /// What the processor changes behind what was to be stored soon waits for that.
+    /// Completes deferred writes if `order` requires it of a change made by the CPU.
     fn settle_before(&mut self, order: SoonOrder) -> Result<(), PortError> {
         let is_soon = self.is_soon || !self.unsettled.is_empty();
         match &mut self.bouncing {
             Some(bouncing) if is_soon && order == SoonOrder::Behind => {
                 let settled = bouncing.copies.settle();
+                // The next flush reports the error to those whose writes are missing.
                 settled.inspect_err(|error| self.lost = Some(error.clone()))
             }
             _ => Ok(()),
@@ -160,20 +164,20 @@ impl Staging {
         stored.map_err(|error| EngineError::Fetched { pe, addr, error })
     }
 
-    /// A message of a peer was executed.
     #[inline]
     pub(crate) fn note_executed(&mut self, at: u32, seq: Seq) {
+        // Its deferred writes must be complete before it is acknowledged.
         if std::mem::take(&mut self.is_soon) {
             self.unsettled.push((at, seq));
         }
     }
 
-    /// Has everything stored that was to be soon. To be called before anything is sent: what was
-    /// executed is acknowledged with whatever goes to the peer next.
+    /// Completes deferred writes. To be called before anything is sent, since every message to a
+    /// peer acknowledges what was executed.
     #[inline]
     pub(crate) fn flush<P: Port>(&mut self, core: &mut Core<P>) {
         if !self.unsettled.is_empty() {
-            // Whoever is to be told is.
+            // `settle` itself refuses the messages whose writes are missing.
             let _ = self.settle(core);
         }
     }
@@ -190,7 +194,7 @@ impl Staging {
             self.unsettled.clear();
             return settled;
         };
-        // Any of them may be missing, so none is acknowledged.
+        // Any of these writes may be missing, so none of the messages is acknowledged.
         for (at, seq) in self.unsettled.drain(..) {
             core.channel(at).executed.roll_back(seq);
             core.refuse(at, seq, error.to_string());

@@ -1,6 +1,6 @@
 //! Staging: memory that the fabric does not reach, through bounce buffers that it does.
 //!
-//! # How bytes get there
+//! # Path of the bytes
 //! A staged put is a list of [records](records::Record), of one at least. The sender gathers them
 //! into a buffer of its own and sends one message; the target reads the buffer through the fabric
 //! into one of its own, or sees it in a neighbour's bounce memory, scatters it, changes the words
@@ -59,7 +59,7 @@ use crate::wire::message::Seq;
 /// Transfers of this lane with one peer that are under way.
 const MOST_UNDER_WAY: u32 = 64;
 
-/// Copies, and the bounce memory.
+/// Copy port and bounce memory of the lane.
 #[derive(Debug)]
 struct Bouncing {
     copies: Box<dyn CopyPort>,
@@ -78,7 +78,7 @@ impl Bouncing {
     }
 }
 
-/// Names a transfer in segments, messages and copies.
+/// Names a transfer of staging in segments, messages and copies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Token {
     Send(u32),
@@ -143,13 +143,12 @@ impl<T> Slab<T> {
         (0..).zip(&self.entries).filter_map(|(at, entry)| Some((at, entry.as_ref()?)))
     }
 
-    /// Indices of the entries that meet a condition.
     fn find(&self, is: impl Fn(&T) -> bool) -> Vec<u32> {
         self.iter().filter(|(_, entry)| is(entry)).map(|(at, _)| at).collect()
     }
 }
 
-/// What counts a transfer of this lane until it has ended, beside its messages.
+/// Groups that count a transfer of this lane until it ends or its message takes the count over.
 #[derive(Clone, Copy, Debug)]
 struct Counts {
     group: GroupRef,
@@ -157,27 +156,26 @@ struct Counts {
 }
 
 impl Counts {
-    /// Of transfers that a peer has asked for.
+    /// Of transfers requested by a peer.
     const NONE: Self = Self { group: GroupRef::NONE, completion: GroupId::NONE };
 }
 
-/// What is under way with a peer.
+/// Staging's state of a peer.
 #[derive(Debug, Default)]
 struct OfPeer {
-    /// Transfers of this lane.
+    /// Transfers of this lane in flight.
     under_way: u32,
-    /// Asks of the peer.
+    /// Gets that the peer requested and that are not answered yet.
     asked: u32,
-    /// The put that others may join.
+    /// The send that later puts may join.
     open: Option<u32>,
     /// Receives that wait for earlier messages, by number.
     behind: Vec<(Seq, u32)>,
-    /// The first message that had not arrived, and the first that was not executed, when these were
-    /// last looked at.
+    /// First missing and first unexecuted message at the last check of `behind`.
     looked: Option<(Seq, Seq)>,
 }
 
-/// What a lane has of staged memory.
+/// Staging of a lane.
 #[derive(Debug)]
 pub(crate) struct Staging {
     longest_message: usize,
@@ -185,23 +183,23 @@ pub(crate) struct Staging {
     sends: Slab<Send>,
     receives: Slab<Receive>,
     gets: Slab<Get>,
-    /// By peer.
+    /// Indexed by peer.
     peers: Vec<OfPeer>,
-    /// Transfers that lack nothing but room in the fabric.
+    /// Transfers that wait only for room in the fabric.
     outgoing: VecDeque<Token>,
-    /// Transfers whose copies lack nothing but room, out and in.
+    /// Transfers whose copies wait only for room, out and in.
     ready: [VecDeque<Token>; 2],
-    /// Transfers that are being copied.
+    /// Number of transfers being copied.
     copying: u32,
-    /// Sends whose peer has failed and may still read their buffers.
+    /// Sends whose failed peer may still read their buffers.
     kept: u32,
-    /// Whether something was stored or applied since the last message was noted.
+    /// Whether a write was deferred since the last message was noted.
     is_soon: bool,
-    /// Why something is missing of what was to be stored soon, until somebody is told.
+    /// Error of a flush that was forced early, until it is reported.
     lost: Option<PortError>,
-    /// Messages executed since what was to be stored soon was there.
+    /// Executed messages whose deferred writes may not be complete.
     unsettled: Vec<(u32, Seq)>,
-    /// Receives whose words are to be there soon.
+    /// Receives whose signal words are among the deferred writes.
     signalled: Vec<u32>,
     together: Vec<Tagged>,
     steps: Vec<CopyStep>,
@@ -216,7 +214,7 @@ fn missing() -> PortError {
 }
 
 impl Staging {
-    /// For messages of at most so many bytes.
+    /// Creates the state for messages of at most `longest_message` bytes.
     pub(crate) fn new(longest_message: usize) -> Self {
         Self {
             longest_message,
@@ -253,7 +251,7 @@ impl Staging {
         &mut self.ready[direction as usize]
     }
 
-    /// Takes over regions, and what stages if there is something new.
+    /// Takes over regions, and a new stager if there is one.
     fn sync<P: Port>(&mut self, core: &mut Core<P>) {
         core.regions.sync();
         if !core.regions.has_stager() {
@@ -269,8 +267,8 @@ impl Staging {
         self.bouncing = Some(Bouncing { copies, bounce, region, out, inward });
     }
 
-    /// Sees to bounce memory for local memory that nobody has registered. Returns whether there is
-    /// some; not while another thread is making it.
+    /// Returns true if there is bounce memory, and requests it for unregistered local memory
+    /// otherwise. False while another thread is still making it.
     fn has_buffers<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -283,7 +281,7 @@ impl Staging {
         Ok(self.bouncing.is_some())
     }
 
-    /// Goes on with transfers. Returns whether anything moved.
+    /// Advances transfers. Returns whether anything moved.
     #[cold]
     pub(crate) fn pump<P: Port>(&mut self, core: &mut Core<P>) -> bool {
         let mut moved = false;
@@ -300,7 +298,7 @@ impl Staging {
         self.start(core) || moved
     }
 
-    /// Starts whatever can be started. Returns whether anything was.
+    /// Starts whatever can start. Returns whether anything did.
     fn start<P: Port>(&mut self, core: &mut Core<P>) -> bool {
         let mut moved = self.give_buffers(core, CopyDirection::Out);
         moved |= self.give_buffers(core, CopyDirection::In);
@@ -332,12 +330,11 @@ impl Staging {
         }
     }
 
-    /// Gives free buffers to transfers that wait for one.
     fn give_buffers<P: Port>(&mut self, core: &mut Core<P>, direction: CopyDirection) -> bool {
         let mut moved = false;
         loop {
             let Some(bouncing) = &mut self.bouncing else { return moved };
-            // While no copy can be started anyway, more puts may join those that wait.
+            // While the device takes no copy, leave waiting puts open so that more can join them.
             let is_out = direction == CopyDirection::Out;
             if !bouncing.pool(direction).is_waited_for()
                 || is_out && bouncing.copies.room(direction) == 0
@@ -368,13 +365,14 @@ impl Staging {
         }
     }
 
-    /// Posts and sends what lacks nothing but room, until a few were refused.
+    /// Posts and sends outgoing transfers, until a few were refused. Returns whether anything
+    /// moved.
     fn go<P: Port>(&mut self, core: &mut Core<P>) -> bool {
         let (mut moved, mut refused) = (false, 0);
         for _ in 0..self.outgoing.len() {
             let Some(token) = self.outgoing.pop_front() else { break };
             if self.peer_of(token).is_some_and(|peer| core.peers.get(peer).error.is_some()) {
-                // Its end is on its way.
+                // The event that ends it is queued.
                 continue;
             }
             let step = match token {
@@ -382,7 +380,7 @@ impl Staging {
                 Token::Receive(at) => self.go_receive(core, at, &mut moved),
                 Token::Get(at) => self.go_get(core, at),
             };
-            // An error has failed the peer, which ends the transfer.
+            // An error has failed the peer, which ends the transfer as well.
             if let Ok(Step::Done) | Err(_) = step {
                 moved = true;
                 continue;
@@ -396,7 +394,7 @@ impl Staging {
         moved
     }
 
-    /// Begins a transfer of this lane.
+    /// Starts counting a transfer of this lane.
     fn begin<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -410,9 +408,9 @@ impl Staging {
         Counts { group, completion }
     }
 
-    /// A transfer has ended. Its message, if it has left, took over its count in the order group.
     fn end<P: Port>(&mut self, core: &mut Core<P>, at: u32, counts: Counts) {
         self.moved = core.watchdog.stamp();
+        // A send whose message has left does not come here: the message took over its count.
         core.end_in_group(counts.completion);
         let peer = core.peers.get_mut(at);
         if peer.error.is_none() && counts.group != GroupRef::NONE {
@@ -429,13 +427,13 @@ impl Staging {
         }
     }
 
-    /// Whether there is anything to go on with.
+    /// Returns true if the lane has to iterate for staging.
     #[inline(always)]
     pub(crate) fn has_work(&self) -> bool {
         self.is_in_use() && self.is_busy()
     }
 
-    /// Whether anything was ever staged: nothing is kept of peers before the first transfer.
+    /// Returns true if anything was ever staged: peers have no state before the first transfer.
     #[inline(always)]
     pub(crate) fn is_in_use(&self) -> bool {
         !self.peers.is_empty()
@@ -452,24 +450,23 @@ impl Staging {
             || self.ready.iter().any(|ready| !ready.is_empty())
     }
 
-    /// Whether a copy is under way.
     pub(crate) fn is_copying(&self) -> bool {
         self.copying != 0
     }
 
-    /// Whether the next iteration should wait, so that more short operations share a copy.
+    /// Returns true if the next iteration should wait, so that more short operations share a copy.
     #[inline]
     pub(crate) fn takes_more(&mut self) -> bool {
         self.window.keep_collecting()
     }
 
-    /// When anything has moved last, in the watchdog's units.
+    /// Returns the time of the last progress, in the watchdog's units.
     pub(crate) fn moved(&self) -> u32 {
         self.moved
     }
 
-    /// Local memory that transfers touch: peer, name of the operation, address and length. That of
-    /// copies under way is in [`Core::copies`].
+    /// Iterates over the local memory that transfers touch: peer, name of the operation, address
+    /// and length. Copies in progress are in [`Core::copies`].
     pub(crate) fn memory(&self) -> impl Iterator<Item = (u32, &'static str, (usize, usize))> + '_ {
         let sends = self.sends.iter().flat_map(|(_, send)| send.memory());
         let receives = self.receives.iter().flat_map(|(_, receive)| receive.memory());
@@ -483,7 +480,6 @@ impl Staging {
     }
 }
 
-/// The error of a copy between memory of this process and a buffer.
 fn failed((what, at): (&'static str, u32), len: usize, error: PortError) -> EngineError {
     EngineError::Staging { what, pe: Pe(at), len, error }
 }

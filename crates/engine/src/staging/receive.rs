@@ -1,4 +1,4 @@
-//! Bytes on their way in: a peer's puts, as their target has them, and gets.
+//! Receiving side of staging: a peer's puts at their target, and gets.
 
 use std::sync::Arc;
 
@@ -21,74 +21,73 @@ pub(super) enum To {
     One(staged::Record),
     List(u16),
     Get(u32),
-    /// Memory of this process, of a get from memory that the fabric reaches.
+    /// Local memory of a get whose remote side the fabric reaches.
     Memory(usize),
 }
 
 /// Source of a receive.
 #[derive(Debug)]
 pub(super) enum From {
-    /// An offset in the bounce memory of a neighbour.
+    /// Offset in a neighbour's bounce memory.
     Bounce(u64),
-    /// Address and keys that the message has told.
+    /// Address and keys carried by the message.
     Told(u64, [u8; 8 * MOST_KEYS], u8),
-    /// Address and handle of memory of the peer.
+    /// Address and handle of the peer's memory.
     Handle(u64, Arc<HandleBytes>),
 }
 
 /// Progress of a receive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum State {
-    /// It waits for earlier messages or for a buffer.
+    /// Waits for earlier messages or for a buffer.
     Waiting,
-    /// So many bytes are posted.
+    /// Being read; so many bytes are posted.
     Reading(usize),
-    /// Its bytes are here. It waits for earlier messages, or for room to be copied.
+    /// The bytes are here and wait for earlier messages, or for room to be copied.
     Here,
-    /// Its records are being copied, or the next group of them is about to be.
+    /// The records are being copied, or the next group of them is ready to be.
     CopyingIn(Part),
-    /// All is stored but words, which will be there soon.
+    /// All is stored except words, whose writes are deferred.
     Storing,
     /// The peer has failed; the receive ends with its copy or its segments.
     Dropped,
 }
 
-/// Records that are copied at a time.
+/// Records copied at a time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Part {
-    /// All, in any order. Their words are changed when they have ended.
+    /// All, in any order; the words are changed afterwards.
     All,
-    /// All, by the device, which changes the words in their order as well.
+    /// All, by the device, which also changes the words in order.
     InOrder,
-    /// The group that begins at this one.
+    /// The group that begins at this record.
     Group(usize),
 }
 
-/// Bytes that are read from a peer, or seen in its bounce memory, and scattered.
+/// Bytes read from a peer, or found in its bounce memory, and scattered into local memory.
 #[derive(Debug)]
 pub(super) struct Receive {
     pub(super) peer: u32,
-    /// Number of the message that has told of the bytes, and the counts of a get of this lane.
+    /// Number of the message that announced the bytes, or the counts of a get of this lane.
     origin: Result<Seq, Counts>,
     to: To,
-    /// Local memory that is known from the beginning.
+    /// Local memory known from the beginning.
     memory: Option<(usize, usize)>,
     from: From,
-    /// All messages below it are executed before anything is stored.
+    /// Messages below this number are executed before anything is stored.
     due: Seq,
     pub(super) len: usize,
     pub(super) buffer: Option<Buffer>,
     pub(super) state: State,
-    /// Empty until they are to be copied.
+    /// Empty until the copies are about to start.
     pub(super) records: Vec<Record>,
-    /// Whether its records are known to be in no order.
+    /// Whether the records are known to be unordered.
     pub(super) is_plain: bool,
     /// Segments with the fabric.
     pending: u32,
 }
 
 impl Receive {
-    /// Whether its records may be in an order.
     pub(super) fn may_be_ordered(&self) -> bool {
         match self.to {
             To::One(record) => record.signal.is_some() && !self.is_plain,
@@ -97,7 +96,7 @@ impl Receive {
         }
     }
 
-    /// Local memory that the receive is going to touch, as far as it is known.
+    /// Iterates over the local memory that the receive will touch, as far as it is known.
     pub(super) fn memory(&self) -> impl Iterator<Item = (u32, &'static str, (usize, usize))> + '_ {
         let records = self.records.iter().filter(|record| record.len > 0);
         let records = records.map(|record| (record.memory, record.len));
@@ -138,8 +137,8 @@ impl Staging {
         })
     }
 
-    /// Takes a message that tells of bytes; it is executed when they are stored. All messages below
-    /// `due` are before it.
+    /// Accepts a message that announces bytes; it counts as executed when they are stored. Messages
+    /// below `due` come before it.
     pub(crate) fn receive<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -202,7 +201,7 @@ impl Staging {
         channel.reads += 1;
         channel.wait(crate::channel::Waiting { seq, what: crate::channel::WaitsFor::Staging });
         if !self.peer(at).behind.is_empty() {
-            // Lower numbers have a buffer first.
+            // Lower numbers get buffers first.
             self.peer(at).behind.push((seq, index));
             self.go_on_behind(core, at);
         } else if pull.brought.is_empty()
@@ -214,8 +213,7 @@ impl Staging {
         Ok(())
     }
 
-    /// Takes the bytes that a message has brought, if there is a buffer for them now. If not, they
-    /// are read later.
+    /// Takes bytes that came with the message, if a buffer is free. Otherwise they are read later.
     fn take_brought<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -233,6 +231,7 @@ impl Staging {
             return true;
         }
         let Some(bouncing) = &mut self.bouncing else { return false };
+        // Bytes in the message may overtake no receive that waits for a buffer or a message.
         if bouncing.inward.is_waited_for() || !has_all_before(core, at, due) {
             return false;
         }
@@ -247,7 +246,7 @@ impl Staging {
         true
     }
 
-    /// A receive goes on if the messages before it let it.
+    /// Advances a receive as far as earlier messages allow, or queues it behind them.
     fn admit<P: Port>(&mut self, core: &mut Core<P>, index: u32) {
         let Some(receive) = self.receives.get(index) else { return };
         let (at, due, state) = (receive.peer, receive.due, receive.state);
@@ -260,8 +259,11 @@ impl Staging {
         let token = Token::Receive(index);
         match state {
             State::Waiting if is_shared => self.arrived(core, index),
+            // Bytes in a neighbour's bounce memory need no buffer here.
             State::Here if is_executed => self.ready(CopyDirection::In).push_back(token),
             State::Waiting if !is_shared && has_all_before(core, at, due) => {
+                // A buffer is taken only when all earlier messages are here: from then on
+                // only the read, their execution and the copy are waited for.
                 match &mut self.bouncing {
                     Some(bouncing) if !is_direct => bouncing.inward.wait(at, token.bits()),
                     _ => {
@@ -278,27 +280,25 @@ impl Staging {
         }
     }
 
-    /// Messages of a peer have arrived or were executed that others wait for.
+    /// Advances receives after earlier messages have arrived or were executed.
     pub(super) fn go_on_behind<P: Port>(&mut self, core: &mut Core<P>, at: u32) {
         let channel = core.channel(at);
         let reached = Some((channel.first_missing(), channel.executed.next()));
         let OfPeer { behind, looked, .. } = self.peer(at);
-        // If nothing has moved since the last look, only the last one is new.
+        // If nothing has moved since the last check, only the newest entry is new.
         let known = std::mem::replace(looked, reached) == reached;
         let mut behind = behind.split_off(if known { behind.len().saturating_sub(1) } else { 0 });
-        // Buffers are taken in the order of numbers.
+        // Buffers are taken in the order of message numbers, so the lowest never lacks one.
         behind.sort_unstable_by_key(|(seq, _)| *seq);
         behind.into_iter().for_each(|(_, index)| self.admit(core, index));
     }
 
-    /// A receive has its buffer.
     pub(super) fn read_into(&mut self, index: u32, buffer: Buffer) {
         let Some(receive) = self.receives.get(index) else { return };
         (receive.buffer, receive.state) = (Some(buffer), State::Reading(0));
         self.outgoing.push_back(Token::Receive(index));
     }
 
-    /// Posts the reads of a receive.
     pub(super) fn go_receive<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -318,6 +318,7 @@ impl Staging {
                 let addr = bouncing.bounce.addr + bouncing.inward.offset(buffer);
                 (addr, Some(Arc::clone(&bouncing.region)))
             }
+            // The bytes go straight to their destination, which may have been released meanwhile.
             (_, _, Some((addr, len))) => {
                 core.regions.sync();
                 let region = core.regions.look(addr, len).fabric.cloned();
@@ -365,7 +366,6 @@ impl Staging {
         Ok(if sent < len { Step::NoRoom } else { Step::Done })
     }
 
-    /// A segment of a receive has ended.
     pub(super) fn read<P: Port>(&mut self, core: &mut Core<P>, index: u32) {
         let Some(receive) = self.receives.get(index) else { return };
         receive.pending -= 1;
@@ -377,7 +377,7 @@ impl Staging {
         }
     }
 
-    /// All bytes of a receive are in the buffer, or in their place.
+    /// Continues a receive whose bytes are all in the buffer, or in their destination.
     fn arrived<P: Port>(&mut self, core: &mut Core<P>, index: u32) {
         let Some(receive) = self.receives.get(index) else { return };
         receive.state = State::Here;
@@ -388,7 +388,7 @@ impl Staging {
         self.admit(core, index);
     }
 
-    /// Address of a receive's bytes.
+    /// Returns the address of a receive's bytes.
     pub(super) fn bytes_of(&mut self, index: u32) -> Result<usize, PortError> {
         let Some(receive) = self.receives.get(index) else { return Err(super::missing()) };
         let (at, len) = (receive.peer, receive.len);
@@ -406,7 +406,7 @@ impl Staging {
         }
     }
 
-    /// Finds out the places of a receive's records, whose bytes are at an address.
+    /// Decodes and locates the records of a receive whose bytes are at `bytes`.
     pub(super) fn read_records<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -434,13 +434,14 @@ impl Staging {
             To::List(count) => {
                 let mut list = [0; MOST_RECORDS * RECORD];
                 let list = &mut list[..usize::from(count) * RECORD];
-                // Once: the peer may change it meanwhile.
+                // Loaded once: the peer may change the list meanwhile.
                 core.port.load(bytes, list)?;
                 let begin = list.len();
                 let read = list.chunks_exact(RECORD).try_for_each(|entry| {
                     let record = staged::Record::decode(entry);
                     let record = record.ok_or_else(|| String::from("a signal that is none"))?;
                     let (at, size) = (record.at as usize, record.len as usize);
+                    // Entries must lie behind the list and inside the bytes that were read.
                     if size > 0 && (at < begin || at > len || size > len - at) {
                         return Err(format!("{size} bytes at {at} of a buffer with {len}"));
                     }
@@ -456,7 +457,7 @@ impl Staging {
         read.map_err(|text| PortError { call: "reading the peer's list of puts", code: 0, text })
     }
 
-    /// A receive has ended: its message is executed, or is refused; a get of this lane fails.
+    /// Ends a receive: executes or refuses its message, or fails the get of this lane.
     pub(super) fn finish<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -466,7 +467,7 @@ impl Staging {
         let Some(receive) = self.receives.get(index) else { return };
         let (peer, len, origin, to) = (receive.peer, receive.len, receive.origin, receive.to);
         if result.is_ok() {
-            // Without what describes them.
+            // The list itself does not count as payload.
             let bytes: usize = receive.records.iter().map(|record| record.len).sum();
             match (&receive.from, to) {
                 (From::Bounce(_), _) => self.counters.shared += bytes as u64,
@@ -484,21 +485,21 @@ impl Staging {
             core.fail_peer(peer, failure);
         }
         self.end_receive(core, index);
-        // The get of a peer that has failed has ended, and its number may be another one's.
+        // The get of a failed peer has already ended, and its number may be in use again.
         let lives = core.peers.get(peer).error.is_none();
         if let (To::Get(get), Ok(()), true) = (to, &result, lives) {
             self.end_get(core, get);
         }
         let Ok(seq) = origin else { return };
         if core.channel(peer).take_waiting(seq).is_none() {
-            // Nothing of the peer is executed any more.
+            // Nothing of this peer is executed any more.
             return;
         }
         match result {
             Err(error) if !matches!(to, To::Get(_)) => core.decline(peer, seq, error.to_string()),
             _ => {
                 core.note_executed(peer, seq);
-                // The sender waits for its buffer.
+                // The sender waits for this acknowledgement to reuse its buffer.
                 core.channel(peer).ack_due = true;
                 core.enter_control(peer);
             }
@@ -519,8 +520,8 @@ impl Staging {
         }
     }
 
-    /// A peer has failed, or a message of it was refused: its receives end, but for what a device
-    /// or the fabric still has.
+    /// Ends the receives of a peer that has failed or was refused, except those whose memory the
+    /// device or the fabric still accesses.
     pub(super) fn drop_receives<P: Port>(&mut self, core: &mut Core<P>, peer: u32) {
         let has_failed = core.peers.get(peer).error.is_some();
         let is_dropped =
@@ -529,7 +530,7 @@ impl Staging {
         let dropped = self.receives.find(is_dropped);
         let told = dropped.iter().find_map(|index| self.receives.get(*index)?.origin.ok());
         if let (Some(seq), Err(failed)) = (told, core.peers.get(peer).check()) {
-            // It waits for them, and keeps their buffers.
+            // The peer may be waiting for them and keeping their buffers.
             core.decline(peer, seq, failed.to_string());
         }
         for index in dropped {
@@ -541,7 +542,7 @@ impl Staging {
                     if receive.pending > 0 || core.is_copying(token.bits()) =>
                 {
                     receive.state = State::Dropped;
-                    // Nobody waits for what the fabric may never end.
+                    // Nobody waits for operations that the fabric may never end.
                     if let Err(counts) = &mut receive.origin {
                         let counts = std::mem::replace(counts, Counts::NONE);
                         self.end(core, peer, counts);
@@ -560,17 +561,17 @@ impl Staging {
     }
 }
 
-/// Whether a peer has told a key for some rail that leads to it.
+/// Returns true if the peer gave a key for some rail that leads to it.
 fn has_key<P: Port>(core: &Core<P>, at: u32, told: &[u8]) -> bool {
     core.peers.get(at).hops.iter().any(|hop| hop.remote.rail().index() < told.len() / 8)
 }
 
-/// Whether all messages of a peer below a number have arrived.
+/// Returns true if all messages of a peer below `due` have arrived.
 fn has_all_before<P: Port>(core: &mut Core<P>, at: u32, due: Seq) -> bool {
     core.channel(at).first_missing() >= due
 }
 
-/// The place of a peer's record in this process.
+/// Locates a peer's record in this process.
 fn locate<P: Port>(core: &mut Core<P>, record: &staged::Record) -> Result<Record, String> {
     let staged::Record { to, len, at, signal, behind } = *record;
     if let Some((word, atomic)) = signal {

@@ -1,4 +1,4 @@
-//! Lists of records: several puts and signals that share a bounce buffer and a message.
+//! Records: several puts and signals that share a bounce buffer and a message.
 
 use std::ops::Range;
 
@@ -7,11 +7,11 @@ use crate::port::copies::MOST_WORDS;
 use crate::wire::message::Spot;
 use crate::wire::staged::{self, MOST_RECORDS, RECORD};
 
-/// Puts begin at multiples of this in a buffer, but for those right behind their neighbour.
+/// Alignment of puts in a buffer, unless a put continues its neighbour's destination.
 const ALIGN: usize = 64;
 
-/// Latest records that are compared with a new one: a kernel sends a token to all its experts
-/// before the next one.
+/// Number of latest records compared with a new one: a kernel sends a token to all its experts
+/// before the next token.
 const LATEST: usize = 32;
 
 /// A put with the signal that follows it, or a signal alone.
@@ -21,15 +21,15 @@ pub(super) struct Record {
     pub(super) memory: usize,
     /// Number of bytes; 0 for a signal alone.
     pub(super) len: usize,
-    /// Destination at the peer; of a peer's record, nothing.
+    /// Destination at the peer; unused in a peer's record.
     pub(super) to: Spot,
     /// Offset in the buffer.
     pub(super) at: usize,
     pub(super) signal: Option<(Spot, Atomic)>,
-    /// Whether it is behind all records before it, and so begins a group. Within a group puts are
-    /// in no order, and signals are behind puts.
+    /// Whether it follows all records before it, and so begins a group. Within a group puts are
+    /// unordered, and signals follow puts.
     pub(super) behind: bool,
-    /// Whether an earlier record has the same bytes, in the same place.
+    /// Whether an earlier record has the same source, whose bytes both share.
     pub(super) repeats: bool,
 }
 
@@ -38,26 +38,25 @@ impl Record {
         Self { memory, len, to, at: 0, signal: None, behind: false, repeats: false }
     }
 
-    /// Whether it has bytes in the buffer that are no other's.
+    /// Returns true if the record has bytes of its own in the buffer.
     pub(super) fn has_bytes(&self) -> bool {
         self.len > 0 && !self.repeats
     }
 
-    /// The record as its target is told.
     pub(super) fn wire(&self) -> staged::Record {
         let Self { to, len, at, signal, behind, .. } = *self;
         staged::Record { to, len: len as u32, at: at as u32, signal, behind }
     }
 }
 
-/// The group that begins at a record.
+/// Returns the range of the group that begins at a record.
 pub(super) fn group_at(records: &[Record], begin: usize) -> Range<usize> {
     let others = records.iter().skip(begin + 1).take_while(|record| !record.behind);
     begin..begin + 1 + others.count()
 }
 
-/// Whether records are executed in an order: some are behind others, or a put has its signal in the
-/// same trip to the device.
+/// Returns true if the order of records matters: some follow others, or a lone put has a signal,
+/// which the device can store in the same submission.
 pub(super) fn are_ordered(records: &[Record]) -> bool {
     let is_alone = records.len() == 1 && records[0].signal.is_some();
     is_alone || records.iter().any(|record| record.behind)
@@ -67,12 +66,12 @@ fn words(records: &[Record]) -> usize {
     records.iter().filter(|record| record.signal.is_some()).count()
 }
 
-/// Adds a record to a list if it fits `most` bytes, the list included.
+/// Appends a record if the list with it fits `most` bytes, records included.
 pub(super) fn add(records: &mut Vec<Record>, record: Record, most: usize) -> bool {
     let same = |other: &&Record| (other.memory, other.len) == (record.memory, record.len);
     let repeats = record.len > 0 && records.iter().rev().take(LATEST).any(|other| same(&other));
     let record = Record { repeats, ..record };
-    // A signal goes with the put right before it, unless signals of the same group are there.
+    // A signal joins the put right before it, unless the group already has signals.
     if let (0, Some(last)) = (record.len, records.last()) {
         let begin = records.iter().rposition(|record| record.behind).unwrap_or(0);
         let is_free = last.len > 0 && words(&records[begin..]) == 0;
@@ -88,7 +87,8 @@ pub(super) fn add(records: &mut Vec<Record>, record: Record, most: usize) -> boo
     fits
 }
 
-/// Whether a list stays within its bounds with another record, or with another signal if none.
+/// Returns true if the list stays within its bounds with another record; with another signal if
+/// `another` is None.
 fn may_have(records: &[Record], another: Option<&Record>, most: usize) -> bool {
     let count = records.len() + usize::from(another.is_some());
     let all = || records.iter().chain(another);
@@ -104,19 +104,18 @@ fn room_of(record: &Record) -> usize {
     record.len.next_multiple_of(ALIGN)
 }
 
-/// Whether one record and its list fit `most` bytes.
 pub(super) fn fits_alone(len: usize, most: usize) -> bool {
     may_have(&[], Some(&Record::put(0, len, Spot { slot: 0, offset: 0 })), most)
 }
 
-/// Puts each group in the order of the places at the peer, signals alone last, and gives the puts
-/// their places in the buffer. Returns the end of the last one. A single record is at its start.
+/// Sorts each group by destination, signals alone last, and assigns the puts their offsets in the
+/// buffer. Returns the end of the last put. A single record starts at 0 and has no list.
 pub(super) fn arrange(records: &mut [Record]) -> usize {
     if let [record] = records {
         record.at = 0;
         return record.len;
     }
-    // As they came, where they go to the same place.
+    // Records with the same destination keep their order.
     records.iter_mut().enumerate().for_each(|(number, record)| record.at = number);
     let mut begin = 0;
     while begin < records.len() {
@@ -128,9 +127,11 @@ pub(super) fn arrange(records: &mut [Record]) -> usize {
         group.iter_mut().for_each(|record| record.behind = false);
         group[0].behind = behind;
     }
+    // The list itself stands before the puts.
     let mut end = records.len() * RECORD;
     let mut before: Option<Record> = None;
     for record in records.iter_mut().filter(|record| record.has_bytes()) {
+        // A put that continues its neighbour at the peer continues it in the buffer too.
         let follows = before.is_some_and(|before| {
             let next = before.to.offset + before.len as u64;
             (before.to.slot, next) == (record.to.slot, record.to.offset)
@@ -148,8 +149,8 @@ pub(super) fn arrange(records: &mut [Record]) -> usize {
     end
 }
 
-/// Checks a peer's list: its first record is a put, and no more words are in an order than a device
-/// stores at once.
+/// Checks a peer's list: its first record is a put, and ordered lists have at most [`MOST_WORDS`]
+/// signals, which a device can store at once.
 pub(super) fn check(records: &[Record]) -> Result<(), String> {
     if are_ordered(records) && words(records) > MOST_WORDS {
         return Err(format!("{} signals in an order", words(records)));

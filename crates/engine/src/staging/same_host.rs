@@ -1,5 +1,5 @@
-//! Neighbours: peers of the same host that share their bounce memory, so that the target's copy
-//! engine reads the sender's buffer and no processor or fabric touches the bytes.
+//! Neighbours: peers on the same host with shared bounce memory. The target's copy engine reads the
+//! sender's buffer, so neither CPU nor fabric moves the bytes.
 
 use crate::core::Core;
 use crate::ids::Pe;
@@ -9,13 +9,13 @@ use crate::staging::send::State;
 use crate::wire::message::Seq;
 
 impl Staging {
-    /// Whether a peer copies from the bounce memory of this process.
+    /// Returns true if a peer copies from the bounce memory of this process.
     pub(super) fn is_seen_by(&self, at: u32) -> bool {
         self.bouncing.as_ref().is_some_and(|bouncing| bouncing.copies.is_seen_by(Pe(at)))
     }
 
-    /// The address of bytes that a peer has in its bounce memory. Nothing that it names is outside
-    /// of that.
+    /// Returns the address of bytes in a peer's bounce memory, or an error if they are not all
+    /// inside.
     pub(super) fn shared_addr(&self, at: u32, offset: u64, len: usize) -> Result<usize, String> {
         let window = self.bouncing.as_ref().and_then(|b| b.copies.window(Pe(at)));
         let Some(window) = window else {
@@ -27,7 +27,7 @@ impl Staging {
         })
     }
 
-    /// Takes buffers back that were kept for peers whose processes have ended.
+    /// Releases buffers kept for peers whose processes have ended.
     pub(crate) fn take_back<P: Port>(&mut self, core: &mut Core<P>) {
         let Some(bouncing) = self.bouncing.as_ref().filter(|_| self.kept > 0) else { return };
         let ended = core.peers.iter().filter(|(_, peer)| bouncing.copies.has_ended(peer.pe));
@@ -35,8 +35,8 @@ impl Staging {
         ended.into_iter().for_each(|at| self.give_kept(core, at, Seq(u64::MAX)));
     }
 
-    /// A peer that has failed has executed all messages before a number, or drops them, and reads
-    /// their buffers no more.
+    /// Releases buffers kept for a failed peer that has executed or dropped all messages below
+    /// `before`, and so no longer reads them.
     pub(super) fn give_kept<P: Port>(&mut self, core: &mut Core<P>, at: u32, before: Seq) {
         if self.kept == 0 {
             return;

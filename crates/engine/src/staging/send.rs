@@ -1,4 +1,4 @@
-//! Staged puts, as their sender has them, and the answers to gets.
+//! Sending side of staging: puts, and answers to gets.
 
 use std::sync::Arc;
 
@@ -22,33 +22,33 @@ use crate::wire::staged::{
 /// Destination of a send.
 #[derive(Debug)]
 pub(super) enum To {
-    /// Records at the peer.
+    /// The records' own destinations at the peer.
     Records,
-    /// A get of the peer, which the message with this number has asked for.
+    /// A get of the peer, and the number of the message that requested it.
     Get(u32, Seq),
-    /// Memory that the fabric reaches, from this address on.
+    /// Memory that the fabric reaches, starting at this address.
     Fabric(Arc<HandleBytes>, u64),
 }
 
 /// Progress of a send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum State {
-    /// It waits for a buffer.
+    /// Waits for a buffer.
     Waiting,
-    /// Its bytes are being copied into the buffer, or are about to be.
+    /// Being copied into the buffer, or about to be.
     CopyingOut,
-    /// It waits for room in the fabric. So many bytes are posted.
+    /// Waits for room in the fabric; so many bytes are posted.
     Going(usize),
     /// Its message has left.
     Sent(Seq),
-    /// The peer has failed, and may still read the buffer, until it acknowledges the message or
+    /// The peer has failed and may still read the buffer, until it acknowledges the message or
     /// refuses one.
     Kept(Seq),
     /// The peer has failed; the send ends with its copy or its segments.
     Dropped,
 }
 
-/// A list of puts that leaves as one, or the answer to a get.
+/// Puts that leave as one message, or the answer to a get.
 #[derive(Debug)]
 pub(super) struct Send {
     pub(super) peer: u32,
@@ -57,29 +57,28 @@ pub(super) struct Send {
     pub(super) records: Vec<Record>,
     /// Bytes in the buffer.
     pub(super) len: usize,
-    /// Region that the bytes are read from, if not a buffer.
+    /// Region that the peer reads from, if not a buffer.
     pub(super) region: Option<Arc<Region>>,
     pub(super) buffer: Option<Buffer>,
     pub(super) counts: Counts,
     /// Number of the last message that the target has to execute first; 0 for none.
     pub(super) behind: u64,
-    /// Number of its order group, before which everything is written when records are behind
-    /// fences.
+    /// Its order group. With records behind fences, everything before this group must be written.
     pub(super) number: u32,
-    /// Whether its message waits for everything written in earlier groups.
+    /// Whether its message waits until all earlier groups are written.
     pub(super) waits: bool,
-    /// Fences of the peer before the last put.
+    /// The peer's fences before the last put.
     pub(super) fences: u32,
-    /// Most bytes that the list may take.
+    /// Most bytes of records and payload.
     pub(super) most: usize,
     /// Segments with the fabric.
     pub(super) pending: u32,
-    /// Length of the operation that it is a part of.
+    /// Length of the whole operation.
     pub(super) whole: usize,
 }
 
 impl Send {
-    /// Local memory that the send still touches.
+    /// Iterates over the local memory that the send still touches.
     pub(super) fn memory(&self) -> impl Iterator<Item = (u32, &'static str, (usize, usize))> + '_ {
         let touches = match self.state {
             State::Waiting | State::CopyingOut => true,
@@ -101,7 +100,7 @@ impl Send {
 }
 
 impl Staging {
-    /// Answers a peer that asks for bytes.
+    /// Queues the answer to a peer's get.
     pub(crate) fn answer<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -112,8 +111,8 @@ impl Staging {
     ) -> Result<(), String> {
         self.sync(core);
         let place = core.regions.locate(from, len).map_err(|fault| fault.to_string())?;
-        // Beside those that the peer has under way there are answers that it has executed and not
-        // acknowledged yet.
+        // Answers that the peer has executed without acknowledging them add to those it has in
+        // flight.
         if self.peer(at).asked >= MOST_UNDER_WAY + WINDOW as u32 {
             return Err(format!("a PE has at most {MOST_UNDER_WAY} gets under way"));
         }
@@ -144,7 +143,7 @@ impl Staging {
         Ok(())
     }
 
-    /// A send has its buffer: its list is written there, and its puts are to be copied.
+    /// Gives a send its buffer: writes the list there and makes the copies of its puts ready.
     pub(super) fn gather<P: Port>(&mut self, core: &mut Core<P>, at: u32, buffer: Buffer) {
         let Some(send) = self.sends.get(at) else { return };
         let peer = send.peer;
@@ -177,7 +176,6 @@ impl Staging {
         bouncing.bounce.addr + pool.offset(buffer)
     }
 
-    /// Sends or posts a send whose bytes are in their place.
     pub(super) fn go_send<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -196,7 +194,6 @@ impl Staging {
         }
     }
 
-    /// Writes from the buffer into memory that the fabric reaches.
     fn write<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -231,7 +228,6 @@ impl Staging {
         Ok(if sent < send.len { Step::NoRoom } else { Step::Done })
     }
 
-    /// A segment of a send has ended.
     pub(super) fn written<P: Port>(&mut self, core: &mut Core<P>, at: u32) {
         let Some(send) = self.sends.get(at) else { return };
         send.pending -= 1;
@@ -241,7 +237,7 @@ impl Staging {
         }
     }
 
-    /// Sends the bytes of a short get.
+    /// Sends the bytes of a short get in a message.
     fn load_answer<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -253,6 +249,7 @@ impl Staging {
         let (peer, from, len) = (send.peer, send.records[0].to, send.len);
         let mut bytes = [0; MAX_PAYLOAD];
         let bytes = &mut bytes[..len];
+        // Locate again: the region may have been released since the request arrived.
         let loaded = match core.regions.locate(from, len) {
             Ok(place) => self.load(core, place.addr, place.reach, bytes).map_err(|e| e.to_string()),
             Err(fault) => Err(fault.to_string()),
@@ -282,6 +279,7 @@ impl Staging {
         let (addr, region) = match (send.buffer, &send.region) {
             (None, Some(region)) => (send.records[0].memory, Arc::clone(region)),
             (buffer, _) => {
+                // Registered host memory is read in place; everything else from the buffer.
                 let (Some(buffer), Some(bouncing)) = (buffer, &self.bouncing) else {
                     return Ok(Step::Done);
                 };
@@ -325,6 +323,7 @@ impl Staging {
         let Send { peer, counts, mut behind, number, waits, .. } = *send;
         let is_own = send.is_own();
         if waits {
+            // Its records are behind fences, so their earlier writes must be delivered first.
             let order = &core.peers.get(peer).order;
             if !order.is_written(number) {
                 return Ok(Step::Held);
@@ -345,13 +344,13 @@ impl Staging {
         if step == Step::Done {
             let seq = core.channel(peer).next.0 - 1;
             send.state = State::Sent(Seq(seq));
-            // The message counts for it from here on.
+            // The message has its own counts from here on.
             core.end_in_group(counts.completion);
         }
         Ok(step)
     }
 
-    /// The message of a send was executed; or its peer has failed, and may still read the buffer.
+    /// Ends a send whose message was executed, or keeps its buffer if the peer failed.
     pub(super) fn message_ended<P: Port>(&mut self, core: &mut Core<P>, at: u32, ok: bool) {
         let Some(send) = self.sends.get(at) else { return };
         let State::Sent(seq) = send.state else { return };
@@ -362,7 +361,7 @@ impl Staging {
         self.kept += 1;
     }
 
-    /// A send has failed for a reason of this process.
+    /// Fails a send for a reason of this process.
     pub(super) fn fail_send<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -381,7 +380,7 @@ impl Staging {
         self.end_send(core, at);
     }
 
-    /// Ends a send, and gives its buffer back.
+    /// Ends a send and releases its buffer.
     pub(super) fn end_send<P: Port>(&mut self, core: &mut Core<P>, at: u32) {
         let Some(send) = self.sends.remove(at) else { return };
         let Send { peer, counts, buffer, state, .. } = send;
@@ -391,6 +390,7 @@ impl Staging {
         }
         match state {
             State::Sent(_) => {}
+            // The message took the counts over.
             State::Kept(_) => self.kept -= 1,
             _ => self.end(core, peer, counts),
         }
@@ -403,7 +403,8 @@ impl Staging {
         }
     }
 
-    /// A peer has failed: its sends end, but for what a device, the fabric or the peer still has.
+    /// Ends the sends of a failed peer, except those whose memory the device, the fabric or the
+    /// peer still accesses.
     pub(super) fn drop_sends<P: Port>(&mut self, core: &mut Core<P>, peer: u32) {
         if let Some(bouncing) = &mut self.bouncing {
             bouncing.out.forget(peer);
@@ -421,7 +422,7 @@ impl Staging {
                     if send.pending > 0 || core.is_copying(token.bits()) =>
                 {
                     send.state = State::Dropped;
-                    // Nobody waits for what the fabric may never end.
+                    // Nobody waits for operations that the fabric may never end.
                     let counts = std::mem::replace(&mut send.counts, Counts::NONE);
                     self.end(core, peer, counts);
                 }

@@ -1,4 +1,4 @@
-//! Staged puts as they are submitted: which way they go, in which pieces, with which others.
+//! Submission of staged puts: choice of source, fragments, and puts that share a buffer.
 
 use std::sync::Arc;
 
@@ -19,25 +19,25 @@ use crate::wire::handle::{HandleError, HandleView};
 use crate::wire::message::{Body, Spot};
 use crate::wire::staged::MAX_PAYLOAD;
 
-/// Bytes of the longest put that others join: a longer one is worth a copy of its own.
+/// Longest put in bytes that shares a buffer: a longer one is worth a copy of its own.
 const LONGEST: usize = 64 << 10;
 
-/// Bytes of a fragment over a fabric, which is best kept busy by several; and of the shortest
-/// between neighbours.
+/// Bytes of a fragment over a fabric, where several should be in flight; and of the shortest
+/// fragment between neighbours.
 const FRAGMENT: usize = 512 << 10;
 
-/// Fragments of a long operation between neighbours, at least: their copies cost the same to begin
-/// whatever their length.
+/// Least number of fragments of a long operation between neighbours: starting the copy of one costs
+/// the same whatever its length.
 const PIECES: usize = 4;
 
-/// Where the bytes of a put are.
+/// Source of a put's bytes.
 enum From {
     Buffer,
     /// In a region that peers read.
     Region(Arc<Region>),
 }
 
-/// Bytes of each fragment of an operation, where buffers have `most`.
+/// Returns the bytes of an operation's fragments, where buffers have `most`.
 fn fragment_len(len: usize, most: usize, is_neighbour: bool, is_busy: bool) -> usize {
     let wanted = match (is_neighbour, is_busy) {
         (false, _) => most / 4,
@@ -48,7 +48,7 @@ fn fragment_len(len: usize, most: usize, is_neighbour: bool, is_busy: bool) -> u
 }
 
 impl Staging {
-    /// Submits an operation on staged memory as far as there is room. `op.staged` is set.
+    /// Submits an operation on staged memory as far as there is room, and sets `op.staged`.
     pub(crate) fn submit<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -106,7 +106,7 @@ impl Staging {
         let own = own.map_or(usize::MAX, |bouncing| bouncing.bounce.bounce_len);
         let most = own.min(if by_peer { remote.bounce_len() } else { usize::MAX });
         let is_neighbour = by_peer && self.is_seen_by(at);
-        // Over a fabric the parts of a list are in flight together.
+        // Over a fabric the fragments of a list should be in flight together.
         let most_listed = if is_neighbour { most } else { most.min(FRAGMENT) };
         let may_join = by_peer && needs_buffer && op.sent == 0 && op.len <= LONGEST;
         if may_join {
@@ -118,6 +118,8 @@ impl Staging {
             }
         }
         let peer = core.peers.get(at);
+        // A message waits for earlier writes alone, its mark does the rest; a write of this lane
+        // has to wait for earlier messages as well.
         let is_free = match by_peer {
             true => peer.order.is_written(peer.fence),
             false => peer.order.is_ordered(peer.fence),
@@ -133,7 +135,7 @@ impl Staging {
         let fragment = fragment_len(op.len, most, is_neighbour, is_busy);
         let mut signal = None;
         if let Some(word) = word {
-            // A strong signal in a record would not wait for unfinished writes.
+            // Inside a record a strong signal would not wait for unfinished writes.
             let waits = core.signals.strong && core.peers.get(at).order.has_writes();
             if by_peer && op.len <= fragment && !waits {
                 signal = signal_of(Some(word));
@@ -197,7 +199,7 @@ impl Staging {
             self.peer(at).open = None;
             self.start(core);
         } else {
-            // The iteration starts it, with what else it finds.
+            // Left for the iteration, which starts it together with puts that arrive until then.
             self.window.record();
         }
         Ok(Step::Done)
@@ -219,7 +221,7 @@ impl Staging {
         }
     }
 
-    /// A put of a few bytes to staged memory: one message.
+    /// Sends a put of a few bytes to staged memory in one message.
     fn submit_short<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -255,7 +257,7 @@ impl Staging {
         Ok(step)
     }
 
-    /// Where the bytes of a put are read from.
+    /// Returns where the bytes of a put are read from.
     fn source<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -266,6 +268,7 @@ impl Staging {
     ) -> Result<From, EngineError> {
         let found = core.regions.look(addr, request.len);
         if found.cut.is_some() && !found.device && core.needs_desc {
+            // Posting would fail: report the region that ends too early.
             let rail = core.peers.get(at).hop.rail;
             return core.local(request, 0, request.len, rail).map(|_| From::Buffer);
         }
@@ -279,8 +282,8 @@ impl Staging {
         }
     }
 
-    /// Adds a put, or a signal alone, to the puts that wait for a buffer. Returns whether it was
-    /// added. `is_behind`: it is behind all puts and signals of the lane before it.
+    /// Adds a put, or a signal alone, to the send that waits for a buffer. `is_behind`: it follows
+    /// all earlier puts and signals of the lane. Returns whether it was added.
     fn join<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -293,8 +296,8 @@ impl Staging {
         let Some(send) = self.sends.get(index) else { return false };
         let peer = core.peers.get(at);
         let is_behind = is_behind || peer.fences != send.fences;
-        // What it is behind are these puts, writes for which their message waits, and messages that
-        // its mark covers.
+        // The record follows puts of this send, writes that the message waits for, and messages
+        // that its mark covers. Any other unfinished write would not be waited for.
         let is_covered = || peer.order.writes_from(send.number) == 1;
         if send.counts.completion != op.completion || is_behind && !is_covered() {
             return false;
@@ -318,8 +321,8 @@ impl Staging {
         true
     }
 
-    /// Adds a signal that is behind all puts before it to those that wait for a buffer, if these
-    /// are all that is unfinished. Returns whether it was added.
+    /// Adds a signal that follows all earlier puts to the send that waits for a buffer, if nothing
+    /// else is unfinished. Returns whether it was added.
     pub(crate) fn join_signal<P: Port>(
         &mut self,
         core: &mut Core<P>,

@@ -1,13 +1,14 @@
-//! A window in which short operations are collected, so that they go to the device together.
+//! Window in which short operations are collected, so that they go to the device together.
 //!
-//! A kernel queues operations faster than a device copies, but its proxy thread hands them over one
-//! by one, with a progress iteration in between; starting a copy takes the thread longer than
-//! taking ten operations. So while they arrive back to back, the lane does not iterate.
+//! A kernel queues operations faster than a device copies, but its proxy thread submits them one by
+//! one, with a progress iteration in between; starting a copy takes the thread longer than
+//! accepting ten operations. While operations arrive back to back, the lane therefore skips
+//! iterations.
 
 /// Most operations of a window.
 const MOST: u32 = 32;
 
-/// Queries without an operation after which operations no longer arrive back to back.
+/// Queries without an operation after which arrivals no longer count as back to back.
 const APART: u32 = 4;
 
 #[derive(Debug)]
@@ -24,7 +25,6 @@ impl BatchWindow {
         Self { operations: 0, fresh: 0, apart: APART }
     }
 
-    /// Records an operation.
     pub(super) fn record(&mut self) {
         if self.apart < APART {
             self.operations += 1;
@@ -33,7 +33,7 @@ impl BatchWindow {
         self.apart = 0;
     }
 
-    /// Whether the next iteration had better wait for more operations.
+    /// Returns true if the next iteration should wait for more operations.
     #[inline]
     pub(super) fn keep_collecting(&mut self) -> bool {
         if self.apart >= APART {

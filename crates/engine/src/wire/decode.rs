@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_told_from_their_low_half() {
+    fn low_half_identifies_number() {
         for seq in [Seq::FIRST, Seq((1 << 32) - 1), Seq(1 << 32), Seq(5 << 32 | 7)] {
             for distance in [0, 1, 511, 100_000, (1 << 31) - 1] {
                 let later = Seq(seq.0 + distance);
@@ -259,7 +259,7 @@ mod tests {
 
     /// A message whose number has the same low half in another round names something else.
     #[test]
-    fn messages_of_an_earlier_round_name_nothing() {
+    fn replayed_rounds_name_nothing() {
         let seal = Seal::new(Cookie::of([[3; 16]]), Pe(0));
         let receiver = seal.receiver(Pe(1));
         let sealing = Sealing { seal: &seal, from: Pe(0), receiver: &receiver };

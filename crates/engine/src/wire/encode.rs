@@ -45,7 +45,6 @@ impl Frame {
         self.bytes[at..at + 8].copy_from_slice(&word.to_le_bytes());
     }
 
-    /// Writes an atomic's word and operand, which many kinds begin with.
     #[inline(always)]
     fn word(&mut self, at: Spot, atomic: &Atomic, mark: u16) {
         self.put(16, at.offset | u64::from(mark) << 48);
@@ -157,7 +156,6 @@ impl Frame {
         self.seal(to);
     }
 
-    /// Writes the head as it is meant.
     #[inline(always)]
     fn head(&mut self, from: Pe, n: &Numbers, kind: u8, code: u8, word: u32) {
         let what = u64::from(VERSION | kind << 4) | u64::from(code) << 8;

@@ -257,9 +257,9 @@ impl Identity {
     }
 }
 
-/// The first eight bytes without number of keys and flags.
 #[inline(always)]
 fn peer(word: u64) -> u64 {
+    // Drops number of keys and flags, which differ between handles of one peer.
     word << 16
 }
 
@@ -337,7 +337,6 @@ impl<'a> HandleView<'a> {
         (end <= self.len()).then(|| Spot { slot: self.slot(), offset })
     }
 
-    /// The fault that [`HandleView::check`] has found.
     #[cold]
     fn fault(&self) -> HandleError {
         if self.bytes[0..3] != MAGIC || self.bytes[9..16] != MORE_MAGIC {

@@ -113,10 +113,9 @@ impl Seal {
         self.me
     }
 
-    /// The sum over the covered bytes of a message. A payload that is sent from elsewhere is beyond
-    /// them.
     #[inline(always)]
     fn sum(&self, to: &Receiver, bytes: &[u8], len: usize) -> u128 {
+        // A payload that is sent from elsewhere is beyond the covered bytes.
         let [first, second] = self.body;
         match len {
             32 if bytes.len() >= 32 => to.short.wrapping_add(product(pair(bytes, 16), first)),
@@ -142,9 +141,9 @@ impl Seal {
     }
 }
 
-/// NH of two words.
 #[inline(always)]
 fn product((first, second): (u64, u64), secret: (u64, u64)) -> u128 {
+    // NH of two words.
     u128::from(first.wrapping_add(secret.0)) * u128::from(second.wrapping_add(secret.1))
 }
 

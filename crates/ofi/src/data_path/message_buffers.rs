@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_buffer_is_found_by_its_context_and_no_two_overlap() {
+    fn buffers_are_disjoint_with_own_contexts() {
         for longest in [1, 64, 256, 4160] {
             let buffers = MessageBuffers::new(3, 2, longest);
             assert_eq!((buffers.sends(), buffers.receives(), buffers.longest()), (3, 2, longest));

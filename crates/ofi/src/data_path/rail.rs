@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn own_memory_is_registered_where_asked_for() {
+    fn own_memory_is_registered_if_required() {
         for (mr_mode, wr_ids, registered) in [
             (FI_MR_LOCAL, 4, (true, true)),
             (FI_MR_LOCAL, 0, (false, true)),
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn queues_have_room_for_all_that_is_under_way() {
+    fn queues_hold_everything_in_flight() {
         let counts = |data_takes| {
             [0, 7, 100_000].map(|offered| Receives::Messages.count(offered, data_takes))
         };

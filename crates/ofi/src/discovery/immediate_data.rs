@@ -66,7 +66,7 @@ mod tests {
     use crate::provider::{Provider, candidates};
 
     #[test]
-    fn immediate_data_needs_a_known_provider_and_all_ingredients() {
+    fn immediate_data_needs_all_capabilities() {
         // Bytes offered, whether a write takes a receive, and the bytes that are used.
         for (provider, bytes, takes, used) in [
             (Provider::Tcp, 4, false, Some(4)),

@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn nic_is_used_by_the_address_that_connects() {
+    fn nic_uses_connecting_address() {
         let verbs = candidates(Provider::Verbs)[0];
         let mut listed = roce();
         // In whatever order.
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn nics_have_their_own_name_or_their_domain() {
+    fn nics_match_by_name_or_domain() {
         let listed = [Listed {
             domain: String::from("rdmap0s6-rdm"),
             nic: Some(String::from("rdmap0s6")),

@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn ways_are_tried_in_turn_until_one_is_taken() {
+    fn methods_are_tried_until_one_works() {
         let ways = [Way::DmaBuf { device: 0, fd: 3, offset: 0 }, Way::Cuda { device: 0 }];
         let mut tried = Vec::new();
         let taken = first_of(&ways, |way| {
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn rails_are_asked_side_by_side_and_answers_keep_their_order() {
+    fn rails_register_concurrently_in_order() {
         // All of them are inside at a time, or none would come out.
         let inside = Barrier::new(4);
         let calls = AtomicUsize::new(0);

@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn obstacles_are_found_before_libfabric_is_asked() {
+    fn obstacles_precede_libfabric_calls() {
         let (machine, address) = laid_out("p5-32-nics");
         let policy = DirectPolicy { topology: Topology::at(&*machine), ..policy(GpuDirect::Auto) };
         let always = DirectPolicy { choice: GpuDirect::Always, ..policy.clone() };
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn hidden_switches_are_not_held_against_a_nic() {
+    fn hidden_switches_do_not_exclude_nics() {
         let (machine, address) = laid_out("p4d-4-nics");
         let policy = DirectPolicy { topology: Topology::at(&*machine), ..policy(GpuDirect::Auto) };
         let (gpu, nic) = (address("gpu0"), address("nic0"));

@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn contexts_and_values_belong_to_their_wr_ids() {
+    fn contexts_and_values_match_wr_ids() {
         let contexts = Contexts::new(3);
         let (start, len) = contexts.values();
         assert_eq!((len, contexts.capacity()), (24, 3));

@@ -194,7 +194,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn answer_says_what_a_domain_asks_of_its_users() {
+    fn domain_requirements_follow_the_answer() {
         for (mr_mode, needs_desc, binds, addressing) in [
             (0, false, false, Addressing::Offset),
             (FI_MR_LOCAL, true, false, Addressing::Offset),

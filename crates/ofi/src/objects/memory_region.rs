@@ -192,7 +192,7 @@ mod tests {
     use engine::port::registration::is_unclosed;
 
     #[test]
-    fn peers_get_the_rights_of_the_access() {
+    fn peer_rights_follow_access() {
         let ours = FI_READ | FI_WRITE | FI_SEND | FI_RECV;
         for (access, peers) in [
             (Access::Local, FI_REMOTE_READ),
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn registration_that_does_not_end_is_known() {
+    fn unclosed_registration_is_known() {
         let domain = some_domain(Provider::TcpRxm, |_| {});
         let memory = [0_u64; 64];
         let region = || {

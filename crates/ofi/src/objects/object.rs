@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gate_keeps_others_out_during_a_call() {
+    fn gate_excludes_others_during_calls() {
         let (absent, gate) = (Gate(None), Gate(Some(Arc::default())));
         assert!(absent.is_absent() && absent.enter().is_none() && !gate.is_absent());
         let closed = || gate.0.as_ref().is_some_and(|mutex| mutex.try_lock().is_err());

@@ -122,7 +122,7 @@ pub(crate) mod tests {
     use crate::{Discovery, MemoryKinds};
 
     #[test]
-    fn libfabric_is_heard_and_has_its_log_back() {
+    fn log_capture_ends_with_the_call() {
         let options = Options { provider: Provider::Shm, ..crate::options::tests::options() };
         let run = || Discovery::run(&options, true, MemoryKinds::Host).map(drop);
         run().unwrap();

@@ -22,7 +22,7 @@ fn bulk_connections_follow_settings_and_devices() {
 }
 
 #[test]
-fn rails_are_no_more_than_a_lane_has() {
+fn rails_are_limited_per_lane() {
     let found = found(options());
     let contexts = Arc::new(Contexts::new(found.segments(&[0])));
     let (mut failures, fabrics) = (Vec::new(), &mut Fabrics::default());

@@ -161,7 +161,7 @@ mod tests {
     /// verbs of libfabric 1.17 to 2.6 looks for the kernel's names of NVIDIA's NICs, from 2.3 on
     /// for Broadcom's as well; rdma-core's persistent names have neither.
     #[test]
-    fn names_that_keep_nics_from_device_memory_are_told() {
+    fn names_barring_device_memory_are_told() {
         let names = candidates(Provider::Verbs)[0].device_memory_by_name.unwrap();
         let nics = ["rocep65s0f0", "mlx5_1", "bnxt_re0"].map(String::from);
         for (minor, others) in
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn page_on_adding_a_provider_has_every_fact() {
+    fn provider_page_lists_every_fact() {
         let page = include_str!("../../../../docs/adding-a-provider.md");
         for (name, _) in CAUTIOUS.facts() {
             assert!(page.contains(&format!("`{name}`")), "say what a wrong {name} costs");

@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shares_cover_every_nic_once_or_every_pe_by_turns() {
+    fn nic_shares_are_even() {
         for nics in 1..9 {
             for pes in 1..9 {
                 let near: Vec<usize> = (10..10 + nics).collect();

@@ -23,7 +23,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_read_as_the_kernel_writes_them() {
+    fn kernel_number_lists_are_read() {
         let numbers = |list| cpus(list, 1024);
         assert_eq!(numbers("0-3,8,10-11\n"), [0, 1, 2, 3, 8, 10, 11]);
         assert!(numbers("\n").is_empty() && numbers("x-y").is_empty());

@@ -15,7 +15,7 @@ fn shape(nelems: usize, elembytes: c_int, srcstride: isize, deststride: isize) -
 }
 
 #[test]
-fn elements_apart_are_refused_from_the_second_one_on() {
+fn strided_elements_are_refused() {
     for (src, dest) in [(2, 1), (1, 2), (2, 2), (0, 1), (-1, -1)] {
         assert_eq!(length("PUT", &shape(1, 4, src, dest)).ok(), Some(4), "there is no next one");
         for nelems in [2, 3, 100] {
@@ -52,7 +52,7 @@ fn place(addr: usize, handle: &mut c::nvt_mem_handle) -> RmaMem {
 }
 
 #[test]
-fn memory_at_null_is_refused_unless_nothing_is_moved() {
+fn null_memory_needs_zero_length() {
     let mut handle = c::nvt_mem_handle::default();
     let remote = place(0x1000, &mut handle);
     let read = |local: usize, len: usize| {
@@ -69,7 +69,7 @@ fn memory_at_null_is_refused_unless_nothing_is_moved() {
 }
 
 #[test]
-fn who_waits_for_an_operation_is_told_by_its_verb() {
+fn verb_tells_blocking_from_nonblocking() {
     let mut handle = c::nvt_mem_handle::default();
     let mut word = 7_u64;
     let remote = place(0x1000, &mut handle);
@@ -93,7 +93,7 @@ fn who_waits_for_an_operation_is_told_by_its_verb() {
 }
 
 #[test]
-fn the_short_way_takes_the_common_shapes_alone() {
+fn fast_path_takes_common_shapes_only() {
     let local = RmaMem { ptr: ptr::without_provenance_mut(0x2000), ..RmaMem::default() };
     let side = |nbi: c_int, shape: &RmaBytes| {
         // SAFETY: both are alive.
@@ -170,7 +170,7 @@ impl ByHand {
 }
 
 #[test]
-fn a_put_with_signal_is_common_with_one_part_and_a_word_of_8_bytes() {
+fn common_put_signal_has_one_part() {
     assert_eq!(ByHand::new(1).common([1; 3], PUT, 8), Some(16));
     assert_eq!(ByHand::new(1).common([1; 3], GET, 8), None);
     assert_eq!(ByHand::new(1).common([1; 3], PUT, 4), None);
@@ -183,7 +183,7 @@ fn a_put_with_signal_is_common_with_one_part_and_a_word_of_8_bytes() {
 }
 
 #[test]
-fn vectors_of_a_put_with_signal_have_one_length_and_a_beginning() {
+fn put_signal_vectors_have_equal_length() {
     let parts = |made: &mut ByHand, lens, desc| {
         // SAFETY: the vectors are alive; none of their parts is read.
         made.seen(lens, desc, |put, _| unsafe { Parts::new(put) }.map(|parts| parts.len()))

@@ -6,7 +6,7 @@ fn new(rings: u32, slots: u64) -> Shared {
 }
 
 #[test]
-fn there_are_a_power_of_two_of_rings_up_to_a_most() {
+fn ring_count_is_bounded_power_of_two() {
     for (rings, is_one) in [(1, true), (16, true), (32, true), (0, false), (3, false)] {
         assert_eq!(Sizes::new(rings, 64).is_ok(), is_one, "{rings}");
     }
@@ -15,7 +15,7 @@ fn there_are_a_power_of_two_of_rings_up_to_a_most() {
 }
 
 #[test]
-fn heads_are_those_of_each_ring_and_regions_where_kernels_look() {
+fn heads_and_regions_are_published() {
     let shared = new(4, 64);
     for (heads, ring) in [([0; 4], 1), ([0, 1, 0, 0], 3), ([0, 1, 0, 1], 1)] {
         assert_eq!(shared.heads().unwrap(), heads);
@@ -37,7 +37,7 @@ fn heads_are_those_of_each_ring_and_regions_where_kernels_look() {
 }
 
 #[test]
-fn rings_are_told_apart_and_all_of_them_of_a_failure() {
+fn failure_is_published_to_every_ring() {
     let shared = new(2, 64);
     // SAFETY: once, and the memory stays longer.
     let mut rings = unsafe { shared.rings() }.unwrap();
@@ -65,7 +65,7 @@ fn rings_are_told_apart_and_all_of_them_of_a_failure() {
 }
 
 #[test]
-fn the_proxy_s_first_fault_is_told_before_that_of_producers() {
+fn first_proxy_fault_comes_first() {
     let shared = new(1, 64);
     assert_eq!((shared.fault(), shared.is_abandoned()), (None, false));
     let fault = |code| Fault { code, op: 1, pe: 2, ring: 3, addr: 4, bytes: 5 };

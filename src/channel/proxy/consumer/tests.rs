@@ -158,7 +158,7 @@ fn still(rings: u32) -> (Pair, Shared, Consumer) {
 }
 
 #[test]
-fn what_is_published_as_done_is_delivered_and_all_of_it_is_in_the_end() {
+fn published_work_is_delivered() {
     for seed in 1..=20 {
         let mut random = Random::new(seed);
         let script = Script {
@@ -260,7 +260,7 @@ fn progress_until(
 }
 
 #[test]
-fn nothing_is_published_as_done_once_the_lane_has_failed() {
+fn failed_lane_publishes_nothing() {
     let (mut pair, shared, mut consumer) = still(1);
     push(&shared, 0, &small(false));
     pair.fabric.fail_next(1);
@@ -273,7 +273,7 @@ fn nothing_is_published_as_done_once_the_lane_has_failed() {
 }
 
 #[test]
-fn a_failure_while_one_ring_is_published_keeps_the_next_from_it() {
+fn failure_stops_publishing_further_rings() {
     let (mut pair, shared, mut consumer) = still(2);
     let end = push(&shared, 0, &small(true));
     let lane = &mut pair.lanes[0];
@@ -294,7 +294,7 @@ fn a_failure_while_one_ring_is_published_keeps_the_next_from_it() {
 }
 
 #[test]
-fn what_has_landed_in_any_of_several_batches_is_made_visible_before_they_are_published() {
+fn landed_data_is_visible_before_publishing() {
     for gets in [[true, false, false], [false, true, false], [false, false, true], [false; 3]] {
         let (mut pair, shared, mut consumer) = still(1);
         let lane = &mut pair.lanes[0];
@@ -322,7 +322,7 @@ fn what_has_landed_in_any_of_several_batches_is_made_visible_before_they_are_pub
 
 /// What comes to this PE's memory: bytes that are read, and words that are fetched.
 #[test]
-fn what_is_fetched_lands_here_as_what_is_read_does_and_nothing_else_does() {
+fn only_reads_and_fetches_land() {
     let word = |op, fetch: bool| {
         let place = |offset| Place::new(RegionIndex::new(0).unwrap(), offset).unwrap();
         let (pe, dst, width, fetch) = (Pe(1), place(8), Width::Eight, fetch.then(|| place(64)));
@@ -357,7 +357,7 @@ fn what_is_fetched_lands_here_as_what_is_read_does_and_nothing_else_does() {
 /// The rings are drained when all that was there is delivered, which is later than when it is
 /// taken, and what is pushed behind it is not waited for.
 #[test]
-fn rings_are_drained_when_what_was_taken_is_done() {
+fn rings_drain_when_taken_work_ends() {
     let (mut pair, shared, mut consumer) = still(2);
     let lane = &mut pair.lanes[0];
     let head = push(&shared, 1, &small(false));
@@ -379,7 +379,7 @@ fn rings_are_drained_when_what_was_taken_is_done() {
 /// Who waits for one PE is told though another one is slow, in the order of those that share a
 /// word; and by `done` when all is over.
 #[test]
-fn a_slow_peer_delays_nobody_who_waits_for_another() {
+fn slow_peer_delays_no_other_quiet() {
     let (mut pair, shared, mut consumer) = still(1);
     let (mine, theirs) = pair.lanes.split_at_mut(1);
     let (mine, theirs) = (&mut mine[0], &mut theirs[0]);
@@ -436,7 +436,7 @@ fn fetch_or_put(is_fetch: bool) -> Descriptor {
 /// A ring whose operations are for a PE that does nothing is not emptied for ever; others are
 /// served all along, and when the PE goes on, all of it is done.
 #[test]
-fn a_peer_that_has_stopped_delays_no_other_ring() {
+fn stopped_peer_delays_no_other_ring() {
     const FETCHES: u64 = 6000;
     let (mut pair, shared, mut consumer) = still(2);
     let mut lanes = std::mem::take(&mut pair.lanes).into_iter();

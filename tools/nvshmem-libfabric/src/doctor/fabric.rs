@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn rails_are_rdma_devices_by_name_or_by_pci_address() {
+    fn rails_match_name_or_pci_address() {
         let devices = [String::from("rxe0"), String::from("mlx5_0")];
         let rail = |name: &str, pci: Option<&str>| Rail {
             name: String::from(name),

@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn each_gpu_has_its_nics_with_their_distance() {
+    fn gpus_list_nics_with_distance() {
         let scratch = launcher::PrivateDir::new("tool-tree").unwrap();
         let scratch = scratch.path();
         // Two switches, each with a GPU and a NIC.
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn peer_memory_is_missed_where_a_nic_would_use_it() {
+    fn missing_peer_memory_is_reported() {
         let gpus = Gpus { devices: vec![gpu("0000:02:00.0")], ..Gpus::default() };
         let nowhere = Path::new("/nonexistent");
         let verdict =
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_that_may_be_held_up_are_warned_of() {
+    fn blocked_copies_are_warned_of() {
         use StagingContext::{Auto, Own, Program};
         let verdict =
             |lazy, choice, owned, queues| staging_context_of(lazy, choice, owned, queues).verdict;

@@ -257,7 +257,7 @@ mod tests {
          Max cpu time              unlimited            unlimited            seconds   \n";
 
     #[test]
-    fn limits_matter_where_they_are_in_the_way() {
+    fn only_binding_limits_are_reported() {
         assert_eq!(memlock(LIMITS, false).verdict, Verdict::Ok);
         let locked = memlock(LIMITS, true);
         assert!(
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn the_interface_that_is_named_has_to_be_there() {
+    fn named_interface_must_exist() {
         let interface = |name: &str, loopback| Interface {
             name: name.to_owned(),
             address: std::net::IpAddr::from([192, 0, 2, 1]),
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ended_jobs_have_left_is_told_apart() {
+    fn leftovers_of_ended_jobs_are_recognised() {
         let of = [
             "4711:0:1",
             "4711-7:0:1",

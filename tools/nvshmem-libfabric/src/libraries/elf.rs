@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_release_is_found_among_other_constants() {
+    fn release_is_found_among_constants() {
         let constants = b"NVSHMEM version\0NVSHMEM vendor\0NVSHMEM v3.4.5\0NVSHMEM v9.9.9\0";
         assert_eq!(release_in(constants), Some(Release([3, 4, 5])));
         for none in [&b"NVSHMEM v3.4\0"[..], b"NVSHMEM v3.4.5.6\0", b"NVSHMEM v3.4.5", b""] {
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn the_words_of_the_linker_are_replaced() {
+    fn linker_tokens_are_expanded() {
         let found = directories(Some("${ORIGIN}:$ORIGIN/../x:/opt/$LIB"), Path::new("/a/b/c.so"));
         let multiarch = format!("/opt/lib/{}-linux-gnu", std::env::consts::ARCH);
         let wanted = ["/a/b", "/a/b/../x", "/opt/lib64", &multiarch];

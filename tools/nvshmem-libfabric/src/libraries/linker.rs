@@ -201,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_cache_is_read_as_ldconfig_prints_it() {
+    fn linker_cache_matches_ldconfig() {
         let text = "3 libs found in cache `/etc/ld.so.cache'\n\
              \tlibnvshmem_host.so.3 (libc6,x86-64) => /usr/lib/x/libnvshmem_host.so.3\n\
              \tlibnvshmem_host.so.3 (libc6,AArch64) => /usr/lib/a/libnvshmem_host.so.3\n\

@@ -193,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_release_from_3_1_to_3_8_has_a_number() {
+    fn every_release_has_a_number() {
         let number = |minor| number_of(Release([3, minor, 99]));
         let found: Vec<_> = (1..=8).map(number).collect();
         assert_eq!(found, [3, 3, 3, 3, 4, 5, 6, 7].map(Some));

@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_texts_of_the_catalogue_are_told() {
+    fn only_catalogued_texts_are_told() {
         let message =
             "PE 1: registering 4096 bytes at 0x7f00 of me@node-17: Cannot allocate memory";
         assert_eq!(known(message), "registering … bytes at …: …; Cannot allocate memory");

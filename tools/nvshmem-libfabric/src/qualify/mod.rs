@@ -259,7 +259,7 @@ mod tests {
     use crate::probe::Rail;
 
     #[test]
-    fn figures_are_judged_by_link_nics_and_staging() {
+    fn figures_depend_on_link_and_staging() {
         let options = Options::try_parse_from(["nvshmem-libfabric", "qualify"]).unwrap();
         let Command::Qualify(options) = &options.command else { panic!("{options:?}") };
         let rail = Rail { link_speed: Some(100_000), ..Rail::default() };

@@ -347,7 +347,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_host_that_is_named_twice_takes_the_sum() {
+    fn repeated_host_takes_the_sum() {
         let twice = [
             Named::parse("a").unwrap(),
             Named::parse("b:2").unwrap(),
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn the_host_stands_where_the_agent_wants_it() {
+    fn agent_template_places_the_host() {
         let agent = |text: &str| shown(&with_name(&words(text).unwrap(), "b"));
         assert_eq!(agent("ssh -o 'ConnectTimeout 3'"), "ssh -o ConnectTimeout 3 b");
         assert_eq!(agent("kubectl exec -i pod/{host} --"), "kubectl exec -i pod/b --");

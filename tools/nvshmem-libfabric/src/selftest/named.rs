@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hosts_are_read_and_what_an_agent_would_misread_is_refused() {
+    fn ambiguous_host_names_are_refused() {
         let read = |text| Named::parse(text).map(|host| (host.name, host.slots));
         let is = |name: &str, slots| Ok((name.to_owned(), slots));
         assert_eq!(read("a"), is("a", 1));

@@ -18,7 +18,7 @@ use crate::bed::{MadeUp, Scratch, TOOL, expect, plugins, trial};
 
 const PAGES: [(&str, usize); 11] = [
     ("README.md", 3),
-    ("docs/tool.md", 7),
+    ("docs/tool.md", 6),
     ("docs/tuning.md", 1),
     ("docs/environments/efa.md", 1),
     ("docs/environments/slingshot.md", 1),

@@ -17,9 +17,6 @@ const PES: &str = "LAUNCHER_PES";
 const PORT: &str = "LAUNCHER_PORT";
 
 /// Runs a job of so many PEs, each by a command that `with` completes. A PE that fails is no error.
-///
-/// # Errors
-/// The job cannot be started.
 pub fn run_job(
     n_pes: u32,
     limits: Limits,

@@ -12,9 +12,6 @@ pub struct PrivateDir(PathBuf);
 
 impl PrivateDir {
     /// Makes one where temporary files are. Its name has this process's number and 64 random bits.
-    ///
-    /// # Errors
-    /// As the system answers, with the directory that `TMPDIR` names.
     pub fn new(called: &str) -> io::Result<Self> {
         let mut random = [0; 8];
         File::open("/dev/urandom")?.read_exact(&mut random)?;
@@ -71,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_names_of_ours_are_of_a_process() {
+    fn only_own_names_are_recognized() {
         let ours = PrivateDir::new("ours").expect("a directory");
         let name = ours.path().file_name().expect("a name").to_string_lossy().into_owned();
         let pid = process::id();

@@ -188,9 +188,6 @@ pub fn poll(fds: &mut [libc::pollfd], limit: Option<Duration>) -> bool {
 
 /// Whether a process may read another's memory, as the emulated NICs of efa do. Where it may not,
 /// it may not read its own by that call either.
-///
-/// # Errors
-/// Why not.
 pub fn reaches_other_processes() -> Result<(), String> {
     let (from, mut to) = (1_u8, 0_u8);
     let part = |at: *mut u8| libc::iovec { iov_base: at.cast(), iov_len: 1 };

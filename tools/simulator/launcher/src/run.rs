@@ -45,9 +45,6 @@ pub trait Service {
 
     /// Serves the processes, in the order they were started. Called at every tick and once when
     /// all have ended; it must not wait.
-    ///
-    /// # Errors
-    /// The job cannot go on, and is killed.
     fn serve(&mut self, processes: &[Process]) -> io::Result<()>;
 }
 
@@ -58,9 +55,6 @@ impl<F: FnMut() -> io::Result<()>> Service for F {
 }
 
 /// Starts the commands, and waits until all have ended. A process that fails is no error.
-///
-/// # Errors
-/// One cannot be started, or the service fails. The others are killed then.
 pub fn run(
     commands: impl IntoIterator<Item = Command>,
     limits: Limits,
@@ -146,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn output_is_kept_by_process_and_stream() {
+    fn output_keeps_process_and_stream() {
         let limits = Limits { deadline: LONG, grace: LONG };
         let scripts = ["seq 50000; echo x >&2; exit 3", "printf 'a\nb'"].map(sh);
         let ended = run(scripts, limits, || Ok(())).unwrap();
@@ -157,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn answer_does_not_need_all_input_read() {
+    fn unread_input_is_no_error() {
         let told = ask(sh("head -n 1; exit 3"), &"word\n".repeat(50_000), LONG).unwrap();
         assert_eq!((told.end, told.text(Stream::Out)), (End::Exited(3), "word\n".into()));
     }
@@ -174,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_outlives_deadline_or_failed_service() {
+    fn deadline_ends_all_processes() {
         let (sleeps, soon) = ("exec sleep 1000", Duration::from_millis(50));
         assert_eq!(ends(&[sleeps, sleeps], soon, LONG), [End::Killed, End::Killed]);
         assert_eq!(ask(sh(sleeps), "", soon).unwrap().end, End::Killed);

@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_new_files_of_the_process_are_removed() {
+    fn only_own_new_files_are_removed() {
         // A number beyond the largest pid, so that no living process is meant.
         let pid = u32::MAX - std::process::id();
         let file = |name: String| PathBuf::from(SHM).join(name);

@@ -8,7 +8,7 @@ use nvshmem_abi::{Layout, Major, c};
 
 use crate::error::{Result, check, error};
 use crate::host::regions::{Piece, Regions};
-use crate::host::transport::{POISON, POISON_INT, Transport};
+use crate::host::transport::{POISON, POISON_INT, Sides, Transport};
 use crate::memory::address::{Place, SymAddr};
 use crate::memory::gpu::Gpu;
 use crate::memory::local::{Local, Mapping};
@@ -183,7 +183,8 @@ impl Ops {
     pub fn quiet(&self) -> Result<()> {
         (0..self.n_pes()).try_for_each(|pe| self.quiet_pe(pe))?;
         if self.thread == Thread::Proxy && self.got.swap(false, Ordering::Relaxed) {
-            self.call("enforce_cst", self.pe(), || self.shared.transport.enforce_cst())?;
+            // SAFETY: no memory is passed, to a transport that is connected; so below.
+            self.call("enforce_cst", self.pe(), || unsafe { self.shared.transport.enforce_cst() })?;
         }
         Ok(())
     }
@@ -195,14 +196,16 @@ impl Ops {
             (Thread::Proxy, Major::V3) => c::NVT_QP_DEFAULT,
             (Thread::Proxy, _) => c::NVT_QP_ALL,
         };
-        self.call("quiet", pe, || self.shared.transport.quiet(pe, qp))
+        // SAFETY: see `quiet`.
+        self.call("quiet", pe, || unsafe { self.shared.transport.quiet(pe as i32, qp) })
     }
 
     /// Lets the plugin work once. The proxy thread does so all the time; a closure that keeps it
     /// does it here.
     #[inline]
     pub fn progress(&self) -> Result<()> {
-        check(self.shared.transport.progress(), || "progress".to_string())
+        // SAFETY: see `quiet`.
+        check(unsafe { self.shared.transport.progress() }, || "progress".to_string())
     }
 
     /// An atomic operation on a PE's heap. NVSHMEM issues them from the proxy only.
@@ -233,12 +236,7 @@ impl Ops {
         let mut remote: Vec<_> = pieces.iter().map(|piece| piece.remote).collect();
         let mut local: Vec<_> = pieces.iter().map(|piece| piece.local).collect();
         let mut bytes: Vec<_> = pieces.iter().map(|piece| bytes_of(piece.len)).collect();
-        self.call("put_signal", pe, || {
-            let sides = (&mut remote[..], &mut local[..], &mut bytes[..]);
-            // SAFETY: the local sides are in this PE's regions, which live as long as the
-            // transport.
-            unsafe { self.shared.transport.put_signal(sides, &signal, self.qp()) }
-        })
+        self.signalled((&mut remote, &mut local, &mut bytes), &signal)
     }
 
     /// Cuts a transfer into the pieces that [`Ops::issue_put`] and [`Ops::issue_get`] take: a loop
@@ -306,13 +304,15 @@ impl Ops {
         if !self.shared.transport.has_put_signal() || pe != signal.pe {
             return Err(error!("no put to PE {pe} with a signal to PE {}", signal.pe));
         }
-        let (mut remote, mut local) = ([piece.remote], [piece.local]);
-        let mut bytes = [bytes_of(piece.len)];
-        self.call("put_signal", pe, || {
-            let sides = (&mut remote[..], &mut local[..], &mut bytes[..]);
-            // SAFETY: the local side is in this PE's regions, which live as long as the transport.
-            unsafe { self.shared.transport.put_signal(sides, signal, self.qp()) }
-        })
+        let (remote, local) = (&mut [piece.remote], &mut [piece.local]);
+        self.signalled((remote, local, &mut [bytes_of(piece.len)]), signal)
+    }
+
+    #[inline]
+    fn signalled(&self, sides: Sides<'_>, signal: &PlannedAmo) -> Result<()> {
+        // SAFETY: the local sides are in this PE's regions, which live as long as the transport.
+        let put = || unsafe { self.shared.transport.put_signal(sides, signal, self.qp()) };
+        self.call("put_signal", signal.pe, put)
     }
 
     fn transfer(

@@ -110,7 +110,7 @@ macro_rules! entries {
         /// # Safety
         /// As the interface has it, or arguments that the plugin is to refuse.
         #[inline]
-        unsafe fn $name(
+        pub(crate) unsafe fn $name(
             &self
             $(, $before: $before_type)*
             $(, $after: $after_type)*
@@ -135,9 +135,9 @@ impl Transport {
         raw_rma = rma(
             ; raw, pe: i32, verb: c::nvt_rma_verb, remote: *mut c::nvt_rma_memdesc,
             local: *mut c::nvt_rma_memdesc, bytes: c::nvt_rma_bytesdesc, qp: i32) else MISSING;
-        raw_quiet = quiet(; raw, pe: i32, qp: i32) else MISSING;
-        raw_progress = progress(; raw) else SUCCESS;
-        raw_enforce_cst = enforce_cst(; raw) else SUCCESS;
+        quiet = quiet(; raw, pe: i32, qp: i32) else MISSING;
+        progress = progress(; raw) else SUCCESS;
+        enforce_cst = enforce_cst(; raw) else SUCCESS;
         raw_show_info = show_info(; raw, style: i32) else SUCCESS;
         raw_finalize = finalize(; raw) else MISSING;
     }
@@ -447,25 +447,8 @@ impl Transport {
         status.unwrap_or(MISSING)
     }
 
-    #[inline]
-    pub(crate) fn quiet(&self, pe: u32, qp: i32) -> i32 {
-        // SAFETY: the transport is connected; no memory is passed. So below.
-        unsafe { self.raw_quiet(pe as i32, qp) }
-    }
-
-    #[inline]
-    pub(crate) fn progress(&self) -> i32 {
-        // SAFETY: see `quiet`.
-        unsafe { self.raw_progress() }
-    }
-
-    pub(crate) fn enforce_cst(&self) -> i32 {
-        // SAFETY: see `quiet`.
-        unsafe { self.raw_enforce_cst() }
-    }
-
     pub(crate) fn show_info(&self) -> Result<()> {
-        // SAFETY: see `quiet`.
+        // SAFETY: no memory is passed.
         check(unsafe { self.raw_show_info(0) }, || "show_info".to_string())
     }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::error::Result;
-use crate::memory::gpu::{Cut, Gpu, NUMA_NODE, Properties, access};
+use crate::memory::gpu::{Cut, Gpu, NUMA_NODE, Properties, access, call};
 
 /// What a PE's symmetric heap is made of.
 #[derive(
@@ -86,12 +86,12 @@ impl DeviceMemory {
         gpu.bound(|calls| unsafe {
             if kind == MemoryKind::Managed {
                 // CU_MEM_ATTACH_GLOBAL
-                return calls.alloc_managed(&raw mut base, len, 1);
+                return call!(calls, cuMemAllocManaged(&raw mut base => *mut usize, len => usize, 1 => u32));
             }
-            calls.alloc(&raw mut base, len)?;
+            call!(calls, cuMemAlloc_v2(&raw mut base => *mut usize, len => usize))?;
             // NVSHMEM sets SYNC_MEMOPS (6) on its static heap.
             let on: i32 = 1;
-            calls.set_attribute((&raw const on).cast(), 6, base)
+            call!(calls, cuPointerSetAttribute(&raw const on => *const i32, 6 => u32, base => usize))
         })?;
         DeviceMemory { gpu, base, len, step: len, how: How::Allocated }.zeroed()
     }
@@ -114,7 +114,9 @@ impl DeviceMemory {
             let mut handle = 0;
             // SAFETY: a place for the handle, and properties that outlive the call.
             gpu.bound(|calls| unsafe {
-                calls.create(&raw mut handle, step, &raw const properties, 0)
+                call!(calls, cuMemCreate(
+                    &raw mut handle => *mut usize, step => usize,
+                    &raw const properties => *const Properties, 0 => u64))
             })?;
             memory.map_next(handle, is_host)?;
         }
@@ -139,7 +141,10 @@ impl DeviceMemory {
     ) -> Result<Self> {
         let mut base = 0;
         // SAFETY: a place for the address.
-        gpu.bound(|calls| unsafe { calls.reserve(&raw mut base, len, alignment, 0, 0) })?;
+        gpu.bound(|calls| unsafe {
+            call!(calls, cuMemAddressReserve(
+                &raw mut base => *mut usize, len => usize, alignment => usize, 0 => usize, 0 => u64))
+        })?;
         Ok(DeviceMemory { gpu, base, len, step, how: How::Mapped { handles: Vec::new(), owns } })
     }
 
@@ -151,12 +156,17 @@ impl DeviceMemory {
         let at = self.base + handles.len() * step;
         // Before anything can fail: a drop unmaps only what is mapped.
         // SAFETY: addresses of this reservation that are not in use.
-        gpu.bound(|calls| unsafe { calls.map(at, step, 0, handle, 0) })?;
+        gpu.bound(|calls| unsafe {
+            call!(calls, cuMemMap(at => usize, step => usize, 0 => usize, handle => usize, 0 => u64))
+        })?;
         handles.push(handle);
         let access = [gpu.location(), NUMA_NODE].map(access);
         let count = if is_host { 2 } else { 1 };
         // SAFETY: an array of at least `count`, for what was just mapped.
-        gpu.bound(|calls| unsafe { calls.set_access(at, step, access.as_ptr(), count) })
+        gpu.bound(|calls| unsafe {
+            call!(calls, cuMemSetAccess(
+                at => usize, step => usize, access.as_ptr() => *const [i32; 3], count => usize))
+        })
     }
 
     fn zeroed(self) -> Result<Self> {
@@ -174,15 +184,17 @@ impl Drop for DeviceMemory {
         // SAFETY: memory that this owns, and that nobody uses any more.
         let given_back = self.gpu.bound(|calls| unsafe {
             match &self.how {
-                How::Allocated => calls.free(self.base),
+                How::Allocated => call!(calls, cuMemFree_v2(self.base => usize)),
                 How::Mapped { handles, owns } => {
                     for at in (0..handles.len()).map(|index| self.base + index * self.step) {
-                        calls.unmap(at, self.step)?;
+                        call!(calls, cuMemUnmap(at => usize, self.step => usize))?;
                     }
                     if *owns {
-                        handles.iter().try_for_each(|handle| calls.release(*handle))?;
+                        handles
+                            .iter()
+                            .try_for_each(|handle| call!(calls, cuMemRelease(*handle => usize)))?;
                     }
-                    calls.free_address(self.base, self.len)
+                    call!(calls, cuMemAddressFree(self.base => usize, self.len => usize))
                 }
             }
         });

@@ -2,8 +2,8 @@
 
 use std::ffi::c_int;
 
-use crate::error::{Result, error};
-use crate::memory::gpu::Gpu;
+use crate::error::Result;
+use crate::memory::gpu::{Gpu, call};
 
 /// Copies that the device has accepted from this process.
 pub const COPIES: u32 = 2;
@@ -22,33 +22,28 @@ impl Faults {
     /// After `after` more copies have been executed, one fails on the device with a `CUresult`, and
     /// everything after it.
     pub fn fail_copy(&self, after: u32, result: u32) -> Result<()> {
-        const NAME: &str = "fake_cuda_fail_copy";
-        let fail: unsafe extern "C" fn(c_int, u32, u32) -> u32 = self.look_up(NAME)?;
-        // SAFETY: numbers only.
-        self.0.calls.check(NAME, unsafe { fail(self.ordinal(), after, result) })
+        let number = self.ordinal();
+        // SAFETY: numbers only, of these types in the stand-in; so below.
+        unsafe {
+            call!(self.0.calls, fake_cuda_fail_copy(number => c_int, after => u32, result => u32))
+        }
     }
 
     /// From now on every call answers with a `CUresult`, as when the device has gone.
     pub fn lose(&self, result: u32) -> Result<()> {
-        let lose: unsafe extern "C" fn(c_int, u32) -> u32 = self.look_up("fake_cuda_lose")?;
-        // SAFETY: numbers only.
-        self.0.calls.check("fake_cuda_lose", unsafe { lose(self.ordinal(), result) })
+        let number = self.ordinal();
+        // SAFETY: see `fail_copy`.
+        unsafe { call!(self.0.calls, fake_cuda_lose(number => c_int, result => u32)) }
     }
 
     /// What the stand-in has counted: [`COPIES`], [`CALLS`] or [`PINNED`].
     pub fn count(&self, what: u32) -> Result<u64> {
-        let count: unsafe extern "C" fn(c_int, u32) -> u64 = self.look_up("fake_cuda_count")?;
-        // SAFETY: numbers only.
-        Ok(unsafe { count(self.ordinal(), what) })
+        type Count = unsafe extern "C" fn(c_int, u32) -> u64;
+        // SAFETY: see `fail_copy`.
+        Ok(unsafe { self.0.calls.required::<Count>("fake_cuda_count")?(self.ordinal(), what) })
     }
 
     fn ordinal(&self) -> c_int {
         self.0.context.device().0
-    }
-
-    fn look_up<F: Copy>(&self, name: &str) -> Result<F> {
-        // SAFETY: the callers name the types that the stand-in has.
-        let found = unsafe { self.0.calls.optional(name) };
-        found.ok_or_else(|| error!("{} has no {name}", self.0.describe()))
     }
 }

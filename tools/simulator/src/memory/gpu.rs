@@ -1,6 +1,6 @@
 //! The device of a PE: its context, and copies to and from memory that the CPU does not touch.
 
-use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uint};
 use std::fmt::Display;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -36,96 +36,42 @@ pub(crate) fn access([kind, id]: Location) -> [c_int; 3] {
     [kind, id, 3]
 }
 
-macro_rules! calls {
-    ($($name:ident = $symbol:literal($($arg:ident: $type:ty),*);)*) => {
-        /// Functions of the driver that the host's memory is made with.
-        #[derive(Debug)]
-        pub(crate) struct Calls {
-            library: Library,
-            get_error_name: unsafe extern "C" fn(Status, *mut *const c_char) -> Status,
-            $($name: unsafe extern "C" fn($($type),*) -> Status,)*
-        }
-
-        impl Calls {
-            fn load() -> Result<Calls> {
-                // SAFETY: the library is loaded already.
-                let library = unsafe { Library::open(Some(DEFAULT_LIBRARY), RTLD_NOW | RTLD_LOCAL) }
-                    .map_err(|error| device(explain(&error)))?;
-                Ok(Calls {
-                    get_error_name: symbol(&library, "cuGetErrorName")?,
-                    $($name: symbol(&library, $symbol)?,)*
-                    library,
-                })
-            }
-
-            $(
-                /// # Safety
-                /// As the driver's documentation has it: pointers lead to places of their type,
-                /// and memory that is given away is in no use.
-                pub(crate) unsafe fn $name(&self, $($arg: $type),*) -> Result<()> {
-                    // SAFETY: the caller's promise, and a function of this type.
-                    self.check($symbol, unsafe { (self.$name)($($arg),*) })
-                }
-            )*
-        }
-    };
+/// Calls a function of CUDA's driver by its name, as C does: each argument is followed by its type.
+/// Like every call through a pointer it is `unsafe`.
+macro_rules! call {
+    ($calls:expr, $name:ident($($argument:expr => $type:ty),* $(,)?)) => {{
+        let (calls, name) = (&$calls, stringify!($name));
+        type Function = unsafe extern "C" fn($($type),*) -> $crate::memory::gpu::Status;
+        calls.required::<Function>(name).and_then(|function| calls.check(name, function($($argument),*)))
+    }};
 }
+pub(crate) use call;
 
-calls! {
-    get_current = "cuCtxGetCurrent"(context: *mut usize);
-    set_current = "cuCtxSetCurrent"(context: usize);
-    alloc = "cuMemAlloc_v2"(into: *mut usize, len: usize);
-    alloc_managed = "cuMemAllocManaged"(into: *mut usize, len: usize, flags: c_uint);
-    free = "cuMemFree_v2"(base: usize);
-    register_host = "cuMemHostRegister_v2"(base: *mut c_void, len: usize, flags: c_uint);
-    unregister_host = "cuMemHostUnregister"(base: *mut c_void);
-    set_attribute = "cuPointerSetAttribute"(value: *const c_void, which: c_uint, address: usize);
-    reserve = "cuMemAddressReserve"(
-        into: *mut usize, len: usize, alignment: usize, wish: usize, flags: c_ulonglong);
-    free_address = "cuMemAddressFree"(base: usize, len: usize);
-    create = "cuMemCreate"(
-        into: *mut usize, len: usize, properties: *const Properties, flags: c_ulonglong);
-    release = "cuMemRelease"(handle: usize);
-    map = "cuMemMap"(base: usize, len: usize, offset: usize, handle: usize, flags: c_ulonglong);
-    unmap = "cuMemUnmap"(base: usize, len: usize);
-    set_access = "cuMemSetAccess"(base: usize, len: usize, access: *const [c_int; 3], count: usize);
-    create_stream = "cuStreamCreate"(into: *mut usize, flags: c_uint);
-    synchronize = "cuStreamSynchronize"(stream: usize);
-    copy_in = "cuMemcpyHtoDAsync_v2"(
-        to: usize, from: *const c_void, len: usize, stream: usize);
-    copy_out = "cuMemcpyDtoHAsync_v2"(
-        to: *mut c_void, from: usize, len: usize, stream: usize);
-}
+/// The driver's library, for functions that the host's memory is made with.
+#[derive(Debug)]
+pub(crate) struct Calls(Library);
 
 impl Calls {
     pub(crate) fn check(&self, call: &str, status: Status) -> Result<()> {
         if status == 0 {
             return Ok(());
         }
+        type Name = unsafe extern "C" fn(Status, *mut *const c_char) -> Status;
         let mut name = std::ptr::null();
         // SAFETY: the place is valid; the name is a static string of the driver's, or null.
         let name = unsafe {
-            (self.get_error_name)(status, &raw mut name);
+            self.required::<Name>("cuGetErrorName")?(status, &raw mut name);
             if name.is_null() { c"an unknown error" } else { CStr::from_ptr(name) }
         };
         Err(device(format!("{call}: {} ({status})", name.to_string_lossy())))
     }
 
-    /// A function that not every driver has.
-    ///
     /// # Safety
     /// `F` is the type of that function.
-    pub(crate) unsafe fn optional<F: Copy>(&self, name: &str) -> Option<F> {
+    pub(crate) unsafe fn required<F: Copy>(&self, name: &str) -> Result<F> {
         // SAFETY: the caller's promise.
-        unsafe { self.library.get::<F>(name.as_bytes()) }.ok().map(|symbol| *symbol)
-    }
-}
-
-fn symbol<F: Copy>(library: &Library, name: &str) -> Result<F> {
-    // SAFETY: the types in the table above are those of the driver's documentation.
-    match unsafe { library.get::<F>(name.as_bytes()) } {
-        Ok(symbol) => Ok(*symbol),
-        Err(error) => Err(device(explain(&error))),
+        let found = unsafe { self.0.get::<F>(name.as_bytes()) };
+        found.map(|symbol| *symbol).map_err(|error| device(explain(&error)))
     }
 }
 
@@ -167,7 +113,10 @@ impl Gpu {
         // SAFETY: memory of this length that nobody knows. The first access is made here, so that
         // it is not one that must not wait.
         unsafe { (scratch.addr() as *mut u8).write_bytes(0, SCRATCH) };
-        let (calls, lane) = (Calls::load()?, Mutex::new((0, scratch)));
+        // SAFETY: the library is loaded already.
+        let library = unsafe { Library::open(Some(DEFAULT_LIBRARY), RTLD_NOW | RTLD_LOCAL) }
+            .map_err(|error| device(explain(&error)))?;
+        let (calls, lane) = (Calls(library), Mutex::new((0, scratch)));
         let mut gpu = Gpu { context, calls, name, lane };
         gpu.lane.get_mut().unwrap_or_else(PoisonError::into_inner).0 = gpu.new_stream()?;
         Ok(gpu)
@@ -176,7 +125,9 @@ impl Gpu {
     pub(crate) fn new_stream(&self) -> Result<usize> {
         let mut stream = 0;
         // SAFETY: a place for the handle; CU_STREAM_NON_BLOCKING is 1.
-        self.bound(|calls| unsafe { calls.create_stream(&raw mut stream, 1) })?;
+        self.bound(|calls| unsafe {
+            call!(calls, cuStreamCreate(&raw mut stream => *mut usize, 1 => c_uint))
+        })?;
         Ok(stream)
     }
 
@@ -192,9 +143,9 @@ impl Gpu {
     pub(crate) fn make_current(&self) -> Result<()> {
         let mut raw = 0;
         // SAFETY: a place for the handle.
-        self.bound(|calls| unsafe { calls.get_current(&raw mut raw) })?;
+        self.bound(|calls| unsafe { call!(calls, cuCtxGetCurrent(&raw mut raw => *mut usize)) })?;
         // SAFETY: the context is retained for the life of the process.
-        unsafe { self.calls.set_current(raw) }
+        unsafe { call!(self.calls, cuCtxSetCurrent(raw => usize)) }
     }
 
     pub(crate) fn bound<R>(&self, f: impl FnOnce(&Calls) -> Result<R>) -> Result<R> {
@@ -215,8 +166,9 @@ impl Gpu {
             // SAFETY: the scratch has room; `from` is checked by the driver. After the
             // synchronisation nothing writes to the scratch.
             unsafe {
-                self.calls.copy_out(scratch.cast(), from + done, part, stream)?;
-                self.calls.synchronize(stream)?;
+                call!(self.calls, cuMemcpyDtoHAsync_v2(
+                    scratch => *mut u8, from + done => usize, part => usize, stream => usize))?;
+                call!(self.calls, cuStreamSynchronize(stream => usize))?;
                 see(done as u64, std::slice::from_raw_parts(scratch, part));
             }
             Ok(())
@@ -236,8 +188,9 @@ impl Gpu {
             // `to` is checked by the driver.
             unsafe {
                 fill(done as u64, std::slice::from_raw_parts_mut(scratch, part));
-                self.calls.copy_in(to + done, scratch.cast(), part, stream)?;
-                self.calls.synchronize(stream)
+                call!(self.calls, cuMemcpyHtoDAsync_v2(
+                    to + done => usize, scratch => *mut u8, part => usize, stream => usize))?;
+                call!(self.calls, cuStreamSynchronize(stream => usize))
             }
         })
     }

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::{Result, error};
 use crate::memory::device_memory::{DeviceMemory, MemoryKind};
-use crate::memory::gpu::{Cut, Gpu};
+use crate::memory::gpu::{Cut, Gpu, call};
 use crate::memory::pattern::{Mismatch, Pattern};
 
 /// Memory, zeroed, given back when dropped.
@@ -92,9 +92,11 @@ impl Mapping {
     /// before it is registered.
     pub(crate) fn lock(&mut self, gpu: &'static Gpu) -> Result<()> {
         if let Owner::Pages { locked, .. } = &mut self.owner {
-            let (start, len) = (self.start.cast(), self.len);
+            let (start, len) = (self.start, self.len);
             // SAFETY: pages of this mapping, which are unlocked before they are unmapped.
-            gpu.bound(|calls| unsafe { calls.register_host(start, len, 0) })?;
+            gpu.bound(|calls| unsafe {
+                call!(calls, cuMemHostRegister_v2(start => *mut u8, len => usize, 0 => u32))
+            })?;
             *locked = Some(gpu);
         }
         Ok(())
@@ -122,9 +124,10 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         let Owner::Pages { base, whole, locked } = self.owner else { return };
         if let Some(gpu) = locked {
-            let start = self.start.cast();
+            let start = self.start;
             // SAFETY: locked by this driver, and its users are gone.
-            let unlocked = gpu.bound(|calls| unsafe { calls.unregister_host(start) });
+            let unlocked =
+                gpu.bound(|calls| unsafe { call!(calls, cuMemHostUnregister(start => *mut u8)) });
             if let Err(error) = unlocked {
                 eprintln!("nvshmem-sim: unlocking a buffer: {error}");
             }

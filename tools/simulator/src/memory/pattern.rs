@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn data_of_another_place_or_seed_differs() {
+    fn place_and_seed_change_bytes() {
         let mut data = vec![0; 256];
         Pattern::new(1).fill(0, &mut data);
         assert!(Pattern::new(1).verify(8, &data).is_err());

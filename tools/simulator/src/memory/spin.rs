@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use cuda::{Module, PinnedMemory, Stream};
 
 use crate::error::{Result, error};
-use crate::memory::gpu::{Gpu, Status, device};
+use crate::memory::gpu::{Gpu, call, device};
 
 /// One thread that says in the first word that it runs, and then looks at the word 64 bytes further
 /// until that is not zero.
@@ -35,8 +35,6 @@ again:
 const WORDS: usize = 4096;
 const END: usize = 64;
 
-const RELEASE: &str = "fake_cuda_release";
-
 /// A kernel that spins, on a stream of its own that waits for no other. It is ended when this is
 /// dropped; [`Spinner::stop`] also tells whether it had been running until then.
 ///
@@ -60,13 +58,13 @@ impl Spinner {
     pub(crate) fn start(gpu: &'static Gpu, deadline: Duration) -> Result<Spinner> {
         type FakeSpin = unsafe extern "C" fn(usize) -> usize;
         // SAFETY: the type of this function of the stand-in.
-        let end = match unsafe { gpu.calls.optional::<FakeSpin>("fake_cuda_spin") } {
-            Some(spin) => {
+        let end = match unsafe { gpu.calls.required::<FakeSpin>("fake_cuda_spin") } {
+            Ok(spin) => {
                 let stream = gpu.new_stream()?;
                 // SAFETY: a stream of this driver.
                 End::Fake(unsafe { spin(stream) })
             }
-            None => {
+            Err(_) => {
                 let stream = Stream::new(&gpu.context).map_err(device)?;
                 End::Words(launch(gpu, &stream, deadline)?, stream)
             }
@@ -88,12 +86,8 @@ impl Spinner {
         match self.end.take() {
             Some(End::Words(words, _)) => word(words, END).store(1, Ordering::Release),
             Some(End::Fake(gate)) => {
-                type Release = unsafe extern "C" fn(usize) -> Status;
-                // SAFETY: the type of this function of the stand-in.
-                let release = unsafe { self.gpu.calls.optional::<Release>(RELEASE) };
-                let release = release.ok_or_else(|| device(format!("no {RELEASE}")))?;
                 // SAFETY: the handle is the stand-in's, and is released once.
-                self.gpu.calls.check(RELEASE, unsafe { release(gate) })?;
+                unsafe { call!(self.gpu.calls, fake_cuda_release(gate => usize))? };
             }
             None => {}
         }

@@ -23,8 +23,8 @@ const CAPACITY: usize = 256;
 /// The user threads' end.
 #[derive(Debug)]
 pub struct Outbox {
-    sender: Sender<Item>,
-    shared: Arc<Shared>,
+    sender: Sender<Handover>,
+    shared: Arc<HandoverState>,
     warn_after: Option<Duration>,
     fail_after: Option<Duration>,
 }
@@ -32,16 +32,16 @@ pub struct Outbox {
 /// The proxy lane's end.
 #[derive(Debug)]
 pub struct Inbox {
-    receiver: Receiver<Item>,
-    shared: Arc<Shared>,
+    receiver: Receiver<Handover>,
+    shared: Arc<HandoverState>,
     /// Taken, while all completion groups are in use.
-    next: Option<Item>,
+    next: Option<Handover>,
     /// Peers of items that threads wait for.
     awaited: Vec<(u32, Weak<Ended>)>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct HandoverState {
     outstanding: Outstanding<EngineError>,
     /// The proxy lane's first failure: it may take nothing more.
     failure: OnceLock<EngineError>,
@@ -49,22 +49,22 @@ struct Shared {
 
 /// Something handed over.
 #[derive(Debug)]
-struct Item {
+struct Handover {
     pe: Pe,
-    what: What,
+    what: HandoverKind,
     /// Told of the end, for a thread that waits.
     ended: Option<Arc<Ended>>,
 }
 
 #[derive(Debug)]
-enum What {
-    Transfer(Box<Transfer>),
+enum HandoverKind {
+    Transfer(Box<OwnedRequest>),
     Fence,
     Quiet,
 }
 
 #[derive(Debug)]
-struct Transfer {
+struct OwnedRequest {
     direction: Direction,
     handle: HandleBytes,
     remote: u64,
@@ -82,7 +82,7 @@ pub fn handover(
 ) -> (Outbox, Inbox) {
     let (sender, receiver) = bounded(CAPACITY);
     let outstanding = Outstanding::new(n_pes);
-    let shared = Arc::new(Shared { outstanding, failure: OnceLock::new() });
+    let shared = Arc::new(HandoverState { outstanding, failure: OnceLock::new() });
     let shared_by_inbox = Arc::clone(&shared);
     let inbox = Inbox { receiver, shared: shared_by_inbox, next: None, awaited: Vec::new() };
     (Outbox { sender, shared, warn_after, fail_after }, inbox)
@@ -95,27 +95,27 @@ impl Outbox {
     /// The proxy lane's error about it, if waited for; or that the proxy lane takes nothing.
     pub(crate) fn transfer(&self, request: &Request<'_>, wait: bool) -> Result<(), EngineError> {
         let Request { direction, pe, remote_handle, remote_addr: remote, local, len } = *request;
-        let transfer = Transfer { direction, handle: *remote_handle, remote, local, len };
-        self.hand_over(pe, What::Transfer(Box::new(transfer)), wait)
+        let transfer = OwnedRequest { direction, handle: *remote_handle, remote, local, len };
+        self.hand_over(pe, HandoverKind::Transfer(Box::new(transfer)), wait)
     }
 
     /// Orders what is handed over for the PE from here on behind what was before.
     pub(crate) fn fence(&self, pe: Pe) -> Result<(), EngineError> {
         let is_quiet = self.shared.outstanding.is_quiet(pe);
-        if is_quiet { Ok(()) } else { self.hand_over(pe, What::Fence, false) }
+        if is_quiet { Ok(()) } else { self.hand_over(pe, HandoverKind::Fence, false) }
     }
 
     /// Waits until everything handed over for the PE so far has ended.
     pub(crate) fn quiet(&self, pe: Pe) -> Result<(), EngineError> {
         if !self.shared.outstanding.is_quiet(pe) {
-            self.hand_over(pe, What::Quiet, true)?;
+            self.hand_over(pe, HandoverKind::Quiet, true)?;
         }
         self.shared.outstanding.failure(pe).map_or(Ok(()), Err)
     }
 
-    fn hand_over(&self, pe: Pe, what: What, wait: bool) -> Result<(), EngineError> {
+    fn hand_over(&self, pe: Pe, what: HandoverKind, wait: bool) -> Result<(), EngineError> {
         let ended: Option<Arc<Ended>> = wait.then(Arc::default);
-        let mut item = Some(Item { pe, what, ended: ended.clone() });
+        let mut item = Some(Handover { pe, what, ended: ended.clone() });
         self.wait(pe, || match item.take().map(|item| self.send(item)) {
             Some(Err(back)) => {
                 item = Some(back);
@@ -132,8 +132,8 @@ impl Outbox {
         outcome.unwrap_or(Ok(()))
     }
 
-    /// Counts an item and sends it. It comes back, not counted, if there is no room.
-    fn send(&self, item: Item) -> Result<(), Item> {
+    /// Counts and sends an item; returns it, uncounted, if there is no room.
+    fn send(&self, item: Handover) -> Result<(), Handover> {
         let pe = item.pe;
         self.shared.outstanding.begin(pe);
         match self.sender.try_send(item) {
@@ -151,7 +151,6 @@ impl Outbox {
         self.shared.failure.get()
     }
 
-    /// Waits for the proxy thread.
     fn wait(&self, pe: Pe, mut done: impl FnMut() -> bool) -> Result<(), EngineError> {
         let mut wait = Wait::new();
         let mut warned = 0;
@@ -178,7 +177,7 @@ impl Outbox {
 #[derive(Debug)]
 pub(crate) struct Handed {
     pe: Pe,
-    shared: Arc<Shared>,
+    shared: Arc<HandoverState>,
     ended: Option<Arc<Ended>>,
 }
 
@@ -254,15 +253,15 @@ impl<P: Port> Lane<P> {
         self.serve_inbox();
     }
 
-    /// Submits an item. It comes back if all completion groups are in use.
-    fn take_handed(&mut self, inbox: &mut Inbox, item: Item) -> Result<(), Item> {
-        if let What::Fence = item.what {
+    /// Submits an item; returns it if all completion groups are in use.
+    fn take_handed(&mut self, inbox: &mut Inbox, item: Handover) -> Result<(), Handover> {
+        if let HandoverKind::Fence = item.what {
             let _ = self.fence(item.pe);
             Handed { pe: item.pe, shared: Arc::clone(&inbox.shared), ended: item.ended }.end(None);
             return Ok(());
         }
         let Some(group) = self.core.groups.start() else { return Err(item) };
-        let Item { pe, what, ended } = item;
+        let Handover { pe, what, ended } = item;
         let handed = Handed { pe, shared: Arc::clone(&inbox.shared), ended };
         let at = match self.core.reach_peer(pe) {
             Ok(at) => at,
@@ -277,16 +276,16 @@ impl<P: Port> Lane<P> {
         self.core.groups.begin(group);
         self.core.groups.set_then(group, Then::Handed(handed));
         let failed = match what {
-            What::Transfer(transfer) => {
-                let Transfer { direction, handle, remote, local, len } = *transfer;
+            HandoverKind::Transfer(transfer) => {
+                let OwnedRequest { direction, handle, remote, local, len } = *transfer;
                 let op = Op { remote, local, len, ..Op::new(Kind::Transfer(direction), group) };
                 self.submit(at, op, &handle).err()
             }
-            What::Quiet => {
+            HandoverKind::Quiet => {
                 self.mark_quiet(at, group);
                 None
             }
-            What::Fence => None,
+            HandoverKind::Fence => None,
         };
         if let (Some(failed), true) = (failed, self.core.peers.get(at).error.is_none()) {
             // Refused, and nothing of it is under way.

@@ -147,15 +147,15 @@ impl<P: Port> HostLane<P> {
         self.lock().core.reach_peer(pe).map(drop)
     }
 
-    /// Ends a group, or gives it up if something still counts in it: an error is a lane's last act.
     fn end_group(&self, id: GroupId) {
+        // A group in which something still counts is given up: an error is the last act of a lane.
         let mut lane = self.lock();
         if lane.core.groups.is_done(id) {
             lane.core.groups.finish(id);
         }
     }
 
-    /// Hands an operation over if it is on staged memory. Returns whether it was.
+    /// Hands over an operation on staged memory. Returns whether it did.
     fn hand_over(&self, request: &Request<'_>, wait: bool) -> Result<bool, EngineError> {
         let Some(outbox) = &self.outbox else { return Ok(false) };
         if request.len == 0 {
@@ -206,7 +206,6 @@ impl<P: Port> HostLane<P> {
         with(&self.lock())
     }
 
-    /// Tries, then runs the loop until it succeeds or fails.
     fn wait(
         &self,
         mut done: impl FnMut(&mut Lane<P>) -> Result<bool, EngineError>,

@@ -47,7 +47,7 @@ mod tests {
     use engine::wire::handshake::MAX_ADDRESS;
 
     #[test]
-    fn addresses_come_apart_as_they_were_joined() {
+    fn joined_addresses_split_again() {
         let own = [7_u8; 16];
         for count in 0..=MOST {
             let bulk: Vec<Vec<u8>> = (0..count).map(|at| vec![at as u8; 28]).collect();

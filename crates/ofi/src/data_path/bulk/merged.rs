@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn transfers_are_under_way_until_they_end() {
+    fn transfers_count_until_they_end() {
         let (mut merged, tell) = bed(&AGAIN);
         (0..3).for_each(|_| merged.gave(1));
         complete(&tell, 1, 10, 0);
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_of_the_own_queue_are_passed_on() {
+    fn rail_queue_answers_pass_through() {
         for (answer, code) in [(&0, AGAIN), (&AGAIN, AGAIN), (&BROKEN, BROKEN), (&ERROR, ERROR)] {
             let (mut merged, tell) = bed(answer);
             assert_eq!(read(&merged, 8), Err(code));

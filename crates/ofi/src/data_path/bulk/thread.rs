@@ -216,7 +216,7 @@ mod tests {
     const HANG: Duration = Duration::from_secs(60);
 
     #[test]
-    fn wait_ends_by_a_ring_or_by_the_other_descriptor() {
+    fn wait_ends_by_either_descriptor() {
         let (wake, other) = (Wake::new().expect("an eventfd"), Wake::new().expect("another"));
         // SAFETY: flags of a descriptor alone.
         let flags = |what| unsafe { libc::fcntl(wake.0.as_raw_fd(), what) };
@@ -233,7 +233,7 @@ mod tests {
 
     /// By itself it would sleep for a second each time.
     #[test]
-    fn sleeping_thread_is_woken_by_a_transfer() {
+    fn transfer_wakes_sleeping_thread() {
         let bed = Bed::new(Provider::Tcp);
         let request = bed.request(What::Write, 1, 0);
         let Bed { connection, requests, .. } = bed;
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn panic_is_told_and_nothing_more_is_taken() {
+    fn panicked_worker_refuses_transfers() {
         let mut bed = Bed::new(Provider::Tcp);
         let request = bed.request(What::Write, 1, 0);
         let requests = bed.requests.clone();

@@ -89,7 +89,7 @@ fn failed_receive_may_end_the_rail() {
 }
 
 #[test]
-fn failed_send_is_told_with_its_wr_id() {
+fn failed_send_names_its_wr_id() {
     let rail = rail(Provider::Shm);
     let mut messages = Messages::new(&rail);
     let free = messages.free.len();
@@ -121,7 +121,7 @@ unsafe extern "C" fn recv(
 }
 
 #[test]
-fn receives_are_posted_again_when_there_is_room() {
+fn receives_repost_when_there_is_room() {
     let rail = rail(Provider::Shm);
     let gate = rail.domain.gate.clone();
     let mut messages = Messages::new(&rail);

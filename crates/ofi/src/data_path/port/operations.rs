@@ -102,12 +102,9 @@ impl DataPath for OfiPort {
         rail.endpoint.trouble()
     }
 
-    fn has_fast_path(&self) -> bool {
-        self.rails.iter().all(|rail| rail.gate.is_absent())
-    }
-
-    fn fast(&self, rail: RailId) -> Direct {
-        self.rails[rail.index()].rail.endpoint.direct
+    fn fast(&self, rail: RailId) -> Option<Direct> {
+        let is_ungated = self.rails.iter().all(|rail| rail.gate.is_absent());
+        is_ungated.then(|| self.rails[rail.index()].rail.endpoint.direct)
     }
 
     fn context(&self, wr_id: WrId) -> Context {

@@ -110,7 +110,7 @@ fn look_for_completions_is_a_poll() {
 }
 
 #[test]
-fn completion_of_nothing_posted_breaks_the_rail() {
+fn unknown_completion_breaks_the_rail() {
     let mut port = port(&[plain]);
     let first = port.contexts.context(WrId(0)).expect("one of them") as usize;
     let behind = first + WR_IDS as usize * 64;

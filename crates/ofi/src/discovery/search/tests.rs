@@ -60,7 +60,7 @@ fn unused_provider_with_nics_is_told() {
 }
 
 #[test]
-fn refused_device_memory_is_told_with_help() {
+fn refused_device_memory_names_remedy() {
     let mut found = found(options());
     assert_eq!(found.hmem_refused(), None);
     found.found.hmem_refused = Some(String::from("no such thing"));
@@ -99,7 +99,7 @@ fn idle_nics_are_told() {
 }
 
 #[test]
-fn device_memory_is_asked_for_where_that_makes_sense() {
+fn device_memory_is_requested_if_useful() {
     let ask = |provider, gpu_direct, kinds, answer: Result<(), &str>| {
         let options = Options { gpu_direct, ..options() };
         let mut asked = false;

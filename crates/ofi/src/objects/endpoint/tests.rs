@@ -26,7 +26,7 @@ unsafe extern "C" fn getname(_: *mut fid, into: *mut c_void, len: *mut usize) ->
 }
 
 #[test]
-fn address_of_any_length_is_read_whole() {
+fn addresses_of_any_length_are_read() {
     let rail = some_rail(Provider::TcpRxm);
     let raw = rail.endpoint.object.as_ptr();
     // SAFETY: open, and of this thread.
@@ -44,7 +44,7 @@ fn address_of_any_length_is_read_whole() {
 }
 
 #[test]
-fn objects_are_closed_once_and_children_first() {
+fn objects_close_once_children_first() {
     let domain = some_domain(Provider::Efa, |_| {});
     let mut endpoint = Endpoint::open(&domain, 16, 1, false).expect("an endpoint");
     let events = endpoint.events.as_ref().expect("efa has such errors").as_fid();

@@ -53,7 +53,7 @@ fn answer_is_read_in_words() {
 }
 
 #[test]
-fn copy_is_for_any_thread_and_lacks_no_part() {
+fn thread_safe_copy_is_complete() {
     let mut info = empty();
     set!(info: domain_attr.threading = FI_THREAD_COMPLETION, tx_attr.size = 5);
     let other = info.for_any_thread().expect("memory");
@@ -83,7 +83,7 @@ fn writes_lose_their_order_alone() {
 }
 
 #[test]
-fn nic_may_lack_each_of_its_parts() {
+fn nic_may_lack_any_part() {
     let mut info = empty();
     let read = |info: &Info| (info.nic_name(), info.pci_function(), info.link_speed());
     assert_eq!(read(&info), (None, None, None));

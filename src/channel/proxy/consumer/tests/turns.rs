@@ -11,7 +11,7 @@ fn taken(consumer: &Consumer) -> Vec<u64> {
 }
 
 #[test]
-fn rings_take_turns_and_a_batch_has_a_most() {
+fn rings_take_turns_in_bounded_batches() {
     let (mut pair, shared, mut consumer) = still(2);
     let lane = &mut pair.lanes[0];
     for ring in [0, 0, 1] {
@@ -27,7 +27,7 @@ fn rings_take_turns_and_a_batch_has_a_most() {
 }
 
 #[test]
-fn nothing_behind_a_limit_is_taken_in_the_same_batch_or_later() {
+fn limit_stops_taking() {
     let (mut pair, shared, mut consumer) = still(2);
     let lane = &mut pair.lanes[0];
     for ring in [0, 0, 0, 1] {
@@ -43,7 +43,7 @@ fn nothing_behind_a_limit_is_taken_in_the_same_batch_or_later() {
 /// A peer that says nothing keeps batches open. Peers are asked for acknowledgements once in a
 /// while alone.
 #[test]
-fn a_ring_has_so_many_batches_open_and_patience_is_had_with_them() {
+fn open_batches_are_bounded() {
     let (mut pair, shared, mut consumer) = still(1);
     consumer.most = 3;
     let lane = &mut pair.lanes[0];
@@ -63,7 +63,7 @@ fn a_ring_has_so_many_batches_open_and_patience_is_had_with_them() {
 /// Those that wait for a PE are told by their words, whatever is open in their own ring: the first
 /// slot of it as any other, and who waits for another PE in between keeps none of another word.
 #[test]
-fn who_waits_is_told_beside_one_who_waits_in_vain() {
+fn quiets_complete_beside_a_stuck_one() {
     let (mut pair, shared, mut consumer) = still(2);
     let lane = &mut pair.lanes[0];
     push(&shared, 1, &fetch_or_put(true));

@@ -16,11 +16,9 @@ use crate::calls::module::*;
 use crate::calls::stream::*;
 use crate::calls::vmm::*;
 use crate::state::context::Raw;
-use crate::state::device::{MEMORY, PINNED, QUEUED, TURNS};
+use crate::state::device::{QUEUED, TURNS};
 use crate::state::memory::Location;
-use crate::state::status::{
-    INVALID_HANDLE, INVALID_VALUE, In, NOT_READY, NOT_SUPPORTED, Out, SUCCESS,
-};
+use crate::state::status::{INVALID_VALUE, In, NOT_READY, NOT_SUPPORTED, Out, SUCCESS};
 
 const HANG: Duration = Duration::from_secs(30);
 
@@ -167,7 +165,7 @@ impl Drop for Kernel {
 }
 
 #[test]
-fn calls_that_wait_for_a_kernel_hold_up_their_context_and_no_other() {
+fn waiting_calls_hold_up_their_context() {
     let bed = Bed::new(0);
     let Bed { device, first, second, first_stream, second_stream, owned, host, .. } = bed;
     for (round, (name, answer, call)) in calls(&bed).into_iter().enumerate() {
@@ -233,7 +231,7 @@ fn calls_that_wait_for_a_kernel_hold_up_their_context_and_no_other() {
 }
 
 #[test]
-fn short_copies_to_the_device_wait_for_a_turn_beside_a_kernel_of_another_context() {
+fn short_copies_wait_for_a_turn() {
     let bed = Bed::new(1);
     let short = || {
         call!(cuMemcpyHtoDAsync_v2(bed.memory, bed.host, (32 << 10) - 1, bed.second_stream));
@@ -261,7 +259,7 @@ fn short_copies_to_the_device_wait_for_a_turn_beside_a_kernel_of_another_context
 
 /// A copy of the program's, in its own context, keeps the engine of its direction and no other.
 #[test]
-fn copy_engines_are_shared_by_contexts() {
+fn contexts_share_copy_engines() {
     let bed = Bed::new(5);
     let half = bed.host + LEN / 2;
     let copies = |ours_to_device: bool| {
@@ -286,25 +284,7 @@ fn copy_engines_are_shared_by_contexts() {
 }
 
 #[test]
-fn what_is_made_in_a_context_ends_with_it() {
-    let bed = Bed::new(2);
-    let event = make!(cuEventCreate(0));
-    call!(cuEventRecord(event, bed.second_stream));
-    wait("an event", || match cuEventQuery(event) {
-        NOT_READY => false,
-        status => status == SUCCESS,
-    });
-    assert_eq!(cuEventRecord(event, bed.first_stream), INVALID_HANDLE);
-    let _: usize = make!(cuMemAlloc_v2(LEN));
-    let (pinned, used) = (bed.count(PINNED), bed.count(MEMORY));
-    call!(cuCtxDestroy_v2(bed.second as Raw));
-    assert_eq!((bed.count(PINNED), bed.count(MEMORY)), (pinned - LEN as u64, used - LEN as u64));
-    bind(bed.first);
-    assert_ne!(fake_cuda_window(bed.owned, LEN), 0, "and the first context's was not");
-}
-
-#[test]
-fn words_in_memory_of_a_pool_are_refused() {
+fn words_in_pool_memory_are_refused() {
     let bed = Bed::new(3);
     let pool = make!(cuMemAllocAsync(4096, bed.second_stream));
     let refused = cuStreamWriteValue64_v2(bed.second_stream, pool, 1, 0);
@@ -316,7 +296,7 @@ fn words_in_memory_of_a_pool_are_refused() {
 }
 
 #[test]
-fn half_of_a_word_comes_to_the_host_before_the_other() {
+fn word_halves_arrive_apart() {
     let bed = Bed::new(4);
     bed.fill(0xff);
     bed.there_and_back(8, 1);

@@ -48,7 +48,6 @@ impl<T> Drop for Zeroed<T> {
     }
 }
 
-/// What a context is made with.
 #[derive(Clone, Debug)]
 pub struct ContextOptions {
     pub n_pes: u32,
@@ -79,7 +78,6 @@ pub struct HostContext {
 }
 
 impl HostContext {
-    /// A context with nothing in its rings.
     pub fn new(options: &ContextOptions) -> Self {
         let n_rings = options.n_rings as usize;
         // SAFETY: numbers and pointers, which are valid as zeroes.
@@ -132,46 +130,38 @@ impl HostContext {
         new
     }
 
-    /// What producers are given.
     pub fn as_ptr(&self) -> *const nlf_context {
         self.context.as_ptr()
     }
 
-    /// For a test that changes it before anybody uses it.
     pub fn as_mut_ptr(&self) -> *mut nlf_context {
         self.context.as_ptr()
     }
 
-    /// An entry of its table of regions, for who changes it.
     pub fn region(&self, index: usize) -> NonNull<nlf_region> {
         assert!(index < self.regions.len);
         // SAFETY: below the number of regions.
         unsafe { self.regions.at.add(index) }
     }
 
-    /// Slots of a ring, for its consumer.
     pub fn slots(&self, ring: usize) -> NonNull<nlf_slot> {
         self.slots[ring].at
     }
 
-    /// What is the library's own.
     pub fn own(&self) -> NonNull<nlf_own> {
         self.own.at
     }
 
-    /// The producers' side of it.
     pub fn own_producers(&self) -> NonNull<nlf_own_producers> {
         self.own_producers.at
     }
 
-    /// What the consumer of a ring publishes.
     pub fn published(&self, ring: usize) -> NonNull<nlf_published> {
         assert!(ring < self.published.len);
         // SAFETY: below the number of rings.
         unsafe { self.published.at.add(ring) }
     }
 
-    /// Slots that were reserved in a ring.
     pub fn head(&self, ring: usize) -> u64 {
         assert!(ring < self.producers.len);
         // SAFETY: below the number of rings; producers change it atomically.

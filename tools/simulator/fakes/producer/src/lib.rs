@@ -28,13 +28,10 @@ pub struct KernelArgs {
     pub status: *mut i32,
     /// One of each thread.
     pub out: *mut u64,
-    /// Words in an area.
     pub area: u64,
     /// Operations of each unit.
     pub rounds: u64,
-    /// Bytes of each operation.
     pub bytes: u64,
-    /// [`Form`].
     pub form: Form,
     /// Flags of the operations, such as `NLF_NO_FENCE` of the device header.
     pub flags: u32,
@@ -44,15 +41,11 @@ pub struct KernelArgs {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum Form {
-    /// Each thread's own.
     Thread = 0,
-    /// One for each warp.
     Warp = 1,
-    /// One for each block.
     Block = 2,
 }
 
-/// Areas of the heap that kernels work on.
 pub const AREAS: usize = 8;
 
 // SAFETY: plain numbers and pointers, which are used by unsafe functions alone.
@@ -91,7 +84,6 @@ pub fn set_pause(pause: Option<extern "C" fn(c_uint)>) {
 
 /// A type of words that kernels compare.
 pub trait Compared: Copy {
-    /// `nlf_test` on a word of it.
     fn test(word: &Self, comparison: u32, value: Self) -> bool;
 }
 
@@ -110,9 +102,6 @@ compared! { f64: nlfh_test_f64; f32: nlfh_test_f32; i32: nlfh_test_i32; }
 /// Runs a kernel's body on this thread, as thread `thread` of `threads`; its block is the same
 /// number.
 ///
-/// # Panics
-/// When there is no such kernel.
-///
 /// # Safety
 /// `args` is what the kernel asks for: a context that lives, and memory of the sizes told.
 pub unsafe fn run(kernel: &CStr, args: &KernelArgs, thread: u64, threads: u64) {
@@ -121,7 +110,6 @@ pub unsafe fn run(kernel: &CStr, args: &KernelArgs, thread: u64, threads: u64) {
     assert!(known == 0, "no kernel {kernel:?}");
 }
 
-/// The size of [`KernelArgs`] in C++.
 pub fn size_of_args() -> usize {
     // SAFETY: returns a number.
     unsafe { nlfh_sizeof_args() }

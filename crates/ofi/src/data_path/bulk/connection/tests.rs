@@ -197,7 +197,7 @@ fn peer_without_room_waits_alone() {
 }
 
 #[test]
-fn peer_is_reached_when_a_byte_has_come() {
+fn peer_is_reached_by_one_byte() {
     let mut bed = Bed::new(Provider::Tcp);
     for (made, told) in [(true, "9 reached: true"), (false, "9 reached: false")] {
         bed.give(What::Reach(PeerAddr(9)), 1, 3);
@@ -244,7 +244,7 @@ fn errors_end_transfers_or_the_connection() {
 }
 
 #[test]
-fn full_queue_is_told_later_and_in_order() {
+fn full_queue_reports_later_in_order() {
     let mut bed = Bed::new(Provider::Tcp);
     let room = DEPTH + COMES_IN;
     let all = room.next_multiple_of(POLL_BATCH) + POLL_BATCH;

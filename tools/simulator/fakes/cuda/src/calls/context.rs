@@ -16,7 +16,6 @@ use crate::state::status::{
 };
 use crate::state::table::lock;
 
-/// The primary context of a device.
 #[derive(Default)]
 struct Primary {
     context: Option<&'static Context>,

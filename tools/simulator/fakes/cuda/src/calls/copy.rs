@@ -133,16 +133,18 @@ pub(crate) struct Attributes {
 }
 
 fn copy_together(
-    [to, from, lens]: [&[usize]; 3],
-    attributes: &Attributes,
-    (first, count): (usize, usize),
+    [to, from, lens]: [In<usize>; 3],
+    count: usize,
+    attributes: In<Attributes>,
+    (first, attributes_count): (In<usize>, usize),
     on: usize,
 ) -> Outcome {
     const LAST_OF_OLD: usize = 1;
-    if to.is_empty() || (first, count) != (0, 1) || on <= LAST_OF_OLD {
+    let (to, from, lens) = (to.list(count)?, from.list(count)?, lens.list(count)?);
+    if to.is_empty() || (*first.get()?, attributes_count) != (0, 1) || on <= LAST_OF_OLD {
         return Err(INVALID_VALUE);
     }
-    if !(1..=3).contains(&attributes.order) {
+    if !(1..=3).contains(&attributes.get()?.order) {
         return Err(INVALID_VALUE);
     }
     let stream = of_handle(on)?;
@@ -274,9 +276,7 @@ calls! {
         on: usize,
     ) {
         failed.put(usize::MAX)?;
-        let lists = [to.list(count)?, from.list(count)?, lens.list(count)?];
-        let of = (*attributes_from.get()?, attributes_count);
-        copy_together(lists, attributes.get()?, of, on)
+        copy_together([to, from, lens], count, attributes, (attributes_from, attributes_count), on)
     }
 
     /// As CUDA 13 has it.
@@ -294,9 +294,7 @@ calls! {
         if version() < 13_000 {
             std::process::abort();
         }
-        let lists = [to.list(count)?, from.list(count)?, lens.list(count)?];
-        let of = (*attributes_from.get()?, attributes_count);
-        copy_together(lists, attributes.get()?, of, on)
+        copy_together([to, from, lens], count, attributes, (attributes_from, attributes_count), on)
     }
 
     fn cuStreamWriteValue32_v2(on: usize, to: usize, value: u32, _flags: u32) {

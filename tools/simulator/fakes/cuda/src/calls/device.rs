@@ -98,7 +98,6 @@ calls! {
         write_text(&text, room, &format!("FAFE:{:02X}:00.0", device(number)?.ordinal))
     }
 
-    /// No device reaches another's memory.
     fn cuDeviceCanAccessPeer(into: Out<c_int>, one: c_int, other: c_int) {
         device(one).and(device(other))?;
         into.put(0)

@@ -19,7 +19,6 @@ use crate::state::worker::run_kernel;
 static GATES: Table<Sender<()>> = Table::new();
 
 calls! {
-    /// Every copy takes at least so many nanoseconds.
     fn fake_cuda_latency(number: c_int, copy_ns: u64) {
         device(number)?.behaviour.copy_ns.store(copy_ns, Relaxed);
         Ok(())
@@ -64,7 +63,6 @@ calls! {
         Ok(())
     }
 
-    /// Ends a kernel that spins.
     fn fake_cuda_release(gate: usize) {
         GATES.remove(gate).map(drop)
     }

@@ -17,7 +17,6 @@ use crate::state::table::Table;
 
 const GPU_PAGE: usize = 64 << 10;
 
-/// `EINVAL`.
 const INVALID: u32 = libc::EINVAL as u32;
 
 #[derive(Debug)]
@@ -30,7 +29,6 @@ struct Pinned {
 static ALL: Table<Pinned> = Table::new();
 static PINNED: AtomicUsize = AtomicUsize::new(0);
 
-/// How many ranges are pinned, for tests.
 #[unsafe(no_mangle)]
 extern "C" fn fake_gdrcopy_pinned() -> usize {
     PINNED.load(Ordering::Relaxed)

@@ -58,7 +58,6 @@ calls! {
         into.put(allocate(len, Kind::Pool)?)
     }
 
-    /// Frees it when the stream gets there.
     fn cuMemFreeAsync(base: usize, on: usize) {
         let stream = of_handle(on)?;
         if find(base).is_none_or(|found| found.base != base || found.kind != Kind::Pool) {

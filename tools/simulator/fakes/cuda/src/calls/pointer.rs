@@ -13,7 +13,6 @@ const DEVICE: c_uint = 2;
 
 const NO_DEVICE: i32 = -2;
 
-/// Writes one attribute to a place of its type.
 fn write(which: u32, mapping: Option<&Mapping>, address: usize, into: &Out<c_void>) -> Outcome {
     let kind = mapping.map(|mapping| mapping.kind);
     match which {

@@ -67,7 +67,6 @@ calls! {
     }
 }
 
-/// Functions that are not offered.
 macro_rules! refused {
     ($($name:ident($($argument:ty),*);)*) => {
         $(

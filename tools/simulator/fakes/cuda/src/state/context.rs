@@ -38,7 +38,6 @@ pub(crate) struct Context {
     pub(crate) held_up: AtomicU32,
 }
 
-/// The streams of a context.
 #[derive(Default)]
 pub(crate) struct Streams {
     /// Made when it is first used.
@@ -46,7 +45,6 @@ pub(crate) struct Streams {
     pub(crate) others: Vec<Arc<Stream>>,
 }
 
-/// A stream.
 pub(crate) struct Stream {
     pub(crate) context: &'static Context,
     /// Whether it and the legacy stream wait for one another.
@@ -55,7 +53,6 @@ pub(crate) struct Stream {
     pub(crate) changed: Condvar,
 }
 
-/// What a stream has to do.
 #[derive(Default)]
 pub(crate) struct Queue {
     pub(crate) work: VecDeque<Item>,
@@ -77,10 +74,8 @@ pub(crate) struct Event {
     pub(crate) state: Mutex<(u64, u64)>,
 }
 
-/// Something that a stream does, with its context.
 pub(crate) type Work = Box<dyn FnOnce(&Context) + Send>;
 
-/// How many contexts were made.
 pub(crate) static MADE: AtomicU64 = AtomicU64::new(0);
 
 /// What a handle to a context is in C.
@@ -110,7 +105,6 @@ impl Context {
         context
     }
 
-    /// An error once the context cannot be used.
     pub(crate) fn check(&self) -> Outcome {
         match self.error.load(SeqCst) {
             SUCCESS => Ok(()),
@@ -234,7 +228,6 @@ pub(crate) fn of_device(device: &Device) -> Vec<&'static Context> {
     lock(&ALL).iter().filter(|context| std::ptr::eq(context.device, device)).copied().collect()
 }
 
-/// What this thread has bound, in whatever state.
 pub(crate) fn bound() -> Option<&'static Context> {
     BOUND.with_borrow(|stack| stack.last().copied())
 }

@@ -7,7 +7,6 @@ use std::sync::{Mutex, OnceLock};
 use crate::state::settings::Behaviour;
 use crate::state::status::{INVALID_DEVICE, NOT_INITIALIZED, OUT_OF_MEMORY, Outcome, Status};
 
-/// A device.
 #[derive(Debug)]
 pub(crate) struct Device {
     pub(crate) ordinal: usize,
@@ -25,7 +24,6 @@ pub(crate) const COPIES: usize = 2;
 /// Bytes of page-locked memory in use, and of the device's.
 pub(crate) const PINNED: usize = 3;
 pub(crate) const MEMORY: usize = 4;
-/// Calls that store words.
 pub(crate) const WRITES: usize = 5;
 /// Calls that ask whether a stream or an event is done.
 pub(crate) const ASKED: usize = 6;
@@ -44,7 +42,6 @@ const DEVICES_OF_MACHINE: usize = 8;
 
 static DEVICES: OnceLock<Vec<Device>> = OnceLock::new();
 
-/// How often `cuInit` was called.
 pub(crate) static INITS: AtomicU64 = AtomicU64::new(0);
 
 /// The devices, once `cuInit` was called.

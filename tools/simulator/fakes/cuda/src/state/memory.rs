@@ -10,7 +10,6 @@ use crate::state::pages::{Kind, Pages, Place, round_up, unmap};
 use crate::state::status::{INVALID_VALUE, Outcome, Status};
 use crate::state::table::{fresh, lock};
 
-/// A range of addresses of a program.
 #[derive(Clone)]
 pub(crate) struct Mapping {
     pub(crate) base: usize,
@@ -24,7 +23,6 @@ pub(crate) struct Mapping {
     pub(crate) pages: Option<Arc<Pages>>,
     /// Whether the device may use it: memory of the VMM interface has to be opened.
     pub(crate) opened: bool,
-    /// Whether the CPU may.
     pub(crate) cpu: bool,
     /// For memory of the VMM interface: the handle's object.
     pub(crate) physical: Option<Arc<Physical>>,

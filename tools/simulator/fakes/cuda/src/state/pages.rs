@@ -22,7 +22,6 @@ pub(crate) struct Pages {
     len: usize,
 }
 
-/// What an address leads to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     /// `cuMemAlloc`.
@@ -41,13 +40,11 @@ pub(crate) enum Kind {
     Registered,
 }
 
-/// A piece of memory as a copy sees it.
 #[derive(Clone)]
 pub(crate) struct Place {
     pub(crate) alias: usize,
     /// None for memory that the driver does not know.
     pub(crate) kind: Option<Kind>,
-    /// The context that has it, if one has.
     pub(crate) context: Option<&'static Context>,
     _pages: Option<Arc<Pages>>,
 }
@@ -60,7 +57,6 @@ impl Place {
         Self { alias, kind: None, context: None, _pages: None }
     }
 
-    /// What is `offset` bytes into a range.
     pub(crate) fn within(mapping: Mapping, offset: usize) -> Self {
         let Mapping { alias, kind, context, pages, .. } = mapping;
         Self { alias: alias + offset, kind: Some(kind), context, _pages: pages }

@@ -46,14 +46,13 @@ impl Failure {
     }
 }
 
-/// The driver's version.
 pub(crate) fn version() -> i32 {
     static VERSION: OnceLock<i32> = OnceLock::new();
     *VERSION.get_or_init(|| variable("FAKE_CUDA_VERSION", 13_000))
 }
 
 /// How a device behaves, as a test may change it while it runs.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Behaviour {
     /// What each copy takes at least, in nanoseconds.
     pub(crate) copy_ns: AtomicU64,
@@ -62,20 +61,12 @@ pub(crate) struct Behaviour {
     pub(crate) fail_copy: Failure,
     pub(crate) pinned_limit: AtomicU64,
     pub(crate) memory_limit: AtomicU64,
-    /// Whether 64-bit stream memory operations are offered.
     pub(crate) stream_ops: AtomicU32,
 }
 
 impl Behaviour {
     pub(crate) fn new() -> Self {
-        let behaviour = Self {
-            copy_ns: AtomicU64::default(),
-            fail_submit: Failure::default(),
-            fail_copy: Failure::default(),
-            pinned_limit: AtomicU64::default(),
-            memory_limit: AtomicU64::default(),
-            stream_ops: AtomicU32::default(),
-        };
+        let behaviour = Self::default();
         behaviour.reset();
         behaviour
     }

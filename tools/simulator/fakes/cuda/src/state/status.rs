@@ -5,7 +5,6 @@ use std::ffi::CStr;
 /// A `CUresult`.
 pub(crate) type Status = u32;
 
-/// What a call inside this crate ends with.
 pub(crate) type Outcome = Result<(), Status>;
 
 macro_rules! statuses {
@@ -74,7 +73,6 @@ impl<T> Out<T> {
         Self(self.0.wrapping_add(number))
     }
 
-    /// The same place, which has another type.
     pub(crate) fn of<U>(&self) -> Out<U> {
         Out(self.0.cast())
     }

@@ -16,7 +16,6 @@ pub(crate) fn fresh() -> usize {
     NEXT.fetch_add(0x10, Relaxed)
 }
 
-/// Objects by handle.
 #[derive(Debug)]
 pub(crate) struct Table<T>(Mutex<Option<HashMap<usize, Arc<T>>>>);
 

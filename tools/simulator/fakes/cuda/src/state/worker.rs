@@ -13,7 +13,6 @@ use crate::state::pages::Place;
 use crate::state::settings::variable;
 use crate::state::table::lock;
 
-/// Starts the thread of a stream.
 pub(crate) fn start(stream: Arc<Stream>) {
     let run = move || while step(&stream) {};
     thread::Builder::new()
@@ -45,7 +44,6 @@ fn step(stream: &Stream) -> bool {
     true
 }
 
-/// Stores a word of `width` bytes.
 pub(crate) fn store(context: &Context, to: &Place, value: u64, width: usize) {
     if context.check().is_err() {
         return;
@@ -84,7 +82,6 @@ fn begins(context: &Context) -> bool {
     context.device.behaviour.fail_copy.count().map_err(|code| context.break_down(code)).is_ok()
 }
 
-/// Copies, by kernels or by a copy engine.
 pub(crate) fn copy(context: &Context, from: &Place, to: &Place, len: usize, by_kernels: bool) {
     let start = Instant::now();
     if !begins(context) {

@@ -11,10 +11,7 @@
 /// Each row starts from the first pair that is still missing, and takes for every other factor the
 /// value that adds most pairs; of equals, the first. So what costs least to run comes first among
 /// the values.
-///
-/// # Panics
-/// When a factor has no value.
-pub fn pairwise<const N: usize>(sizes: [usize; N]) -> Vec<[usize; N]> {
+pub(crate) fn pairwise<const N: usize>(sizes: [usize; N]) -> Vec<[usize; N]> {
     assert!(sizes.iter().all(|size| *size > 0), "a factor without values: {sizes:?}");
     let mut missing: Vec<Pair> = pairs(&sizes);
     let mut rows = Vec::new();
@@ -71,45 +68,4 @@ fn pairs(sizes: &[usize]) -> Vec<Pair> {
         pairs.extend(settings.iter().copied().filter(later(*one)).map(|other| Pair(*one, other)));
     }
     pairs
-}
-
-#[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-
-    use super::*;
-
-    #[track_caller]
-    fn covers<const N: usize>(sizes: [usize; N], most: usize) {
-        let rows = pairwise(sizes);
-        let mut seen = BTreeSet::new();
-        for row in &rows {
-            for one in 0..N {
-                assert!(row[one] < sizes[one], "{row:?} of {sizes:?}");
-                for other in one + 1..N {
-                    seen.insert((one, row[one], other, row[other]));
-                }
-            }
-        }
-        let all: usize =
-            (0..N).flat_map(|one| (one + 1..N).map(move |o| sizes[one] * sizes[o])).sum();
-        assert_eq!(seen.len(), all, "pairs of {sizes:?}");
-        assert!(rows.len() <= most, "{} rows for {sizes:?}", rows.len());
-        assert_eq!(rows, pairwise(sizes), "the same every time");
-    }
-
-    #[test]
-    fn every_pair_is_in_a_row() {
-        covers([2, 2], 4);
-        covers([2, 2, 2], 4);
-        covers([3, 3, 3, 3], 13);
-        covers([1, 4, 2], 8);
-        covers([5, 3, 3, 7, 5, 2, 2, 3], 45);
-        covers([7, 5, 3, 3, 2], 40);
-    }
-
-    #[test]
-    fn one_factor_has_its_values() {
-        assert_eq!(pairwise([3]), [[0], [1], [2]]);
-    }
 }
