@@ -180,7 +180,7 @@ fn stuck_loopback_times_out() {
     let mut job = Job::new(1, &shape, Script::default());
     let first = &mut job.members[0];
     let (handle, addr, landing) = (first.handle, first.base, first.scratch);
-    job.fabric.lose_next_completions(1);
+    job.fabric.world().lose_next = 1;
     let done = first.lane.loopback(&Anchor { handle, addr, landing }, Loopback::Read);
     assert!(matches!(done, Err(EngineError::Timeout { pe: Pe(0), .. })), "{done:?}");
 }
@@ -299,7 +299,7 @@ fn unanswered_get_times_out() {
 fn lost_word_concerns_its_peer() {
     let shape = Shape { n_pes: 3, staged: 0b01, words: 0b01, ..Shape::default() };
     let mut job = Job::new(1, &shape, Script::default());
-    job.fabric.fail_settling();
+    job.fabric.world().fail_settling = true;
     job.put_signal(1, 0, (64, 16), 0).unwrap();
     let failed = job.settle(&[0, 1], (1, 0), 1000);
     assert!(matches!(failed, Err(EngineError::PeerRefused { .. })), "{failed:?}");

@@ -186,7 +186,7 @@ fn slowing_rail_loses_work() {
     while job.fabric.now() < begun + half {
         job.members[0].lane.progress().unwrap();
     }
-    job.fabric.set_rate(RailId(2), FULL / 10);
+    job.fabric.world().set_rate(RailId(2), FULL / 10);
     job.quiet(0, 1).unwrap();
     let took = job.fabric.now() - begun;
     // What it had ahead then is three segments, and there and back is some time more.
@@ -200,7 +200,7 @@ fn recovered_rail_is_used_again() {
     for _ in 0..4 {
         put_rate(&mut job, 1, 1, 2 * MIB);
     }
-    job.fabric.set_rate(RailId(2), FULL);
+    job.fabric.world().set_rate(RailId(2), FULL);
     // It is tried again after a while, whether much is sent meanwhile or nothing.
     for idle in [false, true] {
         let until = job.fabric.now() + 4_000_000_000;

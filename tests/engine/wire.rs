@@ -11,114 +11,58 @@ use engine::wire::message::{
 };
 use engine::wire::seal::Seal;
 use engine::wire::staged::{Get, MAX_PAYLOAD, MOST_KEYS, Pull, RECORD, Record, Source, Target};
-use proptest::collection::vec;
 use proptest::prelude::*;
-use proptest::sample::select;
 
-/// A body that owns its payload.
-#[derive(Clone, Debug)]
-enum Owned {
-    Plain(Body<'static>),
-    Ack([u8; MAP_BYTES]),
-    PutSignal(Spot, Atomic, Spot, Vec<u8>),
-    Refusal(u32, String),
-    StagedPut(Spot, Vec<u8>),
-    Loaded(Get, Vec<u8>),
-    /// From bounce memory unless there are keys.
-    Pull(Target, u32, u64, Option<Vec<u8>>),
-}
+const TO: Spot = Spot { slot: u32::MAX, offset: (1 << 48) - 1 };
+const AT: Spot = Spot { slot: 0x0102_0304, offset: 0x0506_0708_090a };
 
-impl Owned {
-    fn body(&self) -> Body<'_> {
-        match self {
-            Owned::Plain(body) => *body,
-            Owned::Ack(map) => Body::Ack(Some(map)),
-            Owned::PutSignal(at, atomic, to, payload) => {
-                Body::PutSignal { at: *at, atomic: *atomic, to: *to, payload }
-            }
-            Owned::Refusal(of, why) => Body::Refusal { of: *of, why },
-            Owned::StagedPut(to, payload) => Body::StagedPut { to: *to, payload },
-            Owned::Loaded(get, payload) => Body::Loaded { get: *get, payload },
-            Owned::Pull(target, len, at, keys) => {
-                let from_fabric = |keys| Source::Fabric(*at, keys);
-                let source = keys.as_deref().map_or(Source::Bounce(*at), from_fabric);
-                Body::Pull(Pull { target: *target, len: *len, source, brought: &[] })
+/// Calls back with a body of each kind and form, with fields that fill their places, and payloads
+/// of the longest and the shortest length.
+fn each_body(word: u64, mut with: impl FnMut(&Body<'_>)) {
+    let low = word as u32 | 1;
+    let bytes: [u8; MAX_PAYLOAD] = std::array::from_fn(|at| word.rotate_left(at as u32) as u8);
+    let mut map = [0; MAP_BYTES];
+    map[..32].copy_from_slice(&bytes[..32]);
+    let (get, value) = (Get { number: low, of: !low }, word);
+    let bodies = [
+        Body::Ack(None),
+        Body::Ack(Some(&map)),
+        Body::AckRequest,
+        Body::Reply { place: low, of: !low, value },
+        Body::Refusal { of: low, why: "" },
+        Body::Refusal { of: low, why: &"~".repeat(MAX_REASON) },
+        Body::Ask { from: AT, len: low, get: !low },
+        Body::Loaded { get, payload: &bytes },
+        Body::Loaded { get, payload: &bytes[..1] },
+        Body::StagedPut { to: AT, payload: &bytes },
+        Body::StagedPut { to: AT, payload: &bytes[..1] },
+    ];
+    bodies.iter().for_each(&mut with);
+    let (mut all, keys) = (Vec::new(), &bytes[..8 * MOST_KEYS]);
+    for (op, width) in AtomicOp::ALL.into_iter().flat_map(|op| Width::ALL.map(|width| (op, width)))
+    {
+        let float = word & 1 != 0;
+        if op.fetches() {
+            let atomic = Atomic { op, width, float, operand: word, compare: !word };
+            all.push(Body::Fetch { at: AT, atomic, place: (word % 16) as u8 });
+            continue;
+        }
+        let atomic = Atomic { op, width, float, operand: word, compare: 0 };
+        all.push(Body::Word { at: AT, atomic });
+        for payload in [&bytes[..0], &bytes[..MAX_EAGER]] {
+            all.push(Body::PutSignal { at: AT, atomic, to: TO, payload });
+        }
+        all.push(Body::Beside { at: AT, atomic, tag: Tag(word as u16), segments: low });
+        for signal in [None, Some((TO, atomic))] {
+            let one = Target::One(Record { to: AT, len: low, at: 0, signal, behind: false });
+            for target in [one, Target::List(low as u16 | 2), Target::Get(get)] {
+                for source in [Source::Bounce(word), Source::Fabric(word, keys)] {
+                    all.push(Body::Pull(Pull { target, len: low, source, brought: &[] }));
+                }
             }
         }
     }
-}
-
-fn spot() -> impl Strategy<Value = Spot> {
-    (any::<u32>(), 0..1_u64 << 48).prop_map(|(slot, offset)| Spot { slot, offset })
-}
-
-fn atomic(fetches: bool) -> impl Strategy<Value = Atomic> {
-    let ops: Vec<AtomicOp> =
-        AtomicOp::ALL.into_iter().filter(|op| op.fetches() == fetches).collect();
-    let fields = (any::<bool>(), any::<u64>(), any::<u64>());
-    (select(ops), select(Width::ALL.to_vec()), fields).prop_map(
-        move |(op, width, (float, operand, compare))| {
-            let compare = if fetches { compare } else { 0 };
-            Atomic { op, width, float, operand, compare }
-        },
-    )
-}
-
-fn get() -> impl Strategy<Value = Get> {
-    any::<(u32, u32)>().prop_map(|(number, of)| Get { number, of })
-}
-
-fn target(len: u32) -> impl Strategy<Value = Target> {
-    let one =
-        (spot(), proptest::option::of((spot(), atomic(false)))).prop_map(move |(to, signal)| {
-            Target::One(Record { to, len, at: 0, signal, behind: false })
-        });
-    prop_oneof![one, (2..=u16::MAX).prop_map(Target::List), get().prop_map(Target::Get)]
-}
-
-fn body() -> impl Strategy<Value = Owned> {
-    let plain = Owned::Plain;
-    let payload = || vec(any::<u8>(), 1..=MAX_PAYLOAD);
-    let keys = (0..=MOST_KEYS).prop_flat_map(|count| vec(any::<u8>(), 8 * count));
-    prop_oneof![
-        select(vec![Body::Ack(None), Body::AckRequest]).prop_map(plain),
-        any::<[u8; 32]>().prop_map(|half| {
-            let mut map = [0; MAP_BYTES];
-            map[..32].copy_from_slice(&half);
-            Owned::Ack(map)
-        }),
-        (spot(), atomic(false)).prop_map(move |(at, atomic)| plain(Body::Word { at, atomic })),
-        (spot(), atomic(true), 0..16_u8).prop_map(move |(at, atomic, place)| plain(Body::Fetch {
-            at,
-            atomic,
-            place
-        })),
-        any::<(u32, u32, u64)>().prop_map(move |(place, of, value)| plain(Body::Reply {
-            place,
-            of,
-            value
-        })),
-        (spot(), atomic(false), spot(), vec(any::<u8>(), 0..=MAX_EAGER))
-            .prop_map(|(at, atomic, to, payload)| Owned::PutSignal(at, atomic, to, payload)),
-        (spot(), atomic(false), any::<u16>(), 1..=u32::MAX).prop_map(
-            move |(at, atomic, tag, segments)| {
-                plain(Body::Beside { at, atomic, tag: Tag(tag), segments })
-            }
-        ),
-        (any::<u32>(), "[ -~]{0,232}").prop_map(|(of, why)| Owned::Refusal(of, why)),
-        (spot(), payload()).prop_map(|(to, payload)| Owned::StagedPut(to, payload)),
-        (spot(), 1..=u32::MAX, any::<u32>()).prop_map(move |(from, len, get)| plain(Body::Ask {
-            from,
-            len,
-            get
-        })),
-        (get(), payload()).prop_map(|(get, payload)| Owned::Loaded(get, payload)),
-        (1..=u32::MAX, any::<u64>(), proptest::option::of(keys)).prop_flat_map(
-            |(len, at, keys)| {
-                target(len).prop_map(move |target| Owned::Pull(target, len, at, keys.clone()))
-            }
-        ),
-    ]
+    all.iter().for_each(with);
 }
 
 /// Seals a message, into a frame that is not empty.
@@ -145,72 +89,65 @@ fn fields(head: Head) -> (u16, Pe, u32, u32, u32) {
     (head.what, head.from, head.seq, head.ack, head.word)
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+/// Words that fill fields, and leave their halves apart.
+const WORDS: [u64; 4] = [u64::MAX, 0, 0x0123_4567_89ab_cdef, 0x8000_0000_0000_0001];
 
-    #[test]
-    fn encoded_messages_decode(
-        (from, to, share) in any::<(u16, u16, [u8; 16])>(),
-        (seq, ack, mark) in any::<(u64, u64, u16)>(),
-        owned in body(),
-    ) {
-        let (from, to) = (Pe(from.into()), to);
-        let sender = seal(share, from.0 as u16);
-        let mask = sender.mask(from, Pe(to.into()), Seq(seq).high());
-        let numbers = Numbers { seq: Seq(seq), ack: Seq(ack), mark, mask };
-        let bytes = encode(&sender, from, Pe(to.into()), &numbers, &owned.body());
-        prop_assert!(bytes.len() <= MAX_MESSAGE);
-        let receiver = seal(share, to);
-        let head = receiver.open(&bytes).unwrap();
-        prop_assert_eq!((head.from, head.seq, head.ack), (from, seq as u32, ack as u32));
-        let word = head.word ^ receiver.mask(from, Pe(to.into()), Seq(seq).high());
-        let message = Message::decode(head, word, &bytes).unwrap();
-        prop_assert_eq!(message.body, owned.body());
-        let is_numbered = !matches!(
-            message.body,
-            Body::Ack(_) | Body::AckRequest | Body::Reply { .. } | Body::Refusal { .. }
-        );
-        prop_assert_eq!(message.mark, if is_numbered { mark } else { 0 });
+#[test]
+fn encoded_messages_decode() {
+    let (me, to) = (Pe(0x1234), Pe(0xfedc));
+    let (sender, receiver) = (seal([7; 16], 0x1234), seal([7; 16], 0xfedc));
+    for word in WORDS {
+        let (seq, ack, mark) = (Seq(word), Seq(word.rotate_left(16)), word as u16);
+        let mask = sender.mask(me, to, seq.high());
+        each_body(word, |body| {
+            let bytes = encode(&sender, me, to, &Numbers { seq, ack, mark, mask }, body);
+            assert!(bytes.len() <= MAX_MESSAGE, "{body:?}");
+            let head = receiver.open(&bytes).unwrap();
+            assert_eq!((head.from, head.seq, head.ack), (me, seq.low(), ack.low()), "{body:?}");
+            let word = head.word ^ receiver.mask(me, to, seq.high());
+            let message = Message::decode(head, word, &bytes).unwrap();
+            assert_eq!(message.body, *body);
+            let is_numbered = !matches!(
+                body,
+                Body::Ack(_) | Body::AckRequest | Body::Reply { .. } | Body::Refusal { .. }
+            );
+            assert_eq!(message.mark, if is_numbered { mark } else { 0 }, "{body:?}");
+        });
     }
+}
 
-    /// The PE that it is for opens a message, and no other process does, nor does it itself once a
-    /// bit has changed.
-    #[test]
-    fn sealed_messages_are_noise_to_others(
-        (share, other) in any::<([u8; 16], [u8; 16])>(),
-        (from, to, elsewhere) in any::<(u16, u16, u16)>(),
-        owned in body(),
-        bit in 0..48 * 8_usize,
-    ) {
-        let numbers = Numbers { seq: Seq(7), ack: Seq(3), mark: 0, mask: 0 };
-        let sender = seal(share, from);
-        let bytes = encode(&sender, Pe(from.into()), Pe(to.into()), &numbers, &owned.body());
-        let opens = |share, pe, bytes: &[u8]| fields(seal(share, pe).open(bytes).unwrap());
-        let head = opens(share, to, &bytes);
-        prop_assert!(share == other || opens(other, to, &bytes) != head);
-        prop_assert!(to == elsewhere || opens(share, elsewhere, &bytes) != head);
-        let mut changed = bytes;
-        if bit < 8 * changed.len() {
+/// The PE that it is for opens a message, and no other process does, nor does it itself once a
+/// bit has changed, or with the head of another message.
+#[test]
+fn sealed_messages_are_noise_to_others() {
+    let numbers = Numbers { seq: Seq(7), ack: Seq(3), mark: 0, mask: 0 };
+    let sender = seal([7; 16], 3);
+    let [receiver, elsewhere, other_job] =
+        [([7; 16], 5), ([7; 16], 6), ([8; 16], 5)].map(|(share, pe)| seal(share, pe));
+    let opens = |seal: &Seal, bytes: &[u8]| fields(seal.open(bytes).unwrap());
+    let mut before: Option<Vec<u8>> = None;
+    each_body(WORDS[2], |body| {
+        let bytes = encode(&sender, Pe(3), Pe(5), &numbers, body);
+        let head = opens(&receiver, &bytes);
+        assert_ne!(opens(&other_job, &bytes), head, "another job's {body:?}");
+        assert_ne!(opens(&elsewhere, &bytes), head, "another PE's {body:?}");
+        for bit in 0..8 * bytes.len().min(48) {
+            let mut changed = bytes.clone();
             changed[bit / 8] ^= 1 << (bit % 8);
-            prop_assert_ne!(opens(share, to, &changed), head, "bit {}", bit);
+            assert_ne!(opens(&receiver, &changed), head, "bit {bit} of {body:?}");
         }
-    }
-
-    /// The head of a message does not open over another body, nor gives what was added to it away.
-    #[test]
-    fn heads_belong_to_their_bodies(share in any::<[u8; 16]>(), one in body(), other in body()) {
-        let numbers = Numbers { seq: Seq(7), ack: Seq(3), mark: 0, mask: 0 };
-        let (sender, receiver) = (seal(share, 0), seal(share, 1));
-        let [one, other] =
-            [one, other].map(|owned| encode(&sender, Pe(0), Pe(1), &numbers, &owned.body()));
-        prop_assume!(one[16..] != other[16..]);
-        let mixed = [&one[..16], &other[16..]].concat();
         // Bytes behind the covered ones are payload.
         let covered = |bytes: &[u8]| bytes[16..bytes.len().min(48)].to_vec();
-        prop_assume!(covered(&one) != covered(&other));
-        let head = fields(receiver.open(&one).unwrap());
-        prop_assert_ne!(fields(receiver.open(&mixed).unwrap()), head);
-    }
+        let other = before.replace(bytes.clone()).filter(|it| covered(it) != covered(&bytes));
+        if let Some(other) = other {
+            let mixed = [&bytes[..16], &other[16..]].concat();
+            assert_ne!(opens(&receiver, &mixed), head, "the head of {body:?}");
+        }
+    });
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn marks_name_one_put(

@@ -88,7 +88,7 @@ fn pooled_puts_of_failed_peer_drop() {
 #[test]
 fn slow_put_among_others_survives() {
     let mut job = Job::new(4, &Shape { rails: 1, ..Shape::default() }, Script::default());
-    job.fabric.lose_next_completions(1);
+    job.fabric.world().lose_next = 1;
     let mut round = |puts: bool| {
         if puts {
             job.put_value(0, 1, 0, 1, 8).unwrap();
@@ -330,7 +330,7 @@ fn drain_is_bounded() {
     assert_eq!((posted(&job), completed(&job)), (2, 2));
 
     let mut job = Job::new(4, &Shape::default(), Script::default());
-    job.fabric.lose_next_completions(1);
+    job.fabric.world().lose_next = 1;
     job.put_value(0, 1, 0, 1, 8).unwrap();
     let before = job.fabric.now();
     assert!(!job.members[0].lane.drain_before_close(patience), "it never ends");
@@ -344,12 +344,12 @@ fn drain_is_bounded() {
 fn late_failure_hits_no_other_segment() {
     let shape = Shape { n_pes: 3, rails: 1, ..Shape::default() };
     let mut job = Job::new(1, &shape, Script::default());
-    job.fabric.fail_delivered_messages(1);
+    job.fabric.world().fail_delivered = 1;
     job.inc(0, 1, 0);
     job.until_quiet(0, 1);
     job.fabric.stall(Pe(2));
     job.put_value(0, 2, 0, 7, 8).unwrap();
-    job.fabric.report_failing();
+    job.fabric.world().report_failing();
     for _ in 0..100 {
         job.members[0].lane.progress().unwrap();
     }
@@ -358,12 +358,12 @@ fn late_failure_hits_no_other_segment() {
     assert_eq!(job.heap(2, 0, 8), 7u64.to_le_bytes());
 
     // One that was not acknowledged ends the connection to its peer.
-    job.fabric.fail_delivered_messages(1);
+    job.fabric.world().fail_delivered = 1;
     job.inc(0, 1, 0);
     while job.fabric.in_flight() > 0 {
         job.members[0].lane.progress().unwrap();
     }
-    job.fabric.report_failing();
+    job.fabric.world().report_failing();
     let failed = job.quiet(0, 1).unwrap_err().to_string();
     assert!(failed.contains("PE 1") && failed.contains("failed by the script"), "{failed}");
     job.put_value(0, 2, 8, 7, 8).unwrap();

@@ -64,16 +64,16 @@ impl Fault {
     pub(super) fn strike(self, fabric: &FakeFabric) {
         match self {
             Self::Call(call, after, count) => fabric.fail_calls(call, after, count),
-            Self::Copies(count) => fabric.fail_copies(2, count),
-            Self::LoseCompletions(count) => fabric.lose_next_completions(count),
-            Self::LoseImmediateData(count) => fabric.lose_next_immediate_data(count),
+            Self::Copies(count) => fabric.world().fail_copies = (2, count),
+            Self::LoseCompletions(count) => fabric.world().lose_next = count,
+            Self::LoseImmediateData(count) => fabric.world().lose_next_data = count,
             Self::Stall(pe) => fabric.stall(pe),
             Self::Refuse(pe) => fabric.refuse(pe, true),
             Self::RefuseMessages(pe, rail) => fabric.refuse_messages(pe, rail, true),
             Self::HoldUp(pe) => fabric.hold_up_messages(pe, 50_000_000),
             Self::RailDown(pe, rail) => fabric.set_rail(pe, rail, false),
             Self::LinkDown(from, to) => fabric.set_link(from, to, false),
-            Self::FailDelivered => fabric.fail_delivered_messages(1),
+            Self::FailDelivered => fabric.world().fail_delivered = 1,
         }
     }
 
@@ -85,7 +85,7 @@ impl Fault {
             Self::HoldUp(pe) => fabric.hold_up_messages(pe, 0),
             Self::RailDown(pe, rail) => fabric.set_rail(pe, rail, true),
             Self::LinkDown(from, to) => fabric.set_link(from, to, true),
-            Self::FailDelivered => fabric.report_failing(),
+            Self::FailDelivered => fabric.world().report_failing(),
             Self::Call(..)
             | Self::LoseCompletions(_)
             | Self::LoseImmediateData(_)

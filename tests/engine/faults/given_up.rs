@@ -102,7 +102,7 @@ fn idle_lane_notices_ended_peer() {
             }
         };
         assert!(until_failed().0.is_none(), "all are there");
-        job.fabric.end_process(Pe(1));
+        job.fabric.world().ended.insert(Pe(1));
         let (failed, waited) = until_failed();
         assert_eq!(failed.is_none(), lets_peers_end);
         if let Some(failed) = failed {

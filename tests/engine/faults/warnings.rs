@@ -119,7 +119,7 @@ fn waiting_signals_are_logged() {
     let shape = Shape { signals: SignalEngine::Counted, ..Shape::default() };
     let mut job = Job::new(1, &shape, Script::default());
     let targets = Targets::of(&job);
-    job.fabric.lose_next_immediate_data(1);
+    job.fabric.world().lose_next_data = 1;
     let Member { lane, scratch, .. } = &mut job.members[0];
     let parts = [targets.part(*scratch, 1, 8, 600)];
     let signal = targets.atomic(1, 0, AtomicOp::SignalAdd, 1);
@@ -155,7 +155,7 @@ fn unknown_completions_are_logged() {
         job.put_value(0, 1, 8 * at, 1, 8).unwrap();
     }
     for wr_id in (1..8).chain([u32::MAX - 7]) {
-        job.fabric.fail_unknown(Pe(0), RailId(0), WrId(wr_id));
+        job.fabric.world().fail_unknown(Pe(0), RailId(0), WrId(wr_id));
         let lines = warnings(|| progress_for(&mut job, 1));
         assert!(lines.len() == 1 && lines[0].contains("rail 0 ("), "{wr_id}: {lines:?}");
     }

@@ -360,7 +360,7 @@ impl<'a> Program<'a> {
             }
             22 => {
                 let (rail, rate) = (RailId(self.random.below(4) as u8), self.random.below(100));
-                self.fabric.set_rate(rail, 1 + rate as u64);
+                self.fabric.world().set_rate(rail, 1 + rate as u64);
                 Ok(())
             }
             _ => (0..self.random.below(8)).try_for_each(|_| {
@@ -426,7 +426,7 @@ fn pes_that_differ_in_everything() {
         let job = Job::of(seed, &shapes.iter().collect::<Vec<_>>(), script);
         let fabric = job.fabric.clone();
         for pe in (0..shapes[0].n_pes).filter(|_| random.below(4) == 0) {
-            fabric.blind(Pe(pe));
+            fabric.world().blind.insert(Pe(pe));
         }
         let mut loose = Vec::new();
         let mut known = Vec::new();

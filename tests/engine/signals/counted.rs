@@ -111,7 +111,7 @@ fn tags_wrap_around() {
 #[test]
 fn missing_data_is_reported() {
     let mut job = Job::new(6, &shape(), Script::default());
-    job.fabric.lose_next_immediate_data(1);
+    job.fabric.world().lose_next_data = 1;
     job.put_signal(0, 1, (8, 150), 0).unwrap();
     let failed = loop {
         if let Err(failed) = job.members[1].lane.progress() {

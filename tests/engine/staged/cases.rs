@@ -21,7 +21,7 @@ fn words_are_stored_together() {
         let shape = Shape { staged: ALL, heap: 1 << 14, ..Shape::default() };
         let mut job = Job::new(1, &shape, Script::default());
         if fails {
-            job.fabric.fail_settling();
+            job.fabric.world().fail_settling = true;
         }
         for at in 0..WORDS {
             // Apart, so that each is a message.
@@ -51,7 +51,7 @@ fn words_are_stored_together() {
         for at in 0..WORDS {
             assert_eq!(job.heap(1, 16 * at, 8), (at as u64 + 1).to_le_bytes());
         }
-        let settled = job.fabric.settled();
+        let settled = job.fabric.world().settled;
         assert!((1..=8).contains(&settled), "{WORDS} words in {settled} calls");
     }
 }
@@ -62,7 +62,7 @@ fn failed_words_are_not_acknowledged() {
         let shape = Shape { n_pes: 3, rails: 1, staged: 0b01, heap: 1 << 14, ..Shape::default() };
         let mut job = Job::new(1, &shape, Script::default());
         let targets = Targets::of(&job);
-        job.fabric.fail_settling();
+        job.fabric.world().fail_settling = true;
         for pe in order {
             if pe == 1 {
                 job.put_value(1, 0, 0, 7, 8).unwrap();
@@ -95,7 +95,7 @@ fn failed_copy_names_its_peer() {
         let shape = Shape { staged: ALL, heap: 1 << 14, ..Shape::default() };
         let mut job = Job::new(1, &shape, Script::default());
         fill(&job, 2);
-        job.fabric.fail_copies(after, 1);
+        job.fabric.world().fail_copies = (after, 1);
         job.put(0, 1, 0, 1000).unwrap();
         let error = until_failed(&mut job);
         assert!(error.contains("PE 1") && error.contains(part), "{error}");
@@ -106,7 +106,7 @@ fn failed_copy_names_its_peer() {
     {
         let shape = Shape { staged: ALL, heap: 1 << 14, ..Shape::default() };
         let mut job = Job::new(1, &shape, Script::default());
-        job.fabric.fail_copies(after, 1);
+        job.fabric.world().fail_copies = (after, 1);
         job.get(0, 1, 0, 1000).unwrap();
         let error = until_failed(&mut job);
         assert!(error.contains("get of 1000 bytes") && error.contains("PE 1"), "{error}");
@@ -121,7 +121,7 @@ fn nothing_follows_a_failed_copy() {
         let mut job = Job::new(seed, &shape, Script::default());
         fill(&job, 2);
         // Of sixteen pieces the second fails, while at most two have left their bounce buffers.
-        job.fabric.fail_copies(1, 1);
+        job.fabric.world().fail_copies = (1, 1);
         job.put(0, 1, 0, 16 * 1024).unwrap();
         until_failed(&mut job);
         for _ in 0..10_000 {

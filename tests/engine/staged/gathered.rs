@@ -187,7 +187,7 @@ fn repeated_bytes_are_copied_once() {
     for seed in 1..=20 {
         let mut job = job(&shape(seed % 2 == 0), seed, Script::default());
         let targets = Targets::of(&job);
-        let before = job.fabric.copies_out();
+        let before = job.fabric.world().copies_out;
         for token in 0..TOKENS / EXPERTS {
             for expert in 0..EXPERTS {
                 let from = job.members[0].scratch + token * LEN;
@@ -202,7 +202,7 @@ fn repeated_bytes_are_copied_once() {
             assert!(job.heap(1, place(number), LEN) == expected, "seed {seed}: put {number}");
         }
         // The first ones left alone, before others came.
-        let out = job.fabric.copies_out() - before;
+        let out = job.fabric.world().copies_out - before;
         assert!(out <= TOKENS / EXPERTS + 4, "seed {seed}: {out} copies out");
     }
 }
@@ -211,7 +211,7 @@ fn repeated_bytes_are_copied_once() {
 fn lost_listed_signal_is_reported() {
     let mut job = job(&shape(true), 5, Script::default());
     let targets = Targets::of(&job);
-    job.fabric.fail_settling();
+    job.fabric.world().fail_settling = true;
     let parts = [targets.part(job.members[0].scratch, 1, 0, LEN)];
     let signal = targets.atomic(1, 0, AtomicOp::SignalAdd, 1);
     job.members[0].lane.put_signal(&PutSignalRequest { parts: &parts, signal }).unwrap();

@@ -187,7 +187,7 @@ fn nothing_follows_a_refusal() {
         amo(&mut job.members[0], &targets, 4096, AtomicOp::Set);
         iterate(&mut job, 0);
         // Of the copies at PE 1 the first fails.
-        job.fabric.fail_copies(0, 1);
+        job.fabric.world().fail_copies = (0, 1);
         for _ in 0..2000 {
             let _ = job.members[0].lane.progress();
             job.members[1].lane.progress().unwrap();

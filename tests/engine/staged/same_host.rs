@@ -155,7 +155,7 @@ fn dead_peer(has_ended: bool) -> (Job, bool) {
         alive(&mut job, [0, 2]);
     }
     if has_ended {
-        job.fabric.end_process(Pe(1));
+        job.fabric.world().ended.insert(Pe(1));
     }
     while job.members[0].lane.is_quiet(Pe(1)).is_ok() {
         alive(&mut job, [0, 2]);
@@ -176,7 +176,7 @@ fn dead_peer_returns_bounce_buffers() {
     assert!(job.heap(2, 0, 5000) == expected);
     let (mut job, done) = dead_peer(false);
     assert!(!done, "a peer that is silent may still read");
-    job.fabric.end_process(Pe(1));
+    job.fabric.world().ended.insert(Pe(1));
     let done = (0..10_000).any(|_| {
         alive(&mut job, [0, 2]);
         job.members[0].lane.is_quiet(Pe(2)) == Ok(true)
@@ -201,7 +201,7 @@ fn dead_reader_returns_bounce_buffers() {
     job.put(0, 2, 0, 5000).unwrap();
     (0..1000).for_each(|_| alive(&mut job, [0, 2]));
     assert_eq!(job.members[0].lane.is_quiet(Pe(2)), Ok(false), "PE 1 has both bounce buffers");
-    job.fabric.end_process(Pe(1));
+    job.fabric.world().ended.insert(Pe(1));
     while !job.members[0].lane.is_quiet(Pe(2)).unwrap() {
         alive(&mut job, [0, 2]);
     }
@@ -220,7 +220,7 @@ fn sender_may_die_at_any_step() {
             job.members.iter_mut().for_each(|member| drop(member.lane.progress()));
             job.fabric.pass_time(300);
         }
-        job.fabric.end_process(Pe(0));
+        job.fabric.world().ended.insert(Pe(0));
         job.put_value(1, 0, 0, 1, 8).unwrap();
         for _ in 0..4000 {
             alive(&mut job, [1, 2]);

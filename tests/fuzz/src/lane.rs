@@ -265,8 +265,8 @@ impl Bed {
             1 => self.fabric.set_rail(pe, rail, true),
             2 => self.fabric.fail_next(1),
             3 => self.fabric.forge_immediate_data(Pe(0), rail, u.arbitrary()?),
-            4 => self.fabric.fail_copies(0, 1),
-            5 => self.fabric.duplicate_next_messages(1),
+            4 => self.fabric.world().fail_copies = (0, 1),
+            5 => self.fabric.world().duplicate_next = 1,
             _ => self.fabric.pass_time(u64::from(u.arbitrary::<u8>()?) * 10_000_000),
         }
         Ok(())

@@ -1,6 +1,21 @@
-//! A scripted fabric, on which tests run the engine.
+//! A scripted fabric for tests: many PEs in one process, a clock of its own, and every kind of
+//! misbehaviour a real fabric has, drawn from a seed so that a failure can be run again.
+//!
+//! Time moves only when a port is polled or relaxes, so nothing here waits. The fabric checks what
+//! it is asked to do (keys, bounds, work-request ids, descriptors, depth) more strictly than any
+//! provider.
 #![forbid(unsafe_code)]
 
-mod fake;
+mod baton;
+mod copies;
+mod fabric;
+mod port;
+mod registration;
+mod script;
+mod world;
 
-pub use fake::*;
+pub use fabric::FakeFabric;
+pub use port::FakePort;
+pub use registration::{FakeMemory, FakeRegion};
+pub use script::{Call, Delivery, Event, PortCall, Script};
+pub use world::state::World;

@@ -2,11 +2,11 @@
 
 use std::collections::HashSet;
 
-use super::error::fault;
+use super::fault;
 use super::flights::Moving;
 use super::memory::{Memory, change};
 use super::state::World;
-use crate::fake::script::Event;
+use crate::script::Event;
 use engine::ids::{Pe, RailId};
 use engine::port::copies::{Copied, Copy, CopyDirection, Step, Tagged, Window};
 
@@ -15,12 +15,12 @@ const NO_COPY: Copy = Copy { direction: CopyDirection::In, memory: 0, bounce: 0,
 
 impl World {
     /// Whether two PEs share their bounce memory.
-    pub(in crate::fake) fn share(&self, one: Pe, other: Pe) -> bool {
+    pub(crate) fn share(&self, one: Pe, other: Pe) -> bool {
         one != other && [one, other].iter().all(|pe| self.sharing.contains(pe))
     }
 
     /// Where a PE sees the bounce memory of another.
-    pub(in crate::fake) fn window(&self, me: Pe, pe: Pe) -> Option<Window> {
+    pub(crate) fn window(&self, me: Pe, pe: Pe) -> Option<Window> {
         let shares = self.share(me, pe) && !self.blind.contains(&me);
         let mut bounces = self.memory.bounces.iter().filter(|_| shares);
         let &(_, addr, len) = bounces.find(|(of, ..)| *of == pe)?;
@@ -28,14 +28,14 @@ impl World {
     }
 
     /// Whether a PE sees these bytes in the bounce memory of another.
-    pub(in crate::fake) fn sees(&self, me: Pe, addr: usize, len: usize) -> bool {
+    pub(crate) fn sees(&self, me: Pe, addr: usize, len: usize) -> bool {
         let window = self.window(me, Memory::owner(addr));
         window.is_some_and(|window| addr >= window.addr && addr - window.addr + len <= window.len)
     }
 
     /// Copies begin that were started together. They end after those in the same direction before
     /// them, the last one first.
-    pub(in crate::fake) fn start_copies(&mut self, pe: Pe, copies: &[Tagged]) {
+    pub(crate) fn start_copies(&mut self, pe: Pe, copies: &[Tagged]) {
         let Some(first) = copies.first() else { return };
         let before = self.under_way(pe, first.copy.direction).map(|other| other.due + 1).max();
         let due = (self.now + self.delay(RailId(u8::MAX))).max(before.unwrap_or(0));
@@ -53,7 +53,7 @@ impl World {
     }
 
     /// A list begins. Its steps that no other is behind are done the last one first.
-    pub(in crate::fake) fn start_steps(&mut self, pe: Pe, steps: &[Step], tag: u32) {
+    pub(crate) fn start_steps(&mut self, pe: Pe, steps: &[Step], tag: u32) {
         self.start_copies(pe, &[Tagged { copy: NO_COPY, tag }]);
         let Some(Moving { call, mut due, .. }) = self.copies.pop() else { return };
         let mut moving = Vec::new();
@@ -70,7 +70,7 @@ impl World {
     }
 
     /// Waits until all words are stored that lists of a PE bring.
-    pub(in crate::fake) fn finish_lists(&mut self, pe: Pe) {
+    pub(crate) fn finish_lists(&mut self, pe: Pe) {
         while self.copies.iter().any(|other| other.pe == pe && other.word.is_some()) {
             let inward = (0..self.copies.len()).filter(|at| {
                 let other = &self.copies[*at];
@@ -87,16 +87,16 @@ impl World {
     }
 
     /// How many calls have started copies of a direction that have not ended.
-    pub(in crate::fake) fn calls_under_way(&self, pe: Pe, direction: CopyDirection) -> usize {
+    pub(crate) fn calls_under_way(&self, pe: Pe, direction: CopyDirection) -> usize {
         let calls: HashSet<u64> = self.under_way(pe, direction).map(|copy| copy.call).collect();
         calls.len()
     }
 
-    pub(in crate::fake) fn next_copied(&mut self, pe: Pe) -> Option<Copied> {
+    pub(crate) fn next_copied(&mut self, pe: Pe) -> Option<Copied> {
         self.copied.get_mut(&pe)?.pop_front()
     }
 
-    pub(in crate::fake) fn move_copy(&mut self, at: usize) {
+    pub(crate) fn move_copy(&mut self, at: usize) {
         let Moving { pe, copy, word, tag, call, failed, .. } = self.copies.remove(at);
         let Copy { direction, memory, bounce, len } = copy;
         let result = match &mut self.fail_copies {

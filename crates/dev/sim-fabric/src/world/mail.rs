@@ -7,7 +7,7 @@ use engine::ids::{Pe, RailId, WrId};
 
 impl World {
     /// A message leaves. Gives when it has left.
-    pub(in crate::fake) fn send(
+    pub(crate) fn send(
         &mut self,
         (lane, from, rail): (usize, Pe, RailId),
         to: Target,
@@ -25,11 +25,11 @@ impl World {
         left
     }
 
-    pub(in crate::fake) fn take_mail(&mut self, pe: Pe, rail: RailId) -> Option<Mail> {
+    pub(crate) fn take_mail(&mut self, pe: Pe, rail: RailId) -> Option<Mail> {
         self.inboxes.get_mut(&(pe, rail))?.pop_front()
     }
 
-    pub(in crate::fake) fn deliver(&mut self, to: Pe, rail: RailId, mail: Mail) {
+    pub(crate) fn deliver(&mut self, to: Pe, rail: RailId, mail: Mail) {
         self.inboxes.entry((to, rail)).or_default().push_back(mail);
     }
 
@@ -42,12 +42,12 @@ impl World {
         percent > 0 && self.draw() % 100 < percent
     }
 
-    pub(in crate::fake) fn mail(&mut self, letter: Letter) {
+    pub(crate) fn mail(&mut self, letter: Letter) {
         self.letters.post(letter, &self.links);
     }
 
     /// The next one that is due arrives, if there is one.
-    pub(in crate::fake) fn move_letter(&mut self) {
+    pub(crate) fn move_letter(&mut self) {
         let Some(letter) = self.letters.pop_next() else { return };
         if let (Some(heard), Mail::Message(bytes)) = (&mut self.overheard, &letter.mail) {
             heard.push((letter.to, letter.remote_rail, bytes.clone()));

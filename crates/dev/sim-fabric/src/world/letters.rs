@@ -7,7 +7,7 @@ use engine::ids::{Pe, RailId, WrId};
 
 /// What a PE's rail finds beside completions.
 #[derive(Clone, Debug)]
-pub(in crate::fake) enum Mail {
+pub(crate) enum Mail {
     Message(Vec<u8>),
     ImmediateData(u64),
     /// What could not be received.
@@ -16,15 +16,15 @@ pub(in crate::fake) enum Mail {
 
 /// Mail on its way.
 #[derive(Clone, Debug)]
-pub(in crate::fake) struct Letter {
-    pub(in crate::fake) from: Pe,
-    pub(in crate::fake) to: Pe,
-    pub(in crate::fake) rail: RailId,
-    pub(in crate::fake) remote_rail: RailId,
-    pub(in crate::fake) mail: Mail,
-    pub(in crate::fake) due: u64,
+pub(crate) struct Letter {
+    pub(crate) from: Pe,
+    pub(crate) to: Pe,
+    pub(crate) rail: RailId,
+    pub(crate) remote_rail: RailId,
+    pub(crate) mail: Mail,
+    pub(crate) due: u64,
     /// The lane and the work-request id of a message that is not a duplicate.
-    pub(in crate::fake) sent: Option<(usize, WrId)>,
+    pub(crate) sent: Option<(usize, WrId)>,
 }
 
 impl Letter {
@@ -42,7 +42,7 @@ impl Letter {
 /// All that is on its way. Thousands may wait for a link that is down: they are looked at when a
 /// link changes.
 #[derive(Default, Debug)]
-pub(in crate::fake) struct Letters {
+pub(crate) struct Letters {
     /// Those that find a way, by when they are due and by their number.
     going: BTreeMap<(u64, u64), Letter>,
     /// The others, by number.
@@ -52,7 +52,7 @@ pub(in crate::fake) struct Letters {
 }
 
 impl Letters {
-    pub(in crate::fake) fn post(&mut self, letter: Letter, links: &Links) {
+    pub(crate) fn post(&mut self, letter: Letter, links: &Links) {
         self.posted += 1;
         self.put(self.posted, letter, links);
     }
@@ -66,7 +66,7 @@ impl Letters {
     }
 
     /// Finds out once more which find a way, if links have changed.
-    pub(in crate::fake) fn sort(&mut self, links: &Links) {
+    pub(crate) fn sort(&mut self, links: &Links) {
         if std::mem::replace(&mut self.sorted, links.version()) != links.version() {
             let mut all = std::mem::take(&mut self.stuck);
             let going = std::mem::take(&mut self.going);
@@ -76,16 +76,16 @@ impl Letters {
     }
 
     /// Takes the one that is due first.
-    pub(in crate::fake) fn pop_next(&mut self) -> Option<Letter> {
+    pub(crate) fn pop_next(&mut self) -> Option<Letter> {
         self.going.pop_first().map(|(_, letter)| letter)
     }
 
     /// When the next one is due.
-    pub(in crate::fake) fn next_due(&self) -> Option<u64> {
+    pub(crate) fn next_due(&self) -> Option<u64> {
         self.going.first_key_value().map(|((due, _), _)| *due)
     }
 
-    pub(in crate::fake) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.going.len() + self.stuck.len()
     }
 }

@@ -1,6 +1,6 @@
 //! Faults of the fake fabric: links that are down, rails that fail.
 
-use super::error::fault;
+use super::fault;
 use super::flights::Done;
 use super::state::World;
 use engine::ids::{Pe, RailId, WrId};
@@ -8,11 +8,12 @@ use engine::port::Failure;
 
 impl World {
     /// The proxy lane's rail: that of the first lane which the PE has opened.
-    pub(in crate::fake) fn fail_rail(&mut self, pe: Pe, rail: RailId) {
+    pub(crate) fn fail_rail(&mut self, pe: Pe, rail: RailId) {
         self.report(pe, rail, None, "the rail is gone");
     }
 
-    pub(in crate::fake) fn fail_unknown(&mut self, pe: Pe, rail: RailId, wr_id: WrId) {
+    /// A PE's rail speaks of a work-request id that its lane has not given out: it has failed.
+    pub fn fail_unknown(&mut self, pe: Pe, rail: RailId, wr_id: WrId) {
         self.report(pe, rail, Some(wr_id), "nobody knows what");
     }
 
@@ -23,8 +24,8 @@ impl World {
         self.done[lane][rail.index()].push_back(Done::Failure(failure));
     }
 
-    /// Messages that were delivered are reported as failed.
-    pub(in crate::fake) fn report_failing(&mut self) {
+    /// The messages that were delivered and fail all the same are reported with the next poll.
+    pub fn report_failing(&mut self) {
         for (lane, rail, wr_id) in std::mem::take(&mut self.failing) {
             let error = fault("sending a message", 104, "failed by the script");
             let failure = Failure { wr_id: Some(wr_id), is_message: true, error };

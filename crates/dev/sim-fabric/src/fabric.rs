@@ -6,7 +6,7 @@ use super::baton::Baton;
 use super::script::{Call, Delivery, Event, PortCall, Script};
 use super::world::letters::Mail;
 use super::world::state::World;
-use engine::ids::{Pe, RailId, WrId};
+use engine::ids::{Pe, RailId};
 use engine::port::PeerAddr;
 use engine::port::copies::Reach;
 
@@ -29,6 +29,11 @@ impl FakeFabric {
         PeerAddr(u64::from(pe.0) << 8 | u64::from(rail.0))
     }
 
+    /// Everything behind the lock, for what a test wants to change or to look at.
+    pub fn world(&self) -> MutexGuard<'_, World> {
+        self.world.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Gives a PE `len` bytes of zeroed memory and returns their address.
     pub fn alloc(&self, pe: Pe, len: usize) -> usize {
         self.alloc_reached(pe, len, Reach::Direct)
@@ -37,98 +42,58 @@ impl FakeFabric {
     /// As [`FakeFabric::alloc`], memory that is reached in this way. The fake panics when the
     /// fabric or a lane touches it in another.
     pub fn alloc_reached(&self, pe: Pe, len: usize, reach: Reach) -> usize {
-        self.lock().memory.alloc(pe, len, reach)
+        self.world().memory.alloc(pe, len, reach)
     }
 
     /// Copies into a PE's memory of any kind.
     pub fn store(&self, pe: Pe, addr: usize, bytes: &[u8]) {
-        self.lock().memory.any_bytes_mut(pe, addr, bytes.len()).copy_from_slice(bytes);
+        self.world().memory.any_bytes_mut(pe, addr, bytes.len()).copy_from_slice(bytes);
     }
 
     /// Copies out of a PE's memory of any kind.
     pub fn load(&self, pe: Pe, addr: usize, len: usize) -> Vec<u8> {
-        self.lock().memory.any_bytes_mut(pe, addr, len).to_vec()
+        self.world().memory.any_bytes_mut(pe, addr, len).to_vec()
     }
 
     /// A PE shares its bounce memory with all others that do.
     pub fn share_bounce(&self, pe: Pe) {
-        self.lock().sharing.insert(pe);
-    }
-
-    /// A PE that shares its bounce memory does not see that of others.
-    pub fn blind(&self, pe: Pe) {
-        self.lock().blind.insert(pe);
-    }
-
-    /// A PE's process has ended, as others that share memory with it can tell.
-    pub fn end_process(&self, pe: Pe) {
-        self.lock().ended.insert(pe);
-    }
-
-    /// The next copies between staged memory and bounce buffers fail, after so many that do not.
-    pub fn fail_copies(&self, after: u32, count: u32) {
-        self.lock().fail_copies = (after, count);
-    }
-
-    /// How often words that were to be stored soon were stored together.
-    pub fn settled(&self) -> u32 {
-        self.lock().settled
-    }
-
-    /// How many copies out of staged memory have ended.
-    pub fn copies_out(&self) -> usize {
-        self.lock().copies_out
-    }
-
-    /// Words that are to be stored soon fail from now on.
-    pub fn fail_settling(&self) {
-        self.lock().fail_settling = true;
-    }
-
-    /// From now on a rail of every PE carries so many bytes per microsecond. It had a rate before.
-    pub fn set_rate(&self, rail: RailId, rate: u64) {
-        self.lock().set_rate(rail, rate);
-    }
-
-    /// The next `count` messages delivered are delivered twice, the second time later.
-    pub fn duplicate_next_messages(&self, count: u32) {
-        self.lock().duplicate_next = count;
+        self.world().sharing.insert(pe);
     }
 
     /// Puts a message into a PE's inbox that no lane has sent.
     pub fn forge_message(&self, to: Pe, rail: RailId, bytes: &[u8]) {
-        self.lock().deliver(to, rail, Mail::Message(bytes.to_vec()));
+        self.world().deliver(to, rail, Mail::Message(bytes.to_vec()));
     }
 
     /// Something comes to a PE's rail that cannot be received, with this error.
     pub fn break_message(&self, to: Pe, rail: RailId, code: i32) {
-        self.lock().deliver(to, rail, Mail::Broken(code));
+        self.world().deliver(to, rail, Mail::Broken(code));
     }
 
     /// From now on somebody reads along, for [`FakeFabric::overheard`].
     pub fn overhear(&self) {
-        self.lock().overheard = Some(Vec::new());
+        self.world().overheard = Some(Vec::new());
     }
 
     /// The messages that somebody has read who did so: to whom they went, by which rail of theirs,
     /// and their bytes.
     pub fn overheard(&self) -> Vec<(Pe, RailId, Vec<u8>)> {
-        self.lock().overheard.clone().unwrap_or_default()
+        self.world().overheard.clone().unwrap_or_default()
     }
 
     /// From now on nothing sent to or read from the PE is delivered, until [`FakeFabric::resume`].
     pub fn stall(&self, pe: Pe) {
-        self.lock().links.stall(pe, true);
+        self.world().links.stall(pe, true);
     }
 
     /// Ends a stall.
     pub fn resume(&self, pe: Pe) {
-        self.lock().links.stall(pe, false);
+        self.world().links.stall(pe, false);
     }
 
     /// From now on, or no longer, the fabric has no room for anything to the PE.
     pub fn refuse(&self, pe: Pe, refuses: bool) {
-        let mut world = self.lock();
+        let mut world = self.world();
         if refuses {
             world.unreachable.insert(pe);
         } else {
@@ -138,44 +103,28 @@ impl FakeFabric {
 
     /// From now on messages of the PE take so many nanoseconds longer.
     pub fn hold_up_messages(&self, pe: Pe, nanoseconds: u64) {
-        self.lock().held_up.insert(pe, nanoseconds);
-    }
-
-    /// The next `count` messages that are delivered fail all the same, as
-    /// [`FakeFabric::report_failing`] says.
-    pub fn fail_delivered_messages(&self, count: u32) {
-        self.lock().fail_delivered = count;
-    }
-
-    /// The messages that were delivered and fail all the same are reported with the next poll.
-    pub fn report_failing(&self) {
-        self.lock().report_failing();
-    }
-
-    /// The next `count` segments that carry immediate data are delivered, and the peer never told.
-    pub fn lose_next_immediate_data(&self, count: u32) {
-        self.lock().lose_next_data = count;
+        self.world().held_up.insert(pe, nanoseconds);
     }
 
     /// From now on, or no longer, targets are not told of writes that have landed.
     pub fn hold_immediate_data(&self, hold: bool) {
-        self.lock().links.hold_data(hold);
+        self.world().links.hold_data(hold);
     }
 
     /// From now on nothing goes from one PE's rail to another's, or all does again: what does not
     /// is neither delivered nor refused, and what is under way is delivered late.
     pub fn set_link(&self, from: (Pe, RailId), to: (Pe, RailId), up: bool) {
-        self.lock().links.set_link(from, to, up);
+        self.world().links.set_link(from, to, up);
     }
 
     /// From now on nothing leaves a PE's rail or gets to it, or all does again.
     pub fn set_rail(&self, pe: Pe, rail: RailId, up: bool) {
-        self.lock().links.set_rail((pe, rail), up);
+        self.world().links.set_rail((pe, rail), up);
     }
 
     /// From now on, or no longer, a PE's rail refuses messages.
     pub fn refuse_messages(&self, pe: Pe, rail: RailId, refuses: bool) {
-        let mut world = self.lock();
+        let mut world = self.world();
         world.refused_messages.retain(|other| *other != (pe, rail));
         if refuses {
             world.refused_messages.push((pe, rail));
@@ -184,22 +133,17 @@ impl FakeFabric {
 
     /// A PE's rail fails as a whole: its next poll says so.
     pub fn fail_rail(&self, pe: Pe, rail: RailId) {
-        self.lock().fail_rail(pe, rail);
+        self.world().fail_rail(pe, rail);
     }
 
     /// As [`FakeFabric::fail_rail`], where no poll says so, but the rail when it is asked.
     pub fn trouble(&self, pe: Pe, rail: RailId) {
-        self.lock().troubled.push((pe, rail));
-    }
-
-    /// A PE's rail speaks of a work-request id that its lane has not given out: it has failed.
-    pub fn fail_unknown(&self, pe: Pe, rail: RailId, wr_id: WrId) {
-        self.lock().fail_unknown(pe, rail, wr_id);
+        self.world().troubled.push((pe, rail));
     }
 
     /// Tells a PE's rail, as immediate data, what no lane has sent.
     pub fn forge_immediate_data(&self, to: Pe, rail: RailId, data: u64) {
-        self.lock().deliver(to, rail, Mail::ImmediateData(data));
+        self.world().deliver(to, rail, Mail::ImmediateData(data));
     }
 
     /// The next `count` segments delivered complete with an error instead, and move nothing.
@@ -210,13 +154,8 @@ impl FakeFabric {
     /// After `after` calls of this kind, of any PE, the next `count` fail.
     pub fn fail_calls(&self, call: PortCall, after: u32, count: u32) {
         if count > 0 {
-            self.lock().failing_calls.push((call, after, count));
+            self.world().failing_calls.push((call, after, count));
         }
-    }
-
-    /// The next `count` completions are never reported.
-    pub fn lose_next_completions(&self, count: u32) {
-        self.lock().lose_next = count;
     }
 
     /// Runs one function per lane, each on a thread of its own, exactly one at a time: where a lane
@@ -259,17 +198,17 @@ impl FakeFabric {
             Event::Delivered(delivery) => Some(*delivery),
             Event::Applied { .. } | Event::Copied { .. } => None,
         };
-        self.lock().events.iter().filter_map(delivered).collect()
+        self.world().events.iter().filter_map(delivered).collect()
     }
 
     /// Everything that has changed memory so far, in order.
     pub fn events(&self) -> Vec<Event> {
-        self.lock().events.clone()
+        self.world().events.clone()
     }
 
     /// From now on what lanes ask of their ports is written down, for [`FakeFabric::calls`].
     pub fn trace_calls(&self) {
-        self.lock().calls = Some(Vec::new());
+        self.world().calls = Some(Vec::new());
     }
 
     /// Where the bounce memory of a PE begins.
@@ -277,32 +216,28 @@ impl FakeFabric {
     /// # Panics
     /// It has none.
     pub fn bounce_memory(&self, pe: Pe) -> usize {
-        let world = self.lock();
+        let world = self.world();
         let mut bounces = world.memory.bounces.iter();
         bounces.find(|(of, ..)| *of == pe).expect("it stages").1
     }
 
     /// What lanes have asked of their ports, in order.
     pub fn calls(&self) -> Vec<Call> {
-        self.lock().calls.clone().unwrap_or_default()
+        self.world().calls.clone().unwrap_or_default()
     }
 
     /// Segments posted and not completed, on all rails of all PEs.
     pub fn in_flight(&self) -> usize {
-        self.lock().in_flight()
+        self.world().in_flight()
     }
 
     /// Nanoseconds on the fabric's clock.
     pub fn now(&self) -> u64 {
-        self.lock().now
+        self.world().now
     }
 
     /// Lets time pass in which no port is used.
     pub fn pass_time(&self, nanoseconds: u64) {
-        self.lock().now += nanoseconds;
-    }
-
-    pub(super) fn lock(&self) -> MutexGuard<'_, World> {
-        self.world.lock().unwrap_or_else(PoisonError::into_inner)
+        self.world().now += nanoseconds;
     }
 }

@@ -4,7 +4,7 @@ use super::state::World;
 
 impl World {
     /// Moves the clock by `step`, or towards the next event if `leap`, and lets happen what is due.
-    pub(in crate::fake) fn advance(&mut self, step: u64, leap: bool) {
+    pub(crate) fn advance(&mut self, step: u64, leap: bool) {
         self.now += step;
         self.letters.sort(&self.links);
         if leap {

@@ -1,15 +1,15 @@
 //! Operations under way in the fake fabric: posted, delivered, completed.
 
-use super::error::fault;
+use super::fault;
 use super::flights::{Done, Flight, Target};
 use super::letters::{Letter, Mail};
 use super::state::World;
-use crate::fake::script::{Delivery, Event, PortCall};
+use crate::script::{Delivery, Event, PortCall};
 use engine::ids::{Pe, RailId, WrId};
 use engine::port::{Direction, Failure, Local, PortError, Transfer};
 
 impl World {
-    pub(in crate::fake) fn post(
+    pub(crate) fn post(
         &mut self,
         lane: usize,
         from: Pe,
@@ -39,8 +39,9 @@ impl World {
         *free_at
     }
 
-    /// From now on a rail with a rate carries this much instead, of what is on its way too.
-    pub(in crate::fake) fn set_rate(&mut self, rail: RailId, rate: u64) {
+    /// From now on a rail of every PE carries so many bytes per microsecond, of what is on its way
+    /// too. It had a rate before.
+    pub fn set_rate(&mut self, rail: RailId, rate: u64) {
         let now = self.now;
         let entry = self.script.rates.iter_mut().find(|(other, _)| *other == rail);
         let Some((_, old)) = entry else { return };
@@ -52,7 +53,7 @@ impl World {
         on_it.for_each(|(_, free_at)| stretch(free_at));
     }
 
-    pub(in crate::fake) fn move_flight(&mut self, at: usize) {
+    pub(crate) fn move_flight(&mut self, at: usize) {
         let mut flight = self.flights.swap_remove(at);
         match flight.outcome.take() {
             None => {
@@ -68,7 +69,7 @@ impl World {
         }
     }
 
-    pub(in crate::fake) fn may_move(&self, flight: &Flight) -> bool {
+    pub(crate) fn may_move(&self, flight: &Flight) -> bool {
         let (here, there) = ((flight.from, flight.rail), (flight.to, flight.remote_rail));
         match &flight.outcome {
             Some(_) => self.links.goes(there, here),
@@ -93,7 +94,7 @@ impl World {
         self.mail(Letter { from, to, rail, remote_rail, mail, due, sent });
     }
 
-    pub(in crate::fake) fn move_data(&mut self, flight: &Flight) -> Result<(), PortError> {
+    pub(crate) fn move_data(&mut self, flight: &Flight) -> Result<(), PortError> {
         let Transfer { direction, local, len, remote, key } = flight.transfer;
         self.call(PortCall::Deliver)?;
         let (at, writes) = ((flight.to, flight.remote_rail), direction == Direction::Write);

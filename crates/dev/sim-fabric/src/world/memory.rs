@@ -2,14 +2,14 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::error::fault;
+use super::fault;
 use engine::atomic::Atomic;
 use engine::ids::{Pe, RailId};
 use engine::port::PortError;
 use engine::port::copies::Reach;
 
 /// The host lane's domain, which is no rail that peers can address.
-pub(in crate::fake) const HOST: RailId = RailId(u8::MAX);
+pub(crate) const HOST: RailId = RailId(u8::MAX);
 
 #[derive(Debug)]
 struct Key {
@@ -28,24 +28,24 @@ struct Arena {
 
 /// Memories, by PE, and registrations, by key.
 #[derive(Default, Debug)]
-pub(in crate::fake) struct Memory {
+pub(crate) struct Memory {
     arenas: Vec<Vec<Arena>>,
     keys: HashMap<u64, Key>,
     last_key: u64,
     /// Whether operations name addresses, and not offsets in regions.
     is_virtual: bool,
     /// Bounce memory, what happens in which no user sees: of whom, address and bytes.
-    pub(in crate::fake) bounces: Vec<(Pe, usize, usize)>,
+    pub(crate) bounces: Vec<(Pe, usize, usize)>,
     /// Keys by which nothing may be written.
-    pub(in crate::fake) only_reads: HashSet<u64>,
+    pub(crate) only_reads: HashSet<u64>,
 }
 
 impl Memory {
-    pub(in crate::fake) fn new(n_pes: u32, is_virtual: bool) -> Self {
+    pub(crate) fn new(n_pes: u32, is_virtual: bool) -> Self {
         Self { arenas: (0..n_pes).map(|_| Vec::new()).collect(), is_virtual, ..Self::default() }
     }
 
-    pub(in crate::fake) fn alloc(&mut self, pe: Pe, len: usize, reach: Reach) -> usize {
+    pub(crate) fn alloc(&mut self, pe: Pe, len: usize, reach: Reach) -> usize {
         let memory = &mut self.arenas[pe.index()];
         // Each PE's memory is at addresses of its own, so that a mix-up of PEs cannot go unseen.
         let first = (pe.index() + 1) << 36;
@@ -56,12 +56,12 @@ impl Memory {
     }
 
     /// Whose memory an address is of.
-    pub(in crate::fake) fn owner(addr: usize) -> Pe {
+    pub(crate) fn owner(addr: usize) -> Pe {
         Pe(((addr >> 36) as u32).wrapping_sub(1))
     }
 
     /// Whether an address is one of bounce memory.
-    pub(in crate::fake) fn is_bounce(&self, pe: Pe, addr: usize) -> bool {
+    pub(crate) fn is_bounce(&self, pe: Pe, addr: usize) -> bool {
         let mut bounces = self.bounces.iter();
         bounces.any(|&(of, base, len)| of == pe && addr.wrapping_sub(base) < len)
     }
@@ -73,7 +73,7 @@ impl Memory {
     }
 
     /// Bytes of any memory.
-    pub(in crate::fake) fn any_bytes_mut(&mut self, pe: Pe, addr: usize, len: usize) -> &mut [u8] {
+    pub(crate) fn any_bytes_mut(&mut self, pe: Pe, addr: usize, len: usize) -> &mut [u8] {
         match self.find(pe, addr, len) {
             Some(arena) => &mut arena.bytes[addr - arena.base..][..len],
             None => panic!("{pe} has no memory of {len} bytes at {addr:#x}"),
@@ -81,46 +81,40 @@ impl Memory {
     }
 
     /// Bytes that a lane touches.
-    pub(in crate::fake) fn cpu_bytes_mut(&mut self, pe: Pe, addr: usize, len: usize) -> &mut [u8] {
+    pub(crate) fn cpu_bytes_mut(&mut self, pe: Pe, addr: usize, len: usize) -> &mut [u8] {
         let reach = self.reach(pe, addr, len);
         assert_ne!(reach, Some(Reach::Fabric), "{pe}: {len} bytes at {addr:#x} are on a device");
         self.bytes_mut(pe, addr, len)
     }
 
     /// Bytes that the fabric touches.
-    pub(in crate::fake) fn bytes_mut(&mut self, pe: Pe, addr: usize, len: usize) -> &mut [u8] {
+    pub(crate) fn bytes_mut(&mut self, pe: Pe, addr: usize, len: usize) -> &mut [u8] {
         let reach = self.reach(pe, addr, len);
         assert_ne!(reach, Some(Reach::Staged), "{pe}: {len} bytes at {addr:#x} are staged");
         self.any_bytes_mut(pe, addr, len)
     }
 
-    pub(in crate::fake) fn reach(&mut self, pe: Pe, addr: usize, len: usize) -> Option<Reach> {
+    pub(crate) fn reach(&mut self, pe: Pe, addr: usize, len: usize) -> Option<Reach> {
         Some(self.find(pe, addr, len)?.reach)
     }
 
-    pub(in crate::fake) fn register(
-        &mut self,
-        pe: Pe,
-        rail: RailId,
-        base: usize,
-        len: usize,
-    ) -> u64 {
+    pub(crate) fn register(&mut self, pe: Pe, rail: RailId, base: usize, len: usize) -> u64 {
         self.last_key += 1;
         let key = self.last_key;
         self.keys.insert(key, Key { pe, rail, base, len });
         key
     }
 
-    pub(in crate::fake) fn deregister(&mut self, key: u64) {
+    pub(crate) fn deregister(&mut self, key: u64) {
         self.keys.remove(&key);
     }
 
-    pub(in crate::fake) fn has_memory(&mut self, pe: Pe, addr: usize, len: usize) -> bool {
+    pub(crate) fn has_memory(&mut self, pe: Pe, addr: usize, len: usize) -> bool {
         self.find(pe, addr, len).is_some()
     }
 
     /// Whether a live registration with a domain covers the bytes.
-    pub(in crate::fake) fn covers(
+    pub(crate) fn covers(
         &self,
         key: u64,
         (pe, domain): (Pe, RailId),
@@ -134,7 +128,7 @@ impl Memory {
     }
 
     /// Where an operation by a key touches the target's memory: address, and offset in the region.
-    pub(in crate::fake) fn resolve(
+    pub(crate) fn resolve(
         &self,
         key: u64,
         (pe, rail): (Pe, RailId),
@@ -159,7 +153,7 @@ impl Memory {
 }
 
 /// Executes an atomic on a word. Gives the word before.
-pub(in crate::fake) fn change(word: &mut [u8], atomic: &Atomic) -> u64 {
+pub(crate) fn change(word: &mut [u8], atomic: &Atomic) -> u64 {
     let mut old = [0; 8];
     old[..word.len()].copy_from_slice(word);
     let old = u64::from_le_bytes(old);

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use super::copies::FakeCopies;
 use super::fabric::FakeFabric;
 use super::script::PortCall;
-use super::world::error::fault;
+use super::world::fault;
 use super::world::memory::HOST;
 use engine::ids::{Pe, RailId};
 use engine::port::copies::{Bounce, Reach, Stager};
@@ -45,7 +45,7 @@ pub struct FakeRegion {
 
 impl Drop for FakeRegion {
     fn drop(&mut self) {
-        let mut world = self.fabric.lock();
+        let mut world = self.fabric.world();
         for key in &self.keys {
             world.memory.deregister(*key);
         }
@@ -61,7 +61,7 @@ impl MemoryPort for FakeMemory {
         len: usize,
         access: Access,
     ) -> Result<Registered<FakeRegion>, PortError> {
-        let mut world = self.fabric.lock();
+        let mut world = self.fabric.world();
         if !world.memory.has_memory(self.pe, addr, len) {
             return Err(fault("register", 14, "memory that does not exist"));
         }
@@ -103,13 +103,13 @@ impl MemoryPort for FakeMemory {
         let (bounce_len, out, inward) = bounce.take()?;
         let mut bounce = Bounce { addr: 0, bounce_len, out, inward };
         bounce.addr = self.fabric.alloc(self.pe, bounce.bytes());
-        self.fabric.lock().memory.bounces.push((self.pe, bounce.addr, bounce.bytes()));
+        self.fabric.world().memory.bounces.push((self.pe, bounce.addr, bounce.bytes()));
         let copies = FakeCopies::new(self.fabric.clone(), self.pe, bounce);
         Some(Stager { copies: Box::new(copies), bounce })
     }
 
     fn make_stager(&self) -> Result<Option<Stager>, PortError> {
-        self.fabric.lock().call(PortCall::Register)?;
+        self.fabric.world().call(PortCall::Register)?;
         Ok(self.take_stager())
     }
 }

@@ -4,7 +4,7 @@ use std::collections::{HashSet, VecDeque};
 
 use super::fabric::FakeFabric;
 use super::script::{Call, Event, PortCall};
-use super::world::error::fault;
+use super::world::fault;
 use super::world::flights::{Done, Target};
 use super::world::letters::Mail;
 use super::world::memory::{HOST, Memory, change};
@@ -40,7 +40,7 @@ pub struct FakePort {
 impl FakeFabric {
     /// Opens a lane's port. The first one of a PE is its proxy lane's: it gets the messages.
     pub fn port(&self, pe: Pe, limits: Vec<RailLimits>) -> FakePort {
-        let lane = self.lock().open_lane(pe, limits.len());
+        let lane = self.world().open_lane(pe, limits.len());
         FakePort {
             fabric: self.clone(),
             lane,
@@ -62,7 +62,7 @@ impl FakePort {
     }
 
     fn has_room(&self, rail: RailId, to: PeerAddr) -> bool {
-        let mut world = self.fabric.lock();
+        let mut world = self.fabric.world();
         let used = self.wr_ids[rail.index()].len() + self.leaving[rail.index()].len();
         let full = world.script.shared_queue && used >= self.limits[rail.index()].depth as usize;
         !full && world.takes(self.lane, rail, target(to).pe)
@@ -82,7 +82,7 @@ impl FakePort {
         if !self.has_room(rail, to) {
             return Ok(Posted::Again);
         }
-        let mut world = self.fabric.lock();
+        let mut world = self.fabric.world();
         let in_flight = &mut self.wr_ids[rail.index()];
         assert!(in_flight.len() < limits.depth as usize, "{rail} is over its depth");
         if let Local::Memory { addr, desc } = transfer.local {
@@ -112,7 +112,7 @@ impl FakePort {
         if !self.has_room(rail, to) {
             return Ok(Posted::Again);
         }
-        let mut world = self.fabric.lock();
+        let mut world = self.fabric.world();
         if world.refused_messages.contains(&(self.pe, rail)) {
             return Err(fault("fi_send", 5, "refused by the script"));
         }
@@ -173,12 +173,12 @@ impl DataPath for FakePort {
     }
 
     fn ended_process(&mut self) -> Option<Pe> {
-        let ended: Vec<Pe> = self.fabric.lock().ended.iter().copied().collect();
+        let ended: Vec<Pe> = self.fabric.world().ended.iter().copied().collect();
         ended.into_iter().find(|pe| *pe != self.pe && self.told_ended.insert(*pe))
     }
 
     fn trouble(&mut self, rail: RailId) -> Option<PortError> {
-        let mut world = self.fabric.lock();
+        let mut world = self.fabric.world();
         let at = world.troubled.iter().position(|troubled| *troubled == (self.pe, rail))?;
         world.troubled.swap_remove(at);
         Some(fault("looking at the rail", 5, "the rail is gone"))
@@ -189,7 +189,7 @@ impl DataPath for FakePort {
     }
 
     fn drain(&mut self, rail: RailId, completions: &mut impl Completions) -> Polled {
-        let mut world = self.fabric.lock();
+        let mut world = self.fabric.world();
         world.advance(POLL_TIME, false);
         world.trace(Call::Poll(self.pe, rail));
         let now = world.now;
@@ -256,7 +256,7 @@ impl Messaging for FakePort {
     }
 
     fn receive(&mut self, rail: RailId, into: &mut LongPacket) -> Incoming {
-        match self.fabric.lock().take_mail(self.pe, rail) {
+        match self.fabric.world().take_mail(self.pe, rail) {
             Some(Mail::Message(bytes)) => {
                 into.fill(&bytes);
                 Incoming::Message
@@ -271,7 +271,7 @@ impl Messaging for FakePort {
 impl LocalMemory for FakePort {
     fn apply(&mut self, addr: usize, atomic: &Atomic) -> Result<u64, PortError> {
         let width = atomic.width.bytes();
-        let mut world = self.fabric.lock();
+        let mut world = self.fabric.world();
         if addr % width != 0 || !world.memory.has_memory(self.pe, addr, width) {
             return Err(fault("apply", 14, "no such word"));
         }
@@ -282,7 +282,7 @@ impl LocalMemory for FakePort {
     }
 
     fn load(&mut self, addr: usize, into: &mut [u8]) -> Result<(), PortError> {
-        let mut world = self.fabric.lock();
+        let mut world = self.fabric.world();
         let sees = world.sees(self.pe, addr, into.len());
         if !sees && !world.memory.has_memory(self.pe, addr, into.len()) {
             return Err(fault("load", 14, "no such memory"));
@@ -294,7 +294,7 @@ impl LocalMemory for FakePort {
     }
 
     fn store(&mut self, addr: usize, bytes: &[u8]) -> Result<(), PortError> {
-        let mut world = self.fabric.lock();
+        let mut world = self.fabric.world();
         if !world.memory.has_memory(self.pe, addr, bytes.len()) {
             return Err(fault("store", 14, "no such memory"));
         }
@@ -313,11 +313,11 @@ impl LocalMemory for FakePort {
 
 impl Clock for FakePort {
     fn now(&mut self) -> u64 {
-        self.fabric.lock().now
+        self.fabric.world().now
     }
 
     fn relax(&mut self) {
-        self.fabric.lock().advance(0, true);
+        self.fabric.world().advance(0, true);
         self.fabric.step();
     }
 }

@@ -2,7 +2,6 @@
 
 mod clock;
 mod copies;
-pub(super) mod error;
 mod faults;
 pub(super) mod flights;
 pub(super) mod letters;
@@ -11,3 +10,10 @@ mod mail;
 pub(super) mod memory;
 mod operations;
 pub(super) mod state;
+
+use engine::port::PortError;
+
+/// An error as the fake fabric gives it.
+pub(crate) fn fault(call: &'static str, code: i32, text: &str) -> PortError {
+    PortError { call, code, text: text.to_owned() }
+}

@@ -5,11 +5,11 @@ use std::collections::HashSet;
 use engine::ids::{Pe, RailId};
 
 /// A rail of a PE.
-pub(in crate::fake) type End = (Pe, RailId);
+pub(crate) type End = (Pe, RailId);
 
 /// What goes nowhere.
 #[derive(Default, Debug)]
-pub(in crate::fake) struct Links {
+pub(crate) struct Links {
     stalled: HashSet<Pe>,
     /// Targets are not told of writes that have landed.
     holds_data: bool,
@@ -21,27 +21,27 @@ pub(in crate::fake) struct Links {
 
 impl Links {
     /// As long as it is the same, so is what goes where.
-    pub(in crate::fake) fn version(&self) -> u64 {
+    pub(crate) fn version(&self) -> u64 {
         self.version
     }
 
     /// Whether anything goes from one rail to another.
-    pub(in crate::fake) fn goes(&self, from: End, to: End) -> bool {
+    pub(crate) fn goes(&self, from: End, to: End) -> bool {
         (self.down.is_empty() && self.down_rails.is_empty())
             || !(self.down_rails.contains(&from)
                 || self.down_rails.contains(&to)
                 || self.down.contains(&(from, to)))
     }
 
-    pub(in crate::fake) fn is_stalled(&self, pe: Pe) -> bool {
+    pub(crate) fn is_stalled(&self, pe: Pe) -> bool {
         self.stalled.contains(&pe)
     }
 
-    pub(in crate::fake) fn holds_data(&self) -> bool {
+    pub(crate) fn holds_data(&self) -> bool {
         self.holds_data
     }
 
-    pub(in crate::fake) fn stall(&mut self, pe: Pe, stalls: bool) {
+    pub(crate) fn stall(&mut self, pe: Pe, stalls: bool) {
         self.version += 1;
         if stalls {
             self.stalled.insert(pe);
@@ -50,17 +50,17 @@ impl Links {
         }
     }
 
-    pub(in crate::fake) fn hold_data(&mut self, hold: bool) {
+    pub(crate) fn hold_data(&mut self, hold: bool) {
         self.version += 1;
         self.holds_data = hold;
     }
 
-    pub(in crate::fake) fn set_link(&mut self, from: End, to: End, up: bool) {
+    pub(crate) fn set_link(&mut self, from: End, to: End, up: bool) {
         self.version += 1;
         set(&mut self.down, (from, to), up);
     }
 
-    pub(in crate::fake) fn set_rail(&mut self, rail: End, up: bool) {
+    pub(crate) fn set_rail(&mut self, rail: End, up: bool) {
         self.version += 1;
         set(&mut self.down_rails, rail, up);
     }

@@ -2,7 +2,7 @@
 
 use super::fabric::FakeFabric;
 use super::script::{Call, Event, PortCall};
-use super::world::error::fault;
+use super::world::fault;
 use super::world::memory::change;
 use super::world::state::World;
 use engine::atomic::Atomic;
@@ -17,7 +17,7 @@ const MOST_CALLS: usize = 2;
 
 /// The copies of one PE.
 #[derive(Debug)]
-pub struct FakeCopies {
+pub(crate) struct FakeCopies {
     fabric: FakeFabric,
     pe: Pe,
     bounce: Bounce,
@@ -57,7 +57,7 @@ impl FakeCopies {
     }
 
     fn check(&self, addr: usize, len: usize) -> Result<(), PortError> {
-        let reach = self.fabric.lock().memory.reach(self.pe, addr, len);
+        let reach = self.fabric.world().memory.reach(self.pe, addr, len);
         if reach.is_some_and(|reach| reach != Reach::Direct) {
             return Ok(());
         }
@@ -67,7 +67,7 @@ impl FakeCopies {
 
 impl CopyPort for FakeCopies {
     fn reach(&mut self, addr: usize, len: usize) -> Result<Reach, PortError> {
-        match self.fabric.lock().memory.reach(self.pe, addr, len) {
+        match self.fabric.world().memory.reach(self.pe, addr, len) {
             Some(Reach::Direct) => Ok(Reach::Direct),
             // The fabric reaches what is registered with it.
             Some(Reach::Fabric | Reach::Staged) => Ok(Reach::Staged),
@@ -76,13 +76,13 @@ impl CopyPort for FakeCopies {
     }
 
     fn room(&self, direction: CopyDirection) -> usize {
-        let calls = self.fabric.lock().calls_under_way(self.pe, direction);
+        let calls = self.fabric.world().calls_under_way(self.pe, direction);
         if calls < MOST_CALLS { MOST_TOGETHER } else { 0 }
     }
 
     fn start_all(&mut self, copies: &[Tagged]) -> Result<Posted, PortError> {
         self.flush()?;
-        let mut world = self.fabric.lock();
+        let mut world = self.fabric.world();
         assert!(copies.len() <= MOST_TOGETHER, "{} copies are too many", copies.len());
         for Tagged { copy, .. } in copies {
             self.check_copy(&world, copy);
@@ -104,7 +104,7 @@ impl CopyPort for FakeCopies {
         let is_words = |step: &&Step| matches!(step, Step::Apply { .. });
         let words = steps.iter().filter(is_words).count();
         assert!(steps.len() <= MOST_STEPS && words <= MOST_WORDS, "{} steps", steps.len());
-        let mut world = self.fabric.lock();
+        let mut world = self.fabric.world();
         if !world.script.takes_lists {
             return Ok(None);
         }
@@ -132,7 +132,7 @@ impl CopyPort for FakeCopies {
     }
 
     fn poll(&mut self) -> Option<Copied> {
-        self.fabric.lock().next_copied(self.pe)
+        self.fabric.world().next_copied(self.pe)
     }
 
     fn apply(&mut self, addr: usize, atomic: &Atomic) -> Result<u64, PortError> {
@@ -142,7 +142,7 @@ impl CopyPort for FakeCopies {
         }
         self.check(addr, width)?;
         self.flush()?;
-        let mut world = self.fabric.lock();
+        let mut world = self.fabric.world();
         world.finish_lists(self.pe);
         let old = change(world.memory.any_bytes_mut(self.pe, addr, width), atomic);
         world.events.push(Event::Applied { pe: self.pe, addr });
@@ -152,7 +152,7 @@ impl CopyPort for FakeCopies {
     fn load(&mut self, addr: usize, into: &mut [u8]) -> Result<(), PortError> {
         self.check(addr, into.len())?;
         self.flush()?;
-        let mut world = self.fabric.lock();
+        let mut world = self.fabric.world();
         world.finish_lists(self.pe);
         into.copy_from_slice(world.memory.any_bytes_mut(self.pe, addr, into.len()));
         Ok(())
@@ -161,7 +161,7 @@ impl CopyPort for FakeCopies {
     fn store(&mut self, addr: usize, bytes: &[u8]) -> Result<(), PortError> {
         self.check(addr, bytes.len())?;
         self.flush()?;
-        let mut world = self.fabric.lock();
+        let mut world = self.fabric.world();
         world.finish_lists(self.pe);
         world.memory.any_bytes_mut(self.pe, addr, bytes.len()).copy_from_slice(bytes);
         world.events.push(Event::Applied { pe: self.pe, addr });
@@ -195,28 +195,28 @@ impl CopyPort for FakeCopies {
 
     fn settle(&mut self) -> Result<(), PortError> {
         let _ = self.flush();
-        self.fabric.lock().finish_lists(self.pe);
+        self.fabric.world().finish_lists(self.pe);
         self.lost.take().map_or(Ok(()), Err)
     }
 
     fn window(&self, pe: Pe) -> Option<Window> {
-        self.fabric.lock().window(self.pe, pe)
+        self.fabric.world().window(self.pe, pe)
     }
 
     fn is_seen_by(&self, pe: Pe) -> bool {
-        let world = self.fabric.lock();
+        let world = self.fabric.world();
         world.share(self.pe, pe) && world.announced.contains(&pe)
     }
 
     fn announce(&mut self) {
-        let mut world = self.fabric.lock();
+        let mut world = self.fabric.world();
         if !world.blind.contains(&self.pe) {
             world.announced.insert(self.pe);
         }
     }
 
     fn has_ended(&self, pe: Pe) -> bool {
-        self.fabric.lock().ended.contains(&pe)
+        self.fabric.world().ended.contains(&pe)
     }
 }
 
@@ -236,7 +236,7 @@ impl FakeCopies {
     }
 
     fn flush(&mut self) -> Result<(), PortError> {
-        let mut world = self.fabric.lock();
+        let mut world = self.fabric.world();
         if !self.soon.is_empty() {
             world.finish_lists(self.pe);
         }
