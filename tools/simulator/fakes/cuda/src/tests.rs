@@ -18,7 +18,9 @@ use crate::calls::vmm::*;
 use crate::state::context::Raw;
 use crate::state::device::{QUEUED, TURNS};
 use crate::state::memory::Location;
-use crate::state::status::{INVALID_VALUE, In, NOT_READY, NOT_SUPPORTED, Out, SUCCESS};
+use crate::state::status::{
+    INVALID_HANDLE, INVALID_VALUE, In, NOT_READY, NOT_SUPPORTED, Out, SUCCESS,
+};
 
 const HANG: Duration = Duration::from_secs(30);
 
@@ -281,6 +283,14 @@ fn contexts_share_copy_engines() {
         copies(false);
         bed.count(QUEUED) > 0
     });
+}
+
+#[test]
+fn events_belong_to_their_context() {
+    let bed = Bed::new(2);
+    let event = make!(cuEventCreate(0));
+    call!(cuEventRecord(event, bed.second_stream));
+    assert_eq!(cuEventRecord(event, bed.first_stream), INVALID_HANDLE);
 }
 
 #[test]
