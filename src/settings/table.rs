@@ -228,7 +228,8 @@ settings! {
     /// The longest segment in bytes. Longer operations are split.
     Debug "max_segment" max_segment: u64 = ofi().max_segment, bytes(1, u64::MAX).or_zero("the provider's limit");
 
-    /// The longest segment of a striped operation in bytes.
+    /// The longest segment of a striped operation in bytes; shorter operations are cut down to an
+    /// eighth of it.
     Debug "stripe_segment" stripe_segment: u64 = 0,
         bytes(PAGE, u64::MAX).or_zero("128 KiB, or 512 KiB with efa, cxi and verbs");
 

@@ -108,7 +108,7 @@ impl Owner {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Segment {
     pub(crate) direction: Direction,
-    /// Its local memory; 0 if it carries a value.
+    /// Address of its local memory; 0 if it carries a value.
     addr: usize,
     pub(crate) len: usize,
     pub(crate) owner: Owner,
