@@ -4,7 +4,8 @@
     scripts/budgets.py
 
 Generated files are left out. Product code is what src and crates hold without crates/dev, comments,
-blank lines and what is compiled for tests alone. Lower a ceiling when a change makes room.
+blank lines and what is compiled for tests alone. Lower a ceiling when a change makes room. The last
+rows are about language: functions that are not public, and comments that are no documentation.
 """
 
 import re
@@ -21,6 +22,9 @@ CEILINGS = {
     "scripts, lines": 2_200,
     "make targets": 25,
     "crates of the main workspace": 20,
+    "documented private functions, %": 35,
+    "code per line of comment in it": 25,
+    "tests named in over six words": 0,
 }
 
 GENERATED = re.compile(r"(^|/)generated(/|\.rs$)")
@@ -88,9 +92,23 @@ def count(path, is_test):
     return kinds
 
 
+def language(path, is_product):
+    """Counts what a reader meets: documented private functions, comments in code, tests' names."""
+    text = path.read_text()
+    names = re.findall(r"#\[test\]\n(?:\s*(?://|#\[).*\n)*\s*fn (\w+)", text)
+    kinds = Counter(long_names=sum(name.count("_") > 5 for name in names))
+    if is_product:
+        private = r"(?:const |async |unsafe |extern \"\w+\" )*fn \w"
+        functions = re.findall(rf"^((?:\s*///.*\n)*)(?:\s*#\[(?!test).*\n)*\s*{private}", text, re.MULTILINE)
+        kinds.update(private=len(functions), documented=sum(map(bool, functions)))
+        kinds["remarks"] = len(re.findall(r"^\s*//(?![/!])", text, re.MULTILINE))
+    return kinds
+
+
 def rust():
-    """Returns the counts by class of all hand-written Rust."""
+    """Returns the counts by class of all hand-written Rust, and those of its language."""
     paths = [path for path in files("*.rs") if not GENERATED.search(str(path))]
+    words = Counter()
     declared = tests_by_declaration(paths)
     classes = {name: Counter() for name in ("product", "fakes", "tests", "tools", "laboratories")}
     for path in paths:
@@ -107,11 +125,12 @@ def rust():
             kind = "product"
         is_test = path in declared or any(parent in declared for parent in path.parents)
         classes[kind] += count(path, is_test)
-    return classes
+        words += language(path, kind == "product" and not is_test)
+    return classes, words
 
 
 def main():
-    classes = rust()
+    classes, words = rust()
     columns = ("code", "comments", "blank", "tests")
     print(f"{'class':14}" + "".join(f"{column:>10}" for column in (*columns, "all")))
     for name, kinds in classes.items():
@@ -129,6 +148,9 @@ def main():
         "scripts, lines": sum(len(path.read_text().splitlines()) for path in scripts),
         "make targets": len(targets),
         "crates of the main workspace": members[1].count('"') // 2,
+        "documented private functions, %": round(100 * words["documented"] / words["private"], 1),
+        "code per line of comment in it": round(classes["product"]["code"] / words["remarks"], 1),
+        "tests named in over six words": words["long_names"],
     }
     print()
     over = 0

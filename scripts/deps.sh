@@ -13,13 +13,10 @@ readonly OLDEST=85 # as rust-version in Cargo.toml: 1.85
 readonly OLDEST_LIBFABRIC=1.17
 
 purpose=${1:-test}
-case $purpose in
-build | package | test | rdma-lab) ;;
-*)
+if [[ $purpose != @(build|package|test|rdma-lab) ]]; then
     echo "usage: scripts/deps.sh [build|package|test|rdma-lab]" >&2
     exit 2
-    ;;
-esac
+fi
 
 # Debian keeps ip, tc and ldconfig where only root's PATH leads.
 PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
@@ -120,21 +117,13 @@ install_libfabric() {
     have_libfabric || { echo "libfabric is installed, but programs find another one. $told" >&2 && exit 1; }
 }
 install_rust() {
-    local package version
+    local package
     have apt-get && apt_update
-    # Debian 13 and later; Debian 12, which keeps a newer toolchain for its web browsers.
-    if apt_has_new cargo && apt_has_new rustc; then
-        apt_install cargo rustc
-        return
-    elif apt_has_new cargo-web && apt_has_new rustc-web; then
-        apt_install cargo-web rustc-web
-        return
-    fi
-    # Ubuntu: one package per version. The newest.
-    for package in $(apt-cache search --names-only '^cargo-1\.[0-9]+$' | cut -d' ' -f1 | sort -rV); do
-        version=${package#cargo-}
-        if apt_has_new "$package" && apt_has_new "rustc-$version"; then
-            apt_install "$package" "rustc-$version"
+    # Debian 13 and later; Debian 12, which keeps a newer toolchain for its web browsers; Ubuntu,
+    # which has one package per version: the newest.
+    for package in cargo cargo-web $(apt-cache search --names-only '^cargo-1\.[0-9]+$' | cut -d' ' -f1 | sort -rV); do
+        if apt_has_new "$package" && apt_has_new "rustc${package#cargo}"; then
+            apt_install "$package" "rustc${package#cargo}"
             return
         fi
     done

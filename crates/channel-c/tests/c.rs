@@ -76,7 +76,7 @@ fn wait(children: Vec<Child>) {
 }
 
 #[test]
-fn a_c_program_runs_alone_and_as_a_job() {
+fn program_runs_alone_and_in_job() {
     let program = program("example.c", true);
     let run = |arguments: &[String]| {
         let mut command = Command::new(&program);
@@ -102,7 +102,7 @@ fn values_convert_to_their_word() {
 /// What may happen to a process that has a channel, as docs/reliability.md defines it: each in a
 /// process of its own.
 #[test]
-fn a_process_may_end_fork_and_unload_as_it_likes() {
+fn processes_may_exit_fork_and_unload() {
     let program = program("life.cc", true);
     let unload = self::program("unload.c", false);
     let library = prefix().join("lib/libnvshmem_libfabric_channel.so");
