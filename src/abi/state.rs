@@ -16,8 +16,8 @@ use crate::abi::operations::{ops_3, ops_4, ops_6, ops_7};
 use crate::job::Job;
 use crate::job::heartbeat::Heartbeat;
 
-/// The structure in whichever layout the host has. All are prefixes of the largest in size, so an
-/// older host writes only into its own part. Layout 3a is a prefix of 3b in every field we use.
+/// The structure in whichever layout the host has. None is larger than the newest, so an older host
+/// writes only into its own part. Layout 3a is a prefix of 3b in every field we use.
 #[repr(C)]
 union AnyLayout {
     v3: Transport3b,

@@ -35,7 +35,7 @@ impl Layout {
         &FACTS[self as usize]
     }
 
-    /// The short name: `3a`, `3b`, `4`, `5`, `6` or `7`.
+    /// The short name, as in layouts.json: a major number, with a letter where it has several.
     pub const fn name(self) -> &'static str {
         self.facts().name
     }

@@ -1,5 +1,6 @@
 //! Places of a call's arguments, as the caller leaves them: general registers and the words above
-//! the stack pointer at entry. The recorded `calls_sysv_x86_64` say where NVSHMEM puts them.
+//! the stack pointer at entry. The expected places are copied from `calls_sysv_x86_64`
+//! in layouts.json.
 //!
 //! The callee is assembly that copies registers and stack, so the test does not depend on how a
 //! compiler reads its own arguments back.

@@ -37,7 +37,7 @@ impl Agreement {
     pub(super) fn reason(self) -> &'static str {
         match self.immediate_data {
             0 => {
-                "some PE's rails carry no immediate data, so nothing is counted: chained in its place"
+                "some PE's rails carry no immediate data, so signals are eager or chained, not counted"
             }
             _ => "targets can count the segments of a put",
         }

@@ -138,8 +138,8 @@ impl Asked<'_> {
                 (*domain).mr_mode |= FI_MR_HMEM;
             }
             if let Demand::Full(Step { is_automatic, threading }) = demand {
-                // quiet promises data that is visible at the target. Without this flag a write
-                // completes when its buffer is free again.
+                // quiet promises data that is visible at the target; without this flag a
+                // provider may complete a write once the NIC has sent it.
                 (*(*info).tx_attr).op_flags = FI_DELIVERY_COMPLETE;
                 let progress = if is_automatic { FI_PROGRESS_AUTO } else { FI_PROGRESS_MANUAL };
                 (*domain).control_progress = progress;
