@@ -286,7 +286,7 @@ impl GroupId {
 }
 
 /// Most completion groups of a lane at a time.
-pub const MOST_GROUPS: usize = u16::MAX as usize;
+pub const MAX_GROUPS: usize = u16::MAX as usize;
 
 /// The completion groups of a lane. `T` is what follows when a group becomes empty.
 #[derive(Debug)]
@@ -423,7 +423,7 @@ mod tests {
     fn groups_are_refused_when_all_are_in_use() {
         let mut groups: Groups<()> = Groups::new();
         let all: Vec<GroupId> = std::iter::from_fn(|| groups.start()).collect();
-        assert_eq!(all.len(), MOST_GROUPS);
+        assert_eq!(all.len(), MAX_GROUPS);
         groups.finish(all[7]);
         assert_eq!(groups.start(), Some(all[7]));
     }

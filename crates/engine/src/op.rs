@@ -6,9 +6,9 @@ use crate::atomic::Atomic;
 use crate::group::{GroupId, GroupRef};
 use crate::ids::Pe;
 use crate::port::Direction;
-use crate::request::{LocalSide, Request, ResultPlace};
+use crate::request::{FetchTarget, LocalSide, Request};
 use crate::wire::handle::HandleBytes;
-use crate::wire::message::{Spot, Tag};
+use crate::wire::message::{RegionAddr, Tag};
 
 /// An operation. `submit` borrows it; what cannot start at once moves into the queue of its peer,
 /// together with the handle of its remote memory.
@@ -41,13 +41,13 @@ pub(crate) enum Kind {
     /// A signal sent apart from its data; it follows all earlier puts.
     Signal(Word),
     /// A fetching atomic.
-    Fetch(Word, ResultPlace),
+    Fetch(Word, FetchTarget),
 }
 
 /// An operation on a word of a peer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Word {
-    pub(crate) at: Spot,
+    pub(crate) at: RegionAddr,
     pub(crate) atomic: Atomic,
 }
 

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 /// use std::time::Duration;
 /// use engine::rate_limit::RateLimit;
 ///
-/// static REFUSED: RateLimit = RateLimit::most(4, Duration::from_secs(10));
+/// static REFUSED: RateLimit = RateLimit::new(4, Duration::from_secs(10));
 ///
 /// if let Some(unsaid) = REFUSED.admit() {
 ///     log::warn!("the fabric refused a segment{unsaid}");
@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 /// may have a few messages counted in the period before.
 #[derive(Debug)]
 pub struct RateLimit {
-    most: u64,
+    max: u64,
     /// Length of a period in nanoseconds.
     period: u64,
     /// End of the current period on the caller's clock.
@@ -49,13 +49,13 @@ impl fmt::Display for Unsaid {
 }
 
 impl RateLimit {
-    /// Admits `most` messages per `period`.
-    pub const fn most(most: u64, period: Duration) -> Self {
+    /// Creates a limit of `max` messages per `period`.
+    pub const fn new(max: u64, period: Duration) -> Self {
         // Saturates after 584 years.
         let nanoseconds = period.as_nanos();
         let period = if nanoseconds > u64::MAX as u128 { u64::MAX } else { nanoseconds as u64 };
         let (end, said, unsaid) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
-        Self { most, period, end, said, unsaid }
+        Self { max, period, end, said, unsaid }
     }
 
     /// Returns the number of suppressed messages if a message may be logged now.
@@ -77,7 +77,7 @@ impl RateLimit {
         {
             self.said.store(0, Ordering::Relaxed);
         }
-        if self.said.fetch_add(1, Ordering::Relaxed) < self.most {
+        if self.said.fetch_add(1, Ordering::Relaxed) < self.max {
             Some(Unsaid(self.unsaid.swap(0, Ordering::Relaxed)))
         } else {
             self.unsaid.fetch_add(1, Ordering::Relaxed);
@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn messages_beyond_limit_are_counted() {
-        let limit = RateLimit::most(2, Duration::from_nanos(100));
+        let limit = RateLimit::new(2, Duration::from_nanos(100));
         let admitted = |now| limit.admit_at(now).map(|Unsaid(count)| count);
         assert_eq!([5, 6, 7, 104].map(admitted), [Some(0), Some(0), None, None]);
         assert_eq!([105, 106, 107].map(admitted), [Some(2), Some(0), None]);
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn first_message_is_always_admitted() {
-        let limit = RateLimit::most(1, Duration::MAX);
+        let limit = RateLimit::new(1, Duration::MAX);
         assert_eq!(limit.admit().map(|unsaid| unsaid.to_string()), Some(String::new()));
         assert_eq!(limit.admit(), None);
         assert_eq!(Unsaid(2).to_string(), " (2 such lines before it are left out)");
@@ -111,7 +111,7 @@ mod tests {
     fn threads_lose_and_repeat_nothing() {
         const THREADS: u64 = 4;
         const CALLS: u64 = 10_000;
-        let limit = RateLimit::most(1, Duration::from_nanos(50));
+        let limit = RateLimit::new(1, Duration::from_nanos(50));
         let clock = AtomicU64::new(0);
         let (admitted, counted) = std::thread::scope(|scope| {
             let workers: Vec<_> = (0..THREADS)

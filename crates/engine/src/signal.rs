@@ -20,8 +20,8 @@ use crate::op::{Kind, Op, Step, Way, Word};
 use crate::peers::HeldSignal;
 use crate::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
 use crate::port::{Port, RailLimits, Tail};
-use crate::request::{LocalSide, Request, ResultPlace};
-use crate::wire::message::{Body, MAX_EAGER, Spot, Tag, eager_in};
+use crate::request::{FetchTarget, LocalSide, Request};
+use crate::wire::message::{Body, MAX_EAGER, RegionAddr, Tag, eager_in};
 
 /// How the signal of a put is made to follow its data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,7 +39,7 @@ pub enum SignalEngine {
 
 /// Most messages to a peer that may be unacknowledged for a long one with a mark to leave: the peer
 /// keeps what waits for others, and so no more than this many long ones.
-const MOST_KEPT: u32 = 32;
+const MAX_KEPT: u32 = 32;
 
 /// How a lane sends signals.
 #[derive(Debug)]
@@ -96,7 +96,7 @@ impl<P: Port> Core<P> {
             let (peer, strong) = (self.peers.get(at), self.signals.strong);
             let unacked = peer.channel.as_deref().map_or(0, |channel| channel.held);
             let is_marked = strong || !peer.order.is_ordered(peer.fence);
-            let may_be_kept = is_marked && unacked >= MOST_KEPT;
+            let may_be_kept = is_marked && unacked >= MAX_KEPT;
             if op.len <= self.signals.longest && payload.is_direct && !may_be_kept {
                 return Some(Way::InlineLong);
             }
@@ -105,7 +105,7 @@ impl<P: Port> Core<P> {
             let channel = self.channel(at);
             let tag = channel.tags.take();
             if channel.tags.are_few() {
-                self.want_ack(at);
+                self.request_ack(at);
             }
             return tag.map(|tag| Way::Counted { tag, segments: 0 });
         }
@@ -184,7 +184,8 @@ impl<P: Port> Core<P> {
             return Ok(Step::Held);
         }
         let (remote, offset) = request.remote()?;
-        let (to, LocalSide::Memory(addr)) = (Spot { slot: remote.slot(), offset }, op.local) else {
+        let (to, LocalSide::Memory(addr)) = (RegionAddr { slot: remote.slot(), offset }, op.local)
+        else {
             return Ok(Step::Held);
         };
         let Word { at: spot, atomic } = word;
@@ -205,7 +206,7 @@ impl<P: Port> Core<P> {
         request: &Request<'_>,
         (tag, before): (Tag, u32),
     ) -> Result<Step, EngineError> {
-        let mark = self.marks.of_mine(Pe(at), tag);
+        let mark = self.immediate.encode(Pe(at), tag);
         let (posted, step) = self.post_parts(at, op, request, Some(mark))?;
         let segments = before + posted;
         op.kind = Kind::PutSignal(word, Way::Counted { tag, segments });
@@ -255,7 +256,7 @@ impl<P: Port> Core<P> {
             let held = peer.order.begin_last(Class::Write);
             peer.held.push_back(HeldSignal { word, counted, behind, held, completion });
             self.groups.begin(completion);
-            self.want_ack(at);
+            self.request_ack(at);
             return Ok(Step::Done);
         }
         // Data and fence came before counted segments.
@@ -292,9 +293,10 @@ impl<P: Port> Core<P> {
     ) -> Result<Step, EngineError> {
         let (body, purpose) = match counted {
             None => (Body::Word { at: spot, atomic }, Purpose::Plain),
-            Some((tag, segments)) => {
-                (Body::Beside { at: spot, atomic, tag, segments }, Purpose::Beside(tag))
-            }
+            Some((tag, segments)) => (
+                Body::CountedSignal { at: spot, atomic, tag, segments },
+                Purpose::CountedSignal(tag),
+            ),
         };
         // Executed, a counted signal has its data before it.
         let has_data = counted.is_some();
@@ -327,7 +329,7 @@ impl<P: Port> Core<P> {
         &mut self,
         at: u32,
         Word { at: spot, atomic }: Word,
-        result: ResultPlace,
+        result: FetchTarget,
         completion: GroupId,
     ) -> Result<Step, EngineError> {
         let peer = self.peers.get(at);

@@ -8,7 +8,7 @@
 //! of the slot begins, and whatever arrives is of the present use or begins the next one. Anything
 //! else is refused. Only uses that follow one another are compared, so their wrap is harmless.
 
-use crate::wire::marks::SLOT_BITS;
+use crate::wire::immediate::SLOT_BITS;
 use crate::wire::message::{Seq, Tag};
 
 /// Most counted puts to one peer that are under way.

@@ -249,7 +249,7 @@ impl Channel {
     }
 
     /// Requests an acknowledgement of everything sent, once. Returns whether a request is due.
-    pub(crate) fn want_ack(&mut self) -> bool {
+    pub(crate) fn request_ack(&mut self) -> bool {
         if self.acked == self.next || self.asked == self.next {
             return false;
         }
@@ -263,7 +263,7 @@ impl Channel {
     }
 
     /// The peer requests an acknowledgement of everything before a number.
-    pub(crate) fn request_ack(&mut self, before: Seq) {
+    pub(crate) fn note_ack_request(&mut self, before: Seq) {
         self.wanted = self.wanted.max(before);
         // Those behind a message that waits are acknowledged one by one.
         self.ack_due |= self.executed.next() >= self.wanted || !self.waiting.is_empty();

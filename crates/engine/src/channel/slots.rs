@@ -5,7 +5,7 @@
 
 use crate::ids::WrId;
 use crate::port::Tail;
-use crate::request::ResultPlace;
+use crate::request::FetchTarget;
 use crate::segments::{Owner, PLAIN};
 use crate::wire::message::{Frame, Seq, Tag};
 
@@ -18,10 +18,10 @@ pub(crate) enum Purpose {
     /// Nothing.
     Plain,
     /// The tag of a counted put.
-    Beside(Tag),
+    CountedSignal(Tag),
     /// A fetch, which ends with its reply.
     Fetch {
-        result: ResultPlace,
+        result: FetchTarget,
         /// Bytes of the word.
         width: usize,
         place: u8,
@@ -78,7 +78,7 @@ impl Slot {
         match self.purpose {
             Purpose::Plain if self.frame.len == 32 => "atomic",
             Purpose::Plain => "put with signal",
-            Purpose::Beside(_) => "signal",
+            Purpose::CountedSignal(_) => "signal",
             Purpose::Fetch { .. } => "fetching atomic",
             Purpose::Staged { what, .. } => what,
         }

@@ -323,7 +323,7 @@ impl<P: Port> Core<P> {
         let Some(slot) = self.messages.get_mut(number) else { return };
         match slot.purpose {
             MessagePurpose::Plain => {}
-            MessagePurpose::Beside(tag) => channel.tags.give(tag),
+            MessagePurpose::CountedSignal(tag) => channel.tags.give(tag),
             // Its reply ends it.
             MessagePurpose::Fetch { .. } => return,
             MessagePurpose::Staged { token: PLAIN, .. } => {}
@@ -365,7 +365,7 @@ impl<P: Port> Core<P> {
         at: u32,
         place: u32,
         of: u32,
-    ) -> Option<(crate::request::ResultPlace, usize)> {
+    ) -> Option<(crate::request::FetchTarget, usize)> {
         let channel = self.peers.get_mut(at).channel.as_deref_mut()?;
         let number = channel.fetch(place)?;
         let slot = self.messages.get_mut(number)?;

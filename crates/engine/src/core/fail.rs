@@ -46,7 +46,7 @@ pub(crate) struct Failures {
 
 impl Failures {
     pub(super) fn new() -> Self {
-        Self { first: None, lines: RateLimit::most(LINES, Duration::from_secs(10)) }
+        Self { first: None, lines: RateLimit::new(LINES, Duration::from_secs(10)) }
     }
 
     /// The first failure of the lane.
@@ -120,7 +120,7 @@ impl<P: Port> Core<P> {
                     Purpose::Staged { token, .. } => {
                         self.staged.push_back(StagedEvent::Message { token, ok: false });
                     }
-                    Purpose::Plain | Purpose::Beside(_) => {}
+                    Purpose::Plain | Purpose::CountedSignal(_) => {}
                 }
                 if seq >= channel.acked {
                     channel.take_sent(seq);

@@ -36,8 +36,8 @@ use crate::segments::Segments;
 use crate::signal::Signals;
 use crate::watchdog::Watchdog;
 use crate::wire::handle::{HandleError, HandleView};
-use crate::wire::marks::Marks;
-use crate::wire::message::{Seq, Spot};
+use crate::wire::immediate::ImmediateCodec;
+use crate::wire::message::{RegionAddr, Seq};
 use crate::wire::seal::Seal;
 
 /// What follows when a completion group becomes empty.
@@ -79,7 +79,7 @@ pub(crate) struct Core<P: Port> {
     pub(crate) groups: Groups<Then>,
     pub(crate) regions: Regions,
     pub(crate) seal: Seal,
-    pub(crate) marks: Marks,
+    pub(crate) immediate: ImmediateCodec,
     pub(crate) signals: Signals,
     pub(crate) spread: Spread,
     pub(crate) failures: Failures,
@@ -145,7 +145,7 @@ impl<P: Port> Core<P> {
             groups: Groups::new(),
             regions: Regions::new(config.regions, config.kind, config.devices),
             seal: Seal::new(config.cookie, config.me),
-            marks: Marks::new(config.cookie, config.me, n_pes, config.mark_bytes),
+            immediate: ImmediateCodec::new(config.cookie, config.me, n_pes, config.immediate_bytes),
             paths: config.paths,
             signals,
             spread,
@@ -257,7 +257,11 @@ impl<P: Port> Core<P> {
     }
 
     /// The word of this process that a peer's message names.
-    pub(crate) fn locate_word(&mut self, spot: Spot, atomic: &Atomic) -> Result<Place, String> {
+    pub(crate) fn locate_word(
+        &mut self,
+        spot: RegionAddr,
+        atomic: &Atomic,
+    ) -> Result<Place, String> {
         let width = atomic.width.bytes();
         let place = self.regions.locate(spot, width).map_err(|fault| fault.to_string())?;
         if place.addr % width != 0 {

@@ -11,7 +11,7 @@ use crate::port::{Port, PortError, Posted, Tail};
 use crate::request::{AtomicRequest, LocalSide, Request};
 use crate::segments::State;
 use crate::wire::handle::HandleView;
-use crate::wire::message::{Body, Frame, Numbers, Sealing};
+use crate::wire::message::{Body, Frame, Numbers, SealContext};
 
 /// Attempts to serve what waits for room, of different peers, that may fail in an iteration.
 pub(crate) const ATTEMPTS: u32 = 8;
@@ -98,7 +98,7 @@ impl<P: Port> Core<P> {
                 return false;
             }
         }
-        slot.frame.seal(&Sealing { seal, from: seal.me(), receiver: &channel.receiver });
+        slot.frame.seal(&SealContext { seal, from: seal.me(), receiver: &channel.receiver });
         let Some(fast) = rail.fast.as_ref() else { return false };
         let wr_id = Slots::wr_id(reserved.number(), seq);
         if !port.try_send(*fast, hop.rail, hop.to, wr_id, reserved.slot.frame.bytes()) {
@@ -136,12 +136,12 @@ impl<P: Port> Core<P> {
         let Peer { channel, order, hops, pe, is_refused, .. } = peer;
         let Some(channel) = channel.as_deref_mut() else { return Ok(Step::NoRoom) };
         if !channel.has_window() {
-            self.want_ack(at);
+            self.request_ack(at);
             return Ok(Step::NoPlace);
         }
         let reserved = if channel.held < messages.free() { messages.reserve() } else { None };
         let Some(reserved) = reserved else {
-            self.want_acks();
+            self.request_acks();
             return Ok(Step::NoRoom);
         };
         let (number, slot) = (reserved.number(), &mut *reserved.slot);
@@ -149,7 +149,7 @@ impl<P: Port> Core<P> {
         let (seq, ack) = (channel.next, channel.executed.next());
         let mark = if behind < channel.acked.0 { 0 } else { (seq.0 - behind) as u16 };
         let numbers = Numbers { seq, ack, mark, mask };
-        let sealing = Sealing { seal, from: seal.me(), receiver: &channel.receiver };
+        let sealing = SealContext { seal, from: seal.me(), receiver: &channel.receiver };
         if let (Body::PutSignal { at, atomic, to, .. }, true) = (body, tail.len > 0) {
             slot.frame.put_signal_long(&sealing, &numbers, (*at, atomic), *to, tail.len);
         } else {
@@ -229,30 +229,30 @@ impl<P: Port> Core<P> {
     }
 
     /// Requests an acknowledgement of everything sent to a peer, once.
-    pub(crate) fn want_ack(&mut self, at: u32) {
+    pub(crate) fn request_ack(&mut self, at: u32) {
         if let Some(channel) = self.peers.get_mut(at).channel.as_deref_mut() {
-            if channel.want_ack() {
+            if channel.request_ack() {
                 self.enter_control(at);
             }
         }
     }
 
-    /// As [`Core::want_ack`], unless a request has not been answered.
-    pub(crate) fn want_first_ack(&mut self, at: u32) {
+    /// As [`Core::request_ack`], unless a request has not been answered.
+    pub(crate) fn request_first_ack(&mut self, at: u32) {
         let channel = self.peers.get(at).channel.as_deref();
         if channel.is_some_and(|channel| !channel.is_asked()) {
-            self.want_ack(at);
+            self.request_ack(at);
         }
     }
 
     /// Requests acknowledgements from all peers with messages that nobody has asked about: whoever
     /// waits for one peer after another waits once.
-    pub(crate) fn want_acks(&mut self) {
+    pub(crate) fn request_acks(&mut self) {
         while let Some(at) = self.unasked.pop() {
             if let Some(channel) = self.peers.get_mut(at).channel.as_deref_mut() {
                 channel.is_listed = false;
             }
-            self.want_ack(at);
+            self.request_ack(at);
         }
     }
 
@@ -347,7 +347,7 @@ impl<P: Port> Core<P> {
         let Some(channel) = peer.channel.as_deref_mut() else { return Ok(Posted::Yes) };
         let mask = channel.out_mask(seal, peer.pe);
         let (seq, ack) = (channel.next, channel.executed.next());
-        let sealing = Sealing { seal, from: seal.me(), receiver: &channel.receiver };
+        let sealing = SealContext { seal, from: seal.me(), receiver: &channel.receiver };
         let mut frame = Frame::EMPTY;
         frame.encode(&sealing, &Numbers { seq, ack, mark: 0, mask }, body);
         let sent = port.send(hop.rail, hop.to, UNNUMBERED, frame.bytes());

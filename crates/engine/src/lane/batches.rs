@@ -13,7 +13,7 @@ pub type Batch = GroupId;
 
 impl<P: Port> Lane<P> {
     /// Begins a batch, with nothing in it. None when all of
-    /// [`MOST_GROUPS`](crate::group::MOST_GROUPS) are in use.
+    /// [`MAX_GROUPS`](crate::group::MAX_GROUPS) are in use.
     pub fn begin_batch(&mut self) -> Option<Batch> {
         self.core.groups.start()
     }
@@ -25,7 +25,7 @@ impl<P: Port> Lane<P> {
     }
 
     /// Whether everything submitted to the batch is delivered, unless [`Lane::failure`] says
-    /// otherwise. Messages end when they are acknowledged, which [`Lane::want_ack`] requests.
+    /// otherwise. Messages end when they are acknowledged, which [`Lane::request_ack`] requests.
     #[inline]
     pub fn is_batch_done(&self, batch: Batch) -> bool {
         self.core.groups.is_done(batch)

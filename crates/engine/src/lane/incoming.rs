@@ -11,11 +11,11 @@ use crate::core::{Core, StagedEvent};
 use crate::error::EngineError;
 use crate::ids::RailId;
 use crate::lane::Lane;
-use crate::port::copies::{Reach, SoonOrder};
+use crate::port::copies::{DeferredOrder, Reach};
 use crate::port::{Incoming, Port};
 use crate::wire::decode::Plain;
 use crate::wire::message::{Body, Head, MAX_EAGER, Message, Seq};
-use crate::wire::staged::Target;
+use crate::wire::staging::PullTarget;
 
 impl<P: Port> Lane<P> {
     /// Takes what a rail's poll has found beside completions. Returns whether there was anything.
@@ -152,7 +152,7 @@ impl<P: Port> Lane<P> {
         match message.body {
             Body::Ack(_) => {}
             Body::AckRequest => {
-                self.core.channel(at).request_ack(seq);
+                self.core.channel(at).note_ack_request(seq);
                 self.core.enter_control(at);
             }
             Body::Reply { place, of, value } => self.store_result(at, place, of, value),
@@ -185,8 +185,8 @@ impl<P: Port> Lane<P> {
             return self.core.enter_control(at);
         }
         let takes_buffer = match &message.body {
-            Body::Ask { .. } => true,
-            Body::Pull(pull) => !matches!(pull.target, Target::Get(_)),
+            Body::GetRequest { .. } => true,
+            Body::Pull(pull) => !matches!(pull.target, PullTarget::Get(_)),
             _ => false,
         };
         if let (true, Err(failed)) = (takes_buffer, self.core.peers.get(at).check()) {
@@ -213,7 +213,7 @@ impl<P: Port> Lane<P> {
 
     /// Executes a message that waits for no other message; a counted signal waits for its data.
     fn execute(&mut self, at: u32, seq: Seq, message: &Message<'_>, raw: (Head, u32, &[u8])) {
-        if let Body::Beside { tag, segments, .. } = message.body {
+        if let Body::CountedSignal { tag, segments, .. } = message.body {
             let now = self.core.watchdog.stamp();
             let channel = self.core.channel(at);
             let counts = channel.counts.get_or_insert_default();
@@ -259,9 +259,9 @@ impl<P: Port> Lane<P> {
     }
 
     fn apply(&mut self, at: u32, seq: Seq, message: &Message<'_>) -> Result<(), String> {
-        let order = if message.mark == 0 { SoonOrder::Any } else { SoonOrder::Behind };
+        let order = if message.mark == 0 { DeferredOrder::Any } else { DeferredOrder::After };
         let (spot, atomic) = match message.body {
-            Body::Word { at, atomic } | Body::Beside { at, atomic, .. } => (at, atomic),
+            Body::Word { at, atomic } | Body::CountedSignal { at, atomic, .. } => (at, atomic),
             Body::Fetch { at, atomic, .. } | Body::PutSignal { at, atomic, .. } => (at, atomic),
             Body::StagedPut { to, payload } => {
                 let data =
@@ -269,10 +269,10 @@ impl<P: Port> Lane<P> {
                 let stored = self.staging.store(&mut self.core, data, payload, order);
                 return stored.map_err(|error| error.to_string());
             }
-            Body::Ask { from, len, get } => {
+            Body::GetRequest { from, len, get } => {
                 return self.staging.answer(&mut self.core, at, seq, (from, len as usize), get);
             }
-            Body::Loaded { get, payload } => {
+            Body::GetReply { get, payload } => {
                 return self.staging.loaded(&mut self.core, at, get, payload);
             }
             _ => return Ok(()),
@@ -288,7 +288,7 @@ impl<P: Port> Lane<P> {
             }
             let stored = self.staging.store(&mut self.core, data, payload, order);
             stored.map_err(|error| error.to_string())?;
-            let applied = self.staging.apply(&mut self.core, word, &atomic, SoonOrder::Behind);
+            let applied = self.staging.apply(&mut self.core, word, &atomic, DeferredOrder::After);
             return applied.map_err(|error| error.to_string());
         }
         let Body::Fetch { place, .. } = message.body else {
@@ -305,14 +305,14 @@ impl<P: Port> Lane<P> {
     }
 
     fn count_segment(&mut self, rail: RailId, mark: u64) {
-        let (pe, slot) = self.core.marks.named(mark);
+        let (pe, slot) = self.core.immediate.claimed_sender(mark);
         let counts =
             self.core.peers.of(pe).and_then(|peer| peer.channel.as_deref()?.counts.as_deref());
         let tag = counts.map_or_else(
             || crate::channel::counts::Counts::default().expected(slot),
             |counts| counts.expected(slot),
         );
-        let is_known = self.core.marks.is_of(mark, pe, tag);
+        let is_known = self.core.immediate.matches(mark, pe, tag);
         let at = if is_known { self.core.open(pe).ok() } else { None };
         let Some(at) = at else {
             return self.core.drop_foreign(rail, &"immediate data that nothing is expected with");

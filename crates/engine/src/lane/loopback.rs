@@ -82,7 +82,7 @@ impl<P: Port> Lane<P> {
     }
 
     fn wait_for_room(&mut self, idle: &mut u32) -> Result<(), EngineError> {
-        self.core.want_acks();
+        self.core.request_acks();
         self.wait_iteration(idle);
         self.room_or_failure()
     }

@@ -31,8 +31,8 @@ impl<P: Port> Lane<P> {
     /// Whether a caller that hands over operations one by one had better hand over more before the
     /// next iteration, so that short ones on staged memory go together.
     #[inline]
-    pub fn takes_more(&mut self) -> bool {
-        self.staging.takes_more()
+    pub fn is_collecting(&mut self) -> bool {
+        self.staging.is_collecting()
     }
 
     /// One progress iteration, whatever has failed before.
@@ -115,13 +115,13 @@ impl<P: Port> Lane<P> {
         }
         self.core.regions.sync();
         // Unless somebody asks, executed messages would seem to be stuck.
-        self.core.want_acks();
+        self.core.request_acks();
         while let Some(pe) = self.core.port.ended_process() {
             self.core.watchdog.note_ended(pe);
         }
         for pe in self.core.watchdog.take_ended() {
             // Others may wait for it though nothing is under way with it.
-            if let (false, Ok(at)) = (self.lets_peers_end, self.core.open(pe)) {
+            if let (false, Ok(at)) = (self.allows_peer_exit, self.core.open(pe)) {
                 self.core.fail_peer(at, EngineError::PeerEnded { pe });
             }
         }

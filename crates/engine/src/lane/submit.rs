@@ -15,7 +15,7 @@ use crate::wire::message::MAX_EAGER;
 /// Most entries in all queues of a lane. An operation takes 150 bytes, and half a kilobyte for each
 /// handle. A submitter waits once its peer has as many as are free: a peer that has stopped leaves
 /// some for others.
-pub(super) const MOST_QUEUED: usize = 4096;
+pub(super) const MAX_QUEUED: usize = 4096;
 
 /// Least free entries beyond those of a peer for callers that can wait elsewhere.
 pub(super) const SPARE: usize = 256;
@@ -28,7 +28,7 @@ const PATIENCE: u64 = 1_000_000;
 const LOOK: usize = 16;
 
 /// Entries of a peer's queue from which on user threads wait.
-const MOST_OFFERED: usize = 64;
+const MAX_OFFERED: usize = 64;
 
 /// Entries of a queue that are served in one turn of their peer.
 const TURN: u32 = 32;
@@ -40,7 +40,7 @@ impl<P: Port> Lane<P> {
     /// Bad arguments, a peer that has failed before, or a fabric that refuses the operation.
     #[inline(always)]
     pub fn start(&mut self, request: &Request<'_>) -> Result<(), EngineError> {
-        if self.try_start(request) { Ok(()) } else { self.start_slowly(request) }
+        if self.try_start(request) { Ok(()) } else { self.start_slow(request) }
     }
 
     /// Starts a put or a get if it meets no obstacle: one segment between memory that the fabric
@@ -53,7 +53,7 @@ impl<P: Port> Lane<P> {
 
     /// As [`Lane::try_start`], where no batch is entered.
     #[inline(always)]
-    pub fn try_start_apart(&mut self, request: &Request<'_>) -> bool {
+    pub fn try_start_unbatched(&mut self, request: &Request<'_>) -> bool {
         debug_assert!(self.core.current == GroupId::NONE, "a batch is entered");
         self.core.try_post(request, GroupId::NONE)
     }
@@ -64,7 +64,7 @@ impl<P: Port> Lane<P> {
     /// As [`Lane::start`].
     #[cold]
     #[inline(never)]
-    pub fn start_slowly(&mut self, request: &Request<'_>) -> Result<(), EngineError> {
+    pub fn start_slow(&mut self, request: &Request<'_>) -> Result<(), EngineError> {
         let at = self.core.reach_peer(request.pe)?;
         if request.len == 0 {
             return request.remote().map(drop);
@@ -96,7 +96,7 @@ impl<P: Port> Lane<P> {
         self.enter_batch(before);
         let mut idle = 0;
         while started.is_ok() && !self.core.groups.is_done(group) {
-            self.core.want_acks();
+            self.core.request_acks();
             self.wait_iteration(&mut idle);
         }
         if self.core.groups.is_done(group) {
@@ -118,7 +118,7 @@ impl<P: Port> Lane<P> {
     /// As [`Lane::start`].
     #[inline(always)]
     pub fn atomic(&mut self, request: &AtomicRequest<'_>) -> Result<(), EngineError> {
-        if self.try_atomic(request) { Ok(()) } else { self.atomic_slowly(request) }
+        if self.try_atomic(request) { Ok(()) } else { self.atomic_slow(request) }
     }
 
     /// Starts an atomic that fetches nothing if it meets no obstacle, as [`Lane::try_start`] does.
@@ -136,7 +136,7 @@ impl<P: Port> Lane<P> {
     /// As [`Lane::start`].
     #[cold]
     #[inline(never)]
-    pub fn atomic_slowly(&mut self, request: &AtomicRequest<'_>) -> Result<(), EngineError> {
+    pub fn atomic_slow(&mut self, request: &AtomicRequest<'_>) -> Result<(), EngineError> {
         let at = self.core.reach_peer(request.pe)?;
         let word = Word { at: request.word()?, atomic: request.atomic };
         if request.pe == self.core.me {
@@ -260,13 +260,13 @@ impl<P: Port> Lane<P> {
     }
 
     fn has_space(&self, at: u32) -> bool {
-        self.core.queued + self.core.peers.get(at).queue.len() < MOST_QUEUED
+        self.core.queued + self.core.peers.get(at).queue.len() < MAX_QUEUED
     }
 
     fn wait_for_space(&mut self, at: u32) -> Result<(), EngineError> {
         let mut idle = 0;
         while !self.has_space(at) {
-            self.core.want_acks();
+            self.core.request_acks();
             self.wait_iteration(&mut idle);
             if !self.has_space(at) {
                 if let Some(failed) = self.core.failures.first() {
@@ -308,7 +308,7 @@ impl<P: Port> Lane<P> {
             return request.remote().map(|_| true);
         }
         let peer = self.core.peers.get(at);
-        if self.core.queued >= MOST_QUEUED || peer.queue.len() >= MOST_OFFERED {
+        if self.core.queued >= MAX_QUEUED || peer.queue.len() >= MAX_OFFERED {
             self.room_or_failure()?;
             return Ok(false);
         }
@@ -341,7 +341,7 @@ impl<P: Port> Lane<P> {
             Err(ref failed) => self.abandon(at, op, failed),
             // Staged transfers are acknowledged without being asked about.
             Ok(Step::NoPlace) if op.staged => {}
-            Ok(Step::Held | Step::NoPlace) => self.core.want_ack(at),
+            Ok(Step::Held | Step::NoPlace) => self.core.request_ack(at),
             _ => {}
         }
         step
@@ -571,7 +571,7 @@ impl<P: Port> Lane<P> {
         let peer = self.core.peers.get_mut(at);
         let Some(number) = peer.close() else {
             peer.queue.push_front(queued);
-            self.core.want_ack(at);
+            self.core.request_ack(at);
             return Step::Held;
         };
         self.core.queued -= 1;
@@ -579,7 +579,7 @@ impl<P: Port> Lane<P> {
             Queued::Quiet(group) => {
                 peer.quiets.push((number, group));
                 self.core.settle_later(at);
-                self.core.want_ack(at);
+                self.core.request_ack(at);
             }
             _ => {
                 peer.fence = number;

@@ -12,9 +12,9 @@ const FORGIVEN: u64 = 2_000_000_000;
 /// keep the rail busy.
 const AHEAD: u64 = 3;
 
-/// A rail may always have so many nanoseconds of its rate ahead, up to [`MOST_AHEAD`] segments.
+/// A rail may always have so many nanoseconds of its rate ahead, up to [`MAX_AHEAD`] segments.
 const TIME_AHEAD: f64 = 250_000.0;
-const MOST_AHEAD: u64 = 16;
+const MAX_AHEAD: u64 = 16;
 
 /// Rates are taken from this many of the longest segments; older ones count half.
 const REMEMBERED: u64 = 4;
@@ -99,7 +99,7 @@ pub(crate) fn choose(
         }
         let segments = (TIME_AHEAD * rate / len) as u64;
         let may = segments
-            .clamp(AHEAD * u64::from(workers.max(1)), MOST_AHEAD.max(AHEAD * u64::from(workers)));
+            .clamp(AHEAD * u64::from(workers.max(1)), MAX_AHEAD.max(AHEAD * u64::from(workers)));
         first = Some((rail, time, ahead_for_peer < may * len as u64));
     }
     first.filter(|(.., may)| *may).map(|(rail, ..)| rail)

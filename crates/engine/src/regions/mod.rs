@@ -8,8 +8,8 @@
 //! region that touches the bytes: the fabric reaches them if one region that it reaches holds all
 //! of them, and the processor if none of the regions is a device's.
 
-mod published;
 mod table;
+mod versioned_cell;
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -18,9 +18,9 @@ use crate::error::EngineError;
 use crate::ids::{LaneKind, Pe, RailId};
 use crate::port::copies::{Bounce, CopyPort, Reach};
 use crate::port::{Addressing, Desc};
-use crate::regions::published::Published;
+use crate::regions::versioned_cell::VersionedCell;
 use crate::wire::handle::{HandleError, MAX_RAILS};
-use crate::wire::message::Spot;
+use crate::wire::message::RegionAddr;
 
 pub use table::RegionTable;
 
@@ -30,7 +30,7 @@ pub use table::RegionTable;
 const PLACE_BITS: u32 = 20;
 
 /// Most regions at a time.
-const MOST_REGIONS: usize = 1 << PLACE_BITS;
+const MAX_REGIONS: usize = 1 << PLACE_BITS;
 
 #[inline(always)]
 fn slot_of(place: u32, stamp: u64) -> u32 {
@@ -39,7 +39,7 @@ fn slot_of(place: u32, stamp: u64) -> u32 {
 
 #[inline(always)]
 fn place_of(slot: u32) -> usize {
-    slot as usize & (MOST_REGIONS - 1)
+    slot as usize & (MAX_REGIONS - 1)
 }
 
 /// Locks state that no panic leaves inconsistent: each change of it is one assignment.
@@ -94,7 +94,7 @@ trait StagerSource: Send + Sync {
 pub struct RegionIndex {
     table: Weak<dyn StagerSource>,
     /// By place.
-    regions: Published<Vec<Option<Arc<Region>>>>,
+    regions: VersionedCell<Vec<Option<Arc<Region>>>>,
     /// The stager, until the proxy lane has taken it.
     stager: Mutex<Option<Installed>>,
     orphans: Mutex<Vec<Orphan>>,
@@ -137,7 +137,7 @@ pub(crate) fn overlap(one: (usize, usize), other: (usize, usize)) -> bool {
 impl RegionIndex {
     fn new(table: Weak<dyn StagerSource>) -> Self {
         let (stager, orphans) = (Mutex::default(), Mutex::default());
-        Self { table, regions: Published::default(), stager, orphans }
+        Self { table, regions: VersionedCell::default(), stager, orphans }
     }
 
     fn change(&self, place: usize, region: Option<Arc<Region>>) {
@@ -219,7 +219,7 @@ pub(crate) struct Place {
 pub(crate) struct Regions {
     index: Arc<RegionIndex>,
     kind: LaneKind,
-    number: u64,
+    version: u64,
     by_place: Vec<Option<Arc<Region>>>,
     /// By place, what the fast path of incoming messages may change.
     targets: Vec<Target>,
@@ -241,7 +241,7 @@ impl Regions {
         Self {
             index,
             kind,
-            number: 0,
+            version: 0,
             by_place: Vec::new(),
             targets: Vec::new(),
             sorted: Vec::new(),
@@ -263,7 +263,7 @@ impl Regions {
 
     #[inline(always)]
     fn is_current(&self) -> bool {
-        self.index.regions.is_at(self.number)
+        self.index.regions.is_version(self.version)
     }
 
     /// The descriptor on a rail for local memory, if it is where memory was found last and the
@@ -364,7 +364,7 @@ impl Regions {
     }
 
     /// The bytes that a peer's message names.
-    pub(crate) fn locate(&mut self, spot: Spot, len: usize) -> Result<Place, HandleError> {
+    pub(crate) fn locate(&mut self, spot: RegionAddr, len: usize) -> Result<Place, HandleError> {
         self.sync();
         let region = match self.by_place.get(place_of(spot.slot)) {
             Some(Some(region)) if region.remote && region.slot() == spot.slot => region,
@@ -392,7 +392,7 @@ impl Regions {
     /// As [`Regions::locate`], among regions that the processor reaches and that were registered at
     /// the last [`Regions::sync`].
     #[inline(always)]
-    pub(crate) fn target(&self, spot: Spot, len: usize) -> Option<usize> {
+    pub(crate) fn target(&self, spot: RegionAddr, len: usize) -> Option<usize> {
         let target = self.targets.get(place_of(spot.slot))?;
         let end = spot.offset.checked_add(len as u64)?;
         if target.slot != spot.slot || end > target.len {
@@ -411,7 +411,7 @@ impl Regions {
 
     #[cold]
     fn refresh(&mut self) {
-        self.number = self.index.regions.read(|regions| self.by_place.clone_from(regions));
+        self.version = self.index.regions.read(|regions| self.by_place.clone_from(regions));
         (self.fabric, self.cpu) = (Range::NONE, Range::NONE);
         let all = self.by_place.iter().flatten();
         self.has_devices |= all.clone().any(|region| region.reach != Reach::Direct);

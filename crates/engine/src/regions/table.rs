@@ -8,7 +8,7 @@ use crate::ids::Pe;
 use crate::port::copies::{Reach, Stager};
 use crate::port::{Access, MemoryPort, PortError, Registered};
 use crate::regions::{
-    Installed, MOST_REGIONS, Orphan, Region, RegionIndex, StagerSource, lock, place_of,
+    Installed, MAX_REGIONS, Orphan, Region, RegionIndex, StagerSource, lock, place_of,
 };
 use crate::wire::handle::{Handle, HandleBytes, HandleError, HandleView, MAX_RAILS};
 
@@ -131,8 +131,8 @@ impl<M: MemoryPort> RegionTable<M> {
             return Err(refuse(format!("{} rails, the most is {MAX_RAILS}", keys.len())));
         }
         let mut slots = lock(&self.slots);
-        if slots.free.is_empty() && slots.held.len() == MOST_REGIONS {
-            let why = format!("{MOST_REGIONS} regions are registered, which is the most");
+        if slots.free.is_empty() && slots.held.len() == MAX_REGIONS {
+            let why = format!("{MAX_REGIONS} regions are registered, which is the most");
             return Err(refuse(why));
         }
         let at = slots.free.pop().unwrap_or(slots.held.len());

@@ -86,7 +86,7 @@ fn peers_stay_inside_remote_regions() {
             (LEN + 1, 0, false),
             (0, LEN + 1, false),
         ] {
-            let spot = Spot { slot, offset: offset as u64 };
+            let spot = RegionAddr { slot, offset: offset as u64 };
             let at = (fits && access.is_remote()).then_some(BASE + offset);
             let target = at.filter(|_| reach == Reach::Direct);
             assert_eq!(lane.target(spot, len), target, "{offset} {len}");
@@ -94,7 +94,7 @@ fn peers_stay_inside_remote_regions() {
         }
         // Neither the place beside it, nor a region that had its place before.
         for slot in [slot + 1, slot ^ 1 << PLACE_BITS, slot ^ 1 << 31] {
-            let spot = Spot { slot, offset: 0 };
+            let spot = RegionAddr { slot, offset: 0 };
             assert!(lane.locate(spot, 0).is_err() && lane.target(spot, 0).is_none());
         }
     }
@@ -109,7 +109,7 @@ fn unclosed_memory_is_kept() {
         let why = table.release(&handle).unwrap_err();
         assert!(matches!(why, EngineError::Unclosed { addr: BASE, len: LEN, .. }), "{why}");
         assert_eq!(table.len(), 1);
-        let spot = Spot { slot: slot(&handle), offset: 0 };
+        let spot = RegionAddr { slot: slot(&handle), offset: 0 };
         assert!(lane(&table).locate(spot, 8).is_err(), "messages name it no more");
     }
     // Nor is its place another's meanwhile.
@@ -188,7 +188,7 @@ fn overlapping_regions_of_all_kinds() {
         // By the slot in a message of a peer, whichever of the regions that names.
         for (&(base, size, reach), slot) in regions.iter().zip(slots) {
             for (offset, len) in [(0, 8), (size - 8, 8), (0, size)] {
-                let spot = Spot { slot, offset: offset as u64 };
+                let spot = RegionAddr { slot, offset: offset as u64 };
                 let (at, addr) = (base + offset, BASE + base + offset);
                 let touches = |of: usize, to: usize| {
                     let overlaps = |(base, size, _): &&Kinded| *base < to && of < base + size;

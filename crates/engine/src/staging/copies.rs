@@ -7,20 +7,20 @@ use std::ops::Range;
 
 use crate::core::Core;
 use crate::port::copies::{
-    Copied, Copy, CopyDirection, MOST_TOGETHER, Reach, SoonOrder, Step as CopyStep, Tagged,
+    Copied, Copy, CopyDirection, DeferredOrder, MAX_BATCH_COPIES, OrderedStep, Reach, TaggedCopy,
 };
 use crate::port::{Port, PortError, Posted};
 use crate::staging::receive::{Part, State as Receiving};
 use crate::staging::records::{Record, are_ordered, group_at};
 use crate::staging::send::State as Sending;
 use crate::staging::{Staging, Token};
-use crate::wire::staged::MOST_RECORDS;
+use crate::wire::staging::MAX_RECORDS;
 
 /// A copy of at least so many bytes is worth a call of its own, unless transfers wait for buffers.
 const LONG: usize = 256 << 10;
 
 /// Most bytes of one call, unless a single transfer has more.
-const MOST_BYTES: usize = 2 << 20;
+const MAX_BYTES: usize = 2 << 20;
 
 fn error(text: String) -> PortError {
     PortError { call: "applying the signal of a put", code: 0, text }
@@ -90,7 +90,7 @@ impl Staging {
         core: &mut Core<P>,
         direction: CopyDirection,
         room: usize,
-        together: &mut Vec<Tagged>,
+        together: &mut Vec<TaggedCopy>,
     ) {
         // While a transfer waits for a buffer, holding copies back would delay it as well.
         let has_backlog = direction == CopyDirection::In
@@ -102,10 +102,10 @@ impl Staging {
                 self.ready(direction).pop_front();
                 continue;
             };
-            let waits = len >= LONG && (!has_backlog || bytes + len > MOST_BYTES);
+            let waits = len >= LONG && (!has_backlog || bytes + len > MAX_BYTES);
             // Stop at the byte limit, at the port's limit, and before a receive that goes alone.
-            if bytes > 0 && (waits || bytes >= MOST_BYTES)
-                || together.len() > MOST_TOGETHER - MOST_RECORDS
+            if bytes > 0 && (waits || bytes >= MAX_BYTES)
+                || together.len() > MAX_BATCH_COPIES - MAX_RECORDS
                 || number > 0 && self.is_first_in_order(token)
             {
                 break;
@@ -120,7 +120,7 @@ impl Staging {
         }
     }
 
-    fn add_out(&mut self, at: u32, together: &mut Vec<Tagged>) {
+    fn add_out(&mut self, at: u32, together: &mut Vec<TaggedCopy>) {
         let Some(send) = self.sends.get(at) else { return };
         let (Some(buffer), Some(bouncing)) = (send.buffer, &self.bouncing) else { return };
         let bounce = bouncing.bounce.addr + bouncing.out.offset(buffer);
@@ -128,11 +128,11 @@ impl Staging {
         let direction = CopyDirection::Out;
         for Record { memory, len, at, .. } in send.records.iter().filter(|r| r.has_bytes()) {
             let copy = Copy { direction, memory: *memory, bounce: bounce + at, len: *len };
-            together.push(Tagged { copy, tag });
+            together.push(TaggedCopy { copy, tag });
         }
     }
 
-    fn add_in<P: Port>(&mut self, core: &mut Core<P>, at: u32, together: &mut Vec<Tagged>) {
+    fn add_in<P: Port>(&mut self, core: &mut Core<P>, at: u32, together: &mut Vec<TaggedCopy>) {
         let part = match self.receives.get(at).map(|receive| receive.state) {
             Some(Receiving::CopyingIn(part)) => part,
             _ => Part::All,
@@ -158,7 +158,7 @@ impl Staging {
         for record in receive.records[range].iter().filter(|record| record.len > 0) {
             let Record { memory, len, at, .. } = *record;
             let copy = Copy { direction, memory, bounce: bounce + at, len };
-            together.push(Tagged { copy, tag });
+            together.push(TaggedCopy { copy, tag });
         }
     }
 
@@ -225,7 +225,7 @@ impl Staging {
         core: &mut Core<P>,
         at: u32,
         bytes: usize,
-        steps: &mut Vec<CopyStep>,
+        steps: &mut Vec<OrderedStep>,
     ) -> Result<bool, PortError> {
         let Some(receive) = self.receives.get(at) else { return Ok(false) };
         if !are_ordered(&receive.records) {
@@ -241,7 +241,7 @@ impl Staging {
             for Record { memory, len, at, .. } in group.iter().filter(|record| record.len > 0) {
                 let (direction, memory, len) = (CopyDirection::In, *memory, *len);
                 let copy = Copy { direction, memory, bounce: bytes + at, len };
-                steps.push(CopyStep::Copy { copy, behind: std::mem::take(&mut behind) });
+                steps.push(OrderedStep::Copy { copy, behind: std::mem::take(&mut behind) });
             }
             // The words of a group follow its copies, and are unordered among themselves.
             behind = true;
@@ -251,7 +251,7 @@ impl Staging {
                     return Ok(false);
                 }
                 let (addr, behind) = (place.addr, std::mem::take(&mut behind));
-                steps.push(CopyStep::Apply { addr, atomic, behind });
+                steps.push(OrderedStep::Apply { addr, atomic, behind });
             }
         }
         Ok(true)
@@ -262,7 +262,7 @@ impl Staging {
         &mut self,
         core: &mut Core<P>,
         direction: CopyDirection,
-        together: &[Tagged],
+        together: &[TaggedCopy],
     ) -> bool {
         let Some(bouncing) = self.bouncing.as_mut().filter(|_| !together.is_empty()) else {
             return true;
@@ -401,7 +401,7 @@ impl Staging {
             let Some((word, atomic)) = record.and_then(|record| record.signal) else { continue };
             let place = core.locate_word(word, &atomic).map_err(error)?;
             // All puts of the group are stored, and its signals are unordered.
-            self.apply(core, place, &atomic, SoonOrder::Any)?;
+            self.apply(core, place, &atomic, DeferredOrder::Any)?;
             self.is_soon = false;
             has_words = true;
         }

@@ -11,10 +11,10 @@ use crate::port::Port;
 use crate::port::copies::Reach;
 use crate::request::{LocalSide, Request};
 use crate::staging::receive::{From, To};
-use crate::staging::{Counts, MOST_UNDER_WAY, Staging, Token, failed};
+use crate::staging::{Counts, MAX_UNDER_WAY, Staging, Token, failed};
 use crate::wire::handle::HandleView;
-use crate::wire::message::{Body, Seq, Spot};
-use crate::wire::staged;
+use crate::wire::message::{Body, RegionAddr, Seq};
+use crate::wire::staging::GetId;
 
 /// Bytes of a get's fragments where this process has no bounce buffers.
 const FRAGMENT: usize = 512 << 10;
@@ -25,7 +25,7 @@ pub(super) struct Get {
     pub(super) peer: u32,
     pub(super) memory: usize,
     pub(super) len: usize,
-    pub(super) from: Spot,
+    pub(super) from: RegionAddr,
     counts: Counts,
     /// Number of the message that requested it; None once it is answered.
     asked: Option<Seq>,
@@ -78,7 +78,7 @@ impl Staging {
         };
         let handle = core.peers.get_mut(at).share(request.remote_handle);
         while op.sent < op.len {
-            if self.peer(at).under_way >= MOST_UNDER_WAY {
+            if self.peer(at).under_way >= MAX_UNDER_WAY {
                 return Ok(Step::NoPlace);
             }
             let len = fragment.min(op.len - op.sent);
@@ -86,7 +86,7 @@ impl Staging {
             let counts = self.begin(core, at, Class::Read, op.completion);
             let memory = addr + op.sent;
             let token = if by_peer {
-                let from = Spot { slot: remote.slot(), offset: offset + op.sent as u64 };
+                let from = RegionAddr { slot: remote.slot(), offset: offset + op.sent as u64 };
                 let get = Get { peer: at, memory, len, from, counts, asked: None, is_direct };
                 Token::Get(self.gets.add(get))
             } else {
@@ -112,7 +112,7 @@ impl Staging {
     ) -> Result<Step, EngineError> {
         let Some(get) = self.gets.get(at) else { return Ok(Step::Done) };
         let peer = get.peer;
-        let body = Body::Ask { from: get.from, len: get.len as u32, get: at };
+        let body = Body::GetRequest { from: get.from, len: get.len as u32, get: at };
         let purpose = crate::channel::slots::Purpose::staged(Some(Token::Get(at).bits()), "get");
         let sending = Sending::new(peer, body, get.counts.completion);
         let step = core.send(&Sending { purpose, class: Some(Class::Read), ..sending })?;
@@ -142,7 +142,7 @@ impl Staging {
         &mut self,
         core: &mut Core<P>,
         at: u32,
-        named: staged::Get,
+        named: GetId,
         fits: impl Fn(usize) -> bool,
     ) -> Result<Option<&mut Get>, String> {
         if core.peers.get(at).error.is_some() {
@@ -168,7 +168,7 @@ impl Staging {
         &mut self,
         core: &mut Core<P>,
         at: u32,
-        named: staged::Get,
+        named: GetId,
         payload: &[u8],
     ) -> Result<(), String> {
         let fits = |len: usize| len == payload.len();

@@ -4,7 +4,7 @@ use crate::atomic::Atomic;
 use crate::core::Core;
 use crate::error::EngineError;
 use crate::ids::{LaneKind, Pe};
-use crate::port::copies::{CopyPort, Reach, SoonOrder};
+use crate::port::copies::{CopyPort, DeferredOrder, Reach};
 use crate::port::{Port, PortError};
 use crate::regions::Place;
 use crate::staging::{Staging, failed, missing};
@@ -82,14 +82,14 @@ impl Staging {
         core: &mut Core<P>,
         place: Place,
         bytes: &[u8],
-        order: SoonOrder,
+        order: DeferredOrder,
     ) -> Result<(), PortError> {
         if place.reach == Reach::Direct {
             self.settle_before(order)?;
             return core.port.store(place.addr, bytes);
         }
         self.is_soon = true;
-        self.copies(core)?.store_soon(place.addr, bytes, order)
+        self.copies(core)?.queue_write(place.addr, bytes, order)
     }
 
     /// Applies an operation that fetches nothing to a word.
@@ -98,14 +98,14 @@ impl Staging {
         core: &mut Core<P>,
         place: Place,
         atomic: &Atomic,
-        order: SoonOrder,
+        order: DeferredOrder,
     ) -> Result<(), PortError> {
         if place.reach == Reach::Direct {
             self.settle_before(order)?;
             return core.port.apply(place.addr, atomic).map(drop);
         }
         self.is_soon = true;
-        self.copies(core)?.apply_soon(place.addr, atomic, order)
+        self.copies(core)?.queue_atomic(place.addr, atomic, order)
     }
     // The deferred change is flushed before the acknowledgement leaves.
 
@@ -115,7 +115,7 @@ impl Staging {
         core: &mut Core<P>,
         place: Place,
         atomic: &Atomic,
-        order: SoonOrder,
+        order: DeferredOrder,
     ) -> Result<u64, PortError> {
         match place.reach {
             Reach::Direct => {
@@ -128,11 +128,11 @@ impl Staging {
     }
 
     /// Completes deferred writes if `order` requires it of a change made by the CPU.
-    fn settle_before(&mut self, order: SoonOrder) -> Result<(), PortError> {
+    fn settle_before(&mut self, order: DeferredOrder) -> Result<(), PortError> {
         let is_soon = self.is_soon || !self.unsettled.is_empty();
         match &mut self.bouncing {
-            Some(bouncing) if is_soon && order == SoonOrder::Behind => {
-                let settled = bouncing.copies.settle();
+            Some(bouncing) if is_soon && order == DeferredOrder::After => {
+                let settled = bouncing.copies.flush();
                 // The next flush reports the error to those whose writes are missing.
                 settled.inspect_err(|error| self.lost = Some(error.clone()))
             }
@@ -186,7 +186,7 @@ impl Staging {
     pub(super) fn settle<P: Port>(&mut self, core: &mut Core<P>) -> Result<(), PortError> {
         let settled = match (self.lost.take(), &mut self.bouncing) {
             (Some(error), _) => Err(error),
-            (None, Some(bouncing)) => bouncing.copies.settle(),
+            (None, Some(bouncing)) => bouncing.copies.flush(),
             (None, None) => Ok(()),
         };
         self.is_soon = false;

@@ -45,7 +45,7 @@ use crate::error::EngineError;
 use crate::group::{Class, GroupId, GroupRef};
 use crate::ids::Pe;
 use crate::op::Step;
-use crate::port::copies::{Bounce, CopyDirection, CopyPort, Step as CopyStep, Tagged};
+use crate::port::copies::{Bounce, CopyDirection, CopyPort, OrderedStep, TaggedCopy};
 use crate::port::{Port, PortError};
 use crate::rails::counters::StagedCounters;
 use crate::regions::{Installed, Region};
@@ -57,7 +57,7 @@ use crate::staging::window::BatchWindow;
 use crate::wire::message::Seq;
 
 /// Transfers of this lane with one peer that are under way.
-const MOST_UNDER_WAY: u32 = 64;
+const MAX_UNDER_WAY: u32 = 64;
 
 /// Copy port and bounce memory of the lane.
 #[derive(Debug)]
@@ -201,8 +201,8 @@ pub(crate) struct Staging {
     unsettled: Vec<(u32, Seq)>,
     /// Receives whose signal words are among the deferred writes.
     signalled: Vec<u32>,
-    together: Vec<Tagged>,
-    steps: Vec<CopyStep>,
+    together: Vec<TaggedCopy>,
+    steps: Vec<OrderedStep>,
     window: BatchWindow,
     moved: u32,
     counters: StagedCounters,
@@ -456,7 +456,7 @@ impl Staging {
 
     /// Returns true if the next iteration should wait, so that more short operations share a copy.
     #[inline]
-    pub(crate) fn takes_more(&mut self) -> bool {
+    pub(crate) fn is_collecting(&mut self) -> bool {
         self.window.keep_collecting()
     }
 

@@ -12,13 +12,15 @@ use crate::staging::bounce::Buffer;
 use crate::staging::records::{Record, check};
 use crate::staging::{Counts, OfPeer, Staging, Token, failed};
 use crate::wire::handle::{HandleBytes, HandleView};
-use crate::wire::message::{Seq, Spot};
-use crate::wire::staged::{self, MOST_KEYS, MOST_RECORDS, Pull, RECORD, Source, Target};
+use crate::wire::message::{RegionAddr, Seq};
+use crate::wire::staging::{
+    MAX_KEYS, MAX_RECORDS, Pull, PullSource, PullTarget, RECORD, WireRecord,
+};
 
 /// Destination of a receive.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum To {
-    One(staged::Record),
+    One(WireRecord),
     List(u16),
     Get(u32),
     /// Local memory of a get whose remote side the fabric reaches.
@@ -31,7 +33,7 @@ pub(super) enum From {
     /// Offset in a neighbour's bounce memory.
     Bounce(u64),
     /// Address and keys carried by the message.
-    Told(u64, [u8; 8 * MOST_KEYS], u8),
+    Told(u64, [u8; 8 * MAX_KEYS], u8),
     /// Address and handle of the peer's memory.
     Handle(u64, Arc<HandleBytes>),
 }
@@ -151,17 +153,17 @@ impl Staging {
         let most = self.bouncing.as_ref().map_or(0, |bouncing| bouncing.bounce.bounce_len);
         let (mut memory, mut place) = (None, None);
         let to = match pull.target {
-            Target::One(record) => {
+            PullTarget::One(record) => {
                 place = Some((locate(core, &record)?.memory, len));
                 To::One(record)
             }
-            Target::List(count) => {
-                if usize::from(count) > MOST_RECORDS || len <= usize::from(count) * RECORD {
+            PullTarget::List(count) => {
+                if usize::from(count) > MAX_RECORDS || len <= usize::from(count) * RECORD {
                     return Err(format!("a list of {count} puts in {len} bytes"));
                 }
                 To::List(count)
             }
-            Target::Get(named) => match self.asked(core, at, named, |asked| asked == len)? {
+            PullTarget::Get(named) => match self.asked(core, at, named, |asked| asked == len)? {
                 Some(get) => {
                     memory = get.is_direct.then_some(get.memory);
                     To::Get(named.number)
@@ -173,21 +175,21 @@ impl Staging {
             },
         };
         let from = match pull.source {
-            Source::Bounce(offset) => {
+            PullSource::Bounce(offset) => {
                 self.shared_addr(at, offset, len)?;
                 From::Bounce(offset)
             }
-            Source::Fabric(..) if memory.is_none() && len > most => {
+            PullSource::Fabric(..) if memory.is_none() && len > most => {
                 return Err(format!("{len} bytes at once, and bounce buffers have {most}"));
             }
-            Source::Fabric(remote, _) if remote.checked_add(len as u64).is_none() => {
+            PullSource::Fabric(remote, _) if remote.checked_add(len as u64).is_none() => {
                 return Err(format!("{len} bytes from address {remote:#x} on"));
             }
-            Source::Fabric(_, told) if !has_key(core, at, told) => {
+            PullSource::Fabric(_, told) if !has_key(core, at, told) => {
                 return Err(String::from("bytes without a key for a rail that leads there"));
             }
-            Source::Fabric(remote, told) => {
-                let mut keys = [0; 8 * MOST_KEYS];
+            PullSource::Fabric(remote, told) => {
+                let mut keys = [0; 8 * MAX_KEYS];
                 keys[..told.len()].copy_from_slice(told);
                 From::Told(remote, keys, (told.len() / 8) as u8)
             }
@@ -204,7 +206,7 @@ impl Staging {
             // Lower numbers get buffers first.
             self.peer(at).behind.push((seq, index));
             self.go_on_behind(core, at);
-        } else if pull.brought.is_empty()
+        } else if pull.payload.is_empty()
             || is_shared
             || !self.take_brought(core, index, memory, pull)
         {
@@ -223,10 +225,10 @@ impl Staging {
     ) -> bool {
         let Some(receive) = self.receives.get(index) else { return false };
         let (at, due) = (receive.peer, receive.due);
-        let len = pull.brought.len() as u64;
+        let len = pull.payload.len() as u64;
         if let Some(memory) = memory {
             self.counters.in_messages += len;
-            self.land(core, at, memory, pull.brought);
+            self.land(core, at, memory, pull.payload);
             self.finish(core, index, Ok(()));
             return true;
         }
@@ -239,7 +241,7 @@ impl Staging {
         receive.buffer = Some(buffer);
         self.counters.in_messages += len;
         let addr = bouncing.bounce.addr + bouncing.inward.offset(buffer);
-        match core.port.store(addr, pull.brought) {
+        match core.port.store(addr, pull.payload) {
             Ok(()) => self.arrived(core, index),
             Err(error) => self.finish(core, index, Err(error)),
         }
@@ -415,7 +417,7 @@ impl Staging {
     ) -> Result<(), PortError> {
         let Some(receive) = self.receives.get(index) else { return Err(super::missing()) };
         let (len, to) = (receive.len, receive.to);
-        let nowhere = Spot { slot: 0, offset: 0 };
+        let nowhere = RegionAddr { slot: 0, offset: 0 };
         let mut records = std::mem::take(&mut receive.records);
         records.clear();
         let read = match to {
@@ -432,13 +434,13 @@ impl Staging {
             },
             To::One(record) => locate(core, &record).map(|record| records.push(record)),
             To::List(count) => {
-                let mut list = [0; MOST_RECORDS * RECORD];
+                let mut list = [0; MAX_RECORDS * RECORD];
                 let list = &mut list[..usize::from(count) * RECORD];
                 // Loaded once: the peer may change the list meanwhile.
                 core.port.load(bytes, list)?;
                 let begin = list.len();
                 let read = list.chunks_exact(RECORD).try_for_each(|entry| {
-                    let record = staged::Record::decode(entry);
+                    let record = WireRecord::decode(entry);
                     let record = record.ok_or_else(|| String::from("a signal that is none"))?;
                     let (at, size) = (record.at as usize, record.len as usize);
                     // Entries must lie behind the list and inside the bytes that were read.
@@ -572,8 +574,8 @@ fn has_all_before<P: Port>(core: &mut Core<P>, at: u32, due: Seq) -> bool {
 }
 
 /// Locates a peer's record in this process.
-fn locate<P: Port>(core: &mut Core<P>, record: &staged::Record) -> Result<Record, String> {
-    let staged::Record { to, len, at, signal, behind } = *record;
+fn locate<P: Port>(core: &mut Core<P>, record: &WireRecord) -> Result<Record, String> {
+    let WireRecord { to, len, at, signal, behind } = *record;
     if let Some((word, atomic)) = signal {
         core.locate_word(word, &atomic)?;
     }

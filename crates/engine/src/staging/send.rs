@@ -12,11 +12,11 @@ use crate::port::{Addressing, Direction, Local, Port, Tail};
 use crate::regions::Region;
 use crate::staging::bounce::Buffer;
 use crate::staging::records::{Record, arrange};
-use crate::staging::{Counts, MOST_UNDER_WAY, Staging, Token, failed};
+use crate::staging::{Counts, MAX_UNDER_WAY, Staging, Token, failed};
 use crate::wire::handle::{HandleBytes, HandleView};
-use crate::wire::message::{Body, Seq, Spot, WINDOW};
-use crate::wire::staged::{
-    Get, MAX_PAYLOAD, MOST_KEYS, Pull, RECORD, Source, Target, most_brought,
+use crate::wire::message::{Body, RegionAddr, Seq, WINDOW};
+use crate::wire::staging::{
+    GetId, MAX_KEYS, MAX_PAYLOAD, Pull, PullSource, PullTarget, RECORD, max_pull_payload,
 };
 
 /// Destination of a send.
@@ -106,15 +106,15 @@ impl Staging {
         core: &mut Core<P>,
         at: u32,
         seq: Seq,
-        (from, len): (Spot, usize),
+        (from, len): (RegionAddr, usize),
         get: u32,
     ) -> Result<(), String> {
         self.sync(core);
         let place = core.regions.locate(from, len).map_err(|fault| fault.to_string())?;
         // Answers that the peer has executed without acknowledging them add to those it has in
         // flight.
-        if self.peer(at).asked >= MOST_UNDER_WAY + WINDOW as u32 {
-            return Err(format!("a PE has at most {MOST_UNDER_WAY} gets under way"));
+        if self.peer(at).asked >= MAX_UNDER_WAY + WINDOW as u32 {
+            return Err(format!("a PE has at most {MAX_UNDER_WAY} gets under way"));
         }
         let most = self.bouncing.as_ref().map_or(0, |bouncing| bouncing.bounce.bounce_len);
         let is_short = len <= MAX_PAYLOAD;
@@ -150,7 +150,7 @@ impl Staging {
         core.peers.get_mut(peer).owed += u32::from(!send.is_own());
         send.len = arrange(&mut send.records);
         (send.buffer, send.state) = (Some(buffer), State::CopyingOut);
-        let mut list = [0; crate::wire::staged::MOST_RECORDS * RECORD];
+        let mut list = [0; crate::wire::staging::MAX_RECORDS * RECORD];
         let mut written = 0;
         if send.records.len() > 1 {
             for record in &send.records {
@@ -259,7 +259,7 @@ impl Staging {
             self.end_send(core, at);
             return Ok(Step::Done);
         }
-        let body = Body::Loaded { get: Get { number: get, of: seq.low() }, payload: bytes };
+        let body = Body::GetReply { get: GetId { number: get, of: seq.low() }, payload: bytes };
         let step = self.send_body(core, at, body, Tail::NONE)?;
         if step == Step::Done {
             self.counters.in_messages += len as u64;
@@ -271,11 +271,11 @@ impl Staging {
         let Some(send) = self.sends.get(at) else { return Ok(Step::Done) };
         let (peer, len) = (send.peer, send.len);
         let target = match (&send.to, &send.records[..]) {
-            (To::Get(get, seq), _) => Target::Get(Get { number: *get, of: seq.low() }),
-            (_, [record]) => Target::One(record.wire()),
-            (_, records) => Target::List(records.len() as u16),
+            (To::Get(get, seq), _) => PullTarget::Get(GetId { number: *get, of: seq.low() }),
+            (_, [record]) => PullTarget::One(record.wire()),
+            (_, records) => PullTarget::List(records.len() as u16),
         };
-        let is_list = matches!(target, Target::List(_));
+        let is_list = matches!(target, PullTarget::List(_));
         let (addr, region) = match (send.buffer, &send.region) {
             (None, Some(region)) => (send.records[0].memory, Arc::clone(region)),
             (buffer, _) => {
@@ -288,27 +288,27 @@ impl Staging {
             }
         };
         let is_buffered = self.sends.get(at).is_some_and(|send| send.buffer.is_some());
-        let mut keys = [0; 8 * MOST_KEYS];
-        let count = region.keys.len().min(MOST_KEYS);
+        let mut keys = [0; 8 * MAX_KEYS];
+        let count = region.keys.len().min(MAX_KEYS);
         for (bytes, key) in keys.chunks_exact_mut(8).zip(&region.keys) {
             bytes.copy_from_slice(&key.to_le_bytes());
         }
         let offset = (addr - region.base) as u64;
         let is_shared = is_buffered && self.is_seen_by(peer);
         let source = match (is_shared, region.addressing) {
-            (true, _) => Source::Bounce(offset),
-            (false, Addressing::Virtual) => Source::Fabric(addr as u64, &keys[..8 * count]),
-            (false, Addressing::Offset) => Source::Fabric(offset, &keys[..8 * count]),
+            (true, _) => PullSource::Bounce(offset),
+            (false, Addressing::Virtual) => PullSource::Fabric(addr as u64, &keys[..8 * count]),
+            (false, Addressing::Offset) => PullSource::Fabric(offset, &keys[..8 * count]),
         };
         let is_direct =
             is_buffered || region.reach == Reach::Direct && !core.regions.look(addr, len).device;
         let brings = !is_shared
             && !is_list
             && is_direct
-            && len <= most_brought(self.longest_message, count)
+            && len <= max_pull_payload(self.longest_message, count)
             && self.longest_message > crate::port::packet::MAX_MESSAGE;
         let tail = if brings { Tail { addr, len } } else { Tail::NONE };
-        let body = Body::Pull(Pull { target, len: len as u32, source, brought: &[] });
+        let body = Body::Pull(Pull { target, len: len as u32, source, payload: &[] });
         self.send_body(core, at, body, tail)
     }
 

@@ -14,10 +14,10 @@ use crate::regions::Region;
 use crate::request::{LocalSide, Request};
 use crate::staging::records::{Record, add, fits_alone};
 use crate::staging::send::{Send, State, To};
-use crate::staging::{MOST_UNDER_WAY, Staging, Token, failed};
+use crate::staging::{MAX_UNDER_WAY, Staging, Token, failed};
 use crate::wire::handle::{HandleError, HandleView};
-use crate::wire::message::{Body, Spot};
-use crate::wire::staged::MAX_PAYLOAD;
+use crate::wire::message::{Body, RegionAddr};
+use crate::wire::staging::MAX_PAYLOAD;
 
 /// Longest put in bytes that shares a buffer: a longer one is worth a copy of its own.
 const LONGEST: usize = 64 << 10;
@@ -90,7 +90,7 @@ impl Staging {
             Kind::PutSignal(word, Way::New) => Some(word),
             _ => None,
         };
-        let to = Spot { slot: remote.slot(), offset };
+        let to = RegionAddr { slot: remote.slot(), offset };
         if by_peer && op.len <= MAX_PAYLOAD && word.is_none() && op.sent == 0 {
             return self.submit_short(core, at, op, request, to);
         }
@@ -128,7 +128,7 @@ impl Staging {
             return Ok(Step::Held);
         }
         let under_way = self.peer(at).under_way;
-        if under_way >= MOST_UNDER_WAY && op.sent < op.len {
+        if under_way >= MAX_UNDER_WAY && op.sent < op.len {
             return Ok(Step::NoPlace);
         }
         let is_busy = under_way >= PIECES as u32;
@@ -150,7 +150,7 @@ impl Staging {
         };
         let handle = core.peers.get_mut(at).share(request.remote_handle);
         while op.sent < op.len {
-            if self.peer(at).under_way >= MOST_UNDER_WAY {
+            if self.peer(at).under_way >= MAX_UNDER_WAY {
                 return Ok(Step::NoPlace);
             }
             let len = fragment.min(op.len - op.sent);
@@ -158,7 +158,7 @@ impl Staging {
                 Some(_) => core.behind_of_signal(at),
                 None => core.behind_fence(at),
             };
-            let spot = Spot { offset: offset + op.sent as u64, ..to };
+            let spot = RegionAddr { offset: offset + op.sent as u64, ..to };
             let record = Record { signal, ..Record::put(addr + op.sent, len, spot) };
             let region = match &from {
                 From::Buffer => None,
@@ -228,7 +228,7 @@ impl Staging {
         at: u32,
         op: &mut Op,
         request: &Request<'_>,
-        to: Spot,
+        to: RegionAddr,
     ) -> Result<Step, EngineError> {
         let peer = core.peers.get(at);
         if !peer.order.is_written(peer.fence) {
@@ -333,13 +333,13 @@ impl Staging {
         if self.peers.get(at as usize).is_none_or(|peer| peer.open.is_none()) {
             return false;
         }
-        let nowhere = Spot { slot: 0, offset: 0 };
+        let nowhere = RegionAddr { slot: 0, offset: 0 };
         let record = Record { signal: signal_of(Some(word)), ..Record::put(0, 0, nowhere) };
         self.join(core, at, op, record, true)
     }
 }
 
-fn signal_of(word: Option<Word>) -> Option<(Spot, Atomic)> {
+fn signal_of(word: Option<Word>) -> Option<(RegionAddr, Atomic)> {
     word.map(|word| (word.at, word.atomic))
 }
 

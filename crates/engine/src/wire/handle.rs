@@ -26,7 +26,7 @@ use thiserror::Error;
 
 use crate::ids::{Pe, RailId};
 use crate::port::Addressing;
-use crate::wire::message::Spot;
+use crate::wire::message::RegionAddr;
 
 /// Size of a handle, fixed by NVSHMEM 3.1 to 3.8.
 pub const HANDLE_BYTES: usize = 512;
@@ -331,10 +331,10 @@ impl<'a> HandleView<'a> {
     /// Names `len` bytes at the owner's address `addr` in a message. None if they are not all
     /// inside.
     #[inline(always)]
-    pub(crate) fn spot(&self, addr: u64, len: u64) -> Option<Spot> {
+    pub(crate) fn spot(&self, addr: u64, len: u64) -> Option<RegionAddr> {
         let offset = addr.wrapping_sub(self.base());
         let end = offset.checked_add(len)?;
-        (end <= self.len()).then(|| Spot { slot: self.slot(), offset })
+        (end <= self.len()).then(|| RegionAddr { slot: self.slot(), offset })
     }
 
     #[cold]

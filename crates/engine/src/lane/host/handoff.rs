@@ -160,7 +160,7 @@ impl Outbox {
             }
             std::thread::yield_now();
             let waited = wait.waited();
-            let report = || EngineError::ProxyStill { pe, seconds: waited.as_secs() };
+            let report = || EngineError::ProxyStalled { pe, seconds: waited.as_secs() };
             if self.fail_after.is_some_and(|limit| waited >= limit) {
                 return Err(report());
             }
@@ -240,7 +240,7 @@ impl<P: Port> Lane<P> {
             let waits = ended.upgrade().is_some_and(|ended| !is_over(&ended));
             if waits {
                 // Once for each answer, though more is sent meanwhile.
-                self.core.want_first_ack(*at);
+                self.core.request_first_ack(*at);
             }
             waits
         });

@@ -137,7 +137,7 @@ fn spots_lie_inside() {
             let bytes = Handle { keys, staged, addressing, ..sample() }.encode();
             let view = HandleView::check(&bytes).unwrap();
             assert_eq!(view.takes_messages(), takes);
-            let spot = |offset| Some(Spot { slot: 7, offset });
+            let spot = |offset| Some(RegionAddr { slot: 7, offset });
             assert_eq!(view.spot(base, 0x2000), spot(0));
             assert_eq!(view.spot(base + 0x1ff8, 8), spot(0x1ff8));
             for (addr, len) in [(base, 0x2001), (base + 0x1ff9, 8), (base - 1, 1), (0, 1)] {
