@@ -4,7 +4,7 @@ use crate::error::EngineError;
 use crate::group::GroupId;
 use crate::ids::Pe;
 use crate::lane::Lane;
-use crate::op::Queued;
+use crate::op::QueueEntry;
 use crate::port::Port;
 use crate::regions::overlap;
 
@@ -42,12 +42,12 @@ impl<P: Port> Lane<P> {
     /// What does. Operations of peers that have failed are not among them: releasing the region
     /// waits for those.
     pub fn check_unused(&mut self, addr: usize, len: usize) -> Result<(), EngineError> {
-        self.take_handed_over();
+        self.drain_inbox();
         let Self { core, staging, .. } = self;
         let queued = core.peers.iter().flat_map(|(at, peer)| {
             peer.queue.iter().filter_map(move |queued| match queued {
-                Queued::Op(op, _) => op.memory().map(|(what, memory)| (at, what, memory)),
-                Queued::Fence | Queued::Quiet(_) => None,
+                QueueEntry::Op(op, _) => op.memory().map(|(what, memory)| (at, what, memory)),
+                QueueEntry::Fence | QueueEntry::Quiet(_) => None,
             })
         });
         let segments = core.segments.posted().filter_map(|(_, segment)| {

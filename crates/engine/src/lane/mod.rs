@@ -15,7 +15,7 @@ use crate::core::Core;
 use crate::error::EngineError;
 use crate::ids::{LaneKind, Pe};
 use crate::lane::host::handoff::Inbox;
-use crate::op::Queued;
+use crate::op::QueueEntry;
 use crate::port::Port;
 use crate::port::packet::LongPacket;
 use crate::rails::counters::{PeerCounters, RailCounters, StagedCounters};
@@ -161,16 +161,16 @@ impl<P: Port> Lane<P> {
         match closed {
             Some(number) => peer.fence = number,
             // Behind what is queued, or until a group is free.
-            None if matches!(peer.queue.back(), Some(Queued::Fence)) => {}
+            None if matches!(peer.queue.back(), Some(QueueEntry::Fence)) => {}
             None => {
-                peer.queue.push_back(Queued::Fence);
+                peer.queue.push_back(QueueEntry::Fence);
                 self.core.queued += 1;
                 self.core.settle_later(at);
             }
         }
         let peer = self.core.peers.get_mut(at);
         peer.order.settle();
-        peer.update_open();
+        peer.update_fast_path();
     }
 
     /// Waits until everything issued to the PE is visible there and everything read from it has

@@ -80,11 +80,11 @@ impl<P: Port> Lane<P> {
         if self.inbox.as_ref().is_some_and(|inbox| inbox.has_work()) {
             busy |= self.serve_inbox();
         }
-        if self.staging.has_work() || !self.core.staged.is_empty() {
-            busy |= self.staging.pump(&mut self.core);
+        if self.staging.has_work() || !self.core.staging_events.is_empty() {
+            busy |= self.staging.progress(&mut self.core);
             if !self.core.due.is_empty() {
                 self.execute_due();
-                self.staging.flush(&mut self.core);
+                self.staging.flush_executed(&mut self.core);
             }
         }
         if self.core.has_control() {
@@ -105,7 +105,7 @@ impl<P: Port> Lane<P> {
     #[cold]
     fn inspect(&mut self) {
         let now = self.core.port.now();
-        if !self.core.watchdog.starts(now) {
+        if !self.core.watchdog.tick(now) {
             return;
         }
         for rail in rail_ids(&self.core.rails) {
@@ -125,8 +125,8 @@ impl<P: Port> Lane<P> {
                 self.core.fail_peer(at, EngineError::PeerEnded { pe });
             }
         }
-        self.staging.take_back(&mut self.core);
-        self.core.look(self.staging.moved());
+        self.staging.release_ended(&mut self.core);
+        self.core.check_peers(self.staging.moved());
     }
 
     #[cold]

@@ -93,7 +93,7 @@ fn peers_stay_inside_remote_regions() {
             assert_eq!(lane.locate(spot, len).ok().map(|place| place.addr), at);
         }
         // Neither the place beside it, nor a region that had its place before.
-        for slot in [slot + 1, slot ^ 1 << PLACE_BITS, slot ^ 1 << 31] {
+        for slot in [slot + 1, slot ^ 1 << INDEX_BITS, slot ^ 1 << 31] {
             let spot = RegionAddr { slot, offset: 0 };
             assert!(lane.locate(spot, 0).is_err() && lane.target(spot, 0).is_none());
         }
@@ -114,7 +114,7 @@ fn unclosed_memory_is_kept() {
     }
     // Nor is its place another's meanwhile.
     let other = table.register(BASE, LEN, Access::Local).unwrap();
-    assert_ne!(place_of(slot(&other)), place_of(slot(&handle)));
+    assert_ne!(index_of(slot(&other)), index_of(slot(&handle)));
     table.memory().closes.store(true, Ordering::Relaxed);
     assert_eq!(table.release(&handle), Ok(()));
     assert_eq!(table.release(&handle), Err(HandleError::Stale.into()));
@@ -142,7 +142,7 @@ fn check(lane: &mut Regions, needs_desc: bool, regions: &[Kinded], at: usize, le
     let by_fabric = regions.iter().filter(holds).any(|(.., reach)| *reach != Reach::Staged);
     let case = format!("{len} bytes at {at} of {regions:?}");
     let addr = BASE + at;
-    let found = lane.look(addr, len);
+    let found = lane.lookup(addr, len);
     assert_eq!((found.device, found.fabric.is_some()), (is_device, by_fabric), "{case}");
     assert_eq!(found.whole, regions.iter().any(|region| holds(&region)), "{case}");
     lane.find(addr, len, needs_desc);

@@ -75,12 +75,12 @@ pub(super) fn add(records: &mut Vec<Record>, record: Record, most: usize) -> boo
     if let (0, Some(last)) = (record.len, records.last()) {
         let begin = records.iter().rposition(|record| record.behind).unwrap_or(0);
         let is_free = last.len > 0 && words(&records[begin..]) == 0;
-        if is_free && may_have(records, None, most) {
+        if is_free && fits_with(records, None, most) {
             records.last_mut().expect("there is one").signal = record.signal;
             return true;
         }
     }
-    let fits = may_have(records, Some(&record), most);
+    let fits = fits_with(records, Some(&record), most);
     if fits {
         records.push(record);
     }
@@ -89,23 +89,23 @@ pub(super) fn add(records: &mut Vec<Record>, record: Record, most: usize) -> boo
 
 /// Returns true if the list stays within its bounds with another record; with another signal if
 /// `another` is None.
-fn may_have(records: &[Record], another: Option<&Record>, most: usize) -> bool {
+fn fits_with(records: &[Record], another: Option<&Record>, most: usize) -> bool {
     let count = records.len() + usize::from(another.is_some());
     let all = || records.iter().chain(another);
     let words = words(records) + another.map_or(1, |record| usize::from(record.signal.is_some()));
     let is_ordered = another.is_none() || all().any(|record| record.behind);
-    let bytes: usize = all().filter(|record| record.has_bytes()).map(room_of).sum();
+    let bytes: usize = all().filter(|record| record.has_bytes()).map(padded_len).sum();
     count <= MAX_RECORDS
         && (!is_ordered || words <= MAX_WORDS)
         && bytes + (count * RECORD).next_multiple_of(ALIGN) <= most
 }
 
-fn room_of(record: &Record) -> usize {
+fn padded_len(record: &Record) -> usize {
     record.len.next_multiple_of(ALIGN)
 }
 
 pub(super) fn fits_alone(len: usize, most: usize) -> bool {
-    may_have(&[], Some(&Record::put(0, len, RegionAddr { slot: 0, offset: 0 })), most)
+    fits_with(&[], Some(&Record::put(0, len, RegionAddr { slot: 0, offset: 0 })), most)
 }
 
 /// Sorts each group by destination, signals alone last, and assigns the puts their offsets in the

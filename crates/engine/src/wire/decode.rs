@@ -12,7 +12,7 @@ use crate::wire::staging::{self, KIND_PULL};
 
 /// A message of the most common kinds, an atomic or a put with signal without a mark.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Plain<'a> {
+pub(crate) struct PlainMessage<'a> {
     /// The word.
     pub(crate) at: RegionAddr,
     /// The operation, which fetches nothing.
@@ -23,7 +23,7 @@ pub(crate) struct Plain<'a> {
     pub(crate) payload: &'a [u8],
 }
 
-impl<'a> Plain<'a> {
+impl<'a> PlainMessage<'a> {
     /// Decodes the most common kinds. `word` is the head's, unmasked. None for other kinds, and for
     /// whatever [`Body::decode`] refuses.
     #[inline(always)]
@@ -242,7 +242,7 @@ mod tests {
                 }
                 _ => None,
             };
-            let plain = Plain::decode(head, word, &bytes);
+            let plain = PlainMessage::decode(head, word, &bytes);
             prop_assert_eq!(plain.map(|p| (p.at, p.atomic, p.to, p.payload)), read);
         }
     }
