@@ -218,7 +218,7 @@ fn gather(
     listener.set_nonblocking(true).map_err(failed)?;
     let mut rays = Rays((1..options.n_pes).map(|_| None).collect());
     let no_pe = |from: SocketAddr, why: &str| {
-        static LIMIT: RateLimit = RateLimit::most(16, Duration::from_secs(10));
+        static LIMIT: RateLimit = RateLimit::new(16, Duration::from_secs(10));
         let text = "a connection to the bootstrap's port is no PE of this job";
         if let Some(unsaid) = LIMIT.admit() {
             warn!(target: logging::INIT, "{text}: {from}: {why}{unsaid}");

@@ -122,7 +122,7 @@ impl Connected {
     #[inline]
     pub(crate) unsafe fn progress(&self) -> Result<(), Box<EngineError>> {
         // SAFETY: as in `with_proxy`.
-        if unsafe { &mut *self.proxy_lane() }.takes_more() {
+        if unsafe { &mut *self.proxy_lane() }.is_collecting() {
             return Ok(());
         }
         // SAFETY: the caller's promise.

@@ -52,7 +52,7 @@ pub(crate) fn guard<E: EntryError>(
 #[cold]
 fn report<E: EntryError>(entry: &'static str, failed: &E) -> E::Status {
     // A peer that has gone fails every operation from then on.
-    static LIMIT: RateLimit = RateLimit::most(32, Duration::from_secs(10));
+    static LIMIT: RateLimit = RateLimit::new(32, Duration::from_secs(10));
     if let Some(unsaid) = LIMIT.admit() {
         error!(target: logging::TRANSPORT, "{entry}: {failed}{unsaid}");
     }

@@ -50,7 +50,7 @@ pub(crate) fn fake_lane(me: Pe, rails: u8, regions: &RegionTable<FakeMemory>) ->
         watchdog: Watchdog::new(None, Some(Duration::from_secs(60))),
         signals: SignalEngine::Auto,
         counted: TAGS,
-        mark_bytes: 8,
+        immediate_bytes: 8,
         spread: Spread::ROUND_ROBIN,
         devices: false,
         longest_message: MAX_LONG_MESSAGE,

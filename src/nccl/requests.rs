@@ -16,12 +16,12 @@ use engine::port::Port;
 const PATIENCE: u32 = 6;
 
 /// Puts that share a batch at most, and bytes of the longest such put.
-const MOST_SHARING: u32 = 64;
+const MAX_SHARING: u32 = 64;
 const LONGEST_SHARING: usize = 64 << 10;
 
 const MAX_BATCHES: usize = 254;
 
-const MOST_RESERVED: usize = MAX_BATCHES / 2;
+const MAX_RESERVED: usize = MAX_BATCHES / 2;
 
 /// Names a request of a group.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -127,11 +127,11 @@ impl Requests {
         let latest = held.last().copied();
         let shares = |slot: &usize| {
             let Slot { puts, at, .. } = self.slots[*slot];
-            is_short && (1..MOST_SHARING).contains(&puts) && self.iterations - at <= 1
+            is_short && (1..MAX_SHARING).contains(&puts) && self.iterations - at <= 1
         };
         // A rank has no more batches than are left for others, beside those kept for ranks that
         // have none.
-        let left = self.free.len().saturating_sub(self.without.min(MOST_RESERVED));
+        let left = self.free.len().saturating_sub(self.without.min(MAX_RESERVED));
         let slot = match latest {
             Some(latest) if shares(&latest) || held.len() >= left => Some(latest),
             _ => self.take(lane, rank).or(latest),
@@ -220,7 +220,7 @@ impl Requests {
         self.patience -= 1;
         if self.patience == 0 {
             self.patience = PATIENCE;
-            lane.want_acks();
+            lane.request_acks();
         }
     }
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use cuda::{Memory, Staging, WordsOptions};
 use engine::port::Access;
-use engine::port::copies::{Reach, SoonOrder};
+use engine::port::copies::{DeferredOrder, Reach};
 use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
@@ -266,8 +266,11 @@ fn calls_of_the_program() {
                 stage.port.load(memory, &mut seen).expect("a word");
                 assert_eq!(u64::from_le_bytes(seen), round as u64 + 7, "{name}");
                 let bytes = pattern(77, round);
-                stage.port.store_soon(memory + 9, &bytes, SoonOrder::Behind).expect("some bytes");
-                stage.port.settle().expect("they are there");
+                stage
+                    .port
+                    .queue_write(memory + 9, &bytes, DeferredOrder::After)
+                    .expect("some bytes");
+                stage.port.flush().expect("they are there");
                 let mut seen = [0; 77];
                 stage.port.load(memory + 9, &mut seen).expect("some bytes");
                 assert_eq!(seen, bytes[..]);

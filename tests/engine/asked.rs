@@ -11,7 +11,7 @@ use engine::lane::Lane;
 use engine::port::Direction;
 use engine::port::packet::MAX_LONG_MESSAGE;
 use engine::rails::Spread;
-use engine::request::{LocalSide, PutSignalRequest, Request, ResultPlace};
+use engine::request::{FetchTarget, LocalSide, PutSignalRequest, Request};
 use sim_fabric::{Call, Script};
 
 use super::job::{Job, PATIENCE, Shape};
@@ -29,7 +29,7 @@ fn waiting_callers_ask_for_acks() {
         (0..100).for_each(|_| job.iterate());
         assert_eq!([1, 2].map(|pe| job.heap(pe, 0, 8)), [1_u64.to_le_bytes(); 2]);
         if asks {
-            job.members[0].lane.want_acks();
+            job.members[0].lane.request_acks();
         }
         (0..100).for_each(|_| job.iterate());
         assert_eq!(job.members[0].lane.has_work(), !asks);
@@ -170,7 +170,7 @@ fn operations_keep_their_memory_in_use() {
             "value" => job.put_value(0, 1, LEN, 1, 8).map(|()| 0),
             "pending fetch" | "fetch" => {
                 let mut fetch = targets.atomic(1, 0, AtomicOp::FetchAdd, 1);
-                fetch.result = Some(ResultPlace { addr: at, flag: Some(1) });
+                fetch.result = Some(FetchTarget { addr: at, flag: Some(1) });
                 job.members[0].lane.atomic(&fetch).map(|()| 16)
             }
             // One message, which takes its data from there whenever it is sent again.

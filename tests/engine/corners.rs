@@ -109,7 +109,7 @@ fn overtaking_ack_request_is_answered() {
     job.fabric.hold_up_messages(Pe(0), 1_000_000);
     let batch = atomic_in_batch(&mut job);
     job.fabric.hold_up_messages(Pe(0), 0);
-    job.members[0].lane.want_acks();
+    job.members[0].lane.request_acks();
     job.iterate_some(&[0, 1], 2000);
     assert_eq!(job.heap(1, 8, 8), 1_u64.to_le_bytes());
     assert!(job.members[0].lane.is_batch_done(batch), "its acknowledgement waits for another");
@@ -121,7 +121,7 @@ fn overtaking_ack_request_is_answered() {
 fn refused_acknowledgement_is_sent_again() {
     let mut job = job_with_stuck_signal();
     let batch = atomic_in_batch(&mut job);
-    job.members[0].lane.want_acks();
+    job.members[0].lane.request_acks();
     job.iterate_some(&[0], 200);
     job.fabric.refuse(Pe(0), true);
     job.iterate_some(&[1], 200);
@@ -276,7 +276,7 @@ fn unanswered_get_times_out() {
     job.iterate_some(&[1], 200);
     job.get(0, 1, 0, 1000).unwrap();
     job.iterate_some(&[0, 1], 200);
-    job.members[0].lane.want_acks();
+    job.members[0].lane.request_acks();
     job.iterate_some(&[0, 1], 200);
     job.fabric.fail_calls(PortCall::Post, 0, 1);
     assert!(job.put_value(1, 0, 0, 1, 8).is_err());

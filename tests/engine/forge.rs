@@ -3,7 +3,7 @@
 use engine::atomic::{Atomic, AtomicOp, Width};
 use engine::ids::{Pe, RailId};
 use engine::port::packet::MAX_MESSAGE;
-use engine::wire::message::{Body, Frame, Numbers, Sealing, Seq};
+use engine::wire::message::{Body, Frame, Numbers, SealContext, Seq};
 use engine::wire::seal::Seal;
 
 use crate::job::{Job, cookie};
@@ -26,7 +26,7 @@ pub(crate) fn masked(
     let mask = seal.mask(from, to, high);
     let mut frame = Frame::EMPTY;
     let numbers = Numbers { seq, ack, mark, mask };
-    frame.encode(&Sealing { seal: &seal, from, receiver: &receiver }, &numbers, body);
+    frame.encode(&SealContext { seal: &seal, from, receiver: &receiver }, &numbers, body);
     frame.bytes().to_vec()
 }
 

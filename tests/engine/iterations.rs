@@ -2,7 +2,7 @@
 
 use engine::atomic::AtomicOp;
 use engine::ids::{Pe, RailId};
-use engine::request::{AtomicRequest, ResultPlace};
+use engine::request::{AtomicRequest, FetchTarget};
 use sim_fabric::{Call, Script};
 use test_support::seeds::for_seeds;
 
@@ -76,7 +76,7 @@ fn posting_iterations_are_busy() {
 
     job.inc(0, 1, 0);
     assert!(!iterate(&mut job), "it has left already");
-    job.members[0].lane.want_ack(Pe(1));
+    job.members[0].lane.request_ack(Pe(1));
     assert!(iterate(&mut job), "the peer is asked");
 
     // Local memory that is staged.
@@ -112,13 +112,13 @@ fn failed_sends_per_iteration_are_bounded() {
     for pe in 1..PES {
         asks.members[0].lane.atomic(&targets.atomic(pe, 0, AtomicOp::Inc, 0)).unwrap();
     }
-    asks.members[0].lane.want_acks();
+    asks.members[0].lane.request_acks();
     assert_eq!(refused_in_a_turn(&mut asks), MOST);
 
     let mut answers = Job::new(1, &shape, Script::default());
     let targets = Targets::of(&answers);
     for member in &mut answers.members[1..] {
-        let result = Some(ResultPlace { addr: member.scratch, flag: None });
+        let result = Some(FetchTarget { addr: member.scratch, flag: None });
         let fetch = AtomicRequest { result, ..targets.atomic(0, 0, AtomicOp::FetchInc, 0) };
         member.lane.atomic(&fetch).unwrap();
     }

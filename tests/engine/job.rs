@@ -44,7 +44,7 @@ pub(crate) struct Shape {
     /// Most counted puts to one peer.
     pub(crate) counted: u16,
     /// Bytes of immediate data.
-    pub(crate) mark_bytes: u8,
+    pub(crate) immediate_bytes: u8,
     pub(crate) signals: SignalEngine,
     pub(crate) spread: Spread,
     /// Which memory is staged: for each PE two bits, its heap and its scratch memory.
@@ -123,7 +123,7 @@ impl Default for Shape {
             immediate_data: true,
             longest_message: MAX_MESSAGE,
             counted: TAGS,
-            mark_bytes: 8,
+            immediate_bytes: 8,
             signals: SignalEngine::Auto,
             spread: Spread::ROUND_ROBIN,
             staged: 0,
@@ -231,7 +231,7 @@ pub(crate) fn lane_config(me: Pe, paths: PathTable, regions: Arc<RegionIndex>) -
         watchdog: watchdog(),
         signals: SignalEngine::Auto,
         counted: TAGS,
-        mark_bytes: 8,
+        immediate_bytes: 8,
         spread: Spread::ROUND_ROBIN,
         devices: false,
         longest_message: MAX_LONG_MESSAGE,
@@ -288,7 +288,7 @@ impl Job {
                     },
                     signals: shape.signals,
                     counted: shape.counted,
-                    mark_bytes: shape.mark_bytes,
+                    immediate_bytes: shape.immediate_bytes,
                     spread: shape.spread,
                     devices: shape.has_devices() && !shape.late,
                     ..lane_config(me, shape.paths(pe), regions.index())

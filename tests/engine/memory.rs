@@ -14,7 +14,7 @@ use engine::regions::RegionTable;
 use engine::request::{LocalSide, Request};
 use engine::wire::cookie::Cookie;
 use engine::wire::handle::Handle;
-use engine::wire::marks::Marks;
+use engine::wire::immediate::ImmediateCodec;
 use engine::wire::message::Tag;
 use sim_fabric::{FakeFabric, Script};
 
@@ -118,8 +118,8 @@ fn silent_peers_cost_little_memory() {
     // A counted put from each of them, whose signal has not come.
     let before = BYTES.get();
     for pe in 0..PEERS {
-        let marks = Marks::new(Cookie::of([*b"0123456789abcdef"]), Pe(pe), PEERS, 8);
-        fabric.forge_immediate_data(Pe(0), RailId(0), marks.of_mine(Pe(0), Tag::FIRST));
+        let codec = ImmediateCodec::new(Cookie::of([*b"0123456789abcdef"]), Pe(pe), PEERS, 8);
+        fabric.forge_immediate_data(Pe(0), RailId(0), codec.encode(Pe(0), Tag::FIRST));
         lane.progress().unwrap();
     }
     let counts = (BYTES.get() - before) / PEERS as usize;

@@ -4,17 +4,19 @@ use engine::atomic::{Atomic, AtomicOp, Width};
 use engine::ids::Pe;
 use engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
 use engine::wire::cookie::Cookie;
-use engine::wire::marks::Marks;
+use engine::wire::immediate::ImmediateCodec;
 use engine::wire::message::{
-    Body, Frame, Head, MAP_BYTES, MAX_EAGER, MAX_REASON, Message, Numbers, Sealing, Seq, Spot, Tag,
-    VERSION, WireError, eager_in,
+    Body, Frame, Head, MAP_BYTES, MAX_EAGER, MAX_REASON, Message, Numbers, RegionAddr, SealContext,
+    Seq, Tag, VERSION, WireError, eager_in,
 };
 use engine::wire::seal::Seal;
-use engine::wire::staged::{Get, MAX_PAYLOAD, MOST_KEYS, Pull, RECORD, Record, Source, Target};
+use engine::wire::staging::{
+    GetId, MAX_KEYS, MAX_PAYLOAD, Pull, PullSource, PullTarget, RECORD, WireRecord,
+};
 use proptest::prelude::*;
 
-const TO: Spot = Spot { slot: u32::MAX, offset: (1 << 48) - 1 };
-const AT: Spot = Spot { slot: 0x0102_0304, offset: 0x0506_0708_090a };
+const TO: RegionAddr = RegionAddr { slot: u32::MAX, offset: (1 << 48) - 1 };
+const AT: RegionAddr = RegionAddr { slot: 0x0102_0304, offset: 0x0506_0708_090a };
 
 /// Calls back with a body of each kind and form, with fields that fill their places, and payloads
 /// of the longest and the shortest length.
@@ -23,7 +25,7 @@ fn each_body(word: u64, mut with: impl FnMut(&Body<'_>)) {
     let bytes: [u8; MAX_PAYLOAD] = std::array::from_fn(|at| word.rotate_left(at as u32) as u8);
     let mut map = [0; MAP_BYTES];
     map[..32].copy_from_slice(&bytes[..32]);
-    let (get, value) = (Get { number: low, of: !low }, word);
+    let (get, value) = (GetId { number: low, of: !low }, word);
     let bodies = [
         Body::Ack(None),
         Body::Ack(Some(&map)),
@@ -31,14 +33,14 @@ fn each_body(word: u64, mut with: impl FnMut(&Body<'_>)) {
         Body::Reply { place: low, of: !low, value },
         Body::Refusal { of: low, why: "" },
         Body::Refusal { of: low, why: &"~".repeat(MAX_REASON) },
-        Body::Ask { from: AT, len: low, get: !low },
-        Body::Loaded { get, payload: &bytes },
-        Body::Loaded { get, payload: &bytes[..1] },
+        Body::GetRequest { from: AT, len: low, get: !low },
+        Body::GetReply { get, payload: &bytes },
+        Body::GetReply { get, payload: &bytes[..1] },
         Body::StagedPut { to: AT, payload: &bytes },
         Body::StagedPut { to: AT, payload: &bytes[..1] },
     ];
     bodies.iter().for_each(&mut with);
-    let (mut all, keys) = (Vec::new(), &bytes[..8 * MOST_KEYS]);
+    let (mut all, keys) = (Vec::new(), &bytes[..8 * MAX_KEYS]);
     for (op, width) in AtomicOp::ALL.into_iter().flat_map(|op| Width::ALL.map(|width| (op, width)))
     {
         let float = word & 1 != 0;
@@ -52,12 +54,13 @@ fn each_body(word: u64, mut with: impl FnMut(&Body<'_>)) {
         for payload in [&bytes[..0], &bytes[..MAX_EAGER]] {
             all.push(Body::PutSignal { at: AT, atomic, to: TO, payload });
         }
-        all.push(Body::Beside { at: AT, atomic, tag: Tag(word as u16), segments: low });
+        all.push(Body::CountedSignal { at: AT, atomic, tag: Tag(word as u16), segments: low });
         for signal in [None, Some((TO, atomic))] {
-            let one = Target::One(Record { to: AT, len: low, at: 0, signal, behind: false });
-            for target in [one, Target::List(low as u16 | 2), Target::Get(get)] {
-                for source in [Source::Bounce(word), Source::Fabric(word, keys)] {
-                    all.push(Body::Pull(Pull { target, len: low, source, brought: &[] }));
+            let one =
+                PullTarget::One(WireRecord { to: AT, len: low, at: 0, signal, behind: false });
+            for target in [one, PullTarget::List(low as u16 | 2), PullTarget::Get(get)] {
+                for source in [PullSource::Bounce(word), PullSource::Fabric(word, keys)] {
+                    all.push(Body::Pull(Pull { target, len: low, source, payload: &[] }));
                 }
             }
         }
@@ -68,9 +71,9 @@ fn each_body(word: u64, mut with: impl FnMut(&Body<'_>)) {
 /// Seals a message, into a frame that is not empty.
 fn encode(seal: &Seal, from: Pe, to: Pe, numbers: &Numbers, body: &Body<'_>) -> Vec<u8> {
     let receiver = seal.receiver(to);
-    let sealing = Sealing { seal, from, receiver: &receiver };
+    let sealing = SealContext { seal, from, receiver: &receiver };
     let mut frame = Frame::EMPTY;
-    let (at, payload) = (Spot { slot: u32::MAX, offset: u64::MAX >> 16 }, &[0xa5; MAX_EAGER]);
+    let (at, payload) = (RegionAddr { slot: u32::MAX, offset: u64::MAX >> 16 }, &[0xa5; MAX_EAGER]);
     let atomic = Atomic { operand: u64::MAX, ..ADD };
     frame.encode(&sealing, numbers, &Body::PutSignal { at, atomic, to: at, payload });
     frame.encode(&sealing, numbers, body);
@@ -156,18 +159,18 @@ proptest! {
         (n_pes, bytes) in (2..=1_u32 << 16, prop_oneof![Just(4_u8), Just(8)]),
     ) {
         let (from, to) = (Pe(u32::from(from) % n_pes), Pe(u32::from(to) % n_pes));
-        let marks = |share, me| Marks::new(Cookie::of([share]), me, n_pes, bytes);
-        let mark = marks(share, from).of_mine(to, Tag(tag));
-        let receiver = marks(share, to);
-        prop_assert_eq!(receiver.named(mark), (from, usize::from(tag % 16)));
-        prop_assert!(receiver.is_of(mark, from, Tag(tag)));
+        let codec = |share, me| ImmediateCodec::new(Cookie::of([share]), me, n_pes, bytes);
+        let mark = codec(share, from).encode(to, Tag(tag));
+        let receiver = codec(share, to);
+        prop_assert_eq!(receiver.claimed_sender(mark), (from, usize::from(tag % 16)));
+        prop_assert!(receiver.matches(mark, from, Tag(tag)));
         prop_assert!(bytes == 8 || mark <= u64::from(u32::MAX));
         // With four bytes few are left to tell one put from another.
         if bytes == 8 {
-            prop_assert!(!receiver.is_of(mark ^ 1 << 63, from, Tag(tag)));
-            prop_assert!(!receiver.is_of(mark, from, Tag(tag ^ 16)), "another use of its slot");
-            prop_assert!(share == other || !marks(other, to).is_of(mark, from, Tag(tag)));
-            prop_assert!(!marks(share, Pe(to.0 + 1)).is_of(mark, from, Tag(tag)), "another PE");
+            prop_assert!(!receiver.matches(mark ^ 1 << 63, from, Tag(tag)));
+            prop_assert!(!receiver.matches(mark, from, Tag(tag ^ 16)), "another use of its slot");
+            prop_assert!(share == other || !codec(other, to).matches(mark, from, Tag(tag)));
+            prop_assert!(!codec(share, Pe(to.0 + 1)).matches(mark, from, Tag(tag)), "another PE");
         }
     }
 }
@@ -246,22 +249,22 @@ fn reserved_bytes_are_zero() {
 
 #[test]
 fn reserved_bytes_of_records_are_zero() {
-    let at = Spot { slot: 1, offset: 8 };
-    let plain = Record { to: at, len: 9, at: 0, signal: None, behind: true };
+    let at = RegionAddr { slot: 1, offset: 8 };
+    let plain = WireRecord { to: at, len: 9, at: 0, signal: None, behind: true };
     for (record, reserved) in [
         (plain, &[20, 23, 26, 31, 32, 39, 40, 47][..]),
-        (Record { signal: Some((at, ADD)), ..plain }, &[26, 31]),
+        (WireRecord { signal: Some((at, ADD)), ..plain }, &[26, 31]),
     ] {
         let bytes: [u8; RECORD] = record.encode();
-        assert_eq!(Record::decode(&bytes), Some(record));
+        assert_eq!(WireRecord::decode(&bytes), Some(record));
         for at in reserved {
             let mut bytes = bytes;
             bytes[*at] = 0x80;
-            assert_eq!(Record::decode(&bytes), None, "{at}");
+            assert_eq!(WireRecord::decode(&bytes), None, "{at}");
         }
         let mut bytes = bytes;
         bytes[25] = 2;
-        assert_eq!(Record::decode(&bytes), None);
+        assert_eq!(WireRecord::decode(&bytes), None);
     }
 }
 
@@ -289,10 +292,10 @@ fn pulls_are_as_long_as_said() {
         bytes[31] = keys;
         decode(10, 0, 0, &bytes).is_ok()
     };
-    let most = MOST_KEYS as u8;
-    assert!(read(9, 0, 0) && read(9, 2, 16) && read(9, 2, 25) && read(9, most, 8 * MOST_KEYS));
+    let most = MAX_KEYS as u8;
+    assert!(read(9, 0, 0) && read(9, 2, 16) && read(9, 2, 25) && read(9, most, 8 * MAX_KEYS));
     assert!(!read(0, 0, 0) && !read(9, 2, 15) && !read(9, 2, 24) && !read(9, 2, 26));
-    assert!(!read(9, most + 1, 8 * MOST_KEYS + 8));
+    assert!(!read(9, most + 1, 8 * MAX_KEYS + 8));
     let longest = MAX_LONG_MESSAGE - 88;
     assert!(read(longest as u32, 0, longest) && !read(longest as u32 + 1, 0, longest + 1));
 }
@@ -312,7 +315,7 @@ fn nobody_asks_for_no_bytes() {
 fn signals_fit_inline_sends() {
     let sender = seal([1; 16], 0);
     let numbers = Numbers { seq: Seq(1), ack: Seq(1), mark: 0, mask: 0 };
-    let at = Spot { slot: u32::MAX, offset: 8 };
+    let at = RegionAddr { slot: u32::MAX, offset: 8 };
     let len = |body| encode(&sender, Pe(0), Pe(1), &numbers, &body).len();
     assert_eq!(len(Body::Word { at, atomic: ADD }), 32);
     let longest = Body::PutSignal { at, atomic: ADD, to: at, payload: &[0xff; MAX_EAGER] };

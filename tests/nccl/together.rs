@@ -22,8 +22,8 @@ const SIGNALS: usize = 64;
 /// Most calls of the driver at either end: for the tokens and their signal, and for the signals.
 /// One by one each of both kinds would take at least one. An idle machine takes far fewer; what is
 /// handed over while a PE is kept from its core goes by itself.
-const MOST_FOR_TOKENS: u64 = 48;
-const MOST_FOR_SIGNALS: u64 = 48;
+const MAX_FOR_TOKENS: u64 = 48;
+const MAX_FOR_SIGNALS: u64 = 48;
 
 fn place_of(token: usize) -> usize {
     let (expert, slot) = (token % EXPERTS, token / EXPERTS);
@@ -96,8 +96,8 @@ pub(crate) fn together(place: &Place) {
         });
     }
     let signals = device().calls() - before_signals;
-    assert!(tokens <= MOST_FOR_TOKENS, "{tokens} calls of the driver for {TOKENS} tokens");
-    assert!(signals <= MOST_FOR_SIGNALS, "{signals} calls of the driver for {SIGNALS} signals");
+    assert!(tokens <= MAX_FOR_TOKENS, "{tokens} calls of the driver for {TOKENS} tokens");
+    assert!(signals <= MAX_FOR_SIGNALS, "{signals} calls of the driver for {SIGNALS} signals");
     meeting.barrier();
     connection.end();
     communicator.end();

@@ -141,7 +141,7 @@ pub enum EngineError {
         "an operation of a user thread on staged memory, {pe}, waits for the proxy thread for \
          {seconds} s: is NVSHMEM's proxy running?"
     )]
-    ProxyStill {
+    ProxyStalled {
         /// The peer.
         pe: Pe,
         /// How long.

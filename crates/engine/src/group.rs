@@ -286,7 +286,7 @@ impl GroupId {
 }
 
 /// Most completion groups of a lane at a time.
-pub const MOST_GROUPS: usize = u16::MAX as usize;
+pub const MAX_GROUPS: usize = u16::MAX as usize;
 
 /// The completion groups of a lane. `T` is what follows when a group becomes empty.
 #[derive(Debug)]
@@ -300,12 +300,12 @@ pub(crate) struct Groups<T> {
 struct Group<T> {
     /// Unfinished segments and messages, and operations that are in a queue.
     left: u32,
-    then: Option<Box<T>>,
+    continuation: Option<Box<T>>,
 }
 
 impl<T> Groups<T> {
     pub(crate) fn new() -> Self {
-        Self { groups: vec![Group { left: 0, then: None }], free: Vec::new() }
+        Self { groups: vec![Group { left: 0, continuation: None }], free: Vec::new() }
     }
 
     /// Begins a group in which nothing is unfinished. None when all identifiers are in use.
@@ -314,26 +314,26 @@ impl<T> Groups<T> {
             return Some(id);
         }
         let id = GroupId::of(self.groups.len())?;
-        self.groups.push(Group { left: 0, then: None });
+        self.groups.push(Group { left: 0, continuation: None });
         Some(id)
     }
 
     /// Ends a group, which nothing counts in any more.
     pub(crate) fn finish(&mut self, id: GroupId) {
         debug_assert!(id != GroupId::NONE && self.is_done(id), "{id:?} ends with work unfinished");
-        self.groups[id.index()].then = None;
+        self.groups[id.index()].continuation = None;
         self.free.push(id);
     }
 
     /// Sets what follows when the group becomes empty. Something counts in it now.
-    pub(crate) fn set_then(&mut self, id: GroupId, then: T) {
+    pub(crate) fn set_continuation(&mut self, id: GroupId, continuation: T) {
         debug_assert!(!self.is_done(id), "nothing is unfinished in {id:?}");
-        self.groups[id.index()].then = Some(Box::new(then));
+        self.groups[id.index()].continuation = Some(Box::new(continuation));
     }
 
     /// Takes what follows, of a group that is empty.
-    pub(crate) fn take_then(&mut self, id: GroupId) -> Option<T> {
-        self.groups[id.index()].then.take().map(|then| *then)
+    pub(crate) fn take_continuation(&mut self, id: GroupId) -> Option<T> {
+        self.groups[id.index()].continuation.take().map(|next| *next)
     }
 
     /// Whether nothing counts in the group.
@@ -357,7 +357,7 @@ impl<T> Groups<T> {
     pub(crate) fn end(&mut self, id: GroupId, ended: u32) -> bool {
         let Some(group) = self.groups.get_mut(id.index()) else { return false };
         group.left = group.left.wrapping_sub(ended);
-        group.left == 0 && group.then.is_some()
+        group.left == 0 && group.continuation.is_some()
     }
 }
 
@@ -423,7 +423,7 @@ mod tests {
     fn groups_are_refused_when_all_are_in_use() {
         let mut groups: Groups<()> = Groups::new();
         let all: Vec<GroupId> = std::iter::from_fn(|| groups.start()).collect();
-        assert_eq!(all.len(), MOST_GROUPS);
+        assert_eq!(all.len(), MAX_GROUPS);
         groups.finish(all[7]);
         assert_eq!(groups.start(), Some(all[7]));
     }

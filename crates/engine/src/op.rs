@@ -6,15 +6,15 @@ use crate::atomic::Atomic;
 use crate::group::{GroupId, GroupRef};
 use crate::ids::Pe;
 use crate::port::Direction;
-use crate::request::{LocalSide, Request, ResultPlace};
+use crate::request::{FetchTarget, LocalSide, Request};
 use crate::wire::handle::HandleBytes;
-use crate::wire::message::{Spot, Tag};
+use crate::wire::message::{RegionAddr, Tag};
 
 /// An operation. `submit` borrows it; what cannot start at once moves into the queue of its peer,
 /// together with the handle of its remote memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Op {
-    pub(crate) kind: Kind,
+    pub(crate) kind: OpKind,
     /// Address of the remote bytes in the peer.
     pub(crate) remote: u64,
     pub(crate) local: LocalSide,
@@ -31,31 +31,31 @@ pub(crate) struct Op {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Kind {
+pub(crate) enum OpKind {
     /// A put or a get.
     Transfer(Direction),
     /// A put with its signal.
-    PutSignal(Word, Way),
+    PutSignal(WordOp, SignalProtocol),
     /// An atomic that fetches nothing. Only fences order it.
-    Word(Word),
+    Atomic(WordOp),
     /// A signal sent apart from its data; it follows all earlier puts.
-    Signal(Word),
+    Signal(WordOp),
     /// A fetching atomic.
-    Fetch(Word, ResultPlace),
+    Fetch(WordOp, FetchTarget),
 }
 
 /// An operation on a word of a peer.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Word {
-    pub(crate) at: Spot,
+pub(crate) struct WordOp {
+    pub(crate) at: RegionAddr,
     pub(crate) atomic: Atomic,
 }
 
 /// How a signal follows its data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Way {
+pub(crate) enum SignalProtocol {
     /// Not chosen yet.
-    New,
+    Undecided,
     /// One message carries data and signal.
     Inline,
     /// As `Inline`, but the payload is sent from its own memory and not copied into the frame.
@@ -70,7 +70,7 @@ pub(crate) enum Way {
 }
 
 impl Op {
-    pub(crate) fn new(kind: Kind, completion: GroupId) -> Self {
+    pub(crate) fn new(kind: OpKind, completion: GroupId) -> Self {
         let local = LocalSide::Value(0);
         Self {
             kind,
@@ -87,13 +87,13 @@ impl Op {
     /// Returns true if parts of the operation are submitted or the way of its signal is chosen:
     /// from then on it cannot move behind another one.
     pub(crate) fn has_begun(&self) -> bool {
-        let has_way = matches!(self.kind, Kind::PutSignal(_, way) if way != Way::New);
-        self.sent > 0 || has_way
+        let has_protocol = matches!(self.kind, OpKind::PutSignal(_, protocol) if protocol != SignalProtocol::Undecided);
+        self.sent > 0 || has_protocol
     }
 
     pub(crate) fn request<'a>(&self, pe: Pe, remote_handle: &'a HandleBytes) -> Request<'a> {
         let direction = match self.kind {
-            Kind::Transfer(direction) => direction,
+            OpKind::Transfer(direction) => direction,
             _ => Direction::Write,
         };
         let Self { remote: remote_addr, local, len, .. } = *self;
@@ -103,7 +103,7 @@ impl Op {
     /// Returns the local memory that the operation will touch, with the operation's name for users.
     pub(crate) fn memory(&self) -> Option<(&'static str, (usize, usize))> {
         match (self.kind, self.local) {
-            (Kind::Fetch(word, result), _) => {
+            (OpKind::Fetch(word, result), _) => {
                 Some(("fetching atomic", result.memory(word.atomic.width.bytes())))
             }
             (_, LocalSide::Memory(addr)) if self.len > 0 => Some((self.what(), (addr, self.len))),
@@ -114,17 +114,17 @@ impl Op {
     /// Returns the operation's name for messages to users.
     pub(crate) fn what(&self) -> &'static str {
         match self.kind {
-            Kind::Transfer(Direction::Read) => "get",
-            Kind::Transfer(Direction::Write) | Kind::PutSignal(..) => "put",
-            Kind::Word(_) | Kind::Signal(_) => "atomic",
-            Kind::Fetch(..) => "fetching atomic",
+            OpKind::Transfer(Direction::Read) => "get",
+            OpKind::Transfer(Direction::Write) | OpKind::PutSignal(..) => "put",
+            OpKind::Atomic(_) | OpKind::Signal(_) => "atomic",
+            OpKind::Fetch(..) => "fetching atomic",
         }
     }
 }
 
 /// Entry of a peer's queue.
 #[derive(Debug)]
-pub(crate) enum Queued {
+pub(crate) enum QueueEntry {
     /// An operation and the peer's handle for its remote memory.
     Op(Op, Arc<HandleBytes>),
     Fence,
@@ -134,13 +134,13 @@ pub(crate) enum Queued {
 
 /// Outcome of an attempt to submit an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Step {
+pub(crate) enum Outcome {
     Done,
     /// The operation waits for an order group of its own peer.
     Held,
     /// The operation waits for a limit of its own peer: window, fetch slots, tags.
-    NoPlace,
+    PeerFull,
     /// The operation waits for a resource shared by all peers: a rail, a message slot, a bounce
     /// buffer.
-    NoRoom,
+    LaneFull,
 }

@@ -7,18 +7,18 @@ use crate::channel::Channel;
 use crate::error::EngineError;
 use crate::group::{Class, GroupId, GroupRef, Order};
 use crate::ids::Pe;
-use crate::op::{Queued, Word};
+use crate::op::{QueueEntry, WordOp};
 use crate::port::Direction;
 use crate::rails::counters::PeerCounters;
-use crate::rails::paths::Hop;
+use crate::rails::paths::PeerPath;
 use crate::segments::Owner;
-use crate::wire::handle::{HandleBytes, Identity};
+use crate::wire::handle::{HandleBytes, HandlePrefix};
 use crate::wire::message::{Seq, Tag};
 
 /// A signal held back until earlier writes are delivered.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HeldSignal {
-    pub(crate) word: Word,
+    pub(crate) word: WordOp,
     /// Tag and number of the segments that the target has to count.
     pub(crate) counted: Option<(Tag, u32)>,
     /// The signal leaves once all writes before this order group are delivered.
@@ -35,16 +35,16 @@ pub(crate) struct Peer {
     /// First bytes of the peer's handles with keys, which opens the fast paths. A value that
     /// matches no handle closes them: something is queued, a fence is pending, or the peer has
     /// failed.
-    pub(crate) open: Identity,
+    pub(crate) fast_prefix: HandlePrefix,
     /// Segments posted and not completed.
     pub(crate) in_flight: u32,
     /// The next path; paths take turns.
-    pub(crate) hop: Hop,
+    pub(crate) path: PeerPath,
     /// Owner of plain writes over `hop` in the last order group.
     pub(crate) owner: Owner,
-    pub(crate) hops: Box<[Hop]>,
+    pub(crate) paths: Box<[PeerPath]>,
     /// First bytes of the peer's handles with keys, as last seen.
-    identity: Identity,
+    prefix: HandlePrefix,
     pub(crate) order: Order,
     /// Writes wait until `order` has reached this group; messages until the writes before it have.
     pub(crate) fence: u32,
@@ -53,17 +53,17 @@ pub(crate) struct Peer {
     /// Segments posted since start, by direction.
     pub(crate) posted: [u32; 2],
     /// Gets requested from the peer and gets it has answered, since start.
-    pub(crate) asked: u32,
-    pub(crate) answered: u32,
+    pub(crate) gets_requested: u32,
+    pub(crate) gets_answered: u32,
     /// Bounce buffers that hold answers to gets of the peer.
-    pub(crate) owed: u32,
+    pub(crate) answers_owed: u32,
     pub(crate) channel: Option<Box<Channel>>,
     /// Operations that cannot start yet, in program order.
-    pub(crate) queue: VecDeque<Queued>,
+    pub(crate) queue: VecDeque<QueueEntry>,
     /// Whether the peer is in the lane's ring of peers that wait for a shared resource.
     pub(crate) in_ring: bool,
     /// [`Peer::ended`] when a submitter last waited in vain, if nothing has ended since.
-    pub(crate) stood_at: Option<u64>,
+    pub(crate) stalled_at: Option<u64>,
     /// Whether the fabric had no room for the last post.
     pub(crate) is_refused: bool,
     /// Whether the peer is in the lane's list of peers whose cursors may move.
@@ -77,46 +77,46 @@ pub(crate) struct Peer {
     /// Bytes in flight per rail, for segments whose rail was chosen by load.
     pub(crate) ahead: Box<[u64]>,
     pub(crate) error: Option<Box<EngineError>>,
-    pub(crate) watch: Watch,
+    pub(crate) watch: PeerWatch,
 }
 
 /// The watchdog's state of a peer.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Watch {
+pub(crate) struct PeerWatch {
     /// [`Peer::ended`] at the last check.
     pub(crate) ended: u64,
     /// Number of that check.
-    pub(crate) looked: u32,
+    pub(crate) checked: u32,
     /// Time since which nothing has ended, in the watchdog's units.
     pub(crate) since: u32,
     /// Time when the peer's work last waited for a resource held by other peers.
-    pub(crate) leaned: u32,
+    pub(crate) blocked: u32,
     /// Warnings since `since`.
     pub(crate) warned: u32,
 }
 
 impl Peer {
-    fn new(pe: Pe, (hops, hop): (Box<[Hop]>, Hop)) -> Self {
+    fn new(pe: Pe, (paths, path): (Box<[PeerPath]>, PeerPath)) -> Self {
         let order = Order::new();
         let mut peer = Self {
             pe,
-            open: Identity::of(pe),
+            fast_prefix: HandlePrefix::unseen(pe),
             in_flight: 0,
-            hop,
-            owner: hop.owner,
-            hops,
-            identity: Identity::of(pe),
+            path,
+            owner: path.owner,
+            paths,
+            prefix: HandlePrefix::unseen(pe),
             fence: order.start(),
             order,
             fences: 0,
             posted: [0; 2],
-            asked: 0,
-            answered: 0,
-            owed: 0,
+            gets_requested: 0,
+            gets_answered: 0,
+            answers_owed: 0,
             channel: None,
             queue: VecDeque::new(),
             in_ring: false,
-            stood_at: None,
+            stalled_at: None,
             is_refused: false,
             is_settling: false,
             held: VecDeque::new(),
@@ -124,14 +124,14 @@ impl Peer {
             handle: None,
             ahead: Box::default(),
             error: None,
-            watch: Watch::default(),
+            watch: PeerWatch::default(),
         };
         peer.renew_owner();
         peer
     }
 
     fn renew_owner(&mut self) {
-        self.owner = self.hop.owner.counted(GroupId::NONE, self.order.next(Class::Write));
+        self.owner = self.path.owner.counted(GroupId::NONE, self.order.next(Class::Write));
     }
 
     /// Closes the last group, see [`Order::close`].
@@ -146,7 +146,7 @@ impl Peer {
     pub(crate) fn forget(&mut self) {
         self.order = Order::new();
         self.fence = self.order.start();
-        self.answered = self.asked;
+        self.gets_answered = self.gets_requested;
         self.renew_owner();
     }
 
@@ -162,14 +162,14 @@ impl Peer {
     /// Moves on to the path with index `next`; keeps the current one if there is no such path.
     #[inline(always)]
     pub(crate) fn turn(&mut self, next: u32) {
-        if let Some(next) = self.hops.get(next as usize) {
+        if let Some(next) = self.paths.get(next as usize) {
             self.take_path(*next);
         }
     }
 
     #[inline(always)]
-    pub(crate) fn take_path(&mut self, hop: Hop) {
-        self.hop = hop;
+    pub(crate) fn take_path(&mut self, path: PeerPath) {
+        self.path = path;
         self.renew_owner();
     }
 
@@ -183,7 +183,7 @@ impl Peer {
     }
 
     /// Opens or closes the fast paths; called after any change of what they depend on.
-    pub(crate) fn update_open(&mut self) {
+    pub(crate) fn update_fast_path(&mut self) {
         let is_ordered = self.order.is_ordered(self.fence);
         if is_ordered {
             // Group numbers are compared within half of their range: an old fence must not look
@@ -191,18 +191,18 @@ impl Peer {
             self.fence = self.order.start();
         }
         let is_open = self.queue.is_empty() && self.error.is_none() && is_ordered;
-        self.open = if is_open { self.identity } else { Identity::NOBODY };
+        self.fast_prefix = if is_open { self.prefix } else { HandlePrefix::NONE };
     }
 
     /// Remembers the first bytes of the peer's handles, which lets the fast path recognise them.
-    pub(crate) fn learn(&mut self, identity: Identity) {
-        self.identity = identity;
-        self.update_open();
+    pub(crate) fn note_prefix(&mut self, prefix: HandlePrefix) {
+        self.prefix = prefix;
+        self.update_fast_path();
     }
 
     /// Returns true if parts of the first queued operation are submitted.
     pub(crate) fn is_amid_operation(&self) -> bool {
-        matches!(self.queue.front(), Some(Queued::Op(op, _)) if op.has_begun())
+        matches!(self.queue.front(), Some(QueueEntry::Op(op, _)) if op.has_begun())
     }
 
     /// Returns true if nothing is unfinished or queued.
@@ -224,7 +224,7 @@ impl Peer {
         let [writes, reads] = self.posted;
         let segments = writes.wrapping_add(reads).wrapping_sub(self.in_flight);
         let acked = self.channel.as_deref().map_or(0, |channel| channel.acked.0);
-        u64::from(segments) + u64::from(self.answered) + acked
+        u64::from(segments) + u64::from(self.gets_answered) + acked
     }
 
     pub(crate) fn counters(&self) -> PeerCounters {
@@ -264,8 +264,8 @@ impl Peers {
     }
 
     /// Opens a peer. The PE is one of the job and not open yet.
-    pub(crate) fn open(&mut self, pe: Pe, hops: (Box<[Hop]>, Hop)) -> u32 {
-        self.by_pe[pe.index()] = Some(Box::new(Peer::new(pe, hops)));
+    pub(crate) fn open(&mut self, pe: Pe, paths: (Box<[PeerPath]>, PeerPath)) -> u32 {
+        self.by_pe[pe.index()] = Some(Box::new(Peer::new(pe, paths)));
         self.open.push(pe.0);
         pe.0
     }
@@ -316,10 +316,10 @@ mod tests {
     #[test]
     fn fence_of_long_ago_stays_behind() {
         let paths = PathTable::new(&[Path { to: PeerAddr(0), remote: RailId(0) }], 1);
-        let mut peer = Peer::new(Pe(0), paths.hops(Pe(0), Pe(0)));
+        let mut peer = Peer::new(Pe(0), paths.peer_paths(Pe(0), Pe(0)));
         for _ in 0..5 {
             peer.order.skip(1 << 30);
-            peer.update_open();
+            peer.update_fast_path();
             assert!(peer.order.is_ordered(peer.fence));
         }
     }

@@ -5,7 +5,7 @@ use crate::error::EngineError;
 use crate::ids::{Pe, RailId};
 use crate::port::Direction;
 use crate::wire::handle::{HandleBytes, HandleError, HandleView};
-use crate::wire::message::Spot;
+use crate::wire::message::RegionAddr;
 
 /// A put or a get.
 #[derive(Clone, Copy, Debug)]
@@ -46,12 +46,12 @@ pub struct AtomicRequest<'a> {
     /// The operation.
     pub atomic: Atomic,
     /// Destination of the word before, for operations that fetch.
-    pub result: Option<ResultPlace>,
+    pub result: Option<FetchTarget>,
 }
 
 /// Destination of a fetched word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ResultPlace {
+pub struct FetchTarget {
     /// Local address. With a flag, 16 bytes aligned to 8: the word takes the first 8 whatever its
     /// width, and the flag the others. Without, only the word's bytes are stored.
     pub addr: usize,
@@ -98,7 +98,7 @@ impl Request<'_> {
 
 impl AtomicRequest<'_> {
     /// Checks the word's handle, bounds and alignment, and returns its place for messages.
-    pub(crate) fn word(&self) -> Result<Spot, EngineError> {
+    pub(crate) fn word(&self) -> Result<RegionAddr, EngineError> {
         let width = self.atomic.width.bytes();
         let refuse = |fault| self.refuse(fault);
         let remote = HandleView::check_of(self.pe, self.remote_handle).map_err(refuse)?;
@@ -111,7 +111,7 @@ impl AtomicRequest<'_> {
         if !remote.takes_messages() {
             return Err(refuse(HandleError::NoKey { rail: RailId(0), rails: 0 }));
         }
-        Ok(Spot { slot: remote.slot(), offset })
+        Ok(RegionAddr { slot: remote.slot(), offset })
     }
 
     #[cold]
@@ -127,7 +127,7 @@ impl AtomicRequest<'_> {
     }
 }
 
-impl ResultPlace {
+impl FetchTarget {
     /// Returns address and length of the local memory that a word of `width` bytes takes.
     pub(crate) fn memory(self, width: usize) -> (usize, usize) {
         (self.addr, if self.flag.is_some() { 16 } else { width })

@@ -22,7 +22,7 @@ pub(crate) const BY_LOAD: u32 = 1 << 31;
 /// State of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
-pub(crate) enum State {
+pub(crate) enum SegmentState {
     Free = 0,
     /// With the fabric; the completion only gives counts back.
     Plain = 1,
@@ -42,7 +42,7 @@ impl Owner {
 
     /// Returns the owner of a plain segment that no group counts yet.
     pub(crate) fn new(peer: u32, rail: RailId) -> Self {
-        Self(u64::from(peer) << 40 | u64::from(rail.0) << 32 | State::Plain as u64)
+        Self(u64::from(peer) << 40 | u64::from(rail.0) << 32 | SegmentState::Plain as u64)
     }
 
     /// Adds the groups to the owner of a segment that no group counts.
@@ -78,19 +78,19 @@ impl Owner {
     }
 
     #[inline(always)]
-    pub(crate) fn state(self) -> State {
+    pub(crate) fn state(self) -> SegmentState {
         match self.0 as u8 {
-            1 => State::Plain,
-            2 => State::Other,
-            3 => State::Orphan,
-            _ => State::Free,
+            1 => SegmentState::Plain,
+            2 => SegmentState::Other,
+            3 => SegmentState::Orphan,
+            _ => SegmentState::Free,
         }
     }
 
     /// Returns true if the completion only gives counts back.
     #[inline(always)]
     pub(crate) fn is_plain(self) -> bool {
-        self.0 as u8 == State::Plain as u8
+        self.0 as u8 == SegmentState::Plain as u8
     }
 
     /// Removes the order group.
@@ -99,7 +99,7 @@ impl Owner {
     }
 
     /// Returns the owner in another state.
-    pub(crate) fn with(self, state: State) -> Self {
+    pub(crate) fn with(self, state: SegmentState) -> Self {
         Self(self.0 & !0xff | state as u64)
     }
 }
@@ -116,7 +116,7 @@ pub(crate) struct Segment {
     pub(crate) context: Context,
     /// Time of posting in the watchdog's units.
     pub(crate) born: u32,
-    /// [`STRIPE`], [`PLAIN`] or the number of staging's transfer. Undefined in [`State::Plain`].
+    /// [`STRIPE`], [`PLAIN`] or the number of staging's transfer. Undefined in [`SegmentState::Plain`].
     pub(crate) token: u32,
     next_free: u32,
 }
@@ -227,7 +227,7 @@ impl Segments {
     /// Iterates over the posted segments of a peer that has not failed.
     pub(crate) fn of_peer(&self, peer: u32) -> impl Iterator<Item = (u32, &Segment)> {
         self.posted().filter(move |(_, segment)| {
-            segment.owner.peer() == peer && segment.owner.state() != State::Orphan
+            segment.owner.peer() == peer && segment.owner.state() != SegmentState::Orphan
         })
     }
 }

@@ -10,18 +10,18 @@
 
 use crate::channel::counts::TAGS;
 use crate::channel::slots::Purpose;
-use crate::core::send::Sending;
-use crate::core::{Core, Then};
+use crate::core::send::OutgoingMessage;
+use crate::core::{Continuation, Core};
 use crate::error::EngineError;
 use crate::group::{Class, GroupId, GroupRef};
 use crate::ids::Pe;
 use crate::lane::LaneConfig;
-use crate::op::{Kind, Op, Step, Way, Word};
+use crate::op::{Op, OpKind, Outcome, SignalProtocol, WordOp};
 use crate::peers::HeldSignal;
 use crate::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
 use crate::port::{Port, RailLimits, Tail};
-use crate::request::{LocalSide, Request, ResultPlace};
-use crate::wire::message::{Body, MAX_EAGER, Spot, Tag, eager_in};
+use crate::request::{FetchTarget, LocalSide, Request};
+use crate::wire::message::{Body, MAX_EAGER, RegionAddr, Tag, eager_in};
 
 /// How the signal of a put is made to follow its data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,7 +39,7 @@ pub enum SignalEngine {
 
 /// Most messages to a peer that may be unacknowledged for a long one with a mark to leave: the peer
 /// keeps what waits for others, and so no more than this many long ones.
-const MOST_KEPT: u32 = 32;
+const MAX_KEPT: u32 = 32;
 
 /// How a lane sends signals.
 #[derive(Debug)]
@@ -82,32 +82,32 @@ pub(crate) struct Payload<'a> {
 impl<P: Port> Core<P> {
     /// Chooses the way of a put with signal between memories that the fabric reaches, or whose
     /// payload is short. None while its peer has no tag for it.
-    pub(crate) fn choose_way(
+    pub(crate) fn choose_protocol(
         &mut self,
         at: u32,
         op: &Op,
-        word: Word,
+        word: WordOp,
         payload: &Payload<'_>,
-    ) -> Option<Way> {
+    ) -> Option<SignalProtocol> {
         if self.may_be_inline(at, op) {
             if op.len <= MAX_EAGER && payload.bytes.is_some() {
-                return Some(Way::Inline);
+                return Some(SignalProtocol::Inline);
             }
             let (peer, strong) = (self.peers.get(at), self.signals.strong);
             let unacked = peer.channel.as_deref().map_or(0, |channel| channel.held);
             let is_marked = strong || !peer.order.is_ordered(peer.fence);
-            let may_be_kept = is_marked && unacked >= MOST_KEPT;
+            let may_be_kept = is_marked && unacked >= MAX_KEPT;
             if op.len <= self.signals.longest && payload.is_direct && !may_be_kept {
-                return Some(Way::InlineLong);
+                return Some(SignalProtocol::InlineLong);
             }
         }
         if self.signals.tags > 0 {
             let channel = self.channel(at);
             let tag = channel.tags.take();
             if channel.tags.are_few() {
-                self.want_ack(at);
+                self.request_ack(at);
             }
-            return tag.map(|tag| Way::Counted { tag, segments: 0 });
+            return tag.map(|tag| SignalProtocol::Counted { tag, segments: 0 });
         }
         Some(self.chain(at, op, word))
     }
@@ -120,18 +120,19 @@ impl<P: Port> Core<P> {
     }
 
     /// Has a signal follow data in a completion group of its own; a strong one everything.
-    pub(crate) fn chain(&mut self, at: u32, op: &Op, word: Word) -> Way {
+    pub(crate) fn chain(&mut self, at: u32, op: &Op, word: WordOp) -> SignalProtocol {
         if self.signals.strong {
-            return Way::Ordered;
+            return SignalProtocol::Ordered;
         }
-        let Some(data) = self.groups.start() else { return Way::Ordered };
+        let Some(data) = self.groups.start() else { return SignalProtocol::Ordered };
         let held = self.peers.get_mut(at).order.begin_last(Class::Write);
         // The operation's own count, until all its segments are posted.
         self.groups.begin(data);
         self.groups.begin(op.completion);
         let completion = op.completion;
-        self.groups.set_then(data, Then::Signal { peer: at, word, held, completion });
-        Way::Chained { data, held }
+        self.groups
+            .set_continuation(data, Continuation::Signal { peer: at, word, held, completion });
+        SignalProtocol::Chained { data, held }
     }
 
     /// Submits of a put with signal what there is room for. Its way is chosen.
@@ -141,29 +142,29 @@ impl<P: Port> Core<P> {
         op: &mut Op,
         request: &Request<'_>,
         payload: &Payload<'_>,
-    ) -> Result<Step, EngineError> {
-        let Kind::PutSignal(word, ref mut way) = op.kind else { return Ok(Step::Done) };
-        match *way {
-            Way::New => Ok(Step::Held),
-            Way::Inline | Way::InlineLong => {
-                let is_long = *way == Way::InlineLong;
+    ) -> Result<Outcome, EngineError> {
+        let OpKind::PutSignal(word, ref mut protocol) = op.kind else { return Ok(Outcome::Done) };
+        match *protocol {
+            SignalProtocol::Undecided => Ok(Outcome::Held),
+            SignalProtocol::Inline | SignalProtocol::InlineLong => {
+                let is_long = *protocol == SignalProtocol::InlineLong;
                 self.send_inline(at, op, word, request, payload, is_long)
             }
-            Way::Counted { tag, segments } => {
+            SignalProtocol::Counted { tag, segments } => {
                 self.advance_counted(at, op, word, request, (tag, segments))
             }
-            Way::Chained { data, .. } => {
+            SignalProtocol::Chained { data, .. } => {
                 op.counted_by = Some(GroupRef::NONE);
-                let (_, step) = self.post_parts(at, op, request, None)?;
-                if step == Step::Done {
+                let (_, outcome) = self.post_parts(at, op, request, None)?;
+                if outcome == Outcome::Done {
                     self.end_in_group(data);
                 }
-                Ok(step)
+                Ok(outcome)
             }
-            Way::Ordered => {
-                let (_, step) = self.post_parts(at, op, request, None)?;
-                if step != Step::Done {
-                    return Ok(step);
+            SignalProtocol::Ordered => {
+                let (_, outcome) = self.post_parts(at, op, request, None)?;
+                if outcome != Outcome::Done {
+                    return Ok(outcome);
                 }
                 self.submit_signal(at, word, None, op.completion)
             }
@@ -174,26 +175,31 @@ impl<P: Port> Core<P> {
         &mut self,
         at: u32,
         op: &Op,
-        word: Word,
+        word: WordOp,
         request: &Request<'_>,
         payload: &Payload<'_>,
         is_long: bool,
-    ) -> Result<Step, EngineError> {
+    ) -> Result<Outcome, EngineError> {
         let peer = self.peers.get(at);
         if !peer.order.is_written(peer.fence) {
-            return Ok(Step::Held);
+            return Ok(Outcome::Held);
         }
         let (remote, offset) = request.remote()?;
-        let (to, LocalSide::Memory(addr)) = (Spot { slot: remote.slot(), offset }, op.local) else {
-            return Ok(Step::Held);
+        let (to, LocalSide::Memory(addr)) = (RegionAddr { slot: remote.slot(), offset }, op.local)
+        else {
+            return Ok(Outcome::Held);
         };
-        let Word { at: spot, atomic } = word;
+        let WordOp { at: spot, atomic } = word;
         let bytes = if is_long { &[] } else { payload.bytes.unwrap_or_default() };
         let body = Body::PutSignal { at: spot, atomic, to, payload: bytes };
         let tail = if is_long { Tail { addr, len: op.len } } else { Tail::NONE };
         let behind = self.behind_of_signal(at);
-        let sending =
-            Sending { tail, behind, has_data: true, ..Sending::new(at, body, op.completion) };
+        let sending = OutgoingMessage {
+            tail,
+            behind,
+            has_data: true,
+            ..OutgoingMessage::new(at, body, op.completion)
+        };
         self.send(&sending)
     }
 
@@ -201,16 +207,16 @@ impl<P: Port> Core<P> {
         &mut self,
         at: u32,
         op: &mut Op,
-        word: Word,
+        word: WordOp,
         request: &Request<'_>,
         (tag, before): (Tag, u32),
-    ) -> Result<Step, EngineError> {
-        let mark = self.marks.of_mine(Pe(at), tag);
-        let (posted, step) = self.post_parts(at, op, request, Some(mark))?;
+    ) -> Result<Outcome, EngineError> {
+        let mark = self.immediate.encode(Pe(at), tag);
+        let (posted, outcome) = self.post_parts(at, op, request, Some(mark))?;
         let segments = before + posted;
-        op.kind = Kind::PutSignal(word, Way::Counted { tag, segments });
-        if step != Step::Done {
-            return Ok(step);
+        op.kind = OpKind::PutSignal(word, SignalProtocol::Counted { tag, segments });
+        if outcome != Outcome::Done {
+            return Ok(outcome);
         }
         self.submit_signal(at, word, Some((tag, segments)), op.completion)
     }
@@ -242,21 +248,21 @@ impl<P: Port> Core<P> {
     pub(crate) fn submit_signal(
         &mut self,
         at: u32,
-        word: Word,
+        word: WordOp,
         counted: Option<(Tag, u32)>,
         completion: GroupId,
-    ) -> Result<Step, EngineError> {
+    ) -> Result<Outcome, EngineError> {
         let strong = self.signals.strong;
         let peer = self.peers.get_mut(at);
         // A copy of its data may have failed at once.
         peer.check()?;
         if (strong || counted.is_none()) && peer.order.has_writes() {
-            let Some(behind) = peer.close() else { return Ok(Step::Held) };
+            let Some(behind) = peer.close() else { return Ok(Outcome::Held) };
             let held = peer.order.begin_last(Class::Write);
             peer.held.push_back(HeldSignal { word, counted, behind, held, completion });
             self.groups.begin(completion);
-            self.want_ack(at);
-            return Ok(Step::Done);
+            self.request_ack(at);
+            return Ok(Outcome::Done);
         }
         // Data and fence came before counted segments.
         let is_behind = strong || counted.is_none();
@@ -265,16 +271,16 @@ impl<P: Port> Core<P> {
     }
 
     /// Sends the signals of a peer that are held back no longer.
-    pub(crate) fn send_held(&mut self, at: u32) -> Result<Step, EngineError> {
+    pub(crate) fn send_held(&mut self, at: u32) -> Result<Outcome, EngineError> {
         loop {
             let peer = self.peers.get(at);
             let free = |signal: &HeldSignal| peer.order.is_written(signal.behind);
-            let Some(place) = peer.held.iter().position(free) else { return Ok(Step::Done) };
+            let Some(place) = peer.held.iter().position(free) else { return Ok(Outcome::Done) };
             let HeldSignal { word, counted, behind, held, completion } = peer.held[place];
             let last = peer.order.last_message_before(behind);
-            let step = self.send_word(at, word, counted, last, Some(held), completion)?;
-            if step != Step::Done {
-                return Ok(step);
+            let outcome = self.send_word(at, word, counted, last, Some(held), completion)?;
+            if outcome != Outcome::Done {
+                return Ok(outcome);
             }
             self.peers.get_mut(at).held.remove(place);
             self.end_in_group(completion);
@@ -284,26 +290,27 @@ impl<P: Port> Core<P> {
     fn send_word(
         &mut self,
         at: u32,
-        Word { at: spot, atomic }: Word,
+        WordOp { at: spot, atomic }: WordOp,
         counted: Option<(Tag, u32)>,
         behind: u64,
         held: Option<GroupRef>,
         completion: GroupId,
-    ) -> Result<Step, EngineError> {
+    ) -> Result<Outcome, EngineError> {
         let (body, purpose) = match counted {
             None => (Body::Word { at: spot, atomic }, Purpose::Plain),
-            Some((tag, segments)) => {
-                (Body::Beside { at: spot, atomic, tag, segments }, Purpose::Beside(tag))
-            }
+            Some((tag, segments)) => (
+                Body::CountedSignal { at: spot, atomic, tag, segments },
+                Purpose::CountedSignal(tag),
+            ),
         };
         // Executed, a counted signal has its data before it.
         let has_data = counted.is_some();
-        self.send(&Sending {
+        self.send(&OutgoingMessage {
             behind,
             held,
             purpose,
             has_data,
-            ..Sending::new(at, body, completion)
+            ..OutgoingMessage::new(at, body, completion)
         })
     }
 
@@ -311,12 +318,12 @@ impl<P: Port> Core<P> {
     pub(crate) fn submit_word(
         &mut self,
         at: u32,
-        word: Word,
+        word: WordOp,
         completion: GroupId,
-    ) -> Result<Step, EngineError> {
+    ) -> Result<Outcome, EngineError> {
         let peer = self.peers.get(at);
         if !peer.order.is_written(peer.fence) {
-            return Ok(Step::Held);
+            return Ok(Outcome::Held);
         }
         let behind = self.behind_fence(at);
         self.send_word(at, word, None, behind, None, completion)
@@ -326,19 +333,23 @@ impl<P: Port> Core<P> {
     pub(crate) fn submit_fetch(
         &mut self,
         at: u32,
-        Word { at: spot, atomic }: Word,
-        result: ResultPlace,
+        WordOp { at: spot, atomic }: WordOp,
+        result: FetchTarget,
         completion: GroupId,
-    ) -> Result<Step, EngineError> {
+    ) -> Result<Outcome, EngineError> {
         let peer = self.peers.get(at);
         if !peer.order.is_written(peer.fence) {
-            return Ok(Step::Held);
+            return Ok(Outcome::Held);
         }
         let behind = self.behind_fence(at);
-        let Some(place) = self.channel(at).fetch_place() else { return Ok(Step::NoPlace) };
+        let Some(place) = self.channel(at).fetch_place() else { return Ok(Outcome::PeerFull) };
         let width = atomic.width.bytes();
         let body = Body::Fetch { at: spot, atomic, place };
         let purpose = Purpose::Fetch { result, width, place };
-        self.send(&Sending { behind, purpose, ..Sending::new(at, body, completion) })
+        self.send(&OutgoingMessage {
+            behind,
+            purpose,
+            ..OutgoingMessage::new(at, body, completion)
+        })
     }
 }

@@ -9,7 +9,7 @@ use crate::core::Core;
 use crate::error::EngineError;
 use crate::group::Class;
 use crate::ids::Pe;
-use crate::op::Queued;
+use crate::op::QueueEntry;
 use crate::peers::Peer;
 use crate::port::Port;
 use crate::rails::rail_ids;
@@ -18,7 +18,7 @@ use crate::rails::rail_ids;
 const ITERATIONS: u32 = 256;
 
 /// Weight of an iteration that yielded the core, which may have lasted tens of milliseconds.
-const GIVEN_UP: u32 = 16;
+const YIELD_WEIGHT: u32 = 16;
 
 /// Time between two checks of all peers, in nanoseconds.
 const PERIOD: u64 = 250_000_000;
@@ -44,17 +44,17 @@ pub struct Watchdog {
     warn_after: Option<u64>,
     fail_after: Option<u64>,
     /// Most nanoseconds between two checks that count.
-    most: u64,
+    max_gap: u64,
     /// Iterations left until the clock is read, and the interval between reads.
     iterations: u32,
     every: u32,
     /// Times of the last read of the clock and of the last check of peers.
-    read: u64,
-    looked: u64,
+    clock_read: u64,
+    checked: u64,
     /// Time counted as waiting in nanoseconds, and in units of stamps.
-    counted: u64,
+    waited: u64,
     stamp: u32,
-    looks: u32,
+    checks: u32,
     /// Time when anything of any peer last ended.
     moved: u32,
     /// PEs whose processes have ended, and when the lane noticed.
@@ -63,7 +63,7 @@ pub struct Watchdog {
 
 /// Oldest unfinished work of a peer, as a report names it.
 #[derive(Debug)]
-struct Oldest {
+struct OldestWork {
     what: &'static str,
     len: usize,
     rail: crate::ids::RailId,
@@ -89,14 +89,14 @@ impl Watchdog {
         Self {
             warn_after: warn_after.map(nanoseconds),
             fail_after,
-            most: share.clamp(PERIOD, MAX_GAP),
+            max_gap: share.clamp(PERIOD, MAX_GAP),
             iterations: 1,
             every: 1,
-            read: 0,
-            looked: 0,
-            counted: 0,
+            clock_read: 0,
+            checked: 0,
+            waited: 0,
             stamp: 0,
-            looks: 0,
+            checks: 0,
             moved: 0,
             ended: Vec::new(),
         }
@@ -136,12 +136,12 @@ impl Watchdog {
     /// Counts an iteration that has yielded the core.
     #[inline]
     pub(crate) fn count_yielded(&mut self) {
-        self.iterations = self.iterations.saturating_sub(GIVEN_UP - 1).max(1);
+        self.iterations = self.iterations.saturating_sub(YIELD_WEIGHT - 1).max(1);
     }
 
     /// Takes in the time. Returns true if peers are to be checked.
-    pub(crate) fn starts(&mut self, now: u64) -> bool {
-        let gap = now.saturating_sub(std::mem::replace(&mut self.read, now));
+    pub(crate) fn tick(&mut self, now: u64) -> bool {
+        let gap = now.saturating_sub(std::mem::replace(&mut self.clock_read, now));
         // Reads too far apart would let a gap count as one wait, of which only a part was one.
         if gap < PERIOD / 4 {
             self.every = (self.every * 2).min(ITERATIONS);
@@ -149,13 +149,13 @@ impl Watchdog {
             self.every = (u64::from(self.every) * (PERIOD / 2) / gap).max(1) as u32;
         }
         self.iterations = self.every;
-        let gap = now.saturating_sub(self.looked);
+        let gap = now.saturating_sub(self.checked);
         if gap < PERIOD {
             return false;
         }
-        self.looked = now;
-        self.counted += gap.min(self.most);
-        self.stamp = (self.counted >> STAMP_SHIFT) as u32;
+        self.checked = now;
+        self.waited += gap.min(self.max_gap);
+        self.stamp = (self.waited >> STAMP_SHIFT) as u32;
         true
     }
 
@@ -178,9 +178,9 @@ impl Watchdog {
 impl<P: Port> Core<P> {
     /// Checks all peers with unfinished work, and counted signals that wait for data; fails those
     /// whose deadline has passed. `staged`: time when staging last moved.
-    pub(crate) fn look(&mut self, staged: u32) {
-        self.watchdog.looks = self.watchdog.looks.wrapping_add(1);
-        let (number, stamp) = (self.watchdog.looks, self.watchdog.stamp);
+    pub(crate) fn check_peers(&mut self, staged: u32) {
+        self.watchdog.checks = self.watchdog.checks.wrapping_add(1);
+        let (number, stamp) = (self.watchdog.checks, self.watchdog.stamp);
         let mut moved = self.watchdog.moved.max(staged);
         let mut busy = Vec::new();
         // A control message that could not leave is tried again here.
@@ -191,36 +191,36 @@ impl<P: Port> Core<P> {
         let me = self.me;
         let is_busy = |peer: &Peer| {
             // No order group counts loopbacks and answers to gets.
-            let is_uncounted = peer.pe == me && peer.in_flight > 0 || peer.owed > 0;
+            let is_uncounted = peer.pe == me && peer.in_flight > 0 || peer.answers_owed > 0;
             is_uncounted && peer.error.is_none() || !peer.is_quiet()
         };
         for (at, peer) in self.peers.iter_mut().filter(|(_, peer)| is_busy(peer)) {
             let ended = peer.ended();
             let watch = &mut peer.watch;
-            if ended != watch.ended || watch.looked.wrapping_add(1) != number {
+            if ended != watch.ended || watch.checked.wrapping_add(1) != number {
                 (watch.ended, watch.since, watch.warned) = (ended, stamp, 0);
                 moved = stamp;
             }
-            watch.looked = number;
+            watch.checked = number;
             busy.push(at);
         }
         self.watchdog.moved = moved;
-        let mut said = 0;
+        let mut reported = 0;
         for at in busy {
-            self.look_at(at, staged, &mut said);
+            self.check_peer(at, staged, &mut reported);
         }
-        self.look_at_counts();
+        self.check_counted_signals();
     }
 
-    fn look_at(&mut self, at: u32, staged: u32, said: &mut u32) {
+    fn check_peer(&mut self, at: u32, staged: u32, reported: &mut u32) {
         let stamp = self.watchdog.stamp;
         let peer = self.peers.get_mut(at);
         let unacked = peer.channel.as_deref().is_some_and(|channel| channel.held > 0);
-        let unanswered = peer.asked != peer.answered;
+        let unanswered = peer.gets_requested != peer.gets_answered;
         if peer.in_flight == 0 && !unacked && !unanswered && !peer.is_refused {
             // Work that waits for resources held by other peers has no deadline of its own, unless
             // the whole lane is stuck.
-            peer.watch.leaned = stamp;
+            peer.watch.blocked = stamp;
             let since = peer.watch.since.max(self.watchdog.moved).max(staged);
             if let Some(seconds) = self.watchdog.is_stuck(since) {
                 let failed = self.timeout(at, &self.oldest(at), seconds);
@@ -229,7 +229,7 @@ impl<P: Port> Core<P> {
             return;
         }
         let watch = peer.watch;
-        let since = watch.since.max(watch.leaned);
+        let since = watch.since.max(watch.blocked);
         if self.watchdog.overdue(since, watch.warned).is_none() {
             return;
         }
@@ -243,31 +243,31 @@ impl<P: Port> Core<P> {
         let watch = &mut self.peers.get_mut(at).watch;
         watch.warned += 1;
         let again = watch.warned > 1;
-        *said += 1;
-        if *said > REPORTS {
+        *reported += 1;
+        if *reported > REPORTS {
             return;
         }
         warn!(target: "TRANSPORT", "{report}");
-        if again && *said <= DUMPS {
+        if again && *reported <= DUMPS {
             self.dump();
         }
-        if *said == REPORTS {
+        if *reported == REPORTS {
             warn!(target: "TRANSPORT", "and perhaps others: no more are reported this time");
         }
     }
 
     /// Returns the oldest work of a peer in flight, or else the first in its queue.
-    fn oldest(&self, at: u32) -> Oldest {
+    fn oldest(&self, at: u32) -> OldestWork {
         let posted = self.segments.of_peer(at).map(|(_, segment)| segment);
         if let Some(first) = posted.min_by_key(|s| s.born) {
             let (what, len, state) = (first.what(), first.len, "posted");
-            return Oldest { what, len, rail: first.owner.rail(), state, born: first.born };
+            return OldestWork { what, len, rail: first.owner.rail(), state, born: first.born };
         }
         let sent =
             self.messages.sent().map(|(_, slot)| slot).filter(|slot| slot.owner.peer() == at);
         if let Some(first) = sent.min_by_key(|slot| slot.seq) {
             let (len, state) = (first.frame.len + first.tail.len, "sent, not acknowledged");
-            return Oldest {
+            return OldestWork {
                 what: first.what(),
                 len,
                 rail: first.owner.rail(),
@@ -276,27 +276,27 @@ impl<P: Port> Core<P> {
             };
         }
         let peer = self.peers.get(at);
-        if peer.asked != peer.answered {
-            let (what, rail, state) = ("get", peer.hop.rail, "asked for, not answered");
-            return Oldest { what, len: 0, rail, state, born: 0 };
+        if peer.gets_requested != peer.gets_answered {
+            let (what, rail, state) = ("get", peer.path.rail, "asked for, not answered");
+            return OldestWork { what, len: 0, rail, state, born: 0 };
         }
         let first = peer.queue.iter().find_map(|queued| match queued {
-            Queued::Op(op, _) => Some((op.what(), op.len)),
-            Queued::Fence | Queued::Quiet(_) => None,
+            QueueEntry::Op(op, _) => Some((op.what(), op.len)),
+            QueueEntry::Fence | QueueEntry::Quiet(_) => None,
         });
-        let other = if peer.owed > 0 { ("answer to a get", 0) } else { ("signal", 8) };
+        let other = if peer.answers_owed > 0 { ("answer to a get", 0) } else { ("signal", 8) };
         let (what, len) = first.unwrap_or(other);
-        let rail = peer.hop.rail;
+        let rail = peer.path.rail;
         let state = match peer.is_refused {
             true => "queued: the fabric does not take it",
             false => "queued: others hold what it waits for",
         };
-        Oldest { what, len, rail, state, born: 0 }
+        OldestWork { what, len, rail, state, born: 0 }
     }
 
-    fn timeout(&self, at: u32, oldest: &Oldest, seconds: u64) -> EngineError {
+    fn timeout(&self, at: u32, oldest: &OldestWork, seconds: u64) -> EngineError {
         let peer = self.peers.get(at);
-        let Oldest { what, len, rail, state, .. } = *oldest;
+        let OldestWork { what, len, rail, state, .. } = *oldest;
         let writes = peer.order.unfinished(Class::Write) + peer.order.unfinished(Class::Message);
         let reads = peer.order.unfinished(Class::Read);
         let (pe, rail_name) = (peer.pe, self.port.rail_name(rail).to_owned());
@@ -304,7 +304,7 @@ impl<P: Port> Core<P> {
     }
 
     /// Checks peers whose counted signals wait for their data.
-    fn look_at_counts(&mut self) {
+    fn check_counted_signals(&mut self) {
         let mut overdue = Vec::new();
         for (at, peer) in self.peers.iter_mut() {
             let counts =
@@ -360,7 +360,7 @@ mod tests {
             iterations += 1;
         }
         *now += iterations * iteration;
-        watchdog.starts(*now);
+        watchdog.tick(*now);
         iterations
     }
 
@@ -408,7 +408,7 @@ mod tests {
             watchdog.count_yielded();
             count += 1;
         }
-        assert_eq!(count, ITERATIONS / GIVEN_UP);
+        assert_eq!(count, ITERATIONS / YIELD_WEIGHT);
     }
 
     #[test]
@@ -416,10 +416,10 @@ mod tests {
         let second = Some(Duration::from_secs(1));
         for (warn, fail) in [(None, None), (second, None), (None, second)] {
             let mut watchdog = Watchdog::new(warn, fail);
-            assert!(!watchdog.starts(PERIOD - 1));
-            assert!(watchdog.starts(PERIOD));
-            assert!(!watchdog.starts(2 * PERIOD - 1));
-            assert!(watchdog.starts(2 * PERIOD));
+            assert!(!watchdog.tick(PERIOD - 1));
+            assert!(watchdog.tick(PERIOD));
+            assert!(!watchdog.tick(2 * PERIOD - 1));
+            assert!(watchdog.tick(2 * PERIOD));
         }
     }
 
@@ -431,14 +431,14 @@ mod tests {
             let mut now = 0;
             let mut iterate = |watchdog: &mut Watchdog, gap| {
                 now += gap;
-                assert!(watchdog.starts(now));
+                assert!(watchdog.tick(now));
                 watchdog.overdue(0, 0).is_some()
             };
             assert!(!iterate(&mut watchdog, PERIOD));
             assert!(!iterate(&mut watchdog, 10 * limit.as_nanos() as u64), "{seconds} s");
             // Time that it is there counts as ever.
             let due = (0..).take_while(|_| !iterate(&mut watchdog, PERIOD)).count() as u64;
-            assert!((2..=4 * seconds).contains(&due), "{due} looks more of {seconds} s");
+            assert!((2..=4 * seconds).contains(&due), "{due} checks more of {seconds} s");
         }
     }
 

@@ -9,7 +9,7 @@ use crate::abi::error::AbiError;
 use engine::atomic::{Atomic, AtomicOp, Width};
 use engine::ids::Pe;
 use engine::port::Direction;
-use engine::request::{AtomicRequest, LocalSide, Request, ResultPlace};
+use engine::request::{AtomicRequest, FetchTarget, LocalSide, Request};
 use engine::wire::handle::{HANDLE_BYTES, HandleBytes};
 
 const _: () = assert!(HANDLE_BYTES == c::NVT_MEM_HANDLE_SIZE as usize);
@@ -249,7 +249,7 @@ pub(crate) unsafe fn atomic<'a>(
         if mem.retptr.is_null() {
             return Err(AbiError::Null { argument: "retptr" });
         }
-        Some(ResultPlace { addr: mem.retptr as usize, flag: Some(mem.retflag) })
+        Some(FetchTarget { addr: mem.retptr as usize, flag: Some(mem.retflag) })
     } else {
         None
     };

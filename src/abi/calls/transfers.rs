@@ -169,5 +169,5 @@ pub(crate) unsafe fn try_rma(
 unsafe fn start(connected: &Connected, request: &Request<'_>) -> Option<()> {
     // A closure on the lane would be called, not inlined.
     // SAFETY: rule 3; the reference ends with this expression.
-    unsafe { &mut *connected.proxy_lane() }.try_start_apart(request).then_some(())
+    unsafe { &mut *connected.proxy_lane() }.try_start_unbatched(request).then_some(())
 }

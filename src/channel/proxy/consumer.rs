@@ -181,7 +181,7 @@ impl Consumer {
             self.patience -= 1;
             if self.patience == 0 {
                 self.patience = PATIENCE;
-                lane.want_acks();
+                lane.request_acks();
             }
         }
         Ok(any)

@@ -10,7 +10,7 @@ use engine::error::EngineError;
 use engine::ids::Pe;
 use engine::lane::Lane;
 use engine::port::{Direction, Port};
-use engine::request::{AtomicRequest, LocalSide, PutSignalRequest, Request, ResultPlace};
+use engine::request::{AtomicRequest, FetchTarget, LocalSide, PutSignalRequest, Request};
 
 /// Why an operation was not submitted.
 #[derive(Debug)]
@@ -155,7 +155,7 @@ fn change<P: Port>(
         AtomicRequest { pe, remote_handle, remote_addr, atomic: *atomic, result: None };
     if let Some(fetch) = fetch {
         let addr = regions.local(fetch, width as u64)?;
-        request.result = Some(ResultPlace { addr, flag: None });
+        request.result = Some(FetchTarget { addr, flag: None });
     }
     Ok(lane.atomic(&request)?)
 }

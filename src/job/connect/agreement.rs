@@ -49,11 +49,11 @@ mod tests {
     use super::*;
     use engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
     use engine::wire::cookie::SHARE_BYTES;
-    use engine::wire::handshake::Step;
+    use engine::wire::handshake::SetupStep;
 
     fn hello() -> Hello {
         Hello {
-            step: Step::Open,
+            step: SetupStep::Open,
             provider: String::from("tcp"),
             rails: 2,
             immediate_data: 8,

@@ -32,7 +32,7 @@ use engine::rails::pairing::{leads, remote_rail, senders};
 use engine::rails::paths::{Path, PathTable};
 use engine::regions::RegionTable;
 use engine::wire::cookie::{Cookie, SHARE_BYTES};
-use engine::wire::handshake::{Addresses, Hello, RailAddress, Step, fabric_hash};
+use engine::wire::handshake::{Addresses, Hello, RailAddress, SetupStep, fabric_hash};
 use ofi::posix_signals::Blocked;
 use ofi::{Discovery, OfiError, OfiPort, Opened, Provider};
 
@@ -58,7 +58,7 @@ pub(crate) fn connect(
         Err(_) => Addresses(Vec::new()),
     };
     let hello = first_hello(&opened, &locations);
-    let hellos = Hello::agree(Step::Open, &collectives.allgather(&hello.encode())?)?;
+    let hellos = Hello::agree(SetupStep::Open, &collectives.allgather(&hello.encode())?)?;
     // The agreement has failed if any PE did, this one included.
     let mut opened = opened?;
 
@@ -74,11 +74,11 @@ pub(crate) fn connect(
     // What makes a host slower is told by one of its PEs.
     let speaks = offer.is_first_of_host(&records);
     let ready = Hello {
-        step: Step::Ready,
+        step: SetupStep::Ready,
         failure: paths.as_ref().err().map(ToString::to_string),
         ..hello
     };
-    Hello::agree(Step::Ready, &collectives.allgather(&ready.encode())?)?;
+    Hello::agree(SetupStep::Ready, &collectives.allgather(&ready.encode())?)?;
     // All have opened what they can.
     drop(offer);
     let cookie = Cookie::of(hellos.iter().map(|hello| hello.share));
@@ -102,7 +102,7 @@ fn first_hello(opened: &Result<Opened, JobError>, locations: &Addresses) -> Hell
     let no_share = getrandom::fill(&mut share).err();
     let no_share = no_share.map(|error| format!("no random bytes for the job's cookie: {error}"));
     Hello {
-        step: Step::Open,
+        step: SetupStep::Open,
         provider: opened.as_ref().map_or_else(|_| String::new(), |o| o.report.common.clone()),
         rails: locations.0.len() as u8,
         immediate_data: opened.as_ref().map_or(0, immediate_data),
@@ -281,7 +281,7 @@ fn assemble(
         watchdog: Watchdog::new(settings.warn_after, settings.fail_after),
         signals: settings.signal_engine,
         counted: agreement.counted(),
-        mark_bytes: agreement.immediate_data,
+        immediate_bytes: agreement.immediate_data,
         longest_message: agreement.longest_message,
         spread: spread(settings, report.striping, report.rails.iter().any(|rail| rail.bulk > 0)),
         devices,

@@ -43,7 +43,7 @@ fn open_failure_is_sent_to_peers() {
     let hello = first_hello(&failed, &Addresses(Vec::new()));
     assert_eq!(hello.failure, Some(JobError::NotConnected.to_string()));
     let Hello { step, rails, immediate_data, longest_message, .. } = hello;
-    assert_eq!((step, rails, immediate_data), (Step::Open, 0, 0));
+    assert_eq!((step, rails, immediate_data), (SetupStep::Open, 0, 0));
     assert_eq!(usize::from(longest_message), MAX_MESSAGE);
     let other = first_hello(&failed, &Addresses(Vec::new()));
     assert!(other.share != hello.share, "no two have the same share");

@@ -35,10 +35,10 @@ use ofi::pid_namespace;
 const RECORD_BYTES: usize = 56;
 
 /// Most bytes of all bounce buffers: twice what settings allow.
-const MOST_BOUNCE_BYTES: usize = 1 << 40;
+const MAX_BOUNCE_BYTES: usize = 1 << 40;
 
 /// Most bytes that are given pages at once.
-const MOST_TOUCHED: usize = 256 << 20;
+const MAX_TOUCHED: usize = 256 << 20;
 
 const PAGE: usize = 4096;
 
@@ -150,7 +150,7 @@ impl Offer {
             SharedMemory::create(layout.bytes()).map_err(|error| error.to_string())?;
         layout.write_secret(&memory, &secret);
         // Pages lie near who has touched them first, and that is not to be another PE.
-        for page in (0..layout.bounce_bytes().min(MOST_TOUCHED)).step_by(PAGE) {
+        for page in (0..layout.bounce_bytes().min(MAX_TOUCHED)).step_by(PAGE) {
             memory.byte(page).store(0, Ordering::Relaxed);
         }
         Ok((Arc::new(memory), fd, secret, layout.bounce_bytes() as u64))
@@ -207,7 +207,7 @@ impl Offer {
         if namespace != self.record.namespace {
             return Err(String::from("it is in another PID namespace"));
         }
-        let bounces = usize::try_from(bounces).ok().filter(|bounces| *bounces <= MOST_BOUNCE_BYTES);
+        let bounces = usize::try_from(bounces).ok().filter(|bounces| *bounces <= MAX_BOUNCE_BYTES);
         let layout = SharedLayout::new(bounces.ok_or("it offers too much")?, self.n_pes);
         // Before it is opened: if it has ended by then, nothing is.
         let process = process(pid);

@@ -71,7 +71,7 @@ impl Group {
             connected.with_proxy(|lane| {
                 lane.order_signals();
                 // A rank that has closed its side may end long before others do.
-                lane.let_peers_end();
+                lane.allow_peer_exit();
             });
         }
         let (pulse, settings) = (Arc::clone(&connected.pulse), job.settings.clone());

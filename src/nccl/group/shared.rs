@@ -309,7 +309,7 @@ impl Shared {
         let State { job, collecting, .. } = state;
         let Some(connected) = job.as_deref().and_then(Job::connection) else { return false };
         // SAFETY: the lock is held, which every use of the lane is under.
-        if unsafe { connected.with_proxy(Lane::takes_more) } {
+        if unsafe { connected.with_proxy(Lane::is_collecting) } {
             let since = collecting.as_ref().map_or_else(Instant::now, |before| before.since);
             *collecting = Some(Collecting { since, block });
         } else if collecting.as_ref().is_some_and(|of| of.block == block) {

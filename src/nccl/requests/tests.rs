@@ -100,7 +100,7 @@ fn consecutive_short_puts_share_batch() {
         number(requests.begin(&mut lane, 1, put).1)
     };
     let first = put_after(0, &mut requests, PUT);
-    for _ in 1..MOST_SHARING {
+    for _ in 1..MAX_SHARING {
         assert_eq!(put_after(1, &mut requests, PUT), first);
     }
     let second = put_after(0, &mut requests, PUT);

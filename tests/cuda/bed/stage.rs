@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use cuda::{StagedRegion, Staging, StagingContext, StagingOptions, WordsOptions};
-use engine::port::copies::{Bounce, Copied, Copy, CopyDirection, CopyPort, Stager, Tagged};
+use engine::port::copies::{Bounce, Copied, Copy, CopyDirection, CopyPort, Stager, TaggedCopy};
 use engine::port::{Access, PortError, Posted};
 
 use crate::bed::{Bed, HANG, fill, peek};
@@ -85,7 +85,7 @@ impl Stage {
     }
 
     pub(crate) fn give(&mut self, copy: Copy, tag: u32) -> Result<Posted, PortError> {
-        self.port.start_all(&[Tagged { copy, tag }])
+        self.port.start_all(&[TaggedCopy { copy, tag }])
     }
 
     pub(crate) fn wait(&mut self) -> Copied {

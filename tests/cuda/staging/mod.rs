@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use cuda::{Kind, Staging, StagingError, StagingOptions, WordsOptions};
-use engine::port::copies::{Copy, CopyDirection, Reach, Tagged};
+use engine::port::copies::{Copy, CopyDirection, Reach, TaggedCopy};
 use engine::port::{Access, Posted};
 
 use crate::bed::case::Case;
@@ -238,7 +238,7 @@ fn in_order() {
         [0, 1].map(|number| {
             let (memory, bounce) = (memory[number], bounces[first + number]);
             let copy = Copy { direction: IN, memory, bounce, len: CHUNK };
-            Tagged { copy, tag: (first + number) as u32 }
+            TaggedCopy { copy, tag: (first + number) as u32 }
         })
     };
     assert_eq!(stage.port.start_all(&list([slow, fast], 0)), Ok(Posted::Yes));
@@ -389,7 +389,7 @@ fn no_allocation() {
         let lists = [IN, OUT].map(|direction| {
             let copy = |(number, memory): (u16, usize), len| {
                 let bounce = stage.bounce(direction, number);
-                Tagged { copy: Copy { direction, memory, bounce, len }, tag: number.into() }
+                TaggedCopy { copy: Copy { direction, memory, bounce, len }, tag: number.into() }
             };
             [copy((0, heap), CHUNK), copy((1, other), 4096), copy((2, host), 4096)]
         });

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use cuda::{PeerShare, SECRET_BYTES, SharedLayout, SharedMemory, Shares, StagedRegion, Staging};
 use engine::ids::Pe;
-use engine::port::copies::{Copy, CopyDirection, Tagged};
+use engine::port::copies::{Copy, CopyDirection, TaggedCopy};
 use engine::port::{Access, Posted};
 
 use crate::bed::case::Case;
@@ -120,11 +120,11 @@ fn several() {
     other.stage.ends(5);
     fill(one.stage.bounce(IN, 0), &bytes);
     let window = one.stage.port.window(Pe(1)).expect("they share");
-    let copies: Vec<Tagged> = (0..count)
+    let copies: Vec<TaggedCopy> = (0..count)
         .map(|at| {
             let from = if at % 2 == 0 { window.addr } else { one.stage.bounce(IN, 0) };
             let (memory, bounce) = (one.heap + 3 * at * len, from + at * len);
-            Tagged { copy: Copy { direction: IN, memory, bounce, len }, tag: 7 }
+            TaggedCopy { copy: Copy { direction: IN, memory, bounce, len }, tag: 7 }
         })
         .collect();
     assert_eq!(one.stage.port.start_all(&copies), Ok(Posted::Yes));

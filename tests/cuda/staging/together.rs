@@ -4,7 +4,9 @@ use std::ffi::c_int;
 
 use cuda::{StagedRegion, Staging, StagingOptions};
 use engine::atomic::{Atomic, AtomicOp, Width};
-use engine::port::copies::{Copy, CopyDirection, MOST_TOGETHER, SoonOrder, Step, Tagged};
+use engine::port::copies::{
+    Copy, CopyDirection, DeferredOrder, MAX_BATCH_COPIES, OrderedStep, TaggedCopy,
+};
 use engine::port::{Access, Posted};
 
 use crate::bed::case::Case;
@@ -63,9 +65,9 @@ fn stage(bed: &Bed) -> (Stage, StagedRegion, usize) {
     (Stage::take(staging), region, heap)
 }
 
-fn copies(stage: &Stage, direction: CopyDirection, heap: usize, at: &[usize]) -> Vec<Tagged> {
+fn copies(stage: &Stage, direction: CopyDirection, heap: usize, at: &[usize]) -> Vec<TaggedCopy> {
     let bounce = stage.bounce(direction, 0);
-    let copy = |(number, at): (usize, &usize)| Tagged {
+    let copy = |(number, at): (usize, &usize)| TaggedCopy {
         copy: Copy { direction, memory: heap + at, bounce: bounce + number * LEN, len: LEN },
         tag: 5,
     };
@@ -83,7 +85,7 @@ fn places() -> [Vec<usize>; 5] {
     ]
 }
 
-fn run(stage: &mut Stage, copies: &[Tagged]) {
+fn run(stage: &mut Stage, copies: &[TaggedCopy]) {
     assert_eq!(stage.port.start_all(copies), Ok(Posted::Yes));
     stage.ends(5);
     assert!(stage.port.poll().is_none(), "one tag is told of once");
@@ -173,8 +175,8 @@ fn mixed() {
     ];
     let bytes = pattern(memory.len() * LEN, 3);
     fill(stage.bounce(IN, 0), &bytes);
-    let list = |direction, from: usize| -> Vec<Tagged> {
-        let copy = |(number, (memory, tag)): (usize, &(usize, u32))| Tagged {
+    let list = |direction, from: usize| -> Vec<TaggedCopy> {
+        let copy = |(number, (memory, tag)): (usize, &(usize, u32))| TaggedCopy {
             copy: Copy { direction, memory: *memory, bounce: from + number * LEN, len: LEN },
             tag: *tag,
         };
@@ -204,7 +206,7 @@ fn two_calls() {
             len: LEN,
         };
         let [first, second, third] = [0, 1, 2].map(copy);
-        assert_eq!(stage.port.room(direction), MOST_TOGETHER);
+        assert_eq!(stage.port.room(direction), MAX_BATCH_COPIES);
         assert_eq!(stage.give(first, 0), Ok(Posted::Yes));
         assert!(stage.port.room(direction) != 0, "one call may wait behind the first");
         assert_eq!(stage.give(second, 1), Ok(Posted::Yes));
@@ -217,7 +219,7 @@ fn two_calls() {
 }
 
 /// Tokens each with a signal: those that add go to word 0, others to word 1.
-fn steps(stage: &Stage, heap: usize, tokens: usize) -> Vec<Step> {
+fn steps(stage: &Stage, heap: usize, tokens: usize) -> Vec<OrderedStep> {
     let bounce = stage.bounce(IN, 0);
     let token = |number: usize| {
         let (memory, bounce) = (heap + 4096 + number * LEN, bounce + number * LEN);
@@ -225,7 +227,10 @@ fn steps(stage: &Stage, heap: usize, tokens: usize) -> Vec<Step> {
         let (addr, operand) = (heap + 8 * usize::from(op.sets()), number as u64 + 1);
         let atomic = Atomic { op, width: Width::Eight, float: false, operand, compare: 0 };
         let copy = Copy { direction: IN, memory, bounce, len: LEN };
-        [Step::Copy { copy, behind: true }, Step::Apply { addr, atomic, behind: true }]
+        [
+            OrderedStep::Copy { copy, behind: true },
+            OrderedStep::Apply { addr, atomic, behind: true },
+        ]
     };
     (0..tokens).flat_map(token).collect()
 }
@@ -258,19 +263,19 @@ fn in_order() {
 
 /// Groups of so many tokens, each of which adds to word 0 behind its group, if it has a word. Each
 /// group is copied where the one before it was, and the last one is there.
-fn groups(stage: &Stage, heap: usize, tokens: usize, has_words: bool) -> Vec<Step> {
+fn groups(stage: &Stage, heap: usize, tokens: usize, has_words: bool) -> Vec<OrderedStep> {
     let bounce = stage.bounce(IN, 0);
     let group = |group: usize| {
         let copy = move |number: usize| {
             let memory = heap + 4096 + number * 3 * LEN;
             let bounce = bounce + (group * tokens + number) * LEN;
             let copy = Copy { direction: IN, memory, bounce, len: LEN };
-            Step::Copy { copy, behind: group != 0 && number == 0 }
+            OrderedStep::Copy { copy, behind: group != 0 && number == 0 }
         };
         let word = |number: usize| {
             let (op, operand) = (AtomicOp::SignalAdd, 1);
             let atomic = Atomic { op, width: Width::Eight, float: false, operand, compare: 0 };
-            Step::Apply { addr: heap, atomic, behind: number == 0 }
+            OrderedStep::Apply { addr: heap, atomic, behind: number == 0 }
         };
         (0..tokens).map(copy).chain((0..tokens).filter(|_| has_words).map(word))
     };
@@ -333,8 +338,8 @@ fn in_order_and_others() {
         expected += added(4);
         match round {
             0 => {
-                stage.port.apply_soon(heap, &add(100), SoonOrder::Any).expect("soon");
-                stage.port.settle().expect("they are there");
+                stage.port.queue_atomic(heap, &add(100), DeferredOrder::Any).expect("soon");
+                stage.port.flush().expect("they are there");
                 expected += 100;
             }
             1 => {
@@ -364,10 +369,10 @@ fn beneath() {
     let bounce = stage.bounce(IN, 0);
     fill(bounce, &pattern(CHUNK, 9));
     let copy = Copy { direction: IN, memory: heap, bounce, len: 64 };
-    let copy = Step::Copy { copy, behind: true };
+    let copy = OrderedStep::Copy { copy, behind: true };
     let step = |op, addr, width| {
         let atomic = Atomic { op, width, float: false, operand: 1, compare: 0 };
-        Step::Apply { addr, atomic, behind: true }
+        OrderedStep::Apply { addr, atomic, behind: true }
     };
     let add = step(AtomicOp::Add, heap + 56, Width::Eight);
     let add_half = step(AtomicOp::Add, heap + 60, Width::Four);
@@ -387,8 +392,10 @@ fn beneath() {
     // program's.
     let narrow = step(AtomicOp::Set, heap + 64, Width::Two);
     let crooked = step(AtomicOp::Set, heap + 68, Width::Eight);
-    let of =
-        |memory| Step::Copy { copy: Copy { direction: IN, memory, bounce, len: 64 }, behind: true };
+    let of = |memory| OrderedStep::Copy {
+        copy: Copy { direction: IN, memory, bounce, len: 64 },
+        behind: true,
+    };
     let (owned, managed) = (bed.alloc(4096), bed.managed(4096));
     let mut lists = vec![vec![copy, narrow], vec![crooked], vec![of(owned)], vec![of(managed)]];
     let other = bed.is_fake().then(|| bed.vmm(&[(ON_DEVICE, 1)], false));
@@ -409,9 +416,9 @@ fn beside() {
         let word = |(addr, width): &(usize, Width)| {
             let (op, operand) = (AtomicOp::Set, 3);
             let atomic = Atomic { op, width: *width, float: false, operand, compare: 0 };
-            Step::Apply { addr: heap + addr, atomic, behind: true }
+            OrderedStep::Apply { addr: heap + addr, atomic, behind: true }
         };
-        let copy = std::iter::once(Step::Copy { copy, behind: true });
+        let copy = std::iter::once(OrderedStep::Copy { copy, behind: true });
         copy.chain(words.iter().map(word)).collect::<Vec<_>>()
     };
     use Width::{Eight, Four};
@@ -478,13 +485,14 @@ fn refused_words() {
         let set = |addr, width| {
             let (op, operand) = (AtomicOp::Set, 9);
             let atomic = Atomic { op, width, float: false, operand, compare: 0 };
-            Step::Apply { addr, atomic, behind: true }
+            OrderedStep::Apply { addr, atomic, behind: true }
         };
         let copy =
             Copy { direction: IN, memory: heap + 4096, bounce: stage.bounce(IN, 0), len: LEN };
-        let copy = Step::Copy { copy, behind: true };
+        let copy = OrderedStep::Copy { copy, behind: true };
         let first = first.map(|word| word.map_or(copy, |width| set(heap, width)));
-        let steps: Vec<Step> = first.into_iter().chain([set(heap + 8, Width::Eight)]).collect();
+        let steps: Vec<OrderedStep> =
+            first.into_iter().chain([set(heap + 8, Width::Eight)]).collect();
         call!(bed.raw, fake_cuda_offer(0 => c_int, 0 => u32));
         let started = stage.port.start_in_order(&steps, 3);
         bed.reset();
@@ -514,7 +522,7 @@ fn not_in_order() {
     let host = bed.host(1 << 16);
     let bounce = stage.bounce(IN, 0);
     let copy = Copy { direction: IN, memory: host, bounce, len: LEN };
-    assert_eq!(stage.port.start_in_order(&[Step::Copy { copy, behind: true }], 3), Ok(None));
+    assert_eq!(stage.port.start_in_order(&[OrderedStep::Copy { copy, behind: true }], 3), Ok(None));
 }
 
 fn refused() {
@@ -575,10 +583,10 @@ fn failed() {
 fn no_allocation() {
     let bed = Bed::new();
     let (mut stage, _region, heap) = stage(&bed);
-    let at: Vec<usize> = (0..MOST_TOGETHER).map(|number| number * 4096).collect();
+    let at: Vec<usize> = (0..MAX_BATCH_COPIES).map(|number| number * 4096).collect();
     let lists = [OUT, IN].map(|direction| {
         let bounce = stage.bounce(direction, 0);
-        let copy = |at: &usize| Tagged {
+        let copy = |at: &usize| TaggedCopy {
             copy: Copy { direction, memory: heap + at, bounce: bounce + at / 4, len: 1024 },
             tag: 5,
         };

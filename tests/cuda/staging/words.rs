@@ -3,7 +3,7 @@
 use cuda::{GDRCOPY_LIBRARY, Staging, WordsOptions};
 use engine::atomic::{Atomic, AtomicOp, Width};
 use engine::port::Access;
-use engine::port::copies::{CopyDirection, CopyPort, SoonOrder};
+use engine::port::copies::{CopyDirection, CopyPort, DeferredOrder};
 
 use crate::bed::case::{Case, skip};
 use crate::bed::stage::{Stage, options};
@@ -69,7 +69,7 @@ fn soon(access: Access) {
             operand: below(1 << 20) as u64,
             compare: 0,
         };
-        let order = [SoonOrder::Behind, SoonOrder::Any][below(2)];
+        let order = [DeferredOrder::After, DeferredOrder::Any][below(2)];
         match below(11) {
             8 => {
                 let len = 1 + below(AREA);
@@ -93,11 +93,11 @@ fn soon(access: Access) {
                 let at = below(AREA - len);
                 let at = if below(4) == 0 { at } else { at / 8 * 8 };
                 let bytes = pattern(len, below(1000));
-                stage.port.store_soon(heap + at, &bytes, order).expect("it is there");
+                stage.port.queue_write(heap + at, &bytes, order).expect("it is there");
                 model[at..at + len].copy_from_slice(&bytes);
             }
             3..=5 => {
-                stage.port.apply_soon(heap + word, &atomic, order).expect("it is there");
+                stage.port.queue_atomic(heap + word, &atomic, order).expect("it is there");
                 apply(&mut model[word..word + width.bytes()], &atomic);
             }
             6 => {
@@ -111,7 +111,7 @@ fn soon(access: Access) {
             }
         }
     }
-    stage.port.settle().expect("they are there");
+    stage.port.flush().expect("they are there");
     assert!(bed.read(heap, AREA) == model);
     drop(others);
 }
@@ -152,14 +152,14 @@ fn few_calls() {
     let calls = |stage: &mut Stage, what: &dyn Fn(&mut Stage)| {
         let before = bed.stores_and_copies();
         what(stage);
-        stage.port.settle().expect("they are there");
+        stage.port.flush().expect("they are there");
         let after = bed.stores_and_copies();
         [after[0] - before[0], after[1] - before[1]]
     };
     let store = |stage: &mut Stage, count: usize| {
         for at in 0..count {
             let bytes = (at as u64 + 7).to_le_bytes();
-            stage.port.store_soon(heap + 8 * at, &bytes, SoonOrder::Behind).expect("soon");
+            stage.port.queue_write(heap + 8 * at, &bytes, DeferredOrder::After).expect("soon");
         }
     };
     assert_eq!(calls(&mut stage, &|stage| store(stage, WORDS)), [1, 0]);
@@ -172,7 +172,7 @@ fn few_calls() {
     let signals = |op| {
         move |stage: &mut Stage| {
             for _ in 0..WORDS {
-                stage.port.apply_soon(heap, &signal(op), SoonOrder::Behind).expect("soon");
+                stage.port.queue_atomic(heap, &signal(op), DeferredOrder::After).expect("soon");
             }
         }
     };
@@ -185,19 +185,23 @@ fn few_calls() {
         move |stage: &mut Stage| {
             for add in 0..4 * WORDS {
                 let word = heap + 4096 + add % WORDS * distance;
-                stage.port.apply_soon(word, &signal(AtomicOp::SignalAdd), order).expect("soon");
+                stage.port.queue_atomic(word, &signal(AtomicOp::SignalAdd), order).expect("soon");
             }
         }
     };
     let held = || bed.read(heap + 4096 + 63 * 16, 8);
     assert_eq!(held(), [0; 8]);
-    assert_eq!(calls(&mut stage, &adds(SoonOrder::Behind, 16)), [4, 4], "64 at a time");
+    assert_eq!(calls(&mut stage, &adds(DeferredOrder::After, 16)), [4, 4], "64 at a time");
     assert_eq!(held(), 4_u64.to_le_bytes());
-    assert_eq!(calls(&mut stage, &adds(SoonOrder::Any, 16)), [1, 1]);
+    assert_eq!(calls(&mut stage, &adds(DeferredOrder::Any, 16)), [1, 1]);
     assert_eq!(held(), 8_u64.to_le_bytes());
-    assert_eq!(calls(&mut stage, &adds(SoonOrder::Any, 8)), [0, 2], "one in, one out");
-    assert_eq!(calls(&mut stage, &adds(SoonOrder::Any, 256)), [1, 1], "as far as one copy goes");
-    assert_eq!(calls(&mut stage, &adds(SoonOrder::Any, 264)), [1, 64], "far apart");
+    assert_eq!(calls(&mut stage, &adds(DeferredOrder::Any, 8)), [0, 2], "one in, one out");
+    assert_eq!(
+        calls(&mut stage, &adds(DeferredOrder::Any, 256)),
+        [1, 1],
+        "as far as one copy goes"
+    );
+    assert_eq!(calls(&mut stage, &adds(DeferredOrder::Any, 264)), [1, 64], "far apart");
     assert_eq!(calls(&mut stage, &|_| ()), [0, 0], "nothing is to be stored");
 }
 
@@ -213,9 +217,9 @@ fn read_once() {
     let add = |stage: &mut Stage, words: usize| {
         let before = bed.count(2);
         for word in 0..words {
-            stage.port.apply_soon(heap + 8 * word, &one, SoonOrder::Behind).expect("soon");
+            stage.port.queue_atomic(heap + 8 * word, &one, DeferredOrder::After).expect("soon");
         }
-        stage.port.settle().expect("they are there");
+        stage.port.flush().expect("they are there");
         let loads = bed.count(2) - before;
         (bed.read(heap, 8), loads)
     };
@@ -231,17 +235,17 @@ fn read_once() {
     assert_eq!(add(&mut stage, 3), (has((1 << 32) + 13), 1), "the others are known still");
     stage.port.store_flag(heap, 20).expect("it");
     assert_eq!(add(&mut stage, 1), (has(21), 1));
-    stage.port.store_soon(heap, &has(30), SoonOrder::Any).expect("soon");
+    stage.port.queue_write(heap, &has(30), DeferredOrder::Any).expect("soon");
     assert_eq!(add(&mut stage, 1).0, has(31));
     // Only for a word that is to be stored itself are the others stored first.
-    stage.port.store_soon(heap + 72, &has(5), SoonOrder::Any).expect("soon");
+    stage.port.queue_write(heap + 72, &has(5), DeferredOrder::Any).expect("soon");
     let stores = bed.count(5);
     for word in [8, 10] {
-        stage.port.apply_soon(heap + 8 * word, &one, SoonOrder::Behind).expect("soon");
+        stage.port.queue_atomic(heap + 8 * word, &one, DeferredOrder::After).expect("soon");
     }
     assert_eq!(bed.count(5), stores, "they lie beside it");
-    stage.port.apply_soon(heap + 72, &one, SoonOrder::Behind).expect("soon");
-    stage.port.settle().expect("they are there");
+    stage.port.queue_atomic(heap + 72, &one, DeferredOrder::After).expect("soon");
+    stage.port.flush().expect("they are there");
     assert_eq!(bed.read(heap + 72, 8), has(6));
     let bounce = stage.bounce(CopyDirection::In, 0);
     fill(bounce, &[0; 64]);
@@ -250,12 +254,12 @@ fn read_once() {
     assert_eq!(add(&mut stage, 2), (has(1), 2), "both were copied to");
     // What may not have been stored is not what the word holds. The copy of words that lie side by
     // side is refused, and they are stored with the signal.
-    stage.port.apply_soon(heap, &one, SoonOrder::Behind).expect("soon");
+    stage.port.queue_atomic(heap, &one, DeferredOrder::After).expect("soon");
     for word in 8..16 {
-        stage.port.store_soon(heap + 8 * word, &has(5), SoonOrder::Any).expect("soon");
+        stage.port.queue_write(heap + 8 * word, &has(5), DeferredOrder::Any).expect("soon");
     }
     bed.refuse(0, 2);
-    stage.port.settle().expect_err("some are missing");
+    stage.port.flush().expect_err("some are missing");
     let there = u64::from_le_bytes(bed.read(heap, 8).try_into().expect("eight"));
     assert_eq!(add(&mut stage, 1), (has(there + 1), 1), "it is read again");
 }
@@ -284,16 +288,16 @@ fn side_by_side() {
             };
             let at = 8 * word + offset;
             let bytes = pattern(len, round + word);
-            let order = if round % 5 == word { SoonOrder::Behind } else { SoonOrder::Any };
-            stage.port.store_soon(area + at, &bytes, order).expect("soon");
+            let order = if round % 5 == word { DeferredOrder::After } else { DeferredOrder::Any };
+            stage.port.queue_write(area + at, &bytes, order).expect("soon");
             model[at..at + len].copy_from_slice(&bytes);
         }
         if round % 3 == 0 {
-            stage.port.settle().expect("they are there");
+            stage.port.flush().expect("they are there");
             assert!(bed.read(area, AREA) == model, "round {round}");
         }
     }
-    stage.port.settle().expect("they are there");
+    stage.port.flush().expect("they are there");
     assert!(bed.read(area, AREA) == model);
 }
 
@@ -303,12 +307,13 @@ fn another_way() {
     let (mut stage, _region) = Stage::with(&bed, heap, GRANULARITY, options(2, stream_only()));
     call!(bed.raw, fake_cuda_offer(0 => i32, 0 => u32));
     for round in 0..2_u64 {
-        let words = (0..10).map(|word| (word, SoonOrder::Any)).chain([(40, SoonOrder::Behind)]);
+        let words =
+            (0..10).map(|word| (word, DeferredOrder::Any)).chain([(40, DeferredOrder::After)]);
         let value = |word: usize| (word as u64 + 1000 * round).to_le_bytes();
         for (word, order) in words.clone() {
-            stage.port.store_soon(heap + 8 * word, &value(word), order).expect("soon");
+            stage.port.queue_write(heap + 8 * word, &value(word), order).expect("soon");
         }
-        stage.port.settle().expect("they are there");
+        stage.port.flush().expect("they are there");
         for (word, _) in words {
             assert_eq!(bed.read(heap + 8 * word, 8), value(word));
         }
@@ -320,43 +325,43 @@ fn short_bytes() {
     let bed = Bed::new();
     let heap = bed.heap(1);
     let (mut stage, _region) = Stage::with(&bed, heap, GRANULARITY, options(2, stream_only()));
-    let mut calls = |stores: &[(usize, usize, SoonOrder)]| {
+    let mut calls = |stores: &[(usize, usize, DeferredOrder)]| {
         let before = bed.stores_and_copies();
         for (at, len, order) in stores {
-            stage.port.store_soon(heap + at, &pattern(*len, *at), *order).expect("soon");
+            stage.port.queue_write(heap + at, &pattern(*len, *at), *order).expect("soon");
         }
         assert_eq!(bed.stores_and_copies(), before, "they wait for one another");
-        stage.port.settle().expect("they are there");
+        stage.port.flush().expect("they are there");
         let after = bed.stores_and_copies();
         for (at, len, _) in stores {
             assert_eq!(bed.read(heap + at, *len), pattern(*len, *at), "{len} bytes at {at}");
         }
         [after[0] - before[0], after[1] - before[1]]
     };
-    use SoonOrder::{Any, Behind};
+    use DeferredOrder::{After, Any};
     let each = |at: &mut dyn Iterator<Item = usize>, len, order| -> Vec<_> {
         at.map(|at| (at * len, len, order)).collect()
     };
     assert_eq!(calls(&each(&mut (1..61), 1, Any)), [0, 1], "bytes in a row");
-    assert_eq!(calls(&each(&mut (1..5), 1, Behind)), [0, 4], "each behind the one before");
+    assert_eq!(calls(&each(&mut (1..5), 1, After)), [0, 4], "each behind the one before");
     assert_eq!(calls(&[(8, 2, Any), (32, 2, Any), (20, 2, Any)]), [0, 3], "apart");
     assert_eq!(calls(&each(&mut (0..64), 8, Any)), [0, 1], "words in a row");
     assert_eq!(calls(&each(&mut (0..64).rev(), 8, Any)), [0, 1], "in any order");
-    assert_eq!(calls(&each(&mut (0..64), 8, Behind)), [1, 0], "each in its place");
+    assert_eq!(calls(&each(&mut (0..64), 8, After)), [1, 0], "each in its place");
     assert_eq!(calls(&each(&mut (1..4), 8, Any)), [1, 0], "not worth a copy");
     assert_eq!(calls(&each(&mut (0..60).step_by(2), 8, Any)), [1, 0], "words apart");
     // A word that is ordered ends what may be copied together.
     let mut parts = each(&mut (0..21), 8, Any);
-    parts[10].2 = Behind;
+    parts[10].2 = After;
     assert_eq!(calls(&parts), [1, 2], "two copies, and a word between them");
-    let of_puts = [(64, 16, Behind), (96, 16, Behind), (128, 16, Behind)];
+    let of_puts = [(64, 16, After), (96, 16, After), (128, 16, After)];
     assert_eq!(calls(&of_puts), [1, 0], "words of several puts");
-    assert_eq!(calls(&[(64, 200, Behind)]), [0, 1], "longer ones by a copy");
-    assert_eq!(calls(&[(256, 256, Behind)]), [0, 1], "the longest");
-    assert_eq!(calls(&[(65, 11, Behind)]), [0, 1], "not aligned");
+    assert_eq!(calls(&[(64, 200, After)]), [0, 1], "longer ones by a copy");
+    assert_eq!(calls(&[(256, 256, After)]), [0, 1], "the longest");
+    assert_eq!(calls(&[(65, 11, After)]), [0, 1], "not aligned");
     assert_eq!(calls(&[(64, 48, Any), (112, 48, Any)]), [0, 1], "two that lie side by side");
-    assert_eq!(calls(&[(64, 48, Behind), (112, 48, Behind)]), [0, 2], "and are ordered");
-    let around = [(0, 8, Behind), (9, 1, Behind), (16, 8, Behind)];
+    assert_eq!(calls(&[(64, 48, After), (112, 48, After)]), [0, 2], "and are ordered");
+    let around = [(0, 8, After), (9, 1, After), (16, 8, After)];
     assert_eq!(calls(&around), [2, 1], "words around a byte");
 }
 

@@ -5,7 +5,7 @@ use engine::error::EngineError;
 use engine::ids::{Pe, RailId};
 use engine::port::Direction;
 use engine::rails::Spread;
-use engine::request::{LocalSide, Request, ResultPlace};
+use engine::request::{FetchTarget, LocalSide, Request};
 use engine::wire::handle::{Handle, HandleBytes, HandleError};
 use sim_fabric::{FakeFabric, PortCall, Script};
 
@@ -19,7 +19,7 @@ fn unstorable_fetch_fails_quiet() {
     job.fabric.fail_calls(PortCall::Store, 0, 1);
     let program = |me: u32, member: &mut Member, targets: &Targets| {
         let mut take = targets.atomic(1 - me, 0, AtomicOp::FetchInc, 1);
-        take.result = Some(ResultPlace { addr: member.base + 64, flag: Some(7) });
+        take.result = Some(FetchTarget { addr: member.base + 64, flag: Some(7) });
         if me == 0 {
             member.lane.atomic(&take).unwrap();
         }

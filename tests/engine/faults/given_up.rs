@@ -84,11 +84,11 @@ fn silent_peer_fails_in_time() {
 
 #[test]
 fn idle_lane_notices_ended_peer() {
-    for lets_peers_end in [false, true] {
+    for allows_peer_exit in [false, true] {
         let mut job = Job::new(1, &narrow(0), Script::default());
         let lane = &mut job.members[0].lane;
-        if lets_peers_end {
-            lane.let_peers_end();
+        if allows_peer_exit {
+            lane.allow_peer_exit();
         }
         let mut until_failed = || {
             let start = job.fabric.now();
@@ -104,7 +104,7 @@ fn idle_lane_notices_ended_peer() {
         assert!(until_failed().0.is_none(), "all are there");
         job.fabric.world().ended.insert(Pe(1));
         let (failed, waited) = until_failed();
-        assert_eq!(failed.is_none(), lets_peers_end);
+        assert_eq!(failed.is_none(), allows_peer_exit);
         if let Some(failed) = failed {
             assert!(failed.to_string().contains("PE 1 has ended"), "{failed}");
             assert!(is_in_time(waited, DEADLINE), "{waited:?}");

@@ -5,7 +5,7 @@ use engine::error::EngineError;
 use engine::ids::Pe;
 use engine::lane::SignalEngine;
 use engine::port::{Access, Direction};
-use engine::request::{Request, ResultPlace};
+use engine::request::{FetchTarget, Request};
 use sim_fabric::{Event, PortCall, Script};
 
 use super::What;
@@ -87,7 +87,7 @@ fn late_reply_is_dropped() {
         let targets = Targets::of(&job);
         let first = &mut job.members[0];
         let mut fetch = targets.fetch(1, 0, first.scratch);
-        fetch.result = Some(ResultPlace { addr: first.scratch, flag: Some(1) });
+        fetch.result = Some(FetchTarget { addr: first.scratch, flag: Some(1) });
         // The request gets there, and nothing comes back.
         job.fabric.stall(Pe(0));
         first.lane.atomic(&fetch).unwrap();

@@ -15,8 +15,8 @@ use engine::error::EngineError;
 use engine::ids::Pe;
 use engine::lane::batches::Batch;
 use engine::port::{Access, Direction};
-use engine::request::{LocalSide, PutSignalRequest, Request, ResultPlace};
-use engine::wire::staged::MAX_PAYLOAD;
+use engine::request::{FetchTarget, LocalSide, PutSignalRequest, Request};
+use engine::wire::staging::MAX_PAYLOAD;
 use sim_fabric::{FakeFabric, PortCall, Script};
 use test_support::seeds::{campaign, draw, for_seeds, single};
 
@@ -258,7 +258,7 @@ fn begin(
             let mut take = targets.atomic(to, SUMS, AtomicOp::FetchAdd, share(me));
             // Within the own heap, where nobody writes else.
             let addr = member.base + slot(me, number);
-            take.result = Some(ResultPlace { addr, flag: Some(plan.seed | 1) });
+            take.result = Some(FetchTarget { addr, flag: Some(plan.seed | 1) });
             member.lane.atomic(&take)
         }
     }

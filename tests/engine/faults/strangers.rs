@@ -4,8 +4,8 @@
 use engine::atomic::AtomicOp;
 use engine::ids::{Pe, RailId};
 use engine::wire::cookie::Cookie;
-use engine::wire::marks::Marks;
-use engine::wire::message::{Body, Frame, Numbers, Sealing, Seq, Spot, Tag};
+use engine::wire::immediate::ImmediateCodec;
+use engine::wire::message::{Body, Frame, Numbers, RegionAddr, SealContext, Seq, Tag};
 use engine::wire::seal::Seal;
 use sim_fabric::FakeFabric;
 
@@ -24,8 +24,8 @@ pub(super) fn send(fabric: &FakeFabric, random: &mut Random, shape: &Shape) {
         0 => fabric.break_message(to, rail, [265, 125, 104, 22][random.below(4)]),
         1 => fabric.forge_immediate_data(to, rail, random.below(usize::MAX) as u64),
         2 => {
-            let marks = Marks::new(others, from, shape.n_pes, shape.mark_bytes);
-            fabric.forge_immediate_data(to, rail, marks.of_mine(to, Tag::FIRST));
+            let codec = ImmediateCodec::new(others, from, shape.n_pes, shape.immediate_bytes);
+            fabric.forge_immediate_data(to, rail, codec.encode(to, Tag::FIRST));
         }
         3 => fabric.forge_message(to, rail, &first((from, to), others, random)),
         _ if heard.is_empty() => {
@@ -56,11 +56,11 @@ pub(super) fn send(fabric: &FakeFabric, random: &mut Random, shape: &Shape) {
 fn first((from, to): (Pe, Pe), cookie: Cookie, random: &mut Random) -> Vec<u8> {
     let seal = Seal::new(cookie, from);
     let (seq, ack) = (ahead(random.below(8) as u64), Seq::FIRST);
-    let at = Spot { slot: FIRST_REGION, offset: 8 * random.below(100) as u64 };
+    let at = RegionAddr { slot: FIRST_REGION, offset: 8 * random.below(100) as u64 };
     let body = Body::Word { at, atomic: atomic(AtomicOp::Set, u64::MAX) };
     let numbers = Numbers { seq, ack, mark: 0, mask: seal.mask(from, to, seq.high()) };
     let mut frame = Frame::EMPTY;
     let receiver = seal.receiver(to);
-    frame.encode(&Sealing { seal: &seal, from, receiver: &receiver }, &numbers, &body);
+    frame.encode(&SealContext { seal: &seal, from, receiver: &receiver }, &numbers, &body);
     frame.bytes().to_vec()
 }

@@ -20,7 +20,7 @@ use engine::port::{Access, Direction, RailLimits};
 use engine::rails::Spread;
 use engine::rails::paths::{Path, PathTable};
 use engine::regions::RegionTable;
-use engine::request::{AtomicRequest, PutSignalRequest, ResultPlace};
+use engine::request::{AtomicRequest, FetchTarget, PutSignalRequest};
 use engine::request::{LocalSide, Request};
 use engine::wire::handle::HandleBytes;
 
@@ -544,7 +544,7 @@ impl Model {
             _ => (AtomicOp::Add, 0),
         };
         let operand = operand(number);
-        let place = ResultPlace { addr: result(op.from, number), flag: Some(flag(number)) };
+        let place = FetchTarget { addr: result(op.from, number), flag: Some(flag(number)) };
         AtomicRequest {
             pe: Pe(op.to as u32),
             remote_handle: &self.handles[op.to],

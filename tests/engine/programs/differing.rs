@@ -7,7 +7,7 @@ use engine::error::EngineError;
 use engine::ids::{Pe, RailId};
 use engine::port::copies::Reach;
 use engine::port::{Access, Direction};
-use engine::request::{AtomicRequest, LocalSide, PutSignalRequest, Request, ResultPlace};
+use engine::request::{AtomicRequest, FetchTarget, LocalSide, PutSignalRequest, Request};
 use engine::wire::handle::HandleBytes;
 use sim_fabric::FakeFabric;
 use test_support::seeds::for_seeds;
@@ -208,7 +208,7 @@ impl<'a> Program<'a> {
         let Some(addr) = self.land(16) else { return self.quiet_all() };
         let mut request = self.word(to, FETCHES + 8 * self.me as usize, AtomicOp::FetchAdd, 1);
         let flag = [None, Some(self.seed | 1)][self.random.below(2)];
-        request.result = Some(ResultPlace { addr, flag });
+        request.result = Some(FetchTarget { addr, flag });
         self.fabric.store(Pe(self.me), addr + 8, &[0; 8]);
         self.results.push((to, addr, flag));
         self.member.lane.atomic(&request)
@@ -393,7 +393,7 @@ fn draw_shapes(random: &mut Random) -> Vec<Shape> {
             rails: agreed.rails,
             lonely: agreed.lonely,
             immediate_data: agreed.immediate_data,
-            mark_bytes: agreed.mark_bytes,
+            immediate_bytes: agreed.immediate_bytes,
             longest_message: agreed.longest_message,
             shared: agreed.shared,
             staged: agreed.staged,

@@ -8,7 +8,7 @@ use engine::error::EngineError;
 use engine::ids::Pe;
 use engine::lane::batches::Batch;
 use engine::port::Direction;
-use engine::request::{AtomicRequest, LocalSide, PutSignalRequest, Request, ResultPlace};
+use engine::request::{AtomicRequest, FetchTarget, LocalSide, PutSignalRequest, Request};
 use sim_fabric::{Event, FakeFabric};
 use test_support::seeds::for_seeds;
 
@@ -20,7 +20,7 @@ use crate::staged::{ALL, pattern};
 const HEAP: usize = 1 << 18;
 
 const AGAIN: usize = HEAP - 5120;
-const MOST_AGAIN: usize = 1024;
+const MAX_AGAIN: usize = 1024;
 
 /// Words: some that are added to, one that is changed in any way behind fences, and those that are
 /// changed once.
@@ -175,7 +175,7 @@ impl<'a> Program<'a> {
         if kind == Kind::Atomic && self.random.below(3) == 0 {
             let fetch = self.word(at, AtomicOp::FetchAdd, CHANGED, width);
             return AtomicRequest {
-                result: Some(ResultPlace { addr: landing, flag: None }),
+                result: Some(FetchTarget { addr: landing, flag: None }),
                 ..fetch
             };
         }
@@ -226,8 +226,8 @@ impl<'a> Program<'a> {
 
     fn put_again(&mut self) -> Result<(), EngineError> {
         self.fence()?;
-        let (source, len) = (self.random.below(SOURCES), MOST_AGAIN - self.random.below(500));
-        self.told.again.resize(MOST_AGAIN, 0);
+        let (source, len) = (self.random.below(SOURCES), MAX_AGAIN - self.random.below(500));
+        self.told.again.resize(MAX_AGAIN, 0);
         self.told.again[..len].copy_from_slice(&self.sources[source][..len]);
         let put = self.targets.part(self.source(source), self.to, AGAIN, len);
         self.member.lane.start(&put)

@@ -137,7 +137,7 @@ fn full_segment_table_loses_no_put() {
         progress_until(&mut job, &[0, pe], |job| job.word(pe, 120) == 1);
         job.fabric.hold_up_messages(Pe(pe), 0);
     }
-    job.members[0].lane.want_acks();
+    job.members[0].lane.request_acks();
     for _ in 0..200 {
         for member in &mut job.members[..ASKED as usize] {
             member.lane.progress().unwrap();

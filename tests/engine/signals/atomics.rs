@@ -2,7 +2,7 @@
 
 use engine::atomic::{Atomic, AtomicOp, Width};
 use engine::ids::Pe;
-use engine::request::ResultPlace;
+use engine::request::FetchTarget;
 use test_support::seeds::for_seeds;
 
 use super::{race, random_script, random_shape};
@@ -48,7 +48,7 @@ fn every_operation_does_what_it_says() {
                 let mut request = targets.atomic(1, place(number), AtomicOp::Inc, 0);
                 request.atomic = *atomic;
                 let addr = member.base + 4096 + number * 16;
-                request.result = Some(ResultPlace { addr, flag: Some(number as u64 + 1) });
+                request.result = Some(FetchTarget { addr, flag: Some(number as u64 + 1) });
                 member.lane.atomic(&request)?;
                 // Without a fence they may be done in any order.
                 member.lane.fence(Pe(1))?;

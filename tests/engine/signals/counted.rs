@@ -7,7 +7,7 @@ use engine::ids::{Pe, RailId};
 use engine::lane::SignalEngine;
 use engine::request::PutSignalRequest;
 use engine::wire::cookie::Cookie;
-use engine::wire::marks::Marks;
+use engine::wire::immediate::ImmediateCodec;
 use engine::wire::message::Tag;
 use engine::wire::message::WINDOW;
 use sim_fabric::Script;
@@ -174,10 +174,11 @@ fn half_refused_put_spoils_no_signal() {
 #[test]
 fn forged_immediate_data_is_dropped() {
     let early = Tag(Tag::FIRST.0.wrapping_add(TAGS));
-    for (mark_bytes, n_pes) in [(8, 2), (4, 2), (8, 5)] {
-        let shape = Shape { mark_bytes, n_pes, ..shape() };
-        let marks = |share, pe| Marks::new(Cookie::of([share]), Pe(pe), n_pes, mark_bytes);
-        let mark = |pe, to, tag| marks(*b"0123456789abcdef", pe).of_mine(Pe(to), tag);
+    for (immediate_bytes, n_pes) in [(8, 2), (4, 2), (8, 5)] {
+        let shape = Shape { immediate_bytes, n_pes, ..shape() };
+        let codec =
+            |share, pe| ImmediateCodec::new(Cookie::of([share]), Pe(pe), n_pes, immediate_bytes);
+        let mark = |pe, to, tag| codec(*b"0123456789abcdef", pe).encode(Pe(to), tag);
         let forged = [
             ("as it was without a cookie", u64::from(Tag::FIRST.0)),
             ("a PE that there is not", mark(0, 1, Tag::FIRST) | 7 << 4),
@@ -185,8 +186,8 @@ fn forged_immediate_data_is_dropped() {
             ("a put of long ago", mark(0, 1, Tag(0))),
             ("for another PE", mark(0, 0, Tag::FIRST)),
             ("of another PE", mark(1, 1, Tag::FIRST) & !0x7f),
-            ("of another job", marks([7; 16], 0).of_mine(Pe(1), Tag::FIRST)),
-            ("a bit", mark(0, 1, Tag::FIRST) ^ 1 << (8 * mark_bytes - 1)),
+            ("of another job", codec([7; 16], 0).encode(Pe(1), Tag::FIRST)),
+            ("a bit", mark(0, 1, Tag::FIRST) ^ 1 << (8 * immediate_bytes - 1)),
             ("nothing", 0),
             ("all", u64::MAX),
         ];

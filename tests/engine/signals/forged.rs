@@ -4,12 +4,12 @@ use engine::atomic::AtomicOp;
 use engine::error::EngineError;
 use engine::ids::{Pe, RailId};
 use engine::wire::cookie::Cookie;
-use engine::wire::marks::Marks;
+use engine::wire::immediate::ImmediateCodec;
 use engine::wire::message::{
-    Body, Frame, MAP_BYTES, Message, Numbers, Sealing, Seq, Spot, Tag, WINDOW,
+    Body, Frame, MAP_BYTES, Message, Numbers, RegionAddr, SealContext, Seq, Tag, WINDOW,
 };
 use engine::wire::seal::Seal;
-use engine::wire::staged::{Get, Pull, Source, Target as To};
+use engine::wire::staging::{GetId, Pull, PullSource, PullTarget as To};
 use sim_fabric::Script;
 
 use super::Targets;
@@ -20,7 +20,7 @@ use crate::job::{FIRST_REGION, Job, Shape, cookie};
 const PES: (u32, u32) = (0, 1);
 
 fn word(op: AtomicOp, slot: u32, offset: u64, operand: u64) -> Body<'static> {
-    Body::Word { at: Spot { slot, offset }, atomic: atomic(op, operand) }
+    Body::Word { at: RegionAddr { slot, offset }, atomic: atomic(op, operand) }
 }
 
 fn atomic_at(slot: u32, offset: u64, operand: u64) -> Body<'static> {
@@ -41,14 +41,14 @@ fn foreign_messages_are_dropped() {
     let others = Seal::new(Cookie::of([[7; 16]]), Pe(0));
     let mut unsealed = Frame::EMPTY;
     let receiver = others.receiver(Pe(1));
-    let sealing = Sealing { seal: &others, from: Pe(0), receiver: &receiver };
+    let sealing = SealContext { seal: &others, from: Pe(0), receiver: &receiver };
     let numbers = Numbers { seq: Seq::FIRST, ack: Seq::FIRST, mark: 0, mask: 0 };
     unsealed.encode(&sealing, &numbers, &word);
     let mut altered = genuine.clone();
     altered[24] ^= 1;
-    let get = Get { number: 0, of: Seq::FIRST.low() };
-    let loaded = Body::Loaded { get, payload: &[1] };
-    let pull = Pull { target: To::Get(get), len: 9, source: Source::Bounce(0), brought: &[] };
+    let get = GetId { number: 0, of: Seq::FIRST.low() };
+    let loaded = Body::GetReply { get, payload: &[1] };
+    let pull = Pull { target: To::Get(get), len: 9, source: PullSource::Bounce(0), payload: &[] };
     let of_round = |body| masked(PES, (Seq::FIRST, Seq::FIRST, 0), 5, body);
     let forged: [(&str, Vec<u8>); 14] = [
         ("empty", Vec::new()),
@@ -180,11 +180,11 @@ fn overheard_messages_are_executed_once() {
 fn impossible_messages_are_refused() {
     let heap_end = Shape::default().heap as u64;
     let counted = |tag, segments| {
-        let at = Spot { slot: FIRST_REGION, offset: 0 };
-        Body::Beside { at, atomic: atomic(AtomicOp::Set, 7), tag, segments }
+        let at = RegionAddr { slot: FIRST_REGION, offset: 0 };
+        Body::CountedSignal { at, atomic: atomic(AtomicOp::Set, 7), tag, segments }
     };
     let data = |slot, offset, payload| {
-        let (at, to) = (Spot { slot: FIRST_REGION, offset: 0 }, Spot { slot, offset });
+        let (at, to) = (RegionAddr { slot: FIRST_REGION, offset: 0 }, RegionAddr { slot, offset });
         Body::PutSignal { at, atomic: atomic(AtomicOp::Set, 7), to, payload }
     };
     let impossible = [
@@ -260,7 +260,7 @@ fn replies_to_other_fetches_are_dropped() {
 fn repeated_messages_are_answered_again() {
     let mut job = Job::new(1, &Shape { rails: 1, ..Shape::default() }, Script::default());
     let seal = Seal::new(cookie(), Pe(0));
-    let at = Spot { slot: FIRST_REGION, offset: 0 };
+    let at = RegionAddr { slot: FIRST_REGION, offset: 0 };
     let fetch = Body::Fetch { at, atomic: atomic(AtomicOp::FetchAdd, 1), place: 3 };
     let add = word(AtomicOp::Add, FIRST_REGION, 0, 10);
     // What PE 1 says to each: the replies, and whether anything.
@@ -311,14 +311,14 @@ fn waiting_messages_are_bounded() {
         (foreign, job.word(1, 16))
     };
     // Nothing has come of its data.
-    let at = Spot { slot: FIRST_REGION, offset: 8 };
+    let at = RegionAddr { slot: FIRST_REGION, offset: 8 };
     let (atomic, tag) = (atomic(AtomicOp::Set, 7), Tag::FIRST);
-    deliver(&mut job, 0, 0, &Body::Beside { at, atomic, tag, segments: 1 });
+    deliver(&mut job, 0, 0, &Body::CountedSignal { at, atomic, tag, segments: 1 });
     let add = word(AtomicOp::Add, FIRST_REGION, 16, 1);
     (1..3 * WINDOW).for_each(|number| deliver(&mut job, number, 1, &add));
     assert_eq!(found(&job), (2 * WINDOW, 0));
-    let marks = Marks::new(cookie(), Pe(0), 2, 8);
-    job.fabric.forge_immediate_data(Pe(1), RailId(0), marks.of_mine(Pe(1), tag));
+    let codec = ImmediateCodec::new(cookie(), Pe(0), 2, 8);
+    job.fabric.forge_immediate_data(Pe(1), RailId(0), codec.encode(Pe(1), tag));
     iterate(&mut job, 1, 1);
     assert_eq!(found(&job), (2 * WINDOW, WINDOW - 1));
     (1..3 * WINDOW).for_each(|number| deliver(&mut job, number, 1, &add));

@@ -7,7 +7,7 @@ use engine::lane::SignalEngine;
 use engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
 use engine::request::PutSignalRequest;
 use engine::wire::message::{MAX_EAGER, eager_in};
-use engine::wire::staged::MAX_PAYLOAD;
+use engine::wire::staging::MAX_PAYLOAD;
 use sim_fabric::{Call, Script};
 
 use super::Targets;

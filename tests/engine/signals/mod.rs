@@ -16,7 +16,7 @@ use engine::ids::{Pe, RailId};
 use engine::lane::SignalEngine;
 use engine::port::Direction;
 use engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
-use engine::request::{AtomicRequest, LocalSide, PutSignalRequest, Request, ResultPlace};
+use engine::request::{AtomicRequest, FetchTarget, LocalSide, PutSignalRequest, Request};
 use engine::wire::handle::HandleBytes;
 use sim_fabric::{Event, Script};
 
@@ -74,7 +74,7 @@ impl Targets {
 
     /// A fetch-and-add of one, whose word comes to a local address.
     pub(crate) fn fetch(&self, pe: u32, offset: usize, addr: usize) -> AtomicRequest<'_> {
-        let result = Some(ResultPlace { addr, flag: None });
+        let result = Some(FetchTarget { addr, flag: None });
         AtomicRequest { result, ..self.atomic(pe, offset, AtomicOp::FetchAdd, 1) }
     }
 
@@ -114,7 +114,7 @@ pub(crate) fn random_shape(random: &mut Random) -> Shape {
         // One, so that every put uses the same slot; or all.
         counted: [1, 2, TAGS][random.below(3)],
         immediate_data: random.below(8) != 0,
-        mark_bytes: [4, 8][random.below(2)],
+        immediate_bytes: [4, 8][random.below(2)],
         staged: [0, 0, u32::MAX, random.below(1 << 8) as u32][random.below(4)],
         by_fabric: [0, random.below(1 << 8) as u32][random.below(2)],
         bounce: ([64, 100, 1024, 1 << 16][random.below(4)], 1 + random.below(3) as u16, 1),

@@ -7,7 +7,7 @@ use engine::error::EngineError;
 use engine::ids::{Pe, RailId};
 use engine::port::Direction;
 use engine::wire::message::{Body, MAP_BYTES, Seq};
-use engine::wire::staged::{Get, Pull, Source, Target};
+use engine::wire::staging::{GetId, Pull, PullSource, PullTarget};
 use sim_fabric::{Call, Delivery, PortCall, Script};
 
 use super::{ALL, neighbours};
@@ -72,10 +72,10 @@ impl Answer {
     fn send(self, job: &Job, from: u32, number: u64, About { of, number: named }: About) {
         let payload = [0xee; SHORT];
         let of = ahead(of).low();
-        let get = Get { number: named, of };
+        let get = GetId { number: named, of };
         let pull = |len: usize, source| {
-            let (target, len) = (Target::Get(get), len as u32);
-            Body::Pull(Pull { target, len, source, brought: &[] })
+            let (target, len) = (PullTarget::Get(get), len as u32);
+            Body::Pull(Pull { target, len, source, payload: &[] })
         };
         let (ack, body) = match self {
             Self::Ack => (0, Body::Ack(None)),
@@ -85,9 +85,9 @@ impl Answer {
             Self::AckRequest => (0, Body::AckRequest),
             Self::Reply => (0, Body::Reply { place: named, of, value: 0xeeee_eeee }),
             Self::Refusal => (0, Body::Refusal { of, why: "forged" }),
-            Self::Loaded(len) => (0, Body::Loaded { get, payload: &payload[..len] }),
-            Self::Pull(len) => (0, pull(len, Source::Fabric(0, &[1; 8]))),
-            Self::PullOfShared(len) => (0, pull(len, Source::Bounce(0))),
+            Self::Loaded(len) => (0, Body::GetReply { get, payload: &payload[..len] }),
+            Self::Pull(len) => (0, pull(len, PullSource::Fabric(0, &[1; 8]))),
+            Self::PullOfShared(len) => (0, pull(len, PullSource::Bounce(0))),
         };
         let numbers = (ahead(FORGED + number), ahead(ack), 0);
         let bytes = masked((from, 0), numbers, Seq::FIRST.high(), &body);

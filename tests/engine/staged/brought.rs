@@ -2,10 +2,10 @@
 
 use engine::port::Direction;
 use engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
-use engine::wire::staged::MAX_PAYLOAD;
+use engine::wire::staging::MAX_PAYLOAD;
 use sim_fabric::Script;
 
-use super::{ALL, MOST_BROUGHT as MOST, fill, pattern};
+use super::{ALL, MAX_BROUGHT as MOST, fill, pattern};
 use crate::job::{Job, Shape};
 
 /// PE 1's heap alone.

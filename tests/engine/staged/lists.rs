@@ -3,9 +3,9 @@
 use engine::atomic::AtomicOp;
 use engine::error::EngineError;
 use engine::ids::{Pe, RailId};
-use engine::port::copies::MOST_WORDS;
-use engine::wire::message::{Body, Seq, Spot};
-use engine::wire::staged::{MOST_RECORDS, Pull, RECORD, Record, Source, Target};
+use engine::port::copies::MAX_WORDS;
+use engine::wire::message::{Body, RegionAddr, Seq};
+use engine::wire::staging::{MAX_RECORDS, Pull, PullSource, PullTarget, RECORD, WireRecord};
 use sim_fabric::{Call, Event, Script};
 
 use super::gathered::shape;
@@ -18,22 +18,22 @@ const HEAP: u32 = 2 * FIRST_REGION + 1;
 const SCRATCH: u32 = 3 * FIRST_REGION + 2;
 
 /// From PE 0 to PE 1.
-fn forge_pull(job: &Job, number: u64, target: Target, len: usize, source: Source<'_>) {
-    let pull = Pull { target, len: len as u32, source, brought: &[] };
+fn forge_pull(job: &Job, number: u64, target: PullTarget, len: usize, source: PullSource<'_>) {
+    let pull = Pull { target, len: len as u32, source, payload: &[] };
     forge(job, (0, 1), ahead(number), 0, &Body::Pull(pull));
 }
 
-fn put(slot: u32, offset: u64, len: u32, at: u32) -> Record {
-    Record { to: Spot { slot, offset }, len, at, signal: None, behind: false }
+fn put(slot: u32, offset: u64, len: u32, at: u32) -> WireRecord {
+    WireRecord { to: RegionAddr { slot, offset }, len, at, signal: None, behind: false }
 }
 
-fn signal(op: AtomicOp, slot: u32, offset: u64) -> Option<(Spot, engine::atomic::Atomic)> {
-    Some((Spot { slot, offset }, atomic(op, 3)))
+fn signal(op: AtomicOp, slot: u32, offset: u64) -> Option<(RegionAddr, engine::atomic::Atomic)> {
+    Some((RegionAddr { slot, offset }, atomic(op, 3)))
 }
 
 /// Writes a list to the start of PE 0's bounce memory.
-fn list(job: &Job, records: &[Record]) {
-    let bytes: Vec<u8> = records.iter().flat_map(Record::encode).collect();
+fn list(job: &Job, records: &[WireRecord]) {
+    let bytes: Vec<u8> = records.iter().flat_map(WireRecord::encode).collect();
     job.fabric.store(Pe(0), job.fabric.bounce_memory(Pe(0)), &bytes);
 }
 
@@ -55,15 +55,15 @@ fn moved(job: &mut Job) -> (usize, usize) {
 fn lists_that_lead_outside_move_nothing() {
     const ADD: AtomicOp = AtomicOp::SignalAdd;
     let good = put(HEAP, 0, 100, 128);
-    let with = |op, slot, offset| Record { signal: signal(op, slot, offset), ..good };
-    let alone = Record { len: 0, at: 0, behind: true, ..with(ADD, HEAP, 800) };
+    let with = |op, slot, offset| WireRecord { signal: signal(op, slot, offset), ..good };
+    let alone = WireRecord { len: 0, at: 0, behind: true, ..with(ADD, HEAP, 800) };
     let words = |count| [vec![put(HEAP, 0, 100, 8000)], vec![alone; count]].concat();
     let whole = 1024;
     let far = 1 << 40;
     for (listed, count, len, expected) in [
         (vec![good, put(HEAP, 500, 100, 228)], 2, whole, (2, 0)),
         (vec![good, with(ADD, HEAP, 800)], 2, whole, (2, 1)),
-        (vec![good, good], MOST_RECORDS as u16 + 1, 10_000, (0, 0)),
+        (vec![good, good], MAX_RECORDS as u16 + 1, 10_000, (0, 0)),
         (vec![good, good], u16::MAX, 10_000, (0, 0)),
         (vec![good, good], 2, 2 * RECORD, (0, 0)),
         (vec![good, put(HEAP, 0, 100, 0)], 2, whole, (0, 0)),
@@ -82,13 +82,13 @@ fn lists_that_lead_outside_move_nothing() {
         (vec![good, with(AtomicOp::FetchAdd, HEAP, 800)], 2, whole, (0, 0)),
         // Signals alone are behind puts, and no more in an order than a device stores at once.
         (words(1), 2, 10_000, (1, 1)),
-        (words(MOST_WORDS), 1 + MOST_WORDS as u16, 10_000, (1, MOST_WORDS)),
-        (words(MOST_WORDS + 1), 2 + MOST_WORDS as u16, 10_000, (0, 0)),
+        (words(MAX_WORDS), 1 + MAX_WORDS as u16, 10_000, (1, MAX_WORDS)),
+        (words(MAX_WORDS + 1), 2 + MAX_WORDS as u16, 10_000, (0, 0)),
         (vec![alone, good], 2, whole, (0, 0)),
     ] {
         let job = &mut Job::new(5, &shape(true), Script::default());
         list(job, &listed);
-        forge_pull(job, 0, Target::List(count), len, Source::Bounce(0));
+        forge_pull(job, 0, PullTarget::List(count), len, PullSource::Bounce(0));
         assert_eq!(moved(job), expected, "{listed:?} {count} {len}");
     }
 }
@@ -96,7 +96,7 @@ fn lists_that_lead_outside_move_nothing() {
 #[test]
 fn puts_that_lead_outside_move_nothing() {
     let heap = shape(true).heap as u64;
-    let with = |offset| Record {
+    let with = |offset| WireRecord {
         signal: signal(AtomicOp::SignalAdd, HEAP, offset),
         ..put(HEAP, 0, 100, 0)
     };
@@ -111,7 +111,7 @@ fn puts_that_lead_outside_move_nothing() {
         (with(4), (0, 0)),
     ] {
         let job = &mut Job::new(5, &shape(true), Script::default());
-        forge_pull(job, 0, Target::One(record), 100, Source::Bounce(0));
+        forge_pull(job, 0, PullTarget::One(record), 100, PullSource::Bounce(0));
         assert_eq!(moved(job), expected, "{record:?}");
     }
 }
@@ -130,19 +130,19 @@ fn sources_outside_bounce_memory_are_refused() {
         (0, u32::MAX, 0),
     ] {
         let job = &mut Job::new(5, &neighbours(), Script::default());
-        let target = Target::One(put(HEAP, 0, len, 0));
-        forge_pull(job, 0, target, len as usize, Source::Bounce(offset));
+        let target = PullTarget::One(put(HEAP, 0, len, 0));
+        forge_pull(job, 0, target, len as usize, PullSource::Bounce(offset));
         assert_eq!(moved(job), (copies, 0), "{len} bytes at {offset}");
         assert_eq!(job.members[1].lane.failure().is_some(), copies == 0, "{len} at {offset}");
     }
     // The list of puts itself.
     let job = &mut Job::new(5, &neighbours(), Script::default());
-    forge_pull(job, 0, Target::List(2), 60, Source::Bounce(all - 60));
+    forge_pull(job, 0, PullTarget::List(2), 60, PullSource::Bounce(all - 60));
     assert_eq!(moved(job), (0, 0));
     assert!(job.members[1].lane.failure().is_some());
     // Of a peer that shares nothing.
     let job = &mut Job::new(5, &Shape { shared: 0b10, ..neighbours() }, Script::default());
-    forge_pull(job, 0, Target::One(put(HEAP, 0, 100, 0)), 100, Source::Bounce(0));
+    forge_pull(job, 0, PullTarget::One(put(HEAP, 0, 100, 0)), 100, PullSource::Bounce(0));
     assert_eq!(moved(job), (0, 0));
 }
 
@@ -151,16 +151,16 @@ fn sources_outside_bounce_memory_are_refused() {
 fn unreadable_bytes_are_refused() {
     let keys = [1; 8];
     let one = |len: u32, source| {
-        let target = Target::One(put(HEAP, 0, len, 0));
-        message((0, 1), Seq::FIRST, 0, &Body::Pull(Pull { target, len, source, brought: &[] }))
+        let target = PullTarget::One(put(HEAP, 0, len, 0));
+        message((0, 1), Seq::FIRST, 0, &Body::Pull(Pull { target, len, source, payload: &[] }))
     };
-    let ask = Body::Ask { from: Spot { slot: HEAP, offset: 0 }, len: 1025, get: 0 };
-    let (at, payload) = (Spot { slot: HEAP, offset: 0 }, &[7; 1000]);
+    let ask = Body::GetRequest { from: RegionAddr { slot: HEAP, offset: 0 }, len: 1025, get: 0 };
+    let (at, payload) = (RegionAddr { slot: HEAP, offset: 0 }, &[7; 1000]);
     let long = Body::PutSignal { at, atomic: atomic(AtomicOp::Set, 7), to: at, payload };
     for (what, bytes) in [
-        ("no key", one(100, Source::Fabric(0, &[]))),
-        ("beyond all addresses", one(100, Source::Fabric(u64::MAX - 99, &keys))),
-        ("longer than a buffer", one(1025, Source::Fabric(0, &keys))),
+        ("no key", one(100, PullSource::Fabric(0, &[]))),
+        ("beyond all addresses", one(100, PullSource::Fabric(u64::MAX - 99, &keys))),
+        ("longer than a buffer", one(1025, PullSource::Fabric(0, &keys))),
         ("asked for more than a buffer", message((0, 1), Seq::FIRST, 0, &ask)),
         ("too long for a device", long_put_signal((0, 1), Seq::FIRST, &long)),
     ] {
@@ -183,7 +183,7 @@ fn lists_of_released_regions_move_nothing() {
         let handle = job.members[1].handle;
         list(&job, &[put(HEAP, 0, 100, 200), put(HEAP, 200, 100, 300)]);
         job.fabric.trace_calls();
-        forge_pull(&job, 0, Target::List(2), 1024, Source::Bounce(0));
+        forge_pull(&job, 0, PullTarget::List(2), 1024, PullSource::Bounce(0));
         job.fabric.pass_time(1_000_000);
         job.members[1].lane.progress().unwrap();
         if job.fabric.calls().contains(&Call::Copy(Pe(1))) {
@@ -204,9 +204,9 @@ fn lists_of_released_regions_move_nothing() {
 #[test]
 fn asks_are_bounded() {
     let mut job = Job::new(4, &Shape { staged: ALL, ..Shape::default() }, Script::default());
-    let from = Spot { slot: HEAP, offset: 0 };
+    let from = RegionAddr { slot: HEAP, offset: 0 };
     let asked = (0..2000).find(|number| {
-        forge(&job, (0, 1), ahead(*number), 0, &Body::Ask { from, len: 1000, get: 0 });
+        forge(&job, (0, 1), ahead(*number), 0, &Body::GetRequest { from, len: 1000, get: 0 });
         job.fabric.pass_time(1000);
         job.members[1].lane.progress().is_err()
     });
@@ -219,14 +219,14 @@ fn asks_are_bounded() {
 #[test]
 fn refusals_concern_one_peer() {
     let mut job = Job::new(5, &Shape { n_pes: 3, ..neighbours() }, Script::default());
-    let target = Target::One(put(HEAP, 0, 100, 0));
-    let pull = Pull { target, len: 100, source: Source::Bounce(0), brought: &[] };
+    let target = PullTarget::One(put(HEAP, 0, 100, 0));
+    let pull = Pull { target, len: 100, source: PullSource::Bounce(0), payload: &[] };
     // It waits for the message before it.
     forge(&job, (2, 1), ahead(1), 1, &Body::Pull(pull));
-    forge_pull(&job, 0, target, 100, Source::Bounce(u64::MAX));
+    forge_pull(&job, 0, target, 100, PullSource::Bounce(u64::MAX));
     assert_eq!(moved(&mut job), (0, 0));
     assert!(job.members[1].lane.failure().is_some());
-    let at = Spot { slot: HEAP, offset: 512 };
+    let at = RegionAddr { slot: HEAP, offset: 512 };
     let word = Body::Word { at, atomic: atomic(AtomicOp::Set, 7) };
     forge(&job, (2, 1), Seq::FIRST, 0, &word);
     assert_eq!(moved(&mut job), (1, 1));
@@ -239,9 +239,9 @@ fn grouped_lists_end() {
     let script = Script { delay: (1000, 10_000), ..Script::default() };
     let mut job = Job::new(5, &shape(true), script);
     let first = put(HEAP, 0, 100, 200);
-    list(&job, &[first, Record { behind: true, ..first }]);
-    let source = Source::Bounce(0);
-    (0..LISTS).for_each(|number| forge_pull(&job, number, Target::List(2), 1000, source));
+    list(&job, &[first, WireRecord { behind: true, ..first }]);
+    let source = PullSource::Bounce(0);
+    (0..LISTS).for_each(|number| forge_pull(&job, number, PullTarget::List(2), 1000, source));
     for _ in 0..200 {
         moved(&mut job);
     }

@@ -11,7 +11,7 @@ mod same_host;
 mod steps;
 
 use engine::port::packet::MAX_LONG_MESSAGE;
-use engine::wire::staged::most_brought;
+use engine::wire::staging::max_pull_payload;
 
 use crate::job::{Job, Shape};
 
@@ -34,4 +34,4 @@ fn neighbours() -> Shape {
 }
 
 /// Longest put whose bytes come with the message that tells of them, over one rail.
-const MOST_BROUGHT: usize = most_brought(MAX_LONG_MESSAGE, 1);
+const MAX_BROUGHT: usize = max_pull_payload(MAX_LONG_MESSAGE, 1);

@@ -41,7 +41,7 @@ fn answers_are_tried_again() {
             job.members[1].regions.release(&handle).unwrap();
         }
         job.inc(0, 1, 0);
-        job.members[0].lane.want_acks();
+        job.members[0].lane.request_acks();
         job.members[0].lane.progress().unwrap();
         job.fabric.fail_calls(PortCall::Send, 0, 1);
         let mut ended = Ok(false);

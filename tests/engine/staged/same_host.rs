@@ -7,7 +7,7 @@ use engine::ids::Pe;
 use engine::port::copies::Reach;
 use engine::rails::counters::StagedCounters;
 use engine::request::{LocalSide, Request};
-use engine::wire::staged::MAX_PAYLOAD;
+use engine::wire::staging::MAX_PAYLOAD;
 use sim_fabric::Script;
 
 use super::{ALL, fill, pattern};

@@ -4,7 +4,7 @@
 use engine::ids::Pe;
 use engine::rails::Spread;
 use engine::request::{LocalSide, Request};
-use engine::wire::staged::MAX_PAYLOAD;
+use engine::wire::staging::MAX_PAYLOAD;
 use sim_fabric::{Call, Script};
 
 use super::{ALL, fill, pattern};

@@ -3,18 +3,18 @@
 
 use engine::port::packet::MAX_LONG_MESSAGE;
 use engine::wire::handle::MAX_RAILS;
-use engine::wire::handshake::{Addresses, HELLO_BYTES, Hello, MAX_ADDRESS, RailAddress, Step};
+use engine::wire::handshake::{Addresses, HELLO_BYTES, Hello, MAX_ADDRESS, RailAddress, SetupStep};
 
 use crate::Target;
 
-const MOST_PES: u8 = 3;
+const MAX_PES: u8 = 3;
 
 pub(crate) const TARGET: Target = Target { name: "handshake", short: 100, run, seeds };
 
 fn run(input: &[u8]) {
     let [step, n_pes, records @ ..] = input else { return };
-    let step = if step % 2 == 0 { Step::Open } else { Step::Ready };
-    let n_pes = usize::from(1 + n_pes % MOST_PES);
+    let step = if step % 2 == 0 { SetupStep::Open } else { SetupStep::Ready };
+    let n_pes = usize::from(1 + n_pes % MAX_PES);
     let (hellos, addresses) = records.split_at(records.len().min(n_pes * HELLO_BYTES));
     let Ok(hellos) = Hello::agree(step, hellos) else { return };
     assert!(hellos.len() <= n_pes);
@@ -44,13 +44,13 @@ fn seeds() -> Vec<Vec<u8>> {
         share: *b"0123456789abcdef",
     };
     let rail = RailAddress { fabric: 7, address: vec![0x11; 16] };
-    let good = [hello(Step::Open, 2, None), hello(Step::Open, 1, None)];
+    let good = [hello(SetupStep::Open, 2, None), hello(SetupStep::Open, 1, None)];
     let addresses =
         good.iter().flat_map(|of| Addresses(vec![rail.clone(); of.rails.into()]).encode(&good));
     let all = good.iter().flat_map(|of| of.encode().to_vec()).chain(addresses);
     vec![
         [0, 1].into_iter().chain(all).collect(),
-        [&[1, 0], &hello(Step::Ready, 1, Some("no room")).encode()[..]].concat(),
-        [&[1, 0], &hello(Step::Ready, 1, None).encode()[..]].concat(),
+        [&[1, 0], &hello(SetupStep::Ready, 1, Some("no room")).encode()[..]].concat(),
+        [&[1, 0], &hello(SetupStep::Ready, 1, None).encode()[..]].concat(),
     ]
 }

@@ -18,13 +18,13 @@ use engine::port::{Access, Direction, RailLimits};
 use engine::rails::Spread;
 use engine::rails::paths::{Path, PathTable};
 use engine::regions::RegionTable;
-use engine::request::{AtomicRequest, LocalSide, PutSignalRequest, Request, ResultPlace};
+use engine::request::{AtomicRequest, FetchTarget, LocalSide, PutSignalRequest, Request};
 use engine::wire::cookie::Cookie;
 use engine::wire::handle::{HANDLE_BYTES, Handle, HandleBytes};
-use engine::wire::marks::Marks;
-use engine::wire::message::{Body, HEAD, MAP_BYTES, Numbers, Seq, Spot, Tag, VERSION};
+use engine::wire::immediate::ImmediateCodec;
+use engine::wire::message::{Body, HEAD, MAP_BYTES, Numbers, RegionAddr, Seq, Tag, VERSION};
 use engine::wire::seal::Seal;
-use engine::wire::staged::{Get, Pull, Record, Source, Target as To};
+use engine::wire::staging::{GetId, Pull, PullSource, PullTarget as To, WireRecord};
 use sim_fabric::{FakeFabric, FakeMemory, FakePort, Script};
 
 use crate::messages::{bodies, close, frame, in_the_clear};
@@ -137,7 +137,7 @@ impl Bed {
             watchdog: Watchdog::new(None, Some(Duration::from_secs(2))),
             signals: SignalEngine::Auto,
             counted: if is(3) { 4 } else { 0 },
-            mark_bytes: 8,
+            immediate_bytes: 8,
             spread: Spread::ROUND_ROBIN,
             devices: is(5),
             longest_message: MAX_LONG_MESSAGE,
@@ -241,7 +241,7 @@ impl Bed {
             remote_handle,
             remote_addr,
             atomic: Atomic { op, width: Width::Eight, float: false, operand: 1, compare: 0 },
-            result: op.fetches().then_some(ResultPlace { addr: local.0 + 8, flag: Some(7) }),
+            result: op.fetches().then_some(FetchTarget { addr: local.0 + 8, flag: Some(7) }),
         };
         let lane = &mut self.lane;
         let _ = match what {
@@ -378,9 +378,9 @@ fn some_answer(u: &mut Unstructured<'_>, next: &mut [Seq], bed: &Bed) -> Result<
     let from = Pe(u.int_in_range(1..=2)?);
     let sent = |u: &mut Unstructured<'_>| Ok(Seq(Seq::FIRST.0 + u.int_in_range(0..=6u64)?));
     let of = sent(u)?.low();
-    let get = Get { number: u.int_in_range(0..=4)?, of };
+    let get = GetId { number: u.int_in_range(0..=4)?, of };
     let offset = u.int_in_range(0..=66u64)? * 8;
-    let at = Spot { slot: slot(u)?, offset };
+    let at = RegionAddr { slot: slot(u)?, offset };
     // Of the get that is named, as often as not.
     let asked = bed.gets.get(get.number as usize).copied().unwrap_or(100);
     let len = if u.ratio(1u8, 2u8)? { asked } else { u.int_in_range(1..=900usize)? };
@@ -397,27 +397,27 @@ fn some_answer(u: &mut Unstructured<'_>, next: &mut [Seq], bed: &Bed) -> Result<
         0 => Body::Ack(u.arbitrary::<bool>()?.then_some(&map)),
         1 => Body::Reply { place: u.int_in_range(0..=3)?, of, value: 9 },
         2 => Body::Refusal { of, why: "no" },
-        3 => Body::Loaded { get, payload: &payload[..len.min(200)] },
+        3 => Body::GetReply { get, payload: &payload[..len.min(200)] },
         4 => Body::StagedPut { to: at, payload: &payload[..len.min(200)] },
-        5 => Body::Ask { from: at, len: len as u32, get: get.number },
+        5 => Body::GetRequest { from: at, len: len as u32, get: get.number },
         6 => Body::Fetch { at, atomic: Atomic { op: AtomicOp::FetchAdd, ..atomic }, place: 3 },
         _ => {
             let target = match u.int_in_range(0..=4)? {
                 0 => {
                     let signal = u.arbitrary::<bool>()?.then_some((at, atomic));
-                    To::One(Record { to: at, len: len as u32, at: 0, signal, behind: false })
+                    To::One(WireRecord { to: at, len: len as u32, at: 0, signal, behind: false })
                 }
                 1 => To::List(u.int_in_range(2..=3)?),
                 _ => To::Get(get),
             };
             let source = match u.ratio(1u8, 3u8)? {
-                true => Source::Bounce(address),
-                false => Source::Fabric(address, &keys),
+                true => PullSource::Bounce(address),
+                false => PullSource::Fabric(address, &keys),
             };
-            if matches!(source, Source::Fabric(..)) && u.arbitrary::<bool>()? {
+            if matches!(source, PullSource::Fabric(..)) && u.arbitrary::<bool>()? {
                 brought = &payload[..len];
             }
-            Body::Pull(Pull { target, len: len as u32, source, brought: &[] })
+            Body::Pull(Pull { target, len: len as u32, source, payload: &[] })
         }
     };
     let of_peer = &mut next[from.index()];
@@ -450,7 +450,7 @@ fn strangers(input: &[u8]) {
     }
     let mut u = Unstructured::new(rest);
     let mut sent = 0;
-    let marks = Marks::new(Cookie::of([other]), Pe(1), PES, 8);
+    let codec = ImmediateCodec::new(Cookie::of([other]), Pe(1), PES, 8);
     while sent < MOST && !u.is_empty() {
         let (Ok(plain), Ok(how)) = (message(&mut u), u.arbitrary::<u8>()) else { break };
         let bytes = if how & 1 == 0 { seal(&plain, other) } else { plain };
@@ -459,7 +459,7 @@ fn strangers(input: &[u8]) {
         let mut word = [0; 8];
         word.iter_mut().zip(&bytes).for_each(|(word, byte)| *word = *byte);
         let tag = Tag(u16::from(how) << 4);
-        let mark = [u64::from_le_bytes(word), marks.of_mine(Pe(0), tag), u64::from(how)];
+        let mark = [u64::from_le_bytes(word), codec.encode(Pe(0), tag), u64::from(how)];
         bed.fabric.forge_immediate_data(Pe(0), RailId(1), mark[usize::from(how) % 3]);
         bed.fabric.break_message(Pe(0), RailId(1), how.into());
         sent += 2;

@@ -6,10 +6,13 @@ use engine::ids::Pe;
 use engine::port::packet::MAX_MESSAGE;
 use engine::wire::cookie::{Cookie, SHARE_BYTES};
 use engine::wire::message::{
-    Body, Frame, HEAD, MAP_BYTES, MAX_EAGER, Message, Numbers, Sealing, Seq, Spot, Tag, VERSION,
+    Body, Frame, HEAD, MAP_BYTES, MAX_EAGER, Message, Numbers, RegionAddr, SealContext, Seq, Tag,
+    VERSION,
 };
 use engine::wire::seal::Seal;
-use engine::wire::staged::{Get, Pull, RECORD as RECORD_BYTES, Record, Source, Target as To};
+use engine::wire::staging::{
+    GetId, Pull, PullSource, PullTarget as To, RECORD as RECORD_BYTES, WireRecord,
+};
 
 use crate::{Target, part};
 
@@ -34,7 +37,7 @@ pub(crate) const RECORD: Target = Target {
     short: 300,
     run: |input| {
         let bytes: [u8; RECORD_BYTES] = part(input, 0);
-        if let Some(record) = Record::decode(&bytes) {
+        if let Some(record) = WireRecord::decode(&bytes) {
             assert_eq!(record.encode(), bytes, "{record:?}");
         }
     },
@@ -57,7 +60,7 @@ fn read(input: &[u8], kind_of: impl FnOnce(u8) -> u8) {
             // Its sender writes the head alone.
             return assert!(sealed.ends_with(payload));
         }
-        Body::Pull(pull) => pull.brought,
+        Body::Pull(pull) => pull.payload,
         _ => &[],
     };
     let (seq, ack) = (Seq(head.seq.into()), Seq(head.ack.into()));
@@ -90,7 +93,7 @@ fn open(seal: &Seal, bytes: &[u8], mask: u32) -> Vec<u8> {
 
 pub(crate) fn frame(seal: &Seal, from: Pe, to: Pe, numbers: &Numbers, body: &Body<'_>) -> Frame {
     let mut frame = Frame::EMPTY;
-    frame.encode(&Sealing { seal, from, receiver: &seal.receiver(to) }, numbers, body);
+    frame.encode(&SealContext { seal, from, receiver: &seal.receiver(to) }, numbers, body);
     frame
 }
 
@@ -114,22 +117,23 @@ fn atomic(op: AtomicOp) -> Atomic {
     Atomic { op, width: Width::Eight, float: false, operand: 3, compare: 0 }
 }
 
-fn signal() -> (Spot, Atomic) {
-    (Spot { slot: SLOT, offset: 128 }, atomic(AtomicOp::SignalAdd))
+fn signal() -> (RegionAddr, Atomic) {
+    (RegionAddr { slot: SLOT, offset: 128 }, atomic(AtomicOp::SignalAdd))
 }
 
-fn record(signal: Option<(Spot, Atomic)>) -> Record {
-    let to = Spot { slot: SLOT, offset: 64 };
-    Record { to, len: 100, at: 0, signal, behind: false }
+fn record(signal: Option<(RegionAddr, Atomic)>) -> WireRecord {
+    let to = RegionAddr { slot: SLOT, offset: 64 };
+    WireRecord { to, len: 100, at: 0, signal, behind: false }
 }
 
 pub(crate) fn bodies() -> Vec<Body<'static>> {
-    let at = Spot { slot: SLOT, offset: 64 };
+    let at = RegionAddr { slot: SLOT, offset: 64 };
     let add = atomic(AtomicOp::Add);
     let of = Seq::FIRST.low();
-    let get = Get { number: 0, of };
-    let keys = Source::Fabric(4096, &[1; 16]);
-    let pull = |target, len, source, brought| Body::Pull(Pull { target, len, source, brought });
+    let get = GetId { number: 0, of };
+    let keys = PullSource::Fabric(4096, &[1; 16]);
+    let pull =
+        |target, len, source, carried| Body::Pull(Pull { target, len, source, payload: carried });
     vec![
         Body::Ack(None),
         Body::Ack(Some(&[0x0f; MAP_BYTES])),
@@ -138,15 +142,15 @@ pub(crate) fn bodies() -> Vec<Body<'static>> {
         Body::Fetch { at, atomic: atomic(AtomicOp::FetchAdd), place: 2 },
         Body::Reply { place: 0, of, value: 9 },
         Body::PutSignal { at, atomic: add, to: at, payload: b"payload" },
-        Body::Beside { at, atomic: add, tag: Tag::FIRST, segments: 2 },
+        Body::CountedSignal { at, atomic: add, tag: Tag::FIRST, segments: 2 },
         Body::Refusal { of, why: "it is not there" },
         Body::StagedPut { to: at, payload: b"payload" },
-        Body::Ask { from: at, len: 100, get: 0 },
+        Body::GetRequest { from: at, len: 100, get: 0 },
         pull(To::One(record(None)), 100, keys, &[]),
-        pull(To::One(record(Some(signal()))), 100, Source::Bounce(0), &[]),
+        pull(To::One(record(Some(signal()))), 100, PullSource::Bounce(0), &[]),
         pull(To::List(2), 500, keys, &[]),
         pull(To::Get(get), 100, keys, &[]),
-        pull(To::Get(get), 100, Source::Bounce(64), &[]),
-        Body::Loaded { get, payload: b"payload" },
+        pull(To::Get(get), 100, PullSource::Bounce(64), &[]),
+        Body::GetReply { get, payload: b"payload" },
     ]
 }

@@ -11,7 +11,7 @@ use loom::thread;
 use crate::check;
 use crate::ids::Pe;
 use crate::outstanding::Outstanding;
-use crate::published::Published;
+use crate::versioned_cell::VersionedCell;
 
 const TO: Pe = Pe(1);
 
@@ -102,8 +102,8 @@ struct Copy {
 }
 
 impl Copy {
-    fn sync(&mut self, table: &Published<[u32; 2]>) {
-        if !table.is_at(self.number) {
+    fn sync(&mut self, table: &VersionedCell<[u32; 2]>) {
+        if !table.is_version(self.number) {
             self.number = table.read(|value| self.value = *value);
         }
     }
@@ -114,7 +114,7 @@ impl Copy {
 #[test]
 fn announced_change_is_visible() {
     check(|| {
-        let table = Arc::new(Published::<[u32; 2]>::default());
+        let table = Arc::new(VersionedCell::<[u32; 2]>::default());
         let told = Arc::new([AtomicBool::new(false), AtomicBool::new(false)]);
         let changes: Vec<_> = (0..2)
             .map(|at| {

@@ -20,8 +20,8 @@ pub mod atomic;
 pub mod ids;
 #[path = "../../../crates/engine/src/lane/host/outstanding.rs"]
 pub mod outstanding;
-#[path = "../../../crates/engine/src/regions/published.rs"]
-pub mod published;
+#[path = "../../../crates/engine/src/regions/versioned_cell.rs"]
+pub mod versioned_cell;
 
 mod channel;
 mod handed_over;

@@ -17,7 +17,7 @@ const EXPERTS: u64 = 8;
 /// The parameter of a job whose tokens are signalled.
 const SIGNALLED: &str = "signalled";
 
-const MOST_CALLS: u64 = 8;
+const MAX_CALLS: u64 = 8;
 
 pub(crate) fn trials() -> Vec<Trial> {
     let new = |name: &str, fabric: Fabric, run: fn(Fabric) -> Result<(), Failed>| {
@@ -44,13 +44,13 @@ fn few_calls(fabric: Fabric, shares: bool) -> Result<(), Failed> {
     let way = if shares { "shared" } else { "by_fabric" };
     let most = from.max(to);
     println!("MEASURE driver_calls_for_64_tokens_{way}_{} {most} calls", fabric.name());
-    few((from, to), MOST_CALLS)
+    few((from, to), MAX_CALLS)
 }
 
 fn with_signals(fabric: Fabric, layout: Layout) -> Result<(), Failed> {
     let job = job(fabric, MemoryKind::DeviceVmm, "tokens", 2, 1, layout);
     let (from, to) = calls(job.param(SIGNALLED, true))?;
-    let most: u64 = if layout == Layout::V3b { 3 * TOKENS } else { 2 * MOST_CALLS };
+    let most: u64 = if layout == Layout::V3b { 3 * TOKENS } else { 2 * MAX_CALLS };
     let (name, version) = (fabric.name(), if layout == Layout::V3b { 3 } else { 7 });
     println!("MEASURE sender_calls_for_64_signalled_tokens_layout_{version}_{name} {from} calls");
     few((from, to), most)
@@ -65,7 +65,7 @@ fn calls(job: JobSettings) -> Result<(u64, u64), Failed> {
 }
 
 fn few((from, to): (u64, u64), most: u64) -> Result<(), Failed> {
-    if from > MOST_CALLS || to > most {
+    if from > MAX_CALLS || to > most {
         return Err(format!("{from} calls of the sender's driver, {to} of the target's").into());
     }
     Ok(())

@@ -8,8 +8,8 @@ use std::time::Duration;
 use engine::atomic::{Atomic, AtomicOp, Width};
 use engine::ids::Pe;
 use engine::wire::cookie::Cookie;
-use engine::wire::marks::Marks;
-use engine::wire::message::{Body, Frame, Numbers, Sealing, Seq, Spot, Tag};
+use engine::wire::immediate::ImmediateCodec;
+use engine::wire::message::{Body, Frame, Numbers, RegionAddr, SealContext, Seq, Tag};
 use engine::wire::seal::Seal;
 use test_support::random::Random;
 
@@ -45,8 +45,8 @@ pub(super) const KINDS: [Kind; 16] = [
         vec![[old.concat(), marked(0), marked(1 << 4)].concat()]
     }),
     ("mark of another job", |_, _| {
-        let marks = Marks::new(Cookie::of([[9; 16]]), Pe(1), 2, 8);
-        vec![marked(marks.of_mine(Pe(0), Tag::FIRST))]
+        let codec = ImmediateCodec::new(Cookie::of([[9; 16]]), Pe(1), 2, 8);
+        vec![marked(codec.encode(Pe(0), Tag::FIRST))]
     }),
     ("mark of noise", |random, _| vec![(0..50).flat_map(|_| marked(random.next())).collect()]),
     ("message with data", |_, to| {
@@ -146,10 +146,10 @@ fn forged() -> Frame {
     let cookie = || Cookie::of([[9; 16]]);
     let (op, width) = (AtomicOp::Set, Width::Eight);
     let atomic = Atomic { op, width, float: false, operand: u64::MAX, compare: 0 };
-    let body = Body::Word { at: Spot { slot: 1 << 20, offset: 0 }, atomic };
+    let body = Body::Word { at: RegionAddr { slot: 1 << 20, offset: 0 }, atomic };
     let seal = Seal::new(cookie(), Pe(1));
     let (from, receiver) = (Pe(1), seal.receiver(Pe(0)));
-    let sealing = Sealing { seal: &seal, from, receiver: &receiver };
+    let sealing = SealContext { seal: &seal, from, receiver: &receiver };
     let mask = seal.mask(from, Pe(0), Seq::FIRST.high());
     let numbers = Numbers { seq: Seq::FIRST, ack: Seq::FIRST, mark: 0, mask };
     let mut frame = Frame::EMPTY;

@@ -21,7 +21,7 @@ use crate::memory::pointer::Kind;
 
 /// Lists that are under way on an engine at once: one that the device is at, and one behind it.
 /// What comes meanwhile goes together in the next.
-pub(crate) const MOST_LISTS: usize = 2;
+pub(crate) const MAX_LISTS: usize = 2;
 
 /// A stream for copies and words, with what is under way on it.
 ///
@@ -31,7 +31,7 @@ pub(crate) const MOST_LISTS: usize = 2;
 #[derive(Debug)]
 pub struct CopyEngine {
     stream: Stream,
-    entries: [Entry; MOST_LISTS],
+    entries: [Entry; MAX_LISTS],
     /// The oldest list under way, and the next to start.
     first: u64,
     next: u64,
@@ -171,7 +171,7 @@ impl CopyEngine {
         if let Some(error) = &self.broken {
             return Err(CopyError::Cuda(error.clone()));
         }
-        if self.in_flight() == MOST_LISTS {
+        if self.in_flight() == MAX_LISTS {
             return Err(CopyError::Full);
         }
         steps.clone().try_for_each(|step| self.check(&step))?;
@@ -188,7 +188,7 @@ impl CopyEngine {
             return Err(CopyError::Cuda(error.clone()));
         }
         watch = watch.filter(|_| failed.is_none());
-        let entry = &mut entries[(*next % MOST_LISTS as u64) as usize];
+        let entry = &mut entries[(*next % MAX_LISTS as u64) as usize];
         // What was started is under way, so a failure is told when that is done.
         (entry.number, entry.failed) = (number, failed);
         entry.mark = number_of_mark.unwrap_or(0);
@@ -251,7 +251,7 @@ impl CopyEngine {
     /// The number of the oldest list under way.
     #[inline]
     pub(crate) fn oldest(&self) -> Option<u32> {
-        let entry = &self.entries[(self.first % MOST_LISTS as u64) as usize];
+        let entry = &self.entries[(self.first % MAX_LISTS as u64) as usize];
         (self.in_flight() > 0).then_some(entry.number)
     }
 
@@ -276,7 +276,7 @@ impl CopyEngine {
                 }
             }
         }
-        let entry = &mut self.entries[(self.first % MOST_LISTS as u64) as usize];
+        let entry = &mut self.entries[(self.first % MAX_LISTS as u64) as usize];
         self.first += 1;
         Some(failed.or(entry.failed.take()).map_or(Ok(()), Err))
     }
@@ -284,7 +284,7 @@ impl CopyEngine {
     #[inline]
     fn oldest_is_done(&mut self) -> Result<bool, CudaError> {
         let Self { stream, entries, mark, first, looks, .. } = self;
-        let entry = &mut entries[(*first % MOST_LISTS as u64) as usize];
+        let entry = &mut entries[(*first % MAX_LISTS as u64) as usize];
         let marked = mark.as_ref().is_some_and(|mark| mark.reached(entry.mark));
         let (done, most) = match &mut entry.end {
             End::Mark => (marked, LOOKS_AT_MARK),

@@ -20,14 +20,14 @@ use crate::MEM;
 use crate::copy::calls::{Rows, copy_piece, copy_rows};
 use crate::copy::request::{Direction, Step, Transfer};
 use crate::copy::rows;
-use crate::copy::writes::{MOST_WRITES, Write, Writes};
+use crate::copy::writes::{MAX_WRITES, Write, Writes};
 use crate::driver::api::CopyAttributes;
 use crate::driver::context::Context;
 use crate::driver::error::{CudaError, code};
 use crate::driver::library::Driver;
 use crate::driver::stream::Stream;
 use crate::memory::pointer::Kind;
-use engine::port::copies::MOST_TOGETHER;
+use engine::port::copies::MAX_BATCH_COPIES;
 
 /// Copies to a device of this length and more go by a copy engine where they are given together,
 /// shorter ones by kernels of the driver: 24 KiB do, 28 do not (driver 580).
@@ -100,7 +100,7 @@ pub(super) struct Lists {
 impl Lists {
     pub(super) fn new(driver: &Driver) -> Self {
         let api = &driver.api;
-        let most = 2 * MOST_TOGETHER;
+        let most = 2 * MAX_BATCH_COPIES;
         Self {
             takes_several: api.cuMemcpyBatchAsync_v2.is_some() || api.cuMemcpyBatchAsync.is_some(),
             rows: false,
@@ -132,7 +132,7 @@ impl Lists {
         for step in steps {
             let goes_with_others = match step {
                 Step::Copy { behind, .. } => !behind && self.writes.len() == 0,
-                Step::Store { .. } => self.pieces.is_empty() && self.writes.len() < MOST_WRITES,
+                Step::Store { .. } => self.pieces.is_empty() && self.writes.len() < MAX_WRITES,
             };
             if !goes_with_others {
                 // SAFETY: the caller's promise.

@@ -12,4 +12,4 @@ pub(crate) mod request;
 mod rows;
 mod writes;
 
-pub(crate) use writes::MOST_WRITES;
+pub(crate) use writes::MAX_WRITES;

@@ -110,11 +110,11 @@ pub(crate) struct Watch {
 
 /// Most bytes that are watched of a copy that has the stream to itself: to look at more takes the
 /// CPU longer than an event takes the device.
-const MOST_WATCHED: usize = 16 * 1024;
+const MAX_WATCHED: usize = 16 * 1024;
 
 /// Most bytes that are watched of a copy behind others. The device takes no time for its event
 /// then, and the CPU less than for more bytes.
-const MOST_WATCHED_BEHIND: usize = 2 * 1024;
+const MAX_WATCHED_BEHIND: usize = 2 * 1024;
 
 impl Watch {
     /// Fills `len` bytes of the host with a pattern that goes by `number`, for a copy from
@@ -131,7 +131,7 @@ impl Watch {
         number: u64,
         alone: bool,
     ) -> Option<Self> {
-        let most = if alone { MOST_WATCHED } else { MOST_WATCHED_BEHIND };
+        let most = if alone { MAX_WATCHED } else { MAX_WATCHED_BEHIND };
         if len > most || host % 8 != 0 || (device | len) % 4 != 0 {
             return None;
         }
@@ -207,7 +207,7 @@ mod tests {
 
     /// Words of the host, the first of which is aligned to 8 bytes.
     fn words<T>(with: impl FnOnce(&mut [u32]) -> T) -> T {
-        let mut memory = vec![0_u64; MOST_WATCHED / 8 + 2];
+        let mut memory = vec![0_u64; MAX_WATCHED / 8 + 2];
         let (before, words, behind) =
             // SAFETY: two words of 4 bytes are one of 8, whatever they hold.
             unsafe { memory.align_to_mut::<u32>() };
@@ -219,10 +219,10 @@ mod tests {
     fn long_or_unaligned_copies_are_unwatched() {
         words(|memory| {
             let mut is_watched = |device, len, alone| watch(memory, device, len, alone).is_some();
-            assert!(is_watched(0x1000, MOST_WATCHED, true));
-            assert!(!is_watched(0x1000, MOST_WATCHED + 4, true));
-            assert!(is_watched(0x1000, MOST_WATCHED_BEHIND, false));
-            assert!(!is_watched(0x1000, MOST_WATCHED_BEHIND + 4, false));
+            assert!(is_watched(0x1000, MAX_WATCHED, true));
+            assert!(!is_watched(0x1000, MAX_WATCHED + 4, true));
+            assert!(is_watched(0x1000, MAX_WATCHED_BEHIND, false));
+            assert!(!is_watched(0x1000, MAX_WATCHED_BEHIND + 4, false));
             assert!(is_watched(0x1004, 12, true));
             assert!(!is_watched(0x1002, 12, true), "the device's side");
             assert!(!is_watched(0x1000, 14, true), "the end");

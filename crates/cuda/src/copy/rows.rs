@@ -24,7 +24,7 @@ pub(super) struct Part {
 /// Copies of this length and more go by a copy engine as they are.
 pub(super) const LONG: usize = 32 << 10;
 
-const MOST_ROWS: usize = 31;
+const MAX_ROWS: usize = 31;
 
 const WORD: usize = 8;
 
@@ -66,7 +66,7 @@ fn cut(addr: usize, len: usize) -> (Part, Option<Part>) {
     }
     // A row for each word, where they are few.
     let word = align.min(alignment(len));
-    if len / word <= MOST_ROWS {
+    if len / word <= MAX_ROWS {
         return (Part { offset: 0, width: word, rows: len / word }, None);
     }
     // Two rows of whole words, and the rest: at least two of the words that it consists of.
@@ -83,7 +83,7 @@ fn alignment(number: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::{LONG, MOST_ROWS, Part, WORD, parts};
+    use super::{LONG, MAX_ROWS, Part, WORD, parts};
 
     fn cut(addr: usize, len: usize) -> Vec<(usize, usize, usize)> {
         parts(addr, len).map(|Part { offset, width, rows }| (offset, width, rows)).collect()
@@ -111,7 +111,7 @@ mod tests {
                 let mut borders = Vec::new();
                 for part in parts(addr, len) {
                     assert_eq!(part.offset, end, "{len} bytes at {addr:#x}");
-                    assert!(part.rows <= MOST_ROWS && part.width > 0, "{part:?}");
+                    assert!(part.rows <= MAX_ROWS && part.width > 0, "{part:?}");
                     let bytes = part.width * part.rows;
                     assert!(part.rows > 1 || bytes <= WORD, "{len} bytes at {addr:#x}: {part:?}");
                     end += bytes;

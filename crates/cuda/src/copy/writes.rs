@@ -14,7 +14,7 @@ use crate::driver::stream::Stream;
 use ::engine::atomic::Width;
 
 /// Most words that are stored by one call.
-pub(crate) const MOST_WRITES: usize = 64;
+pub(crate) const MAX_WRITES: usize = 64;
 
 /// A store of a word of 4 or 8 bytes that was checked: in device memory of the stream's context, or
 /// in page-locked memory.
@@ -74,8 +74,8 @@ pub(crate) struct Writes {
 
 impl Writes {
     pub(crate) fn new() -> Self {
-        let operations = (0..=MOST_WRITES).map(|_| CUstreamBatchMemOpParams { pad: [0; 6] });
-        Self { waiting: Vec::with_capacity(MOST_WRITES), operations: operations.collect() }
+        let operations = (0..=MAX_WRITES).map(|_| CUstreamBatchMemOpParams { pad: [0; 6] });
+        Self { waiting: Vec::with_capacity(MAX_WRITES), operations: operations.collect() }
     }
 
     pub(crate) fn len(&self) -> usize {

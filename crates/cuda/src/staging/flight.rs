@@ -2,9 +2,9 @@
 
 use std::collections::VecDeque;
 
-use crate::copy::engine::MOST_LISTS;
+use crate::copy::engine::MAX_LISTS;
 use engine::port::PortError;
-use engine::port::copies::{Copied, MOST_TOGETHER, MOST_WORDS};
+use engine::port::copies::{Copied, MAX_BATCH_COPIES, MAX_WORDS};
 
 /// Lists of one direction. Several engines may be at work on one. The end of each is told in the
 /// order of starting, tag by tag.
@@ -29,9 +29,9 @@ struct List {
 impl Flight {
     pub(crate) fn new() -> Self {
         Self {
-            lists: VecDeque::with_capacity(MOST_LISTS),
-            tags: VecDeque::with_capacity(MOST_LISTS * MOST_TOGETHER),
-            words: VecDeque::with_capacity(MOST_LISTS * MOST_WORDS),
+            lists: VecDeque::with_capacity(MAX_LISTS),
+            tags: VecDeque::with_capacity(MAX_LISTS * MAX_BATCH_COPIES),
+            words: VecDeque::with_capacity(MAX_LISTS * MAX_WORDS),
             next: 0,
         }
     }
@@ -39,7 +39,7 @@ impl Flight {
     /// How many tags the next list may have.
     #[inline]
     pub(crate) fn room(&self) -> usize {
-        if self.lists.len() < MOST_LISTS { MOST_TOGETHER } else { 0 }
+        if self.lists.len() < MAX_LISTS { MAX_BATCH_COPIES } else { 0 }
     }
 
     /// The number of the next list.
@@ -125,7 +125,7 @@ mod tests {
             told.map(|copied| (copied.tag, copied.result)).collect::<Vec<_>>()
         };
         flight.push([1, 2].into_iter(), [(8, 16), (20, 24)].into_iter(), None);
-        assert_eq!((flight.room(), flight.under_way()), (MOST_TOGETHER, Some(0)));
+        assert_eq!((flight.room(), flight.under_way()), (MAX_BATCH_COPIES, Some(0)));
         flight.push([3].into_iter(), [(40, 48)].into_iter(), Some(failed.clone()));
         assert_eq!((flight.room(), flight.next()), (0, 2));
         assert!(flight.has_word_in(15, 16) && flight.has_word_in(0, 9));
@@ -137,7 +137,7 @@ mod tests {
         assert!(!flight.has_word_in(8, 24) && flight.has_word_in(40, 41));
         assert_eq!(flight.room(), 0, "it is not told of");
         assert_eq!(told(&mut flight), [(1, Err(failed.clone())), (2, Err(failed.clone()))]);
-        assert_eq!(flight.room(), MOST_TOGETHER);
+        assert_eq!(flight.room(), MAX_BATCH_COPIES);
         flight.end();
         assert!(!flight.has_words() && flight.under_way().is_none());
         assert_eq!(told(&mut flight), [(3, Err(failed))]);

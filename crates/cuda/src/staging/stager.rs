@@ -5,7 +5,7 @@ mod words;
 
 use std::sync::{Arc, Weak};
 
-use crate::copy::MOST_WRITES;
+use crate::copy::MAX_WRITES;
 use crate::copy::engine::CopyEngine;
 use crate::driver::context::Ordinal;
 use crate::driver::error::{CudaError, refused};
@@ -16,20 +16,20 @@ use crate::staging::flight::Flight;
 use crate::staging::neighbours::Neighbours;
 use crate::staging::range_cache::RangeCache;
 use crate::staging::staged::{ContextCopies, Staging, StagingError};
-use crate::words::together::{self, MOST_BYTES, Soon};
+use crate::words::together::{self, MAX_BYTES, Soon};
 use crate::words::word_range::WordRange;
 use engine::atomic::{Atomic, Width};
 use engine::ids::Pe;
 use engine::port::copies::{
-    Copied, Copy, CopyDirection, CopyPort, MOST_TOGETHER, MOST_WORDS, Reach, SoonOrder, Stager,
-    Step, Tagged, Window,
+    Copied, Copy, CopyDirection, CopyPort, DeferredOrder, MAX_BATCH_COPIES, MAX_WORDS, OrderedStep,
+    Reach, Stager, TaggedCopy, Window,
 };
 use engine::port::{PortError, Posted};
 use lists::memory_of;
 use words::Remembered;
 
 // Each step may have a word.
-const _: () = assert!(MOST_WORDS <= MOST_WRITES);
+const _: () = assert!(MAX_WORDS <= MAX_WRITES);
 
 /// Copies and words, by the driver for what only that reaches, and by the CPU for the rest.
 ///
@@ -147,8 +147,8 @@ impl DeviceStager {
             bounce,
             neighbours,
             by_cpu: 0,
-            places: Vec::with_capacity(MOST_TOGETHER),
-            soon: Vec::with_capacity(MOST_WRITES),
+            places: Vec::with_capacity(MAX_BATCH_COPIES),
+            soon: Vec::with_capacity(MAX_WRITES),
             lost: None,
         }
     }
@@ -288,26 +288,27 @@ impl CopyPort for DeviceStager {
         }
     }
 
-    fn start_all(&mut self, copies: &[Tagged]) -> Result<Posted, PortError> {
-        self.flush()?;
-        let Some(&Tagged { copy: Copy { direction, .. }, .. }) = copies.first() else {
+    fn start_all(&mut self, copies: &[TaggedCopy]) -> Result<Posted, PortError> {
+        self.submit_deferred()?;
+        let Some(&TaggedCopy { copy: Copy { direction, .. }, .. }) = copies.first() else {
             return Ok(Posted::Yes);
         };
-        for Tagged { copy, .. } in copies {
+        for TaggedCopy { copy, .. } in copies {
             memory_of(&self.bounce, &self.neighbours, copy)?;
         }
         if self.room(direction) == 0 {
             return Ok(Posted::Again);
         }
         self.places.clear();
-        for Tagged { copy: Copy { memory, len, .. }, .. } in copies {
+        for TaggedCopy { copy: Copy { memory, len, .. }, .. } in copies {
             let place = self.find(*memory, *len)?;
             if direction == CopyDirection::In && place.is_some() {
                 self.forget(*memory, *len);
             }
             self.places.push(place);
         }
-        let steps = copies.iter().map(|tagged| Step::Copy { copy: tagged.copy, behind: false });
+        let steps =
+            copies.iter().map(|tagged| OrderedStep::Copy { copy: tagged.copy, behind: false });
         let each = copies.chunk_by(|one, next| one.tag == next.tag);
         let started = self.start_list(direction, steps, each.map(|copies| copies[0].tag));
         // Whoever releases memory takes the CPU's window on it away.
@@ -315,10 +316,14 @@ impl CopyPort for DeviceStager {
         started.map(|()| Posted::Yes)
     }
 
-    fn start_in_order(&mut self, steps: &[Step], tag: u32) -> Result<Option<Posted>, PortError> {
-        self.flush()?;
+    fn start_in_order(
+        &mut self,
+        steps: &[OrderedStep],
+        tag: u32,
+    ) -> Result<Option<Posted>, PortError> {
+        self.submit_deferred()?;
         for step in steps {
-            if let Step::Copy { copy, .. } = step {
+            if let OrderedStep::Copy { copy, .. } = step {
                 memory_of(&self.bounce, &self.neighbours, copy)?;
             }
         }
@@ -366,26 +371,31 @@ impl CopyPort for DeviceStager {
         self.store(addr, &flag.to_le_bytes())
     }
 
-    fn store_soon(&mut self, addr: usize, bytes: &[u8], order: SoonOrder) -> Result<(), PortError> {
+    fn queue_write(
+        &mut self,
+        addr: usize,
+        bytes: &[u8],
+        order: DeferredOrder,
+    ) -> Result<(), PortError> {
         let place = self.staged(addr, bytes.len())?;
-        if bytes.len() > MOST_BYTES || place.range.is_mapped() {
+        if bytes.len() > MAX_BYTES || place.range.is_mapped() {
             return self.store(addr, bytes);
         }
         self.forget(addr, bytes.len());
         self.store_bytes_soon(&place, bytes, order)
     }
 
-    fn apply_soon(
+    fn queue_atomic(
         &mut self,
         addr: usize,
         atomic: &Atomic,
-        order: SoonOrder,
+        order: DeferredOrder,
     ) -> Result<(), PortError> {
         let place = self.word(addr, atomic.width)?;
         if place.range.is_mapped() {
             return self.apply(addr, atomic).map(drop);
         }
-        if order == SoonOrder::Any
+        if order == DeferredOrder::Any
             && place.remembered.is_none()
             && together::joins(&mut self.soon, (place.context, place.addr), atomic)
         {
@@ -394,9 +404,9 @@ impl CopyPort for DeviceStager {
         self.apply_at_soon(&place, atomic, order)
     }
 
-    fn settle(&mut self) -> Result<(), PortError> {
+    fn flush(&mut self) -> Result<(), PortError> {
         // It keeps its error.
-        let _ = self.flush();
+        let _ = self.submit_deferred();
         self.lost.take().map_or(Ok(()), Err)
     }
 

@@ -9,14 +9,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::MEM;
-use crate::copy::MOST_WRITES;
+use crate::copy::MAX_WRITES;
 use crate::copy::request::CopyError;
 use crate::driver::context::Context;
 use crate::memory::device_memory::DeviceMemory;
 use crate::words::gdrcopy::{GDRCOPY_LIBRARY, Gdrcopy};
 use crate::words::mapping::Mapped;
 use crate::words::stream_words::StreamWords;
-use crate::words::together::{self, MOST_BYTES, Soon, Tie};
+use crate::words::together::{self, MAX_BYTES, Soon, Tie};
 use crate::words::word_range::{Mapper, WordRange};
 
 /// How words may be reached.
@@ -67,7 +67,7 @@ impl Words {
     /// When not even copies work.
     pub fn new(context: &Arc<Context>, options: &WordsOptions) -> Result<Self, CopyError> {
         let stream = StreamWords::new(context, options.patience)?;
-        let parts = Vec::with_capacity(MOST_WRITES);
+        let parts = Vec::with_capacity(MAX_WRITES);
         let mut words = Self { stream, mapper: Mapper { gdrcopy: None }, parts, page: None };
         // Held meanwhile: two measurements of one device would disturb one another.
         let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -137,8 +137,8 @@ impl Words {
             unsafe { mapped.store(addr, bytes) };
             return Ok(());
         }
-        for (number, bytes) in bytes.chunks(MOST_BYTES).enumerate() {
-            let addr = addr + number * MOST_BYTES;
+        for (number, bytes) in bytes.chunks(MAX_BYTES).enumerate() {
+            let addr = addr + number * MAX_BYTES;
             self.parts.extend(Soon::parts_of(0, within, addr, bytes, Tie::Behind));
             let stored = self.stream.store_all(&self.parts);
             self.parts.clear();
@@ -147,7 +147,7 @@ impl Words {
         Ok(())
     }
 
-    /// Stores parts, at most [`MOST_WRITES`] and each in a range on which the CPU has no window, in
+    /// Stores parts, at most [`MAX_WRITES`] and each in a range on which the CPU has no window, in
     /// their order, but for those that are free of it. All are there when it returns. What some are
     /// made of is read before, all of it in one trip to the device.
     ///
@@ -162,7 +162,7 @@ impl Words {
         self.stream.store_all(words)
     }
 
-    /// Reads what the values of words are made of that are to be stored, at most [`MOST_WRITES`].
+    /// Reads what the values of words are made of that are to be stored, at most [`MAX_WRITES`].
     ///
     /// # Errors
     /// As [`Self::load`].

@@ -7,14 +7,14 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use crate::copy::MOST_WRITES;
+use crate::copy::MAX_WRITES;
 use crate::copy::engine::CopyEngine;
 use crate::copy::request::{CopyError, Direction, Step, Transfer, WordStores};
 use crate::driver::context::Context;
 use crate::driver::error::{CudaError, code};
 use crate::memory::pinned::PinnedMemory;
 use crate::memory::range::DeviceRange;
-use crate::words::together::{self, MOST_BYTES, Soon};
+use crate::words::together::{self, MAX_BYTES, Soon};
 use engine::patience::Wait;
 
 /// Words by a stream of their own. Nothing is under way when a call has returned, but after a
@@ -33,7 +33,7 @@ pub(crate) struct StreamWords {
 }
 
 /// Where in the scratch what is loaded begins.
-const LOADED: usize = MOST_WRITES * size_of::<u64>();
+const LOADED: usize = MAX_WRITES * size_of::<u64>();
 
 /// Words at most so far from one another are loaded by one copy, which takes no longer than that of
 /// one of them.
@@ -42,7 +42,7 @@ const NEAR: usize = 256;
 impl StreamWords {
     pub(crate) fn new(context: &Arc<Context>, patience: Duration) -> Result<Self, CudaError> {
         let mut engine = CopyEngine::new(context)?;
-        let scratch = PinnedMemory::new(context, LOADED + MOST_WRITES * (NEAR + 8))?;
+        let scratch = PinnedMemory::new(context, LOADED + MAX_WRITES * (NEAR + 8))?;
         engine.keep(&scratch);
         let stores = engine.word_stores();
         Ok(Self { engine, stores, scratch, patience, stuck: None })
@@ -61,7 +61,7 @@ impl StreamWords {
         self.stores.eight
     }
 
-    /// Stores parts, at most [`MOST_WRITES`], in their order: those side by side that nothing
+    /// Stores parts, at most [`MAX_WRITES`], in their order: those side by side that nothing
     /// orders, and what is no word, by copies. All are there when it returns, or will never be.
     pub(crate) fn store_all(&mut self, parts: &[Soon]) -> Result<(), CopyError> {
         match self.try_store(parts) {
@@ -173,9 +173,9 @@ impl StreamWords {
         addr: usize,
         into: &mut [u8],
     ) -> Result<(), CopyError> {
-        for (number, part) in into.chunks_mut(MOST_BYTES).enumerate() {
+        for (number, part) in into.chunks_mut(MAX_BYTES).enumerate() {
             self.alive()?;
-            let addr = addr + number * MOST_BYTES;
+            let addr = addr + number * MAX_BYTES;
             let (direction, memory, offset) = (Direction::FromDevice, &self.scratch, LOADED);
             let transfer = Transfer { direction, range, addr, memory, offset, len: part.len() };
             self.engine.start(&transfer)?;

@@ -7,16 +7,16 @@
 
 use std::sync::Arc;
 
-use crate::copy::MOST_WRITES;
+use crate::copy::MAX_WRITES;
 use crate::copy::request::{Step, Word};
 use crate::words::word_range::WordRange;
 use engine::atomic::{Atomic, Width};
 
 /// Most bytes that are stored with others: the longest message of the engine.
-pub(crate) const MOST_BYTES: usize = 256;
+pub(crate) const MAX_BYTES: usize = 256;
 
 // With the parts before the first word and behind the last one.
-const _: () = assert!(MOST_BYTES / 8 + 6 <= MOST_WRITES);
+const _: () = assert!(MAX_BYTES / 8 + 6 <= MAX_WRITES);
 
 /// Fewer parts side by side, all of which are words, are not worth a copy.
 pub(crate) const FEWEST: usize = 6;
@@ -132,7 +132,7 @@ pub(crate) fn resolve<E>(
     words: &mut [Soon],
     load: impl FnOnce(&mut [Soon], &[usize]) -> Result<(), E>,
 ) -> Result<(), E> {
-    let mut unread = [0; MOST_WRITES];
+    let mut unread = [0; MAX_WRITES];
     let mut count = 0;
     for at in 0..words.len() {
         if words[at].change.is_some() && before(words, at).is_none() {

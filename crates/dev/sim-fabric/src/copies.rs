@@ -8,12 +8,12 @@ use super::world::state::World;
 use engine::atomic::Atomic;
 use engine::ids::Pe;
 use engine::port::copies::{
-    Bounce, Copied, Copy, CopyDirection, CopyPort, MOST_STEPS, MOST_TOGETHER, MOST_WORDS, Reach,
-    SoonOrder, Step, Tagged, Window,
+    Bounce, Copied, Copy, CopyDirection, CopyPort, DeferredOrder, MAX_BATCH_COPIES, MAX_STEPS,
+    MAX_WORDS, OrderedStep, Reach, TaggedCopy, Window,
 };
 use engine::port::{PortError, Posted};
 
-const MOST_CALLS: usize = 2;
+const MAX_CALLS: usize = 2;
 
 /// The copies of one PE.
 #[derive(Debug)]
@@ -29,14 +29,14 @@ pub(crate) struct FakeCopies {
 
 #[derive(Debug)]
 enum Soon {
-    Store(Vec<u8>, SoonOrder),
-    Apply(Atomic, SoonOrder),
+    Store(Vec<u8>, DeferredOrder),
+    Apply(Atomic, DeferredOrder),
 }
 
 fn turn_round(soon: &mut [(usize, Soon)]) {
     let end = |(addr, soon): &(usize, Soon)| match soon {
-        Soon::Store(bytes, SoonOrder::Any) => Some(addr + bytes.len()),
-        Soon::Apply(atomic, SoonOrder::Any) => Some(addr + atomic.width.bytes()),
+        Soon::Store(bytes, DeferredOrder::Any) => Some(addr + bytes.len()),
+        Soon::Apply(atomic, DeferredOrder::Any) => Some(addr + atomic.width.bytes()),
         _ => None,
     };
     for free in soon.chunk_by_mut(|one, next| end(one).is_some() && end(next).is_some()) {
@@ -77,14 +77,14 @@ impl CopyPort for FakeCopies {
 
     fn room(&self, direction: CopyDirection) -> usize {
         let calls = self.fabric.world().calls_under_way(self.pe, direction);
-        if calls < MOST_CALLS { MOST_TOGETHER } else { 0 }
+        if calls < MAX_CALLS { MAX_BATCH_COPIES } else { 0 }
     }
 
-    fn start_all(&mut self, copies: &[Tagged]) -> Result<Posted, PortError> {
-        self.flush()?;
+    fn start_all(&mut self, copies: &[TaggedCopy]) -> Result<Posted, PortError> {
+        self.submit_deferred()?;
         let mut world = self.fabric.world();
-        assert!(copies.len() <= MOST_TOGETHER, "{} copies are too many", copies.len());
-        for Tagged { copy, .. } in copies {
+        assert!(copies.len() <= MAX_BATCH_COPIES, "{} copies are too many", copies.len());
+        for TaggedCopy { copy, .. } in copies {
             self.check_copy(&world, copy);
             assert_eq!(copy.direction, copies[0].copy.direction, "one direction");
             if world.memory.reach(self.pe, copy.memory, copy.len).is_none() {
@@ -100,21 +100,25 @@ impl CopyPort for FakeCopies {
         Ok(Posted::Yes)
     }
 
-    fn start_in_order(&mut self, steps: &[Step], tag: u32) -> Result<Option<Posted>, PortError> {
-        let is_words = |step: &&Step| matches!(step, Step::Apply { .. });
+    fn start_in_order(
+        &mut self,
+        steps: &[OrderedStep],
+        tag: u32,
+    ) -> Result<Option<Posted>, PortError> {
+        let is_words = |step: &&OrderedStep| matches!(step, OrderedStep::Apply { .. });
         let words = steps.iter().filter(is_words).count();
-        assert!(steps.len() <= MOST_STEPS && words <= MOST_WORDS, "{} steps", steps.len());
+        assert!(steps.len() <= MAX_STEPS && words <= MAX_WORDS, "{} steps", steps.len());
         let mut world = self.fabric.world();
         if !world.script.takes_lists {
             return Ok(None);
         }
         for step in steps {
             let (addr, len) = match step {
-                Step::Copy { copy, .. } => {
+                OrderedStep::Copy { copy, .. } => {
                     self.check_copy(&world, copy);
                     (copy.memory, copy.len)
                 }
-                Step::Apply { addr, atomic, .. } => (*addr, atomic.width.bytes()),
+                OrderedStep::Apply { addr, atomic, .. } => (*addr, atomic.width.bytes()),
             };
             match world.memory.reach(self.pe, addr, len) {
                 Some(Reach::Direct) => return Ok(None),
@@ -141,7 +145,7 @@ impl CopyPort for FakeCopies {
             return Err(fault("apply", 14, "no such word"));
         }
         self.check(addr, width)?;
-        self.flush()?;
+        self.submit_deferred()?;
         let mut world = self.fabric.world();
         world.finish_lists(self.pe);
         let old = change(world.memory.any_bytes_mut(self.pe, addr, width), atomic);
@@ -151,7 +155,7 @@ impl CopyPort for FakeCopies {
 
     fn load(&mut self, addr: usize, into: &mut [u8]) -> Result<(), PortError> {
         self.check(addr, into.len())?;
-        self.flush()?;
+        self.submit_deferred()?;
         let mut world = self.fabric.world();
         world.finish_lists(self.pe);
         into.copy_from_slice(world.memory.any_bytes_mut(self.pe, addr, into.len()));
@@ -160,7 +164,7 @@ impl CopyPort for FakeCopies {
 
     fn store(&mut self, addr: usize, bytes: &[u8]) -> Result<(), PortError> {
         self.check(addr, bytes.len())?;
-        self.flush()?;
+        self.submit_deferred()?;
         let mut world = self.fabric.world();
         world.finish_lists(self.pe);
         world.memory.any_bytes_mut(self.pe, addr, bytes.len()).copy_from_slice(bytes);
@@ -172,17 +176,22 @@ impl CopyPort for FakeCopies {
         self.store(addr, &flag.to_le_bytes())
     }
 
-    fn store_soon(&mut self, addr: usize, bytes: &[u8], order: SoonOrder) -> Result<(), PortError> {
+    fn queue_write(
+        &mut self,
+        addr: usize,
+        bytes: &[u8],
+        order: DeferredOrder,
+    ) -> Result<(), PortError> {
         self.check(addr, bytes.len())?;
         self.soon.push((addr, Soon::Store(bytes.to_vec(), order)));
         Ok(())
     }
 
-    fn apply_soon(
+    fn queue_atomic(
         &mut self,
         addr: usize,
         atomic: &Atomic,
-        order: SoonOrder,
+        order: DeferredOrder,
     ) -> Result<(), PortError> {
         let width = atomic.width.bytes();
         if addr % width != 0 {
@@ -193,8 +202,8 @@ impl CopyPort for FakeCopies {
         Ok(())
     }
 
-    fn settle(&mut self) -> Result<(), PortError> {
-        let _ = self.flush();
+    fn flush(&mut self) -> Result<(), PortError> {
+        let _ = self.submit_deferred();
         self.fabric.world().finish_lists(self.pe);
         self.lost.take().map_or(Ok(()), Err)
     }
@@ -235,7 +244,7 @@ impl FakeCopies {
         );
     }
 
-    fn flush(&mut self) -> Result<(), PortError> {
+    fn submit_deferred(&mut self) -> Result<(), PortError> {
         let mut world = self.fabric.world();
         if !self.soon.is_empty() {
             world.finish_lists(self.pe);

@@ -8,7 +8,7 @@
 //! of the slot begins, and whatever arrives is of the present use or begins the next one. Anything
 //! else is refused. Only uses that follow one another are compared, so their wrap is harmless.
 
-use crate::wire::marks::SLOT_BITS;
+use crate::wire::immediate::SLOT_BITS;
 use crate::wire::message::{Seq, Tag};
 
 /// Most counted puts to one peer that are under way.
@@ -67,7 +67,7 @@ impl Tags {
     }
 
     /// The signal of the put with this tag is executed.
-    pub(crate) fn give(&mut self, tag: Tag) {
+    pub(crate) fn release(&mut self, tag: Tag) {
         self.free |= 1 << tag.slot();
     }
 
@@ -79,8 +79,8 @@ impl Tags {
 
 /// What the receiver has of the peer's counted puts.
 #[derive(Debug, Default)]
-pub(crate) struct Counts {
-    slots: [Slot; TAGS as usize],
+pub(crate) struct SegmentCounts {
+    slots: [TagSlot; TAGS as usize],
     /// Time of the last arrival, in the watchdog's units, and warnings since.
     pub(crate) moved: u32,
     pub(crate) warned: u32,
@@ -88,7 +88,7 @@ pub(crate) struct Counts {
 
 /// One slot. Idle while both counts are zero.
 #[derive(Clone, Copy, Debug)]
-struct Slot {
+struct TagSlot {
     /// Segments that have arrived.
     arrived: u32,
     /// The signal, once it has arrived: its number and the segments that it waits for.
@@ -97,13 +97,13 @@ struct Slot {
     uses: u16,
 }
 
-impl Default for Slot {
+impl Default for TagSlot {
     fn default() -> Self {
         Self { arrived: 0, signal: None, uses: FIRST_USE - 1 }
     }
 }
 
-impl Slot {
+impl TagSlot {
     fn expected(&self) -> u16 {
         let idle = self.arrived == 0 && self.signal.is_none();
         if idle { (self.uses + 1) % USES } else { self.uses }
@@ -120,7 +120,7 @@ impl Slot {
     }
 }
 
-impl Counts {
+impl SegmentCounts {
     /// The tag that the next segment of a slot has to have.
     pub(crate) fn expected(&self, slot: usize) -> Tag {
         Tag::new(slot, self.slots[slot].expected())
@@ -136,7 +136,7 @@ impl Counts {
     }
 
     /// Takes in a signal. Returns whether all its segments have arrived; otherwise
-    /// [`Counts::land`] returns its number later.
+    /// [`SegmentCounts::land`] returns its number later.
     ///
     /// # Errors
     /// What no correct sender does.

@@ -16,13 +16,13 @@
 //! if all of them carry the longest payload.
 
 pub mod counts;
-pub(crate) mod executed;
+pub(crate) mod receive_window;
 pub(crate) mod slots;
 
 use std::ops::Range;
 
-use crate::channel::counts::{Counts, Tags};
-use crate::channel::executed::Executed;
+use crate::channel::counts::{SegmentCounts, Tags};
+use crate::channel::receive_window::ReceiveWindow;
 use crate::ids::Pe;
 use crate::wire::message::{FETCHES, Head, Seq, WINDOW};
 use crate::wire::seal::{Receiver, Seal};
@@ -30,17 +30,17 @@ use crate::wire::seal::{Receiver, Seal};
 const NO_SLOT: u16 = u16::MAX;
 
 /// Executed messages after which an acknowledgement is sent without being requested.
-const UNTOLD: u64 = WINDOW / 2;
+const ACK_INTERVAL: u64 = WINDOW / 2;
 
 /// A message that has arrived and waits to be executed.
 #[derive(Debug)]
-pub(crate) struct Waiting {
+pub(crate) struct PendingMessage {
     pub(crate) seq: Seq,
-    pub(crate) what: WaitsFor,
+    pub(crate) what: PendingOn,
 }
 
 #[derive(Debug)]
-pub(crate) enum WaitsFor {
+pub(crate) enum PendingOn {
     /// All messages below `due`. The message is kept.
     Earlier { due: Seq, head: Head, word: u32, bytes: Box<[u8]> },
     /// Segments that it counts. The message is kept.
@@ -57,7 +57,7 @@ pub(crate) struct Channel {
     /// All messages before it are executed by the peer.
     pub(crate) acked: Seq,
     /// An acknowledgement of all before it was requested.
-    asked: Seq,
+    ack_requested: Seq,
     /// Slot of each unacknowledged message, by its number modulo the window.
     sent: Box<[u16; WINDOW as usize]>,
     /// Slots that the peer's messages hold.
@@ -72,17 +72,17 @@ pub(crate) struct Channel {
     fetches: [u16; FETCHES],
     pub(crate) tags: Tags,
 
-    pub(crate) executed: Executed,
+    pub(crate) executed: ReceiveWindow,
     /// Messages that have arrived and are not executed, by number.
-    pub(crate) waiting: Vec<Waiting>,
+    pub(crate) waiting: Vec<PendingMessage>,
     /// All before it have arrived, at the last look.
     arrived: Seq,
     /// The peer has requested an acknowledgement of all before it.
-    wanted: Seq,
+    ack_wanted: Seq,
     /// All before it was acknowledged by the last message that has left.
-    told: Seq,
+    ack_sent: Seq,
     /// When this message is executed, an acknowledgement is due.
-    ack_at: Seq,
+    ack_due_at: Seq,
     /// Number and result of the peer's fetches, by place, and which have to be sent.
     pub(crate) replies: [(Seq, u64); FETCHES],
     pub(crate) replies_due: u16,
@@ -92,14 +92,14 @@ pub(crate) struct Channel {
     pub(crate) has_refused: bool,
     /// Staged transfers of the peer that read its memory, or are going to.
     pub(crate) reads: u32,
-    pub(crate) counts: Option<Box<Counts>>,
+    pub(crate) counts: Option<Box<SegmentCounts>>,
 
     pub(crate) ack_due: bool,
-    pub(crate) ask_due: bool,
+    pub(crate) ack_request_due: bool,
     /// Whether the peer is in the lane's list of those with something due.
     pub(crate) in_control: bool,
     /// Whether the peer is in the lane's list of those with messages that nobody has asked about.
-    pub(crate) is_listed: bool,
+    pub(crate) in_unrequested: bool,
 }
 
 impl Channel {
@@ -108,7 +108,7 @@ impl Channel {
         Box::new(Self {
             next: Seq::FIRST,
             acked: Seq::FIRST,
-            asked: Seq::FIRST,
+            ack_requested: Seq::FIRST,
             sent: Box::new([NO_SLOT; WINDOW as usize]),
             held: 0,
             after_data: Seq::FIRST,
@@ -117,12 +117,12 @@ impl Channel {
             in_mask: (high, seal.mask(pe, me, high)),
             fetches: [NO_SLOT; FETCHES],
             tags: Tags::new(tags),
-            executed: Executed::new(),
+            executed: ReceiveWindow::new(),
             waiting: Vec::new(),
             arrived: Seq::FIRST,
-            wanted: Seq::FIRST,
-            told: Seq::FIRST,
-            ack_at: Seq(Seq::FIRST.0 + UNTOLD),
+            ack_wanted: Seq::FIRST,
+            ack_sent: Seq::FIRST,
+            ack_due_at: Seq(Seq::FIRST.0 + ACK_INTERVAL),
             replies: [(Seq(0), 0); FETCHES],
             replies_due: 0,
             refusal: None,
@@ -130,9 +130,9 @@ impl Channel {
             reads: 0,
             counts: None,
             ack_due: false,
-            ask_due: false,
+            ack_request_due: false,
             in_control: false,
-            is_listed: false,
+            in_unrequested: false,
         })
     }
 
@@ -181,20 +181,20 @@ impl Channel {
         self.next = self.next.next();
         self.held += 1;
         let executed = self.executed.next();
-        if executed != self.told {
+        if executed != self.ack_sent {
             let is_due = self.ack_due && self.executed.has_beyond();
-            self.tell(executed);
+            self.note_ack_sent(executed);
             self.ack_due = is_due;
         }
     }
 
     /// Everything before this number was acknowledged by a message that has left.
     #[inline(always)]
-    pub(crate) fn tell(&mut self, told: Seq) {
-        self.told = told;
-        self.ack_at = Seq(told.0 + UNTOLD);
-        if told < self.wanted {
-            self.ack_at = self.wanted.min(self.ack_at);
+    pub(crate) fn note_ack_sent(&mut self, before: Seq) {
+        self.ack_sent = before;
+        self.ack_due_at = Seq(before.0 + ACK_INTERVAL);
+        if before < self.ack_wanted {
+            self.ack_due_at = self.ack_wanted.min(self.ack_due_at);
         }
         self.ack_due = false;
     }
@@ -249,31 +249,31 @@ impl Channel {
     }
 
     /// Requests an acknowledgement of everything sent, once. Returns whether a request is due.
-    pub(crate) fn want_ack(&mut self) -> bool {
-        if self.acked == self.next || self.asked == self.next {
+    pub(crate) fn request_ack(&mut self) -> bool {
+        if self.acked == self.next || self.ack_requested == self.next {
             return false;
         }
-        (self.asked, self.ask_due) = (self.next, true);
+        (self.ack_requested, self.ack_request_due) = (self.next, true);
         true
     }
 
     /// Whether a requested acknowledgement has not come yet.
-    pub(crate) fn is_asked(&self) -> bool {
-        self.asked > self.acked
+    pub(crate) fn is_ack_requested(&self) -> bool {
+        self.ack_requested > self.acked
     }
 
     /// The peer requests an acknowledgement of everything before a number.
-    pub(crate) fn request_ack(&mut self, before: Seq) {
-        self.wanted = self.wanted.max(before);
+    pub(crate) fn note_ack_request(&mut self, before: Seq) {
+        self.ack_wanted = self.ack_wanted.max(before);
         // Those behind a message that waits are acknowledged one by one.
-        self.ack_due |= self.executed.next() >= self.wanted || !self.waiting.is_empty();
-        self.ack_at = self.ack_at.min(self.wanted);
+        self.ack_due |= self.executed.next() >= self.ack_wanted || !self.waiting.is_empty();
+        self.ack_due_at = self.ack_due_at.min(self.ack_wanted);
     }
 
     /// Whether an acknowledgement is due after a message was executed.
     #[inline(always)]
     pub(crate) fn is_ack_due(&mut self) -> bool {
-        let due = self.executed.next() >= self.ack_at;
+        let due = self.executed.next() >= self.ack_due_at;
         self.ack_due |= due;
         due
     }
@@ -282,12 +282,12 @@ impl Channel {
     pub(crate) fn note_executed(&mut self, seq: Seq) -> bool {
         self.executed.note(seq);
         let is_beyond = seq >= self.executed.next() && !self.waiting.is_empty();
-        self.ack_due |= is_beyond && seq < self.wanted;
+        self.ack_due |= is_beyond && seq < self.ack_wanted;
         self.is_ack_due() || self.ack_due
     }
 
     /// Keeps a message that cannot be executed yet.
-    pub(crate) fn wait(&mut self, waiting: Waiting) {
+    pub(crate) fn wait(&mut self, waiting: PendingMessage) {
         let at = self.waiting.partition_point(|other| other.seq < waiting.seq);
         self.waiting.insert(at, waiting);
     }
@@ -308,23 +308,23 @@ impl Channel {
     }
 
     /// Takes a message that waits, by its number.
-    pub(crate) fn take_waiting(&mut self, seq: Seq) -> Option<Waiting> {
+    pub(crate) fn take_waiting(&mut self, seq: Seq) -> Option<PendingMessage> {
         let at = self.waiting.binary_search_by_key(&seq, |waiting| waiting.seq).ok()?;
         Some(self.remove(at))
     }
 
     /// Takes the first message that no longer waits for earlier ones.
-    pub(crate) fn take_due(&mut self) -> Option<Waiting> {
+    pub(crate) fn take_due(&mut self) -> Option<PendingMessage> {
         let next = self.executed.next();
-        let is_due = |waiting: &Waiting| match waiting.what {
-            WaitsFor::Earlier { due, .. } => due <= next,
-            WaitsFor::Data { .. } | WaitsFor::Staging => false,
+        let is_due = |waiting: &PendingMessage| match waiting.what {
+            PendingOn::Earlier { due, .. } => due <= next,
+            PendingOn::Data { .. } | PendingOn::Staging => false,
         };
         let at = self.waiting.iter().position(is_due)?;
         Some(self.remove(at))
     }
 
-    fn remove(&mut self, at: usize) -> Waiting {
+    fn remove(&mut self, at: usize) -> PendingMessage {
         let waiting = self.waiting.remove(at);
         if self.waiting.is_empty() {
             self.waiting = Vec::new();
@@ -334,6 +334,6 @@ impl Channel {
 
     /// Whether anything is due to the peer that has no number.
     pub(crate) fn has_due(&self) -> bool {
-        self.ack_due || self.ask_due || self.replies_due != 0 || self.refusal.is_some()
+        self.ack_due || self.ack_request_due || self.replies_due != 0 || self.refusal.is_some()
     }
 }

@@ -5,7 +5,7 @@
 
 use crate::ids::WrId;
 use crate::port::Tail;
-use crate::request::ResultPlace;
+use crate::request::FetchTarget;
 use crate::segments::{Owner, PLAIN};
 use crate::wire::message::{Frame, Seq, Tag};
 
@@ -18,10 +18,10 @@ pub(crate) enum Purpose {
     /// Nothing.
     Plain,
     /// The tag of a counted put.
-    Beside(Tag),
+    CountedSignal(Tag),
     /// A fetch, which ends with its reply.
     Fetch {
-        result: ResultPlace,
+        result: FetchTarget,
         /// Bytes of the word.
         width: usize,
         place: u8,
@@ -44,7 +44,7 @@ impl Purpose {
 
 /// A message that has left.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Slot {
+pub(crate) struct MessageSlot {
     /// The sealed message, without its tail.
     pub(crate) frame: Frame,
     /// Payload that is sent from its own memory.
@@ -59,7 +59,7 @@ pub(crate) struct Slot {
     next_free: u16,
 }
 
-impl Slot {
+impl MessageSlot {
     fn is_in_use(&self) -> bool {
         self.owner != Owner::FREE
     }
@@ -78,7 +78,7 @@ impl Slot {
         match self.purpose {
             Purpose::Plain if self.frame.len == 32 => "atomic",
             Purpose::Plain => "put with signal",
-            Purpose::Beside(_) => "signal",
+            Purpose::CountedSignal(_) => "signal",
             Purpose::Fetch { .. } => "fetching atomic",
             Purpose::Staged { what, .. } => what,
         }
@@ -89,7 +89,7 @@ impl Slot {
 /// messages.
 #[derive(Debug)]
 pub(crate) struct Reserved<'a> {
-    pub(crate) slot: &'a mut Slot,
+    pub(crate) slot: &'a mut MessageSlot,
     first_free: &'a mut u16,
     free: &'a mut u32,
 }
@@ -112,8 +112,8 @@ impl Reserved<'_> {
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct Slots {
-    slots: Box<[Slot]>,
+pub(crate) struct MessageSlots {
+    slots: Box<[MessageSlot]>,
     first_free: u16,
     free: u32,
 }
@@ -123,9 +123,9 @@ pub(crate) const UNNUMBERED: WrId = WrId(u32::MAX);
 
 const SLOT_BITS: u32 = SLOTS.ilog2();
 
-impl Slots {
+impl MessageSlots {
     pub(crate) fn new(count: u32) -> Self {
-        let slot = |at: u32| Slot {
+        let slot = |at: u32| MessageSlot {
             frame: Frame::EMPTY,
             tail: Tail::NONE,
             seq: Seq(0),
@@ -152,12 +152,12 @@ impl Slots {
     }
 
     #[inline(always)]
-    pub(crate) fn get_mut(&mut self, at: u16) -> Option<&mut Slot> {
+    pub(crate) fn get_mut(&mut self, at: u16) -> Option<&mut MessageSlot> {
         self.slots.get_mut(usize::from(at)).filter(|slot| slot.is_in_use())
     }
 
     /// Ends a message.
-    pub(crate) fn give(&mut self, at: u16) {
+    pub(crate) fn release(&mut self, at: u16) {
         if let Some(slot) = self.slots.get_mut(usize::from(at)) {
             (slot.purpose, slot.tail) = (Purpose::Plain, Tail::NONE);
             slot.owner = Owner::FREE;
@@ -170,7 +170,7 @@ impl Slots {
     /// Ends messages one after the other while they are plain and have one owner. Returns the owner
     /// and how many there were.
     #[inline(always)]
-    pub(crate) fn give_alike(
+    pub(crate) fn release_alike(
         &mut self,
         mut numbers: impl Iterator<Item = u16> + Clone,
     ) -> Option<(Owner, u32)> {
@@ -200,7 +200,7 @@ impl Slots {
     }
 
     /// All messages that have left, each with its slot.
-    pub(crate) fn sent(&self) -> impl Iterator<Item = (u16, &Slot)> {
+    pub(crate) fn sent(&self) -> impl Iterator<Item = (u16, &MessageSlot)> {
         (0..).zip(&self.slots).filter(|(_, slot)| slot.is_in_use())
     }
 
@@ -213,7 +213,7 @@ impl Slots {
     }
 
     /// The slot of the message with this work-request id, if it is still there.
-    pub(crate) fn named(&self, wr_id: WrId) -> Option<(u16, &Slot)> {
+    pub(crate) fn named(&self, wr_id: WrId) -> Option<(u16, &MessageSlot)> {
         let at = (wr_id.0 & (SLOTS - 1)) as u16;
         let slot = self.slots.get(usize::from(at)).filter(|slot| slot.is_in_use())?;
         (Self::wr_id(at, slot.seq) == wr_id).then_some((at, slot))

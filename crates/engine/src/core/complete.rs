@@ -6,20 +6,20 @@
 use std::ops::Range;
 
 use crate::channel::slots::Purpose as MessagePurpose;
-use crate::core::{Core, StagedEvent, Then};
+use crate::core::{Continuation, Core, StagingEvent};
 use crate::error::EngineError;
 use crate::group::{GroupId, Groups};
 use crate::ids::{RailId, WrId};
 use crate::peers::{HeldSignal, Peer, Peers};
 use crate::port::{Completions, Failure, Polled, Port};
-use crate::segments::{BY_LOAD, Owner, PLAIN, STRIPE, Segment, Segments, State};
+use crate::segments::{BY_LOAD, Owner, PLAIN, STRIPE, Segment, SegmentState, Segments};
 use crate::wire::message::{MAP_BYTES, Seq, WINDOW};
 
 /// Takes the completions of a poll. Those of alike segments in a row are counted together.
 struct Sink<'a> {
     segments: &'a mut Segments,
     peers: &'a mut Peers,
-    groups: &'a mut Groups<Then>,
+    groups: &'a mut Groups<Continuation>,
     settling: &'a mut Vec<u32>,
     emptied: &'a mut Vec<GroupId>,
     /// Segments whose completion is for more than their counts.
@@ -107,13 +107,13 @@ impl<P: Port> Core<P> {
         peer.in_flight -= 1;
         // The token of a plain segment means nothing; its peer may have failed since.
         let ahead = peer.ahead.get_mut(owner.rail().index());
-        let by_load = state != State::Plain && token != PLAIN && token & BY_LOAD != 0;
+        let by_load = state != SegmentState::Plain && token != PLAIN && token & BY_LOAD != 0;
         if let Some(ahead) = ahead.filter(|_| by_load) {
             *ahead -= len as u64;
             let load = &mut self.rails[owner.rail().index()].load;
             load.complete(len as u64, self.port.now());
         }
-        if state == State::Orphan {
+        if state == SegmentState::Orphan {
             self.regions.index().leave_orphan(self.regions.kind(), index);
         } else {
             if peer.order.end(owner.group(), 1) {
@@ -121,8 +121,8 @@ impl<P: Port> Core<P> {
             }
             self.end_in_group(owner.completion());
         }
-        if state != State::Plain && token < STRIPE {
-            self.staged.push_back(StagedEvent::Segment { token: token & !BY_LOAD });
+        if state != SegmentState::Plain && token < STRIPE {
+            self.staging_events.push_back(StagingEvent::Segment { token: token & !BY_LOAD });
         }
     }
 
@@ -150,9 +150,9 @@ impl<P: Port> Core<P> {
     /// Whether anything has to be settled, served, sent or handed to staging.
     #[inline(always)]
     pub(crate) fn has_due(&self) -> bool {
-        let Self { settling, emptied, ready, ring, control, staged, due, .. } = self;
+        let Self { settling, emptied, ready, ring, control, staging_events, due, .. } = self;
         let waits = settling.len() | emptied.len() | ready.len() | ring.len() | control.len();
-        waits | staged.len() | due.len() != 0
+        waits | staging_events.len() | due.len() != 0
     }
 
     /// Moves the cursors of peers whose groups have finished, and runs continuations.
@@ -163,9 +163,9 @@ impl<P: Port> Core<P> {
                 self.settle_peer(at);
             }
             while let Some(group) = self.emptied.pop() {
-                if let Some(then) = self.groups.take_then(group) {
+                if let Some(continuation) = self.groups.take_continuation(group) {
                     self.groups.finish(group);
-                    self.run_continuation(then);
+                    self.run_continuation(continuation);
                 }
             }
         }
@@ -175,7 +175,7 @@ impl<P: Port> Core<P> {
         let peer = self.peers.get_mut(at);
         peer.is_settling = false;
         peer.order.settle();
-        peer.update_open();
+        peer.update_fast_path();
         let order = &peer.order;
         let over = |(behind, group): &(u32, GroupId)| order.is_finished(*behind).then_some(*group);
         let ended: Vec<GroupId> = peer.quiets.iter().filter_map(over).collect();
@@ -188,9 +188,9 @@ impl<P: Port> Core<P> {
         ended.into_iter().for_each(|group| self.end_in_group(group));
     }
 
-    fn run_continuation(&mut self, then: Then) {
-        match then {
-            Then::Signal { peer: at, word, held, completion } => {
+    fn run_continuation(&mut self, continuation: Continuation) {
+        match continuation {
+            Continuation::Signal { peer: at, word, held, completion } => {
                 let peer = self.peers.get_mut(at);
                 if peer.error.is_some() {
                     return self.end_in_group(completion);
@@ -201,7 +201,7 @@ impl<P: Port> Core<P> {
                 peer.held.push_back(held);
                 self.make_ready(at);
             }
-            Then::Handed(handed) => {
+            Continuation::Handover(handed) => {
                 let failed = self.peers.of(handed.pe()).and_then(|peer| peer.check().err());
                 handed.end(failed);
             }
@@ -227,7 +227,7 @@ impl<P: Port> Core<P> {
         };
         let segment = *segment;
         let (at, rail) = (segment.owner.peer(), segment.owner.rail());
-        if segment.owner.state() != State::Orphan {
+        if segment.owner.state() != SegmentState::Orphan {
             let failed = EngineError::Segment {
                 what: segment.what(),
                 pe: self.peers.get(at).pe,
@@ -267,7 +267,7 @@ impl<P: Port> Core<P> {
         let has_failed = peer.error.is_some();
         let Some(channel) = peer.channel.as_deref_mut() else { return };
         if has_failed {
-            self.staged.push_back(StagedEvent::Acknowledged { peer: at, before: ack });
+            self.staging_events.push_back(StagingEvent::Acknowledged { peer: at, before: ack });
             return;
         }
         let acked = channel.acked;
@@ -302,7 +302,7 @@ impl<P: Port> Core<P> {
         let Some(channel) = channel.as_deref_mut() else { return };
         loop {
             let sent = numbers.clone().map_while(|number| channel.sent_number(Seq(number)));
-            let Some((owner, count)) = messages.give_alike(sent) else { return };
+            let Some((owner, count)) = messages.release_alike(sent) else { return };
             let first = numbers.start;
             numbers.start += u64::from(count);
             channel.forget_sent(first..numbers.start);
@@ -323,12 +323,12 @@ impl<P: Port> Core<P> {
         let Some(slot) = self.messages.get_mut(number) else { return };
         match slot.purpose {
             MessagePurpose::Plain => {}
-            MessagePurpose::Beside(tag) => channel.tags.give(tag),
+            MessagePurpose::CountedSignal(tag) => channel.tags.release(tag),
             // Its reply ends it.
             MessagePurpose::Fetch { .. } => return,
             MessagePurpose::Staged { token: PLAIN, .. } => {}
             MessagePurpose::Staged { token, .. } => {
-                self.staged.push_back(StagedEvent::Message { token, ok: true });
+                self.staging_events.push_back(StagingEvent::Message { token, ok: true });
             }
         }
         self.end_message(at, number);
@@ -347,7 +347,7 @@ impl<P: Port> Core<P> {
     pub(crate) fn end_message(&mut self, at: u32, number: u16) {
         let Some(slot) = self.messages.get_mut(number) else { return };
         let owner = slot.owner;
-        self.messages.give(number);
+        self.messages.release(number);
         let peer = self.peers.get_mut(at);
         if let Some(channel) = peer.channel.as_deref_mut() {
             channel.held -= 1;
@@ -365,7 +365,7 @@ impl<P: Port> Core<P> {
         at: u32,
         place: u32,
         of: u32,
-    ) -> Option<(crate::request::ResultPlace, usize)> {
+    ) -> Option<(crate::request::FetchTarget, usize)> {
         let channel = self.peers.get_mut(at).channel.as_deref_mut()?;
         let number = channel.fetch(place)?;
         let slot = self.messages.get_mut(number)?;

@@ -11,14 +11,14 @@ use std::time::Duration;
 use log::error;
 
 use crate::channel::slots::Purpose;
-use crate::core::{Core, StagedEvent};
+use crate::core::{Core, StagingEvent};
 use crate::error::EngineError;
 use crate::ids::{Pe, RailId};
-use crate::op::{Kind, Op, Queued, Way};
+use crate::op::{Op, OpKind, QueueEntry, SignalProtocol};
 use crate::port::{Port, PortError};
 use crate::rate_limit::RateLimit;
 use crate::regions::Orphan;
-use crate::segments::{PLAIN, State};
+use crate::segments::{PLAIN, SegmentState};
 use crate::wire::message::Seq;
 
 /// Bit of orphans that are copies; those of segments have their index.
@@ -26,7 +26,7 @@ const COPY: u32 = 1 << 31;
 
 /// A copy under way between local memory and a bounce buffer.
 #[derive(Debug)]
-pub(crate) struct Copying {
+pub(crate) struct ActiveCopy {
     /// Staging's transfer.
     token: u32,
     pub(crate) peer: u32,
@@ -46,7 +46,7 @@ pub(crate) struct Failures {
 
 impl Failures {
     pub(super) fn new() -> Self {
-        Self { first: None, lines: RateLimit::most(LINES, Duration::from_secs(10)) }
+        Self { first: None, lines: RateLimit::new(LINES, Duration::from_secs(10)) }
     }
 
     /// The first failure of the lane.
@@ -76,13 +76,13 @@ impl<P: Port> Core<P> {
         let quiets = std::mem::take(&mut peer.quiets);
         // Nothing of the peer is counted by it any more.
         peer.forget();
-        peer.update_open();
+        peer.update_fast_path();
         self.queued -= queue.len();
         for queued in queue {
             match queued {
-                Queued::Op(op, _) => self.end_queued(&op),
-                Queued::Fence => {}
-                Queued::Quiet(group) => self.end_in_group(group),
+                QueueEntry::Op(op, _) => self.end_queued(&op),
+                QueueEntry::Fence => {}
+                QueueEntry::Quiet(group) => self.end_in_group(group),
             }
         }
         held.into_iter().for_each(|signal| self.end_in_group(signal.completion));
@@ -94,7 +94,7 @@ impl<P: Port> Core<P> {
             if segment.owner.is_plain() {
                 segment.token = PLAIN;
             }
-            segment.owner = segment.owner.with(State::Orphan);
+            segment.owner = segment.owner.with(SegmentState::Orphan);
             let (memory, what) = (segment.memory(), segment.what());
             if let Some(memory) = memory {
                 let lane = self.regions.kind();
@@ -104,7 +104,7 @@ impl<P: Port> Core<P> {
             self.end_in_group(completion);
         }
         for copying in self.copies.iter().filter(|copying| copying.peer == at) {
-            let Copying { token, what, memory, .. } = *copying;
+            let ActiveCopy { token, what, memory, .. } = *copying;
             let (lane, segment) = (self.regions.kind(), COPY | token);
             self.regions.index().enter_orphan(Orphan { lane, segment, what, pe, memory });
         }
@@ -118,9 +118,9 @@ impl<P: Port> Core<P> {
                 match purpose {
                     Purpose::Fetch { place, .. } => channel.end_fetch(place),
                     Purpose::Staged { token, .. } => {
-                        self.staged.push_back(StagedEvent::Message { token, ok: false });
+                        self.staging_events.push_back(StagingEvent::Message { token, ok: false });
                     }
-                    Purpose::Plain | Purpose::Beside(_) => {}
+                    Purpose::Plain | Purpose::CountedSignal(_) => {}
                 }
                 if seq >= channel.acked {
                     channel.take_sent(seq);
@@ -128,11 +128,11 @@ impl<P: Port> Core<P> {
             }
             self.end_message(at, number);
         }
-        self.staged.push_back(StagedEvent::Failed { peer: at });
+        self.staging_events.push_back(StagingEvent::Failed { peer: at });
     }
 
     fn end_queued(&mut self, op: &Op) {
-        if let Kind::PutSignal(_, Way::Chained { data, .. }) = op.kind {
+        if let OpKind::PutSignal(_, SignalProtocol::Chained { data, .. }) = op.kind {
             self.end_in_group(data);
         }
         self.end_in_group(op.completion);
@@ -165,10 +165,10 @@ impl<P: Port> Core<P> {
     #[cold]
     pub(crate) fn fail_lane(&mut self, failed: EngineError) {
         let now = self.port.now();
-        let unsaid = self.failures.lines.admit_at(now);
+        let suppressed = self.failures.lines.admit_at(now);
         // Later failures may be a peer's to repeat.
-        if self.failures.first.is_none() || unsaid.is_some() {
-            error!(target: "TRANSPORT", "{failed}{}", unsaid.unwrap_or_default());
+        if self.failures.first.is_none() || suppressed.is_some() {
+            error!(target: "TRANSPORT", "{failed}{}", suppressed.unwrap_or_default());
         }
         self.failures.first.get_or_insert_with(|| Box::new(failed));
     }
@@ -181,7 +181,7 @@ impl<P: Port> Core<P> {
         what: &'static str,
         memory: (usize, usize),
     ) {
-        self.copies.push(Copying { token, peer, what, memory });
+        self.copies.push(ActiveCopy { token, peer, what, memory });
     }
 
     /// Whether copies of a transfer are under way.
@@ -213,15 +213,15 @@ impl<P: Port> Core<P> {
         if self.channel(at).has_refused {
             return;
         }
-        if let Some(unsaid) = self.failures.lines.admit_at(self.port.now()) {
+        if let Some(suppressed) = self.failures.lines.admit_at(self.port.now()) {
             let pe = Pe(at);
-            error!(target: "TRANSPORT", "{pe} asks for something that cannot be done: {why}{unsaid}");
+            error!(target: "TRANSPORT", "{pe} asks for something that cannot be done: {why}{suppressed}");
         }
         let channel = self.channel(at);
         channel.has_refused = true;
         channel.refusal = Some((seq, why));
         channel.waiting = Vec::new();
-        self.staged.push_back(StagedEvent::Refused { peer: at });
+        self.staging_events.push_back(StagingEvent::Refused { peer: at });
         self.enter_control(at);
     }
 

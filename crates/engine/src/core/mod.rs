@@ -18,40 +18,40 @@ use std::collections::VecDeque;
 
 use crate::atomic::Atomic;
 use crate::channel::Channel;
-use crate::channel::slots::{SLOTS, Slots};
-use crate::core::fail::{Copying, Failures};
+use crate::channel::slots::{MessageSlots, SLOTS};
+use crate::core::fail::{ActiveCopy, Failures};
 use crate::error::EngineError;
 use crate::group::{GroupId, GroupRef, Groups};
 use crate::ids::{LaneKind, Pe, RailId};
 use crate::lane::LaneConfig;
-use crate::lane::host::handoff::Handed;
-use crate::op::Word;
+use crate::lane::host::handoff::ActiveHandover;
+use crate::op::WordOp;
 use crate::peers::{Peer, Peers};
 use crate::port::{Local, Port, RailLimits};
 use crate::rails::paths::PathTable;
 use crate::rails::{Rail, Spread};
-use crate::regions::{Place, Regions};
+use crate::regions::{Location, Regions};
 use crate::request::{LocalSide, Request};
 use crate::segments::Segments;
 use crate::signal::Signals;
 use crate::watchdog::Watchdog;
 use crate::wire::handle::{HandleError, HandleView};
-use crate::wire::marks::Marks;
-use crate::wire::message::{Seq, Spot};
+use crate::wire::immediate::ImmediateCodec;
+use crate::wire::message::{RegionAddr, Seq};
 use crate::wire::seal::Seal;
 
 /// What follows when a completion group becomes empty.
 #[derive(Debug)]
-pub(crate) enum Then {
+pub(crate) enum Continuation {
     /// The signal of a put leaves.
-    Signal { peer: u32, word: Word, held: GroupRef, completion: GroupId },
+    Signal { peer: u32, word: WordOp, held: GroupRef, completion: GroupId },
     /// A user thread's operation has ended.
-    Handed(Handed),
+    Handover(ActiveHandover),
 }
 
 /// What has ended of staging's work.
 #[derive(Clone, Debug)]
-pub(crate) enum StagedEvent {
+pub(crate) enum StagingEvent {
     /// The segment of a transfer has completed, or failed after its peer.
     Segment { token: u32 },
     /// The message of a transfer was executed, or its peer has failed.
@@ -75,11 +75,11 @@ pub(crate) struct Core<P: Port> {
     paths: PathTable,
     pub(crate) peers: Peers,
     pub(crate) segments: Segments,
-    pub(crate) messages: Slots,
-    pub(crate) groups: Groups<Then>,
+    pub(crate) messages: MessageSlots,
+    pub(crate) groups: Groups<Continuation>,
     pub(crate) regions: Regions,
     pub(crate) seal: Seal,
-    pub(crate) marks: Marks,
+    pub(crate) immediate: ImmediateCodec,
     pub(crate) signals: Signals,
     pub(crate) spread: Spread,
     pub(crate) failures: Failures,
@@ -101,13 +101,13 @@ pub(crate) struct Core<P: Port> {
     /// Peers to which something without number is due.
     control: VecDeque<u32>,
     /// Peers with messages whose acknowledgement nobody has requested.
-    unasked: Vec<u32>,
+    unrequested: Vec<u32>,
     /// Peers with messages that may be executed now.
     pub(crate) due: Vec<u32>,
     /// What has ended of staging's work.
-    pub(crate) staged: VecDeque<StagedEvent>,
+    pub(crate) staging_events: VecDeque<StagingEvent>,
     /// Copies that staging has under way.
-    pub(crate) copies: Vec<Copying>,
+    pub(crate) copies: Vec<ActiveCopy>,
 }
 
 /// Most segments that a lane over rails of these limits has under way. Their work-request ids are
@@ -141,11 +141,11 @@ impl<P: Port> Core<P> {
             peers: Peers::new(n_pes),
             segments: Segments::new(count, |wr_id| port.context(wr_id)),
             // User threads send no messages: peers do not listen to host lanes.
-            messages: Slots::new(if is_proxy { SLOTS } else { 0 }),
+            messages: MessageSlots::new(if is_proxy { SLOTS } else { 0 }),
             groups: Groups::new(),
             regions: Regions::new(config.regions, config.kind, config.devices),
             seal: Seal::new(config.cookie, config.me),
-            marks: Marks::new(config.cookie, config.me, n_pes, config.mark_bytes),
+            immediate: ImmediateCodec::new(config.cookie, config.me, n_pes, config.immediate_bytes),
             paths: config.paths,
             signals,
             spread,
@@ -159,9 +159,9 @@ impl<P: Port> Core<P> {
             settling: Vec::new(),
             emptied: Vec::new(),
             control: VecDeque::new(),
-            unasked: Vec::new(),
+            unrequested: Vec::new(),
             due: Vec::new(),
-            staged: VecDeque::new(),
+            staging_events: VecDeque::new(),
             copies: Vec::new(),
             port,
         }
@@ -179,7 +179,7 @@ impl<P: Port> Core<P> {
         if pe.0 >= n_pes {
             return Err(EngineError::NoSuchPe { pe, n_pes });
         }
-        let at = self.peers.open(pe, self.paths.hops(self.me, pe));
+        let at = self.peers.open(pe, self.paths.peer_paths(self.me, pe));
         if self.regions.kind() == LaneKind::Proxy {
             // So that a stripe finds its counters.
             self.peers.get_mut(at).ahead = vec![0; self.rails.len()].into();
@@ -241,7 +241,7 @@ impl<P: Port> Core<P> {
         match self.regions.recent_desc(at, len, rail) {
             Some(desc) => Ok(Local::Memory { addr: at, desc }),
             None if self.needs_desc => {
-                let fault = match self.regions.look(addr, request.len).cut {
+                let fault = match self.regions.lookup(addr, request.len).cut {
                     Some(region) => HandleError::Outside {
                         addr: addr as u64,
                         len: request.len as u64,
@@ -257,7 +257,11 @@ impl<P: Port> Core<P> {
     }
 
     /// The word of this process that a peer's message names.
-    pub(crate) fn locate_word(&mut self, spot: Spot, atomic: &Atomic) -> Result<Place, String> {
+    pub(crate) fn locate_word(
+        &mut self,
+        spot: RegionAddr,
+        atomic: &Atomic,
+    ) -> Result<Location, String> {
         let width = atomic.width.bytes();
         let place = self.regions.locate(spot, width).map_err(|fault| fault.to_string())?;
         if place.addr % width != 0 {
@@ -267,13 +271,13 @@ impl<P: Port> Core<P> {
     }
 
     /// Remembers the first bytes of a peer's handles, for the fast path.
-    pub(crate) fn learn(&mut self, at: u32, remote: &HandleView<'_>) {
+    pub(crate) fn note_handle(&mut self, at: u32, remote: &HandleView<'_>) {
         if remote.rails() > 0 {
             let fits =
-                |peer: &Peer| peer.hops.iter().all(|hop| hop.remote.rail().0 < remote.rails());
+                |peer: &Peer| peer.paths.iter().all(|path| path.remote.rail().0 < remote.rails());
             let peer = self.peers.get_mut(at);
             if fits(peer) {
-                peer.learn(remote.identity());
+                peer.note_prefix(remote.prefix());
             }
         }
     }

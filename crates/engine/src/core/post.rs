@@ -4,12 +4,12 @@ use crate::core::Core;
 use crate::error::EngineError;
 use crate::group::{Class, GroupId, GroupRef};
 use crate::ids::{RailId, WrId};
-use crate::op::{Kind, Op, Step};
+use crate::op::{Op, OpKind, Outcome};
 use crate::port::{Direction, Local, Operation, Port, Posted, Transfer};
 use crate::rails::load;
-use crate::rails::paths::Hop;
+use crate::rails::paths::PeerPath;
 use crate::request::{LocalSide, Request};
-use crate::segments::{BY_LOAD, PLAIN, STRIPE, Segment, State};
+use crate::segments::{BY_LOAD, PLAIN, STRIPE, Segment, SegmentState};
 use crate::wire::handle::HandleView;
 
 /// Segments of a long operation for each rail or worker, at least, unless they would be shorter
@@ -20,9 +20,9 @@ const ALIGN: usize = 4096;
 
 /// A segment that is about to be posted.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Posting {
+pub(crate) struct SegmentPost {
     pub(crate) peer: u32,
-    pub(crate) hop: Hop,
+    pub(crate) path: PeerPath,
     pub(crate) transfer: Transfer,
     /// Immediate data for the target.
     pub(crate) immediate: Option<u64>,
@@ -30,14 +30,14 @@ pub(crate) struct Posting {
     pub(crate) token: u32,
     pub(crate) completion: GroupId,
     /// The order group that counts it, or the class that it has in the last one.
-    pub(crate) counted: Counted,
+    pub(crate) counted: CountedIn,
     /// Whether it is a part of a long operation, for the rail's workers.
     pub(crate) is_long: bool,
 }
 
 /// What counts a segment.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Counted {
+pub(crate) enum CountedIn {
     Last(Class),
     By(GroupRef),
 }
@@ -51,11 +51,11 @@ impl<P: Port> Core<P> {
         let Self { peers, rails, segments, regions, groups, port, .. } = self;
         let Request { direction, pe, remote_handle, remote_addr, local, len } = *request;
         let Some(peer) = peers.of_mut(pe) else { return false };
-        let Some(handle) = HandleView::keyed(remote_handle, peer.open) else { return false };
+        let Some(handle) = HandleView::keyed(remote_handle, peer.fast_prefix) else { return false };
         let Some(remote) = handle.target(remote_addr, len as u64) else { return false };
-        let id = peer.hop.rail;
+        let id = peer.path.rail;
         let Some(rail) = rails.get_mut(id.index()) else { return false };
-        if len.wrapping_sub(1) >= rail.most_in_turn || peer.in_flight >= rail.quota {
+        if len.wrapping_sub(1) >= rail.max_round_robin || peer.in_flight >= rail.quota {
             return false;
         }
         let is_local = match local {
@@ -79,10 +79,10 @@ impl<P: Port> Core<P> {
             LocalSide::Memory(addr) => Local::Memory { addr, desc: regions.last_desc(id) },
             LocalSide::Value(value) => Local::Value(value),
         };
-        let key = handle.key_at(peer.hop.remote);
+        let key = handle.key_at(peer.path.remote);
         let transfer = Transfer { direction, local, len, remote, key };
         segment.set(&transfer);
-        let (to, next) = (peer.hop.to, peer.hop.next);
+        let (to, next) = (peer.path.to, peer.path.next);
         peer.turn(next);
         let Some(fast) = rail.fast else { return self.undo_post(wr_id) };
         port.try_post(fast, id, to, wr_id, segment.context, &transfer) || self.undo_post(wr_id)
@@ -113,10 +113,10 @@ impl<P: Port> Core<P> {
     ///
     /// # Errors
     /// The fabric has refused it for good; its peer has failed with that.
-    pub(crate) fn post(&mut self, posting: &Posting) -> Result<bool, EngineError> {
-        let Posting { peer: at, hop, ref transfer, token, completion, .. } = *posting;
+    pub(crate) fn post(&mut self, posting: &SegmentPost) -> Result<bool, EngineError> {
+        let SegmentPost { peer: at, path, ref transfer, token, completion, .. } = *posting;
         let Self { peers, rails, segments, port, .. } = self;
-        let (peer, rail) = (peers.get_mut(at), &mut rails[hop.rail.index()]);
+        let (peer, rail) = (peers.get_mut(at), &mut rails[path.rail.index()]);
         if peer.in_flight >= rail.quota {
             return Ok(false);
         }
@@ -125,13 +125,13 @@ impl<P: Port> Core<P> {
             Some(data) => Operation::WriteWithImmediate(transfer, data),
         };
         let group = match posting.counted {
-            Counted::Last(class) => peer.order.next(class),
-            Counted::By(group) => group,
+            CountedIn::Last(class) => peer.order.next(class),
+            CountedIn::By(group) => group,
         };
-        let state = if token == PLAIN { State::Plain } else { State::Other };
+        let state = if token == PLAIN { SegmentState::Plain } else { SegmentState::Other };
         let Some((wr_id, segment)) = segments.take() else { return Ok(false) };
         segment.set(transfer);
-        segment.owner = hop.owner.counted(completion, group).with(state);
+        segment.owner = path.owner.counted(completion, group).with(state);
         segment.born = self.watchdog.stamp();
         segment.token = token;
         peer.begin(group, transfer.direction);
@@ -139,14 +139,14 @@ impl<P: Port> Core<P> {
         self.groups.begin(completion);
         let mut posted = Ok(None);
         if posting.is_long && rail.limits.bulk > 0 {
-            posted = port.post_bulk(hop.rail, hop.to, wr_id, operation);
+            posted = port.post_bulk(path.rail, path.to, wr_id, operation);
             if let Ok(Some(Posted::Yes)) = posted {
                 rail.counters.bulk_bytes += transfer.len as u64;
             }
         }
         let posted = match posted {
             Ok(Some(posted)) => Ok(posted),
-            Ok(None) => port.post(hop.rail, hop.to, wr_id, operation),
+            Ok(None) => port.post(path.rail, path.to, wr_id, operation),
             Err(error) => Err(error),
         };
         peer.is_refused = !matches!(posted, Ok(Posted::Yes));
@@ -163,8 +163,8 @@ impl<P: Port> Core<P> {
                     what: if transfer.direction == Direction::Read { "get" } else { "put" },
                     pe,
                     len: transfer.len,
-                    rail: hop.rail,
-                    rail_name: self.port.rail_name(hop.rail).to_owned(),
+                    rail: path.rail,
+                    rail_name: self.port.rail_name(path.rail).to_owned(),
                     error,
                 };
                 self.fail_peer(at, failed.clone());
@@ -184,21 +184,21 @@ impl<P: Port> Core<P> {
         op: &mut Op,
         request: &Request<'_>,
         immediate: Option<u64>,
-    ) -> Result<(u32, Step), EngineError> {
+    ) -> Result<(u32, Outcome), EngineError> {
         let (remote, offset) = request.remote()?;
-        self.learn(at, &remote);
+        self.note_handle(at, &remote);
         let direction = request.direction;
         if direction == Direction::Write {
             let peer = self.peers.get(at);
             if !peer.order.is_ordered(peer.fence) {
-                return Ok((0, Step::Held));
+                return Ok((0, Outcome::Held));
             }
         }
         // Counted segments are before the message that says how many there are.
         let class = if immediate.is_some() { Class::Message } else { class_of(direction) };
-        let counted = op.counted_by.map_or(Counted::Last(class), Counted::By);
+        let counted = op.counted_by.map_or(CountedIn::Last(class), CountedIn::By);
         let completion = match op.kind {
-            Kind::PutSignal(_, crate::op::Way::Chained { data, .. }) => data,
+            OpKind::PutSignal(_, crate::op::SignalProtocol::Chained { data, .. }) => data,
             _ => op.completion,
         };
         let by_load = op.len >= self.spread.balanced_from;
@@ -207,21 +207,21 @@ impl<P: Port> Core<P> {
         let mut posted = 0;
         while op.sent < op.len {
             let len = whole.min(op.len - op.sent);
-            let first = if by_load { self.choose(at, len) } else { self.next_hop(at) };
-            let Some(mut hop) = first else { return Ok((posted, Step::NoRoom)) };
-            let first = hop.rail;
+            let first = if by_load { self.choose(at, len) } else { self.next_path(at) };
+            let Some(mut path) = first else { return Ok((posted, Outcome::LaneFull)) };
+            let first = path.rail;
             let mut is_posted = false;
             loop {
-                let key = remote.key(hop.remote.rail());
+                let key = remote.key(path.remote.rail());
                 let key = key.map_err(|fault| request.refuse("remote", fault))?;
-                let len = len.min(self.rails[hop.rail.index()].limits.max_segment);
-                let local = self.local(request, op.sent, len, hop.rail)?;
+                let len = len.min(self.rails[path.rail.index()].limits.max_segment);
+                let local = self.local(request, op.sent, len, path.rail)?;
                 let remote = remote.remote_address(offset) + op.sent as u64;
                 let transfer = Transfer { direction, local, len, remote, key };
                 let token = if by_load { STRIPE } else { PLAIN };
-                let posting = Posting {
+                let posting = SegmentPost {
                     peer: at,
-                    hop,
+                    path,
                     transfer,
                     immediate,
                     token,
@@ -233,23 +233,23 @@ impl<P: Port> Core<P> {
                     (is_posted, posted) = (true, posted + 1);
                     op.sent += len;
                     if by_load {
-                        self.give_load(at, hop.rail, len);
+                        self.add_load(at, path.rail, len);
                     } else {
-                        self.peers.get_mut(at).turn(hop.next);
+                        self.peers.get_mut(at).turn(path.next);
                     }
                     break;
                 }
                 // The fabric takes nothing on this rail now; another rail may have room.
-                match self.peers.get(at).hops.get(hop.next as usize) {
-                    Some(next) if next.rail != first => hop = *next,
+                match self.peers.get(at).paths.get(path.next as usize) {
+                    Some(next) if next.rail != first => path = *next,
                     _ => break,
                 }
             }
             if !is_posted {
-                return Ok((posted, Step::NoRoom));
+                return Ok((posted, Outcome::LaneFull));
             }
         }
-        Ok((posted, Step::Done))
+        Ok((posted, Outcome::Done))
     }
 
     /// Posts the next segment of a staged transfer of which `left` bytes are left, on the next
@@ -266,35 +266,35 @@ impl<P: Port> Core<P> {
         remote: impl Fn(RailId) -> Option<(u64, u64)>,
     ) -> Result<Option<usize>, EngineError> {
         let by_load = len >= self.spread.balanced_from;
-        let first = if by_load { self.choose(at, left) } else { self.next_hop(at) };
-        let Some(mut hop) = first else { return Ok(None) };
-        let first = hop.rail;
+        let first = if by_load { self.choose(at, left) } else { self.next_path(at) };
+        let Some(mut path) = first else { return Ok(None) };
+        let first = path.rail;
         let token = if by_load { token | BY_LOAD } else { token };
         let is_long = len >= self.spread.striped_from;
         loop {
-            if let Some((remote, key)) = remote(hop.remote.rail()) {
-                let len = left.min(self.rails[hop.rail.index()].limits.max_segment);
-                let local = local(hop.rail);
-                let posting = Posting {
+            if let Some((remote, key)) = remote(path.remote.rail()) {
+                let len = left.min(self.rails[path.rail.index()].limits.max_segment);
+                let local = local(path.rail);
+                let posting = SegmentPost {
                     peer: at,
-                    hop,
+                    path,
                     transfer: Transfer { direction, local, len, remote, key },
                     immediate: None,
                     token,
                     completion: GroupId::NONE,
-                    counted: Counted::By(GroupRef::NONE),
+                    counted: CountedIn::By(GroupRef::NONE),
                     is_long,
                 };
                 if self.post(&posting)? {
                     if by_load {
-                        self.give_load(at, hop.rail, len);
+                        self.add_load(at, path.rail, len);
                     }
-                    self.peers.get_mut(at).turn(hop.next);
+                    self.peers.get_mut(at).turn(path.next);
                     return Ok(Some(len));
                 }
             }
-            match self.peers.get(at).hops.get(hop.next as usize) {
-                Some(next) if next.rail != first => hop = *next,
+            match self.peers.get(at).paths.get(path.next as usize) {
+                Some(next) if next.rail != first => path = *next,
                 _ => return Ok(None),
             }
         }
@@ -302,7 +302,7 @@ impl<P: Port> Core<P> {
 
     fn segment_len(&self, at: u32, len: usize) -> usize {
         // Shorter operations are cut finer, so that all rails and workers have a part.
-        let rails = self.peers.get(at).hops.iter().map(|hop| &self.rails[hop.rail.index()]);
+        let rails = self.peers.get(at).paths.iter().map(|path| &self.rails[path.rail.index()]);
         let ways: usize = rails.map(|rail| usize::from(rail.limits.bulk).max(1)).sum();
         let segment = self.spread.segment.max(1);
         if ways == 1 && self.rails[0].limits.bulk == 0 {
@@ -312,38 +312,38 @@ impl<P: Port> Core<P> {
         part.clamp(segment.div_ceil(FINEST), segment)
     }
 
-    fn next_hop(&self, at: u32) -> Option<Hop> {
+    fn next_path(&self, at: u32) -> Option<PeerPath> {
         let peer = self.peers.get(at);
-        let mut hop = peer.hop;
-        for _ in 0..peer.hops.len() {
-            if peer.in_flight < self.rails[hop.rail.index()].quota {
-                return Some(hop);
+        let mut path = peer.path;
+        for _ in 0..peer.paths.len() {
+            if peer.in_flight < self.rails[path.rail.index()].quota {
+                return Some(path);
             }
-            hop = *peer.hops.get(hop.next as usize)?;
+            path = *peer.paths.get(path.next as usize)?;
         }
         None
     }
 
     /// Returns the path whose rail is expected to finish a segment first, if that rail has room.
-    fn choose(&mut self, at: u32, len: usize) -> Option<Hop> {
+    fn choose(&mut self, at: u32, len: usize) -> Option<PeerPath> {
         let now = self.port.now();
         let peer = self.peers.get(at);
         // Rails that are alike take turns.
-        let turn = peer.hops.iter().position(|hop| hop.rail == peer.hop.rail).unwrap_or(0);
-        let hops = peer.hops[turn..].iter().chain(&peer.hops[..turn]);
-        let loads = hops.map(|hop| {
-            let rail = &self.rails[hop.rail.index()];
-            (hop.rail.0, rail.load, rail.limits.bulk, peer.ahead[hop.rail.index()])
+        let turn = peer.paths.iter().position(|path| path.rail == peer.path.rail).unwrap_or(0);
+        let paths = peer.paths[turn..].iter().chain(&peer.paths[..turn]);
+        let loads = paths.map(|path| {
+            let rail = &self.rails[path.rail.index()];
+            (path.rail.0, rail.load, rail.limits.bulk, peer.ahead[path.rail.index()])
         });
         let rail = load::choose(loads, len, now)?;
-        let hop = peer.hops.iter().find(|hop| hop.rail.0 == rail)?;
-        (peer.in_flight < self.rails[hop.rail.index()].quota).then_some(*hop)
+        let path = peer.paths.iter().find(|path| path.rail.0 == rail)?;
+        (peer.in_flight < self.rails[path.rail.index()].quota).then_some(*path)
     }
 
-    fn give_load(&mut self, at: u32, rail: RailId, len: usize) {
+    fn add_load(&mut self, at: u32, rail: RailId, len: usize) {
         let now = self.port.now();
         let of = &mut self.rails[rail.index()];
-        of.load.give(len as u64, now);
+        of.load.add(len as u64, now);
         of.counters.by_load += 1;
         self.peers.get_mut(at).ahead[rail.index()] += len as u64;
     }

@@ -1,24 +1,24 @@
 //! Messages: numbered ones as far as window and table have room, and what is due without a number.
 
 use crate::channel::Channel;
-use crate::channel::slots::{Purpose, Slots, UNNUMBERED};
+use crate::channel::slots::{MessageSlots, Purpose, UNNUMBERED};
 use crate::core::Core;
 use crate::error::EngineError;
 use crate::group::{Class, GroupId, GroupRef};
-use crate::op::Step;
+use crate::op::Outcome;
 use crate::peers::Peer;
 use crate::port::{Port, PortError, Posted, Tail};
 use crate::request::{AtomicRequest, LocalSide, Request};
-use crate::segments::State;
+use crate::segments::SegmentState;
 use crate::wire::handle::HandleView;
-use crate::wire::message::{Body, Frame, Numbers, Sealing};
+use crate::wire::message::{Body, Frame, Numbers, SealContext};
 
 /// Attempts to serve what waits for room, of different peers, that may fail in an iteration.
 pub(crate) const ATTEMPTS: u32 = 8;
 
 /// A message that is about to leave.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Sending<'a> {
+pub(crate) struct OutgoingMessage<'a> {
     pub(crate) peer: u32,
     pub(crate) body: Body<'a>,
     /// Payload that is sent from its own memory.
@@ -35,7 +35,7 @@ pub(crate) struct Sending<'a> {
     pub(crate) class: Option<Class>,
 }
 
-impl<'a> Sending<'a> {
+impl<'a> OutgoingMessage<'a> {
     pub(crate) fn new(peer: u32, body: Body<'a>, completion: GroupId) -> Self {
         let (tail, purpose) = (Tail::NONE, Purpose::Plain);
         let (held, has_data, class) = (None, false, Some(Class::Message));
@@ -56,9 +56,9 @@ impl<P: Port> Core<P> {
         let Self { peers, messages, rails, regions, groups, port, seal, .. } = self;
         let at = signal.pe.0;
         let Some(peer) = peers.of_mut(signal.pe) else { return false };
-        let Peer { channel, order, open, pe, hop, owner, .. } = peer;
+        let Peer { channel, order, fast_prefix, pe, path, owner, .. } = peer;
         let Some(channel) = channel.as_deref_mut() else { return false };
-        let Some(rail) = rails.get(hop.rail.index()) else { return false };
+        let Some(rail) = rails.get(path.rail.index()) else { return false };
         if !channel.has_window() || channel.held >= messages.free() {
             return false;
         }
@@ -72,7 +72,9 @@ impl<P: Port> Core<P> {
             }
             is_marked = if is_strong { channel.has_unacked() } else { channel.has_unacked_data() };
         }
-        let Some(word) = HandleView::asked(signal.remote_handle, *open) else { return false };
+        let Some(word) = HandleView::for_messages(signal.remote_handle, *fast_prefix) else {
+            return false;
+        };
         let width = atomic.width.bytes();
         let Some(spot) = word.spot(signal.remote_addr, width as u64) else { return false };
         if signal.remote_addr % width as u64 != 0 {
@@ -86,7 +88,7 @@ impl<P: Port> Core<P> {
         // Each argument is written where it goes, and done with; the slot is still free.
         slot.frame.atomic(seal.me(), &numbers, (spot, atomic), part.is_some());
         if let Some(part) = part {
-            let Some(data) = HandleView::asked(part.remote_handle, *open) else {
+            let Some(data) = HandleView::for_messages(part.remote_handle, *fast_prefix) else {
                 return false;
             };
             let Some(to) = data.spot(part.remote_addr, part.len as u64) else { return false };
@@ -98,10 +100,10 @@ impl<P: Port> Core<P> {
                 return false;
             }
         }
-        slot.frame.seal(&Sealing { seal, from: seal.me(), receiver: &channel.receiver });
+        slot.frame.seal(&SealContext { seal, from: seal.me(), receiver: &channel.receiver });
         let Some(fast) = rail.fast.as_ref() else { return false };
-        let wr_id = Slots::wr_id(reserved.number(), seq);
-        if !port.try_send(*fast, hop.rail, hop.to, wr_id, reserved.slot.frame.bytes()) {
+        let wr_id = MessageSlots::wr_id(reserved.number(), seq);
+        if !port.try_send(*fast, path.rail, path.to, wr_id, reserved.slot.frame.bytes()) {
             return false;
         }
         let slot = &mut *reserved.slot;
@@ -114,11 +116,11 @@ impl<P: Port> Core<P> {
             channel.after_data = channel.next;
         }
         groups.begin(self.current);
-        if !channel.is_listed {
-            channel.is_listed = true;
-            self.unasked.push(at);
+        if !channel.in_unrequested {
+            channel.in_unrequested = true;
+            self.unrequested.push(at);
         }
-        let next = hop.next;
+        let next = path.next;
         peer.turn(next);
         true
     }
@@ -127,45 +129,46 @@ impl<P: Port> Core<P> {
     ///
     /// # Errors
     /// The fabric has refused it for good; its peer has failed with that.
-    pub(crate) fn send(&mut self, sending: &Sending<'_>) -> Result<Step, EngineError> {
-        let Sending { peer: at, ref body, tail, behind, purpose, completion, .. } = *sending;
+    pub(crate) fn send(&mut self, message: &OutgoingMessage<'_>) -> Result<Outcome, EngineError> {
+        let OutgoingMessage { peer: at, ref body, tail, behind, purpose, completion, .. } =
+            *message;
         self.channel(at);
         let Self { peers, messages, seal, port, .. } = self;
         let peer = peers.get_mut(at);
-        let mut hop = peer.hop;
-        let Peer { channel, order, hops, pe, is_refused, .. } = peer;
-        let Some(channel) = channel.as_deref_mut() else { return Ok(Step::NoRoom) };
+        let mut path = peer.path;
+        let Peer { channel, order, paths, pe, is_refused, .. } = peer;
+        let Some(channel) = channel.as_deref_mut() else { return Ok(Outcome::LaneFull) };
         if !channel.has_window() {
-            self.want_ack(at);
-            return Ok(Step::NoPlace);
+            self.request_ack(at);
+            return Ok(Outcome::PeerFull);
         }
         let reserved = if channel.held < messages.free() { messages.reserve() } else { None };
         let Some(reserved) = reserved else {
-            self.want_acks();
-            return Ok(Step::NoRoom);
+            self.request_acks();
+            return Ok(Outcome::LaneFull);
         };
         let (number, slot) = (reserved.number(), &mut *reserved.slot);
         let mask = channel.out_mask(seal, *pe);
         let (seq, ack) = (channel.next, channel.executed.next());
         let mark = if behind < channel.acked.0 { 0 } else { (seq.0 - behind) as u16 };
         let numbers = Numbers { seq, ack, mark, mask };
-        let sealing = Sealing { seal, from: seal.me(), receiver: &channel.receiver };
+        let sealing = SealContext { seal, from: seal.me(), receiver: &channel.receiver };
         if let (Body::PutSignal { at, atomic, to, .. }, true) = (body, tail.len > 0) {
             slot.frame.put_signal_long(&sealing, &numbers, (*at, atomic), *to, tail.len);
         } else {
             slot.frame.encode(&sealing, &numbers, body);
         }
-        let wr_id = Slots::wr_id(number, seq);
+        let wr_id = MessageSlots::wr_id(number, seq);
         let (mut refused, mut left) = (None, None);
-        for _ in 0..hops.len() {
-            let (rail, to) = (hop.rail, hop.to);
+        for _ in 0..paths.len() {
+            let (rail, to) = (path.rail, path.to);
             let bytes = slot.frame.bytes();
             let sent = match tail.len {
                 0 => port.send(rail, to, wr_id, bytes),
                 _ => port.send_with_tail(rail, to, wr_id, bytes, tail),
             };
-            let owner = hop.owner;
-            hop = hops.get(hop.next as usize).copied().unwrap_or(hop);
+            let owner = path.owner;
+            path = paths.get(path.next as usize).copied().unwrap_or(path);
             match sent {
                 Ok(Posted::Yes) => {
                     left = Some(owner);
@@ -191,8 +194,8 @@ impl<P: Port> Core<P> {
             return Err(failed);
         }
         *is_refused = left.is_none();
-        let Some(owner) = left else { return Ok(Step::NoRoom) };
-        let group = match (sending.held, sending.class) {
+        let Some(owner) = left else { return Ok(Outcome::LaneFull) };
+        let group = match (message.held, message.class) {
             (Some(held), _) => order.leave(held, seq.0),
             (None, Some(class)) => order.begin_last(class),
             (None, None) => GroupRef::NONE,
@@ -202,23 +205,23 @@ impl<P: Port> Core<P> {
         slot.born = self.watchdog.stamp();
         slot.purpose = purpose;
         let is_plain = purpose == Purpose::Plain && tail.len == 0;
-        let state = if is_plain { State::Plain } else { State::Other };
+        let state = if is_plain { SegmentState::Plain } else { SegmentState::Other };
         channel.send(reserved.take(owner.counted(completion, group).with(state)));
         if let Purpose::Fetch { place, .. } = purpose {
             channel.begin_fetch(place, number);
         }
-        if sending.has_data {
+        if message.has_data {
             channel.after_data = channel.next;
         }
         self.groups.begin(completion);
-        if !std::mem::replace(&mut channel.is_listed, true) {
-            self.unasked.push(at);
+        if !std::mem::replace(&mut channel.in_unrequested, true) {
+            self.unrequested.push(at);
         }
-        peer.take_path(hop);
-        if sending.held.is_some() {
+        peer.take_path(path);
+        if message.held.is_some() {
             self.settle_later(at);
         }
-        Ok(Step::Done)
+        Ok(Outcome::Done)
     }
 
     /// The number behind which a message of the caller's own is at the target: of the last message
@@ -229,30 +232,30 @@ impl<P: Port> Core<P> {
     }
 
     /// Requests an acknowledgement of everything sent to a peer, once.
-    pub(crate) fn want_ack(&mut self, at: u32) {
+    pub(crate) fn request_ack(&mut self, at: u32) {
         if let Some(channel) = self.peers.get_mut(at).channel.as_deref_mut() {
-            if channel.want_ack() {
+            if channel.request_ack() {
                 self.enter_control(at);
             }
         }
     }
 
-    /// As [`Core::want_ack`], unless a request has not been answered.
-    pub(crate) fn want_first_ack(&mut self, at: u32) {
+    /// As [`Core::request_ack`], unless a request has not been answered.
+    pub(crate) fn request_first_ack(&mut self, at: u32) {
         let channel = self.peers.get(at).channel.as_deref();
-        if channel.is_some_and(|channel| !channel.is_asked()) {
-            self.want_ack(at);
+        if channel.is_some_and(|channel| !channel.is_ack_requested()) {
+            self.request_ack(at);
         }
     }
 
     /// Requests acknowledgements from all peers with messages that nobody has asked about: whoever
     /// waits for one peer after another waits once.
-    pub(crate) fn want_acks(&mut self) {
-        while let Some(at) = self.unasked.pop() {
+    pub(crate) fn request_acks(&mut self) {
+        while let Some(at) = self.unrequested.pop() {
             if let Some(channel) = self.peers.get_mut(at).channel.as_deref_mut() {
-                channel.is_listed = false;
+                channel.in_unrequested = false;
             }
-            self.want_ack(at);
+            self.request_ack(at);
         }
     }
 
@@ -309,8 +312,8 @@ impl<P: Port> Core<P> {
                 // Its receiver fills buffers anew that were read from.
                 why = reason.clone();
                 (Body::Refusal { of: of.low(), why: &why }, |channel| channel.refusal = None)
-            } else if channel.ask_due {
-                (Body::AckRequest, |channel| channel.ask_due = false)
+            } else if channel.ack_request_due {
+                (Body::AckRequest, |channel| channel.ack_request_due = false)
             } else if channel.ack_due {
                 (Body::Ack(map.as_ref()), |channel| channel.ack_due = false)
             } else {
@@ -343,27 +346,27 @@ impl<P: Port> Core<P> {
     ) -> Result<Posted, (crate::ids::RailId, PortError)> {
         let Self { peers, seal, port, .. } = self;
         let peer = peers.get_mut(at);
-        let hop = peer.hop;
+        let path = peer.path;
         let Some(channel) = peer.channel.as_deref_mut() else { return Ok(Posted::Yes) };
         let mask = channel.out_mask(seal, peer.pe);
         let (seq, ack) = (channel.next, channel.executed.next());
-        let sealing = Sealing { seal, from: seal.me(), receiver: &channel.receiver };
+        let sealing = SealContext { seal, from: seal.me(), receiver: &channel.receiver };
         let mut frame = Frame::EMPTY;
         frame.encode(&sealing, &Numbers { seq, ack, mark: 0, mask }, body);
-        let sent = port.send(hop.rail, hop.to, UNNUMBERED, frame.bytes());
+        let sent = port.send(path.rail, path.to, UNNUMBERED, frame.bytes());
         match sent {
             Ok(Posted::Yes) => {
                 let due = channel.ack_due
                     && !matches!(body, Body::Ack(_))
                     && channel.executed.map().is_some();
-                channel.tell(ack);
+                channel.note_ack_sent(ack);
                 channel.ack_due = due;
             }
-            Ok(Posted::Again) => self.rails[hop.rail.index()].counters.again += 1,
+            Ok(Posted::Again) => self.rails[path.rail.index()].counters.again += 1,
             Err(_) => {}
         }
         // The next one tries another rail.
-        peer.turn(hop.next);
-        sent.map_err(|error| (hop.rail, error))
+        peer.turn(path.next);
+        sent.map_err(|error| (path.rail, error))
     }
 }

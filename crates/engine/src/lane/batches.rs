@@ -4,7 +4,7 @@ use crate::error::EngineError;
 use crate::group::GroupId;
 use crate::ids::Pe;
 use crate::lane::Lane;
-use crate::op::Queued;
+use crate::op::QueueEntry;
 use crate::port::Port;
 use crate::regions::overlap;
 
@@ -13,7 +13,7 @@ pub type Batch = GroupId;
 
 impl<P: Port> Lane<P> {
     /// Begins a batch, with nothing in it. None when all of
-    /// [`MOST_GROUPS`](crate::group::MOST_GROUPS) are in use.
+    /// [`MAX_GROUPS`](crate::group::MAX_GROUPS) are in use.
     pub fn begin_batch(&mut self) -> Option<Batch> {
         self.core.groups.start()
     }
@@ -25,7 +25,7 @@ impl<P: Port> Lane<P> {
     }
 
     /// Whether everything submitted to the batch is delivered, unless [`Lane::failure`] says
-    /// otherwise. Messages end when they are acknowledged, which [`Lane::want_ack`] requests.
+    /// otherwise. Messages end when they are acknowledged, which [`Lane::request_ack`] requests.
     #[inline]
     pub fn is_batch_done(&self, batch: Batch) -> bool {
         self.core.groups.is_done(batch)
@@ -42,12 +42,12 @@ impl<P: Port> Lane<P> {
     /// What does. Operations of peers that have failed are not among them: releasing the region
     /// waits for those.
     pub fn check_unused(&mut self, addr: usize, len: usize) -> Result<(), EngineError> {
-        self.take_handed_over();
+        self.drain_inbox();
         let Self { core, staging, .. } = self;
         let queued = core.peers.iter().flat_map(|(at, peer)| {
             peer.queue.iter().filter_map(move |queued| match queued {
-                Queued::Op(op, _) => op.memory().map(|(what, memory)| (at, what, memory)),
-                Queued::Fence | Queued::Quiet(_) => None,
+                QueueEntry::Op(op, _) => op.memory().map(|(what, memory)| (at, what, memory)),
+                QueueEntry::Fence | QueueEntry::Quiet(_) => None,
             })
         });
         let segments = core.segments.posted().filter_map(|(_, segment)| {

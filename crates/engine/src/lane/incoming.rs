@@ -6,16 +6,16 @@
 
 use std::fmt;
 
-use crate::channel::{Channel, Waiting, WaitsFor};
-use crate::core::{Core, StagedEvent};
+use crate::channel::{Channel, PendingMessage, PendingOn};
+use crate::core::{Core, StagingEvent};
 use crate::error::EngineError;
 use crate::ids::RailId;
 use crate::lane::Lane;
-use crate::port::copies::{Reach, SoonOrder};
+use crate::port::copies::{DeferredOrder, Reach};
 use crate::port::{Incoming, Port};
-use crate::wire::decode::Plain;
+use crate::wire::decode::PlainMessage;
 use crate::wire::message::{Body, Head, MAX_EAGER, Message, Seq};
-use crate::wire::staged::Target;
+use crate::wire::staging::PullTarget;
 
 impl<P: Port> Lane<P> {
     /// Takes what a rail's poll has found beside completions. Returns whether there was anything.
@@ -43,7 +43,7 @@ impl<P: Port> Lane<P> {
             self.execute_due();
         }
         if busy {
-            self.staging.flush(&mut self.core);
+            self.staging.flush_executed(&mut self.core);
         }
         busy
     }
@@ -76,7 +76,9 @@ impl<P: Port> Lane<P> {
             return false;
         }
         let word = head.word ^ channel.in_mask(&core.seal, head.from, seq);
-        let Some(Plain { at: spot, atomic, to, payload }) = Plain::decode(head, word, bytes) else {
+        let Some(PlainMessage { at: spot, atomic, to, payload }) =
+            PlainMessage::decode(head, word, bytes)
+        else {
             return false;
         };
         let width = atomic.width.bytes();
@@ -136,10 +138,10 @@ impl<P: Port> Lane<P> {
             return self.core.drop_foreign(rail, &"its number is out of the window");
         }
         // As a message looks whose number is of an earlier round.
-        if message.body.slot().is_some_and(|slot| !self.core.regions.knows(slot)) {
+        if message.body.slot().is_some_and(|slot| !self.core.regions.was_registered(slot)) {
             return self.core.drop_foreign(rail, &"it names a region that never was");
         }
-        if message.body.get().is_some_and(|get| !self.staging.knows(get)) {
+        if message.body.get().is_some_and(|get| !self.staging.was_issued(get)) {
             return self.core.drop_foreign(rail, &"it names a get that never was");
         }
         let Ok(at) = self.core.open(pe) else { return };
@@ -152,18 +154,18 @@ impl<P: Port> Lane<P> {
         match message.body {
             Body::Ack(_) => {}
             Body::AckRequest => {
-                self.core.channel(at).request_ack(seq);
+                self.core.channel(at).note_ack_request(seq);
                 self.core.enter_control(at);
             }
             Body::Reply { place, of, value } => self.store_result(at, place, of, value),
             Body::Refusal { of, why } => {
                 let why = why.to_owned();
-                let asked = self.staging.asked_by(at, of);
+                let asked = self.staging.get_requested_by(at, of);
                 let (what, len) = asked.or(self.core.sent_as(at, of)).unwrap_or(("message", 0));
                 self.core.fail_peer(at, EngineError::PeerRefused { what, pe, len, why });
                 // It reads nothing of this process any more.
                 let before = Seq(u64::MAX);
-                self.core.staged.push_back(StagedEvent::Acknowledged { peer: at, before });
+                self.core.staging_events.push_back(StagingEvent::Acknowledged { peer: at, before });
             }
             _ => self.take_numbered(at, seq, &message, (head, word, bytes)),
         }
@@ -185,8 +187,8 @@ impl<P: Port> Lane<P> {
             return self.core.enter_control(at);
         }
         let takes_buffer = match &message.body {
-            Body::Ask { .. } => true,
-            Body::Pull(pull) => !matches!(pull.target, Target::Get(_)),
+            Body::GetRequest { .. } => true,
+            Body::Pull(pull) => !matches!(pull.target, PullTarget::Get(_)),
             _ => false,
         };
         if let (true, Err(failed)) = (takes_buffer, self.core.peers.get(at).check()) {
@@ -198,22 +200,22 @@ impl<P: Port> Lane<P> {
         let due = if message.mark == 0 { Seq(0) } else { due };
         if let Body::Pull(pull) = &message.body {
             // It is here from now on, and executed when its bytes are stored.
-            if let Err(why) = self.staging.receive(&mut self.core, at, (seq, due), pull) {
+            if let Err(why) = self.staging.accept_pull(&mut self.core, at, (seq, due), pull) {
                 self.core.refuse(at, seq, why);
             }
             return;
         }
         if message.mark != 0 && channel.executed.next() < due {
             let (head, word, bytes) = raw;
-            let what = WaitsFor::Earlier { due, head, word, bytes: bytes.into() };
-            return channel.wait(Waiting { seq, what });
+            let what = PendingOn::Earlier { due, head, word, bytes: bytes.into() };
+            return channel.wait(PendingMessage { seq, what });
         }
         self.execute(at, seq, message, raw);
     }
 
     /// Executes a message that waits for no other message; a counted signal waits for its data.
     fn execute(&mut self, at: u32, seq: Seq, message: &Message<'_>, raw: (Head, u32, &[u8])) {
-        if let Body::Beside { tag, segments, .. } = message.body {
+        if let Body::CountedSignal { tag, segments, .. } = message.body {
             let now = self.core.watchdog.stamp();
             let channel = self.core.channel(at);
             let counts = channel.counts.get_or_insert_default();
@@ -221,8 +223,8 @@ impl<P: Port> Lane<P> {
                 Ok(true) => {}
                 Ok(false) => {
                     let (head, word, bytes) = raw;
-                    let what = WaitsFor::Data { head, word, bytes: bytes.into() };
-                    return channel.wait(Waiting { seq, what });
+                    let what = PendingOn::Data { head, word, bytes: bytes.into() };
+                    return channel.wait(PendingMessage { seq, what });
                 }
                 Err(why) => return self.core.refuse(at, seq, why),
             }
@@ -249,19 +251,19 @@ impl<P: Port> Lane<P> {
     pub(crate) fn execute_due(&mut self) {
         while let Some(at) = self.core.due.pop() {
             while let Some(waiting) = self.core.channel(at).take_due() {
-                let WaitsFor::Earlier { head, word, bytes, .. } = waiting.what else { continue };
+                let PendingOn::Earlier { head, word, bytes, .. } = waiting.what else { continue };
                 // It was decoded before.
                 let Ok(message) = Message::decode(head, word, &bytes) else { continue };
                 self.execute(at, waiting.seq, &message, (head, word, &bytes));
             }
-            self.core.staged.push_back(StagedEvent::Advanced { peer: at });
+            self.core.staging_events.push_back(StagingEvent::Advanced { peer: at });
         }
     }
 
     fn apply(&mut self, at: u32, seq: Seq, message: &Message<'_>) -> Result<(), String> {
-        let order = if message.mark == 0 { SoonOrder::Any } else { SoonOrder::Behind };
+        let order = if message.mark == 0 { DeferredOrder::Any } else { DeferredOrder::After };
         let (spot, atomic) = match message.body {
-            Body::Word { at, atomic } | Body::Beside { at, atomic, .. } => (at, atomic),
+            Body::Word { at, atomic } | Body::CountedSignal { at, atomic, .. } => (at, atomic),
             Body::Fetch { at, atomic, .. } | Body::PutSignal { at, atomic, .. } => (at, atomic),
             Body::StagedPut { to, payload } => {
                 let data =
@@ -269,10 +271,16 @@ impl<P: Port> Lane<P> {
                 let stored = self.staging.store(&mut self.core, data, payload, order);
                 return stored.map_err(|error| error.to_string());
             }
-            Body::Ask { from, len, get } => {
-                return self.staging.answer(&mut self.core, at, seq, (from, len as usize), get);
+            Body::GetRequest { from, len, get } => {
+                return self.staging.queue_answer(
+                    &mut self.core,
+                    at,
+                    seq,
+                    (from, len as usize),
+                    get,
+                );
             }
-            Body::Loaded { get, payload } => {
+            Body::GetReply { get, payload } => {
                 return self.staging.loaded(&mut self.core, at, get, payload);
             }
             _ => return Ok(()),
@@ -288,7 +296,7 @@ impl<P: Port> Lane<P> {
             }
             let stored = self.staging.store(&mut self.core, data, payload, order);
             stored.map_err(|error| error.to_string())?;
-            let applied = self.staging.apply(&mut self.core, word, &atomic, SoonOrder::Behind);
+            let applied = self.staging.apply(&mut self.core, word, &atomic, DeferredOrder::After);
             return applied.map_err(|error| error.to_string());
         }
         let Body::Fetch { place, .. } = message.body else {
@@ -305,14 +313,14 @@ impl<P: Port> Lane<P> {
     }
 
     fn count_segment(&mut self, rail: RailId, mark: u64) {
-        let (pe, slot) = self.core.marks.named(mark);
+        let (pe, slot) = self.core.immediate.claimed_sender(mark);
         let counts =
             self.core.peers.of(pe).and_then(|peer| peer.channel.as_deref()?.counts.as_deref());
         let tag = counts.map_or_else(
-            || crate::channel::counts::Counts::default().expected(slot),
+            || crate::channel::counts::SegmentCounts::default().expected(slot),
             |counts| counts.expected(slot),
         );
-        let is_known = self.core.marks.is_of(mark, pe, tag);
+        let is_known = self.core.immediate.matches(mark, pe, tag);
         let at = if is_known { self.core.open(pe).ok() } else { None };
         let Some(at) = at else {
             return self.core.drop_foreign(rail, &"immediate data that nothing is expected with");
@@ -321,7 +329,7 @@ impl<P: Port> Lane<P> {
         let channel = self.core.channel(at);
         let counts = channel.counts.get_or_insert_default();
         let Some(seq) = counts.land(tag, now) else { return };
-        let Some(Waiting { seq, what: WaitsFor::Data { head, word, bytes } }) =
+        let Some(PendingMessage { seq, what: PendingOn::Data { head, word, bytes } }) =
             channel.take_waiting(seq)
         else {
             return;

@@ -5,7 +5,7 @@
 //! are visible. Peers write through all rails, so each rail reads. Nothing of it is ordered with
 //! other operations.
 
-use crate::core::post::{Counted, Posting};
+use crate::core::post::{CountedIn, SegmentPost};
 use crate::error::EngineError;
 use crate::group::{GroupId, GroupRef};
 use crate::ids::RailId;
@@ -82,7 +82,7 @@ impl<P: Port> Lane<P> {
     }
 
     fn wait_for_room(&mut self, idle: &mut u32) -> Result<(), EngineError> {
-        self.core.want_acks();
+        self.core.request_acks();
         self.wait_iteration(idle);
         self.room_or_failure()
     }
@@ -102,10 +102,10 @@ impl<P: Port> Lane<P> {
         let offset = view.locate((anchor.addr + place) as u64, WORD as u64)?;
         let peer = self.core.peers.get(at);
         // A rail that does not lead to this process writes nothing here.
-        let Some(hop) = peer.hops.iter().find(|hop| hop.rail == rail).copied() else {
+        let Some(path) = peer.paths.iter().find(|path| path.rail == rail).copied() else {
             return Ok(true);
         };
-        let key = view.key(hop.remote.rail())?;
+        let key = view.key(path.remote.rail())?;
         let local = match direction {
             Direction::Write => Local::Value(0),
             Direction::Read => {
@@ -119,14 +119,14 @@ impl<P: Port> Lane<P> {
         };
         let len = WORD.min(self.core.rails[rail.index()].limits.max_segment);
         let transfer = Transfer { direction, local, len, remote: view.remote_address(offset), key };
-        self.core.post(&Posting {
+        self.core.post(&SegmentPost {
             peer: at,
-            hop,
+            path,
             transfer,
             immediate: None,
             token: PLAIN,
             completion: group,
-            counted: Counted::By(GroupRef::NONE),
+            counted: CountedIn::By(GroupRef::NONE),
             is_long: false,
         })
     }

@@ -15,7 +15,7 @@ use crate::core::Core;
 use crate::error::EngineError;
 use crate::ids::{LaneKind, Pe};
 use crate::lane::host::handoff::Inbox;
-use crate::op::Queued;
+use crate::op::QueueEntry;
 use crate::port::Port;
 use crate::port::packet::LongPacket;
 use crate::rails::counters::{PeerCounters, RailCounters, StagedCounters};
@@ -52,7 +52,7 @@ pub struct LaneConfig {
     /// data.
     pub counted: u16,
     /// Bytes of immediate data that every rail of every PE carries: four or eight, if any.
-    pub mark_bytes: u8,
+    pub immediate_bytes: u8,
     /// Longest message in bytes that every PE accepts on every rail.
     pub longest_message: usize,
     /// How operations are spread over rails.
@@ -82,7 +82,7 @@ pub struct Lane<P: Port> {
     /// Whether what is due without a number goes before what waited for room, in this iteration.
     control_first: bool,
     /// Whether peers that nothing is under way with may end.
-    pub(crate) lets_peers_end: bool,
+    pub(crate) allows_peer_exit: bool,
     /// The lane has failed and tried to tell its peers.
     has_sent_last_messages: bool,
 }
@@ -101,7 +101,7 @@ impl<P: Port> Lane<P> {
             others: Vec::new(),
             abandoned: None,
             control_first: false,
-            lets_peers_end: false,
+            allows_peer_exit: false,
             has_sent_last_messages: false,
         }
     }
@@ -122,8 +122,8 @@ impl<P: Port> Lane<P> {
 
     /// From now on a peer that nothing is under way with may end. Otherwise the lane fails when a
     /// peer's process has been gone for as long as waits last.
-    pub fn let_peers_end(&mut self) {
-        self.lets_peers_end = true;
+    pub fn allow_peer_exit(&mut self) {
+        self.allows_peer_exit = true;
     }
 
     /// From now on a submitter that waits for room gives up once another thread sets the flag.
@@ -161,16 +161,16 @@ impl<P: Port> Lane<P> {
         match closed {
             Some(number) => peer.fence = number,
             // Behind what is queued, or until a group is free.
-            None if matches!(peer.queue.back(), Some(Queued::Fence)) => {}
+            None if matches!(peer.queue.back(), Some(QueueEntry::Fence)) => {}
             None => {
-                peer.queue.push_back(Queued::Fence);
+                peer.queue.push_back(QueueEntry::Fence);
                 self.core.queued += 1;
                 self.core.settle_later(at);
             }
         }
         let peer = self.core.peers.get_mut(at);
         peer.order.settle();
-        peer.update_open();
+        peer.update_fast_path();
     }
 
     /// Waits until everything issued to the PE is visible there and everything read from it has
@@ -184,11 +184,11 @@ impl<P: Port> Lane<P> {
         if peer.is_some_and(|peer| peer.error.is_none() && peer.is_quiet()) {
             return Ok(());
         }
-        self.quiet_slowly(pe)
+        self.quiet_slow(pe)
     }
 
     #[inline(never)]
-    fn quiet_slowly(&mut self, pe: Pe) -> Result<(), EngineError> {
+    fn quiet_slow(&mut self, pe: Pe) -> Result<(), EngineError> {
         let mut idle = 0;
         while !self.is_quiet(pe)? {
             self.wait_iteration(&mut idle);
@@ -207,7 +207,7 @@ impl<P: Port> Lane<P> {
         peer.check()?;
         let quiet = peer.is_quiet();
         if !quiet {
-            self.core.want_acks();
+            self.core.request_acks();
         }
         Ok(quiet)
     }
@@ -259,16 +259,16 @@ impl<P: Port> Lane<P> {
     }
 
     /// Requests an acknowledgement from a PE, unless one was requested.
-    pub fn want_ack(&mut self, pe: Pe) {
+    pub fn request_ack(&mut self, pe: Pe) {
         if let Some(at) = self.core.peers.find(pe) {
-            self.core.want_ack(at);
+            self.core.request_ack(at);
         }
     }
 
     /// Requests acknowledgements from all PEs with messages that nobody has asked about.
     #[cold]
-    pub fn want_acks(&mut self) {
-        self.core.want_acks();
+    pub fn request_acks(&mut self) {
+        self.core.request_acks();
     }
 
     /// The first failure of the lane: data has been lost.
@@ -286,13 +286,13 @@ impl<P: Port> Lane<P> {
     #[inline]
     pub fn is_saturated(&self, pe: Pe) -> bool {
         let queued = self.pending(pe);
-        queued > 0 && self.core.queued + queued >= submit::MOST_QUEUED - submit::SPARE
+        queued > 0 && self.core.queued + queued >= submit::MAX_QUEUED - submit::SPARE
     }
 
     /// Whether [`Lane::is_saturated`] may be true for some PE.
     #[inline]
     pub fn has_saturated_peer(&self) -> bool {
-        2 * self.core.queued >= submit::MOST_QUEUED - submit::SPARE
+        2 * self.core.queued >= submit::MAX_QUEUED - submit::SPARE
     }
 
     /// Whether an operation can probably be submitted without being queued.

@@ -31,8 +31,8 @@ impl<P: Port> Lane<P> {
     /// Whether a caller that hands over operations one by one had better hand over more before the
     /// next iteration, so that short ones on staged memory go together.
     #[inline]
-    pub fn takes_more(&mut self) -> bool {
-        self.staging.takes_more()
+    pub fn is_collecting(&mut self) -> bool {
+        self.staging.is_collecting()
     }
 
     /// One progress iteration, whatever has failed before.
@@ -80,11 +80,11 @@ impl<P: Port> Lane<P> {
         if self.inbox.as_ref().is_some_and(|inbox| inbox.has_work()) {
             busy |= self.serve_inbox();
         }
-        if self.staging.has_work() || !self.core.staged.is_empty() {
-            busy |= self.staging.pump(&mut self.core);
+        if self.staging.has_work() || !self.core.staging_events.is_empty() {
+            busy |= self.staging.progress(&mut self.core);
             if !self.core.due.is_empty() {
                 self.execute_due();
-                self.staging.flush(&mut self.core);
+                self.staging.flush_executed(&mut self.core);
             }
         }
         if self.core.has_control() {
@@ -105,7 +105,7 @@ impl<P: Port> Lane<P> {
     #[cold]
     fn inspect(&mut self) {
         let now = self.core.port.now();
-        if !self.core.watchdog.starts(now) {
+        if !self.core.watchdog.tick(now) {
             return;
         }
         for rail in rail_ids(&self.core.rails) {
@@ -115,18 +115,18 @@ impl<P: Port> Lane<P> {
         }
         self.core.regions.sync();
         // Unless somebody asks, executed messages would seem to be stuck.
-        self.core.want_acks();
+        self.core.request_acks();
         while let Some(pe) = self.core.port.ended_process() {
             self.core.watchdog.note_ended(pe);
         }
         for pe in self.core.watchdog.take_ended() {
             // Others may wait for it though nothing is under way with it.
-            if let (false, Ok(at)) = (self.lets_peers_end, self.core.open(pe)) {
+            if let (false, Ok(at)) = (self.allows_peer_exit, self.core.open(pe)) {
                 self.core.fail_peer(at, EngineError::PeerEnded { pe });
             }
         }
-        self.staging.take_back(&mut self.core);
-        self.core.look(self.staging.moved());
+        self.staging.release_ended(&mut self.core);
+        self.core.check_peers(self.staging.moved());
     }
 
     #[cold]

@@ -4,7 +4,7 @@ use crate::error::EngineError;
 use crate::group::GroupId;
 use crate::ids::Pe;
 use crate::lane::Lane;
-use crate::op::{Kind, Op, Queued, Step, Way, Word};
+use crate::op::{Op, OpKind, Outcome, QueueEntry, SignalProtocol, WordOp};
 use crate::port::Port;
 use crate::port::copies::Reach;
 use crate::request::{AtomicRequest, LocalSide, PutSignalRequest, Request};
@@ -15,23 +15,23 @@ use crate::wire::message::MAX_EAGER;
 /// Most entries in all queues of a lane. An operation takes 150 bytes, and half a kilobyte for each
 /// handle. A submitter waits once its peer has as many as are free: a peer that has stopped leaves
 /// some for others.
-pub(super) const MOST_QUEUED: usize = 4096;
+pub(super) const MAX_QUEUED: usize = 4096;
 
 /// Least free entries beyond those of a peer for callers that can wait elsewhere.
 pub(super) const SPARE: usize = 256;
 
 /// Nanoseconds that a submitter waits for room before its operation is queued: a peer that takes
 /// what it is sent makes room sooner, and its caller then goes at the peer's pace.
-const PATIENCE: u64 = 1_000_000;
+const MAX_SUBMIT_WAIT: u64 = 1_000_000;
 
 /// An iteration is made when so many more are queued, so that it is noticed when a peer goes on.
-const LOOK: usize = 16;
+const QUEUED_PER_ITERATION: usize = 16;
 
 /// Entries of a peer's queue from which on user threads wait.
-const MOST_OFFERED: usize = 64;
+const MAX_OFFERED: usize = 64;
 
 /// Entries of a queue that are served in one turn of their peer.
-const TURN: u32 = 32;
+const ENTRIES_PER_TURN: u32 = 32;
 
 impl<P: Port> Lane<P> {
     /// Starts a put or a get. [`Lane::quiet`] waits for its end, as does the batch that is entered.
@@ -40,7 +40,7 @@ impl<P: Port> Lane<P> {
     /// Bad arguments, a peer that has failed before, or a fabric that refuses the operation.
     #[inline(always)]
     pub fn start(&mut self, request: &Request<'_>) -> Result<(), EngineError> {
-        if self.try_start(request) { Ok(()) } else { self.start_slowly(request) }
+        if self.try_start(request) { Ok(()) } else { self.start_slow(request) }
     }
 
     /// Starts a put or a get if it meets no obstacle: one segment between memory that the fabric
@@ -53,7 +53,7 @@ impl<P: Port> Lane<P> {
 
     /// As [`Lane::try_start`], where no batch is entered.
     #[inline(always)]
-    pub fn try_start_apart(&mut self, request: &Request<'_>) -> bool {
+    pub fn try_start_unbatched(&mut self, request: &Request<'_>) -> bool {
         debug_assert!(self.core.current == GroupId::NONE, "a batch is entered");
         self.core.try_post(request, GroupId::NONE)
     }
@@ -64,7 +64,7 @@ impl<P: Port> Lane<P> {
     /// As [`Lane::start`].
     #[cold]
     #[inline(never)]
-    pub fn start_slowly(&mut self, request: &Request<'_>) -> Result<(), EngineError> {
+    pub fn start_slow(&mut self, request: &Request<'_>) -> Result<(), EngineError> {
         let at = self.core.reach_peer(request.pe)?;
         if request.len == 0 {
             return request.remote().map(drop);
@@ -78,7 +78,7 @@ impl<P: Port> Lane<P> {
             self.core.regions.find(addr, request.len, self.core.needs_desc);
         }
         let Request { direction, remote_addr: remote, local, len, .. } = *request;
-        Op { remote, local, len, ..Op::new(Kind::Transfer(direction), completion) }
+        Op { remote, local, len, ..Op::new(OpKind::Transfer(direction), completion) }
     }
 
     /// Does a put or a get to its end.
@@ -96,7 +96,7 @@ impl<P: Port> Lane<P> {
         self.enter_batch(before);
         let mut idle = 0;
         while started.is_ok() && !self.core.groups.is_done(group) {
-            self.core.want_acks();
+            self.core.request_acks();
             self.wait_iteration(&mut idle);
         }
         if self.core.groups.is_done(group) {
@@ -118,7 +118,7 @@ impl<P: Port> Lane<P> {
     /// As [`Lane::start`].
     #[inline(always)]
     pub fn atomic(&mut self, request: &AtomicRequest<'_>) -> Result<(), EngineError> {
-        if self.try_atomic(request) { Ok(()) } else { self.atomic_slowly(request) }
+        if self.try_atomic(request) { Ok(()) } else { self.atomic_slow(request) }
     }
 
     /// Starts an atomic that fetches nothing if it meets no obstacle, as [`Lane::try_start`] does.
@@ -136,18 +136,18 @@ impl<P: Port> Lane<P> {
     /// As [`Lane::start`].
     #[cold]
     #[inline(never)]
-    pub fn atomic_slowly(&mut self, request: &AtomicRequest<'_>) -> Result<(), EngineError> {
+    pub fn atomic_slow(&mut self, request: &AtomicRequest<'_>) -> Result<(), EngineError> {
         let at = self.core.reach_peer(request.pe)?;
-        let word = Word { at: request.word()?, atomic: request.atomic };
+        let word = WordOp { at: request.word()?, atomic: request.atomic };
         if request.pe == self.core.me {
             // Before layout 4 a put with signal comes as put, fence and atomic, and NVSHMEM leaves
             // out the fence for the PE itself.
             self.fence_peer(at);
         }
         let kind = match request.result {
-            Some(result) if request.atomic.op.fetches() => Kind::Fetch(word, result),
-            _ if request.atomic.op.is_signal() => Kind::Signal(word),
-            _ => Kind::Word(word),
+            Some(result) if request.atomic.op.fetches() => OpKind::Fetch(word, result),
+            _ if request.atomic.op.is_signal() => OpKind::Signal(word),
+            _ => OpKind::Atomic(word),
         };
         let op = Op::new(kind, self.core.current);
         self.submit(at, op, request.remote_handle)
@@ -161,7 +161,7 @@ impl<P: Port> Lane<P> {
     pub fn put_signal(&mut self, request: &PutSignalRequest<'_>) -> Result<(), EngineError> {
         let signal = &request.signal;
         let at = self.core.reach_peer(signal.pe)?;
-        let word = Word { at: signal.word()?, atomic: signal.atomic };
+        let word = WordOp { at: signal.word()?, atomic: signal.atomic };
         for part in request.parts.iter().filter(|part| part.len == 0) {
             part.remote()?;
         }
@@ -172,7 +172,7 @@ impl<P: Port> Lane<P> {
                 return Ok(());
             }
             let op = self.transfer(part, self.core.current);
-            let op = Op { kind: Kind::PutSignal(word, Way::New), ..op };
+            let op = Op { kind: OpKind::PutSignal(word, SignalProtocol::Undecided), ..op };
             return self.submit(at, op, part.remote_handle);
         }
         // Several parts, or none: the signal is behind all that was started before it.
@@ -182,7 +182,7 @@ impl<P: Port> Lane<P> {
         for part in request.parts.iter().filter(|part| part.len > 0) {
             self.start(part)?;
         }
-        let op = Op::new(Kind::Signal(word), self.core.current);
+        let op = Op::new(OpKind::Signal(word), self.core.current);
         self.submit(at, op, signal.remote_handle)
     }
 
@@ -211,25 +211,25 @@ impl<P: Port> Lane<P> {
         handle: &HandleBytes,
     ) -> Result<(), EngineError> {
         let (mut idle, mut since) = (0, None);
-        if self.core.queued % LOOK == LOOK - 1 {
+        if self.core.queued % QUEUED_PER_ITERATION == QUEUED_PER_ITERATION - 1 {
             self.iterate();
             self.core.peers.get(at).check()?;
         }
-        let step = loop {
+        let outcome = loop {
             let peer = self.core.peers.get(at);
             let ended = peer.ended();
             let waits = if peer.queue.is_empty() {
                 match self.advance(at, &mut op, handle)? {
-                    Step::Done => return Ok(()),
-                    Step::Held => break Step::Held,
+                    Outcome::Done => return Ok(()),
+                    Outcome::Held => break Outcome::Held,
                     // A long operation is not waited for.
-                    step if op.has_begun() => break step,
-                    step => step,
+                    outcome if op.has_begun() => break outcome,
+                    outcome => outcome,
                 }
-            } else if peer.in_ring && peer.stood_at != Some(ended) && !peer.is_amid_operation() {
-                Step::NoRoom
+            } else if peer.in_ring && peer.stalled_at != Some(ended) && !peer.is_amid_operation() {
+                Outcome::LaneFull
             } else {
-                break Step::Held;
+                break Outcome::Held;
             };
             let now = self.core.port.now();
             let (start, before) = *since.get_or_insert((now, ended));
@@ -238,9 +238,9 @@ impl<P: Port> Lane<P> {
                 break waits;
             }
             let peer = self.core.peers.get_mut(at);
-            if peer.stood_at == Some(ended) || now.saturating_sub(start) >= PATIENCE {
+            if peer.stalled_at == Some(ended) || now.saturating_sub(start) >= MAX_SUBMIT_WAIT {
                 // Until something of the peer ends, nobody waits for it again.
-                peer.stood_at = (before == ended).then_some(ended);
+                peer.stalled_at = (before == ended).then_some(ended);
                 break waits;
             }
             self.wait_iteration(&mut idle);
@@ -255,18 +255,18 @@ impl<P: Port> Lane<P> {
             self.abandon(at, &op, failed);
             return space;
         }
-        self.enqueue(at, op, handle, step);
+        self.enqueue(at, op, handle, outcome);
         Ok(())
     }
 
     fn has_space(&self, at: u32) -> bool {
-        self.core.queued + self.core.peers.get(at).queue.len() < MOST_QUEUED
+        self.core.queued + self.core.peers.get(at).queue.len() < MAX_QUEUED
     }
 
     fn wait_for_space(&mut self, at: u32) -> Result<(), EngineError> {
         let mut idle = 0;
         while !self.has_space(at) {
-            self.core.want_acks();
+            self.core.request_acks();
             self.wait_iteration(&mut idle);
             if !self.has_space(at) {
                 if let Some(failed) = self.core.failures.first() {
@@ -278,20 +278,20 @@ impl<P: Port> Lane<P> {
         Ok(())
     }
 
-    fn enqueue(&mut self, at: u32, op: Op, handle: &HandleBytes, step: Step) {
+    fn enqueue(&mut self, at: u32, op: Op, handle: &HandleBytes, outcome: Outcome) {
         self.core.groups.begin(op.completion);
         let peer = self.core.peers.get_mut(at);
         let handle = peer.share(handle);
         // Whatever was queued meanwhile is behind an operation that has begun.
         if op.has_begun() {
-            peer.queue.push_front(Queued::Op(op, handle));
+            peer.queue.push_front(QueueEntry::Op(op, handle));
         } else {
-            peer.queue.push_back(Queued::Op(op, handle));
+            peer.queue.push_back(QueueEntry::Op(op, handle));
         }
-        peer.update_open();
+        peer.update_fast_path();
         self.core.queued += 1;
         self.core.rails[0].counters.queued += 1;
-        if step == Step::NoRoom {
+        if outcome == Outcome::LaneFull {
             self.core.enter_ring(at);
         }
     }
@@ -308,19 +308,19 @@ impl<P: Port> Lane<P> {
             return request.remote().map(|_| true);
         }
         let peer = self.core.peers.get(at);
-        if self.core.queued >= MOST_QUEUED || peer.queue.len() >= MOST_OFFERED {
+        if self.core.queued >= MAX_QUEUED || peer.queue.len() >= MAX_OFFERED {
             self.room_or_failure()?;
             return Ok(false);
         }
         let mut op = self.transfer(request, completion);
         if self.core.peers.get(at).queue.is_empty() {
             match self.advance(at, &mut op, request.remote_handle)? {
-                Step::Done => return Ok(true),
-                step => self.enqueue(at, op, request.remote_handle, step),
+                Outcome::Done => return Ok(true),
+                outcome => self.enqueue(at, op, request.remote_handle, outcome),
             }
         } else {
             self.check(at, &op, request.remote_handle)?;
-            self.enqueue(at, op, request.remote_handle, Step::Held);
+            self.enqueue(at, op, request.remote_handle, Outcome::Held);
         }
         Ok(true)
     }
@@ -329,22 +329,27 @@ impl<P: Port> Lane<P> {
         // Errors are reported at once, not when the queued operation gets its turn.
         let request = op.request(Pe(at), handle);
         if op.len > 0 && !self.is_staged(&request, &request.remote()?.0)? {
-            let rail = self.core.peers.get(at).hop.rail;
+            let rail = self.core.peers.get(at).path.rail;
             self.core.local(&request, 0, op.len, rail)?;
         }
         Ok(())
     }
 
-    fn advance(&mut self, at: u32, op: &mut Op, handle: &HandleBytes) -> Result<Step, EngineError> {
-        let step = self.try_advance(at, op, handle);
-        match step {
+    fn advance(
+        &mut self,
+        at: u32,
+        op: &mut Op,
+        handle: &HandleBytes,
+    ) -> Result<Outcome, EngineError> {
+        let outcome = self.try_advance(at, op, handle);
+        match outcome {
             Err(ref failed) => self.abandon(at, op, failed),
             // Staged transfers are acknowledged without being asked about.
-            Ok(Step::NoPlace) if op.staged => {}
-            Ok(Step::Held | Step::NoPlace) => self.core.want_ack(at),
+            Ok(Outcome::PeerFull) if op.staged => {}
+            Ok(Outcome::Held | Outcome::PeerFull) => self.core.request_ack(at),
             _ => {}
         }
-        step
+        outcome
     }
 
     fn abandon(&mut self, at: u32, op: &Op, failed: &EngineError) {
@@ -352,7 +357,7 @@ impl<P: Port> Lane<P> {
         if op.has_begun() && self.core.peers.get(at).error.is_none() {
             self.core.fail_peer(at, failed.clone());
         }
-        if let Kind::PutSignal(_, Way::Chained { data, .. }) = op.kind {
+        if let OpKind::PutSignal(_, SignalProtocol::Chained { data, .. }) = op.kind {
             self.core.end_in_group(data);
         }
     }
@@ -362,19 +367,19 @@ impl<P: Port> Lane<P> {
         at: u32,
         op: &mut Op,
         handle: &HandleBytes,
-    ) -> Result<Step, EngineError> {
+    ) -> Result<Outcome, EngineError> {
         match op.kind {
-            Kind::Word(word) => return self.core.submit_word(at, word, op.completion),
-            Kind::Signal(word) => {
+            OpKind::Atomic(word) => return self.core.submit_word(at, word, op.completion),
+            OpKind::Signal(word) => {
                 if self.staging.join_signal(&mut self.core, at, op, word) {
-                    return Ok(Step::Done);
+                    return Ok(Outcome::Done);
                 }
                 return self.core.submit_signal(at, word, None, op.completion);
             }
-            Kind::Fetch(word, result) => {
+            OpKind::Fetch(word, result) => {
                 return self.core.submit_fetch(at, word, result, op.completion);
             }
-            Kind::Transfer(_) | Kind::PutSignal(..) => {}
+            OpKind::Transfer(_) | OpKind::PutSignal(..) => {}
         }
         let request = op.request(Pe(at), handle);
         if op.staged {
@@ -382,30 +387,30 @@ impl<P: Port> Lane<P> {
         }
         let (remote, _) = request.remote()?;
         let is_staged = op.sent == 0 && self.is_staged(&request, &remote)?;
-        let Kind::PutSignal(word, way) = op.kind else {
+        let OpKind::PutSignal(word, protocol) = op.kind else {
             return match is_staged {
                 true => self.staging.submit(&mut self.core, at, op, &request),
-                false => self.core.post_parts(at, op, &request, None).map(|(_, step)| step),
+                false => self.core.post_parts(at, op, &request, None).map(|(_, outcome)| outcome),
             };
         };
         let mut buffer = [0; MAX_EAGER];
         let mut payload = Payload { bytes: None, is_direct: false };
-        if matches!(way, Way::New | Way::Inline) {
+        if matches!(protocol, SignalProtocol::Undecided | SignalProtocol::Inline) {
             payload = self.load_payload(at, &request, remote.is_direct(), &mut buffer)?;
         }
-        if way == Way::New {
+        if protocol == SignalProtocol::Undecided {
             let is_inline = payload.bytes.is_some() && self.core.may_be_inline(at, op);
             if is_staged && !is_inline {
                 return self.staging.submit(&mut self.core, at, op, &request);
             }
             if !is_staged {
-                let rail = self.core.peers.get(at).hop.rail;
+                let rail = self.core.peers.get(at).path.rail;
                 self.core.local(&request, 0, op.len, rail)?;
             }
-            let Some(way) = self.core.choose_way(at, op, word, &payload) else {
-                return Ok(Step::NoPlace);
+            let Some(protocol) = self.core.choose_protocol(at, op, word, &payload) else {
+                return Ok(Outcome::PeerFull);
             };
-            op.kind = Kind::PutSignal(word, way);
+            op.kind = OpKind::PutSignal(word, protocol);
         }
         self.core.advance_put_signal(at, op, &request, &payload)
     }
@@ -447,7 +452,7 @@ impl<P: Port> Lane<P> {
         if !devices && !needs_desc {
             return Ok(false);
         }
-        let found = self.core.regions.look(addr, request.len);
+        let found = self.core.regions.lookup(addr, request.len);
         if found.fabric.is_some() {
             return Ok(false);
         }
@@ -471,7 +476,9 @@ impl<P: Port> Lane<P> {
         let mut moved = self.serve_ring();
         let mut ready = std::mem::take(&mut self.core.ready);
         for at in ready.drain(..) {
-            if !self.core.peers.get(at).in_ring && self.serve_peer(at, &mut moved) == Step::NoRoom {
+            if !self.core.peers.get(at).in_ring
+                && self.serve_peer(at, &mut moved) == Outcome::LaneFull
+            {
                 self.core.enter_ring(at);
             }
         }
@@ -489,14 +496,14 @@ impl<P: Port> Lane<P> {
             let Some(at) = self.core.ring.pop_front() else { break };
             self.core.peers.get_mut(at).in_ring = false;
             let mut moved = false;
-            let step = self.serve_peer(at, &mut moved);
-            match (step, moved) {
-                (Step::NoRoom, true) => served.push(at),
-                (Step::NoRoom, false) => refused.push(at),
+            let outcome = self.serve_peer(at, &mut moved);
+            match (outcome, moved) {
+                (Outcome::LaneFull, true) => served.push(at),
+                (Outcome::LaneFull, false) => refused.push(at),
                 _ if moved => served.push(at),
                 _ => {}
             }
-            self.core.peers.get_mut(at).in_ring = step == Step::NoRoom;
+            self.core.peers.get_mut(at).in_ring = outcome == Outcome::LaneFull;
             if refused.len() == crate::core::send::ATTEMPTS as usize {
                 break;
             }
@@ -514,37 +521,41 @@ impl<P: Port> Lane<P> {
     }
 
     /// Submits what a peer has held back and queued, as far as it goes. An error fails the peer.
-    fn serve_peer(&mut self, at: u32, moved: &mut bool) -> Step {
+    fn serve_peer(&mut self, at: u32, moved: &mut bool) -> Outcome {
         let before = self.core.peers.get(at).held.len();
         let held = self.core.send_held(at);
         *moved |= self.core.peers.get(at).held.len() < before;
-        let step = match held {
-            Ok(Step::Done) => self.serve_queue(at, moved),
-            Ok(step) => step,
-            Err(_) => Step::Done,
+        let outcome = match held {
+            Ok(Outcome::Done) => self.serve_queue(at, moved),
+            Ok(outcome) => outcome,
+            Err(_) => Outcome::Done,
         };
-        self.core.peers.get_mut(at).update_open();
-        step
+        self.core.peers.get_mut(at).update_fast_path();
+        outcome
     }
 
-    fn serve_queue(&mut self, at: u32, moved: &mut bool) -> Step {
-        for _ in 0..TURN {
+    fn serve_queue(&mut self, at: u32, moved: &mut bool) -> Outcome {
+        for _ in 0..ENTRIES_PER_TURN {
             let peer = self.core.peers.get_mut(at);
-            let Some(queued) = peer.queue.pop_front() else { return Step::Done };
-            let step = match queued {
-                Queued::Op(mut op, handle) => {
+            let Some(queued) = peer.queue.pop_front() else { return Outcome::Done };
+            let outcome = match queued {
+                QueueEntry::Op(mut op, handle) => {
                     let before = op.sent;
-                    let step = self.advance(at, &mut op, &handle);
+                    let outcome = self.advance(at, &mut op, &handle);
                     *moved |= op.sent != before;
-                    match step {
-                        Ok(Step::Done) => {
+                    match outcome {
+                        Ok(Outcome::Done) => {
                             self.core.queued -= 1;
                             self.core.end_in_group(op.completion);
-                            Step::Done
+                            Outcome::Done
                         }
-                        Ok(step) => {
-                            self.core.peers.get_mut(at).queue.push_front(Queued::Op(op, handle));
-                            step
+                        Ok(outcome) => {
+                            self.core
+                                .peers
+                                .get_mut(at)
+                                .queue
+                                .push_front(QueueEntry::Op(op, handle));
+                            outcome
                         }
                         Err(failed) => {
                             self.core.queued -= 1;
@@ -552,34 +563,34 @@ impl<P: Port> Lane<P> {
                             if self.core.peers.get(at).error.is_none() {
                                 self.core.fail_peer(at, failed);
                             }
-                            return Step::Done;
+                            return Outcome::Done;
                         }
                     }
                 }
-                Queued::Fence | Queued::Quiet(_) => self.serve_barrier(at, queued),
+                QueueEntry::Fence | QueueEntry::Quiet(_) => self.serve_barrier(at, queued),
             };
-            if step != Step::Done {
-                return step;
+            if outcome != Outcome::Done {
+                return outcome;
             }
             *moved = true;
         }
         // Others have their turn.
-        if self.core.peers.get(at).queue.is_empty() { Step::Done } else { Step::NoRoom }
+        if self.core.peers.get(at).queue.is_empty() { Outcome::Done } else { Outcome::LaneFull }
     }
 
-    fn serve_barrier(&mut self, at: u32, queued: Queued) -> Step {
+    fn serve_barrier(&mut self, at: u32, queued: QueueEntry) -> Outcome {
         let peer = self.core.peers.get_mut(at);
         let Some(number) = peer.close() else {
             peer.queue.push_front(queued);
-            self.core.want_ack(at);
-            return Step::Held;
+            self.core.request_ack(at);
+            return Outcome::Held;
         };
         self.core.queued -= 1;
         match queued {
-            Queued::Quiet(group) => {
+            QueueEntry::Quiet(group) => {
                 peer.quiets.push((number, group));
                 self.core.settle_later(at);
-                self.core.want_ack(at);
+                self.core.request_ack(at);
             }
             _ => {
                 peer.fence = number;
@@ -587,6 +598,6 @@ impl<P: Port> Lane<P> {
             }
         }
         self.core.peers.get_mut(at).order.settle();
-        Step::Done
+        Outcome::Done
     }
 }

@@ -48,10 +48,10 @@ pub struct Copy {
     pub len: usize,
 }
 
-/// Step of an ordered list. A step with `behind` runs after all steps before it; the others are
+/// OrderedStep of an ordered list. A step with `behind` runs after all steps before it; the others are
 /// unordered among themselves, back to the last step with `behind`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Step {
+pub enum OrderedStep {
     /// A copy in.
     Copy {
         /// The copy, in direction [`CopyDirection::In`].
@@ -71,17 +71,17 @@ pub enum Step {
 }
 
 /// Most steps of an ordered list.
-pub const MOST_STEPS: usize = 192;
+pub const MAX_STEPS: usize = 192;
 
 /// Most steps of an ordered list that are operations on words.
-pub const MOST_WORDS: usize = 64;
+pub const MAX_WORDS: usize = 64;
 
 /// Most copies started by one call.
-pub const MOST_TOGETHER: usize = 256;
+pub const MAX_BATCH_COPIES: usize = 256;
 
 /// A copy with the tag that reports its end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Tagged {
+pub struct TaggedCopy {
     /// The copy.
     pub copy: Copy,
     /// Tag. Adjacent copies with the same tag are reported once, when all of them have ended.
@@ -140,9 +140,9 @@ impl Window {
 
 /// Order of a deferred write relative to earlier deferred writes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum SoonOrder {
+pub enum DeferredOrder {
     /// After all earlier deferred writes.
-    Behind,
+    After,
     /// In any order within a run of consecutive writes with this value. Where they overlap, the
     /// last one's bytes remain.
     Any,
@@ -166,23 +166,27 @@ pub trait CopyPort: Send + fmt::Debug {
     fn room(&self, direction: CopyDirection) -> usize;
 
     /// Starts copies, all in one direction, for which there is [room](CopyPort::room); at most
-    /// [`MOST_TOGETHER`]. Both sides stay valid and unchanged until the copies have ended. They run
+    /// [`MAX_BATCH_COPIES`]. Both sides stay valid and unchanged until the copies have ended. They run
     /// in any order; when they have ended, so have all copies started before in the same direction.
     /// The memory is staged, or any that the CPU reaches.
     ///
     /// # Errors
     /// The copies were refused for good and none was started: some memory is unknown, or an earlier
     /// copy has failed.
-    fn start_all(&mut self, copies: &[Tagged]) -> Result<Posted, PortError>;
+    fn start_all(&mut self, copies: &[TaggedCopy]) -> Result<Posted, PortError>;
 
-    /// Starts copies in and operations on words as an ordered list of at most [`MOST_STEPS`] and
-    /// [`MOST_WORDS`], if there is [room](CopyPort::room) for the tag, which reports the whole
+    /// Starts copies in and operations on words as an ordered list of at most [`MAX_STEPS`] and
+    /// [`MAX_WORDS`], if there is [room](CopyPort::room) for the tag, which reports the whole
     /// list. Returns None, with nothing started, where the device cannot order the list, as with
     /// words that the device does not store: the caller then waits between the steps.
     ///
     /// # Errors
     /// As [`CopyPort::start_all`].
-    fn start_in_order(&mut self, _steps: &[Step], _tag: u32) -> Result<Option<Posted>, PortError> {
+    fn start_in_order(
+        &mut self,
+        _steps: &[OrderedStep],
+        _tag: u32,
+    ) -> Result<Option<Posted>, PortError> {
         Ok(None)
     }
 
@@ -220,23 +224,28 @@ pub trait CopyPort: Send + fmt::Debug {
     fn store_flag(&mut self, addr: usize, flag: u64) -> Result<(), PortError>;
 
     /// As [`CopyPort::store`], but deferred: the bytes may become visible only when
-    /// [`CopyPort::settle`] returns. They do so before the effect of any later call, and after
+    /// [`CopyPort::flush`] returns. They do so before the effect of any later call, and after
     /// earlier deferred writes unless `order` says otherwise.
     ///
     /// # Errors
-    /// As [`CopyPort::store`] and [`CopyPort::settle`]. None of these bytes is stored then.
-    fn store_soon(&mut self, addr: usize, bytes: &[u8], order: SoonOrder) -> Result<(), PortError>;
+    /// As [`CopyPort::store`] and [`CopyPort::flush`]. None of these bytes is stored then.
+    fn queue_write(
+        &mut self,
+        addr: usize,
+        bytes: &[u8],
+        order: DeferredOrder,
+    ) -> Result<(), PortError>;
 
     /// As [`CopyPort::apply`] of an operation that fetches nothing, deferred as in
-    /// [`CopyPort::store_soon`].
+    /// [`CopyPort::queue_write`].
     ///
     /// # Errors
-    /// As [`CopyPort::apply`] and [`CopyPort::settle`].
-    fn apply_soon(
+    /// As [`CopyPort::apply`] and [`CopyPort::flush`].
+    fn queue_atomic(
         &mut self,
         addr: usize,
         atomic: &Atomic,
-        order: SoonOrder,
+        order: DeferredOrder,
     ) -> Result<(), PortError>;
 
     /// Completes all deferred writes.
@@ -244,7 +253,7 @@ pub trait CopyPort: Send + fmt::Debug {
     /// # Errors
     /// Any deferred write since the last call may be missing. The error is returned even if a call
     /// that had to complete them first has already reported it to its own caller.
-    fn settle(&mut self) -> Result<(), PortError>;
+    fn flush(&mut self) -> Result<(), PortError>;
 
     /// Returns the bounce memory of a peer, the source of copies in. None unless the two processes
     /// share theirs.

@@ -6,18 +6,18 @@
 //! until the others are gone.
 
 /// Idle time in nanoseconds after which a rate is forgotten and the rail is tried again.
-const FORGIVEN: u64 = 2_000_000_000;
+const RATE_LIFETIME: u64 = 2_000_000_000;
 
 /// Segments ahead on a rail for one peer, per worker: one is being acknowledged while the others
 /// keep the rail busy.
-const AHEAD: u64 = 3;
+const MIN_AHEAD: u64 = 3;
 
-/// A rail may always have so many nanoseconds of its rate ahead, up to [`MOST_AHEAD`] segments.
+/// A rail may always have so many nanoseconds of its rate ahead, up to [`MAX_AHEAD`] segments.
 const TIME_AHEAD: f64 = 250_000.0;
-const MOST_AHEAD: u64 = 16;
+const MAX_AHEAD: u64 = 16;
 
 /// Rates are taken from this many of the longest segments; older ones count half.
-const REMEMBERED: u64 = 4;
+const RATE_WINDOW: u64 = 4;
 
 /// See the module.
 #[derive(Clone, Copy, Default, Debug)]
@@ -34,8 +34,8 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    pub(crate) fn give(&mut self, len: u64, now: u64) {
-        if self.is_forgotten(now) {
+    pub(crate) fn add(&mut self, len: u64, now: u64) {
+        if self.is_stale(now) {
             (self.done, self.busy) = (0, 0);
         }
         if self.ahead == 0 {
@@ -50,18 +50,18 @@ impl Load {
         self.done += len;
         self.busy += now.saturating_sub(self.moved);
         self.moved = now;
-        if self.done > REMEMBERED * self.longest {
+        if self.done > RATE_WINDOW * self.longest {
             (self.done, self.busy) = (self.done / 2, self.busy / 2);
         }
     }
 
-    fn is_forgotten(&self, now: u64) -> bool {
-        self.ahead == 0 && now.saturating_sub(self.moved) >= FORGIVEN
+    fn is_stale(&self, now: u64) -> bool {
+        self.ahead == 0 && now.saturating_sub(self.moved) >= RATE_LIFETIME
     }
 
     /// Returns the recent rate in bytes per nanosecond, or None if the rail has to be tried.
     fn rate(&self, now: u64) -> Option<f64> {
-        let shown = self.done > 0 && !self.is_forgotten(now);
+        let shown = self.done > 0 && !self.is_stale(now);
         shown.then(|| self.done as f64 / self.busy.max(1) as f64)
     }
 
@@ -98,8 +98,10 @@ pub(crate) fn choose(
             continue;
         }
         let segments = (TIME_AHEAD * rate / len) as u64;
-        let may = segments
-            .clamp(AHEAD * u64::from(workers.max(1)), MOST_AHEAD.max(AHEAD * u64::from(workers)));
+        let may = segments.clamp(
+            MIN_AHEAD * u64::from(workers.max(1)),
+            MAX_AHEAD.max(MIN_AHEAD * u64::from(workers)),
+        );
         first = Some((rail, time, ahead_for_peer < may * len as u64));
     }
     first.filter(|(.., may)| *may).map(|(rail, ..)| rail)

@@ -37,7 +37,7 @@ pub(crate) struct Rail<F> {
     /// None if the port has no fast path.
     pub(crate) fast: Option<F>,
     /// Longest segment that takes rails in turn on the fast path; 0 if there is none.
-    pub(crate) most_in_turn: usize,
+    pub(crate) max_round_robin: usize,
     /// What [`SHARE`] times the number of rails is for each segment that the rail has room for. A
     /// peer posts on the rail while it has fewer segments in flight.
     pub(crate) quota: u32,
@@ -50,17 +50,17 @@ pub(crate) struct Rail<F> {
 
 /// A peer may have this many times as many segments in flight as rails have room for on average:
 /// one silent peer takes eight ninths of a rail, and each further one as much of the rest.
-const SHARE: u32 = 8;
+const PEER_SHARE: u32 = 8;
 
 impl<F> Rail<F> {
     /// A rail of a lane that has so many.
     pub(crate) fn new(limits: &RailLimits, rails: usize, spread: &Spread, fast: Option<F>) -> Self {
         let (depth, max_segment) = (limits.depth.max(1), limits.max_segment.max(1));
         let limits = RailLimits { depth, max_segment, ..*limits };
-        let unit = SHARE * rails as u32;
+        let unit = PEER_SHARE * rails as u32;
         let most = max_segment.min(spread.balanced_from.saturating_sub(1));
         Self {
-            most_in_turn: if fast.is_some() { most } else { 0 },
+            max_round_robin: if fast.is_some() { most } else { 0 },
             fast,
             quota: depth * unit,
             unit,

@@ -19,7 +19,7 @@ pub struct Path {
 
 /// A path, as a peer that is in use keeps it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Hop {
+pub(crate) struct PeerPath {
     pub(crate) to: PeerAddr,
     /// The local rail.
     pub(crate) rail: RailId,
@@ -33,7 +33,7 @@ pub(crate) struct Hop {
 
 /// The remote ends of one local rail, by PE.
 #[derive(Clone, Debug)]
-enum Ends {
+enum RemoteEnds {
     /// Addresses that rise by one step from PE to PE, and one remote rail: what address tables give
     /// that were filled in the order of PEs. No memory per PE.
     Even {
@@ -44,7 +44,7 @@ enum Ends {
     Each(Box<[Path]>),
 }
 
-impl Ends {
+impl RemoteEnds {
     /// Every `every`th path of a list, from `at` on.
     fn column(paths: &[Path], at: usize, every: usize) -> Self {
         let column = || paths.iter().skip(at).step_by(every).copied();
@@ -72,10 +72,10 @@ impl Ends {
 #[derive(Debug)]
 pub struct PathTable {
     /// By local rail.
-    ends: Box<[Ends]>,
+    ends: Box<[RemoteEnds]>,
     n_pes: u32,
     /// For PEs to which not all local rails lead: those that do, a bit for each; one at least.
-    partly: HashMap<Pe, u32>,
+    partial: HashMap<Pe, u32>,
 }
 
 impl PathTable {
@@ -85,8 +85,8 @@ impl PathTable {
     /// If `paths` is not a multiple of `rails`, or `rails` is 0.
     pub fn new(paths: &[Path], rails: usize) -> Self {
         assert!(rails > 0 && paths.len() % rails == 0, "one path per PE and rail");
-        let ends = (0..rails).map(|rail| Ends::column(paths, rail, rails)).collect();
-        Self { ends, n_pes: (paths.len() / rails) as u32, partly: HashMap::new() }
+        let ends = (0..rails).map(|rail| RemoteEnds::column(paths, rail, rails)).collect();
+        Self { ends, n_pes: (paths.len() / rails) as u32, partial: HashMap::new() }
     }
 
     /// Removes a path that leads nowhere; the PE's others are used in its place. The last path to a
@@ -95,7 +95,7 @@ impl PathTable {
     pub fn without(mut self, pe: Pe, rail: RailId) -> Self {
         let left = self.leading(pe) & !(1 << rail.0);
         if left != 0 {
-            self.partly.insert(pe, left);
+            self.partial.insert(pe, left);
         }
         self
     }
@@ -103,7 +103,7 @@ impl PathTable {
     /// Returns the local rails that lead to a PE, one bit each and at least one.
     fn leading(&self, pe: Pe) -> u32 {
         let all = u32::MAX >> (32 - self.ends.len().min(32));
-        self.partly.get(&pe).copied().unwrap_or(all)
+        self.partial.get(&pe).copied().unwrap_or(all)
     }
 
     /// Whether a local rail leads to a PE.
@@ -122,20 +122,20 @@ impl PathTable {
     }
 
     /// The paths to a PE of the job over all rails that lead there, and the first to use.
-    pub(crate) fn hops(&self, me: Pe, pe: Pe) -> (Box<[Hop]>, Hop) {
+    pub(crate) fn peer_paths(&self, me: Pe, pe: Pe) -> (Box<[PeerPath]>, PeerPath) {
         let rails: Vec<RailId> =
             (0..self.ends.len() as u8).map(RailId).filter(|rail| self.leads(pe, *rail)).collect();
         let count = rails.len() as u32;
-        let hop = |(at, rail): (u32, &RailId)| {
+        let path = |(at, rail): (u32, &RailId)| {
             let Path { to, remote } = self.ends[rail.index()].get(pe);
             let next = if count == 1 { u32::MAX } else { (at + 1) % count };
             let owner = Owner::new(pe.0, *rail);
-            Hop { to, rail: *rail, remote: RailKey::of(remote), next, owner }
+            PeerPath { to, rail: *rail, remote: RailKey::of(remote), next, owner }
         };
-        let hops: Box<[Hop]> = (0..).zip(&rails).map(hop).collect();
+        let paths: Box<[PeerPath]> = (0..).zip(&rails).map(path).collect();
         let start = first_rail(me, pe, self.ends.len() as u8);
         let first = rails.iter().position(|rail| *rail >= start).unwrap_or(0);
-        let first = hops[first];
-        (hops, first)
+        let first = paths[first];
+        (paths, first)
     }
 }

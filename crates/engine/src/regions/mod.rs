@@ -8,8 +8,8 @@
 //! region that touches the bytes: the fabric reaches them if one region that it reaches holds all
 //! of them, and the processor if none of the regions is a device's.
 
-mod published;
 mod table;
+mod versioned_cell;
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -18,28 +18,28 @@ use crate::error::EngineError;
 use crate::ids::{LaneKind, Pe, RailId};
 use crate::port::copies::{Bounce, CopyPort, Reach};
 use crate::port::{Addressing, Desc};
-use crate::regions::published::Published;
+use crate::regions::versioned_cell::VersionedCell;
 use crate::wire::handle::{HandleError, MAX_RAILS};
-use crate::wire::message::Spot;
+use crate::wire::message::RegionAddr;
 
 pub use table::RegionTable;
 
 /// Bits of a slot that are the region's place in the table. The others are of its stamp, so that a
 /// message about a released region does not name the next one in its place, until 4096 others
 /// were registered.
-const PLACE_BITS: u32 = 20;
+const INDEX_BITS: u32 = 20;
 
 /// Most regions at a time.
-const MOST_REGIONS: usize = 1 << PLACE_BITS;
+const MAX_REGIONS: usize = 1 << INDEX_BITS;
 
 #[inline(always)]
-fn slot_of(place: u32, stamp: u64) -> u32 {
-    place | (stamp as u32) << PLACE_BITS
+fn slot_of(index: u32, stamp: u64) -> u32 {
+    index | (stamp as u32) << INDEX_BITS
 }
 
 #[inline(always)]
-fn place_of(slot: u32) -> usize {
-    slot as usize & (MOST_REGIONS - 1)
+fn index_of(slot: u32) -> usize {
+    slot as usize & (MAX_REGIONS - 1)
 }
 
 /// Locks state that no panic leaves inconsistent: each change of it is one assignment.
@@ -50,7 +50,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// A registered region, as lanes see it.
 #[derive(Debug)]
 pub(crate) struct Region {
-    place: u32,
+    index: u32,
     pub(crate) stamp: u64,
     pub(crate) base: usize,
     pub(crate) len: usize,
@@ -75,7 +75,7 @@ impl Region {
 
     /// The region's slot, as handles and messages have it.
     pub(crate) fn slot(&self) -> u32 {
-        slot_of(self.place, self.stamp)
+        slot_of(self.index, self.stamp)
     }
 
     /// The descriptor for a rail of a lane of this kind.
@@ -94,9 +94,9 @@ trait StagerSource: Send + Sync {
 pub struct RegionIndex {
     table: Weak<dyn StagerSource>,
     /// By place.
-    regions: Published<Vec<Option<Arc<Region>>>>,
+    regions: VersionedCell<Vec<Option<Arc<Region>>>>,
     /// The stager, until the proxy lane has taken it.
-    stager: Mutex<Option<Installed>>,
+    stager: Mutex<Option<RegisteredStager>>,
     orphans: Mutex<Vec<Orphan>>,
 }
 
@@ -108,7 +108,7 @@ impl fmt::Debug for RegionIndex {
 
 /// A stager whose bounce memory is registered.
 #[derive(Debug)]
-pub(crate) struct Installed {
+pub(crate) struct RegisteredStager {
     pub(crate) copies: Box<dyn CopyPort>,
     pub(crate) bounce: Bounce,
     /// The bounce memory's region.
@@ -137,15 +137,15 @@ pub(crate) fn overlap(one: (usize, usize), other: (usize, usize)) -> bool {
 impl RegionIndex {
     fn new(table: Weak<dyn StagerSource>) -> Self {
         let (stager, orphans) = (Mutex::default(), Mutex::default());
-        Self { table, regions: Published::default(), stager, orphans }
+        Self { table, regions: VersionedCell::default(), stager, orphans }
     }
 
-    fn change(&self, place: usize, region: Option<Arc<Region>>) {
+    fn change(&self, at: usize, region: Option<Arc<Region>>) {
         self.regions.change(|regions| {
-            if regions.len() <= place {
-                regions.resize_with(place + 1, || None);
+            if regions.len() <= at {
+                regions.resize_with(at + 1, || None);
             }
-            regions[place] = region;
+            regions[at] = region;
         });
     }
 
@@ -187,7 +187,7 @@ impl Range {
 
 /// A region that peers may use and the processor reaches.
 #[derive(Clone, Copy, Debug)]
-struct Target {
+struct DirectTarget {
     /// Its slot; for an empty place, one of another place.
     slot: u32,
     base: usize,
@@ -196,7 +196,7 @@ struct Target {
 
 /// How local memory is reached, as far as registered regions tell.
 #[derive(Debug)]
-pub(crate) struct Found<'a> {
+pub(crate) struct RegionLookup<'a> {
     /// A region that the fabric reaches and that holds all bytes.
     pub(crate) fabric: Option<&'a Arc<Region>>,
     /// Whether some byte is in a region of a device.
@@ -209,7 +209,7 @@ pub(crate) struct Found<'a> {
 
 /// Bytes of this process that a message names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Place {
+pub(crate) struct Location {
     pub(crate) addr: usize,
     pub(crate) reach: Reach,
 }
@@ -219,10 +219,10 @@ pub(crate) struct Place {
 pub(crate) struct Regions {
     index: Arc<RegionIndex>,
     kind: LaneKind,
-    number: u64,
-    by_place: Vec<Option<Arc<Region>>>,
+    version: u64,
+    by_index: Vec<Option<Arc<Region>>>,
     /// By place, what the fast path of incoming messages may change.
-    targets: Vec<Target>,
+    targets: Vec<DirectTarget>,
     /// All regions by base, each with the highest end of those up to it.
     sorted: Vec<(Arc<Region>, usize)>,
     has_devices: bool,
@@ -231,7 +231,7 @@ pub(crate) struct Regions {
     descs: [Desc; MAX_RAILS],
     /// Where memory that the processor reaches was found last.
     cpu: Range,
-    stager: Option<Installed>,
+    stager: Option<RegisteredStager>,
     /// Whether there is, or was, a stager for devices.
     stages: bool,
 }
@@ -241,8 +241,8 @@ impl Regions {
         Self {
             index,
             kind,
-            number: 0,
-            by_place: Vec::new(),
+            version: 0,
+            by_index: Vec::new(),
             targets: Vec::new(),
             sorted: Vec::new(),
             has_devices,
@@ -263,7 +263,7 @@ impl Regions {
 
     #[inline(always)]
     fn is_current(&self) -> bool {
-        self.index.regions.is_at(self.number)
+        self.index.regions.is_version(self.version)
     }
 
     /// The descriptor on a rail for local memory, if it is where memory was found last and the
@@ -307,24 +307,24 @@ impl Regions {
                 return;
             }
         }
-        let found = self.look(addr, len);
+        let found = self.lookup(addr, len);
         let Some(region) = found.fabric.cloned() else { return };
         self.fabric = Range { base: region.base, len: region.len };
         for (rail, desc) in self.descs.iter_mut().enumerate() {
             *desc = region.desc(self.kind, RailId(rail as u8));
         }
         if !is_host && region.reach == Reach::Direct {
-            let is_plain = !self.look(region.base, region.len).device;
+            let is_plain = !self.lookup(region.base, region.len).device;
             self.cpu = if is_plain { self.fabric } else { Range::NONE };
         }
     }
 
     /// How `len` bytes of local memory at `addr`, at least one, are reached, as of the last
     /// [`Regions::sync`].
-    pub(crate) fn look(&self, addr: usize, len: usize) -> Found<'_> {
+    pub(crate) fn lookup(&self, addr: usize, len: usize) -> RegionLookup<'_> {
         let end = addr.saturating_add(len);
         let before = self.sorted.partition_point(|(region, _)| region.base < end);
-        let mut found = Found { fabric: None, device: false, whole: false, cut: None };
+        let mut found = RegionLookup { fabric: None, device: false, whole: false, cut: None };
         for (region, last_end) in self.sorted[..before].iter().rev() {
             if *last_end <= addr {
                 break;
@@ -358,15 +358,15 @@ impl Regions {
 
     /// Whether a region has ever been registered in the place that a slot names. No PE of the job
     /// knows another slot.
-    pub(crate) fn knows(&mut self, slot: u32) -> bool {
+    pub(crate) fn was_registered(&mut self, slot: u32) -> bool {
         self.sync();
-        place_of(slot) < self.by_place.len()
+        index_of(slot) < self.by_index.len()
     }
 
     /// The bytes that a peer's message names.
-    pub(crate) fn locate(&mut self, spot: Spot, len: usize) -> Result<Place, HandleError> {
+    pub(crate) fn locate(&mut self, spot: RegionAddr, len: usize) -> Result<Location, HandleError> {
         self.sync();
-        let region = match self.by_place.get(place_of(spot.slot)) {
+        let region = match self.by_index.get(index_of(spot.slot)) {
             Some(Some(region)) if region.remote && region.slot() == spot.slot => region,
             _ => return Err(HandleError::Stale),
         };
@@ -380,20 +380,20 @@ impl Regions {
             });
         }
         let addr = region.base + offset;
-        Ok(Place { addr, reach: self.reach_inside(region, addr, len) })
+        Ok(Location { addr, reach: self.reach_inside(region, addr, len) })
     }
 
     fn reach_inside(&self, region: &Region, addr: usize, len: usize) -> Reach {
         // Another region over the same bytes may say that they are a device's.
-        let is_device = self.has_devices && self.look(addr, len).device;
+        let is_device = self.has_devices && self.lookup(addr, len).device;
         if is_device && region.reach == Reach::Direct { Reach::Fabric } else { region.reach }
     }
 
     /// As [`Regions::locate`], among regions that the processor reaches and that were registered at
     /// the last [`Regions::sync`].
     #[inline(always)]
-    pub(crate) fn target(&self, spot: Spot, len: usize) -> Option<usize> {
-        let target = self.targets.get(place_of(spot.slot))?;
+    pub(crate) fn target(&self, spot: RegionAddr, len: usize) -> Option<usize> {
+        let target = self.targets.get(index_of(spot.slot))?;
         let end = spot.offset.checked_add(len as u64)?;
         if target.slot != spot.slot || end > target.len {
             return None;
@@ -411,9 +411,9 @@ impl Regions {
 
     #[cold]
     fn refresh(&mut self) {
-        self.number = self.index.regions.read(|regions| self.by_place.clone_from(regions));
+        self.version = self.index.regions.read(|regions| self.by_index.clone_from(regions));
         (self.fabric, self.cpu) = (Range::NONE, Range::NONE);
-        let all = self.by_place.iter().flatten();
+        let all = self.by_index.iter().flatten();
         self.has_devices |= all.clone().any(|region| region.reach != Reach::Direct);
         self.sorted.clear();
         self.sorted.extend(all.map(|region| (Arc::clone(region), region.end())));
@@ -425,11 +425,12 @@ impl Regions {
         }
         let mut targets = std::mem::take(&mut self.targets);
         targets.clear();
-        targets.extend((0..).zip(&self.by_place).map(|(place, region)| {
+        targets.extend((0..).zip(&self.by_index).map(|(at, region)| {
             let is_target =
                 |r: &&Region| r.remote && self.reach_inside(r, r.base, r.len) == Reach::Direct;
-            let none = Target { slot: !place, base: 0, len: 0 };
-            let target = |r: &Region| Target { slot: r.slot(), base: r.base, len: r.len as u64 };
+            let none = DirectTarget { slot: !at, base: 0, len: 0 };
+            let target =
+                |r: &Region| DirectTarget { slot: r.slot(), base: r.base, len: r.len as u64 };
             region.as_deref().filter(is_target).map_or(none, target)
         }));
         self.targets = targets;
@@ -445,7 +446,7 @@ impl Regions {
         self.stager.is_some()
     }
 
-    pub(crate) fn take_stager(&mut self) -> Option<Installed> {
+    pub(crate) fn take_stager(&mut self) -> Option<RegisteredStager> {
         self.stager.take()
     }
 

@@ -8,7 +8,7 @@ use crate::ids::Pe;
 use crate::port::copies::{Reach, Stager};
 use crate::port::{Access, MemoryPort, PortError, Registered};
 use crate::regions::{
-    Installed, MOST_REGIONS, Orphan, Region, RegionIndex, StagerSource, lock, place_of,
+    MAX_REGIONS, Orphan, Region, RegionIndex, RegisteredStager, StagerSource, index_of, lock,
 };
 use crate::wire::handle::{Handle, HandleBytes, HandleError, HandleView, MAX_RAILS};
 
@@ -27,7 +27,7 @@ pub struct RegionTable<M: MemoryPort> {
     memory: M,
     me: Pe,
     index: Arc<RegionIndex>,
-    slots: Mutex<Slots<M::Region>>,
+    slots: Mutex<RegistrationSlots<M::Region>>,
     /// Length of a bounce buffer, for the handles of staged regions; 0 before there is one.
     bounce_len: AtomicU64,
     /// Why bounce memory could not be registered. Locked while it is being registered.
@@ -36,15 +36,15 @@ pub struct RegionTable<M: MemoryPort> {
 
 /// A registration: stamp, address and length of the memory, and the owner that keeps it.
 #[derive(Debug)]
-struct Held<R> {
+struct Registration<R> {
     stamp: u64,
     memory: (usize, usize),
     owner: R,
 }
 
 #[derive(Debug)]
-struct Slots<R> {
-    held: Vec<Option<Held<R>>>,
+struct RegistrationSlots<R> {
+    held: Vec<Option<Registration<R>>>,
     free: Vec<usize>,
     /// Never repeats: at a billion registrations a second it lasts for 584 years.
     next_stamp: u64,
@@ -53,7 +53,7 @@ struct Slots<R> {
 impl<M: MemoryPort> RegionTable<M> {
     /// An empty table.
     pub fn new(memory: M, me: Pe) -> Arc<Self> {
-        let slots = Slots { held: Vec::new(), free: Vec::new(), next_stamp: 1 };
+        let slots = RegistrationSlots { held: Vec::new(), free: Vec::new(), next_stamp: 1 };
         Arc::new_cyclic(|table: &Weak<Self>| Self {
             memory,
             me,
@@ -114,7 +114,7 @@ impl<M: MemoryPort> RegionTable<M> {
         }
         let (region, _) = self.enter(addr, len, access, registered)?;
         self.bounce_len.store(bounce.bounce_len as u64, Ordering::Relaxed);
-        *lock(&self.index.stager) = Some(Installed { copies, bounce, region, for_host });
+        *lock(&self.index.stager) = Some(RegisteredStager { copies, bounce, region, for_host });
         Ok(())
     }
 
@@ -131,8 +131,8 @@ impl<M: MemoryPort> RegionTable<M> {
             return Err(refuse(format!("{} rails, the most is {MAX_RAILS}", keys.len())));
         }
         let mut slots = lock(&self.slots);
-        if slots.free.is_empty() && slots.held.len() == MOST_REGIONS {
-            let why = format!("{MOST_REGIONS} regions are registered, which is the most");
+        if slots.free.is_empty() && slots.held.len() == MAX_REGIONS {
+            let why = format!("{MAX_REGIONS} regions are registered, which is the most");
             return Err(refuse(why));
         }
         let at = slots.free.pop().unwrap_or(slots.held.len());
@@ -141,9 +141,9 @@ impl<M: MemoryPort> RegionTable<M> {
         if at == slots.held.len() {
             slots.held.push(None);
         }
-        slots.held[at] = Some(Held { stamp, memory: (addr, len), owner });
+        slots.held[at] = Some(Registration { stamp, memory: (addr, len), owner });
         let region = Arc::new(Region {
-            place: at as u32,
+            index: at as u32,
             stamp,
             base: addr,
             len,
@@ -179,15 +179,15 @@ impl<M: MemoryPort> RegionTable<M> {
     /// memory, which stays registered until this is called again.
     pub fn release(&self, handle: &HandleBytes) -> Result<(), EngineError> {
         let view = HandleView::check_of(self.me, handle)?;
-        let (at, stamp) = (place_of(view.slot()), view.stamp());
+        let (at, stamp) = (index_of(view.slot()), view.stamp());
         let mut slots = lock(&self.slots);
-        let place = slots.held.get_mut(at).ok_or(HandleError::Stale)?;
-        let Some(mut held) = place.take_if(|held| held.stamp == stamp) else {
+        let entry = slots.held.get_mut(at).ok_or(HandleError::Stale)?;
+        let Some(mut held) = entry.take_if(|held| held.stamp == stamp) else {
             return Err(HandleError::Stale.into());
         };
         let (addr, len) = held.memory;
         if let Some(Orphan { what, pe, .. }) = self.index.orphan_over(addr, len) {
-            *place = Some(held);
+            *entry = Some(held);
             return Err(EngineError::InUse { addr, len, what, pe });
         }
         self.index.change(at, None);

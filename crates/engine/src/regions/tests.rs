@@ -86,15 +86,15 @@ fn peers_stay_inside_remote_regions() {
             (LEN + 1, 0, false),
             (0, LEN + 1, false),
         ] {
-            let spot = Spot { slot, offset: offset as u64 };
+            let spot = RegionAddr { slot, offset: offset as u64 };
             let at = (fits && access.is_remote()).then_some(BASE + offset);
             let target = at.filter(|_| reach == Reach::Direct);
             assert_eq!(lane.target(spot, len), target, "{offset} {len}");
             assert_eq!(lane.locate(spot, len).ok().map(|place| place.addr), at);
         }
         // Neither the place beside it, nor a region that had its place before.
-        for slot in [slot + 1, slot ^ 1 << PLACE_BITS, slot ^ 1 << 31] {
-            let spot = Spot { slot, offset: 0 };
+        for slot in [slot + 1, slot ^ 1 << INDEX_BITS, slot ^ 1 << 31] {
+            let spot = RegionAddr { slot, offset: 0 };
             assert!(lane.locate(spot, 0).is_err() && lane.target(spot, 0).is_none());
         }
     }
@@ -109,12 +109,12 @@ fn unclosed_memory_is_kept() {
         let why = table.release(&handle).unwrap_err();
         assert!(matches!(why, EngineError::Unclosed { addr: BASE, len: LEN, .. }), "{why}");
         assert_eq!(table.len(), 1);
-        let spot = Spot { slot: slot(&handle), offset: 0 };
+        let spot = RegionAddr { slot: slot(&handle), offset: 0 };
         assert!(lane(&table).locate(spot, 8).is_err(), "messages name it no more");
     }
     // Nor is its place another's meanwhile.
     let other = table.register(BASE, LEN, Access::Local).unwrap();
-    assert_ne!(place_of(slot(&other)), place_of(slot(&handle)));
+    assert_ne!(index_of(slot(&other)), index_of(slot(&handle)));
     table.memory().closes.store(true, Ordering::Relaxed);
     assert_eq!(table.release(&handle), Ok(()));
     assert_eq!(table.release(&handle), Err(HandleError::Stale.into()));
@@ -142,7 +142,7 @@ fn check(lane: &mut Regions, needs_desc: bool, regions: &[Kinded], at: usize, le
     let by_fabric = regions.iter().filter(holds).any(|(.., reach)| *reach != Reach::Staged);
     let case = format!("{len} bytes at {at} of {regions:?}");
     let addr = BASE + at;
-    let found = lane.look(addr, len);
+    let found = lane.lookup(addr, len);
     assert_eq!((found.device, found.fabric.is_some()), (is_device, by_fabric), "{case}");
     assert_eq!(found.whole, regions.iter().any(|region| holds(&region)), "{case}");
     lane.find(addr, len, needs_desc);
@@ -188,7 +188,7 @@ fn overlapping_regions_of_all_kinds() {
         // By the slot in a message of a peer, whichever of the regions that names.
         for (&(base, size, reach), slot) in regions.iter().zip(slots) {
             for (offset, len) in [(0, 8), (size - 8, 8), (0, size)] {
-                let spot = Spot { slot, offset: offset as u64 };
+                let spot = RegionAddr { slot, offset: offset as u64 };
                 let (at, addr) = (base + offset, BASE + base + offset);
                 let touches = |of: usize, to: usize| {
                     let overlaps = |(base, size, _): &&Kinded| *base < to && of < base + size;

@@ -14,10 +14,10 @@ const SHARED_FROM: usize = 4;
 
 /// Index of a buffer in its pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Buffer(u16);
+pub(super) struct BounceBuffer(u16);
 
 #[derive(Debug, Default)]
-struct OfPeer {
+struct PeerBuffers {
     waiting: VecDeque<u32>,
     held: usize,
 }
@@ -28,31 +28,31 @@ pub(super) struct Pool {
     first: usize,
     len: usize,
     count: usize,
-    free: Vec<Buffer>,
+    free: Vec<BounceBuffer>,
     /// Peers with waiting transfers, in turn.
     ring: VecDeque<u32>,
     /// Indexed by peer.
-    peers: Vec<OfPeer>,
+    peers: Vec<PeerBuffers>,
 }
 
 impl Pool {
     /// Creates a pool of `count` buffers of `len` bytes, starting at offset `first`.
     pub(super) fn new(first: usize, len: usize, count: u16) -> Self {
-        let free = (0..count).rev().map(Buffer).collect();
+        let free = (0..count).rev().map(BounceBuffer).collect();
         let (ring, peers) = (VecDeque::new(), Vec::new());
         Self { first, len, count: count.into(), free, ring, peers }
     }
 
-    fn peer(&mut self, at: u32) -> &mut OfPeer {
+    fn peer(&mut self, at: u32) -> &mut PeerBuffers {
         let at = at as usize;
         if self.peers.len() <= at {
-            self.peers.resize_with(at + 1, OfPeer::default);
+            self.peers.resize_with(at + 1, PeerBuffers::default);
         }
         &mut self.peers[at]
     }
 
     /// Returns the offset of a buffer in the bounce memory.
-    pub(super) fn offset(&self, Buffer(buffer): Buffer) -> usize {
+    pub(super) fn offset(&self, BounceBuffer(buffer): BounceBuffer) -> usize {
         self.first + usize::from(buffer) * self.len
     }
 
@@ -70,7 +70,7 @@ impl Pool {
     }
 
     /// Takes a buffer for a peer if its share allows another one.
-    pub(super) fn take(&mut self, at: u32) -> Option<Buffer> {
+    pub(super) fn take(&mut self, at: u32) -> Option<BounceBuffer> {
         let (free, count) = (self.free.len(), self.count);
         let peer = self.peer(at);
         let may = peer.held == 0 || count < SHARED_FROM || free > (peer.held / 8).max(1);
@@ -82,7 +82,7 @@ impl Pool {
     }
 
     /// Takes a buffer for the next waiting transfer whose peer may have one. A few peers are tried.
-    pub(super) fn next(&mut self) -> Option<(u32, Buffer)> {
+    pub(super) fn next(&mut self) -> Option<(u32, BounceBuffer)> {
         for _ in 0..self.ring.len().min(ATTEMPTS as usize) {
             let at = self.ring.pop_front()?;
             let Some(buffer) = self.take(at) else {
@@ -100,7 +100,7 @@ impl Pool {
         None
     }
 
-    pub(super) fn give(&mut self, at: u32, buffer: Buffer) {
+    pub(super) fn release(&mut self, at: u32, buffer: BounceBuffer) {
         self.peer(at).held -= 1;
         self.free.push(buffer);
     }

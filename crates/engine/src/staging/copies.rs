@@ -7,20 +7,20 @@ use std::ops::Range;
 
 use crate::core::Core;
 use crate::port::copies::{
-    Copied, Copy, CopyDirection, MOST_TOGETHER, Reach, SoonOrder, Step as CopyStep, Tagged,
+    Copied, Copy, CopyDirection, DeferredOrder, MAX_BATCH_COPIES, OrderedStep, Reach, TaggedCopy,
 };
 use crate::port::{Port, PortError, Posted};
-use crate::staging::receive::{Part, State as Receiving};
+use crate::staging::receive::{CopySpan, ReceiveState};
 use crate::staging::records::{Record, are_ordered, group_at};
-use crate::staging::send::State as Sending;
+use crate::staging::send::SendState;
 use crate::staging::{Staging, Token};
-use crate::wire::staged::MOST_RECORDS;
+use crate::wire::staging::MAX_RECORDS;
 
 /// A copy of at least so many bytes is worth a call of its own, unless transfers wait for buffers.
 const LONG: usize = 256 << 10;
 
 /// Most bytes of one call, unless a single transfer has more.
-const MOST_BYTES: usize = 2 << 20;
+const MAX_BYTES: usize = 2 << 20;
 
 fn error(text: String) -> PortError {
     PortError { call: "applying the signal of a put", code: 0, text }
@@ -28,7 +28,7 @@ fn error(text: String) -> PortError {
 
 impl Staging {
     fn room(&self, direction: CopyDirection) -> usize {
-        self.bouncing.as_ref().map_or(0, |bouncing| bouncing.copies.room(direction))
+        self.stager.as_ref().map_or(0, |stager| stager.copies.room(direction))
     }
 
     /// Starts copies of ready transfers in a direction. Returns whether anything moved.
@@ -53,11 +53,11 @@ impl Staging {
                 Some(Posted::Again) => break,
                 None => {}
             }
-            let mut together = std::mem::take(&mut self.together);
-            self.collect(core, direction, room, &mut together);
-            let started = self.start_together(core, direction, &together);
-            together.clear();
-            self.together = together;
+            let mut batch = std::mem::take(&mut self.batch);
+            self.collect(core, direction, room, &mut batch);
+            let started = self.start_batch(core, direction, &batch);
+            batch.clear();
+            self.batch = batch;
             if !started {
                 break;
             }
@@ -72,12 +72,14 @@ impl Staging {
         match token {
             Token::Send(at) => {
                 let send = self.sends.get(at)?;
-                (send.state == Sending::CopyingOut && lives(send.peer)).then_some(send.len)
+                (send.state == SendState::CopyingOut && lives(send.peer)).then_some(send.len)
             }
             Token::Receive(at) => {
                 let receive = self.receives.get(at)?;
-                let is =
-                    matches!(receive.state, Receiving::Here | Receiving::CopyingIn(Part::Group(_)));
+                let is = matches!(
+                    receive.state,
+                    ReceiveState::Arrived | ReceiveState::CopyingIn(CopySpan::Group(_))
+                );
                 (is && lives(receive.peer)).then_some(receive.len)
             }
             Token::Get(_) => None,
@@ -90,11 +92,11 @@ impl Staging {
         core: &mut Core<P>,
         direction: CopyDirection,
         room: usize,
-        together: &mut Vec<Tagged>,
+        batch: &mut Vec<TaggedCopy>,
     ) {
         // While a transfer waits for a buffer, holding copies back would delay it as well.
         let has_backlog = direction == CopyDirection::In
-            || self.bouncing.as_ref().is_some_and(|b| b.out.is_waited_for());
+            || self.stager.as_ref().is_some_and(|b| b.out.is_waited_for());
         let mut bytes = 0;
         for number in 0..room {
             let Some(token) = self.ready(direction).front().copied() else { break };
@@ -102,10 +104,10 @@ impl Staging {
                 self.ready(direction).pop_front();
                 continue;
             };
-            let waits = len >= LONG && (!has_backlog || bytes + len > MOST_BYTES);
+            let waits = len >= LONG && (!has_backlog || bytes + len > MAX_BYTES);
             // Stop at the byte limit, at the port's limit, and before a receive that goes alone.
-            if bytes > 0 && (waits || bytes >= MOST_BYTES)
-                || together.len() > MOST_TOGETHER - MOST_RECORDS
+            if bytes > 0 && (waits || bytes >= MAX_BYTES)
+                || batch.len() > MAX_BATCH_COPIES - MAX_RECORDS
                 || number > 0 && self.is_first_in_order(token)
             {
                 break;
@@ -113,33 +115,33 @@ impl Staging {
             bytes += len;
             self.ready(direction).pop_front();
             match token {
-                Token::Send(at) => self.add_out(at, together),
-                Token::Receive(at) => self.add_in(core, at, together),
+                Token::Send(at) => self.add_out(at, batch),
+                Token::Receive(at) => self.add_in(core, at, batch),
                 Token::Get(_) => {}
             }
         }
     }
 
-    fn add_out(&mut self, at: u32, together: &mut Vec<Tagged>) {
+    fn add_out(&mut self, at: u32, batch: &mut Vec<TaggedCopy>) {
         let Some(send) = self.sends.get(at) else { return };
-        let (Some(buffer), Some(bouncing)) = (send.buffer, &self.bouncing) else { return };
-        let bounce = bouncing.bounce.addr + bouncing.out.offset(buffer);
+        let (Some(buffer), Some(stager)) = (send.buffer, &self.stager) else { return };
+        let bounce = stager.bounce.addr + stager.out.offset(buffer);
         let tag = Token::Send(at).bits();
         let direction = CopyDirection::Out;
         for Record { memory, len, at, .. } in send.records.iter().filter(|r| r.has_bytes()) {
             let copy = Copy { direction, memory: *memory, bounce: bounce + at, len: *len };
-            together.push(Tagged { copy, tag });
+            batch.push(TaggedCopy { copy, tag });
         }
     }
 
-    fn add_in<P: Port>(&mut self, core: &mut Core<P>, at: u32, together: &mut Vec<Tagged>) {
+    fn add_in<P: Port>(&mut self, core: &mut Core<P>, at: u32, batch: &mut Vec<TaggedCopy>) {
         let part = match self.receives.get(at).map(|receive| receive.state) {
-            Some(Receiving::CopyingIn(part)) => part,
-            _ => Part::All,
+            Some(ReceiveState::CopyingIn(part)) => part,
+            _ => CopySpan::All,
         };
         let placed = self.bytes_of(at).and_then(|bytes| {
-            if part == Part::All {
-                self.read_records(core, at, bytes)?;
+            if part == CopySpan::All {
+                self.locate_records(core, at, bytes)?;
             }
             Ok(bytes)
         });
@@ -148,9 +150,9 @@ impl Staging {
             Err(error) => return self.finish(core, at, Err(error)),
         };
         let Some(receive) = self.receives.get(at) else { return };
-        receive.state = Receiving::CopyingIn(part);
+        receive.state = ReceiveState::CopyingIn(part);
         let range = match part {
-            Part::Group(begin) => group_at(&receive.records, begin),
+            CopySpan::Group(begin) => group_at(&receive.records, begin),
             _ => 0..receive.records.len(),
         };
         let tag = Token::Receive(at).bits();
@@ -158,14 +160,16 @@ impl Staging {
         for record in receive.records[range].iter().filter(|record| record.len > 0) {
             let Record { memory, len, at, .. } = *record;
             let copy = Copy { direction, memory, bounce: bounce + at, len };
-            together.push(Tagged { copy, tag });
+            batch.push(TaggedCopy { copy, tag });
         }
     }
 
     fn is_first_in_order(&mut self, token: Token) -> bool {
         // Whether the records are ordered is known only once they are read.
         let Token::Receive(at) = token else { return false };
-        self.receives.get(at).is_some_and(|r| r.state == Receiving::Here && r.may_be_ordered())
+        self.receives
+            .get(at)
+            .is_some_and(|r| r.state == ReceiveState::Arrived && r.may_be_ordered())
     }
 
     /// Gives the device a receive with ordered records as one list. Returns None if the records are
@@ -176,13 +180,13 @@ impl Staging {
             return None;
         }
         let bytes = self.bytes_of(at);
-        let read = bytes.and_then(|bytes| self.read_records(core, at, bytes).map(|()| bytes));
+        let read = bytes.and_then(|bytes| self.locate_records(core, at, bytes).map(|()| bytes));
         let mut steps = std::mem::take(&mut self.steps);
         let started = read.and_then(|bytes| {
             let is_staged = self.list_steps(core, at, bytes, &mut steps)?;
-            match &mut self.bouncing {
-                Some(bouncing) if is_staged => {
-                    bouncing.copies.start_in_order(&steps, Token::Receive(at).bits())
+            match &mut self.stager {
+                Some(stager) if is_staged => {
+                    stager.copies.start_in_order(&steps, Token::Receive(at).bits())
                 }
                 _ => Ok(None),
             }
@@ -192,9 +196,9 @@ impl Staging {
         let receive = self.receives.get(at)?;
         match started {
             Ok(Some(Posted::Yes)) => {
-                receive.state = Receiving::CopyingIn(Part::InOrder);
+                receive.state = ReceiveState::CopyingIn(CopySpan::InOrder);
                 self.ready(CopyDirection::In).pop_front();
-                self.note_started(core, token, Part::InOrder);
+                self.note_started(core, token, CopySpan::InOrder);
                 Some(Posted::Yes)
             }
             Ok(Some(Posted::Again)) => {
@@ -203,7 +207,7 @@ impl Staging {
             }
             Ok(None) => {
                 if are_ordered(&receive.records) && receive.records.len() > 1 {
-                    receive.state = Receiving::CopyingIn(Part::Group(0));
+                    receive.state = ReceiveState::CopyingIn(CopySpan::Group(0));
                 } else {
                     receive.records.clear();
                     receive.is_plain = true;
@@ -225,7 +229,7 @@ impl Staging {
         core: &mut Core<P>,
         at: u32,
         bytes: usize,
-        steps: &mut Vec<CopyStep>,
+        steps: &mut Vec<OrderedStep>,
     ) -> Result<bool, PortError> {
         let Some(receive) = self.receives.get(at) else { return Ok(false) };
         if !are_ordered(&receive.records) {
@@ -241,7 +245,7 @@ impl Staging {
             for Record { memory, len, at, .. } in group.iter().filter(|record| record.len > 0) {
                 let (direction, memory, len) = (CopyDirection::In, *memory, *len);
                 let copy = Copy { direction, memory, bounce: bytes + at, len };
-                steps.push(CopyStep::Copy { copy, behind: std::mem::take(&mut behind) });
+                steps.push(OrderedStep::Copy { copy, behind: std::mem::take(&mut behind) });
             }
             // The words of a group follow its copies, and are unordered among themselves.
             behind = true;
@@ -251,39 +255,39 @@ impl Staging {
                     return Ok(false);
                 }
                 let (addr, behind) = (place.addr, std::mem::take(&mut behind));
-                steps.push(CopyStep::Apply { addr, atomic, behind });
+                steps.push(OrderedStep::Apply { addr, atomic, behind });
             }
         }
         Ok(true)
     }
 
     /// Starts copies, grouped by transfer. Returns false if there is no room.
-    fn start_together<P: Port>(
+    fn start_batch<P: Port>(
         &mut self,
         core: &mut Core<P>,
         direction: CopyDirection,
-        together: &[Tagged],
+        batch: &[TaggedCopy],
     ) -> bool {
-        let Some(bouncing) = self.bouncing.as_mut().filter(|_| !together.is_empty()) else {
+        let Some(stager) = self.stager.as_mut().filter(|_| !batch.is_empty()) else {
             return true;
         };
-        let by_tag = || together.chunk_by(|one, next| one.tag == next.tag);
-        match bouncing.copies.start_all(together) {
+        let by_tag = || batch.chunk_by(|one, next| one.tag == next.tag);
+        match stager.copies.start_all(batch) {
             Ok(Posted::Yes) => {
                 for copies in by_tag() {
-                    self.note_started(core, Token::of(copies[0].tag), Part::All);
+                    self.note_started(core, Token::of(copies[0].tag), CopySpan::All);
                 }
                 true
             }
             Ok(Posted::Again) => {
                 let tokens: Vec<Token> = by_tag().map(|copies| Token::of(copies[0].tag)).collect();
                 for token in tokens.into_iter().rev() {
-                    self.put_back(direction, token);
+                    self.requeue(direction, token);
                 }
                 false
             }
             Err(error) if by_tag().count() == 1 => {
-                match Token::of(together[0].tag) {
+                match Token::of(batch[0].tag) {
                     Token::Send(at) => self.fail_send(core, at, error),
                     Token::Receive(at) => self.finish(core, at, Err(error)),
                     Token::Get(_) => {}
@@ -293,20 +297,20 @@ impl Staging {
             // One transfer is at fault. Starting each alone makes only that one fail.
             Err(_) => {
                 let mut left = by_tag();
-                let started = left.all(|copies| self.start_together(core, direction, copies));
-                left.for_each(|copies| self.put_back(direction, Token::of(copies[0].tag)));
+                let started = left.all(|copies| self.start_batch(core, direction, copies));
+                left.for_each(|copies| self.requeue(direction, Token::of(copies[0].tag)));
                 started
             }
         }
     }
 
     /// Returns a transfer that was about to be copied to the head of its ready queue.
-    fn put_back(&mut self, direction: CopyDirection, token: Token) {
+    fn requeue(&mut self, direction: CopyDirection, token: Token) {
         if let Token::Receive(at) = token {
             if let Some(receive) = self.receives.get(at) {
-                if receive.state == Receiving::CopyingIn(Part::All) {
+                if receive.state == ReceiveState::CopyingIn(CopySpan::All) {
                     // Regions may change before the next attempt, so its records are located again.
-                    receive.state = Receiving::Here;
+                    receive.state = ReceiveState::Arrived;
                     receive.records.clear();
                 }
             }
@@ -314,7 +318,7 @@ impl Staging {
         self.ready(direction).push_front(token);
     }
 
-    fn note_started<P: Port>(&mut self, core: &mut Core<P>, token: Token, part: Part) {
+    fn note_started<P: Port>(&mut self, core: &mut Core<P>, token: Token, part: CopySpan) {
         self.copying += 1;
         let (peer, what, records) = match token {
             Token::Send(at) => match self.sends.get(at) {
@@ -324,7 +328,7 @@ impl Staging {
             Token::Receive(at) => match self.receives.get(at) {
                 Some(receive) => {
                     let range = match (receive.state, part) {
-                        (Receiving::CopyingIn(Part::Group(begin)), _) => {
+                        (ReceiveState::CopyingIn(CopySpan::Group(begin)), _) => {
                             group_at(&receive.records, begin)
                         }
                         _ => 0..receive.records.len(),
@@ -340,7 +344,7 @@ impl Staging {
         }
     }
 
-    pub(super) fn copied<P: Port>(&mut self, core: &mut Core<P>, copied: Copied) {
+    pub(super) fn copy_completed<P: Port>(&mut self, core: &mut Core<P>, copied: Copied) {
         let Copied { tag, result } = copied;
         self.copying -= 1;
         core.end_copy(tag);
@@ -348,10 +352,10 @@ impl Staging {
             (Token::Send(at), result) => {
                 let Some(send) = self.sends.get(at) else { return };
                 match (send.state, result) {
-                    (Sending::Dropped, _) => self.end_send(core, at),
+                    (SendState::Dropped, _) => self.end_send(core, at),
                     (_, Err(error)) => self.fail_send(core, at, error),
                     (_, Ok(())) => {
-                        send.state = Sending::Going(0);
+                        send.state = SendState::Posting(0);
                         self.outgoing.push_back(Token::Send(at));
                     }
                 }
@@ -359,9 +363,11 @@ impl Staging {
             (Token::Receive(at), result) => {
                 let state = self.receives.get(at).map(|receive| receive.state);
                 match (state, result) {
-                    (Some(Receiving::CopyingIn(part)), Ok(())) => self.store_words(core, at, part),
+                    (Some(ReceiveState::CopyingIn(part)), Ok(())) => {
+                        self.store_words(core, at, part)
+                    }
                     // The words are unchanged, so the message does not count as executed.
-                    (Some(Receiving::Dropped), _) => self.end_receive(core, at),
+                    (Some(ReceiveState::Dropped), _) => self.end_receive(core, at),
                     (_, result) => self.finish(core, at, result),
                 }
             }
@@ -369,19 +375,19 @@ impl Staging {
         }
     }
 
-    fn store_words<P: Port>(&mut self, core: &mut Core<P>, at: u32, part: Part) {
+    fn store_words<P: Port>(&mut self, core: &mut Core<P>, at: u32, part: CopySpan) {
         let Some(receive) = self.receives.get(at) else { return };
         let count = receive.records.len();
         let changed = match part {
-            Part::InOrder => Ok(false),
-            Part::All => self.change_words(core, at, 0..count),
-            Part::Group(begin) => return self.end_group(core, at, begin),
+            CopySpan::InOrder => Ok(false),
+            CopySpan::All => self.change_words(core, at, 0..count),
+            CopySpan::Group(begin) => return self.end_group(core, at, begin),
         };
         match changed {
             Ok(false) => self.finish(core, at, Ok(())),
             Ok(true) => {
                 if let Some(receive) = self.receives.get(at) {
-                    receive.state = Receiving::Storing;
+                    receive.state = ReceiveState::Storing;
                 }
                 self.signalled.push(at);
             }
@@ -401,8 +407,8 @@ impl Staging {
             let Some((word, atomic)) = record.and_then(|record| record.signal) else { continue };
             let place = core.locate_word(word, &atomic).map_err(error)?;
             // All puts of the group are stored, and its signals are unordered.
-            self.apply(core, place, &atomic, SoonOrder::Any)?;
-            self.is_soon = false;
+            self.apply(core, place, &atomic, DeferredOrder::Any)?;
+            self.has_deferred = false;
             has_words = true;
         }
         Ok(has_words)
@@ -421,7 +427,7 @@ impl Staging {
             begin = range.end;
             let changed = self.change_words(core, at, range);
             // The next group follows these words, so deferred ones are completed first.
-            let stored = changed.and_then(|any| if any { self.settle(core) } else { Ok(()) });
+            let stored = changed.and_then(|any| if any { self.flush_writes(core) } else { Ok(()) });
             if let Err(error) = stored {
                 return self.finish(core, at, Err(error));
             }
@@ -429,7 +435,7 @@ impl Staging {
             if begin < count {
                 let next = group_at(&receive.records, begin);
                 if receive.records[next].iter().any(|record| record.len > 0) {
-                    receive.state = Receiving::CopyingIn(Part::Group(begin));
+                    receive.state = ReceiveState::CopyingIn(CopySpan::Group(begin));
                     return self.ready(CopyDirection::In).push_back(Token::Receive(at));
                 }
             }
@@ -441,7 +447,7 @@ impl Staging {
         if self.signalled.is_empty() {
             return;
         }
-        let settled = self.settle(core);
+        let settled = self.flush_writes(core);
         let mut signalled = std::mem::take(&mut self.signalled);
         for at in signalled.drain(..) {
             self.finish(core, at, settled.clone());

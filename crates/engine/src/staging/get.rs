@@ -3,32 +3,32 @@
 use std::sync::Arc;
 
 use crate::core::Core;
-use crate::core::send::Sending;
+use crate::core::send::OutgoingMessage;
 use crate::error::EngineError;
 use crate::group::Class;
-use crate::op::{Kind, Op, Step, Way};
+use crate::op::{Op, OpKind, Outcome, SignalProtocol};
 use crate::port::Port;
 use crate::port::copies::Reach;
 use crate::request::{LocalSide, Request};
-use crate::staging::receive::{From, To};
-use crate::staging::{Counts, MOST_UNDER_WAY, Staging, Token, failed};
+use crate::staging::receive::{ReceiveSource, ReceiveTarget};
+use crate::staging::{GroupCounts, MAX_UNDER_WAY, Staging, Token, failed};
 use crate::wire::handle::HandleView;
-use crate::wire::message::{Body, Seq, Spot};
-use crate::wire::staged;
+use crate::wire::message::{Body, RegionAddr, Seq};
+use crate::wire::staging::GetId;
 
 /// Bytes of a get's fragments where this process has no bounce buffers.
 const FRAGMENT: usize = 512 << 10;
 
 /// Fragment of a get from staged memory, until its bytes have arrived.
 #[derive(Debug)]
-pub(super) struct Get {
+pub(super) struct StagedGet {
     pub(super) peer: u32,
     pub(super) memory: usize,
     pub(super) len: usize,
-    pub(super) from: Spot,
-    counts: Counts,
+    pub(super) from: RegionAddr,
+    counts: GroupCounts,
     /// Number of the message that requested it; None once it is answered.
-    asked: Option<Seq>,
+    request: Option<Seq>,
     /// Whether the fabric reaches the destination, so that the bytes need no buffer.
     pub(super) is_direct: bool,
 }
@@ -42,16 +42,19 @@ impl Staging {
         request: &Request<'_>,
         remote: &HandleView<'_>,
         offset: u64,
-    ) -> Result<Step, EngineError> {
-        let LocalSide::Memory(addr) = op.local else { return Ok(Step::Done) };
-        debug_assert!(!matches!(op.kind, Kind::PutSignal(_, Way::New)), "a signal follows a put");
+    ) -> Result<Outcome, EngineError> {
+        let LocalSide::Memory(addr) = op.local else { return Ok(Outcome::Done) };
+        debug_assert!(
+            !matches!(op.kind, OpKind::PutSignal(_, SignalProtocol::Undecided)),
+            "a signal follows a put"
+        );
         let by_peer = remote.is_staged();
-        let found = core.regions.look(addr, op.len);
+        let found = core.regions.lookup(addr, op.len);
         let (is_registered, is_device, is_cut) =
             (found.fabric.is_some(), found.device, found.cut.is_some());
         // Posting would fail: report the region that ends too early.
         if is_cut && !is_device && core.needs_desc {
-            let rail = core.peers.get(at).hop.rail;
+            let rail = core.peers.get(at).path.rail;
             core.local(request, 0, op.len, rail)?;
         }
         let is_direct = match (is_registered, is_device) {
@@ -64,10 +67,10 @@ impl Staging {
         };
         // Not while another thread is still making the bounce memory.
         if !is_direct && !self.has_buffers(core, (addr, op.len))? {
-            return Ok(Step::NoRoom);
+            return Ok(Outcome::LaneFull);
         }
         // A fragment must fit into a buffer on both sides.
-        let own = self.bouncing.as_ref().map_or(FRAGMENT, |bouncing| bouncing.bounce.bounce_len);
+        let own = self.stager.as_ref().map_or(FRAGMENT, |stager| stager.bounce.bounce_len);
         let most = if by_peer { own.min(remote.bounce_len()) } else { own };
         let fragment = if by_peer && self.is_seen_by(at) {
             // Between neighbours each fragment is one copy, so a few long ones do; over a fabric
@@ -78,83 +81,88 @@ impl Staging {
         };
         let handle = core.peers.get_mut(at).share(request.remote_handle);
         while op.sent < op.len {
-            if self.peer(at).under_way >= MOST_UNDER_WAY {
-                return Ok(Step::NoPlace);
+            if self.peer(at).under_way >= MAX_UNDER_WAY {
+                return Ok(Outcome::PeerFull);
             }
             let len = fragment.min(op.len - op.sent);
             // The fragment counts as a read until its bytes have landed.
             let counts = self.begin(core, at, Class::Read, op.completion);
             let memory = addr + op.sent;
             let token = if by_peer {
-                let from = Spot { slot: remote.slot(), offset: offset + op.sent as u64 };
-                let get = Get { peer: at, memory, len, from, counts, asked: None, is_direct };
+                let from = RegionAddr { slot: remote.slot(), offset: offset + op.sent as u64 };
+                let get =
+                    StagedGet { peer: at, memory, len, from, counts, request: None, is_direct };
                 Token::Get(self.gets.add(get))
             } else {
                 let from = remote.remote_address(offset) + op.sent as u64;
-                let from = From::Handle(from, Arc::clone(&handle));
-                let index = self.add_receive(at, Err(counts), To::Memory(memory), from, len);
+                let from = ReceiveSource::Handle(from, Arc::clone(&handle));
+                let index =
+                    self.add_receive(at, Err(counts), ReceiveTarget::Memory(memory), from, len);
                 Token::Receive(index)
             };
             op.sent += len;
-            match (token, &mut self.bouncing) {
-                (Token::Receive(_), Some(bouncing)) => bouncing.inward.wait(at, token.bits()),
+            match (token, &mut self.stager) {
+                (Token::Receive(_), Some(stager)) => stager.inward.wait(at, token.bits()),
                 _ => self.outgoing.push_back(token),
             }
         }
         self.start(core);
-        Ok(Step::Done)
+        Ok(Outcome::Done)
     }
 
-    pub(super) fn go_get<P: Port>(
+    pub(super) fn send_get_request<P: Port>(
         &mut self,
         core: &mut Core<P>,
         at: u32,
-    ) -> Result<Step, EngineError> {
-        let Some(get) = self.gets.get(at) else { return Ok(Step::Done) };
+    ) -> Result<Outcome, EngineError> {
+        let Some(get) = self.gets.get(at) else { return Ok(Outcome::Done) };
         let peer = get.peer;
-        let body = Body::Ask { from: get.from, len: get.len as u32, get: at };
+        let body = Body::GetRequest { from: get.from, len: get.len as u32, get: at };
         let purpose = crate::channel::slots::Purpose::staged(Some(Token::Get(at).bits()), "get");
-        let sending = Sending::new(peer, body, get.counts.completion);
-        let step = core.send(&Sending { purpose, class: Some(Class::Read), ..sending })?;
-        if step == Step::Done {
+        let sending = OutgoingMessage::new(peer, body, get.counts.completion);
+        let outcome =
+            core.send(&OutgoingMessage { purpose, class: Some(Class::Read), ..sending })?;
+        if outcome == Outcome::Done {
             // The get ends with its answer, not with the acknowledgement of the request.
-            get.asked = Some(Seq(core.channel(peer).next.0 - 1));
-            let asked = &mut core.peers.get_mut(peer).asked;
+            get.request = Some(Seq(core.channel(peer).next.0 - 1));
+            let asked = &mut core.peers.get_mut(peer).gets_requested;
             *asked = asked.wrapping_add(1);
         }
-        Ok(step)
+        Ok(outcome)
     }
 
     /// Returns name and length of the get that the message with this low half of its number
     /// requested.
-    pub(crate) fn asked_by(&self, at: u32, of: u32) -> Option<(&'static str, usize)> {
-        let is = |get: &Get| get.peer == at && get.asked.is_some_and(|seq| seq.low() == of);
+    pub(crate) fn get_requested_by(&self, at: u32, of: u32) -> Option<(&'static str, usize)> {
+        let is = |get: &StagedGet| get.peer == at && get.request.is_some_and(|seq| seq.low() == of);
         self.gets.iter().find(|(_, get)| is(get)).map(|(_, get)| ("get", get.len))
     }
 
     /// Returns true if there has ever been a get with this number.
-    pub(crate) fn knows(&self, get: u32) -> bool {
+    pub(crate) fn was_issued(&self, get: u32) -> bool {
         (get as usize) < self.gets.entries.len()
     }
 
     /// Returns the get that a peer's answer is for; None if the peer has failed meanwhile.
-    pub(super) fn asked<P: Port>(
+    pub(super) fn take_requested_get<P: Port>(
         &mut self,
         core: &mut Core<P>,
         at: u32,
-        named: staged::Get,
+        named: GetId,
         fits: impl Fn(usize) -> bool,
-    ) -> Result<Option<&mut Get>, String> {
+    ) -> Result<Option<&mut StagedGet>, String> {
         if core.peers.get(at).error.is_some() {
             // The program may have released the destination.
             return Ok(None);
         }
-        let is = |get: &Get| get.peer == at && get.asked.is_some_and(|seq| seq.low() == named.of);
+        let is = |get: &StagedGet| {
+            get.peer == at && get.request.is_some_and(|seq| seq.low() == named.of)
+        };
         match self.gets.get(named.number).filter(|get| is(get)) {
             Some(get) if fits(get.len) => {
                 // A repeated answer must not match: the number may belong to another get by then.
-                get.asked = None;
-                let answered = &mut core.peers.get_mut(at).answered;
+                get.request = None;
+                let answered = &mut core.peers.get_mut(at).gets_answered;
                 *answered = answered.wrapping_add(1);
                 Ok(Some(get))
             }
@@ -168,11 +176,11 @@ impl Staging {
         &mut self,
         core: &mut Core<P>,
         at: u32,
-        named: staged::Get,
+        named: GetId,
         payload: &[u8],
     ) -> Result<(), String> {
         let fits = |len: usize| len == payload.len();
-        let Some(get) = self.asked(core, at, named, fits)? else { return Ok(()) };
+        let Some(get) = self.take_requested_get(core, at, named, fits)? else { return Ok(()) };
         let memory = get.memory;
         self.land(core, at, memory, payload);
         self.end_get(core, named.number);
@@ -201,9 +209,9 @@ impl Staging {
     }
 
     pub(super) fn end_get<P: Port>(&mut self, core: &mut Core<P>, at: u32) {
-        let Some(Get { peer, counts, .. }) = self.gets.remove(at) else { return };
+        let Some(StagedGet { peer, counts, .. }) = self.gets.remove(at) else { return };
         self.end(core, peer, counts);
-        self.end_own(core, peer);
+        self.end_transfer(core, peer);
     }
 
     pub(super) fn drop_gets<P: Port>(&mut self, core: &mut Core<P>, peer: u32) {

@@ -4,9 +4,9 @@ use crate::atomic::Atomic;
 use crate::core::Core;
 use crate::error::EngineError;
 use crate::ids::{LaneKind, Pe};
-use crate::port::copies::{CopyPort, Reach, SoonOrder};
+use crate::port::copies::{CopyPort, DeferredOrder, Reach};
 use crate::port::{Port, PortError};
-use crate::regions::Place;
+use crate::regions::Location;
 use crate::staging::{Staging, failed, missing};
 use crate::wire::message::Seq;
 
@@ -20,8 +20,8 @@ impl Staging {
         len: usize,
     ) -> Result<Reach, EngineError> {
         self.sync(core);
-        let Some(bouncing) = &mut self.bouncing else { return Ok(Reach::Direct) };
-        bouncing.copies.reach(addr, len).map_err(|error| failed(what, len, error))
+        let Some(stager) = &mut self.stager else { return Ok(Reach::Direct) };
+        stager.copies.reach(addr, len).map_err(|error| failed(what, len, error))
     }
 
     /// Returns how local memory can be reached, registered or not.
@@ -36,7 +36,7 @@ impl Staging {
         if !core.regions.has_devices() {
             return Ok(Reach::Direct);
         }
-        let found = core.regions.look(addr, len);
+        let found = core.regions.lookup(addr, len);
         match (found.device, found.whole) {
             (true, _) if found.fabric.is_some() => Ok(Reach::Fabric),
             (true, _) => Ok(Reach::Staged),
@@ -56,8 +56,8 @@ impl Staging {
         core: &mut Core<P>,
     ) -> Result<&mut dyn CopyPort, PortError> {
         self.sync(core);
-        match &mut self.bouncing {
-            Some(bouncing) => Ok(&mut *bouncing.copies),
+        match &mut self.stager {
+            Some(stager) => Ok(&mut *stager.copies),
             None => Err(missing()),
         }
     }
@@ -80,32 +80,32 @@ impl Staging {
     pub(crate) fn store<P: Port>(
         &mut self,
         core: &mut Core<P>,
-        place: Place,
+        place: Location,
         bytes: &[u8],
-        order: SoonOrder,
+        order: DeferredOrder,
     ) -> Result<(), PortError> {
         if place.reach == Reach::Direct {
-            self.settle_before(order)?;
+            self.flush_before(order)?;
             return core.port.store(place.addr, bytes);
         }
-        self.is_soon = true;
-        self.copies(core)?.store_soon(place.addr, bytes, order)
+        self.has_deferred = true;
+        self.copies(core)?.queue_write(place.addr, bytes, order)
     }
 
     /// Applies an operation that fetches nothing to a word.
     pub(crate) fn apply<P: Port>(
         &mut self,
         core: &mut Core<P>,
-        place: Place,
+        place: Location,
         atomic: &Atomic,
-        order: SoonOrder,
+        order: DeferredOrder,
     ) -> Result<(), PortError> {
         if place.reach == Reach::Direct {
-            self.settle_before(order)?;
+            self.flush_before(order)?;
             return core.port.apply(place.addr, atomic).map(drop);
         }
-        self.is_soon = true;
-        self.copies(core)?.apply_soon(place.addr, atomic, order)
+        self.has_deferred = true;
+        self.copies(core)?.queue_atomic(place.addr, atomic, order)
     }
     // The deferred change is flushed before the acknowledgement leaves.
 
@@ -113,13 +113,13 @@ impl Staging {
     pub(crate) fn fetch<P: Port>(
         &mut self,
         core: &mut Core<P>,
-        place: Place,
+        place: Location,
         atomic: &Atomic,
-        order: SoonOrder,
+        order: DeferredOrder,
     ) -> Result<u64, PortError> {
         match place.reach {
             Reach::Direct => {
-                self.settle_before(order)?;
+                self.flush_before(order)?;
                 core.port.apply(place.addr, atomic)
             }
             Reach::Fabric | Reach::Staged => self.copies(core)?.apply(place.addr, atomic),
@@ -128,13 +128,13 @@ impl Staging {
     }
 
     /// Completes deferred writes if `order` requires it of a change made by the CPU.
-    fn settle_before(&mut self, order: SoonOrder) -> Result<(), PortError> {
-        let is_soon = self.is_soon || !self.unsettled.is_empty();
-        match &mut self.bouncing {
-            Some(bouncing) if is_soon && order == SoonOrder::Behind => {
-                let settled = bouncing.copies.settle();
+    fn flush_before(&mut self, order: DeferredOrder) -> Result<(), PortError> {
+        let has_deferred = self.has_deferred || !self.unflushed.is_empty();
+        match &mut self.stager {
+            Some(stager) if has_deferred && order == DeferredOrder::After => {
+                let settled = stager.copies.flush();
                 // The next flush reports the error to those whose writes are missing.
-                settled.inspect_err(|error| self.lost = Some(error.clone()))
+                settled.inspect_err(|error| self.flush_error = Some(error.clone()))
             }
             _ => Ok(()),
         }
@@ -167,35 +167,35 @@ impl Staging {
     #[inline]
     pub(crate) fn note_executed(&mut self, at: u32, seq: Seq) {
         // Its deferred writes must be complete before it is acknowledged.
-        if std::mem::take(&mut self.is_soon) {
-            self.unsettled.push((at, seq));
+        if std::mem::take(&mut self.has_deferred) {
+            self.unflushed.push((at, seq));
         }
     }
 
     /// Completes deferred writes. To be called before anything is sent, since every message to a
     /// peer acknowledges what was executed.
     #[inline]
-    pub(crate) fn flush<P: Port>(&mut self, core: &mut Core<P>) {
-        if !self.unsettled.is_empty() {
+    pub(crate) fn flush_executed<P: Port>(&mut self, core: &mut Core<P>) {
+        if !self.unflushed.is_empty() {
             // `settle` itself refuses the messages whose writes are missing.
-            let _ = self.settle(core);
+            let _ = self.flush_writes(core);
         }
     }
 
     #[cold]
-    pub(super) fn settle<P: Port>(&mut self, core: &mut Core<P>) -> Result<(), PortError> {
-        let settled = match (self.lost.take(), &mut self.bouncing) {
+    pub(super) fn flush_writes<P: Port>(&mut self, core: &mut Core<P>) -> Result<(), PortError> {
+        let settled = match (self.flush_error.take(), &mut self.stager) {
             (Some(error), _) => Err(error),
-            (None, Some(bouncing)) => bouncing.copies.settle(),
+            (None, Some(stager)) => stager.copies.flush(),
             (None, None) => Ok(()),
         };
-        self.is_soon = false;
+        self.has_deferred = false;
         let Err(error) = &settled else {
-            self.unsettled.clear();
+            self.unflushed.clear();
             return settled;
         };
         // Any of these writes may be missing, so none of the messages is acknowledged.
-        for (at, seq) in self.unsettled.drain(..) {
+        for (at, seq) in self.unflushed.drain(..) {
             core.channel(at).executed.roll_back(seq);
             core.refuse(at, seq, error.to_string());
         }

@@ -40,28 +40,28 @@ mod window;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::core::{Core, StagedEvent};
+use crate::core::{Core, StagingEvent};
 use crate::error::EngineError;
 use crate::group::{Class, GroupId, GroupRef};
 use crate::ids::Pe;
-use crate::op::Step;
-use crate::port::copies::{Bounce, CopyDirection, CopyPort, Step as CopyStep, Tagged};
+use crate::op::Outcome;
+use crate::port::copies::{Bounce, CopyDirection, CopyPort, OrderedStep, TaggedCopy};
 use crate::port::{Port, PortError};
 use crate::rails::counters::StagedCounters;
-use crate::regions::{Installed, Region};
-use crate::staging::bounce::{Buffer, Pool};
-use crate::staging::get::Get;
-use crate::staging::receive::Receive;
-use crate::staging::send::Send;
+use crate::regions::{Region, RegisteredStager};
+use crate::staging::bounce::{BounceBuffer, Pool};
+use crate::staging::get::StagedGet;
+use crate::staging::receive::StagedReceive;
+use crate::staging::send::StagedSend;
 use crate::staging::window::BatchWindow;
 use crate::wire::message::Seq;
 
 /// Transfers of this lane with one peer that are under way.
-const MOST_UNDER_WAY: u32 = 64;
+const MAX_UNDER_WAY: u32 = 64;
 
 /// Copy port and bounce memory of the lane.
 #[derive(Debug)]
-struct Bouncing {
+struct LaneStager {
     copies: Box<dyn CopyPort>,
     bounce: Bounce,
     region: Arc<Region>,
@@ -69,7 +69,7 @@ struct Bouncing {
     inward: Pool,
 }
 
-impl Bouncing {
+impl LaneStager {
     fn pool(&mut self, direction: CopyDirection) -> &mut Pool {
         match direction {
             CopyDirection::Out => &mut self.out,
@@ -150,41 +150,41 @@ impl<T> Slab<T> {
 
 /// Groups that count a transfer of this lane until it ends or its message takes the count over.
 #[derive(Clone, Copy, Debug)]
-struct Counts {
+struct GroupCounts {
     group: GroupRef,
     completion: GroupId,
 }
 
-impl Counts {
+impl GroupCounts {
     /// Of transfers requested by a peer.
     const NONE: Self = Self { group: GroupRef::NONE, completion: GroupId::NONE };
 }
 
 /// Staging's state of a peer.
 #[derive(Debug, Default)]
-struct OfPeer {
+struct PeerTransfers {
     /// Transfers of this lane in flight.
     under_way: u32,
     /// Gets that the peer requested and that are not answered yet.
-    asked: u32,
+    gets_unanswered: u32,
     /// The send that later puts may join.
-    open: Option<u32>,
+    joinable: Option<u32>,
     /// Receives that wait for earlier messages, by number.
     behind: Vec<(Seq, u32)>,
     /// First missing and first unexecuted message at the last check of `behind`.
-    looked: Option<(Seq, Seq)>,
+    checked: Option<(Seq, Seq)>,
 }
 
 /// Staging of a lane.
 #[derive(Debug)]
 pub(crate) struct Staging {
     longest_message: usize,
-    bouncing: Option<Bouncing>,
-    sends: Slab<Send>,
-    receives: Slab<Receive>,
-    gets: Slab<Get>,
+    stager: Option<LaneStager>,
+    sends: Slab<StagedSend>,
+    receives: Slab<StagedReceive>,
+    gets: Slab<StagedGet>,
     /// Indexed by peer.
-    peers: Vec<OfPeer>,
+    peers: Vec<PeerTransfers>,
     /// Transfers that wait only for room in the fabric.
     outgoing: VecDeque<Token>,
     /// Transfers whose copies wait only for room, out and in.
@@ -194,15 +194,15 @@ pub(crate) struct Staging {
     /// Sends whose failed peer may still read their buffers.
     kept: u32,
     /// Whether a write was deferred since the last message was noted.
-    is_soon: bool,
+    has_deferred: bool,
     /// Error of a flush that was forced early, until it is reported.
-    lost: Option<PortError>,
+    flush_error: Option<PortError>,
     /// Executed messages whose deferred writes may not be complete.
-    unsettled: Vec<(u32, Seq)>,
+    unflushed: Vec<(u32, Seq)>,
     /// Receives whose signal words are among the deferred writes.
     signalled: Vec<u32>,
-    together: Vec<Tagged>,
-    steps: Vec<CopyStep>,
+    batch: Vec<TaggedCopy>,
+    steps: Vec<OrderedStep>,
     window: BatchWindow,
     moved: u32,
     counters: StagedCounters,
@@ -218,7 +218,7 @@ impl Staging {
     pub(crate) fn new(longest_message: usize) -> Self {
         Self {
             longest_message,
-            bouncing: None,
+            stager: None,
             sends: Slab::new(),
             receives: Slab::new(),
             gets: Slab::new(),
@@ -227,11 +227,11 @@ impl Staging {
             ready: [VecDeque::new(), VecDeque::new()],
             copying: 0,
             kept: 0,
-            is_soon: false,
-            lost: None,
-            unsettled: Vec::new(),
+            has_deferred: false,
+            flush_error: None,
+            unflushed: Vec::new(),
             signalled: Vec::new(),
-            together: Vec::new(),
+            batch: Vec::new(),
             steps: Vec::new(),
             window: BatchWindow::new(),
             moved: 0,
@@ -239,10 +239,10 @@ impl Staging {
         }
     }
 
-    fn peer(&mut self, at: u32) -> &mut OfPeer {
+    fn peer(&mut self, at: u32) -> &mut PeerTransfers {
         let at = at as usize;
         if self.peers.len() <= at {
-            self.peers.resize_with(at + 1, OfPeer::default);
+            self.peers.resize_with(at + 1, PeerTransfers::default);
         }
         &mut self.peers[at]
     }
@@ -257,14 +257,15 @@ impl Staging {
         if !core.regions.has_stager() {
             return;
         }
-        let Some(Installed { mut copies, bounce, region, .. }) = core.regions.take_stager() else {
+        let Some(RegisteredStager { mut copies, bounce, region, .. }) = core.regions.take_stager()
+        else {
             return;
         };
         let Bounce { bounce_len, out, inward, .. } = bounce;
         copies.announce();
         let first = usize::from(out) * bounce_len;
         let (out, inward) = (Pool::new(0, bounce_len, out), Pool::new(first, bounce_len, inward));
-        self.bouncing = Some(Bouncing { copies, bounce, region, out, inward });
+        self.stager = Some(LaneStager { copies, bounce, region, out, inward });
     }
 
     /// Returns true if there is bounce memory, and requests it for unregistered local memory
@@ -274,24 +275,24 @@ impl Staging {
         core: &mut Core<P>,
         memory: (usize, usize),
     ) -> Result<bool, EngineError> {
-        if self.bouncing.is_none() {
+        if self.stager.is_none() {
             core.regions.provide_stager(memory)?;
             self.sync(core);
         }
-        Ok(self.bouncing.is_some())
+        Ok(self.stager.is_some())
     }
 
     /// Advances transfers. Returns whether anything moved.
     #[cold]
-    pub(crate) fn pump<P: Port>(&mut self, core: &mut Core<P>) -> bool {
+    pub(crate) fn progress<P: Port>(&mut self, core: &mut Core<P>) -> bool {
         let mut moved = false;
-        while let Some(event) = core.staged.pop_front() {
-            self.take_event(core, event);
+        while let Some(event) = core.staging_events.pop_front() {
+            self.handle_event(core, event);
             moved = true;
         }
         while self.copying > 0 {
-            let Some(copied) = self.bouncing.as_mut().and_then(|b| b.copies.poll()) else { break };
-            self.copied(core, copied);
+            let Some(copied) = self.stager.as_mut().and_then(|b| b.copies.poll()) else { break };
+            self.copy_completed(core, copied);
             moved = true;
         }
         self.end_signalled(core);
@@ -300,29 +301,29 @@ impl Staging {
 
     /// Starts whatever can start. Returns whether anything did.
     fn start<P: Port>(&mut self, core: &mut Core<P>) -> bool {
-        let mut moved = self.give_buffers(core, CopyDirection::Out);
-        moved |= self.give_buffers(core, CopyDirection::In);
-        moved |= self.go(core);
+        let mut moved = self.assign_buffers(core, CopyDirection::Out);
+        moved |= self.assign_buffers(core, CopyDirection::In);
+        moved |= self.post_outgoing(core);
         moved |= self.start_copies(core, CopyDirection::Out);
         moved | self.start_copies(core, CopyDirection::In)
     }
 
-    fn take_event<P: Port>(&mut self, core: &mut Core<P>, event: StagedEvent) {
+    fn handle_event<P: Port>(&mut self, core: &mut Core<P>, event: StagingEvent) {
         match event {
-            StagedEvent::Segment { token } => match Token::of(token) {
-                Token::Send(at) => self.written(core, at),
-                Token::Receive(at) => self.read(core, at),
+            StagingEvent::Segment { token } => match Token::of(token) {
+                Token::Send(at) => self.write_completed(core, at),
+                Token::Receive(at) => self.read_completed(core, at),
                 Token::Get(_) => {}
             },
-            StagedEvent::Message { token, ok } => {
+            StagingEvent::Message { token, ok } => {
                 if let Token::Send(at) = Token::of(token) {
                     self.message_ended(core, at, ok);
                 }
             }
-            StagedEvent::Advanced { peer } => self.go_on_behind(core, peer),
-            StagedEvent::Acknowledged { peer, before } => self.give_kept(core, peer, before),
-            StagedEvent::Refused { peer } => self.drop_receives(core, peer),
-            StagedEvent::Failed { peer } => {
+            StagingEvent::Advanced { peer } => self.readmit(core, peer),
+            StagingEvent::Acknowledged { peer, before } => self.release_kept(core, peer, before),
+            StagingEvent::Refused { peer } => self.drop_receives(core, peer),
+            StagingEvent::Failed { peer } => {
                 self.drop_sends(core, peer);
                 self.drop_receives(core, peer);
                 self.drop_gets(core, peer);
@@ -330,18 +331,18 @@ impl Staging {
         }
     }
 
-    fn give_buffers<P: Port>(&mut self, core: &mut Core<P>, direction: CopyDirection) -> bool {
+    fn assign_buffers<P: Port>(&mut self, core: &mut Core<P>, direction: CopyDirection) -> bool {
         let mut moved = false;
         loop {
-            let Some(bouncing) = &mut self.bouncing else { return moved };
+            let Some(stager) = &mut self.stager else { return moved };
             // While the device takes no copy, leave waiting puts open so that more can join them.
             let is_out = direction == CopyDirection::Out;
-            if !bouncing.pool(direction).is_waited_for()
-                || is_out && bouncing.copies.room(direction) == 0
+            if !stager.pool(direction).is_waited_for()
+                || is_out && stager.copies.room(direction) == 0
             {
                 return moved;
             }
-            let Some((token, buffer)) = bouncing.pool(direction).next() else { return moved };
+            let Some((token, buffer)) = stager.pool(direction).next() else { return moved };
             moved = true;
             match Token::of(token) {
                 Token::Send(at) => self.gather(core, at, buffer),
@@ -351,9 +352,9 @@ impl Staging {
         }
     }
 
-    fn give_back(&mut self, at: u32, direction: CopyDirection, buffer: Option<Buffer>) {
-        if let (Some(buffer), Some(bouncing)) = (buffer, &mut self.bouncing) {
-            bouncing.pool(direction).give(at, buffer);
+    fn release_buffer(&mut self, at: u32, direction: CopyDirection, buffer: Option<BounceBuffer>) {
+        if let (Some(buffer), Some(stager)) = (buffer, &mut self.stager) {
+            stager.pool(direction).release(at, buffer);
         }
     }
 
@@ -367,7 +368,7 @@ impl Staging {
 
     /// Posts and sends outgoing transfers, until a few were refused. Returns whether anything
     /// moved.
-    fn go<P: Port>(&mut self, core: &mut Core<P>) -> bool {
+    fn post_outgoing<P: Port>(&mut self, core: &mut Core<P>) -> bool {
         let (mut moved, mut refused) = (false, 0);
         for _ in 0..self.outgoing.len() {
             let Some(token) = self.outgoing.pop_front() else { break };
@@ -375,13 +376,13 @@ impl Staging {
                 // The event that ends it is queued.
                 continue;
             }
-            let step = match token {
-                Token::Send(at) => self.go_send(core, at, &mut moved),
-                Token::Receive(at) => self.go_receive(core, at, &mut moved),
-                Token::Get(at) => self.go_get(core, at),
+            let outcome = match token {
+                Token::Send(at) => self.post_send(core, at, &mut moved),
+                Token::Receive(at) => self.post_read(core, at, &mut moved),
+                Token::Get(at) => self.send_get_request(core, at),
             };
             // An error has failed the peer, which ends the transfer as well.
-            if let Ok(Step::Done) | Err(_) = step {
+            if let Ok(Outcome::Done) | Err(_) = outcome {
                 moved = true;
                 continue;
             }
@@ -401,14 +402,14 @@ impl Staging {
         at: u32,
         class: Class,
         completion: GroupId,
-    ) -> Counts {
+    ) -> GroupCounts {
         self.peer(at).under_way += 1;
         core.groups.begin(completion);
         let group = core.peers.get_mut(at).order.begin_last(class);
-        Counts { group, completion }
+        GroupCounts { group, completion }
     }
 
-    fn end<P: Port>(&mut self, core: &mut Core<P>, at: u32, counts: Counts) {
+    fn end<P: Port>(&mut self, core: &mut Core<P>, at: u32, counts: GroupCounts) {
         self.moved = core.watchdog.stamp();
         // A send whose message has left does not come here: the message took over its count.
         core.end_in_group(counts.completion);
@@ -419,7 +420,7 @@ impl Staging {
         }
     }
 
-    fn end_own<P: Port>(&mut self, core: &mut Core<P>, at: u32) {
+    fn end_transfer<P: Port>(&mut self, core: &mut Core<P>, at: u32) {
         self.moved = core.watchdog.stamp();
         self.peer(at).under_way -= 1;
         if !core.peers.get(at).queue.is_empty() {
@@ -441,12 +442,12 @@ impl Staging {
 
     fn is_busy(&self) -> bool {
         let is_waited_for =
-            |bouncing: &Bouncing| bouncing.out.is_waited_for() || bouncing.inward.is_waited_for();
+            |stager: &LaneStager| stager.out.is_waited_for() || stager.inward.is_waited_for();
         self.copying > 0
             || self.kept > 0
             || !self.outgoing.is_empty()
             || !self.gets.is_empty()
-            || self.bouncing.as_ref().is_some_and(is_waited_for)
+            || self.stager.as_ref().is_some_and(is_waited_for)
             || self.ready.iter().any(|ready| !ready.is_empty())
     }
 
@@ -456,7 +457,7 @@ impl Staging {
 
     /// Returns true if the next iteration should wait, so that more short operations share a copy.
     #[inline]
-    pub(crate) fn takes_more(&mut self) -> bool {
+    pub(crate) fn is_collecting(&mut self) -> bool {
         self.window.keep_collecting()
     }
 
@@ -475,7 +476,7 @@ impl Staging {
     }
 
     pub(crate) fn counters(&self) -> StagedCounters {
-        let by_cpu = self.bouncing.as_ref().map_or(0, |bouncing| bouncing.copies.bytes_by_cpu());
+        let by_cpu = self.stager.as_ref().map_or(0, |stager| stager.copies.bytes_by_cpu());
         StagedCounters { by_cpu, ..self.counters }
     }
 }

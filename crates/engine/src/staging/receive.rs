@@ -5,20 +5,22 @@ use std::sync::Arc;
 use crate::core::Core;
 use crate::error::EngineError;
 use crate::ids::LaneKind;
-use crate::op::Step;
+use crate::op::Outcome;
 use crate::port::copies::CopyDirection;
 use crate::port::{Direction, Local, Port, PortError};
-use crate::staging::bounce::Buffer;
+use crate::staging::bounce::BounceBuffer;
 use crate::staging::records::{Record, check};
-use crate::staging::{Counts, OfPeer, Staging, Token, failed};
+use crate::staging::{GroupCounts, PeerTransfers, Staging, Token, failed};
 use crate::wire::handle::{HandleBytes, HandleView};
-use crate::wire::message::{Seq, Spot};
-use crate::wire::staged::{self, MOST_KEYS, MOST_RECORDS, Pull, RECORD, Source, Target};
+use crate::wire::message::{RegionAddr, Seq};
+use crate::wire::staging::{
+    MAX_KEYS, MAX_RECORDS, Pull, PullSource, PullTarget, RECORD, WireRecord,
+};
 
 /// Destination of a receive.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum To {
-    One(staged::Record),
+pub(super) enum ReceiveTarget {
+    One(WireRecord),
     List(u16),
     Get(u32),
     /// Local memory of a get whose remote side the fabric reaches.
@@ -27,26 +29,26 @@ pub(super) enum To {
 
 /// Source of a receive.
 #[derive(Debug)]
-pub(super) enum From {
+pub(super) enum ReceiveSource {
     /// Offset in a neighbour's bounce memory.
     Bounce(u64),
     /// Address and keys carried by the message.
-    Told(u64, [u8; 8 * MOST_KEYS], u8),
+    Keyed(u64, [u8; 8 * MAX_KEYS], u8),
     /// Address and handle of the peer's memory.
     Handle(u64, Arc<HandleBytes>),
 }
 
 /// Progress of a receive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum State {
+pub(super) enum ReceiveState {
     /// Waits for earlier messages or for a buffer.
     Waiting,
     /// Being read; so many bytes are posted.
     Reading(usize),
     /// The bytes are here and wait for earlier messages, or for room to be copied.
-    Here,
+    Arrived,
     /// The records are being copied, or the next group of them is ready to be.
-    CopyingIn(Part),
+    CopyingIn(CopySpan),
     /// All is stored except words, whose writes are deferred.
     Storing,
     /// The peer has failed; the receive ends with its copy or its segments.
@@ -55,7 +57,7 @@ pub(super) enum State {
 
 /// Records copied at a time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Part {
+pub(super) enum CopySpan {
     /// All, in any order; the words are changed afterwards.
     All,
     /// All, by the device, which also changes the words in order.
@@ -66,19 +68,19 @@ pub(super) enum Part {
 
 /// Bytes read from a peer, or found in its bounce memory, and scattered into local memory.
 #[derive(Debug)]
-pub(super) struct Receive {
+pub(super) struct StagedReceive {
     pub(super) peer: u32,
     /// Number of the message that announced the bytes, or the counts of a get of this lane.
-    origin: Result<Seq, Counts>,
-    to: To,
+    origin: Result<Seq, GroupCounts>,
+    to: ReceiveTarget,
     /// Local memory known from the beginning.
     memory: Option<(usize, usize)>,
-    from: From,
+    from: ReceiveSource,
     /// Messages below this number are executed before anything is stored.
     due: Seq,
     pub(super) len: usize,
-    pub(super) buffer: Option<Buffer>,
-    pub(super) state: State,
+    pub(super) buffer: Option<BounceBuffer>,
+    pub(super) state: ReceiveState,
     /// Empty until the copies are about to start.
     pub(super) records: Vec<Record>,
     /// Whether the records are known to be unordered.
@@ -87,12 +89,12 @@ pub(super) struct Receive {
     pending: u32,
 }
 
-impl Receive {
+impl StagedReceive {
     pub(super) fn may_be_ordered(&self) -> bool {
         match self.to {
-            To::One(record) => record.signal.is_some() && !self.is_plain,
-            To::List(_) => !self.is_plain,
-            To::Get(_) | To::Memory(_) => false,
+            ReceiveTarget::One(record) => record.signal.is_some() && !self.is_plain,
+            ReceiveTarget::List(_) => !self.is_plain,
+            ReceiveTarget::Get(_) | ReceiveTarget::Memory(_) => false,
         }
     }
 
@@ -106,8 +108,8 @@ impl Receive {
 
     pub(super) fn what(&self) -> &'static str {
         match self.to {
-            To::One(_) | To::List(_) => "put of the peer",
-            To::Get(_) | To::Memory(_) => "get",
+            ReceiveTarget::One(_) | ReceiveTarget::List(_) => "put of the peer",
+            ReceiveTarget::Get(_) | ReceiveTarget::Memory(_) => "get",
         }
     }
 }
@@ -116,21 +118,21 @@ impl Staging {
     pub(super) fn add_receive(
         &mut self,
         peer: u32,
-        origin: Result<Seq, Counts>,
-        to: To,
-        from: From,
+        origin: Result<Seq, GroupCounts>,
+        to: ReceiveTarget,
+        from: ReceiveSource,
         len: usize,
     ) -> u32 {
-        self.receives.add(Receive {
+        self.receives.add(StagedReceive {
             peer,
             origin,
             to,
-            memory: if let To::Memory(addr) = to { Some((addr, len)) } else { None },
+            memory: if let ReceiveTarget::Memory(addr) = to { Some((addr, len)) } else { None },
             from,
             due: Seq(0),
             len,
             buffer: None,
-            state: State::Waiting,
+            state: ReceiveState::Waiting,
             records: Vec::new(),
             is_plain: false,
             pending: 0,
@@ -139,7 +141,7 @@ impl Staging {
 
     /// Accepts a message that announces bytes; it counts as executed when they are stored. Messages
     /// below `due` come before it.
-    pub(crate) fn receive<P: Port>(
+    pub(crate) fn accept_pull<P: Port>(
         &mut self,
         core: &mut Core<P>,
         at: u32,
@@ -148,65 +150,68 @@ impl Staging {
     ) -> Result<(), String> {
         self.sync(core);
         let len = pull.len as usize;
-        let most = self.bouncing.as_ref().map_or(0, |bouncing| bouncing.bounce.bounce_len);
+        let most = self.stager.as_ref().map_or(0, |stager| stager.bounce.bounce_len);
         let (mut memory, mut place) = (None, None);
         let to = match pull.target {
-            Target::One(record) => {
+            PullTarget::One(record) => {
                 place = Some((locate(core, &record)?.memory, len));
-                To::One(record)
+                ReceiveTarget::One(record)
             }
-            Target::List(count) => {
-                if usize::from(count) > MOST_RECORDS || len <= usize::from(count) * RECORD {
+            PullTarget::List(count) => {
+                if usize::from(count) > MAX_RECORDS || len <= usize::from(count) * RECORD {
                     return Err(format!("a list of {count} puts in {len} bytes"));
                 }
-                To::List(count)
+                ReceiveTarget::List(count)
             }
-            Target::Get(named) => match self.asked(core, at, named, |asked| asked == len)? {
-                Some(get) => {
-                    memory = get.is_direct.then_some(get.memory);
-                    To::Get(named.number)
+            PullTarget::Get(named) => {
+                match self.take_requested_get(core, at, named, |asked| asked == len)? {
+                    Some(get) => {
+                        memory = get.is_direct.then_some(get.memory);
+                        ReceiveTarget::Get(named.number)
+                    }
+                    None => {
+                        core.note_executed(at, seq);
+                        return Ok(());
+                    }
                 }
-                None => {
-                    core.note_executed(at, seq);
-                    return Ok(());
-                }
-            },
+            }
         };
         let from = match pull.source {
-            Source::Bounce(offset) => {
+            PullSource::Bounce(offset) => {
                 self.shared_addr(at, offset, len)?;
-                From::Bounce(offset)
+                ReceiveSource::Bounce(offset)
             }
-            Source::Fabric(..) if memory.is_none() && len > most => {
+            PullSource::Fabric(..) if memory.is_none() && len > most => {
                 return Err(format!("{len} bytes at once, and bounce buffers have {most}"));
             }
-            Source::Fabric(remote, _) if remote.checked_add(len as u64).is_none() => {
+            PullSource::Fabric(remote, _) if remote.checked_add(len as u64).is_none() => {
                 return Err(format!("{len} bytes from address {remote:#x} on"));
             }
-            Source::Fabric(_, told) if !has_key(core, at, told) => {
+            PullSource::Fabric(_, told) if !has_key(core, at, told) => {
                 return Err(String::from("bytes without a key for a rail that leads there"));
             }
-            Source::Fabric(remote, told) => {
-                let mut keys = [0; 8 * MOST_KEYS];
+            PullSource::Fabric(remote, told) => {
+                let mut keys = [0; 8 * MAX_KEYS];
                 keys[..told.len()].copy_from_slice(told);
-                From::Told(remote, keys, (told.len() / 8) as u8)
+                ReceiveSource::Keyed(remote, keys, (told.len() / 8) as u8)
             }
         };
-        let is_shared = matches!(from, From::Bounce(_));
+        let is_shared = matches!(from, ReceiveSource::Bounce(_));
         let index = self.add_receive(at, Ok(seq), to, from, len);
         if let Some(receive) = self.receives.get(index) {
             (receive.due, receive.memory) = (due, place);
         }
         let channel = core.channel(at);
         channel.reads += 1;
-        channel.wait(crate::channel::Waiting { seq, what: crate::channel::WaitsFor::Staging });
+        channel
+            .wait(crate::channel::PendingMessage { seq, what: crate::channel::PendingOn::Staging });
         if !self.peer(at).behind.is_empty() {
             // Lower numbers get buffers first.
             self.peer(at).behind.push((seq, index));
-            self.go_on_behind(core, at);
-        } else if pull.brought.is_empty()
+            self.readmit(core, at);
+        } else if pull.payload.is_empty()
             || is_shared
-            || !self.take_brought(core, index, memory, pull)
+            || !self.take_payload(core, index, memory, pull)
         {
             self.admit(core, index);
         }
@@ -214,7 +219,7 @@ impl Staging {
     }
 
     /// Takes bytes that came with the message, if a buffer is free. Otherwise they are read later.
-    fn take_brought<P: Port>(
+    fn take_payload<P: Port>(
         &mut self,
         core: &mut Core<P>,
         index: u32,
@@ -223,24 +228,24 @@ impl Staging {
     ) -> bool {
         let Some(receive) = self.receives.get(index) else { return false };
         let (at, due) = (receive.peer, receive.due);
-        let len = pull.brought.len() as u64;
+        let len = pull.payload.len() as u64;
         if let Some(memory) = memory {
             self.counters.in_messages += len;
-            self.land(core, at, memory, pull.brought);
+            self.land(core, at, memory, pull.payload);
             self.finish(core, index, Ok(()));
             return true;
         }
-        let Some(bouncing) = &mut self.bouncing else { return false };
+        let Some(stager) = &mut self.stager else { return false };
         // Bytes in the message may overtake no receive that waits for a buffer or a message.
-        if bouncing.inward.is_waited_for() || !has_all_before(core, at, due) {
+        if stager.inward.is_waited_for() || !has_all_before(core, at, due) {
             return false;
         }
-        let Some(buffer) = bouncing.inward.take(at) else { return false };
+        let Some(buffer) = stager.inward.take(at) else { return false };
         receive.buffer = Some(buffer);
         self.counters.in_messages += len;
-        let addr = bouncing.bounce.addr + bouncing.inward.offset(buffer);
-        match core.port.store(addr, pull.brought) {
-            Ok(()) => self.arrived(core, index),
+        let addr = stager.bounce.addr + stager.inward.offset(buffer);
+        match core.port.store(addr, pull.payload) {
+            Ok(()) => self.bytes_arrived(core, index),
             Err(error) => self.finish(core, index, Err(error)),
         }
         true
@@ -251,28 +256,28 @@ impl Staging {
         let Some(receive) = self.receives.get(index) else { return };
         let (at, due, state) = (receive.peer, receive.due, receive.state);
         let is_executed = core.channel(at).executed.next() >= due;
-        let is_shared = matches!(receive.from, From::Bounce(_));
+        let is_shared = matches!(receive.from, ReceiveSource::Bounce(_));
         let is_direct = match receive.to {
-            To::Get(get) => self.gets.get(get).is_some_and(|get| get.is_direct),
+            ReceiveTarget::Get(get) => self.gets.get(get).is_some_and(|get| get.is_direct),
             _ => false,
         };
         let token = Token::Receive(index);
         match state {
-            State::Waiting if is_shared => self.arrived(core, index),
+            ReceiveState::Waiting if is_shared => self.bytes_arrived(core, index),
             // Bytes in a neighbour's bounce memory need no buffer here.
-            State::Here if is_executed => self.ready(CopyDirection::In).push_back(token),
-            State::Waiting if !is_shared && has_all_before(core, at, due) => {
+            ReceiveState::Arrived if is_executed => self.ready(CopyDirection::In).push_back(token),
+            ReceiveState::Waiting if !is_shared && has_all_before(core, at, due) => {
                 // A buffer is taken only when all earlier messages are here: from then on
                 // only the read, their execution and the copy are waited for.
-                match &mut self.bouncing {
-                    Some(bouncing) if !is_direct => bouncing.inward.wait(at, token.bits()),
+                match &mut self.stager {
+                    Some(stager) if !is_direct => stager.inward.wait(at, token.bits()),
                     _ => {
-                        receive.state = State::Reading(0);
+                        receive.state = ReceiveState::Reading(0);
                         self.outgoing.push_back(token);
                     }
                 }
             }
-            State::Waiting | State::Here => {
+            ReceiveState::Waiting | ReceiveState::Arrived => {
                 let seq = receive.origin.unwrap_or(Seq(0));
                 self.peer(at).behind.push((seq, index));
             }
@@ -281,70 +286,70 @@ impl Staging {
     }
 
     /// Advances receives after earlier messages have arrived or were executed.
-    pub(super) fn go_on_behind<P: Port>(&mut self, core: &mut Core<P>, at: u32) {
+    pub(super) fn readmit<P: Port>(&mut self, core: &mut Core<P>, at: u32) {
         let channel = core.channel(at);
         let reached = Some((channel.first_missing(), channel.executed.next()));
-        let OfPeer { behind, looked, .. } = self.peer(at);
+        let PeerTransfers { behind, checked, .. } = self.peer(at);
         // If nothing has moved since the last check, only the newest entry is new.
-        let known = std::mem::replace(looked, reached) == reached;
+        let known = std::mem::replace(checked, reached) == reached;
         let mut behind = behind.split_off(if known { behind.len().saturating_sub(1) } else { 0 });
         // Buffers are taken in the order of message numbers, so the lowest never lacks one.
         behind.sort_unstable_by_key(|(seq, _)| *seq);
         behind.into_iter().for_each(|(_, index)| self.admit(core, index));
     }
 
-    pub(super) fn read_into(&mut self, index: u32, buffer: Buffer) {
+    pub(super) fn read_into(&mut self, index: u32, buffer: BounceBuffer) {
         let Some(receive) = self.receives.get(index) else { return };
-        (receive.buffer, receive.state) = (Some(buffer), State::Reading(0));
+        (receive.buffer, receive.state) = (Some(buffer), ReceiveState::Reading(0));
         self.outgoing.push_back(Token::Receive(index));
     }
 
-    pub(super) fn go_receive<P: Port>(
+    pub(super) fn post_read<P: Port>(
         &mut self,
         core: &mut Core<P>,
         index: u32,
         moved: &mut bool,
-    ) -> Result<Step, EngineError> {
-        let Some(receive) = self.receives.get(index) else { return Ok(Step::Done) };
-        let State::Reading(mut sent) = receive.state else { return Ok(Step::Done) };
+    ) -> Result<Outcome, EngineError> {
+        let Some(receive) = self.receives.get(index) else { return Ok(Outcome::Done) };
+        let ReceiveState::Reading(mut sent) = receive.state else { return Ok(Outcome::Done) };
         let direct = match receive.to {
-            To::Get(get) if receive.buffer.is_none() => {
+            ReceiveTarget::Get(get) if receive.buffer.is_none() => {
                 self.gets.get(get).map(|get| (get.memory, get.len))
             }
             _ => None,
         };
-        let (addr, region) = match (receive.buffer, &self.bouncing, direct) {
-            (Some(buffer), Some(bouncing), _) => {
-                let addr = bouncing.bounce.addr + bouncing.inward.offset(buffer);
-                (addr, Some(Arc::clone(&bouncing.region)))
+        let (addr, region) = match (receive.buffer, &self.stager, direct) {
+            (Some(buffer), Some(stager), _) => {
+                let addr = stager.bounce.addr + stager.inward.offset(buffer);
+                (addr, Some(Arc::clone(&stager.region)))
             }
             // The bytes go straight to their destination, which may have been released meanwhile.
             (_, _, Some((addr, len))) => {
                 core.regions.sync();
-                let region = core.regions.look(addr, len).fabric.cloned();
+                let region = core.regions.lookup(addr, len).fabric.cloned();
                 if region.is_none() && core.needs_desc {
                     let text = String::from("its local memory is not registered any more");
                     let error = PortError { call: "reading", code: 0, text };
                     self.finish(core, index, Err(error));
-                    return Ok(Step::Done);
+                    return Ok(Outcome::Done);
                 }
                 (addr, region)
             }
-            _ => return Ok(Step::Done),
+            _ => return Ok(Outcome::Done),
         };
         let len = receive.len;
         while sent < len {
             let remote = |rail: crate::ids::RailId| match &receive.from {
-                From::Told(remote, keys, count) => {
+                ReceiveSource::Keyed(remote, keys, count) => {
                     let key = keys[..8 * usize::from(*count)].chunks_exact(8).nth(rail.index())?;
                     let key = u64::from_le_bytes(key.try_into().ok()?);
                     Some((remote + sent as u64, key))
                 }
-                From::Handle(remote, handle) => {
+                ReceiveSource::Handle(remote, handle) => {
                     let view = HandleView::check(handle).ok()?;
                     Some((remote + sent as u64, view.key(rail).ok()?))
                 }
-                From::Bounce(_) => None,
+                ReceiveSource::Bounce(_) => None,
             };
             let part = core.post_staged(
                 (receive.peer, Token::Receive(index).bits(), Direction::Read),
@@ -358,30 +363,30 @@ impl Staging {
             let Some(part) = part else { break };
             (sent, *moved) = (sent + part, true);
             receive.pending += 1;
-            if !matches!(receive.to, To::List(_)) {
+            if !matches!(receive.to, ReceiveTarget::List(_)) {
                 self.counters.by_fabric += part as u64;
             }
         }
-        receive.state = State::Reading(sent);
-        Ok(if sent < len { Step::NoRoom } else { Step::Done })
+        receive.state = ReceiveState::Reading(sent);
+        Ok(if sent < len { Outcome::LaneFull } else { Outcome::Done })
     }
 
-    pub(super) fn read<P: Port>(&mut self, core: &mut Core<P>, index: u32) {
+    pub(super) fn read_completed<P: Port>(&mut self, core: &mut Core<P>, index: u32) {
         let Some(receive) = self.receives.get(index) else { return };
         receive.pending -= 1;
         match receive.state {
             _ if receive.pending > 0 => {}
-            State::Reading(sent) if sent == receive.len => self.arrived(core, index),
-            State::Dropped => self.end_receive(core, index),
+            ReceiveState::Reading(sent) if sent == receive.len => self.bytes_arrived(core, index),
+            ReceiveState::Dropped => self.end_receive(core, index),
             _ => {}
         }
     }
 
     /// Continues a receive whose bytes are all in the buffer, or in their destination.
-    fn arrived<P: Port>(&mut self, core: &mut Core<P>, index: u32) {
+    fn bytes_arrived<P: Port>(&mut self, core: &mut Core<P>, index: u32) {
         let Some(receive) = self.receives.get(index) else { return };
-        receive.state = State::Here;
-        let is_shared = matches!(receive.from, From::Bounce(_));
+        receive.state = ReceiveState::Arrived;
+        let is_shared = matches!(receive.from, ReceiveSource::Bounce(_));
         if receive.buffer.is_none() && !is_shared {
             return self.finish(core, index, Ok(()));
         }
@@ -394,7 +399,7 @@ impl Staging {
         let (at, len) = (receive.peer, receive.len);
         match (receive.buffer, &receive.from) {
             (Some(buffer), _) => Ok(self.buffer_addr(CopyDirection::In, buffer)),
-            (None, From::Bounce(offset)) => {
+            (None, ReceiveSource::Bounce(offset)) => {
                 let offset = *offset;
                 self.shared_addr(at, offset, len).map_err(|text| PortError {
                     call: "copying from the peer's bounce memory",
@@ -407,7 +412,7 @@ impl Staging {
     }
 
     /// Decodes and locates the records of a receive whose bytes are at `bytes`.
-    pub(super) fn read_records<P: Port>(
+    pub(super) fn locate_records<P: Port>(
         &mut self,
         core: &mut Core<P>,
         index: u32,
@@ -415,30 +420,30 @@ impl Staging {
     ) -> Result<(), PortError> {
         let Some(receive) = self.receives.get(index) else { return Err(super::missing()) };
         let (len, to) = (receive.len, receive.to);
-        let nowhere = Spot { slot: 0, offset: 0 };
+        let nowhere = RegionAddr { slot: 0, offset: 0 };
         let mut records = std::mem::take(&mut receive.records);
         records.clear();
         let read = match to {
-            To::Memory(memory) => {
+            ReceiveTarget::Memory(memory) => {
                 records.push(Record::put(memory, len, nowhere));
                 Ok(())
             }
-            To::Get(get) => match self.gets.get(get) {
+            ReceiveTarget::Get(get) => match self.gets.get(get) {
                 Some(get) => {
                     records.push(Record::put(get.memory, len, nowhere));
                     Ok(())
                 }
                 None => Err(String::from("its get has ended")),
             },
-            To::One(record) => locate(core, &record).map(|record| records.push(record)),
-            To::List(count) => {
-                let mut list = [0; MOST_RECORDS * RECORD];
+            ReceiveTarget::One(record) => locate(core, &record).map(|record| records.push(record)),
+            ReceiveTarget::List(count) => {
+                let mut list = [0; MAX_RECORDS * RECORD];
                 let list = &mut list[..usize::from(count) * RECORD];
                 // Loaded once: the peer may change the list meanwhile.
                 core.port.load(bytes, list)?;
                 let begin = list.len();
                 let read = list.chunks_exact(RECORD).try_for_each(|entry| {
-                    let record = staged::Record::decode(entry);
+                    let record = WireRecord::decode(entry);
                     let record = record.ok_or_else(|| String::from("a signal that is none"))?;
                     let (at, size) = (record.at as usize, record.len as usize);
                     // Entries must lie behind the list and inside the bytes that were read.
@@ -470,13 +475,13 @@ impl Staging {
             // The list itself does not count as payload.
             let bytes: usize = receive.records.iter().map(|record| record.len).sum();
             match (&receive.from, to) {
-                (From::Bounce(_), _) => self.counters.shared += bytes as u64,
-                (_, To::List(_)) => self.counters.by_fabric += bytes as u64,
+                (ReceiveSource::Bounce(_), _) => self.counters.shared += bytes as u64,
+                (_, ReceiveTarget::List(_)) => self.counters.by_fabric += bytes as u64,
                 _ => {}
             }
         }
         let failure = match (&result, to) {
-            (Err(error), To::Get(_) | To::Memory(_)) => {
+            (Err(error), ReceiveTarget::Get(_) | ReceiveTarget::Memory(_)) => {
                 Some(failed(("get", peer), len, error.clone()))
             }
             _ => None,
@@ -487,7 +492,7 @@ impl Staging {
         self.end_receive(core, index);
         // The get of a failed peer has already ended, and its number may be in use again.
         let lives = core.peers.get(peer).error.is_none();
-        if let (To::Get(get), Ok(()), true) = (to, &result, lives) {
+        if let (ReceiveTarget::Get(get), Ok(()), true) = (to, &result, lives) {
             self.end_get(core, get);
         }
         let Ok(seq) = origin else { return };
@@ -496,7 +501,9 @@ impl Staging {
             return;
         }
         match result {
-            Err(error) if !matches!(to, To::Get(_)) => core.decline(peer, seq, error.to_string()),
+            Err(error) if !matches!(to, ReceiveTarget::Get(_)) => {
+                core.decline(peer, seq, error.to_string())
+            }
             _ => {
                 core.note_executed(peer, seq);
                 // The sender waits for this acknowledgement to reuse its buffer.
@@ -508,14 +515,14 @@ impl Staging {
 
     pub(super) fn end_receive<P: Port>(&mut self, core: &mut Core<P>, index: u32) {
         let Some(receive) = self.receives.remove(index) else { return };
-        let Receive { peer, origin, buffer, .. } = receive;
+        let StagedReceive { peer, origin, buffer, .. } = receive;
         self.moved = core.watchdog.stamp();
-        self.give_back(peer, CopyDirection::In, buffer);
+        self.release_buffer(peer, CopyDirection::In, buffer);
         match origin {
             Ok(_) => core.channel(peer).reads -= 1,
             Err(counts) => {
                 self.end(core, peer, counts);
-                self.end_own(core, peer);
+                self.end_transfer(core, peer);
             }
         }
     }
@@ -524,8 +531,9 @@ impl Staging {
     /// device or the fabric still accesses.
     pub(super) fn drop_receives<P: Port>(&mut self, core: &mut Core<P>, peer: u32) {
         let has_failed = core.peers.get(peer).error.is_some();
-        let is_dropped =
-            |receive: &Receive| receive.peer == peer && (has_failed || receive.origin.is_ok());
+        let is_dropped = |receive: &StagedReceive| {
+            receive.peer == peer && (has_failed || receive.origin.is_ok())
+        };
         self.peer(peer).behind.clear();
         let dropped = self.receives.find(is_dropped);
         let told = dropped.iter().find_map(|index| self.receives.get(*index)?.origin.ok());
@@ -537,22 +545,22 @@ impl Staging {
             let token = Token::Receive(index);
             let Some(receive) = self.receives.get(index) else { continue };
             match receive.state {
-                State::Dropped => {}
-                State::Reading(_) | State::CopyingIn(_)
+                ReceiveState::Dropped => {}
+                ReceiveState::Reading(_) | ReceiveState::CopyingIn(_)
                     if receive.pending > 0 || core.is_copying(token.bits()) =>
                 {
-                    receive.state = State::Dropped;
+                    receive.state = ReceiveState::Dropped;
                     // Nobody waits for operations that the fabric may never end.
                     if let Err(counts) = &mut receive.origin {
-                        let counts = std::mem::replace(counts, Counts::NONE);
+                        let counts = std::mem::replace(counts, GroupCounts::NONE);
                         self.end(core, peer, counts);
                     }
                 }
                 _ => {
                     self.outgoing.retain(|other| *other != token);
                     self.ready(CopyDirection::In).retain(|other| *other != token);
-                    if let Some(bouncing) = &mut self.bouncing {
-                        bouncing.inward.withdraw(peer, token.bits());
+                    if let Some(stager) = &mut self.stager {
+                        stager.inward.withdraw(peer, token.bits());
                     }
                     self.end_receive(core, index);
                 }
@@ -563,7 +571,7 @@ impl Staging {
 
 /// Returns true if the peer gave a key for some rail that leads to it.
 fn has_key<P: Port>(core: &Core<P>, at: u32, told: &[u8]) -> bool {
-    core.peers.get(at).hops.iter().any(|hop| hop.remote.rail().index() < told.len() / 8)
+    core.peers.get(at).paths.iter().any(|path| path.remote.rail().index() < told.len() / 8)
 }
 
 /// Returns true if all messages of a peer below `due` have arrived.
@@ -572,8 +580,8 @@ fn has_all_before<P: Port>(core: &mut Core<P>, at: u32, due: Seq) -> bool {
 }
 
 /// Locates a peer's record in this process.
-fn locate<P: Port>(core: &mut Core<P>, record: &staged::Record) -> Result<Record, String> {
-    let staged::Record { to, len, at, signal, behind } = *record;
+fn locate<P: Port>(core: &mut Core<P>, record: &WireRecord) -> Result<Record, String> {
+    let WireRecord { to, len, at, signal, behind } = *record;
     if let Some((word, atomic)) = signal {
         core.locate_word(word, &atomic)?;
     }

@@ -3,9 +3,9 @@
 use std::ops::Range;
 
 use crate::atomic::Atomic;
-use crate::port::copies::MOST_WORDS;
-use crate::wire::message::Spot;
-use crate::wire::staged::{self, MOST_RECORDS, RECORD};
+use crate::port::copies::MAX_WORDS;
+use crate::wire::message::RegionAddr;
+use crate::wire::staging::{MAX_RECORDS, RECORD, WireRecord};
 
 /// Alignment of puts in a buffer, unless a put continues its neighbour's destination.
 const ALIGN: usize = 64;
@@ -22,10 +22,10 @@ pub(super) struct Record {
     /// Number of bytes; 0 for a signal alone.
     pub(super) len: usize,
     /// Destination at the peer; unused in a peer's record.
-    pub(super) to: Spot,
+    pub(super) to: RegionAddr,
     /// Offset in the buffer.
     pub(super) at: usize,
-    pub(super) signal: Option<(Spot, Atomic)>,
+    pub(super) signal: Option<(RegionAddr, Atomic)>,
     /// Whether it follows all records before it, and so begins a group. Within a group puts are
     /// unordered, and signals follow puts.
     pub(super) behind: bool,
@@ -34,7 +34,7 @@ pub(super) struct Record {
 }
 
 impl Record {
-    pub(super) fn put(memory: usize, len: usize, to: Spot) -> Self {
+    pub(super) fn put(memory: usize, len: usize, to: RegionAddr) -> Self {
         Self { memory, len, to, at: 0, signal: None, behind: false, repeats: false }
     }
 
@@ -43,9 +43,9 @@ impl Record {
         self.len > 0 && !self.repeats
     }
 
-    pub(super) fn wire(&self) -> staged::Record {
+    pub(super) fn wire(&self) -> WireRecord {
         let Self { to, len, at, signal, behind, .. } = *self;
-        staged::Record { to, len: len as u32, at: at as u32, signal, behind }
+        WireRecord { to, len: len as u32, at: at as u32, signal, behind }
     }
 }
 
@@ -75,12 +75,12 @@ pub(super) fn add(records: &mut Vec<Record>, record: Record, most: usize) -> boo
     if let (0, Some(last)) = (record.len, records.last()) {
         let begin = records.iter().rposition(|record| record.behind).unwrap_or(0);
         let is_free = last.len > 0 && words(&records[begin..]) == 0;
-        if is_free && may_have(records, None, most) {
+        if is_free && fits_with(records, None, most) {
             records.last_mut().expect("there is one").signal = record.signal;
             return true;
         }
     }
-    let fits = may_have(records, Some(&record), most);
+    let fits = fits_with(records, Some(&record), most);
     if fits {
         records.push(record);
     }
@@ -89,23 +89,23 @@ pub(super) fn add(records: &mut Vec<Record>, record: Record, most: usize) -> boo
 
 /// Returns true if the list stays within its bounds with another record; with another signal if
 /// `another` is None.
-fn may_have(records: &[Record], another: Option<&Record>, most: usize) -> bool {
+fn fits_with(records: &[Record], another: Option<&Record>, most: usize) -> bool {
     let count = records.len() + usize::from(another.is_some());
     let all = || records.iter().chain(another);
     let words = words(records) + another.map_or(1, |record| usize::from(record.signal.is_some()));
     let is_ordered = another.is_none() || all().any(|record| record.behind);
-    let bytes: usize = all().filter(|record| record.has_bytes()).map(room_of).sum();
-    count <= MOST_RECORDS
-        && (!is_ordered || words <= MOST_WORDS)
+    let bytes: usize = all().filter(|record| record.has_bytes()).map(padded_len).sum();
+    count <= MAX_RECORDS
+        && (!is_ordered || words <= MAX_WORDS)
         && bytes + (count * RECORD).next_multiple_of(ALIGN) <= most
 }
 
-fn room_of(record: &Record) -> usize {
+fn padded_len(record: &Record) -> usize {
     record.len.next_multiple_of(ALIGN)
 }
 
 pub(super) fn fits_alone(len: usize, most: usize) -> bool {
-    may_have(&[], Some(&Record::put(0, len, Spot { slot: 0, offset: 0 })), most)
+    fits_with(&[], Some(&Record::put(0, len, RegionAddr { slot: 0, offset: 0 })), most)
 }
 
 /// Sorts each group by destination, signals alone last, and assigns the puts their offsets in the
@@ -149,10 +149,10 @@ pub(super) fn arrange(records: &mut [Record]) -> usize {
     end
 }
 
-/// Checks a peer's list: its first record is a put, and ordered lists have at most [`MOST_WORDS`]
+/// Checks a peer's list: its first record is a put, and ordered lists have at most [`MAX_WORDS`]
 /// signals, which a device can store at once.
 pub(super) fn check(records: &[Record]) -> Result<(), String> {
-    if are_ordered(records) && words(records) > MOST_WORDS {
+    if are_ordered(records) && words(records) > MAX_WORDS {
         return Err(format!("{} signals in an order", words(records)));
     }
     match records.first() {
@@ -167,10 +167,10 @@ mod tests {
 
     #[test]
     fn records_that_are_added_fit() {
-        for lens in [&[233, 233][..], &[7168; 64], &[300; MOST_RECORDS], &[64, 65, 63, 7000]] {
+        for lens in [&[233, 233][..], &[7168; 64], &[300; MAX_RECORDS], &[64, 65, 63, 7000]] {
             let mut records = Vec::new();
             for (number, len) in (0..).zip(lens) {
-                let to = Spot { slot: 1, offset: number << 20 };
+                let to = RegionAddr { slot: 1, offset: number << 20 };
                 let record = Record::put(number as usize * 10_000, *len, to);
                 if !add(&mut records, record, 1 << 16) {
                     break;

@@ -5,19 +5,19 @@ use crate::core::Core;
 use crate::ids::Pe;
 use crate::port::Port;
 use crate::staging::Staging;
-use crate::staging::send::State;
+use crate::staging::send::SendState;
 use crate::wire::message::Seq;
 
 impl Staging {
     /// Returns true if a peer copies from the bounce memory of this process.
     pub(super) fn is_seen_by(&self, at: u32) -> bool {
-        self.bouncing.as_ref().is_some_and(|bouncing| bouncing.copies.is_seen_by(Pe(at)))
+        self.stager.as_ref().is_some_and(|stager| stager.copies.is_seen_by(Pe(at)))
     }
 
     /// Returns the address of bytes in a peer's bounce memory, or an error if they are not all
     /// inside.
     pub(super) fn shared_addr(&self, at: u32, offset: u64, len: usize) -> Result<usize, String> {
-        let window = self.bouncing.as_ref().and_then(|b| b.copies.window(Pe(at)));
+        let window = self.stager.as_ref().and_then(|b| b.copies.window(Pe(at)));
         let Some(window) = window else {
             return Err(String::from("it names bounce memory that is not shared with it"));
         };
@@ -28,20 +28,20 @@ impl Staging {
     }
 
     /// Releases buffers kept for peers whose processes have ended.
-    pub(crate) fn take_back<P: Port>(&mut self, core: &mut Core<P>) {
-        let Some(bouncing) = self.bouncing.as_ref().filter(|_| self.kept > 0) else { return };
-        let ended = core.peers.iter().filter(|(_, peer)| bouncing.copies.has_ended(peer.pe));
+    pub(crate) fn release_ended<P: Port>(&mut self, core: &mut Core<P>) {
+        let Some(stager) = self.stager.as_ref().filter(|_| self.kept > 0) else { return };
+        let ended = core.peers.iter().filter(|(_, peer)| stager.copies.has_ended(peer.pe));
         let ended: Vec<u32> = ended.map(|(at, _)| at).collect();
-        ended.into_iter().for_each(|at| self.give_kept(core, at, Seq(u64::MAX)));
+        ended.into_iter().for_each(|at| self.release_kept(core, at, Seq(u64::MAX)));
     }
 
     /// Releases buffers kept for a failed peer that has executed or dropped all messages below
     /// `before`, and so no longer reads them.
-    pub(super) fn give_kept<P: Port>(&mut self, core: &mut Core<P>, at: u32, before: Seq) {
+    pub(super) fn release_kept<P: Port>(&mut self, core: &mut Core<P>, at: u32, before: Seq) {
         if self.kept == 0 {
             return;
         }
-        let is = |state: State| matches!(state, State::Kept(seq) if seq < before);
+        let is = |state: SendState| matches!(state, SendState::Kept(seq) if seq < before);
         for index in self.sends.find(|send| send.peer == at && is(send.state)) {
             self.end_send(core, index);
         }

@@ -3,25 +3,25 @@
 use std::sync::Arc;
 
 use crate::core::Core;
-use crate::core::send::Sending;
+use crate::core::send::OutgoingMessage;
 use crate::error::EngineError;
 use crate::group::Class;
-use crate::op::Step;
+use crate::op::Outcome;
 use crate::port::copies::{CopyDirection, Reach};
 use crate::port::{Addressing, Direction, Local, Port, Tail};
 use crate::regions::Region;
-use crate::staging::bounce::Buffer;
+use crate::staging::bounce::BounceBuffer;
 use crate::staging::records::{Record, arrange};
-use crate::staging::{Counts, MOST_UNDER_WAY, Staging, Token, failed};
+use crate::staging::{GroupCounts, MAX_UNDER_WAY, Staging, Token, failed};
 use crate::wire::handle::{HandleBytes, HandleView};
-use crate::wire::message::{Body, Seq, Spot, WINDOW};
-use crate::wire::staged::{
-    Get, MAX_PAYLOAD, MOST_KEYS, Pull, RECORD, Source, Target, most_brought,
+use crate::wire::message::{Body, RegionAddr, Seq, WINDOW};
+use crate::wire::staging::{
+    GetId, MAX_KEYS, MAX_PAYLOAD, Pull, PullSource, PullTarget, RECORD, max_pull_payload,
 };
 
 /// Destination of a send.
 #[derive(Debug)]
-pub(super) enum To {
+pub(super) enum SendTarget {
     /// The records' own destinations at the peer.
     Records,
     /// A get of the peer, and the number of the message that requested it.
@@ -32,13 +32,13 @@ pub(super) enum To {
 
 /// Progress of a send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum State {
+pub(super) enum SendState {
     /// Waits for a buffer.
     Waiting,
     /// Being copied into the buffer, or about to be.
     CopyingOut,
     /// Waits for room in the fabric; so many bytes are posted.
-    Going(usize),
+    Posting(usize),
     /// Its message has left.
     Sent(Seq),
     /// The peer has failed and may still read the buffer, until it acknowledges the message or
@@ -50,17 +50,17 @@ pub(super) enum State {
 
 /// Puts that leave as one message, or the answer to a get.
 #[derive(Debug)]
-pub(super) struct Send {
+pub(super) struct StagedSend {
     pub(super) peer: u32,
-    pub(super) to: To,
-    pub(super) state: State,
+    pub(super) to: SendTarget,
+    pub(super) state: SendState,
     pub(super) records: Vec<Record>,
     /// Bytes in the buffer.
     pub(super) len: usize,
     /// Region that the peer reads from, if not a buffer.
     pub(super) region: Option<Arc<Region>>,
-    pub(super) buffer: Option<Buffer>,
-    pub(super) counts: Counts,
+    pub(super) buffer: Option<BounceBuffer>,
+    pub(super) counts: GroupCounts,
     /// Number of the last message that the target has to execute first; 0 for none.
     pub(super) behind: u64,
     /// Its order group. With records behind fences, everything before this group must be written.
@@ -77,13 +77,13 @@ pub(super) struct Send {
     pub(super) whole: usize,
 }
 
-impl Send {
+impl StagedSend {
     /// Iterates over the local memory that the send still touches.
     pub(super) fn memory(&self) -> impl Iterator<Item = (u32, &'static str, (usize, usize))> + '_ {
         let touches = match self.state {
-            State::Waiting | State::CopyingOut => true,
-            State::Going(_) | State::Sent(_) => self.buffer.is_none(),
-            State::Kept(_) | State::Dropped => false,
+            SendState::Waiting | SendState::CopyingOut => true,
+            SendState::Posting(_) | SendState::Sent(_) => self.buffer.is_none(),
+            SendState::Kept(_) | SendState::Dropped => false,
         };
         let records = self.records.iter().filter(move |record| touches && record.len > 0);
         let what = self.what();
@@ -91,46 +91,46 @@ impl Send {
     }
 
     pub(super) fn what(&self) -> &'static str {
-        if let To::Get(..) = self.to { "get of the peer" } else { "put" }
+        if let SendTarget::Get(..) = self.to { "get of the peer" } else { "put" }
     }
 
     fn is_own(&self) -> bool {
-        !matches!(self.to, To::Get(..))
+        !matches!(self.to, SendTarget::Get(..))
     }
 }
 
 impl Staging {
     /// Queues the answer to a peer's get.
-    pub(crate) fn answer<P: Port>(
+    pub(crate) fn queue_answer<P: Port>(
         &mut self,
         core: &mut Core<P>,
         at: u32,
         seq: Seq,
-        (from, len): (Spot, usize),
+        (from, len): (RegionAddr, usize),
         get: u32,
     ) -> Result<(), String> {
         self.sync(core);
         let place = core.regions.locate(from, len).map_err(|fault| fault.to_string())?;
         // Answers that the peer has executed without acknowledging them add to those it has in
         // flight.
-        if self.peer(at).asked >= MOST_UNDER_WAY + WINDOW as u32 {
-            return Err(format!("a PE has at most {MOST_UNDER_WAY} gets under way"));
+        if self.peer(at).gets_unanswered >= MAX_UNDER_WAY + WINDOW as u32 {
+            return Err(format!("a PE has at most {MAX_UNDER_WAY} gets under way"));
         }
-        let most = self.bouncing.as_ref().map_or(0, |bouncing| bouncing.bounce.bounce_len);
+        let most = self.stager.as_ref().map_or(0, |stager| stager.bounce.bounce_len);
         let is_short = len <= MAX_PAYLOAD;
         if len > most && !is_short {
             return Err(format!("{len} bytes at once, and bounce buffers have {most}"));
         }
-        self.peer(at).asked += 1;
-        self.add_send(Send {
+        self.peer(at).gets_unanswered += 1;
+        self.add_send(StagedSend {
             peer: at,
-            to: To::Get(get, seq),
-            state: if is_short { State::Going(0) } else { State::Waiting },
+            to: SendTarget::Get(get, seq),
+            state: if is_short { SendState::Posting(0) } else { SendState::Waiting },
             records: vec![Record::put(place.addr, len, from)],
             len,
             region: None,
             buffer: None,
-            counts: Counts::NONE,
+            counts: GroupCounts::NONE,
             behind: 0,
             number: 0,
             waits: false,
@@ -144,13 +144,13 @@ impl Staging {
     }
 
     /// Gives a send its buffer: writes the list there and makes the copies of its puts ready.
-    pub(super) fn gather<P: Port>(&mut self, core: &mut Core<P>, at: u32, buffer: Buffer) {
+    pub(super) fn gather<P: Port>(&mut self, core: &mut Core<P>, at: u32, buffer: BounceBuffer) {
         let Some(send) = self.sends.get(at) else { return };
         let peer = send.peer;
-        core.peers.get_mut(peer).owed += u32::from(!send.is_own());
+        core.peers.get_mut(peer).answers_owed += u32::from(!send.is_own());
         send.len = arrange(&mut send.records);
-        (send.buffer, send.state) = (Some(buffer), State::CopyingOut);
-        let mut list = [0; crate::wire::staged::MOST_RECORDS * RECORD];
+        (send.buffer, send.state) = (Some(buffer), SendState::CopyingOut);
+        let mut list = [0; crate::wire::staging::MAX_RECORDS * RECORD];
         let mut written = 0;
         if send.records.len() > 1 {
             for record in &send.records {
@@ -158,8 +158,8 @@ impl Staging {
                 written += RECORD;
             }
         }
-        if self.peer(peer).open == Some(at) {
-            self.peer(peer).open = None;
+        if self.peer(peer).joinable == Some(at) {
+            self.peer(peer).joinable = None;
         }
         let addr = self.buffer_addr(CopyDirection::Out, buffer);
         if written > 0 {
@@ -170,31 +170,33 @@ impl Staging {
         self.ready(CopyDirection::Out).push_back(Token::Send(at));
     }
 
-    pub(super) fn buffer_addr(&self, direction: CopyDirection, buffer: Buffer) -> usize {
-        let Some(bouncing) = &self.bouncing else { return 0 };
-        let pool = if direction == CopyDirection::Out { &bouncing.out } else { &bouncing.inward };
-        bouncing.bounce.addr + pool.offset(buffer)
+    pub(super) fn buffer_addr(&self, direction: CopyDirection, buffer: BounceBuffer) -> usize {
+        let Some(stager) = &self.stager else { return 0 };
+        let pool = if direction == CopyDirection::Out { &stager.out } else { &stager.inward };
+        stager.bounce.addr + pool.offset(buffer)
     }
 
-    pub(super) fn go_send<P: Port>(
+    pub(super) fn post_send<P: Port>(
         &mut self,
         core: &mut Core<P>,
         at: u32,
         moved: &mut bool,
-    ) -> Result<Step, EngineError> {
-        let Some(send) = self.sends.get(at) else { return Ok(Step::Done) };
-        let State::Going(sent) = send.state else { return Ok(Step::Done) };
+    ) -> Result<Outcome, EngineError> {
+        let Some(send) = self.sends.get(at) else { return Ok(Outcome::Done) };
+        let SendState::Posting(sent) = send.state else { return Ok(Outcome::Done) };
         match send.to {
-            To::Fabric(ref handle, remote) => {
+            SendTarget::Fabric(ref handle, remote) => {
                 let handle = Arc::clone(handle);
-                self.write(core, at, sent, &handle, remote, moved)
+                self.post_writes(core, at, sent, &handle, remote, moved)
             }
-            To::Get(get, seq) if send.buffer.is_none() => self.load_answer(core, at, get, seq),
+            SendTarget::Get(get, seq) if send.buffer.is_none() => {
+                self.send_short_answer(core, at, get, seq)
+            }
             _ => self.send_message(core, at),
         }
     }
 
-    fn write<P: Port>(
+    fn post_writes<P: Port>(
         &mut self,
         core: &mut Core<P>,
         at: u32,
@@ -202,12 +204,12 @@ impl Staging {
         handle: &HandleBytes,
         remote: u64,
         moved: &mut bool,
-    ) -> Result<Step, EngineError> {
-        let (Some(send), Some(bouncing)) = (self.sends.get(at), &self.bouncing) else {
-            return Ok(Step::Done);
+    ) -> Result<Outcome, EngineError> {
+        let (Some(send), Some(stager)) = (self.sends.get(at), &self.stager) else {
+            return Ok(Outcome::Done);
         };
-        let Some(buffer) = send.buffer else { return Ok(Step::Done) };
-        let addr = bouncing.bounce.addr + bouncing.out.offset(buffer);
+        let Some(buffer) = send.buffer else { return Ok(Outcome::Done) };
+        let addr = stager.bounce.addr + stager.out.offset(buffer);
         let view = HandleView::check(handle)?;
         while sent < send.len {
             let part = core.post_staged(
@@ -215,7 +217,7 @@ impl Staging {
                 (send.len - sent, send.whole),
                 |rail| Local::Memory {
                     addr: addr + sent,
-                    desc: bouncing.region.desc(crate::ids::LaneKind::Proxy, rail),
+                    desc: stager.region.desc(crate::ids::LaneKind::Proxy, rail),
                 },
                 |rail| view.key(rail).ok().map(|key| (remote + sent as u64, key)),
             )?;
@@ -224,28 +226,29 @@ impl Staging {
             send.pending += 1;
             self.counters.by_fabric += part as u64;
         }
-        send.state = State::Going(sent);
-        Ok(if sent < send.len { Step::NoRoom } else { Step::Done })
+        send.state = SendState::Posting(sent);
+        Ok(if sent < send.len { Outcome::LaneFull } else { Outcome::Done })
     }
 
-    pub(super) fn written<P: Port>(&mut self, core: &mut Core<P>, at: u32) {
+    pub(super) fn write_completed<P: Port>(&mut self, core: &mut Core<P>, at: u32) {
         let Some(send) = self.sends.get(at) else { return };
         send.pending -= 1;
-        let is_over = send.state == State::Dropped || send.state == State::Going(send.len);
+        let is_over =
+            send.state == SendState::Dropped || send.state == SendState::Posting(send.len);
         if send.pending == 0 && is_over {
             self.end_send(core, at);
         }
     }
 
     /// Sends the bytes of a short get in a message.
-    fn load_answer<P: Port>(
+    fn send_short_answer<P: Port>(
         &mut self,
         core: &mut Core<P>,
         at: u32,
         get: u32,
         seq: Seq,
-    ) -> Result<Step, EngineError> {
-        let Some(send) = self.sends.get(at) else { return Ok(Step::Done) };
+    ) -> Result<Outcome, EngineError> {
+        let Some(send) = self.sends.get(at) else { return Ok(Outcome::Done) };
         let (peer, from, len) = (send.peer, send.records[0].to, send.len);
         let mut bytes = [0; MAX_PAYLOAD];
         let bytes = &mut bytes[..len];
@@ -257,58 +260,64 @@ impl Staging {
         if let Err(why) = loaded {
             core.decline(peer, seq, why);
             self.end_send(core, at);
-            return Ok(Step::Done);
+            return Ok(Outcome::Done);
         }
-        let body = Body::Loaded { get: Get { number: get, of: seq.low() }, payload: bytes };
-        let step = self.send_body(core, at, body, Tail::NONE)?;
-        if step == Step::Done {
+        let body = Body::GetReply { get: GetId { number: get, of: seq.low() }, payload: bytes };
+        let outcome = self.send_body(core, at, body, Tail::NONE)?;
+        if outcome == Outcome::Done {
             self.counters.in_messages += len as u64;
         }
-        Ok(step)
+        Ok(outcome)
     }
 
-    fn send_message<P: Port>(&mut self, core: &mut Core<P>, at: u32) -> Result<Step, EngineError> {
-        let Some(send) = self.sends.get(at) else { return Ok(Step::Done) };
+    fn send_message<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        at: u32,
+    ) -> Result<Outcome, EngineError> {
+        let Some(send) = self.sends.get(at) else { return Ok(Outcome::Done) };
         let (peer, len) = (send.peer, send.len);
         let target = match (&send.to, &send.records[..]) {
-            (To::Get(get, seq), _) => Target::Get(Get { number: *get, of: seq.low() }),
-            (_, [record]) => Target::One(record.wire()),
-            (_, records) => Target::List(records.len() as u16),
+            (SendTarget::Get(get, seq), _) => {
+                PullTarget::Get(GetId { number: *get, of: seq.low() })
+            }
+            (_, [record]) => PullTarget::One(record.wire()),
+            (_, records) => PullTarget::List(records.len() as u16),
         };
-        let is_list = matches!(target, Target::List(_));
+        let is_list = matches!(target, PullTarget::List(_));
         let (addr, region) = match (send.buffer, &send.region) {
             (None, Some(region)) => (send.records[0].memory, Arc::clone(region)),
             (buffer, _) => {
                 // Registered host memory is read in place; everything else from the buffer.
-                let (Some(buffer), Some(bouncing)) = (buffer, &self.bouncing) else {
-                    return Ok(Step::Done);
+                let (Some(buffer), Some(stager)) = (buffer, &self.stager) else {
+                    return Ok(Outcome::Done);
                 };
-                let addr = bouncing.bounce.addr + bouncing.out.offset(buffer);
-                (addr, Arc::clone(&bouncing.region))
+                let addr = stager.bounce.addr + stager.out.offset(buffer);
+                (addr, Arc::clone(&stager.region))
             }
         };
         let is_buffered = self.sends.get(at).is_some_and(|send| send.buffer.is_some());
-        let mut keys = [0; 8 * MOST_KEYS];
-        let count = region.keys.len().min(MOST_KEYS);
+        let mut keys = [0; 8 * MAX_KEYS];
+        let count = region.keys.len().min(MAX_KEYS);
         for (bytes, key) in keys.chunks_exact_mut(8).zip(&region.keys) {
             bytes.copy_from_slice(&key.to_le_bytes());
         }
         let offset = (addr - region.base) as u64;
         let is_shared = is_buffered && self.is_seen_by(peer);
         let source = match (is_shared, region.addressing) {
-            (true, _) => Source::Bounce(offset),
-            (false, Addressing::Virtual) => Source::Fabric(addr as u64, &keys[..8 * count]),
-            (false, Addressing::Offset) => Source::Fabric(offset, &keys[..8 * count]),
+            (true, _) => PullSource::Bounce(offset),
+            (false, Addressing::Virtual) => PullSource::Fabric(addr as u64, &keys[..8 * count]),
+            (false, Addressing::Offset) => PullSource::Fabric(offset, &keys[..8 * count]),
         };
         let is_direct =
-            is_buffered || region.reach == Reach::Direct && !core.regions.look(addr, len).device;
+            is_buffered || region.reach == Reach::Direct && !core.regions.lookup(addr, len).device;
         let brings = !is_shared
             && !is_list
             && is_direct
-            && len <= most_brought(self.longest_message, count)
+            && len <= max_pull_payload(self.longest_message, count)
             && self.longest_message > crate::port::packet::MAX_MESSAGE;
         let tail = if brings { Tail { addr, len } } else { Tail::NONE };
-        let body = Body::Pull(Pull { target, len: len as u32, source, brought: &[] });
+        let body = Body::Pull(Pull { target, len: len as u32, source, payload: &[] });
         self.send_body(core, at, body, tail)
     }
 
@@ -318,46 +327,46 @@ impl Staging {
         at: u32,
         body: Body<'_>,
         tail: Tail,
-    ) -> Result<Step, EngineError> {
-        let Some(send) = self.sends.get(at) else { return Ok(Step::Done) };
-        let Send { peer, counts, mut behind, number, waits, .. } = *send;
+    ) -> Result<Outcome, EngineError> {
+        let Some(send) = self.sends.get(at) else { return Ok(Outcome::Done) };
+        let StagedSend { peer, counts, mut behind, number, waits, .. } = *send;
         let is_own = send.is_own();
         if waits {
             // Its records are behind fences, so their earlier writes must be delivered first.
             let order = &core.peers.get(peer).order;
             if !order.is_written(number) {
-                return Ok(Step::Held);
+                return Ok(Outcome::Held);
             }
             behind = behind.max(order.last_message_before(number));
         }
         let what = if is_own { "put" } else { "answer to a get" };
         let purpose = crate::channel::slots::Purpose::staged(Some(Token::Send(at).bits()), what);
-        let step = core.send(&Sending {
+        let outcome = core.send(&OutgoingMessage {
             tail,
             behind,
             purpose,
             held: is_own.then_some(counts.group),
             has_data: true,
             class: is_own.then_some(Class::Message),
-            ..Sending::new(peer, body, counts.completion)
+            ..OutgoingMessage::new(peer, body, counts.completion)
         })?;
-        if step == Step::Done {
+        if outcome == Outcome::Done {
             let seq = core.channel(peer).next.0 - 1;
-            send.state = State::Sent(Seq(seq));
+            send.state = SendState::Sent(Seq(seq));
             // The message has its own counts from here on.
             core.end_in_group(counts.completion);
         }
-        Ok(step)
+        Ok(outcome)
     }
 
     /// Ends a send whose message was executed, or keeps its buffer if the peer failed.
     pub(super) fn message_ended<P: Port>(&mut self, core: &mut Core<P>, at: u32, ok: bool) {
         let Some(send) = self.sends.get(at) else { return };
-        let State::Sent(seq) = send.state else { return };
+        let SendState::Sent(seq) = send.state else { return };
         if ok || send.buffer.is_none() {
             return self.end_send(core, at);
         }
-        send.state = State::Kept(seq);
+        send.state = SendState::Kept(seq);
         self.kept += 1;
     }
 
@@ -371,7 +380,7 @@ impl Staging {
         let Some(send) = self.sends.get(at) else { return };
         let (peer, len) = (send.peer, send.len);
         match send.to {
-            To::Get(_, seq) => core.decline(peer, seq, error.to_string()),
+            SendTarget::Get(_, seq) => core.decline(peer, seq, error.to_string()),
             _ => {
                 let failure = failed(("put", peer), len, error);
                 core.fail_peer(peer, failure);
@@ -383,32 +392,32 @@ impl Staging {
     /// Ends a send and releases its buffer.
     pub(super) fn end_send<P: Port>(&mut self, core: &mut Core<P>, at: u32) {
         let Some(send) = self.sends.remove(at) else { return };
-        let Send { peer, counts, buffer, state, .. } = send;
-        self.give_back(peer, CopyDirection::Out, buffer);
-        if self.peer(peer).open == Some(at) {
-            self.peer(peer).open = None;
+        let StagedSend { peer, counts, buffer, state, .. } = send;
+        self.release_buffer(peer, CopyDirection::Out, buffer);
+        if self.peer(peer).joinable == Some(at) {
+            self.peer(peer).joinable = None;
         }
         match state {
-            State::Sent(_) => {}
+            SendState::Sent(_) => {}
             // The message took the counts over.
-            State::Kept(_) => self.kept -= 1,
+            SendState::Kept(_) => self.kept -= 1,
             _ => self.end(core, peer, counts),
         }
         match send.to {
-            To::Get(..) => {
-                self.peer(peer).asked -= 1;
-                core.peers.get_mut(peer).owed -= u32::from(buffer.is_some());
+            SendTarget::Get(..) => {
+                self.peer(peer).gets_unanswered -= 1;
+                core.peers.get_mut(peer).answers_owed -= u32::from(buffer.is_some());
             }
-            _ => self.end_own(core, peer),
+            _ => self.end_transfer(core, peer),
         }
     }
 
     /// Ends the sends of a failed peer, except those whose memory the device, the fabric or the
     /// peer still accesses.
     pub(super) fn drop_sends<P: Port>(&mut self, core: &mut Core<P>, peer: u32) {
-        if let Some(bouncing) = &mut self.bouncing {
-            bouncing.out.forget(peer);
-            bouncing.inward.forget(peer);
+        if let Some(stager) = &mut self.stager {
+            stager.out.forget(peer);
+            stager.inward.forget(peer);
         }
         for at in self.sends.find(|send| send.peer == peer) {
             let token = Token::Send(at);
@@ -416,14 +425,14 @@ impl Staging {
             self.ready(CopyDirection::Out).retain(|other| *other != token);
             let Some(send) = self.sends.get(at) else { continue };
             match send.state {
-                State::Kept(_) | State::Sent(_) => {}
-                State::Dropped => {}
-                State::Going(_) | State::CopyingOut
+                SendState::Kept(_) | SendState::Sent(_) => {}
+                SendState::Dropped => {}
+                SendState::Posting(_) | SendState::CopyingOut
                     if send.pending > 0 || core.is_copying(token.bits()) =>
                 {
-                    send.state = State::Dropped;
+                    send.state = SendState::Dropped;
                     // Nobody waits for operations that the fabric may never end.
-                    let counts = std::mem::replace(&mut send.counts, Counts::NONE);
+                    let counts = std::mem::replace(&mut send.counts, GroupCounts::NONE);
                     self.end(core, peer, counts);
                 }
                 _ => self.end_send(core, at),

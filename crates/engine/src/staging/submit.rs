@@ -5,19 +5,19 @@ use std::sync::Arc;
 use crate::atomic::Atomic;
 use crate::channel::slots::Purpose;
 use crate::core::Core;
-use crate::core::send::Sending;
+use crate::core::send::OutgoingMessage;
 use crate::error::EngineError;
 use crate::group::Class;
-use crate::op::{Kind, Op, Step, Way, Word};
+use crate::op::{Op, OpKind, Outcome, SignalProtocol, WordOp};
 use crate::port::{Direction, Port};
 use crate::regions::Region;
 use crate::request::{LocalSide, Request};
 use crate::staging::records::{Record, add, fits_alone};
-use crate::staging::send::{Send, State, To};
-use crate::staging::{MOST_UNDER_WAY, Staging, Token, failed};
+use crate::staging::send::{SendState, SendTarget, StagedSend};
+use crate::staging::{MAX_UNDER_WAY, Staging, Token, failed};
 use crate::wire::handle::{HandleError, HandleView};
-use crate::wire::message::{Body, Spot};
-use crate::wire::staged::MAX_PAYLOAD;
+use crate::wire::message::{Body, RegionAddr};
+use crate::wire::staging::MAX_PAYLOAD;
 
 /// Longest put in bytes that shares a buffer: a longer one is worth a copy of its own.
 const LONGEST: usize = 64 << 10;
@@ -31,7 +31,7 @@ const FRAGMENT: usize = 512 << 10;
 const PIECES: usize = 4;
 
 /// Source of a put's bytes.
-enum From {
+enum PutSource {
     Buffer,
     /// In a region that peers read.
     Region(Arc<Region>),
@@ -55,24 +55,24 @@ impl Staging {
         at: u32,
         op: &mut Op,
         request: &Request<'_>,
-    ) -> Result<Step, EngineError> {
+    ) -> Result<Outcome, EngineError> {
         self.sync(core);
         op.staged = true;
         let (remote, offset) = request.remote()?;
-        let step = match request.direction {
+        let outcome = match request.direction {
             Direction::Read => self.submit_get(core, at, op, request, &remote, offset)?,
             Direction::Write => self.submit_put(core, at, op, request, &remote, offset)?,
         };
         match op.kind {
-            _ if step != Step::Done => Ok(step),
-            Kind::PutSignal(_, Way::Chained { data, .. }) => {
+            _ if outcome != Outcome::Done => Ok(outcome),
+            OpKind::PutSignal(_, SignalProtocol::Chained { data, .. }) => {
                 core.end_in_group(data);
-                Ok(step)
+                Ok(outcome)
             }
-            Kind::PutSignal(word, Way::Ordered) => {
+            OpKind::PutSignal(word, SignalProtocol::Ordered) => {
                 core.submit_signal(at, word, None, op.completion)
             }
-            _ => Ok(step),
+            _ => Ok(outcome),
         }
     }
 
@@ -84,13 +84,13 @@ impl Staging {
         request: &Request<'_>,
         remote: &HandleView<'_>,
         offset: u64,
-    ) -> Result<Step, EngineError> {
+    ) -> Result<Outcome, EngineError> {
         let by_peer = remote.is_staged();
         let word = match op.kind {
-            Kind::PutSignal(word, Way::New) => Some(word),
+            OpKind::PutSignal(word, SignalProtocol::Undecided) => Some(word),
             _ => None,
         };
-        let to = Spot { slot: remote.slot(), offset };
+        let to = RegionAddr { slot: remote.slot(), offset };
         if by_peer && op.len <= MAX_PAYLOAD && word.is_none() && op.sent == 0 {
             return self.submit_short(core, at, op, request, to);
         }
@@ -98,12 +98,12 @@ impl Staging {
             return Err(request.refuse("local", HandleError::Unregistered));
         };
         let from = self.source(core, at, request, addr, by_peer)?;
-        let needs_buffer = matches!(from, From::Buffer);
+        let needs_buffer = matches!(from, PutSource::Buffer);
         if needs_buffer && !self.has_buffers(core, (addr, op.len))? {
-            return Ok(Step::NoRoom);
+            return Ok(Outcome::LaneFull);
         }
-        let own = self.bouncing.as_ref().filter(|_| needs_buffer);
-        let own = own.map_or(usize::MAX, |bouncing| bouncing.bounce.bounce_len);
+        let own = self.stager.as_ref().filter(|_| needs_buffer);
+        let own = own.map_or(usize::MAX, |stager| stager.bounce.bounce_len);
         let most = own.min(if by_peer { remote.bounce_len() } else { usize::MAX });
         let is_neighbour = by_peer && self.is_seen_by(at);
         // Over a fabric the fragments of a list should be in flight together.
@@ -113,8 +113,8 @@ impl Staging {
             let record = Record { signal: signal_of(word), ..Record::put(addr, op.len, to) };
             if self.join(core, at, op, record, core.signals.strong && word.is_some()) {
                 op.sent = op.len;
-                op.kind = Kind::Transfer(Direction::Write);
-                return Ok(Step::Done);
+                op.kind = OpKind::Transfer(Direction::Write);
+                return Ok(Outcome::Done);
             }
         }
         let peer = core.peers.get(at);
@@ -125,11 +125,11 @@ impl Staging {
             false => peer.order.is_ordered(peer.fence),
         };
         if !is_free && op.sent < op.len {
-            return Ok(Step::Held);
+            return Ok(Outcome::Held);
         }
         let under_way = self.peer(at).under_way;
-        if under_way >= MOST_UNDER_WAY && op.sent < op.len {
-            return Ok(Step::NoPlace);
+        if under_way >= MAX_UNDER_WAY && op.sent < op.len {
+            return Ok(Outcome::PeerFull);
         }
         let is_busy = under_way >= PIECES as u32;
         let fragment = fragment_len(op.len, most, is_neighbour, is_busy);
@@ -139,42 +139,43 @@ impl Staging {
             let waits = core.signals.strong && core.peers.get(at).order.has_writes();
             if by_peer && op.len <= fragment && !waits {
                 signal = signal_of(Some(word));
-                op.kind = Kind::Transfer(Direction::Write);
+                op.kind = OpKind::Transfer(Direction::Write);
             } else {
-                op.kind = Kind::PutSignal(word, core.chain(at, op, word));
+                op.kind = OpKind::PutSignal(word, core.chain(at, op, word));
             }
         }
         let completion = match op.kind {
-            Kind::PutSignal(_, Way::Chained { data, .. }) => data,
+            OpKind::PutSignal(_, SignalProtocol::Chained { data, .. }) => data,
             _ => op.completion,
         };
         let handle = core.peers.get_mut(at).share(request.remote_handle);
         while op.sent < op.len {
-            if self.peer(at).under_way >= MOST_UNDER_WAY {
-                return Ok(Step::NoPlace);
+            if self.peer(at).under_way >= MAX_UNDER_WAY {
+                return Ok(Outcome::PeerFull);
             }
             let len = fragment.min(op.len - op.sent);
             let behind = match signal {
                 Some(_) => core.behind_of_signal(at),
                 None => core.behind_fence(at),
             };
-            let spot = Spot { offset: offset + op.sent as u64, ..to };
+            let spot = RegionAddr { offset: offset + op.sent as u64, ..to };
             let record = Record { signal, ..Record::put(addr + op.sent, len, spot) };
             let region = match &from {
-                From::Buffer => None,
-                From::Region(region) => Some(Arc::clone(region)),
+                PutSource::Buffer => None,
+                PutSource::Region(region) => Some(Arc::clone(region)),
             };
-            let state = if needs_buffer { State::Waiting } else { State::Going(0) };
+            let state = if needs_buffer { SendState::Waiting } else { SendState::Posting(0) };
             let counts = self.begin(core, at, Class::Write, completion);
             let to = match by_peer {
-                true => To::Records,
-                false => {
-                    To::Fabric(Arc::clone(&handle), remote.remote_address(offset) + op.sent as u64)
-                }
+                true => SendTarget::Records,
+                false => SendTarget::Fabric(
+                    Arc::clone(&handle),
+                    remote.remote_address(offset) + op.sent as u64,
+                ),
             };
             let peer = core.peers.get(at);
             let (fences, number) = (peer.fences, peer.order.last());
-            let send = Send {
+            let send = StagedSend {
                 peer: at,
                 to,
                 state,
@@ -196,28 +197,28 @@ impl Staging {
         }
         let joinable = may_join && op.len > MAX_PAYLOAD && fits_alone(op.len, most_listed);
         if !joinable {
-            self.peer(at).open = None;
+            self.peer(at).joinable = None;
             self.start(core);
         } else {
             // Left for the iteration, which starts it together with puts that arrive until then.
             self.window.record();
         }
-        Ok(Step::Done)
+        Ok(Outcome::Done)
     }
 
-    pub(super) fn add_send(&mut self, send: Send) {
+    pub(super) fn add_send(&mut self, send: StagedSend) {
         let (peer, state) = (send.peer, send.state);
-        let may_open = matches!(send.to, To::Records);
+        let may_open = matches!(send.to, SendTarget::Records);
         let index = self.sends.add(send);
         let token = Token::Send(index);
-        if state != State::Waiting {
+        if state != SendState::Waiting {
             return self.outgoing.push_back(token);
         }
         if may_open {
-            self.peer(peer).open = Some(index);
+            self.peer(peer).joinable = Some(index);
         }
-        if let Some(bouncing) = &mut self.bouncing {
-            bouncing.out.wait(peer, token.bits());
+        if let Some(stager) = &mut self.stager {
+            stager.out.wait(peer, token.bits());
         }
     }
 
@@ -228,11 +229,11 @@ impl Staging {
         at: u32,
         op: &mut Op,
         request: &Request<'_>,
-        to: Spot,
-    ) -> Result<Step, EngineError> {
+        to: RegionAddr,
+    ) -> Result<Outcome, EngineError> {
         let peer = core.peers.get(at);
         if !peer.order.is_written(peer.fence) {
-            return Ok(Step::Held);
+            return Ok(Outcome::Held);
         }
         let mut payload = [0; MAX_PAYLOAD];
         let payload = &mut payload[..op.len];
@@ -248,13 +249,13 @@ impl Staging {
         let body = Body::StagedPut { to, payload };
         let behind = core.behind_fence(at);
         let purpose = Purpose::staged(None, "put");
-        let sending = Sending::new(at, body, op.completion);
-        let step = core.send(&Sending { behind, purpose, has_data: true, ..sending })?;
-        if step == Step::Done {
+        let sending = OutgoingMessage::new(at, body, op.completion);
+        let outcome = core.send(&OutgoingMessage { behind, purpose, has_data: true, ..sending })?;
+        if outcome == Outcome::Done {
             self.counters.in_messages += op.len as u64;
             op.sent = op.len;
         }
-        Ok(step)
+        Ok(outcome)
     }
 
     /// Returns where the bytes of a put are read from.
@@ -265,19 +266,19 @@ impl Staging {
         request: &Request<'_>,
         addr: usize,
         by_peer: bool,
-    ) -> Result<From, EngineError> {
-        let found = core.regions.look(addr, request.len);
+    ) -> Result<PutSource, EngineError> {
+        let found = core.regions.lookup(addr, request.len);
         if found.cut.is_some() && !found.device && core.needs_desc {
             // Posting would fail: report the region that ends too early.
-            let rail = core.peers.get(at).hop.rail;
-            return core.local(request, 0, request.len, rail).map(|_| From::Buffer);
+            let rail = core.peers.get(at).path.rail;
+            return core.local(request, 0, request.len, rail).map(|_| PutSource::Buffer);
         }
         match found.fabric.filter(|region| by_peer && !region.keys.is_empty()) {
-            Some(region) => Ok(From::Region(Arc::clone(region))),
-            None if found.device => Ok(From::Buffer),
+            Some(region) => Ok(PutSource::Region(Arc::clone(region))),
+            None if found.device => Ok(PutSource::Buffer),
             None => {
                 self.reach(core, (request.what(), at), addr, request.len)?;
-                Ok(From::Buffer)
+                Ok(PutSource::Buffer)
             }
         }
     }
@@ -292,7 +293,7 @@ impl Staging {
         record: Record,
         is_behind: bool,
     ) -> bool {
-        let Some(index) = self.peer(at).open else { return false };
+        let Some(index) = self.peer(at).joinable else { return false };
         let Some(send) = self.sends.get(index) else { return false };
         let peer = core.peers.get(at);
         let is_behind = is_behind || peer.fences != send.fences;
@@ -328,18 +329,18 @@ impl Staging {
         core: &mut Core<P>,
         at: u32,
         op: &Op,
-        word: Word,
+        word: WordOp,
     ) -> bool {
-        if self.peers.get(at as usize).is_none_or(|peer| peer.open.is_none()) {
+        if self.peers.get(at as usize).is_none_or(|peer| peer.joinable.is_none()) {
             return false;
         }
-        let nowhere = Spot { slot: 0, offset: 0 };
+        let nowhere = RegionAddr { slot: 0, offset: 0 };
         let record = Record { signal: signal_of(Some(word)), ..Record::put(0, 0, nowhere) };
         self.join(core, at, op, record, true)
     }
 }
 
-fn signal_of(word: Option<Word>) -> Option<(Spot, Atomic)> {
+fn signal_of(word: Option<WordOp>) -> Option<(RegionAddr, Atomic)> {
     word.map(|word| (word.at, word.atomic))
 }
 

@@ -6,10 +6,10 @@
 //! iterations.
 
 /// Most operations of a window.
-const MOST: u32 = 32;
+const MAX_OPERATIONS: u32 = 32;
 
 /// Queries without an operation after which arrivals no longer count as back to back.
-const APART: u32 = 4;
+const IDLE_QUERIES: u32 = 4;
 
 #[derive(Debug)]
 pub(super) struct BatchWindow {
@@ -17,33 +17,33 @@ pub(super) struct BatchWindow {
     operations: u32,
     fresh: u32,
     /// Queries since the last operation.
-    apart: u32,
+    idle_queries: u32,
 }
 
 impl BatchWindow {
     pub(super) fn new() -> Self {
-        Self { operations: 0, fresh: 0, apart: APART }
+        Self { operations: 0, fresh: 0, idle_queries: IDLE_QUERIES }
     }
 
     pub(super) fn record(&mut self) {
-        if self.apart < APART {
+        if self.idle_queries < IDLE_QUERIES {
             self.operations += 1;
             self.fresh += 1;
         }
-        self.apart = 0;
+        self.idle_queries = 0;
     }
 
     /// Returns true if the next iteration should wait for more operations.
     #[inline]
     pub(super) fn keep_collecting(&mut self) -> bool {
-        if self.apart >= APART {
+        if self.idle_queries >= IDLE_QUERIES {
             return false;
         }
-        if std::mem::take(&mut self.fresh) != 0 && self.operations < MOST {
+        if std::mem::take(&mut self.fresh) != 0 && self.operations < MAX_OPERATIONS {
             return true;
         }
         self.operations = 0;
-        self.apart += 1;
+        self.idle_queries += 1;
         false
     }
 }
@@ -57,7 +57,7 @@ mod tests {
         let mut window = BatchWindow::new();
         for _ in 0..10 {
             window.record();
-            (0..APART).for_each(|_| assert!(!window.keep_collecting()));
+            (0..IDLE_QUERIES).for_each(|_| assert!(!window.keep_collecting()));
         }
     }
 
@@ -66,7 +66,7 @@ mod tests {
         let mut window = BatchWindow::new();
         window.record();
         for _ in 0..3 {
-            for _ in 1..MOST {
+            for _ in 1..MAX_OPERATIONS {
                 window.record();
                 assert!(window.keep_collecting());
             }

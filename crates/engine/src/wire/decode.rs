@@ -3,26 +3,27 @@
 use crate::atomic::{Atomic, AtomicOp, Width};
 use crate::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
 use crate::wire::message::{
-    BESIDE, Body, FETCH, FETCHES, HEAD, Head, KIND_ACK, KIND_ACK_REQUEST, KIND_BESIDE, KIND_FETCH,
-    KIND_PUT_SIGNAL, KIND_REFUSAL, KIND_REPLY, KIND_WORD, MAP_BYTES, PUT_SIGNAL_HEAD, REFUSAL,
-    REPLY, Spot, Tag, VERSION, WORD, WireError, eager_in,
+    Body, COUNTED_SIGNAL, FETCH, FETCHES, HEAD, Head, KIND_ACK, KIND_ACK_REQUEST,
+    KIND_COUNTED_SIGNAL, KIND_FETCH, KIND_PUT_SIGNAL, KIND_REFUSAL, KIND_REPLY, KIND_WORD,
+    MAP_BYTES, PUT_SIGNAL_HEAD, REFUSAL, REPLY, RegionAddr, Tag, VERSION, WORD, WireError,
+    eager_in,
 };
-use crate::wire::staged::{self, KIND_PULL};
+use crate::wire::staging::{self, KIND_PULL};
 
 /// A message of the most common kinds, an atomic or a put with signal without a mark.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Plain<'a> {
+pub(crate) struct PlainMessage<'a> {
     /// The word.
-    pub(crate) at: Spot,
+    pub(crate) at: RegionAddr,
     /// The operation, which fetches nothing.
     pub(crate) atomic: Atomic,
     /// Destination of the payload.
-    pub(crate) to: Spot,
+    pub(crate) to: RegionAddr,
     /// The payload; empty in an atomic.
     pub(crate) payload: &'a [u8],
 }
 
-impl<'a> Plain<'a> {
+impl<'a> PlainMessage<'a> {
     /// Decodes the most common kinds. `word` is the head's, unmasked. None for other kinds, and for
     /// whatever [`Body::decode`] refuses.
     #[inline(always)]
@@ -37,19 +38,19 @@ impl<'a> Plain<'a> {
             return None;
         }
         let (to, payload) = match head.what as u8 {
-            WORD_HEAD if bytes.len() == WORD => (Spot { slot: 0, offset: 0 }, &bytes[WORD..]),
+            WORD_HEAD if bytes.len() == WORD => (RegionAddr { slot: 0, offset: 0 }, &bytes[WORD..]),
             PUT_SIGNAL if bytes.len() >= PUT_SIGNAL_HEAD => {
                 let place = get64(bytes, 32);
                 let payload = &bytes[PUT_SIGNAL_HEAD..];
                 if payload.len() as u64 != place >> 32 {
                     return None;
                 }
-                (Spot { slot: place as u32, offset: get64(bytes, 40) }, payload)
+                (RegionAddr { slot: place as u32, offset: get64(bytes, 40) }, payload)
             }
             _ => return None,
         };
         let atomic = plain_of(head.code(), get64(bytes, 24))?;
-        Some(Self { at: Spot { slot: word, offset }, atomic, to, payload })
+        Some(Self { at: RegionAddr { slot: word, offset }, atomic, to, payload })
     }
 }
 
@@ -85,7 +86,7 @@ impl<'a> Message<'a> {
             let atomic = op.and_then(|op| from_parts(op, code, get64(bytes, 24)));
             let atomic = atomic.filter(|atomic| atomic.op.fetches() == fetches);
             let atomic = atomic.ok_or(WireError::Operation { kind, code })?;
-            Ok((Spot { slot: word, offset: split_offset(get64(bytes, 16)).0 }, atomic))
+            Ok((RegionAddr { slot: word, offset: split_offset(get64(bytes, 16)).0 }, atomic))
         };
         let body = match kind {
             KIND_ACK => {
@@ -134,11 +135,11 @@ impl<'a> Message<'a> {
                 }
                 exactly(PUT_SIGNAL_HEAD + size)?;
                 let (at, atomic) = atomic(false)?;
-                let to = Spot { slot, offset: get64(bytes, 40) };
+                let to = RegionAddr { slot, offset: get64(bytes, 40) };
                 Body::PutSignal { at, atomic, to, payload: &bytes[PUT_SIGNAL_HEAD..] }
             }
-            KIND_BESIDE => {
-                exactly(BESIDE)?;
+            KIND_COUNTED_SIGNAL => {
+                exactly(COUNTED_SIGNAL)?;
                 let (at, atomic) = atomic(false)?;
                 let put = get64(bytes, 32);
                 zero(put >> 48)?;
@@ -146,7 +147,7 @@ impl<'a> Message<'a> {
                 if segments == 0 {
                     return Err(WireError::Segments);
                 }
-                Body::Beside { at, atomic, tag, segments }
+                Body::CountedSignal { at, atomic, tag, segments }
             }
             KIND_REFUSAL => {
                 let text = bytes.get(REFUSAL..).ok_or(wrong)?;
@@ -158,7 +159,7 @@ impl<'a> Message<'a> {
             _ if len < 24 => return Err(wrong),
             kind => {
                 zero(code.into())?;
-                staged::decode(kind, word, bytes)?
+                staging::decode(kind, word, bytes)?
             }
         };
         let mark = if body.is_numbered() { split_offset(get64(bytes, 16)).1 } else { 0 };
@@ -203,10 +204,10 @@ mod tests {
     use super::*;
     use crate::ids::Pe;
     use crate::wire::cookie::Cookie;
-    use crate::wire::encode::{Frame, Numbers, Sealing};
+    use crate::wire::encode::{Frame, Numbers, SealContext};
     use crate::wire::message::{MAX_EAGER, Seq};
     use crate::wire::seal::Seal;
-    use crate::wire::staged::{Get, MAX_PAYLOAD, Pull, Record, Source, Target};
+    use crate::wire::staging::{GetId, MAX_PAYLOAD, Pull, PullSource, PullTarget, WireRecord};
     use proptest::prelude::*;
 
     proptest! {
@@ -231,7 +232,7 @@ mod tests {
             }
             let what = u16::from(VERSION | kind << 4) | u16::from(code) << 8;
             let head = Head { what, from: Pe(0), seq: 7, ack: 3, word };
-            let nowhere = Spot { slot: 0, offset: 0 };
+            let nowhere = RegionAddr { slot: 0, offset: 0 };
             let read = match Message::decode(head, word, &bytes) {
                 Ok(Message { mark: 0, body: Body::Word { at, atomic } }) => {
                     Some((at, atomic, nowhere, &[][..]))
@@ -241,7 +242,7 @@ mod tests {
                 }
                 _ => None,
             };
-            let plain = Plain::decode(head, word, &bytes);
+            let plain = PlainMessage::decode(head, word, &bytes);
             prop_assert_eq!(plain.map(|p| (p.at, p.atomic, p.to, p.payload)), read);
         }
     }
@@ -262,11 +263,11 @@ mod tests {
     fn replayed_rounds_name_nothing() {
         let seal = Seal::new(Cookie::of([[3; 16]]), Pe(0));
         let receiver = seal.receiver(Pe(1));
-        let sealing = Sealing { seal: &seal, from: Pe(0), receiver: &receiver };
+        let sealing = SealContext { seal: &seal, from: Pe(0), receiver: &receiver };
         let opener = Seal::new(Cookie::of([[3; 16]]), Pe(1));
         let (op, width) = (AtomicOp::Add, Width::Eight);
         let atomic = Atomic { op, width, float: false, operand: 5, compare: 0 };
-        let body = Body::Word { at: Spot { slot: 9, offset: 64 }, atomic };
+        let body = Body::Word { at: RegionAddr { slot: 9, offset: 64 }, atomic };
         let opened = |sent: u32, read: u32| {
             let seq = Seq(u64::from(sent) << 32 | 77);
             let mask = seal.mask(Pe(0), Pe(1), sent);
@@ -285,16 +286,16 @@ mod tests {
     fn bodies_are_read_as_written() {
         let seal = Seal::new(Cookie::of([[3; 16]]), Pe(0));
         let receiver = seal.receiver(Pe(0));
-        let sealing = Sealing { seal: &seal, from: Pe(0), receiver: &receiver };
+        let sealing = SealContext { seal: &seal, from: Pe(0), receiver: &receiver };
         let numbers = Numbers { seq: Seq(7), ack: Seq(3), mark: 0, mask: 0xdead_beef };
         let atomic = |op| Atomic { op, width: Width::Four, float: true, operand: 5, compare: 0 };
-        let (at, to) = (Spot { slot: 9, offset: 64 }, Spot { slot: 10, offset: 65 });
+        let (at, to) = (RegionAddr { slot: 9, offset: 64 }, RegionAddr { slot: 10, offset: 65 });
         let (set, swap) = (atomic(AtomicOp::Set), atomic(AtomicOp::CompareSwap));
         let swap = Atomic { compare: 11, ..swap };
         let map = [0x5a; MAP_BYTES];
-        let record = Record { to, len: 700, at: 0, signal: Some((at, set)), behind: false };
-        let get = Get { number: 6, of: 99 };
-        let pull = |target, source| Body::Pull(Pull { target, len: 700, source, brought: &[] });
+        let record = WireRecord { to, len: 700, at: 0, signal: Some((at, set)), behind: false };
+        let get = GetId { number: 6, of: 99 };
+        let pull = |target, source| Body::Pull(Pull { target, len: 700, source, payload: &[] });
         let bodies = [
             Body::Ack(None),
             Body::Ack(Some(&map)),
@@ -304,14 +305,14 @@ mod tests {
             Body::Reply { place: 3, of: 99, value: u64::MAX },
             Body::PutSignal { at, atomic: set, to, payload: &[1, 2, 3] },
             Body::PutSignal { at, atomic: set, to, payload: &[7; MAX_EAGER] },
-            Body::Beside { at, atomic: set, tag: Tag(3), segments: 2 },
+            Body::CountedSignal { at, atomic: set, tag: Tag(3), segments: 2 },
             Body::Refusal { of: 4, why: "no such thing" },
             Body::StagedPut { to, payload: &[7; MAX_PAYLOAD] },
-            Body::Ask { from: to, len: 9, get: 3 },
-            Body::Loaded { get, payload: &[1, 2] },
-            pull(Target::One(record), Source::Fabric(77, &[5; 16])),
-            pull(Target::List(2), Source::Bounce(4096)),
-            pull(Target::Get(get), Source::Fabric(0, &[])),
+            Body::GetRequest { from: to, len: 9, get: 3 },
+            Body::GetReply { get, payload: &[1, 2] },
+            pull(PullTarget::One(record), PullSource::Fabric(77, &[5; 16])),
+            pull(PullTarget::List(2), PullSource::Bounce(4096)),
+            pull(PullTarget::Get(get), PullSource::Fabric(0, &[])),
         ];
         for body in bodies {
             let mut frame = Frame::EMPTY;
@@ -331,7 +332,7 @@ mod tests {
                     Body::Refusal { .. }
                         | Body::Ack(_)
                         | Body::StagedPut { .. }
-                        | Body::Loaded { .. }
+                        | Body::GetReply { .. }
                 );
                 assert!(read.is_err() || is_any_length, "{body:?}: {len}");
             }

@@ -4,9 +4,9 @@ use crate::atomic::{Atomic, Width};
 use crate::ids::Pe;
 use crate::port::packet::MAX_MESSAGE;
 use crate::wire::message::{
-    BESIDE, Body, FETCH, HEAD, KIND_ACK, KIND_ACK_REQUEST, KIND_BESIDE, KIND_FETCH,
+    Body, COUNTED_SIGNAL, FETCH, HEAD, KIND_ACK, KIND_ACK_REQUEST, KIND_COUNTED_SIGNAL, KIND_FETCH,
     KIND_PUT_SIGNAL, KIND_REFUSAL, KIND_REPLY, KIND_WORD, MAP_BYTES, MAX_EAGER, MAX_REASON,
-    PUT_SIGNAL_HEAD, REFUSAL, REPLY, Seq, Spot, VERSION, WORD,
+    PUT_SIGNAL_HEAD, REFUSAL, REPLY, RegionAddr, Seq, VERSION, WORD,
 };
 use crate::wire::seal::{Receiver, Seal};
 
@@ -46,7 +46,7 @@ impl Frame {
     }
 
     #[inline(always)]
-    fn word(&mut self, at: Spot, atomic: &Atomic, mark: u16) {
+    fn word(&mut self, at: RegionAddr, atomic: &Atomic, mark: u16) {
         self.put(16, at.offset | u64::from(mark) << 48);
         self.put(24, atomic.operand);
     }
@@ -58,7 +58,7 @@ impl Frame {
         &mut self,
         from: Pe,
         n: &Numbers,
-        (at, atomic): (Spot, &Atomic),
+        (at, atomic): (RegionAddr, &Atomic),
         with_data: bool,
     ) {
         let kind = if with_data { KIND_PUT_SIGNAL } else { KIND_WORD };
@@ -70,7 +70,7 @@ impl Frame {
     /// Writes where the payload of a put with signal goes, and returns the room for it: cut at
     /// [`MAX_EAGER`].
     #[inline(always)]
-    pub(crate) fn data(&mut self, to: Spot, len: usize) -> &mut [u8] {
+    pub(crate) fn data(&mut self, to: RegionAddr, len: usize) -> &mut [u8] {
         self.put(32, u64::from(to.slot) | (len as u64) << 32);
         self.put(40, to.offset);
         let end = PUT_SIGNAL_HEAD + len.min(MAX_EAGER);
@@ -81,10 +81,10 @@ impl Frame {
     /// Writes and seals a put with signal whose payload of `len` bytes is sent from its own memory.
     pub fn put_signal_long(
         &mut self,
-        to: &Sealing<'_>,
+        to: &SealContext<'_>,
         n: &Numbers,
-        signal: (Spot, &Atomic),
-        data: Spot,
+        signal: (RegionAddr, &Atomic),
+        data: RegionAddr,
         len: usize,
     ) {
         self.atomic(to.from, n, signal, true);
@@ -94,7 +94,7 @@ impl Frame {
     }
 
     /// Writes and seals any message. A payload or text that is too long is cut.
-    pub fn encode(&mut self, to: &Sealing<'_>, n: &Numbers, body: &Body<'_>) {
+    pub fn encode(&mut self, to: &SealContext<'_>, n: &Numbers, body: &Body<'_>) {
         if let Some((kind, word, len)) = self.staged(n.mark, body) {
             self.len = len;
             return self.close(to, n, kind, 0, word);
@@ -131,11 +131,11 @@ impl Frame {
                 room.copy_from_slice(&payload[..len]);
                 return self.seal(to);
             }
-            Body::Beside { at, atomic, tag, segments } => {
+            Body::CountedSignal { at, atomic, tag, segments } => {
                 self.word(at, &atomic, n.mark);
                 self.put(32, u64::from(segments) | u64::from(tag.0) << 32);
                 (code, word) = (code_of(&atomic), at.slot);
-                (KIND_BESIDE, BESIDE)
+                (KIND_COUNTED_SIGNAL, COUNTED_SIGNAL)
             }
             Body::Refusal { of, why } => {
                 let fits = why.char_indices().map(|(at, c)| at + c.len_utf8());
@@ -151,7 +151,14 @@ impl Frame {
     }
 
     /// Writes the sealed head.
-    pub(crate) fn close(&mut self, to: &Sealing<'_>, n: &Numbers, kind: u8, code: u8, word: u32) {
+    pub(crate) fn close(
+        &mut self,
+        to: &SealContext<'_>,
+        n: &Numbers,
+        kind: u8,
+        code: u8,
+        word: u32,
+    ) {
         self.head(to.from, n, kind, code, word);
         self.seal(to);
     }
@@ -165,14 +172,14 @@ impl Frame {
 
     /// Seals the head, once all that is covered is written.
     #[inline(always)]
-    pub(crate) fn seal(&mut self, to: &Sealing<'_>) {
+    pub(crate) fn seal(&mut self, to: &SealContext<'_>) {
         to.seal.close(to.receiver, &mut self.bytes, self.len);
     }
 }
 
 /// What messages from one PE to another are sealed with.
 #[derive(Clone, Copy, Debug)]
-pub struct Sealing<'a> {
+pub struct SealContext<'a> {
     /// The job's seal.
     pub seal: &'a Seal,
     /// The sender.

@@ -26,7 +26,7 @@ use thiserror::Error;
 
 use crate::ids::{Pe, RailId};
 use crate::port::Addressing;
-use crate::wire::message::Spot;
+use crate::wire::message::RegionAddr;
 
 /// Size of a handle, fixed by NVSHMEM 3.1 to 3.8.
 pub const HANDLE_BYTES: usize = 512;
@@ -235,22 +235,22 @@ impl RailKey {
 /// First eight bytes of a handle: magic, version, owner and number of keys. All handles of a peer
 /// with keys share them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Identity {
+pub(crate) struct HandlePrefix {
     word: u64,
     /// The part shared by all handles of the peer that accept messages.
     peer: u64,
 }
 
-impl Identity {
+impl HandlePrefix {
     /// Matches no handle with keys: of a peer whose handles were not seen yet.
-    pub(crate) fn of(pe: Pe) -> Self {
+    pub(crate) fn unseen(pe: Pe) -> Self {
         let [a, b, c] = MAGIC;
         let [d, e, ..] = pe.0.to_le_bytes();
         Self::new(u64::from_le_bytes([a, b, c, VERSION, d, e, 0, 0]))
     }
 
     /// Matches no handle at all.
-    pub(crate) const NOBODY: Self = Self { word: 0, peer: u64::MAX };
+    pub(crate) const NONE: Self = Self { word: 0, peer: u64::MAX };
 
     fn new(word: u64) -> Self {
         Self { word, peer: peer(word) }
@@ -294,22 +294,22 @@ impl<'a> HandleView<'a> {
 
     /// The handle, if it has keys and its first bytes are those of a checked one.
     #[inline(always)]
-    pub(crate) fn keyed(bytes: &'a HandleBytes, identity: Identity) -> Option<Self> {
+    pub(crate) fn keyed(bytes: &'a HandleBytes, prefix: HandlePrefix) -> Option<Self> {
         // The rest is what its owner wrote: a length of zero has no address inside, and a region
         // beyond the end of the address space could not have been registered.
-        (word64(bytes, 0) == identity.word).then_some(Self { bytes })
+        (word64(bytes, 0) == prefix.word).then_some(Self { bytes })
     }
 
     /// The handle, if it is the peer's and its region accepts messages.
     #[inline(always)]
-    pub(crate) fn asked(bytes: &'a HandleBytes, identity: Identity) -> Option<Self> {
-        (peer(word64(bytes, 0)) == identity.peer).then_some(Self { bytes })
+    pub(crate) fn for_messages(bytes: &'a HandleBytes, prefix: HandlePrefix) -> Option<Self> {
+        (peer(word64(bytes, 0)) == prefix.peer).then_some(Self { bytes })
     }
 
     /// The bytes shared with other handles of the owner.
     #[inline]
-    pub(crate) fn identity(&self) -> Identity {
-        Identity::new(word64(self.bytes, 0))
+    pub(crate) fn prefix(&self) -> HandlePrefix {
+        HandlePrefix::new(word64(self.bytes, 0))
     }
 
     /// Fabric address of `len` bytes at the owner's address `addr`. None if they are not all
@@ -331,10 +331,10 @@ impl<'a> HandleView<'a> {
     /// Names `len` bytes at the owner's address `addr` in a message. None if they are not all
     /// inside.
     #[inline(always)]
-    pub(crate) fn spot(&self, addr: u64, len: u64) -> Option<Spot> {
+    pub(crate) fn spot(&self, addr: u64, len: u64) -> Option<RegionAddr> {
         let offset = addr.wrapping_sub(self.base());
         let end = offset.checked_add(len)?;
-        (end <= self.len()).then(|| Spot { slot: self.slot(), offset })
+        (end <= self.len()).then(|| RegionAddr { slot: self.slot(), offset })
     }
 
     #[cold]

@@ -6,7 +6,7 @@
 //!    all can, so a failure of one PE is an error with its reason everywhere and never a hang.
 //! 2. [`Addresses`]: the addresses of its rails. The record size follows from all hellos.
 //!
-//! A hello with [`Step::Ready`] ends the set-up in the same way, after the addresses were inserted.
+//! A hello with [`SetupStep::Ready`] ends the set-up in the same way, after the addresses were inserted.
 
 use thiserror::Error;
 
@@ -38,7 +38,7 @@ const ADDRESS_HEAD: usize = 10;
 
 /// Progress of a PE's set-up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Step {
+pub enum SetupStep {
     /// Its rails are open, or it failed to open them.
     Open,
     /// It has taken in all addresses, or failed to.
@@ -49,7 +49,7 @@ pub enum Step {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Hello {
     /// The step.
-    pub step: Step,
+    pub step: SetupStep,
     /// The provider in use, cut at 64 bytes.
     pub provider: String,
     /// Number of its rails.
@@ -120,8 +120,8 @@ impl Hello {
         let mut bytes = [0; HELLO_BYTES];
         bytes[0..8].copy_from_slice(&MAGIC);
         bytes[8] = match self.step {
-            Step::Open => 0,
-            Step::Ready => 1,
+            SetupStep::Open => 0,
+            SetupStep::Ready => 1,
         };
         bytes[9] = u8::from(self.failure.is_some());
         bytes[10] = self.rails;
@@ -137,8 +137,8 @@ impl Hello {
     /// Decodes a record.
     pub fn decode(bytes: &[u8; HELLO_BYTES]) -> Option<Self> {
         let step = match bytes[8] {
-            0 => Step::Open,
-            1 => Step::Ready,
+            0 => SetupStep::Open,
+            1 => SetupStep::Ready,
             _ => return None,
         };
         let longest_address = u16::from_le_bytes([bytes[12], bytes[13]]);
@@ -166,7 +166,7 @@ impl Hello {
     ///
     /// # Errors
     /// A record that cannot be read, any PE's failure, or PEs that do not fit together.
-    pub fn agree(step: Step, records: &[u8]) -> Result<Vec<Hello>, ExchangeError> {
+    pub fn agree(step: SetupStep, records: &[u8]) -> Result<Vec<Hello>, ExchangeError> {
         let mut hellos = Vec::new();
         for (pe, record) in records.chunks(HELLO_BYTES).enumerate() {
             let pe = Pe(pe as u32);
@@ -318,7 +318,7 @@ mod tests {
 
     fn hello() -> Hello {
         Hello {
-            step: Step::Open,
+            step: SetupStep::Open,
             provider: "tcp;ofi_rxm".to_owned(),
             rails: 2,
             immediate_data: 8,
@@ -336,7 +336,7 @@ mod tests {
     #[test]
     fn hellos_survive_the_trip() {
         let failed = Hello {
-            step: Step::Ready,
+            step: SetupStep::Ready,
             failure: Some("no provider left: tcp refused".to_owned()),
             immediate_data: 0,
             longest_message: MAX_MESSAGE as u16,
@@ -363,10 +363,12 @@ mod tests {
     fn one_failure_is_everybodys_error() {
         let bad = Hello { failure: Some("fi_domain: no memory".to_owned()), ..hello() };
         let records = [hello().encode(), bad.encode(), hello().encode()].concat();
-        let error = Hello::agree(Step::Open, &records).unwrap_err();
+        let error = Hello::agree(SetupStep::Open, &records).unwrap_err();
         assert_eq!(error.to_string(), "PE 1: fi_domain: no memory");
         let many = [bad.encode(); 9].concat();
-        assert!(Hello::agree(Step::Open, &many).unwrap_err().to_string().ends_with("5 more PEs"));
+        assert!(
+            Hello::agree(SetupStep::Open, &many).unwrap_err().to_string().ends_with("5 more PEs")
+        );
     }
 
     #[test]
@@ -380,7 +382,7 @@ mod tests {
         };
         let cases = [
             [hello().encode(), damaged],
-            [hello().encode(), Hello { step: Step::Ready, ..hello() }.encode()],
+            [hello().encode(), Hello { step: SetupStep::Ready, ..hello() }.encode()],
             [hello().encode(), Hello { rails: 33, ..hello() }.encode()],
             [hello().encode(), with(6, MAGIC[6] ^ 1)],
             [hello().encode(), with(6, MAGIC[6] ^ 1 << 4)],
@@ -390,14 +392,14 @@ mod tests {
             [hello().encode(), with(17, 2)],
         ];
         for records in cases {
-            let error = Hello::agree(Step::Open, &records.concat()).unwrap_err();
+            let error = Hello::agree(SetupStep::Open, &records.concat()).unwrap_err();
             assert_eq!(error, ExchangeError::Record { pe: Pe(1) });
         }
         let other = Hello { provider: "shm".to_owned(), ..hello() };
-        let error = Hello::agree(Step::Open, &[hello().encode(), other.encode()].concat());
+        let error = Hello::agree(SetupStep::Open, &[hello().encode(), other.encode()].concat());
         assert!(matches!(error, Err(ExchangeError::Providers { pe: Pe(1), .. })));
         let none = Hello { rails: 0, ..hello() };
-        assert!(Hello::agree(Step::Open, &none.encode()).is_err());
+        assert!(Hello::agree(SetupStep::Open, &none.encode()).is_err());
     }
 
     #[test]

@@ -20,10 +20,10 @@
 //! | fetch | 48 | as atomic; 32..40 comparand, 40 place, 41..48 zero |
 //! | reply | 32 | 12..16 place; 16..24 the word before; 24..28 low half of the fetch's number; 28..32 zero |
 //! | put with signal | 48 + payload | as atomic; 32..36 slot, 36..40 length and 40..48 offset of the payload |
-//! | signal beside | 40 | as atomic; 32..36 number of segments, 36..38 tag, 38..40 zero |
+//! | counted signal | 40 | as atomic; 32..36 number of segments, 36..38 tag, 38..40 zero |
 //! | refusal | 24 + text | 12..16 zero; 16..20 low half of the refused number; 20..24 zero; UTF-8 |
 //!
-//! Kinds from 8 to 11 are about staged memory, see [`crate::wire::staged`].
+//! Kinds from 8 to 11 are about staged memory, see [`crate::wire::staging`].
 //!
 //! A numbered message has in 22..24 its *mark*: 0, or how many numbers lower the last message is
 //! that its target must execute first. Offsets have 48 bits. Bytes described as zero are checked.
@@ -33,10 +33,10 @@
 use crate::atomic::Atomic;
 use crate::ids::Pe;
 use crate::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
-use crate::wire::staged::{Get, Pull, Target};
+use crate::wire::staging::{GetId, Pull, PullTarget};
 
 pub use crate::wire::decode::Message;
-pub use crate::wire::encode::{Frame, Numbers, Sealing};
+pub use crate::wire::encode::{Frame, Numbers, SealContext};
 
 /// Version of the messages, 1 to 15.
 pub const VERSION: u8 = 2;
@@ -66,7 +66,7 @@ pub(super) const FETCH: usize = 48;
 pub(super) const REPLY: usize = 32;
 /// Bytes of a put with signal before its payload.
 pub(crate) const PUT_SIGNAL_HEAD: usize = 48;
-pub(super) const BESIDE: usize = 40;
+pub(super) const COUNTED_SIGNAL: usize = 40;
 pub(super) const REFUSAL: usize = 24;
 /// Longest text of a refusal.
 pub const MAX_REASON: usize = MAX_MESSAGE - REFUSAL;
@@ -77,7 +77,7 @@ pub(super) const KIND_WORD: u8 = 2;
 pub(super) const KIND_FETCH: u8 = 3;
 pub(super) const KIND_REPLY: u8 = 4;
 pub(super) const KIND_PUT_SIGNAL: u8 = 5;
-pub(super) const KIND_BESIDE: u8 = 6;
+pub(super) const KIND_COUNTED_SIGNAL: u8 = 6;
 pub(super) const KIND_REFUSAL: u8 = 7;
 /// The first kind about staged memory.
 pub(crate) const KIND_STAGED: u8 = 8;
@@ -121,7 +121,7 @@ impl Seq {
 
 /// Place of a word or a payload at the receiver.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Spot {
+pub struct RegionAddr {
     /// The receiver's slot of the region.
     pub slot: u32,
     /// Offset of the first byte in the region, below 2^48.
@@ -182,14 +182,14 @@ pub enum Body<'a> {
     /// Applies an operation that returns nothing.
     Word {
         /// The word.
-        at: Spot,
+        at: RegionAddr,
         /// The operation.
         atomic: Atomic,
     },
     /// Applies an operation and replies with the word before.
     Fetch {
         /// The word.
-        at: Spot,
+        at: RegionAddr,
         /// The operation.
         atomic: Atomic,
         /// Which of the sender's [`FETCHES`] to this peer it is. The reply is kept until the next
@@ -208,18 +208,18 @@ pub enum Body<'a> {
     /// Stores the payload, then applies the operation.
     PutSignal {
         /// The signal word.
-        at: Spot,
+        at: RegionAddr,
         /// The operation on it.
         atomic: Atomic,
         /// Destination of the payload.
-        to: Spot,
+        to: RegionAddr,
         /// The payload.
         payload: &'a [u8],
     },
     /// Applies the operation once all segments with the tag have arrived.
-    Beside {
+    CountedSignal {
         /// The signal word.
-        at: Spot,
+        at: RegionAddr,
         /// The operation on it.
         atomic: Atomic,
         /// The put.
@@ -238,14 +238,14 @@ pub enum Body<'a> {
     /// Stores the payload in staged memory.
     StagedPut {
         /// Destination of the payload.
-        to: Spot,
+        to: RegionAddr,
         /// One byte at least.
         payload: &'a [u8],
     },
     /// Asks for bytes of staged memory.
-    Ask {
+    GetRequest {
         /// The bytes.
-        from: Spot,
+        from: RegionAddr,
         /// Number of bytes, one at least.
         len: u32,
         /// Number of the get.
@@ -254,9 +254,9 @@ pub enum Body<'a> {
     /// Has the receiver read bytes and store them.
     Pull(Pull<'a>),
     /// The bytes that an ask was for.
-    Loaded {
+    GetReply {
         /// The get.
-        get: Get,
+        get: GetId,
         /// The bytes.
         payload: &'a [u8],
     },
@@ -272,19 +272,19 @@ impl Body<'_> {
     pub(crate) fn slot(&self) -> Option<u32> {
         match self {
             Body::Word { at, .. } | Body::Fetch { at, .. } => Some(at.slot),
-            Body::PutSignal { at, .. } | Body::Beside { at, .. } => Some(at.slot),
-            Body::StagedPut { to: at, .. } | Body::Ask { from: at, .. } => Some(at.slot),
-            Body::Pull(Pull { target: Target::One(record), .. }) => Some(record.to.slot),
+            Body::PutSignal { at, .. } | Body::CountedSignal { at, .. } => Some(at.slot),
+            Body::StagedPut { to: at, .. } | Body::GetRequest { from: at, .. } => Some(at.slot),
+            Body::Pull(Pull { target: PullTarget::One(record), .. }) => Some(record.to.slot),
             Body::Ack(_) | Body::AckRequest | Body::Reply { .. } | Body::Refusal { .. } => None,
-            Body::Pull(_) | Body::Loaded { .. } => None,
+            Body::Pull(_) | Body::GetReply { .. } => None,
         }
     }
 
     /// The receiver's get in the head's word, where it has one.
     pub(crate) fn get(&self) -> Option<u32> {
         match self {
-            Body::Loaded { get, .. } => Some(get.number),
-            Body::Pull(Pull { target: Target::Get(get), .. }) => Some(get.number),
+            Body::GetReply { get, .. } => Some(get.number),
+            Body::Pull(Pull { target: PullTarget::Get(get), .. }) => Some(get.number),
             _ => None,
         }
     }

@@ -262,7 +262,7 @@ fn atomics_of_every_layout_are_read() {
                 let read = unsafe { atomic(3, amo, &raw const mem, &bytes) }.unwrap();
                 assert_eq!((read.pe, read.remote_addr), (Pe(3), 0x1000));
                 assert_eq!(read.atomic, Atomic { op, width, float, operand: 7, compare: 9 });
-                let place = ResultPlace { addr: mem.retptr as usize, flag: Some(5) };
+                let place = FetchTarget { addr: mem.retptr as usize, flag: Some(5) };
                 assert_eq!(read.result, fetches.then_some(place), "{op:?}");
                 // SAFETY: as above.
                 let common = unsafe { common_atomic(3, amo, &raw const mem, width) };

@@ -15,7 +15,7 @@ const WINDOW_BYTES: u64 = 16 << 20;
 
 const RATE_SIZES: [u64; 2] = [8, 64];
 
-const MOST_LATENCY: u64 = 64 << 10;
+const MAX_LATENCY: u64 = 64 << 10;
 
 /// About what a round takes. Each row has at least so many of them, however little time it has.
 const ROUND: Duration = Duration::from_millis(12);
@@ -76,7 +76,7 @@ impl Test {
         };
         match self.metric {
             "BW" => up_to(most, 2).collect(),
-            "latency" => up_to(most.min(MOST_LATENCY), 4).collect(),
+            "latency" => up_to(most.min(MAX_LATENCY), 4).collect(),
             _ => RATE_SIZES.into_iter().filter(|size| *size <= most).collect(),
         }
     }

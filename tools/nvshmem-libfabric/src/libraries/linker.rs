@@ -41,7 +41,7 @@ pub(crate) struct Found {
 /// A file that asks for others, with its headers.
 pub(crate) type Loaded = (PathBuf, Elf);
 
-const MOST_LIBRARIES: usize = 512;
+const MAX_LIBRARIES: usize = 512;
 
 impl Linker {
     pub(crate) fn of_environment() -> Self {
@@ -144,7 +144,7 @@ impl Linker {
         let mut seen = BTreeSet::new();
         let mut next = 0;
         // Breadth first, as the linker loads.
-        while next < queue.len() && queue.len() < MOST_LIBRARIES {
+        while next < queue.len() && queue.len() < MAX_LIBRARIES {
             let chain = queue[next].clone();
             next += 1;
             let by: Vec<&Loaded> = chain.iter().collect();

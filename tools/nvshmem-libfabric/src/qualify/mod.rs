@@ -30,7 +30,7 @@ use crate::probe::Choice;
 use crate::selftest::hosts::check_here;
 use crate::selftest::{PROVIDER, Run, SCENARIOS};
 
-const MOST_TIME: Duration = Duration::from_secs(540);
+const MAX_TIME: Duration = Duration::from_secs(540);
 
 /// Of the rate of the link, and of that of one NIC times the NICs, what must be reached.
 const ENOUGH: f64 = 0.7;
@@ -56,7 +56,7 @@ pub(crate) fn run(options: &QualifyOptions) -> Result<bool, ToolError> {
         let part = tried.to_possible_value();
         let part = part.as_ref().map_or("", |part| part.get_name());
         report.write(Some(part))?;
-        let late = began.elapsed() > MOST_TIME;
+        let late = began.elapsed() > MAX_TIME;
         match bed.refuses(tried, &seen).or(late.then_some("ten minutes are over")) {
             None => bed.tries(tried, part, &mut seen, &mut report),
             Some(why) => report.add(part, NOT_RUN, why, 0.0, ""),

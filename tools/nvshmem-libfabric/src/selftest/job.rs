@@ -14,7 +14,7 @@ const HEAP: u64 = 64 << 20;
 const CHUNK: u64 = 1 << 20;
 const DEVICE_CHUNK: u64 = 2 << 20;
 
-const MOST_LINES: usize = 40;
+const MAX_LINES: usize = 40;
 
 /// The PEs of a job, and on which hosts they are: so many on each, or all on this machine where
 /// none is named.
@@ -104,7 +104,7 @@ pub(crate) fn why(error: &BoxError) -> String {
 
 pub(crate) fn log_of_failure(report: &JobReport) -> String {
     let output = failed_first(report).map_or(&[][..], |pe| &pe.output);
-    let last = &output[output.len().saturating_sub(MOST_LINES)..];
+    let last = &output[output.len().saturating_sub(MAX_LINES)..];
     last.iter().map(|(_, line)| format!("  {line}")).collect::<Vec<_>>().join("\n")
 }
 

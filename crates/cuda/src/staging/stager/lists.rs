@@ -21,7 +21,7 @@ use crate::staging::neighbours::Neighbours;
 use crate::words::together::{Soon, Tie};
 use engine::atomic::{Atomic, Width};
 use engine::patience::Wait;
-use engine::port::copies::{Copied, Copy, CopyDirection, Step as Asked};
+use engine::port::copies::{Copied, Copy, CopyDirection, OrderedStep};
 use engine::port::{PortError, Posted};
 
 impl DeviceStager {
@@ -94,7 +94,7 @@ impl DeviceStager {
     pub(super) fn start_list(
         &mut self,
         direction: CopyDirection,
-        steps: impl Iterator<Item = Asked> + Clone,
+        steps: impl Iterator<Item = OrderedStep> + Clone,
         tags: impl Iterator<Item = u32>,
     ) -> Result<(), PortError> {
         let number = self.flight(direction).next();
@@ -113,7 +113,7 @@ impl DeviceStager {
             let (bounce, neighbours, mut words) = (&*bounce, &*neighbours, soon.iter());
             let given = steps.clone().zip(places.iter()).filter_map(move |(step, place)| {
                 let place = place.as_ref().filter(|place| place.context == context)?;
-                let Asked::Copy { copy, behind } = step else {
+                let OrderedStep::Copy { copy, behind } = step else {
                     return words.next()?.store();
                 };
                 let (memory, offset) = memory_of(bounce, neighbours, &copy).ok()?;
@@ -136,7 +136,8 @@ impl DeviceStager {
             }
         }
         for (step, _) in steps.zip(places.iter()).filter(|(_, place)| place.is_none()) {
-            let Asked::Copy { copy: Copy { memory, bounce: host, len, .. }, .. } = step else {
+            let OrderedStep::Copy { copy: Copy { memory, bounce: host, len, .. }, .. } = step
+            else {
                 continue;
             };
             *by_cpu += len as u64;
@@ -162,7 +163,7 @@ impl DeviceStager {
 
     pub(super) fn start_steps(
         &mut self,
-        steps: &[Asked],
+        steps: &[OrderedStep],
         tag: u32,
     ) -> Result<Option<Posted>, PortError> {
         let Some(context) = self.place_steps(steps)? else { return Ok(None) };
@@ -181,12 +182,16 @@ impl DeviceStager {
 
     /// Finds the memory of steps and lists their words. The context that all are of; none if they
     /// cannot be given to a device in their order.
-    fn place_steps(&mut self, steps: &[Asked]) -> Result<Option<usize>, PortError> {
+    fn place_steps(&mut self, steps: &[OrderedStep]) -> Result<Option<usize>, PortError> {
         let mut of = None;
         for step in steps {
             let place = match *step {
-                Asked::Copy { copy: Copy { memory, len, .. }, .. } => self.find(memory, len)?,
-                Asked::Apply { addr, atomic, .. } => Some(self.staged(addr, atomic.width.bytes())?),
+                OrderedStep::Copy { copy: Copy { memory, len, .. }, .. } => {
+                    self.find(memory, len)?
+                }
+                OrderedStep::Apply { addr, atomic, .. } => {
+                    Some(self.staged(addr, atomic.width.bytes())?)
+                }
             };
             let Some(place) = place else { return Ok(None) };
             let Place { context, ref range, addr, .. } = place;
@@ -197,7 +202,7 @@ impl DeviceStager {
             if memory.kind() != Kind::Device || !is_own || !one {
                 return Ok(None);
             }
-            if let Asked::Apply { atomic, .. } = step {
+            if let OrderedStep::Apply { atomic, .. } = step {
                 let is_word = atomic.width != Width::Two
                     && addr % atomic.width.bytes() == 0
                     && engine.word_stores().has(memory, atomic.width)
@@ -214,7 +219,7 @@ impl DeviceStager {
 
     /// Whether what a word is changed from is not yet in memory before the steps begin, nor known
     /// from a step on the same word: a step before, of those placed, changes bytes of it.
-    fn is_hidden(&self, steps: &[Asked], word: &Place, atomic: &Atomic) -> bool {
+    fn is_hidden(&self, steps: &[OrderedStep], word: &Place, atomic: &Atomic) -> bool {
         let (addr, len) = (word.addr, atomic.width.bytes());
         let placed = &steps[..self.places.len()];
         let mut before = placed.iter().zip(&self.places).rev();
@@ -223,17 +228,17 @@ impl DeviceStager {
             let end = place.addr + len_of(step);
             (place.addr < addr + len && addr < end).then_some((step, place.addr, end))
         });
-        let is_same = |(step, first, end): (&Asked, usize, usize)| {
-            matches!(step, Asked::Apply { .. }) && (first, end) == (addr, addr + len)
+        let is_same = |(step, first, end): (&OrderedStep, usize, usize)| {
+            matches!(step, OrderedStep::Apply { .. }) && (first, end) == (addr, addr + len)
         };
         !atomic.op.sets() && !last.is_none_or(is_same)
     }
 }
 
-fn len_of(step: &Asked) -> usize {
+fn len_of(step: &OrderedStep) -> usize {
     match step {
-        Asked::Copy { copy, .. } => copy.len,
-        Asked::Apply { atomic, .. } => atomic.width.bytes(),
+        OrderedStep::Copy { copy, .. } => copy.len,
+        OrderedStep::Apply { atomic, .. } => atomic.width.bytes(),
     }
 }
 

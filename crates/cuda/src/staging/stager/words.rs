@@ -8,16 +8,16 @@
 use std::sync::Arc;
 
 use super::{DeviceStager, Entry, Place};
-use crate::copy::MOST_WRITES;
+use crate::copy::MAX_WRITES;
 use crate::driver::error::refused;
 use crate::words::together::{Soon, Tie};
 use crate::words::word_range::WordRange;
 use engine::atomic::{Atomic, Width};
 use engine::port::PortError;
-use engine::port::copies::SoonOrder;
+use engine::port::copies::DeferredOrder;
 
 /// Words of the longest range that are remembered, in 4 MiB. NCCL has some for each context.
-const MOST_REMEMBERED: usize = 1 << 18;
+const MAX_REMEMBERED: usize = 1 << 18;
 
 /// What the words of a range hold, as far as that is known; empty where nothing is remembered.
 #[derive(Debug, Default)]
@@ -31,7 +31,7 @@ impl Remembered {
             return std::mem::take(&mut entry.words);
         }
         let words = range.range().len() / size_of::<u64>();
-        Self(if words <= MOST_REMEMBERED { vec![None; words] } else { Vec::new() })
+        Self(if words <= MAX_REMEMBERED { vec![None; words] } else { Vec::new() })
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -76,7 +76,7 @@ impl DeviceStager {
     }
 
     /// Stores what is to be stored soon.
-    pub(super) fn flush(&mut self) -> Result<(), PortError> {
+    pub(super) fn submit_deferred(&mut self) -> Result<(), PortError> {
         let Some(context) = self.soon.first().map(|first| first.context) else { return Ok(()) };
         self.finish_in_order()?;
         let stored = self.contexts[context].copies.words.store_all(&mut self.soon);
@@ -89,7 +89,7 @@ impl DeviceStager {
 
     /// All words are as they are to be, before one is read or changed at once.
     pub(super) fn settle_words(&mut self) -> Result<(), PortError> {
-        self.flush()?;
+        self.submit_deferred()?;
         self.finish_in_order()
     }
 
@@ -122,15 +122,19 @@ impl DeviceStager {
     /// another place do not go along.
     fn make_room(&mut self, context: usize, parts: usize) -> Result<(), PortError> {
         let is_other = self.soon.first().is_some_and(|first| first.context != context);
-        if is_other || self.soon.len() + parts > MOST_WRITES { self.flush() } else { Ok(()) }
+        if is_other || self.soon.len() + parts > MAX_WRITES {
+            self.submit_deferred()
+        } else {
+            Ok(())
+        }
     }
 
-    /// The bytes of a place are stored with others. They have [`MOST_WRITES`] parts at most.
+    /// The bytes of a place are stored with others. They have [`MAX_WRITES`] parts at most.
     pub(super) fn store_bytes_soon(
         &mut self,
         place: &Place,
         bytes: &[u8],
-        order: SoonOrder,
+        order: DeferredOrder,
     ) -> Result<(), PortError> {
         let Place { context, ref range, addr, .. } = *place;
         let parts = || Soon::parts_of(context, range, addr, bytes, tie(order));
@@ -144,7 +148,7 @@ impl DeviceStager {
         &mut self,
         place: &Place,
         atomic: &Atomic,
-        order: SoonOrder,
+        order: DeferredOrder,
     ) -> Result<(), PortError> {
         let Place { context, ref range, addr, .. } = *place;
         let (width, len) = (atomic.width, atomic.width.bytes());
@@ -155,7 +159,7 @@ impl DeviceStager {
                 let mut before = self.soon.iter().rev();
                 let before = before.find(|soon| soon.overlaps(addr, len));
                 if before.is_some_and(|soon| (soon.addr, soon.end()) != (addr, addr + len)) {
-                    self.flush()?;
+                    self.submit_deferred()?;
                 }
                 self.make_room(context, 1)?;
                 self.soon.push(Soon::changed_by(context, range, addr, atomic, tie(order)));
@@ -165,7 +169,7 @@ impl DeviceStager {
             None => {
                 let is_of = |soon: &Soon| soon.context == context && soon.overlaps(addr, len);
                 if self.soon.iter().any(is_of) {
-                    self.flush()?;
+                    self.submit_deferred()?;
                 }
                 self.finish_in_order()?;
                 Some(self.load_word(place, width)?)
@@ -182,9 +186,9 @@ impl DeviceStager {
     }
 }
 
-fn tie(order: SoonOrder) -> Tie {
+fn tie(order: DeferredOrder) -> Tie {
     match order {
-        SoonOrder::Any => Tie::Free,
-        SoonOrder::Behind => Tie::Behind,
+        DeferredOrder::Any => Tie::Free,
+        DeferredOrder::After => Tie::Behind,
     }
 }

@@ -8,7 +8,7 @@ use super::memory::{Memory, change};
 use super::state::World;
 use crate::script::Event;
 use engine::ids::{Pe, RailId};
-use engine::port::copies::{Copied, Copy, CopyDirection, Step, Tagged, Window};
+use engine::port::copies::{Copied, Copy, CopyDirection, OrderedStep, TaggedCopy, Window};
 
 /// In place of a copy, of a step that changes a word.
 const NO_COPY: Copy = Copy { direction: CopyDirection::In, memory: 0, bounce: 0, len: 0 };
@@ -35,13 +35,13 @@ impl World {
 
     /// Copies begin that were started together. They end after those in the same direction before
     /// them, the last one first.
-    pub(crate) fn start_copies(&mut self, pe: Pe, copies: &[Tagged]) {
+    pub(crate) fn start_copies(&mut self, pe: Pe, copies: &[TaggedCopy]) {
         let Some(first) = copies.first() else { return };
         let before = self.under_way(pe, first.copy.direction).map(|other| other.due + 1).max();
         let due = (self.now + self.delay(RailId(u8::MAX))).max(before.unwrap_or(0));
         self.copy_calls += 1;
         let call = self.copy_calls;
-        self.copies.extend(copies.iter().rev().map(|Tagged { copy, tag }| Moving {
+        self.copies.extend(copies.iter().rev().map(|TaggedCopy { copy, tag }| Moving {
             pe,
             copy: *copy,
             word: None,
@@ -53,16 +53,16 @@ impl World {
     }
 
     /// A list begins. Its steps that no other is behind are done the last one first.
-    pub(crate) fn start_steps(&mut self, pe: Pe, steps: &[Step], tag: u32) {
-        self.start_copies(pe, &[Tagged { copy: NO_COPY, tag }]);
+    pub(crate) fn start_steps(&mut self, pe: Pe, steps: &[OrderedStep], tag: u32) {
+        self.start_copies(pe, &[TaggedCopy { copy: NO_COPY, tag }]);
         let Some(Moving { call, mut due, .. }) = self.copies.pop() else { return };
         let mut moving = Vec::new();
         for (at, step) in steps.iter().enumerate() {
-            let (Step::Copy { behind, .. } | Step::Apply { behind, .. }) = *step;
+            let (OrderedStep::Copy { behind, .. } | OrderedStep::Apply { behind, .. }) = *step;
             due += u64::from(behind && at > 0);
             let (copy, word) = match *step {
-                Step::Copy { copy, .. } => (copy, None),
-                Step::Apply { addr, atomic, .. } => (NO_COPY, Some((addr, atomic))),
+                OrderedStep::Copy { copy, .. } => (copy, None),
+                OrderedStep::Apply { addr, atomic, .. } => (NO_COPY, Some((addr, atomic))),
             };
             moving.push(Moving { pe, copy, word, tag, call, due, failed: None });
         }

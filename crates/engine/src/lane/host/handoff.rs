@@ -6,12 +6,12 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 use log::warn;
 
-use crate::core::Then;
+use crate::core::Continuation;
 use crate::error::EngineError;
 use crate::ids::Pe;
 use crate::lane::Lane;
 use crate::lane::host::outstanding::Outstanding;
-use crate::op::{Kind, Op};
+use crate::op::{Op, OpKind};
 use crate::patience::Wait;
 use crate::port::{Direction, Port};
 use crate::request::{LocalSide, Request};
@@ -37,7 +37,7 @@ pub struct Inbox {
     /// Taken, while all completion groups are in use.
     next: Option<Handover>,
     /// Peers of items that threads wait for.
-    awaited: Vec<(u32, Weak<Ended>)>,
+    awaited: Vec<(u32, Weak<HandoverResult>)>,
 }
 
 #[derive(Debug)]
@@ -53,7 +53,7 @@ struct Handover {
     pe: Pe,
     what: HandoverKind,
     /// Told of the end, for a thread that waits.
-    ended: Option<Arc<Ended>>,
+    ended: Option<Arc<HandoverResult>>,
 }
 
 #[derive(Debug)]
@@ -72,7 +72,7 @@ struct OwnedRequest {
     len: usize,
 }
 
-type Ended = Mutex<Option<Result<(), EngineError>>>;
+type HandoverResult = Mutex<Option<Result<(), EngineError>>>;
 
 /// Both ends, for a job of `n_pes`. Waits are reported and given up as by a watchdog.
 pub fn handover(
@@ -114,7 +114,7 @@ impl Outbox {
     }
 
     fn hand_over(&self, pe: Pe, what: HandoverKind, wait: bool) -> Result<(), EngineError> {
-        let ended: Option<Arc<Ended>> = wait.then(Arc::default);
+        let ended: Option<Arc<HandoverResult>> = wait.then(Arc::default);
         let mut item = Some(Handover { pe, what, ended: ended.clone() });
         self.wait(pe, || match item.take().map(|item| self.send(item)) {
             Some(Err(back)) => {
@@ -160,7 +160,7 @@ impl Outbox {
             }
             std::thread::yield_now();
             let waited = wait.waited();
-            let report = || EngineError::ProxyStill { pe, seconds: waited.as_secs() };
+            let report = || EngineError::ProxyStalled { pe, seconds: waited.as_secs() };
             if self.fail_after.is_some_and(|limit| waited >= limit) {
                 return Err(report());
             }
@@ -175,13 +175,13 @@ impl Outbox {
 
 /// An item of a user thread that the proxy lane works on.
 #[derive(Debug)]
-pub(crate) struct Handed {
+pub(crate) struct ActiveHandover {
     pe: Pe,
     shared: Arc<HandoverState>,
-    ended: Option<Arc<Ended>>,
+    ended: Option<Arc<HandoverResult>>,
 }
 
-impl Handed {
+impl ActiveHandover {
     pub(crate) fn pe(&self) -> Pe {
         self.pe
     }
@@ -223,7 +223,7 @@ impl<P: Port> Lane<P> {
             let Some(item) = inbox.next.take().or_else(|| inbox.receiver.try_recv().ok()) else {
                 break;
             };
-            match self.take_handed(&mut inbox, item) {
+            match self.submit_handover(&mut inbox, item) {
                 Ok(()) => moved = true,
                 Err(item) => {
                     inbox.next = Some(item);
@@ -235,12 +235,13 @@ impl<P: Port> Lane<P> {
             inbox.fail(failed);
         }
         inbox.awaited.retain(|(at, ended)| {
-            let is_over =
-                |ended: &Arc<Ended>| ended.lock().unwrap_or_else(PoisonError::into_inner).is_some();
+            let is_over = |ended: &Arc<HandoverResult>| {
+                ended.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+            };
             let waits = ended.upgrade().is_some_and(|ended| !is_over(&ended));
             if waits {
                 // Once for each answer, though more is sent meanwhile.
-                self.core.want_first_ack(*at);
+                self.core.request_first_ack(*at);
             }
             waits
         });
@@ -249,20 +250,21 @@ impl<P: Port> Lane<P> {
     }
 
     /// Takes everything handed over so far, so that the memory it touches is known.
-    pub(crate) fn take_handed_over(&mut self) {
+    pub(crate) fn drain_inbox(&mut self) {
         self.serve_inbox();
     }
 
     /// Submits an item; returns it if all completion groups are in use.
-    fn take_handed(&mut self, inbox: &mut Inbox, item: Handover) -> Result<(), Handover> {
+    fn submit_handover(&mut self, inbox: &mut Inbox, item: Handover) -> Result<(), Handover> {
         if let HandoverKind::Fence = item.what {
             let _ = self.fence(item.pe);
-            Handed { pe: item.pe, shared: Arc::clone(&inbox.shared), ended: item.ended }.end(None);
+            ActiveHandover { pe: item.pe, shared: Arc::clone(&inbox.shared), ended: item.ended }
+                .end(None);
             return Ok(());
         }
         let Some(group) = self.core.groups.start() else { return Err(item) };
         let Handover { pe, what, ended } = item;
-        let handed = Handed { pe, shared: Arc::clone(&inbox.shared), ended };
+        let handed = ActiveHandover { pe, shared: Arc::clone(&inbox.shared), ended };
         let at = match self.core.reach_peer(pe) {
             Ok(at) => at,
             Err(failed) => {
@@ -274,11 +276,11 @@ impl<P: Port> Lane<P> {
         inbox.awaited.extend(handed.ended.as_ref().map(|ended| (at, Arc::downgrade(ended))));
         // The item's own count, until it is submitted.
         self.core.groups.begin(group);
-        self.core.groups.set_then(group, Then::Handed(handed));
+        self.core.groups.set_continuation(group, Continuation::Handover(handed));
         let failed = match what {
             HandoverKind::Transfer(transfer) => {
                 let OwnedRequest { direction, handle, remote, local, len } = *transfer;
-                let op = Op { remote, local, len, ..Op::new(Kind::Transfer(direction), group) };
+                let op = Op { remote, local, len, ..Op::new(OpKind::Transfer(direction), group) };
                 self.submit(at, op, &handle).err()
             }
             HandoverKind::Quiet => {
@@ -289,7 +291,8 @@ impl<P: Port> Lane<P> {
         };
         if let (Some(failed), true) = (failed, self.core.peers.get(at).error.is_none()) {
             // Refused, and nothing of it is under way.
-            if let Some(Then::Handed(handed)) = self.core.groups.take_then(group) {
+            if let Some(Continuation::Handover(handed)) = self.core.groups.take_continuation(group)
+            {
                 handed.end(Some(failed));
             }
             let _ = self.core.groups.end(group, 1);

@@ -20,7 +20,7 @@ use crate::ids::Pe;
 use crate::lane::Lane;
 use crate::lane::host::handoff::Outbox;
 use crate::lane::idle::is_idle;
-use crate::op::Queued;
+use crate::op::QueueEntry;
 use crate::port::Port;
 use crate::request::Request;
 
@@ -242,10 +242,10 @@ impl<P: Port> Lane<P> {
     pub(crate) fn mark_quiet(&mut self, at: u32, group: GroupId) {
         self.core.groups.begin(group);
         let peer = self.core.peers.get_mut(at);
-        peer.queue.push_back(Queued::Quiet(group));
+        peer.queue.push_back(QueueEntry::Quiet(group));
         self.core.queued += 1;
         let peer = self.core.peers.get_mut(at);
-        peer.update_open();
+        peer.update_fast_path();
         self.core.make_ready(at);
     }
 
@@ -256,7 +256,7 @@ impl<P: Port> Lane<P> {
             return Ok(remote.is_staged());
         };
         let devices = self.core.regions.has_devices();
-        let found = self.core.regions.look(addr, request.len);
+        let found = self.core.regions.lookup(addr, request.len);
         let is_unknown = found.fabric.is_none() && (devices || self.core.needs_desc);
         // Where the fabric needs it registered, posting reports what is cut off.
         let is_cut = self.core.needs_desc && found.cut.is_some() && !found.device;

@@ -70,8 +70,8 @@ fn handles_of_other_pes_are_refused() {
 
 #[test]
 fn handles_of_one_identity_are_alike() {
-    let identity = |handle: &Handle| HandleView::check(&handle.encode()).unwrap().identity();
-    let learned = identity(&sample());
+    let prefix = |handle: &Handle| HandleView::check(&handle.encode()).unwrap().prefix();
+    let learned = prefix(&sample());
     let others = [
         Handle { owner: Pe(4), ..sample() },
         Handle { keys: vec![1], ..sample() },
@@ -80,17 +80,17 @@ fn handles_of_one_identity_are_alike() {
     ];
     let like = Handle { base: 8, len: 1, slot: 3, stamp: 1, direct: false, ..sample() };
     assert!(HandleView::keyed(&like.encode(), learned).is_some());
-    let none = Identity::of(sample().owner);
+    let none = HandlePrefix::unseen(sample().owner);
     for (at, other) in others.iter().enumerate() {
         let bytes = other.encode();
         assert!(HandleView::keyed(&bytes, learned).is_none(), "{other:?}");
         assert!(HandleView::keyed(&bytes, none).is_none(), "none was seen: {other:?}");
         let asks = (1..=2).contains(&at);
-        assert_eq!(HandleView::asked(&bytes, learned).is_some(), asks, "{other:?}");
-        assert_eq!(HandleView::asked(&bytes, none).is_some(), asks, "{other:?}");
+        assert_eq!(HandleView::for_messages(&bytes, learned).is_some(), asks, "{other:?}");
+        assert_eq!(HandleView::for_messages(&bytes, none).is_some(), asks, "{other:?}");
     }
     assert!(HandleView::keyed(&[0; HANDLE_BYTES], learned).is_none());
-    assert!(HandleView::asked(&[0; HANDLE_BYTES], learned).is_none());
+    assert!(HandleView::for_messages(&[0; HANDLE_BYTES], learned).is_none());
 }
 
 #[test]
@@ -137,7 +137,7 @@ fn spots_lie_inside() {
             let bytes = Handle { keys, staged, addressing, ..sample() }.encode();
             let view = HandleView::check(&bytes).unwrap();
             assert_eq!(view.takes_messages(), takes);
-            let spot = |offset| Some(Spot { slot: 7, offset });
+            let spot = |offset| Some(RegionAddr { slot: 7, offset });
             assert_eq!(view.spot(base, 0x2000), spot(0));
             assert_eq!(view.spot(base + 0x1ff8, 8), spot(0x1ff8));
             for (addr, len) in [(base, 0x2001), (base + 0x1ff9, 8), (base - 1, 1), (0, 1)] {

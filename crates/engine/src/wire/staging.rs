@@ -3,53 +3,53 @@
 //! | kind | length | content |
 //! |---|---|---|
 //! | staged put | 24 + payload | 12..16 slot; 16..24 offset and mark; 24.. payload |
-//! | ask | 32 | 12..16 slot; 16..24 offset and mark; 24..28 length; 28..32 number of the get |
+//! | get request | 32 | 12..16 slot; 16..24 offset and mark; 24..28 length; 28..32 number of the get |
 //! | pull | 88 + 8 a key + bytes | 12..16 slot of one record's destination, or number of the get, or zero; 16..24 its offset or zero, and mark; 24..28 length; 28..30 records, 0 for a get; 30: 1 for the sender's bounce memory; 31 keys; 32..40 address or offset of the first byte; 40..88 the record; the keys; the bytes, or none |
-//! | loaded | 24 + payload | 12..16 number of the get; 16..20 low half of the ask's number; 20..22 zero, 22..24 mark; 24.. payload |
+//! | get reply | 24 + payload | 12..16 number of the get; 16..20 low half of the request's number; 20..22 zero, 22..24 mark; 24.. payload |
 //!
 //! A record has 48 bytes: 0..4 slot, 4..8 length, 8..16 offset, 16..20 its place behind the first
 //! byte; of its signal 20..24 slot, 24 operation or 0, 32..40 offset and 40..48 operand; 25 whether
 //! it is behind all records before it; others zero. A signal alone has length 0. The record of one
 //! put is in the message, without destination; several are at the start of the bytes that are read.
-//! In place of a record, a get has the low half of the ask's number in 40..44 and zeros.
+//! In place of a record, a get has the low half of the request's number in 40..44 and zeros.
 
 use crate::atomic::Atomic;
 use crate::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
 use crate::wire::decode::{get64, plain_of, split_offset};
 use crate::wire::encode::{Frame, code_of};
-use crate::wire::message::{Body, KIND_STAGED, Spot, WireError};
+use crate::wire::message::{Body, KIND_STAGED, RegionAddr, WireError};
 
-/// Longest payload of a staged put, and of the answer to an ask.
+/// Longest payload of a staged put, and of the reply to a get.
 pub const MAX_PAYLOAD: usize = MAX_MESSAGE - SHORT;
 
 /// Most records in one pull.
-pub const MOST_RECORDS: usize = 128;
+pub const MAX_RECORDS: usize = 128;
 
 /// Bytes of a record.
 pub const RECORD: usize = 48;
 
 /// Most keys in a pull: its target reads over the first rails alone where there are more.
-pub const MOST_KEYS: usize = (MAX_MESSAGE - PULL) / 8;
+pub const MAX_KEYS: usize = (MAX_MESSAGE - PULL) / 8;
 
 const SHORT: usize = 24;
-const ASK: usize = 32;
+const GET_REQUEST: usize = 32;
 const PULL: usize = 88;
 
 const KIND_PUT: u8 = KIND_STAGED;
-const KIND_ASK: u8 = KIND_STAGED + 1;
+const KIND_GET_REQUEST: u8 = KIND_STAGED + 1;
 pub(super) const KIND_PULL: u8 = KIND_STAGED + 2;
-const KIND_LOADED: u8 = KIND_STAGED + 3;
+const KIND_GET_REPLY: u8 = KIND_STAGED + 3;
 
 const IN_BOUNCE: u8 = 1;
 
 /// Most bytes that a pull of a region with so many keys brings, in a message of `message` bytes.
-pub const fn most_brought(message: usize, keys: usize) -> usize {
+pub const fn max_pull_payload(message: usize, keys: usize) -> usize {
     message.saturating_sub(PULL + 8 * keys)
 }
 
 /// Names a get of the receiver.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Get {
+pub struct GetId {
     /// Its number at the receiver.
     pub number: u32,
     /// Low half of the number of the message that asked.
@@ -58,15 +58,15 @@ pub struct Get {
 
 /// A put, with the signal that follows it if it has one, or a signal alone.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Record {
+pub struct WireRecord {
     /// Destination of the bytes.
-    pub to: Spot,
+    pub to: RegionAddr,
     /// Number of bytes; 0 for a signal alone.
     pub len: u32,
     /// Their place behind the first byte that is read.
     pub at: u32,
     /// The signal: its word and an operation that fetches nothing.
-    pub signal: Option<(Spot, Atomic)>,
+    pub signal: Option<(RegionAddr, Atomic)>,
     /// Whether it is behind all records before it. Others are in no order, back to one that is,
     /// but for a put and its own signal.
     pub behind: bool,
@@ -74,18 +74,18 @@ pub struct Record {
 
 /// Destination of the bytes that a pull has read.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub enum Target {
+pub enum PullTarget {
     /// One put.
-    One(Record),
+    One(WireRecord),
     /// As many records, which are at the start of the bytes.
     List(u16),
     /// A get of the receiver.
-    Get(Get),
+    Get(GetId),
 }
 
 /// The sender's bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Source<'a> {
+pub enum PullSource<'a> {
     /// At an offset of its bounce memory, which the receiver sees.
     Bounce(u64),
     /// In memory that the receiver reads through the fabric: address of the first byte, and a key
@@ -97,16 +97,16 @@ pub enum Source<'a> {
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Pull<'a> {
     /// Destination of the bytes.
-    pub target: Target,
+    pub target: PullTarget,
     /// Number of bytes, one at least.
     pub len: u32,
     /// The sender's bytes.
-    pub source: Source<'a>,
+    pub source: PullSource<'a>,
     /// The bytes, if the message has brought them; else none. They can be read all the same.
-    pub brought: &'a [u8],
+    pub payload: &'a [u8],
 }
 
-impl Record {
+impl WireRecord {
     /// Encodes the record.
     pub fn encode(&self) -> [u8; RECORD] {
         let mut bytes = [0; RECORD];
@@ -136,10 +136,10 @@ impl Record {
             0 => None,
             code => {
                 let atomic = plain_of(code, get64(bytes, 40))?;
-                Some((Spot { slot: word, offset: get64(bytes, 32) }, atomic))
+                Some((RegionAddr { slot: word, offset: get64(bytes, 32) }, atomic))
             }
         };
-        let to = Spot { slot, offset: get64(bytes, 8) };
+        let to = RegionAddr { slot, offset: get64(bytes, 8) };
         let record = Self { to, len, at, signal, behind: bytes[25] != 0 };
         (record.encode() == *bytes).then_some(record)
     }
@@ -155,34 +155,34 @@ impl Frame {
                 self.put(16, to.offset | mark);
                 (KIND_PUT, to.slot, self.payload(payload))
             }
-            Body::Ask { from, len, get } => {
+            Body::GetRequest { from, len, get } => {
                 self.put(16, from.offset | mark);
                 self.put(24, pair(len, get));
-                (KIND_ASK, from.slot, ASK)
+                (KIND_GET_REQUEST, from.slot, GET_REQUEST)
             }
-            Body::Loaded { get, payload } => {
+            Body::GetReply { get, payload } => {
                 self.put(16, u64::from(get.of) | mark);
-                (KIND_LOADED, get.number, self.payload(payload))
+                (KIND_GET_REPLY, get.number, self.payload(payload))
             }
             Body::Pull(Pull { target, len, source, .. }) => {
                 let mut place = 0;
                 let (word, count, record) = match target {
-                    Target::One(record) => {
+                    PullTarget::One(record) => {
                         place = record.to.offset;
-                        let to = Spot { slot: 0, offset: 0 };
-                        (record.to.slot, 1, Record { to, ..record }.encode())
+                        let to = RegionAddr { slot: 0, offset: 0 };
+                        (record.to.slot, 1, WireRecord { to, ..record }.encode())
                     }
-                    Target::List(count) => (0, count, [0; RECORD]),
-                    Target::Get(Get { number, of }) => {
+                    PullTarget::List(count) => (0, count, [0; RECORD]),
+                    PullTarget::Get(GetId { number, of }) => {
                         let mut bytes = [0; RECORD];
                         bytes[..4].copy_from_slice(&of.to_le_bytes());
                         (number, 0, bytes)
                     }
                 };
                 let (flags, at, keys): (u8, _, &[u8]) = match source {
-                    Source::Bounce(offset) => (IN_BOUNCE, offset, &[]),
-                    Source::Fabric(remote, keys) => {
-                        (0, remote, &keys[..keys.len().min(8 * MOST_KEYS)])
+                    PullSource::Bounce(offset) => (IN_BOUNCE, offset, &[]),
+                    PullSource::Fabric(remote, keys) => {
+                        (0, remote, &keys[..keys.len().min(8 * MAX_KEYS)])
                     }
                 };
                 let how = u32::from(flags) << 16 | (keys.len() as u32 / 8) << 24;
@@ -216,64 +216,64 @@ pub(super) fn decode(kind: u8, word: u32, bytes: &[u8]) -> Result<Body<'_>, Wire
     match kind {
         KIND_PUT => {
             let payload = payload()?;
-            Ok(Body::StagedPut { to: Spot { slot: word, offset: place(bytes) }, payload })
+            Ok(Body::StagedPut { to: RegionAddr { slot: word, offset: place(bytes) }, payload })
         }
-        KIND_ASK => {
-            if bytes.len() != ASK {
+        KIND_GET_REQUEST => {
+            if bytes.len() != GET_REQUEST {
                 return Err(wrong);
             }
             let (len, get) = halves(get64(bytes, 24));
             if len == 0 {
                 return Err(wrong);
             }
-            Ok(Body::Ask { from: Spot { slot: word, offset: place(bytes) }, len, get })
+            Ok(Body::GetRequest { from: RegionAddr { slot: word, offset: place(bytes) }, len, get })
         }
-        KIND_LOADED => {
+        KIND_GET_REPLY => {
             let payload = payload()?;
             let of = u32::try_from(place(bytes)).map_err(|_| reserved)?;
-            Ok(Body::Loaded { get: Get { number: word, of }, payload })
+            Ok(Body::GetReply { get: GetId { number: word, of }, payload })
         }
         KIND_PULL => {
             let (record, rest) = (bytes.get(40..PULL).ok_or(wrong)?, &bytes[PULL..]);
             let ((len, how), at) = (halves(get64(bytes, 24)), get64(bytes, 32));
             let (count, flags) = (how as u16, (how >> 16) as u8);
             let keys = 8 * (how >> 24) as usize;
-            if len == 0 || keys > 8 * MOST_KEYS || keys > rest.len() {
+            if len == 0 || keys > 8 * MAX_KEYS || keys > rest.len() {
                 return Err(wrong);
             }
-            let (keys, brought) = rest.split_at(keys);
-            let is_whole = brought.len() == len as usize && bytes.len() <= MAX_LONG_MESSAGE;
-            if !brought.is_empty() && !is_whole {
+            let (keys, carried) = rest.split_at(keys);
+            let is_whole = carried.len() == len as usize && bytes.len() <= MAX_LONG_MESSAGE;
+            if !carried.is_empty() && !is_whole {
                 return Err(wrong);
             }
             let source = match flags {
-                0 => Source::Fabric(at, keys),
-                IN_BOUNCE if rest.is_empty() => Source::Bounce(at),
+                0 => PullSource::Fabric(at, keys),
+                IN_BOUNCE if rest.is_empty() => PullSource::Bounce(at),
                 _ => return Err(reserved),
             };
             let is_zero = |bytes: &[u8]| bytes.iter().all(|byte| *byte == 0);
             let target = match count {
                 0 if is_zero(&record[4..]) => {
                     let (of, _) = halves(get64(record, 0));
-                    Target::Get(Get { number: word, of })
+                    PullTarget::Get(GetId { number: word, of })
                 }
                 1 => {
-                    let read = Record::decode(record).ok_or(reserved)?;
+                    let read = WireRecord::decode(record).ok_or(reserved)?;
                     let is_whole = (read.len, read.at, read.behind) == (len, 0, false);
-                    let is_placed = read.to != (Spot { slot: 0, offset: 0 });
+                    let is_placed = read.to != (RegionAddr { slot: 0, offset: 0 });
                     if !is_whole || is_placed || read.encode()[..] != *record {
                         return Err(reserved);
                     }
-                    let to = Spot { slot: word, offset: place(bytes) };
-                    Target::One(Record { to, ..read })
+                    let to = RegionAddr { slot: word, offset: place(bytes) };
+                    PullTarget::One(WireRecord { to, ..read })
                 }
-                count if count > 1 && word == 0 && is_zero(record) => Target::List(count),
+                count if count > 1 && word == 0 && is_zero(record) => PullTarget::List(count),
                 _ => return Err(reserved),
             };
             if count != 1 && place(bytes) != 0 {
                 return Err(reserved);
             }
-            Ok(Body::Pull(Pull { target, len, source, brought }))
+            Ok(Body::Pull(Pull { target, len, source, payload: carried }))
         }
         kind => Err(WireError::Kind(kind)),
     }

@@ -7,13 +7,13 @@ use crate::sync::{AtomicU64, Mutex, Ordering};
 
 /// The value, and the number of its changes.
 #[derive(Debug, Default)]
-pub(crate) struct Published<T> {
+pub(crate) struct VersionedCell<T> {
     /// Rises with each change of `value`, after the change and under its lock.
     number: AtomicU64,
     value: Mutex<T>,
 }
 
-impl<T> Published<T> {
+impl<T> VersionedCell<T> {
     pub(crate) fn change(&self, change: impl FnOnce(&mut T)) {
         let mut value = self.value.lock().unwrap_or_else(PoisonError::into_inner);
         change(&mut value);
@@ -24,7 +24,7 @@ impl<T> Published<T> {
     /// Whether the value of this number is the newest, as far as this thread can know: it knows of
     /// a change if whoever made it has told it.
     #[inline(always)]
-    pub(crate) fn is_at(&self, number: u64) -> bool {
+    pub(crate) fn is_version(&self, number: u64) -> bool {
         self.number.load(Ordering::Relaxed) == number
     }
 

@@ -4,7 +4,7 @@ use crate::wire::message::{MAP_BYTES, Seq, WINDOW};
 
 /// See the module.
 #[derive(Clone, Debug)]
-pub(crate) struct Executed {
+pub(crate) struct ReceiveWindow {
     /// The first message that is not executed.
     next: Seq,
     /// Bit `n % WINDOW`: message `n`, after `next`, is executed.
@@ -13,7 +13,7 @@ pub(crate) struct Executed {
     ahead: u32,
 }
 
-impl Executed {
+impl ReceiveWindow {
     pub(crate) fn new() -> Self {
         Self { next: Seq::FIRST, seen: [0; (WINDOW / 64) as usize], ahead: 0 }
     }
@@ -117,7 +117,7 @@ mod tests {
     fn rolled_back_messages_are_not_acknowledged() {
         for (back, left) in [(0, 0), (2, 0), (3, 1), (6, 3)] {
             let first = Seq::FIRST.0;
-            let mut executed = Executed::new();
+            let mut executed = ReceiveWindow::new();
             [0, 2, 3, 5, 6].iter().for_each(|at| executed.note(Seq(first + at)));
             executed.roll_back(Seq(first + back));
             assert!((back..7).all(|at| !executed.has(Seq(first + at))), "{back}");
@@ -132,7 +132,7 @@ mod tests {
 
         #[test]
         fn window_agrees_with_a_set(steps in proptest::collection::vec(0..WINDOW + 8, 1..200)) {
-            let (mut executed, mut all) = (Executed::new(), HashSet::new());
+            let (mut executed, mut all) = (ReceiveWindow::new(), HashSet::new());
             for ahead in steps {
                 let seq = Seq(executed.next().0 + ahead);
                 prop_assert_eq!(executed.is_beyond(seq), ahead >= WINDOW);

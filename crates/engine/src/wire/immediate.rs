@@ -19,7 +19,7 @@ use crate::wire::message::Tag;
 pub(crate) const SLOT_BITS: u32 = 4;
 
 /// Computes and recognises marks.
-pub struct Marks {
+pub struct ImmediateCodec {
     cipher: Aes128Enc,
     me: Pe,
     /// Bits that name sender and slot.
@@ -28,7 +28,7 @@ pub struct Marks {
     bits: u32,
 }
 
-impl Marks {
+impl ImmediateCodec {
     /// Marks of `me` in a job of `n_pes`, whose fabric carries `bytes` bytes, four to eight, of
     /// immediate data.
     pub fn new(cookie: Cookie, me: Pe, n_pes: u32, bytes: u8) -> Self {
@@ -37,17 +37,17 @@ impl Marks {
     }
 
     /// The mark of a segment that this PE sends.
-    pub fn of_mine(&self, to: Pe, tag: Tag) -> u64 {
+    pub fn encode(&self, to: Pe, tag: Tag) -> u64 {
         self.mark(self.me, to, tag)
     }
 
     /// Whether a received mark is that of a put from `from` with this tag.
-    pub fn is_of(&self, mark: u64, from: Pe, tag: Tag) -> bool {
+    pub fn matches(&self, mark: u64, from: Pe, tag: Tag) -> bool {
         self.mark(from, self.me, tag) == mark
     }
 
     /// The sender and tag slot that a received mark names; the sender may not exist.
-    pub fn named(&self, mark: u64) -> (Pe, usize) {
+    pub fn claimed_sender(&self, mark: u64) -> (Pe, usize) {
         let names = mark & ((1 << self.names) - 1);
         let slot = names & ((1 << SLOT_BITS) - 1);
         (Pe((names >> SLOT_BITS) as u32), slot as usize)
@@ -65,8 +65,8 @@ impl Marks {
 }
 
 // The cipher is keyed with a secret.
-impl fmt::Debug for Marks {
+impl fmt::Debug for ImmediateCodec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Marks")
+        f.write_str("ImmediateCodec")
     }
 }
