@@ -28,7 +28,7 @@ impl Contexts {
     #[inline]
     fn group(&self, context: c_int) -> Result<&Shared, NcclError> {
         if !(0..self.count).contains(&context) {
-            return Err(NcclError::no_context(context, self.count));
+            return Err(NcclError::NoContext { context, contexts: self.count });
         }
         Ok(self.any())
     }
@@ -47,7 +47,7 @@ impl Contexts {
 #[inline]
 unsafe fn given<'a, T>(pointer: *const T, argument: &'static str) -> Result<&'a T, NcclError> {
     // SAFETY: by contract.
-    unsafe { pointer.as_ref() }.ok_or_else(|| NcclError::null(argument))
+    unsafe { pointer.as_ref() }.ok_or(NcclError::Null { argument })
 }
 
 /// Writes an answer to where the argument of that name points.
@@ -57,7 +57,7 @@ unsafe fn given<'a, T>(pointer: *const T, argument: &'static str) -> Result<&'a 
 #[inline]
 unsafe fn answer<T>(out: *mut T, argument: &'static str, value: T) -> Result<(), NcclError> {
     if out.is_null() {
-        return Err(NcclError::null(argument));
+        return Err(NcclError::Null { argument });
     }
     // SAFETY: not null; the rest by contract.
     unsafe { out.write(value) };
@@ -296,7 +296,7 @@ unsafe fn start(
     // SAFETY: rule 1.
     let contexts = unsafe { given(contexts.cast::<Contexts>(), "context block")? };
     if request.is_null() {
-        return Err(NcclError::null("request"));
+        return Err(NcclError::Null { argument: "request" });
     }
     let begun = begin(contexts.group(context)?)?;
     // SAFETY: not null; rule 2.

@@ -1,6 +1,6 @@
 //! Errors of an entry, and the status that NCCL is given for each.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 
 use crate::nccl::abi::Status;
 use thiserror::Error;
@@ -57,39 +57,6 @@ pub(super) enum NcclError {
 impl From<EngineError> for NcclError {
     fn from(failed: EngineError) -> Self {
         Self::Job(failed.into())
-    }
-}
-
-/// What the common operations could be refused for, made apart from them.
-impl NcclError {
-    #[cold]
-    pub(super) fn no_memory(what: &'static str, handle: *mut c_void) -> Self {
-        Self::NoMemory { what, handle: handle.addr() }
-    }
-
-    #[cold]
-    pub(super) fn no_rank(rank: u32, ranks: usize) -> Self {
-        Self::NoRank { rank, ranks: ranks as u32 }
-    }
-
-    #[cold]
-    pub(super) fn out_of_bounds(what: &'static str, offset: u64, bytes: u64, len: u64) -> Self {
-        Self::OutOfBounds { what, offset, bytes, len }
-    }
-
-    #[cold]
-    pub(super) fn null(argument: &'static str) -> Self {
-        Self::Null { argument }
-    }
-
-    #[cold]
-    pub(super) fn no_context(context: c_int, contexts: c_int) -> Self {
-        Self::NoContext { context, contexts }
-    }
-
-    #[cold]
-    pub(super) fn failed(why: &str) -> Self {
-        Self::Failed { why: why.to_owned() }
     }
 }
 

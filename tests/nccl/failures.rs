@@ -130,6 +130,8 @@ pub(crate) fn bad_arguments(place: &Place) {
         let region = pair.connection.register(&memory, MR_FORCE_SO);
         pair.connection.deregister(region);
         refused("deregMrSym", plugin.deregister(pair.connection.group, region));
+        // Its place is used again.
+        pair.connection.register(&memory, MR_FORCE_SO);
         region
     };
     let of = |region: Region| At { region, offset: 0 };

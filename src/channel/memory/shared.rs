@@ -113,18 +113,9 @@ pub(crate) struct Shared {
     reported: AtomicBool,
 }
 
-/// An error for producers: a code, and what it is about.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(crate) struct Fault {
-    /// `NLF_ERROR_*`.
-    pub(crate) code: u32,
-    /// `NLF_OP_*`, or 0.
-    pub(crate) op: u32,
-    pub(crate) pe: u32,
-    pub(crate) ring: u32,
-    pub(crate) addr: u64,
-    pub(crate) bytes: u64,
-}
+/// An error for producers, as the header has it: a code, and what it is about.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Fault(pub(crate) c::nlf_error);
 
 impl Shared {
     pub(crate) fn new(
@@ -301,13 +292,8 @@ impl Shared {
         let error = self.at::<c::nlf_error>(self.plan.proxy_error);
         // SAFETY: a part of the piece, aligned, that only the first to come here writes.
         unsafe {
-            let code = AtomicU32::from_ptr(&raw mut (*error).code);
-            (&raw mut (*error).op).write_volatile(fault.op);
-            (&raw mut (*error).pe).write_volatile(fault.pe);
-            (&raw mut (*error).ring).write_volatile(fault.ring);
-            (&raw mut (*error).addr).write_volatile(fault.addr);
-            (&raw mut (*error).bytes).write_volatile(fault.bytes);
-            code.store(fault.code, Ordering::Release);
+            error.write_volatile(c::nlf_error { code: c::NLF_OK, ..fault.0 });
+            AtomicU32::from_ptr(&raw mut (*error).code).store(fault.0.code, Ordering::Release);
         }
     }
 
@@ -328,24 +314,15 @@ impl Shared {
         // SAFETY: a part of the piece, aligned; what was written before the code stays.
         unsafe {
             let code = AtomicU32::from_ptr(&raw mut (*error).code).load(Ordering::Acquire);
-            if code == c::NLF_OK {
-                return None;
-            }
-            Some(Fault {
-                code,
-                op: (&raw const (*error).op).read_volatile(),
-                pe: (&raw const (*error).pe).read_volatile(),
-                ring: (&raw const (*error).ring).read_volatile(),
-                addr: (&raw const (*error).addr).read_volatile(),
-                bytes: (&raw const (*error).bytes).read_volatile(),
-            })
+            (code != c::NLF_OK).then(|| Fault(error.read_volatile()))
         }
     }
 }
 
 impl std::fmt::Display for Fault {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let op = match self.op {
+        let c::nlf_error { code, op, pe, ring, addr, bytes, .. } = self.0;
+        let op = match op {
             c::NLF_OP_PUT => "put",
             c::NLF_OP_PUT_VALUE => "put of a value",
             c::NLF_OP_PUT_SIGNAL => "put with signal",
@@ -355,8 +332,7 @@ impl std::fmt::Display for Fault {
             c::NLF_OP_QUIET => "quiet",
             _ => "operation",
         };
-        let Self { pe, ring, addr, bytes, .. } = *self;
-        match self.code {
+        match code {
             c::NLF_ERROR_PE => write!(f, "{op} on ring {ring}: there is no PE {pe}"),
             c::NLF_ERROR_ADDRESS => write!(
                 f,

@@ -290,7 +290,7 @@ fn comes_here(descriptor: &Descriptor) -> bool {
 
 #[cold]
 fn failed(ring: usize, code: u32, why: String) -> Failed {
-    let fault = Fault { code, ring: ring as u32, ..Fault::default() };
+    let fault = Fault(c::nlf_error { code, ring: ring as u32, ..c::nlf_error::default() });
     Failed { fault, why }
 }
 
@@ -309,7 +309,8 @@ fn no_descriptor(ring: usize, bad: &BadDescriptor) -> Box<Failed> {
 #[cold]
 fn refused(ring: usize, descriptor: &Descriptor, refusal: Refusal) -> Box<Failed> {
     let (op, pe, bytes) = about(descriptor);
-    let fault = |code, addr| Fault { code, op, pe, ring: ring as u32, addr, bytes };
+    let about = c::nlf_error { op, pe, ring: ring as u32, bytes, ..c::nlf_error::default() };
+    let fault = |code, addr| Fault(c::nlf_error { code, addr, ..about });
     let (fault, why) = match refusal {
         Refusal::Misplaced(misplaced) => (fault(misplaced.code, misplaced.addr), None),
         Refusal::NoPe | Refusal::Quiet(_) => (fault(c::NLF_ERROR_PE, 0), None),

@@ -296,7 +296,7 @@ impl Proxy {
 }
 
 fn fault(code: u32) -> Fault {
-    Fault { code, ..Fault::default() }
+    Fault(c::nlf_error { code, ..c::nlf_error::default() })
 }
 
 /// Tells producers when the thread ends by a panic.

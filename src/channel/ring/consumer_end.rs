@@ -10,7 +10,7 @@ use std::ptr::NonNull;
 use channel_sys as c;
 use thiserror::Error;
 
-use crate::channel::ring::descriptor::{BadDescriptor, Descriptor, Put, Wrong};
+use crate::channel::ring::descriptor::{BadDescriptor, Descriptor, Put};
 use crate::channel::ring::encoding;
 use crate::channel::ring::slot::{self, Published, Slot, Words};
 use crate::channel::ring::sync::Ordering;
@@ -174,41 +174,20 @@ impl Ring {
             self.taken += 1;
             return Some(Ok(get));
         }
-        if encoding::is_atomic(&first) { self.take_atomic(&first) } else { self.take_other(&first) }
-    }
-
-    #[inline(never)]
-    fn take_atomic(&mut self, first: &Words) -> Option<Result<Descriptor, BadDescriptor>> {
-        self.take_with(first, encoding::decode_atomic)
+        self.take_other(&first)
     }
 
     #[inline(never)]
     fn take_other(&mut self, first: &Words) -> Option<Result<Descriptor, BadDescriptor>> {
-        self.take_with(first, encoding::decode)
-    }
-
-    #[inline(always)]
-    fn take_with(
-        &mut self,
-        first: &Words,
-        decode: impl FnOnce(&Words, &Words) -> Result<Descriptor, Wrong>,
-    ) -> Option<Result<Descriptor, BadDescriptor>> {
         let mut second = Words::default();
         let mut slots = 1;
         if encoding::is_extended(first) {
             second = self.load(self.taken + 1)?;
             slots = 2;
         }
-        match decode(first, &second) {
-            Ok(descriptor) => {
-                self.taken += slots;
-                Some(Ok(descriptor))
-            }
-            Err(wrong) => {
-                self.taken += 1;
-                Some(Err(BadDescriptor { wrong, words: *first }))
-            }
-        }
+        let decoded = encoding::decode(first, &second);
+        self.taken += if decoded.is_ok() { slots } else { 1 };
+        Some(decoded.map_err(|wrong| BadDescriptor { wrong, words: *first }))
     }
 
     /// Slots taken until now. After [`Ring::take`], it is what `done` has to reach for that

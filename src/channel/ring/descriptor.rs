@@ -155,8 +155,6 @@ impl From<Put> for Descriptor {
 pub enum Wrong {
     #[error("there is no such operation")]
     Operation,
-    #[error("flags that the operation does not have")]
-    Flags,
     /// Also where it fetches when it must not, or the other way round.
     #[error("no such kind of atomic or signal")]
     Kind,
@@ -164,11 +162,9 @@ pub enum Wrong {
     Length,
     #[error("a place in no region")]
     Region,
-    /// Or a value is wider than its word.
-    #[error("a field that must be zero is not")]
-    NotZero,
-    #[error("two slots for what fits into one")]
-    Extended,
+    /// What decodes, encodes to the same words.
+    #[error("bits that the operation does not use, or two slots for what fits into one")]
+    NotCanonical,
 }
 
 /// Words that are no descriptor. No producer writes such, so memory was overwritten, or the kernels

@@ -20,7 +20,6 @@ pub struct Encoded {
     pub second: Option<Words>,
 }
 
-const FLAGS: u64 = c::NLF_FLAGS_MASK as u64;
 const KIND: u64 = c::NLF_KIND_MASK as u64;
 const EXTENDED: u64 = c::NLF_FLAG_EXTENDED as u64;
 const ALL_PES: u64 = c::NLF_FLAG_ALL_PES as u64;
@@ -45,23 +44,18 @@ impl Put {
     /// The put that a slot's words are. None for all else, also for what is no descriptor.
     #[inline(always)]
     pub fn decode(words: &Words) -> Option<Self> {
-        if key_of(words[1]) != PUT {
-            return None;
-        }
-        let (dst, src) = transfer(words).ok()?;
+        let (dst, src) = transfer(words, PUT)?;
         Some(Self { pe: pe_of(words), dst, src, bytes: words[1] as u32 })
     }
 }
 
 #[inline(always)]
 pub(crate) fn decode_get(first: &Words) -> Option<Descriptor> {
-    if key_of(first[1]) != GET {
-        return None;
-    }
-    let (dst, src) = transfer(first).ok()?;
+    let (dst, src) = transfer(first, GET)?;
     Some(Descriptor::Get { pe: pe_of(first), dst, src, bytes: first[1] as u32 })
 }
 
+/// The put with signal that one slot's words are; all of their bits mean something.
 #[inline(always)]
 pub(crate) fn decode_put_signal(first: &Words) -> Option<Descriptor> {
     let op = match key_of(first[1]) {
@@ -69,7 +63,11 @@ pub(crate) fn decode_put_signal(first: &Words) -> Option<Descriptor> {
         key if key == ADD => AtomicOp::SignalAdd,
         _ => return None,
     };
-    put_signal(first, op, inline_value(first)).ok()
+    let [q0, q1, q2, q3] = *first;
+    let (dst, src) = (Place::from_word(q0)?, Place::from_word(q3)?);
+    let (signal, bytes, value) = (Place::from_word(q2)?, q1 as u32, inline_value(first));
+    let put = Descriptor::PutSignal { pe: pe_of(first), dst, src, bytes, signal, op, value };
+    (bytes != 0).then_some(put)
 }
 
 const PUT: u64 = key(c::NLF_OP_PUT, 0);
@@ -78,45 +76,71 @@ const SET: u64 = key(c::NLF_OP_PUT_SIGNAL, c::NLF_KIND_SET);
 const ADD: u64 = key(c::NLF_OP_PUT_SIGNAL, c::NLF_KIND_ADD);
 
 /// What the words are. `second` is looked at when the first is extended; laps are ignored.
-#[inline(always)]
 pub(crate) fn decode(first: &Words, second: &Words) -> Result<Descriptor, Wrong> {
+    let descriptor = read(first, second)?;
+    let encoded = descriptor.encode();
+    let is_same = |words: &Words, of: &Words| {
+        let [q0, q1, q2, q3] = *of;
+        *words == [q0, q1 & !c::NLF_LAP, q2, q3 & !c::NLF_LAP]
+    };
+    // Bits that nobody has read, and values in another place than theirs, are not there again.
+    if is_same(&encoded.first, first) && encoded.second.is_none_or(|words| is_same(&words, second))
+    {
+        Ok(descriptor)
+    } else {
+        Err(Wrong::NotCanonical)
+    }
+}
+
+/// As [`decode`], of words some bits of which may mean nothing.
+#[inline(always)]
+fn read(first: &Words, second: &Words) -> Result<Descriptor, Wrong> {
     let [q0, q1, q2, q3] = *first;
-    let key = key_of(q1);
-    let flags = key & FLAGS;
-    let bytes = q1 as u32;
-    let pe = pe_of(first);
-    match (key >> (c::NLF_OP_SHIFT - c::NLF_FLAGS_SHIFT)) as u32 {
-        c::NLF_OP_PUT | c::NLF_OP_GET if flags != 0 => Err(Wrong::Flags),
-        c::NLF_OP_PUT => transfer(first).map(|(dst, src)| Descriptor::Put { pe, dst, src, bytes }),
-        c::NLF_OP_GET => transfer(first).map(|(dst, src)| Descriptor::Get { pe, dst, src, bytes }),
+    let (pe, bytes, key) = (pe_of(first), q1 as u32, key_of(q1));
+    let (op, kind) = ((key >> (c::NLF_OP_SHIFT - c::NLF_FLAGS_SHIFT)) as u32, key & KIND);
+    let place = |word: u64| Place::from_word(word).ok_or(Wrong::Region);
+    let Operands { value, compare, fetch } = match is_extended(first) {
+        true => {
+            let [value, _, compare, q7] = *second;
+            Operands { value, compare, fetch: Place::from_word(q7) }
+        }
+        false => Operands { value: inline_value(first), compare: 0, fetch: None },
+    };
+    match op {
+        c::NLF_OP_PUT | c::NLF_OP_GET | c::NLF_OP_PUT_SIGNAL if bytes == 0 => Err(Wrong::Length),
+        c::NLF_OP_PUT => Ok(Descriptor::Put { pe, dst: place(q0)?, src: place(q3)?, bytes }),
+        c::NLF_OP_GET => Ok(Descriptor::Get { pe, dst: place(q0)?, src: place(q3)?, bytes }),
         c::NLF_OP_PUT_SIGNAL => {
-            if flags & !(KIND | EXTENDED) != 0 {
-                return Err(Wrong::Flags);
-            }
-            let op = match (flags & KIND) as u32 {
+            let op = match kind as u32 {
                 c::NLF_KIND_SET => AtomicOp::SignalSet,
                 c::NLF_KIND_ADD => AtomicOp::SignalAdd,
                 _ => return Err(Wrong::Kind),
             };
-            put_signal(first, op, value_of(first, second)?)
+            let (dst, src, signal) = (place(q0)?, place(q3)?, place(q2)?);
+            Ok(Descriptor::PutSignal { pe, dst, src, bytes, signal, op, value })
         }
-        c::NLF_OP_ATOMIC => decode_atomic(first, second),
-        c::NLF_OP_PUT_VALUE => decode_put_value(first, second),
-        op @ (c::NLF_OP_FENCE | c::NLF_OP_QUIET) => {
-            let is_fence = op == c::NLF_OP_FENCE;
-            if flags & !(if is_fence { ALL_PES } else { 0 }) != 0 {
-                return Err(Wrong::Flags);
+        c::NLF_OP_PUT_VALUE => {
+            if !matches!(bytes, 1 | 2 | 4 | 8) {
+                return Err(Wrong::Length);
             }
-            let is_for_all = flags != 0;
-            let rest = q0 | q2 | (q3 & !c::NLF_LAP) | u64::from(bytes);
-            if rest != 0 || (is_for_all && pe.0 != 0) {
-                return Err(Wrong::NotZero);
-            }
-            Ok(match is_fence {
-                true => Descriptor::Fence { pe: (!is_for_all).then_some(pe) },
-                false => Descriptor::Quiet { pe },
-            })
+            let value = value & (u64::MAX >> (64 - 8 * bytes));
+            Ok(Descriptor::PutValue { pe, dst: place(q0)?, bytes, value })
         }
+        c::NLF_OP_ATOMIC => {
+            let width = match bytes {
+                8 => Width::Eight,
+                4 => Width::Four,
+                _ => return Err(Wrong::Length),
+            };
+            let ops = if fetch.is_some() { &FETCHING } else { &PLAIN };
+            let Some(op) = ops[kind as usize] else { return Err(Wrong::Kind) };
+            // Operands that are not used are zero, and none is wider than the word.
+            let value = if op == AtomicOp::Fetch { 0 } else { value & width.mask() };
+            let compare = if op == AtomicOp::CompareSwap { compare & width.mask() } else { 0 };
+            Ok(Descriptor::Atomic { pe, dst: place(q0)?, width, op, value, compare, fetch })
+        }
+        c::NLF_OP_FENCE => Ok(Descriptor::Fence { pe: (key & ALL_PES == 0).then_some(pe) }),
+        c::NLF_OP_QUIET => Ok(Descriptor::Quiet { pe }),
         _ => Err(Wrong::Operation),
     }
 }
@@ -130,7 +154,7 @@ impl Descriptor {
     /// second.
     pub fn decode(first: Words, second: Option<Words>) -> Result<Self, BadDescriptor> {
         let decoded = match second {
-            None if is_extended(&first) => Err(Wrong::Extended),
+            None if is_extended(&first) => Err(Wrong::NotCanonical),
             second => decode(&first, &second.unwrap_or_default()),
         };
         decoded.map_err(|wrong| BadDescriptor { wrong, words: first })
@@ -140,14 +164,12 @@ impl Descriptor {
     /// too large for their fields are cut: a PE at 16 bits, an offset at 40.
     pub fn encode(&self) -> Encoded {
         match *self {
-            Descriptor::Put { pe, dst, src, bytes } => Encoded {
-                first: [dst.word(), head(c::NLF_OP_PUT, 0, pe, bytes), 0, src.word()],
-                second: None,
-            },
-            Descriptor::Get { pe, dst, src, bytes } => Encoded {
-                first: [dst.word(), head(c::NLF_OP_GET, 0, pe, bytes), 0, src.word()],
-                second: None,
-            },
+            Descriptor::Put { pe, dst, src, bytes } => {
+                one_slot([dst.word(), head(c::NLF_OP_PUT, 0, pe, bytes), 0, src.word()])
+            }
+            Descriptor::Get { pe, dst, src, bytes } => {
+                one_slot([dst.word(), head(c::NLF_OP_GET, 0, pe, bytes), 0, src.word()])
+            }
             Descriptor::PutSignal { pe, dst, src, bytes, signal, op, value } => {
                 let kind = kind_of(op);
                 let first = [
@@ -173,129 +195,21 @@ impl Descriptor {
             }
             Descriptor::Fence { pe } => {
                 let (pe, flags) = pe.map_or((Pe(0), c::NLF_FLAG_ALL_PES), |pe| (pe, 0));
-                Encoded { first: [0, head(c::NLF_OP_FENCE, flags, pe, 0), 0, 0], second: None }
+                one_slot([0, head(c::NLF_OP_FENCE, flags, pe, 0), 0, 0])
             }
-            Descriptor::Quiet { pe } => {
-                Encoded { first: [0, head(c::NLF_OP_QUIET, 0, pe, 0), 0, 0], second: None }
-            }
+            Descriptor::Quiet { pe } => one_slot([0, head(c::NLF_OP_QUIET, 0, pe, 0), 0, 0]),
         }
     }
 }
 
+/// The places of a put or a get, if that is what the key says and the words are one.
 #[inline(always)]
-fn transfer(first: &Words) -> Result<(Place, Place), Wrong> {
+fn transfer(first: &Words, key: u64) -> Option<(Place, Place)> {
     let [dst, q1, q2, q3] = *first;
     let src = q3 & !c::NLF_LAP;
     // A place with no value's bits above it is less than what stands for none.
-    if dst < Place::NONE && src < Place::NONE && q2 == 0 && q1 as u32 != 0 {
-        return Ok((Place::of_word(dst), Place::of_word(src)));
-    }
-    Err(why_no_transfer(first))
-}
-
-#[cold]
-fn why_no_transfer(first: &Words) -> Wrong {
-    let [q0, q1, q2, q3] = *first;
-    if (q0 | (q3 & !c::NLF_LAP)) >> c::NLF_VALUE_SHIFT != 0 || q2 != 0 {
-        Wrong::NotZero
-    } else if q1 as u32 == 0 {
-        Wrong::Length
-    } else {
-        Wrong::Region
-    }
-}
-
-#[inline(always)]
-fn put_signal(first: &Words, op: AtomicOp, value: u64) -> Result<Descriptor, Wrong> {
-    let [q0, q1, q2, q3] = *first;
-    let bytes = q1 as u32;
-    if bytes == 0 {
-        return Err(Wrong::Length);
-    }
-    let (Some(dst), Some(src), Some(signal)) =
-        (Place::from_word(q0), Place::from_word(q3), Place::from_word(q2))
-    else {
-        return Err(Wrong::Region);
-    };
-    Ok(Descriptor::PutSignal { pe: pe_of(first), dst, src, bytes, signal, op, value })
-}
-
-#[cold]
-fn decode_put_value(first: &Words, second: &Words) -> Result<Descriptor, Wrong> {
-    let [q0, q1, q2, q3] = *first;
-    let flags = key_of(q1) & FLAGS;
-    let bytes = q1 as u32;
-    if flags & !EXTENDED != 0 {
-        return Err(Wrong::Flags);
-    }
-    if (q2 | q3) & Place::BITS != 0 {
-        return Err(Wrong::NotZero);
-    }
-    let value = value_of(first, second)?;
-    if !matches!(bytes, 1 | 2 | 4 | 8) {
-        return Err(Wrong::Length);
-    }
-    if bytes < 8 && value >> (8 * bytes) != 0 {
-        return Err(Wrong::NotZero);
-    }
-    let Some(dst) = Place::from_word(q0) else { return Err(Wrong::Region) };
-    Ok(Descriptor::PutValue { pe: pe_of(first), dst, bytes, value })
-}
-
-#[inline(always)]
-fn value_of(first: &Words, second: &Words) -> Result<u64, Wrong> {
-    let inline = inline_value(first);
-    if !is_extended(first) {
-        return Ok(inline);
-    }
-    let Operands { value, compare, fetch } = Operands::decode(inline, second)?;
-    if fetch.is_some() || compare != 0 {
-        return Err(Wrong::NotZero);
-    }
-    if value <= c::NLF_MAX_INLINE { Err(Wrong::Extended) } else { Ok(value) }
-}
-
-#[inline(always)]
-pub(crate) fn is_atomic(first: &Words) -> bool {
-    key_of(first[1]) & !FLAGS == key(c::NLF_OP_ATOMIC, 0)
-}
-
-#[inline(always)]
-pub(crate) fn decode_atomic(first: &Words, second: &Words) -> Result<Descriptor, Wrong> {
-    let [q0, q1, q2, q3] = *first;
-    let flags = key_of(q1) & FLAGS;
-    if flags & !(KIND | EXTENDED) != 0 {
-        return Err(Wrong::Flags);
-    }
-    if (q2 | q3) & Place::BITS != 0 {
-        return Err(Wrong::NotZero);
-    }
-    let mut operands = Operands { value: inline_value(first), compare: 0, fetch: None };
-    if flags & EXTENDED != 0 {
-        operands = Operands::decode(operands.value, second)?;
-        if operands.fetch.is_none() && operands.value <= c::NLF_MAX_INLINE {
-            return Err(Wrong::Extended);
-        }
-    }
-    let Operands { value, compare, fetch } = operands;
-    let width = match q1 as u32 {
-        8 => Width::Eight,
-        4 => Width::Four,
-        _ => return Err(Wrong::Length),
-    };
-    let ops = if fetch.is_some() { &FETCHING } else { &PLAIN };
-    let Some(op) = ops[(flags & KIND) as usize] else { return Err(Wrong::Kind) };
-    // Operands that are not used are zero, and none is wider than the word.
-    let unused = match op {
-        AtomicOp::CompareSwap => 0,
-        AtomicOp::Fetch => value | compare,
-        _ => compare,
-    };
-    if unused | ((value | compare) & !width.mask()) != 0 {
-        return Err(Wrong::NotZero);
-    }
-    let Some(dst) = Place::from_word(q0) else { return Err(Wrong::Region) };
-    Ok(Descriptor::Atomic { pe: pe_of(first), dst, width, op, value, compare, fetch })
+    let is_one = dst < Place::NONE && src < Place::NONE && q2 == 0 && q1 as u32 != 0;
+    (key_of(q1) == key && is_one).then(|| (Place::of_word(dst), Place::of_word(src)))
 }
 
 const PLAIN: [Option<AtomicOp>; 16] = {
@@ -329,20 +243,6 @@ struct Operands {
 }
 
 impl Operands {
-    /// From the second slot. `inline` is the value in the first.
-    #[inline(always)]
-    fn decode(inline: u64, second: &Words) -> Result<Self, Wrong> {
-        let [value, q5, compare, q7] = *second;
-        let q7 = q7 & !c::NLF_LAP;
-        let fetch = Place::from_word(q7);
-        // What has no place to fetch to says so in one way.
-        let is_clear = q7 == if fetch.is_some() { q7 & Place::BITS } else { Place::NONE };
-        if (q5 & !c::NLF_LAP) | inline != 0 || !is_clear {
-            return Err(Wrong::NotZero);
-        }
-        Ok(Self { value, compare, fetch })
-    }
-
     fn encode(self, mut first: Words) -> Encoded {
         if self.fetch.is_none() && self.value <= c::NLF_MAX_INLINE {
             let (q0_bits, q3_bits) = (c::NLF_VALUE_Q0_BITS, c::NLF_VALUE_Q3_BITS);
@@ -350,7 +250,7 @@ impl Operands {
             first[0] |= self.value << c::NLF_VALUE_SHIFT;
             first[2] |= (self.value >> (q0_bits + q3_bits)) << c::NLF_VALUE_SHIFT;
             first[3] |= q3 << c::NLF_VALUE_SHIFT;
-            return Encoded { first, second: None };
+            return one_slot(first);
         }
         first[1] |= EXTENDED << c::NLF_FLAGS_SHIFT;
         Encoded {
@@ -363,6 +263,10 @@ impl Operands {
             ]),
         }
     }
+}
+
+fn one_slot(first: Words) -> Encoded {
+    Encoded { first, second: None }
 }
 
 fn head(op: u32, flags: u32, pe: Pe, bytes: u32) -> u64 {
@@ -428,54 +332,45 @@ mod tests {
         let large = [over, 0, 0, none];
         let fetch = |value, compare| [value, 0, compare, from];
         let swap = c::NLF_KIND_COMPARE_SWAP | extended;
+        use Wrong::{Kind, Length, NotCanonical, Operation, Region};
         for (first, second, wrong) in [
-            ([at, head(9, 0, 8), 0, from], empty, Wrong::Operation),
-            ([at, head(put, 1, 8), 0, from], empty, Wrong::Flags),
-            ([at, head(c::NLF_OP_GET, 32, 8), 0, from], empty, Wrong::Flags),
-            ([at, head(put, 0, 8), 1, from], empty, Wrong::NotZero),
-            ([at | ABOVE, head(put, 0, 0), 0, from], empty, Wrong::NotZero),
-            ([at, head(put, 0, 8), 0, from | ABOVE], empty, Wrong::NotZero),
-            ([at, head(put, 0, 0), 0, from], empty, Wrong::Length),
-            ([none, head(put, 0, 0), 0, from], empty, Wrong::Length),
-            ([none, head(put, 0, 8), 0, from], empty, Wrong::Region),
-            ([at, head(put, 0, 8), 0, none], empty, Wrong::Region),
-            ([at, head(signal, 32, 8), at, from], empty, Wrong::Flags),
-            ([at, head(signal, 64, 8), at, from], empty, Wrong::Flags),
-            ([at, head(signal, c::NLF_KIND_AND, 8), at, from], empty, Wrong::Kind),
-            ([at, head(signal, 0, 0), at, from], empty, Wrong::Length),
-            ([at, head(signal, 0, 8), none, from], empty, Wrong::Region),
-            ([none, head(signal, 0, 8), at, from], empty, Wrong::Region),
-            ([at, head(signal, 0, 8), at, none], empty, Wrong::Region),
-            ([at, head(signal, extended, 8), at, from], empty, Wrong::Extended),
-            ([at | ABOVE, head(signal, extended, 8), at, from], large, Wrong::NotZero),
-            ([at, head(signal, extended, 8), at, from], fetch(over, 0), Wrong::NotZero),
-            ([at, head(signal, extended, 8), at, from], [over, 0, 1, none], Wrong::NotZero),
-            ([at, head(signal, extended, 8), at, from], [over, 1, 0, none], Wrong::NotZero),
-            ([at, head(signal, extended, 8), at, from], [over, 0, 0, none | 1], Wrong::NotZero),
-            ([at, head(value, 1, 8), 0, 0], empty, Wrong::Flags),
-            ([at, head(value, 0, 8), 1, 0], empty, Wrong::NotZero),
-            ([at, head(value, 0, 8), 0, 1], empty, Wrong::NotZero),
-            ([at, head(value, 0, 3), 0, 0], empty, Wrong::Length),
-            ([at | ABOVE << 8, head(value, 0, 1), 0, 0], empty, Wrong::NotZero),
-            ([none, head(value, 0, 8), 0, 0], empty, Wrong::Region),
-            ([at, head(atomic, 32, 8), 0, 0], empty, Wrong::Flags),
-            ([at, head(atomic, 1, 8), 1, 0], empty, Wrong::NotZero),
-            ([at, head(atomic, 1, 8), 0, 1], empty, Wrong::NotZero),
-            ([at, head(atomic, 1 | extended, 8), 0, 0], empty, Wrong::Extended),
-            ([at, head(atomic, 1, 2), 0, 0], empty, Wrong::Length),
-            ([at, head(atomic, c::NLF_KIND_SWAP, 8), 0, 0], empty, Wrong::Kind),
-            ([at, head(atomic, extended, 8), 0, 0], fetch(1, 0), Wrong::Kind),
-            ([at, head(atomic, 1 | extended, 8), 0, 0], fetch(1, 1), Wrong::NotZero),
-            ([at, head(atomic, swap, 4), 0, 0], fetch(1 << 32, 0), Wrong::NotZero),
-            ([at, head(atomic, swap, 4), 0, 0], fetch(1, 1 << 32), Wrong::NotZero),
-            ([none, head(atomic, 1, 8), 0, 0], empty, Wrong::Region),
-            ([0, head(fence, 1, 0), 0, 0], empty, Wrong::Flags),
-            ([0, head(quiet, 32, 0), 0, 0], empty, Wrong::Flags),
-            ([0, head(fence, 32, 0), 0, 0], empty, Wrong::NotZero),
-            ([1, head(fence, 0, 0), 0, 0], empty, Wrong::NotZero),
-            ([0, head(fence, 0, 1), 0, 0], empty, Wrong::NotZero),
-            ([0, head(quiet, 0, 0), 1, 0], empty, Wrong::NotZero),
-            ([0, head(quiet, 0, 0), 0, 1], empty, Wrong::NotZero),
+            ([at, head(9, 0, 8), 0, from], empty, Operation),
+            ([at, head(put, 1, 8), 0, from], empty, NotCanonical),
+            ([at, head(c::NLF_OP_GET, 32, 8), 0, from], empty, NotCanonical),
+            ([at, head(put, 0, 8), 1, from], empty, NotCanonical),
+            ([at | ABOVE, head(put, 0, 8), 0, from], empty, NotCanonical),
+            ([at, head(put, 0, 8), 0, from | ABOVE], empty, NotCanonical),
+            ([at, head(put, 0, 0), 0, from], empty, Length),
+            ([none, head(put, 0, 8), 0, from], empty, Region),
+            ([at, head(put, 0, 8), 0, none], empty, Region),
+            ([at, head(signal, 32, 8), at, from], empty, NotCanonical),
+            ([at, head(signal, c::NLF_KIND_AND, 8), at, from], empty, Kind),
+            ([at, head(signal, 0, 0), at, from], empty, Length),
+            ([at, head(signal, 0, 8), none, from], empty, Region),
+            ([none, head(signal, 0, 8), at, from], empty, Region),
+            ([at, head(signal, 0, 8), at, none], empty, Region),
+            ([at, head(signal, extended, 8), at, from], empty, NotCanonical),
+            ([at | ABOVE, head(signal, extended, 8), at, from], large, NotCanonical),
+            ([at, head(signal, extended, 8), at, from], fetch(over, 0), NotCanonical),
+            ([at, head(signal, extended, 8), at, from], [over, 0, 1, none], NotCanonical),
+            ([at, head(signal, extended, 8), at, from], [over, 1, 0, none], NotCanonical),
+            ([at, head(signal, extended, 8), at, from], [over, 0, 0, none | 1], NotCanonical),
+            ([at, head(value, 0, 8), 1, 0], empty, NotCanonical),
+            ([at, head(value, 0, 3), 0, 0], empty, Length),
+            ([at | ABOVE << 8, head(value, 0, 1), 0, 0], empty, NotCanonical),
+            ([at, head(atomic, 1, 8), 0, 1], empty, NotCanonical),
+            ([at, head(atomic, 1 | extended, 8), 0, 0], empty, NotCanonical),
+            ([at, head(atomic, 1, 2), 0, 0], empty, Length),
+            ([at, head(atomic, c::NLF_KIND_SWAP, 8), 0, 0], empty, Kind),
+            ([at, head(atomic, extended, 8), 0, 0], fetch(1, 0), Kind),
+            ([at, head(atomic, 1 | extended, 8), 0, 0], fetch(1, 1), NotCanonical),
+            ([at, head(atomic, swap, 4), 0, 0], fetch(1 << 32, 0), NotCanonical),
+            ([at, head(atomic, swap, 4), 0, 0], fetch(1, 1 << 32), NotCanonical),
+            ([0, head(fence, 1, 0), 0, 0], empty, NotCanonical),
+            ([0, head(fence, 32, 0), 0, 0], empty, NotCanonical),
+            ([0, head(fence, 0, 1), 0, 0], empty, NotCanonical),
+            ([0, head(quiet, 32, 0), 0, 0], empty, NotCanonical),
+            ([0, head(quiet, 0, 0), 0, 1], empty, NotCanonical),
         ] {
             let with_lap = |[q0, q1, q2, q3]: Words| [q0, q1 | c::NLF_LAP, q2, q3 | c::NLF_LAP];
             for (words, second) in [(first, second), (with_lap(first), with_lap(second))] {
@@ -485,7 +380,7 @@ mod tests {
         }
         let alone = [at, head(signal, extended, 8), at, from];
         let decoded = Descriptor::decode(alone, None);
-        assert_eq!(decoded, Err(BadDescriptor { wrong: Wrong::Extended, words: alone }));
+        assert_eq!(decoded, Err(BadDescriptor { wrong: NotCanonical, words: alone }));
         assert_eq!(RegionIndex::new(1).map(RegionIndex::index), Some(AT.region().index()));
     }
 }

@@ -132,7 +132,20 @@ impl Shared {
 
     #[cold]
     fn over(&self) -> NcclError {
-        NcclError::failed(self.failure().unwrap_or("it has ended"))
+        NcclError::Failed { why: self.failure().unwrap_or("it has ended").to_owned() }
+    }
+
+    /// Runs a function with the lane of a job that is under the lock.
+    #[inline]
+    fn with_lane<T>(
+        &self,
+        job: Option<&Job>,
+        run: impl FnOnce(&mut Lane<OfiPort>) -> T,
+    ) -> Result<T, NcclError> {
+        let connected = job.and_then(Job::connection).ok_or_else(|| self.over())?;
+        // SAFETY: the job is borrowed from what the lock guards, and every use of the lane is under
+        // the lock.
+        Ok(unsafe { connected.with_proxy(run) })
     }
 
     /// Ends the job: closes its endpoints, after what is under way where that ends soon. Whether
@@ -188,7 +201,7 @@ impl Shared {
     fn check(&self) -> Result<(), NcclError> {
         match self.failed.get() {
             None => Ok(()),
-            Some(why) => Err(NcclError::failed(why)),
+            Some(why) => Err(NcclError::Failed { why: why.clone() }),
         }
     }
 
@@ -202,10 +215,7 @@ impl Shared {
         self.check()?;
         let mut state = self.lock();
         let State { job, requests, regions, .. } = &mut *state;
-        let Some(connected) = job.as_deref().and_then(Job::connection) else {
-            return Err(self.over());
-        };
-        let begun = |lane: &mut Lane<OfiPort>| {
+        self.with_lane(job.as_deref(), |lane| {
             let (request, batch) = requests.begin(lane, rank, put);
             let before = lane.enter_batch(batch);
             let started = start(lane, regions);
@@ -221,9 +231,7 @@ impl Shared {
                     Err(refused)
                 }
             }
-        };
-        // SAFETY: the lock is held, which every use of the lane is under.
-        unsafe { connected.with_proxy(begun) }
+        })?
     }
 
     /// Starts a put or a get of `len` bytes.
@@ -270,15 +278,10 @@ impl Shared {
         let mut state = self.lock();
         let is_done = |state: &mut State| {
             let State { job, requests, .. } = state;
-            let Some(connected) = job.as_deref().and_then(Job::connection) else {
-                return Err(self.over());
-            };
-            let is_done = |lane: &mut Lane<OfiPort>| match lane.failure() {
+            self.with_lane(job.as_deref(), |lane| match lane.failure() {
                 Some(failed) => Err(self.lane_failed(failed)),
                 None => Ok(requests.is_done(lane, request)),
-            };
-            // SAFETY: the lock is held, which every use of the lane is under.
-            unsafe { connected.with_proxy(is_done) }
+            })?
         };
         let calls = state.calls;
         if is_done(&mut state)? {
@@ -307,9 +310,10 @@ impl Shared {
 
     fn collects(&self, state: &mut State, block: BlockId) -> bool {
         let State { job, collecting, .. } = state;
-        let Some(connected) = job.as_deref().and_then(Job::connection) else { return false };
-        // SAFETY: the lock is held, which every use of the lane is under.
-        if unsafe { connected.with_proxy(Lane::is_collecting) } {
+        let Ok(takes_more) = self.with_lane(job.as_deref(), |lane| lane.is_collecting()) else {
+            return false;
+        };
+        if takes_more {
             let since = collecting.as_ref().map_or_else(Instant::now, |before| before.since);
             *collecting = Some(Collecting { since, block });
         } else if collecting.as_ref().is_some_and(|of| of.block == block) {
@@ -344,12 +348,10 @@ impl Shared {
         };
         // SAFETY: the lock is held, which every use of the lane is under.
         let moved = unsafe { connected.iterate() };
-        let failure = |lane: &mut Lane<OfiPort>| {
+        let failure = self.with_lane(job.as_deref(), |lane| {
             requests.iterated(lane);
             lane.failure().cloned()
-        };
-        // SAFETY: as before.
-        let failure = unsafe { connected.with_proxy(failure) };
+        })?;
         match (moved, failure) {
             (Ok(moved), None) => Ok(moved),
             (Ok(_), Some(failed)) => Err(self.lane_failed(&failed)),
@@ -361,7 +363,7 @@ impl Shared {
     fn lane_failed(&self, failed: &EngineError) -> NcclError {
         let why = failed.to_string();
         self.fail(&why);
-        NcclError::failed(&why)
+        NcclError::Failed { why }
     }
 
     pub(super) fn progress_made(&self) -> u64 {

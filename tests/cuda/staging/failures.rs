@@ -105,7 +105,8 @@ fn nowhere() {
     let heap = bed.heap(1);
     let (mut stage, _region) = Stage::new(&bed, heap, GRANULARITY);
     let page = bed.hidden();
-    for addr in [page, page + 4000] {
+    // The first page is mapped by nobody, and 0 would be no mask to the kernel that is asked.
+    for addr in [page, page + 4000, 1, 4000] {
         let error = stage.port.reach(addr, 64).expect_err("nothing is there");
         says(&error, &[&format!("64 bytes at {addr:#x}"), "kernel's stack"]);
         says(&refusal(&mut stage, OUT, addr), &["kernel's stack"]);

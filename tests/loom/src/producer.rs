@@ -93,7 +93,9 @@ impl Shared {
     fn write(&self, number: u64, words: Words, last: Last) {
         let slot = &self.slots[number as usize & ((1 << self.slots_log2) - 1)];
         let lap = lap(number, self.slots_log2);
-        for with_lap in LAP_WORDS.into_iter().rev() {
+        // Nothing orders the halves.
+        let [one, other] = LAP_WORDS;
+        for with_lap in if number % 2 == 0 { [other, one] } else { [one, other] } {
             let other = with_lap - 1;
             if last == Last::Lap {
                 slot.words[other].store(words[other], Ordering::Relaxed);

@@ -5,5 +5,4 @@ mod descriptors;
 mod producers;
 mod regions;
 mod support;
-mod torn;
 mod words;

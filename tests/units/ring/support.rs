@@ -8,7 +8,7 @@ use engine::ids::Pe;
 use nvshmem_transport_libfabric::channel::ring::descriptor::{Descriptor, Place, RegionIndex};
 use nvshmem_transport_libfabric::channel::ring::slot::{Published, Slot, lap};
 use nvshmem_transport_libfabric::channel::ring::{PublishedIn, Ring, RingMemory};
-use proptest::prelude::*;
+use test_support::random::Random;
 
 /// Memory for the widest store that writes it.
 #[repr(C, align(64))]
@@ -72,83 +72,55 @@ pub(crate) fn place(region: u8, offset: u64) -> Place {
     Place::new(RegionIndex::new(region).unwrap(), offset).unwrap()
 }
 
-fn places() -> impl Strategy<Value = Place> {
-    let offsets = prop_oneof![0u64..1 << 40, Just(0), Just((1 << 40) - 1)];
-    (0u8..255, offsets).prop_map(|(region, offset)| place(region, offset))
-}
-
-fn pes() -> impl Strategy<Value = Pe> {
-    prop_oneof![0u32..65536, Just(0), Just(65535)].prop_map(Pe)
-}
-
-fn lengths() -> impl Strategy<Value = u32> {
-    prop_oneof![1..=u32::MAX, Just(1), Just(u32::MAX)]
-}
-
-fn values() -> impl Strategy<Value = u64> {
-    prop_oneof![any::<u64>(), 0..1u64 << 47, Just((1 << 47) - 1), Just(1 << 47), Just(u64::MAX)]
-}
-
-fn atomics() -> impl Strategy<Value = Descriptor> {
-    let plain = [AtomicOp::Set, AtomicOp::Add, AtomicOp::And, AtomicOp::Or, AtomicOp::Xor];
-    let fetching = [
-        AtomicOp::FetchAdd,
-        AtomicOp::FetchAnd,
-        AtomicOp::FetchOr,
-        AtomicOp::FetchXor,
-        AtomicOp::Swap,
-        AtomicOp::CompareSwap,
-        AtomicOp::Fetch,
-    ];
-    let ops = prop_oneof![
-        proptest::sample::select(plain.to_vec()).prop_map(|op| (op, false)).boxed(),
-        proptest::sample::select(fetching.to_vec()).prop_map(|op| (op, true)).boxed(),
-    ];
-    let widths = prop_oneof![Just(Width::Four), Just(Width::Eight)];
-    (pes(), places(), widths, ops, values(), values(), places()).prop_map(
-        |(pe, dst, width, (op, fetches), value, compare, fetch)| {
+/// A descriptor whose fields are at their bounds or between them.
+pub(crate) fn descriptor(random: &mut Random) -> Descriptor {
+    let mut below = |bound: usize| random.below(bound);
+    let pe = Pe([0, 65_535, below(65_536) as u32][below(3)]);
+    let bytes = [1, u32::MAX, 1 + below(1 << 31) as u32][below(3)];
+    let [dst, src, other] = [(); 3].map(|()| {
+        let offset = [0, (1 << 40) - 1, below(1 << 40) as u64][below(3)];
+        place(below(255) as u8, offset)
+    });
+    let mut value = || match below(5) {
+        0 => u64::MAX,
+        inline => [(1 << 47) - 1, 1 << 47, below(1 << 50) as u64, 0][inline - 1],
+    };
+    let (value, compare) = (value(), value());
+    match below(7) {
+        0 => Descriptor::Put { pe, dst, src, bytes },
+        1 => Descriptor::Get { pe, dst, src, bytes },
+        2 => {
+            let op = [AtomicOp::SignalSet, AtomicOp::SignalAdd][below(2)];
+            Descriptor::PutSignal { pe, dst, src, bytes, signal: other, op, value }
+        }
+        3 => {
+            let bytes = 1 << below(4);
+            Descriptor::PutValue { pe, dst, bytes, value: value & (u64::MAX >> (64 - 8 * bytes)) }
+        }
+        4 => {
+            let width = [Width::Four, Width::Eight][below(2)];
+            let op = OPS[below(OPS.len())];
             let value = if op == AtomicOp::Fetch { 0 } else { value & width.mask() };
             let compare = if op == AtomicOp::CompareSwap { compare & width.mask() } else { 0 };
-            let fetch = fetches.then_some(fetch);
+            let fetch = op.fetches().then_some(other);
             Descriptor::Atomic { pe, dst, width, op, value, compare, fetch }
-        },
-    )
+        }
+        5 => Descriptor::Fence { pe: (below(2) == 0).then_some(pe) },
+        _ => Descriptor::Quiet { pe },
+    }
 }
 
-pub(crate) fn descriptors() -> impl Strategy<Value = Descriptor> {
-    let signals = prop_oneof![Just(AtomicOp::SignalSet), Just(AtomicOp::SignalAdd)];
-    prop_oneof![
-        (pes(), places(), places(), lengths()).prop_map(|(pe, dst, src, bytes)| Descriptor::Put {
-            pe,
-            dst,
-            src,
-            bytes
-        }),
-        (pes(), places(), places(), lengths()).prop_map(|(pe, dst, src, bytes)| Descriptor::Get {
-            pe,
-            dst,
-            src,
-            bytes
-        }),
-        (pes(), places(), places(), lengths(), places(), signals, values()).prop_map(
-            |(pe, dst, src, bytes, signal, op, value)| Descriptor::PutSignal {
-                pe,
-                dst,
-                src,
-                bytes,
-                signal,
-                op,
-                value
-            }
-        ),
-        (pes(), places(), proptest::sample::select(vec![1, 2, 4, 8]), values()).prop_map(
-            |(pe, dst, bytes, value)| {
-                let value = if bytes == 8 { value } else { value & ((1 << (8 * bytes)) - 1) };
-                Descriptor::PutValue { pe, dst, bytes, value }
-            }
-        ),
-        atomics(),
-        proptest::option::of(pes()).prop_map(|pe| Descriptor::Fence { pe }),
-        pes().prop_map(|pe| Descriptor::Quiet { pe }),
-    ]
-}
+const OPS: [AtomicOp; 12] = [
+    AtomicOp::Set,
+    AtomicOp::Add,
+    AtomicOp::And,
+    AtomicOp::Or,
+    AtomicOp::Xor,
+    AtomicOp::FetchAdd,
+    AtomicOp::FetchAnd,
+    AtomicOp::FetchOr,
+    AtomicOp::FetchXor,
+    AtomicOp::Swap,
+    AtomicOp::CompareSwap,
+    AtomicOp::Fetch,
+];

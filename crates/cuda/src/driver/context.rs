@@ -217,14 +217,6 @@ impl Context {
     }
 }
 
-#[cfg(test)]
-impl Context {
-    pub(crate) fn stand_in() -> Arc<Self> {
-        let (driver, raw) = (Driver::stand_in(), ptr::null_mut());
-        Self::new(driver, raw, Ordinal(0), Origin::Program)
-    }
-}
-
 /// What this thread has bound, if that is a context of the device; else null.
 fn bound_on(driver: &Driver, device: Ordinal) -> CUcontext {
     let (mut raw, mut number) = (ptr::null_mut(), -1);

@@ -200,23 +200,6 @@ impl Driver {
     }
 }
 
-#[cfg(test)]
-impl Driver {
-    pub(crate) fn stand_in() -> &'static Self {
-        static DRIVER: OnceLock<Driver> = OnceLock::new();
-        extern "C" fn called() -> Status {
-            std::process::abort()
-        }
-        DRIVER.get_or_init(|| {
-            // SAFETY: none of the functions returns, so what they are given and give does not
-            // matter.
-            let api = unsafe { Api::resolve(|_| called as *mut c_void) };
-            let path = String::from("stand-in");
-            Self { path, version: DriverVersion(0), missing: Vec::new(), api: api.unwrap() }
-        })
-    }
-}
-
 impl fmt::Display for Driver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "CUDA driver {} ({})", self.version, self.path)?;

@@ -241,15 +241,6 @@ impl DeviceRange {
     }
 }
 
-#[cfg(test)]
-impl DeviceRange {
-    pub(crate) fn stand_in(addr: usize, len: usize, borders: &[usize]) -> Self {
-        let buffers = vec![1; borders.len() + 1].into_boxed_slice();
-        let (context, borders) = (Context::stand_in(), borders.into());
-        Self { context, kind: Kind::Device, owned: false, addr, len, borders, buffers }
-    }
-}
-
 fn allocation_end(driver: &Driver, addr: usize) -> Result<usize, CudaError> {
     allocation(driver, addr).map(|(base, len)| base + len)
 }
@@ -326,37 +317,5 @@ impl From<RangeError> for PortError {
             RangeError::Cuda(error) => error.into(),
             other => refused("examining memory", other.to_string()),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn range_covers_bytes_between_ends() {
-        let range = DeviceRange::stand_in(0x1000, 0x100, &[]);
-        for (addr, len) in [(0x1000, 0x100), (0x1000, 0), (0x1001, 0xff), (0x10ff, 1), (0x1100, 0)]
-        {
-            assert!(range.contains(addr, len), "{len} bytes at {addr:#x}");
-        }
-        for (addr, len) in [(0xfff, 1), (0x1000, 0x101), (0x1100, 1), (0x1101, 0), (0x1080, 0x81)] {
-            assert!(!range.contains(addr, len), "{len} bytes at {addr:#x}");
-        }
-        assert!(!range.contains(0x1001, usize::MAX));
-    }
-
-    #[test]
-    fn pieces_end_at_borders() {
-        let range = DeviceRange::stand_in(0x1000, 0x300, &[0x1100, 0x1200]);
-        let pieces = |addr, len| range.pieces(addr, len).collect::<Vec<_>>();
-        assert_eq!(pieces(0x1000, 0x100), [(0x1000, 0x100)]);
-        assert_eq!(pieces(0x1000, 0x101), [(0x1000, 0x100), (0x1100, 1)]);
-        assert_eq!(pieces(0x10ff, 0x102), [(0x10ff, 1), (0x1100, 0x100), (0x1200, 1)]);
-        assert_eq!(pieces(0x1100, 0x100), [(0x1100, 0x100)]);
-        assert_eq!(pieces(0x1200, 0), []);
-        assert_eq!(range.allocations().count(), 3);
-        let numbers = [0x1000, 0x10ff, 0x1100, 0x11ff, 0x1200].map(|addr| range.border(addr));
-        assert_eq!(numbers, [0, 0, 1, 1, 2]);
     }
 }

@@ -111,38 +111,3 @@ impl Flight {
         self.words.iter().any(|(first, last)| addr < *last && *first < end)
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn tags_complete_in_list_order() {
-        let mut flight = Flight::new();
-        let failed = PortError { call: "copy", code: 7, text: String::from("it failed") };
-        let told = |flight: &mut Flight| {
-            let told = std::iter::from_fn(|| flight.next_told());
-            told.map(|copied| (copied.tag, copied.result)).collect::<Vec<_>>()
-        };
-        flight.push([1, 2].into_iter(), [(8, 16), (20, 24)].into_iter(), None);
-        assert_eq!((flight.room(), flight.under_way()), (MAX_BATCH_COPIES, Some(0)));
-        flight.push([3].into_iter(), [(40, 48)].into_iter(), Some(failed.clone()));
-        assert_eq!((flight.room(), flight.next()), (0, 2));
-        assert!(flight.has_word_in(15, 16) && flight.has_word_in(0, 9));
-        assert!(!flight.has_word_in(16, 20) && !flight.has_word_in(0, 8));
-        assert!(told(&mut flight).is_empty());
-        flight.fail(failed.clone());
-        flight.end();
-        assert_eq!(flight.under_way(), Some(1));
-        assert!(!flight.has_word_in(8, 24) && flight.has_word_in(40, 41));
-        assert_eq!(flight.room(), 0, "it is not told of");
-        assert_eq!(told(&mut flight), [(1, Err(failed.clone())), (2, Err(failed.clone()))]);
-        assert_eq!(flight.room(), MAX_BATCH_COPIES);
-        flight.end();
-        assert!(!flight.has_words() && flight.under_way().is_none());
-        assert_eq!(told(&mut flight), [(3, Err(failed))]);
-        flight.push([4].into_iter(), std::iter::empty(), None);
-        flight.end();
-        assert_eq!(told(&mut flight), [(4, Ok(()))]);
-    }
-}

@@ -230,17 +230,6 @@ mod tests {
     use super::{Duration, Measured, Verdict};
 
     #[test]
-    fn what_copies_take_is_said() {
-        let micros = Duration::from_micros;
-        let (plain, most) = (micros(2378), micros(500));
-        let rows = Measured { rows: Some(micros(9)), plain, most };
-        let said = "in rows one takes 9µs beside a kernel of another context, as it is 2.378ms";
-        assert_eq!(rows.to_string(), said);
-        let none = Measured { rows: None, ..rows };
-        assert_eq!(none.to_string(), "the driver takes no rows, as it is 2.378ms");
-    }
-
-    #[test]
     fn concurrent_context_is_chosen() {
         let micros = Duration::from_micros;
         let verdict = |rows: Option<u64>, plain| {
