@@ -230,6 +230,10 @@ pub(crate) fn memory_in_use(place: &Place) {
     // The connection is there when the other PE stops, so the request gets to it.
     assert_eq!(p.get_nbi(memory.as_mut_ptr(), heap.at(0), LEN, 1), 0);
     assert_eq!(p.quiet(), 0);
+    // What has ended is given back.
+    channel.release(memory.as_mut_ptr()).unwrap();
+    // SAFETY: as above.
+    unsafe { channel.register_local(memory.as_mut_ptr(), LEN).unwrap() };
     let stopped = Stopped::new(peer);
     assert_eq!(p.get_nbi(memory.as_mut_ptr(), heap.at(0), LEN, 1), 0);
     assert_eq!(p.quiet(), c::NLF_ERROR_FAILED as i32);

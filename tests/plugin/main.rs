@@ -7,7 +7,6 @@
 
 mod bad_input;
 mod bulk;
-mod consistency;
 mod counters;
 mod cycles;
 mod entry;
@@ -60,7 +59,6 @@ fn main() -> ExitCode {
     trials.extend(strangers::trials());
     trials.extend(bulk::trials());
     trials.extend(staged::trials());
-    trials.extend(consistency::trials());
     trials.extend(counters::trials());
     libtest_mimic::run(&arguments, trials).exit_code()
 }

@@ -1,130 +1,58 @@
-//! Traffic over real fabrics: the scenarios of the simulator, on rows of fabric, PEs, rails, layout
-//! and setting.
+//! Traffic over real fabrics: the scenarios of the simulator, on rows of fabric, memory, PEs,
+//! rails, layout and setting.
 //!
 //! Each value of each factor is in a row, and so is each pair that the layers below the engine can
-//! tell apart (a fabric and a way to signal, a fabric and a mode of progress).
+//! tell apart: a fabric and a way to signal, a fabric and a mode of progress. Staging knows nothing
+//! of layouts: its rows have each kind of memory, each of its settings and each way of signals.
 
 use libtest_mimic::{Failed, Trial};
-use nvshmem_sim::{JobReport, JobSettings, Layout};
+use nvshmem_sim::Layout::{self, V3a, V3b, V4, V5, V6, V7};
+use nvshmem_sim::MemoryKind::{self, Device, DeviceVmm, DeviceVmmPieces, Host, Managed};
+use nvshmem_sim::traffic::RESIDENT;
+use nvshmem_sim::{JobReport, JobSettings};
 use test_support::full;
 
 use crate::fabric::Fabric::{self, Rxm, Rxm2, Shm, Shm2, Tcp2};
-use crate::fabric::trial;
+use crate::fabric::{says, trial};
+use crate::staged::device::{Needs, job as staged_job, staged};
 
 /// A setting of the plugin, by the end of its variable, or a debug key in lower case.
-pub(crate) type Setting = Option<(&'static str, &'static str)>;
+type Setting = Option<(&'static str, &'static str)>;
 
 #[derive(Clone, Copy, Debug)]
-struct Row(Fabric, u32, u8, Layout, Setting);
+struct Row(Fabric, MemoryKind, u32, u8, Layout, Setting);
 
 impl Row {
-    fn name(self) -> String {
-        let Self(fabric, n_pes, rails, layout, setting) = self;
-        place(fabric, n_pes, rails, layout) + &words(setting)
-    }
-
-    fn job(self, scenario: &str) -> JobSettings {
-        let Self(fabric, n_pes, rails, layout, setting) = self;
-        with(fabric.job(scenario, n_pes, rails, layout), setting)
-    }
-}
-
-const OPERATIONS: [(Row, bool); 9] = [
-    (Row(Shm, 2, 1, Layout::V3a, None), false),
-    (Row(Tcp2, 2, 2, Layout::V3b, None), true),
-    (Row(Rxm, 4, 4, Layout::V4, None), true),
-    (Row(Shm2, 2, 2, Layout::V5, Some(("queue_depth", "1"))), false),
-    (Row(Rxm2, 2, 1, Layout::V6, Some(("threading", "safe"))), true),
-    (Row(Tcp2, 4, 2, Layout::V7, None), true),
-    (Row(Rxm, 2, 2, Layout::V7, Some(("threading", "domain"))), false),
-    (Row(Shm, 4, 2, Layout::V7, None), true),
-    (Row(Rxm, 2, 1, Layout::V7, Some(("YIELD", "never"))), false),
-];
-
-const SIGNALS: [(Row, &str, bool); 10] = [
-    (Row(Tcp2, 2, 2, Layout::V7, None), "counted", true),
-    (Row(Rxm, 2, 2, Layout::V6, None), "counted", false),
-    (Row(Shm, 2, 1, Layout::V7, Some(("queue_depth", "1"))), "counted", false),
-    (Row(Tcp2, 4, 4, Layout::V4, None), "auto", false),
-    (Row(Rxm, 2, 1, Layout::V3b, None), "chained", true),
-    (Row(Shm, 4, 2, Layout::V5, Some(("threading", "domain"))), "eager", false),
-    (Row(Rxm2, 2, 2, Layout::V7, None), "auto", false),
-    (Row(Shm2, 2, 2, Layout::V3a, None), "chained", false),
-    (Row(Tcp2, 2, 1, Layout::V7, Some(("threading", "safe"))), "eager", true),
-    (Row(Rxm, 4, 2, Layout::V7, Some(("queue_depth", "1"))), "auto", false),
-];
-
-pub(crate) fn trials() -> Vec<Trial> {
-    let mut trials = Vec::new();
-    trials.extend(OPERATIONS.map(|(row, grows)| operations(row, grows)));
-    trials.extend(SIGNALS.map(|(row, engine, cut)| signals(row, engine, cut)));
-    for (fabric, layout) in [(Tcp2, Layout::V3a), (Rxm, Layout::V6), (Shm, Layout::V7)] {
-        trials.push(one(format!("order_{}", fabric.name()), fabric, move || {
-            fabric.job("order", 3, 2, layout)
-        }));
-    }
-    trials.push(one(String::from("storm_depth_1_rxm"), Rxm, || {
-        let job = Rxm.job("storm", 4, 2, Layout::V7).heap(32 << 20, 4 << 20);
-        job.debug("queue_depth", 1).param("operations", 10_000)
-    }));
-    // Whole chunks, cut into odd segments.
-    trials.push(one(String::from("largest_tcp2"), Tcp2, || {
-        let job = Tcp2.job("largest", 2, 2, Layout::V3b).heap(192 << 20, 64 << 20);
-        job.debug("max_segment", 1_000_003)
-    }));
-    // The host of layout 5 unloads the plugin each time.
-    for (fabric, layout) in [(Rxm, Layout::V7), (Shm, Layout::V5)] {
-        trials.push(one(format!("cycles_{}", fabric.name()), fabric, move || {
-            fabric.job("cycles", 2, 2, layout)
-        }));
-    }
-    trials
-}
-
-fn one(name: String, fabric: Fabric, job: impl FnOnce() -> JobSettings + Send + 'static) -> Trial {
-    trial(name, Some(fabric), move || done(job()))
-}
-
-fn operations(row: Row, grows: bool) -> Trial {
-    let heap = if grows { "_growing" } else { "" };
-    one(format!("operations_{}{heap}", row.name()), row.0, move || {
-        // Room for 8 PEs, in chunks that the larger transfers cross.
-        let job = row.job("operations").heap(64 << 20, 1 << 20);
-        if grows { job.heap_grows() } else { job }
-    })
-}
-
-fn signals(row: Row, engine: &'static str, cut: bool) -> Trial {
-    let cut: Setting = cut.then_some(("max_segment", "5000"));
-    one(
-        format!("signals_{}_{engine}{}", row.name(), if cut.is_some() { "_cut" } else { "" }),
-        row.0,
-        move || {
-            let Row(_, n_pes, _, _, setting) = row;
-            // From nothing to some megabytes; less where each byte is much work.
-            let (rounds, most) = match (n_pes, cut, setting) {
-                _ if full() => (5000, 4 << 20),
-                (2, None, None) => (150, 4 << 20),
-                _ => (80, 300_000),
+    fn trial(
+        self,
+        scenario: &'static str,
+        end: &str,
+        edit: impl FnOnce(JobSettings) -> JobSettings + Send + 'static,
+        parts: &'static [&'static str],
+    ) -> Trial {
+        let Self(fabric, kind, n_pes, rails, layout, setting) = self;
+        let words = setting.map(|(name, value)| format!("_{name}-{value}").to_lowercase());
+        let end = words.unwrap_or_default() + if end.is_empty() { "" } else { "_" } + end;
+        let name = format!("{scenario}_{}_{n_pes}x{rails}-v{layout}{end}", fabric.name());
+        let run = move || {
+            let job = match kind {
+                Host => fabric.job(scenario, n_pes, rails, layout),
+                kind => staged_job(fabric, kind, scenario, n_pes, rails, layout),
             };
-            // A place for each transfer in flight, at either end.
-            let heap = (96 << 20).max(u64::from(n_pes) * 8 * most + (16 << 20));
-            let job = signal_engine(row.job("signals").heap(heap, 1 << 20), engine);
-            with(job.param("rounds", rounds).param("most", most), cut)
-        },
-    )
+            let report = run(edit(with(job, setting)))?;
+            let mut all = report.pes.iter().flat_map(|pe| parts.iter().map(move |part| (pe, part)));
+            all.try_for_each(|(pe, part)| says(&pe.text(), part))
+        };
+        match kind {
+            Host => trial(name, Some(fabric), run),
+            // More PEs than two share a machine's GPU badly.
+            _ if n_pes > 2 => staged(format!("{kind}::{name}"), fabric, Needs::StandIn, run),
+            _ => staged(format!("{kind}::{name}"), fabric, Needs::Any, run),
+        }
+    }
 }
 
-pub(crate) fn place(fabric: Fabric, n_pes: u32, rails: u8, layout: Layout) -> String {
-    format!("{}_{n_pes}x{rails}-v{layout}", fabric.name())
-}
-
-pub(crate) fn words(setting: Setting) -> String {
-    let words = setting.map(|(name, value)| format!("_{name}-{value}").to_lowercase());
-    words.map_or_else(String::new, |words| "_".to_owned() + &words[1..].replace('_', "-"))
-}
-
-pub(crate) fn with(job: JobSettings, setting: Setting) -> JobSettings {
+fn with(job: JobSettings, setting: Setting) -> JobSettings {
     match setting {
         Some((key, value)) if key.starts_with(|c: char| c.is_ascii_lowercase()) => {
             job.debug(key, value)
@@ -134,8 +62,193 @@ pub(crate) fn with(job: JobSettings, setting: Setting) -> JobSettings {
     }
 }
 
-pub(crate) fn done(job: JobSettings) -> Result<(), Failed> {
-    run(job).map(|_| ())
+/// The heap grows while the proxy thread runs.
+const GROWING: &str = "growing";
+/// A kernel stays on the device of each PE.
+const KERNEL: &str = "under_kernel";
+
+const OPERATIONS: [(Row, &str); 14] = [
+    (Row(Shm, Host, 2, 1, V3a, None), ""),
+    (Row(Tcp2, Host, 2, 2, V3b, None), GROWING),
+    (Row(Rxm, Host, 4, 4, V4, None), GROWING),
+    (Row(Shm2, Host, 2, 2, V5, Some(("queue_depth", "1"))), ""),
+    (Row(Rxm2, Host, 2, 1, V6, Some(("threading", "safe"))), GROWING),
+    (Row(Tcp2, Host, 4, 2, V7, None), GROWING),
+    (Row(Rxm, Host, 2, 2, V7, Some(("threading", "domain"))), ""),
+    (Row(Shm, Host, 4, 2, V7, None), GROWING),
+    (Row(Rxm, Host, 2, 1, V7, Some(("YIELD", "never"))), ""),
+    (Row(Shm, Device, 2, 2, V7, None), KERNEL),
+    (Row(Tcp2, DeviceVmm, 2, 1, V6, Some(("STAGING_CHUNK", "4K"))), KERNEL),
+    (Row(Rxm, Managed, 2, 4, V4, Some(("STAGING_DEPTH", "1"))), ""),
+    (Row(Tcp2, DeviceVmmPieces, 4, 2, V5, None), GROWING),
+    (Row(Rxm, DeviceVmm, 2, 2, V7, Some(("queue_depth", "1"))), ""),
+];
+
+const SIGNALS: [(Row, &str, bool); 14] = [
+    (Row(Tcp2, Host, 2, 2, V7, None), "counted", true),
+    (Row(Rxm, Host, 2, 2, V6, None), "counted", false),
+    (Row(Shm, Host, 2, 1, V7, Some(("queue_depth", "1"))), "counted", false),
+    (Row(Tcp2, Host, 4, 4, V4, None), "auto", false),
+    (Row(Rxm, Host, 2, 1, V3b, None), "chained", true),
+    (Row(Shm, Host, 4, 2, V5, Some(("threading", "domain"))), "eager", false),
+    (Row(Rxm2, Host, 2, 2, V7, None), "auto", false),
+    (Row(Shm2, Host, 2, 2, V3a, None), "chained", false),
+    (Row(Tcp2, Host, 2, 1, V7, Some(("threading", "safe"))), "eager", true),
+    (Row(Rxm, Host, 4, 2, V7, Some(("queue_depth", "1"))), "auto", false),
+    (Row(Tcp2, DeviceVmm, 2, 2, V7, None), "auto", false),
+    (Row(Rxm, Device, 2, 2, V6, Some(("STAGING_CHUNK", "4M"))), "counted", false),
+    (Row(Shm, DeviceVmm, 4, 2, V5, Some(("queue_depth", "1"))), "eager", false),
+    (Row(Tcp2, Device, 2, 4, V3b, Some(("STAGING_DEPTH", "1"))), "chained", false),
+];
+
+type Edit = fn(JobSettings) -> JobSettings;
+
+/// Other scenarios and jobs, with the end of each name and what every PE has to say.
+const OTHERS: [(&str, Row, &str, Edit, &[&str]); 19] = [
+    ("order", Row(Tcp2, Host, 3, 2, V3a, None), "", |job| job, &[]),
+    ("order", Row(Rxm, Host, 3, 2, V6, None), "", |job| job, &[]),
+    ("order", Row(Shm, Host, 3, 2, V7, None), "", |job| job, &[]),
+    ("order", Row(Tcp2, DeviceVmm, 2, 2, V3a, None), "", |job| job, &[]),
+    (
+        "storm",
+        Row(Rxm, Host, 4, 2, V7, Some(("queue_depth", "1"))),
+        "",
+        |job| job.heap(32 << 20, 4 << 20).param("operations", 10_000),
+        &[],
+    ),
+    (
+        "storm",
+        Row(Shm, Device, 2, 2, V7, Some(("queue_depth", "1"))),
+        "",
+        |job| job.param("operations", 4_000),
+        &[],
+    ),
+    // Whole chunks, cut into odd segments.
+    (
+        "largest",
+        Row(Tcp2, Host, 2, 2, V3b, Some(("max_segment", "1000003"))),
+        "",
+        |job| job.heap(192 << 20, 64 << 20),
+        &[],
+    ),
+    ("cycles", Row(Rxm, Host, 2, 2, V7, None), "", |job| job, &[]),
+    // The host of layout 5 unloads the plugin each time.
+    ("cycles", Row(Shm, Host, 2, 2, V5, None), "", |job| job, &[]),
+    ("cycles", Row(Rxm, Device, 2, 2, V7, None), "", |job| job, &[]),
+    ("atomics", Row(Rxm, Device, 2, 1, V6, None), "", |job| job, &[]),
+    // Host and device on the two sides, and every kind of heap in one job.
+    (
+        "operations",
+        Row(Tcp2, DeviceVmm, 2, 2, V7, None),
+        "mixed",
+        |job| job.memory_of_pe(1, Host),
+        &[],
+    ),
+    ("atomics", Row(Shm, Device, 2, 2, V7, None), "mixed", |job| job.memory_of_pe(0, Host), &[]),
+    (
+        "operations",
+        Row(Shm, Device, 4, 2, V6, None),
+        "all_kinds",
+        |job| job.memory_of_pe(1, Host).memory_of_pe(2, DeviceVmm).memory_of_pe(3, Managed),
+        &[],
+    ),
+    // Where the device is the stand-in.
+    (
+        "signals",
+        Row(Shm, Device, 2, 2, V7, None),
+        "slow_copies",
+        |job| job.param("rounds", 40).param("most", 1 << 20).env("FAKE_CUDA_COPY_NS", 200_000),
+        &[],
+    ),
+    // Reads through every rail when the host asks for consistency: they change nothing.
+    (
+        "operations",
+        Row(Rxm, Host, 2, 1, V3a, Some(("consistency", "read"))),
+        "",
+        |job| job.heap(64 << 20, 1 << 20),
+        &[
+            "a read through each rail (NVSHMEM_LIBFABRIC_DEBUG=consistency)",
+            "a read through each rail: done ",
+        ],
+    ),
+    (
+        "operations",
+        Row(Tcp2, Host, 2, 2, V7, Some(("consistency", "write-read"))),
+        "",
+        |job| job.heap(64 << 20, 1 << 20),
+        &[
+            "a write and a read through each rail (NVSHMEM_LIBFABRIC_DEBUG=consistency)",
+            "a write and a read through each rail: done ",
+        ],
+    ),
+    // The log has what was found, what a PE takes of it, and the setting that says so.
+    (
+        "atomics",
+        Row(Rxm, Host, 2, 2, V7, Some(("MAX_NIC_PER_PE", "1"))),
+        "",
+        |job| job,
+        &[
+            "provider tcp;ofi_rxm with 2 device(s): 127.0.0.1, 127.0.0.2",
+            "; asked for progress MANUAL, threading ",
+            "NVSHMEM_LIBFABRIC_MAX_NIC_PER_PE=1: not used: 127.0.0.2",
+            "with a host lane and 1 proxy rail(s)",
+        ],
+    ),
+    // PEs with two rails, one and four: each reaches every other, and signals are counted.
+    (
+        "signals",
+        Row(Tcp2, Host, 3, 2, V7, None),
+        "different_rails",
+        |job| {
+            let job = job.heap(96 << 20, 1 << 20).param("rounds", 40).param("most", 300_000);
+            [(1, 1), (2, 4)].into_iter().fold(job, |job, (pe, rails)| {
+                job.env_of_pe(pe, "NVSHMEM_LIBFABRIC_DEVICES", Tcp2.devices(rails))
+            })
+        },
+        &["with a host lane and ", "targets can count the segments of a put"],
+    ),
+];
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let mut trials = Vec::new();
+    trials.extend(OPERATIONS.map(|(row, how)| operations(row, how)));
+    trials.extend(SIGNALS.map(|(row, engine, cut)| signals(row, engine, cut)));
+    trials.extend(
+        OTHERS.map(|(scenario, row, end, edit, says)| row.trial(scenario, end, edit, says)),
+    );
+    trials
+}
+
+fn operations(row: Row, how: &'static str) -> Trial {
+    let edit = move |job: JobSettings| {
+        // Room for 8 PEs, in chunks that the larger transfers cross.
+        let job = if row.1 == Host { job.heap(64 << 20, 1 << 20) } else { job };
+        match how {
+            GROWING => job.heap_grows(),
+            KERNEL => job.param(RESIDENT, true),
+            _ => job,
+        }
+    };
+    row.trial("operations", how, edit, &[])
+}
+
+fn signals(row: Row, engine: &'static str, cut: bool) -> Trial {
+    let end = format!("{engine}{}", if cut { "_cut" } else { "" });
+    let edit = move |job: JobSettings| {
+        let Row(_, kind, n_pes, _, _, setting) = row;
+        // From nothing to some megabytes; less where each byte is much work.
+        let (rounds, most) = match (n_pes, cut, setting) {
+            _ if full() => (5000, 4 << 20),
+            (2, false, None) => (if kind == Host { 150 } else { 60 }, 4 << 20),
+            _ => (if kind == Host { 80 } else { 60 }, 300_000),
+        };
+        // A place for each transfer in flight, at either end.
+        let heap = (96 << 20).max(u64::from(n_pes) * 8 * most + (16 << 20));
+        let job = job.heap(heap, 2 << 20).debug("signals", engine);
+        let job = job.param("rounds", rounds).param("most", most);
+        if cut { job.debug("max_segment", 5000) } else { job }
+    };
+    row.trial("signals", &end, edit, &[])
 }
 
 /// The warning about a heap that belongs to a context of the program.
@@ -151,11 +264,8 @@ const ABOUT_THE_MACHINE: [&str; 4] = [
     "some transfers from device memory call CUDA, and may wait for running kernels",
 ];
 
-pub(crate) fn warns(line: &str) -> bool {
-    line.contains("WARN") && !ABOUT_THE_MACHINE.iter().any(|known| line.contains(known))
-}
-
-/// Runs a job that must succeed without warnings, and leave nothing in /dev/shm.
+/// Runs a job that must succeed without warnings, leave nothing in /dev/shm, and stage what is on a
+/// device.
 pub(crate) fn run(job: JobSettings) -> Result<JobReport, Failed> {
     let layout = job.layout;
     let fail = |what: String| Failed::from(format!("layout {layout}: {what}"));
@@ -166,16 +276,15 @@ pub(crate) fn run(job: JobSettings) -> Result<JobReport, Failed> {
     }
     for pe in &report.pes {
         let text = pe.text();
-        if let Some(line) = text.lines().find(|line| warns(line)) {
+        let is_about_machine = |line: &str| ABOUT_THE_MACHINE.iter().any(|it| line.contains(it));
+        let mut warnings = text.lines().filter(|line| line.contains("WARN"));
+        if let Some(line) = warnings.find(|line| !is_about_machine(line)) {
             return Err(fail(format!("PE {} warned: {line}", pe.pe)));
         }
-        if !text.contains("rail(s)") {
-            return Err(fail(format!("PE {} did not say which rails it uses:\n{text}", pe.pe)));
+        says(&text, "rail(s)")?;
+        if job.memory_of_pe.get(&pe.pe).copied().unwrap_or(job.memory) != Host {
+            says(&text, "memory of devices is staged")?;
         }
     }
     Ok(report)
-}
-
-pub(crate) fn signal_engine(job: JobSettings, engine: &str) -> JobSettings {
-    job.debug("signals", engine)
 }

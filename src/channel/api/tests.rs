@@ -108,50 +108,6 @@ fn proxy_panic_is_reported_everywhere() {
     assert!(end.contains("has ended"), "{end}");
 }
 
-#[test]
-fn busy_memory_is_not_released() {
-    let room = room(2);
-    let (goes_on, waits) = mpsc::channel::<()>();
-    let (goes_on, waits) = (Mutex::new(Some(goes_on)), Mutex::new(Some(waits)));
-    let pe = |me: u32| {
-        let channel = Channel::new(bootstrap(2, me, &room), &options()).unwrap();
-        let heap = channel.allocate_symmetric(64).unwrap();
-        if me == 1 {
-            let waits = waits.lock().unwrap().take().unwrap();
-            let (enter, entered) = mpsc::channel();
-            let hold = move |_: &mut ProxyView<'_>| {
-                enter.send(()).unwrap();
-                let _ = waits.recv();
-            };
-            channel.send_to_proxy(hold).unwrap();
-            entered.recv().unwrap();
-        }
-        channel.barrier().unwrap();
-        if me == 0 {
-            let mut found = [7_u64; 1];
-            let at = found.as_mut_ptr();
-            // SAFETY: it is released before it ends.
-            unsafe { channel.register_local(at.cast(), 8).unwrap() };
-            let p = producer(&channel);
-            assert_eq!(p.atomic64_nbi(c::NLF_KIND_ADD, at, heap.cast(), 1, 0, 1), 0);
-            // Taken in the iteration before the second answer.
-            (0..2).for_each(|_| channel.on_proxy(|_| ()).unwrap());
-            let refused = channel.release(at.cast()).unwrap_err();
-            assert!(refused.is_in_use(), "{refused}");
-            drop(goes_on.lock().unwrap().take());
-            assert_eq!(p.quiet(), 0);
-            channel.release(at.cast()).unwrap();
-            assert_eq!(found, [0]);
-        }
-        channel.barrier().unwrap();
-        channel.stop().unwrap();
-    };
-    thread::scope(|scope| {
-        scope.spawn(|| pe(1));
-        pe(0);
-    });
-}
-
 /// PE 1 makes each collective call only once another thread of PE 0, which is in that call, has
 /// registered and released memory.
 #[test]

@@ -2,18 +2,17 @@
 //! stopped, and hosts that are cut off. Each PE is on a host of its own, joined to the others by
 //! two rails.
 //!
-//! Three of them always run. `make reliability` has every fault in every phase, and prints what was
-//! promised and what was seen: `docs/reliability.md` has the table.
+//! Three of them always run. `make reliability` has every fault in every phase:
+//! `docs/reliability.md` has the table of what is promised.
 
 mod scenario;
 
-use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use libtest_mimic::{Failed, Trial};
@@ -41,7 +40,7 @@ const LONG_DEADLINE: u64 = 20;
 const SHORT: Duration = Duration::from_secs(1);
 const LONG: Duration = Duration::from_secs(6);
 
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Fault {
     Kill,
     StopShort,
@@ -50,7 +49,7 @@ enum Fault {
     CutLong,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Phase {
     Bootstrap,
     Connect,
@@ -138,13 +137,6 @@ struct Seen {
     broken: Option<String>,
 }
 
-fn inside(mut job: JobSettings, network: &Network) -> JobSettings {
-    for (pe, host) in (0..job.n_pes).zip(network.hosts()) {
-        job.prefix_of_pe.insert(pe, host.prefix().into_iter().map(OsString::from).collect());
-    }
-    job
-}
-
 #[derive(Clone, Copy, Debug)]
 struct Case {
     fault: Fault,
@@ -153,44 +145,33 @@ struct Case {
 }
 
 impl Case {
-    fn run(self, library: &std::path::Path) -> Result<Seen, BoxError> {
+    fn run(self, library: &Path) -> Result<Seen, BoxError> {
         let network = Arc::new(Network::new(PES as usize, RAILS, "1gbit")?);
-        let gate = PrivateDir::new("nvshmem-fault")?;
-        let gate = gate.path().join(STRUCK);
-        let (mut reached, mut struck) = (None, false);
-        let (mut failed, mut healer) = (None, None);
+        let directory = PrivateDir::new("nvshmem-fault")?;
+        let gate = directory.path().join(STRUCK);
         let job = self.job(&network, library).param(STRUCK, gate.display());
-        let job = job.param("gated", self.phase.name());
+        let (mut reached, mut struck) = (None, None);
         let report = job.run_with(&mut |pe, process, told| {
             let here = self.phase.is_here(told, &mut reached, self.seed.into());
-            if pe != VICTIM || struck || !here {
-                return;
-            }
-            struck = true;
-            match self.strike(&network, process) {
-                Ok(ends) => healer = ends,
-                Err(error) => failed = Some(error),
-            }
-            if let Err(error) = fs::write(&gate, b"") {
-                failed = Some(error.into());
+            if pe == VICTIM && struck.is_none() && here {
+                let begun = self.strike(&network, process as i32);
+                // Also where it has failed, for the others to go on.
+                let opened = fs::write(&gate, b"");
+                struck = Some(begun.and_then(|healer| Ok(opened.map(|()| healer)?)));
             }
         })?;
-        if let Some(healer) = healer {
-            healer.join().map_err(|_| "what ends the fault has failed")?;
-        }
-        if let Some(error) = failed {
-            return Err(error);
-        }
-        if !struck {
+        let Some(healer) = struck else {
             return Err(format!("PE {VICTIM} never came to {:?}:\n{report}", self.phase).into());
-        }
+        };
+        healer?.join().map_err(|_| "what ends the fault has failed")?;
         Ok(self.judge(&report))
     }
 
-    fn job(self, network: &Network, library: &std::path::Path) -> JobSettings {
+    fn job(self, network: &Network, library: &Path) -> JobSettings {
         let devices: Vec<String> = (0..RAILS).map(|rail| format!("rail{rail}")).collect();
         let is_short = matches!(self.fault, Fault::StopShort | Fault::CutShort);
-        let job = job("faults", PES, Layout::V7)
+        let mut job = job("faults", PES, Layout::V7)
+            .param("gated", self.phase.name())
             .pes_per_node(1)
             .heap(64 << 20, 8 << 20)
             // Half of the jobs have threads move what is long.
@@ -209,42 +190,44 @@ impl Case {
                 if is_short { LONG_DEADLINE } else { DEADLINE },
             )
             .env("NVSHMEM_LIBFABRIC_DEVICES", devices.join(","));
-        inside(job, network)
+        for (pe, host) in (0..).zip(network.hosts()) {
+            job.prefix_of_pe.insert(pe, host.prefix().into_iter().map(OsString::from).collect());
+        }
+        job
     }
 
-    fn strike(
-        self,
-        network: &Arc<Network>,
-        process: u32,
-    ) -> Result<Option<thread::JoinHandle<()>>, BoxError> {
-        let time = match self.fault {
+    /// Begins the fault. The thread ends it.
+    fn strike(self, network: &Arc<Network>, process: i32) -> Result<JoinHandle<()>, BoxError> {
+        let links = |network: &Network, up| {
+            (0..RAILS).try_for_each(|rail| network.set_link(VICTIM as usize, rail, up))
+        };
+        let end: Box<dyn FnOnce() + Send> = match self.fault {
             Fault::Kill => {
                 // SAFETY: a call that touches no memory; the process is a child of this one.
-                return match unsafe { libc::kill(process as i32, libc::SIGKILL) } {
-                    0 => Ok(None),
-                    _ => Err(std::io::Error::last_os_error().into()),
-                };
+                if unsafe { libc::kill(process, libc::SIGKILL) } != 0 {
+                    return Err(std::io::Error::last_os_error().into());
+                }
+                Box::new(|| {})
             }
+            Fault::StopShort | Fault::StopLong => {
+                let stopped = Stopped::new(process);
+                Box::new(move || drop(stopped))
+            }
+            Fault::CutShort | Fault::CutLong => {
+                links(network, false)?;
+                let network = Arc::clone(network);
+                Box::new(move || links(&network, true).expect("a link that goes down comes up"))
+            }
+        };
+        let time = match self.fault {
+            Fault::Kill => Duration::ZERO,
             Fault::StopShort | Fault::CutShort => SHORT,
             Fault::StopLong | Fault::CutLong => LONG,
         };
-        if matches!(self.fault, Fault::StopShort | Fault::StopLong) {
-            let stopped = Stopped::new(process as i32);
-            return Ok(Some(thread::spawn(move || {
-                thread::sleep(time);
-                drop(stopped);
-            })));
-        }
-        let host = VICTIM as usize;
-        let links = move |network: &Network, up| {
-            (0..RAILS).try_for_each(|rail| network.set_link(host, rail, up))
-        };
-        links(network, false)?;
-        let network = Arc::clone(network);
-        Ok(Some(thread::spawn(move || {
+        Ok(thread::spawn(move || {
             thread::sleep(time);
-            links(&network, true).expect("a link that goes down comes up");
-        })))
+            end();
+        }))
     }
 
     fn judge(self, report: &JobReport) -> Seen {
@@ -336,13 +319,12 @@ pub(crate) fn trials() -> Vec<Trial> {
     ALWAYS.map(of_case).into()
 }
 
-fn needs() -> Need<std::path::PathBuf> {
+fn needs() -> Need<PathBuf> {
     let library = libfabric2()?;
     network::possible().map(|()| library)
 }
 
-/// Every fault in every phase, so many times, two jobs at a time. Prints the table, and ends with
-/// figures.
+/// Every fault in every phase, so many times, two jobs at a time. Ends with figures.
 pub(crate) fn campaign(times: u32) -> ExitCode {
     let library = match needs() {
         Ok(library) => library,
@@ -352,59 +334,35 @@ pub(crate) fn campaign(times: u32) -> ExitCode {
         }
     };
     let first = draw();
-    println!("faults: seeds from {first} on");
     // Those that take long and those that do not lie beside each other.
-    let mut cases = Vec::new();
-    for at in 0..times {
-        for (phase, fault) in Phase::ALL.iter().flat_map(|p| Fault::ALL.map(|f| (*p, f))) {
-            cases.push(Case { fault, phase, seed: first.wrapping_add(at) });
-        }
-    }
-    let (next, rows) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
-    thread::scope(|scope| {
-        for _ in 0..2 {
-            scope.spawn(|| {
-                while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let seen = case.run(&library).unwrap_or_else(|error| Seen {
-                        broken: Some(format!("{case:?}: {error}")),
-                        ..Seen::default()
-                    });
-                    if let Some(why) = &seen.broken {
-                        println!("BROKEN {why}");
-                    }
-                    let mut rows = rows.lock().expect("nobody panics with it");
-                    rows.entry((case.fault, case.phase)).or_insert_with(Vec::new).push(seen);
-                }
-            });
-        }
+    let cases = (0..times).map(|at| first.wrapping_add(at)).flat_map(|seed| {
+        let in_phase = move |phase| Fault::ALL.map(|fault| Case { fault, phase, seed });
+        Phase::ALL.into_iter().flat_map(in_phase)
     });
-    let rows = rows.into_inner().expect("nobody panics with it");
-    println!("| fault | phase | times | promised of the others | seen |\n|---|---|---|---|---|");
-    for ((fault, phase), seen) in &rows {
-        let promised = match fault.promise(*phase) {
-            Promise::Finish => "the job goes on, with every byte",
-            Promise::Name => "an error that names the PE",
-            Promise::Fail => "the error of NVSHMEM's bootstrap",
-            Promise::NameOrFinish => {
-                "the job goes on if the network is back in time, else an error that names the PE"
-            }
-            Promise::End => "the job goes on, or the error of NVSHMEM's bootstrap",
-        };
-        let broken = seen.iter().filter(|seen| seen.broken.is_some()).count();
-        let as_promised = match broken {
-            0 => String::from("as promised"),
-            _ => format!("{broken} times not"),
-        };
-        println!("| {fault:?} | {phase:?} | {} | {promised} | {as_promised} |", seen.len());
-    }
-    let all = || rows.values().flatten();
-    println!("MEASURE process_faults {} faults", all().count());
-    println!(
-        "MEASURE process_faults_broken {} faults",
-        all().filter(|s| s.broken.is_some()).count()
-    );
-    println!("MEASURE process_lost_or_wrong {} bytes", all().map(|s| s.wrong).sum::<u64>());
-    println!("MEASURE process_canaries_broken {} canaries", all().map(|s| s.canaries).sum::<u64>());
-    println!("MEASURE process_hangs {} PEs", all().map(|s| s.hangs).sum::<u64>());
-    if all().any(|seen| seen.broken.is_some()) { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+    let (cases, all) = (Mutex::new(cases), Mutex::new(Vec::new()));
+    let run = || loop {
+        let Some(case) = cases.lock().expect("nobody panics with it").next() else { return };
+        let seen = case.run(&library).unwrap_or_else(|error| Seen {
+            broken: Some(format!("{case:?}: {error}")),
+            ..Seen::default()
+        });
+        match &seen.broken {
+            Some(why) => println!("BROKEN {why}"),
+            None => println!("{case:?}: {:?}, as promised", case.fault.promise(case.phase)),
+        }
+        all.lock().expect("nobody panics with it").push(seen);
+    };
+    thread::scope(|scope| {
+        scope.spawn(run);
+        scope.spawn(run);
+    });
+    let all = all.into_inner().expect("nobody panics with it");
+    let sum = |of: fn(&Seen) -> u64| all.iter().map(of).sum::<u64>();
+    let broken = sum(|seen| seen.broken.is_some().into());
+    println!("MEASURE process_faults {} faults", all.len());
+    println!("MEASURE process_faults_broken {broken} faults");
+    println!("MEASURE process_lost_or_wrong {} bytes", sum(|seen| seen.wrong));
+    println!("MEASURE process_canaries_broken {} canaries", sum(|seen| seen.canaries));
+    println!("MEASURE process_hangs {} PEs", sum(|seen| seen.hangs));
+    if broken > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }

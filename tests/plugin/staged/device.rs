@@ -5,12 +5,11 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use libtest_mimic::{Failed, Trial};
-use nvshmem_sim::{BoxError, Job, JobSettings, Layout, MemoryKind, Outcome, UserMapped};
+use nvshmem_sim::{BoxError, Job, JobSettings, Layout, MemoryKind, Outcome};
 use test_support::built::fake_cuda_dir;
 use test_support::needs;
 
 use crate::fabric::{Fabric, trial};
-use crate::matrix::run;
 use nvshmem_sim::traffic::RESIDENT;
 
 const GPU: &str = "NVSHMEM_TEST_GPU";
@@ -76,20 +75,8 @@ pub(crate) fn staged(
     needs::trial(name, Err(reason), |()| run())
 }
 
-/// Runs a job that is to succeed, cleanly; or does not, and says so, where the device has no memory
-/// of the host's NUMA nodes.
-pub(crate) fn done_with(mapped: UserMapped, job: JobSettings) -> Result<(), Failed> {
-    const REFUSED: &str = "cuMemCreate: CUDA_ERROR_NOT_SUPPORTED";
-    match (run(job), device()) {
-        (Err(error), Ok(Device::Gpu))
-            if mapped == UserMapped::HostNuma
-                && error.message().is_some_and(|text| text.contains(REFUSED)) =>
-        {
-            println!("skipped: the device has no memory of NUMA nodes ({REFUSED})");
-            Ok(())
-        }
-        (result, _) => result.map(drop),
-    }
+pub(crate) fn is_gpu() -> bool {
+    matches!(device(), Ok(Device::Gpu))
 }
 
 /// A job on this fabric whose PEs have memory of this kind, by the device of this run.

@@ -5,14 +5,14 @@ use libtest_mimic::{Failed, Trial};
 use nvshmem_sim::{BoxError, COPIES, Job, Layout, MemoryKind, PINNED, Pattern};
 
 use super::device::{Needs, job, staged};
-use super::matrix::done;
 use crate::fabric::Fabric;
-use crate::matrix::HELD_UP;
+use crate::matrix::{HELD_UP, run};
 
 const CHUNK: u64 = 256 << 10;
 const DEPTH: u64 = 4;
 
-const OWN_PINNED: u64 = 2 << 20;
+/// Page-locked memory of the simulator's own.
+pub(crate) const OWN_PINNED: u64 = 2 << 20;
 const WORDS: u64 = 64 << 10;
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -36,7 +36,7 @@ fn hazards() -> Result<(), Failed> {
         (MemoryKind::Device, &[], Some(HELD_UP)),
     ];
     for (kind, variables, of) in cases {
-        let job = job(Fabric::Shm, kind, "connect_with_a_device", 2, 1, Layout::V7);
+        let job = job(Fabric::Shm, kind, "connect", 2, 1, Layout::V7);
         let job = variables.iter().fold(job, |job, (name, value)| job.env(*name, value));
         let report = job.run()?.check()?;
         for pe in &report.pes {
@@ -61,7 +61,7 @@ fn pinned() -> Result<(), Failed> {
         let job = job(Fabric::Rxm, MemoryKind::Device, "limits", 2, 2, Layout::V7);
         let job = job.env("NVSHMEM_LIBFABRIC_STAGING_CHUNK", CHUNK);
         let job = job.env("NVSHMEM_LIBFABRIC_STAGING_DEPTH", DEPTH);
-        done(job.debug("share_bounce", shares).param("pieces", pieces))
+        run(job.debug("share_bounce", shares).param("pieces", pieces)).map(drop)
     })
 }
 

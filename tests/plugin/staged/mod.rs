@@ -5,22 +5,20 @@
 //! a kernel that stays on it in every PE; those that need a device which fails on demand are left
 //! out.
 
-mod borders;
 pub(crate) mod device;
 mod failures;
 mod limits;
-pub(crate) mod matrix;
 mod same_host;
 mod tokens;
+mod users_buffer;
 
 use libtest_mimic::Trial;
 use nvshmem_sim::Scenario;
 
-pub(crate) const SCENARIOS: [(&str, Scenario); 8] = [
+pub(crate) const SCENARIOS: [(&str, Scenario); 7] = [
     ("probe", device::probe),
-    ("borders", borders::scenario),
+    ("users_buffer", users_buffer::scenario),
     ("failing", failures::scenario),
-    ("connect_with_a_device", failures::connect),
     ("limits", limits::scenario),
     ("same_host", same_host::scenario),
     ("same_host_death", same_host::death),
@@ -28,12 +26,14 @@ pub(crate) const SCENARIOS: [(&str, Scenario); 8] = [
 ];
 
 pub(crate) fn trials() -> Vec<Trial> {
-    let mut trials = Vec::new();
-    trials.extend(matrix::trials());
-    trials.extend(borders::trials());
-    trials.extend(failures::trials());
-    trials.extend(limits::trials());
-    trials.extend(same_host::trials());
-    trials.extend(tokens::trials());
-    trials
+    [
+        users_buffer::trials(),
+        failures::trials(),
+        limits::trials(),
+        same_host::trials(),
+        tokens::trials(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }

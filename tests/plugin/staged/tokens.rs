@@ -3,7 +3,7 @@
 
 use libtest_mimic::{Failed, Trial};
 use nvshmem_abi::c;
-use nvshmem_sim::{Amo, BoxError, CALLS, Job, JobSettings, Layout, MemoryKind, Pattern};
+use nvshmem_sim::{Amo, BoxError, CALLS, Job, Layout, MemoryKind, Pattern};
 
 use super::device::{Needs, job, staged};
 use crate::fabric::Fabric;
@@ -17,20 +17,36 @@ const EXPERTS: u64 = 8;
 /// The parameter of a job whose tokens are signalled.
 const SIGNALLED: &str = "signalled";
 
+/// What the sender's driver may see.
 const MAX_CALLS: u64 = 8;
 
+/// Calls that the target's driver may see, with the fabric, whether the tokens are signalled, and
+/// whether bounce memory is shared.
+const CASES: [(&str, Fabric, Layout, bool, u8, u64); 4] = [
+    ("for_shared_memory", Fabric::Shm, Layout::V7, false, 1, MAX_CALLS),
+    ("by_the_fabric", Fabric::Tcp2, Layout::V7, false, 0, MAX_CALLS),
+    ("with_signals", Fabric::Rxm, Layout::V7, true, 0, 2 * MAX_CALLS),
+    // Before layout 4 a signal comes behind a fence, and each is stored in its order.
+    ("with_fences", Fabric::Tcp2, Layout::V3b, true, 1, 3 * TOKENS),
+];
+
 pub(crate) fn trials() -> Vec<Trial> {
-    let new = |name: &str, fabric: Fabric, run: fn(Fabric) -> Result<(), Failed>| {
-        let name = format!("tokens::{name}_{}", fabric.name());
-        staged(name, fabric, Needs::StandIn, move || run(fabric))
-    };
-    vec![
-        new("few_calls_for_shared_memory", Fabric::Shm, |fabric| few_calls(fabric, true)),
-        new("few_calls_by_the_fabric", Fabric::Tcp2, |fabric| few_calls(fabric, false)),
-        new("few_calls_with_signals", Fabric::Rxm, |fabric| with_signals(fabric, Layout::V7)),
-        // Before layout 4 a signal comes behind a fence, and each is stored in its order.
-        new("few_calls_with_fences", Fabric::Tcp2, |fabric| with_signals(fabric, Layout::V3b)),
-    ]
+    let few_calls =
+        |(name, fabric, layout, is_signalled, shares, most): (&str, Fabric, _, _, _, _)| {
+            let name = format!("tokens::few_calls_{name}_{}", fabric.name());
+            staged(name, fabric, Needs::StandIn, move || {
+                let job = job(fabric, MemoryKind::DeviceVmm, "tokens", 2, 1, layout);
+                let job = job.debug("share_bounce", shares).param(SIGNALLED, is_signalled);
+                // Slow enough that all are queued while the first are copied.
+                let report = run(job.env("FAKE_CUDA_COPY_NS", 10_000_000))?;
+                let calls = |pe: usize| report.pes[pe].value("calls")?.parse::<u64>().ok();
+                match calls(0).zip(calls(1)) {
+                    Some((from, to)) if from <= MAX_CALLS && to <= most => Ok(()),
+                    other => Err(Failed::from(format!("calls of the two drivers: {other:?}"))),
+                }
+            })
+        };
+    CASES.map(few_calls).into()
 }
 
 fn place(token: u64) -> u64 {
@@ -38,44 +54,11 @@ fn place(token: u64) -> u64 {
     (expert * 2 * (TOKENS / EXPERTS) + slot) * LEN
 }
 
-fn few_calls(fabric: Fabric, shares: bool) -> Result<(), Failed> {
-    let job = job(fabric, MemoryKind::DeviceVmm, "tokens", 2, 1, Layout::V7);
-    let (from, to) = calls(job.debug("share_bounce", u32::from(shares)))?;
-    let way = if shares { "shared" } else { "by_fabric" };
-    let most = from.max(to);
-    println!("MEASURE driver_calls_for_64_tokens_{way}_{} {most} calls", fabric.name());
-    few((from, to), MAX_CALLS)
-}
-
-fn with_signals(fabric: Fabric, layout: Layout) -> Result<(), Failed> {
-    let job = job(fabric, MemoryKind::DeviceVmm, "tokens", 2, 1, layout);
-    let (from, to) = calls(job.param(SIGNALLED, true))?;
-    let most: u64 = if layout == Layout::V3b { 3 * TOKENS } else { 2 * MAX_CALLS };
-    let (name, version) = (fabric.name(), if layout == Layout::V3b { 3 } else { 7 });
-    println!("MEASURE sender_calls_for_64_signalled_tokens_layout_{version}_{name} {from} calls");
-    few((from, to), most)
-}
-
-fn calls(job: JobSettings) -> Result<(u64, u64), Failed> {
-    // Slow enough that all are queued while the first are copied.
-    let report = run(job.env("FAKE_CUDA_COPY_NS", 10_000_000))?;
-    let calls = |pe: usize| report.pes[pe].value("calls").and_then(|calls| calls.parse().ok());
-    let both = calls(0).zip(calls(1));
-    both.ok_or_else(|| format!("no calls were counted:\n{report}").into())
-}
-
-fn few((from, to): (u64, u64), most: u64) -> Result<(), Failed> {
-    if from > MAX_CALLS || to > most {
-        return Err(format!("{from} calls of the sender's driver, {to} of the target's").into());
-    }
-    Ok(())
-}
-
 /// PE 0 puts all tokens without waiting; they are at their places. Each adds to the signal of its
 /// expert, if that is asked for.
 pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
     let (me, n) = (job.pe(), job.n_pes());
-    let is_signalled = job.param_or(SIGNALLED, false)?;
+    let is_signalled = job.param(SIGNALLED)?;
     let host = job.init()?;
     let source = host.alloc(TOKENS * LEN, 4096)?;
     let target = host.alloc(2 * TOKENS * LEN, 4096)?;

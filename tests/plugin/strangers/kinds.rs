@@ -56,12 +56,8 @@ pub(super) const KINDS: [Kind; 16] = [
     ("guessed key to read", |_, _| vec![head(READ, 0, 1, &place(), &[])]),
 ];
 
-/// The kinds in any order, or those that `NVSHMEM_TEST_STRANGERS` names.
+/// The kinds in any order.
 pub(super) fn shuffled(seed: u64) -> Vec<Kind> {
-    if let Ok(names) = std::env::var("NVSHMEM_TEST_STRANGERS") {
-        let named = |kind: &Kind| names.split(',').any(|name| name == kind.0);
-        return KINDS.into_iter().filter(named).collect();
-    }
     let (mut kinds, mut random) = (KINDS.to_vec(), Random::new(seed));
     for at in (1..kinds.len()).rev() {
         kinds.swap(at, random.below(at as u64 + 1) as usize);

@@ -12,14 +12,14 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::net::SocketAddr;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use libtest_mimic::{Failed, Trial};
 use nvshmem_abi::c;
-use nvshmem_sim::{Amo, BoxError, Job, JobReport, Layout, Pattern, Told};
+use nvshmem_sim::{Amo, BoxError, Job, Layout, Pattern, PrivateDir, Told};
 use test_support::full;
 use test_support::seeds::draw;
 
@@ -31,116 +31,81 @@ const PES: u32 = 2;
 const FABRICS: [Fabric; 3] = [Fabric::Tcp2, Fabric::Rxm2, Fabric::Rxm];
 const PATIENCE: Duration = Duration::from_secs(300);
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Mode {
-    /// As it is by default.
-    Recovers,
-    /// Targets count segments.
-    Counts,
-}
+/// How targets learn of a put that has a signal: as it is by default, or by counting its segments.
+const SIGNALS: [&str; 2] = ["auto", "counted"];
 
-#[derive(Default)]
-struct Attack {
-    sent: Vec<&'static str>,
-    /// After this kind the job went on no longer.
-    ended: Option<(&'static str, String)>,
-}
-
-fn run(fabric: Fabric, mode: Mode, kinds: &[Kind], seed: u64) -> Result<Attack, BoxError> {
-    let protocol = match fabric {
-        Fabric::Tcp2 => Protocol::Tcp,
-        _ => Protocol::Rxm,
-    };
-    let until = std::env::temp_dir().join(format!("strangers-{}-{seed}", std::process::id()));
-    let _ = fs::remove_file(&until);
-    let mut job = fabric
+/// Sends each kind to a job until one has ended it; returns how many were sent, and which has.
+fn attack(
+    fabric: Fabric,
+    signals: &str,
+    kinds: &[Kind],
+    seed: u64,
+) -> Result<(usize, Option<String>), BoxError> {
+    let protocol = if fabric == Fabric::Tcp2 { Protocol::Tcp } else { Protocol::Rxm };
+    let directory = PrivateDir::new("nvshmem-strangers")?;
+    let until = directory.path().join("until");
+    let job = fabric
         .job("strangers", PES, 2, Layout::V7)
         .heap(16 << 20, 1 << 20)
         .param("until", until.display())
         .param("user_threads", u8::from(protocol == Protocol::Tcp))
         .env("NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS", 20)
-        .env("NVSHMEM_LIBFABRIC_YIELD", "always");
-    if mode == Mode::Counts {
-        job = job.debug("signals", "counted");
-    }
-    let rounds = Arc::new(AtomicU64::new(0));
-    let over = Arc::new(AtomicU64::new(0));
-    let attack = Arc::new(Mutex::new(Attack::default()));
-    let (mut processes, mut thread) = (BTreeSet::new(), None);
-    let report = job.run_with(&mut |_, process, told| {
-        let Told::Value("round", round) = told else { return };
-        processes.insert(process);
-        rounds.fetch_max(round.parse().unwrap_or(0), Ordering::Relaxed);
-        if processes.len() as u32 == PES && thread.is_none() {
-            let watch = Watch { rounds: Arc::clone(&rounds), over: Arc::clone(&over) };
-            let (kinds, processes) = (kinds.to_vec(), processes.clone());
-            let (attack, until) = (Arc::clone(&attack), until.clone());
-            thread = Some(thread::spawn(move || {
-                let ports = processes.iter().flat_map(|process| ports(*process)).collect();
-                let mut stranger = Stranger::new(protocol, ports, seed);
-                if protocol == Protocol::Rxm {
-                    stranger.leave_out_silent();
+        .env("NVSHMEM_LIBFABRIC_YIELD", "always")
+        .debug("signals", signals);
+    let (round, over) = (AtomicU64::new(0), AtomicBool::new(false));
+    let (begun, processes) = channel();
+    thread::scope(|scope| {
+        let (rounds, over, mut known) = (&round, &over, BTreeSet::new());
+        let job = scope.spawn(move || {
+            let report = job.run_with(&mut |_, process, told| {
+                let Told::Value("round", round) = told else { return };
+                rounds.fetch_max(round.parse().unwrap_or(0), Ordering::Relaxed);
+                if known.insert(process) {
+                    // The stranger waits for it.
+                    let _ = begun.send(process);
                 }
-                watch.send_all(&mut stranger, &kinds, &attack);
-                // Whatever has become of the job, it is to end.
-                let _ = fs::write(&until, b"");
-                stranger
-            }));
+            });
+            over.store(true, Ordering::Relaxed);
+            report
+        });
+        let ports = processes.iter().take(PES as usize).flat_map(ports).collect();
+        let mut stranger = Stranger::new(protocol, ports, seed);
+        if protocol == Protocol::Rxm {
+            stranger.leave_out_silent();
         }
-    });
-    over.store(1, Ordering::Relaxed);
-    if let Some(thread) = thread {
-        thread.join().map_err(|_| "the stranger has failed")?;
-    }
-    let _ = fs::remove_file(&until);
-    let report = report?;
-    let mut attack = std::mem::take(&mut *attack.lock().expect("nobody panics with it"));
-    judge(&mut attack, &report);
-    Ok(attack)
-}
-
-struct Watch {
-    rounds: Arc<AtomicU64>,
-    over: Arc<AtomicU64>,
-}
-
-impl Watch {
-    fn send_all(&self, stranger: &mut Stranger, kinds: &[Kind], attack: &Mutex<Attack>) {
+        let (mut sent, mut ended) = (0_usize, None);
         for kind in kinds {
-            let before = self.rounds.load(Ordering::Relaxed);
+            let before = rounds.load(Ordering::Relaxed);
             let said = stranger.send(*kind);
-            let goes_on = self.goes_on(before + 2);
-            let mut attack = attack.lock().expect("nobody panics with it");
-            attack.sent.push(kind.0);
+            let goes_on = goes_on(rounds, before + 2, over);
+            sent += 1;
             // What was not sent has shown nothing.
             if !goes_on || said.is_err() {
-                attack.ended = Some((kind.0, format!("goes on: {goes_on}, sent: {said:?}")));
-                return;
+                ended = Some(format!("{}: goes on: {goes_on}, sent: {said:?}", kind.0));
+                break;
             }
         }
-    }
-
-    fn goes_on(&self, round: u64) -> bool {
-        let start = Instant::now();
-        while self.rounds.load(Ordering::Relaxed) < round {
-            if self.over.load(Ordering::Relaxed) != 0 || start.elapsed() > PATIENCE {
-                return false;
-            }
-            thread::sleep(Duration::from_millis(5));
+        // Whatever has become of the job, it is to end; the stranger's connections stay until then.
+        fs::write(&until, b"")?;
+        let report = job.join().map_err(|_| "the job has panicked")??;
+        // An error, or another byte than there should be, comes of the last kind.
+        if !report.succeeded() || ended.is_some() {
+            let last = kinds.get(sent.saturating_sub(1)).map_or("no packet", |kind| kind.0);
+            ended = Some(format!("{}\n{report}", ended.unwrap_or_else(|| last.to_owned())));
         }
-        true
-    }
+        Ok((sent, ended))
+    })
 }
 
-/// A job that has ended with an error, or with another byte than it should have, was ended by the
-/// last kind.
-fn judge(attack: &mut Attack, report: &JobReport) {
-    if report.succeeded() && attack.ended.is_none() {
-        return;
+fn goes_on(rounds: &AtomicU64, round: u64, over: &AtomicBool) -> bool {
+    let start = Instant::now();
+    while rounds.load(Ordering::Relaxed) < round {
+        if over.load(Ordering::Relaxed) || start.elapsed() > PATIENCE {
+            return false;
+        }
+        thread::sleep(Duration::from_millis(5));
     }
-    let last = attack.sent.last().copied().unwrap_or("no packet");
-    let (kind, why) = attack.ended.take().unwrap_or((last, String::new()));
-    attack.ended = Some((kind, format!("{why}\n{report}")));
+    true
 }
 
 fn ports(process: u32) -> Vec<SocketAddr> {
@@ -165,57 +130,41 @@ fn ports(process: u32) -> Vec<SocketAddr> {
 }
 
 pub(crate) fn trials() -> Vec<Trial> {
-    let modes = [
-        (Fabric::Tcp2, Mode::Recovers),
-        (Fabric::Tcp2, Mode::Counts),
-        (Fabric::Rxm, Mode::Recovers),
-        (Fabric::Rxm2, Mode::Counts),
-    ];
-    modes
-        .map(|(fabric, mode)| {
-            let name = format!("strangers::{mode:?}_{}", fabric.name()).to_lowercase();
+    let [auto, counted] = SIGNALS;
+    [(Fabric::Tcp2, auto), (Fabric::Tcp2, counted), (Fabric::Rxm, auto), (Fabric::Rxm2, counted)]
+        .map(|(fabric, signals)| {
+            let name = format!("strangers::{signals}_{}", fabric.name());
             trial(name, Some(fabric), move || {
                 let seed = draw().into();
-                println!("{fabric:?} {mode:?}: seed {seed}");
+                println!("{fabric:?} {signals}: seed {seed}");
                 let mut kinds = shuffled(seed);
                 // Each takes half a second over rxm: a third of them in a run.
                 if fabric != Fabric::Tcp2 && !full() {
                     kinds.truncate(kinds.len().div_ceil(3));
                 }
-                let attack = run(fabric, mode, &kinds, seed)?;
-                match attack.ended {
-                    None => Ok(()),
-                    Some((kind, why)) => Err(Failed::from(format!("{kind}: {why}"))),
-                }
+                let (_, ended) = attack(fabric, signals, &kinds, seed)?;
+                ended.map_or(Ok(()), |why| Err(Failed::from(why)))
             })
         })
         .into()
 }
 
 pub(crate) fn campaign(times: u32) -> ExitCode {
-    let (mut packets, mut ended) = (0, 0);
-    for _ in 0..times {
-        for fabric in FABRICS {
-            for mode in [Mode::Recovers, Mode::Counts] {
-                let seed = draw().into();
-                let attack = match run(fabric, mode, &shuffled(seed), seed) {
-                    Ok(attack) => attack,
-                    Err(error) => {
-                        println!("BROKEN {fabric:?} {mode:?}, seed {seed}: {error}");
-                        return ExitCode::FAILURE;
-                    }
-                };
-                packets += attack.sent.len();
-                if let Some((kind, why)) = attack.ended {
-                    println!("BROKEN {kind} ended {fabric:?} {mode:?}, seed {seed}: {why}");
-                    ended += 1;
-                }
-            }
+    let (mut packets, mut broken) = (0, 0);
+    let each = FABRICS.into_iter().flat_map(|fabric| SIGNALS.map(|signals| (fabric, signals)));
+    for (fabric, signals) in (0..times).flat_map(|_| each.clone()) {
+        let seed = draw().into();
+        let (sent, ended) = attack(fabric, signals, &shuffled(seed), seed)
+            .unwrap_or_else(|error| (0, Some(error.to_string())));
+        packets += sent;
+        if let Some(why) = ended {
+            println!("BROKEN {fabric:?} {signals}, seed {seed}: {why}");
+            broken += 1;
         }
     }
     println!("MEASURE strangers_packets {packets} kinds, each in a job");
-    println!("MEASURE strangers_ended_jobs {ended} jobs");
-    if ended == 0 && packets != 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    println!("MEASURE strangers_ended_jobs {broken} jobs");
+    if broken == 0 && packets != 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 const SIZES: [u64; 4] = [40, 3000, 70_000, 400_000];

@@ -30,7 +30,6 @@ pub use error::{BoxError, Error, Result};
 pub use host::Host;
 pub use host::ops::{Amo, Ops, PlannedAmo};
 pub use host::proxy::Proxy;
-pub use host::raw::RawRma;
 pub use host::regions::Piece;
 pub use launch::report::{JobFailed, JobReport, Outcome, PeReport};
 pub use launch::{Remote, Told};

@@ -3,6 +3,7 @@
 use std::ptr;
 
 use super::*;
+use crate::job::guard::EntryError;
 
 fn shape(nelems: usize, elembytes: c_int, srcstride: isize, deststride: isize) -> RmaBytes {
     RmaBytes {
@@ -15,27 +16,49 @@ fn shape(nelems: usize, elembytes: c_int, srcstride: isize, deststride: isize) -
 }
 
 #[test]
-fn strided_elements_are_refused() {
-    for (src, dest) in [(2, 1), (1, 2), (2, 2), (0, 1), (-1, -1)] {
-        assert_eq!(length("PUT", &shape(1, 4, src, dest)).ok(), Some(4), "there is no next one");
-        for nelems in [2, 3, 100] {
-            let refused = length("PUT", &shape(nelems, 4, src, dest));
-            assert!(matches!(refused, Err(AbiError::Strides { .. })), "{nelems}, {src}, {dest}");
+fn odd_shapes_are_refused_or_counted() {
+    type Expected = Result<usize, fn(&AbiError) -> bool>;
+    let strides: Expected = Err(|error| matches!(error, AbiError::Strides { .. }));
+    let no_size: Expected = Err(|error| matches!(error, AbiError::ElementSize { .. }));
+    let too_large: Expected = Err(|error| matches!(error, AbiError::TooLarge { .. }));
+    for (nelems, elembytes, src, dest, expected) in [
+        (2, 4, 1, 1, Ok(8)),
+        (0, 4, 2, 2, Ok(0)),
+        // There is no next one.
+        (1, 4, 2, 1, Ok(4)),
+        (1, 4, -1, -1, Ok(4)),
+        (2, 4, 2, 1, strides),
+        (3, 4, 1, 2, strides),
+        (100, 4, 0, 1, strides),
+        (2, 4, -1, -1, strides),
+        (2, 0, 1, 1, no_size),
+        (2, -1, 1, 1, no_size),
+        (2, c_int::MIN, 1, 1, no_size),
+        (usize::MAX, 1, 1, 1, Ok(usize::MAX)),
+        (usize::MAX, 2, 1, 1, too_large),
+    ] {
+        let shape = shape(nelems, elembytes, src, dest);
+        match (length("PUT", &shape), expected) {
+            (Ok(found), Ok(expected)) => assert_eq!(found, expected, "{shape:?}"),
+            (Err(found), Err(expected)) => assert!(expected(&found), "{shape:?}: {found}"),
+            (found, _) => panic!("{shape:?}: {found:?}"),
         }
     }
-    assert_eq!(length("PUT", &shape(2, 4, 1, 1)).ok(), Some(8));
-    assert_eq!(length("PUT", &shape(0, 4, 2, 2)).ok(), Some(0));
 }
 
 #[test]
-fn lengths_that_are_none_are_refused() {
-    for elembytes in [0, -1, c_int::MIN] {
-        let refused = length("GET", &shape(2, elembytes, 1, 1));
-        assert!(matches!(refused, Err(AbiError::ElementSize { .. })), "{elembytes}");
+fn refusals_have_their_status() {
+    let no_such_pe = pe(-1).unwrap_err();
+    assert_eq!(no_such_pe.to_string(), "PE -1 does not exist");
+    let strides = length("PUT", &shape(2, 1, 1, 2)).unwrap_err();
+    for (error, status) in [
+        (no_such_pe, c::NVT_STATUS_INVALID_VALUE),
+        (AbiError::BadOp { code: 3 }, c::NVT_STATUS_INVALID_VALUE),
+        (AbiError::Null { argument: "remote" }, c::NVT_STATUS_INVALID_VALUE),
+        (strides, c::NVT_STATUS_NOT_SUPPORTED),
+    ] {
+        assert_eq!(error.status(), status, "{error}");
     }
-    let refused = length("GET", &shape(usize::MAX, 2, 1, 1));
-    assert!(matches!(refused, Err(AbiError::TooLarge { .. })));
-    assert_eq!(length("GET", &shape(usize::MAX, 1, 1, 1)).ok(), Some(usize::MAX));
 }
 
 /// Bytes one behind the other, so many.
@@ -66,6 +89,11 @@ fn null_memory_needs_zero_length() {
     assert_eq!(read(0x2000, 0).ok(), Some((0, false)));
     assert_eq!(read(0, 0).ok(), Some((0, false)));
     assert!(matches!(read(0, 8), Err(AbiError::Null { argument: "local->ptr" })));
+    let homeless = RmaMem { handle: ptr::null_mut(), ..remote };
+    // SAFETY: both are alive.
+    let refused =
+        unsafe { super::read(3, &verb(PUT, 1), &raw const homeless, &raw const remote, &bytes(8)) };
+    assert!(matches!(refused, Err(AbiError::Null { argument: "remote->handle" })));
 }
 
 #[test]

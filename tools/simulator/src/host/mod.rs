@@ -5,7 +5,6 @@ mod maps;
 pub(crate) mod ops;
 mod plugin;
 pub(crate) mod proxy;
-pub(crate) mod raw;
 pub(crate) mod regions;
 mod transport;
 

@@ -375,7 +375,7 @@ impl Ops {
     }
 
     #[inline]
-    pub(crate) fn qp(&self) -> i32 {
+    fn qp(&self) -> i32 {
         match self.thread {
             Thread::User => c::NVT_QP_HOST,
             Thread::Proxy => c::NVT_QP_DEFAULT,
@@ -389,7 +389,7 @@ impl Ops {
 }
 
 #[inline]
-pub(crate) fn verb(desc: i32, nbi: bool) -> c::nvt_rma_verb {
+fn verb(desc: i32, nbi: bool) -> c::nvt_rma_verb {
     c::nvt_rma_verb {
         desc,
         is_nbi: i32::from(nbi),
@@ -400,7 +400,7 @@ pub(crate) fn verb(desc: i32, nbi: bool) -> c::nvt_rma_verb {
 }
 
 #[inline]
-pub(crate) fn bytes_of(len: u64) -> c::nvt_rma_bytesdesc {
+fn bytes_of(len: u64) -> c::nvt_rma_bytesdesc {
     c::nvt_rma_bytesdesc {
         nelems: len,
         elembytes: 1,
