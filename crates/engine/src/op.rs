@@ -34,6 +34,8 @@ pub(crate) struct Op {
 pub(crate) enum OpKind {
     /// A put or a get.
     Transfer(Direction),
+    /// A put of values to staged memory, whose bytes staging keeps.
+    Values,
     /// A put with its signal.
     PutSignal(WordOp, SignalProtocol),
     /// An atomic that fetches nothing. Only fences order it.
@@ -115,7 +117,7 @@ impl Op {
     pub(crate) fn what(&self) -> &'static str {
         match self.kind {
             OpKind::Transfer(Direction::Read) => "get",
-            OpKind::Transfer(Direction::Write) | OpKind::PutSignal(..) => "put",
+            OpKind::Transfer(Direction::Write) | OpKind::Values | OpKind::PutSignal(..) => "put",
             OpKind::Atomic(_) | OpKind::Signal(_) => "atomic",
             OpKind::Fetch(..) => "fetching atomic",
         }

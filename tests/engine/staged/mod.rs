@@ -9,6 +9,7 @@ mod order;
 mod refusals;
 mod same_host;
 mod steps;
+mod values;
 
 use engine::port::packet::MAX_LONG_MESSAGE;
 use engine::wire::staging::max_pull_payload;

@@ -9,8 +9,9 @@ use crate::port::Port;
 use crate::port::copies::Reach;
 use crate::request::{AtomicRequest, LocalSide, PutSignalRequest, Request};
 use crate::signal::Payload;
+use crate::staging::Joined;
 use crate::wire::handle::{HandleBytes, HandleView};
-use crate::wire::message::MAX_EAGER;
+use crate::wire::message::{MAX_EAGER, RegionAddr};
 
 /// Most entries in all queues of a lane. An operation takes 150 bytes, and half a kilobyte for each
 /// handle. A submitter waits once its peer has as many as are free: a peer that has stopped leaves
@@ -210,6 +211,9 @@ impl<P: Port> Lane<P> {
         mut op: Op,
         handle: &HandleBytes,
     ) -> Result<(), EngineError> {
+        if self.join_values(at, &op, handle)? {
+            return Ok(());
+        }
         let (mut idle, mut since) = (0, None);
         if self.core.queued % QUEUED_PER_ITERATION == QUEUED_PER_ITERATION - 1 {
             self.iterate();
@@ -257,6 +261,32 @@ impl<P: Port> Lane<P> {
         }
         self.enqueue(at, op, handle, outcome);
         Ok(())
+    }
+
+    /// Queues a value for staged memory that continues the value before it, so that they leave
+    /// together. Returns whether it is queued.
+    fn join_values(&mut self, at: u32, op: &Op, handle: &HandleBytes) -> Result<bool, EngineError> {
+        let (OpKind::Transfer(_), LocalSide::Value(value)) = (op.kind, op.local) else {
+            return Ok(false);
+        };
+        let request = op.request(Pe(at), handle);
+        let (remote, offset) = request.remote()?;
+        if !remote.is_staged() || !self.has_space(at) {
+            return Ok(false);
+        }
+        let to = RegionAddr { slot: remote.slot(), offset };
+        let mut joined = self.staging.join_value(&mut self.core, at, (op, value), to);
+        if joined == Joined::Full {
+            self.serve_peer(at, &mut false);
+            joined = self.staging.join_value(&mut self.core, at, (op, value), to);
+        }
+        if joined == Joined::Begun {
+            let run = Op { kind: OpKind::Values, staged: true, ..*op };
+            self.enqueue(at, run, handle, Outcome::Held);
+            // Sent by the next iteration, whatever else happens.
+            self.core.make_ready(at);
+        }
+        Ok(matches!(joined, Joined::Begun | Joined::Queued))
     }
 
     fn has_space(&self, at: u32) -> bool {
@@ -379,7 +409,7 @@ impl<P: Port> Lane<P> {
             OpKind::Fetch(word, result) => {
                 return self.core.submit_fetch(at, word, result, op.completion);
             }
-            OpKind::Transfer(_) | OpKind::PutSignal(..) => {}
+            OpKind::Transfer(_) | OpKind::Values | OpKind::PutSignal(..) => {}
         }
         let request = op.request(Pe(at), handle);
         if op.staged {

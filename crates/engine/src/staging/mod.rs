@@ -35,6 +35,7 @@ mod records;
 mod same_host;
 mod send;
 mod submit;
+mod values;
 mod window;
 
 use std::collections::VecDeque;
@@ -53,6 +54,8 @@ use crate::staging::bounce::{BounceBuffer, Pool};
 use crate::staging::get::StagedGet;
 use crate::staging::receive::StagedReceive;
 use crate::staging::send::StagedSend;
+pub(crate) use crate::staging::values::Joined;
+use crate::staging::values::ValueRun;
 use crate::staging::window::BatchWindow;
 use crate::wire::message::Seq;
 
@@ -204,6 +207,7 @@ pub(crate) struct Staging {
     batch: Vec<TaggedCopy>,
     steps: Vec<OrderedStep>,
     window: BatchWindow,
+    values: ValueRun,
     moved: u32,
     counters: StagedCounters,
 }
@@ -234,6 +238,7 @@ impl Staging {
             batch: Vec::new(),
             steps: Vec::new(),
             window: BatchWindow::new(),
+            values: ValueRun::new(),
             moved: 0,
             counters: StagedCounters::default(),
         }

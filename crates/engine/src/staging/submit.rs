@@ -237,7 +237,9 @@ impl Staging {
         }
         let mut payload = [0; MAX_PAYLOAD];
         let payload = &mut payload[..op.len];
+        let is_run = matches!(op.kind, OpKind::Values);
         match op.local {
+            LocalSide::Value(_) if is_run => self.values.send(payload),
             LocalSide::Value(value) => payload.copy_from_slice(&value.to_le_bytes()[..op.len]),
             LocalSide::Memory(addr) => {
                 let what = (request.what(), at);
@@ -254,6 +256,10 @@ impl Staging {
         if outcome == Outcome::Done {
             self.counters.in_messages += op.len as u64;
             op.sent = op.len;
+            if matches!(op.local, LocalSide::Value(_)) {
+                let end = RegionAddr { offset: to.offset + op.len as u64, ..to };
+                self.values.note_sent(at, end, is_run);
+            }
         }
         Ok(outcome)
     }

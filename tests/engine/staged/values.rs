@@ -1,0 +1,91 @@
+//! Single values put one behind the other into staged memory.
+
+use engine::ids::Pe;
+use sim_fabric::Script;
+
+use super::ALL;
+use crate::job::{Job, Shape};
+
+const COUNT: usize = 300;
+
+fn shape(n_pes: u32) -> Shape {
+    Shape { n_pes, staged: ALL, ..Shape::default() }
+}
+
+fn sent(job: &Job, pe: u32, to: u32) -> u32 {
+    job.members[pe as usize].lane.peers().find(|peer| peer.pe == Pe(to)).map_or(0, |it| it.sent)
+}
+
+fn value(at: usize, round: usize) -> u64 {
+    (at as u64 + 1).wrapping_mul(0x0123_4567_89ab_cdef) ^ (round as u64) << 3
+}
+
+fn check(job: &Job, pe: u32, len: usize, round: usize) {
+    for at in 0..COUNT {
+        let expected = &value(at, round).to_le_bytes()[..len];
+        assert_eq!(job.heap(pe, at * len, len), expected, "value {at} of {len} bytes");
+    }
+}
+
+#[test]
+fn neighbouring_values_share_messages() {
+    for len in [1, 2, 4, 8] {
+        let mut job = Job::new(7, &shape(2), Script::default());
+        for at in 0..COUNT {
+            job.put_value(0, 1, at * len, value(at, 0), len).unwrap();
+        }
+        job.until_quiet(0, 1);
+        check(&job, 1, len, 0);
+        let messages = sent(&job, 0, 1) as usize;
+        // The first leaves alone.
+        assert!(messages <= 3 + COUNT * len / 200, "{messages} for {COUNT} of {len} bytes");
+    }
+}
+
+/// Values that are scattered, or to several PEs in turn, leave at once.
+#[test]
+fn scattered_values_leave_alone() {
+    let mut job = Job::new(7, &shape(3), Script::default());
+    for at in 0..8 {
+        job.put_value(0, 1 + at as u32 % 2, at * 16, 5, 8).unwrap();
+        assert_eq!(sent(&job, 0, 1) + sent(&job, 0, 2), at as u32 + 1);
+        job.until_quiet(0, 1);
+    }
+}
+
+#[test]
+fn fence_separates_runs_of_values() {
+    for seed in 0..20 {
+        let mut job = Job::new(seed, &shape(2), Script::default());
+        for round in 0..4 {
+            for at in 0..COUNT {
+                job.put_value(0, 1, at * 4, value(at, round), 4).unwrap();
+                if at % (7 + round) == 0 {
+                    job.fence(0, 1);
+                }
+            }
+            job.fence(0, 1);
+        }
+        job.until_quiet(0, 1);
+        check(&job, 1, 4, 3);
+    }
+}
+
+/// A run whose peer fails is dropped with its queue; runs to other peers go on.
+#[test]
+fn failed_peer_drops_its_run() {
+    let mut job = Job::new(3, &shape(3), Script::default());
+    let handle = job.members[1].handle;
+    job.members[1].regions.release(&handle).unwrap();
+    job.put_value(0, 1, 0, 5, 8).unwrap();
+    job.iterate_some(&[1], 200);
+    job.put_value(0, 1, 8, 5, 8).unwrap();
+    assert_eq!(job.members[0].lane.pending(Pe(1)), 1, "it is a run");
+    assert!(job.settle(&[0, 1], (0, 1), 1000).is_err());
+    for at in 0..COUNT {
+        job.put_value(0, 2, at * 8, value(at, 0), 8).unwrap();
+    }
+    assert_eq!(job.settle(&[0, 1, 2], (0, 2), 1000), Ok(()));
+    check(&job, 2, 8, 0);
+    assert!(sent(&job, 0, 2) < COUNT as u32 / 20);
+}
