@@ -11,13 +11,11 @@ use crate::port::Port;
 use crate::port::copies::Reach;
 use crate::request::{LocalSide, Request};
 use crate::staging::receive::{ReceiveSource, ReceiveTarget};
+use crate::staging::submit::{FRAGMENT, fragment_len};
 use crate::staging::{GroupCounts, MAX_UNDER_WAY, Staging, Token, failed};
 use crate::wire::handle::HandleView;
 use crate::wire::message::{Body, RegionAddr, Seq};
 use crate::wire::staging::GetId;
-
-/// Bytes of a get's fragments where this process has no bounce buffers.
-const FRAGMENT: usize = 512 << 10;
 
 /// Fragment of a get from staged memory, until its bytes have arrived.
 #[derive(Debug)]
@@ -72,13 +70,8 @@ impl Staging {
         // A fragment must fit into a buffer on both sides.
         let own = self.stager.as_ref().map_or(FRAGMENT, |stager| stager.bounce.bounce_len);
         let most = if by_peer { own.min(remote.bounce_len()) } else { own };
-        let fragment = if by_peer && self.is_seen_by(at) {
-            // Between neighbours each fragment is one copy, so a few long ones do; over a fabric
-            // several are in flight.
-            op.len.div_ceil(4).next_multiple_of(4096).max(FRAGMENT).min(most)
-        } else {
-            (most / 4).max(FRAGMENT).min(most)
-        };
+        let is_neighbour = by_peer && self.is_seen_by(at);
+        let fragment = fragment_len(op.len, most, is_neighbour, self.is_busy_with(at));
         let handle = core.peers.get_mut(at).share(request.remote_handle);
         while op.sent < op.len {
             if self.peer(at).under_way >= MAX_UNDER_WAY {

@@ -24,7 +24,7 @@ const LONGEST: usize = 64 << 10;
 
 /// Bytes of a fragment over a fabric, where several should be in flight; and of the shortest
 /// fragment between neighbours.
-const FRAGMENT: usize = 512 << 10;
+pub(super) const FRAGMENT: usize = 512 << 10;
 
 /// Least number of fragments of a long operation between neighbours: starting the copy of one costs
 /// the same whatever its length.
@@ -38,7 +38,7 @@ enum PutSource {
 }
 
 /// Returns the bytes of an operation's fragments, where buffers have `most`.
-fn fragment_len(len: usize, most: usize, is_neighbour: bool, is_busy: bool) -> usize {
+pub(super) fn fragment_len(len: usize, most: usize, is_neighbour: bool, is_busy: bool) -> usize {
     let wanted = match (is_neighbour, is_busy) {
         (false, _) => most / 4,
         (true, false) => len.div_ceil(PIECES).next_multiple_of(4096),
@@ -127,12 +127,10 @@ impl Staging {
         if !is_free && op.sent < op.len {
             return Ok(Outcome::Held);
         }
-        let under_way = self.peer(at).under_way;
-        if under_way >= MAX_UNDER_WAY && op.sent < op.len {
+        if self.peer(at).under_way >= MAX_UNDER_WAY && op.sent < op.len {
             return Ok(Outcome::PeerFull);
         }
-        let is_busy = under_way >= PIECES as u32;
-        let fragment = fragment_len(op.len, most, is_neighbour, is_busy);
+        let fragment = fragment_len(op.len, most, is_neighbour, self.is_busy_with(at));
         let mut signal = None;
         if let Some(word) = word {
             // Inside a record a strong signal would not wait for unfinished writes.
@@ -204,6 +202,12 @@ impl Staging {
             self.window.record();
         }
         Ok(Outcome::Done)
+    }
+
+    /// Returns true if so many fragments of other operations keep the copy engines of both ends at
+    /// work that longer ones are better.
+    pub(super) fn is_busy_with(&mut self, at: u32) -> bool {
+        self.peer(at).under_way >= PIECES as u32
     }
 
     pub(super) fn add_send(&mut self, send: StagedSend) {
