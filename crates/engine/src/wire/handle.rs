@@ -316,10 +316,7 @@ impl<'a> HandleView<'a> {
     /// inside.
     #[inline(always)]
     pub(crate) fn target(&self, addr: u64, len: u64) -> Option<u64> {
-        let offset = addr.wrapping_sub(self.base());
-        // Below the base, the offset wraps to one that no length reaches.
-        let end = offset.checked_add(len)?;
-        (end <= self.len()).then(|| self.remote_address(offset))
+        self.offset_of(addr, len).map(|offset| self.remote_address(offset))
     }
 
     /// The key for one of the owner's rails that have keys.
@@ -332,9 +329,7 @@ impl<'a> HandleView<'a> {
     /// inside.
     #[inline(always)]
     pub(crate) fn spot(&self, addr: u64, len: u64) -> Option<RegionAddr> {
-        let offset = addr.wrapping_sub(self.base());
-        let end = offset.checked_add(len)?;
-        (end <= self.len()).then(|| RegionAddr { slot: self.slot(), offset })
+        self.offset_of(addr, len).map(|offset| RegionAddr { slot: self.slot(), offset })
     }
 
     #[cold]
@@ -355,15 +350,16 @@ impl<'a> HandleView<'a> {
     /// The offset of `len` bytes at the owner's address `addr`, if all are inside the region.
     #[inline]
     pub(crate) fn locate(&self, addr: u64, len: u64) -> Result<u64, HandleError> {
+        let outside = HandleError::Outside { addr, len, base: self.base(), region: self.len() };
+        self.offset_of(addr, len).ok_or(outside)
+    }
+
+    #[inline(always)]
+    fn offset_of(&self, addr: u64, len: u64) -> Option<u64> {
         let offset = addr.wrapping_sub(self.base());
-        // An address below the base wraps to an offset beyond any length. `offset <= region`
-        // makes the subtraction safe.
-        let region = self.len();
-        if offset <= region && len <= region - offset {
-            Ok(offset)
-        } else {
-            Err(HandleError::Outside { addr, len, base: self.base(), region })
-        }
+        // Below the base, the offset wraps to one that no length reaches.
+        let end = offset.checked_add(len)?;
+        (end <= self.len()).then_some(offset)
     }
 
     /// The key for one of the owner's rails.
