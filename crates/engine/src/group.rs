@@ -105,7 +105,6 @@ impl Order {
         GroupRef(self.place | class as u8)
     }
 
-    /// Counts new work in the last group.
     #[inline(always)]
     pub(crate) fn begin_last(&mut self, class: Class) -> GroupRef {
         let group = self.next(class);
@@ -242,7 +241,6 @@ impl Order {
         self.ordered.wrapping_sub(number) as i32 >= 0
     }
 
-    /// Returns true if all work before group `number` is finished.
     pub(crate) fn is_finished(&self, number: u32) -> bool {
         self.finished.wrapping_sub(number) as i32 >= 0
     }
@@ -334,7 +332,6 @@ impl<T> Groups<T> {
         self.free.push(id);
     }
 
-    /// Sets the continuation of a group that is not empty.
     pub(crate) fn set_continuation(&mut self, id: GroupId, continuation: T) {
         debug_assert!(!self.is_done(id), "nothing is unfinished in {id:?}");
         self.groups[id.index()].continuation = Some(Box::new(continuation));
@@ -344,7 +341,6 @@ impl<T> Groups<T> {
         self.groups[id.index()].continuation.take().map(|next| *next)
     }
 
-    /// Returns true if nothing counts in the group.
     #[inline(always)]
     pub(crate) fn is_done(&self, id: GroupId) -> bool {
         self.groups.get(id.index()).is_none_or(|group| group.left == 0)

@@ -52,7 +52,7 @@ pub(crate) struct WordOp {
     pub(crate) atomic: Atomic,
 }
 
-/// How a signal follows its data.
+/// Protocol by which a signal follows its data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum SignalProtocol {
     /// Not chosen yet.
@@ -125,7 +125,6 @@ impl Op {
     }
 }
 
-/// Entry of a peer's queue.
 #[derive(Debug)]
 pub(crate) enum QueueEntry {
     /// An operation and the peer's handle for its remote memory.
@@ -135,10 +134,9 @@ pub(crate) enum QueueEntry {
     Quiet(GroupId),
 }
 
-/// Result of an attempt to submit an operation.
 pub(crate) type Attempt = Result<Outcome, EngineError>;
 
-/// Outcome of an attempt to submit an operation.
+/// Outcome of an attempt to submit an operation, which goes on from where it stopped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Outcome {
     Done,

@@ -68,7 +68,6 @@ pub(crate) struct Peer {
     pub(crate) is_refused: bool,
     /// Whether the peer is in the lane's list of peers whose cursors may move.
     pub(crate) is_settling: bool,
-    /// Signals held back.
     pub(crate) held: VecDeque<HeldSignal>,
     /// Waits of user threads: the completion group ends when all order groups before the number
     /// have.
@@ -81,7 +80,6 @@ pub(crate) struct Peer {
     pub(crate) watch: PeerWatch,
 }
 
-/// The watchdog's state of a peer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct PeerWatch {
     /// [`Peer::ended`] at the last check.
@@ -135,7 +133,6 @@ impl Peer {
         self.owner = self.path.owner.counted(GroupId::NONE, self.order.next(Class::Write));
     }
 
-    /// Closes the last group as [`Order::close`] does.
     pub(crate) fn close(&mut self) -> Option<u32> {
         let newest = self.channel.as_deref().map_or(0, |channel| channel.next.0 - 1);
         let number = self.order.close(newest);
@@ -153,7 +150,6 @@ impl Peer {
         self.renew_owner();
     }
 
-    /// Counts a segment that is about to be posted.
     #[inline(always)]
     pub(crate) fn begin(&mut self, group: GroupRef, direction: Direction) {
         self.order.begin(group);
@@ -176,7 +172,6 @@ impl Peer {
         self.renew_owner();
     }
 
-    /// Returns the error with which the peer has failed.
     #[inline(always)]
     pub(crate) fn check(&self) -> Result<(), EngineError> {
         match &self.error {
@@ -208,7 +203,6 @@ impl Peer {
         matches!(self.queue.front(), Some(QueueEntry::Op(op, _)) if op.has_begun())
     }
 
-    /// Returns true if nothing is unfinished or queued.
     #[inline(always)]
     pub(crate) fn is_quiet(&self) -> bool {
         self.order.is_empty() && self.queue.is_empty()
@@ -262,7 +256,6 @@ impl Peers {
         self.by_pe.len() as u32
     }
 
-    /// Returns the index of a peer if it is open.
     #[inline(always)]
     pub(crate) fn find(&self, pe: Pe) -> Option<u32> {
         self.of(pe).map(|_| pe.0)
@@ -289,7 +282,6 @@ impl Peers {
         peer
     }
 
-    /// Returns the peer of a PE if it is open.
     #[inline(always)]
     pub(crate) fn of_mut(&mut self, pe: Pe) -> Option<&mut Peer> {
         self.by_pe.get_mut(pe.index())?.as_deref_mut()

@@ -90,6 +90,8 @@ impl Watchdog {
         Self {
             warn_after: warn_after.map(nanoseconds),
             fail_after,
+            // At least a period, or no time would count; a part of the deadline, so that one gap
+            // cannot exceed it.
             max_gap: share.clamp(PERIOD, MAX_GAP),
             iterations: 1,
             every: 1,
@@ -327,6 +329,7 @@ impl<P: Port> Core<P> {
                 waiting: counts.waiting(),
                 seconds: late.seconds,
             };
+            // Not yet: failing a peer changes the peers that are iterated.
             overdue.push((at, failed, late.fails));
         }
         for (at, failed, fails) in overdue {

@@ -48,7 +48,6 @@ pub(crate) struct Tags {
 }
 
 impl Tags {
-    /// Creates the tags of at most `most` counted puts at a time.
     pub(crate) fn new(most: u16) -> Self {
         let free = (1_u32 << most.min(TAGS)) - 1;
         Self { free: free as u16, uses: [FIRST_USE; TAGS as usize] }
@@ -161,7 +160,6 @@ impl SegmentCounts {
         Ok(slot.complete().is_some())
     }
 
-    /// Returns the number of signals that wait for their data.
     pub(crate) fn waiting(&self) -> u32 {
         self.slots.iter().filter(|slot| slot.signal.is_some()).count() as u32
     }

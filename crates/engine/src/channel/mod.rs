@@ -33,7 +33,6 @@ const NO_SLOT: u16 = u16::MAX;
 /// window, so that a sender which never requests one does not stop.
 const ACK_INTERVAL: u64 = WINDOW / 2;
 
-/// A message that has arrived and waits to be executed.
 #[derive(Debug)]
 pub(crate) struct PendingMessage {
     pub(crate) seq: Seq,
@@ -54,7 +53,6 @@ pub(crate) enum PendingOn {
 /// Both directions of messages between this lane and one peer.
 #[derive(Debug)]
 pub(crate) struct Channel {
-    /// Number of the next message.
     pub(crate) next: Seq,
     /// The peer has executed all messages before this one.
     pub(crate) acked: Seq,
@@ -139,7 +137,6 @@ impl Channel {
         })
     }
 
-    /// Returns true if the window has space for another message.
     #[inline(always)]
     pub(crate) fn has_window(&self) -> bool {
         self.next.0 - self.acked.0 < WINDOW
@@ -156,7 +153,6 @@ impl Channel {
         self.acked < self.after_data
     }
 
-    /// Returns the mask for the next message.
     #[inline(always)]
     pub(crate) fn out_mask(&mut self, seal: &Seal, pe: Pe) -> u32 {
         let high = self.next.high();
@@ -167,7 +163,6 @@ impl Channel {
         self.out_mask.1
     }
 
-    /// Returns the mask of a received message.
     #[inline(always)]
     pub(crate) fn in_mask(&mut self, seal: &Seal, pe: Pe, seq: Seq) -> u32 {
         let high = seq.high();
@@ -213,7 +208,6 @@ impl Channel {
         (slot != NO_SLOT).then_some(slot)
     }
 
-    /// Returns the slot of a message that has left and not ended.
     #[inline(always)]
     pub(crate) fn sent_number(&self, seq: Seq) -> Option<u16> {
         let slot = self.sent[(seq.0 % WINDOW) as usize];
@@ -234,7 +228,6 @@ impl Channel {
         self.sent_number(seq).filter(|_| seq >= self.acked && seq < self.next)
     }
 
-    /// Returns a free place for a fetch.
     pub(crate) fn fetch_place(&self) -> Option<u8> {
         self.fetches.iter().position(|slot| *slot == NO_SLOT).map(|place| place as u8)
     }
@@ -243,7 +236,6 @@ impl Channel {
         self.fetches[usize::from(place)] = slot;
     }
 
-    /// Returns the slot of the fetch with this place.
     pub(crate) fn fetch(&self, place: u32) -> Option<u16> {
         let slot = *self.fetches.get(place as usize)?;
         (slot != NO_SLOT).then_some(slot)
@@ -264,7 +256,6 @@ impl Channel {
         true
     }
 
-    /// Returns true if a requested acknowledgement has not arrived.
     pub(crate) fn is_ack_requested(&self) -> bool {
         self.ack_requested > self.acked
     }
@@ -300,7 +291,6 @@ impl Channel {
         self.waiting.insert(at, waiting);
     }
 
-    /// Returns true if a message has arrived and waits.
     pub(crate) fn is_waiting(&self, seq: Seq) -> bool {
         self.waiting.binary_search_by_key(&seq, |waiting| waiting.seq).is_ok()
     }
@@ -316,7 +306,6 @@ impl Channel {
         seq
     }
 
-    /// Takes a waiting message by its number.
     pub(crate) fn take_waiting(&mut self, seq: Seq) -> Option<PendingMessage> {
         let at = self.waiting.binary_search_by_key(&seq, |waiting| waiting.seq).ok()?;
         Some(self.remove(at))

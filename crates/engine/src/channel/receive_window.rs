@@ -2,7 +2,6 @@
 
 use crate::wire::message::{MAP_BYTES, Seq, WINDOW};
 
-/// Executed messages of one peer.
 #[derive(Clone, Debug)]
 pub(crate) struct ReceiveWindow {
     /// First message that is not executed.
@@ -18,7 +17,6 @@ impl ReceiveWindow {
         Self { next: Seq::FIRST, seen: [0; (WINDOW / 64) as usize], ahead: 0 }
     }
 
-    /// Returns the first message that is not executed.
     #[inline(always)]
     pub(crate) fn next(&self) -> Seq {
         self.next

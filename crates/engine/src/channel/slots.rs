@@ -12,7 +12,7 @@ use crate::wire::message::{Frame, Seq, Tag};
 /// Number of messages of a proxy lane that may be unacknowledged.
 pub(crate) const SLOTS: u32 = 2048;
 
-/// What the end of a message does beside uncounting it.
+/// Effect that the end of a message has beside uncounting it.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) enum Purpose {
     /// Nothing.
@@ -30,7 +30,6 @@ pub(crate) enum Purpose {
     Staged {
         /// The transfer; [`PLAIN`] for none.
         token: u32,
-        /// The operation's name in messages to users.
         what: &'static str,
     },
 }
@@ -71,7 +70,6 @@ impl MessageSlot {
         }
     }
 
-    /// The operation's name in messages to users.
     pub(crate) fn what(&self) -> &'static str {
         match self.purpose {
             Purpose::Plain if self.frame.len == 32 => "atomic",
@@ -106,7 +104,6 @@ impl Reserved<'_> {
     }
 }
 
-/// All slots of a lane.
 #[derive(Debug)]
 pub(crate) struct MessageSlots {
     slots: Box<[MessageSlot]>,
@@ -193,7 +190,6 @@ impl MessageSlots {
         self.free as usize == self.slots.len()
     }
 
-    /// Iterates over the messages that have left, with their slots.
     pub(crate) fn sent(&self) -> impl Iterator<Item = (u16, &MessageSlot)> {
         (0..).zip(&self.slots).filter(|(_, slot)| slot.is_in_use())
     }

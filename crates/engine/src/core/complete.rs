@@ -137,20 +137,17 @@ impl<P: Port> Core<P> {
         }
     }
 
-    /// Uncounts one unit of work in a completion group.
     pub(crate) fn end_in_group(&mut self, group: GroupId) {
         if self.groups.end(group, 1) {
             self.emptied.push(group);
         }
     }
 
-    /// Returns true if peers or groups have to be settled.
     #[inline(always)]
     pub(crate) fn has_settling(&self) -> bool {
         !self.settling.is_empty() || !self.emptied.is_empty()
     }
 
-    /// Returns true if anything has to be settled, served, sent or handed to staging.
     #[inline(always)]
     pub(crate) fn has_due(&self) -> bool {
         let Self { settling, emptied, ready, ring, control, staging_events, due, .. } = self;
@@ -208,13 +205,13 @@ impl<P: Port> Core<P> {
                 self.make_ready(at);
             }
             Continuation::Handover(handed) => {
+                // The group also ends when the peer fails.
                 let failed = self.peers.of(handed.pe()).and_then(|peer| peer.check().err());
                 handed.end(failed);
             }
         }
     }
 
-    /// Handles an error that a poll has reported.
     #[cold]
     pub(crate) fn take_failure(&mut self, rail: RailId, failure: Failure) {
         let Failure { wr_id, is_message, error } = failure;
@@ -381,7 +378,6 @@ impl<P: Port> Core<P> {
         Some((result, width))
     }
 
-    /// Notes that a message of a peer was executed.
     pub(crate) fn note_executed(&mut self, at: u32, seq: Seq) {
         let channel = self.channel(at);
         let is_waited_for = !channel.waiting.is_empty();

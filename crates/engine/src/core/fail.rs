@@ -27,7 +27,6 @@ const COPY: u32 = 1 << 31;
 /// A copy in progress between local memory and a bounce buffer.
 #[derive(Debug)]
 pub(crate) struct ActiveCopy {
-    /// Number of its transfer.
     token: u32,
     pub(crate) peer: u32,
     pub(crate) what: &'static str,
@@ -37,7 +36,6 @@ pub(crate) struct ActiveCopy {
 /// Maximum number of log lines per ten seconds about faults that peers can cause.
 const LINES: u64 = 64;
 
-/// First failure of the lane, and the limit of log lines.
 #[derive(Debug)]
 pub(crate) struct Failures {
     first: Option<Box<EngineError>>,
@@ -166,7 +164,6 @@ impl<P: Port> Core<P> {
         self.fail_lane(failed);
     }
 
-    /// Returns the error of a segment or message that the fabric refused or failed.
     pub(crate) fn segment_error(
         &self,
         (what, at): (&'static str, u32),
@@ -190,7 +187,6 @@ impl<P: Port> Core<P> {
         self.failures.first.get_or_insert_with(|| Box::new(failed));
     }
 
-    /// Notes that a copy between local memory and a bounce buffer has begun.
     pub(crate) fn begin_copy(
         &mut self,
         token: u32,
@@ -201,12 +197,10 @@ impl<P: Port> Core<P> {
         self.copies.push(ActiveCopy { token, peer, what, memory });
     }
 
-    /// Returns true if copies of a transfer are in progress.
     pub(crate) fn is_copying(&self, token: u32) -> bool {
         self.copies.iter().any(|copying| copying.token == token)
     }
 
-    /// Notes that all copies of a transfer have ended.
     pub(crate) fn end_copy(&mut self, token: u32) {
         let peer = self.copies.iter().find(|copying| copying.token == token);
         let Some(peer) = peer.map(|copying| copying.peer) else { return };

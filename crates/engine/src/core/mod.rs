@@ -66,7 +66,6 @@ pub(crate) enum StagingEvent {
     Failed { peer: u32 },
 }
 
-/// State of a lane; see the module.
 #[derive(Debug)]
 pub(crate) struct Core<P: Port> {
     pub(crate) port: P,
@@ -106,7 +105,6 @@ pub(crate) struct Core<P: Port> {
     pub(crate) due: Vec<u32>,
     /// Events for staging, in order.
     pub(crate) staging_events: VecDeque<StagingEvent>,
-    /// Copies of staging in progress.
     pub(crate) copies: Vec<ActiveCopy>,
 }
 
@@ -206,14 +204,12 @@ impl<P: Port> Core<P> {
         channel.get_or_insert_with(|| Channel::new(&self.seal, *pe, tags))
     }
 
-    /// Adds a peer to those served in this iteration.
     pub(crate) fn make_ready(&mut self, at: u32) {
         if !self.ready.contains(&at) {
             self.ready.push(at);
         }
     }
 
-    /// Adds a peer to the ring of those that wait for a shared resource.
     pub(crate) fn enter_ring(&mut self, at: u32) {
         let peer = self.peers.get_mut(at);
         if !std::mem::replace(&mut peer.in_ring, true) {

@@ -18,13 +18,11 @@ const PARTS: usize = 8;
 const FINEST: usize = 8;
 const ALIGN: usize = 4096;
 
-/// A segment to be posted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SegmentPost {
     pub(crate) peer: u32,
     pub(crate) path: PeerPath,
     pub(crate) transfer: Transfer,
-    /// Immediate data for the target.
     pub(crate) immediate: Option<u64>,
     /// [`STRIPE`], [`PLAIN`], or the number of staging's transfer.
     pub(crate) token: u32,
@@ -153,6 +151,7 @@ impl<P: Port> Core<P> {
             Ok(None) => port.post(path.rail, path.to, wr_id, operation),
             Err(error) => Err(error),
         };
+        // Tells the watchdog whether the peer waits for the fabric or for other peers.
         peer.is_refused = !matches!(posted, Ok(Posted::Yes));
         match posted {
             Ok(Posted::Yes) => Ok(true),

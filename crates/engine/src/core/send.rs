@@ -16,12 +16,10 @@ use crate::wire::message::{Body, Frame, Numbers, SealContext};
 /// Maximum number of peers per iteration whose waiting work may be tried without success.
 pub(crate) const ATTEMPTS: u32 = 8;
 
-/// A message to be sent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OutgoingMessage<'a> {
     pub(crate) peer: u32,
     pub(crate) body: Body<'a>,
-    /// Payload sent from its own memory, not copied into the frame.
     pub(crate) tail: Tail,
     /// Number of the last message that its target has to execute first; 0 for none.
     pub(crate) behind: u64,
@@ -145,11 +143,13 @@ impl<P: Port> Core<P> {
         let Peer { channel, order, paths, pe, is_refused, .. } = peer;
         let Some(channel) = channel.as_deref_mut() else { return Ok(Outcome::LaneFull) };
         if !channel.has_window() {
+            // The window advances with acknowledgements, which nobody else may be requesting.
             self.request_ack(at);
             return Ok(Outcome::PeerFull);
         }
         let reserved = if channel.held < messages.free() { messages.reserve() } else { None };
         let Some(reserved) = reserved else {
+            // Slots of any peer are freed by acknowledgements alone.
             self.request_acks();
             return Ok(Outcome::LaneFull);
         };
@@ -266,7 +266,6 @@ impl<P: Port> Core<P> {
         }
     }
 
-    /// Returns true if unnumbered messages are due.
     #[inline(always)]
     pub(crate) fn has_control(&self) -> bool {
         !self.control.is_empty()

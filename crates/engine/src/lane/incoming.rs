@@ -358,6 +358,7 @@ impl<P: Port> Lane<P> {
         let (addr, flag) = (result.addr, result.flag);
         // The word first, then the flag that announces it.
         let stored = self.staging.store_result(&mut self.core, at, addr, &bytes[..len], flag);
+        // The fetch has ended without its word, so waits for the peer have to report an error.
         if let Err(failed) = stored {
             self.core.fail_peer(at, failed);
         }

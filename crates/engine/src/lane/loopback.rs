@@ -70,6 +70,7 @@ impl<P: Port> Lane<P> {
                     self.wait_for_room(&mut idle)?;
                 }
             }
+            // No rail orders a read after its own writes; each is waited for.
             while !self.core.groups.is_done(group) {
                 self.wait_iteration(&mut idle);
             }
@@ -83,6 +84,7 @@ impl<P: Port> Lane<P> {
     }
 
     fn wait_for_room(&mut self, idle: &mut u32) -> Result<(), EngineError> {
+        // Groups in use may end only with acknowledgements.
         self.core.request_acks();
         self.wait_iteration(idle);
         self.room_or_failure()

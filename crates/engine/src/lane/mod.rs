@@ -45,7 +45,7 @@ pub struct LaneConfig {
     pub regions: Arc<RegionIndex>,
     /// Deadlines of waits.
     pub watchdog: Watchdog,
-    /// How signals follow their data.
+    /// Protocol by which signals follow their data.
     pub signals: SignalEngine,
     /// Maximum number of counted puts to one peer at a time, at most
     /// [`TAGS`](crate::channel::counts::TAGS); 0 where some rail of some PE carries no immediate
@@ -55,7 +55,7 @@ pub struct LaneConfig {
     pub immediate_bytes: u8,
     /// Longest message in bytes that every PE accepts on every rail.
     pub longest_message: usize,
-    /// How operations are spread over rails.
+    /// Distribution of operations over rails.
     pub spread: Spread,
     /// Whether local memory may be device memory before any is registered, so that each operation
     /// looks.
@@ -98,6 +98,7 @@ impl<P: Port> Lane<P> {
             core: Core::new(port, config),
             staging: Staging::new(longest),
             inbox: None,
+            // A host lane only initiates: no peer sends to it.
             packet: is_proxy.then(|| Box::new(LongPacket::EMPTY)),
             others: Vec::new(),
             abandoned: None,
@@ -154,6 +155,7 @@ impl<P: Port> Lane<P> {
 
     fn fence_peer(&mut self, at: u32) {
         let peer = self.core.peers.get_mut(at);
+        // Behind nothing a fence would only use up a group.
         if peer.is_quiet() || peer.error.is_some() {
             return;
         }
@@ -171,6 +173,7 @@ impl<P: Port> Lane<P> {
             }
         }
         let peer = self.core.peers.get_mut(at);
+        // Earlier groups may have finished, which opens the fence at once.
         peer.order.settle();
         peer.update_fast_path();
     }
@@ -282,12 +285,14 @@ impl<P: Port> Lane<P> {
     #[inline]
     pub fn is_saturated(&self, pe: Pe) -> bool {
         let queued = self.pending(pe);
+        // With nothing queued for it, an operation may start at once.
         queued > 0 && self.core.queued + queued >= submit::MAX_QUEUED - submit::SPARE
     }
 
     /// Returns true if [`Lane::is_saturated`] may be true for some PE.
     #[inline]
     pub fn has_saturated_peer(&self) -> bool {
+        // The queue of one peer has at most all entries.
         2 * self.core.queued >= submit::MAX_QUEUED - submit::SPARE
     }
 
@@ -295,6 +300,7 @@ impl<P: Port> Lane<P> {
     #[inline]
     pub fn has_room(&self) -> bool {
         let Core { messages, rails, .. } = &self.core;
+        // A host lane has no table of messages.
         (messages.free() > 0 || self.packet.is_none()) && rails.iter().any(|rail| rail.quota > 0)
     }
 

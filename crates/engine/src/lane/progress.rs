@@ -201,6 +201,7 @@ impl<P: Port> Lane<P> {
                 end(wr_id.index());
             }
         }
+        // All messages have to be taken before the rail is polled again.
         let mut packet = LongPacket::EMPTY;
         while self.packet.is_some()
             && self.core.port.receive(rail, &mut packet) != Incoming::Nothing

@@ -19,7 +19,6 @@ const MAX_AHEAD: u64 = 16;
 /// Rates are measured over this many of the longest segments; older ones count half.
 const RATE_WINDOW: u64 = 4;
 
-/// Load and rate of a rail.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Load {
     /// Bytes assigned to the rail and not completed.

@@ -31,7 +31,6 @@ impl Spread {
     pub const BALANCED_FROM: usize = 8 << 10;
 }
 
-/// A rail of a lane. `F` is the state of the port's fast path.
 #[derive(Debug)]
 pub(crate) struct Rail<F> {
     /// None if the port has no fast path.
@@ -69,12 +68,10 @@ impl<F> Rail<F> {
         }
     }
 
-    /// Returns the number of segments posted and not completed.
     pub(crate) fn in_flight(&self) -> u32 {
         self.limits.depth - self.quota / self.unit
     }
 
-    /// Returns true if segments are posted and not completed.
     #[inline(always)]
     pub(crate) fn is_busy(&self) -> bool {
         self.quota != self.limits.depth * self.unit
@@ -93,7 +90,6 @@ impl<F> Rail<F> {
         self.counters.bytes -= bytes as u64;
     }
 
-    /// Counts segments that have completed.
     #[inline(always)]
     pub(crate) fn end(&mut self, count: u32) {
         // The count only falls here, so each maximum is seen just before.
@@ -114,7 +110,6 @@ impl<F> Rail<F> {
     }
 }
 
-/// Iterates over all rails of a lane, by number.
 pub(crate) fn rail_ids<F>(rails: &[Rail<F>]) -> impl Iterator<Item = RailId> + use<F> {
     (0..rails.len() as u8).map(RailId)
 }

@@ -22,6 +22,7 @@ pub fn remote_rail(me: Pe, local: &[RailAddress], rail: RailId, peer: &[RailAddr
     if shared.is_empty() {
         return RailId((rail.index() % peer.len()) as u8);
     }
+    // By rank, so that two local rails on one fabric choose different rails of the peer.
     let rank = local[..rail.index()].iter().filter(|other| other.fabric == fabric).count();
     let turn = me.index() / local.len();
     RailId(shared[(rank + turn) % shared.len()] as u8)

@@ -71,7 +71,6 @@ impl RemoteEnds {
 /// All paths of a lane.
 #[derive(Debug)]
 pub struct PathTable {
-    /// Remote ends by local rail.
     ends: Box<[RemoteEnds]>,
     n_pes: u32,
     /// PEs to which not all local rails lead: one bit for each rail that does, at least one.
@@ -102,6 +101,7 @@ impl PathTable {
 
     /// Returns the local rails that lead to a PE, one bit each and at least one.
     fn leading(&self, pe: Pe) -> u32 {
+        // At most 32 rails: a word has a bit for each.
         let all = u32::MAX >> (32 - self.ends.len().min(32));
         self.partial.get(&pe).copied().unwrap_or(all)
     }

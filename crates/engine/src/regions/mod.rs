@@ -47,7 +47,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A registered region.
 #[derive(Debug)]
 pub(crate) struct Region {
     index: u32,
@@ -73,12 +72,10 @@ impl Region {
         offset <= self.len && len <= self.len - offset
     }
 
-    /// Returns the region's slot in handles and messages.
     pub(crate) fn slot(&self) -> u32 {
         slot_of(self.index, self.stamp)
     }
 
-    /// Returns the descriptor for a rail of a lane of this kind.
     pub(crate) fn desc(&self, kind: LaneKind, rail: RailId) -> Desc {
         self.descs[kind as usize].get(rail.index()).copied().unwrap_or_default()
     }
@@ -93,7 +90,6 @@ trait StagerSource: Send + Sync {
 /// Part of the region table that lanes read.
 pub struct RegionIndex {
     table: Weak<dyn StagerSource>,
-    /// Regions by index.
     regions: VersionedCell<Vec<Option<Arc<Region>>>>,
     /// The stager, until the proxy lane takes it.
     stager: Mutex<Option<RegisteredStager>>,
@@ -111,7 +107,6 @@ impl fmt::Debug for RegionIndex {
 pub(crate) struct RegisteredStager {
     pub(crate) copies: Box<dyn CopyPort>,
     pub(crate) bounce: Bounce,
-    /// Region of the bounce memory.
     pub(crate) region: Arc<Region>,
     /// Whether it was made for unregistered host memory; there may be no device.
     pub(crate) for_host: bool,
@@ -153,7 +148,6 @@ impl RegionIndex {
         lock(&self.orphans).push(orphan);
     }
 
-    /// Removes an orphan that has ended.
     pub(crate) fn leave_orphan(&self, lane: LaneKind, segment: u32) {
         lock(&self.orphans).retain(|orphan| (orphan.lane, orphan.segment) != (lane, segment));
     }
@@ -164,7 +158,6 @@ impl RegionIndex {
     }
 }
 
-/// A range of local addresses.
 #[derive(Clone, Copy, Debug)]
 struct Range {
     base: usize,
@@ -194,7 +187,7 @@ struct DirectTarget {
     len: u64,
 }
 
-/// How local memory is reached, according to registered regions.
+/// Access to local memory, according to registered regions.
 #[derive(Debug)]
 pub(crate) struct RegionLookup<'a> {
     /// Region that the fabric reaches and that holds all bytes.
@@ -444,7 +437,6 @@ impl Regions {
         }
     }
 
-    /// Returns true if there is a stager to take.
     #[inline(always)]
     pub(crate) fn has_stager(&self) -> bool {
         self.stager.is_some()

@@ -189,6 +189,7 @@ impl<M: MemoryPort> RegionTable<M> {
             return Err(HandleError::Stale.into());
         };
         let (addr, len) = held.memory;
+        // Before anything changes, so that a refused release has no effect.
         if let Some(Orphan { what, pe, .. }) = self.index.orphan_over(addr, len) {
             *entry = Some(held);
             return Err(EngineError::InUse { addr, len, what, pe });
@@ -204,6 +205,7 @@ impl<M: MemoryPort> RegionTable<M> {
             slots.held[at] = Some(held);
             return Err(EngineError::Unclosed { addr, len, error });
         }
+        // Free only now: a registration that could not be ended goes back to its index.
         slots.free.push(at);
         drop(slots);
         drop(held);

@@ -11,7 +11,7 @@
 //! - Where messages are long enough, the one that announces bytes also carries them.
 //! - A *get* requests a put into the requester's memory, and ends with it.
 //! - Between staged memory here and memory that the fabric reaches at the peer, this lane alone
-//! writes or reads the buffer.
+//!   writes or reads the buffer.
 //! - A few bytes travel in one message each way, without a buffer.
 //!
 //! # Order

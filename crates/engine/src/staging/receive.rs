@@ -182,6 +182,7 @@ impl Staging {
                 self.shared_addr(at, offset, len)?;
                 ReceiveSource::Bounce(offset)
             }
+            // A buffer has to hold it, unless it goes straight to the destination of a get.
             PullSource::Fabric(..) if memory.is_none() && len > most => {
                 return Err(format!("{len} bytes at once, and bounce buffers have {most}"));
             }

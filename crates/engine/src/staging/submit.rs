@@ -101,6 +101,7 @@ impl Staging {
         let from = self.source(core, at, request, addr, by_peer)?;
         let needs_buffer = matches!(from, PutSource::Buffer);
         if needs_buffer && !self.has_buffers(core, (addr, op.len))? {
+            // Another thread may still be making the buffers.
             return Ok(Outcome::LaneFull);
         }
         let own = self.stager.as_ref().filter(|_| needs_buffer);
@@ -277,6 +278,7 @@ impl Staging {
             return core.local(request, 0, request.len, rail).map(|_| PutSource::Buffer);
         }
         match found.fabric.filter(|region| by_peer && !region.keys.is_empty()) {
+            // The peer reads registered memory in place, for which it gets the keys.
             Some(region) => Ok(PutSource::Region(Arc::clone(region))),
             None if found.device => Ok(PutSource::Buffer),
             None => {

@@ -200,7 +200,6 @@ impl ActiveHandover {
 }
 
 impl Inbox {
-    /// Returns true if anything handed over has not ended.
     #[inline(always)]
     pub(crate) fn has_work(&self) -> bool {
         !self.shared.outstanding.is_empty()

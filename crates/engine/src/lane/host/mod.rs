@@ -86,6 +86,7 @@ impl<P: Port> HostLane<P> {
                 Some(id) => id,
                 None => match lane.core.groups.start() {
                     Some(id) => *group.insert(id),
+                    // All groups are in use: tried again after an iteration.
                     None => return Ok(false),
                 },
             };
@@ -145,6 +146,7 @@ impl<P: Port> HostLane<P> {
         if let Some(id) = group {
             self.end_group(id);
         }
+        // The group also ends when the peer fails.
         done?;
         self.lock().core.reach_peer(pe).map(drop)
     }
@@ -195,6 +197,7 @@ impl<P: Port> HostLane<P> {
             Err(TryLockError::WouldBlock) => return Ok(false),
         };
         let progressed = lane.progress();
+        // A stale hint costs one lock or delays one iteration.
         self.has_work.store(lane.has_work(), Ordering::Relaxed);
         progressed
     }
