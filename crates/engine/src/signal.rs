@@ -197,10 +197,10 @@ impl<P: Port> Core<P> {
         else {
             return Ok(Outcome::Held);
         };
-        let WordOp { at: spot, atomic } = word;
+        let WordOp { at: word_addr, atomic } = word;
         let bytes = if is_long { &[] } else { payload.bytes.unwrap_or_default() };
         // The tail brings a long payload from its own memory.
-        let body = Body::PutSignal { at: spot, atomic, to, payload: bytes };
+        let body = Body::PutSignal { at: word_addr, atomic, to, payload: bytes };
         let tail = if is_long { Tail { addr, len: op.len } } else { Tail::NONE };
         let behind = self.behind_of_signal(at);
         let sending = OutgoingMessage {
@@ -305,16 +305,16 @@ impl<P: Port> Core<P> {
     fn send_word(
         &mut self,
         at: u32,
-        WordOp { at: spot, atomic }: WordOp,
+        WordOp { at: word_addr, atomic }: WordOp,
         counted: Option<(Tag, u32)>,
         behind: u64,
         held: Option<GroupRef>,
         completion: GroupId,
     ) -> Attempt {
         let (body, purpose) = match counted {
-            None => (Body::Word { at: spot, atomic }, Purpose::Plain),
+            None => (Body::Word { at: word_addr, atomic }, Purpose::Plain),
             Some((tag, segments)) => (
-                Body::CountedSignal { at: spot, atomic, tag, segments },
+                Body::CountedSignal { at: word_addr, atomic, tag, segments },
                 Purpose::CountedSignal(tag),
             ),
         };
@@ -344,7 +344,7 @@ impl<P: Port> Core<P> {
     pub(crate) fn submit_fetch(
         &mut self,
         at: u32,
-        WordOp { at: spot, atomic }: WordOp,
+        WordOp { at: word_addr, atomic }: WordOp,
         result: FetchTarget,
         completion: GroupId,
     ) -> Attempt {
@@ -356,7 +356,7 @@ impl<P: Port> Core<P> {
         // The peer keeps the reply by place, so fetches in flight are bounded by the places.
         let Some(place) = self.channel(at).fetch_place() else { return Ok(Outcome::PeerFull) };
         let width = atomic.width.bytes();
-        let body = Body::Fetch { at: spot, atomic, place };
+        let body = Body::Fetch { at: word_addr, atomic, place };
         let purpose = Purpose::Fetch { result, width, place };
         self.send(&OutgoingMessage {
             behind,

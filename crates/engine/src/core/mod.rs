@@ -261,11 +261,11 @@ impl<P: Port> Core<P> {
     /// Returns the local word that a peer's message names, checked for bounds and alignment.
     pub(crate) fn locate_word(
         &mut self,
-        spot: RegionAddr,
+        named: RegionAddr,
         atomic: &Atomic,
     ) -> Result<Location, String> {
         let width = atomic.width.bytes();
-        let place = self.regions.locate(spot, width).map_err(|fault| fault.to_string())?;
+        let place = self.regions.locate(named, width).map_err(|fault| fault.to_string())?;
         if place.addr % width != 0 {
             return Err(format!("a word of {width} bytes at {:#x} is not aligned", place.addr));
         }

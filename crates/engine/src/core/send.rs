@@ -77,7 +77,9 @@ impl<P: Port> Core<P> {
             return false;
         };
         let width = atomic.width.bytes();
-        let Some(spot) = word.spot(signal.remote_addr, width as u64) else { return false };
+        let Some(word_addr) = word.region_addr(signal.remote_addr, width as u64) else {
+            return false;
+        };
         if signal.remote_addr % width as u64 != 0 {
             return false;
         }
@@ -88,12 +90,14 @@ impl<P: Port> Core<P> {
         let (seq, ack) = (channel.next, channel.executed.next());
         let numbers = Numbers { seq, ack, mark: is_marked.into(), mask };
         // Encoded in place and in this order: each argument is done with before the next is read.
-        slot.frame.atomic(seal.me(), &numbers, (spot, atomic), part.is_some());
+        slot.frame.atomic(seal.me(), &numbers, (word_addr, atomic), part.is_some());
         if let Some(part) = part {
             let Some(data) = HandleView::for_messages(part.remote_handle, *fast_prefix) else {
                 return false;
             };
-            let Some(to) = data.spot(part.remote_addr, part.len as u64) else { return false };
+            let Some(to) = data.region_addr(part.remote_addr, part.len as u64) else {
+                return false;
+            };
             let LocalSide::Memory(from) = part.local else { return false };
             if !regions.is_recent_for_cpu(from, part.len) {
                 return false;

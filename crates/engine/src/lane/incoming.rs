@@ -82,13 +82,13 @@ impl<P: Port> Lane<P> {
             return false;
         }
         let word = head.word ^ channel.in_mask(&core.seal, head.from, seq);
-        let Some(PlainMessage { at: spot, atomic, to, payload }) =
+        let Some(PlainMessage { at: word_addr, atomic, to, payload }) =
             PlainMessage::decode(head, word, bytes)
         else {
             return false;
         };
         let width = atomic.width.bytes();
-        let Some(word) = core.regions.target(spot, width) else { return false };
+        let Some(word) = core.regions.target(word_addr, width) else { return false };
         if word % width != 0 {
             return false;
         }
@@ -276,7 +276,7 @@ impl<P: Port> Lane<P> {
     fn apply(&mut self, at: u32, seq: Seq, message: &Message<'_>) -> Result<(), String> {
         // With a mark, earlier messages' deferred writes have to come first.
         let order = if message.mark == 0 { DeferredOrder::Any } else { DeferredOrder::After };
-        let (spot, atomic) = match message.body {
+        let (word_addr, atomic) = match message.body {
             Body::Word { at, atomic } | Body::CountedSignal { at, atomic, .. } => (at, atomic),
             Body::Fetch { at, atomic, .. } | Body::PutSignal { at, atomic, .. } => (at, atomic),
             Body::StagedPut { to, payload } => {
@@ -294,7 +294,7 @@ impl<P: Port> Lane<P> {
             }
             _ => return Ok(()),
         };
-        let word = self.core.locate_word(spot, &atomic)?;
+        let word = self.core.locate_word(word_addr, &atomic)?;
         if let Body::PutSignal { to, payload, .. } = message.body {
             let data = self.core.regions.locate(to, payload.len()).map_err(|e| e.to_string())?;
             // A sender sees in the handle that processors do not reach the memory.

@@ -554,11 +554,8 @@ impl<P: Port> Lane<P> {
                             Outcome::Done
                         }
                         Ok(outcome) => {
-                            self.core
-                                .peers
-                                .get_mut(at)
-                                .queue
-                                .push_front(QueueEntry::Op(op, handle));
+                            let peer = self.core.peers.get_mut(at);
+                            peer.queue.push_front(QueueEntry::Op(op, handle));
                             outcome
                         }
                         Err(failed) => {

@@ -359,16 +359,20 @@ impl Regions {
     }
 
     /// Returns the local bytes that a peer's message names.
-    pub(crate) fn locate(&mut self, spot: RegionAddr, len: usize) -> Result<Location, HandleError> {
+    pub(crate) fn locate(
+        &mut self,
+        named: RegionAddr,
+        len: usize,
+    ) -> Result<Location, HandleError> {
         self.sync();
-        let region = match self.by_index.get(index_of(spot.slot)) {
-            Some(Some(region)) if region.remote && region.slot() == spot.slot => region,
+        let region = match self.by_index.get(index_of(named.slot)) {
+            Some(Some(region)) if region.remote && region.slot() == named.slot => region,
             _ => return Err(HandleError::Stale),
         };
-        let offset = usize::try_from(spot.offset).unwrap_or(usize::MAX);
+        let offset = usize::try_from(named.offset).unwrap_or(usize::MAX);
         if offset > region.len || len > region.len - offset {
             return Err(HandleError::Outside {
-                addr: (region.base as u64).wrapping_add(spot.offset),
+                addr: (region.base as u64).wrapping_add(named.offset),
                 len: len as u64,
                 base: region.base as u64,
                 region: region.len as u64,
@@ -387,13 +391,13 @@ impl Regions {
     /// Returns the address of bytes that a message names, in a region that the CPU reaches, as of
     /// the last [`Regions::sync`].
     #[inline(always)]
-    pub(crate) fn target(&self, spot: RegionAddr, len: usize) -> Option<usize> {
-        let target = self.targets.get(index_of(spot.slot))?;
-        let end = spot.offset.checked_add(len as u64)?;
-        if target.slot != spot.slot || end > target.len {
+    pub(crate) fn target(&self, named: RegionAddr, len: usize) -> Option<usize> {
+        let target = self.targets.get(index_of(named.slot))?;
+        let end = named.offset.checked_add(len as u64)?;
+        if target.slot != named.slot || end > target.len {
             return None;
         }
-        Some(target.base + spot.offset as usize)
+        Some(target.base + named.offset as usize)
     }
 
     /// Copies the index if it has changed.

@@ -86,7 +86,7 @@ impl Staging {
         }
     }
 
-    /// Takes ready transfers and appends their copies to `together`.
+    /// Takes ready transfers and appends their copies to `batch`.
     fn collect<P: Port>(
         &mut self,
         core: &mut Core<P>,

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::channel::{PendingMessage, PendingOn};
 use crate::core::Core;
 use crate::ids::LaneKind;
 use crate::op::{Attempt, Outcome};
@@ -138,8 +139,8 @@ impl Staging {
         })
     }
 
-    /// Accepts a message that announces bytes. It counts as executed when they are stored, which
-    /// messages below `due` precede.
+    /// Accepts a message that announces bytes. It is executed once they are stored, after all
+    /// messages below `due`.
     pub(crate) fn accept_pull<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -164,17 +165,14 @@ impl Staging {
                 ReceiveTarget::List(count)
             }
             PullTarget::Get(named) => {
-                match self.take_requested_get(core, at, named, |asked| asked == len)? {
-                    Some(get) => {
-                        memory = get.is_direct.then_some(get.memory);
-                        ReceiveTarget::Get(named.number)
-                    }
-                    None => {
-                        // The get has failed: nothing is stored.
-                        core.note_executed(at, seq);
-                        return Ok(());
-                    }
-                }
+                let get = self.take_requested_get(core, at, named, |asked| asked == len)?;
+                let Some(get) = get else {
+                    // The get has failed: nothing is stored.
+                    core.note_executed(at, seq);
+                    return Ok(());
+                };
+                memory = get.is_direct.then_some(get.memory);
+                ReceiveTarget::Get(named.number)
             }
         };
         let from = match pull.source {
@@ -205,8 +203,7 @@ impl Staging {
         }
         let channel = core.channel(at);
         channel.reads += 1;
-        channel
-            .wait(crate::channel::PendingMessage { seq, what: crate::channel::PendingOn::Staging });
+        channel.wait(PendingMessage { seq, what: PendingOn::Staging });
         if !self.peer(at).behind.is_empty() {
             // The lowest number takes a buffer first, so that it never lacks one.
             self.peer(at).behind.push((seq, index));

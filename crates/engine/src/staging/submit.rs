@@ -161,8 +161,8 @@ impl Staging {
                 Some(_) => core.behind_of_signal(at),
                 None => core.behind_fence(at),
             };
-            let spot = RegionAddr { offset: offset + op.sent as u64, ..to };
-            let record = Record { signal, ..Record::put(addr + op.sent, len, spot) };
+            let destination = RegionAddr { offset: offset + op.sent as u64, ..to };
+            let record = Record { signal, ..Record::put(addr + op.sent, len, destination) };
             let region = match &from {
                 PutSource::Buffer => None,
                 PutSource::Region(region) => Some(Arc::clone(region)),

@@ -330,7 +330,7 @@ impl<'a> HandleView<'a> {
     /// Returns the name of `len` bytes at the owner's address `addr` for messages, if all are
     /// inside.
     #[inline(always)]
-    pub(crate) fn spot(&self, addr: u64, len: u64) -> Option<RegionAddr> {
+    pub(crate) fn region_addr(&self, addr: u64, len: u64) -> Option<RegionAddr> {
         self.offset_of(addr, len).map(|offset| RegionAddr { slot: self.slot(), offset })
     }
 
