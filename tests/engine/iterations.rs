@@ -76,7 +76,7 @@ fn posting_iterations_are_busy() {
 
     job.inc(0, 1, 0);
     assert!(!iterate(&mut job), "it has left already");
-    job.members[0].lane.request_ack(Pe(1));
+    job.members[0].lane.request_acks();
     assert!(iterate(&mut job), "the peer is asked");
 
     // Local memory that is staged.

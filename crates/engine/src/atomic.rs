@@ -181,11 +181,8 @@ impl Atomic {
             AtomicOp::Xor | AtomicOp::FetchXor => old ^ operand,
             AtomicOp::Fetch => old,
             AtomicOp::CompareSwap => {
-                if (old ^ compare) & mask == 0 {
-                    operand
-                } else {
-                    old
-                }
+                // Bits of the comparand above the width do not count.
+                if (old ^ compare) & mask == 0 { operand } else { old }
             }
         };
         new & mask

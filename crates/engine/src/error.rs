@@ -144,7 +144,7 @@ pub enum EngineError {
     ProxyStalled {
         /// The peer.
         pe: Pe,
-        /// How long.
+        /// Seconds waited.
         seconds: u64,
     },
     /// The program has ended while an operation was waiting for room.
@@ -174,7 +174,7 @@ pub enum EngineError {
         segments: u32,
         /// Signals of the sender that wait for data.
         waiting: u32,
-        /// How long none of their segments has arrived.
+        /// Seconds since one of their segments last arrived.
         seconds: u64,
     },
     /// The process of a peer has ended.
@@ -200,9 +200,9 @@ pub enum EngineError {
         rail: RailId,
         /// The rail's name.
         rail_name: String,
-        /// How long it has been the oldest of its connection.
+        /// Seconds for which it has been the oldest of its connection.
         seconds: u64,
-        /// Whether it was posted, queued or held.
+        /// State: posted, queued or held.
         state: &'static str,
         /// Writes to the peer that are not delivered.
         writes: u32,

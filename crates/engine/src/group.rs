@@ -1,7 +1,7 @@
 //! Groups: the only counters of what is unfinished, and the only order between operations.
 //!
 //! Each segment and each message counts once in an *order group* of its peer ([`Order`]) and, if
-//! somebody waits for its operation alone, once in a *completion group* ([`Groups`]). Both counts
+//! a caller waits for its operation alone, once in a *completion group* ([`Groups`]). Both counts
 //! are taken when the work leaves and given back when a write is delivered, a read has landed, or a
 //! message is acknowledged as executed.
 //!
@@ -41,7 +41,7 @@ const CLASSES: u32 = 4;
 const COUNTS: usize = (RING * CLASSES) as usize;
 
 impl GroupRef {
-    /// Of segments whose operation counts itself, or that are ordered with nothing.
+    /// For segments whose operation counts itself, or that nothing orders.
     pub(crate) const NONE: Self = Self(CLASSES as u8 - 1);
 
     #[inline(always)]
@@ -70,14 +70,14 @@ impl GroupRef {
 pub(crate) struct Order {
     /// Unfinished work by group and class. The entry of [`GroupRef::NONE`] means nothing.
     counts: [u32; COUNTS],
-    /// For each closed group, the number of the last message before its end.
+    /// Number of the last message before the end of each closed group.
     last_message: [u64; RING as usize],
-    /// The group of new work, and its place in the counts.
+    /// Group of new work, and its position in `counts`.
     last: u32,
     place: u8,
-    /// All groups below have no unfinished writes.
+    /// No group below has unfinished writes.
     written: u32,
-    /// All groups below have no unfinished writes or messages.
+    /// No group below has unfinished writes or messages.
     ordered: u32,
     /// All groups below are finished.
     finished: u32,
@@ -99,13 +99,12 @@ impl Order {
         }
     }
 
-    /// The group that work of a class which begins now counts in.
+    /// Returns the group in which new work of a class counts.
     #[inline(always)]
     pub(crate) fn next(&self, class: Class) -> GroupRef {
         GroupRef(self.place | class as u8)
     }
 
-    /// Counts work in the last group.
     #[inline(always)]
     pub(crate) fn begin_last(&mut self, class: Class) -> GroupRef {
         let group = self.next(class);
@@ -116,11 +115,13 @@ impl Order {
     #[inline(always)]
     pub(crate) fn begin(&mut self, group: GroupRef) {
         let count = &mut self.counts[group.index()];
+        // `NONE` has a count too, so that the fast path needs no branch. It is never read, and may
+        // wrap.
         *count = count.wrapping_add(1);
     }
 
-    /// Gives counts back. Returns whether the group has no more of this class, so that a cursor may
-    /// move.
+    /// Uncounts finished work. Returns true if the group has no more of this class, so that a
+    /// cursor may move.
     #[inline(always)]
     pub(crate) fn end(&mut self, group: GroupRef, ended: u32) -> bool {
         let count = &mut self.counts[group.index()];
@@ -128,12 +129,14 @@ impl Order {
         *count == 0
     }
 
-    /// Turns a held signal, counted as a write, into a message of the same group with this number.
+    /// Turns a held signal, counted as a write, into the message `number` of the same group.
     pub(crate) fn leave(&mut self, held: GroupRef, number: u64) -> GroupRef {
         self.end(held, 1);
+        // The message stays in the group of the held signal: a fence that waits for one waits for
+        // the other.
         let group = GroupRef(held.0 & !(CLASSES as u8 - 1) | Class::Message as u8);
         self.begin(group);
-        // The last group's is noted when it is closed.
+        // For the last group, `close` overwrites this with the newest number.
         self.last_message[group.index() / CLASSES as usize] = number;
         group
     }
@@ -148,49 +151,51 @@ impl Order {
             .all(|class| self.count(number, *class) == 0)
     }
 
-    /// Whether more than one group is unfinished: something may be waiting for a cursor.
+    /// Returns true if a closed group is unfinished, so that something may wait for a cursor.
     #[inline(always)]
     pub(crate) fn has_closed(&self) -> bool {
         self.finished != self.last
     }
 
-    /// Whether nothing is unfinished.
+    /// Returns true if no work is unfinished.
     #[inline(always)]
     pub(crate) fn is_empty(&self) -> bool {
+        // Work in a closed group keeps `finished` below `last`, so only the last counts are read.
         let at = usize::from(self.place);
         let last = self.counts.get(at..at + CLASSES as usize - 1);
         self.finished == self.last
             && last.is_some_and(|counts| counts.iter().all(|count| *count == 0))
     }
 
-    /// Whether writes are unfinished.
+    /// Returns true if writes are unfinished. Errs towards true until the cursors have moved.
     #[inline(always)]
     pub(crate) fn has_writes(&self) -> bool {
         self.written != self.last || self.count(self.last, Class::Write) != 0
     }
 
-    /// Number of the group of new work.
     pub(crate) fn last(&self) -> u32 {
         self.last
     }
 
-    /// Unfinished writes of a group and those after it.
+    /// Returns the number of unfinished writes in a group and those after it.
     pub(crate) fn writes_from(&self, number: u32) -> u32 {
         let groups = self.last.wrapping_sub(number) + 1;
         (0..groups).map(|ahead| self.count(number.wrapping_add(ahead), Class::Write)).sum()
     }
 
-    /// Unfinished work of a class, over all groups.
+    /// Returns the number of unfinished segments or messages of a class, over all groups.
     pub(crate) fn unfinished(&self, class: Class) -> u32 {
         (0..RING).map(|number| self.count(number, class)).sum()
     }
 
-    /// Closes the last group, if there is anything in it; `newest` is the number of the last
-    /// message that has left. Returns the number to be behind. None if all groups are in use.
+    /// Closes the last group unless it is empty; `newest` is the number of the last message that
+    /// has left. Returns the number to be behind, or None if all groups are in use.
     pub(crate) fn close(&mut self, newest: u64) -> Option<u32> {
         if self.is_group_empty(self.last) {
+            // Behind the groups before an empty one is behind everything.
             return Some(self.last);
         }
+        // The next group would share its counts with the oldest unfinished one.
         if self.last.wrapping_sub(self.finished) == RING - 1 {
             return None;
         }
@@ -200,12 +205,13 @@ impl Order {
         Some(self.last)
     }
 
-    /// Moves the cursors over what has finished.
+    /// Advances the cursors over finished groups.
     pub(crate) fn settle(&mut self) {
         while self.written != self.last && self.count(self.written, Class::Write) == 0 {
             self.written = self.written.wrapping_add(1);
         }
-        // A group without writes may still be ahead of one with writes.
+        // `finished <= ordered <= written`: a group without messages may still follow one with
+        // writes, and is then not ordered.
         while self.ordered != self.written && self.count(self.ordered, Class::Message) == 0 {
             self.ordered = self.ordered.wrapping_add(1);
         }
@@ -214,7 +220,7 @@ impl Order {
         }
     }
 
-    /// So many groups, a multiple of those of the ring, were closed and have finished.
+    /// Advances all cursors as if `groups` groups, a multiple of the ring, had finished.
     #[cfg(test)]
     pub(crate) fn skip(&mut self, groups: u32) {
         for number in [&mut self.last, &mut self.written, &mut self.ordered, &mut self.finished] {
@@ -222,31 +228,32 @@ impl Order {
         }
     }
 
-    /// Whether all writes behind which `number` is are delivered.
+    /// Returns true if all writes before group `number` are delivered.
     #[inline(always)]
     pub(crate) fn is_written(&self, number: u32) -> bool {
+        // Group numbers wrap; a cursor is less than 2^31 ahead, see `Peer::update_fast_path`.
         self.written.wrapping_sub(number) as i32 >= 0
     }
 
-    /// Whether all writes and messages before `number` are finished.
+    /// Returns true if all writes and messages before group `number` are finished.
     #[inline(always)]
     pub(crate) fn is_ordered(&self, number: u32) -> bool {
         self.ordered.wrapping_sub(number) as i32 >= 0
     }
 
-    /// Whether everything before `number` is finished.
     pub(crate) fn is_finished(&self, number: u32) -> bool {
         self.finished.wrapping_sub(number) as i32 >= 0
     }
 
-    /// A number that everything is behind already.
+    /// Returns a number that all new work is behind.
     pub(crate) fn start(&self) -> u32 {
         self.finished
     }
 
-    /// The highest number of an unexecuted message before `number`, or one that is executed.
+    /// Returns the highest number of a message before group `number`, or 0 if all are executed.
     pub(crate) fn last_message_before(&self, number: u32) -> u64 {
         let mut last = 0;
+        // Messages before `ordered` are executed: a mark need not name them.
         let mut group = self.ordered;
         while group != number && group.wrapping_sub(number) as i32 <= 0 {
             last = last.max(self.last_message[(group % RING) as usize]);
@@ -256,12 +263,12 @@ impl Order {
     }
 }
 
-/// Names a completion group from its begin to its end.
+/// Name of a completion group from its start to its end.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct GroupId(Option<NonZeroU16>);
 
 impl GroupId {
-    /// No group: only the peer's quiet waits.
+    /// No group: only the quiet of the peer waits for the work.
     pub const NONE: GroupId = GroupId(None);
 
     #[inline(always)]
@@ -285,20 +292,20 @@ impl GroupId {
     }
 }
 
-/// Most completion groups of a lane at a time.
+/// Maximum number of completion groups of a lane at a time.
 pub const MAX_GROUPS: usize = u16::MAX as usize;
 
-/// The completion groups of a lane. `T` is what follows when a group becomes empty.
+/// Completion groups of a lane. `T` is the continuation that runs when a group becomes empty.
 #[derive(Debug)]
 pub(crate) struct Groups<T> {
-    /// By identifier. The first is that of [`GroupId::NONE`] and means nothing.
+    /// By identifier. The entry of [`GroupId::NONE`] is not used.
     groups: Vec<Group<T>>,
     free: Vec<GroupId>,
 }
 
 #[derive(Debug)]
 struct Group<T> {
-    /// Unfinished segments and messages, and operations that are in a queue.
+    /// Unfinished segments and messages, and queued operations.
     left: u32,
     continuation: Option<Box<T>>,
 }
@@ -308,7 +315,7 @@ impl<T> Groups<T> {
         Self { groups: vec![Group { left: 0, continuation: None }], free: Vec::new() }
     }
 
-    /// Begins a group in which nothing is unfinished. None when all identifiers are in use.
+    /// Starts an empty group. None if all identifiers are in use.
     pub(crate) fn start(&mut self) -> Option<GroupId> {
         if let Some(id) = self.free.pop() {
             return Some(id);
@@ -318,25 +325,22 @@ impl<T> Groups<T> {
         Some(id)
     }
 
-    /// Ends a group, which nothing counts in any more.
+    /// Ends an empty group; its identifier may be used again.
     pub(crate) fn finish(&mut self, id: GroupId) {
         debug_assert!(id != GroupId::NONE && self.is_done(id), "{id:?} ends with work unfinished");
         self.groups[id.index()].continuation = None;
         self.free.push(id);
     }
 
-    /// Sets what follows when the group becomes empty. Something counts in it now.
     pub(crate) fn set_continuation(&mut self, id: GroupId, continuation: T) {
         debug_assert!(!self.is_done(id), "nothing is unfinished in {id:?}");
         self.groups[id.index()].continuation = Some(Box::new(continuation));
     }
 
-    /// Takes what follows, of a group that is empty.
     pub(crate) fn take_continuation(&mut self, id: GroupId) -> Option<T> {
         self.groups[id.index()].continuation.take().map(|next| *next)
     }
 
-    /// Whether nothing counts in the group.
     #[inline(always)]
     pub(crate) fn is_done(&self, id: GroupId) -> bool {
         self.groups.get(id.index()).is_none_or(|group| group.left == 0)
@@ -352,9 +356,10 @@ impl<T> Groups<T> {
         }
     }
 
-    /// Gives counts back. Returns whether something follows now.
+    /// Uncounts finished work. Returns true if the group is empty and has a continuation to run.
     #[inline(always)]
     pub(crate) fn end(&mut self, id: GroupId, ended: u32) -> bool {
+        // `begin` skips `NONE`, so its entry only goes down; it never has a continuation.
         let Some(group) = self.groups.get_mut(id.index()) else { return false };
         group.left = group.left.wrapping_sub(ended);
         group.left == 0 && group.continuation.is_some()

@@ -3,18 +3,18 @@
 //! The engine names no symbol of libfabric or CUDA. It sees the fabric through the traits of
 //! [`port`]. Nothing here is `unsafe`.
 //!
-//! # Rooms
-//! Each knows those before it:
-//! 1. [`wire`]: bytes that PEs exchange. [`port`]: what is asked of a fabric.
+//! # Modules
+//! Each depends on those before it:
+//! 1. [`wire`]: bytes that PEs exchange. [`port`]: interface to a fabric.
 //! 2. [`regions`]: registered memory.
 //! 3. [`group`]: counts of unfinished work, and order. `op`: operations of callers.
 //! 4. `segments`: posted RMA. [`channel`]: reliable messages. [`rails`]: paths, load, counters.
-//! 5. `peers`, `core`: what is known of each peer; posting, sending, completing, failing.
+//! 5. `peers`, `core`: state of each peer; posting, sending, completing, failing.
 //! 6. [`signal`]: how signals follow data. `staging`: memory that the fabric does not reach.
 //! 7. [`lane`]: submits, queues, and drives all of it in each progress iteration.
 //!
-//! # Words
-//! Those of libfabric and OpenSHMEM mean what they mean there. A *lane* is one thread's access to
+//! # Terms
+//! Terms of libfabric and OpenSHMEM are used as there. A *lane* is one thread's access to
 //! the fabric, a *peer* a PE as a lane sees it, a *rail* one NIC: a domain with endpoint,
 //! completion queue and address vector. A *segment* is one RMA operation of the fabric, a *message*
 //! bytes that the peer's lane executes. Memory is *staged* if the fabric does not reach it and its

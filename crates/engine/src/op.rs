@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::atomic::Atomic;
+use crate::error::EngineError;
 use crate::group::{GroupId, GroupRef};
 use crate::ids::Pe;
 use crate::port::Direction;
@@ -53,7 +54,7 @@ pub(crate) struct WordOp {
     pub(crate) atomic: Atomic,
 }
 
-/// How a signal follows its data.
+/// Protocol by which a signal follows its data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum SignalProtocol {
     /// Not chosen yet.
@@ -86,14 +87,15 @@ impl Op {
         }
     }
 
-    /// Returns true if parts of the operation are submitted or the way of its signal is chosen:
-    /// from then on it cannot move behind another one.
+    /// Returns true if the operation can no longer move behind another one.
     pub(crate) fn has_begun(&self) -> bool {
+        // A chosen protocol holds a tag or a group, which an operation in front might wait for.
         let has_protocol = matches!(self.kind, OpKind::PutSignal(_, protocol) if protocol != SignalProtocol::Undecided);
         self.sent > 0 || has_protocol
     }
 
     pub(crate) fn request<'a>(&self, pe: Pe, remote_handle: &'a HandleBytes) -> Request<'a> {
+        // Of the other kinds only the peer and the handle are used: their length is 0.
         let direction = match self.kind {
             OpKind::Transfer(direction) => direction,
             _ => Direction::Write,
@@ -102,18 +104,19 @@ impl Op {
         Request { direction, pe, remote_handle, remote_addr, local, len }
     }
 
-    /// Returns the local memory that the operation will touch, with the operation's name for users.
+    /// Returns address and length of the local memory that the operation will touch, with its name
+    /// for users.
     pub(crate) fn memory(&self) -> Option<(&'static str, (usize, usize))> {
         match (self.kind, self.local) {
             (OpKind::Fetch(word, result), _) => {
                 Some(("fetching atomic", result.memory(word.atomic.width.bytes())))
             }
+            // A value was copied when it was submitted.
             (_, LocalSide::Memory(addr)) if self.len > 0 => Some((self.what(), (addr, self.len))),
             _ => None,
         }
     }
 
-    /// Returns the operation's name for messages to users.
     pub(crate) fn what(&self) -> &'static str {
         match self.kind {
             OpKind::Transfer(Direction::Read) => "get",
@@ -124,17 +127,18 @@ impl Op {
     }
 }
 
-/// Entry of a peer's queue.
 #[derive(Debug)]
 pub(crate) enum QueueEntry {
     /// An operation and the peer's handle for its remote memory.
     Op(Op, Arc<HandleBytes>),
     Fence,
-    /// A wait for everything queued before it; the completion group ends when that is finished.
+    /// A wait for everything queued before it, after which the completion group ends.
     Quiet(GroupId),
 }
 
-/// Outcome of an attempt to submit an operation.
+pub(crate) type Attempt = Result<Outcome, EngineError>;
+
+/// Outcome of an attempt to submit an operation, which goes on from where it stopped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Outcome {
     Done,

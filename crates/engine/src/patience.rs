@@ -40,6 +40,7 @@ impl Wait {
     }
 
     fn count(&mut self, now: Instant, most: Duration) -> Duration {
+        // A longer interval means that the process was stopped.
         self.counted += now.saturating_duration_since(self.last_check).min(most);
         self.last_check = now;
         self.counted

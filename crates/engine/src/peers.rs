@@ -21,9 +21,9 @@ pub(crate) struct HeldSignal {
     pub(crate) word: WordOp,
     /// Tag and number of the segments that the target has to count.
     pub(crate) counted: Option<(Tag, u32)>,
-    /// The signal leaves once all writes before this order group are delivered.
+    /// The signal leaves when all writes before this order group are delivered.
     pub(crate) behind: u32,
-    /// Its own count, as a write, so that later signals and fences wait for it.
+    /// Its own count, as a write: later signals and fences wait for it.
     pub(crate) held: GroupRef,
     pub(crate) completion: GroupId,
 }
@@ -32,45 +32,45 @@ pub(crate) struct HeldSignal {
 #[derive(Debug)]
 pub(crate) struct Peer {
     pub(crate) pe: Pe,
-    /// First bytes of the peer's handles with keys, which opens the fast paths. A value that
-    /// matches no handle closes them: something is queued, a fence is pending, or the peer has
-    /// failed.
+    /// First bytes of handles that may take the fast path; [`HandlePrefix::NONE`] while something
+    /// is queued, a fence is pending, or the peer has failed.
     pub(crate) fast_prefix: HandlePrefix,
-    /// Segments posted and not completed.
+    /// Segments posted and not completed, in both directions.
     pub(crate) in_flight: u32,
-    /// The next path; paths take turns.
+    /// Path of the next segment; paths take turns.
     pub(crate) path: PeerPath,
-    /// Owner of plain writes over `hop` in the last order group.
+    /// Owner of plain writes over `path` in the last order group.
     pub(crate) owner: Owner,
     pub(crate) paths: Box<[PeerPath]>,
     /// First bytes of the peer's handles with keys, as last seen.
     prefix: HandlePrefix,
     pub(crate) order: Order,
-    /// Writes wait until `order` has reached this group; messages until the writes before it have.
+    /// Writes wait until `order` is ordered up to this group, messages until it is written up to
+    /// it.
     pub(crate) fence: u32,
     /// Fences since start.
     pub(crate) fences: u32,
     /// Segments posted since start, by direction.
     pub(crate) posted: [u32; 2],
-    /// Gets requested from the peer and gets it has answered, since start.
+    /// Gets of staged memory requested from the peer, and those that it has answered, since start.
     pub(crate) gets_requested: u32,
     pub(crate) gets_answered: u32,
-    /// Bounce buffers that hold answers to gets of the peer.
+    /// Outbound bounce buffers with answers to the peer's gets.
     pub(crate) answers_owed: u32,
     pub(crate) channel: Option<Box<Channel>>,
     /// Operations that cannot start yet, in program order.
     pub(crate) queue: VecDeque<QueueEntry>,
     /// Whether the peer is in the lane's ring of peers that wait for a shared resource.
     pub(crate) in_ring: bool,
-    /// [`Peer::ended`] when a submitter last waited in vain, if nothing has ended since.
+    /// [`Peer::ended`] when a submitter last waited without success, until work of the peer ends.
     pub(crate) stalled_at: Option<u64>,
-    /// Whether the fabric had no room for the last post.
+    /// Whether the fabric refused the last post for lack of space.
     pub(crate) is_refused: bool,
     /// Whether the peer is in the lane's list of peers whose cursors may move.
     pub(crate) is_settling: bool,
-    /// Signals held back.
     pub(crate) held: VecDeque<HeldSignal>,
-    /// Waits of user threads: each completion group ends when all groups before the number finish.
+    /// Waits of user threads: the completion group ends when all order groups before the number
+    /// have.
     pub(crate) quiets: Vec<(u32, GroupId)>,
     /// Handle of the last queued operation, shared with the queue.
     handle: Option<Arc<HandleBytes>>,
@@ -80,16 +80,15 @@ pub(crate) struct Peer {
     pub(crate) watch: PeerWatch,
 }
 
-/// The watchdog's state of a peer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct PeerWatch {
     /// [`Peer::ended`] at the last check.
     pub(crate) ended: u64,
     /// Number of that check.
     pub(crate) checked: u32,
-    /// Time since which nothing has ended, in the watchdog's units.
+    /// Time of the last change of `ended`, in the watchdog's units.
     pub(crate) since: u32,
-    /// Time when the peer's work last waited for a resource held by other peers.
+    /// Time when the peer's work last waited for a resource that other peers hold.
     pub(crate) blocked: u32,
     /// Warnings since `since`.
     pub(crate) warned: u32,
@@ -134,7 +133,6 @@ impl Peer {
         self.owner = self.path.owner.counted(GroupId::NONE, self.order.next(Class::Write));
     }
 
-    /// Closes the last group, see [`Order::close`].
     pub(crate) fn close(&mut self) -> Option<u32> {
         let newest = self.channel.as_deref().map_or(0, |channel| channel.next.0 - 1);
         let number = self.order.close(newest);
@@ -142,15 +140,16 @@ impl Peer {
         number
     }
 
-    /// Drops all counts after the peer has failed.
+    /// Drops all counts of a failed peer.
     pub(crate) fn forget(&mut self) {
         self.order = Order::new();
         self.fence = self.order.start();
+        // No answer is awaited any more, so the watchdog leaves the peer alone.
         self.gets_answered = self.gets_requested;
+        // The cached owner names the group.
         self.renew_owner();
     }
 
-    /// Counts a segment that is about to be posted.
     #[inline(always)]
     pub(crate) fn begin(&mut self, group: GroupRef, direction: Direction) {
         self.order.begin(group);
@@ -159,7 +158,7 @@ impl Peer {
         *posted = posted.wrapping_add(1);
     }
 
-    /// Moves on to the path with index `next`; keeps the current one if there is no such path.
+    /// Advances to the path with index `next`; a peer with one path has no such index and keeps it.
     #[inline(always)]
     pub(crate) fn turn(&mut self, next: u32) {
         if let Some(next) = self.paths.get(next as usize) {
@@ -173,7 +172,6 @@ impl Peer {
         self.renew_owner();
     }
 
-    /// Returns the error with which the peer has failed.
     #[inline(always)]
     pub(crate) fn check(&self) -> Result<(), EngineError> {
         match &self.error {
@@ -182,19 +180,19 @@ impl Peer {
         }
     }
 
-    /// Opens or closes the fast paths; called after any change of what they depend on.
+    /// Opens or closes the fast path; to be called after any change of what it depends on.
     pub(crate) fn update_fast_path(&mut self) {
         let is_ordered = self.order.is_ordered(self.fence);
         if is_ordered {
-            // Group numbers are compared within half of their range: an old fence must not look
-            // new.
+            // Group numbers are compared within half of their range: a fence of 2^31 groups ago
+            // would look new.
             self.fence = self.order.start();
         }
         let is_open = self.queue.is_empty() && self.error.is_none() && is_ordered;
         self.fast_prefix = if is_open { self.prefix } else { HandlePrefix::NONE };
     }
 
-    /// Remembers the first bytes of the peer's handles, which lets the fast path recognise them.
+    /// Sets the first bytes by which the fast path recognises the peer's handles.
     pub(crate) fn note_prefix(&mut self, prefix: HandlePrefix) {
         self.prefix = prefix;
         self.update_fast_path();
@@ -205,23 +203,24 @@ impl Peer {
         matches!(self.queue.front(), Some(QueueEntry::Op(op, _)) if op.has_begun())
     }
 
-    /// Returns true if nothing is unfinished or queued.
     #[inline(always)]
     pub(crate) fn is_quiet(&self) -> bool {
         self.order.is_empty() && self.queue.is_empty()
     }
 
-    /// Returns a shared copy of a handle for the queue.
     pub(crate) fn share(&mut self, handle: &HandleBytes) -> Arc<HandleBytes> {
+        // Operations on one region follow one another, so a long queue shares one copy of 512
+        // bytes.
         match &self.handle {
             Some(kept) if **kept == *handle => Arc::clone(kept),
             _ => Arc::clone(self.handle.insert(Arc::new(*handle))),
         }
     }
 
-    /// Returns the number of segments, gets and messages that have ended; it only rises.
+    /// Returns a number that changes whenever a segment, get or message of the peer ends.
     pub(crate) fn ended(&self) -> u64 {
         let [writes, reads] = self.posted;
+        // The counters wrap: the sum is only compared for equality.
         let segments = writes.wrapping_add(reads).wrapping_sub(self.in_flight);
         let acked = self.channel.as_deref().map_or(0, |channel| channel.acked.0);
         u64::from(segments) + u64::from(self.gets_answered) + acked
@@ -240,7 +239,7 @@ impl Peer {
     }
 }
 
-/// Peers of a lane by PE. A PE that the lane has never used takes eight bytes.
+/// Peers of a lane by PE. A PE that the lane has never used costs eight bytes.
 #[derive(Debug)]
 pub(crate) struct Peers {
     by_pe: Box<[Option<Box<Peer>>]>,
@@ -257,20 +256,20 @@ impl Peers {
         self.by_pe.len() as u32
     }
 
-    /// Returns the index of an open peer.
     #[inline(always)]
     pub(crate) fn find(&self, pe: Pe) -> Option<u32> {
         self.of(pe).map(|_| pe.0)
     }
 
-    /// Opens a peer. The PE is one of the job and not open yet.
+    /// Opens a peer that is in the job and not open yet.
     pub(crate) fn open(&mut self, pe: Pe, paths: (Box<[PeerPath]>, PeerPath)) -> u32 {
+        // Boxed: the table has an entry for each PE of the job, and most lanes use few.
         self.by_pe[pe.index()] = Some(Box::new(Peer::new(pe, paths)));
         self.open.push(pe.0);
         pe.0
     }
 
-    /// Returns an open peer.
+    /// Returns an open peer; panics if there is none.
     #[inline(always)]
     pub(crate) fn get(&self, at: u32) -> &Peer {
         let Some(peer) = self.of(Pe(at)) else { unreachable!("no peer {at} was opened") };
@@ -283,7 +282,6 @@ impl Peers {
         peer
     }
 
-    /// Returns the peer of a PE if it is open.
     #[inline(always)]
     pub(crate) fn of_mut(&mut self, pe: Pe) -> Option<&mut Peer> {
         self.by_pe.get_mut(pe.index())?.as_deref_mut()

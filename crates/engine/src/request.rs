@@ -87,7 +87,7 @@ impl Request<'_> {
         EngineError::Refused { what: self.what(), pe, side, addr, len, fault }
     }
 
-    /// Checks the remote side and returns the handle and the offset of the first byte.
+    /// Checks the remote side. Returns the handle and the offset of the first byte.
     pub(crate) fn remote(&self) -> Result<(HandleView<'_>, u64), EngineError> {
         let refuse = |fault| self.refuse("remote", fault);
         let remote = HandleView::check_of(self.pe, self.remote_handle).map_err(refuse)?;
@@ -97,7 +97,7 @@ impl Request<'_> {
 }
 
 impl AtomicRequest<'_> {
-    /// Checks the word's handle, bounds and alignment, and returns its place for messages.
+    /// Checks the word's handle, bounds and alignment. Returns its address for messages.
     pub(crate) fn word(&self) -> Result<RegionAddr, EngineError> {
         let width = self.atomic.width.bytes();
         let refuse = |fault| self.refuse(fault);
@@ -128,7 +128,7 @@ impl AtomicRequest<'_> {
 }
 
 impl FetchTarget {
-    /// Returns address and length of the local memory that a word of `width` bytes takes.
+    /// Returns address and length of the local memory for a word of `width` bytes.
     pub(crate) fn memory(self, width: usize) -> (usize, usize) {
         (self.addr, if self.flag.is_some() { 16 } else { width })
     }

@@ -13,9 +13,9 @@ const NIL: u32 = u32::MAX;
 
 // Values of `Segment::token`. Other values number a transfer of staging, with BY_LOAD set if its
 // rail was chosen by load.
-/// A segment whose rail was chosen by load.
+/// Token of a segment whose rail was chosen by load.
 pub(crate) const STRIPE: u32 = u32::MAX - 1;
-/// A segment whose completion only gives counts back.
+/// Token of a segment whose completion only uncounts it.
 pub(crate) const PLAIN: u32 = u32::MAX;
 pub(crate) const BY_LOAD: u32 = 1 << 31;
 
@@ -24,11 +24,11 @@ pub(crate) const BY_LOAD: u32 = 1 << 31;
 #[repr(u8)]
 pub(crate) enum SegmentState {
     Free = 0,
-    /// With the fabric; the completion only gives counts back.
+    /// In flight; the completion only uncounts the segment.
     Plain = 1,
-    /// With the fabric; the completion does what the token says as well.
+    /// In flight; the completion also does what the token says.
     Other = 2,
-    /// With the fabric, but its peer has failed: no group counts it any more.
+    /// In flight, but its peer has failed: no group counts it any more.
     Orphan = 3,
 }
 
@@ -45,15 +45,16 @@ impl Owner {
         Self(u64::from(peer) << 40 | u64::from(rail.0) << 32 | SegmentState::Plain as u64)
     }
 
-    /// Adds the groups to the owner of a segment that no group counts.
     #[inline(always)]
     pub(crate) fn counted(self, completion: GroupId, group: GroupRef) -> Self {
+        // Of an owner that no group counts these bits are zero.
         Self(self.0 | u64::from(completion.bits()) << 16 | u64::from(group.bits()) << 8)
     }
 
-    /// Changes the class within the order group. `self` is a write's, without completion group.
+    /// Sets the completion group, and the class within the order group. `self` is a plain write's.
     #[inline(always)]
     pub(crate) fn of_class(self, class: Class, completion: GroupId) -> Self {
+        // The class of a write is 0, and it has no completion group.
         Self(self.0 | u64::from(completion.bits()) << 16 | (class as u64) << 8)
     }
 
@@ -87,18 +88,15 @@ impl Owner {
         }
     }
 
-    /// Returns true if the completion only gives counts back.
     #[inline(always)]
     pub(crate) fn is_plain(self) -> bool {
         self.0 as u8 == SegmentState::Plain as u8
     }
 
-    /// Removes the order group.
     pub(crate) fn unordered(self) -> Self {
         Self(self.0 & !0xff00 | u64::from(GroupRef::NONE.bits()) << 8)
     }
 
-    /// Returns the owner in another state.
     pub(crate) fn with(self, state: SegmentState) -> Self {
         Self(self.0 & !0xff | state as u64)
     }
@@ -122,7 +120,6 @@ pub(crate) struct Segment {
 }
 
 impl Segment {
-    /// Notes what it transfers.
     #[inline(always)]
     pub(crate) fn set(&mut self, transfer: &Transfer) {
         self.direction = transfer.direction;
@@ -133,12 +130,11 @@ impl Segment {
         };
     }
 
-    /// Local memory that the segment touches.
+    /// Returns address and length of the local memory that the segment touches.
     pub(crate) fn memory(&self) -> Option<(usize, usize)> {
         (self.addr != 0).then_some((self.addr, self.len))
     }
 
-    /// Returns the operation's name for messages to users.
     pub(crate) fn what(&self) -> &'static str {
         match self.direction {
             Direction::Write => "put",
@@ -169,16 +165,17 @@ impl Segments {
         Self { entries: (0..count).map(entry).collect(), first_free: 0 }
     }
 
-    /// Takes a free entry, to be filled in by the caller.
+    /// Takes a free entry, which the caller fills in.
     #[inline(always)]
     pub(crate) fn take(&mut self) -> Option<(WrId, &mut Segment)> {
+        // Last in, first out: the entry is likely still in the cache.
         let at = self.first_free;
         let entry = self.entries.get_mut(at as usize)?;
         self.first_free = entry.next_free;
         Some((WrId(at), entry))
     }
 
-    /// Returns the owner of a posted segment.
+    /// Returns the owner of a posted segment; the fabric may report other indices.
     #[inline(always)]
     pub(crate) fn owner(&self, at: usize) -> Option<Owner> {
         self.entries.get(at).map(|entry| entry.owner).filter(|owner| *owner != Owner::FREE)
@@ -189,7 +186,7 @@ impl Segments {
         self.entries.get_mut(at).filter(|entry| entry.owner != Owner::FREE)
     }
 
-    /// Frees segments in sequence while their owner is `owner`. Returns how many.
+    /// Frees segments in sequence while their owner is `owner`. Returns how many were freed.
     #[inline(always)]
     pub(crate) fn free_alike(
         &mut self,
@@ -204,6 +201,7 @@ impl Segments {
                     entry.next_free = first;
                     first = at as u32;
                 }
+                // Another owner counts in other groups; its completion starts the next run.
                 _ => break,
             }
             count += 1;

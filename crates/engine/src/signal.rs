@@ -1,32 +1,30 @@
-//! Signals: how the signal of a put follows its data, and what signals are behind.
+//! Signals: how the signal of a put follows its data, and which operations come before a signal.
 //!
-//! There are two ways. *Inline*: data and signal are one message. *Beside*: the segments carry
-//! immediate data and the signal's message says how many of them the target has to count; where
-//! some rail carries no immediate data, the segments have a completion group of their own whose
-//! continuation is the signal.
+//! *Inline*: data and signal are one message. *Counted*: the segments carry immediate data, and the
+//! signal's message says how many of them the target has to count. *Chained*: the segments have a
+//! completion group of their own whose continuation sends the signal.
 //!
-//! A signal that is sent apart from its data is behind all puts that were begun before. Strong
-//! signals, those of a lane that orders them, are behind all puts and signals.
+//! A signal that is sent apart from its data follows all puts that were started before. Strong
+//! signals, those of a lane that orders them (NCCL's), follow all earlier puts and signals.
 
 use crate::channel::counts::TAGS;
 use crate::channel::slots::Purpose;
 use crate::core::send::OutgoingMessage;
 use crate::core::{Continuation, Core};
-use crate::error::EngineError;
 use crate::group::{Class, GroupId, GroupRef};
 use crate::ids::Pe;
 use crate::lane::LaneConfig;
-use crate::op::{Op, OpKind, Outcome, SignalProtocol, WordOp};
+use crate::op::{Attempt, Op, OpKind, Outcome, SignalProtocol, WordOp};
 use crate::peers::HeldSignal;
 use crate::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
 use crate::port::{Port, RailLimits, Tail};
 use crate::request::{FetchTarget, LocalSide, Request};
 use crate::wire::message::{Body, MAX_EAGER, RegionAddr, Tag, eager_in};
 
-/// How the signal of a put is made to follow its data.
+/// Protocol by which the signal of a put follows its data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SignalEngine {
-    /// The fastest way that the put and the fabric allow.
+    /// The fastest protocol that the put and the fabric allow.
     Auto,
     /// The signal is sent when its own data is delivered.
     Chained,
@@ -37,26 +35,28 @@ pub enum SignalEngine {
     Counted,
 }
 
-/// Most messages to a peer that may be unacknowledged for a long one with a mark to leave: the peer
-/// keeps what waits for others, and so no more than this many long ones.
+/// Maximum number of unacknowledged messages to a peer for another long one with a mark to leave.
+/// The target keeps a message that waits for its mark, so this bounds its memory to as many long
+/// ones.
 const MAX_KEPT: u32 = 32;
 
-/// How a lane sends signals.
+/// Signal protocols that a lane may use.
 #[derive(Debug)]
 pub(crate) struct Signals {
     /// Whether data and signal may be one message.
     pub(crate) inline: bool,
-    /// Longest payload in one message, where processors reach it at both ends.
+    /// Longest payload of one message in bytes, where processors reach it at both ends.
     longest: usize,
-    /// Most counted puts to a peer; 0 where nothing is counted.
+    /// Maximum number of counted puts to a peer at a time; 0 where nothing is counted.
     pub(crate) tags: u16,
-    /// Whether signals are behind all puts and signals before them.
+    /// Whether signals follow all earlier puts and signals.
     pub(crate) strong: bool,
 }
 
 impl Signals {
     pub(crate) fn new(config: &LaneConfig, limits: &[RailLimits]) -> Self {
         let engine = config.signals;
+        // Any rail may carry a segment, so one without immediate data rules out counting.
         let counts = limits.iter().all(|rail| rail.immediate_data)
             && matches!(engine, SignalEngine::Auto | SignalEngine::Counted);
         let longest = limits.iter().map(|rail| rail.longest_message).min().unwrap_or(0);
@@ -70,18 +70,18 @@ impl Signals {
     }
 }
 
-/// What is known of the payload of a put with signal.
+/// The payload of a put with signal, as far as it is known.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Payload<'a> {
-    /// The payload, if it was loaded for a message.
+    /// Its bytes, if they were loaded for a message.
     pub(crate) bytes: Option<&'a [u8]>,
     /// Whether processors reach it at both ends.
     pub(crate) is_direct: bool,
 }
 
 impl<P: Port> Core<P> {
-    /// Chooses the way of a put with signal between memories that the fabric reaches, or whose
-    /// payload is short. None while its peer has no tag for it.
+    /// Chooses the protocol of a put with signal between memories that the fabric reaches, or with
+    /// a short payload. None while the peer has no tag for it.
     pub(crate) fn choose_protocol(
         &mut self,
         at: u32,
@@ -93,6 +93,7 @@ impl<P: Port> Core<P> {
             if op.len <= MAX_EAGER && payload.bytes.is_some() {
                 return Some(SignalProtocol::Inline);
             }
+            // A long message is kept at the target while its mark is not reached.
             let (peer, strong) = (self.peers.get(at), self.signals.strong);
             let unacked = peer.channel.as_deref().map_or(0, |channel| channel.held);
             let is_marked = strong || !peer.order.is_ordered(peer.fence);
@@ -104,6 +105,7 @@ impl<P: Port> Core<P> {
         if self.signals.tags > 0 {
             let channel = self.channel(at);
             let tag = channel.tags.take();
+            // Tags come back with acknowledgements, which nobody else may be requesting.
             if channel.tags.are_few() {
                 self.request_ack(at);
             }
@@ -112,21 +114,25 @@ impl<P: Port> Core<P> {
         Some(self.chain(at, op, word))
     }
 
-    /// Whether data and signal may be one message, as far as their length allows. A message with
-    /// data cannot be held back.
+    /// Returns true if data and signal may be one message, whatever their length.
     pub(crate) fn may_be_inline(&self, at: u32, op: &Op) -> bool {
+        // A message with data cannot be held back until writes are delivered.
         let is_behind = self.signals.strong && self.peers.get(at).order.has_writes();
         self.signals.inline && matches!(op.local, LocalSide::Memory(_)) && !is_behind
     }
 
-    /// Has a signal follow data in a completion group of its own; a strong one everything.
+    /// Makes a signal follow data in a completion group of its own; a strong one follows
+    /// everything.
     pub(crate) fn chain(&mut self, at: u32, op: &Op, word: WordOp) -> SignalProtocol {
         if self.signals.strong {
+            // A chained signal would overtake earlier ones whose data is delivered later.
             return SignalProtocol::Ordered;
         }
         let Some(data) = self.groups.start() else { return SignalProtocol::Ordered };
+        // Until the signal has left, the operation counts as a write: fences and quiets wait for
+        // it.
         let held = self.peers.get_mut(at).order.begin_last(Class::Write);
-        // The operation's own count, until all its segments are posted.
+        // The operation's own count keeps the group from ending before all segments are posted.
         self.groups.begin(data);
         self.groups.begin(op.completion);
         let completion = op.completion;
@@ -135,14 +141,14 @@ impl<P: Port> Core<P> {
         SignalProtocol::Chained { data, held }
     }
 
-    /// Submits of a put with signal what there is room for. Its way is chosen.
+    /// Submits as much of a put with signal as capacity permits. Its protocol is chosen.
     pub(crate) fn advance_put_signal(
         &mut self,
         at: u32,
         op: &mut Op,
         request: &Request<'_>,
         payload: &Payload<'_>,
-    ) -> Result<Outcome, EngineError> {
+    ) -> Attempt {
         let OpKind::PutSignal(word, ref mut protocol) = op.kind else { return Ok(Outcome::Done) };
         match *protocol {
             SignalProtocol::Undecided => Ok(Outcome::Held),
@@ -154,6 +160,7 @@ impl<P: Port> Core<P> {
                 self.advance_counted(at, op, word, request, (tag, segments))
             }
             SignalProtocol::Chained { data, .. } => {
+                // `held` counts for the segments in the order group.
                 op.counted_by = Some(GroupRef::NONE);
                 let (_, outcome) = self.post_parts(at, op, request, None)?;
                 if outcome == Outcome::Done {
@@ -166,6 +173,7 @@ impl<P: Port> Core<P> {
                 if outcome != Outcome::Done {
                     return Ok(outcome);
                 }
+                // All data is posted: the signal closes the group that counts it.
                 self.submit_signal(at, word, None, op.completion)
             }
         }
@@ -179,7 +187,7 @@ impl<P: Port> Core<P> {
         request: &Request<'_>,
         payload: &Payload<'_>,
         is_long: bool,
-    ) -> Result<Outcome, EngineError> {
+    ) -> Attempt {
         let peer = self.peers.get(at);
         if !peer.order.is_written(peer.fence) {
             return Ok(Outcome::Held);
@@ -189,9 +197,10 @@ impl<P: Port> Core<P> {
         else {
             return Ok(Outcome::Held);
         };
-        let WordOp { at: spot, atomic } = word;
+        let WordOp { at: word_addr, atomic } = word;
         let bytes = if is_long { &[] } else { payload.bytes.unwrap_or_default() };
-        let body = Body::PutSignal { at: spot, atomic, to, payload: bytes };
+        // The tail brings a long payload from its own memory.
+        let body = Body::PutSignal { at: word_addr, atomic, to, payload: bytes };
         let tail = if is_long { Tail { addr, len: op.len } } else { Tail::NONE };
         let behind = self.behind_of_signal(at);
         let sending = OutgoingMessage {
@@ -210,10 +219,12 @@ impl<P: Port> Core<P> {
         word: WordOp,
         request: &Request<'_>,
         (tag, before): (Tag, u32),
-    ) -> Result<Outcome, EngineError> {
+    ) -> Attempt {
+        // All segments of the put carry the same immediate data; the target counts them.
         let mark = self.immediate.encode(Pe(at), tag);
         let (posted, outcome) = self.post_parts(at, op, request, Some(mark))?;
         let segments = before + posted;
+        // The rest may be posted in a later turn, and the signal names all of them.
         op.kind = OpKind::PutSignal(word, SignalProtocol::Counted { tag, segments });
         if outcome != Outcome::Done {
             return Ok(outcome);
@@ -221,7 +232,8 @@ impl<P: Port> Core<P> {
         self.submit_signal(at, word, Some((tag, segments)), op.completion)
     }
 
-    /// The last message that a signal which leaves with its data is behind at the target.
+    /// Returns the last message that the target has to execute before a signal which leaves with
+    /// its data.
     pub(crate) fn behind_of_signal(&self, at: u32) -> u64 {
         let peer = self.peers.get(at);
         match &peer.channel {
@@ -230,50 +242,53 @@ impl<P: Port> Core<P> {
         }
     }
 
-    /// The last message that a signal apart from its data is behind at the target.
+    /// Returns the last message that the target has to execute before a signal apart from its data.
     pub(crate) fn behind_of_separate(&self, at: u32) -> u64 {
         let peer = self.peers.get(at);
         match &peer.channel {
             None => 0,
             Some(channel) if self.signals.strong => channel.next.0 - 1,
             Some(channel) => {
+                // Earlier puts may have travelled in messages, which the mark has to name.
                 let data = channel.after_data.0 - 1;
                 data.max(peer.order.last_message_before(peer.fence))
             }
         }
     }
 
-    /// Submits a signal that is behind earlier puts, unless `counted` says that it is only behind
-    /// its own. It is held back while such puts are not delivered.
+    /// Submits a signal that follows earlier puts, or only its own data if it is `counted`. Holds
+    /// it back while such puts are not delivered.
     pub(crate) fn submit_signal(
         &mut self,
         at: u32,
         word: WordOp,
         counted: Option<(Tag, u32)>,
         completion: GroupId,
-    ) -> Result<Outcome, EngineError> {
+    ) -> Attempt {
         let strong = self.signals.strong;
         let peer = self.peers.get_mut(at);
-        // A copy of its data may have failed at once.
+        // A copy of its data may have failed meanwhile, and with it the peer.
         peer.check()?;
         if (strong || counted.is_none()) && peer.order.has_writes() {
             let Some(behind) = peer.close() else { return Ok(Outcome::Held) };
+            // It counts in the new group, so it never waits for itself.
             let held = peer.order.begin_last(Class::Write);
             peer.held.push_back(HeldSignal { word, counted, behind, held, completion });
             self.groups.begin(completion);
             self.request_ack(at);
             return Ok(Outcome::Done);
         }
-        // Data and fence came before counted segments.
+        // Counted segments waited for the fence, and the signal waits for them.
         let is_behind = strong || counted.is_none();
         let behind = if is_behind { self.behind_of_separate(at) } else { 0 };
         self.send_word(at, word, counted, behind, None, completion)
     }
 
-    /// Sends the signals of a peer that are held back no longer.
-    pub(crate) fn send_held(&mut self, at: u32) -> Result<Outcome, EngineError> {
+    /// Sends the held signals of a peer whose writes are delivered.
+    pub(crate) fn send_held(&mut self, at: u32) -> Attempt {
         loop {
             let peer = self.peers.get(at);
+            // Not always in order: a chained signal waits for its own data alone.
             let free = |signal: &HeldSignal| peer.order.is_written(signal.behind);
             let Some(place) = peer.held.iter().position(free) else { return Ok(Outcome::Done) };
             let HeldSignal { word, counted, behind, held, completion } = peer.held[place];
@@ -290,20 +305,20 @@ impl<P: Port> Core<P> {
     fn send_word(
         &mut self,
         at: u32,
-        WordOp { at: spot, atomic }: WordOp,
+        WordOp { at: word_addr, atomic }: WordOp,
         counted: Option<(Tag, u32)>,
         behind: u64,
         held: Option<GroupRef>,
         completion: GroupId,
-    ) -> Result<Outcome, EngineError> {
+    ) -> Attempt {
         let (body, purpose) = match counted {
-            None => (Body::Word { at: spot, atomic }, Purpose::Plain),
+            None => (Body::Word { at: word_addr, atomic }, Purpose::Plain),
             Some((tag, segments)) => (
-                Body::CountedSignal { at: spot, atomic, tag, segments },
+                Body::CountedSignal { at: word_addr, atomic, tag, segments },
                 Purpose::CountedSignal(tag),
             ),
         };
-        // Executed, a counted signal has its data before it.
+        // Executed, a counted signal has its data before it, as later signals require.
         let has_data = counted.is_some();
         self.send(&OutgoingMessage {
             behind,
@@ -314,14 +329,10 @@ impl<P: Port> Core<P> {
         })
     }
 
-    /// Submits an atomic that fences alone order.
-    pub(crate) fn submit_word(
-        &mut self,
-        at: u32,
-        word: WordOp,
-        completion: GroupId,
-    ) -> Result<Outcome, EngineError> {
+    /// Submits an atomic that only fences order.
+    pub(crate) fn submit_word(&mut self, at: u32, word: WordOp, completion: GroupId) -> Attempt {
         let peer = self.peers.get(at);
+        // Its mark covers earlier messages; earlier writes have to be delivered first.
         if !peer.order.is_written(peer.fence) {
             return Ok(Outcome::Held);
         }
@@ -333,18 +344,19 @@ impl<P: Port> Core<P> {
     pub(crate) fn submit_fetch(
         &mut self,
         at: u32,
-        WordOp { at: spot, atomic }: WordOp,
+        WordOp { at: word_addr, atomic }: WordOp,
         result: FetchTarget,
         completion: GroupId,
-    ) -> Result<Outcome, EngineError> {
+    ) -> Attempt {
         let peer = self.peers.get(at);
         if !peer.order.is_written(peer.fence) {
             return Ok(Outcome::Held);
         }
         let behind = self.behind_fence(at);
+        // The peer keeps the reply by place, so fetches in flight are bounded by the places.
         let Some(place) = self.channel(at).fetch_place() else { return Ok(Outcome::PeerFull) };
         let width = atomic.width.bytes();
-        let body = Body::Fetch { at: spot, atomic, place };
+        let body = Body::Fetch { at: word_addr, atomic, place };
         let purpose = Purpose::Fetch { result, width, place };
         self.send(&OutgoingMessage {
             behind,

@@ -14,7 +14,8 @@ use crate::peers::Peer;
 use crate::port::Port;
 use crate::rails::rail_ids;
 
-/// Most progress iterations between two reads of the clock; a read takes tens of nanoseconds.
+/// Maximum number of iterations between two reads of the clock, each of which takes tens of
+/// nanoseconds.
 const ITERATIONS: u32 = 256;
 
 /// Weight of an iteration that yielded the core, which may have lasted tens of milliseconds.
@@ -23,8 +24,8 @@ const YIELD_WEIGHT: u32 = 16;
 /// Time between two checks of all peers, in nanoseconds.
 const PERIOD: u64 = 250_000_000;
 
-/// Most nanoseconds between two checks that count as waiting. A user thread may start a put and
-/// compute for an hour before its quiet, and a process may be stopped: meanwhile the fabric had no
+/// Maximum nanoseconds between two checks that count as waiting. A user thread may start a put and
+/// compute for an hour before its quiet, or a process may be stopped: meanwhile the fabric had no
 /// chance to complete anything.
 const MAX_GAP: u64 = 5_000_000_000;
 
@@ -34,7 +35,7 @@ const GAPS: u64 = 2;
 /// Times are kept in units of 2^28 ns, about a quarter of a second, so 32 bits last 36 years.
 const STAMP_SHIFT: u32 = 28;
 
-/// Most peers reported per check, and how many of these reports dump the state of all rails.
+/// Maximum number of peers reported per check, and of these reports with the state of all rails.
 const REPORTS: u32 = 16;
 const DUMPS: u32 = 4;
 
@@ -43,25 +44,25 @@ const DUMPS: u32 = 4;
 pub struct Watchdog {
     warn_after: Option<u64>,
     fail_after: Option<u64>,
-    /// Most nanoseconds between two checks that count.
+    /// Maximum nanoseconds between two checks that count.
     max_gap: u64,
     /// Iterations left until the clock is read, and the interval between reads.
     iterations: u32,
     every: u32,
-    /// Times of the last read of the clock and of the last check of peers.
+    /// Times of the last read of the clock and of the last check of peers, in nanoseconds.
     clock_read: u64,
     checked: u64,
-    /// Time counted as waiting in nanoseconds, and in units of stamps.
+    /// Time that counts as waiting in nanoseconds, and in units of [`STAMP_SHIFT`].
     waited: u64,
     stamp: u32,
     checks: u32,
-    /// Time when anything of any peer last ended.
+    /// Time when work of any peer last ended.
     moved: u32,
-    /// PEs whose processes have ended, and when the lane noticed.
+    /// PEs whose processes have ended, and when this was noticed.
     ended: Vec<(Pe, u32)>,
 }
 
-/// Oldest unfinished work of a peer, as a report names it.
+/// Oldest unfinished work of a peer, for reports.
 #[derive(Debug)]
 struct OldestWork {
     what: &'static str,
@@ -71,7 +72,7 @@ struct OldestWork {
     born: u32,
 }
 
-/// A wait that is to be reported.
+/// A wait to be reported.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Overdue {
     pub(crate) seconds: u64,
@@ -89,6 +90,8 @@ impl Watchdog {
         Self {
             warn_after: warn_after.map(nanoseconds),
             fail_after,
+            // At least a period, or no time would count; a part of the deadline, so that one gap
+            // cannot exceed it.
             max_gap: share.clamp(PERIOD, MAX_GAP),
             iterations: 1,
             every: 1,
@@ -102,13 +105,14 @@ impl Watchdog {
         }
     }
 
-    /// Notes that the process of a PE has ended.
     pub(crate) fn note_ended(&mut self, pe: Pe) {
+        // Not failed at once: its last messages may still be on their way.
         self.ended.push((pe, self.stamp));
     }
 
     /// Takes the PEs whose processes ended a whole deadline ago.
     pub(crate) fn take_ended(&mut self) -> Vec<Pe> {
+        // `u32::MAX` warnings: only the deadline counts.
         let is_over = |since: u32| self.overdue(since, u32::MAX).is_some_and(|late| late.fails);
         let ended = self.ended.iter().filter(|(_, since)| is_over(*since));
         let ended: Vec<Pe> = ended.map(|(pe, _)| *pe).collect();
@@ -139,10 +143,10 @@ impl Watchdog {
         self.iterations = self.iterations.saturating_sub(YIELD_WEIGHT - 1).max(1);
     }
 
-    /// Takes in the time. Returns true if peers are to be checked.
+    /// Advances to the time `now`, in nanoseconds. Returns true if peers are to be checked.
     pub(crate) fn tick(&mut self, now: u64) -> bool {
         let gap = now.saturating_sub(std::mem::replace(&mut self.clock_read, now));
-        // Reads too far apart would let a gap count as one wait, of which only a part was one.
+        // Reads are kept below half a period apart: of a longer gap only a part counts as waiting.
         if gap < PERIOD / 4 {
             self.every = (self.every * 2).min(ITERATIONS);
         } else if gap > PERIOD / 2 {
@@ -154,12 +158,13 @@ impl Watchdog {
             return false;
         }
         self.checked = now;
+        // A process that was stopped has not waited.
         self.waited += gap.min(self.max_gap);
         self.stamp = (self.waited >> STAMP_SHIFT) as u32;
         true
     }
 
-    /// Returns the report due for work that last moved at `moved`, after `warned` warnings.
+    /// Returns the report that is due for work that last moved at `moved`, after `warned` warnings.
     pub(crate) fn overdue(&self, moved: u32, warned: u32) -> Option<Overdue> {
         let still = u64::from(self.stamp.saturating_sub(moved)) << STAMP_SHIFT;
         let fails = self.fail_after.is_some_and(|limit| still >= limit);
@@ -177,13 +182,13 @@ impl Watchdog {
 
 impl<P: Port> Core<P> {
     /// Checks all peers with unfinished work, and counted signals that wait for data; fails those
-    /// whose deadline has passed. `staged`: time when staging last moved.
+    /// whose deadline has passed. `staged` is the time when staging last moved.
     pub(crate) fn check_peers(&mut self, staged: u32) {
         self.watchdog.checks = self.watchdog.checks.wrapping_add(1);
         let (number, stamp) = (self.watchdog.checks, self.watchdog.stamp);
         let mut moved = self.watchdog.moved.max(staged);
         let mut busy = Vec::new();
-        // A control message that could not leave is tried again here.
+        // An unnumbered message that could not leave is tried again here.
         let has_due = |peer: &Peer| peer.channel.as_deref().is_some_and(Channel::has_due);
         let due: Vec<u32> =
             self.peers.iter().filter(|(_, peer)| has_due(peer)).map(|(at, _)| at).collect();
@@ -197,6 +202,7 @@ impl<P: Port> Core<P> {
         for (at, peer) in self.peers.iter_mut().filter(|(_, peer)| is_busy(peer)) {
             let ended = peer.ended();
             let watch = &mut peer.watch;
+            // A peer that was idle at the last check starts a new wait.
             if ended != watch.ended || watch.checked.wrapping_add(1) != number {
                 (watch.ended, watch.since, watch.warned) = (ended, stamp, 0);
                 moved = stamp;
@@ -206,6 +212,7 @@ impl<P: Port> Core<P> {
         }
         self.watchdog.moved = moved;
         let mut reported = 0;
+        // After the loop: whether one peer is stuck depends on whether any other has moved.
         for at in busy {
             self.check_peer(at, staged, &mut reported);
         }
@@ -218,8 +225,8 @@ impl<P: Port> Core<P> {
         let unacked = peer.channel.as_deref().is_some_and(|channel| channel.held > 0);
         let unanswered = peer.gets_requested != peer.gets_answered;
         if peer.in_flight == 0 && !unacked && !unanswered && !peer.is_refused {
-            // Work that waits for resources held by other peers has no deadline of its own, unless
-            // the whole lane is stuck.
+            // Work that waits for resources of other peers has no deadline of its own, unless the
+            // whole lane is stuck: those peers' deadlines come first.
             peer.watch.blocked = stamp;
             let since = peer.watch.since.max(self.watchdog.moved).max(staged);
             if let Some(seconds) = self.watchdog.is_stuck(since) {
@@ -233,7 +240,9 @@ impl<P: Port> Core<P> {
         if self.watchdog.overdue(since, watch.warned).is_none() {
             return;
         }
+        // Searched only now: it walks the tables of segments and messages.
         let oldest = self.oldest(at);
+        // A peer may complete nothing for long because nothing was posted.
         let since = since.max(oldest.born);
         let Some(overdue) = self.watchdog.overdue(since, watch.warned) else { return };
         let report = self.timeout(at, &oldest, overdue.seconds);
@@ -320,6 +329,7 @@ impl<P: Port> Core<P> {
                 waiting: counts.waiting(),
                 seconds: late.seconds,
             };
+            // Not yet: failing a peer changes the peers that are iterated.
             overdue.push((at, failed, late.fails));
         }
         for (at, failed, fails) in overdue {

@@ -54,7 +54,7 @@ fn batch_ends_while_others_go_on() {
                 member.lane.progress()?;
                 fabric.step();
                 fabric.pass_time(ITERATION);
-                member.lane.request_ack(Pe(1));
+                member.lane.request_acks();
                 iterations += 1;
                 assert!(iterations < 20_000, "the batch does not end");
             }

@@ -1,29 +1,28 @@
-//! Counted puts between this lane and one peer: the tags of those sent, the counts of those
-//! received.
+//! Counted puts between this lane and one peer: tags of those sent, counts of those received.
 //!
 //! # Why no count is mistaken for another
-//! A tag is a slot and the number of its use, modulo [`USES`]. The sender gives a tag back when the
+//! A tag is a slot and the number of its use, modulo [`USES`]. The sender frees a tag when the
 //! signal is acknowledged; the receiver acknowledges it once executed, which is when all segments
-//! with the tag have arrived, each exactly once. So nothing of a use is under way when the next use
-//! of the slot begins, and whatever arrives is of the present use or begins the next one. Anything
-//! else is refused. Only uses that follow one another are compared, so their wrap is harmless.
+//! with the tag have arrived, each exactly once. So nothing of a use is in flight when the next use
+//! of the slot begins, and whatever arrives belongs to the present use or begins the next one.
+//! Anything else is refused. Only consecutive uses are compared, so their wrap is harmless.
 
 use crate::wire::immediate::SLOT_BITS;
 use crate::wire::message::{Seq, Tag};
 
-/// Most counted puts to one peer that are under way.
+/// Maximum number of counted puts to one peer in flight.
 pub const TAGS: u16 = 16;
 
-/// Uses of a slot before their numbers repeat.
+/// Number of uses of a slot before their numbers repeat.
 const USES: u16 = 1 << (u16::BITS - SLOT_BITS);
 
-/// The first use of every slot, near the wrap, so that every longer job crosses it.
+/// First use of every slot, near the wrap, so that every longer job crosses it.
 const FIRST_USE: u16 = USES - 3;
 
 const _: () = assert!(TAGS == 1 << SLOT_BITS);
 
 impl Tag {
-    /// The tag of a sender's first counted put to each peer.
+    /// Tag of a sender's first counted put to each peer.
     pub const FIRST: Tag = Tag(FIRST_USE << SLOT_BITS);
 
     fn new(slot: usize, uses: u16) -> Self {
@@ -42,14 +41,13 @@ impl Tag {
 /// Free tags of the sender.
 #[derive(Debug)]
 pub(crate) struct Tags {
-    /// A bit per free slot.
+    /// One bit per free slot.
     free: u16,
-    /// The next use of each slot.
+    /// Number of the next use of each slot.
     uses: [u16; TAGS as usize],
 }
 
 impl Tags {
-    /// At most `most` puts are counted at a time.
     pub(crate) fn new(most: u16) -> Self {
         let free = (1_u32 << most.min(TAGS)) - 1;
         Self { free: free as u16, uses: [FIRST_USE; TAGS as usize] }
@@ -66,34 +64,34 @@ impl Tags {
         Some(tag)
     }
 
-    /// The signal of the put with this tag is executed.
+    /// Frees the tag of a put whose signal is executed.
     pub(crate) fn release(&mut self, tag: Tag) {
         self.free |= 1 << tag.slot();
     }
 
-    /// Whether tags run out soon, so that an acknowledgement should be requested.
+    /// Returns true if an acknowledgement should be requested, since tags run out soon.
     pub(crate) fn are_few(&self) -> bool {
         self.free.count_ones() <= 1
     }
 }
 
-/// What the receiver has of the peer's counted puts.
+/// Counts of the peer's counted puts at the receiver.
 #[derive(Debug, Default)]
 pub(crate) struct SegmentCounts {
     slots: [TagSlot; TAGS as usize],
-    /// Time of the last arrival, in the watchdog's units, and warnings since.
+    /// Time of the last arrival in the watchdog's units, and warnings since.
     pub(crate) moved: u32,
     pub(crate) warned: u32,
 }
 
-/// One slot. Idle while both counts are zero.
+/// Counts of one slot; idle while no segment and no signal has arrived.
 #[derive(Clone, Copy, Debug)]
 struct TagSlot {
-    /// Segments that have arrived.
+    /// Number of segments that have arrived.
     arrived: u32,
-    /// The signal, once it has arrived: its number and the segments that it waits for.
+    /// Number of the signal and of the segments that it waits for, once it has arrived.
     signal: Option<(Seq, u32)>,
-    /// The present use; of an idle slot the last one.
+    /// Number of the present use; of an idle slot the last one.
     uses: u16,
 }
 
@@ -110,7 +108,7 @@ impl TagSlot {
     }
 
     fn complete(&mut self) -> Option<Seq> {
-        // A complete slot is idle again: its use is over.
+        // A complete slot is idle again: its use has ended.
         let (seq, segments) = self.signal?;
         if self.arrived != segments {
             return None;
@@ -121,7 +119,7 @@ impl TagSlot {
 }
 
 impl SegmentCounts {
-    /// The tag that the next segment of a slot has to have.
+    /// Returns the tag that the next segment of a slot must have.
     pub(crate) fn expected(&self, slot: usize) -> Tag {
         Tag::new(slot, self.slots[slot].expected())
     }
@@ -130,16 +128,18 @@ impl SegmentCounts {
     pub(crate) fn land(&mut self, tag: Tag, now: u32) -> Option<Seq> {
         (self.moved, self.warned) = (now, 0);
         let slot = &mut self.slots[tag.slot()];
+        // The first segment of a put may arrive before its signal, and begins the use.
         slot.uses = tag.uses();
+        // A peer may send any number: the surplus is refused with the signal.
         slot.arrived = slot.arrived.saturating_add(1);
         slot.complete()
     }
 
-    /// Takes in a signal. Returns whether all its segments have arrived; otherwise
+    /// Records a signal. Returns true if all its segments have arrived; otherwise
     /// [`SegmentCounts::land`] returns its number later.
     ///
     /// # Errors
-    /// What no correct sender does.
+    /// A tag or number of segments that no correct peer sends.
     pub(crate) fn announce(
         &mut self,
         (tag, segments): (Tag, u32),
@@ -160,12 +160,11 @@ impl SegmentCounts {
         Ok(slot.complete().is_some())
     }
 
-    /// Signals that wait for their data.
     pub(crate) fn waiting(&self) -> u32 {
         self.slots.iter().filter(|slot| slot.signal.is_some()).count() as u32
     }
 
-    /// Of the signal that waits longest by number: its arrived and its expected segments.
+    /// Returns the arrived and the expected segments of the waiting signal with the lowest number.
     pub(crate) fn first_waiting(&self) -> Option<(u32, u32)> {
         let waiting = self.slots.iter().filter_map(|slot| Some((slot.signal?, slot.arrived)));
         let first = waiting.min_by_key(|((seq, _), _)| *seq);

@@ -1,17 +1,17 @@
-//! Reliable messages between this lane and one peer.
+//! Channel: reliable messages between this lane and one peer.
 //!
-//! Messages have numbers, and at most [`WINDOW`] of them are unacknowledged. *Acknowledged means
-//! executed.* The receiver executes a message when it arrives, unless it has a mark: then once
-//! every message up to the mark is executed. It drops what it has executed before.
+//! Messages are numbered, and at most [`WINDOW`] of them are unacknowledged. *Acknowledged means
+//! executed.* The receiver executes a message when it arrives, or, if it has a mark, once every
+//! message up to the mark is executed. It drops what it has executed before.
 //!
 //! # Why messages cannot deadlock
-//! A message that arrives is always accepted: executing it takes no slot, and whatever it causes
-//! has room set aside, a flag for an acknowledgement and a place per fetch for a reply. One that
+//! A message that arrives is always accepted: executing it takes no slot, and what it causes has
+//! space reserved, a flag for an acknowledgement and a place per fetch for a reply. A message that
 //! waits waits for lower numbers, or for counted segments that left before it; so the lowest number
-//! never waits for another message. Ours wait for the fabric and for the peer's acknowledgements,
-//! which are requested as soon as anybody waits.
+//! never waits for another message. Outgoing messages wait for the fabric and for the peer's
+//! acknowledgements, which are requested as soon as a caller waits.
 //!
-//! # What a peer can make grow
+//! # Bounds on what a peer can allocate
 //! Messages that wait are within the window of the first one that is not executed: 512, and 2.3 MB
 //! if all of them carry the longest payload.
 
@@ -29,76 +29,77 @@ use crate::wire::seal::{Receiver, Seal};
 
 const NO_SLOT: u16 = u16::MAX;
 
-/// Executed messages after which an acknowledgement is sent without being requested.
+/// Number of executed messages after which an acknowledgement is sent without a request: half the
+/// window, so that a sender which never requests one does not stop.
 const ACK_INTERVAL: u64 = WINDOW / 2;
 
-/// A message that has arrived and waits to be executed.
 #[derive(Debug)]
 pub(crate) struct PendingMessage {
     pub(crate) seq: Seq,
     pub(crate) what: PendingOn,
 }
 
+/// Condition for which a message waits.
 #[derive(Debug)]
 pub(crate) enum PendingOn {
-    /// All messages below `due`. The message is kept.
+    /// All messages below `due` are executed. The message is kept.
     Earlier { due: Seq, head: Head, word: u32, bytes: Box<[u8]> },
-    /// Segments that it counts. The message is kept.
+    /// The segments that it counts have arrived. The message is kept.
     Data { head: Head, word: u32, bytes: Box<[u8]> },
-    /// Staging, which executes it.
+    /// Staging executes it.
     Staging,
 }
 
-/// Both directions between this lane and one peer.
+/// Both directions of messages between this lane and one peer.
 #[derive(Debug)]
 pub(crate) struct Channel {
-    /// Number of the next message.
     pub(crate) next: Seq,
-    /// All messages before it are executed by the peer.
+    /// The peer has executed all messages before this one.
     pub(crate) acked: Seq,
-    /// An acknowledgement of all before it was requested.
+    /// An acknowledgement of all messages before this one was requested.
     ack_requested: Seq,
     /// Slot of each unacknowledged message, by its number modulo the window.
     sent: Box<[u16; WINDOW as usize]>,
-    /// Slots that the peer's messages hold.
+    /// Number of slots that messages to the peer hold.
     pub(crate) held: u32,
     /// Number after the last message that carries data of a put.
     pub(crate) after_data: Seq,
     pub(crate) receiver: Receiver,
-    /// High half of a number and the mask that goes with it, for messages to the peer and from it.
+    /// High half of a number and its mask, for messages to the peer and from it.
     out_mask: (u32, u32),
     in_mask: (u32, u32),
-    /// Slots of the fetches under way, by place.
+    /// Slots of the fetches in flight, by place.
     fetches: [u16; FETCHES],
     pub(crate) tags: Tags,
 
     pub(crate) executed: ReceiveWindow,
     /// Messages that have arrived and are not executed, by number.
     pub(crate) waiting: Vec<PendingMessage>,
-    /// All before it have arrived, at the last look.
+    /// All messages before this one had arrived at the last check.
     arrived: Seq,
-    /// The peer has requested an acknowledgement of all before it.
+    /// The peer has requested an acknowledgement of all messages before this one.
     ack_wanted: Seq,
-    /// All before it was acknowledged by the last message that has left.
+    /// The last message that has left acknowledges all before this one.
     ack_sent: Seq,
-    /// When this message is executed, an acknowledgement is due.
+    /// An acknowledgement is due once all messages before this one are executed.
     ack_due_at: Seq,
-    /// Number and result of the peer's fetches, by place, and which have to be sent.
+    /// Number and result of the last fetch of each place, and the places whose reply has to be
+    /// sent.
     pub(crate) replies: [(Seq, u64); FETCHES],
     pub(crate) replies_due: u16,
-    /// The first message that could not be executed, and the reason, until it was sent.
+    /// First message that could not be executed, and the reason, until it was sent.
     pub(crate) refusal: Option<(Seq, String)>,
-    /// Nothing of the peer is executed any more.
+    /// Whether a message was refused: nothing more of the peer is executed.
     pub(crate) has_refused: bool,
-    /// Staged transfers of the peer that read its memory, or are going to.
+    /// Number of the peer's staged transfers that read its memory or will.
     pub(crate) reads: u32,
     pub(crate) counts: Option<Box<SegmentCounts>>,
 
     pub(crate) ack_due: bool,
     pub(crate) ack_request_due: bool,
-    /// Whether the peer is in the lane's list of those with something due.
+    /// Whether the peer is in the lane's list of those with unnumbered messages due.
     pub(crate) in_control: bool,
-    /// Whether the peer is in the lane's list of those with messages that nobody has asked about.
+    /// Whether the peer is in the lane's list of those without a requested acknowledgement.
     pub(crate) in_unrequested: bool,
 }
 
@@ -136,35 +137,32 @@ impl Channel {
         })
     }
 
-    /// Whether the window has room for another message.
     #[inline(always)]
     pub(crate) fn has_window(&self) -> bool {
         self.next.0 - self.acked.0 < WINDOW
     }
 
-    /// Whether messages are unacknowledged.
     #[inline(always)]
     pub(crate) fn has_unacked(&self) -> bool {
         self.next != self.acked
     }
 
-    /// Whether a message that carries data of a put is unacknowledged.
+    /// Returns true if a message that carries data of a put is unacknowledged.
     #[inline(always)]
     pub(crate) fn has_unacked_data(&self) -> bool {
         self.acked < self.after_data
     }
 
-    /// The mask for the next message.
     #[inline(always)]
     pub(crate) fn out_mask(&mut self, seal: &Seal, pe: Pe) -> u32 {
         let high = self.next.high();
+        // The mask changes every 2^32 messages; computing it takes a block cipher.
         if self.out_mask.0 != high {
             self.out_mask = (high, seal.mask(seal.me(), pe, high));
         }
         self.out_mask.1
     }
 
-    /// The mask of a message that has arrived.
     #[inline(always)]
     pub(crate) fn in_mask(&mut self, seal: &Seal, pe: Pe, seq: Seq) -> u32 {
         let high = seq.high();
@@ -174,21 +172,23 @@ impl Channel {
         self.in_mask.1
     }
 
-    /// The next message has left, from this slot.
+    /// Notes that the next message has left, from this slot.
     #[inline(always)]
     pub(crate) fn send(&mut self, slot: u16) {
         self.sent[(self.next.0 % WINDOW) as usize] = slot;
         self.next = self.next.next();
         self.held += 1;
+        // Every message carries the acknowledgement in its head.
         let executed = self.executed.next();
         if executed != self.ack_sent {
+            // A due bitmap does not fit the head, and stays due.
             let is_due = self.ack_due && self.executed.has_beyond();
             self.note_ack_sent(executed);
             self.ack_due = is_due;
         }
     }
 
-    /// Everything before this number was acknowledged by a message that has left.
+    /// Notes that a message which has left acknowledges everything before this number.
     #[inline(always)]
     pub(crate) fn note_ack_sent(&mut self, before: Seq) {
         self.ack_sent = before;
@@ -199,7 +199,8 @@ impl Channel {
         self.ack_due = false;
     }
 
-    /// Takes the slot of a message that the peer has executed. None if it ended before.
+    /// Takes the slot of a message that the peer has executed. None if the message has ended
+    /// before.
     #[inline(always)]
     pub(crate) fn take_sent(&mut self, seq: Seq) -> Option<u16> {
         let slot = &mut self.sent[(seq.0 % WINDOW) as usize];
@@ -207,14 +208,13 @@ impl Channel {
         (slot != NO_SLOT).then_some(slot)
     }
 
-    /// The slot of a message that has left and not ended.
     #[inline(always)]
     pub(crate) fn sent_number(&self, seq: Seq) -> Option<u16> {
         let slot = self.sent[(seq.0 % WINDOW) as usize];
         (slot != NO_SLOT).then_some(slot)
     }
 
-    /// Messages with these numbers have ended.
+    /// Notes that messages with these numbers have ended.
     #[inline(always)]
     pub(crate) fn forget_sent(&mut self, numbers: Range<u64>) {
         self.held -= (numbers.end - numbers.start) as u32;
@@ -223,13 +223,11 @@ impl Channel {
         }
     }
 
-    /// The slot of an unacknowledged message.
+    /// Returns the slot of an unacknowledged message.
     pub(crate) fn sent_at(&self, seq: Seq) -> Option<u16> {
-        let slot = self.sent[(seq.0 % WINDOW) as usize];
-        (slot != NO_SLOT && seq >= self.acked && seq < self.next).then_some(slot)
+        self.sent_number(seq).filter(|_| seq >= self.acked && seq < self.next)
     }
 
-    /// A free place for a fetch.
     pub(crate) fn fetch_place(&self) -> Option<u8> {
         self.fetches.iter().position(|slot| *slot == NO_SLOT).map(|place| place as u8)
     }
@@ -238,7 +236,6 @@ impl Channel {
         self.fetches[usize::from(place)] = slot;
     }
 
-    /// The slot of the fetch with this place.
     pub(crate) fn fetch(&self, place: u32) -> Option<u16> {
         let slot = *self.fetches.get(place as usize)?;
         (slot != NO_SLOT).then_some(slot)
@@ -248,8 +245,10 @@ impl Channel {
         self.fetches[usize::from(place)] = NO_SLOT;
     }
 
-    /// Requests an acknowledgement of everything sent, once. Returns whether a request is due.
+    /// Notes a request for an acknowledgement of everything sent. Returns true if it has to be
+    /// sent.
     pub(crate) fn request_ack(&mut self) -> bool {
+        // Requested once: the peer remembers the request until it has executed everything before.
         if self.acked == self.next || self.ack_requested == self.next {
             return false;
         }
@@ -257,20 +256,19 @@ impl Channel {
         true
     }
 
-    /// Whether a requested acknowledgement has not come yet.
     pub(crate) fn is_ack_requested(&self) -> bool {
         self.ack_requested > self.acked
     }
 
-    /// The peer requests an acknowledgement of everything before a number.
+    /// Notes that the peer requests an acknowledgement of everything before a number.
     pub(crate) fn note_ack_request(&mut self, before: Seq) {
         self.ack_wanted = self.ack_wanted.max(before);
-        // Those behind a message that waits are acknowledged one by one.
+        // Messages behind one that waits are acknowledged by the bitmap.
         self.ack_due |= self.executed.next() >= self.ack_wanted || !self.waiting.is_empty();
         self.ack_due_at = self.ack_due_at.min(self.ack_wanted);
     }
 
-    /// Whether an acknowledgement is due after a message was executed.
+    /// Returns true if an acknowledgement is due after a message was executed.
     #[inline(always)]
     pub(crate) fn is_ack_due(&mut self) -> bool {
         let due = self.executed.next() >= self.ack_due_at;
@@ -278,9 +276,10 @@ impl Channel {
         due
     }
 
-    /// Notes that a message was executed. Returns whether an acknowledgement is due.
+    /// Notes that a message was executed. Returns true if an acknowledgement is due.
     pub(crate) fn note_executed(&mut self, seq: Seq) -> bool {
         self.executed.note(seq);
+        // Behind a gap that may last: the peer waits for this message, so the bitmap is sent.
         let is_beyond = seq >= self.executed.next() && !self.waiting.is_empty();
         self.ack_due |= is_beyond && seq < self.ack_wanted;
         self.is_ack_due() || self.ack_due
@@ -292,13 +291,13 @@ impl Channel {
         self.waiting.insert(at, waiting);
     }
 
-    /// Whether a message has arrived and waits.
     pub(crate) fn is_waiting(&self, seq: Seq) -> bool {
         self.waiting.binary_search_by_key(&seq, |waiting| waiting.seq).is_ok()
     }
 
-    /// The first message of the peer that has not arrived.
+    /// Returns the number of the first message of the peer that has not arrived.
     pub(crate) fn first_missing(&mut self) -> Seq {
+        // Continues at the last result: messages never become missing again.
         let mut seq = self.arrived.max(self.executed.next());
         while self.executed.has(seq) || self.is_waiting(seq) {
             seq = seq.next();
@@ -307,7 +306,6 @@ impl Channel {
         seq
     }
 
-    /// Takes a message that waits, by its number.
     pub(crate) fn take_waiting(&mut self, seq: Seq) -> Option<PendingMessage> {
         let at = self.waiting.binary_search_by_key(&seq, |waiting| waiting.seq).ok()?;
         Some(self.remove(at))
@@ -327,12 +325,13 @@ impl Channel {
     fn remove(&mut self, at: usize) -> PendingMessage {
         let waiting = self.waiting.remove(at);
         if self.waiting.is_empty() {
+            // Frees the list: most peers never need it again.
             self.waiting = Vec::new();
         }
         waiting
     }
 
-    /// Whether anything is due to the peer that has no number.
+    /// Returns true if an unnumbered message is due to the peer.
     pub(crate) fn has_due(&self) -> bool {
         self.ack_due || self.ack_request_due || self.replies_due != 0 || self.refusal.is_some()
     }

@@ -1,15 +1,14 @@
-//! Which messages of a peer are executed: all below a number, and some within a window after it.
+//! Receive window: which messages of a peer are executed, all below a number and some after it.
 
 use crate::wire::message::{MAP_BYTES, Seq, WINDOW};
 
-/// See the module.
 #[derive(Clone, Debug)]
 pub(crate) struct ReceiveWindow {
-    /// The first message that is not executed.
+    /// First message that is not executed.
     next: Seq,
     /// Bit `n % WINDOW`: message `n`, after `next`, is executed.
     seen: [u64; (WINDOW / 64) as usize],
-    /// Number of these bits.
+    /// Number of bits set in `seen`.
     ahead: u32,
 }
 
@@ -18,30 +17,30 @@ impl ReceiveWindow {
         Self { next: Seq::FIRST, seen: [0; (WINDOW / 64) as usize], ahead: 0 }
     }
 
-    /// The first message that is not executed.
     #[inline(always)]
     pub(crate) fn next(&self) -> Seq {
         self.next
     }
 
-    /// Whether a message is too far ahead for a correct sender.
+    /// Returns true if a message is too far ahead for a correct sender.
     #[inline(always)]
     pub(crate) fn is_beyond(&self, seq: Seq) -> bool {
         seq.0 >= self.next.0 + WINDOW
     }
 
-    /// Whether a message is executed. It is not beyond the window.
+    /// Returns true if a message, not beyond the window, is executed.
     #[inline(always)]
     pub(crate) fn has(&self, seq: Seq) -> bool {
         let (word, bit) = Self::place(seq);
         seq < self.next || self.seen[word] & bit != 0
     }
 
-    /// Notes that a message is executed, which was not.
+    /// Notes that a message is executed that was not.
     #[inline(always)]
     pub(crate) fn note(&mut self, seq: Seq) {
         if seq == self.next {
             self.next = seq.next();
+            // Only after messages out of order, which most connections never see.
             if self.ahead != 0 {
                 self.catch_up();
             }
@@ -52,10 +51,12 @@ impl ReceiveWindow {
         }
     }
 
-    /// Messages from this one on count as not executed again: nothing more of their sender is.
+    /// Notes that messages from this one on do not count as executed: nothing more of their sender
+    /// does.
     #[cold]
     pub(crate) fn roll_back(&mut self, seq: Seq) {
         if seq < self.next {
+            // Bits of the new window belong to other numbers.
             *self = Self { next: seq, ..Self::new() };
         }
         for seq in (seq.0..self.next.0 + WINDOW).map(Seq) {
@@ -78,13 +79,13 @@ impl ReceiveWindow {
         }
     }
 
-    /// Whether messages are executed that only the bitmap of an acknowledgement tells of.
+    /// Returns true if messages are executed that only a bitmap can acknowledge.
     #[inline(always)]
     pub(crate) fn has_beyond(&self) -> bool {
         self.ahead != 0
     }
 
-    /// The messages executed ahead, as an acknowledgement has them. None if there are none.
+    /// Returns the bitmap of an acknowledgement: the messages executed ahead, if any.
     pub(crate) fn map(&self) -> Option<[u8; MAP_BYTES]> {
         if self.ahead == 0 {
             return None;

@@ -1,7 +1,7 @@
-//! The table of messages that are not acknowledged, over all peers.
+//! The table of unacknowledged messages, over all peers.
 //!
 //! A message has a slot from the moment it leaves until it is executed at its target; a fetch until
-//! its reply is here as well. The slot keeps the message's bytes, so that it can be sent again.
+//! its reply is here as well. The slot keeps the message's bytes until then.
 
 use crate::ids::WrId;
 use crate::port::Tail;
@@ -9,34 +9,32 @@ use crate::request::FetchTarget;
 use crate::segments::{Owner, PLAIN};
 use crate::wire::message::{Frame, Seq, Tag};
 
-/// Messages of a proxy lane that may be unacknowledged.
+/// Number of messages of a proxy lane that may be unacknowledged.
 pub(crate) const SLOTS: u32 = 2048;
 
-/// What ends with a message, beside its counts.
+/// Effect that the end of a message has beside uncounting it.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) enum Purpose {
     /// Nothing.
     Plain,
-    /// The tag of a counted put.
+    /// Frees the tag of a counted put.
     CountedSignal(Tag),
-    /// A fetch, which ends with its reply.
+    /// Nothing: a fetch ends with its reply.
     Fetch {
         result: FetchTarget,
         /// Bytes of the word.
         width: usize,
         place: u8,
     },
-    /// A message about staged memory.
+    /// Ends a transfer of staging.
     Staged {
-        /// The transfer that ends with it.
+        /// The transfer; [`PLAIN`] for none.
         token: u32,
-        /// The operation's name in messages to users.
         what: &'static str,
     },
 }
 
 impl Purpose {
-    /// Of a message about staged memory, and the transfer that ends with it.
     pub(crate) fn staged(token: Option<u32>, what: &'static str) -> Self {
         Self::Staged { token: token.unwrap_or(PLAIN), what }
     }
@@ -50,10 +48,9 @@ pub(crate) struct MessageSlot {
     /// Payload that is sent from its own memory.
     pub(crate) tail: Tail,
     pub(crate) seq: Seq,
-    /// [`Owner::FREE`] in a free slot; plain if nothing but its counts ends with the
-    /// message.
+    /// [`Owner::FREE`] in a free slot; plain if the message's end only uncounts it.
     pub(crate) owner: Owner,
-    /// Time of leaving, in the watchdog's units.
+    /// Time of sending in the watchdog's units.
     pub(crate) born: u32,
     pub(crate) purpose: Purpose,
     next_free: u16,
@@ -64,7 +61,7 @@ impl MessageSlot {
         self.owner != Owner::FREE
     }
 
-    /// Local memory that the message still touches.
+    /// Returns the local memory that the message still accesses.
     pub(crate) fn memory(&self) -> Option<(usize, usize)> {
         match self.purpose {
             Purpose::Fetch { result, width, .. } => Some(result.memory(width)),
@@ -73,7 +70,6 @@ impl MessageSlot {
         }
     }
 
-    /// The operation's name in messages to users.
     pub(crate) fn what(&self) -> &'static str {
         match self.purpose {
             Purpose::Plain if self.frame.len == 32 => "atomic",
@@ -85,8 +81,7 @@ impl MessageSlot {
     }
 }
 
-/// A slot for a message that is about to leave. In free slots purpose and tail are those of plain
-/// messages.
+/// A free slot for a message to be sent. Its purpose and tail are those of a plain message.
 #[derive(Debug)]
 pub(crate) struct Reserved<'a> {
     pub(crate) slot: &'a mut MessageSlot,
@@ -95,13 +90,12 @@ pub(crate) struct Reserved<'a> {
 }
 
 impl Reserved<'_> {
-    /// Number of the slot.
     #[inline(always)]
     pub(crate) fn number(&self) -> u16 {
         *self.first_free
     }
 
-    /// The message has left. Returns the number of its slot.
+    /// Takes the slot, since the message has left. Returns its number.
     #[inline(always)]
     pub(crate) fn take(self, owner: Owner) -> u16 {
         self.slot.owner = owner;
@@ -110,7 +104,6 @@ impl Reserved<'_> {
     }
 }
 
-/// See the module.
 #[derive(Debug)]
 pub(crate) struct MessageSlots {
     slots: Box<[MessageSlot]>,
@@ -118,7 +111,7 @@ pub(crate) struct MessageSlots {
     free: u32,
 }
 
-/// The work-request id of messages without a slot.
+/// Work-request id of messages without a slot.
 pub(crate) const UNNUMBERED: WrId = WrId(u32::MAX);
 
 const SLOT_BITS: u32 = SLOTS.ilog2();
@@ -137,13 +130,12 @@ impl MessageSlots {
         Self { slots: (0..count).map(slot).collect(), first_free: 0, free: count }
     }
 
-    /// Slots that are free.
     #[inline(always)]
     pub(crate) fn free(&self) -> u32 {
         self.free
     }
 
-    /// The next free slot, to be filled in. It stays free until it is taken.
+    /// Returns the next free slot. It stays free until it is taken.
     #[inline(always)]
     pub(crate) fn reserve(&mut self) -> Option<Reserved<'_>> {
         let Self { slots, first_free, free } = self;
@@ -156,9 +148,9 @@ impl MessageSlots {
         self.slots.get_mut(usize::from(at)).filter(|slot| slot.is_in_use())
     }
 
-    /// Ends a message.
     pub(crate) fn release(&mut self, at: u16) {
         if let Some(slot) = self.slots.get_mut(usize::from(at)) {
+            // The fast path fills in a reserved slot without setting these.
             (slot.purpose, slot.tail) = (Purpose::Plain, Tail::NONE);
             slot.owner = Owner::FREE;
             slot.next_free = self.first_free;
@@ -167,8 +159,8 @@ impl MessageSlots {
         }
     }
 
-    /// Ends messages one after the other while they are plain and have one owner. Returns the owner
-    /// and how many there were.
+    /// Ends messages in sequence while they are plain and have one owner. Returns the owner and
+    /// their number.
     #[inline(always)]
     pub(crate) fn release_alike(
         &mut self,
@@ -193,26 +185,24 @@ impl MessageSlots {
         (count > 0).then_some((owner, count))
     }
 
-    /// Whether no message is unacknowledged.
     #[inline(always)]
     pub(crate) fn is_empty(&self) -> bool {
         self.free as usize == self.slots.len()
     }
 
-    /// All messages that have left, each with its slot.
     pub(crate) fn sent(&self) -> impl Iterator<Item = (u16, &MessageSlot)> {
         (0..).zip(&self.slots).filter(|(_, slot)| slot.is_in_use())
     }
 
-    /// The work-request id of a message: slot and number, so that a late failure is not taken for
-    /// that of the slot's next message.
+    /// Returns the work-request id of a message. It contains the number, so that a late failure is
+    /// not attributed to the slot's next message.
     #[inline(always)]
     pub(crate) fn wr_id(at: u16, seq: Seq) -> WrId {
         // The bit above the slot is zero, so this is never UNNUMBERED.
         WrId(1 << 31 | (seq.low() & 0x7_ffff) << (SLOT_BITS + 1) | u32::from(at))
     }
 
-    /// The slot of the message with this work-request id, if it is still there.
+    /// Returns the slot of the message with this work-request id, if it has not ended.
     pub(crate) fn named(&self, wr_id: WrId) -> Option<(u16, &MessageSlot)> {
         let at = (wr_id.0 & (SLOTS - 1)) as u16;
         let slot = self.slots.get(usize::from(at)).filter(|slot| slot.is_in_use())?;

@@ -1,13 +1,12 @@
-//! Ends: completions of segments, acknowledgements of messages, and what both make possible.
+//! Completions of segments, acknowledgements of messages, and the work that both make possible.
 //!
-//! Nothing is posted here. Peers and groups whose counts have reached zero go into lists, which
-//! the lane's iteration works through.
+//! Nothing is posted here. Peers and groups whose counts have reached zero go into lists, which the
+//! lane's iteration works through.
 
 use std::ops::Range;
 
 use crate::channel::slots::Purpose as MessagePurpose;
 use crate::core::{Continuation, Core, StagingEvent};
-use crate::error::EngineError;
 use crate::group::{GroupId, Groups};
 use crate::ids::{RailId, WrId};
 use crate::peers::{HeldSignal, Peer, Peers};
@@ -15,14 +14,14 @@ use crate::port::{Completions, Failure, Polled, Port};
 use crate::segments::{BY_LOAD, Owner, PLAIN, STRIPE, Segment, SegmentState, Segments};
 use crate::wire::message::{MAP_BYTES, Seq, WINDOW};
 
-/// Takes the completions of a poll. Those of alike segments in a row are counted together.
+/// Receives the completions of a poll. Runs of segments with one owner are counted together.
 struct Sink<'a> {
     segments: &'a mut Segments,
     peers: &'a mut Peers,
     groups: &'a mut Groups<Continuation>,
     settling: &'a mut Vec<u32>,
     emptied: &'a mut Vec<GroupId>,
-    /// Segments whose completion is for more than their counts.
+    /// Segments whose completion does more than uncount them.
     others: &'a mut Vec<u32>,
     count: u32,
 }
@@ -47,8 +46,10 @@ impl Sink<'_> {
 impl Completions for Sink<'_> {
     #[inline(always)]
     fn take(&mut self, index: usize) -> bool {
+        // The fabric may report what is no segment of the lane, such as a message.
         let is_known = self.segments.owner(index).is_some();
         if is_known {
+            // Handled after the poll: it needs the whole core, and the poll borrows the port.
             self.others.push(index as u32);
         }
         is_known
@@ -67,13 +68,14 @@ impl Completions for Sink<'_> {
 }
 
 impl<P: Port> Core<P> {
-    /// Takes a rail's completions. Returns whether there were any.
+    /// Handles a rail's completions. Returns whether there were any.
     #[inline(always)]
     pub(crate) fn take_completions(&mut self, rail: RailId, others: &mut Vec<u32>) -> bool {
         let Self { segments, peers, groups, settling, emptied, .. } = self;
         let mut sink = Sink { segments, peers, groups, settling, emptied, others, count: 0 };
         let polled = self.port.drain(rail, &mut sink);
         let count = sink.count;
+        // Once for all plain segments: this runs in every iteration.
         if count > 0 {
             self.rails[rail.index()].end(count);
         }
@@ -105,7 +107,7 @@ impl<P: Port> Core<P> {
         self.rails[owner.rail().index()].end(1);
         let peer = self.peers.get_mut(owner.peer());
         peer.in_flight -= 1;
-        // The token of a plain segment means nothing; its peer may have failed since.
+        // The token of a plain segment is undefined. Its peer may have failed since it was posted.
         let ahead = peer.ahead.get_mut(owner.rail().index());
         let by_load = state != SegmentState::Plain && token != PLAIN && token & BY_LOAD != 0;
         if let Some(ahead) = ahead.filter(|_| by_load) {
@@ -114,6 +116,7 @@ impl<P: Port> Core<P> {
             load.complete(len as u64, self.port.now());
         }
         if state == SegmentState::Orphan {
+            // The fabric no longer accesses the memory, which may be released now.
             self.regions.index().leave_orphan(self.regions.kind(), index);
         } else {
             if peer.order.end(owner.group(), 1) {
@@ -126,7 +129,7 @@ impl<P: Port> Core<P> {
         }
     }
 
-    /// Notes that the cursors of a peer's groups may move.
+    /// Schedules the cursors of a peer's groups to be moved.
     pub(crate) fn settle_later(&mut self, at: u32) {
         let peer = self.peers.get_mut(at);
         if !std::mem::replace(&mut peer.is_settling, true) {
@@ -134,23 +137,21 @@ impl<P: Port> Core<P> {
         }
     }
 
-    /// Gives one count of a completion group back.
     pub(crate) fn end_in_group(&mut self, group: GroupId) {
         if self.groups.end(group, 1) {
             self.emptied.push(group);
         }
     }
 
-    /// Whether peers or groups have to be settled.
     #[inline(always)]
     pub(crate) fn has_settling(&self) -> bool {
         !self.settling.is_empty() || !self.emptied.is_empty()
     }
 
-    /// Whether anything has to be settled, served, sent or handed to staging.
     #[inline(always)]
     pub(crate) fn has_due(&self) -> bool {
         let Self { settling, emptied, ready, ring, control, staging_events, due, .. } = self;
+        // One test of all lists together: an idle iteration makes it every time.
         let waits = settling.len() | emptied.len() | ready.len() | ring.len() | control.len();
         waits | staging_events.len() | due.len() != 0
     }
@@ -158,12 +159,14 @@ impl<P: Port> Core<P> {
     /// Moves the cursors of peers whose groups have finished, and runs continuations.
     #[cold]
     pub(crate) fn settle(&mut self) {
+        // Each may cause the other: a quiet ends a group, whose continuation ends another.
         while self.has_settling() {
             while let Some(at) = self.settling.pop() {
                 self.settle_peer(at);
             }
             while let Some(group) = self.emptied.pop() {
                 if let Some(continuation) = self.groups.take_continuation(group) {
+                    // Freed first: the continuation may start a group itself.
                     self.groups.finish(group);
                     self.run_continuation(continuation);
                 }
@@ -195,20 +198,20 @@ impl<P: Port> Core<P> {
                 if peer.error.is_some() {
                     return self.end_in_group(completion);
                 }
-                // Its data is delivered, so it is behind nothing any more.
+                // Its data is delivered, so it waits for no group, only for capacity.
                 let behind = peer.order.start();
                 let held = HeldSignal { word, counted: None, behind, held, completion };
                 peer.held.push_back(held);
                 self.make_ready(at);
             }
             Continuation::Handover(handed) => {
+                // The group also ends when the peer fails.
                 let failed = self.peers.of(handed.pe()).and_then(|peer| peer.check().err());
                 handed.end(failed);
             }
         }
     }
 
-    /// A poll has reported an error.
     #[cold]
     pub(crate) fn take_failure(&mut self, rail: RailId, failure: Failure) {
         let Failure { wr_id, is_message, error } = failure;
@@ -218,8 +221,8 @@ impl<P: Port> Core<P> {
         }
         let Some(segment) = self.segments.posted_mut(wr_id.index()) else {
             let name = self.port.rail_name(rail);
-            // Acting on it would corrupt another operation; libfabric 1.22's efa reports every
-            // packet of an operation that fails.
+            // Acting on it would corrupt another operation: the efa provider of libfabric 1.22
+            // reports an error for each packet of an operation that fails.
             return log::error!(
                 target: "TRANSPORT",
                 "{rail} ({name}): libfabric reports an operation that is not in flight ({wr_id:?}) as failed: {error}"
@@ -228,14 +231,7 @@ impl<P: Port> Core<P> {
         let segment = *segment;
         let (at, rail) = (segment.owner.peer(), segment.owner.rail());
         if segment.owner.state() != SegmentState::Orphan {
-            let failed = EngineError::Segment {
-                what: segment.what(),
-                pe: self.peers.get(at).pe,
-                len: segment.len,
-                rail,
-                rail_name: self.port.rail_name(rail).to_owned(),
-                error,
-            };
+            let failed = self.segment_error((segment.what(), at), segment.len, rail, error);
             self.fail_peer(at, failed);
         }
         self.complete_other(wr_id.index() as u32);
@@ -244,33 +240,28 @@ impl<P: Port> Core<P> {
     fn fail_message(&mut self, rail: RailId, wr_id: WrId, error: crate::port::PortError) {
         let Some((_, slot)) = self.messages.named(wr_id) else {
             if wr_id == crate::channel::slots::UNNUMBERED {
-                // The peer may wait for it for ever.
+                // An unnumbered message is not sent again, and the peer may wait for it for ever.
                 return self.fail_rail(rail, error);
             }
             return log::debug!(target: "TRANSPORT", "an executed message over {rail}: {error}");
         };
         let (at, what, len) = (slot.owner.peer(), slot.what(), slot.frame.len + slot.tail.len);
-        let failed = EngineError::Segment {
-            what,
-            pe: self.peers.get(at).pe,
-            len,
-            rail,
-            rail_name: self.port.rail_name(rail).to_owned(),
-            error,
-        };
+        let failed = self.segment_error((what, at), len, rail, error);
         self.fail_peer(at, failed);
     }
 
-    /// A peer has executed all messages before a number, and those of a bitmap beyond it.
+    /// Ends the messages before `ack`, and those after it whose bit is set in `map`.
     pub(crate) fn acknowledge(&mut self, at: u32, ack: Seq, map: Option<&[u8; MAP_BYTES]>) {
         let peer = self.peers.get_mut(at);
         let has_failed = peer.error.is_some();
         let Some(channel) = peer.channel.as_deref_mut() else { return };
         if has_failed {
+            // Its messages have ended already; only buffers that it may read are still kept.
             self.staging_events.push_back(StagingEvent::Acknowledged { peer: at, before: ack });
             return;
         }
         let acked = channel.acked;
+        // Acknowledgements may overtake one another on different rails.
         channel.acked = channel.acked.max(ack);
         let mut left = acked.0..ack.0;
         while !left.is_empty() {
@@ -282,25 +273,26 @@ impl<P: Port> Core<P> {
         let beyond = map.into_iter().flat_map(|map| {
             (0..WINDOW).filter(|bit| map[(bit / 8) as usize] >> (bit % 8) & 1 != 0)
         });
-        // The places of those that were not sent are empty: all before them are executed.
+        // A bit beyond what was sent finds no slot, and ends nothing.
         for seq in beyond.map(|bit| Seq(ack.0 + bit)) {
             self.complete_message(at, seq);
         }
         let peer = self.peers.get(at);
         let waits = !peer.queue.is_empty() || !peer.held.is_empty();
         if (ack > acked || map.is_some()) && waits {
-            // There is room in the window again, or a tag.
+            // The window has space again, or a tag is free.
             self.make_ready(at);
         }
     }
 
-    /// Ends messages from the front of `numbers` while nothing but their counts ends with them.
-    /// Runs that count in the same groups are counted together.
+    /// Ends messages from the front of `numbers` while only their counts end with them. Runs with
+    /// one owner are counted together.
     fn end_plain(&mut self, at: u32, numbers: &mut Range<u64>) {
         let Self { peers, messages, groups, settling, emptied, .. } = self;
         let Peer { channel, order, is_settling, .. } = peers.get_mut(at);
         let Some(channel) = channel.as_deref_mut() else { return };
         loop {
+            // It stops at a message that ended before, by the bitmap or a reply.
             let sent = numbers.clone().map_while(|number| channel.sent_number(Seq(number)));
             let Some((owner, count)) = messages.release_alike(sent) else { return };
             let first = numbers.start;
@@ -324,7 +316,7 @@ impl<P: Port> Core<P> {
         match slot.purpose {
             MessagePurpose::Plain => {}
             MessagePurpose::CountedSignal(tag) => channel.tags.release(tag),
-            // Its reply ends it.
+            // The reply ends it, and may arrive after the acknowledgement.
             MessagePurpose::Fetch { .. } => return,
             MessagePurpose::Staged { token: PLAIN, .. } => {}
             MessagePurpose::Staged { token, .. } => {
@@ -334,8 +326,8 @@ impl<P: Port> Core<P> {
         self.end_message(at, number);
     }
 
-    /// The operation for which an unacknowledged message with this low half of its number was sent,
-    /// in messages to users.
+    /// Returns the name of the operation for which an unacknowledged message was sent, by the low
+    /// half of its number; None unless staging sent it.
     pub(crate) fn sent_as(&mut self, at: u32, of: u32) -> Option<(&'static str, usize)> {
         let channel = self.peers.get(at).channel.as_deref()?;
         let number = channel.sent_at(channel.next.near(of))?;
@@ -343,7 +335,6 @@ impl<P: Port> Core<P> {
         matches!(slot.purpose, MessagePurpose::Staged { .. }).then_some((slot.what(), 0))
     }
 
-    /// Ends a message that has a slot.
     pub(crate) fn end_message(&mut self, at: u32, number: u16) {
         let Some(slot) = self.messages.get_mut(number) else { return };
         let owner = slot.owner;
@@ -358,8 +349,8 @@ impl<P: Port> Core<P> {
         self.end_in_group(owner.completion());
     }
 
-    /// A fetch was answered. Returns where its result goes and the width of the word, if it is
-    /// still waited for.
+    /// Ends a fetch that was answered. Returns the destination of the word and its width in bytes,
+    /// if the fetch is still in flight.
     pub(crate) fn end_fetch(
         &mut self,
         at: u32,
@@ -369,14 +360,14 @@ impl<P: Port> Core<P> {
         let channel = self.peers.get_mut(at).channel.as_deref_mut()?;
         let number = channel.fetch(place)?;
         let slot = self.messages.get_mut(number)?;
-        // A reply that comes twice finds another fetch in its place, or none.
+        // A repeated reply finds another fetch in its place, or none.
         let MessagePurpose::Fetch { result, width, place } = slot.purpose else { return None };
         if slot.seq.low() != of {
             return None;
         }
         let seq = slot.seq;
         channel.end_fetch(place);
-        // An acknowledgement that comes later finds nothing to end.
+        // An acknowledgement that arrives later must not find the slot of another message.
         if seq >= channel.acked {
             channel.take_sent(seq);
         }
@@ -387,13 +378,13 @@ impl<P: Port> Core<P> {
         Some((result, width))
     }
 
-    /// A message of a peer was executed here.
     pub(crate) fn note_executed(&mut self, at: u32, seq: Seq) {
         let channel = self.channel(at);
         let is_waited_for = !channel.waiting.is_empty();
         if channel.note_executed(seq) {
             self.enter_control(at);
         }
+        // A mark may be reached now. Not executed here: that would recurse for each in a chain.
         if is_waited_for && !self.due.contains(&at) {
             self.due.push(at);
         }

@@ -2,9 +2,9 @@
 //!
 //! A segment or message that fails ends the connection to its peer: nothing more is sent there,
 //! since it might be the signal of data that never arrived. All operations of the peer end, but the
-//! fabric may still touch the memory of segments that are with it; those become orphans, and
-//! their memory cannot be released. Other peers go on. The lane's first failure is reported from
-//! every iteration, a peer's first failure by every later call about it.
+//! fabric may still access the memory of segments in flight; those become orphans, whose memory
+//! cannot be released. Other peers go on. Each iteration reports the lane's first failure, each
+//! later call about a peer that peer's first failure.
 
 use std::time::Duration;
 
@@ -21,23 +21,21 @@ use crate::regions::Orphan;
 use crate::segments::{PLAIN, SegmentState};
 use crate::wire::message::Seq;
 
-/// Bit of orphans that are copies; those of segments have their index.
+/// Bit in the numbers of orphans that are copies; those of segments are their index.
 const COPY: u32 = 1 << 31;
 
-/// A copy under way between local memory and a bounce buffer.
+/// A copy in progress between local memory and a bounce buffer.
 #[derive(Debug)]
 pub(crate) struct ActiveCopy {
-    /// Staging's transfer.
     token: u32,
     pub(crate) peer: u32,
     pub(crate) what: &'static str,
     pub(crate) memory: (usize, usize),
 }
 
-/// Most lines in the log, in ten seconds, about faults that peers can cause.
+/// Maximum number of log lines per ten seconds about faults that peers can cause.
 const LINES: u64 = 64;
 
-/// What has failed.
 #[derive(Debug)]
 pub(crate) struct Failures {
     first: Option<Box<EngineError>>,
@@ -49,7 +47,6 @@ impl Failures {
         Self { first: None, lines: RateLimit::new(LINES, Duration::from_secs(10)) }
     }
 
-    /// The first failure of the lane.
     #[inline(always)]
     pub(crate) fn first(&self) -> Option<&EngineError> {
         self.first.as_deref()
@@ -57,12 +54,13 @@ impl Failures {
 }
 
 impl<P: Port> Core<P> {
-    /// A peer has failed.
+    /// Fails a peer: ends all its operations. Later failures of it are only logged.
     #[cold]
     pub(crate) fn fail_peer(&mut self, at: u32, failed: EngineError) {
         let peer = self.peers.get_mut(at);
         if peer.error.is_none() {
             peer.error = Some(Box::new(failed.clone()));
+            // Continuations of the groups that end read the error.
             self.end_operations(at);
         }
         self.fail_lane(failed);
@@ -74,7 +72,7 @@ impl<P: Port> Core<P> {
         let queue = std::mem::take(&mut peer.queue);
         let held = std::mem::take(&mut peer.held);
         let quiets = std::mem::take(&mut peer.quiets);
-        // Nothing of the peer is counted by it any more.
+        // The counts start anew: orphans and unordered messages do not count in them.
         peer.forget();
         peer.update_fast_path();
         self.queued -= queue.len();
@@ -91,6 +89,7 @@ impl<P: Port> Core<P> {
         for index in posted {
             let Some(segment) = self.segments.posted_mut(index as usize) else { continue };
             let completion = segment.owner.completion();
+            // The fast path leaves the token undefined, and an orphan's is read.
             if segment.owner.is_plain() {
                 segment.token = PLAIN;
             }
@@ -99,10 +98,12 @@ impl<P: Port> Core<P> {
             if let Some(memory) = memory {
                 let lane = self.regions.kind();
                 let orphan = Orphan { lane, segment: index, what, pe, memory };
+                // Release of the region looks here: the NIC may still write to it.
                 self.regions.index().enter_orphan(orphan);
             }
             self.end_in_group(completion);
         }
+        // The device executes started copies, whatever happened to the peer.
         for copying in self.copies.iter().filter(|copying| copying.peer == at) {
             let ActiveCopy { token, what, memory, .. } = *copying;
             let (lane, segment) = (self.regions.kind(), COPY | token);
@@ -112,6 +113,7 @@ impl<P: Port> Core<P> {
         let sent: Vec<u16> = sent.map(|(number, _)| number).collect();
         for number in sent {
             let Some(slot) = self.messages.get_mut(number) else { continue };
+            // Its group was dropped; only the completion group still counts it.
             slot.owner = slot.owner.unordered();
             let (seq, purpose) = (slot.seq, slot.purpose);
             if let Some(channel) = self.peers.get_mut(at).channel.as_deref_mut() {
@@ -138,7 +140,7 @@ impl<P: Port> Core<P> {
         self.end_in_group(op.completion);
     }
 
-    /// A rail has failed as a whole: so has every peer with something on it, which may never end.
+    /// Fails a rail, and every peer with work in flight on it, which may never end.
     #[cold]
     pub(crate) fn fail_rail(&mut self, rail: RailId, error: PortError) {
         let rail_name = self.port.rail_name(rail).to_owned();
@@ -149,6 +151,7 @@ impl<P: Port> Core<P> {
             .map(|(_, segment)| segment.owner.peer())
             .chain(messages.map(|(_, slot)| slot.owner.peer()))
             .collect();
+        // One error for each peer, however much it has in flight.
         peers.sort_unstable();
         peers.dedup();
         for at in peers {
@@ -161,19 +164,29 @@ impl<P: Port> Core<P> {
         self.fail_lane(failed);
     }
 
-    /// The lane has failed.
+    pub(crate) fn segment_error(
+        &self,
+        (what, at): (&'static str, u32),
+        len: usize,
+        rail: RailId,
+        error: PortError,
+    ) -> EngineError {
+        let rail_name = self.port.rail_name(rail).to_owned();
+        EngineError::Segment { what, pe: Pe(at), len, rail, rail_name, error }
+    }
+
+    /// Logs a failure, and keeps it if it is the lane's first.
     #[cold]
     pub(crate) fn fail_lane(&mut self, failed: EngineError) {
         let now = self.port.now();
         let suppressed = self.failures.lines.admit_at(now);
-        // Later failures may be a peer's to repeat.
+        // A peer may cause later failures over and over; the first is always logged.
         if self.failures.first.is_none() || suppressed.is_some() {
             error!(target: "TRANSPORT", "{failed}{}", suppressed.unwrap_or_default());
         }
         self.failures.first.get_or_insert_with(|| Box::new(failed));
     }
 
-    /// A copy between local memory and a bounce buffer has begun.
     pub(crate) fn begin_copy(
         &mut self,
         token: u32,
@@ -184,12 +197,10 @@ impl<P: Port> Core<P> {
         self.copies.push(ActiveCopy { token, peer, what, memory });
     }
 
-    /// Whether copies of a transfer are under way.
     pub(crate) fn is_copying(&self, token: u32) -> bool {
         self.copies.iter().any(|copying| copying.token == token)
     }
 
-    /// The copies of a transfer have ended.
     pub(crate) fn end_copy(&mut self, token: u32) {
         let peer = self.copies.iter().find(|copying| copying.token == token);
         let Some(peer) = peer.map(|copying| copying.peer) else { return };
@@ -199,7 +210,7 @@ impl<P: Port> Core<P> {
         }
     }
 
-    /// A message of a peer cannot be executed: the peer is told, and so is this lane.
+    /// Refuses a message that no correct peer sends, and fails the lane.
     #[cold]
     pub(crate) fn refuse(&mut self, at: u32, seq: Seq, why: String) {
         self.decline(at, seq, why.clone());
@@ -207,10 +218,12 @@ impl<P: Port> Core<P> {
         self.fail_lane(EngineError::BadMessage { pe, why });
     }
 
-    /// A transfer that a peer has asked for cannot be done: the peer is told.
+    /// Refuses a message that cannot be executed: sends the reason, and executes nothing more of
+    /// the peer.
     #[cold]
     pub(crate) fn decline(&mut self, at: u32, seq: Seq, why: String) {
         if self.channel(at).has_refused {
+            // One refusal ends the connection at the peer, so a second would tell nothing.
             return;
         }
         if let Some(suppressed) = self.failures.lines.admit_at(self.port.now()) {
@@ -220,12 +233,13 @@ impl<P: Port> Core<P> {
         let channel = self.channel(at);
         channel.has_refused = true;
         channel.refusal = Some((seq, why));
+        // Messages behind the refused one must not be executed without it.
         channel.waiting = Vec::new();
         self.staging_events.push_back(StagingEvent::Refused { peer: at });
         self.enter_control(at);
     }
 
-    /// Something has come in that is of nobody of the job.
+    /// Counts something received that no PE of the job has sent; warns of the first on a rail.
     #[cold]
     pub(crate) fn drop_foreign(&mut self, rail: RailId, what: &dyn std::fmt::Display) {
         let counters = &mut self.rails[rail.index()].counters;

@@ -1,13 +1,13 @@
-//! The core of a lane: it posts segments, sends messages, and counts their ends.
+//! The core of a lane: posts segments, sends messages, and counts what has ended.
 //!
 //! # Why it cannot deadlock
 //! Posting neither blocks nor recurses. Handling a completion or an acknowledgement only changes
 //! counts and puts peers into lists; it posts nothing. One loop does everything in turn: poll
-//! completions and messages, settle peers whose groups have finished, serve those that waited for
-//! room, send what is due. What is posted waits for the fabric alone. What is queued waits for work
-//! of the same peer that has left or stands before it, or for room, which completions and
-//! acknowledgements make. So the oldest work of each peer can always move, whatever the bounds are,
-//! and only a submitter is ever held back, in a call that keeps running the loop.
+//! completions and messages, settle peers whose groups have finished, serve peers that waited for
+//! capacity, send what is due. Posted work waits for the fabric alone. Queued work waits for work
+//! of the same peer that has left or stands before it, or for capacity, which completions and
+//! acknowledgements free. So the oldest work of each peer can always advance, whatever the bounds
+//! are, and only a submitter is ever held back, in a call that keeps running the loop.
 
 pub(crate) mod complete;
 pub(crate) mod fail;
@@ -40,33 +40,32 @@ use crate::wire::immediate::ImmediateCodec;
 use crate::wire::message::{RegionAddr, Seq};
 use crate::wire::seal::Seal;
 
-/// What follows when a completion group becomes empty.
+/// Action that follows when a completion group becomes empty.
 #[derive(Debug)]
 pub(crate) enum Continuation {
-    /// The signal of a put leaves.
+    /// Sends the signal of a put.
     Signal { peer: u32, word: WordOp, held: GroupRef, completion: GroupId },
-    /// A user thread's operation has ended.
+    /// Reports the end of a user thread's operation.
     Handover(ActiveHandover),
 }
 
-/// What has ended of staging's work.
+/// End of some work of staging.
 #[derive(Clone, Debug)]
 pub(crate) enum StagingEvent {
-    /// The segment of a transfer has completed, or failed after its peer.
+    /// A segment of a transfer has completed, or failed after its peer.
     Segment { token: u32 },
     /// The message of a transfer was executed, or its peer has failed.
     Message { token: u32, ok: bool },
-    /// All messages of a peer before the mark of one that staging executes may be executed.
+    /// Earlier messages of a peer were executed, so receives may advance.
     Advanced { peer: u32 },
-    /// A peer that has failed has executed all messages before a number, or drops them.
+    /// A failed peer has executed, or drops, all its messages before a number.
     Acknowledged { peer: u32, before: Seq },
-    /// A message of a peer was refused: nothing more of it is executed.
+    /// A message of a peer was refused: no later one is executed.
     Refused { peer: u32 },
     /// A peer has failed.
     Failed { peer: u32 },
 }
 
-/// See the module.
 #[derive(Debug)]
 pub(crate) struct Core<P: Port> {
     pub(crate) port: P,
@@ -84,34 +83,33 @@ pub(crate) struct Core<P: Port> {
     pub(crate) spread: Spread,
     pub(crate) failures: Failures,
     pub(crate) watchdog: Watchdog,
-    /// Whether the fabric takes no local memory without descriptor.
+    /// Whether local memory needs a descriptor, so that it has to be registered.
     pub(crate) needs_desc: bool,
-    /// What is submitted now counts in this group.
+    /// Completion group of new operations.
     pub(crate) current: GroupId,
-    /// Entries in all queues.
+    /// Number of entries in all queues.
     pub(crate) queued: usize,
-    /// Peers that wait for something shared, in turn.
+    /// Peers that wait for a shared resource, in turn.
     pub(crate) ring: VecDeque<u32>,
-    /// Peers of whose own something has ended that their queue or a held signal waited for.
+    /// Peers whose queue or held signal waited for work of their own that has ended.
     pub(crate) ready: Vec<u32>,
     /// Peers with groups whose cursors may move.
     settling: Vec<u32>,
-    /// Groups that are empty and have a continuation.
+    /// Empty groups with a continuation to run.
     emptied: Vec<GroupId>,
-    /// Peers to which something without number is due.
+    /// Peers to which an unnumbered message is due.
     control: VecDeque<u32>,
-    /// Peers with messages whose acknowledgement nobody has requested.
+    /// Peers with messages whose acknowledgement was not requested.
     unrequested: Vec<u32>,
-    /// Peers with messages that may be executed now.
+    /// Peers with received messages that may be executed now.
     pub(crate) due: Vec<u32>,
-    /// What has ended of staging's work.
+    /// Events for staging, in order.
     pub(crate) staging_events: VecDeque<StagingEvent>,
-    /// Copies that staging has under way.
     pub(crate) copies: Vec<ActiveCopy>,
 }
 
-/// Most segments that a lane over rails of these limits has under way. Their work-request ids are
-/// below it.
+/// Returns the maximum number of segments in flight over rails with these limits. Their
+/// work-request ids are below it.
 pub fn segments_for(limits: &[RailLimits]) -> u32 {
     limits.iter().map(|rail| rail.depth.max(1)).sum()
 }
@@ -123,7 +121,7 @@ impl<P: Port> Core<P> {
         let is_proxy = config.kind == LaneKind::Proxy;
         let mut spread = if is_proxy { config.spread } else { Spread::ROUND_ROBIN };
         if let [RailLimits { bulk: 0, .. }] = limits {
-            // There is nothing to choose, and no worker to be kept from having too much ahead.
+            // One rail without workers: neither a choice nor a bound on bytes ahead is needed.
             spread.balanced_from = usize::MAX;
         }
         let rail = |(at, limits): (u8, &RailLimits)| {
@@ -132,6 +130,7 @@ impl<P: Port> Core<P> {
         };
         let rails = (0..).zip(limits).map(rail).collect();
         let unregistered = port.takes_unregistered();
+        // An operation may take any of the rails, so the strictest one decides.
         let needs_desc = !unregistered && limits.iter().any(|rail| rail.needs_desc);
         let signals = Signals::new(&config, limits);
         let n_pes = config.paths.n_pes();
@@ -167,7 +166,7 @@ impl<P: Port> Core<P> {
         }
     }
 
-    /// Number of a PE's peer, opened if need be.
+    /// Returns the index of a PE's peer, which is opened if need be.
     ///
     /// # Errors
     /// A PE outside the job.
@@ -181,13 +180,13 @@ impl<P: Port> Core<P> {
         }
         let at = self.peers.open(pe, self.paths.peer_paths(self.me, pe));
         if self.regions.kind() == LaneKind::Proxy {
-            // So that a stripe finds its counters.
+            // Only proxy lanes choose rails by load, and count bytes ahead.
             self.peers.get_mut(at).ahead = vec![0; self.rails.len()].into();
         }
         Ok(at)
     }
 
-    /// Number of a PE's peer that has not failed, opened if need be.
+    /// Returns the index of a PE's peer if it has not failed.
     ///
     /// # Errors
     /// A PE outside the job, or the failure of its peer.
@@ -197,21 +196,20 @@ impl<P: Port> Core<P> {
         Ok(at)
     }
 
-    /// The channel of a peer.
+    /// Returns the channel of a peer, opened if need be.
     pub(crate) fn channel(&mut self, at: u32) -> &mut Channel {
         let Peer { channel, pe, .. } = self.peers.get_mut(at);
         let tags = self.signals.tags;
+        // A channel takes more than 1 KB, and most peers of a large job exchange no messages.
         channel.get_or_insert_with(|| Channel::new(&self.seal, *pe, tags))
     }
 
-    /// Puts a peer into the list of those to be served in this iteration.
     pub(crate) fn make_ready(&mut self, at: u32) {
         if !self.ready.contains(&at) {
             self.ready.push(at);
         }
     }
 
-    /// Puts a peer into the ring of those that wait for something shared.
     pub(crate) fn enter_ring(&mut self, at: u32) {
         let peer = self.peers.get_mut(at);
         if !std::mem::replace(&mut peer.in_ring, true) {
@@ -219,10 +217,10 @@ impl<P: Port> Core<P> {
         }
     }
 
-    /// The local side of a segment: `len` bytes behind the first `sent` of an operation.
+    /// Returns the local side of a segment: `len` bytes after the first `sent` of an operation.
     ///
     /// # Errors
-    /// Memory that is not registered, where the fabric wants that.
+    /// Memory that is not registered, where the fabric needs a descriptor.
     pub(crate) fn local(
         &mut self,
         request: &Request<'_>,
@@ -231,16 +229,20 @@ impl<P: Port> Core<P> {
         rail: RailId,
     ) -> Result<Local, EngineError> {
         let addr = match request.local {
+            // Segments may be shorter than 8 bytes: little endian, the next one starts at a higher
+            // byte.
             LocalSide::Value(value) => return Ok(Local::Value(value >> (8 * sent.min(7)))),
             LocalSide::Memory(addr) => addr,
         };
         let at = addr + sent;
         if self.regions.recent_desc(at, len, rail).is_none() {
+            // The whole operation, so that its next segments find the region as well.
             self.regions.find(addr, request.len, self.needs_desc);
         }
         match self.regions.recent_desc(at, len, rail) {
             Some(desc) => Ok(Local::Memory { addr: at, desc }),
             None if self.needs_desc => {
+                // A region that ends too early is a likelier mistake than an unregistered buffer.
                 let fault = match self.regions.lookup(addr, request.len).cut {
                     Some(region) => HandleError::Outside {
                         addr: addr as u64,
@@ -256,29 +258,26 @@ impl<P: Port> Core<P> {
         }
     }
 
-    /// The word of this process that a peer's message names.
+    /// Returns the local word that a peer's message names, checked for bounds and alignment.
     pub(crate) fn locate_word(
         &mut self,
-        spot: RegionAddr,
+        named: RegionAddr,
         atomic: &Atomic,
     ) -> Result<Location, String> {
         let width = atomic.width.bytes();
-        let place = self.regions.locate(spot, width).map_err(|fault| fault.to_string())?;
+        let place = self.regions.locate(named, width).map_err(|fault| fault.to_string())?;
         if place.addr % width != 0 {
             return Err(format!("a word of {width} bytes at {:#x} is not aligned", place.addr));
         }
         Ok(place)
     }
 
-    /// Remembers the first bytes of a peer's handles, for the fast path.
+    /// Notes the first bytes of a peer's handles for the fast path.
     pub(crate) fn note_handle(&mut self, at: u32, remote: &HandleView<'_>) {
-        if remote.rails() > 0 {
-            let fits =
-                |peer: &Peer| peer.paths.iter().all(|path| path.remote.rail().0 < remote.rails());
-            let peer = self.peers.get_mut(at);
-            if fits(peer) {
-                peer.note_prefix(remote.prefix());
-            }
+        // The fast path reads a key without looking at the number of rails again.
+        let peer = self.peers.get_mut(at);
+        if peer.paths.iter().all(|path| path.remote.rail().0 < remote.rails()) {
+            peer.note_prefix(remote.prefix());
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Segments: posted in turn or by load, as far as there is room.
+//! Segments: posted over rails in turn or by load, as far as capacity permits.
 
 use crate::core::Core;
 use crate::error::EngineError;
@@ -12,30 +12,28 @@ use crate::request::{LocalSide, Request};
 use crate::segments::{BY_LOAD, PLAIN, STRIPE, Segment, SegmentState};
 use crate::wire::handle::HandleView;
 
-/// Segments of a long operation for each rail or worker, at least, unless they would be shorter
-/// than this part of the longest. Longer ones end at multiples of a page.
+/// Minimum number of segments of a long operation per rail or worker, unless they would be shorter
+/// than 1/`FINEST` of the longest. They end at multiples of `ALIGN` bytes, a page.
 const PARTS: usize = 8;
 const FINEST: usize = 8;
 const ALIGN: usize = 4096;
 
-/// A segment that is about to be posted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SegmentPost {
     pub(crate) peer: u32,
     pub(crate) path: PeerPath,
     pub(crate) transfer: Transfer,
-    /// Immediate data for the target.
     pub(crate) immediate: Option<u64>,
-    /// What its completion is for: [`STRIPE`], [`PLAIN`], or the number of staging's transfer.
+    /// [`STRIPE`], [`PLAIN`], or the number of staging's transfer.
     pub(crate) token: u32,
     pub(crate) completion: GroupId,
-    /// The order group that counts it, or the class that it has in the last one.
+    /// Where the segment counts in the order of its peer.
     pub(crate) counted: CountedIn,
-    /// Whether it is a part of a long operation, for the rail's workers.
+    /// Whether it is part of a long operation, for which the rail's workers may be used.
     pub(crate) is_long: bool,
 }
 
-/// What counts a segment.
+/// Order group of a segment: the last one by class, or a given one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum CountedIn {
     Last(Class),
@@ -43,9 +41,9 @@ pub(crate) enum CountedIn {
 }
 
 impl<P: Port> Core<P> {
-    /// Posts a put or a get on the fast path: one segment in turn, to a peer with nothing queued
-    /// and no pending fence, between memory that the fabric reaches. Returns whether it was posted;
-    /// if not, nothing has happened. It does not panic.
+    /// Posts a put or a get on the fast path: one segment, over the next path, to a peer with
+    /// nothing queued and no pending fence, between memory that the fabric reaches. Returns false,
+    /// with no side effect, if anything prevents that. Never panics.
     #[inline(always)]
     pub(crate) fn try_post(&mut self, request: &Request<'_>, completion: GroupId) -> bool {
         let Self { peers, rails, segments, regions, groups, port, .. } = self;
@@ -55,6 +53,7 @@ impl<P: Port> Core<P> {
         let Some(remote) = handle.target(remote_addr, len as u64) else { return false };
         let id = peer.path.rail;
         let Some(rail) = rails.get_mut(id.index()) else { return false };
+        // `len - 1` wraps for 0, so one comparison refuses empty and long operations.
         if len.wrapping_sub(1) >= rail.max_round_robin || peer.in_flight >= rail.quota {
             return false;
         }
@@ -66,15 +65,15 @@ impl<P: Port> Core<P> {
             return false;
         }
         let Some((wr_id, segment)) = segments.take() else { return false };
-        // Counted before the fabric is asked, so that little has to be kept through the call. It is
-        // taken back if the fabric declines.
+        // Counted before the fabric is called: little has to be kept in registers over the call.
+        // Undone if the fabric refuses.
         let owner = peer.owner.of_class(class_of(direction), completion);
         segment.owner = owner;
         segment.born = self.watchdog.stamp();
         peer.begin(owner.group(), direction);
         rail.begin(len);
         groups.begin(completion);
-        // From here on in the order of the call's arguments.
+        // From here on values are made in the order of the call's arguments.
         let local = match local {
             LocalSide::Memory(addr) => Local::Memory { addr, desc: regions.last_desc(id) },
             LocalSide::Value(value) => Local::Value(value),
@@ -83,12 +82,13 @@ impl<P: Port> Core<P> {
         let transfer = Transfer { direction, local, len, remote, key };
         segment.set(&transfer);
         let (to, next) = (peer.path.to, peer.path.next);
+        // Advanced also if the post fails: then the general path tries the next rail first.
         peer.turn(next);
         let Some(fast) = rail.fast else { return self.undo_post(wr_id) };
         port.try_post(fast, id, to, wr_id, segment.context, &transfer) || self.undo_post(wr_id)
     }
 
-    /// Takes back the counts of a segment that the fabric has not taken. Always returns false.
+    /// Undoes the counts of a segment that the fabric has not taken. Always returns false.
     #[cold]
     #[inline(never)]
     fn undo_post(&mut self, wr_id: WrId) -> bool {
@@ -101,7 +101,7 @@ impl<P: Port> Core<P> {
         let may_settle = peer.order.end(owner.group(), 1) && peer.order.has_closed();
         let posted = &mut peer.posted[direction as usize];
         *posted = posted.wrapping_sub(1);
-        // What follows the group has counts of its own, so this is not the last one.
+        // The caller or queue still counts in a group with a continuation, so it does not end here.
         let _ = self.groups.end(owner.completion(), 1);
         if may_settle {
             self.settle_later(owner.peer());
@@ -109,14 +109,15 @@ impl<P: Port> Core<P> {
         false
     }
 
-    /// Posts a segment. Returns whether the fabric has taken it.
+    /// Posts a segment. Returns false if the fabric has no space for it.
     ///
     /// # Errors
-    /// The fabric has refused it for good; its peer has failed with that.
+    /// The fabric has refused it for good, and its peer has failed with that error.
     pub(crate) fn post(&mut self, posting: &SegmentPost) -> Result<bool, EngineError> {
         let SegmentPost { peer: at, path, ref transfer, token, completion, .. } = *posting;
         let Self { peers, rails, segments, port, .. } = self;
         let (peer, rail) = (peers.get_mut(at), &mut rails[path.rail.index()]);
+        // The quota shrinks as the rail fills: a silent peer cannot take it all.
         if peer.in_flight >= rail.quota {
             return Ok(false);
         }
@@ -138,6 +139,7 @@ impl<P: Port> Core<P> {
         rail.begin(transfer.len);
         self.groups.begin(completion);
         let mut posted = Ok(None);
+        // A worker has a connection of its own, so its copying does not block this thread.
         if posting.is_long && rail.limits.bulk > 0 {
             posted = port.post_bulk(path.rail, path.to, wr_id, operation);
             if let Ok(Some(Posted::Yes)) = posted {
@@ -149,8 +151,8 @@ impl<P: Port> Core<P> {
             Ok(None) => port.post(path.rail, path.to, wr_id, operation),
             Err(error) => Err(error),
         };
+        // Tells the watchdog whether the peer waits for the fabric or for other peers.
         peer.is_refused = !matches!(posted, Ok(Posted::Yes));
-        let pe = peer.pe;
         match posted {
             Ok(Posted::Yes) => Ok(true),
             Ok(Posted::Again) => {
@@ -159,22 +161,16 @@ impl<P: Port> Core<P> {
             }
             Err(error) => {
                 self.undo_post(wr_id);
-                let failed = EngineError::Segment {
-                    what: if transfer.direction == Direction::Read { "get" } else { "put" },
-                    pe,
-                    len: transfer.len,
-                    rail: path.rail,
-                    rail_name: self.port.rail_name(path.rail).to_owned(),
-                    error,
-                };
+                let what = if transfer.direction == Direction::Read { "get" } else { "put" };
+                let failed = self.segment_error((what, at), transfer.len, path.rail, error);
                 self.fail_peer(at, failed.clone());
                 Err(failed)
             }
         }
     }
 
-    /// Posts the segments of an operation as far as there is room. `mark` gives the immediate data
-    /// of each, if the target counts them. Returns how many were posted, and whether that was all.
+    /// Posts the remaining segments of an operation as far as capacity permits, with `immediate`
+    /// data if the target counts them. Returns how many were posted, and whether that was all.
     ///
     /// # Errors
     /// Local memory that the fabric does not take, or a segment that it refuses.
@@ -190,11 +186,14 @@ impl<P: Port> Core<P> {
         let direction = request.direction;
         if direction == Direction::Write {
             let peer = self.peers.get(at);
+            // Segments carry no mark: messages before the fence have to be executed before they
+            // leave.
             if !peer.order.is_ordered(peer.fence) {
                 return Ok((0, Outcome::Held));
             }
         }
-        // Counted segments are before the message that says how many there are.
+        // They are part of the message that names their number: a separate signal must not wait for
+        // them as for writes.
         let class = if immediate.is_some() { Class::Message } else { class_of(direction) };
         let counted = op.counted_by.map_or(CountedIn::Last(class), CountedIn::By);
         let completion = match op.kind {
@@ -214,6 +213,7 @@ impl<P: Port> Core<P> {
             loop {
                 let key = remote.key(path.remote.rail());
                 let key = key.map_err(|fault| request.refuse("remote", fault))?;
+                // A rail that is tried next may take less than the one chosen first.
                 let len = len.min(self.rails[path.rail.index()].limits.max_segment);
                 let local = self.local(request, op.sent, len, path.rail)?;
                 let remote = remote.remote_address(offset) + op.sent as u64;
@@ -239,7 +239,7 @@ impl<P: Port> Core<P> {
                     }
                     break;
                 }
-                // The fabric takes nothing on this rail now; another rail may have room.
+                // The fabric takes nothing on this rail now; another one may have space.
                 match self.peers.get(at).paths.get(path.next as usize) {
                     Some(next) if next.rail != first => path = *next,
                     _ => break,
@@ -252,9 +252,9 @@ impl<P: Port> Core<P> {
         Ok((posted, Outcome::Done))
     }
 
-    /// Posts the next segment of a staged transfer of which `left` bytes are left, on the next
-    /// rail with room for which there is a key. Rails of an operation of `len` bytes are chosen.
-    /// Returns its length.
+    /// Posts the next segment of a staged transfer that has `left` bytes left of an operation of
+    /// `len`, over a rail for which there is a key. Returns its length, or None if no rail takes it
+    /// now.
     ///
     /// # Errors
     /// As [`Core::post`].
@@ -282,6 +282,7 @@ impl<P: Port> Core<P> {
                     immediate: None,
                     token,
                     completion: GroupId::NONE,
+                    // The transfer counts itself, from its start to its end.
                     counted: CountedIn::By(GroupRef::NONE),
                     is_long,
                 };
@@ -301,7 +302,7 @@ impl<P: Port> Core<P> {
     }
 
     fn segment_len(&self, at: u32, len: usize) -> usize {
-        // Shorter operations are cut finer, so that all rails and workers have a part.
+        // Shorter operations are cut finer, so that each rail and worker has a part.
         let rails = self.peers.get(at).paths.iter().map(|path| &self.rails[path.rail.index()]);
         let ways: usize = rails.map(|rail| usize::from(rail.limits.bulk).max(1)).sum();
         let segment = self.spread.segment.max(1);
@@ -315,6 +316,7 @@ impl<P: Port> Core<P> {
     fn next_path(&self, at: u32) -> Option<PeerPath> {
         let peer = self.peers.get(at);
         let mut path = peer.path;
+        // Each path once: all rails may be full.
         for _ in 0..peer.paths.len() {
             if peer.in_flight < self.rails[path.rail.index()].quota {
                 return Some(path);
@@ -324,11 +326,11 @@ impl<P: Port> Core<P> {
         None
     }
 
-    /// Returns the path whose rail is expected to finish a segment first, if that rail has room.
+    /// Returns the path whose rail is expected to finish a segment first, if it has capacity.
     fn choose(&mut self, at: u32, len: usize) -> Option<PeerPath> {
         let now = self.port.now();
         let peer = self.peers.get(at);
-        // Rails that are alike take turns.
+        // Rails with equal loads take turns: the first of the best is chosen.
         let turn = peer.paths.iter().position(|path| path.rail == peer.path.rail).unwrap_or(0);
         let paths = peer.paths[turn..].iter().chain(&peer.paths[..turn]);
         let loads = paths.map(|path| {

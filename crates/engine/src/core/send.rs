@@ -1,11 +1,11 @@
-//! Messages: numbered ones as far as window and table have room, and what is due without a number.
+//! Messages: numbered ones as far as window and table permit, and unnumbered ones that are due.
 
 use crate::channel::Channel;
 use crate::channel::slots::{MessageSlots, Purpose, UNNUMBERED};
 use crate::core::Core;
 use crate::error::EngineError;
 use crate::group::{Class, GroupId, GroupRef};
-use crate::op::Outcome;
+use crate::op::{Attempt, Outcome};
 use crate::peers::Peer;
 use crate::port::{Port, PortError, Posted, Tail};
 use crate::request::{AtomicRequest, LocalSide, Request};
@@ -13,25 +13,23 @@ use crate::segments::SegmentState;
 use crate::wire::handle::HandleView;
 use crate::wire::message::{Body, Frame, Numbers, SealContext};
 
-/// Attempts to serve what waits for room, of different peers, that may fail in an iteration.
+/// Maximum number of peers per iteration whose waiting work may be tried without success.
 pub(crate) const ATTEMPTS: u32 = 8;
 
-/// A message that is about to leave.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OutgoingMessage<'a> {
     pub(crate) peer: u32,
     pub(crate) body: Body<'a>,
-    /// Payload that is sent from its own memory.
     pub(crate) tail: Tail,
     /// Number of the last message that its target has to execute first; 0 for none.
     pub(crate) behind: u64,
     pub(crate) purpose: Purpose,
     pub(crate) completion: GroupId,
-    /// The count, as a write, of a signal that was held back.
+    /// Count, as a write, of a signal that was held back.
     pub(crate) held: Option<GroupRef>,
-    /// Whether it carries data of a put.
+    /// Whether a later separate signal has to follow the message.
     pub(crate) has_data: bool,
-    /// The class that it counts in; none if nothing orders or waits for it.
+    /// Class in the order of the peer; None if nothing orders the message.
     pub(crate) class: Option<Class>,
 }
 
@@ -45,8 +43,8 @@ impl<'a> OutgoingMessage<'a> {
 
 impl<P: Port> Core<P> {
     /// Sends an atomic, or a short put with its signal, on the fast path: nothing is queued or held
-    /// for the peer, and there is room. Returns whether it has left; if not, nothing has happened.
-    /// It does not panic.
+    /// for the peer, and there is capacity. Returns false, with no side effect, if anything
+    /// prevents that. Never panics.
     #[inline(always)]
     pub(crate) fn try_send(
         &mut self,
@@ -59,12 +57,15 @@ impl<P: Port> Core<P> {
         let Peer { channel, order, fast_prefix, pe, path, owner, .. } = peer;
         let Some(channel) = channel.as_deref_mut() else { return false };
         let Some(rail) = rails.get(path.rail.index()) else { return false };
+        // A peer takes another slot only while it holds less than is free, so a silent one leaves
+        // some.
         if !channel.has_window() || channel.held >= messages.free() {
             return false;
         }
         let atomic = &signal.atomic;
         let mut is_marked = false;
-        // A signal apart from its data is behind earlier puts; a strong one is behind everything.
+        // A signal apart from its data follows earlier puts, a strong one everything: writes would
+        // have to be waited for, messages need a mark.
         let is_strong = self.signals.strong;
         if (part.is_some() || atomic.op.is_signal()) && (is_strong || part.is_none()) {
             if order.has_writes() {
@@ -76,22 +77,27 @@ impl<P: Port> Core<P> {
             return false;
         };
         let width = atomic.width.bytes();
-        let Some(spot) = word.spot(signal.remote_addr, width as u64) else { return false };
+        let Some(word_addr) = word.region_addr(signal.remote_addr, width as u64) else {
+            return false;
+        };
         if signal.remote_addr % width as u64 != 0 {
             return false;
         }
+        // Reserved is not taken: until `take`, every return leaves the slot free.
         let Some(reserved) = messages.reserve() else { return false };
         let slot = &mut *reserved.slot;
         let mask = channel.out_mask(seal, *pe);
         let (seq, ack) = (channel.next, channel.executed.next());
         let numbers = Numbers { seq, ack, mark: is_marked.into(), mask };
-        // Each argument is written where it goes, and done with; the slot is still free.
-        slot.frame.atomic(seal.me(), &numbers, (spot, atomic), part.is_some());
+        // Encoded in place and in this order: each argument is done with before the next is read.
+        slot.frame.atomic(seal.me(), &numbers, (word_addr, atomic), part.is_some());
         if let Some(part) = part {
             let Some(data) = HandleView::for_messages(part.remote_handle, *fast_prefix) else {
                 return false;
             };
-            let Some(to) = data.spot(part.remote_addr, part.len as u64) else { return false };
+            let Some(to) = data.region_addr(part.remote_addr, part.len as u64) else {
+                return false;
+            };
             let LocalSide::Memory(from) = part.local else { return false };
             if !regions.is_recent_for_cpu(from, part.len) {
                 return false;
@@ -100,6 +106,7 @@ impl<P: Port> Core<P> {
                 return false;
             }
         }
+        // Last, since the seal covers all that is written above.
         slot.frame.seal(&SealContext { seal, from: seal.me(), receiver: &channel.receiver });
         let Some(fast) = rail.fast.as_ref() else { return false };
         let wr_id = MessageSlots::wr_id(reserved.number(), seq);
@@ -113,6 +120,7 @@ impl<P: Port> Core<P> {
         order.begin(owner.group());
         channel.send(reserved.take(owner));
         if part.is_some() {
+            // Later signals apart from their data have to follow this message.
             channel.after_data = channel.next;
         }
         groups.begin(self.current);
@@ -125,11 +133,11 @@ impl<P: Port> Core<P> {
         true
     }
 
-    /// Sends a numbered message if there is room.
+    /// Sends a numbered message if there is capacity.
     ///
     /// # Errors
-    /// The fabric has refused it for good; its peer has failed with that.
-    pub(crate) fn send(&mut self, message: &OutgoingMessage<'_>) -> Result<Outcome, EngineError> {
+    /// The fabric has refused it for good, and its peer has failed with that error.
+    pub(crate) fn send(&mut self, message: &OutgoingMessage<'_>) -> Attempt {
         let OutgoingMessage { peer: at, ref body, tail, behind, purpose, completion, .. } =
             *message;
         self.channel(at);
@@ -139,17 +147,20 @@ impl<P: Port> Core<P> {
         let Peer { channel, order, paths, pe, is_refused, .. } = peer;
         let Some(channel) = channel.as_deref_mut() else { return Ok(Outcome::LaneFull) };
         if !channel.has_window() {
+            // The window advances with acknowledgements, which nobody else may be requesting.
             self.request_ack(at);
             return Ok(Outcome::PeerFull);
         }
         let reserved = if channel.held < messages.free() { messages.reserve() } else { None };
         let Some(reserved) = reserved else {
+            // Slots of any peer are freed by acknowledgements alone.
             self.request_acks();
             return Ok(Outcome::LaneFull);
         };
         let (number, slot) = (reserved.number(), &mut *reserved.slot);
         let mask = channel.out_mask(seal, *pe);
         let (seq, ack) = (channel.next, channel.executed.next());
+        // What is acknowledged needs no mark. The distance is below the window, so it fits 16 bits.
         let mark = if behind < channel.acked.0 { 0 } else { (seq.0 - behind) as u16 };
         let numbers = Numbers { seq, ack, mark, mask };
         let sealing = SealContext { seal, from: seal.me(), receiver: &channel.receiver };
@@ -159,7 +170,7 @@ impl<P: Port> Core<P> {
             slot.frame.encode(&sealing, &numbers, body);
         }
         let wr_id = MessageSlots::wr_id(number, seq);
-        let (mut refused, mut left) = (None, None);
+        let mut left = None;
         for _ in 0..paths.len() {
             let (rail, to) = (path.rail, path.to);
             let bytes = slot.frame.bytes();
@@ -176,25 +187,16 @@ impl<P: Port> Core<P> {
                 }
                 Ok(Posted::Again) => self.rails[rail.index()].counters.again += 1,
                 Err(error) => {
-                    refused = Some((rail, error));
-                    break;
+                    let len = slot.frame.len + tail.len;
+                    let failed = self.segment_error(("message", at), len, rail, error);
+                    self.fail_peer(at, failed.clone());
+                    return Err(failed);
                 }
             }
         }
-        if let Some((rail, error)) = refused {
-            let failed = EngineError::Segment {
-                what: "message",
-                pe: *pe,
-                len: slot.frame.len + tail.len,
-                rail,
-                rail_name: self.port.rail_name(rail).to_owned(),
-                error,
-            };
-            self.fail_peer(at, failed.clone());
-            return Err(failed);
-        }
         *is_refused = left.is_none();
         let Some(owner) = left else { return Ok(Outcome::LaneFull) };
+        // The message takes over the count of a held signal in the group where that was submitted.
         let group = match (message.held, message.class) {
             (Some(held), _) => order.leave(held, seq.0),
             (None, Some(class)) => order.begin_last(class),
@@ -204,6 +206,7 @@ impl<P: Port> Core<P> {
         slot.seq = seq;
         slot.born = self.watchdog.stamp();
         slot.purpose = purpose;
+        // Plain messages end in runs; a tail has to be cleared from the slot.
         let is_plain = purpose == Purpose::Plain && tail.len == 0;
         let state = if is_plain { SegmentState::Plain } else { SegmentState::Other };
         channel.send(reserved.take(owner.counted(completion, group).with(state)));
@@ -219,19 +222,19 @@ impl<P: Port> Core<P> {
         }
         peer.take_path(path);
         if message.held.is_some() {
+            // The write of the held signal has ended, and a cursor may move.
             self.settle_later(at);
         }
         Ok(Outcome::Done)
     }
 
-    /// The number behind which a message of the caller's own is at the target: of the last message
-    /// before the peer's fence, or 0.
+    /// Returns the number of the last message before the peer's fence, or 0.
     pub(crate) fn behind_fence(&self, at: u32) -> u64 {
         let peer = self.peers.get(at);
         peer.order.last_message_before(peer.fence)
     }
 
-    /// Requests an acknowledgement of everything sent to a peer, once.
+    /// Requests an acknowledgement of everything sent to a peer, once until more is sent.
     pub(crate) fn request_ack(&mut self, at: u32) {
         if let Some(channel) = self.peers.get_mut(at).channel.as_deref_mut() {
             if channel.request_ack() {
@@ -240,7 +243,7 @@ impl<P: Port> Core<P> {
         }
     }
 
-    /// As [`Core::request_ack`], unless a request has not been answered.
+    /// Requests an acknowledgement unless a request has not been answered.
     pub(crate) fn request_first_ack(&mut self, at: u32) {
         let channel = self.peers.get(at).channel.as_deref();
         if channel.is_some_and(|channel| !channel.is_ack_requested()) {
@@ -248,8 +251,8 @@ impl<P: Port> Core<P> {
         }
     }
 
-    /// Requests acknowledgements from all peers with messages that nobody has asked about: whoever
-    /// waits for one peer after another waits once.
+    /// Requests acknowledgements from all peers with messages for which none was requested: a
+    /// caller that waits for one peer after another then waits once.
     pub(crate) fn request_acks(&mut self) {
         while let Some(at) = self.unrequested.pop() {
             if let Some(channel) = self.peers.get_mut(at).channel.as_deref_mut() {
@@ -259,7 +262,7 @@ impl<P: Port> Core<P> {
         }
     }
 
-    /// Something without a number may be due to a peer.
+    /// Schedules the unnumbered messages that are due to a peer.
     pub(crate) fn enter_control(&mut self, at: u32) {
         let Some(channel) = self.peers.get_mut(at).channel.as_deref_mut() else { return };
         if channel.has_due() && !std::mem::replace(&mut channel.in_control, true) {
@@ -267,13 +270,12 @@ impl<P: Port> Core<P> {
         }
     }
 
-    /// Whether anything is due without a number.
     #[inline(always)]
     pub(crate) fn has_control(&self) -> bool {
         !self.control.is_empty()
     }
 
-    /// Sends what is due without a number, as far as there is room. Returns whether anything left.
+    /// Sends due unnumbered messages as far as capacity permits. Returns whether any left.
     #[cold]
     pub(crate) fn send_control(&mut self) -> bool {
         let mut moved = false;
@@ -295,7 +297,7 @@ impl<P: Port> Core<P> {
         moved
     }
 
-    /// Sends everything due to a peer. Returns false if something is left.
+    /// Sends all unnumbered messages that are due to a peer. Returns false if some are left.
     fn send_due(&mut self, at: u32, moved: &mut bool) -> bool {
         loop {
             let peer = self.peers.get_mut(at);
@@ -309,7 +311,7 @@ impl<P: Port> Core<P> {
                     channel.replies_due &= channel.replies_due - 1;
                 })
             } else if let (Some((of, reason)), 0) = (&channel.refusal, channel.reads) {
-                // Its receiver fills buffers anew that were read from.
+                // The receiver of a refusal reuses the buffers that this lane read from.
                 why = reason.clone();
                 (Body::Refusal { of: of.low(), why: &why }, |channel| channel.refusal = None)
             } else if channel.ack_request_due {
@@ -328,7 +330,8 @@ impl<P: Port> Core<P> {
                 }
                 Ok(Posted::Again) => return false,
                 Err((rail, error)) => {
-                    // The watchdog's next look tries again: the peer may wait for this alone.
+                    // The flags stay set: the watchdog's next check tries again, since the peer may
+                    // wait for this alone.
                     if self.peers.get(at).error.is_none() {
                         let rail_name = self.port.rail_name(rail).to_owned();
                         self.fail_peer(at, EngineError::Rail { rail, rail_name, error });
@@ -349,6 +352,8 @@ impl<P: Port> Core<P> {
         let path = peer.path;
         let Some(channel) = peer.channel.as_deref_mut() else { return Ok(Posted::Yes) };
         let mask = channel.out_mask(seal, peer.pe);
+        // Without a number of its own it carries the next one: an `AckRequest` is for all messages
+        // before.
         let (seq, ack) = (channel.next, channel.executed.next());
         let sealing = SealContext { seal, from: seal.me(), receiver: &channel.receiver };
         let mut frame = Frame::EMPTY;
@@ -356,6 +361,7 @@ impl<P: Port> Core<P> {
         let sent = port.send(path.rail, path.to, UNNUMBERED, frame.bytes());
         match sent {
             Ok(Posted::Yes) => {
+                // A bitmap that is due travels only in an `Ack`, so it stays due.
                 let due = channel.ack_due
                     && !matches!(body, Body::Ack(_))
                     && channel.executed.map().is_some();
@@ -365,7 +371,7 @@ impl<P: Port> Core<P> {
             Ok(Posted::Again) => self.rails[path.rail.index()].counters.again += 1,
             Err(_) => {}
         }
-        // The next one tries another rail.
+        // The next message tries another rail, in case this one is full or broken.
         peer.turn(path.next);
         sent.map_err(|error| (path.rail, error))
     }

@@ -1,4 +1,4 @@
-//! Batches of operations, for callers that submit many and wait for none of them alone.
+//! Batches: operations of callers that submit many and wait for all of them together.
 
 use crate::error::EngineError;
 use crate::group::GroupId;
@@ -12,20 +12,20 @@ use crate::regions::overlap;
 pub type Batch = GroupId;
 
 impl<P: Port> Lane<P> {
-    /// Begins a batch, with nothing in it. None when all of
-    /// [`MAX_GROUPS`](crate::group::MAX_GROUPS) are in use.
+    /// Begins an empty batch. None when all [`MAX_GROUPS`](crate::group::MAX_GROUPS) are in use.
     pub fn begin_batch(&mut self) -> Option<Batch> {
         self.core.groups.start()
     }
 
-    /// Adds what is submitted from here on to the batch; with [`Batch::NONE`] to none. Returns the
-    /// batch that was entered before.
+    /// Adds later operations to the batch; with [`Batch::NONE`] to none. Returns the batch entered
+    /// before.
     pub fn enter_batch(&mut self, batch: Batch) -> Batch {
         std::mem::replace(&mut self.core.current, batch)
     }
 
-    /// Whether everything submitted to the batch is delivered, unless [`Lane::failure`] says
-    /// otherwise. Messages end when they are acknowledged, which [`Lane::request_ack`] requests.
+    /// Returns true if everything submitted to the batch is delivered, unless [`Lane::failure`]
+    /// reports a failure. Messages end with their acknowledgement, which [`Lane::request_acks`]
+    /// requests.
     #[inline]
     pub fn is_batch_done(&self, batch: Batch) -> bool {
         self.core.groups.is_done(batch)
@@ -36,12 +36,14 @@ impl<P: Port> Lane<P> {
         self.core.groups.finish(batch);
     }
 
-    /// Checks that nothing under way or queued in this lane touches these bytes of local memory.
+    /// Checks that no operation in flight or queued in this lane accesses `len` bytes of local
+    /// memory at `addr`.
     ///
     /// # Errors
-    /// What does. Operations of peers that have failed are not among them: releasing the region
-    /// waits for those.
+    /// The operation that does. Those of failed peers are left out: the release of the region waits
+    /// for them.
     pub fn check_unused(&mut self, addr: usize, len: usize) -> Result<(), EngineError> {
+        // What user threads have handed over accesses memory as well.
         self.drain_inbox();
         let Self { core, staging, .. } = self;
         let queued = core.peers.iter().flat_map(|(at, peer)| {

@@ -1,8 +1,9 @@
-//! Incoming messages and immediate data: opened, executed or kept, and what they acknowledge ended.
+//! Incoming messages and immediate data: opened, executed or kept, and the messages ended that they
+//! acknowledge.
 //!
-//! Nothing is sent from here: what a message causes has room set aside and leaves later in the
-//! iteration. A message of the common kinds, from a peer of whom nothing waits, that acknowledges
-//! nothing new, takes a short path.
+//! Nothing is sent from here: replies and acknowledgements have space reserved and leave later in
+//! the iteration. Messages of the common kinds from a peer without waiting messages, with no new
+//! acknowledgement, take a fast path.
 
 use std::fmt;
 
@@ -18,9 +19,11 @@ use crate::wire::message::{Body, Head, MAX_EAGER, Message, Seq};
 use crate::wire::staging::PullTarget;
 
 impl<P: Port> Lane<P> {
-    /// Takes what a rail's poll has found beside completions. Returns whether there was anything.
+    /// Handles messages and immediate data that a rail's poll has found. Returns whether there were
+    /// any.
     #[inline(never)]
     pub(crate) fn receive(&mut self, rail: RailId) -> bool {
+        // Taken out, since handling a message borrows the whole lane.
         let Some(mut packet) = self.packet.take() else { return false };
         let mut busy = false;
         loop {
@@ -28,7 +31,8 @@ impl<P: Port> Lane<P> {
                 Incoming::Nothing => break,
                 Incoming::Message => {
                     if !busy {
-                        // What has arrived was sent after the regions it names were registered.
+                        // A message was sent after the regions that it names were registered, so
+                        // once per poll suffices.
                         self.core.regions.sync();
                     }
                     self.take_message(rail, packet.bytes());
@@ -43,6 +47,7 @@ impl<P: Port> Lane<P> {
             self.execute_due();
         }
         if busy {
+            // Everything sent from here on acknowledges what was executed.
             self.staging.flush_executed(&mut self.core);
         }
         busy
@@ -59,8 +64,8 @@ impl<P: Port> Lane<P> {
         }
     }
 
-    /// Executes a message of the common kinds on the short path. Returns false, without effect, if
-    /// it meets an obstacle.
+    /// Executes a message on the fast path. Returns false, with no side effect, if anything
+    /// prevents that.
     #[inline(always)]
     fn try_execute(&mut self, head: Head, bytes: &[u8]) -> bool {
         let core = &mut self.core;
@@ -68,6 +73,7 @@ impl<P: Port> Lane<P> {
         let Some(peer) = core.peers.of_mut(head.from) else { return false };
         let Some(channel) = peer.channel.as_deref_mut() else { return false };
         let is_plain = channel.waiting.is_empty() && !channel.has_refused;
+        // A new acknowledgement ends messages, which the general path does.
         if !is_plain || head.ack != channel.acked.low() {
             return false;
         }
@@ -76,22 +82,24 @@ impl<P: Port> Lane<P> {
             return false;
         }
         let word = head.word ^ channel.in_mask(&core.seal, head.from, seq);
-        let Some(PlainMessage { at: spot, atomic, to, payload }) =
+        let Some(PlainMessage { at: word_addr, atomic, to, payload }) =
             PlainMessage::decode(head, word, bytes)
         else {
             return false;
         };
         let width = atomic.width.bytes();
-        let Some(word) = core.regions.target(spot, width) else { return false };
+        let Some(word) = core.regions.target(word_addr, width) else { return false };
         if word % width != 0 {
             return false;
         }
         if !payload.is_empty() {
             let Some(data) = core.regions.target(to, payload.len()) else { return false };
+            // The general path stores again, and reports the error.
             if core.port.store(data, payload).is_err() {
                 return false;
             }
         }
+        // An atomic that was tried is not repeated: it may have taken effect.
         if let Err(error) = core.port.apply(word, &atomic) {
             core.refuse(at, seq, error.to_string());
             return true;
@@ -109,7 +117,8 @@ impl<P: Port> Lane<P> {
         if !self.has_pe(pe) {
             return self.core.drop_foreign(rail, &"its sender is no PE of the job");
         }
-        // A channel is opened for nobody who does not know the job's key.
+        // A peer's channel is opened only once its message is known to be sealed with the job's
+        // key: a stranger must not make memory grow.
         let channel = self.core.peers.of(pe).and_then(|peer| peer.channel.as_deref());
         let first = |of: fn(&Channel) -> Seq| channel.map_or(Seq::FIRST, of);
         let seq = first(|channel| channel.executed.next()).near(head.seq);
@@ -137,7 +146,8 @@ impl<P: Port> Lane<P> {
         if message.body.is_numbered() && is_beyond {
             return self.core.drop_foreign(rail, &"its number is out of the window");
         }
-        // As a message looks whose number is of an earlier round.
+        // The mask of another round of numbers makes the slot random: a replayed message is dropped
+        // here.
         if message.body.slot().is_some_and(|slot| !self.core.regions.was_registered(slot)) {
             return self.core.drop_foreign(rail, &"it names a region that never was");
         }
@@ -146,6 +156,7 @@ impl<P: Port> Lane<P> {
         }
         let Ok(at) = self.core.open(pe) else { return };
         self.core.channel(at);
+        // A bitmap is relative to its own number; that of a late acknowledgement says nothing new.
         let map = match message.body {
             Body::Ack(map) if ack >= acked => map,
             _ => None,
@@ -163,7 +174,7 @@ impl<P: Port> Lane<P> {
                 let asked = self.staging.get_requested_by(at, of);
                 let (what, len) = asked.or(self.core.sent_as(at, of)).unwrap_or(("message", 0));
                 self.core.fail_peer(at, EngineError::PeerRefused { what, pe, len, why });
-                // It reads nothing of this process any more.
+                // A peer that refuses has ended its reads of this process.
                 let before = Seq(u64::MAX);
                 self.core.staging_events.push_back(StagingEvent::Acknowledged { peer: at, before });
             }
@@ -178,7 +189,8 @@ impl<P: Port> Lane<P> {
             return;
         }
         if channel.executed.has(seq) || channel.is_waiting(seq) {
-            // The sender does not know that it is here.
+            // Delivered again: the sender may not know that it is executed. A kept reply is sent
+            // again.
             channel.ack_due = true;
             if let Body::Fetch { place, .. } = message.body {
                 let is_kept = channel.replies[usize::from(place)].0 == seq;
@@ -192,14 +204,15 @@ impl<P: Port> Lane<P> {
             _ => false,
         };
         if let (true, Err(failed)) = (takes_buffer, self.core.peers.get(at).check()) {
-            // Nothing is sent there or read any more: the buffer would never be free again.
+            // Nothing is read from a failed peer, so the buffer would never be free again.
             return self.core.decline(at, seq, failed.to_string());
         }
         let channel = self.core.channel(at);
+        // The mark counts back from the message to the last one that it follows.
         let due = Seq(seq.0.saturating_sub(message.mark.into()) + 1);
         let due = if message.mark == 0 { Seq(0) } else { due };
         if let Body::Pull(pull) = &message.body {
-            // It is here from now on, and executed when its bytes are stored.
+            // Staging keeps it from now on; it counts as executed when its bytes are stored.
             if let Err(why) = self.staging.accept_pull(&mut self.core, at, (seq, due), pull) {
                 self.core.refuse(at, seq, why);
             }
@@ -213,7 +226,7 @@ impl<P: Port> Lane<P> {
         self.execute(at, seq, message, raw);
     }
 
-    /// Executes a message that waits for no other message; a counted signal waits for its data.
+    /// Executes a message whose mark is reached; a counted signal still waits for its data.
     fn execute(&mut self, at: u32, seq: Seq, message: &Message<'_>, raw: (Head, u32, &[u8])) {
         if let Body::CountedSignal { tag, segments, .. } = message.body {
             let now = self.core.watchdog.stamp();
@@ -239,20 +252,20 @@ impl<P: Port> Lane<P> {
                 self.core.note_executed(at, seq);
             }
             Err(why) => {
-                // What it was to store soon, and has not, is no other message's.
+                // A deferred write of the refused message must not be attributed to the next one.
                 self.staging.note_executed(at, seq);
                 self.core.refuse(at, seq, why);
             }
         }
     }
 
-    /// Executes messages that no longer wait for others.
+    /// Executes messages whose marks have been reached.
     #[cold]
     pub(crate) fn execute_due(&mut self) {
         while let Some(at) = self.core.due.pop() {
             while let Some(waiting) = self.core.channel(at).take_due() {
                 let PendingOn::Earlier { head, word, bytes, .. } = waiting.what else { continue };
-                // It was decoded before.
+                // It was decoded when it arrived, so this cannot fail.
                 let Ok(message) = Message::decode(head, word, &bytes) else { continue };
                 self.execute(at, waiting.seq, &message, (head, word, &bytes));
             }
@@ -261,8 +274,9 @@ impl<P: Port> Lane<P> {
     }
 
     fn apply(&mut self, at: u32, seq: Seq, message: &Message<'_>) -> Result<(), String> {
+        // With a mark, earlier messages' deferred writes have to come first.
         let order = if message.mark == 0 { DeferredOrder::Any } else { DeferredOrder::After };
-        let (spot, atomic) = match message.body {
+        let (word_addr, atomic) = match message.body {
             Body::Word { at, atomic } | Body::CountedSignal { at, atomic, .. } => (at, atomic),
             Body::Fetch { at, atomic, .. } | Body::PutSignal { at, atomic, .. } => (at, atomic),
             Body::StagedPut { to, payload } => {
@@ -272,22 +286,18 @@ impl<P: Port> Lane<P> {
                 return stored.map_err(|error| error.to_string());
             }
             Body::GetRequest { from, len, get } => {
-                return self.staging.queue_answer(
-                    &mut self.core,
-                    at,
-                    seq,
-                    (from, len as usize),
-                    get,
-                );
+                let asked = (from, len as usize);
+                return self.staging.queue_answer(&mut self.core, at, seq, asked, get);
             }
             Body::GetReply { get, payload } => {
                 return self.staging.loaded(&mut self.core, at, get, payload);
             }
             _ => return Ok(()),
         };
-        let word = self.core.locate_word(spot, &atomic)?;
+        let word = self.core.locate_word(word_addr, &atomic)?;
         if let Body::PutSignal { to, payload, .. } = message.body {
             let data = self.core.regions.locate(to, payload.len()).map_err(|e| e.to_string())?;
+            // A sender sees in the handle that processors do not reach the memory.
             if payload.len() > MAX_EAGER && data.reach != Reach::Direct {
                 let len = payload.len();
                 return Err(format!(
@@ -296,6 +306,7 @@ impl<P: Port> Lane<P> {
             }
             let stored = self.staging.store(&mut self.core, data, payload, order);
             stored.map_err(|error| error.to_string())?;
+            // The signal follows its data.
             let applied = self.staging.apply(&mut self.core, word, &atomic, DeferredOrder::After);
             return applied.map_err(|error| error.to_string());
         }
@@ -306,6 +317,7 @@ impl<P: Port> Lane<P> {
         let before = self.staging.fetch(&mut self.core, word, &atomic, order);
         let before = before.map_err(|error| error.to_string())?;
         let channel = self.core.channel(at);
+        // Kept until the place is used again: a repeated fetch gets the same reply.
         channel.replies[usize::from(place)] = (seq, before);
         channel.replies_due |= 1 << place;
         self.core.enter_control(at);
@@ -313,6 +325,7 @@ impl<P: Port> Lane<P> {
     }
 
     fn count_segment(&mut self, rail: RailId, mark: u64) {
+        // Anyone who reaches the rail may send immediate data: it has to match what is expected.
         let (pe, slot) = self.core.immediate.claimed_sender(mark);
         let counts =
             self.core.peers.of(pe).and_then(|peer| peer.channel.as_deref()?.counts.as_deref());
@@ -339,19 +352,20 @@ impl<P: Port> Lane<P> {
     }
 
     fn store_result(&mut self, at: u32, place: u32, of: u32, value: u64) {
-        // The flag is stored after the word, which it announces.
         let Some((result, width)) = self.core.end_fetch(at, place, of) else { return };
         let len = if result.flag.is_some() { 8 } else { width };
         let bytes = value.to_le_bytes();
         let (addr, flag) = (result.addr, result.flag);
+        // The word first, then the flag that announces it.
         let stored = self.staging.store_result(&mut self.core, at, addr, &bytes[..len], flag);
+        // The fetch has ended without its word, so waits for the peer have to report an error.
         if let Err(failed) = stored {
             self.core.fail_peer(at, failed);
         }
     }
 }
 
-/// Something has come in that could not be received, with this error.
+/// A message that could not be received, with the fabric's error.
 struct Broken(i32);
 
 impl fmt::Display for Broken {

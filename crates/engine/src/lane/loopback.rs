@@ -1,9 +1,9 @@
 //! Loopback: reads and writes of this process' own memory through its rails.
 //!
 //! A device may see the writes of a NIC later than the flag that follows them. A read of the
-//! device's memory through the same NIC does not pass earlier writes, so when it has completed they
-//! are visible. Peers write through all rails, so each rail reads. Nothing of it is ordered with
-//! other operations.
+//! device's memory through the same NIC does not pass earlier writes, so once it has completed they
+//! are visible. Peers write through all rails, so each rail reads. Loopbacks are ordered with no
+//! other operation.
 
 use crate::core::post::{CountedIn, SegmentPost};
 use crate::error::EngineError;
@@ -15,7 +15,7 @@ use crate::rails::rail_ids;
 use crate::segments::PLAIN;
 use crate::wire::handle::{HandleBytes, HandleError, HandleView};
 
-/// Bytes that each rail reads or writes; less where its segments are shorter.
+/// Bytes that each rail reads or writes; fewer where its segments are shorter.
 const WORD: usize = 8;
 
 /// Memory of a loopback: a word for each rail of the lane on both sides.
@@ -30,13 +30,13 @@ pub struct Anchor {
 }
 
 impl Anchor {
-    /// Bytes on either side for so many rails.
+    /// Returns the bytes needed on either side for so many rails.
     pub const fn bytes_for(rails: usize) -> usize {
         rails * WORD
     }
 }
 
-/// Operations on every rail.
+/// Operations of a loopback on every rail.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Loopback {
     /// A read.
@@ -46,8 +46,8 @@ pub enum Loopback {
 }
 
 impl<P: Port> Lane<P> {
-    /// Reads through every rail and returns when all reads have completed: what NICs of this
-    /// process had written before is visible then.
+    /// Reads through every rail, and blocks until all reads have completed: writes of this process'
+    /// NICs that came before are visible then.
     ///
     /// # Errors
     /// A failure towards this process itself, now or earlier.
@@ -70,11 +70,13 @@ impl<P: Port> Lane<P> {
                     self.wait_for_room(&mut idle)?;
                 }
             }
+            // No rail orders a read after its own writes; each is waited for.
             while !self.core.groups.is_done(group) {
                 self.wait_iteration(&mut idle);
             }
             self.core.peers.get(at).check()
         });
+        // An early return leaves segments in flight: the group is then given up.
         if self.core.groups.is_done(group) {
             self.core.groups.finish(group);
         }
@@ -82,12 +84,13 @@ impl<P: Port> Lane<P> {
     }
 
     fn wait_for_room(&mut self, idle: &mut u32) -> Result<(), EngineError> {
+        // Groups in use may end only with acknowledgements.
         self.core.request_acks();
         self.wait_iteration(idle);
         self.room_or_failure()
     }
 
-    /// Posts the operation of one rail. Returns whether there was room.
+    /// Posts the operation of one rail. Returns false if the rail has no capacity.
     fn post_loopback(
         &mut self,
         at: u32,
@@ -101,7 +104,7 @@ impl<P: Port> Lane<P> {
         let view = HandleView::check(&anchor.handle)?;
         let offset = view.locate((anchor.addr + place) as u64, WORD as u64)?;
         let peer = self.core.peers.get(at);
-        // A rail that does not lead to this process writes nothing here.
+        // A rail without a path to this process wrote nothing here.
         let Some(path) = peer.paths.iter().find(|path| path.rail == rail).copied() else {
             return Ok(true);
         };
@@ -126,6 +129,7 @@ impl<P: Port> Lane<P> {
             immediate: None,
             token: PLAIN,
             completion: group,
+            // A quiet towards this process need not wait for it.
             counted: CountedIn::By(GroupRef::NONE),
             is_long: false,
         })

@@ -45,20 +45,20 @@ pub struct LaneConfig {
     pub regions: Arc<RegionIndex>,
     /// Deadlines of waits.
     pub watchdog: Watchdog,
-    /// How signals follow their data.
+    /// Protocol by which signals follow their data.
     pub signals: SignalEngine,
-    /// Most counted puts to one peer at a time, of at most
-    /// [`TAGS`](crate::channel::counts::TAGS). 0 where some rail of some PE carries no immediate
+    /// Maximum number of counted puts to one peer at a time, at most
+    /// [`TAGS`](crate::channel::counts::TAGS); 0 where some rail of some PE carries no immediate
     /// data.
     pub counted: u16,
     /// Bytes of immediate data that every rail of every PE carries: four or eight, if any.
     pub immediate_bytes: u8,
     /// Longest message in bytes that every PE accepts on every rail.
     pub longest_message: usize,
-    /// How operations are spread over rails.
+    /// Distribution of operations over rails.
     pub spread: Spread,
-    /// Whether local memory may be a device's before any is registered, so that each operation has
-    /// to look.
+    /// Whether local memory may be device memory before any is registered, so that each operation
+    /// looks.
     pub devices: bool,
 }
 
@@ -71,24 +71,25 @@ pub struct LaneConfig {
 pub struct Lane<P: Port> {
     pub(crate) core: Core<P>,
     pub(crate) staging: Staging,
-    /// Operations of user threads, on a proxy lane.
+    /// Operations handed over by user threads; only on a proxy lane.
     inbox: Option<Box<Inbox>>,
-    /// The message being handled; taken out meanwhile. None on a host lane, which gets none.
+    /// Buffer of the message being handled, taken out meanwhile. None on a host lane, which
+    /// receives none.
     packet: Option<Box<LongPacket>>,
-    /// Buffer for completions that are more than plain transfers.
+    /// Buffer for completions that do more than uncount their segment.
     others: Vec<u32>,
-    /// Set by another thread: submitters no longer wait for room.
+    /// Set by another thread: submitters no longer wait for capacity.
     abandoned: Option<Arc<AtomicBool>>,
-    /// Whether what is due without a number goes before what waited for room, in this iteration.
+    /// Whether unnumbered messages go before queued work in this iteration.
     control_first: bool,
-    /// Whether peers that nothing is under way with may end.
+    /// Whether the process of a peer with nothing in flight may exit.
     pub(crate) allows_peer_exit: bool,
-    /// The lane has failed and tried to tell its peers.
+    /// Whether the failed lane has tried to tell its peers.
     has_sent_last_messages: bool,
 }
 
 impl<P: Port> Lane<P> {
-    /// A lane over an open port.
+    /// Creates a lane over an open port.
     pub fn new(port: P, config: LaneConfig) -> Self {
         let is_proxy = config.kind == LaneKind::Proxy;
         let longest = port.limits().iter().map(|rail| rail.longest_message).min();
@@ -97,6 +98,7 @@ impl<P: Port> Lane<P> {
             core: Core::new(port, config),
             staging: Staging::new(longest),
             inbox: None,
+            // A host lane only initiates: no peer sends to it.
             packet: is_proxy.then(|| Box::new(LongPacket::EMPTY)),
             others: Vec::new(),
             abandoned: None,
@@ -106,33 +108,33 @@ impl<P: Port> Lane<P> {
         }
     }
 
-    /// From now on signals come behind all puts and signals that the lane has started before to the
-    /// same PE: those of puts, and those by themselves
+    /// Orders signals from now on: each follows all puts and signals that the lane has started
+    /// before to the same PE, whether it belongs to a put or stands alone
     /// ([`AtomicOp::is_signal`](crate::atomic::AtomicOp::is_signal)).
     pub fn order_signals(&mut self) {
         self.core.signals.strong = true;
     }
 
-    /// The proxy lane, executing what user threads hand over as well.
+    /// Makes this the proxy lane that executes operations handed over by user threads.
     #[must_use]
     pub fn with_inbox(mut self, inbox: Inbox) -> Self {
         self.inbox = Some(Box::new(inbox));
         self
     }
 
-    /// From now on a peer that nothing is under way with may end. Otherwise the lane fails when a
-    /// peer's process has been gone for as long as waits last.
+    /// Allows the processes of peers with nothing in flight to exit. Otherwise the lane fails when
+    /// a peer's process has been gone for the deadline of waits.
     pub fn allow_peer_exit(&mut self) {
         self.allows_peer_exit = true;
     }
 
-    /// From now on a submitter that waits for room gives up once another thread sets the flag.
+    /// Makes submitters that wait for capacity give up once another thread sets the flag.
     pub fn set_abandon(&mut self, flag: Arc<AtomicBool>) {
         self.abandoned = Some(flag);
     }
 
     /// Orders writes: those to the PE from here on become visible after those before. Gets are not
-    /// ordered. It returns at once and touches no other peer.
+    /// ordered. Never blocks, and affects no other PE.
     ///
     /// # Errors
     /// A PE outside the job.
@@ -145,7 +147,7 @@ impl<P: Port> Lane<P> {
         Ok(())
     }
 
-    /// As [`Lane::fence`], for every PE.
+    /// Fences every PE that the lane has used, see [`Lane::fence`].
     pub fn fence_all(&mut self) {
         let all: Vec<u32> = self.core.peers.iter().map(|(at, _)| at).collect();
         all.into_iter().for_each(|at| self.fence_peer(at));
@@ -153,14 +155,16 @@ impl<P: Port> Lane<P> {
 
     fn fence_peer(&mut self, at: u32) {
         let peer = self.core.peers.get_mut(at);
+        // Behind nothing a fence would only use up a group.
         if peer.is_quiet() || peer.error.is_some() {
             return;
         }
         peer.fences = peer.fences.wrapping_add(1);
+        // A fence follows what is queued, so it has to be queued behind it.
         let closed = if peer.queue.is_empty() { peer.close() } else { None };
         match closed {
             Some(number) => peer.fence = number,
-            // Behind what is queued, or until a group is free.
+            // Two fences in a row are one.
             None if matches!(peer.queue.back(), Some(QueueEntry::Fence)) => {}
             None => {
                 peer.queue.push_back(QueueEntry::Fence);
@@ -169,11 +173,12 @@ impl<P: Port> Lane<P> {
             }
         }
         let peer = self.core.peers.get_mut(at);
+        // Earlier groups may have finished, which opens the fence at once.
         peer.order.settle();
         peer.update_fast_path();
     }
 
-    /// Waits until everything issued to the PE is visible there and everything read from it has
+    /// Blocks until everything issued to the PE is visible there and everything read from it has
     /// landed.
     ///
     /// # Errors
@@ -196,8 +201,8 @@ impl<P: Port> Lane<P> {
         Ok(())
     }
 
-    /// Whether nothing sent to the PE or read from it is unfinished. If something is, all peers
-    /// with unacknowledged messages are asked to acknowledge them.
+    /// Returns true if nothing sent to the PE or read from it is unfinished. Otherwise requests the
+    /// acknowledgements of all peers.
     ///
     /// # Errors
     /// As [`Lane::quiet`].
@@ -212,7 +217,7 @@ impl<P: Port> Lane<P> {
         Ok(quiet)
     }
 
-    /// Whether anything is under way or queued, so that the lane needs iterations.
+    /// Returns true if anything is in flight or queued, so that the lane needs iterations.
     #[inline]
     pub fn has_work(&self) -> bool {
         let Core { rails, messages, queued, .. } = &self.core;
@@ -222,32 +227,32 @@ impl<P: Port> Lane<P> {
             || self.staging.has_work()
     }
 
-    /// Counters per rail, in rail order.
+    /// Returns the counters of each rail, in rail order.
     pub fn counters(&self) -> impl Iterator<Item = RailCounters> + '_ {
         self.core.rails.iter().map(Rail::counters)
     }
 
-    /// How bytes of staged operations have got from one process to the other.
+    /// Returns the bytes of staged operations by how they were transferred.
     pub fn staged_counters(&self) -> StagedCounters {
         self.staging.counters()
     }
 
-    /// Counters per peer that this lane has had to do with, in no order.
+    /// Returns the counters of each peer that this lane has used, in no order.
     pub fn peers(&self) -> impl Iterator<Item = PeerCounters> + '_ {
         self.core.peers.iter().map(|(_, peer)| peer.counters())
     }
 
-    /// This PE.
+    /// Returns this PE.
     pub fn me(&self) -> Pe {
         self.core.me
     }
 
-    /// The port.
+    /// Returns the port.
     pub fn port(&self) -> &P {
         &self.core.port
     }
 
-    /// Whether a PE is one of the job.
+    /// Returns true if a PE is in the job.
     #[inline]
     pub fn has_pe(&self, pe: Pe) -> bool {
         pe.0 < self.core.peers.n_pes()
@@ -258,51 +263,48 @@ impl<P: Port> Lane<P> {
         if pe.0 < n_pes { Ok(()) } else { Err(EngineError::NoSuchPe { pe, n_pes }) }
     }
 
-    /// Requests an acknowledgement from a PE, unless one was requested.
-    pub fn request_ack(&mut self, pe: Pe) {
-        if let Some(at) = self.core.peers.find(pe) {
-            self.core.request_ack(at);
-        }
-    }
-
-    /// Requests acknowledgements from all PEs with messages that nobody has asked about.
+    /// Requests acknowledgements from all PEs with messages for which none was requested.
     #[cold]
     pub fn request_acks(&mut self) {
         self.core.request_acks();
     }
 
-    /// The first failure of the lane: data has been lost.
+    /// Returns the first failure of the lane. Data has been lost then.
     #[inline]
     pub fn failure(&self) -> Option<&EngineError> {
         self.core.failures.first()
     }
 
-    /// Operations for a PE that are queued, fences among them.
+    /// Returns the number of operations and fences queued for a PE.
     pub fn pending(&self, pe: Pe) -> usize {
         self.core.peers.of(pe).map_or(0, |peer| peer.queue.len())
     }
 
-    /// Whether so much is queued that an operation for this PE had better stay with its caller.
+    /// Returns true if the queues are so full that an operation for this PE should stay with its
+    /// caller.
     #[inline]
     pub fn is_saturated(&self, pe: Pe) -> bool {
         let queued = self.pending(pe);
+        // With nothing queued for it, an operation may start at once.
         queued > 0 && self.core.queued + queued >= submit::MAX_QUEUED - submit::SPARE
     }
 
-    /// Whether [`Lane::is_saturated`] may be true for some PE.
+    /// Returns true if [`Lane::is_saturated`] may be true for some PE.
     #[inline]
     pub fn has_saturated_peer(&self) -> bool {
+        // The queue of one peer has at most all entries.
         2 * self.core.queued >= submit::MAX_QUEUED - submit::SPARE
     }
 
-    /// Whether an operation can probably be submitted without being queued.
+    /// Returns true if an operation can probably be submitted without being queued.
     #[inline]
     pub fn has_room(&self) -> bool {
         let Core { messages, rails, .. } = &self.core;
+        // A host lane has no table of messages.
         (messages.free() > 0 || self.packet.is_none()) && rails.iter().any(|rail| rail.quota > 0)
     }
 
-    /// While there is no room: an error once there may never be any.
+    /// Returns an error if a submitter without capacity may never get any.
     pub(crate) fn room_or_failure(&self) -> Result<(), EngineError> {
         if self.abandoned.as_ref().is_some_and(|flag| flag.load(Ordering::Relaxed)) {
             return Err(EngineError::Abandoned);

@@ -1,4 +1,4 @@
-//! The iteration of a lane, and what a lane that has failed still does.
+//! Progress iteration of a lane, and the last acts of a lane that has failed.
 
 use std::time::Duration;
 
@@ -10,15 +10,15 @@ use crate::port::packet::LongPacket;
 use crate::port::{Incoming, Polled, Port};
 use crate::rails::rail_ids;
 
-/// How long, and for how many iterations, a lane that has failed tries to tell peers so.
+/// Time and number of iterations for which a failed lane tries to tell its peers.
 const LAST_MESSAGES: (Duration, u32) = (Duration::from_millis(200), 1 << 16);
 
 impl<P: Port> Lane<P> {
-    /// One progress iteration. Returns whether it found anything to do.
+    /// Makes one progress iteration. Returns whether it found anything to do.
     ///
     /// # Errors
-    /// The lane's first failure, from then on at every call: data has been lost. In a box, so that
-    /// the result fits into registers.
+    /// The lane's first failure, from then on at every call: data has been lost. Boxed, so that the
+    /// result fits into registers.
     #[inline]
     pub fn progress(&mut self) -> Result<bool, Box<EngineError>> {
         let busy = self.iterate();
@@ -28,14 +28,14 @@ impl<P: Port> Lane<P> {
         }
     }
 
-    /// Whether a caller that hands over operations one by one had better hand over more before the
-    /// next iteration, so that short ones on staged memory go together.
+    /// Returns true if the caller should submit more operations before the next iteration, so that
+    /// short ones on staged memory share a copy.
     #[inline]
     pub fn is_collecting(&mut self) -> bool {
         self.staging.is_collecting()
     }
 
-    /// One progress iteration, whatever has failed before.
+    /// Makes one progress iteration, whatever has failed before.
     #[inline]
     pub(crate) fn iterate(&mut self) -> bool {
         let mut busy = false;
@@ -66,11 +66,13 @@ impl<P: Port> Lane<P> {
     #[inline(never)]
     fn run_due(&mut self) -> bool {
         let mut busy = false;
+        // First, since it makes peers ready, which are served next.
         if self.core.has_settling() {
             self.core.settle();
         }
         if !self.core.ready.is_empty() || !self.core.ring.is_empty() {
-            // Both may need the same queue of the fabric, and take turns for its last place.
+            // Both may need the last entry of the same transmit queue, so they take turns in going
+            // first.
             self.control_first = !self.control_first;
             if self.control_first && self.core.has_control() {
                 busy |= self.core.send_control();
@@ -83,6 +85,8 @@ impl<P: Port> Lane<P> {
         if self.staging.has_work() || !self.core.staging_events.is_empty() {
             busy |= self.staging.progress(&mut self.core);
             if !self.core.due.is_empty() {
+                // Copies that have ended may have reached marks; the acknowledgements then leave
+                // below.
                 self.execute_due();
                 self.staging.flush_executed(&mut self.core);
             }
@@ -98,6 +102,7 @@ impl<P: Port> Lane<P> {
         let busy = self.iterate();
         if is_idle(idle, busy) {
             self.core.port.relax();
+            // The clock is read sooner: the iteration may have taken a scheduler's time slice.
             self.core.watchdog.count_yielded();
         }
     }
@@ -114,13 +119,14 @@ impl<P: Port> Lane<P> {
             }
         }
         self.core.regions.sync();
-        // Unless somebody asks, executed messages would seem to be stuck.
+        // An executed message ends with its acknowledgement, and would seem stuck if none was
+        // requested.
         self.core.request_acks();
         while let Some(pe) = self.core.port.ended_process() {
             self.core.watchdog.note_ended(pe);
         }
         for pe in self.core.watchdog.take_ended() {
-            // Others may wait for it though nothing is under way with it.
+            // Other PEs may wait for it even if this lane has nothing in flight.
             if let (false, Ok(at)) = (self.allows_peer_exit, self.core.open(pe)) {
                 self.core.fail_peer(at, EngineError::PeerEnded { pe });
             }
@@ -131,7 +137,7 @@ impl<P: Port> Lane<P> {
 
     #[cold]
     fn failed_iteration(&mut self) -> Result<bool, Box<EngineError>> {
-        // User threads need not wait any longer, and peers learn of the failure.
+        // User threads stop waiting, and peers learn of the failure.
         let Some(failed) = self.core.failures.first().cloned() else { return Ok(true) };
         if let Some(inbox) = &self.inbox {
             inbox.fail(&failed);
@@ -141,7 +147,8 @@ impl<P: Port> Lane<P> {
     }
 
     fn send_last_messages(&mut self) {
-        // The caller may never iterate the lane again, and peers would wait for their deadlines.
+        // The caller may never iterate the lane again, and its peers would wait for their
+        // deadlines.
         if std::mem::replace(&mut self.has_sent_last_messages, true) {
             return;
         }
@@ -157,8 +164,8 @@ impl<P: Port> Lane<P> {
         }
     }
 
-    /// Before the end: lets what the fabric has under way end, for at most so long, and starts
-    /// nothing. Returns whether all of it has ended.
+    /// Waits, for at most `patience`, until nothing is in flight; starts nothing. Returns whether
+    /// nothing is. To be called before the port is closed.
     ///
     /// Providers may crash when an endpoint is closed whose operations a peer then cuts off
     /// (`ofi_rxm` of libfabric 1.17 does).
@@ -178,7 +185,7 @@ impl<P: Port> Lane<P> {
     }
 
     fn drop_completions(&mut self, rail: RailId) {
-        // Completions and messages have no effect here: their memory may be gone.
+        // Completions and messages have no effect here: the memory that they name may be gone.
         let Self { core, .. } = self;
         let (segments, of) = (&mut core.segments, &mut core.rails[rail.index()]);
         let mut end = |index: usize| {
@@ -194,6 +201,7 @@ impl<P: Port> Lane<P> {
                 end(wr_id.index());
             }
         }
+        // All messages have to be taken before the rail is polled again.
         let mut packet = LongPacket::EMPTY;
         while self.packet.is_some()
             && self.core.port.receive(rail, &mut packet) != Incoming::Nothing

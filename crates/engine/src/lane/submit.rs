@@ -1,10 +1,10 @@
-//! Operations as they are submitted: started at once, or moved into the queue of their peer.
+//! Submission of operations: started at once, or moved into the queue of their peer.
 
 use crate::error::EngineError;
 use crate::group::GroupId;
 use crate::ids::Pe;
 use crate::lane::Lane;
-use crate::op::{Op, OpKind, Outcome, QueueEntry, SignalProtocol, WordOp};
+use crate::op::{Attempt, Op, OpKind, Outcome, QueueEntry, SignalProtocol, WordOp};
 use crate::port::Port;
 use crate::port::copies::Reach;
 use crate::request::{AtomicRequest, LocalSide, PutSignalRequest, Request};
@@ -13,29 +13,33 @@ use crate::staging::Joined;
 use crate::wire::handle::{HandleBytes, HandleView};
 use crate::wire::message::{MAX_EAGER, RegionAddr};
 
-/// Most entries in all queues of a lane. An operation takes 150 bytes, and half a kilobyte for each
-/// handle. A submitter waits once its peer has as many as are free: a peer that has stopped leaves
-/// some for others.
+/// Maximum number of entries in all queues of a lane. An operation takes 150 bytes, and each handle
+/// 512. A submitter waits once its peer's queue has as many entries as are free, so a stopped peer
+/// leaves some to others.
 pub(super) const MAX_QUEUED: usize = 4096;
 
-/// Least free entries beyond those of a peer for callers that can wait elsewhere.
+/// Free entries, beyond those of a peer's queue, below which callers that can wait elsewhere
+/// should.
 pub(super) const SPARE: usize = 256;
 
-/// Nanoseconds that a submitter waits for room before its operation is queued: a peer that takes
-/// what it is sent makes room sooner, and its caller then goes at the peer's pace.
+/// Maximum time in nanoseconds that a submitter waits for capacity before its operation is queued.
+/// A peer that keeps up frees capacity sooner, and its caller then runs at the peer's pace.
 const MAX_SUBMIT_WAIT: u64 = 1_000_000;
 
-/// An iteration is made when so many more are queued, so that it is noticed when a peer goes on.
+/// Number of queued operations after which a submitter makes an iteration, to notice freed
+/// capacity.
 const QUEUED_PER_ITERATION: usize = 16;
 
 /// Entries of a peer's queue from which on user threads wait.
 const MAX_OFFERED: usize = 64;
 
-/// Entries of a queue that are served in one turn of their peer.
+/// Maximum number of entries of a queue that are served in one turn of their peer.
 const ENTRIES_PER_TURN: u32 = 32;
 
 impl<P: Port> Lane<P> {
     /// Starts a put or a get. [`Lane::quiet`] waits for its end, as does the batch that is entered.
+    /// Waits up to 1 ms for capacity before the operation is queued, and longer once the queues are
+    /// full.
     ///
     /// # Errors
     /// Bad arguments, a peer that has failed before, or a fabric that refuses the operation.
@@ -44,22 +48,22 @@ impl<P: Port> Lane<P> {
         if self.try_start(request) { Ok(()) } else { self.start_slow(request) }
     }
 
-    /// Starts a put or a get if it meets no obstacle: one segment between memory that the fabric
-    /// reaches, to a peer with nothing queued and no pending fence, over a rail with room. Returns
-    /// whether it was started; if not, nothing has happened. It cannot panic.
+    /// Starts a put or a get on the fast path: one segment between memory that the fabric reaches,
+    /// to a peer with nothing queued and no pending fence, over a rail with capacity. Returns
+    /// false, with no side effect, if anything prevents that. Never panics.
     #[inline(always)]
     pub fn try_start(&mut self, request: &Request<'_>) -> bool {
         self.core.try_post(request, self.core.current)
     }
 
-    /// As [`Lane::try_start`], where no batch is entered.
+    /// Starts an operation as [`Lane::try_start`] does, where no batch is entered.
     #[inline(always)]
     pub fn try_start_unbatched(&mut self, request: &Request<'_>) -> bool {
         debug_assert!(self.core.current == GroupId::NONE, "a batch is entered");
         self.core.try_post(request, GroupId::NONE)
     }
 
-    /// As [`Lane::start`], after [`Lane::try_start`] has met an obstacle.
+    /// Starts an operation as [`Lane::start`] does, after [`Lane::try_start`] has returned false.
     ///
     /// # Errors
     /// As [`Lane::start`].
@@ -75,6 +79,7 @@ impl<P: Port> Lane<P> {
     }
 
     pub(crate) fn transfer(&mut self, request: &Request<'_>, completion: GroupId) -> Op {
+        // Found here once, so that its segments only compare it with the region found last.
         if let LocalSide::Memory(addr) = request.local {
             self.core.regions.find(addr, request.len, self.core.needs_desc);
         }
@@ -82,13 +87,13 @@ impl<P: Port> Lane<P> {
         Op { remote, local, len, ..Op::new(OpKind::Transfer(direction), completion) }
     }
 
-    /// Does a put or a get to its end.
+    /// Executes a put or a get, and blocks until its end.
     ///
     /// # Errors
     /// As [`Lane::start`], and a failure of the PE.
     pub fn complete(&mut self, request: &Request<'_>) -> Result<(), EngineError> {
         let Some(group) = self.core.groups.start() else {
-            // All groups are in use: the quiet of the PE covers it.
+            // Without a group only the quiet of the whole PE tells of the end.
             self.start(request)?;
             return self.quiet(request.pe);
         };
@@ -110,10 +115,10 @@ impl<P: Port> Lane<P> {
     /// Starts an atomic operation. [`Lane::quiet`] waits for its end; a fetched word, and its flag
     /// after it, are stored as soon as they arrive.
     ///
-    /// It is executed by the peer's proxy thread, exactly once, in order behind a fence. A signal's
-    /// own operations ([`AtomicOp::is_signal`](crate::atomic::AtomicOp::is_signal)) take effect
-    /// behind the puts that this lane has started to the same PE before: NVSHMEM's host interface
-    /// sends a put and its signal as two calls with no fence in between.
+    /// The peer's proxy thread executes it exactly once, and after fenced writes. The operations of
+    /// signals ([`AtomicOp::is_signal`](crate::atomic::AtomicOp::is_signal)) take effect after the
+    /// puts that this lane has started to the same PE before: NVSHMEM's host interface sends a put
+    /// and its signal as two calls with no fence in between.
     ///
     /// # Errors
     /// As [`Lane::start`].
@@ -122,16 +127,17 @@ impl<P: Port> Lane<P> {
         if self.try_atomic(request) { Ok(()) } else { self.atomic_slow(request) }
     }
 
-    /// Starts an atomic that fetches nothing if it meets no obstacle, as [`Lane::try_start`] does.
+    /// Starts an atomic that fetches nothing on the fast path, as [`Lane::try_start`] does for
+    /// puts.
     #[inline(always)]
     pub fn try_atomic(&mut self, request: &AtomicRequest<'_>) -> bool {
-        // A PE's own atomics come after its writes to itself.
+        // Atomics of a PE on its own words follow its writes to itself, see `atomic_slow`.
         !request.atomic.op.fetches()
             && request.pe != self.core.me
             && self.core.try_send(request, None)
     }
 
-    /// As [`Lane::atomic`], after [`Lane::try_atomic`] has met an obstacle.
+    /// Starts an atomic as [`Lane::atomic`] does, after [`Lane::try_atomic`] has returned false.
     ///
     /// # Errors
     /// As [`Lane::start`].
@@ -141,8 +147,8 @@ impl<P: Port> Lane<P> {
         let at = self.core.reach_peer(request.pe)?;
         let word = WordOp { at: request.word()?, atomic: request.atomic };
         if request.pe == self.core.me {
-            // Before layout 4 a put with signal comes as put, fence and atomic, and NVSHMEM leaves
-            // out the fence for the PE itself.
+            // Before layout 4 of its host interface NVSHMEM sends a put with signal as put, fence
+            // and atomic, and leaves out the fence for the PE itself.
             self.fence_peer(at);
         }
         let kind = match request.result {
@@ -176,7 +182,8 @@ impl<P: Port> Lane<P> {
             let op = Op { kind: OpKind::PutSignal(word, SignalProtocol::Undecided), ..op };
             return self.submit(at, op, part.remote_handle);
         }
-        // Several parts, or none: the signal is behind all that was started before it.
+        // Several parts have no common tag or group: the signal follows everything started before
+        // it.
         for part in request.parts {
             part.remote()?;
         }
@@ -187,8 +194,8 @@ impl<P: Port> Lane<P> {
         self.submit(at, op, signal.remote_handle)
     }
 
-    /// Starts a put with signal as one message if it meets no obstacle, as [`Lane::try_start`]
-    /// does.
+    /// Starts a put with signal as one message on the fast path, as [`Lane::try_start`] does for
+    /// puts.
     #[inline(always)]
     pub fn try_put_signal(&mut self, part: &Request<'_>, signal: &AtomicRequest<'_>) -> bool {
         self.core.signals.inline
@@ -197,14 +204,14 @@ impl<P: Port> Lane<P> {
             && self.core.try_send(signal, Some(part))
     }
 
-    /// Looks up the local memory of a request. Returns whether the processor reaches it.
+    /// Looks up the local memory of a request. Returns true if processors reach it.
     fn find_local(&mut self, request: &Request<'_>) -> bool {
         let LocalSide::Memory(addr) = request.local else { return false };
         self.core.regions.find(addr, request.len, self.core.needs_desc);
         self.core.regions.is_recent_for_cpu(addr, request.len)
     }
 
-    /// Submits an operation: as far as there is room, and the rest into the queue of its peer.
+    /// Submits an operation as far as capacity permits, and queues the rest.
     pub(crate) fn submit(
         &mut self,
         at: u32,
@@ -226,7 +233,8 @@ impl<P: Port> Lane<P> {
                 match self.advance(at, &mut op, handle)? {
                     Outcome::Done => return Ok(()),
                     Outcome::Held => break Outcome::Held,
-                    // A long operation is not waited for.
+                    // A long operation is queued at once: its caller would wait for most of its
+                    // transfer.
                     outcome if op.has_begun() => break outcome,
                     outcome => outcome,
                 }
@@ -238,12 +246,12 @@ impl<P: Port> Lane<P> {
             let now = self.core.port.now();
             let (start, before) = *since.get_or_insert((now, ended));
             if self.core.failures.first().is_some() {
-                // What is awaited may be lost.
+                // After a failure the awaited completion may never come.
                 break waits;
             }
             let peer = self.core.peers.get_mut(at);
             if peer.stalled_at == Some(ended) || now.saturating_sub(start) >= MAX_SUBMIT_WAIT {
-                // Until something of the peer ends, nobody waits for it again.
+                // Until some work of the peer ends, its next submitters do not wait again.
                 peer.stalled_at = (before == ended).then_some(ended);
                 break waits;
             }
@@ -312,7 +320,7 @@ impl<P: Port> Lane<P> {
         self.core.groups.begin(op.completion);
         let peer = self.core.peers.get_mut(at);
         let handle = peer.share(handle);
-        // Whatever was queued meanwhile is behind an operation that has begun.
+        // What was queued while this one waited comes after it if it has begun.
         if op.has_begun() {
             peer.queue.push_front(QueueEntry::Op(op, handle));
         } else {
@@ -326,8 +334,8 @@ impl<P: Port> Lane<P> {
         }
     }
 
-    /// Submits an operation if there is space for it, for callers that wait elsewhere. Returns
-    /// whether it was submitted or queued.
+    /// Submits an operation if the queues have space, for callers that wait elsewhere. Returns
+    /// false if they have none.
     pub(crate) fn offer(
         &mut self,
         request: &Request<'_>,
@@ -356,7 +364,7 @@ impl<P: Port> Lane<P> {
     }
 
     fn check(&mut self, at: u32, op: &Op, handle: &HandleBytes) -> Result<(), EngineError> {
-        // Errors are reported at once, not when the queued operation gets its turn.
+        // The caller gets the error now, not the peer when the queued operation has its turn.
         let request = op.request(Pe(at), handle);
         if op.len > 0 && !self.is_staged(&request, &request.remote()?.0)? {
             let rail = self.core.peers.get(at).path.rail;
@@ -365,16 +373,11 @@ impl<P: Port> Lane<P> {
         Ok(())
     }
 
-    fn advance(
-        &mut self,
-        at: u32,
-        op: &mut Op,
-        handle: &HandleBytes,
-    ) -> Result<Outcome, EngineError> {
+    fn advance(&mut self, at: u32, op: &mut Op, handle: &HandleBytes) -> Attempt {
         let outcome = self.try_advance(at, op, handle);
         match outcome {
             Err(ref failed) => self.abandon(at, op, failed),
-            // Staged transfers are acknowledged without being asked about.
+            // Acknowledgements of staged transfers are sent without a request.
             Ok(Outcome::PeerFull) if op.staged => {}
             Ok(Outcome::Held | Outcome::PeerFull) => self.core.request_ack(at),
             _ => {}
@@ -383,7 +386,7 @@ impl<P: Port> Lane<P> {
     }
 
     fn abandon(&mut self, at: u32, op: &Op, failed: &EngineError) {
-        // Parts of the operation may be in flight and nobody will send the rest: the peer fails.
+        // Part of the operation may have arrived and the rest never will, so the peer fails.
         if op.has_begun() && self.core.peers.get(at).error.is_none() {
             self.core.fail_peer(at, failed.clone());
         }
@@ -392,15 +395,11 @@ impl<P: Port> Lane<P> {
         }
     }
 
-    fn try_advance(
-        &mut self,
-        at: u32,
-        op: &mut Op,
-        handle: &HandleBytes,
-    ) -> Result<Outcome, EngineError> {
+    fn try_advance(&mut self, at: u32, op: &mut Op, handle: &HandleBytes) -> Attempt {
         match op.kind {
             OpKind::Atomic(word) => return self.core.submit_word(at, word, op.completion),
             OpKind::Signal(word) => {
+                // Puts that wait for a bounce buffer take the signal along.
                 if self.staging.join_signal(&mut self.core, at, op, word) {
                     return Ok(Outcome::Done);
                 }
@@ -416,6 +415,7 @@ impl<P: Port> Lane<P> {
             return self.staging.submit(&mut self.core, at, op, &request);
         }
         let (remote, _) = request.remote()?;
+        // Once begun, an operation stays on its path, even if regions change.
         let is_staged = op.sent == 0 && self.is_staged(&request, &remote)?;
         let OpKind::PutSignal(word, protocol) = op.kind else {
             return match is_staged {
@@ -425,6 +425,7 @@ impl<P: Port> Lane<P> {
         };
         let mut buffer = [0; MAX_EAGER];
         let mut payload = Payload { bytes: None, is_direct: false };
+        // Loaded anew at each attempt: the frame is not kept while the operation waits.
         if matches!(protocol, SignalProtocol::Undecided | SignalProtocol::Inline) {
             payload = self.load_payload(at, &request, remote.is_direct(), &mut buffer)?;
         }
@@ -445,7 +446,7 @@ impl<P: Port> Lane<P> {
         self.core.advance_put_signal(at, op, &request, &payload)
     }
 
-    /// Loads a payload that fits every message, and tells whether processors reach both ends.
+    /// Loads a payload that fits every message, and notes whether processors reach both ends.
     fn load_payload<'a>(
         &mut self,
         at: u32,
@@ -490,7 +491,7 @@ impl<P: Port> Lane<P> {
             return Ok(true);
         }
         if needs_desc && found.cut.is_some() {
-            // The error that posting it has.
+            // Posting it reports the region that ends too early.
             return Ok(false);
         }
         let at = self.core.open(request.pe)?;
@@ -500,7 +501,7 @@ impl<P: Port> Lane<P> {
         Ok(staged || needs_desc && self.staging.stages_host(&self.core))
     }
 
-    /// Serves peers that waited: of those in the ring a few in turn, of those that are ready all.
+    /// Serves peers that waited: a few of those in the ring in turn, and all that are ready.
     #[cold]
     pub(crate) fn serve(&mut self) -> bool {
         let mut moved = self.serve_ring();
@@ -512,14 +513,15 @@ impl<P: Port> Lane<P> {
                 self.core.enter_ring(at);
             }
         }
+        // Keeps the allocation, unless serving has made other peers ready.
         if self.core.ready.is_empty() {
             self.core.ready = ready;
         }
         moved
     }
 
-    /// Serves peers in the ring until a few were refused. A refused peer keeps its turn, unless
-    /// only refused ones had theirs: the fabric may have no room for these alone.
+    /// Serves peers in the ring until a few were refused. Refused peers keep their place if another
+    /// peer was served; otherwise they go to the end, since the fabric may refuse only these.
     fn serve_ring(&mut self) -> bool {
         let (mut refused, mut served) = (Vec::new(), Vec::new());
         for _ in 0..self.core.ring.len() {
@@ -550,9 +552,11 @@ impl<P: Port> Lane<P> {
         any
     }
 
-    /// Submits what a peer has held back and queued, as far as it goes. An error fails the peer.
+    /// Submits the held signals and queued operations of a peer as far as capacity permits. An
+    /// error fails the peer.
     fn serve_peer(&mut self, at: u32, moved: &mut bool) -> Outcome {
         let before = self.core.peers.get(at).held.len();
+        // Held signals were submitted before anything that is queued.
         let held = self.core.send_held(at);
         *moved |= self.core.peers.get(at).held.len() < before;
         let outcome = match held {
@@ -580,11 +584,8 @@ impl<P: Port> Lane<P> {
                             Outcome::Done
                         }
                         Ok(outcome) => {
-                            self.core
-                                .peers
-                                .get_mut(at)
-                                .queue
-                                .push_front(QueueEntry::Op(op, handle));
+                            let peer = self.core.peers.get_mut(at);
+                            peer.queue.push_front(QueueEntry::Op(op, handle));
                             outcome
                         }
                         Err(failed) => {
@@ -604,12 +605,14 @@ impl<P: Port> Lane<P> {
             }
             *moved = true;
         }
-        // Others have their turn.
+        // Other peers have their turn first.
         if self.core.peers.get(at).queue.is_empty() { Outcome::Done } else { Outcome::LaneFull }
     }
 
     fn serve_barrier(&mut self, at: u32, queued: QueueEntry) -> Outcome {
         let peer = self.core.peers.get_mut(at);
+        // All order groups are in use: the barrier waits for the oldest, whose messages may lack an
+        // acknowledgement.
         let Some(number) = peer.close() else {
             peer.queue.push_front(queued);
             self.core.request_ack(at);

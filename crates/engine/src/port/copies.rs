@@ -14,7 +14,7 @@ use crate::port::outcome::{PortError, Posted};
 /// Most bounce buffers of bounce memory for one direction.
 pub const MAX_BOUNCE_BUFFERS: u16 = 256;
 
-/// How the bytes at an address can be reached.
+/// Means by which the bytes at an address can be accessed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reach {
     /// The fabric and the CPU reach them by their address.
@@ -223,7 +223,7 @@ pub trait CopyPort: Send + fmt::Debug {
     /// The memory cannot be reached.
     fn store_flag(&mut self, addr: usize, flag: u64) -> Result<(), PortError>;
 
-    /// As [`CopyPort::store`], but deferred: the bytes may become visible only when
+    /// Stores bytes as [`CopyPort::store`] does, but deferred: they may become visible only when
     /// [`CopyPort::flush`] returns. They do so before the effect of any later call, and after
     /// earlier deferred writes unless `order` says otherwise.
     ///
@@ -236,7 +236,7 @@ pub trait CopyPort: Send + fmt::Debug {
         order: DeferredOrder,
     ) -> Result<(), PortError>;
 
-    /// As [`CopyPort::apply`] of an operation that fetches nothing, deferred as in
+    /// Executes an operation that fetches nothing as [`CopyPort::apply`] does, deferred as in
     /// [`CopyPort::queue_write`].
     ///
     /// # Errors
@@ -281,7 +281,7 @@ pub trait CopyPort: Send + fmt::Debug {
     }
 }
 
-/// What a lane needs to stage: copies, and bounce memory that stays valid as long as the port.
+/// Means of staging for a lane: copies, and bounce memory that stays valid as long as the port.
 #[derive(Debug)]
 pub struct Stager {
     /// Copies.

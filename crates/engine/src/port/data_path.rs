@@ -171,10 +171,10 @@ pub trait DataPath {
         operation: Operation<'_>,
     ) -> Result<Posted, PortError>;
 
-    /// As [`DataPath::post`], for long transfers: where the rail has connections for these
-    /// ([`RailLimits::bulk`]), another thread moves the bytes. Its completion comes like any other,
+    /// Posts a long transfer as [`DataPath::post`] does where the rail has connections for these
+    /// ([`RailLimits::bulk`]): another thread moves the bytes. Its completion comes like any other,
     /// in any order with others, and may report what the fabric refuses for good. Returns None,
-    /// without effect, if no connection can take it now: use [`DataPath::post`] then.
+    /// with no side effect, if no connection can take it now: use [`DataPath::post`] then.
     ///
     /// # Errors
     /// As [`DataPath::post`].
@@ -208,8 +208,8 @@ pub trait DataPath {
         Context(wr_id.index())
     }
 
-    /// As [`DataPath::post`] of a transfer, in few instructions: returns true if the fabric has
-    /// taken it. If not, nothing has happened, and [`DataPath::post`] tells why. Does not panic.
+    /// Posts a transfer on the fast path: returns true if the fabric has taken it. Otherwise there
+    /// is no side effect, and [`DataPath::post`] tells the reason. Never panics.
     ///
     /// `fast` is this port's state of the rail, and the context is the work-request id's.
     #[inline(always)]

@@ -44,8 +44,8 @@ pub trait Messaging: DataPath {
         Err(PortError::not_offered("sending a message", "this fabric has no messages"))
     }
 
-    /// As [`Messaging::send`], for a message that ends with bytes elsewhere in memory that the CPU
-    /// reaches. The whole is at most
+    /// Sends a message that ends with bytes elsewhere in memory that the CPU reaches, as
+    /// [`Messaging::send`] does. The whole has at most
     /// [`RailLimits::longest_message`](crate::port::RailLimits::longest_message) bytes and is
     /// copied before this returns.
     ///
@@ -63,8 +63,8 @@ pub trait Messaging: DataPath {
         Err(PortError::not_offered("sending a message", "this fabric has no long messages"))
     }
 
-    /// As [`Messaging::send`] on the fast path: returns true if the message has left, and gives no
-    /// reason if it has not.
+    /// Sends a message on the fast path: returns true if it has left, and gives no reason
+    /// otherwise.
     #[inline(always)]
     fn try_send(
         &mut self,

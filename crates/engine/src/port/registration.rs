@@ -38,7 +38,7 @@ pub fn is_unclosed() -> bool {
     UNCLOSED.load(Ordering::Relaxed)
 }
 
-/// How peers address a region on a rail.
+/// Addressing of a region by peers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Addressing {
     /// By the owner's virtual address (`FI_MR_VIRT_ADDR`).
@@ -58,9 +58,9 @@ pub struct Registered<R> {
     pub proxy_descs: Vec<Desc>,
     /// Descriptor per rail of the host lane, in rail order.
     pub host_descs: Vec<Desc>,
-    /// How peers address it; the same on all rails of a provider.
+    /// Addressing by peers; the same on all rails of a provider.
     pub addressing: Addressing,
-    /// How it is reached. Staged memory has neither keys nor descriptors.
+    /// Means of access. Staged memory has neither keys nor descriptors.
     pub reach: Reach,
 }
 

@@ -1,4 +1,4 @@
-//! Counters of a lane, written by the lane alone.
+//! Counters of a lane, written only by the lane.
 
 use crate::ids::Pe;
 
@@ -9,9 +9,9 @@ pub struct RailCounters {
     pub posted: u64,
     /// Bytes of those segments.
     pub bytes: u64,
-    /// Segments that completed, with or without an error.
+    /// Segments that have completed, with or without an error.
     pub completed: u64,
-    /// Times that the fabric had no room.
+    /// Posts that the fabric had no space for.
     pub again: u64,
     /// Operations that had to wait in their peer's queue, counted on the first rail.
     pub queued: u64,
@@ -23,20 +23,20 @@ pub struct RailCounters {
     pub rate: u64,
     /// Most segments in flight at a time.
     pub max_in_flight: u32,
-    /// Messages and immediate data that came from nobody of the job.
+    /// Messages and immediate data that no PE of the job has sent.
     pub foreign: u64,
 }
 
-/// Bytes of staged operations since start, by how they got from one process to the other.
+/// Bytes of staged operations since start, by how they were transferred.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct StagedCounters {
     /// Read or written by this lane through the fabric.
     pub by_fabric: u64,
-    /// Sent by this lane in messages, or taken from those that tell of bytes and bring them.
+    /// Sent by this lane in messages, or taken from messages that carry the bytes they announce.
     pub in_messages: u64,
     /// Copied in by this lane from a neighbour's bounce memory.
     pub shared: u64,
-    /// Copied by the processor between memory of this process and bounce memory.
+    /// Copied by the CPU between memory of this process and bounce memory.
     pub by_cpu: u64,
 }
 
@@ -51,6 +51,6 @@ pub struct PeerCounters {
     pub reads: u32,
     /// Messages that have left for it.
     pub sent: u32,
-    /// Messages of it that are executed, up to the first that is not.
+    /// Messages from it that are executed, up to the first that is not.
     pub received: u32,
 }

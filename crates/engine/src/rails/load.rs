@@ -1,35 +1,34 @@
-//! The load of a rail: queued bytes and recent rate, by which long segments choose their rail.
+//! Load of a rail: queued bytes and recent rate, by which long segments choose their rail.
 //!
 //! A segment goes to the rail that is expected to finish it first. If that rail has as much ahead
 //! as it may for this peer, the segment waits for it rather than for a slower one. So shares follow
-//! what the rails do now, and a rail at less than about a quarter of the best rate is not used
-//! until the others are gone.
+//! the current rates of the rails, and a rail at less than about a quarter of the best rate is not
+//! used until the others fail.
 
-/// Idle time in nanoseconds after which a rate is forgotten and the rail is tried again.
+/// Idle time in nanoseconds after which a rate is discarded and the rail is tried again.
 const RATE_LIFETIME: u64 = 2_000_000_000;
 
 /// Segments ahead on a rail for one peer, per worker: one is being acknowledged while the others
 /// keep the rail busy.
 const MIN_AHEAD: u64 = 3;
 
-/// A rail may always have so many nanoseconds of its rate ahead, up to [`MAX_AHEAD`] segments.
+/// A rail may always have the bytes of so many nanoseconds ahead, up to [`MAX_AHEAD`] segments.
 const TIME_AHEAD: f64 = 250_000.0;
 const MAX_AHEAD: u64 = 16;
 
-/// Rates are taken from this many of the longest segments; older ones count half.
+/// Rates are measured over this many of the longest segments; older ones count half.
 const RATE_WINDOW: u64 = 4;
 
-/// See the module.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Load {
-    /// Bytes given to the rail and not completed.
+    /// Bytes assigned to the rail and not completed.
     ahead: u64,
-    /// Longest segment given since the rail was idle.
+    /// Longest segment assigned since the rail was idle.
     longest: u64,
-    /// Bytes completed lately, and the nanoseconds that the rail was busy with them.
+    /// Bytes completed recently, and the nanoseconds that the rail was busy with them.
     done: u64,
     busy: u64,
-    /// Time of the last completion, or when the rail began to be busy.
+    /// Time of the last completion, or when the rail became busy.
     moved: u64,
 }
 
@@ -39,6 +38,7 @@ impl Load {
             (self.done, self.busy) = (0, 0);
         }
         if self.ahead == 0 {
+            // Idle time must not count as time that the rail was busy.
             (self.moved, self.longest) = (now, 0);
         }
         self.ahead += len;
@@ -51,6 +51,7 @@ impl Load {
         self.busy += now.saturating_sub(self.moved);
         self.moved = now;
         if self.done > RATE_WINDOW * self.longest {
+            // Both halved: the rate stays, with half the weight.
             (self.done, self.busy) = (self.done / 2, self.busy / 2);
         }
     }
@@ -65,27 +66,26 @@ impl Load {
         shown.then(|| self.done as f64 / self.busy.max(1) as f64)
     }
 
-    /// Rate in bytes per second for counters.
     pub(crate) fn bytes_per_second(&self) -> u64 {
         if self.done == 0 { 0 } else { (self.done as f64 / self.busy.max(1) as f64 * 1e9) as u64 }
     }
 }
 
-/// Chooses the rail for a segment of `len` bytes. `rails` gives each open rail's number, load,
-/// workers and the bytes ahead on it for the segment's peer. None if the segment had better wait.
+/// Chooses the rail for a segment of `len` bytes. `rails` has each usable rail's number, load,
+/// workers, and bytes ahead for the segment's peer. None if the segment should wait.
 pub(crate) fn choose(
     rails: impl Iterator<Item = (u8, Load, u8, u64)> + Clone,
     len: usize,
     now: u64,
 ) -> Option<u8> {
-    // A rail that has shown nothing is tried like the best one.
+    // A rail without a rate is tried as if it were the best.
     let rates = rails.clone().filter_map(|(_, load, ..)| load.rate(now));
     let best = rates.reduce(f64::max).unwrap_or(1.0);
     let len = len as f64;
     let finish = |load: &Load, rate: f64| {
         let idle = load.ahead == 0;
         let still = if idle { 0.0 } else { now.saturating_sub(load.moved) as f64 };
-        // A rail that completes nothing counts as slower the longer that lasts.
+        // A rail that completes nothing is estimated ever slower.
         let ahead = (load.ahead as f64 - rate * still).max(0.0);
         let late = (still - load.longest as f64 / rate).max(0.0);
         late + (ahead + len) / rate
@@ -94,6 +94,7 @@ pub(crate) fn choose(
     for (rail, load, workers, ahead_for_peer) in rails {
         let rate = load.rate(now).unwrap_or(best);
         let time = finish(&load, rate);
+        // The earlier rail wins a tie: callers begin with another one each time.
         if first.is_some_and(|(_, least, _)| least <= time) {
             continue;
         }

@@ -1,4 +1,4 @@
-//! Rails: their limits, load and counters, the paths to peers, and which rail is next.
+//! Rails: their limits, load and counters, and the paths to peers.
 
 pub mod counters;
 pub(crate) mod load;
@@ -10,19 +10,19 @@ use crate::port::RailLimits;
 use crate::rails::counters::RailCounters;
 use crate::rails::load::Load;
 
-/// How operations are spread over rails.
+/// Distribution of operations over rails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Spread {
-    /// Operations of at least so many bytes choose rails by load. Shorter ones take them in turn.
+    /// Operations of at least this many bytes choose rails by load. Shorter ones take them in turn.
     pub balanced_from: usize,
-    /// Operations of at least so many bytes, and longer than `segment`, are cut into segments.
+    /// Operations of at least this many bytes, and longer than `segment`, are cut into segments.
     pub striped_from: usize,
     /// Length of these segments in bytes.
     pub segment: usize,
 }
 
 impl Spread {
-    /// Whole operations, over all rails in turn.
+    /// Whole operations over all rails in turn.
     pub const ROUND_ROBIN: Spread =
         Spread { balanced_from: usize::MAX, striped_from: usize::MAX, segment: usize::MAX };
 
@@ -31,29 +31,27 @@ impl Spread {
     pub const BALANCED_FROM: usize = 8 << 10;
 }
 
-/// A rail of a lane. `F` is what its port's fast path takes.
 #[derive(Debug)]
 pub(crate) struct Rail<F> {
     /// None if the port has no fast path.
     pub(crate) fast: Option<F>,
-    /// Longest segment that takes rails in turn on the fast path; 0 if there is none.
+    /// Longest segment in bytes for which the fast path takes rails in turn; 0 without a fast path.
     pub(crate) max_round_robin: usize,
-    /// What [`SHARE`] times the number of rails is for each segment that the rail has room for. A
-    /// peer posts on the rail while it has fewer segments in flight.
+    /// Free capacity of the rail in segments, times [`PEER_SHARE`] and the number of rails. A peer
+    /// posts on the rail while it has fewer segments in flight.
     pub(crate) quota: u32,
-    /// What one segment takes of the quota.
+    /// Part of the quota that one segment takes.
     unit: u32,
     pub(crate) limits: RailLimits,
     pub(crate) load: Load,
     pub(crate) counters: RailCounters,
 }
 
-/// A peer may have this many times as many segments in flight as rails have room for on average:
-/// one silent peer takes eight ninths of a rail, and each further one as much of the rest.
+/// A peer may have this many times as many segments in flight as rails have capacity for on
+/// average: a silent peer takes eight ninths of a rail, and each further one as much of the rest.
 const PEER_SHARE: u32 = 8;
 
 impl<F> Rail<F> {
-    /// A rail of a lane that has so many.
     pub(crate) fn new(limits: &RailLimits, rails: usize, spread: &Spread, fast: Option<F>) -> Self {
         let (depth, max_segment) = (limits.depth.max(1), limits.max_segment.max(1));
         let limits = RailLimits { depth, max_segment, ..*limits };
@@ -70,40 +68,37 @@ impl<F> Rail<F> {
         }
     }
 
-    /// Segments posted and not completed.
     pub(crate) fn in_flight(&self) -> u32 {
         self.limits.depth - self.quota / self.unit
     }
 
-    /// Whether segments are posted and not completed.
     #[inline(always)]
     pub(crate) fn is_busy(&self) -> bool {
         self.quota != self.limits.depth * self.unit
     }
 
-    /// Counts a segment of `bytes` that is being posted. There is room for it.
+    /// Counts a segment of `bytes` that is being posted, for which there is capacity.
     #[inline(always)]
     pub(crate) fn begin(&mut self, bytes: usize) {
         self.quota -= self.unit;
         self.counters.bytes += bytes as u64;
     }
 
-    /// Takes [`Rail::begin`] back: the fabric has not taken the segment.
+    /// Undoes [`Rail::begin`], since the fabric has not taken the segment.
     pub(crate) fn undo(&mut self, bytes: usize) {
         self.quota += self.unit;
         self.counters.bytes -= bytes as u64;
     }
 
-    /// Counts segments that have completed.
     #[inline(always)]
     pub(crate) fn end(&mut self, count: u32) {
-        // As many as now were never in flight since the last completion.
+        // The count only falls here, so each maximum is seen just before.
         self.counters.max_in_flight = self.counters.max_in_flight.max(self.in_flight());
         self.quota += self.unit * count;
         self.counters.completed += u64::from(count);
     }
 
-    /// The counters, with what follows from other state.
+    /// Returns the counters, with those that follow from other state.
     pub(crate) fn counters(&self) -> RailCounters {
         let in_flight = self.in_flight();
         RailCounters {
@@ -115,7 +110,6 @@ impl<F> Rail<F> {
     }
 }
 
-/// All rails of a lane, by number.
 pub(crate) fn rail_ids<F>(rails: &[Rail<F>]) -> impl Iterator<Item = RailId> + use<F> {
     (0..rails.len() as u8).map(RailId)
 }

@@ -3,7 +3,7 @@
 use crate::ids::{Pe, RailId};
 use crate::wire::handshake::{Addresses, RailAddress};
 
-/// The local rail of the first segment to a peer; later ones take turns.
+/// Returns the local rail of the first segment to a peer; later ones take turns.
 ///
 /// Senders that start together towards one receiver begin on different rails, and so does one
 /// sender towards several receivers.
@@ -11,7 +11,7 @@ pub(crate) fn first_rail(me: Pe, peer: Pe, rails: u8) -> RailId {
     RailId((me.0.wrapping_add(peer.0) % u32::from(rails)) as u8)
 }
 
-/// The rail of a peer that a local rail sends to, among those on the same fabric.
+/// Returns the rail of a peer that a local rail sends to, among those on the same fabric.
 ///
 /// The choice advances by one for every full round of senders, so that senders whose local rails
 /// are in step are out of step at the receiver. If the peer has no rail on the same fabric, rails
@@ -22,24 +22,22 @@ pub fn remote_rail(me: Pe, local: &[RailAddress], rail: RailId, peer: &[RailAddr
     if shared.is_empty() {
         return RailId((rail.index() % peer.len()) as u8);
     }
+    // By rank, so that two local rails on one fabric choose different rails of the peer.
     let rank = local[..rail.index()].iter().filter(|other| other.fabric == fabric).count();
     let turn = me.index() / local.len();
     RailId(shared[(rank + turn) % shared.len()] as u8)
 }
 
-/// Whether a local rail leads to a peer: the peer has a rail on the same fabric, or no two rails of
-/// both share a fabric (routed networks give each subnet a fabric of its own). If other rails share
-/// one, the peer is not on this rail's network.
+/// Returns true if a local rail leads to a peer: the peer has a rail on the same fabric, or no two
+/// rails of both share a fabric (routed networks give each subnet a fabric of its own). If other
+/// rails share one, the peer is not on this rail's network.
 pub fn leads(local: &[RailAddress], rail: RailId, peer: &[RailAddress]) -> bool {
     let shares = |rail: &RailAddress| peer.iter().any(|other| other.fabric == rail.fabric);
     local.get(rail.index()).is_some_and(shares) || !local.iter().any(shares)
 }
 
-/// The peers' rails that send to a local rail and are not in `known`, which has for each peer the
-/// rail that the local one sends to. In the order of PEs and rails.
-///
-/// A peer's host lane is on the device of its first rail and chooses for itself: NICs that have to
-/// know each other know devices.
+/// Iterates over the peers' rails that send to a local rail and are not in `known`, which has for
+/// each peer the rail that the local one sends to. In the order of PEs and rails.
 pub fn senders<'a>(
     local: &[RailAddress],
     rail: RailId,
@@ -48,6 +46,8 @@ pub fn senders<'a>(
 ) -> impl Iterator<Item = &'a RailAddress> {
     peers.iter().zip(known).enumerate().flat_map(move |(pe, (Addresses(peer), known))| {
         let pe = Pe(pe as u32);
+        // A peer's host lane is on the device of its first rail and chooses for itself, and NICs
+        // that have to know each other know devices.
         let host = remote_rail(pe, &peer[..1], RailId(0), local) == rail;
         (0..peer.len()).map(|at| RailId(at as u8)).filter_map(move |theirs| {
             let sends = remote_rail(pe, peer, theirs, local) == rail || theirs.0 == 0 && host;

@@ -17,25 +17,25 @@ pub struct Path {
     pub remote: RailId,
 }
 
-/// A path, as a peer that is in use keeps it.
+/// A path to a peer in use, with what the fast path needs of it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PeerPath {
     pub(crate) to: PeerAddr,
     /// The local rail.
     pub(crate) rail: RailId,
-    /// The remote rail and the place of its key in handles.
+    /// The remote rail and the position of its key in handles.
     pub(crate) remote: RailKey,
-    /// Index of the peer's next path, round and round; of none, if there is one alone.
+    /// Index of the peer's next path, round and round; beyond all of them if there is only one.
     pub(crate) next: u32,
-    /// Owner of plain segments that take it, but for what counts them.
+    /// Owner of plain segments over the path that no group counts.
     pub(crate) owner: Owner,
 }
 
 /// The remote ends of one local rail, by PE.
 #[derive(Clone, Debug)]
 enum RemoteEnds {
-    /// Addresses that rise by one step from PE to PE, and one remote rail: what address tables give
-    /// that were filled in the order of PEs. No memory per PE.
+    /// Addresses that rise by one step from PE to PE, and one remote rail, as address vectors
+    /// return them that were filled in PE order. Takes no memory per PE.
     Even {
         first: PeerAddr,
         step: u64,
@@ -45,7 +45,7 @@ enum RemoteEnds {
 }
 
 impl RemoteEnds {
-    /// Every `every`th path of a list, from `at` on.
+    /// Makes the ends of a rail from every `every`th path of a list, from `at` on.
     fn column(paths: &[Path], at: usize, every: usize) -> Self {
         let column = || paths.iter().skip(at).step_by(every).copied();
         let Some(Path { to: first, remote }) = column().next() else {
@@ -71,15 +71,14 @@ impl RemoteEnds {
 /// All paths of a lane.
 #[derive(Debug)]
 pub struct PathTable {
-    /// By local rail.
     ends: Box<[RemoteEnds]>,
     n_pes: u32,
-    /// For PEs to which not all local rails lead: those that do, a bit for each; one at least.
+    /// PEs to which not all local rails lead: one bit for each rail that does, at least one.
     partial: HashMap<Pe, u32>,
 }
 
 impl PathTable {
-    /// `paths` holds, for each PE in turn, one path per local rail.
+    /// Creates a table from `paths`, which holds for each PE in turn one path per local rail.
     ///
     /// # Panics
     /// If `paths` is not a multiple of `rails`, or `rails` is 0.
@@ -89,8 +88,8 @@ impl PathTable {
         Self { ends, n_pes: (paths.len() / rails) as u32, partial: HashMap::new() }
     }
 
-    /// Removes a path that leads nowhere; the PE's others are used in its place. The last path to a
-    /// PE stays.
+    /// Removes a path that leads nowhere; the PE's others are used instead. The last path to a PE
+    /// stays.
     #[must_use]
     pub fn without(mut self, pe: Pe, rail: RailId) -> Self {
         let left = self.leading(pe) & !(1 << rail.0);
@@ -102,38 +101,41 @@ impl PathTable {
 
     /// Returns the local rails that lead to a PE, one bit each and at least one.
     fn leading(&self, pe: Pe) -> u32 {
+        // At most 32 rails: a word has a bit for each.
         let all = u32::MAX >> (32 - self.ends.len().min(32));
         self.partial.get(&pe).copied().unwrap_or(all)
     }
 
-    /// Whether a local rail leads to a PE.
+    /// Returns true if a local rail leads to a PE.
     pub fn leads(&self, pe: Pe, rail: RailId) -> bool {
         self.leading(pe) >> rail.0 & 1 != 0
     }
 
-    /// PEs in the table.
+    /// Returns the number of PEs.
     pub fn n_pes(&self) -> u32 {
         self.n_pes
     }
 
-    /// The address that a local rail sends to for a PE of the job.
+    /// Returns the address that a local rail sends to for a PE of the job.
     pub fn address(&self, pe: Pe, rail: RailId) -> PeerAddr {
         self.ends[rail.index()].get(pe).to
     }
 
-    /// The paths to a PE of the job over all rails that lead there, and the first to use.
+    /// Returns the paths to a PE of the job over all rails that lead there, and the first to use.
     pub(crate) fn peer_paths(&self, me: Pe, pe: Pe) -> (Box<[PeerPath]>, PeerPath) {
         let rails: Vec<RailId> =
             (0..self.ends.len() as u8).map(RailId).filter(|rail| self.leads(pe, *rail)).collect();
         let count = rails.len() as u32;
         let path = |(at, rail): (u32, &RailId)| {
             let Path { to, remote } = self.ends[rail.index()].get(pe);
+            // `Peer::turn` then finds no other path, which costs less than renewing the same one.
             let next = if count == 1 { u32::MAX } else { (at + 1) % count };
             let owner = Owner::new(pe.0, *rail);
             PeerPath { to, rail: *rail, remote: RailKey::of(remote), next, owner }
         };
         let paths: Box<[PeerPath]> = (0..).zip(&rails).map(path).collect();
         let start = first_rail(me, pe, self.ends.len() as u8);
+        // The rail that pairing wants may not lead there: the next one that does.
         let first = rails.iter().position(|rail| *rail >= start).unwrap_or(0);
         let first = paths[first];
         (paths, first)

@@ -1,12 +1,12 @@
 //! Memory that this process has registered: the table, and each lane's copy of it.
 //!
-//! User threads register and release at any time, while lanes look regions up on every operation.
-//! A lane therefore keeps a copy; a look-up compares one atomic number and copies the table anew
-//! only when it has changed.
+//! User threads register and release at any time, while lanes look regions up on every operation. A
+//! lane therefore keeps a copy; a lookup compares one atomic number and copies the table anew only
+//! when it has changed.
 //!
-//! Regions may overlap, nest or be equal, and differ in kind. A look-up by address considers every
+//! Regions may overlap, nest or be equal, and differ in kind. A lookup by address considers every
 //! region that touches the bytes: the fabric reaches them if one region that it reaches holds all
-//! of them, and the processor if none of the regions is a device's.
+//! of them, and the CPU if none of the regions is a device's.
 
 mod table;
 mod versioned_cell;
@@ -24,12 +24,12 @@ use crate::wire::message::RegionAddr;
 
 pub use table::RegionTable;
 
-/// Bits of a slot that are the region's place in the table. The others are of its stamp, so that a
-/// message about a released region does not name the next one in its place, until 4096 others
+/// Bits of a slot that hold the region's index in the table. The others hold part of its stamp, so
+/// that a message about a released region does not name the next one at its index until 4096 others
 /// were registered.
 const INDEX_BITS: u32 = 20;
 
-/// Most regions at a time.
+/// Maximum number of regions at a time.
 const MAX_REGIONS: usize = 1 << INDEX_BITS;
 
 #[inline(always)]
@@ -42,19 +42,18 @@ fn index_of(slot: u32) -> usize {
     slot as usize & (MAX_REGIONS - 1)
 }
 
-/// Locks state that no panic leaves inconsistent: each change of it is one assignment.
+/// Locks state that a panic cannot leave inconsistent: each change of it is one assignment.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A registered region, as lanes see it.
 #[derive(Debug)]
 pub(crate) struct Region {
     index: u32,
     pub(crate) stamp: u64,
     pub(crate) base: usize,
     pub(crate) len: usize,
-    /// Whether peers may use it.
+    /// Whether peers may access it.
     remote: bool,
     pub(crate) reach: Reach,
     /// Key per proxy rail; none for staged memory.
@@ -73,29 +72,26 @@ impl Region {
         offset <= self.len && len <= self.len - offset
     }
 
-    /// The region's slot, as handles and messages have it.
     pub(crate) fn slot(&self) -> u32 {
         slot_of(self.index, self.stamp)
     }
 
-    /// The descriptor for a rail of a lane of this kind.
     pub(crate) fn desc(&self, kind: LaneKind, rail: RailId) -> Desc {
         self.descs[kind as usize].get(rail.index()).copied().unwrap_or_default()
     }
 }
 
-/// The table, as a lane asks it for a stager.
+/// Source of a stager for lanes: the region table.
 trait StagerSource: Send + Sync {
     /// Makes a stager for unregistered local memory available to the proxy lane.
     fn provide(&self, memory: (usize, usize)) -> Result<(), EngineError>;
 }
 
-/// The part of the table that lanes read.
+/// Part of the region table that lanes read.
 pub struct RegionIndex {
     table: Weak<dyn StagerSource>,
-    /// By place.
     regions: VersionedCell<Vec<Option<Arc<Region>>>>,
-    /// The stager, until the proxy lane has taken it.
+    /// The stager, until the proxy lane takes it.
     stager: Mutex<Option<RegisteredStager>>,
     orphans: Mutex<Vec<Orphan>>,
 }
@@ -106,18 +102,17 @@ impl fmt::Debug for RegionIndex {
     }
 }
 
-/// A stager whose bounce memory is registered.
+/// A stager with registered bounce memory.
 #[derive(Debug)]
 pub(crate) struct RegisteredStager {
     pub(crate) copies: Box<dyn CopyPort>,
     pub(crate) bounce: Bounce,
-    /// The bounce memory's region.
     pub(crate) region: Arc<Region>,
-    /// Made for host memory that nobody has registered; there may be no device.
+    /// Whether it was made for unregistered host memory; there may be no device.
     pub(crate) for_host: bool,
 }
 
-/// An operation to a peer that has failed, which the fabric may still execute.
+/// An operation of a failed peer that the fabric may still execute.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Orphan {
     pub(crate) lane: LaneKind,
@@ -125,11 +120,11 @@ pub(crate) struct Orphan {
     pub(crate) segment: u32,
     pub(crate) what: &'static str,
     pub(crate) pe: Pe,
-    /// Address and length of the memory that it may touch.
+    /// Address and length of the memory that it may access.
     pub(crate) memory: (usize, usize),
 }
 
-/// Whether two ranges of addresses, each with its length, have a byte in common.
+/// Returns true if two ranges, each an address and a length, share a byte.
 pub(crate) fn overlap(one: (usize, usize), other: (usize, usize)) -> bool {
     one.0 < other.0.saturating_add(other.1) && other.0 < one.0.saturating_add(one.1)
 }
@@ -153,7 +148,6 @@ impl RegionIndex {
         lock(&self.orphans).push(orphan);
     }
 
-    /// A segment has ended that was an orphan.
     pub(crate) fn leave_orphan(&self, lane: LaneKind, segment: u32) {
         lock(&self.orphans).retain(|orphan| (orphan.lane, orphan.segment) != (lane, segment));
     }
@@ -164,7 +158,6 @@ impl RegionIndex {
     }
 }
 
-/// A range of local addresses.
 #[derive(Clone, Copy, Debug)]
 struct Range {
     base: usize,
@@ -185,29 +178,29 @@ impl Range {
     }
 }
 
-/// A region that peers may use and the processor reaches.
+/// A region that peers may write to and the CPU reaches.
 #[derive(Clone, Copy, Debug)]
 struct DirectTarget {
-    /// Its slot; for an empty place, one of another place.
+    /// Its slot; at an unused index, a slot of another index.
     slot: u32,
     base: usize,
     len: u64,
 }
 
-/// How local memory is reached, as far as registered regions tell.
+/// Access to local memory, according to registered regions.
 #[derive(Debug)]
 pub(crate) struct RegionLookup<'a> {
-    /// A region that the fabric reaches and that holds all bytes.
+    /// Region that the fabric reaches and that holds all bytes.
     pub(crate) fabric: Option<&'a Arc<Region>>,
     /// Whether some byte is in a region of a device.
     pub(crate) device: bool,
     /// Whether one region holds all bytes.
     pub(crate) whole: bool,
-    /// A region that holds the first byte and not all of them, if none holds all.
+    /// Region that holds the first byte and not all of them, if none holds all.
     pub(crate) cut: Option<&'a Arc<Region>>,
 }
 
-/// Bytes of this process that a message names.
+/// Local bytes that a message names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Location {
     pub(crate) addr: usize,
@@ -221,15 +214,15 @@ pub(crate) struct Regions {
     kind: LaneKind,
     version: u64,
     by_index: Vec<Option<Arc<Region>>>,
-    /// By place, what the fast path of incoming messages may change.
+    /// Regions that the fast path of incoming messages may change, by index.
     targets: Vec<DirectTarget>,
     /// All regions by base, each with the highest end of those up to it.
     sorted: Vec<(Arc<Region>, usize)>,
     has_devices: bool,
-    /// Where memory that the fabric reaches was found last, and its descriptors.
+    /// Where memory that the fabric reaches was last found, and its descriptors.
     fabric: Range,
     descs: [Desc; MAX_RAILS],
-    /// Where memory that the processor reaches was found last.
+    /// Where memory that the CPU reaches was last found.
     cpu: Range,
     stager: Option<RegisteredStager>,
     /// Whether there is, or was, a stager for devices.
@@ -254,8 +247,8 @@ impl Regions {
         }
     }
 
-    /// Whether local memory may be a device's. It may be once some is registered, also in a process
-    /// that has loaded CUDA only after the PEs were connected.
+    /// Returns true if local memory may be a device's: from the start, or once some was registered,
+    /// since CUDA may be loaded after the PEs were connected.
     pub(crate) fn has_devices(&mut self) -> bool {
         self.sync();
         self.has_devices
@@ -266,26 +259,25 @@ impl Regions {
         self.index.regions.is_version(self.version)
     }
 
-    /// The descriptor on a rail for local memory, if it is where memory was found last and the
-    /// fabric reaches it there.
+    /// Returns the descriptor on a rail for local memory that [is recent](Regions::is_recent).
     #[inline(always)]
     pub(crate) fn recent_desc(&self, addr: usize, len: usize, rail: RailId) -> Option<Desc> {
         if self.is_recent(addr, len) { Some(self.last_desc(rail)) } else { None }
     }
 
-    /// Whether local memory is where memory was found last and the fabric reaches it there.
+    /// Returns true if the fabric reaches local memory where memory was last found.
     #[inline(always)]
     pub(crate) fn is_recent(&self, addr: usize, len: usize) -> bool {
         self.fabric.has(addr, len) && self.is_current()
     }
 
-    /// The descriptor on a rail for local memory that [is recent](Regions::is_recent).
+    /// Returns the descriptor on a rail for memory where memory was last found.
     #[inline(always)]
     pub(crate) fn last_desc(&self, rail: RailId) -> Desc {
         self.descs[rail.index() % MAX_RAILS]
     }
 
-    /// Whether local memory is where memory was found last and the processor reaches it there.
+    /// Returns true if the CPU reaches local memory where memory was last found.
     #[inline(always)]
     pub(crate) fn is_recent_for_cpu(&self, addr: usize, len: usize) -> bool {
         self.cpu.has(addr, len) && self.is_current()
@@ -298,7 +290,7 @@ impl Regions {
             return;
         }
         self.sync();
-        // Once some memory is a device's, nothing is known of memory that is not registered.
+        // Once some memory is a device's, unregistered memory may be as well.
         let is_host = !self.has_devices && !self.stages;
         if is_host {
             self.cpu = Range::ALL;
@@ -314,18 +306,21 @@ impl Regions {
             *desc = region.desc(self.kind, RailId(rail as u8));
         }
         if !is_host && region.reach == Reach::Direct {
+            // A region of host memory may overlap one of a device, whose bytes the CPU does not
+            // reach.
             let is_plain = !self.lookup(region.base, region.len).device;
             self.cpu = if is_plain { self.fabric } else { Range::NONE };
         }
     }
 
-    /// How `len` bytes of local memory at `addr`, at least one, are reached, as of the last
+    /// Returns how `len` bytes of local memory at `addr`, at least one, are reached, as of the last
     /// [`Regions::sync`].
     pub(crate) fn lookup(&self, addr: usize, len: usize) -> RegionLookup<'_> {
         let end = addr.saturating_add(len);
         let before = self.sorted.partition_point(|(region, _)| region.base < end);
         let mut found = RegionLookup { fabric: None, device: false, whole: false, cut: None };
         for (region, last_end) in self.sorted[..before].iter().rev() {
+            // No region before this one ends behind `addr`.
             if *last_end <= addr {
                 break;
             }
@@ -356,24 +351,28 @@ impl Regions {
         &self.index
     }
 
-    /// Whether a region has ever been registered in the place that a slot names. No PE of the job
-    /// knows another slot.
+    /// Returns true if a region has ever been registered at the index of a slot. PEs of the job
+    /// know no other slots.
     pub(crate) fn was_registered(&mut self, slot: u32) -> bool {
         self.sync();
         index_of(slot) < self.by_index.len()
     }
 
-    /// The bytes that a peer's message names.
-    pub(crate) fn locate(&mut self, spot: RegionAddr, len: usize) -> Result<Location, HandleError> {
+    /// Returns the local bytes that a peer's message names.
+    pub(crate) fn locate(
+        &mut self,
+        named: RegionAddr,
+        len: usize,
+    ) -> Result<Location, HandleError> {
         self.sync();
-        let region = match self.by_index.get(index_of(spot.slot)) {
-            Some(Some(region)) if region.remote && region.slot() == spot.slot => region,
+        let region = match self.by_index.get(index_of(named.slot)) {
+            Some(Some(region)) if region.remote && region.slot() == named.slot => region,
             _ => return Err(HandleError::Stale),
         };
-        let offset = usize::try_from(spot.offset).unwrap_or(usize::MAX);
+        let offset = usize::try_from(named.offset).unwrap_or(usize::MAX);
         if offset > region.len || len > region.len - offset {
             return Err(HandleError::Outside {
-                addr: (region.base as u64).wrapping_add(spot.offset),
+                addr: (region.base as u64).wrapping_add(named.offset),
                 len: len as u64,
                 base: region.base as u64,
                 region: region.len as u64,
@@ -384,24 +383,24 @@ impl Regions {
     }
 
     fn reach_inside(&self, region: &Region, addr: usize, len: usize) -> Reach {
-        // Another region over the same bytes may say that they are a device's.
+        // A region of a device may overlap this one.
         let is_device = self.has_devices && self.lookup(addr, len).device;
         if is_device && region.reach == Reach::Direct { Reach::Fabric } else { region.reach }
     }
 
-    /// As [`Regions::locate`], among regions that the processor reaches and that were registered at
+    /// Returns the address of bytes that a message names, in a region that the CPU reaches, as of
     /// the last [`Regions::sync`].
     #[inline(always)]
-    pub(crate) fn target(&self, spot: RegionAddr, len: usize) -> Option<usize> {
-        let target = self.targets.get(index_of(spot.slot))?;
-        let end = spot.offset.checked_add(len as u64)?;
-        if target.slot != spot.slot || end > target.len {
+    pub(crate) fn target(&self, named: RegionAddr, len: usize) -> Option<usize> {
+        let target = self.targets.get(index_of(named.slot))?;
+        let end = named.offset.checked_add(len as u64)?;
+        if target.slot != named.slot || end > target.len {
             return None;
         }
-        Some(target.base + spot.offset as usize)
+        Some(target.base + named.offset as usize)
     }
 
-    /// Takes over what was registered and released since the last call.
+    /// Copies the index if it has changed.
     #[inline(always)]
     pub(crate) fn sync(&mut self) {
         if !self.is_current() {
@@ -412,12 +411,14 @@ impl Regions {
     #[cold]
     fn refresh(&mut self) {
         self.version = self.index.regions.read(|regions| self.by_index.clone_from(regions));
+        // What was found may have been released.
         (self.fabric, self.cpu) = (Range::NONE, Range::NONE);
         let all = self.by_index.iter().flatten();
         self.has_devices |= all.clone().any(|region| region.reach != Reach::Direct);
         self.sorted.clear();
         self.sorted.extend(all.map(|region| (Arc::clone(region), region.end())));
         self.sorted.sort_unstable_by_key(|(region, _)| region.base);
+        // Lets a lookup stop early although regions may nest.
         let mut last_end = 0;
         for (_, end) in &mut self.sorted {
             last_end = last_end.max(*end);
@@ -440,7 +441,6 @@ impl Regions {
         }
     }
 
-    /// Whether there is a stager to take.
     #[inline(always)]
     pub(crate) fn has_stager(&self) -> bool {
         self.stager.is_some()
@@ -450,8 +450,8 @@ impl Regions {
         self.stager.take()
     }
 
-    /// Has a stager made for local memory, an address and a length, that nobody has registered. The
-    /// next [`Regions::sync`] finds it, unless another thread is still making one.
+    /// Requests a stager for unregistered local memory, an address and a length. The next
+    /// [`Regions::sync`] finds it, unless another thread is still making one.
     #[cold]
     pub(crate) fn provide_stager(&mut self, memory: (usize, usize)) -> Result<(), EngineError> {
         self.index.table.upgrade().map_or(Ok(()), |table| table.provide(memory))

@@ -18,7 +18,7 @@ fn not_registered((addr, len): (usize, usize), what: &str, error: &PortError) ->
     EngineError::Register { addr, len, why, no_memory }
 }
 
-/// Registers and releases memory, and makes the handles for it.
+/// Registers and releases memory, and makes its handles.
 ///
 /// # Threads
 /// Any, at any time.
@@ -28,13 +28,14 @@ pub struct RegionTable<M: MemoryPort> {
     me: Pe,
     index: Arc<RegionIndex>,
     slots: Mutex<RegistrationSlots<M::Region>>,
-    /// Length of a bounce buffer, for the handles of staged regions; 0 before there is one.
+    /// Length of a bounce buffer in bytes, for the handles of staged regions; 0 before there is
+    /// one.
     bounce_len: AtomicU64,
-    /// Why bounce memory could not be registered. Locked while it is being registered.
+    /// Reason that bounce memory could not be registered. Locked during its registration.
     installing: Mutex<Option<EngineError>>,
 }
 
-/// A registration: stamp, address and length of the memory, and the owner that keeps it.
+/// A registration: its stamp, the memory, and the owner that keeps it.
 #[derive(Debug)]
 struct Registration<R> {
     stamp: u64,
@@ -51,7 +52,7 @@ struct RegistrationSlots<R> {
 }
 
 impl<M: MemoryPort> RegionTable<M> {
-    /// An empty table.
+    /// Creates an empty table.
     pub fn new(memory: M, me: Pe) -> Arc<Self> {
         let slots = RegistrationSlots { held: Vec::new(), free: Vec::new(), next_stamp: 1 };
         Arc::new_cyclic(|table: &Weak<Self>| Self {
@@ -64,7 +65,7 @@ impl<M: MemoryPort> RegionTable<M> {
         })
     }
 
-    /// The part that lanes read.
+    /// Returns the part that lanes read.
     pub fn index(&self) -> Arc<RegionIndex> {
         Arc::clone(&self.index)
     }
@@ -72,7 +73,7 @@ impl<M: MemoryPort> RegionTable<M> {
     /// Registers `len` bytes at `addr` on every rail and returns their handle.
     ///
     /// # Errors
-    /// An empty or impossible region, or what the fabric said.
+    /// An empty or impossible region, or a registration that the fabric refused.
     pub fn register(
         &self,
         addr: usize,
@@ -89,6 +90,7 @@ impl<M: MemoryPort> RegionTable<M> {
             .register(addr, len, access)
             .map_err(|error| not_registered((addr, len), "", &error))?;
         if registered.reach != Reach::Direct {
+            // Before the handle exists: it contains the length of a bounce buffer.
             let mut failed = lock(&self.installing);
             if let Some(stager) = self.memory.take_stager() {
                 self.install(stager, false).inspect_err(|error| *failed = Some(error.clone()))?;
@@ -98,7 +100,7 @@ impl<M: MemoryPort> RegionTable<M> {
         Ok(handle.encode())
     }
 
-    /// Registers the bounce memory and leaves the stager for the proxy lane. `for_host`: no
+    /// Registers the bounce memory and provides the stager to the proxy lane. `for_host`: no
     /// registered region needs it.
     fn install(&self, stager: Stager, for_host: bool) -> Result<(), EngineError> {
         let Stager { copies, bounce } = stager;
@@ -137,6 +139,7 @@ impl<M: MemoryPort> RegionTable<M> {
         }
         let at = slots.free.pop().unwrap_or(slots.held.len());
         let stamp = slots.next_stamp;
+        // Never used twice, so an outlived handle matches no region.
         slots.next_stamp += 1;
         if at == slots.held.len() {
             slots.held.push(None);
@@ -154,7 +157,7 @@ impl<M: MemoryPort> RegionTable<M> {
             descs: [host_descs.into(), proxy_descs.into()],
         });
         self.index.change(at, Some(Arc::clone(&region)));
-        // Peers read local-only memory when they are asked to, and get the keys with the request.
+        // Peers read local memory only on request, and the request brings the keys.
         let keys = if access.is_remote() { keys } else { Vec::new() };
         let staged = reach == Reach::Staged && access.is_remote();
         let handle = Handle {
@@ -171,12 +174,12 @@ impl<M: MemoryPort> RegionTable<M> {
         Ok((region, handle))
     }
 
-    /// Ends the registration that the handle names. The caller vouches that no operation which it
-    /// has started and not waited for uses the memory.
+    /// Ends the registration that the handle names. The caller guarantees that none of its
+    /// operations in flight accesses the memory.
     ///
     /// # Errors
-    /// A handle of no region registered here; or an operation that has failed may still touch the
-    /// memory, which stays registered until this is called again.
+    /// A handle of no region registered here; or memory that a failed operation may still access,
+    /// which stays registered until a later call succeeds.
     pub fn release(&self, handle: &HandleBytes) -> Result<(), EngineError> {
         let view = HandleView::check_of(self.me, handle)?;
         let (at, stamp) = (index_of(view.slot()), view.stamp());
@@ -186,37 +189,41 @@ impl<M: MemoryPort> RegionTable<M> {
             return Err(HandleError::Stale.into());
         };
         let (addr, len) = held.memory;
+        // Before anything changes, so that a refused release has no effect.
         if let Some(Orphan { what, pe, .. }) = self.index.orphan_over(addr, len) {
             *entry = Some(held);
             return Err(EngineError::InUse { addr, len, what, pe });
         }
+        // First hidden from lanes, so that no new operation or message finds it.
         self.index.change(at, None);
         drop(slots);
-        // Outside the lock: ending a registration takes system calls.
+        // Outside the lock, since ending a registration takes system calls. The index is not free
+        // yet.
         let closed = self.memory.close(&mut held.owner);
         let mut slots = lock(&self.slots);
         if let Err(error) = closed {
             slots.held[at] = Some(held);
             return Err(EngineError::Unclosed { addr, len, error });
         }
+        // Free only now: a registration that could not be ended goes back to its index.
         slots.free.push(at);
         drop(slots);
         drop(held);
         Ok(())
     }
 
-    /// Regions registered at present.
+    /// Returns the number of registered regions.
     pub fn len(&self) -> usize {
         let slots = lock(&self.slots);
         slots.held.len() - slots.free.len()
     }
 
-    /// Whether no region is registered.
+    /// Returns true if no region is registered.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The port that registers the memory.
+    /// Returns the port that registers the memory.
     pub fn memory(&self) -> &M {
         &self.memory
     }
@@ -225,6 +232,7 @@ impl<M: MemoryPort> RegionTable<M> {
 impl<M: MemoryPort> StagerSource for RegionTable<M> {
     fn provide(&self, memory: (usize, usize)) -> Result<(), EngineError> {
         let mut failed = lock(&self.installing);
+        // Not tried again: each attempt would allocate and register all bounce memory.
         if let Some(error) = &*failed {
             return Err(error.clone());
         }

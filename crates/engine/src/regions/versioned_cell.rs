@@ -1,14 +1,14 @@
-//! A value that any thread may change, with a number by which the owner of a copy learns, in one
-//! load, that it has changed.
+//! Versioned cell: a value that any thread may change, with a version by which the owner of a copy
+//! learns in one load that it has changed.
 
 use std::sync::PoisonError;
 
 use crate::sync::{AtomicU64, Mutex, Ordering};
 
-/// The value, and the number of its changes.
+/// A value and the number of its changes.
 #[derive(Debug, Default)]
 pub(crate) struct VersionedCell<T> {
-    /// Rises with each change of `value`, after the change and under its lock.
+    /// Incremented with each change of `value`, after it and under its lock.
     number: AtomicU64,
     value: Mutex<T>,
 }
@@ -21,14 +21,15 @@ impl<T> VersionedCell<T> {
         self.number.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Whether the value of this number is the newest, as far as this thread can know: it knows of
-    /// a change if whoever made it has told it.
+    /// Returns true if this version is the newest that this thread can know of: it knows of a
+    /// change once the thread that made it has told it.
     #[inline(always)]
     pub(crate) fn is_version(&self, number: u64) -> bool {
+        // Relaxed: whatever told this thread of a change, such as a handle, also orders it.
         self.number.load(Ordering::Relaxed) == number
     }
 
-    /// Returns the number of the value that was read.
+    /// Passes the value to `read` and returns its version.
     pub(crate) fn read(&self, read: impl FnOnce(&T)) -> u64 {
         let value = self.value.lock().unwrap_or_else(PoisonError::into_inner);
         read(&value);

@@ -73,6 +73,7 @@ impl Pool {
     pub(super) fn take(&mut self, at: u32) -> Option<BounceBuffer> {
         let (free, count) = (self.free.len(), self.count);
         let peer = self.peer(at);
+        // A peer without a buffer may have any: its first one makes progress possible.
         let may = peer.held == 0 || count < SHARED_FROM || free > (peer.held / 8).max(1);
         if free == 0 || !may {
             return None;
@@ -81,18 +82,19 @@ impl Pool {
         self.free.pop()
     }
 
-    /// Takes a buffer for the next waiting transfer whose peer may have one. A few peers are tried.
+    /// Takes a buffer for the next waiting transfer whose peer may have one. Tries a few peers.
     pub(super) fn next(&mut self) -> Option<(u32, BounceBuffer)> {
         for _ in 0..self.ring.len().min(ATTEMPTS as usize) {
             let at = self.ring.pop_front()?;
             let Some(buffer) = self.take(at) else {
                 self.ring.push_back(at);
-                // This peer has its share; it keeps its place behind the others.
+                // The peer has its share, and keeps its turn behind the others.
                 continue;
             };
             let peer = self.peer(at);
             let token = peer.waiting.pop_front()?;
             if !peer.waiting.is_empty() {
+                // One buffer each, then the next peer.
                 self.ring.push_back(at);
             }
             return Some((token, buffer));

@@ -1,6 +1,6 @@
-//! Copies between bounce buffers and memory, batched.
+//! Copies between bounce buffers and memory, in batches.
 //!
-//! The port says how many transfers it takes: none while the device has enough to do. Transfers
+//! The port tells how many transfers it takes: none while the device has enough to do. Transfers
 //! that become ready meanwhile go to it in one call.
 
 use std::ops::Range;
@@ -16,10 +16,10 @@ use crate::staging::send::SendState;
 use crate::staging::{Staging, Token};
 use crate::wire::staging::MAX_RECORDS;
 
-/// A copy of at least so many bytes is worth a call of its own, unless transfers wait for buffers.
+/// Bytes from which a copy is worth a call of its own, unless transfers wait for buffers.
 const LONG: usize = 256 << 10;
 
-/// Most bytes of one call, unless a single transfer has more.
+/// Maximum bytes of one call, unless a single transfer has more.
 const MAX_BYTES: usize = 2 << 20;
 
 fn error(text: String) -> PortError {
@@ -67,7 +67,7 @@ impl Staging {
     }
 
     fn len_ready<P: Port>(&mut self, core: &Core<P>, token: Token) -> Option<usize> {
-        // A failed peer's transfers are about to end: they are not ready.
+        // Transfers of a failed peer end with an event that is queued already.
         let lives = |peer: u32| core.peers.get(peer).error.is_none();
         match token {
             Token::Send(at) => {
@@ -86,7 +86,7 @@ impl Staging {
         }
     }
 
-    /// Takes ready transfers and appends their copies to `together`.
+    /// Takes ready transfers and appends their copies to `batch`.
     fn collect<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -112,6 +112,7 @@ impl Staging {
             {
                 break;
             }
+            // Taken from the queue only now: a transfer that does not fit stays first in it.
             bytes += len;
             self.ready(direction).pop_front();
             match token {
@@ -141,6 +142,7 @@ impl Staging {
         };
         let placed = self.bytes_of(at).and_then(|bytes| {
             if part == CopySpan::All {
+                // As late as possible: regions may be released while a receive waits.
                 self.locate_records(core, at, bytes)?;
             }
             Ok(bytes)
@@ -172,8 +174,8 @@ impl Staging {
             .is_some_and(|r| r.state == ReceiveState::Arrived && r.may_be_ordered())
     }
 
-    /// Gives the device a receive with ordered records as one list. Returns None if the records are
-    /// unordered or the device takes no such list: groups are then copied one after the other.
+    /// Starts a receive with ordered records as one list. Returns None if the records are unordered
+    /// or the device takes no such list: groups are then copied one after the other.
     fn start_ordered<P: Port>(&mut self, core: &mut Core<P>, token: Token) -> Option<Posted> {
         let Token::Receive(at) = token else { return None };
         if self.len_ready(core, token).is_none() || !self.is_first_in_order(token) {
@@ -198,7 +200,7 @@ impl Staging {
             Ok(Some(Posted::Yes)) => {
                 receive.state = ReceiveState::CopyingIn(CopySpan::InOrder);
                 self.ready(CopyDirection::In).pop_front();
-                self.note_started(core, token, CopySpan::InOrder);
+                self.note_started(core, token);
                 Some(Posted::Yes)
             }
             Ok(Some(Posted::Again)) => {
@@ -209,6 +211,7 @@ impl Staging {
                 if are_ordered(&receive.records) && receive.records.len() > 1 {
                     receive.state = ReceiveState::CopyingIn(CopySpan::Group(0));
                 } else {
+                    // Plain from now on, so that it is not tried as a list again.
                     receive.records.clear();
                     receive.is_plain = true;
                 }
@@ -223,7 +226,7 @@ impl Staging {
     }
 
     /// Appends the steps of a receive with ordered records. Returns false if they are unordered, or
-    /// if the CPU owns one of the words.
+    /// if the CPU has to change one of the words.
     fn list_steps<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -251,6 +254,7 @@ impl Staging {
             behind = true;
             for (word, atomic) in group.iter().filter_map(|record| record.signal) {
                 let place = core.locate_word(word, &atomic).map_err(error)?;
+                // The device cannot order its steps with a store of the CPU.
                 if place.reach == Reach::Direct {
                     return Ok(false);
                 }
@@ -261,7 +265,7 @@ impl Staging {
         Ok(true)
     }
 
-    /// Starts copies, grouped by transfer. Returns false if there is no room.
+    /// Starts copies, grouped by transfer. Returns false if the port has no capacity.
     fn start_batch<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -275,12 +279,13 @@ impl Staging {
         match stager.copies.start_all(batch) {
             Ok(Posted::Yes) => {
                 for copies in by_tag() {
-                    self.note_started(core, Token::of(copies[0].tag), CopySpan::All);
+                    self.note_started(core, Token::of(copies[0].tag));
                 }
                 true
             }
             Ok(Posted::Again) => {
                 let tokens: Vec<Token> = by_tag().map(|copies| Token::of(copies[0].tag)).collect();
+                // Last first, so that each goes back to the head in the old order.
                 for token in tokens.into_iter().rev() {
                     self.requeue(direction, token);
                 }
@@ -294,7 +299,7 @@ impl Staging {
                 }
                 true
             }
-            // One transfer is at fault. Starting each alone makes only that one fail.
+            // One transfer is at fault: started one by one, only that one fails.
             Err(_) => {
                 let mut left = by_tag();
                 let started = left.all(|copies| self.start_batch(core, direction, copies));
@@ -304,7 +309,7 @@ impl Staging {
         }
     }
 
-    /// Returns a transfer that was about to be copied to the head of its ready queue.
+    /// Returns a transfer that was not started to the head of its ready queue.
     fn requeue(&mut self, direction: CopyDirection, token: Token) {
         if let Token::Receive(at) = token {
             if let Some(receive) = self.receives.get(at) {
@@ -318,29 +323,26 @@ impl Staging {
         self.ready(direction).push_front(token);
     }
 
-    fn note_started<P: Port>(&mut self, core: &mut Core<P>, token: Token, part: CopySpan) {
+    fn note_started<P: Port>(&mut self, core: &mut Core<P>, token: Token) {
         self.copying += 1;
-        let (peer, what, records) = match token {
-            Token::Send(at) => match self.sends.get(at) {
-                Some(send) => (send.peer, send.what(), &send.records[..]),
-                None => return,
-            },
-            Token::Receive(at) => match self.receives.get(at) {
-                Some(receive) => {
-                    let range = match (receive.state, part) {
-                        (ReceiveState::CopyingIn(CopySpan::Group(begin)), _) => {
-                            group_at(&receive.records, begin)
-                        }
-                        _ => 0..receive.records.len(),
-                    };
-                    (receive.peer, receive.what(), &receive.records[range])
-                }
-                None => return,
-            },
-            Token::Get(_) => return,
+        // The memory may not be released until the device has ended, even if the peer fails.
+        let mut begin = |peer, what, records: &[Record]| {
+            for record in records.iter().filter(|record| record.len > 0) {
+                core.begin_copy(token.bits(), peer, what, (record.memory, record.len));
+            }
         };
-        for record in records.iter().filter(|record| record.len > 0) {
-            core.begin_copy(token.bits(), peer, what, (record.memory, record.len));
+        if let Token::Send(at) = token {
+            let Some(send) = self.sends.get(at) else { return };
+            begin(send.peer, send.what(), &send.records);
+        } else if let Token::Receive(at) = token {
+            let Some(receive) = self.receives.get(at) else { return };
+            let range = match receive.state {
+                ReceiveState::CopyingIn(CopySpan::Group(begin)) => {
+                    group_at(&receive.records, begin)
+                }
+                _ => 0..receive.records.len(),
+            };
+            begin(receive.peer, receive.what(), &receive.records[range]);
         }
     }
 
@@ -389,6 +391,7 @@ impl Staging {
                 if let Some(receive) = self.receives.get(at) {
                     receive.state = ReceiveState::Storing;
                 }
+                // One flush per iteration completes the words of all such receives.
                 self.signalled.push(at);
             }
             Err(error) => self.finish(core, at, Err(error)),
@@ -408,6 +411,8 @@ impl Staging {
             let place = core.locate_word(word, &atomic).map_err(error)?;
             // All puts of the group are stored, and its signals are unordered.
             self.apply(core, place, &atomic, DeferredOrder::Any)?;
+            // These words are flushed with the receive: the next executed message must not be noted
+            // for them.
             self.has_deferred = false;
             has_words = true;
         }

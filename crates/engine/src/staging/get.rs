@@ -1,12 +1,11 @@
-//! Gets: from staged memory at the peer, by a request to it; from other memory, read by this lane.
+//! Gets: from staged memory of the peer, by a request to it; from other memory, read by this lane.
 
 use std::sync::Arc;
 
 use crate::core::Core;
 use crate::core::send::OutgoingMessage;
-use crate::error::EngineError;
 use crate::group::Class;
-use crate::op::{Op, OpKind, Outcome, SignalProtocol};
+use crate::op::{Attempt, Op, OpKind, Outcome, SignalProtocol};
 use crate::port::Port;
 use crate::port::copies::Reach;
 use crate::request::{LocalSide, Request};
@@ -40,7 +39,7 @@ impl Staging {
         request: &Request<'_>,
         remote: &HandleView<'_>,
         offset: u64,
-    ) -> Result<Outcome, EngineError> {
+    ) -> Attempt {
         let LocalSide::Memory(addr) = op.local else { return Ok(Outcome::Done) };
         debug_assert!(
             !matches!(op.kind, OpKind::PutSignal(_, SignalProtocol::Undecided)),
@@ -50,7 +49,7 @@ impl Staging {
         let found = core.regions.lookup(addr, op.len);
         let (is_registered, is_device, is_cut) =
             (found.fabric.is_some(), found.device, found.cut.is_some());
-        // Posting would fail: report the region that ends too early.
+        // Posting would fail with a better error: the region that ends too early.
         if is_cut && !is_device && core.needs_desc {
             let rail = core.peers.get(at).path.rail;
             core.local(request, 0, op.len, rail)?;
@@ -63,7 +62,7 @@ impl Staging {
                 reach == Reach::Direct && !core.needs_desc
             }
         };
-        // Not while another thread is still making the bounce memory.
+        // Another thread may still be making the bounce memory.
         if !is_direct && !self.has_buffers(core, (addr, op.len))? {
             return Ok(Outcome::LaneFull);
         }
@@ -93,6 +92,8 @@ impl Staging {
                     self.add_receive(at, Err(counts), ReceiveTarget::Memory(memory), from, len);
                 Token::Receive(index)
             };
+            // From here on the fragment ends by itself, also if the rest of the operation is
+            // queued.
             op.sent += len;
             match (token, &mut self.stager) {
                 (Token::Receive(_), Some(stager)) => stager.inward.wait(at, token.bits()),
@@ -103,11 +104,7 @@ impl Staging {
         Ok(Outcome::Done)
     }
 
-    pub(super) fn send_get_request<P: Port>(
-        &mut self,
-        core: &mut Core<P>,
-        at: u32,
-    ) -> Result<Outcome, EngineError> {
+    pub(super) fn send_get_request<P: Port>(&mut self, core: &mut Core<P>, at: u32) -> Attempt {
         let Some(get) = self.gets.get(at) else { return Ok(Outcome::Done) };
         let peer = get.peer;
         let body = Body::GetRequest { from: get.from, len: get.len as u32, get: at };
@@ -124,14 +121,13 @@ impl Staging {
         Ok(outcome)
     }
 
-    /// Returns name and length of the get that the message with this low half of its number
-    /// requested.
+    /// Returns name and length of the get that a message requested, by the low half of its number.
     pub(crate) fn get_requested_by(&self, at: u32, of: u32) -> Option<(&'static str, usize)> {
         let is = |get: &StagedGet| get.peer == at && get.request.is_some_and(|seq| seq.low() == of);
         self.gets.iter().find(|(_, get)| is(get)).map(|(_, get)| ("get", get.len))
     }
 
-    /// Returns true if there has ever been a get with this number.
+    /// Returns true if a get with this number has ever been issued.
     pub(crate) fn was_issued(&self, get: u32) -> bool {
         (get as usize) < self.gets.entries.len()
     }
@@ -145,7 +141,7 @@ impl Staging {
         fits: impl Fn(usize) -> bool,
     ) -> Result<Option<&mut StagedGet>, String> {
         if core.peers.get(at).error.is_some() {
-            // The program may have released the destination.
+            // A failed get has returned to the program, which may have released the destination.
             return Ok(None);
         }
         let is = |get: &StagedGet| {
@@ -153,7 +149,7 @@ impl Staging {
         };
         match self.gets.get(named.number).filter(|get| is(get)) {
             Some(get) if fits(get.len) => {
-                // A repeated answer must not match: the number may belong to another get by then.
+                // A repeated answer must not match: its number may name another get by then.
                 get.request = None;
                 let answered = &mut core.peers.get_mut(at).gets_answered;
                 *answered = answered.wrapping_add(1);
@@ -164,7 +160,7 @@ impl Staging {
         }
     }
 
-    /// Stores the bytes of a get that arrived in a message.
+    /// Stores the bytes of a get whose answer is one message.
     pub(crate) fn loaded<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -180,7 +176,7 @@ impl Staging {
         Ok(())
     }
 
-    /// Stores received bytes at the destination of a get; a failure fails the peer.
+    /// Stores the bytes of a get at its destination. A failure fails the peer.
     pub(super) fn land<P: Port>(
         &mut self,
         core: &mut Core<P>,

@@ -1,4 +1,4 @@
-//! Access to local memory on behalf of messages, whatever reaches it.
+//! Access to local memory on behalf of messages, by the CPU or the copy port.
 
 use crate::atomic::Atomic;
 use crate::core::Core;
@@ -11,7 +11,7 @@ use crate::staging::{Staging, failed, missing};
 use crate::wire::message::Seq;
 
 impl Staging {
-    /// Returns how unregistered local memory can be reached.
+    /// Returns how unregistered local memory is reached.
     pub(crate) fn reach<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -24,7 +24,7 @@ impl Staging {
         stager.copies.reach(addr, len).map_err(|error| failed(what, len, error))
     }
 
-    /// Returns how local memory can be reached, registered or not.
+    /// Returns how local memory is reached, registered or not.
     pub(crate) fn local_reach<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -33,6 +33,7 @@ impl Staging {
         len: usize,
     ) -> Result<Reach, EngineError> {
         self.sync(core);
+        // The common case, in which nothing has to be looked up.
         if !core.regions.has_devices() {
             return Ok(Reach::Direct);
         }
@@ -47,7 +48,7 @@ impl Staging {
 
     /// Returns true if unregistered host memory is staged where the fabric needs descriptors.
     pub(crate) fn stages_host<P: Port>(&self, core: &Core<P>) -> bool {
-        // Host lanes have no copy port; their operations are handed over.
+        // Host lanes have no copy port: their operations are handed over.
         core.regions.kind() == LaneKind::Proxy
     }
 
@@ -107,7 +108,6 @@ impl Staging {
         self.has_deferred = true;
         self.copies(core)?.queue_atomic(place.addr, atomic, order)
     }
-    // The deferred change is flushed before the acknowledgement leaves.
 
     /// Applies an operation to a word and returns the old value.
     pub(crate) fn fetch<P: Port>(
@@ -127,13 +127,14 @@ impl Staging {
         }
     }
 
-    /// Completes deferred writes if `order` requires it of a change made by the CPU.
+    /// Completes deferred writes before a change by the CPU that has to follow them.
     fn flush_before(&mut self, order: DeferredOrder) -> Result<(), PortError> {
         let has_deferred = self.has_deferred || !self.unflushed.is_empty();
         match &mut self.stager {
             Some(stager) if has_deferred && order == DeferredOrder::After => {
                 let settled = stager.copies.flush();
-                // The next flush reports the error to those whose writes are missing.
+                // The next `flush_writes` reports the error to the messages whose writes are
+                // missing.
                 settled.inspect_err(|error| self.flush_error = Some(error.clone()))
             }
             _ => Ok(()),
@@ -166,18 +167,18 @@ impl Staging {
 
     #[inline]
     pub(crate) fn note_executed(&mut self, at: u32, seq: Seq) {
-        // Its deferred writes must be complete before it is acknowledged.
+        // Its deferred writes have to be completed before it is acknowledged.
         if std::mem::take(&mut self.has_deferred) {
             self.unflushed.push((at, seq));
         }
     }
 
-    /// Completes deferred writes. To be called before anything is sent, since every message to a
-    /// peer acknowledges what was executed.
+    /// Completes the deferred writes of executed messages. To be called before anything is sent,
+    /// since every message to a peer acknowledges what was executed.
     #[inline]
     pub(crate) fn flush_executed<P: Port>(&mut self, core: &mut Core<P>) {
         if !self.unflushed.is_empty() {
-            // `settle` itself refuses the messages whose writes are missing.
+            // `flush_writes` itself refuses the messages whose writes are missing.
             let _ = self.flush_writes(core);
         }
     }

@@ -1,30 +1,29 @@
-//! Staging: memory that the fabric does not reach, through bounce buffers that it does.
+//! Staging: transfers of memory that the fabric does not reach, through bounce buffers.
 //!
 //! # Path of the bytes
-//! A staged put is a list of [records](records::Record), of one at least. The sender gathers them
-//! into a buffer of its own and sends one message; the target reads the buffer through the fabric
-//! into one of its own, or sees it in a neighbour's bounce memory, scatters it, changes the words
-//! of signals, and has then executed the message. The acknowledgement returns the sender's buffer.
+//! A staged put is a list of [records](records::Record), at least one. The sender gathers them into
+//! a buffer of its own and sends one message; the target reads the buffer through the fabric into
+//! one of its own, or finds it in a neighbour's bounce memory, scatters it, changes the words of
+//! signals, and has then executed the message. The acknowledgement returns the sender's buffer.
 //! Until a put has its buffer, later ones to the peer add records to it.
 //!
-//! - Host memory that is registered needs no buffer at the sender: the target reads from it.
-//! - Where messages are long enough the one that tells of bytes brings them as well.
-//! - A *get* asks the owner for a put into the asker's memory, and ends with it.
-//! - Between staged memory here and memory that the fabric reaches at the peer the buffer is
-//!   written or read by this lane alone.
-//! - A few bytes go in one message each way, with no buffer.
+//! - Registered host memory needs no buffer at the sender: the target reads from it.
+//! - Where messages are long enough, the one that announces bytes also carries them.
+//! - A *get* requests a put into the requester's memory, and ends with it.
+//! - Between staged memory here and memory that the fabric reaches at the peer, this lane alone
+//!   writes or reads the buffer.
+//! - A few bytes travel in one message each way, without a buffer.
 //!
 //! # Order
 //! A put counts as a write of its peer until its message leaves, and as that message from then on,
-//! as a signal that is held back does. The mark of the message keeps it behind earlier ones.
+//! as a held signal does. The mark of the message keeps it after earlier ones.
 //!
 //! # Why it cannot deadlock
-//! A buffer for bytes on their way in is taken when all messages before the mark have arrived and
-//! the bytes can be read; then a read, the end of earlier messages, and a copy are all that it
-//! waits for. A buffer for bytes on their way out is held until the target has executed the
-//! message, for which that needs a buffer for bytes on their way in at most. The two are never
-//! exchanged. Asks are executed when they arrive, so no message is behind the buffer that their
-//! answer needs.
+//! An inbound buffer is taken when all messages before the mark have arrived and the bytes can be
+//! read; then a read, the end of earlier messages, and a copy are all that it waits for. An
+//! outbound buffer is held until the target has executed the message, for which the target needs at
+//! most an inbound buffer. The two kinds are never exchanged. Requests for gets are executed when
+//! they arrive, so no message follows the buffer that their answer needs.
 
 mod bounce;
 mod copies;
@@ -59,7 +58,7 @@ use crate::staging::values::ValueRun;
 use crate::staging::window::BatchWindow;
 use crate::wire::message::Seq;
 
-/// Transfers of this lane with one peer that are under way.
+/// Maximum number of transfers of this lane with one peer in flight.
 const MAX_UNDER_WAY: u32 = 64;
 
 /// Copy port and bounce memory of the lane.
@@ -81,7 +80,7 @@ impl LaneStager {
     }
 }
 
-/// Names a transfer of staging in segments, messages and copies.
+/// Name of a transfer in segments, messages and copies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Token {
     Send(u32),
@@ -114,11 +113,13 @@ struct Slab<T> {
     free: Vec<u32>,
 }
 
-impl<T> Slab<T> {
-    fn new() -> Self {
+impl<T> Default for Slab<T> {
+    fn default() -> Self {
         Self { entries: Vec::new(), free: Vec::new() }
     }
+}
 
+impl<T> Slab<T> {
     fn add(&mut self, entry: T) -> u32 {
         let at = self.free.pop().unwrap_or(self.entries.len() as u32);
         if at as usize == self.entries.len() {
@@ -151,7 +152,7 @@ impl<T> Slab<T> {
     }
 }
 
-/// Groups that count a transfer of this lane until it ends or its message takes the count over.
+/// Groups that count a transfer of this lane until it ends or its message takes over the count.
 #[derive(Clone, Copy, Debug)]
 struct GroupCounts {
     group: GroupRef,
@@ -159,16 +160,16 @@ struct GroupCounts {
 }
 
 impl GroupCounts {
-    /// Of transfers requested by a peer.
+    /// For transfers requested by a peer.
     const NONE: Self = Self { group: GroupRef::NONE, completion: GroupId::NONE };
 }
 
-/// Staging's state of a peer.
+/// Transfers with one peer.
 #[derive(Debug, Default)]
 struct PeerTransfers {
     /// Transfers of this lane in flight.
     under_way: u32,
-    /// Gets that the peer requested and that are not answered yet.
+    /// Gets requested by the peer and not answered.
     gets_unanswered: u32,
     /// The send that later puts may join.
     joinable: Option<u32>,
@@ -179,7 +180,7 @@ struct PeerTransfers {
 }
 
 /// Staging of a lane.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Staging {
     longest_message: usize,
     stager: Option<LaneStager>,
@@ -188,15 +189,15 @@ pub(crate) struct Staging {
     gets: Slab<StagedGet>,
     /// Indexed by peer.
     peers: Vec<PeerTransfers>,
-    /// Transfers that wait only for room in the fabric.
+    /// Transfers that wait only for capacity of the fabric.
     outgoing: VecDeque<Token>,
-    /// Transfers whose copies wait only for room, out and in.
+    /// Transfers whose copies wait only for the copy port, out and in.
     ready: [VecDeque<Token>; 2],
     /// Number of transfers being copied.
     copying: u32,
     /// Sends whose failed peer may still read their buffers.
     kept: u32,
-    /// Whether a write was deferred since the last message was noted.
+    /// Whether a write was deferred since the last executed message was noted.
     has_deferred: bool,
     /// Error of a flush that was forced early, until it is reported.
     flush_error: Option<PortError>,
@@ -220,28 +221,7 @@ fn missing() -> PortError {
 impl Staging {
     /// Creates the state for messages of at most `longest_message` bytes.
     pub(crate) fn new(longest_message: usize) -> Self {
-        Self {
-            longest_message,
-            stager: None,
-            sends: Slab::new(),
-            receives: Slab::new(),
-            gets: Slab::new(),
-            peers: Vec::new(),
-            outgoing: VecDeque::new(),
-            ready: [VecDeque::new(), VecDeque::new()],
-            copying: 0,
-            kept: 0,
-            has_deferred: false,
-            flush_error: None,
-            unflushed: Vec::new(),
-            signalled: Vec::new(),
-            batch: Vec::new(),
-            steps: Vec::new(),
-            window: BatchWindow::new(),
-            values: ValueRun::new(),
-            moved: 0,
-            counters: StagedCounters::default(),
-        }
+        Self { longest_message, ..Self::default() }
     }
 
     fn peer(&mut self, at: u32) -> &mut PeerTransfers {
@@ -256,7 +236,7 @@ impl Staging {
         &mut self.ready[direction as usize]
     }
 
-    /// Takes over regions, and a new stager if there is one.
+    /// Takes over changed regions, and a new stager.
     fn sync<P: Port>(&mut self, core: &mut Core<P>) {
         core.regions.sync();
         if !core.regions.has_stager() {
@@ -267,14 +247,15 @@ impl Staging {
             return;
         };
         let Bounce { bounce_len, out, inward, .. } = bounce;
+        // From now on peers may name offsets of their bounce memory.
         copies.announce();
         let first = usize::from(out) * bounce_len;
         let (out, inward) = (Pool::new(0, bounce_len, out), Pool::new(first, bounce_len, inward));
         self.stager = Some(LaneStager { copies, bounce, region, out, inward });
     }
 
-    /// Returns true if there is bounce memory, and requests it for unregistered local memory
-    /// otherwise. False while another thread is still making it.
+    /// Returns true if there is bounce memory. Otherwise requests it for unregistered local memory;
+    /// another thread may still be making it.
     fn has_buffers<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -295,6 +276,7 @@ impl Staging {
             self.handle_event(core, event);
             moved = true;
         }
+        // Polling the port may be a call to the driver.
         while self.copying > 0 {
             let Some(copied) = self.stager.as_mut().and_then(|b| b.copies.poll()) else { break };
             self.copy_completed(core, copied);
@@ -340,7 +322,7 @@ impl Staging {
         let mut moved = false;
         loop {
             let Some(stager) = &mut self.stager else { return moved };
-            // While the device takes no copy, leave waiting puts open so that more can join them.
+            // While the device takes no copy, waiting puts stay open for more to join.
             let is_out = direction == CopyDirection::Out;
             if !stager.pool(direction).is_waited_for()
                 || is_out && stager.copies.room(direction) == 0
@@ -371,8 +353,7 @@ impl Staging {
         }
     }
 
-    /// Posts and sends outgoing transfers, until a few were refused. Returns whether anything
-    /// moved.
+    /// Posts and sends outgoing transfers until a few were refused. Returns whether anything moved.
     fn post_outgoing<P: Port>(&mut self, core: &mut Core<P>) -> bool {
         let (mut moved, mut refused) = (false, 0);
         for _ in 0..self.outgoing.len() {
@@ -416,7 +397,7 @@ impl Staging {
 
     fn end<P: Port>(&mut self, core: &mut Core<P>, at: u32, counts: GroupCounts) {
         self.moved = core.watchdog.stamp();
-        // A send whose message has left does not come here: the message took over its count.
+        // Not called for a send whose message has left: the message took over its count.
         core.end_in_group(counts.completion);
         let peer = core.peers.get_mut(at);
         if peer.error.is_none() && counts.group != GroupRef::NONE {
@@ -429,6 +410,7 @@ impl Staging {
         self.moved = core.watchdog.stamp();
         self.peer(at).under_way -= 1;
         if !core.peers.get(at).queue.is_empty() {
+            // The queue may have waited for fewer transfers.
             core.make_ready(at);
         }
     }
@@ -439,7 +421,7 @@ impl Staging {
         self.is_in_use() && self.is_busy()
     }
 
-    /// Returns true if anything was ever staged: peers have no state before the first transfer.
+    /// Returns true if anything was ever staged: peers have no state before their first transfer.
     #[inline(always)]
     pub(crate) fn is_in_use(&self) -> bool {
         !self.peers.is_empty()
@@ -471,7 +453,7 @@ impl Staging {
         self.moved
     }
 
-    /// Iterates over the local memory that transfers touch: peer, name of the operation, address
+    /// Iterates over the local memory that transfers access: peer, name of the operation, address
     /// and length. Copies in progress are in [`Core::copies`].
     pub(crate) fn memory(&self) -> impl Iterator<Item = (u32, &'static str, (usize, usize))> + '_ {
         let sends = self.sends.iter().flat_map(|(_, send)| send.memory());

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
+use crate::channel::{PendingMessage, PendingOn};
 use crate::core::Core;
-use crate::error::EngineError;
 use crate::ids::LaneKind;
-use crate::op::Outcome;
+use crate::op::{Attempt, Outcome};
 use crate::port::copies::CopyDirection;
 use crate::port::{Direction, Local, Port, PortError};
 use crate::staging::bounce::BounceBuffer;
@@ -32,9 +32,9 @@ pub(super) enum ReceiveTarget {
 pub(super) enum ReceiveSource {
     /// Offset in a neighbour's bounce memory.
     Bounce(u64),
-    /// Address and keys carried by the message.
+    /// Address, and keys that the message carries.
     Keyed(u64, [u8; 8 * MAX_KEYS], u8),
-    /// Address and handle of the peer's memory.
+    /// Address, and handle of the peer's memory.
     Handle(u64, Arc<HandleBytes>),
 }
 
@@ -43,19 +43,19 @@ pub(super) enum ReceiveSource {
 pub(super) enum ReceiveState {
     /// Waits for earlier messages or for a buffer.
     Waiting,
-    /// Being read; so many bytes are posted.
+    /// Being read; the number of bytes posted.
     Reading(usize),
-    /// The bytes are here and wait for earlier messages, or for room to be copied.
+    /// The bytes are here, and wait for earlier messages or for the copy port.
     Arrived,
-    /// The records are being copied, or the next group of them is ready to be.
+    /// The records are being copied, or their next group is ready to be.
     CopyingIn(CopySpan),
-    /// All is stored except words, whose writes are deferred.
+    /// Everything is stored except words, whose writes are deferred.
     Storing,
-    /// The peer has failed; the receive ends with its copy or its segments.
+    /// The peer has failed; the receive ends with its copy or segments.
     Dropped,
 }
 
-/// Records copied at a time.
+/// Records that are copied at a time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum CopySpan {
     /// All, in any order; the words are changed afterwards.
@@ -66,26 +66,26 @@ pub(super) enum CopySpan {
     Group(usize),
 }
 
-/// Bytes read from a peer, or found in its bounce memory, and scattered into local memory.
+/// Bytes that are read from a peer, or found in its bounce memory, and scattered into local memory.
 #[derive(Debug)]
 pub(super) struct StagedReceive {
     pub(super) peer: u32,
-    /// Number of the message that announced the bytes, or the counts of a get of this lane.
+    /// Number of the message that announced the bytes, or the counts of this lane's get.
     origin: Result<Seq, GroupCounts>,
     to: ReceiveTarget,
-    /// Local memory known from the beginning.
+    /// Local memory that is known from the start.
     memory: Option<(usize, usize)>,
     from: ReceiveSource,
-    /// Messages below this number are executed before anything is stored.
+    /// Nothing is stored before all messages below this number are executed.
     due: Seq,
     pub(super) len: usize,
     pub(super) buffer: Option<BounceBuffer>,
     pub(super) state: ReceiveState,
-    /// Empty until the copies are about to start.
+    /// Located when the copies are about to start; empty until then.
     pub(super) records: Vec<Record>,
     /// Whether the records are known to be unordered.
     pub(super) is_plain: bool,
-    /// Segments with the fabric.
+    /// Number of segments in flight.
     pending: u32,
 }
 
@@ -98,7 +98,7 @@ impl StagedReceive {
         }
     }
 
-    /// Iterates over the local memory that the receive will touch, as far as it is known.
+    /// Iterates over the local memory that the receive will access, as far as it is known.
     pub(super) fn memory(&self) -> impl Iterator<Item = (u32, &'static str, (usize, usize))> + '_ {
         let records = self.records.iter().filter(|record| record.len > 0);
         let records = records.map(|record| (record.memory, record.len));
@@ -139,8 +139,8 @@ impl Staging {
         })
     }
 
-    /// Accepts a message that announces bytes; it counts as executed when they are stored. Messages
-    /// below `due` come before it.
+    /// Accepts a message that announces bytes. It is executed once they are stored, after all
+    /// messages below `due`.
     pub(crate) fn accept_pull<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -154,6 +154,7 @@ impl Staging {
         let (mut memory, mut place) = (None, None);
         let to = match pull.target {
             PullTarget::One(record) => {
+                // Located again before the copy; here for the error, and for `check_unused`.
                 place = Some((locate(core, &record)?.memory, len));
                 ReceiveTarget::One(record)
             }
@@ -164,16 +165,14 @@ impl Staging {
                 ReceiveTarget::List(count)
             }
             PullTarget::Get(named) => {
-                match self.take_requested_get(core, at, named, |asked| asked == len)? {
-                    Some(get) => {
-                        memory = get.is_direct.then_some(get.memory);
-                        ReceiveTarget::Get(named.number)
-                    }
-                    None => {
-                        core.note_executed(at, seq);
-                        return Ok(());
-                    }
-                }
+                let get = self.take_requested_get(core, at, named, |asked| asked == len)?;
+                let Some(get) = get else {
+                    // The get has failed: nothing is stored.
+                    core.note_executed(at, seq);
+                    return Ok(());
+                };
+                memory = get.is_direct.then_some(get.memory);
+                ReceiveTarget::Get(named.number)
             }
         };
         let from = match pull.source {
@@ -181,6 +180,7 @@ impl Staging {
                 self.shared_addr(at, offset, len)?;
                 ReceiveSource::Bounce(offset)
             }
+            // A buffer has to hold it, unless it goes straight to the destination of a get.
             PullSource::Fabric(..) if memory.is_none() && len > most => {
                 return Err(format!("{len} bytes at once, and bounce buffers have {most}"));
             }
@@ -203,10 +203,9 @@ impl Staging {
         }
         let channel = core.channel(at);
         channel.reads += 1;
-        channel
-            .wait(crate::channel::PendingMessage { seq, what: crate::channel::PendingOn::Staging });
+        channel.wait(PendingMessage { seq, what: PendingOn::Staging });
         if !self.peer(at).behind.is_empty() {
-            // Lower numbers get buffers first.
+            // The lowest number takes a buffer first, so that it never lacks one.
             self.peer(at).behind.push((seq, index));
             self.readmit(core, at);
         } else if pull.payload.is_empty()
@@ -218,7 +217,7 @@ impl Staging {
         Ok(())
     }
 
-    /// Takes bytes that came with the message, if a buffer is free. Otherwise they are read later.
+    /// Takes bytes carried by the message, if a buffer is free. Otherwise they are read later.
     fn take_payload<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -236,7 +235,7 @@ impl Staging {
             return true;
         }
         let Some(stager) = &mut self.stager else { return false };
-        // Bytes in the message may overtake no receive that waits for a buffer or a message.
+        // The message must not overtake a receive that waits for a buffer or a message.
         if stager.inward.is_waited_for() || !has_all_before(core, at, due) {
             return false;
         }
@@ -251,7 +250,7 @@ impl Staging {
         true
     }
 
-    /// Advances a receive as far as earlier messages allow, or queues it behind them.
+    /// Advances a receive as far as earlier messages allow, or keeps it behind them.
     fn admit<P: Port>(&mut self, core: &mut Core<P>, index: u32) {
         let Some(receive) = self.receives.get(index) else { return };
         let (at, due, state) = (receive.peer, receive.due, receive.state);
@@ -263,12 +262,12 @@ impl Staging {
         };
         let token = Token::Receive(index);
         match state {
-            ReceiveState::Waiting if is_shared => self.bytes_arrived(core, index),
             // Bytes in a neighbour's bounce memory need no buffer here.
+            ReceiveState::Waiting if is_shared => self.bytes_arrived(core, index),
             ReceiveState::Arrived if is_executed => self.ready(CopyDirection::In).push_back(token),
             ReceiveState::Waiting if !is_shared && has_all_before(core, at, due) => {
-                // A buffer is taken only when all earlier messages are here: from then on
-                // only the read, their execution and the copy are waited for.
+                // A buffer is taken only when all earlier messages are here: from then on it waits
+                // for a read, their execution and a copy.
                 match &mut self.stager {
                     Some(stager) if !is_direct => stager.inward.wait(at, token.bits()),
                     _ => {
@@ -285,12 +284,12 @@ impl Staging {
         }
     }
 
-    /// Advances receives after earlier messages have arrived or were executed.
+    /// Advances receives of a peer after earlier messages have arrived or were executed.
     pub(super) fn readmit<P: Port>(&mut self, core: &mut Core<P>, at: u32) {
         let channel = core.channel(at);
         let reached = Some((channel.first_missing(), channel.executed.next()));
         let PeerTransfers { behind, checked, .. } = self.peer(at);
-        // If nothing has moved since the last check, only the newest entry is new.
+        // If nothing has moved since the last check, only the newest entry can.
         let known = std::mem::replace(checked, reached) == reached;
         let mut behind = behind.split_off(if known { behind.len().saturating_sub(1) } else { 0 });
         // Buffers are taken in the order of message numbers, so the lowest never lacks one.
@@ -309,7 +308,7 @@ impl Staging {
         core: &mut Core<P>,
         index: u32,
         moved: &mut bool,
-    ) -> Result<Outcome, EngineError> {
+    ) -> Attempt {
         let Some(receive) = self.receives.get(index) else { return Ok(Outcome::Done) };
         let ReceiveState::Reading(mut sent) = receive.state else { return Ok(Outcome::Done) };
         let direct = match receive.to {
@@ -363,6 +362,7 @@ impl Staging {
             let Some(part) = part else { break };
             (sent, *moved) = (sent + part, true);
             receive.pending += 1;
+            // The payload of a list is known, and counted, when the list has been read.
             if !matches!(receive.to, ReceiveTarget::List(_)) {
                 self.counters.by_fabric += part as u64;
             }
@@ -382,7 +382,7 @@ impl Staging {
         }
     }
 
-    /// Continues a receive whose bytes are all in the buffer, or in their destination.
+    /// Continues a receive whose bytes are all in a buffer, or in their destination.
     fn bytes_arrived<P: Port>(&mut self, core: &mut Core<P>, index: u32) {
         let Some(receive) = self.receives.get(index) else { return };
         receive.state = ReceiveState::Arrived;
@@ -439,14 +439,15 @@ impl Staging {
             ReceiveTarget::List(count) => {
                 let mut list = [0; MAX_RECORDS * RECORD];
                 let list = &mut list[..usize::from(count) * RECORD];
-                // Loaded once: the peer may change the list meanwhile.
+                // Loaded once: the peer may change the list in its bounce memory while it is
+                // checked.
                 core.port.load(bytes, list)?;
                 let begin = list.len();
                 let read = list.chunks_exact(RECORD).try_for_each(|entry| {
                     let record = WireRecord::decode(entry);
                     let record = record.ok_or_else(|| String::from("a signal that is none"))?;
                     let (at, size) = (record.at as usize, record.len as usize);
-                    // Entries must lie behind the list and inside the bytes that were read.
+                    // Entries have to be after the list and inside the bytes that were read.
                     if size > 0 && (at < begin || at > len || size > len - at) {
                         return Err(format!("{size} bytes at {at} of a buffer with {len}"));
                     }
@@ -462,7 +463,7 @@ impl Staging {
         read.map_err(|text| PortError { call: "reading the peer's list of puts", code: 0, text })
     }
 
-    /// Ends a receive: executes or refuses its message, or fails the get of this lane.
+    /// Ends a receive: executes or refuses its message, or fails this lane's get.
     pub(super) fn finish<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -472,7 +473,7 @@ impl Staging {
         let Some(receive) = self.receives.get(index) else { return };
         let (peer, len, origin, to) = (receive.peer, receive.len, receive.origin, receive.to);
         if result.is_ok() {
-            // The list itself does not count as payload.
+            // The list itself is no payload.
             let bytes: usize = receive.records.iter().map(|record| record.len).sum();
             match (&receive.from, to) {
                 (ReceiveSource::Bounce(_), _) => self.counters.shared += bytes as u64,
@@ -490,14 +491,14 @@ impl Staging {
             core.fail_peer(peer, failure);
         }
         self.end_receive(core, index);
-        // The get of a failed peer has already ended, and its number may be in use again.
+        // The get of a failed peer has ended already, and its number may be in use again.
         let lives = core.peers.get(peer).error.is_none();
         if let (ReceiveTarget::Get(get), Ok(()), true) = (to, &result, lives) {
             self.end_get(core, get);
         }
         let Ok(seq) = origin else { return };
         if core.channel(peer).take_waiting(seq).is_none() {
-            // Nothing of this peer is executed any more.
+            // The peer was refused or has failed: nothing of it is executed any more.
             return;
         }
         match result {
@@ -506,7 +507,7 @@ impl Staging {
             }
             _ => {
                 core.note_executed(peer, seq);
-                // The sender waits for this acknowledgement to reuse its buffer.
+                // Sent without a request: the sender reuses its buffer then.
                 core.channel(peer).ack_due = true;
                 core.enter_control(peer);
             }
@@ -538,7 +539,7 @@ impl Staging {
         let dropped = self.receives.find(is_dropped);
         let told = dropped.iter().find_map(|index| self.receives.get(*index)?.origin.ok());
         if let (Some(seq), Err(failed)) = (told, core.peers.get(peer).check()) {
-            // The peer may be waiting for them and keeping their buffers.
+            // The refusal tells the peer that its buffers are not read any more.
             core.decline(peer, seq, failed.to_string());
         }
         for index in dropped {
@@ -550,7 +551,7 @@ impl Staging {
                     if receive.pending > 0 || core.is_copying(token.bits()) =>
                 {
                     receive.state = ReceiveState::Dropped;
-                    // Nobody waits for operations that the fabric may never end.
+                    // No caller waits for operations that the fabric may never end.
                     if let Err(counts) = &mut receive.origin {
                         let counts = std::mem::replace(counts, GroupCounts::NONE);
                         self.end(core, peer, counts);
@@ -569,7 +570,7 @@ impl Staging {
     }
 }
 
-/// Returns true if the peer gave a key for some rail that leads to it.
+/// Returns true if the peer sent a key for some rail that leads to it.
 fn has_key<P: Port>(core: &Core<P>, at: u32, told: &[u8]) -> bool {
     core.peers.get(at).paths.iter().any(|path| path.remote.rail().index() < told.len() / 8)
 }

@@ -7,11 +7,11 @@ use crate::port::copies::MAX_WORDS;
 use crate::wire::message::RegionAddr;
 use crate::wire::staging::{MAX_RECORDS, RECORD, WireRecord};
 
-/// Alignment of puts in a buffer, unless a put continues its neighbour's destination.
+/// Alignment in bytes of puts in a buffer, unless a put continues its neighbour's destination.
 const ALIGN: usize = 64;
 
-/// Number of latest records compared with a new one: a kernel sends a token to all its experts
-/// before the next token.
+/// Number of latest records with which a new one is compared: a kernel sends a token to all its
+/// experts before the next token.
 const LATEST: usize = 32;
 
 /// A put with the signal that follows it, or a signal alone.
@@ -19,14 +19,14 @@ const LATEST: usize = 32;
 pub(super) struct Record {
     /// Address in this process.
     pub(super) memory: usize,
-    /// Number of bytes; 0 for a signal alone.
+    /// Bytes; 0 for a signal alone.
     pub(super) len: usize,
     /// Destination at the peer; unused in a peer's record.
     pub(super) to: RegionAddr,
     /// Offset in the buffer.
     pub(super) at: usize,
     pub(super) signal: Option<(RegionAddr, Atomic)>,
-    /// Whether it follows all records before it, and so begins a group. Within a group puts are
+    /// Whether it follows all records before it, and so starts a group. Within a group puts are
     /// unordered, and signals follow puts.
     pub(super) behind: bool,
     /// Whether an earlier record has the same source, whose bytes both share.
@@ -49,15 +49,15 @@ impl Record {
     }
 }
 
-/// Returns the range of the group that begins at a record.
+/// Returns the range of the group that starts at a record.
 pub(super) fn group_at(records: &[Record], begin: usize) -> Range<usize> {
     let others = records.iter().skip(begin + 1).take_while(|record| !record.behind);
     begin..begin + 1 + others.count()
 }
 
-/// Returns true if the order of records matters: some follow others, or a lone put has a signal,
-/// which the device can store in the same submission.
+/// Returns true if the order of records matters.
 pub(super) fn are_ordered(records: &[Record]) -> bool {
+    // A lone put with a signal too: the device can store the signal in the same submission.
     let is_alone = records.len() == 1 && records[0].signal.is_some();
     is_alone || records.iter().any(|record| record.behind)
 }
@@ -66,7 +66,7 @@ fn words(records: &[Record]) -> usize {
     records.iter().filter(|record| record.signal.is_some()).count()
 }
 
-/// Appends a record if the list with it fits `most` bytes, records included.
+/// Appends a record if the list with it fits `most` bytes. Returns whether it did.
 pub(super) fn add(records: &mut Vec<Record>, record: Record, most: usize) -> bool {
     let same = |other: &&Record| (other.memory, other.len) == (record.memory, record.len);
     let repeats = record.len > 0 && records.iter().rev().take(LATEST).any(|other| same(&other));
@@ -94,6 +94,7 @@ fn fits_with(records: &[Record], another: Option<&Record>, most: usize) -> bool 
     let all = || records.iter().chain(another);
     let words = words(records) + another.map_or(1, |record| usize::from(record.signal.is_some()));
     let is_ordered = another.is_none() || all().any(|record| record.behind);
+    // Every put padded: the order in the buffer is not known before `arrange`.
     let bytes: usize = all().filter(|record| record.has_bytes()).map(padded_len).sum();
     count <= MAX_RECORDS
         && (!is_ordered || words <= MAX_WORDS)
@@ -109,13 +110,13 @@ pub(super) fn fits_alone(len: usize, most: usize) -> bool {
 }
 
 /// Sorts each group by destination, signals alone last, and assigns the puts their offsets in the
-/// buffer. Returns the end of the last put. A single record starts at 0 and has no list.
+/// buffer. Returns the end of the last put. A single record is at 0 and has no list.
 pub(super) fn arrange(records: &mut [Record]) -> usize {
     if let [record] = records {
         record.at = 0;
         return record.len;
     }
-    // Records with the same destination keep their order.
+    // Records with the same destination keep their order: the last one's bytes remain.
     records.iter_mut().enumerate().for_each(|(number, record)| record.at = number);
     let mut begin = 0;
     while begin < records.len() {
@@ -124,14 +125,16 @@ pub(super) fn arrange(records: &mut [Record]) -> usize {
         let group = &mut records[range];
         let behind = group[0].behind;
         group.sort_unstable_by_key(|r| (r.len == 0, r.to.slot, r.to.offset, r.at));
+        // The flag marks the first of a group, whichever record that is now.
         group.iter_mut().for_each(|record| record.behind = false);
         group[0].behind = behind;
     }
-    // The list itself stands before the puts.
+    // The list itself is before the puts.
     let mut end = records.len() * RECORD;
     let mut before: Option<Record> = None;
     for record in records.iter_mut().filter(|record| record.has_bytes()) {
-        // A put that continues its neighbour at the peer continues it in the buffer too.
+        // A put that continues its neighbour at the peer continues it in the buffer too, so that
+        // one copy does both.
         let follows = before.is_some_and(|before| {
             let next = before.to.offset + before.len as u64;
             (before.to.slot, next) == (record.to.slot, record.to.offset)
@@ -149,7 +152,7 @@ pub(super) fn arrange(records: &mut [Record]) -> usize {
     end
 }
 
-/// Checks a peer's list: its first record is a put, and ordered lists have at most [`MAX_WORDS`]
+/// Checks a peer's list: it starts with a put, and an ordered one has at most [`MAX_WORDS`]
 /// signals, which a device can store at once.
 pub(super) fn check(records: &[Record]) -> Result<(), String> {
     if are_ordered(records) && words(records) > MAX_WORDS {

@@ -1,5 +1,5 @@
-//! Neighbours: peers on the same host with shared bounce memory. The target's copy engine reads the
-//! sender's buffer, so neither CPU nor fabric moves the bytes.
+//! Neighbours: peers on the same host that share their bounce memory. The target's copy engine
+//! reads the sender's buffer, so neither CPU nor fabric moves the bytes.
 
 use crate::core::Core;
 use crate::ids::Pe;
@@ -14,8 +14,10 @@ impl Staging {
         self.stager.as_ref().is_some_and(|stager| stager.copies.is_seen_by(Pe(at)))
     }
 
-    /// Returns the address of bytes in a peer's bounce memory, or an error if they are not all
-    /// inside.
+    /// Returns the address of bytes in a peer's bounce memory.
+    ///
+    /// # Errors
+    /// The peer shares none, or the bytes are not all inside.
     pub(super) fn shared_addr(&self, at: u32, offset: u64, len: usize) -> Result<usize, String> {
         let window = self.stager.as_ref().and_then(|b| b.copies.window(Pe(at)));
         let Some(window) = window else {
@@ -35,7 +37,7 @@ impl Staging {
         ended.into_iter().for_each(|at| self.release_kept(core, at, Seq(u64::MAX)));
     }
 
-    /// Releases buffers kept for a failed peer that has executed or dropped all messages below
+    /// Releases buffers kept for a failed peer that has executed, or dropped, all messages below
     /// `before`, and so no longer reads them.
     pub(super) fn release_kept<P: Port>(&mut self, core: &mut Core<P>, at: u32, before: Seq) {
         if self.kept == 0 {

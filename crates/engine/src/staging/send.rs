@@ -4,9 +4,8 @@ use std::sync::Arc;
 
 use crate::core::Core;
 use crate::core::send::OutgoingMessage;
-use crate::error::EngineError;
 use crate::group::Class;
-use crate::op::Outcome;
+use crate::op::{Attempt, Outcome};
 use crate::port::copies::{CopyDirection, Reach};
 use crate::port::{Addressing, Direction, Local, Port, Tail};
 use crate::regions::Region;
@@ -37,7 +36,7 @@ pub(super) enum SendState {
     Waiting,
     /// Being copied into the buffer, or about to be.
     CopyingOut,
-    /// Waits for room in the fabric; so many bytes are posted.
+    /// Waits for capacity of the fabric; the number of bytes posted.
     Posting(usize),
     /// Its message has left.
     Sent(Seq),
@@ -48,7 +47,7 @@ pub(super) enum SendState {
     Dropped,
 }
 
-/// Puts that leave as one message, or the answer to a get.
+/// Puts that leave in one message, or the answer to a get.
 #[derive(Debug)]
 pub(super) struct StagedSend {
     pub(super) peer: u32,
@@ -57,31 +56,33 @@ pub(super) struct StagedSend {
     pub(super) records: Vec<Record>,
     /// Bytes in the buffer.
     pub(super) len: usize,
-    /// Region that the peer reads from, if not a buffer.
+    /// Region that the peer reads from instead of a buffer.
     pub(super) region: Option<Arc<Region>>,
     pub(super) buffer: Option<BounceBuffer>,
     pub(super) counts: GroupCounts,
-    /// Number of the last message that the target has to execute first; 0 for none.
+    /// Last message that the target has to execute first; 0 for none.
     pub(super) behind: u64,
-    /// Its order group. With records behind fences, everything before this group must be written.
+    /// Number of its order group. With records behind fences, everything before this group has to
+    /// be written.
     pub(super) number: u32,
     /// Whether its message waits until all earlier groups are written.
     pub(super) waits: bool,
-    /// The peer's fences before the last put.
+    /// Number of the peer's fences before the last put.
     pub(super) fences: u32,
-    /// Most bytes of records and payload.
+    /// Maximum bytes of list and payload.
     pub(super) most: usize,
-    /// Segments with the fabric.
+    /// Number of segments in flight.
     pub(super) pending: u32,
-    /// Length of the whole operation.
+    /// Bytes of the whole operation, by which rails are chosen.
     pub(super) whole: usize,
 }
 
 impl StagedSend {
-    /// Iterates over the local memory that the send still touches.
+    /// Iterates over the local memory that the send still accesses.
     pub(super) fn memory(&self) -> impl Iterator<Item = (u32, &'static str, (usize, usize))> + '_ {
         let touches = match self.state {
             SendState::Waiting | SendState::CopyingOut => true,
+            // Copied out, the bytes are only in the buffer.
             SendState::Posting(_) | SendState::Sent(_) => self.buffer.is_none(),
             SendState::Kept(_) | SendState::Dropped => false,
         };
@@ -101,6 +102,9 @@ impl StagedSend {
 
 impl Staging {
     /// Queues the answer to a peer's get.
+    ///
+    /// # Errors
+    /// A request that no correct peer makes.
     pub(crate) fn queue_answer<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -111,8 +115,7 @@ impl Staging {
     ) -> Result<(), String> {
         self.sync(core);
         let place = core.regions.locate(from, len).map_err(|fault| fault.to_string())?;
-        // Answers that the peer has executed without acknowledging them add to those it has in
-        // flight.
+        // Answers that the peer has executed and not acknowledged add to its gets in flight.
         if self.peer(at).gets_unanswered >= MAX_UNDER_WAY + WINDOW as u32 {
             return Err(format!("a PE has at most {MAX_UNDER_WAY} gets under way"));
         }
@@ -143,10 +146,11 @@ impl Staging {
         Ok(())
     }
 
-    /// Gives a send its buffer: writes the list there and makes the copies of its puts ready.
+    /// Gives a send its buffer: writes the list there, and makes the copies of its puts ready.
     pub(super) fn gather<P: Port>(&mut self, core: &mut Core<P>, at: u32, buffer: BounceBuffer) {
         let Some(send) = self.sends.get(at) else { return };
         let peer = send.peer;
+        // No order group counts answers: the watchdog reads this while the peer keeps the buffer.
         core.peers.get_mut(peer).answers_owed += u32::from(!send.is_own());
         send.len = arrange(&mut send.records);
         (send.buffer, send.state) = (Some(buffer), SendState::CopyingOut);
@@ -158,6 +162,7 @@ impl Staging {
                 written += RECORD;
             }
         }
+        // The list is written: later puts cannot join.
         if self.peer(peer).joinable == Some(at) {
             self.peer(peer).joinable = None;
         }
@@ -181,7 +186,7 @@ impl Staging {
         core: &mut Core<P>,
         at: u32,
         moved: &mut bool,
-    ) -> Result<Outcome, EngineError> {
+    ) -> Attempt {
         let Some(send) = self.sends.get(at) else { return Ok(Outcome::Done) };
         let SendState::Posting(sent) = send.state else { return Ok(Outcome::Done) };
         match send.to {
@@ -204,7 +209,7 @@ impl Staging {
         handle: &HandleBytes,
         remote: u64,
         moved: &mut bool,
-    ) -> Result<Outcome, EngineError> {
+    ) -> Attempt {
         let (Some(send), Some(stager)) = (self.sends.get(at), &self.stager) else {
             return Ok(Outcome::Done);
         };
@@ -240,19 +245,19 @@ impl Staging {
         }
     }
 
-    /// Sends the bytes of a short get in a message.
+    /// Sends the bytes of a short get in one message.
     fn send_short_answer<P: Port>(
         &mut self,
         core: &mut Core<P>,
         at: u32,
         get: u32,
         seq: Seq,
-    ) -> Result<Outcome, EngineError> {
+    ) -> Attempt {
         let Some(send) = self.sends.get(at) else { return Ok(Outcome::Done) };
         let (peer, from, len) = (send.peer, send.records[0].to, send.len);
         let mut bytes = [0; MAX_PAYLOAD];
         let bytes = &mut bytes[..len];
-        // Locate again: the region may have been released since the request arrived.
+        // Located again: the region may have been released since the request arrived.
         let loaded = match core.regions.locate(from, len) {
             Ok(place) => self.load(core, place.addr, place.reach, bytes).map_err(|e| e.to_string()),
             Err(fault) => Err(fault.to_string()),
@@ -270,11 +275,7 @@ impl Staging {
         Ok(outcome)
     }
 
-    fn send_message<P: Port>(
-        &mut self,
-        core: &mut Core<P>,
-        at: u32,
-    ) -> Result<Outcome, EngineError> {
+    fn send_message<P: Port>(&mut self, core: &mut Core<P>, at: u32) -> Attempt {
         let Some(send) = self.sends.get(at) else { return Ok(Outcome::Done) };
         let (peer, len) = (send.peer, send.len);
         let target = match (&send.to, &send.records[..]) {
@@ -309,6 +310,7 @@ impl Staging {
             (false, Addressing::Virtual) => PullSource::Fabric(addr as u64, &keys[..8 * count]),
             (false, Addressing::Offset) => PullSource::Fabric(offset, &keys[..8 * count]),
         };
+        // The tail is read by the CPU.
         let is_direct =
             is_buffered || region.reach == Reach::Direct && !core.regions.lookup(addr, len).device;
         let brings = !is_shared
@@ -327,12 +329,13 @@ impl Staging {
         at: u32,
         body: Body<'_>,
         tail: Tail,
-    ) -> Result<Outcome, EngineError> {
+    ) -> Attempt {
         let Some(send) = self.sends.get(at) else { return Ok(Outcome::Done) };
         let StagedSend { peer, counts, mut behind, number, waits, .. } = *send;
         let is_own = send.is_own();
         if waits {
-            // Its records are behind fences, so their earlier writes must be delivered first.
+            // The puts before its inner fences have to be delivered: the mark covers messages
+            // alone.
             let order = &core.peers.get(peer).order;
             if !order.is_written(number) {
                 return Ok(Outcome::Held);
@@ -359,13 +362,14 @@ impl Staging {
         Ok(outcome)
     }
 
-    /// Ends a send whose message was executed, or keeps its buffer if the peer failed.
+    /// Ends a send whose message was executed, or keeps its buffer if the peer has failed.
     pub(super) fn message_ended<P: Port>(&mut self, core: &mut Core<P>, at: u32, ok: bool) {
         let Some(send) = self.sends.get(at) else { return };
         let SendState::Sent(seq) = send.state else { return };
         if ok || send.buffer.is_none() {
             return self.end_send(core, at);
         }
+        // The peer may still read the buffer: it is reused only once it cannot.
         send.state = SendState::Kept(seq);
         self.kept += 1;
     }
@@ -389,7 +393,6 @@ impl Staging {
         self.end_send(core, at);
     }
 
-    /// Ends a send and releases its buffer.
     pub(super) fn end_send<P: Port>(&mut self, core: &mut Core<P>, at: u32) {
         let Some(send) = self.sends.remove(at) else { return };
         let StagedSend { peer, counts, buffer, state, .. } = send;
@@ -399,7 +402,7 @@ impl Staging {
         }
         match state {
             SendState::Sent(_) => {}
-            // The message took the counts over.
+            // The message took over the counts.
             SendState::Kept(_) => self.kept -= 1,
             _ => self.end(core, peer, counts),
         }
@@ -431,7 +434,7 @@ impl Staging {
                     if send.pending > 0 || core.is_copying(token.bits()) =>
                 {
                     send.state = SendState::Dropped;
-                    // Nobody waits for operations that the fabric may never end.
+                    // No caller waits for operations that the fabric may never end.
                     let counts = std::mem::replace(&mut send.counts, GroupCounts::NONE);
                     self.end(core, peer, counts);
                 }

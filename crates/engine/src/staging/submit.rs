@@ -1,4 +1,4 @@
-//! Submission of staged puts: choice of source, fragments, and puts that share a buffer.
+//! Submission of staged puts: their source, fragments, and puts that share a buffer.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::core::Core;
 use crate::core::send::OutgoingMessage;
 use crate::error::EngineError;
 use crate::group::Class;
-use crate::op::{Op, OpKind, Outcome, SignalProtocol, WordOp};
+use crate::op::{Attempt, Op, OpKind, Outcome, SignalProtocol, WordOp};
 use crate::port::{Direction, Port};
 use crate::regions::Region;
 use crate::request::{LocalSide, Request};
@@ -22,12 +22,12 @@ use crate::wire::staging::MAX_PAYLOAD;
 /// Longest put in bytes that shares a buffer: a longer one is worth a copy of its own.
 const LONGEST: usize = 64 << 10;
 
-/// Bytes of a fragment over a fabric, where several should be in flight; and of the shortest
-/// fragment between neighbours.
+/// Bytes of a fragment over a fabric, where several are in flight; and of the shortest fragment
+/// between neighbours.
 pub(super) const FRAGMENT: usize = 512 << 10;
 
-/// Least number of fragments of a long operation between neighbours: starting the copy of one costs
-/// the same whatever its length.
+/// Minimum number of fragments of a long operation between neighbours, whose copies overlap. Each
+/// costs the same to start, whatever its length.
 const PIECES: usize = 4;
 
 /// Source of a put's bytes.
@@ -48,15 +48,16 @@ pub(super) fn fragment_len(len: usize, most: usize, is_neighbour: bool, is_busy:
 }
 
 impl Staging {
-    /// Submits an operation on staged memory as far as there is room, and sets `op.staged`.
+    /// Submits an operation on staged memory as far as capacity permits, and sets `op.staged`.
     pub(crate) fn submit<P: Port>(
         &mut self,
         core: &mut Core<P>,
         at: u32,
         op: &mut Op,
         request: &Request<'_>,
-    ) -> Result<Outcome, EngineError> {
+    ) -> Attempt {
         self.sync(core);
+        // From now on: a queued operation must not turn to the other path.
         op.staged = true;
         let (remote, offset) = request.remote()?;
         let outcome = match request.direction {
@@ -84,7 +85,7 @@ impl Staging {
         request: &Request<'_>,
         remote: &HandleView<'_>,
         offset: u64,
-    ) -> Result<Outcome, EngineError> {
+    ) -> Attempt {
         let by_peer = remote.is_staged();
         let word = match op.kind {
             OpKind::PutSignal(word, SignalProtocol::Undecided) => Some(word),
@@ -100,26 +101,28 @@ impl Staging {
         let from = self.source(core, at, request, addr, by_peer)?;
         let needs_buffer = matches!(from, PutSource::Buffer);
         if needs_buffer && !self.has_buffers(core, (addr, op.len))? {
+            // Another thread may still be making the buffers.
             return Ok(Outcome::LaneFull);
         }
         let own = self.stager.as_ref().filter(|_| needs_buffer);
         let own = own.map_or(usize::MAX, |stager| stager.bounce.bounce_len);
         let most = own.min(if by_peer { remote.bounce_len() } else { usize::MAX });
         let is_neighbour = by_peer && self.is_seen_by(at);
-        // Over a fabric the fragments of a list should be in flight together.
+        // Over a fabric the lists should be short enough for several to be in flight.
         let most_listed = if is_neighbour { most } else { most.min(FRAGMENT) };
         let may_join = by_peer && needs_buffer && op.sent == 0 && op.len <= LONGEST;
         if may_join {
             let record = Record { signal: signal_of(word), ..Record::put(addr, op.len, to) };
             if self.join(core, at, op, record, core.signals.strong && word.is_some()) {
                 op.sent = op.len;
+                // The record carries the signal.
                 op.kind = OpKind::Transfer(Direction::Write);
                 return Ok(Outcome::Done);
             }
         }
         let peer = core.peers.get(at);
-        // A message waits for earlier writes alone, its mark does the rest; a write of this lane
-        // has to wait for earlier messages as well.
+        // A message waits for earlier writes alone, and its mark does the rest; a write of this
+        // lane also has to wait for earlier messages.
         let is_free = match by_peer {
             true => peer.order.is_written(peer.fence),
             false => peer.order.is_ordered(peer.fence),
@@ -156,8 +159,8 @@ impl Staging {
                 Some(_) => core.behind_of_signal(at),
                 None => core.behind_fence(at),
             };
-            let spot = RegionAddr { offset: offset + op.sent as u64, ..to };
-            let record = Record { signal, ..Record::put(addr + op.sent, len, spot) };
+            let destination = RegionAddr { offset: offset + op.sent as u64, ..to };
+            let record = Record { signal, ..Record::put(addr + op.sent, len, destination) };
             let region = match &from {
                 PutSource::Buffer => None,
                 PutSource::Region(region) => Some(Arc::clone(region)),
@@ -218,6 +221,7 @@ impl Staging {
         if state != SendState::Waiting {
             return self.outgoing.push_back(token);
         }
+        // The newest send alone may be joined, so that puts stay in order.
         if may_open {
             self.peer(peer).joinable = Some(index);
         }
@@ -234,7 +238,7 @@ impl Staging {
         op: &mut Op,
         request: &Request<'_>,
         to: RegionAddr,
-    ) -> Result<Outcome, EngineError> {
+    ) -> Attempt {
         let peer = core.peers.get(at);
         if !peer.order.is_written(peer.fence) {
             return Ok(Outcome::Held);
@@ -279,11 +283,12 @@ impl Staging {
     ) -> Result<PutSource, EngineError> {
         let found = core.regions.lookup(addr, request.len);
         if found.cut.is_some() && !found.device && core.needs_desc {
-            // Posting would fail: report the region that ends too early.
+            // Posting would fail with a better error: the region that ends too early.
             let rail = core.peers.get(at).path.rail;
             return core.local(request, 0, request.len, rail).map(|_| PutSource::Buffer);
         }
         match found.fabric.filter(|region| by_peer && !region.keys.is_empty()) {
+            // The peer reads registered memory in place, for which it gets the keys.
             Some(region) => Ok(PutSource::Region(Arc::clone(region))),
             None if found.device => Ok(PutSource::Buffer),
             None => {
@@ -308,7 +313,7 @@ impl Staging {
         let peer = core.peers.get(at);
         let is_behind = is_behind || peer.fences != send.fences;
         // The record follows puts of this send, writes that the message waits for, and messages
-        // that its mark covers. Any other unfinished write would not be waited for.
+        // that its mark covers. Any other unfinished write would be missed.
         let is_covered = || peer.order.writes_from(send.number) == 1;
         if send.counts.completion != op.completion || is_behind && !is_covered() {
             return false;
@@ -324,6 +329,7 @@ impl Staging {
             };
             send.behind = send.behind.max(behind);
             send.waits = true;
+            // After a signal alone the next put still has to follow the fence itself.
             if record.len > 0 {
                 send.fences = peer.fences;
             }

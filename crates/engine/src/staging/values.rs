@@ -22,11 +22,13 @@ pub(super) struct ValueRun {
     bytes: Vec<u8>,
 }
 
-impl ValueRun {
-    pub(super) fn new() -> Self {
+impl Default for ValueRun {
+    fn default() -> Self {
         Self { end: None, bytes: Vec::with_capacity(MAX_PAYLOAD) }
     }
+}
 
+impl ValueRun {
     /// Takes the bytes of the queued run.
     pub(super) fn send(&mut self, payload: &mut [u8]) {
         payload.copy_from_slice(&self.bytes);

@@ -1,11 +1,11 @@
-//! Window in which short operations are collected, so that they go to the device together.
+//! Batch window: collects short operations, so that they go to the device together.
 //!
 //! A kernel queues operations faster than a device copies, but its proxy thread submits them one by
 //! one, with a progress iteration in between; starting a copy takes the thread longer than
 //! accepting ten operations. While operations arrive back to back, the lane therefore skips
 //! iterations.
 
-/// Most operations of a window.
+/// Maximum number of operations of a window.
 const MAX_OPERATIONS: u32 = 32;
 
 /// Queries without an operation after which arrivals no longer count as back to back.
@@ -20,11 +20,13 @@ pub(super) struct BatchWindow {
     idle_queries: u32,
 }
 
-impl BatchWindow {
-    pub(super) fn new() -> Self {
+impl Default for BatchWindow {
+    fn default() -> Self {
         Self { operations: 0, fresh: 0, idle_queries: IDLE_QUERIES }
     }
+}
 
+impl BatchWindow {
     pub(super) fn record(&mut self) {
         if self.idle_queries < IDLE_QUERIES {
             self.operations += 1;
@@ -42,6 +44,7 @@ impl BatchWindow {
         if std::mem::take(&mut self.fresh) != 0 && self.operations < MAX_OPERATIONS {
             return true;
         }
+        // The iteration runs now, and starts what was collected.
         self.operations = 0;
         self.idle_queries += 1;
         false
@@ -54,7 +57,7 @@ mod tests {
 
     #[test]
     fn single_operations_do_not_wait() {
-        let mut window = BatchWindow::new();
+        let mut window = BatchWindow::default();
         for _ in 0..10 {
             window.record();
             (0..IDLE_QUERIES).for_each(|_| assert!(!window.keep_collecting()));
@@ -63,7 +66,7 @@ mod tests {
 
     #[test]
     fn window_ends_when_full_or_idle() {
-        let mut window = BatchWindow::new();
+        let mut window = BatchWindow::default();
         window.record();
         for _ in 0..3 {
             for _ in 1..MAX_OPERATIONS {

@@ -22,7 +22,7 @@ impl Cookie {
         Self(shares.into_iter().fold(0, |cookie, share| cookie ^ u128::from_le_bytes(share)))
     }
 
-    /// The key that enciphers message heads.
+    /// Returns the key that enciphers message heads.
     pub(crate) fn key(self) -> [u8; SHARE_BYTES] {
         self.0.to_le_bytes()
     }
@@ -35,7 +35,7 @@ impl Cookie {
         (whole as u64, (whole >> 64) as u64)
     }
 
-    /// A cipher keyed with a derived secret.
+    /// Returns a cipher keyed with a derived secret.
     pub(crate) fn cipher(self, number: u8) -> Aes128Enc {
         let (low, high) = self.secret(number);
         Aes128Enc::new(&Block::from((u128::from(low) | u128::from(high) << 64).to_le_bytes()))

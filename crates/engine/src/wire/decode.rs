@@ -1,4 +1,4 @@
-//! Incoming messages, decoded from opened bytes.
+//! Decoding of opened messages.
 
 use crate::atomic::{Atomic, AtomicOp, Width};
 use crate::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
@@ -10,7 +10,7 @@ use crate::wire::message::{
 };
 use crate::wire::staging::{self, KIND_PULL};
 
-/// A message of the most common kinds, an atomic or a put with signal without a mark.
+/// A message of the most common kinds: an atomic or a put with signal, without a mark.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PlainMessage<'a> {
     /// The word.
@@ -24,8 +24,8 @@ pub(crate) struct PlainMessage<'a> {
 }
 
 impl<'a> PlainMessage<'a> {
-    /// Decodes the most common kinds. `word` is the head's, unmasked. None for other kinds, and for
-    /// whatever [`Body::decode`] refuses.
+    /// Decodes the most common kinds. `word` is the head's, unmasked. Returns None for other kinds,
+    /// and for whatever [`Message::decode`] refuses.
     #[inline(always)]
     pub(crate) fn decode(head: Head, word: u32, bytes: &'a [u8]) -> Option<Self> {
         const WORD_HEAD: u8 = VERSION | KIND_WORD << 4;
@@ -34,6 +34,7 @@ impl<'a> PlainMessage<'a> {
             return None;
         }
         let (offset, mark) = split_offset(get64(bytes, 16));
+        // Its mark may have to be waited for, which the general path does.
         if mark != 0 {
             return None;
         }
@@ -42,6 +43,7 @@ impl<'a> PlainMessage<'a> {
             PUT_SIGNAL if bytes.len() >= PUT_SIGNAL_HEAD => {
                 let place = get64(bytes, 32);
                 let payload = &bytes[PUT_SIGNAL_HEAD..];
+                // The length in the message and the length of the message have to agree.
                 if payload.len() as u64 != place >> 32 {
                     return None;
                 }
@@ -59,7 +61,7 @@ impl<'a> PlainMessage<'a> {
 pub struct Message<'a> {
     /// Distance to the last message that has to be executed first; 0 for none.
     pub mark: u16,
-    /// The content.
+    /// Content.
     pub body: Body<'a>,
 }
 
@@ -75,11 +77,13 @@ impl<'a> Message<'a> {
         if version != VERSION {
             return Err(WireError::Version(version));
         }
+        // Only these kinds carry a payload from the sender's own memory.
         if len > MAX_MESSAGE && !matches!(kind, KIND_PUT_SIGNAL | KIND_PULL) {
             return Err(WireError::Length { kind, len });
         }
         let wrong = WireError::Length { kind, len };
         let exactly = |expected: usize| if len == expected { Ok(()) } else { Err(wrong) };
+        // Unused bits are checked, so that a later version can give them a meaning.
         let zero = |rest: u64| if rest == 0 { Ok(()) } else { Err(WireError::Reserved { kind }) };
         let atomic = |fetches: bool| {
             let op = AtomicOp::from_code((code & 0x1f).into());
@@ -114,6 +118,7 @@ impl<'a> Message<'a> {
                 exactly(FETCH)?;
                 let (at, atomic) = atomic(true)?;
                 let place = get64(bytes, 40);
+                // The place indexes the kept replies.
                 zero(place / FETCHES as u64)?;
                 let atomic = Atomic { compare: get64(bytes, 32), ..atomic };
                 Body::Fetch { at, atomic, place: place as u8 }
@@ -156,12 +161,14 @@ impl<'a> Message<'a> {
                 let why = std::str::from_utf8(text).map_err(|_| WireError::Reserved { kind })?;
                 Body::Refusal { of: of as u32, why }
             }
+            // From here on bytes 16 to 24, with offset and mark, can be read.
             _ if len < 24 => return Err(wrong),
             kind => {
                 zero(code.into())?;
                 staging::decode(kind, word, bytes)?
             }
         };
+        // Other kinds have content in these bytes.
         let mark = if body.is_numbered() { split_offset(get64(bytes, 16)).1 } else { 0 };
         Ok(Self { mark, body })
     }

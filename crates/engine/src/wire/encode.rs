@@ -1,4 +1,4 @@
-//! Outgoing messages: written into a frame, and sealed.
+//! Encoding of outgoing messages into frames, and their sealing.
 
 use crate::atomic::{Atomic, Width};
 use crate::ids::Pe;
@@ -10,10 +10,10 @@ use crate::wire::message::{
 };
 use crate::wire::seal::{Receiver, Seal};
 
-/// What the sender of a message adds to its body.
+/// Numbers that the sender of a message adds to its body.
 #[derive(Clone, Copy, Debug)]
 pub struct Numbers {
-    /// Number of the message, or the sender's next one.
+    /// Number of the message, or the sender's next one if it has none.
     pub seq: Seq,
     /// First number of the reverse direction that is not executed.
     pub ack: Seq,
@@ -34,7 +34,7 @@ impl Frame {
     /// An empty frame.
     pub const EMPTY: Self = Self { bytes: [0; MAX_MESSAGE], len: 0 };
 
-    /// The message's bytes.
+    /// Returns the message's bytes.
     #[inline(always)]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
@@ -52,7 +52,7 @@ impl Frame {
     }
 
     /// Writes an atomic that fetches nothing, or that of a put with signal, whose
-    /// [data](Frame::data) comes next. The head is to be sealed.
+    /// [data](Frame::data) comes next. Does not seal the head.
     #[inline(always)]
     pub(crate) fn atomic(
         &mut self,
@@ -67,8 +67,8 @@ impl Frame {
         self.len = WORD;
     }
 
-    /// Writes where the payload of a put with signal goes, and returns the room for it: cut at
-    /// [`MAX_EAGER`].
+    /// Writes the destination of the payload of a put with signal, and returns the space for the
+    /// payload, cut at [`MAX_EAGER`].
     #[inline(always)]
     pub(crate) fn data(&mut self, to: RegionAddr, len: usize) -> &mut [u8] {
         self.put(32, u64::from(to.slot) | (len as u64) << 32);
@@ -89,11 +89,12 @@ impl Frame {
     ) {
         self.atomic(to.from, n, signal, true);
         self.data(data, len);
+        // The payload follows as the tail of the message.
         self.len = PUT_SIGNAL_HEAD;
         self.seal(to);
     }
 
-    /// Writes and seals any message. A payload or text that is too long is cut.
+    /// Writes and seals any message. Cuts a payload or text that is too long.
     pub fn encode(&mut self, to: &SealContext<'_>, n: &Numbers, body: &Body<'_>) {
         if let Some((kind, word, len)) = self.staged(n.mark, body) {
             self.len = len;
@@ -138,6 +139,7 @@ impl Frame {
                 (KIND_COUNTED_SIGNAL, COUNTED_SIGNAL)
             }
             Body::Refusal { of, why } => {
+                // Cut between characters, since the receiver takes UTF-8 alone.
                 let fits = why.char_indices().map(|(at, c)| at + c.len_utf8());
                 let end = fits.take_while(|end| *end <= MAX_REASON).last().unwrap_or(0);
                 self.put(16, of.into());
@@ -150,7 +152,7 @@ impl Frame {
         self.close(to, n, kind, code, word);
     }
 
-    /// Writes the sealed head.
+    /// Writes and seals the head.
     pub(crate) fn close(
         &mut self,
         to: &SealContext<'_>,
@@ -170,14 +172,14 @@ impl Frame {
         self.put(8, u64::from(n.ack.low()) | u64::from(word ^ n.mask) << 32);
     }
 
-    /// Seals the head, once all that is covered is written.
+    /// Seals the head, once all bytes that the seal covers are written.
     #[inline(always)]
     pub(crate) fn seal(&mut self, to: &SealContext<'_>) {
         to.seal.close(to.receiver, &mut self.bytes, self.len);
     }
 }
 
-/// What messages from one PE to another are sealed with.
+/// Seal, sender and receiver of messages from one PE to another.
 #[derive(Clone, Copy, Debug)]
 pub struct SealContext<'a> {
     /// The job's seal.
@@ -188,7 +190,7 @@ pub struct SealContext<'a> {
     pub receiver: &'a Receiver,
 }
 
-/// Encodes an operation, the width of its word and whether that is floating point.
+/// Encodes an operation, the width of its word and whether that is floating point in one byte.
 #[inline(always)]
 pub(crate) fn code_of(atomic: &Atomic) -> u8 {
     let width = match atomic.width {

@@ -34,11 +34,11 @@ pub const HANDLE_BYTES: usize = 512;
 /// The bytes of a handle. NVSHMEM gives them no alignment.
 pub type HandleBytes = [u8; HANDLE_BYTES];
 
-/// Most rails of a handle.
+/// Maximum number of rails of a handle.
 pub const MAX_RAILS: usize = 32;
 
-/// Number of bytes, from the first on, that a handle with keys of so many rails uses. The others
-/// are 0.
+/// Returns the number of bytes, from the first on, that a handle with keys of so many rails uses.
+/// The others are 0.
 pub const fn used_bytes(rails: usize) -> usize {
     // A staged region has a length in place of the first key.
     KEYS + 8 * if rails == 0 { 1 } else { rails }
@@ -117,9 +117,9 @@ pub enum HandleError {
     /// The region is another PE's.
     #[error("the memory handle is of a region of {owner}, not of {pe}")]
     Owner {
-        /// Whose it is.
+        /// PE that owns it.
         owner: Pe,
-        /// Whose it should be.
+        /// PE that it was used for.
         pe: Pe,
     },
     /// A word that does not lie at a multiple of its width.
@@ -148,12 +148,12 @@ pub struct Handle {
     pub slot: u32,
     /// The region's stamp.
     pub stamp: u64,
-    /// How peers address the region.
+    /// Addressing of the region by peers.
     pub addressing: Addressing,
-    /// Length of the owner's bounce buffers, if peers reach the region only by messages. There are
-    /// no keys then.
+    /// Length of the owner's bounce buffers in bytes, if peers reach the region only by messages.
+    /// There are no keys then.
     pub staged: Option<u64>,
-    /// Whether the owner's processor reaches it, so that messages may carry long payloads for it.
+    /// Whether the owner's CPU reaches it, so that messages may carry long payloads for it.
     pub direct: bool,
     /// Key per rail of the owner. At most [`MAX_RAILS`].
     pub keys: Vec<u64>,
@@ -211,7 +211,7 @@ impl Handle {
     }
 }
 
-/// A rail of a peer and the place of its key in handles.
+/// A rail of a peer and the position of its key in handles.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct RailKey {
     rail: RailId,
@@ -226,7 +226,8 @@ impl RailKey {
         self.rail
     }
 
-    /// A rail beyond [`MAX_RAILS`] gets the place of another; [`HandleView::key`] refuses it.
+    /// Returns the position of a rail's key. A rail beyond [`MAX_RAILS`] gets that of another;
+    /// [`HandleView::key`] refuses it.
     pub(crate) fn of(rail: RailId) -> Self {
         Self { rail, place: rail.0.wrapping_mul(8) }
     }
@@ -242,14 +243,15 @@ pub(crate) struct HandlePrefix {
 }
 
 impl HandlePrefix {
-    /// Matches no handle with keys: of a peer whose handles were not seen yet.
+    /// Matches no handle with keys: for a peer whose handles were not seen yet. Messages need no
+    /// keys.
     pub(crate) fn unseen(pe: Pe) -> Self {
         let [a, b, c] = MAGIC;
         let [d, e, ..] = pe.0.to_le_bytes();
         Self::new(u64::from_le_bytes([a, b, c, VERSION, d, e, 0, 0]))
     }
 
-    /// Matches no handle at all.
+    /// Matches no handle.
     pub(crate) const NONE: Self = Self { word: 0, peer: u64::MAX };
 
     fn new(word: u64) -> Self {
@@ -270,10 +272,11 @@ pub(crate) struct HandleView<'a> {
 }
 
 impl<'a> HandleView<'a> {
-    /// Checks everything but the values of keys.
+    /// Checks all bytes but the values of keys.
     #[inline]
     pub(crate) fn check(bytes: &'a HandleBytes) -> Result<Self, HandleError> {
         let view = Self { bytes };
+        // One expression for the common case; `fault` finds out what is wrong.
         let sound = bytes[0..3] == MAGIC
             && bytes[3] & !LOCAL_ONLY == VERSION
             && bytes[9..16] == MORE_MAGIC
@@ -284,7 +287,7 @@ impl<'a> HandleView<'a> {
         if sound { Ok(view) } else { Err(view.fault()) }
     }
 
-    /// [`HandleView::check`], and that the region is of this PE.
+    /// Checks as [`HandleView::check`] does, and that the region belongs to this PE.
     #[inline]
     pub(crate) fn check_of(pe: Pe, bytes: &'a HandleBytes) -> Result<Self, HandleError> {
         let view = Self::check(bytes)?;
@@ -292,49 +295,43 @@ impl<'a> HandleView<'a> {
         if owner == pe { Ok(view) } else { Err(HandleError::Owner { owner, pe }) }
     }
 
-    /// The handle, if it has keys and its first bytes are those of a checked one.
+    /// Returns the handle if it has keys and starts like a checked one of the peer.
     #[inline(always)]
     pub(crate) fn keyed(bytes: &'a HandleBytes, prefix: HandlePrefix) -> Option<Self> {
-        // The rest is what its owner wrote: a length of zero has no address inside, and a region
-        // beyond the end of the address space could not have been registered.
+        // The rest is as its owner wrote it: a length of zero has no address inside, and no region
+        // beyond the end of the address space could be registered.
         (word64(bytes, 0) == prefix.word).then_some(Self { bytes })
     }
 
-    /// The handle, if it is the peer's and its region accepts messages.
+    /// Returns the handle if it belongs to the peer and its region accepts messages.
     #[inline(always)]
     pub(crate) fn for_messages(bytes: &'a HandleBytes, prefix: HandlePrefix) -> Option<Self> {
         (peer(word64(bytes, 0)) == prefix.peer).then_some(Self { bytes })
     }
 
-    /// The bytes shared with other handles of the owner.
+    /// Returns the bytes shared with other handles of the owner.
     #[inline]
     pub(crate) fn prefix(&self) -> HandlePrefix {
         HandlePrefix::new(word64(self.bytes, 0))
     }
 
-    /// Fabric address of `len` bytes at the owner's address `addr`. None if they are not all
-    /// inside.
+    /// Returns the fabric address of `len` bytes at the owner's address `addr` if all are inside.
     #[inline(always)]
     pub(crate) fn target(&self, addr: u64, len: u64) -> Option<u64> {
-        let offset = addr.wrapping_sub(self.base());
-        // Below the base, the offset wraps to one that no length reaches.
-        let end = offset.checked_add(len)?;
-        (end <= self.len()).then(|| self.remote_address(offset))
+        self.offset_of(addr, len).map(|offset| self.remote_address(offset))
     }
 
-    /// The key for one of the owner's rails that have keys.
+    /// Returns the key for one of the owner's rails that have keys.
     #[inline(always)]
     pub(crate) fn key_at(&self, rail: RailKey) -> u64 {
         word64(self.bytes, KEYS + usize::from(rail.place))
     }
 
-    /// Names `len` bytes at the owner's address `addr` in a message. None if they are not all
+    /// Returns the name of `len` bytes at the owner's address `addr` for messages, if all are
     /// inside.
     #[inline(always)]
-    pub(crate) fn spot(&self, addr: u64, len: u64) -> Option<RegionAddr> {
-        let offset = addr.wrapping_sub(self.base());
-        let end = offset.checked_add(len)?;
-        (end <= self.len()).then(|| RegionAddr { slot: self.slot(), offset })
+    pub(crate) fn region_addr(&self, addr: u64, len: u64) -> Option<RegionAddr> {
+        self.offset_of(addr, len).map(|offset| RegionAddr { slot: self.slot(), offset })
     }
 
     #[cold]
@@ -352,24 +349,25 @@ impl<'a> HandleView<'a> {
         HandleError::Region { base: self.base(), len: self.len() }
     }
 
-    /// The offset of `len` bytes at the owner's address `addr`, if all are inside the region.
+    /// Returns the offset of `len` bytes at the owner's address `addr` if all are inside.
     #[inline]
     pub(crate) fn locate(&self, addr: u64, len: u64) -> Result<u64, HandleError> {
-        let offset = addr.wrapping_sub(self.base());
-        // An address below the base wraps to an offset beyond any length. `offset <= region`
-        // makes the subtraction safe.
-        let region = self.len();
-        if offset <= region && len <= region - offset {
-            Ok(offset)
-        } else {
-            Err(HandleError::Outside { addr, len, base: self.base(), region })
-        }
+        let outside = HandleError::Outside { addr, len, base: self.base(), region: self.len() };
+        self.offset_of(addr, len).ok_or(outside)
     }
 
-    /// The key for one of the owner's rails.
+    #[inline(always)]
+    fn offset_of(&self, addr: u64, len: u64) -> Option<u64> {
+        let offset = addr.wrapping_sub(self.base());
+        // Below the base, the offset wraps to one that no length reaches.
+        let end = offset.checked_add(len)?;
+        (end <= self.len()).then_some(offset)
+    }
+
+    /// Returns the key for one of the owner's rails.
     #[inline]
     pub(crate) fn key(&self, rail: RailId) -> Result<u64, HandleError> {
-        // `rails` is at most MAX_RAILS (checked), so the key lies within the handle.
+        // `rails` was checked, so the key is inside the handle; `%` spares the bounds check.
         if rail.0 < self.rails() {
             Ok(word64(self.bytes, KEYS + 8 * (rail.index() % MAX_RAILS)))
         } else {
@@ -377,7 +375,7 @@ impl<'a> HandleView<'a> {
         }
     }
 
-    /// Fabric address of the byte at `offset`.
+    /// Returns the fabric address of the byte at `offset`.
     #[inline(always)]
     pub(crate) fn remote_address(&self, offset: u64) -> u64 {
         self.first().wrapping_add(offset)
@@ -388,24 +386,25 @@ impl<'a> HandleView<'a> {
         self.bytes[6]
     }
 
-    /// Whether peers may send messages about the region.
+    /// Returns true if peers may send messages about the region.
     #[inline(always)]
     pub(crate) fn takes_messages(&self) -> bool {
         self.bytes[3] & LOCAL_ONLY == 0
     }
 
-    /// Length of the owner's bounce buffers, at least one byte, for a staged region.
+    /// Returns the length of the owner's bounce buffers in bytes, at least one, for a staged
+    /// region.
     pub(crate) fn bounce_len(&self) -> usize {
         usize::try_from(word64(self.bytes, KEYS)).unwrap_or(usize::MAX).max(1)
     }
 
-    /// Whether peers reach the region only by messages.
+    /// Returns true if peers reach the region only by messages.
     #[inline]
     pub(crate) fn is_staged(&self) -> bool {
         self.bytes[7] & FLAG_STAGED != 0
     }
 
-    /// Whether its owner's processor reaches the region.
+    /// Returns true if its owner's CPU reaches the region.
     #[inline]
     pub(crate) fn is_direct(&self) -> bool {
         self.bytes[8] & FLAG_DIRECT != 0

@@ -1,12 +1,14 @@
-//! Records that PEs exchange when they connect.
+//! Connection records that PEs exchange.
 //!
 //! Two collective exchanges of records of fixed size:
 //!
-//! 1. [`Hello`]: whether this PE has opened its rails, and if not, the reason. No PE goes on before
-//!    all can, so a failure of one PE is an error with its reason everywhere and never a hang.
+//! 1. [`Hello`]: whether this PE has opened its rails, and if not, the reason. No PE continues
+//!    before all can, so that a failure of one PE is an error with its reason everywhere and never a
+//!    hang.
 //! 2. [`Addresses`]: the addresses of its rails. The record size follows from all hellos.
 //!
-//! A hello with [`SetupStep::Ready`] ends the set-up in the same way, after the addresses were inserted.
+//! A hello with [`SetupStep::Ready`] ends the set-up in the same way, after the addresses were
+//! inserted.
 
 use thiserror::Error;
 
@@ -23,8 +25,8 @@ pub const HELLO_BYTES: usize = 400;
 /// 256.
 pub const MAX_ADDRESS: usize = 512;
 
-/// Ends with the versions of messages, handles and this record, so that builds which would not
-/// understand each other say so when they connect.
+/// Ends with the versions of messages, handles and this record, so that incompatible builds refuse
+/// to connect.
 const MAGIC: [u8; 8] = [b'n', b'v', b'l', b'f', b'h', b'i', VERSION << 4 | handle::VERSION, 9];
 const _: () = assert!(VERSION < 16 && handle::VERSION < 16);
 const _: () = assert!(MAX_LONG_MESSAGE <= u16::MAX as usize);
@@ -36,12 +38,12 @@ const REASON_AT: usize = PROVIDER_AT + PROVIDER_BYTES;
 /// Bytes before an address: hash of the fabric's name, length of the address.
 const ADDRESS_HEAD: usize = 10;
 
-/// Progress of a PE's set-up.
+/// Step of a PE's set-up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SetupStep {
-    /// Its rails are open, or it failed to open them.
+    /// The PE has opened its rails, or failed to.
     Open,
-    /// It has taken in all addresses, or failed to.
+    /// The PE has inserted all addresses, or failed to.
     Ready,
 }
 
@@ -61,7 +63,7 @@ pub struct Hello {
     pub longest_message: u16,
     /// Length of its longest address in bytes.
     pub longest_address: u16,
-    /// Reason that it cannot go on, cut to fit. None if it can.
+    /// Reason that it cannot continue, cut to fit. None if it can.
     pub failure: Option<String>,
     /// Its share of the job's cookie.
     pub share: [u8; SHARE_BYTES],
@@ -107,6 +109,7 @@ pub enum ExchangeError {
 }
 
 fn failures(failed: &[(Pe, String)]) -> String {
+    // A few name the cause: often every PE fails for the same reason.
     let shown: Vec<String> =
         failed.iter().take(4).map(|(pe, reason)| format!("{pe}: {reason}")).collect();
     let more = failed.len() - shown.len();
@@ -191,6 +194,7 @@ impl Hello {
                 let (theirs, first) = (hello.provider.clone(), hellos[0].provider.clone());
                 return Err(ExchangeError::Providers { pe, theirs, first });
             }
+            // Later code divides by the number of rails.
             if hello.rails == 0 {
                 return Err(ExchangeError::Peers(vec![(pe, "it has no rails".to_owned())]));
             }
@@ -213,7 +217,7 @@ pub struct RailAddress {
 pub struct Addresses(pub Vec<RailAddress>);
 
 impl Addresses {
-    /// Length of the longest address.
+    /// Returns the length of the longest address in bytes.
     ///
     /// # Errors
     /// An address that is too long.
@@ -229,7 +233,7 @@ impl Addresses {
         Ok(longest as u16)
     }
 
-    /// Bytes of each PE's record.
+    /// Returns the bytes of each PE's record.
     pub fn record_bytes(hellos: &[Hello]) -> usize {
         let rails = hellos.iter().map(|hello| usize::from(hello.rails)).max().unwrap_or(0);
         let longest = hellos.iter().map(|hello| hello.longest_address).max().unwrap_or(0);
@@ -273,6 +277,7 @@ impl Addresses {
             let fabric = u64::from_le_bytes(head[0..8].try_into().ok()?);
             let len = usize::from(u16::from_le_bytes([head[8], head[9]]));
             let (address, rest) = rest.split_at_checked(len)?;
+            // Empty means padding: the PE has fewer rails than its hello says.
             if len == 0 || len > MAX_ADDRESS {
                 return None;
             }
@@ -283,7 +288,7 @@ impl Addresses {
     }
 }
 
-/// Hash of a fabric's name, equal on every PE (64-bit FNV-1a).
+/// Returns a hash of a fabric's name, equal on every PE (64-bit FNV-1a).
 pub fn fabric_hash(name: &str) -> u64 {
     name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)

@@ -1,10 +1,10 @@
 //! Immediate data of the segments of a counted put.
 //!
 //! A write of no bytes needs no key, so anyone who reaches a rail's port can deliver immediate
-//! data. A mark therefore names sender and tag slot in as few bits as the job needs; all bits above
-//! are those of an enciphered block of sender, receiver and tag. With eight bytes of immediate data
-//! and 256 PEs a guess matches a waiting slot once in 2^52; with four bytes (EFA) once in 2^20, and
-//! EFA NICs want a random 32-bit number besides.
+//! data. The data therefore names sender and tag slot in as few bits as the job needs; all bits
+//! above come from an enciphered block of sender, receiver and tag. With eight bytes of immediate
+//! data and 256 PEs a guess matches a waiting slot once in 2^52; with four bytes (EFA) once in
+//! 2^20, and EFA NICs also require a random 32-bit number.
 
 use std::fmt;
 
@@ -15,38 +15,39 @@ use crate::ids::Pe;
 use crate::wire::cookie::Cookie;
 use crate::wire::message::Tag;
 
-/// Bits of a mark that name the tag's slot.
+/// Bits of immediate data that name the tag's slot.
 pub(crate) const SLOT_BITS: u32 = 4;
 
-/// Computes and recognises marks.
+/// Encodes immediate data, and recognises it.
 pub struct ImmediateCodec {
     cipher: Aes128Enc,
     me: Pe,
     /// Bits that name sender and slot.
     names: u32,
-    /// Bits of a mark.
+    /// All bits that the fabric carries.
     bits: u32,
 }
 
 impl ImmediateCodec {
-    /// Marks of `me` in a job of `n_pes`, whose fabric carries `bytes` bytes, four to eight, of
-    /// immediate data.
+    /// Creates the codec of `me` in a job of `n_pes`, whose fabric carries `bytes` bytes, four to
+    /// eight, of immediate data.
     pub fn new(cookie: Cookie, me: Pe, n_pes: u32, bytes: u8) -> Self {
         let names = SLOT_BITS + u32::BITS - n_pes.saturating_sub(1).leading_zeros();
         Self { cipher: cookie.cipher(4), me, names, bits: u32::from(bytes.clamp(4, 8)) * 8 }
     }
 
-    /// The mark of a segment that this PE sends.
+    /// Returns the immediate data of a segment that this PE sends.
     pub fn encode(&self, to: Pe, tag: Tag) -> u64 {
         self.mark(self.me, to, tag)
     }
 
-    /// Whether a received mark is that of a put from `from` with this tag.
+    /// Returns true if received data is that of a put from `from` with this tag.
     pub fn matches(&self, mark: u64, from: Pe, tag: Tag) -> bool {
         self.mark(from, self.me, tag) == mark
     }
 
-    /// The sender and tag slot that a received mark names; the sender may not exist.
+    /// Returns the sender and tag slot that received data names. Anyone may have sent it, and the
+    /// sender may not exist.
     pub fn claimed_sender(&self, mark: u64) -> (Pe, usize) {
         let names = mark & ((1 << self.names) - 1);
         let slot = names & ((1 << SLOT_BITS) - 1);
@@ -58,6 +59,7 @@ impl ImmediateCodec {
         let mut block = Block::from((pes | u128::from(tag.0) << 64).to_le_bytes());
         self.cipher.encrypt_block(&mut block);
         let slot = u64::from(tag.0) & ((1 << SLOT_BITS) - 1);
+        // Without the key nobody can tell the upper bits of a tag's next use.
         let secret = u128::from_le_bytes(block.into()) as u64;
         let mark = secret << self.names | u64::from(from.0) << SLOT_BITS | slot;
         mark & (u64::MAX >> (u64::BITS - self.bits))

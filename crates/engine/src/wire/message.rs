@@ -44,7 +44,7 @@ pub const VERSION: u8 = 2;
 /// Bytes of the head.
 pub const HEAD: usize = 16;
 
-/// Most messages to one peer that are not acknowledged. The receiver remembers as many.
+/// Maximum number of unacknowledged messages to one peer. The receiver remembers as many.
 pub const WINDOW: u64 = 512;
 
 /// Bytes of the bitmap of an acknowledgement.
@@ -53,12 +53,12 @@ pub const MAP_BYTES: usize = (WINDOW / 8) as usize;
 /// Longest payload that fits one message with its signal on every rail.
 pub const MAX_EAGER: usize = MAX_MESSAGE - PUT_SIGNAL_HEAD;
 
-/// Longest payload in one message of `message` bytes with its signal.
+/// Returns the longest payload that fits one message of `message` bytes with its signal.
 pub const fn eager_in(message: usize) -> usize {
     message - PUT_SIGNAL_HEAD
 }
 
-/// Fetches to one peer that may be under way.
+/// Maximum number of fetches to one peer in flight.
 pub const FETCHES: usize = 16;
 
 pub(super) const WORD: usize = 32;
@@ -89,37 +89,38 @@ const _: () = assert!(MAX_EAGER >= 64 && MAX_LONG_MESSAGE <= u16::MAX as usize);
 pub struct Seq(pub u64);
 
 impl Seq {
-    /// The first number in every direction: near the end of the low half, so that every longer job
+    /// First number in every direction, near the end of the low half, so that every longer job
     /// crosses it.
     pub const FIRST: Seq = Seq((1 << 32) - 300);
 
-    /// The half that travels.
+    /// Returns the half that is sent.
     #[inline(always)]
     pub fn low(self) -> u32 {
         self.0 as u32
     }
 
-    /// The half that masks a word of the head.
+    /// Returns the half that masks a word of the head.
     #[inline(always)]
     pub fn high(self) -> u32 {
         (self.0 >> 32) as u32
     }
 
-    /// The number with this low half that is nearest to `self`.
+    /// Returns the number with this low half that is nearest to `self`.
     #[inline(always)]
     pub fn near(self, low: u32) -> Seq {
+        // The window is far below 2^31, so the nearest number is the right one.
         let distance = low.wrapping_sub(self.low()) as i32;
         Seq(self.0.wrapping_add_signed(distance.into()))
     }
 
-    /// The number after this one.
+    /// Returns the number after this one.
     #[inline(always)]
     pub fn next(self) -> Seq {
         Seq(self.0 + 1)
     }
 }
 
-/// Place of a word or a payload at the receiver.
+/// Address of a word or a payload at the receiver: a region and an offset.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RegionAddr {
     /// The receiver's slot of the region.
@@ -128,11 +129,11 @@ pub struct RegionAddr {
     pub offset: u64,
 }
 
-/// Names a counted put among those of its sender to one peer that are under way.
+/// Name of a counted put among those of its sender to one peer in flight.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Tag(pub u16);
 
-/// Bytes that are not a message.
+/// Reason that bytes are no message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WireError {
@@ -175,9 +176,10 @@ pub enum WireError {
 /// Content of a message.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Body<'a> {
-    /// Acknowledges what the head says, and the messages beyond it whose bit is set.
+    /// Acknowledges all messages before the number in the head, and those beyond it whose bit is
+    /// set.
     Ack(Option<&'a [u8; MAP_BYTES]>),
-    /// Asks for an acknowledgement once everything before the head's number is executed.
+    /// Requests an acknowledgement once everything before the head's number is executed.
     AckRequest,
     /// Applies an operation that returns nothing.
     Word {
@@ -227,8 +229,8 @@ pub enum Body<'a> {
         /// Number of its segments, one at least.
         segments: u32,
     },
-    /// A message could not be executed. Its receiver executes nothing of the sender any more, and
-    /// reads nothing either.
+    /// Reports a message that could not be executed. Its receiver executes nothing more of the
+    /// sender, and reads nothing.
     Refusal {
         /// Low half of its number.
         of: u32,
@@ -242,7 +244,7 @@ pub enum Body<'a> {
         /// One byte at least.
         payload: &'a [u8],
     },
-    /// Asks for bytes of staged memory.
+    /// Requests bytes of staged memory.
     GetRequest {
         /// The bytes.
         from: RegionAddr,
@@ -251,9 +253,9 @@ pub enum Body<'a> {
         /// Number of the get.
         get: u32,
     },
-    /// Has the receiver read bytes and store them.
+    /// Makes the receiver read bytes and store them.
     Pull(Pull<'a>),
-    /// The bytes that an ask was for.
+    /// Brings the requested bytes of a short get.
     GetReply {
         /// The get.
         get: GetId,
@@ -263,12 +265,12 @@ pub enum Body<'a> {
 }
 
 impl Body<'_> {
-    /// Whether the message has a number of its own and is acknowledged.
+    /// Returns true if the message has a number of its own and is acknowledged.
     pub(crate) fn is_numbered(&self) -> bool {
         !matches!(self, Body::Ack(_) | Body::AckRequest | Body::Reply { .. } | Body::Refusal { .. })
     }
 
-    /// The receiver's slot in the head's word, where it has one.
+    /// Returns the receiver's slot in the head's word, if it has one.
     pub(crate) fn slot(&self) -> Option<u32> {
         match self {
             Body::Word { at, .. } | Body::Fetch { at, .. } => Some(at.slot),
@@ -280,7 +282,7 @@ impl Body<'_> {
         }
     }
 
-    /// The receiver's get in the head's word, where it has one.
+    /// Returns the receiver's get in the head's word, if it has one.
     pub(crate) fn get(&self) -> Option<u32> {
         match self {
             Body::GetReply { get, .. } => Some(get.number),
@@ -290,7 +292,7 @@ impl Body<'_> {
     }
 }
 
-/// Head of a message as it is meant, before it is sealed.
+/// Head of a message before it is sealed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Head {
     /// Kind and atomic, bytes 0 and 1.
@@ -316,7 +318,7 @@ impl Head {
         (self.what >> 8) as u8
     }
 
-    /// The head of an opened message, from its two words.
+    /// Returns the head of an opened message from its two words.
     #[inline(always)]
     pub fn of(low: u64, high: u64) -> Self {
         Self {

@@ -7,10 +7,10 @@
 //! have to be right as well. The sum is NH of UMAC (Black et al., 1999) in words of 64 bits: for
 //! two bodies or two receivers it differs by any given amount with a probability of about 2^-64.
 //!
-//! A message that was recorded can be sent again as it was. While its number is within 2^31 of the
-//! receiver's it is dropped as one that was executed. Later the same low half of the number belongs
-//! to another high half, which masks a word of the head: what the message names is then
-//! random. Bytes beyond 48 are payload and not covered.
+//! A recorded message can be replayed. While its number is within 2^31 of the receiver's, it is
+//! dropped as executed. Later the same low half of the number belongs to another high half, which
+//! masks a word of the head: the message then names a random region or get. Bytes beyond 48 are
+//! payload and not covered.
 
 use std::fmt;
 
@@ -25,14 +25,14 @@ use crate::wire::message::{HEAD, Head};
 /// End of the bytes that the seal covers.
 const COVERED: usize = 48;
 
-/// Precomputed part of the sum for one receiver.
+/// Part of the sum that depends on the receiver, precomputed.
 #[derive(Clone, Copy, Default)]
 pub struct Receiver {
     /// For messages of 32 bytes.
     short: u128,
     /// For messages of [`COVERED`] bytes or more.
     long: u128,
-    /// For others, without the length.
+    /// For other lengths, whose part is added.
     base: u128,
 }
 
@@ -52,7 +52,7 @@ pub struct Seal {
 }
 
 impl Seal {
-    /// The seal of `me` in the job with this cookie.
+    /// Creates the seal of `me` in the job with this cookie.
     pub fn new(cookie: Cookie, me: Pe) -> Self {
         let key = cookie.key();
         let mut seal = Self {
@@ -76,7 +76,8 @@ impl Seal {
         Receiver { short: of(32), long: of(COVERED), base }
     }
 
-    /// The mask of the head's word in messages between two PEs whose number has this high half.
+    /// Returns the mask of the head's word in messages between two PEs whose number has this high
+    /// half.
     #[cold]
     pub fn mask(&self, from: Pe, to: Pe, high: u32) -> u32 {
         let pes = u128::from(from.0) | u128::from(to.0) << 32;
@@ -86,10 +87,9 @@ impl Seal {
     }
 
     /// Seals the head, the first 16 bytes, of the message in `bytes` of length `len`.
-    ///
-    /// Inlined, it would keep what it covers in more registers than there are.
     #[inline(never)]
     pub fn close(&self, to: &Receiver, bytes: &mut [u8; MAX_MESSAGE], len: usize) {
+        // Not inlined: there it would keep the covered bytes in more registers than there are.
         let sum = self.sum(to, bytes, len);
         if let Some(head) = bytes.first_chunk_mut::<HEAD>() {
             *head = u128::from_le_bytes(*head).wrapping_add(sum).to_le_bytes();
@@ -97,7 +97,7 @@ impl Seal {
         }
     }
 
-    /// Opens a message that has come in for this PE. None if it is shorter than a head.
+    /// Opens a message received by this PE. None if it is shorter than a head.
     #[inline(always)]
     pub fn open(&self, bytes: &[u8]) -> Option<Head> {
         let mut head: [u8; HEAD] = bytes.get(..HEAD)?.try_into().ok()?;
@@ -108,7 +108,7 @@ impl Seal {
         Some(Head::of(head as u64, (head >> 64) as u64))
     }
 
-    /// The PE whose messages are sealed.
+    /// Returns the PE whose messages are sealed.
     pub(crate) fn me(&self) -> Pe {
         self.me
     }
@@ -118,6 +118,7 @@ impl Seal {
         // A payload that is sent from elsewhere is beyond the covered bytes.
         let [first, second] = self.body;
         match len {
+            // The parts of the two common lengths are precomputed.
             32 if bytes.len() >= 32 => to.short.wrapping_add(product(pair(bytes, 16), first)),
             COVERED.. if bytes.len() >= COVERED => {
                 let body = product(pair(bytes, 16), first);
@@ -127,11 +128,12 @@ impl Seal {
         }
     }
 
-    /// As [`Seal::sum`], of a length that few messages have.
+    /// Computes the sum of a message of any length.
     #[cold]
     #[inline(never)]
     fn sum_of_odd(&self, to: &Receiver, bytes: &[u8], len: usize) -> u128 {
         let [first, second] = self.body;
+        // Padded with zeros; the length is part of the sum, so that padding cannot be forged.
         let mut covered = [0; COVERED];
         let known = len.min(bytes.len()).min(COVERED);
         covered[..known].copy_from_slice(&bytes[..known]);

@@ -22,13 +22,13 @@ use crate::wire::message::{Body, KIND_STAGED, RegionAddr, WireError};
 /// Longest payload of a staged put, and of the reply to a get.
 pub const MAX_PAYLOAD: usize = MAX_MESSAGE - SHORT;
 
-/// Most records in one pull.
+/// Maximum number of records in one pull.
 pub const MAX_RECORDS: usize = 128;
 
 /// Bytes of a record.
 pub const RECORD: usize = 48;
 
-/// Most keys in a pull: its target reads over the first rails alone where there are more.
+/// Maximum number of keys in a pull. With more rails the target reads over the first ones alone.
 pub const MAX_KEYS: usize = (MAX_MESSAGE - PULL) / 8;
 
 const SHORT: usize = 24;
@@ -42,17 +42,18 @@ const KIND_GET_REPLY: u8 = KIND_STAGED + 3;
 
 const IN_BOUNCE: u8 = 1;
 
-/// Most bytes that a pull of a region with so many keys brings, in a message of `message` bytes.
+/// Returns the maximum bytes that a pull from a region with so many keys can carry in a message of
+/// `message` bytes.
 pub const fn max_pull_payload(message: usize, keys: usize) -> usize {
     message.saturating_sub(PULL + 8 * keys)
 }
 
-/// Names a get of the receiver.
+/// Name of a get of the receiver.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GetId {
     /// Its number at the receiver.
     pub number: u32,
-    /// Low half of the number of the message that asked.
+    /// Low half of the number of the message that requested it.
     pub of: u32,
 }
 
@@ -63,16 +64,16 @@ pub struct WireRecord {
     pub to: RegionAddr,
     /// Number of bytes; 0 for a signal alone.
     pub len: u32,
-    /// Their place behind the first byte that is read.
+    /// Offset from the first byte that is read.
     pub at: u32,
     /// The signal: its word and an operation that fetches nothing.
     pub signal: Option<(RegionAddr, Atomic)>,
-    /// Whether it is behind all records before it. Others are in no order, back to one that is,
-    /// but for a put and its own signal.
+    /// Whether it follows all records before it. Others are unordered, back to one that follows,
+    /// except for a put and its own signal.
     pub behind: bool,
 }
 
-/// Destination of the bytes that a pull has read.
+/// Destination of the bytes that a pull reads.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum PullTarget {
     /// One put.
@@ -93,7 +94,7 @@ pub enum PullSource<'a> {
     Fabric(u64, &'a [u8]),
 }
 
-/// Has the receiver read bytes of the sender and store them.
+/// Announcement of bytes that the receiver reads and stores.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Pull<'a> {
     /// Destination of the bytes.
@@ -102,7 +103,7 @@ pub struct Pull<'a> {
     pub len: u32,
     /// The sender's bytes.
     pub source: PullSource<'a>,
-    /// The bytes, if the message has brought them; else none. They can be read all the same.
+    /// The bytes, if the message carries them. They can be read all the same.
     pub payload: &'a [u8],
 }
 
@@ -129,7 +130,8 @@ impl WireRecord {
         bytes
     }
 
-    /// Decodes [`RECORD`] bytes. None if its signal is none, or bytes without meaning are not zero.
+    /// Decodes [`RECORD`] bytes. Returns None if the signal is no operation, or unused bytes are
+    /// not zero.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let ((slot, len), (at, word)) = (halves(get64(bytes, 0)), halves(get64(bytes, 16)));
         let signal = match bytes[24] {
@@ -141,13 +143,14 @@ impl WireRecord {
         };
         let to = RegionAddr { slot, offset: get64(bytes, 8) };
         let record = Self { to, len, at, signal, behind: bytes[25] != 0 };
+        // Encoded again, all unused bytes are zero: one comparison checks them.
         (record.encode() == *bytes).then_some(record)
     }
 }
 
 impl Frame {
-    /// Writes what follows the head of a message about staged memory, without the bytes that a pull
-    /// brings. Returns kind and word for the head, and the length. None for other messages.
+    /// Writes what follows the head of a message about staged memory, without the payload of a
+    /// pull. Returns kind and word for the head, and the length. None for other messages.
     pub(super) fn staged(&mut self, mark: u16, body: &Body<'_>) -> Option<(u8, u32, usize)> {
         let mark = u64::from(mark) << 48;
         Some(match *body {
@@ -169,6 +172,7 @@ impl Frame {
                 let (word, count, record) = match target {
                     PullTarget::One(record) => {
                         place = record.to.offset;
+                        // The destination is in the head and the offset, as in other messages.
                         let to = RegionAddr { slot: 0, offset: 0 };
                         (record.to.slot, 1, WireRecord { to, ..record }.encode())
                     }
@@ -242,6 +246,7 @@ pub(super) fn decode(kind: u8, word: u32, bytes: &[u8]) -> Result<Body<'_>, Wire
                 return Err(wrong);
             }
             let (keys, carried) = rest.split_at(keys);
+            // A payload is all of the bytes, or absent.
             let is_whole = carried.len() == len as usize && bytes.len() <= MAX_LONG_MESSAGE;
             if !carried.is_empty() && !is_whole {
                 return Err(wrong);
@@ -259,6 +264,7 @@ pub(super) fn decode(kind: u8, word: u32, bytes: &[u8]) -> Result<Body<'_>, Wire
                 }
                 1 => {
                     let read = WireRecord::decode(record).ok_or(reserved)?;
+                    // A single record is the whole of the bytes, and nothing precedes it.
                     let is_whole = (read.len, read.at, read.behind) == (len, 0, false);
                     let is_placed = read.to != (RegionAddr { slot: 0, offset: 0 });
                     if !is_whole || is_placed || read.encode()[..] != *record {

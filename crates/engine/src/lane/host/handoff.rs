@@ -1,4 +1,4 @@
-//! The queue by which user threads hand operations over to the proxy lane.
+//! Handover: the queue through which user threads pass operations to the proxy lane.
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
@@ -8,19 +8,20 @@ use log::warn;
 
 use crate::core::Continuation;
 use crate::error::EngineError;
+use crate::group::GroupId;
 use crate::ids::Pe;
 use crate::lane::Lane;
 use crate::lane::host::outstanding::Outstanding;
 use crate::op::{Op, OpKind};
 use crate::patience::Wait;
-use crate::port::{Direction, Port};
-use crate::request::{LocalSide, Request};
+use crate::port::Port;
+use crate::request::Request;
 use crate::wire::handle::HandleBytes;
 
-/// Most operations handed over and not taken. A thread that has more waits.
+/// Maximum number of operations handed over and not taken. A thread with one more waits.
 const CAPACITY: usize = 256;
 
-/// The user threads' end.
+/// Sending end, shared by user threads.
 #[derive(Debug)]
 pub struct Outbox {
     sender: Sender<Handover>,
@@ -29,52 +30,44 @@ pub struct Outbox {
     fail_after: Option<Duration>,
 }
 
-/// The proxy lane's end.
+/// Receiving end, owned by the proxy lane.
 #[derive(Debug)]
 pub struct Inbox {
     receiver: Receiver<Handover>,
     shared: Arc<HandoverState>,
-    /// Taken, while all completion groups are in use.
+    /// Item that waits for a free completion group.
     next: Option<Handover>,
-    /// Peers of items that threads wait for.
+    /// Peers of items that a thread waits for.
     awaited: Vec<(u32, Weak<HandoverResult>)>,
 }
 
 #[derive(Debug)]
 struct HandoverState {
     outstanding: Outstanding<EngineError>,
-    /// The proxy lane's first failure: it may take nothing more.
+    /// First failure of the proxy lane, which may take nothing more.
     failure: OnceLock<EngineError>,
 }
 
-/// Something handed over.
 #[derive(Debug)]
 struct Handover {
     pe: Pe,
     what: HandoverKind,
-    /// Told of the end, for a thread that waits.
+    /// Receives the result, for a thread that waits.
     ended: Option<Arc<HandoverResult>>,
 }
 
 #[derive(Debug)]
 enum HandoverKind {
-    Transfer(Box<OwnedRequest>),
+    /// A put or a get, and the handle of its remote memory.
+    Transfer(Box<(Op, HandleBytes)>),
     Fence,
     Quiet,
 }
 
-#[derive(Debug)]
-struct OwnedRequest {
-    direction: Direction,
-    handle: HandleBytes,
-    remote: u64,
-    local: LocalSide,
-    len: usize,
-}
-
 type HandoverResult = Mutex<Option<Result<(), EngineError>>>;
 
-/// Both ends, for a job of `n_pes`. Waits are reported and given up as by a watchdog.
+/// Returns both ends for a job of `n_pes`. Waits are reported after `warn_after` and given up after
+/// `fail_after`.
 pub fn handover(
     n_pes: u32,
     warn_after: Option<Duration>,
@@ -89,27 +82,30 @@ pub fn handover(
 }
 
 impl Outbox {
-    /// Hands a put or a get over, and waits for its end if `wait`.
+    /// Hands over a put or a get, and blocks until its end if `wait`.
     ///
     /// # Errors
     /// The proxy lane's error about it, if waited for; or that the proxy lane takes nothing.
     pub(crate) fn transfer(&self, request: &Request<'_>, wait: bool) -> Result<(), EngineError> {
         let Request { direction, pe, remote_handle, remote_addr: remote, local, len } = *request;
-        let transfer = OwnedRequest { direction, handle: *remote_handle, remote, local, len };
-        self.hand_over(pe, HandoverKind::Transfer(Box::new(transfer)), wait)
+        // The proxy lane gives it a completion group.
+        let kind = OpKind::Transfer(direction);
+        let op = Op { remote, local, len, ..Op::new(kind, GroupId::NONE) };
+        self.hand_over(pe, HandoverKind::Transfer(Box::new((op, *remote_handle))), wait)
     }
 
-    /// Orders what is handed over for the PE from here on behind what was before.
+    /// Orders later operations for the PE after earlier ones.
     pub(crate) fn fence(&self, pe: Pe) -> Result<(), EngineError> {
         let is_quiet = self.shared.outstanding.is_quiet(pe);
         if is_quiet { Ok(()) } else { self.hand_over(pe, HandoverKind::Fence, false) }
     }
 
-    /// Waits until everything handed over for the PE so far has ended.
+    /// Blocks until everything handed over for the PE so far has ended.
     pub(crate) fn quiet(&self, pe: Pe) -> Result<(), EngineError> {
         if !self.shared.outstanding.is_quiet(pe) {
             self.hand_over(pe, HandoverKind::Quiet, true)?;
         }
+        // Operations that nobody waits for alone report here.
         self.shared.outstanding.failure(pe).map_or(Ok(()), Err)
     }
 
@@ -132,21 +128,21 @@ impl Outbox {
         outcome.unwrap_or(Ok(()))
     }
 
-    /// Counts and sends an item; returns it, uncounted, if there is no room.
+    /// Counts and sends an item; returns it, uncounted, if the queue is full.
     fn send(&self, item: Handover) -> Result<(), Handover> {
         let pe = item.pe;
+        // Counted before it is sent: the proxy thread may end it before `try_send` returns.
         self.shared.outstanding.begin(pe);
         match self.sender.try_send(item) {
             Err(TrySendError::Full(back)) => {
                 self.shared.outstanding.end(pe, None);
                 Err(back)
             }
-            // Without a lane the item stays undone: the deadline says so.
+            // Without a lane the item never ends, which the deadline reports.
             Ok(()) | Err(TrySendError::Disconnected(_)) => Ok(()),
         }
     }
 
-    /// The proxy lane's first failure.
     pub(crate) fn failure(&self) -> Option<&EngineError> {
         self.shared.failure.get()
     }
@@ -158,6 +154,7 @@ impl Outbox {
             if let Some(failed) = self.failure() {
                 return Err(failed.clone());
             }
+            // The proxy thread may need this core to end the item.
             std::thread::yield_now();
             let waited = wait.waited();
             let report = || EngineError::ProxyStalled { pe, seconds: waited.as_secs() };
@@ -173,7 +170,7 @@ impl Outbox {
     }
 }
 
-/// An item of a user thread that the proxy lane works on.
+/// A handed over item that the proxy lane executes.
 #[derive(Debug)]
 pub(crate) struct ActiveHandover {
     pe: Pe,
@@ -186,9 +183,10 @@ impl ActiveHandover {
         self.pe
     }
 
-    /// The item has ended, or failed.
+    /// Reports the end of the item.
     pub(crate) fn end(self, failed: Option<EngineError>) {
         let Self { pe, shared, ended } = self;
+        // A failure goes to the thread that waits; without one, to the next quiet.
         let lost = match ended {
             Some(ended) => {
                 let outcome = failed.map_or(Ok(()), Err);
@@ -202,13 +200,12 @@ impl ActiveHandover {
 }
 
 impl Inbox {
-    /// Whether anything handed over has not ended.
     #[inline(always)]
     pub(crate) fn has_work(&self) -> bool {
         !self.shared.outstanding.is_empty()
     }
 
-    /// The lane has failed: nobody needs to wait any longer.
+    /// Lets all waiting threads return with the lane's failure.
     pub(crate) fn fail(&self, failed: &EngineError) {
         let _ = self.shared.failure.set(failed.clone());
     }
@@ -219,6 +216,7 @@ impl<P: Port> Lane<P> {
     pub(crate) fn serve_inbox(&mut self) -> bool {
         let Some(mut inbox) = self.inbox.take() else { return false };
         let mut moved = false;
+        // A submitter would wait for space, and the proxy thread must not wait for one peer.
         while !self.has_saturated_peer() {
             let Some(item) = inbox.next.take().or_else(|| inbox.receiver.try_recv().ok()) else {
                 break;
@@ -240,7 +238,7 @@ impl<P: Port> Lane<P> {
             };
             let waits = ended.upgrade().is_some_and(|ended| !is_over(&ended));
             if waits {
-                // Once for each answer, though more is sent meanwhile.
+                // Not with each message that is sent meanwhile: one request at a time.
                 self.core.request_first_ack(*at);
             }
             waits
@@ -249,7 +247,7 @@ impl<P: Port> Lane<P> {
         moved
     }
 
-    /// Takes everything handed over so far, so that the memory it touches is known.
+    /// Takes everything handed over so far, so that the memory it accesses is known.
     pub(crate) fn drain_inbox(&mut self) {
         self.serve_inbox();
     }
@@ -274,14 +272,13 @@ impl<P: Port> Lane<P> {
             }
         };
         inbox.awaited.extend(handed.ended.as_ref().map(|ended| (at, Arc::downgrade(ended))));
-        // The item's own count, until it is submitted.
+        // The item's own count keeps the group from ending before it is submitted.
         self.core.groups.begin(group);
         self.core.groups.set_continuation(group, Continuation::Handover(handed));
         let failed = match what {
             HandoverKind::Transfer(transfer) => {
-                let OwnedRequest { direction, handle, remote, local, len } = *transfer;
-                let op = Op { remote, local, len, ..Op::new(OpKind::Transfer(direction), group) };
-                self.submit(at, op, &handle).err()
+                let (op, handle) = *transfer;
+                self.submit(at, Op { completion: group, ..op }, &handle).err()
             }
             HandoverKind::Quiet => {
                 self.mark_quiet(at, group);
@@ -290,7 +287,7 @@ impl<P: Port> Lane<P> {
             HandoverKind::Fence => None,
         };
         if let (Some(failed), true) = (failed, self.core.peers.get(at).error.is_none()) {
-            // Refused, and nothing of it is under way.
+            // Refused with nothing in flight: the error is this item's alone.
             if let Some(Continuation::Handover(handed)) = self.core.groups.take_continuation(group)
             {
                 handed.end(Some(failed));

@@ -1,10 +1,11 @@
-//! The lane of user threads, one at a time, and what they hand over to the proxy lane.
+//! The host lane: access of user threads to the fabric, one at a time, and the handover to the
+//! proxy lane.
 //!
-//! User threads only initiate, over one rail. Operations on staged memory take messages and
-//! copies, which belong to the proxy lane: they are handed over through a bounded queue, in which
-//! their order is kept, and from there go into the queues of their peers. Fences do not order the
-//! two ways with one another, so an operation of one kind waits until nothing to its PE is under
-//! way in the other; programs hardly mix them.
+//! User threads only initiate, over one rail. Operations on staged memory take messages and copies,
+//! which belong to the proxy lane: they pass through a bounded queue in their order, and from there
+//! into the queues of their peers. Fences do not order the two routes with one another, so an
+//! operation on one waits until the other has nothing in flight to its PE; programs hardly mix
+//! them.
 
 pub mod handoff;
 mod outstanding;
@@ -32,9 +33,10 @@ use crate::request::Request;
 pub struct HostLane<P: Port> {
     lane: Mutex<Lane<P>>,
     /// Whether the lane had work when the lock was last released. A hint that spares the proxy
-    /// thread the lock while user threads are not communicating.
+    /// thread the lock while user threads do not communicate.
     has_work: AtomicBool,
-    /// Takes operations on staged memory, and all for PEs to which this lane's rail does not lead.
+    /// Takes operations on staged memory, and all operations for PEs without a path from this
+    /// lane's rail.
     outbox: Option<Outbox>,
     detours: HashSet<Pe>,
 }
@@ -46,19 +48,19 @@ impl<P: Port> HostLane<P> {
         Self { lane: Mutex::new(lane), has_work, outbox: None, detours: HashSet::new() }
     }
 
-    /// The lane, handing operations on staged memory over.
+    /// Hands over operations on staged memory.
     #[must_use]
     pub fn with_outbox(self, outbox: Outbox) -> Self {
         Self { outbox: Some(outbox), ..self }
     }
 
-    /// The lane, handing over all operations for some PEs.
+    /// Hands over all operations for some PEs.
     #[must_use]
     pub fn with_detours(self, detours: impl IntoIterator<Item = Pe>) -> Self {
         Self { detours: detours.into_iter().collect(), ..self }
     }
 
-    /// As [`Lane::start`].
+    /// Starts a put or a get as [`Lane::start`] does.
     ///
     /// # Errors
     /// As [`Lane::start`].
@@ -69,7 +71,7 @@ impl<P: Port> HostLane<P> {
         self.wait(|lane| lane.offer(request, GroupId::NONE))
     }
 
-    /// As [`Lane::complete`].
+    /// Executes a put or a get as [`Lane::complete`] does.
     ///
     /// # Errors
     /// As [`Lane::complete`].
@@ -84,6 +86,7 @@ impl<P: Port> HostLane<P> {
                 Some(id) => id,
                 None => match lane.core.groups.start() {
                     Some(id) => *group.insert(id),
+                    // All groups are in use: tried again after an iteration.
                     None => return Ok(false),
                 },
             };
@@ -101,7 +104,7 @@ impl<P: Port> HostLane<P> {
         done
     }
 
-    /// As [`Lane::fence`].
+    /// Orders writes as [`Lane::fence`] does.
     ///
     /// # Errors
     /// As [`Lane::fence`].
@@ -110,8 +113,8 @@ impl<P: Port> HostLane<P> {
         self.outbox.as_ref().map_or(Ok(()), |outbox| outbox.fence(pe))
     }
 
-    /// Waits until everything that user threads have issued to the PE so far is visible there, and
-    /// what was read has landed. Operations that other threads issue meanwhile are not waited for.
+    /// Blocks until everything that user threads have issued to the PE so far is visible there, and
+    /// everything read has landed. Does not wait for what other threads issue meanwhile.
     ///
     /// # Errors
     /// As [`Lane::quiet`].
@@ -134,7 +137,7 @@ impl<P: Port> HostLane<P> {
                         lane.mark_quiet(at, id);
                         *group.insert(id)
                     }
-                    // All are in use: whoever waits for one PE waits for its end.
+                    // Without a group, also later operations to the PE are waited for.
                     None => return lane.is_quiet(pe),
                 },
             };
@@ -143,25 +146,27 @@ impl<P: Port> HostLane<P> {
         if let Some(id) = group {
             self.end_group(id);
         }
+        // The group also ends when the peer fails.
         done?;
         self.lock().core.reach_peer(pe).map(drop)
     }
 
     fn end_group(&self, id: GroupId) {
-        // A group in which something still counts is given up: an error is the last act of a lane.
+        // A group that still counts work is given up: an error is the last act of a lane.
         let mut lane = self.lock();
         if lane.core.groups.is_done(id) {
             lane.core.groups.finish(id);
         }
     }
 
-    /// Hands over an operation on staged memory. Returns whether it did.
+    /// Hands over an operation on staged memory. Returns false if the operation is none.
     fn hand_over(&self, request: &Request<'_>, wait: bool) -> Result<bool, EngineError> {
         let Some(outbox) = &self.outbox else { return Ok(false) };
         if request.len == 0 {
             return Ok(false);
         }
         if !self.detours.contains(&request.pe) && !self.lock().hands_over(request)? {
+            // Fences do not order the two routes, so the other one has to be empty.
             outbox.quiet(request.pe)?;
             return Ok(false);
         }
@@ -170,14 +175,14 @@ impl<P: Port> HostLane<P> {
         Ok(true)
     }
 
-    /// Whether [`HostLane::try_progress`] may have something to do.
+    /// Returns true if [`HostLane::try_progress`] may have something to do.
     #[inline(always)]
     pub fn has_work(&self) -> bool {
         self.has_work.load(Ordering::Relaxed)
     }
 
-    /// One progress iteration, if anything is under way and no other thread has the lane. For the
-    /// proxy thread: it never waits.
+    /// Makes one progress iteration if anything is in flight and no other thread has the lane. For
+    /// the proxy thread: never waits.
     ///
     /// # Errors
     /// As [`Lane::progress`].
@@ -192,16 +197,17 @@ impl<P: Port> HostLane<P> {
             Err(TryLockError::WouldBlock) => return Ok(false),
         };
         let progressed = lane.progress();
+        // A stale hint costs one lock or delays one iteration.
         self.has_work.store(lane.has_work(), Ordering::Relaxed);
         progressed
     }
 
-    /// As [`Lane::drain_before_close`].
+    /// Waits for operations in flight as [`Lane::drain_before_close`] does.
     pub fn drain_before_close(&self, patience: Duration) -> bool {
         self.lock().drain_before_close(patience)
     }
 
-    /// Runs `with` on the lane.
+    /// Calls `with` with the lane locked.
     pub fn with<T>(&self, with: impl FnOnce(&Lane<P>) -> T) -> T {
         with(&self.lock())
     }
@@ -222,11 +228,11 @@ impl<P: Port> HostLane<P> {
                 return outcome.map(|_| ());
             }
             if is_idle(&mut idle, busy) {
-                // The proxy lane, on which the wait may depend, may have failed.
+                // The wait may depend on the proxy lane, which may have failed.
                 if let Some(failed) = self.outbox.as_ref().and_then(Outbox::failure) {
                     return Err(failed.clone());
                 }
-                // Without the lock, so that another thread can take it.
+                // Yields without the lock, so that another thread can take it.
                 std::thread::yield_now();
             }
         }
@@ -238,7 +244,7 @@ impl<P: Port> HostLane<P> {
 }
 
 impl<P: Port> Lane<P> {
-    /// Has a group wait until everything submitted to a peer so far is finished.
+    /// Ends a group once everything submitted to a peer so far is finished.
     pub(crate) fn mark_quiet(&mut self, at: u32, group: GroupId) {
         self.core.groups.begin(group);
         let peer = self.core.peers.get_mut(at);
@@ -249,7 +255,7 @@ impl<P: Port> Lane<P> {
         self.core.make_ready(at);
     }
 
-    /// Whether a user thread has to hand an operation over, as it is on staged memory or may be.
+    /// Returns true if an operation of a user thread is, or may be, on staged memory.
     pub(crate) fn hands_over(&mut self, request: &Request<'_>) -> Result<bool, EngineError> {
         let (remote, _) = request.remote()?;
         let crate::request::LocalSide::Memory(addr) = request.local else {
@@ -258,7 +264,7 @@ impl<P: Port> Lane<P> {
         let devices = self.core.regions.has_devices();
         let found = self.core.regions.lookup(addr, request.len);
         let is_unknown = found.fabric.is_none() && (devices || self.core.needs_desc);
-        // Where the fabric needs it registered, posting reports what is cut off.
+        // Posting reports a region that ends too early, where the fabric needs one.
         let is_cut = self.core.needs_desc && found.cut.is_some() && !found.device;
         Ok(remote.is_staged() || is_unknown && !is_cut)
     }

@@ -1,19 +1,19 @@
-//! What user threads have handed over to the proxy lane and has not ended, by PE, and the first
-//! failure of each PE's.
+//! Operations handed over to the proxy lane and not ended, counted by PE, with the first failure of
+//! each PE.
 
 use std::sync::PoisonError;
 
 use crate::ids::Pe;
 use crate::sync::{AtomicU32, Mutex, Ordering};
 
-/// Counts of items by PE. A thread that finds none outstanding for a PE sees what the proxy thread
-/// has done for it, in memory as well.
+/// Counts of items by PE. A thread that finds none for a PE also sees the memory effects of what
+/// the proxy thread has executed for it.
 #[derive(Debug)]
 pub(crate) struct Outstanding<E> {
     by_pe: Box<[AtomicU32]>,
-    /// Their sum, for the proxy thread, which most of the time has nothing to look for.
+    /// Their sum: the proxy thread reads it in each iteration, mostly to find nothing.
     all: AtomicU32,
-    /// The first failure of an item that nobody waits for alone, by PE.
+    /// First failure by PE of an item that no thread waits for.
     lost: Mutex<Vec<(Pe, E)>>,
 }
 
@@ -23,9 +23,10 @@ impl<E: Clone> Outstanding<E> {
         Self { by_pe, all: AtomicU32::new(0), lost: Mutex::new(Vec::new()) }
     }
 
-    /// Whether no item that this thread knows of is outstanding.
+    /// Returns true if no item that this thread knows of is outstanding.
     #[inline(always)]
     pub(crate) fn is_empty(&self) -> bool {
+        // A hint: an item that is missed now is seen in a later iteration.
         self.all.load(Ordering::Relaxed) == 0
     }
 
@@ -36,22 +37,23 @@ impl<E: Clone> Outstanding<E> {
         }
     }
 
-    /// Ends an item. `lost`: a failure that nobody waits for.
+    /// Ends an item; `lost` is a failure that no thread waits for.
     pub(crate) fn end(&self, pe: Pe, lost: Option<E>) {
         if let Some(failed) = lost {
             let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
+            // One for each PE, so that a failed PE cannot make the list grow.
             if lost.iter().all(|(of, _)| *of != pe) {
                 lost.push((pe, failed));
             }
         }
         if let Some(count) = self.by_pe.get(pe.index()) {
-            // Publishes what was done, and the failure.
+            // Publishes what was executed, and the failure, to the `Acquire` in `is_quiet`.
             count.fetch_sub(1, Ordering::Release);
         }
         self.all.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Whether every item for the PE that this thread knows of has ended.
+    /// Returns true if every item for the PE that this thread knows of has ended.
     pub(crate) fn is_quiet(&self, pe: Pe) -> bool {
         let count = self.by_pe.get(pe.index());
         count.is_none_or(|count| count.load(Ordering::Acquire) == 0)

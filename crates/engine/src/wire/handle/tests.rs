@@ -138,10 +138,10 @@ fn spots_lie_inside() {
             let view = HandleView::check(&bytes).unwrap();
             assert_eq!(view.takes_messages(), takes);
             let spot = |offset| Some(RegionAddr { slot: 7, offset });
-            assert_eq!(view.spot(base, 0x2000), spot(0));
-            assert_eq!(view.spot(base + 0x1ff8, 8), spot(0x1ff8));
+            assert_eq!(view.region_addr(base, 0x2000), spot(0));
+            assert_eq!(view.region_addr(base + 0x1ff8, 8), spot(0x1ff8));
             for (addr, len) in [(base, 0x2001), (base + 0x1ff9, 8), (base - 1, 1), (0, 1)] {
-                assert_eq!(view.spot(addr, len), None, "{addr:#x} {len}");
+                assert_eq!(view.region_addr(addr, len), None, "{addr:#x} {len}");
             }
         }
     }
