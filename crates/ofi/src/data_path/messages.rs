@@ -421,4 +421,4 @@ fn stranger() -> PortError {
 }
 
 #[cfg(test)]
-pub(crate) mod tests;
+mod tests;

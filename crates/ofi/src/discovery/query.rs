@@ -32,7 +32,8 @@ pub(crate) struct Step {
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let progress = if self.is_automatic { "AUTO" } else { "MANUAL" };
-        write!(f, "progress {progress}, threading {}", self.threading)
+        let threading = format!("{:?}", self.threading).to_uppercase();
+        write!(f, "progress {progress}, threading {threading}")
     }
 }
 

@@ -15,7 +15,7 @@ use crate::error::{check, refused};
 use crate::objects::fabric::Fabric;
 use crate::objects::info::Info;
 use crate::objects::object::{Gate, Object};
-use crate::objects::overheard::overheard;
+use crate::objects::provider_log::capture_log;
 use crate::provider::Profile;
 use engine::port::{Addressing, PortError};
 
@@ -148,7 +148,7 @@ fn heard(
     open: impl FnOnce() -> c_int,
     words: &str,
 ) -> (c_int, Option<String>) {
-    let (code, said) = overheard(library, open);
+    let (code, said) = capture_log(library, open);
     let said = said.unwrap_or_else(|error| {
         info!("whether memory of devices is mapped rightly is not known: {error}");
         Vec::new()

@@ -7,7 +7,7 @@ use std::ptr;
 use std::sync::Arc;
 
 use libfabric_sys::{
-    FI_COMPLETION, FI_EOPNOTSUPP, FI_ETOOSMALL, FI_OPT_CUDA_API_PERMITTED, FI_OPT_ENDPOINT,
+    FI_COMPLETION, FI_EOPNOTSUPP, FI_OPT_CUDA_API_PERMITTED, FI_OPT_ENDPOINT,
     FI_OPT_SHARED_MEMORY_PERMITTED, FI_RECV, FI_TRANSMIT, Padded, fi_addr_t, fi_enable,
     fi_endpoint, fi_ep_bind, fi_getname, fi_getopt, fi_msg, fi_sendmsg, fi_setopt, fi_writedata,
     fid, fid_av, fid_cq, fid_ep, fid_eq, iovec,
@@ -19,6 +19,7 @@ use crate::fork;
 use crate::objects::domain::Domain;
 use crate::objects::object::Object;
 use engine::port::PortError;
+use engine::wire::handshake::MAX_ADDRESS;
 
 mod direct;
 mod events;
@@ -169,22 +170,13 @@ impl Endpoint {
 }
 
 fn name_of(domain: &Domain, endpoint: *mut fid_ep) -> Result<Vec<u8>, PortError> {
-    const TOO_SMALL: i32 = -(FI_ETOOSMALL as i32);
-    let mut address = vec![0_u8; 128];
-    let mut code = TOO_SMALL;
-    // The second round has the room that the first one asked for.
-    for _ in 0..2 {
-        let mut len = address.len();
-        // SAFETY: enabled; the buffer has the length given.
-        code = unsafe { fi_getname(endpoint, address.as_mut_ptr().cast(), &mut len) };
-        if code == TOO_SMALL || len > address.len() {
-            (address, code) = (vec![0; len], TOO_SMALL);
-            continue;
-        }
-        address.truncate(len);
-        break;
-    }
+    // Longer ones could not be sent to peers; those of providers have some tens of bytes.
+    let mut address = vec![0_u8; MAX_ADDRESS];
+    let mut len = address.len();
+    // SAFETY: enabled; the buffer has the length given.
+    let code = unsafe { fi_getname(endpoint, address.as_mut_ptr().cast(), &mut len) };
     check(domain.library(), "fi_getname", code)?;
+    address.truncate(len);
     fork::note_rails(&[&address]);
     Ok(address)
 }

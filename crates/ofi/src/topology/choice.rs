@@ -71,26 +71,3 @@ fn share(near: &[usize], at: usize, count: usize) -> Vec<usize> {
     let start = |at: usize| at * near.len() / count;
     near[start(at)..start(at + 1)].to_vec()
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn nic_shares_are_even() {
-        for nics in 1..9 {
-            for pes in 1..9 {
-                let near: Vec<usize> = (10..10 + nics).collect();
-                let mut used = vec![0; nics];
-                for at in 0..pes {
-                    let part = share(&near, at, pes);
-                    assert!(!part.is_empty(), "{nics} NICs, {pes} PEs");
-                    part.iter().for_each(|nic| used[nic - 10] += 1);
-                }
-                let (least, most) = (used.iter().min().unwrap(), used.iter().max().unwrap());
-                assert!(*least >= 1 || nics > pes && *least == 1, "{nics} {pes}: {used:?}");
-                assert!(most - least <= 1, "{nics} NICs, {pes} PEs: {used:?}");
-            }
-        }
-    }
-}

@@ -33,14 +33,7 @@ impl Distance {
 
 impl fmt::Display for Distance {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Loc => "LOC",
-            Self::Pix => "PIX",
-            Self::Pxb => "PXB",
-            Self::Phb => "PHB",
-            Self::Node => "NODE",
-            Self::Sys => "SYS",
-        })
+        f.write_str(&format!("{self:?}").to_uppercase())
     }
 }
 

@@ -28,7 +28,7 @@ const REFUSALS: usize = 8;
 /// A transfer that the lane hands over.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Request {
-    pub(super) what: What,
+    pub(super) what: BulkOp,
     pub(super) to: PeerAddr,
     pub(super) wr_id: WrId,
     pub(super) context: usize,
@@ -38,9 +38,9 @@ pub(super) struct Request {
     pub(super) key: u64,
 }
 
-/// What a transfer is.
+/// BulkOp a transfer is.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum What {
+pub(super) enum BulkOp {
     Write,
     /// With immediate data.
     WriteWithData(u64),
@@ -63,14 +63,14 @@ impl fmt::Debug for Landing {
     }
 }
 
-/// What came of an iteration.
+/// BulkOp came of an iteration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Iteration {
     /// Something has moved.
     Moved,
     /// Nothing has, and the next event is waited for.
     Idle,
-    /// What is due waits for the lane, or for the provider to make room.
+    /// BulkOp is due waits for the lane, or for the provider to make room.
     Stuck,
 }
 
@@ -93,7 +93,7 @@ pub(super) struct Connection {
     /// Posted, and not completed.
     under_way: u32,
     tell: Tell,
-    /// What there was no room to tell.
+    /// BulkOp there was no room to tell.
     untold: VecDeque<Done>,
     entries: Entries,
     /// Its queue answers nothing but errors: nothing more is asked of it.
@@ -124,7 +124,7 @@ impl Connection {
             refusals: Vec::with_capacity(REFUSALS),
             under_way: 0,
             tell,
-            // What a poll finds, and one that is refused: telling allocates nothing.
+            // BulkOp a poll finds, and one that is refused: telling allocates nothing.
             untold: VecDeque::with_capacity(POLL_BATCH + 1),
             entries: Entries::new(),
             is_broken: false,
@@ -172,7 +172,7 @@ impl Connection {
         self.tell_failed(None, error);
     }
 
-    /// Posts what waits and what was handed over. What finds no room waits, with all that follows
+    /// Posts what waits and what was handed over. BulkOp finds no room waits, with all that follows
     /// for the same peer, whose own connection it may be that has none. Whether anything was
     /// posted.
     fn post_all(&mut self) -> bool {
@@ -197,7 +197,7 @@ impl Connection {
             return false;
         }
         let code = match request.what {
-            What::Reach(peer) => self.reach(&request, peer),
+            BulkOp::Reach(peer) => self.reach(&request, peer),
             _ => self.post(&request),
         };
         if code == -(FI_EAGAIN as isize) {
@@ -207,10 +207,10 @@ impl Connection {
         }
         match (code, request.what) {
             (0, _) => self.under_way += 1,
-            (_, What::Reach(peer)) => self.tell(Done::Reached(peer, false)),
-            (_, What::Write) => self.refused(&request, "fi_write", code),
-            (_, What::WriteWithData(_)) => self.refused(&request, "fi_writedata", code),
-            (_, What::Read) => self.refused(&request, "fi_read", code),
+            (_, BulkOp::Reach(peer)) => self.tell(Done::Reached(peer, false)),
+            (_, BulkOp::Write) => self.refused(&request, "fi_write", code),
+            (_, BulkOp::WriteWithData(_)) => self.refused(&request, "fi_writedata", code),
+            (_, BulkOp::Read) => self.refused(&request, "fi_read", code),
         }
         true
     }
@@ -224,7 +224,7 @@ impl Connection {
         });
         let context = landing.context.get() as usize;
         let addr = landing.byte.get() as usize;
-        let what = What::Read;
+        let what = BulkOp::Read;
         let code = self.post(&Request { what, context, addr, len: 1, ..*request });
         if code == 0 {
             self.tried.insert(context, (peer, landing));
@@ -249,9 +249,9 @@ impl Connection {
         // as long.
         unsafe {
             match what {
-                What::Write => self.endpoint.direct.write(&op),
-                What::WriteWithData(data) => self.endpoint.write_data(&op, data),
-                What::Read | What::Reach(_) => self.endpoint.direct.read(&op),
+                BulkOp::Write => self.endpoint.direct.write(&op),
+                BulkOp::WriteWithData(data) => self.endpoint.write_data(&op, data),
+                BulkOp::Read | BulkOp::Reach(_) => self.endpoint.direct.read(&op),
             }
         }
     }
@@ -295,18 +295,18 @@ impl Connection {
             return true;
         }
         // SAFETY: `&mut self` makes this the only thread that reads the queue, which is open.
-        let Some(entry) = (unsafe { self.endpoint.read_error() }) else { return true };
-        if self.has_reached(entry.op_context as usize, false) {
+        let Some((context, error)) = (unsafe { self.endpoint.read_error() }) else { return true };
+        if self.has_reached(context as usize, false) {
             return true;
         }
-        let wr_id = self.contexts.wr_id(entry.op_context);
+        let wr_id = self.contexts.wr_id(context);
         if wr_id.is_some() {
             self.under_way = self.under_way.saturating_sub(1);
         } else if *self.endpoint.domain.profile.outlives_receives {
-            debug!("{}: {}", self.name, entry.error);
+            debug!("{}: {error}", self.name);
             return true;
         }
-        self.tell_failed(wr_id, entry.error);
+        self.tell_failed(wr_id, error);
         true
     }
 
@@ -347,7 +347,7 @@ impl Drop for Connection {
             endpoint.close();
         }
         if is_unclosed() {
-            // What could not be closed may be what writes to these.
+            // BulkOp could not be closed may be what writes to these.
             std::mem::forget(Arc::clone(&self.contexts));
             std::mem::forget(std::mem::take(&mut self.tried));
         }

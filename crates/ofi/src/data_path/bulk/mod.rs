@@ -28,7 +28,7 @@ use std::ffi::c_void;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::data_path::bulk::connection::{Connection, Request, What};
+use crate::data_path::bulk::connection::{BulkOp, Connection, Request};
 use crate::data_path::bulk::merged::Merged;
 use crate::data_path::bulk::thread::Worker;
 use crate::error::refused;
@@ -45,7 +45,7 @@ pub(crate) const MOST: usize = 6;
 /// Completions that a connection's queue has room for beyond the transfers of its own.
 const QUEUE_MARGIN: usize = 256;
 
-/// What the connections of a rail are opened for.
+/// BulkOp the connections of a rail are opened for.
 #[derive(Debug)]
 pub(crate) struct Plan<'a> {
     /// Each in a domain, with the name of its thread.
@@ -99,7 +99,7 @@ impl Bulk {
     /// on: see [`Bulk::queue`].
     ///
     /// # Errors
-    /// What libfabric refused, or the system a thread.
+    /// BulkOp libfabric refused, or the system a thread.
     pub(crate) fn open(
         plan: &Plan<'_>,
         contexts: &Arc<Contexts>,
@@ -139,7 +139,7 @@ impl Bulk {
     /// connections for bulk, or else the rail itself.
     ///
     /// # Errors
-    /// What libfabric refused.
+    /// BulkOp libfabric refused.
     pub(crate) fn insert(&mut self, peers: &[(PeerAddr, Vec<&[u8]>)]) -> Result<(), PortError> {
         for (at, link) in self.links.iter_mut().enumerate() {
             let places: Vec<&[u8]> =
@@ -187,7 +187,7 @@ impl Bulk {
                 }
                 Reach::Tried => {}
                 Reach::Unknown => {
-                    if worker.give(request(What::Reach(to), route.to))? == Posted::Yes {
+                    if worker.give(request(BulkOp::Reach(to), route.to))? == Posted::Yes {
                         route.reach = Reach::Tried;
                     }
                 }
@@ -195,9 +195,11 @@ impl Bulk {
         }
         let Some((at, _, route)) = best else { return Ok(None) };
         let what = match (transfer.direction, operation) {
-            (Direction::Read, _) => What::Read,
-            (Direction::Write, Operation::WriteWithImmediate(_, data)) => What::WriteWithData(data),
-            (Direction::Write, _) => What::Write,
+            (Direction::Read, _) => BulkOp::Read,
+            (Direction::Write, Operation::WriteWithImmediate(_, data)) => {
+                BulkOp::WriteWithData(data)
+            }
+            (Direction::Write, _) => BulkOp::Write,
         };
         let posted = self.links[at].worker.give(request(what, route))?;
         if posted == Posted::Yes {

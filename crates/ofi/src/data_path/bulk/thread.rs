@@ -31,7 +31,7 @@ const IDLE: i32 = 1000;
 const BUSY: i32 = 10;
 const STUCK: i32 = 1;
 
-/// What the lane and the thread share.
+/// BulkOp the lane and the thread share.
 #[derive(Debug)]
 struct Shared {
     /// The thread sleeps, or is about to, and does not look at the queue of requests before it is
@@ -118,7 +118,7 @@ fn has_ended() -> PortError {
     refused("moving bulk", String::from("the thread that does has ended, as the log says"))
 }
 
-/// What the thread does, with its end if it panics.
+/// BulkOp the thread does, with its end if it panics.
 fn run(
     shared: &Shared,
     name: &str,
@@ -130,7 +130,7 @@ fn run(
     let text = reason(panic.as_ref());
     error!("{name} has ended: {text}: please report this");
     shared.has_failed.store(true, Ordering::SeqCst);
-    // What it was at is unknown; that the lane is told of it does not depend on that.
+    // BulkOp it was at is unknown; that the lane is told of it does not depend on that.
     connection.end(refused("moving bulk", format!("the thread {name} has ended: {text}")));
 }
 
@@ -164,7 +164,7 @@ fn sleep(shared: &Shared, connection: &mut Connection, iteration: Iteration) {
     shared.sleeps.store(false, Ordering::SeqCst);
 }
 
-/// What wakes a thread: an eventfd.
+/// BulkOp wakes a thread: an eventfd.
 #[derive(Debug)]
 struct Wake(OwnedFd);
 
@@ -209,7 +209,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::*;
-    use crate::data_path::bulk::connection::What;
+    use crate::data_path::bulk::connection::BulkOp;
     use crate::data_path::bulk::connection::tests::Bed;
     use crate::provider::Provider;
 
@@ -235,7 +235,7 @@ mod tests {
     #[test]
     fn transfer_wakes_sleeping_thread() {
         let bed = Bed::new(Provider::Tcp);
-        let request = bed.request(What::Write, 1, 0);
+        let request = bed.request(BulkOp::Write, 1, 0);
         let Bed { connection, requests, .. } = bed;
         let worker = Worker::start(connection, requests, "bulk-test", None).expect("a thread");
         let begun = Instant::now();
@@ -252,7 +252,7 @@ mod tests {
     #[test]
     fn panicked_worker_refuses_transfers() {
         let mut bed = Bed::new(Provider::Tcp);
-        let request = bed.request(What::Write, 1, 0);
+        let request = bed.request(BulkOp::Write, 1, 0);
         let requests = bed.requests.clone();
         let shared = Arc::new(Shared {
             sleeps: AtomicBool::new(false),

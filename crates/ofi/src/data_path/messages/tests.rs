@@ -17,7 +17,7 @@ use engine::port::packet::LongPacket;
 
 const TOO_LONG: i32 = FI_ETRUNC as i32;
 
-pub(crate) fn rail(provider: Provider) -> Rail {
+fn rail(provider: Provider) -> Rail {
     let devices = match provider {
         Provider::Shm => Devices::Include(vec![String::from("shm")]),
         _ => Devices::Any,

@@ -331,17 +331,17 @@ fn poll_failed(contexts: &Contexts, port_rail: &mut PortRail, code: isize) -> Po
     // SAFETY: called from `drain` only, which has the port for itself; the gate is entered.
     let entry = unsafe { rail.endpoint.read_error() };
     drop(entered);
-    let Some(mut entry) = entry else { return Polled::Empty };
-    let wr_id = contexts.wr_id(entry.op_context);
+    let Some((context, mut error)) = entry else { return Polled::Empty };
+    let wr_id = contexts.wr_id(context);
     let (wr_id, is_message) = match wr_id {
         Some(_) => (wr_id, false),
-        None => match messages.failed(rail, entry.op_context, &mut entry.error) {
+        None => match messages.failed(rail, context, &mut error) {
             Failed::Sent(wr_id) => (Some(wr_id), true),
             Failed::Rail => (None, false),
             Failed::Received => return Polled::Empty,
         },
     };
-    Polled::Failed(Box::new(Failure { wr_id, is_message, error: entry.error }))
+    Polled::Failed(Box::new(Failure { wr_id, is_message, error }))
 }
 
 #[cold]

@@ -42,13 +42,6 @@ impl Entries {
     }
 }
 
-/// An operation that failed, or the queue itself.
-pub(crate) struct ErrorEntry {
-    /// The context the operation was posted with. Null when no operation is meant.
-    pub(crate) op_context: *mut c_void,
-    pub(crate) error: PortError,
-}
-
 pub(super) fn open(domain: &Domain, size: usize, wakes: bool) -> Result<Object<fid_cq>, PortError> {
     let mut attr = Padded::<fi_cq_attr>::new();
     attr.size = size;
@@ -93,12 +86,13 @@ impl Endpoint {
         Ok(DirectQueue { raw: self.queue.as_ptr(), read: read.ok_or_else(lacking)? })
     }
 
-    /// Takes an error, after a read has answered `-FI_EAVAIL`. None when there is none after all.
+    /// Takes an error, after a read has answered `-FI_EAVAIL`, with the context of the operation
+    /// that failed, null where none is meant. None when there is no error after all.
     ///
     /// # Safety
     /// One thread at a time, inside the domain's gate.
     #[cold]
-    pub(crate) unsafe fn read_error(&self) -> Option<ErrorEntry> {
+    pub(crate) unsafe fn read_error(&self) -> Option<(*mut c_void, PortError)> {
         let (library, queue) = (self.domain.library(), self.queue.as_ptr());
         let mut entry = Padded::<fi_cq_err_entry>::new();
         // SAFETY: open; the entry is padded. A zero `err_data_size` leaves the provider's details
@@ -109,7 +103,7 @@ impl Endpoint {
         }
         if code < 0 {
             let error = port_error(library, "fi_cq_readerr", code as i64);
-            return Some(ErrorEntry { op_context: ptr::null_mut(), error });
+            return Some((ptr::null_mut(), error));
         }
         let mut error = port_error(library, "completion", entry.err.into());
         let mut buffer = [0 as c_char; 256];
@@ -123,7 +117,7 @@ impl Endpoint {
                 error.text = format!("{}; the provider: {detail}", error.text);
             }
         }
-        Some(ErrorEntry { op_context: entry.op_context, error })
+        Some((entry.op_context, error))
     }
 }
 
