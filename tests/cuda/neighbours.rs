@@ -35,7 +35,6 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::fake("staging_in_a_context_of_our_own_that_keeps_its_stacks", kept_stacks)
             .with(&[("FAKE_CUDA_LIMITS", "0")]),
         Case::fake("staging_beside_a_context_of_the_program_s_makes_one", context_of_the_program),
-        Case::fake("one_context_serves_all_groups", one_context),
         Case::any("groups_end_beside_a_kernel", end_beside_kernel),
         Case::any("a_graph_that_is_captured_is_not_disturbed", captured),
     ]
@@ -61,7 +60,8 @@ again:
 }
 ";
 
-enum Spinning {
+/// A kernel that runs until it is ended.
+pub(crate) enum Spinning {
     /// The fake driver's.
     Fake(usize),
     /// One that waits for this word.
@@ -69,7 +69,7 @@ enum Spinning {
 }
 
 impl Spinning {
-    fn start(bed: &Bed, stream: usize) -> Self {
+    pub(crate) fn start(bed: &Bed, stream: usize) -> Self {
         if bed.is_fake() {
             // SAFETY: the type of that function in the fake driver.
             let gate = unsafe {
@@ -100,7 +100,7 @@ impl Spinning {
         Spinning::Real(flag)
     }
 
-    fn end(self, bed: &Bed) {
+    pub(crate) fn end(self, bed: &Bed) {
         match self {
             Spinning::Fake(gate) => call!(bed.raw, fake_cuda_release(gate => usize)),
             // SAFETY: a word of page-locked memory, which the kernel reads.
@@ -288,8 +288,7 @@ fn calls_of_the_program() {
 fn no_context_of_our_own() {
     let bed = Bed::new();
     let contexts = bed.count(1);
-    let heap = bed.heap(1);
-    let (mut stage, _region) = Stage::new(&bed, heap, 1 << 20);
+    let (mut stage, _region, heap) = Stage::on_heap(&bed, 1);
     assert_eq!(bed.count(1), contexts, "contexts that were made");
     let owned = stage.register(&bed, bed.alloc(4096), 4096);
     assert!(!owned.is_held_up(), "no more than all else");
@@ -306,14 +305,12 @@ fn kept_stacks() {
     assert!(least_stack() > 0);
 }
 
-/// Bytes of a kernel's stack in that context of the device which has the fewest, once memory is
-/// staged.
+/// Bytes of a kernel's stack in the context that has the fewest, once memory is staged.
 fn least_stack() -> u64 {
     let bed = Bed::new();
     let (contexts, before) = (bed.count(1), bed.count(10));
     assert!(before > 0, "the program's context has stacks");
-    let heap = bed.heap(1);
-    let (mut stage, _region) = Stage::new(&bed, heap, 1 << 20);
+    let (mut stage, _region, heap) = Stage::on_heap(&bed, 1);
     assert_eq!(bed.count(1), contexts + 1, "contexts that were made");
     let bytes = pattern(CHUNK, 1);
     stage.copy_in(heap, &bytes);
@@ -323,8 +320,7 @@ fn least_stack() -> u64 {
 
 fn rows_are_kernels() {
     let bed = Bed::new();
-    let heap = bed.heap(1);
-    let (mut stage, _region) = Stage::new(&bed, heap, 1 << 20);
+    let (mut stage, _region, heap) = Stage::on_heap(&bed, 1);
     let mut stream = 0;
     call!(bed.raw, cuStreamCreate(&raw mut stream => *mut usize, 1 => u32));
     let kernel = Spinning::start(&bed, stream);
@@ -342,8 +338,7 @@ fn context_of_the_program() {
     let (heap, other) = (bed.heap(1), bed.heap(1));
     let contexts = bed.count(1);
     let (mut stage, region) = Stage::new(&bed, heap, 1 << 20);
-    // Memory that nobody has registered, used by a thread that has bound nothing, as the proxy's
-    // may.
+    // Unregistered memory, used by a thread without a context, as the proxy's may be.
     let bytes = pattern(CHUNK, 2);
     thread::scope(|scope| {
         let (stage, bytes) = (&mut stage, &bytes);
@@ -359,22 +354,6 @@ fn context_of_the_program() {
     let before = bed.count(4);
     drop((stage, region));
     assert!(bed.count(4) < before, "what was made in it is given back");
-}
-
-fn one_context() {
-    let bed = Bed::new();
-    let len = 1 << 20;
-    let memory = bed.heap(1);
-    let before = bed.count(1);
-    for groups in [1, 2, 4, 8] {
-        let stages: Vec<_> = (0..groups).map(|_| Stage::new(&bed, memory, len)).collect();
-        assert_eq!(bed.count(1), before + 1, "contexts that {groups} groups have made");
-        let bytes = pattern(CHUNK, groups);
-        for (mut stage, _region) in stages {
-            stage.copy_in(memory, &bytes);
-            assert!(stage.copy_out(memory, CHUNK) == bytes);
-        }
-    }
 }
 
 fn end_beside_kernel() {

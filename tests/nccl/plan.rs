@@ -148,8 +148,7 @@ impl Round {
         self.key(way, u64::MAX)
     }
 
-    /// What goes one way, in the order in which it is given to the plugin. The last is a strong
-    /// signal to [`Word::Count`].
+    /// The steps of one way, in order. The last is a strong signal to [`Word::Count`].
     pub(crate) fn steps(&self, way: Way) -> Vec<Step> {
         Maker {
             random: Random::new(self.key(way, u64::MAX - 1)),

@@ -299,6 +299,14 @@ impl Bed {
     pub(crate) fn stores_and_copies(&self) -> [u64; 2] {
         [5, 2].map(|what| self.count(what))
     }
+
+    /// The same, of what a function does.
+    pub(crate) fn calls_of(&self, run: impl FnOnce()) -> [u64; 2] {
+        let before = self.stores_and_copies();
+        run();
+        let after = self.stores_and_copies();
+        [after[0] - before[0], after[1] - before[1]]
+    }
 }
 
 pub(crate) fn count(raw: &Library, what: u32) -> u64 {

@@ -109,8 +109,7 @@ impl Copy {
     }
 }
 
-/// Two threads register regions. Who has heard of one finds it, and a copy that is current has all
-/// of some changes.
+/// Two threads register regions. A peer told of one finds it; a current copy has whole changes.
 #[test]
 fn announced_change_is_visible() {
     check(|| {
