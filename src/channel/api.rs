@@ -1,5 +1,4 @@
-//! A channel: rails to all PEs, memory that kernels and peers reach, and a proxy thread between
-//! them.
+//! A channel: rails to all PEs, memory that kernels and peers reach, and its proxy thread.
 
 mod memory;
 
@@ -222,8 +221,7 @@ impl Channel {
             return Err(ChannelError::Child);
         }
         let drained = self.drain();
-        // Also when something has failed: peers may still need this PE's iterations, and wait for
-        // it here.
+        // Also after a failure: peers may still need this PE's iterations, and wait for it here.
         let met = match with_others {
             true => self.barrier(),
             false => Ok(()),
@@ -320,8 +318,7 @@ impl Channel {
 }
 
 impl Drop for Channel {
-    /// As [`Channel::stop`], but without waiting for other PEs, which must not need this one any
-    /// more.
+    /// As [`Channel::stop`], without waiting for other PEs, which must not need this one any more.
     fn drop(&mut self) {
         if let Err(failed) = self.end(false) {
             warn!(target: logging::PROXY, "the channel's end: {failed}");

@@ -1,5 +1,4 @@
-//! What a process has once for all its communicators: the settings, and the devices that NCCL is
-//! offered.
+//! State of the process for all communicators: settings, and the devices offered to NCCL.
 //!
 //! NICs near one another are one device, with a rail for each: NCCL gives a group one device, and
 //! would else make up to four groups of one rail.

@@ -129,8 +129,7 @@ impl Requests {
             let Slot { puts, at, .. } = self.slots[*slot];
             is_short && (1..MOST_SHARING).contains(&puts) && self.iterations - at <= 1
         };
-        // A rank has no more batches than are left for others, beside those kept for ranks that
-        // have none.
+        // Ranks get no more batches than remain for others, besides those kept for ranks without.
         let left = self.free.len().saturating_sub(self.without.min(MOST_RESERVED));
         let slot = match latest {
             Some(latest) if shares(&latest) || held.len() >= left => Some(latest),

@@ -7,9 +7,8 @@ use crate::topology::{cpus, numa_node};
 
 const MOST: usize = libc::CPU_SETSIZE as usize;
 
-/// Lets the calling thread run on the CPUs of a device's node alone, and gives these in words.
-/// Where that is not known, or there is one node only, or the thread may not run on any of them,
-/// nothing changes.
+/// Restricts the calling thread to the CPUs of a device's NUMA node, and returns these in words.
+/// Changes nothing if the node is unknown, the only one, or out of the thread's affinity.
 pub fn keep_near(device: &Path) -> Option<String> {
     keep_near_in(Path::new("/sys"), device)
 }

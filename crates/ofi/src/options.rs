@@ -50,8 +50,7 @@ impl Default for Options {
     }
 }
 
-/// Which devices become rails. A device is named by its domain, interface or NIC, or by an IP
-/// address.
+/// Which devices become rails, each named by its domain, interface, NIC or IP address.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Devices {
     /// All that the provider offers.

@@ -1,5 +1,4 @@
-//! The shared memory of a channel: the context that kernels are given, rings, table of regions,
-//! error.
+//! A channel's shared memory: the kernels' context, rings, table of regions, error.
 //!
 //! It is in three pieces, zeroed at first. Near producers are the context, the table of regions,
 //! rings, `nlf_producers`, `nlf_own_producers` and the claims of the error; in host memory, for

@@ -78,8 +78,7 @@ pub(crate) struct ChannelState {
     failure: Mutex<Option<String>>,
     /// The proxy thread does not wait for room any longer.
     pub(crate) abandon: Arc<AtomicBool>,
-    /// Another thread has told everybody that the channel has failed: its proxy thread does not
-    /// iteration.
+    /// Another thread has reported the channel as failed, as the proxy thread made no iteration.
     given_up: AtomicBool,
 }
 

@@ -93,8 +93,7 @@ pub struct Ring {
     done: u64,
 }
 
-// SAFETY: the memory belongs to no thread; `Ring::new`'s caller promises that this is its one
-// consumer.
+// SAFETY: the memory belongs to no thread, and `Ring::new`'s caller promises one consumer.
 unsafe impl Send for Ring {}
 
 impl Ring {
@@ -190,8 +189,7 @@ impl Ring {
         Some(decoded.map_err(|wrong| BadDescriptor { wrong, words: *first }))
     }
 
-    /// Slots taken until now. After [`Ring::take`], it is what `done` has to reach for that
-    /// descriptor.
+    /// Slots taken until now: after [`Ring::take`], what `done` has to reach for that descriptor.
     #[inline]
     pub fn taken(&self) -> u64 {
         self.taken

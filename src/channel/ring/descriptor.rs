@@ -124,13 +124,11 @@ pub enum Descriptor {
         compare: u64,
         fetch: Option<Place>,
     },
-    /// What was before, to the PE or, without one, to all, is visible there before what comes
-    /// after.
+    /// Earlier operations, to the PE or without one to all, are visible there before later ones.
     Fence { pe: Option<Pe> },
 }
 
-/// A put, which nearly all descriptors are, in words that a processor keeps in registers: the
-/// fields of [`Descriptor::Put`].
+/// A put, the most common descriptor, in registers: the fields of [`Descriptor::Put`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs, reason = "as in the descriptor")]
 pub struct Put {

@@ -10,8 +10,7 @@ use crate::channel::ring::slot::Words;
 use engine::atomic::{AtomicOp, Width};
 use engine::ids::Pe;
 
-/// A descriptor's words, without laps. The second slot is there when the first is marked as
-/// extended.
+/// A descriptor's words, without laps. The second slot is there if the first is extended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Encoded {
     /// The first slot.
@@ -150,8 +149,7 @@ impl Descriptor {
     /// slot of one that is not extended.
     ///
     /// # Errors
-    /// When no descriptor has these words; for one when the first is extended and there is no
-    /// second.
+    /// No descriptor has these words; or the first is extended and there is no second.
     pub fn decode(first: Words, second: Option<Words>) -> Result<Self, BadDescriptor> {
         let decoded = match second {
             None if is_extended(&first) => Err(Wrong::NotCanonical),

@@ -1,5 +1,4 @@
-//! An entry of the table of regions that producers look addresses up in, as it is changed while
-//! they do.
+//! An entry of the table of regions, which changes while producers look addresses up.
 
 use channel_sys as c;
 

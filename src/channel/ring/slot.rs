@@ -30,8 +30,7 @@ pub struct Slot {
 pub struct Published {
     /// Slots taken. Stored with release after the last load from them: who sees it may write there.
     pub tail: AtomicU64,
-    /// Slots whose operations are delivered. Stored with release: who sees it sees what they
-    /// brought.
+    /// Slots whose operations are delivered. Stored with release, after what they brought.
     pub done: AtomicU64,
     /// `NLF_STATE_*`.
     pub state: AtomicU32,

@@ -76,8 +76,7 @@ enum End {
 /// themselves. It is asked once in as many.
 const LOOKS_AT_BYTES: u32 = 256;
 
-/// Looks at a mark, until the driver is asked: nothing is marked any more once the context has
-/// failed.
+/// Looks at a mark until the driver is asked: a failed context sets no more marks.
 const LOOKS_AT_MARK: u32 = 1024;
 
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -135,8 +135,7 @@ impl Watch {
         if len > most || host % 8 != 0 || (device | len) % 4 != 0 {
             return None;
         }
-        // Neither of two copies in a row nor a word that programs like: what has the pattern is
-        // seen late.
+        // Differs from copy to copy, and from common values: bytes equal to it are seen late.
         let pattern = (number as u32).wrapping_mul(0x9e37_79b1) ^ 0x8d3a_51c7;
         let end = host + len;
         for at in (host..end - len % 8).step_by(8) {
@@ -158,8 +157,7 @@ impl Watch {
     pub(crate) unsafe fn all_here(&mut self) -> bool {
         let both = twice(self.pattern);
         while self.end - self.at >= 8 {
-            // SAFETY: the caller's promise; the address is aligned to 8, as it was in the
-            // beginning.
+            // SAFETY: the caller's promise; the address is still aligned to 8.
             let differs =
                 unsafe { AtomicU64::from_ptr(self.at as *mut u64) }.load(Ordering::Acquire) ^ both;
             if differs as u32 == 0 || differs >> 32 == 0 {

@@ -16,8 +16,7 @@ use ::engine::atomic::Width;
 /// Most words that are stored by one call.
 pub(crate) const MOST_WRITES: usize = 64;
 
-/// A store of a word of 4 or 8 bytes that was checked: in device memory of the stream's context, or
-/// in page-locked memory.
+/// A checked store of a word of 4 or 8 bytes, in device memory or page-locked memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Write {
     pub(crate) addr: usize,

@@ -135,8 +135,7 @@ impl Driver {
             let found = unsafe { handle.get::<*mut c_void>(name.as_bytes()) };
             found.map_or(ptr::null_mut(), |symbol| symbol.into_raw())
         };
-        // SAFETY: a library that has these functions by CUDA's names is a CUDA driver, or stands in
-        // for one.
+        // SAFETY: a library with these functions is a CUDA driver, or stands in for one.
         let mut api = unsafe { Api::resolve(find) }
             .map_err(|symbol| LoadError::Symbol { path: path.to_owned(), symbol })?;
         let mut version = 0;

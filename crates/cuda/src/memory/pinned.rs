@@ -87,8 +87,7 @@ impl PinnedMemory {
 impl Drop for PinnedMemory {
     fn drop(&mut self) {
         if is_unclosed() {
-            // The fabric may still write to it. It would end with its context, which stays
-            // therefore.
+            // The fabric may still write to it, so the context that it would end with stays.
             std::mem::forget(Arc::clone(&self.context));
             return;
         }

@@ -1,5 +1,4 @@
-//! Ranges of memory: what kind they are, and for those that need the driver, where its allocations
-//! end.
+//! Ranges of memory: their kind, and the allocations of those that only the driver reaches.
 
 use std::sync::Arc;
 
@@ -36,8 +35,7 @@ pub struct DeviceRange {
     owned: bool,
     addr: usize,
     len: usize,
-    /// Addresses inside where one allocation ends and the next begins, ascending. A copy must not
-    /// cross one.
+    /// Addresses inside where allocations meet, ascending. A copy must not cross one.
     borders: Box<[usize]>,
     buffers: Box<[u64]>,
 }

@@ -1,5 +1,4 @@
-//! Staging: device memory that the fabric does not reach, moved through bounce buffers of host
-//! memory.
+//! Staging: device memory out of the fabric's reach, moved through bounce buffers of the host.
 //!
 //! Any thread registers; only the proxy thread moves. What the two share is behind one lock, held
 //! for a few instructions.

@@ -142,8 +142,7 @@ impl fmt::Display for Measured {
     }
 }
 
-/// A kernel that tells that it runs, in the second word from its argument, and ends when the first
-/// one is set.
+/// A kernel that sets the second word when it starts, and ends when the first one is set.
 const KERNEL: &CStr = c".version 7.0
 .target sm_70
 .address_size 64

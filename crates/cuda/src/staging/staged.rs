@@ -198,8 +198,7 @@ impl Staging {
         Ok(StagedRegion { staging: Arc::clone(self), range, of_own_context })
     }
 
-    /// The memory that bytes pass through, once, after memory was registered: it is the stager's
-    /// from then on.
+    /// Takes the bounce memory, once, after memory was registered: for the stager.
     pub(super) fn take_bounce(&self) -> Option<(Arc<PinnedMemory>, Neighbours, Bounce)> {
         let mut making = lock(&self.making);
         let (memory, neighbours) = making.bounce.take()?;

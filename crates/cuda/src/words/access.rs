@@ -35,8 +35,7 @@ impl Default for WordsOptions {
     }
 }
 
-/// Words in device memory of one context, read and written one after the other. Each is done when
-/// the call returns.
+/// Words in device memory of one context. Each access is complete when the call returns.
 ///
 /// Nothing here is atomic with what the device or another thread does to the same word: all changes
 /// of a word that have to be atomic among themselves come from the one thread that has this value.

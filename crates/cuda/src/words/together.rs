@@ -1,5 +1,4 @@
-//! Words and short bytes that are stored together: which of them lie side by side, so that one copy
-//! stores them.
+//! Words and short bytes that are stored together: adjacent ones take one copy.
 //!
 //! An operation of a stream stores a word in 0.7 µs, whatever its length, and a copy some hundred
 //! words in 2 µs. A copy has no order within, so it takes only what nothing orders among one

@@ -68,8 +68,7 @@ enum Arrived {
     Message { index: u32, len: u32 },
     /// What came with a peer's write, and the receive buffer that it has taken, where one is taken.
     ImmediateData { data: u64, taken: Option<u32> },
-    /// What could not be received, with this error, and the receive buffer that it has taken, if
-    /// any.
+    /// A failed receive, with its error and the receive buffer that it has taken, if any.
     Broken { code: i32, taken: Option<u32> },
 }
 
@@ -191,8 +190,7 @@ impl Messages {
         let Some(buffer) = buffers.buffer(id, len, rail.messages_desc()) else {
             return Err(too_long(len, buffers.longest()));
         };
-        // SAFETY: the buffer is free, so the provider does not have it, and this thread alone uses
-        // the rail's buffers.
+        // SAFETY: the buffer is free, so only this thread, which has the rail's buffers, uses it.
         if let Some(room) = unsafe { buffers.bytes(id) } {
             write(&mut room[..len]);
             if len <= self.inject_size {
@@ -300,8 +298,7 @@ impl Messages {
                 self.arrived.push(Arrived::Broken { code, taken: Some(index) });
                 Failed::Received
             }
-            // A write that breaks off, where it takes no receive, and what is no message of the
-            // provider's own protocol.
+            // A broken write that takes no receive, or a message of the provider's own protocol.
             None if goes_on => {
                 error.call = "receiving something";
                 debug!("rail {}: {error}", rail.name);

@@ -50,8 +50,7 @@ facts! {
     /// It orders writes among themselves unless the endpoint is opened without, and that costs. The
     /// engine needs no such order.
     order_of_writes_costs: bool = false, "nothing of it is known to go faster without an order of writes";
-    /// Errors that belong to no operation go to an event queue, and end the process where an
-    /// endpoint has none.
+    /// Errors of no operation go to an event queue; without one they end the process.
     events: bool = false, "nothing of it is known to need an event queue";
     /// How it tells that the target's processor does the writes of an endpoint, and not the NICs.
     software_writes: Option<SoftwareWrites> = None, "nothing of it is known to write now by NICs and now without";
@@ -86,8 +85,7 @@ facts! {
     device_switches: &'static [&'static str] = &[], "nothing of it is known to need any";
     /// How libfabric's log tells, when a domain is opened, that it maps device memory wrongly.
     maps_wrongly: Option<Said> = None, "nothing of it is known to say so";
-    /// What it takes that it reaches device memory, for whoever has NICs of it that do not. Nothing
-    /// known: empty.
+    /// What reaching device memory takes, for users of its NICs. Nothing known: empty.
     device_memory_takes: &'static str = "", "it is not asked for device memory";
     /// It goes by the names of NICs whether they reach device memory.
     device_memory_by_name: Option<ByName> = None, "nothing of it is known to look at names";
@@ -150,8 +148,7 @@ impl EndpointFiles {
         cores.max(1) as u64 * self.size(library).nominal
     }
 
-    /// Bytes that have to be left when a PE of so many on this host opens its endpoints: those of
-    /// the others grow.
+    /// Bytes that must be free when one of `here` PEs opens its endpoints: those of others grow.
     pub(crate) fn opened_with(&self, library: Version, endpoints: usize, here: usize) -> u64 {
         endpoints as u64 * (self.size(library).used + here.saturating_sub(1) as u64 * GROWTH)
     }

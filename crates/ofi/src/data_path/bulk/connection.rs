@@ -38,7 +38,7 @@ pub(super) struct Request {
     pub(super) key: u64,
 }
 
-/// BulkOp a transfer is.
+/// What a transfer is.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum BulkOp {
     Write,
@@ -63,14 +63,14 @@ impl fmt::Debug for Landing {
     }
 }
 
-/// BulkOp came of an iteration.
+/// What came of an iteration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Iteration {
     /// Something has moved.
     Moved,
     /// Nothing has, and the next event is waited for.
     Idle,
-    /// BulkOp is due waits for the lane, or for the provider to make room.
+    /// What is due waits for the lane, or for the provider to make room.
     Stuck,
 }
 
@@ -85,15 +85,14 @@ pub(super) struct Connection {
     tried: HashMap<usize, (PeerAddr, Box<Landing>)>,
     name: String,
     requests: Receiver<Request>,
-    /// Taken from the queue, and not posted for lack of room, in the order in which they came for
-    /// each peer.
+    /// Taken from the queue and not posted for lack of room; in order for each peer.
     waiting: VecDeque<Request>,
     /// For whom there was no room in this iteration.
     refusals: Vec<PeerAddr>,
     /// Posted, and not completed.
     under_way: u32,
     tell: Tell,
-    /// BulkOp there was no room to tell.
+    /// What there was no room to tell.
     untold: VecDeque<Done>,
     entries: Entries,
     /// Its queue answers nothing but errors: nothing more is asked of it.
@@ -124,7 +123,7 @@ impl Connection {
             refusals: Vec::with_capacity(REFUSALS),
             under_way: 0,
             tell,
-            // BulkOp a poll finds, and one that is refused: telling allocates nothing.
+            // What a poll finds, and one that is refused: telling allocates nothing.
             untold: VecDeque::with_capacity(POLL_BATCH + 1),
             entries: Entries::new(),
             is_broken: false,
@@ -149,8 +148,7 @@ impl Connection {
         if self.is_broken { None } else { self.endpoint.descriptor().ok() }
     }
 
-    /// Whether there is nothing to do until the descriptor tells of something, or the lane hands
-    /// something over.
+    /// Whether nothing can be done until the descriptor is readable or the lane hands over work.
     pub(super) fn may_sleep(&mut self) -> bool {
         if let Ok(request) = self.requests.try_recv() {
             self.waiting.push_back(request);
@@ -172,9 +170,8 @@ impl Connection {
         self.tell_failed(None, error);
     }
 
-    /// Posts what waits and what was handed over. BulkOp finds no room waits, with all that follows
-    /// for the same peer, whose own connection it may be that has none. Whether anything was
-    /// posted.
+    /// Posts what waits and what was handed over; returns whether anything was posted. A transfer
+    /// without room waits with all later ones for its peer, whose connection may be the full one.
     fn post_all(&mut self) -> bool {
         let mut moved = false;
         self.refusals.clear();
@@ -347,7 +344,7 @@ impl Drop for Connection {
             endpoint.close();
         }
         if is_unclosed() {
-            // BulkOp could not be closed may be what writes to these.
+            // What could not be closed may be what writes to these.
             std::mem::forget(Arc::clone(&self.contexts));
             std::mem::forget(std::mem::take(&mut self.tried));
         }

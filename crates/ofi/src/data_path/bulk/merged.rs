@@ -12,17 +12,17 @@ use libfabric_sys::{FI_EAGAIN, FI_EAVAIL, FI_REMOTE_CQ_DATA, fi_cq_data_entry, f
 use crate::objects::endpoint::queue::DirectQueue;
 use engine::port::{Failure, POLL_BATCH, PeerAddr};
 
-/// BulkOp comes in by a connection, as immediate data, that its thread has room to tell of.
+/// What comes in by a connection, as immediate data, that its thread has room to tell of.
 pub(super) const COMES_IN: usize = 1024;
 
-/// BulkOp the lane is told by a thread.
+/// What the lane is told by a thread.
 #[derive(Debug)]
 pub(super) enum Done {
     /// A completion: what the lane looks at of an entry of a queue.
     Completed { context: usize, flags: u64, data: u64 },
     /// A transfer, or the connection as a whole.
     Failed(Failure),
-    /// BulkOp came of [`BulkOp::Reach`](super::connection::BulkOp::Reach).
+    /// What came of [`BulkOp::Reach`](super::connection::BulkOp::Reach).
     Reached(PeerAddr, bool),
 }
 
@@ -123,7 +123,7 @@ impl Merged {
         self.inner().failure.take()
     }
 
-    /// BulkOp threads have told, taken past the queue of completions.
+    /// What threads have told, taken past the queue of completions.
     #[cfg(test)]
     pub(super) fn told(&self) -> impl Iterator<Item = Done> {
         // SAFETY: live, and no thread reads the queue in tests that call this.
@@ -202,7 +202,7 @@ impl Inner {
 // Both queues have room in each poll.
 const _: () = assert!(POLL_BATCH > 1);
 
-/// BulkOp [`Merged::direct`] is read by.
+/// What [`Merged::direct`] is read by.
 unsafe extern "C" fn read(inner: *mut fid_cq, entries: *mut c_void, count: usize) -> isize {
     let inner = inner.cast::<UnsafeCell<Inner>>();
     // SAFETY: the address is that of `Merged::direct`, and this is the lane's only thread.

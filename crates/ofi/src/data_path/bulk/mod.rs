@@ -45,7 +45,7 @@ pub(crate) const MOST: usize = 6;
 /// Completions that a connection's queue has room for beyond the transfers of its own.
 const QUEUE_MARGIN: usize = 256;
 
-/// BulkOp the connections of a rail are opened for.
+/// What the connections of a rail are opened for.
 #[derive(Debug)]
 pub(crate) struct Plan<'a> {
     /// Each in a domain, with the name of its thread.
@@ -95,11 +95,10 @@ enum Reach {
 }
 
 impl Bulk {
-    /// Opens connections with a thread each. The rail's own queue is read through them from here
-    /// on: see [`Bulk::queue`].
+    /// Opens connections with a thread each; [`Bulk::queue`] replaces the rail's own queue.
     ///
     /// # Errors
-    /// BulkOp libfabric refused, or the system a thread.
+    /// What libfabric refused, or the system a thread.
     pub(crate) fn open(
         plan: &Plan<'_>,
         contexts: &Arc<Contexts>,
@@ -139,7 +138,7 @@ impl Bulk {
     /// connections for bulk, or else the rail itself.
     ///
     /// # Errors
-    /// BulkOp libfabric refused.
+    /// What libfabric refused.
     pub(crate) fn insert(&mut self, peers: &[(PeerAddr, Vec<&[u8]>)]) -> Result<(), PortError> {
         for (at, link) in self.links.iter_mut().enumerate() {
             let places: Vec<&[u8]> =

@@ -24,14 +24,13 @@ use engine::port::{PortError, Posted};
 /// Turns without anything to do before it sleeps: a peer's next bytes are mostly close behind.
 const IDLE_ITERATIONS: u32 = 16;
 
-/// How long it sleeps at most, in milliseconds: when idle, while transfers of its own are under
-/// way, and when it waits for what nothing tells of. The first two are for a descriptor that should
-/// not tell.
+/// Longest sleeps, in milliseconds: when idle, with own transfers in flight (both in case the
+/// descriptor fails to wake it), and when waiting for an event that has no descriptor.
 const IDLE: i32 = 1000;
 const BUSY: i32 = 10;
 const STUCK: i32 = 1;
 
-/// BulkOp the lane and the thread share.
+/// What the lane and the thread share.
 #[derive(Debug)]
 struct Shared {
     /// The thread sleeps, or is about to, and does not look at the queue of requests before it is
@@ -118,7 +117,7 @@ fn has_ended() -> PortError {
     refused("moving bulk", String::from("the thread that does has ended, as the log says"))
 }
 
-/// BulkOp the thread does, with its end if it panics.
+/// What the thread does, with its end if it panics.
 fn run(
     shared: &Shared,
     name: &str,
@@ -130,7 +129,7 @@ fn run(
     let text = reason(panic.as_ref());
     error!("{name} has ended: {text}: please report this");
     shared.has_failed.store(true, Ordering::SeqCst);
-    // BulkOp it was at is unknown; that the lane is told of it does not depend on that.
+    // What it was at is unknown; that the lane is told of it does not depend on that.
     connection.end(refused("moving bulk", format!("the thread {name} has ended: {text}")));
 }
 
@@ -164,7 +163,7 @@ fn sleep(shared: &Shared, connection: &mut Connection, iteration: Iteration) {
     shared.sleeps.store(false, Ordering::SeqCst);
 }
 
-/// BulkOp wakes a thread: an eventfd.
+/// What wakes a thread: an eventfd.
 #[derive(Debug)]
 struct Wake(OwnedFd);
 

@@ -1,5 +1,4 @@
-//! Messages of one rail: what completes twice, what fails, what takes a receive, and what there is
-//! no room for.
+//! Messages of one rail: double completions, failures, taken receives, lack of room.
 
 use std::ptr;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! BulkOp a connection does in an iteration, with a provider that answers as the test wants.
+//! What a connection does in an iteration, with a provider that answers as the test wants.
 
 use std::cell::RefCell;
 use std::ffi::c_int;
@@ -14,7 +14,7 @@ use crate::provider::Provider;
 const DEPTH: usize = 4;
 const AGAIN: isize = -(FI_EAGAIN as isize);
 
-/// BulkOp the provider is asked to transfer: the call, the peer, the length, the context.
+/// What the provider is asked to transfer: the call, the peer, the length, the context.
 type Transfer = (&'static str, u64, usize, usize);
 
 #[derive(Default)]
@@ -23,7 +23,7 @@ struct Script {
     /// For whom there is no room, and what others are answered.
     no_room: Vec<u64>,
     answer: isize,
-    /// BulkOp a poll finds: contexts, or a code.
+    /// What a poll finds: contexts, or a code.
     found: Vec<usize>,
     code: isize,
     failed: usize,
@@ -160,7 +160,7 @@ impl Bed {
         self.merged.told().map(told).collect()
     }
 
-    /// BulkOp the provider was asked since the last call.
+    /// What the provider was asked since the last call.
     fn asked(&self) -> Vec<(&'static str, u64, Option<u32>)> {
         let wr_id = |context| self.contexts.wr_id(context as *mut c_void).map(|id| id.0);
         let asked = with(|script| std::mem::take(&mut script.asked)).into_iter();
