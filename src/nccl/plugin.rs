@@ -177,9 +177,8 @@ impl Device {
     }
 }
 
-/// NICs that are near one another: behind one bridge at least, or below one root complex where no
-/// bridges are shown, as in virtual machines. Those of which it is not known where they are,
-/// together.
+/// NICs near one another: behind one bridge at least, or below one root complex where no bridges
+/// are shown, as in virtual machines. Those of unknown places together.
 fn neighbourhoods(topology: &Topology, places: &[Option<PciAddress>]) -> Vec<Vec<usize>> {
     let near = |one: usize, other: usize| match (places[one], places[other]) {
         (None, None) => true,

@@ -159,8 +159,7 @@ impl Requests {
         }
     }
 
-    /// Whether all operations of a request are delivered. A number that was never given out belongs
-    /// to a request without operations.
+    /// Whether all of a request is delivered; one that was never given out has no operations.
     pub(super) fn is_done<P: Port>(&mut self, lane: &mut Lane<P>, request: RequestId) -> bool {
         let Some(at) = self.place(request) else { return true };
         let is_done = match self.open[at].awaited {
@@ -209,8 +208,7 @@ impl Requests {
         self.open.is_empty()
     }
 
-    /// Notes an iteration of the lane. Every so often while requests are open, all peers are asked
-    /// to acknowledge what they have.
+    /// Notes an iteration of the lane. Now and then, open requests have all peers acknowledge.
     pub(super) fn iterated<P: Port>(&mut self, lane: &mut Lane<P>) {
         self.iterations += 1;
         if self.open.is_empty() {

@@ -1,5 +1,4 @@
-//! Symmetric memory on a device: what is given, and given back; what is said where there is none;
-//! what kernels are given.
+//! Symmetric memory on a device: given, given back, refused where there is none; kernels' memory.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -156,8 +155,7 @@ pub(crate) fn beside(place: &Place) {
     channel.stop().unwrap();
 }
 
-/// A channel's context as kernels have it, in memory of their device, seen through windows: for CPU
-/// threads in the place of kernels.
+/// A channel's context as kernels have it, on their device, seen by CPU threads through windows.
 struct Seen {
     context: Box<c::nlf_context>,
     _rings: Vec<c::nlf_ring>,

@@ -1,5 +1,4 @@
-//! The device channel end to end: the device API on CPU threads, its proxy thread, real rails, and
-//! peers in processes of their own.
+//! The device channel end to end: device API on CPU threads, proxy thread, real rails, peers.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 

@@ -1,5 +1,4 @@
-//! What the program does on its streams and what we do leave one another alone: a kernel that does
-//! not end, a graph that is captured.
+//! The program's streams and ours leave one another alone: endless kernels, captured graphs.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -212,9 +211,8 @@ fn calls(bed: &Bed) -> Vec<Call<'_>> {
     ]
 }
 
-/// While a kernel waits for staged data, nothing that the program calls holds that data up: memory
-/// of the VMM interface and of a pool, bytes and words, both ways, from memory that is registered
-/// and that is not.
+/// While a kernel waits for staged data, no call of the program holds that up: VMM or pool memory,
+/// bytes and words, both ways, registered or not.
 fn calls_of_the_program() {
     let bed = Bed::new();
     let len = 1 << 20;
@@ -249,12 +247,10 @@ fn calls_of_the_program() {
             if bed.is_fake() {
                 wait_for(&|| bed.count(8) == 1);
             } else {
-                // It has to be inside of the call by then; if it is not, this shows less and fails
-                // no more.
+                // It should be in the call by then; if not, this shows less, and fails no more.
                 thread::sleep(std::time::Duration::from_millis(50));
             }
-            // With a deadline of its own: what is held up does not come back, and the case is
-            // ended.
+            // With a deadline of its own: what is held up never comes back.
             for memory in [heap, other, pool] {
                 for len in [1, 2, 8, 13, 56, 4096, 4099, CHUNK] {
                     let bytes = pattern(len, round + len);
@@ -277,8 +273,7 @@ fn calls_of_the_program() {
         });
         assert_eq!(ended.load(Ordering::Acquire), 1);
         if bed.is_fake() {
-            // Of copies in, single words alone waited for a turn of the device: three of each
-            // memory, and the pool's flag.
+            // Single words alone waited for a turn: three of each memory, and the pool's flag.
             let turns = bed.count(7) - before;
             assert!(turns <= 10 * (round as u64 + 1), "{turns} copies waited for a turn, {name}");
         }

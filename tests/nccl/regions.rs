@@ -1,5 +1,4 @@
-//! Memory is registered and deregistered by threads of users while progress threads send, of two
-//! communicators in one process.
+//! Users' threads (de)register memory while progress threads of two communicators send.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

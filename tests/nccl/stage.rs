@@ -193,8 +193,7 @@ impl Stage {
         named.area.word(place)
     }
 
-    /// Gives a step to the progress thread. What it was sent from is spoilt as soon as the plugin
-    /// says that it needs it no longer.
+    /// Gives a step to the progress thread; what was sent is spoilt once the plugin is done.
     fn post(&self, way: Way, number: usize, step: &Step) {
         let (context, rank) = (ContextId(way.context), Rank(way.target as u32));
         let queues = self.connection.queues();

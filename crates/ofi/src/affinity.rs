@@ -19,8 +19,7 @@ fn keep_near_in(sysfs: &Path, device: &Path) -> Option<String> {
     set_affinity(&near).then(|| format!("the {} CPU(s) of NUMA node {node}, its NIC's", near.len()))
 }
 
-/// The node of a device, whose path is from a sysfs or absolute, and its CPUs. None if the system
-/// says none, as with one node only.
+/// The node of a device, by its path from a sysfs or absolute, and its CPUs, if the system says.
 fn near(sysfs: &Path, device: &Path) -> Option<(u32, Vec<usize>)> {
     let nodes = sysfs.join("devices/system/node");
     if cpus(&fs::read_to_string(nodes.join("online")).ok()?, MOST).len() < 2 {

@@ -51,8 +51,7 @@ impl Discovery {
     /// addresses of about `peers` rails, `here` of them of this host.
     ///
     /// A device on which something cannot be opened is reported and left out, as long as another
-    /// can, unless the user has named the devices. What no device has room for is done without, if
-    /// it can be.
+    /// can, unless the user has named the devices. What no device has room for is left out too.
     ///
     /// # Errors
     /// When no device could be opened, or not all that the user has named. Nothing stays open then.

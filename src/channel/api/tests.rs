@@ -152,8 +152,7 @@ fn busy_memory_is_not_released() {
     });
 }
 
-/// PE 1 makes each collective call only once another thread of PE 0, which is in that call, has
-/// registered and released memory.
+/// PE 1 makes each collective call once PE 0, in it already, has registered memory beside it.
 #[test]
 fn local_registration_runs_beside_collectives() {
     let room = &room(2);

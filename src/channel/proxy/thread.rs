@@ -172,8 +172,7 @@ impl Proxy {
     /// # Safety
     /// As [`Proxy::run`].
     unsafe fn iterate(&mut self, connected: &Connected) -> bool {
-        // SAFETY: the caller's promise: nobody else has a reference. It is not used after the next
-        // call that makes one.
+        // SAFETY: nobody else has a reference, says the caller; unused after the next call for one.
         let lane = unsafe { &mut *connected.proxy_lane() };
         let mut busy = false;
         if matches!(self.phase, Phase::Running | Phase::Draining { .. }) {

@@ -145,8 +145,7 @@ fn read(first: &Words, second: &Words) -> Result<Descriptor, Wrong> {
 }
 
 impl Descriptor {
-    /// The descriptor that the words of one slot or two are. Laps are ignored, and so is a second
-    /// slot of one that is not extended.
+    /// The descriptor in one slot or two. Laps are ignored, and a second slot unless extended.
     ///
     /// # Errors
     /// No descriptor has these words; or the first is extended and there is no second.

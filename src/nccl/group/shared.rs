@@ -141,8 +141,7 @@ impl Shared {
         run: impl FnOnce(&mut Lane<OfiPort>) -> T,
     ) -> Result<T, NcclError> {
         let connected = job.and_then(Job::connection).ok_or_else(|| self.over())?;
-        // SAFETY: the job is borrowed from what the lock guards, and every use of the lane is under
-        // the lock.
+        // SAFETY: the job is borrowed from what the lock guards, as is every use of the lane.
         Ok(unsafe { connected.with_proxy(run) })
     }
 

@@ -59,8 +59,7 @@ macro_rules! call {
 /// Calls a function of the driver and gives its result.
 macro_rules! status {
     ($library:expr, $name:ident($($arg:expr => $kind:ty),*)) => {{
-        // SAFETY: the types are those of CUDA's public header, or of the fake driver's extras; the
-        // tests pass valid pointers.
+        // SAFETY: types of CUDA's header or of the fake's extras, and valid pointers.
         unsafe {
             let function = $library
                 .get::<unsafe extern "C" fn($($kind),*) -> u32>(stringify!($name).as_bytes())

@@ -56,8 +56,7 @@ fn failed() {
     for tag in 0..2 {
         let copied = stage.wait();
         assert_eq!(copied.tag, tag, "in order");
-        // The driver tells of a failure with the next thing it is asked, so the first may be told
-        // as failed as well.
+        // The driver tells of a failure with the next call, so the first may seem failed as well.
         if tag > 0 {
             let error = copied.result.expect_err("it failed");
             says(&error, &["device 0", "CUDA_ERROR_ECC_UNCORRECTABLE", "214"]);

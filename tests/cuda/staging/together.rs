@@ -350,8 +350,7 @@ fn in_order_and_others() {
     }
 }
 
-/// What is added to is read before the device begins: so nothing in the list may change it but
-/// operations on the same word.
+/// What is added to is read before the device begins: only its own operations may change it.
 fn beneath() {
     let bed = Bed::new();
     let (mut stage, _region, heap) = stage(&bed);
@@ -377,8 +376,7 @@ fn beneath() {
         stage.ends(3);
     }
     assert_eq!((word(&bed, heap + 56), word(&bed, heap + 64)), (2, 4));
-    // Nor are words that no operation of a stream stores, nor memory of several contexts or of the
-    // program's.
+    // Nor words that no stream stores, nor memory of several contexts or the program's.
     let narrow = step(AtomicOp::Set, heap + 64, Width::Two);
     let crooked = step(AtomicOp::Set, heap + 68, Width::Eight);
     let of =

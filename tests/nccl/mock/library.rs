@@ -158,12 +158,10 @@ fn check(call: &'static str, status: Status) -> Answer<()> {
     if status == Status::SUCCESS { Ok(()) } else { Err(Refused { call, status }) }
 }
 
-/// The library with a table of it. It is closed when this is dropped, as by NCCL behind the last
-/// communicator.
+/// The library with a table of it, closed when dropped, as by NCCL after the last communicator.
 ///
-/// What is given to its functions comes from the plugin itself, or is wrong on purpose: then it is
-/// what the plugin has to find out. Memory that was registered is there until its registration has
-/// ended; scenarios see to that.
+/// Its functions get what the plugin gave, or what is wrong on purpose. Scenarios keep registered
+/// memory until its registration ends.
 pub(crate) struct Plugin {
     table: Table,
     pub(crate) version: Version,
@@ -227,8 +225,7 @@ impl Plugin {
         let known = Version::ALL.into_iter().skip_while(|version| *version != newest);
         let found = known.into_iter().find_map(|version| {
             let symbol = version.symbol().as_bytes();
-            // SAFETY: tables are data of these types, by their names, and stay while the library
-            // does, which this keeps.
+            // SAFETY: tables are data of these types, by name, in the library that this keeps.
             let table = unsafe {
                 match version {
                     Version::V16 => {

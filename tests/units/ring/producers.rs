@@ -13,8 +13,7 @@ use nvshmem_transport_libfabric::channel::ring::{Ring, State};
 use super::bed::{BASE, Bed, REGION_BYTES};
 use super::support::place;
 
-/// What the kernels `push` and `push_two` have to bring: of each thread, all rounds in their order,
-/// in the ring that is the thread's.
+/// What `push` and `push_two` bring: all rounds of each thread, in order, in the thread's ring.
 struct Expected {
     next: Vec<u64>,
     rounds: u64,

@@ -64,8 +64,7 @@ impl Write {
     }
 }
 
-/// Stores that wait to be given to a stream, with room for the call; none where the driver does not
-/// take several in one.
+/// Stores that wait, with room for the call; none where the driver takes no several in one.
 pub(crate) struct Writes {
     waiting: Vec<Write>,
     operations: Box<[CUstreamBatchMemOpParams]>,

@@ -103,10 +103,9 @@ impl Driver {
         self.version
     }
 
-    /// Whether kernels are loaded when they are launched first (`CUDA_MODULE_LOADING`, lazy by
-    /// default since 12.2). Such a launch waits for every kernel that runs, and what is given to
-    /// the device meanwhile, on whatever stream, waits for it. False where the driver does not
-    /// tell.
+    /// Whether kernels are loaded when first launched (`CUDA_MODULE_LOADING`, lazy by default since
+    /// 12.2). Such a launch waits for every kernel that runs, and what the device is given
+    /// meanwhile waits for it. False where the driver does not tell.
     pub fn loads_kernels_lazily(&self) -> bool {
         const LAZY: u32 = sys::CUmoduleLoadingMode_enum::CU_MODULE_LAZY_LOADING as u32;
         let Some(get) = self.api.cuModuleGetLoadingMode else { return false };

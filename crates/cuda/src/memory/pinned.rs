@@ -94,8 +94,7 @@ impl Drop for PinnedMemory {
         if self.shared.is_some() {
             let unregister = self.context.driver().api.cuMemHostUnregister;
             if let (Ok(_bound), Some(unregister)) = (self.context.bind(), unregister) {
-                // SAFETY: registered by `register`, and taken back once, here, while it is mapped.
-                // As below otherwise.
+                // SAFETY: registered by `register`, and taken back once, here; else as below.
                 let _ = unsafe { unregister(self.addr as *mut _) };
             }
             return;

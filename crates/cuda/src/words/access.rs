@@ -93,9 +93,8 @@ impl Words {
         self.mapper
     }
 
-    /// Loads a few bytes at any address of a range of the same context; a word that is aligned is
-    /// loaded whole. A window is read word by word, and without one each 256 bytes are a trip to
-    /// the device.
+    /// Loads a few bytes at any address of a range of the same context, aligned words whole.
+    /// Without a window, each 256 bytes are a trip to the device.
     ///
     /// # Errors
     /// When the range does not have them, and when the driver fails. Then the bytes in `into` are

@@ -149,8 +149,7 @@ impl StreamWords {
             let (direction, range, offset) =
                 (Direction::FromDevice, &**range.range(), value as usize);
             let transfer = Transfer { direction, range, addr, memory, offset, len };
-            // Each in a call of its own: what a driver does with so few bytes of a call for several
-            // beside a kernel was not measured.
+            // Each in a call of its own: a call for several beside a kernel was not measured.
             Some(Step::Copy { transfer, behind: true })
         });
         engine.start_list(0, steps)?;

@@ -43,8 +43,7 @@ impl ImmediateData {
                 );
             }
             // What takes a receive waits at the sender's NIC when there is none. Else nothing holds
-            // back what peers write, and the queue of completions is the NIC's, which ends when it
-            // overruns.
+            // peers back, and the queue of completions, the NIC's, ends when it overruns.
             (false, true) => {
                 return no(
                     "nothing keeps writes with immediate data from overrunning its queue (no FI_RX_CQ_DATA)",

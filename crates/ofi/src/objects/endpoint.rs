@@ -68,8 +68,7 @@ pub(crate) struct MessageBuffer {
     pub(crate) context: *mut c_void,
 }
 
-// SAFETY: addresses alone; what they point to is handed to libfabric by unsafe calls only, whose
-// callers see to the threads.
+// SAFETY: addresses alone, used by unsafe calls only, whose callers see to the threads.
 unsafe impl Send for MessageBuffer {}
 
 impl Endpoint {
@@ -104,8 +103,7 @@ impl Endpoint {
         Ok(Self { object, queue, vector, events, direct, address, needs_cuda, domain })
     }
 
-    /// Closes it ahead of what it is bound to. Operations in flight are dropped by the provider;
-    /// their contexts outlive this call.
+    /// Closes it ahead of what it is bound to. Contexts of operations in flight outlive this.
     pub(crate) fn close(&mut self) {
         self.object.end();
     }
@@ -130,8 +128,7 @@ impl Endpoint {
         (code == 0).then_some(value != 0)
     }
 
-    /// Posts a write that also reports `data` in the completion queue of the target. As
-    /// [`Direct::write`] else.
+    /// As [`Direct::write`], and reports `data` in the completion queue of the target.
     ///
     /// # Safety
     /// As for [`Direct::write`].
@@ -163,8 +160,7 @@ impl Endpoint {
         message.iov_count = 1;
         message.addr = peer;
         message.context = buffer.context;
-        // SAFETY: enabled; the structures are only read during the call; the rest is the caller's
-        // promise.
+        // SAFETY: enabled; the structures are only read during the call; else as the caller says.
         unsafe { fi_sendmsg(self.object.as_ptr(), message.as_mut_ptr(), FI_COMPLETION) }
     }
 }
@@ -227,8 +223,7 @@ fn enable(
     Ok(needs_cuda)
 }
 
-/// Sees whether descriptors are left for an endpoint: its socket, and some for what other threads
-/// open meanwhile.
+/// Sees whether descriptors are left for an endpoint's socket and what other threads open.
 ///
 /// # Errors
 /// There are too few.

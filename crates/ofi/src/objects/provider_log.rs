@@ -56,8 +56,7 @@ pub(crate) fn capture_log<T>(
 /// The object is a [`fid_logging`], and lives until it is closed.
 unsafe fn import(library: &Library, taker: *mut fid) -> Result<(), PortError> {
     let mut log = ptr::null_mut::<fid>();
-    // SAFETY: a place for the object, which is open after success and has a table; the taker is
-    // the caller's.
+    // SAFETY: a place for the object, which success opens, with a table; the taker is the caller's.
     unsafe {
         check(library, "fi_open(logging)", library.open_object(c"logging", &mut log))?;
         let bind = (*(*log).ops).bind;

@@ -36,8 +36,7 @@ facts! {
     /// What probably helps when it refuses to enable an endpoint. Nothing known: empty.
     enabling_refused: &'static str = "", "nobody has seen it refuse";
 
-    /// It ends the process when there is no descriptor left for an endpoint's socket: such an
-    /// endpoint is not opened.
+    /// It ends the process when an endpoint's socket gets no descriptor: so none is opened then.
     crashes_without_descriptors: bool = false, "nothing of it is known to crash for lack of descriptors";
 
     /// What probably helps when it refuses the addresses of peers. Nothing known: empty.
@@ -47,8 +46,7 @@ facts! {
     registers_beside: bool = false, "whether memory may be registered while another thread polls has not been examined";
     /// `FI_PROGRESS_AUTO` does harm, and is not asked for.
     avoids_auto: bool = false, "it is asked for, and lanes make progress whatever the answer";
-    /// It orders writes among themselves unless the endpoint is opened without, and that costs. The
-    /// engine needs no such order.
+    /// It orders writes, at a cost, unless told not to. The engine needs no such order.
     order_of_writes_costs: bool = false, "nothing of it is known to go faster without an order of writes";
     /// Errors of no operation go to an event queue; without one they end the process.
     events: bool = false, "nothing of it is known to need an event queue";
@@ -62,8 +60,7 @@ facts! {
     /// An error of something that comes in, whatever it is, is of that alone, and the rail goes on.
     outlives_receives: bool = false, "what else than the length of a message its errors of receives are about has not been examined";
     /// Bytes of the longest message that costs little more than a short one, up to
-    /// `MAX_LONG_MESSAGE`: what has no cheaper way, and needs no more memory for receives than can
-    /// be spared.
+    /// `MAX_LONG_MESSAGE`: for what has no cheaper way, and spares the memory for receives.
     longest_message: usize = MAX_MESSAGE, "what a longer message costs has not been examined";
 
     /// Keys of memory are the process' to choose, any 64 bits, and so cannot be guessed. Else they
@@ -127,8 +124,7 @@ pub(crate) struct EndpointFiles {
 /// Bytes of an endpoint's file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct FileSize {
-    /// All, most of which are never touched. libfabric offers no endpoint where less is left than
-    /// this for each core of the machine.
+    /// All, mostly untouched. libfabric offers no endpoint where each core has less left than this.
     pub(crate) nominal: u64,
     /// Touched in the end, the last [`GROWTH`] of it after it has opened.
     pub(crate) used: u64,
@@ -259,7 +255,6 @@ pub struct Striping {
 impl Striping {
     const NICS: Self = Self { from: 512 << 10, segment: 512 << 10 };
 
-    /// Where software moves the bytes a segment costs a few microseconds, and rates are such that
-    /// this is little beside it.
+    /// Where software moves the bytes, a segment's few microseconds are little beside them.
     pub(super) const SOFTWARE: Self = Self { from: 128 << 10, segment: 128 << 10 };
 }

@@ -17,10 +17,9 @@ pub struct Choice {
 /// Ranks the NICs for one of the PEs of this host, the one with index `me` among `gpus`: its share
 /// of the nearest ones, then the others by distance.
 ///
-/// PEs that have the same nearest NICs share them: each gets an equal part, or where there are
-/// fewer NICs than PEs they take turns. So no two PEs begin with the same NIC while a third is
-/// idle. Every PE of the host comes to a ranking that fits the others', if all are given the same
-/// lists.
+/// PEs that have the same nearest NICs share them: each gets an equal part, or they take turns if
+/// there are fewer NICs. So no two PEs begin with one NIC while a third is idle. The rankings of a
+/// host's PEs fit one another, if all are given the same lists.
 ///
 /// Where a PE's GPU, or the place of the NICs, is not known, all NICs are as near.
 pub fn choose(

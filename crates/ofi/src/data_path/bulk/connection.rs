@@ -241,9 +241,8 @@ impl Connection {
             context: context as *mut c_void,
         };
         // SAFETY: this thread alone posts here, and a domain of these has no gate. The context
-        // lives as long as the endpoint. The memory is what the engine registered and keeps until
-        // the work-request id comes back, as `Local::Memory` demands, or a landing, which is kept
-        // as long.
+        // lives as long as the endpoint. The engine keeps the memory that it registered until the
+        // work-request id comes back, as `Local::Memory` demands; a landing is kept as long.
         unsafe {
             match what {
                 BulkOp::Write => self.endpoint.direct.write(&op),

@@ -105,8 +105,7 @@ impl Merged {
     }
 
     fn inner(&mut self) -> &mut Inner {
-        // SAFETY: live, and `&mut self` makes this the lane's only thread, which does not read the
-        // queue meanwhile.
+        // SAFETY: live, and `&mut self` is the lane's only thread, not reading the queue meanwhile.
         unsafe { &mut *(*self.0.as_ptr()).get() }
     }
 

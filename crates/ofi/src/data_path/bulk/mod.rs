@@ -11,9 +11,8 @@
 //! lane <── Done ───── bounded queue of all  <── threads
 //! ```
 //!
-//! The lane's queue of completions has the others' with its own ([`Merged`]), so a rail is polled
-//! as ever. Peers name memory by the same key on all connections of a rail, and know their
-//! addresses as one ([`addresses`]).
+//! The lane's queue of completions has the others' with its own ([`Merged`]). Peers name memory by
+//! the same key on all connections of a rail, and know their addresses as one ([`addresses`]).
 //!
 //! Neither waits for the other: a queue that is full is tried again. The domains are opened with
 //! `FI_THREAD_SAFE`, so that the lane may insert addresses beside a thread that polls.

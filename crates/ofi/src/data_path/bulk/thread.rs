@@ -89,8 +89,7 @@ impl Worker {
             Err(TrySendError::Full(_)) => return Ok(Posted::Again),
             Err(TrySendError::Disconnected(_)) => return Err(has_ended()),
         }
-        // In one order with the thread's: either it finds the request before it sleeps, or this
-        // finds that it sleeps.
+        // In one order with the thread's: it finds the request before it sleeps, or this wakes it.
         if self.shared.sleeps.swap(false, Ordering::SeqCst) {
             self.shared.wake.ring();
         }

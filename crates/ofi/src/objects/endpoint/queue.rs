@@ -47,8 +47,7 @@ pub(super) fn open(domain: &Domain, size: usize, wakes: bool) -> Result<Object<f
     attr.size = size;
     attr.format = FI_CQ_FORMAT_DATA;
     attr.wait_obj = if wakes { FI_WAIT_FD } else { FI_WAIT_NONE };
-    // SAFETY: the domain is open, and the endpoint that owns the queue holds it; the attributes are
-    // padded for newer libraries.
+    // SAFETY: the domain is open and held by the queue's endpoint; the attributes are padded.
     unsafe {
         let kind = ("completion queue", "fi_cq_open");
         Object::open(kind, domain.library(), &domain.gate, |queue| {
@@ -68,8 +67,7 @@ impl Endpoint {
         Ok(fd)
     }
 
-    /// Whether a thread may sleep until the descriptor can be read. If not, there is something to
-    /// do.
+    /// Whether a thread may sleep until the descriptor can be read; else there is something to do.
     ///
     /// # Safety
     /// One thread at a time, inside the domain's gate.
@@ -148,15 +146,13 @@ impl DirectQueue {
         Self { raw: address.cast(), read }
     }
 
-    /// Takes completions into any room for `count` entries; the result of `fi_cq_read`. That many
-    /// entries are written.
+    /// Takes completions into room for `count` entries. Returns what `fi_cq_read` does.
     ///
     /// # Safety
     /// One thread at a time, inside the domain's gate, while the queue is open; and there is room.
     #[inline(always)]
     pub(crate) unsafe fn read_into(&self, entries: *mut fi_cq_data_entry, count: usize) -> isize {
-        // SAFETY: open; the queue's format is that of the entries; the rest is the caller's
-        // promise.
+        // SAFETY: open; the queue's format is that of the entries; else as the caller says.
         unsafe { (self.read)(self.raw, entries.cast(), count) }
     }
 
