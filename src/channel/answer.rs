@@ -19,9 +19,8 @@ pub(crate) enum NoAnswer {
     Ended,
 }
 
-/// Waits for what the proxy thread answers. It looks again and again: to be woken takes variables
-/// of the thread, which exit handlers may not have any more, and what happens while this process is
-/// stopped is no delay.
+/// Waits for what the proxy thread answers, by looking: being woken takes variables of the thread,
+/// which exit handlers may have lost, and time in which this process is stopped is no delay.
 pub(crate) fn wait_for<T>(answer: &Receiver<T>, patience: Duration) -> Result<T, NoAnswer> {
     let (mut pause, longest) = PAUSES;
     let mut wait = Wait::new();

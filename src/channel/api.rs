@@ -1,5 +1,4 @@
-//! A channel: rails to all PEs, memory that kernels and peers reach, and a proxy thread between
-//! them.
+//! A channel: rails to all PEs, memory that kernels and peers reach, and its proxy thread.
 
 mod memory;
 
@@ -29,8 +28,7 @@ use crate::settings::Settings;
 use engine::patience::Wait;
 use ofi::{fork, posix_signals};
 
-/// What the proxy thread may take to serve a user thread: its iterations are short, but for calls
-/// that wait for room.
+/// What the proxy thread may take to serve a user thread: iterations are short, unless room lacks.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What an end adds to the deadline of what is drained: the proxy thread's iteration.
@@ -81,8 +79,7 @@ impl Channel {
         }
         let words = words_options(&options.settings);
         let shared = Shared::new(sizes, me, n_pes, options.spins, &words)?;
-        // SAFETY: once, here. The memory is in `state`, which the proxy thread has a part of as
-        // long as it has the rings.
+        // SAFETY: once, here. `state` has the memory, with the proxy thread while it has the rings.
         let rings = unsafe { shared.rings()? };
         let state = Arc::new(ChannelState::new(job, shared));
         let (control, wanted) = unbounded();
@@ -141,8 +138,7 @@ impl Channel {
         self.state.failure()
     }
 
-    /// Returns when all PEs have called it. It says nothing about operations: kernels' quiet does.
-    /// Collective.
+    /// Returns when all PEs have called it, whatever is under way: see kernels' quiet. Collective.
     ///
     /// # Errors
     /// Not all PEs have come.
@@ -222,8 +218,7 @@ impl Channel {
             return Err(ChannelError::Child);
         }
         let drained = self.drain();
-        // Also when something has failed: peers may still need this PE's iterations, and wait for
-        // it here.
+        // Also after a failure: peers may still need this PE's iterations, and wait for it here.
         let met = match with_others {
             true => self.barrier(),
             false => Ok(()),
@@ -267,8 +262,7 @@ impl Channel {
         std::mem::forget(std::mem::take(regions));
     }
 
-    /// In a child of fork nothing is closed or freed: the proxy thread is not here, and what there
-    /// is is a copy.
+    /// A child of fork closes and frees nothing: it has a copy, and no proxy thread.
     fn leave_to_parent(&mut self) {
         std::mem::forget((self.thread.take(), self.heartbeat.take(), self.control.take()));
         // The proxy thread's part of `state` is never given back here.
@@ -320,8 +314,7 @@ impl Channel {
 }
 
 impl Drop for Channel {
-    /// As [`Channel::stop`], but without waiting for other PEs, which must not need this one any
-    /// more.
+    /// As [`Channel::stop`], without waiting for other PEs, which must not need this one any more.
     fn drop(&mut self) {
         if let Err(failed) = self.end(false) {
             warn!(target: logging::PROXY, "the channel's end: {failed}");

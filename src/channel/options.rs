@@ -15,8 +15,7 @@ pub struct Options {
     pub slots: u64,
     /// Polls without any change after which a kernel gives up a wait; 0: never.
     pub spins: u64,
-    /// What [`Channel::stop`](super::Channel::stop), and dropping, give operations under way to
-    /// end.
+    /// How long [`Channel::stop`](super::Channel::stop) and dropping wait for operations.
     pub drain: Duration,
     /// The rest, as in the environment.
     pub settings: Settings,

@@ -1,5 +1,4 @@
-//! NCCL's RMA plugin interface: what NCCL 2.30 and later find in a plugin's library, one table of
-//! functions per version.
+//! NCCL's RMA plugin interface: one table of functions per version, from NCCL 2.30 on.
 //!
 //! The versions have most functions in common, so one macro describes them all. Facts are from
 //! NVIDIA's public headers (`src/include/plugin/rma` and `net` of NCCL): v14 of 2.30.7, v15 of

@@ -28,8 +28,7 @@ pub(super) fn init(logger: Logger) {
 
 fn logger() -> Logger {
     let known = LOGGER.load(Ordering::Acquire);
-    // SAFETY: null, or a function that `init` was given as such, which is never unloaded before
-    // this library: it is NCCL's.
+    // SAFETY: null, or the function that `init` was given, NCCL's, which outlives this library.
     unsafe { std::mem::transmute::<*mut (), Logger>(known) }
 }
 
@@ -59,8 +58,7 @@ impl Log for NcclLog {
         let Ok(text) = CString::new(text.replace('\0', " ")) else { return };
         let line = c_int::try_from(record.line().unwrap_or(0)).unwrap_or(0);
         let subsystems = subsystem_of(record.target());
-        // SAFETY: NCCL's logger, with strings that live through the call and the one argument that
-        // the format asks for.
+        // SAFETY: NCCL's logger, with strings that live through the call and its one argument.
         unsafe {
             logger(
                 of,

@@ -1,7 +1,6 @@
 //! Memory that a group has registered.
 //!
-//! NCCL is given numbers for handles, not pointers: a handle that was released, or never given out,
-//! is told from others.
+//! NCCL gets numbers for handles, not pointers, so one released or never given out is found.
 
 use std::ffi::c_void;
 

@@ -1,5 +1,4 @@
-//! What a process has once for all its communicators: the settings, and the devices that NCCL is
-//! offered.
+//! State of the process for all communicators: settings, and the devices offered to NCCL.
 //!
 //! NICs near one another are one device, with a rail for each: NCCL gives a group one device, and
 //! would else make up to four groups of one rail.
@@ -178,9 +177,8 @@ impl Device {
     }
 }
 
-/// NICs that are near one another: behind one bridge at least, or below one root complex where no
-/// bridges are shown, as in virtual machines. Those of which it is not known where they are,
-/// together.
+/// NICs near one another: behind one bridge at least, or below one root complex where no bridges
+/// are shown, as in virtual machines. Those of unknown places together.
 fn neighbourhoods(topology: &Topology, places: &[Option<PciAddress>]) -> Vec<Vec<usize>> {
     let near = |one: usize, other: usize| match (places[one], places[other]) {
         (None, None) => true,

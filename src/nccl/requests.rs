@@ -129,8 +129,7 @@ impl Requests {
             let Slot { puts, at, .. } = self.slots[*slot];
             is_short && (1..MAX_SHARING).contains(&puts) && self.iterations - at <= 1
         };
-        // A rank has no more batches than are left for others, beside those kept for ranks that
-        // have none.
+        // Ranks get no more batches than remain for others, besides those kept for ranks without.
         let left = self.free.len().saturating_sub(self.without.min(MAX_RESERVED));
         let slot = match latest {
             Some(latest) if shares(&latest) || held.len() >= left => Some(latest),
@@ -160,8 +159,7 @@ impl Requests {
         }
     }
 
-    /// Whether all operations of a request are delivered. A number that was never given out belongs
-    /// to a request without operations.
+    /// Whether all of a request is delivered; one that was never given out has no operations.
     pub(super) fn is_done<P: Port>(&mut self, lane: &mut Lane<P>, request: RequestId) -> bool {
         let Some(at) = self.place(request) else { return true };
         let is_done = match self.open[at].awaited {
@@ -210,8 +208,7 @@ impl Requests {
         self.open.is_empty()
     }
 
-    /// Notes an iteration of the lane. Every so often while requests are open, all peers are asked
-    /// to acknowledge what they have.
+    /// Notes an iteration of the lane. Now and then, open requests have all peers acknowledge.
     pub(super) fn iterated<P: Port>(&mut self, lane: &mut Lane<P>) {
         self.iterations += 1;
         if self.open.is_empty() {

@@ -1,16 +1,14 @@
-//! Symmetric memory on a device: what is given, and given back; what is said where there is none;
-//! its words.
+//! Symmetric memory on a device: given, given back, refused where there is none; kernels' memory.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::sync::atomic::Ordering;
 
 use channel_producer::{Producer, set_block};
-use engine::wire::handle::Handle;
 use nvshmem_transport_libfabric::channel::sys as c;
 use nvshmem_transport_libfabric::channel::{Channel, MemoryLocation};
 
-use super::memory::{local, on_device, symmetric};
+use super::memory::on_device;
 use super::traffic::{AT_LEAST, bootstrap, options, producer};
 use launcher::Place;
 use test_jobs::memory::{Heap, Kind, Memory, device};
@@ -118,69 +116,6 @@ pub(crate) fn lives(place: &Place) {
     }
 }
 
-/// Signals, few bytes with a signal, and fetched words, which no NIC executes: the same for memory
-/// that NICs reach and for what is staged.
-pub(crate) fn words(place: &Place) {
-    const ROUNDS: u64 = 60;
-    let channel = Channel::new(bootstrap(place), &options()).unwrap();
-    let memory = symmetric(&channel, place, 1 << 16);
-    let mine = local(&channel, place, 4096);
-    let (heap, mine) = (memory.heap, mine.heap);
-    let n = place.n_pes as usize;
-    let p = producer(&channel);
-    // By the handle that peers have.
-    let me = place.me;
-    let found = channel.on_proxy(move |view| view.remote(0, me).unwrap().1).unwrap();
-    let is_staged = Handle::decode(&found).unwrap().staged.is_some();
-    assert_eq!(is_staged, memory.is_on_device());
-    let byte = |pe: usize, round: u64, at: usize| (pe * 77 + round as usize * 13 + at * 3) as u8;
-    let area = |pe: usize| 4096 + pe * 256;
-    channel.barrier().unwrap();
-    for round in 1..=ROUNDS {
-        set_block(round as u32 % 2);
-        let len = [1, 8, 77, 200][round as usize % 4];
-        mine.fill(0, len, |at| byte(place.me as usize, round, at));
-        for to in 0..n {
-            let (dst, signal) = (heap.at(area(place.me as usize)), heap.at(8 * place.me as usize));
-            let kind = if round % 2 == 0 { c::NLF_KIND_SET } else { c::NLF_KIND_ADD };
-            let value = if round % 2 == 0 { round } else { 1 };
-            let pe = to as i32;
-            let status = p.put_signal_nbi(dst, mine.at(0), len, signal.cast(), value, kind, pe);
-            assert_eq!(status, 0);
-        }
-        for from in 0..n {
-            let signal = heap.here(8 * from, 8).cast();
-            // SAFETY: a word of the heap.
-            assert_eq!(unsafe { p.wait_until(signal, AT_LEAST, round) }, 0);
-            let found = heap.bytes(area(from), len);
-            let right = (0..len).all(|at| found[at] == byte(from, round, at));
-            assert!(right, "round {round}: {len} bytes of PE {from} came behind their signal");
-        }
-        // A ticket of PE 0, and a word that all add to.
-        let result = mine.at(1024).cast();
-        let ticket = heap.at(2048).cast();
-        assert_eq!(p.atomic64_nbi(c::NLF_KIND_ADD, result, ticket, 1, 0, 0), 0);
-        for pe in 0..n {
-            let sum = heap.at(2056).cast();
-            let null = ptr::null_mut();
-            assert_eq!(p.atomic32_nbi(c::NLF_KIND_ADD, null, sum, 5, 0, pe as i32), 0);
-        }
-        assert_eq!(p.quiet(), 0);
-        assert!(mine.word(1024).load(Ordering::Acquire) < ROUNDS * n as u64, "a ticket");
-        // The next round's bytes come only when all have looked at these.
-        channel.barrier().unwrap();
-    }
-    let each = ROUNDS * n as u64;
-    assert_eq!(heap.word(2056).load(Ordering::Acquire), 5 * each);
-    if place.me == 0 {
-        assert_eq!(heap.word(2048).load(Ordering::Acquire), each);
-    }
-    channel.barrier().unwrap();
-    channel.release(heap.at(0)).unwrap();
-    channel.release(mine.at(0)).unwrap();
-    channel.stop().unwrap();
-}
-
 /// Data in memory of one kind and its signal in memory of the other, both ways round: who sees the
 /// signal sees the data. By one message up to 200 bytes, and by two beyond.
 pub(crate) fn beside(place: &Place) {
@@ -220,8 +155,7 @@ pub(crate) fn beside(place: &Place) {
     channel.stop().unwrap();
 }
 
-/// A channel's context as kernels have it, in memory of their device, seen through windows: for CPU
-/// threads in the place of kernels.
+/// A channel's context as kernels have it, on their device, seen by CPU threads through windows.
 struct Seen {
     context: Box<c::nlf_context>,
     _rings: Vec<c::nlf_ring>,

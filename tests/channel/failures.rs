@@ -210,8 +210,7 @@ pub(crate) fn dead_peer(place: &Place) {
     drop(channel);
 }
 
-/// A PE stops beyond the deadline of a get and goes on later. The memory is not given back before
-/// the channel's end.
+/// A PE stops beyond the deadline of a get and goes on. The memory stays until the channel ends.
 pub(crate) fn memory_in_use(place: &Place) {
     const LEN: usize = 1 << 20;
     let mut meeting = bootstrap(place);

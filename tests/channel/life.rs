@@ -1,5 +1,4 @@
-//! The life of a process with channels: threads that do not come back, stops, and many channels one
-//! after the other.
+//! Channels of a process: hung threads, stopped processes, many channels in turn.
 
 use std::process::Command;
 use std::sync::mpsc;
@@ -49,8 +48,7 @@ pub(crate) fn stuck(place: &Place) {
     channel.stop().unwrap();
 }
 
-/// This process is stopped for longer than the deadline, together with its peer: nothing has failed
-/// by that.
+/// Both processes are stopped for longer than the deadline, and nothing has failed.
 pub(crate) fn stopped(place: &Place) {
     const LEN: usize = 1 << 20;
     let mut meeting = bootstrap(place);

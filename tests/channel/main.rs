@@ -1,5 +1,4 @@
-//! The device channel end to end: the device API on CPU threads, its proxy thread, real rails, and
-//! peers in processes of their own.
+//! The device channel end to end: device API on CPU threads, proxy thread, real rails, peers.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -31,7 +30,6 @@ fn main() -> ExitCode {
         ("no_driver", device::no_driver),
         ("refused", device::refused),
         ("lives", device::lives),
-        ("words", device::words),
         ("beside", device::beside),
         ("near_kernels", device::near_kernels),
         ("own_context", device::own_context),
@@ -52,7 +50,7 @@ fn main() -> ExitCode {
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
-const ALWAYS: [&str; 33] = [
+const ALWAYS: [&str; 31] = [
     "traffic::shm_3_pes",
     "traffic::rxm_2_pes",
     "traffic::tcp2_3_pes_mixed",
@@ -78,8 +76,6 @@ const ALWAYS: [&str; 33] = [
     "lives::rxm_2_pes_device",
     "near_kernels::shm_2_pes_device",
     "near_kernels::tcp2_2_pes_device",
-    "words::rxm_3_pes_mixed",
-    "words::shm_2_pes_device",
     "late::shm_1_pes",
     "bad::shm_1_pes",
     "memory_in_use::rxm_2_pes",
@@ -138,9 +134,6 @@ fn jobs() -> Vec<Job> {
         ("words=stream", Fabric::Tcp2),
     ] {
         add(job("near_kernels", fabric, 2).on("device").env(DEBUG, way));
-    }
-    for (memory, fabric, n_pes) in [("mixed", Fabric::Rxm, 3), ("device", Fabric::Shm, 2)] {
-        add(job("words", fabric, n_pes).on(memory));
     }
     for fabric in [Fabric::Shm, Fabric::Rxm] {
         add(job("cycles", fabric, 2).on("device"));

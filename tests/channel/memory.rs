@@ -7,8 +7,7 @@ use test_jobs::memory::{Heap, Kind, MEMORY, Memory, device};
 
 use launcher::Place;
 
-/// Loads CUDA and starts it before the channel is made, unless memory is mixed: then it is loaded
-/// later.
+/// Starts CUDA before the channel is made, unless memory is mixed: then it is loaded later.
 pub(crate) fn load_early() {
     if std::env::var(MEMORY).is_ok_and(|kind| kind != "mixed") {
         device();

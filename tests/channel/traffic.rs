@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use channel_producer::{Producer, set_block};
+use engine::wire::handle::Handle;
 use nvshmem_transport_libfabric::bootstrap::TcpBootstrap;
 use nvshmem_transport_libfabric::channel::sys as c;
 use nvshmem_transport_libfabric::channel::{Channel, Options};
@@ -229,6 +230,10 @@ pub(crate) fn traffic(place: &Place) {
     let (me, n) = (place.me as usize, place.n_pes as usize);
     let memory = symmetric(&channel, place, AREAS + n * THREADS * AREA);
     let heap = memory.heap;
+    // By the handle that peers have.
+    let pe = place.me;
+    let handle = channel.on_proxy(move |view| view.remote(0, pe).unwrap().1).unwrap();
+    assert_eq!(Handle::decode(&handle).unwrap().staged.is_some(), memory.is_on_device());
     heap.fill(STATIC, STATIC_LEN, |at| fixed(me, at));
     let locals: Vec<_> = (0..THREADS).map(|_| local(&channel, place, LOCAL)).collect();
     channel.barrier().unwrap();

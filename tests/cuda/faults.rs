@@ -1,5 +1,4 @@
-//! The fake device memory is what it says: the CPU cannot touch it, nor can the system on its
-//! behalf.
+//! Fake device memory faults under the CPU, and system calls cannot touch it.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;

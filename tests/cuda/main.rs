@@ -54,8 +54,7 @@ fn main() -> ExitCode {
     // A process that runs one case ends in here.
     case::run_child(&cases);
     let mut arguments = Arguments::from_args();
-    // Each case on a GPU makes a context of its own, for which a driver has run out of memory with
-    // 16 at once.
+    // Each case on a GPU has a context, and with 16 at once a driver ran out of memory.
     let cores = std::thread::available_parallelism().map_or(2, NonZero::get);
     arguments.test_threads.get_or_insert(cores.min(4));
     let mut trials: Vec<Trial> = cases.iter().filter_map(Case::trial).collect();

@@ -1,5 +1,4 @@
-//! What the program does on its streams and what we do leave one another alone: a kernel that does
-//! not end, a graph that is captured.
+//! The program's streams and ours leave one another alone: endless kernels, captured graphs.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -35,7 +34,6 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::fake("staging_in_a_context_of_our_own_that_keeps_its_stacks", kept_stacks)
             .with(&[("FAKE_CUDA_LIMITS", "0")]),
         Case::fake("staging_beside_a_context_of_the_program_s_makes_one", context_of_the_program),
-        Case::fake("one_context_serves_all_groups", one_context),
         Case::any("groups_end_beside_a_kernel", end_beside_kernel),
         Case::any("a_graph_that_is_captured_is_not_disturbed", captured),
     ]
@@ -61,7 +59,8 @@ again:
 }
 ";
 
-enum Spinning {
+/// A kernel that runs until it is ended.
+pub(crate) enum Spinning {
     /// The fake driver's.
     Fake(usize),
     /// One that waits for this word.
@@ -69,7 +68,7 @@ enum Spinning {
 }
 
 impl Spinning {
-    fn start(bed: &Bed, stream: usize) -> Self {
+    pub(crate) fn start(bed: &Bed, stream: usize) -> Self {
         if bed.is_fake() {
             // SAFETY: the type of that function in the fake driver.
             let gate = unsafe {
@@ -100,7 +99,7 @@ impl Spinning {
         Spinning::Real(flag)
     }
 
-    fn end(self, bed: &Bed) {
+    pub(crate) fn end(self, bed: &Bed) {
         match self {
             Spinning::Fake(gate) => call!(bed.raw, fake_cuda_release(gate => usize)),
             // SAFETY: a word of page-locked memory, which the kernel reads.
@@ -212,9 +211,8 @@ fn calls(bed: &Bed) -> Vec<Call<'_>> {
     ]
 }
 
-/// While a kernel waits for staged data, nothing that the program calls holds that data up: memory
-/// of the VMM interface and of a pool, bytes and words, both ways, from memory that is registered
-/// and that is not.
+/// While a kernel waits for staged data, no call of the program holds that up: VMM or pool memory,
+/// bytes and words, both ways, registered or not.
 fn calls_of_the_program() {
     let bed = Bed::new();
     let len = 1 << 20;
@@ -249,12 +247,10 @@ fn calls_of_the_program() {
             if bed.is_fake() {
                 wait_for(&|| bed.count(8) == 1);
             } else {
-                // It has to be inside of the call by then; if it is not, this shows less and fails
-                // no more.
+                // It should be in the call by then; if not, this shows less, and fails no more.
                 thread::sleep(std::time::Duration::from_millis(50));
             }
-            // With a deadline of its own: what is held up does not come back, and the case is
-            // ended.
+            // With a deadline of its own: what is held up never comes back.
             for memory in [heap, other, pool] {
                 for len in [1, 2, 8, 13, 56, 4096, 4099, CHUNK] {
                     let bytes = pattern(len, round + len);
@@ -280,8 +276,7 @@ fn calls_of_the_program() {
         });
         assert_eq!(ended.load(Ordering::Acquire), 1);
         if bed.is_fake() {
-            // Of copies in, single words alone waited for a turn of the device: three of each
-            // memory, and the pool's flag.
+            // Single words alone waited for a turn: three of each memory, and the pool's flag.
             let turns = bed.count(7) - before;
             assert!(turns <= 10 * (round as u64 + 1), "{turns} copies waited for a turn, {name}");
         }
@@ -291,8 +286,7 @@ fn calls_of_the_program() {
 fn no_context_of_our_own() {
     let bed = Bed::new();
     let contexts = bed.count(1);
-    let heap = bed.heap(1);
-    let (mut stage, _region) = Stage::new(&bed, heap, 1 << 20);
+    let (mut stage, _region, heap) = Stage::on_heap(&bed, 1);
     assert_eq!(bed.count(1), contexts, "contexts that were made");
     let owned = stage.register(&bed, bed.alloc(4096), 4096);
     assert!(!owned.is_held_up(), "no more than all else");
@@ -309,14 +303,12 @@ fn kept_stacks() {
     assert!(least_stack() > 0);
 }
 
-/// Bytes of a kernel's stack in that context of the device which has the fewest, once memory is
-/// staged.
+/// Bytes of a kernel's stack in the context that has the fewest, once memory is staged.
 fn least_stack() -> u64 {
     let bed = Bed::new();
     let (contexts, before) = (bed.count(1), bed.count(10));
     assert!(before > 0, "the program's context has stacks");
-    let heap = bed.heap(1);
-    let (mut stage, _region) = Stage::new(&bed, heap, 1 << 20);
+    let (mut stage, _region, heap) = Stage::on_heap(&bed, 1);
     assert_eq!(bed.count(1), contexts + 1, "contexts that were made");
     let bytes = pattern(CHUNK, 1);
     stage.copy_in(heap, &bytes);
@@ -326,8 +318,7 @@ fn least_stack() -> u64 {
 
 fn rows_are_kernels() {
     let bed = Bed::new();
-    let heap = bed.heap(1);
-    let (mut stage, _region) = Stage::new(&bed, heap, 1 << 20);
+    let (mut stage, _region, heap) = Stage::on_heap(&bed, 1);
     let mut stream = 0;
     call!(bed.raw, cuStreamCreate(&raw mut stream => *mut usize, 1 => u32));
     let kernel = Spinning::start(&bed, stream);
@@ -345,8 +336,7 @@ fn context_of_the_program() {
     let (heap, other) = (bed.heap(1), bed.heap(1));
     let contexts = bed.count(1);
     let (mut stage, region) = Stage::new(&bed, heap, 1 << 20);
-    // Memory that nobody has registered, used by a thread that has bound nothing, as the proxy's
-    // may.
+    // Unregistered memory, used by a thread without a context, as the proxy's may be.
     let bytes = pattern(CHUNK, 2);
     thread::scope(|scope| {
         let (stage, bytes) = (&mut stage, &bytes);
@@ -362,22 +352,6 @@ fn context_of_the_program() {
     let before = bed.count(4);
     drop((stage, region));
     assert!(bed.count(4) < before, "what was made in it is given back");
-}
-
-fn one_context() {
-    let bed = Bed::new();
-    let len = 1 << 20;
-    let memory = bed.heap(1);
-    let before = bed.count(1);
-    for groups in [1, 2, 4, 8] {
-        let stages: Vec<_> = (0..groups).map(|_| Stage::new(&bed, memory, len)).collect();
-        assert_eq!(bed.count(1), before + 1, "contexts that {groups} groups have made");
-        let bytes = pattern(CHUNK, groups);
-        for (mut stage, _region) in stages {
-            stage.copy_in(memory, &bytes);
-            assert!(stage.copy_out(memory, CHUNK) == bytes);
-        }
-    }
 }
 
 fn end_beside_kernel() {

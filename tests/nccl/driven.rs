@@ -6,13 +6,13 @@ use std::sync::atomic::Ordering;
 use std::thread;
 
 use launcher::Place;
-use nvshmem_transport_libfabric::nccl::abi::{MR_FORCE_SO, PTR_CUDA, PTR_HOST, SIGNAL_INC};
+use nvshmem_transport_libfabric::nccl::abi::{MR_FORCE_SO, SIGNAL_INC};
 use test_jobs::memory::{Kind, Memory, bound, device};
 use test_jobs::{Meeting, Stopped};
 
-use crate::mock::group::{Communicator, DEVICE};
+use crate::mock::group::{Communicator, Connection, DEVICE};
 use crate::mock::library::{
-    Answer, At, Block, Context, Group, On, Plugin, Rank, Region, Registration, Request, Signal,
+    Answer, At, Block, Context, Group, On, Plugin, Rank, Region, Request, Signal,
 };
 use crate::mock::log;
 use crate::mock::pair::communicator;
@@ -26,6 +26,7 @@ const MEMORY: usize = 4096 + 64 * LEN;
 
 /// A rank, and what it has under way.
 pub(crate) struct Driven {
+    connection: Connection,
     plugin: Arc<Plugin>,
     rank: usize,
     group: Group,
@@ -82,9 +83,7 @@ impl Driven {
     }
 
     fn end(self) {
-        self.plugin.destroy_context(self.block).unwrap();
-        self.plugin.deregister(self.group, self.region).unwrap();
-        self.plugin.close(self.group).unwrap();
+        self.connection.end();
     }
 }
 
@@ -99,17 +98,15 @@ fn ranks(communicator: &Communicator, each: usize, meeting: &mut Meeting) -> Vec
     let connect = |at: usize| {
         let _bound = bound();
         let rank = first + at;
-        let group = plugin.connect(instance, handles, Rank(rank as u32), listens[at].0).unwrap();
-        plugin.close_listen(listens[at].0).unwrap();
-        let block = plugin.create_context(group, CONTEXTS as i32).unwrap();
+        let (style, rank_of) = (Style::Device, Rank(rank as u32));
+        let mut connection =
+            Connection::of_ranks(communicator, style, handles, rank_of, listens[at].0);
+        let block = connection.create_block(CONTEXTS);
         let memory = Memory::new(Kind::of_pe(meeting.me), MEMORY);
         memory.fill(MEMORY - LEN, LEN, |at| (at + rank) as u8);
-        let kind = if memory.is_on_device() { PTR_CUDA } else { PTR_HOST };
-        let (addr, len, flags) = (memory.at(0), MEMORY, MR_FORCE_SO);
-        let what = Registration { addr, len, kind, flags, dma_buf: None };
-        let region = plugin.register(group, what).unwrap();
-        let plugin = Arc::clone(plugin);
-        Driven { plugin, rank, group, block, region, memory, open: Vec::new() }
+        let region = connection.register(&memory, MR_FORCE_SO);
+        let (plugin, group) = (Arc::clone(plugin), connection.group);
+        Driven { connection, plugin, rank, group, block, region, memory, open: Vec::new() }
     };
     thread::scope(|scope| {
         let connect = &connect;

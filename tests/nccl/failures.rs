@@ -1,5 +1,4 @@
-//! What the plugin is told that is wrong, and peers that die: nothing hangs, and what has failed is
-//! said.
+//! Wrong arguments, and peers that die: nothing hangs, and the failure is reported.
 
 use std::ffi::c_int;
 use std::sync::Arc;

@@ -1,5 +1,4 @@
-//! A process with the plugin: a host that does not call it, many lives one after the other, and
-//! what is left of them.
+//! A process with the plugin: a host that does not call it, many lives, and what they leave.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

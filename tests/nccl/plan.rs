@@ -13,8 +13,7 @@ pub(crate) const STATIC: usize = 2 << 20;
 pub(crate) const STEPS: usize = 64;
 const LONGEST: usize = 2 << 20;
 
-/// Words of a sender for each context of a target: [`Word::Count`], then [`OWN`] of [`Word::Own`],
-/// then [`SLOTS`] of [`Word::Slot`].
+/// Words of a sender for each context of a target: one count, [`OWN`] own ones, [`SLOTS`] slots.
 pub(crate) const WORDS: usize = 1 + OWN + SLOTS;
 const OWN: usize = 3;
 const SLOTS: usize = STEPS;
@@ -148,8 +147,7 @@ impl Round {
         self.key(way, u64::MAX)
     }
 
-    /// What goes one way, in the order in which it is given to the plugin. The last is a strong
-    /// signal to [`Word::Count`].
+    /// The steps of one way, in order. The last is a strong signal to [`Word::Count`].
     pub(crate) fn steps(&self, way: Way) -> Vec<Step> {
         Maker {
             random: Random::new(self.key(way, u64::MAX - 1)),

@@ -1,8 +1,7 @@
-//! Memory is registered and deregistered by threads of users while progress threads send, of two
-//! communicators in one process.
+//! Users' threads (de)register memory while progress threads of two communicators send.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use launcher::Place;
@@ -117,8 +116,7 @@ fn churn(connection: &Connection, meeting: &mut Meeting, seed: u64) {
     }
 }
 
-/// Each sends to the next one the region's bytes but for its first word, which says that they are
-/// there.
+/// Each rank sends the region's bytes to the next; the first word tells that they are there.
 fn exchange(
     connection: &Connection,
     memory: &Memory,
@@ -132,17 +130,11 @@ fn exchange(
     let half = (len - 8) / 2;
     let key = |pe: usize| mix(key + pe as u64);
     memory.write(offset + 8 + half, &bytes(key(me), half));
-    let done = Arc::new(AtomicBool::new(false));
-    let its = Arc::clone(&done);
     let at = |offset: usize| At { region, offset: offset as u64 };
     let signal = Signal { at: at(0), value: 9, operation: SIGNAL_ADD, strong: true };
     let call = Call::PutSignal { from: at(8 + half), len: half, to: at(8), signal };
     let queues = connection.queues();
-    let is_done = Box::new(move || {
-        its.store(true, Ordering::Release);
-        Ok(())
-    });
-    queues.post(ContextId(0), Rank(next as u32), call, is_done);
+    let done = queues.start(ContextId(0), Rank(next as u32), call);
     queues.wait("the signal of a region", || memory.word(offset).load(Ordering::Acquire) != 0);
     assert_eq!(memory.word(offset).load(Ordering::Acquire), 9);
     assert!(memory.bytes(offset + 8, half) == bytes(key(last), half), "{half} bytes of a region");

@@ -193,8 +193,7 @@ impl Stage {
         named.area.word(place)
     }
 
-    /// Gives a step to the progress thread. What it was sent from is spoilt as soon as the plugin
-    /// says that it needs it no longer.
+    /// Gives a step to the progress thread; what was sent is spoilt once the plugin is done.
     fn post(&self, way: Way, number: usize, step: &Step) {
         let (context, rank) = (ContextId(way.context), Rank(way.target as u32));
         let queues = self.connection.queues();
@@ -263,8 +262,7 @@ impl Stage {
         }
     }
 
-    /// Every byte and word, at the end of a round: what was put is there, and nothing else has
-    /// changed.
+    /// Checks every byte and word at the end of a round: puts are there, nothing else changed.
     fn look_at_everything(&self, round: &Round) {
         for way in self.ways_in() {
             let (mut expected, steps) = (bytes(round.guards(way), self.area), round.steps(way));

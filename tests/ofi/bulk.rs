@@ -1,5 +1,4 @@
-//! Connections for bulk: a thread of their own moves what is handed to them, and its end comes by
-//! the rail.
+//! Bulk connections: threads move what they are handed, and its completion comes by the rail.
 
 use std::thread;
 use std::time::Instant;

@@ -1,5 +1,4 @@
-//! Immediate data between two processes: what tells of a write comes once, and after the write's
-//! data.
+//! Immediate data between two processes: it comes once, after its write's data.
 //!
 //! The second process is this test program again, running [`target`]. In one process alone shm
 //! would copy in another way, and a connection of tcp would have both its ends in one thread.

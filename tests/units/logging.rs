@@ -1,7 +1,6 @@
 //! The log as a process with the variables set writes it: line shape, file, levels, one set-up.
 //!
-//! Each case runs this test program once more, with [`speaks`] alone and the variables in the
-//! child's environment.
+//! Cases run this program once more, with [`speaks`] alone and the variables set.
 
 use std::path::Path;
 use std::process::{Command, Output};

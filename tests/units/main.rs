@@ -1,5 +1,4 @@
-//! Parts of the plugin that need no fabric: what is installed, the rings of the device channel, and
-//! the log as a process writes it.
+//! Parts that need no fabric: what is installed, the device channel's rings, a process' log.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 

@@ -7,9 +7,8 @@ use crate::topology::{cpus, numa_node};
 
 const MOST: usize = libc::CPU_SETSIZE as usize;
 
-/// Lets the calling thread run on the CPUs of a device's node alone, and gives these in words.
-/// Where that is not known, or there is one node only, or the thread may not run on any of them,
-/// nothing changes.
+/// Restricts the calling thread to the CPUs of a device's NUMA node, and returns these in words.
+/// Changes nothing if the node is unknown, the only one, or out of the thread's affinity.
 pub fn keep_near(device: &Path) -> Option<String> {
     keep_near_in(Path::new("/sys"), device)
 }
@@ -20,8 +19,7 @@ fn keep_near_in(sysfs: &Path, device: &Path) -> Option<String> {
     set_affinity(&near).then(|| format!("the {} CPU(s) of NUMA node {node}, its NIC's", near.len()))
 }
 
-/// The node of a device, whose path is from a sysfs or absolute, and its CPUs. None if the system
-/// says none, as with one node only.
+/// The node of a device, by its path from a sysfs or absolute, and its CPUs, if the system says.
 fn near(sysfs: &Path, device: &Path) -> Option<(u32, Vec<usize>)> {
     let nodes = sysfs.join("devices/system/node");
     if cpus(&fs::read_to_string(nodes.join("online")).ok()?, MOST).len() < 2 {

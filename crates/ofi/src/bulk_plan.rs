@@ -1,5 +1,4 @@
-//! How many connections for bulk each rail gets, each with a thread, where the settings leave it to
-//! the machine.
+//! Number of bulk connections of each rail, each with a thread, unless the settings say it.
 
 use crate::data_path::bulk::MOST;
 use crate::options::BulkChoice;

@@ -1,5 +1,4 @@
-//! Endpoints that are files in `/dev/shm`: their names, their space, and what ended processes have
-//! left.
+//! Endpoints that are files in `/dev/shm`: their names, their space, what ended processes leave.
 
 use std::fs::{self, File};
 use std::io;
@@ -29,8 +28,7 @@ pub(crate) fn common(provider: &str, library: Version) -> String {
     format!("{provider}, libfabric {library}, PID ns {namespace}, /dev/shm {device:x}:{inode:x}")
 }
 
-/// Removes the endpoints that ended processes of this user and PID namespace have left; returns
-/// their number and their bytes.
+/// Removes endpoints of ended processes of this user and PID namespace; returns number and bytes.
 pub fn remove_left_behind() -> (usize, u64) {
     remove_in(Path::new(DIRECTORY), pid_namespace(), &|pid| {
         // SAFETY: no signal is sent: numbers alone.

@@ -1,9 +1,7 @@
-//! The environment that providers read when libfabric starts: set here, and nowhere else, where the
-//! user has not.
+//! The environment that providers read when libfabric starts: set only here, unless by the user.
 //!
-//! Providers take these choices from the environment alone. libfabric reads it at the first
-//! question, so it is set once, between loading the library, whose version matters, and asking.
-//! Decision 27 has the reasons.
+//! Providers take these choices from the environment alone, which libfabric reads at the first
+//! question: so it is set once, after loading the library, whose version matters (decision 27).
 
 use std::env;
 use std::path::Path;
@@ -27,8 +25,7 @@ const JOB_SIZES: [&str; 6] = [
 
 const USUAL: usize = 1024;
 
-/// Connections for which soft RoCE has room: its completion queues take 32767 entries, and ofi_rxm
-/// wants 256 for each.
+/// Connections in soft RoCE's completion queues of 32767 entries, of which ofi_rxm wants 256 each.
 const SOFT_ROCE: usize = 127;
 
 const SPARE: usize = 16;
@@ -47,9 +44,8 @@ pub(crate) fn prepare(library: &Library, options: &Options, kinds: MemoryKinds) 
                 continue;
             }
             info!("provider {provider}: {name} is set to {value}: {why}");
-            // SAFETY: no other thread reads the environment by other means than the standard
-            // library or changes it meanwhile. That is the program's to keep, which calls NVSHMEM's
-            // init; decision 27.
+            // SAFETY: no other thread changes the environment meanwhile, or reads it but by Rust's
+            // library. The program that calls NVSHMEM's init sees to that; decision 27.
             unsafe { env::set_var(name, value) };
         }
     });
@@ -70,8 +66,7 @@ pub struct EnvironmentWish {
     pub why: &'static str,
 }
 
-/// What would be set here for the providers that may be used. To be asked before the fabric is
-/// searched, which sets it.
+/// What searching the fabric will set for the providers that may be used, if asked before.
 pub fn environment_wishes(
     library: &Library,
     options: &Options,
@@ -88,8 +83,7 @@ pub fn environment_wishes(
     concerned(options.provider, &sysfs).flat_map(|profile| situation.wishes(profile)).collect()
 }
 
-/// The providers that may be used. Who leaves the choice to us has only what the machine can use
-/// set.
+/// The providers that may be used: what the machine can use, if the choice is left to us.
 fn concerned(provider: Provider, sysfs: &Path) -> impl Iterator<Item = &'static Profile> + '_ {
     let auto = provider == Provider::Auto;
     let profiles = candidates(provider).iter().copied();
@@ -133,8 +127,7 @@ impl Situation {
         if self.soft_roce {
             return Some(SOFT_ROCE);
         }
-        // Both lanes of each PE. Never fewer than usual: what one launcher says may be a part of
-        // the job.
+        // Both lanes of each PE, and no fewer than usual: one launcher may know a part of the job.
         let wanted = self.job_size?.saturating_mul(2).saturating_add(SPARE);
         (wanted > USUAL).then_some(wanted)
     }

@@ -1,5 +1,4 @@
-//! Children of fork: processes with a copy of this one's memory and descriptors, and with none of
-//! its threads.
+//! Children of fork: processes with a copy of this one's memory and descriptors, but no threads.
 //!
 //! What a child did on rails would be done on its parent's. So there nothing is used, nothing
 //! closed and nothing freed, and its copies of the rails' sockets become something else: with them,
@@ -38,8 +37,7 @@ impl Present {
     /// Of this process.
     pub fn enter() -> Self {
         static ONCE: Once = Once::new();
-        // SAFETY: the function is one that children may run. The C library forgets it should this
-        // library be unloaded.
+        // SAFETY: children may run the function. The C library forgets it when we are unloaded.
         ONCE.call_once(|| unsafe {
             libc::pthread_atfork(None, None, Some(in_child));
         });
@@ -56,8 +54,7 @@ impl Drop for Present {
     }
 }
 
-/// Notes where rails are, by their addresses as libfabric has them. Only those of sockets matter,
-/// which say that they are.
+/// Notes where rails are, by their addresses as libfabric has them. Only sockets matter.
 pub fn note_rails<A: AsRef<[u8]>>(addresses: &[A]) {
     let found = addresses.iter().filter_map(|address| socket_address(address.as_ref()));
     rails().get_or_insert_default().extend(found);
@@ -78,9 +75,8 @@ pub fn close_on_exec() {
     let rails = rails();
     let Some(rails) = rails.as_ref() else { return };
     for fd in sockets_of(rails) {
-        // SAFETY: flags of a descriptor alone. Should it have been closed and be another file's by
-        // now, that file is one of a library that wants it inherited and opens it at this very
-        // moment: there is no way to know.
+        // SAFETY: flags of a descriptor alone. If it was closed and is another file's by now, which
+        // a library opens at this very moment to be inherited, there is no way to know.
         unsafe {
             let flags = libc::fcntl(fd, libc::F_GETFD);
             if flags >= 0 && flags & libc::FD_CLOEXEC == 0 {
@@ -90,8 +86,7 @@ pub fn close_on_exec() {
     }
 }
 
-/// What a child of fork does first. It has one thread; glibc keeps memory that is allocated usable
-/// there.
+/// What a child of fork does first. It has one thread; glibc lets it allocate.
 extern "C" fn in_child() {
     if JOBS.load(Ordering::Relaxed) == 0 {
         return;
@@ -105,10 +100,8 @@ extern "C" fn in_child() {
     };
     let (Some(rails), Ok(nothing)) = (rails.as_ref(), File::open("/dev/null")) else { return };
     for fd in sockets_of(rails) {
-        // Not just closed: whoever has the number here may close it again, when it could be another
-        // file's.
-        // SAFETY: descriptors of this process, whose only thread this is. The parent's stay as they
-        // are.
+        // Not just closed: who has the number may close it again, when it could be another file's.
+        // SAFETY: descriptors of this process, whose only thread this is, apart from the parent's.
         unsafe { libc::dup3(nothing.as_raw_fd(), fd, libc::O_CLOEXEC) };
     }
 }

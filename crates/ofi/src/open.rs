@@ -51,8 +51,7 @@ impl Discovery {
     /// addresses of about `peers` rails, `here` of them of this host.
     ///
     /// A device on which something cannot be opened is reported and left out, as long as another
-    /// can, unless the user has named the devices. What no device has room for is done without, if
-    /// it can be.
+    /// can, unless the user has named the devices. What no device has room for is left out too.
     ///
     /// # Errors
     /// When no device could be opened, or not all that the user has named. Nothing stays open then.
@@ -75,7 +74,8 @@ impl Discovery {
         let space = files.map(|files| reserve(files.opened_with(version, rails.len() + 1, here)));
         let _space = space.transpose().map_err(|why| OfiError::NoRail { failures: vec![why] })?;
         let contexts = Arc::new(Contexts::new(self.segments(rails)));
-        let mut found = self.open_rails(&mut fabrics, rails, &contexts, peers, &mut failures);
+        let mut found =
+            self.open_rails(&mut fabrics, rails, &contexts, (MAX_RAILS, peers), &mut failures);
         let host = self.open_host(&mut fabrics, &mut found, peers, &mut failures);
         let Some((host, host_contexts)) = host else {
             return Err(OfiError::NoRail { failures });
@@ -112,7 +112,7 @@ impl Discovery {
         fabrics: &mut Fabrics,
         rails: &[usize],
         contexts: &Arc<Contexts>,
-        peers: usize,
+        (most, peers): (usize, usize),
         failures: &mut Vec<String>,
     ) -> Vec<(&'a Device, Arc<Rail>)> {
         let mut found: Vec<(&'a Device, Arc<Rail>)> = Vec::new();
@@ -121,8 +121,8 @@ impl Discovery {
                 failures.push(format!("device {index} of {} does not exist", self.devices().len()));
                 continue;
             };
-            if found.len() == MAX_RAILS {
-                failures.push(format!("{}: more than {MAX_RAILS} rails", device.name));
+            if found.len() == most {
+                failures.push(format!("{}: more than {most} rails", device.name));
                 continue;
             }
             let options = &self.options;

@@ -1,7 +1,5 @@
 //! What this layer is asked for. Whoever opens a fabric makes it, out of what users have set.
 
-use std::fmt;
-
 use libfabric_sys::DEFAULT_LIBRARY;
 
 use crate::provider::Provider;
@@ -52,8 +50,7 @@ impl Default for Options {
     }
 }
 
-/// Which devices become rails. A device is named by its domain, interface or NIC, or by an IP
-/// address.
+/// Which devices become rails, each named by its domain, interface, NIC or IP address.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Devices {
     /// All that the provider offers.
@@ -73,16 +70,6 @@ pub enum Threading {
     Domain,
     /// `FI_THREAD_SAFE`.
     Safe,
-}
-
-impl fmt::Display for Threading {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Completion => "COMPLETION",
-            Self::Domain => "DOMAIN",
-            Self::Safe => "SAFE",
-        })
-    }
 }
 
 /// How many connections for bulk each rail gets, each with a thread.

@@ -1,8 +1,7 @@
 //! Signals of the program, which threads of ours and of the providers' do not take.
 //!
 //! A signal for the process goes to any thread that does not block it. A program's handlers expect
-//! the program's threads, and one that runs in the middle of a provider's call may wait for what
-//! that call holds.
+//! its own threads: one in the middle of a provider's call may wait for what that call holds.
 
 use std::io;
 use std::marker::PhantomData;

@@ -1,5 +1,4 @@
-//! Memory of a channel: how it is allocated and registered with all PEs, shown to kernels and the
-//! proxy thread, and released.
+//! Memory of a channel: allocated, registered with all PEs, shown to kernels and proxy, released.
 
 use channel_sys as c;
 use log::warn;
@@ -217,8 +216,7 @@ impl Channel {
         self.state.shared.set_region(usize::from(index), shown, regions.entries())
     }
 
-    /// Ends a registration that nobody here was shown. The memory is freed only once peers cannot
-    /// write to it any more.
+    /// Ends a registration that nobody here saw; the memory is freed once no peer can write to it.
     fn give_up(&self, region: Registered) {
         let Registered { base, len, handle, .. } = region;
         let connected = self.connected();

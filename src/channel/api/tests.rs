@@ -108,8 +108,7 @@ fn proxy_panic_is_reported_everywhere() {
     assert!(end.contains("has ended"), "{end}");
 }
 
-/// PE 1 makes each collective call only once another thread of PE 0, which is in that call, has
-/// registered and released memory.
+/// PE 1 makes each collective call once PE 0, in it already, has registered memory beside it.
 #[test]
 fn local_registration_runs_beside_collectives() {
     let room = &room(2);

@@ -1,5 +1,4 @@
-//! Host memory that kernels and NICs both reach: page-locked by CUDA where the program uses it,
-//! else plain pages.
+//! Host memory for kernels and NICs: page-locked if the program uses CUDA, else plain pages.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::{self, NonNull};

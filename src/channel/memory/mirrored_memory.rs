@@ -25,8 +25,7 @@ struct OnDevice {
     memory: DeviceMemory,
 }
 
-/// Makes at least `len` bytes, on the device that this thread uses if it uses one. May wait for
-/// everything on the device.
+/// Makes at least `len` bytes, on the device that this thread uses, if any. May wait for all of it.
 pub(crate) fn mirrored(len: usize) -> Result<Box<dyn Piece>, ChannelError> {
     match bound_context()? {
         Some(context) => Ok(Box::new(OnDevice::new(&context, len)?)),

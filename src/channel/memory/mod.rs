@@ -25,8 +25,7 @@ pub(crate) trait Piece: Debug + Send + Sync {
         self.addr()
     }
 
-    /// Lets the other side have what was written to these bytes by then, where the CPU has a copy
-    /// of its own.
+    /// Copies these bytes to the other side, where the CPU has a copy of its own.
     ///
     /// # Errors
     /// As the device answers.

@@ -1,6 +1,5 @@
-//! Published memory: what the proxy thread tells producers of their rings. Near kernels where the
-//! CPU has a window on memory of their device, so that they do not cross the bus to look; else on
-//! the host.
+//! Published memory: what the proxy thread tells producers. On their device, where the CPU has a
+//! window, so that looking does not cross the bus; else on the host.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,8 +22,8 @@ struct Window {
     memory: DeviceMemory,
 }
 
-/// Makes at least `len` bytes, for the device that this thread uses if it uses one. May wait for
-/// everything on the device.
+/// Makes at least `len` bytes, for the device that this thread uses, if any. May wait for all
+/// there.
 pub(crate) fn published(len: usize, words: &WordsOptions) -> Result<Box<dyn Piece>, ChannelError> {
     if let Some(context) = bound_context()? {
         match Window::new(&context, len, words) {

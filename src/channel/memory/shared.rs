@@ -1,5 +1,4 @@
-//! The shared memory of a channel: the context that kernels are given, rings, table of regions,
-//! error.
+//! A channel's shared memory: the kernels' context, rings, table of regions, error.
 //!
 //! It is in three pieces, zeroed at first. Near producers are the context, the table of regions,
 //! rings, `nlf_producers`, `nlf_own_producers` and the claims of the error; in host memory, for
@@ -242,9 +241,8 @@ impl Shared {
         Ok((0..self.sizes.rings as usize).map(head).collect())
     }
 
-    /// Puts a region into the table that producers have, or takes it out: a length of 0. One thread
-    /// at a time. Kernels that run may not see it; later ones do. None ever sees the base of one
-    /// with the length of another.
+    /// Puts a region into the producers' table, or takes it out: a length of 0. One thread at a
+    /// time. Later kernels see it. None ever sees the base of one with the length of another.
     ///
     /// # Errors
     /// The device does not take it.

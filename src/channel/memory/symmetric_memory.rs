@@ -1,5 +1,4 @@
-//! Symmetric memory that a channel allocates: on the host, or on the device of the thread that asks
-//! for it.
+//! Symmetric memory that a channel allocates, on the host or on the calling thread's device.
 
 use crate::channel::error::ChannelError;
 use crate::channel::memory::Piece;
@@ -12,8 +11,7 @@ pub enum MemoryLocation {
     /// Memory of the host, which the CPU reaches; page-locked where the process uses CUDA.
     #[default]
     Host,
-    /// Memory of the device whose context is current on the calling thread. The CPU does not reach
-    /// it.
+    /// Memory of the calling thread's current device, which the CPU does not reach.
     Device,
 }
 

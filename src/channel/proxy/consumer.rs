@@ -1,5 +1,4 @@
-//! The consumer of the rings: it takes descriptors out, lets the engine carry them out, and tells
-//! producers what is done.
+//! The consumer of the rings: takes descriptors, has the engine carry them out, publishes the end.
 //!
 //! # Batches
 //! Up to [`BATCH`] descriptors of a ring are taken at a time, ring after ring, and make one of the
@@ -138,9 +137,8 @@ impl Consumer {
         }
     }
 
-    /// Publishes what is done, and says whether anything was. Before it does so for what has come
-    /// to this PE's memory, it calls `landed`. After a failure of the lane nothing is published any
-    /// more: what looks over may be lost.
+    /// Publishes what is done, and says whether anything was, calling `landed` before that for what
+    /// came to this PE's memory. Nothing more after a failure of the lane: it may only look over.
     ///
     /// # Errors
     /// That of `landed`.

@@ -1,5 +1,4 @@
-//! Dispatch of a descriptor to the engine: looked up, checked, and submitted by the shortest way
-//! there is.
+//! Dispatch of a descriptor to the engine: looked up, checked, submitted the shortest way.
 
 use channel_sys as c;
 

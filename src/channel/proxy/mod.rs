@@ -1,5 +1,4 @@
-//! The proxy thread of a channel: descriptors out of the rings, operations into the engine, and
-//! back what is done.
+//! The proxy thread of a channel: from rings to the engine's operations, and back what is done.
 //!
 //! Only this thread takes from the rings and uses the proxy lane.
 

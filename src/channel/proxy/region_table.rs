@@ -1,5 +1,4 @@
-//! The regions of a channel, as its proxy thread looks them up: by the index that a descriptor
-//! carries.
+//! The proxy thread's table of a channel's regions, by the index that descriptors carry.
 
 use channel_sys as c;
 

@@ -78,8 +78,7 @@ pub(crate) struct ChannelState {
     failure: Mutex<Option<String>>,
     /// The proxy thread does not wait for room any longer.
     pub(crate) abandon: Arc<AtomicBool>,
-    /// Another thread has told everybody that the channel has failed: its proxy thread does not
-    /// iteration.
+    /// Another thread has reported the channel as failed, as the proxy thread made no iteration.
     given_up: AtomicBool,
 }
 
@@ -173,8 +172,7 @@ impl Proxy {
     /// # Safety
     /// As [`Proxy::run`].
     unsafe fn iterate(&mut self, connected: &Connected) -> bool {
-        // SAFETY: the caller's promise: nobody else has a reference. It is not used after the next
-        // call that makes one.
+        // SAFETY: nobody else has a reference, says the caller; unused after the next call for one.
         let lane = unsafe { &mut *connected.proxy_lane() };
         let mut busy = false;
         if matches!(self.phase, Phase::Running | Phase::Draining { .. }) {

@@ -33,9 +33,8 @@ pub enum State {
 pub enum PublishedIn {
     /// Memory of the host.
     Host,
-    /// A mapping of a device's memory, where the CPU combines writes and holds them back. Each
-    /// publication is then pushed out, and comes after what was written to the host's memory
-    /// before.
+    /// A mapping of a device's memory, where the CPU holds writes back to combine them. Each
+    /// publication is pushed out, after earlier writes to the host's memory.
     WriteCombined,
 }
 
@@ -93,8 +92,7 @@ pub struct Ring {
     done: u64,
 }
 
-// SAFETY: the memory belongs to no thread; `Ring::new`'s caller promises that this is its one
-// consumer.
+// SAFETY: the memory belongs to no thread, and `Ring::new`'s caller promises one consumer.
 unsafe impl Send for Ring {}
 
 impl Ring {
@@ -190,8 +188,7 @@ impl Ring {
         Some(decoded.map_err(|wrong| BadDescriptor { wrong, words: *first }))
     }
 
-    /// Slots taken until now. After [`Ring::take`], it is what `done` has to reach for that
-    /// descriptor.
+    /// Slots taken until now: after [`Ring::take`], what `done` has to reach for that descriptor.
     #[inline]
     pub fn taken(&self) -> u64 {
         self.taken
@@ -243,8 +240,7 @@ impl Ring {
     #[inline(always)]
     fn load(&self, number: u64) -> Option<Words> {
         let index = number & self.mask;
-        // SAFETY: the index is below the number of slots, which live as long as this, as the caller
-        // of `new` has promised.
+        // SAFETY: the index is below the number of slots, which live as long, as `new` demands.
         let slot = unsafe { self.memory.slots.add(index as usize).as_ref() };
         slot.load(slot::lap(number, self.memory.slots_log2))
     }

@@ -88,8 +88,7 @@ impl fmt::Debug for Place {
     }
 }
 
-/// One operation with the peer `pe`: `dst` is there, `src` and `fetch` are here. Lengths are in
-/// bytes, and not zero.
+/// One operation with PE `pe`: `dst` there, `src` and `fetch` here, lengths in bytes, not zero.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs, reason = "the fields are the same in all variants, and named above")]
 pub enum Descriptor {
@@ -124,13 +123,11 @@ pub enum Descriptor {
         compare: u64,
         fetch: Option<Place>,
     },
-    /// What was before, to the PE or, without one, to all, is visible there before what comes
-    /// after.
+    /// Earlier operations, to the PE or without one to all, are visible there before later ones.
     Fence { pe: Option<Pe> },
 }
 
-/// A put, which nearly all descriptors are, in words that a processor keeps in registers: the
-/// fields of [`Descriptor::Put`].
+/// A put, the most common descriptor, in registers: the fields of [`Descriptor::Put`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs, reason = "as in the descriptor")]
 pub struct Put {
@@ -167,8 +164,7 @@ pub enum Wrong {
     NotCanonical,
 }
 
-/// Words that are no descriptor. No producer writes such, so memory was overwritten, or the kernels
-/// are of another version.
+/// Words that are no descriptor: of overwritten memory, or of kernels of another version.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[error(
     "no descriptor: {wrong}; words {:#018x} {:#018x} {:#018x} {:#018x}",

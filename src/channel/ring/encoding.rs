@@ -10,8 +10,7 @@ use crate::channel::ring::slot::Words;
 use engine::atomic::{AtomicOp, Width};
 use engine::ids::Pe;
 
-/// A descriptor's words, without laps. The second slot is there when the first is marked as
-/// extended.
+/// A descriptor's words, without laps. The second slot is there if the first is extended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Encoded {
     /// The first slot.
@@ -146,12 +145,10 @@ fn read(first: &Words, second: &Words) -> Result<Descriptor, Wrong> {
 }
 
 impl Descriptor {
-    /// The descriptor that the words of one slot or two are. Laps are ignored, and so is a second
-    /// slot of one that is not extended.
+    /// The descriptor in one slot or two. Laps are ignored, and a second slot unless extended.
     ///
     /// # Errors
-    /// When no descriptor has these words; for one when the first is extended and there is no
-    /// second.
+    /// No descriptor has these words; or the first is extended and there is no second.
     pub fn decode(first: Words, second: Option<Words>) -> Result<Self, BadDescriptor> {
         let decoded = match second {
             None if is_extended(&first) => Err(Wrong::NotCanonical),

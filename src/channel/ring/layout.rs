@@ -1,8 +1,7 @@
 //! Assertions that the Rust types of the shared memory are those of
 //! `include/nvshmem_libfabric_ring.h`.
 //!
-//! bindgen asserts the layout of the structures that it generates, the header asserts it for C and
-//! C++ compilers, nvcc among them.
+//! bindgen asserts the layout of what it generates, and the header for C and C++ compilers.
 
 use std::mem::{align_of, offset_of, size_of};
 

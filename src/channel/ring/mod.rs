@@ -1,7 +1,6 @@
 //! A ring between producers and the proxy thread, and the descriptors in it.
 //!
-//! `include/nvshmem_libfabric_ring.h` is the contract: who writes which word, and what has happened
-//! by then.
+//! `include/nvshmem_libfabric_ring.h` is the contract: who writes which word, and when.
 
 mod consumer_end;
 pub mod descriptor;

@@ -1,5 +1,4 @@
-//! An entry of the table of regions that producers look addresses up in, as it is changed while
-//! they do.
+//! An entry of the table of regions, which changes while producers look addresses up.
 
 use channel_sys as c;
 
@@ -39,8 +38,7 @@ pub struct RegionEntry<'a> {
 }
 
 impl RegionEntry<'_> {
-    /// Puts a region in the place of what was there. One thread at a time. `push` lets producers
-    /// have what is written by then.
+    /// Replaces a region, one thread at a time. `push` shows producers what is written by then.
     ///
     /// # Errors
     /// That of `push`.

@@ -1,8 +1,7 @@
 //! The memory that a ring's two ends share, as atomics.
 //!
-//! Names, numbers and the argument for the order of a slot's words are in
-//! `include/nvshmem_libfabric_ring.h`; that the sizes and places are the same is checked in
-//! `layout`.
+//! Names, numbers and why a slot's words have their order: `include/nvshmem_libfabric_ring.h`.
+//! `layout` checks that sizes and places are the same.
 
 use channel_sys as c;
 
@@ -18,9 +17,8 @@ pub const LAP_WORDS: [usize; 2] = [1, 3];
 #[repr(C)]
 #[derive(Debug, Default)]
 pub struct Slot {
-    /// Written by the producer that has reserved the slot, between the consumer's taking of its
-    /// last lap and of this one. A word of [`LAP_WORDS`] is never seen before the other word of its
-    /// half.
+    /// Written by the producer that has reserved the slot, between the consumer's takings of two
+    /// laps. A word of [`LAP_WORDS`] is never seen before the other word of its half.
     pub words: [AtomicU64; 4],
 }
 
@@ -30,14 +28,12 @@ pub struct Slot {
 pub struct Published {
     /// Slots taken. Stored with release after the last load from them: who sees it may write there.
     pub tail: AtomicU64,
-    /// Slots whose operations are delivered. Stored with release: who sees it sees what they
-    /// brought.
+    /// Slots whose operations are delivered. Stored with release, after what they brought.
     pub done: AtomicU64,
     /// `NLF_STATE_*`.
     pub state: AtomicU32,
     pub(crate) reserved: u32,
-    /// What has become of descriptors that ask for it, by their slots' numbers modulo
-    /// `NLF_QUIETS`. Stored as `done` is.
+    /// What became of descriptors that ask, by slot modulo `NLF_QUIETS`, stored as `done` is.
     pub quiet: [AtomicU64; c::NLF_QUIETS as usize],
     pub(crate) unused: u64,
 }

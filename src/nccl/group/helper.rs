@@ -1,9 +1,8 @@
 //! The helper: a thread that makes progress while NCCL's does not.
 //!
-//! Peers' puts and signals need the progress of their target on most providers, and NCCL makes some
-//! only while a device communicator or a host call has its thread run. The helper looks every
-//! [`LOOK`] whether NCCL has made progress since. While it has, that is all; else it makes progress
-//! itself until NCCL does so again.
+//! Peers' puts and signals need their target's progress on most providers, and NCCL's thread runs
+//! for some only in a device communicator or a host call. Every [`LOOK`] the helper looks whether
+//! NCCL has made progress since; if not, it does so itself until NCCL does again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

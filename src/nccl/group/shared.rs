@@ -1,5 +1,4 @@
-//! What the threads of a group share: its lane under a lock, the memory that operations name, and
-//! what has failed.
+//! Shared state of the threads of a group: lane (under a lock), registered memory, failure.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -42,8 +41,7 @@ pub(in crate::nccl) struct Shared {
 /// What is under the lock.
 #[derive(Debug)]
 pub(super) struct State {
-    /// With the lane. None once the group has ended, or was aborted. Who registers memory keeps it
-    /// for a moment.
+    /// With the lane. None once the group has ended. Threads that register memory hold a clone.
     job: Option<Arc<Job>>,
     /// Looks whether anybody makes progress, as long as there is a job.
     pub(super) heartbeat: Option<Heartbeat>,
@@ -143,8 +141,7 @@ impl Shared {
         run: impl FnOnce(&mut Lane<OfiPort>) -> T,
     ) -> Result<T, NcclError> {
         let connected = job.and_then(Job::connection).ok_or_else(|| self.over())?;
-        // SAFETY: the job is borrowed from what the lock guards, and every use of the lane is under
-        // the lock.
+        // SAFETY: the job is borrowed from what the lock guards, as is every use of the lane.
         Ok(unsafe { connected.with_proxy(run) })
     }
 
@@ -249,8 +246,7 @@ impl Shared {
         })
     }
 
-    /// Starts a put of `len` bytes, which may be none, with a signal that comes behind them and
-    /// behind all before.
+    /// Starts a put of `len` bytes, perhaps none, with a signal behind it and all before.
     pub(in crate::nccl) fn put_signal(
         &self,
         rank: u32,

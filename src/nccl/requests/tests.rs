@@ -1,5 +1,4 @@
-//! Requests on a lane of the scripted fabric on which nothing is under way: a batch is over as soon
-//! as its requests are tested.
+//! Requests on an idle lane of the scripted fabric: a batch is over once its requests are tested.
 
 use std::collections::HashSet;
 

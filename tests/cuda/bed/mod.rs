@@ -59,8 +59,7 @@ macro_rules! call {
 /// Calls a function of the driver and gives its result.
 macro_rules! status {
     ($library:expr, $name:ident($($arg:expr => $kind:ty),*)) => {{
-        // SAFETY: the types are those of CUDA's public header, or of the fake driver's extras; the
-        // tests pass valid pointers.
+        // SAFETY: types of CUDA's header or of the fake's extras, and valid pointers.
         unsafe {
             let function = $library
                 .get::<unsafe extern "C" fn($($kind),*) -> u32>(stringify!($name).as_bytes())
@@ -298,6 +297,14 @@ impl Bed {
     /// How many calls have stored words, and how many copies were made.
     pub(crate) fn stores_and_copies(&self) -> [u64; 2] {
         [5, 2].map(|what| self.count(what))
+    }
+
+    /// The same, of what a function does.
+    pub(crate) fn calls_of(&self, run: impl FnOnce()) -> [u64; 2] {
+        let before = self.stores_and_copies();
+        run();
+        let after = self.stores_and_copies();
+        [after[0] - before[0], after[1] - before[1]]
     }
 }
 

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use cuda::{StagedRegion, Staging, StagingContext, StagingOptions, WordsOptions};
+use cuda::{StagedRegion, Staging, StagingContext, StagingError, StagingOptions, WordsOptions};
+use engine::atomic::{Atomic, AtomicOp, Width};
 use engine::port::copies::{Bounce, Copied, Copy, CopyDirection, CopyPort, Stager, TaggedCopy};
 use engine::port::{Access, PortError, Posted};
 
-use crate::bed::{Bed, HANG, fill, peek};
+use crate::bed::{Bed, GRANULARITY, HANG, fill, peek};
 use crate::words::stream_only;
 
 /// Bytes of a bounce buffer.
@@ -15,6 +16,20 @@ pub(crate) const CHUNK: usize = 64 << 10;
 
 pub(crate) fn options(bounces: u16, words: WordsOptions) -> StagingOptions {
     StagingOptions { bounce_len: CHUNK, bounces, words, context: StagingContext::Auto }
+}
+
+pub(crate) fn register(
+    staging: &Arc<Staging>,
+    bed: &Bed,
+    addr: usize,
+    len: usize,
+) -> Result<StagedRegion, StagingError> {
+    staging.register(addr, bed.range(addr, len), None, Access::LocalAndRemote)
+}
+
+/// An operation on integers, without a comparand.
+pub(crate) fn atomic(op: AtomicOp, width: Width, operand: u64) -> Atomic {
+    Atomic { op, width, float: false, operand, compare: 0 }
 }
 
 /// The engine's side of staging.
@@ -27,6 +42,13 @@ pub(crate) struct Stage {
 impl Stage {
     pub(crate) fn new(bed: &Bed, addr: usize, len: usize) -> (Self, StagedRegion) {
         Self::with(bed, addr, len, options(4, stream_only()))
+    }
+
+    /// With so many allocations of a heap, all of them registered.
+    pub(crate) fn on_heap(bed: &Bed, allocations: usize) -> (Self, StagedRegion, usize) {
+        let heap = bed.heap(allocations);
+        let (stage, region) = Self::new(bed, heap, allocations * GRANULARITY);
+        (stage, region, heap)
     }
 
     pub(crate) fn with(
@@ -58,9 +80,7 @@ impl Stage {
     }
 
     pub(crate) fn register(&self, bed: &Bed, addr: usize, len: usize) -> StagedRegion {
-        self.staging
-            .register(addr, bed.range(addr, len), None, Access::LocalAndRemote)
-            .expect("it can be staged")
+        register(&self.staging, bed, addr, len).expect("it can be staged")
     }
 
     /// The address of a bounce buffer: those for bytes on their way out come first.

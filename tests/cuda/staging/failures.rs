@@ -3,11 +3,11 @@
 use std::ffi::c_int;
 
 use cuda::Staging;
+use engine::port::PortError;
 use engine::port::copies::{Copy, CopyDirection, Reach};
-use engine::port::{Access, PortError};
 
 use crate::bed::case::Case;
-use crate::bed::stage::{CHUNK, Stage, options};
+use crate::bed::stage::{CHUNK, Stage, options, register};
 use test_support::random::pattern;
 
 use crate::bed::{Bed, GRANULARITY, ON_DEVICE, call};
@@ -56,8 +56,7 @@ fn failed() {
     for tag in 0..2 {
         let copied = stage.wait();
         assert_eq!(copied.tag, tag, "in order");
-        // The driver tells of a failure with the next thing it is asked, so the first may be told
-        // as failed as well.
+        // The driver tells of a failure with the next call, so the first may seem failed as well.
         if tag > 0 {
             let error = copied.result.expect_err("it failed");
             says(&error, &["device 0", "CUDA_ERROR_ECC_UNCORRECTABLE", "214"]);
@@ -78,8 +77,7 @@ fn failed() {
 
 fn refused() {
     let bed = Bed::new();
-    let heap = bed.heap(1);
-    let (mut stage, _region) = Stage::new(&bed, heap, GRANULARITY);
+    let (mut stage, _region, heap) = Stage::on_heap(&bed, 1);
     bed.refuse(0, 1);
     let error = refusal(&mut stage, IN, heap + 5);
     let addr = format!("{:#x}", heap + 5);
@@ -90,8 +88,7 @@ fn refused() {
 
 fn half() {
     let bed = Bed::new();
-    let heap = bed.heap(2);
-    let (mut stage, _region) = Stage::new(&bed, heap, 2 * GRANULARITY);
+    let (mut stage, _region, heap) = Stage::on_heap(&bed, 2);
     bed.refuse(1, 2);
     stage.start(IN, heap + GRANULARITY - 100, 0, 200, 5);
     let copied = stage.wait();
@@ -102,8 +99,7 @@ fn half() {
 
 fn nowhere() {
     let bed = Bed::new();
-    let heap = bed.heap(1);
-    let (mut stage, _region) = Stage::new(&bed, heap, GRANULARITY);
+    let (mut stage, _region, heap) = Stage::on_heap(&bed, 1);
     let page = bed.hidden();
     // The first page is mapped by nobody, and 0 would be no mask to the kernel that is asked.
     for addr in [page, page + 4000, 1, 4000] {
@@ -120,8 +116,7 @@ fn no_memory() {
     let bed = Bed::new();
     let heap = bed.heap(1);
     let staging = Staging::new(options(4, stream_only()));
-    let register =
-        || staging.register(heap, bed.range(heap, GRANULARITY), None, Access::LocalAndRemote);
+    let register = || register(&staging, &bed, heap, GRANULARITY);
     let error = PortError::from(register().expect_err("8 bounce buffers are too much"));
     let asked = format!("{} bytes of page-locked memory", 8 * CHUNK);
     says(&error, &["cuMemHostAlloc", &asked, "CUDA_ERROR_OUT_OF_MEMORY"]);
@@ -149,14 +144,7 @@ fn no_second() {
     let heaps: Vec<usize> = (0..2).map(|device| bed.vmm(&[(ON_DEVICE, device)], false)).collect();
     let (mut stage, _first) = Stage::new(&bed, heaps[0], GRANULARITY);
     call!(bed.raw, fake_cuda_limits(1 => c_int, 0 => u64, u64::MAX => u64));
-    let register = || {
-        stage.staging.register(
-            heaps[1],
-            bed.range(heaps[1], GRANULARITY),
-            None,
-            Access::LocalAndRemote,
-        )
-    };
+    let register = || register(&stage.staging, &bed, heaps[1], GRANULARITY);
     says(&PortError::from(register().expect_err("no engines")), &["device 1", "OUT_OF_MEMORY"]);
     call!(bed.raw, fake_cuda_reset(1 => c_int));
     let _second = register().expect("now there is enough");
@@ -198,8 +186,7 @@ fn lost() {
 
 fn shut_down() {
     let bed = Bed::new();
-    let heap = bed.heap(1);
-    let (mut stage, _region) = Stage::new(&bed, heap, GRANULARITY);
+    let (mut stage, _region, heap) = Stage::on_heap(&bed, 1);
     stage.start(IN, heap, 0, CHUNK, 5);
     call!(bed.raw, fake_cuda_lose(0 => c_int, 4 => u32));
     let error = stage.wait().result.expect_err("there is no driver any more");

@@ -14,7 +14,7 @@ use engine::port::copies::{Copy, CopyDirection, Reach, TaggedCopy};
 use engine::port::{Access, Posted};
 
 use crate::bed::case::Case;
-use crate::bed::stage::{CHUNK, Stage, options};
+use crate::bed::stage::{CHUNK, Stage, options, register};
 use test_support::random::pattern;
 
 use crate::bed::{Bed, GRANULARITY, ON_DEVICE, ON_NUMA_NODE, allocations, fill, peek};
@@ -92,8 +92,7 @@ fn both_ways() {
 fn sizes() {
     const MARGIN: usize = 64;
     let bed = Bed::new();
-    let heap = bed.heap(1);
-    let (mut stage, _region) = Stage::new(&bed, heap, GRANULARITY);
+    let (mut stage, _region, heap) = Stage::on_heap(&bed, 1);
     let lengths = [1, 2, 3, 4, 5, 7, 8, 9, 13, 63, 64, 65, 101, 4095, 4097, 32_767, 32_768, 60_001];
     for (round, len) in lengths.into_iter().enumerate() {
         for (at, offset) in [(0, 0), (1, 0), (0, 3), (7, 5), (8, 64)] {
@@ -333,11 +332,8 @@ fn meanwhile() {
             let mut rounds = 0;
             // Until the copies are over, and often enough to be in their way.
             while !stop.load(Ordering::Acquire) || rounds < 50 {
-                let register = |addr: &usize| {
-                    staging
-                        .register(*addr, bed.range(*addr, 4096), None, Access::LocalAndRemote)
-                        .expect("it can be staged")
-                };
+                let register =
+                    |addr: &usize| register(&staging, &bed, *addr, 4096).expect("it can be staged");
                 let regions: Vec<_> = others.iter().map(register).collect();
                 drop(regions);
                 rounds += 1;
@@ -412,8 +408,7 @@ fn no_allocation() {
 
 fn refused() {
     let bed = Bed::new();
-    let heap = bed.heap(1);
-    let (mut stage, _region) = Stage::new(&bed, heap, GRANULARITY);
+    let (mut stage, _region, heap) = Stage::on_heap(&bed, 1);
     let bounce = stage.bounce.addr;
     for (bounce, len) in [
         (bounce - 1, 64),
@@ -433,9 +428,7 @@ fn refused() {
     for (bounce_len, bounces) in [(0, 4), (5000, 4), (4096, 0), (4096, 257)] {
         let staging =
             Staging::new(StagingOptions { bounce_len, ..options(bounces, stream_only()) });
-        let error = staging
-            .register(heap, bed.range(heap, GRANULARITY), None, Access::LocalAndRemote)
-            .expect_err("no such");
+        let error = register(&staging, &bed, heap, GRANULARITY).expect_err("no such");
         assert_eq!(error, StagingError::Options { bounces, bounce_len });
     }
 }
@@ -446,9 +439,7 @@ fn ended() {
     let (stage, _region) = Stage::new(&bed, heap, GRANULARITY);
     let Stage { port, staging, .. } = stage;
     drop(port);
-    let error = staging
-        .register(heap, bed.range(heap, GRANULARITY), None, Access::LocalAndRemote)
-        .expect_err("no stager");
+    let error = register(&staging, &bed, heap, GRANULARITY).expect_err("no stager");
     assert_eq!(error, StagingError::Ended);
     assert!(staging.take_stager().is_none());
 }

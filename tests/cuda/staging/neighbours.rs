@@ -1,16 +1,15 @@
-//! Two stagers that share their bounce memory, as those of two processes do: each copies from the
-//! other's bounce buffers.
+//! Two stagers, as of two processes, that copy from each other's bounce buffers.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
 use cuda::{PeerShare, SECRET_BYTES, SharedLayout, SharedMemory, Shares, StagedRegion, Staging};
 use engine::ids::Pe;
+use engine::port::Posted;
 use engine::port::copies::{Copy, CopyDirection, TaggedCopy};
-use engine::port::{Access, Posted};
 
 use crate::bed::case::Case;
-use crate::bed::stage::{CHUNK, Stage, options};
+use crate::bed::stage::{CHUNK, Stage, options, register};
 use test_support::random::pattern;
 
 use crate::bed::{Bed, GRANULARITY, fill};
@@ -57,7 +56,7 @@ fn side(bed: &Bed, shares: Shares) -> Side {
     let heap = bed.heap(1);
     let staging = Staging::new(options(CHUNKS, stream_only()));
     staging.share(shares);
-    let region = staging.register(heap, bed.range(heap, GRANULARITY), None, Access::LocalAndRemote);
+    let region = register(&staging, bed, heap, GRANULARITY);
     let region = region.expect("it can be staged");
     Side { stage: Stage::take(staging), heap, _region: region }
 }

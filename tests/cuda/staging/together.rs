@@ -3,17 +3,18 @@
 use std::ffi::c_int;
 
 use cuda::{StagedRegion, Staging, StagingOptions};
-use engine::atomic::{Atomic, AtomicOp, Width};
+use engine::atomic::{AtomicOp, Width};
+use engine::port::Posted;
 use engine::port::copies::{
     Copy, CopyDirection, DeferredOrder, MAX_BATCH_COPIES, OrderedStep, TaggedCopy,
 };
-use engine::port::{Access, Posted};
 
 use crate::bed::case::Case;
-use crate::bed::stage::{CHUNK, Stage, options};
+use crate::bed::stage::{CHUNK, Stage, atomic, options, register};
 use test_support::random::pattern;
 
 use crate::bed::{Bed, GRANULARITY, ON_DEVICE, allocations, call, fill, peek};
+use crate::neighbours::Spinning;
 use crate::words::stream_only;
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -59,9 +60,7 @@ fn stage(bed: &Bed) -> (Stage, StagedRegion, usize) {
     let heap = bed.heap(2);
     let options = StagingOptions { bounce_len: 512 << 10, ..options(4, stream_only()) };
     let staging = Staging::new(options);
-    let region = staging
-        .register(heap, bed.range(heap, 2 * GRANULARITY), None, Access::LocalAndRemote)
-        .expect("staged");
+    let region = register(&staging, bed, heap, 2 * GRANULARITY).expect("staged");
     (Stage::take(staging), region, heap)
 }
 
@@ -141,11 +140,7 @@ fn no_turns() {
     let (mut stage, _region, heap) = stage(&bed);
     let mut stream = 0;
     call!(bed.raw, cuStreamCreate(&raw mut stream => *mut usize, 1 => u32));
-    // SAFETY: the type of that function in the fake driver.
-    let gate = unsafe {
-        let spin = bed.raw.get::<unsafe extern "C" fn(usize) -> usize>(b"fake_cuda_spin");
-        spin.expect("the fake driver")(stream)
-    };
+    let kernel = Spinning::start(&bed, stream);
     let before = bed.count(7);
     for at in places() {
         let inward = copies(&stage, IN, heap, &at);
@@ -156,7 +151,7 @@ fn no_turns() {
     inward[2].copy.len = 30 << 10;
     run(&mut stage, &inward);
     assert_eq!(bed.count(7), before);
-    call!(bed.raw, fake_cuda_release(gate => usize));
+    kernel.end(&bed);
 }
 
 fn mixed() {
@@ -225,7 +220,7 @@ fn steps(stage: &Stage, heap: usize, tokens: usize) -> Vec<OrderedStep> {
         let (memory, bounce) = (heap + 4096 + number * LEN, bounce + number * LEN);
         let op = if number % 4 == 3 { AtomicOp::SignalSet } else { AtomicOp::SignalAdd };
         let (addr, operand) = (heap + 8 * usize::from(op.sets()), number as u64 + 1);
-        let atomic = Atomic { op, width: Width::Eight, float: false, operand, compare: 0 };
+        let atomic = atomic(op, Width::Eight, operand);
         let copy = Copy { direction: IN, memory, bounce, len: LEN };
         [
             OrderedStep::Copy { copy, behind: true },
@@ -273,8 +268,7 @@ fn groups(stage: &Stage, heap: usize, tokens: usize, has_words: bool) -> Vec<Ord
             OrderedStep::Copy { copy, behind: group != 0 && number == 0 }
         };
         let word = |number: usize| {
-            let (op, operand) = (AtomicOp::SignalAdd, 1);
-            let atomic = Atomic { op, width: Width::Eight, float: false, operand, compare: 0 };
+            let atomic = atomic(AtomicOp::SignalAdd, Width::Eight, 1);
             OrderedStep::Apply { addr: heap, atomic, behind: number == 0 }
         };
         (0..tokens).map(copy).chain((0..tokens).filter(|_| has_words).map(word))
@@ -327,7 +321,7 @@ fn in_order_and_others() {
     let steps = steps(&stage, heap, 4);
     let add = |operand| {
         let (op, width) = (AtomicOp::Add, Width::Eight);
-        Atomic { op, width, float: false, operand, compare: 0 }
+        atomic(op, width, operand)
     };
     let mut expected = word(&bed, heap);
     for round in 0..4 {
@@ -361,8 +355,7 @@ fn in_order_and_others() {
     }
 }
 
-/// What is added to is read before the device begins: so nothing in the list may change it but
-/// operations on the same word.
+/// What is added to is read before the device begins: only its own operations may change it.
 fn beneath() {
     let bed = Bed::new();
     let (mut stage, _region, heap) = stage(&bed);
@@ -371,7 +364,7 @@ fn beneath() {
     let copy = Copy { direction: IN, memory: heap, bounce, len: 64 };
     let copy = OrderedStep::Copy { copy, behind: true };
     let step = |op, addr, width| {
-        let atomic = Atomic { op, width, float: false, operand: 1, compare: 0 };
+        let atomic = atomic(op, width, 1);
         OrderedStep::Apply { addr, atomic, behind: true }
     };
     let add = step(AtomicOp::Add, heap + 56, Width::Eight);
@@ -388,8 +381,7 @@ fn beneath() {
         stage.ends(3);
     }
     assert_eq!((word(&bed, heap + 56), word(&bed, heap + 64)), (2, 4));
-    // Nor are words that no operation of a stream stores, nor memory of several contexts or of the
-    // program's.
+    // Nor words that no stream stores, nor memory of several contexts or the program's.
     let narrow = step(AtomicOp::Set, heap + 64, Width::Two);
     let crooked = step(AtomicOp::Set, heap + 68, Width::Eight);
     let of = |memory| OrderedStep::Copy {
@@ -414,8 +406,7 @@ fn beside() {
     let steps = |words: &[(usize, Width)]| {
         let copy = Copy { direction: IN, memory: heap + 4096, bounce, len: LEN };
         let word = |(addr, width): &(usize, Width)| {
-            let (op, operand) = (AtomicOp::Set, 3);
-            let atomic = Atomic { op, width: *width, float: false, operand, compare: 0 };
+            let atomic = atomic(AtomicOp::Set, *width, 3);
             OrderedStep::Apply { addr: heap + addr, atomic, behind: true }
         };
         let copy = std::iter::once(OrderedStep::Copy { copy, behind: true });
@@ -484,7 +475,7 @@ fn refused_words() {
         bed.write(heap, &[0; 8]);
         let set = |addr, width| {
             let (op, operand) = (AtomicOp::Set, 9);
-            let atomic = Atomic { op, width, float: false, operand, compare: 0 };
+            let atomic = atomic(op, width, operand);
             OrderedStep::Apply { addr, atomic, behind: true }
         };
         let copy =

@@ -6,7 +6,7 @@ use engine::port::Access;
 use engine::port::copies::{CopyDirection, CopyPort, DeferredOrder};
 
 use crate::bed::case::{Case, skip};
-use crate::bed::stage::{Stage, options};
+use crate::bed::stage::{Stage, atomic, options};
 use test_support::random::{Random, pattern};
 
 use crate::bed::{Bed, GRANULARITY, ON_NUMA_NODE, call, fill};
@@ -137,8 +137,7 @@ fn by_events() {
 /// Calls that give the stream something, for two hundred stores.
 fn calls_of_stores() -> u64 {
     let bed = Bed::new();
-    let heap = bed.heap(1);
-    let (mut stage, _region) = Stage::with(&bed, heap, GRANULARITY, options(2, stream_only()));
+    let (mut stage, _region, heap) = Stage::on_heap(&bed, 1);
     let before = bed.count(11);
     (0..200).for_each(|value| stage.port.store_flag(heap, value).expect("a word of it"));
     bed.count(11) - before
@@ -147,14 +146,12 @@ fn calls_of_stores() -> u64 {
 fn few_calls() {
     const WORDS: usize = 64;
     let bed = Bed::new();
-    let heap = bed.heap(1);
-    let (mut stage, _region) = Stage::with(&bed, heap, GRANULARITY, options(2, stream_only()));
+    let (mut stage, _region, heap) = Stage::on_heap(&bed, 1);
     let calls = |stage: &mut Stage, what: &dyn Fn(&mut Stage)| {
-        let before = bed.stores_and_copies();
-        what(stage);
-        stage.port.flush().expect("they are there");
-        let after = bed.stores_and_copies();
-        [after[0] - before[0], after[1] - before[1]]
+        bed.calls_of(|| {
+            what(stage);
+            stage.port.flush().expect("they are there");
+        })
     };
     let store = |stage: &mut Stage, count: usize| {
         for at in 0..count {
@@ -168,7 +165,7 @@ fn few_calls() {
     }
     assert_eq!(calls(&mut stage, &|stage| store(stage, WORDS + 1)), [2, 0], "one too many");
     // What is added to one word is loaded once. What is set is not loaded at all.
-    let signal = |op| Atomic { op, width: Width::Eight, float: false, operand: 1, compare: 0 };
+    let signal = |op| atomic(op, Width::Eight, 1);
     let signals = |op| {
         move |stage: &mut Stage| {
             for _ in 0..WORDS {
@@ -212,7 +209,7 @@ fn read_once() {
     let memory = (heap, GRANULARITY);
     let (mut stage, _region) = Stage::of(&bed, memory, Access::Signals, options(2, stream_only()));
     let op = AtomicOp::SignalAdd;
-    let one = Atomic { op, width: Width::Eight, float: false, operand: 1, compare: 0 };
+    let one = atomic(op, Width::Eight, 1);
     bed.write(heap, &7_u64.to_le_bytes());
     let add = |stage: &mut Stage, words: usize| {
         let before = bed.count(2);
@@ -267,8 +264,7 @@ fn read_once() {
 fn side_by_side() {
     const AREA: usize = 1024;
     let bed = Bed::new();
-    let heap = bed.heap(2);
-    let (mut stage, _region) = Stage::with(&bed, heap, 2 * GRANULARITY, options(2, stream_only()));
+    let (mut stage, _region, heap) = Stage::on_heap(&bed, 2);
     // Over the border of two allocations.
     let area = heap + GRANULARITY - AREA / 2;
     let mut model = pattern(AREA, 3);
@@ -303,8 +299,7 @@ fn side_by_side() {
 
 fn another_way() {
     let bed = Bed::new();
-    let heap = bed.heap(1);
-    let (mut stage, _region) = Stage::with(&bed, heap, GRANULARITY, options(2, stream_only()));
+    let (mut stage, _region, heap) = Stage::on_heap(&bed, 1);
     call!(bed.raw, fake_cuda_offer(0 => i32, 0 => u32));
     for round in 0..2_u64 {
         let words =
@@ -323,8 +318,7 @@ fn another_way() {
 /// Calls that store and copies that are made, for words and bytes that are none.
 fn short_bytes() {
     let bed = Bed::new();
-    let heap = bed.heap(1);
-    let (mut stage, _region) = Stage::with(&bed, heap, GRANULARITY, options(2, stream_only()));
+    let (mut stage, _region, heap) = Stage::on_heap(&bed, 1);
     let mut calls = |stores: &[(usize, usize, DeferredOrder)]| {
         let before = bed.stores_and_copies();
         for (at, len, order) in stores {
@@ -365,8 +359,7 @@ fn short_bytes() {
     assert_eq!(calls(&around), [2, 1], "words around a byte");
 }
 
-/// Bytes that are stored at once: words by the stream, all else by copies, and long ones part by
-/// part.
+/// Bytes stored at once: words by the stream, all else by copies, long ones in parts.
 fn at_once() {
     let bed = Bed::new();
     let memory = [bed.heap(1), bed.managed(1 << 16)];
@@ -374,11 +367,9 @@ fn at_once() {
     let _managed = stage.register(&bed, memory[1], 1 << 16);
     let mut calls = |base: usize, at: usize, len: usize| {
         let (addr, bytes) = (base + at, pattern(len, at + len));
-        let before = bed.stores_and_copies();
-        stage.port.store(addr, &bytes).expect("bytes of it");
-        let after = bed.stores_and_copies();
+        let calls = bed.calls_of(|| stage.port.store(addr, &bytes).expect("bytes of it"));
         assert!(bed.read(addr, len) == bytes, "{len} bytes at {at}");
-        [after[0] - before[0], after[1] - before[1]]
+        calls
     };
     for len in 1..=9 {
         for at in [64, 68, 65, 66] {

@@ -1,5 +1,4 @@
-//! Records that PEs exchange when they connect. An input is the step, the number of PEs, a hello of
-//! each, and the addresses of all.
+//! Records that PEs exchange to connect. Inputs: step, number of PEs, hellos, and all addresses.
 
 use engine::port::packet::MAX_LONG_MESSAGE;
 use engine::wire::handle::MAX_RAILS;

@@ -168,8 +168,7 @@ impl Bed {
     }
 
     /// Runs the lane until nothing is under way or it was given up. The lane waits for nobody
-    /// beyond its deadline; what moves byte by byte, as a damaged handle or a peer may ask for,
-    /// takes longer.
+    /// beyond its deadline; what a damaged handle or a peer asks for byte by byte takes longer.
     fn end(&mut self) {
         for pe in 0..PES {
             let (mut turns, mut still, mut events) = (0, 0, 0);
@@ -273,8 +272,7 @@ impl Bed {
     }
 }
 
-/// A message that a peer may have sent, before its head is sealed: as the input has it, or with a
-/// head that gets further.
+/// A message of a peer, unsealed: as the input has it, or with a head that gets further.
 fn message(u: &mut Unstructured<'_>) -> Result<Vec<u8>> {
     let len = u.int_in_range(0..=MAX_MESSAGE as u16 + 4)?;
     let mut bytes = u.bytes(usize::from(len).min(u.len()))?.to_vec();

@@ -1,5 +1,4 @@
-//! What threads hand over in the engine: operations of user threads to the proxy lane, and the
-//! table of regions to lanes.
+//! What the engine's threads hand over: user threads' operations, and regions, to lanes.
 //!
 //! The queue between the threads is a lock here, which orders no more than what is in it.
 
@@ -41,8 +40,7 @@ impl Job {
         if !self.outstanding.is_quiet(TO) {
             return None;
         }
-        // SAFETY: the proxy thread is done with it; loom fails a read that does not come after its
-        // write.
+        // SAFETY: the proxy thread is done with it; loom fails a read ahead of its write.
         let got = self.memory[at].with(|word| unsafe { *word });
         Some((got, self.outstanding.failure(TO)))
     }
@@ -109,8 +107,7 @@ impl Copy {
     }
 }
 
-/// Two threads register regions. Who has heard of one finds it, and a copy that is current has all
-/// of some changes.
+/// Two threads register regions. A peer told of one finds it; a current copy has whole changes.
 #[test]
 fn announced_change_is_visible() {
     check(|| {

@@ -1,10 +1,9 @@
 //! What threads hand to each other, the same sources as in the transport, on loom's atomics: the
 //! consumer's end of a ring, operations of user threads, the table of regions.
 //!
-//! loom runs each test again and again, with every order of the threads and every value that a load
-//! may return in C++'s memory model, as far as the bound on preemptions goes. The producers here
-//! are a model of the device header: they do what `include/nvshmem_libfabric_ring.h` asks, with
-//! orderings as weak as it allows.
+//! loom runs each test with every order of the threads and every value that a load may return in
+//! C++'s memory model, as far as the bound on preemptions goes. The producers here are a model of
+//! the device header, with orderings as weak as `include/nvshmem_libfabric_ring.h` allows.
 //!
 //! A crate of its own, so that loom's atomics are in no other, and no other has to be built again.
 #![cfg(test)]

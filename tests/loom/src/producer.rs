@@ -49,8 +49,7 @@ impl Shared {
             published: NonNull::from(&self.published),
             published_in: PublishedIn::Host,
         };
-        // SAFETY: the memory is in `self`, which the test keeps longer; it makes one consumer, and
-        // its producers are those below.
+        // SAFETY: the test keeps `self` longer; it makes one consumer, and producers are below.
         unsafe { Ring::over(memory) }
     }
 

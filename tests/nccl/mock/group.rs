@@ -18,7 +18,9 @@ use nvshmem_transport_libfabric::nccl::abi::{
 use test_jobs::Meeting;
 use test_jobs::memory::{Memory, device};
 
-use crate::mock::library::{Answer, Block, Group, Instance, Plugin, Rank, Region, Registration};
+use crate::mock::library::{
+    Answer, Block, Group, Instance, Listening, Plugin, Rank, Region, Registration,
+};
 use crate::mock::proxy::{Proxy, Queues, Style, Work};
 
 /// A communicator's use of the plugin.
@@ -80,12 +82,23 @@ pub(crate) const DEVICE: c_int = 0;
 
 impl Connection {
     fn new(communicator: &Communicator, style: Style, meeting: &mut Meeting) -> Self {
-        let plugin = &communicator.plugin;
-        let (rank, ranks) = (Rank(meeting.me as u32), meeting.n_pes);
-        let (listening, handle) = plugin.listen(communicator.instance(style), DEVICE).unwrap();
+        let (listening, handle) =
+            communicator.plugin.listen(communicator.instance(style), DEVICE).unwrap();
         let handles = meeting.allgather(&handle);
+        Self::of_ranks(communicator, style, &handles, Rank(meeting.me as u32), listening)
+    }
+
+    /// Connects a rank to the others, by the handles of all.
+    pub(crate) fn of_ranks(
+        communicator: &Communicator,
+        style: Style,
+        handles: &[Vec<u8>],
+        rank: Rank,
+        listening: Listening,
+    ) -> Self {
+        let (plugin, ranks) = (&communicator.plugin, handles.len());
         let instance = communicator.instance_to_connect(style, rank);
-        let group = plugin.connect(instance, &handles, rank, listening).unwrap();
+        let group = plugin.connect(instance, handles, rank, listening).unwrap();
         let properties = plugin.properties(DEVICE).unwrap();
         plugin.close_listen(listening).unwrap();
         assert_ne!(properties.ptr_support & PTR_HOST, 0);
@@ -109,8 +122,7 @@ impl Connection {
         &self.blocks
     }
 
-    /// Registers an area, by a dma-buf where the plugin takes these, as NCCL does, which closes it
-    /// at once. Collective.
+    /// Registers an area, by a dma-buf where the plugin takes these, as NCCL does. Collective.
     pub(crate) fn register(&self, area: &Memory, flags: u64) -> Region {
         let takes_dma_buf = self.properties.ptr_support & PTR_DMABUF != 0;
         let dma_buf = (area.is_on_device() && takes_dma_buf)

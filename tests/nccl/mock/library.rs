@@ -158,12 +158,10 @@ fn check(call: &'static str, status: Status) -> Answer<()> {
     if status == Status::SUCCESS { Ok(()) } else { Err(Refused { call, status }) }
 }
 
-/// The library with a table of it. It is closed when this is dropped, as by NCCL behind the last
-/// communicator.
+/// The library with a table of it, closed when dropped, as by NCCL after the last communicator.
 ///
-/// What is given to its functions comes from the plugin itself, or is wrong on purpose: then it is
-/// what the plugin has to find out. Memory that was registered is there until its registration has
-/// ended; scenarios see to that.
+/// Its functions get what the plugin gave, or what is wrong on purpose. Scenarios keep registered
+/// memory until its registration ends.
 pub(crate) struct Plugin {
     table: Table,
     pub(crate) version: Version,
@@ -205,6 +203,16 @@ macro_rules! calls_of_one {
     )*};
 }
 
+/// Calls a function whose last argument is the place for its answer, which has a value before.
+macro_rules! ask {
+    ($self:ident, $text:literal, $function:ident($($argument:expr),*), $before:expr) => {{
+        let mut answer = $before;
+        let function = any!($self, table => table.$function);
+        // SAFETY: see the type; a place for the answer.
+        check($text, unsafe { function($($argument,)* &raw mut answer) }).map(|()| answer)
+    }};
+}
+
 impl Plugin {
     pub(crate) fn of_process() -> Self {
         Self::open(Version::of_process())
@@ -217,8 +225,7 @@ impl Plugin {
         let known = Version::ALL.into_iter().skip_while(|version| *version != newest);
         let found = known.into_iter().find_map(|version| {
             let symbol = version.symbol().as_bytes();
-            // SAFETY: tables are data of these types, by their names, and stay while the library
-            // does, which this keeps.
+            // SAFETY: tables are data of these types, by name, in the library that this keeps.
             let table = unsafe {
                 match version {
                     Version::V16 => {
@@ -253,20 +260,13 @@ impl Plugin {
     }
 
     pub(crate) fn devices(&self) -> Answer<c_int> {
-        let mut count = 0;
-        let devices = any!(self, table => table.devices);
-        // SAFETY: a place for the result.
-        check("devices", unsafe { devices(&raw mut count) })?;
-        Ok(count)
+        ask!(self, "devices", devices(), 0)
     }
 
     pub(crate) fn properties(&self, device: c_int) -> Answer<Properties> {
         // SAFETY: numbers and pointers, for which zero is a value.
-        let mut properties: Properties = unsafe { std::mem::zeroed() };
-        let get = any!(self, table => table.get_properties);
-        // SAFETY: a place for the result.
-        check("getProperties", unsafe { get(device, &raw mut properties) })?;
-        Ok(properties)
+        let none: Properties = unsafe { std::mem::zeroed() };
+        ask!(self, "getProperties", get_properties(device), none)
     }
 
     pub(crate) fn rma_properties(&self, group: Group) -> Option<Answer<RmaProperties>> {
@@ -301,42 +301,38 @@ impl Plugin {
         assert!(handles.iter().all(|handle| handle.len() == HANDLE_BYTES));
         let places: Vec<*const c_void> =
             handles.iter().map(|handle| handle.as_ptr().cast()).collect();
-        let mut group = ptr::null_mut();
-        let connect = any!(self, table => table.connect);
         let (ranks, rank) = (places.len() as c_int, rank.0 as c_int);
-        // SAFETY: as many handles as ranks, of the length of handles, and a place for the result.
-        let status = unsafe {
-            connect(instance.0, places.as_ptr(), ranks, rank, listening.0, &raw mut group)
-        };
-        check("connect", status)?;
-        Ok(Group(group))
+        // As many handles as ranks, of the length of handles.
+        let (places, listening) = (places.as_ptr(), listening.0);
+        let connected = ask!(
+            self,
+            "connect",
+            connect(instance.0, places, ranks, rank, listening),
+            ptr::null_mut()
+        );
+        connected.map(Group)
     }
 
     pub(crate) fn create_context(&self, group: Group, contexts: c_int) -> Answer<Block> {
-        let mut block = ptr::null_mut();
-        let into = &raw mut block;
         let mut config = Config { contexts, traffic_class: -1, rank_stride: 1 };
-        let create = any!(self, table => table.create_context);
-        // SAFETY: a place for the result, and a configuration.
-        let status = unsafe { create(group.0, &raw mut config, into) };
-        check("createContext", status)?;
-        Ok(Block(block))
+        let config = &raw mut config;
+        ask!(self, "createContext", create_context(group.0, config), ptr::null_mut()).map(Block)
     }
 
     pub(crate) fn register(&self, group: Group, what: Registration) -> Answer<Region> {
         let Registration { addr, len, kind, flags, dma_buf } = what;
-        let mut handle = ptr::null_mut();
-        let (group, addr, into) = (group.0, addr.cast(), &raw mut handle);
-        let by_addr = any!(self, table => table.reg_mr_sym);
-        let by_dma_buf = any!(self, table => table.reg_mr_sym_dma_buf);
-        // SAFETY: see the type; a place for the result.
-        let status = unsafe {
-            match dma_buf {
-                None => by_addr(group, addr, len, kind, flags, into),
-                Some(fd) => by_dma_buf(group, addr, len, kind, 0, fd, flags, into),
+        let (group, addr, none) = (group.0, addr.cast(), ptr::null_mut());
+        let handle = match dma_buf {
+            None => ask!(self, "regMrSym", reg_mr_sym(group, addr, len, kind, flags), none),
+            Some(fd) => {
+                ask!(
+                    self,
+                    "regMrSymDmaBuf",
+                    reg_mr_sym_dma_buf(group, addr, len, kind, 0, fd, flags),
+                    none
+                )
             }
-        };
-        check(if dma_buf.is_some() { "regMrSymDmaBuf" } else { "regMrSym" }, status)?;
+        }?;
         assert!(!handle.is_null(), "NCCL takes no handle for a failure");
         Ok(Region(handle))
     }
@@ -389,27 +385,17 @@ impl Plugin {
 
     pub(crate) fn flush(&self, on: On, region: Region) -> Answer<Option<Request>> {
         let On { block: Block(block), context: Context(context), rank: Rank(rank), .. } = on;
-        let mut request = ptr::null_mut();
-        let flush = any!(self, table => table.iflush);
-        // SAFETY: see the type; a place for the result.
-        check("iflush", unsafe { flush(block, context, region.0, rank, &raw mut request) })?;
+        let request =
+            ask!(self, "iflush", iflush(block, context, region.0, rank), ptr::null_mut())?;
         Ok((!request.is_null()).then_some(Request(request)))
     }
 
     pub(crate) fn test(&self, group: Group, request: Request) -> Answer<bool> {
-        let mut done = 0;
-        let test = any!(self, table => table.test);
-        // SAFETY: see the type; a place for the result.
-        check("test", unsafe { test(group.0, request.0, &raw mut done) })?;
-        Ok(done != 0)
+        ask!(self, "test", test(group.0, request.0), 0).map(|done| done != 0)
     }
 
     pub(crate) fn has_error(&self, block: Block) -> Answer<bool> {
-        let mut has_error = false;
-        let query = any!(self, table => table.query_last_error);
-        // SAFETY: see the type; a place for the result.
-        check("queryLastError", unsafe { query(block.0, &raw mut has_error) })?;
-        Ok(has_error)
+        ask!(self, "queryLastError", query_last_error(block.0), false)
     }
 }
 

@@ -27,8 +27,7 @@ pub(crate) fn logger() -> Logger {
     type Fixed =
         unsafe extern "C" fn(c_int, c_ulong, *const c_char, c_int, *const c_char, *const c_char);
     let function: Fixed = take;
-    // SAFETY: see the module: a call of the one type is a call of the other, where one pointer
-    // follows the format.
+    // SAFETY: see the module: with one pointer after the format, calls of both are the same.
     Some(unsafe {
         std::mem::transmute::<
             Fixed,

@@ -14,8 +14,7 @@ use crate::mock::proxy::{Call, ContextId, Style};
 
 pub(crate) const LEN: usize = 256 << 10;
 
-/// See the module. Memory has for each rank a word, then what comes from each rank, then what is
-/// sent to each.
+/// Memory holds for each rank a word, then what each rank sends here, then what each is sent.
 pub(crate) struct Pair {
     pub(crate) connection: Connection,
     pub(crate) memory: Arc<Memory>,

@@ -35,9 +35,8 @@ impl Bed {
         Self { context, rings }
     }
 
-    /// Runs a kernel on `threads` CPU threads, and what `consume` does with the rings meanwhile,
-    /// again and again until it says that it has finished. Returns statuses and `out` of the
-    /// threads.
+    /// Runs a kernel on `threads` CPU threads, and `consume` with the rings meanwhile until it says
+    /// that it has finished. Returns statuses and `out` of the threads.
     pub(crate) fn run(
         &mut self,
         kernel: &'static std::ffi::CStr,

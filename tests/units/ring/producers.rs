@@ -1,6 +1,7 @@
 //! The device API, compiled for CPU threads, at one end, and the consumer at the other.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
 
 use channel_producer::{HostContext, Producer, set_block, set_pause};
 use channel_sys as c;
@@ -12,8 +13,7 @@ use nvshmem_transport_libfabric::channel::ring::{Ring, State};
 use super::bed::{BASE, Bed, REGION_BYTES};
 use super::support::place;
 
-/// What the kernels `push` and `push_two` have to bring: of each thread, all rounds in their order,
-/// in the ring that is the thread's.
+/// What `push` and `push_two` bring: all rounds of each thread, in order, in the thread's ring.
 struct Expected {
     next: Vec<u64>,
     rounds: u64,
@@ -61,8 +61,7 @@ impl Expected {
     }
 }
 
-/// Lets `threads` threads push, and takes from each ring at most `batch` before its room is
-/// published.
+/// Lets `threads` threads push, taking at most `batch` from a ring before publishing room.
 fn all_arrive(
     kernel: &'static std::ffi::CStr,
     (n_rings, slots_log2): (u32, u32),
@@ -138,28 +137,41 @@ fn stuck_proxy_is_reported() {
     let (status, _) = bed.run(c"push", 4, 1000, |_, context| context.is_abandoned());
     assert!(status.iter().all(|status| *status == c::NLF_ERROR_STUCK as i32), "{status:?}");
     assert_eq!(bed.context.error().unwrap().code, c::NLF_ERROR_STUCK);
-    // Whoever comes later finds out as well, though the ring is taken from again: a slot in it is a
-    // hole.
+    // Later producers find out too, though the ring is taken from again: it has a hole.
     while bed.rings[0].take().is_some() {}
     bed.rings[0].publish_tail();
     let producer = producer(&bed.context);
     assert_eq!(producer.quiet(), c::NLF_ERROR_STUCK as i32);
 }
 
+/// What a consumer does while a producer waits, at each look of that.
+type Answer = Box<dyn FnMut(&mut Ring, u32)>;
+
 thread_local! {
-    /// The consumer that takes a slot while this thread waits, and after how many looks.
-    static TAKER: RefCell<Option<(Ring, u32)>> = const { RefCell::new(None) };
+    /// The consumer of the ring that this thread waits for, and what it does.
+    static ANSWER: RefCell<Option<(Ring, Answer)>> = const { RefCell::new(None) };
 }
 
-extern "C" fn take_now_and_then(looks: u32) {
-    TAKER.with_borrow_mut(|taker| {
-        let (ring, period) = taker.as_mut().unwrap();
-        if (looks + 1) % *period == 0 {
-            assert!(ring.take().is_some(), "a full ring");
-            ring.publish_tail();
-            ring.publish_done(ring.taken());
-        }
+extern "C" fn answer(looks: u32) {
+    ANSWER.with_borrow_mut(|answer| {
+        let (ring, answer) = answer.as_mut().unwrap();
+        answer(ring, looks);
     });
+}
+
+/// Has a consumer answer this thread's waits while `run` runs.
+fn answered<T>(ring: Ring, by: impl FnMut(&mut Ring, u32) + 'static, run: impl FnOnce() -> T) -> T {
+    ANSWER.set(Some((ring, Box::new(by))));
+    set_pause(Some(answer));
+    let result = run();
+    set_pause(None);
+    ANSWER.set(None);
+    result
+}
+
+fn take_all(ring: &mut Ring) {
+    while ring.take().is_some() {}
+    ring.publish_tail();
 }
 
 /// Fills a ring, then puts in one more of two slots and waits for all of it, while one slot is
@@ -171,27 +183,27 @@ fn fill_and_wait(spins: u64, period: u32) -> (i32, i32) {
     for _ in 0..64 {
         assert_eq!(producer.put_nbi(at, at, 8, 1), 0);
     }
-    TAKER.set(Some((bed.rings.remove(0), period)));
-    set_pause(Some(take_now_and_then));
-    let pushed = producer.put_signal_nbi(at, at, 8, at.cast(), u64::MAX, c::NLF_KIND_ADD, 1);
-    let quiet = producer.quiet();
-    set_pause(None);
-    TAKER.set(None);
-    (pushed, quiet)
+    let takes = move |ring: &mut Ring, looks: u32| {
+        if (looks + 1) % period == 0 {
+            assert!(ring.take().is_some(), "a full ring");
+            ring.publish_tail();
+            ring.publish_done(ring.taken());
+        }
+    };
+    answered(bed.rings.remove(0), takes, || {
+        let pushed = producer.put_signal_nbi(at, at, 8, at.cast(), u64::MAX, c::NLF_KIND_ADD, 1);
+        (pushed, producer.quiet())
+    })
 }
 
 #[test]
-fn a_wait_that_gets_on_is_not_given_up() {
-    // 65 slots, each of which takes nearly as many looks as nothing may change for.
-    assert_eq!(fill_and_wait(50, 45), (0, 0));
-}
-
-#[test]
-fn a_wait_in_which_nothing_changes_for_too_long_is_given_up() {
+fn waits_without_progress_are_given_up() {
     let stuck = c::NLF_ERROR_STUCK as i32;
-    assert_eq!(fill_and_wait(50, 60), (stuck, stuck));
-    // Without a limit it is not.
-    assert_eq!(fill_and_wait(0, 5000), (0, 0));
+    // 65 slots, each of which takes nearly as many looks as nothing may change for, or too many.
+    // Without a limit no wait is given up.
+    for (spins, period, status) in [(50, 45, 0), (50, 60, stuck), (0, 5000, 0)] {
+        assert_eq!(fill_and_wait(spins, period), (status, status), "{spins} {period}");
+    }
 }
 
 #[test]
@@ -431,47 +443,34 @@ fn named_ring_is_used() {
     assert_eq!(producer.quiet(), 0);
 }
 
-/// What a consumer says when a producer waits.
-type Answer = fn(&mut Ring);
-
-thread_local! {
-    /// The consumer that answers this thread's waits, and how.
-    static ANSWER: RefCell<Option<(Ring, Answer)>> = const { RefCell::new(None) };
-}
-
-extern "C" fn answer_once(_: u32) {
-    ANSWER.with_borrow_mut(|answer| {
-        let (ring, answer) = answer.as_mut().unwrap();
-        while ring.take().is_some() {}
-        ring.publish_tail();
-        answer(ring);
-    });
-}
-
 #[test]
 fn quiet_of_one_pe_ends() {
-    let answers: [(u64, Answer); 3] = [
+    type Says = fn(&mut Ring);
+    let answers: [(u64, Says); 3] = [
         (6, |ring| ring.publish_quiet(ring.taken() - 1)),
         // One that came later has been told, with the same word.
         (2, |ring| ring.publish_quiet(ring.taken() + 3)),
         (5, |ring| ring.publish_done(ring.taken())),
     ];
-    for (before, answer) in answers {
+    for (before, says) in answers {
         let mut bed = Bed::new(1, 6, 1000);
         let producer = producer(&bed.context);
         let at = BASE as *mut u8;
         for _ in 0..before {
             assert_eq!(producer.put_nbi(at, at, 8, 1), 0);
         }
-        ANSWER.set(Some((bed.rings.remove(0), answer)));
-        set_pause(Some(answer_once));
-        assert_eq!(producer.quiet_pe(1), 0, "{before} before");
-        // Another one's word is no answer, nor is what its own was before.
-        let not_it: Answer = |ring| ring.publish_quiet(ring.taken());
-        ANSWER.with_borrow_mut(|of| of.as_mut().unwrap().1 = not_it);
-        assert_eq!(producer.quiet_pe(1), c::NLF_ERROR_STUCK as i32, "{before} before");
-        set_pause(None);
-        ANSWER.set(None);
+        let has_ended = Rc::new(Cell::new(false));
+        let over = Rc::clone(&has_ended);
+        let by = move |ring: &mut Ring, _| {
+            take_all(ring);
+            // Another one's word is no answer, nor is what its own was before.
+            if over.get() { ring.publish_quiet(ring.taken()) } else { says(ring) }
+        };
+        answered(bed.rings.remove(0), by, || {
+            assert_eq!(producer.quiet_pe(1), 0, "{before} before");
+            has_ended.set(true);
+            assert_eq!(producer.quiet_pe(1), c::NLF_ERROR_STUCK as i32, "{before} before");
+        });
     }
 }
 
@@ -486,20 +485,22 @@ fn landings_are_reused() {
         // SAFETY: words that this thread alone uses.
         unsafe { (*own).landed[landing as usize] = value_of(landing) };
     }
-    ANSWER.set(Some((bed.rings.remove(0), |ring| ring.publish_done(ring.taken()))));
-    set_pause(Some(answer_once));
-    for turn in 0..2 * u64::from(c::NLF_LANDINGS) {
-        let mut value = 0;
-        assert_eq!(producer.g(&mut value, BASE as *const u64, 1), 0);
-        assert_eq!(value, value_of(turn % u64::from(c::NLF_LANDINGS)));
-    }
-    // SAFETY: as before.
-    unsafe { (*counts).landing_claims[0] = 1 };
-    let mut value = 5;
-    let waited = producer.g(&mut value, BASE as *const u64, 1);
-    assert_eq!((waited, value), (c::NLF_ERROR_STUCK as i32, 5), "somebody has it");
-    set_pause(None);
-    ANSWER.set(None);
+    let by = |ring: &mut Ring, _| {
+        take_all(ring);
+        ring.publish_done(ring.taken());
+    };
+    answered(bed.rings.remove(0), by, || {
+        for turn in 0..2 * u64::from(c::NLF_LANDINGS) {
+            let mut value = 0;
+            assert_eq!(producer.g(&mut value, BASE as *const u64, 1), 0);
+            assert_eq!(value, value_of(turn % u64::from(c::NLF_LANDINGS)));
+        }
+        // SAFETY: as before.
+        unsafe { (*counts).landing_claims[0] = 1 };
+        let mut value = 5;
+        let waited = producer.g(&mut value, BASE as *const u64, 1);
+        assert_eq!((waited, value), (c::NLF_ERROR_STUCK as i32, 5), "somebody has it");
+    });
 }
 
 /// The count of barriers wraps. A peer that is one barrier behind is waited for before and after

@@ -25,9 +25,8 @@ pub(crate) const MAX_LISTS: usize = 2;
 
 /// A stream for copies and words, with what is under way on it.
 ///
-/// Starting and polling never wait, and allocate nothing but to remember page-locked memory that is
-/// used first. An engine belongs to one thread at a time. Devices copy both ways at once: use one
-/// engine for each direction.
+/// Starting and polling never wait, and allocate only to remember page-locked memory that is new.
+/// An engine belongs to one thread at a time. Devices copy both ways at once: use one for each.
 #[derive(Debug)]
 pub struct CopyEngine {
     stream: Stream,
@@ -53,8 +52,7 @@ struct Entry {
     number: u32,
     event: Event,
     end: End,
-    /// The number of the mark that tells of it: its own, or that of the next mark which the stream
-    /// is given behind it.
+    /// The number of the mark that tells of it: its own, or that of the next one given behind it.
     mark: u32,
     /// What went wrong after a part of it was started.
     failed: Option<CudaError>,
@@ -76,8 +74,7 @@ enum End {
 /// themselves. It is asked once in as many.
 const LOOKS_AT_BYTES: u32 = 256;
 
-/// Looks at a mark, until the driver is asked: nothing is marked any more once the context has
-/// failed.
+/// Looks at a mark until the driver is asked: a failed context sets no more marks.
 const LOOKS_AT_MARK: u32 = 1024;
 
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -158,7 +155,7 @@ impl CopyEngine {
     }
 
     /// Starts a list, each step behind those before it but for copies without order: all copies in
-    /// one direction, whose page-locked memory is [kept](Self::keep), and words that the stream
+    /// one direction, of [kept](Self::keep) memory, and words that the stream
     /// [stores](Self::word_stores).
     ///
     /// # Errors
@@ -256,9 +253,8 @@ impl CopyEngine {
     }
 
     /// How the oldest list has ended. None when it is under way still, or nothing is. After an
-    /// error the bytes at the destination are undefined. Of words that are stored and short copies
-    /// to the host the driver is asked only now and then, whether all is well; of other copies each
-    /// time.
+    /// error the destination is undefined. The driver is asked each time, but of stored words and
+    /// short copies to the host only now and then, whether all is well.
     #[inline]
     pub fn poll(&mut self) -> Option<Result<(), CudaError>> {
         if self.in_flight() == 0 {

@@ -1,5 +1,4 @@
-//! Lists: copies and stores of words that a stream is given in their order, as one thing, in as few
-//! calls of the driver as it takes.
+//! Lists: copies and stores of words that a stream is given in order, in few calls of the driver.
 //!
 //! Between two copies a device waits until what it has under way across the bus is done. Beside
 //! kernels that look at memory of the host that takes 10 to 100 µs, measured on H100s with driver
@@ -51,8 +50,7 @@ impl Piece {
     fn of<'r>(transfer: &Transfer<'r>, context: &Context) -> impl Iterator<Item = Piece> + 'r {
         let Transfer { range, addr, memory, offset, len, .. } = *transfer;
         let first = range.border(addr);
-        // What belongs to a context is copied in that, whatever the call. What is managed may be
-        // copied by the CPU, byte by byte.
+        // A context's memory is copied in that, whatever the call, managed memory maybe by the CPU.
         let is_own = !range.is_owned() || range.context().is(context);
         let (rows, together) = (!range.is_owned(), is_own && range.kind() == Kind::Device);
         let (memory, host) = (ptr::from_ref(&**memory).addr(), memory.addr() + offset);

@@ -1,7 +1,6 @@
 //! Copies between host and device that run beside the CPU.
 //!
-//! Starting a list and looking for its end never wait: kernels that spin may depend on the thread
-//! that calls.
+//! Starting a list and looking for its end never wait: spinning kernels may depend on the caller.
 
 mod calls;
 pub(crate) mod engine;

@@ -23,9 +23,8 @@ use crate::memory::pinned::PinnedMemory;
 use ::engine::atomic::Width;
 
 /// A word of page-locked memory that a stream sets to the number of each mark that it comes to.
-/// Marks are numbered from 1 by themselves, whatever else the stream was given between them: what
-/// is compared are then numbers that differ by no more than the marks under way, and 32 bits of
-/// them tell for ever.
+/// Marks are numbered from 1 by themselves, so numbers that are compared differ by no more than the
+/// marks under way, and 32 bits tell for ever.
 #[derive(Debug)]
 pub(crate) struct Mark {
     memory: Arc<PinnedMemory>,
@@ -39,8 +38,7 @@ pub(crate) const BYTES: usize = 64;
 const PATIENCE: Duration = Duration::from_millis(200);
 
 impl Mark {
-    /// The word at the start of memory of [`BYTES`], if the stream sets it: it is tried once. Else
-    /// the reason why not.
+    /// The word at the start of memory of [`BYTES`], if the stream sets it, by trial; or why not.
     pub(crate) fn new(stream: &Stream, memory: Arc<PinnedMemory>) -> Result<Self, String> {
         const TRIED: u32 = u32::MAX;
         let mark = Self { memory, given: 0 };
@@ -84,16 +82,14 @@ impl Mark {
         self.given = self.given.wrapping_add(1);
     }
 
-    /// Whether the stream has come to the mark of a number, which need not have been given to it
-    /// yet, or to a later one.
+    /// Whether the stream has come to a number's mark, which may not be given yet, or a later one.
     #[inline]
     pub(crate) fn reached(&self, number: u32) -> bool {
         has_passed(self.word().load(Ordering::Acquire), number)
     }
 }
 
-/// Whether a number is that of the last mark, or of one before. It is at most one more than that of
-/// the last mark given.
+/// Whether a number is the last mark's or an earlier one's, being at most one more than the last.
 #[inline]
 fn has_passed(last: u32, number: u32) -> bool {
     (last.wrapping_sub(number) as i32) >= 0
@@ -135,8 +131,7 @@ impl Watch {
         if len > most || host % 8 != 0 || (device | len) % 4 != 0 {
             return None;
         }
-        // Neither of two copies in a row nor a word that programs like: what has the pattern is
-        // seen late.
+        // Differs from copy to copy, and from common values: bytes equal to it are seen late.
         let pattern = (number as u32).wrapping_mul(0x9e37_79b1) ^ 0x8d3a_51c7;
         let end = host + len;
         for at in (host..end - len % 8).step_by(8) {
@@ -158,8 +153,7 @@ impl Watch {
     pub(crate) unsafe fn all_here(&mut self) -> bool {
         let both = twice(self.pattern);
         while self.end - self.at >= 8 {
-            // SAFETY: the caller's promise; the address is aligned to 8, as it was in the
-            // beginning.
+            // SAFETY: the caller's promise; the address is still aligned to 8.
             let differs =
                 unsafe { AtomicU64::from_ptr(self.at as *mut u64) }.load(Ordering::Acquire) ^ both;
             if differs as u32 == 0 || differs >> 32 == 0 {

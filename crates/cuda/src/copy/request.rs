@@ -71,8 +71,7 @@ impl WordStores {
 pub(crate) enum Step<'a> {
     Copy {
         transfer: Transfer<'a>,
-        /// Whether it comes behind all steps before it; else nothing orders it and the copies right
-        /// before it.
+        /// Whether all earlier steps come first; else it is unordered with the copies before it.
         behind: bool,
     },
     /// A store by an operation of the stream, behind all steps before it.

@@ -51,8 +51,7 @@ impl Part {
     }
 }
 
-/// The parts of a copy of `len` bytes, fewer than [`LONG`], to `addr` on a device, in order; two at
-/// most. A single word is one row.
+/// The one or two parts of a copy of `len` bytes, fewer than [`LONG`], to `addr`; a word is a row.
 pub(super) fn parts(addr: usize, len: usize) -> impl Iterator<Item = Part> {
     let (first, second) = cut(addr, len);
     std::iter::once(first).chain(second)

@@ -16,8 +16,7 @@ use ::engine::atomic::Width;
 /// Most words that are stored by one call.
 pub(crate) const MAX_WRITES: usize = 64;
 
-/// A store of a word of 4 or 8 bytes that was checked: in device memory of the stream's context, or
-/// in page-locked memory.
+/// A checked store of a word of 4 or 8 bytes, in device memory or page-locked memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Write {
     pub(crate) addr: usize,
@@ -65,8 +64,7 @@ impl Write {
     }
 }
 
-/// Stores that wait to be given to a stream, with room for the call; none where the driver does not
-/// take several in one.
+/// Stores that wait, with room for the call; none where the driver takes no several in one.
 pub(crate) struct Writes {
     waiting: Vec<Write>,
     operations: Box<[CUstreamBatchMemOpParams]>,

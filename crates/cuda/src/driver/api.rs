@@ -46,9 +46,8 @@ macro_rules! functions {
             pub(crate) unsafe fn resolve(
                 find: impl Fn(&'static str) -> *mut c_void,
             ) -> Result<Self, &'static str> {
-                // SAFETY: a function pointer has the size of a pointer, and an `Option` of it is
-                // null for `None`. The types are CUDA's, checked below; the rest is the caller's
-                // promise.
+                // SAFETY: a function pointer has the size of a pointer, and `None` of it is null.
+                // The types are CUDA's, checked below; else as the caller says.
                 unsafe {
                     Ok(Self {
                         $($must: std::mem::transmute::<

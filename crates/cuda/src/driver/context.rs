@@ -143,8 +143,7 @@ impl Context {
         device: Ordinal,
     ) -> Result<Arc<Self>, CudaError> {
         let raw = if raw.is_null() { bound_on(driver, device) } else { raw };
-        // Retaining makes the primary context when it is not there. A program with contexts of its
-        // own may have none.
+        // Makes the primary context if there is none, as in programs with contexts of their own.
         if raw.is_null() || primary_is_active(driver, device)? {
             let primary = Self::primary(driver, device)?;
             if raw.is_null() || raw == primary.raw {

@@ -190,8 +190,7 @@ impl fmt::Display for Device {
     }
 }
 
-/// Makes earlier writes of NICs to memory of the context's device visible to it
-/// (`cuFlushGPUDirectRDMAWrites`).
+/// Shows the context's device what NICs wrote to its memory (`cuFlushGPUDirectRDMAWrites`).
 ///
 /// # Errors
 /// As the driver answers, and when it lacks the function.

@@ -11,18 +11,12 @@ const OWN_STREAMS: u32 = 3;
 
 pub(crate) fn warn(driver: &Driver) {
     let set = env::var("CUDA_DEVICE_MAX_CONNECTIONS").ok();
-    match few_queues(set.as_deref(), is_served()) {
-        None => {}
-        Some(Few::Set(queues)) => log::warn!(
+    if let Some(queues) = few_queues(set.as_deref(), is_served()) {
+        log::warn!(
             target: MEM,
-            "CUDA_DEVICE_MAX_CONNECTIONS is {queues}: copies of staged memory may share a queue of the device \
+            "CUDA_DEVICE_MAX_CONNECTIONS {queues}: copies of staged memory may share a queue of the device \
              with kernels that wait for them, and then neither ends; set it to 32"
-        ),
-        Some(Few::OfService) => log::warn!(
-            target: MEM,
-            "CUDA_DEVICE_MAX_CONNECTIONS is not set, and a client of the multi-process service has 2 queues of the device \
-             then: copies of staged memory may share one with kernels that wait for them, and then neither ends; set it to 32"
-        ),
+        );
     }
     if driver.loads_kernels_lazily() {
         log::warn!(
@@ -34,20 +28,17 @@ pub(crate) fn warn(driver: &Driver) {
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Few {
-    /// The user has set so many.
-    Set(u32),
-    /// The default of the multi-process service, 2.
-    OfService,
-}
-
-/// Whether `CUDA_DEVICE_MAX_CONNECTIONS` leaves us few queues. The driver's default is 8, and 2 for
-/// a client of the multi-process service.
-fn few_queues(set: Option<&str>, is_served: bool) -> Option<Few> {
-    let set = set.map(str::trim).filter(|set| !set.is_empty());
-    let Some(set) = set else { return is_served.then_some(Few::OfService) };
-    set.parse().ok().filter(|queues| *queues <= OWN_STREAMS).map(Few::Set)
+/// Returns what `CUDA_DEVICE_MAX_CONNECTIONS` is, in words, if that leaves us few queues. The
+/// driver's default is 8, and 2 for a client of the multi-process service.
+fn few_queues(set: Option<&str>, is_served: bool) -> Option<String> {
+    let Some(set) = set.map(str::trim).filter(|set| !set.is_empty()) else {
+        let default = "is not set, and a client of the multi-process service has 2 queues then";
+        return is_served.then(|| String::from(default));
+    };
+    set.parse()
+        .ok()
+        .filter(|queues| *queues <= OWN_STREAMS)
+        .map(|queues: u32| format!("is {queues}"))
 }
 
 fn is_served() -> bool {
@@ -61,21 +52,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn few_queues_are_recognised() {
-        for served in [false, true] {
-            assert_eq!(few_queues(Some("1"), served), Some(Few::Set(1)));
-            assert_eq!(few_queues(Some(" 3 "), served), Some(Few::Set(3)));
-            for enough in [Some("8"), Some("32"), Some("many")] {
-                assert_eq!(few_queues(enough, served), None, "{enough:?}");
-            }
+    fn few_queues_are_told() {
+        for (set, served, told) in [
+            (Some("1"), false, "is 1"),
+            (Some(" 3 "), true, "is 3"),
+            (None, true, "is not set"),
+            (Some(" "), true, "is not set"),
+        ] {
+            let found = few_queues(set, served).unwrap_or_default();
+            assert!(found.starts_with(told), "{set:?} {served}: {found}");
         }
-    }
-
-    #[test]
-    fn mps_default_leaves_few_queues() {
-        for unset in [None, Some(""), Some(" ")] {
-            assert_eq!(few_queues(unset, true), Some(Few::OfService));
-            assert_eq!(few_queues(unset, false), None);
+        for (set, served) in
+            [(Some("8"), true), (Some("32"), false), (Some("many"), true), (None, false)]
+        {
+            assert_eq!(few_queues(set, served), None, "{set:?} {served}");
         }
     }
 }

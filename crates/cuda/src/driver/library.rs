@@ -103,10 +103,9 @@ impl Driver {
         self.version
     }
 
-    /// Whether kernels are loaded when they are launched first (`CUDA_MODULE_LOADING`, lazy by
-    /// default since 12.2). Such a launch waits for every kernel that runs, and what is given to
-    /// the device meanwhile, on whatever stream, waits for it. False where the driver does not
-    /// tell.
+    /// Whether kernels are loaded when first launched (`CUDA_MODULE_LOADING`, lazy by default since
+    /// 12.2). Such a launch waits for every kernel that runs, and what the device is given
+    /// meanwhile waits for it. False where the driver does not tell.
     pub fn loads_kernels_lazily(&self) -> bool {
         const LAZY: u32 = sys::CUmoduleLoadingMode_enum::CU_MODULE_LAZY_LOADING as u32;
         let Some(get) = self.api.cuModuleGetLoadingMode else { return false };
@@ -135,8 +134,7 @@ impl Driver {
             let found = unsafe { handle.get::<*mut c_void>(name.as_bytes()) };
             found.map_or(ptr::null_mut(), |symbol| symbol.into_raw())
         };
-        // SAFETY: a library that has these functions by CUDA's names is a CUDA driver, or stands in
-        // for one.
+        // SAFETY: a library with these functions is a CUDA driver, or stands in for one.
         let mut api = unsafe { Api::resolve(find) }
             .map_err(|symbol| LoadError::Symbol { path: path.to_owned(), symbol })?;
         let mut version = 0;

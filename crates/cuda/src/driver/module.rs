@@ -93,8 +93,7 @@ unsafe impl Send for Kernel {}
 unsafe impl Sync for Kernel {}
 
 impl Kernel {
-    /// Starts it on a stream with one argument. [`Stream::is_idle`] tells when it has ended, and
-    /// with what error.
+    /// Starts it on a stream with one argument. [`Stream::is_idle`] tells its end and its error.
     ///
     /// # Errors
     /// As the driver answers, for one when a block has too many threads.

@@ -1,5 +1,4 @@
-//! Device memory that we allocate: what kernels change fast, what ways of reaching device memory
-//! are tried on, and what NICs read.
+//! Device memory that we allocate: what kernels change fast, what NICs read, and for trials.
 
 use std::sync::Arc;
 

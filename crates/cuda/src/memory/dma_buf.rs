@@ -12,8 +12,7 @@ use crate::memory::range::DeviceRange;
 /// on the PCIe bus, also where the processor reaches the memory by another way (Grace's C2C).
 const BY_PCIE: u64 = 1;
 
-/// A dma-buf of a part of a range. Dropping it closes the descriptor; who has mapped or registered
-/// it keeps the memory.
+/// A dma-buf of a part of a range. Dropping it closes the descriptor; users of it keep the memory.
 #[derive(Debug)]
 pub struct DmaBuf {
     fd: OwnedFd,
@@ -21,9 +20,8 @@ pub struct DmaBuf {
 }
 
 impl DmaBuf {
-    /// Exports `len` bytes from `addr` of a range. Pages are exported whole: [`Self::offset`] says
-    /// where the bytes start. Not every driver exports several allocations as one: see
-    /// [`DeviceRange::allocations`].
+    /// Exports `len` bytes from `addr` of a range, in whole pages: they start at [`Self::offset`].
+    /// Not every driver exports several allocations as one: see [`DeviceRange::allocations`].
     ///
     /// # Errors
     /// As the driver answers, for one when the device has no dma-buf, and when the driver lacks the

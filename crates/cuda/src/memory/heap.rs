@@ -1,5 +1,4 @@
-//! A heap on a device: memory of ours that kernels and peers reach, made by the VMM interface where
-//! the driver has it.
+//! A heap on a device, for kernels and peers, by the VMM interface where the driver has it.
 
 use std::fmt;
 use std::sync::Arc;

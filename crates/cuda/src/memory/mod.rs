@@ -1,7 +1,6 @@
 //! Memory as CUDA knows it: what an address is, and memory of our own.
 //!
-//! Whoever allocates or frees here may wait for everything on the device, so neither is done while
-//! operations are under way.
+//! Allocating or freeing may wait for all of the device: not while operations are under way.
 
 pub(crate) mod device_memory;
 pub(crate) mod dma_buf;

@@ -87,16 +87,14 @@ impl PinnedMemory {
 impl Drop for PinnedMemory {
     fn drop(&mut self) {
         if is_unclosed() {
-            // The fabric may still write to it. It would end with its context, which stays
-            // therefore.
+            // The fabric may still write to it, so the context that it would end with stays.
             std::mem::forget(Arc::clone(&self.context));
             return;
         }
         if self.shared.is_some() {
             let unregister = self.context.driver().api.cuMemHostUnregister;
             if let (Ok(_bound), Some(unregister)) = (self.context.bind(), unregister) {
-                // SAFETY: registered by `register`, and taken back once, here, while it is mapped.
-                // As below otherwise.
+                // SAFETY: registered by `register`, and taken back once, here; else as below.
                 let _ = unsafe { unregister(self.addr as *mut _) };
             }
             return;

@@ -58,8 +58,7 @@ impl fmt::Display for Kind {
 pub struct Pointer {
     /// The kind of memory there.
     pub kind: Kind,
-    /// The device it is on, or was allocated for. None for memory that CUDA does not know, and
-    /// where the driver names none.
+    /// The device it is on or was allocated for, if CUDA knows the memory and the driver says so.
     pub device: Option<Ordinal>,
     /// A number that no other allocation of this process gets: an address that is used again for
     /// another allocation has another one. 0 for memory that CUDA does not know.
@@ -125,9 +124,9 @@ impl Pointer {
 
 const HOST_TYPE: c_uint = sys::CUmemorytype_enum::CU_MEMORYTYPE_HOST as c_uint;
 
-/// The kind of what belongs to no context: the location says where a mapping's memory is. What is
-/// no mapping was given out by a pool, unless the driver is too old to tell; then the memory type
-/// says where it is.
+/// The kind of what belongs to no context: a mapping's location says where its memory is. What is
+/// no mapping is a pool's, unless the driver is too old to tell; then the memory type says where it
+/// is.
 fn mapping_kind(driver: &Driver, addr: usize, memory: c_uint) -> Kind {
     let device = sys::CUmemLocationType_enum::CU_MEM_LOCATION_TYPE_DEVICE as c_uint;
     match location(driver, addr) {

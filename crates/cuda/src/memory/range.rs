@@ -1,5 +1,4 @@
-//! Ranges of memory: what kind they are, and for those that need the driver, where its allocations
-//! end.
+//! Ranges of memory: their kind, and the allocations of those that only the driver reaches.
 
 use std::sync::Arc;
 
@@ -27,8 +26,7 @@ pub enum Memory {
 
 /// A range that the driver's copies reach, and the context to copy it in.
 ///
-/// It says nothing of how long the memory stays: who frees it while it is in use gets errors from
-/// the driver, as with any copy.
+/// It does not keep the memory: who frees it while in use gets errors, as with any copy.
 #[derive(Debug)]
 pub struct DeviceRange {
     context: Arc<Context>,
@@ -36,8 +34,7 @@ pub struct DeviceRange {
     owned: bool,
     addr: usize,
     len: usize,
-    /// Addresses inside where one allocation ends and the next begins, ascending. A copy must not
-    /// cross one.
+    /// Addresses inside where allocations meet, ascending. A copy must not cross one.
     borders: Box<[usize]>,
     buffers: Box<[u64]>,
 }
@@ -152,15 +149,14 @@ impl DeviceRange {
         &self.context
     }
 
-    /// Its kind: [`Kind::Device`], [`Kind::DevicePool`], [`Kind::Managed`] or
-    /// [`Kind::HostNumaDeviceOnly`].
+    /// [`Kind::Device`], [`Kind::DevicePool`], [`Kind::Managed`] or [`Kind::HostNumaDeviceOnly`].
     pub fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// Whether it belongs to its context (`cuMemAlloc`, managed memory), and not to the device as a
-    /// whole (VMM mappings, pools). Whatever context it is copied in, the copy waits while a call
-    /// of the program holds up its own.
+    /// Whether it belongs to its context (`cuMemAlloc`, managed memory), not to the device (VMM
+    /// mappings, pools). Calls of the program that hold its context up then hold up every copy of
+    /// it.
     pub fn is_owned(&self) -> bool {
         self.owned
     }

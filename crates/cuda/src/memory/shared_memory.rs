@@ -1,5 +1,4 @@
-//! Memory of the host that processes of one user share: made by one, opened by others, gone with
-//! the last of them.
+//! Host memory that processes of one user share: one makes it, and it goes with the last one.
 //!
 //! It is a memfd, so there is no name by which anybody finds it, and nothing to remove. Others open
 //! it by the number of the process and of its descriptor, in `/proc`: the kernel lets those do so
@@ -121,8 +120,7 @@ impl SharedMemory {
         if at == libc::MAP_FAILED {
             return Err(refused("mmap"));
         }
-        // SAFETY: just mapped. A child of fork has no use for it; where the system cannot leave it
-        // out, it has it.
+        // SAFETY: just mapped. A child of fork has no use for it, and has it only where it must.
         let _ = unsafe { libc::madvise(at, len, libc::MADV_DONTFORK) };
         Ok(Self { addr: at as usize, len })
     }
@@ -155,8 +153,7 @@ impl Drop for SharedMemory {
             // The fabric may still write to it.
             return;
         }
-        // SAFETY: mapped by `map`, and taken away once, here. Copies under way hold it in an `Arc`,
-        // so there are none.
+        // SAFETY: mapped by `map`, and taken away once, here. Copies under way hold it in an `Arc`.
         let _ = unsafe { libc::munmap(self.addr as *mut _, self.len) };
     }
 }
@@ -175,8 +172,7 @@ mod tests {
         memory.byte(8191).store(7, Ordering::Relaxed);
         assert_eq!(seen.byte(8191).load(Ordering::Relaxed), 7);
         assert_ne!(seen.addr(), memory.addr());
-        // It cannot be made shorter.
-        // SAFETY: a call with numbers alone.
+        // SAFETY: a call with numbers alone, after which it cannot be made shorter.
         assert_eq!(unsafe { libc::ftruncate(raw, 4096) }, -1);
         drop(fd);
         SharedMemory::open(me, raw, 8192).unwrap_err();

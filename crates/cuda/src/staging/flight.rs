@@ -6,8 +6,7 @@ use crate::copy::engine::MAX_LISTS;
 use engine::port::PortError;
 use engine::port::copies::{Copied, MAX_BATCH_COPIES, MAX_WORDS};
 
-/// Lists of one direction. Several engines may be at work on one. The end of each is told in the
-/// order of starting, tag by tag.
+/// Lists of one direction, perhaps on several engines. Ends are told in order, tag by tag.
 #[derive(Debug)]
 pub(crate) struct Flight {
     lists: VecDeque<List>,

@@ -1,8 +1,6 @@
-//! Staging: device memory that the fabric does not reach, moved through bounce buffers of host
-//! memory.
+//! Staging: device memory out of the fabric's reach, moved through bounce buffers of the host.
 //!
-//! Any thread registers; only the proxy thread moves. What the two share is behind one lock, held
-//! for a few instructions.
+//! Any thread registers; only the proxy thread moves. One lock, held briefly, is between them.
 
 mod flight;
 pub(crate) mod neighbours;

@@ -88,8 +88,7 @@ fn is_readable(addr: usize) -> bool {
         // Here the kernel would take it for no mask, and read nothing.
         return false;
     }
-    // SAFETY: the kernel reads eight aligned bytes, in the page of this one, or finds none; it
-    // changes nothing.
+    // SAFETY: the kernel reads eight aligned bytes of this page, if there, and changes nothing.
     let code = unsafe {
         let none = std::ptr::null_mut::<u8>();
         libc::syscall(libc::SYS_rt_sigprocmask, NO_WAY, mask as *const u8, none, MASK)

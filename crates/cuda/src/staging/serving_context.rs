@@ -8,8 +8,8 @@
 //! were copied in the same context.
 //!
 //! Contexts of a device share its compute engine by turns, without the multi-process service.
-//! Whether copies of one go on beside a kernel of another is measured, with a kernel of our own
-//! that waits for a word of the host.
+//! Whether copies of one go on beside a kernel of another is measured, by a kernel waiting for the
+//! host.
 
 use std::ffi::CStr;
 use std::fmt;
@@ -53,8 +53,7 @@ pub(crate) struct Serving {
 const BESIDE: Duration = Duration::from_micros(500);
 const TIMES: u32 = 4;
 
-/// Chooses, for the device of a context of the program, and says so in the log. It may take some
-/// tenths of a second.
+/// Chooses for the device of a context of the program, within tenths of a second, and logs it.
 pub(crate) fn choose(program: &Arc<Context>, wanted: StagingContext) -> Serving {
     let device = program.device();
     let programs = |reason: fmt::Arguments<'_>| {
@@ -142,8 +141,7 @@ impl fmt::Display for Measured {
     }
 }
 
-/// A kernel that tells that it runs, in the second word from its argument, and ends when the first
-/// one is set.
+/// A kernel that sets the second word when it starts, and ends when the first one is set.
 const KERNEL: &CStr = c".version 7.0
 .target sm_70
 .address_size 64
@@ -172,8 +170,7 @@ struct Words {
 impl Words {
     fn word(&self, index: usize) -> &AtomicU32 {
         let addr = self.memory.addr() + index * size_of::<u32>();
-        // SAFETY: page-locked memory of a page at least, which lives as long as this; all uses of
-        // the words are atomic.
+        // SAFETY: page-locked memory of a page, which lives as long; uses of words are atomic.
         unsafe { AtomicU32::from_ptr(addr as *mut u32) }
     }
 }

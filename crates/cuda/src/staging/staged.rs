@@ -175,8 +175,7 @@ impl Staging {
     ///
     /// Words of [`Access::Signals`] are read once, and remembered.
     ///
-    /// The first range of a device makes what moves its bytes; that may take a second, and waits
-    /// for kernels on the device.
+    /// A device's first range makes what moves its bytes, in a second maybe, waiting for kernels.
     ///
     /// # Errors
     /// When the driver has no memory for that, and when the stager is gone.
@@ -198,8 +197,7 @@ impl Staging {
         Ok(StagedRegion { staging: Arc::clone(self), range, of_own_context })
     }
 
-    /// The memory that bytes pass through, once, after memory was registered: it is the stager's
-    /// from then on.
+    /// Takes the bounce memory, once, after memory was registered: for the stager.
     pub(super) fn take_bounce(&self) -> Option<(Arc<PinnedMemory>, Neighbours, Bounce)> {
         let mut making = lock(&self.making);
         let (memory, neighbours) = making.bounce.take()?;
@@ -373,9 +371,8 @@ impl StagedRegion {
         self.range.range()
     }
 
-    /// Whether it is copied in a context of our own, and calls of the program hold that up all the
-    /// same, since it belongs to a context of the program. Where there is none of our own, the log
-    /// has said so.
+    /// Whether calls of the program hold it up though it is copied in a context of our own, since
+    /// it belongs to one of the program. Where there is none of our own, the log has said so.
     pub fn is_held_up(&self) -> bool {
         self.of_own_context && self.range().is_owned()
     }

@@ -36,8 +36,7 @@ const _: () = assert!(MAX_WORDS <= MAX_WRITES);
 /// Registered ranges are known. Other memory is looked at when it is used, which takes a call of
 /// the driver, and the first time a few and an allocation.
 ///
-/// Dropping it waits for copies under way, as [`CopyEngine`] does, and ends staging in this
-/// process.
+/// Dropping it waits for copies under way, and ends staging in this process.
 #[derive(Debug)]
 pub(crate) struct DeviceStager {
     staging: Arc<Staging>,

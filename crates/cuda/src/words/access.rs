@@ -35,8 +35,7 @@ impl Default for WordsOptions {
     }
 }
 
-/// Words in device memory of one context, read and written one after the other. Each is done when
-/// the call returns.
+/// Words in device memory of one context. Each access is complete when the call returns.
 ///
 /// Nothing here is atomic with what the device or another thread does to the same word: all changes
 /// of a word that have to be atomic among themselves come from the one thread that has this value.
@@ -94,9 +93,8 @@ impl Words {
         self.mapper
     }
 
-    /// Loads a few bytes at any address of a range of the same context; a word that is aligned is
-    /// loaded whole. A window is read word by word, and without one each 256 bytes are a trip to
-    /// the device.
+    /// Loads a few bytes at any address of a range of the same context, aligned words whole.
+    /// Without a window, each 256 bytes are a trip to the device.
     ///
     /// # Errors
     /// When the range does not have them, and when the driver fails. Then the bytes in `into` are

@@ -1,5 +1,4 @@
-//! GDRCopy's library, when the machine has it: mappings of device memory for the CPU, made by a
-//! kernel module.
+//! GDRCopy's library, if there is one: CPU mappings of device memory, by a kernel module.
 
 use std::ffi::{c_int, c_ulong, c_void};
 use std::fmt;
@@ -71,8 +70,7 @@ unsafe impl Send for Open {}
 static OPENED: Mutex<Vec<&'static Gdrcopy>> = Mutex::new(Vec::new());
 
 impl Gdrcopy {
-    /// Opens GDRCopy, or answers with what is open. `path` is a path, or a name for the dynamic
-    /// loader to search.
+    /// Opens GDRCopy, or returns what is open. `path` may be a name for the dynamic loader.
     ///
     /// # Errors
     /// When it is not there, is another version, or its kernel module does not serve us.

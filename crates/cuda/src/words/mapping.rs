@@ -53,9 +53,9 @@ impl Mapped {
     pub(crate) unsafe fn load(&self, addr: usize, into: &mut [u8]) {
         for (at, len) in parts(addr, into.len()) {
             let cpu = self.cpu_addr(addr + at);
-            // SAFETY: in one allocation of the range, so in a mapping that this value owns; that
-            // keeps the alignment. The device and others change the bytes at any time, so each
-            // access is atomic.
+            // SAFETY: in one allocation of the range, so in a mapping of this value, which keeps
+            // the alignment. The device and others change the bytes at any time, so accesses are
+            // atomic.
             let value = unsafe {
                 match len {
                     1 => AtomicU8::from_ptr(cpu as *mut u8).load(Ordering::Acquire).into(),

@@ -1,7 +1,6 @@
 //! Single words in device memory, read and written by the CPU.
 //!
-//! A word is read and written whole, by the shortest way that this memory has: a mapping of
-//! GDRCopy, or the driver's streams.
+//! A word is accessed whole, the shortest way that there is: GDRCopy's mapping or a stream.
 
 pub(crate) mod access;
 pub(crate) mod gdrcopy;

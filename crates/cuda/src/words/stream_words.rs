@@ -17,8 +17,7 @@ use crate::memory::range::DeviceRange;
 use crate::words::together::{self, MAX_BYTES, Soon};
 use engine::patience::Wait;
 
-/// Words by a stream of their own. Nothing is under way when a call has returned, but after a
-/// time-out.
+/// Words by a stream of their own. Nothing is in flight after a call, except after a time-out.
 #[derive(Debug)]
 pub(crate) struct StreamWords {
     engine: CopyEngine,
@@ -35,8 +34,7 @@ pub(crate) struct StreamWords {
 /// Where in the scratch what is loaded begins.
 const LOADED: usize = MAX_WRITES * size_of::<u64>();
 
-/// Words at most so far from one another are loaded by one copy, which takes no longer than that of
-/// one of them.
+/// Words at most so far apart are loaded by one copy, which takes no longer than one word.
 const NEAR: usize = 256;
 
 impl StreamWords {
@@ -151,8 +149,7 @@ impl StreamWords {
             let (direction, range, offset) =
                 (Direction::FromDevice, &**range.range(), value as usize);
             let transfer = Transfer { direction, range, addr, memory, offset, len };
-            // Each in a call of its own: what a driver does with so few bytes of a call for several
-            // beside a kernel was not measured.
+            // Each in a call of its own: a call for several beside a kernel was not measured.
             Some(Step::Copy { transfer, behind: true })
         });
         engine.start_list(0, steps)?;
@@ -200,8 +197,7 @@ impl StreamWords {
         self.stuck.clone().map_or(Ok(()), |error| Err(CopyError::Cuda(error)))
     }
 
-    /// Waits for what was started, also where a part of it was refused: its bytes are in the
-    /// scratch.
+    /// Waits for what was started, even if part of it was refused: its bytes are in the scratch.
     fn wait(&mut self, addr: usize) -> Result<(), CopyError> {
         const SPINS: u32 = 256;
         // Time in which this process was stopped is none that the device took.

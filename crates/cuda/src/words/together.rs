@@ -1,5 +1,4 @@
-//! Words and short bytes that are stored together: which of them lie side by side, so that one copy
-//! stores them.
+//! Words and short bytes that are stored together: adjacent ones take one copy.
 //!
 //! An operation of a stream stores a word in 0.7 µs, whatever its length, and a copy some hundred
 //! words in 2 µs. A copy has no order within, so it takes only what nothing orders among one
@@ -173,8 +172,7 @@ fn before(words: &[Soon], at: usize) -> Option<usize> {
     words[..at].iter().rposition(|other| (other.addr, other.len) == (addr, len))
 }
 
-/// Bytes for an address, in parts: for each its place among the bytes, and its length. They are as
-/// long as they can be.
+/// Bytes for an address, in parts as long as can be: each one's place among them, and length.
 pub(crate) fn parts(addr: usize, len: usize) -> impl Iterator<Item = (usize, u8)> + Clone {
     let mut at = 0;
     std::iter::from_fn(move || {
@@ -202,8 +200,7 @@ pub(crate) fn arrange(words: &mut [Soon]) {
     }
 }
 
-/// Runs of parts that lie side by side, and that nothing orders: for each the place of its first
-/// part in the list.
+/// Runs of parts side by side that nothing orders: the place of each one's first in the list.
 pub(crate) fn runs(words: &[Soon]) -> impl Iterator<Item = (usize, &[Soon])> + Clone {
     let mut from = 0;
     std::iter::from_fn(move || {

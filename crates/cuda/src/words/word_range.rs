@@ -79,9 +79,8 @@ impl WordRange {
         self.window.is_some()
     }
 
-    /// Where the CPU finds what is at an address of the range, up to the end of the allocation that
-    /// it is in: stores are combined there, and loads go all the way to the device. None without a
-    /// window.
+    /// Where the CPU finds an address of the range, to the end of its allocation: stores are
+    /// combined there, and loads go all the way to the device. None without a window.
     pub fn cpu_addr(&self, addr: usize) -> Option<usize> {
         let (mapped, addr) = self.window(addr)?;
         Some(mapped.cpu_addr(addr))

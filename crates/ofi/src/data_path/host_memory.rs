@@ -88,8 +88,7 @@ pub(crate) unsafe fn load(addr: usize, into: &mut [u8]) {
     unsafe { load_any(addr, into) };
 }
 
-/// [`load`] of any length. Apart, and called as if it was rare, so that who loads a word keeps all
-/// in registers.
+/// [`load`] of any length. Out of line, so that callers that load a word keep all in registers.
 ///
 /// # Safety
 /// As for [`load`].

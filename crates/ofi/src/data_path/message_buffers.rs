@@ -84,8 +84,7 @@ impl MessageBuffers {
         })
     }
 
-    /// The first `len` bytes of a buffer, as libfabric takes them. None for an id that is none of
-    /// these, or more bytes than it has.
+    /// The first `len` bytes of a buffer, as libfabric takes them. None if there are none such.
     #[inline]
     pub(crate) fn buffer(&self, id: BufferId, len: usize, desc: Desc) -> Option<MessageBuffer> {
         let index = self.index(id);

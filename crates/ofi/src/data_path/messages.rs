@@ -51,10 +51,9 @@ struct Receive {
 impl Receive {
     #[inline(always)]
     fn post(&mut self, direct: Direct, gate: &Gate) -> isize {
-        // SAFETY: these messages belong to the port's one thread, and the gate is entered where
-        // there is one. The rail keeps the endpoint open, and buffer and context until that is
-        // closed. Nobody touches the buffer before it comes back: it was in none of the lists but
-        // the one it was just taken from.
+        // SAFETY: these messages are of the port's one thread, and the gate, if any, is entered.
+        // The rail keeps the endpoint open, and buffer and context until that is closed. Nobody
+        // touches the buffer before it comes back: only the list it was taken from had it.
         let give = || unsafe { direct.receive(&self.buffer) };
         let code = if gate.is_absent() { give() } else { gate.within(give) };
         self.posted = code == 0;
@@ -68,8 +67,7 @@ enum Arrived {
     Message { index: u32, len: u32 },
     /// What came with a peer's write, and the receive buffer that it has taken, where one is taken.
     ImmediateData { data: u64, taken: Option<u32> },
-    /// What could not be received, with this error, and the receive buffer that it has taken, if
-    /// any.
+    /// A failed receive, with its error and the receive buffer that it has taken, if any.
     Broken { code: i32, taken: Option<u32> },
 }
 
@@ -191,8 +189,7 @@ impl Messages {
         let Some(buffer) = buffers.buffer(id, len, rail.messages_desc()) else {
             return Err(too_long(len, buffers.longest()));
         };
-        // SAFETY: the buffer is free, so the provider does not have it, and this thread alone uses
-        // the rail's buffers.
+        // SAFETY: the buffer is free, so only this thread, which has the rail's buffers, uses it.
         if let Some(room) = unsafe { buffers.bytes(id) } {
             write(&mut room[..len]);
             if len <= self.inject_size {
@@ -251,9 +248,8 @@ impl Messages {
                 });
                 Ok(())
             }
-            // Such a write belongs to no operation of ours, so it has no context unless it takes a
-            // receive. Only FI_REMOTE_CQ_DATA is looked at: FI_RMA beside it is missing before
-            // libfabric 2.4.
+            // Such a write is no operation of ours, so it has no context unless it takes a receive.
+            // Only FI_REMOTE_CQ_DATA is looked at: libfabric before 2.4 omits FI_RMA beside it.
             None if entry.flags & FI_REMOTE_CQ_DATA != 0 => {
                 let (data, taken) = (entry.data, None);
                 self.came_without_receive(Arrived::ImmediateData { data, taken })
@@ -300,8 +296,7 @@ impl Messages {
                 self.arrived.push(Arrived::Broken { code, taken: Some(index) });
                 Failed::Received
             }
-            // A write that breaks off, where it takes no receive, and what is no message of the
-            // provider's own protocol.
+            // A broken write that takes no receive, or a message of the provider's own protocol.
             None if goes_on => {
                 error.call = "receiving something";
                 debug!("rail {}: {error}", rail.name);
@@ -353,9 +348,8 @@ impl Messages {
         let Some(receive) = self.receives.get_mut(index as usize) else {
             return Incoming::Nothing;
         };
-        // SAFETY: the buffer has room for the rail's longest message, and no message is longer. The
-        // provider has given it back, and it is posted again only below; this thread alone uses the
-        // rail's buffers.
+        // SAFETY: the buffer has room for the rail's longest message. The provider has given it
+        // back, and it is posted again only below; this thread alone uses the rail's buffers.
         into.fill(unsafe { slice::from_raw_parts(receive.buffer.buf.cast(), len) });
         let code = receive.post(self.direct, gate);
         if code != 0 {
@@ -403,8 +397,7 @@ impl Messages {
 #[inline]
 fn inject(rail: &Rail, gate: &Gate, to: PeerAddr, bytes: &[u8]) -> Result<Posted, PortError> {
     let entered = gate.enter();
-    // SAFETY: the messages of a rail belong to the port's one thread, the gate is entered, and the
-    // callers have checked the length.
+    // SAFETY: the port's one thread, with the gate entered; the callers have checked the length.
     let code = unsafe { rail.endpoint.direct.inject(bytes, to.0) };
     drop(entered);
     posted(rail.domain.library(), "fi_inject", code)
@@ -421,4 +414,4 @@ fn stranger() -> PortError {
 }
 
 #[cfg(test)]
-pub(crate) mod tests;
+mod tests;

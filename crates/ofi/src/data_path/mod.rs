@@ -9,6 +9,3 @@ mod message_buffers;
 mod messages;
 pub(crate) mod port;
 pub(crate) mod rail;
-
-#[cfg(test)]
-pub(crate) use messages::tests::rail as some_rail;

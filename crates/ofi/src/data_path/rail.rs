@@ -36,8 +36,7 @@ const QUEUE_MARGIN: usize = 256;
 pub(crate) enum Receives {
     /// They do: those of a proxy lane.
     Messages,
-    /// They do not, and must not: native tcp stops reading the connection of a message for which no
-    /// receive is posted.
+    /// They must not: native tcp stops reading a connection that has a message without a receive.
     Nothing,
 }
 

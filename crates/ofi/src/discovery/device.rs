@@ -22,8 +22,7 @@ pub struct Device {
     pub fabric: String,
     /// The source address, for providers that use IP addresses.
     pub address: Option<IpAddr>,
-    /// The NIC's directory in sysfs, as NVSHMEM compares it with the GPU's. None for what is not a
-    /// NIC that reads memory itself.
+    /// The NIC's directory in sysfs, as NVSHMEM compares it. None unless it reads memory itself.
     pub pci_path: Option<PathBuf>,
     pub(crate) profile: &'static Profile,
     pub(crate) info: Arc<Info>,

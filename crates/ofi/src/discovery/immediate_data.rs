@@ -1,5 +1,4 @@
-//! Immediate data: what a write may tell its target, through the completion queue there, when its
-//! data is visible.
+//! Immediate data: what a write may report in the target's completion queue, once it is visible.
 //!
 //! A counted signal relies on this, so a wrong "yes" breaks the program silently, and a wrong "no"
 //! costs one wait for the data. libfabric promises it: a completion at the target means that the
@@ -11,8 +10,7 @@ use libfabric_sys::{FI_REMOTE_WRITE, FI_RX_CQ_DATA};
 use crate::objects::info::Info;
 use crate::provider::Profile;
 
-/// Bytes of immediate data that are used, at least and at most. Every provider that has any offers
-/// four (fi_domain(3)).
+/// Least and most bytes of immediate data in use. Providers offer four or none (fi_domain(3)).
 const BYTES: [usize; 2] = [4, 8];
 
 /// Whether writes carry immediate data.
@@ -45,8 +43,7 @@ impl ImmediateData {
                 );
             }
             // What takes a receive waits at the sender's NIC when there is none. Else nothing holds
-            // back what peers write, and the queue of completions is the NIC's, which ends when it
-            // overruns.
+            // peers back, and the queue of completions, the NIC's, ends when it overruns.
             (false, true) => {
                 return no(
                     "nothing keeps writes with immediate data from overrunning its queue (no FI_RX_CQ_DATA)",

@@ -1,7 +1,6 @@
 //! The search for devices: what providers offer, what is taken of it, and why the rest is not.
 //!
-//! Nothing is opened here. Whatever was offered and not taken has a reason that the user gets to
-//! see.
+//! Nothing is opened here. What was offered and not taken has a reason that the user gets to see.
 
 pub(crate) mod device;
 pub(crate) mod immediate_data;

@@ -1,5 +1,4 @@
-//! What libfabric offers on this machine, whatever it is worth to the transport: for people who
-//! ask.
+//! What libfabric offers on this machine, of use to the transport or not, for people who ask.
 
 use std::ptr;
 

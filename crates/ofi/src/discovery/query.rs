@@ -23,8 +23,7 @@ use engine::port::PortError;
 /// What is asked of a provider's progress and threading.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Step {
-    /// Whether `FI_PROGRESS_AUTO` is asked for. Lanes make progress whatever the answer: tcp says
-    /// yes, and starts no thread.
+    /// Whether `FI_PROGRESS_AUTO` is asked for. Lanes progress anyway: tcp has it, and no thread.
     pub(crate) is_automatic: bool,
     pub(crate) threading: Threading,
 }
@@ -32,7 +31,8 @@ pub(crate) struct Step {
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let progress = if self.is_automatic { "AUTO" } else { "MANUAL" };
-        write!(f, "progress {progress}, threading {}", self.threading)
+        let threading = format!("{:?}", self.threading).to_uppercase();
+        write!(f, "progress {progress}, threading {threading}")
     }
 }
 

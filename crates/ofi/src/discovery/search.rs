@@ -31,9 +31,8 @@ pub struct Discovery {
 impl Discovery {
     /// Loads libfabric and finds the devices, in rail order, of the first provider that has any.
     ///
-    /// `single_host` says that all PEs of the job are on this host: providers over plain sockets
-    /// then default to loopback. `kinds` says whether the fabric is to reach device memory, where
-    /// it can.
+    /// `single_host` says that all PEs are on this host: providers over plain sockets then default
+    /// to loopback. `kinds` says whether to reach device memory where the fabric can.
     ///
     /// # Errors
     /// When libfabric cannot be loaded, when a device that the user named does not exist, and when
@@ -119,8 +118,7 @@ impl Discovery {
         Some(if help.is_empty() { said.clone() } else { format!("{said}; {help}") })
     }
 
-    /// What a user is to hear of NICs of this machine that could be used and are not, for the whole
-    /// host.
+    /// What a user is to hear of NICs of this machine that could be used and are not.
     pub fn idle_nics(&self) -> Option<String> {
         if self.found.unlisted.is_empty() {
             return None;

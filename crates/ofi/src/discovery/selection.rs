@@ -262,8 +262,7 @@ mod tests {
     }
 
     /// What `fi_info -p "verbs;ofi_rxm"` of libfabric 1.17 and 2.5.1 lists in a guest of
-    /// `make labs`: NICs of soft RoCE, one with IPv6 alone, and their GIDs, which are no IP
-    /// addresses here.
+    /// `make labs`: NICs of soft RoCE, one with IPv6 alone, and their GIDs, no IP addresses here.
     fn roce() -> Vec<Listed> {
         let entries = [
             ("rxe0", "10.77.0.1"),

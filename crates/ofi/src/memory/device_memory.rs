@@ -24,8 +24,7 @@ pub struct DirectRefusal {
     pub reasons: Vec<String>,
     /// Whether the user has ruled out to stage it (`NVSHMEM_LIBFABRIC_GPU_DIRECT=always`).
     pub is_error: bool,
-    /// Whether NICs could do it on a machine that is set up for it: they are slower so, and nobody
-    /// has asked for that.
+    /// Whether NICs set up for it could: they are slower so, and nobody has asked for that.
     pub is_slow: bool,
 }
 
@@ -156,8 +155,7 @@ impl OfiMemory {
 
 type Outcome = Result<(Way, Region), Vec<String>>;
 
-/// Registers on each rail in a thread of its own, the last one here; all here where there is one,
-/// or where no thread can be had.
+/// Registers on each rail in a thread of its own, the last one, or what gets no thread, here.
 fn side_by_side<R: Copy + Send>(
     rails: &[R],
     register: &(dyn Fn(R) -> Outcome + Sync),

@@ -1,5 +1,4 @@
-//! The decision whether NICs reach device memory by themselves, and by which ways of registering
-//! it.
+//! The decision whether NICs reach device memory by themselves, and by which ways to register it.
 
 use std::fmt;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -26,9 +25,8 @@ pub struct DeviceMemory<'a> {
     pub is_whole: bool,
     /// The memory as a part of a dma-buf, or why there is none.
     pub dma_buf: Result<DmaBufPart<'a>, &'a str>,
-    /// Runs what it is given with the memory's context bound on the thread that calls it: libfabric
-    /// may ask CUDA about the memory. It is called from several threads at once. Where the context
-    /// cannot be bound it runs nothing.
+    /// Runs what it is given with the memory's context bound on the calling thread, or not at all:
+    /// libfabric may ask CUDA about the memory. It is called from several threads at once.
     pub with_context: &'a (dyn Fn(&mut dyn FnMut()) + Sync),
 }
 
@@ -62,8 +60,7 @@ pub(crate) struct DirectPolicy {
     pub(crate) switched_off: Option<String>,
     /// Why the provider does not reach device memory, if it was asked and said so.
     pub(crate) hmem_refused: Option<String>,
-    /// What it takes that NICs of this provider reach device memory. Empty where there are none
-    /// that could.
+    /// What it takes that NICs of this provider reach device memory, if there are any that could.
     pub(crate) takes: &'static str,
 }
 
@@ -126,8 +123,7 @@ impl DirectPolicy {
         let device = memory.ordinal;
         let plain = Way::Cuda { device };
         match memory.dma_buf {
-            // Needs no module of the kernel beside the drivers, and no knowledge of CUDA in the
-            // provider.
+            // Needs no kernel module beside the drivers, and no CUDA in the provider.
             Ok(DmaBufPart { fd, offset }) if self.dma_bufs => {
                 (vec![Way::DmaBuf { device, fd: fd.as_raw_fd(), offset }, plain], None)
             }

@@ -71,8 +71,7 @@ impl Registrar {
         Region::register(&self.domain, endpoint, addr, len, rights, way, None)
     }
 
-    /// Registers host memory, also where connections for bulk are to reach it: those regions follow
-    /// the others in `bulk`.
+    /// Registers host memory, with connections for bulk too: those regions follow in `bulk`.
     pub(crate) fn register(
         &self,
         addr: usize,

@@ -46,16 +46,14 @@ impl ContextArray {
 
 /// Contexts, and the values of inline writes, for all the work-request ids of a lane.
 ///
-/// The values lie apart, densely: most providers never touch the contexts, and then only the
-/// values in use take up cache.
+/// The values lie apart, densely: most providers never touch contexts, which then take no cache.
 pub(crate) struct Contexts {
     contexts: ContextArray,
     values: Box<[UnsafeCell<u64>]>,
 }
 
-// SAFETY: a value is accessed only by the thread that holds the lane's port, before it
-// posts the operation of that work-request id or after it has completed, and by the provider in
-// between.
+// SAFETY: the one thread with the lane's port accesses a value before it posts the operation of
+// that work-request id or after it has completed, and the provider in between.
 unsafe impl Send for Contexts {}
 // SAFETY: as above.
 unsafe impl Sync for Contexts {}

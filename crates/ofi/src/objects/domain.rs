@@ -15,12 +15,11 @@ use crate::error::{check, refused};
 use crate::objects::fabric::Fabric;
 use crate::objects::info::Info;
 use crate::objects::object::{Gate, Object};
-use crate::objects::overheard::overheard;
+use crate::objects::provider_log::capture_log;
 use crate::provider::Profile;
 use engine::port::{Addressing, PortError};
 
-/// Owner of a `fid_domain`. Calls on it go through its gate, which gives each threading level what
-/// it needs.
+/// Owner of a `fid_domain`, called through its gate, which gives each threading level its due.
 #[derive(Debug)]
 pub(crate) struct Domain {
     object: Object<fid_domain>,
@@ -83,8 +82,7 @@ impl Domain {
         const CALL: &str = "fi_open_ops(dom_ops_v3)";
         let object = self.as_ptr().cast::<fid>();
         let mut table = ptr::null_mut::<c_void>();
-        // SAFETY: the domain is open. For this name the place gets a table of this type, which
-        // lives as long as the library.
+        // SAFETY: the domain is open. The table of this name lives as long as the library.
         let outcome = unsafe {
             let code = fi_open_ops(object, c"dom_ops_v3".as_ptr(), 0, &mut table, ptr::null_mut());
             check(self.library(), CALL, code).and_then(|()| {
@@ -148,7 +146,7 @@ fn heard(
     open: impl FnOnce() -> c_int,
     words: &str,
 ) -> (c_int, Option<String>) {
-    let (code, said) = overheard(library, open);
+    let (code, said) = capture_log(library, open);
     let said = said.unwrap_or_else(|error| {
         info!("whether memory of devices is mapped rightly is not known: {error}");
         Vec::new()

@@ -7,7 +7,7 @@ use std::ptr;
 use std::sync::Arc;
 
 use libfabric_sys::{
-    FI_COMPLETION, FI_EOPNOTSUPP, FI_ETOOSMALL, FI_OPT_CUDA_API_PERMITTED, FI_OPT_ENDPOINT,
+    FI_COMPLETION, FI_EOPNOTSUPP, FI_OPT_CUDA_API_PERMITTED, FI_OPT_ENDPOINT,
     FI_OPT_SHARED_MEMORY_PERMITTED, FI_RECV, FI_TRANSMIT, Padded, fi_addr_t, fi_enable,
     fi_endpoint, fi_ep_bind, fi_getname, fi_getopt, fi_msg, fi_sendmsg, fi_setopt, fi_writedata,
     fid, fid_av, fid_cq, fid_ep, fid_eq, iovec,
@@ -19,6 +19,7 @@ use crate::fork;
 use crate::objects::domain::Domain;
 use crate::objects::object::Object;
 use engine::port::PortError;
+use engine::wire::handshake::MAX_ADDRESS;
 
 mod direct;
 mod events;
@@ -67,8 +68,7 @@ pub(crate) struct MessageBuffer {
     pub(crate) context: *mut c_void,
 }
 
-// SAFETY: addresses alone; what they point to is handed to libfabric by unsafe calls only, whose
-// callers see to the threads.
+// SAFETY: addresses alone, used by unsafe calls only, whose callers see to the threads.
 unsafe impl Send for MessageBuffer {}
 
 impl Endpoint {
@@ -103,8 +103,7 @@ impl Endpoint {
         Ok(Self { object, queue, vector, events, direct, address, needs_cuda, domain })
     }
 
-    /// Closes it ahead of what it is bound to. Operations in flight are dropped by the provider;
-    /// their contexts outlive this call.
+    /// Closes it ahead of what it is bound to. Contexts of operations in flight outlive this.
     pub(crate) fn close(&mut self) {
         self.object.end();
     }
@@ -129,8 +128,7 @@ impl Endpoint {
         (code == 0).then_some(value != 0)
     }
 
-    /// Posts a write that also reports `data` in the completion queue of the target. As
-    /// [`Direct::write`] else.
+    /// As [`Direct::write`], and reports `data` in the completion queue of the target.
     ///
     /// # Safety
     /// As for [`Direct::write`].
@@ -162,29 +160,19 @@ impl Endpoint {
         message.iov_count = 1;
         message.addr = peer;
         message.context = buffer.context;
-        // SAFETY: enabled; the structures are only read during the call; the rest is the caller's
-        // promise.
+        // SAFETY: enabled; the structures are only read during the call; else as the caller says.
         unsafe { fi_sendmsg(self.object.as_ptr(), message.as_mut_ptr(), FI_COMPLETION) }
     }
 }
 
 fn name_of(domain: &Domain, endpoint: *mut fid_ep) -> Result<Vec<u8>, PortError> {
-    const TOO_SMALL: i32 = -(FI_ETOOSMALL as i32);
-    let mut address = vec![0_u8; 128];
-    let mut code = TOO_SMALL;
-    // The second round has the room that the first one asked for.
-    for _ in 0..2 {
-        let mut len = address.len();
-        // SAFETY: enabled; the buffer has the length given.
-        code = unsafe { fi_getname(endpoint, address.as_mut_ptr().cast(), &mut len) };
-        if code == TOO_SMALL || len > address.len() {
-            (address, code) = (vec![0; len], TOO_SMALL);
-            continue;
-        }
-        address.truncate(len);
-        break;
-    }
+    // Longer ones could not be sent to peers; those of providers have some tens of bytes.
+    let mut address = vec![0_u8; MAX_ADDRESS];
+    let mut len = address.len();
+    // SAFETY: enabled; the buffer has the length given.
+    let code = unsafe { fi_getname(endpoint, address.as_mut_ptr().cast(), &mut len) };
     check(domain.library(), "fi_getname", code)?;
+    address.truncate(len);
     fork::note_rails(&[&address]);
     Ok(address)
 }
@@ -235,8 +223,7 @@ fn enable(
     Ok(needs_cuda)
 }
 
-/// Sees whether descriptors are left for an endpoint: its socket, and some for what other threads
-/// open meanwhile.
+/// Sees whether descriptors are left for an endpoint's socket and what other threads open.
 ///
 /// # Errors
 /// There are too few.

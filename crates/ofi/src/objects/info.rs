@@ -87,9 +87,8 @@ impl Info {
         Some(info)
     }
 
-    /// Names endpoints whose addresses are strings. libfabric gives them the process' number alone,
-    /// which another process has in another PID namespace that shares `/dev/shm`. False when there
-    /// is no memory for the name.
+    /// Names endpoints whose addresses are strings: libfabric gives them the process' number alone,
+    /// which another PID namespace that shares `/dev/shm` has too. False when out of memory.
     pub(crate) fn name_endpoints(&mut self, name: &CStr) -> bool {
         // SAFETY: a string. What it gives is freed by fi_freeinfo, as the address before is here.
         unsafe {
@@ -215,8 +214,7 @@ impl Info {
         self.domain_attr().mr_mode
     }
 
-    /// Whether transfers may reach memory of devices: `FI_HMEM`, which is given only when asked
-    /// for.
+    /// Whether transfers may reach memory of devices: `FI_HMEM`, given only when asked for.
     pub(crate) fn reaches_devices(&self) -> bool {
         self.raw().caps & FI_HMEM != 0
     }

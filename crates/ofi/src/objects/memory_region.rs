@@ -62,8 +62,7 @@ pub(crate) struct Region {
 pub(crate) enum Rights {
     /// Nothing.
     None,
-    /// Read, which they do when they are asked to: a put to memory that the fabric does not reach
-    /// there.
+    /// Read, when peers are asked to: a put to memory that the fabric does not reach there.
     Read,
     /// Read and write.
     ReadAndWrite,

@@ -10,7 +10,7 @@ pub(crate) mod fabric;
 pub(crate) mod info;
 pub(crate) mod memory_region;
 pub(crate) mod object;
-pub(crate) mod overheard;
+pub(crate) mod provider_log;
 
 #[cfg(test)]
 pub(crate) mod tables;

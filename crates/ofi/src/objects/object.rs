@@ -78,8 +78,7 @@ impl<T> Object<T> {
         let code = open(&raw mut raw);
         drop(entered);
         check(library, call, code)?;
-        // A provider that opens nothing breaks its contract, and gets an error for it instead of a
-        // null pointer in every later call.
+        // A provider that opens nothing breaks its contract: an error, and no null pointer later.
         let nothing = || refused(call, String::from("success without an object"));
         let raw = NonNull::new(raw).ok_or_else(nothing)?;
         Ok(Self { raw, kind, closed: false, gate: gate.clone(), library })

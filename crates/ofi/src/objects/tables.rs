@@ -1,5 +1,4 @@
-//! Objects of libfabric that answer as a test wants: in the tables of a provider's functions stand
-//! some of the test's.
+//! Objects of libfabric that answer as a test wants: some functions of their tables are the test's.
 
 use std::cell::{Cell, RefCell};
 use std::ffi::{c_int, c_void};

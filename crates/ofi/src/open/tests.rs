@@ -26,9 +26,9 @@ fn rails_are_limited_per_lane() {
     let found = found(options());
     let contexts = Arc::new(Contexts::new(found.segments(&[0])));
     let (mut failures, fabrics) = (Vec::new(), &mut Fabrics::default());
-    let opened = found.open_rails(fabrics, &[0; MAX_RAILS + 1], &contexts, 2, &mut failures);
-    assert_eq!(opened.len(), MAX_RAILS);
-    assert!(failures.len() == 1 && failures[0].contains("more than 32 rails"), "{failures:?}");
+    let opened = found.open_rails(fabrics, &[0; 3], &contexts, (2, 2), &mut failures);
+    assert_eq!(opened.len(), 2);
+    assert!(failures.len() == 1 && failures[0].contains("more than 2 rails"), "{failures:?}");
 }
 
 #[test]

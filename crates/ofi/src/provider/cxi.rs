@@ -68,8 +68,7 @@ pub(super) const CXI: Profile = Profile {
         "HPE's libfabric 1.20 to 2.6: prov/cxi/src/cxip_iomm.c (cxip_map_nocache, cxip_dmabuf_hints), \
          prov/util/src/util_mr_cache.c (ofi_mr_cache_init)",
     ),
-    // Memhooks needs nothing of the kernel. Without any monitor of host memory that of devices
-    // starts alone.
+    // Memhooks needs nothing of the kernel. Without a host monitor the devices' starts alone.
     maps_wrongly: Fact::code(
         Some(Said {
             words: "MR caching disabled",

@@ -70,8 +70,7 @@ macro_rules! facts {
             $($(#[$doc])* pub(crate) $fact: Fact<$type>,)*
         }
 
-        /// What is right for a provider of which nothing is known. It has no name, and is never
-        /// tried.
+        /// What is right for any provider. It has no name, and is never tried.
         pub(super) const CAUTIOUS: Profile = Profile {
             name: "",
             $($fact: Fact { value: $cautious, why: $why, source: Source::NotExamined },)*

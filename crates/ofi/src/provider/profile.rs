@@ -36,8 +36,7 @@ facts! {
     /// What probably helps when it refuses to enable an endpoint. Nothing known: empty.
     enabling_refused: &'static str = "", "nobody has seen it refuse";
 
-    /// It ends the process when there is no descriptor left for an endpoint's socket: such an
-    /// endpoint is not opened.
+    /// It ends the process when an endpoint's socket gets no descriptor: so none is opened then.
     crashes_without_descriptors: bool = false, "nothing of it is known to crash for lack of descriptors";
 
     /// What probably helps when it refuses the addresses of peers. Nothing known: empty.
@@ -47,11 +46,9 @@ facts! {
     registers_beside: bool = false, "whether memory may be registered while another thread polls has not been examined";
     /// `FI_PROGRESS_AUTO` does harm, and is not asked for.
     avoids_auto: bool = false, "it is asked for, and lanes make progress whatever the answer";
-    /// It orders writes among themselves unless the endpoint is opened without, and that costs. The
-    /// engine needs no such order.
+    /// It orders writes, at a cost, unless told not to. The engine needs no such order.
     order_of_writes_costs: bool = false, "nothing of it is known to go faster without an order of writes";
-    /// Errors that belong to no operation go to an event queue, and end the process where an
-    /// endpoint has none.
+    /// Errors of no operation go to an event queue; without one they end the process.
     events: bool = false, "nothing of it is known to need an event queue";
     /// How it tells that the target's processor does the writes of an endpoint, and not the NICs.
     software_writes: Option<SoftwareWrites> = None, "nothing of it is known to write now by NICs and now without";
@@ -63,8 +60,7 @@ facts! {
     /// An error of something that comes in, whatever it is, is of that alone, and the rail goes on.
     outlives_receives: bool = false, "what else than the length of a message its errors of receives are about has not been examined";
     /// Bytes of the longest message that costs little more than a short one, up to
-    /// `MAX_LONG_MESSAGE`: what has no cheaper way, and needs no more memory for receives than can
-    /// be spared.
+    /// `MAX_LONG_MESSAGE`: for what has no cheaper way, and spares the memory for receives.
     longest_message: usize = MAX_MESSAGE, "what a longer message costs has not been examined";
 
     /// Keys of memory are the process' to choose, any 64 bits, and so cannot be guessed. Else they
@@ -86,8 +82,7 @@ facts! {
     device_switches: &'static [&'static str] = &[], "nothing of it is known to need any";
     /// How libfabric's log tells, when a domain is opened, that it maps device memory wrongly.
     maps_wrongly: Option<Said> = None, "nothing of it is known to say so";
-    /// What it takes that it reaches device memory, for whoever has NICs of it that do not. Nothing
-    /// known: empty.
+    /// What reaching device memory takes, for users of its NICs. Nothing known: empty.
     device_memory_takes: &'static str = "", "it is not asked for device memory";
     /// It goes by the names of NICs whether they reach device memory.
     device_memory_by_name: Option<ByName> = None, "nothing of it is known to look at names";
@@ -129,8 +124,7 @@ pub(crate) struct EndpointFiles {
 /// Bytes of an endpoint's file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct FileSize {
-    /// All, most of which are never touched. libfabric offers no endpoint where less is left than
-    /// this for each core of the machine.
+    /// All, mostly untouched. libfabric offers no endpoint where each core has less left than this.
     pub(crate) nominal: u64,
     /// Touched in the end, the last [`GROWTH`] of it after it has opened.
     pub(crate) used: u64,
@@ -150,8 +144,7 @@ impl EndpointFiles {
         cores.max(1) as u64 * self.size(library).nominal
     }
 
-    /// Bytes that have to be left when a PE of so many on this host opens its endpoints: those of
-    /// the others grow.
+    /// Bytes that must be free when one of `here` PEs opens its endpoints: those of others grow.
     pub(crate) fn opened_with(&self, library: Version, endpoints: usize, here: usize) -> u64 {
         endpoints as u64 * (self.size(library).used + here.saturating_sub(1) as u64 * GROWTH)
     }
@@ -262,7 +255,6 @@ pub struct Striping {
 impl Striping {
     const NICS: Self = Self { from: 512 << 10, segment: 512 << 10 };
 
-    /// Where software moves the bytes a segment costs a few microseconds, and rates are such that
-    /// this is little beside it.
+    /// Where software moves the bytes, a segment's few microseconds are little beside them.
     pub(super) const SOFTWARE: Self = Self { from: 128 << 10, segment: 128 << 10 };
 }

@@ -1,5 +1,4 @@
-//! ofi_rxm: the layer that makes reliable datagram endpoints of connections, under verbs and older
-//! tcp.
+//! ofi_rxm: reliable datagram endpoints over connections, for verbs and older tcp.
 
 use super::fact::Fact;
 use super::variable::{Variable, Wanted};
@@ -22,8 +21,7 @@ pub(super) const UNIVERSE: Variable = Variable::code(
     "libfabric 1.17 to 2.6: prov/rxm/src/rxm_ep.c (rxm_ep_msg_cq_open)",
 );
 
-/// Over verbs messages of ours are of 256 bytes at most, and longer ones than the buffers go by
-/// rendezvous.
+/// Our messages over verbs have at most 256 bytes; those beyond a buffer go by rendezvous.
 pub(super) const BUFFERS: Variable = Variable::code(
     "FI_OFI_RXM_BUFFER_SIZE",
     Wanted::Text("1024"),

@@ -19,8 +19,7 @@ pub(crate) struct Variable {
 pub(crate) enum Wanted {
     /// Always this one.
     Text(&'static str),
-    /// How many endpoints one of ours is connected with, as far as it is known, and no more than
-    /// soft RoCE has room for.
+    /// How many endpoints one of ours is connected with, if known, as far as soft RoCE has room.
     Connections,
 }
 

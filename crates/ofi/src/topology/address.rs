@@ -31,8 +31,7 @@ impl PciAddress {
         let mut parts = text.split(':');
         let (domain, bus, rest) = (parts.next()?, parts.next()?, parts.next()?);
         let (device, function) = rest.split_once('.')?;
-        // Hexadecimal digits only: `from_str_radix` would take a sign. CUDA writes 8 for the
-        // domain.
+        // Hexadecimal digits only: `from_str_radix` takes a sign. CUDA writes domains with 8.
         let number = |digits: &str, most: usize| {
             let plain = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
             if plain && digits.len() <= most { u32::from_str_radix(digits, 16).ok() } else { None }

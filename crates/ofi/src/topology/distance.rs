@@ -33,19 +33,11 @@ impl Distance {
 
 impl fmt::Display for Distance {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Loc => "LOC",
-            Self::Pix => "PIX",
-            Self::Pxb => "PXB",
-            Self::Phb => "PHB",
-            Self::Node => "NODE",
-            Self::Sys => "SYS",
-        })
+        f.write_str(&format!("{self:?}").to_uppercase())
     }
 }
 
-/// Where the kernel shows devices: `SYSFS_PATH`, which libibverbs follows, and so the NICs that its
-/// providers list; else `/sys`.
+/// Where the kernel shows devices: `SYSFS_PATH`, which libibverbs follows with its NICs, or `/sys`.
 pub fn sysfs() -> PathBuf {
     let named = std::env::var_os("SYSFS_PATH").filter(|path| !path.is_empty());
     named.map_or_else(|| PathBuf::from("/sys"), PathBuf::from)
@@ -104,8 +96,7 @@ impl Topology {
         self.place(device).is_some_and(|place| place.way.len() > 2)
     }
 
-    /// The NUMA node of a device, or of its physical function. None when sysfs does not show the
-    /// device, or no node for it.
+    /// The NUMA node of a device, or of its physical function, if sysfs shows one.
     pub fn numa_node(&self, device: PciAddress) -> Option<u32> {
         let own = self.place(device)?.numa_node;
         own.or_else(|| self.place(self.physical(device)?)?.numa_node)

@@ -24,14 +24,11 @@ pub enum Decided {
 pub struct Plan {
     /// Who has decided.
     pub decided: Decided,
-    /// The NICs, as indices into the list given, each with its distance from the PE's GPU where
-    /// that is known.
+    /// The NICs, as indices into the list given, with the distance from the PE's GPU if known.
     pub nics: Vec<(usize, Option<Distance>)>,
-    /// The others, the nearest first, for a PE none of whose NICs can be opened. None where the
-    /// user has named them.
+    /// The others, nearest first, if none of these opens. None where the user has named them.
     pub spare: Vec<usize>,
-    /// The least distance of those that are not among them, where one of those is nearer than all
-    /// that are.
+    /// An unused NIC that is nearer than all used ones, with its distance.
     pub passed_over: Option<(usize, Distance)>,
 }
 

@@ -7,8 +7,7 @@ pub fn numa_node(text: &str) -> Option<u32> {
     text.trim().parse().ok()
 }
 
-/// The numbers of a list of CPUs or nodes, as in `0-3,8`. A range that is not all below `most` is
-/// left out.
+/// Numbers of a list such as `0-3,8`. Ranges that are not all below `most` are left out.
 pub fn cpus(list: &str, most: usize) -> Vec<usize> {
     let range = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));

@@ -1,6 +1,5 @@
-//! The program that libFuzzer runs: the target that `FUZZ_TARGET` names, or, where `FUZZ_INPUTS`
-//! names a directory, begins with writing the target's inputs into that. `scripts/fuzz.sh` builds
-//! and starts it.
+//! The program that libFuzzer runs: the target that `FUZZ_TARGET` names, whose inputs it first
+//! writes to the directory `FUZZ_INPUTS`, if that is set. `scripts/fuzz.sh` builds and starts it.
 #![no_main]
 
 use std::sync::OnceLock;

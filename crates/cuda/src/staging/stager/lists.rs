@@ -242,8 +242,7 @@ fn len_of(step: &OrderedStep) -> usize {
     }
 }
 
-/// The bounce memory that a copy's bounce buffer is in, if it is page-locked, and where there. A
-/// neighbour's is never written to.
+/// The page-locked bounce memory of a copy, and where there. A neighbour's is never written to.
 #[inline]
 pub(super) fn memory_of<'m>(
     own: &'m OwnBounce,

@@ -118,8 +118,7 @@ impl DeviceStager {
         Ok(u64::from_le_bytes(bytes))
     }
 
-    /// What is to be stored soon is of one context, and goes in one call. Stores it if parts of
-    /// another place do not go along.
+    /// Stores what waits unless it is of this context, which all goes to in one call.
     fn make_room(&mut self, context: usize, parts: usize) -> Result<(), PortError> {
         let is_other = self.soon.first().is_some_and(|first| first.context != context);
         if is_other || self.soon.len() + parts > MAX_WRITES {

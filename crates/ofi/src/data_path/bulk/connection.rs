@@ -28,7 +28,7 @@ const REFUSALS: usize = 8;
 /// A transfer that the lane hands over.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Request {
-    pub(super) what: What,
+    pub(super) what: BulkOp,
     pub(super) to: PeerAddr,
     pub(super) wr_id: WrId,
     pub(super) context: usize,
@@ -40,7 +40,7 @@ pub(super) struct Request {
 
 /// What a transfer is.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum What {
+pub(super) enum BulkOp {
     Write,
     /// With immediate data.
     WriteWithData(u64),
@@ -85,8 +85,7 @@ pub(super) struct Connection {
     tried: HashMap<usize, (PeerAddr, Box<Landing>)>,
     name: String,
     requests: Receiver<Request>,
-    /// Taken from the queue, and not posted for lack of room, in the order in which they came for
-    /// each peer.
+    /// Taken from the queue and not posted for lack of room; in order for each peer.
     waiting: VecDeque<Request>,
     /// For whom there was no room in this iteration.
     refusals: Vec<PeerAddr>,
@@ -149,8 +148,7 @@ impl Connection {
         if self.is_broken { None } else { self.endpoint.descriptor().ok() }
     }
 
-    /// Whether there is nothing to do until the descriptor tells of something, or the lane hands
-    /// something over.
+    /// Whether nothing can be done until the descriptor is readable or the lane hands over work.
     pub(super) fn may_sleep(&mut self) -> bool {
         if let Ok(request) = self.requests.try_recv() {
             self.waiting.push_back(request);
@@ -172,9 +170,8 @@ impl Connection {
         self.tell_failed(None, error);
     }
 
-    /// Posts what waits and what was handed over. What finds no room waits, with all that follows
-    /// for the same peer, whose own connection it may be that has none. Whether anything was
-    /// posted.
+    /// Posts what waits and what was handed over; returns whether anything was posted. A transfer
+    /// without room waits with all later ones for its peer, whose connection may be the full one.
     fn post_all(&mut self) -> bool {
         let mut moved = false;
         self.refusals.clear();
@@ -197,7 +194,7 @@ impl Connection {
             return false;
         }
         let code = match request.what {
-            What::Reach(peer) => self.reach(&request, peer),
+            BulkOp::Reach(peer) => self.reach(&request, peer),
             _ => self.post(&request),
         };
         if code == -(FI_EAGAIN as isize) {
@@ -207,10 +204,10 @@ impl Connection {
         }
         match (code, request.what) {
             (0, _) => self.under_way += 1,
-            (_, What::Reach(peer)) => self.tell(Done::Reached(peer, false)),
-            (_, What::Write) => self.refused(&request, "fi_write", code),
-            (_, What::WriteWithData(_)) => self.refused(&request, "fi_writedata", code),
-            (_, What::Read) => self.refused(&request, "fi_read", code),
+            (_, BulkOp::Reach(peer)) => self.tell(Done::Reached(peer, false)),
+            (_, BulkOp::Write) => self.refused(&request, "fi_write", code),
+            (_, BulkOp::WriteWithData(_)) => self.refused(&request, "fi_writedata", code),
+            (_, BulkOp::Read) => self.refused(&request, "fi_read", code),
         }
         true
     }
@@ -224,7 +221,7 @@ impl Connection {
         });
         let context = landing.context.get() as usize;
         let addr = landing.byte.get() as usize;
-        let what = What::Read;
+        let what = BulkOp::Read;
         let code = self.post(&Request { what, context, addr, len: 1, ..*request });
         if code == 0 {
             self.tried.insert(context, (peer, landing));
@@ -244,14 +241,13 @@ impl Connection {
             context: context as *mut c_void,
         };
         // SAFETY: this thread alone posts here, and a domain of these has no gate. The context
-        // lives as long as the endpoint. The memory is what the engine registered and keeps until
-        // the work-request id comes back, as `Local::Memory` demands, or a landing, which is kept
-        // as long.
+        // lives as long as the endpoint. The engine keeps the memory that it registered until the
+        // work-request id comes back, as `Local::Memory` demands; a landing is kept as long.
         unsafe {
             match what {
-                What::Write => self.endpoint.direct.write(&op),
-                What::WriteWithData(data) => self.endpoint.write_data(&op, data),
-                What::Read | What::Reach(_) => self.endpoint.direct.read(&op),
+                BulkOp::Write => self.endpoint.direct.write(&op),
+                BulkOp::WriteWithData(data) => self.endpoint.write_data(&op, data),
+                BulkOp::Read | BulkOp::Reach(_) => self.endpoint.direct.read(&op),
             }
         }
     }
@@ -295,18 +291,18 @@ impl Connection {
             return true;
         }
         // SAFETY: `&mut self` makes this the only thread that reads the queue, which is open.
-        let Some(entry) = (unsafe { self.endpoint.read_error() }) else { return true };
-        if self.has_reached(entry.op_context as usize, false) {
+        let Some((context, error)) = (unsafe { self.endpoint.read_error() }) else { return true };
+        if self.has_reached(context as usize, false) {
             return true;
         }
-        let wr_id = self.contexts.wr_id(entry.op_context);
+        let wr_id = self.contexts.wr_id(context);
         if wr_id.is_some() {
             self.under_way = self.under_way.saturating_sub(1);
         } else if *self.endpoint.domain.profile.outlives_receives {
-            debug!("{}: {}", self.name, entry.error);
+            debug!("{}: {error}", self.name);
             return true;
         }
-        self.tell_failed(wr_id, entry.error);
+        self.tell_failed(wr_id, error);
         true
     }
 

@@ -22,7 +22,7 @@ pub(super) enum Done {
     Completed { context: usize, flags: u64, data: u64 },
     /// A transfer, or the connection as a whole.
     Failed(Failure),
-    /// What came of [`What::Reach`](super::connection::What::Reach).
+    /// What came of [`BulkOp::Reach`](super::connection::BulkOp::Reach).
     Reached(PeerAddr, bool),
 }
 
@@ -105,8 +105,7 @@ impl Merged {
     }
 
     fn inner(&mut self) -> &mut Inner {
-        // SAFETY: live, and `&mut self` makes this the lane's only thread, which does not read the
-        // queue meanwhile.
+        // SAFETY: live, and `&mut self` is the lane's only thread, not reading the queue meanwhile.
         unsafe { &mut *(*self.0.as_ptr()).get() }
     }
 

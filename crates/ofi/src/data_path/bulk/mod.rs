@@ -11,9 +11,8 @@
 //! lane <── Done ───── bounded queue of all  <── threads
 //! ```
 //!
-//! The lane's queue of completions has the others' with its own ([`Merged`]), so a rail is polled
-//! as ever. Peers name memory by the same key on all connections of a rail, and know their
-//! addresses as one ([`addresses`]).
+//! The lane's queue of completions has the others' with its own ([`Merged`]). Peers name memory by
+//! the same key on all connections of a rail, and know their addresses as one ([`addresses`]).
 //!
 //! Neither waits for the other: a queue that is full is tried again. The domains are opened with
 //! `FI_THREAD_SAFE`, so that the lane may insert addresses beside a thread that polls.
@@ -28,7 +27,7 @@ use std::ffi::c_void;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::data_path::bulk::connection::{Connection, Request, What};
+use crate::data_path::bulk::connection::{BulkOp, Connection, Request};
 use crate::data_path::bulk::merged::Merged;
 use crate::data_path::bulk::thread::Worker;
 use crate::error::refused;
@@ -95,8 +94,7 @@ enum Reach {
 }
 
 impl Bulk {
-    /// Opens connections with a thread each. The rail's own queue is read through them from here
-    /// on: see [`Bulk::queue`].
+    /// Opens connections with a thread each; [`Bulk::queue`] replaces the rail's own queue.
     ///
     /// # Errors
     /// What libfabric refused, or the system a thread.
@@ -187,7 +185,7 @@ impl Bulk {
                 }
                 Reach::Tried => {}
                 Reach::Unknown => {
-                    if worker.give(request(What::Reach(to), route.to))? == Posted::Yes {
+                    if worker.give(request(BulkOp::Reach(to), route.to))? == Posted::Yes {
                         route.reach = Reach::Tried;
                     }
                 }
@@ -195,9 +193,11 @@ impl Bulk {
         }
         let Some((at, _, route)) = best else { return Ok(None) };
         let what = match (transfer.direction, operation) {
-            (Direction::Read, _) => What::Read,
-            (Direction::Write, Operation::WriteWithImmediate(_, data)) => What::WriteWithData(data),
-            (Direction::Write, _) => What::Write,
+            (Direction::Read, _) => BulkOp::Read,
+            (Direction::Write, Operation::WriteWithImmediate(_, data)) => {
+                BulkOp::WriteWithData(data)
+            }
+            (Direction::Write, _) => BulkOp::Write,
         };
         let posted = self.links[at].worker.give(request(what, route))?;
         if posted == Posted::Yes {

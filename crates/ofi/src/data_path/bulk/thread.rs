@@ -24,9 +24,8 @@ use engine::port::{PortError, Posted};
 /// Turns without anything to do before it sleeps: a peer's next bytes are mostly close behind.
 const IDLE_ITERATIONS: u32 = 16;
 
-/// How long it sleeps at most, in milliseconds: when idle, while transfers of its own are under
-/// way, and when it waits for what nothing tells of. The first two are for a descriptor that should
-/// not tell.
+/// Longest sleeps, in milliseconds: when idle, with own transfers in flight (both in case the
+/// descriptor fails to wake it), and when waiting for an event that has no descriptor.
 const IDLE: i32 = 1000;
 const BUSY: i32 = 10;
 const STUCK: i32 = 1;
@@ -90,8 +89,7 @@ impl Worker {
             Err(TrySendError::Full(_)) => return Ok(Posted::Again),
             Err(TrySendError::Disconnected(_)) => return Err(has_ended()),
         }
-        // In one order with the thread's: either it finds the request before it sleeps, or this
-        // finds that it sleeps.
+        // In one order with the thread's: it finds the request before it sleeps, or this wakes it.
         if self.shared.sleeps.swap(false, Ordering::SeqCst) {
             self.shared.wake.ring();
         }
@@ -209,7 +207,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::*;
-    use crate::data_path::bulk::connection::What;
+    use crate::data_path::bulk::connection::BulkOp;
     use crate::data_path::bulk::connection::tests::Bed;
     use crate::provider::Provider;
 
@@ -235,7 +233,7 @@ mod tests {
     #[test]
     fn transfer_wakes_sleeping_thread() {
         let bed = Bed::new(Provider::Tcp);
-        let request = bed.request(What::Write, 1, 0);
+        let request = bed.request(BulkOp::Write, 1, 0);
         let Bed { connection, requests, .. } = bed;
         let worker = Worker::start(connection, requests, "bulk-test", None).expect("a thread");
         let begun = Instant::now();
@@ -252,7 +250,7 @@ mod tests {
     #[test]
     fn panicked_worker_refuses_transfers() {
         let mut bed = Bed::new(Provider::Tcp);
-        let request = bed.request(What::Write, 1, 0);
+        let request = bed.request(BulkOp::Write, 1, 0);
         let requests = bed.requests.clone();
         let shared = Arc::new(Shared {
             sleeps: AtomicBool::new(false),

@@ -1,5 +1,4 @@
-//! Messages of one rail: what completes twice, what fails, what takes a receive, and what there is
-//! no room for.
+//! Messages of one rail: double completions, failures, taken receives, lack of room.
 
 use std::ptr;
 use std::sync::Arc;
@@ -17,7 +16,7 @@ use engine::port::packet::LongPacket;
 
 const TOO_LONG: i32 = FI_ETRUNC as i32;
 
-pub(crate) fn rail(provider: Provider) -> Rail {
+fn rail(provider: Provider) -> Rail {
     let devices = match provider {
         Provider::Shm => Devices::Include(vec![String::from("shm")]),
         _ => Devices::Any,

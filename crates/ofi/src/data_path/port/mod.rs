@@ -190,8 +190,7 @@ impl Messaging for OfiPort {
             return Err(no_such_rail(rail));
         };
         let PortRail { rail, gate, messages, .. } = port_rail;
-        // SAFETY: the tail is the local side of a put, which the caller of the put vouches for
-        // until it ends.
+        // SAFETY: the tail is the local side of a put, whose caller keeps it until the put ends.
         unsafe { messages.send_with_tail(rail, gate, to, wr_id, head, tail) }
     }
 
@@ -237,8 +236,7 @@ impl LocalMemory for OfiPort {
 
     #[inline]
     fn load(&mut self, addr: usize, into: &mut [u8]) -> Result<(), PortError> {
-        // SAFETY: the bytes are the local side of a put, which the caller of the put vouches for
-        // until it ends.
+        // SAFETY: the bytes are the local side of a put, whose caller keeps them until it ends.
         unsafe { host_memory::load(addr, into) };
         Ok(())
     }

@@ -125,8 +125,7 @@ impl DataPath for OfiPort {
             Local::Memory { addr, desc } => (addr as *mut c_void, desc.0),
             Local::Value(value) => {
                 let Some(port_rail) = self.rails.get(rail.index()) else { return false };
-                // SAFETY: `&mut self` makes this the only thread, and the work-request id is not in
-                // use.
+                // SAFETY: `&mut self` is the only thread, and the work-request id is not in use.
                 match unsafe { self.contexts.set_value(wr_id, value) } {
                     Some(place) if is_inline(transfer) => (place, port_rail.values_desc),
                     _ => return false,
@@ -143,9 +142,8 @@ impl DataPath for OfiPort {
             key: transfer.key,
             context: context.0 as *mut c_void,
         };
-        // SAFETY: as in `post`; without a mutex there is no gate to enter. `fast` is of a rail of
-        // this port and `context` the work-request id's, as the trait demands. The rail keeps the
-        // endpoint open.
+        // SAFETY: as in `post`, without a gate. `fast` is of a rail of this port, which keeps the
+        // endpoint open, and `context` the work-request id's, as the trait demands.
         let code = unsafe {
             match transfer.direction {
                 Direction::Write => fast.write(&op),
@@ -161,8 +159,7 @@ impl DataPath for OfiPort {
         if !port_rail.gate.is_absent() || !port_rail.messages.is_settled() {
             return true;
         }
-        // SAFETY: `&mut self` makes this the lane's only thread, there is no gate to enter, and the
-        // rail keeps the queue open.
+        // SAFETY: the lane's only thread, without a gate; the rail keeps the queue open.
         self.fetched = unsafe { port_rail.queue.read(&mut self.entries) };
         self.fetched != -(FI_EAGAIN as isize)
     }
@@ -187,8 +184,7 @@ impl DataPath for OfiPort {
                 poll_failed(contexts, port_rail, code)
             };
         }
-        // SAFETY: libfabric has written so many entries, at most as many as it was given room, and
-        // nobody has written to them since.
+        // SAFETY: libfabric has written so many entries, for which there is room, and nobody since.
         let entries = unsafe { entries.written(code as usize) };
         let mut others = Others { count: 0, wrong: None };
         let base = contexts.base();
@@ -273,8 +269,7 @@ impl OfiPort {
             messages.settle(rail, gate)?;
         }
         let _entered = gate.enter();
-        // SAFETY: `&mut self` makes this the lane's only thread, the gate is entered, and the rail
-        // keeps the queue open.
+        // SAFETY: the lane's only thread, with the gate entered; the rail keeps the queue open.
         Ok(unsafe { queue.read(&mut self.entries) })
     }
 }
@@ -331,17 +326,17 @@ fn poll_failed(contexts: &Contexts, port_rail: &mut PortRail, code: isize) -> Po
     // SAFETY: called from `drain` only, which has the port for itself; the gate is entered.
     let entry = unsafe { rail.endpoint.read_error() };
     drop(entered);
-    let Some(mut entry) = entry else { return Polled::Empty };
-    let wr_id = contexts.wr_id(entry.op_context);
+    let Some((context, mut error)) = entry else { return Polled::Empty };
+    let wr_id = contexts.wr_id(context);
     let (wr_id, is_message) = match wr_id {
         Some(_) => (wr_id, false),
-        None => match messages.failed(rail, entry.op_context, &mut entry.error) {
+        None => match messages.failed(rail, context, &mut error) {
             Failed::Sent(wr_id) => (Some(wr_id), true),
             Failed::Rail => (None, false),
             Failed::Received => return Polled::Empty,
         },
     };
-    Polled::Failed(Box::new(Failure { wr_id, is_message, error: entry.error }))
+    Polled::Failed(Box::new(Failure { wr_id, is_message, error }))
 }
 
 #[cold]

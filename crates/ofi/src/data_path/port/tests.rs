@@ -1,5 +1,4 @@
-//! The calls of the hot path, with a provider that answers as the test wants; what a port says of
-//! its rails.
+//! The calls of the hot path, with a scripted provider; what a port says of its rails.
 
 use std::cell::RefCell;
 use std::ffi::c_void;

@@ -1,5 +1,4 @@
-//! An endpoint's event queue: where a provider puts what has gone wrong with it and belongs to none
-//! of its operations.
+//! An endpoint's event queue: what has gone wrong with it and belongs to none of its operations.
 //!
 //! Providers that have such errors end the process when they have nowhere to put them.
 
@@ -61,8 +60,7 @@ impl Endpoint {
             return None;
         }
         let mut error = port_error(self.domain.library(), "the endpoint", entry.err.into());
-        // The provider's own text for its code is asked of a completion queue, and the one for
-        // events takes it for a `fi_errno`.
+        // The provider's text for its code comes by a completion queue; here it is a `fi_errno`.
         error.text = format!("{}; the provider's code: {}", error.text, entry.prov_errno);
         Some(error)
     }

@@ -42,20 +42,12 @@ impl Entries {
     }
 }
 
-/// An operation that failed, or the queue itself.
-pub(crate) struct ErrorEntry {
-    /// The context the operation was posted with. Null when no operation is meant.
-    pub(crate) op_context: *mut c_void,
-    pub(crate) error: PortError,
-}
-
 pub(super) fn open(domain: &Domain, size: usize, wakes: bool) -> Result<Object<fid_cq>, PortError> {
     let mut attr = Padded::<fi_cq_attr>::new();
     attr.size = size;
     attr.format = FI_CQ_FORMAT_DATA;
     attr.wait_obj = if wakes { FI_WAIT_FD } else { FI_WAIT_NONE };
-    // SAFETY: the domain is open, and the endpoint that owns the queue holds it; the attributes are
-    // padded for newer libraries.
+    // SAFETY: the domain is open and held by the queue's endpoint; the attributes are padded.
     unsafe {
         let kind = ("completion queue", "fi_cq_open");
         Object::open(kind, domain.library(), &domain.gate, |queue| {
@@ -75,8 +67,7 @@ impl Endpoint {
         Ok(fd)
     }
 
-    /// Whether a thread may sleep until the descriptor can be read. If not, there is something to
-    /// do.
+    /// Whether a thread may sleep until the descriptor can be read; else there is something to do.
     ///
     /// # Safety
     /// One thread at a time, inside the domain's gate.
@@ -93,12 +84,13 @@ impl Endpoint {
         Ok(DirectQueue { raw: self.queue.as_ptr(), read: read.ok_or_else(lacking)? })
     }
 
-    /// Takes an error, after a read has answered `-FI_EAVAIL`. None when there is none after all.
+    /// Takes an error, after a read has answered `-FI_EAVAIL`, with the context of the operation
+    /// that failed, null where none is meant. None when there is no error after all.
     ///
     /// # Safety
     /// One thread at a time, inside the domain's gate.
     #[cold]
-    pub(crate) unsafe fn read_error(&self) -> Option<ErrorEntry> {
+    pub(crate) unsafe fn read_error(&self) -> Option<(*mut c_void, PortError)> {
         let (library, queue) = (self.domain.library(), self.queue.as_ptr());
         let mut entry = Padded::<fi_cq_err_entry>::new();
         // SAFETY: open; the entry is padded. A zero `err_data_size` leaves the provider's details
@@ -109,7 +101,7 @@ impl Endpoint {
         }
         if code < 0 {
             let error = port_error(library, "fi_cq_readerr", code as i64);
-            return Some(ErrorEntry { op_context: ptr::null_mut(), error });
+            return Some((ptr::null_mut(), error));
         }
         let mut error = port_error(library, "completion", entry.err.into());
         let mut buffer = [0 as c_char; 256];
@@ -123,7 +115,7 @@ impl Endpoint {
                 error.text = format!("{}; the provider: {detail}", error.text);
             }
         }
-        Some(ErrorEntry { op_context: entry.op_context, error })
+        Some((entry.op_context, error))
     }
 }
 
@@ -154,15 +146,13 @@ impl DirectQueue {
         Self { raw: address.cast(), read }
     }
 
-    /// Takes completions into any room for `count` entries; the result of `fi_cq_read`. That many
-    /// entries are written.
+    /// Takes completions into room for `count` entries. Returns what `fi_cq_read` does.
     ///
     /// # Safety
     /// One thread at a time, inside the domain's gate, while the queue is open; and there is room.
     #[inline(always)]
     pub(crate) unsafe fn read_into(&self, entries: *mut fi_cq_data_entry, count: usize) -> isize {
-        // SAFETY: open; the queue's format is that of the entries; the rest is the caller's
-        // promise.
+        // SAFETY: open; the queue's format is that of the entries; else as the caller says.
         unsafe { (self.read)(self.raw, entries.cast(), count) }
     }
 

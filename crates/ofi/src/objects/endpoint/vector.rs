@@ -16,8 +16,7 @@ use engine::port::{PeerAddr, PortError};
 
 const INSERT: &str = "fi_av_insert";
 
-/// Opens a vector for about `count` addresses; a table, whose lookup is an index, unless the
-/// provider only has maps.
+/// Opens a vector for about `count` addresses; a table, unless the provider only has maps.
 pub(super) fn open(domain: &Domain, count: usize) -> Result<Object<fid_av>, PortError> {
     let open = |kind| {
         let mut attr = Padded::<fi_av_attr>::new();

@@ -40,8 +40,7 @@ fn limit_stops_taking() {
     }
 }
 
-/// A peer that says nothing keeps batches open. Peers are asked for acknowledgements once in a
-/// while alone.
+/// A silent peer keeps batches open. Acknowledgements are requested once in a while only.
 #[test]
 fn open_batches_are_bounded() {
     let (mut pair, shared, mut consumer) = still(1);
@@ -58,26 +57,4 @@ fn open_batches_are_bounded() {
         assert_eq!(consumer.patience, PATIENCE - round % PATIENCE);
         assert_eq!(consumer.retire(lane, |_| Ok::<(), ()>(())), Ok(false));
     }
-}
-
-/// Those that wait for a PE are told by their words, whatever is open in their own ring: the first
-/// slot of it as any other, and who waits for another PE in between keeps none of another word.
-#[test]
-fn quiets_complete_beside_a_stuck_one() {
-    let (mut pair, shared, mut consumer) = still(2);
-    let lane = &mut pair.lanes[0];
-    push(&shared, 1, &fetch_or_put(true));
-    progress_until(&mut consumer, lane, |consumer, _| !consumer.sources[1].open.is_empty());
-    for pe in [0, 1, 0] {
-        push(&shared, 0, &Descriptor::Quiet { pe: Pe(pe) });
-    }
-    push(&shared, 0, &fetch_or_put(true));
-    // SAFETY: the context lives.
-    let told = || unsafe { (*(*(*shared.context()).rings).published).quiet };
-    progress_until(&mut consumer, lane, |consumer, lane| {
-        consumer.retire(lane, |_| Ok::<(), ()>(())).unwrap();
-        told()[2] == 3
-    });
-    assert_eq!((told(), shared.done(0)), ([1, 0, 3, 0], 0));
-    assert_eq!(consumer.retire(lane, |_| Ok::<(), ()>(())), Ok(false), "nobody else is told");
 }

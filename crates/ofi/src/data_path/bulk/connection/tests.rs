@@ -135,11 +135,11 @@ impl Bed {
     }
 
     /// Hands over a transfer by the work-request id of that number.
-    fn give(&self, what: What, peer: u64, wr_id: u32) {
+    fn give(&self, what: BulkOp, peer: u64, wr_id: u32) {
         self.requests.try_send(self.request(what, peer, wr_id)).expect("room");
     }
 
-    pub(in crate::data_path::bulk) fn request(&self, what: What, to: u64, wr_id: u32) -> Request {
+    pub(in crate::data_path::bulk) fn request(&self, what: BulkOp, to: u64, wr_id: u32) -> Request {
         let (to, context, wr_id) = (PeerAddr(to), self.context(wr_id), WrId(wr_id));
         Request { what, to, wr_id, context, addr: 4096, len: 100, remote: 7, key: 8 }
     }
@@ -172,9 +172,9 @@ impl Bed {
 fn peer_without_room_waits_alone() {
     let mut bed = Bed::new(Provider::Verbs);
     with(|script| script.no_room = vec![1]);
-    bed.give(What::Write, 1, 0);
-    bed.give(What::Write, 2, 1);
-    bed.give(What::Write, 1, 2);
+    bed.give(BulkOp::Write, 1, 0);
+    bed.give(BulkOp::Write, 2, 1);
+    bed.give(BulkOp::Write, 1, 2);
     assert_eq!(bed.connection.iterate(), Iteration::Moved);
     assert_eq!(bed.asked(), [("write", 1, Some(0)), ("write", 2, Some(1))], "once for each");
     with(|script| script.found = vec![bed.context(1)]);
@@ -183,9 +183,9 @@ fn peer_without_room_waits_alone() {
     assert!(bed.connection.is_busy() && bed.connection.under_way == 0);
     bed.asked();
 
-    bed.give(What::Write, 1, 3);
-    bed.give(What::Write, 1, 4);
-    bed.give(What::Write, 2, 5);
+    bed.give(BulkOp::Write, 1, 3);
+    bed.give(BulkOp::Write, 1, 4);
+    bed.give(BulkOp::Write, 2, 5);
     assert_eq!(bed.connection.iterate(), Iteration::Stuck);
     assert_eq!(bed.asked(), [("write", 1, Some(0))], "no room for the third of them");
     with(|script| script.no_room.clear());
@@ -200,7 +200,7 @@ fn peer_without_room_waits_alone() {
 fn peer_is_reached_by_one_byte() {
     let mut bed = Bed::new(Provider::Tcp);
     for (made, told) in [(true, "9 reached: true"), (false, "9 reached: false")] {
-        bed.give(What::Reach(PeerAddr(9)), 1, 3);
+        bed.give(BulkOp::Reach(PeerAddr(9)), 1, 3);
         assert_eq!(bed.connection.iterate(), Iteration::Moved);
         let asked = with(|script| std::mem::take(&mut script.asked));
         let [("read", 1, 1, context)] = asked[..] else { panic!("{asked:?}") };
@@ -238,7 +238,7 @@ fn errors_end_transfers_or_the_connection() {
     // Nothing is asked of it any more.
     with(|script| (script.found, script.trywait) = (vec![64], AGAIN as c_int));
     assert!(bed.connection.descriptor().is_none() && bed.connection.may_sleep());
-    bed.give(What::Write, 1, 0);
+    bed.give(BulkOp::Write, 1, 0);
     assert_eq!(bed.connection.iterate(), Iteration::Stuck);
     assert!(bed.asked().is_empty() && bed.told().is_empty() && bed.connection.is_busy());
 }
@@ -254,7 +254,7 @@ fn full_queue_reports_later_in_order() {
         iterations += 1;
     }
     assert_eq!(iterations, room / POLL_BATCH + 1);
-    bed.give(What::Write, 1, 1);
+    bed.give(BulkOp::Write, 1, 1);
     assert_eq!(bed.connection.iterate(), Iteration::Stuck);
     assert!(bed.asked().is_empty(), "nothing more is posted meanwhile");
     let mut told = bed.told();

@@ -1,7 +1,7 @@
-//! Libfabric's log while something is opened: what a provider tells nobody in another way.
+//! Libfabric's log lines during one call: some facts a provider states nowhere else.
 //!
-//! Whoever takes the log has it in libfabric's place. So it is taken for one call alone, and where
-//! the user has asked for a log what is taken goes on to standard error, as libfabric's goes.
+//! An imported log replaces libfabric's own. So it is imported for one call alone, and where the
+//! user has asked for a log, captured lines still go to standard error.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::io::{self, Write};
@@ -17,11 +17,11 @@ use engine::port::PortError;
 
 const MOST: usize = 1024;
 
-static HEARD: Mutex<Option<Vec<String>>> = Mutex::new(None);
+static CAPTURED: Mutex<Option<Vec<String>>> = Mutex::new(None);
 
-/// Makes a call, and gives what libfabric has said meanwhile, to any thread; or why it cannot be
-/// heard: a library before 1.16, or the log is somebody else's.
-pub(crate) fn overheard<T>(
+/// Makes a call and returns the lines that libfabric has logged meanwhile, of any thread, or why
+/// they cannot be captured: a library before 1.16, or the program has imported the log itself.
+pub(crate) fn capture_log<T>(
     library: &'static Library,
     call: impl FnOnce() -> T,
 ) -> (T, Result<Vec<String>, PortError>) {
@@ -36,17 +36,17 @@ pub(crate) fn overheard<T>(
     };
     let mut taker = fid_logging::new(&raw mut table);
     let object = &raw mut taker.fid;
-    *heard() = Some(Vec::new());
+    *captured() = Some(Vec::new());
     // SAFETY: taker and table live until it is closed, and their functions are of these types.
     if let Err(error) = unsafe { import(library, object) } {
-        *heard() = None;
+        *captured() = None;
         return (call(), Err(error));
     }
     let outcome = call();
     // SAFETY: imported above, closed once. Libfabric has copied the functions, which other threads
     // may still be in: they are there as long as this library.
     unsafe { fi_close(object) };
-    let said = heard().take().unwrap_or_default();
+    let said = captured().take().unwrap_or_default();
     (outcome, Ok(said))
 }
 
@@ -56,8 +56,7 @@ pub(crate) fn overheard<T>(
 /// The object is a [`fid_logging`], and lives until it is closed.
 unsafe fn import(library: &Library, taker: *mut fid) -> Result<(), PortError> {
     let mut log = ptr::null_mut::<fid>();
-    // SAFETY: a place for the object, which is open after success and has a table; the taker is
-    // the caller's.
+    // SAFETY: a place for the object, which success opens, with a table; the taker is the caller's.
     unsafe {
         check(library, "fi_open(logging)", library.open_object(c"logging", &mut log))?;
         let bind = (*(*log).ops).bind;
@@ -67,8 +66,8 @@ unsafe fn import(library: &Library, taker: *mut fid) -> Result<(), PortError> {
     }
 }
 
-fn heard() -> MutexGuard<'static, Option<Vec<String>>> {
-    HEARD.lock().unwrap_or_else(PoisonError::into_inner)
+fn captured() -> MutexGuard<'static, Option<Vec<String>>> {
+    CAPTURED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Whether the user wants to see libfabric's log.
@@ -107,8 +106,8 @@ unsafe extern "C" fn take(
         // Where there is nowhere to write to there is nobody to tell.
         let _ = writeln!(io::stderr(), "libfabric:{process}:{name}:{function}():{line} {text}");
     }
-    if let Some(heard) = heard().as_mut().filter(|heard| heard.len() < MOST) {
-        heard.push(text);
+    if let Some(lines) = captured().as_mut().filter(|lines| lines.len() < MOST) {
+        lines.push(text);
     }
 }
 
@@ -128,9 +127,9 @@ pub(crate) mod tests {
         run().unwrap();
         let library = Library::load(&crate::options::tests::options().library).unwrap();
         for _ in 0..2 {
-            let (outcome, said) = overheard(library, || {
+            let (outcome, said) = capture_log(library, || {
                 // It is this call's until it ends.
-                let (_, other) = (run(), heard().is_some());
+                let (_, other) = (run(), captured().is_some());
                 other
             });
             assert!(outcome);
@@ -138,7 +137,7 @@ pub(crate) mod tests {
             assert!(said.iter().any(|line| line.contains("shm")), "{said:?}");
         }
         run().unwrap();
-        assert!(heard().is_none(), "nobody listens any more");
+        assert!(captured().is_none(), "nobody listens any more");
     }
 
     pub(crate) fn say(line: &str) {
@@ -150,7 +149,7 @@ pub(crate) mod tests {
     #[test]
     fn lines_of_a_call_are_bounded() {
         let library = Library::load(&crate::options::tests::options().library).unwrap();
-        let (_, said) = overheard(library, || {
+        let (_, said) = capture_log(library, || {
             (0..MOST + 1).for_each(|at| say(&format!("line {at}  \n")));
         });
         let said = said.unwrap();
