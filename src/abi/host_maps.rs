@@ -148,20 +148,4 @@ mod tests {
         let fault = unsafe { look_up(odd, 0) };
         assert_eq!(fault, Err(MapFault::Alignment { at: odd as usize }));
     }
-
-    #[test]
-    fn an_origin_is_of_both_maps() {
-        let alias = ByHand::new(&[(0x1000, 0xaaaa), (0x2000, 0)]);
-        let egm = ByHand::new(&[(0x3000, 4096), (0x1000, 4096)]);
-        let maps = HostMaps { alias: &raw const alias.map, egm: &raw const egm.map };
-        // SAFETY: both are as libstdc++ lays them out.
-        let origin = |addr| unsafe { maps.origin(addr) };
-        assert_eq!(origin(0x1000), Ok(Origin { alias: Some(0xaaaa), on_host: true }));
-        assert_eq!(origin(0x2000), Ok(Origin { alias: None, on_host: false }), "null is none");
-        assert_eq!(origin(0x3000), Ok(Origin { alias: None, on_host: true }));
-        assert_eq!(origin(0x4000), Ok(Origin::default()));
-        let none = HostMaps { alias: ptr::null(), egm: ptr::null() };
-        // SAFETY: null is allowed.
-        assert_eq!(unsafe { none.origin(0x1000) }, Ok(Origin::default()));
-    }
 }

@@ -33,6 +33,33 @@ fn listener() -> (TcpListener, SocketAddr) {
     (listener, at)
 }
 
+type Center<'scope> = thread::ScopedJoinHandle<'scope, TcpBootstrap>;
+
+/// PE 0 of a job, on a thread of its own.
+fn center<'scope>(
+    scope: &'scope thread::Scope<'scope, '_>,
+    (listener, at): (TcpListener, SocketAddr),
+    n_pes: u32,
+) -> Center<'scope> {
+    scope.spawn(move || TcpBootstrap::center(options(at, 0, n_pes), listener, &|_| true).unwrap())
+}
+
+/// Has PEs 1 and 2 join, and all three meet.
+fn others_come(center: Center<'_>, at: SocketAddr) {
+    thread::scope(|scope| {
+        let join = |me| scope.spawn(move || TcpBootstrap::join(options(at, me, 3)).unwrap());
+        let others = [1, 2].map(join).map(|other| other.join().unwrap());
+        all_meet(others.into_iter().chain([center.join().unwrap()]));
+    });
+}
+
+fn all_meet(pes: impl IntoIterator<Item = TcpBootstrap>) {
+    thread::scope(|scope| {
+        let meets = |mut pe: TcpBootstrap| drop(scope.spawn(move || pe.barrier().unwrap()));
+        pes.into_iter().for_each(meets);
+    });
+}
+
 /// Runs a job of so many PEs, each on a thread of its own.
 fn job<R: Send>(n_pes: u32, pe: impl Fn(TcpBootstrap) -> R + Sync) -> Vec<R> {
     let (listener, at) = listener();
@@ -49,25 +76,6 @@ fn job<R: Send>(n_pes: u32, pe: impl Fn(TcpBootstrap) -> R + Sync) -> Vec<R> {
             .chain(others.into_iter().map(|other| other.join().unwrap()))
             .collect()
     })
-}
-
-#[test]
-fn allgather_reaches_every_pe() {
-    for n_pes in [1, 2, 5] {
-        let all = job(n_pes, |mut bootstrap| {
-            let me = bootstrap.me() as u8;
-            let long = bootstrap.allgather(&[me; 3000]).unwrap();
-            let empty = bootstrap.allgather(&[]).unwrap();
-            bootstrap.barrier().unwrap();
-            (long, empty, bootstrap.allgather(&[me, 9]).unwrap())
-        });
-        assert_eq!(all.len(), n_pes as usize);
-        for (long, empty, short) in all {
-            let expected: Vec<u8> = (0..n_pes as u8).flat_map(|pe| [pe; 3000]).collect();
-            assert!(long == expected && empty.is_empty());
-            assert_eq!(short, (0..n_pes as u8).flat_map(|pe| [pe, 9]).collect::<Vec<_>>());
-        }
-    }
 }
 
 #[test]
@@ -110,8 +118,7 @@ fn strangers_are_refused_without_harm() {
     let (listener, at) = listener();
     let refusal = |options| TcpBootstrap::join(options).unwrap_err().to_string();
     thread::scope(|scope| {
-        let center =
-            scope.spawn(move || TcpBootstrap::center(options(at, 0, 3), listener, &|_| true));
+        let center = center(scope, (listener, at), 3);
         let mut browser = TcpStream::connect(at).unwrap();
         browser.write_all(b"GET / HTTP/1.1\r\nHost: example\r\n\r\n").unwrap();
         let mut answer = Vec::new();
@@ -125,30 +132,16 @@ fn strangers_are_refused_without_harm() {
         let other_job = refusal(TcpOptions { job: 8, ..options(at, 1, 3) });
         assert!(other_job.contains("another job"), "{other_job}");
 
-        let first = scope.spawn(move || TcpBootstrap::join(options(at, 1, 3)));
-        // Which of the two is first does not matter: one of them is refused.
-        let twin = scope.spawn(move || TcpBootstrap::join(options(at, 1, 3)));
-        let (mut refused, mut joined) = (None, None);
-        let mut pending = vec![first, twin];
-        while refused.is_none() {
-            if let Some(at) = pending.iter().position(|thread| thread.is_finished()) {
-                refused = Some(pending.swap_remove(at).join().unwrap().unwrap_err().to_string());
-            } else {
-                thread::yield_now();
-            }
+        // Which of two PEs 1 is first does not matter: one of them is refused, the other waits.
+        let (tell, told) = mpsc::channel();
+        for _ in 0..2 {
+            let tell = tell.clone();
+            scope.spawn(move || tell.send(TcpBootstrap::join(options(at, 1, 3))).unwrap());
         }
-        assert!(
-            refused.as_deref().is_some_and(|why| why.contains("a PE 1 already")),
-            "{refused:?}"
-        );
+        let refused = told.recv().unwrap().unwrap_err().to_string();
+        assert!(refused.contains("a PE 1 already"), "{refused}");
         let second = TcpBootstrap::join(options(at, 2, 3)).unwrap();
-        for thread in pending {
-            joined = Some(thread.join().unwrap().unwrap());
-        }
-        let mut all = [center.join().unwrap().unwrap(), joined.unwrap(), second];
-        thread::scope(|scope| {
-            all.iter_mut().for_each(|pe| drop(scope.spawn(|| pe.barrier().unwrap())))
-        });
+        all_meet([center.join().unwrap(), told.recv().unwrap().unwrap(), second]);
     });
 }
 
@@ -157,16 +150,10 @@ fn strangers_are_refused_without_harm() {
 fn silent_connections_delay_nobody() {
     let (listener, at) = listener();
     thread::scope(|scope| {
-        let center =
-            scope.spawn(move || TcpBootstrap::center(options(at, 0, 2), listener, &|_| true));
-        let silent: Vec<TcpStream> =
-            (0..2 * GREETINGS).map(|_| TcpStream::connect(at).unwrap()).collect();
-        let mut first = TcpBootstrap::join(options(at, 1, 2)).unwrap();
-        let mut center = center.join().unwrap().unwrap();
-        drop(silent);
-        let other = scope.spawn(move || first.allgather(&[1]).unwrap());
-        assert_eq!(center.allgather(&[0]).unwrap(), [0, 1]);
-        assert_eq!(other.join().unwrap(), [0, 1]);
+        let center = center(scope, (listener, at), 3);
+        let connect = |_| TcpStream::connect(at).unwrap();
+        let _silent: Vec<TcpStream> = (0..2 * GREETINGS).map(connect).collect();
+        others_come(center, at);
     });
 }
 
@@ -189,19 +176,12 @@ fn half_join(at: SocketAddr, me: u32, job: u64) -> (TcpStream, bool) {
 fn ended_pe_may_join_again() {
     let (listener, at) = listener();
     thread::scope(|scope| {
-        let center =
-            scope.spawn(move || TcpBootstrap::center(options(at, 0, 3), listener, &|_| true));
+        let center = center(scope, (listener, at), 3);
         assert!(!half_join(at, 1, 8).1, "a stranger is shown what follows from the job's number");
         let (ended, proven) = half_join(at, 1, 7);
         assert!(proven);
         drop(ended);
-        let others = [1, 2].map(|me| scope.spawn(move || TcpBootstrap::join(options(at, me, 3))));
-        let center = center.join().unwrap().unwrap();
-        let mut all = vec![center];
-        all.extend(others.map(|other| other.join().unwrap().unwrap()));
-        thread::scope(|scope| {
-            all.iter_mut().for_each(|pe| drop(scope.spawn(|| pe.barrier().unwrap())))
-        });
+        others_come(center, at);
     });
 }
 
@@ -227,14 +207,13 @@ fn join_tries_every_address() {
     let (closed, nobody) = listener();
     drop(closed);
     let (other, something) = listener();
-    let (center, at) = listener();
+    let (listener, at) = listener();
     thread::scope(|scope| {
         scope.spawn(move || {
             let (mut stream, _) = other.accept().unwrap();
             let _ = stream.write_all(&[b'x'; GREETING]);
         });
-        let first = scope
-            .spawn(move || TcpBootstrap::center(options(at, 0, 2), center, &|_| true).unwrap());
+        let first = center(scope, (listener, at), 2);
         let address = format!("{nobody},{something},{at}");
         let joined = TcpBootstrap::join(TcpOptions { address, ..options(at, 1, 2) });
         assert_eq!(joined.unwrap().me(), 1);
@@ -283,22 +262,14 @@ fn limited_guesses_delay_no_pe() {
     let (listener, at) = listener();
     thread::scope(|scope| {
         let started = Instant::now();
-        let center =
-            scope.spawn(move || TcpBootstrap::center(options(at, 0, 3), listener, &|_| true));
-        let mut answered = 0;
+        let center = center(scope, (listener, at), 3);
         // Until some had to wait.
-        while answered < FREE + 20 {
+        for _ in 0..FREE + 20 {
             assert!(!half_join(at, 1, 8).1);
-            answered += 1;
         }
         // Each beyond the free ones has waited for those before it, but for those that were on
         // their way.
-        assert!(started.elapsed() >= 15 * EACH, "{answered} in {:?}", started.elapsed());
-        let others = [1, 2].map(|me| scope.spawn(move || TcpBootstrap::join(options(at, me, 3))));
-        let mut all = vec![center.join().unwrap().unwrap()];
-        all.extend(others.map(|other| other.join().unwrap().unwrap()));
-        thread::scope(|scope| {
-            all.iter_mut().for_each(|pe| drop(scope.spawn(|| pe.barrier().unwrap())))
-        });
+        assert!(started.elapsed() >= 15 * EACH, "{:?}", started.elapsed());
+        others_come(center, at);
     });
 }

@@ -132,6 +132,7 @@ fn decode(bytes: &[u8]) -> (u64, Option<PciAddress>) {
 
 #[cfg(test)]
 mod tests {
+    use test_support::scratch::Scratch;
     use test_support::topology::lay_out;
 
     use super::*;
@@ -167,17 +168,14 @@ mod tests {
     }
 
     fn opened(settings: &Settings, me: usize, picked: &[usize]) -> Rails {
-        let root = std::env::temp_dir().join(format!("nics-{}-{me}", std::process::id()));
-        let _ = fs::remove_dir_all(&root);
+        let root = Scratch::new();
         let devices = lay_out("p5-32-nics", &root);
         let all = |kind: &str| -> Vec<Option<PciAddress>> {
             let named = devices.iter().filter(|(name, _)| name.starts_with(kind));
             named.map(|(_, address)| address.parse().ok()).collect()
         };
-        let topology = Topology::at(&root);
-        let plan = plan(&topology, settings, &all("nic"), (me, &all("gpu")), picked);
-        fs::remove_dir_all(&root).unwrap();
-        Rails::of(plan)
+        let topology = Topology::at(&*root);
+        Rails::of(plan(&topology, settings, &all("nic"), (me, &all("gpu")), picked))
     }
 
     #[test]

@@ -44,21 +44,15 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::symlink;
-    use std::path::PathBuf;
     use std::process::Command;
+
+    use test_support::scratch::Scratch;
 
     use super::*;
 
-    fn scratch(name: &str) -> PathBuf {
-        let path =
-            std::env::temp_dir().join(format!("nvshmem-whole-{name}-{}", std::process::id()));
-        fs::create_dir(&path).unwrap();
-        path
-    }
-
     #[test]
     fn files_are_replaced_atomically() {
-        let directory = scratch("file");
+        let directory = Scratch::new();
         let path = directory.join("counters.json");
         let kept = directory.join("kept");
         for text in ["a long text of before", "new"] {
@@ -70,13 +64,12 @@ mod tests {
         }
         write(&path, "newest").unwrap();
         assert_eq!(fs::read_to_string(&kept).unwrap(), "new");
-        assert_eq!(fs::read_dir(&directory).unwrap().count(), 2);
-        fs::remove_dir_all(&directory).unwrap();
+        assert_eq!(fs::read_dir(&*directory).unwrap().count(), 2);
     }
 
     #[test]
     fn links_are_not_followed() {
-        let directory = scratch("link");
+        let directory = Scratch::new();
         let (victim, link) = (directory.join("victim"), directory.join("counters.json"));
         fs::write(&victim, "precious").unwrap();
         symlink(&victim, &link).unwrap();
@@ -87,19 +80,17 @@ mod tests {
         symlink(&victim, &part).unwrap();
         write(&directory.join("new.json"), "counters").unwrap();
         assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
-        fs::remove_dir_all(&directory).unwrap();
     }
 
     #[test]
     fn special_files_do_not_block() {
         write(Path::new("/dev/null"), "counters").unwrap();
         assert!(fs::symlink_metadata("/dev/null").unwrap().file_type().is_char_device());
-        let directory = scratch("pipe");
+        let directory = Scratch::new();
         let pipe = directory.join("pipe");
         assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
         assert!(write(&pipe, "counters").is_err(), "nobody reads");
         let refused = write(&directory, "counters").unwrap_err().to_string();
         assert!(refused.contains("no file"), "{refused}");
-        fs::remove_dir_all(&directory).unwrap();
     }
 }

@@ -318,19 +318,6 @@ mod tests {
     }
 
     #[test]
-    fn host_memory_closes_on_request() {
-        connect(1, &settings(1, &[]), None, |pe| {
-            let job = pe.job.unwrap();
-            let memory = job.connected().unwrap().regions.memory();
-            let words = [0_u64; 8];
-            let registered = memory.register(words.as_ptr() as usize, 64, Access::Local);
-            let mut owner = registered.unwrap().owner;
-            memory.close(&mut owner).unwrap();
-            assert!(format!("{owner:?}").contains("closed: true"), "{owner:?}");
-        });
-    }
-
-    #[test]
     fn settings_can_disable_gdrcopy() {
         let settings = Settings::default();
         let library = |settings: &Settings| words_options(settings).gdrcopy;

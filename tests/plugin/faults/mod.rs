@@ -146,7 +146,7 @@ struct Case {
 
 impl Case {
     fn run(self, library: &Path) -> Result<Seen, BoxError> {
-        let network = Arc::new(Network::new(PES as usize, RAILS, "1gbit")?);
+        let network = Arc::new(Network::new(PES as usize, RAILS)?);
         let directory = PrivateDir::new("nvshmem-fault")?;
         let gate = directory.path().join(STRUCK);
         let job = self.job(&network, library).param(STRUCK, gate.display());

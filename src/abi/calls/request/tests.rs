@@ -246,62 +246,6 @@ fn put_signal_vectors_have_equal_length() {
     }
 }
 
-const OPERATIONS: [(c_int, AtomicOp, bool); 17] = [
-    (c::NVT_AMO_INC, AtomicOp::Inc, false),
-    (c::NVT_AMO_SET, AtomicOp::Set, false),
-    (c::NVT_AMO_ADD, AtomicOp::Add, false),
-    (c::NVT_AMO_AND, AtomicOp::And, false),
-    (c::NVT_AMO_OR, AtomicOp::Or, false),
-    (c::NVT_AMO_XOR, AtomicOp::Xor, false),
-    (c::NVT_AMO_SIGNAL, AtomicOp::Signal, false),
-    (c::NVT_AMO_SIGNAL_SET, AtomicOp::SignalSet, false),
-    (c::NVT_AMO_SIGNAL_ADD, AtomicOp::SignalAdd, false),
-    (c::NVT_AMO_FETCH, AtomicOp::Fetch, true),
-    (c::NVT_AMO_FETCH_INC, AtomicOp::FetchInc, true),
-    (c::NVT_AMO_FETCH_ADD, AtomicOp::FetchAdd, true),
-    (c::NVT_AMO_FETCH_AND, AtomicOp::FetchAnd, true),
-    (c::NVT_AMO_FETCH_OR, AtomicOp::FetchOr, true),
-    (c::NVT_AMO_FETCH_XOR, AtomicOp::FetchXor, true),
-    (c::NVT_AMO_SWAP, AtomicOp::Swap, true),
-    (c::NVT_AMO_COMPARE_SWAP, AtomicOp::CompareSwap, true),
-];
-
-/// Both verbs, those of layouts 3a to 5 and of 6 and 7.
-#[test]
-fn atomics_of_every_layout_are_read() {
-    let mut handle = c::nvt_mem_handle::default();
-    let mut result = [0_u64; 2];
-    let mem = AmoMem {
-        remote_memdesc: place(0x1000, &mut handle),
-        val: 7,
-        cmp: 9,
-        retptr: (&raw mut result).cast(),
-        retflag: 5,
-        ..AmoMem::default()
-    };
-    let widths = [(2, Width::Two), (4, Width::Four), (8, Width::Eight)];
-    for (desc, op, fetches) in OPERATIONS {
-        let of_6 = |is_float| Amo::from(c::nvt_amo_verb_6 { desc, is_float, ..Default::default() });
-        let of_3 = Amo::from(c::nvt_amo_verb_3 { desc, ..Default::default() });
-        for (amo, float) in [(of_3, false), (of_6(0), false), (of_6(1), true)] {
-            for (elembytes, width) in widths {
-                let bytes = AmoBytes { elembytes, ..AmoBytes::default() };
-                // SAFETY: the descriptor and its handle are alive; neither address is followed.
-                let read = unsafe { atomic(3, amo, &raw const mem, &bytes) }.unwrap();
-                assert_eq!((read.pe, read.remote_addr), (Pe(3), 0x1000));
-                assert_eq!(read.atomic, Atomic { op, width, float, operand: 7, compare: 9 });
-                let place = FetchTarget { addr: mem.retptr as usize, flag: Some(5) };
-                assert_eq!(read.result, fetches.then_some(place), "{op:?}");
-                // SAFETY: as above.
-                let common = unsafe { common_atomic(3, amo, &raw const mem, width) };
-                let common = common.map(|read| (read.remote_addr, read.atomic));
-                let plain = (0x1000, Atomic { op, width, float, operand: 7, compare: 0 });
-                assert_eq!(common, (!fetches).then_some(plain), "{op:?} on the short way");
-            }
-        }
-    }
-}
-
 #[test]
 fn wrong_atomics_are_refused() {
     let mut handle = c::nvt_mem_handle::default();

@@ -42,7 +42,7 @@ impl Bed {
     /// Hosts `a`, `b` and `c` for as many as there are; and others that are of no use. The agent
     /// writes down what it was asked, and the process that its shell becomes.
     fn new(hosts: usize, rails: usize) -> Result<Self, Failed> {
-        let bed = Self { scratch: Scratch::new(), network: Network::new(hosts, rails, "1gbit")? };
+        let bed = Self { scratch: Scratch::new(), network: Network::new(hosts, rails)? };
         let inside: Vec<String> = ["a", "b", "c"]
             .iter()
             .zip(bed.network.hosts())
