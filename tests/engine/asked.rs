@@ -8,14 +8,13 @@ use engine::atomic::AtomicOp;
 use engine::error::EngineError;
 use engine::ids::{Pe, RailId};
 use engine::lane::Lane;
-use engine::port::Direction;
 use engine::port::packet::MAX_LONG_MESSAGE;
 use engine::rails::Spread;
-use engine::request::{LocalSide, PutSignalRequest, Request, ResultPlace};
+use engine::request::{PutSignalRequest, ResultPlace};
 use sim_fabric::{Call, Script};
 
 use super::job::{Job, PATIENCE, Shape};
-use super::signals::Targets;
+use crate::job::Targets;
 
 /// Who waits for what acknowledgements bring has them asked for, of all peers at once, and nobody
 /// else asks so soon.
@@ -48,13 +47,13 @@ fn saturated_peer_is_named() {
     let mut put = 0;
     while !job.members[0].lane.has_saturated_peer() {
         assert!(!job.members[0].lane.is_saturated(Pe(1)));
-        job.put_value(0, 1, put % 64 * 8, 1, 8).unwrap();
+        job.put_value(0, 1, put % 64 * 8, 1).unwrap();
         put += 1;
     }
     assert!((HIGH..HIGH + 100).contains(&put), "{put}");
     let lane = &job.members[0].lane;
     assert!(lane.is_saturated(Pe(1)) && !lane.is_saturated(Pe(2)));
-    job.put_value(0, 2, 0, 7, 8).unwrap();
+    job.put_value(0, 2, 0, 7).unwrap();
     job.quiet(0, 2).unwrap();
     // For PE 1 as well, once it takes something.
     job.fabric.refuse(Pe(1), false);
@@ -72,38 +71,26 @@ fn stopped_peers_leave_room_for_others() {
     let mut job = Job::new(2, &shape, Script::default());
     (1..3).for_each(|pe| job.fabric.refuse(Pe(pe), true));
     while !job.members[0].lane.is_saturated(Pe(1)) {
-        job.put_value(0, 1, 0, 1, 8).unwrap();
+        job.put_value(0, 1, 0, 1).unwrap();
     }
     let before = job.fabric.now();
-    (0..300).for_each(|at| job.put_value(0, 2, 8 * at, 1, 8).unwrap());
+    (0..300).for_each(|at| job.put_value(0, 2, 8 * at, 1).unwrap());
     assert_eq!(job.members[0].lane.pending(Pe(2)), 300);
     assert!(job.fabric.now() - before < 1_000_000_000);
 }
 
 #[test]
 fn full_rails_leave_no_room() {
-    let shape = Shape { n_pes: 40, present: 2, rails: 1, depth: 4, ..Shape::default() };
+    let shape = Shape { n_pes: 40, rails: 1, depth: 4, heap: 64, ..Shape::default() };
     let mut job = Job::new(3, &shape, Script::default());
     // As many peers as it takes: each has a share.
-    let mut handle = job.members[1].handle;
-    let base = job.members[1].base as u64;
     let mut had = 0;
-    for pe in 1..40 {
-        if !job.members[0].lane.has_room() {
-            break;
-        }
-        job.fabric.stall(Pe(pe));
-        // As if it were that PE's.
-        handle[4..6].copy_from_slice(&(pe as u16).to_le_bytes());
-        let local = LocalSide::Value(1);
-        let direction = Direction::Write;
-        let (remote_handle, remote_addr, len) = (&handle, base, 8);
-        let put = Request { direction, pe: Pe(pe), remote_handle, remote_addr, local, len };
-        job.members[0].lane.start(&put).unwrap();
+    while job.lane(0).has_room() {
         had += 1;
+        job.fabric.stall(Pe(had));
+        job.put_value(0, had, 0, 1).unwrap();
     }
     assert!((4..=8).contains(&had), "{had} puts fill a rail of four");
-    assert!(!job.members[0].lane.has_room());
 }
 
 /// Of a list, the bytes of its puts alone are counted, not what describes them.
@@ -163,11 +150,11 @@ fn operations_keep_their_memory_in_use() {
         let len = match kind {
             "pending get" | "get" => job.get(0, 1, LEN, LEN).map(|()| LEN),
             "held" => {
-                job.put_value(0, 1, 0, 1, 8).unwrap();
+                job.put_value(0, 1, 0, 1).unwrap();
                 job.fence(0, 1);
                 job.put(0, 1, LEN, LEN).map(|()| LEN)
             }
-            "value" => job.put_value(0, 1, LEN, 1, 8).map(|()| 0),
+            "value" => job.put_value(0, 1, LEN, 1).map(|()| 0),
             "pending fetch" | "fetch" => {
                 let mut fetch = targets.atomic(1, 0, AtomicOp::FetchAdd, 1);
                 fetch.result = Some(ResultPlace { addr: at, flag: Some(1) });

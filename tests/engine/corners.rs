@@ -12,8 +12,8 @@ use engine::port::Direction;
 use engine::request::{LocalSide, PutSignalRequest, Request};
 use sim_fabric::{Call, PortCall, Script};
 
+use crate::job::Targets;
 use crate::job::{Job, Shape};
-use crate::signals::Targets;
 
 const DEADLINE: Duration = Duration::from_secs(10);
 
@@ -24,7 +24,7 @@ fn held_signal_leaves_when_window_opens() {
     let mut job = Job::new(1, &Shape::default(), Script::default());
     let targets = Targets::of(&job);
     job.fabric.stall(Pe(1));
-    job.put_value(0, 1, 64, 7, 8).unwrap();
+    job.put_value(0, 1, 64, 7).unwrap();
     let lane = &mut job.members[0].lane;
     lane.atomic(&targets.atomic(1, 0, AtomicOp::SignalAdd, 1)).unwrap();
     for _ in 0..WINDOW {
@@ -55,7 +55,7 @@ fn failed_peer_takes_no_bounce_buffers() {
             false => job.put(from, 0, at, 1000),
         };
         job.fabric.stall(Pe(1));
-        job.put_value(0, 1, 0, 1, 8).unwrap();
+        job.put_value(0, 1, 0, 1).unwrap();
         assert!(job.quiet(0, 1).is_err());
         job.fabric.resume(Pe(1));
         start(&mut job, 1, 0).unwrap();
@@ -88,7 +88,7 @@ fn job_with_stuck_signal() -> Job {
     let shape = Shape { signals: SignalEngine::Counted, ..Shape::default() };
     let mut job = Job::new(1, &shape, Script::default());
     job.fabric.hold_immediate_data(true);
-    job.put_signal(0, 1, (64, 300), 0).unwrap();
+    job.put_signal(0, 1, &[(64, 300)], 0).unwrap();
     job.iterate_some(&[0, 1], 200);
     job
 }
@@ -143,7 +143,7 @@ fn failed_copy_holds_its_signal() {
         }
         let targets = Targets::of(&job);
         job.fabric.stall(Pe(1));
-        job.put_value(0, 1, 64, 7, 8).unwrap();
+        job.put_value(0, 1, 64, 7).unwrap();
         // Of its first part, or of its second.
         job.fabric.fail_calls(PortCall::Copy, u32::from(!ordered), 1);
         let first = &mut job.members[0];
@@ -166,7 +166,7 @@ fn exhausted_groups_ask_for_acks() {
         job.inc(0, 1, 8);
         job.fence(0, 1);
     }
-    job.put_value(0, 1, 64, 7, 8).unwrap();
+    job.put_value(0, 1, 64, 7).unwrap();
     let before = job.fabric.now();
     while job.heap(1, 64, 8) != 7_u64.to_le_bytes() {
         job.iterate_some(&[0, 1], 1);
@@ -203,11 +203,11 @@ fn half_started_put_ends() {
     let mut job = Job::new(1, &shape, Script::default());
     let targets = Targets::of(&job);
     job.fabric.fail_next(1);
-    job.put_value(0, 1, 0, 1, 8).unwrap();
+    job.put_value(0, 1, 0, 1).unwrap();
     assert!(job.quiet(0, 1).is_err());
     for pe in 3..PES {
         job.fabric.refuse(Pe(pe), true);
-        while job.put_value(0, pe, 0, 1, 8).is_ok() {}
+        while job.put_value(0, pe, 0, 1).is_ok() {}
     }
     let first = &mut job.members[0];
     let batch = first.lane.begin_batch().unwrap();
@@ -231,10 +231,10 @@ fn dropped_put_is_not_acknowledged() {
         let shape = Shape { staged: 0b0100, deadline: Some(DEADLINE), ..Shape::default() };
         let script = Script { delay: (5_000, 5_000), ..Script::default() };
         let mut job = Job::new(1, &shape, script);
-        job.put_signal(0, 1, (64, 1000), 0).unwrap();
+        job.put_signal(0, 1, &[(64, 1000)], 0).unwrap();
         job.iterate_some(&[0, 1], iterations);
         job.fabric.fail_calls(PortCall::Post, 0, 1);
-        assert!(job.put_value(1, 0, 0, 1, 8).is_err());
+        assert!(job.put_value(1, 0, 0, 1).is_err());
         job.iterate_some(&[0, 1], 1000);
         let is_quiet = job.members[0].lane.is_quiet(Pe(1));
         dropped += u32::from(is_quiet.is_err());
@@ -279,7 +279,7 @@ fn unanswered_get_times_out() {
     job.members[0].lane.want_acks();
     job.iterate_some(&[0, 1], 200);
     job.fabric.fail_calls(PortCall::Post, 0, 1);
-    assert!(job.put_value(1, 0, 0, 1, 8).is_err());
+    assert!(job.put_value(1, 0, 0, 1).is_err());
     let began = job.fabric.now();
     let failed = loop {
         if let Err(failed) = job.members[0].lane.is_quiet(Pe(1)) {
@@ -300,7 +300,7 @@ fn lost_word_concerns_its_peer() {
     let shape = Shape { n_pes: 3, staged: 0b01, words: 0b01, ..Shape::default() };
     let mut job = Job::new(1, &shape, Script::default());
     job.fabric.world().fail_settling = true;
-    job.put_signal(1, 0, (64, 16), 0).unwrap();
+    job.put_signal(1, 0, &[(64, 16)], 0).unwrap();
     let failed = job.settle(&[0, 1], (1, 0), 1000);
     assert!(matches!(failed, Err(EngineError::PeerRefused { .. })), "{failed:?}");
     job.inc(2, 0, 8);
@@ -337,7 +337,7 @@ fn failing_peer_frees_bounce_buffers() {
         let mut job = Job::new(seed, &shape, script);
         // A lane that has failed before does not wait for its copies.
         job.fabric.fail_calls(PortCall::Send, 0, 1);
-        assert!(job.put_value(1, 3, 8192, 1, 8).is_err());
+        assert!(job.put_value(1, 3, 8192, 1).is_err());
         job.iterate_some(&[1], 1);
         job.fill_scratch(0, &[[7; 1000], [9; 1000]].concat());
         job.fabric.store(Pe(0), job.members[0].base, &[7; 1000]);
@@ -348,7 +348,7 @@ fn failing_peer_frees_bounce_buffers() {
         }
         job.iterate_some(&[0, 1], seed as u32 % 97 * 2);
         job.fabric.fail_calls(PortCall::Send, 0, 1);
-        if job.put_value(1, 0, 8192, 1, 8).is_ok() {
+        if job.put_value(1, 0, 8192, 1).is_ok() {
             continue;
         }
         job.put(0, 2, 1000, 1000).unwrap();

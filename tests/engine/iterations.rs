@@ -7,7 +7,7 @@ use sim_fabric::{Call, Script};
 use test_support::seeds::for_seeds;
 
 use super::job::{Job, Shape};
-use super::signals::Targets;
+use crate::job::Targets;
 
 /// Who waits for one peer after the other waits once: all are asked at the first.
 #[test]
@@ -38,7 +38,7 @@ fn handling_completions_never_posts() {
     let mut job = Job::new(1, &shape, Script::default());
     job.fabric.trace_calls();
     for at in 0..100 {
-        job.put_value(0, 1, at * 8, 7, 8).unwrap();
+        job.put_value(0, 1, at * 8, 7).unwrap();
         if at % 3 == 0 {
             job.fence(0, 1);
         }
@@ -68,7 +68,7 @@ fn posting_iterations_are_busy() {
     let mut job = Job::new(1, &Shape { rails: 1, ..Shape::default() }, Script::default());
     assert!(!iterate(&mut job), "nothing was ever started");
     job.fabric.refuse(Pe(1), true);
-    job.put_value(0, 1, 0, 7, 8).unwrap();
+    job.put_value(0, 1, 0, 7).unwrap();
     assert!(!iterate(&mut job), "it waits for its peer");
     job.fabric.refuse(Pe(1), false);
     assert!(iterate(&mut job), "it is posted");

@@ -9,7 +9,7 @@ use engine::request::{PutSignalRequest, Request};
 use sim_fabric::Script;
 
 use super::job::{Job, Shape};
-use super::signals::Targets;
+use crate::job::Targets;
 
 /// A job whose lanes have the fast path, and whose PE 0 has talked to PE 1, which has answered.
 fn warm(shape: Shape) -> Job {

@@ -17,6 +17,7 @@ mod memory;
 #[cfg(feature = "model")]
 mod model;
 mod programs;
+mod race;
 mod room;
 mod signals;
 mod staged;

@@ -10,7 +10,7 @@ use engine::request::PutSignalRequest;
 use sim_fabric::Script;
 
 use super::job::{Job, Member, Shape};
-use super::signals::Targets;
+use crate::job::Targets;
 
 /// What a rail of 400 Mbit/s carries, in bytes per microsecond.
 const FULL: u64 = 50;

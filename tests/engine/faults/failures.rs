@@ -9,8 +9,9 @@ use engine::request::{LocalSide, Request, ResultPlace};
 use engine::wire::handle::{Handle, HandleBytes, HandleError};
 use sim_fabric::{FakeFabric, PortCall, Script};
 
+use crate::job::Targets;
 use crate::job::{Job, Member, Shape};
-use crate::signals::{Targets, race_with};
+use crate::race::race;
 
 /// Whoever waits for a fetched word is not told that it is there.
 #[test]
@@ -25,10 +26,7 @@ fn unstorable_fetch_fails_quiet() {
         }
         member.lane.quiet(Pe(1 - me))
     };
-    let iterate = |member: &mut Member| {
-        let _ = member.lane.progress();
-    };
-    let (_, ended) = race_with(job, 1, program, iterate);
+    let (_, ended) = race(job, 1, program);
     let failed = ended[0].1.as_ref().unwrap_err().to_string();
     for part in ["fetched from PE 1", "cannot be stored", "failed by the script"] {
         assert!(failed.contains(part), "{part:?} is not in {failed:?}");
@@ -40,7 +38,7 @@ fn unstorable_fetch_fails_quiet() {
 fn failed_write_names_peer_and_rail() {
     let mut job = Job::new(1, &Shape::default(), Script::default());
     job.fabric.fail_next(1);
-    job.put_value(0, 1, 0, 1, 8).unwrap();
+    job.put_value(0, 1, 0, 1).unwrap();
     let failed = job.quiet(0, 1).unwrap_err();
     let text = failed.to_string();
     for part in ["put of 8 bytes", "PE 1", "rail 1 (fake1)", "failed by the script", "error 5"] {
@@ -48,9 +46,9 @@ fn failed_write_names_peer_and_rail() {
     }
     // It stays reported, and nothing more goes to that peer; the other peer is not touched.
     assert_eq!(job.quiet(0, 1).unwrap_err(), failed);
-    assert_eq!(job.put_value(0, 1, 8, 1, 8).unwrap_err(), failed);
+    assert_eq!(job.put_value(0, 1, 8, 1).unwrap_err(), failed);
     assert_eq!(*job.members[0].lane.progress().unwrap_err(), failed);
-    job.put_value(0, 0, 0, 5, 8).unwrap();
+    job.put_value(0, 0, 0, 5).unwrap();
     job.quiet(0, 0).unwrap();
     assert_eq!(job.heap(0, 0, 8), 5u64.to_le_bytes());
 }
@@ -64,7 +62,7 @@ fn pooled_puts_of_failed_peer_drop() {
         let mut job = Job::new(3, &shape, Script::default());
         job.fabric.stall(Pe(1));
         job.fabric.fail_next(1);
-        job.put_value(0, 1, 0, 1, 8).unwrap();
+        job.put_value(0, 1, 0, 1).unwrap();
         if fenced {
             job.fence(0, 1);
         }
@@ -91,7 +89,7 @@ fn slow_put_among_others_survives() {
     job.fabric.world().lose_next = 1;
     let mut round = |puts: bool| {
         if puts {
-            job.put_value(0, 1, 0, 1, 8).unwrap();
+            job.put_value(0, 1, 0, 1).unwrap();
         }
         job.fabric.pass_time(1_000_000_000);
         for _ in 0..300 {
@@ -114,10 +112,10 @@ fn rail_failure_is_reported_at_once() {
     for fail in TELLS {
         let mut job = Job::new(12, &Shape { n_pes: 3, ..Shape::default() }, Script::default());
         job.fabric.stall(Pe(1));
-        job.put_value(0, 1, 0, 1, 8).unwrap();
+        job.put_value(0, 1, 0, 1).unwrap();
         job.fence(0, 1);
-        job.put_value(0, 1, 8, 1, 8).unwrap();
-        job.put_value(0, 2, 0, 7, 8).unwrap();
+        job.put_value(0, 1, 8, 1).unwrap();
+        job.put_value(0, 2, 0, 7).unwrap();
         job.quiet(0, 2).unwrap();
         let before = job.fabric.now();
         for rail in [RailId(0), RailId(1)] {
@@ -126,7 +124,7 @@ fn rail_failure_is_reported_at_once() {
         let text = job.quiet(0, 1).unwrap_err().to_string();
         assert!(text.contains("the rail is gone") && text.contains("(fake"), "{text}");
         assert!(job.fabric.now() - before < 1_000_000_000, "no time limit was waited for");
-        assert_eq!(job.put_value(0, 1, 16, 1, 8).unwrap_err().to_string(), text);
+        assert_eq!(job.put_value(0, 1, 16, 1).unwrap_err().to_string(), text);
         // Nothing of PE 2 was on it.
         job.quiet(0, 2).unwrap();
         assert!(job.members[0].lane.progress().is_err());
@@ -139,7 +137,7 @@ fn rail_failure_spares_other_rails() {
         let mut job = Job::new(12, &Shape { n_pes: 3, ..Shape::default() }, Script::default());
         for pe in [1, 2] {
             job.fabric.stall(Pe(pe));
-            job.put_value(0, pe, 0, 1, 8).unwrap();
+            job.put_value(0, pe, 0, 1).unwrap();
         }
         let posted: Vec<u64> = job.members[0].lane.counters().map(|rail| rail.posted).collect();
         assert_eq!(posted, [1, 1], "the first rail is another one for each");
@@ -157,7 +155,7 @@ fn blocked_submitter_times_out() {
     let mut job = Job::new(4, &shape, Script::default());
     job.fabric.stall(Pe(1));
     // Some are pending, as many as may be.
-    let failed = (0..5000).find_map(|at| job.put_value(0, 1, at * 8, 1, 8).err());
+    let failed = (0..5000).find_map(|at| job.put_value(0, 1, at * 8, 1).err());
     assert!(matches!(failed, Some(EngineError::Timeout { pe: Pe(1), .. })), "{failed:?}");
 }
 
@@ -165,7 +163,7 @@ fn blocked_submitter_times_out() {
 fn unattended_time_does_not_count() {
     let mut job = Job::new(10, &Shape::default(), Script::default());
     job.fabric.stall(Pe(1));
-    job.put_value(0, 1, 0, 1, 8).unwrap();
+    job.put_value(0, 1, 0, 1).unwrap();
     let iterate = |job: &mut Job| {
         for _ in 0..1000 {
             job.members[0].lane.progress().unwrap();
@@ -187,11 +185,11 @@ fn slow_peers_do_not_time_out() {
     let script = Script { delay: (10_000_000_000, 10_000_000_000), ..Script::default() };
     let mut job = Job::new(11, &shape, script);
     for at in 0..16 {
-        job.put_value(0, 1, at * 8, 1, 8).unwrap();
+        job.put_value(0, 1, at * 8, 1).unwrap();
     }
-    job.put_value(0, 2, 0, 7, 8).unwrap();
+    job.put_value(0, 2, 0, 7).unwrap();
     job.fence(0, 2);
-    job.put_value(0, 2, 8, 8, 8).unwrap();
+    job.put_value(0, 2, 8, 8).unwrap();
     job.quiet(0, 2).unwrap();
     assert_eq!(job.heap(2, 8, 8), 8u64.to_le_bytes());
     job.quiet(0, 1).unwrap();
@@ -321,8 +319,8 @@ fn drain_is_bounded() {
     let mut job = Job::new(3, &Shape::default(), Script::default());
     let patience = std::time::Duration::from_millis(500);
     assert!(job.members[0].lane.drain_before_close(patience), "nothing is under way");
-    job.put_value(0, 1, 0, 1, 8).unwrap();
-    job.put_value(0, 1, 8, 2, 8).unwrap();
+    job.put_value(0, 1, 0, 1).unwrap();
+    job.put_value(0, 1, 8, 2).unwrap();
     assert!(job.members[0].lane.drain_before_close(patience));
     let posted = |job: &Job| job.members[0].lane.counters().map(|rail| rail.posted).sum::<u64>();
     let completed =
@@ -331,7 +329,7 @@ fn drain_is_bounded() {
 
     let mut job = Job::new(4, &Shape::default(), Script::default());
     job.fabric.world().lose_next = 1;
-    job.put_value(0, 1, 0, 1, 8).unwrap();
+    job.put_value(0, 1, 0, 1).unwrap();
     let before = job.fabric.now();
     assert!(!job.members[0].lane.drain_before_close(patience), "it never ends");
     let waited = job.fabric.now() - before;
@@ -348,7 +346,7 @@ fn late_failure_hits_no_other_segment() {
     job.inc(0, 1, 0);
     job.until_quiet(0, 1);
     job.fabric.stall(Pe(2));
-    job.put_value(0, 2, 0, 7, 8).unwrap();
+    job.put_value(0, 2, 0, 7).unwrap();
     job.fabric.world().report_failing();
     for _ in 0..100 {
         job.members[0].lane.progress().unwrap();
@@ -366,6 +364,6 @@ fn late_failure_hits_no_other_segment() {
     job.fabric.world().report_failing();
     let failed = job.quiet(0, 1).unwrap_err().to_string();
     assert!(failed.contains("PE 1") && failed.contains("failed by the script"), "{failed}");
-    job.put_value(0, 2, 8, 7, 8).unwrap();
+    job.put_value(0, 2, 8, 7).unwrap();
     job.quiet(0, 2).unwrap();
 }

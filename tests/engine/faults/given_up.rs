@@ -9,8 +9,8 @@ use engine::ids::Pe;
 use sim_fabric::Script;
 
 use super::What;
+use crate::job::Targets;
 use crate::job::{Job, Shape};
-use crate::signals::Targets;
 
 const DEADLINE: Duration = Duration::from_secs(10);
 
@@ -206,7 +206,7 @@ fn wait_for_lost_room_fails() {
     let mut job = Job::new(4, &narrow(0), Script::default());
     job.fabric.stall(Pe(1));
     for pe in [1, 2] {
-        job.put_value(0, pe, 0, 1, 8).unwrap();
+        job.put_value(0, pe, 0, 1).unwrap();
     }
     for pe in [1, 2] {
         let failed = quiet(&mut job, &[0], pe);
@@ -224,7 +224,7 @@ fn changing_rails_is_no_movement() {
         job.put(0, 1, 0, 1000).unwrap();
         let failed = loop {
             // It may be told that the lane has failed.
-            let _ = job.put_value(0, 2, 0, 1, 8);
+            let _ = job.put_value(0, 2, 0, 1);
             match job.members[0].lane.is_quiet(Pe(1)) {
                 Ok(quiet) => assert!(!quiet),
                 Err(failed) => break failed,

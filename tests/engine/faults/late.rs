@@ -9,8 +9,8 @@ use engine::request::{Request, ResultPlace};
 use sim_fabric::{Event, PortCall, Script};
 
 use super::What;
+use crate::job::Targets;
 use crate::job::{Job, Shape};
-use crate::signals::Targets;
 
 const LEN: usize = 4096;
 

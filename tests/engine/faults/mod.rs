@@ -15,7 +15,7 @@ use engine::port::Direction;
 use engine::request::Request;
 
 use crate::job::Job;
-use crate::signals::Targets;
+use crate::job::Targets;
 
 /// What PE 0 does to PE 1.
 #[derive(Clone, Copy, Debug)]
@@ -54,8 +54,8 @@ impl What {
         match self {
             Self::Put(len) => lane.start(&part(len)),
             Self::Get(len) => lane.start(&Request { direction: Direction::Read, ..part(len) }),
-            Self::PutSignal => member.put_signal(targets, 1, (0, 1000), 2048),
-            Self::ShortPutSignal => member.put_signal(targets, 1, (0, 16), 2048),
+            Self::PutSignal => member.put_signal(targets, 1, &[(0, 1000)], 2048),
+            Self::ShortPutSignal => member.put_signal(targets, 1, &[(0, 16)], 2048),
             Self::Add => lane.atomic(&targets.atomic(1, 2048, AtomicOp::Add, 1)),
             Self::Fetch => lane.atomic(&targets.fetch(1, 2048, scratch + 1024)),
             Self::Signal => lane.atomic(&targets.atomic(1, 2048, AtomicOp::SignalSet, 1)),

@@ -22,8 +22,9 @@ use test_support::seeds::{campaign, draw, for_seeds, single};
 
 use super::fault::Fault;
 use super::strangers;
-use crate::job::{Job, Member, Random, Shape, random_words};
-use crate::signals::{Targets, race_with, random_script, random_shape};
+use crate::job::Targets;
+use crate::job::{Job, Member, Shape};
+use crate::race::{Random, race, random_script, random_shape, random_words};
 
 /// Operations of each PE.
 const OPS: usize = 12;
@@ -295,7 +296,7 @@ fn run(seed: u64) -> bool {
     let iterate = |member: &mut Member| {
         let _ = member.lane.progress();
     };
-    let (fabric, members) = race_with(job, seed, program, iterate);
+    let (fabric, members) = race(job, seed, program);
     let took = Duration::from_nanos(fabric.now());
     assert!(took < LAST, "hang: it took {took:?}");
     let (mut members, told): (Vec<Member>, Vec<Told>) = members.into_iter().unzip();

@@ -8,8 +8,8 @@ use engine::request::Request;
 use sim_fabric::Script;
 use test_support::seeds::for_seeds;
 
-use crate::job::{Job, Random, Shape};
-use crate::signals::{race, random_script, random_shape};
+use crate::job::{Job, Shape};
+use crate::race::{Random, race, random_script, random_shape};
 
 /// Nanoseconds that an iteration takes, so that delays are some hundred iterations at most.
 const ITERATION: u64 = 200_000;
@@ -42,7 +42,7 @@ fn batch_ends_while_others_go_on() {
                     0 => member.lane.start(&part)?,
                     1 => member.lane.start(&Request { direction: Direction::Read, ..part })?,
                     2 => member.lane.atomic(&targets.fetch(1, at, member.scratch + at))?,
-                    _ => member.put_signal(targets, 1, (at + 64, len), at)?,
+                    _ => member.put_signal(targets, 1, &[(at + 64, len)], at)?,
                 }
                 words.extend((kind > 1).then_some(at));
             }

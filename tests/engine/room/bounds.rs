@@ -6,8 +6,8 @@ use engine::port::Direction;
 use engine::request::Request;
 use sim_fabric::Script;
 
+use crate::job::Targets;
 use crate::job::{Job, Shape};
-use crate::signals::Targets;
 
 #[test]
 fn rail_depth_is_never_exceeded() {
@@ -55,7 +55,7 @@ fn long_values_are_cut() {
     for max_segment in [1, 3, 4] {
         let shape = Shape { max_segment, ..Shape::default() };
         let mut job = Job::new(3, &shape, Script::default());
-        job.put_value(0, 1, 8, 0x0807_0605_0403_0201, 8).unwrap();
+        job.put_value(0, 1, 8, 0x0807_0605_0403_0201).unwrap();
         job.quiet(0, 1).unwrap();
         assert_eq!(job.heap(1, 8, 8), [1, 2, 3, 4, 5, 6, 7, 8], "segments of {max_segment}");
     }

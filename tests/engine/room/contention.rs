@@ -9,8 +9,8 @@ use engine::rails::Spread;
 use engine::request::PutSignalRequest;
 use sim_fabric::Script;
 
+use crate::job::Targets;
 use crate::job::{Job, Member, PATIENCE, Shape};
-use crate::signals::Targets;
 
 /// Starts a fetch-and-increment by `from` of the word at `at` of `pe`'s heap, into the same place
 /// of its own.
@@ -49,7 +49,7 @@ fn acknowledgements_do_not_starve_behind_puts() {
         fetch(&mut job.members[1], &targets, 0, 8).unwrap();
         let mut puts = 0;
         while !is_quiet(&mut job, 1, 0) {
-            job.put_value(0, 1, 64 + puts % 64 * 8, 1, 8).unwrap();
+            job.put_value(0, 1, 64 + puts % 64 * 8, 1).unwrap();
             job.members[1].lane.progress().unwrap();
             puts += 1;
             assert!(puts < 5000, "depth {depth}, {rails} rails: no answer in {puts} puts");
@@ -79,11 +79,11 @@ fn unreachable_peer_delays_no_other() {
     let mut job = Job::new(1, &shape, Script::default());
     job.fabric.refuse(Pe(1), true);
     for at in 0..8 {
-        job.put_value(0, 1, at * 8, 7, 8).unwrap();
+        job.put_value(0, 1, at * 8, 7).unwrap();
     }
     job.inc(0, 1, 64);
     for pe in [2, 3] {
-        job.put_value(0, pe, 0, 7, 8).unwrap();
+        job.put_value(0, pe, 0, 7).unwrap();
         job.inc(0, pe, 8);
         progress_until(&mut job, &[0, pe], |job| is_quiet(job, 0, pe));
     }
@@ -191,7 +191,7 @@ fn stopped_peer_delays_no_other() {
                 first.lane.fence(Pe(1)).unwrap();
             }
         }
-        job.put_value(0, 2, 0, 7, 8).unwrap();
+        job.put_value(0, 2, 0, 7).unwrap();
         fetch(&mut job.members[0], &targets, 2, 8).unwrap();
         progress_until(&mut job, &[0, 2], |job| is_quiet(job, 0, 2));
         assert_eq!(job.heap(2, 0, 8), 7u64.to_le_bytes());
@@ -342,7 +342,7 @@ fn callers_wait_once_for_a_place() {
         let waited = (0..20).map(|_| {
             let start = job.fabric.now();
             let started = match counted {
-                true => job.put_signal(0, 1, (64, 200), 8),
+                true => job.put_signal(0, 1, &[(64, 200)], 8),
                 false => fetch(&mut job.members[0], &targets, 1, 0),
             };
             started.unwrap();

@@ -12,8 +12,8 @@ use sim_fabric::{Call, Delivery, PortCall, Script};
 
 use super::{ALL, neighbours};
 use crate::forge::{ahead, masked};
+use crate::job::Targets;
 use crate::job::{Job, Shape};
-use crate::signals::Targets;
 
 const LONG: usize = 1000;
 const SHORT: usize = 100;
@@ -180,7 +180,7 @@ impl Operation {
             Self::Nothing => Ok(()),
             Self::Put | Self::PutInPlace => job.put(0, 1, 0, LONG),
             Self::PutShort => job.put(0, 1, 0, SHORT),
-            Self::PutSignal => job.put_signal(0, 1, (0, LONG), 4096),
+            Self::PutSignal => job.put_signal(0, 1, &[(0, LONG)], 4096),
             Self::Get => job.get(0, 1, LANDING, LONG),
             Self::GetShort => job.get(0, 1, LANDING, SHORT),
             Self::Fetch => job.members[0].lane.atomic(&targets.fetch(1, 4096, scratch + LANDING)),
@@ -409,7 +409,7 @@ fn buffers_are_kept_until_idle() {
         let mut job = Job::new(3, &shape, script);
         // A lane that has failed before does not wait for its copies.
         job.fabric.fail_calls(PortCall::Send, 0, 1);
-        assert!(job.put_value(0, 3, 0, 1, 8).is_err());
+        assert!(job.put_value(0, 3, 0, 1).is_err());
         iterate(&mut job, 1);
         job.fabric.trace_calls();
         job.put(1, 0, 0, LONG).unwrap();

@@ -11,8 +11,9 @@ use sim_fabric::{Call, Event, PortCall, Script};
 use test_support::seeds::for_seeds;
 
 use super::{ALL, fill, pattern};
-use crate::job::{Job, PATIENCE, Random, Shape};
-use crate::signals::Targets;
+use crate::job::Targets;
+use crate::job::{Job, PATIENCE, Shape};
+use crate::race::Random;
 
 #[test]
 fn words_are_stored_together() {
@@ -25,7 +26,7 @@ fn words_are_stored_together() {
         }
         for at in 0..WORDS {
             // Apart, so that each is a message.
-            job.put_value(0, 1, 16 * at, at as u64 + 1, 8).unwrap();
+            job.put_value(0, 1, 16 * at, at as u64 + 1).unwrap();
         }
         job.members[0].lane.progress().unwrap();
         if fails {
@@ -65,7 +66,7 @@ fn failed_words_are_not_acknowledged() {
         job.fabric.world().fail_settling = true;
         for pe in order {
             if pe == 1 {
-                job.put_value(1, 0, 0, 7, 8).unwrap();
+                job.put_value(1, 0, 0, 7).unwrap();
                 job.members[1].lane.progress().unwrap();
             } else {
                 let member = &mut job.members[2];

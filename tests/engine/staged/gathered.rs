@@ -8,8 +8,9 @@ use engine::request::PutSignalRequest;
 use sim_fabric::{Call, Event, Script};
 
 use super::{ALL, fill, pattern};
-use crate::job::{Job, Random, Shape};
-use crate::signals::Targets;
+use crate::job::Targets;
+use crate::job::{Job, Shape};
+use crate::race::Random;
 
 pub(super) fn shape(shared: bool) -> Shape {
     let shared = if shared { u32::MAX } else { 0 };
@@ -277,16 +278,16 @@ fn fenced_words_do_not_join() {
     let mut job = job(&shape(true), 5, Script::default());
     job.fabric.trace_calls();
     for at in 0..10 {
-        job.put_value(0, 1, at * 8, 1, 8).unwrap();
+        job.put_value(0, 1, at * 8, 1).unwrap();
         job.fence(0, 1);
     }
     end(&mut job, 0);
-    job.put_value(0, 1, 500, 1, 4).unwrap();
-    job.put_value(0, 1, 508, 1, 4).unwrap();
+    job.put_value(0, 1, 496, 1).unwrap();
+    job.put_value(0, 1, 512, 1).unwrap();
     job.iterate();
-    job.put_value(0, 1, 512, 1, 4).unwrap();
+    job.put_value(0, 1, 520, 1).unwrap();
     end(&mut job, 0);
     assert!(posts(&job) >= 13, "{} messages", posts(&job));
-    let word = |at: usize| job.heap(1, at, 4) == 1_u32.to_le_bytes();
-    assert!((0..10).all(|at| word(at * 8)) && word(500) && word(508) && word(512));
+    let words = (0..10).map(|at| at * 8).chain([496, 512, 520]);
+    words.for_each(|at| assert_eq!(job.word(1, at), 1, "{at}"));
 }

@@ -8,8 +8,8 @@ use engine::request::{LocalSide, PutSignalRequest, Request};
 use sim_fabric::{Delivery, Event, Script};
 
 use super::ALL;
+use crate::job::Targets;
 use crate::job::{Job, Member, Shape};
-use crate::signals::Targets;
 
 const LEN: usize = 1000;
 

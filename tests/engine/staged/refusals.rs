@@ -5,8 +5,8 @@ use engine::error::EngineError;
 use engine::ids::Pe;
 use sim_fabric::{PortCall, Script};
 
+use crate::job::Targets;
 use crate::job::{Job, Shape};
-use crate::signals::Targets;
 
 #[test]
 fn a_refused_request_is_never_done() {

@@ -11,8 +11,8 @@ use engine::wire::staged::MAX_PAYLOAD;
 use sim_fabric::Script;
 
 use super::{ALL, fill, pattern};
+use crate::job::Targets;
 use crate::job::{Job, Shape};
-use crate::signals::Targets;
 
 const SHARED: u32 = u32::MAX;
 
@@ -194,7 +194,7 @@ fn dead_reader_returns_bounce_buffers() {
     job.members[1].lane.progress().unwrap();
     (0..100).for_each(|_| alive(&mut job, [0, 2]));
     // PE 0 finds out that PE 1 is gone by an operation of its own.
-    job.put_value(0, 1, 0, 1, 8).unwrap();
+    job.put_value(0, 1, 0, 1).unwrap();
     while job.members[0].lane.is_quiet(Pe(1)).is_ok() {
         alive(&mut job, [0, 2]);
     }
@@ -221,7 +221,7 @@ fn sender_may_die_at_any_step() {
             job.fabric.pass_time(300);
         }
         job.fabric.world().ended.insert(Pe(0));
-        job.put_value(1, 0, 0, 1, 8).unwrap();
+        job.put_value(1, 0, 0, 1).unwrap();
         for _ in 0..4000 {
             alive(&mut job, [1, 2]);
         }

@@ -8,8 +8,8 @@ use engine::wire::staged::MAX_PAYLOAD;
 use sim_fabric::{Call, Script};
 
 use super::{ALL, fill, pattern};
+use crate::job::Targets;
 use crate::job::{Job, Shape};
-use crate::signals::Targets;
 
 /// PE 1's heap, and PE 0's.
 const FAR: u32 = 0b0100;

@@ -98,7 +98,7 @@ impl World {
         let Transfer { direction, local, len, remote, key } = flight.transfer;
         self.call(PortCall::Deliver)?;
         let (at, writes) = ((flight.to, flight.remote_rail), direction == Direction::Write);
-        let (target, offset) = self.memory.resolve(key, at, remote as usize, len, writes)?;
+        let target = self.memory.resolve(key, at, remote as usize, len, writes)?;
         let Flight { from, to, rail, .. } = *flight;
         match (direction, local) {
             (Direction::Write, Local::Memory { addr, .. }) => {
@@ -117,8 +117,14 @@ impl World {
                 return Err(fault("delivery", 22, "a read into an inline value"));
             }
         }
-        let remote = offset as u64;
-        self.events.push(Event::Delivered(Delivery { from, to, rail, direction, remote, len }));
+        self.events.push(Event::Delivered(Delivery {
+            from,
+            to,
+            rail,
+            direction,
+            addr: target,
+            len,
+        }));
         Ok(())
     }
 
