@@ -6,6 +6,7 @@
 
 mod asked;
 mod consistency;
+mod contention;
 mod corners;
 mod faults;
 mod fences;
@@ -18,7 +19,6 @@ mod memory;
 mod model;
 mod programs;
 mod race;
-mod room;
 mod signals;
 mod staged;
 mod stripes;

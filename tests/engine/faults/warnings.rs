@@ -3,15 +3,12 @@
 use std::cell::RefCell;
 use std::sync::Once;
 
-use engine::atomic::AtomicOp;
 use engine::ids::{Pe, RailId, WrId};
 use engine::lane::SignalEngine;
-use engine::request::PutSignalRequest;
 use log::{LevelFilter, Log, Metadata, Record};
 use sim_fabric::Script;
 
-use crate::job::Targets;
-use crate::job::{Job, Member, Shape};
+use crate::job::{Job, Shape};
 
 thread_local! {
     static LINES: RefCell<Option<Vec<String>>> = const { RefCell::new(None) };
@@ -118,12 +115,8 @@ fn logged_waits_are_bounded() {
 fn waiting_signals_are_logged() {
     let shape = Shape { signals: SignalEngine::Counted, ..Shape::default() };
     let mut job = Job::new(1, &shape, Script::default());
-    let targets = Targets::of(&job);
     job.fabric.world().lose_next_data = 1;
-    let Member { lane, scratch, .. } = &mut job.members[0];
-    let parts = [targets.part(*scratch, 1, 8, 600)];
-    let signal = targets.atomic(1, 0, AtomicOp::SignalAdd, 1);
-    lane.put_signal(&PutSignalRequest { parts: &parts, signal }).unwrap();
+    job.put_signal(0, 1, &[(8, 600)], 0).unwrap();
     for (seconds, told) in [(9, 0), (3, 1), (6, 0), (3, 1), (6, 0)] {
         let lines = warnings(|| progress_for(&mut job, seconds));
         let waits = lines.iter().filter(|line| line.contains("PE 0") && line.contains("segments"));

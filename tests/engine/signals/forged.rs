@@ -129,32 +129,6 @@ fn old_acknowledgements_end_nothing() {
     assert_eq!(job.heap(0, 0, 8), (20 + WINDOW).to_le_bytes());
 }
 
-/// A message can be sent again by whoever has it, and changes nothing: nor does any other made of
-/// it.
-#[test]
-fn overheard_messages_are_executed_once() {
-    let mut job = Job::new(3, &Shape { n_pes: 3, ..Shape::default() }, Script::default());
-    job.fabric.overhear();
-    (0..3).for_each(|_| job.inc(0, 1, 0));
-    job.until_quiet(0, 1);
-    let heaps = [0, 1, 2].map(|pe| job.heap(pe, 0, job.heap));
-    assert_eq!(heaps[1][..8], 3_u64.to_le_bytes());
-    for (to, rail, bytes) in job.fabric.overheard() {
-        for pe in [0, 1, 2] {
-            job.fabric.forge_message(Pe(pe), rail, &bytes);
-        }
-        for at in 0..bytes.len() {
-            let mut changed = bytes.clone();
-            changed[at] ^= 1 << (at % 8);
-            job.fabric.forge_message(to, rail, &changed);
-        }
-        for pe in 0..3 {
-            job.progress(pe, 10);
-        }
-    }
-    assert_eq!([0, 1, 2].map(|pe| job.heap(pe, 0, job.heap)), heaps);
-}
-
 /// The sender is told by name, the target says whose message it was, and nothing changes.
 #[test]
 fn impossible_messages_are_refused() {
