@@ -4,18 +4,15 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use engine::atomic::AtomicOp;
 use engine::error::EngineError;
 use engine::ids::{Pe, RailId};
 use engine::lane::Lane;
-use engine::port::Direction;
 use engine::port::packet::MAX_LONG_MESSAGE;
 use engine::rails::Spread;
-use engine::request::{FetchTarget, LocalSide, PutSignalRequest, Request};
-use sim_fabric::{Call, Script};
+use engine::request::FetchTarget;
+use sim_fabric::Script;
 
 use super::job::{Job, PATIENCE, Shape};
-use super::signals::Targets;
 
 /// Who waits for what acknowledgements bring has them asked for, of all peers at once, and nobody
 /// else asks so soon.
@@ -29,10 +26,10 @@ fn waiting_callers_ask_for_acks() {
         (0..100).for_each(|_| job.iterate());
         assert_eq!([1, 2].map(|pe| job.heap(pe, 0, 8)), [1_u64.to_le_bytes(); 2]);
         if asks {
-            job.members[0].lane.request_acks();
+            job.lane(0).request_acks();
         }
         (0..100).for_each(|_| job.iterate());
-        assert_eq!(job.members[0].lane.has_work(), !asks);
+        assert_eq!(job.lane(0).has_work(), !asks);
     }
 }
 
@@ -44,22 +41,21 @@ fn saturated_peer_is_named() {
     let shape = Shape { n_pes: 3, rails: 1, ..Shape::default() };
     let mut job = Job::new(2, &shape, Script::default());
     job.fabric.refuse(Pe(1), true);
-    assert!(job.members[0].lane.has_room());
+    assert!(job.lane(0).has_room());
     let mut put = 0;
-    while !job.members[0].lane.has_saturated_peer() {
-        assert!(!job.members[0].lane.is_saturated(Pe(1)));
-        job.put_value(0, 1, put % 64 * 8, 1, 8).unwrap();
+    while !job.lane(0).has_saturated_peer() {
+        assert!(!job.lane(0).is_saturated(Pe(1)));
+        job.put_value(0, 1, put % 64 * 8, 1).unwrap();
         put += 1;
     }
     assert!((HIGH..HIGH + 100).contains(&put), "{put}");
-    let lane = &job.members[0].lane;
-    assert!(lane.is_saturated(Pe(1)) && !lane.is_saturated(Pe(2)));
-    job.put_value(0, 2, 0, 7, 8).unwrap();
+    assert!(job.lane(0).is_saturated(Pe(1)) && !job.lane(0).is_saturated(Pe(2)));
+    job.put_value(0, 2, 0, 7).unwrap();
     job.quiet(0, 2).unwrap();
     // For PE 1 as well, once it takes something.
     job.fabric.refuse(Pe(1), false);
     job.quiet(0, 1).unwrap();
-    let lane = &job.members[0].lane;
+    let lane = job.lane(0);
     assert!(!lane.has_saturated_peer() && !lane.is_saturated(Pe(1)) && lane.has_room());
     let to_it = job.fabric.deliveries().iter().filter(|delivery| delivery.to == Pe(1)).count();
     assert_eq!(to_it, put);
@@ -71,39 +67,27 @@ fn stopped_peers_leave_room_for_others() {
     let shape = Shape { n_pes: 3, rails: 1, ..Shape::default() };
     let mut job = Job::new(2, &shape, Script::default());
     (1..3).for_each(|pe| job.fabric.refuse(Pe(pe), true));
-    while !job.members[0].lane.is_saturated(Pe(1)) {
-        job.put_value(0, 1, 0, 1, 8).unwrap();
+    while !job.lane(0).is_saturated(Pe(1)) {
+        job.put_value(0, 1, 0, 1).unwrap();
     }
     let before = job.fabric.now();
-    (0..300).for_each(|at| job.put_value(0, 2, 8 * at, 1, 8).unwrap());
-    assert_eq!(job.members[0].lane.pending(Pe(2)), 300);
+    (0..300).for_each(|at| job.put_value(0, 2, 8 * at, 1).unwrap());
+    assert_eq!(job.lane(0).pending(Pe(2)), 300);
     assert!(job.fabric.now() - before < 1_000_000_000);
 }
 
 #[test]
 fn full_rails_leave_no_room() {
-    let shape = Shape { n_pes: 40, present: 2, rails: 1, depth: 4, ..Shape::default() };
+    let shape = Shape { n_pes: 40, rails: 1, depth: 4, heap: 64, ..Shape::default() };
     let mut job = Job::new(3, &shape, Script::default());
     // As many peers as it takes: each has a share.
-    let mut handle = job.members[1].handle;
-    let base = job.members[1].base as u64;
     let mut had = 0;
-    for pe in 1..40 {
-        if !job.members[0].lane.has_room() {
-            break;
-        }
-        job.fabric.stall(Pe(pe));
-        // As if it were that PE's.
-        handle[4..6].copy_from_slice(&(pe as u16).to_le_bytes());
-        let local = LocalSide::Value(1);
-        let direction = Direction::Write;
-        let (remote_handle, remote_addr, len) = (&handle, base, 8);
-        let put = Request { direction, pe: Pe(pe), remote_handle, remote_addr, local, len };
-        job.members[0].lane.start(&put).unwrap();
+    while job.lane(0).has_room() {
         had += 1;
+        job.fabric.stall(Pe(had));
+        job.put_value(0, had, 0, 1).unwrap();
     }
     assert!((4..=8).contains(&had), "{had} puts fill a rail of four");
-    assert!(!job.members[0].lane.has_room());
 }
 
 /// Of a list, the bytes of its puts alone are counted, not what describes them.
@@ -122,7 +106,7 @@ fn lists_count_their_puts() {
 
 /// Whether PE 0's lane says that something about PE 1 uses these bytes.
 fn in_use(job: &mut Job, addr: usize, len: usize) -> bool {
-    match job.members[0].lane.check_unused(addr, len) {
+    match job.lane(0).check_unused(addr, len) {
         Ok(()) => false,
         Err(EngineError::InUse { pe: Pe(1), .. }) => true,
         Err(other) => panic!("{other}"),
@@ -149,41 +133,32 @@ fn operations_keep_their_memory_in_use() {
         };
         let again_percent = if kind == "not copied" { 100 } else { 0 };
         let mut job = Job::new(4, &shape, Script { again_percent, ..Script::default() });
-        let targets = Targets::of(&job);
         let at = job.members[0].scratch + LEN;
         job.fabric.stall(Pe(1));
         let is_pending = pending.contains(&kind);
         if is_pending {
             // One more than a peer has places for; all that comes later is pending behind it.
-            for number in 0..17 {
-                let addr = job.members[0].scratch + 8 * LEN + 16 * number;
-                job.members[0].lane.atomic(&targets.fetch(1, 0, addr)).unwrap();
-            }
+            (0..17).for_each(|number| job.fetch(0, 1, 8 * LEN + 16 * number).unwrap());
         }
         let len = match kind {
             "pending get" | "get" => job.get(0, 1, LEN, LEN).map(|()| LEN),
             "held" => {
-                job.put_value(0, 1, 0, 1, 8).unwrap();
+                job.put_value(0, 1, 0, 1).unwrap();
                 job.fence(0, 1);
                 job.put(0, 1, LEN, LEN).map(|()| LEN)
             }
-            "value" => job.put_value(0, 1, LEN, 1, 8).map(|()| 0),
+            "value" => job.put_value(0, 1, LEN, 1).map(|()| 0),
             "pending fetch" | "fetch" => {
-                let mut fetch = targets.atomic(1, 0, AtomicOp::FetchAdd, 1);
+                let mut fetch = job.targets.fetch(1, 0, at);
                 fetch.result = Some(FetchTarget { addr: at, flag: Some(1) });
                 job.members[0].lane.atomic(&fetch).map(|()| 16)
             }
             // One message, which takes its data from there whenever it is sent again.
-            "pending signal" | "signal" => {
-                let first = &mut job.members[0];
-                let parts = [targets.part(at, 1, LEN, LEN)];
-                let signal = targets.atomic(1, 0, AtomicOp::SignalAdd, 1);
-                first.lane.put_signal(&PutSignalRequest { parts: &parts, signal }).map(|()| LEN)
-            }
+            "pending signal" | "signal" => job.put_signal(0, 1, &[(LEN, LEN)], 0).map(|()| LEN),
             _ => job.put(0, 1, LEN, LEN).map(|()| LEN),
         };
         let len = len.unwrap();
-        assert_eq!(job.members[0].lane.pending(Pe(1)) > 1, is_pending, "{kind}");
+        assert_eq!(job.lane(0).pending(Pe(1)) > 1, is_pending, "{kind}");
         if len != 0 {
             // A staged one by the pieces that are under way.
             assert!(in_use(&mut job, at, len), "{kind}");
@@ -244,8 +219,7 @@ fn quiet_ends_under_concurrent_puts() {
     let script = Script { delay: (2_000_000, 4_000_000), ..Script::default() };
     let job = Job::new(8, &shape, script);
     let host = job.host_lane(&shape);
-    let targets = Targets::of(&job);
-    let part = targets.part(job.members[0].scratch, 1, 0, 64);
+    let part = job.targets.part(job.members[0].scratch, 1, 0, 64);
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -281,16 +255,14 @@ fn user_threads_ask_once_for_acks() {
     let shape = Shape { staged: 0b0100, rails: 1, depth: 1024, ..Shape::default() };
     let job = Job::new(7, &shape, Script::default());
     let (mut job, host) = job.with_user_threads(&shape, PATIENCE);
-    let targets = Targets::of(&job);
     job.fabric.trace_calls();
     // PE 1 does not look.
-    host.start(&targets.part(job.members[0].scratch, 1, 0, 100)).unwrap();
+    host.start(&job.targets.part(job.members[0].scratch, 1, 0, 100)).unwrap();
     for _ in 0..100 {
         job.inc(0, 1, 4096);
-        job.members[0].lane.progress().unwrap();
+        job.progress(0, 1);
     }
-    let sent = job.fabric.calls();
-    let sent = sent.iter().filter(|call| matches!(call, Call::Post(Pe(0), _))).count();
+    let sent = job.posts(0);
     assert!((101..110).contains(&sent), "{sent} messages, of which 101 ask for something");
     job.until_quiet(0, 1);
     host.quiet(Pe(1)).unwrap();
@@ -301,8 +273,7 @@ fn host_lane_drains_when_idle() {
     let shape = Shape::default();
     let job = Job::new(8, &shape, Script::default());
     let host = job.host_lane(&shape);
-    let targets = Targets::of(&job);
-    let part = targets.part(job.members[0].scratch, 1, 0, 64);
+    let part = job.targets.part(job.members[0].scratch, 1, 0, 64);
     job.fabric.stall(Pe(1));
     host.start(&part).unwrap();
     assert!(!host.drain_before_close(Duration::from_millis(5)));
@@ -316,8 +287,7 @@ fn user_threads_hear_of_failed_lane() {
     let shape = Shape { rails: 2, ..Shape::default() };
     let job = Job::new(8, &shape, Script::default());
     let (mut job, host) = job.with_user_threads(&shape, None);
-    let targets = Targets::of(&job);
-    let part = targets.part(job.members[0].scratch, 1, 0, 64);
+    let part = job.targets.part(job.members[0].scratch, 1, 0, 64);
     job.fabric.stall(Pe(1));
     host.start(&part).unwrap();
     // The host lane is on the other one.

@@ -9,11 +9,10 @@ use engine::lane::SignalEngine;
 use engine::lane::batches::Batch;
 use engine::lane::loopback::{Anchor, Loopback};
 use engine::port::Direction;
-use engine::request::{LocalSide, PutSignalRequest, Request};
-use sim_fabric::{Call, PortCall, Script};
+use engine::request::Request;
+use sim_fabric::{PortCall, Script};
 
 use crate::job::{Job, Shape};
-use crate::signals::Targets;
 
 const DEADLINE: Duration = Duration::from_secs(10);
 
@@ -22,47 +21,16 @@ const DEADLINE: Duration = Duration::from_secs(10);
 fn held_signal_leaves_when_window_opens() {
     const WINDOW: usize = 512;
     let mut job = Job::new(1, &Shape::default(), Script::default());
-    let targets = Targets::of(&job);
     job.fabric.stall(Pe(1));
-    job.put_value(0, 1, 64, 7, 8).unwrap();
-    let lane = &mut job.members[0].lane;
-    lane.atomic(&targets.atomic(1, 0, AtomicOp::SignalAdd, 1)).unwrap();
-    for _ in 0..WINDOW {
-        lane.atomic(&targets.atomic(1, 8, AtomicOp::Inc, 0)).unwrap();
-    }
-    assert_eq!(lane.pending(Pe(1)), 0);
+    job.put_value(0, 1, 64, 7).unwrap();
+    job.amo(0, 1, 0, AtomicOp::SignalAdd, 1).unwrap();
+    (0..WINDOW).for_each(|_| job.inc(0, 1, 8));
+    assert_eq!(job.lane(0).pending(Pe(1)), 0);
     job.fabric.resume(Pe(1));
     // The put ends while the window is full.
     job.iterate_some(&[0], 200);
     assert_eq!(job.settle(&[0, 1], (0, 1), 1000), Ok(()));
     assert_eq!(job.word(1, 0), 1);
-}
-
-/// What a peer asks for that was given up takes no bounce buffers.
-#[test]
-fn failed_peer_takes_no_bounce_buffers() {
-    for gets in [false, true] {
-        let shape = Shape {
-            n_pes: 3,
-            staged: 0b01,
-            bounce: (1024, 1, 1),
-            deadline: Some(DEADLINE),
-            ..Shape::default()
-        };
-        let mut job = Job::new(1, &shape, Script::default());
-        let start = |job: &mut Job, from, at| match gets {
-            true => job.get(from, 0, at, 1000),
-            false => job.put(from, 0, at, 1000),
-        };
-        job.fabric.stall(Pe(1));
-        job.put_value(0, 1, 0, 1, 8).unwrap();
-        assert!(job.quiet(0, 1).is_err());
-        job.fabric.resume(Pe(1));
-        start(&mut job, 1, 0).unwrap();
-        job.iterate_some(&[0, 1], 1000);
-        start(&mut job, 2, 4096).unwrap();
-        assert_eq!(job.settle(&[0, 2], (2, 0), 1000), Ok(()), "gets: {gets}");
-    }
 }
 
 /// Several copies that are refused together are started one by one, though there is no room for
@@ -88,18 +56,16 @@ fn job_with_stuck_signal() -> Job {
     let shape = Shape { signals: SignalEngine::Counted, ..Shape::default() };
     let mut job = Job::new(1, &shape, Script::default());
     job.fabric.hold_immediate_data(true);
-    job.put_signal(0, 1, (64, 300), 0).unwrap();
+    job.put_signal(0, 1, &[(64, 300)], 0).unwrap();
     job.iterate_some(&[0, 1], 200);
     job
 }
 
 fn atomic_in_batch(job: &mut Job) -> Batch {
-    let targets = Targets::of(job);
-    let lane = &mut job.members[0].lane;
-    let batch = lane.begin_batch().unwrap();
-    lane.enter_batch(batch);
-    lane.atomic(&targets.atomic(1, 8, AtomicOp::Inc, 0)).unwrap();
-    lane.enter_batch(Batch::NONE);
+    let batch = job.lane(0).begin_batch().unwrap();
+    job.lane(0).enter_batch(batch);
+    job.inc(0, 1, 8);
+    job.lane(0).enter_batch(Batch::NONE);
     batch
 }
 
@@ -141,16 +107,12 @@ fn failed_copy_holds_its_signal() {
         if ordered {
             job = job.with_ordered_signals();
         }
-        let targets = Targets::of(&job);
         job.fabric.stall(Pe(1));
-        job.put_value(0, 1, 64, 7, 8).unwrap();
+        job.put_value(0, 1, 64, 7).unwrap();
         // Of its first part, or of its second.
         job.fabric.fail_calls(PortCall::Copy, u32::from(!ordered), 1);
-        let first = &mut job.members[0];
-        let parts = [128, 2048].map(|at| targets.part(first.scratch + at, 1, at, 1000));
-        let parts = if ordered { &parts[..1] } else { &parts[..] };
-        let signal = targets.atomic(1, 0, AtomicOp::SignalAdd, 1);
-        let started = first.lane.put_signal(&PutSignalRequest { parts, signal });
+        let parts = if ordered { &[(128, 1000)][..] } else { &[(128, 1000), (2048, 1000)] };
+        let started = job.put_signal(0, 1, parts, 0);
         job.fabric.resume(Pe(1));
         job.iterate_some(&[0, 1], 1000);
         assert_eq!(job.word(1, 0), 0, "ordered: {ordered}, {started:?}");
@@ -166,7 +128,7 @@ fn exhausted_groups_ask_for_acks() {
         job.inc(0, 1, 8);
         job.fence(0, 1);
     }
-    job.put_value(0, 1, 64, 7, 8).unwrap();
+    job.put_value(0, 1, 64, 7).unwrap();
     let before = job.fabric.now();
     while job.heap(1, 64, 8) != 7_u64.to_le_bytes() {
         job.iterate_some(&[0, 1], 1);
@@ -201,21 +163,17 @@ fn half_started_put_ends() {
         ..Shape::default()
     };
     let mut job = Job::new(1, &shape, Script::default());
-    let targets = Targets::of(&job);
     job.fabric.fail_next(1);
-    job.put_value(0, 1, 0, 1, 8).unwrap();
+    job.put_value(0, 1, 0, 1).unwrap();
     assert!(job.quiet(0, 1).is_err());
     for pe in 3..PES {
         job.fabric.refuse(Pe(pe), true);
-        while job.put_value(0, pe, 0, 1, 8).is_ok() {}
+        while job.put_value(0, pe, 0, 1).is_ok() {}
     }
-    let first = &mut job.members[0];
-    let batch = first.lane.begin_batch().unwrap();
-    first.lane.enter_batch(batch);
-    let parts = [targets.part(first.scratch, 2, 64, 256)];
-    let signal = targets.atomic(2, 0, AtomicOp::SignalAdd, 1);
-    let put = first.lane.put_signal(&PutSignalRequest { parts: &parts, signal });
-    first.lane.enter_batch(Batch::NONE);
+    let batch = job.lane(0).begin_batch().unwrap();
+    job.lane(0).enter_batch(batch);
+    let put = job.put_signal(0, 2, &[(64, 256)], 0);
+    job.lane(0).enter_batch(Batch::NONE);
     assert!(put.is_err());
     job.iterate_some(&[0, 2], 1000);
     assert!(job.members[0].lane.is_batch_done(batch), "it is counted for ever");
@@ -231,12 +189,12 @@ fn dropped_put_is_not_acknowledged() {
         let shape = Shape { staged: 0b0100, deadline: Some(DEADLINE), ..Shape::default() };
         let script = Script { delay: (5_000, 5_000), ..Script::default() };
         let mut job = Job::new(1, &shape, script);
-        job.put_signal(0, 1, (64, 1000), 0).unwrap();
+        job.put_signal(0, 1, &[(64, 1000)], 0).unwrap();
         job.iterate_some(&[0, 1], iterations);
         job.fabric.fail_calls(PortCall::Post, 0, 1);
-        assert!(job.put_value(1, 0, 0, 1, 8).is_err());
+        assert!(job.put_value(1, 0, 0, 1).is_err());
         job.iterate_some(&[0, 1], 1000);
-        let is_quiet = job.members[0].lane.is_quiet(Pe(1));
+        let is_quiet = job.is_quiet(0, 1);
         dropped += u32::from(is_quiet.is_err());
         assert!(is_quiet != Ok(true) || job.word(1, 0) == 1, "after {iterations}");
     }
@@ -249,11 +207,9 @@ fn blocking_staged_operation_times_out() {
     for direction in [Direction::Write, Direction::Read] {
         let shape = Shape { staged: 0b10, deadline: Some(DEADLINE), ..Shape::default() };
         let mut job = Job::new(1, &shape, Script::default());
-        let targets = Targets::of(&job);
         job.fabric.stall(Pe(1));
-        let first = &mut job.members[0];
-        let part = Request { direction, ..targets.part(first.scratch, 1, 64, 1000) };
-        let ended = first.lane.complete(&part);
+        let part = job.targets.part(job.members[0].scratch, 1, 64, 1000);
+        let ended = job.members[0].lane.complete(&Request { direction, ..part });
         assert!(matches!(ended, Err(EngineError::Timeout { pe: Pe(1), .. })), "{ended:?}");
     }
 }
@@ -279,10 +235,10 @@ fn unanswered_get_times_out() {
     job.members[0].lane.request_acks();
     job.iterate_some(&[0, 1], 200);
     job.fabric.fail_calls(PortCall::Post, 0, 1);
-    assert!(job.put_value(1, 0, 0, 1, 8).is_err());
+    assert!(job.put_value(1, 0, 0, 1).is_err());
     let began = job.fabric.now();
     let failed = loop {
-        if let Err(failed) = job.members[0].lane.is_quiet(Pe(1)) {
+        if let Err(failed) = job.is_quiet(0, 1) {
             break failed;
         }
         job.inc(0, 3, 0);
@@ -292,34 +248,6 @@ fn unanswered_get_times_out() {
         assert!(waited < 2 * DEADLINE, "it waits for ever");
     };
     assert!(matches!(failed, EngineError::Timeout { pe: Pe(1), what: "get", .. }), "{failed}");
-}
-
-/// Words of one peer that cannot be stored are not those of another.
-#[test]
-fn lost_word_concerns_its_peer() {
-    let shape = Shape { n_pes: 3, staged: 0b01, words: 0b01, ..Shape::default() };
-    let mut job = Job::new(1, &shape, Script::default());
-    job.fabric.world().fail_settling = true;
-    job.put_signal(1, 0, (64, 16), 0).unwrap();
-    let failed = job.settle(&[0, 1], (1, 0), 1000);
-    assert!(matches!(failed, Err(EngineError::PeerRefused { .. })), "{failed:?}");
-    job.inc(2, 0, 8);
-    job.iterate_some(&[0, 2], 200);
-    assert_eq!(job.settle(&[0, 2], (2, 0), 1000), Ok(()));
-}
-
-/// It executes nothing more, and reads nothing.
-#[test]
-fn refusing_peer_frees_bounce_buffers() {
-    let shape = Shape { n_pes: 3, staged: 0b0110, bounce: (1024, 1, 1), ..Shape::default() };
-    let mut job = Job::new(1, &shape, Script::default());
-    let handle = job.members[1].handle;
-    job.members[1].regions.release(&handle).unwrap();
-    job.put(0, 1, 0, 1000).unwrap();
-    assert!(job.settle(&[0, 1], (0, 1), 1000).is_err());
-    job.iterate_some(&[0, 1], 1000);
-    job.put(0, 2, 0, 1000).unwrap();
-    assert_eq!(job.settle(&[0, 1, 2], (0, 2), 1000), Ok(()));
 }
 
 /// Whether a put or the answer to a get is in the buffer, and wherever it is on its way. The buffer
@@ -337,7 +265,7 @@ fn failing_peer_frees_bounce_buffers() {
         let mut job = Job::new(seed, &shape, script);
         // A lane that has failed before does not wait for its copies.
         job.fabric.fail_calls(PortCall::Send, 0, 1);
-        assert!(job.put_value(1, 3, 8192, 1, 8).is_err());
+        assert!(job.put_value(1, 3, 8192, 1).is_err());
         job.iterate_some(&[1], 1);
         job.fill_scratch(0, &[[7; 1000], [9; 1000]].concat());
         job.fabric.store(Pe(0), job.members[0].base, &[7; 1000]);
@@ -348,44 +276,18 @@ fn failing_peer_frees_bounce_buffers() {
         }
         job.iterate_some(&[0, 1], seed as u32 % 97 * 2);
         job.fabric.fail_calls(PortCall::Send, 0, 1);
-        if job.put_value(1, 0, 8192, 1, 8).is_ok() {
+        if job.put_value(1, 0, 8192, 1).is_ok() {
             continue;
         }
         job.put(0, 2, 1000, 1000).unwrap();
         assert_eq!(job.settle(&[0, 1, 2], (0, 2), 1000), Ok(()), "seed {seed}");
         job.iterate_some(&[0, 1, 2], 1000);
         assert_eq!(job.heap(2, 1000, 1000), [9; 1000]);
-        dropped += u32::from(job.members[0].lane.is_quiet(Pe(1)).is_err());
+        dropped += u32::from(job.is_quiet(0, 1).is_err());
         let landed = if gets { job.fabric.load(Pe(1), source, 1000) } else { job.heap(1, 0, 1000) };
         assert!(landed.iter().all(|byte| [0, 7].contains(byte)), "seed {seed}");
     }
     assert!(dropped > 0);
-}
-
-#[test]
-fn timeouts_name_what_is_not_acknowledged() {
-    for (is_put, name) in [(false, "atomic"), (true, "put with signal")] {
-        let shape = Shape { deadline: Some(DEADLINE), ..Shape::default() };
-        let mut job = Job::new(1, &shape, Script::default());
-        let targets = Targets::of(&job);
-        job.fabric.stall(Pe(1));
-        let first = &mut job.members[0];
-        let signal = targets.atomic(1, 0, AtomicOp::SignalAdd, 1);
-        let parts = [targets.part(first.scratch, 1, 64, 8)];
-        match is_put {
-            true => first.lane.put_signal(&PutSignalRequest { parts: &parts, signal }).unwrap(),
-            false => first.lane.atomic(&signal).unwrap(),
-        }
-        let failed = loop {
-            match job.members[0].lane.is_quiet(Pe(1)) {
-                Ok(is_quiet) => assert!(!is_quiet),
-                Err(failed) => break failed,
-            }
-            job.iterate_some(&[0], 1);
-            job.fabric.pass_time(50_000_000);
-        };
-        assert!(matches!(failed, EngineError::Timeout { what, .. } if what == name), "{failed}");
-    }
 }
 
 /// Whoever sends many messages to a peer, and never waits, has room for more.
@@ -393,19 +295,10 @@ fn timeouts_name_what_is_not_acknowledged() {
 fn half_a_window_is_acknowledged_unasked() {
     for (messages, answers) in [(255, 0), (256, 1)] {
         let mut job = Job::new(1, &Shape { rails: 1, ..Shape::default() }, Script::default());
-        let targets = Targets::of(&job);
         job.fabric.trace_calls();
-        for _ in 0..messages {
-            let inc = targets.atomic(1, 8, AtomicOp::Inc, 0);
-            job.members[0].lane.atomic(&inc).unwrap();
-        }
-        while job.word(1, 8) != messages {
-            let _ = job.members[1].lane.progress();
-            job.fabric.pass_time(1_000);
-        }
-        let calls = job.fabric.calls();
-        let posts = calls.iter().filter(|call| matches!(call, Call::Post(Pe(1), _))).count();
-        assert_eq!(posts, answers, "{messages}");
+        (0..messages).for_each(|_| job.inc(0, 1, 8));
+        job.progress_until(&[1], |job| job.word(1, 8) == messages);
+        assert_eq!(job.posts(1), answers, "{messages}");
     }
 }
 
@@ -422,14 +315,15 @@ fn dropped_put_frees_its_buffer() {
     };
     let mut job = Job::new(1, &shape, Script::default());
     job.fabric.refuse(Pe(1), true);
-    let targets = Targets::of(&job);
     let base = job.members[0].base;
-    let put = |pe| Request { local: LocalSide::Memory(base), ..targets.part(base, pe, 64, 1000) };
-    job.members[0].lane.start(&put(1)).unwrap();
-    while job.members[0].lane.is_quiet(Pe(1)).is_ok() {
+    let put = |job: &mut Job, pe| {
+        job.members[0].lane.start(&job.targets.part(base, pe, 64, 1000)).unwrap();
+    };
+    put(&mut job, 1);
+    while job.is_quiet(0, 1).is_ok() {
         job.iterate_some(&[0], 1);
         job.fabric.pass_time(50_000_000);
     }
-    job.members[0].lane.start(&put(2)).unwrap();
+    put(&mut job, 2);
     assert_eq!(job.settle(&[0, 2], (0, 2), 1000), Ok(()));
 }

@@ -9,11 +9,11 @@ use super::job::{Job, Shape};
 fn empty_fence_holds_nothing() {
     let mut job = Job::new(2, &Shape::default(), Script::default());
     job.fence(0, 1);
-    job.put_value(0, 1, 0, 7, 8).unwrap();
+    job.put_value(0, 1, 0, 7).unwrap();
     assert_eq!(job.fabric.in_flight(), 1);
     job.quiet(0, 1).unwrap();
     job.fence(0, 1);
-    job.put_value(0, 1, 0, 8, 8).unwrap();
+    job.put_value(0, 1, 0, 8).unwrap();
     assert_eq!(job.fabric.in_flight(), 1);
 }
 
@@ -21,7 +21,7 @@ fn empty_fence_holds_nothing() {
 fn fence_holds_no_gets() {
     let mut job = Job::new(3, &Shape::default(), Script::default());
     job.fabric.stall(Pe(1));
-    job.put_value(0, 1, 0, 7, 8).unwrap();
+    job.put_value(0, 1, 0, 7).unwrap();
     job.fence(0, 1);
     job.get(0, 1, 64, 64).unwrap();
     assert_eq!(job.fabric.in_flight(), 2);

@@ -1,13 +1,10 @@
 //! Iterations of the loop: the order of things inside one.
 
-use engine::atomic::AtomicOp;
 use engine::ids::{Pe, RailId};
-use engine::request::{AtomicRequest, FetchTarget};
 use sim_fabric::{Call, Script};
 use test_support::seeds::for_seeds;
 
-use super::job::{Job, Shape};
-use super::signals::Targets;
+use crate::job::{Job, Shape};
 
 /// Who waits for one peer after the other waits once: all are asked at the first.
 #[test]
@@ -20,7 +17,7 @@ fn quiet_of_many_peers() {
         }
         let mut iterations = 0_u32;
         for pe in 1..=peers {
-            while !job.members[0].lane.is_quiet(Pe(pe)).unwrap() {
+            while !job.is_quiet(0, pe).unwrap() {
                 job.iterate();
                 iterations += 1;
             }
@@ -38,7 +35,7 @@ fn handling_completions_never_posts() {
     let mut job = Job::new(1, &shape, Script::default());
     job.fabric.trace_calls();
     for at in 0..100 {
-        job.put_value(0, 1, at * 8, 7, 8).unwrap();
+        job.put_value(0, 1, at * 8, 7).unwrap();
         if at % 3 == 0 {
             job.fence(0, 1);
         }
@@ -60,37 +57,23 @@ fn handling_completions_never_posts() {
     assert_eq!(calls.iter().filter(|call| matches!(call, Call::Post(..))).count(), 100);
 }
 
-/// Who iterates a lane may rest once an iteration has found nothing to do. One that has only
-/// posted, only sent, or only copied, has not: what it has begun may end at once.
+/// Who iterates a lane may rest once an iteration has found nothing to do. One that has only posted
+/// or sent has not: what it has begun may end at once.
 #[test]
 fn posting_iterations_are_busy() {
-    let iterate = |job: &mut Job| job.members[0].lane.progress().unwrap();
+    let iterate = |job: &mut Job| job.lane(0).progress().unwrap();
     let mut job = Job::new(1, &Shape { rails: 1, ..Shape::default() }, Script::default());
     assert!(!iterate(&mut job), "nothing was ever started");
     job.fabric.refuse(Pe(1), true);
-    job.put_value(0, 1, 0, 7, 8).unwrap();
+    job.put_value(0, 1, 0, 7).unwrap();
     assert!(!iterate(&mut job), "it waits for its peer");
     job.fabric.refuse(Pe(1), false);
     assert!(iterate(&mut job), "it is posted");
     job.quiet(0, 1).unwrap();
-
     job.inc(0, 1, 0);
     assert!(!iterate(&mut job), "it has left already");
-    job.members[0].lane.request_acks();
+    job.lane(0).request_acks();
     assert!(iterate(&mut job), "the peer is asked");
-
-    // Local memory that is staged.
-    let shape = Shape { rails: 1, staged: 0b10, ..Shape::default() };
-    let mut job = Job::new(1, &shape, Script::default());
-    let posted = |job: &Job| job.members[0].lane.counters().map(|rail| rail.posted).sum::<u64>();
-    job.put(0, 1, 0, 1000).unwrap();
-    assert_eq!(posted(&job), 0, "it is copied first");
-    let mut busy = false;
-    while posted(&job) == 0 {
-        job.fabric.pass_time(1000);
-        busy = iterate(&mut job);
-    }
-    assert!(busy, "it was copied");
 }
 
 /// Who cannot be told what is due is tried again later: an iteration asks the fabric in vain for a
@@ -101,29 +84,19 @@ fn failed_sends_per_iteration_are_bounded() {
     const MOST: u64 = 8;
     let shape = Shape { n_pes: PES, rails: 1, heap: 64, ..Shape::default() };
     let refused_in_a_turn = |job: &mut Job| {
-        let again = |job: &Job| job.members[0].lane.counters().map(|rail| rail.again).sum::<u64>();
         (1..PES).for_each(|pe| job.fabric.refuse(Pe(pe), true));
-        let before = again(job);
-        job.members[0].lane.progress().unwrap();
-        again(job) - before
+        let before = job.counted(0, |rail| rail.again);
+        job.progress(0, 1);
+        job.counted(0, |rail| rail.again) - before
     };
     let mut asks = Job::new(1, &shape, Script::default());
-    let targets = Targets::of(&asks);
-    for pe in 1..PES {
-        asks.members[0].lane.atomic(&targets.atomic(pe, 0, AtomicOp::Inc, 0)).unwrap();
-    }
-    asks.members[0].lane.request_acks();
+    (1..PES).for_each(|pe| asks.inc(0, pe, 0));
+    asks.lane(0).request_acks();
     assert_eq!(refused_in_a_turn(&mut asks), MOST);
 
     let mut answers = Job::new(1, &shape, Script::default());
-    let targets = Targets::of(&answers);
-    for member in &mut answers.members[1..] {
-        let result = Some(FetchTarget { addr: member.scratch, flag: None });
-        let fetch = AtomicRequest { result, ..targets.atomic(0, 0, AtomicOp::FetchInc, 0) };
-        member.lane.atomic(&fetch).unwrap();
-    }
+    (1..PES).for_each(|pe| answers.fetch(pe, 0, 0).unwrap());
     answers.fabric.pass_time(1_000_000_000);
-    answers.fabric.step();
     assert_eq!(refused_in_a_turn(&mut answers), MOST);
 }
 
@@ -136,10 +109,10 @@ fn rate(seed: u64, again_percent: u32) -> f64 {
     let mut job = Job::new(seed, &shape, script);
     for _ in 0..PUTS {
         job.put(0, 1, 0, 8).unwrap();
-        job.members[0].lane.progress().unwrap();
+        job.progress(0, 1);
     }
-    while !job.members[0].lane.is_quiet(Pe(1)).unwrap() {
-        job.members[0].lane.progress().unwrap();
+    while !job.is_quiet(0, 1).unwrap() {
+        job.progress(0, 1);
     }
     f64::from(PUTS) * 1e9 / job.fabric.now() as f64
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use engine::Watchdog;
-use engine::atomic::AtomicOp;
+use engine::atomic::{Atomic, AtomicOp, Width};
 use engine::channel::counts::TAGS;
 use engine::error::EngineError;
 use engine::ids::{LaneKind, Pe, RailId};
@@ -16,20 +16,19 @@ use engine::port::copies::Reach;
 use engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
 use engine::port::{Access, Direction, PeerAddr, RailLimits};
 use engine::rails::Spread;
+use engine::rails::counters::RailCounters;
 use engine::rails::paths::{Path, PathTable};
 use engine::regions::{RegionIndex, RegionTable};
-use engine::request::{LocalSide, PutSignalRequest, Request};
+use engine::request::{AtomicRequest, FetchTarget, LocalSide, PutSignalRequest, Request};
 use engine::wire::cookie::Cookie;
 use engine::wire::handle::HandleBytes;
-use sim_fabric::{FakeFabric, FakeMemory, FakePort, Script};
+use sim_fabric::{Call, FakeFabric, FakeMemory, FakePort, Script};
 
-use super::signals::Targets;
+pub(crate) type Outcome = Result<(), EngineError>;
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Shape {
     pub(crate) n_pes: u32,
-    /// PEs that take part, of those that there are; 0 is all.
-    pub(crate) present: u32,
     pub(crate) rails: u8,
     /// Connections for bulk of each rail.
     pub(crate) bulk: u8,
@@ -63,14 +62,19 @@ pub(crate) struct Shape {
     pub(crate) late: bool,
     /// When waits are given up, if not as is usual here.
     pub(crate) deadline: Option<Duration>,
-    /// Rails, a bit for each, that do not lead from a PE to every other one; see [`Shape::leads`].
+    /// Rails, a bit for each, that lead from a PE to every second one only.
     pub(crate) lonely: u32,
 }
 
 impl Shape {
-    /// Whether a rail leads from one PE to another.
-    pub(crate) fn leads(&self, me: u32, pe: u32, rail: u8) -> bool {
-        (me + pe) % 2 == 0 || self.lonely >> rail & 1 == 0
+    /// How a PE's heap (bit 0) or scratch memory (bit 1) is reached.
+    fn reach(&self, pe: u32, bit: u32) -> Reach {
+        let has = |set: u32| set.checked_shr(2 * pe + bit).unwrap_or(0) & 1 != 0;
+        match (has(self.staged), has(self.by_fabric)) {
+            (false, _) => Reach::Direct,
+            (true, false) => Reach::Staged,
+            (true, true) => Reach::Fabric,
+        }
     }
 
     /// How the region of a PE's words is reached; none if they are in its heap.
@@ -86,37 +90,44 @@ impl Shape {
                 .any(|pe| self.reach_of_words(pe).is_some_and(|reach| reach != Reach::Direct))
     }
 
-    /// What leads where.
+    /// Paths to all PEs, with addresses of nobody where rails do not lead.
     fn paths(&self, me: u32) -> PathTable {
-        let all = (0..self.n_pes).flat_map(|pe| (0..self.rails).map(move |rail| (pe, rail)));
-        let lonely = all.filter(|&(pe, rail)| !self.leads(me, pe, rail));
-        let table = some_paths(self.n_pes, self.rails, |pe, rail| self.leads(me, pe, rail));
-        lonely.fold(table, |table, (pe, rail)| table.without(Pe(pe), RailId(rail)))
+        let (mut paths, mut missing) = (Vec::new(), Vec::new());
+        for (pe, rail) in (0..self.n_pes).flat_map(|pe| (0..self.rails).map(move |at| (pe, at))) {
+            // Not the same rail at the other end, so that a mix-up of the two is found.
+            let remote = RailId((rail + 1) % self.rails);
+            let mut to = FakeFabric::address(Pe(pe), remote);
+            if (me + pe) % 2 != 0 && self.lonely >> rail & 1 != 0 {
+                to = PeerAddr(u64::MAX);
+                missing.push((Pe(pe), RailId(rail)));
+            }
+            paths.push(Path { to, remote });
+        }
+        let table = PathTable::new(&paths, usize::from(self.rails));
+        missing.into_iter().fold(table, |table, (pe, rail)| table.without(pe, rail))
     }
-}
 
-/// Draws rails that do not lead everywhere: often none, never all.
-pub(crate) fn random_lonely(random: &mut Random, rails: u8) -> u32 {
-    let one = 1 << random.below(rails.into());
-    if random.below(2) == 0 { 0 } else { random.below(1 << rails) as u32 & !one }
-}
-
-/// Draws where words are, for programs whose words have places of their own: half of the time in
-/// the heaps, beside the data that they tell of; else each PE's in a region of any kind.
-pub(crate) fn random_words(random: &mut Random) -> u32 {
-    [0, random.below(1 << 8) as u32][random.below(2)]
+    fn limits(&self) -> Vec<RailLimits> {
+        let rail = RailLimits {
+            max_segment: self.max_segment,
+            depth: self.depth,
+            needs_desc: self.needs_desc,
+            immediate_data: self.immediate_data,
+            longest_message: self.longest_message,
+            bulk: self.bulk,
+        };
+        vec![rail; usize::from(self.rails)]
+    }
 }
 
 impl Default for Shape {
     fn default() -> Self {
-        let max_segment = 1 << 20;
         Self {
             n_pes: 2,
-            present: 0,
             rails: 2,
             bulk: 0,
             depth: 16,
-            max_segment,
+            max_segment: 1 << 20,
             needs_desc: true,
             fast: false,
             heap: 1 << 16,
@@ -161,15 +172,16 @@ impl Member {
         &mut self,
         targets: &Targets,
         to: u32,
-        (at, len): (usize, usize),
+        parts: &[(usize, usize)],
         word: usize,
-    ) -> Result<(), EngineError> {
-        let parts = [targets.part(self.scratch, to, at, len)];
+    ) -> Outcome {
+        let part = |(at, len): &(usize, usize)| targets.part(self.scratch + at, to, *at, *len);
+        let parts: Vec<_> = parts.iter().map(part).collect();
         let signal = targets.atomic(to, word, AtomicOp::SignalAdd, 1);
         self.lane.put_signal(&PutSignalRequest { parts: &parts, signal })
     }
 
-    /// That nobody has written around its memory.
+    /// Asserts that nobody has written around the memories of this PE.
     pub(crate) fn check_canaries(&self, fabric: &FakeFabric, len: usize) {
         let me = self.lane.me();
         let memories = [self.base, self.scratch, self.words];
@@ -182,34 +194,59 @@ impl Member {
 pub(crate) struct Job {
     pub(crate) fabric: FakeFabric,
     pub(crate) members: Vec<Member>,
+    pub(crate) targets: Targets,
     pub(crate) heap: usize,
 }
 
-fn limits(shape: &Shape) -> Vec<RailLimits> {
-    let rail = RailLimits {
-        max_segment: shape.max_segment,
-        depth: shape.depth,
-        needs_desc: shape.needs_desc,
-        immediate_data: shape.immediate_data,
-        longest_message: shape.longest_message,
-        bulk: shape.bulk,
-    };
-    vec![rail; usize::from(shape.rails)]
-}
+/// Where the peers' heaps are, and their words, with the handles of both.
+pub(crate) struct Targets(Vec<(usize, HandleBytes)>, Vec<(usize, HandleBytes)>);
 
-/// The paths to all PEs, with addresses of nobody where rails do not lead.
-fn some_paths(n_pes: u32, rails: u8, leads: impl Fn(u32, u8) -> bool) -> PathTable {
-    let mut paths = Vec::new();
-    for pe in 0..n_pes {
-        for rail in 0..rails {
-            // Not the same rail at the other end, so that a mix-up of the two is found.
-            let remote = RailId((rail + 1) % rails);
-            let real = FakeFabric::address(Pe(pe), remote);
-            let to = if leads(pe, rail) { real } else { PeerAddr(u64::MAX) };
-            paths.push(Path { to, remote });
+impl Targets {
+    pub(crate) fn of(job: &Job) -> Self {
+        Self(job.targets.0.clone(), job.targets.1.clone())
+    }
+
+    /// Where a PE has the word that it would have at this offset of its heap.
+    pub(crate) fn word(&self, pe: u32, offset: usize) -> usize {
+        self.1[pe as usize].0 + offset
+    }
+
+    /// Where a PE's heap has an offset.
+    pub(crate) fn heap(&self, pe: u32, offset: usize) -> usize {
+        self.0[pe as usize].0 + offset
+    }
+
+    /// An operation on a word of eight bytes.
+    pub(crate) fn atomic(&self, pe: u32, at: usize, op: AtomicOp, by: u64) -> AtomicRequest<'_> {
+        let (base, handle) = &self.1[pe as usize];
+        AtomicRequest {
+            pe: Pe(pe),
+            remote_handle: handle,
+            remote_addr: (base + at) as u64,
+            atomic: Atomic { op, width: Width::Eight, float: false, operand: by, compare: 0 },
+            result: None,
         }
     }
-    PathTable::new(&paths, usize::from(rails))
+
+    /// A fetch-and-add of one, whose word comes to a local address.
+    pub(crate) fn fetch(&self, pe: u32, offset: usize, addr: usize) -> AtomicRequest<'_> {
+        let result = Some(FetchTarget { addr, flag: None });
+        AtomicRequest { result, ..self.atomic(pe, offset, AtomicOp::FetchAdd, 1) }
+    }
+
+    /// A write of `len` bytes at a local address.
+    pub(crate) fn part(&self, addr: usize, pe: u32, at: usize, len: usize) -> Request<'_> {
+        // A PE outside the job has no heap; the lane must refuse it before it uses the handle.
+        let (base, remote_handle) = self.0.get(pe as usize).unwrap_or(&self.0[0]);
+        Request {
+            direction: Direction::Write,
+            pe: Pe(pe),
+            remote_handle,
+            remote_addr: (base + at) as u64,
+            local: LocalSide::Memory(addr),
+            len,
+        }
+    }
 }
 
 /// The slot of the region that a PE has registered first, as its handle has it.
@@ -247,15 +284,14 @@ fn watchdog() -> Watchdog {
 
 impl Job {
     pub(crate) fn new(seed: u64, shape: &Shape, script: Script) -> Self {
-        let present = if shape.present == 0 { shape.n_pes } else { shape.present };
-        Self::of(seed, &vec![shape; present as usize], script)
+        Self::of(seed, &vec![shape.clone(); shape.n_pes as usize], script)
     }
 
     /// A job whose PEs are shaped differently: one shape for each that takes part. What PEs agree
     /// on, as rails, paths and how long messages are, is the same in all.
-    pub(crate) fn of(seed: u64, shapes: &[&Shape], script: Script) -> Self {
+    pub(crate) fn of(seed: u64, shapes: &[Shape], script: Script) -> Self {
         let fabric = FakeFabric::new(seed, shapes[0].n_pes, script);
-        let of_pe = || (0..).zip(shapes.iter().copied());
+        let of_pe = || (0..).zip(shapes);
         of_pe()
             .filter(|(pe, shape)| shape.shared.checked_shr(*pe).unwrap_or(0) & 1 != 0)
             .for_each(|(pe, _)| fabric.share_bounce(Pe(pe)));
@@ -265,14 +301,6 @@ impl Job {
                 let (bounce_len, out, inward) = shape.bounce;
                 let memory = fabric.memory(me, shape.rails).with_bounce(bounce_len, out, inward);
                 let regions = RegionTable::new(memory, me);
-                let reach = |bit: u32| {
-                    let has = |set: u32| set.checked_shr(2 * pe + bit).unwrap_or(0) & 1 != 0;
-                    match (has(shape.staged), has(shape.by_fabric)) {
-                        (false, _) => Reach::Direct,
-                        (true, false) => Reach::Staged,
-                        (true, true) => Reach::Fabric,
-                    }
-                };
                 let alloc = |reach: Reach| {
                     let at = fabric.alloc_reached(me, shape.heap + 2 * CANARY, reach);
                     for canary in [at, at + CANARY + shape.heap] {
@@ -280,7 +308,7 @@ impl Job {
                     }
                     at + CANARY
                 };
-                let (base, scratch) = (alloc(reach(0)), alloc(reach(1)));
+                let [base, scratch] = [0, 1].map(|bit| alloc(shape.reach(pe, bit)));
                 let config = LaneConfig {
                     watchdog: match shape.deadline {
                         Some(deadline) => Watchdog::new(None, Some(deadline)),
@@ -293,7 +321,7 @@ impl Job {
                     devices: shape.has_devices() && !shape.late,
                     ..lane_config(me, shape.paths(pe), regions.index())
                 };
-                let port = fabric.port(me, limits(shape)).with_fast_path(shape.fast);
+                let port = fabric.port(me, shape.limits()).with_fast_path(shape.fast);
                 let lane = Lane::new(port, config);
                 let handle = regions.register(base, shape.heap, Access::LocalAndRemote).unwrap();
                 let scratch_handle = regions.register(scratch, shape.heap, Access::Local).unwrap();
@@ -307,8 +335,12 @@ impl Job {
                 };
                 Member { lane, regions, base, handle, words, words_handle, scratch, scratch_handle }
             })
-            .collect();
-        Self { fabric, members, heap: shapes[0].heap }
+            .collect::<Vec<Member>>();
+        let targets = Targets(
+            members.iter().map(|member| (member.base, member.handle)).collect(),
+            members.iter().map(|member| (member.words, member.words_handle)).collect(),
+        );
+        Self { fabric, members, targets, heap: shapes[0].heap }
     }
 
     /// With lanes that order their signals.
@@ -317,80 +349,51 @@ impl Job {
         self
     }
 
-    /// Puts `len` bytes of `from`'s scratch at `offset` into `to`'s heap at `offset`.
-    pub(crate) fn put(
-        &mut self,
-        from: u32,
-        to: u32,
-        offset: usize,
-        len: usize,
-    ) -> Result<(), EngineError> {
-        self.transfer(Direction::Write, from, to, offset, len)
-    }
-
-    /// Gets `len` bytes of `to`'s heap at `offset` into `from`'s scratch at `offset`.
-    pub(crate) fn get(
-        &mut self,
-        from: u32,
-        to: u32,
-        offset: usize,
-        len: usize,
-    ) -> Result<(), EngineError> {
-        self.transfer(Direction::Read, from, to, offset, len)
-    }
-
-    fn transfer(
-        &mut self,
-        direction: Direction,
-        from: u32,
-        to: u32,
-        offset: usize,
-        len: usize,
-    ) -> Result<(), EngineError> {
-        let (remote_base, remote_handle) = self.target(to);
+    /// Puts `len` bytes of `from`'s scratch at `at` into `to`'s heap at `at`.
+    pub(crate) fn put(&mut self, from: u32, to: u32, at: usize, len: usize) -> Outcome {
         let Member { lane, scratch, .. } = &mut self.members[from as usize];
-        lane.start(&Request {
-            direction,
-            pe: Pe(to),
-            remote_handle: &remote_handle,
-            remote_addr: (remote_base + offset) as u64,
-            local: LocalSide::Memory(*scratch + offset),
-            len,
-        })
+        lane.start(&self.targets.part(*scratch + at, to, at, len))
     }
 
-    /// Puts a value of `len` bytes.
-    pub(crate) fn put_value(
-        &mut self,
-        from: u32,
-        to: u32,
-        offset: usize,
-        value: u64,
-        len: usize,
-    ) -> Result<(), EngineError> {
-        let (remote_base, remote_handle) = self.target(to);
-        self.members[from as usize].lane.start(&Request {
-            direction: Direction::Write,
-            pe: Pe(to),
-            remote_handle: &remote_handle,
-            remote_addr: (remote_base + offset) as u64,
-            local: LocalSide::Value(value),
-            len,
-        })
+    /// Gets `len` bytes of `to`'s heap at `at` into `from`'s scratch at `at`.
+    pub(crate) fn get(&mut self, from: u32, to: u32, at: usize, len: usize) -> Outcome {
+        let Member { lane, scratch, .. } = &mut self.members[from as usize];
+        let part = self.targets.part(*scratch + at, to, at, len);
+        lane.start(&Request { direction: Direction::Read, ..part })
     }
 
-    fn target(&self, pe: u32) -> (usize, HandleBytes) {
-        // A PE outside the job has no member; the lane must refuse it before it uses the handle.
-        let member = self.members.get(pe as usize).unwrap_or(&self.members[0]);
-        (member.base, member.handle)
+    /// Puts eight bytes.
+    pub(crate) fn put_value(&mut self, from: u32, to: u32, at: usize, value: u64) -> Outcome {
+        let part = self.targets.part(0, to, at, 8);
+        let put = Request { local: LocalSide::Value(value), ..part };
+        self.members[from as usize].lane.start(&put)
+    }
+
+    /// Changes a word of eight bytes.
+    pub(crate) fn amo(&mut self, from: u32, to: u32, at: usize, op: AtomicOp, by: u64) -> Outcome {
+        self.members[from as usize].lane.atomic(&self.targets.atomic(to, at, op, by))
+    }
+
+    /// Fetches a word and adds one to it; the word before comes to `at` of the scratch memory.
+    pub(crate) fn fetch(&mut self, from: u32, to: u32, at: usize) -> Outcome {
+        let Member { lane, scratch, .. } = &mut self.members[from as usize];
+        lane.atomic(&self.targets.fetch(to, at, *scratch + at))
+    }
+
+    pub(crate) fn lane(&mut self, pe: u32) -> &mut Lane<FakePort> {
+        &mut self.members[pe as usize].lane
     }
 
     pub(crate) fn fence(&mut self, from: u32, to: u32) {
-        self.members[from as usize].lane.fence(Pe(to)).unwrap();
+        self.lane(from).fence(Pe(to)).unwrap();
     }
 
-    pub(crate) fn quiet(&mut self, from: u32, to: u32) -> Result<(), EngineError> {
-        self.members[from as usize].lane.quiet(Pe(to))
+    pub(crate) fn quiet(&mut self, from: u32, to: u32) -> Outcome {
+        self.lane(from).quiet(Pe(to))
+    }
+
+    pub(crate) fn is_quiet(&mut self, from: u32, to: u32) -> Result<bool, EngineError> {
+        self.lane(from).is_quiet(Pe(to))
     }
 
     /// Fills a PE's scratch memory.
@@ -404,6 +407,14 @@ impl Job {
             member.lane.progress().unwrap();
         }
         self.fabric.pass_time(1000);
+    }
+
+    /// Iterates one lane, which may not fail.
+    #[track_caller]
+    pub(crate) fn progress(&mut self, pe: u32, times: u32) {
+        for _ in 0..times {
+            self.lane(pe).progress().unwrap();
+        }
     }
 
     /// Iterates these lanes, whether they have failed or not.
@@ -423,37 +434,46 @@ impl Job {
 
     /// Iterates these lanes until one PE is quiet towards another, or has given it up.
     #[track_caller]
-    pub(crate) fn settle(
-        &mut self,
-        pes: &[u32],
-        (from, to): (u32, u32),
-        nanoseconds: u64,
-    ) -> Result<(), EngineError> {
+    pub(crate) fn settle(&mut self, pes: &[u32], (from, to): (u32, u32), step: u64) -> Outcome {
         for _ in 0..30_000 {
-            if self.members[from as usize].lane.is_quiet(Pe(to))? {
+            if self.is_quiet(from, to)? {
                 return Ok(());
             }
-            self.iterate_slowly(pes, 1, nanoseconds);
+            self.iterate_slowly(pes, 1, step);
         }
         panic!("PE {from} waits for PE {to} for ever");
     }
 
     /// Iterates all lanes until one PE is quiet towards another.
     pub(crate) fn until_quiet(&mut self, from: u32, to: u32) {
-        while !self.members[from as usize].lane.is_quiet(Pe(to)).unwrap() {
+        while !self.is_quiet(from, to).unwrap() {
             self.iterate();
         }
     }
 
+    /// Iterates these lanes, none of which may fail, until it is so.
+    #[track_caller]
+    pub(crate) fn progress_until(&mut self, pes: &[u32], mut done: impl FnMut(&mut Job) -> bool) {
+        for _ in 0..20_000 {
+            if done(self) {
+                return;
+            }
+            for pe in pes {
+                self.lane(*pe).progress().unwrap();
+            }
+        }
+        panic!("it does not come to that");
+    }
+
     /// A lane of PE 0's user threads, over one rail.
     pub(crate) fn host_lane(&self, shape: &Shape) -> HostLane<FakePort> {
-        let port = self.fabric.port(Pe(0), limits(shape)[..1].to_vec());
-        let paths = some_paths(shape.n_pes, 1, |_, _| true);
+        let shape = Shape { rails: 1, lonely: 0, ..shape.clone() };
+        let port = self.fabric.port(Pe(0), shape.limits());
         let config = LaneConfig {
             kind: LaneKind::Host,
             counted: 0,
             devices: shape.has_devices(),
-            ..lane_config(Pe(0), paths, self.members[0].regions.index())
+            ..lane_config(Pe(0), shape.paths(0), self.members[0].regions.index())
         };
         HostLane::new(Lane::new(port, config))
     }
@@ -472,24 +492,21 @@ impl Job {
         (self, host)
     }
 
-    /// Puts `len` bytes of `from`'s scratch memory to `at` in `to`'s heap, with a signal that adds
-    /// one to a word.
+    /// Puts parts, each with an offset and a length, of `from`'s scratch memory to the same places
+    /// of `to`'s heap, with a signal that adds one to a word.
     pub(crate) fn put_signal(
         &mut self,
         from: u32,
         to: u32,
-        (at, len): (usize, usize),
+        parts: &[(usize, usize)],
         word: usize,
-    ) -> Result<(), EngineError> {
-        let targets = Targets::of(self);
-        self.members[from as usize].put_signal(&targets, to, (at, len), word)
+    ) -> Outcome {
+        self.members[from as usize].put_signal(&self.targets, to, parts, word)
     }
 
     /// Adds one to a word of a PE.
     pub(crate) fn inc(&mut self, from: u32, to: u32, at: usize) {
-        let targets = Targets::of(self);
-        let inc = targets.atomic(to, at, AtomicOp::Inc, 0);
-        self.members[from as usize].lane.atomic(&inc).unwrap();
+        self.amo(from, to, at, AtomicOp::Inc, 0).unwrap();
     }
 
     /// A word of a PE.
@@ -501,38 +518,24 @@ impl Job {
     pub(crate) fn heap(&self, pe: u32, offset: usize, len: usize) -> Vec<u8> {
         self.fabric.load(Pe(pe), self.members[pe as usize].base + offset, len)
     }
-}
 
-/// The numbers of a seed, for choosing operations.
-pub(crate) struct Random(pub(crate) u64);
-
-impl Random {
-    pub(crate) fn below(&mut self, bound: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % bound as u64) as usize
+    pub(crate) fn scratch(&self, pe: u32, offset: usize, len: usize) -> Vec<u8> {
+        self.fabric.load(Pe(pe), self.members[pe as usize].scratch + offset, len)
     }
-}
 
-/// Spreads that cut operations of a few hundred bytes, and others.
-pub(crate) fn random_spread(random: &mut Random) -> Spread {
-    let from = [9, 64, 200][random.below(3)];
-    match random.below(4) {
-        0 => Spread::ROUND_ROBIN,
-        1 => Spread { balanced_from: from, ..Spread::ROUND_ROBIN },
-        _ => Spread {
-            balanced_from: from,
-            striped_from: [from, 300][random.below(2)],
-            segment: [16, 100, 1000, 1 << 20][random.below(4)],
-        },
+    /// The sum of a counter over the rails of a PE.
+    pub(crate) fn counted(&self, pe: u32, of: impl Fn(&RailCounters) -> u64) -> u64 {
+        self.members[pe as usize].lane.counters().map(|rail| of(&rail)).sum()
     }
-}
 
-/// Rates of rails 0 to 3, of which some may be slow.
-pub(crate) fn random_rates(random: &mut Random) -> Vec<(RailId, u64)> {
-    if random.below(2) == 0 {
-        return Vec::new();
+    /// Operations and messages that a PE has posted since calls are traced.
+    pub(crate) fn posts(&self, pe: u32) -> usize {
+        let calls = self.fabric.calls();
+        calls.iter().filter(|call| matches!(call, Call::Post(of, _) if of.0 == pe)).count()
     }
-    (0..4).map(|rail| (RailId(rail), [1, 10, 10, 100][random.below(4)])).collect()
+
+    /// Calls with copies that a PE has made since calls are traced.
+    pub(crate) fn copies(&self, pe: u32) -> usize {
+        self.fabric.calls().iter().filter(|call| **call == Call::Copy(Pe(pe))).count()
+    }
 }

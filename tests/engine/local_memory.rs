@@ -9,13 +9,12 @@ use engine::request::{PutSignalRequest, Request};
 use sim_fabric::Script;
 
 use super::job::{Job, Shape};
-use super::signals::Targets;
+use crate::job::Targets;
 
 /// A job whose lanes have the fast path, and whose PE 0 has talked to PE 1, which has answered.
 fn warm(shape: Shape) -> Job {
     let mut job = Job::new(1, &Shape { fast: true, ..shape }, Script::default());
-    let targets = Targets::of(&job);
-    job.members[0].lane.atomic(&targets.atomic(1, 0, AtomicOp::Or, 0)).unwrap();
+    job.amo(0, 1, 0, AtomicOp::Or, 0).unwrap();
     job.put(0, 1, 0, 8).unwrap();
     job.until_quiet(0, 1);
     job
@@ -24,9 +23,8 @@ fn warm(shape: Shape) -> Job {
 /// Moves 8 bytes at `addr` to or from PE 1. Returns whether they meet no obstacle, once the memory
 /// was looked for.
 fn takes(job: &mut Job, direction: Direction, addr: usize) -> bool {
-    let targets = Targets::of(job);
-    let request = Request { direction, ..targets.part(addr, 1, 0, 8) };
     for looks in 0..2 {
+        let request = Request { direction, ..job.targets.part(addr, 1, 0, 8) };
         let lane = &mut job.members[0].lane;
         let taken = lane.try_start(&request);
         let moved = taken || (looks == 0 && lane.start_slow(&request).is_ok());

@@ -6,6 +6,7 @@
 
 mod asked;
 mod consistency;
+mod contention;
 mod corners;
 mod faults;
 mod fences;
@@ -17,7 +18,7 @@ mod memory;
 #[cfg(feature = "model")]
 mod model;
 mod programs;
-mod room;
+mod race;
 mod signals;
 mod staged;
 mod stripes;

@@ -1,16 +1,12 @@
 //! Operations spread over rails of which the script says how much they carry. Time is the fabric's
 //! own, so that what is compared here is the same in every run.
 
-use engine::atomic::AtomicOp;
 use engine::ids::RailId;
 use engine::lane::SignalEngine;
 use engine::rails::Spread;
-use engine::rails::counters::RailCounters;
-use engine::request::PutSignalRequest;
 use sim_fabric::Script;
 
-use super::job::{Job, Member, Shape};
-use super::signals::Targets;
+use crate::job::{Job, Shape};
 
 /// What a rail of 400 Mbit/s carries, in bytes per microsecond.
 const FULL: u64 = 50;
@@ -72,8 +68,7 @@ fn long_operations_are_balanced() {
             job.put(0, 1, 0, len).unwrap();
             job.quiet(0, 1).unwrap();
         }
-        let counted: u64 = job.members[0].lane.counters().map(|rail| rail.by_load).sum();
-        assert_eq!(counted, by_load, "{len} bytes");
+        assert_eq!(job.counted(0, |rail| rail.by_load), by_load, "{len} bytes");
     }
 }
 
@@ -111,12 +106,9 @@ fn long_operations_use_bulk_connections() {
             job.put(0, 1, 0, len).unwrap();
             job.quiet(0, 1).unwrap();
             assert_eq!(job.heap(1, 0, len), bytes);
-            let counted = |of: fn(&RailCounters) -> u64| -> u64 {
-                job.members[0].lane.counters().map(|rail| of(&rail)).sum()
-            };
             let case = format!("{len} bytes, {rails} rails, {bulk} connections");
-            assert_eq!(counted(|rail| rail.bulk_bytes), moved as u64, "{case}");
-            let segments = counted(|rail| rail.posted);
+            assert_eq!(job.counted(0, |rail| rail.bulk_bytes), moved as u64, "{case}");
+            let segments = job.counted(0, |rail| rail.posted);
             let is_cut = len >= LEN && (rails > 1 || bulk > 0);
             assert_eq!(segments > 1, is_cut, "{case}: {segments} segments");
         }
@@ -132,8 +124,8 @@ fn long_fragments_use_bulk_connections() {
         let mut job = Job::new(1, &shape, Script::default());
         job.put(0, 1, 0, len).unwrap();
         job.quiet(0, 1).unwrap();
-        let of = |member: &Member| member.lane.counters().map(|rail| rail.bulk_bytes).sum::<u64>();
-        assert_eq!(job.members.iter().map(of).sum::<u64>(), moved, "{len} bytes");
+        let found = [0, 1].map(|pe| job.counted(pe, |rail| rail.bulk_bytes));
+        assert_eq!(found.iter().sum::<u64>(), moved, "{len} bytes");
     }
 }
 
@@ -184,7 +176,7 @@ fn slowing_rail_loses_work() {
     job.put(0, 1, 0, 16 * MIB).unwrap();
     let half = 8 * MIB as u64 * 1000 / (4 * FULL);
     while job.fabric.now() < begun + half {
-        job.members[0].lane.progress().unwrap();
+        job.progress(0, 1);
     }
     job.fabric.world().set_rate(RailId(2), FULL / 10);
     job.quiet(0, 1).unwrap();
@@ -221,14 +213,10 @@ fn recovered_rail_is_used_again() {
 fn signal_time(signals: SignalEngine, script: Script) -> u64 {
     let shape = Shape { signals, ..shape(script.rates.len()) };
     let mut job = Job::new(1, &shape, script);
-    job.fill_scratch(0, &vec![0x5a; MIB]);
-    let targets = Targets::of(&job);
+    job.fill_scratch(0, &vec![0x5a; 64 + MIB]);
     let begun = job.fabric.now();
-    for round in 1..=4 {
-        let member = &mut job.members[0];
-        let parts = [targets.part(member.scratch, 1, 64, MIB)];
-        let signal = targets.atomic(1, 0, AtomicOp::SignalSet, round);
-        member.lane.put_signal(&PutSignalRequest { parts: &parts, signal }).unwrap();
+    for round in 1..=4_u64 {
+        job.put_signal(0, 1, &[(64, MIB)], 0).unwrap();
         while job.heap(1, 0, 8) != round.to_le_bytes() {
             job.iterate();
         }

@@ -11,7 +11,7 @@ use engine::wire::message::{
 };
 use engine::wire::seal::Seal;
 use engine::wire::staging::{
-    GetId, MAX_KEYS, MAX_PAYLOAD, Pull, PullSource, PullTarget, RECORD, WireRecord,
+    GetId, MAX_KEYS, MAX_PAYLOAD, Pull, PullSource, PullTarget, WireRecord,
 };
 use proptest::prelude::*;
 
@@ -210,104 +210,35 @@ fn operation_codes_belong_to_their_kinds() {
     }
 }
 
-/// Bytes without meaning may get one only if nobody fills them.
+/// A payload, and what a pull brings, is as long as the message says, and fits one; nobody asks for
+/// no bytes.
 #[test]
-fn reserved_bytes_are_zero() {
-    let put = |bytes: &mut [u8], at: usize, value: u8| bytes[at] = value;
-    for (kind, len, reserved) in [
-        (0_u8, 16, &[1_usize, 12, 15][..]),
-        (1, 16, &[1, 12, 15]),
-        (3, 48, &[41, 47]),
-        (4, 32, &[1, 28, 31]),
-        (6, 40, &[38, 39]),
-        (7, 24, &[1, 12, 15, 20, 23]),
-        (8, 25, &[1]),
-        (9, 32, &[1]),
-        (10, 88, &[1, 30, 44, 87]),
-        (11, 25, &[1, 20, 21]),
-    ] {
+fn messages_are_as_long_as_said() {
+    // With a number at a place, and so many bytes in all.
+    let read = |kind: u8, len: usize, at: usize, said: u32, keys: u8| {
         let mut bytes = vec![0; len];
-        match kind {
-            6 => put(&mut bytes, 32, 1),
-            9 | 10 => put(&mut bytes, 24, 1),
-            _ => {}
+        bytes[at..at + 4].copy_from_slice(&said.to_le_bytes());
+        if kind == 10 {
+            bytes[31] = keys;
         }
-        let code = if kind == 3 { AtomicOp::FetchAdd as u8 } else { 0 };
-        let code = if kind == 6 { AtomicOp::Add as u8 } else { code };
-        let read = |bytes: &[u8]| {
-            let word = u32::from_le_bytes(bytes[12..16].try_into().unwrap());
-            decode(kind, code | bytes[1], word, bytes).map(|_| ())
-        };
-        assert_eq!(read(&bytes), Ok(()), "{kind}");
-        for at in reserved {
-            let mut bytes = bytes.clone();
-            put(&mut bytes, *at, 0x80);
-            assert_eq!(read(&bytes), Err(WireError::Reserved { kind }), "{kind}: {at}");
-        }
-    }
-}
-
-#[test]
-fn reserved_bytes_of_records_are_zero() {
-    let at = RegionAddr { slot: 1, offset: 8 };
-    let plain = WireRecord { to: at, len: 9, at: 0, signal: None, behind: true };
-    for (record, reserved) in [
-        (plain, &[20, 23, 26, 31, 32, 39, 40, 47][..]),
-        (WireRecord { signal: Some((at, ADD)), ..plain }, &[26, 31]),
-    ] {
-        let bytes: [u8; RECORD] = record.encode();
-        assert_eq!(WireRecord::decode(&bytes), Some(record));
-        for at in reserved {
-            let mut bytes = bytes;
-            bytes[*at] = 0x80;
-            assert_eq!(WireRecord::decode(&bytes), None, "{at}");
-        }
-        let mut bytes = bytes;
-        bytes[25] = 2;
-        assert_eq!(WireRecord::decode(&bytes), None);
-    }
-}
-
-#[test]
-fn payloads_are_as_long_as_said() {
-    let read = |said: usize, has: usize| {
-        let mut bytes = vec![0; 48 + has];
-        bytes[36..40].copy_from_slice(&(said as u32).to_le_bytes());
-        decode(5, AtomicOp::Add as u8, 0, &bytes).is_ok()
+        let code = if kind == 5 { AtomicOp::Add as u8 } else { 0 };
+        decode(kind, code, 0, &bytes).is_ok()
     };
+    let put = |said: usize, has: usize| read(5, 48 + has, 36, said as u32, 0);
     let most = eager_in(MAX_LONG_MESSAGE);
     for len in [0, 1, MAX_EAGER, MAX_EAGER + 1, most] {
-        assert!(read(len, len), "{len}");
-        assert!(!read(len + 1, len) && !read(len, len + 1), "{len}");
+        assert!(put(len, len) && !put(len + 1, len) && !put(len, len + 1), "{len}");
     }
-    assert!(!read(most + 1, most + 1));
-}
-
-/// A pull brings all that it tells of, or nothing, and has no more keys than fit a message.
-#[test]
-fn pulls_are_as_long_as_said() {
-    let read = |len: u32, keys: u8, has: usize| {
-        let mut bytes = vec![0; 88 + has];
-        bytes[24..28].copy_from_slice(&len.to_le_bytes());
-        bytes[31] = keys;
-        decode(10, 0, 0, &bytes).is_ok()
-    };
+    assert!(!put(most + 1, most + 1));
+    // A pull brings all or nothing, and has no more keys than fit a message.
+    let pull = |len: u32, keys: u8, has: usize| read(10, 88 + has, 24, len, keys);
     let most = MAX_KEYS as u8;
-    assert!(read(9, 0, 0) && read(9, 2, 16) && read(9, 2, 25) && read(9, most, 8 * MAX_KEYS));
-    assert!(!read(0, 0, 0) && !read(9, 2, 15) && !read(9, 2, 24) && !read(9, 2, 26));
-    assert!(!read(9, most + 1, 8 * MAX_KEYS + 8));
+    assert!(pull(9, 0, 0) && pull(9, 2, 16) && pull(9, 2, 25) && pull(9, most, 8 * MAX_KEYS));
+    assert!(!pull(0, 0, 0) && !pull(9, 2, 15) && !pull(9, 2, 24) && !pull(9, 2, 26));
+    assert!(!pull(9, most + 1, 8 * MAX_KEYS + 8));
     let longest = MAX_LONG_MESSAGE - 88;
-    assert!(read(longest as u32, 0, longest) && !read(longest as u32 + 1, 0, longest + 1));
-}
-
-#[test]
-fn nobody_asks_for_no_bytes() {
-    let read = |len: u8| {
-        let mut bytes = [0; 32];
-        bytes[24] = len;
-        decode(9, 0, 0, &bytes).is_ok()
-    };
-    assert!(read(1) && !read(0));
+    assert!(pull(longest as u32, 0, longest) && !pull(longest as u32 + 1, 0, longest + 1));
+    assert!(read(9, 32, 24, 1, 0) && !read(9, 32, 24, 0, 0));
     assert!(decode(8, 0, 0, &[0; 24]).is_err() && decode(11, 0, 0, &[0; 24]).is_err());
 }
 

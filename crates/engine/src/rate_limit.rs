@@ -113,27 +113,21 @@ mod tests {
         const CALLS: u64 = 10_000;
         let limit = RateLimit::new(1, Duration::from_nanos(50));
         let clock = AtomicU64::new(0);
-        let (admitted, counted) = std::thread::scope(|scope| {
-            let workers: Vec<_> = (0..THREADS)
-                .map(|_| {
-                    scope.spawn(|| {
-                        let (mut admitted, mut counted) = (0, 0);
-                        for _ in 0..CALLS {
-                            let now = clock.fetch_add(1, Ordering::Relaxed);
-                            if let Some(Suppressed(suppressed)) = limit.admit_at(now) {
-                                admitted += 1;
-                                counted += suppressed;
-                            }
+        let (admitted, counted) = (AtomicU64::new(0), AtomicU64::new(0));
+        std::thread::scope(|scope| {
+            for _ in 0..THREADS {
+                scope.spawn(|| {
+                    for _ in 0..CALLS {
+                        let now = clock.fetch_add(1, Ordering::Relaxed);
+                        if let Some(Suppressed(suppressed)) = limit.admit_at(now) {
+                            admitted.fetch_add(1, Ordering::Relaxed);
+                            counted.fetch_add(suppressed, Ordering::Relaxed);
                         }
-                        (admitted, counted)
-                    })
-                })
-                .collect();
-            workers
-                .into_iter()
-                .map(|worker| worker.join().unwrap())
-                .fold((0, 0), |(admitted, counted), (more, held)| (admitted + more, counted + held))
+                    }
+                });
+            }
         });
+        let (admitted, counted) = (admitted.into_inner(), counted.into_inner());
         let rest = limit.suppressed.load(Ordering::Relaxed);
         assert_eq!(admitted + counted + rest, THREADS * CALLS);
         // Each period begins once, and threads that meet there may be counted to the one before.

@@ -5,12 +5,12 @@ use engine::error::EngineError;
 use engine::ids::{Pe, RailId};
 use engine::port::Direction;
 use engine::rails::Spread;
-use engine::request::{FetchTarget, LocalSide, Request};
-use engine::wire::handle::{Handle, HandleBytes, HandleError};
+use engine::request::{AtomicRequest, FetchTarget, LocalSide, PutSignalRequest, Request};
+use engine::wire::handle::{Handle, HandleError};
 use sim_fabric::{FakeFabric, PortCall, Script};
 
-use crate::job::{Job, Member, Shape};
-use crate::signals::{Targets, race_with};
+use crate::job::{Job, Member, Outcome, Shape, Targets};
+use crate::race::race;
 
 /// Whoever waits for a fetched word is not told that it is there.
 #[test]
@@ -25,10 +25,7 @@ fn unstorable_fetch_fails_quiet() {
         }
         member.lane.quiet(Pe(1 - me))
     };
-    let iterate = |member: &mut Member| {
-        let _ = member.lane.progress();
-    };
-    let (_, ended) = race_with(job, 1, program, iterate);
+    let (_, ended) = race(job, 1, program);
     let failed = ended[0].1.as_ref().unwrap_err().to_string();
     for part in ["fetched from PE 1", "cannot be stored", "failed by the script"] {
         assert!(failed.contains(part), "{part:?} is not in {failed:?}");
@@ -40,7 +37,7 @@ fn unstorable_fetch_fails_quiet() {
 fn failed_write_names_peer_and_rail() {
     let mut job = Job::new(1, &Shape::default(), Script::default());
     job.fabric.fail_next(1);
-    job.put_value(0, 1, 0, 1, 8).unwrap();
+    job.put_value(0, 1, 0, 1).unwrap();
     let failed = job.quiet(0, 1).unwrap_err();
     let text = failed.to_string();
     for part in ["put of 8 bytes", "PE 1", "rail 1 (fake1)", "failed by the script", "error 5"] {
@@ -48,9 +45,9 @@ fn failed_write_names_peer_and_rail() {
     }
     // It stays reported, and nothing more goes to that peer; the other peer is not touched.
     assert_eq!(job.quiet(0, 1).unwrap_err(), failed);
-    assert_eq!(job.put_value(0, 1, 8, 1, 8).unwrap_err(), failed);
-    assert_eq!(*job.members[0].lane.progress().unwrap_err(), failed);
-    job.put_value(0, 0, 0, 5, 8).unwrap();
+    assert_eq!(job.put_value(0, 1, 8, 1).unwrap_err(), failed);
+    assert_eq!(*job.lane(0).progress().unwrap_err(), failed);
+    job.put_value(0, 0, 0, 5).unwrap();
     job.quiet(0, 0).unwrap();
     assert_eq!(job.heap(0, 0, 8), 5u64.to_le_bytes());
 }
@@ -64,22 +61,20 @@ fn pooled_puts_of_failed_peer_drop() {
         let mut job = Job::new(3, &shape, Script::default());
         job.fabric.stall(Pe(1));
         job.fabric.fail_next(1);
-        job.put_value(0, 1, 0, 1, 8).unwrap();
+        job.put_value(0, 1, 0, 1).unwrap();
         if fenced {
             job.fence(0, 1);
         }
         for at in 0..8 {
             job.put(0, 1, 4096 * at + 64, 4000).unwrap();
         }
-        assert!(job.members[0].lane.has_work());
+        assert!(job.lane(0).has_work());
         job.fabric.resume(Pe(1));
-        while job.members[0].lane.is_quiet(Pe(1)).is_ok() || job.fabric.in_flight() > 0 {
-            let _ = job.members[0].lane.progress();
+        while job.is_quiet(0, 1).is_ok() || job.fabric.in_flight() > 0 {
+            let _ = job.lane(0).progress();
         }
-        for _ in 0..1000 {
-            let _ = job.members[0].lane.progress();
-        }
-        assert!(!job.members[0].lane.has_work(), "fenced {fenced}");
+        job.iterate_some(&[0], 1000);
+        assert!(!job.lane(0).has_work(), "fenced {fenced}");
         assert_eq!(fenced, job.heap(1, 0, job.heap).iter().all(|byte| *byte == 0));
     }
 }
@@ -91,13 +86,11 @@ fn slow_put_among_others_survives() {
     job.fabric.world().lose_next = 1;
     let mut round = |puts: bool| {
         if puts {
-            job.put_value(0, 1, 0, 1, 8).unwrap();
+            job.put_value(0, 1, 0, 1).unwrap();
         }
         job.fabric.pass_time(1_000_000_000);
-        for _ in 0..300 {
-            let _ = job.members[0].lane.progress();
-        }
-        job.members[0].lane.is_quiet(Pe(1))
+        job.iterate_some(&[0], 300);
+        job.is_quiet(0, 1)
     };
     assert!((0..100).all(|_| round(true) == Ok(false)), "after a minute");
     assert!((0..55).all(|_| round(false) == Ok(false)), "less than a minute later");
@@ -114,10 +107,10 @@ fn rail_failure_is_reported_at_once() {
     for fail in TELLS {
         let mut job = Job::new(12, &Shape { n_pes: 3, ..Shape::default() }, Script::default());
         job.fabric.stall(Pe(1));
-        job.put_value(0, 1, 0, 1, 8).unwrap();
+        job.put_value(0, 1, 0, 1).unwrap();
         job.fence(0, 1);
-        job.put_value(0, 1, 8, 1, 8).unwrap();
-        job.put_value(0, 2, 0, 7, 8).unwrap();
+        job.put_value(0, 1, 8, 1).unwrap();
+        job.put_value(0, 2, 0, 7).unwrap();
         job.quiet(0, 2).unwrap();
         let before = job.fabric.now();
         for rail in [RailId(0), RailId(1)] {
@@ -126,10 +119,10 @@ fn rail_failure_is_reported_at_once() {
         let text = job.quiet(0, 1).unwrap_err().to_string();
         assert!(text.contains("the rail is gone") && text.contains("(fake"), "{text}");
         assert!(job.fabric.now() - before < 1_000_000_000, "no time limit was waited for");
-        assert_eq!(job.put_value(0, 1, 16, 1, 8).unwrap_err().to_string(), text);
+        assert_eq!(job.put_value(0, 1, 16, 1).unwrap_err().to_string(), text);
         // Nothing of PE 2 was on it.
         job.quiet(0, 2).unwrap();
-        assert!(job.members[0].lane.progress().is_err());
+        assert!(job.lane(0).progress().is_err());
     }
 }
 
@@ -139,9 +132,9 @@ fn rail_failure_spares_other_rails() {
         let mut job = Job::new(12, &Shape { n_pes: 3, ..Shape::default() }, Script::default());
         for pe in [1, 2] {
             job.fabric.stall(Pe(pe));
-            job.put_value(0, pe, 0, 1, 8).unwrap();
+            job.put_value(0, pe, 0, 1).unwrap();
         }
-        let posted: Vec<u64> = job.members[0].lane.counters().map(|rail| rail.posted).collect();
+        let posted: Vec<u64> = job.lane(0).counters().map(|rail| rail.posted).collect();
         assert_eq!(posted, [1, 1], "the first rail is another one for each");
         fail(&job.fabric, Pe(0), RailId(1));
         job.quiet(0, 1).unwrap_err();
@@ -157,26 +150,8 @@ fn blocked_submitter_times_out() {
     let mut job = Job::new(4, &shape, Script::default());
     job.fabric.stall(Pe(1));
     // Some are pending, as many as may be.
-    let failed = (0..5000).find_map(|at| job.put_value(0, 1, at * 8, 1, 8).err());
+    let failed = (0..5000).find_map(|at| job.put_value(0, 1, at * 8, 1).err());
     assert!(matches!(failed, Some(EngineError::Timeout { pe: Pe(1), .. })), "{failed:?}");
-}
-
-#[test]
-fn unattended_time_does_not_count() {
-    let mut job = Job::new(10, &Shape::default(), Script::default());
-    job.fabric.stall(Pe(1));
-    job.put_value(0, 1, 0, 1, 8).unwrap();
-    let iterate = |job: &mut Job| {
-        for _ in 0..1000 {
-            job.members[0].lane.progress().unwrap();
-        }
-    };
-    iterate(&mut job);
-    // PE 0 computes for an hour; then the watchdog looks again.
-    job.fabric.pass_time(3_600_000_000_000);
-    iterate(&mut job);
-    job.fabric.resume(Pe(1));
-    job.quiet(0, 1).unwrap();
 }
 
 #[test]
@@ -187,153 +162,155 @@ fn slow_peers_do_not_time_out() {
     let script = Script { delay: (10_000_000_000, 10_000_000_000), ..Script::default() };
     let mut job = Job::new(11, &shape, script);
     for at in 0..16 {
-        job.put_value(0, 1, at * 8, 1, 8).unwrap();
+        job.put_value(0, 1, at * 8, 1).unwrap();
     }
-    job.put_value(0, 2, 0, 7, 8).unwrap();
+    job.put_value(0, 2, 0, 7).unwrap();
     job.fence(0, 2);
-    job.put_value(0, 2, 8, 8, 8).unwrap();
+    job.put_value(0, 2, 8, 8).unwrap();
     job.quiet(0, 2).unwrap();
     assert_eq!(job.heap(2, 8, 8), 8u64.to_le_bytes());
     job.quiet(0, 1).unwrap();
 }
 
-/// The error for a sound request from PE 0 to PE 1 that was changed for the worse.
-fn refused<'a>(
-    job: &mut Job,
-    remote: &'a HandleBytes,
-    change: impl FnOnce(&mut Request<'a>),
-) -> EngineError {
-    let base = job.members[1].base;
-    let member = &mut job.members[0];
-    let mut request = Request {
-        direction: Direction::Write,
-        pe: Pe(1),
-        remote_handle: remote,
-        remote_addr: base as u64,
-        local: LocalSide::Memory(member.scratch),
-        len: 64,
-    };
-    change(&mut request);
-    member.lane.start(&request).unwrap_err()
+fn check(refused: Outcome, parts: &[&str]) {
+    let text = refused.unwrap_err().to_string();
+    assert!(parts.iter().all(|part| text.contains(part)), "{parts:?} are not in {text:?}");
 }
 
-fn fault(error: EngineError) -> HandleError {
-    match error {
-        EngineError::Refused { fault, .. } => fault,
-        other => panic!("{other}"),
+/// Whichever call a request comes by, and by whichever path, what is wrong with it is told at once,
+/// and nothing of it leaves.
+#[test]
+fn bad_requests_are_refused() {
+    const OUTSIDE: &str = "not inside the region";
+    for fast in [false, true] {
+        let shape = Shape { n_pes: 3, fast, needs_desc: !fast, ..Shape::default() };
+        let mut job = Job::new(6, &shape, Script::default());
+        // So that there are channels, and the fast path is taken.
+        [1, 2].into_iter().for_each(|pe| job.inc(0, pe, 8192));
+        [1, 2].into_iter().for_each(|pe| job.until_quiet(0, pe));
+        let (heap, targets) = (job.heap, &job.targets);
+        let Member { lane, scratch, .. } = &mut job.members[0];
+        let scratch = *scratch;
+        let put = targets.part(scratch, 1, 0, 64);
+        let word = targets.atomic(1, 0, AtomicOp::Inc, 0);
+        let signal = targets.atomic(1, 0, AtomicOp::SignalSet, 1);
+        check(lane.start(&Request { pe: Pe(3), ..put }), &["PE 3"]);
+        check(lane.atomic(&AtomicRequest { pe: Pe(3), ..word }), &["PE 3"]);
+        let outside = [(-1, 8), (heap as i64 - 7, 8), (heap as i64, 1), (0, heap + 1)];
+        for (at, len) in outside {
+            let remote_addr = put.remote_addr.wrapping_add_signed(at);
+            let put = Request { remote_addr, len, ..put };
+            check(lane.start(&put), &["PE 1", "remote", OUTSIDE]);
+            check(lane.put_signal(&PutSignalRequest { parts: &[put], signal }), &[OUTSIDE]);
+        }
+        check(lane.atomic(&targets.atomic(1, heap - 7, AtomicOp::Inc, 0)), &[OUTSIDE]);
+        check(lane.atomic(&targets.atomic(1, 4, AtomicOp::Inc, 0)), &["not aligned"]);
+        let damaged = AtomicRequest { remote_handle: &[7; 512], ..word };
+        check(lane.atomic(&damaged), &["not made by this transport"]);
+        // Lengths whose sum is beyond all addresses do not add up to nothing, or the signal would
+        // be sent alone.
+        for lens in [[8, usize::MAX - 7], [usize::MAX, 1], [usize::MAX, usize::MAX]] {
+            let parts = lens.map(|len| targets.part(scratch, 1, 0, len));
+            check(lane.put_signal(&PutSignalRequest { parts: &parts, signal }), &[OUTSIDE]);
+        }
+        // With another PE's handle an operation would go to whatever has the same key there.
+        let astray = &["of a region of PE 1, not of PE 2"];
+        let (to_other, word) = (Request { pe: Pe(2), ..put }, AtomicRequest { pe: Pe(2), ..word });
+        let signal = targets.atomic(2, 8, AtomicOp::SignalSet, 1);
+        check(lane.start(&to_other), astray);
+        check(lane.start(&Request { direction: Direction::Read, ..to_other }), astray);
+        check(lane.atomic(&word), astray);
+        for parts in [&[to_other][..], &[to_other, to_other]] {
+            check(lane.put_signal(&PutSignalRequest { parts, signal }), astray);
+        }
+        let parts = &[targets.part(scratch, 2, 8, 8)];
+        check(lane.put_signal(&PutSignalRequest { parts, signal: word }), astray);
+        let foreign = job.members[0].regions.release(put.remote_handle);
+        check(foreign, &["PE 1, not of PE 0"]);
+        assert!(!job.lane(0).has_work(), "a refused request leaves nothing behind");
+        job.iterate_some(&[0, 1, 2], 100);
+        let heaps = [1, 2].map(|pe| job.heap(pe, 0, 8192));
+        assert_eq!(heaps, [[0; 8192]; 2], "nothing has arrived");
     }
 }
 
 #[test]
-fn bad_requests_are_refused() {
+fn memory_without_keys_is_refused() {
     let mut job = Job::new(6, &Shape::default(), Script::default());
-    let handle = job.members[1].handle;
-    let sound = &handle;
-    let base = job.members[1].base as u64;
-    let heap = job.heap as u64;
-
-    assert!(matches!(
-        refused(&mut job, sound, |request| request.pe = Pe(2)),
-        EngineError::NoSuchPe { pe: Pe(2), n_pes: 2 }
-    ));
-    for (addr, len) in [(base - 1, 8), (base + heap - 7, 8), (base + heap, 1), (0, 1)] {
-        let error = refused(&mut job, sound, |request| {
-            request.remote_addr = addr;
-            request.len = len;
-        });
-        let text = error.to_string();
-        assert!(text.contains("PE 1") && text.contains("remote"), "{text}");
-        assert!(matches!(fault(error), HandleError::Outside { .. }), "{addr:#x}");
-    }
-    // The local side, where the fabric needs it registered.
     let scratch = job.members[0].scratch;
-    let error = refused(&mut job, sound, |request| {
-        request.local = LocalSide::Memory(scratch + heap as usize - 8);
-    });
-    assert!(error.to_string().contains("local address") && error.to_string().contains("put"));
-    let addr = (scratch + heap as usize - 8) as u64;
-    assert!(matches!(error, EngineError::Refused { addr: at, .. } if at == addr), "{error}");
-    assert!(matches!(fault(error), HandleError::Outside { .. }));
+    let start = |job: &mut Job, change: &dyn Fn(&mut Request<'_>)| {
+        let mut put = job.targets.part(scratch, 1, 0, 64);
+        change(&mut put);
+        job.members[0].lane.start(&put)
+    };
+    // The local side, where the fabric needs it registered.
+    let beyond = scratch + job.heap - 8;
+    let refused = start(&mut job, &|put| put.local = LocalSide::Memory(beyond));
+    assert!(matches!(refused, Err(EngineError::Refused { addr, .. }) if addr == beyond as u64));
+    check(refused, &["local address", "put", "not inside the region"]);
     // What is in no region goes through bounce memory, if that can be made and registered.
-    let unregistered = job.fabric.alloc(Pe(0), 64);
+    let bare = job.fabric.alloc(Pe(0), 64);
     for (fails, part) in [(Some(0), "FI_MR_LOCAL"), (Some(1), "registering"), (None, "registering")]
     {
         if let Some(after) = fails {
             job.fabric.fail_calls(PortCall::Register, after, 1);
         }
-        let error = refused(&mut job, sound, |request| {
-            request.local = LocalSide::Memory(unregistered);
-        });
-        let text = error.to_string();
-        assert!(text.contains(part) && text.contains("bounce memory"), "{text}");
+        let refused = start(&mut job, &|put| put.local = LocalSide::Memory(bare));
+        check(refused, &[part, "bounce memory"]);
     }
     // A handle for local use only is no target.
-    let local_only = job.members[1].scratch_handle;
-    let there = job.members[1].scratch as u64;
-    let error = refused(&mut job, sound, |request| {
-        request.remote_handle = &local_only;
-        request.remote_addr = there;
-    });
-    assert!(matches!(fault(error), HandleError::NoKey { rails: 0, .. }));
+    let (handle, there) = (job.members[1].scratch_handle, job.members[1].scratch as u64);
+    let put = job.targets.part(scratch, 1, 0, 64);
+    let put = Request { remote_handle: &handle, remote_addr: there, ..put };
+    let fault = |refused: Outcome| match refused {
+        Err(EngineError::Refused { fault, .. }) => fault,
+        other => panic!("{other:?}"),
+    };
+    let refused = job.members[0].lane.start(&put);
+    assert!(matches!(fault(refused), HandleError::NoKey { rails: 0, .. }));
     // A handle with fewer rails than the job has. The lane's next rail leads to remote rail 0, so
     // one good put brings it to the rail that has no key.
     job.put(0, 1, 0, 64).unwrap();
     job.quiet(0, 1).unwrap();
-    let mut short = Handle::decode(&handle).unwrap();
+    let mut short = Handle::decode(&job.members[1].handle).unwrap();
     short.keys.truncate(1);
-    let short = short.encode();
-    let error = refused(&mut job, sound, |request| request.remote_handle = &short);
-    assert_eq!(fault(error), HandleError::NoKey { rail: RailId(1), rails: 1 });
-
-    assert!(!job.members[0].lane.has_work(), "a refused request leaves nothing behind");
-    job.put(0, 1, 0, 64).unwrap();
-    job.quiet(0, 1).unwrap();
+    let put = Request { remote_handle: &short.encode(), ..job.targets.part(scratch, 1, 0, 64) };
+    let refused = job.members[0].lane.start(&put);
+    assert_eq!(fault(refused), HandleError::NoKey { rail: RailId(1), rails: 1 });
 }
 
-/// The fast path refuses what the general way refuses,
-/// and reports what the fabric refuses at once.
+/// What the fabric refuses at once, on the fast path, fails the peer.
 #[test]
-fn fast_path_refuses_and_reports() {
+fn fast_path_reports_refusals() {
     let shape = Shape { needs_desc: false, fast: true, heap: 4096, ..Shape::default() };
     let mut job = Job::new(9, &shape, Script::default());
     job.put(0, 1, 0, 8).unwrap();
-    for (pe, offset, len) in [(2, 0, 8), (1, 4096, 1), (1, 4089, 8), (1, 0, 4097)] {
-        job.put(0, pe, offset, len).unwrap_err();
-        assert_eq!(job.fabric.in_flight(), 1, "{len} bytes at {offset} to PE {pe}");
-    }
     job.put(0, 1, 0, 0).unwrap();
     job.quiet(0, 1).unwrap();
-    // Memory that the fake does not know: the fabric itself refuses, and the peer is declared
-    // failed.
-    let targets = Targets::of(&job);
-    let put = targets.part(job.members[0].scratch + (1 << 30), 1, 0, 8);
-    let lane = &mut job.members[0].lane;
-    let error = lane.start(&put).unwrap_err();
-    for part in ["put of 8 bytes", "PE 1", "local memory that does not exist"] {
-        assert!(error.to_string().contains(part), "{part:?} is not in {error}");
-    }
-    assert_eq!(job.quiet(0, 1).unwrap_err(), error);
-    assert!(!job.members[0].lane.has_work());
+    // Memory that the fake does not know.
+    let put = job.targets.part(job.members[0].scratch + (1 << 30), 1, 0, 8);
+    let refused = job.members[0].lane.start(&put);
+    check(refused.clone(), &["put of 8 bytes", "PE 1", "local memory that does not exist"]);
+    assert_eq!(job.quiet(0, 1), refused);
+    assert!(!job.lane(0).has_work());
 }
 
 #[test]
 fn drain_is_bounded() {
     let mut job = Job::new(3, &Shape::default(), Script::default());
     let patience = std::time::Duration::from_millis(500);
-    assert!(job.members[0].lane.drain_before_close(patience), "nothing is under way");
-    job.put_value(0, 1, 0, 1, 8).unwrap();
-    job.put_value(0, 1, 8, 2, 8).unwrap();
-    assert!(job.members[0].lane.drain_before_close(patience));
-    let posted = |job: &Job| job.members[0].lane.counters().map(|rail| rail.posted).sum::<u64>();
-    let completed =
-        |job: &Job| job.members[0].lane.counters().map(|rail| rail.completed).sum::<u64>();
-    assert_eq!((posted(&job), completed(&job)), (2, 2));
+    assert!(job.lane(0).drain_before_close(patience), "nothing is under way");
+    job.put_value(0, 1, 0, 1).unwrap();
+    job.put_value(0, 1, 8, 2).unwrap();
+    assert!(job.lane(0).drain_before_close(patience));
+    let counted = [job.counted(0, |rail| rail.posted), job.counted(0, |rail| rail.completed)];
+    assert_eq!(counted, [2, 2]);
 
     let mut job = Job::new(4, &Shape::default(), Script::default());
     job.fabric.world().lose_next = 1;
-    job.put_value(0, 1, 0, 1, 8).unwrap();
+    job.put_value(0, 1, 0, 1).unwrap();
     let before = job.fabric.now();
-    assert!(!job.members[0].lane.drain_before_close(patience), "it never ends");
+    assert!(!job.lane(0).drain_before_close(patience), "it never ends");
     let waited = job.fabric.now() - before;
     assert!((500_000_000..5_000_000_000).contains(&waited), "{waited} ns");
 }
@@ -348,11 +325,9 @@ fn late_failure_hits_no_other_segment() {
     job.inc(0, 1, 0);
     job.until_quiet(0, 1);
     job.fabric.stall(Pe(2));
-    job.put_value(0, 2, 0, 7, 8).unwrap();
+    job.put_value(0, 2, 0, 7).unwrap();
     job.fabric.world().report_failing();
-    for _ in 0..100 {
-        job.members[0].lane.progress().unwrap();
-    }
+    job.progress(0, 100);
     job.fabric.resume(Pe(2));
     job.quiet(0, 2).unwrap();
     assert_eq!(job.heap(2, 0, 8), 7u64.to_le_bytes());
@@ -361,11 +336,11 @@ fn late_failure_hits_no_other_segment() {
     job.fabric.world().fail_delivered = 1;
     job.inc(0, 1, 0);
     while job.fabric.in_flight() > 0 {
-        job.members[0].lane.progress().unwrap();
+        job.lane(0).progress().unwrap();
     }
     job.fabric.world().report_failing();
     let failed = job.quiet(0, 1).unwrap_err().to_string();
     assert!(failed.contains("PE 1") && failed.contains("failed by the script"), "{failed}");
-    job.put_value(0, 2, 8, 7, 8).unwrap();
+    job.put_value(0, 2, 8, 7).unwrap();
     job.quiet(0, 2).unwrap();
 }

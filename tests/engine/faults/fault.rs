@@ -3,7 +3,8 @@
 use engine::ids::{Pe, RailId};
 use sim_fabric::{FakeFabric, PortCall};
 
-use crate::job::{Random, Shape};
+use crate::job::Shape;
+use crate::race::Random;
 
 /// Something that happens to the fabric.
 #[derive(Clone, Copy, Debug)]

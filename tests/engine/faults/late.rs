@@ -10,7 +10,6 @@ use sim_fabric::{Event, PortCall, Script};
 
 use super::What;
 use crate::job::{Job, Shape};
-use crate::signals::Targets;
 
 const LEN: usize = 4096;
 
@@ -23,8 +22,7 @@ fn take_back(job: &Job) {
 
 fn check_untouched(job: &mut Job) {
     job.iterate_slowly(&[0, 1], 100, 1_000_000);
-    let found = job.fabric.load(Pe(0), job.members[0].scratch, LEN);
-    assert!(found == [0x77; LEN], "memory that its owner has back");
+    assert!(job.scratch(0, 0, LEN) == [0x77; LEN], "memory that its owner has back");
 }
 
 /// The scratch memory of PE 0 cannot be released yet.
@@ -58,8 +56,7 @@ fn failed_host_operations_keep_memory() {
     let shape = Shape::default();
     let mut job = Job::new(2, &shape, Script::default());
     let host = job.host_lane(&shape);
-    let targets = Targets::of(&job);
-    let part = targets.part(job.members[0].scratch, 1, 0, LEN);
+    let part = job.targets.part(job.members[0].scratch, 1, 0, LEN);
     job.fabric.stall(Pe(1));
     host.start(&Request { direction: Direction::Read, ..part }).unwrap();
     let failed = loop {
@@ -84,13 +81,11 @@ fn late_reply_is_dropped() {
     // The second is told of before the lane iterates again, and takes what has come.
     for refused in [false, true] {
         let mut job = Job::new(4, &Shape::default(), Script::default());
-        let targets = Targets::of(&job);
-        let first = &mut job.members[0];
-        let mut fetch = targets.fetch(1, 0, first.scratch);
-        fetch.result = Some(FetchTarget { addr: first.scratch, flag: Some(1) });
+        let mut fetch = job.targets.fetch(1, 0, job.members[0].scratch);
+        fetch.result = Some(FetchTarget { addr: job.members[0].scratch, flag: Some(1) });
         // The request gets there, and nothing comes back.
         job.fabric.stall(Pe(0));
-        first.lane.atomic(&fetch).unwrap();
+        job.members[0].lane.atomic(&fetch).unwrap();
         while job.word(1, 0) != 1 {
             job.iterate_slowly(&[1], 1, 1_000_000);
         }
@@ -154,11 +149,10 @@ fn failing_lane_ends_its_copies() {
 #[test]
 fn released_memory_is_not_reached() {
     for what in What::ALL {
-        let staged = if what.is_staged() { 0b0100 } else { 0 };
+        let staged = if matches!(what, What::Put(_) | What::Get(_)) { 0b0100 } else { 0 };
         for signals in [SignalEngine::Eager, SignalEngine::Chained, SignalEngine::Counted] {
             let shape = Shape { staged, signals, ..Shape::default() };
             let mut job = Job::new(3, &shape, Script::default());
-            let targets = Targets::of(&job);
             let second = &mut job.members[1];
             second.regions.release(&second.handle).unwrap();
             // The same memory, so that nothing but the region tells one from the other.
@@ -166,17 +160,13 @@ fn released_memory_is_not_reached() {
             let again = second.regions.register(second.base, job.heap, Access::LocalAndRemote);
             second.handle = again.unwrap();
             job.fill_scratch(0, &[0x77; LEN]);
-            let begun = what.begin(&mut job, &targets);
+            let begun = what.begin(&mut job);
             let failed = begun.and_then(|()| job.settle(&[0, 1], (0, 1), 10_000)).unwrap_err();
             let case = format!("{what:?}, {signals:?}: {failed}");
             let whys = ["not registered", "the key is not of the rail"];
             assert!(whys.iter().any(|why| case.contains(why)) && case.contains("PE 1"), "{case}");
-            let name = match what {
-                What::Put(_) => "put",
-                What::Get(_) => "get",
-                _ => "",
-            };
-            assert!(failed.to_string().contains(name), "{case}");
+            let is_named = staged == 0 || failed.to_string().contains(what.name());
+            assert!(is_named, "{case}");
             assert_eq!(job.heap(1, 0, LEN), [0x33; LEN], "{case}");
             check_untouched(&mut job);
         }

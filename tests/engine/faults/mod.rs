@@ -10,12 +10,8 @@ mod strangers;
 mod warnings;
 
 use engine::atomic::AtomicOp;
-use engine::error::EngineError;
-use engine::port::Direction;
-use engine::request::Request;
 
-use crate::job::Job;
-use crate::signals::Targets;
+use crate::job::{Job, Outcome};
 
 /// What PE 0 does to PE 1.
 #[derive(Clone, Copy, Debug)]
@@ -43,22 +39,26 @@ impl What {
         Self::Signal,
     ];
 
-    fn is_staged(self) -> bool {
-        matches!(self, Self::Put(_) | Self::Get(_))
+    /// Its name in errors.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Put(_) | Self::PutSignal => "put",
+            Self::Get(_) => "get",
+            Self::ShortPutSignal => "put with signal",
+            Self::Add | Self::Signal => "atomic",
+            Self::Fetch => "fetching atomic",
+        }
     }
 
-    fn begin(self, job: &mut Job, targets: &Targets) -> Result<(), EngineError> {
-        let member = &mut job.members[0];
-        let (lane, scratch) = (&mut member.lane, member.scratch);
-        let part = |len| targets.part(scratch, 1, 0, len);
+    fn begin(self, job: &mut Job) -> Outcome {
         match self {
-            Self::Put(len) => lane.start(&part(len)),
-            Self::Get(len) => lane.start(&Request { direction: Direction::Read, ..part(len) }),
-            Self::PutSignal => member.put_signal(targets, 1, (0, 1000), 2048),
-            Self::ShortPutSignal => member.put_signal(targets, 1, (0, 16), 2048),
-            Self::Add => lane.atomic(&targets.atomic(1, 2048, AtomicOp::Add, 1)),
-            Self::Fetch => lane.atomic(&targets.fetch(1, 2048, scratch + 1024)),
-            Self::Signal => lane.atomic(&targets.atomic(1, 2048, AtomicOp::SignalSet, 1)),
+            Self::Put(len) => job.put(0, 1, 0, len),
+            Self::Get(len) => job.get(0, 1, 0, len),
+            Self::PutSignal => job.put_signal(0, 1, &[(0, 1000)], 2048),
+            Self::ShortPutSignal => job.put_signal(0, 1, &[(0, 16)], 2048),
+            Self::Add => job.amo(0, 1, 2048, AtomicOp::Add, 1),
+            Self::Fetch => job.fetch(0, 1, 2048),
+            Self::Signal => job.amo(0, 1, 2048, AtomicOp::SignalSet, 1),
         }
     }
 }

@@ -5,8 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::num::NonZero;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::panic::{catch_unwind, resume_unwind};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -18,12 +17,13 @@ use engine::port::{Access, Direction};
 use engine::request::{FetchTarget, LocalSide, PutSignalRequest, Request};
 use engine::wire::staging::MAX_PAYLOAD;
 use sim_fabric::{FakeFabric, PortCall, Script};
-use test_support::seeds::{campaign, draw, for_seeds, single};
+use test_support::seeds::{campaign, for_seeds, single};
 
 use super::fault::Fault;
 use super::strangers;
-use crate::job::{Job, Member, Random, Shape, random_words};
-use crate::signals::{Targets, race_with, random_script, random_shape};
+use crate::job::Targets;
+use crate::job::{Job, Member, Shape};
+use crate::race::{Random, race, random_script, random_shape, random_words};
 
 /// Operations of each PE.
 const OPS: usize = 12;
@@ -295,7 +295,7 @@ fn run(seed: u64) -> bool {
     let iterate = |member: &mut Member| {
         let _ = member.lane.progress();
     };
-    let (fabric, members) = race_with(job, seed, program, iterate);
+    let (fabric, members) = race(job, seed, program);
     let took = Duration::from_nanos(fabric.now());
     assert!(took < LAST, "hang: it took {took:?}");
     let (mut members, told): (Vec<Member>, Vec<Told>) = members.into_iter().unzip();
@@ -489,58 +489,22 @@ fn promises_survive_faults() {
 
 /// A thread on each processor, with fresh seeds; what fails is counted, and goes on.
 fn run_campaign(count: u32) {
-    /// No schedule takes so long of a processor. What waits takes turns, so it takes time of the
-    /// processor; by the wall clock one takes minutes on a machine that others use.
-    const LONG: Duration = Duration::from_secs(60);
     let threads = std::thread::available_parallelism().map_or(2, NonZero::get) as u32;
-    let first = draw();
-    println!("schedules: {count} seeds from {first} on");
-    let (next, failed) = (AtomicU32::new(0), Mutex::new(Vec::new()));
+    let (each, failed) = (count.div_ceil(threads), Mutex::new(Vec::new()));
     let began = Instant::now();
-    let busy: Vec<AtomicU64> = (0..threads).map(|_| Default::default()).collect();
-    std::thread::scope(|scope| {
-        let (next, failed, busy) = (&next, &failed, &busy);
-        for seed_at_hand in busy {
-            scope.spawn(move || {
-                loop {
-                    let at = next.fetch_add(1, Ordering::Relaxed);
-                    if at >= count {
-                        return seed_at_hand.store(0, Ordering::Relaxed);
-                    }
-                    if at % 5000 == 0 {
-                        let failed = failed.lock().unwrap().len();
-                        println!("schedules: {at} begun, {failed} failed");
-                    }
-                    let seed = u64::from(first.wrapping_add(at).max(1));
-                    seed_at_hand.store(seed, Ordering::Relaxed);
-                    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| counted(seed))) {
-                        let text = panic.downcast_ref::<String>().cloned();
-                        let text = text.unwrap_or_else(|| String::from("a panic"));
-                        failed.lock().unwrap().push((seed, text));
-                    }
-                }
-            });
+    let case = |seed| {
+        if let Err(panic) = catch_unwind(|| counted(seed)) {
+            let text = panic.downcast_ref::<String>().cloned();
+            let text = text.unwrap_or_else(|| String::from("a panic"));
+            failed.lock().unwrap().push((seed, text));
         }
-        // Who hangs cannot be ended, so the program ends.
-        scope.spawn(move || {
-            let mut known = vec![(0, Duration::ZERO); busy.len()];
-            while next.load(Ordering::Relaxed) < count + threads {
-                std::thread::sleep(Duration::from_millis(200));
-                let now = processor_time();
-                for (seed, (before, since)) in busy.iter().zip(&mut known) {
-                    let seed = seed.load(Ordering::Relaxed);
-                    if seed != std::mem::replace(before, seed) {
-                        *since = now;
-                    }
-                    if seed != 0 && now > *since + threads * LONG {
-                        println!("MEASURE hangs 1 schedules");
-                        println!("NVSHMEM_TEST_SEED={seed} hangs: {:?}", Plan::new(seed));
-                        std::process::exit(1);
-                    }
-                }
-            }
-        });
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| for_seeds("promises_survive_faults", &[], each, case));
+        }
     });
+    let count = each * threads;
     let failed = failed.into_inner().unwrap();
     let of = |word: &str| failed.iter().filter(|(_, text)| text.contains(word)).count();
     println!(
@@ -563,14 +527,4 @@ fn run_campaign(count: u32) {
     println!("MEASURE canaries_broken {} schedules", of("canary:"));
     println!("MEASURE lost_or_wrong {} schedules", failed.len() - of("hang:") - of("canary:"));
     assert!(failed.is_empty(), "{} schedules failed", failed.len());
-}
-
-/// What this process has taken of the processors.
-fn processor_time() -> Duration {
-    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
-    // Behind the name of the program; in hundredths of a second, of the program and of the system
-    // for it.
-    let fields = stat.rsplit(')').next().unwrap().split_whitespace().skip(11).take(2);
-    let ticks: u64 = fields.map(|field| field.parse::<u64>().unwrap()).sum();
-    Duration::from_millis(10 * ticks)
 }

@@ -10,7 +10,8 @@ use engine::wire::seal::Seal;
 use sim_fabric::FakeFabric;
 
 use crate::forge::{ahead, atomic};
-use crate::job::{FIRST_REGION, Random, Shape};
+use crate::job::{FIRST_REGION, Shape};
+use crate::race::Random;
 
 /// One thing that somebody sends to a rail of the job: noise, what would be right with another key,
 /// or a message that was there before, as it was, to another PE, or altered.

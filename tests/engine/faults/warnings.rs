@@ -3,15 +3,12 @@
 use std::cell::RefCell;
 use std::sync::Once;
 
-use engine::atomic::AtomicOp;
 use engine::ids::{Pe, RailId, WrId};
 use engine::lane::SignalEngine;
-use engine::request::PutSignalRequest;
 use log::{LevelFilter, Log, Metadata, Record};
 use sim_fabric::Script;
 
-use crate::job::{Job, Member, Shape};
-use crate::signals::Targets;
+use crate::job::{Job, Shape};
 
 thread_local! {
     static LINES: RefCell<Option<Vec<String>>> = const { RefCell::new(None) };
@@ -66,7 +63,7 @@ fn waits_are_logged_periodically() {
         for pe in [1, 2] {
             job.fabric.stall(Pe(pe));
             for at in 0..3 {
-                job.put_value(0, pe, 8 * at, 1, 8).unwrap();
+                job.put_value(0, pe, 8 * at, 1).unwrap();
             }
         }
         assert!(warnings(|| progress_for(&mut job, 9)).is_empty());
@@ -98,7 +95,7 @@ fn logged_waits_are_bounded() {
     let mut job = Job::new(1, &shape, Script::default());
     for pe in 1..=18 {
         job.fabric.stall(Pe(pe));
-        job.put_value(0, pe, 0, 1, 8).unwrap();
+        job.put_value(0, pe, 0, 1).unwrap();
     }
     // The second time with what every rail is about, four times.
     for lines in [16 + 1, 16 + 4 + 1] {
@@ -118,12 +115,8 @@ fn logged_waits_are_bounded() {
 fn waiting_signals_are_logged() {
     let shape = Shape { signals: SignalEngine::Counted, ..Shape::default() };
     let mut job = Job::new(1, &shape, Script::default());
-    let targets = Targets::of(&job);
     job.fabric.world().lose_next_data = 1;
-    let Member { lane, scratch, .. } = &mut job.members[0];
-    let parts = [targets.part(*scratch, 1, 8, 600)];
-    let signal = targets.atomic(1, 0, AtomicOp::SignalAdd, 1);
-    lane.put_signal(&PutSignalRequest { parts: &parts, signal }).unwrap();
+    job.put_signal(0, 1, &[(8, 600)], 0).unwrap();
     for (seconds, told) in [(9, 0), (3, 1), (6, 0), (3, 1), (6, 0)] {
         let lines = warnings(|| progress_for(&mut job, seconds));
         let waits = lines.iter().filter(|line| line.contains("PE 0") && line.contains("segments"));
@@ -137,7 +130,7 @@ fn each_failure_is_logged() {
     let mut job = Job::new(4, &Shape { n_pes: 3, ..Shape::default() }, Script::default());
     for pe in [1, 2] {
         job.fabric.fail_next(1);
-        job.put_value(0, pe, 0, 1, 8).unwrap();
+        job.put_value(0, pe, 0, 1).unwrap();
         let lines = warnings(|| drop(job.quiet(0, pe).unwrap_err()));
         assert_eq!(lines.len(), 1, "{lines:?}");
         assert!(lines[0].starts_with("ERROR: ") && lines[0].contains(&format!("PE {pe}")));
@@ -152,7 +145,7 @@ fn unknown_completions_are_logged() {
     job.fabric.stall(Pe(1));
     // The first is posted, and the others wait.
     for at in 0..4 {
-        job.put_value(0, 1, 8 * at, 1, 8).unwrap();
+        job.put_value(0, 1, 8 * at, 1).unwrap();
     }
     for wr_id in (1..8).chain([u32::MAX - 7]) {
         job.fabric.world().fail_unknown(Pe(0), RailId(0), WrId(wr_id));

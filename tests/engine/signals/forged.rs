@@ -12,7 +12,6 @@ use engine::wire::seal::Seal;
 use engine::wire::staging::{GetId, Pull, PullSource, PullTarget as To};
 use sim_fabric::Script;
 
-use super::Targets;
 use crate::forge::{ahead, atomic, forge, masked, message};
 use crate::job::{FIRST_REGION, Job, Shape, cookie};
 
@@ -25,12 +24,6 @@ fn word(op: AtomicOp, slot: u32, offset: u64, operand: u64) -> Body<'static> {
 
 fn atomic_at(slot: u32, offset: u64, operand: u64) -> Body<'static> {
     word(AtomicOp::Set, slot, offset, operand)
-}
-
-fn iterate(job: &mut Job, pe: usize, times: u32) {
-    for _ in 0..times {
-        job.members[pe].lane.progress().unwrap();
-    }
 }
 
 /// They are counted, and the job goes on: a genuine message is not taken for a duplicate.
@@ -73,19 +66,23 @@ fn foreign_messages_are_dropped() {
     for (number, (what, bytes)) in forged.iter().enumerate() {
         job.fabric.forge_message(Pe(1), RailId(1), bytes);
         for _ in 0..10 {
-            job.members[1].lane.progress().unwrap_or_else(|error| panic!("{what}: {error}"));
+            job.lane(1).progress().unwrap_or_else(|error| panic!("{what}: {error}"));
         }
         assert_eq!(job.heap(1, 0, job.heap), heap, "{what}");
         let foreign: Vec<u64> = job.members[1].lane.counters().map(|rail| rail.foreign).collect();
         assert_eq!(foreign, [0, number as u64 + 1], "{what}");
     }
+    // What the fabric cannot receive, whatever its reason is.
+    for code in [265, 125, 104, 5, 22] {
+        job.fabric.break_message(Pe(1), RailId(1), code);
+    }
     job.inc(0, 1, 0);
     job.until_quiet(0, 1);
     assert_ne!(job.heap(1, 0, 8), heap[..8]);
     forge(&job, PES, ahead(1 + WINDOW), 0, &word);
-    iterate(&mut job, 1, 10);
-    let foreign: u64 = job.members[1].lane.counters().map(|rail| rail.foreign).sum();
-    assert_eq!((foreign, job.word(1, 0)), (forged.len() as u64 + 1, 1), "beyond, once known");
+    job.progress(1, 10);
+    let foreign = job.counted(1, |rail| rail.foreign);
+    assert_eq!((foreign, job.word(1, 0)), (forged.len() as u64 + 6, 1), "beyond, once known");
 }
 
 /// A message of any kind acknowledges what its head says.
@@ -95,12 +92,12 @@ fn messages_acknowledge_on_their_way() {
     let add = word(AtomicOp::Add, FIRST_REGION, 0, 1);
     for number in 0..3 {
         job.inc(1, 0, 0);
-        assert_eq!(job.members[1].lane.is_quiet(Pe(0)), Ok(false));
+        assert_eq!(job.is_quiet(1, 0), Ok(false));
         let numbers = (ahead(number), ahead(number + 1), 0);
         let bytes = masked(PES, numbers, Seq::FIRST.high(), &add);
         job.fabric.forge_message(Pe(1), RailId(0), &bytes);
-        iterate(&mut job, 1, 1);
-        assert_eq!(job.members[1].lane.is_quiet(Pe(0)), Ok(true));
+        job.progress(1, 1);
+        assert_eq!(job.is_quiet(1, 0), Ok(true));
         assert_eq!(job.word(1, 0), number + 1);
     }
 }
@@ -116,63 +113,20 @@ fn acknowledge(job: &Job, ack: u64, body: &Body<'_>) {
 #[test]
 fn old_acknowledgements_end_nothing() {
     let mut job = Job::new(3, &Shape { depth: 1024, ..Shape::default() }, Script::default());
-    let targets = Targets::of(&job);
-    let add = targets.atomic(0, 0, AtomicOp::Inc, 0);
-    (0..20).for_each(|_| job.members[1].lane.atomic(&add).unwrap());
+    (0..20).for_each(|_| job.inc(1, 0, 0));
     job.until_quiet(1, 0);
     job.fabric.stall(Pe(0));
-    (0..WINDOW).for_each(|_| job.members[1].lane.atomic(&add).unwrap());
+    (0..WINDOW).for_each(|_| job.inc(1, 0, 0));
     let map = Body::Ack(Some(&[0xff; MAP_BYTES]));
     // The last one leaves some of the messages.
     for (ack, body) in [(0, map), (20, Body::Ack(None)), (WINDOW, Body::Ack(None))] {
         acknowledge(&job, ack, &body);
-        iterate(&mut job, 1, 10);
-        assert_eq!(job.members[1].lane.is_quiet(Pe(0)), Ok(false), "{ack}");
+        job.progress(1, 10);
+        assert_eq!(job.is_quiet(1, 0), Ok(false), "{ack}");
     }
     job.fabric.resume(Pe(0));
     job.until_quiet(1, 0);
     assert_eq!(job.heap(0, 0, 8), (20 + WINDOW).to_le_bytes());
-}
-
-/// Whatever the reason is that the fabric gives.
-#[test]
-fn broken_messages_are_dropped() {
-    let mut job = Job::new(3, &Shape::default(), Script::default());
-    for (number, code) in (1..).zip([265, 125, 104, 5, 22]) {
-        job.fabric.break_message(Pe(1), RailId(1), code);
-        iterate(&mut job, 1, 1);
-        let foreign: Vec<u64> = job.members[1].lane.counters().map(|rail| rail.foreign).collect();
-        assert_eq!(foreign, [0, number]);
-    }
-}
-
-/// A message can be sent again by whoever has it, and changes nothing: nor does any other made of
-/// it.
-#[test]
-fn overheard_messages_are_executed_once() {
-    let mut job = Job::new(3, &Shape { n_pes: 3, ..Shape::default() }, Script::default());
-    let targets = Targets::of(&job);
-    job.fabric.overhear();
-    for _ in 0..3 {
-        job.members[0].lane.atomic(&targets.atomic(1, 0, AtomicOp::Add, 1)).unwrap();
-    }
-    job.until_quiet(0, 1);
-    let heaps = [0, 1, 2].map(|pe| job.heap(pe, 0, job.heap));
-    assert_eq!(heaps[1][..8], 3_u64.to_le_bytes());
-    for (to, rail, bytes) in job.fabric.overheard() {
-        for pe in [0, 1, 2] {
-            job.fabric.forge_message(Pe(pe), rail, &bytes);
-        }
-        for at in 0..bytes.len() {
-            let mut changed = bytes.clone();
-            changed[at] ^= 1 << (at % 8);
-            job.fabric.forge_message(to, rail, &changed);
-        }
-        for pe in 0..3 {
-            iterate(&mut job, pe, 10);
-        }
-    }
-    assert_eq!([0, 1, 2].map(|pe| job.heap(pe, 0, job.heap)), heaps);
 }
 
 /// The sender is told by name, the target says whose message it was, and nothing changes.
@@ -209,7 +163,7 @@ fn impossible_messages_are_refused() {
         }
         let heap = job.heap(1, 0, job.heap);
         forge(&job, PES, ahead(before), 0, body);
-        let failed = (0..100).find_map(|_| job.members[1].lane.progress().err());
+        let failed = (0..100).find_map(|_| job.lane(1).progress().err());
         assert!(
             matches!(failed.as_deref(), Some(EngineError::BadMessage { pe: Pe(0), .. })),
             "{what}: {failed:?}"
@@ -222,11 +176,8 @@ fn impossible_messages_are_refused() {
         for (number, (mark, later)) in (1..).zip(later) {
             forge(&job, PES, ahead(before + number), mark, &later);
         }
-        for _ in 0..1000 {
-            let _ = job.members[0].lane.progress();
-            let _ = job.members[1].lane.progress();
-        }
-        let told = job.members[0].lane.is_quiet(Pe(1));
+        job.iterate_some(&[0, 1], 1000);
+        let told = job.is_quiet(0, 1);
         assert!(
             matches!(told, Err(EngineError::PeerRefused { pe: Pe(1), .. })),
             "{what}: {told:?}"
@@ -239,19 +190,17 @@ fn impossible_messages_are_refused() {
 #[test]
 fn replies_to_other_fetches_are_dropped() {
     let mut job = Job::new(3, &Shape::default(), Script::default());
-    let targets = Targets::of(&job);
     job.inc(1, 0, 0);
-    let addr = job.members[1].base + 64;
-    job.members[1].lane.atomic(&targets.fetch(0, 8, addr)).unwrap();
+    job.fetch(1, 0, 64).unwrap();
     // The fetch is the second message.
     for (place, of) in [(0, ahead(0)), (0, ahead(2)), (1, ahead(1)), (16, ahead(1))] {
         let body = Body::Reply { place, of: of.low(), value: 99 };
         forge(&job, PES, Seq::FIRST, 0, &body);
     }
-    iterate(&mut job, 1, 100);
-    assert_eq!(job.heap(1, 64, 8), [0; 8]);
+    job.progress(1, 100);
+    assert_eq!(job.scratch(1, 64, 8), [0; 8]);
     job.until_quiet(1, 0);
-    assert_eq!(job.heap(1, 64, 8), [0; 8], "the word was zero");
+    assert_eq!(job.scratch(1, 64, 8), [0; 8], "the word was zero");
 }
 
 /// Its sender has not heard of the acknowledgement, or of the reply. It is executed once, and a
@@ -268,7 +217,7 @@ fn repeated_messages_are_answered_again() {
         job.fabric.overhear();
         forge(job, PES, ahead(number), mark, body);
         for _ in 0..10 {
-            iterate(job, 1, 1);
+            job.progress(1, 1);
             job.fabric.pass_time(100_000);
         }
         let heard = job.fabric.overheard();
@@ -303,11 +252,11 @@ fn waiting_messages_are_bounded() {
     let mut job = Job::new(1, &Shape::default(), Script::default());
     let deliver = |job: &mut Job, number, mark, body: &Body<'_>| {
         forge(job, PES, ahead(number), mark, body);
-        iterate(job, 1, 1);
+        job.progress(1, 1);
         job.fabric.pass_time(1000);
     };
     let found = |job: &Job| {
-        let foreign: u64 = job.members[1].lane.counters().map(|rail| rail.foreign).sum();
+        let foreign = job.counted(1, |rail| rail.foreign);
         (foreign, job.word(1, 16))
     };
     // Nothing has come of its data.
@@ -317,55 +266,46 @@ fn waiting_messages_are_bounded() {
     let add = word(AtomicOp::Add, FIRST_REGION, 16, 1);
     (1..3 * WINDOW).for_each(|number| deliver(&mut job, number, 1, &add));
     assert_eq!(found(&job), (2 * WINDOW, 0));
-    let codec = ImmediateCodec::new(cookie(), Pe(0), 2, 8);
-    job.fabric.forge_immediate_data(Pe(1), RailId(0), codec.encode(Pe(1), tag));
-    iterate(&mut job, 1, 1);
+    let marks = ImmediateCodec::new(cookie(), Pe(0), 2, 8);
+    job.fabric.forge_immediate_data(Pe(1), RailId(0), marks.encode(Pe(1), tag));
+    job.progress(1, 1);
     assert_eq!(found(&job), (2 * WINDOW, WINDOW - 1));
     (1..3 * WINDOW).for_each(|number| deliver(&mut job, number, 1, &add));
     assert_eq!(found(&job), (2 * WINDOW, 3 * WINDOW - 1));
-}
-
-/// Starts a fetch of PE 1 from PE 0, which does not look.
-fn fetch(job: &mut Job, targets: &Targets) {
-    job.fabric.stall(Pe(0));
-    let addr = job.members[1].base + 64;
-    job.members[1].lane.atomic(&targets.fetch(0, 8, addr)).unwrap();
 }
 
 /// Its slot is another message's when it is acknowledged.
 #[test]
 fn replies_may_precede_acknowledgements() {
     let mut job = Job::new(3, &Shape { n_pes: 3, ..Shape::default() }, Script::default());
-    let targets = Targets::of(&job);
-    fetch(&mut job, &targets);
-    job.fabric.stall(Pe(2));
+    [0, 2].into_iter().for_each(|pe| job.fabric.stall(Pe(pe)));
+    job.fetch(1, 0, 64).unwrap();
     let reply = Body::Reply { place: 0, of: Seq::FIRST.low(), value: 99 };
     acknowledge(&job, 0, &reply);
-    iterate(&mut job, 1, 1);
-    assert_eq!((job.word(1, 64), job.members[1].lane.is_quiet(Pe(0))), (99, Ok(true)));
+    job.progress(1, 1);
+    assert_eq!((job.scratch(1, 64, 1), job.is_quiet(1, 0)), (vec![99], Ok(true)));
     job.inc(1, 2, 0);
     acknowledge(&job, 1, &Body::Ack(None));
-    iterate(&mut job, 1, 1);
-    assert_eq!(job.members[1].lane.is_quiet(Pe(2)), Ok(false));
+    job.progress(1, 1);
+    assert_eq!(job.is_quiet(1, 2), Ok(false));
 }
 
 /// Its place in the window is another message's by then.
 #[test]
 fn replies_may_come_a_window_later() {
     let mut job = Job::new(3, &Shape { depth: 1024, ..Shape::default() }, Script::default());
-    let targets = Targets::of(&job);
-    fetch(&mut job, &targets);
-    let add = targets.atomic(0, 0, AtomicOp::Inc, 0);
+    job.fabric.stall(Pe(0));
+    job.fetch(1, 0, 64).unwrap();
     for acked in [1, WINDOW] {
         acknowledge(&job, acked, &Body::Ack(None));
-        iterate(&mut job, 1, 1);
+        job.progress(1, 1);
         let more = if acked == 1 { WINDOW - 1 } else { 1 };
-        (0..more).for_each(|_| job.members[1].lane.atomic(&add).unwrap());
+        (0..more).for_each(|_| job.inc(1, 0, 0));
     }
     acknowledge(&job, WINDOW, &Body::Reply { place: 0, of: Seq::FIRST.low(), value: 99 });
-    iterate(&mut job, 1, 1);
-    assert_eq!((job.word(1, 64), job.members[1].lane.is_quiet(Pe(0))), (99, Ok(false)));
+    job.progress(1, 1);
+    assert_eq!((job.scratch(1, 64, 1), job.is_quiet(1, 0)), (vec![99], Ok(false)));
     acknowledge(&job, WINDOW + 1, &Body::Ack(None));
-    iterate(&mut job, 1, 1);
-    assert_eq!(job.members[1].lane.is_quiet(Pe(0)), Ok(true));
+    job.progress(1, 1);
+    assert_eq!(job.is_quiet(1, 0), Ok(true));
 }

@@ -1,82 +1,103 @@
 //! The way that a signal goes with its data, at the bounds between the ways: told by what reaches
 //! the peer while the sender does nothing more, or the fabric keeps something back.
 
-use engine::atomic::AtomicOp;
-use engine::ids::Pe;
 use engine::lane::SignalEngine;
-use engine::request::PutSignalRequest;
-use engine::wire::message::MAX_EAGER;
-use sim_fabric::{Call, Script};
+use engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
+use engine::wire::message::{MAX_EAGER, eager_in};
+use sim_fabric::Script;
 
-use super::Targets;
 use crate::job::{Job, Shape};
+
+/// Where the data is, behind the signal's word.
+const AT: usize = 64;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Way {
-    Eager,
+    /// Data and signal share a message.
+    Inline,
+    /// The target reads the data.
+    Staged,
+    /// The target counts the segments.
     Counted,
+    /// The signal leaves when its data is delivered.
     Chained,
 }
 
-/// The way of a signal with parts of these lengths.
+/// The way of a signal with parts of these lengths, whose bytes arrive, and no byte more.
 fn way(shape: &Shape, lens: &[usize]) -> Way {
-    let applied = |hold: fn(&Job)| {
-        let mut job = Job::new(5, shape, Script::default());
-        let targets = Targets::of(&job);
-        hold(&job);
-        job.fabric.trace_calls();
-        let first = &mut job.members[0];
-        let local = first.scratch;
-        let mut at = 64;
-        let part = |len: &usize| {
-            at += len;
-            targets.part(local, 1, at - len, *len)
-        };
-        let parts: Vec<_> = lens.iter().map(part).collect();
-        let signal = targets.atomic(1, 0, AtomicOp::SignalAdd, 1);
-        first.lane.put_signal(&PutSignalRequest { parts: &parts, signal }).unwrap();
-        let posted = |call: &&Call| matches!(call, Call::Post(Pe(0), _));
-        let posted = job.fabric.calls().iter().filter(posted).count();
-        for _ in 0..10_000 {
-            job.members[1].lane.progress().unwrap();
-        }
-        (posted, job.word(1, 0) == 1)
+    let mut end = AT;
+    let part = |len: &usize| {
+        end += len;
+        (end - len, *len)
     };
-    let (posted, is_applied) = applied(|_| ());
-    if posted == 1 && is_applied {
-        return Way::Eager;
+    let parts: Vec<_> = lens.iter().map(part).collect();
+    let bytes: Vec<u8> = (0..end).map(|at| (at * 7) as u8 | 1).collect();
+    let applied = |holds: bool| {
+        let mut job = Job::new(5, shape, Script::default());
+        job.fabric.hold_immediate_data(holds);
+        job.fabric.trace_calls();
+        job.fill_scratch(0, &bytes);
+        job.put_signal(0, 1, &parts, 0).unwrap();
+        let posted = job.posts(0);
+        job.progress(1, 1000);
+        let is_applied = job.word(1, 0) == 1;
+        job.fabric.hold_immediate_data(false);
+        job.until_quiet(0, 1);
+        let found = job.heap(1, AT, end);
+        assert!(found[..end - AT] == bytes[AT..] && found[end - AT..] == [0; AT], "{lens:?}");
+        (posted, is_applied)
+    };
+    match (applied(false), applied(true)) {
+        ((1, true), _) => Way::Inline,
+        ((_, false), _) => Way::Chained,
+        (_, (_, false)) => Way::Counted,
+        _ => Way::Staged,
     }
-    if !is_applied {
-        return Way::Chained;
-    }
-    let (_, is_applied) = applied(|job| job.fabric.hold_immediate_data(true));
-    assert!(!is_applied, "nothing else keeps it behind its data");
-    Way::Counted
 }
 
 #[test]
 fn signal_paths_depend_on_length() {
     use SignalEngine::{Auto, Chained, Counted, Eager};
-    let shape = |signals| Shape { signals, heap: 1 << 18, ..Shape::default() };
-    let long = 64 << 10;
-    for (signals, lens, expected) in [
-        (Auto, &[MAX_EAGER][..], Way::Eager),
-        (Auto, &[MAX_EAGER + 1], Way::Counted),
+    const LONG: usize = 64 << 10;
+    const MOST: usize = eager_in(MAX_LONG_MESSAGE);
+    let shape = |signals, longest_message| Shape {
+        signals,
+        longest_message,
+        heap: 1 << 18,
+        ..Shape::default()
+    };
+    for (signals, longest, lens, expected) in [
+        (Auto, MAX_MESSAGE, &[MAX_EAGER][..], Way::Inline),
+        (Auto, MAX_MESSAGE, &[MAX_EAGER + 1], Way::Counted),
         // The signal of several parts is behind everything before it.
-        (Auto, &[8, 8], Way::Chained),
-        (Auto, &[long], Way::Counted),
-        (Eager, &[MAX_EAGER], Way::Eager),
-        (Eager, &[MAX_EAGER + 1], Way::Chained),
-        (Counted, &[8], Way::Counted),
-        (Chained, &[8], Way::Chained),
+        (Auto, MAX_MESSAGE, &[8, 8], Way::Chained),
+        (Auto, MAX_MESSAGE, &[LONG], Way::Counted),
+        (Auto, MAX_LONG_MESSAGE, &[MAX_EAGER + 1], Way::Inline),
+        (Auto, MAX_LONG_MESSAGE, &[MOST], Way::Inline),
+        (Auto, MAX_LONG_MESSAGE, &[MOST + 1], Way::Counted),
+        (Auto, MAX_LONG_MESSAGE, &[MAX_EAGER, 8], Way::Chained),
+        (Eager, MAX_MESSAGE, &[1], Way::Inline),
+        (Eager, MAX_MESSAGE, &[MAX_EAGER], Way::Inline),
+        (Eager, MAX_MESSAGE, &[MAX_EAGER + 1], Way::Chained),
+        (Eager, 300, &[eager_in(300)], Way::Inline),
+        (Eager, 300, &[eager_in(300) + 1], Way::Chained),
+        (Counted, MAX_MESSAGE, &[8], Way::Counted),
+        (Counted, MAX_LONG_MESSAGE, &[MAX_EAGER + 1], Way::Counted),
+        (Chained, MAX_MESSAGE, &[8], Way::Chained),
+        (Chained, MAX_LONG_MESSAGE, &[MAX_EAGER + 1], Way::Chained),
     ] {
-        assert_eq!(way(&shape(signals), lens), expected, "{signals:?} {lens:?}");
+        assert_eq!(way(&shape(signals, longest), lens), expected, "{signals:?} {longest} {lens:?}");
     }
     for (immediate_data, counted) in [(true, 8), (true, 0), (false, 8)] {
         let expected = if immediate_data && counted > 0 { Way::Counted } else { Way::Chained };
-        for shape in [Shape { rails: 1, ..shape(Auto) }, shape(Auto), shape(Counted)] {
-            let shape = Shape { immediate_data, counted, ..shape };
-            assert_eq!(way(&shape, &[long]), expected, "{shape:?}");
+        for (signals, rails) in [(Auto, 1), (Auto, 2), (Counted, 2)] {
+            let shape = Shape { immediate_data, counted, rails, ..shape(signals, MAX_MESSAGE) };
+            assert_eq!(way(&shape, &[LONG]), expected, "{shape:?}");
         }
+    }
+    // Device memory at either end, staged or taken by the fabric.
+    for (staged, reached) in [0b0010, 0b0100, 0b0110].into_iter().flat_map(|s| [(s, 0), (s, s)]) {
+        let shape = Shape { staged, by_fabric: reached, ..shape(Auto, MAX_LONG_MESSAGE) };
+        assert_ne!(way(&shape, &[MOST]), Way::Inline, "{staged:b} {reached:b}");
     }
 }

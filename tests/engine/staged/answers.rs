@@ -8,12 +8,11 @@ use engine::ids::{Pe, RailId};
 use engine::port::Direction;
 use engine::wire::message::{Body, MAP_BYTES, Seq};
 use engine::wire::staging::{GetId, Pull, PullSource, PullTarget};
-use sim_fabric::{Call, Delivery, PortCall, Script};
+use sim_fabric::{Delivery, PortCall, Script};
 
 use super::{ALL, neighbours};
 use crate::forge::{ahead, masked};
 use crate::job::{Job, Shape};
-use crate::signals::Targets;
 
 const LONG: usize = 1000;
 const SHORT: usize = 100;
@@ -139,8 +138,6 @@ enum Moment {
     /// It has left, and the peer does not look.
     Sent,
     Ended,
-    /// After so many iterations.
-    After(u32),
 }
 
 impl Operation {
@@ -174,19 +171,15 @@ impl Operation {
     }
 
     fn start(self, job: &mut Job) -> Result<(), EngineError> {
-        let targets = Targets::of(job);
-        let scratch = job.members[0].scratch;
         match self {
             Self::Nothing => Ok(()),
             Self::Put | Self::PutInPlace => job.put(0, 1, 0, LONG),
             Self::PutShort => job.put(0, 1, 0, SHORT),
-            Self::PutSignal => job.put_signal(0, 1, (0, LONG), 4096),
+            Self::PutSignal => job.put_signal(0, 1, &[(0, LONG)], 4096),
             Self::Get => job.get(0, 1, LANDING, LONG),
             Self::GetShort => job.get(0, 1, LANDING, SHORT),
-            Self::Fetch => job.members[0].lane.atomic(&targets.fetch(1, 4096, scratch + LANDING)),
-            Self::Signal => {
-                job.members[0].lane.atomic(&targets.atomic(1, 4096, AtomicOp::SignalAdd, 1))
-            }
+            Self::Fetch => job.fetch(0, 1, LANDING),
+            Self::Signal => job.amo(0, 1, 4096, AtomicOp::SignalAdd, 1),
             Self::PutOfPeer => job.put(1, 0, 0, LONG),
             Self::GetOfPeer => job.get(1, 0, LANDING, LONG),
         }
@@ -206,20 +199,15 @@ impl Operation {
 }
 
 fn iterate(job: &mut Job, iterations: u32) {
-    for _ in 0..iterations {
-        job.members.iter_mut().for_each(|member| drop(member.lane.progress()));
-        job.fabric.pass_time(500);
-    }
+    job.iterate_slowly(&[0, 1, 2], iterations, 500);
 }
 
 /// Goes on until what PE 0 and PE 1 have begun is over. Returns the error of PE 0 about PE 1.
 fn end(job: &mut Job) -> Option<String> {
     for _ in 0..30_000 {
-        let quiet = [(0, 1), (1, 0)].map(|(pe, peer): (usize, u32)| {
-            job.members[pe].lane.is_quiet(Pe(peer)).map_err(|error| error.to_string())
-        });
+        let quiet = [(0, 1), (1, 0)].map(|(pe, peer)| job.is_quiet(pe, peer));
         match quiet {
-            [Err(error), _] => return Some(error),
+            [Err(error), _] => return Some(error.to_string()),
             [Ok(true), Ok(true) | Err(_)] => return None,
             _ => iterate(job, 1),
         }
@@ -244,7 +232,6 @@ fn answered(
     operation.start(&mut job).unwrap();
     match moment {
         Moment::Ended => assert_eq!(end(&mut job), None),
-        Moment::After(iterations) => iterate(&mut job, iterations),
         Moment::Refused | Moment::Sent => iterate(&mut job, 40),
     }
     answer.send(&job, from, 0, about);
@@ -254,16 +241,14 @@ fn answered(
     job.fabric.refuse(Pe(1), false);
     let error = end(&mut job);
     // What nobody was asked to write to stays as it was.
-    let scratch = job.members[0].scratch;
-    let source = job.fabric.load(Pe(0), scratch, LANDING);
-    assert_eq!(source, [0x11; LANDING], "the source of a put");
+    assert_eq!(job.scratch(0, 0, LANDING), [0x11; LANDING], "the source of a put");
     let landed = match operation {
         Operation::Get => LONG,
         Operation::GetShort => SHORT,
         Operation::Fetch => 8,
         _ => 0,
     };
-    let rest = job.fabric.load(Pe(0), scratch + LANDING + landed, LANDING - landed);
+    let rest = job.scratch(0, LANDING + landed, LANDING - landed);
     assert_eq!(rest, [0; LANDING][landed..], "beside where a get puts its bytes");
     let put = if operation == Operation::PutOfPeer { LONG } else { 0 };
     assert_eq!(job.heap(0, put, LANDING - put), [0; LANDING][put..], "the heap");
@@ -314,21 +299,6 @@ fn answers_fit_what_was_asked() {
     }
 }
 
-/// An answer at any moment of an operation's life: the operation ends, or fails by the peer's name,
-/// and no other memory changes.
-#[test]
-fn answers_at_any_moment() {
-    for operation in each_operation() {
-        for (answer, at) in
-            ANSWERS.into_iter().flat_map(|of| (0..36).step_by(3).map(move |at| (of, at)))
-        {
-            let errors = answered(operation, Moment::After(at), (answer, RIGHT, 1));
-            let named = errors.iter().flatten().all(|error| error.contains("PE 1"));
-            assert!(named, "{answer:?} to {operation:?} at {at}: {errors:?}");
-        }
-    }
-}
-
 /// The second answer to a get might find another one under its number.
 #[test]
 fn gets_are_answered_once() {
@@ -344,7 +314,7 @@ fn gets_are_answered_once() {
             iterate(&mut job, 40);
             answer.send(&job, 1, 0, RIGHT);
             second.send(&job, 1, 1, RIGHT);
-            let failed = job.members[0].lane.progress().unwrap_err();
+            let failed = job.lane(0).progress().unwrap_err();
             assert!(matches!(*failed, EngineError::BadMessage { pe: Pe(1), .. }), "{failed}");
         }
     }
@@ -361,9 +331,8 @@ fn answers_of_failed_peers_store_nothing() {
         Answer::Refusal.send(&job, 1, 0, RIGHT);
         answer.send(&job, 1, 0, RIGHT);
         iterate(&mut job, 100);
-        job.members[0].lane.is_quiet(Pe(1)).unwrap_err();
-        let landed = job.fabric.load(Pe(0), job.members[0].scratch + LANDING, SHORT);
-        assert_eq!(landed, [0; SHORT], "{answer:?}");
+        job.is_quiet(0, 1).unwrap_err();
+        assert_eq!(job.scratch(0, LANDING, SHORT), [0; SHORT], "{answer:?}");
     }
 }
 
@@ -377,26 +346,20 @@ fn late_copies_end_no_other_get() {
     Answer::Refusal.send(&job, 3, 0, RIGHT);
     iterate(&mut job, 1);
     job.get(0, 1, LANDING, LONG).unwrap();
-    for _ in 0..1000 {
-        if job.fabric.calls().contains(&Call::Copy(Pe(0))) {
-            break;
-        }
+    while job.copies(0) == 0 {
         iterate(&mut job, 1);
     }
     job.fabric.stall(Pe(2));
     Answer::Refusal.send(&job, 1, 0, RIGHT);
-    job.members[0].lane.progress().unwrap_err();
-    job.members[0].lane.is_quiet(Pe(1)).unwrap_err();
+    job.lane(0).progress().unwrap_err();
+    job.is_quiet(0, 1).unwrap_err();
     job.get(0, 2, LANDING + LONG, LONG).unwrap();
     iterate(&mut job, 100);
-    assert_eq!(job.members[0].lane.is_quiet(Pe(2)), Ok(false), "its owner has said nothing");
+    assert_eq!(job.is_quiet(0, 2), Ok(false), "its owner has said nothing");
     job.fabric.store(Pe(2), job.members[2].base + LANDING + LONG, &[7; LONG]);
     job.fabric.resume(Pe(2));
-    while !job.members[0].lane.is_quiet(Pe(2)).unwrap() {
-        iterate(&mut job, 1);
-    }
-    let landed = job.fabric.load(Pe(0), job.members[0].scratch + LANDING + LONG, LONG);
-    assert!(landed == [7; LONG]);
+    assert_eq!(job.settle(&[0, 1, 2], (0, 2), 500), Ok(()));
+    assert!(job.scratch(0, LANDING + LONG, LONG) == [7; LONG]);
 }
 
 /// The fabric may still write into a buffer whose peer has failed, or a device copy out of it.
@@ -409,21 +372,16 @@ fn buffers_are_kept_until_idle() {
         let mut job = Job::new(3, &shape, script);
         // A lane that has failed before does not wait for its copies.
         job.fabric.fail_calls(PortCall::Send, 0, 1);
-        assert!(job.put_value(0, 3, 0, 1, 8).is_err());
+        assert!(job.put_value(0, 3, 0, 1).is_err());
         iterate(&mut job, 1);
         job.fabric.trace_calls();
         job.put(1, 0, 0, LONG).unwrap();
         iterate(&mut job, 2);
         job.put(2, 0, 4096, LONG).unwrap();
-        let has_begun = (0..20_000).any(|_| {
+        // PE 0 reads, or copies.
+        while (if is_copied { job.copies(0) } else { job.posts(0) }) == 0 {
             iterate(&mut job, 1);
-            job.fabric.calls().iter().any(|call| match call {
-                Call::Post(Pe(0), _) => !is_copied,
-                Call::Copy(Pe(0)) => is_copied,
-                _ => false,
-            })
-        });
-        assert!(has_begun, "PE 0 reads, or copies");
+        }
         job.fabric.stall(Pe(1));
         Answer::Refusal.send(&job, 1, 0, RIGHT);
         iterate(&mut job, 100);
@@ -435,9 +393,7 @@ fn buffers_are_kept_until_idle() {
         };
         assert_eq!(reads(&job), 0);
         job.fabric.resume(Pe(1));
-        while !job.members[2].lane.is_quiet(Pe(0)).unwrap() {
-            iterate(&mut job, 1);
-        }
+        assert_eq!(job.settle(&[0, 1, 2], (2, 0), 500), Ok(()));
         assert_eq!(reads(&job), 1);
     }
 }

@@ -2,85 +2,88 @@
 //! threads.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::ScopedJoinHandle;
 use std::time::Duration;
 
+use engine::atomic::AtomicOp;
 use engine::error::EngineError;
 use engine::ids::Pe;
 use engine::request::LocalSide;
-use sim_fabric::{Call, Event, PortCall, Script};
+use sim_fabric::{PortCall, Script};
 use test_support::seeds::for_seeds;
 
 use super::{ALL, fill, pattern};
-use crate::job::{Job, PATIENCE, Random, Shape};
-use crate::signals::Targets;
+use crate::job::{Job, Outcome, PATIENCE, Shape};
+use crate::race::Random;
 
 #[test]
 fn words_are_stored_together() {
     const WORDS: usize = 64;
-    for fails in [false, true] {
-        let shape = Shape { staged: ALL, heap: 1 << 14, ..Shape::default() };
+    let shape = Shape { staged: ALL, heap: 1 << 14, ..Shape::default() };
+    let mut job = Job::new(1, &shape, Script::default());
+    for at in 0..WORDS {
+        // Apart, so that each is a message.
+        job.put_value(0, 1, 16 * at, at as u64 + 1).unwrap();
+    }
+    job.progress(0, 1);
+    // All of them are there before PE 1 looks.
+    job.fabric.pass_time(1_000_000_000);
+    job.until_quiet(0, 1);
+    (0..WORDS).for_each(|at| assert_eq!(job.word(1, 16 * at), at as u64 + 1));
+    let settled = job.fabric.world().settled;
+    assert!((1..=8).contains(&settled), "{WORDS} words in {settled} calls");
+}
+
+/// Whatever brings them, words that cannot be stored are not acknowledged; those of another peer
+/// are.
+#[test]
+fn lost_words_concern_their_peer() {
+    let brings: [(&str, u32, fn(&mut Job) -> Outcome); 4] = [
+        ("values", 0, |job| (0..64).try_for_each(|at| job.put_value(1, 0, 16 * at, 1))),
+        ("a short put with its signal", 1, |job| job.put_signal(1, 0, &[(64, 16)], 0)),
+        ("a signal behind a copy", 0, |job| job.put_signal(1, 0, &[(64, 1000)], 0)),
+        ("a value", 1, |job| job.put_value(1, 0, 0, 7)),
+    ];
+    for (what, words, bring) in brings {
+        // Words are in staged memory, as all is, or in memory of the host beside a staged heap.
+        let staged = if words == 0 { ALL } else { 0b01 };
+        let shape = Shape { n_pes: 3, staged, words, heap: 1 << 14, ..Shape::default() };
         let mut job = Job::new(1, &shape, Script::default());
-        if fails {
-            job.fabric.world().fail_settling = true;
-        }
-        for at in 0..WORDS {
-            // Apart, so that each is a message.
-            job.put_value(0, 1, 16 * at, at as u64 + 1, 8).unwrap();
-        }
-        job.members[0].lane.progress().unwrap();
-        if fails {
-            let error = until_failed(&mut job);
-            assert!(error.contains("cannot be executed"), "{error}");
-            assert!(error.contains("failed by the script"), "{error}");
-            for _ in 0..500 {
-                for member in &mut job.members {
-                    let _ = member.lane.progress();
-                }
-                let quiet = job.members[0].lane.is_quiet(Pe(1));
-                assert!(!matches!(quiet, Ok(true)), "they are not there");
-            }
-            continue;
-        }
-        // All of them are there before PE 1 looks.
+        job.fabric.world().fail_settling = true;
+        bring(&mut job).unwrap();
+        // All of them are there before PE 0 looks.
+        job.progress(1, 1);
         job.fabric.pass_time(1_000_000_000);
-        while !job.members[0].lane.is_quiet(Pe(1)).unwrap() {
-            for member in job.members.iter_mut().rev() {
-                member.lane.progress().unwrap();
-            }
+        let failed = job.settle(&[0, 1], (1, 0), 1000);
+        let failed = failed.expect_err(what);
+        let text = failed.to_string();
+        assert!(matches!(failed, EngineError::PeerRefused { .. }), "{what}: {failed}");
+        assert!(text.contains("failed by the script"), "{what}: {text}");
+        if words != 0 {
+            job.inc(2, 0, 8);
+            job.iterate_some(&[0, 2], 200);
+            assert_eq!(job.settle(&[0, 2], (2, 0), 1000), Ok(()), "{what}");
         }
-        for at in 0..WORDS {
-            assert_eq!(job.heap(1, 16 * at, 8), (at as u64 + 1).to_le_bytes());
-        }
-        let settled = job.fabric.world().settled;
-        assert!((1..=8).contains(&settled), "{WORDS} words in {settled} calls");
     }
 }
 
+/// One peer's word is to be stored soon when another's fetch needs it done at once.
 #[test]
 fn failed_words_are_not_acknowledged() {
     for order in [[1, 2], [2, 1]] {
         let shape = Shape { n_pes: 3, rails: 1, staged: 0b01, heap: 1 << 14, ..Shape::default() };
         let mut job = Job::new(1, &shape, Script::default());
-        let targets = Targets::of(&job);
         job.fabric.world().fail_settling = true;
         for pe in order {
-            if pe == 1 {
-                job.put_value(1, 0, 0, 7, 8).unwrap();
-                job.members[1].lane.progress().unwrap();
-            } else {
-                let member = &mut job.members[2];
-                member.lane.atomic(&targets.fetch(0, 8, member.base)).unwrap();
-            }
+            if pe == 1 { job.put_value(1, 0, 0, 7) } else { job.fetch(2, 0, 8) }.unwrap();
+            job.iterate_some(&[1], 1);
             job.fabric.pass_time(1_000_000_000);
         }
         // Both have come when PE 0 looks.
-        assert!(job.members[0].lane.progress().is_err(), "{order:?}");
+        assert!(job.lane(0).progress().is_err(), "{order:?}");
         for _ in 0..500 {
-            for member in &mut job.members {
-                let _ = member.lane.progress();
-            }
-            let quiet = job.members[1].lane.is_quiet(Pe(0));
-            assert!(!matches!(quiet, Ok(true)), "{order:?}: it is not there");
+            job.iterate_some(&[0, 1, 2], 1);
+            assert_ne!(job.is_quiet(1, 0), Ok(true), "{order:?}: it is not there");
         }
     }
 }
@@ -89,49 +92,23 @@ fn failed_words_are_not_acknowledged() {
 /// not said to be there.
 #[test]
 fn failed_copy_names_its_peer() {
-    // Copies go: out of the source, into the target.
-    for (after, part) in [(0, "staging the local side failed"), (1, "the peer cannot do its part")]
-    {
+    const HERE: &str = "staging the local side failed";
+    const THERE: &str = "the peer cannot do its part";
+    // Copies go out of the source, and into the target.
+    for (begin, after, parts) in [
+        (Job::put as fn(&mut Job, u32, u32, usize, usize) -> Outcome, 0, ["put of 1000", HERE]),
+        (Job::put, 1, ["", THERE]),
+        (Job::get, 0, ["get of 1000", THERE]),
+        (Job::get, 1, ["get of 1000", HERE]),
+    ] {
         let shape = Shape { staged: ALL, heap: 1 << 14, ..Shape::default() };
         let mut job = Job::new(1, &shape, Script::default());
-        fill(&job, 2);
         job.fabric.world().fail_copies = (after, 1);
-        job.put(0, 1, 0, 1000).unwrap();
-        let error = until_failed(&mut job);
-        assert!(error.contains("PE 1") && error.contains(part), "{error}");
-        assert!(error.contains("failed by the script"), "{error}");
+        begin(&mut job, 0, 1, 0, 1000).unwrap();
+        let error = job.settle(&[1, 0], (0, 1), 0).unwrap_err().to_string();
+        assert!(error.contains("PE 1") && error.contains("failed by the script"), "{error}");
+        assert!(parts.iter().all(|part| error.contains(part)), "{error}");
         assert!(job.quiet(0, 1).is_err(), "and again at the next quiet");
-    }
-    for (after, part) in [(0, "the peer cannot do its part"), (1, "staging the local side failed")]
-    {
-        let shape = Shape { staged: ALL, heap: 1 << 14, ..Shape::default() };
-        let mut job = Job::new(1, &shape, Script::default());
-        job.fabric.world().fail_copies = (after, 1);
-        job.get(0, 1, 0, 1000).unwrap();
-        let error = until_failed(&mut job);
-        assert!(error.contains("get of 1000 bytes") && error.contains("PE 1"), "{error}");
-        assert!(error.contains(part), "{error}");
-    }
-}
-
-#[test]
-fn nothing_follows_a_failed_copy() {
-    for seed in 1..=20 {
-        let shape = Shape { staged: ALL, heap: 1 << 14, ..Shape::default() };
-        let mut job = Job::new(seed, &shape, Script::default());
-        fill(&job, 2);
-        // Of sixteen pieces the second fails, while at most two have left their bounce buffers.
-        job.fabric.world().fail_copies = (1, 1);
-        job.put(0, 1, 0, 16 * 1024).unwrap();
-        until_failed(&mut job);
-        for _ in 0..10_000 {
-            for member in &mut job.members {
-                let _ = member.lane.progress();
-            }
-        }
-        let arrived = |event: &Event| matches!(event, Event::Copied { pe: Pe(1), .. });
-        let arrived = job.fabric.events().iter().filter(|event| arrived(event)).count();
-        assert!(arrived <= 1, "{arrived} pieces arrived, seed {seed}");
     }
 }
 
@@ -140,7 +117,7 @@ fn nothing_follows_a_failed_copy() {
 #[test]
 fn nothing_leaves_behind_failed_part() {
     for (staged, begin, call) in [
-        (0b0100, Job::get as fn(&mut Job, u32, u32, usize, usize) -> _, PortCall::Send),
+        (0b0100, Job::get as fn(&mut Job, u32, u32, usize, usize) -> Outcome, PortCall::Send),
         (0b0010, Job::put, PortCall::Post),
         (0b0010, Job::get, PortCall::Post),
     ] {
@@ -150,28 +127,12 @@ fn nothing_leaves_behind_failed_part() {
         job.fabric.trace_calls();
         job.fabric.fail_calls(call, 0, 1);
         if begin(&mut job, 0, 1, 0, 4096).is_ok() {
-            until_failed(&mut job);
+            job.settle(&[1, 0], (0, 1), 0).unwrap_err();
         }
-        for _ in 0..1000 {
-            job.members.iter_mut().for_each(|member| drop(member.lane.progress()));
-        }
-        let calls = job.fabric.calls();
-        let posts = calls.iter().filter(|call| matches!(call, Call::Post(Pe(0), _))).count();
-        assert_eq!(posts, 0, "{staged:b}, {call:?}");
+        job.iterate_slowly(&[0, 1], 1000, 0);
+        assert_eq!(job.posts(0), 0, "{staged:b}, {call:?}");
         assert!(!job.members[0].lane.has_work());
     }
-}
-
-/// Turns all lanes until PE 0's fails.
-fn until_failed(job: &mut Job) -> String {
-    for _ in 0..100_000 {
-        for member in job.members.iter_mut().rev() {
-            if let Err(error) = member.lane.progress() {
-                return error.to_string();
-            }
-        }
-    }
-    panic!("PE 0 does not fail");
 }
 
 /// User threads whose operations go both ways, by their own lane and handed over, as the memory has
@@ -180,91 +141,86 @@ fn until_failed(job: &mut Job) -> String {
 #[test]
 fn user_threads_operations_keep_order() {
     const PART: usize = 4096;
-    const THREADS: usize = 2;
+    const THREADS: usize = 4;
     for_seeds("user_threads_operations_keep_order", &[], 40, |seed| {
         let mut random = Random(seed * 0x2545_f491 + 5);
-        // PE 1's heap and PE 0's local memory are of either kind.
-        let staged = [0, 0b0010, 0b0100, 0b0110, ALL][random.below(5)];
-        let needs_desc = random.below(2) == 0;
-        let max_segment = [64, 1000, 1 << 20][random.below(3)];
-        let heap = THREADS * PART;
-        let fast = true;
-        let shape =
-            Shape { staged, needs_desc, fast, max_segment, heap, rails: 1, ..Shape::default() };
+        let shape = Shape {
+            // PE 1's heap and PE 0's local memory are of either kind.
+            staged: [0, 0b0010, 0b0100, 0b0110, ALL][random.below(5)],
+            needs_desc: random.below(2) == 0,
+            max_segment: [64, 1000, 1 << 20][random.below(3)],
+            depth: [2, 16][random.below(2)],
+            fast: true,
+            heap: THREADS * PART,
+            rails: 1,
+            ..Shape::default()
+        };
         let script = Script { again_percent: [0, 20][random.below(2)], ..Script::default() };
         let job = Job::new(seed, &shape, script);
         fill(&job, 2);
-        let (job, host) = job.with_user_threads(&shape, PATIENCE);
-        let Job { fabric, members, .. } = &job;
-        let targets = Targets::of(&job);
+        let (Job { fabric, members, targets, heap }, host) =
+            job.with_user_threads(&shape, PATIENCE);
         let (mut scratch, base) = (members[0].scratch, members[1].base);
-        if staged == 0 {
+        if shape.staged == 0 {
             let bare = fabric.alloc(Pe(0), heap);
             fabric.store(Pe(0), bare, &fabric.load(Pe(0), scratch, heap));
             scratch = bare;
         }
-        let fabric = fabric.clone();
         let done = AtomicBool::new(false);
+        let user = |thread: usize| {
+            let mut random = Random(seed ^ (thread as u64 + 1) << 24);
+            let mine = thread * PART;
+            let mut expected = vec![0; PART];
+            let found = |at, len| fabric.load(Pe(1), base + mine + at, len);
+            for _ in 0..24 {
+                let at = random.below(PART - 8);
+                let len = 1 + random.below((PART - at).min(2000));
+                let from = mine + random.below(PART - len);
+                let mut put = targets.part(scratch + from, 1, mine + at, len);
+                let mut bytes: Vec<u8> = (from..from + len).map(|at| pattern(0, at)).collect();
+                if random.below(2) == 0 {
+                    let word = random.below(1 << 30) as u64 | 1 << 60;
+                    (put.local, put.len) = (LocalSide::Value(word), 8);
+                    bytes = word.to_le_bytes().to_vec();
+                }
+                expected[at..at + put.len].copy_from_slice(&bytes);
+                if random.below(4) == 0 {
+                    host.complete(&put)?;
+                    assert!(found(at, put.len) == bytes, "thread {thread}, waited for");
+                } else {
+                    host.start(&put)?
+                }
+                host.fence(Pe(1))?;
+                if random.below(6) == 0 {
+                    host.quiet(Pe(1))?;
+                    assert!(found(0, PART) == expected, "thread {thread}, before its end");
+                }
+            }
+            host.quiet(Pe(1))?;
+            assert!(found(0, PART) == expected, "thread {thread}");
+            Ok::<(), EngineError>(())
+        };
         std::thread::scope(|scope| {
-            for mut member in job.members {
-                let (fabric, done) = (&fabric, &done);
+            for mut member in members {
+                let (fabric, done, host) = (&fabric, &done, &host);
                 scope.spawn(move || {
                     // All of it: its registrations last as long as its lane.
                     let member = &mut member;
                     while !done.load(Ordering::SeqCst) {
                         member.lane.progress().unwrap();
+                        // A proxy thread lends a hand.
+                        host.try_progress().unwrap();
                         fabric.pass_time(100);
                         std::thread::yield_now();
                     }
                 });
             }
-            let users: Vec<_> = (0..THREADS)
-                .map(|thread| {
-                    let (host, fabric, targets) = (&host, &fabric, &targets);
-                    scope.spawn(move || {
-                        let mut random = Random(seed ^ (thread as u64 + 1) << 24);
-                        let mine = thread * PART;
-                        let mut expected = vec![0; PART];
-                        for _ in 0..24 {
-                            let at = random.below(PART - 8);
-                            let len = 1 + random.below((PART - at).min(2000));
-                            let from = random.below(PART - len);
-                            let mut put = targets.part(scratch + mine + from, 1, mine + at, len);
-                            let mut bytes: Vec<u8> =
-                                (0..len).map(|byte| pattern(0, mine + from + byte)).collect();
-                            if random.below(2) == 0 {
-                                let word = random.below(1 << 30) as u64 | 1 << 60;
-                                (put.local, put.len) = (LocalSide::Value(word), 8);
-                                bytes = word.to_le_bytes().to_vec();
-                            }
-                            expected[at..at + put.len].copy_from_slice(&bytes);
-                            if random.below(4) == 0 {
-                                host.complete(&put)?;
-                                let found = fabric.load(Pe(1), base + mine + at, put.len);
-                                assert!(found == bytes, "thread {thread}, waited for");
-                            } else {
-                                host.start(&put)?
-                            }
-                            host.fence(Pe(1))?;
-                            if random.below(6) == 0 {
-                                host.quiet(Pe(1))?;
-                                let found = fabric.load(Pe(1), base + mine, PART);
-                                assert!(found == expected, "thread {thread}, before its end");
-                            }
-                        }
-                        host.quiet(Pe(1))?;
-                        let found = fabric.load(Pe(1), base + mine, PART);
-                        assert!(found == expected, "thread {thread}");
-                        Ok::<(), EngineError>(())
-                    })
-                })
-                .collect();
-            let ended: Vec<_> =
-                users.into_iter().map(std::thread::ScopedJoinHandle::join).collect();
+            let user = &user;
+            let users = (0..THREADS).map(|thread| scope.spawn(move || user(thread)));
+            let users: Vec<_> = users.collect();
+            let ended: Vec<_> = users.into_iter().map(ScopedJoinHandle::join).collect();
             done.store(true, Ordering::SeqCst);
-            for ended in ended {
-                ended.unwrap().unwrap();
-            }
+            ended.into_iter().for_each(|ended| ended.unwrap().unwrap());
         });
     });
 }
@@ -274,10 +230,9 @@ fn user_thread_hears_of_losses() {
     let shape = Shape { n_pes: 3, staged: ALL, rails: 1, heap: 1 << 14, ..Shape::default() };
     let job = Job::new(4, &shape, Script::default());
     let (mut job, host) = job.with_user_threads(&shape, PATIENCE);
-    let targets = Targets::of(&job);
     let local = job.members[0].scratch;
-    let told = host.start(&targets.part(local, 1, (1 << 14) - 8, 64));
-    host.start(&targets.part(local, 2, 0, 64)).unwrap();
+    let told = host.start(&job.targets.part(local, 1, (1 << 14) - 8, 64));
+    host.start(&job.targets.part(local, 2, 0, 64)).unwrap();
     (0..1000).for_each(|_| job.iterate());
     while job.members[0].lane.has_work() {
         job.iterate();
@@ -294,8 +249,49 @@ fn missing_proxy_thread_is_an_error() {
     let shape = Shape { staged: ALL, rails: 1, ..Shape::default() };
     let job = Job::new(4, &shape, Script::default());
     let (job, host) = job.with_user_threads(&shape, Some(Duration::from_millis(20)));
-    let targets = Targets::of(&job);
     let local = job.members[0].scratch;
-    let error = host.complete(&targets.part(local, 1, 0, 64)).unwrap_err().to_string();
+    let error = host.complete(&job.targets.part(local, 1, 0, 64)).unwrap_err().to_string();
     assert!(error.contains("proxy thread") && error.contains("PE 1"), "{error}");
+}
+
+#[test]
+fn refused_request_is_never_done() {
+    for seed in 1..=200 {
+        let shape = Shape { rails: 4, depth: 2, ..Shape::default() };
+        let mut job = Job::new(seed, &shape, Script { delay: (1, 100_000), ..Script::default() });
+        let handle = job.members[1].handle;
+        job.members[1].regions.release(&handle).unwrap();
+        job.inc(0, 1, 0);
+        let failed = (0..1_000_000).any(|_| {
+            // What the target sends meanwhile acknowledges what it has had.
+            let _ = job.amo(1, 0, 0, AtomicOp::Inc, 0);
+            job.iterate_slowly(&[1, 0], 1, 0);
+            let quiet = job.is_quiet(0, 1);
+            assert_ne!(quiet, Ok(true), "seed {seed}");
+            quiet.is_err()
+        });
+        assert!(failed, "seed {seed}: nobody is told");
+    }
+}
+
+/// An acknowledgement or a refusal that the fabric does not take when it is due: the peer waits for
+/// nothing else.
+#[test]
+fn answers_are_tried_again() {
+    for is_refused in [false, true] {
+        let mut job = Job::new(2, &Shape::default(), Script::default());
+        let handle = job.members[1].handle;
+        if is_refused {
+            job.members[1].regions.release(&handle).unwrap();
+        }
+        job.inc(0, 1, 0);
+        job.lane(0).request_acks();
+        job.progress(0, 1);
+        job.fabric.fail_calls(PortCall::Send, 0, 1);
+        let ended = job.settle(&[0, 1], (0, 1), 1_000_000);
+        assert!(job.fabric.now() < 5_000_000_000, "it is not told: {is_refused}");
+        assert!(job.lane(1).failure().is_some(), "a send has failed");
+        let is_told = matches!(ended, Err(EngineError::PeerRefused { pe: Pe(1), .. }));
+        assert!(if is_refused { is_told } else { ended == Ok(()) }, "{ended:?}");
+    }
 }

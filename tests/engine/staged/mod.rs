@@ -1,12 +1,10 @@
 //! Staged memory on the fake: bytes that neither the fabric nor the CPU may touch.
 
 mod answers;
-mod brought;
 mod cases;
 mod gathered;
 mod lists;
 mod order;
-mod refusals;
 mod same_host;
 mod steps;
 mod values;

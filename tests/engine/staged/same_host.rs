@@ -4,106 +4,72 @@
 use std::time::Duration;
 
 use engine::ids::Pe;
+use engine::port::Direction;
 use engine::port::copies::Reach;
+use engine::port::packet::MAX_LONG_MESSAGE;
 use engine::rails::counters::StagedCounters;
-use engine::request::{LocalSide, Request};
+use engine::request::Request;
 use engine::wire::staging::MAX_PAYLOAD;
 use sim_fabric::Script;
 
 use super::{ALL, fill, pattern};
 use crate::job::{Job, Shape};
-use crate::signals::Targets;
-
-const SHARED: u32 = u32::MAX;
 
 fn shape(n_pes: u32) -> Shape {
-    let longest_message = engine::port::packet::MAX_LONG_MESSAGE;
-    Shape { n_pes, staged: ALL, shared: SHARED, rails: 1, longest_message, ..Shape::default() }
+    let longest_message = MAX_LONG_MESSAGE;
+    Shape { n_pes, staged: ALL, shared: u32::MAX, rails: 1, longest_message, ..Shape::default() }
 }
 
+/// A job in which every PE has talked to every other.
 fn job(shape: &Shape) -> Job {
     let mut job = Job::new(5, shape, Script::default());
     fill(&job, shape.n_pes);
-    for me in 0..shape.n_pes {
-        for pe in (0..shape.n_pes).filter(|pe| *pe != me) {
-            job.put(me, pe, job.heap - 8 * (1 + me as usize), 8).unwrap();
-        }
+    let pairs = || (0..shape.n_pes).flat_map(|me| (0..shape.n_pes).map(move |pe| (me, pe)));
+    for (me, pe) in pairs().filter(|(me, pe)| me != pe) {
+        job.put(me, pe, job.heap - 8 * (1 + me as usize), 8).unwrap();
     }
-    (0..shape.n_pes).for_each(|me| end(&mut job, me));
+    pairs().for_each(|(me, pe)| job.until_quiet(me, pe));
     job
 }
 
-fn end(job: &mut Job, me: u32) {
-    let others: Vec<Pe> = (0..job.members.len() as u32).filter(|pe| *pe != me).map(Pe).collect();
-    while !others.iter().all(|pe| job.members[me as usize].lane.is_quiet(*pe).unwrap()) {
-        job.iterate();
-    }
+fn bytes(pe: u32, at: usize, len: usize) -> Vec<u8> {
+    (at..at + len).map(|at| pattern(pe, at)).collect()
 }
 
-fn counters(job: &Job) -> Vec<StagedCounters> {
-    job.members.iter().map(|member| member.lane.staged_counters()).collect()
+/// What all PEs have moved: by the fabric, in messages, from shared memory.
+fn moved(job: &Job) -> [u64; 3] {
+    let counters = job.members.iter().map(|member| member.lane.staged_counters());
+    let of = |of: fn(StagedCounters) -> u64| counters.clone().map(of).sum();
+    [of(|all| all.by_fabric), of(|all| all.in_messages), of(|all| all.shared)]
 }
 
-fn moved(job: &Job, before: &[StagedCounters]) -> StagedCounters {
-    let now = counters(job);
-    let all = |of: fn(&StagedCounters) -> u64| {
-        now.iter().map(of).sum::<u64>() - before.iter().map(of).sum::<u64>()
-    };
-    StagedCounters {
-        by_fabric: all(|of| of.by_fabric),
-        in_messages: all(|of| of.in_messages),
-        shared: all(|of| of.shared),
-        by_cpu: all(|of| of.by_cpu),
-    }
-}
-
-/// Many bounce buffers of a long put, one of a short one, and either way: not a byte in a message
-/// or by the fabric.
+/// Many bounce buffers of a long put, one of a short one, either way, of a device or of the host at
+/// this end: not a byte in a message or by the fabric.
 #[test]
 fn shared_memory_carries_every_byte() {
-    for len in [MAX_PAYLOAD + 1, 1000, 1024, 20_000] {
-        for is_put in [true, false] {
+    for (len, is_host) in
+        [MAX_PAYLOAD + 1, 1000, 1024, 20_000].map(|len| [(len, false), (len, true)]).concat()
+    {
+        for direction in [Direction::Write, Direction::Read] {
             let mut job = job(&shape(2));
-            let got: Vec<u8> = (0..len).map(|at| pattern(7, at)).collect();
-            job.fabric.store(Pe(1), job.members[1].base, &got);
-            let before = counters(&job);
-            let delivered = job.fabric.deliveries().len();
-            let begin = if is_put { Job::put } else { Job::get };
-            begin(&mut job, 0, 1, 0, len).unwrap();
-            end(&mut job, 0);
-            let shared = StagedCounters { shared: len as u64, ..StagedCounters::default() };
-            assert_eq!(moved(&job, &before), shared, "{len}");
+            let local = match is_host {
+                true => job.fabric.alloc_reached(Pe(0), len, Reach::Direct),
+                false => job.members[0].scratch,
+            };
+            job.fabric.store(Pe(0), local, &bytes(6, 0, len));
+            job.fabric.store(Pe(1), job.members[1].base, &bytes(7, 0, len));
+            let (before, delivered) = (moved(&job), job.fabric.deliveries().len());
+            let request = Request { direction, ..job.targets.part(local, 1, 0, len) };
+            job.members[0].lane.start(&request).unwrap();
+            job.until_quiet(0, 1);
+            let [fabric, messages, shared] = before;
+            assert_eq!(moved(&job), [fabric, messages, shared + len as u64], "{len}");
             assert_eq!(job.fabric.deliveries().len(), delivered, "{len}");
-            if is_put {
-                let expected: Vec<u8> = (0..len).map(|at| pattern(0, at)).collect();
-                assert!(job.heap(1, 0, len) == expected);
-            } else {
-                assert!(job.fabric.load(Pe(0), job.members[0].scratch, len) == got);
-            }
+            let of = if direction == Direction::Write { 6 } else { 7 };
+            assert!(job.heap(1, 0, len) == bytes(of, 0, len));
+            assert!(job.fabric.load(Pe(0), local, len) == bytes(of, 0, len));
         }
     }
-}
-
-#[test]
-fn host_memory_at_this_end_is_served_too() {
-    let mut job = job(&shape(2));
-    let targets = Targets::of(&job);
-    let local = job.fabric.alloc_reached(Pe(0), 5000, Reach::Direct);
-    let bytes: Vec<u8> = (0..5000).map(|at| pattern(6, at)).collect();
-    job.fabric.store(Pe(0), local, &bytes);
-    let place = LocalSide::Memory(local);
-    let part = targets.part(0, 1, 0, 5000);
-    let before = counters(&job);
-    job.members[0].lane.start(&Request { local: place, ..part }).unwrap();
-    end(&mut job, 0);
-    assert!(job.heap(1, 0, 5000) == bytes);
-    job.fabric.store(Pe(0), local, &[0; 5000]);
-    let direction = engine::port::Direction::Read;
-    job.members[0].lane.start(&Request { local: place, direction, ..part }).unwrap();
-    end(&mut job, 0);
-    assert!(job.fabric.load(Pe(0), local, 5000) == bytes);
-    let StagedCounters { by_fabric, shared, .. } = moved(&job, &before);
-    assert_eq!((by_fabric, shared), (0, 10_000));
 }
 
 /// In one job: PE 2 shares nothing, and has what it always had.
@@ -111,15 +77,14 @@ fn host_memory_at_this_end_is_served_too() {
 fn peer_without_sharing_uses_fabric() {
     let mut job = job(&Shape { shared: 0b011, ..shape(3) });
     for (me, pe) in [(0, 1), (0, 2), (2, 1), (1, 0)] {
-        let before = counters(&job);
+        let before = moved(&job);
         job.put(me, pe, 0, 5000).unwrap();
-        end(&mut job, me);
-        let StagedCounters { by_fabric, in_messages, shared, .. } = moved(&job, &before);
-        let both = me != 2 && pe != 2;
-        assert_eq!(shared, if both { 5000 } else { 0 }, "{me} to {pe}");
-        assert_eq!(by_fabric + in_messages, if both { 0 } else { 5000 }, "{me} to {pe}");
-        let expected: Vec<u8> = (0..5000).map(|at| pattern(me, at)).collect();
-        assert!(job.heap(pe, 0, 5000) == expected, "{me} to {pe}");
+        job.until_quiet(me, pe);
+        let now = moved(&job);
+        let [by_fabric, in_messages, shared] = [0, 1, 2].map(|of| now[of] - before[of]);
+        let of_shared = if me != 2 && pe != 2 { 5000 } else { 0 };
+        assert_eq!((shared, by_fabric + in_messages), (of_shared, 5000 - of_shared), "{me} {pe}");
+        assert!(job.heap(pe, 0, 5000) == bytes(me, 0, 5000), "{me} to {pe}");
     }
 }
 
@@ -133,80 +98,51 @@ fn full_target_takes_shared_puts() {
     (0..1000).for_each(|_| job.iterate());
     assert!(job.heap(1, 40_000, 8192) == [0; 8192]);
     job.put(0, 1, 0, 30_000).unwrap();
-    end(&mut job, 0);
-    let expected: Vec<u8> = (0..30_000).map(|at| pattern(0, at)).collect();
-    assert!(job.heap(1, 0, 30_000) == expected);
+    job.until_quiet(0, 1);
+    assert!(job.heap(1, 0, 30_000) == bytes(0, 0, 30_000));
 }
 
-fn alive(job: &mut Job, pes: [usize; 2]) {
-    for pe in pes {
-        let _ = job.members[pe].lane.progress();
-    }
-    job.fabric.pass_time(1_000_000);
-}
-
-/// Of a PE that was declared failed, which holds all bounce buffers of PE 0, while PE 0 puts to
-/// another.
-fn dead_peer(has_ended: bool) -> (Job, bool) {
+/// A job of three with two bounce buffers each way.
+fn narrow() -> Job {
     let deadline = Some(Duration::from_secs(2));
-    let mut job = job(&Shape { bounce: (1024, 2, 2), deadline, ..shape(3) });
-    job.put(0, 1, 0, 2048).unwrap();
-    for _ in 0..1000 {
-        alive(&mut job, [0, 2]);
-    }
-    if has_ended {
-        job.fabric.world().ended.insert(Pe(1));
-    }
-    while job.members[0].lane.is_quiet(Pe(1)).is_ok() {
-        alive(&mut job, [0, 2]);
+    job(&Shape { bounce: (1024, 2, 2), deadline, ..shape(3) })
+}
+
+/// Lets PE 0 find out that it waits for PE 1 in vain, which has its bounce buffers, and put to PE 2.
+fn put_beside_dead(job: &mut Job) {
+    while job.is_quiet(0, 1).is_ok() {
+        job.iterate_slowly(&[0, 2], 1, 1_000_000);
     }
     job.put(0, 2, 0, 5000).unwrap();
-    let done = (0..1000).any(|_| {
-        alive(&mut job, [0, 2]);
-        job.members[0].lane.is_quiet(Pe(2)) == Ok(true)
-    });
-    (job, done)
+    job.iterate_slowly(&[0, 2], 1000, 1_000_000);
 }
 
+/// Of a PE that was declared failed, which has not read them, or has asked for bytes and never
+/// takes them.
 #[test]
 fn dead_peer_returns_bounce_buffers() {
-    let expected: Vec<u8> = (0..5000).map(|at| pattern(0, at)).collect();
-    let (job, done) = dead_peer(true);
-    assert!(done);
-    assert!(job.heap(2, 0, 5000) == expected);
-    let (mut job, done) = dead_peer(false);
-    assert!(!done, "a peer that is silent may still read");
-    job.fabric.world().ended.insert(Pe(1));
-    let done = (0..10_000).any(|_| {
-        alive(&mut job, [0, 2]);
-        job.members[0].lane.is_quiet(Pe(2)) == Ok(true)
-    });
-    assert!(done, "it has died later");
-    assert!(job.heap(2, 0, 5000) == expected);
-}
-
-/// One that has asked for bytes and never takes them: PE 0 has a bounce buffer for each.
-#[test]
-fn dead_reader_returns_bounce_buffers() {
-    let deadline = Some(Duration::from_secs(2));
-    let mut job = job(&Shape { bounce: (1024, 2, 2), deadline, ..shape(3) });
-    job.get(1, 0, 0, 2048).unwrap();
-    job.members[1].lane.progress().unwrap();
-    (0..100).for_each(|_| alive(&mut job, [0, 2]));
-    // PE 0 finds out that PE 1 is gone by an operation of its own.
-    job.put_value(0, 1, 0, 1, 8).unwrap();
-    while job.members[0].lane.is_quiet(Pe(1)).is_ok() {
-        alive(&mut job, [0, 2]);
+    for (is_asking, ends_before) in [(false, true), (false, false), (true, false)] {
+        let mut job = narrow();
+        match is_asking {
+            true => job.get(1, 0, 0, 2048).unwrap(),
+            false => job.put(0, 1, 0, 2048).unwrap(),
+        }
+        job.progress(1, u32::from(is_asking));
+        job.iterate_slowly(&[0, 2], 100, 1_000_000);
+        if ends_before {
+            job.fabric.world().ended.insert(Pe(1));
+        }
+        if is_asking {
+            // PE 0 finds out that PE 1 is gone by an operation of its own.
+            job.put_value(0, 1, 0, 1).unwrap();
+        }
+        put_beside_dead(&mut job);
+        // A peer that is silent may still read.
+        assert_eq!(job.is_quiet(0, 2), Ok(ends_before), "asks: {is_asking}");
+        job.fabric.world().ended.insert(Pe(1));
+        assert_eq!(job.settle(&[0, 2], (0, 2), 1_000_000), Ok(()), "asks: {is_asking}");
+        assert!(job.heap(2, 0, 5000) == bytes(0, 0, 5000));
     }
-    job.put(0, 2, 0, 5000).unwrap();
-    (0..1000).for_each(|_| alive(&mut job, [0, 2]));
-    assert_eq!(job.members[0].lane.is_quiet(Pe(2)), Ok(false), "PE 1 has both bounce buffers");
-    job.fabric.world().ended.insert(Pe(1));
-    while !job.members[0].lane.is_quiet(Pe(2)).unwrap() {
-        alive(&mut job, [0, 2]);
-    }
-    let expected: Vec<u8> = (0..5000).map(|at| pattern(0, at)).collect();
-    assert!(job.heap(2, 0, 5000) == expected);
 }
 
 #[test]
@@ -216,22 +152,15 @@ fn sender_may_die_at_any_step() {
         let mut job = job(&Shape { deadline, ..shape(3) });
         job.put(0, 1, 0, 6000).unwrap();
         job.get(0, 1, 30_000, 6000).unwrap();
-        for _ in 0..steps {
-            job.members.iter_mut().for_each(|member| drop(member.lane.progress()));
-            job.fabric.pass_time(300);
-        }
+        job.iterate_slowly(&[0, 1, 2], steps, 300);
         job.fabric.world().ended.insert(Pe(0));
-        job.put_value(1, 0, 0, 1, 8).unwrap();
-        for _ in 0..4000 {
-            alive(&mut job, [1, 2]);
-        }
+        job.put_value(1, 0, 0, 1).unwrap();
+        job.iterate_slowly(&[1, 2], 4000, 1_000_000);
         for (me, pe) in [(1, 2), (2, 1)] {
             job.put(me, pe, 8192, 6000).unwrap();
-            while !job.members[me as usize].lane.is_quiet(Pe(pe)).unwrap() {
-                alive(&mut job, [1, 2]);
-            }
-            let expected: Vec<u8> = (8192..14_192).map(|at| pattern(me, at)).collect();
-            assert!(job.heap(pe, 8192, 6000) == expected, "{me} to {pe} after {steps} steps");
+            let ended = job.settle(&[1, 2], (me, pe), 1_000_000);
+            assert_eq!(ended, Ok(()), "{me} to {pe} after {steps} steps");
+            assert!(job.heap(pe, 8192, 6000) == bytes(me, 8192, 6000));
         }
     }
 }

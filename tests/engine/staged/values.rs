@@ -1,6 +1,7 @@
 //! Single values put one behind the other into staged memory.
 
 use engine::ids::Pe;
+use engine::request::{LocalSide, Request};
 use sim_fabric::Script;
 
 use super::ALL;
@@ -20,6 +21,13 @@ fn value(at: usize, round: usize) -> u64 {
     (at as u64 + 1).wrapping_mul(0x0123_4567_89ab_cdef) ^ (round as u64) << 3
 }
 
+/// Puts a value's first `len` bytes from PE 0.
+fn put(job: &mut Job, to: u32, at: usize, value: u64, len: usize) {
+    let part = job.targets.part(0, to, at, len);
+    let put = Request { local: LocalSide::Value(value), ..part };
+    job.members[0].lane.start(&put).unwrap();
+}
+
 fn check(job: &Job, pe: u32, len: usize, round: usize) {
     for at in 0..COUNT {
         let expected = &value(at, round).to_le_bytes()[..len];
@@ -32,7 +40,7 @@ fn neighbouring_values_share_messages() {
     for len in [1, 2, 4, 8] {
         let mut job = Job::new(7, &shape(2), Script::default());
         for at in 0..COUNT {
-            job.put_value(0, 1, at * len, value(at, 0), len).unwrap();
+            put(&mut job, 1, at * len, value(at, 0), len);
         }
         job.until_quiet(0, 1);
         check(&job, 1, len, 0);
@@ -47,7 +55,7 @@ fn neighbouring_values_share_messages() {
 fn scattered_values_leave_alone() {
     let mut job = Job::new(7, &shape(3), Script::default());
     for at in 0..8 {
-        job.put_value(0, 1 + at as u32 % 2, at * 16, 5, 8).unwrap();
+        put(&mut job, 1 + at as u32 % 2, at * 16, 5, 8);
         assert_eq!(sent(&job, 0, 1) + sent(&job, 0, 2), at as u32 + 1);
         job.until_quiet(0, 1);
     }
@@ -59,7 +67,7 @@ fn fence_separates_runs_of_values() {
         let mut job = Job::new(seed, &shape(2), Script::default());
         for round in 0..4 {
             for at in 0..COUNT {
-                job.put_value(0, 1, at * 4, value(at, round), 4).unwrap();
+                put(&mut job, 1, at * 4, value(at, round), 4);
                 if at % (7 + round) == 0 {
                     job.fence(0, 1);
                 }
@@ -77,13 +85,13 @@ fn failed_peer_drops_its_run() {
     let mut job = Job::new(3, &shape(3), Script::default());
     let handle = job.members[1].handle;
     job.members[1].regions.release(&handle).unwrap();
-    job.put_value(0, 1, 0, 5, 8).unwrap();
+    put(&mut job, 1, 0, 5, 8);
     job.iterate_some(&[1], 200);
-    job.put_value(0, 1, 8, 5, 8).unwrap();
+    put(&mut job, 1, 8, 5, 8);
     assert_eq!(job.members[0].lane.pending(Pe(1)), 1, "it is a run");
     assert!(job.settle(&[0, 1], (0, 1), 1000).is_err());
     for at in 0..COUNT {
-        job.put_value(0, 2, at * 8, value(at, 0), 8).unwrap();
+        put(&mut job, 2, at * 8, value(at, 0), 8);
     }
     assert_eq!(job.settle(&[0, 1, 2], (0, 2), 1000), Ok(()));
     check(&job, 2, 8, 0);

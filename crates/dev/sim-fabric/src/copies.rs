@@ -2,9 +2,9 @@
 
 use super::fabric::FakeFabric;
 use super::script::{Call, Event, PortCall};
+use super::world::World;
 use super::world::fault;
 use super::world::memory::change;
-use super::world::state::World;
 use engine::atomic::Atomic;
 use engine::ids::Pe;
 use engine::port::copies::{

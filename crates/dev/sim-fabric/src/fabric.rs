@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::baton::Baton;
 use super::script::{Call, Delivery, Event, PortCall, Script};
-use super::world::letters::Mail;
-use super::world::state::World;
+use super::world::World;
+use super::world::mail::Mail;
 use engine::ids::{Pe, RailId};
 use engine::port::PeerAddr;
 use engine::port::copies::Reach;
@@ -83,12 +83,12 @@ impl FakeFabric {
 
     /// From now on nothing sent to or read from the PE is delivered, until [`FakeFabric::resume`].
     pub fn stall(&self, pe: Pe) {
-        self.world().links.stall(pe, true);
+        self.world().change_links(|links| links.stall(pe, true));
     }
 
     /// Ends a stall.
     pub fn resume(&self, pe: Pe) {
-        self.world().links.stall(pe, false);
+        self.world().change_links(|links| links.stall(pe, false));
     }
 
     /// From now on, or no longer, the fabric has no room for anything to the PE.
@@ -108,18 +108,18 @@ impl FakeFabric {
 
     /// From now on, or no longer, targets are not told of writes that have landed.
     pub fn hold_immediate_data(&self, hold: bool) {
-        self.world().links.hold_data(hold);
+        self.world().change_links(|links| links.hold_data(hold));
     }
 
     /// From now on nothing goes from one PE's rail to another's, or all does again: what does not
     /// is neither delivered nor refused, and what is under way is delivered late.
     pub fn set_link(&self, from: (Pe, RailId), to: (Pe, RailId), up: bool) {
-        self.world().links.set_link(from, to, up);
+        self.world().change_links(|links| links.set_link(from, to, up));
     }
 
     /// From now on nothing leaves a PE's rail or gets to it, or all does again.
     pub fn set_rail(&self, pe: Pe, rail: RailId, up: bool) {
-        self.world().links.set_rail((pe, rail), up);
+        self.world().change_links(|links| links.set_rail((pe, rail), up));
     }
 
     /// From now on, or no longer, a PE's rail refuses messages.

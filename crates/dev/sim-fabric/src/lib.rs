@@ -18,4 +18,4 @@ pub use fabric::FakeFabric;
 pub use port::FakePort;
 pub use registration::{FakeMemory, FakeRegion};
 pub use script::{Call, Delivery, Event, PortCall, Script};
-pub use world::state::World;
+pub use world::World;

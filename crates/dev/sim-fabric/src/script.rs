@@ -61,8 +61,8 @@ pub struct Delivery {
     pub rail: RailId,
     /// Direction.
     pub direction: Direction,
-    /// Offset in the region at the target.
-    pub remote: u64,
+    /// Address at the target.
+    pub addr: usize,
     /// Bytes.
     pub len: usize,
 }

@@ -69,29 +69,20 @@ mod tests {
     fn senders_spread_over_rails() {
         for n in 1..=8u8 {
             let all = rails(&vec![1; usize::from(n)]);
-            let receiver = Pe(5);
-            // The first segment of each sender.
-            let mut first = vec![0; usize::from(n)];
-            // The segments of senders that happen to use the same local rail at one moment.
-            let mut in_step = vec![0; usize::from(n)];
-            for me in 0..u32::from(n) * u32::from(n) {
-                let local = first_rail(Pe(me), receiver, n);
-                first[remote_rail(Pe(me), &all, local, &all).index()] += 1;
-                in_step[remote_rail(Pe(me), &all, RailId(0), &all).index()] += 1;
+            let count = || vec![0; usize::from(n)];
+            // The first segment of each sender, and those of senders that happen to use the same
+            // local rail at one moment.
+            let (mut first, mut in_step) = (count(), count());
+            for me in (0..u32::from(n) * u32::from(n)).map(Pe) {
+                let remote = |local| remote_rail(me, &all, local, &all).index();
+                first[remote(first_rail(me, Pe(5), n))] += 1;
+                in_step[remote(RailId(0))] += 1;
+                let mut own: Vec<usize> = (0..n).map(|local| remote(RailId(local))).collect();
+                own.sort_unstable();
+                assert!(own.into_iter().eq(0..usize::from(n)), "rails of one sender differ");
             }
-            assert_eq!(first, vec![u32::from(n); usize::from(n)]);
-            assert_eq!(in_step, vec![u32::from(n); usize::from(n)]);
-        }
-    }
-
-    #[test]
-    fn sender_rails_reach_different_rails() {
-        let all = rails(&[1; 4]);
-        for me in 0..20 {
-            let mut remote: Vec<u8> =
-                (0..4).map(|at| remote_rail(Pe(me), &all, RailId(at), &all).0).collect();
-            remote.sort_unstable();
-            assert_eq!(remote, [0, 1, 2, 3]);
+            let even = vec![u32::from(n); usize::from(n)];
+            assert_eq!((first, in_step), (even.clone(), even));
         }
     }
 

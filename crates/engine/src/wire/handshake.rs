@@ -432,22 +432,18 @@ mod tests {
     }
 
     #[test]
-    fn longest_addresses_are_taken() {
+    fn address_lengths_are_bounded() {
         let most = Hello { rails: MAX_RAILS as u8, longest_address: MAX_ADDRESS as u16, ..hello() };
         assert_eq!(Hello::decode(&most.encode()), Some(most.clone()));
         let more = Hello { longest_address: MAX_ADDRESS as u16 + 1, ..most.clone() };
         assert_eq!(Hello::decode(&more.encode()), None);
         let addresses = Addresses(vec![rail(1, &[7; MAX_ADDRESS])]);
         assert_eq!(addresses.longest().unwrap(), MAX_ADDRESS as u16);
-        let hellos = [Hello { rails: 1, ..most }];
-        let record = addresses.encode(&hellos);
-        assert_eq!(Addresses::decode_all(&hellos, &record).unwrap(), [addresses]);
-    }
-
-    #[test]
-    fn longer_addresses_are_refused() {
-        let mut record = vec![0; ADDRESS_HEAD + MAX_ADDRESS + 1];
-        record[8..10].copy_from_slice(&(MAX_ADDRESS as u16 + 1).to_le_bytes());
-        assert!(Addresses::decode(&record, 1).is_none());
+        let record = addresses.encode(&[Hello { rails: 1, ..most.clone() }]);
+        let decoded = Addresses::decode_all(&[Hello { rails: 1, ..most }], &record);
+        assert_eq!(decoded.unwrap(), [addresses]);
+        let mut longer = vec![0; ADDRESS_HEAD + MAX_ADDRESS + 1];
+        longer[8..10].copy_from_slice(&(MAX_ADDRESS as u16 + 1).to_le_bytes());
+        assert!(Addresses::decode(&longer, 1).is_none());
     }
 }

@@ -2,13 +2,28 @@
 
 use std::collections::HashSet;
 
-use super::fault;
-use super::flights::Moving;
 use super::memory::{Memory, change};
-use super::state::World;
+use super::{World, fault};
 use crate::script::Event;
+use engine::atomic::Atomic;
 use engine::ids::{Pe, RailId};
+use engine::port::PortError;
 use engine::port::copies::{Copied, Copy, CopyDirection, OrderedStep, TaggedCopy, Window};
+
+/// A copy under way.
+#[derive(Debug)]
+pub(crate) struct Moving {
+    pub(crate) pe: Pe,
+    pub(crate) copy: Copy,
+    /// The word that is changed in place of a copy.
+    pub(crate) word: Option<(usize, Atomic)>,
+    pub(crate) tag: u32,
+    /// The call that started it, with others.
+    pub(crate) call: u64,
+    pub(crate) due: u64,
+    /// What went wrong with another copy of its tag.
+    pub(crate) failed: Option<PortError>,
+}
 
 /// In place of a copy, of a step that changes a word.
 const NO_COPY: Copy = Copy { direction: CopyDirection::In, memory: 0, bounce: 0, len: 0 };
@@ -99,13 +114,15 @@ impl World {
     pub(crate) fn move_copy(&mut self, at: usize) {
         let Moving { pe, copy, word, tag, call, failed, .. } = self.copies.remove(at);
         let Copy { direction, memory, bounce, len } = copy;
-        let result = match &mut self.fail_copies {
-            (0, 0) => Ok(()),
-            (0, left) => {
+        let result = match (failed, &mut self.fail_copies) {
+            // Nothing behind it is done either.
+            (Some(before), _) => Err(before),
+            (None, (0, 0)) => Ok(()),
+            (None, (0, left)) => {
                 *left -= 1;
                 Err(fault("copy", 700, "failed by the script"))
             }
-            (before, _) => {
+            (None, (before, _)) => {
                 *before -= 1;
                 Ok(())
             }
@@ -127,12 +144,13 @@ impl World {
                 CopyDirection::In => self.events.push(Event::Copied { pe, addr: memory, len }),
             }
         }
-        let result = failed.map_or(result, Err);
         // It is told of when the last one of its tag has ended.
         let same = |other: &&mut Moving| (other.pe, other.call, other.tag) == (pe, call, tag);
-        match self.copies.iter_mut().find(same) {
-            Some(other) => other.failed = result.err(),
-            None => self.copied.entry(pe).or_default().push_back(Copied { tag, result }),
+        let mut others = self.copies.iter_mut().filter(same).peekable();
+        if others.peek().is_none() {
+            self.copied.entry(pe).or_default().push_back(Copied { tag, result });
+        } else if let Err(error) = result {
+            others.for_each(|other| other.failed = Some(error.clone()));
         }
     }
 }

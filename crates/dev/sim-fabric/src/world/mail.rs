@@ -1,11 +1,160 @@
-//! The mail of the fake fabric: messages and immediate data that are sent and delivered.
+//! The mail of the fake fabric: messages and immediate data under way, and the links that let them
+//! through.
 
-use super::flights::Target;
-use super::letters::{Letter, Mail};
-use super::state::World;
+use std::collections::{BTreeMap, HashSet};
+
+use super::World;
+use super::operations::Target;
 use engine::ids::{Pe, RailId, WrId};
 
+/// A rail of a PE.
+pub(crate) type End = (Pe, RailId);
+
+/// What goes nowhere.
+#[derive(Default, Debug)]
+pub(crate) struct Links {
+    stalled: HashSet<Pe>,
+    /// Targets are not told of writes that have landed.
+    holds_data: bool,
+    /// Pairs of rails between which nothing goes in this direction.
+    down: Vec<(End, End)>,
+    down_rails: Vec<End>,
+}
+
+impl Links {
+    /// Whether anything goes from one rail to another.
+    pub(crate) fn goes(&self, from: End, to: End) -> bool {
+        (self.down.is_empty() && self.down_rails.is_empty())
+            || !(self.down_rails.contains(&from)
+                || self.down_rails.contains(&to)
+                || self.down.contains(&(from, to)))
+    }
+
+    pub(crate) fn is_stalled(&self, pe: Pe) -> bool {
+        self.stalled.contains(&pe)
+    }
+
+    pub(crate) fn holds_data(&self) -> bool {
+        self.holds_data
+    }
+
+    pub(crate) fn stall(&mut self, pe: Pe, stalls: bool) {
+        if stalls {
+            self.stalled.insert(pe);
+        } else {
+            self.stalled.remove(&pe);
+        }
+    }
+
+    pub(crate) fn hold_data(&mut self, hold: bool) {
+        self.holds_data = hold;
+    }
+
+    pub(crate) fn set_link(&mut self, from: End, to: End, up: bool) {
+        set(&mut self.down, (from, to), up);
+    }
+
+    pub(crate) fn set_rail(&mut self, rail: End, up: bool) {
+        set(&mut self.down_rails, rail, up);
+    }
+}
+
+fn set<T: PartialEq>(down: &mut Vec<T>, what: T, up: bool) {
+    down.retain(|other| *other != what);
+    if !up {
+        down.push(what);
+    }
+}
+
+/// What a PE's rail finds beside completions.
+#[derive(Clone, Debug)]
+pub(crate) enum Mail {
+    Message(Vec<u8>),
+    ImmediateData(u64),
+    /// What could not be received.
+    Broken(i32),
+}
+
+/// Mail on its way.
+#[derive(Clone, Debug)]
+pub(crate) struct Letter {
+    pub(crate) from: Pe,
+    pub(crate) to: Pe,
+    pub(crate) rail: RailId,
+    pub(crate) remote_rail: RailId,
+    pub(crate) mail: Mail,
+    pub(crate) due: u64,
+    /// The lane and the work-request id of a message that is not a duplicate.
+    pub(crate) sent: Option<(usize, WrId)>,
+}
+
+impl Letter {
+    fn finds_way(&self, links: &Links) -> bool {
+        let (from, to) = ((self.from, self.rail), (self.to, self.remote_rail));
+        let goes = match self.mail {
+            // What is told of a write has come with it.
+            Mail::ImmediateData(_) => !links.holds_data(),
+            Mail::Message(_) | Mail::Broken(_) => links.goes(from, to),
+        };
+        goes && !links.is_stalled(self.to)
+    }
+}
+
+/// All that is on its way. Thousands may wait for a link that is down: they are looked at when a
+/// link changes.
+#[derive(Default, Debug)]
+pub(crate) struct Letters {
+    /// Those that find a way, by when they are due and by their number.
+    going: BTreeMap<(u64, u64), Letter>,
+    /// The others, by number.
+    stuck: BTreeMap<u64, Letter>,
+    posted: u64,
+}
+
+impl Letters {
+    pub(crate) fn post(&mut self, letter: Letter, links: &Links) {
+        self.posted += 1;
+        self.put(self.posted, letter, links);
+    }
+
+    fn put(&mut self, number: u64, letter: Letter, links: &Links) {
+        if letter.finds_way(links) {
+            self.going.insert((letter.due, number), letter);
+        } else {
+            self.stuck.insert(number, letter);
+        }
+    }
+
+    /// Finds out once more which find a way: links have changed.
+    pub(crate) fn sort(&mut self, links: &Links) {
+        let mut all = std::mem::take(&mut self.stuck);
+        let going = std::mem::take(&mut self.going);
+        all.extend(going.into_iter().map(|((_, number), letter)| (number, letter)));
+        all.into_iter().for_each(|(number, letter)| self.put(number, letter, links));
+    }
+
+    /// Takes the one that is due first.
+    pub(crate) fn pop_next(&mut self) -> Option<Letter> {
+        self.going.pop_first().map(|(_, letter)| letter)
+    }
+
+    /// When the next one is due.
+    pub(crate) fn next_due(&self) -> Option<u64> {
+        self.going.first_key_value().map(|((due, _), _)| *due)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.going.len() + self.stuck.len()
+    }
+}
+
 impl World {
+    /// Changes what goes nowhere.
+    pub(crate) fn change_links(&mut self, change: impl FnOnce(&mut Links)) {
+        change(&mut self.links);
+        self.letters.sort(&self.links);
+    }
+
     /// A message leaves. Gives when it has left.
     pub(crate) fn send(
         &mut self,

@@ -127,7 +127,7 @@ impl Memory {
         })
     }
 
-    /// Where an operation by a key touches the target's memory: address, and offset in the region.
+    /// The address at which an operation by a key touches the target's memory.
     pub(crate) fn resolve(
         &self,
         key: u64,
@@ -135,7 +135,7 @@ impl Memory {
         remote: usize,
         len: usize,
         writes: bool,
-    ) -> Result<(usize, usize), PortError> {
+    ) -> Result<usize, PortError> {
         let region = match self.keys.get(&key) {
             Some(region) if (region.pe, region.rail) == (pe, rail) => region,
             _ => return Err(fault("delivery", 13, "the key is not of the rail addressed")),
@@ -148,7 +148,7 @@ impl Memory {
         if offset > region.len || len > region.len - offset {
             return Err(fault("delivery", 14, "outside the region of the key"));
         }
-        Ok((region.base + offset, offset))
+        Ok(region.base + offset)
     }
 }
 

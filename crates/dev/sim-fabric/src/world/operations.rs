@@ -1,14 +1,79 @@
-//! Operations under way in the fake fabric: posted, delivered, completed.
+//! Operations under way in the fake fabric: posted, delivered, completed or failed as the clock moves.
 
-use super::fault;
-use super::flights::{Done, Flight, Target};
-use super::letters::{Letter, Mail};
-use super::state::World;
+use super::mail::{Letter, Mail};
+use super::{World, fault};
 use crate::script::{Delivery, Event, PortCall};
 use engine::ids::{Pe, RailId, WrId};
 use engine::port::{Direction, Failure, Local, PortError, Transfer};
 
+/// What an address names.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Target {
+    pub(crate) pe: Pe,
+    pub(crate) rail: RailId,
+}
+
+/// An operation under way.
+#[derive(Debug)]
+pub(crate) struct Flight {
+    pub(crate) lane: usize,
+    pub(crate) from: Pe,
+    pub(crate) to: Pe,
+    pub(crate) remote_rail: RailId,
+    pub(crate) rail: RailId,
+    pub(crate) wr_id: WrId,
+    pub(crate) transfer: Transfer,
+    /// What the peer is told when the data is there.
+    pub(crate) data: Option<u64>,
+    pub(crate) due: u64,
+    /// Once delivered: what the completion says.
+    pub(crate) outcome: Option<Result<(), PortError>>,
+}
+
+/// Something completed, to be reported by a poll.
+#[derive(Debug)]
+pub(crate) enum Done {
+    WrId(WrId),
+    Failure(Failure),
+}
+
 impl World {
+    /// Moves the clock by `step`, or towards the next event if `leap`, and lets happen what is due.
+    pub(crate) fn advance(&mut self, step: u64, leap: bool) {
+        self.now += step;
+        if leap {
+            let flights = self.flights.iter().filter(|flight| self.may_move(flight)).map(|f| f.due);
+            let copies = self.copies.iter().map(|copy| copy.due);
+            let next = flights.chain(self.letters.next_due()).chain(copies).min();
+            // Not all the way, so that a loop which waits long iterations often, as a real one
+            // does.
+            let furthest = self.now + 10_000_000;
+            self.now = next.map_or(furthest, |next| next.clamp(self.now, furthest));
+        }
+        while let Some(at) = (0..self.copies.len())
+            .filter(|at| self.copies[*at].due <= self.now)
+            .min_by_key(|at| self.copies[*at].due)
+        {
+            self.move_copy(at);
+        }
+        // In order of their times, so that what must come later does.
+        loop {
+            let flight = (0..self.flights.len())
+                .filter(|at| self.flights[*at].due <= self.now && self.may_move(&self.flights[*at]))
+                .min_by_key(|at| self.flights[*at].due);
+            let letter = self.letters.next_due().filter(|due| *due <= self.now);
+            match (flight, letter) {
+                (None, None) => break,
+                (Some(flight), letter)
+                    if letter.is_none_or(|due| self.flights[flight].due <= due) =>
+                {
+                    self.move_flight(flight);
+                }
+                _ => self.move_letter(),
+            }
+        }
+    }
+
     pub(crate) fn post(
         &mut self,
         lane: usize,
@@ -98,7 +163,7 @@ impl World {
         let Transfer { direction, local, len, remote, key } = flight.transfer;
         self.call(PortCall::Deliver)?;
         let (at, writes) = ((flight.to, flight.remote_rail), direction == Direction::Write);
-        let (target, offset) = self.memory.resolve(key, at, remote as usize, len, writes)?;
+        let target = self.memory.resolve(key, at, remote as usize, len, writes)?;
         let Flight { from, to, rail, .. } = *flight;
         match (direction, local) {
             (Direction::Write, Local::Memory { addr, .. }) => {
@@ -117,8 +182,14 @@ impl World {
                 return Err(fault("delivery", 22, "a read into an inline value"));
             }
         }
-        let remote = offset as u64;
-        self.events.push(Event::Delivered(Delivery { from, to, rail, direction, remote, len }));
+        self.events.push(Event::Delivered(Delivery {
+            from,
+            to,
+            rail,
+            direction,
+            addr: target,
+            len,
+        }));
         Ok(())
     }
 
@@ -132,5 +203,31 @@ impl World {
             Ok(()) => Done::WrId(wr_id),
             Err(error) => Done::Failure(Failure { wr_id: Some(wr_id), is_message: false, error }),
         });
+    }
+
+    /// The proxy lane's rail: that of the first lane which the PE has opened.
+    pub(crate) fn fail_rail(&mut self, pe: Pe, rail: RailId) {
+        self.report(pe, rail, None, "the rail is gone");
+    }
+
+    /// A PE's rail speaks of a work-request id that its lane has not given out: it has failed.
+    pub fn fail_unknown(&mut self, pe: Pe, rail: RailId, wr_id: WrId) {
+        self.report(pe, rail, Some(wr_id), "nobody knows what");
+    }
+
+    fn report(&mut self, pe: Pe, rail: RailId, wr_id: Option<WrId>, text: &str) {
+        let lane = self.lanes.iter().position(|owner| *owner == pe);
+        let Some(lane) = lane else { panic!("{pe} has no lane") };
+        let failure = Failure { wr_id, is_message: false, error: fault("poll", 5, text) };
+        self.done[lane][rail.index()].push_back(Done::Failure(failure));
+    }
+
+    /// The messages that were delivered and fail all the same are reported with the next poll.
+    pub fn report_failing(&mut self) {
+        for (lane, rail, wr_id) in std::mem::take(&mut self.failing) {
+            let error = fault("sending a message", 104, "failed by the script");
+            let failure = Failure { wr_id: Some(wr_id), is_message: true, error };
+            self.done[lane][rail.index()].push_back(Done::Failure(failure));
+        }
     }
 }

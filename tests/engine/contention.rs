@@ -2,39 +2,17 @@
 //! some find none.
 
 use engine::atomic::AtomicOp;
-use engine::error::EngineError;
 use engine::ids::Pe;
 use engine::lane::SignalEngine;
+use engine::lane::batches::Batch;
+use engine::port::Direction;
 use engine::rails::Spread;
-use engine::request::PutSignalRequest;
+use engine::request::Request;
 use sim_fabric::Script;
+use test_support::seeds::for_seeds;
 
-use crate::job::{Job, Member, PATIENCE, Shape};
-use crate::signals::Targets;
-
-/// Starts a fetch-and-increment by `from` of the word at `at` of `pe`'s heap, into the same place
-/// of its own.
-fn fetch(member: &mut Member, targets: &Targets, pe: u32, at: usize) -> Result<(), EngineError> {
-    member.lane.atomic(&targets.fetch(pe, at, member.base + at))
-}
-
-/// Turns these lanes until it is so.
-#[track_caller]
-fn progress_until(job: &mut Job, pes: &[u32], mut done: impl FnMut(&mut Job) -> bool) {
-    for _ in 0..20_000 {
-        if done(job) {
-            return;
-        }
-        for pe in pes {
-            job.members[*pe as usize].lane.progress().unwrap();
-        }
-    }
-    panic!("it does not come to that");
-}
-
-fn is_quiet(job: &mut Job, from: u32, to: u32) -> bool {
-    job.members[from as usize].lane.is_quiet(Pe(to)).unwrap()
-}
+use crate::job::{Job, Outcome, PATIENCE, Shape};
+use crate::race::{Random, race, random_script, random_shape};
 
 /// One queue for writes and messages, as many fabrics have it, and puts that never leave a place in
 /// it: what peers wait for gets through.
@@ -44,12 +22,11 @@ fn acknowledgements_do_not_starve_behind_puts() {
         let shape = Shape { rails, depth, ..Shape::default() };
         let script = Script { shared_queue: true, ..Script::default() };
         let mut job = Job::new(1, &shape, script);
-        let targets = Targets::of(&job);
         job.inc(1, 0, 0);
-        fetch(&mut job.members[1], &targets, 0, 8).unwrap();
+        job.fetch(1, 0, 8).unwrap();
         let mut puts = 0;
-        while !is_quiet(&mut job, 1, 0) {
-            job.put_value(0, 1, 64 + puts % 64 * 8, 1, 8).unwrap();
+        while !job.is_quiet(1, 0).unwrap() {
+            job.put_value(0, 1, 64 + puts % 64 * 8, 1).unwrap();
             job.members[1].lane.progress().unwrap();
             puts += 1;
             assert!(puts < 5000, "depth {depth}, {rails} rails: no answer in {puts} puts");
@@ -64,31 +41,26 @@ fn unreachable_peer_delays_no_other() {
     let shape = Shape { n_pes: 4, rails: 1, ..Shape::default() };
     // A reply and an acknowledgement that are due to it.
     let mut job = Job::new(1, &shape, Script::default());
-    let targets = Targets::of(&job);
-    fetch(&mut job.members[1], &targets, 0, 0).unwrap();
+    job.fetch(1, 0, 0).unwrap();
     job.fabric.refuse(Pe(1), true);
-    progress_until(&mut job, &[0], |job| job.word(0, 0) == 1);
+    job.progress_until(&[0], |job| job.word(0, 0) == 1);
     for pe in [2, 3] {
-        fetch(&mut job.members[pe as usize], &targets, 0, 8).unwrap();
-        progress_until(&mut job, &[0, pe], |job| is_quiet(job, pe, 0));
+        job.fetch(pe, 0, 8).unwrap();
+        job.progress_until(&[0, pe], |job| job.is_quiet(pe, 0).unwrap());
     }
-    job.fabric.refuse(Pe(1), false);
-    progress_until(&mut job, &[0, 1], |job| is_quiet(job, 1, 0));
-
     // Puts and messages to it.
-    let mut job = Job::new(1, &shape, Script::default());
-    job.fabric.refuse(Pe(1), true);
     for at in 0..8 {
-        job.put_value(0, 1, at * 8, 7, 8).unwrap();
+        job.put_value(0, 1, at * 8, 7).unwrap();
     }
     job.inc(0, 1, 64);
     for pe in [2, 3] {
-        job.put_value(0, pe, 0, 7, 8).unwrap();
+        job.put_value(0, pe, 0, 7).unwrap();
         job.inc(0, pe, 8);
-        progress_until(&mut job, &[0, pe], |job| is_quiet(job, 0, pe));
+        job.progress_until(&[0, pe], |job| job.is_quiet(0, pe).unwrap());
     }
     job.fabric.refuse(Pe(1), false);
-    progress_until(&mut job, &[0, 1], |job| is_quiet(job, 0, 1));
+    job.progress_until(&[0, 1], |job| job.is_quiet(1, 0).unwrap());
+    job.progress_until(&[0, 1], |job| job.is_quiet(0, 1).unwrap());
     assert_eq!(job.heap(1, 0, 64), [7u64.to_le_bytes(); 8].concat());
 }
 
@@ -127,35 +99,30 @@ fn full_segment_table_loses_no_put() {
     };
     let script = Script { delay: (1_000, 1_000), ..Script::default() };
     let mut job = Job::new(1, &shape, script);
-    let targets = Targets::of(&job);
     for (pe, at) in (1..ASKED).flat_map(|pe| (0..16).map(move |at| (pe, at))) {
-        fetch(&mut job.members[0], &targets, pe, at * 8).unwrap();
+        job.fetch(0, pe, at * 8).unwrap();
     }
     // Answers come late, the acknowledgements do not.
     for pe in 1..ASKED {
         job.fabric.hold_up_messages(Pe(pe), 60_000_000_000);
-        progress_until(&mut job, &[0, pe], |job| job.word(pe, 120) == 1);
+        job.progress_until(&[0, pe], |job| job.word(pe, 120) == 1);
         job.fabric.hold_up_messages(Pe(pe), 0);
     }
     job.members[0].lane.request_acks();
-    for _ in 0..200 {
-        for member in &mut job.members[..ASKED as usize] {
-            member.lane.progress().unwrap();
-        }
-    }
+    let turned: Vec<u32> = (0..ASKED).chain([LAST]).collect();
+    job.iterate_slowly(&turned, 200, 0);
     // The first one goes the long way.
     for pe in ASKED..LAST {
         job.inc(0, pe, 0);
     }
     for pe in ASKED..LAST {
-        let add = targets.atomic(pe, 0, AtomicOp::Inc, 0);
+        let add = job.targets.atomic(pe, 0, AtomicOp::Inc, 0);
         while job.members[0].lane.try_atomic(&add) {}
     }
     let fill: Vec<u8> = (0..300).map(|at| at as u8 | 1).collect();
     job.fill_scratch(0, &fill);
     job.put(0, LAST, 0, 300).unwrap();
-    let turned: Vec<u32> = (0..ASKED).chain([LAST]).collect();
-    progress_until(&mut job, &turned, |job| is_quiet(job, 0, LAST));
+    job.progress_until(&turned, |job| job.is_quiet(0, LAST).unwrap());
     assert!(job.heap(LAST, 0, 300) == fill, "quiet, and the bytes are not there");
 }
 
@@ -168,36 +135,29 @@ fn stopped_peer_delays_no_other() {
         let signals = if case == 1 { SignalEngine::Counted } else { SignalEngine::Auto };
         let shape = Shape { n_pes: 3, heap: 1 << 16, signals, ..Shape::default() };
         let mut job = Job::new(1, &shape, Script::default());
-        let targets = Targets::of(&job);
-        job.fill_scratch(0, &[0x5a; 300]);
+        job.fill_scratch(0, &[0x5a; 1 << 15]);
         job.fabric.stall(Pe(1));
         for number in 0..MANY {
-            let first = &mut job.members[0];
             let at = number * 16 % (1 << 15);
-            let local = first.scratch;
-            let signal = targets.atomic(1, 1 << 15, AtomicOp::SignalAdd, 1);
             match case {
-                0 => fetch(first, &targets, 1, 1 << 15),
-                1 | 2 => {
-                    let len = if case == 1 { 300 } else { 16 };
-                    let parts = [targets.part(local, 1, at, len)];
-                    first.lane.put_signal(&PutSignalRequest { parts: &parts, signal })
-                }
-                3 => first.lane.start(&targets.part(local, 1, at, 16)),
-                _ => first.lane.atomic(&signal),
+                0 => job.fetch(0, 1, 1 << 15),
+                1 => job.put_signal(0, 1, &[(at, 300)], 1 << 15),
+                2 => job.put_signal(0, 1, &[(at, 16)], 1 << 15),
+                3 => job.put(0, 1, at, 16),
+                _ => job.amo(0, 1, 1 << 15, AtomicOp::SignalAdd, 1),
             }
             .unwrap_or_else(|error| panic!("{case}: {error}"));
             if number == MANY / 2 {
-                first.lane.fence(Pe(1)).unwrap();
+                job.fence(0, 1);
             }
         }
-        job.put_value(0, 2, 0, 7, 8).unwrap();
-        fetch(&mut job.members[0], &targets, 2, 8).unwrap();
-        progress_until(&mut job, &[0, 2], |job| is_quiet(job, 0, 2));
+        job.put_value(0, 2, 0, 7).unwrap();
+        job.fetch(0, 2, 8).unwrap();
+        job.progress_until(&[0, 2], |job| job.is_quiet(0, 2).unwrap());
         assert_eq!(job.heap(2, 0, 8), 7u64.to_le_bytes());
-        assert!(!is_quiet(&mut job, 0, 1), "{case}");
+        assert!(!job.is_quiet(0, 1).unwrap(), "{case}");
         job.fabric.resume(Pe(1));
-        progress_until(&mut job, &[0, 1], |job| is_quiet(job, 0, 1));
+        job.progress_until(&[0, 1], |job| job.is_quiet(0, 1).unwrap());
         if case != 3 {
             assert_eq!(job.word(1, 1 << 15), MANY as u64, "{case}");
         }
@@ -217,7 +177,7 @@ fn stopped_peer_leaves_bounce_buffers() {
         // As a user does that has put to all before, so that everybody knows everybody's keys.
         for (from, to) in [(0, 1), (0, 2), (1, 0), (2, 0)] {
             job.put(from, to, 0, LEN).unwrap();
-            progress_until(&mut job, &[0, 1, 2], |job| is_quiet(job, from, to));
+            job.progress_until(&[0, 1, 2], |job| job.is_quiet(from, to).unwrap());
         }
         let fill: Vec<u8> = (0..LEN).map(|at| at as u8 | 1).collect();
         for pe in 0..3 {
@@ -237,16 +197,14 @@ fn stopped_peer_leaves_bounce_buffers() {
             job.members[1].lane.progress().unwrap();
         }
         job.fabric.stall(Pe(1));
-        for _ in 0..100 {
-            job.members[0].lane.progress().unwrap();
-        }
+        job.progress(0, 100);
         start(&mut job, 2).unwrap();
         let (from, to) = if case > 1 { (2, 0) } else { (0, 2) };
-        progress_until(&mut job, &[0, 2], |job| is_quiet(job, from, to));
+        job.progress_until(&[0, 2], |job| job.is_quiet(from, to).unwrap());
         let (from, to) = if case > 1 { (1, 0) } else { (0, 1) };
-        assert!(!is_quiet(&mut job, from, to), "case {case}");
+        assert!(!job.is_quiet(from, to).unwrap(), "case {case}");
         job.fabric.resume(Pe(1));
-        progress_until(&mut job, &[0, 1], |job| is_quiet(job, from, to));
+        job.progress_until(&[0, 1], |job| job.is_quiet(from, to).unwrap());
     }
 }
 
@@ -259,11 +217,10 @@ fn stopped_peer_delays_no_user_thread() {
     let shape = Shape { n_pes: 3, staged: u32::MAX, heap: 1 << 14, bounce, ..Shape::default() };
     let job = Job::new(1, &shape, Script::default());
     let (mut job, host) = job.with_user_threads(&shape, PATIENCE);
-    let targets = Targets::of(&job);
     let put = |job: &Job, pe, fill: u8| {
         let from = job.members[0].scratch + usize::from(fill) % 2 * LEN;
         job.fabric.store(Pe(0), from, &[fill; LEN]);
-        host.start(&targets.part(from, pe, 0, LEN)).unwrap();
+        host.start(&job.targets.part(from, pe, 0, LEN)).unwrap();
     };
     job.fabric.stall(Pe(1));
     for _ in 0..50 {
@@ -272,11 +229,11 @@ fn stopped_peer_delays_no_user_thread() {
     host.fence(Pe(1)).unwrap();
     put(&job, 1, 9);
     put(&job, 2, 9);
-    progress_until(&mut job, &[0, 2], |job| job.heap(2, 0, LEN) == [9; LEN]);
+    job.progress_until(&[0, 2], |job| job.heap(2, 0, LEN) == [9; LEN]);
     assert_eq!(job.heap(1, 0, LEN), [0; LEN]);
     job.fabric.resume(Pe(1));
-    progress_until(&mut job, &[0, 1], |job| job.heap(1, 0, LEN) == [9; LEN]);
-    progress_until(&mut job, &[0, 1, 2], |job| !job.members[0].lane.has_work());
+    job.progress_until(&[0, 1], |job| job.heap(1, 0, LEN) == [9; LEN]);
+    job.progress_until(&[0, 1, 2], |job| !job.members[0].lane.has_work());
     host.quiet(Pe(1)).unwrap();
     assert_eq!(job.heap(1, 0, LEN), [9; LEN], "and nothing comes behind what was behind the fence");
 }
@@ -289,15 +246,14 @@ fn user_threads_get_their_turn() {
     let shape = Shape { staged: u32::MAX, heap: 1 << 14, bounce: (1000, 4, 4), ..Shape::default() };
     let script = Script { delay: (500_000, 1_000_000), ..Script::default() };
     let (mut job, host) = Job::new(1, &shape, script).with_user_threads(&shape, PATIENCE);
-    let targets = Targets::of(&job);
     let put = |job: &Job, at: usize, fill: u8, len: usize| {
         let from = job.members[0].scratch + 256 * usize::from(fill);
         job.fabric.store(Pe(0), from, &vec![fill; len]);
-        host.start(&targets.part(from, 1, at, len)).unwrap();
+        host.start(&job.targets.part(from, 1, at, len)).unwrap();
     };
     let goes_on = |job: &mut Job| {
         while job.members[0].lane.pending(Pe(1)) < 32 {
-            fetch(&mut job.members[0], &targets, 1, 0).unwrap();
+            job.fetch(0, 1, 0).unwrap();
         }
         job.fabric.pass_time(100_000);
         for _ in 0..4 {
@@ -319,15 +275,13 @@ fn user_threads_get_their_turn() {
         turns += 1;
         assert!(turns < 2000, "user threads wait for as long as somebody else goes on");
     }
-    progress_until(&mut job, &[0, 1], |job| !job.members[0].lane.has_work());
+    job.progress_until(&[0, 1], |job| !job.members[0].lane.has_work());
     assert!(done(&job), "and nothing comes behind what was behind the fence");
 }
 
 /// Puts 16 bytes to PE 1, as fast as the caller can.
-fn put_on(job: &mut Job, targets: &Targets, number: usize) {
-    let first = &mut job.members[0];
-    let local = first.scratch;
-    first.lane.start(&targets.part(local, 1, number % 64 * 16, 16)).unwrap();
+fn put_on(job: &mut Job, number: usize) {
+    job.put(0, 1, number % 64 * 16, 16).unwrap();
 }
 
 /// A PE has few places for fetches and for counted puts. One that keeps up makes room soon, so a
@@ -338,12 +292,11 @@ fn callers_wait_once_for_a_place() {
     for counted in [false, true] {
         let shape = Shape { signals: SignalEngine::Counted, ..Shape::default() };
         let mut job = Job::new(1, &shape, Script::default());
-        let targets = Targets::of(&job);
         let waited = (0..20).map(|_| {
             let start = job.fabric.now();
             let started = match counted {
-                true => job.put_signal(0, 1, (64, 200), 8),
-                false => fetch(&mut job.members[0], &targets, 1, 0),
+                true => job.put_signal(0, 1, &[(64, 200)], 8),
+                false => job.fetch(0, 1, 0),
             };
             started.unwrap();
             job.fabric.now() - start >= 1_000_000
@@ -353,7 +306,7 @@ fn callers_wait_once_for_a_place() {
         assert_eq!(first, Some(16), "counted: {counted}");
         assert_eq!(waited.iter().filter(|waited| **waited).count(), 1, "counted: {counted}");
         assert_eq!(job.members[0].lane.pending(Pe(1)), 4, "counted: {counted}");
-        progress_until(&mut job, &[0, 1], |job| is_quiet(job, 0, 1));
+        job.progress_until(&[0, 1], |job| job.is_quiet(0, 1).unwrap());
     }
 }
 
@@ -364,17 +317,16 @@ fn parking_ends_under_load() {
     for many in [20, 60, 2000] {
         let shape = Shape { rails: 1, depth: 16, ..Shape::default() };
         let mut job = Job::new(1, &shape, Script { delay: (1_000, 1_000), ..Script::default() });
-        let targets = Targets::of(&job);
         job.fabric.stall(Pe(1));
         for number in 0..many {
-            put_on(&mut job, &targets, number);
+            put_on(&mut job, number);
         }
         let pending = job.members[0].lane.pending(Pe(1));
         assert!(pending > 0 && pending >= many - 16, "{pending} of {many}");
         job.fabric.resume(Pe(1));
         let mut calls = 0;
         while job.members[0].lane.pending(Pe(1)) > 0 {
-            put_on(&mut job, &targets, calls);
+            put_on(&mut job, calls);
             job.fabric.pass_time(100);
             calls += 1;
             assert!(
@@ -383,7 +335,7 @@ fn parking_ends_under_load() {
                 job.members[0].lane.pending(Pe(1))
             );
         }
-        progress_until(&mut job, &[0, 1], |job| is_quiet(job, 0, 1));
+        job.progress_until(&[0, 1], |job| job.is_quiet(0, 1).unwrap());
     }
 }
 
@@ -393,26 +345,77 @@ fn parking_ends_under_load() {
 fn slow_peer_delays_callers_once() {
     let shape = Shape { rails: 1, depth: 16, ..Shape::default() };
     let mut job = Job::new(1, &shape, Script { delay: (1_000, 1_000), ..Script::default() });
-    let targets = Targets::of(&job);
     job.fabric.stall(Pe(1));
     for number in 0..200 {
-        put_on(&mut job, &targets, number);
+        put_on(&mut job, number);
     }
     for _ in 0..5 {
         job.fabric.resume(Pe(1));
-        let before = job.members[0].lane.counters().map(|rail| rail.posted).sum::<u64>();
-        progress_until(&mut job, &[0], |job| {
-            job.members[0].lane.counters().map(|rail| rail.posted).sum::<u64>() > before + 4
-        });
+        let before = job.counted(0, |rail| rail.posted);
+        job.progress_until(&[0], |job| job.counted(0, |rail| rail.posted) > before + 4);
         job.fabric.stall(Pe(1));
         let delayed = (0..50).filter(|number| {
             let start = job.fabric.now();
-            put_on(&mut job, &targets, *number);
+            put_on(&mut job, *number);
             job.fabric.now() - start >= 1_000_000
         });
         let delayed = delayed.count();
         assert!(delayed <= 1, "{delayed} of 50 calls were delayed");
     }
     job.fabric.resume(Pe(1));
-    progress_until(&mut job, &[0, 1], |job| is_quiet(job, 0, 1));
+    job.progress_until(&[0, 1], |job| job.is_quiet(0, 1).unwrap());
+}
+
+/// A batch is over when all of its operations are delivered, whatever else goes on.
+#[test]
+fn batch_ends_while_others_go_on() {
+    for_seeds("batch_ends_while_others_go_on", &[], 40, |seed| {
+        let mut random = Random(seed * 0x9e37_79b9 + 21);
+        // Not staged: that takes many trips, and each waits behind all that the others post.
+        let shape = Shape { n_pes: 2, staged: 0, ..random_shape(&mut random) };
+        // Nor through a queue with one place for everything: that cannot be shared out, and waits
+        // for as long as others keep it busy.
+        let shape = Shape { depth: shape.depth.max(3), ..shape };
+        let script = Script { delay: (1_000, 50_000), ..random_script(&mut random) };
+        let job = Job::new(seed, &shape, script);
+        let (fabric, base) = (job.fabric.clone(), job.members[1].base);
+        let (_, ended) = race(job, seed, |me, member, targets| -> Outcome {
+            if me == 1 {
+                return Ok(());
+            }
+            let mut random = Random(seed);
+            let batch = member.lane.begin_batch().expect("the first");
+            member.lane.enter_batch(batch);
+            let mut words = Vec::new();
+            for at in (0..6).map(|number| number * 1024) {
+                let len = [1, 8, 60, 200, 900][random.below(5)];
+                let part = targets.part(member.scratch + at, 1, at + 64, len);
+                let kind = random.below(4);
+                match kind {
+                    0 => member.lane.start(&part)?,
+                    1 => member.lane.start(&Request { direction: Direction::Read, ..part })?,
+                    2 => member.lane.atomic(&targets.fetch(1, at, member.scratch + at))?,
+                    _ => member.put_signal(targets, 1, &[(at + 64, len)], at)?,
+                }
+                words.extend((kind > 1).then_some(at));
+            }
+            member.lane.enter_batch(Batch::NONE);
+            let mut iterations = 0;
+            while !member.lane.is_batch_done(batch) {
+                member.lane.start(&targets.part(member.scratch, 1, 64 << 10, 40))?;
+                member.lane.atomic(&targets.atomic(1, 100 << 10, AtomicOp::Add, 1))?;
+                member.lane.progress()?;
+                fabric.step();
+                fabric.pass_time(200_000);
+                member.lane.request_acks();
+                iterations += 1;
+                assert!(iterations < 20_000, "the batch does not end");
+            }
+            let is_changed = |at: &usize| fabric.load(Pe(1), base + at, 8) == 1_u64.to_le_bytes();
+            assert!(words.iter().all(is_changed), "the words of {words:?}");
+            member.lane.end_batch(batch);
+            member.lane.quiet(Pe(1))
+        });
+        ended.iter().for_each(|(_, ended)| assert_eq!(*ended, Ok(())));
+    });
 }
