@@ -25,6 +25,7 @@ mod selftest;
 mod sweep;
 
 use std::env;
+use std::fmt::Display;
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
@@ -65,12 +66,8 @@ fn main() -> ExitCode {
         Command::Selftest(options) => selftest::run(&options),
         Command::Qualify(options) => qualify::run(&options),
         Command::Perf(options) => perf::run(&options),
-        Command::Sweep { pid } => sweep::serve(pid)
-            .map(|()| true)
-            .map_err(|error| ToolError::new(error.to_string(), "this is for the tool itself")),
-        Command::Probe { subject } => probe::answer(subject)
-            .map(|()| true)
-            .map_err(|error| ToolError::new(error.to_string(), "this is for the tool itself")),
+        Command::Sweep { pid } => own(sweep::serve(pid)),
+        Command::Probe { subject } => own(probe::answer(subject)),
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,
@@ -80,6 +77,12 @@ fn main() -> ExitCode {
             ExitCode::from(NOT_DONE)
         }
     }
+}
+
+/// The end of a command that the tool starts itself.
+fn own<E: Display>(done: Result<(), E>) -> Result<bool, ToolError> {
+    let failed = |error: E| ToolError::new(error.to_string(), "this is for the tool itself");
+    done.map(|()| true).map_err(failed)
 }
 
 /// Commands and options of before, and what is used in their place.

@@ -110,7 +110,7 @@ pub(crate) struct Gpus {
     pub(crate) gdrcopy_error: Option<String>,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Gpu {
     pub(crate) name: String,
     pub(crate) pci: String,

@@ -3,7 +3,6 @@
 //! puts them is worth more than a factor of two.
 
 use std::io::Write;
-use std::mem::MaybeUninit;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
@@ -87,17 +86,17 @@ fn scenario(job: &mut Job) -> Result<()> {
 /// Binds the calling thread to one of the cores that this process may use, if there are two.
 fn bind(index: usize) -> std::io::Result<()> {
     // SAFETY: all bits zero is an empty set; it has the size given; 0 is the calling thread; the
-    // cores asked about and set are those that the set has bits for.
+    // cores asked about and set are those that a set has bits for.
     let status = unsafe {
-        let mut set = MaybeUninit::<libc::cpu_set_t>::zeroed().assume_init();
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
         let size = size_of_val(&set);
         let status = libc::sched_getaffinity(0, size, &mut set);
-        let mut allowed = (0..8 * size).filter(|&cpu| libc::CPU_ISSET(cpu, &set));
-        match (status, [allowed.next(), allowed.next()]) {
+        let mut cores = (0..8 * size).filter(|&cpu| libc::CPU_ISSET(cpu, &set));
+        match (status, [cores.next(), cores.next()]) {
             (0, cores @ [Some(_), Some(_)]) => {
-                let mut own = MaybeUninit::<libc::cpu_set_t>::zeroed().assume_init();
-                cores[index].into_iter().for_each(|cpu| libc::CPU_SET(cpu, &mut own));
-                libc::sched_setaffinity(0, size, &own)
+                set = std::mem::zeroed();
+                cores[index].iter().for_each(|&cpu| libc::CPU_SET(cpu, &mut set));
+                libc::sched_setaffinity(0, size, &set)
             }
             (status, _) => status,
         }

@@ -4,6 +4,7 @@
 //! There are no handles, no bounds, no counters.
 
 use std::ffi::{CStr, CString, c_void};
+use std::iter;
 use std::mem::MaybeUninit;
 use std::ptr::{self, NonNull};
 
@@ -78,6 +79,7 @@ impl Drop for Info {
 }
 
 impl Info {
+    /// Asks for the most that the provider grants of progress and threading, as the plugin does.
     fn choose(library: &'static Library, options: &RawOptions) -> Result<Self> {
         let ladder = [
             (fi::FI_PROGRESS_AUTO, fi::FI_THREAD_COMPLETION),
@@ -87,67 +89,55 @@ impl Info {
         ];
         // The plugin does not ask for a thread over rxm's progress (decision 27).
         let skipped = usize::from(options.provider.ends_with(";ofi_rxm"));
-        let mut last = "nothing was asked".into();
-        for (progress, threading) in ladder.into_iter().skip(skipped) {
-            match Self::query(library, options, progress, threading) {
-                Ok(info) => return Ok(info),
-                Err(error) => last = error,
-            }
-        }
-        Err(last)
-    }
-
-    fn query(
-        library: &'static Library,
-        options: &RawOptions,
-        progress: fi::fi_progress,
-        threading: fi::fi_threading,
-    ) -> Result<Self> {
         let name = CString::new(options.provider.as_str())?;
         let source = CString::new(options.source.as_str())?;
+        let (node, flags) = match options.source.is_empty() {
+            true => (ptr::null(), 0),
+            false => (source.as_ptr(), fi::FI_SOURCE | fi::FI_NUMERICHOST),
+        };
         let hints = NonNull::new(library.allocinfo()).ok_or("out of memory")?;
         let hints = Self { library, raw: hints };
+        let info = hints.raw.as_ptr();
+        let mut last = format!("no answer from {}", options.provider).into();
         // SAFETY: an info from fi_dupinfo(NULL) has all its attributes. The name is from malloc, as
-        // fi_freeinfo wants it. The list is freed once, after its entry was copied.
+        // fi_freeinfo wants it. A list is freed once, after its entry was copied.
         unsafe {
-            let info = hints.raw.as_ptr();
             (*(*info).fabric_attr).prov_name = libc::strdup(name.as_ptr());
             (*info).caps = fi::FI_MSG | fi::FI_RMA;
             (*info).mode = fi::FI_CONTEXT | fi::FI_CONTEXT2;
             (*(*info).ep_attr).type_ = fi::FI_EP_RDM;
-            if options.delivered {
-                (*(*info).tx_attr).op_flags = fi::FI_DELIVERY_COMPLETE;
-            }
+            let delivered = if options.delivered { fi::FI_DELIVERY_COMPLETE } else { 0 };
+            (*(*info).tx_attr).op_flags = delivered;
             let domain = (*info).domain_attr;
             (*domain).mr_mode = fi::FI_MR_LOCAL
                 | fi::FI_MR_VIRT_ADDR
                 | fi::FI_MR_ALLOCATED
                 | fi::FI_MR_PROV_KEY
                 | fi::FI_MR_ENDPOINT;
-            (*domain).threading = threading;
-            (*domain).control_progress = progress;
-            (*domain).data_progress = progress;
-            let (node, flags) = match options.source.is_empty() {
-                true => (ptr::null(), 0),
-                false => (source.as_ptr(), fi::FI_SOURCE | fi::FI_NUMERICHOST),
-            };
-            let mut list: *mut fi::fi_info = ptr::null_mut();
-            let code = library.getinfo(node, ptr::null(), flags, info, &mut list);
-            check(library, "fi_getinfo", code as isize)?;
-            let mut entry = list;
-            let is_named = |entry: *mut fi::fi_info| {
-                let found = (*(*entry).fabric_attr).prov_name;
-                !found.is_null() && CStr::from_ptr(found) == name.as_c_str()
-            };
-            while !entry.is_null() && !is_named(entry) {
-                entry = (*entry).next;
+            for (progress, threading) in ladder.into_iter().skip(skipped) {
+                (*domain).threading = threading;
+                (*domain).control_progress = progress;
+                (*domain).data_progress = progress;
+                let mut list = ptr::null_mut();
+                let code = library.getinfo(node, ptr::null(), flags, info, &mut list);
+                if let Err(error) = check(library, "fi_getinfo", code as isize) {
+                    last = error;
+                    continue;
+                }
+                let mut entries =
+                    iter::successors(NonNull::new(list), |entry| NonNull::new(entry.as_ref().next));
+                let named = entries.find(|entry| {
+                    let found = (*entry.as_ref().fabric_attr).prov_name;
+                    !found.is_null() && CStr::from_ptr(found) == name.as_c_str()
+                });
+                let copy = named.and_then(|entry| NonNull::new(library.dupinfo(entry.as_ptr())));
+                library.freeinfo(list);
+                if let Some(raw) = copy {
+                    return Ok(Self { library, raw });
+                }
             }
-            let found =
-                NonNull::new(entry).and_then(|entry| NonNull::new(library.dupinfo(entry.as_ptr())));
-            library.freeinfo(list);
-            let found = found.ok_or_else(|| format!("no answer from {}", options.provider))?;
-            Ok(Self { library, raw: found })
         }
+        Err(last)
     }
 }
 

@@ -25,10 +25,10 @@ use crate::error::ToolError;
 use crate::info::{Info, check_settings};
 use crate::libraries::plugins::Plugins;
 use crate::options::{QualifyOptions, Tried};
-use crate::perf::Figure;
 use crate::probe::Choice;
 use crate::selftest::hosts::check_here;
 use crate::selftest::{PROVIDER, Run, SCENARIOS};
+use nvshmem_bench::Figure;
 
 const MOST_TIME: Duration = Duration::from_secs(540);
 
@@ -49,7 +49,7 @@ pub(crate) fn run(options: &QualifyOptions) -> Result<bool, ToolError> {
     }
     let bed = Bed::new(options, plugins, &info)?;
     let path = options.out.clone().unwrap_or_else(|| "nvshmem-libfabric-qualify.txt".into());
-    let mut report = Report::new(&path, bed.head(), machine::there(&info))?;
+    let mut report = Report::new(path.clone(), bed.head(), machine::there(&info))?;
     println!("{}\n", bed.head());
     let (began, mut seen) = (Instant::now(), Seen::default());
     for &tried in Tried::value_variants() {

@@ -23,7 +23,14 @@ pub(crate) struct Place<'a> {
     pub(crate) hosts: Vec<(&'a Host, u32)>,
 }
 
-impl Place<'_> {
+impl<'a> Place<'a> {
+    /// All PEs that the hosts take, or so many on this machine where none is named.
+    pub(crate) fn on(hosts: &'a [Host], here: u32) -> Self {
+        let pes = hosts.iter().map(|host| host.slots).sum();
+        let pes = if hosts.is_empty() { here } else { pes };
+        Self { pes, hosts: hosts.iter().map(|host| (host, host.slots)).collect() }
+    }
+
     pub(crate) fn hint(&self) -> String {
         let rails: Vec<String> = self.hosts.iter().map(|(host, _)| host.rails()).collect();
         if rails.is_empty() {

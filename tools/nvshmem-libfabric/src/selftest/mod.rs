@@ -61,32 +61,27 @@ pub(crate) struct Run {
 /// There are no plugin files, or no provider, or a host cannot take part.
 pub(crate) fn run(options: &SelftestOptions) -> Result<bool, ToolError> {
     check_settings((!options.provider.is_empty()).then_some(PROVIDER))?;
-    let plugins = Plugins::find(options.plugin_dir.as_deref())?;
+    let json = options.job.json;
+    let plugins = Plugins::find(options.job.plugin_dir.as_deref())?;
     let layouts: Vec<Layout> =
         Layout::ALL.into_iter().filter(|layout| options.every_file || *layout == NEWEST).collect();
     let numbers: Vec<u32> =
         layouts.iter().map(|layout| layout.major().number().unsigned_abs()).collect();
     // A file that is missing is told before anything runs on the others.
     numbers.iter().try_for_each(|number| plugins.of(*number).map(drop))?;
-    let hosts = match options.reach.hosts.is_empty() {
-        true => Vec::new(),
-        false => hosts::find(&options.reach, options.plugin_dir.as_deref(), &numbers)?,
-    };
-    let pes =
-        if hosts.is_empty() { options.pes } else { hosts.iter().map(|host| host.slots).sum() };
-    if !(2..=64).contains(&pes) {
-        let message = format!("the hosts take {pes} PE(s), and a self-test has 2 to 64");
+    let hosts = hosts::find(&options.job, &numbers)?;
+    let all = Place::on(&hosts, options.pes);
+    if !(2..=64).contains(&all.pes) {
+        let message = format!("the hosts take {} PE(s), and a self-test has 2 to 64", all.pes);
         let hint = "name more hosts, or how many PEs one takes: --hosts a:2";
         return Err(ToolError::new(message, hint));
     }
-    hosts::check_memory(options.memory, &hosts)?;
-    let fabric = hosts.is_empty().then(|| probe::fabric(options.memory == Memory::Gpu));
-    let providers = match (&options.provider[..], &fabric) {
-        (named, None) => hosts::providers(&hosts, named)?,
-        ([], Some(fabric)) => providers(fabric)?,
-        (named, Some(fabric)) => hosts::check_here(fabric, named).map(|()| named.to_vec())?,
+    let providers = if hosts.is_empty() {
+        providers(&probe::fabric(options.job.memory == Memory::Gpu), &options.provider)?
+    } else {
+        hosts::providers(&hosts, &options.provider)?
     };
-    if !hosts.is_empty() && !options.json {
+    if !hosts.is_empty() && !json {
         println!("{}\n", hosts::table(&hosts));
     }
     let mut runs = Vec::new();
@@ -94,7 +89,7 @@ pub(crate) fn run(options: &SelftestOptions) -> Result<bool, ToolError> {
     let mut run =
         |place: &Place<'_>, layout, provider: &str, scenario| -> Result<(bool, bool), ToolError> {
             let run = one(options, &plugins, place, layout, provider, scenario)?;
-            if !options.json {
+            if !json {
                 println!("{}", line(&run, options.verbose));
             }
             let went = (run.passed, run.opened.is_some());
@@ -109,7 +104,6 @@ pub(crate) fn run(options: &SelftestOptions) -> Result<bool, ToolError> {
     }
     // Where two do not reach each other, all together would only take until a deadline.
     if reached {
-        let all = Place { pes, hosts: hosts.iter().map(|host| (host, host.slots)).collect() };
         for layout in layouts {
             for provider in &providers {
                 for scenario in SCENARIOS {
@@ -123,17 +117,15 @@ pub(crate) fn run(options: &SelftestOptions) -> Result<bool, ToolError> {
         }
     }
     let passed = runs.iter().filter(|run| run.passed).count();
-    if options.json {
+    if json {
         print_json(&runs)?;
     } else {
-        let pes = match &options.reach.hosts[..] {
-            [] => format!("{} PEs", options.pes),
-            _ => String::from("PEs on these hosts"),
+        let pes = match hosts.is_empty() {
+            true => format!("{} PEs", options.pes),
+            false => String::from("PEs on these hosts"),
         };
-        let log = match passed < runs.len() && !options.verbose {
-            true => "; -v shows what was logged",
-            false => "",
-        };
+        let is_short = passed < runs.len() && !options.verbose;
+        let log = if is_short { "; -v shows what was logged" } else { "" };
         let left = if left > 0 { format!(", {left} not run") } else { String::new() };
         println!("{passed} of {} passed{left}, with {pes}{log}", runs.len());
     }
@@ -148,21 +140,20 @@ fn pairs(hosts: &[Host]) -> impl Iterator<Item = Place<'_>> {
     })
 }
 
-fn providers(fabric: &Fabric) -> Result<Vec<String>, ToolError> {
-    let mut found: Vec<String> = fabric.one_host.provider.iter().cloned().collect();
-    let local = fabric.providers.iter().filter(|choice| choice.asked == "shm");
-    found.extend(
-        local
-            .filter_map(|choice| choice.provider.clone())
-            .filter(|name| !found.contains(name))
-            .collect::<Vec<_>>(),
-    );
-    if found.is_empty() {
-        let message =
-            fabric.error.clone().unwrap_or_else(|| String::from("no provider can be used here"));
-        return Err(ToolError::new(message, "`nvshmem-libfabric doctor` says why"));
+/// Returns the providers that were named, or what the transport would take here, and shm.
+fn providers(fabric: &Fabric, named: &[String]) -> Result<Vec<String>, ToolError> {
+    if !named.is_empty() {
+        return hosts::check_here(fabric, named).map(|()| named.to_vec());
     }
-    Ok(found)
+    let shm = fabric.providers.iter().filter(|choice| choice.asked == "shm");
+    let all = [&fabric.one_host].into_iter().chain(shm);
+    let mut found: Vec<String> = all.filter_map(|choice| choice.provider.clone()).collect();
+    found.dedup();
+    if !found.is_empty() {
+        return Ok(found);
+    }
+    let message = fabric.error.as_deref().unwrap_or("no provider can be used here");
+    Err(ToolError::new(message, "`nvshmem-libfabric doctor` says why"))
 }
 
 fn one(
@@ -173,22 +164,14 @@ fn one(
     provider: &str,
     (scenario, parameters): (&'static str, &[(&str, u64)]),
 ) -> Result<Run, ToolError> {
-    let trial = Trial {
-        plugins,
-        layout,
-        provider,
-        memory: options.memory,
-        deadline: Duration::from_secs(options.deadline),
-    };
-    let mut job = trial.job(scenario, place);
+    let (memory, deadline) = (options.job.memory, Duration::from_secs(options.deadline));
+    let mut job = Trial { plugins, layout, provider, memory, deadline }.job(scenario, place);
     for (name, value) in parameters {
         job = job.param(*name, *value);
     }
     let report = job.run().map_err(|error| {
-        ToolError::new(
-            format!("the PEs cannot be started: {error}"),
-            "look at the temporary directory",
-        )
+        let message = format!("the PEs cannot be started: {error}");
+        ToolError::new(message, "look at the temporary directory")
     })?;
     Ok(Run {
         provider: provider.to_owned(),
