@@ -104,32 +104,27 @@ const GONE: [(&str, &str); 5] = [
 ];
 
 fn in_place_of(answer: &clap::Error) -> Option<&'static str> {
-    let named =
-        [ContextKind::InvalidSubcommand, ContextKind::InvalidArg].map(|kind| answer.get(kind));
-    named.into_iter().flatten().find_map(|named| {
+    let kinds = [ContextKind::InvalidSubcommand, ContextKind::InvalidArg];
+    kinds.into_iter().filter_map(|kind| answer.get(kind)).find_map(|named| {
         let ContextValue::String(named) = named else { return None };
         GONE.iter().find(|(name, _)| name == named).map(|(_, now)| *now)
     })
 }
 
 fn answered(answer: &clap::Error) -> ExitCode {
-    let gone = in_place_of(answer);
-    let printed = match gone {
-        Some(now) => {
-            eprintln!("nvshmem-libfabric: {now}");
-            Ok(())
+    const HINT: &str = "`nvshmem-libfabric COMMAND --help` has its options";
+    if let Some(now) = in_place_of(answer) {
+        eprintln!("nvshmem-libfabric: {now}");
+    } else {
+        let printed = answer.print().and_then(|()| io::stdout().flush());
+        if answer.use_stderr() {
+            let said = answer.to_string();
+            let first = said.lines().next().unwrap_or_default();
+            ToolError::new(first.trim_start_matches("error: "), HINT).print_json();
+            eprintln!("hint: {HINT}");
+        } else if let Err(error) = printed {
+            output::unsaid(&error);
         }
-        None => answer.print().and_then(|()| io::stdout().flush()),
-    };
-    if answer.use_stderr() && gone.is_none() {
-        const HINT: &str = "`nvshmem-libfabric COMMAND --help` has its options";
-        let said = answer.to_string();
-        let first = said.lines().next().unwrap_or_default();
-        ToolError::new(first.trim_start_matches("error: "), HINT).print_json();
-        eprintln!("hint: {HINT}");
-    }
-    if let (false, Err(error)) = (answer.use_stderr(), printed) {
-        output::unsaid(&error);
     }
     match answer.exit_code() {
         0 => ExitCode::SUCCESS,

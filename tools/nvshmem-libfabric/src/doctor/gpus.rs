@@ -217,37 +217,26 @@ mod tests {
 
     #[test]
     fn gpus_list_nics_with_distance() {
-        let scratch = launcher::PrivateDir::new("tool-tree").unwrap();
-        let scratch = scratch.path();
-        fs::create_dir_all(scratch.join("bus/pci/devices")).unwrap();
-        // Two switches, each with a GPU and a NIC.
-        for (switch, port, device) in [
-            ("00:01.0", "01:00.0", "02:00.0"),
-            ("00:01.0", "01:01.0", "03:00.0"),
-            ("00:02.0", "01:00.0", "05:00.0"),
-            ("00:02.0", "01:01.0", "06:00.0"),
-        ] {
-            let path = format!("devices/pci0000:00/0000:{switch}/0000:{port}/0000:{device}");
-            fs::create_dir_all(scratch.join(&path)).unwrap();
-            let link = scratch.join(format!("bus/pci/devices/0000:{device}"));
-            std::os::unix::fs::symlink(scratch.join(&path), link).unwrap();
-        }
-        let (topology, settings) = (Topology::at(scratch), Settings::default());
-        let gpus = gpus(false, &["0000:02:00.0", "0000:05:00.0"]);
-        let (near, far) = (("near", "0000:03:00.0"), ("far", "0000:06:00.0"));
-        let check = distances(&topology, &gpus, &on(&[near, far]), &settings).unwrap();
+        let root = test_support::scratch::Scratch::new();
+        let devices = test_support::topology::lay_out("h100-8-nics", &root);
+        let [nic0, gpu0, nic1, gpu1] =
+            [0, 1, 2, 3].map(|at: usize| (devices[at].0.as_str(), devices[at].1.as_str()));
+        let (topology, settings) = (Topology::at(&*root), Settings::default());
+        let gpus = gpus(false, &[gpu0.1, gpu1.1]);
+        let check = distances(&topology, &gpus, &on(&[nic0, nic1]), &settings).unwrap();
         assert_eq!(check.verdict, Verdict::Ok);
         for (at, begins, ends) in [
-            (0, "GPU 0", ": near (PIX)"),
-            (1, "  not its own: ", "far (PHB)"),
-            (2, "GPU 1", ": far (PIX)"),
+            (0, "GPU 0", ": nic0 (PXB)"),
+            (1, "  not its own: ", "nic1 (NODE)"),
+            (2, "GPU 1", ": nic1 (PXB)"),
         ] {
             let line = &check.details[at];
             assert!(line.starts_with(begins) && line.ends_with(ends), "{check:?}");
         }
         assert!(distances(&topology, &gpus, &on(&[]), &settings).is_none());
-        let crossed = Settings { devices: Devices::Include(vec![String::from("far")]), ..settings };
-        let warned = distances(&topology, &gpus, &on(&[far]), &crossed).unwrap();
+        let crossed =
+            Settings { devices: Devices::Include(vec![String::from("nic1")]), ..settings };
+        let warned = distances(&topology, &gpus, &on(&[nic1]), &crossed).unwrap();
         assert_eq!(warned.verdict, Verdict::Warning, "{warned:?}");
         assert!(warned.details[0].contains("named by"), "{warned:?}");
     }

@@ -264,14 +264,12 @@ mod tests {
         for name in "4711 4711-8:0:1 sem.4711 pulse-shm-4711 PostgreSQL.4711 x:y:z".split(' ') {
             assert_eq!(maker(name, "7"), None, "{name}");
         }
-        let scratch = launcher::PrivateDir::new("tool-shm").unwrap();
-        let directory = scratch.path();
-        for name in ["4711:0:1", "4712:0:1", "others-4711"] {
-            fs::write(directory.join(name), "").unwrap();
+        let directory = test_support::scratch::Scratch::new();
+        for name in ["4711:0:1", "4712:0:1", "others-4711", "nvshmem-4711/file"] {
+            directory.write(name, "");
         }
-        fs::create_dir_all(directory.join("nvshmem-4711")).unwrap();
-        let check = left_behind(directory, "7", &|pid| pid == 4712);
+        let check = left_behind(&directory, "7", &|pid| pid == 4712);
         assert_eq!(check.details, [directory.join("4711:0:1").display().to_string()]);
-        assert_eq!(left_behind(directory, "7", &|_| true).verdict, Verdict::Ok);
+        assert_eq!(left_behind(&directory, "7", &|_| true).verdict, Verdict::Ok);
     }
 }

@@ -108,18 +108,16 @@ fn hpc_sdk() -> Vec<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use launcher::PrivateDir;
 
     #[test]
     fn packages_of_every_cuda_are_found() {
-        let lib = PrivateDir::new("usr-lib").expect("a directory");
+        let lib = test_support::scratch::Scratch::new();
         for release in ["12", "13"] {
-            let directory = lib.path().join("x86_64-linux-gnu/nvshmem").join(release);
-            fs::create_dir_all(directory).expect("a directory");
+            lib.write(&format!("x86_64-linux-gnu/nvshmem/{release}/file"), "");
         }
-        let found = by_cuda_release(lib.path());
+        let found = by_cuda_release(&lib);
         let names: Vec<_> = found.iter().filter_map(|path| path.file_name()).collect();
         assert_eq!(names, ["13", "12"]);
-        assert!(by_cuda_release(&lib.path().join("none")).is_empty());
+        assert!(by_cuda_release(&lib.join("none")).is_empty());
     }
 }

@@ -153,16 +153,3 @@ pub(crate) fn in_prefix(prefix: &Path) -> Vec<PathBuf> {
     let places = [prefix.to_owned(), prefix.join("lib"), prefix.join("lib64")];
     places.iter().flat_map(|place| in_directory(place)).collect()
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_release_has_a_number() {
-        let number = |minor| number_of(Release([3, minor, 99]));
-        let found: Vec<_> = (1..=8).map(number).collect();
-        assert_eq!(found, [3, 3, 3, 3, 4, 5, 6, 7].map(Some));
-        assert_eq!((number(9), number_of(Release([2, 8, 0]))), (None, None));
-    }
-}

@@ -84,18 +84,40 @@ pub(crate) fn run(options: &SelftestOptions) -> Result<bool, ToolError> {
     if !hosts.is_empty() && !json {
         println!("{}\n", hosts::table(&hosts));
     }
-    let mut runs = Vec::new();
+    let mut runs: Vec<Run> = Vec::new();
     // Whether it passed, and whether the transport had opened anything.
-    let mut run =
-        |place: &Place<'_>, layout, provider: &str, scenario| -> Result<(bool, bool), ToolError> {
-            let run = one(options, &plugins, place, layout, provider, scenario)?;
-            if !json {
-                println!("{}", line(&run, options.verbose));
-            }
-            let went = (run.passed, run.opened.is_some());
-            runs.push(run);
-            Ok(went)
+    let mut run = |place: &Place<'_>,
+                   layout: Layout,
+                   provider: &str,
+                   (scenario, parameters): (&str, &[(&str, u64)])|
+     -> Result<(bool, bool), ToolError> {
+        let (memory, deadline) = (options.job.memory, Duration::from_secs(options.deadline));
+        let trial = Trial { plugins: &plugins, layout, provider, memory, deadline };
+        let job = trial.job(scenario, place);
+        let job = parameters.iter().fold(job, |job, (name, value)| job.param(*name, *value));
+        let report = job.run().map_err(|error| {
+            let message = format!("the PEs cannot be started: {error}");
+            ToolError::new(message, "look at the temporary directory")
+        })?;
+        let passed = report.succeeded();
+        let run = Run {
+            provider: provider.to_owned(),
+            file: layout.soname().to_owned(),
+            scenario: scenario.to_owned(),
+            hosts: place.hosts.iter().map(|(host, _)| host.name.clone()).collect(),
+            passed,
+            seconds: report.elapsed.as_secs_f64(),
+            failure: (!passed).then(|| failure(&report) + &place.hint()),
+            failure_log: (!passed).then(|| log_of_failure(&report)),
+            opened: opened(&report),
         };
+        if !json {
+            println!("{}", line(&run, options.verbose));
+        }
+        let went = (passed, run.opened.is_some());
+        runs.push(run);
+        Ok(went)
+    };
     let (mut reached, mut left) = (true, layouts.len() * providers.len() * SCENARIOS.len());
     for provider in &providers {
         for place in pairs(&hosts) {
@@ -154,36 +176,6 @@ fn providers(fabric: &Fabric, named: &[String]) -> Result<Vec<String>, ToolError
     }
     let message = fabric.error.as_deref().unwrap_or("no provider can be used here");
     Err(ToolError::new(message, "`nvshmem-libfabric doctor` says why"))
-}
-
-fn one(
-    options: &SelftestOptions,
-    plugins: &Plugins,
-    place: &Place<'_>,
-    layout: Layout,
-    provider: &str,
-    (scenario, parameters): (&'static str, &[(&str, u64)]),
-) -> Result<Run, ToolError> {
-    let (memory, deadline) = (options.job.memory, Duration::from_secs(options.deadline));
-    let mut job = Trial { plugins, layout, provider, memory, deadline }.job(scenario, place);
-    for (name, value) in parameters {
-        job = job.param(*name, *value);
-    }
-    let report = job.run().map_err(|error| {
-        let message = format!("the PEs cannot be started: {error}");
-        ToolError::new(message, "look at the temporary directory")
-    })?;
-    Ok(Run {
-        provider: provider.to_owned(),
-        file: layout.soname().to_owned(),
-        scenario: scenario.to_owned(),
-        hosts: place.hosts.iter().map(|(host, _)| host.name.clone()).collect(),
-        passed: report.succeeded(),
-        seconds: report.elapsed.as_secs_f64(),
-        failure: (!report.succeeded()).then(|| failure(&report) + &place.hint()),
-        failure_log: (!report.succeeded()).then(|| log_of_failure(&report)),
-        opened: opened(&report),
-    })
 }
 
 fn line(run: &Run, all: bool) -> String {
