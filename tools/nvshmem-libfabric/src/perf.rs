@@ -1,6 +1,7 @@
 //! `perf`: the plugin measured between two PEs, of this machine or of two, in the layout of
 //! NVSHMEM's perftests.
 
+use std::path::Path;
 use std::time::Duration;
 
 use nvshmem_bench::{Figure, measure_by_size};
@@ -11,7 +12,7 @@ use crate::info::{check_settings, print_json};
 use crate::libraries::plugins::Plugins;
 use crate::options::{Memory, PerfOptions};
 use crate::probe;
-use crate::selftest::job::{Place, Trial, opened, why};
+use crate::selftest::job::{Place, opened, why};
 use crate::selftest::{NEWEST, PROVIDER, hosts};
 
 const PES: u32 = 2;
@@ -36,9 +37,7 @@ pub(crate) fn run(options: &PerfOptions) -> Result<bool, ToolError> {
     } else {
         hosts::providers(&hosts, options.provider.as_slice())?.swap_remove(0)
     };
-    let (plugins, provider, deadline) = (&plugins, provider.as_str(), Duration::ZERO);
-    let trial = Trial { plugins, layout: NEWEST, provider, memory: job.memory, deadline };
-    match measured(options, &trial, &place) {
+    match measured(options, &plugins.directory, &provider, &place) {
         Ok(()) => Ok(true),
         Err(error) => {
             let error = ToolError::new(why(&error), place.hint());
@@ -49,14 +48,17 @@ pub(crate) fn run(options: &PerfOptions) -> Result<bool, ToolError> {
     }
 }
 
-fn measured(options: &PerfOptions, trial: &Trial<'_>, place: &Place<'_>) -> Result<(), BoxError> {
+fn measured(
+    options: &PerfOptions,
+    directory: &Path,
+    provider: &str,
+    place: &Place<'_>,
+) -> Result<(), BoxError> {
     let made = |job: JobSettings| {
-        let devices = options.devices.iter();
-        devices.fold(trial.on(job, place), |job, devices| {
-            job.env("NVSHMEM_LIBFABRIC_DEVICES", devices)
-        })
+        let job = place.put(job, provider, options.job.memory);
+        options.devices.iter().fold(job, |job, names| job.env("NVSHMEM_LIBFABRIC_DEVICES", names))
     };
-    let (directory, time) = (&trial.plugins.directory, Duration::from_millis(options.milliseconds));
+    let time = Duration::from_millis(options.milliseconds);
     let (report, rows) = measure_by_size(options.max, NEWEST, directory, time, &made)?;
     let (uneven, all) = (rows.iter().filter(|row| row.p90 > 2.0 * row.p10).count(), rows.len());
     if uneven > 0 {

@@ -2,14 +2,15 @@
 //! it happens on the proxy threads, each on a core of its own if there are two: where the scheduler
 //! puts them is worth more than a factor of two.
 
-use std::io::Write;
+use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
+use std::sync::mpsc::TryRecvError;
 use std::time::{Duration, Instant};
 
 use nvshmem_abi::{Major, c};
 use nvshmem_sim::{Amo, BoxError, Job, Local, Ops, Pattern, Piece, PlannedAmo, Scenario, SymAddr};
 
-use crate::control::{Command, Commands, begin, connect, finish, nvshmem_bench_mark};
+use crate::control::{Command, commands, connect, nvshmem_bench_mark};
 use crate::plan::{Case, MAIL, MEASURED, Op, PLAN, Plan, Side, WORD};
 use crate::raw::{RECORD, Raw, RawOp};
 use crate::rounds::Rounds;
@@ -258,14 +259,20 @@ impl<'a> Pe<'a> {
     }
 
     fn serve(mut self, plan: &Plan) -> Result<()> {
-        let mut control = Commands::new(self.control.take().ok_or("there is no control")?)?;
+        let mut control = self.control.take().ok_or("there is no control")?;
+        let commands = commands(&control)?;
         let mut served = Some(Side::Plugin);
         loop {
             match served {
                 Some(side) => self.turn(side)?,
                 None => std::thread::yield_now(),
             }
-            let Some(command) = control.take()? else { continue };
+            let command = match commands.try_recv() {
+                Ok(command) => command,
+                Err(TryRecvError::Empty) => continue,
+                // PE 0 is done, or has failed and says so itself.
+                Err(TryRecvError::Disconnected) => return Ok(()),
+            };
             match command {
                 Command::Serve(side) => served = side,
                 Command::Await { word, value, extra } => {
@@ -284,12 +291,8 @@ impl<'a> Pe<'a> {
                     served = Some(side);
                 }
                 Command::Mark => nvshmem_bench_mark(),
-                Command::Stop => {}
             }
-            control.stream.write_all(&[0])?;
-            if command == Command::Stop {
-                return Ok(());
-            }
+            control.write_all(&[0])?;
         }
     }
 
@@ -298,12 +301,22 @@ impl<'a> Pe<'a> {
         self.finish()
     }
 
+    /// Sends a command that PE 1 executes together with this PE.
     fn begin(&self, command: Command) -> Result<()> {
-        self.control.as_ref().map_or(Ok(()), |control| begin(control, command))
+        let Some(mut control) = self.control.as_ref() else { return Ok(()) };
+        Ok(control.write_all((serde_json::to_string(&command)? + "\n").as_bytes())?)
     }
 
+    /// Waits until the command is executed; what PE 1 waits for may need progress.
     fn finish(&self) -> Result<()> {
-        self.control.as_ref().map_or(Ok(()), |control| finish(control, || self.progress()))
+        let Some(mut control) = self.control.as_ref() else { return Ok(()) };
+        loop {
+            match control.read(&mut [0]) {
+                Ok(1) => return Ok(()),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => self.progress()?,
+                _ => return Err("PE 1 has failed".into()),
+            }
+        }
     }
 
     fn have_served(&mut self, side: Option<Side>) -> Result<()> {
@@ -335,7 +348,6 @@ impl<'a> Pe<'a> {
             windows.iter().try_for_each(|window| self.prove(case, window)).map_err(named)?;
             measured.push(rounds.map_err(named)?);
         }
-        self.ask(Command::Stop)?;
         Ok(measured)
     }
 

@@ -93,18 +93,10 @@ impl Elf {
         }
         Ok(found)
     }
-
-    pub(crate) fn rpath_of(&self, path: &Path) -> Vec<PathBuf> {
-        let heeded = self.rpath.as_deref().filter(|_| self.runpath.is_none());
-        directories(heeded, path)
-    }
-
-    pub(crate) fn runpath_of(&self, path: &Path) -> Vec<PathBuf> {
-        directories(self.runpath.as_deref(), path)
-    }
 }
 
-fn directories(list: Option<&str>, path: &Path) -> Vec<PathBuf> {
+/// Returns the directories of a list in a file, with the linker's words in them expanded.
+pub(crate) fn directories(list: Option<&str>, path: &Path) -> Vec<PathBuf> {
     let origin = path.parent().unwrap_or(Path::new("/")).to_string_lossy();
     let with = |part: &str, word: &str, value: &str| {
         part.replace(&format!("${{{word}}}"), value).replace(&format!("${word}"), value)
@@ -159,9 +151,5 @@ mod tests {
         let multiarch = format!("/opt/lib/{}-linux-gnu", std::env::consts::ARCH);
         let wanted = ["/a/b", "/a/b/../x", "/opt/lib64", &multiarch];
         assert_eq!(found, wanted.map(PathBuf::from));
-        let (rpath, runpath) = (Some(String::from("/r")), Some(String::from("/run")));
-        let both = Elf { rpath, runpath, ..Elf::default() };
-        assert_eq!(both.rpath_of(Path::new("/x")), [] as [PathBuf; 0]);
-        assert_eq!(both.runpath_of(Path::new("/x")), [PathBuf::from("/run")]);
     }
 }

@@ -12,7 +12,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use crate::child;
-use crate::libraries::elf::{Elf, MACHINE};
+use crate::libraries::elf::{Elf, MACHINE, directories};
 
 /// What the search depends on beside the files.
 #[derive(Debug)]
@@ -72,10 +72,12 @@ impl Linker {
 
     fn search(&self, name: &str, chain: &[Loaded]) -> Option<Found> {
         let asks = chain.first();
+        // With a DT_RUNPATH neither a file's own DT_RPATH is heeded, nor those of who loads it.
         let heeds_rpath = asks.is_none_or(|(_, elf)| elf.runpath.is_none());
-        let rpaths = chain.iter().filter(|_| heeds_rpath);
-        let rpaths = rpaths.flat_map(|(path, elf)| elf.rpath_of(path));
-        let runpaths = asks.into_iter().flat_map(|(path, elf)| elf.runpath_of(path));
+        let rpaths = chain.iter().filter(|(_, elf)| heeds_rpath && elf.runpath.is_none());
+        let rpaths = rpaths.flat_map(|(path, elf)| directories(elf.rpath.as_deref(), path));
+        let runpaths = asks.into_iter();
+        let runpaths = runpaths.flat_map(|(path, elf)| directories(elf.runpath.as_deref(), path));
         let directories = (rpaths.map(|at| (at, RPATH)))
             .chain(self.library_path.iter().map(|at| (at.clone(), LIBRARY_PATH)))
             .chain(runpaths.map(|at| (at, RUNPATH)));

@@ -113,16 +113,13 @@ pub(crate) fn find(options: &JobOptions, numbers: &[u32]) -> Result<Vec<Host>, T
 }
 
 fn check_gpus(hosts: &[Host]) -> Result<(), ToolError> {
-    let (mut place, mut why) = (hosts.iter().find(|host| host.gpus == 0).map(|it| &*it.name), None);
-    if hosts.is_empty() {
-        let gpus = probe::gpus();
-        place = gpus.devices.is_empty().then_some("here");
-        why = gpus.error;
-    }
-    let Some(place) = place else { return Ok(()) };
-    let place = if place == "here" { String::from(place) } else { format!("on {place}") };
-    let why = why.map_or_else(String::new, |why| format!(": {why}"));
-    let message = format!("CUDA's driver shows no GPU {place}{why}");
+    let there = hosts.iter().find(|host| host.gpus == 0).map(|host| format!("on {}", host.name));
+    let here = hosts.is_empty().then(probe::gpus).filter(|gpus| gpus.devices.is_empty());
+    let why = |gpus: Gpus| gpus.error.map_or_else(String::new, |why| format!(": {why}"));
+    let Some(place) = there.or(here.map(|gpus| format!("here{}", why(gpus)))) else {
+        return Ok(());
+    };
+    let message = format!("CUDA's driver shows no GPU {place}");
     Err(ToolError::new(message, "without --memory gpu it is memory of the host"))
 }
 

@@ -11,7 +11,8 @@ pub(crate) mod named;
 
 use std::time::Duration;
 
-use nvshmem_sim::Layout;
+use nvshmem_sim::traffic::RESIDENT;
+use nvshmem_sim::{JobSettings, Layout};
 use serde::{Deserialize, Serialize};
 
 use crate::error::ToolError;
@@ -20,7 +21,7 @@ use crate::libraries::plugins::Plugins;
 use crate::options::{Memory, SelftestOptions};
 use crate::probe::{self, Fabric};
 use hosts::Host;
-use job::{Place, Trial, failure, log_of_failure, opened};
+use job::{Place, failure, log_of_failure, opened};
 
 pub(crate) const PROVIDER: &str = "NVSHMEM_LIBFABRIC_PROVIDER";
 
@@ -92,8 +93,13 @@ pub(crate) fn run(options: &SelftestOptions) -> Result<bool, ToolError> {
                    (scenario, parameters): (&str, &[(&str, u64)])|
      -> Result<(bool, bool), ToolError> {
         let (memory, deadline) = (options.job.memory, Duration::from_secs(options.deadline));
-        let trial = Trial { plugins: &plugins, layout, provider, memory, deadline };
-        let job = trial.job(scenario, place);
+        let job = JobSettings::new(scenario, place.pes, layout, &plugins.directory)
+            .deadline(deadline)
+            .step_deadline(deadline)
+            .heap(64 << 20, 1 << 20)
+            // With a kernel that stays on the GPU, which copies must not wait for.
+            .param(RESIDENT, memory == Memory::Gpu);
+        let job = place.put(job, provider, memory);
         let job = parameters.iter().fold(job, |job, (name, value)| job.param(*name, *value));
         let report = job.run().map_err(|error| {
             let message = format!("the PEs cannot be started: {error}");

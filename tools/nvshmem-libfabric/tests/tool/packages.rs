@@ -74,7 +74,8 @@ pub(crate) fn prefix() -> &'static Path {
 
 fn package(kind: &str, umask: &str, scratch: &Scratch) -> Result<PathBuf, Failed> {
     let out = scratch.join("packages");
-    // What was made before goes.
+    // What was made before goes, in a directory where things are built.
+    scratch.write("CACHEDIR.TAG", "");
     scratch.write("packages/SHA256SUMS", "of an older version");
     scratch.write("packages/older.whl", "");
     let mut make = program("sh");
