@@ -109,16 +109,13 @@ pub(crate) fn accepted() -> (Settings, Vec<Notice>, Vec<Refused>) {
 
 /// That the transport would start with these settings, of which one is given by an option.
 pub(crate) fn check_settings(given: Option<&str>) -> Result<(), ToolError> {
-    let (_, _, refused) = accepted();
-    let refused: Vec<String> = refused
-        .iter()
-        .filter(|refused| given.is_none_or(|given| given != refused.name))
-        .map(ToString::to_string)
-        .collect();
-    if refused.is_empty() {
-        return Ok(());
+    let (_, _, mut refused) = accepted();
+    refused.retain(|refused| given.is_none_or(|given| given != refused.name));
+    let refused: Vec<String> = refused.iter().map(ToString::to_string).collect();
+    match refused.is_empty() {
+        true => Ok(()),
+        false => Err(ToolError::new(refused.join("\n"), "correct it, or unset it")),
     }
-    Err(ToolError::new(refused.join("\n"), "correct it, or unset it"))
 }
 
 fn settings() -> (Vec<SettingRow>, Vec<String>) {
@@ -126,35 +123,25 @@ fn settings() -> (Vec<SettingRow>, Vec<String>) {
     let complaints = refused.iter().map(ToString::to_string);
     let complaints = complaints.chain(notices.into_iter().map(|notice| notice.text)).collect();
     let row = |(row, default): (Row, Row)| {
-        let mut of =
-            refused.iter().filter(|refused| refused.name.split('=').next() == Some(row.name));
-        let given = of.next().map(|refused| refused.given.clone());
-        SettingRow {
-            name: row.name,
-            source: match (&given, row.source) {
-                (Some(_), _) => "refused",
-                (None, Source::Environment) => "environment",
-                (None, Source::Default) => "default",
-            },
-            value: given.is_none().then_some(row.value),
-            given,
-            default: default.value,
-        }
+        let is_of = |refused: &&Refused| refused.name.split('=').next() == Some(row.name);
+        let given = refused.iter().find(is_of).map(|refused| refused.given.clone());
+        let source = match (&given, row.source) {
+            (Some(_), _) => "refused",
+            (None, Source::Environment) => "environment",
+            (None, Source::Default) => "default",
+        };
+        let value = given.is_none().then_some(row.value);
+        SettingRow { name: row.name, value, given, default: default.value, source }
     };
-    let defaults = Settings::default().describe();
-    let mut rows: Vec<SettingRow> =
-        settings.describe().into_iter().zip(defaults).map(row).collect();
-    rows.extend(logging::VARIABLES.iter().map(|variable| {
+    let of_logging = |variable: &logging::Variable| {
         let value = env::var(variable.name).ok().filter(|value| !value.trim().is_empty());
-        SettingRow {
-            name: variable.name,
-            source: if value.is_some() { "environment" } else { "default" },
-            value: Some(value.unwrap_or_else(|| variable.default.to_owned())),
-            given: None,
-            default: variable.default.to_owned(),
-        }
-    }));
-    (rows, complaints)
+        let (name, default) = (variable.name, variable.default.to_owned());
+        let source = if value.is_some() { "environment" } else { "default" };
+        let value = value.or(Some(default.clone()));
+        SettingRow { name, value, given: None, default, source }
+    };
+    let rows = settings.describe().into_iter().zip(Settings::default().describe()).map(row);
+    (rows.chain(logging::VARIABLES.iter().map(of_logging)).collect(), complaints)
 }
 
 /// Prints it. Whether the environment has nothing that is wrong.

@@ -25,6 +25,7 @@ mod selftest;
 mod sweep;
 
 use std::env;
+use std::fmt::Display;
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
@@ -65,12 +66,8 @@ fn main() -> ExitCode {
         Command::Selftest(options) => selftest::run(&options),
         Command::Qualify(options) => qualify::run(&options),
         Command::Perf(options) => perf::run(&options),
-        Command::Sweep { pid } => sweep::serve(pid)
-            .map(|()| true)
-            .map_err(|error| ToolError::new(error.to_string(), "this is for the tool itself")),
-        Command::Probe { subject } => probe::answer(subject)
-            .map(|()| true)
-            .map_err(|error| ToolError::new(error.to_string(), "this is for the tool itself")),
+        Command::Sweep { pid } => own(sweep::serve(pid)),
+        Command::Probe { subject } => own(probe::answer(subject)),
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,
@@ -80,6 +77,12 @@ fn main() -> ExitCode {
             ExitCode::from(NOT_DONE)
         }
     }
+}
+
+/// The end of a command that the tool starts itself.
+fn own<E: Display>(done: Result<(), E>) -> Result<bool, ToolError> {
+    let failed = |error: E| ToolError::new(error.to_string(), "this is for the tool itself");
+    done.map(|()| true).map_err(failed)
 }
 
 /// Commands and options of before, and what is used in their place.
@@ -101,32 +104,27 @@ const GONE: [(&str, &str); 5] = [
 ];
 
 fn in_place_of(answer: &clap::Error) -> Option<&'static str> {
-    let named =
-        [ContextKind::InvalidSubcommand, ContextKind::InvalidArg].map(|kind| answer.get(kind));
-    named.into_iter().flatten().find_map(|named| {
+    let kinds = [ContextKind::InvalidSubcommand, ContextKind::InvalidArg];
+    kinds.into_iter().filter_map(|kind| answer.get(kind)).find_map(|named| {
         let ContextValue::String(named) = named else { return None };
         GONE.iter().find(|(name, _)| name == named).map(|(_, now)| *now)
     })
 }
 
 fn answered(answer: &clap::Error) -> ExitCode {
-    let gone = in_place_of(answer);
-    let printed = match gone {
-        Some(now) => {
-            eprintln!("nvshmem-libfabric: {now}");
-            Ok(())
+    const HINT: &str = "`nvshmem-libfabric COMMAND --help` has its options";
+    if let Some(now) = in_place_of(answer) {
+        eprintln!("nvshmem-libfabric: {now}");
+    } else {
+        let printed = answer.print().and_then(|()| io::stdout().flush());
+        if answer.use_stderr() {
+            let said = answer.to_string();
+            let first = said.lines().next().unwrap_or_default();
+            ToolError::new(first.trim_start_matches("error: "), HINT).print_json();
+            eprintln!("hint: {HINT}");
+        } else if let Err(error) = printed {
+            output::unsaid(&error);
         }
-        None => answer.print().and_then(|()| io::stdout().flush()),
-    };
-    if answer.use_stderr() && gone.is_none() {
-        const HINT: &str = "`nvshmem-libfabric COMMAND --help` has its options";
-        let said = answer.to_string();
-        let first = said.lines().next().unwrap_or_default();
-        ToolError::new(first.trim_start_matches("error: "), HINT).print_json();
-        eprintln!("hint: {HINT}");
-    }
-    if let (false, Err(error)) = (answer.use_stderr(), printed) {
-        output::unsaid(&error);
     }
     match answer.exit_code() {
         0 => ExitCode::SUCCESS,

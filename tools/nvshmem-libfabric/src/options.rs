@@ -138,22 +138,32 @@ pub(crate) struct Reach {
     pub(crate) prefix: Option<PathBuf>,
 }
 
+/// Where the PEs of a job are, and on what memory.
 #[derive(Debug, Args)]
-pub(crate) struct SelftestOptions {
+pub(crate) struct JobOptions {
     /// The directory with this project's nvshmem_transport_libfabric.so.N
     #[arg(long, value_name = "DIR")]
     pub(crate) plugin_dir: Option<PathBuf>,
-    /// PEs of each job
-    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..=64), conflicts_with = "hosts")]
-    pub(crate) pes: u32,
     #[command(flatten)]
     pub(crate) reach: Reach,
-    /// The providers [default: what the transport would take on one host, and shm]
-    #[arg(long, value_delimiter = ',', value_parser = provider(), ignore_case = true)]
-    pub(crate) provider: Vec<String>,
     /// What the symmetric heap is made of
     #[arg(long, value_enum, default_value_t = Memory::Host)]
     pub(crate) memory: Memory,
+    /// As JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SelftestOptions {
+    #[command(flatten)]
+    pub(crate) job: JobOptions,
+    /// PEs of each job
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..=64), conflicts_with = "hosts")]
+    pub(crate) pes: u32,
+    /// The providers [default: what the transport would take on one host, and shm]
+    #[arg(long, value_delimiter = ',', value_parser = provider(), ignore_case = true)]
+    pub(crate) provider: Vec<String>,
     /// The plugin file of every NVSHMEM, not of the newest alone
     #[arg(long)]
     pub(crate) every_file: bool,
@@ -163,9 +173,6 @@ pub(crate) struct SelftestOptions {
     /// With what a PE that failed has logged
     #[arg(short, long)]
     pub(crate) verbose: bool,
-    /// As JSON
-    #[arg(long)]
-    pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]
@@ -209,17 +216,11 @@ pub(crate) enum Tried {
 
 #[derive(Debug, Args)]
 pub(crate) struct PerfOptions {
-    /// The directory with this project's nvshmem_transport_libfabric.so.N
-    #[arg(long, value_name = "DIR")]
-    pub(crate) plugin_dir: Option<PathBuf>,
     #[command(flatten)]
-    pub(crate) reach: Reach,
+    pub(crate) job: JobOptions,
     /// The provider [default: as the environment has it, else what the transport takes]
     #[arg(long, value_parser = provider(), ignore_case = true)]
     pub(crate) provider: Option<String>,
-    /// What the symmetric heap is made of
-    #[arg(long, value_enum, default_value_t = Memory::Host)]
-    pub(crate) memory: Memory,
     /// The rails, as NVSHMEM_LIBFABRIC_DEVICES names them
     #[arg(long)]
     pub(crate) devices: Option<String>,
@@ -229,9 +230,6 @@ pub(crate) struct PerfOptions {
     /// Largest transfer in bytes
     #[arg(long, default_value_t = 4 << 20, value_parser = clap::value_parser!(u64).range(8..=1 << 28))]
     pub(crate) max: u64,
-    /// As JSON
-    #[arg(long)]
-    pub(crate) json: bool,
 }
 
 /// What starts a shell on another host: it asks nobody, and gives up soon.

@@ -12,8 +12,10 @@ use cuda::{
     Attributes, DEFAULT_LIBRARY, Device, Driver, GDRCOPY_LIBRARY, Gdrcopy, Ordinal, WritesOrdering,
 };
 use libfabric_sys::Library;
+use nvshmem_sim::BoxError;
 use ofi::{
-    self, Devices, Discovery, MemoryKinds, OfiError, Options, Provider, Refusal, environment_wishes,
+    Devices, Discovery, EnvironmentWish, MemoryKinds, OfiError, Options, Provider, Refusal,
+    environment_wishes,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -37,20 +39,11 @@ pub(crate) struct Fabric {
     pub(crate) file: Option<String>,
     pub(crate) version: Option<String>,
     pub(crate) error: Option<String>,
-    /// All that it has, useful or not.
-    pub(crate) offered: Vec<Offered>,
     /// What the transport takes in a job over several hosts, and in one on this host alone.
     pub(crate) across_hosts: Choice,
     pub(crate) one_host: Choice,
     pub(crate) providers: Vec<Choice>,
     pub(crate) environment: Vec<Wish>,
-}
-
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Offered {
-    pub(crate) provider: String,
-    pub(crate) version: String,
-    pub(crate) domains: Vec<String>,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -76,10 +69,9 @@ pub(crate) struct Rail {
 
 impl fmt::Display for Rail {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.name)?;
         match self.threads {
-            0 => Ok(()),
-            threads => write!(f, " ({threads} thread(s) for bulk)"),
+            0 => f.write_str(&self.name),
+            threads => write!(f, "{} ({threads} thread(s) for bulk)", self.name),
         }
     }
 }
@@ -110,7 +102,7 @@ pub(crate) struct Gpus {
     pub(crate) gdrcopy_error: Option<String>,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Gpu {
     pub(crate) name: String,
     pub(crate) pci: String,
@@ -168,13 +160,13 @@ fn ask_libfabric(kinds: MemoryKinds) -> Fabric {
         }
     };
     // Before the search, which sets them.
-    let wishes = environment_wishes(library, &options, kinds);
-    let environment = wishes.into_iter().map(|wish| Wish {
-        provider: wish.provider.to_owned(),
-        name: wish.name.to_owned(),
-        value: wish.value,
-        theirs: wish.theirs,
-        why: wish.why.to_owned(),
+    let wishes = environment_wishes(library, &options, kinds).into_iter();
+    let environment = wishes.map(|EnvironmentWish { provider, name, value, theirs, why }| Wish {
+        provider: provider.to_owned(),
+        name: name.to_owned(),
+        value,
+        theirs,
+        why: why.to_owned(),
     });
     let environment = environment.collect();
     let across_hosts = choice(&options, false, kinds);
@@ -182,26 +174,17 @@ fn ask_libfabric(kinds: MemoryKinds) -> Fabric {
     let others = Provider::all().filter(|provider| *provider != Provider::Auto);
     let providers = others.map(|provider| {
         // What the user has named is of one provider.
-        let devices =
-            if provider == options.provider { options.devices.clone() } else { Devices::Any };
+        let is_named = provider == options.provider;
+        let devices = if is_named { options.devices.clone() } else { Devices::Any };
         choice(&Options { provider, devices, ..options.clone() }, true, kinds)
-    });
-    let providers = providers.collect();
-    // Nothing at all is no error here: the choices say so.
-    let offered = ofi::offered(library).unwrap_or_default();
-    let offered = offered.into_iter().map(|offered| Offered {
-        provider: offered.provider,
-        version: offered.version.to_string(),
-        domains: offered.domains,
     });
     Fabric {
         file: loaded_file("libfabric"),
         version: Some(library.version().to_string()),
         error: None,
-        offered: offered.collect(),
+        providers: providers.collect(),
         across_hosts,
         one_host,
-        providers,
         environment,
         asked,
     }
@@ -210,75 +193,75 @@ fn ask_libfabric(kinds: MemoryKinds) -> Fabric {
 fn choice(options: &Options, single_host: bool, kinds: MemoryKinds) -> Choice {
     let asked = options.provider.to_string();
     let refused = |refusals: &[Refusal]| -> Vec<Refused> {
-        let one = |refusal: &Refusal| Refused {
-            what: match &refusal.device {
-                Some(device) => format!("{}, {device}", refusal.provider),
-                None => refusal.provider.clone(),
-            },
-            reason: refusal.reason.clone(),
+        let one = |Refusal { provider, device, reason }: &Refusal| {
+            let device = device.as_ref().map_or_else(String::new, |device| format!(", {device}"));
+            Refused { what: format!("{provider}{device}"), reason: reason.clone() }
         };
         refusals.iter().map(one).collect()
     };
-    match Discovery::run(options, single_host, kinds) {
-        Ok(found) => {
-            let chosen = found.default_rails();
-            let threads = found.bulk_connections(&chosen, 1);
-            let rails = chosen.into_iter().map(|at| &found.devices()[at]).zip(threads);
-            let rails = rails.map(|(device, threads)| Rail {
-                threads,
-                link_speed: device.link_speed(),
-                name: device.name.clone(),
-                fabric: device.fabric.clone(),
-                pci: device.pci_path.as_ref().and_then(|path| {
-                    path.file_name().map(|name| name.to_string_lossy().into_owned())
-                }),
-            });
-            Choice {
-                asked,
-                provider: Some(found.provider().to_owned()),
-                rails: rails.collect(),
-                reaches_gpus: found.reaches_devices(),
-                refused: refused(found.refusals()),
-            }
-        }
+    let found = match Discovery::run(options, single_host, kinds) {
+        Ok(found) => found,
         Err(OfiError::NoDevice { refusals, .. }) => {
-            Choice { asked, refused: refused(&refusals), ..Choice::default() }
+            return Choice { asked, refused: refused(&refusals), ..Choice::default() };
         }
         Err(error) => {
             let refused = vec![Refused { what: asked.clone(), reason: error.to_string() }];
-            Choice { asked, refused, ..Choice::default() }
+            return Choice { asked, refused, ..Choice::default() };
         }
+    };
+    let chosen = found.default_rails();
+    let threads = found.bulk_connections(&chosen, 1);
+    let rails = chosen.into_iter().map(|at| &found.devices()[at]).zip(threads);
+    let rails = rails.map(|(device, threads)| {
+        let pci = device.pci_path.as_ref().and_then(|path| path.file_name());
+        Rail {
+            threads,
+            link_speed: device.link_speed(),
+            name: device.name.clone(),
+            fabric: device.fabric.clone(),
+            pci: pci.map(|name| name.to_string_lossy().into_owned()),
+        }
+    });
+    Choice {
+        asked,
+        provider: Some(found.provider().to_owned()),
+        rails: rails.collect(),
+        reaches_gpus: found.reaches_devices(),
+        refused: refused(found.refusals()),
     }
 }
 
 fn loaded_file(name: &str) -> Option<String> {
     let maps = fs::read_to_string("/proc/self/maps").ok()?;
-    let paths = maps.lines().filter_map(|line| line.find('/').map(|at| &line[at..]));
-    let mut fits = paths.filter(|path| {
-        path.rsplit('/').next().is_some_and(|file| file.starts_with(name) && file.contains(".so"))
-    });
-    fits.next().map(str::to_owned)
+    let mut paths = maps.lines().filter_map(|line| line.find('/').map(|at| &line[at..]));
+    let fits = |path: &&str| {
+        let file = path.rsplit('/').next();
+        file.is_some_and(|file| file.starts_with(name) && file.contains(".so"))
+    };
+    paths.find(fits).map(str::to_owned)
 }
 
 fn ask_driver() -> Gpus {
     let gdrcopy_error = Gdrcopy::load(GDRCOPY_LIBRARY).err().map(|error| error.to_string());
     let mut found = Gpus { gdrcopy_error, ..Gpus::default() };
-    match devices(&mut found) {
-        Ok(()) => found,
-        Err(error) => Gpus { error: Some(error), ..found },
-    }
+    found.error = devices(&mut found).err().map(|error| error.to_string());
+    found
 }
 
-fn devices(found: &mut Gpus) -> Result<(), String> {
-    let driver = Driver::load(DEFAULT_LIBRARY).map_err(|error| error.to_string())?;
+fn devices(found: &mut Gpus) -> Result<(), BoxError> {
+    let driver = Driver::load(DEFAULT_LIBRARY)?;
     found.driver = Some(driver.to_string());
-    driver.initialise().map_err(|error| error.to_string())?;
+    driver.initialise()?;
     found.loads_kernels_lazily = driver.loads_kernels_lazily();
-    let count = Device::count(driver).map_err(|error| error.to_string())?;
-    for ordinal in 0..count {
+    for ordinal in 0..Device::count(driver)? {
         let of = |error| format!("device {ordinal}: {error}");
         let device = Device::new(driver, Ordinal(ordinal)).map_err(of)?;
         let attributes: Attributes = device.attributes().map_err(of)?;
+        let writes_ordering = match attributes.writes_ordering {
+            WritesOrdering::None => "none",
+            WritesOrdering::Owner => "owner",
+            WritesOrdering::AllDevices => "all",
+        };
         found.devices.push(Gpu {
             name: device.name().map_err(of)?,
             pci: device.pci_address().map_err(of)?,
@@ -286,11 +269,7 @@ fn devices(found: &mut Gpus) -> Result<(), String> {
             gpudirect_rdma: attributes.gpudirect_rdma,
             gpudirect_rdma_vmm: attributes.gpudirect_rdma_vmm,
             dma_buf: attributes.dma_buf,
-            writes_ordering: String::from(match attributes.writes_ordering {
-                WritesOrdering::None => "none",
-                WritesOrdering::Owner => "owner",
-                WritesOrdering::AllDevices => "all",
-            }),
+            writes_ordering: writes_ordering.to_owned(),
             numa_node: u32::try_from(attributes.host_numa_node).ok(),
         });
     }

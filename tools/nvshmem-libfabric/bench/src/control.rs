@@ -1,9 +1,9 @@
 //! PE 0's commands to PE 1, over a connection of their proxy threads on loopback: the transport is
 //! what is measured, and the bootstrap is the main threads'.
 
-use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
-use std::sync::mpsc::{Receiver, TryRecvError, channel};
+use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::plan::Side;
 
 /// What PE 0 asks PE 1 for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) enum Command {
     /// Progress what moves this side's data from now on; or nothing.
     Serve(Option<Side>),
@@ -23,8 +23,6 @@ pub(crate) enum Command {
     Answer { case: usize, side: Side, first: u64, count: u64 },
     /// Call [`nvshmem_bench_mark`].
     Mark,
-    /// End.
-    Stop,
 }
 
 /// Ends one of callgrind's dumps and begins the next.
@@ -48,55 +46,14 @@ pub(crate) fn connect(job: &Job) -> Result<TcpStream, BoxError> {
     Ok(stream)
 }
 
-/// Sends a command that PE 1 executes together with PE 0.
-pub(crate) fn begin(mut stream: &TcpStream, command: Command) -> Result<(), BoxError> {
-    Ok(stream.write_all((serde_json::to_string(&command)? + "\n").as_bytes())?)
-}
-
-/// Waits until the command is executed. Calls `progress` now and then: what PE 1 waits for may need
-/// it.
-pub(crate) fn finish(
-    mut stream: &TcpStream,
-    mut progress: impl FnMut() -> Result<(), BoxError>,
-) -> Result<(), BoxError> {
-    loop {
-        match stream.read(&mut [0]) {
-            Ok(1) => return Ok(()),
-            Err(error) if error.kind() == ErrorKind::WouldBlock => progress()?,
-            _ => return Err("PE 1 has failed".into()),
-        }
-    }
-}
-
-/// PE 1's end.
-pub(crate) struct Commands {
-    /// A byte says that the last command is executed.
-    pub(crate) stream: TcpStream,
-    /// Read by a thread: the proxy thread looks between two polls.
-    commands: Receiver<Command>,
-}
-
-impl Commands {
-    pub(crate) fn new(stream: TcpStream) -> std::io::Result<Self> {
-        let lines = BufReader::new(stream.try_clone()?).lines();
-        let (tell, commands) = channel();
-        thread::spawn(move || {
-            let commands = lines.map_while(|line| serde_json::from_str(&line.ok()?).ok());
-            // Until either end has gone.
-            for command in commands {
-                if tell.send(command).is_err() {
-                    return;
-                }
-            }
-        });
-        Ok(Self { stream, commands })
-    }
-
-    pub(crate) fn take(&self) -> Result<Option<Command>, BoxError> {
-        match self.commands.try_recv() {
-            Ok(command) => Ok(Some(command)),
-            Err(TryRecvError::Empty) => Ok(None),
-            Err(TryRecvError::Disconnected) => Err("PE 0 has failed".into()),
-        }
-    }
+/// Returns the commands that come, read by a thread: the proxy thread looks between two polls.
+pub(crate) fn commands(stream: &TcpStream) -> std::io::Result<Receiver<Command>> {
+    let lines = BufReader::new(stream.try_clone()?).lines();
+    let (tell, commands) = channel();
+    thread::spawn(move || {
+        let mut commands = lines.map_while(|line| serde_json::from_str(&line.ok()?).ok());
+        // Until either end has gone.
+        while commands.next().is_some_and(|command| tell.send(command).is_ok()) {}
+    });
+    Ok(commands)
 }

@@ -116,18 +116,16 @@ pub(crate) fn measure(options: &Options, report: &mut Report) -> Result<(), BoxE
             counted.push(callgrind);
         }
         run(job, 3 * ALLOWANCE)?;
-        let mut figure = |pe: usize, at: usize, name: &str| -> Result<(), BoxError> {
+        for (pe, at, name) in [
+            (0, 0, "put"),
+            (0, 1, "put_signal_sender"),
+            (1, 1, "put_signal_receiver"),
+            (0, 2, "quiet_empty"),
+            (0, 3, "progress_idle"),
+        ] {
             let ours = counted[pe].cost(at, SECTIONS, is_plugin)?;
-            let name = format!("{name}_instructions{end}");
-            println!("  {name:<44}{ours:>10.1}");
-            report.push(name, ours, "instructions");
-            Ok(())
-        };
-        figure(0, 0, "put")?;
-        figure(0, 1, "put_signal_sender")?;
-        figure(1, 1, "put_signal_receiver")?;
-        figure(0, 2, "quiet_empty")?;
-        figure(0, 3, "progress_idle")?;
+            report.push(format!("{name}_instructions{end}"), ours, "instructions");
+        }
     }
     Ok(())
 }

@@ -21,7 +21,7 @@ mod rounds;
 
 pub use control::nvshmem_bench_mark;
 pub use pe::{SCENARIO, SECTIONS};
-pub use perf::{Row, TESTS, Test, measure_by_size};
+pub use perf::{Figure, measure_by_size};
 pub use plan::{ALLOWANCE, Case, Op, Plan, Side, run};
 pub use raw::RawOptions;
 pub use rounds::{Rounds, Schedule, Spread, ratios};

@@ -34,7 +34,6 @@ pub(crate) fn measure(options: &Options, report: &mut Report) -> Result<(), BoxE
     for (at, name) in ["nccl_put_instructions", "nccl_put_signal_instructions"].iter().enumerate() {
         // The program has the plugin in it.
         let cost = callgrind.cost(at, LENGTHS, |object| object.contains("nvshmem-"))?;
-        println!("  {name:<44}{cost:>10.1}");
         report.push((*name).to_owned(), cost, "instructions");
     }
     Ok(())
@@ -44,54 +43,44 @@ fn good(status: Status) -> Result<(), BoxError> {
     if status == Status::SUCCESS { Ok(()) } else { Err(format!("a call: {status:?}").into()) }
 }
 
-struct Rank {
-    group: *mut c_void,
-    contexts: *mut c_void,
-    memory: *mut c_void,
-    signals: *mut c_void,
-}
-
-impl Rank {
-    fn new() -> Result<Self, BoxError> {
-        let (mut listening, mut group, mut contexts) = (null_mut(), null_mut(), null_mut());
-        let mut mine = [0; HANDLE_BYTES];
-        // SAFETY: places of this function with room for what is written, and a listener and a group
-        // made here. The words live until the process ends.
-        unsafe {
-            good((V16.listen)(null_mut(), 0, mine.as_mut_ptr().cast(), &mut listening))?;
-            let handle = mine.as_ptr().cast::<c_void>();
-            good((V16.connect)(null_mut(), &handle, 1, 0, listening, &mut group))?;
-            good((V16.close_listen)(listening))?;
-            let mut config = Config { contexts: 1, traffic_class: -1, rank_stride: 1 };
-            good((V16.create_context)(group, &mut config, &mut contexts))?;
-            let words = Box::leak(Box::new([0_u64; 64])).as_mut_ptr();
-            let register = |at: usize, flags| {
-                let (data, mut handle) = (words.wrapping_add(at).cast(), null_mut());
-                let status = (V16.reg_mr_sym)(group, data, 256, PTR_HOST, flags, &mut handle);
-                good(status).map(|()| handle)
-            };
-            let (memory, signals) = (register(0, 0)?, register(32, MR_FORCE_SO)?);
-            Ok(Self { group, contexts, memory, signals })
+/// Puts without and with a signal, in sections between two marks, by a rank to itself.
+pub(crate) fn process() -> Result<(), BoxError> {
+    let (mut listening, mut group, mut contexts) = (null_mut(), null_mut(), null_mut());
+    let mut mine = [0; HANDLE_BYTES];
+    // SAFETY: places of this function with room for what is written, and a listener and a group
+    // made here. The words and the place of the plugin live until the process ends; no logger.
+    let [memory, signals] = unsafe {
+        good((V16.init)(Box::leak(Box::new(null_mut())), 1, None))?;
+        good((V16.listen)(null_mut(), 0, mine.as_mut_ptr().cast(), &mut listening))?;
+        let handle = mine.as_ptr().cast::<c_void>();
+        good((V16.connect)(null_mut(), &handle, 1, 0, listening, &mut group))?;
+        good((V16.close_listen)(listening))?;
+        let mut config = Config { contexts: 1, traffic_class: -1, rank_stride: 1 };
+        good((V16.create_context)(group, &mut config, &mut contexts))?;
+        let words = Box::leak(Box::new([0_u64; 64])).as_mut_ptr();
+        let mut handles = [null_mut(); 2];
+        for (at, flags) in [(0, 0), (1, MR_FORCE_SO)] {
+            let data = words.wrapping_add(32 * at).cast();
+            good((V16.reg_mr_sym)(group, data, 256, PTR_HOST, flags, &mut handles[at]))?;
         }
-    }
-
-    fn put(&self, signals: bool) -> Result<*mut c_void, BoxError> {
-        let Self { contexts, memory, signals: words, .. } = *self;
-        let (mine, theirs, mut request) = (0, 64, null_mut());
-        // SAFETY: contexts and memory of this rank, which are ended after everything else.
+        handles
+    };
+    let put = |signal: bool| -> Result<*mut c_void, BoxError> {
+        let (mine, theirs, size, mut request) = (0, 64, BYTES, null_mut());
+        // SAFETY: contexts and memory of this rank, which live until the process ends.
         good(unsafe {
-            if signals {
+            if signal {
                 (V16.iput_signal)(
                     contexts,
                     0,
                     mine,
                     memory,
-                    BYTES,
+                    size,
                     theirs,
                     memory,
                     0,
                     8,
-                    words,
+                    signals,
                     0,
                     SIGNAL_INC,
                     true,
@@ -99,39 +88,32 @@ impl Rank {
                     &mut request,
                 )
             } else {
-                (V16.iput)(contexts, 0, mine, memory, BYTES, theirs, memory, 0, 0, &mut request)
+                (V16.iput)(contexts, 0, mine, memory, size, theirs, memory, 0, 0, &mut request)
             }
         })?;
         Ok(request)
-    }
-
-    fn finish(&self, request: *mut c_void) -> Result<(), BoxError> {
+    };
+    let finish = |request| -> Result<(), BoxError> {
         let mut done = 0;
         while done == 0 {
             // SAFETY: a request and contexts of this rank.
             unsafe {
-                good((V16.progress)(self.contexts))?;
-                good((V16.test)(self.group, request, &mut done))?;
+                good((V16.progress)(contexts))?;
+                good((V16.test)(group, request, &mut done))?;
             }
             thread::yield_now();
         }
         Ok(())
-    }
-}
-
-pub(crate) fn process() -> Result<(), BoxError> {
-    // SAFETY: a place that lives as long as the process, and no logger.
-    good(unsafe { (V16.init)(Box::leak(Box::new(null_mut())), 1, None) })?;
-    let rank = Rank::new()?;
-    for signals in [false, true] {
+    };
+    for signal in [false, true] {
         // What is opened at first use.
-        (0..LENGTHS[1]).try_for_each(|_| rank.finish(rank.put(signals)?))?;
+        (0..LENGTHS[1]).try_for_each(|_| finish(put(signal)?))?;
         for length in LENGTHS {
             let mut requests = Vec::with_capacity(length as usize);
             nvshmem_bench_mark();
-            (0..length).try_for_each(|_| rank.put(signals).map(|put| requests.push(put)))?;
+            (0..length).try_for_each(|_| put(signal).map(|put| requests.push(put)))?;
             nvshmem_bench_mark();
-            requests.into_iter().try_for_each(|request| rank.finish(request))?;
+            requests.into_iter().try_for_each(finish)?;
         }
     }
     Ok(())

@@ -2,15 +2,15 @@
 //! it happens on the proxy threads, each on a core of its own if there are two: where the scheduler
 //! puts them is worth more than a factor of two.
 
-use std::io::Write;
-use std::mem::MaybeUninit;
+use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
+use std::sync::mpsc::TryRecvError;
 use std::time::{Duration, Instant};
 
 use nvshmem_abi::{Major, c};
 use nvshmem_sim::{Amo, BoxError, Job, Local, Ops, Pattern, Piece, PlannedAmo, Scenario, SymAddr};
 
-use crate::control::{Command, Commands, begin, connect, finish, nvshmem_bench_mark};
+use crate::control::{Command, commands, connect, nvshmem_bench_mark};
 use crate::plan::{Case, MAIL, MEASURED, Op, PLAN, Plan, Side, WORD};
 use crate::raw::{RECORD, Raw, RawOp};
 use crate::rounds::Rounds;
@@ -61,20 +61,13 @@ fn scenario(job: &mut Job) -> Result<()> {
     let control = plan.is_controlled.then(|| connect(job)).transpose()?;
     if me == 0 || control.is_some() {
         let rounds = host.proxy().run(move |ops| -> Result<Vec<Rounds>> {
-            let signals = vec![0; memories.len()];
-            let pe = Pe { ops, raw, memories, peer: 1 - me };
             if control.is_some() {
                 bind(me as usize)?;
             }
-            match control {
-                Some(control) if me > 0 => {
-                    pe.serve(&plan, Commands::new(control)?).map(|()| Vec::new())
-                }
-                control => {
-                    let (served, number, sum) = (None, 0, 0);
-                    Leader { pe, control, served, number, signals, sum }.measure(&plan)
-                }
-            }
+            let (signals, served, number, sum) = (vec![0; memories.len()], None, 0, 0);
+            let peer = 1 - me;
+            let pe = Pe { ops, raw, memories, peer, control, served, number, signals, sum };
+            if me == 0 { pe.measure(&plan) } else { pe.serve(&plan).map(|()| Vec::new()) }
         })??;
         job.report(MEASURED, serde_json::to_string(&rounds)?)?;
     }
@@ -87,17 +80,17 @@ fn scenario(job: &mut Job) -> Result<()> {
 /// Binds the calling thread to one of the cores that this process may use, if there are two.
 fn bind(index: usize) -> std::io::Result<()> {
     // SAFETY: all bits zero is an empty set; it has the size given; 0 is the calling thread; the
-    // cores asked about and set are those that the set has bits for.
+    // cores asked about and set are those that a set has bits for.
     let status = unsafe {
-        let mut set = MaybeUninit::<libc::cpu_set_t>::zeroed().assume_init();
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
         let size = size_of_val(&set);
         let status = libc::sched_getaffinity(0, size, &mut set);
-        let mut allowed = (0..8 * size).filter(|&cpu| libc::CPU_ISSET(cpu, &set));
-        match (status, [allowed.next(), allowed.next()]) {
+        let mut cores = (0..8 * size).filter(|&cpu| libc::CPU_ISSET(cpu, &set));
+        match (status, [cores.next(), cores.next()]) {
             (0, cores @ [Some(_), Some(_)]) => {
-                let mut own = MaybeUninit::<libc::cpu_set_t>::zeroed().assume_init();
-                cores[index].into_iter().for_each(|cpu| libc::CPU_SET(cpu, &mut own));
-                libc::sched_setaffinity(0, size, &own)
+                set = std::mem::zeroed();
+                cores[index].iter().for_each(|&cpu| libc::CPU_SET(cpu, &mut set));
+                libc::sched_setaffinity(0, size, &set)
             }
             (status, _) => status,
         }
@@ -130,11 +123,26 @@ struct Exchange<'a> {
     arrived: Local<'a>,
 }
 
+struct Window {
+    side: Side,
+    pieces: Vec<Piece>,
+    /// Added to the peer's counter behind each put with signal.
+    signal: Option<PlannedAmo>,
+}
+
 struct Pe<'a> {
     ops: &'a Ops,
     raw: Option<Raw>,
     memories: Vec<Memory>,
     peer: u32,
+    /// To the other PE. None where PE 1 does nothing but progress the plugin.
+    control: Option<TcpStream>,
+    /// The side that PE 1 was last told to progress.
+    served: Option<Option<Side>>,
+    number: u64,
+    signals: Vec<u64>,
+    /// What the word must hold that is fetched and added to.
+    sum: u64,
 }
 
 fn receive(raw: &mut Raw, mail: SymAddr) -> Result<()> {
@@ -250,14 +258,21 @@ impl<'a> Pe<'a> {
         Ok(())
     }
 
-    fn serve(mut self, plan: &Plan, mut control: Commands) -> Result<()> {
+    fn serve(mut self, plan: &Plan) -> Result<()> {
+        let mut control = self.control.take().ok_or("there is no control")?;
+        let commands = commands(&control)?;
         let mut served = Some(Side::Plugin);
         loop {
             match served {
                 Some(side) => self.turn(side)?,
                 None => std::thread::yield_now(),
             }
-            let Some(command) = control.take()? else { continue };
+            let command = match commands.try_recv() {
+                Ok(command) => command,
+                Err(TryRecvError::Empty) => continue,
+                // PE 0 is done, or has failed and says so itself.
+                Err(TryRecvError::Disconnected) => return Ok(()),
+            };
             match command {
                 Command::Serve(side) => served = side,
                 Command::Await { word, value, extra } => {
@@ -276,46 +291,32 @@ impl<'a> Pe<'a> {
                     served = Some(side);
                 }
                 Command::Mark => nvshmem_bench_mark(),
-                Command::Stop => {}
             }
-            control.stream.write_all(&[0])?;
-            if command == Command::Stop {
-                return Ok(());
-            }
+            control.write_all(&[0])?;
         }
     }
-}
 
-struct Window {
-    side: Side,
-    pieces: Vec<Piece>,
-    /// Added to the peer's counter behind each put with signal.
-    signal: Option<PlannedAmo>,
-}
-
-struct Leader<'a> {
-    pe: Pe<'a>,
-    /// None where the peer does nothing but progress the plugin.
-    control: Option<TcpStream>,
-    served: Option<Option<Side>>,
-    number: u64,
-    signals: Vec<u64>,
-    /// What the word must hold that is fetched and added to.
-    sum: u64,
-}
-
-impl Leader<'_> {
     fn ask(&self, command: Command) -> Result<()> {
         self.begin(command)?;
         self.finish()
     }
 
+    /// Sends a command that PE 1 executes together with this PE.
     fn begin(&self, command: Command) -> Result<()> {
-        self.control.as_ref().map_or(Ok(()), |control| begin(control, command))
+        let Some(mut control) = self.control.as_ref() else { return Ok(()) };
+        Ok(control.write_all((serde_json::to_string(&command)? + "\n").as_bytes())?)
     }
 
+    /// Waits until the command is executed; what PE 1 waits for may need progress.
     fn finish(&self) -> Result<()> {
-        self.control.as_ref().map_or(Ok(()), |control| finish(control, || self.pe.progress()))
+        let Some(mut control) = self.control.as_ref() else { return Ok(()) };
+        loop {
+            match control.read(&mut [0]) {
+                Ok(1) => return Ok(()),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => self.progress()?,
+                _ => return Err("PE 1 has failed".into()),
+            }
+        }
     }
 
     fn have_served(&mut self, side: Option<Side>) -> Result<()> {
@@ -347,21 +348,21 @@ impl Leader<'_> {
             windows.iter().try_for_each(|window| self.prove(case, window)).map_err(named)?;
             measured.push(rounds.map_err(named)?);
         }
-        self.ask(Command::Stop)?;
         Ok(measured)
     }
 
     fn window(&self, case: &Case, side: Side) -> Result<Window> {
-        let (pe, memory) = (&self.pe, self.pe.memory(side));
+        let memory = self.memory(side);
         let (local, remote) = match case.op {
             Op::Get => (memory.to, memory.from),
             _ => (memory.from, memory.to),
         };
         let places = (0..case.window).map(|slot| slot * case.bytes);
-        let piece = |at| pe.piece(remote.plus(at), local.plus(at), case.bytes);
+        let piece = |at| self.piece(remote.plus(at), local.plus(at), case.bytes);
+        let pieces = places.map(piece).collect::<Result<_>>()?;
         let counts = case.op == Op::PutSignal;
-        let signal = counts.then(|| pe.amo(c::NVT_AMO_SIGNAL_ADD, memory.counter)).transpose()?;
-        Ok(Window { side, pieces: places.map(piece).collect::<Result<_>>()?, signal })
+        let signal = counts.then(|| self.amo(c::NVT_AMO_SIGNAL_ADD, memory.counter)).transpose()?;
+        Ok(Window { side, pieces, signal })
     }
 
     #[inline]
@@ -369,30 +370,31 @@ impl Leader<'_> {
         if window.side == Side::Raw {
             return self.issue_raw(case);
         }
-        let ops = self.pe.ops;
+        let ops = self.ops;
         for (at, piece) in window.pieces.iter().enumerate() {
             match (case.op, &window.signal) {
                 (Op::Get, _) => ops.issue_get(piece)?,
-                (_, Some(signal)) => self.pe.put_signal(window.side, piece, signal)?,
+                (_, Some(signal)) => self.put_signal(window.side, piece, signal)?,
                 _ => ops.issue_put(piece)?,
             }
             if at % BATCH == BATCH - 1 {
-                self.pe.progress()?;
+                self.progress()?;
             }
         }
         if window.signal.is_some() {
-            self.signals[self.pe.index(window.side)] += case.window;
+            let at = self.index(window.side);
+            self.signals[at] += case.window;
         }
         Ok(ops.quiet_pe(1)?)
     }
 
     fn issue_raw(&mut self, case: &Case) -> Result<()> {
-        let memory = self.pe.memory(Side::Raw);
+        let memory = self.memory(Side::Raw);
         let (op, local, remote) = match case.op {
             Op::Get => (RawOp::Read, memory.to, memory.from),
             _ => (RawOp::Write, memory.from, memory.to),
         };
-        let raw = self.pe.raw()?;
+        let raw = self.raw()?;
         for slot in 0..case.window as usize {
             let offset = slot as u64 * case.bytes;
             let (local, remote) = (local.0 + offset, remote.0 + offset);
@@ -412,7 +414,7 @@ impl Leader<'_> {
     /// Moves bytes between our memory and the peer's through the plugin, and waits for them.
     fn copy(&mut self, op: Op, remote: SymAddr, local: SymAddr, len: u64) -> Result<()> {
         self.have_served(Some(Side::Plugin))?;
-        let ops = self.pe.ops;
+        let ops = self.ops;
         match op {
             Op::Get => ops.get_nbi(1, remote, local, len)?,
             _ => ops.put_nbi(1, remote, local, len)?,
@@ -427,10 +429,10 @@ impl Leader<'_> {
             return Ok(());
         }
         let (side, is_get, len) = (window.side, case.op == Op::Get, case.bytes * case.window);
-        let memory = self.pe.memory(side);
+        let memory = self.memory(side);
         let here = if is_get { memory.to } else { memory.from };
         self.number += 1;
-        let (local, pattern) = (self.pe.ops.local(here, len)?, Pattern::new(self.number));
+        let (local, pattern) = (self.ops.local(here, len)?, Pattern::new(self.number));
         local.fill(pattern, 0)?;
         if is_get {
             self.copy(Op::Put, memory.from, here, len)?;
@@ -445,8 +447,8 @@ impl Leader<'_> {
         local.verify(pattern, 0).map_err(|error| format!("{side}: wrong bytes: {error}"))?;
         if window.signal.is_some() {
             self.copy(Op::Get, memory.counter, memory.result, 8)?;
-            let found = self.pe.word(memory.result)?.load_acquire()?;
-            let sent = self.signals[self.pe.index(side)];
+            let found = self.word(memory.result)?.load_acquire()?;
+            let sent = self.signals[self.index(side)];
             if found != sent {
                 return Err(format!("{side}: {found} signals have arrived, not {sent}").into());
             }
@@ -477,18 +479,18 @@ impl Leader<'_> {
     fn turns(
         &mut self,
         count: u64,
-        mut turn: impl FnMut(&mut Pe<'_>, u64) -> Result<()>,
+        mut turn: impl FnMut(&mut Self, u64) -> Result<()>,
     ) -> Result<Duration> {
         let first = self.number + 1;
         self.number += WARM + count;
-        (first..first + WARM).try_for_each(|number| turn(&mut self.pe, number))?;
+        (first..first + WARM).try_for_each(|number| turn(self, number))?;
         let start = Instant::now();
-        (first + WARM..=self.number).try_for_each(|number| turn(&mut self.pe, number))?;
+        (first + WARM..=self.number).try_for_each(|number| turn(self, number))?;
         Ok(start.elapsed())
     }
 
     fn ping_pong(&mut self, at: usize, case: &Case, side: Side, count: u64) -> Result<Duration> {
-        let exchange = self.pe.exchange(case, side)?;
+        let exchange = self.exchange(case, side)?;
         let (first, all) = (self.number + 1, WARM + count);
         self.begin(Command::Answer { case: at, side, first, count: all })?;
         let took = self.turns(count, |pe, number| {
@@ -501,42 +503,39 @@ impl Leader<'_> {
     }
 
     fn fetch_add(&mut self, count: u64) -> Result<Duration> {
-        let (pe, memory) = (&self.pe, self.pe.memory(Side::Plugin));
+        let memory = self.memory(Side::Plugin);
         let amo = Amo { fetch_to: Some(memory.result), ..Amo::new(c::NVT_AMO_FETCH_ADD, 8, 1) };
-        let amo = pe.ops.plan_amo(1, memory.fetched, &amo)?;
-        let [value, flag] = [pe.word(memory.result)?, pe.word(memory.result.plus(8))?];
-        let mut sum = self.sum;
+        let amo = self.ops.plan_amo(1, memory.fetched, &amo)?;
+        let [value, flag] = [self.word(memory.result)?, self.word(memory.result.plus(8))?];
         let took = self.turns(count, |pe, number| {
             pe.ops.issue_amo(&amo.with_flag(number))?;
             while flag.load_acquire()? != number {
                 pe.progress()?;
             }
-            let found = value.load_acquire()?;
+            let (found, sum) = (value.load_acquire()?, pe.sum);
             if found != sum {
                 return Err(format!("fetched {found}, not {sum}").into());
             }
-            sum += 1;
+            pe.sum += 1;
             Ok(())
         })?;
-        self.sum = sum;
-        self.pe.quiet_all()?;
+        self.quiet_all()?;
         Ok(took)
     }
 
     fn fences(&mut self, window: &Window, count: u64) -> Result<Duration> {
-        let pe = &self.pe;
-        let signal = pe.amo(c::NVT_AMO_SIGNAL_SET, pe.memory(window.side).signal)?;
+        let signal = self.amo(c::NVT_AMO_SIGNAL_SET, self.memory(window.side).signal)?;
         let mut counted = Duration::ZERO;
         for _ in 0..count {
-            window.pieces.iter().try_for_each(|piece| pe.ops.issue_put(piece))?;
+            window.pieces.iter().try_for_each(|piece| self.ops.issue_put(piece))?;
             let start = Instant::now();
             match window.side {
-                Side::Reference => pe.quiet_all()?,
-                _ => pe.ops.fence()?,
+                Side::Reference => self.quiet_all()?,
+                _ => self.ops.fence()?,
             }
-            pe.ops.issue_amo(&signal)?;
+            self.ops.issue_amo(&signal)?;
             counted += start.elapsed();
-            pe.quiet_all()?;
+            self.quiet_all()?;
         }
         Ok(counted)
     }
@@ -549,7 +548,7 @@ impl Leader<'_> {
         (0..4).try_for_each(|_| self.issue(case, &window))?;
         for repeats in SECTIONS {
             self.have_served(Some(Side::Plugin))?;
-            self.pe.quiet_all()?;
+            self.quiet_all()?;
             if case.op == Op::PutSignal {
                 // From here on the peer polls only until a window's signals are there.
                 self.have_served(None)?;
@@ -558,8 +557,8 @@ impl Leader<'_> {
             self.ask(Command::Mark)?;
             nvshmem_bench_mark();
             match case.op {
-                Op::Quiet => (0..repeats).try_for_each(|_| self.pe.ops.quiet_pe(1))?,
-                Op::Progress => (0..repeats).try_for_each(|_| self.pe.progress())?,
+                Op::Quiet => (0..repeats).try_for_each(|_| self.ops.quiet_pe(1))?,
+                Op::Progress => (0..repeats).try_for_each(|_| self.progress())?,
                 _ => self.count_windows(case, &window, repeats)?,
             }
             self.ask(Command::Mark)?;
@@ -569,17 +568,18 @@ impl Leader<'_> {
     }
 
     fn count_windows(&mut self, case: &Case, window: &Window, count: u64) -> Result<()> {
-        let (ops, memory) = (self.pe.ops, self.pe.memory(window.side));
+        let (ops, memory) = (self.ops, self.memory(window.side));
         let last = (case.window - 1) * case.bytes;
         for _ in 0..count / case.window {
             self.number += 1;
-            let stamp = self.pe.word(memory.from.plus(last))?;
+            let stamp = self.word(memory.from.plus(last))?;
             stamp.store_release(self.number)?;
             let mut pieces = window.pieces.iter();
             let delivered = match &window.signal {
                 Some(signal) => {
                     pieces.try_for_each(|piece| ops.issue_put_signal(piece, signal))?;
-                    let signals = &mut self.signals[self.pe.index(window.side)];
+                    let at = self.index(window.side);
+                    let signals = &mut self.signals[at];
                     *signals += case.window;
                     Command::Await { word: memory.counter, value: *signals, extra: 0 }
                 }

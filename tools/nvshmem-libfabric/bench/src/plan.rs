@@ -68,17 +68,21 @@ impl Case {
 
     /// Returns the time of an operation as people read it.
     pub fn show(&self, seconds: f64) -> String {
-        if self.is_latency() {
-            format!("{:.2} us", seconds * 1e6)
-        } else if self.is_rate() {
-            format!("{:.1} kop/s", 1e-3 / seconds)
-        } else {
-            format!("{:.1} MB/s", self.bytes as f64 / seconds / 1e6)
+        match self.unit() {
+            "_latency" => format!("{:.2} us", seconds * 1e6),
+            "_rate" => format!("{:.1} kop/s", 1e-3 / seconds),
+            _ => format!("{:.1} MB/s", self.bytes as f64 / seconds / 1e6),
         }
     }
 
-    fn is_rate(&self) -> bool {
-        self.bytes <= 64 || self.op == Op::PutSignal
+    /// Returns what is measured, as the end of a name: times, operations, or else bytes.
+    fn unit(&self) -> &'static str {
+        let counts = self.bytes <= 64 || self.op == Op::PutSignal;
+        match (self.is_latency(), counts) {
+            (true, _) => "_latency",
+            (false, true) => "_rate",
+            (false, false) => "",
+        }
     }
 }
 
@@ -94,27 +98,18 @@ impl fmt::Display for Case {
             Op::Quiet => return f.write_str("quiet_empty"),
             Op::Progress => return f.write_str("progress_idle"),
         };
-        let unit = match (self.is_latency(), self.is_rate()) {
-            (true, _) => "_latency",
-            (false, true) => "_rate",
-            (false, false) => "",
+        let size = match self.bytes {
+            bytes if bytes >= 1 << 20 => format!("{}MiB", bytes >> 20),
+            bytes if bytes >= 1 << 10 => format!("{}KiB", bytes >> 10),
+            bytes => format!("{bytes}B"),
         };
-        write!(f, "{op}_{}{unit}", size(self.bytes))
+        write!(f, "{op}_{size}{}", self.unit())
     }
 }
 
 impl fmt::Display for Side {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&format!("{self:?}").to_lowercase())
-    }
-}
-
-/// Returns a number of bytes in the largest unit that it is a multiple of.
-fn size(bytes: u64) -> String {
-    match bytes {
-        bytes if bytes >= 1 << 20 => format!("{}MiB", bytes >> 20),
-        bytes if bytes >= 1 << 10 => format!("{}KiB", bytes >> 10),
-        bytes => format!("{bytes}B"),
     }
 }
 

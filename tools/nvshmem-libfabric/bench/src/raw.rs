@@ -4,6 +4,7 @@
 //! There are no handles, no bounds, no counters.
 
 use std::ffi::{CStr, CString, c_void};
+use std::iter;
 use std::mem::MaybeUninit;
 use std::ptr::{self, NonNull};
 
@@ -32,21 +33,14 @@ pub struct RawOptions {
     pub delivered: bool,
 }
 
-struct Object<T>(NonNull<T>);
+/// An object of libfabric's, closed when dropped.
+struct Object<T>(*mut T);
 
 impl<T> Object<T> {
     fn open(library: &Library, call: &str, open: impl FnOnce(*mut *mut T) -> i32) -> Result<Self> {
         let mut object = ptr::null_mut();
         check(library, call, open(&mut object) as isize)?;
-        Ok(NonNull::new(object).map(Self).ok_or("success without an object")?)
-    }
-
-    fn as_ptr(&self) -> *mut T {
-        self.0.as_ptr()
-    }
-
-    fn as_fid(&self) -> *mut fi::fid {
-        self.0.as_ptr().cast()
+        Ok(Self(object))
     }
 }
 
@@ -54,7 +48,7 @@ impl<T> Drop for Object<T> {
     fn drop(&mut self) {
         // SAFETY: open, and closed once; `Raw` drops its fields in libfabric's order. A failure
         // leaves the object open until the process ends, soon after.
-        let _ = unsafe { fi::fi_close(self.as_fid()) };
+        let _ = unsafe { fi::fi_close(self.0.cast()) };
     }
 }
 
@@ -78,6 +72,7 @@ impl Drop for Info {
 }
 
 impl Info {
+    /// Asks for the most that the provider grants of progress and threading, as the plugin does.
     fn choose(library: &'static Library, options: &RawOptions) -> Result<Self> {
         let ladder = [
             (fi::FI_PROGRESS_AUTO, fi::FI_THREAD_COMPLETION),
@@ -87,74 +82,62 @@ impl Info {
         ];
         // The plugin does not ask for a thread over rxm's progress (decision 27).
         let skipped = usize::from(options.provider.ends_with(";ofi_rxm"));
-        let mut last = "nothing was asked".into();
-        for (progress, threading) in ladder.into_iter().skip(skipped) {
-            match Self::query(library, options, progress, threading) {
-                Ok(info) => return Ok(info),
-                Err(error) => last = error,
-            }
-        }
-        Err(last)
-    }
-
-    fn query(
-        library: &'static Library,
-        options: &RawOptions,
-        progress: fi::fi_progress,
-        threading: fi::fi_threading,
-    ) -> Result<Self> {
         let name = CString::new(options.provider.as_str())?;
         let source = CString::new(options.source.as_str())?;
+        let (node, flags) = match options.source.is_empty() {
+            true => (ptr::null(), 0),
+            false => (source.as_ptr(), fi::FI_SOURCE | fi::FI_NUMERICHOST),
+        };
         let hints = NonNull::new(library.allocinfo()).ok_or("out of memory")?;
         let hints = Self { library, raw: hints };
+        let info = hints.raw.as_ptr();
+        let mut last = format!("no answer from {}", options.provider).into();
         // SAFETY: an info from fi_dupinfo(NULL) has all its attributes. The name is from malloc, as
-        // fi_freeinfo wants it. The list is freed once, after its entry was copied.
+        // fi_freeinfo wants it. A list is freed once, after its entry was copied.
         unsafe {
-            let info = hints.raw.as_ptr();
             (*(*info).fabric_attr).prov_name = libc::strdup(name.as_ptr());
             (*info).caps = fi::FI_MSG | fi::FI_RMA;
             (*info).mode = fi::FI_CONTEXT | fi::FI_CONTEXT2;
             (*(*info).ep_attr).type_ = fi::FI_EP_RDM;
-            if options.delivered {
-                (*(*info).tx_attr).op_flags = fi::FI_DELIVERY_COMPLETE;
-            }
+            let delivered = if options.delivered { fi::FI_DELIVERY_COMPLETE } else { 0 };
+            (*(*info).tx_attr).op_flags = delivered;
             let domain = (*info).domain_attr;
             (*domain).mr_mode = fi::FI_MR_LOCAL
                 | fi::FI_MR_VIRT_ADDR
                 | fi::FI_MR_ALLOCATED
                 | fi::FI_MR_PROV_KEY
                 | fi::FI_MR_ENDPOINT;
-            (*domain).threading = threading;
-            (*domain).control_progress = progress;
-            (*domain).data_progress = progress;
-            let (node, flags) = match options.source.is_empty() {
-                true => (ptr::null(), 0),
-                false => (source.as_ptr(), fi::FI_SOURCE | fi::FI_NUMERICHOST),
-            };
-            let mut list: *mut fi::fi_info = ptr::null_mut();
-            let code = library.getinfo(node, ptr::null(), flags, info, &mut list);
-            check(library, "fi_getinfo", code as isize)?;
-            let mut entry = list;
-            let is_named = |entry: *mut fi::fi_info| {
-                let found = (*(*entry).fabric_attr).prov_name;
-                !found.is_null() && CStr::from_ptr(found) == name.as_c_str()
-            };
-            while !entry.is_null() && !is_named(entry) {
-                entry = (*entry).next;
+            for (progress, threading) in ladder.into_iter().skip(skipped) {
+                (*domain).threading = threading;
+                (*domain).control_progress = progress;
+                (*domain).data_progress = progress;
+                let mut list = ptr::null_mut();
+                let code = library.getinfo(node, ptr::null(), flags, info, &mut list);
+                if let Err(error) = check(library, "fi_getinfo", code as isize) {
+                    last = error;
+                    continue;
+                }
+                let mut entries =
+                    iter::successors(NonNull::new(list), |entry| NonNull::new(entry.as_ref().next));
+                let named = entries.find(|entry| {
+                    let found = (*entry.as_ref().fabric_attr).prov_name;
+                    !found.is_null() && CStr::from_ptr(found) == name.as_c_str()
+                });
+                let copy = named.and_then(|entry| NonNull::new(library.dupinfo(entry.as_ptr())));
+                library.freeinfo(list);
+                if let Some(raw) = copy {
+                    return Ok(Self { library, raw });
+                }
             }
-            let found =
-                NonNull::new(entry).and_then(|entry| NonNull::new(library.dupinfo(entry.as_ptr())));
-            library.freeinfo(list);
-            let found = found.ok_or_else(|| format!("no answer from {}", options.provider))?;
-            Ok(Self { library, raw: found })
         }
+        Err(last)
     }
 }
 
+/// What libfabric keeps of an operation in flight: a `fi_context2`, in a cache line of its own.
+#[derive(Clone, Copy)]
 #[repr(C, align(64))]
-struct Context([MaybeUninit<u8>; 64]);
-
-const _: () = assert!(size_of::<fi::fi_context2>() <= size_of::<Context>());
+struct Context(MaybeUninit<fi::fi_context2>);
 
 /// An operation of [`Raw::post`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -174,12 +157,15 @@ pub(crate) struct Raw {
     queue: Object<fi::fid_cq>,
     _domain: Object<fi::fid_domain>,
     _fabric: Object<fi::fid_fabric>,
-    info: Info,
+    library: &'static Library,
     /// One for each slot of a window, and one for the message that is waited for.
     contexts: Box<[Context]>,
     memory: usize,
     desc: usize,
-    /// The peer's address, key, and what to add to an offset in its memory to name it.
+    /// What names the first byte of the memory to peers.
+    base: u64,
+    inject: usize,
+    /// The peer's address and key, and what names the first byte of its memory.
     peer: (fi::fi_addr_t, u64, u64),
     /// Operations posted and not completed, but for receives.
     pub(crate) in_flight: u64,
@@ -214,50 +200,44 @@ impl Raw {
                 library.fabric((*raw).fabric_attr, fabric, nothing)
             })?;
             let domain = Object::open(library, "fi_domain", |domain| {
-                fi::fi_domain(fabric.as_ptr(), raw, domain, nothing)
+                fi::fi_domain(fabric.0, raw, domain, nothing)
             })?;
             let mut attr = Padded::<fi::fi_cq_attr>::new();
             attr.size = (*(*raw).tx_attr).size.min(4096) + 256;
             attr.format = fi::FI_CQ_FORMAT_CONTEXT;
             attr.wait_obj = fi::FI_WAIT_NONE;
             let queue = Object::open(library, "fi_cq_open", |queue| {
-                fi::fi_cq_open(domain.as_ptr(), attr.as_mut_ptr(), queue, nothing)
+                fi::fi_cq_open(domain.0, attr.as_mut_ptr(), queue, nothing)
             })?;
             let mut attr = Padded::<fi::fi_av_attr>::new();
             (attr.type_, attr.count) = (fi::FI_AV_TABLE, 1);
             let vector = Object::open(library, "fi_av_open", |vector| {
-                fi::fi_av_open(domain.as_ptr(), attr.as_mut_ptr(), vector, nothing)
+                fi::fi_av_open(domain.0, attr.as_mut_ptr(), vector, nothing)
             })?;
             let endpoint = Object::open(library, "fi_endpoint", |endpoint| {
-                fi::fi_endpoint(domain.as_ptr(), raw, endpoint, nothing)
+                fi::fi_endpoint(domain.0, raw, endpoint, nothing)
             })?;
-            let ep = endpoint.as_ptr();
-            let both = fi::FI_TRANSMIT | fi::FI_RECV;
-            check(library, "fi_ep_bind", fi::fi_ep_bind(ep, queue.as_fid(), both) as isize)?;
-            check(library, "fi_ep_bind", fi::fi_ep_bind(ep, vector.as_fid(), 0) as isize)?;
+            let (ep, both) = (endpoint.0, fi::FI_TRANSMIT | fi::FI_RECV);
+            check(library, "fi_ep_bind", fi::fi_ep_bind(ep, queue.0.cast(), both) as isize)?;
+            check(library, "fi_ep_bind", fi::fi_ep_bind(ep, vector.0.cast(), 0) as isize)?;
             check(library, "fi_enable", fi::fi_enable(ep) as isize)?;
 
             let memory = fi::iovec { iov_base: start.cast(), iov_len: len };
             let mut attr = Padded::<fi::fi_mr_attr>::new();
             (attr.mr_iov, attr.iov_count, attr.requested_key) = (&memory, 1, 1);
-            attr.access = fi::FI_READ
-                | fi::FI_WRITE
-                | fi::FI_SEND
-                | fi::FI_RECV
-                | fi::FI_REMOTE_READ
-                | fi::FI_REMOTE_WRITE;
+            let remote = fi::FI_REMOTE_READ | fi::FI_REMOTE_WRITE;
+            attr.access = fi::FI_READ | fi::FI_WRITE | fi::FI_SEND | fi::FI_RECV | remote;
             let region = Object::open(library, "fi_mr_regattr", |region| {
-                fi::fi_mr_regattr(domain.as_ptr(), attr.as_mut_ptr(), 0, region)
+                fi::fi_mr_regattr(domain.0, attr.as_mut_ptr(), 0, region)
             })?;
             let mr_mode = (*(*raw).domain_attr).mr_mode;
             if mr_mode & fi::FI_MR_ENDPOINT != 0 {
-                let code = fi::fi_mr_bind(region.as_ptr(), endpoint.as_fid(), 0);
-                check(library, "fi_mr_bind", code as isize)?;
-                check(library, "fi_mr_enable", fi::fi_mr_enable(region.as_ptr()) as isize)?;
+                check(library, "fi_mr_bind", fi::fi_mr_bind(region.0, ep.cast(), 0) as isize)?;
+                check(library, "fi_mr_enable", fi::fi_mr_enable(region.0) as isize)?;
             }
             let needs_desc = mr_mode & fi::FI_MR_LOCAL != 0;
-            let desc = if needs_desc { fi::fi_mr_desc(region.as_ptr()) as usize } else { 0 };
-            let context = |_| Context([MaybeUninit::uninit(); 64]);
+            let desc = if needs_desc { fi::fi_mr_desc(region.0) as usize } else { 0 };
+            let by_address = mr_mode & fi::FI_MR_VIRT_ADDR != 0;
             Ok(Self {
                 region,
                 endpoint,
@@ -265,10 +245,12 @@ impl Raw {
                 queue,
                 _domain: domain,
                 _fabric: fabric,
-                info,
-                contexts: (0..=window).map(context).collect(),
+                library,
+                contexts: vec![Context(MaybeUninit::uninit()); window + 1].into(),
                 memory: start as usize,
                 desc,
+                base: if by_address { start as u64 } else { 0 },
+                inject: (*(*raw).tx_attr).inject_size,
                 peer: (fi::FI_ADDR_NOTAVAIL, 0, 0),
                 in_flight: 0,
                 arrived: false,
@@ -280,18 +262,15 @@ impl Raw {
     /// Returns address and key, for the peer's [`Self::connect`].
     pub(crate) fn record(&self) -> Result<[u8; RECORD]> {
         let mut record = [0; RECORD];
-        let mut len = RECORD - RECORD_HEAD;
-        // SAFETY: endpoint, region and info are open; the buffer has the length given.
-        let (code, key, mr_mode) = unsafe {
-            let room = record[RECORD_HEAD..].as_mut_ptr().cast();
-            let code = fi::fi_getname(self.endpoint.as_ptr(), room, &mut len);
-            let key = fi::fi_mr_key(self.region.as_ptr());
-            (code, key, (*(*self.info.raw.as_ptr()).domain_attr).mr_mode)
+        let (head, address) = record.split_at_mut(RECORD_HEAD);
+        let mut len = address.len();
+        // SAFETY: endpoint and region are open; the buffer has the length given.
+        let (code, key) = unsafe {
+            let code = fi::fi_getname(self.endpoint.0, address.as_mut_ptr().cast(), &mut len);
+            (code, fi::fi_mr_key(self.region.0))
         };
-        check(self.info.library, "fi_getname", code as isize)?;
-        let base = if mr_mode & fi::FI_MR_VIRT_ADDR != 0 { self.memory as u64 } else { 0 };
-        record[..8].copy_from_slice(&key.to_le_bytes());
-        record[8..16].copy_from_slice(&base.to_le_bytes());
+        check(self.library, "fi_getname", code as isize)?;
+        head.copy_from_slice(&[key.to_le_bytes(), self.base.to_le_bytes()].concat());
         Ok(record)
     }
 
@@ -300,10 +279,9 @@ impl Raw {
         let (mut address, packed) = (fi::FI_ADDR_NOTAVAIL, record[RECORD_HEAD..].as_ptr().cast());
         // SAFETY: the vector is open; `packed` holds one whole address, which fi_getname has put
         // there, and zeros.
-        let code = unsafe {
-            fi::fi_av_insert(self.vector.as_ptr(), packed, 1, &mut address, 0, ptr::null_mut())
-        };
-        check(self.info.library, "fi_av_insert", code as isize)?;
+        let code =
+            unsafe { fi::fi_av_insert(self.vector.0, packed, 1, &mut address, 0, ptr::null_mut()) };
+        check(self.library, "fi_av_insert", code as isize)?;
         self.peer = (address, word(0), word(8));
         Ok(())
     }
@@ -326,34 +304,23 @@ impl Raw {
     ) -> Result<()> {
         let slot = if op == RawOp::Receive { self.contexts.len() - 1 } else { slot };
         let context = ptr::from_mut(&mut self.contexts[slot]).cast::<c_void>();
-        let (ep, (to, key, base)) = (self.endpoint.as_ptr(), self.peer);
+        let (ep, (to, key, base)) = (self.endpoint.0, self.peer);
         let (buf, desc) = ((self.memory + local as usize) as *mut c_void, self.desc as *mut c_void);
         let remote = base + remote;
+        let is_injected = op == RawOp::Send && len <= self.inject;
         loop {
-            // SAFETY: the endpoint is enabled, the info has its parts, and the caller vouches for
-            // memory and context.
-            let (code, completes) = unsafe {
+            // SAFETY: the endpoint is enabled, and the caller vouches for memory and context.
+            let code = unsafe {
                 match op {
-                    RawOp::Write => {
-                        (fi::fi_write(ep, buf, len, desc, to, remote, key, context), true)
-                    }
-                    RawOp::Read => {
-                        (fi::fi_read(ep, buf, len, desc, to, remote, key, context), true)
-                    }
-                    RawOp::Send => {
-                        if len <= (*(*self.info.raw.as_ptr()).tx_attr).inject_size {
-                            (fi::fi_inject(ep, buf, len, to), false)
-                        } else {
-                            (fi::fi_send(ep, buf, len, desc, to, context), true)
-                        }
-                    }
-                    RawOp::Receive => {
-                        (fi::fi_recv(ep, buf, len, desc, fi::FI_ADDR_UNSPEC, context), false)
-                    }
+                    RawOp::Write => fi::fi_write(ep, buf, len, desc, to, remote, key, context),
+                    RawOp::Read => fi::fi_read(ep, buf, len, desc, to, remote, key, context),
+                    RawOp::Send if is_injected => fi::fi_inject(ep, buf, len, to),
+                    RawOp::Send => fi::fi_send(ep, buf, len, desc, to, context),
+                    RawOp::Receive => fi::fi_recv(ep, buf, len, desc, fi::FI_ADDR_UNSPEC, context),
                 }
             };
             if code == 0 {
-                self.in_flight += u64::from(completes);
+                self.in_flight += u64::from(!is_injected && op != RawOp::Receive);
                 return Ok(());
             }
             if code != -(fi::FI_EAGAIN as isize) {
@@ -367,8 +334,7 @@ impl Raw {
     pub(crate) fn turn(&mut self) -> Result<()> {
         let mut entries = [const { MaybeUninit::<fi::fi_cq_entry>::uninit() }; POLL_BATCH];
         // SAFETY: the queue is open; entries are of its format, and their number is given.
-        let code =
-            unsafe { fi::fi_cq_read(self.queue.as_ptr(), entries.as_mut_ptr().cast(), POLL_BATCH) };
+        let code = unsafe { fi::fi_cq_read(self.queue.0, entries.as_mut_ptr().cast(), POLL_BATCH) };
         if code > 0 {
             self.idle = 0;
             let received = ptr::from_ref(&self.contexts[self.contexts.len() - 1]).cast::<c_void>();
@@ -395,9 +361,9 @@ impl Raw {
     fn error(&self, call: &str, mut code: isize) -> BoxError {
         let mut entry = Padded::<fi::fi_cq_err_entry>::new();
         // SAFETY: the queue is open, and the entry padded.
-        if unsafe { fi::fi_cq_readerr(self.queue.as_ptr(), entry.as_mut_ptr(), 0) } > 0 {
+        if unsafe { fi::fi_cq_readerr(self.queue.0, entry.as_mut_ptr(), 0) } > 0 {
             code = -(entry.err as isize);
         }
-        check(self.info.library, call, code).err().unwrap_or_else(|| call.into())
+        check(self.library, call, code).err().unwrap_or_else(|| call.into())
     }
 }

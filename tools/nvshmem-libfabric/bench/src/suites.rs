@@ -111,7 +111,6 @@ pub(crate) fn connect(options: &Options, report: &mut Report) -> Result<(), BoxE
                 let seconds: Vec<f64> = ended.iter().filter_map(slowest).collect();
                 let seconds = Spread::of(&seconds).ok_or("no PE has told its times")?.median;
                 let name = format!("{what}_seconds_{n_pes}_pes_{}", provider.names().0);
-                println!("  {name:<40}{seconds:.3}");
                 report.push(name, seconds, "s");
             }
         }

@@ -9,65 +9,63 @@ use nvshmem_transport_libfabric::settings::Settings;
 use ofi::Devices;
 use ofi::topology::{Known, PciAddress, Plan, Topology};
 
-use super::Check;
+use super::{Check, Row, note, ok, warning};
 use crate::info::{Info, accepted};
-use crate::probe::{Fabric, Gpus, Rail};
+use crate::probe::{Fabric, Gpus};
 
-const NVIDIA: &str = "0x10de";
-const DISPLAY: &str = "0x03";
-
-pub(super) fn checks(info: &Info) -> Vec<Check> {
+pub(super) fn checks(info: &Info) -> Vec<Row> {
     let gpus = info.gpus.clone().unwrap_or_default();
     if gpus.devices.is_empty() {
-        return vec![none(&gpus)];
+        return vec![("gpu", none(&gpus))];
     }
     let fabric = info.fabric.clone().unwrap_or_default();
     let (settings, ..) = accepted();
-    let mut checks = vec![driver(&gpus)];
-    checks.extend(distances(&Topology::system(), &gpus, &fabric, &settings));
-    checks.push(memory(&gpus, &fabric));
-    checks.push(peer_memory(&gpus, &fabric, Path::new("/sys/module")));
-    checks.push(gdrcopy(&gpus, &settings));
-    checks.push(staging_context(gpus.loads_kernels_lazily, &settings));
-    checks
+    let modules = Path::new("/sys/module");
+    let lazy = gpus.loads_kernels_lazily;
+    let distances = distances(&Topology::system(), &gpus, &fabric, &settings);
+    [
+        Some(("gpu", driver(&gpus))),
+        distances.map(|check| ("nic-distance", check)),
+        Some(("gpu-memory", memory(&gpus, &fabric))),
+        Some(("peer-memory", peer_memory(&gpus, &fabric, modules))),
+        Some(("gdrcopy", gdrcopy(&gpus, &settings))),
+        Some(("staging-context", staging_context(lazy, &settings))),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
 
 fn none(gpus: &Gpus) -> Check {
     let reason = gpus.error.as_deref().unwrap_or("the driver shows no device");
-    let seen = pci_displays(Path::new("/sys/bus/pci/devices"));
+    // NVIDIA's displays and accelerators, as the kernel numbers them.
+    let is = |path: &Path, file: &str, begins: &str| {
+        fs::read_to_string(path.join(file)).is_ok_and(|text| text.starts_with(begins))
+    };
+    let devices = fs::read_dir("/sys/bus/pci/devices").into_iter().flatten().flatten();
+    let displays = devices.map(|device| device.path());
+    let displays = displays.filter(|at| is(at, "vendor", "0x10de") && is(at, "class", "0x03"));
+    let name = |at: PathBuf| Some(at.file_name()?.to_string_lossy().into_owned());
+    let seen: Vec<String> = displays.filter_map(name).collect();
     if seen.is_empty() {
-        return Check::note("gpu", format!("no GPU here, so all memory is the host's ({reason})"));
+        return note(format!("no GPU here, so all memory is the host's ({reason})"));
     }
-    Check::warning(
-        "gpu",
+    warning(
         format!("there are NVIDIA's devices, and CUDA's driver shows none: {reason}"),
         "install the driver that fits them; in a container, start it with the GPUs (--gpus all)",
     )
     .details(seen)
 }
 
-fn pci_displays(devices: &Path) -> Vec<String> {
-    let entries = fs::read_dir(devices).into_iter().flatten().flatten();
-    let is = |path: &PathBuf, file: &str, begins: &str| {
-        fs::read_to_string(path.join(file)).is_ok_and(|text| text.starts_with(begins))
-    };
-    let displays = entries.map(|entry| entry.path());
-    let displays = displays.filter(|path| is(path, "vendor", NVIDIA) && is(path, "class", DISPLAY));
-    displays
-        .map(|path| path.file_name().unwrap_or_default().to_string_lossy().into_owned())
-        .collect()
-}
-
 fn driver(gpus: &Gpus) -> Check {
-    let details = gpus
-        .devices
-        .iter()
-        .enumerate()
+    let devices = gpus.devices.iter().enumerate();
+    let details = devices
         .map(|(at, gpu)| format!("{at}: {}, {}, compute {}", gpu.name, gpu.pci, gpu.compute));
     let driver = gpus.driver.as_deref().unwrap_or("CUDA's driver");
-    Check::ok("gpu", format!("{driver}; GPUs: {}", gpus.devices.len())).details(details.collect())
+    ok(format!("{driver}; GPUs: {}", gpus.devices.len())).details(details.collect())
 }
 
+/// Lists the NICs that a PE on each GPU takes. None where no NIC has a PCI address.
 fn distances(
     topology: &Topology,
     gpus: &Gpus,
@@ -75,11 +73,9 @@ fn distances(
     settings: &Settings,
 ) -> Option<Check> {
     let rails = &fabric.across_hosts.rails;
-    let address = |rail: &Rail| rail.pci.as_deref().and_then(|pci| pci.parse::<PciAddress>().ok());
-    let nics: Vec<Option<PciAddress>> = rails.iter().map(address).collect();
-    if nics.iter().all(Option::is_none) {
-        return None;
-    }
+    let nics = rails.iter().map(|rail| rail.pci.as_ref()?.parse().ok());
+    let nics: Vec<Option<PciAddress>> = nics.collect();
+    nics.iter().flatten().next()?;
     let places: Vec<Option<PciAddress>> =
         gpus.devices.iter().map(|gpu| gpu.pci.parse().ok()).collect();
     let (mut details, mut far) = (Vec::new(), false);
@@ -87,43 +83,38 @@ fn distances(
         let named = matches!(settings.devices, Devices::Include(_));
         let known = Known { nics: &nics, gpus: &places, me, named, picked: &[] };
         let plan = Plan::make(topology, &known, usize::from(settings.max_nic_per_pe));
-        let chosen = plan.nics.iter().map(|(nic, distance)| match distance {
-            Some(distance) => {
-                far |= *distance > settings.gdr_level;
-                format!("{} ({distance})", rails[*nic].name)
-            }
-            None => rails[*nic].name.clone(),
+        let chosen = plan.nics.iter().map(|(nic, distance)| {
+            far |= distance.is_some_and(|distance| distance > settings.gdr_level);
+            let distance = distance.map_or_else(String::new, |is| format!(" ({is})"));
+            format!("{}{distance}", rails[*nic].name)
         });
-        let chosen: Vec<String> = chosen.collect();
-        details.push(format!("GPU {me}, {}: {}: {}", gpu.pci, plan.decided, chosen.join(", ")));
-        let others = rails
-            .iter()
-            .enumerate()
-            .filter(|(nic, _)| plan.nics.iter().all(|(used, _)| used != nic));
-        let others = others.filter_map(|(nic, rail)| {
-            Some(format!("{} ({})", rail.name, topology.distance(places[me]?, nics[nic]?)?))
+        let chosen = chosen.collect::<Vec<_>>().join(", ");
+        details.push(format!("GPU {me}, {}: {}: {chosen}", gpu.pci, plan.decided));
+        let is_used = |nic: usize| plan.nics.iter().any(|(used, _)| *used == nic);
+        let others = (0..rails.len()).filter(|nic| !is_used(*nic)).filter_map(|nic| {
+            let distance = topology.distance(places[me]?, nics[nic]?)?;
+            Some(format!("{} ({distance})", rails[nic].name))
         });
-        let others: Vec<String> = others.collect();
+        let others = others.collect::<Vec<_>>().join(", ");
         if !others.is_empty() {
-            details.push(format!("  not its own: {}", others.join(", ")));
+            details.push(format!("  not its own: {others}"));
         }
     }
     let reason = "NICs of one PE on each GPU (LOC, PIX: nearest; PXB, PHB, NODE, SYS: farther)";
-    Some(match far {
-        false => Check::ok("nic-distance", reason).details(details),
-        true => Check::warning(
-            "nic-distance",
-            format!("{reason}; some are farther than NVSHMEM_LIBFABRIC_GDR_LEVEL={}, so memory is staged", settings.gdr_level.to_string().to_lowercase()),
-            "name nearer ones with NVSHMEM_LIBFABRIC_DEVICES, or raise the level if the machine moves data well that far",
-        )
-        .details(details),
-    })
+    if !far {
+        return Some(ok(reason).details(details));
+    }
+    let level = settings.gdr_level.to_string().to_lowercase();
+    let reason = format!(
+        "{reason}; some are farther than NVSHMEM_LIBFABRIC_GDR_LEVEL={level}, so memory is staged"
+    );
+    let remedy = "name nearer ones with NVSHMEM_LIBFABRIC_DEVICES, or raise the level if the machine moves data well that far";
+    Some(warning(reason, remedy).details(details))
 }
 
 fn memory(gpus: &Gpus, fabric: &Fabric) -> Check {
-    const ID: &str = "gpu-memory";
+    let yes = |yes| if yes { "yes" } else { "no" };
     let details = gpus.devices.iter().enumerate().map(|(at, gpu)| {
-        let yes = |yes| if yes { "yes" } else { "no" };
         format!(
             "GPU {at}: GPUDirect RDMA {}, with VMM {}, dma-buf {}, writes of NICs ordered for {}",
             yes(gpu.gpudirect_rdma),
@@ -132,58 +123,44 @@ fn memory(gpus: &Gpus, fabric: &Fabric) -> Check {
             gpu.writes_ordering
         )
     });
-    let details = details.collect();
     let provider = fabric.across_hosts.provider.as_deref().unwrap_or("the provider");
-    if fabric.across_hosts.reaches_gpus {
-        return Check::ok(
-            ID,
-            format!("{provider} may reach it by itself; what it does not take is staged"),
-        )
-        .details(details);
-    }
-    Check::note(ID, format!("it is staged through host memory: {provider} does not reach it"))
-        .details(details)
+    let check = match fabric.across_hosts.reaches_gpus {
+        true => ok(format!("{provider} may reach it by itself; what it does not take is staged")),
+        false => note(format!("it is staged through host memory: {provider} does not reach it")),
+    };
+    check.details(details.collect())
 }
 
 fn peer_memory(gpus: &Gpus, fabric: &Fabric, modules: &Path) -> Check {
-    const ID: &str = "peer-memory";
     let dma_buf = gpus.devices.iter().all(|gpu| gpu.dma_buf);
-    let module =
-        ["nvidia_peermem", "nv_peer_mem"].into_iter().find(|name| modules.join(name).is_dir());
-    match (dma_buf, module) {
-        (true, Some(module)) => {
-            Check::ok(ID, format!("the GPUs export dma-bufs, and {module} is loaded"))
-        }
-        (true, None) => {
-            Check::ok(ID, "the GPUs export dma-bufs, so no module for peer memory is needed")
-        }
-        (false, Some(module)) => Check::ok(ID, format!("no dma-bufs; {module} is loaded")),
-        (false, None) if fabric.across_hosts.reaches_gpus => Check::warning(
-            ID,
+    let mut names = ["nvidia_peermem", "nv_peer_mem"].into_iter();
+    match (dma_buf, names.find(|name| modules.join(name).is_dir())) {
+        (true, Some(module)) => ok(format!("the GPUs export dma-bufs, and {module} is loaded")),
+        (true, None) => ok("the GPUs export dma-bufs, so no module for peer memory is needed"),
+        (false, Some(module)) => ok(format!("no dma-bufs; {module} is loaded")),
+        (false, None) if fabric.across_hosts.reaches_gpus => warning(
             "neither dma-bufs nor a module for peer memory, so NICs do not get at GPU memory, and it is staged",
             "modprobe nvidia_peermem, or use NVIDIA's open kernel modules on Linux 5.12 or newer, which export dma-bufs",
         ),
-        (false, None) => {
-            Check::note(ID, "neither dma-bufs nor a module for peer memory; staging needs none")
-        }
+        (false, None) => note("neither dma-bufs nor a module for peer memory; staging needs none"),
     }
 }
 
 fn gdrcopy(gpus: &Gpus, settings: &Settings) -> Check {
-    const ID: &str = "gdrcopy";
-    if !settings.may_use_gdrcopy() {
-        return Check::note(ID, "not used, as the settings say");
-    }
     match &gpus.gdrcopy_error {
-        None => Check::ok(ID, "works: signals and atomics in GPU memory are reached by it"),
-        Some(error) => Check::note(
-            ID,
-            format!("{error}; the driver's streams do its work, some microseconds slower"),
-        )
-        .remedy("where signals have to be fast: install GDRCopy 2.x and load its module gdrdrv"),
+        _ if !settings.may_use_gdrcopy() => note("not used, as the settings say"),
+        None => ok("works: signals and atomics in GPU memory are reached by it"),
+        Some(error) => {
+            note(format!("{error}; the driver's streams do its work, some microseconds slower"))
+                .remedy(
+                    "where signals have to be fast: install GDRCopy 2.x and load its module gdrdrv",
+                )
+        }
     }
 }
 
+/// Checks whether calls of the program may hold up staged copies; `lazy` says that CUDA loads
+/// kernels at their first launch.
 pub(crate) fn staging_context(lazy: bool, settings: &Settings) -> Check {
     let disabled = env::var("NVSHMEM_DISABLE_CUDA_VMM").unwrap_or_default();
     let owned = !["", "0", "no", "false", "off"].contains(&disabled.to_lowercase().as_str());
@@ -197,27 +174,21 @@ fn staging_context_of(
     owned: bool,
     queues: Option<&str>,
 ) -> Check {
-    const ID: &str = "staging-context";
     // So few queues that copies may wait behind a kernel.
     let few = queues.and_then(|queues| queues.trim().parse().ok()).is_some_and(|few: u32| few <= 3);
     match choice {
-        StagingContext::Program if lazy || few => Check::warning(
-            ID,
+        StagingContext::Program if lazy || few => warning(
             "NVSHMEM_LIBFABRIC_STAGING_CONTEXT=program: staged memory is copied in the program's context, and a kernel that waits \
              for it stands still while another one is loaded, or where they share a queue of the GPU",
             "unset it, or set CUDA_MODULE_LOADING=EAGER and CUDA_DEVICE_MAX_CONNECTIONS=32",
         ),
-        _ if owned => Check::warning(
-            ID,
+        _ if owned => warning(
             "NVSHMEM_DISABLE_CUDA_VMM is set: the heap belongs to the program's context, so a kernel that waits for staged data stands \
              still while the program frees memory or loads code",
             "unset it",
         ),
-        StagingContext::Program => {
-            Check::ok(ID, "staged memory is copied in the program's context")
-        }
-        StagingContext::Auto | StagingContext::Own => Check::ok(
-            ID,
+        StagingContext::Program => ok("staged memory is copied in the program's context"),
+        StagingContext::Auto | StagingContext::Own => ok(
             "staged memory is copied in a context of the transport's own, which no call of the program holds up",
         ),
     }
@@ -227,108 +198,76 @@ fn staging_context_of(
 mod tests {
     use super::*;
     use crate::doctor::Verdict;
-    use crate::probe::{Choice, Gpu};
+    use crate::probe::{Choice, Gpu, Rail};
 
-    fn gpu(pci: &str) -> Gpu {
-        Gpu {
-            name: String::from("a GPU"),
-            pci: pci.to_owned(),
-            compute: String::from("9.0"),
-            gpudirect_rdma: true,
-            gpudirect_rdma_vmm: true,
-            dma_buf: false,
-            writes_ordering: String::from("owner"),
-            numa_node: None,
-        }
+    fn gpus(dma_buf: bool, addresses: &[&str]) -> Gpus {
+        let gpu = |pci: &&str| Gpu { pci: String::from(*pci), dma_buf, ..Gpu::default() };
+        Gpus { devices: addresses.iter().map(gpu).collect(), ..Gpus::default() }
     }
 
     fn on(rails: &[(&str, &str)]) -> Fabric {
-        let rail = |(name, pci): &(&str, &str)| Rail {
-            name: (*name).to_owned(),
-            fabric: String::new(),
-            link_speed: None,
-            pci: Some((*pci).to_owned()),
-            threads: 0,
+        let rail = |(name, pci): &(&str, &str)| {
+            let (name, pci) = (String::from(*name), Some(String::from(*pci)));
+            Rail { name, pci, ..Rail::default() }
         };
-        let across_hosts = Choice {
-            provider: Some(String::from("efa")),
-            rails: rails.iter().map(rail).collect(),
-            reaches_gpus: true,
-            ..Choice::default()
-        };
+        let rails = rails.iter().map(rail).collect();
+        let across_hosts = Choice { rails, reaches_gpus: true, ..Choice::default() };
         Fabric { across_hosts, ..Fabric::default() }
     }
 
     #[test]
     fn gpus_list_nics_with_distance() {
-        let scratch = launcher::PrivateDir::new("tool-tree").unwrap();
-        let scratch = scratch.path();
-        // Two switches, each with a GPU and a NIC.
-        for (switch, gpu, nic) in
-            [("00:01.0", "02:00.0", "03:00.0"), ("00:02.0", "05:00.0", "06:00.0")]
-        {
-            for (port, device) in [("01:00.0", gpu), ("01:01.0", nic)] {
-                let directory = scratch
-                    .join(format!("devices/pci0000:00/0000:{switch}/0000:{port}/0000:{device}"));
-                fs::create_dir_all(&directory).unwrap();
-                fs::create_dir_all(scratch.join("bus/pci/devices")).unwrap();
-                let link = scratch.join(format!("bus/pci/devices/0000:{device}"));
-                std::os::unix::fs::symlink(&directory, link).unwrap();
-            }
-        }
-        let gpus =
-            Gpus { devices: vec![gpu("0000:02:00.0"), gpu("0000:05:00.0")], ..Gpus::default() };
-        let fabric = on(&[("near", "0000:03:00.0"), ("far", "0000:06:00.0")]);
-        let settings = Settings::default();
-        let check = distances(&Topology::at(scratch), &gpus, &fabric, &settings).unwrap();
-        let crossed = Settings { devices: Devices::Include(vec![String::from("far")]), ..settings };
-        let only = on(&[("far", "0000:06:00.0")]);
-        let warned = distances(&Topology::at(scratch), &gpus, &only, &crossed).unwrap();
+        let root = test_support::scratch::Scratch::new();
+        let devices = test_support::topology::lay_out("h100-8-nics", &root);
+        let [nic0, gpu0, nic1, gpu1] =
+            [0, 1, 2, 3].map(|at: usize| (devices[at].0.as_str(), devices[at].1.as_str()));
+        let (topology, settings) = (Topology::at(&*root), Settings::default());
+        let gpus = gpus(false, &[gpu0.1, gpu1.1]);
+        let check = distances(&topology, &gpus, &on(&[nic0, nic1]), &settings).unwrap();
         assert_eq!(check.verdict, Verdict::Ok);
-        assert!(
-            check.details[0].contains("GPU 0") && check.details[0].ends_with(": near (PIX)"),
-            "{check:?}"
-        );
-        assert!(check.details[1].contains("not its own: far (PHB)"), "{check:?}");
-        assert!(
-            check.details[2].contains("GPU 1") && check.details[2].ends_with(": far (PIX)"),
-            "{check:?}"
-        );
+        for (at, begins, ends) in [
+            (0, "GPU 0", ": nic0 (PXB)"),
+            (1, "  not its own: ", "nic1 (NODE)"),
+            (2, "GPU 1", ": nic1 (PXB)"),
+        ] {
+            let line = &check.details[at];
+            assert!(line.starts_with(begins) && line.ends_with(ends), "{check:?}");
+        }
+        assert!(distances(&topology, &gpus, &on(&[]), &settings).is_none());
+        let crossed =
+            Settings { devices: Devices::Include(vec![String::from("nic1")]), ..settings };
+        let warned = distances(&topology, &gpus, &on(&[nic1]), &crossed).unwrap();
         assert_eq!(warned.verdict, Verdict::Warning, "{warned:?}");
         assert!(warned.details[0].contains("named by"), "{warned:?}");
-        assert!(
-            distances(&Topology::system(), &gpus, &Fabric::default(), &Settings::default())
-                .is_none()
-        );
     }
 
     #[test]
     fn missing_peer_memory_is_reported() {
-        let gpus = Gpus { devices: vec![gpu("0000:02:00.0")], ..Gpus::default() };
-        let nowhere = Path::new("/nonexistent");
-        let verdict =
-            |gpus: &Gpus, fabric: &Fabric, modules| peer_memory(gpus, fabric, modules).verdict;
-        assert_eq!(verdict(&gpus, &on(&[]), nowhere), Verdict::Warning);
-        assert_eq!(verdict(&gpus, &Fabric::default(), nowhere), Verdict::Note);
-        let exports =
-            Gpus { devices: vec![Gpu { dma_buf: true, ..gpu("0000:02:00.0") }], ..Gpus::default() };
-        assert_eq!(verdict(&exports, &on(&[]), nowhere), Verdict::Ok);
         let modules = launcher::PrivateDir::new("tool-modules").unwrap();
+        let verdict = |dma_buf, fabric: &Fabric| {
+            peer_memory(&gpus(dma_buf, &["0000:02:00.0"]), fabric, modules.path()).verdict
+        };
+        assert_eq!(verdict(false, &on(&[])), Verdict::Warning);
+        assert_eq!(verdict(false, &Fabric::default()), Verdict::Note);
+        assert_eq!(verdict(true, &on(&[])), Verdict::Ok);
         fs::create_dir(modules.path().join("nvidia_peermem")).unwrap();
-        assert_eq!(verdict(&gpus, &on(&[]), modules.path()), Verdict::Ok);
+        assert_eq!(verdict(false, &on(&[])), Verdict::Ok);
     }
 
     #[test]
     fn blocked_copies_are_warned_of() {
         use StagingContext::{Auto, Own, Program};
-        let verdict =
-            |lazy, choice, owned, queues| staging_context_of(lazy, choice, owned, queues).verdict;
-        for choice in [Auto, Own] {
-            assert_eq!(verdict(true, choice, false, Some("1")), Verdict::Ok);
-            assert_eq!(verdict(true, choice, true, None), Verdict::Warning);
+        for (lazy, choice, owned, queues, verdict) in [
+            (true, Auto, false, Some("1"), Verdict::Ok),
+            (true, Own, false, Some("1"), Verdict::Ok),
+            (true, Auto, true, None, Verdict::Warning),
+            (true, Own, true, None, Verdict::Warning),
+            (true, Program, false, None, Verdict::Warning),
+            (false, Program, false, Some("3"), Verdict::Warning),
+            (false, Program, false, Some("32"), Verdict::Ok),
+        ] {
+            let check = staging_context_of(lazy, choice, owned, queues);
+            assert_eq!(check.verdict, verdict, "{lazy} {choice:?} {owned} {queues:?}");
         }
-        assert_eq!(verdict(true, Program, false, None), Verdict::Warning);
-        assert_eq!(verdict(false, Program, false, Some("3")), Verdict::Warning);
-        assert_eq!(verdict(false, Program, false, Some("32")), Verdict::Ok);
     }
 }

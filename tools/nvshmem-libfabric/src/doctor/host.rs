@@ -9,241 +9,190 @@ use std::thread;
 
 use ofi::Interface;
 
-use super::Check;
+use super::{Check, Row, error, note, ok, warning};
 use crate::info::Info;
 
-pub(super) fn checks(info: &Info) -> Vec<Check> {
-    let limits = fs::read_to_string("/proc/self/limits").unwrap_or_default();
-    let fabric = info.fabric.clone().unwrap_or_default();
-    let rdma = fabric.across_hosts.rails.iter().any(|rail| rail.pci.is_some());
+pub(super) const LEFT_BEHIND: &str = "left-behind";
+
+pub(super) fn checks(info: &Info) -> Vec<Row> {
+    let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    let (limits, mounts) = (read("/proc/self/limits"), read("/proc/self/mounts"));
+    let rails = info.fabric.as_ref().map_or(&[][..], |fabric| &fabric.across_hosts.rails);
+    let rdma = rails.iter().any(|rail| rail.pci.is_some());
     let gpus = info.gpus.as_ref().map_or(0, |gpus| gpus.devices.len());
     let cores = thread::available_parallelism().map_or(1, usize::from);
-    let shm = Path::new("/dev/shm");
+    let interfaces = Interface::all();
+    let named = env::var(INTERFACE).unwrap_or_default();
     let namespace = ofi::pid_namespace().to_string();
+    let lives = |pid: u32| Path::new("/proc").join(pid.to_string()).exists();
     vec![
-        memlock(&limits, rdma),
-        descriptors(&limits, rdma, fabric.across_hosts.rails.len().max(1)),
-        cores_for(cores, gpus),
-        bootstrap(&Interface::all(), env::var("NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME").ok().as_deref()),
-        loopback(&Interface::all()),
-        shared_memory(
-            &fs::read_to_string("/proc/self/mounts").unwrap_or_default(),
-            ofi::free_bytes(),
-        ),
-        left_behind(shm, &namespace, &|pid| Path::new("/proc").join(pid.to_string()).exists()),
+        ("memlock", memlock(&limits, rdma)),
+        ("descriptors", descriptors(&limits, rdma, rails.len().max(1))),
+        ("cores", cores_for(cores, gpus)),
+        ("bootstrap-interface", bootstrap(&interfaces, named.trim())),
+        ("loopback-interface", loopback(&interfaces)),
+        ("shared-memory", shared_memory(&mounts, ofi::free_bytes())),
+        (LEFT_BEHIND, left_behind(Path::new("/dev/shm"), &namespace, &lives)),
     ]
 }
 
 fn soft_limit(limits: &str, name: &str) -> Option<u64> {
-    let line = limits.lines().find(|line| line.starts_with(name))?;
-    line[name.len()..].split_whitespace().next()?.parse().ok()
+    let limit = limits.lines().find_map(|line| line.strip_prefix(name))?;
+    limit.split_whitespace().next()?.parse().ok()
 }
 
 fn memlock(limits: &str, rdma: bool) -> Check {
-    const ID: &str = "memlock";
     let Some(bytes) = soft_limit(limits, "Max locked memory") else {
-        return Check::ok(ID, "memory that may be locked is not limited");
+        return ok("memory that may be locked is not limited");
     };
     let reason = format!("{} KiB of memory may be locked", bytes >> 10);
-    if rdma {
-        let reason =
-            format!("{reason}, and NICs lock all that is registered, the whole symmetric heap");
-        return Check::warning(
-            ID,
-            reason,
-            "ulimit -l unlimited, LimitMEMLOCK=infinity for services, --ulimit memlock=-1 for containers",
-        );
+    if !rdma {
+        return ok(format!("{reason}; no NIC here that locks it is used"));
     }
-    Check::ok(ID, format!("{reason}; no NIC here that locks it is used"))
+    warning(
+        format!("{reason}, and NICs lock all that is registered, the whole symmetric heap"),
+        "ulimit -l unlimited, LimitMEMLOCK=infinity for services, --ulimit memlock=-1 for containers",
+    )
 }
 
-const OTHER_DESCRIPTORS: u64 = 128;
-const USUAL_PES: u64 = 64;
-
 fn descriptors(limits: &str, rdma: bool, rails: usize) -> Check {
-    const ID: &str = "descriptors";
+    const OTHERS: u64 = 128;
+    const USUAL_PES: u64 = 64;
     let Some(limit) = soft_limit(limits, "Max open files") else {
-        return Check::ok(ID, "open files are not limited");
+        return ok("open files are not limited");
     };
     if rdma {
-        return Check::ok(ID, format!("{limit} files may be open; RDMA needs few"));
+        return ok(format!("{limit} files may be open; RDMA needs few"));
     }
     // Over sockets, each PE has connections of every rail and of the host lane to each other, in
     // either direction.
-    let pes = limit.saturating_sub(OTHER_DESCRIPTORS) / (2 * (rails as u64 + 1));
+    let pes = limit.saturating_sub(OTHERS) / (2 * (rails as u64 + 1));
     let reason =
         format!("{limit} files may be open, enough for jobs of about {pes} PEs over sockets");
-    if pes < USUAL_PES {
-        return Check::warning(
-            ID,
-            reason,
-            "ulimit -n 65536, LimitNOFILE= for services, --ulimit nofile= for containers",
-        );
+    if pes >= USUAL_PES {
+        return ok(reason);
     }
-    Check::ok(ID, reason)
+    let remedy = "ulimit -n 65536, LimitNOFILE= for services, --ulimit nofile= for containers";
+    warning(reason, remedy)
 }
 
 fn cores_for(cores: usize, gpus: usize) -> Check {
-    const ID: &str = "cores";
-    // The program's thread and NVSHMEM's proxy thread, which is always awake.
-    let wanted = 2 * gpus;
     let reason = format!("this process may use {cores} cores");
-    if cores < wanted {
-        return Check::warning(
-            ID,
+    // The program's thread and NVSHMEM's proxy thread, which is always awake.
+    if cores < 2 * gpus {
+        return warning(
             format!("{reason}; a PE on each of {gpus} GPUs keeps two busy"),
             "give the job more cores (srun --cpus-per-task, cgroups), or start fewer PEs; idle proxy threads give theirs up \
              (NVSHMEM_LIBFABRIC_YIELD)",
         );
     }
     if gpus == 0 && cores < 4 {
-        return Check::note(
-            ID,
-            format!("{reason}; two PEs on this host want four, and share these"),
-        );
+        return note(format!("{reason}; two PEs on this host want four, and share these"));
     }
-    Check::ok(ID, format!("{reason}; a PE wants two"))
+    ok(format!("{reason}; a PE wants two"))
 }
 
-fn bootstrap(interfaces: &[Interface], named: Option<&str>) -> Check {
-    const ID: &str = "bootstrap-interface";
-    const NAME: &str = "NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME";
+const INTERFACE: &str = "NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME";
+
+fn bootstrap(interfaces: &[Interface], named: &str) -> Check {
     let describe = |interface: &Interface| format!("{} ({})", interface.name, interface.address);
     let there: Vec<&Interface> = interfaces.iter().filter(|interface| interface.running).collect();
     let details: Vec<String> = there.iter().map(|interface| describe(interface)).collect();
-    let named = named.unwrap_or_default().trim();
     if !named.is_empty() {
         // As in NCCL, from which it comes: names begin with one of these, or '=' is in front for
         // whole names, '^' for all others.
-        let (list, others) = match named.strip_prefix('^') {
-            Some(list) => (list, true),
-            None => (named, false),
-        };
-        let (list, whole) = match list.strip_prefix('=') {
-            Some(list) => (list, true),
-            None => (list, false),
-        };
+        let list = named.trim_start_matches('^');
+        let names = list.trim_start_matches('=');
         let fits = |interface: &&&Interface| {
-            let is = list.split(',').any(|name| {
-                if whole { interface.name == name } else { interface.name.starts_with(name) }
+            let is = names.split(',').any(|name| match list.starts_with('=') {
+                true => interface.name == name,
+                false => interface.name.starts_with(name),
             });
-            is != others
+            is != named.starts_with('^')
         };
-        return match there.iter().find(fits) {
-            Some(interface) => Check::ok(ID, format!("{NAME}={named} is {}", describe(interface))),
-            None => Check::warning(
-                ID,
-                format!(
-                    "{NAME}={named} is no interface that is up, so PEs do not find one another"
-                ),
-                "name one of these, or unset it",
-            )
-            .details(details),
-        };
-    }
-    let outside = there.iter().find(|interface| !interface.loopback);
-    match outside {
-        None => {
-            Check::note(ID, "only loopback is up: PEs of this host find one another, and no others")
-                .details(details)
+        if let Some(interface) = there.iter().find(fits) {
+            return ok(format!("{INTERFACE}={named} is {}", describe(interface)));
         }
-        Some(first) if Interface::is_virtual_bridge(&first.name) => Check::warning(
-            ID,
-            format!(
-                "the first is {}, which leads to this host's containers alone",
-                describe(first)
-            ),
-            format!("name the right one, such as {NAME}=eth0"),
-        )
-        .details(details),
-        Some(first) => Check::ok(ID, format!("the first is {}", describe(first))).details(details),
+        let what = "is no interface that is up, so PEs do not find one another";
+        let reason = format!("{INTERFACE}={named} {what}");
+        return warning(reason, "name one of these, or unset it").details(details);
     }
-}
-
-const LEAST_SHM: u64 = 256 << 20;
-
-/// `free`: bytes that can still be written there.
-fn shared_memory(mounts: &str, free: Option<u64>) -> Check {
-    const ID: &str = "shared-memory";
-    // What was mounted last is what programs see.
-    if !mounts.lines().any(|line| line.split(' ').nth(1) == Some("/dev/shm")) {
-        return Check::note(
-            ID,
-            "/dev/shm is no file system of its own; the provider shm keeps its files there",
-        );
-    }
-    match free {
-        Some(bytes) if bytes < LEAST_SHM => Check::warning(
-            ID,
-            format!(
-                "/dev/shm has {} MiB left; the provider shm, and NVSHMEM on one host, want more",
-                bytes >> 20
-            ),
-            "--shm-size=1g for containers; remove files of processes that have ended",
-        ),
-        Some(bytes) => Check::ok(ID, format!("/dev/shm has {} MiB left", bytes >> 20)),
-        None => Check::note(ID, "how much of /dev/shm is free cannot be told"),
-    }
+    let check = match there.iter().find(|interface| !interface.loopback) {
+        None => note("only loopback is up: PEs of this host find one another, and no others"),
+        Some(first) if Interface::is_virtual_bridge(&first.name) => {
+            let first = describe(first);
+            let reason =
+                format!("the first is {first}, which leads to this host's containers alone");
+            warning(reason, format!("name the right one, such as {INTERFACE}=eth0"))
+        }
+        Some(first) => ok(format!("the first is {}", describe(first))),
+    };
+    check.details(details)
 }
 
 fn loopback(interfaces: &[Interface]) -> Check {
-    const ID: &str = "loopback-interface";
     if interfaces.iter().any(|interface| interface.loopback && interface.running) {
-        return Check::ok(ID, "it is up");
+        return ok("it is up");
     }
-    Check::error(
-        ID,
-        "no loopback interface is up, and PEs of this host find one another by it",
-        "ip link set lo up",
-    )
+    let reason = "no loopback interface is up, and PEs of this host find one another by it";
+    error(reason, "ip link set lo up")
 }
 
-pub(super) const LEFT_BEHIND: &str = "left-behind";
+/// `free`: bytes that can still be written there.
+fn shared_memory(mounts: &str, free: Option<u64>) -> Check {
+    const LEAST: u64 = 256 << 20;
+    if !mounts.lines().any(|line| line.split(' ').nth(1) == Some("/dev/shm")) {
+        return note(
+            "/dev/shm is no file system of its own; the provider shm keeps its files there",
+        );
+    }
+    let Some(bytes) = free else { return note("how much of /dev/shm is free cannot be told") };
+    let reason = format!("/dev/shm has {} MiB left", bytes >> 20);
+    if bytes >= LEAST {
+        return ok(reason);
+    }
+    warning(
+        format!("{reason}; the provider shm, and NVSHMEM on one host, want more"),
+        "--shm-size=1g for containers; remove files of processes that have ended",
+    )
+}
 
 fn left_behind(directory: &Path, namespace: &str, lives: &dyn Fn(u32) -> bool) -> Check {
-    const ID: &str = LEFT_BEHIND;
-    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
-    let mut dead = BTreeSet::new();
-    let mut bytes = 0;
-    for entry in entries {
-        // Directories are not of processes.
-        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            continue;
-        }
-        let name = entry.file_name().to_string_lossy().into_owned();
-        if maker(&name, namespace).is_some_and(|pid| !lives(pid)) {
-            bytes += entry.metadata().map_or(0, |metadata| 512 * metadata.blocks());
-            dead.insert(name);
+    let (mut dead, mut bytes) = (BTreeSet::new(), 0);
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        let is_dead =
+            maker(&entry.file_name().to_string_lossy(), namespace).is_some_and(|pid| !lives(pid));
+        let file = entry.metadata().ok().filter(|found| is_dead && !found.is_dir());
+        if let Some(file) = file {
+            bytes += 512 * file.blocks();
+            dead.insert(entry.path().display().to_string());
         }
     }
+    let place = directory.display();
     if dead.is_empty() {
-        return Check::ok(ID, format!("nothing of ended jobs is in {}", directory.display()));
+        return ok(format!("nothing of ended jobs is in {place}"));
     }
-    Check::warning(
-        ID,
-        format!("{} has {} files of processes that have ended, {} MiB", directory.display(), dead.len(), bytes >> 20),
+    let (files, size) = (dead.len(), bytes >> 20);
+    warning(
+        format!("{place} has {files} files of processes that have ended, {size} MiB"),
         "when no job runs here: rm them; they take memory, and may be in the way of processes that get the same number",
     )
-    .details(dead.into_iter().take(20).map(|name| directory.join(name).display().to_string()).collect())
+    .details(dead.into_iter().take(20).collect())
 }
 
-/// The process of a file by its name, unless that is of another PID namespace.
+/// Returns the process of a file by its name, unless that is of another PID namespace.
 fn maker(name: &str, namespace: &str) -> Option<u32> {
-    let numbers: Vec<u32> = name
-        .split(|c: char| !c.is_ascii_digit())
-        .filter_map(|digits| digits.parse().ok())
-        .collect();
-    let plain = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    let is_number = |part: &str| part.parse::<u32>().is_ok();
     // libfabric's shm: PID:UID:NUMBER, with or without something in front.
-    let parts: Vec<&str> =
-        name.rsplit("fi_shm_").next().unwrap_or(name).split([':', '_']).collect();
+    let parts = name.rsplit("fi_shm_").next().unwrap_or(name).split([':', '_']);
+    let parts: Vec<&str> = parts.collect();
     // The transport has the number of the PID namespace behind that of the process.
-    let process = |part: &str| {
-        part.split_once('-').map_or(plain(part), |(pid, of)| plain(pid) && of == namespace)
-    };
-    let libfabric = parts.len() >= 3 && process(parts[0]) && plain(parts[1]) && plain(parts[2]);
-    let named = ["nvshmem", "fi_shm", "nlf-"].iter().any(|word| name.contains(word));
-    if libfabric || named { numbers.first().copied() } else { None }
+    let (pid, of) = parts[0].split_once('-').unwrap_or((parts[0], namespace));
+    let is_endpoint =
+        parts.len() >= 3 && of == namespace && [pid, parts[1], parts[2]].into_iter().all(is_number);
+    let is_named = ["nvshmem", "fi_shm", "nlf-"].iter().any(|word| name.contains(word));
+    let mut numbers = name.split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse().ok());
+    if is_endpoint || is_named { numbers.next() } else { None }
 }
 
 #[cfg(test)]
@@ -253,55 +202,48 @@ mod tests {
 
     const LIMITS: &str = "Limit                     Soft Limit           Hard Limit           Units     \n\
          Max open files            1024                 1048576              files     \n\
-         Max locked memory         8388608              unlimited            bytes     \n\
-         Max cpu time              unlimited            unlimited            seconds   \n";
+         Max locked memory         8388608              unlimited            bytes     \n";
 
     #[test]
     fn only_binding_limits_are_reported() {
-        assert_eq!(memlock(LIMITS, false).verdict, Verdict::Ok);
-        let locked = memlock(LIMITS, true);
-        assert!(
-            locked.verdict == Verdict::Warning && locked.reason.contains("8192 KiB"),
-            "{locked:?}"
-        );
-        assert_eq!(memlock("", true).verdict, Verdict::Ok);
-        let few = descriptors(LIMITS, false, 8);
-        assert!(few.verdict == Verdict::Warning && few.reason.contains("about 49 PEs"), "{few:?}");
-        assert_eq!(descriptors(LIMITS, false, 1).verdict, Verdict::Ok);
-        assert_eq!(descriptors(LIMITS, true, 8).verdict, Verdict::Ok);
-    }
-
-    #[test]
-    fn cores_are_counted_by_gpu() {
-        let verdict = |cores, gpus| cores_for(cores, gpus).verdict;
-        assert_eq!((verdict(16, 8), verdict(15, 8)), (Verdict::Ok, Verdict::Warning));
-        assert_eq!((verdict(4, 0), verdict(2, 0)), (Verdict::Ok, Verdict::Note));
+        for (check, verdict, says) in [
+            (memlock(LIMITS, false), Verdict::Ok, "8192 KiB"),
+            (memlock(LIMITS, true), Verdict::Warning, "8192 KiB"),
+            (memlock("", true), Verdict::Ok, "not limited"),
+            (descriptors(LIMITS, false, 8), Verdict::Warning, "about 49 PEs"),
+            (descriptors(LIMITS, false, 1), Verdict::Ok, "about 224 PEs"),
+            (descriptors(LIMITS, true, 8), Verdict::Ok, "RDMA needs few"),
+            (cores_for(16, 8), Verdict::Ok, ""),
+            (cores_for(15, 8), Verdict::Warning, "8 GPUs"),
+            (cores_for(4, 0), Verdict::Ok, ""),
+            (cores_for(2, 0), Verdict::Note, ""),
+        ] {
+            assert!(check.verdict == verdict && check.reason.contains(says), "{check:?}");
+        }
     }
 
     #[test]
     fn named_interface_must_exist() {
-        let interface = |name: &str, loopback| Interface {
+        let all = ["lo", "docker0", "eth0", "down0"].map(|name| Interface {
             name: name.to_owned(),
             address: std::net::IpAddr::from([192, 0, 2, 1]),
-            loopback,
+            loopback: name == "lo",
             running: name != "down0",
-        };
-        let all = [
-            interface("lo", true),
-            interface("docker0", false),
-            interface("eth0", false),
-            interface("down0", false),
-        ];
-        let verdict = |named| bootstrap(&all, named).verdict;
-        assert_eq!((verdict(Some("eth")), verdict(Some("=eth0"))), (Verdict::Ok, Verdict::Ok));
-        assert_eq!(
-            (verdict(Some("=eth")), verdict(Some("down0"))),
-            (Verdict::Warning, Verdict::Warning)
-        );
-        assert_eq!(verdict(Some("^lo,docker")), Verdict::Ok);
-        assert_eq!((verdict(None), verdict(Some(""))), (Verdict::Warning, Verdict::Warning));
-        assert_eq!(bootstrap(&all[2..], None).verdict, Verdict::Ok);
-        assert_eq!(bootstrap(&all[..1], None).verdict, Verdict::Note);
+        });
+        for (from, to, named, verdict) in [
+            (0, 4, "eth", Verdict::Ok),
+            (0, 4, "=eth0", Verdict::Ok),
+            (0, 4, "=eth", Verdict::Warning),
+            (0, 4, "down0", Verdict::Warning),
+            (0, 4, "^lo,docker", Verdict::Ok),
+            (0, 4, "", Verdict::Warning),
+            (2, 4, "", Verdict::Ok),
+            (0, 1, "", Verdict::Note),
+        ] {
+            assert_eq!(bootstrap(&all[from..to], named).verdict, verdict, "{named}");
+        }
+        assert_eq!(loopback(&all[..1]).verdict, Verdict::Ok);
+        assert_eq!(loopback(&all[1..]).verdict, Verdict::Error);
     }
 
     #[test]
@@ -314,43 +256,20 @@ mod tests {
     }
 
     #[test]
-    fn loopback_has_to_be_up() {
-        let lo = |running| Interface {
-            name: String::from("lo"),
-            address: std::net::IpAddr::from([127, 0, 0, 1]),
-            loopback: true,
-            running,
-        };
-        assert_eq!(loopback(&[lo(true)]).verdict, Verdict::Ok);
-        assert_eq!(loopback(&[lo(false)]).verdict, Verdict::Error);
-    }
-
-    #[test]
     fn leftovers_of_ended_jobs_are_recognised() {
-        let of = [
-            "4711:0:1",
-            "4711-7:0:1",
-            "fi_shm_4711:0:1",
-            "4711_0_2",
-            "nvshmem-shm-4711-x",
-            "nlf-heap-4711",
-        ];
-        let maker = |name| maker(name, "7");
-        assert!(of.iter().all(|name| maker(name) == Some(4711)), "{:?}", of.map(maker));
-        for other in
-            ["4711", "4711-8:0:1", "sem.4711", "pulse-shm-4711", "PostgreSQL.4711", "x:y:z"]
-        {
-            assert_eq!(maker(other), None, "{other}");
+        let ours = "4711:0:1 4711-7:0:1 fi_shm_4711:0:1 4711_0_2 nvshmem-shm-4711-x nlf-heap-4711";
+        for name in ours.split(' ') {
+            assert_eq!(maker(name, "7"), Some(4711), "{name}");
         }
-        let scratch = launcher::PrivateDir::new("tool-shm").unwrap();
-        let directory = scratch.path();
-        for name in ["4711:0:1", "4712:0:1", "others-4711"] {
-            fs::write(directory.join(name), "").unwrap();
+        for name in "4711 4711-8:0:1 sem.4711 pulse-shm-4711 PostgreSQL.4711 x:y:z".split(' ') {
+            assert_eq!(maker(name, "7"), None, "{name}");
         }
-        fs::create_dir_all(directory.join("nvshmem-4711")).unwrap();
-        let check = left_behind(directory, "7", &|pid| pid == 4712);
-        let clean = left_behind(directory, "7", &|_| true);
-        assert_eq!((check.verdict, clean.verdict), (Verdict::Warning, Verdict::Ok));
+        let directory = test_support::scratch::Scratch::new();
+        for name in ["4711:0:1", "4712:0:1", "others-4711", "nvshmem-4711/file"] {
+            directory.write(name, "");
+        }
+        let check = left_behind(&directory, "7", &|pid| pid == 4712);
         assert_eq!(check.details, [directory.join("4711:0:1").display().to_string()]);
+        assert_eq!(left_behind(&directory, "7", &|_| true).verdict, Verdict::Ok);
     }
 }

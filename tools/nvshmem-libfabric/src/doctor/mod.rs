@@ -3,18 +3,18 @@
 
 mod fabric;
 pub(crate) mod gpus;
-pub(crate) mod host;
+mod host;
 mod versions;
 
 use std::cmp::Reverse;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use crate::error::ToolError;
 use crate::info::{Info, VERSION, print_json};
 use crate::options::DoctorOptions;
 
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Verdict {
     Ok,
@@ -27,17 +27,12 @@ pub(crate) enum Verdict {
 }
 
 impl Verdict {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::Note => "note",
-            Self::Warning => "warning",
-            Self::Error => "error",
-        }
+    pub(crate) fn name(self) -> String {
+        format!("{self:?}").to_lowercase()
     }
 }
 
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[derive(Debug, Serialize)]
 pub(crate) struct Check {
     /// For programs; it stays the same between versions.
     pub(crate) id: &'static str,
@@ -48,30 +43,30 @@ pub(crate) struct Check {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) remedy: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(crate) details: Vec<String>,
+    details: Vec<String>,
+}
+
+/// A check with the id under which it is shown.
+type Row = (&'static str, Check);
+
+fn ok(reason: impl Into<String>) -> Check {
+    let (id, verdict) = ("", Verdict::Ok);
+    Check { id, verdict, reason: reason.into(), remedy: None, details: Vec::new() }
+}
+
+fn note(reason: impl Into<String>) -> Check {
+    Check { verdict: Verdict::Note, ..ok(reason) }
+}
+
+fn warning(reason: impl Into<String>, remedy: impl Into<String>) -> Check {
+    Check { verdict: Verdict::Warning, ..ok(reason) }.remedy(remedy)
+}
+
+fn error(reason: impl Into<String>, remedy: impl Into<String>) -> Check {
+    Check { verdict: Verdict::Error, ..ok(reason) }.remedy(remedy)
 }
 
 impl Check {
-    fn new(id: &'static str, verdict: Verdict, reason: impl Into<String>) -> Self {
-        Self { id, verdict, reason: reason.into(), remedy: None, details: Vec::new() }
-    }
-
-    fn ok(id: &'static str, reason: impl Into<String>) -> Self {
-        Self::new(id, Verdict::Ok, reason)
-    }
-
-    fn note(id: &'static str, reason: impl Into<String>) -> Self {
-        Self::new(id, Verdict::Note, reason)
-    }
-
-    fn warning(id: &'static str, reason: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self::new(id, Verdict::Warning, reason).remedy(remedy)
-    }
-
-    fn error(id: &'static str, reason: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self::new(id, Verdict::Error, reason).remedy(remedy)
-    }
-
     fn remedy(self, remedy: impl Into<String>) -> Self {
         Self { remedy: Some(remedy.into()), ..self }
     }
@@ -83,63 +78,56 @@ impl Check {
 
 #[derive(Debug, Serialize)]
 pub(crate) struct Diagnosis {
-    pub(crate) version: &'static str,
-    pub(crate) usable: bool,
+    version: &'static str,
+    usable: bool,
     pub(crate) summary: String,
     pub(crate) checks: Vec<Check>,
 }
 
 impl Diagnosis {
     pub(crate) fn of(info: &Info) -> Self {
-        let mut checks = versions::checks(info);
-        checks.extend(fabric::checks(info));
-        checks.extend(gpus::checks(info));
-        checks.extend(host::checks(info));
-        let usable = checks.iter().all(|check| check.verdict < Verdict::Error);
-        let count = |verdict| checks.iter().filter(|check| check.verdict == verdict).count();
-        let (errors, warnings) = (count(Verdict::Error), count(Verdict::Warning));
-        let provider = info.fabric.as_ref().and_then(|fabric| {
-            let across = fabric.across_hosts.provider.as_deref();
-            across.map(|name| (name, "")).or_else(|| {
-                fabric.one_host.provider.as_deref().map(|name| (name, " on this host alone"))
-            })
-        });
-        let plural = |count: usize, what: &str| match count {
+        let modules = [versions::checks, fabric::checks, gpus::checks, host::checks];
+        let rows = modules.into_iter().flat_map(|checks| checks(info));
+        let checks: Vec<Check> = rows.map(|(id, check)| Check { id, ..check }).collect();
+        let count = |verdict, what: &str| match checks
+            .iter()
+            .filter(|check| check.verdict == verdict)
+            .count()
+        {
             1 => format!("1 {what}"),
-            _ => format!("{count} {what}s"),
+            count => format!("{count} {what}s"),
         };
-        let summary = match (usable, provider) {
-            (true, Some((provider, extent))) => {
-                format!("usable with {provider}{extent}; {}", plural(warnings, "warning"))
-            }
-            _ => {
-                format!("not usable; {}, {}", plural(errors, "error"), plural(warnings, "warning"))
-            }
+        let warnings = count(Verdict::Warning, "warning");
+        let provider = info.fabric.as_ref().and_then(|fabric| {
+            let across = fabric.across_hosts.provider.clone();
+            let here = fabric.one_host.provider.as_ref();
+            across.or_else(|| here.map(|name| format!("{name} on this host alone")))
+        });
+        let usable = checks.iter().all(|check| check.verdict < Verdict::Error);
+        let summary = match provider.filter(|_| usable) {
+            Some(provider) => format!("usable with {provider}; {warnings}"),
+            None => format!("not usable; {}, {warnings}", count(Verdict::Error, "error")),
         };
         Self { version: VERSION, usable, summary, checks }
     }
 
-    pub(crate) fn text(&self, all: bool) -> String {
-        let mut text = format!("nvshmem-libfabric {}: {}\n\n", self.version, self.summary);
+    fn print(&self, all: bool) {
+        println!("nvshmem-libfabric {}: {}\n", self.version, self.summary);
         let mut checks: Vec<&Check> = self.checks.iter().collect();
         checks.sort_by_key(|check| Reverse(check.verdict));
-        for check in checks {
-            let (verdict, id) = (check.verdict.name(), check.id);
-            text.push_str(&format!("{verdict:<8} {id:<20} {}\n", check.reason));
-            if all || check.verdict > Verdict::Ok {
-                for detail in &check.details {
-                    text.push_str(&format!("           {detail}\n"));
-                }
+        let is_short = |check: &Check| check.verdict == Verdict::Ok && !all;
+        for check in &checks {
+            println!("{:<8} {:<20} {}", check.verdict.name(), check.id, check.reason);
+            for detail in check.details.iter().filter(|_| !is_short(check)) {
+                println!("           {detail}");
             }
             if let Some(remedy) = &check.remedy {
-                text.push_str(&format!("         -> {remedy}\n"));
+                println!("         -> {remedy}");
             }
         }
-        let is_short = |check: &Check| check.verdict == Verdict::Ok && !check.details.is_empty();
-        if !all && self.checks.iter().any(is_short) {
-            text.push_str("\n-v has the details of what is ok\n");
+        if checks.iter().any(|check| is_short(check) && !check.details.is_empty()) {
+            println!("\n-v has the details of what is ok");
         }
-        text
     }
 }
 
@@ -154,10 +142,9 @@ pub(crate) fn run(options: &DoctorOptions) -> Result<bool, ToolError> {
         let removed = format!("; removed: {files} of your ended processes, {} MiB", bytes >> 20);
         check.reason.push_str(&removed);
     }
-    if options.json {
-        print_json(&diagnosis)?;
-    } else {
-        print!("{}", diagnosis.text(options.verbose));
+    match options.json {
+        true => print_json(&diagnosis)?,
+        false => diagnosis.print(options.verbose),
     }
     let most = if options.strict { Verdict::Note } else { Verdict::Warning };
     Ok(diagnosis.checks.iter().all(|check| check.verdict <= most))

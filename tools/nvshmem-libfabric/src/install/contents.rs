@@ -17,7 +17,6 @@ use crate::options::Options;
 const PROGRAM: &str = "nvshmem-libfabric";
 const CHANNEL: &str = "libnvshmem_libfabric_channel.so.0";
 const CHANNEL_LINK: &str = "libnvshmem_libfabric_channel.so";
-const HEADER: &str = "nvshmem_libfabric.h";
 
 const PACKAGES: [(&str, &str); 3] = [
     (
@@ -45,58 +44,51 @@ pub(super) type Named = (String, Content);
 
 /// All that is installed of what is in and beside the directory of the plugin files.
 pub(super) fn all(plugins: &Plugins) -> Result<Vec<Named>, ToolError> {
+    let file = |name: String, path| (name, Content::File(path));
     let mut files = Vec::new();
     for number in numbers() {
-        let plugin = plugins.of(number)?;
-        files.push((format!("lib/{}", file_name(number)), Content::File(plugin.path.clone())));
+        files.push(file(format!("lib/{}", file_name(number)), plugins.of(number)?.path.clone()));
     }
-    if let Some(plugin) = &plugins.nccl {
-        files.push((format!("lib/{NCCL_FILE}"), Content::File(plugin.path.clone())));
-    }
+    let nccl = plugins.nccl.iter();
+    files.extend(nccl.map(|nccl| file(format!("lib/{NCCL_FILE}"), nccl.path.clone())));
     files.extend(channel(plugins));
     // Of each library by its name, which is what debuggers look for.
-    for library in [
+    let libraries = [
         "nvshmem_transport_libfabric",
         "libnccl-rma-nvshmem-libfabric",
         "libnvshmem_libfabric_channel",
-    ] {
-        let name = format!(".debug/{library}.debug");
+    ];
+    for name in libraries.map(|library| format!(".debug/{library}.debug")) {
         let debug = plugins.directory.join(&name);
-        if debug.is_file() {
-            files.push((format!("lib/{name}"), Content::File(debug)));
-        }
+        files.extend(debug.is_file().then(|| file(format!("lib/{name}"), debug)));
     }
-    let program = env::current_exe();
-    let program = program.map_err(|error| {
+    let program = env::current_exe().map_err(|error| {
         ToolError::new(format!("this program's own file: {error}"), "is it there still?")
     })?;
-    files.push((format!("bin/{PROGRAM}"), Content::File(program)));
+    files.push(file(format!("bin/{PROGRAM}"), program));
     files.extend(of_options()?);
+    // So that the same files give the same record.
+    files.sort_by(|(one, _), (other, _)| one.cmp(other));
     Ok(files)
 }
 
 fn channel(plugins: &Plugins) -> Vec<Named> {
     let library = plugins.directory.join(CHANNEL);
     let includes = ["../include", "../../include"].map(|at| plugins.directory.join(at));
-    let include = includes.into_iter().find(|at| at.join(HEADER).is_file()).unwrap_or_default();
-    if !library.is_file() || !include.join(HEADER).is_file() {
-        return Vec::new();
-    }
+    let include = includes.into_iter().find(|at| at.join("nvshmem_libfabric.h").is_file());
+    let Some(include) = include.filter(|_| library.is_file()) else { return Vec::new() };
     let mut files = vec![
         (format!("lib/{CHANNEL}"), Content::File(library)),
         (format!("lib/{CHANNEL_LINK}"), Content::Link(String::from(CHANNEL))),
     ];
-    let entries = fs::read_dir(&include).into_iter().flatten().flatten();
-    let headers = entries.filter_map(|entry| Some((entry.file_name().into_string().ok()?, entry)));
-    let mut headers: Vec<Named> = headers
-        .filter(|(name, _)| name.starts_with("nvshmem_libfabric"))
-        .map(|(name, entry)| (format!("include/{name}"), Content::File(entry.path())))
-        .collect();
-    headers.sort_by(|(one, _), (other, _)| one.cmp(other));
-    files.extend(headers);
-    files.extend(PACKAGES.map(|(name, text)| {
-        (name.to_owned(), Content::Text(text.replace("@VERSION@", VERSION).into_bytes()))
-    }));
+    for entry in fs::read_dir(&include).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if name.starts_with("nvshmem_libfabric") {
+            files.push((format!("include/{name}"), Content::File(entry.path())));
+        }
+    }
+    let text = |text: &str| Content::Text(text.replace("@VERSION@", VERSION).into_bytes());
+    files.extend(PACKAGES.map(|(name, of)| (name.to_owned(), text(of))));
     files
 }
 
@@ -131,6 +123,5 @@ fn of_options() -> Result<Vec<Named>, ToolError> {
         let name = format!("share/man/man1/{}", page.get_filename());
         files.push((name, Content::Text(text)));
     }
-    files.sort_by(|(one, _), (other, _)| one.cmp(other));
     Ok(files)
 }

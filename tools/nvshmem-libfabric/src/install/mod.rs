@@ -5,32 +5,55 @@
 //! `uninstall` undoes what is recorded and no more.
 
 mod contents;
-mod record;
 mod staged;
 
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
-use self::contents::Named;
-use self::record::{Entry, RECORD, Record};
-use self::staged::{Content, Staged, sweep};
+use serde::{Deserialize, Serialize};
+
+use self::staged::{Content, Staged, digest, sweep};
 use crate::error::ToolError;
+use crate::info::{VERSION, json};
 use crate::libraries::elf::Elf;
 use crate::libraries::plugins::Plugins;
 use crate::options::{InstallOptions, UninstallOptions};
 
-/// Whether an installation may have a file of this name below its prefix. The record is a file that
-/// others may write, and what it names beside these is not touched.
-fn may_be_ours(name: &str) -> bool {
-    let path = Path::new(name);
-    let file = path.file_name().unwrap_or_default().to_string_lossy();
-    let stems = ["nvshmem_transport_", "nvshmem-libfabric", "nvshmem_libfabric"];
-    is_below(path) && stems.iter().any(|stem| file.contains(stem))
+/// The record, below the prefix.
+const RECORD: &str = "share/nvshmem-libfabric/installed.json";
+
+#[derive(Default, Serialize, Deserialize)]
+struct Record {
+    version: String,
+    files: Vec<Entry>,
+    /// Directories that were not there before, the outer first.
+    directories: Vec<String>,
 }
 
-/// Whether a path has only names, so that it leads nowhere else.
+#[derive(Serialize, Deserialize)]
+struct Entry {
+    name: String,
+    /// What was installed, so that what others have put in its place is known.
+    sha256: String,
+}
+
+impl Record {
+    fn read(prefix: &Path) -> Result<Option<Self>, ToolError> {
+        let path = prefix.join(RECORD);
+        let text = match fs::read(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            read => read.map_err(refused(&path, "cannot be read"))?,
+        };
+        serde_json::from_slice(&text).map(Some).map_err(|error| {
+            let hint = "it is no record of this version: remove the files of this project by hand";
+            ToolError::file(&path, "cannot be understood", error, hint)
+        })
+    }
+}
+
 fn is_below(path: &Path) -> bool {
+    // Only names, so that it leads nowhere else.
     path.components().all(|part| matches!(part, Component::Normal(_)))
 }
 
@@ -51,25 +74,19 @@ pub(crate) fn install(options: &InstallOptions) -> Result<(), ToolError> {
     let plugins = Plugins::find(options.plugin_dir.as_deref())?;
     let prefix = std::path::absolute(&options.prefix).unwrap_or_else(|_| options.prefix.clone());
     let files = contents::all(&plugins)?;
-    let old = Record::read(&prefix.join(RECORD))?;
+    let old = Record::read(&prefix)?.unwrap_or_default();
     for (name, content) in &files {
         refuse(content, &prefix.join(name), name)?;
     }
-
-    let mut made = old.as_ref().map(|old| old.directories.clone()).unwrap_or_default();
     let mut fresh = Vec::new();
-    let done = put(&prefix, &files, old.as_ref(), &mut fresh, &mut made);
+    let done = put(&prefix, &files, old, &mut fresh);
     if done.is_err() {
         // What is not empty was there before, or is not ours.
-        for directory in fresh.iter().rev() {
-            let _ = fs::remove_dir(directory);
-        }
+        fresh.iter().rev().for_each(|directory| _ = fs::remove_dir(directory));
     }
     done?;
     println!("Installed in {}:", prefix.display());
-    for (name, _) in &files {
-        println!("  {name}");
-    }
+    files.iter().for_each(|(name, _)| println!("  {name}"));
     Ok(())
 }
 
@@ -92,64 +109,49 @@ fn refuse(content: &Content, target: &Path, name: &str) -> Result<(), ToolError>
     Ok(())
 }
 
+/// Puts all files below the prefix; `fresh` gets the directories that were made for it.
 fn put(
     prefix: &Path,
-    files: &[Named],
-    old: Option<&Record>,
+    files: &[contents::Named],
+    old: Record,
     fresh: &mut Vec<PathBuf>,
-    made: &mut Vec<String>,
 ) -> Result<(), ToolError> {
-    let mut staged = Vec::new();
-    let mut entries = Vec::new();
-    let targets = files.iter().map(|(name, _)| prefix.join(name));
-    for directory in targets.chain([prefix.join(RECORD).join("x")]) {
-        make_directories(directory.parent().unwrap_or(prefix), fresh)?;
-    }
-    for directory in fresh.iter() {
-        let Ok(below) = directory.strip_prefix(prefix) else { continue };
-        let below = below.to_string_lossy().into_owned();
-        if !made.contains(&below) {
-            made.push(below);
+    for name in files.iter().map(|(name, _)| name.as_str()).chain([RECORD]) {
+        let target = prefix.join(name);
+        let missing = target.ancestors().skip(1).take_while(|above| !above.is_dir());
+        for directory in missing.collect::<Vec<_>>().into_iter().rev() {
+            fs::create_dir(directory).map_err(refused(directory, "cannot be made"))?;
+            fresh.push(directory.to_owned());
         }
     }
+    let below = fresh.iter().filter_map(|directory| directory.strip_prefix(prefix).ok());
+    let mut directories = old.directories;
+    directories.extend(below.map(|below| below.to_string_lossy().into_owned()));
     // All of them are there, under other names, before the first one is replaced.
+    let (mut staged, mut entries) = (Vec::new(), Vec::new());
     for (name, content) in files {
-        let target = prefix.join(name);
-        let file = target.file_name().unwrap_or_default().to_string_lossy();
-        let made = Staged::make(content, &file, target.parent().unwrap_or(prefix))?;
+        let made = Staged::make(content, prefix.join(name))?;
         entries.push(Entry { name: name.clone(), sha256: made.digest()? });
-        staged.push((made, target));
+        staged.push(made);
     }
     // What an older version had and this one has not; the record still knows it if this is killed.
-    let kept = |name: &str| files.iter().any(|(kept, _)| kept == name);
-    for entry in old.iter().flat_map(|old| &old.files).filter(|entry| !kept(&entry.name)) {
+    let is_kept = |name: &str| files.iter().any(|(kept, _)| kept == name);
+    for entry in old.files.iter().filter(|entry| !is_kept(&entry.name)) {
         remove(prefix, entry)?;
     }
-    Record::new(entries, made.clone()).write(&prefix.join(RECORD))?;
-    staged.into_iter().try_for_each(|(staged, target)| staged.rename(&target))
-}
-
-fn make_directories(directory: &Path, fresh: &mut Vec<PathBuf>) -> Result<(), ToolError> {
-    if directory.is_dir() {
-        return Ok(());
-    }
-    if let Some(above) = directory.parent() {
-        make_directories(above, fresh)?;
-    }
-    match fs::create_dir(directory) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && directory.is_dir() => Ok(()),
-        Err(error) => Err(refused(directory, "cannot be made")(error)),
-        Ok(()) => {
-            fresh.push(directory.to_owned());
-            Ok(())
-        }
-    }
+    let record = Record { version: VERSION.to_owned(), files: entries, directories };
+    let text = Content::Text(json(&record)?.into_bytes());
+    Staged::make(&text, prefix.join(RECORD))?.rename()?;
+    // On the disk before what it is the record of. A file system that cannot do this for a
+    // directory has other ways.
+    let directory = prefix.join(RECORD).parent().map(File::open);
+    let _ = directory.transpose().map(|directory| directory.map(|at| at.sync_all()));
+    staged.into_iter().try_for_each(Staged::rename)
 }
 
 pub(crate) fn uninstall(options: &UninstallOptions) -> Result<(), ToolError> {
     let prefix = std::path::absolute(&options.prefix).unwrap_or_else(|_| options.prefix.clone());
-    let place = prefix.join(RECORD);
-    let Some(record) = Record::read(&place)? else {
+    let Some(record) = Record::read(&prefix)? else {
         let message = format!("nothing was installed in {}", prefix.display());
         let hint = "`install` leaves a record there, in share/nvshmem-libfabric, and there is none";
         return Err(ToolError::new(message, hint));
@@ -157,29 +159,28 @@ pub(crate) fn uninstall(options: &UninstallOptions) -> Result<(), ToolError> {
     for entry in &record.files {
         remove(&prefix, entry)?;
     }
-    record::remove(&place)?;
-    for directory in record.directories.iter().rev() {
-        let below = Path::new(directory);
-        // Only what is empty goes.
-        if is_below(below) {
-            let _ = fs::remove_dir(prefix.join(below));
-        }
-    }
+    let place = prefix.join(RECORD);
+    fs::remove_file(&place).map_err(refused(&place, "cannot be removed"))?;
+    sweep(&place);
+    let directories = record.directories.iter().rev().map(Path::new);
+    // Only what is empty goes.
+    directories.filter(|at| is_below(at)).for_each(|at| _ = fs::remove_dir(prefix.join(at)));
     Ok(())
 }
 
 fn remove(prefix: &Path, entry: &Entry) -> Result<(), ToolError> {
-    if !may_be_ours(&entry.name) {
+    // The record is a file that others may write: names that no installation has are not touched.
+    let target = prefix.join(&entry.name);
+    let file = target.file_name().unwrap_or_default().to_string_lossy();
+    let stems = ["nvshmem_transport_", "nvshmem-libfabric", "nvshmem_libfabric"];
+    if !is_below(Path::new(&entry.name)) || !stems.iter().any(|stem| file.contains(stem)) {
         return Ok(());
     }
-    let target = prefix.join(&entry.name);
-    if let (Some(directory), Some(name)) = (target.parent(), target.file_name()) {
-        sweep(directory, &name.to_string_lossy());
-    }
+    sweep(&target);
     if target.symlink_metadata().is_err() {
         return Ok(());
     }
-    if Content::digest_at(&target).unwrap_or_default() != entry.sha256 {
+    if digest(&target).unwrap_or_default() != entry.sha256 {
         println!("{} is not what was installed, so it stays", target.display());
         return Ok(());
     }

@@ -13,18 +13,6 @@ use sha2::{Digest, Sha256};
 use super::refused;
 use crate::error::ToolError;
 
-/// The SHA-256 of a file, in hexadecimal digits.
-fn digest(path: &Path) -> io::Result<String> {
-    let mut hash = Sha256::new();
-    io::copy(&mut File::open(path)?, &mut hash)?;
-    Ok(hexadecimal(hash))
-}
-
-fn hexadecimal(hash: Sha256) -> String {
-    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-#[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Content {
     /// A copy of this file, with its mode.
     File(PathBuf),
@@ -34,14 +22,6 @@ pub(super) enum Content {
 }
 
 impl Content {
-    /// The digest of what is at a path, where a link is no more than what it says.
-    pub(super) fn digest_at(path: &Path) -> io::Result<String> {
-        match fs::read_link(path) {
-            Ok(to) => Ok(hexadecimal(Sha256::new_with_prefix(to.as_os_str().as_encoded_bytes()))),
-            Err(_) => digest(path),
-        }
-    }
-
     fn make(&self, path: &Path) -> io::Result<()> {
         let (mut source, mode): (Box<dyn Read + '_>, u32) = match self {
             Self::Link(to) => return symlink(to, path),
@@ -61,53 +41,62 @@ impl Content {
     }
 }
 
+/// The SHA-256 of what is at a path, in hexadecimal digits. A link is no more than what it says.
+pub(super) fn digest(path: &Path) -> io::Result<String> {
+    let mut hash = Sha256::new();
+    match fs::read_link(path) {
+        Ok(to) => hash.update(to.as_os_str().as_encoded_bytes()),
+        Err(_) => _ = io::copy(&mut File::open(path)?, &mut hash)?,
+    }
+    Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
 /// A file under its temporary name, removed unless it is renamed.
-pub(super) struct Staged(Option<PathBuf>);
+pub(super) struct Staged {
+    path: PathBuf,
+    target: PathBuf,
+}
 
 impl Staged {
-    /// Makes what is to be called `name` in a directory.
-    pub(super) fn make(content: &Content, name: &str, directory: &Path) -> Result<Self, ToolError> {
-        sweep(directory, name);
+    /// Makes what is to be at a path, in its directory.
+    pub(super) fn make(content: &Content, target: PathBuf) -> Result<Self, ToolError> {
+        sweep(&target);
         let mut random = [0; 8];
         let urandom = Path::new("/dev/urandom");
         File::open(urandom)
             .and_then(|mut file| file.read_exact(&mut random))
             .map_err(refused(urandom, "cannot be read"))?;
+        let name = target.file_name().unwrap_or_default().to_string_lossy();
         let random = u64::from_ne_bytes(random);
-        let path = directory.join(format!(".{name}.{random:0width$x}", width = RANDOM_DIGITS));
+        let path = target.with_file_name(format!(".{name}.{random:0RANDOM_DIGITS$x}"));
         content.make(&path).map_err(refused(&path, "cannot be written"))?;
-        Ok(Self(Some(path)))
+        Ok(Self { path, target })
     }
 
     pub(super) fn digest(&self) -> Result<String, ToolError> {
-        let path = self.0.as_deref().unwrap_or(Path::new(""));
-        Content::digest_at(path).map_err(refused(path, "cannot be read"))
+        digest(&self.path).map_err(refused(&self.path, "cannot be read"))
     }
 
-    /// Takes the place of what is at the path, in one step.
-    pub(super) fn rename(mut self, to: &Path) -> Result<(), ToolError> {
-        let Some(path) = self.0.take() else { return Ok(()) };
-        fs::rename(&path, to).map_err(|error| {
-            self.0 = Some(path.clone());
-            refused(to, "cannot be replaced")(error)
-        })
+    /// Takes the place of what is at the target, in one step.
+    pub(super) fn rename(self) -> Result<(), ToolError> {
+        fs::rename(&self.path, &self.target).map_err(refused(&self.target, "cannot be replaced"))
     }
 }
 
 impl Drop for Staged {
     fn drop(&mut self) {
-        if let Some(path) = &self.0 {
-            // What stays is swept by the next run.
-            let _ = fs::remove_file(path);
-        }
+        // After a rename there is nothing. What stays is swept by the next run.
+        let _ = fs::remove_file(&self.path);
     }
 }
 
 const RANDOM_DIGITS: usize = 16;
 
-pub(super) fn sweep(directory: &Path, name: &str) {
-    let prefix = format!(".{name}.");
-    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+/// Removes temporary files of a target that a run has left which was killed.
+pub(super) fn sweep(target: &Path) {
+    let prefix = format!(".{}.", target.file_name().unwrap_or_default().to_string_lossy());
+    let entries = target.parent().and_then(|directory| fs::read_dir(directory).ok());
+    for entry in entries.into_iter().flatten().flatten() {
         let file = entry.file_name();
         let random = file.to_str().and_then(|file| file.strip_prefix(&prefix));
         let is_hex = |digits: &str| digits.bytes().all(|digit| digit.is_ascii_hexdigit());

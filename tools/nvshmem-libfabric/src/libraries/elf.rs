@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use nvshmem_transport_libfabric::abi::note;
 use object::elf::{self, FileHeader64};
-use object::read::elf::{Dyn, FileHeader, NoteIterator, SectionHeader};
+use object::read::elf::{Dyn, FileHeader, SectionHeader};
 use object::{Endianness, ReadCache};
 
 /// The machine of this build, as ELF numbers them.
@@ -29,7 +29,7 @@ pub(crate) struct Elf {
     pub(crate) nvshmem: Option<Release>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Release(pub(crate) [u32; 3]);
 
 impl std::fmt::Display for Release {
@@ -53,13 +53,10 @@ pub(crate) enum ElfError {
     Format(#[from] object::Error),
 }
 
-const NVSHMEM_TEXT: &[u8] = b"NVSHMEM v";
-
 impl Elf {
     pub(crate) fn read(path: &Path) -> Result<Self, ElfError> {
-        if !path.is_file() {
-            // Reading a directory fails later and says less.
-            std::fs::metadata(path)?;
+        // Reading a directory fails later and says less.
+        if !std::fs::metadata(path)?.is_file() {
             return Err(io::Error::other("it is no file").into());
         }
         let data = &ReadCache::new(File::open(path)?);
@@ -70,14 +67,25 @@ impl Elf {
         if let Some((dynamic, link)) = sections.dynamic(endian, data)? {
             let strings = sections.strings(endian, data, link)?;
             for entry in dynamic {
-                let text = || strings.get(entry.val32(endian).unwrap_or(0)).unwrap_or_default();
-                found.take(entry.tag32(endian), || String::from_utf8_lossy(text()).into_owned());
+                let text = strings.get(entry.val32(endian).unwrap_or(0)).unwrap_or_default();
+                let text = String::from_utf8_lossy(text).into_owned();
+                match entry.tag32(endian) {
+                    Some(elf::DT_SONAME) => found.soname = Some(text),
+                    Some(elf::DT_NEEDED) => found.needed.push(text),
+                    Some(elf::DT_RPATH) => found.rpath = Some(text),
+                    Some(elf::DT_RUNPATH) => found.runpath = Some(text),
+                    _ => {}
+                }
             }
         }
         for section in sections.iter() {
             // Notes of others that cannot be read say nothing against the file.
-            if let Ok(Some(notes)) = section.notes(endian, data) {
-                found.take_notes(endian, notes);
+            let mut notes = section.notes(endian, data).ok().flatten();
+            while let Some(Ok(Some(note))) = notes.as_mut().map(|notes| notes.next()) {
+                if note.name() == note::OWNER.as_bytes() && note.n_type(endian) == note::KIND {
+                    let version = String::from_utf8_lossy(note.desc());
+                    found.transport = Some(version.into_owned());
+                }
             }
             if sections.section_name(endian, section)? == b".rodata" {
                 found.nvshmem = release_in(section.data(endian, data)?);
@@ -85,42 +93,10 @@ impl Elf {
         }
         Ok(found)
     }
-
-    fn take(&mut self, tag: Option<u32>, text: impl FnOnce() -> String) {
-        match tag {
-            Some(elf::DT_SONAME) => self.soname = Some(text()),
-            Some(elf::DT_NEEDED) => self.needed.push(text()),
-            Some(elf::DT_RPATH) => self.rpath = Some(text()),
-            Some(elf::DT_RUNPATH) => self.runpath = Some(text()),
-            _ => {}
-        }
-    }
-
-    fn take_notes(
-        &mut self,
-        endian: Endianness,
-        mut notes: NoteIterator<'_, FileHeader64<Endianness>>,
-    ) {
-        while let Ok(Some(found)) = notes.next() {
-            if found.name() == note::OWNER.as_bytes() && found.n_type(endian) == note::KIND {
-                self.transport = Some(String::from_utf8_lossy(found.desc()).into_owned());
-            }
-        }
-    }
-
-    pub(crate) fn rpath_of(&self, path: &Path) -> Vec<PathBuf> {
-        match &self.runpath {
-            Some(_) => Vec::new(),
-            None => directories(self.rpath.as_deref(), path),
-        }
-    }
-
-    pub(crate) fn runpath_of(&self, path: &Path) -> Vec<PathBuf> {
-        directories(self.runpath.as_deref(), path)
-    }
 }
 
-fn directories(list: Option<&str>, path: &Path) -> Vec<PathBuf> {
+/// Returns the directories of a list in a file, with the linker's words in them expanded.
+pub(crate) fn directories(list: Option<&str>, path: &Path) -> Vec<PathBuf> {
     let origin = path.parent().unwrap_or(Path::new("/")).to_string_lossy();
     let with = |part: &str, word: &str, value: &str| {
         part.replace(&format!("${{{word}}}"), value).replace(&format!("${word}"), value)
@@ -140,10 +116,11 @@ fn directories(list: Option<&str>, path: &Path) -> Vec<PathBuf> {
 }
 
 fn release_in(constants: &[u8]) -> Option<Release> {
-    let starts = constants.windows(NVSHMEM_TEXT.len()).enumerate();
-    let mut named = starts.filter(|(_, bytes)| *bytes == NVSHMEM_TEXT);
+    const BEFORE: &[u8] = b"NVSHMEM v";
+    let starts = constants.windows(BEFORE.len()).enumerate();
+    let mut named = starts.filter(|(_, bytes)| *bytes == BEFORE);
     named.find_map(|(at, _)| {
-        let rest = &constants[at + NVSHMEM_TEXT.len()..];
+        let rest = &constants[at + BEFORE.len()..];
         let end = rest.iter().position(|byte| !byte.is_ascii_digit() && *byte != b'.')?;
         release(std::str::from_utf8(&rest[..end]).ok()?)
     })
@@ -151,10 +128,8 @@ fn release_in(constants: &[u8]) -> Option<Release> {
 
 /// A release as it is written: `3.4.5`.
 pub(crate) fn release(text: &str) -> Option<Release> {
-    let mut parts = text.split('.').map(str::parse);
-    let mut next = || parts.next()?.ok();
-    let release = Release([next()?, next()?, next()?]);
-    parts.next().is_none().then_some(release)
+    let numbers: Option<Vec<u32>> = text.split('.').map(|part| part.parse().ok()).collect();
+    numbers?.try_into().ok().map(Release)
 }
 
 #[cfg(test)]
@@ -176,12 +151,5 @@ mod tests {
         let multiarch = format!("/opt/lib/{}-linux-gnu", std::env::consts::ARCH);
         let wanted = ["/a/b", "/a/b/../x", "/opt/lib64", &multiarch];
         assert_eq!(found, wanted.map(PathBuf::from));
-        let both = Elf {
-            rpath: Some(String::from("/r")),
-            runpath: Some(String::from("/run")),
-            ..Elf::default()
-        };
-        assert_eq!(both.rpath_of(Path::new("/x")), [] as [PathBuf; 0]);
-        assert_eq!(both.runpath_of(Path::new("/x")), [PathBuf::from("/run")]);
     }
 }

@@ -5,19 +5,20 @@
 //! `DT_RUNPATH`, the cache, the default directories.
 
 use std::cell::OnceCell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::env;
 use std::ffi::OsStr;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
-use crate::libraries::elf::{Elf, MACHINE};
+use crate::child;
+use crate::libraries::elf::{Elf, MACHINE, directories};
 
 /// What the search depends on beside the files.
 #[derive(Debug)]
 pub(crate) struct Linker {
     preload: Vec<PathBuf>,
-    library_path: Vec<PathBuf>,
+    pub(crate) library_path: Vec<PathBuf>,
     cache: OnceCell<Vec<(String, PathBuf)>>,
 }
 
@@ -26,7 +27,7 @@ pub(crate) type Rule = &'static str;
 
 const PRELOAD: Rule = "LD_PRELOAD";
 const RPATH: Rule = "DT_RPATH";
-const LIBRARY_PATH: Rule = "LD_LIBRARY_PATH";
+pub(crate) const LIBRARY_PATH: Rule = "LD_LIBRARY_PATH";
 const RUNPATH: Rule = "DT_RUNPATH";
 const CACHE: Rule = "the linker's cache";
 const DEFAULT: Rule = "a default directory";
@@ -47,76 +48,58 @@ impl Linker {
     pub(crate) fn of_environment() -> Self {
         let list = |name, separators: &[char]| -> Vec<PathBuf> {
             let value = env::var_os(name).unwrap_or_default();
-            let value = value.to_string_lossy();
-            value.split(separators).map(PathBuf::from).collect()
+            value.to_string_lossy().split(separators).map(PathBuf::from).collect()
         };
         let mut library_path = list(LIBRARY_PATH, &[':', ';']);
         if library_path == [PathBuf::new()] {
             library_path.clear();
         }
         // An empty entry is the working directory.
-        for entry in &mut library_path {
-            if entry.as_os_str().is_empty() {
-                entry.push(".");
-            }
-        }
+        library_path.iter_mut().filter(|at| at.as_os_str().is_empty()).for_each(|at| at.push("."));
         let mut preload = list(PRELOAD, &[':', ' ']);
         preload.retain(|entry| !entry.as_os_str().is_empty());
         Self { preload, library_path, cache: OnceCell::new() }
     }
 
-    pub(crate) fn library_path(&self) -> &[PathBuf] {
-        &self.library_path
-    }
-
     /// The file that is taken for a name when `chain[0]` asks, which `chain[1]` has loaded, and so
     /// on.
-    pub(crate) fn find(&self, name: &str, chain: &[&Loaded]) -> Option<Found> {
+    pub(crate) fn find(&self, name: &str, chain: &[Loaded]) -> Option<Found> {
         if name.contains('/') {
             return fitting(Path::new(name), RPATH);
         }
-        if let Some(found) = self.preloaded(name) {
-            return Some(found);
-        }
+        self.preloaded(name).or_else(|| self.search(name, chain))
+    }
+
+    fn search(&self, name: &str, chain: &[Loaded]) -> Option<Found> {
         let asks = chain.first();
+        // With a DT_RUNPATH neither a file's own DT_RPATH is heeded, nor those of who loads it.
         let heeds_rpath = asks.is_none_or(|(_, elf)| elf.runpath.is_none());
-        let rpaths = chain.iter().filter(|_| heeds_rpath);
-        let rpaths = rpaths.flat_map(|(path, elf)| elf.rpath_of(path));
-        let runpaths = asks.into_iter().flat_map(|(path, elf)| elf.runpath_of(path));
-        let within = |directory: &Path, rule| fitting(&directory.join(name), rule);
-        rpaths
-            .into_iter()
-            .find_map(|directory| within(&directory, RPATH))
-            .or_else(|| {
-                self.library_path.iter().find_map(|directory| within(directory, LIBRARY_PATH))
-            })
-            .or_else(|| runpaths.into_iter().find_map(|directory| within(&directory, RUNPATH)))
-            .or_else(|| {
-                let mut cached = self.cache().iter().filter(|(cached, _)| cached == name);
-                cached.find_map(|(_, path)| fitting(path, CACHE))
-            })
-            .or_else(|| {
-                let directories = ["/lib64", "/usr/lib64", "/lib", "/usr/lib"];
-                let within = |directory| within(Path::new(directory), DEFAULT);
-                directories.into_iter().find_map(within)
-            })
+        let rpaths = chain.iter().filter(|(_, elf)| heeds_rpath && elf.runpath.is_none());
+        let rpaths = rpaths.flat_map(|(path, elf)| directories(elf.rpath.as_deref(), path));
+        let runpaths = asks.into_iter();
+        let runpaths = runpaths.flat_map(|(path, elf)| directories(elf.runpath.as_deref(), path));
+        let directories = (rpaths.map(|at| (at, RPATH)))
+            .chain(self.library_path.iter().map(|at| (at.clone(), LIBRARY_PATH)))
+            .chain(runpaths.map(|at| (at, RUNPATH)));
+        let within = |(at, rule): (PathBuf, Rule)| fitting(&at.join(name), rule);
+        // The cache is read only where nothing comes before it.
+        let cached = || {
+            let mut cached = self.cache().iter().filter(|(cached, _)| cached == name);
+            cached.find_map(|(_, path)| fitting(path, CACHE))
+        };
+        let defaults = ["/lib64", "/usr/lib64", "/lib", "/usr/lib"].map(PathBuf::from);
+        let default = || defaults.into_iter().find_map(|at| within((at, DEFAULT)));
+        directories.into_iter().find_map(within).or_else(cached).or_else(default)
     }
 
     fn preloaded(&self, name: &str) -> Option<Found> {
-        let fits = |entry: &PathBuf| {
-            let found = if entry.components().count() > 1 {
-                fitting(entry, PRELOAD)
-            } else {
-                let bare = Self {
-                    preload: Vec::new(),
-                    library_path: self.library_path.clone(),
-                    cache: self.cache.clone(),
-                };
-                bare.find(&entry.to_string_lossy(), &[])
-            };
-            found.filter(|found| found.elf.soname.as_deref() == Some(name))
+        let loaded = |entry: &PathBuf| match entry.components().count() {
+            0 | 1 => self.search(&entry.to_string_lossy(), &[]),
+            _ => fitting(entry, PRELOAD),
         };
-        self.preload.iter().find_map(fits).map(|found| Found { rule: PRELOAD, ..found })
+        let mut all = self.preload.iter().filter_map(loaded);
+        let found = all.find(|found| found.elf.soname.as_deref() == Some(name))?;
+        Some(Found { rule: PRELOAD, ..found })
     }
 
     pub(crate) fn cached(&self, prefix: &str) -> Vec<PathBuf> {
@@ -126,39 +109,30 @@ impl Linker {
 
     fn cache(&self) -> &[(String, PathBuf)] {
         self.cache.get_or_init(|| {
-            let output =
-                ["ldconfig", "/sbin/ldconfig", "/usr/sbin/ldconfig"].iter().find_map(|it| {
-                    let mut command = Command::new(it);
-                    command.arg("-p").stdin(Stdio::null()).stderr(Stdio::null());
-                    command.output().ok().filter(|output| output.status.success())
-                });
-            output
-                .map(|output| parse_cache(&String::from_utf8_lossy(&output.stdout)))
-                .unwrap_or_default()
+            let programs = ["ldconfig", "/sbin/ldconfig", "/usr/sbin/ldconfig"].map(Path::new);
+            let said = programs.iter().find_map(|program| child::output(program, &["-p"]).ok());
+            said.map_or_else(Vec::new, |said| parse_cache(&said))
         })
     }
 
+    /// Returns the library that a program loads whose name begins so, and who loads it: the
+    /// program last.
     pub(crate) fn library_of(&self, program: &Path, prefix: &str) -> Option<(Found, Vec<Loaded>)> {
         let elf = Elf::read(program).ok()?;
-        let mut queue = vec![vec![(program.to_owned(), elf)]];
+        let mut queue = VecDeque::from([vec![(program.to_owned(), elf)]]);
         let mut seen = BTreeSet::new();
-        let mut next = 0;
         // Breadth first, as the linker loads.
-        while next < queue.len() && queue.len() < MAX_LIBRARIES {
-            let chain = queue[next].clone();
-            next += 1;
-            let by: Vec<&Loaded> = chain.iter().collect();
+        while let Some(chain) = queue.pop_front().filter(|_| seen.len() < MAX_LIBRARIES) {
             for name in &chain[0].1.needed {
                 if !seen.insert(name.clone()) {
                     continue;
                 }
-                let Some(found) = self.find(name, &by) else { continue };
+                let Some(found) = self.find(name, &chain) else { continue };
                 if name.starts_with(prefix) {
                     return Some((found, chain));
                 }
-                let mut longer = vec![(found.path, found.elf)];
-                longer.extend(chain.iter().cloned());
-                queue.push(longer);
+                let longer = [&[(found.path, found.elf)], &chain[..]].concat();
+                queue.push_back(longer);
             }
         }
         None
@@ -181,7 +155,6 @@ fn parse_cache(text: &str) -> Vec<(String, PathBuf)> {
 }
 
 pub(crate) fn program(word: &OsStr) -> Option<PathBuf> {
-    use std::os::unix::fs::PermissionsExt as _;
     let runs = |path: &PathBuf| {
         let metadata = std::fs::metadata(path);
         metadata.is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
@@ -189,10 +162,7 @@ pub(crate) fn program(word: &OsStr) -> Option<PathBuf> {
     if word.to_string_lossy().contains('/') {
         return Some(PathBuf::from(word)).filter(runs);
     }
-    if word.is_empty() {
-        return None;
-    }
-    let path = env::var_os("PATH")?;
+    let path = env::var_os("PATH").filter(|_| !word.is_empty())?;
     env::split_paths(&path).map(|directory| directory.join(word)).find(runs)
 }
 
@@ -206,8 +176,7 @@ mod tests {
              \tlibnvshmem_host.so.3 (libc6,x86-64) => /usr/lib/x/libnvshmem_host.so.3\n\
              \tlibnvshmem_host.so.3 (libc6,AArch64) => /usr/lib/a/libnvshmem_host.so.3\n\
              \tlibold.so (libc6) => /usr/lib32/libold.so\n";
-        let found = parse_cache(text);
-        assert_eq!(found.len(), 1);
-        assert_eq!(found[0].0, "libnvshmem_host.so.3");
+        let path = PathBuf::from("/usr/lib/x/libnvshmem_host.so.3");
+        assert_eq!(parse_cache(text), [(String::from("libnvshmem_host.so.3"), path)]);
     }
 }

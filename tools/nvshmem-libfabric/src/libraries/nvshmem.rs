@@ -10,7 +10,7 @@ use serde::Serialize;
 use crate::error::ToolError;
 use crate::libraries::elf::{Elf, MACHINE, Release, release};
 use crate::libraries::linker::{Linker, Rule};
-use crate::libraries::plugins::{file_name, numbers};
+use crate::libraries::plugins::file_name;
 
 /// What names of host libraries begin with.
 pub(crate) const HOST_LIBRARY: &str = "libnvshmem_host.so";
@@ -27,8 +27,6 @@ pub(crate) struct Nvshmem {
     /// The number of the plugin file that it asks for.
     pub(crate) number: Option<u32>,
     pub(crate) would_load: Option<WouldLoad>,
-    #[serde(skip)]
-    elf: Elf,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
@@ -44,23 +42,19 @@ impl Nvshmem {
     pub(crate) fn at(path: &Path, linker: &Linker) -> Result<Self, ToolError> {
         const HINT: &str = "give libnvshmem_host.so.3 itself or the directory above its lib; with pip that is \
                             nvidia/nvshmem in site-packages. `nvshmem-libfabric info` lists what it finds";
-        if path.is_dir() {
-            let found = in_prefix(path);
-            let Some(library) = found.first() else {
-                let message = format!("{} has no {HOST_LIBRARY}*", path.display());
-                return Err(ToolError::new(message, HINT));
-            };
-            return Self::read(library, "--nvshmem", linker)
-                .map_err(|reason| ToolError::file(library, "is no NVSHMEM", reason, HINT));
-        }
-        Self::read(path, "--nvshmem", linker)
-            .map_err(|reason| ToolError::file(path, "is no NVSHMEM", reason, HINT))
+        let found = if path.is_dir() { in_prefix(path) } else { vec![path.to_owned()] };
+        let Some(library) = found.first() else {
+            let message = format!("{} has no {HOST_LIBRARY}*", path.display());
+            return Err(ToolError::new(message, HINT));
+        };
+        Self::read(library, "--nvshmem", linker)
+            .map_err(|reason| ToolError::file(library, "is no NVSHMEM", reason, HINT))
     }
 
     pub(crate) fn read(library: &Path, found_by: &str, linker: &Linker) -> Result<Self, String> {
         let library = std::path::absolute(library).unwrap_or_else(|_| library.to_owned());
         let elf = Elf::read(&library).map_err(|error| error.to_string())?;
-        let soname = elf.soname.clone().unwrap_or_default();
+        let soname = elf.soname.as_deref().unwrap_or_default();
         if !soname.starts_with(HOST_LIBRARY) {
             return Err(format!("its name inside is `{soname}` and not {HOST_LIBRARY}.N"));
         }
@@ -70,53 +64,44 @@ impl Nvshmem {
         Ok(Self::of(library, elf, found_by, linker))
     }
 
+    /// The NVSHMEM that is linked into a program, if any.
     pub(crate) fn within(program: &Path, linker: &Linker) -> Option<Self> {
-        let elf = Elf::read(program).ok()?;
-        elf.nvshmem?;
+        let elf = Elf::read(program).ok().filter(|elf| elf.nvshmem.is_some())?;
         Some(Self::of(program.to_owned(), elf, "linked into the program", linker))
     }
 
     fn of(library: PathBuf, elf: Elf, found_by: &str, linker: &Linker) -> Self {
-        let directory = library.parent().unwrap_or(Path::new("/"));
-        // A header that is not of this library says nothing of it.
-        let header = header(directory).filter(|(of, _)| elf.nvshmem.is_none_or(|own| own == *of));
-        let release = elf.nvshmem.or(header.map(|(release, _)| release));
         // A release that is not known may be newer than this.
-        let known = release.and_then(number_of);
-        let number = known.or(header.and_then(|(_, number)| number));
+        let number = elf.nvshmem.and_then(number_of).or_else(|| neighbours(library.parent()?));
         let mut found = Self {
             found_by: vec![found_by.to_owned()],
-            release,
+            release: elf.nvshmem,
             rpath: elf.rpath.clone(),
             runpath: elf.runpath.clone(),
-            number: number.or_else(|| neighbours(directory)),
+            number,
             would_load: None,
             library,
-            elf,
         };
-        found.would_load = found.plugin(linker);
+        let name = number.map(file_name);
+        let asks = [(found.library.clone(), elf)];
+        found.would_load = name.and_then(|name| linker.find(&name, &asks)).map(|found| WouldLoad {
+            path: found.path,
+            rule: found.rule,
+            ours: found.elf.transport,
+        });
         found
-    }
-
-    fn plugin(&self, linker: &Linker) -> Option<WouldLoad> {
-        let name = file_name(self.number?);
-        let found = linker.find(&name, &[&(self.library.clone(), self.elf.clone())])?;
-        Some(WouldLoad { path: found.path, rule: found.rule, ours: found.elf.transport })
     }
 
     /// The number of the plugin file that it asks for.
     pub(crate) fn number(&self) -> Result<u32, ToolError> {
         self.number.ok_or_else(|| {
-            let message = format!(
-                "which plugin {} asks for is not known: {}",
-                self.library.display(),
-                match self.release {
-                    Some(release) => format!("release {release} is none that this version knows"),
-                    None => String::from("it names no release"),
-                }
-            );
+            let why = match self.release {
+                Some(release) => format!("release {release} is none that this version knows"),
+                None => String::from("it names no release"),
+            };
+            let library = self.library.display();
             ToolError::new(
-                message,
+                format!("which plugin {library} asks for is not known: {why}"),
                 "install a newer release of this transport, or an NVSHMEM from 3.1 to 3.8",
             )
         })
@@ -134,21 +119,6 @@ fn number_of(Release([major, minor, _]): Release) -> Option<u32> {
     let layout =
         Layout::ALL.into_iter().find(|layout| layout.releases().iter().any(|text| of(text)));
     layout.map(|layout| layout.major().number().unsigned_abs())
-}
-
-/// The release, and the number of the plugin file, by the header that lies beside a library.
-fn header(lib: &Path) -> Option<(Release, Option<u32>)> {
-    let text = fs::read_to_string(lib.parent()?.join("include/non_abi/nvshmem_version.h")).ok()?;
-    let value = |name: &str| {
-        text.lines().find_map(|line| {
-            let mut words = line.split_whitespace();
-            let named = words.next() == Some("#define") && words.next() == Some(name);
-            named.then(|| words.next()).flatten()?.parse::<u32>().ok()
-        })
-    };
-    let vendor = |part: &str| value(&format!("NVSHMEM_VENDOR_{part}_VERSION"));
-    let release = Release([vendor("MAJOR")?, vendor("MINOR")?, vendor("PATCH")?]);
-    Some((release, value("NVSHMEM_TRANSPORT_PLUGIN_MAJOR_VERSION")))
 }
 
 /// The number of the other transports in a directory, if all have one.
@@ -182,21 +152,4 @@ pub(crate) fn in_directory(directory: &Path) -> Vec<PathBuf> {
 pub(crate) fn in_prefix(prefix: &Path) -> Vec<PathBuf> {
     let places = [prefix.to_owned(), prefix.join("lib"), prefix.join("lib64")];
     places.iter().flat_map(|place| in_directory(place)).collect()
-}
-
-pub(crate) fn is_served(number: u32) -> bool {
-    numbers().contains(&number)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_release_has_a_number() {
-        let number = |minor| number_of(Release([3, minor, 99]));
-        let found: Vec<_> = (1..=8).map(number).collect();
-        assert_eq!(found, [3, 3, 3, 3, 4, 5, 6, 7].map(Some));
-        assert_eq!((number(9), number_of(Release([2, 8, 0]))), (None, None));
-    }
 }

@@ -23,13 +23,9 @@ pub(crate) fn numbers() -> Vec<u32> {
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Plugin {
-    pub(crate) number: u32,
-    pub(crate) path: PathBuf,
-    pub(crate) version: String,
-}
-
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) struct NcclPlugin {
+    /// The major of NVSHMEM's interface; none is NCCL's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    number: Option<u32>,
     pub(crate) path: PathBuf,
     pub(crate) version: String,
 }
@@ -39,7 +35,7 @@ pub(crate) struct Plugins {
     pub(crate) directory: PathBuf,
     pub(crate) files: Vec<Plugin>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) nccl: Option<NcclPlugin>,
+    pub(crate) nccl: Option<Plugin>,
     /// What is wrong with files that have such a name.
     pub(crate) refused: Vec<String>,
 }
@@ -52,16 +48,12 @@ impl Plugins {
     pub(crate) fn find(named: Option<&Path>) -> Result<Self, ToolError> {
         if let Some(directory) = named {
             let plugins = Self::in_directory(directory);
-            if plugins.files.is_empty() {
-                let mut message =
-                    format!("{} has no plugin file of this project", directory.display());
-                for refused in &plugins.refused {
-                    message.push_str("\n  ");
-                    message.push_str(refused);
-                }
-                return Err(ToolError::new(message, INSTALL));
+            if !plugins.files.is_empty() {
+                return Ok(plugins);
             }
-            return Ok(plugins);
+            let message = format!("{} has no plugin file of this project", directory.display());
+            let refused = plugins.refused.iter().map(|refused| format!("\n  {refused}"));
+            return Err(ToolError::new(message + &refused.collect::<String>(), INSTALL));
         }
         let program = env::current_exe().unwrap_or_default();
         let beside = program.parent().unwrap_or(Path::new("/"));
@@ -72,11 +64,9 @@ impl Plugins {
             Self::in_directory(&place.canonicalize().unwrap_or_else(|_| place.clone()))
         });
         found.into_iter().find(|plugins| !plugins.files.is_empty()).ok_or_else(|| {
-            let message = format!(
-                "there is no plugin file beside this program, in {} or {}",
-                places[0].display(),
-                beside.display()
-            );
+            let (lib, beside) = (places[0].display(), beside.display());
+            let message =
+                format!("there is no plugin file beside this program, in {lib} or {beside}");
             ToolError::new(message, INSTALL)
         })
     }
@@ -84,28 +74,23 @@ impl Plugins {
     fn in_directory(directory: &Path) -> Self {
         // Programs that it is preloaded into have a working directory of their own.
         let directory = std::path::absolute(directory).unwrap_or_else(|_| directory.to_owned());
-        let mut found = Self { directory, files: Vec::new(), nccl: None, refused: Vec::new() };
-        for number in numbers() {
-            let path = found.directory.join(file_name(number));
+        let (mut files, mut refused) = (Vec::new(), Vec::new());
+        for number in numbers().into_iter().map(Some).chain([None]) {
+            let path = directory.join(number.map_or(NCCL_FILE.into(), file_name));
             if path.symlink_metadata().is_err() {
                 continue;
             }
-            match Plugin::read(number, &path) {
-                Ok(plugin) => found.files.push(plugin),
-                Err(reason) => found.refused.push(format!("{}: {reason}", path.display())),
+            match version(&path, number) {
+                Ok(version) => files.push(Plugin { number, path, version }),
+                Err(reason) => refused.push(format!("{}: {reason}", path.display())),
             }
         }
-        let path = found.directory.join(NCCL_FILE);
-        if path.symlink_metadata().is_ok() {
-            match version(&path) {
-                Ok((version, _)) => found.nccl = Some(NcclPlugin { path, version }),
-                Err(reason) => found.refused.push(format!("{}: {reason}", path.display())),
-            }
-        }
-        found
+        let nccl = files.iter().position(|plugin: &Plugin| plugin.number.is_none());
+        let nccl = nccl.map(|at| files.remove(at));
+        Self { directory, files, nccl, refused }
     }
 
-    pub(crate) fn nccl(&self) -> Result<&NcclPlugin, ToolError> {
+    pub(crate) fn nccl(&self) -> Result<&Plugin, ToolError> {
         self.nccl.as_ref().ok_or_else(|| {
             let message = format!("{} has no {NCCL_FILE}", self.directory.display());
             ToolError::new(message, INSTALL)
@@ -113,38 +98,28 @@ impl Plugins {
     }
 
     pub(crate) fn of(&self, number: u32) -> Result<&Plugin, ToolError> {
-        self.files.iter().find(|plugin| plugin.number == number).ok_or_else(|| {
+        self.files.iter().find(|plugin| plugin.number == Some(number)).ok_or_else(|| {
             let message = format!("{} has no {}", self.directory.display(), file_name(number));
-            let hint = if numbers().contains(&number) {
-                INSTALL.to_owned()
-            } else {
-                format!(
-                    "this version serves the files {}: install a newer release of this transport",
-                    numbers().iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
-                )
-            };
-            ToolError::new(message, hint)
+            if numbers().contains(&number) {
+                return ToolError::new(message, INSTALL);
+            }
+            let served = numbers().iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
+            let newer = "install a newer release of this transport";
+            ToolError::new(message, format!("this version serves the files {served}: {newer}"))
         })
     }
 }
 
-impl Plugin {
-    fn read(number: u32, path: &Path) -> Result<Self, String> {
-        let (version, soname) = version(path)?;
-        if soname != file_name(number) {
-            return Err(format!(
-                "its name inside is `{soname}`, so NVSHMEM would not take it for this one"
-            ));
-        }
-        Ok(Self { number, path: path.to_owned(), version })
-    }
-}
-
-fn version(path: &Path) -> Result<(String, String), String> {
+fn version(path: &Path, number: Option<u32>) -> Result<String, String> {
     let elf = Elf::read(path).map_err(|error| error.to_string())?;
     let version = elf.transport.ok_or("it is not of this project: it has no note of it")?;
     if elf.machine != MACHINE {
         return Err(String::from("it is for another processor"));
     }
-    Ok((version, elf.soname.unwrap_or_default()))
+    let soname = elf.soname.unwrap_or_default();
+    if number.is_some_and(|number| soname != file_name(number)) {
+        let why = "so NVSHMEM would not take it for this one";
+        return Err(format!("its name inside is `{soname}`, {why}"));
+    }
+    Ok(version)
 }

@@ -150,25 +150,19 @@ mod tests {
 
     #[test]
     fn nics_ports_and_modules_are_told() {
-        let scratch = launcher::PrivateDir::new("nvshmem-libfabric-sysfs").unwrap();
-        let sysfs = scratch.path();
-        let file = |path: &str, text: &str| {
-            let path = sysfs.join(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, text).unwrap();
-        };
-        file("class/infiniband/mlx5_0/fw_ver", "28.39\n");
-        file("class/infiniband/mlx5_0/node_guid", "0c42:a103\n");
-        file("class/infiniband/mlx5_0/ports/1/rate", "400 Gb/sec (4X NDR)\n");
-        file("module/gdrdrv/version", "2.4\n");
-        file("module/efa/initstate", "live\n");
+        let sysfs = test_support::scratch::Scratch::new();
+        sysfs.write("class/infiniband/mlx5_0/fw_ver", "28.39\n");
+        sysfs.write("class/infiniband/mlx5_0/node_guid", "0c42:a103\n");
+        sysfs.write("class/infiniband/mlx5_0/ports/1/rate", "400 Gb/sec (4X NDR)\n");
+        sysfs.write("module/gdrdrv/version", "2.4\n");
+        sysfs.write("module/efa/initstate", "live\n");
         let expected = [
             "RDMA device: fw_ver 28.39",
             "port: rate 400 Gb/sec (4X NDR)",
             "module efa: is loaded",
             "module gdrdrv: 2.4",
         ];
-        assert_eq!(of_sysfs(sysfs), expected);
+        assert_eq!(of_sysfs(&sysfs), expected);
     }
 
     #[test]

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use clap::ValueEnum as _;
 use launcher::Stream;
-use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
 use self::known::known;
 use self::report::{FAILED, NOT_RUN, OK, Report, SLOW};
@@ -25,10 +25,10 @@ use crate::error::ToolError;
 use crate::info::{Info, check_settings};
 use crate::libraries::plugins::Plugins;
 use crate::options::{QualifyOptions, Tried};
-use crate::perf::Figure;
 use crate::probe::Choice;
 use crate::selftest::hosts::check_here;
 use crate::selftest::{PROVIDER, Run, SCENARIOS};
+use nvshmem_bench::Figure;
 
 const MAX_TIME: Duration = Duration::from_secs(540);
 
@@ -49,7 +49,7 @@ pub(crate) fn run(options: &QualifyOptions) -> Result<bool, ToolError> {
     }
     let bed = Bed::new(options, plugins, &info)?;
     let path = options.out.clone().unwrap_or_else(|| "nvshmem-libfabric-qualify.txt".into());
-    let mut report = Report::new(&path, bed.head(), machine::there(&info))?;
+    let mut report = Report::new(path.clone(), bed.head(), machine::there(&info))?;
     println!("{}\n", bed.head());
     let (began, mut seen) = (Instant::now(), Seen::default());
     for &tried in Tried::value_variants() {
@@ -80,7 +80,7 @@ struct Bed<'a> {
     plugins: PathBuf,
     /// The provider by the name that options take, with the rails that a job has on this host.
     taken: Choice,
-    gpus: usize,
+    has_gpus: bool,
 }
 
 impl<'a> Bed<'a> {
@@ -100,8 +100,8 @@ impl<'a> Bed<'a> {
         if !options.reach.hosts.is_empty() && across.provider == taken.provider {
             taken.rails.clone_from(&across.rails);
         }
-        let gpus = info.gpus.as_ref().map_or(0, |gpus| gpus.devices.len());
-        Ok(Self { options, plugins: plugins.directory, taken, gpus })
+        let has_gpus = info.gpus.as_ref().is_some_and(|gpus| !gpus.devices.is_empty());
+        Ok(Self { options, plugins: plugins.directory, taken, has_gpus })
     }
 
     fn head(&self) -> String {
@@ -117,7 +117,7 @@ impl<'a> Bed<'a> {
             _ if !only.is_empty() && !only.contains(&tried) => Some("left out by --only"),
             _ if seen.nothing_opened => Some("nothing could be opened before"),
             Tried::AllNics if self.taken.rails.len() < 2 => Some("there is one NIC: see one-nic"),
-            Tried::Staged | Tried::Direct if self.gpus == 0 => Some("CUDA's driver shows no GPU"),
+            Tried::Staged | Tried::Direct if !self.has_gpus => Some("CUDA's driver shows no GPU"),
             Tried::Direct if !self.taken.reaches_gpus => {
                 Some("the provider does not reach GPU memory by itself here")
             }
@@ -152,7 +152,8 @@ impl<'a> Bed<'a> {
         settings
     }
 
-    fn ask<T: for<'t> Deserialize<'t>>(
+    /// Runs the tool with the settings of a part, for the rows that it prints as JSON.
+    fn ask<T: DeserializeOwned>(
         &self,
         tried: Tried,
         words: &[&str],
@@ -167,9 +168,8 @@ impl<'a> Bed<'a> {
             let slots = 2 / reach.hosts.len() as u32;
             let hosts: Vec<String> = reach.hosts.iter().map(|host| host.with(slots)).collect();
             command.args(["--hosts", &hosts.join(","), "--ssh", &reach.ssh]);
-            command.args(
-                reach.prefix.iter().flat_map(|prefix| ["--prefix".as_ref(), prefix.as_os_str()]),
-            );
+            let prefix = reach.prefix.iter();
+            command.args(prefix.flat_map(|at| ["--prefix".as_ref(), at.as_os_str()]));
         }
         command.envs(self.settings(tried));
         let ended = child::ask(command, "", Duration::from_secs(patience))?;
@@ -264,7 +264,7 @@ mod tests {
         let Command::Qualify(options) = &options.command else { panic!("{options:?}") };
         let rail = Rail { link_speed: Some(100_000), ..Rail::default() };
         let taken = Choice { rails: vec![rail; 4], ..Choice::default() };
-        let bed = Bed { options, plugins: PathBuf::new(), taken, gpus: 1 };
+        let bed = Bed { options, plugins: PathBuf::new(), taken, has_gpus: true };
         let mut seen = Seen::default();
         let mut is = |tried, value, slow: &str| {
             let put = Figure { test: String::from("put_bw"), value, ..Figure::default() };

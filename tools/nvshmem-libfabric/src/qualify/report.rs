@@ -6,12 +6,12 @@
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use super::machine::section;
 use crate::error::ToolError;
 use crate::info::build;
-use crate::perf::Figure;
+use nvshmem_bench::Figure;
 
 /// Verdicts: right; right and slower than it could be; wrong, or it did not end; not tried.
 pub(super) const OK: &str = "ok";
@@ -19,6 +19,7 @@ pub(super) const SLOW: &str = "slow";
 pub(super) const FAILED: &str = "FAILED";
 pub(super) const NOT_RUN: &str = "not run";
 
+#[derive(Default)]
 pub(super) struct Report {
     path: PathBuf,
     head: String,
@@ -30,13 +31,12 @@ pub(super) struct Report {
 }
 
 impl Report {
-    pub(super) fn new(path: &Path, head: String, there: String) -> Result<Self, ToolError> {
+    pub(super) fn new(path: PathBuf, head: String, there: String) -> Result<Self, ToolError> {
         if path.symlink_metadata().is_ok() {
             let message = format!("{} is there already", path.display());
             return Err(ToolError::new(message, "name another with --out; none is overwritten"));
         }
-        let (path, rows, figures) = (path.to_owned(), Vec::new(), Vec::new());
-        Ok(Self { path, head, there, rows, figures })
+        Ok(Self { path, head, there, ..Self::default() })
     }
 
     /// Prints a row and takes note of it. Its reason is nothing that this program has not composed;
@@ -76,10 +76,8 @@ impl Report {
         let mut part = self.path.clone().into_os_string();
         part.push(".part");
         let write = || -> io::Result<()> {
-            match fs::remove_file(&part) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                Ok(()) | Err(_) => {}
-            }
+            // Where it cannot be removed, it cannot be made anew.
+            let _ = fs::remove_file(&part);
             let mut options = OpenOptions::new();
             let mut file = options.write(true).create_new(true).mode(0o600).open(&part)?;
             file.write_all(self.text(next).as_bytes())?;

@@ -26,7 +26,6 @@ use crate::libraries::plugins::{Plugin, Plugins};
 use crate::options::RunOptions;
 use crate::probe;
 use crate::selftest::hosts::check_here;
-use program::Program;
 
 /// As `env` and `timeout` have it: the program is not there, cannot be started; and anything else
 /// before it starts.
@@ -90,16 +89,11 @@ impl Plan {
             Err(failed) => plan.missing.push(failed),
         }
         let plugins = plan.have(Plugins::find(options.r#where.plugin_dir.as_deref()));
-        match (options.nccl, &plugins) {
-            (false, plugins) => plan.set_nvshmem(options, plugins.as_ref()),
-            (true, Some(plugins)) => {
-                let set = plan.set_nccl(plugins);
-                plan.have(set);
-            }
-            (true, None) => {}
+        match options.nccl {
+            false => plan.set_nvshmem(options, plugins.as_ref()),
+            true => plugins.iter().for_each(|plugins| plan.set_nccl(plugins)),
         }
-        let set = plan.set_fabric(options);
-        plan.have(set);
+        plan.set_fabric(options);
         plan.notes.extend(forwarding(&plan.words));
         plan.warnings.extend(held_up());
         plan
@@ -114,82 +108,44 @@ impl Plan {
         let mut files: Vec<&Plugin> = all.iter().collect();
         if options.any_nvshmem {
             self.notes.push(String::from(EACH));
-        } else if let Some(Used { nvshmem, found, is_guess }) =
-            self.have(used(options, &self.words))
-        {
-            self.notes.push(format!("{}: {found}", nvshmem.describe()));
-            self.notes.extend(beside_ours(&nvshmem));
-            if is_guess {
+        } else if let Some(used) = self.have(used(options, &self.words)) {
+            let nvshmem = &used.nvshmem;
+            self.notes.push(format!("{}: {}", nvshmem.describe(), used.found));
+            self.notes.extend(beside_ours(nvshmem));
+            if used.is_guess {
                 // The program may come to another one, by a wrapper or in a container.
-                let all = format!(
-                    "the command line does not show which NVSHMEM it uses, so it gets {EACH}"
-                );
-                self.warnings.push(all + "; --nvshmem PATH names one");
-                self.set_transport();
-                let set = self.set_preload(&files);
-                self.have(set);
-                return;
+                let shows = "the command line does not show which NVSHMEM it uses, so it gets";
+                self.warnings.push(format!("{shows} {EACH}; --nvshmem PATH names one"));
+            } else {
+                let number = self.have(nvshmem.number());
+                let file = number.zip(plugins).map(|(number, plugins)| plugins.of(number));
+                files = file.and_then(|file| self.have(file)).into_iter().collect();
             }
-            let number = self.have(nvshmem.number());
-            let file = number.zip(plugins).map(|(number, plugins)| plugins.of(number));
-            files = file.and_then(|file| self.have(file)).into_iter().collect();
         } else {
             self.notes.push(format!("with --any-nvshmem it would be {EACH}"));
         }
-        self.set_transport();
-        let set = self.set_preload(&files);
-        self.have(set);
-    }
-
-    fn set_transport(&mut self) {
-        let why = match env::var(TRANSPORT) {
-            Ok(theirs) if theirs != "libfabric" && !theirs.is_empty() => {
-                format!("else NVSHMEM would use `{theirs}`, as the environment has it")
-            }
-            _ => String::from("NVSHMEM uses another one by default"),
+        let why = match env::var(TRANSPORT).unwrap_or_default().as_str() {
+            "libfabric" | "" => String::from("NVSHMEM uses another one by default"),
+            theirs => format!("else NVSHMEM would use `{theirs}`, as the environment has it"),
         };
         self.set(TRANSPORT, String::from("libfabric"), &why);
-    }
-
-    fn set_preload(&mut self, files: &[&Plugin]) -> Result<(), ToolError> {
-        let mut preload: Vec<String> = Vec::new();
-        for file in files {
-            let path = file.path.to_string_lossy().into_owned();
-            if path.contains([' ', ':']) {
-                let message =
-                    format!("{path} has a space or a colon in it, which {PRELOAD} cannot hold");
-                return Err(ToolError::new(
-                    message,
-                    "install into a directory without, or make a link to it",
-                ));
-            }
-            preload.push(path);
-        }
-        let theirs = env::var(PRELOAD).unwrap_or_default();
-        let theirs = theirs.split([' ', ':']).filter(|entry| !entry.is_empty());
-        let theirs = theirs.filter(|entry| !preload.iter().any(|ours| ours == entry));
-        // A sanitizer's runtime has to be the first library of its process.
-        let (first, last): (Vec<&str>, Vec<&str>) = theirs.partition(|entry| is_sanitizer(entry));
-        let preload = [first, preload.iter().map(String::as_str).collect(), last].concat();
         let why = "what is loaded under the name that NVSHMEM asks for comes before its own file";
-        match files.is_empty() {
-            true => {
-                self.notes.push(format!("{PRELOAD} would have the file that is missing: {why}"))
-            }
-            false => self.set(PRELOAD, preload.join(":"), why),
+        if files.is_empty() {
+            self.notes.push(format!("{PRELOAD} would have the file that is missing: {why}"));
+        } else if let Some(list) = self.have(preload(&files)) {
+            self.set(PRELOAD, list, why);
         }
-        Ok(())
     }
 
-    fn set_nccl(&mut self, plugins: &Plugins) -> Result<(), ToolError> {
-        let path = plugins.nccl()?.path.to_string_lossy().into_owned();
+    fn set_nccl(&mut self, plugins: &Plugins) {
+        let Some(plugin) = self.have(plugins.nccl()) else { return };
+        let path = plugin.path.to_string_lossy().into_owned();
         self.set("NCCL_RMA_PLUGIN", path, "NCCL 2.30.7 and later load it by this");
         let why = "NCCL's proxy drives it; where it has a kind of its own, that comes first";
         self.set("NCCL_GIN_TYPE", String::from("2"), why);
-        Ok(())
     }
 
-    fn set_fabric(&mut self, options: &RunOptions) -> Result<(), ToolError> {
+    fn set_fabric(&mut self, options: &RunOptions) {
         if let Some(provider) = &options.provider {
             // A program that starts does not wait for libfabric's answer.
             let asked = options.dry_run.then(|| probe::fabric(false));
@@ -198,11 +154,10 @@ impl Plan {
             self.notes.extend(missing.iter().flat_map(|text| text.lines()).map(String::from));
             self.set("NVSHMEM_LIBFABRIC_PROVIDER", provider.clone(), "--provider");
         }
-        if let Some(libfabric) = &options.libfabric {
-            let library = absolute(libfabric)?;
+        let library = options.libfabric.as_deref().map(absolute);
+        if let Some(library) = library.and_then(|library| self.have(library)) {
             self.set("NVSHMEM_LIBFABRIC_LIBRARY", library, "--libfabric");
         }
-        Ok(())
     }
 
     fn set(&mut self, name: &'static str, value: String, why: &str) {
@@ -211,22 +166,18 @@ impl Plan {
 
     fn print(&self) {
         for (error, status) in &self.missing {
-            let text = format!(
-                "MISSING, and so without --dry-run status {status}: {error}\nhint: {}",
-                error.hint
-            );
-            text.lines().for_each(|line| println!("# {line}"));
+            let what = format!("MISSING, and so without --dry-run status {status}: {error}");
+            what.lines().for_each(|line| println!("# {line}"));
+            error.hint.lines().for_each(|line| println!("# hint: {line}"));
         }
         for note in self.notes.iter().chain(&self.warnings) {
             println!("# {note}");
         }
         for Variable { name, value, why } in &self.set {
-            println!("# {why}");
-            println!("export {name}={}", quoted(value));
+            println!("# {why}\nexport {name}={}", quoted(value));
         }
-        let words: Vec<String> =
-            self.words.iter().map(|word| quoted(&word.to_string_lossy()).into_owned()).collect();
-        println!("exec {}", words.join(" "));
+        let words = self.words.iter().map(|word| quoted(&word.to_string_lossy()).into_owned());
+        println!("exec {}", words.collect::<Vec<_>>().join(" "));
     }
 }
 
@@ -235,6 +186,22 @@ fn absolute(file: &Path) -> Result<String, ToolError> {
     let path = std::fs::canonicalize(file)
         .map_err(|error| ToolError::file(file, "is no libfabric", error, hint))?;
     Ok(path.to_string_lossy().into_owned())
+}
+
+/// Returns the list of what is to be preloaded: the files, in front of what is there.
+fn preload(files: &[&Plugin]) -> Result<String, ToolError> {
+    let ours: Vec<_> = files.iter().map(|file| file.path.to_string_lossy()).collect();
+    if let Some(path) = ours.iter().find(|path| path.contains([' ', ':'])) {
+        let message = format!("{path} has a space or a colon in it, which {PRELOAD} cannot hold");
+        let hint = "install into a directory without, or make a link to it";
+        return Err(ToolError::new(message, hint));
+    }
+    let theirs = env::var(PRELOAD).unwrap_or_default();
+    let theirs = theirs.split([' ', ':']).filter(|entry| !entry.is_empty());
+    let theirs = theirs.filter(|entry| !ours.iter().any(|path| path == entry));
+    // A sanitizer's runtime has to be the first library of its process.
+    let (first, last): (Vec<&str>, Vec<&str>) = theirs.partition(|entry| is_sanitizer(entry));
+    Ok([first, ours.iter().map(|path| &**path).collect(), last].concat().join(":"))
 }
 
 fn is_sanitizer(library: &str) -> bool {
@@ -256,23 +223,21 @@ fn used(options: &RunOptions, words: &[OsString]) -> Result<Used, ToolError> {
         let nvshmem = Nvshmem::at(path, &linker)?;
         return Ok(Used { nvshmem, found: String::from("named by --nvshmem"), is_guess: false });
     }
-    if let Some((nvshmem, found)) = Program::nvshmem_in(words, &linker) {
+    if let Some((nvshmem, found)) = program::nvshmem_in(words, &linker) {
         return Ok(Used { nvshmem, found, is_guess: false });
     }
-    let mut all = find::all(None, &linker)?;
-    if all.is_empty() {
+    let home = wrong_home().map_or_else(String::new, |wrong| format!("; {wrong}"));
+    let Some(nvshmem) = find::all(None, &linker)?.into_iter().next() else {
         let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
-        let home = wrong_home().map_or_else(String::new, |wrong| format!("; {wrong}"));
         let message = format!("no NVSHMEM is found for {}{home}", words.join(" "));
         let hint = "name it with --nvshmem PATH, or use --any-nvshmem, which has a file ready for each; where a \
                     launcher starts the program in a container or on another host, put `nvshmem-libfabric run --` \
                     in front of the program there";
         return Err(ToolError::new(message, hint));
-    }
-    let first = all.swap_remove(0);
-    let home = wrong_home().map_or_else(String::new, |wrong| format!("; {wrong}"));
-    let found = format!("the first of this machine ({}){home}", first.found_by.join("; "));
-    Ok(Used { nvshmem: first, found, is_guess: true })
+    };
+    let by = nvshmem.found_by.join("; ");
+    let found = format!("the first of this machine ({by}){home}");
+    Ok(Used { nvshmem, found, is_guess: true })
 }
 
 fn program_of(words: &[OsString]) -> Result<PathBuf, Failed> {
@@ -303,11 +268,8 @@ fn held_up() -> Option<String> {
 fn beside_ours(nvshmem: &Nvshmem) -> Option<String> {
     let file = nvshmem.would_load.as_ref()?;
     let version = file.ours.as_ref()?;
-    Some(format!(
-        "it would load ours anyway, version {version}: {} by {}",
-        file.path.display(),
-        file.rule
-    ))
+    let (path, rule) = (file.path.display(), file.rule);
+    Some(format!("it would load ours anyway, version {version}: {path} by {rule}"))
 }
 
 fn forwarding(words: &[OsString]) -> Option<String> {

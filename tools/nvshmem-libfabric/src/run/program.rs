@@ -10,55 +10,35 @@ use crate::libraries::find::of_python;
 use crate::libraries::linker::{self, Linker};
 use crate::libraries::nvshmem::{HOST_LIBRARY, Nvshmem};
 
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Program {
-    /// A Python, or a script for one.
-    Python(PathBuf),
-    Other(PathBuf),
+/// The NVSHMEM of the first program that has one, and how it has it. Launchers and wrappers have
+/// none, so the words behind them are looked at as well.
+pub(super) fn nvshmem_in(words: &[OsString], linker: &Linker) -> Option<(Nvshmem, String)> {
+    let words = words.iter().filter(|word| !word.as_bytes().starts_with(b"-"));
+    words.filter_map(|word| linker::program(word)).find_map(|program| {
+        let python =
+            if is_python(&program) { Some(program.clone()) } else { interpreter(&program) };
+        match python {
+            Some(python) => of_packages(&python, linker),
+            None => of_program(&program, linker),
+        }
+    })
 }
 
-impl Program {
-    /// The NVSHMEM of the first program that has one. Launchers and wrappers have none, so the
-    /// words behind them are looked at as well.
-    pub(super) fn nvshmem_in(words: &[OsString], linker: &Linker) -> Option<(Nvshmem, String)> {
-        words.iter().filter_map(|word| Self::of(word)).find_map(|program| program.nvshmem(linker))
-    }
+fn of_packages(python: &Path, linker: &Linker) -> Option<(Nvshmem, String)> {
+    let library = of_python(python).into_iter().next()?;
+    let found = Nvshmem::read(&library, "the packages of Python", linker).ok()?;
+    Some((found, format!("among the packages of {}", python.display())))
+}
 
-    fn of(word: &OsStr) -> Option<Self> {
-        if word.as_bytes().starts_with(b"-") {
-            return None;
-        }
-        let path = linker::program(word)?;
-        let python = if is_python(&path) { Some(path.clone()) } else { interpreter(&path) };
-        Some(python.map_or(Self::Other(path), Self::Python))
-    }
-
-    fn nvshmem(&self, linker: &Linker) -> Option<(Nvshmem, String)> {
-        match self {
-            Self::Python(python) => {
-                let library = of_python(python).into_iter().next()?;
-                let found = Nvshmem::read(&library, "the packages of Python", linker).ok()?;
-                Some((found, format!("among the packages of {}", python.display())))
-            }
-            Self::Other(program) => {
-                if let Some((library, chain)) = linker.library_of(program, HOST_LIBRARY) {
-                    let found = Nvshmem::read(&library.path, "linked", linker).ok()?;
-                    let way: Vec<String> =
-                        chain.iter().rev().map(|(path, _)| path.display().to_string()).collect();
-                    return Some((
-                        found,
-                        format!(
-                            "{} is linked to it, by {}",
-                            way.join(", which loads "),
-                            library.rule
-                        ),
-                    ));
-                }
-                let found = Nvshmem::within(program, linker)?;
-                Some((found, format!("{} has it in itself", program.display())))
-            }
-        }
-    }
+fn of_program(program: &Path, linker: &Linker) -> Option<(Nvshmem, String)> {
+    let Some((library, chain)) = linker.library_of(program, HOST_LIBRARY) else {
+        let found = Nvshmem::within(program, linker)?;
+        return Some((found, format!("{} has it in itself", program.display())));
+    };
+    let found = Nvshmem::read(&library.path, "linked", linker).ok()?;
+    let way = chain.iter().rev().map(|(path, _)| path.display().to_string());
+    let way = way.collect::<Vec<_>>().join(", which loads ");
+    Some((found, format!("{way} is linked to it, by {}", library.rule)))
 }
 
 fn is_python(path: &Path) -> bool {

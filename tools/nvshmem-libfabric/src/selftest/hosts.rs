@@ -20,15 +20,13 @@ use crate::child;
 use crate::error::ToolError;
 use crate::info::VERSION;
 use crate::libraries::plugins::Plugins;
-use crate::options::{Memory, Reach};
+use crate::options::{JobOptions, Memory};
 use crate::probe::{self, Choice, Fabric, Gpus, Refused};
 use crate::selftest::named::Named;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
 const HERE: &str = "localhost";
-
-const NAME: &str = "{host}";
 
 const REACHED: &str = "nvshmem-libfabric: reached";
 const ABSENT: &str = "nvshmem-libfabric: absent";
@@ -42,7 +40,7 @@ pub(crate) struct Host {
     /// What it would take in a job over several hosts.
     taken: Choice,
     each: Vec<Choice>,
-    pub(crate) gpus: usize,
+    gpus: usize,
 }
 
 #[derive(Debug, Deserialize)]
@@ -66,28 +64,25 @@ fn other_version(theirs: &str) -> Problem {
     (message, "install the same release on all hosts")
 }
 
-/// The hosts that the options name, all of which have this version of the tool and the plugin file
-/// of a number.
+/// The hosts that the options name, if any, all of which have this version of the tool, the plugin
+/// file of a number, and GPUs for memory of GPUs, as this host has where none is named.
 ///
 /// # Errors
 /// Every host that has not, and why.
-pub(crate) fn find(
-    reach: &Reach,
-    plugin_dir: Option<&Path>,
-    numbers: &[u32],
-) -> Result<Vec<Host>, ToolError> {
+pub(crate) fn find(options: &JobOptions, numbers: &[u32]) -> Result<Vec<Host>, ToolError> {
+    let (reach, plugin_dir) = (&options.reach, options.plugin_dir.as_deref());
     let named = merged(&reach.hosts);
     let agent = words(&reach.ssh)?;
-    let tool = match &reach.prefix {
-        Some(prefix) => prefix.join("bin/nvshmem-libfabric"),
-        None => env::current_exe().map_err(|error| {
-            ToolError::new(format!("own program: {error}"), "name it with --prefix")
-        })?,
-    };
+    let own = env::current_exe().map_err(|error| {
+        ToolError::new(format!("own program: {error}"), "name it with --prefix")
+    })?;
+    let prefix = reach.prefix.as_ref();
+    let there = prefix.map_or_else(|| own.clone(), |at| at.join("bin/nvshmem-libfabric"));
     let found: Vec<Result<Host, Problem>> = thread::scope(|scope| {
         let look = |named: &Named| {
-            let (named, tool) = (named.clone(), tool.clone());
             let agent = (named.name != HERE).then(|| with_name(&agent, &named.name));
+            let tool = if agent.is_some() { there.clone() } else { own.clone() };
+            let named = named.clone();
             scope.spawn(move || host(named, agent, tool, plugin_dir, numbers))
         };
         let looks: Vec<_> = named.iter().map(look).collect();
@@ -96,8 +91,8 @@ pub(crate) fn find(
         };
         looks.into_iter().map(end).collect()
     });
-    let mut hosts = Vec::new();
-    let (mut message, mut hints) = (String::from("not all hosts can take part"), BTreeSet::new());
+    let (mut hosts, mut hints) = (Vec::new(), BTreeSet::new());
+    let mut message = String::from("not all hosts can take part");
     for (named, found) in named.iter().zip(found) {
         match found {
             Ok(host) => hosts.push(host),
@@ -111,7 +106,21 @@ pub(crate) fn find(
         let hints: Vec<&str> = hints.into_iter().collect();
         return Err(ToolError::new(message, hints.join("\nhint: ")));
     }
+    if options.memory == Memory::Gpu {
+        check_gpus(&hosts)?;
+    }
     Ok(hosts)
+}
+
+fn check_gpus(hosts: &[Host]) -> Result<(), ToolError> {
+    let there = hosts.iter().find(|host| host.gpus == 0).map(|host| format!("on {}", host.name));
+    let here = hosts.is_empty().then(probe::gpus).filter(|gpus| gpus.devices.is_empty());
+    let why = |gpus: Gpus| gpus.error.map_or_else(String::new, |why| format!(": {why}"));
+    let Some(place) = there.or(here.map(|gpus| format!("here{}", why(gpus)))) else {
+        return Ok(());
+    };
+    let message = format!("CUDA's driver shows no GPU {place}");
+    Err(ToolError::new(message, "without --memory gpu it is memory of the host"))
 }
 
 /// Each host once: one that is named again takes as many more.
@@ -136,12 +145,9 @@ fn words(text: &str) -> Result<Vec<String>, ToolError> {
 }
 
 fn with_name(agent: &[String], name: &str) -> Vec<OsString> {
-    let mut words: Vec<OsString> =
-        agent.iter().map(|word| word.replace(NAME, name).into()).collect();
-    if !agent.iter().any(|word| word.contains(NAME)) {
-        words.push(name.into());
-    }
-    words
+    const NAME: &str = "{host}";
+    let behind = (!agent.iter().any(|word| word.contains(NAME))).then(|| name.into());
+    agent.iter().map(|word| word.replace(NAME, name).into()).chain(behind).collect()
 }
 
 fn host(
@@ -154,43 +160,40 @@ fn host(
     // This host is asked in the same way, by a shell of its own.
     let words = agent.clone().unwrap_or_else(|| vec!["env".into()]);
     let shown = shown(&words);
-    let tool = if agent.is_some() { tool } else { env::current_exe().unwrap_or(tool) };
-    let asked = script(&tool, "info --only plugins,fabric,gpus --json", plugin_dir);
-    let answer = child::ask(shell(&words), &asked, PATIENCE);
+    let answer = child::ask(shell(&words), &script(&tool, plugin_dir), PATIENCE);
     let answer = answer.map_err(|why| unreached(&shown, &why))?;
     let said = understand(&answer, &shown, &tool)?;
     let directory = check(&said, numbers)?;
-    let remote = agent.map(|agent| {
-        let host = named.name.clone();
-        Arc::new(Remote { host, agent, program: tool, plugin_dir: directory })
-    });
     let Named { name, slots } = named;
+    let remote = agent.map(|agent| {
+        Arc::new(Remote { host: name.clone(), agent, program: tool, plugin_dir: directory })
+    });
     let Fabric { across_hosts: taken, providers: each, .. } = said.fabric;
     Ok(Host { name, slots, remote, taken, each, gpus: said.gpus.devices.len() })
 }
 
-fn script(tool: &Path, question: &str, plugin_dir: Option<&Path>) -> String {
+/// Returns what a host's shell is to do: say that it is reached, and become the tool that says what
+/// is there.
+fn script(tool: &Path, plugin_dir: Option<&Path>) -> String {
     let settings =
         env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value)));
     let settings: Vec<(String, OsString)> = settings.filter(|(name, _)| is_setting(name)).collect();
     let exports = exports(settings.iter().map(|(name, value)| (name.as_str(), value.clone())));
     let tool = word(tool);
-    let files = plugin_dir.map(|directory| {
+    let files = plugin_dir.map_or_else(String::new, |directory| {
         // The same path there, though the directory at hand may be another.
         let directory = std::path::absolute(directory).unwrap_or_else(|_| directory.to_owned());
         format!(" --plugin-dir {}", word(&directory))
     });
-    let files = files.unwrap_or_default();
     // The rest of the lines is not for the programs that these start.
     format!(
         "echo '{REACHED}'\n{exports}if [ ! -e {tool} ]; then echo '{ABSENT}'; exit; fi\n\
-         {tool} -V </dev/null && exec {tool} {question}{files} </dev/null\n"
+         {tool} -V </dev/null && exec {tool} info --only plugins,fabric,gpus --json{files} </dev/null\n"
     )
 }
 
 fn shown(words: &[OsString]) -> String {
-    let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
-    words.join(" ")
+    words.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
 }
 
 fn understand(answer: &Ended, shown: &str, tool: &Path) -> Result<Said, Problem> {
@@ -208,15 +211,12 @@ fn understand(answer: &Ended, shown: &str, tool: &Path) -> Result<Said, Problem>
         (message, "run `nvshmem-libfabric info` on that host")
     };
     let (version, said) = said.split_once('\n').unwrap_or((said, ""));
-    let version = version.strip_prefix("nvshmem-libfabric ").ok_or_else(|| broken(last.clone()))?;
-    if version != VERSION {
-        return Err(other_version(version));
+    match version.strip_prefix("nvshmem-libfabric ") {
+        Some(VERSION) if answer.end.is_success() => serde_json::from_str(said)
+            .map_err(|error| broken(format!("its answer cannot be read: {error}"))),
+        Some(VERSION) | None => Err(broken(last)),
+        Some(other) => Err(other_version(other)),
     }
-    if !answer.end.is_success() {
-        return Err(broken(last));
-    }
-    serde_json::from_str(said)
-        .map_err(|error| broken(format!("its answer cannot be read: {error}")))
 }
 
 fn check(said: &Said, numbers: &[u32]) -> Result<PathBuf, Problem> {
@@ -239,51 +239,42 @@ fn check(said: &Said, numbers: &[u32]) -> Result<PathBuf, Problem> {
 /// # Errors
 /// A host has not, or hosts would take different ones.
 pub(crate) fn providers(hosts: &[Host], named: &[String]) -> Result<Vec<String>, ToolError> {
-    let lacks = |host: &Host, choice: &Choice| {
-        let mut line = format!("\n  {}: {} cannot be used there", host.name, choice.asked);
-        for refused in choice.refused.iter().take(3) {
-            line.push_str(&format!("; {}: {}", refused.what, refused.reason));
-        }
-        line
-    };
-    let several = hosts.len() > 1;
+    let is_named = |asked: &str| named.iter().any(|name| name.eq_ignore_ascii_case(asked));
+    if hosts.len() > 1 && is_named("shm") {
+        let message = "shm is memory of one host, and these are several";
+        return Err(ToolError::new(message, "name another provider, or none"));
+    }
     let mut message = String::new();
-    for name in named.iter().filter(|name| !name.eq_ignore_ascii_case("auto")) {
-        if several && name.eq_ignore_ascii_case("shm") {
-            let message = "shm is memory of one host, and these are several";
-            return Err(ToolError::new(message, "name another provider, or none"));
-        }
-        for host in hosts {
-            let choice = host.each.iter().find(|choice| choice.asked.eq_ignore_ascii_case(name));
-            if let Some(choice) = choice.filter(|choice| choice.provider.is_none()) {
-                message.push_str(&lacks(host, choice));
+    for Host { name, taken, each, .. } in hosts {
+        let choices = each.iter().filter(|choice| is_named(&choice.asked));
+        let choices = choices.chain(Some(taken).filter(|_| named.is_empty()));
+        for choice in choices.filter(|choice| choice.provider.is_none()) {
+            message.push_str(&format!("\n  {name}: {} cannot be used there", choice.asked));
+            for Refused { what, reason } in choice.refused.iter().take(3) {
+                message.push_str(&format!("; {what}: {reason}"));
             }
         }
-    }
-    if message.is_empty() && !named.is_empty() {
-        return Ok(named.to_vec());
-    }
-    for host in hosts.iter().filter(|host| named.is_empty() && host.taken.provider.is_none()) {
-        message.push_str(&lacks(host, &host.taken));
-    }
-    let taken: BTreeSet<&String> =
-        hosts.iter().filter_map(|host| host.taken.provider.as_ref()).collect();
-    if message.is_empty() && taken.len() > 1 {
-        for host in hosts {
-            let taken = host.taken.provider.as_deref().unwrap_or_default();
-            message.push_str(&format!("\n  {}: {taken}", host.name));
-        }
-        let message = format!("the hosts would take different providers{message}");
-        let hint = "a job has one: name it with --provider; `nvshmem-libfabric doctor` on a host says why it takes which";
-        return Err(ToolError::new(message, hint));
     }
     if !message.is_empty() {
         let message = format!("not all hosts have the provider{message}");
         return Err(ToolError::new(message, "`nvshmem-libfabric doctor` on that host says more"));
     }
-    Ok(taken.into_iter().cloned().collect())
+    if !named.is_empty() {
+        return Ok(named.to_vec());
+    }
+    let taken = |host: &Host| host.taken.provider.clone().unwrap_or_default();
+    let all: BTreeSet<String> = hosts.iter().map(taken).collect();
+    if all.len() > 1 {
+        let each = hosts.iter().map(|host| format!("\n  {}: {}", host.name, taken(host)));
+        let each = each.collect::<String>();
+        let message = format!("the hosts would take different providers{each}");
+        let hint = "a job has one: name it with --provider; `nvshmem-libfabric doctor` on a host says why it takes which";
+        return Err(ToolError::new(message, hint));
+    }
+    Ok(all.into_iter().collect())
 }
 
+/// That the named providers can be used on this host.
 pub(crate) fn check_here(fabric: &Fabric, named: &[String]) -> Result<(), ToolError> {
     const HINT: &str = "`nvshmem-libfabric doctor -v` says what can be used";
     if let Some(error) = &fabric.error {
@@ -293,37 +284,17 @@ pub(crate) fn check_here(fabric: &Fabric, named: &[String]) -> Result<(), ToolEr
         // What `auto` gives is not looked for among them.
         let all = [&fabric.one_host].into_iter().chain(&fabric.providers);
         let choice = all.into_iter().rfind(|choice| choice.asked.eq_ignore_ascii_case(name));
-        if let Some(choice) = choice.filter(|choice| choice.provider.is_none()) {
-            let mut message = format!("{name} cannot be used here");
-            for Refused { what, reason } in &choice.refused {
-                message.push_str(&match what.eq_ignore_ascii_case(name) {
-                    true => format!(": {reason}"),
-                    false => format!("\n  {what}: {reason}"),
-                });
+        let Some(choice) = choice.filter(|choice| choice.provider.is_none()) else { continue };
+        let reasons = choice.refused.iter().map(|Refused { what, reason }| {
+            match what.eq_ignore_ascii_case(name) {
+                true => format!(": {reason}"),
+                false => format!("\n  {what}: {reason}"),
             }
-            return Err(ToolError::new(message, HINT));
-        }
+        });
+        let reasons = reasons.collect::<String>();
+        return Err(ToolError::new(format!("{name} cannot be used here{reasons}"), HINT));
     }
     Ok(())
-}
-
-/// That there are GPUs for memory of GPUs: on the hosts, or on this one where none is named.
-pub(crate) fn check_memory(memory: Memory, hosts: &[Host]) -> Result<(), ToolError> {
-    if memory == Memory::Host {
-        return Ok(());
-    }
-    let message = match hosts.iter().find(|host| host.gpus == 0) {
-        Some(host) => format!("CUDA's driver shows no GPU on {}", host.name),
-        None if !hosts.is_empty() => return Ok(()),
-        None => match probe::gpus() {
-            gpus if !gpus.devices.is_empty() => return Ok(()),
-            gpus => {
-                let why = gpus.error.map_or_else(String::new, |why| format!(": {why}"));
-                format!("CUDA's driver shows no GPU here{why}")
-            }
-        },
-    };
-    Err(ToolError::new(message, "without --memory gpu it is memory of the host"))
 }
 
 impl Host {
@@ -348,14 +319,9 @@ mod tests {
 
     #[test]
     fn repeated_host_takes_the_sum() {
-        let twice = [
-            Named::parse("a").unwrap(),
-            Named::parse("b:2").unwrap(),
-            Named::parse("a:3").unwrap(),
-        ];
-        let merged: Vec<_> =
-            merged(&twice).into_iter().map(|host| (host.name, host.slots)).collect();
-        assert_eq!(merged, [(String::from("a"), 4), (String::from("b"), 2)]);
+        let named = ["a", "b:2", "a:3"].map(|text| Named::parse(text).unwrap());
+        let merged = merged(&named).into_iter().map(|host| host.with(host.slots));
+        assert_eq!(merged.collect::<Vec<_>>(), ["a:4", "b:2"]);
     }
 
     #[test]

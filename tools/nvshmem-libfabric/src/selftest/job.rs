@@ -1,17 +1,11 @@
-//! A job of a self-test: between which PEs, on which plugin file, provider and memory; and how one
-//! has failed.
+//! A job of a self-test: where its PEs are, and how it has failed.
 
-use std::time::Duration;
-
-use nvshmem_sim::traffic::RESIDENT;
-use nvshmem_sim::{BoxError, JobFailed, JobReport, JobSettings, Layout, MemoryKind, PeReport};
+use nvshmem_sim::{BoxError, JobFailed, JobReport, JobSettings, MemoryKind, PeReport};
 
 use super::hosts::Host;
-use crate::libraries::plugins::Plugins;
 use crate::options::Memory;
 
-const HEAP: u64 = 64 << 20;
-const CHUNK: u64 = 1 << 20;
+/// What a driver's allocations are multiples of.
 const DEVICE_CHUNK: u64 = 2 << 20;
 
 const MAX_LINES: usize = 40;
@@ -23,7 +17,33 @@ pub(crate) struct Place<'a> {
     pub(crate) hosts: Vec<(&'a Host, u32)>,
 }
 
-impl Place<'_> {
+impl<'a> Place<'a> {
+    /// All PEs that the hosts take, or so many on this machine where none is named.
+    pub(crate) fn on(hosts: &'a [Host], here: u32) -> Self {
+        let pes = hosts.iter().map(|host| host.slots).sum();
+        let pes = if hosts.is_empty() { here } else { pes };
+        Self { pes, hosts: hosts.iter().map(|host| (host, host.slots)).collect() }
+    }
+
+    /// Puts a job there, on a provider and memory of a kind.
+    pub(crate) fn put(&self, job: JobSettings, provider: &str, memory: Memory) -> JobSettings {
+        let mut job = job
+            .inherits_settings()
+            .env("NVSHMEM_LIBFABRIC_PROVIDER", provider)
+            .env("NVSHMEM_DEBUG", "INFO");
+        if memory == Memory::Gpu {
+            let whole = |bytes: u64| bytes.next_multiple_of(DEVICE_CHUNK);
+            let (heap, chunk) = (whole(job.heap_bytes), whole(job.chunk_bytes));
+            job = job.memory(MemoryKind::DeviceVmm).heap(heap, chunk);
+        }
+        let mut first = 0;
+        for (host, pes) in &self.hosts {
+            job = job.host(first, *pes, host.remote.clone());
+            first += pes;
+        }
+        job
+    }
+
     pub(crate) fn hint(&self) -> String {
         let rails: Vec<String> = self.hosts.iter().map(|(host, _)| host.rails()).collect();
         if rails.is_empty() {
@@ -34,46 +54,6 @@ impl Place<'_> {
              a firewall, too, may stand between them",
             rails.join("; ")
         )
-    }
-}
-
-pub(crate) struct Trial<'a> {
-    pub(crate) plugins: &'a Plugins,
-    pub(crate) layout: Layout,
-    pub(crate) provider: &'a str,
-    pub(crate) memory: Memory,
-    pub(crate) deadline: Duration,
-}
-
-impl Trial<'_> {
-    pub(crate) fn job(&self, scenario: &str, place: &Place<'_>) -> JobSettings {
-        let job = JobSettings::new(scenario, place.pes, self.layout, &self.plugins.directory)
-            .deadline(self.deadline)
-            .step_deadline(self.deadline);
-        let job = self.on(job, place);
-        match self.memory {
-            Memory::Host => job.heap(HEAP, CHUNK),
-            // With a kernel that stays on the GPU, which copies must not wait for.
-            Memory::Gpu => job.heap(HEAP, DEVICE_CHUNK).param(RESIDENT, true),
-        }
-    }
-
-    pub(crate) fn on(&self, job: JobSettings, place: &Place<'_>) -> JobSettings {
-        let mut job = job
-            .inherits_settings()
-            .env("NVSHMEM_LIBFABRIC_PROVIDER", self.provider)
-            .env("NVSHMEM_DEBUG", "INFO");
-        if self.memory == Memory::Gpu {
-            let whole = |bytes: u64| bytes.next_multiple_of(DEVICE_CHUNK);
-            let (heap, chunk) = (whole(job.heap_bytes), whole(job.chunk_bytes));
-            job = job.memory(MemoryKind::DeviceVmm).heap(heap, chunk);
-        }
-        let mut first = 0;
-        for (host, pes) in &place.hosts {
-            job = job.host(first, *pes, host.remote.clone());
-            first += pes;
-        }
-        job
     }
 }
 

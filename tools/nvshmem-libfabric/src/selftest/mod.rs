@@ -11,7 +11,8 @@ pub(crate) mod named;
 
 use std::time::Duration;
 
-use nvshmem_sim::Layout;
+use nvshmem_sim::traffic::RESIDENT;
+use nvshmem_sim::{JobSettings, Layout};
 use serde::{Deserialize, Serialize};
 
 use crate::error::ToolError;
@@ -20,7 +21,7 @@ use crate::libraries::plugins::Plugins;
 use crate::options::{Memory, SelftestOptions};
 use crate::probe::{self, Fabric};
 use hosts::Host;
-use job::{Place, Trial, failure, log_of_failure, opened};
+use job::{Place, failure, log_of_failure, opened};
 
 pub(crate) const PROVIDER: &str = "NVSHMEM_LIBFABRIC_PROVIDER";
 
@@ -61,46 +62,68 @@ pub(crate) struct Run {
 /// There are no plugin files, or no provider, or a host cannot take part.
 pub(crate) fn run(options: &SelftestOptions) -> Result<bool, ToolError> {
     check_settings((!options.provider.is_empty()).then_some(PROVIDER))?;
-    let plugins = Plugins::find(options.plugin_dir.as_deref())?;
+    let json = options.job.json;
+    let plugins = Plugins::find(options.job.plugin_dir.as_deref())?;
     let layouts: Vec<Layout> =
         Layout::ALL.into_iter().filter(|layout| options.every_file || *layout == NEWEST).collect();
     let numbers: Vec<u32> =
         layouts.iter().map(|layout| layout.major().number().unsigned_abs()).collect();
     // A file that is missing is told before anything runs on the others.
     numbers.iter().try_for_each(|number| plugins.of(*number).map(drop))?;
-    let hosts = match options.reach.hosts.is_empty() {
-        true => Vec::new(),
-        false => hosts::find(&options.reach, options.plugin_dir.as_deref(), &numbers)?,
-    };
-    let pes =
-        if hosts.is_empty() { options.pes } else { hosts.iter().map(|host| host.slots).sum() };
-    if !(2..=64).contains(&pes) {
-        let message = format!("the hosts take {pes} PE(s), and a self-test has 2 to 64");
+    let hosts = hosts::find(&options.job, &numbers)?;
+    let all = Place::on(&hosts, options.pes);
+    if !(2..=64).contains(&all.pes) {
+        let message = format!("the hosts take {} PE(s), and a self-test has 2 to 64", all.pes);
         let hint = "name more hosts, or how many PEs one takes: --hosts a:2";
         return Err(ToolError::new(message, hint));
     }
-    hosts::check_memory(options.memory, &hosts)?;
-    let fabric = hosts.is_empty().then(|| probe::fabric(options.memory == Memory::Gpu));
-    let providers = match (&options.provider[..], &fabric) {
-        (named, None) => hosts::providers(&hosts, named)?,
-        ([], Some(fabric)) => providers(fabric)?,
-        (named, Some(fabric)) => hosts::check_here(fabric, named).map(|()| named.to_vec())?,
+    let providers = if hosts.is_empty() {
+        providers(&probe::fabric(options.job.memory == Memory::Gpu), &options.provider)?
+    } else {
+        hosts::providers(&hosts, &options.provider)?
     };
-    if !hosts.is_empty() && !options.json {
+    if !hosts.is_empty() && !json {
         println!("{}\n", hosts::table(&hosts));
     }
-    let mut runs = Vec::new();
+    let mut runs: Vec<Run> = Vec::new();
     // Whether it passed, and whether the transport had opened anything.
-    let mut run =
-        |place: &Place<'_>, layout, provider: &str, scenario| -> Result<(bool, bool), ToolError> {
-            let run = one(options, &plugins, place, layout, provider, scenario)?;
-            if !options.json {
-                println!("{}", line(&run, options.verbose));
-            }
-            let went = (run.passed, run.opened.is_some());
-            runs.push(run);
-            Ok(went)
+    let mut run = |place: &Place<'_>,
+                   layout: Layout,
+                   provider: &str,
+                   (scenario, parameters): (&str, &[(&str, u64)])|
+     -> Result<(bool, bool), ToolError> {
+        let (memory, deadline) = (options.job.memory, Duration::from_secs(options.deadline));
+        let job = JobSettings::new(scenario, place.pes, layout, &plugins.directory)
+            .deadline(deadline)
+            .step_deadline(deadline)
+            .heap(64 << 20, 1 << 20)
+            // With a kernel that stays on the GPU, which copies must not wait for.
+            .param(RESIDENT, memory == Memory::Gpu);
+        let job = place.put(job, provider, memory);
+        let job = parameters.iter().fold(job, |job, (name, value)| job.param(*name, *value));
+        let report = job.run().map_err(|error| {
+            let message = format!("the PEs cannot be started: {error}");
+            ToolError::new(message, "look at the temporary directory")
+        })?;
+        let passed = report.succeeded();
+        let run = Run {
+            provider: provider.to_owned(),
+            file: layout.soname().to_owned(),
+            scenario: scenario.to_owned(),
+            hosts: place.hosts.iter().map(|(host, _)| host.name.clone()).collect(),
+            passed,
+            seconds: report.elapsed.as_secs_f64(),
+            failure: (!passed).then(|| failure(&report) + &place.hint()),
+            failure_log: (!passed).then(|| log_of_failure(&report)),
+            opened: opened(&report),
         };
+        if !json {
+            println!("{}", line(&run, options.verbose));
+        }
+        let went = (passed, run.opened.is_some());
+        runs.push(run);
+        Ok(went)
+    };
     let (mut reached, mut left) = (true, layouts.len() * providers.len() * SCENARIOS.len());
     for provider in &providers {
         for place in pairs(&hosts) {
@@ -109,7 +132,6 @@ pub(crate) fn run(options: &SelftestOptions) -> Result<bool, ToolError> {
     }
     // Where two do not reach each other, all together would only take until a deadline.
     if reached {
-        let all = Place { pes, hosts: hosts.iter().map(|host| (host, host.slots)).collect() };
         for layout in layouts {
             for provider in &providers {
                 for scenario in SCENARIOS {
@@ -123,17 +145,15 @@ pub(crate) fn run(options: &SelftestOptions) -> Result<bool, ToolError> {
         }
     }
     let passed = runs.iter().filter(|run| run.passed).count();
-    if options.json {
+    if json {
         print_json(&runs)?;
     } else {
-        let pes = match &options.reach.hosts[..] {
-            [] => format!("{} PEs", options.pes),
-            _ => String::from("PEs on these hosts"),
+        let pes = match hosts.is_empty() {
+            true => format!("{} PEs", options.pes),
+            false => String::from("PEs on these hosts"),
         };
-        let log = match passed < runs.len() && !options.verbose {
-            true => "; -v shows what was logged",
-            false => "",
-        };
+        let is_short = passed < runs.len() && !options.verbose;
+        let log = if is_short { "; -v shows what was logged" } else { "" };
         let left = if left > 0 { format!(", {left} not run") } else { String::new() };
         println!("{passed} of {} passed{left}, with {pes}{log}", runs.len());
     }
@@ -148,59 +168,20 @@ fn pairs(hosts: &[Host]) -> impl Iterator<Item = Place<'_>> {
     })
 }
 
-fn providers(fabric: &Fabric) -> Result<Vec<String>, ToolError> {
-    let mut found: Vec<String> = fabric.one_host.provider.iter().cloned().collect();
-    let local = fabric.providers.iter().filter(|choice| choice.asked == "shm");
-    found.extend(
-        local
-            .filter_map(|choice| choice.provider.clone())
-            .filter(|name| !found.contains(name))
-            .collect::<Vec<_>>(),
-    );
-    if found.is_empty() {
-        let message =
-            fabric.error.clone().unwrap_or_else(|| String::from("no provider can be used here"));
-        return Err(ToolError::new(message, "`nvshmem-libfabric doctor` says why"));
+/// Returns the providers that were named, or what the transport would take here, and shm.
+fn providers(fabric: &Fabric, named: &[String]) -> Result<Vec<String>, ToolError> {
+    if !named.is_empty() {
+        return hosts::check_here(fabric, named).map(|()| named.to_vec());
     }
-    Ok(found)
-}
-
-fn one(
-    options: &SelftestOptions,
-    plugins: &Plugins,
-    place: &Place<'_>,
-    layout: Layout,
-    provider: &str,
-    (scenario, parameters): (&'static str, &[(&str, u64)]),
-) -> Result<Run, ToolError> {
-    let trial = Trial {
-        plugins,
-        layout,
-        provider,
-        memory: options.memory,
-        deadline: Duration::from_secs(options.deadline),
-    };
-    let mut job = trial.job(scenario, place);
-    for (name, value) in parameters {
-        job = job.param(*name, *value);
+    let shm = fabric.providers.iter().filter(|choice| choice.asked == "shm");
+    let all = [&fabric.one_host].into_iter().chain(shm);
+    let mut found: Vec<String> = all.filter_map(|choice| choice.provider.clone()).collect();
+    found.dedup();
+    if !found.is_empty() {
+        return Ok(found);
     }
-    let report = job.run().map_err(|error| {
-        ToolError::new(
-            format!("the PEs cannot be started: {error}"),
-            "look at the temporary directory",
-        )
-    })?;
-    Ok(Run {
-        provider: provider.to_owned(),
-        file: layout.soname().to_owned(),
-        scenario: scenario.to_owned(),
-        hosts: place.hosts.iter().map(|(host, _)| host.name.clone()).collect(),
-        passed: report.succeeded(),
-        seconds: report.elapsed.as_secs_f64(),
-        failure: (!report.succeeded()).then(|| failure(&report) + &place.hint()),
-        failure_log: (!report.succeeded()).then(|| log_of_failure(&report)),
-        opened: opened(&report),
-    })
+    let message = fabric.error.as_deref().unwrap_or("no provider can be used here");
+    Err(ToolError::new(message, "`nvshmem-libfabric doctor` says why"))
 }
 
 fn line(run: &Run, all: bool) -> String {

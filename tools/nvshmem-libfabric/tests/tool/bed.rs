@@ -1,5 +1,5 @@
-//! What the cases stand on: scratch directories, NVSHMEMs in them, plugin files as they are
-//! installed, and the tool.
+//! What the cases stand on: NVSHMEMs in scratch directories, plugin files as they are installed,
+//! and the tool.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -12,11 +12,12 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use launcher::PrivateDir;
-use libtest_mimic::{Failed, Trial};
+use libtest_mimic::Failed;
 use serde_json::Value;
 use test_support::built;
-use test_support::needs::{self, Need};
+pub(crate) use test_support::scratch::Scratch;
+
+pub(crate) type Case = Result<(), Failed>;
 
 pub(crate) const TOOL: &str = env!("CARGO_BIN_EXE_nvshmem-libfabric");
 
@@ -32,83 +33,53 @@ pub(crate) const RELEASES: [(&str, u32); 8] = [
     ("3.8.0", 7),
 ];
 
-/// An empty directory that is gone when the test is.
-pub(crate) struct Scratch(PrivateDir);
+pub(crate) fn root() -> PathBuf {
+    fs::canonicalize(Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")).expect("the source")
+}
 
-impl Scratch {
-    pub(crate) fn new() -> Self {
-        Self(PrivateDir::new("tool").expect("a scratch directory"))
-    }
+pub(crate) fn script(path: &Path, text: &str) {
+    executable(path, &format!("#!/bin/sh\n{text}\n"));
+}
 
-    pub(crate) fn path(&self) -> &Path {
-        self.0.path()
-    }
-
-    pub(crate) fn at(&self, name: &str) -> PathBuf {
-        self.path().join(name)
-    }
-
-    pub(crate) fn write(&self, name: &str, text: &str) -> PathBuf {
-        let path = self.at(name);
-        fs::create_dir_all(path.parent().expect("a directory")).expect("directories");
-        fs::write(&path, text).expect("a file");
-        path
-    }
-
-    pub(crate) fn script(&self, name: &str, text: &str) -> PathBuf {
-        self.executable(name, &format!("#!/bin/sh\n{text}\n"))
-    }
-
-    /// Writes a file that can be started. Another process does: a child that another thread starts
-    /// meanwhile would have the file open for writing for a while, and what is open for writing
-    /// does not start.
-    pub(crate) fn executable(&self, name: &str, text: &str) -> PathBuf {
-        let path = self.at(name);
-        let mut install = Command::new("install");
-        install.args(["-D", "-m", "755", "/dev/stdin"]).arg(&path).stdin(Stdio::piped());
-        let mut child = install.spawn().expect("install runs");
-        let mut stdin = child.stdin.take().expect("a pipe");
-        stdin.write_all(text.as_bytes()).expect("the text is taken");
-        drop(stdin);
-        assert!(child.wait().expect("it ends").success(), "{install:?}");
-        path
-    }
+/// Writes a file that can be started. Another process does: a child that another thread starts
+/// meanwhile would have the file open for writing for a while, and what is open for writing does
+/// not start.
+pub(crate) fn executable(path: &Path, text: &str) {
+    let mut install = Command::new("install");
+    install.args(["-D", "-m", "755", "/dev/stdin"]).arg(path).stdin(Stdio::piped());
+    let mut child = install.spawn().expect("install runs");
+    let mut stdin = child.stdin.take().expect("a pipe");
+    stdin.write_all(text.as_bytes()).expect("the text is taken");
+    drop(stdin);
+    assert!(child.wait().expect("it ends").success(), "{install:?}");
 }
 
 /// What is in a directory: of each path the contents, or where the link leads, and the mode.
 pub(crate) fn tree(directory: &Path) -> BTreeMap<PathBuf, (Vec<u8>, u32)> {
     let mut found = BTreeMap::new();
-    let mut open = vec![directory.to_owned()];
-    while let Some(directory) = open.pop() {
-        for entry in fs::read_dir(&directory).expect("a directory") {
-            let path = entry.expect("an entry").path();
-            let metadata = path.symlink_metadata().expect("metadata");
-            let bytes = if metadata.is_dir() {
-                open.push(path.clone());
-                Vec::new()
-            } else if let Ok(target) = fs::read_link(&path) {
-                target.into_os_string().into_encoded_bytes()
-            } else {
-                fs::read(&path).expect("a file")
-            };
-            found.insert(path, (bytes, metadata.mode()));
-        }
+    for entry in fs::read_dir(directory).expect("a directory") {
+        let path = entry.expect("an entry").path();
+        let metadata = path.symlink_metadata().expect("metadata");
+        let bytes = if metadata.is_dir() {
+            found.extend(tree(&path));
+            Vec::new()
+        } else if let Ok(target) = fs::read_link(&path) {
+            target.into_os_string().into_encoded_bytes()
+        } else {
+            fs::read(&path).expect("a file")
+        };
+        found.insert(path, (bytes, metadata.mode()));
     }
     found
 }
 
-pub(crate) fn tool(arguments: &[&str]) -> Command {
-    behind(&[], arguments)
-}
-
-pub(crate) fn behind(prefix: &[String], arguments: &[&str]) -> Command {
-    let mut words = prefix.iter().map(String::as_str).chain([TOOL]);
-    let mut command = Command::new(words.next().unwrap_or(TOOL));
-    command.args(words).args(arguments);
+/// A program without the variables of this test's environment that it would heed.
+pub(crate) fn program(program: impl AsRef<std::ffi::OsStr>) -> Command {
+    let mut command = Command::new(program);
+    let heeded = "NVSHMEM_ FI_ FAKE_CUDA_ CUDA_ LD_ PYTHON VIRTUAL_ENV PIP_ MAKE";
     for (name, _) in std::env::vars_os() {
         let known = name.to_string_lossy();
-        let ours = ["NVSHMEM_", "FI_", "FAKE_CUDA_", "CUDA_", "LD_"];
-        if ours.iter().any(|prefix| known.starts_with(prefix)) {
+        if heeded.split(' ').any(|prefix| known.starts_with(prefix)) {
             command.env_remove(&name);
         }
     }
@@ -116,52 +87,79 @@ pub(crate) fn behind(prefix: &[String], arguments: &[&str]) -> Command {
     command
 }
 
-pub(crate) fn good(command: &mut Command) -> Result<String, Failed> {
-    let output = command.output()?;
-    if !output.status.success() {
-        return Err(format!("{command:?}: {}\n{}", output.status, said(&output)).into());
-    }
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+/// The tool with the words of a line, in which PLUGINS stands for the plugin files' directory.
+pub(crate) fn tool(line: &str) -> Command {
+    behind(&[TOOL.to_owned()], line)
 }
 
-pub(crate) fn bad(command: &mut Command, status: i32) -> Result<String, Failed> {
-    let output = command.output()?;
-    let said = said(&output);
-    if output.status.code() != Some(status) {
-        return Err(format!("{command:?}: {} and not {status}\n{said}", output.status).into());
+/// Some words, and behind them those of a line.
+pub(crate) fn behind(words: &[String], line: &str) -> Command {
+    let mut command = program(&words[0]);
+    command.args(&words[1..]);
+    for word in line.split_whitespace() {
+        match word {
+            "PLUGINS" => command.arg(plugins()),
+            word => command.arg(word),
+        };
     }
-    let json = command.get_args().any(|word| word == "--json");
-    let object = serde_json::from_slice::<Value>(&output.stdout);
-    let told = !json || object.is_ok_and(|object| object["error"].is_string());
-    if !said.contains("\nhint: ") || !told {
-        return Err(format!("{command:?}: no hint, or no object, in\n{said}").into());
-    }
-    Ok(said)
+    command
 }
 
-fn said(output: &Output) -> String {
+pub(crate) fn text(output: &Output) -> String {
     let (out, err) = (&output.stdout, &output.stderr);
     format!("{}{}", String::from_utf8_lossy(out), String::from_utf8_lossy(err))
 }
 
-pub(crate) fn json(command: &mut Command) -> Result<Value, Failed> {
-    Ok(serde_json::from_str(&good(command)?)?)
+/// Runs a command that has to end with a status and to say some texts. Returns what it says.
+pub(crate) fn says(command: &mut Command, status: i32, texts: &[&str]) -> Result<String, Failed> {
+    let output = command.output()?;
+    let said = text(&output);
+    let missing = texts.iter().find(|text| !said.contains(**text));
+    if missing.is_none() && output.status.code() == Some(status) {
+        return Ok(said);
+    }
+    Err(format!("{command:?}: {}, and not {status} with {missing:?}\n{said}", output.status).into())
 }
 
-pub(crate) fn expect(holds: bool, told: impl FnOnce() -> String) -> Result<(), Failed> {
-    if holds { Ok(()) } else { Err(told().into()) }
+/// Runs a command that cannot be done: it says so, with a hint, and in JSON where that is asked for.
+pub(crate) fn refuses(
+    command: &mut Command,
+    status: i32,
+    texts: &[&str],
+) -> Result<String, Failed> {
+    let said = says(command, status, &[&["hint: "], texts].concat())?;
+    if command.get_args().any(|word| word == "--json") {
+        let mut values = serde_json::Deserializer::from_str(&said).into_iter::<Value>();
+        let object = values.next().ok_or("no object")??;
+        assert!(object["error"].is_string() && object["hint"].is_string(), "{said}");
+    }
+    Ok(said)
+}
+
+/// Returns the standard output of a command that succeeds.
+pub(crate) fn good(command: &mut Command) -> Result<String, Failed> {
+    let output = command.output()?;
+    if !output.status.success() {
+        return Err(format!("{command:?}: {}\n{}", output.status, text(&output)).into());
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Returns the JSON that a command prints which ends with a status.
+pub(crate) fn json(command: &mut Command, status: i32) -> Result<Value, Failed> {
+    let output = command.output()?;
+    assert!(output.status.code() == Some(status), "{command:?}: {output:?}");
+    Ok(serde_json::from_slice(&output.stdout)?)
+}
+
+/// Returns the object of a list in which a field has a value.
+pub(crate) fn row(list: &Value, field: &str, value: &str) -> Value {
+    let mut rows = list.as_array().into_iter().flatten();
+    rows.find(|row| row[field] == value).cloned().unwrap_or_default()
 }
 
 pub(crate) fn file_name(number: u32) -> String {
     format!("nvshmem_transport_libfabric.so.{number}")
-}
-
-fn install(kind: &str, library: &str, directory: &Path) {
-    let built = built::directory(&format!("install-{kind}"), &[(library, library)]).join(library);
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/install.sh");
-    let output = Command::new(script).arg(kind).arg(&built).arg(directory).output();
-    let output = output.expect("install.sh");
-    assert!(output.status.success(), "{}", said(&output));
 }
 
 /// The plugins that were built with this program. Made once.
@@ -169,10 +167,21 @@ pub(crate) fn plugins() -> &'static Path {
     static MADE: OnceLock<PathBuf> = OnceLock::new();
     MADE.get_or_init(|| {
         let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("tool-plugins");
-        install("plugin", "libnvshmem_transport_libfabric.so", &directory);
-        install("nccl", "libnccl_rma_nvshmem_libfabric.so", &directory);
+        for (kind, name) in [
+            ("plugin", "libnvshmem_transport_libfabric.so"),
+            ("nccl", "libnccl_rma_nvshmem_libfabric.so"),
+        ] {
+            let built = built::directory(&format!("install-{kind}"), &[(name, name)]).join(name);
+            let mut install = Command::new(root().join("scripts/install.sh"));
+            good(install.arg(kind).arg(built).arg(&directory)).expect("it is installed");
+        }
         directory
     })
+}
+
+/// The path of one of them.
+pub(crate) fn plugin(number: u32) -> String {
+    plugins().join(file_name(number)).display().to_string()
 }
 
 pub(crate) struct MadeUp {
@@ -181,37 +190,22 @@ pub(crate) struct MadeUp {
 }
 
 impl MadeUp {
-    pub(crate) fn new(scratch: &Scratch, name: &str, release: &str, number: u32) -> Self {
-        let made = Self { prefix: scratch.at(name), number };
-        fs::create_dir_all(made.prefix.join("lib")).expect("directories");
-        let rpath = ["-Wl,-rpath,${ORIGIN}", "-Wl,--disable-new-dtags"];
-        made.host_library(release, &rpath);
-        compile(
-            &made.transport(),
-            &["-shared", "-fPIC", "-DTRANSPORT", &format!("-Wl,-soname,{}", file_name(number))],
-        );
-        scratch.write(&format!("{name}/lib/nvshmem_transport_ibrc.so.{number}"), "");
-        let part = |at: usize| release.split('.').nth(at).expect("three numbers");
-        scratch.write(
-            &format!("{name}/include/non_abi/nvshmem_version.h"),
-            &format!(
-                "#define NVSHMEM_VENDOR_MAJOR_VERSION {}\n#define NVSHMEM_VENDOR_MINOR_VERSION {}\n\
-                 #define NVSHMEM_VENDOR_PATCH_VERSION {}\n\
-                 #define NVSHMEM_TRANSPORT_PLUGIN_MAJOR_VERSION {number}\n",
-                part(0),
-                part(1),
-                part(2)
-            ),
-        );
+    pub(crate) fn new(scratch: &Path, name: &str, release: &str, number: u32) -> Self {
+        let made = Self { prefix: scratch.join(name), number };
+        let lib = made.prefix.join("lib");
+        fs::create_dir_all(&lib).expect("directories");
+        made.host_library(release, &["-Wl,-rpath,${ORIGIN}", "-Wl,--disable-new-dtags"]);
+        let soname = format!("-Wl,-soname,{}", file_name(number));
+        compile(&made.transport(), &["-shared", "-fPIC", "-DTRANSPORT", &soname]);
+        fs::write(lib.join(format!("nvshmem_transport_ibrc.so.{number}")), "").expect("a file");
         made
     }
 
     pub(crate) fn host_library(&self, release: &str, flags: &[&str]) {
-        let (release, number) =
-            (format!("-DRELEASE=\"{release}\""), format!("-DNUMBER=\"{}\"", self.number));
-        let mut all =
-            vec!["-shared", "-fPIC", "-Wl,-soname,libnvshmem_host.so.3", &release, &number];
-        all.extend(flags);
+        let release = format!("-DRELEASE=\"{release}\"");
+        let number = format!("-DNUMBER=\"{}\"", self.number);
+        let soname = "-Wl,-soname,libnvshmem_host.so.3";
+        let all = [&["-shared", "-fPIC", soname, &release, &number], flags].concat();
         compile(&self.library(), &all);
     }
 
@@ -239,51 +233,22 @@ fn compile(output: &Path, flags: &[&str]) {
     }
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/nvshmem.c");
     let mut command = Command::new("cc");
-    command.arg("-o").arg(output).arg(source).args(flags).arg("-ldl");
-    let ended = command.output().expect("cc runs");
-    assert!(ended.status.success(), "{command:?}: {}", said(&ended));
+    good(command.arg("-o").arg(output).arg(source).args(flags).arg("-ldl")).expect("it compiles");
     compiled.insert(key, fs::read(output).expect("what was compiled"));
 }
 
-pub(crate) fn wheel(release: &str) -> Need<PathBuf> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.deps/nvshmem").join(release);
-    match fs::canonicalize(&path) {
-        Ok(path) => Ok(path),
-        Err(_) => Err(format!(
-            "NVSHMEM {release} is not in .deps/nvshmem: scripts/nvshmem-wheels.sh fetches it"
-        )),
-    }
-}
-
+/// Looks again and again, for up to a minute, until something is there.
 pub(crate) fn wait<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> Result<T, String> {
-    const PATIENCE: Duration = Duration::from_secs(60);
     let began = Instant::now();
-    while began.elapsed() < PATIENCE {
+    while began.elapsed() < Duration::from_secs(60) {
         if let Some(found) = look() {
             return Ok(found);
         }
         thread::sleep(Duration::from_millis(1));
     }
-    Err(format!("{what}: not within {PATIENCE:?}"))
+    Err(format!("{what}: not within a minute"))
 }
 
-pub(crate) fn signal(process: impl Display, signal: &str) -> Result<(), Failed> {
+pub(crate) fn signal(process: impl Display, signal: &str) -> Case {
     good(Command::new("kill").args([signal, &process.to_string()])).map(drop)
-}
-
-pub(crate) fn trial(name: &str, run: fn() -> Result<(), Failed>) -> Trial {
-    Trial::test(name, run)
-}
-
-pub(crate) fn of_wheels(name: &str, run: fn(&MadeUp) -> Result<(), Failed>) -> Vec<Trial> {
-    const LIST: &str = include_str!("../../../../scripts/nvshmem-wheels.txt");
-    let listed = |release: &str| LIST.lines().any(|line| line.split(' ').next() == Some(release));
-    let wheels = RELEASES.iter().filter(|(release, _)| listed(release));
-    let trial = |(release, number): &(&str, u32)| {
-        let number = *number;
-        needs::trial(format!("{name}_{release}"), wheel(release), move |prefix| {
-            run(&MadeUp { prefix, number })
-        })
-    };
-    wheels.map(trial).collect()
 }

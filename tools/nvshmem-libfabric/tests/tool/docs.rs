@@ -7,15 +7,14 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use libtest_mimic::{Arguments, Failed, Trial};
-use test_support::full;
-use test_support::{built, needs};
+use test_support::{built, full};
 
-use crate::bed::{MadeUp, Scratch, TOOL, expect, plugins, trial};
+use crate::bed::{Case, MadeUp, Scratch, TOOL, plugins, root, script, text};
 
+/// Pages, and how many blocks of each are run at least.
 const PAGES: [(&str, usize); 11] = [
     ("README.md", 3),
     ("docs/tool.md", 6),
@@ -30,15 +29,13 @@ const PAGES: [(&str, usize); 11] = [
     ("docs/environments/kubernetes.md", 1),
 ];
 
-const FIRST: usize = 3;
-
 const NOT_RUN: &str = "# Not run in the tests";
 
 const WRAPPER: &str = r#"
 tool=OPT/bin/nvshmem-libfabric
 case "FULL $*" in
 # Their own suites run them: here the options are read.
-"no perf"* | "no selftest"* | "no qualify"*) exec $tool "$@" --help >/dev/null ;;
+"false perf"* | "false selftest"* | "false qualify"*) exec $tool "$@" --help >/dev/null ;;
 *'--memory gpu'*) export LD_LIBRARY_PATH=CUDA ;;
 esac
 if [ "$1" = doctor ]; then
@@ -49,120 +46,85 @@ fi
 exec $tool "$@"
 "#;
 
-pub(crate) fn trials() -> Vec<Trial> {
+/// Of a target that is none it says so.
+const MAKE: &str = r#"
+if [ "$1" = install ]; then
+    cp -r OPT/. "${2#PREFIX=}" && exec cp "$(command -v nvshmem-libfabric)" "${2#PREFIX=}/bin"
+fi
+exec /usr/bin/make --dry-run --directory ROOT "$@" >/dev/null
+"#;
+
+pub(crate) fn pages() -> impl Iterator<Item = Trial> {
     // Who names cases finds all of them.
-    let named = Arguments::from_args().filter.is_some();
-    let pages = if named || full() { &PAGES[..] } else { &PAGES[..FIRST] };
-    let mut trials: Vec<Trial> = pages
-        .iter()
-        .map(|(page, least)| {
-            let name =
-                format!("docs::commands_of_{}", page.trim_end_matches(".md").replace('/', "_"));
-            Trial::test(name, move || run_page(page, *least))
-        })
-        .collect();
-    trials.push(trial("docs::every_page_of_environments_is_run", every_page));
-    trials.push(trial("docs::errors_are_those_of_the_sources", errors));
-    trials
-}
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
-
-fn blocks(page: &str) -> Result<Vec<String>, Failed> {
-    let text = fs::read_to_string(root().join(page))?;
-    let blocks = text.split("\n```sh\n").skip(1);
-    Ok(blocks.filter_map(|rest| Some(rest.split("\n```").next()?.to_owned())).collect())
+    let all = Arguments::from_args().filter.is_some() || full();
+    let pages = if all { &PAGES[..] } else { &PAGES[..3] };
+    pages.iter().map(|(page, least)| {
+        let name = page.trim_end_matches(".md").replace('/', "_");
+        Trial::test(format!("docs::{name}"), move || run_page(page, *least))
+    })
 }
 
 /// A place with a home, our files, and stand-ins for NVSHMEM, launchers and `make`.
 fn place() -> Result<Scratch, Failed> {
     let scratch = Scratch::new();
-    let home = scratch.at("home");
-    fs::create_dir_all(scratch.at("opt/lib"))?;
-    fs::create_dir_all(scratch.at("opt/bin"))?;
-    fs::create_dir_all(scratch.at("tmp"))?;
-    for entry in fs::read_dir(plugins())? {
-        let entry = entry?;
-        // Debug information is in a directory of its own.
-        if entry.file_type()?.is_file() {
-            fs::copy(entry.path(), scratch.at("opt/lib").join(entry.file_name()))?;
-        }
-    }
-    fs::copy(TOOL, scratch.at("opt/bin/nvshmem-libfabric"))?;
-    let nvshmem = MadeUp::new(&scratch, "home/nvshmem", "3.7.2", 6);
-    nvshmem.program(&home.join("program"));
     scratch.write("home/train.py", "");
     scratch.write("home/nvshmem.log.libfabric", "a line\n");
-    let (opt, cuda) = (scratch.at("opt"), built::fake_cuda_dir());
-    let full = needs::is_set("NVSHMEM_TEST_FULL");
-    scratch.script(
-        "bin/nvshmem-libfabric",
-        &WRAPPER
-            .replace("CUDA", &cuda.display().to_string())
-            .replace("OPT", &opt.display().to_string())
-            .replace("FULL", if full { "yes" } else { "no" }),
-    );
-    for launcher in ["torchrun", "srun", "mpirun", "python3"] {
-        scratch.script(&format!("bin/{launcher}"), "exit 0");
+    for directory in ["opt/lib", "opt/bin", "tmp"] {
+        fs::create_dir_all(scratch.join(directory))?;
     }
-    // Of a target that is none it says so.
-    scratch.script(
-            "bin/make",
-            &format!(
-                "if [ \"$1\" = install ]; then\n\
-                 cp -r {}/. \"${{2#PREFIX=}}\" && exec cp \"$(command -v nvshmem-libfabric)\" \"${{2#PREFIX=}}/bin\"\n\
-                 fi\n\
-                 exec /usr/bin/make --dry-run --directory {} \"$@\" >/dev/null",
-                opt.display(),
-                root().display()
-            ),
-        );
+    for file in fs::read_dir(plugins())? {
+        let file = file?;
+        // Debug information is in a directory of its own.
+        if file.file_type()?.is_file() {
+            fs::copy(file.path(), scratch.join("opt/lib").join(file.file_name()))?;
+        }
+    }
+    fs::copy(TOOL, scratch.join("opt/bin/nvshmem-libfabric"))?;
+    MadeUp::new(&scratch, "home/nvshmem", "3.7.2", 6).program(&scratch.join("home/program"));
+    let (opt, root) = (scratch.join("opt").display().to_string(), root().display().to_string());
+    let cuda = built::fake_cuda_dir().display().to_string();
+    let wrapper = WRAPPER.replace("CUDA", &cuda).replace("FULL", &full().to_string());
+    script(&scratch.join("bin/nvshmem-libfabric"), &wrapper.replace("OPT", &opt));
+    script(&scratch.join("bin/make"), &MAKE.replace("OPT", &opt).replace("ROOT", &root));
+    for launcher in ["torchrun", "srun", "mpirun", "python3"] {
+        script(&scratch.join("bin").join(launcher), "exit 0");
+    }
     Ok(scratch)
 }
 
-fn shell(scratch: &Scratch, options: &[&str], script: &str) -> Command {
-    let mut command = Command::new("timeout");
-    command.args(["900", "bash"]).args(options).args(["-c", script]).stdin(Stdio::null());
-    let home = scratch.at("home");
-    let bin = scratch.at("bin");
-    let path = format!("{}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", bin.display());
-    command.env_clear().env("PATH", path).env("HOME", &home).current_dir(&home);
-    command.env("NVSHMEM_HOME", home.join("nvshmem")).env("TMPDIR", scratch.at("tmp"));
-    command
-}
-
-fn run_page(page: &str, least: usize) -> Result<(), Failed> {
+fn run_page(page: &str, least: usize) -> Case {
     let place = place()?;
+    let (home, bin) = (place.join("home"), place.join("bin"));
+    let path = format!("{}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", bin.display());
+    let page_text = fs::read_to_string(root().join(page))?;
     let mut run = 0;
-    for block in blocks(page)? {
-        let is_run = !block.starts_with(NOT_RUN);
-        let options: &[&str] = if is_run { &["-euo", "pipefail"] } else { &["-n"] };
-        let output = shell(&place, options, &block).output()?;
-        let said = || {
-            let (out, err) = (&output.stdout, &output.stderr);
-            let (out, err) = (String::from_utf8_lossy(out), String::from_utf8_lossy(err));
-            format!("{page}, {}:\n{block}\n---\n{out}{err}", output.status)
-        };
-        expect(output.status.success(), said)?;
-        let reason = block.lines().next().and_then(|line| line.strip_prefix(NOT_RUN));
-        expect(is_run || reason.is_some_and(|reason| reason.len() > 5), || {
-            format!("{page} does not say why it is not run:\n{block}")
-        })?;
-        run += usize::from(is_run);
+    for block in page_text.split("\n```sh\n").skip(1) {
+        let block = block.split("\n```").next().unwrap_or_default();
+        let why_not = block.lines().next().and_then(|line| line.strip_prefix(NOT_RUN));
+        assert!(why_not.is_none_or(|why| why.len() > 5), "{page} does not say why not:\n{block}");
+        let options = if why_not.is_some() { "-n" } else { "-euo pipefail" };
+        let mut command = Command::new("timeout");
+        command.args(["900", "bash"]).args(options.split(' ')).args(["-c", block]);
+        command.env_clear().env("PATH", &path).env("HOME", &home).current_dir(&home);
+        command.env("NVSHMEM_HOME", home.join("nvshmem")).env("TMPDIR", place.join("tmp"));
+        let output = command.stdin(std::process::Stdio::null()).output()?;
+        let status = output.status;
+        assert!(status.success(), "{page}, {status}:\n{block}\n---\n{}", text(&output));
+        run += usize::from(why_not.is_none());
     }
-    expect(run >= least, || format!("{page}: {run} blocks were run, and not {least}"))
+    assert!(run >= least, "{page}: {run} blocks were run, and not {least}");
+    Ok(())
 }
 
-fn every_page() -> Result<(), Failed> {
+/// Every page of an environment is listed, and run.
+pub(crate) fn environments() -> Case {
     let index = fs::read_to_string(root().join("docs/environments/README.md"))?;
     for entry in fs::read_dir(root().join("docs/environments"))? {
         let name = entry?.file_name().to_string_lossy().into_owned();
         let page = format!("docs/environments/{name}");
-        let is_known = PAGES.iter().any(|(known, _)| *known == page);
+        let is_run = PAGES.iter().any(|(known, _)| *known == page);
         let is_listed = index.contains(&format!("({name})"));
-        expect(name == "README.md" || (is_known && is_listed), || page.clone())?;
+        assert!(name == "README.md" || (is_run && is_listed), "{page}");
     }
     Ok(())
 }
@@ -178,12 +140,12 @@ const WITH_ERRORS: [&str; 8] = [
     "src/bootstrap/error.rs",
 ];
 
-fn errors() -> Result<(), Failed> {
+/// The catalogue has each text once, the sources have it, and it has every text of some sources.
+pub(crate) fn errors() -> Case {
     let page = fs::read_to_string(root().join("docs/errors.md"))?;
     let keys: Vec<String> = page.lines().filter_map(key).collect();
-    expect(keys.len() > 50, || format!("{} texts", keys.len()))?;
     let unique: BTreeSet<&String> = keys.iter().collect();
-    expect(unique.len() == keys.len(), || String::from("a text is there twice"))?;
+    assert!(keys.len() > 50 && unique.len() == keys.len(), "{} texts, or one twice", keys.len());
     let mut texts = BTreeSet::new();
     let mut open =
         ["src", "crates", "tools/nvshmem-libfabric/src"].map(|at| root().join(at)).to_vec();
@@ -197,61 +159,44 @@ fn errors() -> Result<(), Failed> {
         }
     }
     for key in &keys {
-        expect(texts.contains(key), || format!("no source has {key:?}"))?;
+        assert!(texts.contains(key), "no source has {key:?}");
     }
     let mut all = 0;
     for file in WITH_ERRORS {
         let source = fs::read_to_string(root().join(file))?;
-        for attribute in source.split("#[error(").skip(1) {
-            let Some(text) = strings(attribute).into_iter().next() else { continue };
-            // Others' errors alone are no texts, nor is `transparent`.
-            if attribute.trim_start().starts_with('"') && text.contains(char::is_alphabetic) {
-                expect(keys.contains(&text), || {
-                    format!("{file}: {text:?} is not in docs/errors.md")
-                })?;
-                all += 1;
-            }
+        let attributes = source.split("#[error(").skip(1).map(str::trim_start);
+        // Others' errors alone are no texts, nor is `transparent`.
+        for attribute in attributes.filter(|attribute| attribute.starts_with('"')) {
+            let text = strings(attribute).swap_remove(0);
+            let is_known = keys.contains(&text) || !text.contains(char::is_alphabetic);
+            assert!(is_known, "{file}: {text:?} is not in docs/errors.md");
+            all += 1;
         }
     }
-    expect(all > 40, || format!("{all} errors"))
+    assert!(all > 40, "{all} errors");
+    Ok(())
 }
 
 fn key(row: &str) -> Option<String> {
     let cell = row.strip_prefix("| ")?;
-    let text = match cell.strip_prefix("`` ") {
-        Some(quoted) => quoted.split(" `` |").next()?,
-        None => cell.strip_prefix('`')?.split("` |").next()?,
-    };
-    Some(plain(text))
+    let quoted = |quote: &str, end: &str| cell.strip_prefix(quote)?.split(end).next();
+    quoted("`` ", " `` |").or_else(|| quoted("`", "` |")).map(plain)
 }
 
+/// The texts of a source, of which one that goes on in the next line is one.
 fn strings(source: &str) -> Vec<String> {
-    // A text that goes on in the next line is one.
-    let mut parts = source.split("\\\n");
-    let mut joined = String::from(parts.next().unwrap_or_default());
-    parts.for_each(|part| joined.push_str(part.trim_start()));
-    let joined = joined.replace("'\"'", "' '");
-    let mut found = Vec::new();
-    let mut text: Option<String> = None;
-    let mut letters = joined.chars();
-    while let Some(letter) = letters.next() {
-        match (letter, &mut text) {
-            ('"', Some(_)) => found.extend(text.take().map(|text| plain(&text))),
-            ('"', None) => text = Some(String::new()),
-            ('\\', Some(text)) => text.extend(letters.next()),
-            (letter, Some(text)) => text.push(letter),
-            (_, None) => {}
-        }
-    }
-    found
+    let mut lines = source.split("\\\n");
+    let first = lines.next().unwrap_or_default().to_owned();
+    let joined = lines.fold(first, |text, line| text + line.trim_start());
+    let escaped = joined.replace("'\"'", "' '").replace("\\\\", "\u{1}").replace("\\\"", "\u{2}");
+    let texts = escaped.split('"').skip(1).step_by(2);
+    texts.map(|text| plain(&text.replace('\u{1}', "\\").replace('\u{2}', "\""))).collect()
 }
 
+/// Returns a text with … in place of what is put into it.
 fn plain(text: &str) -> String {
     let mut pieces = text.split('{');
-    let mut plain = String::from(pieces.next().unwrap_or_default());
-    for piece in pieces {
-        plain.push('…');
-        plain.push_str(piece.split_once('}').map_or("", |(_, behind)| behind));
-    }
-    plain.trim().to_owned()
+    let first = pieces.next().unwrap_or_default().to_owned();
+    let behind = pieces.map(|piece| piece.split_once('}').map_or("", |(_, behind)| behind));
+    behind.fold(first, |text, behind| text + "…" + behind).trim().to_owned()
 }

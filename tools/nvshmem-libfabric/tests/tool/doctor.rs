@@ -2,161 +2,138 @@
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use libtest_mimic::{Failed, Trial};
 use serde_json::Value;
 use test_support::built;
 
-use crate::bed::{
-    MadeUp, Scratch, TOOL, behind, expect, good, json, plugins, tool, tree, trial, wait,
-};
+use crate::bed::{Case, MadeUp, Scratch, TOOL, behind, good, json, plugin, row, says, tool, tree};
+use crate::bed::{root, wait};
 
-pub(crate) fn trials() -> Vec<Trial> {
-    vec![
-        trial("doctor::a_machine_with_nothing_is_usable_with_tcp", calm),
-        trial("doctor::what_is_wrong_is_an_error_with_its_remedy", wrong),
-        trial("doctor::a_library_that_crashes_is_told", crash),
-        trial("doctor::files_of_ended_processes", files_left_behind),
-        trial("doctor::gpus", gpus),
-        trial("doctor::nvshmem", nvshmem),
-        trial("doctor::parent_that_ignores_sigchld", ignored_ends),
-    ]
-}
-
-fn doctor(options: &[&str]) -> Command {
-    let mut command = tool(&["doctor"]);
-    command.args(options).arg("--plugin-dir").arg(plugins());
+fn doctor(options: &str) -> Command {
+    let mut command = tool(&format!("doctor --plugin-dir PLUGINS {options}"));
     // Whatever NICs this machine has.
     command.env("NVSHMEM_LIBFABRIC_PROVIDER", "tcp");
     command
 }
 
-fn ignored_ends() -> Result<(), Failed> {
-    let mut command = Command::new("sh");
-    command.args(["-c", "trap '' CHLD; exec \"$@\"", "sh", TOOL, "doctor", "--plugin-dir"]);
-    command.arg(plugins()).env("NVSHMEM_LIBFABRIC_PROVIDER", "tcp").stdout(Stdio::null());
-    let mut doctor = command.spawn()?;
-    let ended = wait("doctor's end", || doctor.try_wait().ok().flatten());
-    let _ = doctor.kill();
-    let status = ended?;
-    expect(status.success(), || format!("{status}"))
-}
-
 fn check(diagnosis: &Value, id: &str) -> Value {
-    let checks = diagnosis["checks"].as_array().cloned().unwrap_or_default();
-    checks.into_iter().find(|check| check["id"] == id).unwrap_or_default()
+    row(&diagnosis["checks"], "id", id)
 }
 
-fn documented(diagnosis: &Value) -> Result<(), Failed> {
-    let page = include_str!("../../../../docs/tool.md");
-    for check in diagnosis["checks"].as_array().into_iter().flatten() {
-        let id = format!("`{}`", check["id"].as_str().unwrap_or_default());
-        expect(page.contains(&id), || format!("docs/tool.md lacks {id}"))?;
-    }
-    Ok(())
-}
-
-fn diagnosed(command: &mut Command, status: i32) -> Result<Value, Failed> {
-    let output = command.output()?;
-    if output.status.code() != Some(status) {
-        return Err(format!("{command:?}: {output:?}").into());
-    }
-    Ok(serde_json::from_slice(&output.stdout)?)
-}
-
-fn calm() -> Result<(), Failed> {
+pub(crate) fn usable() -> Case {
     let scratch = Scratch::new();
     scratch.write("file", "");
-    let before = tree(scratch.path());
-    let mut command = doctor(&["--json"]);
-    let diagnosis = json(command.current_dir(scratch.path()).env("HOME", scratch.path()))?;
-    expect(tree(scratch.path()) == before, || String::from("nothing is changed"))?;
+    let before = tree(&scratch);
+    let mut command = doctor("--json");
+    let diagnosis = json(command.current_dir(&*scratch).env("HOME", &*scratch), 0)?;
+    assert!(tree(&scratch) == before, "nothing is changed");
     let summary = diagnosis["summary"].as_str().unwrap_or_default();
-    let usable = diagnosis["usable"] == true && summary.starts_with("usable with tcp");
-    expect(usable, || format!("{diagnosis:#}"))?;
+    assert!(diagnosis["usable"] == true && summary.starts_with("usable with tcp"), "{diagnosis:#}");
     let ids = "plugin-files nvshmem settings libfabric provider other-providers \
                provider-environment gpu memlock descriptors cores bootstrap-interface \
                shared-memory left-behind";
     for id in ids.split(' ') {
         let check = check(&diagnosis, id);
-        expect(check["reason"].is_string(), || format!("no {id} in {diagnosis:#}"))?;
-        let warned = check["verdict"] == "warning";
-        expect(!warned || check["remedy"].is_string(), || format!("{check:#}"))?;
+        assert!(check["reason"].is_string(), "no {id} in {diagnosis:#}");
+        assert!(check["verdict"] != "warning" || check["remedy"].is_string(), "{check:#}");
     }
-    documented(&diagnosis)?;
-    expect(check(&diagnosis, "plugin-files")["verdict"] == "ok", || format!("{diagnosis:#}"))?;
+    assert!(check(&diagnosis, "plugin-files")["verdict"] == "ok", "{diagnosis:#}");
     // Every provider that is not taken has its reason.
     let others = check(&diagnosis, "other-providers")["details"].to_string();
     for provider in ["efa: ", "cxi: ", "verbs: ", "shm: "] {
-        expect(others.contains(provider), || format!("no {provider} in {others}"))?;
+        assert!(others.contains(provider), "no {provider} in {others}");
     }
     // The same for people, whose first line is the verdict, and the rest on demand.
-    let (text, all) = (good(&mut doctor(&[]))?, good(&mut doctor(&["-v"]))?);
+    let text = good(&mut doctor(""))?;
     let first = text.lines().next().unwrap_or_default();
-    expect(first.contains(": usable with tcp"), || text.clone())?;
-    let details = |text: &str| text.contains("  efa: ");
-    expect(details(&all) && !details(&text) && text.contains("\nok       provider "), || {
-        text.clone()
-    })
+    assert!(first.contains(": usable with tcp") && text.contains("\nok       provider "), "{text}");
+    assert!(!text.contains("  efa: "), "{text}");
+    says(&mut doctor("-v"), 0, &["  efa: "]).map(drop)
 }
 
-fn wrong() -> Result<(), Failed> {
-    let wrong = |name: &str, value: &str, id: &str, says: &str| {
-        let diagnosis = diagnosed(doctor(&["--json"]).env(name, value), 1)?;
-        let check = check(&diagnosis, id);
-        let error = check["verdict"] == "error" && check["remedy"].is_string();
-        expect(error && diagnosis["usable"] == false, || format!("{diagnosis:#}"))?;
-        expect(check.to_string().contains(says), || format!("{says} is not in {check:#}"))
-    };
-    wrong("NVSHMEM_LIBFABRIC_LIBRARY", "/nonexistent.so", "libfabric", "cannot load libfabric")?;
-    wrong("NVSHMEM_LIBFABRIC_YIELD", "sometimes", "settings", "NVSHMEM_LIBFABRIC_YIELD")?;
-    wrong("NVSHMEM_LIBFABRIC_DEVICES", "mlx5_77", "provider", "nothing there has this name")?;
-    // What cannot even be asked need not be installed.
-    let few = ["sh", "-c", "ulimit -n 8 && exec \"$@\"", "sh"].map(String::from);
-    let output = behind(&few, &["doctor", "--plugin-dir"]).arg(plugins()).output()?;
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    let told = said.contains("Too many open files") && !said.contains("install libfabric");
-    expect(told, || said.clone())?;
+/// The status with a variable of the environment, and of one check its verdict and something that
+/// it says. Values in capitals are paths.
+const FINDINGS: [(i32, &str, &str, &str, &str, &str); 19] = [
+    (1, "NVSHMEM_LIBFABRIC_LIBRARY", "/none.so", "libfabric", "error", "cannot load libfabric"),
+    (1, "NVSHMEM_LIBFABRIC_LIBRARY", "CRASH", "libfabric", "error", "signal 6"),
+    (1, "NVSHMEM_LIBFABRIC_YIELD", "sometimes", "settings", "error", "NVSHMEM_LIBFABRIC_YIELD"),
+    (1, "NVSHMEM_LIBFABRIC_DEVICES", "mlx5_77", "provider", "error", "nothing there has this name"),
     // One mistake is one error, and libfabric is none.
-    let diagnosis = diagnosed(doctor(&["--json"]).env("NVSHMEM_LIBFABRIC_PROVIDER", "verbz"), 1)?;
-    let errors = diagnosis["checks"].as_array().into_iter().flatten();
-    let errors: Vec<&Value> = errors.filter(|check| check["verdict"] == "error").collect();
-    let one = errors.len() == 1 && errors[0].to_string().contains("did you mean verbs?");
-    expect(one && check(&diagnosis, "libfabric")["verdict"] == "ok", || format!("{errors:#?}"))?;
-    let mut lost = doctor(&["--json"]);
-    let diagnosis = json(lost.env("NVSHMEM_HOME", "/nonexistent"))?;
-    let home = check(&diagnosis, "nvshmem-home").to_string();
-    expect(home.contains("/nonexistent is no directory"), || format!("{diagnosis:#}"))?;
-    documented(&diagnosis)?;
+    (1, "NVSHMEM_LIBFABRIC_PROVIDER", "verbz", "settings", "error", "did you mean verbs?"),
+    (1, "NVSHMEM_LIBFABRIC_PROVIDER", "verbz", "libfabric", "ok", "version "),
+    (0, "NVSHMEM_LIBFABRIC_COLOUR", "red", "settings", "warning", "NVSHMEM_LIBFABRIC_COLOUR"),
+    (0, "NVSHMEM_HOME", "/none", "nvshmem-home", "warning", "/none is no directory"),
+    (0, "NVSHMEM_REMOTE_TRANSPORT", "ibrc", "remote-transport", "warning", "ibrc"),
+    (0, "LD_LIBRARY_PATH", "CUDA", "gpu", "ok", "GPUs: "),
+    (0, "LD_LIBRARY_PATH", "CUDA", "gpu-memory", "note", "staged through host memory"),
+    (0, "LD_LIBRARY_PATH", "CUDA", "peer-memory", "", "dma-bufs"),
+    (0, "LD_LIBRARY_PATH", "CUDA", "gdrcopy", "ok", "works"),
+    (0, "LD_LIBRARY_PATH", "CUDA", "staging-context", "ok", "a context of the transport's own"),
+    (0, "NVSHMEM_HOME", "NVSHMEM", "nvshmem", "note", "nvshmem-libfabric run"),
+    (0, "NVSHMEM_HOME", "OTHER", "nvshmem", "note", "libfabric.so.3, and there is none"),
+    (0, "LD_PRELOAD", "OURS", "nvshmem", "ok", "would load ours"),
+    (0, "NVSHMEM_DISABLE_CUDA_VMM", "1", "staging-context", "warning", "belongs to the program's"),
+    (0, "NVSHMEM_DISABLE_GDRCOPY", "1", "gdrcopy", "note", "not used"),
+];
+
+pub(crate) fn findings() -> Case {
+    let scratch = Scratch::new();
+    let crash = "__attribute__((constructor)) static void start(void) { abort(); }";
+    scratch.write("crash.c", format!("#include <stdlib.h>\n{crash}\n"));
+    let library = scratch.join("libcrash.so");
+    let mut compile = Command::new("cc");
+    compile.args(["-shared", "-fPIC", "-o"]).arg(&library);
+    good(compile.arg(scratch.join("crash.c")))?;
+    let nvshmem = MadeUp::new(&scratch, "nvshmem", "3.8.0", 7);
+    let other = MadeUp::new(&scratch, "other", "3.8.0", 7);
+    other.host_library("3.4.5", &[]);
+    let cuda = built::fake_cuda_dir().display().to_string();
+    let page = fs::read_to_string(root().join("docs/tool.md"))?;
+    for (status, variable, value, id, verdict, says) in FINDINGS {
+        let value = match value {
+            "CRASH" => library.display().to_string(),
+            "CUDA" => cuda.clone(),
+            "NVSHMEM" => nvshmem.prefix.display().to_string(),
+            "OTHER" => other.prefix.display().to_string(),
+            "OURS" => plugin(7),
+            value => value.to_owned(),
+        };
+        let mut command = doctor("--json");
+        // Where a core may be left.
+        command.current_dir(&*scratch).env(variable, value);
+        match variable {
+            "LD_PRELOAD" => _ = command.env("NVSHMEM_HOME", &nvshmem.prefix),
+            "NVSHMEM_DISABLE_CUDA_VMM" | "NVSHMEM_DISABLE_GDRCOPY" => {
+                _ = command.env("LD_LIBRARY_PATH", &cuda)
+            }
+            _ => {}
+        }
+        let diagnosis = json(&mut command, status)?;
+        assert_eq!(diagnosis["usable"], status == 0, "{diagnosis:#}");
+        let found = check(&diagnosis, id);
+        let right = verdict.is_empty() || found["verdict"] == verdict;
+        assert!(right && found.to_string().contains(says), "{id}, {says}: {diagnosis:#}");
+        assert!(verdict != "error" || found["remedy"].is_string(), "{found:#}");
+        let checks = diagnosis["checks"].as_array().into_iter().flatten();
+        let errors = checks.clone().filter(|check| check["verdict"] == "error").count();
+        assert_eq!(errors, usize::from(status == 1), "{diagnosis:#}");
+        for id in checks.map(|check| check["id"].as_str().unwrap_or_default()) {
+            assert!(page.contains(&format!("`{id}`")), "docs/tool.md lacks {id}");
+        }
+    }
     // What is no obstacle is one for who asks for that.
-    let odd = |options: &[&str], status| {
-        diagnosed(doctor(options).env("NVSHMEM_LIBFABRIC_COLOUR", "red"), status)
-    };
-    let diagnosis = odd(&["--json"], 0)?;
-    expect(check(&diagnosis, "settings")["verdict"] == "warning", || format!("{diagnosis:#}"))?;
-    odd(&["--json", "--strict"], 1)?;
+    json(doctor("--json --strict").env("NVSHMEM_LIBFABRIC_COLOUR", "red"), 1)?;
+    // What cannot even be asked need not be installed.
+    let few = ["sh", "-c", "ulimit -n 8 && exec \"$@\"", "sh", TOOL].map(String::from);
+    let mut command = behind(&few, "doctor --plugin-dir PLUGINS");
+    let said = says(&mut command, 1, &["Too many open files"])?;
+    assert!(!said.contains("install libfabric"), "{said}");
     Ok(())
 }
 
-fn crash() -> Result<(), Failed> {
-    let scratch = Scratch::new();
-    let source = scratch.write(
-        "crash.c",
-        "#include <stdlib.h>\n__attribute__((constructor)) static void start(void) { abort(); }\n",
-    );
-    let library = scratch.at("libcrash.so");
-    good(Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source))?;
-    let mut command = doctor(&["--json"]);
-    // Where a core may be left.
-    command.current_dir(scratch.path()).env("NVSHMEM_LIBFABRIC_LIBRARY", &library);
-    let diagnosis = diagnosed(&mut command, 1)?;
-    let reason = check(&diagnosis, "libfabric")["reason"].to_string();
-    expect(reason.contains("signal 6"), || reason.clone())
-}
-
-fn files_left_behind() -> Result<(), Failed> {
+pub(crate) fn left_behind() -> Case {
     struct Files(Vec<PathBuf>);
     impl Drop for Files {
         fn drop(&mut self) {
@@ -165,72 +142,39 @@ fn files_left_behind() -> Result<(), Failed> {
     }
     let mut ended = Command::new("true").spawn()?;
     ended.wait()?;
-    // Named as those of libfabric's shm are.
-    let file = |pid: u32| PathBuf::from(format!("/dev/shm/fi_shm_{pid}:0:doctor"));
-    let (dead, alive) = (file(ended.id()), file(std::process::id()));
-    let files = Files(vec![dead.clone(), alive.clone()]);
+    // Named as those of libfabric's shm are; and of this transport, whose files of its own PID
+    // namespace are removed.
+    let namespace = fs::metadata("/proc/self/ns/pid")?.ino();
+    let (dead, alive) = (ended.id(), std::process::id());
+    let files = [
+        format!("fi_shm_{dead}:0:doctor"),
+        format!("fi_shm_{alive}:0:doctor"),
+        format!("{dead}-{namespace}:0:0"),
+        format!("{dead}-1{namespace}:0:0"),
+    ];
+    let files = Files(files.map(|name| PathBuf::from("/dev/shm").join(name)).to_vec());
     for file in &files.0 {
         fs::write(file, "")?;
     }
-    // Of this transport: those of its own PID namespace are removed.
-    let namespace = fs::metadata("/proc/self/ns/pid")?.ino();
-    let own = PathBuf::from(format!("/dev/shm/{}-{namespace}:0:0", ended.id()));
-    let other = PathBuf::from(format!("/dev/shm/{}-1{namespace}:0:0", ended.id()));
-    let _others = Files(vec![own.clone(), other.clone()]);
-    fs::write(&own, "")?;
-    fs::write(&other, "")?;
-    let diagnosis = json(&mut doctor(&["--json"]))?;
-    let check = check(&diagnosis, "left-behind");
+    let check = check(&json(&mut doctor("--json"), 0)?, "left-behind");
     // Any other process of the transport removes it as well, and may come first.
-    expect(!own.exists() && other.exists(), || format!("{check:#}"))?;
-    let names = |file: &Path| check["details"].to_string().contains(&*file.to_string_lossy());
-    expect(!names(&alive), || format!("{} is in use: {check:#}", alive.display()))?;
+    assert!(!files.0[2].exists() && files.0[3].exists(), "{check:#}");
+    let names = |at: usize| check["details"].to_string().contains(&*files.0[at].to_string_lossy());
     // Of many, some are named.
     let many = check["details"].as_array().is_some_and(|named| named.len() >= 20);
-    expect(check["verdict"] == "warning" && (many || names(&dead)), || format!("{check:#}"))
+    assert!(check["verdict"] == "warning" && (many || names(0)) && !names(1), "{check:#}");
+    Ok(())
 }
 
-fn gpus() -> Result<(), Failed> {
-    let with = |variables: &[(&str, &str)]| {
-        let mut command = doctor(&["--json"]);
-        command.env("LD_LIBRARY_PATH", built::fake_cuda_dir()).envs(variables.iter().copied());
-        json(&mut command)
-    };
-    let diagnosis = with(&[])?;
-    documented(&diagnosis)?;
-    expect(check(&diagnosis, "gpu")["verdict"] == "ok", || format!("{diagnosis:#}"))?;
-    for id in ["gpu-memory", "peer-memory", "gdrcopy", "staging-context"] {
-        expect(check(&diagnosis, id)["reason"].is_string(), || format!("no {id}: {diagnosis:#}"))?;
-    }
-    let staged = check(&diagnosis, "gpu-memory")["reason"].to_string();
-    expect(staged.contains("staged through host memory"), || staged.clone())?;
-    let other = with(&[("NVSHMEM_DISABLE_CUDA_VMM", "1"), ("NVSHMEM_DISABLE_GDRCOPY", "1")])?;
-    let (context, gdrcopy) = (check(&other, "staging-context"), check(&other, "gdrcopy"));
-    let told = context["verdict"] == "warning" && gdrcopy["verdict"] == "note";
-    expect(told, || format!("{other:#}"))
-}
-
-fn nvshmem() -> Result<(), Failed> {
-    let scratch = Scratch::new();
-    let made = MadeUp::new(&scratch, "nvshmem", "3.8.0", 7);
-    let path = made.prefix.display().to_string();
-    let verdict = |variables: &[(&str, &str)], id: &str| {
-        let mut command = doctor(&["--json", "--nvshmem", &path]);
-        let diagnosis = json(command.envs(variables.iter().copied()))?;
-        let check = check(&diagnosis, id);
-        Ok::<_, Failed>((
-            check["verdict"].as_str().unwrap_or_default().to_owned(),
-            check.to_string(),
-        ))
-    };
-    let (found, said) = verdict(&[], "nvshmem")?;
-    expect(found == "note" && said.contains("nvshmem-libfabric run"), || said)?;
-    let (found, said) = verdict(&[("NVSHMEM_REMOTE_TRANSPORT", "ibrc")], "remote-transport")?;
-    expect(found == "warning" && said.contains("ibrc"), || said)?;
-    let ours = plugins().join("nvshmem_transport_libfabric.so.7").display().to_string();
-    let (found, said) = verdict(&[("LD_PRELOAD", &ours)], "nvshmem")?;
-    expect(found == "ok" && said.contains("would load ours"), || said)?;
-    made.host_library("3.4.5", &[]);
-    let (found, said) = verdict(&[], "nvshmem")?;
-    expect(found == "note" && said.contains("libfabric.so.3, and there is none"), || said)
+/// A parent that ignores the ends of its children hands that on.
+pub(crate) fn ignored_sigchld() -> Case {
+    let ignoring = ["sh", "-c", "trap '' CHLD; exec \"$@\"", "sh", TOOL].map(String::from);
+    let mut command = behind(&ignoring, "doctor --plugin-dir PLUGINS");
+    command.env("NVSHMEM_LIBFABRIC_PROVIDER", "tcp").stdout(Stdio::null());
+    let mut doctor = command.spawn()?;
+    let ended = wait("doctor's end", || doctor.try_wait().ok().flatten());
+    let _ = doctor.kill();
+    let status = ended?;
+    assert!(status.success(), "{status}");
+    Ok(())
 }

@@ -1,187 +1,140 @@
 //! `info`: every NVSHMEM by its release and the file that it asks for, and what is found where.
 
-use libtest_mimic::{Failed, Trial};
+use std::process::Command;
+
 use serde_json::{Value, json};
+use test_support::scratch::Scratch;
 
-use crate::bed::{
-    MadeUp, RELEASES, Scratch, expect, file_name, good, json as json_of, of_wheels, plugins, tool,
-    trial,
-};
+use crate::bed::{self, Case, MadeUp, good, plugin, plugins, row, says, script, tool};
 
-pub(crate) fn trials() -> Vec<Trial> {
-    let mut trials = of_wheels("info::wheel", wheel);
-    trials.extend([
-        trial("info::every_release_by_its_text_its_header_or_its_transports", every_release),
-        trial("info::where_nvshmem_is_looked_for", looked_for),
-        trial("info::the_linkers_rules", rules),
-        trial("info::settings_with_their_source", settings),
-        trial("info::gpus_of_the_driver", gpus),
-        trial("info::all_of_it_for_people", all),
-    ]);
-    trials
+/// What is found in a prefix, with variables of the environment.
+pub(crate) fn of(made: &MadeUp, variables: &[(&str, &str)]) -> Value {
+    let mut command = tool("info --json --only nvshmem --nvshmem");
+    command.arg(&made.prefix).envs(variables.iter().copied());
+    bed::json(&mut command, 0).map_or(Value::Null, |info| info["nvshmem"][0].clone())
 }
 
-fn of(made: &MadeUp) -> Result<Value, Failed> {
-    let path = made.prefix.display().to_string();
-    let info = json_of(&mut tool(&["info", "--json", "--only", "nvshmem", "--nvshmem", &path]))?;
-    Ok(info["nvshmem"][0].clone())
-}
-
-fn wheel(made: &MadeUp) -> Result<(), Failed> {
-    let found = of(made)?;
-    let is = found["release"].as_str().unwrap_or_default();
-    let (release, _) =
-        RELEASES.iter().find(|(release, _)| made.prefix.ends_with(release)).expect("known");
-    expect(is == *release, || format!("release: {found}"))?;
-    expect(found["number"] == made.number, || format!("number: {found}"))?;
-    expect(found["rpath"] == "${ORIGIN}", || format!("{found}"))?;
-    let would = &found["would_load"];
-    expect(would["rule"] == "DT_RPATH" && would["ours"].is_null(), || format!("{found}"))?;
-    expect(would["path"] == made.transport().display().to_string(), || format!("{found}"))
-}
-
-fn every_release() -> Result<(), Failed> {
-    let is = |made: &MadeUp, release: &str, number: u32| {
-        let found = of(made)?;
-        let right = found["release"] == release && found["number"] == number;
-        expect(right, || format!("{release}: {found}"))
-    };
-    for (release, number) in RELEASES {
-        let scratch = Scratch::new();
-        let made = MadeUp::new(&scratch, "nvshmem", release, number);
-        std::fs::remove_dir_all(made.prefix.join("include"))?;
-        is(&made, release, number)?;
-    }
+pub(crate) fn releases() -> Case {
     let scratch = Scratch::new();
-    // Headers of another release than the library's are no word about it.
-    let made = MadeUp::new(&scratch, "mixed", "3.8.0", 7);
-    made.host_library("3.4.5", &[]);
-    is(&made, "3.4.5", 3)?;
-    // One that is not known has the number of its header, or of its other transports.
+    // The library's own text counts more than the transports beside it.
+    let mixed = MadeUp::new(&scratch, "mixed", "3.8.0", 7);
+    mixed.host_library("3.4.5", &[]);
+    // A release that is not known has the number of its other transports.
     let newer = MadeUp::new(&scratch, "newer", "3.9.1", 8);
-    is(&newer, "3.9.1", 8)?;
-    std::fs::remove_dir_all(newer.prefix.join("include"))?;
-    is(&newer, "3.9.1", 8)
+    for (made, release, number) in [(mixed, "3.4.5", 3), (newer, "3.9.1", 8)] {
+        let found = of(&made, &[]);
+        assert!(found["release"] == release && found["number"] == number, "{release}: {found}");
+    }
+    Ok(())
 }
 
-fn looked_for() -> Result<(), Failed> {
+pub(crate) fn looked_for() -> Case {
     let scratch = Scratch::new();
     let made = MadeUp::new(&scratch, "site/nvidia/nvshmem", "3.7.2", 6);
-    let site = scratch.at("site").display().to_string();
-    let python = scratch.script("bin/python3", &format!("echo {site}"));
-    let library = made.library().display().to_string();
-    let found_by = |command: &mut std::process::Command| -> Result<Vec<String>, Failed> {
-        let info = json_of(command)?;
-        let all = info["nvshmem"].as_array().cloned().unwrap_or_default();
-        let ours = all.into_iter().find(|found| found["library"] == library);
-        let by = ours.map(|found| found["found_by"].clone()).unwrap_or_default();
-        Ok(serde_json::from_value(by).unwrap_or_default())
-    };
-    let info = || {
-        let mut command = tool(&["info", "--json", "--only", "nvshmem"]);
-        command.env("PATH", "/usr/bin:/bin");
-        command
-    };
-    let prefix = &made.prefix;
-    let by = found_by(info().env("NVSHMEM_HOME", prefix))?;
-    expect(by == ["NVSHMEM_HOME"], || format!("{by:?}"))?;
-    let by = found_by(info().env("LD_LIBRARY_PATH", prefix.join("lib")))?;
-    expect(by == ["LD_LIBRARY_PATH"], || format!("{by:?}"))?;
-    let path = format!("{}:/usr/bin:/bin", scratch.at("bin").display());
+    let (prefix, lib) = (made.prefix.display().to_string(), made.prefix.join("lib"));
+    let python = scratch.join("bin/python3");
+    script(&python, &format!("echo {}", scratch.join("site").display()));
     let packages = format!("the packages of {}", python.display());
-    let by = found_by(info().env("PATH", &path))?;
-    expect(by == [packages.clone()], || format!("{by:?}"))?;
-    // One that leads nowhere is told.
-    for (home, says) in
+    let (bare, path) =
+        ("/usr/bin:/bin", format!("{}:/usr/bin:/bin", scratch.join("bin").display()));
+    let home = "NVSHMEM_HOME";
+    for (path, variable, value, by) in [
+        (bare, home, &prefix, json!([home])),
+        (bare, "LD_LIBRARY_PATH", &lib.display().to_string(), json!(["LD_LIBRARY_PATH"])),
+        (&path, "ANOTHER", &prefix, json!([packages])),
+        // Once, with all ways that lead to it.
+        (&path, home, &prefix, json!([home, packages])),
+    ] {
+        let mut command = tool("info --json --only nvshmem");
+        let info = bed::json(command.env("PATH", path).env(variable, value), 0)?;
+        let library = made.library().display().to_string();
+        let found = row(&info["nvshmem"], "library", &library);
+        assert_eq!(found["found_by"], by, "{info:#}");
+    }
+    // A home that leads nowhere is told.
+    for (wrong, says) in
         [("/nonexistent", "is no directory"), ("/usr/bin", "has no libnvshmem_host")]
     {
-        let output = tool(&["info", "--only", "nvshmem"]).env("NVSHMEM_HOME", home).output()?;
-        let told = String::from_utf8_lossy(&output.stdout).contains(&format!("{home} {says}"));
-        expect(told && output.status.code() == Some(1), || format!("{output:?}"))?;
+        let mut command = tool("info --only nvshmem");
+        bed::says(command.env(home, wrong), 1, &[&format!("{wrong} {says}")])?;
     }
-    // Once, with all ways that lead to it.
-    let by = found_by(info().env("PATH", &path).env("NVSHMEM_HOME", prefix))?;
-    expect(by == [String::from("NVSHMEM_HOME"), packages], || format!("{by:?}"))
+    Ok(())
 }
 
-fn rules() -> Result<(), Failed> {
+pub(crate) fn linker_rules() -> Case {
     let scratch = Scratch::new();
     let made = MadeUp::new(&scratch, "nvshmem", "3.6.5", 5);
-    let ours = plugins();
-    let path = made.prefix.display().to_string();
-    let would = |variables: &[(&str, &str)]| -> Result<(String, Value), Failed> {
-        let mut command = tool(&["info", "--json", "--only", "nvshmem", "--nvshmem", &path]);
-        command.envs(variables.iter().copied());
-        let would = json_of(&mut command)?["nvshmem"][0]["would_load"].clone();
-        Ok((would["rule"].as_str().unwrap_or("none").to_owned(), would["ours"].clone()))
+    let is = |variable: &str, value: &str, rule: &str, is_ours: bool| {
+        let would = &of(&made, &[(variable, value)])["would_load"];
+        assert!(would["rule"] == rule && would["ours"].is_string() == is_ours, "{rule}: {would}");
+        assert!(!is_ours || would["ours"] == env!("CARGO_PKG_VERSION"), "{would}");
     };
-    let directory = ours.display().to_string();
-    let file = ours.join(file_name(5)).display().to_string();
-    let wrong = ours.join(file_name(7)).display().to_string();
-    let version = json!(env!("CARGO_PKG_VERSION"));
-    let is = |found: (String, Value), rule: &str, ours: &Value| {
-        expect(found == (rule.to_owned(), ours.clone()), || format!("{found:?}, and not {rule}"))
-    };
-    is(would(&[])?, "DT_RPATH", &Value::Null)?;
-    is(would(&[("LD_LIBRARY_PATH", &directory)])?, "DT_RPATH", &Value::Null)?;
-    is(would(&[("LD_PRELOAD", &wrong)])?, "DT_RPATH", &Value::Null)?;
-    is(would(&[("LD_PRELOAD", &format!("{wrong} {file}"))])?, "LD_PRELOAD", &version)?;
+    let (path, preload, none) = ("LD_LIBRARY_PATH", "LD_PRELOAD", "ANOTHER");
+    let directory = plugins().display().to_string();
+    is(none, "", "DT_RPATH", false);
+    is(path, &directory, "DT_RPATH", false);
+    is(preload, &plugin(7), "DT_RPATH", false);
+    is(preload, &format!("{} {}", plugin(7), plugin(5)), preload, true);
     // With RUNPATH, LD_LIBRARY_PATH comes first.
     made.host_library("3.6.5", &["-Wl,-rpath,$ORIGIN", "-Wl,--enable-new-dtags"]);
-    is(would(&[])?, "DT_RUNPATH", &Value::Null)?;
-    is(would(&[("LD_LIBRARY_PATH", &directory)])?, "LD_LIBRARY_PATH", &version)?;
+    is(none, "", "DT_RUNPATH", false);
+    is(path, &directory, path, true);
     made.host_library("3.6.5", &[]);
-    is(would(&[("LD_LIBRARY_PATH", &directory)])?, "LD_LIBRARY_PATH", &version)
+    is(path, &directory, path, true);
+    Ok(())
 }
 
-fn settings() -> Result<(), Failed> {
-    let mut command = tool(&["info", "--json", "--only", "settings"]);
+pub(crate) fn settings() -> Case {
+    let mut command = tool("info --json --only settings");
     command.env("NVSHMEM_LIBFABRIC_PROVIDER", "TCP").env("NVSHMEM_LIBFABRIC_COLOUR", "red");
     // What is refused is told, is no reason to say nothing else, and is in the status.
     command.env("NVSHMEM_LIBFABRIC_YIELD", "sometimes");
-    let output = command.env("NVSHMEM_LIBFABRIC_DEBUG", "words=maybe,queue_depth=2").output()?;
-    let info: Value = serde_json::from_slice(&output.stdout)?;
-    expect(output.status.code() == Some(1), || format!("{output:?}"))?;
-    let row = |name: &str| {
-        let rows = info["settings"].as_array().cloned().unwrap_or_default();
-        rows.into_iter().find(|row| row["name"] == name).unwrap_or_default()
-    };
-    let provider = json!({
-        "name": "NVSHMEM_LIBFABRIC_PROVIDER", "value": "tcp", "default": "auto", "source": "environment",
-    });
-    expect(row("NVSHMEM_LIBFABRIC_PROVIDER") == provider, || format!("{info:#}"))?;
-    for (name, given) in
-        [("NVSHMEM_LIBFABRIC_YIELD", "sometimes"), ("NVSHMEM_LIBFABRIC_DEBUG", "maybe")]
-    {
-        let row = row(name);
-        let refused = row["source"] == "refused" && row["given"] == given && row["value"].is_null();
-        expect(refused && info["complaints"].to_string().contains(name), || format!("{info:#}"))?;
+    command.env("NVSHMEM_LIBFABRIC_DEBUG", "words=maybe,queue_depth=2");
+    let info = bed::json(&mut command, 1)?;
+    for (setting, source, value, given) in [
+        ("PROVIDER", "environment", json!("tcp"), Value::Null),
+        ("DEVICES", "default", json!("all"), Value::Null),
+        ("YIELD", "refused", Value::Null, json!("sometimes")),
+        ("DEBUG", "refused", Value::Null, json!("maybe")),
+        ("COLOUR", "", Value::Null, Value::Null),
+    ] {
+        let name = format!("NVSHMEM_LIBFABRIC_{setting}");
+        let row = row(&info["settings"], "name", &name);
+        let right = row["value"] == value && row["given"] == given;
+        assert!(right && row["source"].as_str().unwrap_or_default() == source, "{info:#}");
+        let complains = info["complaints"].to_string().contains(&name);
+        assert_eq!(complains, ["refused", ""].contains(&source), "{info:#}");
     }
-    let devices = row("NVSHMEM_LIBFABRIC_DEVICES");
-    let is_default = devices["source"] == "default" && devices["value"] == "all";
-    let unknown = info["complaints"].to_string().contains("NVSHMEM_LIBFABRIC_COLOUR");
-    expect(is_default && unknown, || format!("{info:#}"))?;
     // For people, those at their defaults on demand.
-    let text = |options: &[&str]| good(tool(&["info", "--only", "settings"]).args(options));
-    let (few, all) = (text(&[])?, text(&["-v"])?);
-    let listed = |text: &str| text.contains("NVSHMEM_LIBFABRIC_DEVICES");
-    expect(listed(&all) && !listed(&few), || few.clone())
+    let listed = |line: &str| good(&mut tool(line)).map(|it| it.contains("LIBFABRIC_DEVICES"));
+    assert!(!listed("info --only settings")? && listed("info --only settings -v")?);
+    Ok(())
 }
 
-fn gpus() -> Result<(), Failed> {
-    let driver = test_support::built::fake_cuda_dir();
-    let info = json_of(tool(&["info", "--json", "--only", "gpus"]).env("LD_LIBRARY_PATH", driver))?;
-    let devices = info["gpus"]["devices"].as_array().cloned().unwrap_or_default();
-    expect(!devices.is_empty() && devices[0]["pci"].is_string(), || format!("{:#}", info["gpus"]))
+pub(crate) fn text_for_people() -> Case {
+    let parts = ["\nfabric:\n", "\ngpus:\n", "\nsettings:\n"];
+    let set = "\n  - name: NVSHMEM_LIBFABRIC_PROVIDER\n";
+    let info = |name: &str, value: &str| -> Command {
+        let mut command = tool("info");
+        command.env(format!("NVSHMEM_LIBFABRIC_{name}"), value);
+        command
+    };
+    says(&mut info("PROVIDER", "tcp"), 0, &[&parts[..], &[set]].concat())?;
+    // A part that cannot be told is no reason to leave out the rest.
+    let error = "\n  error: cannot load libfabric";
+    says(&mut info("LIBRARY", "/nonexistent"), 0, &[&parts[..], &[error]].concat())?;
+    Ok(())
 }
 
-fn all() -> Result<(), Failed> {
-    let text = good(tool(&["info"]).env("NVSHMEM_LIBFABRIC_PROVIDER", "tcp"))?;
-    let part = |name: &str| text.contains(&format!("\n{name}:\n"));
-    let parts = ["fabric", "gpus", "settings"].into_iter().all(part);
-    expect(parts && text.contains("\n  - name: NVSHMEM_LIBFABRIC_PROVIDER\n"), || text.clone())?;
-    // One that cannot be used is told, and the rest as well.
-    let text = good(tool(&["info"]).env("NVSHMEM_LIBFABRIC_LIBRARY", "/nonexistent"))?;
-    let told = text.contains("\n  error: cannot load libfabric") && text.contains("\ngpus:\n");
-    expect(told, || text.clone())
+/// What a real NVSHMEM is and would load, and what `run` puts in front of it.
+pub(crate) fn wheel(made: &MadeUp, release: &str) -> Case {
+    let found = of(made, &[]);
+    let (would, number) = (&found["would_load"], made.number);
+    assert!(found["release"] == release && found["number"] == number, "{found}");
+    assert!(found["rpath"] == "${ORIGIN}" && would["rule"] == "DT_RPATH", "{found}");
+    assert!(would["path"] == made.transport().display().to_string(), "{found}");
+    assert!(would["ours"].is_null(), "{found}");
+    let mut run = tool("run --plugin-dir PLUGINS --dry-run --nvshmem");
+    let preload = format!("export LD_PRELOAD={}", plugin(number));
+    says(run.arg(&made.prefix).arg("true"), 0, &[&preload]).map(drop)
 }

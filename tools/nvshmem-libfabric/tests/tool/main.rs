@@ -3,11 +3,12 @@
 mod bed;
 mod docs;
 mod doctor;
+mod hosts;
 mod info;
 mod install;
 mod jobs;
-mod output;
 mod packages;
+mod qualify;
 mod refused;
 mod run;
 
@@ -15,19 +16,35 @@ use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Trial};
 use nvshmem_sim::traffic;
+use test_support::needs;
+
+/// Makes trials of functions, named after their modules.
+macro_rules! cases {
+    ($($module:ident: $($case:ident)*;)*) => {
+        vec![$($(Trial::test(
+            concat!(stringify!($module), "::", stringify!($case)),
+            $module::$case,
+        )),*),*]
+    };
+}
 
 fn main() -> ExitCode {
     // A process that was started as a PE ends in here.
     nvshmem_sim::pe_entry(&traffic::SCENARIOS);
-    let mut trials: Vec<Trial> = Vec::new();
-    trials.extend(info::trials());
-    trials.extend(install::trials());
-    trials.extend(run::trials());
-    trials.extend(doctor::trials());
-    trials.extend(jobs::trials());
-    trials.extend(docs::trials());
+    let mut trials = cases! {
+        info: releases looked_for linker_rules settings text_for_people;
+        install: prefix by_make update pages uninstall_keeps_others planted_links;
+        run: command_lines own_options dry_run missing hangs nccl environment status;
+        doctor: usable findings left_behind ignored_sigchld;
+        jobs: selftest failed_selftest perf;
+        qualify: shm tcp_without_private_text gpus failures stopped;
+        refused: commands environment old_names closed_output full_disk;
+        docs: environments errors;
+    };
+    trials.push(needs::trial("jobs::little_shared_memory", needs::own_shm(64), jobs::little));
+    trials.extend(run::wheels());
+    trials.extend(hosts::trials());
+    trials.extend(docs::pages());
     trials.extend(packages::trials());
-    trials.extend(output::trials());
-    trials.extend(refused::trials());
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }

@@ -1,19 +1,15 @@
 //! Commands that cannot be done: each is refused with its status, the reason and a hint, and
-//! changes nothing.
+//! changes nothing; and output that nobody reads to its end, or that cannot be written.
 
-use std::fs;
+use std::fs::{self, File};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::process::{Command, Stdio};
 
-use libtest_mimic::{Failed, Trial};
-
-use crate::bed::{MadeUp, Scratch, TOOL, bad, expect, file_name, plugins, tool, tree, trial};
-
-pub(crate) fn trials() -> Vec<Trial> {
-    vec![
-        trial("refused::commands", commands),
-        trial("refused::environment", environment),
-        trial("refused::old_names", old_names),
-    ]
-}
+use crate::bed::{
+    Case, MadeUp, Scratch, TOOL, executable, file_name, good, plugins, refuses, says, text, tool,
+    tree,
+};
 
 /// The status and the command, in which a word in capitals is a path; and what is said.
 const COMMANDS: [(i32, &str, &str); 38] = [
@@ -57,57 +53,79 @@ const COMMANDS: [(i32, &str, &str); 38] = [
     (125, "run --any-nvshmem --nvshmem TEXT true", "cannot be used with"),
 ];
 
-fn commands() -> Result<(), Failed> {
+pub(crate) fn commands() -> Case {
     let scratch = Scratch::new();
     MadeUp::new(&scratch, "NVSHMEM", "3.8.0", 7);
     scratch.write("TEXT", "no library");
-    scratch.executable("GARBAGE", "#!/nonexistent/interpreter\n");
+    executable(&scratch.join("GARBAGE"), "#!/nonexistent/interpreter\n");
     // Files that are not what their names say, and not all of them.
     for (directory, is, called) in [("FEW", 3, 3), ("WRONG", 3, 7), ("SPA CED", 7, 7)] {
-        fs::create_dir(scratch.at(directory))?;
-        let file = scratch.at(directory).join(file_name(called));
+        fs::create_dir(scratch.join(directory))?;
+        let file = scratch.join(directory).join(file_name(called));
         fs::copy(plugins().join(file_name(is)), file)?;
     }
-    fs::create_dir(scratch.at("EMPTY"))?;
-    let before = tree(scratch.path());
-    let path = |word: &str| match word {
-        "TOOL" => String::from(TOOL),
-        "PLUGINS" => plugins().display().to_string(),
-        "SPACED" => scratch.at("SPA CED").display().to_string(),
-        "EMPTY" | "FEW" | "GARBAGE" | "MISSING" | "NVSHMEM" | "TEXT" | "WRONG" => {
-            scratch.at(word).display().to_string()
+    fs::create_dir(scratch.join("EMPTY"))?;
+    let before = tree(&scratch);
+    for (status, line, texts) in COMMANDS {
+        let mut command = tool("");
+        for word in line.split(' ') {
+            match word {
+                "TOOL" => command.arg(TOOL),
+                "PLUGINS" => command.arg(plugins()),
+                "SPACED" => command.arg(scratch.join("SPA CED")),
+                "EMPTY" | "FEW" | "GARBAGE" | "MISSING" | "NVSHMEM" | "TEXT" | "WRONG" => {
+                    command.arg(scratch.join(word))
+                }
+                word => command.arg(word),
+            };
         }
-        word => word.to_owned(),
-    };
-    for (status, line, says) in COMMANDS {
-        let words: Vec<String> = line.split(' ').map(path).collect();
-        let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        let said = bad(&mut tool(&words), status)?;
-        expect(said.contains(says), || format!("{line}: no {says:?} in\n{said}"))?;
-        expect(tree(scratch.path()) == before, || format!("{line} has changed something"))?;
+        refuses(&mut command, status, &[texts])?;
+        assert!(tree(&scratch) == before, "{line} has changed something");
     }
     Ok(())
 }
 
-fn environment() -> Result<(), Failed> {
+/// One mistake is one error, before anything runs.
+pub(crate) fn environment() -> Case {
+    let scratch = Scratch::new();
     let library = ("NVSHMEM_LIBFABRIC_LIBRARY", "/nonexistent", "cannot load libfabric");
-    let place = ("TMPDIR", "/nonexistent", "/nonexistent (TMPDIR)");
-    let device = ("NVSHMEM_LIBFABRIC_DEVICES", "mlx5_77", "mlx5_77");
+    let device = ("NVSHMEM_LIBFABRIC_DEVICES", "mlx5_77", "is no device of");
+    let tmp = ("TMPDIR", "/nonexistent", "/nonexistent (TMPDIR)");
+    // As where libfabric has no other.
+    let only = ("FI_PROVIDER", "shm", "tcp cannot be used here: ");
+    let misspelt = ("NVSHMEM_LIBFABRIC_PROVIDER", "verbz", "(did you mean verbs?)");
+    let none = ("ANOTHER", "", "a similar value exists: 'verbs'");
+    let hidden = ("CUDA_VISIBLE_DEVICES", "", "shows no GPU here");
+    let qualify = format!("qualify --out {}", scratch.join("out.txt").display());
     for (line, (name, value, says)) in [
         ("selftest", library),
-        ("selftest --provider shm --json", place),
-        ("qualify", library),
+        ("selftest", misspelt),
+        ("selftest --provider tcp", only),
+        ("selftest --provider verbz", none),
+        ("selftest --provider shm --json", tmp),
+        ("selftest --provider shm --memory gpu", hidden),
         ("perf", device),
+        ("perf", misspelt),
+        ("perf --provider tcp", only),
+        ("perf --provider shm --memory gpu", hidden),
+        (&qualify, library),
+        (&qualify, misspelt),
+        (&format!("{qualify} --provider tcp"), only),
     ] {
-        let words: Vec<&str> = line.split(' ').chain(["--plugin-dir"]).collect();
-        let said = bad(tool(&words).arg(plugins()).env(name, value), 2)?;
-        expect(said.contains(says), || format!("{line}: no {says:?} in\n{said}"))?;
+        let mut command = tool(&format!("{line} --plugin-dir PLUGINS"));
+        let said = refuses(command.env(name, value), 2, &[says])?;
+        let errors = said.matches("nvshmem-libfabric: ").count();
+        assert!(errors <= 1 && !said.contains("FAILED") && !said.contains("returned"), "{said}");
+        let times = if line.contains("--json") { 2 } else { 1 };
+        assert_eq!(said.matches(says).count(), times, "{line}: {says} in\n{said}");
     }
-    Ok(())
+    // What an option gives is not asked of the environment.
+    let mut command = tool("selftest --provider shm --plugin-dir PLUGINS");
+    good(command.env("NVSHMEM_LIBFABRIC_PROVIDER", "verbz")).map(drop)
 }
 
-/// One line says what is used in their place.
-fn old_names() -> Result<(), Failed> {
+/// One line says what is used in place of commands and options of before.
+pub(crate) fn old_names() -> Case {
     for (status, line, instead) in [
         (2, "top --once", "NVSHMEM_LIBFABRIC_COUNTERS="),
         (2, "trace show pe-0.trace", "NVSHMEM_DEBUG=TRACE"),
@@ -115,11 +133,63 @@ fn old_names() -> Result<(), Failed> {
         (2, "install --nvshmem /opt/nvshmem", "nvshmem-libfabric run -- PROGRAM"),
         (125, "run --record pe-%p.trace -- true", "NVSHMEM_DEBUG=TRACE"),
     ] {
-        let words: Vec<&str> = line.split(' ').collect();
-        let output = tool(&words).output()?;
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        let told = said.lines().count() == 1 && said.contains("gone") && said.contains(instead);
-        expect(told && output.status.code() == Some(status), || format!("{line}: {output:?}"))?;
+        let said = says(&mut tool(line), status, &["gone", instead])?;
+        assert_eq!(said.lines().count(), 1, "{line}: {said}");
     }
     Ok(())
+}
+
+/// Commands that print; NEW is a prefix to install in, OLD one where everything is installed.
+const PRINTING: [&str; 13] = [
+    "info --plugin-dir PLUGINS",
+    "info --json --plugin-dir PLUGINS",
+    "doctor --plugin-dir PLUGINS",
+    "doctor --json --plugin-dir PLUGINS",
+    "selftest --provider shm --plugin-dir PLUGINS",
+    "qualify --dry-run --plugin-dir PLUGINS",
+    "perf --json --milliseconds 1 --max 8 --provider shm --plugin-dir PLUGINS",
+    "--help",
+    "--version",
+    "run --help",
+    "run --dry-run --any-nvshmem true",
+    "install --prefix NEW --plugin-dir PLUGINS",
+    "uninstall --prefix OLD",
+];
+
+fn unprinted(run: impl Fn(usize, &mut Command, &str) -> Case) -> Case {
+    let scratch = Scratch::new();
+    let [old, new] = ["old", "new"].map(|name| scratch.join(name).display().to_string());
+    good(&mut tool(&format!("install --prefix {old} --plugin-dir PLUGINS")))?;
+    let line = |line: &str| line.replace("OLD", &old).replace("NEW", &new);
+    let mut lines = PRINTING.iter().enumerate();
+    lines.try_for_each(|(at, words)| run(at, &mut tool(&line(words)), words))
+}
+
+/// A reader that has gone is no panic, and a status that tells.
+pub(crate) fn closed_output() -> Case {
+    unprinted(|at, command, line| {
+        let (ours, theirs) = UnixStream::pair()?;
+        drop(ours);
+        let theirs = OwnedFd::from(theirs);
+        command.stdout(Stdio::from(theirs.try_clone()?));
+        // Of every other one the errors have no reader either.
+        command.stderr(if at % 2 == 1 { Stdio::from(theirs) } else { Stdio::piped() });
+        let output = command.spawn()?.wait_with_output()?;
+        // What figures are worth is told before they are.
+        let quiet = text(&output).lines().all(|line| line.starts_with("warning: "));
+        assert!(output.status.code() == Some(2) && quiet, "{line}: {output:?}");
+        Ok(())
+    })
+}
+
+pub(crate) fn full_disk() -> Case {
+    unprinted(|_, command, line| {
+        command.stdout(File::create("/dev/full")?).stderr(Stdio::piped());
+        let output = command.spawn()?.wait_with_output()?;
+        let said = text(&output);
+        let last = said.lines().last().unwrap_or_default();
+        let told = "standard output cannot be written: No space left on device";
+        assert!(output.status.code() == Some(2) && last.starts_with(told), "{line}: {output:?}");
+        Ok(())
+    })
 }

@@ -1,289 +1,241 @@
 //! `run`: the right file in front of NVSHMEM's own, in any command line; and the program is itself.
 
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
-use libtest_mimic::{Failed, Trial};
+use libtest_mimic::Trial;
+use test_support::needs;
 
 use crate::bed::{
-    MadeUp, RELEASES, Scratch, bad, expect, file_name, good, of_wheels, plugins, tool, tree, trial,
+    self, Case, MadeUp, RELEASES, Scratch, executable, file_name, good, plugin, plugins, program,
+    refuses, root, says, script, signal, tool, tree,
 };
+use crate::info;
 
-pub(crate) fn trials() -> Vec<Trial> {
-    let mut trials = of_wheels("run::wheel", wheel);
-    trials.extend([
-        trial("run::our_file_is_loaded_for_every_release", every_release),
-        trial("run::the_program_needs_no_dashes_in_front", no_dashes),
-        trial("run::lines_of_launchers", launchers),
-        trial("run::lines_of_python", python),
-        trial("run::a_dry_run_is_a_script_that_does_it", dry_run),
-        trial("run::a_dry_run_prints_whatever_is_missing", missing),
-        trial("run::what_will_hang_is_told", hangs),
-        trial("run::nccl_is_given_its_file", nccl),
-        trial("run::the_environment_of_the_user_stays", environment),
-        trial("run::status_and_signals_are_the_programs", status),
-    ]);
-    trials
+/// A trial of each NVSHMEM that `scripts/nvshmem-wheels.sh` fetches.
+pub(crate) fn wheels() -> impl Iterator<Item = Trial> {
+    const LIST: &str = include_str!("../../../../scripts/nvshmem-wheels.txt");
+    let listed = LIST.lines().filter_map(|line| line.split(' ').next());
+    listed.filter_map(|listed| RELEASES.iter().find(|(release, _)| *release == listed)).map(
+        |&(release, number)| {
+            let found = fs::canonicalize(root().join(".deps/nvshmem").join(release));
+            let lacks = "is not in .deps/nvshmem: scripts/nvshmem-wheels.sh fetches it";
+            let found = found.map_err(|_| format!("NVSHMEM {release} {lacks}"));
+            needs::trial(format!("run::wheel_{release}"), found, move |prefix| {
+                info::wheel(&MadeUp { prefix, number }, release)
+            })
+        },
+    )
 }
 
-fn run(options: &[&str], line: &[&str]) -> Command {
-    let mut command = tool(&["run", "--plugin-dir"]);
-    command.arg(plugins()).args(options).arg("--").args(line);
+fn run(options: &str, line: &[&str]) -> Command {
+    let mut command = tool(&format!("run --plugin-dir PLUGINS {options} --"));
+    command.args(line);
     command
 }
 
-fn ours(number: u32) -> String {
-    format!("loaded {}\n", plugins().join(file_name(number)).display())
+fn loaded(number: u32) -> String {
+    format!("loaded {}\n", plugin(number))
 }
 
-fn wheel(made: &MadeUp) -> Result<(), Failed> {
-    let path = made.prefix.display().to_string();
-    let said = good(&mut run(&["--nvshmem", &path, "--dry-run"], &["true"]))?;
-    let preload = format!("export LD_PRELOAD={}", plugins().join(file_name(made.number)).display());
-    expect(said.contains(&preload), || said.clone())
+fn path(bin: &Path) -> String {
+    format!("{}:/usr/bin:/bin", bin.display())
 }
 
-fn no_dashes() -> Result<(), Failed> {
-    let mut command = tool(&["run", "--any-nvshmem", "--provider", "tcp", "--plugin-dir"]);
-    command.arg(plugins()).args(["echo", "-e", "--provider", "shm", "--", "--help"]);
-    let said = good(&mut command)?;
-    expect(said == "--provider shm -- --help\n", || said.clone())?;
-    let mut misspelt = tool(&["run", "--any-nvshmem", "--providr", "tcp", "echo"]);
-    let said = bad(&mut misspelt, 125)?;
-    expect(said.contains("--providr"), || said.clone())
-}
+/// The words in capitals are programs and scripts that the case makes; behind each line is the
+/// number of the plugin file that is loaded, and the status.
+const LINES: [(&str, u32, i32); 11] = [
+    ("PROGRAM 3", 5, 3),
+    ("mpirun -n 2 -H a,b PROGRAM 3", 5, 3),
+    ("srun --mpi=pmix -N2 PROGRAM 3", 5, 3),
+    ("wrapper mpirun -n 2 -H a,b PROGRAM 3", 5, 3),
+    ("python3 TRAIN", 3, 0),
+    ("PYTHON -u TRAIN", 3, 0),
+    ("torchrun --nproc-per-node 2 TRAIN", 3, 0),
+    ("accelerate launch TRAIN", 3, 0),
+    ("srun -n2 -x python3 TRAIN", 3, 0),
+    ("env A=b torchrun TRAIN", 3, 0),
+    // Behind a launcher, in front of the program, it is as good.
+    ("wrapper TOOL run --plugin-dir PLUGINS -- PROGRAM 3", 5, 3),
+];
 
-fn every_release() -> Result<(), Failed> {
+pub(crate) fn command_lines() -> Case {
+    let scratch = Scratch::new();
     for (release, number) in RELEASES {
-        let scratch = Scratch::new();
-        let made = MadeUp::new(&scratch, "nvshmem", release, number);
-        let path = scratch.at("program");
+        let made = MadeUp::new(&scratch, release, release, number);
+        let path = scratch.join(format!("program-{release}"));
         made.program(&path);
-        let program = path.display().to_string();
         // By itself it loads what is beside NVSHMEM, whatever LD_LIBRARY_PATH says.
-        let alone = good(Command::new(&path).env("LD_LIBRARY_PATH", plugins()))?;
+        let alone = good(program(&path).env("LD_LIBRARY_PATH", plugins()))?;
         let its = format!("loaded {}\n", made.transport().display());
-        expect(alone.starts_with(&its), || format!("{release}: {alone}"))?;
-        let said = good(&mut run(&[], &[&program]))?;
-        expect(said.starts_with(&ours(number)), || format!("{release}: {said}"))?;
-        expect(said.contains("transport libfabric, CUDA's own as it was"), || said.clone())?;
-        let said = good(&mut run(&["--any-nvshmem"], &[&program]))?;
-        expect(said.starts_with(&ours(number)), || format!("{release}, any: {said}"))?;
+        assert!(alone.starts_with(&its), "{release}: {alone}");
+        let path = path.display().to_string();
+        for options in ["", "--any-nvshmem"] {
+            let said = good(&mut run(options, &[&path]))?;
+            assert!(said.starts_with(&loaded(number)), "{release} {options}: {said}");
+            assert!(said.contains("transport libfabric, CUDA's own as it was"), "{said}");
+        }
+    }
+    // A Python that says where its packages are, and runs what is behind the script.
+    let packaged = MadeUp::new(&scratch, "site/nvidia/nvshmem", "3.4.5", 3);
+    packaged.program(&scratch.join("packaged"));
+    let at = |name: &str| scratch.join(name).display().to_string();
+    let (site, packaged) = (at("site"), at("packaged"));
+    let python = format!("[ \"$1\" = -c ] && echo {site} && exit\nexec {packaged}");
+    script(&scratch.join("bin/python3"), &python);
+    script(&scratch.join("bin/python3.12"), &python);
+    executable(&scratch.join("bin/torchrun"), &format!("#!{}\n", at("bin/python3.12")));
+    executable(&scratch.join("bin/accelerate"), "#!/usr/bin/env python3\n");
+    script(&scratch.join("bin/mpirun"), "shift 4; exec \"$@\"");
+    script(&scratch.join("bin/srun"), "shift 2; exec \"$@\"");
+    script(&scratch.join("bin/wrapper"), "exec \"$@\"");
+    scratch.write("train.py", "");
+    for (line, number, status) in LINES {
+        let word = |word: &str| match word {
+            "PROGRAM" => at("program-3.6.5"),
+            "TRAIN" => at("train.py"),
+            "PYTHON" => at("bin/python3.12"),
+            "TOOL" => bed::TOOL.to_owned(),
+            "PLUGINS" => plugins().display().to_string(),
+            word => word.to_owned(),
+        };
+        let words: Vec<String> = line.split(' ').map(word).collect();
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let mut command = run("", &words);
+        // What the line leads to comes before what the machine has.
+        command.env("PATH", path(&scratch.join("bin"))).env("NVSHMEM_HOME", at("3.8.0"));
+        says(&mut command, status, &[&loaded(number)])?;
+    }
+    // Where the line shows nothing, there is a file for each, and that is told.
+    let mut command = run("--dry-run", &["sh", "job.sh"]);
+    command.env("PATH", path(&scratch.join("bin"))).env("NVSHMEM_HOME", at("3.8.0"));
+    says(&mut command, 0, &["does not show which", &file_name(3), &file_name(7)]).map(drop)
+}
+
+/// The program needs no dashes in front, and its options are its own.
+pub(crate) fn own_options() -> Case {
+    let line =
+        "run --any-nvshmem --provider tcp --plugin-dir PLUGINS echo -e --provider shm -- --help";
+    assert_eq!(good(&mut tool(line))?, "--provider shm -- --help\n");
+    refuses(&mut tool("run --any-nvshmem --providr tcp echo"), 125, &["--providr"]).map(drop)
+}
+
+/// A dry run prints a script that does it.
+pub(crate) fn dry_run() -> Case {
+    let scratch = Scratch::new();
+    let made = MadeUp::new(&scratch, "nvshmem", "3.7.2", 6);
+    let program = scratch.join("a program").display().to_string();
+    made.program(Path::new(&program));
+    let before = tree(&scratch);
+    let line = [program.as_str(), "0", "it's"];
+    let mut command = run("--dry-run --provider tcp;ofi_rxm", &line);
+    let script = good(&mut command)?;
+    let provider = "NVSHMEM_LIBFABRIC_PROVIDER='tcp;ofi_rxm'";
+    for part in ["# NVSHMEM 3.7.2 (", "is linked to it, by DT_R", provider, "exec '"] {
+        assert!(script.contains(part), "{part} is not in\n{script}");
+    }
+    let said = good(Command::new("/bin/sh").args(["-c", &script]))?;
+    assert!(said.starts_with(&loaded(6)) && tree(&scratch) == before, "{said}");
+    // As on a machine without it.
+    let mut command = run("--dry-run --provider tcp", &line);
+    says(command.env("FI_PROVIDER", "shm"), 0, &["# tcp cannot be used here: "]).map(drop)
+}
+
+/// A dry run prints whatever is missing, and the rest.
+pub(crate) fn missing() -> Case {
+    let scratch = Scratch::new();
+    let made = MadeUp::new(&scratch, "nvshmem", "3.7.2", 6);
+    let (path, few) = (made.prefix.display(), scratch.join("few"));
+    fs::create_dir(&few)?;
+    fs::copy(plugins().join(file_name(3)), few.join(file_name(3)))?;
+    let preload = format!("export LD_PRELOAD={}", plugin(6));
+    let no_file = "LD_PRELOAD would have the file";
+    for (options, texts) in [
+        (format!("--nvshmem {path} --plugin-dir PLUGINS"), vec![preload.as_str()]),
+        (format!("--nvshmem {path}"), vec!["125: there is no plugin file beside", no_file]),
+        (
+            format!("--nvshmem {path} --plugin-dir {}", few.display()),
+            vec!["has no nvshmem_transport_libfabric.so.6", no_file],
+        ),
+        (
+            String::from("--nvshmem /nonexistent --plugin-dir PLUGINS"),
+            vec!["125: /nonexistent is no NVSHMEM", "export LD_PRELOAD=", "with --any-nvshmem"],
+        ),
+        (String::from("--plugin-dir PLUGINS"), vec!["NVSHMEM_HOME=/nonexistent is no directory"]),
+    ] {
+        let line = format!("run --dry-run --provider tcp {options} ./no-such-program 1");
+        let mut command = tool(&line);
+        command.env("PATH", scratch.join("nowhere")).env("NVSHMEM_HOME", "/nonexistent");
+        let set = [
+            "export NVSHMEM_REMOTE_TRANSPORT=libfabric\n",
+            "export NVSHMEM_LIBFABRIC_PROVIDER=tcp\n",
+            "exec ./no-such-program 1\n",
+            "# MISSING, and so without --dry-run status 127: there is no program ./no-such-program\n",
+        ];
+        says(&mut command, 0, &[&set[..], &texts].concat())?;
     }
     Ok(())
 }
 
-fn launchers() -> Result<(), Failed> {
-    let scratch = Scratch::new();
-    let made = MadeUp::new(&scratch, "nvshmem", "3.6.5", 5);
-    let path = scratch.at("program");
-    made.program(&path);
-    let program = path.display().to_string();
-    let mut found = std::env::join_paths([&scratch.at("bin")])?;
-    found.push(":/usr/bin:/bin");
-    for (launcher, skips, line) in [
-        ("mpirun", 4, vec!["mpirun", "-n", "2", "-H", "a,b", &program, "3"]),
-        ("srun", 2, vec!["srun", "--mpi=pmix", "-N2", &program, "3"]),
-        ("wrapper", 1, vec!["wrapper", "mpirun", "-n", "2", "-H", "a,b", &program, "3"]),
-    ] {
-        scratch.script(&format!("bin/{launcher}"), &format!("shift {skips}; exec \"$@\""));
-        if launcher == "wrapper" {
-            scratch.script("bin/wrapper", "exec \"$@\"");
-        }
-        let output = run(&[], &line).env("PATH", &found).output()?;
-        let said = String::from_utf8_lossy(&output.stdout).into_owned();
-        expect(said.starts_with(&ours(5)), || format!("{line:?}: {output:?}"))?;
-        expect(output.status.code() == Some(3), || format!("{line:?}: {}", output.status))?;
-    }
-    // Behind a launcher, in front of the program, it is as good.
-    let line = ["-c", "exec \"$@\"", "sh", crate::bed::TOOL, "run", "--plugin-dir"];
-    let mut command = Command::new("/bin/sh");
-    command.args(line).arg(plugins()).args(["--", &program]).env("PATH", &found);
-    let said = good(&mut command)?;
-    expect(said.starts_with(&ours(5)), || said.clone())
-}
-
-fn python() -> Result<(), Failed> {
-    let scratch = Scratch::new();
-    let made = MadeUp::new(&scratch, "site/nvidia/nvshmem", "3.4.5", 3);
-    let other = MadeUp::new(&scratch, "other", "3.8.0", 7);
-    let path = scratch.at("program");
-    made.program(&path);
-    // A Python that says where its packages are, and runs what is behind the script.
-    let site = scratch.at("site").display().to_string();
-    let program = path.display().to_string();
-    let python = format!("[ \"$1\" = -c ] && echo {site} && exit\nexec {program}");
-    scratch.script("bin/python3", &python);
-    scratch.script("bin/python3.12", &python);
-    scratch.write("train.py", "");
-    let train = scratch.at("train.py").display().to_string();
-    let interpreter = scratch.at("bin/python3.12").display().to_string();
-    scratch.executable("bin/torchrun", &format!("#!{interpreter}\n"));
-    scratch.executable("bin/accelerate", "#!/usr/bin/env python3\n");
-    scratch.script("bin/srun", "shift; exec \"$@\"");
-    let mut found = std::env::join_paths([&scratch.at("bin")])?;
-    found.push(":/usr/bin:/bin");
-    for line in [
-        vec!["python3", &train],
-        vec![&interpreter, "-u", &train],
-        vec!["torchrun", "--nproc-per-node", "2", &train],
-        vec!["accelerate", "launch", &train],
-        vec!["srun", "-n2", "python3", &train],
-        vec!["env", "A=b", "torchrun", &train],
-    ] {
-        let mut command = run(&[], &line);
-        // The packages of its Python come before what the machine has.
-        command.env("PATH", &found).env("NVSHMEM_HOME", &other.prefix);
-        let said = good(&mut command)?;
-        expect(said.starts_with(&ours(3)), || format!("{line:?}: {said}"))?;
-    }
-    // Where the line shows nothing, there is a file for each, and that is told.
-    let mut command = run(&["--dry-run"], &["sh", "job.sh"]);
-    let said = good(command.env("PATH", &found).env("NVSHMEM_HOME", &other.prefix))?;
-    let all = said.contains(&file_name(3)) && said.contains(&file_name(7));
-    expect(said.contains("does not show which") && all, || said.clone())
-}
-
-fn dry_run() -> Result<(), Failed> {
-    let scratch = Scratch::new();
-    let made = MadeUp::new(&scratch, "nvshmem", "3.7.2", 6);
-    let path = scratch.at("a program");
-    made.program(&path);
-    let program = path.display().to_string();
-    let before = tree(scratch.path());
-    let line = [program.as_str(), "0", "it's"];
-    let options = ["--dry-run", "--provider", "tcp;ofi_rxm"];
-    let script = good(&mut run(&options, &line))?;
-    for part in [
-        "# NVSHMEM 3.7.2 (",
-        "is linked to it, by DT_R",
-        "NVSHMEM_LIBFABRIC_PROVIDER='tcp;ofi_rxm'",
-        "exec '",
-    ] {
-        expect(script.contains(part), || format!("{part} is not in\n{script}"))?;
-    }
-    let said = good(Command::new("/bin/sh").args(["-c", &script]))?;
-    expect(said.starts_with(&ours(6)), || said.clone())?;
-    expect(tree(scratch.path()) == before, || String::from("nothing is changed"))?;
-    // As on a machine without it.
-    let mut command = run(&["--dry-run", "--provider", "tcp"], &line);
-    let said = good(command.env("FI_PROVIDER", "shm"))?;
-    expect(said.contains("# tcp cannot be used here: "), || said.clone())
-}
-
-fn missing() -> Result<(), Failed> {
-    let scratch = Scratch::new();
-    let made = MadeUp::new(&scratch, "nvshmem", "3.7.2", 6);
-    let path = made.prefix.display().to_string();
-    let dry = |options: &[&str]| {
-        let mut command = tool(&["run", "--dry-run", "--provider", "tcp"]);
-        command.env("PATH", scratch.at("nowhere")).env("NVSHMEM_HOME", "/nonexistent");
-        command.args(options).args(["./no-such-program", "1"]);
-        good(&mut command)
+/// What will hang is told.
+pub(crate) fn hangs() -> Case {
+    let few = |command: &mut Command| {
+        let output = command.env("CUDA_DEVICE_MAX_CONNECTIONS", "1").output()?;
+        assert!(output.status.success(), "{output:?}");
+        Ok::<_, libtest_mimic::Failed>(bed::text(&output))
     };
-    let files = plugins().display().to_string();
-    let few = scratch.at("few");
-    std::fs::create_dir(&few)?;
-    std::fs::copy(plugins().join(file_name(3)), few.join(file_name(3)))?;
-    let few = few.display().to_string();
-    let set = [
-        "export NVSHMEM_REMOTE_TRANSPORT=libfabric\n",
-        "export NVSHMEM_LIBFABRIC_PROVIDER=tcp\n",
-        "exec ./no-such-program 1\n",
-        "# MISSING, and so without --dry-run status 127: there is no program ./no-such-program\n",
-    ];
-    let preload = format!("export LD_PRELOAD={}", plugins().join(file_name(6)).display());
-    for (options, more) in [
-        (&["--nvshmem", &path, "--plugin-dir", &files][..], &[preload.as_str()][..]),
-        (
-            &["--nvshmem", &path][..],
-            &["125: there is no plugin file beside", "LD_PRELOAD would have the file"][..],
-        ),
-        (
-            &["--nvshmem", &path, "--plugin-dir", &few][..],
-            &["has no nvshmem_transport_libfabric.so.6", "LD_PRELOAD would have the file"][..],
-        ),
-        (
-            &["--nvshmem", "/nonexistent", "--plugin-dir", &files][..],
-            &["125: /nonexistent is no NVSHMEM", "export LD_PRELOAD=", "with --any-nvshmem"][..],
-        ),
-    ] {
-        let said = dry(options)?;
-        for part in set.iter().chain(more) {
-            expect(said.contains(part), || format!("{options:?}: {part} is not in\n{said}"))?;
-        }
-    }
-    // Nothing at all is found only on a machine without any.
-    let said = dry(&["--plugin-dir", &files])?;
-    let none = said.contains("125: no NVSHMEM is found for ./no-such-program 1; NVSHMEM_HOME=");
-    let some = said.contains("the first of this machine (");
-    expect(none || some, || said.clone())?;
-    expect(said.contains("NVSHMEM_HOME=/nonexistent is no directory"), || said.clone())
+    let said = few(&mut run("--any-nvshmem", &["true"]))?;
+    assert!(said.is_empty(), "copies have a context of their own: {said}");
+    let mut command = run("--any-nvshmem", &["true"]);
+    command.env("NVSHMEM_LIBFABRIC_STAGING_CONTEXT", "program");
+    let said = few(command.env("CUDA_MODULE_LOADING", "EAGER"))?;
+    assert!(said.contains("stands still while") && said.contains("unset it"), "{said}");
+    Ok(())
 }
 
-fn hangs() -> Result<(), Failed> {
-    let warned = |variables: &[(&str, &str)]| {
-        let output = run(&["--any-nvshmem"], &["true"]).envs(variables.iter().copied()).output()?;
-        expect(output.status.success(), || format!("{output:?}"))?;
-        Ok::<_, Failed>(String::from_utf8_lossy(&output.stderr).into_owned())
-    };
-    let few = ("CUDA_DEVICE_MAX_CONNECTIONS", "1");
-    let said = warned(&[few])?;
-    expect(said.is_empty(), || format!("copies have a context of their own: {said}"))?;
-    let program = ("NVSHMEM_LIBFABRIC_STAGING_CONTEXT", "program");
-    let said = warned(&[few, program, ("CUDA_MODULE_LOADING", "EAGER")])?;
-    expect(said.contains("stands still while") && said.contains("unset it"), || said.clone())
+pub(crate) fn nccl() -> Case {
+    let file = plugins().join("libnccl-rma-nvshmem-libfabric.so");
+    let print = "echo $NCCL_RMA_PLUGIN $NCCL_GIN_TYPE $LD_PRELOAD $NVSHMEM_LIBFABRIC_PROVIDER";
+    let said = good(&mut run("--nccl --provider shm", &["sh", "-c", print]))?;
+    assert_eq!(said, format!("{} 2 shm\n", file.display()));
+    refuses(&mut run("--nccl --any-nvshmem", &["true"]), 125, &["--any-nvshmem"]).map(drop)
 }
 
-fn nccl() -> Result<(), Failed> {
-    let file = plugins().join("libnccl-rma-nvshmem-libfabric.so").display().to_string();
-    let print = "echo $NCCL_RMA_PLUGIN $NCCL_GIN_TYPE $LD_PRELOAD \
-                 $NVSHMEM_LIBFABRIC_PROVIDER";
-    let options = ["--nccl", "--provider", "shm"];
-    let said = good(&mut run(&options, &["sh", "-c", print]))?;
-    expect(said == format!("{file} 2 shm\n"), || said.clone())?;
-    let said = bad(&mut run(&["--nccl", "--any-nvshmem"], &["true"]), 125)?;
-    expect(said.contains("--any-nvshmem"), || said.clone())
-}
-
-fn environment() -> Result<(), Failed> {
+/// What the user's environment has stays in it.
+pub(crate) fn environment() -> Case {
     let scratch = Scratch::new();
     let made = MadeUp::new(&scratch, "nvshmem", "3.8.0", 7);
-    let path = made.prefix.display().to_string();
-    let theirs = scratch.at("libtheirs.so").display().to_string();
-    let mut command = run(&["--dry-run", "--nvshmem", &path], &["true"]);
-    command.env("LD_PRELOAD", &theirs).env("NVSHMEM_REMOTE_TRANSPORT", "ibrc");
-    let said = good(&mut command)?;
-    let preload = plugins().join(file_name(7)).display().to_string();
-    expect(said.contains(&format!("LD_PRELOAD={preload}:{theirs}\n")), || said.clone())?;
+    let theirs = "/theirs/libtheirs.so";
+    let options = format!("--dry-run --nvshmem {}", made.prefix.display());
+    let mut command = run(&options, &["/bin/true"]);
+    command.env("NVSHMEM_REMOTE_TRANSPORT", "ibrc").env("LD_PRELOAD", theirs);
+    let preload = format!("LD_PRELOAD={}:{theirs}\n", plugin(7));
+    let transport = "export NVSHMEM_REMOTE_TRANSPORT=libfabric";
+    let texts = [preload.as_str(), transport, "NVSHMEM would use `ibrc`"];
+    let said = says(&mut command, 0, &texts)?;
+    assert!(!said.contains("CUDA_") && !said.contains("Open MPI"), "{said}");
     // What has to be first stays first.
     let sanitizer = "/usr/lib/libasan.so.8";
-    let said = good(command.env("LD_PRELOAD", format!("{theirs}:{sanitizer}")))?;
-    let whole = format!("LD_PRELOAD={sanitizer}:{preload}:{theirs}\n");
-    expect(said.contains(&whole), || said.clone())?;
-    expect(said.contains("export NVSHMEM_REMOTE_TRANSPORT=libfabric"), || said.clone())?;
-    expect(said.contains("NVSHMEM would use `ibrc`"), || said.clone())?;
-    expect(!said.contains("CUDA_"), || said.clone())?;
-    let open_mpi = good(&mut run(&["--dry-run", "--nvshmem", &path], &["/bin/true"]))?;
-    expect(!open_mpi.contains("Open MPI"), || open_mpi.clone())
+    let preload = format!("LD_PRELOAD={sanitizer}:{}:{theirs}\n", plugin(7));
+    says(command.env("LD_PRELOAD", format!("{theirs}:{sanitizer}")), 0, &[&preload]).map(drop)
 }
 
-fn status() -> Result<(), Failed> {
-    let any = |line: &[&str]| run(&["--any-nvshmem"], line);
+pub(crate) fn status() -> Case {
+    let any = |line: &str| run("--any-nvshmem", &["sh", "-c", line]);
     for status in [0, 1, 42, 125] {
-        let ended = any(&["sh", "-c", &format!("exit {status}")]).status()?;
-        expect(ended.code() == Some(status), || format!("{status}: {ended}"))?;
+        says(&mut any(&format!("exit {status}")), status, &[])?;
     }
     // It becomes the program, so that who sends it signals reaches that.
-    let mut child = any(&["sh", "-c", "echo $$; exec cat"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()?;
+    let mut command = any("echo $$; exec cat");
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
     let mut line = String::new();
-    let out = child.stdout.take().ok_or("a pipe")?;
-    std::io::BufRead::read_line(&mut std::io::BufReader::new(out), &mut line)?;
-    expect(line.trim() == child.id().to_string(), || format!("{line} is not {}", child.id()))?;
-    let sent = Command::new("kill").args(["-TERM", line.trim()]).status()?;
+    BufReader::new(child.stdout.take().ok_or("a pipe")?).read_line(&mut line)?;
+    assert_eq!(line.trim(), child.id().to_string());
+    signal(child.id(), "-TERM")?;
     let ended = child.wait()?;
-    let signal = std::os::unix::process::ExitStatusExt::signal(&ended);
-    expect(sent.success() && signal == Some(15), || format!("{ended}"))
+    assert_eq!(ended.signal(), Some(15), "{ended}");
+    Ok(())
 }
