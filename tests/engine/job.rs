@@ -18,7 +18,7 @@ use engine::port::{Access, Direction, PeerAddr, RailLimits};
 use engine::rails::Spread;
 use engine::rails::counters::RailCounters;
 use engine::rails::paths::{Path, PathTable};
-use engine::regions::{RegionIndex, RegionTable};
+use engine::regions::{RegionDirectory, RegionTable};
 use engine::request::{AtomicRequest, FetchTarget, LocalSide, PutSignalRequest, Request};
 use engine::wire::cookie::Cookie;
 use engine::wire::handle::HandleBytes;
@@ -258,7 +258,7 @@ pub(crate) fn cookie() -> Cookie {
 }
 
 /// What lanes are opened with, unless a test says otherwise.
-pub(crate) fn lane_config(me: Pe, paths: PathTable, regions: Arc<RegionIndex>) -> LaneConfig {
+pub(crate) fn lane_config(me: Pe, paths: PathTable, regions: Arc<RegionDirectory>) -> LaneConfig {
     LaneConfig {
         me,
         cookie: cookie(),

@@ -1,17 +1,17 @@
-//! Groups: the only counters of what is unfinished, and the only order between operations.
+//! Groups: the only counters of unfinished work, and the only order between operations.
 //!
-//! Each segment and each message counts once in an *order group* of its peer ([`Order`]) and, if
-//! a caller waits for its operation alone, once in a *completion group* ([`Groups`]). Both counts
-//! are taken when the work leaves and given back when a write is delivered, a read has landed, or a
-//! message is acknowledged as executed.
+//! Each segment and each message counts once in an *order group* of its peer ([`OrderGroups`]) and,
+//! if a caller waits for its operation alone, once in a *completion group* ([`CompletionGroups`]).
+//! Both counts are taken when the work leaves and given back when a write is delivered, a read has
+//! landed, or a message is acknowledged as executed.
 //!
 //! # Order
 //! Work counts in the last group of its peer. Closing that group begins the next; the number of the
 //! new group then names everything before it: *behind n* means behind all groups below `n`. A write
-//! behind `n` leaves when [`Order::ordered`] reaches it, a message when [`Order::written`] does,
-//! and the marks of messages do the rest at the target. A signal that is held back counts as a
-//! write of the group in which it was submitted, which is not below the one that it waits for: so
-//! it waits for nothing that waits for it.
+//! behind `n` leaves when [`OrderGroups::ordered`] reaches it, a message when
+//! [`OrderGroups::written`] does, and the marks of messages do the rest at the target. A held
+//! signal counts as a write of the group in which it was submitted, which is not below the one that
+//! it waits for: so it waits for nothing that waits for it.
 
 use std::num::NonZeroU16;
 
@@ -67,7 +67,7 @@ impl GroupRef {
 
 /// The order groups of one peer.
 #[derive(Clone, Debug)]
-pub(crate) struct Order {
+pub(crate) struct OrderGroups {
     /// Unfinished work by group and class. The entry of [`GroupRef::NONE`] means nothing.
     counts: [u32; COUNTS],
     /// Number of the last message before the end of each closed group.
@@ -83,7 +83,7 @@ pub(crate) struct Order {
     finished: u32,
 }
 
-impl Order {
+impl OrderGroups {
     /// The first group's number is near the end of the numbers, so that long jobs cross it.
     const FIRST: u32 = u32::MAX - 100;
 
@@ -297,22 +297,22 @@ pub const MAX_GROUPS: usize = u16::MAX as usize;
 
 /// Completion groups of a lane. `T` is the continuation that runs when a group becomes empty.
 #[derive(Debug)]
-pub(crate) struct Groups<T> {
+pub(crate) struct CompletionGroups<T> {
     /// By identifier. The entry of [`GroupId::NONE`] is not used.
-    groups: Vec<Group<T>>,
+    groups: Vec<CompletionGroup<T>>,
     free: Vec<GroupId>,
 }
 
 #[derive(Debug)]
-struct Group<T> {
+struct CompletionGroup<T> {
     /// Unfinished segments and messages, and queued operations.
     left: u32,
     continuation: Option<Box<T>>,
 }
 
-impl<T> Groups<T> {
+impl<T> CompletionGroups<T> {
     pub(crate) fn new() -> Self {
-        Self { groups: vec![Group { left: 0, continuation: None }], free: Vec::new() }
+        Self { groups: vec![CompletionGroup { left: 0, continuation: None }], free: Vec::new() }
     }
 
     /// Starts an empty group. None if all identifiers are in use.
@@ -321,7 +321,7 @@ impl<T> Groups<T> {
             return Some(id);
         }
         let id = GroupId::of(self.groups.len())?;
-        self.groups.push(Group { left: 0, continuation: None });
+        self.groups.push(CompletionGroup { left: 0, continuation: None });
         Some(id)
     }
 
@@ -378,7 +378,7 @@ mod tests {
         /// A cursor passes a number exactly when all that it stands for has ended.
         #[test]
         fn cursors_agree_with_a_list(steps in proptest::collection::vec((0..5_u8, any::<u16>()), 1..400)) {
-            let mut order = Order::new();
+            let mut order = OrderGroups::new();
             let mut begun: Vec<Begun> = Vec::new();
             for (step, pick) in steps {
                 match step {
@@ -412,7 +412,7 @@ mod tests {
 
     #[test]
     fn full_ring_closes_no_more() {
-        let mut order = Order::new();
+        let mut order = OrderGroups::new();
         let held = order.begin_last(Class::Write);
         for _ in 1..RING {
             assert!(order.close(0).is_some());
@@ -426,7 +426,7 @@ mod tests {
 
     #[test]
     fn groups_are_refused_when_all_are_in_use() {
-        let mut groups: Groups<()> = Groups::new();
+        let mut groups: CompletionGroups<()> = CompletionGroups::new();
         let all: Vec<GroupId> = std::iter::from_fn(|| groups.start()).collect();
         assert_eq!(all.len(), MAX_GROUPS);
         groups.finish(all[7]);

@@ -60,9 +60,9 @@ pub(crate) enum SignalProtocol {
     /// Not chosen yet.
     Undecided,
     /// One message carries data and signal.
-    Inline,
-    /// As `Inline`, but the payload is sent from its own memory and not copied into the frame.
-    InlineLong,
+    Eager,
+    /// As `Eager`, but the payload is sent from its own memory and not copied into the frame.
+    EagerLong,
     /// The target counts the segments, which carry `tag`; `segments` of them are posted so far.
     Counted { tag: Tag, segments: u32 },
     /// The signal is sent when the segments, counted in the completion group `data`, are delivered.

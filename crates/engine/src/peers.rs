@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::channel::Channel;
 use crate::error::EngineError;
-use crate::group::{Class, GroupId, GroupRef, Order};
+use crate::group::{Class, GroupId, GroupRef, OrderGroups};
 use crate::ids::Pe;
 use crate::op::{QueueEntry, WordOp};
 use crate::port::Direction;
@@ -44,7 +44,7 @@ pub(crate) struct Peer {
     pub(crate) paths: Box<[PeerPath]>,
     /// First bytes of the peer's handles with keys, as last seen.
     prefix: HandlePrefix,
-    pub(crate) order: Order,
+    pub(crate) order: OrderGroups,
     /// Writes wait until `order` is ordered up to this group, messages until it is written up to
     /// it.
     pub(crate) fence: u32,
@@ -96,7 +96,7 @@ pub(crate) struct PeerWatch {
 
 impl Peer {
     fn new(pe: Pe, (paths, path): (Box<[PeerPath]>, PeerPath)) -> Self {
-        let order = Order::new();
+        let order = OrderGroups::new();
         let mut peer = Self {
             pe,
             fast_prefix: HandlePrefix::unseen(pe),
@@ -142,7 +142,7 @@ impl Peer {
 
     /// Drops all counts of a failed peer.
     pub(crate) fn forget(&mut self) {
-        self.order = Order::new();
+        self.order = OrderGroups::new();
         self.fence = self.order.start();
         // No answer is awaited any more, so the watchdog leaves the peer alone.
         self.gets_answered = self.gets_requested;

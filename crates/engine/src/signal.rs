@@ -1,6 +1,6 @@
 //! Signals: how the signal of a put follows its data, and which operations come before a signal.
 //!
-//! *Inline*: data and signal are one message. *Counted*: the segments carry immediate data, and the
+//! *Eager*: data and signal are one message. *Counted*: the segments carry immediate data, and the
 //! signal's message says how many of them the target has to count. *Chained*: the segments have a
 //! completion group of their own whose continuation sends the signal.
 //!
@@ -44,7 +44,7 @@ const MAX_KEPT: u32 = 32;
 #[derive(Debug)]
 pub(crate) struct Signals {
     /// Whether data and signal may be one message.
-    pub(crate) inline: bool,
+    pub(crate) eager: bool,
     /// Longest payload of one message in bytes, where processors reach it at both ends.
     longest: usize,
     /// Maximum number of counted puts to a peer at a time; 0 where nothing is counted.
@@ -62,7 +62,7 @@ impl Signals {
         let longest = limits.iter().map(|rail| rail.longest_message).min().unwrap_or(0);
         let longest = longest.min(config.longest_message).clamp(MAX_MESSAGE, MAX_LONG_MESSAGE);
         Self {
-            inline: matches!(engine, SignalEngine::Auto | SignalEngine::Eager),
+            eager: matches!(engine, SignalEngine::Auto | SignalEngine::Eager),
             longest: eager_in(longest),
             tags: if counts { config.counted.min(TAGS) } else { 0 },
             strong: false,
@@ -89,9 +89,9 @@ impl<P: Port> Core<P> {
         word: WordOp,
         payload: &Payload<'_>,
     ) -> Option<SignalProtocol> {
-        if self.may_be_inline(at, op) {
+        if self.may_be_eager(at, op) {
             if op.len <= MAX_EAGER && payload.bytes.is_some() {
-                return Some(SignalProtocol::Inline);
+                return Some(SignalProtocol::Eager);
             }
             // A long message is kept at the target while its mark is not reached.
             let (peer, strong) = (self.peers.get(at), self.signals.strong);
@@ -99,7 +99,7 @@ impl<P: Port> Core<P> {
             let is_marked = strong || !peer.order.is_ordered(peer.fence);
             let may_be_kept = is_marked && unacked >= MAX_KEPT;
             if op.len <= self.signals.longest && payload.is_direct && !may_be_kept {
-                return Some(SignalProtocol::InlineLong);
+                return Some(SignalProtocol::EagerLong);
             }
         }
         if self.signals.tags > 0 {
@@ -115,10 +115,10 @@ impl<P: Port> Core<P> {
     }
 
     /// Returns true if data and signal may be one message, whatever their length.
-    pub(crate) fn may_be_inline(&self, at: u32, op: &Op) -> bool {
+    pub(crate) fn may_be_eager(&self, at: u32, op: &Op) -> bool {
         // A message with data cannot be held back until writes are delivered.
         let is_behind = self.signals.strong && self.peers.get(at).order.has_writes();
-        self.signals.inline && matches!(op.local, LocalSide::Memory(_)) && !is_behind
+        self.signals.eager && matches!(op.local, LocalSide::Memory(_)) && !is_behind
     }
 
     /// Makes a signal follow data in a completion group of its own; a strong one follows
@@ -152,9 +152,9 @@ impl<P: Port> Core<P> {
         let OpKind::PutSignal(word, ref mut protocol) = op.kind else { return Ok(Outcome::Done) };
         match *protocol {
             SignalProtocol::Undecided => Ok(Outcome::Held),
-            SignalProtocol::Inline | SignalProtocol::InlineLong => {
-                let is_long = *protocol == SignalProtocol::InlineLong;
-                self.send_inline(at, op, word, request, payload, is_long)
+            SignalProtocol::Eager | SignalProtocol::EagerLong => {
+                let is_long = *protocol == SignalProtocol::EagerLong;
+                self.send_eager(at, op, word, request, payload, is_long)
             }
             SignalProtocol::Counted { tag, segments } => {
                 self.advance_counted(at, op, word, request, (tag, segments))
@@ -179,7 +179,7 @@ impl<P: Port> Core<P> {
         }
     }
 
-    fn send_inline(
+    fn send_eager(
         &mut self,
         at: u32,
         op: &Op,

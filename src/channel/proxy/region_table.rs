@@ -120,14 +120,14 @@ fn no_peer(region: &Region, place: Place) -> Misplaced {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::channel::ring::descriptor::RegionIndex;
+    use crate::channel::ring::descriptor::RegionDirectory;
 
     fn refused<T>(result: Result<T, Misplaced>) -> Misplaced {
         result.err().unwrap()
     }
 
     fn place(region: u8, offset: u64) -> Place {
-        Place::new(RegionIndex::new(region).unwrap(), offset).unwrap()
+        Place::new(RegionDirectory::new(region).unwrap(), offset).unwrap()
     }
 
     #[test]

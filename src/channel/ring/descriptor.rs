@@ -13,9 +13,9 @@ use engine::ids::Pe;
 
 /// A region of the context's table, by its index there. The same on all PEs.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct RegionIndex(u8);
+pub struct RegionDirectory(u8);
 
-impl RegionIndex {
+impl RegionDirectory {
     /// The region of an index. None for an index that no region can have.
     #[inline(always)]
     pub fn new(index: u8) -> Option<Self> {
@@ -44,7 +44,7 @@ impl Place {
 
     /// The place `offset` bytes from the base of a region. None past `NLF_MAX_OFFSET`.
     #[inline]
-    pub fn new(region: RegionIndex, offset: u64) -> Option<Self> {
+    pub fn new(region: RegionDirectory, offset: u64) -> Option<Self> {
         let index = u64::from(region.0) << c::NLF_REGION_SHIFT;
         (offset <= c::NLF_MAX_OFFSET).then_some(Self(index | offset))
     }
@@ -71,8 +71,8 @@ impl Place {
 
     /// The region.
     #[inline(always)]
-    pub fn region(self) -> RegionIndex {
-        RegionIndex((self.0 >> c::NLF_REGION_SHIFT) as u8)
+    pub fn region(self) -> RegionDirectory {
+        RegionDirectory((self.0 >> c::NLF_REGION_SHIFT) as u8)
     }
 
     /// In bytes from its base.

@@ -307,7 +307,7 @@ fn kind_of(op: AtomicOp) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::channel::ring::descriptor::RegionIndex;
+    use crate::channel::ring::descriptor::RegionDirectory;
 
     const AT: Place = place(1, 64);
     const FROM: Place = place(2, 128);
@@ -378,6 +378,6 @@ mod tests {
         let alone = [at, head(signal, extended, 8), at, from];
         let decoded = Descriptor::decode(alone, None);
         assert_eq!(decoded, Err(BadDescriptor { wrong: NotCanonical, words: alone }));
-        assert_eq!(RegionIndex::new(1).map(RegionIndex::index), Some(AT.region().index()));
+        assert_eq!(RegionDirectory::new(1).map(RegionDirectory::index), Some(AT.region().index()));
     }
 }

@@ -164,7 +164,7 @@ fn lane(
     model: &Rc<Model>,
     case: &Case,
     pe: usize,
-    regions: std::sync::Arc<engine::regions::RegionIndex>,
+    regions: std::sync::Arc<engine::regions::RegionDirectory>,
 ) -> Lane<ModelPort> {
     let rail = RailLimits {
         max_segment: 8,

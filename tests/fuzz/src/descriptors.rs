@@ -2,7 +2,7 @@
 
 use engine::atomic::{AtomicOp, Width};
 use engine::ids::Pe;
-use nvshmem_transport_libfabric::channel::ring::descriptor::{Descriptor, Place, Put, RegionIndex};
+use nvshmem_transport_libfabric::channel::ring::descriptor::{Descriptor, Place, Put, RegionDirectory};
 use nvshmem_transport_libfabric::channel::ring::slot::{LAP_WORDS, Words};
 use nvshmem_transport_libfabric::channel::sys;
 
@@ -35,7 +35,7 @@ fn without_laps(mut words: Words) -> Words {
 }
 
 fn seeds() -> Vec<Vec<u8>> {
-    let place = |region, offset| Place::new(RegionIndex::new(region).unwrap(), offset).unwrap();
+    let place = |region, offset| Place::new(RegionDirectory::new(region).unwrap(), offset).unwrap();
     let (pe, dst, src, signal, bytes) = (Pe(3), place(1, 64), place(0, 8), place(2, 16), 100);
     let atomic = |op, value, fetch| Descriptor::Atomic {
         pe,

@@ -7,7 +7,7 @@ use loom::sync::Arc;
 use loom::thread;
 
 use crate::atomic::{AtomicOp, Width};
-use crate::channel::ring::descriptor::{Descriptor, Place, RegionIndex};
+use crate::channel::ring::descriptor::{Descriptor, Place, RegionDirectory};
 use crate::channel::ring::region_entry::ShownRegion;
 use crate::channel::ring::{Ring, State};
 use crate::check;
@@ -15,7 +15,7 @@ use crate::ids::Pe;
 use crate::producer::{Entry, Last, Shared};
 
 fn place(offset: u64) -> Place {
-    let region = RegionIndex::new(7).expect("a region");
+    let region = RegionDirectory::new(7).expect("a region");
     Place::new(region, offset).expect("within bounds")
 }
 

@@ -1,7 +1,7 @@
 //! Descriptors: what the words of a slot mean.
 
 use engine::ids::Pe;
-use nvshmem_transport_libfabric::channel::ring::descriptor::{Descriptor, Place, RegionIndex};
+use nvshmem_transport_libfabric::channel::ring::descriptor::{Descriptor, Place, RegionDirectory};
 use nvshmem_transport_libfabric::channel::ring::slots_log2;
 use test_support::random::Random;
 use test_support::seeds::for_seeds;
@@ -78,8 +78,8 @@ fn put_has_documented_bits() {
 
 #[test]
 fn places_end_with_their_fields() {
-    assert_eq!(RegionIndex::new(255), None);
-    let last = RegionIndex::new(254).unwrap();
+    assert_eq!(RegionDirectory::new(255), None);
+    let last = RegionDirectory::new(254).unwrap();
     assert!(Place::new(last, (1 << 40) - 1).is_some());
     assert_eq!(Place::new(last, 1 << 40), None);
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use engine::atomic::{AtomicOp, Width};
 use engine::ids::Pe;
-use nvshmem_transport_libfabric::channel::ring::descriptor::{Descriptor, Place, RegionIndex};
+use nvshmem_transport_libfabric::channel::ring::descriptor::{Descriptor, Place, RegionDirectory};
 use nvshmem_transport_libfabric::channel::ring::slot::{Published, Slot, lap};
 use nvshmem_transport_libfabric::channel::ring::{PublishedIn, Ring, RingMemory};
 use test_support::random::Random;
@@ -69,7 +69,7 @@ impl Shared {
 }
 
 pub(crate) fn place(region: u8, offset: u64) -> Place {
-    Place::new(RegionIndex::new(region).unwrap(), offset).unwrap()
+    Place::new(RegionDirectory::new(region).unwrap(), offset).unwrap()
 }
 
 /// A descriptor whose fields are at their bounds or between them.

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use crate::channel::slots::Purpose as MessagePurpose;
 use crate::core::{Continuation, Core, StagingEvent};
-use crate::group::{GroupId, Groups};
+use crate::group::{CompletionGroups, GroupId};
 use crate::ids::{RailId, WrId};
 use crate::peers::{HeldSignal, Peer, Peers};
 use crate::port::{Completions, Failure, Polled, Port};
@@ -15,10 +15,10 @@ use crate::segments::{BY_LOAD, Owner, PLAIN, STRIPE, Segment, SegmentState, Segm
 use crate::wire::message::{MAP_BYTES, Seq, WINDOW};
 
 /// Receives the completions of a poll. Runs of segments with one owner are counted together.
-struct Sink<'a> {
+struct CompletionSink<'a> {
     segments: &'a mut Segments,
     peers: &'a mut Peers,
-    groups: &'a mut Groups<Continuation>,
+    groups: &'a mut CompletionGroups<Continuation>,
     settling: &'a mut Vec<u32>,
     emptied: &'a mut Vec<GroupId>,
     /// Segments whose completion does more than uncount them.
@@ -26,7 +26,7 @@ struct Sink<'a> {
     count: u32,
 }
 
-impl Sink<'_> {
+impl CompletionSink<'_> {
     #[inline(always)]
     fn end(&mut self, owner: Owner, count: u32) {
         self.count += count;
@@ -43,7 +43,7 @@ impl Sink<'_> {
     }
 }
 
-impl Completions for Sink<'_> {
+impl Completions for CompletionSink<'_> {
     #[inline(always)]
     fn take(&mut self, index: usize) -> bool {
         // The fabric may report what is no segment of the lane, such as a message.
@@ -72,7 +72,8 @@ impl<P: Port> Core<P> {
     #[inline(always)]
     pub(crate) fn take_completions(&mut self, rail: RailId, others: &mut Vec<u32>) -> bool {
         let Self { segments, peers, groups, settling, emptied, .. } = self;
-        let mut sink = Sink { segments, peers, groups, settling, emptied, others, count: 0 };
+        let mut sink =
+            CompletionSink { segments, peers, groups, settling, emptied, others, count: 0 };
         let polled = self.port.drain(rail, &mut sink);
         let count = sink.count;
         // Once for all plain segments: this runs in every iteration.

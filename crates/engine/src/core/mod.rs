@@ -21,7 +21,7 @@ use crate::channel::Channel;
 use crate::channel::slots::{MessageSlots, SLOTS};
 use crate::core::fail::{ActiveCopy, Failures};
 use crate::error::EngineError;
-use crate::group::{GroupId, GroupRef, Groups};
+use crate::group::{CompletionGroups, GroupId, GroupRef};
 use crate::ids::{LaneKind, Pe, RailId};
 use crate::lane::LaneConfig;
 use crate::lane::host::handoff::ActiveHandover;
@@ -30,7 +30,7 @@ use crate::peers::{Peer, Peers};
 use crate::port::{Local, Port, RailLimits};
 use crate::rails::paths::PathTable;
 use crate::rails::{Rail, Spread};
-use crate::regions::{Location, Regions};
+use crate::regions::{LaneRegions, Location};
 use crate::request::{LocalSide, Request};
 use crate::segments::Segments;
 use crate::signal::Signals;
@@ -75,8 +75,8 @@ pub(crate) struct Core<P: Port> {
     pub(crate) peers: Peers,
     pub(crate) segments: Segments,
     pub(crate) messages: MessageSlots,
-    pub(crate) groups: Groups<Continuation>,
-    pub(crate) regions: Regions,
+    pub(crate) groups: CompletionGroups<Continuation>,
+    pub(crate) regions: LaneRegions,
     pub(crate) seal: Seal,
     pub(crate) immediate: ImmediateCodec,
     pub(crate) signals: Signals,
@@ -141,8 +141,8 @@ impl<P: Port> Core<P> {
             segments: Segments::new(count, |wr_id| port.context(wr_id)),
             // User threads send no messages: peers do not listen to host lanes.
             messages: MessageSlots::new(if is_proxy { SLOTS } else { 0 }),
-            groups: Groups::new(),
-            regions: Regions::new(config.regions, config.kind, config.devices),
+            groups: CompletionGroups::new(),
+            regions: LaneRegions::new(config.regions, config.kind, config.devices),
             seal: Seal::new(config.cookie, config.me),
             immediate: ImmediateCodec::new(config.cookie, config.me, n_pes, config.immediate_bytes),
             paths: config.paths,

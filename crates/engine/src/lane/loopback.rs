@@ -21,7 +21,7 @@ const WORD: usize = 8;
 /// Memory of a loopback: a word for each rail of the lane on both sides.
 #[derive(Clone, Debug)]
 pub struct Anchor {
-    /// This process' handle for the memory that is read.
+    /// Handle of this process for the memory that is read.
     pub handle: HandleBytes,
     /// Address of the first word.
     pub addr: usize,

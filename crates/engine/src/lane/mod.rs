@@ -21,7 +21,7 @@ use crate::port::packet::LongPacket;
 use crate::rails::counters::{PeerCounters, RailCounters, StagedCounters};
 use crate::rails::paths::PathTable;
 use crate::rails::{Rail, Spread};
-use crate::regions::RegionIndex;
+use crate::regions::RegionDirectory;
 use crate::staging::Staging;
 use crate::watchdog::Watchdog;
 use crate::wire::cookie::Cookie;
@@ -42,7 +42,7 @@ pub struct LaneConfig {
     /// Paths to every PE of the job.
     pub paths: PathTable,
     /// The process' registered memory.
-    pub regions: Arc<RegionIndex>,
+    pub regions: Arc<RegionDirectory>,
     /// Deadlines of waits.
     pub watchdog: Watchdog,
     /// Protocol by which signals follow their data.

@@ -198,7 +198,7 @@ impl<P: Port> Lane<P> {
     /// puts.
     #[inline(always)]
     pub fn try_put_signal(&mut self, part: &Request<'_>, signal: &AtomicRequest<'_>) -> bool {
-        self.core.signals.inline
+        self.core.signals.eager
             && part.len.wrapping_sub(1) < MAX_EAGER
             && !signal.atomic.op.fetches()
             && self.core.try_send(signal, Some(part))
@@ -426,12 +426,12 @@ impl<P: Port> Lane<P> {
         let mut buffer = [0; MAX_EAGER];
         let mut payload = Payload { bytes: None, is_direct: false };
         // Loaded anew at each attempt: the frame is not kept while the operation waits.
-        if matches!(protocol, SignalProtocol::Undecided | SignalProtocol::Inline) {
+        if matches!(protocol, SignalProtocol::Undecided | SignalProtocol::Eager) {
             payload = self.load_payload(at, &request, remote.is_direct(), &mut buffer)?;
         }
         if protocol == SignalProtocol::Undecided {
-            let is_inline = payload.bytes.is_some() && self.core.may_be_inline(at, op);
-            if is_staged && !is_inline {
+            let is_eager = payload.bytes.is_some() && self.core.may_be_eager(at, op);
+            if is_staged && !is_eager {
                 return self.staging.submit(&mut self.core, at, op, &request);
             }
             if !is_staged {

@@ -48,7 +48,7 @@ pub struct Copy {
     pub len: usize,
 }
 
-/// OrderedStep of an ordered list. A step with `behind` runs after all steps before it; the others are
+/// Step of an ordered list. A step with `behind` runs after all steps before it; the others are
 /// unordered among themselves, back to the last step with `behind`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OrderedStep {
@@ -166,9 +166,9 @@ pub trait CopyPort: Send + fmt::Debug {
     fn room(&self, direction: CopyDirection) -> usize;
 
     /// Starts copies, all in one direction, for which there is [room](CopyPort::room); at most
-    /// [`MAX_BATCH_COPIES`]. Both sides stay valid and unchanged until the copies have ended. They run
-    /// in any order; when they have ended, so have all copies started before in the same direction.
-    /// The memory is staged, or any that the CPU reaches.
+    /// [`MAX_BATCH_COPIES`]. Both sides stay valid and unchanged until the copies have ended. They
+    /// run in any order; when they have ended, so have all copies started before in the same
+    /// direction. The memory is staged, or any that the CPU reaches.
     ///
     /// # Errors
     /// The copies were refused for good and none was started: some memory is unknown, or an earlier

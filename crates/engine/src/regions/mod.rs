@@ -87,8 +87,8 @@ trait StagerSource: Send + Sync {
     fn provide(&self, memory: (usize, usize)) -> Result<(), EngineError>;
 }
 
-/// Part of the region table that lanes read.
-pub struct RegionIndex {
+/// Part of the region table that lanes read; any thread may change it.
+pub struct RegionDirectory {
     table: Weak<dyn StagerSource>,
     regions: VersionedCell<Vec<Option<Arc<Region>>>>,
     /// The stager, until the proxy lane takes it.
@@ -96,9 +96,9 @@ pub struct RegionIndex {
     orphans: Mutex<Vec<Orphan>>,
 }
 
-impl fmt::Debug for RegionIndex {
+impl fmt::Debug for RegionDirectory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RegionIndex").finish_non_exhaustive()
+        f.debug_struct("RegionDirectory").finish_non_exhaustive()
     }
 }
 
@@ -129,7 +129,7 @@ pub(crate) fn overlap(one: (usize, usize), other: (usize, usize)) -> bool {
     one.0 < other.0.saturating_add(other.1) && other.0 < one.0.saturating_add(one.1)
 }
 
-impl RegionIndex {
+impl RegionDirectory {
     fn new(table: Weak<dyn StagerSource>) -> Self {
         let (stager, orphans) = (Mutex::default(), Mutex::default());
         Self { table, regions: VersionedCell::default(), stager, orphans }
@@ -209,8 +209,8 @@ pub(crate) struct Location {
 
 /// A lane's copy of the index.
 #[derive(Debug)]
-pub(crate) struct Regions {
-    index: Arc<RegionIndex>,
+pub(crate) struct LaneRegions {
+    index: Arc<RegionDirectory>,
     kind: LaneKind,
     version: u64,
     by_index: Vec<Option<Arc<Region>>>,
@@ -229,8 +229,8 @@ pub(crate) struct Regions {
     stages: bool,
 }
 
-impl Regions {
-    pub(crate) fn new(index: Arc<RegionIndex>, kind: LaneKind, has_devices: bool) -> Self {
+impl LaneRegions {
+    pub(crate) fn new(index: Arc<RegionDirectory>, kind: LaneKind, has_devices: bool) -> Self {
         Self {
             index,
             kind,
@@ -259,7 +259,7 @@ impl Regions {
         self.index.regions.is_version(self.version)
     }
 
-    /// Returns the descriptor on a rail for local memory that [is recent](Regions::is_recent).
+    /// Returns the descriptor on a rail for local memory that [is recent](LaneRegions::is_recent).
     #[inline(always)]
     pub(crate) fn recent_desc(&self, addr: usize, len: usize, rail: RailId) -> Option<Desc> {
         if self.is_recent(addr, len) { Some(self.last_desc(rail)) } else { None }
@@ -314,7 +314,7 @@ impl Regions {
     }
 
     /// Returns how `len` bytes of local memory at `addr`, at least one, are reached, as of the last
-    /// [`Regions::sync`].
+    /// [`LaneRegions::sync`].
     pub(crate) fn lookup(&self, addr: usize, len: usize) -> RegionLookup<'_> {
         let end = addr.saturating_add(len);
         let before = self.sorted.partition_point(|(region, _)| region.base < end);
@@ -347,7 +347,7 @@ impl Regions {
         self.kind
     }
 
-    pub(crate) fn index(&self) -> &RegionIndex {
+    pub(crate) fn index(&self) -> &RegionDirectory {
         &self.index
     }
 
@@ -389,7 +389,7 @@ impl Regions {
     }
 
     /// Returns the address of bytes that a message names, in a region that the CPU reaches, as of
-    /// the last [`Regions::sync`].
+    /// the last [`LaneRegions::sync`].
     #[inline(always)]
     pub(crate) fn target(&self, named: RegionAddr, len: usize) -> Option<usize> {
         let target = self.targets.get(index_of(named.slot))?;
@@ -451,7 +451,7 @@ impl Regions {
     }
 
     /// Requests a stager for unregistered local memory, an address and a length. The next
-    /// [`Regions::sync`] finds it, unless another thread is still making one.
+    /// [`LaneRegions::sync`] finds it, unless another thread is still making one.
     #[cold]
     pub(crate) fn provide_stager(&mut self, memory: (usize, usize)) -> Result<(), EngineError> {
         self.index.table.upgrade().map_or(Ok(()), |table| table.provide(memory))

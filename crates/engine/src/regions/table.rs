@@ -8,7 +8,7 @@ use crate::ids::Pe;
 use crate::port::copies::{Reach, Stager};
 use crate::port::{Access, MemoryPort, PortError, Registered};
 use crate::regions::{
-    MAX_REGIONS, Orphan, Region, RegionIndex, RegisteredStager, StagerSource, index_of, lock,
+    MAX_REGIONS, Orphan, Region, RegionDirectory, RegisteredStager, StagerSource, index_of, lock,
 };
 use crate::wire::handle::{Handle, HandleBytes, HandleError, HandleView, MAX_RAILS};
 
@@ -26,7 +26,7 @@ fn not_registered((addr, len): (usize, usize), what: &str, error: &PortError) ->
 pub struct RegionTable<M: MemoryPort> {
     memory: M,
     me: Pe,
-    index: Arc<RegionIndex>,
+    index: Arc<RegionDirectory>,
     slots: Mutex<RegistrationSlots<M::Region>>,
     /// Length of a bounce buffer in bytes, for the handles of staged regions; 0 before there is
     /// one.
@@ -58,7 +58,7 @@ impl<M: MemoryPort> RegionTable<M> {
         Arc::new_cyclic(|table: &Weak<Self>| Self {
             memory,
             me,
-            index: Arc::new(RegionIndex::new(table.clone())),
+            index: Arc::new(RegionDirectory::new(table.clone())),
             slots: Mutex::new(slots),
             bounce_len: AtomicU64::new(0),
             installing: Mutex::default(),
@@ -66,7 +66,7 @@ impl<M: MemoryPort> RegionTable<M> {
     }
 
     /// Returns the part that lanes read.
-    pub fn index(&self) -> Arc<RegionIndex> {
+    pub fn index(&self) -> Arc<RegionDirectory> {
         Arc::clone(&self.index)
     }
 

@@ -53,8 +53,8 @@ fn slot(handle: &HandleBytes) -> u32 {
     HandleView::check(handle).unwrap().slot()
 }
 
-fn lane(table: &RegionTable<Memory>) -> Regions {
-    let mut regions = Regions::new(table.index(), LaneKind::Proxy, false);
+fn lane(table: &RegionTable<Memory>) -> LaneRegions {
+    let mut regions = LaneRegions::new(table.index(), LaneKind::Proxy, false);
     regions.sync();
     regions
 }
@@ -135,7 +135,7 @@ fn impossible_regions_are_refused() {
 /// A region of a test: its offset, its length, and its kind.
 type Kinded = (usize, usize, Reach);
 
-fn check(lane: &mut Regions, needs_desc: bool, regions: &[Kinded], at: usize, len: usize) {
+fn check(lane: &mut LaneRegions, needs_desc: bool, regions: &[Kinded], at: usize, len: usize) {
     let overlaps = |&&(base, size, _): &&Kinded| base < at + len && at < base + size;
     let holds = |&&(base, size, _): &&Kinded| base <= at && at + len <= base + size;
     let is_device = regions.iter().filter(overlaps).any(|(.., reach)| *reach != Reach::Direct);

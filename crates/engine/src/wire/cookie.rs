@@ -1,8 +1,8 @@
 //! The key of a job: 16 secret bytes that its PEs share.
 //!
 //! Messages are [sealed](crate::wire::seal) with it, and the immediate data of writes is
-//! [marked](crate::wire::immediate). An observer of the network does not learn the cookie, but sees the
-//! memory keys of RMA operations in the clear.
+//! [marked](crate::wire::immediate). An observer of the network does not learn the cookie, but sees
+//! the memory keys of RMA operations in the clear.
 
 use std::fmt;
 

@@ -3,8 +3,8 @@
 //! Two collective exchanges of records of fixed size:
 //!
 //! 1. [`Hello`]: whether this PE has opened its rails, and if not, the reason. No PE continues
-//!    before all can, so that a failure of one PE is an error with its reason everywhere and never a
-//!    hang.
+//!    before all can, so that a failure of one PE is an error with its reason everywhere and never
+//!    a hang.
 //! 2. [`Addresses`]: the addresses of its rails. The record size follows from all hellos.
 //!
 //! A hello with [`SetupStep::Ready`] ends the set-up in the same way, after the addresses were

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use super::*;
 use crate::channel::memory::shared::{Shared, Sizes};
 use crate::channel::proxy::region_table::{PeerRegion, Region};
-use crate::channel::ring::descriptor::{Place, RegionIndex};
+use crate::channel::ring::descriptor::{Place, RegionDirectory};
 use crate::channel::ring::slot::{Slot, lap};
 use crate::job::tests::{FAKE_RAIL, fake_lane};
 use cuda::WordsOptions;
@@ -111,7 +111,7 @@ fn operation(random: &mut Random, bases: &[usize], number: usize) -> (Descriptor
     let to = random.below(2) as u32;
     let (pe, len) = (Pe(to), [1, 8, 60, 400][random.below(4)]);
     let at = number * PLACE;
-    let region = RegionIndex::new(0).unwrap();
+    let region = RegionDirectory::new(0).unwrap();
     let place = |offset: usize| Place::new(region, offset as u64).unwrap();
     // To itself, it reads and writes different halves of the memory.
     let there = at + LEN / 2;
@@ -236,7 +236,7 @@ fn published_work_is_delivered() {
 
 /// A put of 8 bytes to PE 1, or a get from it.
 fn small(is_get: bool) -> Descriptor {
-    let place = |offset| Place::new(RegionIndex::new(0).unwrap(), offset).unwrap();
+    let place = |offset| Place::new(RegionDirectory::new(0).unwrap(), offset).unwrap();
     let (pe, dst, src, bytes) = (Pe(1), place(64), place(1024), 8);
     if is_get {
         Descriptor::Get { pe, dst, src, bytes }
@@ -324,7 +324,7 @@ fn landed_data_is_visible_before_publishing() {
 #[test]
 fn only_reads_and_fetches_land() {
     let word = |op, fetch: bool| {
-        let place = |offset| Place::new(RegionIndex::new(0).unwrap(), offset).unwrap();
+        let place = |offset| Place::new(RegionDirectory::new(0).unwrap(), offset).unwrap();
         let (pe, dst, width, fetch) = (Pe(1), place(8), Width::Eight, fetch.then(|| place(64)));
         Descriptor::Atomic { pe, dst, width, op, value: 1, compare: 0, fetch }
     };
@@ -423,7 +423,7 @@ fn slow_peer_delays_no_other_quiet() {
 
 /// A fetch of a word of PE 1, or a put of 8 bytes to this PE.
 fn fetch_or_put(is_fetch: bool) -> Descriptor {
-    let place = |offset| Place::new(RegionIndex::new(0).unwrap(), offset).unwrap();
+    let place = |offset| Place::new(RegionDirectory::new(0).unwrap(), offset).unwrap();
     let (width, op) = (Width::Eight, AtomicOp::FetchAdd);
     if is_fetch {
         let (pe, dst, fetch) = (Pe(1), place(8), Some(place(64)));

@@ -22,6 +22,9 @@ use crate::wire::handle::HandleBytes;
 const CAPACITY: usize = 256;
 
 /// Sending end, shared by user threads.
+///
+/// # Threads
+/// Any, at any time.
 #[derive(Debug)]
 pub struct Outbox {
     sender: Sender<Handover>,
@@ -30,7 +33,7 @@ pub struct Outbox {
     fail_after: Option<Duration>,
 }
 
-/// Receiving end, owned by the proxy lane.
+/// Receiving end. It belongs to the proxy lane and its thread.
 #[derive(Debug)]
 pub struct Inbox {
     receiver: Receiver<Handover>,

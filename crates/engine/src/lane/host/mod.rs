@@ -29,6 +29,9 @@ use crate::request::Request;
 ///
 /// A thread that waits takes the lock for one progress iteration at a time, so other user threads,
 /// and the proxy thread where it progresses this lane, get in between.
+///
+/// # Threads
+/// Any, at any time.
 #[derive(Debug)]
 pub struct HostLane<P: Port> {
     lane: Mutex<Lane<P>>,
