@@ -7,7 +7,7 @@ use libtest_mimic::{Failed, Trial};
 use nvshmem_abi::c;
 use nvshmem_sim::{Amo, BoxError, Job, Layout, Outcome, Pattern};
 
-use crate::fabric::{Fabric, job, says, trial};
+use crate::fabric::{Fabric, job, job_on, says, trial};
 
 pub(crate) fn trials() -> Vec<Trial> {
     let case = |case: Case| trial(format!("refused_{}", case.0), None, move || refused(case));
@@ -16,7 +16,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     for (fabric, layout) in [(Fabric::Rxm, Layout::V7), (Fabric::Shm, Layout::V3a)] {
         let name = format!("refused_requests_{}", fabric.name());
         trials.push(trial(name, Some(fabric), move || {
-            fabric.job("bad_requests", 2, 2, layout).run()?.check()?;
+            job_on(fabric, "bad_requests", 2, 2, layout).run()?.check()?;
             Ok(())
         }));
     }

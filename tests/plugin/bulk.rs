@@ -5,8 +5,7 @@ use libtest_mimic::{Failed, Trial};
 use nvshmem_sim::{JobSettings, Layout, MemoryKind};
 
 use crate::counters;
-use crate::fabric::{Fabric, says, trial};
-use crate::matrix::run;
+use crate::fabric::{Fabric, job_on, says, trial};
 use crate::staged::device::{Needs, job as staged_job, staged};
 
 const KEY: &str = "bulk_connections";
@@ -16,7 +15,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     vec![
         // Whole chunks over several rails.
         trial(String::from("bulk::threads_move_long_transfers_tcp2"), Some(tcp2), move || {
-            let job = tcp2.job("largest", 2, 2, Layout::V7).heap(192 << 20, 64 << 20);
+            let job = job_on(tcp2, "largest", 2, 2, Layout::V7).heap(192 << 20, 64 << 20);
             moves_in_bulk(job.debug(KEY, 1), 2)
         }),
         staged(String::from("bulk_tcp2"), tcp2, Needs::Any, move || {
@@ -29,7 +28,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 /// Fails unless each PE has so many bulk threads, and some of the bytes went by one.
 fn moves_in_bulk(job: JobSettings, threads: u32) -> Result<(), Failed> {
-    let (report, all) = counters::counted(job, run)?;
+    let (report, all) = counters::counted(job)?;
     for pe in &report.pes {
         says(&pe.text(), &format!("{threads} thread(s) move bytes in bulk"))?;
     }

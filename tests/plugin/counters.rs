@@ -4,7 +4,8 @@ use libtest_mimic::{Failed, Trial};
 use nvshmem_sim::{BoxError, Job, JobReport, JobSettings, Layout, PrivateDir};
 use serde_json::Value;
 
-use crate::fabric::{Fabric, says, trial};
+use crate::fabric::{Fabric, job_on, says, trial};
+use crate::matrix::run;
 
 const PES: u32 = 3;
 const RAILS: u8 = 2;
@@ -13,8 +14,8 @@ pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("counters_of_both_ends_agree".to_owned(), Some(Fabric::Rxm), both_ends),
         trial("counters_without_finalize".to_owned(), Some(Fabric::Rxm), || {
-            let job = Fabric::Rxm.job("leave", PES, RAILS, Layout::V7);
-            let (_, all) = counted(job, |job| Ok(job.run()?.check()?))?;
+            let job = job_on(Fabric::Rxm, "leave", PES, RAILS, Layout::V7);
+            let (_, all) = counted(job)?;
             for (pe, one) in all.iter().enumerate() {
                 let proxy = &one["lanes"][0];
                 if with(proxy, (pe + 1) % PES as usize, "writes") != Some(1) {
@@ -26,10 +27,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     ]
 }
 
-pub(crate) fn counted(
-    job: JobSettings,
-    run: impl FnOnce(JobSettings) -> Result<JobReport, Failed>,
-) -> Result<(JobReport, Vec<Value>), Failed> {
+pub(crate) fn counted(job: JobSettings) -> Result<(JobReport, Vec<Value>), Failed> {
     let (directory, n_pes) = (PrivateDir::new("nvshmem-counters")?, job.n_pes);
     let pattern = directory.path().join("%p.json");
     let report = run(job.env("NVSHMEM_LIBFABRIC_COUNTERS", pattern.display()))?;
@@ -53,8 +51,8 @@ pub(crate) fn leave(job: &mut Job) -> Result<(), BoxError> {
 }
 
 fn both_ends() -> Result<(), Failed> {
-    let job = Fabric::Rxm.job("atomics", PES, RAILS, Layout::V7);
-    let (report, all) = counted(job, |job| Ok(job.run()?.check()?))?;
+    let job = job_on(Fabric::Rxm, "atomics", PES, RAILS, Layout::V7);
+    let (report, all) = counted(job)?;
     for (at, one) in all.iter().enumerate() {
         let proxy = &one["lanes"][0];
         let expected = (Some(at as u64), "tcp;ofi_rxm", "proxy", usize::from(RAILS));

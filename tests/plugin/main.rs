@@ -3,7 +3,7 @@
 //!
 //! The plugin is the one that was built with this program, with the engine's debug assertions, or
 //! the one that `NVSHMEM_TEST_PLUGIN_DIR` names. Cases of a libfabric 2.x need
-//! `NVSHMEM_TEST_LIBFABRIC2`. Cases on memory of devices are in `staged`.
+//! `NVSHMEM_TEST_LIBFABRIC2`. Cases on memory of devices have names with `staged`.
 
 mod bad_input;
 mod bulk;

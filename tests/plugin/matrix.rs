@@ -13,7 +13,7 @@ use nvshmem_sim::{JobReport, JobSettings};
 use test_support::full;
 
 use crate::fabric::Fabric::{self, Rxm, Rxm2, Shm, Shm2, Tcp2};
-use crate::fabric::{says, trial};
+use crate::fabric::{DEVICES, devices, job_on, says, trial};
 use crate::staged::device::{Needs, job as staged_job, staged};
 
 /// A setting of the plugin, by the end of its variable, or a debug key in lower case.
@@ -36,7 +36,7 @@ impl Row {
         let name = format!("{scenario}_{}_{n_pes}x{rails}-v{layout}{end}", fabric.name());
         let run = move || {
             let job = match kind {
-                Host => fabric.job(scenario, n_pes, rails, layout),
+                Host => job_on(fabric, scenario, n_pes, rails, layout),
                 kind => staged_job(fabric, kind, scenario, n_pes, rails, layout),
             };
             let report = run(edit(with(job, setting)))?;
@@ -67,155 +67,64 @@ const GROWING: &str = "growing";
 /// A kernel stays on the device of each PE.
 const KERNEL: &str = "under_kernel";
 
-const OPERATIONS: [(Row, &str); 14] = [
+const DEPTH_1: Setting = Some(("queue_depth", "1"));
+
+const OPERATIONS: [(Row, &str); 16] = [
     (Row(Shm, Host, 2, 1, V3a, None), ""),
     (Row(Tcp2, Host, 2, 2, V3b, None), GROWING),
     (Row(Rxm, Host, 4, 4, V4, None), GROWING),
-    (Row(Shm2, Host, 2, 2, V5, Some(("queue_depth", "1"))), ""),
+    (Row(Shm2, Host, 2, 2, V5, DEPTH_1), ""),
     (Row(Rxm2, Host, 2, 1, V6, Some(("threading", "safe"))), GROWING),
     (Row(Tcp2, Host, 4, 2, V7, None), GROWING),
     (Row(Rxm, Host, 2, 2, V7, Some(("threading", "domain"))), ""),
     (Row(Shm, Host, 4, 2, V7, None), GROWING),
     (Row(Rxm, Host, 2, 1, V7, Some(("YIELD", "never"))), ""),
+    (Row(Rxm, Host, 2, 1, V3a, Some(("consistency", "read"))), ""),
+    (Row(Tcp2, Host, 2, 2, V7, Some(("consistency", "write-read"))), ""),
     (Row(Shm, Device, 2, 2, V7, None), KERNEL),
     (Row(Tcp2, DeviceVmm, 2, 1, V6, Some(("STAGING_CHUNK", "4K"))), KERNEL),
     (Row(Rxm, Managed, 2, 4, V4, Some(("STAGING_DEPTH", "1"))), ""),
     (Row(Tcp2, DeviceVmmPieces, 4, 2, V5, None), GROWING),
-    (Row(Rxm, DeviceVmm, 2, 2, V7, Some(("queue_depth", "1"))), ""),
+    (Row(Rxm, DeviceVmm, 2, 2, V7, DEPTH_1), ""),
 ];
 
 const SIGNALS: [(Row, &str, bool); 14] = [
     (Row(Tcp2, Host, 2, 2, V7, None), "counted", true),
     (Row(Rxm, Host, 2, 2, V6, None), "counted", false),
-    (Row(Shm, Host, 2, 1, V7, Some(("queue_depth", "1"))), "counted", false),
+    (Row(Shm, Host, 2, 1, V7, DEPTH_1), "counted", false),
     (Row(Tcp2, Host, 4, 4, V4, None), "auto", false),
     (Row(Rxm, Host, 2, 1, V3b, None), "chained", true),
     (Row(Shm, Host, 4, 2, V5, Some(("threading", "domain"))), "eager", false),
     (Row(Rxm2, Host, 2, 2, V7, None), "auto", false),
     (Row(Shm2, Host, 2, 2, V3a, None), "chained", false),
     (Row(Tcp2, Host, 2, 1, V7, Some(("threading", "safe"))), "eager", true),
-    (Row(Rxm, Host, 4, 2, V7, Some(("queue_depth", "1"))), "auto", false),
+    (Row(Rxm, Host, 4, 2, V7, DEPTH_1), "auto", false),
     (Row(Tcp2, DeviceVmm, 2, 2, V7, None), "auto", false),
     (Row(Rxm, Device, 2, 2, V6, Some(("STAGING_CHUNK", "4M"))), "counted", false),
-    (Row(Shm, DeviceVmm, 4, 2, V5, Some(("queue_depth", "1"))), "eager", false),
+    (Row(Shm, DeviceVmm, 4, 2, V5, DEPTH_1), "eager", false),
     (Row(Tcp2, Device, 2, 4, V3b, Some(("STAGING_DEPTH", "1"))), "chained", false),
 ];
 
-type Edit = fn(JobSettings) -> JobSettings;
-
-/// Other scenarios and jobs, with the end of each name and what every PE has to say.
-const OTHERS: [(&str, Row, &str, Edit, &[&str]); 19] = [
-    ("order", Row(Tcp2, Host, 3, 2, V3a, None), "", |job| job, &[]),
-    ("order", Row(Rxm, Host, 3, 2, V6, None), "", |job| job, &[]),
-    ("order", Row(Shm, Host, 3, 2, V7, None), "", |job| job, &[]),
-    ("order", Row(Tcp2, DeviceVmm, 2, 2, V3a, None), "", |job| job, &[]),
-    (
-        "storm",
-        Row(Rxm, Host, 4, 2, V7, Some(("queue_depth", "1"))),
-        "",
-        |job| job.heap(32 << 20, 4 << 20).param("operations", 10_000),
-        &[],
-    ),
-    (
-        "storm",
-        Row(Shm, Device, 2, 2, V7, Some(("queue_depth", "1"))),
-        "",
-        |job| job.param("operations", 4_000),
-        &[],
-    ),
-    // Whole chunks, cut into odd segments.
-    (
-        "largest",
-        Row(Tcp2, Host, 2, 2, V3b, Some(("max_segment", "1000003"))),
-        "",
-        |job| job.heap(192 << 20, 64 << 20),
-        &[],
-    ),
-    ("cycles", Row(Rxm, Host, 2, 2, V7, None), "", |job| job, &[]),
+const PLAIN: [(&str, Row); 10] = [
+    ("order", Row(Tcp2, Host, 3, 2, V3a, None)),
+    ("order", Row(Rxm, Host, 3, 2, V6, None)),
+    ("order", Row(Shm, Host, 3, 2, V7, None)),
+    ("order", Row(Tcp2, DeviceVmm, 2, 2, V3a, None)),
+    ("storm", Row(Rxm, Host, 4, 2, V7, DEPTH_1)),
+    ("storm", Row(Shm, Device, 2, 2, V7, DEPTH_1)),
+    ("cycles", Row(Rxm, Host, 2, 2, V7, None)),
     // The host of layout 5 unloads the plugin each time.
-    ("cycles", Row(Shm, Host, 2, 2, V5, None), "", |job| job, &[]),
-    ("cycles", Row(Rxm, Device, 2, 2, V7, None), "", |job| job, &[]),
-    ("atomics", Row(Rxm, Device, 2, 1, V6, None), "", |job| job, &[]),
-    // Host and device on the two sides, and every kind of heap in one job.
-    (
-        "operations",
-        Row(Tcp2, DeviceVmm, 2, 2, V7, None),
-        "mixed",
-        |job| job.memory_of_pe(1, Host),
-        &[],
-    ),
-    ("atomics", Row(Shm, Device, 2, 2, V7, None), "mixed", |job| job.memory_of_pe(0, Host), &[]),
-    (
-        "operations",
-        Row(Shm, Device, 4, 2, V6, None),
-        "all_kinds",
-        |job| job.memory_of_pe(1, Host).memory_of_pe(2, DeviceVmm).memory_of_pe(3, Managed),
-        &[],
-    ),
-    // Where the device is the stand-in.
-    (
-        "signals",
-        Row(Shm, Device, 2, 2, V7, None),
-        "slow_copies",
-        |job| job.param("rounds", 40).param("most", 1 << 20).env("FAKE_CUDA_COPY_NS", 200_000),
-        &[],
-    ),
-    // Reads through every rail when the host asks for consistency: they change nothing.
-    (
-        "operations",
-        Row(Rxm, Host, 2, 1, V3a, Some(("consistency", "read"))),
-        "",
-        |job| job.heap(64 << 20, 1 << 20),
-        &[
-            "a read through each rail (NVSHMEM_LIBFABRIC_DEBUG=consistency)",
-            "a read through each rail: done ",
-        ],
-    ),
-    (
-        "operations",
-        Row(Tcp2, Host, 2, 2, V7, Some(("consistency", "write-read"))),
-        "",
-        |job| job.heap(64 << 20, 1 << 20),
-        &[
-            "a write and a read through each rail (NVSHMEM_LIBFABRIC_DEBUG=consistency)",
-            "a write and a read through each rail: done ",
-        ],
-    ),
-    // The log has what was found, what a PE takes of it, and the setting that says so.
-    (
-        "atomics",
-        Row(Rxm, Host, 2, 2, V7, Some(("MAX_NIC_PER_PE", "1"))),
-        "",
-        |job| job,
-        &[
-            "provider tcp;ofi_rxm with 2 device(s): 127.0.0.1, 127.0.0.2",
-            "; asked for progress MANUAL, threading ",
-            "NVSHMEM_LIBFABRIC_MAX_NIC_PER_PE=1: not used: 127.0.0.2",
-            "with a host lane and 1 proxy rail(s)",
-        ],
-    ),
-    // PEs with two rails, one and four: each reaches every other, and signals are counted.
-    (
-        "signals",
-        Row(Tcp2, Host, 3, 2, V7, None),
-        "different_rails",
-        |job| {
-            let job = job.heap(96 << 20, 1 << 20).param("rounds", 40).param("most", 300_000);
-            [(1, 1), (2, 4)].into_iter().fold(job, |job, (pe, rails)| {
-                job.env_of_pe(pe, "NVSHMEM_LIBFABRIC_DEVICES", Tcp2.devices(rails))
-            })
-        },
-        &["with a host lane and ", "targets can count the segments of a put"],
-    ),
+    ("cycles", Row(Shm, Host, 2, 2, V5, None)),
+    ("cycles", Row(Rxm, Device, 2, 2, V7, None)),
+    ("atomics", Row(Rxm, Device, 2, 1, V6, None)),
 ];
 
 pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
     trials.extend(OPERATIONS.map(|(row, how)| operations(row, how)));
     trials.extend(SIGNALS.map(|(row, engine, cut)| signals(row, engine, cut)));
-    trials.extend(
-        OTHERS.map(|(scenario, row, end, edit, says)| row.trial(scenario, end, edit, says)),
-    );
+    trials.extend(PLAIN.map(|(scenario, row)| row.trial(scenario, "", |job| job, &[])));
+    trials.extend(others());
     trials
 }
 
@@ -229,7 +138,15 @@ fn operations(row: Row, how: &'static str) -> Trial {
             _ => job,
         }
     };
-    row.trial("operations", how, edit, &[])
+    // Where the host asks for consistency, reads through every rail change nothing.
+    let says: &[&str] = match row.5 {
+        Some(("consistency", _)) => &[
+            "a read through each rail (NVSHMEM_LIBFABRIC_DEBUG=consistency)",
+            "a read through each rail: done ",
+        ],
+        _ => &[],
+    };
+    row.trial("operations", how, edit, says)
 }
 
 fn signals(row: Row, engine: &'static str, cut: bool) -> Trial {
@@ -249,6 +166,51 @@ fn signals(row: Row, engine: &'static str, cut: bool) -> Trial {
         if cut { job.debug("max_segment", 5000) } else { job }
     };
     row.trial("signals", &end, edit, &[])
+}
+
+fn others() -> Vec<Trial> {
+    let odd_segments = Row(Tcp2, Host, 2, 2, V3b, Some(("max_segment", "1000003")));
+    let one_nic = Row(Rxm, Host, 2, 2, V7, Some(("MAX_NIC_PER_PE", "1")));
+    let (vmm, device) = (Row(Tcp2, DeviceVmm, 2, 2, V7, None), Row(Shm, Device, 2, 2, V7, None));
+    let all_kinds = Row(Shm, Device, 4, 2, V6, None);
+    let rails = Row(Tcp2, Host, 3, 2, V7, None);
+    vec![
+        // Whole chunks.
+        odd_segments.trial("largest", "", |job| job.heap(192 << 20, 64 << 20), &[]),
+        // Host and device on the two sides, and every kind of heap in one job.
+        vmm.trial("operations", "mixed", |job| job.memory_of_pe(1, Host), &[]),
+        device.trial("atomics", "mixed", |job| job.memory_of_pe(0, Host), &[]),
+        all_kinds.trial(
+            "operations",
+            "all_kinds",
+            |job| job.memory_of_pe(1, Host).memory_of_pe(2, DeviceVmm).memory_of_pe(3, Managed),
+            &[],
+        ),
+        // Where the device is the stand-in.
+        device.trial("signals", "slow", |job| job.env("FAKE_CUDA_COPY_NS", 200_000), &[]),
+        // The log has what was found, what a PE takes of it, and the setting that says so.
+        one_nic.trial(
+            "atomics",
+            "",
+            |job| job,
+            &[
+                "provider tcp;ofi_rxm with 2 device(s): 127.0.0.1, 127.0.0.2",
+                "; asked for progress MANUAL, threading ",
+                "NVSHMEM_LIBFABRIC_MAX_NIC_PER_PE=1: not used: 127.0.0.2",
+                "with a host lane and 1 proxy rail(s)",
+            ],
+        ),
+        // PEs with two rails, one and four: each reaches every other, and signals are counted.
+        rails.trial(
+            "signals",
+            "different_rails",
+            |job| {
+                let job = job.env_of_pe(1, DEVICES, devices(Tcp2, 1));
+                job.env_of_pe(2, DEVICES, devices(Tcp2, 4))
+            },
+            &["targets can count the segments of a put"],
+        ),
+    ]
 }
 
 /// The warning about a heap that belongs to a context of the program.

@@ -3,14 +3,13 @@
 use std::time::Duration;
 
 use libtest_mimic::{Failed, Trial};
-use nvshmem_sim::{BoxError, Job, JobSettings, Layout, Outcome};
+use nvshmem_sim::{BoxError, Job, JobSettings, Layout, MemoryKind, Outcome};
 use test_support::needs::{self, Need};
 
-use crate::fabric::{Fabric, says, trial};
+use crate::fabric::{DEVICES, Fabric, PROVIDER, job_on, says, trial};
+use crate::staged::device::{Needs, job as staged_job, staged};
 
 const GRACE: Duration = Duration::from_secs(120);
-const PROVIDER: &str = "NVSHMEM_LIBFABRIC_PROVIDER";
-const DEVICES: &str = "NVSHMEM_LIBFABRIC_DEVICES";
 
 pub(crate) fn trials() -> Vec<Trial> {
     let (rxm, shm) = (Fabric::Rxm, Fabric::Shm);
@@ -41,6 +40,12 @@ pub(crate) fn trials() -> Vec<Trial> {
         dead_peer(Fabric::Rxm),
         dead_peer(Fabric::Tcp2),
         dead_peer(Fabric::Shm),
+        // Whose bounce memory PE 0 reads and whose copies it waits for.
+        staged(String::from("a_dead_peer_is_named"), shm, Needs::StandIn, || {
+            let vmm = MemoryKind::DeviceVmm;
+            let job = staged_job(Fabric::Shm, vmm, "wait_for_ever", 2, 2, Layout::V7);
+            is_named(job.debug("share_bounce", 1))
+        }),
     ]
 }
 
@@ -53,7 +58,8 @@ fn refused<T: Send + 'static>(
     edit: fn(JobSettings, T) -> (JobSettings, &'static [&'static str]),
 ) -> Trial {
     needs::trial(format!("connect_with_{name}"), need, move |needed| {
-        let (job, parts) = edit(fabric.job("connect", n_pes, 1, Layout::V7).grace(GRACE), needed);
+        let (job, parts) =
+            edit(job_on(fabric, "connect", n_pes, 1, Layout::V7).grace(GRACE), needed);
         let report = job.run()?;
         for pe in &report.pes {
             if pe.outcome == Outcome::Finished {
@@ -65,22 +71,25 @@ fn refused<T: Send + 'static>(
     })
 }
 
-/// A peer that dies in the middle is named, within the deadline that was set.
 fn dead_peer(fabric: Fabric) -> Trial {
     trial(format!("a_dead_peer_is_named_{}", fabric.name()), Some(fabric), move || {
-        let report = fabric
-            .job("wait_for_ever", 2, 2, Layout::V7)
-            .env("NVSHMEM_LIBFABRIC_WARN_SECONDS", 1)
-            .env("NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS", 4)
-            .grace(GRACE)
-            .run()?;
-        let text = report.pes[0].text();
-        let named = text.lines().any(|line| line.contains("ERROR") && line.contains("PE 1"));
-        match report.outcome(0) {
-            Outcome::Failed(_) if named => Ok(()),
-            other => Err(Failed::from(format!("PE 0 {other}, PE 1 named: {named}:\n{report}"))),
-        }
+        is_named(job_on(fabric, "wait_for_ever", 2, 2, Layout::V7))
     })
+}
+
+/// A peer that dies in the middle is named, within the deadline that was set.
+fn is_named(job: JobSettings) -> Result<(), Failed> {
+    let report = job
+        .env("NVSHMEM_LIBFABRIC_WARN_SECONDS", 1)
+        .env("NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS", 4)
+        .grace(GRACE)
+        .run()?;
+    let text = report.pes[0].text();
+    let named = text.lines().any(|line| line.contains("ERROR") && line.contains("PE 1"));
+    match report.outcome(0) {
+        Outcome::Failed(_) if named => Ok(()),
+        other => Err(Failed::from(format!("PE 0 {other}, PE 1 named: {named}:\n{report}"))),
+    }
 }
 
 pub(crate) fn connect(job: &mut Job) -> Result<(), BoxError> {
@@ -114,6 +123,7 @@ pub(crate) fn wait_for_the_dead(job: &mut Job) -> Result<(), BoxError> {
     }
     loop {
         host.proxy().put(1, target, source, 1 << 20)?;
+        host.proxy().get(1, source, target, 1000)?;
         host.proxy().quiet()?;
     }
 }

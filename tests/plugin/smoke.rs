@@ -3,7 +3,7 @@
 use libtest_mimic::Trial;
 use nvshmem_sim::{BoxError, Job, Layout, traffic};
 
-use crate::fabric::{Fabric, trial};
+use crate::fabric::{Fabric, job_on, trial};
 use crate::matrix::run;
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -12,7 +12,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         for fabric in [[Fabric::Tcp2, Fabric::Rxm][at % 2], Fabric::Shm] {
             let name = format!("smoke::layout_{layout}_{}", fabric.name());
             trials.push(trial(name, Some(fabric), move || {
-                let job = fabric.job("smoke", 2, 2, layout).heap(32 << 20, 1 << 20);
+                let job = job_on(fabric, "smoke", 2, 2, layout).heap(32 << 20, 1 << 20);
                 let job = job.param("rounds", 40).param("most", 300_000);
                 run(job.param("operations", 2000)).map(drop)
             }));

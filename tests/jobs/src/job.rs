@@ -11,8 +11,8 @@ use nvshmem_sim::is_setting;
 use test_support::built::fake_cuda_dir;
 use test_support::{full, needs, seeds};
 
-use crate::Fabric;
 use crate::memory::MEMORY;
+use test_support::fabric::Fabric;
 
 const SCENARIO: &str = "TEST_JOB_SCENARIO";
 const SEED: &str = "TEST_JOB_SEED";

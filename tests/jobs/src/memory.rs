@@ -3,6 +3,7 @@
 //! the driver has for tests.
 
 use std::ffi::{c_int, c_void};
+use std::fmt;
 use std::ops::Deref;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::slice;
@@ -116,16 +117,10 @@ impl Heap {
 }
 
 #[derive(Debug)]
-enum Keeper {
-    Host { _memory: Vec<u8> },
-    Device { _heap: DeviceHeap },
-    Own { _memory: DeviceMemory },
-}
-
-#[derive(Debug)]
 pub struct Memory {
     heap: Heap,
-    _keeper: Keeper,
+    /// What gives the memory back.
+    _keeper: Box<dyn fmt::Debug + Send + Sync>,
 }
 
 impl Deref for Memory {
@@ -139,15 +134,15 @@ impl Deref for Memory {
 impl Memory {
     pub fn new(kind: Kind, len: usize) -> Self {
         let context = || &device().context;
-        let (addr, keeper) = match kind {
+        let (addr, keeper): (_, Box<dyn fmt::Debug + Send + Sync>) = match kind {
             Kind::Host => return Self::host(len, 0),
             Kind::Device => {
                 let heap = DeviceHeap::new(context(), len).unwrap();
-                (heap.addr(), Keeper::Device { _heap: heap })
+                (heap.addr(), Box::new(heap))
             }
             Kind::Own => {
                 let memory = DeviceMemory::new(context(), len).unwrap();
-                (memory.addr(), Keeper::Own { _memory: memory })
+                (memory.addr(), Box::new(memory))
             }
         };
         let heap = Heap::of_device(addr as *mut u8, len);
@@ -160,7 +155,7 @@ impl Memory {
         let mut memory = vec![0_u8; len + off + ALIGNMENT];
         let to_aligned = memory.as_ptr().align_offset(ALIGNMENT);
         let addr = memory[to_aligned + off..].as_mut_ptr();
-        Self { heap: Heap::of(addr, len), _keeper: Keeper::Host { _memory: memory } }
+        Self { heap: Heap::of(addr, len), _keeper: Box::new(memory) }
     }
 }
 
@@ -189,6 +184,7 @@ impl Device {
         self.context.bind().unwrap()
     }
 
+    /// A function of the driver's.
     ///
     /// # Safety
     /// Its type is `F`, a pointer to a function.

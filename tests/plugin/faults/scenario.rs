@@ -8,7 +8,7 @@ use std::time::Duration;
 use nvshmem_abi::c;
 use nvshmem_sim::{Amo, BoxError, Host, Job, SymAddr};
 
-use super::{PES, Phase, QUIETED, STRUCK};
+use super::{CANARIES, PES, Phase, QUIETED, STRUCK, WRONG};
 
 /// Rounds of traffic, few enough for a byte.
 const ROUNDS: u64 = 120;
@@ -153,7 +153,7 @@ fn check(job: &Job, host: &Host<'_>, places: Option<&Places>, done: bool) -> Res
         wrong += u64::from(signal > ROUNDS || sum > ROUNDS);
         wrong += u64::from(done && (signal, sum) != (ROUNDS, ROUNDS));
     }
-    job.report("wrong", wrong)?;
-    job.report("canaries", gone)?;
+    job.report(WRONG, wrong)?;
+    job.report(CANARIES, gone)?;
     Ok(())
 }

@@ -9,7 +9,7 @@ use nvshmem_sim::{BoxError, Job, JobSettings, Layout, MemoryKind, Outcome};
 use test_support::built::fake_cuda_dir;
 use test_support::needs;
 
-use crate::fabric::{Fabric, trial};
+use crate::fabric::{Fabric, job_on, trial};
 use nvshmem_sim::traffic::RESIDENT;
 
 const GPU: &str = "NVSHMEM_TEST_GPU";
@@ -91,7 +91,7 @@ pub(crate) fn job(
     layout: Layout,
 ) -> JobSettings {
     let chunk = if kind == MemoryKind::DeviceVmmPieces { 8 << 20 } else { 2 << 20 };
-    let job = fabric.job(scenario, n_pes, rails, layout).memory(kind).heap(64 << 20, chunk);
+    let job = job_on(fabric, scenario, n_pes, rails, layout).memory(kind).heap(64 << 20, chunk);
     // Half of the jobs have what goes between PEs of this host go through the fabric, as between
     // hosts.
     let shares = (u32::from(rails) + layout as u32) % 2;

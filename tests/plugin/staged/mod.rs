@@ -15,13 +15,12 @@ mod users_buffer;
 use libtest_mimic::Trial;
 use nvshmem_sim::Scenario;
 
-pub(crate) const SCENARIOS: [(&str, Scenario); 7] = [
+pub(crate) const SCENARIOS: [(&str, Scenario); 6] = [
     ("probe", device::probe),
     ("users_buffer", users_buffer::scenario),
     ("failing", failures::scenario),
     ("limits", limits::scenario),
     ("same_host", same_host::scenario),
-    ("same_host_death", same_host::death),
     ("tokens", tokens::scenario),
 ];
 

@@ -1,10 +1,8 @@
 //! PEs of one host that share their bounce memory: no processor touches what goes between them,
 //! whatever the fabric.
 
-use std::time::Duration;
-
 use libtest_mimic::{Failed, Trial};
-use nvshmem_sim::{BoxError, Job, JobSettings, Layout, MemoryKind, Outcome, Pattern};
+use nvshmem_sim::{BoxError, Job, Layout, MemoryKind, Pattern};
 
 use super::device::{Needs, job, staged};
 use crate::counters;
@@ -16,27 +14,17 @@ const ROUNDS: u64 = 4;
 const WARM: u64 = 8;
 
 pub(crate) fn trials() -> Vec<Trial> {
-    let shm = Fabric::Shm;
-    let new = |name: &str, fabric: Fabric, run: fn(Fabric) -> Result<(), Failed>| {
-        let name = format!("same_host::{name}_{}", fabric.name());
-        staged(name, fabric, Needs::StandIn, move || run(fabric))
+    let of = |(fabric, n_pes): (Fabric, u32)| {
+        let name = format!("same_host::{n_pes}_pes_copy_every_byte_{}", fabric.name());
+        staged(name, fabric, Needs::StandIn, move || no_processor(fabric, n_pes))
     };
-    vec![
-        new("two_pes_copy_every_byte", shm, |fabric| no_processor(fabric, 2)),
-        new("four_pes_copy_every_byte", Fabric::Tcp2, |fabric| no_processor(fabric, 4)),
-        new("a_pe_is_killed", shm, killed),
-    ]
-}
-
-fn shared(fabric: Fabric, scenario: &str, n_pes: u32) -> JobSettings {
-    let job = job(fabric, MemoryKind::DeviceVmm, scenario, n_pes, 2, Layout::V7);
-    job.debug("share_bounce", 1)
+    [(Fabric::Shm, 2), (Fabric::Tcp2, 4)].map(of).into()
 }
 
 /// No processor copies a byte: the driver does, out of memory that the PEs share.
 fn no_processor(fabric: Fabric, n_pes: u32) -> Result<(), Failed> {
-    let job = shared(fabric, "same_host", n_pes);
-    let (report, all) = counters::counted(job, |job| Ok(job.run()?.check()?))?;
+    let job = job(fabric, MemoryKind::DeviceVmm, "same_host", n_pes, 2, Layout::V7);
+    let (report, all) = counters::counted(job.debug("share_bounce", 1))?;
     let sum = |name: &str| -> u64 {
         all.iter().filter_map(|of| of["lanes"][0]["staged"][name].as_u64()).sum()
     };
@@ -76,46 +64,6 @@ pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
             host.local(back, len)?.verify(pattern(me), 0)?;
             host.barrier()?;
         }
-    }
-    host.finalize()?;
-    Ok(())
-}
-
-fn killed(fabric: Fabric) -> Result<(), Failed> {
-    let report = shared(fabric, "same_host_death", 3)
-        .env("NVSHMEM_LIBFABRIC_WARN_SECONDS", 1)
-        .env("NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS", 3)
-        .grace(Duration::from_secs(120))
-        .run()?;
-    for pe in [0, 2] {
-        match report.outcome(pe) {
-            Outcome::Finished | Outcome::Failed(_) => {}
-            other => return Err(format!("PE {pe} {other}:\n{report}").into()),
-        }
-    }
-    let mut files = std::fs::read_dir("/dev/shm")?.flatten();
-    match files.find(|file| file.file_name().to_string_lossy().contains("bounce")) {
-        Some(file) => Err(format!("{file:?} is left in /dev/shm").into()),
-        None => Ok(()),
-    }
-}
-
-/// PE 1 ends in the middle of its traffic, as by SIGKILL.
-pub(crate) fn death(job: &mut Job) -> Result<(), BoxError> {
-    let (me, n) = (job.pe(), job.n_pes());
-    let host = job.init()?;
-    let (source, target) = (host.alloc(LARGEST, 4096)?, host.alloc(LARGEST, 4096)?);
-    host.local(source, LARGEST)?.fill(Pattern::new(me.into()), 0)?;
-    host.barrier()?;
-    for round in 0..200 {
-        if me == 1 && round == 5 {
-            host.proxy().put((me + 1) % n, target, source, LARGEST)?;
-            // SAFETY: this process alone.
-            let _ = unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
-        }
-        host.proxy().put((me + 1) % n, target, source, LARGEST)?;
-        host.proxy().get((me + 2) % n, target, source, 1000)?;
-        host.proxy().quiet()?;
     }
     host.finalize()?;
     Ok(())

@@ -20,8 +20,8 @@ const SIGNALLED: &str = "signalled";
 /// What the sender's driver may see.
 const MAX_CALLS: u64 = 8;
 
-/// Calls that the target's driver may see, with the fabric, whether the tokens are signalled, and
-/// whether bounce memory is shared.
+/// Name, fabric and layout; whether tokens are signalled, and bounce memory is shared; how many
+/// calls the target's driver may see.
 const CASES: [(&str, Fabric, Layout, bool, u8, u64); 4] = [
     ("for_shared_memory", Fabric::Shm, Layout::V7, false, 1, MAX_CALLS),
     ("by_the_fabric", Fabric::Tcp2, Layout::V7, false, 0, MAX_CALLS),

@@ -23,7 +23,7 @@ use nvshmem_sim::{Amo, BoxError, Job, Layout, Pattern, PrivateDir, Told};
 use test_support::full;
 use test_support::seeds::draw;
 
-use crate::fabric::{Fabric, trial};
+use crate::fabric::{Fabric, job_on, trial};
 use crate::strangers::kinds::{Kind, Stranger, shuffled};
 use crate::strangers::packets::Protocol;
 
@@ -44,8 +44,7 @@ fn attack(
     let protocol = if fabric == Fabric::Tcp2 { Protocol::Tcp } else { Protocol::Rxm };
     let directory = PrivateDir::new("nvshmem-strangers")?;
     let until = directory.path().join("until");
-    let job = fabric
-        .job("strangers", PES, 2, Layout::V7)
+    let job = job_on(fabric, "strangers", PES, 2, Layout::V7)
         .heap(16 << 20, 1 << 20)
         .param("until", until.display())
         .param("user_threads", u8::from(protocol == Protocol::Tcp))

@@ -8,8 +8,6 @@ use std::io::Write;
 use std::panic::{RefUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(60);
@@ -30,9 +28,9 @@ pub fn for_seeds(name: &str, kept: &[u32], fresh: u32, case: impl Fn(u64) + RefU
             kept.iter().copied().chain(fresh.take(count as usize)).collect()
         }
     };
-    let watch = Watch::new(name);
+    let running = watch(name);
     for seed in seeds {
-        watch.begins(seed);
+        running.store(seed, Ordering::Relaxed);
         if let Err(panic) = catch_unwind(|| case(u64::from(seed))) {
             let how = format!("NVSHMEM_TEST_SEED={seed} brings it back");
             let _ = writeln!(std::io::stderr(), "{name} failed with seed {seed}; {how}");
@@ -41,44 +39,25 @@ pub fn for_seeds(name: &str, kept: &[u32], fresh: u32, case: impl Fn(u64) + RefU
     }
 }
 
-/// Tells of a case that does not end, so that whoever stops the run knows its seed.
-struct Watch {
-    seed: Arc<AtomicU32>,
-    ended: Option<Sender<()>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Watch {
-    fn new(name: &str) -> Self {
-        let seed = Arc::new(AtomicU32::new(0));
-        let (ended, over) = channel::<()>();
-        let (name, at) = (name.to_owned(), Arc::clone(&seed));
-        let thread = std::thread::spawn(move || {
-            let mut before = 0;
-            while over.recv_timeout(LONG) == Err(RecvTimeoutError::Timeout) {
-                let seed = at.load(Ordering::Relaxed);
-                if seed == before {
-                    let how = format!("NVSHMEM_TEST_SEED={seed} brings it back");
-                    let _ = writeln!(std::io::stderr(), "{name} goes on with seed {seed}; {how}");
-                }
-                before = seed;
+/// Tells of a case that does not end, so that whoever stops the run knows its seed: what the caller
+/// has put into the number, for as long as it keeps that.
+fn watch(name: &str) -> Arc<AtomicU32> {
+    let seed = Arc::new(AtomicU32::new(0));
+    let (name, watched) = (name.to_owned(), Arc::downgrade(&seed));
+    std::thread::spawn(move || {
+        let mut before = 0;
+        loop {
+            std::thread::sleep(LONG);
+            let Some(seed) = watched.upgrade() else { return };
+            let seed = seed.load(Ordering::Relaxed);
+            if seed == before {
+                let how = format!("NVSHMEM_TEST_SEED={seed} brings it back");
+                let _ = writeln!(std::io::stderr(), "{name} goes on with seed {seed}; {how}");
             }
-        });
-        Self { seed, ended: Some(ended), thread: Some(thread) }
-    }
-
-    fn begins(&self, seed: u32) {
-        self.seed.store(seed, Ordering::Relaxed);
-    }
-}
-
-impl Drop for Watch {
-    fn drop(&mut self) {
-        drop(self.ended.take());
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
+            before = seed;
         }
-    }
+    });
+    seed
 }
 
 /// How many cases a campaign has, in a run that is one: `NVSHMEM_TEST_CAMPAIGN`, which

@@ -148,7 +148,8 @@ impl JobSettings {
             None => absolute(&self.plugin_dir),
         };
         let is_remote = self.remote_of_pe.contains_key(&pe);
-        env.insert(ENV_PE.into(), serde_json::to_string(&(pe, is_remote, settings))?.into());
+        let told = (pe, is_remote, self.layout.name(), settings);
+        env.insert(ENV_PE.into(), serde_json::to_string(&told)?.into());
         if let (true, Some(driver)) = (self.memory_at(pe) != MemoryKind::Host, &self.cuda_driver) {
             const PATHS: &str = "LD_LIBRARY_PATH";
             let others = env.get(PATHS).cloned().or_else(|| std::env::var_os(PATHS));

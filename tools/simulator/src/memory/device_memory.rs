@@ -67,16 +67,8 @@ pub(crate) struct DeviceMemory {
     pub(crate) base: usize,
     pub(crate) len: usize,
     step: usize,
-    how: How,
-}
-
-#[derive(Debug)]
-enum How {
-    /// `cuMemAlloc` or `cuMemAllocManaged`.
-    Allocated,
-    /// Reserved addresses, with the handles of what is mapped there, which this has or borrows from
-    /// another mapping.
-    Mapped { handles: Vec<usize>, owns: bool },
+    /// Bytes of reserved addresses that are mapped; none for memory that was allocated.
+    mapped: Option<usize>,
 }
 
 impl DeviceMemory {
@@ -93,7 +85,7 @@ impl DeviceMemory {
             let on: i32 = 1;
             call!(calls, cuPointerSetAttribute(&raw const on => *const i32, 6 => u32, base => usize))
         })?;
-        DeviceMemory { gpu, base, len, step: len, how: How::Allocated }.zeroed()
+        DeviceMemory { gpu, base, len, step: len, mapped: None }.zeroed()
     }
 
     /// Memory of the VMM interface, zeroed: allocations of `step` bytes, one mapped behind the
@@ -105,12 +97,10 @@ impl DeviceMemory {
         step: usize,
         last: Option<UserMapped>,
     ) -> Result<Self> {
-        let on_device = Properties::pinned(gpu.location());
-        let mut memory = Self::reserve(gpu, len, alignment, step, true)?;
+        let mut memory = Self::reserve(gpu, len, alignment, step)?;
         for at in (0..len).step_by(step) {
             let is_host = last == Some(UserMapped::HostNuma) && at + step == len;
-            let host = Properties::pinned(NUMA_NODE);
-            let properties = if is_host { host } else { on_device };
+            let properties = Properties::pinned(if is_host { NUMA_NODE } else { gpu.location() });
             let mut handle = 0;
             // SAFETY: a place for the handle, and properties that outlive the call.
             gpu.bound(|calls| unsafe {
@@ -125,45 +115,42 @@ impl DeviceMemory {
 
     /// The last allocation of this memory, mapped a second time: the user's own address of it.
     pub(crate) fn last_again(&self, is_host: bool) -> Result<Self> {
-        let mut again = Self::reserve(self.gpu, self.step, self.step, self.step, false)?;
-        if let How::Mapped { handles, .. } = &self.how {
-            again.map_next(handles[handles.len() - 1], is_host)?;
-        }
+        let mut again = Self::reserve(self.gpu, self.step, self.step, self.step)?;
+        let (mut handle, last) = (0, self.base + self.len - self.step);
+        // SAFETY: a place for the handle of what is mapped there.
+        self.gpu.bound(|calls| unsafe {
+            call!(calls, cuMemRetainAllocationHandle(&raw mut handle => *mut usize, last => usize))
+        })?;
+        again.map_next(handle, is_host)?;
         Ok(again)
     }
 
-    fn reserve(
-        gpu: &'static Gpu,
-        len: usize,
-        alignment: usize,
-        step: usize,
-        owns: bool,
-    ) -> Result<Self> {
+    fn reserve(gpu: &'static Gpu, len: usize, alignment: usize, step: usize) -> Result<Self> {
         let mut base = 0;
         // SAFETY: a place for the address.
         gpu.bound(|calls| unsafe {
             call!(calls, cuMemAddressReserve(
                 &raw mut base => *mut usize, len => usize, alignment => usize, 0 => usize, 0 => u64))
         })?;
-        Ok(DeviceMemory { gpu, base, len, step, how: How::Mapped { handles: Vec::new(), owns } })
+        Ok(DeviceMemory { gpu, base, len, step, mapped: Some(0) })
     }
 
+    /// Maps an allocation behind those that are mapped. It lives for as long as it is mapped.
     fn map_next(&mut self, handle: usize, is_host: bool) -> Result<()> {
-        let How::Mapped { handles, .. } = &mut self.how else {
-            return Ok(());
-        };
-        let (gpu, step) = (self.gpu, self.step);
-        let at = self.base + handles.len() * step;
-        // Before anything can fail: a drop unmaps only what is mapped.
-        // SAFETY: addresses of this reservation that are not in use.
-        gpu.bound(|calls| unsafe {
-            call!(calls, cuMemMap(at => usize, step => usize, 0 => usize, handle => usize, 0 => u64))
+        let (step, mapped) = (self.step, self.mapped.unwrap_or(0));
+        let at = self.base + mapped;
+        // SAFETY: addresses of this reservation that are not in use, and a handle of ours.
+        self.gpu.bound(|calls| unsafe {
+            let mapped = call!(calls, cuMemMap(
+                at => usize, step => usize, 0 => usize, handle => usize, 0 => u64));
+            call!(calls, cuMemRelease(handle => usize)).and(mapped)
         })?;
-        handles.push(handle);
-        let access = [gpu.location(), NUMA_NODE].map(access);
+        // Before anything else can fail: a drop unmaps what is mapped.
+        self.mapped = Some(mapped + step);
+        let access = [self.gpu.location(), NUMA_NODE].map(access);
         let count = if is_host { 2 } else { 1 };
         // SAFETY: an array of at least `count`, for what was just mapped.
-        gpu.bound(|calls| unsafe {
+        self.gpu.bound(|calls| unsafe {
             call!(calls, cuMemSetAccess(
                 at => usize, step => usize, access.as_ptr() => *const [i32; 3], count => usize))
         })
@@ -183,20 +170,13 @@ impl Drop for DeviceMemory {
     fn drop(&mut self) {
         // SAFETY: memory that this owns, and that nobody uses any more.
         let given_back = self.gpu.bound(|calls| unsafe {
-            match &self.how {
-                How::Allocated => call!(calls, cuMemFree_v2(self.base => usize)),
-                How::Mapped { handles, owns } => {
-                    for at in (0..handles.len()).map(|index| self.base + index * self.step) {
-                        call!(calls, cuMemUnmap(at => usize, self.step => usize))?;
-                    }
-                    if *owns {
-                        handles
-                            .iter()
-                            .try_for_each(|handle| call!(calls, cuMemRelease(*handle => usize)))?;
-                    }
-                    call!(calls, cuMemAddressFree(self.base => usize, self.len => usize))
-                }
+            let Some(mapped) = self.mapped else {
+                return call!(calls, cuMemFree_v2(self.base => usize));
+            };
+            for at in (self.base..self.base + mapped).step_by(self.step) {
+                call!(calls, cuMemUnmap(at => usize, self.step => usize))?;
             }
+            call!(calls, cuMemAddressFree(self.base => usize, self.len => usize))
         });
         if let Err(error) = given_back {
             // Also after the plugin's end, and after the test has broken the device on purpose.

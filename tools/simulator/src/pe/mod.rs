@@ -9,13 +9,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use bootstrap::Bootstrap;
 use job::Job;
+use nvshmem_abi::Layout;
 
 use crate::error::BoxError;
 use crate::link::FromPe;
 use crate::settings::JobSettings;
 
 /// Marks a process as a PE and tells it its number, whether its host is another than the
-/// launcher's, and its settings.
+/// launcher's, its layout's name, and its settings.
 pub(crate) const ENV_PE: &str = "NVSHMEM_SIM_PE";
 
 /// What a PE does. Every PE of a job runs the same one.
@@ -48,7 +49,9 @@ pub fn pe_entry(scenarios: &[(&str, Scenario)]) {
 }
 
 fn start(text: &str) -> Result<Job, BoxError> {
-    let (pe, is_remote, settings): (u32, bool, JobSettings) = serde_json::from_str(text)?;
+    let (pe, is_remote, layout, mut settings): (_, _, String, JobSettings) =
+        serde_json::from_str(text)?;
+    settings.layout = Layout::from_name(&layout).ok_or("the layout has another name here")?;
     let bootstrap = Bootstrap::connect(pe, &settings, is_remote)?;
     Ok(Job { pe, settings, bootstrap })
 }

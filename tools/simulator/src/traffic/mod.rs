@@ -7,7 +7,6 @@ mod signals;
 
 use crate::error::BoxError;
 use crate::host::Host;
-use crate::memory::pattern::Pattern;
 use crate::memory::spin::Spinner;
 use crate::pe::Scenario;
 use crate::pe::job::Job;
@@ -49,29 +48,4 @@ pub fn with_host(
     // Before the host's memory is given back, which waits for kernels.
     kernel.map_or(Ok(()), Spinner::stop)?;
     Ok(host.finalize()?)
-}
-
-/// Compares memory with what was written there: pieces in order, each by its offset, the position
-/// of its first byte in the pattern, and its length. Between them is a byte as it was before.
-pub fn check(
-    area: &[u8],
-    pieces: impl Iterator<Item = (u64, u64, u64)>,
-    pattern: Pattern,
-    beside: u8,
-) -> Result<(), BoxError> {
-    let mut end = 0;
-    let is_as_before = |part: &[u8]| part.iter().all(|byte| *byte == beside);
-    for (offset, position, len) in pieces {
-        let (from, to) = (offset as usize, (offset + len) as usize);
-        if !is_as_before(&area[end..from]) {
-            return Err(format!("something was written beside its target, before {offset}").into());
-        }
-        let verified = pattern.verify(position, &area[from..to]);
-        verified.map_err(|error| format!("{len} bytes at {offset}: {error}"))?;
-        end = to;
-    }
-    if is_as_before(&area[end..]) {
-        return Ok(());
-    }
-    Err(format!("something was written beside its target, behind {end}").into())
 }

@@ -1,7 +1,7 @@
 //! Put, get, P and G of all sizes and alignments, from the user thread and the proxy thread at
 //! once, every byte checked at the target and beside it.
 
-use crate::traffic::{check, with_host};
+use crate::traffic::with_host;
 use crate::{BoxError, Host, Job, Layout, MemoryKind, Pattern, SymAddr};
 
 const SIZES: [u64; 25] = [
@@ -65,7 +65,7 @@ pub(super) fn storm(job: &mut Job) -> Result<(), BoxError> {
     const SLOT: u64 = 64;
     let n = u64::from(job.n_pes());
     // Each pair of PEs gets its share, which the two kinds of threads of the sender divide.
-    let share = job.param::<u64>("operations")?.div_ceil(2 * n * n);
+    let share = job.param_or::<u64>("operations", 10_000)?.div_ceil(2 * n * n);
     let len = |at: u64| match at % 6 {
         2 | 3 => [1, 2, 4, 8][(at / 6 % 4) as usize],
         _ => 1 + at * 7 % SLOT,
@@ -100,7 +100,6 @@ fn exchange(job: &Job, host: &Host<'_>, pieces: &[Piece], area: u64) -> Result<(
     let sent = |sender: u32, to: u32| {
         pieces.iter().copied().filter(move |piece| piece.reaches(sender, to, n))
     };
-    let places = |Piece { offset, len }: Piece| (offset, offset, len);
 
     for pe in (0..n).map(|step| (me + 1 + step) % n) {
         for (at, piece) in sent(me, pe).enumerate() {
@@ -131,7 +130,7 @@ fn exchange(job: &Job, host: &Host<'_>, pieces: &[Piece], area: u64) -> Result<(
     host.barrier()?;
     for (kind, sender) in KINDS.into_iter().flat_map(|kind| (0..n).map(move |pe| (kind, pe))) {
         let arrived = host.local(part(kind, sender), area)?.to_vec()?;
-        check(&arrived, sent(sender, me).map(places), pattern(kind, sender), 0)
+        check(&arrived, sent(sender, me), pattern(kind, sender), 0)
             .map_err(|error| format!("kind {kind}, from PE {sender}: {error}"))?;
     }
     host.barrier()?;
@@ -169,7 +168,7 @@ fn exchange(job: &Job, host: &Host<'_>, pieces: &[Piece], area: u64) -> Result<(
         host.proxy().quiet()?;
         for kind in KINDS {
             let found = host.local(into[kind as usize].at(0), area)?.to_vec()?;
-            check(&found, sent(me, pe).map(places), pattern(kind, me), 0xcc)
+            check(&found, sent(me, pe), pattern(kind, me), 0xcc)
                 .map_err(|error| format!("kind {kind}, gets from PE {pe}: {error}"))?;
         }
     }
@@ -177,6 +176,31 @@ fn exchange(job: &Job, host: &Host<'_>, pieces: &[Piece], area: u64) -> Result<(
         host.unregister(buffer)?;
     }
     Ok(host.unregister(buffer)?)
+}
+
+/// Compares memory with what was written there: pieces in order, and between them a byte as it was
+/// before.
+fn check(
+    area: &[u8],
+    pieces: impl Iterator<Item = Piece>,
+    pattern: Pattern,
+    beside: u8,
+) -> Result<(), BoxError> {
+    let mut end = 0;
+    let is_as_before = |part: &[u8]| part.iter().all(|byte| *byte == beside);
+    for Piece { offset, len } in pieces {
+        let (from, to) = (offset as usize, (offset + len) as usize);
+        if !is_as_before(&area[end..from]) {
+            return Err(format!("something was written beside its target, before {offset}").into());
+        }
+        let verified = pattern.verify(offset, &area[from..to]);
+        verified.map_err(|error| format!("{len} bytes at {offset}: {error}"))?;
+        end = to;
+    }
+    match is_as_before(&area[end..]) {
+        true => Ok(()),
+        false => Err(format!("something was written beside its target, behind {end}").into()),
+    }
 }
 
 pub(super) fn largest(job: &mut Job) -> Result<(), BoxError> {

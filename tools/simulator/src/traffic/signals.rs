@@ -8,7 +8,7 @@ use crate::traffic::with_host;
 
 const SLOTS: u64 = 4;
 
-/// Bytes of each operation in [`order`], and its rounds of each way.
+/// Bytes of each operation in [`order`], and rounds of each way.
 const LEN: u64 = 50_000;
 const ROUNDS: u64 = 60;
 
@@ -75,7 +75,7 @@ fn length(sender: u32, receiver: u32, round: u64, most: u64) -> u64 {
 
 /// Puts with signal of many lengths, from all to all.
 pub(super) fn signals(job: &mut Job) -> Result<(), BoxError> {
-    let (rounds, most) = (job.param("rounds")?, job.param("most")?);
+    let (rounds, most) = (job.param_or("rounds", ROUNDS)?, job.param_or("most", 300_000)?);
     with_host(job, |host| exchange(host, &[Way::PutSignal], rounds, most))
 }
 

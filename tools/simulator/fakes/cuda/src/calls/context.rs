@@ -1,6 +1,5 @@
 //! Contexts: the primary ones of the devices, and the stack of each thread.
 
-use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint};
 use std::sync::Mutex;
 use std::sync::atomic::Ordering::Relaxed;
@@ -16,14 +15,6 @@ use crate::state::status::{
 };
 use crate::state::table::lock;
 
-#[derive(Default)]
-struct Primary {
-    context: Option<&'static Context>,
-    holders: u32,
-}
-
-static PRIMARIES: Mutex<BTreeMap<usize, Primary>> = Mutex::new(BTreeMap::new());
-
 static AT_FLUSH: Mutex<Vec<unsafe extern "C" fn()>> = Mutex::new(Vec::new());
 
 fn raw(context: Option<&'static Context>) -> Raw {
@@ -33,31 +24,22 @@ fn raw(context: Option<&'static Context>) -> Raw {
 calls! {
     fn cuDevicePrimaryCtxRetain(into: Out<Raw>, number: c_int) {
         let device = device(number)?;
-        let mut primaries = lock(&PRIMARIES);
-        let primary = primaries.entry(device.ordinal).or_default();
-        let context = *primary.context.get_or_insert_with(|| Context::new(device));
-        primary.holders += 1;
-        into.put(raw(Some(context)))
+        let (context, holders) = &mut *lock(&device.primary);
+        *holders += 1;
+        into.put(raw(Some(*context.get_or_insert_with(|| Context::new(device)))))
     }
 
     fn cuDevicePrimaryCtxRelease_v2(number: c_int) {
-        let device = device(number)?;
-        let mut primaries = lock(&PRIMARIES);
-        let primary = primaries.entry(device.ordinal).or_default();
-        let holders = primary.holders.checked_sub(1).ok_or(INVALID_CONTEXT)?;
-        primary.holders = holders;
-        if holders == 0 {
-            if let Some(context) = primary.context.take() {
-                context.break_down(CONTEXT_IS_DESTROYED);
-            }
+        let (context, holders) = &mut *lock(&device(number)?.primary);
+        *holders = holders.checked_sub(1).ok_or(INVALID_CONTEXT)?;
+        if let Some(context) = context.take_if(|_| *holders == 0) {
+            context.break_down(CONTEXT_IS_DESTROYED);
         }
         Ok(())
     }
 
     fn cuDevicePrimaryCtxGetState(number: c_int, flags: Out<c_uint>, active: Out<c_int>) {
-        let device = device(number)?;
-        let is_active =
-            lock(&PRIMARIES).get(&device.ordinal).is_some_and(|primary| primary.context.is_some());
+        let is_active = lock(&device(number)?.primary).0.is_some();
         flags.put(0)?;
         active.put(is_active.into())
     }

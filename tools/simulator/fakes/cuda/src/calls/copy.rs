@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::stream::{allowed, of_handle};
-use crate::state::context::{Context, Stream, Work, enqueue};
+use crate::state::context::{Context, Stream, enqueue};
 use crate::state::device::{CALLS, COPIES, WRITES};
 use crate::state::memory::place;
 use crate::state::pages::{Kind, Place};
@@ -27,23 +27,29 @@ const COPY_ENGINE_FROM: usize = 32 << 10;
 /// The same where they are given together, on a real driver (13.0, on an H100).
 const TOGETHER_COPY_ENGINE_FROM: usize = 28 << 10;
 
-fn is_by_kernels(from: &Place, to: &Place, len: usize, engine_from: usize) -> bool {
-    to.on_device() && (from.on_device() || len < engine_from)
+/// Gives a copy to a stream, unless the device is to refuse it. It waits while a call has the context
+/// to itself that one of its sides belongs to, and for its end where one is not page-locked.
+fn give(
+    stream: &Arc<Stream>,
+    (from, to): (Place, Place),
+    wait: bool,
+    copy: impl FnOnce(&Context, &Place, &Place) + Send + 'static,
+) -> Outcome {
+    [&from, &to].into_iter().filter_map(Place::owner).for_each(Context::pass);
+    let device = stream.context.device;
+    device.count(CALLS);
+    device.behaviour.fail_submit.count()?;
+    device.count(COPIES);
+    let wait = wait || !from.known() || !to.known();
+    let number = enqueue(stream, move |context| copy(context, &from, &to));
+    if wait {
+        stream.wait_for(number);
+        stream.context.check()?;
+    }
+    Ok(())
 }
 
-fn copy(from: usize, to: usize, len: usize, way: Way, stream: usize) -> Outcome {
-    let stream = of_handle(stream)?;
-    give(&stream, from, to, len, way, false)
-}
-
-/// Copies on the legacy stream, and returns when that is done.
-pub(super) fn copy_now(from: usize, to: usize, len: usize, way: Way) -> Outcome {
-    let stream = of_handle(0)?;
-    allowed()?;
-    give(&stream, from, to, len, way, true)
-}
-
-fn give(stream: &Arc<Stream>, from: usize, to: usize, len: usize, way: Way, wait: bool) -> Outcome {
+fn copy(stream: &Arc<Stream>, [from, to]: [usize; 2], len: usize, way: Way, wait: bool) -> Outcome {
     if len == 0 {
         return Ok(());
     }
@@ -51,33 +57,16 @@ fn give(stream: &Arc<Stream>, from: usize, to: usize, len: usize, way: Way, wait
     if way == Way::FromDevice && !from.known() || way == Way::ToDevice && !to.known() {
         return Err(INVALID_VALUE);
     }
-    let locked = accept(stream, &from, &to)?;
-    let by_kernels = is_by_kernels(&from, &to, len, COPY_ENGINE_FROM);
-    give_copy(stream, by_copy(from, to, len, by_kernels), wait || !locked)
+    give(stream, (from, to), wait, move |context, from, to| {
+        worker::copy(context, from, to, len, COPY_ENGINE_FROM);
+    })
 }
 
-/// Takes a copy, unless the device is to refuse it. It waits while a call has the context to itself
-/// that one of its sides belongs to. Whether the driver knows both sides.
-fn accept(stream: &Stream, from: &Place, to: &Place) -> Result<bool, Status> {
-    [from, to].into_iter().filter_map(Place::owner).for_each(Context::pass);
-    let device = stream.context.device;
-    device.count(CALLS);
-    device.behaviour.fail_submit.count()?;
-    device.count(COPIES);
-    Ok(from.known() && to.known())
-}
-
-fn by_copy(from: Place, to: Place, len: usize, by_kernels: bool) -> Work {
-    Box::new(move |context| worker::copy(context, &from, &to, len, by_kernels))
-}
-
-fn give_copy(stream: &Arc<Stream>, work: Work, wait: bool) -> Outcome {
-    let number = enqueue(stream, work);
-    if wait {
-        stream.wait_for(number);
-        stream.context.check()?;
-    }
-    Ok(())
+/// Copies on the legacy stream, and returns when that is done.
+pub(super) fn copy_now(from: usize, to: usize, len: usize, way: Way) -> Outcome {
+    let stream = of_handle(0)?;
+    allowed()?;
+    copy(&stream, [from, to], len, way, true)
 }
 
 #[repr(C)]
@@ -162,9 +151,11 @@ fn copy_together(
         if !from.known() || !to.known() {
             return Err(INVALID_VALUE);
         }
-        let by_kernels = is_by_kernels(&from, &to, *len, TOGETHER_COPY_ENGINE_FROM);
         [&from, &to].into_iter().filter_map(|place| place.owner()).for_each(Context::pass);
-        work.push(by_copy(from, to, *len, by_kernels));
+        let len = *len;
+        work.push(move |context: &Context| {
+            worker::copy(context, &from, &to, len, TOGETHER_COPY_ENGINE_FROM);
+        });
     }
     let device = stream.context.device;
     device.count(CALLS);
@@ -229,11 +220,11 @@ const _: () = assert!(size_of::<Operation>() == 48);
 
 calls! {
     fn cuMemcpyHtoDAsync_v2(to: usize, from: usize, len: usize, on: usize) {
-        copy(from, to, len, Way::ToDevice, on)
+        copy(&of_handle(on)?, [from, to], len, Way::ToDevice, false)
     }
 
     fn cuMemcpyDtoHAsync_v2(to: usize, from: usize, len: usize, on: usize) {
-        copy(from, to, len, Way::FromDevice, on)
+        copy(&of_handle(on)?, [from, to], len, Way::FromDevice, false)
     }
 
     fn cuMemcpyHtoD_v2(to: usize, from: usize, len: usize) {
@@ -252,15 +243,10 @@ calls! {
         }
         let (from_pitch, to_pitch) = (from.pitch, to.pitch);
         let (from, to) = (from.place(len, count)?, to.place(len, count)?);
-        let locked = accept(&stream, &from, &to)?;
-        if count == 1 {
-            let by_kernels = is_by_kernels(&from, &to, len, COPY_ENGINE_FROM);
-            return give_copy(&stream, by_copy(from, to, len, by_kernels), !locked);
-        }
-        let rows: Work = Box::new(move |context| {
-            worker::copy_rows(context, (&from, from_pitch), (&to, to_pitch), len, count);
-        });
-        give_copy(&stream, rows, !locked)
+        give(&stream, (from, to), false, move |context, from, to| match count {
+            1 => worker::copy(context, from, to, len, COPY_ENGINE_FROM),
+            _ => worker::copy_rows(context, (from, from_pitch), (to, to_pitch), len, count),
+        })
     }
 
     /// As CUDA 12.8 and 12.9 have it. It tells which copy was refused: here, none in particular.

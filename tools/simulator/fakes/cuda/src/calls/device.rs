@@ -98,11 +98,6 @@ calls! {
         write_text(&text, room, &format!("FAFE:{:02X}:00.0", device(number)?.ordinal))
     }
 
-    fn cuDeviceCanAccessPeer(into: Out<c_int>, one: c_int, other: c_int) {
-        device(one).and(device(other))?;
-        into.put(0)
-    }
-
     fn cuDeviceGetAttribute(into: Out<c_int>, which: u32, number: c_int) {
         into.put(attribute(device(number)?, which).ok_or(INVALID_VALUE)?)
     }

@@ -3,7 +3,7 @@
 use std::os::fd::IntoRawFd;
 
 use super::stream::{allowed, of_handle};
-use crate::state::context::{current, current_at_once, enqueue};
+use crate::state::context::{current, current_at_once};
 use crate::state::device::{EXPORTED, MEMORY};
 use crate::state::memory::{Mapping, find, forget, remove};
 use crate::state::pages::{DEVICE_PAGE, Kind, Pages, reserve, round_up};
@@ -56,18 +56,6 @@ calls! {
     fn cuMemAllocAsync(into: Out<usize>, len: usize, on: usize) {
         of_handle(on)?;
         into.put(allocate(len, Kind::Pool)?)
-    }
-
-    fn cuMemFreeAsync(base: usize, on: usize) {
-        let stream = of_handle(on)?;
-        if find(base).is_none_or(|found| found.base != base || found.kind != Kind::Pool) {
-            return Err(INVALID_VALUE);
-        }
-        enqueue(&stream, move |_| {
-            // An error means that it was freed before.
-            let _ = remove(base, &[Kind::Pool]).and_then(forget);
-        });
-        Ok(())
     }
 
     fn cuMemGetAddressRange_v2(base: Out<usize>, len: Out<usize>, address: usize) {

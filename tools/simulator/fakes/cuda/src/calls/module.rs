@@ -19,10 +19,7 @@ use crate::state::worker::{run_kernel, wait_for_word};
 /// is set.
 const WAITS: &CStr = c"nvshmem_libfabric_wait";
 
-#[derive(Debug)]
-struct Module;
-
-static MODULES: Table<Module> = Table::new();
+static MODULES: Table<()> = Table::new();
 
 /// What a call does alone in the context that is bound, behind all of its work.
 fn alone(call: impl FnOnce() -> Outcome) -> Outcome {
@@ -50,7 +47,7 @@ fn is_known(image: &In<c_char>) -> bool {
 calls! {
     fn cuModuleLoadData(into: Out<usize>, image: In<c_char>) {
         let known = is_known(&image);
-        let load = || into.put(MODULES.insert(Arc::new(Module)));
+        let load = || into.put(MODULES.insert(Arc::default()));
         alone(|| if known { load() } else { Err(NOT_SUPPORTED) })
     }
 

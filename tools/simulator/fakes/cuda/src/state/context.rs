@@ -15,7 +15,7 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock, TryLockError};
 
 use crate::state::device::{Device, devices};
 use crate::state::status::{CONTEXT_IS_DESTROYED, INVALID_CONTEXT, Outcome, SUCCESS, Status};
@@ -31,10 +31,9 @@ pub(crate) struct Context {
     /// Bytes of stack that a thread of its kernels has.
     pub(crate) stack: AtomicU64,
     pub(crate) kernels: AtomicU32,
-    /// Whether a call has the context to itself. See [`Context::alone`].
-    taken: Mutex<bool>,
-    given_back: Condvar,
-    /// Calls that wait for the one that has it.
+    /// Taken to write by a call that has the context to itself. See [`Context::alone`].
+    turn: RwLock<()>,
+    /// Calls that wait for that one.
     pub(crate) held_up: AtomicU32,
 }
 
@@ -96,8 +95,7 @@ impl Context {
             streams: Mutex::default(),
             stack: AtomicU64::new(1024),
             kernels: AtomicU32::new(0),
-            taken: Mutex::new(false),
-            given_back: Condvar::new(),
+            turn: RwLock::new(()),
             held_up: AtomicU32::new(0),
         };
         let context: &'static Self = Box::leak(Box::new(made));
@@ -128,35 +126,26 @@ impl Context {
         self.check()
     }
 
+    /// Waits while a call has the context to itself.
     pub(crate) fn pass(&self) {
-        drop(self.until_free());
-    }
-
-    fn until_free(&self) -> MutexGuard<'_, bool> {
-        let mut taken = lock(&self.taken);
-        if *taken {
+        if self.is_taken() {
             self.held_up.fetch_add(1, SeqCst);
-            while *taken {
-                taken = self.given_back.wait(taken).unwrap_or_else(PoisonError::into_inner);
-            }
+            drop(self.turn.read());
             self.held_up.fetch_sub(1, SeqCst);
         }
-        taken
     }
 
     /// What a call does that has the context to itself, and waits first until the context is idle.
     /// As long as it waits, for a kernel that does not end for one, no other call on the context
     /// returns.
     pub(crate) fn alone<T>(&self, call: impl FnOnce() -> Result<T, Status>) -> Result<T, Status> {
-        *self.until_free() = true;
-        let outcome = self.synchronize().and_then(|()| call());
-        *lock(&self.taken) = false;
-        self.given_back.notify_all();
-        outcome
+        let _turn = self.turn.write();
+        self.synchronize()?;
+        call()
     }
 
     pub(crate) fn is_taken(&self) -> bool {
-        *lock(&self.taken)
+        matches!(self.turn.try_read(), Err(TryLockError::WouldBlock))
     }
 
     pub(crate) fn is_beside_a_kernel(&self) -> bool {

@@ -4,10 +4,10 @@ use std::ffi::c_int;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, OnceLock};
 
+use crate::state::context::Context;
 use crate::state::settings::Behaviour;
 use crate::state::status::{INVALID_DEVICE, NOT_INITIALIZED, OUT_OF_MEMORY, Outcome, Status};
 
-#[derive(Debug)]
 pub(crate) struct Device {
     pub(crate) ordinal: usize,
     pub(crate) behaviour: Behaviour,
@@ -17,6 +17,8 @@ pub(crate) struct Device {
     pub(crate) carried_out: AtomicU64,
     /// The copy engine of each direction, to the host and to the device.
     pub(crate) engines: [Mutex<()>; 2],
+    /// The primary context, and how many hold it.
+    pub(crate) primary: Mutex<(Option<&'static Context>, u32)>,
 }
 
 /// Copies that were accepted.
@@ -66,6 +68,7 @@ impl Device {
             counts: Default::default(),
             carried_out: AtomicU64::new(0),
             engines: Default::default(),
+            primary: Mutex::default(),
         }
     }
 

@@ -38,7 +38,6 @@ pub(crate) struct Location {
 }
 
 /// Memory with no address.
-#[derive(Debug)]
 pub(crate) struct Physical {
     pub(crate) pages: Arc<Pages>,
     pub(crate) len: usize,

@@ -82,11 +82,14 @@ fn begins(context: &Context) -> bool {
     context.device.behaviour.fail_copy.count().map_err(|code| context.break_down(code)).is_ok()
 }
 
-pub(crate) fn copy(context: &Context, from: &Place, to: &Place, len: usize, by_kernels: bool) {
+/// Copies. What is shorter than `engine_from` and goes to the device is done by a kernel, as is what
+/// stays on it.
+pub(crate) fn copy(context: &Context, from: &Place, to: &Place, len: usize, engine_from: usize) {
     let start = Instant::now();
     if !begins(context) {
         return;
     }
+    let by_kernels = to.on_device() && (from.on_device() || len < engine_from);
     let _engine = (!by_kernels).then(|| copy_engine(context.device, to.on_device()));
     if by_kernels {
         take_turns(to.owner().unwrap_or(context));
