@@ -214,7 +214,9 @@ impl Channel {
             return Ok(());
         }
         if fork::is_child() {
-            self.leave_to_parent();
+            // A copy, without the proxy thread, whose part of `state` is never given back.
+            std::mem::forget((self.thread.take(), self.heartbeat.take(), self.control.take()));
+            self.leak_regions();
             return Err(ChannelError::Child);
         }
         let drained = self.drain();
@@ -260,13 +262,6 @@ impl Channel {
     fn leak_regions(&mut self) {
         let regions = self.regions.get_mut().unwrap_or_else(PoisonError::into_inner);
         std::mem::forget(std::mem::take(regions));
-    }
-
-    /// A child of fork closes and frees nothing: it has a copy, and no proxy thread.
-    fn leave_to_parent(&mut self) {
-        std::mem::forget((self.thread.take(), self.heartbeat.take(), self.control.take()));
-        // The proxy thread's part of `state` is never given back here.
-        self.leak_regions();
     }
 
     fn drain_rings(&self) -> Result<(), ChannelError> {

@@ -168,7 +168,10 @@ fn listens_at(told: &[IpAddr]) -> IpAddr {
 /// to be used, or behind a `^` not to be. Else all but loopback's and those of bridges within the
 /// host. The first of loopback's where there is no other.
 fn addresses(interfaces: &[Interface], named: &str) -> Vec<IpAddr> {
-    let all = || interfaces.iter().filter(|one| one.running && !is_link_local(one.address));
+    // Such an address means something with an interface's number only.
+    let is_link_local =
+        |one: &Interface| matches!(one.address, IpAddr::V6(it) if it.is_unicast_link_local());
+    let all = || interfaces.iter().filter(|one| one.running && !is_link_local(one));
     let (excludes, named) = named.strip_prefix('^').map_or((false, named), |rest| (true, rest));
     let (exact, names) = named.strip_prefix('=').map_or((false, named), |rest| (true, rest));
     let is_named = |one: &&Interface| {
@@ -188,11 +191,6 @@ fn addresses(interfaces: &[Interface], named: &str) -> Vec<IpAddr> {
         return outward;
     }
     all().filter(|one| one.loopback).map(address).take(1).collect()
-}
-
-/// Whether an address means something with an interface's number only.
-fn is_link_local(address: IpAddr) -> bool {
-    matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
 }
 
 #[cfg(test)]

@@ -107,7 +107,13 @@ impl Consumer {
         if is_stuck(from, lane) {
             return Ok(false);
         }
-        let Some(batch) = lane.begin_batch() else { return Err(no_batch(ring)) };
+        let Some(batch) = lane.begin_batch() else {
+            return Err(failed(
+                ring,
+                c::NLF_ERROR_FAILED,
+                String::from("too many batches are open"),
+            ));
+        };
         lane.enter_batch(batch);
         let mut lands = false;
         let mut outcome = Ok(());
@@ -236,7 +242,10 @@ fn take_other<P: Port>(
     match from.take() {
         None => Ok(false),
         Some(Ok(descriptor)) => {
-            *lands |= comes_here(&descriptor);
+            *lands |= matches!(
+                descriptor,
+                Descriptor::Get { .. } | Descriptor::Atomic { fetch: Some(_), .. }
+            );
             match dispatch::dispatch(lane, regions, &descriptor) {
                 Ok(()) => Ok(true),
                 Err(Refusal::Quiet(pe)) => {
@@ -281,20 +290,10 @@ fn answer<P: Port, E>(
     Ok(quiets.len() != before)
 }
 
-#[inline(always)]
-fn comes_here(descriptor: &Descriptor) -> bool {
-    matches!(descriptor, Descriptor::Get { .. } | Descriptor::Atomic { fetch: Some(_), .. })
-}
-
 #[cold]
 fn failed(ring: usize, code: u32, why: String) -> Failed {
     let fault = Fault(c::nlf_error { code, ring: ring as u32, ..c::nlf_error::default() });
     Failed { fault, why }
-}
-
-#[cold]
-fn no_batch(ring: usize) -> Failed {
-    failed(ring, c::NLF_ERROR_FAILED, String::from("too many batches are open"))
 }
 
 #[cold]

@@ -8,8 +8,6 @@ use test_support::seeds::for_seeds;
 
 use super::support::{Shared, descriptor, place};
 
-const LAP: u64 = 1 << 63;
-
 #[test]
 fn rings_return_descriptors() {
     for_seeds("descriptors", &[], 12, |seed| {
@@ -29,43 +27,6 @@ fn rings_return_descriptors() {
             assert_eq!((ring.taken(), ring.take()), (number, None));
         }
     });
-}
-
-/// Words as they come, and words whose first bits are those of a descriptor: others are refused at
-/// once.
-fn words(random: &mut Random) -> [u64; 4] {
-    let mut words = [(); 4].map(|()| if random.below(2) == 0 { 0 } else { random.next() });
-    if random.below(2) == 0 {
-        words[1] = random.below(7_u64) << 58 | random.below(64_u64) << 48 | random.below(9_u64);
-    }
-    words
-}
-
-#[test]
-fn taken_words_decode_alike() {
-    for_seeds("words", &[], 12, |seed| {
-        let mut random = Random::new(seed);
-        for _ in 0..1000 {
-            let (first, second) = (words(&mut random), words(&mut random));
-            let shared = Shared::new(6);
-            let mut ring = shared.consumer();
-            shared.store(0, first);
-            shared.store(1, second);
-            // The first lap is 1.
-            let with_lap = |[q0, q1, q2, q3]: [u64; 4]| [q0, q1 | LAP, q2, q3 | LAP];
-            let decoded = Descriptor::decode(with_lap(first), Some(with_lap(second)));
-            assert_eq!(ring.take(), Some(decoded));
-            // What is no descriptor is one slot.
-            let has_second = |descriptor: Descriptor| descriptor.encode().second.is_some();
-            assert_eq!(ring.taken(), 1 + u64::from(decoded.is_ok_and(has_second)));
-        }
-    });
-}
-
-#[test]
-fn empty_slot_is_no_descriptor() {
-    let error = Descriptor::decode([0; 4], None).unwrap_err();
-    assert!(error.to_string().contains("there is no such operation"), "{error}");
 }
 
 #[test]

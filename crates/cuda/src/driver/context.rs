@@ -90,16 +90,13 @@ impl Context {
         // Each change of it is one call.
         let mut own = OWN.lock().unwrap_or_else(PoisonError::into_inner);
         let is_it = |of: &&Arc<Self>| of.device == device && ptr::eq(of.driver, driver);
-        if let Some(found) = own.iter().rev().find(is_it).filter(|found| found.works()) {
+        if let Some(found) = own.iter().rev().find(is_it).filter(|found| Stream::new(found).is_ok())
+        {
             return Ok(Arc::clone(found));
         }
         let made = Self::create(driver, device)?;
         own.push(Arc::clone(&made));
         Ok(made)
-    }
-
-    fn works(self: &Arc<Self>) -> bool {
-        Stream::new(self).is_ok()
     }
 
     fn create(driver: &'static Driver, device: Ordinal) -> Result<Arc<Self>, CudaError> {

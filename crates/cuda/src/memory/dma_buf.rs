@@ -33,7 +33,8 @@ impl DmaBuf {
         let subject = || format!("{len} bytes at {addr:#x} of {context}");
         let get = driver.api.cuMemGetHandleForAddressRange;
         let get = get.ok_or_else(|| driver.lacks(CALL, subject()))?;
-        let page = page_size();
+        // SAFETY: takes a number and returns one.
+        let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
         if !range.contains(addr, len) || len == 0 {
             return Err(driver.error(CALL, code::INVALID_VALUE, subject()));
         }
@@ -66,10 +67,4 @@ impl DmaBuf {
     pub fn offset(&self) -> usize {
         self.offset
     }
-}
-
-fn page_size() -> usize {
-    // SAFETY: takes a number and returns one.
-    let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    usize::try_from(size).unwrap_or(4096)
 }

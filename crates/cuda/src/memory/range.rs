@@ -65,7 +65,9 @@ impl Memory {
         if first.kind.cpu_accessible() && first.kind != Kind::Managed {
             return host(driver, addr, last, first.kind);
         }
-        Ok(Self::of_range(DeviceRange::examine(driver, addr, last, first, within)?))
+        let range = DeviceRange::examine(driver, addr, last, first, within)?;
+        let is_managed = range.kind == Kind::Managed;
+        Ok(if is_managed { Memory::Managed(range) } else { Memory::Device(range) })
     }
 
     /// As [`Memory::examine`], but where all of it is in one allocation the range is the whole of
@@ -88,10 +90,6 @@ impl Memory {
             other => return Ok(other),
         };
         Self::examine_within(driver, addr, len, within)
-    }
-
-    fn of_range(range: DeviceRange) -> Self {
-        if range.kind == Kind::Managed { Memory::Managed(range) } else { Memory::Device(range) }
     }
 }
 

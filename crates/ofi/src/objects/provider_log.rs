@@ -70,11 +70,6 @@ fn captured() -> MutexGuard<'static, Option<Vec<String>>> {
     CAPTURED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether the user wants to see libfabric's log.
-fn is_asked_for() -> bool {
-    env::var_os("FI_LOG_LEVEL").is_some_and(|level| !level.is_empty())
-}
-
 unsafe extern "C" fn is_wanted(_: *const fi_provider, level: u32, _part: u32, _: u64) -> c_int {
     c_int::from(level <= FI_LOG_INFO)
 }
@@ -99,7 +94,8 @@ unsafe extern "C" fn take(
         None => String::new(),
     };
     let text = words(text).trim_end().to_owned();
-    if is_asked_for() {
+    // Who sets this wants to see libfabric's log.
+    if env::var_os("FI_LOG_LEVEL").is_some_and(|level| !level.is_empty()) {
         // SAFETY: as above.
         let name = unsafe { provider.as_ref() }.map_or_else(String::new, |at| words(at.name));
         let (process, function) = (process::id(), words(function));

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::fs;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Component, PathBuf};
 
 use super::address::PciAddress;
 use super::text::numa_node;
@@ -121,15 +121,12 @@ impl Topology {
             .filter_map(name)
             .skip_while(|part| !part.starts_with("pci"))
             .collect();
-        Some(Place { way, numa_node: node_of(&directory) })
+        let node = fs::read_to_string(directory.join("numa_node")).ok();
+        Some(Place { way, numa_node: node.and_then(|node| numa_node(&node)) })
     }
 
     fn directory(&self, device: PciAddress) -> Option<PathBuf> {
         let link = self.root.join("bus/pci/devices").join(device.to_string());
         fs::canonicalize(link).ok()
     }
-}
-
-fn node_of(directory: &Path) -> Option<u32> {
-    numa_node(&fs::read_to_string(directory.join("numa_node")).ok()?)
 }

@@ -39,22 +39,3 @@ fn limit_stops_taking() {
         assert_eq!(taken(&consumer), [2, 0]);
     }
 }
-
-/// A silent peer keeps batches open. Acknowledgements are requested once in a while only.
-#[test]
-fn open_batches_are_bounded() {
-    let (mut pair, shared, mut consumer) = still(1);
-    consumer.most = 3;
-    let lane = &mut pair.lanes[0];
-    for open in 1..=3 {
-        push(&shared, 0, &fetch_or_put(true));
-        assert!(take(&mut consumer, lane));
-        assert_eq!(consumer.sources[0].open.len(), open);
-    }
-    push(&shared, 0, &fetch_or_put(true));
-    assert!(!take(&mut consumer, lane), "as many are open as may be");
-    for round in 0..3 * PATIENCE {
-        assert_eq!(consumer.patience, PATIENCE - round % PATIENCE);
-        assert_eq!(consumer.retire(lane, |_| Ok::<(), ()>(())), Ok(false));
-    }
-}
