@@ -61,21 +61,6 @@ fn saturated_peer_is_named() {
     assert_eq!(to_it, put);
 }
 
-/// A caller that does not ask who is saturated waits for its own peer alone.
-#[test]
-fn stopped_peers_leave_room_for_others() {
-    let shape = Shape { n_pes: 3, rails: 1, ..Shape::default() };
-    let mut job = Job::new(2, &shape, Script::default());
-    (1..3).for_each(|pe| job.fabric.refuse(Pe(pe), true));
-    while !job.lane(0).is_saturated(Pe(1)) {
-        job.put_value(0, 1, 0, 1).unwrap();
-    }
-    let before = job.fabric.now();
-    (0..300).for_each(|at| job.put_value(0, 2, 8 * at, 1).unwrap());
-    assert_eq!(job.lane(0).pending(Pe(2)), 300);
-    assert!(job.fabric.now() - before < 1_000_000_000);
-}
-
 #[test]
 fn full_rails_leave_no_room() {
     let shape = Shape { n_pes: 40, rails: 1, depth: 4, heap: 64, ..Shape::default() };

@@ -34,36 +34,6 @@ fn acknowledgements_do_not_starve_behind_puts() {
     }
 }
 
-/// A PE for which the fabric has no room, as while it connects, delays neither what is due to
-/// others nor what is put to them.
-#[test]
-fn unreachable_peer_delays_no_other() {
-    let shape = Shape { n_pes: 4, rails: 1, ..Shape::default() };
-    // A reply and an acknowledgement that are due to it.
-    let mut job = Job::new(1, &shape, Script::default());
-    job.fetch(1, 0, 0).unwrap();
-    job.fabric.refuse(Pe(1), true);
-    job.progress_until(&[0], |job| job.word(0, 0) == 1);
-    for pe in [2, 3] {
-        job.fetch(pe, 0, 8).unwrap();
-        job.progress_until(&[0, pe], |job| job.is_quiet(pe, 0).unwrap());
-    }
-    // Puts and messages to it.
-    for at in 0..8 {
-        job.put_value(0, 1, at * 8, 7).unwrap();
-    }
-    job.inc(0, 1, 64);
-    for pe in [2, 3] {
-        job.put_value(0, pe, 0, 7).unwrap();
-        job.inc(0, pe, 8);
-        job.progress_until(&[0, pe], |job| job.is_quiet(0, pe).unwrap());
-    }
-    job.fabric.refuse(Pe(1), false);
-    job.progress_until(&[0, 1], |job| job.is_quiet(1, 0).unwrap());
-    job.progress_until(&[0, 1], |job| job.is_quiet(0, 1).unwrap());
-    assert_eq!(job.heap(1, 0, 64), [7u64.to_le_bytes(); 8].concat());
-}
-
 /// A lane that has failed tries for a while to tell its peers, and not at each call again.
 #[test]
 fn failed_lane_waits_once() {
@@ -126,17 +96,25 @@ fn full_segment_table_loses_no_put() {
     assert!(job.heap(LAST, 0, 300) == fill, "quiet, and the bytes are not there");
 }
 
-/// More of anything than there are places for, to a PE that does nothing: the calls return, other
-/// PEs are served, and when the PE goes on, all of it is done, in order.
+/// More of anything than there are places for, to a PE that does nothing, or for which the fabric
+/// has no room, as while it connects: the calls return, other PEs are served, and when the PE goes
+/// on, all of it is done, in order.
 #[test]
 fn stopped_peer_delays_no_other() {
     const MANY: usize = 1500;
-    for case in 0..5 {
+    for (case, refuses) in (0..5).flat_map(|case| [(case, false), (case, true)]) {
         let signals = if case == 1 { SignalEngine::Counted } else { SignalEngine::Auto };
         let shape = Shape { n_pes: 3, heap: 1 << 16, signals, ..Shape::default() };
         let mut job = Job::new(1, &shape, Script::default());
         job.fill_scratch(0, &[0x5a; 1 << 15]);
-        job.fabric.stall(Pe(1));
+        if refuses {
+            // A reply and an acknowledgement are due to it.
+            job.fetch(1, 0, 0).unwrap();
+            job.fabric.refuse(Pe(1), true);
+            job.progress_until(&[0], |job| job.word(0, 0) == 1);
+        } else {
+            job.fabric.stall(Pe(1));
+        }
         for number in 0..MANY {
             let at = number * 16 % (1 << 15);
             match case {
@@ -153,63 +131,24 @@ fn stopped_peer_delays_no_other() {
         }
         job.put_value(0, 2, 0, 7).unwrap();
         job.fetch(0, 2, 8).unwrap();
+        job.fetch(2, 0, 16).unwrap();
+        job.progress_until(&[0, 2], |job| job.is_quiet(2, 0).unwrap());
         job.progress_until(&[0, 2], |job| job.is_quiet(0, 2).unwrap());
         assert_eq!(job.heap(2, 0, 8), 7u64.to_le_bytes());
         assert!(!job.is_quiet(0, 1).unwrap(), "{case}");
         job.fabric.resume(Pe(1));
+        job.fabric.refuse(Pe(1), false);
         job.progress_until(&[0, 1], |job| job.is_quiet(0, 1).unwrap());
+        job.progress_until(&[0, 1], |job| job.is_quiet(1, 0).unwrap());
         if case != 3 {
             assert_eq!(job.word(1, 1 << 15), MANY as u64, "{case}");
         }
-        assert!(!job.members[0].lane.has_work());
+        assert!(!job.lane(0).has_work());
     }
 }
 
-/// More staged memory than there are bounce buffers for, with a PE that does nothing: what others
-/// want is staged meanwhile. By what the bounce buffers of PE 0 are for: its puts, its gets, what
-/// the PE wants to read of it, what it wants to write.
-#[test]
-fn stopped_peer_leaves_bounce_buffers() {
-    const LEN: usize = 8000;
-    for (case, staged) in [0b10, 0b10, 0b01, 0b01].into_iter().enumerate() {
-        let shape = Shape { n_pes: 3, staged, bounce: (1000, 4, 4), ..Shape::default() };
-        let mut job = Job::new(1, &shape, Script::default());
-        // As a user does that has put to all before, so that everybody knows everybody's keys.
-        for (from, to) in [(0, 1), (0, 2), (1, 0), (2, 0)] {
-            job.put(from, to, 0, LEN).unwrap();
-            job.progress_until(&[0, 1, 2], |job| job.is_quiet(from, to).unwrap());
-        }
-        let fill: Vec<u8> = (0..LEN).map(|at| at as u8 | 1).collect();
-        for pe in 0..3 {
-            let member = &job.members[pe as usize];
-            job.fabric.store(Pe(pe), member.scratch, &fill);
-            job.fabric.store(Pe(pe), member.base, &fill);
-        }
-        let start = |job: &mut Job, pe| match case {
-            0 => job.put(0, pe, LEN, LEN),
-            1 => job.get(0, pe, LEN, LEN),
-            2 => job.get(pe, 0, LEN, LEN),
-            _ => job.put(pe, 0, LEN, LEN),
-        };
-        start(&mut job, 1).unwrap();
-        if case > 1 {
-            // Its requests leave, and then it does nothing more.
-            job.members[1].lane.progress().unwrap();
-        }
-        job.fabric.stall(Pe(1));
-        job.progress(0, 100);
-        start(&mut job, 2).unwrap();
-        let (from, to) = if case > 1 { (2, 0) } else { (0, 2) };
-        job.progress_until(&[0, 2], |job| job.is_quiet(from, to).unwrap());
-        let (from, to) = if case > 1 { (1, 0) } else { (0, 1) };
-        assert!(!job.is_quiet(from, to).unwrap(), "case {case}");
-        job.fabric.resume(Pe(1));
-        job.progress_until(&[0, 1], |job| job.is_quiet(from, to).unwrap());
-    }
-}
-
-/// The same for what user threads hand over, fences among it: what is for other PEs goes past, and
-/// the order stays.
+/// Of what user threads hand over, fences among it, what is for other PEs goes past those that have
+/// stopped, and the order stays.
 #[test]
 fn stopped_peer_delays_no_user_thread() {
     const LEN: usize = 4000;
@@ -233,7 +172,7 @@ fn stopped_peer_delays_no_user_thread() {
     assert_eq!(job.heap(1, 0, LEN), [0; LEN]);
     job.fabric.resume(Pe(1));
     job.progress_until(&[0, 1], |job| job.heap(1, 0, LEN) == [9; LEN]);
-    job.progress_until(&[0, 1, 2], |job| !job.members[0].lane.has_work());
+    job.progress_until(&[0, 1, 2], |job| !job.lane(0).has_work());
     host.quiet(Pe(1)).unwrap();
     assert_eq!(job.heap(1, 0, LEN), [9; LEN], "and nothing comes behind what was behind the fence");
 }
@@ -252,14 +191,14 @@ fn user_threads_get_their_turn() {
         host.start(&job.targets.part(from, 1, at, len)).unwrap();
     };
     let goes_on = |job: &mut Job| {
-        while job.members[0].lane.pending(Pe(1)) < 32 {
+        while job.lane(0).pending(Pe(1)) < 32 {
             job.fetch(0, 1, 0).unwrap();
         }
         job.fabric.pass_time(100_000);
         for _ in 0..4 {
             job.members.iter_mut().for_each(|member| assert!(member.lane.progress().is_ok()));
         }
-        assert!(job.members[0].lane.pending(Pe(1)) > 0, "or it is no test");
+        assert!(job.lane(0).pending(Pe(1)) > 0, "or it is no test");
     };
     goes_on(&mut job);
     // A short one, a long one, and behind a fence another one to the same place.
@@ -275,7 +214,7 @@ fn user_threads_get_their_turn() {
         turns += 1;
         assert!(turns < 2000, "user threads wait for as long as somebody else goes on");
     }
-    job.progress_until(&[0, 1], |job| !job.members[0].lane.has_work());
+    job.progress_until(&[0, 1], |job| !job.lane(0).has_work());
     assert!(done(&job), "and nothing comes behind what was behind the fence");
 }
 
@@ -305,7 +244,7 @@ fn callers_wait_once_for_a_place() {
         let first = waited.iter().position(|waited| *waited);
         assert_eq!(first, Some(16), "counted: {counted}");
         assert_eq!(waited.iter().filter(|waited| **waited).count(), 1, "counted: {counted}");
-        assert_eq!(job.members[0].lane.pending(Pe(1)), 4, "counted: {counted}");
+        assert_eq!(job.lane(0).pending(Pe(1)), 4, "counted: {counted}");
         job.progress_until(&[0, 1], |job| job.is_quiet(0, 1).unwrap());
     }
 }
@@ -321,19 +260,15 @@ fn parking_ends_under_load() {
         for number in 0..many {
             put_on(&mut job, number);
         }
-        let pending = job.members[0].lane.pending(Pe(1));
+        let pending = job.lane(0).pending(Pe(1));
         assert!(pending > 0 && pending >= many - 16, "{pending} of {many}");
         job.fabric.resume(Pe(1));
         let mut calls = 0;
-        while job.members[0].lane.pending(Pe(1)) > 0 {
+        while job.lane(0).pending(Pe(1)) > 0 {
             put_on(&mut job, calls);
             job.fabric.pass_time(100);
             calls += 1;
-            assert!(
-                calls <= pending + 32,
-                "{} left after {calls}",
-                job.members[0].lane.pending(Pe(1))
-            );
+            assert!(calls <= pending + 32, "{} left after {calls}", job.lane(0).pending(Pe(1)));
         }
         job.progress_until(&[0, 1], |job| job.is_quiet(0, 1).unwrap());
     }

@@ -69,34 +69,29 @@ fn atomic_in_batch(job: &mut Job) -> Batch {
     batch
 }
 
+/// An acknowledgement of a later message waits for no earlier one: when the request for it overtakes
+/// the message, or when the fabric refuses it at first.
 #[test]
-fn overtaking_ack_request_is_answered() {
-    let mut job = job_with_stuck_signal();
-    job.fabric.hold_up_messages(Pe(0), 1_000_000);
-    let batch = atomic_in_batch(&mut job);
-    job.fabric.hold_up_messages(Pe(0), 0);
-    job.members[0].lane.request_acks();
-    job.iterate_some(&[0, 1], 2000);
-    assert_eq!(job.heap(1, 8, 8), 1_u64.to_le_bytes());
-    assert!(job.members[0].lane.is_batch_done(batch), "its acknowledgement waits for another");
-    job.fabric.hold_immediate_data(false);
-    assert_eq!(job.settle(&[0, 1], (0, 1), 1000), Ok(()));
-}
-
-#[test]
-fn refused_acknowledgement_is_sent_again() {
-    let mut job = job_with_stuck_signal();
-    let batch = atomic_in_batch(&mut job);
-    job.members[0].lane.request_acks();
-    job.iterate_some(&[0], 200);
-    job.fabric.refuse(Pe(0), true);
-    job.iterate_some(&[1], 200);
-    job.fabric.refuse(Pe(0), false);
-    job.inc(1, 0, 8);
-    job.iterate_some(&[0, 1], 2000);
-    assert!(job.members[0].lane.is_batch_done(batch), "its acknowledgement is lost");
-    job.fabric.hold_immediate_data(false);
-    assert_eq!(job.settle(&[0, 1], (0, 1), 1000), Ok(()));
+fn later_messages_are_acknowledged() {
+    for overtakes in [true, false] {
+        let mut job = job_with_stuck_signal();
+        job.fabric.hold_up_messages(Pe(0), if overtakes { 1_000_000 } else { 0 });
+        let batch = atomic_in_batch(&mut job);
+        job.fabric.hold_up_messages(Pe(0), 0);
+        job.lane(0).request_acks();
+        if !overtakes {
+            job.iterate_some(&[0], 200);
+            job.fabric.refuse(Pe(0), true);
+            job.iterate_some(&[1], 200);
+            job.fabric.refuse(Pe(0), false);
+            job.inc(1, 0, 8);
+        }
+        job.iterate_some(&[0, 1], 2000);
+        assert_eq!(job.word(1, 8), 1);
+        assert!(job.lane(0).is_batch_done(batch), "its acknowledgement waits, or is lost");
+        job.fabric.hold_immediate_data(false);
+        assert_eq!(job.settle(&[0, 1], (0, 1), 1000), Ok(()));
+    }
 }
 
 /// Neither one that is behind everything nor one behind parts of its own.
@@ -136,15 +131,23 @@ fn exhausted_groups_ask_for_acks() {
     }
 }
 
+/// Whatever of it the fabric still has.
 #[test]
-fn stuck_loopback_times_out() {
-    let shape = Shape { deadline: Some(DEADLINE), ..Shape::default() };
-    let mut job = Job::new(1, &shape, Script::default());
+fn blocking_calls_time_out() {
+    let shape = Shape { staged: 0b10, deadline: Some(DEADLINE), ..Shape::default() };
+    for direction in [Direction::Write, Direction::Read] {
+        let mut job = Job::new(1, &shape, Script::default());
+        job.fabric.stall(Pe(1));
+        let part = job.targets.part(job.members[0].scratch, 1, 64, 1000);
+        let ended = job.members[0].lane.complete(&Request { direction, ..part });
+        assert!(matches!(ended, Err(EngineError::Timeout { pe: Pe(1), .. })), "{ended:?}");
+    }
+    let mut job = Job::new(1, &Shape { staged: 0, ..shape }, Script::default());
     let first = &mut job.members[0];
-    let (handle, addr, landing) = (first.handle, first.base, first.scratch);
+    let anchor = Anchor { handle: first.handle, addr: first.base, landing: first.scratch };
     job.fabric.world().lose_next = 1;
-    let done = first.lane.loopback(&Anchor { handle, addr, landing }, Loopback::Read);
-    assert!(matches!(done, Err(EngineError::Timeout { pe: Pe(0), .. })), "{done:?}");
+    let ended = first.lane.loopback(&anchor, Loopback::Read);
+    assert!(matches!(ended, Err(EngineError::Timeout { pe: Pe(0), .. })), "{ended:?}");
 }
 
 /// A put with signal of which a part has left, and whose rest finds no place in the queues of a
@@ -199,19 +202,6 @@ fn dropped_put_is_not_acknowledged() {
         assert!(is_quiet != Ok(true) || job.word(1, 0) == 1, "after {iterations}");
     }
     assert!(dropped > 0);
-}
-
-/// Whatever of it the fabric still has.
-#[test]
-fn blocking_staged_operation_times_out() {
-    for direction in [Direction::Write, Direction::Read] {
-        let shape = Shape { staged: 0b10, deadline: Some(DEADLINE), ..Shape::default() };
-        let mut job = Job::new(1, &shape, Script::default());
-        job.fabric.stall(Pe(1));
-        let part = job.targets.part(job.members[0].scratch, 1, 64, 1000);
-        let ended = job.members[0].lane.complete(&Request { direction, ..part });
-        assert!(matches!(ended, Err(EngineError::Timeout { pe: Pe(1), .. })), "{ended:?}");
-    }
 }
 
 /// The owner has executed what asked for the bytes, and given up who asked: nothing is under way

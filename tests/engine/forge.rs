@@ -3,6 +3,7 @@
 use engine::atomic::{Atomic, AtomicOp, Width};
 use engine::ids::{Pe, RailId};
 use engine::port::packet::MAX_MESSAGE;
+use engine::wire::cookie::Cookie;
 use engine::wire::message::{Body, Frame, Numbers, SealContext, Seq};
 use engine::wire::seal::Seal;
 
@@ -13,21 +14,30 @@ pub(crate) fn ahead(count: u64) -> Seq {
     Seq(Seq::FIRST.0 + count)
 }
 
-/// A message from one PE to another, sealed with the mask of a number with this high half.
+/// A message from one PE to another, sealed with a job's key.
+pub(crate) fn sealed(
+    (from, to): (u32, u32),
+    cookie: Cookie,
+    numbers: impl FnOnce(&Seal) -> Numbers,
+    body: &Body<'_>,
+) -> Vec<u8> {
+    let seal = Seal::new(cookie, Pe(from));
+    let receiver = seal.receiver(Pe(to));
+    let mut frame = Frame::EMPTY;
+    let sealing = SealContext { seal: &seal, from: Pe(from), receiver: &receiver };
+    frame.encode(&sealing, &numbers(&seal), body);
+    frame.bytes().to_vec()
+}
+
+/// The same, with this job's, and the mask of a number with this high half.
 pub(crate) fn masked(
     (from, to): (u32, u32),
     (seq, ack, mark): (Seq, Seq, u16),
     high: u32,
     body: &Body<'_>,
 ) -> Vec<u8> {
-    let (from, to) = (Pe(from), Pe(to));
-    let seal = Seal::new(cookie(), from);
-    let receiver = seal.receiver(to);
-    let mask = seal.mask(from, to, high);
-    let mut frame = Frame::EMPTY;
-    let numbers = Numbers { seq, ack, mark, mask };
-    frame.encode(&SealContext { seal: &seal, from, receiver: &receiver }, &numbers, body);
-    frame.bytes().to_vec()
+    let mask = |seal: &Seal| seal.mask(Pe(from), Pe(to), high);
+    sealed((from, to), cookie(), |seal| Numbers { seq, ack, mark, mask: mask(seal) }, body)
 }
 
 /// A message from one PE to another that acknowledges nothing.

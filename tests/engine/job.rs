@@ -199,13 +199,10 @@ pub(crate) struct Job {
 }
 
 /// Where the peers' heaps are, and their words, with the handles of both.
+#[derive(Clone)]
 pub(crate) struct Targets(Vec<(usize, HandleBytes)>, Vec<(usize, HandleBytes)>);
 
 impl Targets {
-    pub(crate) fn of(job: &Job) -> Self {
-        Self(job.targets.0.clone(), job.targets.1.clone())
-    }
-
     /// Where a PE has the word that it would have at this offset of its heap.
     pub(crate) fn word(&self, pe: u32, offset: usize) -> usize {
         self.1[pe as usize].0 + offset

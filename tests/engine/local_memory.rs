@@ -9,7 +9,6 @@ use engine::request::{PutSignalRequest, Request};
 use sim_fabric::Script;
 
 use super::job::{Job, Shape};
-use crate::job::Targets;
 
 /// A job whose lanes have the fast path, and whose PE 0 has talked to PE 1, which has answered.
 fn warm(shape: Shape) -> Job {
@@ -40,7 +39,7 @@ fn takes(job: &mut Job, direction: Direction, addr: usize) -> bool {
 
 /// As [`takes`], of 8 bytes and their signal.
 fn signals(job: &mut Job, from: usize) -> bool {
-    let targets = Targets::of(job);
+    let targets = job.targets.clone();
     let signal = targets.atomic(1, 64, AtomicOp::SignalAdd, 1);
     let part = Request { len: 8, ..targets.part(from, 1, 0, 8) };
     let put = PutSignalRequest { parts: &[part], signal };

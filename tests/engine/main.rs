@@ -9,7 +9,6 @@ mod consistency;
 mod contention;
 mod corners;
 mod faults;
-mod fences;
 mod forge;
 mod iterations;
 mod job;

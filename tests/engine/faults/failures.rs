@@ -102,32 +102,9 @@ fn slow_put_among_others_survives() {
 /// How it is found that a rail has failed: by what it says when it is polled, or when it is asked.
 const TELLS: [fn(&FakeFabric, Pe, RailId); 2] = [FakeFabric::fail_rail, FakeFabric::trouble];
 
+/// A failed rail fails the peers that have something on it, at once, and no other.
 #[test]
-fn rail_failure_is_reported_at_once() {
-    for fail in TELLS {
-        let mut job = Job::new(12, &Shape { n_pes: 3, ..Shape::default() }, Script::default());
-        job.fabric.stall(Pe(1));
-        job.put_value(0, 1, 0, 1).unwrap();
-        job.fence(0, 1);
-        job.put_value(0, 1, 8, 1).unwrap();
-        job.put_value(0, 2, 0, 7).unwrap();
-        job.quiet(0, 2).unwrap();
-        let before = job.fabric.now();
-        for rail in [RailId(0), RailId(1)] {
-            fail(&job.fabric, Pe(0), rail);
-        }
-        let text = job.quiet(0, 1).unwrap_err().to_string();
-        assert!(text.contains("the rail is gone") && text.contains("(fake"), "{text}");
-        assert!(job.fabric.now() - before < 1_000_000_000, "no time limit was waited for");
-        assert_eq!(job.put_value(0, 1, 16, 1).unwrap_err().to_string(), text);
-        // Nothing of PE 2 was on it.
-        job.quiet(0, 2).unwrap();
-        assert!(job.lane(0).progress().is_err());
-    }
-}
-
-#[test]
-fn rail_failure_spares_other_rails() {
+fn rail_failure_concerns_its_peers() {
     for fail in TELLS {
         let mut job = Job::new(12, &Shape { n_pes: 3, ..Shape::default() }, Script::default());
         for pe in [1, 2] {
@@ -136,8 +113,15 @@ fn rail_failure_spares_other_rails() {
         }
         let posted: Vec<u64> = job.lane(0).counters().map(|rail| rail.posted).collect();
         assert_eq!(posted, [1, 1], "the first rail is another one for each");
+        job.fence(0, 1);
+        job.put_value(0, 1, 8, 1).unwrap();
+        let before = job.fabric.now();
         fail(&job.fabric, Pe(0), RailId(1));
-        job.quiet(0, 1).unwrap_err();
+        let text = job.quiet(0, 1).unwrap_err().to_string();
+        assert!(text.contains("the rail is gone") && text.contains("(fake"), "{text}");
+        assert!(job.fabric.now() - before < 1_000_000_000, "no time limit was waited for");
+        assert_eq!(job.put_value(0, 1, 16, 1).unwrap_err().to_string(), text);
+        assert!(job.lane(0).progress().is_err());
         job.fabric.resume(Pe(2));
         job.quiet(0, 2).unwrap();
         assert_eq!(job.heap(2, 0, 8), 1_u64.to_le_bytes());

@@ -62,35 +62,23 @@ impl Fault {
         }
     }
 
-    pub(super) fn strike(self, fabric: &FakeFabric) {
+    /// Has the fault begin, or end, if it is one that lasts.
+    pub(super) fn set(self, fabric: &FakeFabric, begins: bool) {
         match self {
-            Self::Call(call, after, count) => fabric.fail_calls(call, after, count),
-            Self::Copies(count) => fabric.world().fail_copies = (2, count),
-            Self::LoseCompletions(count) => fabric.world().lose_next = count,
-            Self::LoseImmediateData(count) => fabric.world().lose_next_data = count,
-            Self::Stall(pe) => fabric.stall(pe),
-            Self::Refuse(pe) => fabric.refuse(pe, true),
-            Self::RefuseMessages(pe, rail) => fabric.refuse_messages(pe, rail, true),
-            Self::HoldUp(pe) => fabric.hold_up_messages(pe, 50_000_000),
-            Self::RailDown(pe, rail) => fabric.set_rail(pe, rail, false),
-            Self::LinkDown(from, to) => fabric.set_link(from, to, false),
-            Self::FailDelivered => fabric.world().fail_delivered = 1,
-        }
-    }
-
-    pub(super) fn end(self, fabric: &FakeFabric) {
-        match self {
+            Self::Stall(pe) if begins => fabric.stall(pe),
             Self::Stall(pe) => fabric.resume(pe),
-            Self::Refuse(pe) => fabric.refuse(pe, false),
-            Self::RefuseMessages(pe, rail) => fabric.refuse_messages(pe, rail, false),
-            Self::HoldUp(pe) => fabric.hold_up_messages(pe, 0),
-            Self::RailDown(pe, rail) => fabric.set_rail(pe, rail, true),
-            Self::LinkDown(from, to) => fabric.set_link(from, to, true),
+            Self::Refuse(pe) => fabric.refuse(pe, begins),
+            Self::RefuseMessages(pe, rail) => fabric.refuse_messages(pe, rail, begins),
+            Self::HoldUp(pe) => fabric.hold_up_messages(pe, if begins { 50_000_000 } else { 0 }),
+            Self::RailDown(pe, rail) => fabric.set_rail(pe, rail, !begins),
+            Self::LinkDown(from, to) => fabric.set_link(from, to, !begins),
+            Self::FailDelivered if begins => fabric.world().fail_delivered = 1,
             Self::FailDelivered => fabric.world().report_failing(),
-            Self::Call(..)
-            | Self::LoseCompletions(_)
-            | Self::LoseImmediateData(_)
-            | Self::Copies(_) => {}
+            Self::Call(call, after, count) if begins => fabric.fail_calls(call, after, count),
+            Self::Copies(count) if begins => fabric.world().fail_copies = (2, count),
+            Self::LoseCompletions(count) if begins => fabric.world().lose_next = count,
+            Self::LoseImmediateData(count) if begins => fabric.world().lose_next_data = count,
+            _ => {}
         }
     }
 }

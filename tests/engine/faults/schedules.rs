@@ -119,8 +119,8 @@ impl Plan {
     /// What happens when a PE comes to a step.
     fn befall(&self, me: u32, step: usize, fabric: &FakeFabric) {
         let due = |(who, at, _): &&(u32, usize, Fault)| (*who, *at) == (me, step);
-        self.ends.iter().filter(due).for_each(|(.., fault)| fault.end(fabric));
-        self.faults.iter().filter(due).for_each(|(.., fault)| fault.strike(fabric));
+        self.ends.iter().filter(due).for_each(|(.., fault)| fault.set(fabric, false));
+        self.faults.iter().filter(due).for_each(|(.., fault)| fault.set(fabric, true));
         if self.has_strangers() {
             let mut random = Random(self.seed << 16 | u64::from(me) << 8 | step as u64 | 1 << 60);
             (0..random.below(4)).for_each(|_| strangers::send(fabric, &mut random, &self.shape));
@@ -274,7 +274,7 @@ fn run(seed: u64) -> bool {
     if plan.has_strangers() {
         job.fabric.overhear();
     }
-    let targets = Targets::of(&job);
+    let targets = job.targets.clone();
     let n = plan.shape.n_pes;
     for pe in 0..n {
         // Where gets land, it is as empty as heaps are.
@@ -302,7 +302,7 @@ fn run(seed: u64) -> bool {
     let (ends, batches): (Vec<Vec<End>>, Vec<Vec<Batch>>) = told.into_iter().unzip();
     check(&plan, &fabric, &members, &ends);
     // Who has memory back may do with it as it likes, whatever is still under way.
-    plan.faults.iter().for_each(|(.., fault)| fault.end(&fabric));
+    plan.faults.iter().for_each(|(.., fault)| fault.set(&fabric, false));
     let mut taken = Vec::new();
     for (pe, member) in (0..n).zip(&members) {
         if member.regions.release(&member.scratch_handle).is_ok() {

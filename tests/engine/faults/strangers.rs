@@ -5,11 +5,11 @@ use engine::atomic::AtomicOp;
 use engine::ids::{Pe, RailId};
 use engine::wire::cookie::Cookie;
 use engine::wire::immediate::ImmediateCodec;
-use engine::wire::message::{Body, Frame, Numbers, RegionAddr, SealContext, Seq, Tag};
+use engine::wire::message::{Body, Numbers, RegionAddr, Seq, Tag};
 use engine::wire::seal::Seal;
 use sim_fabric::FakeFabric;
 
-use crate::forge::{ahead, atomic};
+use crate::forge::{ahead, atomic, sealed};
 use crate::job::{FIRST_REGION, Shape};
 use crate::race::Random;
 
@@ -55,13 +55,9 @@ pub(super) fn send(fabric: &FakeFabric, random: &mut Random, shape: &Shape) {
 
 /// One of the first messages between two PEs, sealed with a key.
 fn first((from, to): (Pe, Pe), cookie: Cookie, random: &mut Random) -> Vec<u8> {
-    let seal = Seal::new(cookie, from);
     let (seq, ack) = (ahead(random.below(8) as u64), Seq::FIRST);
     let at = RegionAddr { slot: FIRST_REGION, offset: 8 * random.below(100) as u64 };
     let body = Body::Word { at, atomic: atomic(AtomicOp::Set, u64::MAX) };
-    let numbers = Numbers { seq, ack, mark: 0, mask: seal.mask(from, to, seq.high()) };
-    let mut frame = Frame::EMPTY;
-    let receiver = seal.receiver(to);
-    frame.encode(&SealContext { seal: &seal, from, receiver: &receiver }, &numbers, &body);
-    frame.bytes().to_vec()
+    let mask = |seal: &Seal| seal.mask(from, to, seq.high());
+    sealed((from.0, to.0), cookie, |seal| Numbers { seq, ack, mark: 0, mask: mask(seal) }, &body)
 }

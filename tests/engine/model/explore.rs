@@ -49,28 +49,6 @@ pub(crate) struct Explored {
     pub(crate) ended: u64,
     pub(crate) states: usize,
     pub(crate) longest: usize,
-    pub(crate) met: Met,
-}
-
-/// What has gone wrong in any of the executions: no room, a duplicate, a loss, the loss of a rail.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub(crate) struct Met([bool; 4]);
-
-impl Met {
-    fn note(&mut self, choice: Choice) {
-        let kinds = [
-            choice == Choice::Again(true),
-            matches!(choice, Choice::ArriveTwice(_)),
-            matches!(choice, Choice::LoseWrite(_) | Choice::LoseMessage(_)),
-            matches!(choice, Choice::LoseRail(..)),
-        ];
-        self.0.iter_mut().zip(kinds).for_each(|(met, now)| *met |= now);
-    }
-
-    pub(crate) fn of(case: &Case) -> Self {
-        let duplicates = if case.has_messages() { case.duplicates } else { 0 };
-        Self([case.again, duplicates, case.failures, case.rail_failures].map(|most| most > 0))
-    }
 }
 
 impl Explored {
@@ -152,7 +130,6 @@ fn explore_by(
             }
         }
         explored.executions += 1;
-        search.path.iter().for_each(|fork| explored.met.note(fork.taken));
         explored.longest = explored.longest.max(search.path.len());
         if !goes_on(&mut explored, &mut search) {
             return explored;
@@ -389,13 +366,18 @@ impl Model {
         match choice {
             Choice::Issue(_) | Choice::Turn(_) | Choice::Resume => {}
             Choice::Again(_) | Choice::Early(_) => {}
-            Choice::Complete(id) => {
-                world.deliver(id);
+            Choice::Complete(id) | Choice::LoseWrite(id) => {
+                let is_lost = matches!(choice, Choice::LoseWrite(_));
+                if is_lost {
+                    world.notices.retain(|notice| notice.id != id);
+                } else {
+                    world.deliver(id);
+                }
                 let at = flight(&world, id).unwrap();
                 let gone = world.flights.remove(at);
-                world.feed(gone.from, gone.rail, false);
-                let done = &mut world.sides[gone.from].done[gone.rail.index()];
-                done.push_back(Done::Completed(gone.wr_id));
+                let (lost, wr_id) = (Done::Failed(gone.wr_id), gone.wr_id);
+                let done = if is_lost { lost } else { Done::Completed(wr_id) };
+                world.report(gone.from, gone.rail, done);
             }
             Choice::Land(id) => {
                 world.deliver(id);
@@ -404,16 +386,6 @@ impl Model {
                 world.feed(told.to, told.to_rail, true);
                 let inbox = &mut world.sides[told.to].inbox[told.to_rail.index()];
                 inbox.push_back(Mail::ImmediateData(told.data));
-            }
-            Choice::LoseWrite(id) => {
-                world.failures -= 1;
-                world.notices.retain(|notice| notice.id != id);
-                let at = flight(&world, id).unwrap();
-                let gone = world.flights.remove(at);
-                world.has_lost[gone.from] = true;
-                world.feed(gone.from, gone.rail, false);
-                let done = &mut world.sides[gone.from].done[gone.rail.index()];
-                done.push_back(Done::Failed(gone.wr_id));
             }
             Choice::Arrive(id) | Choice::ArriveTwice(id) => {
                 let at = letter(&world, id).unwrap();
@@ -430,13 +402,9 @@ impl Model {
             }
             Choice::LoseRail(pe, rail) => world.fail_rail(pe, rail),
             Choice::LoseMessage(id) => {
-                world.failures -= 1;
                 let at = letter(&world, id).unwrap();
                 let gone = world.letters.remove(at);
-                world.has_lost[gone.from] = true;
-                world.feed(gone.from, gone.rail, false);
-                let done = &mut world.sides[gone.from].done[gone.rail.index()];
-                done.push_back(Done::MessageFailed(gone.wr_id));
+                world.report(gone.from, gone.rail, Done::MessageFailed(gone.wr_id));
             }
         }
     }

@@ -34,7 +34,7 @@ use std::io::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use self::explore::{Explored, Met, explore, wander};
+use self::explore::{Explored, explore, wander};
 use self::program::What::{self, Add, Fence, FetchAdd, Put, Quiet, Signal, SignalBehind};
 use self::program::{Case, OPS};
 use self::search::Random;
@@ -68,9 +68,6 @@ fn explore_all(what: &str, step: usize, cases: impl IntoIterator<Item = Case>) {
         let explored = explore(&case, most);
         let name = &case.name;
         assert!(explored.ended > 0 && explored.executions > 1, "{name}: {explored:?}");
-        if explored.executions < most {
-            assert_eq!(explored.met, Met::of(&case), "what goes wrong in {name}");
-        }
         if explored.executions > 20_000 {
             say(&case.name, explored);
         }

@@ -109,13 +109,6 @@ impl Case {
         self.programs[number / OPS][number % OPS]
     }
 
-    pub(crate) fn has_messages(&self) -> bool {
-        self.ops().any(|(_, op)| match op.what {
-            What::Signal(_) | What::SignalBehind | What::Add | What::FetchAdd => true,
-            What::Put(_) | What::Fence | What::Quiet => false,
-        })
-    }
-
     pub(crate) fn ops(&self) -> impl Iterator<Item = (usize, Op)> + '_ {
         (0..2).flat_map(|pe| {
             self.programs[pe].iter().enumerate().map(move |(at, op)| (pe * OPS + at, *op))

@@ -198,9 +198,7 @@ impl World {
     }
 
     pub(crate) fn fail_rail(&mut self, pe: usize, rail: RailId) {
-        self.rail_failures -= 1;
         self.dead_rails[pe] = Some(rail);
-        self.has_lost[pe] = true;
         let on_it = |from: usize, at: RailId| from == pe && at == rail;
         let missing: Vec<u32> = self
             .flights
@@ -211,8 +209,19 @@ impl World {
         self.notices.retain(|notice| !missing.contains(&notice.id));
         self.flights.retain(|flight| !on_it(flight.from, flight.rail));
         self.letters.retain(|letter| !on_it(letter.from, letter.rail));
+        self.report(pe, rail, Done::RailFailed);
+    }
+
+    /// Has a PE's next poll of a rail find the end of something, which may be a loss.
+    pub(crate) fn report(&mut self, pe: usize, rail: RailId, done: Done) {
+        match done {
+            Done::Completed(_) => {}
+            Done::RailFailed => self.rail_failures -= 1,
+            Done::Failed(_) | Done::MessageFailed(_) => self.failures -= 1,
+        }
+        self.has_lost[pe] |= !matches!(done, Done::Completed(_));
         self.feed(pe, rail, false);
-        self.sides[pe].done[rail.index()].push_back(Done::RailFailed);
+        self.sides[pe].done[rail.index()].push_back(done);
     }
 
     pub(crate) fn told(&mut self, pe: usize, what: impl Hash) {

@@ -5,14 +5,12 @@ use engine::error::EngineError;
 use engine::ids::{Pe, RailId};
 use engine::wire::cookie::Cookie;
 use engine::wire::immediate::ImmediateCodec;
-use engine::wire::message::{
-    Body, Frame, MAP_BYTES, Message, Numbers, RegionAddr, SealContext, Seq, Tag, WINDOW,
-};
+use engine::wire::message::{Body, MAP_BYTES, Message, Numbers, RegionAddr, Seq, Tag, WINDOW};
 use engine::wire::seal::Seal;
 use engine::wire::staging::{GetId, Pull, PullSource, PullTarget as To};
 use sim_fabric::Script;
 
-use crate::forge::{ahead, atomic, forge, masked, message};
+use crate::forge::{ahead, atomic, forge, masked, message, sealed};
 use crate::job::{FIRST_REGION, Job, Shape, cookie};
 
 /// Messages of these tests go from PE 0 to PE 1.
@@ -31,12 +29,8 @@ fn atomic_at(slot: u32, offset: u64, operand: u64) -> Body<'static> {
 fn foreign_messages_are_dropped() {
     let word = atomic_at(FIRST_REGION, 0, 7);
     let genuine = message(PES, Seq::FIRST, 0, &word);
-    let others = Seal::new(Cookie::of([[7; 16]]), Pe(0));
-    let mut unsealed = Frame::EMPTY;
-    let receiver = others.receiver(Pe(1));
-    let sealing = SealContext { seal: &others, from: Pe(0), receiver: &receiver };
     let numbers = Numbers { seq: Seq::FIRST, ack: Seq::FIRST, mark: 0, mask: 0 };
-    unsealed.encode(&sealing, &numbers, &word);
+    let unsealed = sealed(PES, Cookie::of([[7; 16]]), |_| numbers, &word);
     let mut altered = genuine.clone();
     altered[24] ^= 1;
     let get = GetId { number: 0, of: Seq::FIRST.low() };
@@ -48,7 +42,7 @@ fn foreign_messages_are_dropped() {
         ("short", vec![0; 15]),
         ("noise", vec![0xff; 40]),
         ("cut", genuine[..31].to_vec()),
-        ("of another job", unsealed.bytes().to_vec()),
+        ("of another job", unsealed),
         ("altered", altered),
         ("of no PE", message((9, 1), Seq::FIRST, 0, &word)),
         ("beyond the window", message(PES, ahead(WINDOW), 0, &word)),

@@ -96,10 +96,8 @@ fn lists_that_lead_outside_move_nothing() {
 #[test]
 fn puts_that_lead_outside_move_nothing() {
     let heap = shape(true).heap as u64;
-    let with = |offset| WireRecord {
-        signal: signal(AtomicOp::SignalAdd, HEAP, offset),
-        ..put(HEAP, 0, 100, 0)
-    };
+    let with =
+        |at| WireRecord { signal: signal(AtomicOp::SignalAdd, HEAP, at), ..put(HEAP, 0, 100, 0) };
     for (record, expected) in [
         (put(HEAP, heap - 100, 100, 0), (1, 0)),
         (with(heap - 8), (1, 1)),
@@ -166,10 +164,9 @@ fn unreadable_bytes_are_refused() {
     ] {
         let mut job = Job::new(5, &neighbours(), Script::default());
         job.fabric.forge_message(Pe(1), RailId(0), &bytes);
-        let failed = (0..10).find_map(|_| job.members[1].lane.progress().err());
-        let is_refused =
-            matches!(failed.as_deref(), Some(EngineError::BadMessage { pe: Pe(0), .. }));
-        assert!(is_refused, "{what}: {failed:?}");
+        let failed = (0..10).find_map(|_| job.lane(1).progress().err());
+        let refused = matches!(failed.as_deref(), Some(EngineError::BadMessage { pe: Pe(0), .. }));
+        assert!(refused, "{what}: {failed:?}");
     }
 }
 

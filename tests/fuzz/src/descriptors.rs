@@ -2,7 +2,9 @@
 
 use engine::atomic::{AtomicOp, Width};
 use engine::ids::Pe;
-use nvshmem_transport_libfabric::channel::ring::descriptor::{Descriptor, Place, Put, RegionDirectory};
+use nvshmem_transport_libfabric::channel::ring::descriptor::{
+    Descriptor, Place, Put, RegionDirectory,
+};
 use nvshmem_transport_libfabric::channel::ring::slot::{LAP_WORDS, Words};
 use nvshmem_transport_libfabric::channel::sys;
 

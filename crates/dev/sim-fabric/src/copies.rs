@@ -140,33 +140,25 @@ impl CopyPort for FakeCopies {
     }
 
     fn apply(&mut self, addr: usize, atomic: &Atomic) -> Result<u64, PortError> {
-        let width = atomic.width.bytes();
-        if addr % width != 0 {
-            return Err(fault("apply", 14, "no such word"));
-        }
-        self.check(addr, width)?;
-        self.submit_deferred()?;
+        self.check_word(addr, atomic)?;
+        self.catch_up(addr, atomic.width.bytes())?;
         let mut world = self.fabric.world();
-        world.finish_lists(self.pe);
-        let old = change(world.memory.any_bytes_mut(self.pe, addr, width), atomic);
+        let word = world.memory.any_bytes_mut(self.pe, addr, atomic.width.bytes());
+        let old = change(word, atomic);
         world.events.push(Event::Applied { pe: self.pe, addr });
         Ok(old)
     }
 
     fn load(&mut self, addr: usize, into: &mut [u8]) -> Result<(), PortError> {
-        self.check(addr, into.len())?;
-        self.submit_deferred()?;
+        self.catch_up(addr, into.len())?;
         let mut world = self.fabric.world();
-        world.finish_lists(self.pe);
         into.copy_from_slice(world.memory.any_bytes_mut(self.pe, addr, into.len()));
         Ok(())
     }
 
     fn store(&mut self, addr: usize, bytes: &[u8]) -> Result<(), PortError> {
-        self.check(addr, bytes.len())?;
-        self.submit_deferred()?;
+        self.catch_up(addr, bytes.len())?;
         let mut world = self.fabric.world();
-        world.finish_lists(self.pe);
         world.memory.any_bytes_mut(self.pe, addr, bytes.len()).copy_from_slice(bytes);
         world.events.push(Event::Applied { pe: self.pe, addr });
         Ok(())
@@ -193,11 +185,7 @@ impl CopyPort for FakeCopies {
         atomic: &Atomic,
         order: DeferredOrder,
     ) -> Result<(), PortError> {
-        let width = atomic.width.bytes();
-        if addr % width != 0 {
-            return Err(fault("apply", 14, "no such word"));
-        }
-        self.check(addr, width)?;
+        self.check_word(addr, atomic)?;
         self.soon.push((addr, Soon::Apply(*atomic, order)));
         Ok(())
     }
@@ -230,6 +218,22 @@ impl CopyPort for FakeCopies {
 }
 
 impl FakeCopies {
+    fn check_word(&self, addr: usize, atomic: &Atomic) -> Result<(), PortError> {
+        let width = atomic.width.bytes();
+        if addr % width != 0 {
+            return Err(fault("apply", 14, "no such word"));
+        }
+        self.check(addr, width)
+    }
+
+    /// Does all that comes before what is done now with these bytes.
+    fn catch_up(&mut self, addr: usize, len: usize) -> Result<(), PortError> {
+        self.check(addr, len)?;
+        self.flush()?;
+        self.fabric.world().finish_lists(self.pe);
+        Ok(())
+    }
+
     fn check_copy(&self, world: &World, copy: &Copy) {
         let Bounce { addr, bounce_len, .. } = self.bounce;
         let at = copy.bounce.wrapping_sub(addr);

@@ -1,5 +1,7 @@
 //! The fake fabric, as tests use it: they have it misbehave, and look at what it has done.
 
+use std::collections::HashSet;
+use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::baton::Baton;
@@ -9,6 +11,14 @@ use super::world::mail::Mail;
 use engine::ids::{Pe, RailId};
 use engine::port::PeerAddr;
 use engine::port::copies::Reach;
+
+fn toggle<T: Hash + Eq>(set: &mut HashSet<T>, what: T, is_in: bool) {
+    if is_in {
+        set.insert(what);
+    } else {
+        set.remove(&what);
+    }
+}
 
 /// The fabric that fake ports post to. Clones are the same fabric.
 #[derive(Clone, Debug)]
@@ -83,22 +93,17 @@ impl FakeFabric {
 
     /// From now on nothing sent to or read from the PE is delivered, until [`FakeFabric::resume`].
     pub fn stall(&self, pe: Pe) {
-        self.world().change_links(|links| links.stall(pe, true));
+        self.world().change_links(|links| toggle(&mut links.stalled, pe, true));
     }
 
     /// Ends a stall.
     pub fn resume(&self, pe: Pe) {
-        self.world().change_links(|links| links.stall(pe, false));
+        self.world().change_links(|links| toggle(&mut links.stalled, pe, false));
     }
 
     /// From now on, or no longer, the fabric has no room for anything to the PE.
     pub fn refuse(&self, pe: Pe, refuses: bool) {
-        let mut world = self.world();
-        if refuses {
-            world.unreachable.insert(pe);
-        } else {
-            world.unreachable.remove(&pe);
-        }
+        toggle(&mut self.world().unreachable, pe, refuses);
     }
 
     /// From now on messages of the PE take so many nanoseconds longer.
@@ -108,27 +113,23 @@ impl FakeFabric {
 
     /// From now on, or no longer, targets are not told of writes that have landed.
     pub fn hold_immediate_data(&self, hold: bool) {
-        self.world().change_links(|links| links.hold_data(hold));
+        self.world().change_links(|links| links.holds_data = hold);
     }
 
     /// From now on nothing goes from one PE's rail to another's, or all does again: what does not
     /// is neither delivered nor refused, and what is under way is delivered late.
     pub fn set_link(&self, from: (Pe, RailId), to: (Pe, RailId), up: bool) {
-        self.world().change_links(|links| links.set_link(from, to, up));
+        self.world().change_links(|links| toggle(&mut links.down, (from, to), !up));
     }
 
     /// From now on nothing leaves a PE's rail or gets to it, or all does again.
     pub fn set_rail(&self, pe: Pe, rail: RailId, up: bool) {
-        self.world().change_links(|links| links.set_rail((pe, rail), up));
+        self.world().change_links(|links| toggle(&mut links.down_rails, (pe, rail), !up));
     }
 
     /// From now on, or no longer, a PE's rail refuses messages.
     pub fn refuse_messages(&self, pe: Pe, rail: RailId, refuses: bool) {
-        let mut world = self.world();
-        world.refused_messages.retain(|other| *other != (pe, rail));
-        if refuses {
-            world.refused_messages.push((pe, rail));
-        }
+        toggle(&mut self.world().refused_messages, (pe, rail), refuses);
     }
 
     /// A PE's rail fails as a whole: its next poll says so.

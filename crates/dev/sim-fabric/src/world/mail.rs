@@ -13,56 +13,20 @@ pub(crate) type End = (Pe, RailId);
 /// What goes nowhere.
 #[derive(Default, Debug)]
 pub(crate) struct Links {
-    stalled: HashSet<Pe>,
+    pub(crate) stalled: HashSet<Pe>,
     /// Targets are not told of writes that have landed.
-    holds_data: bool,
+    pub(crate) holds_data: bool,
     /// Pairs of rails between which nothing goes in this direction.
-    down: Vec<(End, End)>,
-    down_rails: Vec<End>,
+    pub(crate) down: HashSet<(End, End)>,
+    pub(crate) down_rails: HashSet<End>,
 }
 
 impl Links {
     /// Whether anything goes from one rail to another.
     pub(crate) fn goes(&self, from: End, to: End) -> bool {
-        (self.down.is_empty() && self.down_rails.is_empty())
-            || !(self.down_rails.contains(&from)
-                || self.down_rails.contains(&to)
-                || self.down.contains(&(from, to)))
-    }
-
-    pub(crate) fn is_stalled(&self, pe: Pe) -> bool {
-        self.stalled.contains(&pe)
-    }
-
-    pub(crate) fn holds_data(&self) -> bool {
-        self.holds_data
-    }
-
-    pub(crate) fn stall(&mut self, pe: Pe, stalls: bool) {
-        if stalls {
-            self.stalled.insert(pe);
-        } else {
-            self.stalled.remove(&pe);
-        }
-    }
-
-    pub(crate) fn hold_data(&mut self, hold: bool) {
-        self.holds_data = hold;
-    }
-
-    pub(crate) fn set_link(&mut self, from: End, to: End, up: bool) {
-        set(&mut self.down, (from, to), up);
-    }
-
-    pub(crate) fn set_rail(&mut self, rail: End, up: bool) {
-        set(&mut self.down_rails, rail, up);
-    }
-}
-
-fn set<T: PartialEq>(down: &mut Vec<T>, what: T, up: bool) {
-    down.retain(|other| *other != what);
-    if !up {
-        down.push(what);
+        let is_down = |end| !self.down_rails.is_empty() && self.down_rails.contains(end);
+        let is_cut = !self.down.is_empty() && self.down.contains(&(from, to));
+        !is_cut && !is_down(&from) && !is_down(&to)
     }
 }
 
@@ -93,10 +57,10 @@ impl Letter {
         let (from, to) = ((self.from, self.rail), (self.to, self.remote_rail));
         let goes = match self.mail {
             // What is told of a write has come with it.
-            Mail::ImmediateData(_) => !links.holds_data(),
+            Mail::ImmediateData(_) => !links.holds_data,
             Mail::Message(_) | Mail::Broken(_) => links.goes(from, to),
         };
-        goes && !links.is_stalled(self.to)
+        goes && !links.stalled.contains(&self.to)
     }
 }
 

@@ -47,7 +47,7 @@ pub struct World {
     /// Rails that are in trouble, which no completion tells.
     pub(crate) troubled: Vec<(Pe, RailId)>,
     /// Rails that refuse messages.
-    pub(crate) refused_messages: Vec<(Pe, RailId)>,
+    pub(crate) refused_messages: HashSet<(Pe, RailId)>,
     pub(crate) events: Vec<Event>,
     pub(crate) memory: Memory,
     /// What lanes have asked of their ports, for a test that wants to know.

@@ -140,9 +140,9 @@ impl World {
             Some(_) => self.links.goes(there, here),
             None if flight.transfer.direction == Direction::Read => {
                 let goes = self.links.goes(here, there) && self.links.goes(there, here);
-                goes && !self.links.is_stalled(flight.to)
+                goes && !self.links.stalled.contains(&flight.to)
             }
-            None => self.links.goes(here, there) && !self.links.is_stalled(flight.to),
+            None => self.links.goes(here, there) && !self.links.stalled.contains(&flight.to),
         }
     }
 
