@@ -6,6 +6,7 @@ pub mod idle;
 pub(crate) mod incoming;
 pub mod loopback;
 pub(crate) mod progress;
+mod queues;
 pub(crate) mod submit;
 
 use std::sync::Arc;
