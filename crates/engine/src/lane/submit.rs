@@ -268,8 +268,8 @@ impl<P: Port> Lane<P> {
         Ok(())
     }
 
-    /// Queues a value for staged memory that continues the value before it, so that they leave
-    /// together. Returns whether it is queued.
+    /// Queues a value for staged memory, so that it leaves together with values right behind it.
+    /// Returns false, without effect, for anything else, and if there is no room.
     fn join_values(&mut self, at: u32, op: &Op, handle: &HandleBytes) -> Result<bool, EngineError> {
         let (OpKind::Transfer(_), LocalSide::Value(value)) = (op.kind, op.local) else {
             return Ok(false);
@@ -281,8 +281,9 @@ impl<P: Port> Lane<P> {
         }
         let to = RegionAddr { slot: remote.slot(), offset };
         let mut joined = self.staging.join_value(&mut self.core, at, (op, value), to);
-        if joined == Joined::Full {
-            self.serve_peer(at, &mut false);
+        if let Joined::Behind(peer) = joined {
+            // One run at a time: the one before is sent now if there is room.
+            self.serve_peer(peer, &mut false);
             joined = self.staging.join_value(&mut self.core, at, (op, value), to);
         }
         if joined == Joined::Begun {
@@ -291,7 +292,7 @@ impl<P: Port> Lane<P> {
             // Sent by the next iteration, whatever else happens.
             self.core.make_ready(at);
         }
-        Ok(matches!(joined, Joined::Begun | Joined::Queued))
+        Ok(matches!(joined, Joined::Begun | Joined::Run))
     }
 
     fn has_space(&self, at: u32) -> bool {

@@ -247,7 +247,7 @@ impl Staging {
         let payload = &mut payload[..op.len];
         let is_run = matches!(op.kind, OpKind::Values);
         match op.local {
-            LocalSide::Value(_) if is_run => self.values.send(payload),
+            LocalSide::Value(_) if is_run => payload.copy_from_slice(self.values.bytes()),
             LocalSide::Value(value) => payload.copy_from_slice(&value.to_le_bytes()[..op.len]),
             LocalSide::Memory(addr) => {
                 let what = (request.what(), at);
@@ -264,9 +264,8 @@ impl Staging {
         if outcome == Outcome::Done {
             self.counters.in_messages += op.len as u64;
             op.sent = op.len;
-            if matches!(op.local, LocalSide::Value(_)) {
-                let end = RegionAddr { offset: to.offset + op.len as u64, ..to };
-                self.values.note_sent(at, end, is_run);
+            if is_run {
+                self.values.end();
             }
         }
         Ok(outcome)
