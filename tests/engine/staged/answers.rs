@@ -272,7 +272,7 @@ fn buffers_are_kept_until_idle() {
         let mut job = Job::new(3, &shape, script);
         // A lane that has failed before does not wait for its copies.
         job.fabric.fail_calls(PortCall::Send, 0, 1);
-        assert!(job.put_value(0, 3, 0, 1).is_err());
+        assert!(job.put(0, 3, 0, 8).is_err());
         iterate(&mut job, 1);
         job.fabric.trace_calls();
         job.put(1, 0, 0, LONG).unwrap();

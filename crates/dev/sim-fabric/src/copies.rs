@@ -229,7 +229,7 @@ impl FakeCopies {
     /// Does all that comes before what is done now with these bytes.
     fn catch_up(&mut self, addr: usize, len: usize) -> Result<(), PortError> {
         self.check(addr, len)?;
-        self.flush()?;
+        self.submit_deferred()?;
         self.fabric.world().finish_lists(self.pe);
         Ok(())
     }
