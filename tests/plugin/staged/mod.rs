@@ -7,19 +7,18 @@
 
 pub(crate) mod device;
 mod failures;
-mod limits;
 mod same_host;
 mod tokens;
 mod users_buffer;
+mod warnings;
 
 use libtest_mimic::Trial;
 use nvshmem_sim::Scenario;
 
-pub(crate) const SCENARIOS: [(&str, Scenario); 6] = [
+pub(crate) const SCENARIOS: [(&str, Scenario); 5] = [
     ("probe", device::probe),
     ("users_buffer", users_buffer::scenario),
     ("failing", failures::scenario),
-    ("limits", limits::scenario),
     ("same_host", same_host::scenario),
     ("tokens", tokens::scenario),
 ];
@@ -28,9 +27,9 @@ pub(crate) fn trials() -> Vec<Trial> {
     [
         users_buffer::trials(),
         failures::trials(),
-        limits::trials(),
         same_host::trials(),
         tokens::trials(),
+        warnings::trials(),
     ]
     .into_iter()
     .flatten()

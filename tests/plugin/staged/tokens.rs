@@ -3,7 +3,7 @@
 
 use libtest_mimic::{Failed, Trial};
 use nvshmem_abi::c;
-use nvshmem_sim::{Amo, BoxError, CALLS, Job, Layout, MemoryKind, Pattern};
+use nvshmem_sim::{Amo, BoxError, Job, Layout, MemoryKind, Pattern};
 
 use super::device::{Needs, job, staged};
 use crate::fabric::Fabric;
@@ -71,7 +71,7 @@ pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
     host.proxy().quiet()?;
     host.barrier()?;
     let faults = host.faults().ok_or("there is a device")?;
-    let before = faults.count(CALLS)?;
+    let before = faults.calls()?;
     if me == 0 {
         let add = Amo::new(c::NVT_AMO_SIGNAL_ADD, 8, 1);
         for token in 0..TOKENS {
@@ -86,7 +86,7 @@ pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
         host.proxy().quiet()?;
     }
     host.barrier()?;
-    job.report("calls", faults.count(CALLS)? - before)?;
+    job.report("calls", faults.calls()? - before)?;
     if me == 1 {
         for token in 0..TOKENS {
             let there = host.local(target.plus(place(token)), LEN)?;

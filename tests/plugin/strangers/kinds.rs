@@ -1,16 +1,12 @@
 //! The kinds of what a stranger sends: what libfabric hands on to the transport, and connections
-//! that break off. What providers alone see is theirs.
+//! that break off. What providers alone see is theirs; what messages and marks of other jobs do,
+//! `tests/engine` has.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;
 
-use engine::atomic::{Atomic, AtomicOp, Width};
-use engine::ids::Pe;
-use engine::wire::cookie::Cookie;
-use engine::wire::immediate::ImmediateCodec;
-use engine::wire::message::{Body, Frame, Numbers, RegionAddr, SealContext, Seq, Tag};
-use engine::wire::seal::Seal;
+use engine::wire::message::Tag;
 use test_support::random::Random;
 
 use crate::strangers::packets::{
@@ -22,7 +18,7 @@ type Packets = fn(&mut Random, &Connection) -> Vec<Vec<u8>>;
 
 pub(super) type Kind = (&'static str, Packets);
 
-pub(super) const KINDS: [Kind; 16] = [
+const KINDS: [Kind; 13] = [
     ("nothing", |_, _| Vec::new()),
     ("half a head", |_, to| vec![to.message(&[7; 100])[..9].to_vec()]),
     ("broken off", |_, to| {
@@ -35,18 +31,12 @@ pub(super) const KINDS: [Kind; 16] = [
         vec![[16, 31, 32, 100, 4000].map(|len| to.message(&noise(random, len))).concat()]
     }),
     ("empty", |_, to| vec![to.message(&[])]),
-    ("not sealed", |_, to| vec![to.message(&[&[0x22; 16], &forged().bytes()[16..]].concat())]),
-    ("sealed by another job", |_, to| vec![to.message(forged().bytes())]),
     // Writes of no bytes, which need no key: of a PE that there is not, of one that there is, with
-    // the first tag, with another job's mark, and with any.
+    // the first tag, and with any.
     ("mark of nobody", |_, _| vec![marked(0xffff << 4)]),
     ("mark of the first put", |_, _| {
         let old = [0, 1].map(|pe: u64| marked(pe << 16 | u64::from(Tag::FIRST.0)));
         vec![[old.concat(), marked(0), marked(1 << 4)].concat()]
-    }),
-    ("mark of another job", |_, _| {
-        let codec = ImmediateCodec::new(Cookie::of([[9; 16]]), Pe(1), 2, 8);
-        vec![marked(codec.encode(Pe(0), Tag::FIRST))]
     }),
     ("mark of noise", |random, _| vec![(0..50).flat_map(|_| marked(random.next())).collect()]),
     ("message with data", |_, to| {
@@ -135,20 +125,4 @@ fn marked(data: u64) -> Vec<u8> {
 /// A place of memory: its address, length and key.
 fn place() -> Vec<u8> {
     [0_u64, 64, 1].iter().flat_map(|word| word.to_le_bytes()).collect()
-}
-
-/// A message that PE 1 of another job may send to PE 0 first, sealed by that job.
-fn forged() -> Frame {
-    let cookie = || Cookie::of([[9; 16]]);
-    let (op, width) = (AtomicOp::Set, Width::Eight);
-    let atomic = Atomic { op, width, float: false, operand: u64::MAX, compare: 0 };
-    let body = Body::Word { at: RegionAddr { slot: 1 << 20, offset: 0 }, atomic };
-    let seal = Seal::new(cookie(), Pe(1));
-    let (from, receiver) = (Pe(1), seal.receiver(Pe(0)));
-    let sealing = SealContext { seal: &seal, from, receiver: &receiver };
-    let mask = seal.mask(from, Pe(0), Seq::FIRST.high());
-    let numbers = Numbers { seq: Seq::FIRST, ack: Seq::FIRST, mark: 0, mask };
-    let mut frame = Frame::EMPTY;
-    frame.encode(&sealing, &numbers, &body);
-    frame
 }

@@ -9,13 +9,16 @@
 //! with its interfaces, once this process and those inside have ended, however they ended.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader};
 use std::os::fd::AsRawFd;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use launcher::Stream;
+
 const CARRIER: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A network of its own, empty but for `lo` when new.
 #[derive(Debug)]
@@ -37,7 +40,7 @@ impl Namespace {
         // Closes its input, so that it ends.
         let output = child.wait_with_output()?;
         if line.is_empty() {
-            return Err(failed("unshare --net", &output.stderr));
+            return Err(failed("unshare --net", &String::from_utf8_lossy(&output.stderr)));
         }
         Ok(Self(file?))
     }
@@ -59,28 +62,21 @@ impl Namespace {
 
     fn call(&self, command: &[&str], input: &str) -> io::Result<String> {
         let prefix = self.prefix();
-        let mut child = Command::new(&prefix[0])
-            .args(&prefix[1..])
-            .args(command)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()?;
-        if let Some(mut stdin) = child.stdin.take() {
-            // A program that reads less says why.
-            let _ = stdin.write_all(format!("{input}\n").as_bytes());
+        let mut inside = Command::new(&prefix[0]);
+        inside.args(&prefix[1..]).args(command);
+        let ended = launcher::ask(inside, &format!("{input}\n"), PATIENCE)?;
+        match ended.end.is_success() {
+            true => Ok(ended.text(Stream::Out)),
+            false => {
+                Err(failed(&format!("{} {input}", command.join(" ")), &ended.text(Stream::Err)))
+            }
         }
-        let output = child.wait_with_output()?;
-        if !output.status.success() {
-            return Err(failed(&format!("{} {input}", command.join(" ")), &output.stderr));
-        }
-        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 }
 
-fn failed(tried: &str, said: &[u8]) -> io::Error {
-    let said = String::from_utf8_lossy(said);
-    io::Error::other(format!("{}: {}", tried.replace('\n', "; "), said.trim().replace('\n', "; ")))
+fn failed(tried: &str, said: &str) -> io::Error {
+    let said = said.trim().replace('\n', "; ");
+    io::Error::other(format!("{}: {said}", tried.replace('\n', "; ")))
 }
 
 /// Hosts and their rails. Removed when dropped and when this process ends.

@@ -36,7 +36,7 @@ pub use launch::{Remote, Told};
 pub use launcher::{PrivateDir, Stream, exports, shell, word};
 pub use memory::address::{BufferId, Place, SymAddr};
 pub use memory::device_memory::{MemoryKind, UserMapped};
-pub use memory::faults::{CALLS, COPIES, Faults, PINNED};
+pub use memory::faults::Faults;
 pub use memory::local::Local;
 pub use memory::pattern::{Mismatch, Pattern};
 pub use memory::spin::Spinner;
