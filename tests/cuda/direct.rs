@@ -1,5 +1,5 @@
 //! Device memory offered to the fabric. Where libfabric knows CUDA and there is a device, it is
-//! taken; everywhere else it is refused with every reason.
+//! taken. Some is offered to none.
 //!
 //! `NVSHMEM_TEST_LIBFABRIC_CUDA` names a libfabric that was built with CUDA, for the case on a GPU.
 
@@ -13,7 +13,7 @@ use engine::port::{
     Polled, Posted, Registered, Transfer,
 };
 use nvshmem_transport_libfabric::job::memory::direct::register_direct;
-use ofi::{DirectRefusal, Discovery, GpuDirect, MemoryKinds, OfiRegion, Opened, Options, Provider};
+use ofi::{Discovery, GpuDirect, MemoryKinds, OfiRegion, Opened, Options, Provider};
 use test_support::needs::named_by;
 use test_support::random::pattern;
 
@@ -23,8 +23,6 @@ use crate::bed::{Bed, GRANULARITY, HANG, ON_NUMA_NODE, fill, peek};
 pub(crate) fn cases() -> Vec<Case> {
     vec![
         Case::gpu("memory_that_the_fabric_takes_is_written_and_read", taken),
-        Case::fake("memory_is_refused_by_every_provider_with_its_reason", refused),
-        Case::fake("memory_of_the_second_libfabric_s_providers_is_refused_too", refused_by_second),
         Case::fake("what_moves_and_what_is_elsewhere_is_never_direct", never),
         Case::fake("a_context_that_is_gone_refuses_the_memory", gone),
     ]
@@ -71,8 +69,8 @@ impl Pair {
 
 fn taken() {
     let bed = Bed::new();
-    let library = named("NVSHMEM_TEST_LIBFABRIC_CUDA");
-    let opened = open(Provider::Shm, GpuDirect::Always, Some(library));
+    let library = named_by("NVSHMEM_TEST_LIBFABRIC_CUDA").unwrap_or_else(|reason| skip(reason));
+    let opened = open(library.to_string_lossy().into_owned());
     println!("{}", opened.report);
     let mut pair = Pair::new(opened);
     for addr in [bed.alloc(GRANULARITY), bed.heap(1)] {
@@ -114,10 +112,10 @@ fn memory_of(opened: &Opened, addr: usize, len: usize) -> Registered<OfiRegion> 
     opened.memory.register(addr, len, Access::Local).unwrap_or_else(|error| panic!("{error}"))
 }
 
-fn open(provider: Provider, gpu_direct: GpuDirect, library: Option<String>) -> Opened {
-    let defaults = Options::default();
-    let library = library.unwrap_or_else(|| defaults.library.clone());
-    let options = Options { provider, gpu_direct, library, max_nic_per_pe: 2, ..defaults };
+/// Of shm, the one provider here that takes memory of devices when asked with emphasis.
+fn open(library: String) -> Opened {
+    let (provider, gpu_direct) = (Provider::Shm, GpuDirect::Always);
+    let options = Options { provider, gpu_direct, library, ..Options::default() };
     let kinds = MemoryKinds::HostAndDevices;
     let discovery = Discovery::run(&options, true, kinds).unwrap_or_else(|error| panic!("{error}"));
     // SAFETY: these tests keep what they register until it is over.
@@ -125,68 +123,9 @@ fn open(provider: Provider, gpu_direct: GpuDirect, library: Option<String>) -> O
     opened.unwrap_or_else(|error| panic!("{error}"))
 }
 
-fn offer(bed: &Bed, opened: &Opened) -> DirectRefusal {
-    let (plain, heap) = (bed.alloc(1 << 20), bed.heap(3));
-    let mut refusals = [(plain, 1 << 20), (heap, 3 * GRANULARITY)].map(|(addr, len)| {
-        let range = bed.range(addr, len);
-        register_direct(&opened.memory, addr, &range, Access::LocalAndRemote)
-            .expect_err("there is no NIC that reaches it")
-    });
-    assert!(!opened.memory.reaches_devices());
-    bed.free(plain);
-    assert_eq!(refusals[0], refusals[1], "for the same reasons");
-    let [refusal, _] = &mut refusals;
-    refusal.clone()
-}
-
-fn named(variable: &str) -> String {
-    match named_by(variable) {
-        Ok(library) => library.to_string_lossy().into_owned(),
-        Err(reason) => skip(reason),
-    }
-}
-
-fn check(library: Option<String>) {
-    let bed = Bed::new();
-    let names = |opened: &Opened| -> Vec<String> {
-        opened.report.rails.iter().map(|rail| rail.name.clone()).collect()
-    };
-    for provider in [Provider::Tcp, Provider::TcpRxm] {
-        let opened = open(provider, GpuDirect::Auto, library.clone());
-        let refusal = offer(&bed, &opened);
-        assert!(!refusal.is_error, "it is staged");
-        let said = refusal.to_string();
-        for rail in names(&opened) {
-            assert!(
-                said.contains(&format!("rail {rail}: it was opened without FI_HMEM")),
-                "{said}"
-            );
-        }
-    }
-    let opened = open(Provider::Shm, GpuDirect::Always, library);
-    let refusal = offer(&bed, &opened);
-    assert!(refusal.is_error, "the user has asked for nothing else");
-    let said = refusal.to_string();
-    for rail in names(&opened) {
-        assert!(
-            said.contains(&format!("rail {rail}: FI_HMEM_CUDA: fi_mr_regattr failed")),
-            "{said}"
-        );
-    }
-    assert!(said.contains("dma-buf: not with this provider"), "{said}");
-}
-
-fn refused() {
-    check(None);
-}
-
-fn refused_by_second() {
-    check(Some(named("NVSHMEM_TEST_LIBFABRIC2")));
-}
-
 fn never() {
     let bed = Bed::new();
-    let opened = open(Provider::Shm, GpuDirect::Always, None);
+    let opened = open(Options::default().library);
     let refused = |addr, range: &_| {
         let refusal = register_direct(&opened.memory, addr, range, Access::Local);
         refusal.expect_err("it is not").to_string()
@@ -209,7 +148,7 @@ fn gone() {
     use std::ffi::{c_int, c_void};
 
     let bed = Bed::new();
-    let opened = open(Provider::Shm, GpuDirect::Always, None);
+    let opened = open(Options::default().library);
     let mut own = std::ptr::null_mut::<c_void>();
     crate::bed::call!(
         bed.raw,

@@ -53,4 +53,5 @@ pub use staging::serving_context::StagingContext;
 pub use staging::staged::{StagedRegion, Staging, StagingError, StagingOptions};
 pub use words::access::{Words, WordsOptions};
 pub use words::gdrcopy::{GDRCOPY_LIBRARY, Gdrcopy, GdrcopyError};
+pub use words::mapping::drain_writes;
 pub use words::word_range::{Mapper, WordRange};

@@ -9,9 +9,9 @@ use log::info;
 use crate::channel::error::ChannelError;
 use crate::channel::memory::Piece;
 use crate::channel::memory::host_memory::{HostMemory, bound_context};
-use crate::channel::ring::{PublishedIn, drain_writes};
+use crate::channel::ring::PublishedIn;
 use crate::logging;
-use cuda::{Context, DeviceMemory, WordRange, Words, WordsOptions};
+use cuda::{Context, DeviceMemory, WordRange, Words, WordsOptions, drain_writes};
 
 /// Memory of a device, and where the CPU writes to it.
 #[derive(Debug)]

@@ -24,8 +24,8 @@ use crate::channel::memory::host_memory::HostMemory;
 use crate::channel::memory::mirrored_memory::mirrored;
 use crate::channel::memory::published_memory::published;
 use crate::channel::ring::region_entry::{RegionEntry, ShownRegion};
-use crate::channel::ring::{Ring, RingMemory, drain_writes, slots_log2};
-use cuda::{Direction, WordsOptions};
+use crate::channel::ring::{Ring, RingMemory, slots_log2};
+use cuda::{Direction, WordsOptions, drain_writes};
 
 /// Sizes of a context, checked.
 #[derive(Clone, Copy, Debug)]

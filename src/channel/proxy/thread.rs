@@ -218,9 +218,8 @@ impl Proxy {
         };
         match self.consumer.retire(lane, landed) {
             Ok(any) => any,
-            Err(failed) => {
-                let fault = fault(c::NLF_ERROR_FAILED);
-                self.fail(Failed { fault, why: failed.to_string() });
+            Err(error) => {
+                self.fail(failed(error.to_string()));
                 true
             }
         }
@@ -229,8 +228,7 @@ impl Proxy {
     fn look(&mut self) {
         if !matches!(self.phase, Phase::Failed | Phase::Stopped) {
             if self.state.given_up.load(Ordering::Relaxed) {
-                let why = self.state.failure().unwrap_or_default();
-                self.fail(Failed { fault: fault(c::NLF_ERROR_FAILED), why });
+                self.fail(failed(self.state.failure().unwrap_or_default()));
             }
             // A kernel that has given up leaves slots that will never be there.
             if self.state.shared.is_abandoned() {
@@ -272,11 +270,10 @@ impl Proxy {
     }
 
     #[cold]
-    fn lane_failed(&mut self, failed: &EngineError) {
+    fn lane_failed(&mut self, error: &EngineError) {
         // What fails after the end of the channel matters to nobody: peers may have gone.
         if !matches!(self.phase, Phase::Failed | Phase::Stopped) {
-            let fault = fault(c::NLF_ERROR_FAILED);
-            self.fail(Failed { fault, why: failed.to_string() });
+            self.fail(failed(error.to_string()));
         }
     }
 
@@ -297,6 +294,10 @@ fn fault(code: u32) -> Fault {
     Fault(c::nlf_error { code, ..c::nlf_error::default() })
 }
 
+fn failed(why: String) -> Failed {
+    Failed { fault: fault(c::NLF_ERROR_FAILED), why }
+}
+
 /// Tells producers when the thread ends by a panic.
 struct Guard<'a> {
     proxy: &'a mut Proxy,
@@ -304,7 +305,7 @@ struct Guard<'a> {
 
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
-        let why = String::from("internal error of the proxy thread, please report it");
-        self.proxy.fail(Failed { fault: fault(c::NLF_ERROR_FAILED), why });
+        let why = "internal error of the proxy thread, please report it";
+        self.proxy.fail(failed(String::from(why)));
     }
 }

@@ -13,7 +13,7 @@ use thiserror::Error;
 use crate::channel::ring::descriptor::{BadDescriptor, Descriptor, Put};
 use crate::channel::ring::encoding;
 use crate::channel::ring::slot::{self, Published, Slot, Words};
-use crate::channel::ring::sync::Ordering;
+use crate::channel::ring::sync::{Ordering, drain_writes};
 use engine::ids::Pe;
 
 /// What the proxy is doing, as kernels see it.
@@ -257,22 +257,4 @@ impl Ring {
             drain_writes();
         }
     }
-}
-
-/// Orders the stores before it ahead of those after it where one of them is to write-combining
-/// memory, for which a release does not, and drains what was combined.
-#[inline(always)]
-pub(crate) fn drain_writes() {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: every x86-64 has the instruction, which touches no memory of its own.
-    unsafe {
-        std::arch::x86_64::_mm_sfence();
-    }
-    #[cfg(target_arch = "aarch64")]
-    // SAFETY: a barrier, for the outer domain as the device is not in the inner one.
-    unsafe {
-        std::arch::asm!("dsb oshst", options(nostack, preserves_flags));
-    }
-    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-    std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
 }

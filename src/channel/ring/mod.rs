@@ -10,5 +10,4 @@ pub mod region_entry;
 pub mod slot;
 mod sync;
 
-pub(crate) use consumer_end::drain_writes;
 pub use consumer_end::{PublishedIn, Ring, RingMemory, RingSizeError, State, slots_log2};

@@ -75,7 +75,7 @@ impl Mapped {
     /// # Safety
     /// As [`Self::load`].
     pub(crate) unsafe fn store(&self, addr: usize, bytes: &[u8]) {
-        flush();
+        drain_writes();
         for (at, len) in parts(addr, bytes.len()) {
             let cpu = self.cpu_addr(addr + at);
             let mut value = [0; 8];
@@ -95,19 +95,21 @@ impl Mapped {
                 }
             }
         }
-        flush();
+        drain_writes();
     }
 }
 
-#[inline]
-fn flush() {
+/// Orders the stores before it ahead of those after it where one of them is to write-combining
+/// memory, for which a release does not, and drains what was combined.
+#[inline(always)]
+pub fn drain_writes() {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: part of every x86-64 processor.
+    // SAFETY: every x86-64 has the instruction, which touches no memory of its own.
     unsafe {
         std::arch::x86_64::_mm_sfence();
     }
     #[cfg(target_arch = "aarch64")]
-    // SAFETY: a barrier; it touches neither registers nor memory.
+    // SAFETY: a barrier, for all domains, as the device is not in the inner one.
     unsafe {
         std::arch::asm!("dsb st", options(nostack, preserves_flags));
     }
