@@ -44,8 +44,7 @@ impl fmt::Display for RailId {
     }
 }
 
-/// Names a segment from its posting to its completion. The lane chooses it; the port returns it
-/// unchanged.
+/// Work-request id of a segment, chosen by the lane and returned unchanged by the port.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct WrId(pub u32);
 

@@ -130,8 +130,7 @@ pub struct Window {
 }
 
 impl Window {
-    /// Returns the address of `len` bytes at an offset chosen by the peer, or None if they are not
-    /// all inside.
+    /// Returns the address of `len` bytes at an offset chosen by the peer, if all are inside.
     pub fn at(&self, offset: u64, len: usize) -> Option<usize> {
         let offset = usize::try_from(offset).ok()?;
         (offset <= self.len && len <= self.len - offset).then(|| self.addr + offset)
@@ -255,8 +254,7 @@ pub trait CopyPort: Send + fmt::Debug {
     /// that had to complete them first has already reported it to its own caller.
     fn flush(&mut self) -> Result<(), PortError>;
 
-    /// Returns the bounce memory of a peer, the source of copies in. None unless the two processes
-    /// share theirs.
+    /// Returns the bounce memory of a peer, if the two processes share theirs.
     fn window(&self, _pe: Pe) -> Option<Window> {
         None
     }
@@ -269,8 +267,7 @@ pub trait CopyPort: Send + fmt::Debug {
     /// Tells peers that share bounce memory that this lane copies from their windows from now on.
     fn announce(&mut self) {}
 
-    /// Returns true if the process of a peer that shares its bounce memory has ended, and so reads
-    /// nothing any more.
+    /// Returns true if the process of a peer that shares its bounce memory has ended.
     fn has_ended(&self, _pe: Pe) -> bool {
         false
     }

@@ -76,8 +76,7 @@ impl Seal {
         Receiver { short: of(32), long: of(COVERED), base }
     }
 
-    /// Returns the mask of the head's word in messages between two PEs whose number has this high
-    /// half.
+    /// Returns the mask of the head's word for messages whose number has this high half.
     #[cold]
     pub fn mask(&self, from: Pe, to: Pe, high: u32) -> u32 {
         let pes = u128::from(from.0) | u128::from(to.0) << 32;
