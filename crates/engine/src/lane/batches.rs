@@ -39,7 +39,7 @@ impl<P: Port> Lane<P> {
     /// # Errors
     /// The operation that does. The release of the region waits for those of failed peers.
     pub fn check_unused(&mut self, addr: usize, len: usize) -> Result<(), EngineError> {
-        // What user threads have handed over accesses memory as well.
+        // Operations handed over by user threads access memory as well.
         self.drain_inbox();
         let Self { core, staging, .. } = self;
         let queued = core.peers.iter().flat_map(|(at, peer)| {

@@ -285,7 +285,7 @@ impl<P: Port> Lane<P> {
         self.core.groups.begin(op.completion);
         let peer = self.core.peers.get_mut(at);
         let handle = peer.share(handle);
-        // What was queued while this one waited comes after it if it has begun.
+        // Operations queued while this one waited come after it if it has begun.
         if op.has_begun() {
             peer.queue.push_front(QueueEntry::Op(op, handle));
         } else {

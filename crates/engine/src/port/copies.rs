@@ -11,7 +11,7 @@ use crate::atomic::Atomic;
 use crate::ids::Pe;
 use crate::port::outcome::{PortError, Posted};
 
-/// Most bounce buffers of bounce memory for one direction.
+/// Maximum number of bounce buffers for one direction.
 pub const MAX_BOUNCE_BUFFERS: u16 = 256;
 
 /// Means by which the bytes at an address can be accessed.
@@ -70,13 +70,13 @@ pub enum OrderedStep {
     },
 }
 
-/// Most steps of an ordered list.
+/// Maximum number of steps of an ordered list.
 pub const MAX_STEPS: usize = 192;
 
-/// Most steps of an ordered list that are operations on words.
+/// Maximum number of steps of an ordered list that are operations on words.
 pub const MAX_WORDS: usize = 64;
 
-/// Most copies started by one call.
+/// Maximum number of copies started by one call.
 pub const MAX_BATCH_COPIES: usize = 256;
 
 /// A copy with the tag that reports its end.
@@ -193,9 +193,9 @@ pub trait CopyPort: Send + fmt::Debug {
     fn poll(&mut self) -> Option<Copied>;
 
     /// Executes an atomic operation on a word of memory that the CPU does not reach, aligned to its
-    /// width, and returns the old value. Atomic among all calls of this function in the process.
-    /// Whoever sees the new value also sees earlier stores and copies in. May wait for the device,
-    /// not for kernels on it.
+    /// width, and returns the old value. Atomic among all calls of this function in the process. A
+    /// thread that sees the new value also sees earlier stores and copies in. May wait for the
+    /// device, not for kernels on it.
     ///
     /// # Errors
     /// The word cannot be reached.

@@ -408,7 +408,7 @@ impl LaneRegions {
     #[cold]
     fn refresh(&mut self) {
         self.version = self.index.regions.read(|regions| self.by_index.clone_from(regions));
-        // What was found may have been released.
+        // Memory that was found may have been released.
         (self.fabric, self.cpu) = (Range::NONE, Range::NONE);
         let all = self.by_index.iter().flatten();
         self.has_devices |= all.clone().any(|region| region.reach != Reach::Direct);

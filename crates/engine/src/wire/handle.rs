@@ -190,7 +190,7 @@ impl Handle {
     /// Decodes a handle with every check.
     ///
     /// # Errors
-    /// What is wrong with the bytes.
+    /// The first fault of the bytes.
     pub fn decode(bytes: &HandleBytes) -> Result<Self, HandleError> {
         let view = HandleView::check(bytes)?;
         let rails = view.rails();

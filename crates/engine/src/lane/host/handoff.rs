@@ -107,7 +107,7 @@ impl Outbox {
         if !self.shared.outstanding.is_quiet(pe) {
             self.hand_over(pe, HandoverKind::Quiet, true)?;
         }
-        // Operations that nobody waits for alone report here.
+        // Failed operations that no thread waits for report here.
         self.shared.outstanding.failure(pe).map_or(Ok(()), Err)
     }
 
