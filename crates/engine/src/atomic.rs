@@ -49,8 +49,7 @@ impl AtomicOp {
         matches!(self, Self::Signal | Self::SignalSet | Self::SignalAdd)
     }
 
-    /// Returns true if the operation stores the operand whatever the old value, and fetches
-    /// nothing.
+    /// Returns true if the operation only stores the operand, whatever the old value.
     pub fn sets(self) -> bool {
         matches!(self, Self::Set | Self::Signal | Self::SignalSet)
     }
@@ -187,8 +186,7 @@ impl Atomic {
         };
         new & mask
     }
-    /// Returns one operation with the effect of this one followed by `next`, if both add integers
-    /// of the same width.
+    /// Returns one operation for this one followed by `next`, if both add integers of one width.
     pub fn then(&self, next: &Self) -> Option<Self> {
         let added = |atomic: &Self| match atomic.op {
             AtomicOp::Inc => Some(1),

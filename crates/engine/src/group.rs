@@ -29,8 +29,7 @@ pub(crate) enum Class {
     Message = 2,
 }
 
-/// Names an order group of a peer and a class in a segment or message. [`GroupRef::NONE`] counts
-/// nowhere.
+/// Order group of a peer and class of a segment or message. [`GroupRef::NONE`] counts nowhere.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct GroupRef(u8);
 
@@ -120,8 +119,7 @@ impl OrderGroups {
         *count = count.wrapping_add(1);
     }
 
-    /// Uncounts finished work. Returns true if the group has no more of this class, so that a
-    /// cursor may move.
+    /// Uncounts finished work. Returns true if it was the last of its class in the group.
     #[inline(always)]
     pub(crate) fn end(&mut self, group: GroupRef, ended: u32) -> bool {
         let count = &mut self.counts[group.index()];

@@ -6,7 +6,7 @@ use std::fmt;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Pe(pub u32);
 
-/// Most PEs of a job: messages name their sender in 16 bits.
+/// Maximum number of PEs of a job: messages name their sender in 16 bits.
 pub const MAX_PES: u32 = 1 << 16;
 
 impl Pe {
@@ -44,8 +44,7 @@ impl fmt::Display for RailId {
     }
 }
 
-/// Names a segment from its posting to its completion. The lane chooses it; the port returns it
-/// unchanged.
+/// Work-request id of a segment, chosen by the lane and returned unchanged by the port.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct WrId(pub u32);
 

@@ -22,8 +22,7 @@ pub(crate) struct Op {
     pub(crate) len: usize,
     /// Bytes already submitted.
     pub(crate) sent: usize,
-    /// Completion group that counts the operation while it is queued, then its segments and
-    /// messages.
+    /// Completion group of the operation while queued, then of its segments and messages.
     pub(crate) completion: GroupId,
     /// Order group that counts its segments, if not the peer's last one.
     pub(crate) counted_by: Option<GroupRef>,
@@ -104,8 +103,7 @@ impl Op {
         Request { direction, pe, remote_handle, remote_addr, local, len }
     }
 
-    /// Returns address and length of the local memory that the operation will touch, with its name
-    /// for users.
+    /// Returns the operation's name, with address and length of its local memory.
     pub(crate) fn memory(&self) -> Option<(&'static str, (usize, usize))> {
         match (self.kind, self.local) {
             (OpKind::Fetch(word, result), _) => {
@@ -146,7 +144,6 @@ pub(crate) enum Outcome {
     Held,
     /// The operation waits for a limit of its own peer: window, fetch slots, tags.
     PeerFull,
-    /// The operation waits for a resource shared by all peers: a rail, a message slot, a bounce
-    /// buffer.
+    /// The operation waits for a resource of all peers: a rail, a message slot, a bounce buffer.
     LaneFull,
 }

@@ -7,8 +7,8 @@
 
 use std::time::{Duration, Instant};
 
-/// Most time between two checks that counts. If a busy machine checks less often, waits last longer
-/// than asked for and never end too early.
+/// Maximum time between two checks that counts. If a busy machine checks less often, waits last
+/// longer than asked for and never end too early.
 pub const STEP: Duration = Duration::from_millis(250);
 
 /// A wait in progress; to be checked more often than once per [`STEP`].

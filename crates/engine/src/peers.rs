@@ -45,8 +45,7 @@ pub(crate) struct Peer {
     /// First bytes of the peer's handles with keys, as last seen.
     prefix: HandlePrefix,
     pub(crate) order: OrderGroups,
-    /// Writes wait until `order` is ordered up to this group, messages until it is written up to
-    /// it.
+    /// Writes wait until this group is ordered, messages until it is written.
     pub(crate) fence: u32,
     /// Fences since start.
     pub(crate) fences: u32,
@@ -69,8 +68,7 @@ pub(crate) struct Peer {
     /// Whether the peer is in the lane's list of peers whose cursors may move.
     pub(crate) is_settling: bool,
     pub(crate) held: VecDeque<HeldSignal>,
-    /// Waits of user threads: the completion group ends when all order groups before the number
-    /// have.
+    /// Waits of user threads: a group that ends when all order groups before the number have.
     pub(crate) quiets: Vec<(u32, GroupId)>,
     /// Handle of the last queued operation, shared with the queue.
     handle: Option<Arc<HandleBytes>>,

@@ -114,8 +114,7 @@ pub(crate) struct Segment {
     pub(crate) context: Context,
     /// Time of posting in the watchdog's units.
     pub(crate) born: u32,
-    /// [`STRIPE`], [`PLAIN`] or the number of staging's transfer. Undefined in
-    /// [`SegmentState::Plain`].
+    /// [`STRIPE`], [`PLAIN`] or staging's transfer. Undefined in [`SegmentState::Plain`].
     pub(crate) token: u32,
     next_free: u32,
 }

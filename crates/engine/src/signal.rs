@@ -121,8 +121,7 @@ impl<P: Port> Core<P> {
         self.signals.eager && matches!(op.local, LocalSide::Memory(_)) && !is_behind
     }
 
-    /// Makes a signal follow data in a completion group of its own; a strong one follows
-    /// everything.
+    /// Makes a signal follow data in a completion group of its own; a strong one everything.
     pub(crate) fn chain(&mut self, at: u32, op: &Op, word: WordOp) -> SignalProtocol {
         if self.signals.strong {
             // A chained signal would overtake earlier ones whose data is delivered later.
@@ -193,23 +192,16 @@ impl<P: Port> Core<P> {
             return Ok(Outcome::Held);
         }
         let (remote, offset) = request.remote()?;
-        let (to, LocalSide::Memory(addr)) = (RegionAddr { slot: remote.slot(), offset }, op.local)
-        else {
-            return Ok(Outcome::Held);
-        };
+        let LocalSide::Memory(addr) = op.local else { return Ok(Outcome::Held) };
+        let to = RegionAddr { slot: remote.slot(), offset };
         let WordOp { at: word_addr, atomic } = word;
         let bytes = if is_long { &[] } else { payload.bytes.unwrap_or_default() };
         // The tail brings a long payload from its own memory.
         let body = Body::PutSignal { at: word_addr, atomic, to, payload: bytes };
         let tail = if is_long { Tail { addr, len: op.len } } else { Tail::NONE };
         let behind = self.behind_of_signal(at);
-        let sending = OutgoingMessage {
-            tail,
-            behind,
-            has_data: true,
-            ..OutgoingMessage::new(at, body, op.completion)
-        };
-        self.send(&sending)
+        let message = OutgoingMessage::new(at, body, op.completion);
+        self.send(&OutgoingMessage { tail, behind, has_data: true, ..message })
     }
 
     fn advance_counted(
@@ -232,8 +224,7 @@ impl<P: Port> Core<P> {
         self.submit_signal(at, word, Some((tag, segments)), op.completion)
     }
 
-    /// Returns the last message that the target has to execute before a signal which leaves with
-    /// its data.
+    /// Returns the last message that a signal which leaves with its data has to follow.
     pub(crate) fn behind_of_signal(&self, at: u32) -> u64 {
         let peer = self.peers.get(at);
         match &peer.channel {
@@ -242,7 +233,7 @@ impl<P: Port> Core<P> {
         }
     }
 
-    /// Returns the last message that the target has to execute before a signal apart from its data.
+    /// Returns the last message that a signal apart from its data has to follow.
     pub(crate) fn behind_of_separate(&self, at: u32) -> u64 {
         let peer = self.peers.get(at);
         match &peer.channel {
@@ -320,13 +311,8 @@ impl<P: Port> Core<P> {
         };
         // Executed, a counted signal has its data before it, as later signals require.
         let has_data = counted.is_some();
-        self.send(&OutgoingMessage {
-            behind,
-            held,
-            purpose,
-            has_data,
-            ..OutgoingMessage::new(at, body, completion)
-        })
+        let message = OutgoingMessage::new(at, body, completion);
+        self.send(&OutgoingMessage { behind, held, purpose, has_data, ..message })
     }
 
     /// Submits an atomic that only fences order.
@@ -358,10 +344,7 @@ impl<P: Port> Core<P> {
         let width = atomic.width.bytes();
         let body = Body::Fetch { at: word_addr, atomic, place };
         let purpose = Purpose::Fetch { result, width, place };
-        self.send(&OutgoingMessage {
-            behind,
-            purpose,
-            ..OutgoingMessage::new(at, body, completion)
-        })
+        let message = OutgoingMessage::new(at, body, completion);
+        self.send(&OutgoingMessage { behind, purpose, ..message })
     }
 }

@@ -14,8 +14,7 @@ use crate::peers::Peer;
 use crate::port::Port;
 use crate::rails::rail_ids;
 
-/// Maximum number of iterations between two reads of the clock, each of which takes tens of
-/// nanoseconds.
+/// Maximum iterations between two reads of the clock, each of which takes tens of ns.
 const ITERATIONS: u32 = 256;
 
 /// Weight of an iteration that yielded the core, which may have lasted tens of milliseconds.
@@ -276,13 +275,8 @@ impl<P: Port> Core<P> {
             self.messages.sent().map(|(_, slot)| slot).filter(|slot| slot.owner.peer() == at);
         if let Some(first) = sent.min_by_key(|slot| slot.seq) {
             let (len, state) = (first.frame.len + first.tail.len, "sent, not acknowledged");
-            return OldestWork {
-                what: first.what(),
-                len,
-                rail: first.owner.rail(),
-                state,
-                born: first.born,
-            };
+            let (what, rail, born) = (first.what(), first.owner.rail(), first.born);
+            return OldestWork { what, len, rail, state, born };
         }
         let peer = self.peers.get(at);
         if peer.gets_requested != peer.gets_answered {

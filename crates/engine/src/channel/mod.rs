@@ -83,8 +83,7 @@ pub(crate) struct Channel {
     ack_sent: Seq,
     /// An acknowledgement is due once all messages before this one are executed.
     ack_due_at: Seq,
-    /// Number and result of the last fetch of each place, and the places whose reply has to be
-    /// sent.
+    /// Number and result of the last fetch of each place; places whose reply is due.
     pub(crate) replies: [(Seq, u64); FETCHES],
     pub(crate) replies_due: u16,
     /// First message that could not be executed, and the reason, until it was sent.
@@ -199,8 +198,7 @@ impl Channel {
         self.ack_due = false;
     }
 
-    /// Takes the slot of a message that the peer has executed. None if the message has ended
-    /// before.
+    /// Takes the slot of a message that the peer has executed. None if it ended before.
     #[inline(always)]
     pub(crate) fn take_sent(&mut self, seq: Seq) -> Option<u16> {
         let slot = &mut self.sent[(seq.0 % WINDOW) as usize];
@@ -245,8 +243,7 @@ impl Channel {
         self.fetches[usize::from(place)] = NO_SLOT;
     }
 
-    /// Notes a request for an acknowledgement of everything sent. Returns true if it has to be
-    /// sent.
+    /// Notes a request for an acknowledgement of everything sent. Returns true if it is new.
     pub(crate) fn request_ack(&mut self) -> bool {
         // Requested once: the peer remembers the request until it has executed everything before.
         if self.acked == self.next || self.ack_requested == self.next {

@@ -51,8 +51,7 @@ impl ReceiveWindow {
         }
     }
 
-    /// Notes that messages from this one on do not count as executed: nothing more of their sender
-    /// does.
+    /// Uncounts messages from this one on: nothing more of their sender is executed.
     #[cold]
     pub(crate) fn roll_back(&mut self, seq: Seq) {
         if seq < self.next {

@@ -159,8 +159,7 @@ impl MessageSlots {
         }
     }
 
-    /// Ends messages in sequence while they are plain and have one owner. Returns the owner and
-    /// their number.
+    /// Ends plain messages in sequence that have one owner. Returns the owner and their number.
     #[inline(always)]
     pub(crate) fn release_alike(
         &mut self,

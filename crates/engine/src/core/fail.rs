@@ -218,8 +218,7 @@ impl<P: Port> Core<P> {
         self.fail_lane(EngineError::BadMessage { pe, why });
     }
 
-    /// Refuses a message that cannot be executed: sends the reason, and executes nothing more of
-    /// the peer.
+    /// Refuses a message that cannot be executed, and with it everything later of the peer.
     #[cold]
     pub(crate) fn decline(&mut self, at: u32, seq: Seq, why: String) {
         if self.channel(at).has_refused {

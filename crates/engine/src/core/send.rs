@@ -160,7 +160,7 @@ impl<P: Port> Core<P> {
         let (number, slot) = (reserved.number(), &mut *reserved.slot);
         let mask = channel.out_mask(seal, *pe);
         let (seq, ack) = (channel.next, channel.executed.next());
-        // What is acknowledged needs no mark. The distance is below the window, so it fits 16 bits.
+        // An acknowledged message needs no mark. The distance is below the window: it fits 16 bits.
         let mark = if behind < channel.acked.0 { 0 } else { (seq.0 - behind) as u16 };
         let numbers = Numbers { seq, ack, mark, mask };
         let sealing = SealContext { seal, from: seal.me(), receiver: &channel.receiver };

@@ -17,15 +17,13 @@ impl<P: Port> Lane<P> {
         self.core.groups.start()
     }
 
-    /// Adds later operations to the batch; with [`Batch::NONE`] to none. Returns the batch entered
-    /// before.
+    /// Adds later operations to the batch, or to none. Returns the batch entered before.
     pub fn enter_batch(&mut self, batch: Batch) -> Batch {
         std::mem::replace(&mut self.core.current, batch)
     }
 
     /// Returns true if everything submitted to the batch is delivered, unless [`Lane::failure`]
-    /// reports a failure. Messages end with their acknowledgement, which [`Lane::request_acks`]
-    /// requests.
+    /// reports a failure. Messages end when acknowledged, see [`Lane::request_acks`].
     #[inline]
     pub fn is_batch_done(&self, batch: Batch) -> bool {
         self.core.groups.is_done(batch)
@@ -36,14 +34,12 @@ impl<P: Port> Lane<P> {
         self.core.groups.finish(batch);
     }
 
-    /// Checks that no operation in flight or queued in this lane accesses `len` bytes of local
-    /// memory at `addr`.
+    /// Checks that no operation in flight or queued in this lane accesses this local memory.
     ///
     /// # Errors
-    /// The operation that does. Those of failed peers are left out: the release of the region waits
-    /// for them.
+    /// The operation that does. The release of the region waits for those of failed peers.
     pub fn check_unused(&mut self, addr: usize, len: usize) -> Result<(), EngineError> {
-        // What user threads have handed over accesses memory as well.
+        // Operations handed over by user threads access memory as well.
         self.drain_inbox();
         let Self { core, staging, .. } = self;
         let queued = core.peers.iter().flat_map(|(at, peer)| {

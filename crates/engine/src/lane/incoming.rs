@@ -19,8 +19,7 @@ use crate::wire::message::{Body, Head, MAX_EAGER, Message, Seq};
 use crate::wire::staging::PullTarget;
 
 impl<P: Port> Lane<P> {
-    /// Handles messages and immediate data that a rail's poll has found. Returns whether there were
-    /// any.
+    /// Handles what a rail's poll has received. Returns whether there was anything.
     #[inline(never)]
     pub(crate) fn receive(&mut self, rail: RailId) -> bool {
         // Taken out, since handling a message borrows the whole lane.
@@ -64,8 +63,7 @@ impl<P: Port> Lane<P> {
         }
     }
 
-    /// Executes a message on the fast path. Returns false, with no side effect, if anything
-    /// prevents that.
+    /// Executes a message on the fast path; returns false, with no side effect, if that fails.
     #[inline(always)]
     fn try_execute(&mut self, head: Head, bytes: &[u8]) -> bool {
         let core = &mut self.core;

@@ -58,8 +58,7 @@ pub struct LaneConfig {
     pub longest_message: usize,
     /// Distribution of operations over rails.
     pub spread: Spread,
-    /// Whether local memory may be device memory before any is registered, so that each operation
-    /// looks.
+    /// Whether local memory may be device memory although none is registered.
     pub devices: bool,
 }
 
@@ -74,8 +73,7 @@ pub struct Lane<P: Port> {
     pub(crate) staging: Staging,
     /// Operations handed over by user threads; only on a proxy lane.
     inbox: Option<Box<Inbox>>,
-    /// Buffer of the message being handled, taken out meanwhile. None on a host lane, which
-    /// receives none.
+    /// Buffer of the message being handled, taken out meanwhile. None on a host lane.
     packet: Option<Box<LongPacket>>,
     /// Buffer for completions that do more than uncount their segment.
     others: Vec<u32>,
@@ -281,8 +279,7 @@ impl<P: Port> Lane<P> {
         self.core.peers.of(pe).map_or(0, |peer| peer.queue.len())
     }
 
-    /// Returns true if the queues are so full that an operation for this PE should stay with its
-    /// caller.
+    /// Returns true if an operation for this PE should stay with its caller: queues are full.
     #[inline]
     pub fn is_saturated(&self, pe: Pe) -> bool {
         let queued = self.pending(pe);

@@ -59,8 +59,7 @@ impl<P: Port> Lane<P> {
         any
     }
 
-    /// Submits the held signals and queued operations of a peer as far as capacity permits. An
-    /// error fails the peer.
+    /// Submits what a peer has held back and queued, as far as possible. Errors fail the peer.
     pub(super) fn serve_peer(&mut self, at: u32, moved: &mut bool) -> Outcome {
         let before = self.core.peers.get(at).held.len();
         // Held signals were submitted before anything that is queued.

@@ -18,16 +18,14 @@ use crate::wire::message::{MAX_EAGER, RegionAddr};
 /// leaves some to others.
 pub(super) const MAX_QUEUED: usize = 4096;
 
-/// Free entries, beyond those of a peer's queue, below which callers that can wait elsewhere
-/// should.
+/// Free entries, beyond those of its peer, below which a caller that can wait should.
 pub(super) const SPARE: usize = 256;
 
 /// Maximum time in nanoseconds that a submitter waits for capacity before its operation is queued.
 /// A peer that keeps up frees capacity sooner, and its caller then runs at the peer's pace.
 const MAX_SUBMIT_WAIT: u64 = 1_000_000;
 
-/// Number of queued operations after which a submitter makes an iteration, to notice freed
-/// capacity.
+/// Queued operations after which a submitter makes an iteration, to free capacity.
 const QUEUED_PER_ITERATION: usize = 16;
 
 /// Entries of a peer's queue from which on user threads wait.
@@ -35,8 +33,7 @@ const MAX_OFFERED: usize = 64;
 
 impl<P: Port> Lane<P> {
     /// Starts a put or a get. [`Lane::quiet`] waits for its end, as does the batch that is entered.
-    /// Waits up to 1 ms for capacity before the operation is queued, and longer once the queues are
-    /// full.
+    /// Waits up to 1 ms for capacity before the operation is queued, longer if queues are full.
     ///
     /// # Errors
     /// Bad arguments, a peer that has failed before, or a fabric that refuses the operation.
@@ -124,8 +121,7 @@ impl<P: Port> Lane<P> {
         if self.try_atomic(request) { Ok(()) } else { self.atomic_slow(request) }
     }
 
-    /// Starts an atomic that fetches nothing on the fast path, as [`Lane::try_start`] does for
-    /// puts.
+    /// Starts an atomic that fetches nothing on the fast path, as [`Lane::try_start`] does.
     #[inline(always)]
     pub fn try_atomic(&mut self, request: &AtomicRequest<'_>) -> bool {
         // Atomics of a PE on its own words follow its writes to itself, see `atomic_slow`.
@@ -191,8 +187,7 @@ impl<P: Port> Lane<P> {
         self.submit(at, op, signal.remote_handle)
     }
 
-    /// Starts a put with signal as one message on the fast path, as [`Lane::try_start`] does for
-    /// puts.
+    /// Starts a put with signal as one message on the fast path, as [`Lane::try_start`] does.
     #[inline(always)]
     pub fn try_put_signal(&mut self, part: &Request<'_>, signal: &AtomicRequest<'_>) -> bool {
         self.core.signals.eager
@@ -318,7 +313,7 @@ impl<P: Port> Lane<P> {
         self.core.groups.begin(op.completion);
         let peer = self.core.peers.get_mut(at);
         let handle = peer.share(handle);
-        // What was queued while this one waited comes after it if it has begun.
+        // Operations queued while this one waited come after it if it has begun.
         if op.has_begun() {
             peer.queue.push_front(QueueEntry::Op(op, handle));
         } else {
@@ -332,8 +327,7 @@ impl<P: Port> Lane<P> {
         }
     }
 
-    /// Submits an operation if the queues have space, for callers that wait elsewhere. Returns
-    /// false if they have none.
+    /// Submits an operation for a caller that waits elsewhere. Returns false if queues are full.
     pub(crate) fn offer(
         &mut self,
         request: &Request<'_>,

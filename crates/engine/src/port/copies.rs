@@ -11,7 +11,7 @@ use crate::atomic::Atomic;
 use crate::ids::Pe;
 use crate::port::outcome::{PortError, Posted};
 
-/// Most bounce buffers of bounce memory for one direction.
+/// Maximum number of bounce buffers for one direction.
 pub const MAX_BOUNCE_BUFFERS: u16 = 256;
 
 /// Means by which the bytes at an address can be accessed.
@@ -70,13 +70,13 @@ pub enum OrderedStep {
     },
 }
 
-/// Most steps of an ordered list.
+/// Maximum number of steps of an ordered list.
 pub const MAX_STEPS: usize = 192;
 
-/// Most steps of an ordered list that are operations on words.
+/// Maximum number of steps of an ordered list that are operations on words.
 pub const MAX_WORDS: usize = 64;
 
-/// Most copies started by one call.
+/// Maximum number of copies started by one call.
 pub const MAX_BATCH_COPIES: usize = 256;
 
 /// A copy with the tag that reports its end.
@@ -130,8 +130,7 @@ pub struct Window {
 }
 
 impl Window {
-    /// Returns the address of `len` bytes at an offset chosen by the peer, or None if they are not
-    /// all inside.
+    /// Returns the address of `len` bytes at an offset chosen by the peer, if all are inside.
     pub fn at(&self, offset: u64, len: usize) -> Option<usize> {
         let offset = usize::try_from(offset).ok()?;
         (offset <= self.len && len <= self.len - offset).then(|| self.addr + offset)
@@ -194,9 +193,9 @@ pub trait CopyPort: Send + fmt::Debug {
     fn poll(&mut self) -> Option<Copied>;
 
     /// Executes an atomic operation on a word of memory that the CPU does not reach, aligned to its
-    /// width, and returns the old value. Atomic among all calls of this function in the process.
-    /// Whoever sees the new value also sees earlier stores and copies in. May wait for the device,
-    /// not for kernels on it.
+    /// width, and returns the old value. Atomic among all calls of this function in the process. A
+    /// thread that sees the new value also sees earlier stores and copies in. May wait for the
+    /// device, not for kernels on it.
     ///
     /// # Errors
     /// The word cannot be reached.
@@ -255,8 +254,7 @@ pub trait CopyPort: Send + fmt::Debug {
     /// that had to complete them first has already reported it to its own caller.
     fn flush(&mut self) -> Result<(), PortError>;
 
-    /// Returns the bounce memory of a peer, the source of copies in. None unless the two processes
-    /// share theirs.
+    /// Returns the bounce memory of a peer, if the two processes share theirs.
     fn window(&self, _pe: Pe) -> Option<Window> {
         None
     }
@@ -269,8 +267,7 @@ pub trait CopyPort: Send + fmt::Debug {
     /// Tells peers that share bounce memory that this lane copies from their windows from now on.
     fn announce(&mut self) {}
 
-    /// Returns true if the process of a peer that shares its bounce memory has ended, and so reads
-    /// nothing any more.
+    /// Returns true if the process of a peer that shares its bounce memory has ended.
     fn has_ended(&self, _pe: Pe) -> bool {
         false
     }

@@ -5,7 +5,7 @@ use std::fmt;
 use crate::ids::{Pe, RailId, WrId};
 use crate::port::{Polled, PortError, Posted};
 
-/// Most completions that one [`DataPath::drain`] returns.
+/// Maximum number of completions that one [`DataPath::drain`] returns.
 ///
 /// Large enough to amortise the fixed cost of a poll, small enough that retries and new work are
 /// not starved by a long drain.
@@ -84,8 +84,8 @@ pub enum Operation<'a> {
 pub struct RailLimits {
     /// Largest segment in bytes. At least 1.
     pub max_segment: usize,
-    /// Most segments that may be posted and not completed. At least 1. The port's completion
-    /// queue holds at least this many, so it cannot overflow.
+    /// Maximum number of segments in flight, at least 1. The port's completion queue holds at least
+    /// this many, so it cannot overflow.
     pub depth: u32,
     /// Whether the local side needs the descriptor of a registered region (`FI_MR_LOCAL`, or
     /// `FI_MR_HMEM` for device memory).

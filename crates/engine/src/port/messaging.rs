@@ -63,8 +63,7 @@ pub trait Messaging: DataPath {
         Err(PortError::not_offered("sending a message", "this fabric has no long messages"))
     }
 
-    /// Sends a message on the fast path: returns true if it has left, and gives no reason
-    /// otherwise.
+    /// Sends a message on the fast path. Returns true if it has left, and no reason otherwise.
     #[inline(always)]
     fn try_send(
         &mut self,
@@ -83,8 +82,7 @@ pub trait Messaging: DataPath {
         true
     }
 
-    /// Takes one item found by the last poll of the rail: a message, copied into the packet, or the
-    /// immediate data of a write.
+    /// Takes a message, copied into the packet, or immediate data that the last poll has found.
     fn receive(&mut self, rail: RailId, into: &mut LongPacket) -> Incoming {
         let _ = (rail, into);
         Incoming::Nothing

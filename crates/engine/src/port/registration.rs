@@ -91,8 +91,7 @@ pub trait MemoryPort: Send + Sync + 'static {
     /// Owner of a registration.
     type Region: Send + Sync;
 
-    /// Registers `len` bytes at `addr`. Takes at least one system call per rail, so it is not for
-    /// the hot path.
+    /// Registers `len` bytes at `addr`; takes at least one system call per rail.
     ///
     /// # Errors
     /// Names the first rail that refused; registrations made before are undone.

@@ -21,7 +21,7 @@ pub struct RailCounters {
     pub bulk_bytes: u64,
     /// Recent rate in bytes per second; 0 before the first segment chosen by load.
     pub rate: u64,
-    /// Most segments in flight at a time.
+    /// Maximum number of segments in flight at a time.
     pub max_in_flight: u32,
     /// Messages and immediate data that no PE of the job has sent.
     pub foreign: u64,

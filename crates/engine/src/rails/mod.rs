@@ -26,8 +26,7 @@ impl Spread {
     pub const ROUND_ROBIN: Spread =
         Spread { balanced_from: usize::MAX, striped_from: usize::MAX, segment: usize::MAX };
 
-    /// Default of [`Spread::balanced_from`]. For shorter operations the choice costs more than it
-    /// gains.
+    /// Default of [`Spread::balanced_from`]; for shorter operations the choice costs too much.
     pub const BALANCED_FROM: usize = 8 << 10;
 }
 

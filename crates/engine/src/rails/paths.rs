@@ -88,8 +88,7 @@ impl PathTable {
         Self { ends, n_pes: (paths.len() / rails) as u32, partial: HashMap::new() }
     }
 
-    /// Removes a path that leads nowhere; the PE's others are used instead. The last path to a PE
-    /// stays.
+    /// Removes a path that leads nowhere, unless it is the last one to the PE.
     #[must_use]
     pub fn without(mut self, pe: Pe, rail: RailId) -> Self {
         let left = self.leading(pe) & !(1 << rail.0);

@@ -283,8 +283,7 @@ impl LaneRegions {
         self.cpu.has(addr, len) && self.is_current()
     }
 
-    /// Looks local memory up and remembers where it was found. `needs_desc`: the fabric takes no
-    /// unregistered memory.
+    /// Looks local memory up and remembers where it was found.
     pub(crate) fn find(&mut self, addr: usize, len: usize, needs_desc: bool) {
         if self.is_recent(addr, len) {
             return;
@@ -313,8 +312,7 @@ impl LaneRegions {
         }
     }
 
-    /// Returns how `len` bytes of local memory at `addr`, at least one, are reached, as of the last
-    /// [`LaneRegions::sync`].
+    /// Looks up `len` bytes of local memory, at least one, as of the last [`LaneRegions::sync`].
     pub(crate) fn lookup(&self, addr: usize, len: usize) -> RegionLookup<'_> {
         let end = addr.saturating_add(len);
         let before = self.sorted.partition_point(|(region, _)| region.base < end);
@@ -351,8 +349,7 @@ impl LaneRegions {
         &self.index
     }
 
-    /// Returns true if a region has ever been registered at the index of a slot. PEs of the job
-    /// know no other slots.
+    /// Returns true if the index of a slot was ever used; PEs of the job know no other slots.
     pub(crate) fn was_registered(&mut self, slot: u32) -> bool {
         self.sync();
         index_of(slot) < self.by_index.len()
@@ -411,7 +408,7 @@ impl LaneRegions {
     #[cold]
     fn refresh(&mut self) {
         self.version = self.index.regions.read(|regions| self.by_index.clone_from(regions));
-        // What was found may have been released.
+        // Memory that was found may have been released.
         (self.fabric, self.cpu) = (Range::NONE, Range::NONE);
         let all = self.by_index.iter().flatten();
         self.has_devices |= all.clone().any(|region| region.reach != Reach::Direct);

@@ -28,8 +28,7 @@ pub struct RegionTable<M: MemoryPort> {
     me: Pe,
     index: Arc<RegionDirectory>,
     slots: Mutex<RegistrationSlots<M::Region>>,
-    /// Length of a bounce buffer in bytes, for the handles of staged regions; 0 before there is
-    /// one.
+    /// Bytes of a bounce buffer, for handles of staged regions; 0 before there is one.
     bounce_len: AtomicU64,
     /// Reason that bounce memory could not be registered. Locked during its registration.
     installing: Mutex<Option<EngineError>>,

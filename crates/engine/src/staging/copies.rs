@@ -169,9 +169,8 @@ impl Staging {
     fn is_first_in_order(&mut self, token: Token) -> bool {
         // Whether the records are ordered is known only once they are read.
         let Token::Receive(at) = token else { return false };
-        self.receives
-            .get(at)
-            .is_some_and(|r| r.state == ReceiveState::Arrived && r.may_be_ordered())
+        let receive = self.receives.get(at);
+        receive.is_some_and(|r| r.state == ReceiveState::Arrived && r.may_be_ordered())
     }
 
     /// Starts a receive with ordered records as one list. Returns None if the records are unordered

@@ -139,8 +139,7 @@ impl Staging {
         })
     }
 
-    /// Accepts a message that announces bytes. It is executed once they are stored, after all
-    /// messages below `due`.
+    /// Accepts a message that announces bytes; it is executed once they are stored, after `due`.
     pub(crate) fn accept_pull<P: Port>(
         &mut self,
         core: &mut Core<P>,

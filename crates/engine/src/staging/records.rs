@@ -87,8 +87,7 @@ pub(super) fn add(records: &mut Vec<Record>, record: Record, most: usize) -> boo
     fits
 }
 
-/// Returns true if the list stays within its bounds with another record; with another signal if
-/// `another` is None.
+/// Returns true if the list may have another record; another signal if `another` is None.
 fn fits_with(records: &[Record], another: Option<&Record>, most: usize) -> bool {
     let count = records.len() + usize::from(another.is_some());
     let all = || records.iter().chain(another);

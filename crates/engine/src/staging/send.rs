@@ -40,8 +40,7 @@ pub(super) enum SendState {
     Posting(usize),
     /// Its message has left.
     Sent(Seq),
-    /// The peer has failed and may still read the buffer, until it acknowledges the message or
-    /// refuses one.
+    /// The peer has failed, and may read the buffer until it acknowledges or refuses a message.
     Kept(Seq),
     /// The peer has failed; the send ends with its copy or its segments.
     Dropped,
@@ -62,8 +61,7 @@ pub(super) struct StagedSend {
     pub(super) counts: GroupCounts,
     /// Last message that the target has to execute first; 0 for none.
     pub(super) behind: u64,
-    /// Number of its order group. With records behind fences, everything before this group has to
-    /// be written.
+    /// Its order group. With records behind fences, all writes before it have to be delivered.
     pub(super) number: u32,
     /// Whether its message waits until all earlier groups are written.
     pub(super) waits: bool,

@@ -69,7 +69,7 @@ impl<'a> Message<'a> {
     /// Decodes an opened message; `word` is the head's, unmasked.
     ///
     /// # Errors
-    /// What is wrong with the bytes. Nothing of a refused message may be used.
+    /// The first fault of the bytes. Nothing of a refused message may be used.
     pub fn decode(head: Head, word: u32, bytes: &'a [u8]) -> Result<Self, WireError> {
         let len = bytes.len();
         let (kind, code) = (head.kind(), head.code());

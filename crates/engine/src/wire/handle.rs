@@ -37,8 +37,7 @@ pub type HandleBytes = [u8; HANDLE_BYTES];
 /// Maximum number of rails of a handle.
 pub const MAX_RAILS: usize = 32;
 
-/// Returns the number of bytes, from the first on, that a handle with keys of so many rails uses.
-/// The others are 0.
+/// Returns the number of leading bytes that a handle with so many keys uses; others are 0.
 pub const fn used_bytes(rails: usize) -> usize {
     // A staged region has a length in place of the first key.
     KEYS + 8 * if rails == 0 { 1 } else { rails }
@@ -150,8 +149,7 @@ pub struct Handle {
     pub stamp: u64,
     /// Addressing of the region by peers.
     pub addressing: Addressing,
-    /// Length of the owner's bounce buffers in bytes, if peers reach the region only by messages.
-    /// There are no keys then.
+    /// Bytes of the owner's bounce buffers, if peers reach the region only by messages.
     pub staged: Option<u64>,
     /// Whether the owner's CPU reaches it, so that messages may carry long payloads for it.
     pub direct: bool,
@@ -192,7 +190,7 @@ impl Handle {
     /// Decodes a handle with every check.
     ///
     /// # Errors
-    /// What is wrong with the bytes.
+    /// The first fault of the bytes.
     pub fn decode(bytes: &HandleBytes) -> Result<Self, HandleError> {
         let view = HandleView::check(bytes)?;
         let rails = view.rails();
@@ -233,8 +231,7 @@ impl RailKey {
     }
 }
 
-/// First eight bytes of a handle: magic, version, owner and number of keys. All handles of a peer
-/// with keys share them.
+/// First eight bytes of a handle, which all handles of a peer with keys share.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct HandlePrefix {
     word: u64,
@@ -243,8 +240,7 @@ pub(crate) struct HandlePrefix {
 }
 
 impl HandlePrefix {
-    /// Matches no handle with keys: for a peer whose handles were not seen yet. Messages need no
-    /// keys.
+    /// Matches no handle with keys: those of the peer were not seen yet.
     pub(crate) fn unseen(pe: Pe) -> Self {
         let [a, b, c] = MAGIC;
         let [d, e, ..] = pe.0.to_le_bytes();
@@ -327,8 +323,7 @@ impl<'a> HandleView<'a> {
         word64(self.bytes, KEYS + usize::from(rail.place))
     }
 
-    /// Returns the name of `len` bytes at the owner's address `addr` for messages, if all are
-    /// inside.
+    /// Returns the address for messages of `len` bytes at `addr`, if all are inside.
     #[inline(always)]
     pub(crate) fn region_addr(&self, addr: u64, len: u64) -> Option<RegionAddr> {
         self.offset_of(addr, len).map(|offset| RegionAddr { slot: self.slot(), offset })
@@ -392,8 +387,7 @@ impl<'a> HandleView<'a> {
         self.bytes[3] & LOCAL_ONLY == 0
     }
 
-    /// Returns the length of the owner's bounce buffers in bytes, at least one, for a staged
-    /// region.
+    /// Returns the bytes of the owner's bounce buffers, at least one, for a staged region.
     pub(crate) fn bounce_len(&self) -> usize {
         usize::try_from(word64(self.bytes, KEYS)).unwrap_or(usize::MAX).max(1)
     }

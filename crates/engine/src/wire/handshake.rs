@@ -21,12 +21,10 @@ use crate::wire::message::VERSION;
 /// Size of an encoded [`Hello`].
 pub const HELLO_BYTES: usize = 400;
 
-/// Longest address of a rail, in bytes. libfabric's longest, a string of the shm provider, is below
-/// 256.
+/// Longest address of a rail in bytes; libfabric's longest, of shm, is below 256.
 pub const MAX_ADDRESS: usize = 512;
 
-/// Ends with the versions of messages, handles and this record, so that incompatible builds refuse
-/// to connect.
+/// Ends with the versions of messages, handles and this record: other builds are refused.
 const MAGIC: [u8; 8] = [b'n', b'v', b'l', b'f', b'h', b'i', VERSION << 4 | handle::VERSION, 9];
 const _: () = assert!(VERSION < 16 && handle::VERSION < 16);
 const _: () = assert!(MAX_LONG_MESSAGE <= u16::MAX as usize);
@@ -58,8 +56,7 @@ pub struct Hello {
     pub rails: u8,
     /// Bytes of immediate data that all its rails carry: zero, four or eight.
     pub immediate_data: u8,
-    /// Longest message in bytes that all its rails accept, between [`MAX_MESSAGE`] and
-    /// [`MAX_LONG_MESSAGE`].
+    /// Longest message in bytes that all its rails accept, [`MAX_MESSAGE`] at least.
     pub longest_message: u16,
     /// Length of its longest address in bytes.
     pub longest_address: u16,

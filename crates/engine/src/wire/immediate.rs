@@ -29,8 +29,7 @@ pub struct ImmediateCodec {
 }
 
 impl ImmediateCodec {
-    /// Creates the codec of `me` in a job of `n_pes`, whose fabric carries `bytes` bytes, four to
-    /// eight, of immediate data.
+    /// Creates the codec of `me` for four to eight `bytes` of immediate data.
     pub fn new(cookie: Cookie, me: Pe, n_pes: u32, bytes: u8) -> Self {
         let names = SLOT_BITS + u32::BITS - n_pes.saturating_sub(1).leading_zeros();
         Self { cipher: cookie.cipher(4), me, names, bits: u32::from(bytes.clamp(4, 8)) * 8 }
@@ -46,8 +45,7 @@ impl ImmediateCodec {
         self.mark(from, self.me, tag) == mark
     }
 
-    /// Returns the sender and tag slot that received data names. Anyone may have sent it, and the
-    /// sender may not exist.
+    /// Returns the sender and tag slot that received data names; the sender may not exist.
     pub fn claimed_sender(&self, mark: u64) -> (Pe, usize) {
         let names = mark & ((1 << self.names) - 1);
         let slot = names & ((1 << SLOT_BITS) - 1);

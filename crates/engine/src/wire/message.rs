@@ -89,8 +89,7 @@ const _: () = assert!(MAX_EAGER >= 64 && MAX_LONG_MESSAGE <= u16::MAX as usize);
 pub struct Seq(pub u64);
 
 impl Seq {
-    /// First number in every direction, near the end of the low half, so that every longer job
-    /// crosses it.
+    /// First number in every direction, so near a wrap that every longer job crosses it.
     pub const FIRST: Seq = Seq((1 << 32) - 300);
 
     /// Returns the half that is sent.
@@ -176,8 +175,7 @@ pub enum WireError {
 /// Content of a message.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Body<'a> {
-    /// Acknowledges all messages before the number in the head, and those beyond it whose bit is
-    /// set.
+    /// Acknowledges all messages before the head's number, and those whose bit is set.
     Ack(Option<&'a [u8; MAP_BYTES]>),
     /// Requests an acknowledgement once everything before the head's number is executed.
     AckRequest,
@@ -229,8 +227,7 @@ pub enum Body<'a> {
         /// Number of its segments, one at least.
         segments: u32,
     },
-    /// Reports a message that could not be executed. Its receiver executes nothing more of the
-    /// sender, and reads nothing.
+    /// Reports a message that could not be executed, nor is any later one of the sender.
     Refusal {
         /// Low half of its number.
         of: u32,

@@ -1,11 +1,12 @@
 //! The seal over the head of every message.
 //!
-//! Whoever reaches a rail's port can send to it. The first 16 bytes of a message therefore travel
-//! enciphered with AES-128 under the job's [cookie](Cookie), after a secret sum over the receiver
-//! and bytes 16 to 48 was added. A message that no PE of the job has sealed for this one decrypts
-//! to noise: version, kind, sender and number are right once in about 2^36, and region and offset
-//! have to be right as well. The sum is NH of UMAC (Black et al., 1999) in words of 64 bits: for
-//! two bodies or two receivers it differs by any given amount with a probability of about 2^-64.
+//! Anyone who reaches a rail's port can send to it. The first 16 bytes of a message therefore
+//! travel enciphered with AES-128 under the job's [cookie](Cookie), after a secret sum over the
+//! receiver and bytes 16 to 48 was added. A message that no PE of the job has sealed for this one
+//! decrypts to noise: version, kind, sender and number are right once in about 2^36, and region and
+//! offset have to be right as well. The sum is NH of UMAC (Black et al., 1999) in words of 64 bits:
+//! for two bodies or two receivers it differs by any given amount with a probability of about
+//! 2^-64.
 //!
 //! A recorded message can be replayed. While its number is within 2^31 of the receiver's, it is
 //! dropped as executed. Later the same low half of the number belongs to another high half, which
@@ -76,8 +77,7 @@ impl Seal {
         Receiver { short: of(32), long: of(COVERED), base }
     }
 
-    /// Returns the mask of the head's word in messages between two PEs whose number has this high
-    /// half.
+    /// Returns the mask of the head's word for messages whose number has this high half.
     #[cold]
     pub fn mask(&self, from: Pe, to: Pe, high: u32) -> u32 {
         let pes = u128::from(from.0) | u128::from(to.0) << 32;

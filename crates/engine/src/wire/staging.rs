@@ -42,8 +42,7 @@ const KIND_GET_REPLY: u8 = KIND_STAGED + 3;
 
 const IN_BOUNCE: u8 = 1;
 
-/// Returns the maximum bytes that a pull from a region with so many keys can carry in a message of
-/// `message` bytes.
+/// Returns the maximum payload of a pull with `keys` in a message of `message` bytes.
 pub const fn max_pull_payload(message: usize, keys: usize) -> usize {
     message.saturating_sub(PULL + 8 * keys)
 }
@@ -130,8 +129,7 @@ impl WireRecord {
         bytes
     }
 
-    /// Decodes [`RECORD`] bytes. Returns None if the signal is no operation, or unused bytes are
-    /// not zero.
+    /// Decodes [`RECORD`] bytes. None for a wrong signal, or if unused bytes are not zero.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let ((slot, len), (at, word)) = (halves(get64(bytes, 0)), halves(get64(bytes, 16)));
         let signal = match bytes[24] {

@@ -69,8 +69,7 @@ enum HandoverKind {
 
 type HandoverResult = Mutex<Option<Result<(), EngineError>>>;
 
-/// Returns both ends for a job of `n_pes`. Waits are reported after `warn_after` and given up after
-/// `fail_after`.
+/// Returns both ends for a job of `n_pes`, with the times after which waits warn and fail.
 pub fn handover(
     n_pes: u32,
     warn_after: Option<Duration>,
@@ -108,7 +107,7 @@ impl Outbox {
         if !self.shared.outstanding.is_quiet(pe) {
             self.hand_over(pe, HandoverKind::Quiet, true)?;
         }
-        // Operations that nobody waits for alone report here.
+        // Failed operations that no thread waits for report here.
         self.shared.outstanding.failure(pe).map_or(Ok(()), Err)
     }
 

@@ -38,8 +38,7 @@ pub struct HostLane<P: Port> {
     /// Whether the lane had work when the lock was last released. A hint that spares the proxy
     /// thread the lock while user threads do not communicate.
     has_work: AtomicBool,
-    /// Takes operations on staged memory, and all operations for PEs without a path from this
-    /// lane's rail.
+    /// Takes operations on staged memory, and all for PEs that this rail does not lead to.
     outbox: Option<Outbox>,
     detours: HashSet<Pe>,
 }
@@ -85,14 +84,9 @@ impl<P: Port> HostLane<P> {
         let mut group = None;
         let mut is_offered = false;
         let done = self.wait(|lane| {
-            let id = match group {
-                Some(id) => id,
-                None => match lane.core.groups.start() {
-                    Some(id) => *group.insert(id),
-                    // All groups are in use: tried again after an iteration.
-                    None => return Ok(false),
-                },
-            };
+            group = group.or_else(|| lane.core.groups.start());
+            // All groups are in use: tried again after an iteration.
+            let Some(id) = group else { return Ok(false) };
             if !is_offered {
                 is_offered = lane.offer(request, id)?;
             }
@@ -133,24 +127,19 @@ impl<P: Port> HostLane<P> {
         let mut group = None;
         let done = self.wait(|lane| {
             let at = lane.core.reach_peer(pe)?;
-            let id = match group {
-                Some(id) => id,
-                None => match lane.core.groups.start() {
-                    Some(id) => {
-                        lane.mark_quiet(at, id);
-                        *group.insert(id)
-                    }
-                    // Without a group, also later operations to the PE are waited for.
-                    None => return lane.is_quiet(pe),
-                },
-            };
-            Ok(lane.core.groups.is_done(id))
+            if group.is_none() {
+                // Without a group, also later operations to the PE are waited for.
+                let Some(id) = lane.core.groups.start() else { return lane.is_quiet(pe) };
+                lane.mark_quiet(at, id);
+                group = Some(id);
+            }
+            Ok(group.is_some_and(|id| lane.core.groups.is_done(id)))
         });
         if let Some(id) = group {
             self.end_group(id);
         }
-        // The group also ends when the peer fails.
         done?;
+        // The group also ends when the peer fails.
         self.lock().core.reach_peer(pe).map(drop)
     }
 

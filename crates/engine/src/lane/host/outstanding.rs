@@ -1,5 +1,4 @@
-//! Operations handed over to the proxy lane and not ended, counted by PE, with the first failure of
-//! each PE.
+//! Operations handed over to the proxy lane, counted by PE, with the first failure of each PE.
 
 use std::sync::PoisonError;
 
