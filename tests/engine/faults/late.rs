@@ -25,7 +25,6 @@ fn check_untouched(job: &mut Job) {
     assert!(job.scratch(0, 0, LEN) == [0x77; LEN], "memory that its owner has back");
 }
 
-/// The scratch memory of PE 0 cannot be released yet.
 fn check_in_use(job: &Job) {
     let released = job.members[0].regions.release(&job.members[0].scratch_handle);
     assert!(matches!(released, Err(EngineError::InUse { pe: Pe(1), .. })), "{released:?}");
