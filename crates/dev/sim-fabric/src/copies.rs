@@ -101,6 +101,7 @@ impl CopyPort for FakeCopies {
     }
 
     fn start_in_order(&mut self, steps: &[Step], tag: u32) -> Result<Option<Posted>, PortError> {
+        self.flush()?;
         let is_words = |step: &&Step| matches!(step, Step::Apply { .. });
         let words = steps.iter().filter(is_words).count();
         assert!(steps.len() <= MOST_STEPS && words <= MOST_WORDS, "{} steps", steps.len());
