@@ -16,10 +16,8 @@ fn anchor(job: &Job, pe: u32) -> Anchor {
     Anchor { handle: member.handle, addr: member.base, landing: member.scratch }
 }
 
-fn rails_of(deliveries: &[Delivery], pe: u32, direction: Direction) -> Vec<u8> {
-    let of = |delivery: &&Delivery| {
-        (delivery.from, delivery.to, delivery.direction) == (Pe(pe), Pe(pe), direction)
-    };
+fn rails_of(deliveries: &[Delivery], direction: Direction) -> Vec<u8> {
+    let of = |delivery: &&Delivery| (delivery.from, delivery.direction) == (Pe(0), direction);
     let mut rails: Vec<u8> = deliveries.iter().filter(of).map(|delivery| delivery.rail.0).collect();
     rails.sort_unstable();
     rails
@@ -49,29 +47,24 @@ fn rails_read_after_all_writes() {
         job.fence(0, 0);
         job.put_value(0, 0, 136, 6).unwrap();
         job.put_value(0, 1, 0, 7).unwrap();
-        job.members[0].lane.loopback(&anchor, Loopback::WriteRead).unwrap();
+        job.lane(0).loopback(&anchor, Loopback::WriteRead).unwrap();
 
-        let before = job.fabric.deliveries().len();
         let front = |delivery: &Delivery| (anchor.addr..anchor.addr + 64).contains(&delivery.addr);
         let all: Vec<Delivery> = job.fabric.deliveries().into_iter().filter(front).collect();
         let every: Vec<u8> = (0..shape.rails).collect();
-        assert_eq!(rails_of(&all, 0, Direction::Write), every, "seed {seed}");
-        assert_eq!(rails_of(&all, 0, Direction::Read), every, "seed {seed}");
+        assert_eq!(all.len(), 2 * every.len(), "seed {seed}");
         let (first, then) = all.split_at(every.len());
-        assert!(first.iter().all(|done| done.direction == Direction::Write), "seed {seed}");
-        assert!(then.iter().all(|done| done.direction == Direction::Read), "seed {seed}");
+        assert_eq!(rails_of(first, Direction::Write), every, "seed {seed}");
+        assert_eq!(rails_of(then, Direction::Read), every, "seed {seed}");
         // Each rail reads a word of its own.
         let words: Vec<u8> = (1..=8 * shape.rails).collect();
         job.fabric.store(Pe(0), anchor.addr, &words);
-        job.members[0].lane.loopback(&anchor, Loopback::Read).unwrap();
-        let delivered = job.fabric.deliveries().split_off(before);
-        assert_eq!(rails_of(&delivered, 0, Direction::Read), every, "seed {seed}");
+        job.lane(0).loopback(&anchor, Loopback::Read).unwrap();
         assert_eq!(job.fabric.load(Pe(0), anchor.landing, words.len()), words, "seed {seed}");
 
         job.quiet(0, 0).unwrap();
         job.quiet(0, 1).unwrap();
-        assert_eq!(job.heap(0, 128, 8), 5u64.to_le_bytes());
-        assert_eq!(job.heap(0, 136, 8), 6u64.to_le_bytes());
+        assert_eq!([job.word(0, 128), job.word(0, 136)], [5, 6]);
     });
 }
 
@@ -80,12 +73,12 @@ fn failed_loopback_is_an_error() {
     let mut job = Job::new(6, &Shape::default(), Script::default());
     let anchor = anchor(&job, 0);
     job.fabric.fail_next(1);
-    let failed = job.members[0].lane.loopback(&anchor, Loopback::Read).unwrap_err();
+    let failed = job.lane(0).loopback(&anchor, Loopback::Read).unwrap_err();
     let text = failed.to_string();
     for part in ["get of 8 bytes", "PE 0", "failed by the script"] {
         assert!(text.contains(part), "{part:?} is not in {text:?}");
     }
-    assert_eq!(job.members[0].lane.loopback(&anchor, Loopback::Read).unwrap_err(), failed);
+    assert_eq!(job.lane(0).loopback(&anchor, Loopback::Read).unwrap_err(), failed);
     // Peers are not touched by it.
     job.put_value(0, 1, 0, 1).unwrap();
     job.quiet(0, 1).unwrap();
@@ -96,12 +89,12 @@ fn impossible_loopbacks_are_errors() {
     let mut job = Job::new(7, &Shape::default(), Script::default());
     let mut short = anchor(&job, 0);
     short.addr += job.heap - Anchor::bytes_for(1);
-    let failed = job.members[0].lane.loopback(&short, Loopback::Read).unwrap_err();
+    let failed = job.lane(0).loopback(&short, Loopback::Read).unwrap_err();
     assert!(matches!(failed, EngineError::Handle(HandleError::Outside { .. })), "{failed}");
 
     let mut job = Job::new(8, &Shape::default(), Script::default());
     let anchor = anchor(&job, 0);
     job.fabric.fail_rail(Pe(0), RailId(1));
-    let failed = job.members[0].lane.loopback(&anchor, Loopback::WriteRead).unwrap_err();
+    let failed = job.lane(0).loopback(&anchor, Loopback::WriteRead).unwrap_err();
     assert!(failed.to_string().contains("fake1"), "{failed}");
 }

@@ -138,7 +138,6 @@ impl<'a> Program<'a> {
         }
     }
 
-    /// Draws local bytes: their address, and what they are.
     fn source(&mut self, len: usize) -> (usize, Vec<u8>) {
         if len < STEADY_LEN && self.random.below(8) == 0 {
             let at = self.random.below(STEADY_LEN - len);
@@ -152,7 +151,6 @@ impl<'a> Program<'a> {
         (area.base + from, area.sources[from..from + len].to_vec())
     }
 
-    /// Draws a local place for bytes that are fetched, if there is one left.
     fn land(&mut self, len: usize) -> Option<usize> {
         let count = self.areas.len();
         let area = &mut self.areas[self.random.below(count)];
@@ -161,7 +159,6 @@ impl<'a> Program<'a> {
         (area.end <= AREA).then_some(area.base + at)
     }
 
-    /// A handle of some region of the target that holds these bytes.
     fn handle(&mut self, addr: usize, len: usize) -> &'a HandleBytes {
         let known = self.known;
         let holds =
@@ -170,7 +167,6 @@ impl<'a> Program<'a> {
         &regions[self.random.below(regions.len())].2
     }
 
-    /// An operation on bytes at an address of the target.
     fn part_at(&mut self, at: usize, local: usize, len: usize) -> Request<'a> {
         let put = self.targets.part(local, self.to as u32, 0, len);
         Request { remote_handle: self.handle(at, len), remote_addr: at as u64, ..put }
@@ -443,7 +439,6 @@ impl<'a> Program<'a> {
     }
 }
 
-/// The first and the last moment at which each is seen.
 fn moments(asked: &[Asked], pe: Pe, events: &[Event]) -> Vec<(usize, usize)> {
     let places: BTreeMap<usize, usize> = asked.iter().map(|asked| asked.at).zip(0..).collect();
     let mut left: Vec<usize> = asked.iter().map(|asked| asked.bytes.len()).collect();
@@ -521,7 +516,7 @@ fn draw_shapes(random: &mut Random) -> Vec<Shape> {
 
 #[test]
 fn mixed_operations_keep_their_order() {
-    for_seeds("mixed_operations_keep_their_order", &[], 70, |seed| {
+    for_seeds("mixed_operations_keep_their_order", &[3844272156], 70, |seed| {
         let mut random = Random(seed * 0x9e37_79b9 + 5);
         let shapes = draw_shapes(&mut random);
         // A program ends soon.

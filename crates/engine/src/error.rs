@@ -223,15 +223,3 @@ impl EngineError {
         matches!(self, Self::InUse { .. })
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn in_use_errors_are_recognised() {
-        let (what, pe) = ("put", Pe(1));
-        assert!(EngineError::InUse { addr: 1, len: 2, what, pe }.is_in_use());
-        assert!(!EngineError::NoSuchPe { pe, n_pes: 1 }.is_in_use());
-    }
-}

@@ -409,21 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn full_ring_closes_no_more() {
-        let mut order = OrderGroups::new();
-        let held = order.begin_last(Class::Write);
-        for _ in 1..RING {
-            assert!(order.close(0).is_some());
-            order.begin_last(Class::Message);
-        }
-        assert_eq!(order.close(0), None);
-        order.end(held, 1);
-        order.settle();
-        assert!(order.close(0).is_some());
-    }
-
-    #[test]
-    fn groups_are_refused_when_all_are_in_use() {
+    fn exhausted_groups_are_refused() {
         let mut groups: CompletionGroups<()> = CompletionGroups::new();
         let all: Vec<GroupId> = std::iter::from_fn(|| groups.start()).collect();
         assert_eq!(all.len(), MAX_GROUPS);

@@ -8,7 +8,7 @@ use engine::ids::Pe;
 use sim_fabric::Script;
 
 use super::What;
-use crate::job::{Job, Shape};
+use crate::job::{Job, Outcome, Shape};
 
 const DEADLINE: Duration = Duration::from_secs(10);
 
@@ -41,16 +41,12 @@ fn narrow(staged: u32) -> Shape {
 }
 
 /// What comes of PE 0's operations to another, while some PEs make progress.
-fn quiet(job: &mut Job, pes: &[u32], pe: u32) -> Result<(), EngineError> {
+fn quiet(job: &mut Job, pes: &[u32], pe: u32) -> Outcome {
     job.settle(pes, (0, pe), 2_000_000)
 }
 
 fn iterate(job: &mut Job, pes: &[u32]) {
     job.iterate_slowly(pes, 2000, 100_000);
-}
-
-fn has_work(job: &Job) -> bool {
-    job.members[0].lane.has_work()
 }
 
 /// Whatever is under way, over however many rails, and however long a progress iteration takes.
@@ -128,7 +124,7 @@ fn failed_peer_takes_no_room() {
     // It goes on too late.
     for pes in [&[0][..], &[0, 1, 2]] {
         iterate(&mut job, pes);
-        assert!(!has_work(&job));
+        assert!(!job.lane(0).has_work());
     }
 }
 
@@ -147,10 +143,10 @@ fn readable_bounce_buffers_are_kept() {
     quiet(&mut job, &[0], 2).unwrap();
     assert_eq!(job.heap(2, 2000, 1000), [3; 1000]);
     iterate(&mut job, &[0]);
-    assert!(has_work(&job), "two bounce buffers are kept");
+    assert!(job.lane(0).has_work(), "two bounce buffers are kept");
     iterate(&mut job, &[0, 1]);
     assert_eq!(job.heap(1, 0, 2000), bytes[..2000], "what was put there, if anything");
-    assert!(!has_work(&job), "it has read them");
+    assert!(!job.lane(0).has_work(), "it has read them");
 }
 
 /// A peer that has asked for bytes and does not take them, or to which the fabric takes nothing:
@@ -172,9 +168,9 @@ fn peer_taking_no_answers_fails() {
         assert!(is_named, "{failed}");
         iterate(&mut job, &[0]);
         // What has left it may still read.
-        assert_eq!(has_work(&job), !is_refused);
+        assert_eq!(job.lane(0).has_work(), !is_refused);
         iterate(&mut job, &[0, 1]);
-        assert!(!has_work(&job), "it has read it");
+        assert!(!job.lane(0).has_work(), "it has read it");
     }
 }
 
@@ -187,7 +183,7 @@ fn messages_to_failed_peer_end() {
     job.fetch(0, 1, 0).unwrap();
     assert!(quiet(&mut job, &[0], 1).is_err());
     iterate(&mut job, &[0]);
-    assert!(!has_work(&job));
+    assert!(!job.lane(0).has_work());
     job.fill_scratch(0, &[0x77; 8]);
     iterate(&mut job, &[0, 1]);
     assert_eq!(job.scratch(0, 0, 8), [0x77; 8]);

@@ -6,7 +6,6 @@ mod fault;
 mod given_up;
 mod late;
 mod schedules;
-mod strangers;
 mod warnings;
 
 use engine::atomic::AtomicOp;

@@ -20,7 +20,6 @@ use sim_fabric::{FakeFabric, PortCall, Script};
 use test_support::seeds::{campaign, for_seeds, single};
 
 use super::fault::Fault;
-use super::strangers;
 use crate::job::Targets;
 use crate::job::{Job, Member, Shape};
 use crate::race::{Random, race, random_script, random_shape, random_words};
@@ -70,8 +69,8 @@ type Told = (Vec<End>, Vec<Batch>);
 struct Plan {
     seed: u64,
     shape: Shape,
-    faults: Vec<(u32, usize, Fault)>,
-    ends: Vec<(u32, usize, Fault)>,
+    /// Who comes to which step, and the fault that begins or ends then.
+    faults: Vec<(u32, usize, Fault, bool)>,
 }
 
 impl Plan {
@@ -86,16 +85,16 @@ impl Plan {
             ..drawn
         };
         let script = random_script(&mut random);
-        let (mut faults, mut ends) = (Vec::new(), Vec::new());
+        let mut faults = Vec::new();
         for _ in 0..[0, 1, 1, 1, 2, 3][random.below(6)] {
             let who = random.below(shape.n_pes as usize) as u32;
             let (step, fault) = (random.below(OPS), Fault::draw(&mut random, &shape));
-            faults.push((who, step, fault));
+            faults.push((who, step, fault, true));
             if random.below(2) == 0 {
-                ends.push((who, step + 1 + random.below(OPS - step), fault));
+                faults.push((who, step + 1 + random.below(OPS - step), fault, false));
             }
         }
-        (Self { seed, shape, faults, ends }, script)
+        (Self { seed, shape, faults }, script)
     }
 
     fn op(&self, me: u32, number: usize) -> (u32, Op) {
@@ -118,18 +117,8 @@ impl Plan {
 
     /// What happens when a PE comes to a step.
     fn befall(&self, me: u32, step: usize, fabric: &FakeFabric) {
-        let due = |(who, at, _): &&(u32, usize, Fault)| (*who, *at) == (me, step);
-        self.ends.iter().filter(due).for_each(|(.., fault)| fault.set(fabric, false));
-        self.faults.iter().filter(due).for_each(|(.., fault)| fault.set(fabric, true));
-        if self.has_strangers() {
-            let mut random = Random(self.seed << 16 | u64::from(me) << 8 | step as u64 | 1 << 60);
-            (0..random.below(4)).for_each(|_| strangers::send(fabric, &mut random, &self.shape));
-        }
-    }
-
-    /// Whether strangers send to the rails of the job, which is no fault.
-    fn has_strangers(&self) -> bool {
-        self.seed % 4 == 1
+        let due = self.faults.iter().filter(|(who, at, ..)| (*who, *at) == (me, step));
+        due.for_each(|(.., fault, begins)| fault.set(fabric, *begins));
     }
 }
 
@@ -271,9 +260,6 @@ fn run(seed: u64) -> bool {
     if seed % 5 == 2 {
         job = job.with_ordered_signals();
     }
-    if plan.has_strangers() {
-        job.fabric.overhear();
-    }
     let targets = job.targets.clone();
     let n = plan.shape.n_pes;
     for pe in 0..n {
@@ -302,7 +288,7 @@ fn run(seed: u64) -> bool {
     let (ends, batches): (Vec<Vec<End>>, Vec<Vec<Batch>>) = told.into_iter().unzip();
     check(&plan, &fabric, &members, &ends);
     // Who has memory back may do with it as it likes, whatever is still under way.
-    plan.faults.iter().for_each(|(.., fault)| fault.set(&fabric, false));
+    plan.faults.iter().for_each(|(.., fault, _)| fault.set(&fabric, false));
     let mut taken = Vec::new();
     for (pe, member) in (0..n).zip(&members) {
         if member.regions.release(&member.scratch_handle).is_ok() {
@@ -338,7 +324,7 @@ fn run(seed: u64) -> bool {
 /// PEs of which neither has given the other up go on.
 fn go_on(plan: &Plan, fabric: &FakeFabric, members: &mut [Member], targets: &Targets) {
     let is_staged = plan.shape.staged != 0;
-    let is_lost = |(.., fault): &(u32, usize, Fault)| match fault {
+    let is_lost = |(.., fault, _): &(u32, usize, Fault, bool)| match fault {
         Fault::LoseCompletions(_) => true,
         Fault::Call(PortCall::Poll, ..) => is_staged,
         _ => false,
@@ -468,7 +454,8 @@ fn counted(seed: u64) {
         resume_unwind(panic)
     });
     let mut seen = SEEN.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut names: Vec<String> = plan.faults.iter().map(|(.., fault)| fault.name()).collect();
+    let begun = plan.faults.iter().filter(|(.., begins)| *begins);
+    let mut names: Vec<String> = begun.map(|(.., fault, _)| fault.name()).collect();
     if names.is_empty() {
         assert!(all, "wrong: nothing had failed, and not all was promised");
         names.push(String::from("none"));

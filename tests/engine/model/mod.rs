@@ -94,7 +94,7 @@ fn by_engine(zero: &[What], one: &[What]) -> Vec<Case> {
 /// its own. Fewer things go wrong together than for the other engines: every segment is one more
 /// event.
 #[test]
-fn counted_puts() {
+fn puts_counted_by_target() {
     let plain = |zero: &[What], one: &[What]| named(Counted, zero, one).calm();
     let mut cases = Vec::new();
     let programs: [&[What]; 7] = [
@@ -154,7 +154,7 @@ fn puts_over_rails_chosen_by_load() {
 }
 
 #[test]
-fn one_operation() {
+fn each_operation_alone() {
     let cases = [Put(2), Signal(0), Signal(1), Signal(2), Add, FetchAdd];
     explore_all("one operation", 1, cases.into_iter().flat_map(|what| by_engine(&[what], &[])));
 }
@@ -195,7 +195,7 @@ fn two_operations_behind_a_fence() {
 }
 
 #[test]
-fn both_ways() {
+fn operations_both_ways() {
     let mut cases = Vec::new();
     for (at, zero) in KINDS.into_iter().enumerate() {
         for one in &KINDS[at..] {
@@ -224,7 +224,7 @@ fn waiting_for_room() {
 /// One segment or message is lost, or a rail fails with all that is under way on it and takes
 /// nothing more: what follows must not take effect, and the sender is told.
 #[test]
-fn losses() {
+fn losses_of_one_pe() {
     let programs: [&[What]; 9] = [
         &[Put(2), Fence, Add],
         &[Put(1), Put(1), Fence, Put(1)],
@@ -327,7 +327,7 @@ fn random_case(random: &mut Random) -> Case {
 }
 
 #[test]
-fn random_programs() {
+fn random_longer_programs() {
     let (all, ended) = (AtomicU64::new(0), AtomicU64::new(0));
     for_seeds("random_programs", &[814351648], 80, |seed| {
         let case = random_case(&mut Random(seed));

@@ -61,7 +61,6 @@ const RIGHT: About = (0, 0);
 const ABOUT: [About; 4] = [RIGHT, (1, 0), (0, 1), (99, 99)];
 
 impl Answer {
-    /// Sends it to PE 0.
     fn send(self, job: &Job, from: u32, number: u64, (of, named): About) {
         let payload = [0xee; SHORT];
         let of = ahead(of).low();

@@ -38,7 +38,8 @@ fn words_are_stored_together() {
 /// are.
 #[test]
 fn lost_words_concern_their_peer() {
-    let brings: [(&str, u32, fn(&mut Job) -> Outcome); 4] = [
+    type Bring = fn(&mut Job) -> Outcome;
+    let brings: [(&str, u32, Bring); 4] = [
         ("values", 0, |job| (0..64).try_for_each(|at| job.put_value(1, 0, 16 * at, 1))),
         ("a short put with its signal", 1, |job| job.put_signal(1, 0, &[(64, 16)], 0)),
         ("a signal behind a copy", 0, |job| job.put_signal(1, 0, &[(64, 1000)], 0)),

@@ -17,7 +17,6 @@ use crate::job::{FIRST_REGION, Job, Shape};
 const HEAP: u32 = 2 * FIRST_REGION + 1;
 const SCRATCH: u32 = 3 * FIRST_REGION + 2;
 
-/// From PE 0 to PE 1.
 fn forge_pull(job: &Job, number: u64, target: PullTarget, len: usize, source: PullSource<'_>) {
     let pull = Pull { target, len: len as u32, source, payload: &[] };
     forge(job, (0, 1), ahead(number), 0, &Body::Pull(pull));

@@ -102,7 +102,6 @@ fn full_target_takes_shared_puts() {
     assert!(job.heap(1, 0, 30_000) == bytes(0, 0, 30_000));
 }
 
-/// A job of three with two bounce buffers each way.
 fn narrow() -> Job {
     let deadline = Some(Duration::from_secs(2));
     job(&Shape { bounce: (1024, 2, 2), deadline, ..shape(3) })

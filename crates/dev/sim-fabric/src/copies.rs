@@ -105,6 +105,7 @@ impl CopyPort for FakeCopies {
         steps: &[OrderedStep],
         tag: u32,
     ) -> Result<Option<Posted>, PortError> {
+        self.flush()?;
         let is_words = |step: &&OrderedStep| matches!(step, OrderedStep::Apply { .. });
         let words = steps.iter().filter(is_words).count();
         assert!(steps.len() <= MAX_STEPS && words <= MAX_WORDS, "{} steps", steps.len());

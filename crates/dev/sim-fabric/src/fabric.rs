@@ -134,7 +134,7 @@ impl FakeFabric {
 
     /// A PE's rail fails as a whole: its next poll says so.
     pub fn fail_rail(&self, pe: Pe, rail: RailId) {
-        self.world().fail_rail(pe, rail);
+        self.world().report(pe, rail, None, "the rail is gone");
     }
 
     /// As [`FakeFabric::fail_rail`], where no poll says so, but the rail when it is asked.

@@ -50,64 +50,42 @@ impl Default for Script {
     }
 }
 
-/// One segment that reached its target.
+/// One segment that reached its target, at an address there, over a rail of the sender.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs, reason = "the fields are named")]
 pub struct Delivery {
-    /// Sender.
     pub from: Pe,
-    /// Target.
     pub to: Pe,
-    /// The sender's rail.
     pub rail: RailId,
-    /// Direction.
     pub direction: Direction,
-    /// Address at the target.
     pub addr: usize,
-    /// Bytes.
     pub len: usize,
 }
 
 /// Something that changed memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs, reason = "the fields are named")]
 pub enum Event {
     /// The fabric moved data.
     Delivered(Delivery),
     /// Bytes were copied into staged memory.
-    Copied {
-        /// The PE.
-        pe: Pe,
-        /// Where.
-        addr: usize,
-        /// How many.
-        len: usize,
-    },
+    Copied { pe: Pe, addr: usize, len: usize },
     /// A lane stored data or applied an atomic to its own PE's memory.
-    Applied {
-        /// The PE.
-        pe: Pe,
-        /// Where.
-        addr: usize,
-    },
+    Applied { pe: Pe, addr: usize },
 }
 
 /// A call of a port, or what comes of one, that can be made to fail.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs, reason = "they are the port's")]
 pub enum PortCall {
-    /// An operation is posted.
     Post,
-    /// A message is sent.
     Send,
     /// A rail is polled; it has failed as a whole.
     Poll,
-    /// Bytes of the own memory are loaded.
     Load,
-    /// The same are stored.
     Store,
-    /// A word of the own memory changes.
     Apply,
-    /// Memory is registered.
     Register,
-    /// A copy to or from memory that the fabric does not reach is started.
     Copy,
     /// An operation is delivered: it completes with an error, and has moved nothing.
     Deliver,

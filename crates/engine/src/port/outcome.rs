@@ -70,14 +70,3 @@ impl PortError {
         Self { call, code: 0, text: why.to_owned() }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn out_of_memory_is_recognised() {
-        let error = |code| PortError { call: "fi_mr_reg", code, text: String::new() };
-        assert_eq!([11, 12, 13].map(|code| error(code).is_out_of_memory()), [false, true, false]);
-    }
-}

@@ -132,14 +132,3 @@ pub trait MemoryPort: Send + Sync + 'static {
         Err(PortError { call: "staging", code: 0, text })
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn failed_closes_are_remembered() {
-        note_unclosed();
-        assert!(is_unclosed());
-    }
-}

@@ -205,17 +205,13 @@ impl World {
         });
     }
 
-    /// The proxy lane's rail: that of the first lane which the PE has opened.
-    pub(crate) fn fail_rail(&mut self, pe: Pe, rail: RailId) {
-        self.report(pe, rail, None, "the rail is gone");
-    }
-
     /// A PE's rail speaks of a work-request id that its lane has not given out: it has failed.
     pub fn fail_unknown(&mut self, pe: Pe, rail: RailId, wr_id: WrId) {
         self.report(pe, rail, Some(wr_id), "nobody knows what");
     }
 
-    fn report(&mut self, pe: Pe, rail: RailId, wr_id: Option<WrId>, text: &str) {
+    /// The rail is the proxy lane's, the first that the PE has opened.
+    pub(crate) fn report(&mut self, pe: Pe, rail: RailId, wr_id: Option<WrId>, text: &str) {
         let lane = self.lanes.iter().position(|owner| *owner == pe);
         let Some(lane) = lane else { panic!("{pe} has no lane") };
         let failure = Failure { wr_id, is_message: false, error: fault("poll", 5, text) };
