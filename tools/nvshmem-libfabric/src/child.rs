@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use launcher::{End, Ended, Stream};
 
-/// What a question may take. A driver that starts many GPUs takes seconds.
+/// Limit of one question. A driver that starts many GPUs takes seconds.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(crate) fn output(program: &Path, arguments: &[&str]) -> Result<String, String> {
@@ -28,7 +28,7 @@ pub(crate) fn last_words(answer: &Ended) -> String {
     last.unwrap_or("nothing").to_owned()
 }
 
-/// What a program answers, well or not, to some lines; or why it does not.
+/// Returns the answer of a program, well or not, to some lines; or why there is none.
 pub(crate) fn ask(command: Command, input: &str, patience: Duration) -> Result<Ended, String> {
     let answer = launcher::ask(command, input, patience)
         .map_err(|error| format!("it cannot be started: {error}"))?;

@@ -107,7 +107,7 @@ pub(crate) fn accepted() -> (Settings, Vec<Notice>, Vec<Refused>) {
     (settings, notices, error.refused)
 }
 
-/// That the transport would start with these settings, of which one is given by an option.
+/// Checks that the transport would start with these settings, but for one that an option gives.
 pub(crate) fn check_settings(given: Option<&str>) -> Result<(), ToolError> {
     let (_, _, mut refused) = accepted();
     refused.retain(|refused| given.is_none_or(|given| given != refused.name));
@@ -144,7 +144,7 @@ fn settings() -> (Vec<SettingRow>, Vec<String>) {
     (rows.chain(logging::VARIABLES.iter().map(of_logging)).collect(), complaints)
 }
 
-/// Prints it. Whether the environment has nothing that is wrong.
+/// Prints it. Returns whether nothing in the environment is wrong.
 pub(crate) fn show(options: &InfoOptions) -> Result<bool, ToolError> {
     let mut info = Info::gather(&options.r#where, &options.only)?;
     let rows = info.settings.as_deref().unwrap_or_default();

@@ -10,7 +10,7 @@ use ofi::Provider;
 
 use crate::info::build;
 use crate::probe::Subject;
-use crate::selftest::named::Named;
+use crate::selftest::hosts::Named;
 
 /// NVSHMEM's transport over libfabric: what is there, what is loaded, what is wrong
 #[derive(Debug, Parser)]

@@ -28,12 +28,12 @@ pub(crate) fn complain(text: Arguments<'_>) {
     let _ = io::stderr().write_fmt(text);
 }
 
-/// As the standard library's, but for an output that is closed.
+/// Stands in for the standard library's, which panics where the output is closed.
 macro_rules! print {
     ($($text:tt)*) => { $crate::output::print(format_args!($($text)*)) };
 }
 
-/// As the standard library's, but for an output that is closed.
+/// Stands in for the standard library's, which panics where the output is closed.
 macro_rules! println {
     () => { $crate::output::print(format_args!("\n")) };
     ($format:literal $($rest:tt)*) => {
@@ -41,7 +41,7 @@ macro_rules! println {
     };
 }
 
-/// As the standard library's, but for an error stream that is closed.
+/// Stands in for the standard library's, which panics where the error stream is closed.
 macro_rules! eprintln {
     ($format:literal $($rest:tt)*) => {
         $crate::output::complain(format_args!("{}\n", format_args!($format $($rest)*)))

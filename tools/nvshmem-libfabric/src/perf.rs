@@ -12,8 +12,7 @@ use crate::info::{check_settings, print_json};
 use crate::libraries::plugins::Plugins;
 use crate::options::{Memory, PerfOptions};
 use crate::probe;
-use crate::selftest::job::{Place, opened, why};
-use crate::selftest::{NEWEST, PROVIDER, hosts};
+use crate::selftest::{NEWEST, PROVIDER, Place, hosts, opened, why};
 
 const PES: u32 = 2;
 

@@ -39,7 +39,7 @@ pub(crate) struct Fabric {
     pub(crate) file: Option<String>,
     pub(crate) version: Option<String>,
     pub(crate) error: Option<String>,
-    /// What the transport takes in a job over several hosts, and in one on this host alone.
+    /// The transport's choice in a job over several hosts, and in one on this host alone.
     pub(crate) across_hosts: Choice,
     pub(crate) one_host: Choice,
     pub(crate) providers: Vec<Choice>,
@@ -48,7 +48,7 @@ pub(crate) struct Fabric {
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Choice {
-    /// As the user asks for it: `auto`, or a provider.
+    /// The user's word for it: `auto`, or a provider.
     pub(crate) asked: String,
     pub(crate) provider: Option<String>,
     pub(crate) rails: Vec<Rail>,
@@ -94,11 +94,11 @@ pub(crate) struct Wish {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Gpus {
     pub(crate) driver: Option<String>,
-    /// Why there is no driver, or none that works.
+    /// The reason why there is no driver, or none that works.
     pub(crate) error: Option<String>,
     pub(crate) devices: Vec<Gpu>,
     pub(crate) loads_kernels_lazily: bool,
-    /// Why GDRCopy is not used; none where it works.
+    /// The reason why GDRCopy is not used; none where it works.
     pub(crate) gdrcopy_error: Option<String>,
 }
 
@@ -110,7 +110,7 @@ pub(crate) struct Gpu {
     pub(crate) gpudirect_rdma: bool,
     pub(crate) gpudirect_rdma_vmm: bool,
     pub(crate) dma_buf: bool,
-    /// How a NIC's writes are ordered: `none`, `owner`, `all`.
+    /// Order of a NIC's writes: `none`, `owner`, `all`.
     pub(crate) writes_ordering: String,
     pub(crate) numa_node: Option<u32>,
 }

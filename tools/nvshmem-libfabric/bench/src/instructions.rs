@@ -19,7 +19,7 @@ use crate::{Options, Provider};
 /// which all completions are known to be there.
 pub(crate) const PROVIDER: Provider = Provider::Rxm;
 
-/// What the thread of a process that marks executes between its marks.
+/// Counts the instructions of a process's thread between its marks.
 pub(crate) struct Callgrind {
     out: PathBuf,
 }

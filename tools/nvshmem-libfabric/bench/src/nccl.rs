@@ -16,7 +16,7 @@ use crate::Options;
 use crate::instructions::{Callgrind, PROVIDER};
 use crate::report::Report;
 
-/// What tells this program that it is the process that is counted.
+/// Tells this program that it is the process that is counted.
 pub(crate) const PART: &str = "nccl";
 
 const LENGTHS: [u64; 2] = [8, 40];

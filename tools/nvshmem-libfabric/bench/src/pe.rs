@@ -141,7 +141,7 @@ struct Pe<'a> {
     served: Option<Option<Side>>,
     number: u64,
     signals: Vec<u64>,
-    /// What the word must hold that is fetched and added to.
+    /// Expected value of the word that is fetched and added to.
     sum: u64,
 }
 

@@ -14,7 +14,7 @@ use crate::rounds::{Schedule, Spread};
 const WINDOW: u64 = 64;
 const WINDOW_BYTES: u64 = 16 << 20;
 
-/// About what a round takes. Each row has at least so many of them, however little time it has.
+/// Time of a round, about. Each row has at least so many of them, however little time it has.
 const ROUND: Duration = Duration::from_millis(12);
 const LEAST_ROUNDS: u32 = 4;
 

@@ -30,7 +30,7 @@ pub enum Op {
     Progress,
 }
 
-/// Who moves the data.
+/// A way to move the data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Side {
     Plugin,
@@ -113,7 +113,7 @@ impl fmt::Display for Side {
     }
 }
 
-/// What a job may take beyond its rounds.
+/// Time that a job may take beyond its rounds.
 pub const ALLOWANCE: Duration = Duration::from_secs(180);
 
 /// The parameter with the plan, and the name of PE 0's value with the rounds of all cases.
@@ -126,7 +126,7 @@ pub(crate) const MAIL: u64 = 64 << 10;
 /// Bytes of a word: no two share what a processor fetches at once.
 pub(crate) const WORD: u64 = 128;
 
-/// What the two PEs of a job do.
+/// The work of a job's two PEs.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Plan {
     pub cases: Vec<Case>,

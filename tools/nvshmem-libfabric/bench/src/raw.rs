@@ -134,7 +134,7 @@ impl Info {
     }
 }
 
-/// What libfabric keeps of an operation in flight: a `fi_context2`, in a cache line of its own.
+/// Libfabric's context of an operation in flight, in a cache line of its own.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 struct Context(MaybeUninit<fi::fi_context2>);
@@ -162,7 +162,7 @@ pub(crate) struct Raw {
     contexts: Box<[Context]>,
     memory: usize,
     desc: usize,
-    /// What names the first byte of the memory to peers.
+    /// The address by which peers name the first byte of the memory.
     base: u64,
     inject: usize,
     /// The peer's address and key, and what names the first byte of its memory.

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// Seconds of one operation: a list for each side, with one value for each round.
 pub type Rounds = Vec<Vec<f64>>;
 
-/// How often and for how long every side of a case is measured.
+/// Number and length of the rounds in which every side of a case is measured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Schedule {
     pub rounds: u32,

@@ -37,9 +37,9 @@ pub(crate) struct Check {
     /// For programs; it stays the same between versions.
     pub(crate) id: &'static str,
     pub(crate) verdict: Verdict,
-    /// What was found, and why that is well or not.
+    /// The finding, and why it is well or not.
     pub(crate) reason: String,
-    /// What helps; none where nothing is to be done.
+    /// None where nothing is to be done.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) remedy: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -131,8 +131,8 @@ impl Diagnosis {
     }
 }
 
-/// Checks, and prints. Whether the transport works here; and with `--strict`, whether nothing is in
-/// its way.
+/// Checks, and prints. Returns whether the transport works here; with `--strict`, whether nothing
+/// is in its way.
 pub(crate) fn run(options: &DoctorOptions) -> Result<bool, ToolError> {
     // Before libfabric is asked, which wants space for its own.
     let (files, bytes) = ofi::remove_left_behind();

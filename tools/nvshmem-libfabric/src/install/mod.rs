@@ -34,7 +34,7 @@ struct Record {
 #[derive(Serialize, Deserialize)]
 struct Entry {
     name: String,
-    /// What was installed, so that what others have put in its place is known.
+    /// Tells what was installed from what others have put in its place.
     sha256: String,
 }
 

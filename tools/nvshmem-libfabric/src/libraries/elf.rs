@@ -25,24 +25,8 @@ pub(crate) struct Elf {
     pub(crate) runpath: Option<String>,
     /// The version of this project's transport that the file is, by its note.
     pub(crate) transport: Option<String>,
-    /// The release that an NVSHMEM host library names among its constants.
-    pub(crate) nvshmem: Option<Release>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Release(pub(crate) [u32; 3]);
-
-impl std::fmt::Display for Release {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let [major, minor, patch] = self.0;
-        write!(f, "{major}.{minor}.{patch}")
-    }
-}
-
-impl serde::Serialize for Release {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
+    /// The release that an NVSHMEM host library names among its constants: `3.4.5`.
+    pub(crate) nvshmem: Option<String>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -115,21 +99,18 @@ pub(crate) fn directories(list: Option<&str>, path: &Path) -> Vec<PathBuf> {
     found
 }
 
-fn release_in(constants: &[u8]) -> Option<Release> {
+fn release_in(constants: &[u8]) -> Option<String> {
     const BEFORE: &[u8] = b"NVSHMEM v";
     let starts = constants.windows(BEFORE.len()).enumerate();
     let mut named = starts.filter(|(_, bytes)| *bytes == BEFORE);
     named.find_map(|(at, _)| {
         let rest = &constants[at + BEFORE.len()..];
         let end = rest.iter().position(|byte| !byte.is_ascii_digit() && *byte != b'.')?;
-        release(std::str::from_utf8(&rest[..end]).ok()?)
+        let release = std::str::from_utf8(&rest[..end]).ok()?;
+        let numbers: Vec<&str> = release.split('.').collect();
+        let is_one = numbers.len() == 3 && !numbers.contains(&"");
+        is_one.then(|| release.to_owned())
     })
-}
-
-/// A release as it is written: `3.4.5`.
-pub(crate) fn release(text: &str) -> Option<Release> {
-    let numbers: Option<Vec<u32>> = text.split('.').map(|part| part.parse().ok()).collect();
-    numbers?.try_into().ok().map(Release)
 }
 
 #[cfg(test)]
@@ -139,7 +120,7 @@ mod tests {
     #[test]
     fn release_is_found_among_constants() {
         let constants = b"NVSHMEM version\0NVSHMEM vendor\0NVSHMEM v3.4.5\0NVSHMEM v9.9.9\0";
-        assert_eq!(release_in(constants), Some(Release([3, 4, 5])));
+        assert_eq!(release_in(constants).as_deref(), Some("3.4.5"));
         for none in [&b"NVSHMEM v3.4\0"[..], b"NVSHMEM v3.4.5.6\0", b"NVSHMEM v3.4.5", b""] {
             assert_eq!(release_in(none), None);
         }

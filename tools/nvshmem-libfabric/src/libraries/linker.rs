@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use crate::child;
 use crate::libraries::elf::{Elf, MACHINE, directories};
 
-/// What the search depends on beside the files.
+/// The environment and the cache that the search depends on.
 #[derive(Debug)]
 pub(crate) struct Linker {
     preload: Vec<PathBuf>,

@@ -8,20 +8,20 @@ use nvshmem_abi::Layout;
 use serde::Serialize;
 
 use crate::error::ToolError;
-use crate::libraries::elf::{Elf, MACHINE, Release, release};
+use crate::libraries::elf::{Elf, MACHINE};
 use crate::libraries::linker::{Linker, Rule};
 use crate::libraries::plugins::file_name;
 
-/// What names of host libraries begin with.
+/// Prefix of host libraries' names.
 pub(crate) const HOST_LIBRARY: &str = "libnvshmem_host.so";
 
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Nvshmem {
-    /// As it was found: the linker takes `$ORIGIN` from there.
+    /// Not resolved: the linker takes `$ORIGIN` from there.
     pub(crate) library: PathBuf,
-    /// How it was found; several ways may lead to one file.
+    /// The ways by which it was found: several may lead to one file.
     pub(crate) found_by: Vec<String>,
-    pub(crate) release: Option<Release>,
+    pub(crate) release: Option<String>,
     pub(crate) rpath: Option<String>,
     pub(crate) runpath: Option<String>,
     /// The number of the plugin file that it asks for.
@@ -72,10 +72,11 @@ impl Nvshmem {
 
     fn of(library: PathBuf, elf: Elf, found_by: &str, linker: &Linker) -> Self {
         // A release that is not known may be newer than this.
-        let number = elf.nvshmem.and_then(number_of).or_else(|| neighbours(library.parent()?));
+        let number =
+            elf.nvshmem.as_deref().and_then(number_of).or_else(|| neighbours(library.parent()?));
         let mut found = Self {
             found_by: vec![found_by.to_owned()],
-            release: elf.nvshmem,
+            release: elf.nvshmem.clone(),
             rpath: elf.rpath.clone(),
             runpath: elf.runpath.clone(),
             number,
@@ -95,7 +96,7 @@ impl Nvshmem {
     /// The number of the plugin file that it asks for.
     pub(crate) fn number(&self) -> Result<u32, ToolError> {
         self.number.ok_or_else(|| {
-            let why = match self.release {
+            let why = match &self.release {
                 Some(release) => format!("release {release} is none that this version knows"),
                 None => String::from("it names no release"),
             };
@@ -108,17 +109,16 @@ impl Nvshmem {
     }
 
     pub(crate) fn describe(&self) -> String {
-        let release =
-            self.release.map_or_else(|| String::from("of unknown release"), |r| r.to_string());
+        let release = self.release.as_deref().unwrap_or("of unknown release");
         format!("NVSHMEM {release} ({})", self.library.display())
     }
 }
 
-fn number_of(Release([major, minor, _]): Release) -> Option<u32> {
-    let of = |text: &str| release(text).is_some_and(|Release([a, b, _])| (a, b) == (major, minor));
-    let layout =
-        Layout::ALL.into_iter().find(|layout| layout.releases().iter().any(|text| of(text)));
-    layout.map(|layout| layout.major().number().unsigned_abs())
+fn number_of(release: &str) -> Option<u32> {
+    // All patches of a minor release have one interface.
+    let minor = |text: &str| text.rsplit_once('.').map(|(minor, _)| minor.to_owned());
+    let of = |layout: &Layout| layout.releases().iter().any(|text| minor(text) == minor(release));
+    Some(Layout::ALL.into_iter().find(of)?.major().number().unsigned_abs())
 }
 
 /// The number of the other transports in a directory, if all have one.

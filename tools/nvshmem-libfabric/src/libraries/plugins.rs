@@ -14,7 +14,7 @@ pub(crate) fn file_name(number: u32) -> String {
     nvshmem_abi::file_name("libfabric", number)
 }
 
-/// What NCCL makes of `NCCL_RMA_PLUGIN=nvshmem-libfabric`.
+/// The file that NCCL opens for `NCCL_RMA_PLUGIN=nvshmem-libfabric`.
 pub(crate) const NCCL_FILE: &str = "libnccl-rma-nvshmem-libfabric.so";
 
 pub(crate) fn numbers() -> Vec<u32> {
@@ -36,7 +36,7 @@ pub(crate) struct Plugins {
     pub(crate) files: Vec<Plugin>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) nccl: Option<Plugin>,
-    /// What is wrong with files that have such a name.
+    /// Files that have such a name and cannot be used, with the reason.
     pub(crate) refused: Vec<String>,
 }
 

@@ -95,7 +95,7 @@ fn below(directory: &Path) -> Vec<PathBuf> {
 fn libraries(info: &Info) -> Vec<String> {
     let mut lines = Vec::new();
     for nvshmem in info.nvshmem.iter().flatten() {
-        let release = nvshmem.release.map_or_else(|| String::from("unknown"), |r| r.to_string());
+        let release = nvshmem.release.as_deref().unwrap_or("unknown");
         lines.push(format!("NVSHMEM {release}, plugin file {:?}", nvshmem.number));
     }
     if let Some(fabric) = &info.fabric {

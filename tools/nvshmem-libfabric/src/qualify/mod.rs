@@ -7,9 +7,11 @@
 
 mod known;
 mod machine;
-mod report;
 
 use std::env;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -19,10 +21,10 @@ use launcher::Stream;
 use serde::de::DeserializeOwned;
 
 use self::known::known;
-use self::report::{FAILED, NOT_RUN, OK, Report, SLOW};
+use self::machine::section;
 use crate::child;
 use crate::error::ToolError;
-use crate::info::{Info, check_settings};
+use crate::info::{Info, build, check_settings};
 use crate::libraries::plugins::Plugins;
 use crate::options::{QualifyOptions, Tried};
 use crate::probe::Choice;
@@ -30,12 +32,18 @@ use crate::selftest::hosts::check_here;
 use crate::selftest::{PROVIDER, Run, SCENARIOS};
 use nvshmem_bench::Figure;
 
+/// Verdicts: right; right and slower than it could be; wrong, or it did not end; not tried.
+const OK: &str = "ok";
+const SLOW: &str = "slow";
+const FAILED: &str = "FAILED";
+const NOT_RUN: &str = "not run";
+
 const MAX_TIME: Duration = Duration::from_secs(540);
 
-/// Of the rate of the link, and of that of one NIC times the NICs, what must be reached.
+/// Fraction of the link's rate, and of one NIC's times the NICs, that must be reached.
 const ENOUGH: f64 = 0.7;
 
-/// Tries all, prints a line for each row, and writes the file. Whether no row has failed.
+/// Tries all, prints a line for each row, and writes the file. Returns whether no row has failed.
 pub(crate) fn run(options: &QualifyOptions) -> Result<bool, ToolError> {
     check_settings(options.provider.as_deref().map(|_| PROVIDER))?;
     if options.reach.hosts.len() > 2 {
@@ -247,6 +255,83 @@ impl<'a> Bed<'a> {
             Tried::AllNics | Tried::Direct => {}
         }
         (if slow.is_empty() { OK } else { SLOW }, said + &slow)
+    }
+}
+
+/// The file to send: a verdict for each row, what there is, and the figures.
+///
+/// While rows are tried it is `FILE.part`, written anew before each part, so that a machine that
+/// crashes leaves one that says how far it came. The next run replaces that.
+#[derive(Default)]
+struct Report {
+    path: PathBuf,
+    head: String,
+    there: String,
+    /// Verdict and line of each.
+    rows: Vec<(&'static str, String)>,
+    /// A line each: part, test, bytes, median, 10th and 90th percentile, unit.
+    figures: Vec<String>,
+}
+
+impl Report {
+    fn new(path: PathBuf, head: String, there: String) -> Result<Self, ToolError> {
+        if path.symlink_metadata().is_ok() {
+            let message = format!("{} is there already", path.display());
+            return Err(ToolError::new(message, "name another with --out; none is overwritten"));
+        }
+        Ok(Self { path, head, there, ..Self::default() })
+    }
+
+    /// Prints a row and takes note of it. Its reason is nothing that this program has not composed;
+    /// `more` is printed only.
+    fn add(&mut self, name: &str, verdict: &'static str, reason: &str, seconds: f64, more: &str) {
+        let line = format!("{verdict:<8} {name:<20} {seconds:>5.1} s  {reason}");
+        println!("{}", line.trim_end());
+        more.lines().for_each(|line| println!("         {line}"));
+        self.rows.push((verdict, line));
+    }
+
+    fn add_figures(&mut self, part: &str, figures: &[Figure]) {
+        self.figures.extend(figures.iter().map(
+            |Figure { test, bytes, value, p10, p90, unit, .. }| {
+                format!("{part} {test} {bytes} {value:.6} {p10:.6} {p90:.6} {unit}")
+            },
+        ));
+    }
+
+    fn count(&self, verdict: &str) -> usize {
+        self.rows.iter().filter(|(is, _)| *is == verdict).count()
+    }
+
+    fn summary(&self) -> String {
+        let counts = [OK, SLOW, FAILED, NOT_RUN].map(|is| format!("{} {is}", self.count(is)));
+        counts.join(", ")
+    }
+
+    fn write(&self, next: Option<&str>) -> Result<(), ToolError> {
+        let mut part = self.path.clone().into_os_string();
+        part.push(".part");
+        let write = || -> io::Result<()> {
+            // Where it cannot be removed, it cannot be made anew.
+            let _ = fs::remove_file(&part);
+            let mut options = OpenOptions::new();
+            let mut file = options.write(true).create_new(true).mode(0o600).open(&part)?;
+            file.write_all(self.text(next).as_bytes())?;
+            if next.is_none() { fs::rename(&part, &self.path) } else { Ok(()) }
+        };
+        write().map_err(|error| {
+            ToolError::file(&self.path, "cannot be written", error, "name another with --out")
+        })
+    }
+
+    fn text(&self, next: Option<&str>) -> String {
+        let next = next.map(|next| format!("NOT FINISHED: it ended while {next} was tried\n"));
+        let rows: Vec<String> = self.rows.iter().map(|(_, line)| line.clone()).collect();
+        let next = next.unwrap_or_default();
+        format!("nvshmem-libfabric {} qualify: {}\n{next}", build(), self.head)
+            + &section(&format!("rows: {}", self.summary()), &rows)
+            + &self.there
+            + &section("figures", &self.figures)
     }
 }
 

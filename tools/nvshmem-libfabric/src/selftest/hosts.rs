@@ -22,7 +22,6 @@ use crate::info::VERSION;
 use crate::libraries::plugins::Plugins;
 use crate::options::{JobOptions, Memory};
 use crate::probe::{self, Choice, Fabric, Gpus, Refused};
-use crate::selftest::named::Named;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -31,13 +30,55 @@ const HERE: &str = "localhost";
 const REACHED: &str = "nvshmem-libfabric: reached";
 const ABSENT: &str = "nvshmem-libfabric: absent";
 
+/// A host as the command line names it, with how many PEs it takes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Named {
+    name: String,
+    slots: u32,
+}
+
+impl Named {
+    /// Writes it as the command line has it, with so many PEs.
+    pub(crate) fn with(&self, slots: u32) -> String {
+        match self.name.contains(':') {
+            true => format!("[{}]:{slots}", self.name),
+            false => format!("{}:{slots}", self.name),
+        }
+    }
+
+    /// Reads `NAME`, `NAME:SLOTS`, or `[ADDRESS]:SLOTS`.
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        let (name, slots) = match text.strip_prefix('[').and_then(|text| text.split_once(']')) {
+            Some((address, "")) => (address, None),
+            Some((address, rest)) => (address, rest.strip_prefix(':').or(Some(rest))),
+            None => match text.split_once(':') {
+                Some((_, rest)) if rest.contains(':') => {
+                    return Err(String::from("an address with colons goes into brackets: [::1]:2"));
+                }
+                Some((name, slots)) => (name, Some(slots)),
+                None => (text, None),
+            },
+        };
+        let fits = |letter: char| letter.is_ascii_alphanumeric() || "-._@:%".contains(letter);
+        // The agent would take it for an option, or a shell for more than a word.
+        if name.is_empty() || name.starts_with('-') || !name.chars().all(fits) {
+            return Err(String::from("a host is a name, an address or USER@NAME"));
+        }
+        let slots = slots.map_or(Ok(1), |slots| match slots.parse() {
+            Ok(slots) if (1..=64).contains(&slots) => Ok(slots),
+            _ => Err(String::from("PEs of a host are from 1 to 64, as in node1:2")),
+        })?;
+        Ok(Self { name: name.to_owned(), slots })
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Host {
     pub(crate) name: String,
     pub(crate) slots: u32,
-    /// What starts PEs there; none on this host.
+    /// Starts PEs there; none on this host.
     pub(crate) remote: Option<Arc<Remote>>,
-    /// What it would take in a job over several hosts.
+    /// The provider that it would take in a job over several hosts.
     taken: Choice,
     each: Vec<Choice>,
     gpus: usize,
@@ -51,7 +92,7 @@ struct Said {
     gpus: Gpus,
 }
 
-/// Why a host cannot take part, and what helps.
+/// The reason why a host cannot take part, and the remedy.
 type Problem = (String, &'static str);
 
 fn unreached(shown: &str, why: &str) -> Problem {
@@ -64,11 +105,8 @@ fn other_version(theirs: &str) -> Problem {
     (message, "install the same release on all hosts")
 }
 
-/// The hosts that the options name, if any, all of which have this version of the tool, the plugin
-/// file of a number, and GPUs for memory of GPUs, as this host has where none is named.
-///
-/// # Errors
-/// Every host that has not, and why.
+/// Returns the hosts that the options name, if any, all of which have this version of the tool, the
+/// plugin files and GPUs for memory of GPUs; or an error that names every host that has not.
 pub(crate) fn find(options: &JobOptions, numbers: &[u32]) -> Result<Vec<Host>, ToolError> {
     let (reach, plugin_dir) = (&options.reach, options.plugin_dir.as_deref());
     let named = merged(&reach.hosts);
@@ -233,11 +271,8 @@ fn check(said: &Said, numbers: &[u32]) -> Result<PathBuf, Problem> {
     Ok(plugins.directory.clone())
 }
 
-/// The providers to try: those that were named, which every host has, or the one that all would
-/// take.
-///
-/// # Errors
-/// A host has not, or hosts would take different ones.
+/// Returns the providers to try: those that were named, which every host has, or the one that all
+/// would take.
 pub(crate) fn providers(hosts: &[Host], named: &[String]) -> Result<Vec<String>, ToolError> {
     let is_named = |asked: &str| named.iter().any(|name| name.eq_ignore_ascii_case(asked));
     if hosts.len() > 1 && is_named("shm") {
@@ -274,7 +309,7 @@ pub(crate) fn providers(hosts: &[Host], named: &[String]) -> Result<Vec<String>,
     Ok(all.into_iter().collect())
 }
 
-/// That the named providers can be used on this host.
+/// Checks that the named providers can be used on this host.
 pub(crate) fn check_here(fabric: &Fabric, named: &[String]) -> Result<(), ToolError> {
     const HINT: &str = "`nvshmem-libfabric doctor -v` says what can be used";
     if let Some(error) = &fabric.error {
@@ -330,5 +365,18 @@ mod tests {
         assert_eq!(agent("ssh -o 'ConnectTimeout 3'"), "ssh -o ConnectTimeout 3 b");
         assert_eq!(agent("kubectl exec -i pod/{host} --"), "kubectl exec -i pod/b --");
         assert!(words("ssh 'x").is_err() && words(" ").is_err());
+    }
+
+    #[test]
+    fn ambiguous_host_names_are_refused() {
+        let read = |text| Named::parse(text).map(|host| (host.name, host.slots));
+        let is = |name: &str, slots| Ok((name.to_owned(), slots));
+        assert_eq!(read("a"), is("a", 1));
+        assert_eq!(read("me@node-1.x:4"), is("me@node-1.x", 4));
+        assert_eq!(read("[fe80::1%eth0]:2"), is("fe80::1%eth0", 2));
+        assert_eq!(read("[::1]"), is("::1", 1));
+        for wrong in ",:2,-oProxyCommand=x,a b,a;b,$(a),a:0,a:65,a:x,::1,[::1]2x".split(',') {
+            assert!(read(wrong).is_err(), "{wrong}");
+        }
     }
 }

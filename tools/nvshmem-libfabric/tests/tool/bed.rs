@@ -8,7 +8,7 @@ use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -54,7 +54,7 @@ pub(crate) fn executable(path: &Path, text: &str) {
     assert!(child.wait().expect("it ends").success(), "{install:?}");
 }
 
-/// What is in a directory: of each path the contents, or where the link leads, and the mode.
+/// Returns for each path in a directory the contents, or the link's target, and the mode.
 pub(crate) fn tree(directory: &Path) -> BTreeMap<PathBuf, (Vec<u8>, u32)> {
     let mut found = BTreeMap::new();
     for entry in fs::read_dir(directory).expect("a directory") {
@@ -121,7 +121,7 @@ pub(crate) fn says(command: &mut Command, status: i32, texts: &[&str]) -> Result
     Err(format!("{command:?}: {}, and not {status} with {missing:?}\n{said}", output.status).into())
 }
 
-/// Runs a command that cannot be done: it says so, with a hint, and in JSON where that is asked for.
+/// Runs a command that cannot be done: it says so, with a hint, and in JSON where asked for.
 pub(crate) fn refuses(
     command: &mut Command,
     status: i32,
@@ -225,16 +225,9 @@ impl MadeUp {
 }
 
 fn compile(output: &Path, flags: &[&str]) {
-    static COMPILED: Mutex<BTreeMap<Vec<String>, Vec<u8>>> = Mutex::new(BTreeMap::new());
-    let key: Vec<String> = flags.iter().map(|flag| String::from(*flag)).collect();
-    let mut compiled = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(bytes) = compiled.get(&key) {
-        return fs::write(output, bytes).expect("a copy");
-    }
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/nvshmem.c");
+    let source = root().join("tools/nvshmem-libfabric/tests/data/nvshmem.c");
     let mut command = Command::new("cc");
     good(command.arg("-o").arg(output).arg(source).args(flags).arg("-ldl")).expect("it compiles");
-    compiled.insert(key, fs::read(output).expect("what was compiled"));
 }
 
 /// Looks again and again, for up to a minute, until something is there.

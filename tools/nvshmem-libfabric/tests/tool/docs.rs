@@ -46,7 +46,7 @@ fi
 exec $tool "$@"
 "#;
 
-/// Of a target that is none it says so.
+/// A stand-in for make, which fails for a target that does not exist.
 const MAKE: &str = r#"
 if [ "$1" = install ]; then
     cp -r OPT/. "${2#PREFIX=}" && exec cp "$(command -v nvshmem-libfabric)" "${2#PREFIX=}/bin"

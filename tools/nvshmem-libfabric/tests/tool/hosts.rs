@@ -142,7 +142,7 @@ fn qualified() -> Case {
     Ok(())
 }
 
-/// Of three hosts, the two that do not reach each other are told.
+/// Two of three hosts do not reach each other, which is told.
 fn three() -> Case {
     let bed = Bed::new(3, 2)?;
     let hosts = bed.network.hosts();

@@ -7,7 +7,7 @@ use test_support::scratch::Scratch;
 
 use crate::bed::{self, Case, MadeUp, good, plugin, plugins, row, says, script, tool};
 
-/// What is found in a prefix, with variables of the environment.
+/// Returns the NVSHMEM found in a prefix, with variables of the environment.
 pub(crate) fn of(made: &MadeUp, variables: &[(&str, &str)]) -> Value {
     let mut command = tool("info --json --only nvshmem --nvshmem");
     command.arg(&made.prefix).envs(variables.iter().copied());
@@ -126,7 +126,7 @@ pub(crate) fn text_for_people() -> Case {
     Ok(())
 }
 
-/// What a real NVSHMEM is and would load, and what `run` puts in front of it.
+/// A real NVSHMEM is known, and `run` puts its file in front.
 pub(crate) fn wheel(made: &MadeUp, release: &str) -> Case {
     let found = of(made, &[]);
     let (would, number) = (&found["would_load"], made.number);

@@ -61,7 +61,7 @@ pub(crate) fn make(target: &str, prefix: &Path) -> Command {
     make
 }
 
-/// What `make install` leaves in a prefix. Made once.
+/// Returns a prefix in which `make install` has run, once.
 pub(crate) fn prefix() -> &'static Path {
     static MADE: OnceLock<PathBuf> = OnceLock::new();
     MADE.get_or_init(|| {
@@ -92,7 +92,7 @@ fn package(kind: &str, umask: &str, scratch: &Scratch) -> Result<PathBuf, Failed
     Ok(files.remove(0))
 }
 
-/// That a tool that is installed finds the files it came with, in a directory.
+/// Checks that a tool that is installed finds the files it came with, in a directory.
 pub(crate) fn has_all_files(tool: &mut Command, directory: &Path) -> Case {
     let info = json(tool.args(["info", "--json", "--only", "plugins"]), 0)?;
     let found = &info["plugins"];
@@ -105,7 +105,7 @@ pub(crate) fn has_all_files(tool: &mut Command, directory: &Path) -> Case {
     Ok(())
 }
 
-/// That a package has manual and completions, and no record.
+/// Checks that a package has manual and completions, and no record.
 fn has_pages(share: &Path, manual: &str, zsh: &str) {
     let bash = "bash-completion/completions/nvshmem-libfabric";
     let fish = "fish/vendor_completions.d/nvshmem-libfabric.fish";
@@ -202,7 +202,8 @@ fn wheel((): ()) -> Case {
     says(program(&python).args(["-m", "nvshmem_libfabric", "-V"]), 0, &[&version])?;
     let says_of = |line: &str, texts: &[&str]| says(program(&python).args(["-c", line]), 0, texts);
     says_of("import nvshmem_libfabric as n; print(n.__version__)", &[VERSION])?;
-    let metadata = "import importlib.metadata as m; print(m.metadata('nvshmem-libfabric'))";
+    let metadata = "import importlib.metadata as m\n\
+                    for field in m.metadata('nvshmem-libfabric').items(): print(*field, sep=': ')";
     let fields = ["Author: Someone", "Author-email: someone@somewhere", "https://somewhere/"];
     says_of(metadata, &fields)?;
     let places = "import nvshmem_libfabric as n; print(n.BIN, n.LIB, n.INCLUDE, sep='\\n')";

@@ -180,7 +180,7 @@ pub(crate) fn missing() -> Case {
     Ok(())
 }
 
-/// What will hang is told.
+/// Settings under which the program will hang are told.
 pub(crate) fn hangs() -> Case {
     let few = |command: &mut Command| {
         let output = command.env("CUDA_DEVICE_MAX_CONNECTIONS", "1").output()?;
@@ -204,7 +204,7 @@ pub(crate) fn nccl() -> Case {
     refuses(&mut run("--nccl --any-nvshmem", &["true"]), 125, &["--any-nvshmem"]).map(drop)
 }
 
-/// What the user's environment has stays in it.
+/// Variables of the user stay in the environment.
 pub(crate) fn environment() -> Case {
     let scratch = Scratch::new();
     let made = MadeUp::new(&scratch, "nvshmem", "3.8.0", 7);

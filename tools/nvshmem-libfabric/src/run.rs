@@ -5,11 +5,12 @@
 //! program's NVSHMEM is preloaded, and this process becomes the program: its signals, its output
 //! and its exit status are its own.
 
-mod program;
-
 use std::borrow::Cow;
 use std::env;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -19,9 +20,9 @@ use crate::doctor::Verdict;
 use crate::doctor::gpus::staging_context;
 use crate::error::ToolError;
 use crate::info::accepted;
-use crate::libraries::find::{self, wrong_home};
+use crate::libraries::find::{self, of_python, wrong_home};
 use crate::libraries::linker::{self, Linker};
-use crate::libraries::nvshmem::Nvshmem;
+use crate::libraries::nvshmem::{HOST_LIBRARY, Nvshmem};
 use crate::libraries::plugins::{Plugin, Plugins};
 use crate::options::RunOptions;
 use crate::probe;
@@ -38,22 +39,16 @@ const EACH: &str = "a file for every NVSHMEM: each takes the one that it asks fo
 const PRELOAD: &str = "LD_PRELOAD";
 const TRANSPORT: &str = "NVSHMEM_REMOTE_TRANSPORT";
 
-#[derive(Debug)]
-struct Variable {
-    name: &'static str,
-    value: String,
-    why: String,
-}
-
 #[derive(Debug, Default)]
 struct Plan {
     program: Option<PathBuf>,
     words: Vec<OsString>,
-    set: Vec<Variable>,
+    /// Variables with their values, and why.
+    set: Vec<(&'static str, String, String)>,
     notes: Vec<String>,
-    /// What the program may hang by.
+    /// Settings that the program may hang by.
     warnings: Vec<String>,
-    /// Why it cannot be done, with the exit status that this has. A dry run shows the rest.
+    /// Reasons why it cannot be done, with their exit statuses. A dry run shows the rest.
     missing: Vec<Failed>,
 }
 
@@ -75,7 +70,7 @@ pub(crate) fn run(options: &RunOptions) -> Result<(), Failed> {
     }
     let mut command = Command::new(&program);
     command.args(&plan.words[1..]).arg0(&plan.words[0]);
-    command.envs(plan.set.iter().map(|variable| (variable.name, &variable.value)));
+    command.envs(plan.set.iter().map(|(name, value, _)| (name, value)));
     let error = command.exec();
     let hint = "look at the file: `run --dry-run` shows the whole command";
     Err((ToolError::file(&program, "cannot be started", error, hint), NOT_STARTED))
@@ -108,11 +103,10 @@ impl Plan {
         let mut files: Vec<&Plugin> = all.iter().collect();
         if options.any_nvshmem {
             self.notes.push(String::from(EACH));
-        } else if let Some(used) = self.have(used(options, &self.words)) {
-            let nvshmem = &used.nvshmem;
-            self.notes.push(format!("{}: {}", nvshmem.describe(), used.found));
-            self.notes.extend(beside_ours(nvshmem));
-            if used.is_guess {
+        } else if let Some((nvshmem, found, is_guess)) = self.have(used(options, &self.words)) {
+            self.notes.push(format!("{}: {found}", nvshmem.describe()));
+            self.notes.extend(beside_ours(&nvshmem));
+            if is_guess {
                 // The program may come to another one, by a wrapper or in a container.
                 let shows = "the command line does not show which NVSHMEM it uses, so it gets";
                 self.warnings.push(format!("{shows} {EACH}; --nvshmem PATH names one"));
@@ -161,7 +155,7 @@ impl Plan {
     }
 
     fn set(&mut self, name: &'static str, value: String, why: &str) {
-        self.set.push(Variable { name, value, why: why.to_owned() });
+        self.set.push((name, value, why.to_owned()));
     }
 
     fn print(&self) {
@@ -173,7 +167,7 @@ impl Plan {
         for note in self.notes.iter().chain(&self.warnings) {
             println!("# {note}");
         }
-        for Variable { name, value, why } in &self.set {
+        for (name, value, why) in &self.set {
             println!("# {why}\nexport {name}={}", quoted(value));
         }
         let words = self.words.iter().map(|word| quoted(&word.to_string_lossy()).into_owned());
@@ -210,21 +204,16 @@ fn is_sanitizer(library: &str) -> bool {
     runtimes.iter().any(|runtime| name.starts_with(runtime))
 }
 
-struct Used {
-    nvshmem: Nvshmem,
-    found: String,
-    /// It is the first of the machine, and no word of the command line leads to it.
-    is_guess: bool,
-}
-
-fn used(options: &RunOptions, words: &[OsString]) -> Result<Used, ToolError> {
+/// Returns the NVSHMEM that the program uses and how it was found; and whether that is a guess: the
+/// first of the machine, where no word of the command line leads to one.
+fn used(options: &RunOptions, words: &[OsString]) -> Result<(Nvshmem, String, bool), ToolError> {
     let linker = Linker::of_environment();
     if let Some(path) = &options.r#where.nvshmem {
         let nvshmem = Nvshmem::at(path, &linker)?;
-        return Ok(Used { nvshmem, found: String::from("named by --nvshmem"), is_guess: false });
+        return Ok((nvshmem, String::from("named by --nvshmem"), false));
     }
-    if let Some((nvshmem, found)) = program::nvshmem_in(words, &linker) {
-        return Ok(Used { nvshmem, found, is_guess: false });
+    if let Some((nvshmem, found)) = nvshmem_in(words, &linker) {
+        return Ok((nvshmem, found, false));
     }
     let home = wrong_home().map_or_else(String::new, |wrong| format!("; {wrong}"));
     let Some(nvshmem) = find::all(None, &linker)?.into_iter().next() else {
@@ -237,7 +226,7 @@ fn used(options: &RunOptions, words: &[OsString]) -> Result<Used, ToolError> {
     };
     let by = nvshmem.found_by.join("; ");
     let found = format!("the first of this machine ({by}){home}");
-    Ok(Used { nvshmem, found, is_guess: true })
+    Ok((nvshmem, found, true))
 }
 
 fn program_of(words: &[OsString]) -> Result<PathBuf, Failed> {
@@ -286,4 +275,55 @@ fn forwarding(words: &[OsString]) -> Option<String> {
 fn quoted(word: &str) -> Cow<'_, str> {
     // No word of a process has a null byte, which is all that cannot be quoted.
     shlex::try_quote(word).unwrap_or_default()
+}
+
+/// The NVSHMEM of the first program that has one, and how it has it. Launchers and wrappers have
+/// none, so the words behind them are looked at as well.
+fn nvshmem_in(words: &[OsString], linker: &Linker) -> Option<(Nvshmem, String)> {
+    let words = words.iter().filter(|word| !word.as_bytes().starts_with(b"-"));
+    words.filter_map(|word| linker::program(word)).find_map(|program| {
+        let python =
+            if is_python(&program) { Some(program.clone()) } else { interpreter(&program) };
+        match python {
+            Some(python) => of_packages(&python, linker),
+            None => of_program(&program, linker),
+        }
+    })
+}
+
+fn of_packages(python: &Path, linker: &Linker) -> Option<(Nvshmem, String)> {
+    let library = of_python(python).into_iter().next()?;
+    let found = Nvshmem::read(&library, "the packages of Python", linker).ok()?;
+    Some((found, format!("among the packages of {}", python.display())))
+}
+
+fn of_program(program: &Path, linker: &Linker) -> Option<(Nvshmem, String)> {
+    let Some((library, chain)) = linker.library_of(program, HOST_LIBRARY) else {
+        let found = Nvshmem::within(program, linker)?;
+        return Some((found, format!("{} has it in itself", program.display())));
+    };
+    let found = Nvshmem::read(&library.path, "linked", linker).ok()?;
+    let way = chain.iter().rev().map(|(path, _)| path.display().to_string());
+    let way = way.collect::<Vec<_>>().join(", which loads ");
+    Some((found, format!("{way} is linked to it, by {}", library.rule)))
+}
+
+fn is_python(path: &Path) -> bool {
+    path.file_name().and_then(OsStr::to_str).is_some_and(|name| name.starts_with("python"))
+}
+
+fn interpreter(script: &Path) -> Option<PathBuf> {
+    let mut line = Vec::new();
+    // A line longer than the kernel reads names none.
+    BufReader::new(File::open(script).ok()?.take(512)).read_until(b'\n', &mut line).ok()?;
+    let line = line.strip_prefix(b"#!")?;
+    let line = std::str::from_utf8(line).ok()?;
+    let mut words = line.split_whitespace();
+    let first = words.next()?;
+    let named = if Path::new(first).file_name() == Some(OsStr::new("env")) {
+        words.find(|word| !word.starts_with('-') && !word.contains('='))?
+    } else {
+        first
+    };
+    linker::program(OsStr::new(named)).filter(|path| is_python(path))
 }
