@@ -25,7 +25,7 @@ fn words_are_stored_together() {
         // Apart, so that each is a message.
         job.put_value(0, 1, 16 * at, at as u64 + 1).unwrap();
     }
-    job.progress(0, 1);
+    job.progress(0, 3);
     // All of them are there before PE 1 looks.
     job.fabric.pass_time(1_000_000_000);
     job.until_quiet(0, 1);

@@ -49,9 +49,9 @@ fn neighbouring_values_share_messages() {
     }
 }
 
-/// A value that does not continue the run sends it and begins the next one.
+/// Values to another peer send the runs before.
 #[test]
-fn scattered_values_leave_one_by_one() {
+fn scattered_values_leave_in_turn() {
     let mut job = Job::new(7, &shape(3), Script::default());
     for at in 0..8 {
         assert_eq!(sent(&job, 0, 1) + sent(&job, 0, 2), (at as u32).saturating_sub(1));
@@ -61,7 +61,7 @@ fn scattered_values_leave_one_by_one() {
     assert_eq!([1, 2].map(|pe| sent(&job, 0, pe)), [4, 4]);
 }
 
-/// Sixteen warps of a kernel, each with words of its own.
+/// Warps of a kernel, each with words of its own.
 #[test]
 fn interleaved_runs_of_values_are_short_messages() {
     let mut job = Job::new(7, &shape(2), Script::default());

@@ -277,7 +277,7 @@ impl<P: Port> Lane<P> {
         let to = RegionAddr { slot: remote.slot(), offset };
         let mut joined = self.staging.join_value(&mut self.core, at, (op, value), to);
         if let Joined::Behind(peer) = joined {
-            // One run at a time: the one before is sent now if there is room.
+            // Runs of one peer at a time: those before are sent now if there is room.
             self.serve_peer(peer, &mut false);
             joined = self.staging.join_value(&mut self.core, at, (op, value), to);
         }
@@ -287,7 +287,7 @@ impl<P: Port> Lane<P> {
             // Sent by the next iteration, whatever else happens.
             self.core.make_ready(at);
         }
-        Ok(matches!(joined, Joined::Begun | Joined::Run))
+        Ok(!matches!(joined, Joined::Behind(_)))
     }
 
     fn has_space(&self, at: u32) -> bool {

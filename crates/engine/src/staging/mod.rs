@@ -54,7 +54,7 @@ use crate::staging::get::StagedGet;
 use crate::staging::receive::StagedReceive;
 use crate::staging::send::StagedSend;
 pub(crate) use crate::staging::values::Joined;
-use crate::staging::values::ValueRun;
+use crate::staging::values::ValueRuns;
 use crate::staging::window::BatchWindow;
 use crate::wire::message::Seq;
 
@@ -208,7 +208,7 @@ pub(crate) struct Staging {
     batch: Vec<TaggedCopy>,
     steps: Vec<OrderedStep>,
     window: BatchWindow,
-    values: ValueRun,
+    values: ValueRuns,
     moved: u32,
     counters: StagedCounters,
 }

@@ -247,7 +247,7 @@ impl Staging {
         let payload = &mut payload[..op.len];
         let is_run = matches!(op.kind, OpKind::Values);
         match op.local {
-            LocalSide::Value(_) if is_run => payload.copy_from_slice(self.values.bytes()),
+            LocalSide::Value(_) if is_run => self.values.copy_first(payload),
             LocalSide::Value(value) => payload.copy_from_slice(&value.to_le_bytes()[..op.len]),
             LocalSide::Memory(addr) => {
                 let what = (request.what(), at);
@@ -265,7 +265,7 @@ impl Staging {
             self.counters.in_messages += op.len as u64;
             op.sent = op.len;
             if is_run {
-                self.values.end();
+                self.values.drop_first(op.len);
             }
         }
         Ok(outcome)

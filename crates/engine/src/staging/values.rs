@@ -2,9 +2,11 @@
 //!
 //! Threads of a kernel put single values (`nvshmem_p`) into neighbouring words of staged memory, and
 //! a message costs the same for one word as for a full payload. A value is therefore queued, and
-//! values right behind it join it, until the next iteration sends the run. The run is an operation
-//! in the queue of its peer: what follows, a fence, a signal or a quiet, is ordered behind it as
+//! values right behind it join it, until the next iteration sends the run. Runs are operations in
+//! the queue of their peer: what follows, a fence, a signal or a quiet, is ordered behind them as
 //! behind any queued operation.
+
+use std::collections::VecDeque;
 
 use crate::core::Core;
 use crate::op::{Op, OpKind, QueueEntry};
@@ -13,46 +15,47 @@ use crate::staging::Staging;
 use crate::wire::message::RegionAddr;
 use crate::wire::staging::MAX_PAYLOAD;
 
-/// The run that a lane collects; one at a time.
+/// Maximum bytes of queued runs: those of a few warps.
+const MAX_BYTES: usize = 8 << 10;
+
+/// Runs of values that are queued, all for one peer.
 #[derive(Debug)]
-pub(super) struct ValueRun {
+pub(super) struct ValueRuns {
     peer: u32,
-    /// Address of the next value.
+    /// Address behind the last value.
     next: RegionAddr,
-    /// Bytes of the run; empty if none is queued.
-    bytes: Vec<u8>,
+    /// Bytes of the runs, in the order in which the queue has them.
+    bytes: VecDeque<u8>,
 }
 
-impl Default for ValueRun {
+impl Default for ValueRuns {
     fn default() -> Self {
         let next = RegionAddr { slot: 0, offset: 0 };
-        Self { peer: 0, next, bytes: Vec::with_capacity(MAX_PAYLOAD) }
+        Self { peer: 0, next, bytes: VecDeque::new() }
     }
 }
 
-impl ValueRun {
-    /// Bytes of the queued run.
-    pub(super) fn bytes(&self) -> &[u8] {
-        &self.bytes
+impl ValueRuns {
+    /// Copies the bytes of the first run.
+    pub(super) fn copy_first(&self, payload: &mut [u8]) {
+        payload.iter_mut().zip(&self.bytes).for_each(|(to, byte)| *to = *byte);
     }
 
-    /// Ends the run after it was sent.
-    pub(super) fn end(&mut self) {
-        self.bytes.clear();
+    /// Drops the bytes of the first run, which was sent.
+    pub(super) fn drop_first(&mut self, len: usize) {
+        self.bytes.drain(..len.min(self.bytes.len()));
     }
 }
 
 /// What has become of a value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Joined {
-    /// It has joined the run in the queue of its peer.
+    /// It has joined the last run in the queue of its peer.
     Run,
     /// It begins a run, which the caller queues.
     Begun,
-    /// Nothing: a run that it does not continue waits in the queue of this peer.
+    /// Nothing: the runs in the queue of this peer have to be sent before.
     Behind(u32),
-    /// Nothing: other operations are queued before it.
-    Nothing,
 }
 
 impl Staging {
@@ -64,27 +67,28 @@ impl Staging {
         (op, value): (&Op, u64),
         to: RegionAddr,
     ) -> Joined {
-        let ValueRun { peer, next, bytes } = &mut self.values;
+        let ValueRuns { peer, next, bytes } = &mut self.values;
         if !bytes.is_empty() && core.peers.get(*peer).error.is_some() {
-            // The queue of the failed peer was dropped, and the run with it.
+            // The queue of the failed peer was dropped, and the runs with it.
             bytes.clear();
         }
-        let begins = bytes.is_empty();
-        match core.peers.get_mut(at).queue.back_mut() {
-            None if begins => {}
-            _ if begins => return Joined::Nothing,
+        if !bytes.is_empty() && (*peer != at || bytes.len() + op.len > MAX_BYTES) {
+            return Joined::Behind(*peer);
+        }
+        let joined = match core.peers.get_mut(at).queue.back_mut() {
             Some(QueueEntry::Op(run, _))
-                if (*peer, *next) == (at, to)
-                    && bytes.len() + op.len <= MAX_PAYLOAD
-                    && matches!(run.kind, OpKind::Values)
+                if matches!(run.kind, OpKind::Values)
+                    && *next == to
+                    && run.len + op.len <= MAX_PAYLOAD
                     && run.completion == op.completion =>
             {
                 run.len += op.len;
+                Joined::Run
             }
-            _ => return Joined::Behind(*peer),
-        }
-        bytes.extend_from_slice(&value.to_le_bytes()[..op.len]);
+            _ => Joined::Begun,
+        };
+        bytes.extend(&value.to_le_bytes()[..op.len]);
         (*peer, *next) = (at, RegionAddr { offset: to.offset + op.len as u64, ..to });
-        if begins { Joined::Begun } else { Joined::Run }
+        joined
     }
 }
