@@ -1,10 +1,10 @@
-//! Runs of values: values put one behind the other leave as one message.
+//! Runs of values: consecutive values leave as one message.
 //!
-//! Threads of a kernel put single values (`nvshmem_p`) into neighbouring words of staged memory, and
-//! a message costs the same for one word as for a full payload. A value is therefore queued, and
-//! values right behind it join it, until the next iteration sends the run. The run is an operation
-//! in the queue of its peer: what follows, a fence, a signal or a quiet, is ordered behind it as
-//! behind any queued operation.
+//! Threads of a kernel put single values (`nvshmem_p`) into neighbouring words of staged memory,
+//! and a message costs the same for one word as for a full payload. A value is therefore queued,
+//! and values that continue it join it, until the next iteration sends the run. The run is an
+//! operation in the queue of its peer: a later fence, signal or quiet follows it as any queued
+//! operation.
 
 use crate::core::Core;
 use crate::op::{Op, OpKind, QueueEntry};
@@ -13,7 +13,7 @@ use crate::staging::Staging;
 use crate::wire::message::RegionAddr;
 use crate::wire::staging::MAX_PAYLOAD;
 
-/// The run that a lane collects; one at a time.
+/// Run of values that a lane collects, one at a time.
 #[derive(Debug)]
 pub(super) struct ValueRun {
     peer: u32,
@@ -31,7 +31,6 @@ impl Default for ValueRun {
 }
 
 impl ValueRun {
-    /// Bytes of the queued run.
     pub(super) fn bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -42,21 +41,21 @@ impl ValueRun {
     }
 }
 
-/// What has become of a value.
+/// Outcome of adding a value to a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Joined {
-    /// It has joined the run in the queue of its peer.
+    /// The value has joined the run in the queue of its peer.
     Run,
-    /// It begins a run, which the caller queues.
+    /// The value starts a run, which the caller queues.
     Begun,
-    /// Nothing: a run that it does not continue waits in the queue of this peer.
+    /// Not added: a run that the value does not continue is queued for this peer.
     Behind(u32),
-    /// Nothing: other operations are queued before it.
+    /// Not added: other operations are queued before the value.
     Nothing,
 }
 
 impl Staging {
-    /// Adds a value to the run that it continues, or begins a run with it.
+    /// Adds a value to the run that it continues, or starts a run with it.
     pub(crate) fn join_value<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -69,6 +68,7 @@ impl Staging {
             // The queue of the failed peer was dropped, and the run with it.
             bytes.clear();
         }
+        // The run is last in its queue, or a value would overtake what is queued after it.
         let begins = bytes.is_empty();
         match core.peers.get_mut(at).queue.back_mut() {
             None if begins => {}
