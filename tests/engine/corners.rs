@@ -255,7 +255,7 @@ fn failing_peer_frees_bounce_buffers() {
         let mut job = Job::new(seed, &shape, script);
         // A lane that has failed before does not wait for its copies.
         job.fabric.fail_calls(PortCall::Send, 0, 1);
-        assert!(job.put_value(1, 3, 8192, 1).is_err());
+        assert!(job.put(1, 3, 8192, 8).is_err());
         job.iterate_some(&[1], 1);
         job.fill_scratch(0, &[[7; 1000], [9; 1000]].concat());
         job.fabric.store(Pe(0), job.members[0].base, &[7; 1000]);
