@@ -266,7 +266,7 @@ fn failing_peer_frees_bounce_buffers() {
         }
         job.iterate_some(&[0, 1], seed as u32 % 97 * 2);
         job.fabric.fail_calls(PortCall::Send, 0, 1);
-        if job.put_value(1, 0, 8192, 1).is_ok() {
+        if job.put(1, 0, 8192, 8).is_ok() {
             continue;
         }
         job.put(0, 2, 1000, 1000).unwrap();
