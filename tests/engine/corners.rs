@@ -69,8 +69,8 @@ fn atomic_in_batch(job: &mut Job) -> Batch {
     batch
 }
 
-/// An acknowledgement of a later message waits for no earlier one: when the request for it overtakes
-/// the message, or when the fabric refuses it at first.
+/// An acknowledgement of a later message waits for no earlier one: when the request for it
+/// overtakes the message, or when the fabric refuses it at first.
 #[test]
 fn later_messages_are_acknowledged() {
     for overtakes in [true, false] {

@@ -107,7 +107,8 @@ fn narrow() -> Job {
     job(&Shape { bounce: (1024, 2, 2), deadline, ..shape(3) })
 }
 
-/// Lets PE 0 find out that it waits for PE 1 in vain, which has its bounce buffers, and put to PE 2.
+/// Lets PE 0 find out that it waits for PE 1 in vain, which has its bounce buffers, and put to PE
+/// 2.
 fn put_beside_dead(job: &mut Job) {
     while job.is_quiet(0, 1).is_ok() {
         job.iterate_slowly(&[0, 2], 1, 1_000_000);

@@ -1,9 +1,9 @@
 //! Hosts with several links each, made of network namespaces of this machine.
 //!
 //! Rail R is the network 10.77.R.0/24, in which host H has the address 10.77.R.(H + 1) on an
-//! interface named `railR`. Its other end is in a switch, a namespace with one bridge for each rail.
-//! It takes root (or `CAP_SYS_ADMIN` and `CAP_NET_ADMIN`), `unshare` and `nsenter` of util-linux, and
-//! iproute2.
+//! interface named `railR`. Its other end is in a switch, a namespace with one bridge for each
+//! rail. It takes root (or `CAP_SYS_ADMIN` and `CAP_NET_ADMIN`), `unshare` and `nsenter` of
+//! util-linux, and iproute2.
 //!
 //! A namespace has no name, only a descriptor that this process holds. So the kernel removes it,
 //! with its interfaces, once this process and those inside have ended, however they ended.

@@ -1,10 +1,10 @@
 //! Runs of values: values put one behind the other leave as one message.
 //!
-//! Threads of a kernel put single values (`nvshmem_p`) into neighbouring words of staged memory, and
-//! a message costs the same for one word as for a full payload. A value is therefore queued, and
-//! values right behind it join it, until the next iteration sends the run. Runs are operations in
-//! the queue of their peer: what follows, a fence, a signal or a quiet, is ordered behind them as
-//! behind any queued operation.
+//! Threads of a kernel put single values (`nvshmem_p`) into neighbouring words of staged memory,
+//! and a message costs the same for one word as for a full payload. A value is therefore queued,
+//! and values that continue it join it, until the next iteration sends the run. Runs are operations
+//! in the queue of their peer: a later fence, signal or quiet follows them as any queued
+//! operation.
 
 use std::collections::VecDeque;
 

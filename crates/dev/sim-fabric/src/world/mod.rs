@@ -1,4 +1,5 @@
-//! The world behind a fake fabric's lock: memories, what is under way, and what a test has asked for.
+//! The world behind a fake fabric's lock: memories, what is under way, and what a test has asked
+//! for.
 
 mod copies;
 pub(super) mod mail;

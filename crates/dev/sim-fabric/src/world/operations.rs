@@ -1,4 +1,5 @@
-//! Operations under way in the fake fabric: posted, delivered, completed or failed as the clock moves.
+//! Operations under way in the fake fabric: posted, delivered, completed or failed as the clock
+//! moves.
 
 use super::mail::{Letter, Mail};
 use super::{World, fault};

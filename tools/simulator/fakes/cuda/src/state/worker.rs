@@ -82,8 +82,8 @@ fn begins(context: &Context) -> bool {
     context.device.behaviour.fail_copy.count().map_err(|code| context.break_down(code)).is_ok()
 }
 
-/// Copies. What is shorter than `engine_from` and goes to the device is done by a kernel, as is what
-/// stays on it.
+/// Copies. What is shorter than `engine_from` and goes to the device is done by a kernel, as is
+/// what stays on it.
 pub(crate) fn copy(context: &Context, from: &Place, to: &Place, len: usize, engine_from: usize) {
     let start = Instant::now();
     if !begins(context) {
