@@ -64,7 +64,7 @@ pub use data_path::port::OfiPort;
 pub use discovery::device::Device;
 pub use discovery::immediate_data::ImmediateData;
 pub use discovery::interface::Interface;
-pub use discovery::offered::{Offered, offered};
+pub use discovery::offers::{Offered, offered};
 pub use discovery::search::Discovery;
 pub use endpoint_files::{free_bytes, pid_namespace, remove_left_behind};
 pub use environment::{EnvironmentWish, environment_wishes};

@@ -23,7 +23,7 @@ pub mod outstanding;
 pub mod published;
 
 mod channel;
-mod handed_over;
+mod handover;
 mod producer;
 mod sync;
 mod tests;

@@ -6,7 +6,7 @@ pub(crate) mod device;
 pub(crate) mod immediate_data;
 pub(crate) mod interface;
 pub(crate) mod link;
-pub(crate) mod offered;
+pub(crate) mod offers;
 pub(crate) mod query;
 pub(crate) mod search;
 mod selection;
