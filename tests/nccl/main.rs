@@ -9,7 +9,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-mod driven;
+mod by_hand;
 mod failures;
 mod launch;
 mod life;
@@ -39,13 +39,13 @@ fn main() -> ExitCode {
         ("paused", life::paused),
         ("together", together::together),
         ("cycles", life::cycles),
-        ("visible", driven::visible),
-        ("stopped_rank", driven::stopped_rank),
-        ("test_alone", driven::test_alone),
-        ("closed_in_turn", driven::closed_in_turn),
-        ("seen_by_others", driven::seen_by_others),
-        ("aborted_connect", driven::aborted_connect),
-        ("groups", driven::groups),
+        ("visible", by_hand::visible),
+        ("stopped_rank", by_hand::stopped_rank),
+        ("test_alone", by_hand::test_alone),
+        ("closed_in_turn", by_hand::closed_in_turn),
+        ("seen_by_others", by_hand::seen_by_others),
+        ("aborted_connect", by_hand::aborted_connect),
+        ("groups", by_hand::groups),
         ("killed", failures::killed),
         ("aborted", failures::aborted),
         ("released", failures::released),

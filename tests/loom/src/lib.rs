@@ -23,7 +23,7 @@ pub mod outstanding;
 pub mod versioned_cell;
 
 mod channel;
-mod handed_over;
+mod handover;
 mod producer;
 mod sync;
 mod tests;

@@ -16,7 +16,7 @@ use crate::driver::context::Context;
 use crate::driver::device::Device;
 use crate::driver::error::CudaError;
 use crate::driver::stream::{Event, Stream};
-use crate::memory::pinned::PinnedMemory;
+use crate::memory::pinned_memory::PinnedMemory;
 use crate::memory::pointer::Kind;
 
 /// Lists that are under way on an engine at once: one that the device is at, and one behind it.

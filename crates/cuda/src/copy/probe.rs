@@ -10,7 +10,7 @@ use crate::driver::context::Context;
 use crate::driver::error::{CudaError, code};
 use crate::driver::stream::{Event, Stream};
 use crate::memory::heap::DeviceHeap;
-use crate::memory::pinned::PinnedMemory;
+use crate::memory::pinned_memory::PinnedMemory;
 
 /// Bytes of page-locked memory and of the device's that it uses.
 pub(crate) const BYTES: usize = 4096;

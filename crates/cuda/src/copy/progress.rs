@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use crate::copy::writes::Write;
 use crate::driver::stream::Stream;
-use crate::memory::pinned::PinnedMemory;
+use crate::memory::pinned_memory::PinnedMemory;
 use ::engine::atomic::Width;
 
 /// A word of page-locked memory that a stream sets to the number of each mark that it comes to.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use thiserror::Error;
 
 use crate::driver::error::{CudaError, refused};
-use crate::memory::pinned::PinnedMemory;
+use crate::memory::pinned_memory::PinnedMemory;
 use crate::memory::pointer::Kind;
 use crate::memory::range::DeviceRange;
 use ::engine::atomic::Width;

@@ -5,7 +5,7 @@
 pub(crate) mod device_memory;
 pub(crate) mod dma_buf;
 pub(crate) mod heap;
-pub(crate) mod pinned;
+pub(crate) mod pinned_memory;
 pub(crate) mod pointer;
 pub(crate) mod range;
 pub(crate) mod shared_memory;

@@ -5,6 +5,6 @@
 mod flight;
 pub(crate) mod neighbours;
 mod range_cache;
+pub(crate) mod registry;
 pub(crate) mod serving_context;
-pub(crate) mod staged;
 mod stager;

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 
 use crate::MEM;
 use crate::driver::context::Context;
-use crate::memory::pinned::PinnedMemory;
+use crate::memory::pinned_memory::PinnedMemory;
 use crate::memory::shared_memory::SharedMemory;
 use engine::ids::Pe;
 use engine::port::copies::Window;

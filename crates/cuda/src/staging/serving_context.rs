@@ -26,7 +26,7 @@ use crate::driver::error::CudaError;
 use crate::driver::module::Module;
 use crate::driver::stream::Stream;
 use crate::memory::heap::DeviceHeap;
-use crate::memory::pinned::PinnedMemory;
+use crate::memory::pinned_memory::PinnedMemory;
 
 /// Which context to stage in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

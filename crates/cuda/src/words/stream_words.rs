@@ -12,7 +12,7 @@ use crate::copy::engine::CopyEngine;
 use crate::copy::request::{CopyError, Direction, Step, Transfer, WordStores};
 use crate::driver::context::Context;
 use crate::driver::error::{CudaError, code};
-use crate::memory::pinned::PinnedMemory;
+use crate::memory::pinned_memory::PinnedMemory;
 use crate::memory::range::DeviceRange;
 use crate::words::together::{self, MAX_BYTES, Soon};
 use engine::patience::Wait;

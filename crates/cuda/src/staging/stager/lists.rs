@@ -14,7 +14,7 @@ use std::thread;
 use super::{DeviceStager, OwnBounce, Place};
 use crate::copy::request::{Direction, Step, Transfer};
 use crate::driver::error::refused;
-use crate::memory::pinned::PinnedMemory;
+use crate::memory::pinned_memory::PinnedMemory;
 use crate::memory::pointer::Kind;
 use crate::staging::flight::Flight;
 use crate::staging::neighbours::Neighbours;

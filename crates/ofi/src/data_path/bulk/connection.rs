@@ -13,7 +13,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use libfabric_sys::{FI_EAGAIN, FI_EAVAIL};
 use log::debug;
 
-use crate::data_path::bulk::merged::{Done, Tell};
+use crate::data_path::bulk::merged_queue::{Done, Tell};
 use crate::error::port_error;
 use crate::objects::contexts::Contexts;
 use crate::objects::endpoint::queue::{DirectQueue, Entries};

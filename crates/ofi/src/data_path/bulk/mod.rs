@@ -19,7 +19,7 @@
 
 pub(crate) mod addresses;
 mod connection;
-mod merged;
+mod merged_queue;
 mod thread;
 
 use std::collections::HashMap;
@@ -28,7 +28,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::data_path::bulk::connection::{BulkOp, Connection, Request};
-use crate::data_path::bulk::merged::Merged;
+use crate::data_path::bulk::merged_queue::Merged;
 use crate::data_path::bulk::thread::Worker;
 use crate::error::refused;
 use crate::objects::contexts::Contexts;

@@ -6,7 +6,7 @@ use std::ffi::c_int;
 use libfabric_sys::{fi_cq_err_entry, fid, fid_cq, fid_ep, fid_fabric};
 
 use super::*;
-use crate::data_path::bulk::merged::{COMES_IN, Merged};
+use crate::data_path::bulk::merged_queue::{COMES_IN, Merged};
 use crate::objects::domain::tests::some_domain;
 use crate::objects::tables;
 use crate::provider::Provider;

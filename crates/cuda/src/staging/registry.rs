@@ -21,7 +21,7 @@ use crate::copy::request::CopyError;
 use crate::driver::context::Context;
 use crate::driver::error::{CudaError, refused};
 use crate::driver::hazards;
-use crate::memory::pinned::PinnedMemory;
+use crate::memory::pinned_memory::PinnedMemory;
 use crate::memory::range::DeviceRange;
 use crate::memory::shared_memory::SharedMemory;
 use crate::staging::neighbours::{Neighbours, Shares};
