@@ -27,7 +27,7 @@ use crate::staged::{ALL, pattern};
 /// again, and words that are changed once, behind those that are changed again and again.
 const PART: usize = 1 << 17;
 const AGAIN: usize = PART - 5120;
-const MOST_AGAIN: usize = 1024;
+const MAX_AGAIN: usize = 1024;
 const LAST: usize = PART - 4096;
 const ONCE: usize = LAST + 64;
 
@@ -278,9 +278,9 @@ impl<'a> Program<'a> {
 
     fn put_again(&mut self) -> Outcome {
         self.fence()?;
-        let len = MOST_AGAIN - self.random.below(500);
+        let len = MAX_AGAIN - self.random.below(500);
         let (local, bytes) = self.source(len);
-        self.link().again.resize(MOST_AGAIN, 0);
+        self.link().again.resize(MAX_AGAIN, 0);
         self.link().again[..len].copy_from_slice(&bytes);
         let put = self.part_at(self.place(AGAIN), local, len);
         self.member.lane.start(&put)

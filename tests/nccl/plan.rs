@@ -85,7 +85,7 @@ pub(crate) enum From {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum What {
+pub(crate) enum PlannedOp {
     /// To there in the way's area at the target.
     Put {
         from: From,
@@ -104,23 +104,23 @@ pub(crate) enum What {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Step {
-    pub(crate) what: What,
+    pub(crate) what: PlannedOp,
     key: u64,
 }
 
 impl Step {
     pub(crate) fn bytes(&self) -> Vec<u8> {
         match self.what {
-            What::Put { len, .. } => bytes(self.key, len),
+            PlannedOp::Put { len, .. } => bytes(self.key, len),
             _ => Vec::new(),
         }
     }
 
     pub(crate) fn mark(&self) -> Option<Mark> {
         match self.what {
-            What::Put { mark, .. } => mark,
-            What::Signal(mark) => Some(mark),
-            What::Get { .. } => None,
+            PlannedOp::Put { mark, .. } => mark,
+            PlannedOp::Signal(mark) => Some(mark),
+            PlannedOp::Get { .. } => None,
         }
     }
 }
@@ -180,24 +180,24 @@ impl Maker {
             steps.push(Step { what, key: key(number as u64) });
         }
         let last = Mark { word: Word::Count, value: 1, operation: SIGNAL_INC, strong: true };
-        steps.push(Step { what: What::Signal(last), key: 0 });
+        steps.push(Step { what: PlannedOp::Signal(last), key: 0 });
         steps
     }
 
-    fn what(&mut self, number: usize, is_long: bool) -> What {
+    fn what(&mut self, number: usize, is_long: bool) -> PlannedOp {
         if is_long {
             let mark = self.random.once_in(2).then(|| self.mark(number));
             return self.put(LONGEST, mark);
         }
         let order = self.round.mix == Mix::Order;
         match self.random.below(16) {
-            0..=1 => What::Signal(self.mark(number)),
+            0..=1 => PlannedOp::Signal(self.mark(number)),
             2 if !order => self.get(),
             3..=4 => {
                 let len = self.random.between(1, 8);
                 let mark = self.random.once_in(2).then(|| self.mark(number));
                 let to = self.place(len);
-                What::Put { from: From::Inline, to, len, mark }
+                PlannedOp::Put { from: From::Inline, to, len, mark }
             }
             kind => {
                 let len = self.len();
@@ -207,10 +207,10 @@ impl Maker {
         }
     }
 
-    fn put(&mut self, len: usize, mark: Option<Mark>) -> What {
+    fn put(&mut self, len: usize, mark: Option<Mark>) -> PlannedOp {
         let len = len.min(self.room(self.source.max(self.target)));
         let from = From::Area(advance(&mut self.random, &mut self.source, len));
-        What::Put { from, to: self.place(len), len, mark }
+        PlannedOp::Put { from, to: self.place(len), len, mark }
     }
 
     /// How long an operation may be behind there, so that short ones find room to the end.
@@ -222,10 +222,10 @@ impl Maker {
         advance(&mut self.random, &mut self.target, len)
     }
 
-    fn get(&mut self) -> What {
+    fn get(&mut self) -> PlannedOp {
         let len = self.len().min(self.room(self.got));
         let from = self.random.below(STATIC - len + 1);
-        What::Get { from, to: advance(&mut self.random, &mut self.got, len), len }
+        PlannedOp::Get { from, to: advance(&mut self.random, &mut self.got, len), len }
     }
 
     fn len(&mut self) -> usize {

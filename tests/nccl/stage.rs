@@ -14,7 +14,7 @@ use crate::mock::group::{Communicator, Connection};
 use crate::mock::library::{At, Rank, Region, Signal};
 use crate::mock::proxy::{Call, ContextId, Done, Style};
 use crate::plan::{
-    From, Mark, Mix, Round, SHARED, STATIC, STEPS, Step, WORDS, Way, What, Word, fixed,
+    From, Mark, Mix, PlannedOp, Round, SHARED, STATIC, STEPS, Step, WORDS, Way, Word, fixed,
 };
 
 const SPENT: u8 = 0xee;
@@ -203,7 +203,7 @@ impl Stage {
             Signal { at: named.at(place), value, operation, strong }
         };
         match step.what {
-            What::Put { from, to, len, mark } => {
+            PlannedOp::Put { from, to, len, mark } => {
                 let (source, offset) = match from {
                     From::Area(from) => (&self.local, self.outbound(way) + from),
                     From::Inline => (&self.inlines[way.context], self.inline(way, number)),
@@ -221,12 +221,12 @@ impl Stage {
                 };
                 queues.post(context, rank, call, done);
             }
-            What::Signal(mark) => {
+            PlannedOp::Signal(mark) => {
                 let (from, to) = (At::NOWHERE, At::NOWHERE);
                 let call = Call::PutSignal { from, len: 0, to, signal: signal(mark) };
                 queues.post(context, rank, call, Box::new(|| Ok(())));
             }
-            What::Get { from, to, len } => {
+            PlannedOp::Get { from, to, len } => {
                 let to = self.got(way) + to;
                 let call = Call::Get { from: self.window.at(from), len, to: self.local.at(to) };
                 let got = Arc::clone(&self.local.area);
@@ -267,7 +267,7 @@ impl Stage {
         for way in self.ways_in() {
             let (mut expected, steps) = (bytes(round.guards(way), self.area), round.steps(way));
             for step in &steps {
-                if let What::Put { to, len, .. } = step.what {
+                if let PlannedOp::Put { to, len, .. } = step.what {
                     expected[to..to + len].copy_from_slice(&step.bytes());
                 }
             }
@@ -279,10 +279,10 @@ impl Stage {
             let mut got = sent.clone();
             for step in &steps {
                 match step.what {
-                    What::Put { from: From::Area(from), len, .. } => {
+                    PlannedOp::Put { from: From::Area(from), len, .. } => {
                         sent[from..from + len].fill(SPENT);
                     }
-                    What::Get { from, to, len } => {
+                    PlannedOp::Get { from, to, len } => {
                         let its = bytes_from(fixed(way.target), from, len);
                         got[to..to + len].copy_from_slice(&its);
                     }
@@ -405,7 +405,7 @@ impl Incoming {
 
     fn data_is_there(&self, stage: &Stage, number: usize) {
         let step = &self.steps[number];
-        let What::Put { to, len, .. } = step.what else { return };
+        let PlannedOp::Put { to, len, .. } = step.what else { return };
         let found = stage.window.area.bytes(stage.inbound(self.way) + to, len);
         let expected = step.bytes();
         if found != expected {

@@ -7,7 +7,7 @@ use engine::error::EngineError;
 use engine::ids::Pe;
 use sim_fabric::Script;
 
-use super::What;
+use super::Operation;
 use crate::job::{Job, Outcome, Shape};
 
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -55,7 +55,7 @@ fn silent_peer_fails_in_time() {
     const SOON: Duration = Duration::from_secs(2);
     for (rails, staged) in [1, 2, 4].into_iter().flat_map(|n| [0, 0b0100, 0b0110].map(|s| (n, s))) {
         for iteration in [100_000, 3_000_000, 20_000_000, 300_000_000] {
-            for what in What::ALL {
+            for what in Operation::ALL {
                 let shape = Shape { rails, staged, deadline: Some(SOON), ..Shape::default() };
                 let mut job = Job::new(7, &shape, Script::default());
                 job.fabric.stall(Pe(1));

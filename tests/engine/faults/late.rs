@@ -8,7 +8,7 @@ use engine::port::{Access, Direction};
 use engine::request::{FetchTarget, Request};
 use sim_fabric::{PortCall, Script};
 
-use super::What;
+use super::Operation;
 use crate::job::{Job, Shape};
 
 const LEN: usize = 4096;
@@ -142,8 +142,8 @@ fn failing_lane_ends_its_copies() {
 /// region: the sender is told, and the region that came after it is not touched, nor read.
 #[test]
 fn released_memory_is_not_reached() {
-    for what in What::ALL {
-        let staged = if matches!(what, What::Put(_) | What::Get(_)) { 0b0100 } else { 0 };
+    for what in Operation::ALL {
+        let staged = if matches!(what, Operation::Put(_) | Operation::Get(_)) { 0b0100 } else { 0 };
         for signals in [SignalEngine::Eager, SignalEngine::Chained, SignalEngine::Counted] {
             let shape = Shape { staged, signals, ..Shape::default() };
             let mut job = Job::new(3, &shape, Script::default());

@@ -14,7 +14,7 @@ use crate::job::{Job, Outcome};
 
 /// What PE 0 does to PE 1.
 #[derive(Clone, Copy, Debug)]
-enum What {
+enum Operation {
     Put(usize),
     Get(usize),
     PutSignal,
@@ -24,7 +24,7 @@ enum What {
     Signal,
 }
 
-impl What {
+impl Operation {
     /// Few bytes of staged memory go in a message of their own.
     const ALL: [Self; 9] = [
         Self::Put(100),

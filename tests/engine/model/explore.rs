@@ -25,7 +25,7 @@ use engine::request::{LocalSide, Request};
 use engine::wire::handle::HandleBytes;
 
 use super::port::{ModelMemory, ModelPort, address};
-use super::program::{Case, OPS, Op, What};
+use super::program::{Case, OPS, Op, ProgramOp};
 use super::search::{Choice, Fork, Random, Search};
 use super::world::{Done, HEAP, Mail, World, flag, heap, operand, place, result, source};
 use crate::job::lane_config;
@@ -439,24 +439,24 @@ impl Model {
             (number, world.case.op(number))
         };
         let issued = match op.what {
-            What::Quiet => {
+            ProgramOp::Quiet => {
                 self.world.borrow_mut().sides[pe].quieting = true;
                 return self.look_whether_quiet(pe);
             }
-            What::Fence => self.with_lane(pe, |lane| {
+            ProgramOp::Fence => self.with_lane(pe, |lane| {
                 lane.fence(Pe(0))?;
                 lane.fence(Pe(1))
             }),
-            What::Put(words) => {
+            ProgramOp::Put(words) => {
                 self.with_lane(pe, |lane| lane.start(&self.part(number, op, words)))
             }
-            What::Signal(words) => {
+            ProgramOp::Signal(words) => {
                 let parts = [self.part(number, op, words)];
                 let parts = &parts[..usize::from(words > 0)];
                 let signal = self.atomic(number, op);
                 self.with_lane(pe, |lane| lane.put_signal(&PutSignalRequest { parts, signal }))
             }
-            What::SignalBehind | What::Add | What::FetchAdd => {
+            ProgramOp::SignalBehind | ProgramOp::Add | ProgramOp::FetchAdd => {
                 self.with_lane(pe, |lane| lane.atomic(&self.atomic(number, op)))
             }
         };
@@ -507,8 +507,8 @@ impl Model {
 
     fn atomic(&self, number: usize, op: Op) -> AtomicRequest<'_> {
         let (code, offset) = match op.what {
-            What::Signal(_) | What::SignalBehind => (AtomicOp::SignalAdd, place(number)),
-            What::FetchAdd => (AtomicOp::FetchAdd, 0),
+            ProgramOp::Signal(_) | ProgramOp::SignalBehind => (AtomicOp::SignalAdd, place(number)),
+            ProgramOp::FetchAdd => (AtomicOp::FetchAdd, 0),
             _ => (AtomicOp::Add, 0),
         };
         let operand = operand(number);
@@ -518,7 +518,7 @@ impl Model {
             remote_handle: &self.handles[op.to],
             remote_addr: (heap(op.to) + offset) as u64,
             atomic: Atomic { op: code, width: Width::Eight, float: false, operand, compare: 0 },
-            result: (op.what == What::FetchAdd).then_some(place),
+            result: (op.what == ProgramOp::FetchAdd).then_some(place),
         }
     }
 }

@@ -35,14 +35,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use self::explore::{Explored, explore, wander};
-use self::program::What::{self, Add, Fence, FetchAdd, Put, Quiet, Signal, SignalBehind};
+use self::program::ProgramOp::{self, Add, Fence, FetchAdd, Put, Quiet, Signal, SignalBehind};
 use self::program::{Case, OPS};
 use self::search::Random;
 use engine::lane::SignalEngine::{self, Auto, Chained, Counted, Eager};
 use test_support::full;
 use test_support::seeds::for_seeds;
 
-const KINDS: [What; 4] = [Put(1), Signal(1), Add, FetchAdd];
+const KINDS: [ProgramOp; 4] = [Put(1), Signal(1), Add, FetchAdd];
 
 /// What of a case is explored outside of the full tier: two seconds of a core.
 const SOME: u64 = 15_000;
@@ -78,13 +78,13 @@ fn explore_all(what: &str, step: usize, cases: impl IntoIterator<Item = Case>) {
     say(&format!("{count} programs, one in {step}"), total);
 }
 
-fn named(signals: SignalEngine, zero: &[What], one: &[What]) -> Case {
+fn named(signals: SignalEngine, zero: &[ProgramOp], one: &[ProgramOp]) -> Case {
     let name = format!("{signals:?} {zero:?} | {one:?}");
     Case::new(&name, signals, zero, one)
 }
 
 /// A case for each engine that the programs tell apart.
-fn by_engine(zero: &[What], one: &[What]) -> Vec<Case> {
+fn by_engine(zero: &[ProgramOp], one: &[ProgramOp]) -> Vec<Case> {
     let has_signals = zero.iter().chain(one).any(|op| matches!(op, Signal(_)));
     let engines: &[SignalEngine] = if has_signals { &[Chained, Eager] } else { &[Auto] };
     engines.iter().map(|signals| named(*signals, zero, one)).collect()
@@ -95,9 +95,9 @@ fn by_engine(zero: &[What], one: &[What]) -> Vec<Case> {
 /// event.
 #[test]
 fn puts_counted_by_target() {
-    let plain = |zero: &[What], one: &[What]| named(Counted, zero, one).calm();
+    let plain = |zero: &[ProgramOp], one: &[ProgramOp]| named(Counted, zero, one).calm();
     let mut cases = Vec::new();
-    let programs: [&[What]; 7] = [
+    let programs: [&[ProgramOp]; 7] = [
         &[Signal(1), Signal(1)],
         &[Signal(1), Add],
         &[Signal(1), FetchAdd],
@@ -136,7 +136,8 @@ fn puts_counted_by_target() {
 
 #[test]
 fn puts_over_rails_chosen_by_load() {
-    let plain = |signals, ops: &[What]| Case { balanced: true, ..named(signals, ops, &[]).calm() };
+    let plain =
+        |signals, ops: &[ProgramOp]| Case { balanced: true, ..named(signals, ops, &[]).calm() };
     let mut cases = Vec::new();
     for ops in [&[Put(3)][..], &[Put(2), Fence, Put(2)], &[Put(2), Quiet, Put(3)]] {
         let case = plain(Auto, ops);
@@ -210,7 +211,7 @@ fn operations_both_ways() {
 
 #[test]
 fn waiting_for_room() {
-    let programs: [&[What]; 4] =
+    let programs: [&[ProgramOp]; 4] =
         [&[Put(3), Add], &[Signal(3)], &[Put(2), Fence, Signal(3)], &[Add, Fence, Put(3), Add]];
     let mut cases = Vec::new();
     for case in programs.into_iter().flat_map(|ops| by_engine(ops, &[])) {
@@ -225,7 +226,7 @@ fn waiting_for_room() {
 /// nothing more: what follows must not take effect, and the sender is told.
 #[test]
 fn losses_of_one_pe() {
-    let programs: [&[What]; 9] = [
+    let programs: [&[ProgramOp]; 9] = [
         &[Put(2), Fence, Add],
         &[Put(1), Put(1), Fence, Put(1)],
         &[Signal(2)],
@@ -252,7 +253,7 @@ fn losses_of_one_pe() {
 
 #[test]
 fn signals_behind_puts() {
-    let programs: [&[What]; 6] = [
+    let programs: [&[ProgramOp]; 6] = [
         &[Put(2), SignalBehind],
         &[Put(1), SignalBehind, Put(1)],
         &[Put(1), SignalBehind, SignalBehind],
@@ -291,7 +292,7 @@ fn losses_at_either_pe() {
 const WANDERED: u64 = 50;
 
 fn random_case(random: &mut Random) -> Case {
-    let mut program = || -> Vec<What> {
+    let mut program = || -> Vec<ProgramOp> {
         let len = random.below(OPS);
         let whats = [
             Put(1),

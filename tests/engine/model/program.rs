@@ -10,7 +10,7 @@ pub(crate) const WORDS: usize = 4;
 
 /// An operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum What {
+pub(crate) enum ProgramOp {
     /// A put of so many words, each a segment of its own.
     Put(usize),
     /// A put of so many words, with its signal. None is a signal alone.
@@ -30,7 +30,7 @@ pub(crate) enum What {
 /// An operation and the PE that it goes to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Op {
-    pub(crate) what: What,
+    pub(crate) what: ProgramOp,
     pub(crate) from: usize,
     pub(crate) to: usize,
     /// Fences before it.
@@ -42,10 +42,10 @@ impl Op {
     /// or for the atomic.
     pub(crate) fn effects(&self) -> std::ops::Range<usize> {
         match self.what {
-            What::Put(words) => 1..words + 1,
-            What::Signal(words) => 0..words + 1,
-            What::SignalBehind | What::Add | What::FetchAdd => 0..1,
-            What::Fence | What::Quiet => 0..0,
+            ProgramOp::Put(words) => 1..words + 1,
+            ProgramOp::Signal(words) => 0..words + 1,
+            ProgramOp::SignalBehind | ProgramOp::Add | ProgramOp::FetchAdd => 0..1,
+            ProgramOp::Fence | ProgramOp::Quiet => 0..0,
         }
     }
 }
@@ -72,12 +72,17 @@ pub(crate) struct Case {
 }
 
 impl Case {
-    pub(crate) fn new(name: &str, signals: SignalEngine, zero: &[What], one: &[What]) -> Self {
-        let program = |from: usize, whats: &[What]| {
+    pub(crate) fn new(
+        name: &str,
+        signals: SignalEngine,
+        zero: &[ProgramOp],
+        one: &[ProgramOp],
+    ) -> Self {
+        let program = |from: usize, whats: &[ProgramOp]| {
             let mut epoch = 0;
-            let last = (!whats.is_empty()).then_some(What::Quiet);
-            let op = |what: What| {
-                epoch += usize::from(what == What::Fence);
+            let last = (!whats.is_empty()).then_some(ProgramOp::Quiet);
+            let op = |what: ProgramOp| {
+                epoch += usize::from(what == ProgramOp::Fence);
                 Op { what, from, to: 1 - from, epoch }
             };
             let ops: Vec<Op> = whats.iter().copied().chain(last).map(op).collect();

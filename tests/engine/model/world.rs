@@ -8,7 +8,7 @@ use std::rc::Rc;
 use engine::ids::{RailId, WrId};
 use engine::port::{Local, Transfer};
 
-use super::program::{Case, OPS, WORDS, What};
+use super::program::{Case, OPS, ProgramOp, WORDS};
 
 /// Bytes of a PE's heap: the shared word's line, then a place per operation of either PE.
 pub(crate) const HEAP: usize = LINE + 2 * OPS * PLACE;
@@ -352,14 +352,14 @@ impl World {
         assert!(operand.is_power_of_two() && offset < HEAP, "{operand} at {addr:#x}");
         let number = operand.trailing_zeros() as usize;
         let op = self.case.op(number);
-        let is_signal = matches!(op.what, What::Signal(_) | What::SignalBehind);
+        let is_signal = matches!(op.what, ProgramOp::Signal(_) | ProgramOp::SignalBehind);
         let expected = if is_signal { place(number) } else { 0 };
         assert_eq!(offset, expected, "operation {number} applied at the wrong place");
         self.effect(pe, number, 0);
         let word = &mut self.sides[pe].heap[offset / 8];
         let before = *word;
         *word += operand;
-        if op.what == What::FetchAdd {
+        if op.what == ProgramOp::FetchAdd {
             self.fetched[number] = Some(before);
         }
         before
@@ -382,7 +382,7 @@ impl World {
         }
         for (other, before) in self.case.ops() {
             // Its own data was looked at above.
-            if op.what == What::SignalBehind && other < number && before.from == op.from {
+            if op.what == ProgramOp::SignalBehind && other < number && before.from == op.from {
                 let data = before.effects().filter(|word| *word > 0);
                 let there = data.into_iter().all(|word| self.effects[other][word] == 1);
                 assert!(there, "operation {number}: a signal before the data of operation {other}");
@@ -405,7 +405,7 @@ impl World {
                 continue;
             }
             assert!(self.is_done(number), "quiet returned before operation {number} took effect");
-            if op.what == What::FetchAdd {
+            if op.what == ProgramOp::FetchAdd {
                 let results = &self.sides[pe].results[2 * number..2 * number + 2];
                 assert!(results.iter().all(|word| *word != 0), "quiet returned before a result");
             }

@@ -63,7 +63,7 @@ fn scattered_values_leave_in_turn() {
 
 /// Warps of a kernel, each with words of its own.
 #[test]
-fn interleaved_runs_of_values_are_short_messages() {
+fn warps_share_few_messages() {
     let mut job = Job::new(7, &shape(2), Script::default());
     for at in 0..COUNT {
         let (warp, lane) = (at / 20, at % 20);

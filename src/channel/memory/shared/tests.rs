@@ -6,7 +6,7 @@ fn new(rings: u32, slots: u64) -> Shared {
 }
 
 #[test]
-fn ring_count_is_bounded_power_of_two() {
+fn ring_count_is_power_of_two() {
     for (rings, is_one) in [(1, true), (16, true), (32, true), (0, false), (3, false)] {
         assert_eq!(Sizes::new(rings, 64).is_ok(), is_one, "{rings}");
     }

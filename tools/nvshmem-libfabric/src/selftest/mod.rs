@@ -201,7 +201,7 @@ fn line(run: &Run, all: bool) -> String {
 /// Granularity of a driver's allocations.
 const DEVICE_CHUNK: u64 = 2 << 20;
 
-const MOST_LINES: usize = 40;
+const MAX_LINES: usize = 40;
 
 /// The PEs of a job, and on which hosts they are: so many on each, or all on this machine where
 /// none is named.
@@ -277,7 +277,7 @@ pub(crate) fn why(error: &BoxError) -> String {
 
 pub(crate) fn log_of_failure(report: &JobReport) -> String {
     let output = failed_first(report).map_or(&[][..], |pe| &pe.output);
-    let last = &output[output.len().saturating_sub(MOST_LINES)..];
+    let last = &output[output.len().saturating_sub(MAX_LINES)..];
     last.iter().map(|(_, line)| format!("  {line}")).collect::<Vec<_>>().join("\n")
 }
 
