@@ -6,8 +6,8 @@ use engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
 use engine::wire::cookie::Cookie;
 use engine::wire::immediate::ImmediateCodec;
 use engine::wire::message::{
-    Body, Frame, Head, MAP_BYTES, MAX_EAGER, MAX_REASON, Message, Numbers, RegionAddr, SealContext,
-    Seq, Tag, VERSION, WireError, eager_in,
+    Body, Frame, HEAD, Head, MAP_BYTES, MAX_EAGER, MAX_REASON, Message, Numbers, RegionAddr,
+    SealContext, Seq, Tag, VERSION, WireError, eager_in,
 };
 use engine::wire::seal::Seal;
 use engine::wire::staging::{
@@ -95,6 +95,7 @@ fn fields(head: Head) -> (u16, Pe, u32, u32, u32) {
 /// Words that fill fields, and leave their halves apart.
 const WORDS: [u64; 4] = [u64::MAX, 0, 0x0123_4567_89ab_cdef, 0x8000_0000_0000_0001];
 
+/// All that is written is read again, and no shorter or longer message of its kind.
 #[test]
 fn encoded_messages_decode() {
     let (me, to) = (Pe(0x1234), Pe(0xfedc));
@@ -110,6 +111,19 @@ fn encoded_messages_decode() {
             let word = head.word ^ receiver.mask(me, to, seq.high());
             let message = Message::decode(head, word, &bytes).unwrap();
             assert_eq!(message.body, *body);
+            let is_any_length = match body {
+                Body::Refusal { .. } | Body::Ack(_) => true,
+                Body::StagedPut { .. } | Body::GetReply { .. } => true,
+                // A pull may bring the bytes it is about, if they are as few.
+                Body::Pull(pull) => pull.len as usize <= MAX_MESSAGE,
+                _ => false,
+            };
+            for len in (HEAD..MAX_MESSAGE).filter(|len| *len != bytes.len()) {
+                let mut other = bytes.clone();
+                other.resize(len, 0);
+                let is_read = Message::decode(head, word, &other).is_ok();
+                assert!(!is_read || is_any_length, "{body:?}: {len}");
+            }
             let is_numbered = !matches!(
                 body,
                 Body::Ack(_) | Body::AckRequest | Body::Reply { .. } | Body::Refusal { .. }

@@ -433,25 +433,4 @@ mod tests {
             assert!((2..=4 * seconds).contains(&due), "{due} checks more of {seconds} s");
         }
     }
-
-    #[test]
-    fn waits_are_reported_then_given_up() {
-        // In units of stamps, so that they come out even.
-        let units = |count: u64| Some(Duration::from_nanos(count << STAMP_SHIFT));
-        let mut watchdog = Watchdog::new(units(4), units(20));
-        let mut told = Vec::new();
-        let mut warned = 0;
-        for stamp in 0..=20 {
-            watchdog.stamp = stamp;
-            if let Some(overdue) = watchdog.overdue(0, warned) {
-                assert_eq!(overdue.seconds, (u64::from(stamp) << STAMP_SHIFT) / 1_000_000_000);
-                warned += 1;
-                told.push((stamp, overdue.fails));
-            }
-        }
-        assert_eq!(told, [(4, false), (8, false), (12, false), (16, false), (20, true)]);
-        watchdog.stamp = 23;
-        assert!(watchdog.overdue(4, 4).is_none(), "something has moved since");
-        assert!(watchdog.overdue(3, 9).is_some_and(|overdue| overdue.fails));
-    }
 }
