@@ -51,49 +51,10 @@ pub(crate) struct Explored {
     pub(crate) longest: usize,
 }
 
-impl Explored {
-    pub(crate) fn add(&mut self, other: Explored) {
-        self.executions += other.executions;
-        self.ended += other.ended;
-        self.states += other.states;
-        self.longest = self.longest.max(other.longest);
-    }
-}
-
-/// Runs all executions of a case, or `most`. A broken rule is a panic, after the path to it was
-/// printed.
-pub(crate) fn explore(case: &Case, most: u64) -> Explored {
-    explore_by(case, Search::default(), |explored, search| {
-        explored.states = search.seen.len();
-        if explored.executions == most {
-            return false;
-        }
-        // The deepest fork with something left to try.
-        while let Some(fork) = search.path.last_mut() {
-            if let Some(next) = fork.left.pop() {
-                fork.taken = next;
-                return true;
-            }
-            search.path.pop();
-        }
-        false
-    })
-}
-
-/// Runs so many executions of a case whose choices follow from the seed. As [`explore`] otherwise.
-pub(crate) fn wander(case: &Case, seed: u64, executions: u64) -> Explored {
-    let search = Search { random: Some(Random(seed)), ..Search::default() };
-    explore_by(case, search, |explored, search| {
-        search.path.clear();
-        explored.executions < executions
-    })
-}
-
-fn explore_by(
-    case: &Case,
-    mut search: Search,
-    goes_on: impl Fn(&mut Explored, &mut Search) -> bool,
-) -> Explored {
+/// Runs all executions of a case, or `most`; with a seed, so many whose choices follow from it. A
+/// broken rule is a panic, after the path to it was printed.
+pub(crate) fn explore(case: &Case, most: u64, seed: Option<u64>) -> Explored {
+    let mut search = Search { random: seed.map(Random), ..Search::default() };
     let case = Rc::new(case.clone());
     let mut explored = Explored::default();
     loop {
@@ -131,7 +92,16 @@ fn explore_by(
         }
         explored.executions += 1;
         explored.longest = explored.longest.max(search.path.len());
-        if !goes_on(&mut explored, &mut search) {
+        explored.states = search.seen.len();
+        // On from the deepest fork with something left to try; a random execution leaves nothing.
+        while let Some(fork) = search.path.last_mut() {
+            if let Some(next) = fork.left.pop() {
+                fork.taken = next;
+                break;
+            }
+            search.path.pop();
+        }
+        if explored.executions == most || seed.is_none() && search.path.is_empty() {
             return explored;
         }
     }
@@ -247,43 +217,37 @@ impl Model {
         Some(taken)
     }
 
+    /// Chooses whether a post or a send finds no room.
     pub(crate) fn choose_again(&self) -> bool {
-        if self.world.borrow().again == 0 {
-            return false;
-        }
-        let again = self.choose_one(Choice::Again(false), Choice::Again(true));
-        self.world.borrow_mut().again -= u32::from(again);
-        again
+        self.choose_within_call(Choice::Again, |world| &mut world.again)
     }
 
-    /// Whether a write is delivered at once.
+    /// Chooses whether a write is delivered at once.
     pub(crate) fn choose_early(&self) -> bool {
-        if self.world.borrow().early == 0 {
-            return false;
-        }
-        let early = self.choose_one(Choice::Early(false), Choice::Early(true));
-        self.world.borrow_mut().early -= u32::from(early);
-        early
+        self.choose_within_call(Choice::Early, |world| &mut world.early)
     }
 
-    /// A choice within a call: whether it is the second.
-    fn choose_one(&self, first: Choice, second: Choice) -> bool {
+    /// Chooses within a call whether something happens that may happen so often still.
+    fn choose_within_call(&self, of: fn(bool) -> Choice, left: fn(&mut World) -> &mut u32) -> bool {
+        let mut world = self.world.borrow_mut();
+        let left = left(&mut world);
+        if *left == 0 {
+            return false;
+        }
         let mut search = self.search.borrow_mut();
         let at = search.at;
         if search.path.len() == at {
             let fork = match &mut search.random {
-                Some(random) => {
-                    let taken = if random.below(4) == 0 { second } else { first };
-                    Fork { taken, left: Vec::new() }
-                }
-                None => Fork { taken: first, left: vec![second] },
+                Some(random) => Fork { taken: of(random.below(4) == 0), left: Vec::new() },
+                None => Fork { taken: of(false), left: vec![of(true)] },
             };
             search.path.push(fork);
         }
         search.at += 1;
         let taken = search.path[at].taken;
-        assert!(taken == first || taken == second, "a replay differs");
-        taken == second
+        assert!([of(false), of(true)].contains(&taken), "a replay differs");
+        *left -= u32::from(taken == of(true));
+        taken == of(true)
     }
 
     /// Everything that can happen next.

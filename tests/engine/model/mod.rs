@@ -34,7 +34,7 @@ use std::io::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use self::explore::{Explored, explore, wander};
+use self::explore::{Explored, explore};
 use self::program::ProgramOp::{self, Add, Fence, FetchAdd, Put, Quiet, Signal, SignalBehind};
 use self::program::{Case, OPS};
 use self::search::Random;
@@ -65,14 +65,17 @@ fn explore_all(what: &str, step: usize, cases: impl IntoIterator<Item = Case>) {
     let mut count = 0;
     let mut total = Explored::default();
     for case in cases {
-        let explored = explore(&case, most);
+        let explored = explore(&case, most, None);
         let name = &case.name;
         assert!(explored.ended > 0 && explored.executions > 1, "{name}: {explored:?}");
         if explored.executions > 20_000 {
             say(&case.name, explored);
         }
         count += 1;
-        total.add(explored);
+        total.executions += explored.executions;
+        total.ended += explored.ended;
+        total.states += explored.states;
+        total.longest = total.longest.max(explored.longest);
     }
     assert!(count > 0, "{what}: nothing was explored");
     say(&format!("{count} programs, one in {step}"), total);
@@ -332,7 +335,7 @@ fn random_longer_programs() {
     let (all, ended) = (AtomicU64::new(0), AtomicU64::new(0));
     for_seeds("random_programs", &[814351648], 80, |seed| {
         let case = random_case(&mut Random(seed));
-        let explored = wander(&case, seed, WANDERED);
+        let explored = explore(&case, WANDERED, Some(seed));
         all.fetch_add(explored.executions, Ordering::Relaxed);
         ended.fetch_add(explored.ended, Ordering::Relaxed);
     });

@@ -8,11 +8,10 @@ use engine::port::packet::LongPacket;
 use engine::port::{
     Access, Addressing, Clock, Completions, DataPath, Direction, Failure, Incoming, LocalMemory,
     MemoryPort, Messaging, Operation, PeerAddr, Polled, PortError, Posted, RailLimits, Registered,
-    Transfer,
 };
 
 use super::explore::Model;
-use super::world::{self, Done, Mail, World};
+use super::world::{self, Done, Flight, Letter, Mail, World};
 
 pub(crate) struct ModelPort {
     pub(crate) model: Rc<Model>,
@@ -36,37 +35,6 @@ impl ModelPort {
             world.told(self.pe, ("refused", rail));
         }
         dead
-    }
-
-    fn post_told(
-        &self,
-        rail: RailId,
-        to: PeerAddr,
-        wr_id: WrId,
-        transfer: &Transfer,
-        data: Option<u64>,
-    ) -> Result<Posted, PortError> {
-        assert_eq!(transfer.direction, Direction::Write);
-        assert!(transfer.len >= 1 && transfer.len <= self.limits[rail.index()].max_segment);
-        if self.is_dead(rail) {
-            return Err(lost());
-        }
-        let again = self.model.choose_again();
-        self.model.world.borrow_mut().told(self.pe, ("posted", rail, again));
-        if again {
-            return Ok(Posted::Again);
-        }
-        let early = self.model.choose_early();
-        self.model.world.borrow_mut().post(
-            self.pe,
-            rail,
-            target(to),
-            wr_id,
-            *transfer,
-            early,
-            data,
-        );
-        Ok(Posted::Yes)
     }
 }
 
@@ -92,12 +60,27 @@ impl DataPath for ModelPort {
         wr_id: WrId,
         operation: Operation<'_>,
     ) -> Result<Posted, PortError> {
-        match operation {
-            Operation::Transfer(transfer) => self.post_told(rail, to, wr_id, transfer, None),
-            Operation::WriteWithImmediate(transfer, data) => {
-                self.post_told(rail, to, wr_id, transfer, Some(data))
-            }
+        let (transfer, data) = match operation {
+            Operation::Transfer(transfer) => (*transfer, None),
+            Operation::WriteWithImmediate(transfer, data) => (*transfer, Some(data)),
+        };
+        assert_eq!(transfer.direction, Direction::Write);
+        assert!(transfer.len >= 1 && transfer.len <= self.limits[rail.index()].max_segment);
+        if self.is_dead(rail) {
+            return Err(lost());
         }
+        let again = self.model.choose_again();
+        self.model.world.borrow_mut().told(self.pe, ("posted", rail, again));
+        if again {
+            return Ok(Posted::Again);
+        }
+        let early = self.model.choose_early();
+        let (to, to_rail) = target(to);
+        assert_eq!(transfer.key, world::key(to, to_rail), "the key is not of the rail addressed");
+        let flight = Flight { id: 0, from: self.pe, rail, to, wr_id, transfer, delivered: false };
+        let told = data.map(|data| (to_rail, data));
+        self.model.world.borrow_mut().post(flight, told, early);
+        Ok(Posted::Yes)
     }
 
     fn fast(&self, _rail: RailId) -> Option<()> {
@@ -152,7 +135,8 @@ impl Messaging for ModelPort {
         if again {
             return Ok(Posted::Again);
         }
-        world.send(self.pe, rail, target(to), wr_id, bytes);
+        let ((to, to_rail), bytes) = (target(to), bytes.to_vec());
+        world.send(Letter { id: 0, from: self.pe, rail, to, to_rail, wr_id, bytes, again: false });
         Ok(Posted::Yes)
     }
 

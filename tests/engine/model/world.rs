@@ -234,17 +234,9 @@ impl World {
         self.next_id
     }
 
-    #[allow(clippy::too_many_arguments, reason = "who posts, where to, and what")]
-    pub(crate) fn post(
-        &mut self,
-        from: usize,
-        rail: RailId,
-        (to, to_rail): (usize, RailId),
-        wr_id: WrId,
-        transfer: Transfer,
-        early: bool,
-        data: Option<u64>,
-    ) {
+    /// Takes a write that is told of at a rail of its target, if it has immediate data.
+    pub(crate) fn post(&mut self, mut flight: Flight, told: Option<(RailId, u64)>, early: bool) {
+        let Flight { from, rail, to, wr_id, .. } = flight;
         let flights = self.flights.iter().filter(|flight| flight.from == from);
         let used = flights.clone().any(|flight| flight.wr_id == wr_id);
         let done = self.sides[from].done.iter().flatten();
@@ -254,28 +246,18 @@ impl World {
         let in_flight = flights.filter(|flight| flight.rail == rail).count()
             + self.sides[from].done[rail.index()].iter().filter(taken).count();
         assert!(in_flight < self.case.depth as usize, "{rail} is over its depth");
-        assert_eq!(transfer.key, key(to, to_rail), "the key is not of the rail addressed");
-        let id = self.id();
-        self.flights.push(Flight { id, from, rail, to, wr_id, transfer, delivered: false });
-        if let Some(data) = data {
-            self.notices.push(Notice { id, to, to_rail, data });
-        }
+        flight.id = self.id();
+        let id = flight.id;
+        self.flights.push(flight);
+        self.notices.extend(told.map(|(to_rail, data)| Notice { id, to, to_rail, data }));
         if early {
             self.deliver(id);
         }
     }
 
-    pub(crate) fn send(
-        &mut self,
-        from: usize,
-        rail: RailId,
-        (to, to_rail): (usize, RailId),
-        wr_id: WrId,
-        bytes: &[u8],
-    ) {
-        let (id, bytes) = (self.id(), bytes.to_vec());
-        let again = false;
-        self.letters.push(Letter { id, from, rail, to, to_rail, wr_id, bytes, again });
+    pub(crate) fn send(&mut self, mut letter: Letter) {
+        letter.id = self.id();
+        self.letters.push(letter);
     }
 
     /// Whether a lane's next iteration may find something more: only what it looks at no sooner
