@@ -5,14 +5,12 @@ use engine::atomic::AtomicOp;
 use engine::ids::Pe;
 use engine::lane::SignalEngine;
 use engine::lane::batches::Batch;
-use engine::port::Direction;
 use engine::rails::Spread;
-use engine::request::Request;
 use sim_fabric::Script;
 use test_support::seeds::for_seeds;
 
-use crate::job::{Job, Outcome, PATIENCE, Shape};
-use crate::race::{Random, race, random_script, random_shape};
+use crate::job::{Job, PATIENCE, Shape};
+use crate::race::{Random, random_script, random_shape};
 
 /// One queue for writes and messages, as many fabrics have it, and puts that never leave a place in
 /// it: what peers wait for gets through.
@@ -310,45 +308,35 @@ fn batch_ends_while_others_go_on() {
         // for as long as others keep it busy.
         let shape = Shape { depth: shape.depth.max(3), ..shape };
         let script = Script { delay: (1_000, 50_000), ..random_script(&mut random) };
-        let job = Job::new(seed, &shape, script);
-        let (fabric, base) = (job.fabric.clone(), job.members[1].base);
-        let (_, ended) = race(job, seed, |me, member, targets| -> Outcome {
-            if me == 1 {
-                return Ok(());
+        let mut job = Job::new(seed, &shape, script);
+        let batch = job.lane(0).begin_batch().expect("the first");
+        job.lane(0).enter_batch(batch);
+        let mut words = Vec::new();
+        for at in (0..6).map(|number| number * 1024) {
+            let len = [1, 8, 60, 200, 900][random.below(5)];
+            let kind = random.below(4);
+            match kind {
+                0 => job.put(0, 1, at + 64, len).unwrap(),
+                1 => job.get(0, 1, at + 64, len).unwrap(),
+                2 => job.fetch(0, 1, at).unwrap(),
+                _ => job.put_signal(0, 1, &[(at + 64, len)], at).unwrap(),
             }
-            let mut random = Random(seed);
-            let batch = member.lane.begin_batch().expect("the first");
-            member.lane.enter_batch(batch);
-            let mut words = Vec::new();
-            for at in (0..6).map(|number| number * 1024) {
-                let len = [1, 8, 60, 200, 900][random.below(5)];
-                let part = targets.part(member.scratch + at, 1, at + 64, len);
-                let kind = random.below(4);
-                match kind {
-                    0 => member.lane.start(&part)?,
-                    1 => member.lane.start(&Request { direction: Direction::Read, ..part })?,
-                    2 => member.lane.atomic(&targets.fetch(1, at, member.scratch + at))?,
-                    _ => member.put_signal(targets, 1, &[(at + 64, len)], at)?,
-                }
-                words.extend((kind > 1).then_some(at));
-            }
-            member.lane.enter_batch(Batch::NONE);
-            let mut iterations = 0;
-            while !member.lane.is_batch_done(batch) {
-                member.lane.start(&targets.part(member.scratch, 1, 64 << 10, 40))?;
-                member.lane.atomic(&targets.atomic(1, 100 << 10, AtomicOp::Add, 1))?;
-                member.lane.progress()?;
-                fabric.step();
-                fabric.pass_time(200_000);
-                member.lane.request_acks();
-                iterations += 1;
-                assert!(iterations < 20_000, "the batch does not end");
-            }
-            let is_changed = |at: &usize| fabric.load(Pe(1), base + at, 8) == 1_u64.to_le_bytes();
-            assert!(words.iter().all(is_changed), "the words of {words:?}");
-            member.lane.end_batch(batch);
-            member.lane.quiet(Pe(1))
-        });
-        ended.iter().for_each(|(_, ended)| assert_eq!(*ended, Ok(())));
+            words.extend((kind > 1).then_some(at));
+        }
+        job.lane(0).enter_batch(Batch::NONE);
+        let mut iterations = 0;
+        while !job.lane(0).is_batch_done(batch) {
+            job.put(0, 1, 64 << 10, 40).unwrap();
+            job.amo(0, 1, 100 << 10, AtomicOp::Add, 1).unwrap();
+            job.progress(0, 1);
+            job.progress(1, 1);
+            job.fabric.pass_time(200_000);
+            job.lane(0).request_acks();
+            iterations += 1;
+            assert!(iterations < 20_000, "the batch does not end");
+        }
+        assert!(words.iter().all(|at| job.word(1, *at) == 1), "the words of {words:?}");
+        job.lane(0).end_batch(batch);
+        job.until_quiet(0, 1);
     });
 }

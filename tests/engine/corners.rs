@@ -51,32 +51,22 @@ fn copies_refused_together_are_all_made() {
     }
 }
 
-/// PE 0 with a counted put to PE 1 whose data does not arrive, and a batch with an atomic behind.
-fn job_with_stuck_signal() -> Job {
-    let shape = Shape { signals: SignalEngine::Counted, ..Shape::default() };
-    let mut job = Job::new(1, &shape, Script::default());
-    job.fabric.hold_immediate_data(true);
-    job.put_signal(0, 1, &[(64, 300)], 0).unwrap();
-    job.iterate_some(&[0, 1], 200);
-    job
-}
-
-fn atomic_in_batch(job: &mut Job) -> Batch {
-    let batch = job.lane(0).begin_batch().unwrap();
-    job.lane(0).enter_batch(batch);
-    job.inc(0, 1, 8);
-    job.lane(0).enter_batch(Batch::NONE);
-    batch
-}
-
 /// An acknowledgement of a later message waits for no earlier one: when the request for it
 /// overtakes the message, or when the fabric refuses it at first.
 #[test]
 fn later_messages_are_acknowledged() {
     for overtakes in [true, false] {
-        let mut job = job_with_stuck_signal();
+        let shape = Shape { signals: SignalEngine::Counted, ..Shape::default() };
+        let mut job = Job::new(1, &shape, Script::default());
+        // Its data does not arrive.
+        job.fabric.hold_immediate_data(true);
+        job.put_signal(0, 1, &[(64, 300)], 0).unwrap();
+        job.iterate_some(&[0, 1], 200);
         job.fabric.hold_up_messages(Pe(0), if overtakes { 1_000_000 } else { 0 });
-        let batch = atomic_in_batch(&mut job);
+        let batch = job.lane(0).begin_batch().unwrap();
+        job.lane(0).enter_batch(batch);
+        job.inc(0, 1, 8);
+        job.lane(0).enter_batch(Batch::NONE);
         job.fabric.hold_up_messages(Pe(0), 0);
         job.lane(0).request_acks();
         if !overtakes {
@@ -310,10 +300,7 @@ fn dropped_put_frees_its_buffer() {
         job.members[0].lane.start(&job.targets.part(base, pe, 64, 1000)).unwrap();
     };
     put(&mut job, 1);
-    while job.is_quiet(0, 1).is_ok() {
-        job.iterate_some(&[0], 1);
-        job.fabric.pass_time(50_000_000);
-    }
+    job.settle(&[0], (0, 1), 50_000_000).unwrap_err();
     put(&mut job, 2);
     assert_eq!(job.settle(&[0, 2], (0, 2), 1000), Ok(()));
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::num::NonZero;
 use std::panic::{catch_unwind, resume_unwind};
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use engine::atomic::AtomicOp;
 use engine::error::EngineError;
@@ -20,8 +20,7 @@ use sim_fabric::{FakeFabric, PortCall, Script};
 use test_support::seeds::{campaign, for_seeds, single};
 
 use super::fault::Fault;
-use crate::job::Targets;
-use crate::job::{Job, Member, Shape};
+use crate::job::{Job, Member, Shape, Targets};
 use crate::race::{Random, race, random_script, random_shape, random_words};
 
 /// Operations of each PE.
@@ -278,9 +277,6 @@ fn run(seed: u64) -> bool {
     let program = |me: u32, member: &mut Member, targets: &Targets| {
         program(&plan, &fabric, me, member, targets)
     };
-    let iterate = |member: &mut Member| {
-        let _ = member.lane.progress();
-    };
     let (fabric, members) = race(job, seed, program);
     let took = Duration::from_nanos(fabric.now());
     assert!(took < LAST, "hang: it took {took:?}");
@@ -297,7 +293,7 @@ fn run(seed: u64) -> bool {
         }
     }
     for _ in 0..200 {
-        members.iter_mut().for_each(iterate);
+        members.iter_mut().for_each(|member| drop(member.lane.progress()));
         fabric.pass_time(50_000_000);
     }
     for ((me, member), batches) in (0..).zip(&members).zip(&batches) {
@@ -478,7 +474,6 @@ fn promises_survive_faults() {
 fn run_campaign(count: u32) {
     let threads = std::thread::available_parallelism().map_or(2, NonZero::get) as u32;
     let (each, failed) = (count.div_ceil(threads), Mutex::new(Vec::new()));
-    let began = Instant::now();
     let case = |seed| {
         if let Err(panic) = catch_unwind(|| counted(seed)) {
             let text = panic.downcast_ref::<String>().cloned();
@@ -506,10 +501,6 @@ fn run_campaign(count: u32) {
         println!("NVSHMEM_TEST_SEED={seed}: {text}");
     }
     println!("MEASURE schedules {count} schedules");
-    println!(
-        "MEASURE schedules_a_second {:.0} 1/s",
-        f64::from(count) / began.elapsed().as_secs_f64()
-    );
     println!("MEASURE hangs {} schedules", of("hang:"));
     println!("MEASURE canaries_broken {} schedules", of("canary:"));
     println!("MEASURE lost_or_wrong {} schedules", failed.len() - of("hang:") - of("canary:"));

@@ -83,25 +83,19 @@ fn warps_at_once_take_few_messages() {
         let mut random = Random(seed);
         job.fabric.trace_calls();
         // What each warp has left to do, a step of a token at a time.
-        let mut left: Vec<_> = (0..warps).map(|warp| (warp..TOKENS).step_by(warps)).collect();
-        let mut steps = vec![None; warps];
-        while left.iter().any(|tokens| tokens.len() > 0) || steps.iter().any(Option::is_some) {
-            let warp = random.below(warps);
-            steps[warp] = match steps[warp] {
-                None => left[warp].next().map(|token| (token, 0)),
-                Some((token, 0)) => {
-                    job.put(0, 1, token * LEN, LEN).unwrap();
-                    Some((token, 1))
-                }
-                Some((token, 1)) => {
-                    job.fence(0, 1);
-                    Some((token, 2))
-                }
-                Some((token, _)) => {
-                    job.amo(0, 1, WORDS + 8 * (token % 8), AtomicOp::SignalAdd, 1).unwrap();
-                    None
-                }
-            };
+        let steps = |token| (0..3).map(move |step| (token, step));
+        let mut left: Vec<_> =
+            (0..warps).map(|warp| (warp..TOKENS).step_by(warps).flat_map(steps)).collect();
+        let mut count = 0;
+        while count < 3 * TOKENS {
+            let Some((token, step)) = left[random.below(warps)].next() else { continue };
+            count += 1;
+            let word = WORDS + 8 * (token % 8);
+            match step {
+                0 => job.put(0, 1, token * LEN, LEN).unwrap(),
+                1 => job.fence(0, 1),
+                _ => job.amo(0, 1, word, AtomicOp::SignalAdd, 1).unwrap(),
+            }
         }
         job.until_quiet(0, 1);
         let expected: Vec<u8> = (0..TOKENS * LEN).map(|at| pattern(0, at)).collect();

@@ -110,9 +110,7 @@ fn narrow() -> Job {
 /// Lets PE 0 find out that it waits for PE 1 in vain, which has its bounce buffers, and put to PE
 /// 2.
 fn put_beside_dead(job: &mut Job) {
-    while job.is_quiet(0, 1).is_ok() {
-        job.iterate_slowly(&[0, 2], 1, 1_000_000);
-    }
+    job.settle(&[0, 2], (0, 1), 1_000_000).unwrap_err();
     job.put(0, 2, 0, 5000).unwrap();
     job.iterate_slowly(&[0, 2], 1000, 1_000_000);
 }
