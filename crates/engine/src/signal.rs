@@ -4,8 +4,9 @@
 //! signal's message says how many of them the target has to count. *Chained*: the segments have a
 //! completion group of their own whose continuation sends the signal.
 //!
-//! A signal that is sent apart from its data follows all puts that were started before. Strong
-//! signals, those of a lane that orders them (NCCL's), follow all earlier puts and signals.
+//! The signal of a put follows its own data alone. A signal without data, by an atomic operation,
+//! follows all puts started before. Strong signals, those of a lane that orders them (NCCL's),
+//! follow all earlier puts and signals.
 
 use crate::channel::counts::TAGS;
 use crate::channel::slots::Purpose;
@@ -213,8 +214,8 @@ impl<P: Port> Core<P> {
         (tag, before): (Tag, u32),
     ) -> Attempt {
         // All segments of the put carry the same immediate data; the target counts them.
-        let mark = self.immediate.encode(Pe(at), tag);
-        let (posted, outcome) = self.post_parts(at, op, request, Some(mark))?;
+        let data = self.immediate.encode(Pe(at), tag);
+        let (posted, outcome) = self.post_parts(at, op, request, Some(data))?;
         let segments = before + posted;
         // The rest may be posted in a later turn, and the signal names all of them.
         op.kind = OpKind::PutSignal(word, SignalProtocol::Counted { tag, segments });

@@ -6,6 +6,7 @@ pub mod idle;
 pub(crate) mod incoming;
 pub mod loopback;
 pub(crate) mod progress;
+mod pulse;
 mod queues;
 pub(crate) mod submit;
 
@@ -29,6 +30,7 @@ use crate::wire::cookie::Cookie;
 
 pub use crate::core::segments_for;
 pub use crate::lane::idle::is_idle;
+pub use crate::lane::pulse::Pulse;
 pub use crate::signal::SignalEngine;
 
 /// Configuration of a lane.
@@ -79,6 +81,7 @@ pub struct Lane<P: Port> {
     others: Vec<u32>,
     /// Set by another thread: submitters no longer wait for capacity.
     abandoned: Option<Arc<AtomicBool>>,
+    pulse: Option<Arc<Pulse>>,
     /// Whether unnumbered messages go before queued work in this iteration.
     control_first: bool,
     /// Whether the process of a peer with nothing in flight may exit.
@@ -101,6 +104,7 @@ impl<P: Port> Lane<P> {
             packet: is_proxy.then(|| Box::new(LongPacket::EMPTY)),
             others: Vec::new(),
             abandoned: None,
+            pulse: None,
             control_first: false,
             allows_peer_exit: false,
             has_sent_last_messages: false,
@@ -125,6 +129,11 @@ impl<P: Port> Lane<P> {
     /// a peer's process has been gone for the deadline of waits.
     pub fn allow_peer_exit(&mut self) {
         self.allows_peer_exit = true;
+    }
+
+    /// Counts every iteration from now on, those of calls that wait included.
+    pub fn set_pulse(&mut self, pulse: Arc<Pulse>) {
+        self.pulse = Some(pulse);
     }
 
     /// Makes submitters that wait for capacity give up once another thread sets the flag.
