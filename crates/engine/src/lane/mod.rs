@@ -20,49 +20,14 @@ use crate::lane::host::handoff::Inbox;
 use crate::op::QueueEntry;
 use crate::port::Port;
 use crate::port::packet::LongPacket;
+use crate::rails::Rail;
 use crate::rails::counters::{PeerCounters, RailCounters, StagedCounters};
-use crate::rails::paths::PathTable;
-use crate::rails::{Rail, Spread};
-use crate::regions::RegionDirectory;
 use crate::staging::Staging;
-use crate::watchdog::Watchdog;
-use crate::wire::cookie::Cookie;
 
+pub use crate::config::{LaneConfig, SignalEngine};
 pub use crate::core::segments_for;
 pub use crate::lane::idle::is_idle;
 pub use crate::lane::pulse::Pulse;
-pub use crate::signal::SignalEngine;
-
-/// Configuration of a lane.
-#[derive(Debug)]
-pub struct LaneConfig {
-    /// This PE.
-    pub me: Pe,
-    /// The job's secret.
-    pub cookie: Cookie,
-    /// The kind of lane.
-    pub kind: LaneKind,
-    /// Paths to every PE of the job.
-    pub paths: PathTable,
-    /// The process' registered memory.
-    pub regions: Arc<RegionDirectory>,
-    /// Deadlines of waits.
-    pub watchdog: Watchdog,
-    /// Protocol by which signals follow their data.
-    pub signals: SignalEngine,
-    /// Maximum number of counted puts to one peer at a time, at most
-    /// [`TAGS`](crate::channel::counts::TAGS); 0 where some rail of some PE carries no immediate
-    /// data.
-    pub counted: u16,
-    /// Bytes of immediate data that every rail of every PE carries: four or eight, if any.
-    pub immediate_bytes: u8,
-    /// Longest message in bytes that every PE accepts on every rail.
-    pub longest_message: usize,
-    /// Distribution of operations over rails.
-    pub spread: Spread,
-    /// Whether local memory may be device memory although none is registered.
-    pub devices: bool,
-}
 
 /// One lane.
 ///
