@@ -6,13 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::error::JobError;
-use super::heartbeat::Pulse;
 use super::memory::ProcessMemory;
 use super::memory::consistency::Consistency;
 use super::yielding::Yielding;
 use engine::error::EngineError;
-use engine::lane::Lane;
 use engine::lane::host::HostLane;
+use engine::lane::{Lane, Pulse};
 use engine::patience::Wait;
 use engine::regions::RegionTable;
 use ofi::{OfiPort, Report};
@@ -55,14 +54,15 @@ impl Connected {
     pub(crate) fn new(
         regions: Arc<RegionTable<ProcessMemory>>,
         host: HostLane<OfiPort>,
-        proxy: Lane<OfiPort>,
+        mut proxy: Lane<OfiPort>,
         yielding: Yielding,
         (report, most_rails): (Report, usize),
         consistency: Consistency,
     ) -> Self {
         let has_core = yielding.has_core();
-        let proxy = ProxyLane { lane: proxy, yielding };
-        let (proxy, pulse) = (UnsafeCell::new(proxy), Arc::default());
+        let pulse = Arc::default();
+        proxy.set_pulse(Arc::clone(&pulse));
+        let proxy = UnsafeCell::new(ProxyLane { lane: proxy, yielding });
         Self { regions, host, proxy, report, most_rails, has_core, consistency, pulse }
     }
 
@@ -143,14 +143,12 @@ impl Connected {
     pub(crate) unsafe fn iterate(&self) -> Result<bool, Box<EngineError>> {
         // SAFETY: as in `with_proxy`.
         let proxy = unsafe { &mut *self.proxy.get() };
-        self.pulse.beat();
         let mut turned = proxy.lane.progress();
         if self.host.has_work() {
             if let Ok(busy) = turned {
                 turned = self.host.try_progress().map(|any| busy | any);
             }
         }
-        self.pulse.beat();
         turned
     }
 

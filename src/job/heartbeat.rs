@@ -1,11 +1,10 @@
 //! The heartbeat of a proxy thread: another thread looks whether it still runs.
 //!
-//! Waits have a watchdog ([`engine::Watchdog`]), which is a part of the iterations. A thread that
-//! does not come back from a call of the provider's, or of CUDA's driver, makes none, and would be
-//! silent.
+//! Waits have a watchdog ([`engine::Watchdog`]), which is a part of the iterations, those of a quiet
+//! included. A thread that does not come back from a call of the provider's, or of CUDA's driver,
+//! makes none, and would be silent.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -13,6 +12,7 @@ use std::time::Duration;
 use log::{debug, warn};
 
 use crate::logging;
+use engine::lane::Pulse;
 use engine::patience::Wait;
 use ofi::{fork, posix_signals};
 
@@ -20,23 +20,6 @@ const STEP: Duration = Duration::from_secs(1);
 const SHORTEST: Duration = Duration::from_millis(5);
 
 const RARELY: Duration = Duration::from_secs(30);
-
-/// The iterations of a proxy thread: each counts twice, when it begins and when it is over.
-///
-/// Only that thread changes it, so it needs no atomic addition. It orders nothing.
-#[derive(Debug, Default)]
-pub(crate) struct Pulse(AtomicU64);
-
-impl Pulse {
-    #[inline(always)]
-    pub(crate) fn beat(&self) {
-        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
-    }
-
-    fn count(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-}
 
 /// A proxy thread that does not iterate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

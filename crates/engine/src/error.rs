@@ -190,19 +190,19 @@ pub enum EngineError {
          dead or not making progress"
     )]
     Timeout {
-        /// put or get.
+        /// Name of the oldest operation in flight, or else of the first that is queued.
         what: &'static str,
         /// The peer.
         pe: Pe,
-        /// Bytes of the segment.
+        /// Bytes of its segment or message.
         len: usize,
         /// The rail.
         rail: RailId,
         /// The rail's name.
         rail_name: String,
-        /// Seconds for which it has been the oldest of its connection.
+        /// Seconds since anything of the peer last ended.
         seconds: u64,
-        /// State: posted, queued or held.
+        /// What it waits for.
         state: &'static str,
         /// Writes to the peer that are not delivered.
         writes: u32,

@@ -4,71 +4,25 @@
 //! signal's message says how many of them the target has to count. *Chained*: the segments have a
 //! completion group of their own whose continuation sends the signal.
 //!
-//! A signal that is sent apart from its data follows all puts that were started before. Strong
-//! signals, those of a lane that orders them (NCCL's), follow all earlier puts and signals.
+//! The signal of a put follows its own data alone. A signal without data, by an atomic operation,
+//! follows all puts started before. Strong signals, those of a lane that orders them (NCCL's),
+//! follow all earlier puts and signals.
 
-use crate::channel::counts::TAGS;
 use crate::channel::slots::Purpose;
 use crate::core::send::OutgoingMessage;
 use crate::core::{Continuation, Core};
 use crate::group::{Class, GroupId, GroupRef};
 use crate::ids::Pe;
-use crate::lane::LaneConfig;
 use crate::op::{Attempt, Op, OpKind, Outcome, SignalProtocol, WordOp};
 use crate::peers::HeldSignal;
-use crate::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
-use crate::port::{Port, RailLimits, Tail};
+use crate::port::{Port, Tail};
 use crate::request::{FetchTarget, LocalSide, Request};
-use crate::wire::message::{Body, MAX_EAGER, RegionAddr, Tag, eager_in};
-
-/// Protocol by which the signal of a put follows its data.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum SignalEngine {
-    /// The fastest protocol that the put and the fabric allow.
-    Auto,
-    /// The signal is sent when its own data is delivered.
-    Chained,
-    /// Data and signal are one message; chained where the data is too long for that.
-    Eager,
-    /// The target applies the signal when it has counted the data's segments; chained where rails
-    /// carry no immediate data.
-    Counted,
-}
+use crate::wire::message::{Body, MAX_EAGER, RegionAddr, Tag};
 
 /// Maximum number of unacknowledged messages to a peer for another long one with a mark to leave.
 /// The target keeps a message that waits for its mark, so this bounds its memory to as many long
 /// ones.
 const MAX_KEPT: u32 = 32;
-
-/// Signal protocols that a lane may use.
-#[derive(Debug)]
-pub(crate) struct Signals {
-    /// Whether data and signal may be one message.
-    pub(crate) eager: bool,
-    /// Longest payload of one message in bytes, where processors reach it at both ends.
-    longest: usize,
-    /// Maximum number of counted puts to a peer at a time; 0 where nothing is counted.
-    pub(crate) tags: u16,
-    /// Whether signals follow all earlier puts and signals.
-    pub(crate) strong: bool,
-}
-
-impl Signals {
-    pub(crate) fn new(config: &LaneConfig, limits: &[RailLimits]) -> Self {
-        let engine = config.signals;
-        // Any rail may carry a segment, so one without immediate data rules out counting.
-        let counts = limits.iter().all(|rail| rail.immediate_data)
-            && matches!(engine, SignalEngine::Auto | SignalEngine::Counted);
-        let longest = limits.iter().map(|rail| rail.longest_message).min().unwrap_or(0);
-        let longest = longest.min(config.longest_message).clamp(MAX_MESSAGE, MAX_LONG_MESSAGE);
-        Self {
-            eager: matches!(engine, SignalEngine::Auto | SignalEngine::Eager),
-            longest: eager_in(longest),
-            tags: if counts { config.counted.min(TAGS) } else { 0 },
-            strong: false,
-        }
-    }
-}
 
 /// The payload of a put with signal, as far as it is known.
 #[derive(Clone, Copy, Debug)]
@@ -213,8 +167,8 @@ impl<P: Port> Core<P> {
         (tag, before): (Tag, u32),
     ) -> Attempt {
         // All segments of the put carry the same immediate data; the target counts them.
-        let mark = self.immediate.encode(Pe(at), tag);
-        let (posted, outcome) = self.post_parts(at, op, request, Some(mark))?;
+        let data = self.immediate.encode(Pe(at), tag);
+        let (posted, outcome) = self.post_parts(at, op, request, Some(data))?;
         let segments = before + posted;
         // The rest may be posted in a later turn, and the signal names all of them.
         op.kind = OpKind::PutSignal(word, SignalProtocol::Counted { tag, segments });

@@ -224,15 +224,18 @@ impl<P: Port> Core<P> {
         let unacked = peer.channel.as_deref().is_some_and(|channel| channel.held > 0);
         let unanswered = peer.gets_requested != peer.gets_answered;
         if peer.in_flight == 0 && !unacked && !unanswered && !peer.is_refused {
-            // Work that waits for resources of other peers has no deadline of its own, unless the
-            // whole lane is stuck: those peers' deadlines come first.
+            // Work that waits for resources of other peers, or for a copy, has no deadline of its
+            // own, unless the whole lane is stuck: those peers' deadlines come first.
             peer.watch.blocked = stamp;
-            let since = peer.watch.since.max(self.watchdog.moved).max(staged);
-            if let Some(seconds) = self.watchdog.is_stuck(since) {
-                let failed = self.timeout(at, &self.oldest(at), seconds);
-                self.fail_peer(at, failed);
-            }
-            return;
+            let (since, warned) =
+                (peer.watch.since.max(self.watchdog.moved).max(staged), peer.watch.warned);
+            let fails = self.watchdog.is_stuck(since).is_some();
+            let Some(overdue) = self.watchdog.overdue(since, warned) else { return };
+            let report = self.timeout(at, &self.oldest(at), overdue.seconds);
+            return match fails {
+                true => self.fail_peer(at, report),
+                false => self.warn(at, &report, reported),
+            };
         }
         let watch = peer.watch;
         let since = watch.since.max(watch.blocked);
@@ -248,6 +251,10 @@ impl<P: Port> Core<P> {
         if overdue.fails {
             return self.fail_peer(at, report);
         }
+        self.warn(at, &report, reported);
+    }
+
+    fn warn(&mut self, at: u32, report: &EngineError, reported: &mut u32) {
         let watch = &mut self.peers.get_mut(at).watch;
         watch.warned += 1;
         let again = watch.warned > 1;
@@ -287,11 +294,16 @@ impl<P: Port> Core<P> {
             QueueEntry::Op(op, _) => Some((op.what(), op.len)),
             QueueEntry::Fence | QueueEntry::Quiet(_) => None,
         });
-        let other = if peer.answers_owed > 0 { ("answer to a get", 0) } else { ("signal", 8) };
+        let other = match (peer.answers_owed > 0, peer.held.is_empty()) {
+            (true, _) => ("answer to a get", 0),
+            (false, false) => ("signal", 8),
+            (false, true) => ("staged transfer", 0),
+        };
         let (what, len) = first.unwrap_or(other);
         let rail = peer.path.rail;
         let state = match peer.is_refused {
             true => "queued: the fabric does not take it",
+            false if what == "staged transfer" => "being copied, or waiting for a bounce buffer",
             false => "queued: others hold what it waits for",
         };
         OldestWork { what, len, rail, state, born: 0 }

@@ -18,7 +18,7 @@ pub(crate) fn spread(settings: &Settings, suits: Striping, bulk: bool) -> Spread
         striped_from: match settings.stripe_threshold {
             StripeThreshold::Auto => suits.from,
             StripeThreshold::Never => usize::MAX,
-            // Shorter ones go round the rails in turn, and are not cut.
+            // Shorter ones are not cut: each takes one rail.
             StripeThreshold::Bytes(value) => bytes(value),
         },
         segment: match settings.stripe_segment {

@@ -13,17 +13,19 @@ pub(crate) mod complete;
 pub(crate) mod fail;
 pub(crate) mod post;
 pub(crate) mod send;
+mod signals;
 
 use std::collections::VecDeque;
 
 use crate::atomic::Atomic;
 use crate::channel::Channel;
 use crate::channel::slots::{MessageSlots, SLOTS};
+use crate::config::LaneConfig;
 use crate::core::fail::{ActiveCopy, Failures};
+use crate::core::signals::Signals;
 use crate::error::EngineError;
 use crate::group::{CompletionGroups, GroupId, GroupRef};
 use crate::ids::{LaneKind, Pe, RailId};
-use crate::lane::LaneConfig;
 use crate::lane::host::handoff::ActiveHandover;
 use crate::op::WordOp;
 use crate::peers::{Peer, Peers};
@@ -33,7 +35,6 @@ use crate::rails::{Rail, Spread};
 use crate::regions::{LaneRegions, Location};
 use crate::request::{LocalSide, Request};
 use crate::segments::Segments;
-use crate::signal::Signals;
 use crate::watchdog::Watchdog;
 use crate::wire::handle::{HandleError, HandleView};
 use crate::wire::immediate::ImmediateCodec;

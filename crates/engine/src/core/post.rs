@@ -186,14 +186,14 @@ impl<P: Port> Core<P> {
         let direction = request.direction;
         if direction == Direction::Write {
             let peer = self.peers.get(at);
-            // Segments carry no mark: messages before the fence have to be executed before they
-            // leave.
+            // Unlike a message, a segment cannot tell the target what to execute first: messages
+            // before the fence have to be executed before it leaves.
             if !peer.order.is_ordered(peer.fence) {
                 return Ok((0, Outcome::Held));
             }
         }
-        // They are part of the message that names their number: a separate signal must not wait for
-        // them as for writes.
+        // Counted segments belong to the message that names their number: a separate signal must
+        // not wait for them as for writes.
         let class = if immediate.is_some() { Class::Message } else { class_of(direction) };
         let counted = op.counted_by.map_or(CountedIn::Last(class), CountedIn::By);
         let completion = match op.kind {

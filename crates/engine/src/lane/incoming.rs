@@ -322,16 +322,16 @@ impl<P: Port> Lane<P> {
         Ok(())
     }
 
-    fn count_segment(&mut self, rail: RailId, mark: u64) {
+    fn count_segment(&mut self, rail: RailId, data: u64) {
         // Anyone who reaches the rail may send immediate data: it has to match what is expected.
-        let (pe, slot) = self.core.immediate.claimed_sender(mark);
+        let (pe, slot) = self.core.immediate.claimed_sender(data);
         let counts =
             self.core.peers.of(pe).and_then(|peer| peer.channel.as_deref()?.counts.as_deref());
         let tag = counts.map_or_else(
             || crate::channel::counts::SegmentCounts::default().expected(slot),
             |counts| counts.expected(slot),
         );
-        let is_known = self.core.immediate.matches(mark, pe, tag);
+        let is_known = self.core.immediate.matches(data, pe, tag);
         let at = if is_known { self.core.open(pe).ok() } else { None };
         let Some(at) = at else {
             return self.core.drop_foreign(rail, &"immediate data that nothing is expected with");

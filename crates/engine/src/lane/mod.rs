@@ -6,6 +6,7 @@ pub mod idle;
 pub(crate) mod incoming;
 pub mod loopback;
 pub(crate) mod progress;
+mod pulse;
 mod queues;
 pub(crate) mod submit;
 
@@ -19,48 +20,14 @@ use crate::lane::host::handoff::Inbox;
 use crate::op::QueueEntry;
 use crate::port::Port;
 use crate::port::packet::LongPacket;
+use crate::rails::Rail;
 use crate::rails::counters::{PeerCounters, RailCounters, StagedCounters};
-use crate::rails::paths::PathTable;
-use crate::rails::{Rail, Spread};
-use crate::regions::RegionDirectory;
 use crate::staging::Staging;
-use crate::watchdog::Watchdog;
-use crate::wire::cookie::Cookie;
 
+pub use crate::config::{LaneConfig, SignalEngine};
 pub use crate::core::segments_for;
 pub use crate::lane::idle::is_idle;
-pub use crate::signal::SignalEngine;
-
-/// Configuration of a lane.
-#[derive(Debug)]
-pub struct LaneConfig {
-    /// This PE.
-    pub me: Pe,
-    /// The job's secret.
-    pub cookie: Cookie,
-    /// The kind of lane.
-    pub kind: LaneKind,
-    /// Paths to every PE of the job.
-    pub paths: PathTable,
-    /// The process' registered memory.
-    pub regions: Arc<RegionDirectory>,
-    /// Deadlines of waits.
-    pub watchdog: Watchdog,
-    /// Protocol by which signals follow their data.
-    pub signals: SignalEngine,
-    /// Maximum number of counted puts to one peer at a time, at most
-    /// [`TAGS`](crate::channel::counts::TAGS); 0 where some rail of some PE carries no immediate
-    /// data.
-    pub counted: u16,
-    /// Bytes of immediate data that every rail of every PE carries: four or eight, if any.
-    pub immediate_bytes: u8,
-    /// Longest message in bytes that every PE accepts on every rail.
-    pub longest_message: usize,
-    /// Distribution of operations over rails.
-    pub spread: Spread,
-    /// Whether local memory may be device memory although none is registered.
-    pub devices: bool,
-}
+pub use crate::lane::pulse::Pulse;
 
 /// One lane.
 ///
@@ -79,6 +46,7 @@ pub struct Lane<P: Port> {
     others: Vec<u32>,
     /// Set by another thread: submitters no longer wait for capacity.
     abandoned: Option<Arc<AtomicBool>>,
+    pulse: Option<Arc<Pulse>>,
     /// Whether unnumbered messages go before queued work in this iteration.
     control_first: bool,
     /// Whether the process of a peer with nothing in flight may exit.
@@ -101,6 +69,7 @@ impl<P: Port> Lane<P> {
             packet: is_proxy.then(|| Box::new(LongPacket::EMPTY)),
             others: Vec::new(),
             abandoned: None,
+            pulse: None,
             control_first: false,
             allows_peer_exit: false,
             has_sent_last_messages: false,
@@ -125,6 +94,11 @@ impl<P: Port> Lane<P> {
     /// a peer's process has been gone for the deadline of waits.
     pub fn allow_peer_exit(&mut self) {
         self.allows_peer_exit = true;
+    }
+
+    /// Counts every iteration from now on, those of calls that wait included.
+    pub fn set_pulse(&mut self, pulse: Arc<Pulse>) {
+        self.pulse = Some(pulse);
     }
 
     /// Makes submitters that wait for capacity give up once another thread sets the flag.

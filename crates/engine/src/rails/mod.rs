@@ -15,9 +15,9 @@ use crate::rails::load::Load;
 pub struct Spread {
     /// Operations of at least this many bytes choose rails by load. Shorter ones take them in turn.
     pub balanced_from: usize,
-    /// Operations of at least this many bytes, and longer than `segment`, are cut into segments.
+    /// Operations of at least this many bytes are cut, so that every rail has several segments.
     pub striped_from: usize,
-    /// Length of these segments in bytes.
+    /// Maximum length of these segments in bytes.
     pub segment: usize,
 }
 

@@ -37,30 +37,30 @@ impl ImmediateCodec {
 
     /// Returns the immediate data of a segment that this PE sends.
     pub fn encode(&self, to: Pe, tag: Tag) -> u64 {
-        self.mark(self.me, to, tag)
+        self.encode_from(self.me, to, tag)
     }
 
     /// Returns true if received data is that of a put from `from` with this tag.
-    pub fn matches(&self, mark: u64, from: Pe, tag: Tag) -> bool {
-        self.mark(from, self.me, tag) == mark
+    pub fn matches(&self, data: u64, from: Pe, tag: Tag) -> bool {
+        self.encode_from(from, self.me, tag) == data
     }
 
     /// Returns the sender and tag slot that received data names; the sender may not exist.
-    pub fn claimed_sender(&self, mark: u64) -> (Pe, usize) {
-        let names = mark & ((1 << self.names) - 1);
+    pub fn claimed_sender(&self, data: u64) -> (Pe, usize) {
+        let names = data & ((1 << self.names) - 1);
         let slot = names & ((1 << SLOT_BITS) - 1);
         (Pe((names >> SLOT_BITS) as u32), slot as usize)
     }
 
-    fn mark(&self, from: Pe, to: Pe, tag: Tag) -> u64 {
+    fn encode_from(&self, from: Pe, to: Pe, tag: Tag) -> u64 {
         let pes = u128::from(from.0) | u128::from(to.0) << 32;
         let mut block = Block::from((pes | u128::from(tag.0) << 64).to_le_bytes());
         self.cipher.encrypt_block(&mut block);
         let slot = u64::from(tag.0) & ((1 << SLOT_BITS) - 1);
         // Without the key nobody can tell the upper bits of a tag's next use.
         let secret = u128::from_le_bytes(block.into()) as u64;
-        let mark = secret << self.names | u64::from(from.0) << SLOT_BITS | slot;
-        mark & (u64::MAX >> (u64::BITS - self.bits))
+        let data = secret << self.names | u64::from(from.0) << SLOT_BITS | slot;
+        data & (u64::MAX >> (u64::BITS - self.bits))
     }
 }
 

@@ -128,7 +128,8 @@ impl Endpoint {
         (code == 0).then_some(value != 0)
     }
 
-    /// As [`Direct::write`], and reports `data` in the completion queue of the target.
+    /// As [`Direct::write`], and reports `data` in the completion queue of the target once the
+    /// written bytes can be read there.
     ///
     /// # Safety
     /// As for [`Direct::write`].

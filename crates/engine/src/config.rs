@@ -1,0 +1,55 @@
+//! Configuration of a lane.
+
+use std::sync::Arc;
+
+use crate::Watchdog;
+use crate::ids::{LaneKind, Pe};
+use crate::rails::Spread;
+use crate::rails::paths::PathTable;
+use crate::regions::RegionDirectory;
+use crate::wire::cookie::Cookie;
+
+/// Configuration of a lane.
+#[derive(Debug)]
+pub struct LaneConfig {
+    /// This PE.
+    pub me: Pe,
+    /// The job's secret.
+    pub cookie: Cookie,
+    /// The kind of lane.
+    pub kind: LaneKind,
+    /// Paths to every PE of the job.
+    pub paths: PathTable,
+    /// The process' registered memory.
+    pub regions: Arc<RegionDirectory>,
+    /// Deadlines of waits.
+    pub watchdog: Watchdog,
+    /// Protocol by which signals follow their data.
+    pub signals: SignalEngine,
+    /// Maximum number of counted puts to one peer at a time, at most
+    /// [`TAGS`](crate::channel::counts::TAGS); 0 where some rail of some PE carries no immediate
+    /// data.
+    pub counted: u16,
+    /// Bytes of immediate data that every rail of every PE carries: four or eight, if any.
+    pub immediate_bytes: u8,
+    /// Longest message in bytes that every PE accepts on every rail.
+    pub longest_message: usize,
+    /// Distribution of operations over rails.
+    pub spread: Spread,
+    /// Whether local memory may be device memory although none is registered.
+    pub devices: bool,
+}
+
+/// Protocol by which the signal of a put follows its data.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SignalEngine {
+    /// The fastest protocol that the put and the fabric allow.
+    Auto,
+    /// The signal is sent when its own data is delivered.
+    Chained,
+    /// Data and signal are one message; chained where the data is too long for that.
+    Eager,
+    /// The target applies the signal when it has counted the data's segments; chained where rails
+    /// carry no immediate data.
+    Counted,
+}
