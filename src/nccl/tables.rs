@@ -4,9 +4,10 @@ use crate::nccl::abi::{Table14, Table15, Table16};
 
 use super::{entries, older};
 
-/// What the versions have in common, with what each has of its own.
+/// What the versions have in common, with the operations of this module and what each has of its
+/// own.
 macro_rules! table {
-    ($table:ident { $($own:ident: $function:path),* $(,)? }) => {
+    ($table:ident, $operations:ident { $($own:ident: $function:path),* }) => {
         $table {
             name: c"nvshmem-libfabric".as_ptr(),
             init: entries::init,
@@ -14,10 +15,16 @@ macro_rules! table {
             get_properties: entries::get_properties,
             listen: entries::listen,
             connect: entries::connect,
+            create_context: entries::create_context,
+            reg_mr_sym: entries::reg_mr_sym,
+            reg_mr_sym_dma_buf: entries::reg_mr_sym_dma_buf,
             dereg_mr_sym: entries::dereg_mr_sym,
             destroy_context: entries::destroy_context,
             close_coll: entries::close_coll,
             close_listen: entries::close_listen,
+            iput: $operations::iput,
+            iput_signal: $operations::iput_signal,
+            iget: $operations::iget,
             iflush: entries::iflush,
             test: entries::test,
             progress: entries::progress,
@@ -29,32 +36,11 @@ macro_rules! table {
 }
 
 /// `ncclRmaPlugin_v16`.
-pub const V16: Table16 = table!(Table16 {
-    get_rma_properties: entries::get_rma_properties,
-    create_context: entries::create_context,
-    reg_mr_sym: entries::reg_mr_sym,
-    reg_mr_sym_dma_buf: entries::reg_mr_sym_dma_buf,
-    iput: entries::iput,
-    iput_signal: entries::iput_signal,
-    iget: entries::iget,
-});
+pub const V16: Table16 =
+    table!(Table16, entries { get_rma_properties: entries::get_rma_properties });
 
 /// `ncclRmaPlugin_v15`.
-pub const V15: Table15 = table!(Table15 {
-    create_context: entries::create_context,
-    reg_mr_sym: entries::reg_mr_sym,
-    reg_mr_sym_dma_buf: entries::reg_mr_sym_dma_buf,
-    iput: entries::iput,
-    iput_signal: entries::iput_signal,
-    iget: entries::iget,
-});
+pub const V15: Table15 = table!(Table15, entries {});
 
 /// `ncclRmaPlugin_v14`.
-pub const V14: Table14 = table!(Table14 {
-    create_context: entries::create_context,
-    reg_mr_sym: entries::reg_mr_sym,
-    reg_mr_sym_dma_buf: entries::reg_mr_sym_dma_buf,
-    iput: older::iput,
-    iput_signal: older::iput_signal,
-    iget: older::iget,
-});
+pub const V14: Table14 = table!(Table14, older {});

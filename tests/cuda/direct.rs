@@ -9,8 +9,8 @@ use cuda::{Memory, Ordinal};
 use engine::ids::{RailId, WrId};
 use engine::port::copies::Reach;
 use engine::port::{
-    Access, Addressing, DataPath, Direction, Local, MemoryPort, Operation, POLL_BATCH, PeerAddr,
-    Polled, Posted, Registered, Transfer,
+    Access, Addressing, DataPath, Direction, Local, MemoryPort, Operation, PeerAddr, Polled,
+    Posted, Registered, Transfer,
 };
 use nvshmem_transport_libfabric::job::memory::direct::register_direct;
 use ofi::{Discovery, GpuDirect, MemoryKinds, OfiRegion, Opened, Options, Provider};
@@ -47,19 +47,18 @@ impl Pair {
         let Self { opened: Opened { host, proxy, .. }, peer } = self;
         let (rail, wr_id) = (RailId(0), WrId(0));
         let (start, mut posted) = (Instant::now(), false);
-        let mut done = [WrId(0); POLL_BATCH];
         loop {
             if !posted {
                 posted =
                     host.post(rail, *peer, wr_id, Operation::Transfer(transfer)).expect("post")
                         == Posted::Yes;
             }
-            match host.poll(rail, &mut done) {
+            match host.drain(rail, &mut |index: usize| index == 0) {
                 Polled::Completed(_) => return,
                 Polled::Empty => {}
                 Polled::Failed(failure) => panic!("{}", failure.error),
             }
-            if let Polled::Failed(failure) = proxy.poll(rail, &mut done) {
+            if let Polled::Failed(failure) = proxy.drain(rail, &mut |_: usize| false) {
                 panic!("{}", failure.error);
             }
             assert!(start.elapsed() < HANG, "it never ends");

@@ -6,13 +6,12 @@ use std::time::Instant;
 use engine::ids::{RailId, WrId};
 use engine::port::packet::LongPacket;
 use engine::port::{
-    Access, DataPath, Direction, Incoming, Messaging, Operation, POLL_BATCH, PeerAddr, Polled,
-    Posted, Transfer,
+    Access, DataPath, Direction, Incoming, Messaging, Operation, PeerAddr, Polled, Posted, Transfer,
 };
 use ofi::{BulkChoice, Devices, Opened, Options, Provider};
 use test_support::random::pattern;
 
-use crate::process::{HANG, Lane, Memory, completed, open, options};
+use crate::process::{HANG, Lane, Memory, completed, open, options, poll};
 
 const LEN: usize = 1 << 20;
 const RAIL: RailId = RailId(0);
@@ -190,13 +189,12 @@ fn failed_transfer_names_its_wr_id() {
             is_posted = is_under_way;
             assert!(is_bulk, "the connections are made");
         }
-        let mut done = [WrId(0); POLL_BATCH];
-        match pair.from.proxy.poll(RAIL, &mut done) {
+        match poll(&mut pair.from.proxy, RAIL).1 {
             Polled::Failed(failure) => break failure,
             Polled::Completed(_) => panic!("nobody has this key"),
             Polled::Empty => {}
         }
-        assert!(matches!(pair.to.proxy.poll(RAIL, &mut done), Polled::Empty));
+        assert!(matches!(poll(&mut pair.to.proxy, RAIL).1, Polled::Empty));
         assert!(begun.elapsed() < HANG, "it never failed");
         thread::yield_now();
     };

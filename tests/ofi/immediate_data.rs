@@ -12,12 +12,12 @@ use std::time::Instant;
 use engine::ids::{RailId, WrId};
 use engine::port::packet::LongPacket;
 use engine::port::{
-    Access, Clock, DataPath, Direction, Incoming, Messaging, Operation, POLL_BATCH, PeerAddr,
-    Polled, Posted, Transfer,
+    Access, Clock, DataPath, Direction, Incoming, Messaging, Operation, PeerAddr, Polled, Posted,
+    Transfer,
 };
 use ofi::{OfiPort, Opened, Provider};
 
-use crate::process::{HANG, Lane, Memory, PROVIDERS, open, options, rails};
+use crate::process::{HANG, Lane, Memory, PROVIDERS, completed, open, options, poll, rails};
 
 const ROUNDS: u32 = 2000;
 const SLOT: usize = 320 << 10;
@@ -154,13 +154,8 @@ fn send_all(
             }
         }
         for rail in rails(&opened.proxy) {
-            let mut done = [WrId(0); POLL_BATCH];
-            match opened.proxy.poll(rail, &mut done) {
-                Polled::Empty => {}
-                Polled::Completed(count) => {
-                    done[..count].iter().for_each(|wr_id| busy[wr_id.index()][0] = false);
-                }
-                Polled::Failed(failure) => panic!("{provider:?}: {failure:?}"),
+            for wr_id in completed(&mut opened.proxy, rail) {
+                busy[wr_id.index()][0] = false;
             }
             let mut packet = LongPacket::EMPTY;
             while opened.proxy.receive(rail, &mut packet) == Incoming::Message {
@@ -196,7 +191,7 @@ fn target(role: &str) {
         let mut due: Vec<u32> = Vec::new();
         while !over.load(Ordering::Relaxed) {
             for rail in rails(&opened.proxy) {
-                match opened.proxy.poll(rail, &mut [WrId(0); POLL_BATCH]) {
+                match poll(&mut opened.proxy, rail).1 {
                     Polled::Empty => {}
                     other => fail(format!("unexpected on {rail}: {other:?}")),
                 }

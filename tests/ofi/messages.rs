@@ -4,11 +4,11 @@ use std::time::Instant;
 
 use engine::ids::{RailId, WrId};
 use engine::port::packet::{LongPacket, MAX_LONG_MESSAGE, MAX_MESSAGE};
-use engine::port::{DataPath, Incoming, Messaging, POLL_BATCH, PeerAddr, Polled, Posted, Tail};
+use engine::port::{DataPath, Incoming, Messaging, PeerAddr, Polled, Posted, Tail};
 use ofi::{OfiPort, Options, Provider, Threading};
 use test_support::random::pattern;
 
-use crate::process::{HANG, Lane, PROVIDERS, Process, fabrics, options, rails};
+use crate::process::{HANG, Lane, PROVIDERS, Process, fabrics, options, poll, rails};
 
 const MESSAGE: WrId = WrId(u32::MAX);
 
@@ -55,7 +55,7 @@ fn send(port: &mut OfiPort, rail: RailId, peer: PeerAddr, bytes: &[u8]) -> bool 
 }
 
 fn progress(port: &mut OfiPort, rail: RailId) {
-    match port.poll(rail, &mut [WrId(0); POLL_BATCH]) {
+    match poll(port, rail).1 {
         Polled::Empty => {}
         other => panic!("unexpected on rail {rail}: {other:?}"),
     }

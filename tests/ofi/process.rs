@@ -1,9 +1,10 @@
 //! A process with rails open to itself and to others, and memory for them.
 
 use engine::ids::{RailId, WrId};
+use engine::lane::segments_for;
 use engine::port::{
-    Access, Addressing, DataPath, Direction, Local, MemoryPort, Operation, POLL_BATCH, PeerAddr,
-    Polled, Posted, Registered, Transfer,
+    Access, Addressing, DataPath, Direction, Local, MemoryPort, Operation, PeerAddr, Polled,
+    Posted, Registered, Transfer,
 };
 use ofi::{
     Devices, Discovery, GpuDirect, MemoryKinds, OfiPort, OfiRegion, Opened, Options, Provider,
@@ -112,12 +113,11 @@ impl Process {
     }
 
     pub(crate) fn progress(&mut self, lane: Lane, except: Option<RailId>) {
-        let mut done = [WrId(0); POLL_BATCH];
         for rail in 0..self.port(lane).limits().len() as u8 {
             if except == Some(RailId(rail)) {
                 continue;
             }
-            match self.port(lane).poll(RailId(rail), &mut done) {
+            match poll(self.port(lane), RailId(rail)).1 {
                 Polled::Empty => {}
                 other => panic!("unexpected on {lane:?} rail {rail}: {other:?}"),
             }
@@ -170,12 +170,21 @@ impl Process {
     }
 }
 
+/// Takes completions of a rail, as a lane of the port does.
+pub(crate) fn poll(port: &mut OfiPort, rail: RailId) -> (Vec<WrId>, Polled) {
+    let (mut done, segments) = (Vec::new(), segments_for(port.limits()));
+    let polled = port.drain(rail, &mut |index: usize| {
+        let is_known = index < segments as usize;
+        done.extend(is_known.then_some(WrId(index as u32)));
+        is_known
+    });
+    (done, polled)
+}
+
 pub(crate) fn completed(port: &mut OfiPort, rail: RailId) -> Vec<WrId> {
-    let mut done = [WrId(u32::MAX); POLL_BATCH];
-    match port.poll(rail, &mut done) {
-        Polled::Empty => Vec::new(),
-        Polled::Completed(count) => done[..count].to_vec(),
-        Polled::Failed(failure) => panic!("{failure:?}"),
+    match poll(port, rail) {
+        (_, Polled::Failed(failure)) => panic!("{failure:?}"),
+        (done, _) => done,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use engine::ids::{RailId, WrId};
 use engine::port::{
-    Access, DataPath, Direction, Failure, Local, Operation, POLL_BATCH, Polled, Posted, Transfer,
+    Access, DataPath, Direction, Failure, Local, Operation, Polled, Posted, Transfer,
 };
 use ofi::Provider;
 use std::time::Instant;
@@ -181,7 +181,7 @@ fn invalid_posts_are_refused() {
     refused(0, beyond, good, &format!("work-request id {beyond}"));
     refused(9, 0, good, "rail 9");
     assert!(matches!(
-        process.opened.proxy.poll(RailId(9), &mut [WrId(0); POLL_BATCH]),
+        poll(&mut process.opened.proxy, RailId(9)).1,
         Polled::Failed(failure) if failure.wr_id.is_none()
     ));
     assert_eq!(target.now_all(), [0; 64]);
@@ -193,11 +193,10 @@ fn failure_of(process: &mut Process, remote: u64, key: u64) -> Failure {
     process.post(Lane::Host, RailId(0), WrId(42), &write);
     let start = Instant::now();
     loop {
-        let mut done = [WrId(0); POLL_BATCH];
-        match process.opened.host.poll(RailId(0), &mut done) {
-            Polled::Failed(failure) => return *failure,
-            Polled::Completed(count) => panic!("completed: {:?}", &done[..count]),
-            Polled::Empty => process.progress(Lane::Proxy, None),
+        match poll(&mut process.opened.host, RailId(0)) {
+            (_, Polled::Failed(failure)) => return *failure,
+            (done, Polled::Completed(_)) => panic!("completed: {done:?}"),
+            (_, Polled::Empty) => process.progress(Lane::Proxy, None),
         }
         assert!(start.elapsed() < HANG, "no failure was reported");
     }

@@ -15,6 +15,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use engine::ids::{RailId, WrId};
+use engine::lane::segments_for;
 use engine::port::packet::LongPacket;
 use engine::port::*;
 use ofi::{Devices, Discovery, MemoryKinds, Opened, Options, Provider};
@@ -134,13 +135,18 @@ impl End {
 
     /// Notes which operations have ended. Returns the kind and number of what has come in.
     fn poll(&mut self, now: f64) -> Vec<(usize, usize)> {
-        let (mut done, mut packet, mut come) = ([WrId(0); POLL_BATCH], LongPacket::EMPTY, vec![]);
+        let (mut packet, mut come) = (LongPacket::EMPTY, vec![]);
         for lane in 0..2 {
             let Opened { proxy, host, .. } = &mut self.opened;
             let port = if lane == 0 { proxy } else { host };
-            let (ended, error) = match port.poll(RAIL, &mut done) {
-                Polled::Empty => (Vec::new(), 0),
-                Polled::Completed(count) => (done[..count].to_vec(), 0),
+            let (mut done, segments) = (Vec::new(), segments_for(port.limits()));
+            let polled = port.drain(RAIL, &mut |index: usize| {
+                let is_known = index < segments as usize;
+                done.extend(is_known.then_some(WrId(index as u32)));
+                is_known
+            });
+            let (ended, error) = match polled {
+                Polled::Empty | Polled::Completed(_) => (done, 0),
                 Polled::Failed(failure) if failure.wr_id.is_none() => {
                     println!("the rail: {}", failure.error);
                     continue;

@@ -258,3 +258,28 @@ impl Striping {
     /// Where software moves the bytes, a segment's few microseconds are little beside them.
     pub(super) const SOFTWARE: Self = Self { from: 128 << 10, segment: 128 << 10 };
 }
+
+/// Providers whose NIC is the processor: shm, and what goes over sockets.
+pub(super) const SOFTWARE: Profile = Profile {
+    registers_beside: Fact::seen(
+        true,
+        "heaps grow while the proxy thread polls",
+        "tests/plugin, libfabric 1.17 and 2.5.1",
+    ),
+    immediate_data: Fact::seen(
+        true,
+        "the data was seen to be there before what is told of it",
+        "tests/ofi/immediate_data.rs, libfabric 1.17 and 2.5.1",
+    ),
+    random_keys: Fact::seen(
+        true,
+        "it takes any 64 bits for a key",
+        "tests/ofi, libfabric 1.17 and 2.5.1",
+    ),
+    striping: Fact::seen(
+        Striping::SOFTWARE,
+        "the processor moves the bytes",
+        "docs/performance.md, libfabric 2.5.1",
+    ),
+    ..CAUTIOUS
+};

@@ -1,7 +1,7 @@
 //! shm: shared memory, for PEs of one host.
 
 use super::fact::Fact;
-use super::profile::{CAUTIOUS, EndpointFiles, FileSize, Profile, Striping};
+use super::profile::{EndpointFiles, FileSize, Profile, SOFTWARE};
 
 pub(super) const SHM: Profile = Profile {
     name: "shm",
@@ -23,25 +23,10 @@ pub(super) const SHM: Profile = Profile {
         "it crashes when messages cross between endpoints of one process's domains",
         "tests/ofi, libfabric 2.5.1",
     ),
-    registers_beside: Fact::seen(
-        true,
-        "heaps grow while the proxy thread polls",
-        "tests/plugin, libfabric 1.17 and 2.5.1",
-    ),
-    immediate_data: Fact::seen(
-        true,
-        "the data was seen to be there before what is told of it",
-        "tests/ofi/immediate_data.rs, libfabric 1.17 and 2.5.1",
-    ),
     longest_message: Fact::code(
         4096,
         "up to 4 KiB lie in the buffers that shm has for fi_inject",
         "libfabric 2.6: prov/shm/src/smr.h (SMR_INJECT_SIZE)",
-    ),
-    random_keys: Fact::seen(
-        true,
-        "it takes any 64 bits for a key",
-        "tests/ofi, libfabric 1.17 and 2.5.1",
     ),
     // It offers FI_HMEM whether or not CUDA is compiled in, gives up fi_inject for it, and moves
     // the bytes of a device with the runtime's copies on the default stream. Those wait for kernels
@@ -51,10 +36,5 @@ pub(super) const SHM: Profile = Profile {
         "it moves device memory by CUDA copies that may wait for running kernels",
         "libfabric 2.6: prov/shm/src/smr_ep.c, prov/shm/src/smr_attr.c",
     ),
-    striping: Fact::seen(
-        Striping::SOFTWARE,
-        "the processor moves the bytes",
-        "docs/performance.md, libfabric 2.5.1",
-    ),
-    ..CAUTIOUS
+    ..SOFTWARE
 };

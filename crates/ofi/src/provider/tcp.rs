@@ -1,7 +1,7 @@
 //! tcp, and tcp;ofi_rxm for libfabrics whose tcp has connections only.
 
 use super::fact::Fact;
-use super::profile::{CAUTIOUS, Profile, Striping};
+use super::profile::{Profile, SOFTWARE};
 use super::rxm;
 use engine::port::packet::MAX_LONG_MESSAGE;
 
@@ -18,16 +18,6 @@ const SOCKETS: Profile = Profile {
         "fi_endpoint calls a null pointer when it finds none for its socket",
         "tests/ofi/lifetime.rs, libfabric 2.5.1; 2.6: prov/tcp/src/xnet_rdm.c, xnet_init_rdm",
     ),
-    registers_beside: Fact::seen(
-        true,
-        "heaps grow while the proxy thread polls",
-        "tests/plugin, libfabric 1.17 and 2.5.1",
-    ),
-    immediate_data: Fact::seen(
-        true,
-        "the data was seen to be there before what is told of it",
-        "tests/ofi/immediate_data.rs, libfabric 1.17 and 2.5.1",
-    ),
     outlives_receives: Fact::seen(
         true,
         "what is too long or breaks off ends its own connection at most, and receives are of all connections",
@@ -38,27 +28,17 @@ const SOCKETS: Profile = Profile {
         "what precedes a message on its connection costs as much as another message",
         "docs/performance.md, libfabric 2.5.1",
     ),
-    random_keys: Fact::seen(
-        true,
-        "it takes any 64 bits for a key",
-        "tests/ofi, libfabric 1.17 and 2.5.1",
-    ),
     device_memory: Fact::code(
         false,
         "sockets copy, and it offers no FI_HMEM",
         "libfabric 2.6: prov/tcp/src",
-    ),
-    striping: Fact::seen(
-        Striping::SOFTWARE,
-        "the processor moves the bytes",
-        "docs/performance.md, libfabric 2.5.1",
     ),
     bulk_connections: Fact::seen(
         true,
         "progress is a domain's own: four domains with a thread each moved 4.5 times the bytes of one",
         "two processes over loopback, 32 cores, libfabric 2.5.1; 1.17 and 2.6: prov/tcp/src",
     ),
-    ..CAUTIOUS
+    ..SOFTWARE
 };
 
 pub(super) const TCP: Profile = Profile { name: "tcp", ..SOCKETS };

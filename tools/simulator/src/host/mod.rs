@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use nvshmem_abi::{Layout, Major, c};
+use nvshmem_abi::{Major, c};
 
 use crate::error::{Result, error};
 use crate::host::ops::{Ops, Shared, Thread};
@@ -76,16 +76,21 @@ impl<'a> Host<'a> {
         let began = Instant::now();
         let connected = transport.connect(&devices);
         let connected_in = began.elapsed();
-        // On an error 3.8 still comes to the barrier, the others do not.
-        if connected.is_ok() || layout == Layout::V7 {
+        // On an error 3.8 still comes to the barrier, the others do not; 3.5 and later finalize the
+        // transport, older ones give up.
+        let (meets, finalizes) = match layout.major() {
+            Major::V3 => (false, false),
+            Major::V4 | Major::V5 | Major::V6 => (false, true),
+            Major::V7 => (true, true),
+        };
+        if connected.is_ok() || meets {
             let together = bootstrap.barrier();
             if connected.is_ok() {
                 together?;
             }
         }
         if let Err(error) = connected {
-            // 3.5 and later finalize the transport, older ones give up.
-            if layout.major() >= Major::V4 {
+            if finalizes {
                 transport.finalize()?;
             }
             return Err(error);

@@ -170,7 +170,10 @@ impl Ops {
 
     /// Orders what is issued later, to each PE, behind what was issued to it before.
     pub fn fence(&self) -> Result<()> {
-        let skip_self = self.layout().major() == Major::V3 && self.thread == Thread::Proxy;
+        let skip_self = match self.layout().major() {
+            Major::V3 => self.thread == Thread::Proxy,
+            Major::V4 | Major::V5 | Major::V6 | Major::V7 => false,
+        };
         let mut pes = (0..self.n_pes()).filter(|pe| !(skip_self && *pe == self.pe()));
         pes.try_for_each(|pe| self.fence_pe(pe))
     }
@@ -194,7 +197,7 @@ impl Ops {
         let qp = match (self.thread, self.layout().major()) {
             (Thread::User, _) => c::NVT_QP_HOST,
             (Thread::Proxy, Major::V3) => c::NVT_QP_DEFAULT,
-            (Thread::Proxy, _) => c::NVT_QP_ALL,
+            (Thread::Proxy, Major::V4 | Major::V5 | Major::V6 | Major::V7) => c::NVT_QP_ALL,
         };
         // SAFETY: see `quiet`.
         self.call("quiet", pe, || unsafe { self.shared.transport.quiet(pe as i32, qp) })

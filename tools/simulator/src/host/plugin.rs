@@ -45,10 +45,13 @@ impl Plugin {
     /// What is done with the library once nothing of it is in use: NVSHMEM 3.6 and older close it,
     /// later ones leave it to the end of the process.
     pub(crate) fn unload(self) {
-        if self.layout.major() <= Major::V5 {
-            if let Err(e) = ManuallyDrop::into_inner(self.library).close() {
-                eprintln!("nvshmem-sim: {}: dlclose: {}", self.path.display(), explain(&e));
+        match self.layout.major() {
+            Major::V3 | Major::V4 | Major::V5 => {
+                if let Err(e) = ManuallyDrop::into_inner(self.library).close() {
+                    eprintln!("nvshmem-sim: {}: dlclose: {}", self.path.display(), explain(&e));
+                }
             }
+            Major::V6 | Major::V7 => {}
         }
     }
 }

@@ -1,7 +1,9 @@
 //! The plugin's transport, reached through the layout that the host of that version has.
 //!
-//! Everything that differs between the layouts is here: where fields are, which shape a function
-//! has, what is passed for what the version does not know. The rest of the crate calls methods.
+//! What differs in the interface itself is here: where fields are, which shape a function has, what
+//! is passed for what the version does not know. What the hosts of the versions do differently is
+//! where they do it. Each such place matches every layout by name, so that the compiler finds it
+//! when there is a new one.
 
 use std::ffi::c_void;
 use std::ptr::null_mut;
@@ -233,7 +235,7 @@ impl Transport {
                     nvt_transport_7
                         .rma_with_hints(raw, to, verb, remote, local, bytes, qp, attrs_7)
                 ),
-                _ => None,
+                Layout::V3a | Layout::V3b | Layout::V4 | Layout::V5 => None,
             };
             hinted.unwrap_or_else(|| self.raw_rma(to, verb, remote, local, bytes, qp))
         }
@@ -363,8 +365,9 @@ impl Transport {
 
     pub(crate) fn connect(&self, devices: &[i32]) -> Result<()> {
         let mut devices = devices.to_vec();
-        if devices.is_empty() && self.layout.major() != Major::V7 {
-            devices.push(-1);
+        match self.layout.major() {
+            Major::V3 | Major::V4 | Major::V5 | Major::V6 if devices.is_empty() => devices.push(-1),
+            Major::V3 | Major::V4 | Major::V5 | Major::V6 | Major::V7 => {}
         }
         // SAFETY: the transport is filled.
         let status = unsafe { self.raw_connect(&mut devices, &mut []) };
@@ -404,7 +407,10 @@ impl Transport {
     }
 
     pub(crate) fn has_put_signal(&self) -> bool {
-        self.layout >= Layout::V4
+        match self.layout.major() {
+            Major::V3 => false,
+            Major::V4 | Major::V5 | Major::V6 | Major::V7 => true,
+        }
     }
 
     /// One put with signal.

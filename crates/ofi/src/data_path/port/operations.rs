@@ -13,8 +13,8 @@ use crate::objects::contexts::{Contexts, index_in};
 use crate::objects::endpoint::{Direct, Rma};
 use engine::ids::{Pe, RailId, WrId};
 use engine::port::{
-    Completions, Context, DataPath, Direction, Failure, Local, Operation, POLL_BATCH, PeerAddr,
-    Polled, PortError, Posted, RailLimits, Transfer, hand_over,
+    Completions, Context, DataPath, Direction, Failure, Local, Operation, PeerAddr, Polled,
+    PortError, Posted, RailLimits, Transfer, hand_over,
 };
 
 impl DataPath for OfiPort {
@@ -245,22 +245,6 @@ impl Others {
 }
 
 impl OfiPort {
-    /// Takes up to [`POLL_BATCH`] completions of a rail.
-    pub fn poll(&mut self, rail: RailId, done: &mut [WrId; POLL_BATCH]) -> Polled {
-        let mut places = done.iter_mut();
-        let capacity = self.contexts.capacity();
-        self.drain(rail, &mut |index: usize| {
-            let known = index < capacity;
-            if known {
-                // Never more work-request ids than places: a poll takes no more entries.
-                if let Some(place) = places.next() {
-                    *place = WrId(index as u32);
-                }
-            }
-            known
-        })
-    }
-
     #[cold]
     fn fetch(&mut self, rail: RailId) -> Result<isize, PortError> {
         let port_rail = self.rails.get_mut(rail.index()).ok_or_else(|| no_such_rail(rail))?;

@@ -12,7 +12,7 @@ use crate::objects::fabric::Fabrics;
 use crate::objects::tables;
 use crate::options::Options;
 use crate::provider::Provider;
-use engine::port::{DataPath, POLL_BATCH, Polled};
+use engine::port::{DataPath, Polled};
 
 const RAIL: RailId = RailId(0);
 const NO_RAIL: RailId = RailId(7);
@@ -72,11 +72,15 @@ fn gated(raw: &mut fi_info) {
 }
 
 fn polled(port: &mut OfiPort, rail: RailId) -> Result<Vec<WrId>, String> {
-    let mut done = [WrId(u32::MAX); POLL_BATCH];
-    match port.poll(rail, &mut done) {
-        Polled::Empty => Ok(Vec::new()),
+    let mut done = Vec::new();
+    let polled = port.drain(rail, &mut |index: usize| {
+        let is_known = index < WR_IDS as usize;
+        done.extend(is_known.then_some(WrId(index as u32)));
+        is_known
+    });
+    match polled {
         Polled::Completed(0) => panic!("nothing is told by itself"),
-        Polled::Completed(count) => Ok(done[..count].to_vec()),
+        Polled::Empty | Polled::Completed(_) => Ok(done),
         Polled::Failed(failure) => {
             assert!(failure.wr_id.is_none(), "{failure:?}");
             Err(failure.error.text)
