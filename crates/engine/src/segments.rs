@@ -14,7 +14,7 @@ const NIL: u32 = u32::MAX;
 // Values of `Segment::token`. Other values number a transfer of staging, with BY_LOAD set if its
 // rail was chosen by load.
 /// Token of a segment whose rail was chosen by load.
-pub(crate) const STRIPE: u32 = u32::MAX - 1;
+pub(crate) const BALANCED: u32 = u32::MAX - 1;
 /// Token of a segment whose completion only uncounts it.
 pub(crate) const PLAIN: u32 = u32::MAX;
 pub(crate) const BY_LOAD: u32 = 1 << 31;
@@ -114,7 +114,7 @@ pub(crate) struct Segment {
     pub(crate) context: Context,
     /// Time of posting in the watchdog's units.
     pub(crate) born: u32,
-    /// [`STRIPE`], [`PLAIN`] or staging's transfer. Undefined in [`SegmentState::Plain`].
+    /// [`BALANCED`], [`PLAIN`] or staging's transfer. Undefined in [`SegmentState::Plain`].
     pub(crate) token: u32,
     next_free: u32,
 }

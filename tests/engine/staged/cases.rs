@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::ScopedJoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use engine::atomic::AtomicOp;
 use engine::error::EngineError;
@@ -253,6 +253,28 @@ fn missing_proxy_thread_is_an_error() {
     let local = job.members[0].scratch;
     let error = host.complete(&job.targets.part(local, 1, 0, 64)).unwrap_err().to_string();
     assert!(error.contains("proxy thread") && error.contains("PE 1"), "{error}");
+}
+
+/// A user thread waits for as long as the proxy thread iterates: deadlines of operations are its.
+#[test]
+fn slow_operation_of_user_thread_is_awaited() {
+    let limit = Duration::from_millis(20);
+    let shape = Shape { staged: ALL, rails: 1, ..Shape::default() };
+    let job = Job::new(4, &shape, Script::default());
+    let (mut job, host) = job.with_user_threads(&shape, Some(limit));
+    let targets = job.targets.clone();
+    let part = targets.part(job.members[0].scratch, 1, 0, 64);
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| host.complete(&part));
+        let began = Instant::now();
+        while began.elapsed() < 5 * limit {
+            job.progress(0, 1);
+        }
+        while !waits.is_finished() {
+            job.iterate();
+        }
+        assert_eq!(waits.join().unwrap(), Ok(()));
+    });
 }
 
 #[test]

@@ -11,7 +11,7 @@ use crate::group::{CompletionGroups, GroupId};
 use crate::ids::{RailId, WrId};
 use crate::peers::{HeldSignal, Peer, Peers};
 use crate::port::{Completions, Failure, Polled, Port};
-use crate::segments::{BY_LOAD, Owner, PLAIN, STRIPE, Segment, SegmentState, Segments};
+use crate::segments::{BALANCED, BY_LOAD, Owner, PLAIN, Segment, SegmentState, Segments};
 use crate::wire::message::{MAP_BYTES, Seq, WINDOW};
 
 /// Receives the completions of a poll. Runs of segments with one owner are counted together.
@@ -125,7 +125,7 @@ impl<P: Port> Core<P> {
             }
             self.end_in_group(owner.completion());
         }
-        if state != SegmentState::Plain && token < STRIPE {
+        if state != SegmentState::Plain && token < BALANCED {
             self.staging_events.push_back(StagingEvent::Segment { token: token & !BY_LOAD });
         }
     }

@@ -9,7 +9,7 @@ use crate::port::{Direction, Local, Operation, Port, Posted, Transfer};
 use crate::rails::load;
 use crate::rails::paths::PeerPath;
 use crate::request::{LocalSide, Request};
-use crate::segments::{BY_LOAD, PLAIN, STRIPE, Segment, SegmentState};
+use crate::segments::{BALANCED, BY_LOAD, PLAIN, Segment, SegmentState};
 use crate::wire::handle::HandleView;
 
 /// Minimum number of segments of a long operation per rail or worker, unless they would be shorter
@@ -24,7 +24,7 @@ pub(crate) struct SegmentPost {
     pub(crate) path: PeerPath,
     pub(crate) transfer: Transfer,
     pub(crate) immediate: Option<u64>,
-    /// [`STRIPE`], [`PLAIN`], or the number of staging's transfer.
+    /// [`BALANCED`], [`PLAIN`], or the number of staging's transfer.
     pub(crate) token: u32,
     pub(crate) completion: GroupId,
     /// Where the segment counts in the order of its peer.
@@ -218,7 +218,7 @@ impl<P: Port> Core<P> {
                 let local = self.local(request, op.sent, len, path.rail)?;
                 let remote = remote.remote_address(offset) + op.sent as u64;
                 let transfer = Transfer { direction, local, len, remote, key };
-                let token = if by_load { STRIPE } else { PLAIN };
+                let token = if by_load { BALANCED } else { PLAIN };
                 let posting = SegmentPost {
                     peer: at,
                     path,

@@ -10,8 +10,8 @@ use crate::core::Continuation;
 use crate::error::EngineError;
 use crate::group::GroupId;
 use crate::ids::Pe;
-use crate::lane::Lane;
 use crate::lane::host::outstanding::Outstanding;
+use crate::lane::{Lane, Pulse};
 use crate::op::{Op, OpKind};
 use crate::patience::Wait;
 use crate::port::Port;
@@ -49,6 +49,8 @@ struct HandoverState {
     outstanding: Outstanding<EngineError>,
     /// First failure of the proxy lane, which may take nothing more.
     failure: OnceLock<EngineError>,
+    /// Iterations of the proxy lane that have looked at what was handed over.
+    served: Pulse,
 }
 
 #[derive(Debug)]
@@ -77,7 +79,8 @@ pub fn handover(
 ) -> (Outbox, Inbox) {
     let (sender, receiver) = bounded(CAPACITY);
     let outstanding = Outstanding::new(n_pes);
-    let shared = Arc::new(HandoverState { outstanding, failure: OnceLock::new() });
+    let (failure, served) = (OnceLock::new(), Pulse::default());
+    let shared = Arc::new(HandoverState { outstanding, failure, served });
     let shared_by_inbox = Arc::clone(&shared);
     let inbox = Inbox { receiver, shared: shared_by_inbox, next: None, awaited: Vec::new() };
     (Outbox { sender, shared, warn_after, fail_after }, inbox)
@@ -150,9 +153,12 @@ impl Outbox {
     }
 
     fn wait(&self, pe: Pe, mut done: impl FnMut() -> bool) -> Result<(), EngineError> {
-        let mut wait = Wait::new();
-        let mut warned = 0;
+        let (mut wait, mut warned, mut served) = (Wait::new(), 0, 0);
         while !done() {
+            // A proxy lane that iterates has a deadline of its own for each operation.
+            if served != self.shared.served.count() {
+                (wait, warned, served) = (Wait::new(), 0, self.shared.served.count());
+            }
             if let Some(failed) = self.failure() {
                 return Err(failed.clone());
             }
@@ -217,6 +223,7 @@ impl<P: Port> Lane<P> {
     /// Submits what user threads have handed over. Returns whether there was anything.
     pub(crate) fn serve_inbox(&mut self) -> bool {
         let Some(mut inbox) = self.inbox.take() else { return false };
+        inbox.shared.served.beat();
         let mut moved = false;
         // A submitter would wait for space, and the proxy thread must not wait for one peer.
         while !self.has_saturated_peer() {
