@@ -206,20 +206,12 @@ pub fn read_exact(
         stream.wait_at_most(deadline.next()?)?;
         match stream.read(into) {
             Ok(0) => {
-                return Err(io::Error::new(
-                    io::ErrorKind::UnexpectedEof,
-                    "the connection was closed",
-                ));
+                let kind = io::ErrorKind::UnexpectedEof;
+                return Err(io::Error::new(kind, "the connection was closed"));
             }
             Ok(count) => into = &mut into[count..],
-            Err(error) => match error.kind() {
-                // The latter two are what a read timeout is called: time for another look at the
-                // deadline.
-                io::ErrorKind::Interrupted
-                | io::ErrorKind::WouldBlock
-                | io::ErrorKind::TimedOut => {}
-                _ => return Err(error),
-            },
+            Err(error) if !is_temporary(&error) => return Err(error),
+            Err(_) => {}
         }
     }
     Ok(())
@@ -231,15 +223,17 @@ pub fn write_all(stream: &mut TcpStream, mut bytes: &[u8], deadline: &Deadline) 
         stream.set_write_timeout(Some(deadline.next()?))?;
         match stream.write(bytes) {
             Ok(count) => bytes = &bytes[count..],
-            Err(error) => match error.kind() {
-                io::ErrorKind::Interrupted
-                | io::ErrorKind::WouldBlock
-                | io::ErrorKind::TimedOut => {}
-                _ => return Err(error),
-            },
+            Err(error) if !is_temporary(&error) => return Err(error),
+            Err(_) => {}
         }
     }
     Ok(())
+}
+
+/// Returns true if the deadline is to be looked at again: a timeout of the socket is either of two.
+fn is_temporary(error: &io::Error) -> bool {
+    use io::ErrorKind::{Interrupted, TimedOut, WouldBlock};
+    matches!(error.kind(), Interrupted | WouldBlock | TimedOut)
 }
 
 /// Sends a frame.
