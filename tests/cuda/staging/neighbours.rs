@@ -92,12 +92,12 @@ fn pass(bed: &Bed, from: &mut Side, (to, from_pe): (&mut Side, Pe), len: usize, 
 fn both_ways() {
     let bed = Bed::new();
     let [mut one, mut other] = both(&bed);
-    assert!(!one.stage.port.is_seen_by(Pe(1)) && !other.stage.port.is_seen_by(Pe(0)));
+    assert!(!one.stage.port.is_mapped_by(Pe(1)) && !other.stage.port.is_mapped_by(Pe(0)));
     one.stage.port.announce();
-    assert!(!one.stage.port.is_seen_by(Pe(1)) && other.stage.port.is_seen_by(Pe(0)));
+    assert!(!one.stage.port.is_mapped_by(Pe(1)) && other.stage.port.is_mapped_by(Pe(0)));
     other.stage.port.announce();
-    assert!(one.stage.port.is_seen_by(Pe(1)));
-    assert!(!one.stage.port.is_seen_by(Pe(0)) && !one.stage.port.is_seen_by(Pe(2)));
+    assert!(one.stage.port.is_mapped_by(Pe(1)));
+    assert!(!one.stage.port.is_mapped_by(Pe(0)) && !one.stage.port.is_mapped_by(Pe(2)));
     assert!(one.stage.port.window(Pe(0)).is_none() && one.stage.port.window(Pe(7)).is_none());
     assert!(!one.stage.port.has_ended(Pe(1)));
     for (seed, len) in [1, 100, 4096, 16 << 10, CHUNK].into_iter().enumerate() {
@@ -106,7 +106,7 @@ fn both_ways() {
     }
     assert_eq!(one.stage.port.bytes_by_cpu() + other.stage.port.bytes_by_cpu(), 0);
     drop(other);
-    assert!(!one.stage.port.is_seen_by(Pe(1)), "it copies no more");
+    assert!(!one.stage.port.is_mapped_by(Pe(1)), "it copies no more");
 }
 
 fn several() {
@@ -175,7 +175,7 @@ fn not_locked() {
     let [mut one, other] = both(&bed);
     assert!(one.stage.port.window(Pe(1)).is_none() && other.stage.port.window(Pe(0)).is_none());
     one.stage.port.announce();
-    assert!(!other.stage.port.is_seen_by(Pe(0)));
+    assert!(!other.stage.port.is_mapped_by(Pe(0)));
     let bytes = pattern(CHUNK, 3);
     one.stage.copy_in(one.heap, &bytes);
     assert!(one.stage.copy_out(one.heap, CHUNK) == bytes);

@@ -257,7 +257,7 @@ fn missing_proxy_thread_is_an_error() {
 
 /// A user thread waits for as long as the proxy thread iterates: deadlines of operations are its.
 #[test]
-fn slow_operation_of_user_thread_is_awaited() {
+fn user_thread_waits_for_slow_operation() {
     let limit = Duration::from_millis(20);
     let shape = Shape { staged: ALL, rails: 1, ..Shape::default() };
     let job = Job::new(4, &shape, Script::default());

@@ -162,7 +162,7 @@ impl Neighbours {
         Some(Window { addr: pinned.addr(), len: pinned.len() })
     }
 
-    pub(crate) fn is_seen_by(&self, pe: Pe) -> bool {
+    pub(crate) fn is_mapped_by(&self, pe: Pe) -> bool {
         let Some((_, own, layout)) = &self.own else { return false };
         // What the PE does to its own data by this, it could do otherwise.
         pe.0 < layout.n_pes && own.byte(layout.mark_of(pe)).load(Ordering::Acquire) == 1

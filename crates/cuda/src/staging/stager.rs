@@ -413,8 +413,8 @@ impl CopyPort for DeviceStager {
         self.neighbours.window(pe)
     }
 
-    fn is_seen_by(&self, pe: Pe) -> bool {
-        self.neighbours.is_seen_by(pe)
+    fn is_mapped_by(&self, pe: Pe) -> bool {
+        self.neighbours.is_mapped_by(pe)
     }
 
     fn announce(&mut self) {

@@ -201,7 +201,7 @@ impl CopyPort for FakeCopies {
         self.fabric.world().window(self.pe, pe)
     }
 
-    fn is_seen_by(&self, pe: Pe) -> bool {
+    fn is_mapped_by(&self, pe: Pe) -> bool {
         let world = self.fabric.world();
         world.share(self.pe, pe) && world.announced.contains(&pe)
     }

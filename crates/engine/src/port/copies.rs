@@ -260,7 +260,7 @@ pub trait CopyPort: Send + fmt::Debug {
     }
 
     /// Returns true if a peer's lane copies from the bounce memory of this process.
-    fn is_seen_by(&self, _pe: Pe) -> bool {
+    fn is_mapped_by(&self, _pe: Pe) -> bool {
         false
     }
 

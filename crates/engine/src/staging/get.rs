@@ -69,8 +69,8 @@ impl Staging {
         // A fragment must fit into a buffer on both sides.
         let own = self.stager.as_ref().map_or(FRAGMENT, |stager| stager.bounce.bounce_len);
         let most = if by_peer { own.min(remote.bounce_len()) } else { own };
-        let is_neighbour = by_peer && self.is_seen_by(at);
-        let fragment = fragment_len(op.len, most, is_neighbour, self.is_busy_with(at));
+        let is_same_host = by_peer && self.is_mapped_by(at);
+        let fragment = fragment_len(op.len, most, is_same_host, self.is_busy_with(at));
         let handle = core.peers.get_mut(at).share(request.remote_handle);
         while op.sent < op.len {
             if self.peer(at).under_way >= MAX_UNDER_WAY {

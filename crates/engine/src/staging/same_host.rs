@@ -10,8 +10,8 @@ use crate::wire::message::Seq;
 
 impl Staging {
     /// Returns true if a peer copies from the bounce memory of this process.
-    pub(super) fn is_seen_by(&self, at: u32) -> bool {
-        self.stager.as_ref().is_some_and(|stager| stager.copies.is_seen_by(Pe(at)))
+    pub(super) fn is_mapped_by(&self, at: u32) -> bool {
+        self.stager.as_ref().is_some_and(|stager| stager.copies.is_mapped_by(Pe(at)))
     }
 
     /// Returns the address of bytes in a peer's bounce memory.

@@ -302,7 +302,7 @@ impl Staging {
             bytes.copy_from_slice(&key.to_le_bytes());
         }
         let offset = (addr - region.base) as u64;
-        let is_shared = is_buffered && self.is_seen_by(peer);
+        let is_shared = is_buffered && self.is_mapped_by(peer);
         let source = match (is_shared, region.addressing) {
             (true, _) => PullSource::Bounce(offset),
             (false, Addressing::Virtual) => PullSource::Fabric(addr as u64, &keys[..8 * count]),

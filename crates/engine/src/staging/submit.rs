@@ -38,8 +38,8 @@ enum PutSource {
 }
 
 /// Returns the bytes of an operation's fragments, where buffers have `most`.
-pub(super) fn fragment_len(len: usize, most: usize, is_neighbour: bool, is_busy: bool) -> usize {
-    let wanted = match (is_neighbour, is_busy) {
+pub(super) fn fragment_len(len: usize, most: usize, is_same_host: bool, is_busy: bool) -> usize {
+    let wanted = match (is_same_host, is_busy) {
         (false, _) => most / 4,
         (true, false) => len.div_ceil(PIECES).next_multiple_of(4096),
         (true, true) => most,
@@ -107,9 +107,9 @@ impl Staging {
         let own = self.stager.as_ref().filter(|_| needs_buffer);
         let own = own.map_or(usize::MAX, |stager| stager.bounce.bounce_len);
         let most = own.min(if by_peer { remote.bounce_len() } else { usize::MAX });
-        let is_neighbour = by_peer && self.is_seen_by(at);
+        let is_same_host = by_peer && self.is_mapped_by(at);
         // Over a fabric the lists should be short enough for several to be in flight.
-        let most_listed = if is_neighbour { most } else { most.min(FRAGMENT) };
+        let most_listed = if is_same_host { most } else { most.min(FRAGMENT) };
         let may_join = by_peer && needs_buffer && op.sent == 0 && op.len <= LONGEST;
         if may_join {
             let record = Record { signal: signal_of(word), ..Record::put(addr, op.len, to) };
@@ -133,7 +133,7 @@ impl Staging {
         if self.peer(at).under_way >= MAX_UNDER_WAY && op.sent < op.len {
             return Ok(Outcome::PeerFull);
         }
-        let fragment = fragment_len(op.len, most, is_neighbour, self.is_busy_with(at));
+        let fragment = fragment_len(op.len, most, is_same_host, self.is_busy_with(at));
         let mut signal = None;
         if let Some(word) = word {
             // Inside a record a strong signal would not wait for unfinished writes.
@@ -366,7 +366,7 @@ mod tests {
     #[test]
     fn fragments_are_long_between_neighbours() {
         let (kib, mib) = (1 << 10, 1 << 20);
-        for (len, most, is_neighbour, is_busy, fragment) in [
+        for (len, most, is_same_host, is_busy, fragment) in [
             (1, 2 * mib, true, false, FRAGMENT),
             (2 * mib + 1, 2 * mib, true, false, 516 * kib),
             (8 * mib, 2 * mib, true, false, 2 * mib),
@@ -376,8 +376,8 @@ mod tests {
             (64 * mib, 8 * mib, false, false, 2 * mib),
             (64 * mib, 64 * kib, false, false, 64 * kib),
         ] {
-            let found = fragment_len(len, most, is_neighbour, is_busy);
-            assert_eq!(found, fragment, "{len} {most} {is_neighbour} {is_busy}");
+            let found = fragment_len(len, most, is_same_host, is_busy);
+            assert_eq!(found, fragment, "{len} {most} {is_same_host} {is_busy}");
         }
     }
 }
