@@ -1,8 +1,8 @@
 //! The heartbeat of a proxy thread: another thread looks whether it still runs.
 //!
-//! Waits have a watchdog ([`engine::Watchdog`]), which is a part of the iterations, those of a quiet
-//! included. A thread that does not come back from a call of the provider's, or of CUDA's driver,
-//! makes none, and would be silent.
+//! Waits have a watchdog ([`engine::Watchdog`]), which is a part of the iterations, also of those
+//! that a quiet makes. A thread that does not come back from a call of the provider's, or of CUDA's
+//! driver, makes none, and would be silent.
 
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};

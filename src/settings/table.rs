@@ -165,8 +165,8 @@ settings! {
         bytes(8192, u64::MAX); // Shorter ones take the rails in turn.
 
     /// Size in bytes of the page-locked bounce buffers through which device memory is copied that
-    /// NICs cannot reach. A fragment over a fabric is a quarter of one, at least 512 KiB; between PEs
-    /// of one host, a quarter of the operation up to one.
+    /// NICs cannot reach. A fragment over a fabric is a quarter of one, at least 512 KiB; between
+    /// PEs of one host, a quarter of the operation up to one.
     Users "NVSHMEM_LIBFABRIC_STAGING_CHUNK" staging_chunk: usize = 2 << 20,
         // Two pools of the largest are 512 GiB, far above what can be page-locked: the driver says
         // so.
