@@ -54,14 +54,13 @@ impl Connected {
     pub(crate) fn new(
         regions: Arc<RegionTable<ProcessMemory>>,
         host: HostLane<OfiPort>,
-        mut proxy: Lane<OfiPort>,
+        proxy: Lane<OfiPort>,
         yielding: Yielding,
         (report, most_rails): (Report, usize),
         consistency: Consistency,
     ) -> Self {
         let has_core = yielding.has_core();
-        let pulse = Arc::default();
-        proxy.set_pulse(Arc::clone(&pulse));
+        let pulse = proxy.pulse();
         let proxy = UnsafeCell::new(ProxyLane { lane: proxy, yielding });
         Self { regions, host, proxy, report, most_rails, has_core, consistency, pulse }
     }

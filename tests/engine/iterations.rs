@@ -1,9 +1,6 @@
 //! Iterations of the loop: the order of things inside one.
 
-use std::sync::Arc;
-
 use engine::ids::{Pe, RailId};
-use engine::lane::Pulse;
 use sim_fabric::{Call, Script};
 use test_support::seeds::for_seeds;
 
@@ -133,9 +130,8 @@ fn refusals_cost_little_message_rate() {
 /// Another thread that looks whether the lane's thread lives must not take a long wait for a stall.
 #[test]
 fn waits_count_their_iterations() {
-    let pulse = Arc::new(Pulse::default());
     let mut job = Job::new(1, &Shape::default(), Script::default());
-    job.lane(0).set_pulse(Arc::clone(&pulse));
+    let pulse = job.lane(0).pulse();
     job.put(0, 1, 0, 8).unwrap();
     assert_eq!(pulse.count(), 0);
     job.quiet(0, 1).unwrap();

@@ -46,7 +46,7 @@ pub struct Lane<P: Port> {
     others: Vec<u32>,
     /// Set by another thread: submitters no longer wait for capacity.
     abandoned: Option<Arc<AtomicBool>>,
-    pulse: Option<Arc<Pulse>>,
+    pulse: Arc<Pulse>,
     /// Whether unnumbered messages go before queued work in this iteration.
     control_first: bool,
     /// Whether the process of a peer with nothing in flight may exit.
@@ -69,7 +69,7 @@ impl<P: Port> Lane<P> {
             packet: is_proxy.then(|| Box::new(LongPacket::EMPTY)),
             others: Vec::new(),
             abandoned: None,
-            pulse: None,
+            pulse: Arc::default(),
             control_first: false,
             allows_peer_exit: false,
             has_sent_last_messages: false,
@@ -96,9 +96,9 @@ impl<P: Port> Lane<P> {
         self.allows_peer_exit = true;
     }
 
-    /// Counts every iteration from now on, those of calls that wait included.
-    pub fn set_pulse(&mut self, pulse: Arc<Pulse>) {
-        self.pulse = Some(pulse);
+    /// Returns the count of the lane's iterations, those of calls that wait included.
+    pub fn pulse(&self) -> Arc<Pulse> {
+        Arc::clone(&self.pulse)
     }
 
     /// Makes submitters that wait for capacity give up once another thread sets the flag.

@@ -38,7 +38,7 @@ impl<P: Port> Lane<P> {
     /// Makes one progress iteration, whatever has failed before.
     #[inline]
     pub(crate) fn iterate(&mut self) -> bool {
-        self.beat();
+        self.pulse.beat();
         let mut busy = false;
         for rail in rail_ids(&self.core.rails) {
             if self.core.port.has_completions(rail) {
@@ -54,15 +54,8 @@ impl<P: Port> Lane<P> {
         if self.core.watchdog.is_due() {
             self.inspect();
         }
-        self.beat();
+        self.pulse.beat();
         busy
-    }
-
-    #[inline(always)]
-    fn beat(&self) {
-        if let Some(pulse) = &self.pulse {
-            pulse.beat();
-        }
     }
 
     #[inline(always)]
