@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use engine::atomic::AtomicOp;
 use engine::error::EngineError;
-use engine::ids::{Pe, RailId};
+use engine::ids::Pe;
 use engine::lane::SignalEngine;
 use engine::lane::batches::Batch;
 use engine::lane::loopback::{Anchor, Loopback};
@@ -138,18 +138,6 @@ fn blocking_calls_time_out() {
     job.fabric.world().lose_next = 1;
     let ended = first.lane.loopback(&anchor, Loopback::Read);
     assert!(matches!(ended, Err(EngineError::Timeout { pe: Pe(0), .. })), "{ended:?}");
-}
-
-/// Bytes that are still being copied are in no message or segment that could be named.
-#[test]
-fn stuck_copies_are_named() {
-    let slow_rails = vec![(RailId(u8::MAX), 1 << 40)];
-    let shape = Shape { staged: 0b10, deadline: Some(DEADLINE), ..Shape::default() };
-    let mut job = Job::new(1, &shape, Script { slow_rails, ..Script::default() });
-    job.put(0, 1, 64, 1000).unwrap();
-    let failed = job.settle(&[0, 1], (0, 1), DEADLINE.as_nanos() as u64 / 1000).unwrap_err();
-    let is_named = matches!(failed, EngineError::Timeout { what: "staged transfer", .. });
-    assert!(is_named && failed.to_string().contains("being copied"), "{failed}");
 }
 
 /// A put with signal of which a part has left, and whose rest finds no place in the queues of a

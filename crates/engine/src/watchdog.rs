@@ -165,17 +165,15 @@ impl Watchdog {
 
     /// Returns the report that is due for work that last moved at `moved`, after `warned` warnings.
     pub(crate) fn overdue(&self, moved: u32, warned: u32) -> Option<Overdue> {
-        let still = u64::from(self.stamp.saturating_sub(moved)) << STAMP_SHIFT;
-        let fails = self.fail_after.is_some_and(|limit| still >= limit);
-        let warns = self.warn_after.is_some_and(|limit| still / limit.max(1) > u64::from(warned));
-        (fails || warns).then_some(Overdue { seconds: still / 1_000_000_000, fails })
+        self.overdue_after(1, moved, warned)
     }
 
-    /// Returns the seconds since `moved` if they exceed twice the deadline.
-    fn is_stuck(&self, moved: u32) -> Option<u64> {
+    /// As [`Watchdog::overdue`], for work that fails after so many deadlines.
+    fn overdue_after(&self, deadlines: u64, moved: u32, warned: u32) -> Option<Overdue> {
         let still = u64::from(self.stamp.saturating_sub(moved)) << STAMP_SHIFT;
-        let limit = self.fail_after?.saturating_mul(2);
-        (still >= limit).then_some(still / 1_000_000_000)
+        let fails = self.fail_after.is_some_and(|limit| still >= limit.saturating_mul(deadlines));
+        let warns = self.warn_after.is_some_and(|limit| still / limit.max(1) > u64::from(warned));
+        (fails || warns).then_some(Overdue { seconds: still / 1_000_000_000, fails })
     }
 }
 
@@ -224,18 +222,14 @@ impl<P: Port> Core<P> {
         let unacked = peer.channel.as_deref().is_some_and(|channel| channel.held > 0);
         let unanswered = peer.gets_requested != peer.gets_answered;
         if peer.in_flight == 0 && !unacked && !unanswered && !peer.is_refused {
-            // Work that waits for resources of other peers, or for a copy, has no deadline of its
-            // own, unless the whole lane is stuck: those peers' deadlines come first.
+            // Work that waits for resources of other peers, or for a copy, is overdue only while
+            // the whole lane is stuck, and has two deadlines: those peers' come first.
             peer.watch.blocked = stamp;
-            let (since, warned) =
-                (peer.watch.since.max(self.watchdog.moved).max(staged), peer.watch.warned);
-            let fails = self.watchdog.is_stuck(since).is_some();
-            let Some(overdue) = self.watchdog.overdue(since, warned) else { return };
+            let (watch, moved) = (peer.watch, self.watchdog.moved.max(staged));
+            let overdue = self.watchdog.overdue_after(2, watch.since.max(moved), watch.warned);
+            let Some(overdue) = overdue else { return };
             let report = self.timeout(at, &self.oldest(at), overdue.seconds);
-            return match fails {
-                true => self.fail_peer(at, report),
-                false => self.warn(at, &report, reported),
-            };
+            return self.report(at, report, overdue.fails, reported);
         }
         let watch = peer.watch;
         let since = watch.since.max(watch.blocked);
@@ -248,13 +242,13 @@ impl<P: Port> Core<P> {
         let since = since.max(oldest.born);
         let Some(overdue) = self.watchdog.overdue(since, watch.warned) else { return };
         let report = self.timeout(at, &oldest, overdue.seconds);
-        if overdue.fails {
-            return self.fail_peer(at, report);
-        }
-        self.warn(at, &report, reported);
+        self.report(at, report, overdue.fails, reported);
     }
 
-    fn warn(&mut self, at: u32, report: &EngineError, reported: &mut u32) {
+    fn report(&mut self, at: u32, report: EngineError, fails: bool, reported: &mut u32) {
+        if fails {
+            return self.fail_peer(at, report);
+        }
         let watch = &mut self.peers.get_mut(at).watch;
         watch.warned += 1;
         let again = watch.warned > 1;

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::sync::Once;
 
+use engine::error::EngineError;
 use engine::ids::{Pe, RailId, WrId};
 use engine::lane::SignalEngine;
 use log::{LevelFilter, Log, Metadata, Record};
@@ -122,6 +123,24 @@ fn waiting_signals_are_logged() {
         let waits = lines.iter().filter(|line| line.contains("PE 0") && line.contains("segments"));
         assert_eq!(waits.count(), told, "{lines:?}");
     }
+}
+
+/// A transfer that is being copied has twice the deadline, and no more warnings for that.
+#[test]
+fn stuck_copies_are_logged_and_named() {
+    let slow_rails = vec![(RailId(u8::MAX), 1 << 40)];
+    let shape = Shape { staged: 0b10, ..Shape::default() };
+    let mut job = Job::new(1, &shape, Script { slow_rails, ..Script::default() });
+    job.put(0, 1, 64, 1000).unwrap();
+    assert!(warnings(|| progress_for(&mut job, 9)).is_empty());
+    for _ in 0..11 {
+        let lines = warnings(|| progress_for(&mut job, 10));
+        let named = lines.iter().filter(|line| line.contains("staged transfer"));
+        assert_eq!(named.count(), 1, "{lines:?}");
+    }
+    let failed = job.settle(&[0, 1], (0, 1), 1_000_000).unwrap_err();
+    let is_named = matches!(failed, EngineError::Timeout { what: "staged transfer", .. });
+    assert!(is_named && failed.to_string().contains("being copied"), "{failed}");
 }
 
 /// Each peer that is declared failed is told of, the second one as well.
