@@ -9,7 +9,7 @@
 //! 2. [`regions`]: registered memory.
 //! 3. [`group`]: counts of unfinished work, and order. `op`: operations of callers.
 //! 4. `segments`: posted RMA. [`channel`]: reliable messages. [`rails`]: paths, load, counters.
-//! 5. `config`, `peers`, `core`: state of each peer; posting, sending, completing, failing.
+//! 5. `peers`, `core`: configuration, state of each peer; posting, sending, completing, failing.
 //! 6. [`signal`]: how signals follow data. `staging`: memory that the fabric does not reach.
 //! 7. [`lane`]: submits, queues, and drives all of it in each progress iteration.
 //!
@@ -23,7 +23,6 @@
 
 pub mod atomic;
 pub mod channel;
-mod config;
 mod core;
 pub mod error;
 pub mod group;

@@ -10,6 +10,7 @@
 //! are, and only a submitter is ever held back, in a call that keeps running the loop.
 
 pub(crate) mod complete;
+pub(crate) mod config;
 pub(crate) mod fail;
 pub(crate) mod post;
 pub(crate) mod send;
@@ -20,7 +21,7 @@ use std::collections::VecDeque;
 use crate::atomic::Atomic;
 use crate::channel::Channel;
 use crate::channel::slots::{MessageSlots, SLOTS};
-use crate::config::LaneConfig;
+use crate::core::config::LaneConfig;
 use crate::core::fail::{ActiveCopy, Failures};
 use crate::core::signals::Signals;
 use crate::error::EngineError;

@@ -1,7 +1,7 @@
 //! Signal protocols that the rails and peers of a lane allow.
 
 use crate::channel::counts::TAGS;
-use crate::config::{LaneConfig, SignalEngine};
+use crate::core::config::{LaneConfig, SignalEngine};
 use crate::port::RailLimits;
 use crate::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
 use crate::wire::message::eager_in;
