@@ -200,7 +200,7 @@ unsafe fn register(
     } else {
         Origin::default()
     };
-    let register = || connected.consistency.register(&connected.regions, addr, len, access);
+    let register = || connected.regions.register(addr, len, access);
     let handle = memory.with_origin(addr, origin, register)?;
     // SAFETY: rule 1; a handle has no alignment.
     unsafe { out.cast::<HandleBytes>().write(handle) };
@@ -338,12 +338,11 @@ pub(crate) unsafe extern "C" fn quiet(transport: *mut Transport, pe: c_int, qp: 
 /// Only where it may have something to do: see [`Job::enforces_consistency`](crate::job::Job).
 ///
 /// # Safety
-/// Rules 1 and 3.
+/// Rule 1.
 pub(crate) unsafe extern "C" fn enforce_cst(transport: *mut Transport) -> c_int {
     guard("enforce_cst", || {
         // SAFETY: rule 1.
         let connected = unsafe { job(transport)? }.connected()?;
-        // SAFETY: rule 3.
-        Ok(unsafe { connected.enforce_consistency() }?)
+        Ok(connected.enforce_consistency()?)
     })
 }

@@ -85,14 +85,9 @@ impl Connected {
         }
     }
 
-    /// Makes what NICs have written to device memory visible to the device.
-    ///
-    /// # Safety
-    /// As [`Connected::with_proxy`].
-    pub(crate) unsafe fn enforce_consistency(&self) -> Result<(), JobError> {
-        let Self { consistency, regions, .. } = self;
-        // SAFETY: the caller's promise.
-        unsafe { self.with_proxy(|lane| consistency.enforce(lane, regions)) }
+    /// Makes what NICs have written to device memory visible to the device. For any thread.
+    pub(crate) fn enforce_consistency(&self) -> Result<(), JobError> {
+        Ok(self.consistency.enforce(self.regions.memory().reaches_devices())?)
     }
 
     /// Runs `with` on the proxy lane.

@@ -32,8 +32,6 @@ pub(crate) enum JobError {
     TooManyPes { n_pes: u32 },
     #[error("{0}")]
     Cuda(#[from] CudaError),
-    #[error("memory to read through the rails, for the order of NICs' writes before flags: {why}")]
-    NoAnchor { why: &'static str },
     #[error(
         "this process is a child of fork, and what it has of a job is its parent's: start a program that uses the \
          transport anew (exec, or the start method 'spawn')"

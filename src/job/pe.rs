@@ -69,8 +69,8 @@ impl Job {
     pub(crate) fn enforces_consistency(&self) -> bool {
         match self.settings.consistency {
             ConsistencyChoice::None => false,
-            ConsistencyChoice::Read | ConsistencyChoice::WriteRead => true,
-            ConsistencyChoice::Auto | ConsistencyChoice::Flush => self.discovery.reaches_devices(),
+            ConsistencyChoice::Flush => true,
+            ConsistencyChoice::Auto => self.discovery.reaches_devices(),
         }
     }
 

@@ -61,9 +61,7 @@ choices! {
     WordsChoice { Auto = "auto", Gdrcopy = "gdrcopy", Stream = "stream" }
 
     /// How data that NICs have written to device memory is made visible to the device.
-    ConsistencyChoice {
-        Auto = "auto", None = "none", Flush = "flush", Read = "read", WriteRead = "write-read",
-    }
+    ConsistencyChoice { Auto = "auto", None = "none", Flush = "flush" }
 
     /// When an idle progress call gives up its core.
     YieldWhen { Auto = "auto", Always = "always", Never = "never" }

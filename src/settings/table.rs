@@ -257,8 +257,7 @@ settings! {
     Debug "share_bounce" share_bounce: bool = true, Truth;
 
     /// How NICs' writes to device memory become visible to the device before a flag that follows.
-    /// `none`: they are in order. `flush`: CUDA's call. `read`, `write-read`: through each rail,
-    /// for any memory. `auto`: what the device's attributes ask for.
+    /// `none`: they are in order. `flush`: CUDA's call. `auto`: what the device's attributes ask for.
     Debug "consistency" consistency: ConsistencyChoice = ConsistencyChoice::Auto, Names;
 
     /// Device channel: seconds that PEs wait for one another at start, registration and barriers.

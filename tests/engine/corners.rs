@@ -7,7 +7,6 @@ use engine::error::EngineError;
 use engine::ids::Pe;
 use engine::lane::SignalEngine;
 use engine::lane::batches::Batch;
-use engine::lane::loopback::{Anchor, Loopback};
 use engine::port::Direction;
 use engine::request::Request;
 use sim_fabric::{PortCall, Script};
@@ -132,12 +131,6 @@ fn blocking_calls_time_out() {
         let ended = job.members[0].lane.complete(&Request { direction, ..part });
         assert!(matches!(ended, Err(EngineError::Timeout { pe: Pe(1), .. })), "{ended:?}");
     }
-    let mut job = Job::new(1, &Shape { staged: 0, ..shape }, Script::default());
-    let first = &mut job.members[0];
-    let anchor = Anchor { handle: first.handle, addr: first.base, landing: first.scratch };
-    job.fabric.world().lose_next = 1;
-    let ended = first.lane.loopback(&anchor, Loopback::Read);
-    assert!(matches!(ended, Err(EngineError::Timeout { pe: Pe(0), .. })), "{ended:?}");
 }
 
 /// A put with signal of which a part has left, and whose rest finds no place in the queues of a

@@ -5,7 +5,6 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod asked;
-mod consistency;
 mod contention;
 mod corners;
 mod faults;

@@ -131,7 +131,7 @@ const ALWAYS: [&str; 36] = [
     "order::tcp2_2_pes_eager",
     "order::tcp2_3_pes_counted",
     "traffic::shm_2_pes_v14",
-    "traffic::rxm_2_pes_flushed",
+    "traffic::rxm_2_pes_device_flushed",
     "order::tcp2_2_pes_v15",
     "closed_in_turn::shm_2_pes",
     "visible::tcp2_1_pes",
@@ -177,7 +177,7 @@ fn variants() -> impl Iterator<Item = Job> {
         order(Fabric::Tcp2, 2).with("eager", &[(DEBUG, "signals=eager")]),
         order(Fabric::Tcp2, 3).with("counted", &[(DEBUG, "signals=counted")]),
         order(Fabric::Rxm, 2).with("counted", &[(DEBUG, "signals=counted")]),
-        job("traffic", Fabric::Rxm, 2).with("flushed", &[(DEBUG, rounds::FLUSHED)]),
+        job("traffic", Fabric::Rxm, 2).on("device").with("flushed", &[(DEBUG, rounds::FLUSHED)]),
     ]
     .into_iter()
 }

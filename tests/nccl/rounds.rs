@@ -16,7 +16,7 @@ use crate::stage::Stage;
 const ROUNDS: u64 = 2;
 
 /// A value of `NVSHMEM_LIBFABRIC_DEBUG` with which the log says at the end that there were flushes.
-pub(crate) const FLUSHED: &str = "consistency=read";
+pub(crate) const FLUSHED: &str = "consistency=flush";
 
 /// Everything at once, on several contexts of two blocks.
 pub(crate) fn traffic(place: &Place) {

@@ -191,8 +191,7 @@ impl Channel {
         access: Access,
     ) -> Result<HandleBytes, ChannelError> {
         let connected = self.connected()?;
-        let registered = connected.consistency.register(&connected.regions, base, len, access);
-        registered.map_err(|error| {
+        connected.regions.register(base, len, access).map_err(|error| {
             let why = error.to_string();
             ChannelError::Register { addr: base, len, why }
         })

@@ -151,15 +151,14 @@ impl Consumer {
     pub(crate) fn retire<P: Port, E>(
         &mut self,
         lane: &mut Lane<P>,
-        mut landed: impl FnMut(&mut Lane<P>) -> Result<(), E>,
+        mut landed: impl FnMut() -> Result<(), E>,
     ) -> Result<bool, E> {
+        if lane.failure().is_some() {
+            return Ok(false);
+        }
         let mut any = false;
         let mut waits = false;
         for Source { ring, open, quiets, .. } in &mut self.sources {
-            // For each ring anew: `landed` runs the lane, which may fail in that.
-            if lane.failure().is_some() {
-                break;
-            }
             let (mut end, mut lands) = (0, false);
             while let Some(first) = open.front() {
                 if !lane.is_batch_done(first.batch) {
@@ -172,7 +171,7 @@ impl Consumer {
             }
             if end != 0 {
                 if lands {
-                    landed(lane)?;
+                    landed()?;
                 }
                 ring.publish_done(end);
                 any = true;
@@ -266,7 +265,7 @@ fn answer<P: Port, E>(
     ring: &mut Ring,
     quiets: &mut VecDeque<(u64, Pe)>,
     lane: &mut Lane<P>,
-    landed: &mut impl FnMut(&mut Lane<P>) -> Result<(), E>,
+    landed: &mut impl FnMut() -> Result<(), E>,
 ) -> Result<bool, E> {
     let before = quiets.len();
     let mut held = [false; c::NLF_QUIETS as usize];
@@ -278,11 +277,9 @@ fn answer<P: Port, E>(
         let held = &mut held[(slot % u64::from(c::NLF_QUIETS)) as usize];
         // After a failure, what is over may be lost.
         if !*held && lane.is_quiet(pe).unwrap_or(false) && lane.failure().is_none() {
-            landed(lane)?;
-            if lane.failure().is_none() {
-                ring.publish_quiet(slot);
-                continue;
-            }
+            landed()?;
+            ring.publish_quiet(slot);
+            continue;
         }
         *held = true;
         quiets.push_back((slot, pe));

@@ -17,7 +17,7 @@ use crate::channel::proxy::consumer::{Consumer, Failed};
 use crate::channel::ring::State;
 use crate::job::counters::exit;
 use crate::job::idle::Idle;
-use crate::job::{Connected, Job, JobError};
+use crate::job::{Connected, Job};
 use crate::logging;
 use engine::error::EngineError;
 use engine::ids::Pe;
@@ -213,10 +213,7 @@ impl Proxy {
     }
 
     fn retire(&mut self, lane: &mut Lane<OfiPort>, connected: &Connected) -> bool {
-        let landed = |lane: &mut Lane<OfiPort>| -> Result<(), JobError> {
-            connected.consistency.enforce(lane, &connected.regions)
-        };
-        match self.consumer.retire(lane, landed) {
+        match self.consumer.retire(lane, || connected.enforce_consistency()) {
             Ok(any) => any,
             Err(error) => {
                 self.fail(failed(error.to_string()));

@@ -311,7 +311,6 @@ fn assemble(
         agreement.reason(),
     );
     let consistency = Consistency::new(settings.consistency);
-    consistency.prepare(&regions)?;
     let report = (report, agreement.rails);
     Ok(Connected::new(regions, host, proxy, yielding, report, consistency))
 }

@@ -35,9 +35,13 @@ pub fn register_direct(
     let known = Device::new(context.driver(), device);
     let pci = known.as_ref().ok().and_then(|device| device.pci_address().ok());
     let pci = pci.and_then(|pci| pci.parse().ok());
-    let attributes = known.and_then(|device| device.attributes());
-    let keeps_order =
-        attributes.is_ok_and(|attributes| attributes.writes_ordering >= WritesOrdering::Owner);
+    let (keeps_order, has_flush) =
+        known.and_then(|device| device.attributes()).map_or((false, false), |attributes| {
+            (attributes.writes_ordering >= WritesOrdering::Owner, attributes.flush_on_host)
+        });
+    if !keeps_order && !has_flush {
+        return refuse(String::from("nothing makes NICs' writes visible to the device in order"));
+    }
 
     let exported = if fabric.takes_dma_bufs() {
         DmaBuf::export(range, addr, range.len()).map_err(|error| error.to_string())

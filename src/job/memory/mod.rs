@@ -124,6 +124,10 @@ impl ProcessMemory {
         }
     }
 
+    pub(crate) fn reaches_devices(&self) -> bool {
+        self.fabric.reaches_devices()
+    }
+
     pub(crate) fn uses_devices(&self) -> bool {
         self.driver().is_some()
     }
@@ -273,10 +277,6 @@ impl MemoryPort for ProcessMemory {
             // It ends with its owner.
             Owner::Staged { .. } => Ok(()),
         }
-    }
-
-    fn reaches_devices(&self) -> bool {
-        self.fabric.reaches_devices()
     }
 
     fn take_stager(&self) -> Option<Stager> {

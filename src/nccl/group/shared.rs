@@ -9,7 +9,7 @@ use crate::nccl::abi::{SIGNAL_ADD, SIGNAL_INC};
 use log::{error, warn};
 
 use crate::job::heartbeat::Heartbeat;
-use crate::job::{Connected, Job, JobError};
+use crate::job::{Job, JobError};
 use crate::logging;
 use crate::nccl::error::NcclError;
 use crate::nccl::memory::Regions;
@@ -123,9 +123,7 @@ impl Shared {
         access: Access,
     ) -> Result<HandleBytes, NcclError> {
         let job = self.job()?;
-        let connected = job.connected()?;
-        let Connected { consistency, regions, .. } = connected;
-        Ok(consistency.register(regions, base, len, access)?)
+        Ok(job.connected()?.regions.register(base, len, access).map_err(JobError::from)?)
     }
 
     #[cold]
@@ -380,10 +378,7 @@ impl Shared {
         self.check()?;
         let state = self.lock();
         let Some(job) = state.job.as_deref() else { return Err(self.over()) };
-        let connected = job.connected()?;
-        // SAFETY: the lock is held, which every use of the lane is under.
-        let flushed: Result<(), JobError> = unsafe { connected.enforce_consistency() };
-        Ok(flushed?)
+        Ok(job.connected()?.enforce_consistency()?)
     }
 }
 

@@ -211,8 +211,4 @@ impl MemoryPort for ModelMemory {
         let keys = (0..self.rails).map(|rail| world::key(self.pe, RailId(rail))).collect();
         Ok(Registered::without_descs((), keys, Addressing::Offset))
     }
-
-    fn reaches_devices(&self) -> bool {
-        false
-    }
 }

@@ -94,10 +94,6 @@ impl MemoryPort for FakeMemory {
         })
     }
 
-    fn reaches_devices(&self) -> bool {
-        false
-    }
-
     fn take_stager(&self) -> Option<Stager> {
         let mut bounce = self.bounce.lock().unwrap_or_else(PoisonError::into_inner);
         let (bounce_len, out, inward) = bounce.take()?;

@@ -4,7 +4,6 @@ pub mod batches;
 pub mod host;
 pub mod idle;
 pub(crate) mod incoming;
-pub mod loopback;
 pub(crate) mod progress;
 mod pulse;
 mod queues;

@@ -111,9 +111,6 @@ pub trait MemoryPort: Send + Sync + 'static {
         Ok(())
     }
 
-    /// Returns true if NICs reach device memory registered here, now or before, without staging.
-    fn reaches_devices(&self) -> bool;
-
     /// Returns the stager of staged regions, once, after the first of them was registered. It is
     /// made with that region, since making it may wait for the device.
     fn take_stager(&self) -> Option<Stager> {

@@ -43,10 +43,6 @@ impl MemoryPort for Memory {
         }
         Err(PortError { call: "fi_close", code: 16, text: String::from("busy") })
     }
-
-    fn reaches_devices(&self) -> bool {
-        false
-    }
 }
 
 fn slot(handle: &HandleBytes) -> u32 {

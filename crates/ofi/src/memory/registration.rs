@@ -112,6 +112,11 @@ impl OfiMemory {
         }
     }
 
+    /// Whether NICs reach device memory registered here, now or before, without staging.
+    pub fn reaches_devices(&self) -> bool {
+        self.has_direct.load(Ordering::Acquire)
+    }
+
     pub(crate) fn registered(
         &self,
         mut regions: Vec<Region>,
@@ -158,9 +163,5 @@ impl MemoryPort for OfiMemory {
 
     fn close(&self, region: &mut OfiRegion) -> Result<(), PortError> {
         region.regions.iter_mut().try_for_each(Region::close)
-    }
-
-    fn reaches_devices(&self) -> bool {
-        self.has_direct.load(Ordering::Acquire)
     }
 }
