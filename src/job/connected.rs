@@ -31,7 +31,8 @@ pub(crate) struct Connected {
     pub(crate) report: Report,
     /// Most rails of a PE of the job.
     pub(crate) most_rails: usize,
-    has_core: bool,
+    /// Whether the proxy thread has a core of its own.
+    pub(crate) has_core: bool,
     /// Has memory that is registered, so it goes after all that uses that.
     pub(crate) consistency: Consistency,
     /// The proxy thread's iterations.
@@ -144,11 +145,6 @@ impl Connected {
             }
         }
         turned
-    }
-
-    /// Whether the proxy thread has a core of its own.
-    pub(crate) fn has_core(&self) -> bool {
-        self.has_core
     }
 }
 

@@ -117,7 +117,12 @@ mod tests {
     #[test]
     fn lack_of_space_names_figures() {
         let free = free_bytes().expect("it is there");
-        drop(reserve(1).expect("there is space"));
+        let held = reserve(1).expect("there is space");
+        let other = File::open(DIRECTORY).unwrap();
+        // SAFETY: a descriptor that is open.
+        let take = || unsafe { libc::flock(other.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) };
+        assert_ne!(take(), 0, "others wait while space is reserved");
+        drop(held);
         let error = reserve(2 * free).unwrap_err();
         assert!(error.contains(&format!("{} are needed", 2 * free)), "{error}");
         let common = common("shm", Version::new(99, 99));

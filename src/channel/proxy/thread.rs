@@ -136,7 +136,7 @@ impl Proxy {
     ) -> Self {
         let connected = state.job.connection();
         // It never sleeps: peers' operations need this thread's iterations, and are not seen.
-        let idle = Idle::new(connected.is_none_or(Connected::has_core), None);
+        let idle = Idle::new(connected.is_none_or(|connected| connected.has_core), None);
         Self { state, consumer, control, phase: Phase::Running, idle, iterations: 0 }
     }
 

@@ -96,8 +96,11 @@ mod tests {
     fn chaining_follows_missing_immediate_data() {
         for (agreed, mine, expected) in [(0, 8, true), (0, 0, false), (4, 8, false), (8, 8, false)]
         {
+            let counts = agreed > 0;
             let agreed = Agreement { immediate_data: agreed, ..Agreement::of(&[hello()]) };
             assert_eq!(agreed.chains(mine), expected, "{agreed:?} {mine}");
+            assert_eq!(agreed.counted(), if counts { TAGS } else { 0 });
+            assert_eq!(agreed.reason().contains("no immediate data"), !counts);
         }
     }
 }

@@ -75,7 +75,7 @@ impl Group {
             });
         }
         let (pulse, settings) = (Arc::clone(&connected.pulse), job.settings.clone());
-        let (has_core, most_rails) = (connected.has_core(), connected.most_rails);
+        let (has_core, most_rails) = (connected.has_core, connected.most_rails);
         let shared = Arc::new(Shared::new(job, n, has_core));
         let helper = Helper::start(Arc::clone(&shared))?;
         let Settings { warn_after, fail_after, .. } = settings;

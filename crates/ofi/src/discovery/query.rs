@@ -158,7 +158,17 @@ impl Asked<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::objects::domain::tests::some_device;
     use crate::provider::{Provider, candidates};
+
+    #[test]
+    fn messages_and_rma_are_asked_for() {
+        let device = some_device(Provider::Tcp, |_| {});
+        let (library, profile) = (device.info.library(), device.profile);
+        let hints = Asked { library, profile, fabric: None }.hints(Demand::Rma, false).unwrap();
+        // SAFETY: live, and of this test alone.
+        assert_eq!(unsafe { (*hints.as_ptr()).caps }, FI_MSG | FI_RMA);
+    }
 
     #[test]
     fn ladder_starts_at_the_settings() {

@@ -31,6 +31,7 @@ fn devices_depend_on_hosts_over_interfaces() {
     let named = Options { devices: Devices::Include(vec![String::from("lo")]), ..options() };
     assert!(found(options()).depends_on_hosts() && !found(named).depends_on_hosts());
     assert!(!found_of(Provider::Verbs, options()).depends_on_hosts());
+    assert_eq!(found(options()).devices()[0].link_speed(), None, "loopback has none");
 }
 
 #[test]

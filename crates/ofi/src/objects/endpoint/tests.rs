@@ -21,6 +21,7 @@ fn objects_close_once_children_first() {
             tables::watch(domain.fabric.as_ptr().cast()),
         ]
     };
+    assert_eq!(endpoint.option(i32::MAX), None, "there is no such option");
     endpoint.close();
     assert_eq!(tables::closed(), order[..1]);
     drop(domain);
