@@ -12,7 +12,7 @@ readonly HOME_DIR=$PWD/.deps/cargo-deny
 
 if ! command -v cargo-deny >/dev/null && [[ ! -x $HOME_DIR/bin/cargo-deny ]]; then
     if [[ ${1:-} != --install ]]; then
-        echo "SKIPPED licences and origins of crates: there is no cargo-deny here; 'make deny' builds it"
+        echo "SKIPPED licences and origins of crates: there is no cargo-deny here; 'scripts/deny.sh --install' builds it"
         exit 0
     fi
     # It runs for a second: that it is built soon matters more than that it is fast.

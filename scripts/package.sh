@@ -35,7 +35,7 @@ mkdir "$work/out"
 packaging/release-notes.sh "$version" >"$work/out/RELEASE-NOTES.md"
 
 scripts/cargo metadata --locked --format-version 1 --filter-platform "$(uname -m)-unknown-linux-gnu" |
-    packaging/notices.py nvshmem-transport-libfabric nvshmem-libfabric-channel nccl-rma-nvshmem-libfabric nvshmem-libfabric >"$work/NOTICES"
+    packaging/notices.py "$work/sbom.cdx.json" nvshmem-transport-libfabric nvshmem-libfabric-channel nccl-rma-nvshmem-libfabric nvshmem-libfabric >"$work/NOTICES"
 
 # The oldest glibc that has every symbol that is asked for; all else that is linked is part of gcc's
 # runtime.
@@ -94,6 +94,7 @@ make_deb() {
     sed -i "s|}/\.\./\.\.|}/../../..|; s|}/lib\b|}/lib/$triplet|" "$tree/usr/lib/$triplet"/*/*.pc "$tree/usr/lib/$triplet"/cmake/*/*-config.cmake
     local doc=$tree/usr/share/doc/nvshmem-libfabric
     mkdir -p "$doc" "$tree/DEBIAN"
+    cp "$work/sbom.cdx.json" "$doc/"
     gzip -9 -n <CHANGELOG.md >"$doc/CHANGELOG.md.gz"
     {
         printf 'nvshmem-libfabric: Apache License, version 2.0, which is in /usr/share/common-licenses/Apache-2.0.\n\n'

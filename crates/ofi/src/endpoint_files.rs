@@ -85,6 +85,25 @@ pub(crate) fn lack(needed: u64) -> Option<String> {
     ))
 }
 
+/// Whether libfabric has the kernel copy between processes of one user (CMA); without it, all that
+/// is longer than a message goes through endpoints' files.
+pub(crate) fn kernel_copies() -> bool {
+    const CAP_SYS_PTRACE: u32 = 19;
+    let mut byte = 0_u8;
+    let own = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+    // SAFETY: a byte of this function's onto itself. A filter of system calls may refuse that.
+    let copied = unsafe { libc::process_vm_writev(libc::getpid(), &own, 1, &own, 1, 0) };
+    // From 1 on, Yama lets no process look at a sibling that lacks this capability; from 3 on, none.
+    let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let held = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let held = held.and_then(|set| u64::from_str_radix(set.trim(), 16).ok()).unwrap_or(0);
+    let may_trace = held >> CAP_SYS_PTRACE & 1 != 0;
+    let permitted = matches!(scope.trim(), "" | "0") || may_trace && scope.trim() < "3";
+    let refused = std::env::var("FI_SHM_DISABLE_CMA").is_ok_and(|set| set != "0");
+    copied == 1 && permitted && !refused
+}
+
 /// Bytes that can still be written to `/dev/shm`.
 pub fn free_bytes() -> Option<u64> {
     // SAFETY: plain integers, for which zeros are values.
@@ -112,6 +131,27 @@ mod tests {
         let (files, bytes) = remove_in(&scratch, 7, &|pid| pid == 4711);
         assert!(files == 1 && bytes >= 4096 && !scratch.join("4711-7:0:1").exists());
         assert!(kept.into_iter().all(|name| scratch.join(name).exists()));
+    }
+
+    #[test]
+    fn filtered_system_calls_copy_nothing() {
+        let instruction = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+        let filtered = thread::spawn(move || {
+            let mut filter = [
+                instruction(0x20, 0, 0, 0), // loads the call's number
+                instruction(0x15, 0, 1, libc::SYS_process_vm_writev as u32),
+                instruction(0x06, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+                instruction(0x06, 0, 0, libc::SECCOMP_RET_ALLOW),
+            ];
+            let program = libc::sock_fprog { len: 4, filter: filter.as_mut_ptr() };
+            // SAFETY: the program outlives the call; it is for this thread alone.
+            let status = unsafe {
+                libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+                libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program)
+            };
+            (status, kernel_copies())
+        });
+        assert_eq!(filtered.join().unwrap(), (0, false));
     }
 
     #[test]

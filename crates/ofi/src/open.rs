@@ -15,7 +15,7 @@ use crate::data_path::rail::{Rail, Receives};
 use crate::discovery::device::Device;
 use crate::discovery::immediate_data::ImmediateData;
 use crate::discovery::search::Discovery;
-use crate::endpoint_files::{common, reserve};
+use crate::endpoint_files::{common, kernel_copies, reserve};
 use crate::error::{OfiError, refused};
 use crate::memory::direct_policy::DirectPolicy;
 use crate::memory::registration::OfiMemory;
@@ -71,7 +71,9 @@ impl Discovery {
         // One for each rail, and the host lane's.
         let version = self.library.version();
         let files = self.profile.endpoint_files.as_ref();
-        let space = files.map(|files| reserve(files.opened_with(version, rails.len() + 1, here)));
+        let by_kernel = !self.reaches_devices() && kernel_copies();
+        let needed = files.map(|it| it.opened_with(version, rails.len() + 1, here, by_kernel));
+        let space = needed.map(reserve);
         let _space = space.transpose().map_err(|why| OfiError::NoRail { failures: vec![why] })?;
         let contexts = Arc::new(Contexts::new(self.segments(rails)));
         let mut found =

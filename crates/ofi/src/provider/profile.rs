@@ -126,11 +126,16 @@ pub(crate) struct EndpointFiles {
 pub(crate) struct FileSize {
     /// All, mostly untouched. libfabric offers no endpoint where each core has less left than this.
     pub(crate) nominal: u64,
-    /// Touched in the end, the last [`GROWTH`] of it after it has opened.
+    /// Touched in the end, the last [`GROWTH`] of it after it has opened; and what bytes go through
+    /// that the kernel does not copy.
     pub(crate) used: u64,
 }
 
 const GROWTH: u64 = 2 << 20;
+
+/// Buffers that the transfers of a peer go through where the kernel does not copy between
+/// processes, and those of all peers.
+const BUFFERS: [u64; 2] = [2 << 20, 8 << 20];
 
 impl EndpointFiles {
     fn size(&self, library: Version) -> FileSize {
@@ -145,8 +150,17 @@ impl EndpointFiles {
     }
 
     /// Bytes that must be free when one of `here` PEs opens its endpoints: those of others grow.
-    pub(crate) fn opened_with(&self, library: Version, endpoints: usize, here: usize) -> u64 {
-        endpoints as u64 * (self.size(library).used + here.saturating_sub(1) as u64 * GROWTH)
+    /// `by_kernel`: whether the kernel copies between them.
+    pub(crate) fn opened_with(
+        &self,
+        library: Version,
+        endpoints: usize,
+        here: usize,
+        by_kernel: bool,
+    ) -> u64 {
+        let others = here.saturating_sub(1) as u64;
+        let buffers = if by_kernel { 0 } else { BUFFERS[1].min(others * BUFFERS[0]) };
+        endpoints as u64 * (self.size(library).used + buffers + others * (GROWTH + buffers))
     }
 }
 

@@ -237,6 +237,7 @@ fn wheel((): ()) -> Case {
 }
 
 fn deb((): ()) -> Case {
+    const DOC: &str = "share/doc/nvshmem-libfabric";
     let scratch = Scratch::new();
     let deb = package("deb", "022", &scratch)?;
     for (field, says) in
@@ -267,8 +268,12 @@ fn deb((): ()) -> Case {
     has_pages(&usr.join("share"), "nvshmem-libfabric-run.1.gz", "vendor-completions");
     has_all_files(&mut program(&tool), &lib)?;
     assert!(usr.join("include/nvshmem_libfabric.h").is_file());
-    let copyright = fs::read_to_string(usr.join("share/doc/nvshmem-libfabric/copyright"))?;
+    let copyright = fs::read_to_string(usr.join(format!("{DOC}/copyright")))?;
     assert!(copyright.contains("Apache License, version 2.0"), "{copyright}");
+    let parts: serde_json::Value =
+        serde_json::from_slice(&fs::read(usr.join(format!("{DOC}/sbom.cdx.json")))?)?;
+    let libc = parts["components"].as_array().into_iter().flatten().find(|it| it["name"] == "libc");
+    assert!(libc.is_some_and(|it| it["purl"].as_str().is_some_and(|it| it.contains("libc@"))));
     good(&mut dpkg(&["--purge", "nvshmem-libfabric"]))?;
     assert!(!usr.exists(), "it is gone");
     Ok(())
