@@ -49,7 +49,7 @@ pub(crate) enum OpKind {
 /// An operation on a word of a peer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WordOp {
-    pub(crate) at: RegionAddr,
+    pub(crate) addr: RegionAddr,
     pub(crate) atomic: Atomic,
 }
 

@@ -242,7 +242,7 @@ impl Peer {
 pub(crate) struct Peers {
     by_pe: Box<[Option<Box<Peer>>]>,
     /// Open peers in the order of opening.
-    open: Vec<u32>,
+    open: Vec<Pe>,
 }
 
 impl Peers {
@@ -254,29 +254,23 @@ impl Peers {
         self.by_pe.len() as u32
     }
 
-    #[inline(always)]
-    pub(crate) fn find(&self, pe: Pe) -> Option<u32> {
-        self.of(pe).map(|_| pe.0)
-    }
-
     /// Opens a peer that is in the job and not open yet.
-    pub(crate) fn open(&mut self, pe: Pe, paths: (Box<[PeerPath]>, PeerPath)) -> u32 {
+    pub(crate) fn open(&mut self, pe: Pe, paths: (Box<[PeerPath]>, PeerPath)) {
         // Boxed: the table has an entry for each PE of the job, and most lanes use few.
         self.by_pe[pe.index()] = Some(Box::new(Peer::new(pe, paths)));
-        self.open.push(pe.0);
-        pe.0
+        self.open.push(pe);
     }
 
     /// Returns an open peer; panics if there is none.
     #[inline(always)]
-    pub(crate) fn get(&self, at: u32) -> &Peer {
-        let Some(peer) = self.of(Pe(at)) else { unreachable!("no peer {at} was opened") };
+    pub(crate) fn get(&self, pe: Pe) -> &Peer {
+        let Some(peer) = self.of(pe) else { unreachable!("{pe} was not opened") };
         peer
     }
 
     #[inline(always)]
-    pub(crate) fn get_mut(&mut self, at: u32) -> &mut Peer {
-        let Some(peer) = self.of_mut(Pe(at)) else { unreachable!("no peer {at} was opened") };
+    pub(crate) fn get_mut(&mut self, pe: Pe) -> &mut Peer {
+        let Some(peer) = self.of_mut(pe) else { unreachable!("{pe} was not opened") };
         peer
     }
 
@@ -291,13 +285,13 @@ impl Peers {
     }
 
     /// Iterates over open peers by PE; the cost grows with the size of the job.
-    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut Peer)> {
-        self.by_pe.iter_mut().flatten().map(|peer| (peer.pe.0, &mut **peer))
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Peer> {
+        self.by_pe.iter_mut().flatten().map(|peer| &mut **peer)
     }
 
     /// Iterates over open peers in the order of opening.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Peer)> {
-        self.open.iter().map(|at| (*at, self.get(*at)))
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Peer> {
+        self.open.iter().map(|pe| self.get(*pe))
     }
 }
 

@@ -23,7 +23,7 @@ fn forge_pull(job: &Job, number: u64, target: PullTarget, len: usize, source: Pu
 }
 
 fn put(slot: u32, offset: u64, len: u32, at: u32) -> WireRecord {
-    WireRecord { to: RegionAddr { slot, offset }, len, at, signal: None, behind: false }
+    WireRecord { to: RegionAddr { slot, offset }, len, offset: at, signal: None, behind: false }
 }
 
 fn signal(op: AtomicOp, slot: u32, offset: u64) -> Option<(RegionAddr, engine::atomic::Atomic)> {
@@ -55,7 +55,7 @@ fn lists_that_lead_outside_move_nothing() {
     const ADD: AtomicOp = AtomicOp::SignalAdd;
     let good = put(HEAP, 0, 100, 128);
     let with = |op, slot, offset| WireRecord { signal: signal(op, slot, offset), ..good };
-    let alone = WireRecord { len: 0, at: 0, behind: true, ..with(ADD, HEAP, 800) };
+    let alone = WireRecord { len: 0, offset: 0, behind: true, ..with(ADD, HEAP, 800) };
     let words = |count| [vec![put(HEAP, 0, 100, 8000)], vec![alone; count]].concat();
     let whole = 1024;
     let far = 1 << 40;
@@ -153,7 +153,7 @@ fn unreadable_bytes_are_refused() {
     };
     let ask = Body::GetRequest { from: RegionAddr { slot: HEAP, offset: 0 }, len: 1025, get: 0 };
     let (at, payload) = (RegionAddr { slot: HEAP, offset: 0 }, &[7; 1000]);
-    let long = Body::PutSignal { at, atomic: atomic(AtomicOp::Set, 7), to: at, payload };
+    let long = Body::PutSignal { addr: at, atomic: atomic(AtomicOp::Set, 7), to: at, payload };
     for (what, bytes) in [
         ("no key", one(100, PullSource::Fabric(0, &[]))),
         ("beyond all addresses", one(100, PullSource::Fabric(u64::MAX - 99, &keys))),
@@ -223,7 +223,7 @@ fn refusals_concern_one_peer() {
     assert_eq!(moved(&mut job), (0, 0));
     assert!(job.members[1].lane.failure().is_some());
     let at = RegionAddr { slot: HEAP, offset: 512 };
-    let word = Body::Word { at, atomic: atomic(AtomicOp::Set, 7) };
+    let word = Body::Word { addr: at, atomic: atomic(AtomicOp::Set, 7) };
     forge(&job, (2, 1), Seq::FIRST, 0, &word);
     assert_eq!(moved(&mut job), (1, 1));
 }

@@ -398,12 +398,20 @@ fn some_answer(u: &mut Unstructured<'_>, next: &mut [Seq], bed: &Bed) -> Result<
         3 => Body::GetReply { get, payload: &payload[..len.min(200)] },
         4 => Body::StagedPut { to: at, payload: &payload[..len.min(200)] },
         5 => Body::GetRequest { from: at, len: len as u32, get: get.number },
-        6 => Body::Fetch { at, atomic: Atomic { op: AtomicOp::FetchAdd, ..atomic }, place: 3 },
+        6 => {
+            Body::Fetch { addr: at, atomic: Atomic { op: AtomicOp::FetchAdd, ..atomic }, place: 3 }
+        }
         _ => {
             let target = match u.int_in_range(0..=4)? {
                 0 => {
                     let signal = u.arbitrary::<bool>()?.then_some((at, atomic));
-                    To::One(WireRecord { to: at, len: len as u32, at: 0, signal, behind: false })
+                    To::One(WireRecord {
+                        to: at,
+                        len: len as u32,
+                        offset: 0,
+                        signal,
+                        behind: false,
+                    })
                 }
                 1 => To::List(u.int_in_range(2..=3)?),
                 _ => To::Get(get),

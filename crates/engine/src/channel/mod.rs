@@ -284,8 +284,8 @@ impl Channel {
 
     /// Keeps a message that cannot be executed yet.
     pub(crate) fn wait(&mut self, waiting: PendingMessage) {
-        let at = self.waiting.partition_point(|other| other.seq < waiting.seq);
-        self.waiting.insert(at, waiting);
+        let index = self.waiting.partition_point(|other| other.seq < waiting.seq);
+        self.waiting.insert(index, waiting);
     }
 
     pub(crate) fn is_waiting(&self, seq: Seq) -> bool {
@@ -304,8 +304,8 @@ impl Channel {
     }
 
     pub(crate) fn take_waiting(&mut self, seq: Seq) -> Option<PendingMessage> {
-        let at = self.waiting.binary_search_by_key(&seq, |waiting| waiting.seq).ok()?;
-        Some(self.remove(at))
+        let index = self.waiting.binary_search_by_key(&seq, |waiting| waiting.seq).ok()?;
+        Some(self.remove(index))
     }
 
     /// Takes the first message that no longer waits for earlier ones.
@@ -315,12 +315,12 @@ impl Channel {
             PendingOn::Earlier { due, .. } => due <= next,
             PendingOn::Data { .. } | PendingOn::Staging => false,
         };
-        let at = self.waiting.iter().position(is_due)?;
-        Some(self.remove(at))
+        let index = self.waiting.iter().position(is_due)?;
+        Some(self.remove(index))
     }
 
-    fn remove(&mut self, at: usize) -> PendingMessage {
-        let waiting = self.waiting.remove(at);
+    fn remove(&mut self, index: usize) -> PendingMessage {
+        let waiting = self.waiting.remove(index);
         if self.waiting.is_empty() {
             // Frees the list: most peers never need it again.
             self.waiting = Vec::new();

@@ -118,14 +118,14 @@ const SLOT_BITS: u32 = SLOTS.ilog2();
 
 impl MessageSlots {
     pub(crate) fn new(count: u32) -> Self {
-        let slot = |at: u32| MessageSlot {
+        let slot = |number: u32| MessageSlot {
             frame: Frame::EMPTY,
             tail: Tail::NONE,
             seq: Seq(0),
             owner: Owner::FREE,
             born: 0,
             purpose: Purpose::Plain,
-            next_free: (at + 1) as u16,
+            next_free: (number + 1) as u16,
         };
         Self { slots: (0..count).map(slot).collect(), first_free: 0, free: count }
     }
@@ -144,17 +144,17 @@ impl MessageSlots {
     }
 
     #[inline(always)]
-    pub(crate) fn get_mut(&mut self, at: u16) -> Option<&mut MessageSlot> {
-        self.slots.get_mut(usize::from(at)).filter(|slot| slot.is_in_use())
+    pub(crate) fn get_mut(&mut self, number: u16) -> Option<&mut MessageSlot> {
+        self.slots.get_mut(usize::from(number)).filter(|slot| slot.is_in_use())
     }
 
-    pub(crate) fn release(&mut self, at: u16) {
-        if let Some(slot) = self.slots.get_mut(usize::from(at)) {
+    pub(crate) fn release(&mut self, number: u16) {
+        if let Some(slot) = self.slots.get_mut(usize::from(number)) {
             // The fast path fills in a reserved slot without setting these.
             (slot.purpose, slot.tail) = (Purpose::Plain, Tail::NONE);
             slot.owner = Owner::FREE;
             slot.next_free = self.first_free;
-            self.first_free = at;
+            self.first_free = number;
             self.free += 1;
         }
     }
@@ -168,12 +168,12 @@ impl MessageSlots {
         let first = usize::from(numbers.clone().next()?);
         let owner = self.slots.get(first)?.owner;
         let (mut first_free, mut count) = (self.first_free, 0);
-        while let Some(at) = numbers.next().filter(|_| owner.is_plain()) {
-            match self.slots.get_mut(usize::from(at)) {
+        while let Some(number) = numbers.next().filter(|_| owner.is_plain()) {
+            match self.slots.get_mut(usize::from(number)) {
                 Some(slot) if slot.owner == owner => {
                     slot.owner = Owner::FREE;
                     slot.next_free = first_free;
-                    first_free = at;
+                    first_free = number;
                 }
                 _ => break,
             }
@@ -196,15 +196,15 @@ impl MessageSlots {
     /// Returns the work-request id of a message. It contains the number, so that a late failure is
     /// not attributed to the slot's next message.
     #[inline(always)]
-    pub(crate) fn wr_id(at: u16, seq: Seq) -> WrId {
+    pub(crate) fn wr_id(number: u16, seq: Seq) -> WrId {
         // The bit above the slot is zero, so this is never UNNUMBERED.
-        WrId(1 << 31 | (seq.low() & 0x7_ffff) << (SLOT_BITS + 1) | u32::from(at))
+        WrId(1 << 31 | (seq.low() & 0x7_ffff) << (SLOT_BITS + 1) | u32::from(number))
     }
 
     /// Returns the slot of the message with this work-request id, if it has not ended.
     pub(crate) fn named(&self, wr_id: WrId) -> Option<(u16, &MessageSlot)> {
-        let at = (wr_id.0 & (SLOTS - 1)) as u16;
-        let slot = self.slots.get(usize::from(at)).filter(|slot| slot.is_in_use())?;
-        (Self::wr_id(at, slot.seq) == wr_id).then_some((at, slot))
+        let number = (wr_id.0 & (SLOTS - 1)) as u16;
+        let slot = self.slots.get(usize::from(number)).filter(|slot| slot.is_in_use())?;
+        (Self::wr_id(number, slot.seq) == wr_id).then_some((number, slot))
     }
 }

@@ -8,7 +8,7 @@
 use crate::core::post::{CountedIn, SegmentPost};
 use crate::error::EngineError;
 use crate::group::{GroupId, GroupRef};
-use crate::ids::RailId;
+use crate::ids::{Pe, RailId};
 use crate::lane::Lane;
 use crate::port::{Direction, Local, Port, Transfer};
 use crate::rails::rail_ids;
@@ -56,7 +56,8 @@ impl<P: Port> Lane<P> {
             Loopback::Read => &[Direction::Read],
             Loopback::WriteRead => &[Direction::Write, Direction::Read],
         };
-        let at = self.core.reach_peer(self.core.me)?;
+        let pe = self.core.me;
+        self.core.reach_peer(pe)?;
         let mut idle = 0;
         let group = loop {
             match self.core.groups.start() {
@@ -66,7 +67,7 @@ impl<P: Port> Lane<P> {
         };
         let done = directions.iter().try_for_each(|direction| {
             for rail in rail_ids(&self.core.rails) {
-                while !self.post_loopback(at, anchor, *direction, rail, group)? {
+                while !self.post_loopback(pe, anchor, *direction, rail, group)? {
                     self.wait_for_room(&mut idle)?;
                 }
             }
@@ -74,7 +75,7 @@ impl<P: Port> Lane<P> {
             while !self.core.groups.is_done(group) {
                 self.wait_iteration(&mut idle);
             }
-            self.core.peers.get(at).check()
+            self.core.peers.get(pe).check()
         });
         // An early return leaves segments in flight: the group is then given up.
         if self.core.groups.is_done(group) {
@@ -93,17 +94,17 @@ impl<P: Port> Lane<P> {
     /// Posts the operation of one rail. Returns false if the rail has no capacity.
     fn post_loopback(
         &mut self,
-        at: u32,
+        pe: Pe,
         anchor: &Anchor,
         direction: Direction,
         rail: RailId,
         group: GroupId,
     ) -> Result<bool, EngineError> {
-        self.core.peers.get(at).check()?;
+        self.core.peers.get(pe).check()?;
         let place = Anchor::bytes_for(rail.index());
         let view = HandleView::check(&anchor.handle)?;
         let offset = view.locate((anchor.addr + place) as u64, WORD as u64)?;
-        let peer = self.core.peers.get(at);
+        let peer = self.core.peers.get(pe);
         // A rail without a path to this process wrote nothing here.
         let Some(path) = peer.paths.iter().find(|path| path.rail == rail).copied() else {
             return Ok(true);
@@ -123,7 +124,7 @@ impl<P: Port> Lane<P> {
         let len = WORD.min(self.core.rails[rail.index()].limits.max_segment);
         let transfer = Transfer { direction, local, len, remote: view.remote_address(offset), key };
         self.core.post(&SegmentPost {
-            peer: at,
+            pe,
             path,
             transfer,
             immediate: None,

@@ -18,6 +18,7 @@ use crate::error::EngineError;
 use crate::ids::{LaneKind, Pe};
 use crate::lane::host::handoff::Inbox;
 use crate::op::QueueEntry;
+use crate::peers::Peer;
 use crate::port::Port;
 use crate::port::packet::LongPacket;
 use crate::rails::Rail;
@@ -113,21 +114,21 @@ impl<P: Port> Lane<P> {
     /// A PE outside the job.
     #[inline]
     pub fn fence(&mut self, pe: Pe) -> Result<(), EngineError> {
-        match self.core.peers.find(pe) {
-            Some(at) => self.fence_peer(at),
-            None => self.check_pe(pe)?,
+        if self.core.peers.of(pe).is_none() {
+            return self.check_pe(pe);
         }
+        self.fence_peer(pe);
         Ok(())
     }
 
     /// Fences every PE that the lane has used, see [`Lane::fence`].
     pub fn fence_all(&mut self) {
-        let all: Vec<u32> = self.core.peers.iter().map(|(at, _)| at).collect();
-        all.into_iter().for_each(|at| self.fence_peer(at));
+        let all: Vec<Pe> = self.core.peers.iter().map(|peer| peer.pe).collect();
+        all.into_iter().for_each(|pe| self.fence_peer(pe));
     }
 
-    fn fence_peer(&mut self, at: u32) {
-        let peer = self.core.peers.get_mut(at);
+    fn fence_peer(&mut self, pe: Pe) {
+        let peer = self.core.peers.get_mut(pe);
         // Behind nothing a fence would only use up a group.
         if peer.is_quiet() || peer.error.is_some() {
             return;
@@ -142,10 +143,10 @@ impl<P: Port> Lane<P> {
             None => {
                 peer.queue.push_back(QueueEntry::Fence);
                 self.core.queued += 1;
-                self.core.settle_later(at);
+                self.core.settle_later(pe);
             }
         }
-        let peer = self.core.peers.get_mut(at);
+        let peer = self.core.peers.get_mut(pe);
         // Earlier groups may have finished, which opens the fence at once.
         peer.order.settle();
         peer.update_fast_path();
@@ -212,7 +213,7 @@ impl<P: Port> Lane<P> {
 
     /// Returns the counters of each peer that this lane has used, in no order.
     pub fn peers(&self) -> impl Iterator<Item = PeerCounters> + '_ {
-        self.core.peers.iter().map(|(_, peer)| peer.counters())
+        self.core.peers.iter().map(Peer::counters)
     }
 
     /// Returns this PE.

@@ -129,8 +129,8 @@ impl<P: Port> Lane<P> {
         }
         for pe in self.core.watchdog.take_ended() {
             // Other PEs may wait for it even if this lane has nothing in flight.
-            if let (false, Ok(at)) = (self.allows_peer_exit, self.core.open(pe)) {
-                self.core.fail_peer(at, EngineError::PeerEnded { pe });
+            if !self.allows_peer_exit && self.core.open(pe).is_ok() {
+                self.core.fail_peer(pe, EngineError::PeerEnded { pe });
             }
         }
         self.staging.release_ended(&mut self.core);

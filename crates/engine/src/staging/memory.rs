@@ -15,7 +15,7 @@ impl Staging {
     pub(crate) fn reach<P: Port>(
         &mut self,
         core: &mut Core<P>,
-        what: (&'static str, u32),
+        what: (&'static str, Pe),
         addr: usize,
         len: usize,
     ) -> Result<Reach, EngineError> {
@@ -28,7 +28,7 @@ impl Staging {
     pub(crate) fn local_reach<P: Port>(
         &mut self,
         core: &mut Core<P>,
-        what: (&'static str, u32),
+        what: (&'static str, Pe),
         addr: usize,
         len: usize,
     ) -> Result<Reach, EngineError> {
@@ -145,13 +145,13 @@ impl Staging {
     pub(crate) fn store_result<P: Port>(
         &mut self,
         core: &mut Core<P>,
-        at: u32,
+        pe: Pe,
         addr: usize,
         word: &[u8],
         flag: Option<u64>,
     ) -> Result<(), EngineError> {
         let len = if flag.is_some() { 16 } else { word.len() };
-        let reach = self.local_reach(core, ("fetching atomic", at), addr, len)?;
+        let reach = self.local_reach(core, ("fetching atomic", pe), addr, len)?;
         let stored = if reach == Reach::Direct {
             let stored = core.port.store(addr, word);
             stored.and_then(|()| flag.map_or(Ok(()), |flag| core.port.store_flag(addr + 8, flag)))
@@ -161,15 +161,14 @@ impl Staging {
                 flag.map_or(Ok(()), |flag| copies.store_flag(addr + 8, flag))
             })
         };
-        let pe = Pe(at);
         stored.map_err(|error| EngineError::Fetched { pe, addr, error })
     }
 
     #[inline]
-    pub(crate) fn note_executed(&mut self, at: u32, seq: Seq) {
+    pub(crate) fn note_executed(&mut self, pe: Pe, seq: Seq) {
         // Its deferred writes have to be completed before it is acknowledged.
         if std::mem::take(&mut self.has_deferred) {
-            self.unflushed.push((at, seq));
+            self.unflushed.push((pe, seq));
         }
     }
 
@@ -196,9 +195,9 @@ impl Staging {
             return settled;
         };
         // Any of these writes may be missing, so none of the messages is acknowledged.
-        for (at, seq) in self.unflushed.drain(..) {
-            core.channel(at).executed.roll_back(seq);
-            core.refuse(at, seq, error.to_string());
+        for (pe, seq) in self.unflushed.drain(..) {
+            core.channel(pe).executed.roll_back(seq);
+            core.refuse(pe, seq, error.to_string());
         }
         settled
     }

@@ -24,7 +24,7 @@ pub(super) struct Record {
     /// Destination at the peer; unused in a peer's record.
     pub(super) to: RegionAddr,
     /// Offset in the buffer.
-    pub(super) at: usize,
+    pub(super) offset: usize,
     pub(super) signal: Option<(RegionAddr, Atomic)>,
     /// Whether it follows all records before it, and so starts a group. Within a group puts are
     /// unordered, and signals follow puts.
@@ -35,7 +35,7 @@ pub(super) struct Record {
 
 impl Record {
     pub(super) fn put(memory: usize, len: usize, to: RegionAddr) -> Self {
-        Self { memory, len, to, at: 0, signal: None, behind: false, repeats: false }
+        Self { memory, len, to, offset: 0, signal: None, behind: false, repeats: false }
     }
 
     /// Returns true if the record has bytes of its own in the buffer.
@@ -44,8 +44,8 @@ impl Record {
     }
 
     pub(super) fn wire(&self) -> WireRecord {
-        let Self { to, len, at, signal, behind, .. } = *self;
-        WireRecord { to, len: len as u32, at: at as u32, signal, behind }
+        let Self { to, len, offset, signal, behind, .. } = *self;
+        WireRecord { to, len: len as u32, offset: offset as u32, signal, behind }
     }
 }
 
@@ -112,18 +112,18 @@ pub(super) fn fits_alone(len: usize, most: usize) -> bool {
 /// buffer. Returns the end of the last put. A single record is at 0 and has no list.
 pub(super) fn arrange(records: &mut [Record]) -> usize {
     if let [record] = records {
-        record.at = 0;
+        record.offset = 0;
         return record.len;
     }
     // Records with the same destination keep their order: the last one's bytes remain.
-    records.iter_mut().enumerate().for_each(|(number, record)| record.at = number);
+    records.iter_mut().enumerate().for_each(|(number, record)| record.offset = number);
     let mut begin = 0;
     while begin < records.len() {
         let range = group_at(records, begin);
         begin = range.end;
         let group = &mut records[range];
         let behind = group[0].behind;
-        group.sort_unstable_by_key(|r| (r.len == 0, r.to.slot, r.to.offset, r.at));
+        group.sort_unstable_by_key(|r| (r.len == 0, r.to.slot, r.to.offset, r.offset));
         // The flag marks the first of a group, whichever record that is now.
         group.iter_mut().for_each(|record| record.behind = false);
         group[0].behind = behind;
@@ -138,15 +138,15 @@ pub(super) fn arrange(records: &mut [Record]) -> usize {
             let next = before.to.offset + before.len as u64;
             (before.to.slot, next) == (record.to.slot, record.to.offset)
         });
-        record.at = if follows { end } else { end.next_multiple_of(ALIGN) };
-        end = record.at + record.len;
+        record.offset = if follows { end } else { end.next_multiple_of(ALIGN) };
+        end = record.offset + record.len;
         before = Some(*record);
     }
-    for at in 0..records.len() {
-        let Record { memory, len, repeats: true, .. } = records[at] else { continue };
+    for index in 0..records.len() {
+        let Record { memory, len, repeats: true, .. } = records[index] else { continue };
         let same =
             |other: &&Record| other.has_bytes() && (other.memory, other.len) == (memory, len);
-        records[at].at = records.iter().find(same).map_or(0, |other| other.at);
+        records[index].offset = records.iter().find(same).map_or(0, |other| other.offset);
     }
     end
 }

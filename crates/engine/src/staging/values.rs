@@ -9,6 +9,7 @@
 use std::collections::VecDeque;
 
 use crate::core::Core;
+use crate::ids::Pe;
 use crate::op::{Op, OpKind, QueueEntry};
 use crate::port::Port;
 use crate::staging::Staging;
@@ -21,7 +22,7 @@ const MAX_BYTES: usize = 8 << 10;
 /// Runs of values that are queued, all for one peer.
 #[derive(Debug)]
 pub(super) struct ValueRuns {
-    peer: u32,
+    pe: Pe,
     /// Address behind the last value.
     next: RegionAddr,
     /// Bytes of the runs, in the order in which the queue has them.
@@ -31,7 +32,7 @@ pub(super) struct ValueRuns {
 impl Default for ValueRuns {
     fn default() -> Self {
         let next = RegionAddr { slot: 0, offset: 0 };
-        Self { peer: 0, next, bytes: VecDeque::new() }
+        Self { pe: Pe(0), next, bytes: VecDeque::new() }
     }
 }
 
@@ -55,7 +56,7 @@ pub(crate) enum Joined {
     /// It begins a run, which the caller queues.
     Begun,
     /// Nothing: the runs in the queue of this peer have to be sent before.
-    Behind(u32),
+    Behind(Pe),
 }
 
 impl Staging {
@@ -63,19 +64,19 @@ impl Staging {
     pub(crate) fn join_value<P: Port>(
         &mut self,
         core: &mut Core<P>,
-        at: u32,
+        pe: Pe,
         (op, value): (&Op, u64),
         to: RegionAddr,
     ) -> Joined {
-        let ValueRuns { peer, next, bytes } = &mut self.values;
-        if !bytes.is_empty() && core.peers.get(*peer).error.is_some() {
+        let ValueRuns { pe: queued_for, next, bytes } = &mut self.values;
+        if !bytes.is_empty() && core.peers.get(*queued_for).error.is_some() {
             // The queue of the failed peer was dropped, and the runs with it.
             bytes.clear();
         }
-        if !bytes.is_empty() && (*peer != at || bytes.len() + op.len > MAX_BYTES) {
-            return Joined::Behind(*peer);
+        if !bytes.is_empty() && (*queued_for != pe || bytes.len() + op.len > MAX_BYTES) {
+            return Joined::Behind(*queued_for);
         }
-        let joined = match core.peers.get_mut(at).queue.back_mut() {
+        let joined = match core.peers.get_mut(pe).queue.back_mut() {
             Some(QueueEntry::Op(run, _))
                 if matches!(run.kind, OpKind::Values)
                     && *next == to
@@ -88,7 +89,7 @@ impl Staging {
             _ => Joined::Begun,
         };
         bytes.extend(&value.to_le_bytes()[..op.len]);
-        (*peer, *next) = (at, RegionAddr { offset: to.offset + op.len as u64, ..to });
+        (*queued_for, *next) = (pe, RegionAddr { offset: to.offset + op.len as u64, ..to });
         joined
     }
 }

@@ -441,16 +441,16 @@ impl<'a> HandleView<'a> {
 }
 
 #[inline]
-fn word64(bytes: &HandleBytes, at: usize) -> u64 {
+fn word64(bytes: &HandleBytes, offset: usize) -> u64 {
     let mut word = [0; 8];
-    word.copy_from_slice(&bytes[at..at + 8]);
+    word.copy_from_slice(&bytes[offset..offset + 8]);
     u64::from_le_bytes(word)
 }
 
 #[inline]
-fn word32(bytes: &HandleBytes, at: usize) -> u32 {
+fn word32(bytes: &HandleBytes, offset: usize) -> u32 {
     let mut word = [0; 4];
-    word.copy_from_slice(&bytes[at..at + 4]);
+    word.copy_from_slice(&bytes[offset..offset + 4]);
     u32::from_le_bytes(word)
 }
 

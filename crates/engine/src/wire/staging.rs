@@ -64,7 +64,7 @@ pub struct WireRecord {
     /// Number of bytes; 0 for a signal alone.
     pub len: u32,
     /// Offset from the first byte that is read.
-    pub at: u32,
+    pub offset: u32,
     /// The signal: its word and an operation that fetches nothing.
     pub signal: Option<(RegionAddr, Atomic)>,
     /// Whether it follows all records before it. Others are unordered, back to one that follows,
@@ -110,19 +110,21 @@ impl WireRecord {
     /// Encodes the record.
     pub fn encode(&self) -> [u8; RECORD] {
         let mut bytes = [0; RECORD];
-        let mut put = |at: usize, word: u64| bytes[at..at + 8].copy_from_slice(&word.to_le_bytes());
+        let mut put = |offset: usize, word: u64| {
+            bytes[offset..offset + 8].copy_from_slice(&word.to_le_bytes())
+        };
         put(0, pair(self.to.slot, self.len));
         put(8, self.to.offset);
         let behind = u64::from(self.behind) << 8;
         match self.signal {
             None => {
-                put(16, pair(self.at, 0));
+                put(16, pair(self.offset, 0));
                 put(24, behind);
             }
-            Some((at, atomic)) => {
-                put(16, pair(self.at, at.slot));
+            Some((addr, atomic)) => {
+                put(16, pair(self.offset, addr.slot));
                 put(24, behind | u64::from(code_of(&atomic)));
-                put(32, at.offset);
+                put(32, addr.offset);
                 put(40, atomic.operand);
             }
         }
@@ -131,7 +133,7 @@ impl WireRecord {
 
     /// Decodes [`RECORD`] bytes. None for a wrong signal, or if unused bytes are not zero.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
-        let ((slot, len), (at, word)) = (halves(get64(bytes, 0)), halves(get64(bytes, 16)));
+        let ((slot, len), (offset, word)) = (halves(get64(bytes, 0)), halves(get64(bytes, 16)));
         let signal = match bytes[24] {
             0 => None,
             code => {
@@ -140,7 +142,7 @@ impl WireRecord {
             }
         };
         let to = RegionAddr { slot, offset: get64(bytes, 8) };
-        let record = Self { to, len, at, signal, behind: bytes[25] != 0 };
+        let record = Self { to, len, offset, signal, behind: bytes[25] != 0 };
         // Encoded again, all unused bytes are zero: one comparison checks them.
         (record.encode() == *bytes).then_some(record)
     }
@@ -181,7 +183,7 @@ impl Frame {
                         (number, 0, bytes)
                     }
                 };
-                let (flags, at, keys): (u8, _, &[u8]) = match source {
+                let (flags, addr, keys): (u8, _, &[u8]) = match source {
                     PullSource::Bounce(offset) => (IN_BOUNCE, offset, &[]),
                     PullSource::Fabric(remote, keys) => {
                         (0, remote, &keys[..keys.len().min(8 * MAX_KEYS)])
@@ -190,7 +192,7 @@ impl Frame {
                 let how = u32::from(flags) << 16 | (keys.len() as u32 / 8) << 24;
                 self.put(16, place | mark);
                 self.put(24, pair(len, u32::from(count) | how));
-                self.put(32, at);
+                self.put(32, addr);
                 self.bytes[40..PULL].copy_from_slice(&record);
                 self.bytes[PULL..PULL + keys.len()].copy_from_slice(keys);
                 (KIND_PULL, word, PULL + keys.len())
@@ -237,7 +239,7 @@ pub(super) fn decode(kind: u8, word: u32, bytes: &[u8]) -> Result<Body<'_>, Wire
         }
         KIND_PULL => {
             let (record, rest) = (bytes.get(40..PULL).ok_or(wrong)?, &bytes[PULL..]);
-            let ((len, how), at) = (halves(get64(bytes, 24)), get64(bytes, 32));
+            let ((len, how), addr) = (halves(get64(bytes, 24)), get64(bytes, 32));
             let (count, flags) = (how as u16, (how >> 16) as u8);
             let keys = 8 * (how >> 24) as usize;
             if len == 0 || keys > 8 * MAX_KEYS || keys > rest.len() {
@@ -250,8 +252,8 @@ pub(super) fn decode(kind: u8, word: u32, bytes: &[u8]) -> Result<Body<'_>, Wire
                 return Err(wrong);
             }
             let source = match flags {
-                0 => PullSource::Fabric(at, keys),
-                IN_BOUNCE if rest.is_empty() => PullSource::Bounce(at),
+                0 => PullSource::Fabric(addr, keys),
+                IN_BOUNCE if rest.is_empty() => PullSource::Bounce(addr),
                 _ => return Err(reserved),
             };
             let is_zero = |bytes: &[u8]| bytes.iter().all(|byte| *byte == 0);
@@ -263,7 +265,7 @@ pub(super) fn decode(kind: u8, word: u32, bytes: &[u8]) -> Result<Body<'_>, Wire
                 1 => {
                     let read = WireRecord::decode(record).ok_or(reserved)?;
                     // A single record is the whole of the bytes, and nothing precedes it.
-                    let is_whole = (read.len, read.at, read.behind) == (len, 0, false);
+                    let is_whole = (read.len, read.offset, read.behind) == (len, 0, false);
                     let is_placed = read.to != (RegionAddr { slot: 0, offset: 0 });
                     if !is_whole || is_placed || read.encode()[..] != *record {
                         return Err(reserved);
