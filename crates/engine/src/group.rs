@@ -9,7 +9,7 @@
 //! Work counts in the last group of its peer. Closing that group begins the next; the number of the
 //! new group then names everything before it: *behind n* means behind all groups below `n`. A write
 //! behind `n` leaves when [`OrderGroups::ordered`] reaches it, a message when
-//! [`OrderGroups::written`] does, and the marks of messages do the rest at the target. A held
+//! [`OrderGroups::written`] does, and the marks of messages do the rest at the target. A waiting
 //! signal counts as a write of the group in which it was submitted, which is not below the one that
 //! it waits for: so it waits for nothing that waits for it.
 
@@ -21,7 +21,7 @@ const RING: u32 = 16;
 /// Kinds of unfinished work in an order group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Class {
-    /// Segments written, and signals that are held back.
+    /// Segments written, and waiting signals.
     Write = 0,
     /// Segments read.
     Read = 1,
@@ -127,12 +127,12 @@ impl OrderGroups {
         *count == 0
     }
 
-    /// Turns a held signal, counted as a write, into the message `number` of the same group.
-    pub(crate) fn leave(&mut self, held: GroupRef, number: u64) -> GroupRef {
-        self.end(held, 1);
-        // The message stays in the group of the held signal: a fence that waits for one waits for
+    /// Turns a waiting signal or staged put, counted as a write, into the message `number` of the same group.
+    pub(crate) fn leave(&mut self, write: GroupRef, number: u64) -> GroupRef {
+        self.end(write, 1);
+        // The message stays in the group of the write: a fence that waits for one waits for
         // the other.
-        let group = GroupRef(held.0 & !(CLASSES as u8 - 1) | Class::Message as u8);
+        let group = GroupRef(write.0 & !(CLASSES as u8 - 1) | Class::Message as u8);
         self.begin(group);
         // For the last group, `close` overwrites this with the newest number.
         self.last_message[group.index() / CLASSES as usize] = number;

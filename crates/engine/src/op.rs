@@ -65,8 +65,8 @@ pub(crate) enum SignalProtocol {
     /// The target counts the segments, which carry `tag`; `segments` of them are posted so far.
     Counted { tag: Tag, segments: u32 },
     /// The signal is sent when the segments, counted in the completion group `data`, are delivered.
-    /// Until then the operation counts as a write of its peer in `held`.
-    Chained { data: GroupId, held: GroupRef },
+    /// Until then the operation counts as a write of its peer in `group`.
+    Chained { data: GroupId, group: GroupRef },
     /// The signal follows everything submitted before it.
     Ordered,
 }
@@ -140,8 +140,8 @@ pub(crate) type Attempt = Result<Outcome, EngineError>;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Outcome {
     Done,
-    /// The operation waits for an order group of its own peer.
-    Held,
+    /// Earlier work of the peer has to end first, or stands before the operation in the queue.
+    Blocked,
     /// The operation waits for a limit of its own peer: window, fetch slots, tags.
     PeerFull,
     /// The operation waits for a resource of all peers: a rail, a message slot, a bounce buffer.

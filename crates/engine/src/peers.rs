@@ -15,16 +15,16 @@ use crate::segments::Owner;
 use crate::wire::handle::{HandleBytes, HandlePrefix};
 use crate::wire::message::{Seq, Tag};
 
-/// A signal held back until earlier writes are delivered.
+/// A signal that waits until earlier writes are delivered.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct HeldSignal {
+pub(crate) struct WaitingSignal {
     pub(crate) word: WordOp,
     /// Tag and number of the segments that the target has to count.
     pub(crate) counted: Option<(Tag, u32)>,
     /// The signal leaves when all writes before this order group are delivered.
     pub(crate) behind: u32,
-    /// Its own count, as a write: later signals and fences wait for it.
-    pub(crate) held: GroupRef,
+    /// Order group that counts the signal as a write: later signals and fences wait for it.
+    pub(crate) group: GroupRef,
     pub(crate) completion: GroupId,
 }
 
@@ -67,7 +67,7 @@ pub(crate) struct Peer {
     pub(crate) is_refused: bool,
     /// Whether the peer is in the lane's list of peers whose cursors may move.
     pub(crate) is_settling: bool,
-    pub(crate) held: VecDeque<HeldSignal>,
+    pub(crate) waiting_signals: VecDeque<WaitingSignal>,
     /// Waits of user threads: a group that ends when all order groups before the number have.
     pub(crate) quiets: Vec<(u32, GroupId)>,
     /// Handle of the last queued operation, shared with the queue.
@@ -87,7 +87,7 @@ pub(crate) struct PeerWatch {
     /// Time of the last change of `ended`, in the watchdog's units.
     pub(crate) since: u32,
     /// Time when the peer's work last waited for a resource that other peers hold.
-    pub(crate) blocked: u32,
+    pub(crate) starved: u32,
     /// Warnings since `since`.
     pub(crate) warned: u32,
 }
@@ -116,7 +116,7 @@ impl Peer {
             stalled_at: None,
             is_refused: false,
             is_settling: false,
-            held: VecDeque::new(),
+            waiting_signals: VecDeque::new(),
             quiets: Vec::new(),
             handle: None,
             ahead: Box::default(),

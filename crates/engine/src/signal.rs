@@ -14,7 +14,7 @@ use crate::core::{Continuation, Core};
 use crate::group::{Class, GroupId, GroupRef};
 use crate::ids::Pe;
 use crate::op::{Attempt, Op, OpKind, Outcome, SignalProtocol, WordOp};
-use crate::peers::HeldSignal;
+use crate::peers::WaitingSignal;
 use crate::port::{Port, Tail};
 use crate::request::{FetchTarget, LocalSide, Request};
 use crate::wire::message::{Body, MAX_EAGER, RegionAddr, Tag};
@@ -49,9 +49,9 @@ impl<P: Port> Core<P> {
             }
             // A long message is kept at the target while its mark is not reached.
             let (peer, strong) = (self.peers.get(pe), self.signals.strong);
-            let unacked = peer.channel.as_deref().map_or(0, |channel| channel.held);
+            let unfinished = peer.channel.as_deref().map_or(0, |channel| channel.unfinished);
             let is_marked = strong || !peer.order.is_ordered(peer.fence);
-            let may_be_kept = is_marked && unacked >= MAX_KEPT;
+            let may_be_kept = is_marked && unfinished >= MAX_KEPT;
             if op.len <= self.signals.longest && payload.is_direct && !may_be_kept {
                 return Some(SignalProtocol::EagerLong);
             }
@@ -70,7 +70,7 @@ impl<P: Port> Core<P> {
 
     /// Returns true if data and signal may be one message, whatever their length.
     pub(crate) fn may_be_eager(&self, pe: Pe, op: &Op) -> bool {
-        // A message with data cannot be held back until writes are delivered.
+        // A message with data cannot wait until writes are delivered.
         let is_behind = self.signals.strong && self.peers.get(pe).order.has_writes();
         self.signals.eager && matches!(op.local, LocalSide::Memory(_)) && !is_behind
     }
@@ -84,13 +84,13 @@ impl<P: Port> Core<P> {
         let Some(data) = self.groups.start() else { return SignalProtocol::Ordered };
         // Until the signal has left, the operation counts as a write: fences and quiets wait for
         // it.
-        let held = self.peers.get_mut(pe).order.begin_last(Class::Write);
+        let group = self.peers.get_mut(pe).order.begin_last(Class::Write);
         // The operation's own count keeps the group from ending before all segments are posted.
         self.groups.begin(data);
         self.groups.begin(op.completion);
         let completion = op.completion;
-        self.groups.set_continuation(data, Continuation::Signal { pe, word, held, completion });
-        SignalProtocol::Chained { data, held }
+        self.groups.set_continuation(data, Continuation::Signal { pe, word, group, completion });
+        SignalProtocol::Chained { data, group }
     }
 
     /// Submits as much of a put with signal as capacity permits. Its protocol is chosen.
@@ -103,7 +103,7 @@ impl<P: Port> Core<P> {
     ) -> Attempt {
         let OpKind::PutSignal(word, ref mut protocol) = op.kind else { return Ok(Outcome::Done) };
         match *protocol {
-            SignalProtocol::Undecided => Ok(Outcome::Held),
+            SignalProtocol::Undecided => Ok(Outcome::Blocked),
             SignalProtocol::Eager | SignalProtocol::EagerLong => {
                 let is_long = *protocol == SignalProtocol::EagerLong;
                 self.send_eager(pe, op, word, request, payload, is_long)
@@ -112,7 +112,7 @@ impl<P: Port> Core<P> {
                 self.advance_counted(pe, op, word, request, (tag, segments))
             }
             SignalProtocol::Chained { data, .. } => {
-                // `held` counts for the segments in the order group.
+                // Its order group counts the operation, not the segments.
                 op.counted_by = Some(GroupRef::NONE);
                 let (_, outcome) = self.post_parts(pe, op, request, None)?;
                 if outcome == Outcome::Done {
@@ -142,10 +142,10 @@ impl<P: Port> Core<P> {
     ) -> Attempt {
         let peer = self.peers.get(pe);
         if !peer.order.is_written(peer.fence) {
-            return Ok(Outcome::Held);
+            return Ok(Outcome::Blocked);
         }
         let (remote, offset) = request.remote()?;
-        let LocalSide::Memory(addr) = op.local else { return Ok(Outcome::Held) };
+        let LocalSide::Memory(addr) = op.local else { return Ok(Outcome::Blocked) };
         let to = RegionAddr { slot: remote.slot(), offset };
         let WordOp { addr: word_addr, atomic } = word;
         let bytes = if is_long { &[] } else { payload.bytes.unwrap_or_default() };
@@ -200,8 +200,8 @@ impl<P: Port> Core<P> {
         }
     }
 
-    /// Submits a signal that follows earlier puts, or only its own data if it is `counted`. Holds
-    /// it back while such puts are not delivered.
+    /// Submits a signal that follows earlier puts, or only its own data if it is `counted`. It
+    /// waits while such puts are not delivered.
     pub(crate) fn submit_signal(
         &mut self,
         pe: Pe,
@@ -214,10 +214,11 @@ impl<P: Port> Core<P> {
         // A copy of its data may have failed meanwhile, and with it the peer.
         peer.check()?;
         if (strong || counted.is_none()) && peer.order.has_writes() {
-            let Some(behind) = peer.close() else { return Ok(Outcome::Held) };
+            let Some(behind) = peer.close() else { return Ok(Outcome::Blocked) };
             // It counts in the new group, so it never waits for itself.
-            let held = peer.order.begin_last(Class::Write);
-            peer.held.push_back(HeldSignal { word, counted, behind, held, completion });
+            let group = peer.order.begin_last(Class::Write);
+            let signal = WaitingSignal { word, counted, behind, group, completion };
+            peer.waiting_signals.push_back(signal);
             self.groups.begin(completion);
             self.request_ack(pe);
             return Ok(Outcome::Done);
@@ -228,20 +229,23 @@ impl<P: Port> Core<P> {
         self.send_word(pe, word, counted, behind, None, completion)
     }
 
-    /// Sends the held signals of a peer whose writes are delivered.
-    pub(crate) fn send_held(&mut self, pe: Pe) -> Attempt {
+    /// Sends the waiting signals of a peer whose writes are delivered.
+    pub(crate) fn send_waiting_signals(&mut self, pe: Pe) -> Attempt {
         loop {
             let peer = self.peers.get(pe);
             // Not always in order: a chained signal waits for its own data alone.
-            let free = |signal: &HeldSignal| peer.order.is_written(signal.behind);
-            let Some(place) = peer.held.iter().position(free) else { return Ok(Outcome::Done) };
-            let HeldSignal { word, counted, behind, held, completion } = peer.held[place];
+            let free = |signal: &WaitingSignal| peer.order.is_written(signal.behind);
+            let Some(place) = peer.waiting_signals.iter().position(free) else {
+                return Ok(Outcome::Done);
+            };
+            let WaitingSignal { word, counted, behind, group, completion } =
+                peer.waiting_signals[place];
             let last = peer.order.last_message_before(behind);
-            let outcome = self.send_word(pe, word, counted, last, Some(held), completion)?;
+            let outcome = self.send_word(pe, word, counted, last, Some(group), completion)?;
             if outcome != Outcome::Done {
                 return Ok(outcome);
             }
-            self.peers.get_mut(pe).held.remove(place);
+            self.peers.get_mut(pe).waiting_signals.remove(place);
             self.end_in_group(completion);
         }
     }
@@ -252,7 +256,7 @@ impl<P: Port> Core<P> {
         WordOp { addr, atomic }: WordOp,
         counted: Option<(Tag, u32)>,
         behind: u64,
-        held: Option<GroupRef>,
+        write: Option<GroupRef>,
         completion: GroupId,
     ) -> Attempt {
         let (body, purpose) = match counted {
@@ -264,7 +268,7 @@ impl<P: Port> Core<P> {
         // Executed, a counted signal has its data before it, as later signals require.
         let has_data = counted.is_some();
         let message = OutgoingMessage::new(pe, body, completion);
-        self.send(&OutgoingMessage { behind, held, purpose, has_data, ..message })
+        self.send(&OutgoingMessage { behind, write, purpose, has_data, ..message })
     }
 
     /// Submits an atomic that only fences order.
@@ -272,7 +276,7 @@ impl<P: Port> Core<P> {
         let peer = self.peers.get(pe);
         // Its mark covers earlier messages; earlier writes have to be delivered first.
         if !peer.order.is_written(peer.fence) {
-            return Ok(Outcome::Held);
+            return Ok(Outcome::Blocked);
         }
         let behind = self.behind_fence(pe);
         self.send_word(pe, word, None, behind, None, completion)
@@ -288,7 +292,7 @@ impl<P: Port> Core<P> {
     ) -> Attempt {
         let peer = self.peers.get(pe);
         if !peer.order.is_written(peer.fence) {
-            return Ok(Outcome::Held);
+            return Ok(Outcome::Blocked);
         }
         let behind = self.behind_fence(pe);
         // The peer keeps the reply by place, so fetches in flight are bounded by the places.

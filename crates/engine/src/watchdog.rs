@@ -219,12 +219,12 @@ impl<P: Port> Core<P> {
     fn check_peer(&mut self, pe: Pe, staged: u32, reported: &mut u32) {
         let stamp = self.watchdog.stamp;
         let peer = self.peers.get_mut(pe);
-        let unacked = peer.channel.as_deref().is_some_and(|channel| channel.held > 0);
+        let unfinished = peer.channel.as_deref().is_some_and(|channel| channel.unfinished > 0);
         let unanswered = peer.gets_requested != peer.gets_answered;
-        if peer.in_flight == 0 && !unacked && !unanswered && !peer.is_refused {
+        if peer.in_flight == 0 && !unfinished && !unanswered && !peer.is_refused {
             // Work that waits for resources of other peers, or for a copy, is overdue only while
             // the whole lane is stuck, and has two deadlines: those peers' come first.
-            peer.watch.blocked = stamp;
+            peer.watch.starved = stamp;
             let (watch, moved) = (peer.watch, self.watchdog.moved.max(staged));
             let overdue = self.watchdog.overdue_after(2, watch.since.max(moved), watch.warned);
             let Some(overdue) = overdue else { return };
@@ -232,7 +232,7 @@ impl<P: Port> Core<P> {
             return self.report(pe, report, overdue.fails, reported);
         }
         let watch = peer.watch;
-        let since = watch.since.max(watch.blocked);
+        let since = watch.since.max(watch.starved);
         if self.watchdog.overdue(since, watch.warned).is_none() {
             return;
         }
@@ -287,7 +287,7 @@ impl<P: Port> Core<P> {
             QueueEntry::Op(op, _) => Some((op.what(), op.len)),
             QueueEntry::Fence | QueueEntry::Quiet(_) => None,
         });
-        let other = match (peer.answers_owed > 0, peer.held.is_empty()) {
+        let other = match (peer.answers_owed > 0, peer.waiting_signals.is_empty()) {
             (true, _) => ("answer to a get", 0),
             (false, false) => ("signal", 8),
             (false, true) => ("staged transfer", 0),

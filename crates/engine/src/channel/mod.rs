@@ -60,8 +60,8 @@ pub(crate) struct Channel {
     ack_requested: Seq,
     /// Slot of each unacknowledged message, by its number modulo the window.
     sent: Box<[u16; WINDOW as usize]>,
-    /// Number of slots that messages to the peer hold.
-    pub(crate) held: u32,
+    /// Number of messages to the peer that have not ended, each of which has a slot.
+    pub(crate) unfinished: u32,
     /// Number after the last message that carries data of a put.
     pub(crate) after_data: Seq,
     pub(crate) receiver: Receiver,
@@ -110,7 +110,7 @@ impl Channel {
             acked: Seq::FIRST,
             ack_requested: Seq::FIRST,
             sent: Box::new([NO_SLOT; WINDOW as usize]),
-            held: 0,
+            unfinished: 0,
             after_data: Seq::FIRST,
             receiver: seal.receiver(pe),
             out_mask: (high, seal.mask(me, pe, high)),
@@ -176,7 +176,7 @@ impl Channel {
     pub(crate) fn send(&mut self, slot: u16) {
         self.sent[(self.next.0 % WINDOW) as usize] = slot;
         self.next = self.next.next();
-        self.held += 1;
+        self.unfinished += 1;
         // Every message carries the acknowledgement in its head.
         let executed = self.executed.next();
         if executed != self.ack_sent {
@@ -215,7 +215,7 @@ impl Channel {
     /// Notes that messages with these numbers have ended.
     #[inline(always)]
     pub(crate) fn forget_sent(&mut self, numbers: Range<u64>) {
-        self.held -= (numbers.end - numbers.start) as u32;
+        self.unfinished -= (numbers.end - numbers.start) as u32;
         for number in numbers {
             self.sent[(number % WINDOW) as usize] = NO_SLOT;
         }

@@ -9,7 +9,7 @@ use crate::channel::slots::Purpose as MessagePurpose;
 use crate::core::{Continuation, Core, StagingEvent};
 use crate::group::{CompletionGroups, GroupId};
 use crate::ids::{Pe, RailId, WrId};
-use crate::peers::{HeldSignal, Peer, Peers};
+use crate::peers::{Peer, Peers, WaitingSignal};
 use crate::port::{Completions, Failure, Polled, Port};
 use crate::segments::{BALANCED, BY_LOAD, Owner, PLAIN, Segment, SegmentState, Segments};
 use crate::wire::message::{MAP_BYTES, Seq, WINDOW};
@@ -186,7 +186,7 @@ impl<P: Port> Core<P> {
         if !ended.is_empty() {
             peer.quiets.retain(|(behind, _)| !order.is_finished(*behind));
         }
-        if !peer.queue.is_empty() || !peer.held.is_empty() {
+        if !peer.queue.is_empty() || !peer.waiting_signals.is_empty() {
             self.make_ready(pe);
         }
         ended.into_iter().for_each(|group| self.end_in_group(group));
@@ -194,15 +194,15 @@ impl<P: Port> Core<P> {
 
     fn run_continuation(&mut self, continuation: Continuation) {
         match continuation {
-            Continuation::Signal { pe, word, held, completion } => {
+            Continuation::Signal { pe, word, group, completion } => {
                 let peer = self.peers.get_mut(pe);
                 if peer.error.is_some() {
                     return self.end_in_group(completion);
                 }
                 // Its data is delivered, so it waits for no group, only for capacity.
                 let behind = peer.order.start();
-                let held = HeldSignal { word, counted: None, behind, held, completion };
-                peer.held.push_back(held);
+                let signal = WaitingSignal { word, counted: None, behind, group, completion };
+                peer.waiting_signals.push_back(signal);
                 self.make_ready(pe);
             }
             Continuation::Handover(handed) => {
@@ -279,7 +279,7 @@ impl<P: Port> Core<P> {
             self.complete_message(pe, seq);
         }
         let peer = self.peers.get(pe);
-        let waits = !peer.queue.is_empty() || !peer.held.is_empty();
+        let waits = !peer.queue.is_empty() || !peer.waiting_signals.is_empty();
         if (ack > acked || map.is_some()) && waits {
             // The window has space again, or a tag is free.
             self.make_ready(pe);
@@ -342,7 +342,7 @@ impl<P: Port> Core<P> {
         self.messages.release(number);
         let peer = self.peers.get_mut(pe);
         if let Some(channel) = peer.channel.as_deref_mut() {
-            channel.held -= 1;
+            channel.unfinished -= 1;
         }
         if peer.order.end(owner.group(), 1) && peer.order.has_closed() {
             self.settle_later(pe);

@@ -69,7 +69,7 @@ impl<P: Port> Core<P> {
     fn end_operations(&mut self, pe: Pe) {
         let peer = self.peers.get_mut(pe);
         let queue = std::mem::take(&mut peer.queue);
-        let held = std::mem::take(&mut peer.held);
+        let signals = std::mem::take(&mut peer.waiting_signals);
         let quiets = std::mem::take(&mut peer.quiets);
         // The counts start anew: orphans and unordered messages do not count in them.
         peer.forget();
@@ -82,7 +82,7 @@ impl<P: Port> Core<P> {
                 QueueEntry::Quiet(group) => self.end_in_group(group),
             }
         }
-        held.into_iter().for_each(|signal| self.end_in_group(signal.completion));
+        signals.into_iter().for_each(|signal| self.end_in_group(signal.completion));
         quiets.into_iter().for_each(|(_, group)| self.end_in_group(group));
         let posted: Vec<u32> = self.segments.of_peer(pe).map(|(index, _)| index).collect();
         for index in posted {

@@ -7,7 +7,7 @@
 //! capacity, send what is due. Posted work waits for the fabric alone. Queued work waits for work
 //! of the same peer that has left or stands before it, or for capacity, which completions and
 //! acknowledgements free. So the oldest work of each peer can always advance, whatever the bounds
-//! are, and only a submitter is ever held back, in a call that keeps running the loop.
+//! are, and only a submitter is ever delayed, in a call that keeps running the loop.
 
 pub(crate) mod complete;
 pub(crate) mod config;
@@ -46,7 +46,7 @@ use crate::wire::seal::Seal;
 #[derive(Debug)]
 pub(crate) enum Continuation {
     /// Sends the signal of a put.
-    Signal { pe: Pe, word: WordOp, held: GroupRef, completion: GroupId },
+    Signal { pe: Pe, word: WordOp, group: GroupRef, completion: GroupId },
     /// Reports the end of a user thread's operation.
     Handover(ActiveHandover),
 }
@@ -93,7 +93,7 @@ pub(crate) struct Core<P: Port> {
     pub(crate) queued: usize,
     /// Peers that wait for a shared resource, in turn.
     pub(crate) ring: VecDeque<Pe>,
-    /// Peers whose queue or held signal waited for work of their own that has ended.
+    /// Peers whose queue or waiting signals waited for work of their own that has ended.
     pub(crate) ready: Vec<Pe>,
     /// Peers with groups whose cursors may move.
     settling: Vec<Pe>,

@@ -189,7 +189,7 @@ impl<P: Port> Core<P> {
             // Unlike a message, a segment cannot tell the target what to execute first: messages
             // before the fence have to be executed before it leaves.
             if !peer.order.is_ordered(peer.fence) {
-                return Ok((0, Outcome::Held));
+                return Ok((0, Outcome::Blocked));
             }
         }
         // Counted segments belong to the message that names their number: a separate signal must

@@ -26,8 +26,8 @@ pub(crate) struct OutgoingMessage<'a> {
     pub(crate) behind: u64,
     pub(crate) purpose: Purpose,
     pub(crate) completion: GroupId,
-    /// Count, as a write, of a signal that was held back.
-    pub(crate) held: Option<GroupRef>,
+    /// Order group that counts the message as a write until it leaves.
+    pub(crate) write: Option<GroupRef>,
     /// Whether a later separate signal has to follow the message.
     pub(crate) has_data: bool,
     /// Class in the order of the peer; None if nothing orders the message.
@@ -37,15 +37,15 @@ pub(crate) struct OutgoingMessage<'a> {
 impl<'a> OutgoingMessage<'a> {
     pub(crate) fn new(pe: Pe, body: Body<'a>, completion: GroupId) -> Self {
         let (tail, purpose) = (Tail::NONE, Purpose::Plain);
-        let (held, has_data, class) = (None, false, Some(Class::Message));
-        Self { pe, body, tail, behind: 0, purpose, completion, held, has_data, class }
+        let (write, has_data, class) = (None, false, Some(Class::Message));
+        Self { pe, body, tail, behind: 0, purpose, completion, write, has_data, class }
     }
 }
 
 impl<P: Port> Core<P> {
-    /// Sends an atomic, or a short put with its signal, on the fast path: nothing is queued or held
-    /// for the peer, and there is capacity. Returns false, with no side effect, if anything
-    /// prevents that. Never panics.
+    /// Sends an atomic, or a short put with its signal, on the fast path: nothing is queued for the
+    /// peer, and there is capacity. Returns false, with no side effect, if anything prevents that.
+    /// Never panics.
     #[inline(always)]
     pub(crate) fn try_send(
         &mut self,
@@ -59,7 +59,7 @@ impl<P: Port> Core<P> {
         let Some(rail) = rails.get(path.rail.index()) else { return false };
         // A peer takes another slot only while it holds less than is free, so a silent one leaves
         // some.
-        if !channel.has_window() || channel.held >= messages.free() {
+        if !channel.has_window() || channel.unfinished >= messages.free() {
             return false;
         }
         let atomic = &signal.atomic;
@@ -150,7 +150,7 @@ impl<P: Port> Core<P> {
             self.request_ack(pe);
             return Ok(Outcome::PeerFull);
         }
-        let reserved = if channel.held < messages.free() { messages.reserve() } else { None };
+        let reserved = if channel.unfinished < messages.free() { messages.reserve() } else { None };
         let Some(reserved) = reserved else {
             // Slots of any peer are freed by acknowledgements alone.
             self.request_acks();
@@ -195,9 +195,9 @@ impl<P: Port> Core<P> {
         }
         *is_refused = left.is_none();
         let Some(owner) = left else { return Ok(Outcome::LaneFull) };
-        // The message takes over the count of a held signal in the group where that was submitted.
-        let group = match (message.held, message.class) {
-            (Some(held), _) => order.leave(held, seq.0),
+        // A message that was counted as a write stays in the same group.
+        let group = match (message.write, message.class) {
+            (Some(write), _) => order.leave(write, seq.0),
             (None, Some(class)) => order.begin_last(class),
             (None, None) => GroupRef::NONE,
         };
@@ -220,8 +220,8 @@ impl<P: Port> Core<P> {
             self.unrequested.push(pe);
         }
         peer.take_path(path);
-        if message.held.is_some() {
-            // The write of the held signal has ended, and a cursor may move.
+        if message.write.is_some() {
+            // The write has ended, and a cursor may move.
             self.settle_later(pe);
         }
         Ok(Outcome::Done)

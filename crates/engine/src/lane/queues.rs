@@ -60,13 +60,13 @@ impl<P: Port> Lane<P> {
         any
     }
 
-    /// Submits what a peer has held back and queued, as far as possible. Errors fail the peer.
+    /// Submits the waiting signals and the queue of a peer, as far as possible. Errors fail the peer.
     pub(super) fn serve_peer(&mut self, pe: Pe, moved: &mut bool) -> Outcome {
-        let before = self.core.peers.get(pe).held.len();
-        // Held signals were submitted before anything that is queued.
-        let held = self.core.send_held(pe);
-        *moved |= self.core.peers.get(pe).held.len() < before;
-        let outcome = match held {
+        let before = self.core.peers.get(pe).waiting_signals.len();
+        // Waiting signals were submitted before anything that is queued.
+        let sent = self.core.send_waiting_signals(pe);
+        *moved |= self.core.peers.get(pe).waiting_signals.len() < before;
+        let outcome = match sent {
             Ok(Outcome::Done) => self.serve_queue(pe, moved),
             Ok(outcome) => outcome,
             Err(_) => Outcome::Done,
@@ -123,7 +123,7 @@ impl<P: Port> Lane<P> {
         let Some(number) = peer.close() else {
             peer.queue.push_front(queued);
             self.core.request_ack(pe);
-            return Outcome::Held;
+            return Outcome::Blocked;
         };
         self.core.queued -= 1;
         match queued {

@@ -224,7 +224,7 @@ impl<P: Port> Lane<P> {
             let waits = if peer.queue.is_empty() {
                 match self.advance(pe, &mut op, handle)? {
                     Outcome::Done => return Ok(()),
-                    Outcome::Held => break Outcome::Held,
+                    Outcome::Blocked => break Outcome::Blocked,
                     // A long operation is queued at once: its caller would wait for most of its
                     // transfer.
                     outcome if op.has_begun() => break outcome,
@@ -233,7 +233,7 @@ impl<P: Port> Lane<P> {
             } else if peer.in_ring && peer.stalled_at != Some(ended) && !peer.is_amid_operation() {
                 Outcome::LaneFull
             } else {
-                break Outcome::Held;
+                break Outcome::Blocked;
             };
             let now = self.core.port.now();
             let (start, before) = *since.get_or_insert((now, ended));
@@ -283,7 +283,7 @@ impl<P: Port> Lane<P> {
         }
         if joined == Joined::Begun {
             let run = Op { kind: OpKind::Values, staged: true, ..*op };
-            self.enqueue(pe, run, handle, Outcome::Held);
+            self.enqueue(pe, run, handle, Outcome::Blocked);
             // Sent by the next iteration, whatever else happens.
             self.core.make_ready(pe);
         }
@@ -350,7 +350,7 @@ impl<P: Port> Lane<P> {
             }
         } else {
             self.check(request.pe, &op, request.remote_handle)?;
-            self.enqueue(request.pe, op, request.remote_handle, Outcome::Held);
+            self.enqueue(request.pe, op, request.remote_handle, Outcome::Blocked);
         }
         Ok(true)
     }
@@ -371,7 +371,7 @@ impl<P: Port> Lane<P> {
             Err(ref failed) => self.abandon(pe, op, failed),
             // Acknowledgements of staged transfers are sent without a request.
             Ok(Outcome::PeerFull) if op.staged => {}
-            Ok(Outcome::Held | Outcome::PeerFull) => self.core.request_ack(pe),
+            Ok(Outcome::Blocked | Outcome::PeerFull) => self.core.request_ack(pe),
             _ => {}
         }
         outcome

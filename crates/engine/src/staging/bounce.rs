@@ -20,7 +20,7 @@ pub(super) struct BounceBuffer(u16);
 #[derive(Debug, Default)]
 struct PeerBuffers {
     waiting: VecDeque<u32>,
-    held: usize,
+    taken: usize,
 }
 
 #[derive(Debug)]
@@ -74,11 +74,11 @@ impl Pool {
         let (free, count) = (self.free.len(), self.count);
         let peer = self.peer(pe);
         // A peer without a buffer may have any: its first one makes progress possible.
-        let may = peer.held == 0 || count < SHARED_FROM || free > (peer.held / 8).max(1);
+        let may = peer.taken == 0 || count < SHARED_FROM || free > (peer.taken / 8).max(1);
         if free == 0 || !may {
             return None;
         }
-        peer.held += 1;
+        peer.taken += 1;
         self.free.pop()
     }
 
@@ -103,7 +103,7 @@ impl Pool {
     }
 
     pub(super) fn release(&mut self, pe: Pe, buffer: BounceBuffer) {
-        self.peer(pe).held -= 1;
+        self.peer(pe).taken -= 1;
         self.free.push(buffer);
     }
 

@@ -16,12 +16,12 @@
 //!
 //! # Order
 //! A put counts as a write of its peer until its message leaves, and as that message from then on,
-//! as a held signal does. The mark of the message keeps it after earlier ones.
+//! as a waiting signal does. The mark of the message keeps it after earlier ones.
 //!
 //! # Why it cannot deadlock
 //! An inbound buffer is taken when all messages before the mark have arrived and the bytes can be
 //! read; then a read, the end of earlier messages, and a copy are all that it waits for. An
-//! outbound buffer is held until the target has executed the message, for which the target needs at
+//! outbound buffer is in use until the target has executed the message, for which the target needs at
 //! most an inbound buffer. The two kinds are never exchanged. Requests for gets are executed when
 //! they arrive, so no message follows the buffer that their answer needs.
 

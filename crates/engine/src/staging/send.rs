@@ -337,7 +337,7 @@ impl Staging {
             // alone.
             let order = &core.peers.get(pe).order;
             if !order.is_written(number) {
-                return Ok(Outcome::Held);
+                return Ok(Outcome::Blocked);
             }
             behind = behind.max(order.last_message_before(number));
         }
@@ -347,7 +347,7 @@ impl Staging {
             tail,
             behind,
             purpose,
-            held: is_own.then_some(counts.group),
+            write: is_own.then_some(counts.group),
             has_data: true,
             class: is_own.then_some(Class::Message),
             ..OutgoingMessage::new(pe, body, counts.completion)

@@ -129,7 +129,7 @@ impl Staging {
             false => peer.order.is_ordered(peer.fence),
         };
         if !is_free && op.sent < op.len {
-            return Ok(Outcome::Held);
+            return Ok(Outcome::Blocked);
         }
         if self.peer(pe).under_way >= MAX_UNDER_WAY && op.sent < op.len {
             return Ok(Outcome::PeerFull);
@@ -242,7 +242,7 @@ impl Staging {
     ) -> Attempt {
         let peer = core.peers.get(pe);
         if !peer.order.is_written(peer.fence) {
-            return Ok(Outcome::Held);
+            return Ok(Outcome::Blocked);
         }
         let mut payload = [0; MAX_PAYLOAD];
         let payload = &mut payload[..op.len];
