@@ -56,8 +56,13 @@ fn each_body(word: u64, mut with: impl FnMut(&Body<'_>)) {
         }
         all.push(Body::CountedSignal { addr: AT, atomic, tag: Tag(word as u16), segments: low });
         for signal in [None, Some((TO, atomic))] {
-            let one =
-                PullTarget::One(WireRecord { to: AT, len: low, offset: 0, signal, behind: false });
+            let one = PullTarget::One(WireRecord {
+                to: AT,
+                len: low,
+                offset: 0,
+                signal,
+                is_ordered: false,
+            });
             for target in [one, PullTarget::List(low as u16 | 2), PullTarget::Get(get)] {
                 for source in [PullSource::Bounce(word), PullSource::Fabric(word, keys)] {
                     all.push(Body::Pull(Pull { target, len: low, source, payload: &[] }));

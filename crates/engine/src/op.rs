@@ -86,7 +86,7 @@ impl Op {
         }
     }
 
-    /// Returns true if the operation can no longer move behind another one.
+    /// Returns true if the operation can no longer move after another one.
     pub(crate) fn has_begun(&self) -> bool {
         // A chosen protocol holds a tag or a group, which an operation in front might wait for.
         let has_protocol = matches!(self.kind, OpKind::PutSignal(_, protocol) if protocol != SignalProtocol::Undecided);

@@ -21,8 +21,8 @@ pub(crate) struct WaitingSignal {
     pub(crate) word: WordOp,
     /// Tag and number of the segments that the target has to count.
     pub(crate) counted: Option<(Tag, u32)>,
-    /// The signal leaves when all writes before this order group are delivered.
-    pub(crate) behind: u32,
+    /// The signal leaves when all writes before this fence are delivered.
+    pub(crate) fence: u32,
     /// Order group that counts the signal as a write: later signals and fences wait for it.
     pub(crate) group: GroupRef,
     pub(crate) completion: GroupId,
@@ -45,7 +45,7 @@ pub(crate) struct Peer {
     /// First bytes of the peer's handles with keys, as last seen.
     prefix: HandlePrefix,
     pub(crate) order: OrderGroups,
-    /// Writes wait until this group is ordered, messages until it is written.
+    /// Last fence: writes wait until all before it is ordered, messages until it is written.
     pub(crate) fence: u32,
     /// Fences since start.
     pub(crate) fences: u32,
@@ -68,7 +68,7 @@ pub(crate) struct Peer {
     /// Whether the peer is in the lane's list of peers whose cursors may move.
     pub(crate) is_settling: bool,
     pub(crate) waiting_signals: VecDeque<WaitingSignal>,
-    /// Waits of user threads: a group that ends when all order groups before the number have.
+    /// Waits of user threads: a fence, and the completion group that ends with all work before it.
     pub(crate) quiets: Vec<(u32, GroupId)>,
     /// Handle of the last queued operation, shared with the queue.
     handle: Option<Arc<HandleBytes>>,
@@ -131,11 +131,12 @@ impl Peer {
         self.owner = self.path.owner.counted(GroupId::NONE, self.order.next(Class::Write));
     }
 
+    /// Closes the order group of new work. Returns the fence, or None if all groups are in use.
     pub(crate) fn close(&mut self) -> Option<u32> {
-        let newest = self.channel.as_deref().map_or(0, |channel| channel.next.0 - 1);
-        let number = self.order.close(newest);
+        let newest = self.channel.as_deref().map_or(Seq::NONE, Channel::last_sent);
+        let fence = self.order.close(newest);
         self.renew_owner();
-        number
+        fence
     }
 
     /// Drops all counts of a failed peer.
@@ -304,7 +305,7 @@ mod tests {
 
     /// Separate signals close a group each, and a program may have no fence.
     #[test]
-    fn fence_of_long_ago_stays_behind() {
+    fn fence_of_long_ago_stays_reached() {
         let paths = PathTable::new(&[Path { to: PeerAddr(0), remote: RailId(0) }], 1);
         let mut peer = Peer::new(Pe(0), paths.peer_paths(Pe(0), Pe(0)));
         for _ in 0..5 {

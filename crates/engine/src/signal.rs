@@ -17,7 +17,7 @@ use crate::op::{Attempt, Op, OpKind, Outcome, SignalProtocol, WordOp};
 use crate::peers::WaitingSignal;
 use crate::port::{Port, Tail};
 use crate::request::{FetchTarget, LocalSide, Request};
-use crate::wire::message::{Body, MAX_EAGER, RegionAddr, Tag};
+use crate::wire::message::{Body, MAX_EAGER, RegionAddr, Seq, Tag};
 
 /// Maximum number of unacknowledged messages to a peer for another long one with a mark to leave.
 /// The target keeps a message that waits for its mark, so this bounds its memory to as many long
@@ -71,8 +71,8 @@ impl<P: Port> Core<P> {
     /// Returns true if data and signal may be one message, whatever their length.
     pub(crate) fn may_be_eager(&self, pe: Pe, op: &Op) -> bool {
         // A message with data cannot wait until writes are delivered.
-        let is_behind = self.signals.strong && self.peers.get(pe).order.has_writes();
-        self.signals.eager && matches!(op.local, LocalSide::Memory(_)) && !is_behind
+        let has_to_wait = self.signals.strong && self.peers.get(pe).order.has_writes();
+        self.signals.eager && matches!(op.local, LocalSide::Memory(_)) && !has_to_wait
     }
 
     /// Makes a signal follow data in a completion group of its own; a strong one everything.
@@ -152,9 +152,9 @@ impl<P: Port> Core<P> {
         // The tail brings a long payload from its own memory.
         let body = Body::PutSignal { addr: word_addr, atomic, to, payload: bytes };
         let tail = if is_long { Tail { addr, len: op.len } } else { Tail::NONE };
-        let behind = self.behind_of_signal(pe);
+        let after = self.last_before_signal(pe);
         let message = OutgoingMessage::new(pe, body, op.completion);
-        self.send(&OutgoingMessage { tail, behind, has_data: true, ..message })
+        self.send(&OutgoingMessage { tail, after, has_data: true, ..message })
     }
 
     fn advance_counted(
@@ -178,23 +178,23 @@ impl<P: Port> Core<P> {
     }
 
     /// Returns the last message that a signal which leaves with its data has to follow.
-    pub(crate) fn behind_of_signal(&self, pe: Pe) -> u64 {
+    pub(crate) fn last_before_signal(&self, pe: Pe) -> Seq {
         let peer = self.peers.get(pe);
         match &peer.channel {
-            Some(channel) if self.signals.strong => channel.next.0 - 1,
-            _ => self.behind_fence(pe),
+            Some(channel) if self.signals.strong => channel.last_sent(),
+            _ => self.last_before_fence(pe),
         }
     }
 
     /// Returns the last message that a signal apart from its data has to follow.
-    pub(crate) fn behind_of_separate(&self, pe: Pe) -> u64 {
+    pub(crate) fn last_before_separate_signal(&self, pe: Pe) -> Seq {
         let peer = self.peers.get(pe);
         match &peer.channel {
-            None => 0,
-            Some(channel) if self.signals.strong => channel.next.0 - 1,
+            None => Seq::NONE,
+            Some(channel) if self.signals.strong => channel.last_sent(),
             Some(channel) => {
                 // Earlier puts may have travelled in messages, which the mark has to name.
-                let data = channel.after_data.0 - 1;
+                let data = Seq(channel.after_data.0 - 1);
                 data.max(peer.order.last_message_before(peer.fence))
             }
         }
@@ -214,19 +214,19 @@ impl<P: Port> Core<P> {
         // A copy of its data may have failed meanwhile, and with it the peer.
         peer.check()?;
         if (strong || counted.is_none()) && peer.order.has_writes() {
-            let Some(behind) = peer.close() else { return Ok(Outcome::Blocked) };
+            let Some(fence) = peer.close() else { return Ok(Outcome::Blocked) };
             // It counts in the new group, so it never waits for itself.
             let group = peer.order.begin_last(Class::Write);
-            let signal = WaitingSignal { word, counted, behind, group, completion };
+            let signal = WaitingSignal { word, counted, fence, group, completion };
             peer.waiting_signals.push_back(signal);
             self.groups.begin(completion);
             self.request_ack(pe);
             return Ok(Outcome::Done);
         }
         // Counted segments waited for the fence, and the signal waits for them.
-        let is_behind = strong || counted.is_none();
-        let behind = if is_behind { self.behind_of_separate(pe) } else { 0 };
-        self.send_word(pe, word, counted, behind, None, completion)
+        let follows_all = strong || counted.is_none();
+        let after = if follows_all { self.last_before_separate_signal(pe) } else { Seq::NONE };
+        self.send_word(pe, word, counted, after, None, completion)
     }
 
     /// Sends the waiting signals of a peer whose writes are delivered.
@@ -234,14 +234,14 @@ impl<P: Port> Core<P> {
         loop {
             let peer = self.peers.get(pe);
             // Not always in order: a chained signal waits for its own data alone.
-            let free = |signal: &WaitingSignal| peer.order.is_written(signal.behind);
+            let free = |signal: &WaitingSignal| peer.order.is_written(signal.fence);
             let Some(place) = peer.waiting_signals.iter().position(free) else {
                 return Ok(Outcome::Done);
             };
-            let WaitingSignal { word, counted, behind, group, completion } =
+            let WaitingSignal { word, counted, fence, group, completion } =
                 peer.waiting_signals[place];
-            let last = peer.order.last_message_before(behind);
-            let outcome = self.send_word(pe, word, counted, last, Some(group), completion)?;
+            let after = peer.order.last_message_before(fence);
+            let outcome = self.send_word(pe, word, counted, after, Some(group), completion)?;
             if outcome != Outcome::Done {
                 return Ok(outcome);
             }
@@ -255,7 +255,7 @@ impl<P: Port> Core<P> {
         pe: Pe,
         WordOp { addr, atomic }: WordOp,
         counted: Option<(Tag, u32)>,
-        behind: u64,
+        after: Seq,
         write: Option<GroupRef>,
         completion: GroupId,
     ) -> Attempt {
@@ -268,7 +268,7 @@ impl<P: Port> Core<P> {
         // Executed, a counted signal has its data before it, as later signals require.
         let has_data = counted.is_some();
         let message = OutgoingMessage::new(pe, body, completion);
-        self.send(&OutgoingMessage { behind, write, purpose, has_data, ..message })
+        self.send(&OutgoingMessage { after, write, purpose, has_data, ..message })
     }
 
     /// Submits an atomic that only fences order.
@@ -278,8 +278,8 @@ impl<P: Port> Core<P> {
         if !peer.order.is_written(peer.fence) {
             return Ok(Outcome::Blocked);
         }
-        let behind = self.behind_fence(pe);
-        self.send_word(pe, word, None, behind, None, completion)
+        let after = self.last_before_fence(pe);
+        self.send_word(pe, word, None, after, None, completion)
     }
 
     /// Submits a fetch.
@@ -294,13 +294,13 @@ impl<P: Port> Core<P> {
         if !peer.order.is_written(peer.fence) {
             return Ok(Outcome::Blocked);
         }
-        let behind = self.behind_fence(pe);
+        let after = self.last_before_fence(pe);
         // The peer keeps the reply by place, so fetches in flight are bounded by the places.
         let Some(place) = self.channel(pe).fetch_place() else { return Ok(Outcome::PeerFull) };
         let width = atomic.width.bytes();
         let body = Body::Fetch { addr, atomic, place };
         let purpose = Purpose::Fetch { result, width, place };
         let message = OutgoingMessage::new(pe, body, completion);
-        self.send(&OutgoingMessage { behind, purpose, ..message })
+        self.send(&OutgoingMessage { after, purpose, ..message })
     }
 }

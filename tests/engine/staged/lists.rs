@@ -23,7 +23,7 @@ fn forge_pull(job: &Job, number: u64, target: PullTarget, len: usize, source: Pu
 }
 
 fn put(slot: u32, offset: u64, len: u32, at: u32) -> WireRecord {
-    WireRecord { to: RegionAddr { slot, offset }, len, offset: at, signal: None, behind: false }
+    WireRecord { to: RegionAddr { slot, offset }, len, offset: at, signal: None, is_ordered: false }
 }
 
 fn signal(op: AtomicOp, slot: u32, offset: u64) -> Option<(RegionAddr, engine::atomic::Atomic)> {
@@ -55,7 +55,7 @@ fn lists_that_lead_outside_move_nothing() {
     const ADD: AtomicOp = AtomicOp::SignalAdd;
     let good = put(HEAP, 0, 100, 128);
     let with = |op, slot, offset| WireRecord { signal: signal(op, slot, offset), ..good };
-    let alone = WireRecord { len: 0, offset: 0, behind: true, ..with(ADD, HEAP, 800) };
+    let alone = WireRecord { len: 0, offset: 0, is_ordered: true, ..with(ADD, HEAP, 800) };
     let words = |count| [vec![put(HEAP, 0, 100, 8000)], vec![alone; count]].concat();
     let whole = 1024;
     let far = 1 << 40;
@@ -235,7 +235,7 @@ fn grouped_lists_end() {
     let script = Script { delay: (1000, 10_000), ..Script::default() };
     let mut job = Job::new(5, &shape(true), script);
     let first = put(HEAP, 0, 100, 200);
-    list(&job, &[first, WireRecord { behind: true, ..first }]);
+    list(&job, &[first, WireRecord { is_ordered: true, ..first }]);
     let source = PullSource::Bounce(0);
     (0..LISTS).for_each(|number| forge_pull(&job, number, PullTarget::List(2), 1000, source));
     for _ in 0..200 {

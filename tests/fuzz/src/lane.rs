@@ -410,7 +410,7 @@ fn some_answer(u: &mut Unstructured<'_>, next: &mut [Seq], bed: &Bed) -> Result<
                         len: len as u32,
                         offset: 0,
                         signal,
-                        behind: false,
+                        is_ordered: false,
                     })
                 }
                 1 => To::List(u.int_in_range(2..=3)?),

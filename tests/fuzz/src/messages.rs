@@ -123,7 +123,7 @@ fn signal() -> (RegionAddr, Atomic) {
 
 fn record(signal: Option<(RegionAddr, Atomic)>) -> WireRecord {
     let to = RegionAddr { slot: SLOT, offset: 64 };
-    WireRecord { to, len: 100, offset: 0, signal, behind: false }
+    WireRecord { to, len: 100, offset: 0, signal, is_ordered: false }
 }
 
 pub(crate) fn bodies() -> Vec<Body<'static>> {

@@ -307,7 +307,7 @@ impl CopyPort for DeviceStager {
             self.places.push(place);
         }
         let steps =
-            copies.iter().map(|tagged| OrderedStep::Copy { copy: tagged.copy, behind: false });
+            copies.iter().map(|tagged| OrderedStep::Copy { copy: tagged.copy, is_ordered: false });
         let each = copies.chunk_by(|one, next| one.tag == next.tag);
         let started = self.start_list(direction, steps, each.map(|copies| copies[0].tag));
         // Whoever releases memory takes the CPU's window on it away.

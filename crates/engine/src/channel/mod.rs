@@ -136,6 +136,10 @@ impl Channel {
         })
     }
 
+    pub(crate) fn last_sent(&self) -> Seq {
+        Seq(self.next.0 - 1)
+    }
+
     #[inline(always)]
     pub(crate) fn has_window(&self) -> bool {
         self.next.0 - self.acked.0 < WINDOW
@@ -260,7 +264,7 @@ impl Channel {
     /// Notes that the peer requests an acknowledgement of everything before a number.
     pub(crate) fn note_ack_request(&mut self, before: Seq) {
         self.ack_wanted = self.ack_wanted.max(before);
-        // Messages behind one that waits are acknowledged by the bitmap.
+        // Messages after one that waits are acknowledged by the bitmap.
         self.ack_due |= self.executed.next() >= self.ack_wanted || !self.waiting.is_empty();
         self.ack_due_at = self.ack_due_at.min(self.ack_wanted);
     }
@@ -276,7 +280,7 @@ impl Channel {
     /// Notes that a message was executed. Returns true if an acknowledgement is due.
     pub(crate) fn note_executed(&mut self, seq: Seq) -> bool {
         self.executed.note(seq);
-        // Behind a gap that may last: the peer waits for this message, so the bitmap is sent.
+        // After a gap that may last: the peer waits for this message, so the bitmap is sent.
         let is_beyond = seq >= self.executed.next() && !self.waiting.is_empty();
         self.ack_due |= is_beyond && seq < self.ack_wanted;
         self.is_ack_due() || self.ack_due

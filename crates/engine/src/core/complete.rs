@@ -181,10 +181,10 @@ impl<P: Port> Core<P> {
         peer.order.settle();
         peer.update_fast_path();
         let order = &peer.order;
-        let over = |(behind, group): &(u32, GroupId)| order.is_finished(*behind).then_some(*group);
+        let over = |(fence, group): &(u32, GroupId)| order.is_finished(*fence).then_some(*group);
         let ended: Vec<GroupId> = peer.quiets.iter().filter_map(over).collect();
         if !ended.is_empty() {
-            peer.quiets.retain(|(behind, _)| !order.is_finished(*behind));
+            peer.quiets.retain(|(fence, _)| !order.is_finished(*fence));
         }
         if !peer.queue.is_empty() || !peer.waiting_signals.is_empty() {
             self.make_ready(pe);
@@ -200,8 +200,8 @@ impl<P: Port> Core<P> {
                     return self.end_in_group(completion);
                 }
                 // Its data is delivered, so it waits for no group, only for capacity.
-                let behind = peer.order.start();
-                let signal = WaitingSignal { word, counted: None, behind, group, completion };
+                let fence = peer.order.start();
+                let signal = WaitingSignal { word, counted: None, fence, group, completion };
                 peer.waiting_signals.push_back(signal);
                 self.make_ready(pe);
             }

@@ -229,7 +229,7 @@ impl<P: Port> Core<P> {
         let channel = self.channel(pe);
         channel.has_refused = true;
         channel.refusal = Some((seq, why));
-        // Messages behind the refused one must not be executed without it.
+        // Messages after the refused one must not be executed without it.
         channel.waiting = Vec::new();
         self.staging_events.push_back(StagingEvent::Refused { pe });
         self.enter_control(pe);

@@ -12,7 +12,7 @@ use crate::port::{Port, PortError, Posted, Tail};
 use crate::request::{AtomicRequest, LocalSide, Request};
 use crate::segments::SegmentState;
 use crate::wire::handle::HandleView;
-use crate::wire::message::{Body, Frame, Numbers, SealContext};
+use crate::wire::message::{Body, Frame, Numbers, SealContext, Seq};
 
 /// Maximum number of peers per iteration whose waiting work may be tried without success.
 pub(crate) const ATTEMPTS: u32 = 8;
@@ -22,8 +22,8 @@ pub(crate) struct OutgoingMessage<'a> {
     pub(crate) pe: Pe,
     pub(crate) body: Body<'a>,
     pub(crate) tail: Tail,
-    /// Number of the last message that its target has to execute first; 0 for none.
-    pub(crate) behind: u64,
+    /// Last message that the target has to execute first.
+    pub(crate) after: Seq,
     pub(crate) purpose: Purpose,
     pub(crate) completion: GroupId,
     /// Order group that counts the message as a write until it leaves.
@@ -38,7 +38,7 @@ impl<'a> OutgoingMessage<'a> {
     pub(crate) fn new(pe: Pe, body: Body<'a>, completion: GroupId) -> Self {
         let (tail, purpose) = (Tail::NONE, Purpose::Plain);
         let (write, has_data, class) = (None, false, Some(Class::Message));
-        Self { pe, body, tail, behind: 0, purpose, completion, write, has_data, class }
+        Self { pe, body, tail, after: Seq::NONE, purpose, completion, write, has_data, class }
     }
 }
 
@@ -138,7 +138,7 @@ impl<P: Port> Core<P> {
     /// # Errors
     /// The fabric has refused it for good, and its peer has failed with that error.
     pub(crate) fn send(&mut self, message: &OutgoingMessage<'_>) -> Attempt {
-        let OutgoingMessage { pe, ref body, tail, behind, purpose, completion, .. } = *message;
+        let OutgoingMessage { pe, ref body, tail, after, purpose, completion, .. } = *message;
         self.channel(pe);
         let Self { peers, messages, seal, port, .. } = self;
         let peer = peers.get_mut(pe);
@@ -160,7 +160,7 @@ impl<P: Port> Core<P> {
         let mask = channel.out_mask(seal, pe);
         let (seq, ack) = (channel.next, channel.executed.next());
         // An acknowledged message needs no mark. The distance is below the window: it fits 16 bits.
-        let mark = if behind < channel.acked.0 { 0 } else { (seq.0 - behind) as u16 };
+        let mark = if after < channel.acked { 0 } else { (seq.0 - after.0) as u16 };
         let numbers = Numbers { seq, ack, mark, mask };
         let sealing = SealContext { seal, from: seal.me(), receiver: &channel.receiver };
         if let (Body::PutSignal { addr, atomic, to, .. }, true) = (body, tail.len > 0) {
@@ -197,7 +197,7 @@ impl<P: Port> Core<P> {
         let Some(owner) = left else { return Ok(Outcome::LaneFull) };
         // A message that was counted as a write stays in the same group.
         let group = match (message.write, message.class) {
-            (Some(write), _) => order.leave(write, seq.0),
+            (Some(write), _) => order.leave(write, seq),
             (None, Some(class)) => order.begin_last(class),
             (None, None) => GroupRef::NONE,
         };
@@ -227,8 +227,8 @@ impl<P: Port> Core<P> {
         Ok(Outcome::Done)
     }
 
-    /// Returns the number of the last message before the peer's fence, or 0.
-    pub(crate) fn behind_fence(&self, pe: Pe) -> u64 {
+    /// Returns the last message before the peer's fence.
+    pub(crate) fn last_before_fence(&self, pe: Pe) -> Seq {
         let peer = self.peers.get(pe);
         peer.order.last_message_before(peer.fence)
     }

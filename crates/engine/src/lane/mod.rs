@@ -129,15 +129,15 @@ impl<P: Port> Lane<P> {
 
     fn fence_peer(&mut self, pe: Pe) {
         let peer = self.core.peers.get_mut(pe);
-        // Behind nothing a fence would only use up a group.
+        // After nothing a fence would only use up a group.
         if peer.is_quiet() || peer.error.is_some() {
             return;
         }
         peer.fences = peer.fences.wrapping_add(1);
-        // A fence follows what is queued, so it has to be queued behind it.
+        // A fence follows what is queued, so it has to be queued after it.
         let closed = if peer.queue.is_empty() { peer.close() } else { None };
         match closed {
-            Some(number) => peer.fence = number,
+            Some(fence) => peer.fence = fence,
             // Two fences in a row are one.
             None if matches!(peer.queue.back(), Some(QueueEntry::Fence)) => {}
             None => {

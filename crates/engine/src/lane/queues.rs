@@ -120,7 +120,7 @@ impl<P: Port> Lane<P> {
         let peer = self.core.peers.get_mut(pe);
         // All order groups are in use: the barrier waits for the oldest, whose messages may lack an
         // acknowledgement.
-        let Some(number) = peer.close() else {
+        let Some(fence) = peer.close() else {
             peer.queue.push_front(queued);
             self.core.request_ack(pe);
             return Outcome::Blocked;
@@ -128,12 +128,12 @@ impl<P: Port> Lane<P> {
         self.core.queued -= 1;
         match queued {
             QueueEntry::Quiet(group) => {
-                peer.quiets.push((number, group));
+                peer.quiets.push((fence, group));
                 self.core.settle_later(pe);
                 self.core.request_ack(pe);
             }
             _ => {
-                peer.fence = number;
+                peer.fence = fence;
                 peer.fences = peer.fences.wrapping_add(1);
             }
         }

@@ -263,7 +263,7 @@ impl<P: Port> Lane<P> {
         Ok(())
     }
 
-    /// Queues a value for staged memory, so that it leaves together with values right behind it.
+    /// Queues a value for staged memory, so that it leaves together with values right after it.
     /// Returns false, without effect, for anything else, and if there is no room.
     fn join_values(&mut self, pe: Pe, op: &Op, handle: &HandleBytes) -> Result<bool, EngineError> {
         let (OpKind::Transfer(_), LocalSide::Value(value)) = (op.kind, op.local) else {
@@ -276,9 +276,9 @@ impl<P: Port> Lane<P> {
         }
         let to = RegionAddr { slot: remote.slot(), offset };
         let mut joined = self.staging.join_value(&mut self.core, pe, (op, value), to);
-        if let Joined::Behind(peer) = joined {
+        if let Joined::Busy(other) = joined {
             // Runs of one peer at a time: those before are sent now if there is room.
-            self.serve_peer(peer, &mut false);
+            self.serve_peer(other, &mut false);
             joined = self.staging.join_value(&mut self.core, pe, (op, value), to);
         }
         if joined == Joined::Begun {
@@ -287,7 +287,7 @@ impl<P: Port> Lane<P> {
             // Sent by the next iteration, whatever else happens.
             self.core.make_ready(pe);
         }
-        Ok(!matches!(joined, Joined::Behind(_)))
+        Ok(!matches!(joined, Joined::Busy(_)))
     }
 
     fn has_space(&self, pe: Pe) -> bool {

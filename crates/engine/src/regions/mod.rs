@@ -318,7 +318,7 @@ impl LaneRegions {
         let before = self.sorted.partition_point(|(region, _)| region.base < end);
         let mut found = RegionLookup { fabric: None, device: false, whole: false, cut: None };
         for (region, last_end) in self.sorted[..before].iter().rev() {
-            // No region before this one ends behind `addr`.
+            // No region before this one ends after `addr`.
             if *last_end <= addr {
                 break;
             }

@@ -88,7 +88,7 @@ impl Pool {
             let pe = self.ring.pop_front()?;
             let Some(buffer) = self.take(pe) else {
                 self.ring.push_back(pe);
-                // The peer has its share, and keeps its turn behind the others.
+                // The peer has its share, and keeps its turn after the others.
                 continue;
             };
             let peer = self.peer(pe);

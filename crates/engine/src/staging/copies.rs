@@ -243,22 +243,22 @@ impl Staging {
             begin = range.end;
             let group = &receive.records[range];
             // The first copy of each group waits for the group before it.
-            let mut behind = !steps.is_empty();
+            let mut is_ordered = !steps.is_empty();
             for Record { memory, len, offset, .. } in group.iter().filter(|record| record.len > 0) {
                 let (direction, memory, len) = (CopyDirection::In, *memory, *len);
                 let copy = Copy { direction, memory, bounce: bytes + offset, len };
-                steps.push(OrderedStep::Copy { copy, behind: std::mem::take(&mut behind) });
+                steps.push(OrderedStep::Copy { copy, is_ordered: std::mem::take(&mut is_ordered) });
             }
             // The words of a group follow its copies, and are unordered among themselves.
-            behind = true;
+            is_ordered = true;
             for (word, atomic) in group.iter().filter_map(|record| record.signal) {
                 let place = core.locate_word(word, &atomic).map_err(error)?;
                 // The device cannot order its steps with a store of the CPU.
                 if place.reach == Reach::Direct {
                     return Ok(false);
                 }
-                let (addr, behind) = (place.addr, std::mem::take(&mut behind));
-                steps.push(OrderedStep::Apply { addr, atomic, behind });
+                let (addr, is_ordered) = (place.addr, std::mem::take(&mut is_ordered));
+                steps.push(OrderedStep::Apply { addr, atomic, is_ordered });
             }
         }
         Ok(true)

@@ -114,7 +114,7 @@ impl Staging {
             core.send(&OutgoingMessage { purpose, class: Some(Class::Read), ..sending })?;
         if outcome == Outcome::Done {
             // The get ends with its answer, not with the acknowledgement of the request.
-            get.request = Some(Seq(core.channel(pe).next.0 - 1));
+            get.request = Some(core.channel(pe).last_sent());
             let asked = &mut core.peers.get_mut(pe).gets_requested;
             *asked = asked.wrapping_add(1);
         }

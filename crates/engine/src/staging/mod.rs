@@ -174,8 +174,8 @@ struct PeerTransfers {
     /// The send that later puts may join.
     joinable: Option<u32>,
     /// Receives that wait for earlier messages, by number.
-    behind: Vec<(Seq, u32)>,
-    /// First missing and first unexecuted message at the last check of `behind`.
+    waiting: Vec<(Seq, u32)>,
+    /// First missing and first unexecuted message at the last check of `waiting`.
     checked: Option<(Seq, Seq)>,
 }
 

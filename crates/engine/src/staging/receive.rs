@@ -203,9 +203,9 @@ impl Staging {
         let channel = core.channel(pe);
         channel.reads += 1;
         channel.wait(PendingMessage { seq, what: PendingOn::Staging });
-        if !self.peer(pe).behind.is_empty() {
+        if !self.peer(pe).waiting.is_empty() {
             // The lowest number takes a buffer first, so that it never lacks one.
-            self.peer(pe).behind.push((seq, index));
+            self.peer(pe).waiting.push((seq, index));
             self.readmit(core, pe);
         } else if pull.payload.is_empty()
             || is_shared
@@ -249,7 +249,7 @@ impl Staging {
         true
     }
 
-    /// Advances a receive as far as earlier messages allow, or keeps it behind them.
+    /// Advances a receive as far as earlier messages allow, or keeps it waiting.
     fn admit<P: Port>(&mut self, core: &mut Core<P>, index: u32) {
         let Some(receive) = self.receives.get(index) else { return };
         let (pe, due, state) = (receive.pe, receive.due, receive.state);
@@ -277,7 +277,7 @@ impl Staging {
             }
             ReceiveState::Waiting | ReceiveState::Arrived => {
                 let seq = receive.origin.unwrap_or(Seq(0));
-                self.peer(pe).behind.push((seq, index));
+                self.peer(pe).waiting.push((seq, index));
             }
             _ => {}
         }
@@ -287,13 +287,14 @@ impl Staging {
     pub(super) fn readmit<P: Port>(&mut self, core: &mut Core<P>, pe: Pe) {
         let channel = core.channel(pe);
         let reached = Some((channel.first_missing(), channel.executed.next()));
-        let PeerTransfers { behind, checked, .. } = self.peer(pe);
+        let PeerTransfers { waiting, checked, .. } = self.peer(pe);
         // If nothing has moved since the last check, only the newest entry can.
         let known = std::mem::replace(checked, reached) == reached;
-        let mut behind = behind.split_off(if known { behind.len().saturating_sub(1) } else { 0 });
+        let mut waiting =
+            waiting.split_off(if known { waiting.len().saturating_sub(1) } else { 0 });
         // Buffers are taken in the order of message numbers, so the lowest never lacks one.
-        behind.sort_unstable_by_key(|(seq, _)| *seq);
-        behind.into_iter().for_each(|(_, index)| self.admit(core, index));
+        waiting.sort_unstable_by_key(|(seq, _)| *seq);
+        waiting.into_iter().for_each(|(_, index)| self.admit(core, index));
     }
 
     pub(super) fn read_into(&mut self, index: u32, buffer: BounceBuffer) {
@@ -533,7 +534,7 @@ impl Staging {
         let has_failed = core.peers.get(pe).error.is_some();
         let is_dropped =
             |receive: &StagedReceive| receive.pe == pe && (has_failed || receive.origin.is_ok());
-        self.peer(pe).behind.clear();
+        self.peer(pe).waiting.clear();
         let dropped = self.receives.find(is_dropped);
         let told = dropped.iter().find_map(|index| self.receives.get(*index)?.origin.ok());
         if let (Some(seq), Err(failed)) = (told, core.peers.get(pe).check()) {
@@ -580,7 +581,7 @@ fn has_all_before<P: Port>(core: &mut Core<P>, pe: Pe, due: Seq) -> bool {
 
 /// Locates a peer's record in this process.
 fn locate<P: Port>(core: &mut Core<P>, record: &WireRecord) -> Result<Record, String> {
-    let WireRecord { to, len, offset, signal, behind } = *record;
+    let WireRecord { to, len, offset, signal, is_ordered } = *record;
     if let Some((word, atomic)) = signal {
         core.locate_word(word, &atomic)?;
     }
@@ -590,5 +591,5 @@ fn locate<P: Port>(core: &mut Core<P>, record: &WireRecord) -> Result<Record, St
         0 => 0,
         _ => core.regions.locate(to, len).map_err(|fault| fault.to_string())?.addr,
     };
-    Ok(Record { memory, len, to, offset, signal, behind, repeats: false })
+    Ok(Record { memory, len, to, offset, signal, is_ordered, repeats: false })
 }

@@ -60,10 +60,10 @@ pub(super) struct StagedSend {
     pub(super) region: Option<Arc<Region>>,
     pub(super) buffer: Option<BounceBuffer>,
     pub(super) counts: GroupCounts,
-    /// Last message that the target has to execute first; 0 for none.
-    pub(super) behind: u64,
-    /// Its order group. With records behind fences, all writes before it have to be delivered.
-    pub(super) number: u32,
+    /// Last message that the target has to execute first.
+    pub(super) after: Seq,
+    /// Number of its order group. With ordered records, all writes before it have to be delivered.
+    pub(super) order_group: u32,
     /// Whether its message waits until all earlier groups are written.
     pub(super) waits: bool,
     /// Number of the peer's fences before the last put.
@@ -133,8 +133,8 @@ impl Staging {
             region: None,
             buffer: None,
             counts: GroupCounts::NONE,
-            behind: 0,
-            number: 0,
+            after: Seq::NONE,
+            order_group: 0,
             waits: false,
             fences: 0,
             most: 0,
@@ -330,22 +330,22 @@ impl Staging {
         tail: Tail,
     ) -> Attempt {
         let Some(send) = self.sends.get(index) else { return Ok(Outcome::Done) };
-        let StagedSend { pe, counts, mut behind, number, waits, .. } = *send;
+        let StagedSend { pe, counts, mut after, order_group, waits, .. } = *send;
         let is_own = send.is_own();
         if waits {
             // The puts before its inner fences have to be delivered: the mark covers messages
             // alone.
             let order = &core.peers.get(pe).order;
-            if !order.is_written(number) {
+            if !order.is_written(order_group) {
                 return Ok(Outcome::Blocked);
             }
-            behind = behind.max(order.last_message_before(number));
+            after = after.max(order.last_message_before(order_group));
         }
         let what = if is_own { "put" } else { "answer to a get" };
         let purpose = crate::channel::slots::Purpose::staged(Some(Token::Send(index).bits()), what);
         let outcome = core.send(&OutgoingMessage {
             tail,
-            behind,
+            after,
             purpose,
             write: is_own.then_some(counts.group),
             has_data: true,
@@ -353,8 +353,7 @@ impl Staging {
             ..OutgoingMessage::new(pe, body, counts.completion)
         })?;
         if outcome == Outcome::Done {
-            let seq = core.channel(pe).next.0 - 1;
-            send.state = SendState::Sent(Seq(seq));
+            send.state = SendState::Sent(core.channel(pe).last_sent());
             // The message has its own counts from here on.
             core.end_in_group(counts.completion);
         }

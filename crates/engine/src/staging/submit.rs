@@ -156,9 +156,9 @@ impl Staging {
                 return Ok(Outcome::PeerFull);
             }
             let len = fragment.min(op.len - op.sent);
-            let behind = match signal {
-                Some(_) => core.behind_of_signal(pe),
-                None => core.behind_fence(pe),
+            let after = match signal {
+                Some(_) => core.last_before_signal(pe),
+                None => core.last_before_fence(pe),
             };
             let destination = RegionAddr { offset: offset + op.sent as u64, ..to };
             let record = Record { signal, ..Record::put(addr + op.sent, len, destination) };
@@ -176,7 +176,7 @@ impl Staging {
                 ),
             };
             let peer = core.peers.get(pe);
-            let (fences, number) = (peer.fences, peer.order.last());
+            let (fences, order_group) = (peer.fences, peer.order.last());
             let send = StagedSend {
                 pe,
                 to,
@@ -186,8 +186,8 @@ impl Staging {
                 region,
                 buffer: None,
                 counts,
-                behind,
-                number,
+                after,
+                order_group,
                 waits: false,
                 fences,
                 most: most_listed,
@@ -258,10 +258,10 @@ impl Staging {
             }
         }
         let body = Body::StagedPut { to, payload };
-        let behind = core.behind_fence(pe);
+        let after = core.last_before_fence(pe);
         let purpose = Purpose::staged(None, "put");
         let sending = OutgoingMessage::new(pe, body, op.completion);
-        let outcome = core.send(&OutgoingMessage { behind, purpose, has_data: true, ..sending })?;
+        let outcome = core.send(&OutgoingMessage { after, purpose, has_data: true, ..sending })?;
         if outcome == Outcome::Done {
             self.counters.in_messages += op.len as u64;
             op.sent = op.len;
@@ -298,7 +298,7 @@ impl Staging {
         }
     }
 
-    /// Adds a put, or a signal alone, to the send that waits for a buffer. `is_behind`: it follows
+    /// Adds a put, or a signal alone, to the send that waits for a buffer. `is_ordered`: it follows
     /// all earlier puts and signals of the lane. Returns whether it was added.
     fn join<P: Port>(
         &mut self,
@@ -306,28 +306,28 @@ impl Staging {
         pe: Pe,
         op: &Op,
         record: Record,
-        is_behind: bool,
+        is_ordered: bool,
     ) -> bool {
         let Some(index) = self.peer(pe).joinable else { return false };
         let Some(send) = self.sends.get(index) else { return false };
         let peer = core.peers.get(pe);
-        let is_behind = is_behind || peer.fences != send.fences;
+        let is_ordered = is_ordered || peer.fences != send.fences;
         // The record follows puts of this send, writes that the message waits for, and messages
         // that its mark covers. Any other unfinished write would be missed.
-        let is_covered = || peer.order.writes_from(send.number) == 1;
-        if send.counts.completion != op.completion || is_behind && !is_covered() {
+        let is_covered = || peer.order.writes_from(send.order_group) == 1;
+        if send.counts.completion != op.completion || is_ordered && !is_covered() {
             return false;
         }
-        let record = Record { behind: is_behind, ..record };
+        let record = Record { is_ordered, ..record };
         if !add(&mut send.records, record, send.most) {
             return false;
         }
-        if is_behind {
-            let behind = match record.len {
-                0 => core.behind_of_separate(pe),
-                _ => core.behind_of_signal(pe),
+        if is_ordered {
+            let after = match record.len {
+                0 => core.last_before_separate_signal(pe),
+                _ => core.last_before_signal(pe),
             };
-            send.behind = send.behind.max(behind);
+            send.after = send.after.max(after);
             send.waits = true;
             // After a signal alone the next put still has to follow the fence itself.
             if record.len > 0 {

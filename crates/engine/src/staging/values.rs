@@ -1,4 +1,4 @@
-//! Runs of values: values put one behind the other leave as one message.
+//! Runs of values: values put one after the other leave as one message.
 //!
 //! Threads of a kernel put single values (`nvshmem_p`) into neighbouring words of staged memory,
 //! and a message costs the same for one word as for a full payload. A value is therefore queued,
@@ -23,16 +23,16 @@ const MAX_BYTES: usize = 8 << 10;
 #[derive(Debug)]
 pub(super) struct ValueRuns {
     pe: Pe,
-    /// Address behind the last value.
-    next: RegionAddr,
+    /// End of the last value.
+    end: RegionAddr,
     /// Bytes of the runs, in the order in which the queue has them.
     bytes: VecDeque<u8>,
 }
 
 impl Default for ValueRuns {
     fn default() -> Self {
-        let next = RegionAddr { slot: 0, offset: 0 };
-        Self { pe: Pe(0), next, bytes: VecDeque::new() }
+        let end = RegionAddr { slot: 0, offset: 0 };
+        Self { pe: Pe(0), end, bytes: VecDeque::new() }
     }
 }
 
@@ -55,8 +55,8 @@ pub(crate) enum Joined {
     Run,
     /// It begins a run, which the caller queues.
     Begun,
-    /// Nothing: the runs in the queue of this peer have to be sent before.
-    Behind(Pe),
+    /// Nothing: the runs in the queue of this peer have to be sent first.
+    Busy(Pe),
 }
 
 impl Staging {
@@ -68,18 +68,18 @@ impl Staging {
         (op, value): (&Op, u64),
         to: RegionAddr,
     ) -> Joined {
-        let ValueRuns { pe: queued_for, next, bytes } = &mut self.values;
+        let ValueRuns { pe: queued_for, end, bytes } = &mut self.values;
         if !bytes.is_empty() && core.peers.get(*queued_for).error.is_some() {
             // The queue of the failed peer was dropped, and the runs with it.
             bytes.clear();
         }
         if !bytes.is_empty() && (*queued_for != pe || bytes.len() + op.len > MAX_BYTES) {
-            return Joined::Behind(*queued_for);
+            return Joined::Busy(*queued_for);
         }
         let joined = match core.peers.get_mut(pe).queue.back_mut() {
             Some(QueueEntry::Op(run, _))
                 if matches!(run.kind, OpKind::Values)
-                    && *next == to
+                    && *end == to
                     && run.len + op.len <= MAX_PAYLOAD
                     && run.completion == op.completion =>
             {
@@ -89,7 +89,7 @@ impl Staging {
             _ => Joined::Begun,
         };
         bytes.extend(&value.to_le_bytes()[..op.len]);
-        (*queued_for, *next) = (pe, RegionAddr { offset: to.offset + op.len as u64, ..to });
+        (*queued_for, *end) = (pe, RegionAddr { offset: to.offset + op.len as u64, ..to });
         joined
     }
 }

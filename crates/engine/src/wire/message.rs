@@ -89,6 +89,9 @@ const _: () = assert!(MAX_EAGER >= 64 && MAX_LONG_MESSAGE <= u16::MAX as usize);
 pub struct Seq(pub u64);
 
 impl Seq {
+    /// No message: below every number.
+    pub const NONE: Seq = Seq(0);
+
     /// First number in every direction, so near a wrap that every longer job crosses it.
     pub const FIRST: Seq = Seq((1 << 32) - 300);
 

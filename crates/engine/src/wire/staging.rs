@@ -7,11 +7,10 @@
 //! | pull | 88 + 8 a key + bytes | 12..16 slot of one record's destination, or number of the get, or zero; 16..24 its offset or zero, and mark; 24..28 length; 28..30 records, 0 for a get; 30: 1 for the sender's bounce memory; 31 keys; 32..40 address or offset of the first byte; 40..88 the record; the keys; the bytes, or none |
 //! | get reply | 24 + payload | 12..16 number of the get; 16..20 low half of the request's number; 20..22 zero, 22..24 mark; 24.. payload |
 //!
-//! A record has 48 bytes: 0..4 slot, 4..8 length, 8..16 offset, 16..20 its place behind the first
+//! A record has 48 bytes: 0..4 slot, 4..8 length, 8..16 offset, 16..20 its place after the first
 //! byte; of its signal 20..24 slot, 24 operation or 0, 32..40 offset and 40..48 operand; 25 whether
-//! it is behind all records before it; others zero. A signal alone has length 0. The record of one
-//! put is in the message, without destination; several are at the start of the bytes that are read.
-//! In place of a record, a get has the low half of the request's number in 40..44 and zeros.
+//! it is ordered; others zero. A signal alone has length 0. The record of one put is in the
+//! message, without destination; several are at the start of the bytes that are read. In place of a record, a get has the low half of the request's number in 40..44 and zeros.
 
 use crate::atomic::Atomic;
 use crate::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
@@ -67,9 +66,9 @@ pub struct WireRecord {
     pub offset: u32,
     /// The signal: its word and an operation that fetches nothing.
     pub signal: Option<(RegionAddr, Atomic)>,
-    /// Whether it follows all records before it. Others are unordered, back to one that follows,
-    /// except for a put and its own signal.
-    pub behind: bool,
+    /// Whether it follows all records before it. Others are unordered, back to the last ordered
+    /// one, except for a put and its own signal.
+    pub is_ordered: bool,
 }
 
 /// Destination of the bytes that a pull reads.
@@ -115,15 +114,15 @@ impl WireRecord {
         };
         put(0, pair(self.to.slot, self.len));
         put(8, self.to.offset);
-        let behind = u64::from(self.behind) << 8;
+        let is_ordered = u64::from(self.is_ordered) << 8;
         match self.signal {
             None => {
                 put(16, pair(self.offset, 0));
-                put(24, behind);
+                put(24, is_ordered);
             }
             Some((addr, atomic)) => {
                 put(16, pair(self.offset, addr.slot));
-                put(24, behind | u64::from(code_of(&atomic)));
+                put(24, is_ordered | u64::from(code_of(&atomic)));
                 put(32, addr.offset);
                 put(40, atomic.operand);
             }
@@ -142,7 +141,7 @@ impl WireRecord {
             }
         };
         let to = RegionAddr { slot, offset: get64(bytes, 8) };
-        let record = Self { to, len, offset, signal, behind: bytes[25] != 0 };
+        let record = Self { to, len, offset, signal, is_ordered: bytes[25] != 0 };
         // Encoded again, all unused bytes are zero: one comparison checks them.
         (record.encode() == *bytes).then_some(record)
     }
@@ -265,7 +264,7 @@ pub(super) fn decode(kind: u8, word: u32, bytes: &[u8]) -> Result<Body<'_>, Wire
                 1 => {
                     let read = WireRecord::decode(record).ok_or(reserved)?;
                     // A single record is the whole of the bytes, and nothing precedes it.
-                    let is_whole = (read.len, read.offset, read.behind) == (len, 0, false);
+                    let is_whole = (read.len, read.offset, read.is_ordered) == (len, 0, false);
                     let is_placed = read.to != (RegionAddr { slot: 0, offset: 0 });
                     if !is_whole || is_placed || read.encode()[..] != *record {
                         return Err(reserved);

@@ -113,7 +113,7 @@ impl DeviceStager {
             let (bounce, neighbours, mut words) = (&*bounce, &*neighbours, soon.iter());
             let given = steps.clone().zip(places.iter()).filter_map(move |(step, place)| {
                 let place = place.as_ref().filter(|place| place.context == context)?;
-                let OrderedStep::Copy { copy, behind } = step else {
+                let OrderedStep::Copy { copy, is_ordered } = step else {
                     return words.next()?.store();
                 };
                 let (memory, offset) = memory_of(bounce, neighbours, &copy).ok()?;
@@ -122,7 +122,7 @@ impl DeviceStager {
                 let (range, addr) = (&**place.range.range(), place.addr);
                 let len = copy.len;
                 let transfer = Transfer { direction: way, range, addr, memory, offset, len };
-                Some(Step::Copy { transfer, behind })
+                Some(Step::Copy { transfer, is_ordered })
             });
             let started = match &of.failed {
                 Some(error) => Err(error.clone().into()),
