@@ -186,10 +186,10 @@ impl<P: Port> Core<P> {
         let mut moved = self.watchdog.moved.max(staged);
         let mut busy = Vec::new();
         // An unnumbered message that could not leave is tried again here.
-        let has_due = |peer: &Peer| peer.channel.as_deref().is_some_and(Channel::has_due);
-        let due: Vec<Pe> =
-            self.peers.iter().filter(|peer| has_due(peer)).map(|peer| peer.pe).collect();
-        due.into_iter().for_each(|pe| self.enter_control(pe));
+        let has_control = |peer: &Peer| peer.channel.as_deref().is_some_and(Channel::has_control);
+        let unsent: Vec<Pe> =
+            self.peers.iter().filter(|peer| has_control(peer)).map(|peer| peer.pe).collect();
+        unsent.into_iter().for_each(|pe| self.enter_control(pe));
         let me = self.me;
         let is_busy = |peer: &Peer| {
             // No order group counts loopbacks and answers to gets.

@@ -42,8 +42,8 @@ pub(crate) struct PendingMessage {
 /// Condition for which a message waits.
 #[derive(Debug)]
 pub(crate) enum PendingOn {
-    /// All messages below `due` are executed. The message is kept.
-    Earlier { due: Seq, head: Head, word: u32, bytes: Box<[u8]> },
+    /// All messages up to `after` are executed. The message is kept.
+    Earlier { after: Seq, head: Head, word: u32, bytes: Box<[u8]> },
     /// The segments that it counts have arrived. The message is kept.
     Data { head: Head, word: u32, bytes: Box<[u8]> },
     /// Staging executes it.
@@ -123,7 +123,7 @@ impl Channel {
             ack_wanted: Seq::FIRST,
             ack_sent: Seq::FIRST,
             ack_due_at: Seq(Seq::FIRST.0 + ACK_INTERVAL),
-            replies: [(Seq(0), 0); FETCHES],
+            replies: [(Seq::NONE, 0); FETCHES],
             replies_due: 0,
             refusal: None,
             has_refused: false,
@@ -313,13 +313,13 @@ impl Channel {
     }
 
     /// Takes the first message that no longer waits for earlier ones.
-    pub(crate) fn take_due(&mut self) -> Option<PendingMessage> {
+    pub(crate) fn take_executable(&mut self) -> Option<PendingMessage> {
         let next = self.executed.next();
-        let is_due = |waiting: &PendingMessage| match waiting.what {
-            PendingOn::Earlier { due, .. } => due <= next,
+        let is_executable = |waiting: &PendingMessage| match waiting.what {
+            PendingOn::Earlier { after, .. } => after < next,
             PendingOn::Data { .. } | PendingOn::Staging => false,
         };
-        let index = self.waiting.iter().position(is_due)?;
+        let index = self.waiting.iter().position(is_executable)?;
         Some(self.remove(index))
     }
 
@@ -333,7 +333,7 @@ impl Channel {
     }
 
     /// Returns true if an unnumbered message is due to the peer.
-    pub(crate) fn has_due(&self) -> bool {
+    pub(crate) fn has_control(&self) -> bool {
         self.ack_due || self.ack_request_due || self.replies_due != 0 || self.refusal.is_some()
     }
 }

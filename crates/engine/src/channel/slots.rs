@@ -121,7 +121,7 @@ impl MessageSlots {
         let slot = |number: u32| MessageSlot {
             frame: Frame::EMPTY,
             tail: Tail::NONE,
-            seq: Seq(0),
+            seq: Seq::NONE,
             owner: Owner::FREE,
             born: 0,
             purpose: Purpose::Plain,

@@ -150,11 +150,11 @@ impl<P: Port> Core<P> {
     }
 
     #[inline(always)]
-    pub(crate) fn has_due(&self) -> bool {
-        let Self { settling, emptied, ready, ring, control, staging_events, due, .. } = self;
+    pub(crate) fn has_pending(&self) -> bool {
+        let Self { settling, emptied, ready, ring, control, staging_events, executable, .. } = self;
         // One test of all lists together: an idle iteration makes it every time.
         let waits = settling.len() | emptied.len() | ready.len() | ring.len() | control.len();
-        waits | staging_events.len() | due.len() != 0
+        waits | staging_events.len() | executable.len() != 0
     }
 
     /// Moves the cursors of peers whose groups have finished, and runs continuations.
@@ -386,8 +386,8 @@ impl<P: Port> Core<P> {
             self.enter_control(pe);
         }
         // A mark may be reached now. Not executed here: that would recurse for each in a chain.
-        if is_waited_for && !self.due.contains(&pe) {
-            self.due.push(pe);
+        if is_waited_for && !self.executable.contains(&pe) {
+            self.executable.push(pe);
         }
     }
 }

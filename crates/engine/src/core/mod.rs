@@ -104,7 +104,7 @@ pub(crate) struct Core<P: Port> {
     /// Peers with messages whose acknowledgement was not requested.
     unrequested: Vec<Pe>,
     /// Peers with received messages that may be executed now.
-    pub(crate) due: Vec<Pe>,
+    pub(crate) executable: Vec<Pe>,
     /// Events for staging, in order.
     pub(crate) staging_events: VecDeque<StagingEvent>,
     pub(crate) copies: Vec<ActiveCopy>,
@@ -161,7 +161,7 @@ impl<P: Port> Core<P> {
             emptied: Vec::new(),
             control: VecDeque::new(),
             unrequested: Vec::new(),
-            due: Vec::new(),
+            executable: Vec::new(),
             staging_events: VecDeque::new(),
             copies: Vec::new(),
             port,

@@ -264,7 +264,7 @@ impl<P: Port> Core<P> {
     /// Schedules the unnumbered messages that are due to a peer.
     pub(crate) fn enter_control(&mut self, pe: Pe) {
         let Some(channel) = self.peers.get_mut(pe).channel.as_deref_mut() else { return };
-        if channel.has_due() && !std::mem::replace(&mut channel.in_control, true) {
+        if channel.has_control() && !std::mem::replace(&mut channel.in_control, true) {
             self.control.push_back(pe);
         }
     }
@@ -281,7 +281,7 @@ impl<P: Port> Core<P> {
         let mut refused = 0;
         for _ in 0..self.control.len() {
             let Some(pe) = self.control.pop_front() else { break };
-            if self.send_due(pe, &mut moved) {
+            if self.send_control_to(pe, &mut moved) {
                 if let Some(channel) = self.peers.get_mut(pe).channel.as_deref_mut() {
                     channel.in_control = false;
                 }
@@ -297,7 +297,7 @@ impl<P: Port> Core<P> {
     }
 
     /// Sends all unnumbered messages that are due to a peer. Returns false if some are left.
-    fn send_due(&mut self, pe: Pe, moved: &mut bool) -> bool {
+    fn send_control_to(&mut self, pe: Pe, moved: &mut bool) -> bool {
         loop {
             let peer = self.peers.get_mut(pe);
             let Some(channel) = peer.channel.as_deref_mut() else { return true };
@@ -361,11 +361,11 @@ impl<P: Port> Core<P> {
         match sent {
             Ok(Posted::Yes) => {
                 // A bitmap that is due travels only in an `Ack`, so it stays due.
-                let due = channel.ack_due
+                let is_due = channel.ack_due
                     && !matches!(body, Body::Ack(_))
                     && channel.executed.map().is_some();
                 channel.note_ack_sent(ack);
-                channel.ack_due = due;
+                channel.ack_due = is_due;
             }
             Ok(Posted::Again) => self.rails[path.rail.index()].counters.again += 1,
             Err(_) => {}

@@ -42,8 +42,8 @@ impl<P: Port> Lane<P> {
             busy = true;
         }
         self.packet = Some(packet);
-        if !self.core.due.is_empty() {
-            self.execute_due();
+        if !self.core.executable.is_empty() {
+            self.execute_kept();
         }
         if busy {
             // Everything sent from here on acknowledges what was executed.
@@ -209,18 +209,18 @@ impl<P: Port> Lane<P> {
         }
         let channel = self.core.channel(pe);
         // The mark counts back from the message to the last one that it follows.
-        let due = Seq(seq.0.saturating_sub(message.mark.into()) + 1);
-        let due = if message.mark == 0 { Seq(0) } else { due };
+        let after = seq.0.saturating_sub(message.mark.into());
+        let after = if message.mark == 0 { Seq::NONE } else { Seq(after) };
         if let Body::Pull(pull) = &message.body {
             // Staging keeps it from now on; it counts as executed when its bytes are stored.
-            if let Err(why) = self.staging.accept_pull(&mut self.core, pe, (seq, due), pull) {
+            if let Err(why) = self.staging.accept_pull(&mut self.core, pe, (seq, after), pull) {
                 self.core.refuse(pe, seq, why);
             }
             return;
         }
-        if message.mark != 0 && channel.executed.next() < due {
+        if channel.executed.next() <= after {
             let (head, word, bytes) = raw;
-            let what = PendingOn::Earlier { due, head, word, bytes: bytes.into() };
+            let what = PendingOn::Earlier { after, head, word, bytes: bytes.into() };
             return channel.wait(PendingMessage { seq, what });
         }
         self.execute(pe, seq, message, raw);
@@ -259,11 +259,11 @@ impl<P: Port> Lane<P> {
         }
     }
 
-    /// Executes messages whose marks have been reached.
+    /// Executes kept messages whose marks have been reached.
     #[cold]
-    pub(crate) fn execute_due(&mut self) {
-        while let Some(pe) = self.core.due.pop() {
-            while let Some(waiting) = self.core.channel(pe).take_due() {
+    pub(crate) fn execute_kept(&mut self) {
+        while let Some(pe) = self.core.executable.pop() {
+            while let Some(waiting) = self.core.channel(pe).take_executable() {
                 let PendingOn::Earlier { head, word, bytes, .. } = waiting.what else { continue };
                 // It was decoded when it arrived, so this cannot fail.
                 let Ok(message) = Message::decode(head, word, &bytes) else { continue };

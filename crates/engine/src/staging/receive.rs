@@ -76,8 +76,8 @@ pub(super) struct StagedReceive {
     /// Local memory that is known from the start.
     memory: Option<(usize, usize)>,
     from: ReceiveSource,
-    /// Nothing is stored before all messages below this number are executed.
-    due: Seq,
+    /// Nothing is stored before all messages up to this one are executed.
+    after: Seq,
     pub(super) len: usize,
     pub(super) buffer: Option<BounceBuffer>,
     pub(super) state: ReceiveState,
@@ -129,7 +129,7 @@ impl Staging {
             to,
             memory: if let ReceiveTarget::Memory(addr) = to { Some((addr, len)) } else { None },
             from,
-            due: Seq(0),
+            after: Seq::NONE,
             len,
             buffer: None,
             state: ReceiveState::Waiting,
@@ -139,12 +139,12 @@ impl Staging {
         })
     }
 
-    /// Accepts a message that announces bytes; it is executed once they are stored, after `due`.
+    /// Accepts a message that announces bytes; it is executed after `after`, once they are stored.
     pub(crate) fn accept_pull<P: Port>(
         &mut self,
         core: &mut Core<P>,
         pe: Pe,
-        (seq, due): (Seq, Seq),
+        (seq, after): (Seq, Seq),
         pull: &Pull<'_>,
     ) -> Result<(), String> {
         self.sync(core);
@@ -198,7 +198,7 @@ impl Staging {
         let is_shared = matches!(from, ReceiveSource::Bounce(_));
         let index = self.add_receive(pe, Ok(seq), to, from, len);
         if let Some(receive) = self.receives.get(index) {
-            (receive.due, receive.memory) = (due, place);
+            (receive.after, receive.memory) = (after, place);
         }
         let channel = core.channel(pe);
         channel.reads += 1;
@@ -225,7 +225,7 @@ impl Staging {
         pull: &Pull<'_>,
     ) -> bool {
         let Some(receive) = self.receives.get(index) else { return false };
-        let (pe, due) = (receive.pe, receive.due);
+        let (pe, after) = (receive.pe, receive.after);
         let len = pull.payload.len() as u64;
         if let Some(memory) = memory {
             self.counters.in_messages += len;
@@ -235,7 +235,7 @@ impl Staging {
         }
         let Some(stager) = &mut self.stager else { return false };
         // The message must not overtake a receive that waits for a buffer or a message.
-        if stager.inward.is_waited_for() || !has_all_before(core, pe, due) {
+        if stager.inward.is_waited_for() || !has_arrived(core, pe, after) {
             return false;
         }
         let Some(buffer) = stager.inward.take(pe) else { return false };
@@ -252,8 +252,8 @@ impl Staging {
     /// Advances a receive as far as earlier messages allow, or keeps it waiting.
     fn admit<P: Port>(&mut self, core: &mut Core<P>, index: u32) {
         let Some(receive) = self.receives.get(index) else { return };
-        let (pe, due, state) = (receive.pe, receive.due, receive.state);
-        let is_executed = core.channel(pe).executed.next() >= due;
+        let (pe, after, state) = (receive.pe, receive.after, receive.state);
+        let is_executed = core.channel(pe).executed.next() > after;
         let is_shared = matches!(receive.from, ReceiveSource::Bounce(_));
         let is_direct = match receive.to {
             ReceiveTarget::Get(get) => self.gets.get(get).is_some_and(|get| get.is_direct),
@@ -264,7 +264,7 @@ impl Staging {
             // Bytes in a neighbour's bounce memory need no buffer here.
             ReceiveState::Waiting if is_shared => self.bytes_arrived(core, index),
             ReceiveState::Arrived if is_executed => self.ready(CopyDirection::In).push_back(token),
-            ReceiveState::Waiting if !is_shared && has_all_before(core, pe, due) => {
+            ReceiveState::Waiting if !is_shared && has_arrived(core, pe, after) => {
                 // A buffer is taken only when all earlier messages are here: from then on it waits
                 // for a read, their execution and a copy.
                 match &mut self.stager {
@@ -276,7 +276,7 @@ impl Staging {
                 }
             }
             ReceiveState::Waiting | ReceiveState::Arrived => {
-                let seq = receive.origin.unwrap_or(Seq(0));
+                let seq = receive.origin.unwrap_or(Seq::NONE);
                 self.peer(pe).waiting.push((seq, index));
             }
             _ => {}
@@ -574,9 +574,9 @@ fn has_key<P: Port>(core: &Core<P>, pe: Pe, told: &[u8]) -> bool {
     core.peers.get(pe).paths.iter().any(|path| path.remote.rail().index() < told.len() / 8)
 }
 
-/// Returns true if all messages of a peer below `due` have arrived.
-fn has_all_before<P: Port>(core: &mut Core<P>, pe: Pe, due: Seq) -> bool {
-    core.channel(pe).first_missing() >= due
+/// Returns true if all messages of a peer up to `last` have arrived.
+fn has_arrived<P: Port>(core: &mut Core<P>, pe: Pe, last: Seq) -> bool {
+    core.channel(pe).first_missing() > last
 }
 
 /// Locates a peer's record in this process.

@@ -10,7 +10,8 @@
 //! A record has 48 bytes: 0..4 slot, 4..8 length, 8..16 offset, 16..20 its place after the first
 //! byte; of its signal 20..24 slot, 24 operation or 0, 32..40 offset and 40..48 operand; 25 whether
 //! it is ordered; others zero. A signal alone has length 0. The record of one put is in the
-//! message, without destination; several are at the start of the bytes that are read. In place of a record, a get has the low half of the request's number in 40..44 and zeros.
+//! message, without destination; several are at the start of the bytes that are read. In place of a
+//! record, a get has the low half of the request's number in 40..44 and zeros.
 
 use crate::atomic::Atomic;
 use crate::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
