@@ -279,7 +279,7 @@ fn assemble(
         paths,
         regions: regions.index(),
         watchdog: Watchdog::new(settings.warn_after, settings.fail_after),
-        signals: settings.signal_engine,
+        signals: settings.signals,
         counted: agreement.counted(),
         immediate_bytes: agreement.immediate_data,
         longest_message: agreement.longest_message,
@@ -306,8 +306,8 @@ fn assemble(
     );
     info!(
         target: logging::TRANSPORT,
-        "signal engine {:?}; {}",
-        settings.signal_engine,
+        "signal protocol {:?}; {}",
+        settings.signals,
         agreement.reason(),
     );
     let consistency = Consistency::new(settings.consistency);

@@ -14,7 +14,7 @@ use crate::bed::stage::{CHUNK, Stage, atomic, options, register};
 use test_support::random::pattern;
 
 use crate::bed::{Bed, GRANULARITY, ON_DEVICE, allocations, call, fill, peek};
-use crate::neighbours::Spinning;
+use crate::coexistence::Spinning;
 use crate::words::stream_only;
 
 pub(crate) fn cases() -> Vec<Case> {

@@ -9,7 +9,7 @@ use engine::wire::staging::{MAX_RECORDS, Pull, PullSource, PullTarget, RECORD, W
 use sim_fabric::{Call, Event, Script};
 
 use super::gathered::shape;
-use super::{ALL, neighbours};
+use super::{ALL, same_host_shape};
 use crate::forge::{ahead, atomic, forge, long_put_signal, message};
 use crate::job::{FIRST_REGION, Job, Shape};
 
@@ -126,19 +126,19 @@ fn sources_outside_bounce_memory_are_refused() {
         (1 << 62, 8, 0),
         (0, u32::MAX, 0),
     ] {
-        let job = &mut Job::new(5, &neighbours(), Script::default());
+        let job = &mut Job::new(5, &same_host_shape(), Script::default());
         let target = PullTarget::One(put(HEAP, 0, len, 0));
         forge_pull(job, 0, target, len as usize, PullSource::Bounce(offset));
         assert_eq!(moved(job), (copies, 0), "{len} bytes at {offset}");
         assert_eq!(job.members[1].lane.failure().is_some(), copies == 0, "{len} at {offset}");
     }
     // The list of puts itself.
-    let job = &mut Job::new(5, &neighbours(), Script::default());
+    let job = &mut Job::new(5, &same_host_shape(), Script::default());
     forge_pull(job, 0, PullTarget::List(2), 60, PullSource::Bounce(all - 60));
     assert_eq!(moved(job), (0, 0));
     assert!(job.members[1].lane.failure().is_some());
     // Of a peer that shares nothing.
-    let job = &mut Job::new(5, &Shape { shared: 0b10, ..neighbours() }, Script::default());
+    let job = &mut Job::new(5, &Shape { shared: 0b10, ..same_host_shape() }, Script::default());
     forge_pull(job, 0, PullTarget::One(put(HEAP, 0, 100, 0)), 100, PullSource::Bounce(0));
     assert_eq!(moved(job), (0, 0));
 }
@@ -161,7 +161,7 @@ fn unreadable_bytes_are_refused() {
         ("asked for more than a buffer", message((0, 1), Seq::FIRST, 0, &ask)),
         ("too long for a device", long_put_signal((0, 1), Seq::FIRST, &long)),
     ] {
-        let mut job = Job::new(5, &neighbours(), Script::default());
+        let mut job = Job::new(5, &same_host_shape(), Script::default());
         job.fabric.forge_message(Pe(1), RailId(0), &bytes);
         let failed = (0..10).find_map(|_| job.lane(1).progress().err());
         let refused = matches!(failed.as_deref(), Some(EngineError::BadMessage { pe: Pe(0), .. }));
@@ -214,7 +214,7 @@ fn asks_are_bounded() {
 /// What is refused of one peer drops nothing of another.
 #[test]
 fn refusals_concern_one_peer() {
-    let mut job = Job::new(5, &Shape { n_pes: 3, ..neighbours() }, Script::default());
+    let mut job = Job::new(5, &Shape { n_pes: 3, ..same_host_shape() }, Script::default());
     let target = PullTarget::One(put(HEAP, 0, 100, 0));
     let pull = Pull { target, len: 100, source: PullSource::Bounce(0), payload: &[] };
     // It waits for the message before it.

@@ -11,7 +11,7 @@ use arbitrary::{Result, Unstructured};
 use engine::Watchdog;
 use engine::atomic::{Atomic, AtomicOp, Width};
 use engine::ids::{LaneKind, Pe, RailId};
-use engine::lane::{Lane, LaneConfig, SignalEngine};
+use engine::lane::{Lane, LaneConfig, SignalChoice};
 use engine::port::copies::Reach;
 use engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
 use engine::port::{Access, Direction, RailLimits};
@@ -135,7 +135,7 @@ impl Bed {
             paths: PathTable::new(&paths, RAILS.into()),
             regions: tables[0].index(),
             watchdog: Watchdog::new(None, Some(Duration::from_secs(2))),
-            signals: SignalEngine::Auto,
+            signals: SignalChoice::Auto,
             counted: if is(3) { 4 } else { 0 },
             immediate_bytes: 8,
             spread: Spread::ROUND_ROBIN,

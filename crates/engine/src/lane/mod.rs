@@ -25,7 +25,7 @@ use crate::rails::Rail;
 use crate::rails::counters::{PeerCounters, RailCounters, StagedCounters};
 use crate::staging::Staging;
 
-pub use crate::core::config::{LaneConfig, SignalEngine};
+pub use crate::core::config::{LaneConfig, SignalChoice};
 pub use crate::core::segments_for;
 pub use crate::lane::idle::is_idle;
 pub use crate::lane::pulse::Pulse;

@@ -3,7 +3,7 @@
 //! # Path of the bytes
 //! A staged put is a list of [records](records::Record), at least one. The sender gathers them into
 //! a buffer of its own and sends one message; the target reads the buffer through the fabric into
-//! one of its own, or finds it in a neighbour's bounce memory, scatters it, changes the words of
+//! one of its own, or finds it in a same-host peer's bounce memory, scatters it, changes the words of
 //! signals, and has then executed the message. The acknowledgement returns the sender's buffer.
 //! Until a put has its buffer, later ones to the peer add records to it.
 //!

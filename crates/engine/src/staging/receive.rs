@@ -30,7 +30,7 @@ pub(super) enum ReceiveTarget {
 /// Source of a receive.
 #[derive(Debug)]
 pub(super) enum ReceiveSource {
-    /// Offset in a neighbour's bounce memory.
+    /// Offset in a same-host peer's bounce memory.
     Bounce(u64),
     /// Address, and keys that the message carries.
     Keyed(u64, [u8; 8 * MAX_KEYS], u8),
@@ -261,7 +261,7 @@ impl Staging {
         };
         let token = Token::Receive(index);
         match state {
-            // Bytes in a neighbour's bounce memory need no buffer here.
+            // Bytes in a same-host peer's bounce memory need no buffer here.
             ReceiveState::Waiting if is_shared => self.bytes_arrived(core, index),
             ReceiveState::Arrived if is_executed => self.ready(CopyDirection::In).push_back(token),
             ReceiveState::Waiting if !is_shared && has_arrived(core, pe, after) => {

@@ -1,4 +1,4 @@
-//! Neighbours: peers on the same host that share their bounce memory. The target's copy engine
+//! Peers on the same host that share their bounce memory. The target's copy engine
 //! reads the sender's buffer, so neither CPU nor fabric moves the bytes.
 
 use crate::core::Core;

@@ -24,10 +24,10 @@ use crate::wire::staging::MAX_PAYLOAD;
 const LONGEST: usize = 64 << 10;
 
 /// Bytes of a fragment over a fabric, where several are in flight; and of the shortest fragment
-/// between neighbours.
+/// on one host.
 pub(super) const FRAGMENT: usize = 512 << 10;
 
-/// Minimum number of fragments of a long operation between neighbours, whose copies overlap. Each
+/// Minimum number of fragments of a long operation on one host, whose copies overlap. Each
 /// costs the same to start, whatever its length.
 const PIECES: usize = 4;
 
@@ -365,7 +365,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fragments_are_long_between_neighbours() {
+    fn fragments_are_long_on_one_host() {
         let (kib, mib) = (1 << 10, 1 << 20);
         for (len, most, is_same_host, is_busy, fragment) in [
             (1, 2 * mib, true, false, FRAGMENT),
