@@ -46,7 +46,7 @@ pub(crate) fn fake_lane(me: Pe, rails: u8, regions: &RegionTable<FakeMemory>) ->
         cookie: Cookie::of([*b"0123456789abcdef"]),
         kind: LaneKind::Proxy,
         paths: PathTable::new(&paths, usize::from(rails)),
-        regions: regions.index(),
+        regions: regions.directory(),
         watchdog: Watchdog::new(None, Some(Duration::from_secs(60))),
         signals: SignalChoice::Auto,
         counted: TAGS,

@@ -316,7 +316,7 @@ impl Job {
                     immediate_bytes: shape.immediate_bytes,
                     spread: shape.spread,
                     devices: shape.has_devices() && !shape.late,
-                    ..lane_config(me, shape.paths(pe), regions.index())
+                    ..lane_config(me, shape.paths(pe), regions.directory())
                 };
                 let port = fabric.port(me, shape.limits()).with_fast_path(shape.fast);
                 let lane = Lane::new(port, config);
@@ -470,7 +470,7 @@ impl Job {
             kind: LaneKind::Host,
             counted: 0,
             devices: shape.has_devices(),
-            ..lane_config(Pe(0), shape.paths(0), self.members[0].regions.index())
+            ..lane_config(Pe(0), shape.paths(0), self.members[0].regions.directory())
         };
         HostLane::new(Lane::new(port, config))
     }

@@ -72,9 +72,9 @@ pub(crate) struct OrderGroups {
     counts: [u32; COUNTS],
     /// Number of the last message before the end of each closed group.
     last_message: [Seq; RING as usize],
-    /// Group of new work, and its position in `counts`.
+    /// Group of new work, and the position of its first count.
     last: u32,
-    place: u8,
+    first_count: u8,
     /// No group below has unfinished writes.
     written: u32,
     /// No group below has unfinished writes or messages.
@@ -92,7 +92,7 @@ impl OrderGroups {
             counts: [0; COUNTS],
             last_message: [Seq::NONE; RING as usize],
             last: Self::FIRST,
-            place: GroupRef::new(Self::FIRST, Class::Write).0,
+            first_count: GroupRef::new(Self::FIRST, Class::Write).0,
             written: Self::FIRST,
             ordered: Self::FIRST,
             finished: Self::FIRST,
@@ -102,7 +102,7 @@ impl OrderGroups {
     /// Returns the group in which new work of a class counts.
     #[inline(always)]
     pub(crate) fn next(&self, class: Class) -> GroupRef {
-        GroupRef(self.place | class as u8)
+        GroupRef(self.first_count | class as u8)
     }
 
     #[inline(always)]
@@ -160,8 +160,8 @@ impl OrderGroups {
     #[inline(always)]
     pub(crate) fn is_empty(&self) -> bool {
         // Work in a closed group keeps `finished` below `last`, so only the last counts are read.
-        let at = usize::from(self.place);
-        let last = self.counts.get(at..at + CLASSES as usize - 1);
+        let first = usize::from(self.first_count);
+        let last = self.counts.get(first..first + CLASSES as usize - 1);
         self.finished == self.last
             && last.is_some_and(|counts| counts.iter().all(|count| *count == 0))
     }
@@ -200,7 +200,7 @@ impl OrderGroups {
         }
         self.last_message[(self.last % RING) as usize] = newest;
         self.last = self.last.wrapping_add(1);
-        self.place = GroupRef::new(self.last, Class::Write).0;
+        self.first_count = GroupRef::new(self.last, Class::Write).0;
         Some(self.last)
     }
 

@@ -24,8 +24,8 @@ pub(crate) struct Op {
     pub(crate) sent: usize,
     /// Completion group of the operation while queued, then of its segments and messages.
     pub(crate) completion: GroupId,
-    /// Order group that counts its segments, if not the peer's last one.
-    pub(crate) counted_by: Option<GroupRef>,
+    /// Order group of its segments, if not the peer's last one.
+    pub(crate) group: Option<GroupRef>,
     /// Whether staging submits it, because the fabric does not reach one of the sides.
     pub(crate) staged: bool,
 }
@@ -74,16 +74,7 @@ pub(crate) enum SignalProtocol {
 impl Op {
     pub(crate) fn new(kind: OpKind, completion: GroupId) -> Self {
         let local = LocalSide::Value(0);
-        Self {
-            kind,
-            remote: 0,
-            local,
-            len: 0,
-            sent: 0,
-            completion,
-            counted_by: None,
-            staged: false,
-        }
+        Self { kind, remote: 0, local, len: 0, sent: 0, completion, group: None, staged: false }
     }
 
     /// Returns true if the operation can no longer move after another one.

@@ -128,7 +128,7 @@ impl Peer {
     }
 
     fn renew_owner(&mut self) {
-        self.owner = self.path.owner.counted(GroupId::NONE, self.order.next(Class::Write));
+        self.owner = self.path.owner.in_groups(GroupId::NONE, self.order.next(Class::Write));
     }
 
     /// Closes the order group of new work. Returns the fence, or None if all groups are in use.

@@ -46,7 +46,7 @@ impl Owner {
     }
 
     #[inline(always)]
-    pub(crate) fn counted(self, completion: GroupId, group: GroupRef) -> Self {
+    pub(crate) fn in_groups(self, completion: GroupId, group: GroupRef) -> Self {
         // Of an owner that no group counts these bits are zero.
         Self(self.0 | u64::from(completion.bits()) << 16 | u64::from(group.bits()) << 8)
     }

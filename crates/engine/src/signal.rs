@@ -113,7 +113,7 @@ impl<P: Port> Core<P> {
             }
             SignalProtocol::Chained { data, .. } => {
                 // Its order group counts the operation, not the segments.
-                op.counted_by = Some(GroupRef::NONE);
+                op.group = Some(GroupRef::NONE);
                 let (_, outcome) = self.post_parts(pe, op, request, None)?;
                 if outcome == Outcome::Done {
                     self.end_in_group(data);
@@ -235,17 +235,17 @@ impl<P: Port> Core<P> {
             let peer = self.peers.get(pe);
             // Not always in order: a chained signal waits for its own data alone.
             let free = |signal: &WaitingSignal| peer.order.is_written(signal.fence);
-            let Some(place) = peer.waiting_signals.iter().position(free) else {
+            let Some(index) = peer.waiting_signals.iter().position(free) else {
                 return Ok(Outcome::Done);
             };
             let WaitingSignal { word, counted, fence, group, completion } =
-                peer.waiting_signals[place];
+                peer.waiting_signals[index];
             let after = peer.order.last_message_before(fence);
             let outcome = self.send_word(pe, word, counted, after, Some(group), completion)?;
             if outcome != Outcome::Done {
                 return Ok(outcome);
             }
-            self.peers.get_mut(pe).waiting_signals.remove(place);
+            self.peers.get_mut(pe).waiting_signals.remove(index);
             self.end_in_group(completion);
         }
     }

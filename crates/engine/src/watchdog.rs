@@ -32,7 +32,7 @@ const MAX_GAP: u64 = 5_000_000_000;
 const GAPS: u64 = 2;
 
 /// Times are kept in units of 2^28 ns, about a quarter of a second, so 32 bits last 36 years.
-const STAMP_SHIFT: u32 = 28;
+const TIME_SHIFT: u32 = 28;
 
 /// Maximum number of peers reported per check, and of these reports with the state of all rails.
 const REPORTS: u32 = 16;
@@ -51,9 +51,9 @@ pub struct Watchdog {
     /// Times of the last read of the clock and of the last check of peers, in nanoseconds.
     clock_read: u64,
     checked: u64,
-    /// Time that counts as waiting in nanoseconds, and in units of [`STAMP_SHIFT`].
+    /// Time that counts as waiting in nanoseconds, and in units of [`TIME_SHIFT`].
     waited: u64,
-    stamp: u32,
+    time: u32,
     checks: u32,
     /// Time when work of any peer last ended.
     moved: u32,
@@ -97,7 +97,7 @@ impl Watchdog {
             clock_read: 0,
             checked: 0,
             waited: 0,
-            stamp: 0,
+            time: 0,
             checks: 0,
             moved: 0,
             ended: Vec::new(),
@@ -106,7 +106,7 @@ impl Watchdog {
 
     pub(crate) fn note_ended(&mut self, pe: Pe) {
         // Not failed at once: its last messages may still be on their way.
-        self.ended.push((pe, self.stamp));
+        self.ended.push((pe, self.time));
     }
 
     /// Takes the PEs whose processes ended a whole deadline ago.
@@ -121,8 +121,8 @@ impl Watchdog {
 
     /// Returns the current time in the watchdog's units.
     #[inline(always)]
-    pub(crate) fn stamp(&self) -> u32 {
-        self.stamp
+    pub(crate) fn time(&self) -> u32 {
+        self.time
     }
 
     /// Counts an iteration. Returns true if the clock is to be read.
@@ -159,7 +159,7 @@ impl Watchdog {
         self.checked = now;
         // A process that was stopped has not waited.
         self.waited += gap.min(self.max_gap);
-        self.stamp = (self.waited >> STAMP_SHIFT) as u32;
+        self.time = (self.waited >> TIME_SHIFT) as u32;
         true
     }
 
@@ -170,7 +170,7 @@ impl Watchdog {
 
     /// As [`Watchdog::overdue`], for work that fails after so many deadlines.
     fn overdue_after(&self, deadlines: u64, moved: u32, warned: u32) -> Option<Overdue> {
-        let still = u64::from(self.stamp.saturating_sub(moved)) << STAMP_SHIFT;
+        let still = u64::from(self.time.saturating_sub(moved)) << TIME_SHIFT;
         let fails = self.fail_after.is_some_and(|limit| still >= limit.saturating_mul(deadlines));
         let warns = self.warn_after.is_some_and(|limit| still / limit.max(1) > u64::from(warned));
         (fails || warns).then_some(Overdue { seconds: still / 1_000_000_000, fails })
@@ -182,7 +182,7 @@ impl<P: Port> Core<P> {
     /// whose deadline has passed. `staged` is the time when staging last moved.
     pub(crate) fn check_peers(&mut self, staged: u32) {
         self.watchdog.checks = self.watchdog.checks.wrapping_add(1);
-        let (number, stamp) = (self.watchdog.checks, self.watchdog.stamp);
+        let (number, time) = (self.watchdog.checks, self.watchdog.time);
         let mut moved = self.watchdog.moved.max(staged);
         let mut busy = Vec::new();
         // An unnumbered message that could not leave is tried again here.
@@ -201,8 +201,8 @@ impl<P: Port> Core<P> {
             let watch = &mut peer.watch;
             // A peer that was idle at the last check starts a new wait.
             if ended != watch.ended || watch.checked.wrapping_add(1) != number {
-                (watch.ended, watch.since, watch.warned) = (ended, stamp, 0);
-                moved = stamp;
+                (watch.ended, watch.since, watch.warned) = (ended, time, 0);
+                moved = time;
             }
             watch.checked = number;
             busy.push(peer.pe);
@@ -217,14 +217,14 @@ impl<P: Port> Core<P> {
     }
 
     fn check_peer(&mut self, pe: Pe, staged: u32, reported: &mut u32) {
-        let stamp = self.watchdog.stamp;
+        let time = self.watchdog.time;
         let peer = self.peers.get_mut(pe);
         let unfinished = peer.channel.as_deref().is_some_and(|channel| channel.unfinished > 0);
         let unanswered = peer.gets_requested != peer.gets_answered;
         if peer.in_flight == 0 && !unfinished && !unanswered && !peer.is_refused {
             // Work that waits for resources of other peers, or for a copy, is overdue only while
             // the whole lane is stuck, and has two deadlines: those peers' come first.
-            peer.watch.starved = stamp;
+            peer.watch.starved = time;
             let (watch, moved) = (peer.watch, self.watchdog.moved.max(staged));
             let overdue = self.watchdog.overdue_after(2, watch.since.max(moved), watch.warned);
             let Some(overdue) = overdue else { return };

@@ -277,7 +277,7 @@ fn assemble(
         cookie,
         kind,
         paths,
-        regions: regions.index(),
+        regions: regions.directory(),
         watchdog: Watchdog::new(settings.warn_after, settings.fail_after),
         signals: settings.signals,
         counted: agreement.counted(),

@@ -133,7 +133,7 @@ impl Bed {
             cookie: Cookie::of([SHARE]),
             kind: LaneKind::Proxy,
             paths: PathTable::new(&paths, RAILS.into()),
-            regions: tables[0].index(),
+            regions: tables[0].directory(),
             watchdog: Watchdog::new(None, Some(Duration::from_secs(2))),
             signals: SignalChoice::Auto,
             counted: if is(3) { 4 } else { 0 },

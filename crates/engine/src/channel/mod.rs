@@ -211,7 +211,7 @@ impl Channel {
     }
 
     #[inline(always)]
-    pub(crate) fn sent_number(&self, seq: Seq) -> Option<u16> {
+    pub(crate) fn slot_of(&self, seq: Seq) -> Option<u16> {
         let slot = self.sent[(seq.0 % WINDOW) as usize];
         (slot != NO_SLOT).then_some(slot)
     }
@@ -226,8 +226,8 @@ impl Channel {
     }
 
     /// Returns the slot of an unacknowledged message.
-    pub(crate) fn sent_at(&self, seq: Seq) -> Option<u16> {
-        self.sent_number(seq).filter(|_| seq >= self.acked && seq < self.next)
+    pub(crate) fn unacked_slot(&self, seq: Seq) -> Option<u16> {
+        self.slot_of(seq).filter(|_| seq >= self.acked && seq < self.next)
     }
 
     pub(crate) fn fetch_place(&self) -> Option<u8> {

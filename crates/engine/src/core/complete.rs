@@ -118,7 +118,7 @@ impl<P: Port> Core<P> {
         }
         if state == SegmentState::Orphan {
             // The fabric no longer accesses the memory, which may be released now.
-            self.regions.index().leave_orphan(self.regions.kind(), index);
+            self.regions.directory().leave_orphan(self.regions.kind(), index);
         } else {
             if peer.order.end(owner.group(), 1) {
                 self.settle_later(owner.pe());
@@ -294,7 +294,7 @@ impl<P: Port> Core<P> {
         let Some(channel) = channel.as_deref_mut() else { return };
         loop {
             // It stops at a message that ended before, by the bitmap or a reply.
-            let sent = numbers.clone().map_while(|number| channel.sent_number(Seq(number)));
+            let sent = numbers.clone().map_while(|number| channel.slot_of(Seq(number)));
             let Some((owner, count)) = messages.release_alike(sent) else { return };
             let first = numbers.start;
             numbers.start += u64::from(count);
@@ -312,8 +312,8 @@ impl<P: Port> Core<P> {
     fn complete_message(&mut self, pe: Pe, seq: Seq) {
         let peer = self.peers.get_mut(pe);
         let Some(channel) = peer.channel.as_deref_mut() else { return };
-        let Some(number) = channel.take_sent(seq) else { return };
-        let Some(slot) = self.messages.get_mut(number) else { return };
+        let Some(index) = channel.take_sent(seq) else { return };
+        let Some(slot) = self.messages.get_mut(index) else { return };
         match slot.purpose {
             MessagePurpose::Plain => {}
             MessagePurpose::CountedSignal(tag) => channel.tags.release(tag),
@@ -324,22 +324,22 @@ impl<P: Port> Core<P> {
                 self.staging_events.push_back(StagingEvent::Message { token, ok: true });
             }
         }
-        self.end_message(pe, number);
+        self.end_message(pe, index);
     }
 
     /// Returns the name of the operation for which an unacknowledged message was sent, by the low
     /// half of its number; None unless staging sent it.
     pub(crate) fn sent_as(&mut self, pe: Pe, of: u32) -> Option<(&'static str, usize)> {
         let channel = self.peers.get(pe).channel.as_deref()?;
-        let number = channel.sent_at(channel.next.near(of))?;
-        let slot = self.messages.get_mut(number)?;
+        let index = channel.unacked_slot(channel.next.near(of))?;
+        let slot = self.messages.get_mut(index)?;
         matches!(slot.purpose, MessagePurpose::Staged { .. }).then_some((slot.what(), 0))
     }
 
-    pub(crate) fn end_message(&mut self, pe: Pe, number: u16) {
-        let Some(slot) = self.messages.get_mut(number) else { return };
+    pub(crate) fn end_message(&mut self, pe: Pe, index: u16) {
+        let Some(slot) = self.messages.get_mut(index) else { return };
         let owner = slot.owner;
-        self.messages.release(number);
+        self.messages.release(index);
         let peer = self.peers.get_mut(pe);
         if let Some(channel) = peer.channel.as_deref_mut() {
             channel.unfinished -= 1;
@@ -359,8 +359,8 @@ impl<P: Port> Core<P> {
         of: u32,
     ) -> Option<(crate::request::FetchTarget, usize)> {
         let channel = self.peers.get_mut(pe).channel.as_deref_mut()?;
-        let number = channel.fetch(place)?;
-        let slot = self.messages.get_mut(number)?;
+        let index = channel.fetch(place)?;
+        let slot = self.messages.get_mut(index)?;
         // A repeated reply finds another fetch in its place, or none.
         let MessagePurpose::Fetch { result, width, place } = slot.purpose else { return None };
         if slot.seq.low() != of {
@@ -372,7 +372,7 @@ impl<P: Port> Core<P> {
         if seq >= channel.acked {
             channel.take_sent(seq);
         }
-        self.end_message(pe, number);
+        self.end_message(pe, index);
         if !self.peers.get(pe).queue.is_empty() {
             self.make_ready(pe);
         }

@@ -98,7 +98,7 @@ impl<P: Port> Core<P> {
                 let lane = self.regions.kind();
                 let orphan = Orphan { lane, segment: index, what, pe, memory };
                 // Release of the region looks here: the NIC may still write to it.
-                self.regions.index().enter_orphan(orphan);
+                self.regions.directory().enter_orphan(orphan);
             }
             self.end_in_group(completion);
         }
@@ -106,12 +106,12 @@ impl<P: Port> Core<P> {
         for copying in self.copies.iter().filter(|copying| copying.pe == pe) {
             let ActiveCopy { token, what, memory, .. } = *copying;
             let (lane, segment) = (self.regions.kind(), COPY | token);
-            self.regions.index().enter_orphan(Orphan { lane, segment, what, pe, memory });
+            self.regions.directory().enter_orphan(Orphan { lane, segment, what, pe, memory });
         }
         let sent = self.messages.sent().filter(|(_, slot)| slot.owner.pe() == pe);
-        let sent: Vec<u16> = sent.map(|(number, _)| number).collect();
-        for number in sent {
-            let Some(slot) = self.messages.get_mut(number) else { continue };
+        let sent: Vec<u16> = sent.map(|(index, _)| index).collect();
+        for index in sent {
+            let Some(slot) = self.messages.get_mut(index) else { continue };
             // Its group was dropped; only the completion group still counts it.
             slot.owner = slot.owner.unordered();
             let (seq, purpose) = (slot.seq, slot.purpose);
@@ -127,7 +127,7 @@ impl<P: Port> Core<P> {
                     channel.take_sent(seq);
                 }
             }
-            self.end_message(pe, number);
+            self.end_message(pe, index);
         }
         self.staging_events.push_back(StagingEvent::Failed { pe });
     }
@@ -205,7 +205,7 @@ impl<P: Port> Core<P> {
         let Some(pe) = copying.map(|copying| copying.pe) else { return };
         self.copies.retain(|copying| copying.token != token);
         if self.peers.get(pe).error.is_some() {
-            self.regions.index().leave_orphan(self.regions.kind(), COPY | token);
+            self.regions.directory().leave_orphan(self.regions.kind(), COPY | token);
         }
     }
 

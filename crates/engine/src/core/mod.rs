@@ -266,11 +266,11 @@ impl<P: Port> Core<P> {
         atomic: &Atomic,
     ) -> Result<Location, String> {
         let width = atomic.width.bytes();
-        let place = self.regions.locate(named, width).map_err(|fault| fault.to_string())?;
-        if place.addr % width != 0 {
-            return Err(format!("a word of {width} bytes at {:#x} is not aligned", place.addr));
+        let location = self.regions.locate(named, width).map_err(|fault| fault.to_string())?;
+        if location.addr % width != 0 {
+            return Err(format!("a word of {width} bytes at {:#x} is not aligned", location.addr));
         }
-        Ok(place)
+        Ok(location)
     }
 
     /// Notes the first bytes of a peer's handles for the fast path.

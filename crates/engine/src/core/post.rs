@@ -27,17 +27,16 @@ pub(crate) struct SegmentPost {
     /// [`BALANCED`], [`PLAIN`], or the number of staging's transfer.
     pub(crate) token: u32,
     pub(crate) completion: GroupId,
-    /// Where the segment counts in the order of its peer.
-    pub(crate) counted: CountedIn,
+    pub(crate) group: SegmentGroup,
     /// Whether it is part of a long operation, for which the rail's workers may be used.
     pub(crate) is_long: bool,
 }
 
-/// Order group of a segment: the last one by class, or a given one.
+/// Order group of a segment: the last one of its peer, or a given one.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum CountedIn {
+pub(crate) enum SegmentGroup {
     Last(Class),
-    By(GroupRef),
+    Given(GroupRef),
 }
 
 impl<P: Port> Core<P> {
@@ -69,7 +68,7 @@ impl<P: Port> Core<P> {
         // Undone if the fabric refuses.
         let owner = peer.owner.of_class(class_of(direction), completion);
         segment.owner = owner;
-        segment.born = self.watchdog.stamp();
+        segment.born = self.watchdog.time();
         peer.begin(owner.group(), direction);
         rail.begin(len);
         groups.begin(completion);
@@ -125,15 +124,15 @@ impl<P: Port> Core<P> {
             None => Operation::Transfer(transfer),
             Some(data) => Operation::WriteWithImmediate(transfer, data),
         };
-        let group = match posting.counted {
-            CountedIn::Last(class) => peer.order.next(class),
-            CountedIn::By(group) => group,
+        let group = match posting.group {
+            SegmentGroup::Last(class) => peer.order.next(class),
+            SegmentGroup::Given(group) => group,
         };
         let state = if token == PLAIN { SegmentState::Plain } else { SegmentState::Other };
         let Some((wr_id, segment)) = segments.take() else { return Ok(false) };
         segment.set(transfer);
-        segment.owner = path.owner.counted(completion, group).with(state);
-        segment.born = self.watchdog.stamp();
+        segment.owner = path.owner.in_groups(completion, group).with(state);
+        segment.born = self.watchdog.time();
         segment.token = token;
         peer.begin(group, transfer.direction);
         rail.begin(transfer.len);
@@ -195,7 +194,7 @@ impl<P: Port> Core<P> {
         // Counted segments belong to the message that names their number: a separate signal must
         // not wait for them as for writes.
         let class = if immediate.is_some() { Class::Message } else { class_of(direction) };
-        let counted = op.counted_by.map_or(CountedIn::Last(class), CountedIn::By);
+        let group = op.group.map_or(SegmentGroup::Last(class), SegmentGroup::Given);
         let completion = match op.kind {
             OpKind::PutSignal(_, crate::op::SignalProtocol::Chained { data, .. }) => data,
             _ => op.completion,
@@ -226,7 +225,7 @@ impl<P: Port> Core<P> {
                     immediate,
                     token,
                     completion,
-                    counted,
+                    group,
                     is_long,
                 };
                 if self.post(&posting)? {
@@ -283,7 +282,7 @@ impl<P: Port> Core<P> {
                     token,
                     completion: GroupId::NONE,
                     // The transfer counts itself, from its start to its end.
-                    counted: CountedIn::By(GroupRef::NONE),
+                    group: SegmentGroup::Given(GroupRef::NONE),
                     is_long,
                 };
                 if self.post(&posting)? {
@@ -304,12 +303,12 @@ impl<P: Port> Core<P> {
     fn segment_len(&self, pe: Pe, len: usize) -> usize {
         // Shorter operations are cut finer, so that each rail and worker has a part.
         let rails = self.peers.get(pe).paths.iter().map(|path| &self.rails[path.rail.index()]);
-        let ways: usize = rails.map(|rail| usize::from(rail.limits.bulk).max(1)).sum();
+        let workers: usize = rails.map(|rail| usize::from(rail.limits.bulk).max(1)).sum();
         let segment = self.spread.segment.max(1);
-        if ways == 1 && self.rails[0].limits.bulk == 0 {
+        if workers == 1 && self.rails[0].limits.bulk == 0 {
             return len;
         }
-        let part = len.div_ceil(PARTS * ways).next_multiple_of(ALIGN.min(segment));
+        let part = len.div_ceil(PARTS * workers).next_multiple_of(ALIGN.min(segment));
         part.clamp(segment.div_ceil(FINEST), segment)
     }
 

@@ -109,13 +109,13 @@ impl<P: Port> Core<P> {
         // Last, since the seal covers all that is written above.
         slot.frame.seal(&SealContext { seal, from: seal.me(), receiver: &channel.receiver });
         let Some(fast) = rail.fast.as_ref() else { return false };
-        let wr_id = MessageSlots::wr_id(reserved.number(), seq);
+        let wr_id = MessageSlots::wr_id(reserved.index(), seq);
         if !port.try_send(*fast, path.rail, path.to, wr_id, reserved.slot.frame.bytes()) {
             return false;
         }
         let slot = &mut *reserved.slot;
         slot.seq = channel.next;
-        slot.born = self.watchdog.stamp();
+        slot.born = self.watchdog.time();
         let owner = owner.of_class(Class::Message, self.current);
         order.begin(owner.group());
         channel.send(reserved.take(owner));
@@ -156,7 +156,7 @@ impl<P: Port> Core<P> {
             self.request_acks();
             return Ok(Outcome::LaneFull);
         };
-        let (number, slot) = (reserved.number(), &mut *reserved.slot);
+        let (index, slot) = (reserved.index(), &mut *reserved.slot);
         let mask = channel.out_mask(seal, pe);
         let (seq, ack) = (channel.next, channel.executed.next());
         // An acknowledged message needs no mark. The distance is below the window: it fits 16 bits.
@@ -168,7 +168,7 @@ impl<P: Port> Core<P> {
         } else {
             slot.frame.encode(&sealing, &numbers, body);
         }
-        let wr_id = MessageSlots::wr_id(number, seq);
+        let wr_id = MessageSlots::wr_id(index, seq);
         let mut left = None;
         for _ in 0..paths.len() {
             let (rail, to) = (path.rail, path.to);
@@ -203,14 +203,14 @@ impl<P: Port> Core<P> {
         };
         slot.tail = tail;
         slot.seq = seq;
-        slot.born = self.watchdog.stamp();
+        slot.born = self.watchdog.time();
         slot.purpose = purpose;
         // Plain messages end in runs; a tail has to be cleared from the slot.
         let is_plain = purpose == Purpose::Plain && tail.len == 0;
         let state = if is_plain { SegmentState::Plain } else { SegmentState::Other };
-        channel.send(reserved.take(owner.counted(completion, group).with(state)));
+        channel.send(reserved.take(owner.in_groups(completion, group).with(state)));
         if let Purpose::Fetch { place, .. } = purpose {
-            channel.begin_fetch(place, number);
+            channel.begin_fetch(place, index);
         }
         if message.has_data {
             channel.after_data = channel.next;

@@ -70,9 +70,9 @@ impl<P: Port> Lane<P> {
         let pe = head.from;
         let Some(peer) = core.peers.of_mut(pe) else { return false };
         let Some(channel) = peer.channel.as_deref_mut() else { return false };
-        let is_plain = channel.waiting.is_empty() && !channel.has_refused;
+        let is_idle = channel.waiting.is_empty() && !channel.has_refused;
         // A new acknowledgement ends messages, which the general path does.
-        if !is_plain || head.ack != channel.acked.low() {
+        if !is_idle || head.ack != channel.acked.low() {
             return false;
         }
         let seq = channel.executed.next().near(head.seq);
@@ -229,7 +229,7 @@ impl<P: Port> Lane<P> {
     /// Executes a message whose mark is reached; a counted signal still waits for its data.
     fn execute(&mut self, pe: Pe, seq: Seq, message: &Message<'_>, raw: (Head, u32, &[u8])) {
         if let Body::CountedSignal { tag, segments, .. } = message.body {
-            let now = self.core.watchdog.stamp();
+            let now = self.core.watchdog.time();
             let channel = self.core.channel(pe);
             let counts = channel.counts.get_or_insert_default();
             match counts.announce((tag, segments), seq, now) {
@@ -341,7 +341,7 @@ impl<P: Port> Lane<P> {
         if !is_known || self.core.open(pe).is_err() {
             return self.core.drop_foreign(rail, &"immediate data that nothing is expected with");
         }
-        let now = self.core.watchdog.stamp();
+        let now = self.core.watchdog.time();
         let channel = self.core.channel(pe);
         let counts = channel.counts.get_or_insert_default();
         let Some(seq) = counts.land(tag, now) else { return };

@@ -5,7 +5,7 @@
 //! are visible. Peers write through all rails, so each rail reads. Loopbacks are ordered with no
 //! other operation.
 
-use crate::core::post::{CountedIn, SegmentPost};
+use crate::core::post::{SegmentGroup, SegmentPost};
 use crate::error::EngineError;
 use crate::group::{GroupId, GroupRef};
 use crate::ids::{Pe, RailId};
@@ -101,9 +101,9 @@ impl<P: Port> Lane<P> {
         group: GroupId,
     ) -> Result<bool, EngineError> {
         self.core.peers.get(pe).check()?;
-        let place = Anchor::bytes_for(rail.index());
+        let rail_offset = Anchor::bytes_for(rail.index());
         let view = HandleView::check(&anchor.handle)?;
-        let offset = view.locate((anchor.addr + place) as u64, WORD as u64)?;
+        let offset = view.locate((anchor.addr + rail_offset) as u64, WORD as u64)?;
         let peer = self.core.peers.get(pe);
         // A rail without a path to this process wrote nothing here.
         let Some(path) = peer.paths.iter().find(|path| path.rail == rail).copied() else {
@@ -113,7 +113,7 @@ impl<P: Port> Lane<P> {
         let local = match direction {
             Direction::Write => Local::Value(0),
             Direction::Read => {
-                let addr = anchor.landing + place;
+                let addr = anchor.landing + rail_offset;
                 self.core.regions.find(addr, WORD, self.core.needs_desc);
                 match self.core.regions.recent_desc(addr, WORD, rail) {
                     None if self.core.needs_desc => return Err(HandleError::Unregistered.into()),
@@ -131,7 +131,7 @@ impl<P: Port> Lane<P> {
             token: PLAIN,
             completion: group,
             // A quiet towards this process need not wait for it.
-            counted: CountedIn::By(GroupRef::NONE),
+            group: SegmentGroup::Given(GroupRef::NONE),
             is_long: false,
         })
     }

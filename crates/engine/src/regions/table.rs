@@ -26,7 +26,7 @@ fn not_registered((addr, len): (usize, usize), what: &str, error: &PortError) ->
 pub struct RegionTable<M: MemoryPort> {
     memory: M,
     me: Pe,
-    index: Arc<RegionDirectory>,
+    directory: Arc<RegionDirectory>,
     slots: Mutex<RegistrationSlots<M::Region>>,
     /// Bytes of a bounce buffer, for handles of staged regions; 0 before there is one.
     bounce_len: AtomicU64,
@@ -57,7 +57,7 @@ impl<M: MemoryPort> RegionTable<M> {
         Arc::new_cyclic(|table: &Weak<Self>| Self {
             memory,
             me,
-            index: Arc::new(RegionDirectory::new(table.clone())),
+            directory: Arc::new(RegionDirectory::new(table.clone())),
             slots: Mutex::new(slots),
             bounce_len: AtomicU64::new(0),
             installing: Mutex::default(),
@@ -65,8 +65,8 @@ impl<M: MemoryPort> RegionTable<M> {
     }
 
     /// Returns the part that lanes read.
-    pub fn index(&self) -> Arc<RegionDirectory> {
-        Arc::clone(&self.index)
+    pub fn directory(&self) -> Arc<RegionDirectory> {
+        Arc::clone(&self.directory)
     }
 
     /// Registers `len` bytes at `addr` on every rail and returns their handle.
@@ -115,7 +115,7 @@ impl<M: MemoryPort> RegionTable<M> {
         }
         let (region, _) = self.enter(addr, len, access, registered)?;
         self.bounce_len.store(bounce.bounce_len as u64, Ordering::Relaxed);
-        *lock(&self.index.stager) = Some(RegisteredStager { copies, bounce, region, for_host });
+        *lock(&self.directory.stager) = Some(RegisteredStager { copies, bounce, region, for_host });
         Ok(())
     }
 
@@ -155,7 +155,7 @@ impl<M: MemoryPort> RegionTable<M> {
             addressing,
             descs: [host_descs.into(), proxy_descs.into()],
         });
-        self.index.change(index, Some(Arc::clone(&region)));
+        self.directory.change(index, Some(Arc::clone(&region)));
         // Peers read local memory only on request, and the request brings the keys.
         let keys = if access.is_remote() { keys } else { Vec::new() };
         let staged = reach == Reach::Staged && access.is_remote();
@@ -190,12 +190,12 @@ impl<M: MemoryPort> RegionTable<M> {
         };
         let (addr, len) = registration.memory;
         // Before anything changes, so that a refused release has no effect.
-        if let Some(Orphan { what, pe, .. }) = self.index.orphan_over(addr, len) {
+        if let Some(Orphan { what, pe, .. }) = self.directory.orphan_over(addr, len) {
             *entry = Some(registration);
             return Err(EngineError::InUse { addr, len, what, pe });
         }
         // First hidden from lanes, so that no new operation or message finds it.
-        self.index.change(index, None);
+        self.directory.change(index, None);
         drop(slots);
         // Outside the lock, since ending a registration takes system calls. The index is not free
         // yet.

@@ -68,11 +68,11 @@ impl Staging {
 
     fn len_ready<P: Port>(&mut self, core: &Core<P>, token: Token) -> Option<usize> {
         // Transfers of a failed peer end with an event that is queued already.
-        let lives = |pe| core.peers.get(pe).error.is_none();
+        let is_alive = |pe| core.peers.get(pe).error.is_none();
         match token {
             Token::Send(index) => {
                 let send = self.sends.get(index)?;
-                (send.state == SendState::CopyingOut && lives(send.pe)).then_some(send.len)
+                (send.state == SendState::CopyingOut && is_alive(send.pe)).then_some(send.len)
             }
             Token::Receive(index) => {
                 let receive = self.receives.get(index)?;
@@ -80,7 +80,7 @@ impl Staging {
                     receive.state,
                     ReceiveState::Arrived | ReceiveState::CopyingIn(CopySpan::Group(_))
                 );
-                (is && lives(receive.pe)).then_some(receive.len)
+                (is && is_alive(receive.pe)).then_some(receive.len)
             }
             Token::Get(_) => None,
         }
@@ -210,9 +210,9 @@ impl Staging {
                 if are_ordered(&receive.records) && receive.records.len() > 1 {
                     receive.state = ReceiveState::CopyingIn(CopySpan::Group(0));
                 } else {
-                    // Plain from now on, so that it is not tried as a list again.
+                    // Unordered from now on, so that it is not tried as a list again.
                     receive.records.clear();
-                    receive.is_plain = true;
+                    receive.is_unordered = true;
                 }
                 None
             }
@@ -252,12 +252,12 @@ impl Staging {
             // The words of a group follow its copies, and are unordered among themselves.
             is_ordered = true;
             for (word, atomic) in group.iter().filter_map(|record| record.signal) {
-                let place = core.locate_word(word, &atomic).map_err(error)?;
+                let location = core.locate_word(word, &atomic).map_err(error)?;
                 // The device cannot order its steps with a store of the CPU.
-                if place.reach == Reach::Direct {
+                if location.reach == Reach::Direct {
                     return Ok(false);
                 }
-                let (addr, is_ordered) = (place.addr, std::mem::take(&mut is_ordered));
+                let (addr, is_ordered) = (location.addr, std::mem::take(&mut is_ordered));
                 steps.push(OrderedStep::Apply { addr, atomic, is_ordered });
             }
         }
@@ -407,9 +407,9 @@ impl Staging {
         for number in range {
             let record = self.receives.get(index).and_then(|receive| receive.records.get(number));
             let Some((word, atomic)) = record.and_then(|record| record.signal) else { continue };
-            let place = core.locate_word(word, &atomic).map_err(error)?;
+            let location = core.locate_word(word, &atomic).map_err(error)?;
             // All puts of the group are stored, and its signals are unordered.
-            self.apply(core, place, &atomic, DeferredOrder::Any)?;
+            self.apply(core, location, &atomic, DeferredOrder::Any)?;
             // These words are flushed with the receive: the next executed message must not be noted
             // for them.
             self.has_deferred = false;

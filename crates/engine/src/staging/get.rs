@@ -12,7 +12,7 @@ use crate::port::copies::Reach;
 use crate::request::{LocalSide, Request};
 use crate::staging::receive::{ReceiveSource, ReceiveTarget};
 use crate::staging::submit::{FRAGMENT, fragment_len};
-use crate::staging::{GroupCounts, MAX_UNDER_WAY, Staging, Token, failed};
+use crate::staging::{GroupCounts, MAX_IN_FLIGHT, Staging, Token, failed};
 use crate::wire::handle::HandleView;
 use crate::wire::message::{Body, RegionAddr, Seq};
 use crate::wire::staging::GetId;
@@ -74,7 +74,7 @@ impl Staging {
         let fragment = fragment_len(op.len, most, is_same_host, self.is_busy_with(pe));
         let handle = core.peers.get_mut(pe).share(request.remote_handle);
         while op.sent < op.len {
-            if self.peer(pe).under_way >= MAX_UNDER_WAY {
+            if self.peer(pe).in_flight >= MAX_IN_FLIGHT {
                 return Ok(Outcome::PeerFull);
             }
             let len = fragment.min(op.len - op.sent);

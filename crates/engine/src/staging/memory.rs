@@ -81,48 +81,48 @@ impl Staging {
     pub(crate) fn store<P: Port>(
         &mut self,
         core: &mut Core<P>,
-        place: Location,
+        location: Location,
         bytes: &[u8],
         order: DeferredOrder,
     ) -> Result<(), PortError> {
-        if place.reach == Reach::Direct {
+        if location.reach == Reach::Direct {
             self.flush_before(order)?;
-            return core.port.store(place.addr, bytes);
+            return core.port.store(location.addr, bytes);
         }
         self.has_deferred = true;
-        self.copies(core)?.queue_write(place.addr, bytes, order)
+        self.copies(core)?.queue_write(location.addr, bytes, order)
     }
 
     /// Applies an operation that fetches nothing to a word.
     pub(crate) fn apply<P: Port>(
         &mut self,
         core: &mut Core<P>,
-        place: Location,
+        location: Location,
         atomic: &Atomic,
         order: DeferredOrder,
     ) -> Result<(), PortError> {
-        if place.reach == Reach::Direct {
+        if location.reach == Reach::Direct {
             self.flush_before(order)?;
-            return core.port.apply(place.addr, atomic).map(drop);
+            return core.port.apply(location.addr, atomic).map(drop);
         }
         self.has_deferred = true;
-        self.copies(core)?.queue_atomic(place.addr, atomic, order)
+        self.copies(core)?.queue_atomic(location.addr, atomic, order)
     }
 
     /// Applies an operation to a word and returns the old value.
     pub(crate) fn fetch<P: Port>(
         &mut self,
         core: &mut Core<P>,
-        place: Location,
+        location: Location,
         atomic: &Atomic,
         order: DeferredOrder,
     ) -> Result<u64, PortError> {
-        match place.reach {
+        match location.reach {
             Reach::Direct => {
                 self.flush_before(order)?;
-                core.port.apply(place.addr, atomic)
+                core.port.apply(location.addr, atomic)
             }
-            Reach::Fabric | Reach::Staged => self.copies(core)?.apply(place.addr, atomic),
+            Reach::Fabric | Reach::Staged => self.copies(core)?.apply(location.addr, atomic),
             // The copy port completes deferred writes before it reads the word.
         }
     }

@@ -59,7 +59,7 @@ use crate::staging::window::BatchWindow;
 use crate::wire::message::Seq;
 
 /// Maximum number of transfers of this lane with one peer in flight.
-const MAX_UNDER_WAY: u32 = 64;
+const MAX_IN_FLIGHT: u32 = 64;
 
 /// Copy port and bounce memory of the lane.
 #[derive(Debug)]
@@ -168,7 +168,7 @@ impl GroupCounts {
 #[derive(Debug, Default)]
 struct PeerTransfers {
     /// Transfers of this lane in flight.
-    under_way: u32,
+    in_flight: u32,
     /// Gets requested by the peer and not answered.
     gets_unanswered: u32,
     /// The send that later puts may join.
@@ -388,14 +388,14 @@ impl Staging {
         class: Class,
         completion: GroupId,
     ) -> GroupCounts {
-        self.peer(pe).under_way += 1;
+        self.peer(pe).in_flight += 1;
         core.groups.begin(completion);
         let group = core.peers.get_mut(pe).order.begin_last(class);
         GroupCounts { group, completion }
     }
 
     fn end<P: Port>(&mut self, core: &mut Core<P>, pe: Pe, counts: GroupCounts) {
-        self.moved = core.watchdog.stamp();
+        self.moved = core.watchdog.time();
         // Not called for a send whose message has left: the message took over its count.
         core.end_in_group(counts.completion);
         let peer = core.peers.get_mut(pe);
@@ -406,8 +406,8 @@ impl Staging {
     }
 
     fn end_transfer<P: Port>(&mut self, core: &mut Core<P>, pe: Pe) {
-        self.moved = core.watchdog.stamp();
-        self.peer(pe).under_way -= 1;
+        self.moved = core.watchdog.time();
+        self.peer(pe).in_flight -= 1;
         if !core.peers.get(pe).queue.is_empty() {
             // The queue may have waited for fewer transfers.
             core.make_ready(pe);

@@ -84,7 +84,7 @@ pub(super) struct StagedReceive {
     /// Located when the copies are about to start; empty until then.
     pub(super) records: Vec<Record>,
     /// Whether the records are known to be unordered.
-    pub(super) is_plain: bool,
+    pub(super) is_unordered: bool,
     /// Number of segments in flight.
     pending: u32,
 }
@@ -92,8 +92,8 @@ pub(super) struct StagedReceive {
 impl StagedReceive {
     pub(super) fn may_be_ordered(&self) -> bool {
         match self.to {
-            ReceiveTarget::One(record) => record.signal.is_some() && !self.is_plain,
-            ReceiveTarget::List(_) => !self.is_plain,
+            ReceiveTarget::One(record) => record.signal.is_some() && !self.is_unordered,
+            ReceiveTarget::List(_) => !self.is_unordered,
             ReceiveTarget::Get(_) | ReceiveTarget::Memory(_) => false,
         }
     }
@@ -134,7 +134,7 @@ impl Staging {
             buffer: None,
             state: ReceiveState::Waiting,
             records: Vec::new(),
-            is_plain: false,
+            is_unordered: false,
             pending: 0,
         })
     }
@@ -150,11 +150,11 @@ impl Staging {
         self.sync(core);
         let len = pull.len as usize;
         let most = self.stager.as_ref().map_or(0, |stager| stager.bounce.bounce_len);
-        let (mut memory, mut place) = (None, None);
+        let (mut memory, mut known) = (None, None);
         let to = match pull.target {
             PullTarget::One(record) => {
                 // Located again before the copy; here for the error, and for `check_unused`.
-                place = Some((locate(core, &record)?.memory, len));
+                known = Some((locate(core, &record)?.memory, len));
                 ReceiveTarget::One(record)
             }
             PullTarget::List(count) => {
@@ -186,19 +186,19 @@ impl Staging {
             PullSource::Fabric(remote, _) if remote.checked_add(len as u64).is_none() => {
                 return Err(format!("{len} bytes from address {remote:#x} on"));
             }
-            PullSource::Fabric(_, told) if !has_key(core, pe, told) => {
+            PullSource::Fabric(_, keys) if !has_key(core, pe, keys) => {
                 return Err(String::from("bytes without a key for a rail that leads there"));
             }
-            PullSource::Fabric(remote, told) => {
-                let mut keys = [0; 8 * MAX_KEYS];
-                keys[..told.len()].copy_from_slice(told);
-                ReceiveSource::Keyed(remote, keys, (told.len() / 8) as u8)
+            PullSource::Fabric(remote, keys) => {
+                let mut kept = [0; 8 * MAX_KEYS];
+                kept[..keys.len()].copy_from_slice(keys);
+                ReceiveSource::Keyed(remote, kept, (keys.len() / 8) as u8)
             }
         };
         let is_shared = matches!(from, ReceiveSource::Bounce(_));
         let index = self.add_receive(pe, Ok(seq), to, from, len);
         if let Some(receive) = self.receives.get(index) {
-            (receive.after, receive.memory) = (after, place);
+            (receive.after, receive.memory) = (after, known);
         }
         let channel = core.channel(pe);
         channel.reads += 1;
@@ -492,8 +492,8 @@ impl Staging {
         }
         self.end_receive(core, index);
         // The get of a failed peer has ended already, and its number may be in use again.
-        let lives = core.peers.get(pe).error.is_none();
-        if let (ReceiveTarget::Get(get), Ok(()), true) = (to, &result, lives) {
+        let is_alive = core.peers.get(pe).error.is_none();
+        if let (ReceiveTarget::Get(get), Ok(()), true) = (to, &result, is_alive) {
             self.end_get(core, get);
         }
         let Ok(seq) = origin else { return };
@@ -517,7 +517,7 @@ impl Staging {
     pub(super) fn end_receive<P: Port>(&mut self, core: &mut Core<P>, index: u32) {
         let Some(receive) = self.receives.remove(index) else { return };
         let StagedReceive { pe, origin, buffer, .. } = receive;
-        self.moved = core.watchdog.stamp();
+        self.moved = core.watchdog.time();
         self.release_buffer(pe, CopyDirection::In, buffer);
         match origin {
             Ok(_) => core.channel(pe).reads -= 1,
@@ -536,8 +536,8 @@ impl Staging {
             |receive: &StagedReceive| receive.pe == pe && (has_failed || receive.origin.is_ok());
         self.peer(pe).waiting.clear();
         let dropped = self.receives.find(is_dropped);
-        let told = dropped.iter().find_map(|index| self.receives.get(*index)?.origin.ok());
-        if let (Some(seq), Err(failed)) = (told, core.peers.get(pe).check()) {
+        let first = dropped.iter().find_map(|index| self.receives.get(*index)?.origin.ok());
+        if let (Some(seq), Err(failed)) = (first, core.peers.get(pe).check()) {
             // The refusal tells the peer that its buffers are not read any more.
             core.decline(pe, seq, failed.to_string());
         }
@@ -570,8 +570,8 @@ impl Staging {
 }
 
 /// Returns true if the peer sent a key for some rail that leads to it.
-fn has_key<P: Port>(core: &Core<P>, pe: Pe, told: &[u8]) -> bool {
-    core.peers.get(pe).paths.iter().any(|path| path.remote.rail().index() < told.len() / 8)
+fn has_key<P: Port>(core: &Core<P>, pe: Pe, keys: &[u8]) -> bool {
+    core.peers.get(pe).paths.iter().any(|path| path.remote.rail().index() < keys.len() / 8)
 }
 
 /// Returns true if all messages of a peer up to `last` have arrived.

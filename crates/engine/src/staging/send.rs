@@ -12,7 +12,7 @@ use crate::port::{Addressing, Direction, Local, Port, Tail};
 use crate::regions::Region;
 use crate::staging::bounce::BounceBuffer;
 use crate::staging::records::{Record, arrange};
-use crate::staging::{GroupCounts, MAX_UNDER_WAY, Staging, Token, failed};
+use crate::staging::{GroupCounts, MAX_IN_FLIGHT, Staging, Token, failed};
 use crate::wire::handle::{HandleBytes, HandleView};
 use crate::wire::message::{Body, RegionAddr, Seq, WINDOW};
 use crate::wire::staging::{
@@ -113,10 +113,10 @@ impl Staging {
         get: u32,
     ) -> Result<(), String> {
         self.sync(core);
-        let place = core.regions.locate(from, len).map_err(|fault| fault.to_string())?;
+        let location = core.regions.locate(from, len).map_err(|fault| fault.to_string())?;
         // Answers that the peer has executed and not acknowledged add to its gets in flight.
-        if self.peer(pe).gets_unanswered >= MAX_UNDER_WAY + WINDOW as u32 {
-            return Err(format!("a PE has at most {MAX_UNDER_WAY} gets under way"));
+        if self.peer(pe).gets_unanswered >= MAX_IN_FLIGHT + WINDOW as u32 {
+            return Err(format!("a PE has at most {MAX_IN_FLIGHT} gets under way"));
         }
         let most = self.stager.as_ref().map_or(0, |stager| stager.bounce.bounce_len);
         let is_short = len <= MAX_PAYLOAD;
@@ -128,7 +128,7 @@ impl Staging {
             pe,
             to: SendTarget::Get(get, seq),
             state: if is_short { SendState::Posting(0) } else { SendState::Waiting },
-            records: vec![Record::put(place.addr, len, from)],
+            records: vec![Record::put(location.addr, len, from)],
             len,
             region: None,
             buffer: None,
@@ -258,7 +258,9 @@ impl Staging {
         let bytes = &mut bytes[..len];
         // Located again: the region may have been released since the request arrived.
         let loaded = match core.regions.locate(from, len) {
-            Ok(place) => self.load(core, place.addr, place.reach, bytes).map_err(|e| e.to_string()),
+            Ok(location) => {
+                self.load(core, location.addr, location.reach, bytes).map_err(|e| e.to_string())
+            }
             Err(fault) => Err(fault.to_string()),
         };
         if let Err(why) = loaded {

@@ -15,7 +15,7 @@ use crate::regions::Region;
 use crate::request::{LocalSide, Request};
 use crate::staging::records::{Record, add, fits_alone};
 use crate::staging::send::{SendState, SendTarget, StagedSend};
-use crate::staging::{MAX_UNDER_WAY, Staging, Token, failed};
+use crate::staging::{MAX_IN_FLIGHT, Staging, Token, failed};
 use crate::wire::handle::{HandleError, HandleView};
 use crate::wire::message::{Body, RegionAddr};
 use crate::wire::staging::MAX_PAYLOAD;
@@ -131,7 +131,7 @@ impl Staging {
         if !is_free && op.sent < op.len {
             return Ok(Outcome::Blocked);
         }
-        if self.peer(pe).under_way >= MAX_UNDER_WAY && op.sent < op.len {
+        if self.peer(pe).in_flight >= MAX_IN_FLIGHT && op.sent < op.len {
             return Ok(Outcome::PeerFull);
         }
         let fragment = fragment_len(op.len, most, is_same_host, self.is_busy_with(pe));
@@ -152,7 +152,7 @@ impl Staging {
         };
         let handle = core.peers.get_mut(pe).share(request.remote_handle);
         while op.sent < op.len {
-            if self.peer(pe).under_way >= MAX_UNDER_WAY {
+            if self.peer(pe).in_flight >= MAX_IN_FLIGHT {
                 return Ok(Outcome::PeerFull);
             }
             let len = fragment.min(op.len - op.sent);
@@ -211,7 +211,7 @@ impl Staging {
     /// Returns true if so many fragments of other operations keep the copy engines of both ends at
     /// work that longer ones are better.
     pub(super) fn is_busy_with(&mut self, pe: Pe) -> bool {
-        self.peer(pe).under_way >= PIECES as u32
+        self.peer(pe).in_flight >= PIECES as u32
     }
 
     pub(super) fn add_send(&mut self, send: StagedSend) {

@@ -41,13 +41,13 @@ impl<'a> PlainMessage<'a> {
         let (to, payload) = match head.what as u8 {
             WORD_HEAD if bytes.len() == WORD => (RegionAddr { slot: 0, offset: 0 }, &bytes[WORD..]),
             PUT_SIGNAL if bytes.len() >= PUT_SIGNAL_HEAD => {
-                let place = get64(bytes, 32);
+                let named = get64(bytes, 32);
                 let payload = &bytes[PUT_SIGNAL_HEAD..];
                 // The length in the message and the length of the message have to agree.
-                if payload.len() as u64 != place >> 32 {
+                if payload.len() as u64 != named >> 32 {
                     return None;
                 }
-                (RegionAddr { slot: place as u32, offset: get64(bytes, 40) }, payload)
+                (RegionAddr { slot: named as u32, offset: get64(bytes, 40) }, payload)
             }
             _ => return None,
         };
@@ -133,8 +133,8 @@ impl<'a> Message<'a> {
                 if len < PUT_SIGNAL_HEAD {
                     return Err(wrong);
                 }
-                let place = get64(bytes, 32);
-                let (slot, size) = (place as u32, (place >> 32) as usize);
+                let named = get64(bytes, 32);
+                let (slot, size) = (named as u32, (named >> 32) as usize);
                 if size > eager_in(MAX_LONG_MESSAGE) {
                     return Err(wrong);
                 }

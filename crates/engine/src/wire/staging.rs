@@ -168,10 +168,10 @@ impl Frame {
                 (KIND_GET_REPLY, get.number, self.payload(payload))
             }
             Body::Pull(Pull { target, len, source, .. }) => {
-                let mut place = 0;
+                let mut offset = 0;
                 let (word, count, record) = match target {
                     PullTarget::One(record) => {
-                        place = record.to.offset;
+                        offset = record.to.offset;
                         // The destination is in the head and the offset, as in other messages.
                         let to = RegionAddr { slot: 0, offset: 0 };
                         (record.to.slot, 1, WireRecord { to, ..record }.encode())
@@ -190,7 +190,7 @@ impl Frame {
                     }
                 };
                 let how = u32::from(flags) << 16 | (keys.len() as u32 / 8) << 24;
-                self.put(16, place | mark);
+                self.put(16, offset | mark);
                 self.put(24, pair(len, u32::from(count) | how));
                 self.put(32, addr);
                 self.bytes[40..PULL].copy_from_slice(&record);
@@ -216,11 +216,11 @@ pub(super) fn decode(kind: u8, word: u32, bytes: &[u8]) -> Result<Body<'_>, Wire
         Some(payload) if !payload.is_empty() && payload.len() <= MAX_PAYLOAD => Ok(payload),
         _ => Err(wrong),
     };
-    let place = |bytes: &[u8]| split_offset(get64(bytes, 16)).0;
+    let offset = || split_offset(get64(bytes, 16)).0;
     match kind {
         KIND_PUT => {
             let payload = payload()?;
-            Ok(Body::StagedPut { to: RegionAddr { slot: word, offset: place(bytes) }, payload })
+            Ok(Body::StagedPut { to: RegionAddr { slot: word, offset: offset() }, payload })
         }
         KIND_GET_REQUEST => {
             if bytes.len() != GET_REQUEST {
@@ -230,11 +230,11 @@ pub(super) fn decode(kind: u8, word: u32, bytes: &[u8]) -> Result<Body<'_>, Wire
             if len == 0 {
                 return Err(wrong);
             }
-            Ok(Body::GetRequest { from: RegionAddr { slot: word, offset: place(bytes) }, len, get })
+            Ok(Body::GetRequest { from: RegionAddr { slot: word, offset: offset() }, len, get })
         }
         KIND_GET_REPLY => {
             let payload = payload()?;
-            let of = u32::try_from(place(bytes)).map_err(|_| reserved)?;
+            let of = u32::try_from(offset()).map_err(|_| reserved)?;
             Ok(Body::GetReply { get: GetId { number: word, of }, payload })
         }
         KIND_PULL => {
@@ -270,13 +270,13 @@ pub(super) fn decode(kind: u8, word: u32, bytes: &[u8]) -> Result<Body<'_>, Wire
                     if !is_whole || is_placed || read.encode()[..] != *record {
                         return Err(reserved);
                     }
-                    let to = RegionAddr { slot: word, offset: place(bytes) };
+                    let to = RegionAddr { slot: word, offset: offset() };
                     PullTarget::One(WireRecord { to, ..read })
                 }
                 count if count > 1 && word == 0 && is_zero(record) => PullTarget::List(count),
                 _ => return Err(reserved),
             };
-            if count != 1 && place(bytes) != 0 {
+            if count != 1 && offset() != 0 {
                 return Err(reserved);
             }
             Ok(Body::Pull(Pull { target, len, source, payload: carried }))
