@@ -12,7 +12,7 @@ use crate::settings::Settings;
 use engine::Watchdog;
 use engine::channel::counts::TAGS;
 use engine::ids::{LaneKind, Pe, RailId};
-use engine::lane::{LaneConfig, SignalEngine};
+use engine::lane::{LaneConfig, SignalChoice};
 use engine::port::RailLimits;
 use engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
 use engine::rails::Spread;
@@ -46,9 +46,9 @@ pub(crate) fn fake_lane(me: Pe, rails: u8, regions: &RegionTable<FakeMemory>) ->
         cookie: Cookie::of([*b"0123456789abcdef"]),
         kind: LaneKind::Proxy,
         paths: PathTable::new(&paths, usize::from(rails)),
-        regions: regions.index(),
+        regions: regions.directory(),
         watchdog: Watchdog::new(None, Some(Duration::from_secs(60))),
-        signals: SignalEngine::Auto,
+        signals: SignalChoice::Auto,
         counted: TAGS,
         immediate_bytes: 8,
         spread: Spread::ROUND_ROBIN,

@@ -32,7 +32,7 @@ const SPEED: u32 = 10_000;
 const MAX_GROUPS: c_int = 1 << 20;
 
 /// Bounce buffers of a group for each direction, where no setting says how many: a communicator has
-/// up to eight groups, and each locks the pages of its own and of its neighbours' buffers.
+/// up to eight groups, and each locks the pages of its own and of same-host peers' buffers.
 const STAGING_DEPTH: u16 = 4;
 
 /// See the module.

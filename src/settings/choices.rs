@@ -1,7 +1,7 @@
 //! Settings that take one of a few names.
 
 use cuda::StagingContext;
-use engine::lane::SignalEngine;
+use engine::lane::SignalChoice;
 use ofi::topology::Distance;
 use ofi::{GpuDirect, Provider, Threading};
 
@@ -48,7 +48,7 @@ impl Choice for Provider {
 names! {
     Threading { Completion = "completion", Domain = "domain", Safe = "safe" }
     GpuDirect { Auto = "auto", Always = "always", Never = "never" }
-    SignalEngine { Auto = "auto", Chained = "chained", Eager = "eager", Counted = "counted" }
+    SignalChoice { Auto = "auto", Chained = "chained", Eager = "eager", Counted = "counted" }
     StagingContext { Auto = "auto", Own = "own", Program = "program" }
     Distance { Loc = "loc", Pix = "pix", Pxb = "pxb", Phb = "phb", Node = "node", Sys = "sys" }
 }

@@ -8,7 +8,7 @@ use channel_sys::{NLF_MAX_RINGS, NLF_MAX_SLOTS, NLF_MIN_SLOTS};
 use super::choices::{ConsistencyChoice, RailBalance, StripeThreshold, WordsChoice, YieldWhen};
 use super::kind::{DeviceList, Kind, Names, Number, OrAuto, Text, Time, Truth, bytes, number};
 use cuda::StagingContext;
-use engine::lane::SignalEngine;
+use engine::lane::SignalChoice;
 use ofi::topology::Distance;
 use ofi::{BulkChoice, Devices, GpuDirect, Options, Provider, Threading};
 
@@ -245,7 +245,7 @@ settings! {
     /// data in the same message. `counted`: at once, applied when the target has counted the data's
     /// segments by their immediate data. What is not possible is `chained`. `auto`: the fastest for
     /// each put.
-    Debug "signals" signal_engine: SignalEngine = SignalEngine::Auto, Names;
+    Debug "signals" signals: SignalChoice = SignalChoice::Auto, Names;
 
     /// How the CPU accesses signals and words of atomics in device memory. `gdrcopy`: through a
     /// window of GDRCopy. `stream`: by the driver's streams, which always works. `auto`: the first

@@ -8,13 +8,13 @@
 //! file: on a machine with a GPU, `cuda-HASH gpu::` runs them.
 
 mod bed;
+mod coexistence;
 mod copies;
 mod devices;
 mod direct;
 mod driver;
 mod faults;
 mod memory;
-mod neighbours;
 mod pointers;
 mod staging;
 mod words;
@@ -39,12 +39,12 @@ fn main() -> ExitCode {
         direct::cases(),
         memory::cases(),
         copies::cases(),
-        neighbours::cases(),
+        coexistence::cases(),
         words::cases(),
         staging::cases(),
         staging::words::cases(),
         staging::failures::cases(),
-        staging::neighbours::cases(),
+        staging::same_host::cases(),
         staging::together::cases(),
         faults::cases(),
     ]

@@ -3,7 +3,7 @@
 
 use engine::atomic::AtomicOp;
 use engine::ids::Pe;
-use engine::lane::SignalEngine;
+use engine::lane::SignalChoice;
 use engine::lane::batches::Batch;
 use engine::rails::Spread;
 use sim_fabric::Script;
@@ -101,7 +101,7 @@ fn full_segment_table_loses_no_put() {
 fn stopped_peer_delays_no_other() {
     const MANY: usize = 1500;
     for (case, refuses) in (0..5).flat_map(|case| [(case, false), (case, true)]) {
-        let signals = if case == 1 { SignalEngine::Counted } else { SignalEngine::Auto };
+        let signals = if case == 1 { SignalChoice::Counted } else { SignalChoice::Auto };
         let shape = Shape { n_pes: 3, heap: 1 << 16, signals, ..Shape::default() };
         let mut job = Job::new(1, &shape, Script::default());
         job.fill_scratch(0, &[0x5a; 1 << 15]);
@@ -225,7 +225,7 @@ fn put_on(job: &mut Job, number: usize) {
 #[test]
 fn callers_wait_once_for_a_place() {
     for counted in [false, true] {
-        let shape = Shape { signals: SignalEngine::Counted, ..Shape::default() };
+        let shape = Shape { signals: SignalChoice::Counted, ..Shape::default() };
         let mut job = Job::new(1, &shape, Script::default());
         let waited = (0..20).map(|_| {
             let start = job.fabric.now();

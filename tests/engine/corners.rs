@@ -5,7 +5,7 @@ use std::time::Duration;
 use engine::atomic::AtomicOp;
 use engine::error::EngineError;
 use engine::ids::Pe;
-use engine::lane::SignalEngine;
+use engine::lane::SignalChoice;
 use engine::lane::batches::Batch;
 use engine::port::Direction;
 use engine::request::Request;
@@ -55,7 +55,7 @@ fn copies_refused_together_are_all_made() {
 #[test]
 fn later_messages_are_acknowledged() {
     for overtakes in [true, false] {
-        let shape = Shape { signals: SignalEngine::Counted, ..Shape::default() };
+        let shape = Shape { signals: SignalChoice::Counted, ..Shape::default() };
         let mut job = Job::new(1, &shape, Script::default());
         // Its data does not arrive.
         job.fabric.hold_immediate_data(true);
@@ -144,7 +144,7 @@ fn half_started_put_ends() {
         rails: 1,
         depth: 1,
         max_segment: 64,
-        signals: SignalEngine::Chained,
+        signals: SignalChoice::Chained,
         deadline: Some(DEADLINE),
         ..Shape::default()
     };

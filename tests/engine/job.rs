@@ -11,7 +11,7 @@ use engine::error::EngineError;
 use engine::ids::{LaneKind, Pe, RailId};
 use engine::lane::host::HostLane;
 use engine::lane::host::handoff::handover;
-use engine::lane::{Lane, LaneConfig, SignalEngine};
+use engine::lane::{Lane, LaneConfig, SignalChoice};
 use engine::port::copies::Reach;
 use engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
 use engine::port::{Access, Direction, PeerAddr, RailLimits};
@@ -44,7 +44,7 @@ pub(crate) struct Shape {
     pub(crate) counted: u16,
     /// Bytes of immediate data.
     pub(crate) immediate_bytes: u8,
-    pub(crate) signals: SignalEngine,
+    pub(crate) signals: SignalChoice,
     pub(crate) spread: Spread,
     /// Which memory is staged: for each PE two bits, its heap and its scratch memory.
     pub(crate) staged: u32,
@@ -135,7 +135,7 @@ impl Default for Shape {
             longest_message: MAX_MESSAGE,
             counted: TAGS,
             immediate_bytes: 8,
-            signals: SignalEngine::Auto,
+            signals: SignalChoice::Auto,
             spread: Spread::ROUND_ROBIN,
             staged: 0,
             by_fabric: 0,
@@ -263,7 +263,7 @@ pub(crate) fn lane_config(me: Pe, paths: PathTable, regions: Arc<RegionDirectory
         paths,
         regions,
         watchdog: watchdog(),
-        signals: SignalEngine::Auto,
+        signals: SignalChoice::Auto,
         counted: TAGS,
         immediate_bytes: 8,
         spread: Spread::ROUND_ROBIN,
@@ -316,7 +316,7 @@ impl Job {
                     immediate_bytes: shape.immediate_bytes,
                     spread: shape.spread,
                     devices: shape.has_devices() && !shape.late,
-                    ..lane_config(me, shape.paths(pe), regions.index())
+                    ..lane_config(me, shape.paths(pe), regions.directory())
                 };
                 let port = fabric.port(me, shape.limits()).with_fast_path(shape.fast);
                 let lane = Lane::new(port, config);
@@ -470,7 +470,7 @@ impl Job {
             kind: LaneKind::Host,
             counted: 0,
             devices: shape.has_devices(),
-            ..lane_config(Pe(0), shape.paths(0), self.members[0].regions.index())
+            ..lane_config(Pe(0), shape.paths(0), self.members[0].regions.directory())
         };
         HostLane::new(Lane::new(port, config))
     }

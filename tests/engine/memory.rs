@@ -79,7 +79,7 @@ fn silent_peers_cost_little_memory() {
         let paths = PathTable::new(&all, usize::from(RAILS));
         drop(all);
         let watchdog = Watchdog::new(Some(Duration::from_secs(10)), None);
-        let config = LaneConfig { watchdog, ..lane_config(Pe(0), paths, regions.index()) };
+        let config = LaneConfig { watchdog, ..lane_config(Pe(0), paths, regions.directory()) };
         let lane = Lane::new(port, config);
         (lane, BYTES.get() - before)
     };

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use engine::channel::counts::TAGS;
 use engine::ids::RailId;
-use engine::lane::SignalEngine;
+use engine::lane::SignalChoice;
 use engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
 use engine::rails::Spread;
 use sim_fabric::{FakeFabric, Script};
@@ -85,7 +85,7 @@ fn random_spread(random: &mut Random) -> Spread {
 }
 
 pub(crate) fn random_shape(random: &mut Random) -> Shape {
-    use SignalEngine::{Auto, Chained, Counted, Eager};
+    use SignalChoice::{Auto, Chained, Counted, Eager};
     let rails = 1 + random.below(4) as u8;
     // Often none, never all.
     let leads = 1 << random.below(rails.into());

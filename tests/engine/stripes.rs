@@ -2,7 +2,7 @@
 //! own, so that what is compared here is the same in every run.
 
 use engine::ids::RailId;
-use engine::lane::SignalEngine;
+use engine::lane::SignalChoice;
 use engine::rails::Spread;
 use sim_fabric::Script;
 
@@ -225,7 +225,7 @@ fn signal_data_uses_all_rails() {
         }
         job.fabric.now() as f64
     };
-    for signals in [SignalEngine::Counted, SignalEngine::Chained] {
+    for signals in [SignalChoice::Counted, SignalChoice::Chained] {
         let gain = time(signals, &[FULL]) / time(signals, &[FULL; 4]);
         assert!(gain > 3.5, "{signals:?}: {gain:.2} times as fast");
     }

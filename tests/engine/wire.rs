@@ -46,18 +46,23 @@ fn each_body(word: u64, mut with: impl FnMut(&Body<'_>)) {
         let float = word & 1 != 0;
         if op.fetches() {
             let atomic = Atomic { op, width, float, operand: word, compare: !word };
-            all.push(Body::Fetch { at: AT, atomic, place: (word % 16) as u8 });
+            all.push(Body::Fetch { addr: AT, atomic, place: (word % 16) as u8 });
             continue;
         }
         let atomic = Atomic { op, width, float, operand: word, compare: 0 };
-        all.push(Body::Word { at: AT, atomic });
+        all.push(Body::Word { addr: AT, atomic });
         for payload in [&bytes[..0], &bytes[..MAX_EAGER]] {
-            all.push(Body::PutSignal { at: AT, atomic, to: TO, payload });
+            all.push(Body::PutSignal { addr: AT, atomic, to: TO, payload });
         }
-        all.push(Body::CountedSignal { at: AT, atomic, tag: Tag(word as u16), segments: low });
+        all.push(Body::CountedSignal { addr: AT, atomic, tag: Tag(word as u16), segments: low });
         for signal in [None, Some((TO, atomic))] {
-            let one =
-                PullTarget::One(WireRecord { to: AT, len: low, at: 0, signal, behind: false });
+            let one = PullTarget::One(WireRecord {
+                to: AT,
+                len: low,
+                offset: 0,
+                signal,
+                is_ordered: false,
+            });
             for target in [one, PullTarget::List(low as u16 | 2), PullTarget::Get(get)] {
                 for source in [PullSource::Bounce(word), PullSource::Fabric(word, keys)] {
                     all.push(Body::Pull(Pull { target, len: low, source, payload: &[] }));
@@ -75,7 +80,7 @@ fn encode(seal: &Seal, from: Pe, to: Pe, numbers: &Numbers, body: &Body<'_>) -> 
     let mut frame = Frame::EMPTY;
     let (at, payload) = (RegionAddr { slot: u32::MAX, offset: u64::MAX >> 16 }, &[0xa5; MAX_EAGER]);
     let atomic = Atomic { operand: u64::MAX, ..ADD };
-    frame.encode(&sealing, numbers, &Body::PutSignal { at, atomic, to: at, payload });
+    frame.encode(&sealing, numbers, &Body::PutSignal { addr: at, atomic, to: at, payload });
     frame.encode(&sealing, numbers, body);
     frame.bytes().to_vec()
 }
@@ -262,8 +267,8 @@ fn signals_fit_inline_sends() {
     let numbers = Numbers { seq: Seq(1), ack: Seq(1), mark: 0, mask: 0 };
     let at = RegionAddr { slot: u32::MAX, offset: 8 };
     let len = |body| encode(&sender, Pe(0), Pe(1), &numbers, &body).len();
-    assert_eq!(len(Body::Word { at, atomic: ADD }), 32);
-    let longest = Body::PutSignal { at, atomic: ADD, to: at, payload: &[0xff; MAX_EAGER] };
+    assert_eq!(len(Body::Word { addr: at, atomic: ADD }), 32);
+    let longest = Body::PutSignal { addr: at, atomic: ADD, to: at, payload: &[0xff; MAX_EAGER] };
     assert_eq!(len(longest), MAX_MESSAGE);
 }
 

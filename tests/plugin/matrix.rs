@@ -2,8 +2,8 @@
 //! rails, layout and setting.
 //!
 //! Each value of each factor is in a row, and so is each pair that the layers below the engine can
-//! tell apart: a fabric and a way to signal, a fabric and a mode of progress. Staging knows nothing
-//! of layouts: its rows have each kind of memory, each of its settings and each way of signals.
+//! tell apart: a fabric and a signal protocol, a fabric and a mode of progress. Staging knows nothing
+//! of layouts: its rows have each kind of memory, each of its settings and each signal protocol.
 
 use libtest_mimic::{Failed, Trial};
 use nvshmem_sim::Layout::{self, V3a, V3b, V4, V5, V6, V7};
@@ -121,7 +121,7 @@ const PLAIN: [(&str, Row); 10] = [
 pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
     trials.extend(OPERATIONS.map(|(row, how)| operations(row, how)));
-    trials.extend(SIGNALS.map(|(row, engine, cut)| signals(row, engine, cut)));
+    trials.extend(SIGNALS.map(|(row, protocol, cut)| signals(row, protocol, cut)));
     trials.extend(PLAIN.map(|(scenario, row)| row.trial(scenario, "", |job| job, &[])));
     trials.extend(others());
     trials
@@ -147,8 +147,8 @@ fn operations(row: Row, how: &'static str) -> Trial {
     row.trial("operations", how, edit, says)
 }
 
-fn signals(row: Row, engine: &'static str, cut: bool) -> Trial {
-    let end = format!("{engine}{}", if cut { "_cut" } else { "" });
+fn signals(row: Row, protocol: &'static str, cut: bool) -> Trial {
+    let end = format!("{protocol}{}", if cut { "_cut" } else { "" });
     let edit = move |job: JobSettings| {
         let Row(_, kind, n_pes, _, _, setting) = row;
         // From nothing to some megabytes; less where each byte is much work.
@@ -159,7 +159,7 @@ fn signals(row: Row, engine: &'static str, cut: bool) -> Trial {
         };
         // A place for each transfer in flight, at either end.
         let heap = (96 << 20).max(u64::from(n_pes) * 8 * most + (16 << 20));
-        let job = job.heap(heap, 2 << 20).debug("signals", engine);
+        let job = job.heap(heap, 2 << 20).debug("signals", protocol);
         let job = job.param("rounds", rounds).param("most", most);
         if cut { job.debug("max_segment", 5000) } else { job }
     };

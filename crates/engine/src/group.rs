@@ -6,14 +6,15 @@
 //! landed, or a message is acknowledged as executed.
 //!
 //! # Order
-//! Work counts in the last group of its peer. Closing that group begins the next; the number of the
-//! new group then names everything before it: *behind n* means behind all groups below `n`. A write
-//! behind `n` leaves when [`OrderGroups::ordered`] reaches it, a message when
-//! [`OrderGroups::written`] does, and the marks of messages do the rest at the target. A held
-//! signal counts as a write of the group in which it was submitted, which is not below the one that
-//! it waits for: so it waits for nothing that waits for it.
+//! Work counts in the last group of its peer. Closing that group begins the next, whose number is
+//! then a *fence*: it stands for all work in the groups below. A write after a fence leaves when
+//! [`OrderGroups::ordered`] reaches it, a message when [`OrderGroups::written`] does, and the marks
+//! of messages do the rest at the target. A waiting signal counts as a write of the group in which
+//! it was submitted, which is not below its fence: so it waits for nothing that waits for it.
 
 use std::num::NonZeroU16;
+
+use crate::wire::message::Seq;
 
 /// Order groups of a peer at a time.
 const RING: u32 = 16;
@@ -21,7 +22,7 @@ const RING: u32 = 16;
 /// Kinds of unfinished work in an order group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Class {
-    /// Segments written, and signals that are held back.
+    /// Segments written, and waiting signals.
     Write = 0,
     /// Segments read.
     Read = 1,
@@ -70,10 +71,10 @@ pub(crate) struct OrderGroups {
     /// Unfinished work by group and class. The entry of [`GroupRef::NONE`] means nothing.
     counts: [u32; COUNTS],
     /// Number of the last message before the end of each closed group.
-    last_message: [u64; RING as usize],
-    /// Group of new work, and its position in `counts`.
+    last_message: [Seq; RING as usize],
+    /// Group of new work, and the position of its first count.
     last: u32,
-    place: u8,
+    first_count: u8,
     /// No group below has unfinished writes.
     written: u32,
     /// No group below has unfinished writes or messages.
@@ -89,9 +90,9 @@ impl OrderGroups {
     pub(crate) fn new() -> Self {
         Self {
             counts: [0; COUNTS],
-            last_message: [0; RING as usize],
+            last_message: [Seq::NONE; RING as usize],
             last: Self::FIRST,
-            place: GroupRef::new(Self::FIRST, Class::Write).0,
+            first_count: GroupRef::new(Self::FIRST, Class::Write).0,
             written: Self::FIRST,
             ordered: Self::FIRST,
             finished: Self::FIRST,
@@ -101,7 +102,7 @@ impl OrderGroups {
     /// Returns the group in which new work of a class counts.
     #[inline(always)]
     pub(crate) fn next(&self, class: Class) -> GroupRef {
-        GroupRef(self.place | class as u8)
+        GroupRef(self.first_count | class as u8)
     }
 
     #[inline(always)]
@@ -127,15 +128,15 @@ impl OrderGroups {
         *count == 0
     }
 
-    /// Turns a held signal, counted as a write, into the message `number` of the same group.
-    pub(crate) fn leave(&mut self, held: GroupRef, number: u64) -> GroupRef {
-        self.end(held, 1);
-        // The message stays in the group of the held signal: a fence that waits for one waits for
+    /// Turns a waiting signal or staged put, counted as a write, into a message of the same group.
+    pub(crate) fn leave(&mut self, write: GroupRef, message: Seq) -> GroupRef {
+        self.end(write, 1);
+        // The message stays in the group of the write: a fence that waits for one waits for
         // the other.
-        let group = GroupRef(held.0 & !(CLASSES as u8 - 1) | Class::Message as u8);
+        let group = GroupRef(write.0 & !(CLASSES as u8 - 1) | Class::Message as u8);
         self.begin(group);
         // For the last group, `close` overwrites this with the newest number.
-        self.last_message[group.index() / CLASSES as usize] = number;
+        self.last_message[group.index() / CLASSES as usize] = message;
         group
     }
 
@@ -159,8 +160,8 @@ impl OrderGroups {
     #[inline(always)]
     pub(crate) fn is_empty(&self) -> bool {
         // Work in a closed group keeps `finished` below `last`, so only the last counts are read.
-        let at = usize::from(self.place);
-        let last = self.counts.get(at..at + CLASSES as usize - 1);
+        let first = usize::from(self.first_count);
+        let last = self.counts.get(first..first + CLASSES as usize - 1);
         self.finished == self.last
             && last.is_some_and(|counts| counts.iter().all(|count| *count == 0))
     }
@@ -186,11 +187,11 @@ impl OrderGroups {
         (0..RING).map(|number| self.count(number, class)).sum()
     }
 
-    /// Closes the last group unless it is empty; `newest` is the number of the last message that
-    /// has left. Returns the number to be behind, or None if all groups are in use.
-    pub(crate) fn close(&mut self, newest: u64) -> Option<u32> {
+    /// Closes the last group unless it is empty; `newest` is the last message that has left.
+    /// Returns the fence after all work so far, or None if all groups are in use.
+    pub(crate) fn close(&mut self, newest: Seq) -> Option<u32> {
         if self.is_group_empty(self.last) {
-            // Behind the groups before an empty one is behind everything.
+            // What follows the groups before an empty one follows everything.
             return Some(self.last);
         }
         // The next group would share its counts with the oldest unfinished one.
@@ -199,7 +200,7 @@ impl OrderGroups {
         }
         self.last_message[(self.last % RING) as usize] = newest;
         self.last = self.last.wrapping_add(1);
-        self.place = GroupRef::new(self.last, Class::Write).0;
+        self.first_count = GroupRef::new(self.last, Class::Write).0;
         Some(self.last)
     }
 
@@ -226,34 +227,34 @@ impl OrderGroups {
         }
     }
 
-    /// Returns true if all writes before group `number` are delivered.
+    /// Returns true if all writes before a fence are delivered.
     #[inline(always)]
-    pub(crate) fn is_written(&self, number: u32) -> bool {
+    pub(crate) fn is_written(&self, fence: u32) -> bool {
         // Group numbers wrap; a cursor is less than 2^31 ahead, see `Peer::update_fast_path`.
-        self.written.wrapping_sub(number) as i32 >= 0
+        self.written.wrapping_sub(fence) as i32 >= 0
     }
 
-    /// Returns true if all writes and messages before group `number` are finished.
+    /// Returns true if all writes and messages before a fence are finished.
     #[inline(always)]
-    pub(crate) fn is_ordered(&self, number: u32) -> bool {
-        self.ordered.wrapping_sub(number) as i32 >= 0
+    pub(crate) fn is_ordered(&self, fence: u32) -> bool {
+        self.ordered.wrapping_sub(fence) as i32 >= 0
     }
 
-    pub(crate) fn is_finished(&self, number: u32) -> bool {
-        self.finished.wrapping_sub(number) as i32 >= 0
+    pub(crate) fn is_finished(&self, fence: u32) -> bool {
+        self.finished.wrapping_sub(fence) as i32 >= 0
     }
 
-    /// Returns a number that all new work is behind.
+    /// Returns a fence before which nothing is unfinished.
     pub(crate) fn start(&self) -> u32 {
         self.finished
     }
 
-    /// Returns the highest number of a message before group `number`, or 0 if all are executed.
-    pub(crate) fn last_message_before(&self, number: u32) -> u64 {
-        let mut last = 0;
+    /// Returns the last message before a fence, or [`Seq::NONE`] if all are executed.
+    pub(crate) fn last_message_before(&self, fence: u32) -> Seq {
+        let mut last = Seq::NONE;
         // Messages before `ordered` are executed: a mark need not name them.
         let mut group = self.ordered;
-        while group != number && group.wrapping_sub(number) as i32 <= 0 {
+        while group != fence && group.wrapping_sub(fence) as i32 <= 0 {
             last = last.max(self.last_message[(group % RING) as usize]);
             group = group.wrapping_add(1);
         }
@@ -385,7 +386,7 @@ mod tests {
                         let group = order.begin_last(class);
                         begun.push((order.last, class, group));
                     }
-                    3 => drop(order.close(0)),
+                    3 => drop(order.close(Seq::NONE)),
                     _ if begun.is_empty() => {}
                     _ => {
                         let (_, _, group) = begun.swap_remove(usize::from(pick) % begun.len());

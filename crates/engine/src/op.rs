@@ -24,8 +24,8 @@ pub(crate) struct Op {
     pub(crate) sent: usize,
     /// Completion group of the operation while queued, then of its segments and messages.
     pub(crate) completion: GroupId,
-    /// Order group that counts its segments, if not the peer's last one.
-    pub(crate) counted_by: Option<GroupRef>,
+    /// Order group of its segments, if not the peer's last one.
+    pub(crate) group: Option<GroupRef>,
     /// Whether staging submits it, because the fabric does not reach one of the sides.
     pub(crate) staged: bool,
 }
@@ -49,7 +49,7 @@ pub(crate) enum OpKind {
 /// An operation on a word of a peer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WordOp {
-    pub(crate) at: RegionAddr,
+    pub(crate) addr: RegionAddr,
     pub(crate) atomic: Atomic,
 }
 
@@ -65,8 +65,8 @@ pub(crate) enum SignalProtocol {
     /// The target counts the segments, which carry `tag`; `segments` of them are posted so far.
     Counted { tag: Tag, segments: u32 },
     /// The signal is sent when the segments, counted in the completion group `data`, are delivered.
-    /// Until then the operation counts as a write of its peer in `held`.
-    Chained { data: GroupId, held: GroupRef },
+    /// Until then the operation counts as a write of its peer in `group`.
+    Chained { data: GroupId, group: GroupRef },
     /// The signal follows everything submitted before it.
     Ordered,
 }
@@ -74,19 +74,10 @@ pub(crate) enum SignalProtocol {
 impl Op {
     pub(crate) fn new(kind: OpKind, completion: GroupId) -> Self {
         let local = LocalSide::Value(0);
-        Self {
-            kind,
-            remote: 0,
-            local,
-            len: 0,
-            sent: 0,
-            completion,
-            counted_by: None,
-            staged: false,
-        }
+        Self { kind, remote: 0, local, len: 0, sent: 0, completion, group: None, staged: false }
     }
 
-    /// Returns true if the operation can no longer move behind another one.
+    /// Returns true if the operation can no longer move after another one.
     pub(crate) fn has_begun(&self) -> bool {
         // A chosen protocol holds a tag or a group, which an operation in front might wait for.
         let has_protocol = matches!(self.kind, OpKind::PutSignal(_, protocol) if protocol != SignalProtocol::Undecided);
@@ -140,8 +131,8 @@ pub(crate) type Attempt = Result<Outcome, EngineError>;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Outcome {
     Done,
-    /// The operation waits for an order group of its own peer.
-    Held,
+    /// Earlier work of the peer has to end first, or stands before the operation in the queue.
+    Blocked,
     /// The operation waits for a limit of its own peer: window, fetch slots, tags.
     PeerFull,
     /// The operation waits for a resource of all peers: a rail, a message slot, a bounce buffer.

@@ -15,16 +15,16 @@ use crate::segments::Owner;
 use crate::wire::handle::{HandleBytes, HandlePrefix};
 use crate::wire::message::{Seq, Tag};
 
-/// A signal held back until earlier writes are delivered.
+/// A signal that waits until earlier writes are delivered.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct HeldSignal {
+pub(crate) struct WaitingSignal {
     pub(crate) word: WordOp,
     /// Tag and number of the segments that the target has to count.
     pub(crate) counted: Option<(Tag, u32)>,
-    /// The signal leaves when all writes before this order group are delivered.
-    pub(crate) behind: u32,
-    /// Its own count, as a write: later signals and fences wait for it.
-    pub(crate) held: GroupRef,
+    /// The signal leaves when all writes before this fence are delivered.
+    pub(crate) fence: u32,
+    /// Order group that counts the signal as a write: later signals and fences wait for it.
+    pub(crate) group: GroupRef,
     pub(crate) completion: GroupId,
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct Peer {
     /// First bytes of the peer's handles with keys, as last seen.
     prefix: HandlePrefix,
     pub(crate) order: OrderGroups,
-    /// Writes wait until this group is ordered, messages until it is written.
+    /// Last fence: writes wait until all before it is ordered, messages until it is written.
     pub(crate) fence: u32,
     /// Fences since start.
     pub(crate) fences: u32,
@@ -67,8 +67,8 @@ pub(crate) struct Peer {
     pub(crate) is_refused: bool,
     /// Whether the peer is in the lane's list of peers whose cursors may move.
     pub(crate) is_settling: bool,
-    pub(crate) held: VecDeque<HeldSignal>,
-    /// Waits of user threads: a group that ends when all order groups before the number have.
+    pub(crate) waiting_signals: VecDeque<WaitingSignal>,
+    /// Waits of user threads: a fence, and the completion group that ends with all work before it.
     pub(crate) quiets: Vec<(u32, GroupId)>,
     /// Handle of the last queued operation, shared with the queue.
     handle: Option<Arc<HandleBytes>>,
@@ -87,7 +87,7 @@ pub(crate) struct PeerWatch {
     /// Time of the last change of `ended`, in the watchdog's units.
     pub(crate) since: u32,
     /// Time when the peer's work last waited for a resource that other peers hold.
-    pub(crate) blocked: u32,
+    pub(crate) starved: u32,
     /// Warnings since `since`.
     pub(crate) warned: u32,
 }
@@ -116,7 +116,7 @@ impl Peer {
             stalled_at: None,
             is_refused: false,
             is_settling: false,
-            held: VecDeque::new(),
+            waiting_signals: VecDeque::new(),
             quiets: Vec::new(),
             handle: None,
             ahead: Box::default(),
@@ -128,14 +128,15 @@ impl Peer {
     }
 
     fn renew_owner(&mut self) {
-        self.owner = self.path.owner.counted(GroupId::NONE, self.order.next(Class::Write));
+        self.owner = self.path.owner.in_groups(GroupId::NONE, self.order.next(Class::Write));
     }
 
+    /// Closes the order group of new work. Returns the fence, or None if all groups are in use.
     pub(crate) fn close(&mut self) -> Option<u32> {
-        let newest = self.channel.as_deref().map_or(0, |channel| channel.next.0 - 1);
-        let number = self.order.close(newest);
+        let newest = self.channel.as_deref().map_or(Seq::NONE, Channel::last_sent);
+        let fence = self.order.close(newest);
         self.renew_owner();
-        number
+        fence
     }
 
     /// Drops all counts of a failed peer.
@@ -242,7 +243,7 @@ impl Peer {
 pub(crate) struct Peers {
     by_pe: Box<[Option<Box<Peer>>]>,
     /// Open peers in the order of opening.
-    open: Vec<u32>,
+    open: Vec<Pe>,
 }
 
 impl Peers {
@@ -254,29 +255,23 @@ impl Peers {
         self.by_pe.len() as u32
     }
 
-    #[inline(always)]
-    pub(crate) fn find(&self, pe: Pe) -> Option<u32> {
-        self.of(pe).map(|_| pe.0)
-    }
-
     /// Opens a peer that is in the job and not open yet.
-    pub(crate) fn open(&mut self, pe: Pe, paths: (Box<[PeerPath]>, PeerPath)) -> u32 {
+    pub(crate) fn open(&mut self, pe: Pe, paths: (Box<[PeerPath]>, PeerPath)) {
         // Boxed: the table has an entry for each PE of the job, and most lanes use few.
         self.by_pe[pe.index()] = Some(Box::new(Peer::new(pe, paths)));
-        self.open.push(pe.0);
-        pe.0
+        self.open.push(pe);
     }
 
     /// Returns an open peer; panics if there is none.
     #[inline(always)]
-    pub(crate) fn get(&self, at: u32) -> &Peer {
-        let Some(peer) = self.of(Pe(at)) else { unreachable!("no peer {at} was opened") };
+    pub(crate) fn get(&self, pe: Pe) -> &Peer {
+        let Some(peer) = self.of(pe) else { unreachable!("{pe} was not opened") };
         peer
     }
 
     #[inline(always)]
-    pub(crate) fn get_mut(&mut self, at: u32) -> &mut Peer {
-        let Some(peer) = self.of_mut(Pe(at)) else { unreachable!("no peer {at} was opened") };
+    pub(crate) fn get_mut(&mut self, pe: Pe) -> &mut Peer {
+        let Some(peer) = self.of_mut(pe) else { unreachable!("{pe} was not opened") };
         peer
     }
 
@@ -291,13 +286,13 @@ impl Peers {
     }
 
     /// Iterates over open peers by PE; the cost grows with the size of the job.
-    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut Peer)> {
-        self.by_pe.iter_mut().flatten().map(|peer| (peer.pe.0, &mut **peer))
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Peer> {
+        self.by_pe.iter_mut().flatten().map(|peer| &mut **peer)
     }
 
     /// Iterates over open peers in the order of opening.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Peer)> {
-        self.open.iter().map(|at| (*at, self.get(*at)))
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Peer> {
+        self.open.iter().map(|pe| self.get(*pe))
     }
 }
 
@@ -310,7 +305,7 @@ mod tests {
 
     /// Separate signals close a group each, and a program may have no fence.
     #[test]
-    fn fence_of_long_ago_stays_behind() {
+    fn fence_of_long_ago_stays_reached() {
         let paths = PathTable::new(&[Path { to: PeerAddr(0), remote: RailId(0) }], 1);
         let mut peer = Peer::new(Pe(0), paths.peer_paths(Pe(0), Pe(0)));
         for _ in 0..5 {

@@ -5,7 +5,7 @@
 //! no entry; it waits as an operation in its peer's queue.
 
 use crate::group::{Class, GroupId, GroupRef};
-use crate::ids::{RailId, WrId};
+use crate::ids::{Pe, RailId, WrId};
 use crate::port::{Context, Direction, Local, Transfer};
 
 /// End of the list of free entries.
@@ -41,12 +41,12 @@ impl Owner {
     pub(crate) const FREE: Self = Self(0);
 
     /// Returns the owner of a plain segment that no group counts yet.
-    pub(crate) fn new(peer: u32, rail: RailId) -> Self {
-        Self(u64::from(peer) << 40 | u64::from(rail.0) << 32 | SegmentState::Plain as u64)
+    pub(crate) fn new(pe: Pe, rail: RailId) -> Self {
+        Self(u64::from(pe.0) << 40 | u64::from(rail.0) << 32 | SegmentState::Plain as u64)
     }
 
     #[inline(always)]
-    pub(crate) fn counted(self, completion: GroupId, group: GroupRef) -> Self {
+    pub(crate) fn in_groups(self, completion: GroupId, group: GroupRef) -> Self {
         // Of an owner that no group counts these bits are zero.
         Self(self.0 | u64::from(completion.bits()) << 16 | u64::from(group.bits()) << 8)
     }
@@ -59,8 +59,8 @@ impl Owner {
     }
 
     #[inline(always)]
-    pub(crate) fn peer(self) -> u32 {
-        (self.0 >> 40) as u32
+    pub(crate) fn pe(self) -> Pe {
+        Pe((self.0 >> 40) as u32)
     }
 
     #[inline(always)]
@@ -152,15 +152,15 @@ pub(crate) struct Segments {
 
 impl Segments {
     pub(crate) fn new(count: u32, context: impl Fn(WrId) -> Context) -> Self {
-        let entry = |at: u32| Segment {
+        let entry = |index: u32| Segment {
             direction: Direction::Write,
             addr: 0,
             len: 0,
             owner: Owner::FREE,
-            context: context(WrId(at)),
+            context: context(WrId(index)),
             born: 0,
             token: PLAIN,
-            next_free: if at + 1 < count { at + 1 } else { NIL },
+            next_free: if index + 1 < count { index + 1 } else { NIL },
         };
         Self { entries: (0..count).map(entry).collect(), first_free: 0 }
     }
@@ -169,21 +169,21 @@ impl Segments {
     #[inline(always)]
     pub(crate) fn take(&mut self) -> Option<(WrId, &mut Segment)> {
         // Last in, first out: the entry is likely still in the cache.
-        let at = self.first_free;
-        let entry = self.entries.get_mut(at as usize)?;
+        let index = self.first_free;
+        let entry = self.entries.get_mut(index as usize)?;
         self.first_free = entry.next_free;
-        Some((WrId(at), entry))
+        Some((WrId(index), entry))
     }
 
     /// Returns the owner of a posted segment; the fabric may report other indices.
     #[inline(always)]
-    pub(crate) fn owner(&self, at: usize) -> Option<Owner> {
-        self.entries.get(at).map(|entry| entry.owner).filter(|owner| *owner != Owner::FREE)
+    pub(crate) fn owner(&self, index: usize) -> Option<Owner> {
+        self.entries.get(index).map(|entry| entry.owner).filter(|owner| *owner != Owner::FREE)
     }
 
     /// Returns a posted segment.
-    pub(crate) fn posted_mut(&mut self, at: usize) -> Option<&mut Segment> {
-        self.entries.get_mut(at).filter(|entry| entry.owner != Owner::FREE)
+    pub(crate) fn posted_mut(&mut self, index: usize) -> Option<&mut Segment> {
+        self.entries.get_mut(index).filter(|entry| entry.owner != Owner::FREE)
     }
 
     /// Frees segments in sequence while their owner is `owner`. Returns how many were freed.
@@ -194,12 +194,12 @@ impl Segments {
         indices: impl Iterator<Item = usize>,
     ) -> usize {
         let (mut count, mut first) = (0, self.first_free);
-        for at in indices {
-            match self.entries.get_mut(at) {
+        for index in indices {
+            match self.entries.get_mut(index) {
                 Some(entry) if entry.owner == owner => {
                     entry.owner = Owner::FREE;
                     entry.next_free = first;
-                    first = at as u32;
+                    first = index as u32;
                 }
                 // Another owner counts in other groups; its completion starts the next run.
                 _ => break,
@@ -210,9 +210,9 @@ impl Segments {
         count
     }
 
-    pub(crate) fn free(&mut self, at: usize) {
-        if let Some(owner) = self.owner(at) {
-            self.free_alike(owner, std::iter::once(at));
+    pub(crate) fn free(&mut self, index: usize) {
+        if let Some(owner) = self.owner(index) {
+            self.free_alike(owner, std::iter::once(index));
         }
     }
 
@@ -223,9 +223,9 @@ impl Segments {
     }
 
     /// Iterates over the posted segments of a peer that has not failed.
-    pub(crate) fn of_peer(&self, peer: u32) -> impl Iterator<Item = (u32, &Segment)> {
+    pub(crate) fn of_peer(&self, pe: Pe) -> impl Iterator<Item = (u32, &Segment)> {
         self.posted().filter(move |(_, segment)| {
-            segment.owner.peer() == peer && segment.owner.state() != SegmentState::Orphan
+            segment.owner.pe() == pe && segment.owner.state() != SegmentState::Orphan
         })
     }
 }

@@ -32,7 +32,7 @@ const MAX_GAP: u64 = 5_000_000_000;
 const GAPS: u64 = 2;
 
 /// Times are kept in units of 2^28 ns, about a quarter of a second, so 32 bits last 36 years.
-const STAMP_SHIFT: u32 = 28;
+const TIME_SHIFT: u32 = 28;
 
 /// Maximum number of peers reported per check, and of these reports with the state of all rails.
 const REPORTS: u32 = 16;
@@ -51,9 +51,9 @@ pub struct Watchdog {
     /// Times of the last read of the clock and of the last check of peers, in nanoseconds.
     clock_read: u64,
     checked: u64,
-    /// Time that counts as waiting in nanoseconds, and in units of [`STAMP_SHIFT`].
+    /// Time that counts as waiting in nanoseconds, and in units of [`TIME_SHIFT`].
     waited: u64,
-    stamp: u32,
+    time: u32,
     checks: u32,
     /// Time when work of any peer last ended.
     moved: u32,
@@ -97,7 +97,7 @@ impl Watchdog {
             clock_read: 0,
             checked: 0,
             waited: 0,
-            stamp: 0,
+            time: 0,
             checks: 0,
             moved: 0,
             ended: Vec::new(),
@@ -106,7 +106,7 @@ impl Watchdog {
 
     pub(crate) fn note_ended(&mut self, pe: Pe) {
         // Not failed at once: its last messages may still be on their way.
-        self.ended.push((pe, self.stamp));
+        self.ended.push((pe, self.time));
     }
 
     /// Takes the PEs whose processes ended a whole deadline ago.
@@ -121,8 +121,8 @@ impl Watchdog {
 
     /// Returns the current time in the watchdog's units.
     #[inline(always)]
-    pub(crate) fn stamp(&self) -> u32 {
-        self.stamp
+    pub(crate) fn time(&self) -> u32 {
+        self.time
     }
 
     /// Counts an iteration. Returns true if the clock is to be read.
@@ -159,7 +159,7 @@ impl Watchdog {
         self.checked = now;
         // A process that was stopped has not waited.
         self.waited += gap.min(self.max_gap);
-        self.stamp = (self.waited >> STAMP_SHIFT) as u32;
+        self.time = (self.waited >> TIME_SHIFT) as u32;
         true
     }
 
@@ -170,7 +170,7 @@ impl Watchdog {
 
     /// As [`Watchdog::overdue`], for work that fails after so many deadlines.
     fn overdue_after(&self, deadlines: u64, moved: u32, warned: u32) -> Option<Overdue> {
-        let still = u64::from(self.stamp.saturating_sub(moved)) << STAMP_SHIFT;
+        let still = u64::from(self.time.saturating_sub(moved)) << TIME_SHIFT;
         let fails = self.fail_after.is_some_and(|limit| still >= limit.saturating_mul(deadlines));
         let warns = self.warn_after.is_some_and(|limit| still / limit.max(1) > u64::from(warned));
         (fails || warns).then_some(Overdue { seconds: still / 1_000_000_000, fails })
@@ -182,74 +182,74 @@ impl<P: Port> Core<P> {
     /// whose deadline has passed. `staged` is the time when staging last moved.
     pub(crate) fn check_peers(&mut self, staged: u32) {
         self.watchdog.checks = self.watchdog.checks.wrapping_add(1);
-        let (number, stamp) = (self.watchdog.checks, self.watchdog.stamp);
+        let (number, time) = (self.watchdog.checks, self.watchdog.time);
         let mut moved = self.watchdog.moved.max(staged);
         let mut busy = Vec::new();
         // An unnumbered message that could not leave is tried again here.
-        let has_due = |peer: &Peer| peer.channel.as_deref().is_some_and(Channel::has_due);
-        let due: Vec<u32> =
-            self.peers.iter().filter(|(_, peer)| has_due(peer)).map(|(at, _)| at).collect();
-        due.into_iter().for_each(|at| self.enter_control(at));
+        let has_control = |peer: &Peer| peer.channel.as_deref().is_some_and(Channel::has_control);
+        let unsent: Vec<Pe> =
+            self.peers.iter().filter(|peer| has_control(peer)).map(|peer| peer.pe).collect();
+        unsent.into_iter().for_each(|pe| self.enter_control(pe));
         let me = self.me;
         let is_busy = |peer: &Peer| {
             // No order group counts loopbacks and answers to gets.
             let is_uncounted = peer.pe == me && peer.in_flight > 0 || peer.answers_owed > 0;
             is_uncounted && peer.error.is_none() || !peer.is_quiet()
         };
-        for (at, peer) in self.peers.iter_mut().filter(|(_, peer)| is_busy(peer)) {
+        for peer in self.peers.iter_mut().filter(|peer| is_busy(peer)) {
             let ended = peer.ended();
             let watch = &mut peer.watch;
             // A peer that was idle at the last check starts a new wait.
             if ended != watch.ended || watch.checked.wrapping_add(1) != number {
-                (watch.ended, watch.since, watch.warned) = (ended, stamp, 0);
-                moved = stamp;
+                (watch.ended, watch.since, watch.warned) = (ended, time, 0);
+                moved = time;
             }
             watch.checked = number;
-            busy.push(at);
+            busy.push(peer.pe);
         }
         self.watchdog.moved = moved;
         let mut reported = 0;
         // After the loop: whether one peer is stuck depends on whether any other has moved.
-        for at in busy {
-            self.check_peer(at, staged, &mut reported);
+        for pe in busy {
+            self.check_peer(pe, staged, &mut reported);
         }
         self.check_counted_signals();
     }
 
-    fn check_peer(&mut self, at: u32, staged: u32, reported: &mut u32) {
-        let stamp = self.watchdog.stamp;
-        let peer = self.peers.get_mut(at);
-        let unacked = peer.channel.as_deref().is_some_and(|channel| channel.held > 0);
+    fn check_peer(&mut self, pe: Pe, staged: u32, reported: &mut u32) {
+        let time = self.watchdog.time;
+        let peer = self.peers.get_mut(pe);
+        let unfinished = peer.channel.as_deref().is_some_and(|channel| channel.unfinished > 0);
         let unanswered = peer.gets_requested != peer.gets_answered;
-        if peer.in_flight == 0 && !unacked && !unanswered && !peer.is_refused {
+        if peer.in_flight == 0 && !unfinished && !unanswered && !peer.is_refused {
             // Work that waits for resources of other peers, or for a copy, is overdue only while
             // the whole lane is stuck, and has two deadlines: those peers' come first.
-            peer.watch.blocked = stamp;
+            peer.watch.starved = time;
             let (watch, moved) = (peer.watch, self.watchdog.moved.max(staged));
             let overdue = self.watchdog.overdue_after(2, watch.since.max(moved), watch.warned);
             let Some(overdue) = overdue else { return };
-            let report = self.timeout(at, &self.oldest(at), overdue.seconds);
-            return self.report(at, report, overdue.fails, reported);
+            let report = self.timeout(pe, &self.oldest(pe), overdue.seconds);
+            return self.report(pe, report, overdue.fails, reported);
         }
         let watch = peer.watch;
-        let since = watch.since.max(watch.blocked);
+        let since = watch.since.max(watch.starved);
         if self.watchdog.overdue(since, watch.warned).is_none() {
             return;
         }
         // Searched only now: it walks the tables of segments and messages.
-        let oldest = self.oldest(at);
+        let oldest = self.oldest(pe);
         // A peer may complete nothing for long because nothing was posted.
         let since = since.max(oldest.born);
         let Some(overdue) = self.watchdog.overdue(since, watch.warned) else { return };
-        let report = self.timeout(at, &oldest, overdue.seconds);
-        self.report(at, report, overdue.fails, reported);
+        let report = self.timeout(pe, &oldest, overdue.seconds);
+        self.report(pe, report, overdue.fails, reported);
     }
 
-    fn report(&mut self, at: u32, report: EngineError, fails: bool, reported: &mut u32) {
+    fn report(&mut self, pe: Pe, report: EngineError, fails: bool, reported: &mut u32) {
         if fails {
-            return self.fail_peer(at, report);
+            return self.fail_peer(pe, report);
         }
-        let watch = &mut self.peers.get_mut(at).watch;
+        let watch = &mut self.peers.get_mut(pe).watch;
         watch.warned += 1;
         let again = watch.warned > 1;
         *reported += 1;
@@ -266,20 +266,19 @@ impl<P: Port> Core<P> {
     }
 
     /// Returns the oldest work of a peer in flight, or else the first in its queue.
-    fn oldest(&self, at: u32) -> OldestWork {
-        let posted = self.segments.of_peer(at).map(|(_, segment)| segment);
+    fn oldest(&self, pe: Pe) -> OldestWork {
+        let posted = self.segments.of_peer(pe).map(|(_, segment)| segment);
         if let Some(first) = posted.min_by_key(|s| s.born) {
             let (what, len, state) = (first.what(), first.len, "posted");
             return OldestWork { what, len, rail: first.owner.rail(), state, born: first.born };
         }
-        let sent =
-            self.messages.sent().map(|(_, slot)| slot).filter(|slot| slot.owner.peer() == at);
+        let sent = self.messages.sent().map(|(_, slot)| slot).filter(|slot| slot.owner.pe() == pe);
         if let Some(first) = sent.min_by_key(|slot| slot.seq) {
             let (len, state) = (first.frame.len + first.tail.len, "sent, not acknowledged");
             let (what, rail, born) = (first.what(), first.owner.rail(), first.born);
             return OldestWork { what, len, rail, state, born };
         }
-        let peer = self.peers.get(at);
+        let peer = self.peers.get(pe);
         if peer.gets_requested != peer.gets_answered {
             let (what, rail, state) = ("get", peer.path.rail, "asked for, not answered");
             return OldestWork { what, len: 0, rail, state, born: 0 };
@@ -288,7 +287,7 @@ impl<P: Port> Core<P> {
             QueueEntry::Op(op, _) => Some((op.what(), op.len)),
             QueueEntry::Fence | QueueEntry::Quiet(_) => None,
         });
-        let other = match (peer.answers_owed > 0, peer.held.is_empty()) {
+        let other = match (peer.answers_owed > 0, peer.waiting_signals.is_empty()) {
             (true, _) => ("answer to a get", 0),
             (false, false) => ("signal", 8),
             (false, true) => ("staged transfer", 0),
@@ -303,19 +302,19 @@ impl<P: Port> Core<P> {
         OldestWork { what, len, rail, state, born: 0 }
     }
 
-    fn timeout(&self, at: u32, oldest: &OldestWork, seconds: u64) -> EngineError {
-        let peer = self.peers.get(at);
+    fn timeout(&self, pe: Pe, oldest: &OldestWork, seconds: u64) -> EngineError {
+        let peer = self.peers.get(pe);
         let OldestWork { what, len, rail, state, .. } = *oldest;
         let writes = peer.order.unfinished(Class::Write) + peer.order.unfinished(Class::Message);
         let reads = peer.order.unfinished(Class::Read);
-        let (pe, rail_name) = (peer.pe, self.port.rail_name(rail).to_owned());
+        let rail_name = self.port.rail_name(rail).to_owned();
         EngineError::Timeout { what, pe, len, rail, rail_name, seconds, state, writes, reads }
     }
 
     /// Checks peers whose counted signals wait for their data.
     fn check_counted_signals(&mut self) {
         let mut overdue = Vec::new();
-        for (at, peer) in self.peers.iter_mut() {
+        for peer in self.peers.iter_mut() {
             let counts =
                 peer.channel.as_deref_mut().and_then(|channel| channel.counts.as_deref_mut());
             let Some(counts) = counts.filter(|_| peer.error.is_none()) else { continue };
@@ -330,11 +329,11 @@ impl<P: Port> Core<P> {
                 seconds: late.seconds,
             };
             // Not yet: failing a peer changes the peers that are iterated.
-            overdue.push((at, failed, late.fails));
+            overdue.push((peer.pe, failed, late.fails));
         }
-        for (at, failed, fails) in overdue {
+        for (pe, failed, fails) in overdue {
             if fails {
-                self.fail_peer(at, failed);
+                self.fail_peer(pe, failed);
             } else {
                 warn!(target: "TRANSPORT", "{failed}");
             }

@@ -3,7 +3,7 @@
 use engine::channel::counts::TAGS;
 use engine::wire::handshake::Hello;
 
-/// What every PE of the job can do. Every PE takes part in a way of signalling, as sender and as
+/// What every PE of the job can do. Every PE takes part in a signal protocol, as sender and as
 /// target, or none does. All see the same records, and come to the same.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Agreement {

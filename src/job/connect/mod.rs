@@ -277,9 +277,9 @@ fn assemble(
         cookie,
         kind,
         paths,
-        regions: regions.index(),
+        regions: regions.directory(),
         watchdog: Watchdog::new(settings.warn_after, settings.fail_after),
-        signals: settings.signal_engine,
+        signals: settings.signals,
         counted: agreement.counted(),
         immediate_bytes: agreement.immediate_data,
         longest_message: agreement.longest_message,
@@ -306,8 +306,8 @@ fn assemble(
     );
     info!(
         target: logging::TRANSPORT,
-        "signal engine {:?}; {}",
-        settings.signal_engine,
+        "signal protocol {:?}; {}",
+        settings.signals,
         agreement.reason(),
     );
     let consistency = Consistency::new(settings.consistency);

@@ -36,8 +36,7 @@ pub(crate) fn rails(
 ) -> Result<Rails, JobError> {
     let machine = machine();
     let gpu = gpu();
-    let (place_here, gpus) =
-        neighbours(&collectives.allgather(&encode(machine, gpu))?, machine, me);
+    let (place_here, gpus) = same_host(&collectives.allgather(&encode(machine, gpu))?, machine, me);
 
     let place = |path: &std::path::PathBuf| PciAddress::of_path(path);
     let nics: Vec<Option<PciAddress>> =
@@ -89,7 +88,7 @@ fn plan(
     Plan::make(topology, &known, usize::from(settings.max_nic_per_pe))
 }
 
-fn neighbours(seats: &[u8], machine: u64, me: Pe) -> (usize, Vec<Option<PciAddress>>) {
+fn same_host(seats: &[u8], machine: u64, me: Pe) -> (usize, Vec<Option<PciAddress>>) {
     let seats = seats.chunks_exact(SEAT_BYTES).map(decode).enumerate();
     let here = seats.filter(|(_, (other, _))| *other == machine);
     let (pes, gpus): (Vec<usize>, Vec<Option<PciAddress>>) =
@@ -160,10 +159,10 @@ mod tests {
             told.iter().flat_map(|(machine, gpu)| encode(*machine, *gpu)).collect();
         for (pe, place) in [(0, 0), (2, 1), (4, 2)] {
             let expected = (place, vec![gpu(1), gpu(2), gpu(3)]);
-            assert_eq!(neighbours(&seats, 7, Pe(pe)), expected, "PE {pe}");
+            assert_eq!(same_host(&seats, 7, Pe(pe)), expected, "PE {pe}");
         }
         for (pe, place) in [(1, 0), (3, 1)] {
-            assert_eq!(neighbours(&seats, 9, Pe(pe)), (place, vec![gpu(1), None]), "PE {pe}");
+            assert_eq!(same_host(&seats, 9, Pe(pe)), (place, vec![gpu(1), None]), "PE {pe}");
         }
     }
 

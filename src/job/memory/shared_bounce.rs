@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn only_offering_neighbours_are_opened() {
+    fn only_offering_peers_are_opened() {
         let [me, one, two] = [0, 1, 2].map(offer);
         assert_eq!(opened(&me, &[me.record, one.record, two.record]), [1, 2]);
         let wrong = [

@@ -1,7 +1,7 @@
 //! Copies through bounce buffers, as the engine asks for them.
 
 pub(crate) mod failures;
-pub(crate) mod neighbours;
+pub(crate) mod same_host;
 pub(crate) mod together;
 pub(crate) mod words;
 

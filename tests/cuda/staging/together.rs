@@ -14,7 +14,7 @@ use crate::bed::stage::{CHUNK, Stage, atomic, options, register};
 use test_support::random::pattern;
 
 use crate::bed::{Bed, GRANULARITY, ON_DEVICE, allocations, call, fill, peek};
-use crate::neighbours::Spinning;
+use crate::coexistence::Spinning;
 use crate::words::stream_only;
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -223,8 +223,8 @@ fn steps(stage: &Stage, heap: usize, tokens: usize) -> Vec<OrderedStep> {
         let atomic = atomic(op, Width::Eight, operand);
         let copy = Copy { direction: IN, memory, bounce, len: LEN };
         [
-            OrderedStep::Copy { copy, behind: true },
-            OrderedStep::Apply { addr, atomic, behind: true },
+            OrderedStep::Copy { copy, is_ordered: true },
+            OrderedStep::Apply { addr, atomic, is_ordered: true },
         ]
     };
     (0..tokens).flat_map(token).collect()
@@ -265,11 +265,11 @@ fn groups(stage: &Stage, heap: usize, tokens: usize, has_words: bool) -> Vec<Ord
             let memory = heap + 4096 + number * 3 * LEN;
             let bounce = bounce + (group * tokens + number) * LEN;
             let copy = Copy { direction: IN, memory, bounce, len: LEN };
-            OrderedStep::Copy { copy, behind: group != 0 && number == 0 }
+            OrderedStep::Copy { copy, is_ordered: group != 0 && number == 0 }
         };
         let word = |number: usize| {
             let atomic = atomic(AtomicOp::SignalAdd, Width::Eight, 1);
-            OrderedStep::Apply { addr: heap, atomic, behind: number == 0 }
+            OrderedStep::Apply { addr: heap, atomic, is_ordered: number == 0 }
         };
         (0..tokens).map(copy).chain((0..tokens).filter(|_| has_words).map(word))
     };
@@ -362,10 +362,10 @@ fn beneath() {
     let bounce = stage.bounce(IN, 0);
     fill(bounce, &pattern(CHUNK, 9));
     let copy = Copy { direction: IN, memory: heap, bounce, len: 64 };
-    let copy = OrderedStep::Copy { copy, behind: true };
+    let copy = OrderedStep::Copy { copy, is_ordered: true };
     let step = |op, addr, width| {
         let atomic = atomic(op, width, 1);
-        OrderedStep::Apply { addr, atomic, behind: true }
+        OrderedStep::Apply { addr, atomic, is_ordered: true }
     };
     let add = step(AtomicOp::Add, heap + 56, Width::Eight);
     let add_half = step(AtomicOp::Add, heap + 60, Width::Four);
@@ -386,7 +386,7 @@ fn beneath() {
     let crooked = step(AtomicOp::Set, heap + 68, Width::Eight);
     let of = |memory| OrderedStep::Copy {
         copy: Copy { direction: IN, memory, bounce, len: 64 },
-        behind: true,
+        is_ordered: true,
     };
     let (owned, managed) = (bed.alloc(4096), bed.managed(4096));
     let mut lists = vec![vec![copy, narrow], vec![crooked], vec![of(owned)], vec![of(managed)]];
@@ -407,9 +407,9 @@ fn beside() {
         let copy = Copy { direction: IN, memory: heap + 4096, bounce, len: LEN };
         let word = |(addr, width): &(usize, Width)| {
             let atomic = atomic(AtomicOp::Set, *width, 3);
-            OrderedStep::Apply { addr: heap + addr, atomic, behind: true }
+            OrderedStep::Apply { addr: heap + addr, atomic, is_ordered: true }
         };
-        let copy = std::iter::once(OrderedStep::Copy { copy, behind: true });
+        let copy = std::iter::once(OrderedStep::Copy { copy, is_ordered: true });
         copy.chain(words.iter().map(word)).collect::<Vec<_>>()
     };
     use Width::{Eight, Four};
@@ -476,11 +476,11 @@ fn refused_words() {
         let set = |addr, width| {
             let (op, operand) = (AtomicOp::Set, 9);
             let atomic = atomic(op, width, operand);
-            OrderedStep::Apply { addr, atomic, behind: true }
+            OrderedStep::Apply { addr, atomic, is_ordered: true }
         };
         let copy =
             Copy { direction: IN, memory: heap + 4096, bounce: stage.bounce(IN, 0), len: LEN };
-        let copy = OrderedStep::Copy { copy, behind: true };
+        let copy = OrderedStep::Copy { copy, is_ordered: true };
         let first = first.map(|word| word.map_or(copy, |width| set(heap, width)));
         let steps: Vec<OrderedStep> =
             first.into_iter().chain([set(heap + 8, Width::Eight)]).collect();
@@ -513,7 +513,10 @@ fn not_in_order() {
     let host = bed.host(1 << 16);
     let bounce = stage.bounce(IN, 0);
     let copy = Copy { direction: IN, memory: host, bounce, len: LEN };
-    assert_eq!(stage.port.start_in_order(&[OrderedStep::Copy { copy, behind: true }], 3), Ok(None));
+    assert_eq!(
+        stage.port.start_in_order(&[OrderedStep::Copy { copy, is_ordered: true }], 3),
+        Ok(None)
+    );
 }
 
 fn refused() {

@@ -3,7 +3,7 @@
 
 use engine::error::EngineError;
 use engine::ids::Pe;
-use engine::lane::SignalEngine;
+use engine::lane::SignalChoice;
 use engine::port::{Access, Direction};
 use engine::request::{FetchTarget, Request};
 use sim_fabric::{PortCall, Script};
@@ -144,7 +144,7 @@ fn failing_lane_ends_its_copies() {
 fn released_memory_is_not_reached() {
     for what in Operation::ALL {
         let staged = if matches!(what, Operation::Put(_) | Operation::Get(_)) { 0b0100 } else { 0 };
-        for signals in [SignalEngine::Eager, SignalEngine::Chained, SignalEngine::Counted] {
+        for signals in [SignalChoice::Eager, SignalChoice::Chained, SignalChoice::Counted] {
             let shape = Shape { staged, signals, ..Shape::default() };
             let mut job = Job::new(3, &shape, Script::default());
             let second = &mut job.members[1];

@@ -5,7 +5,7 @@ use std::sync::Once;
 
 use engine::error::EngineError;
 use engine::ids::{Pe, RailId, WrId};
-use engine::lane::SignalEngine;
+use engine::lane::SignalChoice;
 use log::{LevelFilter, Log, Metadata, Record};
 use sim_fabric::Script;
 
@@ -114,7 +114,7 @@ fn logged_waits_are_bounded() {
 /// So is a signal whose data does not come, where it waits.
 #[test]
 fn waiting_signals_are_logged() {
-    let shape = Shape { signals: SignalEngine::Counted, ..Shape::default() };
+    let shape = Shape { signals: SignalChoice::Counted, ..Shape::default() };
     let mut job = Job::new(1, &shape, Script::default());
     job.fabric.world().lose_next_data = 1;
     job.put_signal(0, 1, &[(8, 600)], 0).unwrap();

@@ -38,7 +38,7 @@ use self::explore::{Explored, explore};
 use self::program::ProgramOp::{self, Add, Fence, FetchAdd, Put, Quiet, Signal, SignalBehind};
 use self::program::{Case, OPS};
 use self::search::Random;
-use engine::lane::SignalEngine::{self, Auto, Chained, Counted, Eager};
+use engine::lane::SignalChoice::{self, Auto, Chained, Counted, Eager};
 use test_support::full;
 use test_support::seeds::for_seeds;
 
@@ -81,20 +81,20 @@ fn explore_all(what: &str, step: usize, cases: impl IntoIterator<Item = Case>) {
     say(&format!("{count} programs, one in {step}"), total);
 }
 
-fn named(signals: SignalEngine, zero: &[ProgramOp], one: &[ProgramOp]) -> Case {
+fn named(signals: SignalChoice, zero: &[ProgramOp], one: &[ProgramOp]) -> Case {
     let name = format!("{signals:?} {zero:?} | {one:?}");
     Case::new(&name, signals, zero, one)
 }
 
-/// A case for each engine that the programs tell apart.
-fn by_engine(zero: &[ProgramOp], one: &[ProgramOp]) -> Vec<Case> {
+/// A case for each protocol that the programs tell apart.
+fn by_protocol(zero: &[ProgramOp], one: &[ProgramOp]) -> Vec<Case> {
     let has_signals = zero.iter().chain(one).any(|op| matches!(op, Signal(_)));
-    let engines: &[SignalEngine] = if has_signals { &[Chained, Eager] } else { &[Auto] };
-    engines.iter().map(|signals| named(*signals, zero, one)).collect()
+    let protocols: &[SignalChoice] = if has_signals { &[Chained, Eager] } else { &[Auto] };
+    protocols.iter().map(|signals| named(*signals, zero, one)).collect()
 }
 
 /// Puts whose segments the peer counts, where one tag serves for all of them, and where each has
-/// its own. Fewer things go wrong together than for the other engines: every segment is one more
+/// its own. Fewer things go wrong together than for the other protocols: every segment is one more
 /// event.
 #[test]
 fn puts_counted_by_target() {
@@ -160,7 +160,7 @@ fn puts_over_rails_chosen_by_load() {
 #[test]
 fn each_operation_alone() {
     let cases = [Put(2), Signal(0), Signal(1), Signal(2), Add, FetchAdd];
-    explore_all("one operation", 1, cases.into_iter().flat_map(|what| by_engine(&[what], &[])));
+    explore_all("one operation", 1, cases.into_iter().flat_map(|what| by_protocol(&[what], &[])));
 }
 
 #[test]
@@ -168,7 +168,7 @@ fn two_operations_in_order() {
     let mut cases = Vec::new();
     for between in [Fence, Quiet] {
         for (first, second) in KINDS.into_iter().flat_map(|one| KINDS.map(|two| (one, two))) {
-            for case in by_engine(&[first, between, second], &[]) {
+            for case in by_protocol(&[first, between, second], &[]) {
                 cases.push(Case { again: 1, ..case.clone().calm() });
                 // Behind a quiet nothing of the first is left that these could disturb.
                 if between == Fence || full() {
@@ -191,8 +191,9 @@ fn two_operations_behind_a_fence() {
     // A signal or a fetch in front has the same fence to pass, at ten times the executions.
     for first in [Put(1), Add] {
         for (second, third) in KINDS.into_iter().flat_map(|one| KINDS.map(|two| (one, two))) {
-            cases
-                .extend(by_engine(&[first, Fence, second, third], &[]).into_iter().map(Case::calm));
+            cases.extend(
+                by_protocol(&[first, Fence, second, third], &[]).into_iter().map(Case::calm),
+            );
         }
     }
     explore_all("two operations behind a fence", 5, cases);
@@ -203,7 +204,7 @@ fn operations_both_ways() {
     let mut cases = Vec::new();
     for (at, zero) in KINDS.into_iter().enumerate() {
         for one in &KINDS[at..] {
-            cases.extend(by_engine(&[zero], &[*one]).into_iter().map(Case::calm));
+            cases.extend(by_protocol(&[zero], &[*one]).into_iter().map(Case::calm));
         }
     }
     let add = named(Auto, &[Add], &[Add]).calm();
@@ -217,7 +218,7 @@ fn waiting_for_room() {
     let programs: [&[ProgramOp]; 4] =
         [&[Put(3), Add], &[Signal(3)], &[Put(2), Fence, Signal(3)], &[Add, Fence, Put(3), Add]];
     let mut cases = Vec::new();
-    for case in programs.into_iter().flat_map(|ops| by_engine(ops, &[])) {
+    for case in programs.into_iter().flat_map(|ops| by_protocol(ops, &[])) {
         let case = Case { rails: 1, depth: 1, batch: 2, ..case.calm() };
         cases.push(Case { again: 1, ..case.clone() });
         cases.push(case);
@@ -242,7 +243,7 @@ fn losses_of_one_pe() {
     ];
     let (mut cases, mut of_rails) = (Vec::new(), Vec::new());
     for ops in programs {
-        for case in by_engine(ops, &[]) {
+        for case in by_protocol(ops, &[]) {
             cases.push(Case { failures: 1, batch: 2, ..case.clone().calm() });
             of_rails.push(Case { rail_failures: 1, ..case.clone().calm() });
             if case.signals == Eager {

@@ -1,6 +1,6 @@
 //! Programs of the two PEs, and what must come of each.
 
-use engine::lane::SignalEngine;
+use engine::lane::SignalChoice;
 
 /// Most operations of one PE.
 pub(crate) const OPS: usize = 8;
@@ -56,7 +56,7 @@ pub(crate) struct Case {
     pub(crate) name: String,
     pub(crate) rails: u8,
     pub(crate) depth: u32,
-    pub(crate) signals: SignalEngine,
+    pub(crate) signals: SignalChoice,
     pub(crate) counted: u16,
     /// Whether puts of more than a word go by rails chosen by load.
     pub(crate) balanced: bool,
@@ -74,7 +74,7 @@ pub(crate) struct Case {
 impl Case {
     pub(crate) fn new(
         name: &str,
-        signals: SignalEngine,
+        signals: SignalChoice,
         zero: &[ProgramOp],
         one: &[ProgramOp],
     ) -> Self {

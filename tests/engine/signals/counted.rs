@@ -3,7 +3,7 @@
 use engine::channel::counts::TAGS;
 use engine::error::EngineError;
 use engine::ids::{Pe, RailId};
-use engine::lane::SignalEngine;
+use engine::lane::SignalChoice;
 use engine::wire::cookie::Cookie;
 use engine::wire::immediate::ImmediateCodec;
 use engine::wire::message::{Tag, WINDOW};
@@ -13,7 +13,7 @@ use crate::job::{Job, Shape};
 use crate::race::race;
 
 fn shape() -> Shape {
-    Shape { signals: SignalEngine::Counted, max_segment: 64, ..Shape::default() }
+    Shape { signals: SignalChoice::Counted, max_segment: 64, ..Shape::default() }
 }
 
 /// A signal that waits takes a place in the window, and delays no other. With the window full

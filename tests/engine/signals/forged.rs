@@ -17,7 +17,7 @@ use crate::job::{FIRST_REGION, Job, Shape, cookie};
 const PES: (u32, u32) = (0, 1);
 
 fn word(op: AtomicOp, slot: u32, offset: u64, operand: u64) -> Body<'static> {
-    Body::Word { at: RegionAddr { slot, offset }, atomic: atomic(op, operand) }
+    Body::Word { addr: RegionAddr { slot, offset }, atomic: atomic(op, operand) }
 }
 
 fn atomic_at(slot: u32, offset: u64, operand: u64) -> Body<'static> {
@@ -129,11 +129,11 @@ fn impossible_messages_are_refused() {
     let heap_end = Shape::default().heap as u64;
     let counted = |tag, segments| {
         let at = RegionAddr { slot: FIRST_REGION, offset: 0 };
-        Body::CountedSignal { at, atomic: atomic(AtomicOp::Set, 7), tag, segments }
+        Body::CountedSignal { addr: at, atomic: atomic(AtomicOp::Set, 7), tag, segments }
     };
     let data = |slot, offset, payload| {
         let (at, to) = (RegionAddr { slot: FIRST_REGION, offset: 0 }, RegionAddr { slot, offset });
-        Body::PutSignal { at, atomic: atomic(AtomicOp::Set, 7), to, payload }
+        Body::PutSignal { addr: at, atomic: atomic(AtomicOp::Set, 7), to, payload }
     };
     let impossible = [
         ("a region that is gone", atomic_at(FIRST_REGION * 5, 0, 7)),
@@ -204,7 +204,7 @@ fn repeated_messages_are_answered_again() {
     let mut job = Job::new(1, &Shape { rails: 1, ..Shape::default() }, Script::default());
     let seal = Seal::new(cookie(), Pe(0));
     let at = RegionAddr { slot: FIRST_REGION, offset: 0 };
-    let fetch = Body::Fetch { at, atomic: atomic(AtomicOp::FetchAdd, 1), place: 3 };
+    let fetch = Body::Fetch { addr: at, atomic: atomic(AtomicOp::FetchAdd, 1), place: 3 };
     let add = word(AtomicOp::Add, FIRST_REGION, 0, 10);
     // What PE 1 says to each: the replies, and whether anything.
     let said = |job: &mut Job, number: u64, mark: u16, body: &Body<'_>| {
@@ -256,7 +256,7 @@ fn waiting_messages_are_bounded() {
     // Nothing has come of its data.
     let at = RegionAddr { slot: FIRST_REGION, offset: 8 };
     let (atomic, tag) = (atomic(AtomicOp::Set, 7), Tag::FIRST);
-    deliver(&mut job, 0, 0, &Body::CountedSignal { at, atomic, tag, segments: 1 });
+    deliver(&mut job, 0, 0, &Body::CountedSignal { addr: at, atomic, tag, segments: 1 });
     let add = word(AtomicOp::Add, FIRST_REGION, 16, 1);
     (1..3 * WINDOW).for_each(|number| deliver(&mut job, number, 1, &add));
     assert_eq!(found(&job), (2 * WINDOW, 0));

@@ -1,12 +1,12 @@
-//! Signals, atomics and fences: when they leave, by which way, and what of others is not executed.
+//! Signals, atomics and fences: when they leave, by which protocol, and what of others is not executed.
 
 mod counted;
 mod forged;
-mod ways;
+mod protocols;
 
 use engine::atomic::AtomicOp;
 use engine::ids::{Pe, RailId};
-use engine::lane::SignalEngine;
+use engine::lane::SignalChoice;
 use engine::request::AtomicRequest;
 use sim_fabric::{Event, Script};
 
@@ -16,7 +16,7 @@ use crate::job::{Job, Shape};
 #[test]
 fn slow_rail_delays_only_its_signals() {
     // With two rails all counted data would take the one, and all signals the other.
-    for (signals, rails, len) in [(SignalEngine::Chained, 2, 512), (SignalEngine::Counted, 3, 60)] {
+    for (signals, rails, len) in [(SignalChoice::Chained, 2, 512), (SignalChoice::Counted, 3, 60)] {
         let shape = Shape { signals, rails, ..Shape::default() };
         let slow_rails = vec![(RailId(0), 1000)];
         let script = Script { delay: (1_000, 1_000), slow_rails, ..Script::default() };

@@ -11,7 +11,7 @@ use engine::wire::staging::{GetId, Pull, PullSource, PullTarget};
 use sim_fabric::{Delivery, PortCall, Script};
 
 use self::Answer::{Ack, AckOfLater, AckRequest, Loaded, PullOfShared, Refusal, Reply};
-use super::{ALL, neighbours};
+use super::{ALL, same_host_shape};
 use crate::forge::{ahead, masked};
 use crate::job::{Job, Outcome, Shape};
 
@@ -239,7 +239,7 @@ fn answers_of_failed_peers_store_nothing() {
 #[test]
 fn late_copies_end_no_other_get() {
     let script = Script { delay: (2000, 2000), ..Script::default() };
-    let mut job = Job::new(3, &Shape { n_pes: 4, ..neighbours() }, script);
+    let mut job = Job::new(3, &Shape { n_pes: 4, ..same_host_shape() }, script);
     job.fabric.trace_calls();
     // A lane that has failed before does not wait for its copies.
     Refusal.send(&job, 3, 0, RIGHT);
@@ -265,7 +265,7 @@ fn late_copies_end_no_other_get() {
 #[test]
 fn buffers_are_kept_until_idle() {
     for is_copied in [false, true] {
-        let shape = Shape { n_pes: 4, shared: 0, bounce: (1024, 2, 1), ..neighbours() };
+        let shape = Shape { n_pes: 4, shared: 0, bounce: (1024, 2, 1), ..same_host_shape() };
         let slow_rails = if is_copied { vec![(RailId(u8::MAX), 1000)] } else { Vec::new() };
         let script = Script { delay: (2000, 2000), slow_rails, ..Script::default() };
         let mut job = Job::new(3, &shape, script);

@@ -9,7 +9,7 @@ use engine::wire::staging::{MAX_RECORDS, Pull, PullSource, PullTarget, RECORD, W
 use sim_fabric::{Call, Event, Script};
 
 use super::gathered::shape;
-use super::{ALL, neighbours};
+use super::{ALL, same_host_shape};
 use crate::forge::{ahead, atomic, forge, long_put_signal, message};
 use crate::job::{FIRST_REGION, Job, Shape};
 
@@ -23,7 +23,7 @@ fn forge_pull(job: &Job, number: u64, target: PullTarget, len: usize, source: Pu
 }
 
 fn put(slot: u32, offset: u64, len: u32, at: u32) -> WireRecord {
-    WireRecord { to: RegionAddr { slot, offset }, len, at, signal: None, behind: false }
+    WireRecord { to: RegionAddr { slot, offset }, len, offset: at, signal: None, is_ordered: false }
 }
 
 fn signal(op: AtomicOp, slot: u32, offset: u64) -> Option<(RegionAddr, engine::atomic::Atomic)> {
@@ -55,7 +55,7 @@ fn lists_that_lead_outside_move_nothing() {
     const ADD: AtomicOp = AtomicOp::SignalAdd;
     let good = put(HEAP, 0, 100, 128);
     let with = |op, slot, offset| WireRecord { signal: signal(op, slot, offset), ..good };
-    let alone = WireRecord { len: 0, at: 0, behind: true, ..with(ADD, HEAP, 800) };
+    let alone = WireRecord { len: 0, offset: 0, is_ordered: true, ..with(ADD, HEAP, 800) };
     let words = |count| [vec![put(HEAP, 0, 100, 8000)], vec![alone; count]].concat();
     let whole = 1024;
     let far = 1 << 40;
@@ -126,19 +126,19 @@ fn sources_outside_bounce_memory_are_refused() {
         (1 << 62, 8, 0),
         (0, u32::MAX, 0),
     ] {
-        let job = &mut Job::new(5, &neighbours(), Script::default());
+        let job = &mut Job::new(5, &same_host_shape(), Script::default());
         let target = PullTarget::One(put(HEAP, 0, len, 0));
         forge_pull(job, 0, target, len as usize, PullSource::Bounce(offset));
         assert_eq!(moved(job), (copies, 0), "{len} bytes at {offset}");
         assert_eq!(job.members[1].lane.failure().is_some(), copies == 0, "{len} at {offset}");
     }
     // The list of puts itself.
-    let job = &mut Job::new(5, &neighbours(), Script::default());
+    let job = &mut Job::new(5, &same_host_shape(), Script::default());
     forge_pull(job, 0, PullTarget::List(2), 60, PullSource::Bounce(all - 60));
     assert_eq!(moved(job), (0, 0));
     assert!(job.members[1].lane.failure().is_some());
     // Of a peer that shares nothing.
-    let job = &mut Job::new(5, &Shape { shared: 0b10, ..neighbours() }, Script::default());
+    let job = &mut Job::new(5, &Shape { shared: 0b10, ..same_host_shape() }, Script::default());
     forge_pull(job, 0, PullTarget::One(put(HEAP, 0, 100, 0)), 100, PullSource::Bounce(0));
     assert_eq!(moved(job), (0, 0));
 }
@@ -153,7 +153,7 @@ fn unreadable_bytes_are_refused() {
     };
     let ask = Body::GetRequest { from: RegionAddr { slot: HEAP, offset: 0 }, len: 1025, get: 0 };
     let (at, payload) = (RegionAddr { slot: HEAP, offset: 0 }, &[7; 1000]);
-    let long = Body::PutSignal { at, atomic: atomic(AtomicOp::Set, 7), to: at, payload };
+    let long = Body::PutSignal { addr: at, atomic: atomic(AtomicOp::Set, 7), to: at, payload };
     for (what, bytes) in [
         ("no key", one(100, PullSource::Fabric(0, &[]))),
         ("beyond all addresses", one(100, PullSource::Fabric(u64::MAX - 99, &keys))),
@@ -161,7 +161,7 @@ fn unreadable_bytes_are_refused() {
         ("asked for more than a buffer", message((0, 1), Seq::FIRST, 0, &ask)),
         ("too long for a device", long_put_signal((0, 1), Seq::FIRST, &long)),
     ] {
-        let mut job = Job::new(5, &neighbours(), Script::default());
+        let mut job = Job::new(5, &same_host_shape(), Script::default());
         job.fabric.forge_message(Pe(1), RailId(0), &bytes);
         let failed = (0..10).find_map(|_| job.lane(1).progress().err());
         let refused = matches!(failed.as_deref(), Some(EngineError::BadMessage { pe: Pe(0), .. }));
@@ -214,7 +214,7 @@ fn asks_are_bounded() {
 /// What is refused of one peer drops nothing of another.
 #[test]
 fn refusals_concern_one_peer() {
-    let mut job = Job::new(5, &Shape { n_pes: 3, ..neighbours() }, Script::default());
+    let mut job = Job::new(5, &Shape { n_pes: 3, ..same_host_shape() }, Script::default());
     let target = PullTarget::One(put(HEAP, 0, 100, 0));
     let pull = Pull { target, len: 100, source: PullSource::Bounce(0), payload: &[] };
     // It waits for the message before it.
@@ -223,7 +223,7 @@ fn refusals_concern_one_peer() {
     assert_eq!(moved(&mut job), (0, 0));
     assert!(job.members[1].lane.failure().is_some());
     let at = RegionAddr { slot: HEAP, offset: 512 };
-    let word = Body::Word { at, atomic: atomic(AtomicOp::Set, 7) };
+    let word = Body::Word { addr: at, atomic: atomic(AtomicOp::Set, 7) };
     forge(&job, (2, 1), Seq::FIRST, 0, &word);
     assert_eq!(moved(&mut job), (1, 1));
 }
@@ -235,7 +235,7 @@ fn grouped_lists_end() {
     let script = Script { delay: (1000, 10_000), ..Script::default() };
     let mut job = Job::new(5, &shape(true), script);
     let first = put(HEAP, 0, 100, 200);
-    list(&job, &[first, WireRecord { behind: true, ..first }]);
+    list(&job, &[first, WireRecord { is_ordered: true, ..first }]);
     let source = PullSource::Bounce(0);
     (0..LISTS).for_each(|number| forge_pull(&job, number, PullTarget::List(2), 1000, source));
     for _ in 0..200 {

@@ -28,7 +28,7 @@ fn fill(job: &Job, n: u32) {
 }
 
 /// Bounce buffers of 1 KiB, two each way.
-fn neighbours() -> Shape {
+fn same_host_shape() -> Shape {
     Shape { staged: ALL, shared: u32::MAX, rails: 1, ..Shape::default() }
 }
 

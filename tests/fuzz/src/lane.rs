@@ -11,7 +11,7 @@ use arbitrary::{Result, Unstructured};
 use engine::Watchdog;
 use engine::atomic::{Atomic, AtomicOp, Width};
 use engine::ids::{LaneKind, Pe, RailId};
-use engine::lane::{Lane, LaneConfig, SignalEngine};
+use engine::lane::{Lane, LaneConfig, SignalChoice};
 use engine::port::copies::Reach;
 use engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
 use engine::port::{Access, Direction, RailLimits};
@@ -133,9 +133,9 @@ impl Bed {
             cookie: Cookie::of([SHARE]),
             kind: LaneKind::Proxy,
             paths: PathTable::new(&paths, RAILS.into()),
-            regions: tables[0].index(),
+            regions: tables[0].directory(),
             watchdog: Watchdog::new(None, Some(Duration::from_secs(2))),
-            signals: SignalEngine::Auto,
+            signals: SignalChoice::Auto,
             counted: if is(3) { 4 } else { 0 },
             immediate_bytes: 8,
             spread: Spread::ROUND_ROBIN,
@@ -398,12 +398,20 @@ fn some_answer(u: &mut Unstructured<'_>, next: &mut [Seq], bed: &Bed) -> Result<
         3 => Body::GetReply { get, payload: &payload[..len.min(200)] },
         4 => Body::StagedPut { to: at, payload: &payload[..len.min(200)] },
         5 => Body::GetRequest { from: at, len: len as u32, get: get.number },
-        6 => Body::Fetch { at, atomic: Atomic { op: AtomicOp::FetchAdd, ..atomic }, place: 3 },
+        6 => {
+            Body::Fetch { addr: at, atomic: Atomic { op: AtomicOp::FetchAdd, ..atomic }, place: 3 }
+        }
         _ => {
             let target = match u.int_in_range(0..=4)? {
                 0 => {
                     let signal = u.arbitrary::<bool>()?.then_some((at, atomic));
-                    To::One(WireRecord { to: at, len: len as u32, at: 0, signal, behind: false })
+                    To::One(WireRecord {
+                        to: at,
+                        len: len as u32,
+                        offset: 0,
+                        signal,
+                        is_ordered: false,
+                    })
                 }
                 1 => To::List(u.int_in_range(2..=3)?),
                 _ => To::Get(get),

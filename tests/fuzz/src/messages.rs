@@ -123,7 +123,7 @@ fn signal() -> (RegionAddr, Atomic) {
 
 fn record(signal: Option<(RegionAddr, Atomic)>) -> WireRecord {
     let to = RegionAddr { slot: SLOT, offset: 64 };
-    WireRecord { to, len: 100, at: 0, signal, behind: false }
+    WireRecord { to, len: 100, offset: 0, signal, is_ordered: false }
 }
 
 pub(crate) fn bodies() -> Vec<Body<'static>> {
@@ -138,11 +138,11 @@ pub(crate) fn bodies() -> Vec<Body<'static>> {
         Body::Ack(None),
         Body::Ack(Some(&[0x0f; MAP_BYTES])),
         Body::AckRequest,
-        Body::Word { at, atomic: add },
-        Body::Fetch { at, atomic: atomic(AtomicOp::FetchAdd), place: 2 },
+        Body::Word { addr: at, atomic: add },
+        Body::Fetch { addr: at, atomic: atomic(AtomicOp::FetchAdd), place: 2 },
         Body::Reply { place: 0, of, value: 9 },
-        Body::PutSignal { at, atomic: add, to: at, payload: b"payload" },
-        Body::CountedSignal { at, atomic: add, tag: Tag::FIRST, segments: 2 },
+        Body::PutSignal { addr: at, atomic: add, to: at, payload: b"payload" },
+        Body::CountedSignal { addr: at, atomic: add, tag: Tag::FIRST, segments: 2 },
         Body::Refusal { of, why: "it is not there" },
         Body::StagedPut { to: at, payload: b"payload" },
         Body::GetRequest { from: at, len: 100, get: 0 },

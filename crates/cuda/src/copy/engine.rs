@@ -151,10 +151,10 @@ impl CopyEngine {
     /// When it does not fit, and when the driver refuses it; then nothing was started.
     pub fn start(&mut self, transfer: &Transfer<'_>) -> Result<(), CopyError> {
         self.keep(transfer.memory);
-        self.start_list(0, iter::once(Step::Copy { transfer: *transfer, behind: false }))
+        self.start_list(0, iter::once(Step::Copy { transfer: *transfer, is_ordered: false }))
     }
 
-    /// Starts a list, each step behind those before it but for copies without order: all copies in
+    /// Starts a list, each step after those before it but for unordered copies: all copies in
     /// one direction, of [kept](Self::keep) memory, and words that the stream
     /// [stores](Self::word_stores).
     ///

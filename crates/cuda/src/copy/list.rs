@@ -111,7 +111,7 @@ impl Lists {
         }
     }
 
-    /// Gives a stream steps, each behind those before it but for copies without order, and the
+    /// Gives a stream steps, each after those before it but for unordered copies, and the
     /// `mark` behind words that come last. What it has of them when it fails is in `given`.
     ///
     /// # Safety
@@ -129,7 +129,7 @@ impl Lists {
         self.writes.clear();
         for step in steps {
             let goes_with_others = match step {
-                Step::Copy { behind, .. } => !behind && self.writes.len() == 0,
+                Step::Copy { is_ordered, .. } => !is_ordered && self.writes.len() == 0,
                 Step::Store { .. } => self.pieces.is_empty() && self.writes.len() < MAX_WRITES,
             };
             if !goes_with_others {

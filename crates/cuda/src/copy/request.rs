@@ -72,7 +72,7 @@ pub(crate) enum Step<'a> {
     Copy {
         transfer: Transfer<'a>,
         /// Whether all earlier steps come first; else it is unordered with the copies before it.
-        behind: bool,
+        is_ordered: bool,
     },
     /// A store by an operation of the stream, behind all steps before it.
     Store { word: Word<'a>, value: u64 },

@@ -3,8 +3,8 @@
 //! Any thread registers; only the proxy thread moves. One lock, held briefly, is between them.
 
 mod flight;
-pub(crate) mod neighbours;
 mod range_cache;
 pub(crate) mod registry;
+pub(crate) mod same_host;
 pub(crate) mod serving_context;
 mod stager;

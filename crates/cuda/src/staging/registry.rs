@@ -24,7 +24,7 @@ use crate::driver::hazards;
 use crate::memory::pinned_memory::PinnedMemory;
 use crate::memory::range::DeviceRange;
 use crate::memory::shared_memory::SharedMemory;
-use crate::staging::neighbours::{Neighbours, Shares};
+use crate::staging::same_host::{SameHostPeers, Shares};
 use crate::staging::serving_context::{self, Serving, StagingContext};
 use crate::words::access::{Words, WordsOptions};
 use crate::words::word_range::{Mapper, WordRange};
@@ -130,7 +130,7 @@ impl ContextCopies {
 struct Making {
     /// Devices with engines; their index is their place here.
     devices: Vec<OfDevice>,
-    bounce: Option<(Arc<PinnedMemory>, Neighbours)>,
+    bounce: Option<(Arc<PinnedMemory>, SameHostPeers)>,
     /// What the stager was given as bounce memory, until there is a device to page-lock it for.
     plain: Option<Arc<SharedMemory>>,
     /// What is to be shared, until there is bounce memory.
@@ -198,13 +198,13 @@ impl Staging {
     }
 
     /// Takes the bounce memory, once, after memory was registered: for the stager.
-    pub(super) fn take_bounce(&self) -> Option<(Arc<PinnedMemory>, Neighbours, Bounce)> {
+    pub(super) fn take_bounce(&self) -> Option<(Arc<PinnedMemory>, SameHostPeers, Bounce)> {
         let mut making = lock(&self.making);
-        let (memory, neighbours) = making.bounce.take()?;
+        let (memory, peers) = making.bounce.take()?;
         making.given = true;
         drop(making);
         let bounce = self.bounce_at(memory.addr());
-        Some((memory, neighbours, bounce))
+        Some((memory, peers, bounce))
     }
 
     pub(super) fn patience(&self) -> Duration {
@@ -282,9 +282,9 @@ impl Staging {
             (false, None) => {
                 let shares =
                     making.shares.take().filter(|shares| shares.layout.bounce_bytes() == len);
-                Some(match shares.and_then(|shares| Neighbours::pin(shares, context)) {
+                Some(match shares.and_then(|shares| SameHostPeers::pin(shares, context)) {
                     Some(shared) => shared,
-                    None => (PinnedMemory::new(context, len)?, Neighbours::default()),
+                    None => (PinnedMemory::new(context, len)?, SameHostPeers::default()),
                 })
             }
             _ => None,
@@ -295,7 +295,7 @@ impl Staging {
         let mut copies = match ContextCopies::new(context, words) {
             Ok(copies) => copies,
             Err(error) => {
-                let shared = bounce.as_ref().map(|(_, neighbours)| neighbours.pes().count());
+                let shared = bounce.as_ref().map(|(_, peers)| peers.pes().count());
                 if shared.is_some_and(|shared| shared != 0) {
                     // What was shared goes with it.
                     log::warn!(
@@ -312,8 +312,8 @@ impl Staging {
             "memory of {context} is staged: {bounces} bounce buffers of {bounce_len} bytes each way{}",
             if bounce.is_some() || pinned.is_some() { ", page-locked now" } else { ", the same as for others" },
         );
-        if let Some((_, neighbours)) = &bounce {
-            let pes: Vec<String> = neighbours.pes().map(|pe| pe.to_string()).collect();
+        if let Some((_, peers)) = &bounce {
+            let pes: Vec<String> = peers.pes().map(|pe| pe.to_string()).collect();
             if !pes.is_empty() {
                 log::info!(
                     target: MEM,

@@ -13,9 +13,9 @@ use crate::driver::library::Driver;
 use crate::memory::pinned_memory::PinnedMemory;
 use crate::memory::shared_memory::SharedMemory;
 use crate::staging::flight::Flight;
-use crate::staging::neighbours::Neighbours;
 use crate::staging::range_cache::RangeCache;
 use crate::staging::registry::{ContextCopies, Staging, StagingError};
+use crate::staging::same_host::SameHostPeers;
 use crate::words::together::{self, MAX_BYTES, Soon};
 use crate::words::word_range::WordRange;
 use engine::atomic::{Atomic, Width};
@@ -52,7 +52,7 @@ pub(crate) struct DeviceStager {
     inward: Flight,
     first: CopyDirection,
     bounce: OwnBounce,
-    neighbours: Neighbours,
+    peers: SameHostPeers,
     by_cpu: u64,
     /// Where the memory of a list is that is being started. None: the CPU reaches it.
     places: Vec<Option<Place>>,
@@ -107,10 +107,10 @@ struct Place {
 impl Staging {
     /// What moves the bytes, once, after memory was registered.
     pub fn take_stager(self: &Arc<Self>) -> Option<Stager> {
-        let (memory, neighbours, bounce) = self.take_bounce()?;
+        let (memory, peers, bounce) = self.take_bounce()?;
         let (addr, len) = (memory.addr(), memory.len());
         let memory = OwnBounce { addr, len, pinned: Some(memory), _plain: None };
-        let stager = DeviceStager::new(Arc::clone(self), memory, neighbours);
+        let stager = DeviceStager::new(Arc::clone(self), memory, peers);
         Some(Stager { copies: Box::new(stager), bounce })
     }
 
@@ -125,13 +125,13 @@ impl Staging {
         let Some((memory, bounce)) = self.make_plain_bounce()? else { return Ok(None) };
         let (addr, len) = (memory.addr(), memory.len());
         let memory = OwnBounce { addr, len, pinned: None, _plain: Some(memory) };
-        let stager = DeviceStager::new(Arc::clone(self), memory, Neighbours::default());
+        let stager = DeviceStager::new(Arc::clone(self), memory, SameHostPeers::default());
         Ok(Some(Stager { copies: Box::new(stager), bounce }))
     }
 }
 
 impl DeviceStager {
-    fn new(staging: Arc<Staging>, bounce: OwnBounce, neighbours: Neighbours) -> Self {
+    fn new(staging: Arc<Staging>, bounce: OwnBounce, peers: SameHostPeers) -> Self {
         let of_pinned = |pinned: &Arc<PinnedMemory>| RangeCache::new(pinned.context().driver());
         Self {
             staging,
@@ -144,7 +144,7 @@ impl DeviceStager {
             inward: Flight::new(),
             first: CopyDirection::Out,
             bounce,
-            neighbours,
+            peers,
             by_cpu: 0,
             places: Vec::with_capacity(MAX_BATCH_COPIES),
             soon: Vec::with_capacity(MAX_WRITES),
@@ -171,7 +171,7 @@ impl DeviceStager {
         let first = self.contexts.len();
         self.contexts.extend(arrivals.map(|copies| OfContext { copies, failed: None }));
         for OfContext { copies, .. } in &mut self.contexts[first..] {
-            for memory in self.neighbours.all_memory().chain(&self.bounce.pinned) {
+            for memory in self.peers.all_memory().chain(&self.bounce.pinned) {
                 copies.outward.keep(memory);
                 copies.inward.keep(memory);
             }
@@ -293,7 +293,7 @@ impl CopyPort for DeviceStager {
             return Ok(Posted::Yes);
         };
         for TaggedCopy { copy, .. } in copies {
-            memory_of(&self.bounce, &self.neighbours, copy)?;
+            memory_of(&self.bounce, &self.peers, copy)?;
         }
         if self.room(direction) == 0 {
             return Ok(Posted::Again);
@@ -307,7 +307,7 @@ impl CopyPort for DeviceStager {
             self.places.push(place);
         }
         let steps =
-            copies.iter().map(|tagged| OrderedStep::Copy { copy: tagged.copy, behind: false });
+            copies.iter().map(|tagged| OrderedStep::Copy { copy: tagged.copy, is_ordered: false });
         let each = copies.chunk_by(|one, next| one.tag == next.tag);
         let started = self.start_list(direction, steps, each.map(|copies| copies[0].tag));
         // Whoever releases memory takes the CPU's window on it away.
@@ -323,7 +323,7 @@ impl CopyPort for DeviceStager {
         self.submit_deferred()?;
         for step in steps {
             if let OrderedStep::Copy { copy, .. } = step {
-                memory_of(&self.bounce, &self.neighbours, copy)?;
+                memory_of(&self.bounce, &self.peers, copy)?;
             }
         }
         if self.room(CopyDirection::In) == 0 {
@@ -410,19 +410,19 @@ impl CopyPort for DeviceStager {
     }
 
     fn window(&self, pe: Pe) -> Option<Window> {
-        self.neighbours.window(pe)
+        self.peers.window(pe)
     }
 
     fn is_mapped_by(&self, pe: Pe) -> bool {
-        self.neighbours.is_mapped_by(pe)
+        self.peers.is_mapped_by(pe)
     }
 
     fn announce(&mut self) {
-        self.neighbours.announce(true);
+        self.peers.announce(true);
     }
 
     fn has_ended(&self, pe: Pe) -> bool {
-        self.neighbours.has_ended(pe)
+        self.peers.has_ended(pe)
     }
 
     fn bytes_by_cpu(&self) -> u64 {

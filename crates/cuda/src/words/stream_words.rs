@@ -106,7 +106,7 @@ impl StreamWords {
             let is_copy = run.len() >= together::FEWEST || !run.iter().all(is_word);
             let (direction, range, offset) = (Direction::ToDevice, &**range.range(), 8 * at);
             let transfer = Transfer { direction, range, addr, memory, offset, len };
-            let copy = is_copy.then_some(Step::Copy { transfer, behind: true });
+            let copy = is_copy.then_some(Step::Copy { transfer, is_ordered: true });
             let words = if is_copy { &[] } else { run };
             copy.into_iter().chain(words.iter().filter_map(Soon::store))
         });
@@ -150,7 +150,7 @@ impl StreamWords {
                 (Direction::FromDevice, &**range.range(), value as usize);
             let transfer = Transfer { direction, range, addr, memory, offset, len };
             // Each in a call of its own: a call for several beside a kernel was not measured.
-            Some(Step::Copy { transfer, behind: true })
+            Some(Step::Copy { transfer, is_ordered: true })
         });
         engine.start_list(0, steps)?;
         self.wait(first)?;

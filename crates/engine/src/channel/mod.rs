@@ -42,8 +42,8 @@ pub(crate) struct PendingMessage {
 /// Condition for which a message waits.
 #[derive(Debug)]
 pub(crate) enum PendingOn {
-    /// All messages below `due` are executed. The message is kept.
-    Earlier { due: Seq, head: Head, word: u32, bytes: Box<[u8]> },
+    /// All messages up to `after` are executed. The message is kept.
+    Earlier { after: Seq, head: Head, word: u32, bytes: Box<[u8]> },
     /// The segments that it counts have arrived. The message is kept.
     Data { head: Head, word: u32, bytes: Box<[u8]> },
     /// Staging executes it.
@@ -60,8 +60,8 @@ pub(crate) struct Channel {
     ack_requested: Seq,
     /// Slot of each unacknowledged message, by its number modulo the window.
     sent: Box<[u16; WINDOW as usize]>,
-    /// Number of slots that messages to the peer hold.
-    pub(crate) held: u32,
+    /// Number of messages to the peer that have not ended, each of which has a slot.
+    pub(crate) unfinished: u32,
     /// Number after the last message that carries data of a put.
     pub(crate) after_data: Seq,
     pub(crate) receiver: Receiver,
@@ -110,7 +110,7 @@ impl Channel {
             acked: Seq::FIRST,
             ack_requested: Seq::FIRST,
             sent: Box::new([NO_SLOT; WINDOW as usize]),
-            held: 0,
+            unfinished: 0,
             after_data: Seq::FIRST,
             receiver: seal.receiver(pe),
             out_mask: (high, seal.mask(me, pe, high)),
@@ -123,7 +123,7 @@ impl Channel {
             ack_wanted: Seq::FIRST,
             ack_sent: Seq::FIRST,
             ack_due_at: Seq(Seq::FIRST.0 + ACK_INTERVAL),
-            replies: [(Seq(0), 0); FETCHES],
+            replies: [(Seq::NONE, 0); FETCHES],
             replies_due: 0,
             refusal: None,
             has_refused: false,
@@ -134,6 +134,10 @@ impl Channel {
             in_control: false,
             in_unrequested: false,
         })
+    }
+
+    pub(crate) fn last_sent(&self) -> Seq {
+        Seq(self.next.0 - 1)
     }
 
     #[inline(always)]
@@ -176,7 +180,7 @@ impl Channel {
     pub(crate) fn send(&mut self, slot: u16) {
         self.sent[(self.next.0 % WINDOW) as usize] = slot;
         self.next = self.next.next();
-        self.held += 1;
+        self.unfinished += 1;
         // Every message carries the acknowledgement in its head.
         let executed = self.executed.next();
         if executed != self.ack_sent {
@@ -207,7 +211,7 @@ impl Channel {
     }
 
     #[inline(always)]
-    pub(crate) fn sent_number(&self, seq: Seq) -> Option<u16> {
+    pub(crate) fn slot_of(&self, seq: Seq) -> Option<u16> {
         let slot = self.sent[(seq.0 % WINDOW) as usize];
         (slot != NO_SLOT).then_some(slot)
     }
@@ -215,15 +219,15 @@ impl Channel {
     /// Notes that messages with these numbers have ended.
     #[inline(always)]
     pub(crate) fn forget_sent(&mut self, numbers: Range<u64>) {
-        self.held -= (numbers.end - numbers.start) as u32;
+        self.unfinished -= (numbers.end - numbers.start) as u32;
         for number in numbers {
             self.sent[(number % WINDOW) as usize] = NO_SLOT;
         }
     }
 
     /// Returns the slot of an unacknowledged message.
-    pub(crate) fn sent_at(&self, seq: Seq) -> Option<u16> {
-        self.sent_number(seq).filter(|_| seq >= self.acked && seq < self.next)
+    pub(crate) fn unacked_slot(&self, seq: Seq) -> Option<u16> {
+        self.slot_of(seq).filter(|_| seq >= self.acked && seq < self.next)
     }
 
     pub(crate) fn fetch_place(&self) -> Option<u8> {
@@ -260,7 +264,7 @@ impl Channel {
     /// Notes that the peer requests an acknowledgement of everything before a number.
     pub(crate) fn note_ack_request(&mut self, before: Seq) {
         self.ack_wanted = self.ack_wanted.max(before);
-        // Messages behind one that waits are acknowledged by the bitmap.
+        // Messages after one that waits are acknowledged by the bitmap.
         self.ack_due |= self.executed.next() >= self.ack_wanted || !self.waiting.is_empty();
         self.ack_due_at = self.ack_due_at.min(self.ack_wanted);
     }
@@ -276,7 +280,7 @@ impl Channel {
     /// Notes that a message was executed. Returns true if an acknowledgement is due.
     pub(crate) fn note_executed(&mut self, seq: Seq) -> bool {
         self.executed.note(seq);
-        // Behind a gap that may last: the peer waits for this message, so the bitmap is sent.
+        // After a gap that may last: the peer waits for this message, so the bitmap is sent.
         let is_beyond = seq >= self.executed.next() && !self.waiting.is_empty();
         self.ack_due |= is_beyond && seq < self.ack_wanted;
         self.is_ack_due() || self.ack_due
@@ -284,8 +288,8 @@ impl Channel {
 
     /// Keeps a message that cannot be executed yet.
     pub(crate) fn wait(&mut self, waiting: PendingMessage) {
-        let at = self.waiting.partition_point(|other| other.seq < waiting.seq);
-        self.waiting.insert(at, waiting);
+        let index = self.waiting.partition_point(|other| other.seq < waiting.seq);
+        self.waiting.insert(index, waiting);
     }
 
     pub(crate) fn is_waiting(&self, seq: Seq) -> bool {
@@ -304,23 +308,23 @@ impl Channel {
     }
 
     pub(crate) fn take_waiting(&mut self, seq: Seq) -> Option<PendingMessage> {
-        let at = self.waiting.binary_search_by_key(&seq, |waiting| waiting.seq).ok()?;
-        Some(self.remove(at))
+        let index = self.waiting.binary_search_by_key(&seq, |waiting| waiting.seq).ok()?;
+        Some(self.remove(index))
     }
 
     /// Takes the first message that no longer waits for earlier ones.
-    pub(crate) fn take_due(&mut self) -> Option<PendingMessage> {
+    pub(crate) fn take_executable(&mut self) -> Option<PendingMessage> {
         let next = self.executed.next();
-        let is_due = |waiting: &PendingMessage| match waiting.what {
-            PendingOn::Earlier { due, .. } => due <= next,
+        let is_executable = |waiting: &PendingMessage| match waiting.what {
+            PendingOn::Earlier { after, .. } => after < next,
             PendingOn::Data { .. } | PendingOn::Staging => false,
         };
-        let at = self.waiting.iter().position(is_due)?;
-        Some(self.remove(at))
+        let index = self.waiting.iter().position(is_executable)?;
+        Some(self.remove(index))
     }
 
-    fn remove(&mut self, at: usize) -> PendingMessage {
-        let waiting = self.waiting.remove(at);
+    fn remove(&mut self, index: usize) -> PendingMessage {
+        let waiting = self.waiting.remove(index);
         if self.waiting.is_empty() {
             // Frees the list: most peers never need it again.
             self.waiting = Vec::new();
@@ -329,7 +333,7 @@ impl Channel {
     }
 
     /// Returns true if an unnumbered message is due to the peer.
-    pub(crate) fn has_due(&self) -> bool {
+    pub(crate) fn has_control(&self) -> bool {
         self.ack_due || self.ack_request_due || self.replies_due != 0 || self.refusal.is_some()
     }
 }

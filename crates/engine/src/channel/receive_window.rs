@@ -31,7 +31,7 @@ impl ReceiveWindow {
     /// Returns true if a message, not beyond the window, is executed.
     #[inline(always)]
     pub(crate) fn has(&self, seq: Seq) -> bool {
-        let (word, bit) = Self::place(seq);
+        let (word, bit) = Self::bit_of(seq);
         seq < self.next || self.seen[word] & bit != 0
     }
 
@@ -45,7 +45,7 @@ impl ReceiveWindow {
                 self.catch_up();
             }
         } else {
-            let (word, bit) = Self::place(seq);
+            let (word, bit) = Self::bit_of(seq);
             self.seen[word] |= bit;
             self.ahead += 1;
         }
@@ -59,7 +59,7 @@ impl ReceiveWindow {
             *self = Self { next: seq, ..Self::new() };
         }
         for seq in (seq.0..self.next.0 + WINDOW).map(Seq) {
-            let (word, bit) = Self::place(seq);
+            let (word, bit) = Self::bit_of(seq);
             self.ahead -= u32::from(self.seen[word] & bit != 0);
             self.seen[word] &= !bit;
         }
@@ -68,7 +68,7 @@ impl ReceiveWindow {
     #[cold]
     fn catch_up(&mut self) {
         loop {
-            let (word, bit) = Self::place(self.next);
+            let (word, bit) = Self::bit_of(self.next);
             if self.seen[word] & bit == 0 {
                 return;
             }
@@ -90,19 +90,19 @@ impl ReceiveWindow {
             return None;
         }
         let mut map = [0; MAP_BYTES];
-        for at in 0..WINDOW {
-            let (word, bit) = Self::place(Seq(self.next.0 + at));
+        for ahead in 0..WINDOW {
+            let (word, bit) = Self::bit_of(Seq(self.next.0 + ahead));
             if self.seen[word] & bit != 0 {
-                map[(at / 8) as usize] |= 1 << (at % 8);
+                map[(ahead / 8) as usize] |= 1 << (ahead % 8);
             }
         }
         Some(map)
     }
 
     #[inline(always)]
-    fn place(seq: Seq) -> (usize, u64) {
-        let at = seq.0 % WINDOW;
-        ((at / 64) as usize, 1 << (at % 64))
+    fn bit_of(seq: Seq) -> (usize, u64) {
+        let bit = seq.0 % WINDOW;
+        ((bit / 64) as usize, 1 << (bit % 64))
     }
 }
 
@@ -118,9 +118,9 @@ mod tests {
         for (back, left) in [(0, 0), (2, 0), (3, 1), (6, 3)] {
             let first = Seq::FIRST.0;
             let mut executed = ReceiveWindow::new();
-            [0, 2, 3, 5, 6].iter().for_each(|at| executed.note(Seq(first + at)));
+            [0, 2, 3, 5, 6].iter().for_each(|n| executed.note(Seq(first + n)));
             executed.roll_back(Seq(first + back));
-            assert!((back..7).all(|at| !executed.has(Seq(first + at))), "{back}");
+            assert!((back..7).all(|n| !executed.has(Seq(first + n))), "{back}");
             let map = executed.map().unwrap_or([0; MAP_BYTES]);
             let beyond: u32 = map.iter().map(|byte| byte.count_ones()).sum();
             assert_eq!((beyond, executed.ahead), (left, left), "{back}");

@@ -91,11 +91,11 @@ pub(crate) struct Reserved<'a> {
 
 impl Reserved<'_> {
     #[inline(always)]
-    pub(crate) fn number(&self) -> u16 {
+    pub(crate) fn index(&self) -> u16 {
         *self.first_free
     }
 
-    /// Takes the slot, since the message has left. Returns its number.
+    /// Takes the slot, since the message has left. Returns its index.
     #[inline(always)]
     pub(crate) fn take(self, owner: Owner) -> u16 {
         self.slot.owner = owner;
@@ -118,14 +118,14 @@ const SLOT_BITS: u32 = SLOTS.ilog2();
 
 impl MessageSlots {
     pub(crate) fn new(count: u32) -> Self {
-        let slot = |at: u32| MessageSlot {
+        let slot = |index: u32| MessageSlot {
             frame: Frame::EMPTY,
             tail: Tail::NONE,
-            seq: Seq(0),
+            seq: Seq::NONE,
             owner: Owner::FREE,
             born: 0,
             purpose: Purpose::Plain,
-            next_free: (at + 1) as u16,
+            next_free: (index + 1) as u16,
         };
         Self { slots: (0..count).map(slot).collect(), first_free: 0, free: count }
     }
@@ -144,36 +144,36 @@ impl MessageSlots {
     }
 
     #[inline(always)]
-    pub(crate) fn get_mut(&mut self, at: u16) -> Option<&mut MessageSlot> {
-        self.slots.get_mut(usize::from(at)).filter(|slot| slot.is_in_use())
+    pub(crate) fn get_mut(&mut self, index: u16) -> Option<&mut MessageSlot> {
+        self.slots.get_mut(usize::from(index)).filter(|slot| slot.is_in_use())
     }
 
-    pub(crate) fn release(&mut self, at: u16) {
-        if let Some(slot) = self.slots.get_mut(usize::from(at)) {
+    pub(crate) fn release(&mut self, index: u16) {
+        if let Some(slot) = self.slots.get_mut(usize::from(index)) {
             // The fast path fills in a reserved slot without setting these.
             (slot.purpose, slot.tail) = (Purpose::Plain, Tail::NONE);
             slot.owner = Owner::FREE;
             slot.next_free = self.first_free;
-            self.first_free = at;
+            self.first_free = index;
             self.free += 1;
         }
     }
 
-    /// Ends plain messages in sequence that have one owner. Returns the owner and their number.
+    /// Ends plain messages in sequence that have one owner. Returns the owner and their count.
     #[inline(always)]
     pub(crate) fn release_alike(
         &mut self,
-        mut numbers: impl Iterator<Item = u16> + Clone,
+        mut indices: impl Iterator<Item = u16> + Clone,
     ) -> Option<(Owner, u32)> {
-        let first = usize::from(numbers.clone().next()?);
+        let first = usize::from(indices.clone().next()?);
         let owner = self.slots.get(first)?.owner;
         let (mut first_free, mut count) = (self.first_free, 0);
-        while let Some(at) = numbers.next().filter(|_| owner.is_plain()) {
-            match self.slots.get_mut(usize::from(at)) {
+        while let Some(index) = indices.next().filter(|_| owner.is_plain()) {
+            match self.slots.get_mut(usize::from(index)) {
                 Some(slot) if slot.owner == owner => {
                     slot.owner = Owner::FREE;
                     slot.next_free = first_free;
-                    first_free = at;
+                    first_free = index;
                 }
                 _ => break,
             }
@@ -193,18 +193,18 @@ impl MessageSlots {
         (0..).zip(&self.slots).filter(|(_, slot)| slot.is_in_use())
     }
 
-    /// Returns the work-request id of a message. It contains the number, so that a late failure is
-    /// not attributed to the slot's next message.
+    /// Returns the work-request id of a message. It contains the message's number, so that a late
+    /// failure is not attributed to the slot's next message.
     #[inline(always)]
-    pub(crate) fn wr_id(at: u16, seq: Seq) -> WrId {
+    pub(crate) fn wr_id(index: u16, seq: Seq) -> WrId {
         // The bit above the slot is zero, so this is never UNNUMBERED.
-        WrId(1 << 31 | (seq.low() & 0x7_ffff) << (SLOT_BITS + 1) | u32::from(at))
+        WrId(1 << 31 | (seq.low() & 0x7_ffff) << (SLOT_BITS + 1) | u32::from(index))
     }
 
     /// Returns the slot of the message with this work-request id, if it has not ended.
     pub(crate) fn named(&self, wr_id: WrId) -> Option<(u16, &MessageSlot)> {
-        let at = (wr_id.0 & (SLOTS - 1)) as u16;
-        let slot = self.slots.get(usize::from(at)).filter(|slot| slot.is_in_use())?;
-        (Self::wr_id(at, slot.seq) == wr_id).then_some((at, slot))
+        let index = (wr_id.0 & (SLOTS - 1)) as u16;
+        let slot = self.slots.get(usize::from(index)).filter(|slot| slot.is_in_use())?;
+        (Self::wr_id(index, slot.seq) == wr_id).then_some((index, slot))
     }
 }

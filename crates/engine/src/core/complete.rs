@@ -8,8 +8,8 @@ use std::ops::Range;
 use crate::channel::slots::Purpose as MessagePurpose;
 use crate::core::{Continuation, Core, StagingEvent};
 use crate::group::{CompletionGroups, GroupId};
-use crate::ids::{RailId, WrId};
-use crate::peers::{HeldSignal, Peer, Peers};
+use crate::ids::{Pe, RailId, WrId};
+use crate::peers::{Peer, Peers, WaitingSignal};
 use crate::port::{Completions, Failure, Polled, Port};
 use crate::segments::{BALANCED, BY_LOAD, Owner, PLAIN, Segment, SegmentState, Segments};
 use crate::wire::message::{MAP_BYTES, Seq, WINDOW};
@@ -19,7 +19,7 @@ struct CompletionSink<'a> {
     segments: &'a mut Segments,
     peers: &'a mut Peers,
     groups: &'a mut CompletionGroups<Continuation>,
-    settling: &'a mut Vec<u32>,
+    settling: &'a mut Vec<Pe>,
     emptied: &'a mut Vec<GroupId>,
     /// Segments whose completion does more than uncount them.
     others: &'a mut Vec<u32>,
@@ -30,12 +30,12 @@ impl CompletionSink<'_> {
     #[inline(always)]
     fn end(&mut self, owner: Owner, count: u32) {
         self.count += count;
-        let at = owner.peer();
-        let peer = self.peers.get_mut(at);
+        let pe = owner.pe();
+        let peer = self.peers.get_mut(pe);
         peer.in_flight -= count;
         if peer.order.end(owner.group(), count) && peer.order.has_closed() && !peer.is_settling {
             peer.is_settling = true;
-            self.settling.push(at);
+            self.settling.push(pe);
         }
         if self.groups.end(owner.completion(), count) {
             self.emptied.push(owner.completion());
@@ -95,8 +95,8 @@ impl<P: Port> Core<P> {
 
     #[cold]
     fn complete_others(&mut self, others: &mut Vec<u32>) {
-        for at in others.drain(..) {
-            self.complete_other(at);
+        for index in others.drain(..) {
+            self.complete_other(index);
         }
     }
 
@@ -106,7 +106,7 @@ impl<P: Port> Core<P> {
         let state = owner.state();
         self.segments.free(index as usize);
         self.rails[owner.rail().index()].end(1);
-        let peer = self.peers.get_mut(owner.peer());
+        let peer = self.peers.get_mut(owner.pe());
         peer.in_flight -= 1;
         // The token of a plain segment is undefined. Its peer may have failed since it was posted.
         let ahead = peer.ahead.get_mut(owner.rail().index());
@@ -118,10 +118,10 @@ impl<P: Port> Core<P> {
         }
         if state == SegmentState::Orphan {
             // The fabric no longer accesses the memory, which may be released now.
-            self.regions.index().leave_orphan(self.regions.kind(), index);
+            self.regions.directory().leave_orphan(self.regions.kind(), index);
         } else {
             if peer.order.end(owner.group(), 1) {
-                self.settle_later(owner.peer());
+                self.settle_later(owner.pe());
             }
             self.end_in_group(owner.completion());
         }
@@ -131,10 +131,10 @@ impl<P: Port> Core<P> {
     }
 
     /// Schedules the cursors of a peer's groups to be moved.
-    pub(crate) fn settle_later(&mut self, at: u32) {
-        let peer = self.peers.get_mut(at);
+    pub(crate) fn settle_later(&mut self, pe: Pe) {
+        let peer = self.peers.get_mut(pe);
         if !std::mem::replace(&mut peer.is_settling, true) {
-            self.settling.push(at);
+            self.settling.push(pe);
         }
     }
 
@@ -150,11 +150,11 @@ impl<P: Port> Core<P> {
     }
 
     #[inline(always)]
-    pub(crate) fn has_due(&self) -> bool {
-        let Self { settling, emptied, ready, ring, control, staging_events, due, .. } = self;
+    pub(crate) fn has_pending(&self) -> bool {
+        let Self { settling, emptied, ready, ring, control, staging_events, executable, .. } = self;
         // One test of all lists together: an idle iteration makes it every time.
         let waits = settling.len() | emptied.len() | ready.len() | ring.len() | control.len();
-        waits | staging_events.len() | due.len() != 0
+        waits | staging_events.len() | executable.len() != 0
     }
 
     /// Moves the cursors of peers whose groups have finished, and runs continuations.
@@ -162,8 +162,8 @@ impl<P: Port> Core<P> {
     pub(crate) fn settle(&mut self) {
         // Each may cause the other: a quiet ends a group, whose continuation ends another.
         while self.has_settling() {
-            while let Some(at) = self.settling.pop() {
-                self.settle_peer(at);
+            while let Some(pe) = self.settling.pop() {
+                self.settle_peer(pe);
             }
             while let Some(group) = self.emptied.pop() {
                 if let Some(continuation) = self.groups.take_continuation(group) {
@@ -175,35 +175,35 @@ impl<P: Port> Core<P> {
         }
     }
 
-    fn settle_peer(&mut self, at: u32) {
-        let peer = self.peers.get_mut(at);
+    fn settle_peer(&mut self, pe: Pe) {
+        let peer = self.peers.get_mut(pe);
         peer.is_settling = false;
         peer.order.settle();
         peer.update_fast_path();
         let order = &peer.order;
-        let over = |(behind, group): &(u32, GroupId)| order.is_finished(*behind).then_some(*group);
+        let over = |(fence, group): &(u32, GroupId)| order.is_finished(*fence).then_some(*group);
         let ended: Vec<GroupId> = peer.quiets.iter().filter_map(over).collect();
         if !ended.is_empty() {
-            peer.quiets.retain(|(behind, _)| !order.is_finished(*behind));
+            peer.quiets.retain(|(fence, _)| !order.is_finished(*fence));
         }
-        if !peer.queue.is_empty() || !peer.held.is_empty() {
-            self.make_ready(at);
+        if !peer.queue.is_empty() || !peer.waiting_signals.is_empty() {
+            self.make_ready(pe);
         }
         ended.into_iter().for_each(|group| self.end_in_group(group));
     }
 
     fn run_continuation(&mut self, continuation: Continuation) {
         match continuation {
-            Continuation::Signal { peer: at, word, held, completion } => {
-                let peer = self.peers.get_mut(at);
+            Continuation::Signal { pe, word, group, completion } => {
+                let peer = self.peers.get_mut(pe);
                 if peer.error.is_some() {
                     return self.end_in_group(completion);
                 }
                 // Its data is delivered, so it waits for no group, only for capacity.
-                let behind = peer.order.start();
-                let held = HeldSignal { word, counted: None, behind, held, completion };
-                peer.held.push_back(held);
-                self.make_ready(at);
+                let fence = peer.order.start();
+                let signal = WaitingSignal { word, counted: None, fence, group, completion };
+                peer.waiting_signals.push_back(signal);
+                self.make_ready(pe);
             }
             Continuation::Handover(handed) => {
                 // The group also ends when the peer fails.
@@ -230,10 +230,10 @@ impl<P: Port> Core<P> {
             );
         };
         let segment = *segment;
-        let (at, rail) = (segment.owner.peer(), segment.owner.rail());
+        let (pe, rail) = (segment.owner.pe(), segment.owner.rail());
         if segment.owner.state() != SegmentState::Orphan {
-            let failed = self.segment_error((segment.what(), at), segment.len, rail, error);
-            self.fail_peer(at, failed);
+            let failed = self.segment_error((segment.what(), pe), segment.len, rail, error);
+            self.fail_peer(pe, failed);
         }
         self.complete_other(wr_id.index() as u32);
     }
@@ -246,19 +246,19 @@ impl<P: Port> Core<P> {
             }
             return log::debug!(target: "TRANSPORT", "an executed message over {rail}: {error}");
         };
-        let (at, what, len) = (slot.owner.peer(), slot.what(), slot.frame.len + slot.tail.len);
-        let failed = self.segment_error((what, at), len, rail, error);
-        self.fail_peer(at, failed);
+        let (pe, what, len) = (slot.owner.pe(), slot.what(), slot.frame.len + slot.tail.len);
+        let failed = self.segment_error((what, pe), len, rail, error);
+        self.fail_peer(pe, failed);
     }
 
     /// Ends the messages before `ack`, and those after it whose bit is set in `map`.
-    pub(crate) fn acknowledge(&mut self, at: u32, ack: Seq, map: Option<&[u8; MAP_BYTES]>) {
-        let peer = self.peers.get_mut(at);
+    pub(crate) fn acknowledge(&mut self, pe: Pe, ack: Seq, map: Option<&[u8; MAP_BYTES]>) {
+        let peer = self.peers.get_mut(pe);
         let has_failed = peer.error.is_some();
         let Some(channel) = peer.channel.as_deref_mut() else { return };
         if has_failed {
             // Its messages have ended already; only buffers that it may read are still kept.
-            self.staging_events.push_back(StagingEvent::Acknowledged { peer: at, before: ack });
+            self.staging_events.push_back(StagingEvent::Acknowledged { pe, before: ack });
             return;
         }
         let acked = channel.acked;
@@ -266,9 +266,9 @@ impl<P: Port> Core<P> {
         channel.acked = channel.acked.max(ack);
         let mut left = acked.0..ack.0;
         while !left.is_empty() {
-            self.end_plain(at, &mut left);
+            self.end_plain(pe, &mut left);
             if let Some(seq) = left.next() {
-                self.complete_message(at, Seq(seq));
+                self.complete_message(pe, Seq(seq));
             }
         }
         let beyond = map.into_iter().flat_map(|map| {
@@ -276,32 +276,32 @@ impl<P: Port> Core<P> {
         });
         // A bit beyond what was sent finds no slot, and ends nothing.
         for seq in beyond.map(|bit| Seq(ack.0 + bit)) {
-            self.complete_message(at, seq);
+            self.complete_message(pe, seq);
         }
-        let peer = self.peers.get(at);
-        let waits = !peer.queue.is_empty() || !peer.held.is_empty();
+        let peer = self.peers.get(pe);
+        let waits = !peer.queue.is_empty() || !peer.waiting_signals.is_empty();
         if (ack > acked || map.is_some()) && waits {
             // The window has space again, or a tag is free.
-            self.make_ready(at);
+            self.make_ready(pe);
         }
     }
 
     /// Ends messages from the front of `numbers` while only their counts end with them. Runs with
     /// one owner are counted together.
-    fn end_plain(&mut self, at: u32, numbers: &mut Range<u64>) {
+    fn end_plain(&mut self, pe: Pe, numbers: &mut Range<u64>) {
         let Self { peers, messages, groups, settling, emptied, .. } = self;
-        let Peer { channel, order, is_settling, .. } = peers.get_mut(at);
+        let Peer { channel, order, is_settling, .. } = peers.get_mut(pe);
         let Some(channel) = channel.as_deref_mut() else { return };
         loop {
             // It stops at a message that ended before, by the bitmap or a reply.
-            let sent = numbers.clone().map_while(|number| channel.sent_number(Seq(number)));
+            let sent = numbers.clone().map_while(|number| channel.slot_of(Seq(number)));
             let Some((owner, count)) = messages.release_alike(sent) else { return };
             let first = numbers.start;
             numbers.start += u64::from(count);
             channel.forget_sent(first..numbers.start);
             if order.end(owner.group(), count) && order.has_closed() && !*is_settling {
                 *is_settling = true;
-                settling.push(at);
+                settling.push(pe);
             }
             if groups.end(owner.completion(), count) {
                 emptied.push(owner.completion());
@@ -309,11 +309,11 @@ impl<P: Port> Core<P> {
         }
     }
 
-    fn complete_message(&mut self, at: u32, seq: Seq) {
-        let peer = self.peers.get_mut(at);
+    fn complete_message(&mut self, pe: Pe, seq: Seq) {
+        let peer = self.peers.get_mut(pe);
         let Some(channel) = peer.channel.as_deref_mut() else { return };
-        let Some(number) = channel.take_sent(seq) else { return };
-        let Some(slot) = self.messages.get_mut(number) else { return };
+        let Some(index) = channel.take_sent(seq) else { return };
+        let Some(slot) = self.messages.get_mut(index) else { return };
         match slot.purpose {
             MessagePurpose::Plain => {}
             MessagePurpose::CountedSignal(tag) => channel.tags.release(tag),
@@ -324,28 +324,28 @@ impl<P: Port> Core<P> {
                 self.staging_events.push_back(StagingEvent::Message { token, ok: true });
             }
         }
-        self.end_message(at, number);
+        self.end_message(pe, index);
     }
 
     /// Returns the name of the operation for which an unacknowledged message was sent, by the low
     /// half of its number; None unless staging sent it.
-    pub(crate) fn sent_as(&mut self, at: u32, of: u32) -> Option<(&'static str, usize)> {
-        let channel = self.peers.get(at).channel.as_deref()?;
-        let number = channel.sent_at(channel.next.near(of))?;
-        let slot = self.messages.get_mut(number)?;
+    pub(crate) fn sent_as(&mut self, pe: Pe, of: u32) -> Option<(&'static str, usize)> {
+        let channel = self.peers.get(pe).channel.as_deref()?;
+        let index = channel.unacked_slot(channel.next.near(of))?;
+        let slot = self.messages.get_mut(index)?;
         matches!(slot.purpose, MessagePurpose::Staged { .. }).then_some((slot.what(), 0))
     }
 
-    pub(crate) fn end_message(&mut self, at: u32, number: u16) {
-        let Some(slot) = self.messages.get_mut(number) else { return };
+    pub(crate) fn end_message(&mut self, pe: Pe, index: u16) {
+        let Some(slot) = self.messages.get_mut(index) else { return };
         let owner = slot.owner;
-        self.messages.release(number);
-        let peer = self.peers.get_mut(at);
+        self.messages.release(index);
+        let peer = self.peers.get_mut(pe);
         if let Some(channel) = peer.channel.as_deref_mut() {
-            channel.held -= 1;
+            channel.unfinished -= 1;
         }
         if peer.order.end(owner.group(), 1) && peer.order.has_closed() {
-            self.settle_later(at);
+            self.settle_later(pe);
         }
         self.end_in_group(owner.completion());
     }
@@ -354,13 +354,13 @@ impl<P: Port> Core<P> {
     /// if the fetch is still in flight.
     pub(crate) fn end_fetch(
         &mut self,
-        at: u32,
+        pe: Pe,
         place: u32,
         of: u32,
     ) -> Option<(crate::request::FetchTarget, usize)> {
-        let channel = self.peers.get_mut(at).channel.as_deref_mut()?;
-        let number = channel.fetch(place)?;
-        let slot = self.messages.get_mut(number)?;
+        let channel = self.peers.get_mut(pe).channel.as_deref_mut()?;
+        let index = channel.fetch(place)?;
+        let slot = self.messages.get_mut(index)?;
         // A repeated reply finds another fetch in its place, or none.
         let MessagePurpose::Fetch { result, width, place } = slot.purpose else { return None };
         if slot.seq.low() != of {
@@ -372,22 +372,22 @@ impl<P: Port> Core<P> {
         if seq >= channel.acked {
             channel.take_sent(seq);
         }
-        self.end_message(at, number);
-        if !self.peers.get(at).queue.is_empty() {
-            self.make_ready(at);
+        self.end_message(pe, index);
+        if !self.peers.get(pe).queue.is_empty() {
+            self.make_ready(pe);
         }
         Some((result, width))
     }
 
-    pub(crate) fn note_executed(&mut self, at: u32, seq: Seq) {
-        let channel = self.channel(at);
+    pub(crate) fn note_executed(&mut self, pe: Pe, seq: Seq) {
+        let channel = self.channel(pe);
         let is_waited_for = !channel.waiting.is_empty();
         if channel.note_executed(seq) {
-            self.enter_control(at);
+            self.enter_control(pe);
         }
         // A mark may be reached now. Not executed here: that would recurse for each in a chain.
-        if is_waited_for && !self.due.contains(&at) {
-            self.due.push(at);
+        if is_waited_for && !self.executable.contains(&pe) {
+            self.executable.push(pe);
         }
     }
 }

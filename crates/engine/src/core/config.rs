@@ -25,7 +25,7 @@ pub struct LaneConfig {
     /// Deadlines of waits.
     pub watchdog: Watchdog,
     /// Protocol by which signals follow their data.
-    pub signals: SignalEngine,
+    pub signals: SignalChoice,
     /// Maximum number of counted puts to one peer at a time, at most
     /// [`TAGS`](crate::channel::counts::TAGS); 0 where some rail of some PE carries no immediate
     /// data.
@@ -42,7 +42,7 @@ pub struct LaneConfig {
 
 /// Protocol by which the signal of a put follows its data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum SignalEngine {
+pub enum SignalChoice {
     /// The fastest protocol that the put and the fabric allow.
     Auto,
     /// The signal is sent when its own data is delivered.

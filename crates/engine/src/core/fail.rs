@@ -28,7 +28,7 @@ const COPY: u32 = 1 << 31;
 #[derive(Debug)]
 pub(crate) struct ActiveCopy {
     token: u32,
-    pub(crate) peer: u32,
+    pub(crate) pe: Pe,
     pub(crate) what: &'static str,
     pub(crate) memory: (usize, usize),
 }
@@ -56,21 +56,20 @@ impl Failures {
 impl<P: Port> Core<P> {
     /// Fails a peer: ends all its operations. Later failures of it are only logged.
     #[cold]
-    pub(crate) fn fail_peer(&mut self, at: u32, failed: EngineError) {
-        let peer = self.peers.get_mut(at);
+    pub(crate) fn fail_peer(&mut self, pe: Pe, failed: EngineError) {
+        let peer = self.peers.get_mut(pe);
         if peer.error.is_none() {
             peer.error = Some(Box::new(failed.clone()));
             // Continuations of the groups that end read the error.
-            self.end_operations(at);
+            self.end_operations(pe);
         }
         self.fail_lane(failed);
     }
 
-    fn end_operations(&mut self, at: u32) {
-        let peer = self.peers.get_mut(at);
-        let pe = peer.pe;
+    fn end_operations(&mut self, pe: Pe) {
+        let peer = self.peers.get_mut(pe);
         let queue = std::mem::take(&mut peer.queue);
-        let held = std::mem::take(&mut peer.held);
+        let signals = std::mem::take(&mut peer.waiting_signals);
         let quiets = std::mem::take(&mut peer.quiets);
         // The counts start anew: orphans and unordered messages do not count in them.
         peer.forget();
@@ -83,9 +82,9 @@ impl<P: Port> Core<P> {
                 QueueEntry::Quiet(group) => self.end_in_group(group),
             }
         }
-        held.into_iter().for_each(|signal| self.end_in_group(signal.completion));
+        signals.into_iter().for_each(|signal| self.end_in_group(signal.completion));
         quiets.into_iter().for_each(|(_, group)| self.end_in_group(group));
-        let posted: Vec<u32> = self.segments.of_peer(at).map(|(index, _)| index).collect();
+        let posted: Vec<u32> = self.segments.of_peer(pe).map(|(index, _)| index).collect();
         for index in posted {
             let Some(segment) = self.segments.posted_mut(index as usize) else { continue };
             let completion = segment.owner.completion();
@@ -99,24 +98,24 @@ impl<P: Port> Core<P> {
                 let lane = self.regions.kind();
                 let orphan = Orphan { lane, segment: index, what, pe, memory };
                 // Release of the region looks here: the NIC may still write to it.
-                self.regions.index().enter_orphan(orphan);
+                self.regions.directory().enter_orphan(orphan);
             }
             self.end_in_group(completion);
         }
         // The device executes started copies, whatever happened to the peer.
-        for copying in self.copies.iter().filter(|copying| copying.peer == at) {
+        for copying in self.copies.iter().filter(|copying| copying.pe == pe) {
             let ActiveCopy { token, what, memory, .. } = *copying;
             let (lane, segment) = (self.regions.kind(), COPY | token);
-            self.regions.index().enter_orphan(Orphan { lane, segment, what, pe, memory });
+            self.regions.directory().enter_orphan(Orphan { lane, segment, what, pe, memory });
         }
-        let sent = self.messages.sent().filter(|(_, slot)| slot.owner.peer() == at);
-        let sent: Vec<u16> = sent.map(|(number, _)| number).collect();
-        for number in sent {
-            let Some(slot) = self.messages.get_mut(number) else { continue };
+        let sent = self.messages.sent().filter(|(_, slot)| slot.owner.pe() == pe);
+        let sent: Vec<u16> = sent.map(|(index, _)| index).collect();
+        for index in sent {
+            let Some(slot) = self.messages.get_mut(index) else { continue };
             // Its group was dropped; only the completion group still counts it.
             slot.owner = slot.owner.unordered();
             let (seq, purpose) = (slot.seq, slot.purpose);
-            if let Some(channel) = self.peers.get_mut(at).channel.as_deref_mut() {
+            if let Some(channel) = self.peers.get_mut(pe).channel.as_deref_mut() {
                 match purpose {
                     Purpose::Fetch { place, .. } => channel.end_fetch(place),
                     Purpose::Staged { token, .. } => {
@@ -128,9 +127,9 @@ impl<P: Port> Core<P> {
                     channel.take_sent(seq);
                 }
             }
-            self.end_message(at, number);
+            self.end_message(pe, index);
         }
-        self.staging_events.push_back(StagingEvent::Failed { peer: at });
+        self.staging_events.push_back(StagingEvent::Failed { pe });
     }
 
     fn end_queued(&mut self, op: &Op) {
@@ -147,18 +146,18 @@ impl<P: Port> Core<P> {
         let failed = EngineError::Rail { rail, rail_name, error };
         let segments = self.segments.posted().filter(|(_, s)| s.owner.rail() == rail);
         let messages = self.messages.sent().filter(|(_, slot)| slot.owner.rail() == rail);
-        let mut peers: Vec<u32> = segments
-            .map(|(_, segment)| segment.owner.peer())
-            .chain(messages.map(|(_, slot)| slot.owner.peer()))
+        let mut peers: Vec<Pe> = segments
+            .map(|(_, segment)| segment.owner.pe())
+            .chain(messages.map(|(_, slot)| slot.owner.pe()))
             .collect();
         // One error for each peer, however much it has in flight.
         peers.sort_unstable();
         peers.dedup();
-        for at in peers {
-            let peer = self.peers.get_mut(at);
+        for pe in peers {
+            let peer = self.peers.get_mut(pe);
             if peer.error.is_none() {
                 peer.error = Some(Box::new(failed.clone()));
-                self.end_operations(at);
+                self.end_operations(pe);
             }
         }
         self.fail_lane(failed);
@@ -166,13 +165,13 @@ impl<P: Port> Core<P> {
 
     pub(crate) fn segment_error(
         &self,
-        (what, at): (&'static str, u32),
+        (what, pe): (&'static str, Pe),
         len: usize,
         rail: RailId,
         error: PortError,
     ) -> EngineError {
         let rail_name = self.port.rail_name(rail).to_owned();
-        EngineError::Segment { what, pe: Pe(at), len, rail, rail_name, error }
+        EngineError::Segment { what, pe, len, rail, rail_name, error }
     }
 
     /// Logs a failure, and keeps it if it is the lane's first.
@@ -190,11 +189,11 @@ impl<P: Port> Core<P> {
     pub(crate) fn begin_copy(
         &mut self,
         token: u32,
-        peer: u32,
+        pe: Pe,
         what: &'static str,
         memory: (usize, usize),
     ) {
-        self.copies.push(ActiveCopy { token, peer, what, memory });
+        self.copies.push(ActiveCopy { token, pe, what, memory });
     }
 
     pub(crate) fn is_copying(&self, token: u32) -> bool {
@@ -202,40 +201,38 @@ impl<P: Port> Core<P> {
     }
 
     pub(crate) fn end_copy(&mut self, token: u32) {
-        let peer = self.copies.iter().find(|copying| copying.token == token);
-        let Some(peer) = peer.map(|copying| copying.peer) else { return };
+        let copying = self.copies.iter().find(|copying| copying.token == token);
+        let Some(pe) = copying.map(|copying| copying.pe) else { return };
         self.copies.retain(|copying| copying.token != token);
-        if self.peers.get(peer).error.is_some() {
-            self.regions.index().leave_orphan(self.regions.kind(), COPY | token);
+        if self.peers.get(pe).error.is_some() {
+            self.regions.directory().leave_orphan(self.regions.kind(), COPY | token);
         }
     }
 
     /// Refuses a message that no correct peer sends, and fails the lane.
     #[cold]
-    pub(crate) fn refuse(&mut self, at: u32, seq: Seq, why: String) {
-        self.decline(at, seq, why.clone());
-        let pe: Pe = Pe(at);
+    pub(crate) fn refuse(&mut self, pe: Pe, seq: Seq, why: String) {
+        self.decline(pe, seq, why.clone());
         self.fail_lane(EngineError::BadMessage { pe, why });
     }
 
     /// Refuses a message that cannot be executed, and with it everything later of the peer.
     #[cold]
-    pub(crate) fn decline(&mut self, at: u32, seq: Seq, why: String) {
-        if self.channel(at).has_refused {
+    pub(crate) fn decline(&mut self, pe: Pe, seq: Seq, why: String) {
+        if self.channel(pe).has_refused {
             // One refusal ends the connection at the peer, so a second would tell nothing.
             return;
         }
         if let Some(suppressed) = self.failures.lines.admit_at(self.port.now()) {
-            let pe = Pe(at);
             error!(target: "TRANSPORT", "{pe} asks for something that cannot be done: {why}{suppressed}");
         }
-        let channel = self.channel(at);
+        let channel = self.channel(pe);
         channel.has_refused = true;
         channel.refusal = Some((seq, why));
-        // Messages behind the refused one must not be executed without it.
+        // Messages after the refused one must not be executed without it.
         channel.waiting = Vec::new();
-        self.staging_events.push_back(StagingEvent::Refused { peer: at });
-        self.enter_control(at);
+        self.staging_events.push_back(StagingEvent::Refused { pe });
+        self.enter_control(pe);
     }
 
     /// Counts something received that no PE of the job has sent; warns of the first on a rail.

@@ -7,7 +7,7 @@
 //! capacity, send what is due. Posted work waits for the fabric alone. Queued work waits for work
 //! of the same peer that has left or stands before it, or for capacity, which completions and
 //! acknowledgements free. So the oldest work of each peer can always advance, whatever the bounds
-//! are, and only a submitter is ever held back, in a call that keeps running the loop.
+//! are, and only a submitter is ever delayed, in a call that keeps running the loop.
 
 pub(crate) mod complete;
 pub(crate) mod config;
@@ -46,7 +46,7 @@ use crate::wire::seal::Seal;
 #[derive(Debug)]
 pub(crate) enum Continuation {
     /// Sends the signal of a put.
-    Signal { peer: u32, word: WordOp, held: GroupRef, completion: GroupId },
+    Signal { pe: Pe, word: WordOp, group: GroupRef, completion: GroupId },
     /// Reports the end of a user thread's operation.
     Handover(ActiveHandover),
 }
@@ -59,13 +59,13 @@ pub(crate) enum StagingEvent {
     /// The message of a transfer was executed, or its peer has failed.
     Message { token: u32, ok: bool },
     /// Earlier messages of a peer were executed, so receives may advance.
-    Advanced { peer: u32 },
+    Advanced { pe: Pe },
     /// A failed peer has executed, or drops, all its messages before a number.
-    Acknowledged { peer: u32, before: Seq },
+    Acknowledged { pe: Pe, before: Seq },
     /// A message of a peer was refused: no later one is executed.
-    Refused { peer: u32 },
+    Refused { pe: Pe },
     /// A peer has failed.
-    Failed { peer: u32 },
+    Failed { pe: Pe },
 }
 
 #[derive(Debug)]
@@ -92,19 +92,19 @@ pub(crate) struct Core<P: Port> {
     /// Number of entries in all queues.
     pub(crate) queued: usize,
     /// Peers that wait for a shared resource, in turn.
-    pub(crate) ring: VecDeque<u32>,
-    /// Peers whose queue or held signal waited for work of their own that has ended.
-    pub(crate) ready: Vec<u32>,
+    pub(crate) ring: VecDeque<Pe>,
+    /// Peers whose queue or waiting signals waited for work of their own that has ended.
+    pub(crate) ready: Vec<Pe>,
     /// Peers with groups whose cursors may move.
-    settling: Vec<u32>,
+    settling: Vec<Pe>,
     /// Empty groups with a continuation to run.
     emptied: Vec<GroupId>,
     /// Peers to which an unnumbered message is due.
-    control: VecDeque<u32>,
+    control: VecDeque<Pe>,
     /// Peers with messages whose acknowledgement was not requested.
-    unrequested: Vec<u32>,
+    unrequested: Vec<Pe>,
     /// Peers with received messages that may be executed now.
-    pub(crate) due: Vec<u32>,
+    pub(crate) executable: Vec<Pe>,
     /// Events for staging, in order.
     pub(crate) staging_events: VecDeque<StagingEvent>,
     pub(crate) copies: Vec<ActiveCopy>,
@@ -126,8 +126,8 @@ impl<P: Port> Core<P> {
             // One rail without workers: neither a choice nor a bound on bytes ahead is needed.
             spread.balanced_from = usize::MAX;
         }
-        let rail = |(at, limits): (u8, &RailLimits)| {
-            let fast = port.fast(RailId(at));
+        let rail = |(id, limits): (u8, &RailLimits)| {
+            let fast = port.fast(RailId(id));
             Rail::new(limits, port.limits().len(), &spread, fast)
         };
         let rails = (0..).zip(limits).map(rail).collect();
@@ -161,61 +161,60 @@ impl<P: Port> Core<P> {
             emptied: Vec::new(),
             control: VecDeque::new(),
             unrequested: Vec::new(),
-            due: Vec::new(),
+            executable: Vec::new(),
             staging_events: VecDeque::new(),
             copies: Vec::new(),
             port,
         }
     }
 
-    /// Returns the index of a PE's peer, which is opened if need be.
+    /// Opens the peer of a PE if need be.
     ///
     /// # Errors
     /// A PE outside the job.
-    pub(crate) fn open(&mut self, pe: Pe) -> Result<u32, EngineError> {
-        if let Some(at) = self.peers.find(pe) {
-            return Ok(at);
+    pub(crate) fn open(&mut self, pe: Pe) -> Result<(), EngineError> {
+        if self.peers.of(pe).is_some() {
+            return Ok(());
         }
         let n_pes = self.peers.n_pes();
         if pe.0 >= n_pes {
             return Err(EngineError::NoSuchPe { pe, n_pes });
         }
-        let at = self.peers.open(pe, self.paths.peer_paths(self.me, pe));
+        self.peers.open(pe, self.paths.peer_paths(self.me, pe));
         if self.regions.kind() == LaneKind::Proxy {
             // Only proxy lanes choose rails by load, and count bytes ahead.
-            self.peers.get_mut(at).ahead = vec![0; self.rails.len()].into();
+            self.peers.get_mut(pe).ahead = vec![0; self.rails.len()].into();
         }
-        Ok(at)
+        Ok(())
     }
 
-    /// Returns the index of a PE's peer if it has not failed.
+    /// Opens the peer of a PE if need be, and checks that it has not failed.
     ///
     /// # Errors
     /// A PE outside the job, or the failure of its peer.
-    pub(crate) fn reach_peer(&mut self, pe: Pe) -> Result<u32, EngineError> {
-        let at = self.open(pe)?;
-        self.peers.get(at).check()?;
-        Ok(at)
+    pub(crate) fn reach_peer(&mut self, pe: Pe) -> Result<(), EngineError> {
+        self.open(pe)?;
+        self.peers.get(pe).check()
     }
 
     /// Returns the channel of a peer, opened if need be.
-    pub(crate) fn channel(&mut self, at: u32) -> &mut Channel {
-        let Peer { channel, pe, .. } = self.peers.get_mut(at);
+    pub(crate) fn channel(&mut self, pe: Pe) -> &mut Channel {
+        let Peer { channel, .. } = self.peers.get_mut(pe);
         let tags = self.signals.tags;
         // A channel takes more than 1 KB, and most peers of a large job exchange no messages.
-        channel.get_or_insert_with(|| Channel::new(&self.seal, *pe, tags))
+        channel.get_or_insert_with(|| Channel::new(&self.seal, pe, tags))
     }
 
-    pub(crate) fn make_ready(&mut self, at: u32) {
-        if !self.ready.contains(&at) {
-            self.ready.push(at);
+    pub(crate) fn make_ready(&mut self, pe: Pe) {
+        if !self.ready.contains(&pe) {
+            self.ready.push(pe);
         }
     }
 
-    pub(crate) fn enter_ring(&mut self, at: u32) {
-        let peer = self.peers.get_mut(at);
+    pub(crate) fn enter_ring(&mut self, pe: Pe) {
+        let peer = self.peers.get_mut(pe);
         if !std::mem::replace(&mut peer.in_ring, true) {
-            self.ring.push_back(at);
+            self.ring.push_back(pe);
         }
     }
 
@@ -236,13 +235,13 @@ impl<P: Port> Core<P> {
             LocalSide::Value(value) => return Ok(Local::Value(value >> (8 * sent.min(7)))),
             LocalSide::Memory(addr) => addr,
         };
-        let at = addr + sent;
-        if self.regions.recent_desc(at, len, rail).is_none() {
+        let start = addr + sent;
+        if self.regions.recent_desc(start, len, rail).is_none() {
             // The whole operation, so that its next segments find the region as well.
             self.regions.find(addr, request.len, self.needs_desc);
         }
-        match self.regions.recent_desc(at, len, rail) {
-            Some(desc) => Ok(Local::Memory { addr: at, desc }),
+        match self.regions.recent_desc(start, len, rail) {
+            Some(desc) => Ok(Local::Memory { addr: start, desc }),
             None if self.needs_desc => {
                 // A region that ends too early is a likelier mistake than an unregistered buffer.
                 let fault = match self.regions.lookup(addr, request.len).cut {
@@ -256,7 +255,7 @@ impl<P: Port> Core<P> {
                 };
                 Err(request.refuse("local", fault))
             }
-            None => Ok(Local::Memory { addr: at, desc: Default::default() }),
+            None => Ok(Local::Memory { addr: start, desc: Default::default() }),
         }
     }
 
@@ -267,17 +266,17 @@ impl<P: Port> Core<P> {
         atomic: &Atomic,
     ) -> Result<Location, String> {
         let width = atomic.width.bytes();
-        let place = self.regions.locate(named, width).map_err(|fault| fault.to_string())?;
-        if place.addr % width != 0 {
-            return Err(format!("a word of {width} bytes at {:#x} is not aligned", place.addr));
+        let location = self.regions.locate(named, width).map_err(|fault| fault.to_string())?;
+        if location.addr % width != 0 {
+            return Err(format!("a word of {width} bytes at {:#x} is not aligned", location.addr));
         }
-        Ok(place)
+        Ok(location)
     }
 
     /// Notes the first bytes of a peer's handles for the fast path.
-    pub(crate) fn note_handle(&mut self, at: u32, remote: &HandleView<'_>) {
+    pub(crate) fn note_handle(&mut self, pe: Pe, remote: &HandleView<'_>) {
         // The fast path reads a key without looking at the number of rails again.
-        let peer = self.peers.get_mut(at);
+        let peer = self.peers.get_mut(pe);
         if peer.paths.iter().all(|path| path.remote.rail().0 < remote.rails()) {
             peer.note_prefix(remote.prefix());
         }

@@ -3,7 +3,7 @@
 use crate::core::Core;
 use crate::error::EngineError;
 use crate::group::{Class, GroupId, GroupRef};
-use crate::ids::{RailId, WrId};
+use crate::ids::{Pe, RailId, WrId};
 use crate::op::{Op, OpKind, Outcome};
 use crate::port::{Direction, Local, Operation, Port, Posted, Transfer};
 use crate::rails::load;
@@ -20,24 +20,23 @@ const ALIGN: usize = 4096;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SegmentPost {
-    pub(crate) peer: u32,
+    pub(crate) pe: Pe,
     pub(crate) path: PeerPath,
     pub(crate) transfer: Transfer,
     pub(crate) immediate: Option<u64>,
     /// [`BALANCED`], [`PLAIN`], or the number of staging's transfer.
     pub(crate) token: u32,
     pub(crate) completion: GroupId,
-    /// Where the segment counts in the order of its peer.
-    pub(crate) counted: CountedIn,
+    pub(crate) group: SegmentGroup,
     /// Whether it is part of a long operation, for which the rail's workers may be used.
     pub(crate) is_long: bool,
 }
 
-/// Order group of a segment: the last one by class, or a given one.
+/// Order group of a segment: the last one of its peer, or a given one.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum CountedIn {
+pub(crate) enum SegmentGroup {
     Last(Class),
-    By(GroupRef),
+    Given(GroupRef),
 }
 
 impl<P: Port> Core<P> {
@@ -69,7 +68,7 @@ impl<P: Port> Core<P> {
         // Undone if the fabric refuses.
         let owner = peer.owner.of_class(class_of(direction), completion);
         segment.owner = owner;
-        segment.born = self.watchdog.stamp();
+        segment.born = self.watchdog.time();
         peer.begin(owner.group(), direction);
         rail.begin(len);
         groups.begin(completion);
@@ -96,7 +95,7 @@ impl<P: Port> Core<P> {
         let Segment { owner, direction, len, .. } = *segment;
         self.segments.free(wr_id.index());
         self.rails[owner.rail().index()].undo(len);
-        let peer = self.peers.get_mut(owner.peer());
+        let peer = self.peers.get_mut(owner.pe());
         peer.in_flight -= 1;
         let may_settle = peer.order.end(owner.group(), 1) && peer.order.has_closed();
         let posted = &mut peer.posted[direction as usize];
@@ -104,7 +103,7 @@ impl<P: Port> Core<P> {
         // The caller or queue still counts in a group with a continuation, so it does not end here.
         let _ = self.groups.end(owner.completion(), 1);
         if may_settle {
-            self.settle_later(owner.peer());
+            self.settle_later(owner.pe());
         }
         false
     }
@@ -114,9 +113,9 @@ impl<P: Port> Core<P> {
     /// # Errors
     /// The fabric has refused it for good, and its peer has failed with that error.
     pub(crate) fn post(&mut self, posting: &SegmentPost) -> Result<bool, EngineError> {
-        let SegmentPost { peer: at, path, ref transfer, token, completion, .. } = *posting;
+        let SegmentPost { pe, path, ref transfer, token, completion, .. } = *posting;
         let Self { peers, rails, segments, port, .. } = self;
-        let (peer, rail) = (peers.get_mut(at), &mut rails[path.rail.index()]);
+        let (peer, rail) = (peers.get_mut(pe), &mut rails[path.rail.index()]);
         // The quota shrinks as the rail fills: a silent peer cannot take it all.
         if peer.in_flight >= rail.quota {
             return Ok(false);
@@ -125,15 +124,15 @@ impl<P: Port> Core<P> {
             None => Operation::Transfer(transfer),
             Some(data) => Operation::WriteWithImmediate(transfer, data),
         };
-        let group = match posting.counted {
-            CountedIn::Last(class) => peer.order.next(class),
-            CountedIn::By(group) => group,
+        let group = match posting.group {
+            SegmentGroup::Last(class) => peer.order.next(class),
+            SegmentGroup::Given(group) => group,
         };
         let state = if token == PLAIN { SegmentState::Plain } else { SegmentState::Other };
         let Some((wr_id, segment)) = segments.take() else { return Ok(false) };
         segment.set(transfer);
-        segment.owner = path.owner.counted(completion, group).with(state);
-        segment.born = self.watchdog.stamp();
+        segment.owner = path.owner.in_groups(completion, group).with(state);
+        segment.born = self.watchdog.time();
         segment.token = token;
         peer.begin(group, transfer.direction);
         rail.begin(transfer.len);
@@ -162,8 +161,8 @@ impl<P: Port> Core<P> {
             Err(error) => {
                 self.undo_post(wr_id);
                 let what = if transfer.direction == Direction::Read { "get" } else { "put" };
-                let failed = self.segment_error((what, at), transfer.len, path.rail, error);
-                self.fail_peer(at, failed.clone());
+                let failed = self.segment_error((what, pe), transfer.len, path.rail, error);
+                self.fail_peer(pe, failed.clone());
                 Err(failed)
             }
         }
@@ -176,37 +175,37 @@ impl<P: Port> Core<P> {
     /// Local memory that the fabric does not take, or a segment that it refuses.
     pub(crate) fn post_parts(
         &mut self,
-        at: u32,
+        pe: Pe,
         op: &mut Op,
         request: &Request<'_>,
         immediate: Option<u64>,
     ) -> Result<(u32, Outcome), EngineError> {
         let (remote, offset) = request.remote()?;
-        self.note_handle(at, &remote);
+        self.note_handle(pe, &remote);
         let direction = request.direction;
         if direction == Direction::Write {
-            let peer = self.peers.get(at);
+            let peer = self.peers.get(pe);
             // Unlike a message, a segment cannot tell the target what to execute first: messages
             // before the fence have to be executed before it leaves.
             if !peer.order.is_ordered(peer.fence) {
-                return Ok((0, Outcome::Held));
+                return Ok((0, Outcome::Blocked));
             }
         }
         // Counted segments belong to the message that names their number: a separate signal must
         // not wait for them as for writes.
         let class = if immediate.is_some() { Class::Message } else { class_of(direction) };
-        let counted = op.counted_by.map_or(CountedIn::Last(class), CountedIn::By);
+        let group = op.group.map_or(SegmentGroup::Last(class), SegmentGroup::Given);
         let completion = match op.kind {
             OpKind::PutSignal(_, crate::op::SignalProtocol::Chained { data, .. }) => data,
             _ => op.completion,
         };
         let by_load = op.len >= self.spread.balanced_from;
         let is_long = op.len >= self.spread.striped_from;
-        let whole = if is_long { self.segment_len(at, op.len) } else { op.len };
+        let whole = if is_long { self.segment_len(pe, op.len) } else { op.len };
         let mut posted = 0;
         while op.sent < op.len {
             let len = whole.min(op.len - op.sent);
-            let first = if by_load { self.choose(at, len) } else { self.next_path(at) };
+            let first = if by_load { self.choose(pe, len) } else { self.next_path(pe) };
             let Some(mut path) = first else { return Ok((posted, Outcome::LaneFull)) };
             let first = path.rail;
             let mut is_posted = false;
@@ -220,27 +219,27 @@ impl<P: Port> Core<P> {
                 let transfer = Transfer { direction, local, len, remote, key };
                 let token = if by_load { BALANCED } else { PLAIN };
                 let posting = SegmentPost {
-                    peer: at,
+                    pe,
                     path,
                     transfer,
                     immediate,
                     token,
                     completion,
-                    counted,
+                    group,
                     is_long,
                 };
                 if self.post(&posting)? {
                     (is_posted, posted) = (true, posted + 1);
                     op.sent += len;
                     if by_load {
-                        self.add_load(at, path.rail, len);
+                        self.add_load(pe, path.rail, len);
                     } else {
-                        self.peers.get_mut(at).turn(path.next);
+                        self.peers.get_mut(pe).turn(path.next);
                     }
                     break;
                 }
                 // The fabric takes nothing on this rail now; another one may have space.
-                match self.peers.get(at).paths.get(path.next as usize) {
+                match self.peers.get(pe).paths.get(path.next as usize) {
                     Some(next) if next.rail != first => path = *next,
                     _ => break,
                 }
@@ -260,13 +259,13 @@ impl<P: Port> Core<P> {
     /// As [`Core::post`].
     pub(crate) fn post_staged(
         &mut self,
-        (at, token, direction): (u32, u32, Direction),
+        (pe, token, direction): (Pe, u32, Direction),
         (left, len): (usize, usize),
         local: impl Fn(RailId) -> Local,
         remote: impl Fn(RailId) -> Option<(u64, u64)>,
     ) -> Result<Option<usize>, EngineError> {
         let by_load = len >= self.spread.balanced_from;
-        let first = if by_load { self.choose(at, left) } else { self.next_path(at) };
+        let first = if by_load { self.choose(pe, left) } else { self.next_path(pe) };
         let Some(mut path) = first else { return Ok(None) };
         let first = path.rail;
         let token = if by_load { token | BY_LOAD } else { token };
@@ -276,45 +275,45 @@ impl<P: Port> Core<P> {
                 let len = left.min(self.rails[path.rail.index()].limits.max_segment);
                 let local = local(path.rail);
                 let posting = SegmentPost {
-                    peer: at,
+                    pe,
                     path,
                     transfer: Transfer { direction, local, len, remote, key },
                     immediate: None,
                     token,
                     completion: GroupId::NONE,
                     // The transfer counts itself, from its start to its end.
-                    counted: CountedIn::By(GroupRef::NONE),
+                    group: SegmentGroup::Given(GroupRef::NONE),
                     is_long,
                 };
                 if self.post(&posting)? {
                     if by_load {
-                        self.add_load(at, path.rail, len);
+                        self.add_load(pe, path.rail, len);
                     }
-                    self.peers.get_mut(at).turn(path.next);
+                    self.peers.get_mut(pe).turn(path.next);
                     return Ok(Some(len));
                 }
             }
-            match self.peers.get(at).paths.get(path.next as usize) {
+            match self.peers.get(pe).paths.get(path.next as usize) {
                 Some(next) if next.rail != first => path = *next,
                 _ => return Ok(None),
             }
         }
     }
 
-    fn segment_len(&self, at: u32, len: usize) -> usize {
+    fn segment_len(&self, pe: Pe, len: usize) -> usize {
         // Shorter operations are cut finer, so that each rail and worker has a part.
-        let rails = self.peers.get(at).paths.iter().map(|path| &self.rails[path.rail.index()]);
-        let ways: usize = rails.map(|rail| usize::from(rail.limits.bulk).max(1)).sum();
+        let rails = self.peers.get(pe).paths.iter().map(|path| &self.rails[path.rail.index()]);
+        let workers: usize = rails.map(|rail| usize::from(rail.limits.bulk).max(1)).sum();
         let segment = self.spread.segment.max(1);
-        if ways == 1 && self.rails[0].limits.bulk == 0 {
+        if workers == 1 && self.rails[0].limits.bulk == 0 {
             return len;
         }
-        let part = len.div_ceil(PARTS * ways).next_multiple_of(ALIGN.min(segment));
+        let part = len.div_ceil(PARTS * workers).next_multiple_of(ALIGN.min(segment));
         part.clamp(segment.div_ceil(FINEST), segment)
     }
 
-    fn next_path(&self, at: u32) -> Option<PeerPath> {
-        let peer = self.peers.get(at);
+    fn next_path(&self, pe: Pe) -> Option<PeerPath> {
+        let peer = self.peers.get(pe);
         let mut path = peer.path;
         // Each path once: all rails may be full.
         for _ in 0..peer.paths.len() {
@@ -327,9 +326,9 @@ impl<P: Port> Core<P> {
     }
 
     /// Returns the path whose rail is expected to finish a segment first, if it has capacity.
-    fn choose(&mut self, at: u32, len: usize) -> Option<PeerPath> {
+    fn choose(&mut self, pe: Pe, len: usize) -> Option<PeerPath> {
         let now = self.port.now();
-        let peer = self.peers.get(at);
+        let peer = self.peers.get(pe);
         // Rails with equal loads take turns: the first of the best is chosen.
         let turn = peer.paths.iter().position(|path| path.rail == peer.path.rail).unwrap_or(0);
         let paths = peer.paths[turn..].iter().chain(&peer.paths[..turn]);
@@ -342,12 +341,12 @@ impl<P: Port> Core<P> {
         (peer.in_flight < self.rails[path.rail.index()].quota).then_some(*path)
     }
 
-    fn add_load(&mut self, at: u32, rail: RailId, len: usize) {
+    fn add_load(&mut self, pe: Pe, rail: RailId, len: usize) {
         let now = self.port.now();
         let of = &mut self.rails[rail.index()];
         of.load.add(len as u64, now);
         of.counters.by_load += 1;
-        self.peers.get_mut(at).ahead[rail.index()] += len as u64;
+        self.peers.get_mut(pe).ahead[rail.index()] += len as u64;
     }
 }
 

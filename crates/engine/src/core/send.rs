@@ -5,28 +5,29 @@ use crate::channel::slots::{MessageSlots, Purpose, UNNUMBERED};
 use crate::core::Core;
 use crate::error::EngineError;
 use crate::group::{Class, GroupId, GroupRef};
+use crate::ids::Pe;
 use crate::op::{Attempt, Outcome};
 use crate::peers::Peer;
 use crate::port::{Port, PortError, Posted, Tail};
 use crate::request::{AtomicRequest, LocalSide, Request};
 use crate::segments::SegmentState;
 use crate::wire::handle::HandleView;
-use crate::wire::message::{Body, Frame, Numbers, SealContext};
+use crate::wire::message::{Body, Frame, Numbers, SealContext, Seq};
 
 /// Maximum number of peers per iteration whose waiting work may be tried without success.
 pub(crate) const ATTEMPTS: u32 = 8;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OutgoingMessage<'a> {
-    pub(crate) peer: u32,
+    pub(crate) pe: Pe,
     pub(crate) body: Body<'a>,
     pub(crate) tail: Tail,
-    /// Number of the last message that its target has to execute first; 0 for none.
-    pub(crate) behind: u64,
+    /// Last message that the target has to execute first.
+    pub(crate) after: Seq,
     pub(crate) purpose: Purpose,
     pub(crate) completion: GroupId,
-    /// Count, as a write, of a signal that was held back.
-    pub(crate) held: Option<GroupRef>,
+    /// Order group that counts the message as a write until it leaves.
+    pub(crate) write: Option<GroupRef>,
     /// Whether a later separate signal has to follow the message.
     pub(crate) has_data: bool,
     /// Class in the order of the peer; None if nothing orders the message.
@@ -34,17 +35,17 @@ pub(crate) struct OutgoingMessage<'a> {
 }
 
 impl<'a> OutgoingMessage<'a> {
-    pub(crate) fn new(peer: u32, body: Body<'a>, completion: GroupId) -> Self {
+    pub(crate) fn new(pe: Pe, body: Body<'a>, completion: GroupId) -> Self {
         let (tail, purpose) = (Tail::NONE, Purpose::Plain);
-        let (held, has_data, class) = (None, false, Some(Class::Message));
-        Self { peer, body, tail, behind: 0, purpose, completion, held, has_data, class }
+        let (write, has_data, class) = (None, false, Some(Class::Message));
+        Self { pe, body, tail, after: Seq::NONE, purpose, completion, write, has_data, class }
     }
 }
 
 impl<P: Port> Core<P> {
-    /// Sends an atomic, or a short put with its signal, on the fast path: nothing is queued or held
-    /// for the peer, and there is capacity. Returns false, with no side effect, if anything
-    /// prevents that. Never panics.
+    /// Sends an atomic, or a short put with its signal, on the fast path: nothing is queued for the
+    /// peer, and there is capacity. Returns false, with no side effect, if anything prevents that.
+    /// Never panics.
     #[inline(always)]
     pub(crate) fn try_send(
         &mut self,
@@ -52,14 +53,13 @@ impl<P: Port> Core<P> {
         part: Option<&Request<'_>>,
     ) -> bool {
         let Self { peers, messages, rails, regions, groups, port, seal, .. } = self;
-        let at = signal.pe.0;
         let Some(peer) = peers.of_mut(signal.pe) else { return false };
         let Peer { channel, order, fast_prefix, pe, path, owner, .. } = peer;
         let Some(channel) = channel.as_deref_mut() else { return false };
         let Some(rail) = rails.get(path.rail.index()) else { return false };
         // A peer takes another slot only while it holds less than is free, so a silent one leaves
         // some.
-        if !channel.has_window() || channel.held >= messages.free() {
+        if !channel.has_window() || channel.unfinished >= messages.free() {
             return false;
         }
         let atomic = &signal.atomic;
@@ -109,13 +109,13 @@ impl<P: Port> Core<P> {
         // Last, since the seal covers all that is written above.
         slot.frame.seal(&SealContext { seal, from: seal.me(), receiver: &channel.receiver });
         let Some(fast) = rail.fast.as_ref() else { return false };
-        let wr_id = MessageSlots::wr_id(reserved.number(), seq);
+        let wr_id = MessageSlots::wr_id(reserved.index(), seq);
         if !port.try_send(*fast, path.rail, path.to, wr_id, reserved.slot.frame.bytes()) {
             return false;
         }
         let slot = &mut *reserved.slot;
         slot.seq = channel.next;
-        slot.born = self.watchdog.stamp();
+        slot.born = self.watchdog.time();
         let owner = owner.of_class(Class::Message, self.current);
         order.begin(owner.group());
         channel.send(reserved.take(owner));
@@ -126,7 +126,7 @@ impl<P: Port> Core<P> {
         groups.begin(self.current);
         if !channel.in_unrequested {
             channel.in_unrequested = true;
-            self.unrequested.push(at);
+            self.unrequested.push(signal.pe);
         }
         let next = path.next;
         peer.turn(next);
@@ -138,38 +138,37 @@ impl<P: Port> Core<P> {
     /// # Errors
     /// The fabric has refused it for good, and its peer has failed with that error.
     pub(crate) fn send(&mut self, message: &OutgoingMessage<'_>) -> Attempt {
-        let OutgoingMessage { peer: at, ref body, tail, behind, purpose, completion, .. } =
-            *message;
-        self.channel(at);
+        let OutgoingMessage { pe, ref body, tail, after, purpose, completion, .. } = *message;
+        self.channel(pe);
         let Self { peers, messages, seal, port, .. } = self;
-        let peer = peers.get_mut(at);
+        let peer = peers.get_mut(pe);
         let mut path = peer.path;
-        let Peer { channel, order, paths, pe, is_refused, .. } = peer;
+        let Peer { channel, order, paths, is_refused, .. } = peer;
         let Some(channel) = channel.as_deref_mut() else { return Ok(Outcome::LaneFull) };
         if !channel.has_window() {
             // The window advances with acknowledgements, which nobody else may be requesting.
-            self.request_ack(at);
+            self.request_ack(pe);
             return Ok(Outcome::PeerFull);
         }
-        let reserved = if channel.held < messages.free() { messages.reserve() } else { None };
+        let reserved = if channel.unfinished < messages.free() { messages.reserve() } else { None };
         let Some(reserved) = reserved else {
             // Slots of any peer are freed by acknowledgements alone.
             self.request_acks();
             return Ok(Outcome::LaneFull);
         };
-        let (number, slot) = (reserved.number(), &mut *reserved.slot);
-        let mask = channel.out_mask(seal, *pe);
+        let (index, slot) = (reserved.index(), &mut *reserved.slot);
+        let mask = channel.out_mask(seal, pe);
         let (seq, ack) = (channel.next, channel.executed.next());
         // An acknowledged message needs no mark. The distance is below the window: it fits 16 bits.
-        let mark = if behind < channel.acked.0 { 0 } else { (seq.0 - behind) as u16 };
+        let mark = if after < channel.acked { 0 } else { (seq.0 - after.0) as u16 };
         let numbers = Numbers { seq, ack, mark, mask };
         let sealing = SealContext { seal, from: seal.me(), receiver: &channel.receiver };
-        if let (Body::PutSignal { at, atomic, to, .. }, true) = (body, tail.len > 0) {
-            slot.frame.put_signal_long(&sealing, &numbers, (*at, atomic), *to, tail.len);
+        if let (Body::PutSignal { addr, atomic, to, .. }, true) = (body, tail.len > 0) {
+            slot.frame.put_signal_long(&sealing, &numbers, (*addr, atomic), *to, tail.len);
         } else {
             slot.frame.encode(&sealing, &numbers, body);
         }
-        let wr_id = MessageSlots::wr_id(number, seq);
+        let wr_id = MessageSlots::wr_id(index, seq);
         let mut left = None;
         for _ in 0..paths.len() {
             let (rail, to) = (path.rail, path.to);
@@ -188,85 +187,85 @@ impl<P: Port> Core<P> {
                 Ok(Posted::Again) => self.rails[rail.index()].counters.again += 1,
                 Err(error) => {
                     let len = slot.frame.len + tail.len;
-                    let failed = self.segment_error(("message", at), len, rail, error);
-                    self.fail_peer(at, failed.clone());
+                    let failed = self.segment_error(("message", pe), len, rail, error);
+                    self.fail_peer(pe, failed.clone());
                     return Err(failed);
                 }
             }
         }
         *is_refused = left.is_none();
         let Some(owner) = left else { return Ok(Outcome::LaneFull) };
-        // The message takes over the count of a held signal in the group where that was submitted.
-        let group = match (message.held, message.class) {
-            (Some(held), _) => order.leave(held, seq.0),
+        // A message that was counted as a write stays in the same group.
+        let group = match (message.write, message.class) {
+            (Some(write), _) => order.leave(write, seq),
             (None, Some(class)) => order.begin_last(class),
             (None, None) => GroupRef::NONE,
         };
         slot.tail = tail;
         slot.seq = seq;
-        slot.born = self.watchdog.stamp();
+        slot.born = self.watchdog.time();
         slot.purpose = purpose;
         // Plain messages end in runs; a tail has to be cleared from the slot.
         let is_plain = purpose == Purpose::Plain && tail.len == 0;
         let state = if is_plain { SegmentState::Plain } else { SegmentState::Other };
-        channel.send(reserved.take(owner.counted(completion, group).with(state)));
+        channel.send(reserved.take(owner.in_groups(completion, group).with(state)));
         if let Purpose::Fetch { place, .. } = purpose {
-            channel.begin_fetch(place, number);
+            channel.begin_fetch(place, index);
         }
         if message.has_data {
             channel.after_data = channel.next;
         }
         self.groups.begin(completion);
         if !std::mem::replace(&mut channel.in_unrequested, true) {
-            self.unrequested.push(at);
+            self.unrequested.push(pe);
         }
         peer.take_path(path);
-        if message.held.is_some() {
-            // The write of the held signal has ended, and a cursor may move.
-            self.settle_later(at);
+        if message.write.is_some() {
+            // The write has ended, and a cursor may move.
+            self.settle_later(pe);
         }
         Ok(Outcome::Done)
     }
 
-    /// Returns the number of the last message before the peer's fence, or 0.
-    pub(crate) fn behind_fence(&self, at: u32) -> u64 {
-        let peer = self.peers.get(at);
+    /// Returns the last message before the peer's fence.
+    pub(crate) fn last_before_fence(&self, pe: Pe) -> Seq {
+        let peer = self.peers.get(pe);
         peer.order.last_message_before(peer.fence)
     }
 
     /// Requests an acknowledgement of everything sent to a peer, once until more is sent.
-    pub(crate) fn request_ack(&mut self, at: u32) {
-        if let Some(channel) = self.peers.get_mut(at).channel.as_deref_mut() {
+    pub(crate) fn request_ack(&mut self, pe: Pe) {
+        if let Some(channel) = self.peers.get_mut(pe).channel.as_deref_mut() {
             if channel.request_ack() {
-                self.enter_control(at);
+                self.enter_control(pe);
             }
         }
     }
 
     /// Requests an acknowledgement unless a request has not been answered.
-    pub(crate) fn request_first_ack(&mut self, at: u32) {
-        let channel = self.peers.get(at).channel.as_deref();
+    pub(crate) fn request_first_ack(&mut self, pe: Pe) {
+        let channel = self.peers.get(pe).channel.as_deref();
         if channel.is_some_and(|channel| !channel.is_ack_requested()) {
-            self.request_ack(at);
+            self.request_ack(pe);
         }
     }
 
     /// Requests acknowledgements from all peers with messages for which none was requested: a
     /// caller that waits for one peer after another then waits once.
     pub(crate) fn request_acks(&mut self) {
-        while let Some(at) = self.unrequested.pop() {
-            if let Some(channel) = self.peers.get_mut(at).channel.as_deref_mut() {
+        while let Some(pe) = self.unrequested.pop() {
+            if let Some(channel) = self.peers.get_mut(pe).channel.as_deref_mut() {
                 channel.in_unrequested = false;
             }
-            self.request_ack(at);
+            self.request_ack(pe);
         }
     }
 
     /// Schedules the unnumbered messages that are due to a peer.
-    pub(crate) fn enter_control(&mut self, at: u32) {
-        let Some(channel) = self.peers.get_mut(at).channel.as_deref_mut() else { return };
-        if channel.has_due() && !std::mem::replace(&mut channel.in_control, true) {
-            self.control.push_back(at);
+    pub(crate) fn enter_control(&mut self, pe: Pe) {
+        let Some(channel) = self.peers.get_mut(pe).channel.as_deref_mut() else { return };
+        if channel.has_control() && !std::mem::replace(&mut channel.in_control, true) {
+            self.control.push_back(pe);
         }
     }
 
@@ -281,14 +280,14 @@ impl<P: Port> Core<P> {
         let mut moved = false;
         let mut refused = 0;
         for _ in 0..self.control.len() {
-            let Some(at) = self.control.pop_front() else { break };
-            if self.send_due(at, &mut moved) {
-                if let Some(channel) = self.peers.get_mut(at).channel.as_deref_mut() {
+            let Some(pe) = self.control.pop_front() else { break };
+            if self.send_control_to(pe, &mut moved) {
+                if let Some(channel) = self.peers.get_mut(pe).channel.as_deref_mut() {
                     channel.in_control = false;
                 }
                 continue;
             }
-            self.control.push_back(at);
+            self.control.push_back(pe);
             refused += 1;
             if refused == ATTEMPTS {
                 break;
@@ -298,9 +297,9 @@ impl<P: Port> Core<P> {
     }
 
     /// Sends all unnumbered messages that are due to a peer. Returns false if some are left.
-    fn send_due(&mut self, at: u32, moved: &mut bool) -> bool {
+    fn send_control_to(&mut self, pe: Pe, moved: &mut bool) -> bool {
         loop {
-            let peer = self.peers.get_mut(at);
+            let peer = self.peers.get_mut(pe);
             let Some(channel) = peer.channel.as_deref_mut() else { return true };
             let map = channel.executed.map();
             let why;
@@ -321,10 +320,10 @@ impl<P: Port> Core<P> {
             } else {
                 return channel.refusal.is_none();
             };
-            match self.send_unnumbered(at, &body) {
+            match self.send_unnumbered(pe, &body) {
                 Ok(Posted::Yes) => {
                     *moved = true;
-                    if let Some(channel) = self.peers.get_mut(at).channel.as_deref_mut() {
+                    if let Some(channel) = self.peers.get_mut(pe).channel.as_deref_mut() {
                         sent(channel);
                     }
                 }
@@ -332,9 +331,9 @@ impl<P: Port> Core<P> {
                 Err((rail, error)) => {
                     // The flags stay set: the watchdog's next check tries again, since the peer may
                     // wait for this alone.
-                    if self.peers.get(at).error.is_none() {
+                    if self.peers.get(pe).error.is_none() {
                         let rail_name = self.port.rail_name(rail).to_owned();
-                        self.fail_peer(at, EngineError::Rail { rail, rail_name, error });
+                        self.fail_peer(pe, EngineError::Rail { rail, rail_name, error });
                     }
                     return true;
                 }
@@ -344,14 +343,14 @@ impl<P: Port> Core<P> {
 
     fn send_unnumbered(
         &mut self,
-        at: u32,
+        pe: Pe,
         body: &Body<'_>,
     ) -> Result<Posted, (crate::ids::RailId, PortError)> {
         let Self { peers, seal, port, .. } = self;
-        let peer = peers.get_mut(at);
+        let peer = peers.get_mut(pe);
         let path = peer.path;
         let Some(channel) = peer.channel.as_deref_mut() else { return Ok(Posted::Yes) };
-        let mask = channel.out_mask(seal, peer.pe);
+        let mask = channel.out_mask(seal, pe);
         // Without a number of its own it carries the next one: an `AckRequest` is for all messages
         // before.
         let (seq, ack) = (channel.next, channel.executed.next());
@@ -362,11 +361,11 @@ impl<P: Port> Core<P> {
         match sent {
             Ok(Posted::Yes) => {
                 // A bitmap that is due travels only in an `Ack`, so it stays due.
-                let due = channel.ack_due
+                let is_due = channel.ack_due
                     && !matches!(body, Body::Ack(_))
                     && channel.executed.map().is_some();
                 channel.note_ack_sent(ack);
-                channel.ack_due = due;
+                channel.ack_due = is_due;
             }
             Ok(Posted::Again) => self.rails[path.rail.index()].counters.again += 1,
             Err(_) => {}

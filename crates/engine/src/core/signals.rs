@@ -1,7 +1,7 @@
 //! Signal protocols that the rails and peers of a lane allow.
 
 use crate::channel::counts::TAGS;
-use crate::core::config::{LaneConfig, SignalEngine};
+use crate::core::config::{LaneConfig, SignalChoice};
 use crate::port::RailLimits;
 use crate::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
 use crate::wire::message::eager_in;
@@ -21,14 +21,14 @@ pub(crate) struct Signals {
 
 impl Signals {
     pub(crate) fn new(config: &LaneConfig, limits: &[RailLimits]) -> Self {
-        let engine = config.signals;
+        let choice = config.signals;
         // Any rail may carry a segment, so one without immediate data rules out counting.
         let counts = limits.iter().all(|rail| rail.immediate_data)
-            && matches!(engine, SignalEngine::Auto | SignalEngine::Counted);
+            && matches!(choice, SignalChoice::Auto | SignalChoice::Counted);
         let longest = limits.iter().map(|rail| rail.longest_message).min().unwrap_or(0);
         let longest = longest.min(config.longest_message).clamp(MAX_MESSAGE, MAX_LONG_MESSAGE);
         Self {
-            eager: matches!(engine, SignalEngine::Auto | SignalEngine::Eager),
+            eager: matches!(choice, SignalChoice::Auto | SignalChoice::Eager),
             longest: eager_in(longest),
             tags: if counts { config.counted.min(TAGS) } else { 0 },
             strong: false,

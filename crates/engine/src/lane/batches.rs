@@ -42,26 +42,26 @@ impl<P: Port> Lane<P> {
         // Operations handed over by user threads access memory as well.
         self.drain_inbox();
         let Self { core, staging, .. } = self;
-        let queued = core.peers.iter().flat_map(|(at, peer)| {
+        let queued = core.peers.iter().flat_map(|peer| {
             peer.queue.iter().filter_map(move |queued| match queued {
-                QueueEntry::Op(op, _) => op.memory().map(|(what, memory)| (at, what, memory)),
+                QueueEntry::Op(op, _) => op.memory().map(|(what, memory)| (peer.pe, what, memory)),
                 QueueEntry::Fence | QueueEntry::Quiet(_) => None,
             })
         });
         let segments = core.segments.posted().filter_map(|(_, segment)| {
-            Some((segment.owner.peer(), segment.what(), segment.memory()?))
+            Some((segment.owner.pe(), segment.what(), segment.memory()?))
         });
         let messages = core
             .messages
             .sent()
-            .filter_map(|(_, slot)| Some((slot.owner.peer(), slot.what(), slot.memory()?)));
-        let touches = |&(at, _, memory): &(u32, &str, (usize, usize))| {
-            overlap(memory, (addr, len)) && core.peers.get(at).error.is_none()
+            .filter_map(|(_, slot)| Some((slot.owner.pe(), slot.what(), slot.memory()?)));
+        let touches = |&(pe, _, memory): &(Pe, &str, (usize, usize))| {
+            overlap(memory, (addr, len)) && core.peers.get(pe).error.is_none()
         };
-        let copies = core.copies.iter().map(|copying| (copying.peer, copying.what, copying.memory));
+        let copies = core.copies.iter().map(|copying| (copying.pe, copying.what, copying.memory));
         let staged = staging.memory().chain(copies);
         match queued.chain(segments).chain(messages).chain(staged).find(touches) {
-            Some((at, what, _)) => Err(EngineError::InUse { addr, len, what, pe: Pe(at) }),
+            Some((pe, what, _)) => Err(EngineError::InUse { addr, len, what, pe }),
             None => Ok(()),
         }
     }

@@ -10,7 +10,7 @@ use std::fmt;
 use crate::channel::{Channel, PendingMessage, PendingOn};
 use crate::core::{Core, StagingEvent};
 use crate::error::EngineError;
-use crate::ids::RailId;
+use crate::ids::{Pe, RailId};
 use crate::lane::Lane;
 use crate::port::copies::{DeferredOrder, Reach};
 use crate::port::{Incoming, Port};
@@ -42,8 +42,8 @@ impl<P: Port> Lane<P> {
             busy = true;
         }
         self.packet = Some(packet);
-        if !self.core.due.is_empty() {
-            self.execute_due();
+        if !self.core.executable.is_empty() {
+            self.execute_kept();
         }
         if busy {
             // Everything sent from here on acknowledges what was executed.
@@ -67,20 +67,20 @@ impl<P: Port> Lane<P> {
     #[inline(always)]
     fn try_execute(&mut self, head: Head, bytes: &[u8]) -> bool {
         let core = &mut self.core;
-        let at = head.from.0;
-        let Some(peer) = core.peers.of_mut(head.from) else { return false };
+        let pe = head.from;
+        let Some(peer) = core.peers.of_mut(pe) else { return false };
         let Some(channel) = peer.channel.as_deref_mut() else { return false };
-        let is_plain = channel.waiting.is_empty() && !channel.has_refused;
+        let is_idle = channel.waiting.is_empty() && !channel.has_refused;
         // A new acknowledgement ends messages, which the general path does.
-        if !is_plain || head.ack != channel.acked.low() {
+        if !is_idle || head.ack != channel.acked.low() {
             return false;
         }
         let seq = channel.executed.next().near(head.seq);
         if channel.executed.is_beyond(seq) || channel.executed.has(seq) {
             return false;
         }
-        let word = head.word ^ channel.in_mask(&core.seal, head.from, seq);
-        let Some(PlainMessage { at: word_addr, atomic, to, payload }) =
+        let word = head.word ^ channel.in_mask(&core.seal, pe, seq);
+        let Some(PlainMessage { addr: word_addr, atomic, to, payload }) =
             PlainMessage::decode(head, word, bytes)
         else {
             return false;
@@ -99,12 +99,12 @@ impl<P: Port> Lane<P> {
         }
         // An atomic that was tried is not repeated: it may have taken effect.
         if let Err(error) = core.port.apply(word, &atomic) {
-            core.refuse(at, seq, error.to_string());
+            core.refuse(pe, seq, error.to_string());
             return true;
         }
         channel.executed.note(seq);
         if channel.is_ack_due() {
-            core.enter_control(at);
+            core.enter_control(pe);
         }
         true
     }
@@ -152,37 +152,39 @@ impl<P: Port> Lane<P> {
         if message.body.get().is_some_and(|get| !self.staging.was_issued(get)) {
             return self.core.drop_foreign(rail, &"it names a get that never was");
         }
-        let Ok(at) = self.core.open(pe) else { return };
-        self.core.channel(at);
+        if self.core.open(pe).is_err() {
+            return;
+        }
+        self.core.channel(pe);
         // A bitmap is relative to its own number; that of a late acknowledgement says nothing new.
         let map = match message.body {
             Body::Ack(map) if ack >= acked => map,
             _ => None,
         };
-        self.core.acknowledge(at, ack, map);
+        self.core.acknowledge(pe, ack, map);
         match message.body {
             Body::Ack(_) => {}
             Body::AckRequest => {
-                self.core.channel(at).note_ack_request(seq);
-                self.core.enter_control(at);
+                self.core.channel(pe).note_ack_request(seq);
+                self.core.enter_control(pe);
             }
-            Body::Reply { place, of, value } => self.store_result(at, place, of, value),
+            Body::Reply { place, of, value } => self.store_result(pe, place, of, value),
             Body::Refusal { of, why } => {
                 let why = why.to_owned();
-                let asked = self.staging.get_requested_by(at, of);
-                let (what, len) = asked.or(self.core.sent_as(at, of)).unwrap_or(("message", 0));
-                self.core.fail_peer(at, EngineError::PeerRefused { what, pe, len, why });
+                let asked = self.staging.get_requested_by(pe, of);
+                let (what, len) = asked.or(self.core.sent_as(pe, of)).unwrap_or(("message", 0));
+                self.core.fail_peer(pe, EngineError::PeerRefused { what, pe, len, why });
                 // A peer that refuses has ended its reads of this process.
                 let before = Seq(u64::MAX);
-                self.core.staging_events.push_back(StagingEvent::Acknowledged { peer: at, before });
+                self.core.staging_events.push_back(StagingEvent::Acknowledged { pe, before });
             }
-            _ => self.take_numbered(at, seq, &message, (head, word, bytes)),
+            _ => self.take_numbered(pe, seq, &message, (head, word, bytes)),
         }
     }
 
     /// Executes a numbered message, or keeps it until the messages before its mark are executed.
-    fn take_numbered(&mut self, at: u32, seq: Seq, message: &Message<'_>, raw: (Head, u32, &[u8])) {
-        let channel = self.core.channel(at);
+    fn take_numbered(&mut self, pe: Pe, seq: Seq, message: &Message<'_>, raw: (Head, u32, &[u8])) {
+        let channel = self.core.channel(pe);
         if channel.has_refused {
             return;
         }
@@ -194,41 +196,41 @@ impl<P: Port> Lane<P> {
                 let is_kept = channel.replies[usize::from(place)].0 == seq;
                 channel.replies_due |= u16::from(is_kept) << place;
             }
-            return self.core.enter_control(at);
+            return self.core.enter_control(pe);
         }
         let takes_buffer = match &message.body {
             Body::GetRequest { .. } => true,
             Body::Pull(pull) => !matches!(pull.target, PullTarget::Get(_)),
             _ => false,
         };
-        if let (true, Err(failed)) = (takes_buffer, self.core.peers.get(at).check()) {
+        if let (true, Err(failed)) = (takes_buffer, self.core.peers.get(pe).check()) {
             // Nothing is read from a failed peer, so the buffer would never be free again.
-            return self.core.decline(at, seq, failed.to_string());
+            return self.core.decline(pe, seq, failed.to_string());
         }
-        let channel = self.core.channel(at);
+        let channel = self.core.channel(pe);
         // The mark counts back from the message to the last one that it follows.
-        let due = Seq(seq.0.saturating_sub(message.mark.into()) + 1);
-        let due = if message.mark == 0 { Seq(0) } else { due };
+        let after = seq.0.saturating_sub(message.mark.into());
+        let after = if message.mark == 0 { Seq::NONE } else { Seq(after) };
         if let Body::Pull(pull) = &message.body {
             // Staging keeps it from now on; it counts as executed when its bytes are stored.
-            if let Err(why) = self.staging.accept_pull(&mut self.core, at, (seq, due), pull) {
-                self.core.refuse(at, seq, why);
+            if let Err(why) = self.staging.accept_pull(&mut self.core, pe, (seq, after), pull) {
+                self.core.refuse(pe, seq, why);
             }
             return;
         }
-        if message.mark != 0 && channel.executed.next() < due {
+        if channel.executed.next() <= after {
             let (head, word, bytes) = raw;
-            let what = PendingOn::Earlier { due, head, word, bytes: bytes.into() };
+            let what = PendingOn::Earlier { after, head, word, bytes: bytes.into() };
             return channel.wait(PendingMessage { seq, what });
         }
-        self.execute(at, seq, message, raw);
+        self.execute(pe, seq, message, raw);
     }
 
     /// Executes a message whose mark is reached; a counted signal still waits for its data.
-    fn execute(&mut self, at: u32, seq: Seq, message: &Message<'_>, raw: (Head, u32, &[u8])) {
+    fn execute(&mut self, pe: Pe, seq: Seq, message: &Message<'_>, raw: (Head, u32, &[u8])) {
         if let Body::CountedSignal { tag, segments, .. } = message.body {
-            let now = self.core.watchdog.stamp();
-            let channel = self.core.channel(at);
+            let now = self.core.watchdog.time();
+            let channel = self.core.channel(pe);
             let counts = channel.counts.get_or_insert_default();
             match counts.announce((tag, segments), seq, now) {
                 Ok(true) => {}
@@ -237,46 +239,50 @@ impl<P: Port> Lane<P> {
                     let what = PendingOn::Data { head, word, bytes: bytes.into() };
                     return channel.wait(PendingMessage { seq, what });
                 }
-                Err(why) => return self.core.refuse(at, seq, why),
+                Err(why) => return self.core.refuse(pe, seq, why),
             }
         }
-        self.end_message(at, seq, message);
+        self.end_message(pe, seq, message);
     }
 
-    fn end_message(&mut self, at: u32, seq: Seq, message: &Message<'_>) {
-        match self.apply(at, seq, message) {
+    fn end_message(&mut self, pe: Pe, seq: Seq, message: &Message<'_>) {
+        match self.apply(pe, seq, message) {
             Ok(()) => {
-                self.staging.note_executed(at, seq);
-                self.core.note_executed(at, seq);
+                self.staging.note_executed(pe, seq);
+                self.core.note_executed(pe, seq);
             }
             Err(why) => {
                 // A deferred write of the refused message must not be attributed to the next one.
-                self.staging.note_executed(at, seq);
-                self.core.refuse(at, seq, why);
+                self.staging.note_executed(pe, seq);
+                self.core.refuse(pe, seq, why);
             }
         }
     }
 
-    /// Executes messages whose marks have been reached.
+    /// Executes kept messages whose marks have been reached.
     #[cold]
-    pub(crate) fn execute_due(&mut self) {
-        while let Some(at) = self.core.due.pop() {
-            while let Some(waiting) = self.core.channel(at).take_due() {
+    pub(crate) fn execute_kept(&mut self) {
+        while let Some(pe) = self.core.executable.pop() {
+            while let Some(waiting) = self.core.channel(pe).take_executable() {
                 let PendingOn::Earlier { head, word, bytes, .. } = waiting.what else { continue };
                 // It was decoded when it arrived, so this cannot fail.
                 let Ok(message) = Message::decode(head, word, &bytes) else { continue };
-                self.execute(at, waiting.seq, &message, (head, word, &bytes));
+                self.execute(pe, waiting.seq, &message, (head, word, &bytes));
             }
-            self.core.staging_events.push_back(StagingEvent::Advanced { peer: at });
+            self.core.staging_events.push_back(StagingEvent::Advanced { pe });
         }
     }
 
-    fn apply(&mut self, at: u32, seq: Seq, message: &Message<'_>) -> Result<(), String> {
+    fn apply(&mut self, pe: Pe, seq: Seq, message: &Message<'_>) -> Result<(), String> {
         // With a mark, earlier messages' deferred writes have to come first.
         let order = if message.mark == 0 { DeferredOrder::Any } else { DeferredOrder::After };
         let (word_addr, atomic) = match message.body {
-            Body::Word { at, atomic } | Body::CountedSignal { at, atomic, .. } => (at, atomic),
-            Body::Fetch { at, atomic, .. } | Body::PutSignal { at, atomic, .. } => (at, atomic),
+            Body::Word { addr, atomic } | Body::CountedSignal { addr, atomic, .. } => {
+                (addr, atomic)
+            }
+            Body::Fetch { addr, atomic, .. } | Body::PutSignal { addr, atomic, .. } => {
+                (addr, atomic)
+            }
             Body::StagedPut { to, payload } => {
                 let data =
                     self.core.regions.locate(to, payload.len()).map_err(|e| e.to_string())?;
@@ -285,10 +291,10 @@ impl<P: Port> Lane<P> {
             }
             Body::GetRequest { from, len, get } => {
                 let asked = (from, len as usize);
-                return self.staging.queue_answer(&mut self.core, at, seq, asked, get);
+                return self.staging.queue_answer(&mut self.core, pe, seq, asked, get);
             }
             Body::GetReply { get, payload } => {
-                return self.staging.loaded(&mut self.core, at, get, payload);
+                return self.staging.loaded(&mut self.core, pe, get, payload);
             }
             _ => return Ok(()),
         };
@@ -314,11 +320,11 @@ impl<P: Port> Lane<P> {
         };
         let before = self.staging.fetch(&mut self.core, word, &atomic, order);
         let before = before.map_err(|error| error.to_string())?;
-        let channel = self.core.channel(at);
+        let channel = self.core.channel(pe);
         // Kept until the place is used again: a repeated fetch gets the same reply.
         channel.replies[usize::from(place)] = (seq, before);
         channel.replies_due |= 1 << place;
-        self.core.enter_control(at);
+        self.core.enter_control(pe);
         Ok(())
     }
 
@@ -332,12 +338,11 @@ impl<P: Port> Lane<P> {
             |counts| counts.expected(slot),
         );
         let is_known = self.core.immediate.matches(data, pe, tag);
-        let at = if is_known { self.core.open(pe).ok() } else { None };
-        let Some(at) = at else {
+        if !is_known || self.core.open(pe).is_err() {
             return self.core.drop_foreign(rail, &"immediate data that nothing is expected with");
-        };
-        let now = self.core.watchdog.stamp();
-        let channel = self.core.channel(at);
+        }
+        let now = self.core.watchdog.time();
+        let channel = self.core.channel(pe);
         let counts = channel.counts.get_or_insert_default();
         let Some(seq) = counts.land(tag, now) else { return };
         let Some(PendingMessage { seq, what: PendingOn::Data { head, word, bytes } }) =
@@ -346,19 +351,19 @@ impl<P: Port> Lane<P> {
             return;
         };
         let Ok(message) = Message::decode(head, word, &bytes) else { return };
-        self.end_message(at, seq, &message);
+        self.end_message(pe, seq, &message);
     }
 
-    fn store_result(&mut self, at: u32, place: u32, of: u32, value: u64) {
-        let Some((result, width)) = self.core.end_fetch(at, place, of) else { return };
+    fn store_result(&mut self, pe: Pe, place: u32, of: u32, value: u64) {
+        let Some((result, width)) = self.core.end_fetch(pe, place, of) else { return };
         let len = if result.flag.is_some() { 8 } else { width };
         let bytes = value.to_le_bytes();
         let (addr, flag) = (result.addr, result.flag);
         // The word first, then the flag that announces it.
-        let stored = self.staging.store_result(&mut self.core, at, addr, &bytes[..len], flag);
+        let stored = self.staging.store_result(&mut self.core, pe, addr, &bytes[..len], flag);
         // The fetch has ended without its word, so waits for the peer have to report an error.
         if let Err(failed) = stored {
-            self.core.fail_peer(at, failed);
+            self.core.fail_peer(pe, failed);
         }
     }
 }

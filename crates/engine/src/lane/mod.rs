@@ -17,13 +17,14 @@ use crate::error::EngineError;
 use crate::ids::{LaneKind, Pe};
 use crate::lane::host::handoff::Inbox;
 use crate::op::QueueEntry;
+use crate::peers::Peer;
 use crate::port::Port;
 use crate::port::packet::LongPacket;
 use crate::rails::Rail;
 use crate::rails::counters::{PeerCounters, RailCounters, StagedCounters};
 use crate::staging::Staging;
 
-pub use crate::core::config::{LaneConfig, SignalEngine};
+pub use crate::core::config::{LaneConfig, SignalChoice};
 pub use crate::core::segments_for;
 pub use crate::lane::idle::is_idle;
 pub use crate::lane::pulse::Pulse;
@@ -112,39 +113,39 @@ impl<P: Port> Lane<P> {
     /// A PE outside the job.
     #[inline]
     pub fn fence(&mut self, pe: Pe) -> Result<(), EngineError> {
-        match self.core.peers.find(pe) {
-            Some(at) => self.fence_peer(at),
-            None => self.check_pe(pe)?,
+        if self.core.peers.of(pe).is_none() {
+            return self.check_pe(pe);
         }
+        self.fence_peer(pe);
         Ok(())
     }
 
     /// Fences every PE that the lane has used, see [`Lane::fence`].
     pub fn fence_all(&mut self) {
-        let all: Vec<u32> = self.core.peers.iter().map(|(at, _)| at).collect();
-        all.into_iter().for_each(|at| self.fence_peer(at));
+        let all: Vec<Pe> = self.core.peers.iter().map(|peer| peer.pe).collect();
+        all.into_iter().for_each(|pe| self.fence_peer(pe));
     }
 
-    fn fence_peer(&mut self, at: u32) {
-        let peer = self.core.peers.get_mut(at);
-        // Behind nothing a fence would only use up a group.
+    fn fence_peer(&mut self, pe: Pe) {
+        let peer = self.core.peers.get_mut(pe);
+        // After nothing a fence would only use up a group.
         if peer.is_quiet() || peer.error.is_some() {
             return;
         }
         peer.fences = peer.fences.wrapping_add(1);
-        // A fence follows what is queued, so it has to be queued behind it.
+        // A fence follows what is queued, so it has to be queued after it.
         let closed = if peer.queue.is_empty() { peer.close() } else { None };
         match closed {
-            Some(number) => peer.fence = number,
+            Some(fence) => peer.fence = fence,
             // Two fences in a row are one.
             None if matches!(peer.queue.back(), Some(QueueEntry::Fence)) => {}
             None => {
                 peer.queue.push_back(QueueEntry::Fence);
                 self.core.queued += 1;
-                self.core.settle_later(at);
+                self.core.settle_later(pe);
             }
         }
-        let peer = self.core.peers.get_mut(at);
+        let peer = self.core.peers.get_mut(pe);
         // Earlier groups may have finished, which opens the fence at once.
         peer.order.settle();
         peer.update_fast_path();
@@ -211,7 +212,7 @@ impl<P: Port> Lane<P> {
 
     /// Returns the counters of each peer that this lane has used, in no order.
     pub fn peers(&self) -> impl Iterator<Item = PeerCounters> + '_ {
-        self.core.peers.iter().map(|(_, peer)| peer.counters())
+        self.core.peers.iter().map(Peer::counters)
     }
 
     /// Returns this PE.

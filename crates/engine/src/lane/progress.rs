@@ -48,8 +48,8 @@ impl<P: Port> Lane<P> {
                 busy |= self.receive(rail);
             }
         }
-        if self.has_due() {
-            busy |= self.run_due();
+        if self.has_pending() {
+            busy |= self.run_pending();
         }
         if self.core.watchdog.is_due() {
             self.inspect();
@@ -59,14 +59,14 @@ impl<P: Port> Lane<P> {
     }
 
     #[inline(always)]
-    fn has_due(&self) -> bool {
-        self.core.has_due()
+    fn has_pending(&self) -> bool {
+        self.core.has_pending()
             || self.staging.is_in_use()
             || self.inbox.as_ref().is_some_and(|inbox| inbox.has_work())
     }
 
     #[inline(never)]
-    fn run_due(&mut self) -> bool {
+    fn run_pending(&mut self) -> bool {
         let mut busy = false;
         // First, since it makes peers ready, which are served next.
         if self.core.has_settling() {
@@ -86,10 +86,10 @@ impl<P: Port> Lane<P> {
         }
         if self.staging.has_work() || !self.core.staging_events.is_empty() {
             busy |= self.staging.progress(&mut self.core);
-            if !self.core.due.is_empty() {
+            if !self.core.executable.is_empty() {
                 // Copies that have ended may have reached marks; the acknowledgements then leave
                 // below.
-                self.execute_due();
+                self.execute_kept();
                 self.staging.flush_executed(&mut self.core);
             }
         }
@@ -129,8 +129,8 @@ impl<P: Port> Lane<P> {
         }
         for pe in self.core.watchdog.take_ended() {
             // Other PEs may wait for it even if this lane has nothing in flight.
-            if let (false, Ok(at)) = (self.allows_peer_exit, self.core.open(pe)) {
-                self.core.fail_peer(at, EngineError::PeerEnded { pe });
+            if !self.allows_peer_exit && self.core.open(pe).is_ok() {
+                self.core.fail_peer(pe, EngineError::PeerEnded { pe });
             }
         }
         self.staging.release_ended(&mut self.core);

@@ -1,5 +1,6 @@
 //! Queues of peers: served in turn, so that a stopped peer delays no other.
 
+use crate::ids::Pe;
 use crate::lane::Lane;
 use crate::op::{Outcome, QueueEntry};
 use crate::port::Port;
@@ -13,11 +14,11 @@ impl<P: Port> Lane<P> {
     pub(crate) fn serve(&mut self) -> bool {
         let mut moved = self.serve_ring();
         let mut ready = std::mem::take(&mut self.core.ready);
-        for at in ready.drain(..) {
-            if !self.core.peers.get(at).in_ring
-                && self.serve_peer(at, &mut moved) == Outcome::LaneFull
+        for pe in ready.drain(..) {
+            if !self.core.peers.get(pe).in_ring
+                && self.serve_peer(pe, &mut moved) == Outcome::LaneFull
             {
-                self.core.enter_ring(at);
+                self.core.enter_ring(pe);
             }
         }
         // Keeps the allocation, unless serving has made other peers ready.
@@ -32,26 +33,26 @@ impl<P: Port> Lane<P> {
     fn serve_ring(&mut self) -> bool {
         let (mut refused, mut served) = (Vec::new(), Vec::new());
         for _ in 0..self.core.ring.len() {
-            let Some(at) = self.core.ring.pop_front() else { break };
-            self.core.peers.get_mut(at).in_ring = false;
+            let Some(pe) = self.core.ring.pop_front() else { break };
+            self.core.peers.get_mut(pe).in_ring = false;
             let mut moved = false;
-            let outcome = self.serve_peer(at, &mut moved);
+            let outcome = self.serve_peer(pe, &mut moved);
             match (outcome, moved) {
-                (Outcome::LaneFull, true) => served.push(at),
-                (Outcome::LaneFull, false) => refused.push(at),
-                _ if moved => served.push(at),
+                (Outcome::LaneFull, true) => served.push(pe),
+                (Outcome::LaneFull, false) => refused.push(pe),
+                _ if moved => served.push(pe),
                 _ => {}
             }
-            self.core.peers.get_mut(at).in_ring = outcome == Outcome::LaneFull;
+            self.core.peers.get_mut(pe).in_ring = outcome == Outcome::LaneFull;
             if refused.len() == crate::core::send::ATTEMPTS as usize {
                 break;
             }
         }
         let any = !served.is_empty();
         let keep = any || self.core.ring.is_empty();
-        served.retain(|at| self.core.peers.get(*at).in_ring);
+        served.retain(|pe| self.core.peers.get(*pe).in_ring);
         if keep {
-            refused.into_iter().rev().for_each(|at| self.core.ring.push_front(at));
+            refused.into_iter().rev().for_each(|pe| self.core.ring.push_front(pe));
         } else {
             self.core.ring.extend(refused);
         }
@@ -59,29 +60,29 @@ impl<P: Port> Lane<P> {
         any
     }
 
-    /// Submits what a peer has held back and queued, as far as possible. Errors fail the peer.
-    pub(super) fn serve_peer(&mut self, at: u32, moved: &mut bool) -> Outcome {
-        let before = self.core.peers.get(at).held.len();
-        // Held signals were submitted before anything that is queued.
-        let held = self.core.send_held(at);
-        *moved |= self.core.peers.get(at).held.len() < before;
-        let outcome = match held {
-            Ok(Outcome::Done) => self.serve_queue(at, moved),
+    /// Submits the waiting signals and the queue of a peer, as far as possible. Errors fail the peer.
+    pub(super) fn serve_peer(&mut self, pe: Pe, moved: &mut bool) -> Outcome {
+        let before = self.core.peers.get(pe).waiting_signals.len();
+        // Waiting signals were submitted before anything that is queued.
+        let sent = self.core.send_waiting_signals(pe);
+        *moved |= self.core.peers.get(pe).waiting_signals.len() < before;
+        let outcome = match sent {
+            Ok(Outcome::Done) => self.serve_queue(pe, moved),
             Ok(outcome) => outcome,
             Err(_) => Outcome::Done,
         };
-        self.core.peers.get_mut(at).update_fast_path();
+        self.core.peers.get_mut(pe).update_fast_path();
         outcome
     }
 
-    fn serve_queue(&mut self, at: u32, moved: &mut bool) -> Outcome {
+    fn serve_queue(&mut self, pe: Pe, moved: &mut bool) -> Outcome {
         for _ in 0..ENTRIES_PER_TURN {
-            let peer = self.core.peers.get_mut(at);
+            let peer = self.core.peers.get_mut(pe);
             let Some(queued) = peer.queue.pop_front() else { return Outcome::Done };
             let outcome = match queued {
                 QueueEntry::Op(mut op, handle) => {
                     let before = op.sent;
-                    let outcome = self.advance(at, &mut op, &handle);
+                    let outcome = self.advance(pe, &mut op, &handle);
                     *moved |= op.sent != before;
                     match outcome {
                         Ok(Outcome::Done) => {
@@ -90,21 +91,21 @@ impl<P: Port> Lane<P> {
                             Outcome::Done
                         }
                         Ok(outcome) => {
-                            let peer = self.core.peers.get_mut(at);
+                            let peer = self.core.peers.get_mut(pe);
                             peer.queue.push_front(QueueEntry::Op(op, handle));
                             outcome
                         }
                         Err(failed) => {
                             self.core.queued -= 1;
                             self.core.end_in_group(op.completion);
-                            if self.core.peers.get(at).error.is_none() {
-                                self.core.fail_peer(at, failed);
+                            if self.core.peers.get(pe).error.is_none() {
+                                self.core.fail_peer(pe, failed);
                             }
                             return Outcome::Done;
                         }
                     }
                 }
-                QueueEntry::Fence | QueueEntry::Quiet(_) => self.serve_barrier(at, queued),
+                QueueEntry::Fence | QueueEntry::Quiet(_) => self.serve_barrier(pe, queued),
             };
             if outcome != Outcome::Done {
                 return outcome;
@@ -112,31 +113,31 @@ impl<P: Port> Lane<P> {
             *moved = true;
         }
         // Other peers have their turn first.
-        if self.core.peers.get(at).queue.is_empty() { Outcome::Done } else { Outcome::LaneFull }
+        if self.core.peers.get(pe).queue.is_empty() { Outcome::Done } else { Outcome::LaneFull }
     }
 
-    fn serve_barrier(&mut self, at: u32, queued: QueueEntry) -> Outcome {
-        let peer = self.core.peers.get_mut(at);
+    fn serve_barrier(&mut self, pe: Pe, queued: QueueEntry) -> Outcome {
+        let peer = self.core.peers.get_mut(pe);
         // All order groups are in use: the barrier waits for the oldest, whose messages may lack an
         // acknowledgement.
-        let Some(number) = peer.close() else {
+        let Some(fence) = peer.close() else {
             peer.queue.push_front(queued);
-            self.core.request_ack(at);
-            return Outcome::Held;
+            self.core.request_ack(pe);
+            return Outcome::Blocked;
         };
         self.core.queued -= 1;
         match queued {
             QueueEntry::Quiet(group) => {
-                peer.quiets.push((number, group));
-                self.core.settle_later(at);
-                self.core.request_ack(at);
+                peer.quiets.push((fence, group));
+                self.core.settle_later(pe);
+                self.core.request_ack(pe);
             }
             _ => {
-                peer.fence = number;
+                peer.fence = fence;
                 peer.fences = peer.fences.wrapping_add(1);
             }
         }
-        self.core.peers.get_mut(at).order.settle();
+        self.core.peers.get_mut(pe).order.settle();
         Outcome::Done
     }
 }

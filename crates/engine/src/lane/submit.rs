@@ -64,12 +64,12 @@ impl<P: Port> Lane<P> {
     #[cold]
     #[inline(never)]
     pub fn start_slow(&mut self, request: &Request<'_>) -> Result<(), EngineError> {
-        let at = self.core.reach_peer(request.pe)?;
+        self.core.reach_peer(request.pe)?;
         if request.len == 0 {
             return request.remote().map(drop);
         }
         let op = self.transfer(request, self.core.current);
-        self.submit(at, op, request.remote_handle)
+        self.submit(request.pe, op, request.remote_handle)
     }
 
     pub(crate) fn transfer(&mut self, request: &Request<'_>, completion: GroupId) -> Op {
@@ -103,7 +103,7 @@ impl<P: Port> Lane<P> {
             self.core.groups.finish(group);
         }
         started?;
-        self.core.reach_peer(request.pe).map(drop)
+        self.core.reach_peer(request.pe)
     }
 
     /// Starts an atomic operation. [`Lane::quiet`] waits for its end; a fetched word, and its flag
@@ -137,12 +137,12 @@ impl<P: Port> Lane<P> {
     #[cold]
     #[inline(never)]
     pub fn atomic_slow(&mut self, request: &AtomicRequest<'_>) -> Result<(), EngineError> {
-        let at = self.core.reach_peer(request.pe)?;
-        let word = WordOp { at: request.word()?, atomic: request.atomic };
+        self.core.reach_peer(request.pe)?;
+        let word = WordOp { addr: request.word()?, atomic: request.atomic };
         if request.pe == self.core.me {
             // Before layout 4 of its host interface NVSHMEM sends a put with signal as put, fence
             // and atomic, and leaves out the fence for the PE itself.
-            self.fence_peer(at);
+            self.fence_peer(request.pe);
         }
         let kind = match request.result {
             Some(result) if request.atomic.op.fetches() => OpKind::Fetch(word, result),
@@ -150,7 +150,7 @@ impl<P: Port> Lane<P> {
             _ => OpKind::Atomic(word),
         };
         let op = Op::new(kind, self.core.current);
-        self.submit(at, op, request.remote_handle)
+        self.submit(request.pe, op, request.remote_handle)
     }
 
     /// Starts a put whose signal becomes visible after its data. It is ordered with no other
@@ -160,8 +160,8 @@ impl<P: Port> Lane<P> {
     /// As [`Lane::start`].
     pub fn put_signal(&mut self, request: &PutSignalRequest<'_>) -> Result<(), EngineError> {
         let signal = &request.signal;
-        let at = self.core.reach_peer(signal.pe)?;
-        let word = WordOp { at: signal.word()?, atomic: signal.atomic };
+        self.core.reach_peer(signal.pe)?;
+        let word = WordOp { addr: signal.word()?, atomic: signal.atomic };
         for part in request.parts.iter().filter(|part| part.len == 0) {
             part.remote()?;
         }
@@ -173,7 +173,7 @@ impl<P: Port> Lane<P> {
             }
             let op = self.transfer(part, self.core.current);
             let op = Op { kind: OpKind::PutSignal(word, SignalProtocol::Undecided), ..op };
-            return self.submit(at, op, part.remote_handle);
+            return self.submit(signal.pe, op, part.remote_handle);
         }
         // Several parts have no common tag or group: the signal follows everything started before
         // it.
@@ -184,7 +184,7 @@ impl<P: Port> Lane<P> {
             self.start(part)?;
         }
         let op = Op::new(OpKind::Signal(word), self.core.current);
-        self.submit(at, op, signal.remote_handle)
+        self.submit(signal.pe, op, signal.remote_handle)
     }
 
     /// Starts a put with signal as one message on the fast path, as [`Lane::try_start`] does.
@@ -206,25 +206,25 @@ impl<P: Port> Lane<P> {
     /// Submits an operation as far as capacity permits, and queues the rest.
     pub(crate) fn submit(
         &mut self,
-        at: u32,
+        pe: Pe,
         mut op: Op,
         handle: &HandleBytes,
     ) -> Result<(), EngineError> {
-        if self.join_values(at, &op, handle)? {
+        if self.join_values(pe, &op, handle)? {
             return Ok(());
         }
         let (mut idle, mut since) = (0, None);
         if self.core.queued % QUEUED_PER_ITERATION == QUEUED_PER_ITERATION - 1 {
             self.iterate();
-            self.core.peers.get(at).check()?;
+            self.core.peers.get(pe).check()?;
         }
         let outcome = loop {
-            let peer = self.core.peers.get(at);
+            let peer = self.core.peers.get(pe);
             let ended = peer.ended();
             let waits = if peer.queue.is_empty() {
-                match self.advance(at, &mut op, handle)? {
+                match self.advance(pe, &mut op, handle)? {
                     Outcome::Done => return Ok(()),
-                    Outcome::Held => break Outcome::Held,
+                    Outcome::Blocked => break Outcome::Blocked,
                     // A long operation is queued at once: its caller would wait for most of its
                     // transfer.
                     outcome if op.has_begun() => break outcome,
@@ -233,7 +233,7 @@ impl<P: Port> Lane<P> {
             } else if peer.in_ring && peer.stalled_at != Some(ended) && !peer.is_amid_operation() {
                 Outcome::LaneFull
             } else {
-                break Outcome::Held;
+                break Outcome::Blocked;
             };
             let now = self.core.port.now();
             let (start, before) = *since.get_or_insert((now, ended));
@@ -241,65 +241,65 @@ impl<P: Port> Lane<P> {
                 // After a failure the awaited completion may never come.
                 break waits;
             }
-            let peer = self.core.peers.get_mut(at);
+            let peer = self.core.peers.get_mut(pe);
             if peer.stalled_at == Some(ended) || now.saturating_sub(start) >= MAX_SUBMIT_WAIT {
                 // Until some work of the peer ends, its next submitters do not wait again.
                 peer.stalled_at = (before == ended).then_some(ended);
                 break waits;
             }
             self.wait_iteration(&mut idle);
-            self.core.peers.get(at).check()?;
+            self.core.peers.get(pe).check()?;
             self.room_or_failure()?;
         };
         if !op.has_begun() {
-            self.check(at, &op, handle)?;
+            self.check(pe, &op, handle)?;
         }
-        let space = self.wait_for_space(at).and_then(|()| self.core.peers.get(at).check());
+        let space = self.wait_for_space(pe).and_then(|()| self.core.peers.get(pe).check());
         if let Err(failed) = &space {
-            self.abandon(at, &op, failed);
+            self.abandon(pe, &op, failed);
             return space;
         }
-        self.enqueue(at, op, handle, outcome);
+        self.enqueue(pe, op, handle, outcome);
         Ok(())
     }
 
-    /// Queues a value for staged memory, so that it leaves together with values right behind it.
+    /// Queues a value for staged memory, so that it leaves together with values right after it.
     /// Returns false, without effect, for anything else, and if there is no room.
-    fn join_values(&mut self, at: u32, op: &Op, handle: &HandleBytes) -> Result<bool, EngineError> {
+    fn join_values(&mut self, pe: Pe, op: &Op, handle: &HandleBytes) -> Result<bool, EngineError> {
         let (OpKind::Transfer(_), LocalSide::Value(value)) = (op.kind, op.local) else {
             return Ok(false);
         };
-        let request = op.request(Pe(at), handle);
+        let request = op.request(pe, handle);
         let (remote, offset) = request.remote()?;
-        if !remote.is_staged() || !self.has_space(at) {
+        if !remote.is_staged() || !self.has_space(pe) {
             return Ok(false);
         }
         let to = RegionAddr { slot: remote.slot(), offset };
-        let mut joined = self.staging.join_value(&mut self.core, at, (op, value), to);
-        if let Joined::Behind(peer) = joined {
+        let mut joined = self.staging.join_value(&mut self.core, pe, (op, value), to);
+        if let Joined::Busy(other) = joined {
             // Runs of one peer at a time: those before are sent now if there is room.
-            self.serve_peer(peer, &mut false);
-            joined = self.staging.join_value(&mut self.core, at, (op, value), to);
+            self.serve_peer(other, &mut false);
+            joined = self.staging.join_value(&mut self.core, pe, (op, value), to);
         }
         if joined == Joined::Begun {
             let run = Op { kind: OpKind::Values, staged: true, ..*op };
-            self.enqueue(at, run, handle, Outcome::Held);
+            self.enqueue(pe, run, handle, Outcome::Blocked);
             // Sent by the next iteration, whatever else happens.
-            self.core.make_ready(at);
+            self.core.make_ready(pe);
         }
-        Ok(!matches!(joined, Joined::Behind(_)))
+        Ok(!matches!(joined, Joined::Busy(_)))
     }
 
-    fn has_space(&self, at: u32) -> bool {
-        self.core.queued + self.core.peers.get(at).queue.len() < MAX_QUEUED
+    fn has_space(&self, pe: Pe) -> bool {
+        self.core.queued + self.core.peers.get(pe).queue.len() < MAX_QUEUED
     }
 
-    fn wait_for_space(&mut self, at: u32) -> Result<(), EngineError> {
+    fn wait_for_space(&mut self, pe: Pe) -> Result<(), EngineError> {
         let mut idle = 0;
-        while !self.has_space(at) {
+        while !self.has_space(pe) {
             self.core.request_acks();
             self.wait_iteration(&mut idle);
-            if !self.has_space(at) {
+            if !self.has_space(pe) {
                 if let Some(failed) = self.core.failures.first() {
                     return Err(failed.clone());
                 }
@@ -309,9 +309,9 @@ impl<P: Port> Lane<P> {
         Ok(())
     }
 
-    fn enqueue(&mut self, at: u32, op: Op, handle: &HandleBytes, outcome: Outcome) {
+    fn enqueue(&mut self, pe: Pe, op: Op, handle: &HandleBytes, outcome: Outcome) {
         self.core.groups.begin(op.completion);
-        let peer = self.core.peers.get_mut(at);
+        let peer = self.core.peers.get_mut(pe);
         let handle = peer.share(handle);
         // Operations queued while this one waited come after it if it has begun.
         if op.has_begun() {
@@ -323,7 +323,7 @@ impl<P: Port> Lane<P> {
         self.core.queued += 1;
         self.core.rails[0].counters.queued += 1;
         if outcome == Outcome::LaneFull {
-            self.core.enter_ring(at);
+            self.core.enter_ring(pe);
         }
     }
 
@@ -333,115 +333,115 @@ impl<P: Port> Lane<P> {
         request: &Request<'_>,
         completion: GroupId,
     ) -> Result<bool, EngineError> {
-        let at = self.core.reach_peer(request.pe)?;
+        self.core.reach_peer(request.pe)?;
         if request.len == 0 {
             return request.remote().map(|_| true);
         }
-        let peer = self.core.peers.get(at);
+        let peer = self.core.peers.get(request.pe);
         if self.core.queued >= MAX_QUEUED || peer.queue.len() >= MAX_OFFERED {
             self.room_or_failure()?;
             return Ok(false);
         }
         let mut op = self.transfer(request, completion);
-        if self.core.peers.get(at).queue.is_empty() {
-            match self.advance(at, &mut op, request.remote_handle)? {
+        if self.core.peers.get(request.pe).queue.is_empty() {
+            match self.advance(request.pe, &mut op, request.remote_handle)? {
                 Outcome::Done => return Ok(true),
-                outcome => self.enqueue(at, op, request.remote_handle, outcome),
+                outcome => self.enqueue(request.pe, op, request.remote_handle, outcome),
             }
         } else {
-            self.check(at, &op, request.remote_handle)?;
-            self.enqueue(at, op, request.remote_handle, Outcome::Held);
+            self.check(request.pe, &op, request.remote_handle)?;
+            self.enqueue(request.pe, op, request.remote_handle, Outcome::Blocked);
         }
         Ok(true)
     }
 
-    fn check(&mut self, at: u32, op: &Op, handle: &HandleBytes) -> Result<(), EngineError> {
+    fn check(&mut self, pe: Pe, op: &Op, handle: &HandleBytes) -> Result<(), EngineError> {
         // The caller gets the error now, not the peer when the queued operation has its turn.
-        let request = op.request(Pe(at), handle);
+        let request = op.request(pe, handle);
         if op.len > 0 && !self.is_staged(&request, &request.remote()?.0)? {
-            let rail = self.core.peers.get(at).path.rail;
+            let rail = self.core.peers.get(pe).path.rail;
             self.core.local(&request, 0, op.len, rail)?;
         }
         Ok(())
     }
 
-    pub(super) fn advance(&mut self, at: u32, op: &mut Op, handle: &HandleBytes) -> Attempt {
-        let outcome = self.try_advance(at, op, handle);
+    pub(super) fn advance(&mut self, pe: Pe, op: &mut Op, handle: &HandleBytes) -> Attempt {
+        let outcome = self.try_advance(pe, op, handle);
         match outcome {
-            Err(ref failed) => self.abandon(at, op, failed),
+            Err(ref failed) => self.abandon(pe, op, failed),
             // Acknowledgements of staged transfers are sent without a request.
             Ok(Outcome::PeerFull) if op.staged => {}
-            Ok(Outcome::Held | Outcome::PeerFull) => self.core.request_ack(at),
+            Ok(Outcome::Blocked | Outcome::PeerFull) => self.core.request_ack(pe),
             _ => {}
         }
         outcome
     }
 
-    fn abandon(&mut self, at: u32, op: &Op, failed: &EngineError) {
+    fn abandon(&mut self, pe: Pe, op: &Op, failed: &EngineError) {
         // Part of the operation may have arrived and the rest never will, so the peer fails.
-        if op.has_begun() && self.core.peers.get(at).error.is_none() {
-            self.core.fail_peer(at, failed.clone());
+        if op.has_begun() && self.core.peers.get(pe).error.is_none() {
+            self.core.fail_peer(pe, failed.clone());
         }
         if let OpKind::PutSignal(_, SignalProtocol::Chained { data, .. }) = op.kind {
             self.core.end_in_group(data);
         }
     }
 
-    fn try_advance(&mut self, at: u32, op: &mut Op, handle: &HandleBytes) -> Attempt {
+    fn try_advance(&mut self, pe: Pe, op: &mut Op, handle: &HandleBytes) -> Attempt {
         match op.kind {
-            OpKind::Atomic(word) => return self.core.submit_word(at, word, op.completion),
+            OpKind::Atomic(word) => return self.core.submit_word(pe, word, op.completion),
             OpKind::Signal(word) => {
                 // Puts that wait for a bounce buffer take the signal along.
-                if self.staging.join_signal(&mut self.core, at, op, word) {
+                if self.staging.join_signal(&mut self.core, pe, op, word) {
                     return Ok(Outcome::Done);
                 }
-                return self.core.submit_signal(at, word, None, op.completion);
+                return self.core.submit_signal(pe, word, None, op.completion);
             }
             OpKind::Fetch(word, result) => {
-                return self.core.submit_fetch(at, word, result, op.completion);
+                return self.core.submit_fetch(pe, word, result, op.completion);
             }
             OpKind::Transfer(_) | OpKind::Values | OpKind::PutSignal(..) => {}
         }
-        let request = op.request(Pe(at), handle);
+        let request = op.request(pe, handle);
         if op.staged {
-            return self.staging.submit(&mut self.core, at, op, &request);
+            return self.staging.submit(&mut self.core, pe, op, &request);
         }
         let (remote, _) = request.remote()?;
         // Once begun, an operation stays on its path, even if regions change.
         let is_staged = op.sent == 0 && self.is_staged(&request, &remote)?;
         let OpKind::PutSignal(word, protocol) = op.kind else {
             return match is_staged {
-                true => self.staging.submit(&mut self.core, at, op, &request),
-                false => self.core.post_parts(at, op, &request, None).map(|(_, outcome)| outcome),
+                true => self.staging.submit(&mut self.core, pe, op, &request),
+                false => self.core.post_parts(pe, op, &request, None).map(|(_, outcome)| outcome),
             };
         };
         let mut buffer = [0; MAX_EAGER];
         let mut payload = Payload { bytes: None, is_direct: false };
         // Loaded anew at each attempt: the frame is not kept while the operation waits.
         if matches!(protocol, SignalProtocol::Undecided | SignalProtocol::Eager) {
-            payload = self.load_payload(at, &request, remote.is_direct(), &mut buffer)?;
+            payload = self.load_payload(pe, &request, remote.is_direct(), &mut buffer)?;
         }
         if protocol == SignalProtocol::Undecided {
-            let is_eager = payload.bytes.is_some() && self.core.may_be_eager(at, op);
+            let is_eager = payload.bytes.is_some() && self.core.may_be_eager(pe, op);
             if is_staged && !is_eager {
-                return self.staging.submit(&mut self.core, at, op, &request);
+                return self.staging.submit(&mut self.core, pe, op, &request);
             }
             if !is_staged {
-                let rail = self.core.peers.get(at).path.rail;
+                let rail = self.core.peers.get(pe).path.rail;
                 self.core.local(&request, 0, op.len, rail)?;
             }
-            let Some(protocol) = self.core.choose_protocol(at, op, word, &payload) else {
+            let Some(protocol) = self.core.choose_protocol(pe, op, word, &payload) else {
                 return Ok(Outcome::PeerFull);
             };
             op.kind = OpKind::PutSignal(word, protocol);
         }
-        self.core.advance_put_signal(at, op, &request, &payload)
+        self.core.advance_put_signal(pe, op, &request, &payload)
     }
 
     /// Loads a payload that fits every message, and notes whether processors reach both ends.
     fn load_payload<'a>(
         &mut self,
-        at: u32,
+        pe: Pe,
         request: &Request<'_>,
         is_remote_direct: bool,
         buffer: &'a mut [u8; MAX_EAGER],
@@ -449,7 +449,7 @@ impl<P: Port> Lane<P> {
         let LocalSide::Memory(addr) = request.local else {
             return Ok(Payload { bytes: None, is_direct: false });
         };
-        let what = (request.what(), at);
+        let what = (request.what(), pe);
         let reach = self.staging.local_reach(&mut self.core, what, addr, request.len)?;
         let is_direct = reach == Reach::Direct && is_remote_direct;
         let Some(bytes) = buffer.get_mut(..request.len) else {
@@ -486,8 +486,8 @@ impl<P: Port> Lane<P> {
             // Posting it reports the region that ends too early.
             return Ok(false);
         }
-        let at = self.core.open(request.pe)?;
-        let what = (request.what(), at);
+        self.core.open(request.pe)?;
+        let what = (request.what(), request.pe);
         let staged = devices
             && self.staging.reach(&mut self.core, what, addr, request.len)? == Reach::Staged;
         Ok(staged || needs_desc && self.staging.stages_host(&self.core))

@@ -48,8 +48,8 @@ pub struct Copy {
     pub len: usize,
 }
 
-/// Step of an ordered list. A step with `behind` runs after all steps before it; the others are
-/// unordered among themselves, back to the last step with `behind`.
+/// Step of an ordered list. An ordered step runs after all steps before it; the others are
+/// unordered among themselves, back to the last ordered step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OrderedStep {
     /// A copy in.
@@ -57,7 +57,7 @@ pub enum OrderedStep {
         /// The copy, in direction [`CopyDirection::In`].
         copy: Copy,
         /// Whether it runs after all earlier steps.
-        behind: bool,
+        is_ordered: bool,
     },
     /// An operation on a word that fetches nothing.
     Apply {
@@ -66,7 +66,7 @@ pub enum OrderedStep {
         /// The operation.
         atomic: Atomic,
         /// Whether it runs after all earlier steps.
-        behind: bool,
+        is_ordered: bool,
     },
 }
 

@@ -116,7 +116,7 @@ pub trait Completions {
 
 /// Passes the completions of a poll to `completions`, in runs that end together. When the next
 /// entry is not in the lane's table, `others` gets the remaining entries, consumes that one and any
-/// number of further foreign entries behind it, and returns how many.
+/// number of further foreign entries after it, and returns how many.
 #[inline(always)]
 pub fn hand_over<E>(
     completions: &mut impl Completions,

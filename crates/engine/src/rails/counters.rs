@@ -34,7 +34,7 @@ pub struct StagedCounters {
     pub by_fabric: u64,
     /// Sent by this lane in messages, or taken from messages that carry the bytes they announce.
     pub in_messages: u64,
-    /// Copied in by this lane from a neighbour's bounce memory.
+    /// Copied in by this lane from a same-host peer's bounce memory.
     pub shared: u64,
     /// Copied by the CPU between memory of this process and bounce memory.
     pub by_cpu: u64,

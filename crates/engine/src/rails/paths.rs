@@ -125,11 +125,11 @@ impl PathTable {
         let rails: Vec<RailId> =
             (0..self.ends.len() as u8).map(RailId).filter(|rail| self.leads(pe, *rail)).collect();
         let count = rails.len() as u32;
-        let path = |(at, rail): (u32, &RailId)| {
+        let path = |(index, rail): (u32, &RailId)| {
             let Path { to, remote } = self.ends[rail.index()].get(pe);
             // `Peer::turn` then finds no other path, which costs less than renewing the same one.
-            let next = if count == 1 { u32::MAX } else { (at + 1) % count };
-            let owner = Owner::new(pe.0, *rail);
+            let next = if count == 1 { u32::MAX } else { (index + 1) % count };
+            let owner = Owner::new(pe, *rail);
             PeerPath { to, rail: *rail, remote: RailKey::of(remote), next, owner }
         };
         let paths: Box<[PeerPath]> = (0..).zip(&rails).map(path).collect();

@@ -207,10 +207,10 @@ pub(crate) struct Location {
     pub(crate) reach: Reach,
 }
 
-/// A lane's copy of the index.
+/// A lane's copy of the directory.
 #[derive(Debug)]
 pub(crate) struct LaneRegions {
-    index: Arc<RegionDirectory>,
+    directory: Arc<RegionDirectory>,
     kind: LaneKind,
     version: u64,
     by_index: Vec<Option<Arc<Region>>>,
@@ -230,9 +230,9 @@ pub(crate) struct LaneRegions {
 }
 
 impl LaneRegions {
-    pub(crate) fn new(index: Arc<RegionDirectory>, kind: LaneKind, has_devices: bool) -> Self {
+    pub(crate) fn new(directory: Arc<RegionDirectory>, kind: LaneKind, has_devices: bool) -> Self {
         Self {
-            index,
+            directory,
             kind,
             version: 0,
             by_index: Vec::new(),
@@ -256,7 +256,7 @@ impl LaneRegions {
 
     #[inline(always)]
     fn is_current(&self) -> bool {
-        self.index.regions.is_version(self.version)
+        self.directory.regions.is_version(self.version)
     }
 
     /// Returns the descriptor on a rail for local memory that [is recent](LaneRegions::is_recent).
@@ -307,8 +307,8 @@ impl LaneRegions {
         if !is_host && region.reach == Reach::Direct {
             // A region of host memory may overlap one of a device, whose bytes the CPU does not
             // reach.
-            let is_plain = !self.lookup(region.base, region.len).device;
-            self.cpu = if is_plain { self.fabric } else { Range::NONE };
+            let is_host_only = !self.lookup(region.base, region.len).device;
+            self.cpu = if is_host_only { self.fabric } else { Range::NONE };
         }
     }
 
@@ -318,7 +318,7 @@ impl LaneRegions {
         let before = self.sorted.partition_point(|(region, _)| region.base < end);
         let mut found = RegionLookup { fabric: None, device: false, whole: false, cut: None };
         for (region, last_end) in self.sorted[..before].iter().rev() {
-            // No region before this one ends behind `addr`.
+            // No region before this one ends after `addr`.
             if *last_end <= addr {
                 break;
             }
@@ -345,8 +345,8 @@ impl LaneRegions {
         self.kind
     }
 
-    pub(crate) fn index(&self) -> &RegionDirectory {
-        &self.index
+    pub(crate) fn directory(&self) -> &RegionDirectory {
+        &self.directory
     }
 
     /// Returns true if the index of a slot was ever used; PEs of the job know no other slots.
@@ -397,7 +397,7 @@ impl LaneRegions {
         Some(target.base + named.offset as usize)
     }
 
-    /// Copies the index if it has changed.
+    /// Copies the directory if it has changed.
     #[inline(always)]
     pub(crate) fn sync(&mut self) {
         if !self.is_current() {
@@ -407,7 +407,7 @@ impl LaneRegions {
 
     #[cold]
     fn refresh(&mut self) {
-        self.version = self.index.regions.read(|regions| self.by_index.clone_from(regions));
+        self.version = self.directory.regions.read(|regions| self.by_index.clone_from(regions));
         // Memory that was found may have been released.
         (self.fabric, self.cpu) = (Range::NONE, Range::NONE);
         let all = self.by_index.iter().flatten();
@@ -433,7 +433,7 @@ impl LaneRegions {
         }));
         self.targets = targets;
         if self.kind == LaneKind::Proxy && self.stager.is_none() {
-            self.stager = lock(&self.index.stager).take();
+            self.stager = lock(&self.directory.stager).take();
             self.stages |= self.stager.as_ref().is_some_and(|stager| !stager.for_host);
         }
     }
@@ -451,7 +451,7 @@ impl LaneRegions {
     /// [`LaneRegions::sync`] finds it, unless another thread is still making one.
     #[cold]
     pub(crate) fn provide_stager(&mut self, memory: (usize, usize)) -> Result<(), EngineError> {
-        self.index.table.upgrade().map_or(Ok(()), |table| table.provide(memory))
+        self.directory.table.upgrade().map_or(Ok(()), |table| table.provide(memory))
     }
 }
 

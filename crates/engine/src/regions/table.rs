@@ -26,7 +26,7 @@ fn not_registered((addr, len): (usize, usize), what: &str, error: &PortError) ->
 pub struct RegionTable<M: MemoryPort> {
     memory: M,
     me: Pe,
-    index: Arc<RegionDirectory>,
+    directory: Arc<RegionDirectory>,
     slots: Mutex<RegistrationSlots<M::Region>>,
     /// Bytes of a bounce buffer, for handles of staged regions; 0 before there is one.
     bounce_len: AtomicU64,
@@ -44,7 +44,7 @@ struct Registration<R> {
 
 #[derive(Debug)]
 struct RegistrationSlots<R> {
-    held: Vec<Option<Registration<R>>>,
+    entries: Vec<Option<Registration<R>>>,
     free: Vec<usize>,
     /// Never repeats: at a billion registrations a second it lasts for 584 years.
     next_stamp: u64,
@@ -53,11 +53,11 @@ struct RegistrationSlots<R> {
 impl<M: MemoryPort> RegionTable<M> {
     /// Creates an empty table.
     pub fn new(memory: M, me: Pe) -> Arc<Self> {
-        let slots = RegistrationSlots { held: Vec::new(), free: Vec::new(), next_stamp: 1 };
+        let slots = RegistrationSlots { entries: Vec::new(), free: Vec::new(), next_stamp: 1 };
         Arc::new_cyclic(|table: &Weak<Self>| Self {
             memory,
             me,
-            index: Arc::new(RegionDirectory::new(table.clone())),
+            directory: Arc::new(RegionDirectory::new(table.clone())),
             slots: Mutex::new(slots),
             bounce_len: AtomicU64::new(0),
             installing: Mutex::default(),
@@ -65,8 +65,8 @@ impl<M: MemoryPort> RegionTable<M> {
     }
 
     /// Returns the part that lanes read.
-    pub fn index(&self) -> Arc<RegionDirectory> {
-        Arc::clone(&self.index)
+    pub fn directory(&self) -> Arc<RegionDirectory> {
+        Arc::clone(&self.directory)
     }
 
     /// Registers `len` bytes at `addr` on every rail and returns their handle.
@@ -115,7 +115,7 @@ impl<M: MemoryPort> RegionTable<M> {
         }
         let (region, _) = self.enter(addr, len, access, registered)?;
         self.bounce_len.store(bounce.bounce_len as u64, Ordering::Relaxed);
-        *lock(&self.index.stager) = Some(RegisteredStager { copies, bounce, region, for_host });
+        *lock(&self.directory.stager) = Some(RegisteredStager { copies, bounce, region, for_host });
         Ok(())
     }
 
@@ -132,20 +132,20 @@ impl<M: MemoryPort> RegionTable<M> {
             return Err(refuse(format!("{} rails, the most is {MAX_RAILS}", keys.len())));
         }
         let mut slots = lock(&self.slots);
-        if slots.free.is_empty() && slots.held.len() == MAX_REGIONS {
+        if slots.free.is_empty() && slots.entries.len() == MAX_REGIONS {
             let why = format!("{MAX_REGIONS} regions are registered, which is the most");
             return Err(refuse(why));
         }
-        let at = slots.free.pop().unwrap_or(slots.held.len());
+        let index = slots.free.pop().unwrap_or(slots.entries.len());
         let stamp = slots.next_stamp;
         // Never used twice, so an outlived handle matches no region.
         slots.next_stamp += 1;
-        if at == slots.held.len() {
-            slots.held.push(None);
+        if index == slots.entries.len() {
+            slots.entries.push(None);
         }
-        slots.held[at] = Some(Registration { stamp, memory: (addr, len), owner });
+        slots.entries[index] = Some(Registration { stamp, memory: (addr, len), owner });
         let region = Arc::new(Region {
-            index: at as u32,
+            index: index as u32,
             stamp,
             base: addr,
             len,
@@ -155,7 +155,7 @@ impl<M: MemoryPort> RegionTable<M> {
             addressing,
             descs: [host_descs.into(), proxy_descs.into()],
         });
-        self.index.change(at, Some(Arc::clone(&region)));
+        self.directory.change(index, Some(Arc::clone(&region)));
         // Peers read local memory only on request, and the request brings the keys.
         let keys = if access.is_remote() { keys } else { Vec::new() };
         let staged = reach == Reach::Staged && access.is_remote();
@@ -181,40 +181,41 @@ impl<M: MemoryPort> RegionTable<M> {
     /// which stays registered until a later call succeeds.
     pub fn release(&self, handle: &HandleBytes) -> Result<(), EngineError> {
         let view = HandleView::check_of(self.me, handle)?;
-        let (at, stamp) = (index_of(view.slot()), view.stamp());
+        let (index, stamp) = (index_of(view.slot()), view.stamp());
         let mut slots = lock(&self.slots);
-        let entry = slots.held.get_mut(at).ok_or(HandleError::Stale)?;
-        let Some(mut held) = entry.take_if(|held| held.stamp == stamp) else {
+        let entry = slots.entries.get_mut(index).ok_or(HandleError::Stale)?;
+        let Some(mut registration) = entry.take_if(|registration| registration.stamp == stamp)
+        else {
             return Err(HandleError::Stale.into());
         };
-        let (addr, len) = held.memory;
+        let (addr, len) = registration.memory;
         // Before anything changes, so that a refused release has no effect.
-        if let Some(Orphan { what, pe, .. }) = self.index.orphan_over(addr, len) {
-            *entry = Some(held);
+        if let Some(Orphan { what, pe, .. }) = self.directory.orphan_over(addr, len) {
+            *entry = Some(registration);
             return Err(EngineError::InUse { addr, len, what, pe });
         }
         // First hidden from lanes, so that no new operation or message finds it.
-        self.index.change(at, None);
+        self.directory.change(index, None);
         drop(slots);
         // Outside the lock, since ending a registration takes system calls. The index is not free
         // yet.
-        let closed = self.memory.close(&mut held.owner);
+        let closed = self.memory.close(&mut registration.owner);
         let mut slots = lock(&self.slots);
         if let Err(error) = closed {
-            slots.held[at] = Some(held);
+            slots.entries[index] = Some(registration);
             return Err(EngineError::Unclosed { addr, len, error });
         }
         // Free only now: a registration that could not be ended goes back to its index.
-        slots.free.push(at);
+        slots.free.push(index);
         drop(slots);
-        drop(held);
+        drop(registration);
         Ok(())
     }
 
     /// Returns the number of registered regions.
     pub fn len(&self) -> usize {
         let slots = lock(&self.slots);
-        slots.held.len() - slots.free.len()
+        slots.entries.len() - slots.free.len()
     }
 
     /// Returns true if no region is registered.

@@ -50,7 +50,7 @@ fn slot(handle: &HandleBytes) -> u32 {
 }
 
 fn lane(table: &RegionTable<Memory>) -> LaneRegions {
-    let mut regions = LaneRegions::new(table.index(), LaneKind::Proxy, false);
+    let mut regions = LaneRegions::new(table.directory(), LaneKind::Proxy, false);
     regions.sync();
     regions
 }

@@ -9,6 +9,7 @@
 use std::collections::VecDeque;
 
 use crate::core::send::ATTEMPTS;
+use crate::ids::Pe;
 
 const SHARED_FROM: usize = 4;
 
@@ -19,7 +20,7 @@ pub(super) struct BounceBuffer(u16);
 #[derive(Debug, Default)]
 struct PeerBuffers {
     waiting: VecDeque<u32>,
-    held: usize,
+    taken: usize,
 }
 
 #[derive(Debug)]
@@ -30,7 +31,7 @@ pub(super) struct Pool {
     count: usize,
     free: Vec<BounceBuffer>,
     /// Peers with waiting transfers, in turn.
-    ring: VecDeque<u32>,
+    ring: VecDeque<Pe>,
     /// Indexed by peer.
     peers: Vec<PeerBuffers>,
 }
@@ -43,12 +44,11 @@ impl Pool {
         Self { first, len, count: count.into(), free, ring, peers }
     }
 
-    fn peer(&mut self, at: u32) -> &mut PeerBuffers {
-        let at = at as usize;
-        if self.peers.len() <= at {
-            self.peers.resize_with(at + 1, PeerBuffers::default);
+    fn peer(&mut self, pe: Pe) -> &mut PeerBuffers {
+        if self.peers.len() <= pe.index() {
+            self.peers.resize_with(pe.index() + 1, PeerBuffers::default);
         }
-        &mut self.peers[at]
+        &mut self.peers[pe.index()]
     }
 
     /// Returns the offset of a buffer in the bounce memory.
@@ -61,65 +61,65 @@ impl Pool {
     }
 
     /// Queues a transfer for a buffer.
-    pub(super) fn wait(&mut self, at: u32, token: u32) {
-        let peer = self.peer(at);
+    pub(super) fn wait(&mut self, pe: Pe, token: u32) {
+        let peer = self.peer(pe);
         peer.waiting.push_back(token);
         if peer.waiting.len() == 1 {
-            self.ring.push_back(at);
+            self.ring.push_back(pe);
         }
     }
 
     /// Takes a buffer for a peer if its share allows another one.
-    pub(super) fn take(&mut self, at: u32) -> Option<BounceBuffer> {
+    pub(super) fn take(&mut self, pe: Pe) -> Option<BounceBuffer> {
         let (free, count) = (self.free.len(), self.count);
-        let peer = self.peer(at);
+        let peer = self.peer(pe);
         // A peer without a buffer may have any: its first one makes progress possible.
-        let may = peer.held == 0 || count < SHARED_FROM || free > (peer.held / 8).max(1);
+        let may = peer.taken == 0 || count < SHARED_FROM || free > (peer.taken / 8).max(1);
         if free == 0 || !may {
             return None;
         }
-        peer.held += 1;
+        peer.taken += 1;
         self.free.pop()
     }
 
     /// Takes a buffer for the next waiting transfer whose peer may have one. Tries a few peers.
     pub(super) fn next(&mut self) -> Option<(u32, BounceBuffer)> {
         for _ in 0..self.ring.len().min(ATTEMPTS as usize) {
-            let at = self.ring.pop_front()?;
-            let Some(buffer) = self.take(at) else {
-                self.ring.push_back(at);
-                // The peer has its share, and keeps its turn behind the others.
+            let pe = self.ring.pop_front()?;
+            let Some(buffer) = self.take(pe) else {
+                self.ring.push_back(pe);
+                // The peer has its share, and keeps its turn after the others.
                 continue;
             };
-            let peer = self.peer(at);
+            let peer = self.peer(pe);
             let token = peer.waiting.pop_front()?;
             if !peer.waiting.is_empty() {
                 // One buffer each, then the next peer.
-                self.ring.push_back(at);
+                self.ring.push_back(pe);
             }
             return Some((token, buffer));
         }
         None
     }
 
-    pub(super) fn release(&mut self, at: u32, buffer: BounceBuffer) {
-        self.peer(at).held -= 1;
+    pub(super) fn release(&mut self, pe: Pe, buffer: BounceBuffer) {
+        self.peer(pe).taken -= 1;
         self.free.push(buffer);
     }
 
     /// Removes a transfer from the queue.
-    pub(super) fn withdraw(&mut self, at: u32, token: u32) {
-        let peer = self.peer(at);
+    pub(super) fn withdraw(&mut self, pe: Pe, token: u32) {
+        let peer = self.peer(pe);
         peer.waiting.retain(|other| *other != token);
         if peer.waiting.is_empty() {
-            self.ring.retain(|other| *other != at);
+            self.ring.retain(|other| *other != pe);
         }
     }
 
     /// Removes all transfers of a peer from the queue.
-    pub(super) fn forget(&mut self, at: u32) {
-        self.peer(at).waiting.clear();
-        self.ring.retain(|other| *other != at);
+    pub(super) fn forget(&mut self, pe: Pe) {
+        self.peer(pe).waiting.clear();
+        self.ring.retain(|other| *other != pe);
     }
 }
 
@@ -129,7 +129,7 @@ mod tests {
 
     fn waiting(count: u16, peers: &[u32]) -> Pool {
         let mut pool = Pool::new(0, 1024, count);
-        peers.iter().for_each(|at| pool.wait(*at, *at));
+        peers.iter().for_each(|pe| pool.wait(Pe(*pe), *pe));
         pool
     }
 
@@ -149,7 +149,7 @@ mod tests {
         for (count, most) in [(1, 1), (3, 3), (4, 3), (8, 7), (16, 15), (18, 16), (64, 57)] {
             let mut pool = waiting(count, &[1; 300]);
             assert_eq!(given(&mut pool).len(), most, "of {count}");
-            pool.wait(2, 2);
+            pool.wait(Pe(2), 2);
             assert_eq!(given(&mut pool).contains(&2), count > 3, "of {count}");
         }
     }
@@ -157,7 +157,7 @@ mod tests {
     #[test]
     fn forgotten_peer_waits_no_longer() {
         let mut pool = waiting(4, &[1, 2, 1, 3]);
-        pool.forget(1);
+        pool.forget(Pe(1));
         assert_eq!(given(&mut pool), [2, 3]);
     }
 }

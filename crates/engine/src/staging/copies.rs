@@ -68,19 +68,19 @@ impl Staging {
 
     fn len_ready<P: Port>(&mut self, core: &Core<P>, token: Token) -> Option<usize> {
         // Transfers of a failed peer end with an event that is queued already.
-        let lives = |peer: u32| core.peers.get(peer).error.is_none();
+        let is_alive = |pe| core.peers.get(pe).error.is_none();
         match token {
-            Token::Send(at) => {
-                let send = self.sends.get(at)?;
-                (send.state == SendState::CopyingOut && lives(send.peer)).then_some(send.len)
+            Token::Send(index) => {
+                let send = self.sends.get(index)?;
+                (send.state == SendState::CopyingOut && is_alive(send.pe)).then_some(send.len)
             }
-            Token::Receive(at) => {
-                let receive = self.receives.get(at)?;
+            Token::Receive(index) => {
+                let receive = self.receives.get(index)?;
                 let is = matches!(
                     receive.state,
                     ReceiveState::Arrived | ReceiveState::CopyingIn(CopySpan::Group(_))
                 );
-                (is && lives(receive.peer)).then_some(receive.len)
+                (is && is_alive(receive.pe)).then_some(receive.len)
             }
             Token::Get(_) => None,
         }
@@ -116,85 +116,85 @@ impl Staging {
             bytes += len;
             self.ready(direction).pop_front();
             match token {
-                Token::Send(at) => self.add_out(at, batch),
-                Token::Receive(at) => self.add_in(core, at, batch),
+                Token::Send(index) => self.add_out(index, batch),
+                Token::Receive(index) => self.add_in(core, index, batch),
                 Token::Get(_) => {}
             }
         }
     }
 
-    fn add_out(&mut self, at: u32, batch: &mut Vec<TaggedCopy>) {
-        let Some(send) = self.sends.get(at) else { return };
+    fn add_out(&mut self, index: u32, batch: &mut Vec<TaggedCopy>) {
+        let Some(send) = self.sends.get(index) else { return };
         let (Some(buffer), Some(stager)) = (send.buffer, &self.stager) else { return };
         let bounce = stager.bounce.addr + stager.out.offset(buffer);
-        let tag = Token::Send(at).bits();
+        let tag = Token::Send(index).bits();
         let direction = CopyDirection::Out;
-        for Record { memory, len, at, .. } in send.records.iter().filter(|r| r.has_bytes()) {
-            let copy = Copy { direction, memory: *memory, bounce: bounce + at, len: *len };
+        for Record { memory, len, offset, .. } in send.records.iter().filter(|r| r.has_bytes()) {
+            let copy = Copy { direction, memory: *memory, bounce: bounce + offset, len: *len };
             batch.push(TaggedCopy { copy, tag });
         }
     }
 
-    fn add_in<P: Port>(&mut self, core: &mut Core<P>, at: u32, batch: &mut Vec<TaggedCopy>) {
-        let part = match self.receives.get(at).map(|receive| receive.state) {
+    fn add_in<P: Port>(&mut self, core: &mut Core<P>, index: u32, batch: &mut Vec<TaggedCopy>) {
+        let part = match self.receives.get(index).map(|receive| receive.state) {
             Some(ReceiveState::CopyingIn(part)) => part,
             _ => CopySpan::All,
         };
-        let placed = self.bytes_of(at).and_then(|bytes| {
+        let placed = self.bytes_of(index).and_then(|bytes| {
             if part == CopySpan::All {
                 // As late as possible: regions may be released while a receive waits.
-                self.locate_records(core, at, bytes)?;
+                self.locate_records(core, index, bytes)?;
             }
             Ok(bytes)
         });
         let bounce = match placed {
             Ok(bounce) => bounce,
-            Err(error) => return self.finish(core, at, Err(error)),
+            Err(error) => return self.finish(core, index, Err(error)),
         };
-        let Some(receive) = self.receives.get(at) else { return };
+        let Some(receive) = self.receives.get(index) else { return };
         receive.state = ReceiveState::CopyingIn(part);
         let range = match part {
             CopySpan::Group(begin) => group_at(&receive.records, begin),
             _ => 0..receive.records.len(),
         };
-        let tag = Token::Receive(at).bits();
+        let tag = Token::Receive(index).bits();
         let direction = CopyDirection::In;
         for record in receive.records[range].iter().filter(|record| record.len > 0) {
-            let Record { memory, len, at, .. } = *record;
-            let copy = Copy { direction, memory, bounce: bounce + at, len };
+            let Record { memory, len, offset, .. } = *record;
+            let copy = Copy { direction, memory, bounce: bounce + offset, len };
             batch.push(TaggedCopy { copy, tag });
         }
     }
 
     fn is_first_in_order(&mut self, token: Token) -> bool {
         // Whether the records are ordered is known only once they are read.
-        let Token::Receive(at) = token else { return false };
-        let receive = self.receives.get(at);
+        let Token::Receive(index) = token else { return false };
+        let receive = self.receives.get(index);
         receive.is_some_and(|r| r.state == ReceiveState::Arrived && r.may_be_ordered())
     }
 
     /// Starts a receive with ordered records as one list. Returns None if the records are unordered
     /// or the device takes no such list: groups are then copied one after the other.
     fn start_ordered<P: Port>(&mut self, core: &mut Core<P>, token: Token) -> Option<Posted> {
-        let Token::Receive(at) = token else { return None };
+        let Token::Receive(index) = token else { return None };
         if self.len_ready(core, token).is_none() || !self.is_first_in_order(token) {
             return None;
         }
-        let bytes = self.bytes_of(at);
-        let read = bytes.and_then(|bytes| self.locate_records(core, at, bytes).map(|()| bytes));
+        let bytes = self.bytes_of(index);
+        let read = bytes.and_then(|bytes| self.locate_records(core, index, bytes).map(|()| bytes));
         let mut steps = std::mem::take(&mut self.steps);
         let started = read.and_then(|bytes| {
-            let is_staged = self.list_steps(core, at, bytes, &mut steps)?;
+            let is_staged = self.list_steps(core, index, bytes, &mut steps)?;
             match &mut self.stager {
                 Some(stager) if is_staged => {
-                    stager.copies.start_in_order(&steps, Token::Receive(at).bits())
+                    stager.copies.start_in_order(&steps, Token::Receive(index).bits())
                 }
                 _ => Ok(None),
             }
         });
         steps.clear();
         self.steps = steps;
-        let receive = self.receives.get(at)?;
+        let receive = self.receives.get(index)?;
         match started {
             Ok(Some(Posted::Yes)) => {
                 receive.state = ReceiveState::CopyingIn(CopySpan::InOrder);
@@ -210,15 +210,15 @@ impl Staging {
                 if are_ordered(&receive.records) && receive.records.len() > 1 {
                     receive.state = ReceiveState::CopyingIn(CopySpan::Group(0));
                 } else {
-                    // Plain from now on, so that it is not tried as a list again.
+                    // Unordered from now on, so that it is not tried as a list again.
                     receive.records.clear();
-                    receive.is_plain = true;
+                    receive.is_unordered = true;
                 }
                 None
             }
             Err(error) => {
                 self.ready(CopyDirection::In).pop_front();
-                self.finish(core, at, Err(error));
+                self.finish(core, index, Err(error));
                 Some(Posted::Yes)
             }
         }
@@ -229,11 +229,11 @@ impl Staging {
     fn list_steps<P: Port>(
         &mut self,
         core: &mut Core<P>,
-        at: u32,
+        index: u32,
         bytes: usize,
         steps: &mut Vec<OrderedStep>,
     ) -> Result<bool, PortError> {
-        let Some(receive) = self.receives.get(at) else { return Ok(false) };
+        let Some(receive) = self.receives.get(index) else { return Ok(false) };
         if !are_ordered(&receive.records) {
             return Ok(false);
         }
@@ -243,22 +243,22 @@ impl Staging {
             begin = range.end;
             let group = &receive.records[range];
             // The first copy of each group waits for the group before it.
-            let mut behind = !steps.is_empty();
-            for Record { memory, len, at, .. } in group.iter().filter(|record| record.len > 0) {
+            let mut is_ordered = !steps.is_empty();
+            for Record { memory, len, offset, .. } in group.iter().filter(|record| record.len > 0) {
                 let (direction, memory, len) = (CopyDirection::In, *memory, *len);
-                let copy = Copy { direction, memory, bounce: bytes + at, len };
-                steps.push(OrderedStep::Copy { copy, behind: std::mem::take(&mut behind) });
+                let copy = Copy { direction, memory, bounce: bytes + offset, len };
+                steps.push(OrderedStep::Copy { copy, is_ordered: std::mem::take(&mut is_ordered) });
             }
             // The words of a group follow its copies, and are unordered among themselves.
-            behind = true;
+            is_ordered = true;
             for (word, atomic) in group.iter().filter_map(|record| record.signal) {
-                let place = core.locate_word(word, &atomic).map_err(error)?;
+                let location = core.locate_word(word, &atomic).map_err(error)?;
                 // The device cannot order its steps with a store of the CPU.
-                if place.reach == Reach::Direct {
+                if location.reach == Reach::Direct {
                     return Ok(false);
                 }
-                let (addr, behind) = (place.addr, std::mem::take(&mut behind));
-                steps.push(OrderedStep::Apply { addr, atomic, behind });
+                let (addr, is_ordered) = (location.addr, std::mem::take(&mut is_ordered));
+                steps.push(OrderedStep::Apply { addr, atomic, is_ordered });
             }
         }
         Ok(true)
@@ -292,8 +292,8 @@ impl Staging {
             }
             Err(error) if by_tag().count() == 1 => {
                 match Token::of(batch[0].tag) {
-                    Token::Send(at) => self.fail_send(core, at, error),
-                    Token::Receive(at) => self.finish(core, at, Err(error)),
+                    Token::Send(index) => self.fail_send(core, index, error),
+                    Token::Receive(index) => self.finish(core, index, Err(error)),
                     Token::Get(_) => {}
                 }
                 true
@@ -310,8 +310,8 @@ impl Staging {
 
     /// Returns a transfer that was not started to the head of its ready queue.
     fn requeue(&mut self, direction: CopyDirection, token: Token) {
-        if let Token::Receive(at) = token {
-            if let Some(receive) = self.receives.get(at) {
+        if let Token::Receive(index) = token {
+            if let Some(receive) = self.receives.get(index) {
                 if receive.state == ReceiveState::CopyingIn(CopySpan::All) {
                     // Regions may change before the next attempt, so its records are located again.
                     receive.state = ReceiveState::Arrived;
@@ -325,23 +325,23 @@ impl Staging {
     fn note_started<P: Port>(&mut self, core: &mut Core<P>, token: Token) {
         self.copying += 1;
         // The memory may not be released until the device has ended, even if the peer fails.
-        let mut begin = |peer, what, records: &[Record]| {
+        let mut begin = |pe, what, records: &[Record]| {
             for record in records.iter().filter(|record| record.len > 0) {
-                core.begin_copy(token.bits(), peer, what, (record.memory, record.len));
+                core.begin_copy(token.bits(), pe, what, (record.memory, record.len));
             }
         };
-        if let Token::Send(at) = token {
-            let Some(send) = self.sends.get(at) else { return };
-            begin(send.peer, send.what(), &send.records);
-        } else if let Token::Receive(at) = token {
-            let Some(receive) = self.receives.get(at) else { return };
+        if let Token::Send(index) = token {
+            let Some(send) = self.sends.get(index) else { return };
+            begin(send.pe, send.what(), &send.records);
+        } else if let Token::Receive(index) = token {
+            let Some(receive) = self.receives.get(index) else { return };
             let range = match receive.state {
                 ReceiveState::CopyingIn(CopySpan::Group(begin)) => {
                     group_at(&receive.records, begin)
                 }
                 _ => 0..receive.records.len(),
             };
-            begin(receive.peer, receive.what(), &receive.records[range]);
+            begin(receive.pe, receive.what(), &receive.records[range]);
         }
     }
 
@@ -350,66 +350,66 @@ impl Staging {
         self.copying -= 1;
         core.end_copy(tag);
         match (Token::of(tag), result) {
-            (Token::Send(at), result) => {
-                let Some(send) = self.sends.get(at) else { return };
+            (Token::Send(index), result) => {
+                let Some(send) = self.sends.get(index) else { return };
                 match (send.state, result) {
-                    (SendState::Dropped, _) => self.end_send(core, at),
-                    (_, Err(error)) => self.fail_send(core, at, error),
+                    (SendState::Dropped, _) => self.end_send(core, index),
+                    (_, Err(error)) => self.fail_send(core, index, error),
                     (_, Ok(())) => {
                         send.state = SendState::Posting(0);
-                        self.outgoing.push_back(Token::Send(at));
+                        self.outgoing.push_back(Token::Send(index));
                     }
                 }
             }
-            (Token::Receive(at), result) => {
-                let state = self.receives.get(at).map(|receive| receive.state);
+            (Token::Receive(index), result) => {
+                let state = self.receives.get(index).map(|receive| receive.state);
                 match (state, result) {
                     (Some(ReceiveState::CopyingIn(part)), Ok(())) => {
-                        self.store_words(core, at, part)
+                        self.store_words(core, index, part)
                     }
                     // The words are unchanged, so the message does not count as executed.
-                    (Some(ReceiveState::Dropped), _) => self.end_receive(core, at),
-                    (_, result) => self.finish(core, at, result),
+                    (Some(ReceiveState::Dropped), _) => self.end_receive(core, index),
+                    (_, result) => self.finish(core, index, result),
                 }
             }
             (Token::Get(_), _) => {}
         }
     }
 
-    fn store_words<P: Port>(&mut self, core: &mut Core<P>, at: u32, part: CopySpan) {
-        let Some(receive) = self.receives.get(at) else { return };
+    fn store_words<P: Port>(&mut self, core: &mut Core<P>, index: u32, part: CopySpan) {
+        let Some(receive) = self.receives.get(index) else { return };
         let count = receive.records.len();
         let changed = match part {
             CopySpan::InOrder => Ok(false),
-            CopySpan::All => self.change_words(core, at, 0..count),
-            CopySpan::Group(begin) => return self.end_group(core, at, begin),
+            CopySpan::All => self.change_words(core, index, 0..count),
+            CopySpan::Group(begin) => return self.end_group(core, index, begin),
         };
         match changed {
-            Ok(false) => self.finish(core, at, Ok(())),
+            Ok(false) => self.finish(core, index, Ok(())),
             Ok(true) => {
-                if let Some(receive) = self.receives.get(at) {
+                if let Some(receive) = self.receives.get(index) {
                     receive.state = ReceiveState::Storing;
                 }
                 // One flush per iteration completes the words of all such receives.
-                self.signalled.push(at);
+                self.signalled.push(index);
             }
-            Err(error) => self.finish(core, at, Err(error)),
+            Err(error) => self.finish(core, index, Err(error)),
         }
     }
 
     fn change_words<P: Port>(
         &mut self,
         core: &mut Core<P>,
-        at: u32,
+        index: u32,
         range: Range<usize>,
     ) -> Result<bool, PortError> {
         let mut has_words = false;
         for number in range {
-            let record = self.receives.get(at).and_then(|receive| receive.records.get(number));
+            let record = self.receives.get(index).and_then(|receive| receive.records.get(number));
             let Some((word, atomic)) = record.and_then(|record| record.signal) else { continue };
-            let place = core.locate_word(word, &atomic).map_err(error)?;
+            let location = core.locate_word(word, &atomic).map_err(error)?;
             // All puts of the group are stored, and its signals are unordered.
-            self.apply(core, place, &atomic, DeferredOrder::Any)?;
+            self.apply(core, location, &atomic, DeferredOrder::Any)?;
             // These words are flushed with the receive: the next executed message must not be noted
             // for them.
             self.has_deferred = false;
@@ -420,27 +420,27 @@ impl Staging {
 
     /// Continues after the copies of a record group: changes its words, and those of following
     /// groups without puts, until a group has to be copied.
-    fn end_group<P: Port>(&mut self, core: &mut Core<P>, at: u32, mut begin: usize) {
+    fn end_group<P: Port>(&mut self, core: &mut Core<P>, index: u32, mut begin: usize) {
         loop {
-            let Some(receive) = self.receives.get(at) else { return };
+            let Some(receive) = self.receives.get(index) else { return };
             let count = receive.records.len();
             if begin >= count {
-                return self.finish(core, at, Ok(()));
+                return self.finish(core, index, Ok(()));
             }
             let range = group_at(&receive.records, begin);
             begin = range.end;
-            let changed = self.change_words(core, at, range);
+            let changed = self.change_words(core, index, range);
             // The next group follows these words, so deferred ones are completed first.
             let stored = changed.and_then(|any| if any { self.flush_writes(core) } else { Ok(()) });
             if let Err(error) = stored {
-                return self.finish(core, at, Err(error));
+                return self.finish(core, index, Err(error));
             }
-            let Some(receive) = self.receives.get(at) else { return };
+            let Some(receive) = self.receives.get(index) else { return };
             if begin < count {
                 let next = group_at(&receive.records, begin);
                 if receive.records[next].iter().any(|record| record.len > 0) {
                     receive.state = ReceiveState::CopyingIn(CopySpan::Group(begin));
-                    return self.ready(CopyDirection::In).push_back(Token::Receive(at));
+                    return self.ready(CopyDirection::In).push_back(Token::Receive(index));
                 }
             }
         }
@@ -453,8 +453,8 @@ impl Staging {
         }
         let settled = self.flush_writes(core);
         let mut signalled = std::mem::take(&mut self.signalled);
-        for at in signalled.drain(..) {
-            self.finish(core, at, settled.clone());
+        for index in signalled.drain(..) {
+            self.finish(core, index, settled.clone());
         }
         self.signalled = signalled;
     }

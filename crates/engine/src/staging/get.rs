@@ -5,13 +5,14 @@ use std::sync::Arc;
 use crate::core::Core;
 use crate::core::send::OutgoingMessage;
 use crate::group::Class;
+use crate::ids::Pe;
 use crate::op::{Attempt, Op, OpKind, Outcome, SignalProtocol};
 use crate::port::Port;
 use crate::port::copies::Reach;
 use crate::request::{LocalSide, Request};
 use crate::staging::receive::{ReceiveSource, ReceiveTarget};
 use crate::staging::submit::{FRAGMENT, fragment_len};
-use crate::staging::{GroupCounts, MAX_UNDER_WAY, Staging, Token, failed};
+use crate::staging::{GroupCounts, MAX_IN_FLIGHT, Staging, Token, failed};
 use crate::wire::handle::HandleView;
 use crate::wire::message::{Body, RegionAddr, Seq};
 use crate::wire::staging::GetId;
@@ -19,7 +20,7 @@ use crate::wire::staging::GetId;
 /// Fragment of a get from staged memory, until its bytes have arrived.
 #[derive(Debug)]
 pub(super) struct StagedGet {
-    pub(super) peer: u32,
+    pub(super) pe: Pe,
     pub(super) memory: usize,
     pub(super) len: usize,
     pub(super) from: RegionAddr,
@@ -34,7 +35,7 @@ impl Staging {
     pub(super) fn submit_get<P: Port>(
         &mut self,
         core: &mut Core<P>,
-        at: u32,
+        pe: Pe,
         op: &mut Op,
         request: &Request<'_>,
         remote: &HandleView<'_>,
@@ -51,14 +52,14 @@ impl Staging {
             (found.fabric.is_some(), found.device, found.cut.is_some());
         // Posting would fail with a better error: the region that ends too early.
         if is_cut && !is_device && core.needs_desc {
-            let rail = core.peers.get(at).path.rail;
+            let rail = core.peers.get(pe).path.rail;
             core.local(request, 0, op.len, rail)?;
         }
         let is_direct = match (is_registered, is_device) {
             (true, _) => true,
             (false, true) => false,
             (false, false) => {
-                let reach = self.reach(core, ("get", at), addr, op.len)?;
+                let reach = self.reach(core, ("get", pe), addr, op.len)?;
                 reach == Reach::Direct && !core.needs_desc
             }
         };
@@ -69,34 +70,33 @@ impl Staging {
         // A fragment must fit into a buffer on both sides.
         let own = self.stager.as_ref().map_or(FRAGMENT, |stager| stager.bounce.bounce_len);
         let most = if by_peer { own.min(remote.bounce_len()) } else { own };
-        let is_same_host = by_peer && self.is_mapped_by(at);
-        let fragment = fragment_len(op.len, most, is_same_host, self.is_busy_with(at));
-        let handle = core.peers.get_mut(at).share(request.remote_handle);
+        let is_same_host = by_peer && self.is_mapped_by(pe);
+        let fragment = fragment_len(op.len, most, is_same_host, self.is_busy_with(pe));
+        let handle = core.peers.get_mut(pe).share(request.remote_handle);
         while op.sent < op.len {
-            if self.peer(at).under_way >= MAX_UNDER_WAY {
+            if self.peer(pe).in_flight >= MAX_IN_FLIGHT {
                 return Ok(Outcome::PeerFull);
             }
             let len = fragment.min(op.len - op.sent);
             // The fragment counts as a read until its bytes have landed.
-            let counts = self.begin(core, at, Class::Read, op.completion);
+            let counts = self.begin(core, pe, Class::Read, op.completion);
             let memory = addr + op.sent;
             let token = if by_peer {
                 let from = RegionAddr { slot: remote.slot(), offset: offset + op.sent as u64 };
-                let get =
-                    StagedGet { peer: at, memory, len, from, counts, request: None, is_direct };
+                let get = StagedGet { pe, memory, len, from, counts, request: None, is_direct };
                 Token::Get(self.gets.add(get))
             } else {
                 let from = remote.remote_address(offset) + op.sent as u64;
                 let from = ReceiveSource::Handle(from, Arc::clone(&handle));
                 let index =
-                    self.add_receive(at, Err(counts), ReceiveTarget::Memory(memory), from, len);
+                    self.add_receive(pe, Err(counts), ReceiveTarget::Memory(memory), from, len);
                 Token::Receive(index)
             };
             // From here on the fragment ends by itself, also if the rest of the operation is
             // queued.
             op.sent += len;
             match (token, &mut self.stager) {
-                (Token::Receive(_), Some(stager)) => stager.inward.wait(at, token.bits()),
+                (Token::Receive(_), Some(stager)) => stager.inward.wait(pe, token.bits()),
                 _ => self.outgoing.push_back(token),
             }
         }
@@ -104,26 +104,26 @@ impl Staging {
         Ok(Outcome::Done)
     }
 
-    pub(super) fn send_get_request<P: Port>(&mut self, core: &mut Core<P>, at: u32) -> Attempt {
-        let Some(get) = self.gets.get(at) else { return Ok(Outcome::Done) };
-        let peer = get.peer;
-        let body = Body::GetRequest { from: get.from, len: get.len as u32, get: at };
-        let purpose = crate::channel::slots::Purpose::staged(Some(Token::Get(at).bits()), "get");
-        let sending = OutgoingMessage::new(peer, body, get.counts.completion);
+    pub(super) fn send_get_request<P: Port>(&mut self, core: &mut Core<P>, index: u32) -> Attempt {
+        let Some(get) = self.gets.get(index) else { return Ok(Outcome::Done) };
+        let pe = get.pe;
+        let body = Body::GetRequest { from: get.from, len: get.len as u32, get: index };
+        let purpose = crate::channel::slots::Purpose::staged(Some(Token::Get(index).bits()), "get");
+        let sending = OutgoingMessage::new(pe, body, get.counts.completion);
         let outcome =
             core.send(&OutgoingMessage { purpose, class: Some(Class::Read), ..sending })?;
         if outcome == Outcome::Done {
             // The get ends with its answer, not with the acknowledgement of the request.
-            get.request = Some(Seq(core.channel(peer).next.0 - 1));
-            let asked = &mut core.peers.get_mut(peer).gets_requested;
+            get.request = Some(core.channel(pe).last_sent());
+            let asked = &mut core.peers.get_mut(pe).gets_requested;
             *asked = asked.wrapping_add(1);
         }
         Ok(outcome)
     }
 
     /// Returns name and length of the get that a message requested, by the low half of its number.
-    pub(crate) fn get_requested_by(&self, at: u32, of: u32) -> Option<(&'static str, usize)> {
-        let is = |get: &StagedGet| get.peer == at && get.request.is_some_and(|seq| seq.low() == of);
+    pub(crate) fn get_requested_by(&self, pe: Pe, of: u32) -> Option<(&'static str, usize)> {
+        let is = |get: &StagedGet| get.pe == pe && get.request.is_some_and(|seq| seq.low() == of);
         self.gets.iter().find(|(_, get)| is(get)).map(|(_, get)| ("get", get.len))
     }
 
@@ -136,22 +136,21 @@ impl Staging {
     pub(super) fn take_requested_get<P: Port>(
         &mut self,
         core: &mut Core<P>,
-        at: u32,
+        pe: Pe,
         named: GetId,
         fits: impl Fn(usize) -> bool,
     ) -> Result<Option<&mut StagedGet>, String> {
-        if core.peers.get(at).error.is_some() {
+        if core.peers.get(pe).error.is_some() {
             // A failed get has returned to the program, which may have released the destination.
             return Ok(None);
         }
-        let is = |get: &StagedGet| {
-            get.peer == at && get.request.is_some_and(|seq| seq.low() == named.of)
-        };
+        let is =
+            |get: &StagedGet| get.pe == pe && get.request.is_some_and(|seq| seq.low() == named.of);
         match self.gets.get(named.number).filter(|get| is(get)) {
             Some(get) if fits(get.len) => {
                 // A repeated answer must not match: its number may name another get by then.
                 get.request = None;
-                let answered = &mut core.peers.get_mut(at).gets_answered;
+                let answered = &mut core.peers.get_mut(pe).gets_answered;
                 *answered = answered.wrapping_add(1);
                 Ok(Some(get))
             }
@@ -164,14 +163,14 @@ impl Staging {
     pub(crate) fn loaded<P: Port>(
         &mut self,
         core: &mut Core<P>,
-        at: u32,
+        pe: Pe,
         named: GetId,
         payload: &[u8],
     ) -> Result<(), String> {
         let fits = |len: usize| len == payload.len();
-        let Some(get) = self.take_requested_get(core, at, named, fits)? else { return Ok(()) };
+        let Some(get) = self.take_requested_get(core, pe, named, fits)? else { return Ok(()) };
         let memory = get.memory;
-        self.land(core, at, memory, payload);
+        self.land(core, pe, memory, payload);
         self.end_get(core, named.number);
         Ok(())
     }
@@ -180,11 +179,11 @@ impl Staging {
     pub(super) fn land<P: Port>(
         &mut self,
         core: &mut Core<P>,
-        at: u32,
+        pe: Pe,
         memory: usize,
         bytes: &[u8],
     ) {
-        let what = ("get", at);
+        let what = ("get", pe);
         let stored = self.local_reach(core, what, memory, bytes.len()).and_then(|reach| {
             let stored = match reach {
                 Reach::Direct => core.port.store(memory, bytes),
@@ -193,20 +192,20 @@ impl Staging {
             stored.map_err(|error| failed(what, bytes.len(), error))
         });
         if let Err(failure) = stored {
-            core.fail_peer(at, failure);
+            core.fail_peer(pe, failure);
         }
     }
 
-    pub(super) fn end_get<P: Port>(&mut self, core: &mut Core<P>, at: u32) {
-        let Some(StagedGet { peer, counts, .. }) = self.gets.remove(at) else { return };
-        self.end(core, peer, counts);
-        self.end_transfer(core, peer);
+    pub(super) fn end_get<P: Port>(&mut self, core: &mut Core<P>, index: u32) {
+        let Some(StagedGet { pe, counts, .. }) = self.gets.remove(index) else { return };
+        self.end(core, pe, counts);
+        self.end_transfer(core, pe);
     }
 
-    pub(super) fn drop_gets<P: Port>(&mut self, core: &mut Core<P>, peer: u32) {
-        for at in self.gets.find(|get| get.peer == peer) {
-            self.outgoing.retain(|other| *other != Token::Get(at));
-            self.end_get(core, at);
+    pub(super) fn drop_gets<P: Port>(&mut self, core: &mut Core<P>, pe: Pe) {
+        for index in self.gets.find(|get| get.pe == pe) {
+            self.outgoing.retain(|other| *other != Token::Get(index));
+            self.end_get(core, index);
         }
     }
 }

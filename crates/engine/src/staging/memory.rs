@@ -15,7 +15,7 @@ impl Staging {
     pub(crate) fn reach<P: Port>(
         &mut self,
         core: &mut Core<P>,
-        what: (&'static str, u32),
+        what: (&'static str, Pe),
         addr: usize,
         len: usize,
     ) -> Result<Reach, EngineError> {
@@ -28,7 +28,7 @@ impl Staging {
     pub(crate) fn local_reach<P: Port>(
         &mut self,
         core: &mut Core<P>,
-        what: (&'static str, u32),
+        what: (&'static str, Pe),
         addr: usize,
         len: usize,
     ) -> Result<Reach, EngineError> {
@@ -81,48 +81,48 @@ impl Staging {
     pub(crate) fn store<P: Port>(
         &mut self,
         core: &mut Core<P>,
-        place: Location,
+        location: Location,
         bytes: &[u8],
         order: DeferredOrder,
     ) -> Result<(), PortError> {
-        if place.reach == Reach::Direct {
+        if location.reach == Reach::Direct {
             self.flush_before(order)?;
-            return core.port.store(place.addr, bytes);
+            return core.port.store(location.addr, bytes);
         }
         self.has_deferred = true;
-        self.copies(core)?.queue_write(place.addr, bytes, order)
+        self.copies(core)?.queue_write(location.addr, bytes, order)
     }
 
     /// Applies an operation that fetches nothing to a word.
     pub(crate) fn apply<P: Port>(
         &mut self,
         core: &mut Core<P>,
-        place: Location,
+        location: Location,
         atomic: &Atomic,
         order: DeferredOrder,
     ) -> Result<(), PortError> {
-        if place.reach == Reach::Direct {
+        if location.reach == Reach::Direct {
             self.flush_before(order)?;
-            return core.port.apply(place.addr, atomic).map(drop);
+            return core.port.apply(location.addr, atomic).map(drop);
         }
         self.has_deferred = true;
-        self.copies(core)?.queue_atomic(place.addr, atomic, order)
+        self.copies(core)?.queue_atomic(location.addr, atomic, order)
     }
 
     /// Applies an operation to a word and returns the old value.
     pub(crate) fn fetch<P: Port>(
         &mut self,
         core: &mut Core<P>,
-        place: Location,
+        location: Location,
         atomic: &Atomic,
         order: DeferredOrder,
     ) -> Result<u64, PortError> {
-        match place.reach {
+        match location.reach {
             Reach::Direct => {
                 self.flush_before(order)?;
-                core.port.apply(place.addr, atomic)
+                core.port.apply(location.addr, atomic)
             }
-            Reach::Fabric | Reach::Staged => self.copies(core)?.apply(place.addr, atomic),
+            Reach::Fabric | Reach::Staged => self.copies(core)?.apply(location.addr, atomic),
             // The copy port completes deferred writes before it reads the word.
         }
     }
@@ -145,13 +145,13 @@ impl Staging {
     pub(crate) fn store_result<P: Port>(
         &mut self,
         core: &mut Core<P>,
-        at: u32,
+        pe: Pe,
         addr: usize,
         word: &[u8],
         flag: Option<u64>,
     ) -> Result<(), EngineError> {
         let len = if flag.is_some() { 16 } else { word.len() };
-        let reach = self.local_reach(core, ("fetching atomic", at), addr, len)?;
+        let reach = self.local_reach(core, ("fetching atomic", pe), addr, len)?;
         let stored = if reach == Reach::Direct {
             let stored = core.port.store(addr, word);
             stored.and_then(|()| flag.map_or(Ok(()), |flag| core.port.store_flag(addr + 8, flag)))
@@ -161,15 +161,14 @@ impl Staging {
                 flag.map_or(Ok(()), |flag| copies.store_flag(addr + 8, flag))
             })
         };
-        let pe = Pe(at);
         stored.map_err(|error| EngineError::Fetched { pe, addr, error })
     }
 
     #[inline]
-    pub(crate) fn note_executed(&mut self, at: u32, seq: Seq) {
+    pub(crate) fn note_executed(&mut self, pe: Pe, seq: Seq) {
         // Its deferred writes have to be completed before it is acknowledged.
         if std::mem::take(&mut self.has_deferred) {
-            self.unflushed.push((at, seq));
+            self.unflushed.push((pe, seq));
         }
     }
 
@@ -196,9 +195,9 @@ impl Staging {
             return settled;
         };
         // Any of these writes may be missing, so none of the messages is acknowledged.
-        for (at, seq) in self.unflushed.drain(..) {
-            core.channel(at).executed.roll_back(seq);
-            core.refuse(at, seq, error.to_string());
+        for (pe, seq) in self.unflushed.drain(..) {
+            core.channel(pe).executed.roll_back(seq);
+            core.refuse(pe, seq, error.to_string());
         }
         settled
     }

@@ -3,7 +3,7 @@
 //! # Path of the bytes
 //! A staged put is a list of [records](records::Record), at least one. The sender gathers them into
 //! a buffer of its own and sends one message; the target reads the buffer through the fabric into
-//! one of its own, or finds it in a neighbour's bounce memory, scatters it, changes the words of
+//! one of its own, or finds it in a same-host peer's bounce memory, scatters it, changes the words of
 //! signals, and has then executed the message. The acknowledgement returns the sender's buffer.
 //! Until a put has its buffer, later ones to the peer add records to it.
 //!
@@ -16,12 +16,12 @@
 //!
 //! # Order
 //! A put counts as a write of its peer until its message leaves, and as that message from then on,
-//! as a held signal does. The mark of the message keeps it after earlier ones.
+//! as a waiting signal does. The mark of the message keeps it after earlier ones.
 //!
 //! # Why it cannot deadlock
 //! An inbound buffer is taken when all messages before the mark have arrived and the bytes can be
 //! read; then a read, the end of earlier messages, and a copy are all that it waits for. An
-//! outbound buffer is held until the target has executed the message, for which the target needs at
+//! outbound buffer is in use until the target has executed the message, for which the target needs at
 //! most an inbound buffer. The two kinds are never exchanged. Requests for gets are executed when
 //! they arrive, so no message follows the buffer that their answer needs.
 
@@ -59,7 +59,7 @@ use crate::staging::window::BatchWindow;
 use crate::wire::message::Seq;
 
 /// Maximum number of transfers of this lane with one peer in flight.
-const MAX_UNDER_WAY: u32 = 64;
+const MAX_IN_FLIGHT: u32 = 64;
 
 /// Copy port and bounce memory of the lane.
 #[derive(Debug)]
@@ -91,9 +91,9 @@ enum Token {
 impl Token {
     fn bits(self) -> u32 {
         match self {
-            Token::Send(at) => 4 * at,
-            Token::Receive(at) => 4 * at + 1,
-            Token::Get(at) => 4 * at + 2,
+            Token::Send(index) => 4 * index,
+            Token::Receive(index) => 4 * index + 1,
+            Token::Get(index) => 4 * index + 2,
         }
     }
 
@@ -121,21 +121,21 @@ impl<T> Default for Slab<T> {
 
 impl<T> Slab<T> {
     fn add(&mut self, entry: T) -> u32 {
-        let at = self.free.pop().unwrap_or(self.entries.len() as u32);
-        if at as usize == self.entries.len() {
+        let index = self.free.pop().unwrap_or(self.entries.len() as u32);
+        if index as usize == self.entries.len() {
             self.entries.push(None);
         }
-        self.entries[at as usize] = Some(entry);
-        at
+        self.entries[index as usize] = Some(entry);
+        index
     }
 
-    fn get(&mut self, at: u32) -> Option<&mut T> {
-        self.entries.get_mut(at as usize)?.as_mut()
+    fn get(&mut self, index: u32) -> Option<&mut T> {
+        self.entries.get_mut(index as usize)?.as_mut()
     }
 
-    fn remove(&mut self, at: u32) -> Option<T> {
-        let entry = self.entries.get_mut(at as usize)?.take()?;
-        self.free.push(at);
+    fn remove(&mut self, index: u32) -> Option<T> {
+        let entry = self.entries.get_mut(index as usize)?.take()?;
+        self.free.push(index);
         Some(entry)
     }
 
@@ -144,11 +144,11 @@ impl<T> Slab<T> {
     }
 
     fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
-        (0..).zip(&self.entries).filter_map(|(at, entry)| Some((at, entry.as_ref()?)))
+        (0..).zip(&self.entries).filter_map(|(index, entry)| Some((index, entry.as_ref()?)))
     }
 
     fn find(&self, is: impl Fn(&T) -> bool) -> Vec<u32> {
-        self.iter().filter(|(_, entry)| is(entry)).map(|(at, _)| at).collect()
+        self.iter().filter(|(_, entry)| is(entry)).map(|(index, _)| index).collect()
     }
 }
 
@@ -168,14 +168,14 @@ impl GroupCounts {
 #[derive(Debug, Default)]
 struct PeerTransfers {
     /// Transfers of this lane in flight.
-    under_way: u32,
+    in_flight: u32,
     /// Gets requested by the peer and not answered.
     gets_unanswered: u32,
     /// The send that later puts may join.
     joinable: Option<u32>,
     /// Receives that wait for earlier messages, by number.
-    behind: Vec<(Seq, u32)>,
-    /// First missing and first unexecuted message at the last check of `behind`.
+    waiting: Vec<(Seq, u32)>,
+    /// First missing and first unexecuted message at the last check of `waiting`.
     checked: Option<(Seq, Seq)>,
 }
 
@@ -202,7 +202,7 @@ pub(crate) struct Staging {
     /// Error of a flush that was forced early, until it is reported.
     flush_error: Option<PortError>,
     /// Executed messages whose deferred writes may not be complete.
-    unflushed: Vec<(u32, Seq)>,
+    unflushed: Vec<(Pe, Seq)>,
     /// Receives whose signal words are among the deferred writes.
     signalled: Vec<u32>,
     batch: Vec<TaggedCopy>,
@@ -224,12 +224,11 @@ impl Staging {
         Self { longest_message, ..Self::default() }
     }
 
-    fn peer(&mut self, at: u32) -> &mut PeerTransfers {
-        let at = at as usize;
-        if self.peers.len() <= at {
-            self.peers.resize_with(at + 1, PeerTransfers::default);
+    fn peer(&mut self, pe: Pe) -> &mut PeerTransfers {
+        if self.peers.len() <= pe.index() {
+            self.peers.resize_with(pe.index() + 1, PeerTransfers::default);
         }
-        &mut self.peers[at]
+        &mut self.peers[pe.index()]
     }
 
     fn ready(&mut self, direction: CopyDirection) -> &mut VecDeque<Token> {
@@ -298,22 +297,22 @@ impl Staging {
     fn handle_event<P: Port>(&mut self, core: &mut Core<P>, event: StagingEvent) {
         match event {
             StagingEvent::Segment { token } => match Token::of(token) {
-                Token::Send(at) => self.write_completed(core, at),
-                Token::Receive(at) => self.read_completed(core, at),
+                Token::Send(index) => self.write_completed(core, index),
+                Token::Receive(index) => self.read_completed(core, index),
                 Token::Get(_) => {}
             },
             StagingEvent::Message { token, ok } => {
-                if let Token::Send(at) = Token::of(token) {
-                    self.message_ended(core, at, ok);
+                if let Token::Send(index) = Token::of(token) {
+                    self.message_ended(core, index, ok);
                 }
             }
-            StagingEvent::Advanced { peer } => self.readmit(core, peer),
-            StagingEvent::Acknowledged { peer, before } => self.release_kept(core, peer, before),
-            StagingEvent::Refused { peer } => self.drop_receives(core, peer),
-            StagingEvent::Failed { peer } => {
-                self.drop_sends(core, peer);
-                self.drop_receives(core, peer);
-                self.drop_gets(core, peer);
+            StagingEvent::Advanced { pe } => self.readmit(core, pe),
+            StagingEvent::Acknowledged { pe, before } => self.release_kept(core, pe, before),
+            StagingEvent::Refused { pe } => self.drop_receives(core, pe),
+            StagingEvent::Failed { pe } => {
+                self.drop_sends(core, pe);
+                self.drop_receives(core, pe);
+                self.drop_gets(core, pe);
             }
         }
     }
@@ -332,24 +331,24 @@ impl Staging {
             let Some((token, buffer)) = stager.pool(direction).next() else { return moved };
             moved = true;
             match Token::of(token) {
-                Token::Send(at) => self.gather(core, at, buffer),
-                Token::Receive(at) => self.read_into(at, buffer),
+                Token::Send(index) => self.gather(core, index, buffer),
+                Token::Receive(index) => self.read_into(index, buffer),
                 Token::Get(_) => {}
             }
         }
     }
 
-    fn release_buffer(&mut self, at: u32, direction: CopyDirection, buffer: Option<BounceBuffer>) {
+    fn release_buffer(&mut self, pe: Pe, direction: CopyDirection, buffer: Option<BounceBuffer>) {
         if let (Some(buffer), Some(stager)) = (buffer, &mut self.stager) {
-            stager.pool(direction).release(at, buffer);
+            stager.pool(direction).release(pe, buffer);
         }
     }
 
-    fn peer_of(&mut self, token: Token) -> Option<u32> {
+    fn pe_of(&mut self, token: Token) -> Option<Pe> {
         match token {
-            Token::Send(at) => self.sends.get(at).map(|send| send.peer),
-            Token::Receive(at) => self.receives.get(at).map(|receive| receive.peer),
-            Token::Get(at) => self.gets.get(at).map(|get| get.peer),
+            Token::Send(index) => self.sends.get(index).map(|send| send.pe),
+            Token::Receive(index) => self.receives.get(index).map(|receive| receive.pe),
+            Token::Get(index) => self.gets.get(index).map(|get| get.pe),
         }
     }
 
@@ -358,14 +357,14 @@ impl Staging {
         let (mut moved, mut refused) = (false, 0);
         for _ in 0..self.outgoing.len() {
             let Some(token) = self.outgoing.pop_front() else { break };
-            if self.peer_of(token).is_some_and(|peer| core.peers.get(peer).error.is_some()) {
+            if self.pe_of(token).is_some_and(|pe| core.peers.get(pe).error.is_some()) {
                 // The event that ends it is queued.
                 continue;
             }
             let outcome = match token {
-                Token::Send(at) => self.post_send(core, at, &mut moved),
-                Token::Receive(at) => self.post_read(core, at, &mut moved),
-                Token::Get(at) => self.send_get_request(core, at),
+                Token::Send(index) => self.post_send(core, index, &mut moved),
+                Token::Receive(index) => self.post_read(core, index, &mut moved),
+                Token::Get(index) => self.send_get_request(core, index),
             };
             // An error has failed the peer, which ends the transfer as well.
             if let Ok(Outcome::Done) | Err(_) = outcome {
@@ -385,33 +384,33 @@ impl Staging {
     fn begin<P: Port>(
         &mut self,
         core: &mut Core<P>,
-        at: u32,
+        pe: Pe,
         class: Class,
         completion: GroupId,
     ) -> GroupCounts {
-        self.peer(at).under_way += 1;
+        self.peer(pe).in_flight += 1;
         core.groups.begin(completion);
-        let group = core.peers.get_mut(at).order.begin_last(class);
+        let group = core.peers.get_mut(pe).order.begin_last(class);
         GroupCounts { group, completion }
     }
 
-    fn end<P: Port>(&mut self, core: &mut Core<P>, at: u32, counts: GroupCounts) {
-        self.moved = core.watchdog.stamp();
+    fn end<P: Port>(&mut self, core: &mut Core<P>, pe: Pe, counts: GroupCounts) {
+        self.moved = core.watchdog.time();
         // Not called for a send whose message has left: the message took over its count.
         core.end_in_group(counts.completion);
-        let peer = core.peers.get_mut(at);
+        let peer = core.peers.get_mut(pe);
         if peer.error.is_none() && counts.group != GroupRef::NONE {
             peer.order.end(counts.group, 1);
-            core.settle_later(at);
+            core.settle_later(pe);
         }
     }
 
-    fn end_transfer<P: Port>(&mut self, core: &mut Core<P>, at: u32) {
-        self.moved = core.watchdog.stamp();
-        self.peer(at).under_way -= 1;
-        if !core.peers.get(at).queue.is_empty() {
+    fn end_transfer<P: Port>(&mut self, core: &mut Core<P>, pe: Pe) {
+        self.moved = core.watchdog.time();
+        self.peer(pe).in_flight -= 1;
+        if !core.peers.get(pe).queue.is_empty() {
             // The queue may have waited for fewer transfers.
-            core.make_ready(at);
+            core.make_ready(pe);
         }
     }
 
@@ -455,10 +454,10 @@ impl Staging {
 
     /// Iterates over the local memory that transfers access: peer, name of the operation, address
     /// and length. Copies in progress are in [`Core::copies`].
-    pub(crate) fn memory(&self) -> impl Iterator<Item = (u32, &'static str, (usize, usize))> + '_ {
+    pub(crate) fn memory(&self) -> impl Iterator<Item = (Pe, &'static str, (usize, usize))> + '_ {
         let sends = self.sends.iter().flat_map(|(_, send)| send.memory());
         let receives = self.receives.iter().flat_map(|(_, receive)| receive.memory());
-        let gets = self.gets.iter().map(|(_, get)| (get.peer, "get", (get.memory, get.len)));
+        let gets = self.gets.iter().map(|(_, get)| (get.pe, "get", (get.memory, get.len)));
         sends.chain(receives).chain(gets)
     }
 
@@ -468,6 +467,6 @@ impl Staging {
     }
 }
 
-fn failed((what, at): (&'static str, u32), len: usize, error: PortError) -> EngineError {
-    EngineError::Staging { what, pe: Pe(at), len, error }
+fn failed((what, pe): (&'static str, Pe), len: usize, error: PortError) -> EngineError {
+    EngineError::Staging { what, pe, len, error }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::channel::{PendingMessage, PendingOn};
 use crate::core::Core;
-use crate::ids::LaneKind;
+use crate::ids::{LaneKind, Pe};
 use crate::op::{Attempt, Outcome};
 use crate::port::copies::CopyDirection;
 use crate::port::{Direction, Local, Port, PortError};
@@ -30,7 +30,7 @@ pub(super) enum ReceiveTarget {
 /// Source of a receive.
 #[derive(Debug)]
 pub(super) enum ReceiveSource {
-    /// Offset in a neighbour's bounce memory.
+    /// Offset in a same-host peer's bounce memory.
     Bounce(u64),
     /// Address, and keys that the message carries.
     Keyed(u64, [u8; 8 * MAX_KEYS], u8),
@@ -69,22 +69,22 @@ pub(super) enum CopySpan {
 /// Bytes that are read from a peer, or found in its bounce memory, and scattered into local memory.
 #[derive(Debug)]
 pub(super) struct StagedReceive {
-    pub(super) peer: u32,
+    pub(super) pe: Pe,
     /// Number of the message that announced the bytes, or the counts of this lane's get.
     origin: Result<Seq, GroupCounts>,
     to: ReceiveTarget,
     /// Local memory that is known from the start.
     memory: Option<(usize, usize)>,
     from: ReceiveSource,
-    /// Nothing is stored before all messages below this number are executed.
-    due: Seq,
+    /// Nothing is stored before all messages up to this one are executed.
+    after: Seq,
     pub(super) len: usize,
     pub(super) buffer: Option<BounceBuffer>,
     pub(super) state: ReceiveState,
     /// Located when the copies are about to start; empty until then.
     pub(super) records: Vec<Record>,
     /// Whether the records are known to be unordered.
-    pub(super) is_plain: bool,
+    pub(super) is_unordered: bool,
     /// Number of segments in flight.
     pending: u32,
 }
@@ -92,17 +92,17 @@ pub(super) struct StagedReceive {
 impl StagedReceive {
     pub(super) fn may_be_ordered(&self) -> bool {
         match self.to {
-            ReceiveTarget::One(record) => record.signal.is_some() && !self.is_plain,
-            ReceiveTarget::List(_) => !self.is_plain,
+            ReceiveTarget::One(record) => record.signal.is_some() && !self.is_unordered,
+            ReceiveTarget::List(_) => !self.is_unordered,
             ReceiveTarget::Get(_) | ReceiveTarget::Memory(_) => false,
         }
     }
 
     /// Iterates over the local memory that the receive will access, as far as it is known.
-    pub(super) fn memory(&self) -> impl Iterator<Item = (u32, &'static str, (usize, usize))> + '_ {
+    pub(super) fn memory(&self) -> impl Iterator<Item = (Pe, &'static str, (usize, usize))> + '_ {
         let records = self.records.iter().filter(|record| record.len > 0);
         let records = records.map(|record| (record.memory, record.len));
-        let touches = move |memory| (self.peer, self.what(), memory);
+        let touches = move |memory| (self.pe, self.what(), memory);
         self.memory.into_iter().chain(records).map(touches)
     }
 
@@ -117,44 +117,44 @@ impl StagedReceive {
 impl Staging {
     pub(super) fn add_receive(
         &mut self,
-        peer: u32,
+        pe: Pe,
         origin: Result<Seq, GroupCounts>,
         to: ReceiveTarget,
         from: ReceiveSource,
         len: usize,
     ) -> u32 {
         self.receives.add(StagedReceive {
-            peer,
+            pe,
             origin,
             to,
             memory: if let ReceiveTarget::Memory(addr) = to { Some((addr, len)) } else { None },
             from,
-            due: Seq(0),
+            after: Seq::NONE,
             len,
             buffer: None,
             state: ReceiveState::Waiting,
             records: Vec::new(),
-            is_plain: false,
+            is_unordered: false,
             pending: 0,
         })
     }
 
-    /// Accepts a message that announces bytes; it is executed once they are stored, after `due`.
+    /// Accepts a message that announces bytes; it is executed after `after`, once they are stored.
     pub(crate) fn accept_pull<P: Port>(
         &mut self,
         core: &mut Core<P>,
-        at: u32,
-        (seq, due): (Seq, Seq),
+        pe: Pe,
+        (seq, after): (Seq, Seq),
         pull: &Pull<'_>,
     ) -> Result<(), String> {
         self.sync(core);
         let len = pull.len as usize;
         let most = self.stager.as_ref().map_or(0, |stager| stager.bounce.bounce_len);
-        let (mut memory, mut place) = (None, None);
+        let (mut memory, mut known) = (None, None);
         let to = match pull.target {
             PullTarget::One(record) => {
                 // Located again before the copy; here for the error, and for `check_unused`.
-                place = Some((locate(core, &record)?.memory, len));
+                known = Some((locate(core, &record)?.memory, len));
                 ReceiveTarget::One(record)
             }
             PullTarget::List(count) => {
@@ -164,10 +164,10 @@ impl Staging {
                 ReceiveTarget::List(count)
             }
             PullTarget::Get(named) => {
-                let get = self.take_requested_get(core, at, named, |asked| asked == len)?;
+                let get = self.take_requested_get(core, pe, named, |asked| asked == len)?;
                 let Some(get) = get else {
                     // The get has failed: nothing is stored.
-                    core.note_executed(at, seq);
+                    core.note_executed(pe, seq);
                     return Ok(());
                 };
                 memory = get.is_direct.then_some(get.memory);
@@ -176,7 +176,7 @@ impl Staging {
         };
         let from = match pull.source {
             PullSource::Bounce(offset) => {
-                self.shared_addr(at, offset, len)?;
+                self.shared_addr(pe, offset, len)?;
                 ReceiveSource::Bounce(offset)
             }
             // A buffer has to hold it, unless it goes straight to the destination of a get.
@@ -186,27 +186,27 @@ impl Staging {
             PullSource::Fabric(remote, _) if remote.checked_add(len as u64).is_none() => {
                 return Err(format!("{len} bytes from address {remote:#x} on"));
             }
-            PullSource::Fabric(_, told) if !has_key(core, at, told) => {
+            PullSource::Fabric(_, keys) if !has_key(core, pe, keys) => {
                 return Err(String::from("bytes without a key for a rail that leads there"));
             }
-            PullSource::Fabric(remote, told) => {
-                let mut keys = [0; 8 * MAX_KEYS];
-                keys[..told.len()].copy_from_slice(told);
-                ReceiveSource::Keyed(remote, keys, (told.len() / 8) as u8)
+            PullSource::Fabric(remote, keys) => {
+                let mut kept = [0; 8 * MAX_KEYS];
+                kept[..keys.len()].copy_from_slice(keys);
+                ReceiveSource::Keyed(remote, kept, (keys.len() / 8) as u8)
             }
         };
         let is_shared = matches!(from, ReceiveSource::Bounce(_));
-        let index = self.add_receive(at, Ok(seq), to, from, len);
+        let index = self.add_receive(pe, Ok(seq), to, from, len);
         if let Some(receive) = self.receives.get(index) {
-            (receive.due, receive.memory) = (due, place);
+            (receive.after, receive.memory) = (after, known);
         }
-        let channel = core.channel(at);
+        let channel = core.channel(pe);
         channel.reads += 1;
         channel.wait(PendingMessage { seq, what: PendingOn::Staging });
-        if !self.peer(at).behind.is_empty() {
+        if !self.peer(pe).waiting.is_empty() {
             // The lowest number takes a buffer first, so that it never lacks one.
-            self.peer(at).behind.push((seq, index));
-            self.readmit(core, at);
+            self.peer(pe).waiting.push((seq, index));
+            self.readmit(core, pe);
         } else if pull.payload.is_empty()
             || is_shared
             || !self.take_payload(core, index, memory, pull)
@@ -225,20 +225,20 @@ impl Staging {
         pull: &Pull<'_>,
     ) -> bool {
         let Some(receive) = self.receives.get(index) else { return false };
-        let (at, due) = (receive.peer, receive.due);
+        let (pe, after) = (receive.pe, receive.after);
         let len = pull.payload.len() as u64;
         if let Some(memory) = memory {
             self.counters.in_messages += len;
-            self.land(core, at, memory, pull.payload);
+            self.land(core, pe, memory, pull.payload);
             self.finish(core, index, Ok(()));
             return true;
         }
         let Some(stager) = &mut self.stager else { return false };
         // The message must not overtake a receive that waits for a buffer or a message.
-        if stager.inward.is_waited_for() || !has_all_before(core, at, due) {
+        if stager.inward.is_waited_for() || !has_arrived(core, pe, after) {
             return false;
         }
-        let Some(buffer) = stager.inward.take(at) else { return false };
+        let Some(buffer) = stager.inward.take(pe) else { return false };
         receive.buffer = Some(buffer);
         self.counters.in_messages += len;
         let addr = stager.bounce.addr + stager.inward.offset(buffer);
@@ -249,11 +249,11 @@ impl Staging {
         true
     }
 
-    /// Advances a receive as far as earlier messages allow, or keeps it behind them.
+    /// Advances a receive as far as earlier messages allow, or keeps it waiting.
     fn admit<P: Port>(&mut self, core: &mut Core<P>, index: u32) {
         let Some(receive) = self.receives.get(index) else { return };
-        let (at, due, state) = (receive.peer, receive.due, receive.state);
-        let is_executed = core.channel(at).executed.next() >= due;
+        let (pe, after, state) = (receive.pe, receive.after, receive.state);
+        let is_executed = core.channel(pe).executed.next() > after;
         let is_shared = matches!(receive.from, ReceiveSource::Bounce(_));
         let is_direct = match receive.to {
             ReceiveTarget::Get(get) => self.gets.get(get).is_some_and(|get| get.is_direct),
@@ -261,14 +261,14 @@ impl Staging {
         };
         let token = Token::Receive(index);
         match state {
-            // Bytes in a neighbour's bounce memory need no buffer here.
+            // Bytes in a same-host peer's bounce memory need no buffer here.
             ReceiveState::Waiting if is_shared => self.bytes_arrived(core, index),
             ReceiveState::Arrived if is_executed => self.ready(CopyDirection::In).push_back(token),
-            ReceiveState::Waiting if !is_shared && has_all_before(core, at, due) => {
+            ReceiveState::Waiting if !is_shared && has_arrived(core, pe, after) => {
                 // A buffer is taken only when all earlier messages are here: from then on it waits
                 // for a read, their execution and a copy.
                 match &mut self.stager {
-                    Some(stager) if !is_direct => stager.inward.wait(at, token.bits()),
+                    Some(stager) if !is_direct => stager.inward.wait(pe, token.bits()),
                     _ => {
                         receive.state = ReceiveState::Reading(0);
                         self.outgoing.push_back(token);
@@ -276,24 +276,25 @@ impl Staging {
                 }
             }
             ReceiveState::Waiting | ReceiveState::Arrived => {
-                let seq = receive.origin.unwrap_or(Seq(0));
-                self.peer(at).behind.push((seq, index));
+                let seq = receive.origin.unwrap_or(Seq::NONE);
+                self.peer(pe).waiting.push((seq, index));
             }
             _ => {}
         }
     }
 
     /// Advances receives of a peer after earlier messages have arrived or were executed.
-    pub(super) fn readmit<P: Port>(&mut self, core: &mut Core<P>, at: u32) {
-        let channel = core.channel(at);
+    pub(super) fn readmit<P: Port>(&mut self, core: &mut Core<P>, pe: Pe) {
+        let channel = core.channel(pe);
         let reached = Some((channel.first_missing(), channel.executed.next()));
-        let PeerTransfers { behind, checked, .. } = self.peer(at);
+        let PeerTransfers { waiting, checked, .. } = self.peer(pe);
         // If nothing has moved since the last check, only the newest entry can.
         let known = std::mem::replace(checked, reached) == reached;
-        let mut behind = behind.split_off(if known { behind.len().saturating_sub(1) } else { 0 });
+        let mut waiting =
+            waiting.split_off(if known { waiting.len().saturating_sub(1) } else { 0 });
         // Buffers are taken in the order of message numbers, so the lowest never lacks one.
-        behind.sort_unstable_by_key(|(seq, _)| *seq);
-        behind.into_iter().for_each(|(_, index)| self.admit(core, index));
+        waiting.sort_unstable_by_key(|(seq, _)| *seq);
+        waiting.into_iter().for_each(|(_, index)| self.admit(core, index));
     }
 
     pub(super) fn read_into(&mut self, index: u32, buffer: BounceBuffer) {
@@ -350,7 +351,7 @@ impl Staging {
                 ReceiveSource::Bounce(_) => None,
             };
             let part = core.post_staged(
-                (receive.peer, Token::Receive(index).bits(), Direction::Read),
+                (receive.pe, Token::Receive(index).bits(), Direction::Read),
                 (len - sent, len),
                 |rail| {
                     let desc = region.as_ref().map(|region| region.desc(LaneKind::Proxy, rail));
@@ -395,12 +396,12 @@ impl Staging {
     /// Returns the address of a receive's bytes.
     pub(super) fn bytes_of(&mut self, index: u32) -> Result<usize, PortError> {
         let Some(receive) = self.receives.get(index) else { return Err(super::missing()) };
-        let (at, len) = (receive.peer, receive.len);
+        let (pe, len) = (receive.pe, receive.len);
         match (receive.buffer, &receive.from) {
             (Some(buffer), _) => Ok(self.buffer_addr(CopyDirection::In, buffer)),
             (None, ReceiveSource::Bounce(offset)) => {
                 let offset = *offset;
-                self.shared_addr(at, offset, len).map_err(|text| PortError {
+                self.shared_addr(pe, offset, len).map_err(|text| PortError {
                     call: "copying from the peer's bounce memory",
                     code: 0,
                     text,
@@ -445,10 +446,10 @@ impl Staging {
                 let read = list.chunks_exact(RECORD).try_for_each(|entry| {
                     let record = WireRecord::decode(entry);
                     let record = record.ok_or_else(|| String::from("a signal that is none"))?;
-                    let (at, size) = (record.at as usize, record.len as usize);
+                    let (offset, size) = (record.offset as usize, record.len as usize);
                     // Entries have to be after the list and inside the bytes that were read.
-                    if size > 0 && (at < begin || at > len || size > len - at) {
-                        return Err(format!("{size} bytes at {at} of a buffer with {len}"));
+                    if size > 0 && (offset < begin || offset > len || size > len - offset) {
+                        return Err(format!("{size} bytes at {offset} of a buffer with {len}"));
                     }
                     records.push(locate(core, &record)?);
                     Ok(())
@@ -470,7 +471,7 @@ impl Staging {
         result: Result<(), PortError>,
     ) {
         let Some(receive) = self.receives.get(index) else { return };
-        let (peer, len, origin, to) = (receive.peer, receive.len, receive.origin, receive.to);
+        let (pe, len, origin, to) = (receive.pe, receive.len, receive.origin, receive.to);
         if result.is_ok() {
             // The list itself is no payload.
             let bytes: usize = receive.records.iter().map(|record| record.len).sum();
@@ -482,64 +483,63 @@ impl Staging {
         }
         let failure = match (&result, to) {
             (Err(error), ReceiveTarget::Get(_) | ReceiveTarget::Memory(_)) => {
-                Some(failed(("get", peer), len, error.clone()))
+                Some(failed(("get", pe), len, error.clone()))
             }
             _ => None,
         };
         if let Some(failure) = failure {
-            core.fail_peer(peer, failure);
+            core.fail_peer(pe, failure);
         }
         self.end_receive(core, index);
         // The get of a failed peer has ended already, and its number may be in use again.
-        let lives = core.peers.get(peer).error.is_none();
-        if let (ReceiveTarget::Get(get), Ok(()), true) = (to, &result, lives) {
+        let is_alive = core.peers.get(pe).error.is_none();
+        if let (ReceiveTarget::Get(get), Ok(()), true) = (to, &result, is_alive) {
             self.end_get(core, get);
         }
         let Ok(seq) = origin else { return };
-        if core.channel(peer).take_waiting(seq).is_none() {
+        if core.channel(pe).take_waiting(seq).is_none() {
             // The peer was refused or has failed: nothing of it is executed any more.
             return;
         }
         match result {
             Err(error) if !matches!(to, ReceiveTarget::Get(_)) => {
-                core.decline(peer, seq, error.to_string())
+                core.decline(pe, seq, error.to_string())
             }
             _ => {
-                core.note_executed(peer, seq);
+                core.note_executed(pe, seq);
                 // Sent without a request: the sender reuses its buffer then.
-                core.channel(peer).ack_due = true;
-                core.enter_control(peer);
+                core.channel(pe).ack_due = true;
+                core.enter_control(pe);
             }
         }
     }
 
     pub(super) fn end_receive<P: Port>(&mut self, core: &mut Core<P>, index: u32) {
         let Some(receive) = self.receives.remove(index) else { return };
-        let StagedReceive { peer, origin, buffer, .. } = receive;
-        self.moved = core.watchdog.stamp();
-        self.release_buffer(peer, CopyDirection::In, buffer);
+        let StagedReceive { pe, origin, buffer, .. } = receive;
+        self.moved = core.watchdog.time();
+        self.release_buffer(pe, CopyDirection::In, buffer);
         match origin {
-            Ok(_) => core.channel(peer).reads -= 1,
+            Ok(_) => core.channel(pe).reads -= 1,
             Err(counts) => {
-                self.end(core, peer, counts);
-                self.end_transfer(core, peer);
+                self.end(core, pe, counts);
+                self.end_transfer(core, pe);
             }
         }
     }
 
     /// Ends the receives of a peer that has failed or was refused, except those whose memory the
     /// device or the fabric still accesses.
-    pub(super) fn drop_receives<P: Port>(&mut self, core: &mut Core<P>, peer: u32) {
-        let has_failed = core.peers.get(peer).error.is_some();
-        let is_dropped = |receive: &StagedReceive| {
-            receive.peer == peer && (has_failed || receive.origin.is_ok())
-        };
-        self.peer(peer).behind.clear();
+    pub(super) fn drop_receives<P: Port>(&mut self, core: &mut Core<P>, pe: Pe) {
+        let has_failed = core.peers.get(pe).error.is_some();
+        let is_dropped =
+            |receive: &StagedReceive| receive.pe == pe && (has_failed || receive.origin.is_ok());
+        self.peer(pe).waiting.clear();
         let dropped = self.receives.find(is_dropped);
-        let told = dropped.iter().find_map(|index| self.receives.get(*index)?.origin.ok());
-        if let (Some(seq), Err(failed)) = (told, core.peers.get(peer).check()) {
+        let first = dropped.iter().find_map(|index| self.receives.get(*index)?.origin.ok());
+        if let (Some(seq), Err(failed)) = (first, core.peers.get(pe).check()) {
             // The refusal tells the peer that its buffers are not read any more.
-            core.decline(peer, seq, failed.to_string());
+            core.decline(pe, seq, failed.to_string());
         }
         for index in dropped {
             let token = Token::Receive(index);
@@ -553,14 +553,14 @@ impl Staging {
                     // No caller waits for operations that the fabric may never end.
                     if let Err(counts) = &mut receive.origin {
                         let counts = std::mem::replace(counts, GroupCounts::NONE);
-                        self.end(core, peer, counts);
+                        self.end(core, pe, counts);
                     }
                 }
                 _ => {
                     self.outgoing.retain(|other| *other != token);
                     self.ready(CopyDirection::In).retain(|other| *other != token);
                     if let Some(stager) = &mut self.stager {
-                        stager.inward.withdraw(peer, token.bits());
+                        stager.inward.withdraw(pe, token.bits());
                     }
                     self.end_receive(core, index);
                 }
@@ -570,26 +570,26 @@ impl Staging {
 }
 
 /// Returns true if the peer sent a key for some rail that leads to it.
-fn has_key<P: Port>(core: &Core<P>, at: u32, told: &[u8]) -> bool {
-    core.peers.get(at).paths.iter().any(|path| path.remote.rail().index() < told.len() / 8)
+fn has_key<P: Port>(core: &Core<P>, pe: Pe, keys: &[u8]) -> bool {
+    core.peers.get(pe).paths.iter().any(|path| path.remote.rail().index() < keys.len() / 8)
 }
 
-/// Returns true if all messages of a peer below `due` have arrived.
-fn has_all_before<P: Port>(core: &mut Core<P>, at: u32, due: Seq) -> bool {
-    core.channel(at).first_missing() >= due
+/// Returns true if all messages of a peer up to `last` have arrived.
+fn has_arrived<P: Port>(core: &mut Core<P>, pe: Pe, last: Seq) -> bool {
+    core.channel(pe).first_missing() > last
 }
 
 /// Locates a peer's record in this process.
 fn locate<P: Port>(core: &mut Core<P>, record: &WireRecord) -> Result<Record, String> {
-    let WireRecord { to, len, at, signal, behind } = *record;
+    let WireRecord { to, len, offset, signal, is_ordered } = *record;
     if let Some((word, atomic)) = signal {
         core.locate_word(word, &atomic)?;
     }
-    let (len, at) = (len as usize, at as usize);
+    let (len, offset) = (len as usize, offset as usize);
     let memory = match len {
         0 if signal.is_none() => return Err(String::from("a put of no bytes")),
         0 => 0,
         _ => core.regions.locate(to, len).map_err(|fault| fault.to_string())?.addr,
     };
-    Ok(Record { memory, len, to, at, signal, behind, repeats: false })
+    Ok(Record { memory, len, to, offset, signal, is_ordered, repeats: false })
 }

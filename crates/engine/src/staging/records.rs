@@ -24,18 +24,18 @@ pub(super) struct Record {
     /// Destination at the peer; unused in a peer's record.
     pub(super) to: RegionAddr,
     /// Offset in the buffer.
-    pub(super) at: usize,
+    pub(super) offset: usize,
     pub(super) signal: Option<(RegionAddr, Atomic)>,
     /// Whether it follows all records before it, and so starts a group. Within a group puts are
     /// unordered, and signals follow puts.
-    pub(super) behind: bool,
+    pub(super) is_ordered: bool,
     /// Whether an earlier record has the same source, whose bytes both share.
     pub(super) repeats: bool,
 }
 
 impl Record {
     pub(super) fn put(memory: usize, len: usize, to: RegionAddr) -> Self {
-        Self { memory, len, to, at: 0, signal: None, behind: false, repeats: false }
+        Self { memory, len, to, offset: 0, signal: None, is_ordered: false, repeats: false }
     }
 
     /// Returns true if the record has bytes of its own in the buffer.
@@ -44,14 +44,14 @@ impl Record {
     }
 
     pub(super) fn wire(&self) -> WireRecord {
-        let Self { to, len, at, signal, behind, .. } = *self;
-        WireRecord { to, len: len as u32, at: at as u32, signal, behind }
+        let Self { to, len, offset, signal, is_ordered, .. } = *self;
+        WireRecord { to, len: len as u32, offset: offset as u32, signal, is_ordered }
     }
 }
 
 /// Returns the range of the group that starts at a record.
 pub(super) fn group_at(records: &[Record], begin: usize) -> Range<usize> {
-    let others = records.iter().skip(begin + 1).take_while(|record| !record.behind);
+    let others = records.iter().skip(begin + 1).take_while(|record| !record.is_ordered);
     begin..begin + 1 + others.count()
 }
 
@@ -59,7 +59,7 @@ pub(super) fn group_at(records: &[Record], begin: usize) -> Range<usize> {
 pub(super) fn are_ordered(records: &[Record]) -> bool {
     // A lone put with a signal too: the device can store the signal in the same submission.
     let is_alone = records.len() == 1 && records[0].signal.is_some();
-    is_alone || records.iter().any(|record| record.behind)
+    is_alone || records.iter().any(|record| record.is_ordered)
 }
 
 fn words(records: &[Record]) -> usize {
@@ -73,7 +73,7 @@ pub(super) fn add(records: &mut Vec<Record>, record: Record, most: usize) -> boo
     let record = Record { repeats, ..record };
     // A signal joins the put right before it, unless the group already has signals.
     if let (0, Some(last)) = (record.len, records.last()) {
-        let begin = records.iter().rposition(|record| record.behind).unwrap_or(0);
+        let begin = records.iter().rposition(|record| record.is_ordered).unwrap_or(0);
         let is_free = last.len > 0 && words(&records[begin..]) == 0;
         if is_free && fits_with(records, None, most) {
             records.last_mut().expect("there is one").signal = record.signal;
@@ -92,11 +92,11 @@ fn fits_with(records: &[Record], another: Option<&Record>, most: usize) -> bool 
     let count = records.len() + usize::from(another.is_some());
     let all = || records.iter().chain(another);
     let words = words(records) + another.map_or(1, |record| usize::from(record.signal.is_some()));
-    let is_ordered = another.is_none() || all().any(|record| record.behind);
+    let is_list_ordered = another.is_none() || all().any(|record| record.is_ordered);
     // Every put padded: the order in the buffer is not known before `arrange`.
     let bytes: usize = all().filter(|record| record.has_bytes()).map(padded_len).sum();
     count <= MAX_RECORDS
-        && (!is_ordered || words <= MAX_WORDS)
+        && (!is_list_ordered || words <= MAX_WORDS)
         && bytes + (count * RECORD).next_multiple_of(ALIGN) <= most
 }
 
@@ -112,21 +112,21 @@ pub(super) fn fits_alone(len: usize, most: usize) -> bool {
 /// buffer. Returns the end of the last put. A single record is at 0 and has no list.
 pub(super) fn arrange(records: &mut [Record]) -> usize {
     if let [record] = records {
-        record.at = 0;
+        record.offset = 0;
         return record.len;
     }
     // Records with the same destination keep their order: the last one's bytes remain.
-    records.iter_mut().enumerate().for_each(|(number, record)| record.at = number);
+    records.iter_mut().enumerate().for_each(|(number, record)| record.offset = number);
     let mut begin = 0;
     while begin < records.len() {
         let range = group_at(records, begin);
         begin = range.end;
         let group = &mut records[range];
-        let behind = group[0].behind;
-        group.sort_unstable_by_key(|r| (r.len == 0, r.to.slot, r.to.offset, r.at));
+        let is_ordered = group[0].is_ordered;
+        group.sort_unstable_by_key(|r| (r.len == 0, r.to.slot, r.to.offset, r.offset));
         // The flag marks the first of a group, whichever record that is now.
-        group.iter_mut().for_each(|record| record.behind = false);
-        group[0].behind = behind;
+        group.iter_mut().for_each(|record| record.is_ordered = false);
+        group[0].is_ordered = is_ordered;
     }
     // The list itself is before the puts.
     let mut end = records.len() * RECORD;
@@ -138,15 +138,15 @@ pub(super) fn arrange(records: &mut [Record]) -> usize {
             let next = before.to.offset + before.len as u64;
             (before.to.slot, next) == (record.to.slot, record.to.offset)
         });
-        record.at = if follows { end } else { end.next_multiple_of(ALIGN) };
-        end = record.at + record.len;
+        record.offset = if follows { end } else { end.next_multiple_of(ALIGN) };
+        end = record.offset + record.len;
         before = Some(*record);
     }
-    for at in 0..records.len() {
-        let Record { memory, len, repeats: true, .. } = records[at] else { continue };
+    for index in 0..records.len() {
+        let Record { memory, len, repeats: true, .. } = records[index] else { continue };
         let same =
             |other: &&Record| other.has_bytes() && (other.memory, other.len) == (memory, len);
-        records[at].at = records.iter().find(same).map_or(0, |other| other.at);
+        records[index].offset = records.iter().find(same).map_or(0, |other| other.offset);
     }
     end
 }

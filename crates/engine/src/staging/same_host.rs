@@ -1,4 +1,4 @@
-//! Neighbours: peers on the same host that share their bounce memory. The target's copy engine
+//! Peers on the same host that share their bounce memory. The target's copy engine
 //! reads the sender's buffer, so neither CPU nor fabric moves the bytes.
 
 use crate::core::Core;
@@ -10,16 +10,16 @@ use crate::wire::message::Seq;
 
 impl Staging {
     /// Returns true if a peer copies from the bounce memory of this process.
-    pub(super) fn is_mapped_by(&self, at: u32) -> bool {
-        self.stager.as_ref().is_some_and(|stager| stager.copies.is_mapped_by(Pe(at)))
+    pub(super) fn is_mapped_by(&self, pe: Pe) -> bool {
+        self.stager.as_ref().is_some_and(|stager| stager.copies.is_mapped_by(pe))
     }
 
     /// Returns the address of bytes in a peer's bounce memory.
     ///
     /// # Errors
     /// The peer shares none, or the bytes are not all inside.
-    pub(super) fn shared_addr(&self, at: u32, offset: u64, len: usize) -> Result<usize, String> {
-        let window = self.stager.as_ref().and_then(|b| b.copies.window(Pe(at)));
+    pub(super) fn shared_addr(&self, pe: Pe, offset: u64, len: usize) -> Result<usize, String> {
+        let window = self.stager.as_ref().and_then(|b| b.copies.window(pe));
         let Some(window) = window else {
             return Err(String::from("it names bounce memory that is not shared with it"));
         };
@@ -32,19 +32,19 @@ impl Staging {
     /// Releases buffers kept for peers whose processes have ended.
     pub(crate) fn release_ended<P: Port>(&mut self, core: &mut Core<P>) {
         let Some(stager) = self.stager.as_ref().filter(|_| self.kept > 0) else { return };
-        let ended = core.peers.iter().filter(|(_, peer)| stager.copies.has_ended(peer.pe));
-        let ended: Vec<u32> = ended.map(|(at, _)| at).collect();
-        ended.into_iter().for_each(|at| self.release_kept(core, at, Seq(u64::MAX)));
+        let ended = core.peers.iter().filter(|peer| stager.copies.has_ended(peer.pe));
+        let ended: Vec<Pe> = ended.map(|peer| peer.pe).collect();
+        ended.into_iter().for_each(|pe| self.release_kept(core, pe, Seq(u64::MAX)));
     }
 
     /// Releases buffers kept for a failed peer that has executed, or dropped, all messages below
     /// `before`, and so no longer reads them.
-    pub(super) fn release_kept<P: Port>(&mut self, core: &mut Core<P>, at: u32, before: Seq) {
+    pub(super) fn release_kept<P: Port>(&mut self, core: &mut Core<P>, pe: Pe, before: Seq) {
         if self.kept == 0 {
             return;
         }
         let is = |state: SendState| matches!(state, SendState::Kept(seq) if seq < before);
-        for index in self.sends.find(|send| send.peer == at && is(send.state)) {
+        for index in self.sends.find(|send| send.pe == pe && is(send.state)) {
             self.end_send(core, index);
         }
     }

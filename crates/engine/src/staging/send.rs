@@ -5,13 +5,14 @@ use std::sync::Arc;
 use crate::core::Core;
 use crate::core::send::OutgoingMessage;
 use crate::group::Class;
+use crate::ids::Pe;
 use crate::op::{Attempt, Outcome};
 use crate::port::copies::{CopyDirection, Reach};
 use crate::port::{Addressing, Direction, Local, Port, Tail};
 use crate::regions::Region;
 use crate::staging::bounce::BounceBuffer;
 use crate::staging::records::{Record, arrange};
-use crate::staging::{GroupCounts, MAX_UNDER_WAY, Staging, Token, failed};
+use crate::staging::{GroupCounts, MAX_IN_FLIGHT, Staging, Token, failed};
 use crate::wire::handle::{HandleBytes, HandleView};
 use crate::wire::message::{Body, RegionAddr, Seq, WINDOW};
 use crate::wire::staging::{
@@ -49,7 +50,7 @@ pub(super) enum SendState {
 /// Puts that leave in one message, or the answer to a get.
 #[derive(Debug)]
 pub(super) struct StagedSend {
-    pub(super) peer: u32,
+    pub(super) pe: Pe,
     pub(super) to: SendTarget,
     pub(super) state: SendState,
     pub(super) records: Vec<Record>,
@@ -59,10 +60,10 @@ pub(super) struct StagedSend {
     pub(super) region: Option<Arc<Region>>,
     pub(super) buffer: Option<BounceBuffer>,
     pub(super) counts: GroupCounts,
-    /// Last message that the target has to execute first; 0 for none.
-    pub(super) behind: u64,
-    /// Its order group. With records behind fences, all writes before it have to be delivered.
-    pub(super) number: u32,
+    /// Last message that the target has to execute first.
+    pub(super) after: Seq,
+    /// Number of its order group. With ordered records, all writes before it have to be delivered.
+    pub(super) order_group: u32,
     /// Whether its message waits until all earlier groups are written.
     pub(super) waits: bool,
     /// Number of the peer's fences before the last put.
@@ -77,7 +78,7 @@ pub(super) struct StagedSend {
 
 impl StagedSend {
     /// Iterates over the local memory that the send still accesses.
-    pub(super) fn memory(&self) -> impl Iterator<Item = (u32, &'static str, (usize, usize))> + '_ {
+    pub(super) fn memory(&self) -> impl Iterator<Item = (Pe, &'static str, (usize, usize))> + '_ {
         let touches = match self.state {
             SendState::Waiting | SendState::CopyingOut => true,
             // Copied out, the bytes are only in the buffer.
@@ -86,7 +87,7 @@ impl StagedSend {
         };
         let records = self.records.iter().filter(move |record| touches && record.len > 0);
         let what = self.what();
-        records.map(move |record| (self.peer, what, (record.memory, record.len)))
+        records.map(move |record| (self.pe, what, (record.memory, record.len)))
     }
 
     pub(super) fn what(&self) -> &'static str {
@@ -106,34 +107,34 @@ impl Staging {
     pub(crate) fn queue_answer<P: Port>(
         &mut self,
         core: &mut Core<P>,
-        at: u32,
+        pe: Pe,
         seq: Seq,
         (from, len): (RegionAddr, usize),
         get: u32,
     ) -> Result<(), String> {
         self.sync(core);
-        let place = core.regions.locate(from, len).map_err(|fault| fault.to_string())?;
+        let location = core.regions.locate(from, len).map_err(|fault| fault.to_string())?;
         // Answers that the peer has executed and not acknowledged add to its gets in flight.
-        if self.peer(at).gets_unanswered >= MAX_UNDER_WAY + WINDOW as u32 {
-            return Err(format!("a PE has at most {MAX_UNDER_WAY} gets under way"));
+        if self.peer(pe).gets_unanswered >= MAX_IN_FLIGHT + WINDOW as u32 {
+            return Err(format!("a PE has at most {MAX_IN_FLIGHT} gets under way"));
         }
         let most = self.stager.as_ref().map_or(0, |stager| stager.bounce.bounce_len);
         let is_short = len <= MAX_PAYLOAD;
         if len > most && !is_short {
             return Err(format!("{len} bytes at once, and bounce buffers have {most}"));
         }
-        self.peer(at).gets_unanswered += 1;
+        self.peer(pe).gets_unanswered += 1;
         self.add_send(StagedSend {
-            peer: at,
+            pe,
             to: SendTarget::Get(get, seq),
             state: if is_short { SendState::Posting(0) } else { SendState::Waiting },
-            records: vec![Record::put(place.addr, len, from)],
+            records: vec![Record::put(location.addr, len, from)],
             len,
             region: None,
             buffer: None,
             counts: GroupCounts::NONE,
-            behind: 0,
-            number: 0,
+            after: Seq::NONE,
+            order_group: 0,
             waits: false,
             fences: 0,
             most: 0,
@@ -145,11 +146,11 @@ impl Staging {
     }
 
     /// Gives a send its buffer: writes the list there, and makes the copies of its puts ready.
-    pub(super) fn gather<P: Port>(&mut self, core: &mut Core<P>, at: u32, buffer: BounceBuffer) {
-        let Some(send) = self.sends.get(at) else { return };
-        let peer = send.peer;
+    pub(super) fn gather<P: Port>(&mut self, core: &mut Core<P>, index: u32, buffer: BounceBuffer) {
+        let Some(send) = self.sends.get(index) else { return };
+        let pe = send.pe;
         // No order group counts answers: the watchdog reads this while the peer keeps the buffer.
-        core.peers.get_mut(peer).answers_owed += u32::from(!send.is_own());
+        core.peers.get_mut(pe).answers_owed += u32::from(!send.is_own());
         send.len = arrange(&mut send.records);
         (send.buffer, send.state) = (Some(buffer), SendState::CopyingOut);
         let mut list = [0; crate::wire::staging::MAX_RECORDS * RECORD];
@@ -161,16 +162,16 @@ impl Staging {
             }
         }
         // The list is written: later puts cannot join.
-        if self.peer(peer).joinable == Some(at) {
-            self.peer(peer).joinable = None;
+        if self.peer(pe).joinable == Some(index) {
+            self.peer(pe).joinable = None;
         }
         let addr = self.buffer_addr(CopyDirection::Out, buffer);
         if written > 0 {
             if let Err(error) = core.port.store(addr, &list[..written]) {
-                return self.fail_send(core, at, error);
+                return self.fail_send(core, index, error);
             }
         }
-        self.ready(CopyDirection::Out).push_back(Token::Send(at));
+        self.ready(CopyDirection::Out).push_back(Token::Send(index));
     }
 
     pub(super) fn buffer_addr(&self, direction: CopyDirection, buffer: BounceBuffer) -> usize {
@@ -182,33 +183,33 @@ impl Staging {
     pub(super) fn post_send<P: Port>(
         &mut self,
         core: &mut Core<P>,
-        at: u32,
+        index: u32,
         moved: &mut bool,
     ) -> Attempt {
-        let Some(send) = self.sends.get(at) else { return Ok(Outcome::Done) };
+        let Some(send) = self.sends.get(index) else { return Ok(Outcome::Done) };
         let SendState::Posting(sent) = send.state else { return Ok(Outcome::Done) };
         match send.to {
             SendTarget::Fabric(ref handle, remote) => {
                 let handle = Arc::clone(handle);
-                self.post_writes(core, at, sent, &handle, remote, moved)
+                self.post_writes(core, index, sent, &handle, remote, moved)
             }
             SendTarget::Get(get, seq) if send.buffer.is_none() => {
-                self.send_short_answer(core, at, get, seq)
+                self.send_short_answer(core, index, get, seq)
             }
-            _ => self.send_message(core, at),
+            _ => self.send_message(core, index),
         }
     }
 
     fn post_writes<P: Port>(
         &mut self,
         core: &mut Core<P>,
-        at: u32,
+        index: u32,
         mut sent: usize,
         handle: &HandleBytes,
         remote: u64,
         moved: &mut bool,
     ) -> Attempt {
-        let (Some(send), Some(stager)) = (self.sends.get(at), &self.stager) else {
+        let (Some(send), Some(stager)) = (self.sends.get(index), &self.stager) else {
             return Ok(Outcome::Done);
         };
         let Some(buffer) = send.buffer else { return Ok(Outcome::Done) };
@@ -216,7 +217,7 @@ impl Staging {
         let view = HandleView::check(handle)?;
         while sent < send.len {
             let part = core.post_staged(
-                (send.peer, Token::Send(at).bits(), Direction::Write),
+                (send.pe, Token::Send(index).bits(), Direction::Write),
                 (send.len - sent, send.whole),
                 |rail| Local::Memory {
                     addr: addr + sent,
@@ -233,13 +234,13 @@ impl Staging {
         Ok(if sent < send.len { Outcome::LaneFull } else { Outcome::Done })
     }
 
-    pub(super) fn write_completed<P: Port>(&mut self, core: &mut Core<P>, at: u32) {
-        let Some(send) = self.sends.get(at) else { return };
+    pub(super) fn write_completed<P: Port>(&mut self, core: &mut Core<P>, index: u32) {
+        let Some(send) = self.sends.get(index) else { return };
         send.pending -= 1;
         let is_over =
             send.state == SendState::Dropped || send.state == SendState::Posting(send.len);
         if send.pending == 0 && is_over {
-            self.end_send(core, at);
+            self.end_send(core, index);
         }
     }
 
@@ -247,35 +248,37 @@ impl Staging {
     fn send_short_answer<P: Port>(
         &mut self,
         core: &mut Core<P>,
-        at: u32,
+        index: u32,
         get: u32,
         seq: Seq,
     ) -> Attempt {
-        let Some(send) = self.sends.get(at) else { return Ok(Outcome::Done) };
-        let (peer, from, len) = (send.peer, send.records[0].to, send.len);
+        let Some(send) = self.sends.get(index) else { return Ok(Outcome::Done) };
+        let (pe, from, len) = (send.pe, send.records[0].to, send.len);
         let mut bytes = [0; MAX_PAYLOAD];
         let bytes = &mut bytes[..len];
         // Located again: the region may have been released since the request arrived.
         let loaded = match core.regions.locate(from, len) {
-            Ok(place) => self.load(core, place.addr, place.reach, bytes).map_err(|e| e.to_string()),
+            Ok(location) => {
+                self.load(core, location.addr, location.reach, bytes).map_err(|e| e.to_string())
+            }
             Err(fault) => Err(fault.to_string()),
         };
         if let Err(why) = loaded {
-            core.decline(peer, seq, why);
-            self.end_send(core, at);
+            core.decline(pe, seq, why);
+            self.end_send(core, index);
             return Ok(Outcome::Done);
         }
         let body = Body::GetReply { get: GetId { number: get, of: seq.low() }, payload: bytes };
-        let outcome = self.send_body(core, at, body, Tail::NONE)?;
+        let outcome = self.send_body(core, index, body, Tail::NONE)?;
         if outcome == Outcome::Done {
             self.counters.in_messages += len as u64;
         }
         Ok(outcome)
     }
 
-    fn send_message<P: Port>(&mut self, core: &mut Core<P>, at: u32) -> Attempt {
-        let Some(send) = self.sends.get(at) else { return Ok(Outcome::Done) };
-        let (peer, len) = (send.peer, send.len);
+    fn send_message<P: Port>(&mut self, core: &mut Core<P>, index: u32) -> Attempt {
+        let Some(send) = self.sends.get(index) else { return Ok(Outcome::Done) };
+        let (pe, len) = (send.pe, send.len);
         let target = match (&send.to, &send.records[..]) {
             (SendTarget::Get(get, seq), _) => {
                 PullTarget::Get(GetId { number: *get, of: seq.low() })
@@ -295,14 +298,14 @@ impl Staging {
                 (addr, Arc::clone(&stager.region))
             }
         };
-        let is_buffered = self.sends.get(at).is_some_and(|send| send.buffer.is_some());
+        let is_buffered = self.sends.get(index).is_some_and(|send| send.buffer.is_some());
         let mut keys = [0; 8 * MAX_KEYS];
         let count = region.keys.len().min(MAX_KEYS);
         for (bytes, key) in keys.chunks_exact_mut(8).zip(&region.keys) {
             bytes.copy_from_slice(&key.to_le_bytes());
         }
         let offset = (addr - region.base) as u64;
-        let is_shared = is_buffered && self.is_mapped_by(peer);
+        let is_shared = is_buffered && self.is_mapped_by(pe);
         let source = match (is_shared, region.addressing) {
             (true, _) => PullSource::Bounce(offset),
             (false, Addressing::Virtual) => PullSource::Fabric(addr as u64, &keys[..8 * count]),
@@ -318,42 +321,41 @@ impl Staging {
             && self.longest_message > crate::port::packet::MAX_MESSAGE;
         let tail = if brings { Tail { addr, len } } else { Tail::NONE };
         let body = Body::Pull(Pull { target, len: len as u32, source, payload: &[] });
-        self.send_body(core, at, body, tail)
+        self.send_body(core, index, body, tail)
     }
 
     fn send_body<P: Port>(
         &mut self,
         core: &mut Core<P>,
-        at: u32,
+        index: u32,
         body: Body<'_>,
         tail: Tail,
     ) -> Attempt {
-        let Some(send) = self.sends.get(at) else { return Ok(Outcome::Done) };
-        let StagedSend { peer, counts, mut behind, number, waits, .. } = *send;
+        let Some(send) = self.sends.get(index) else { return Ok(Outcome::Done) };
+        let StagedSend { pe, counts, mut after, order_group, waits, .. } = *send;
         let is_own = send.is_own();
         if waits {
             // The puts before its inner fences have to be delivered: the mark covers messages
             // alone.
-            let order = &core.peers.get(peer).order;
-            if !order.is_written(number) {
-                return Ok(Outcome::Held);
+            let order = &core.peers.get(pe).order;
+            if !order.is_written(order_group) {
+                return Ok(Outcome::Blocked);
             }
-            behind = behind.max(order.last_message_before(number));
+            after = after.max(order.last_message_before(order_group));
         }
         let what = if is_own { "put" } else { "answer to a get" };
-        let purpose = crate::channel::slots::Purpose::staged(Some(Token::Send(at).bits()), what);
+        let purpose = crate::channel::slots::Purpose::staged(Some(Token::Send(index).bits()), what);
         let outcome = core.send(&OutgoingMessage {
             tail,
-            behind,
+            after,
             purpose,
-            held: is_own.then_some(counts.group),
+            write: is_own.then_some(counts.group),
             has_data: true,
             class: is_own.then_some(Class::Message),
-            ..OutgoingMessage::new(peer, body, counts.completion)
+            ..OutgoingMessage::new(pe, body, counts.completion)
         })?;
         if outcome == Outcome::Done {
-            let seq = core.channel(peer).next.0 - 1;
-            send.state = SendState::Sent(Seq(seq));
+            send.state = SendState::Sent(core.channel(pe).last_sent());
             // The message has its own counts from here on.
             core.end_in_group(counts.completion);
         }
@@ -361,11 +363,11 @@ impl Staging {
     }
 
     /// Ends a send whose message was executed, or keeps its buffer if the peer has failed.
-    pub(super) fn message_ended<P: Port>(&mut self, core: &mut Core<P>, at: u32, ok: bool) {
-        let Some(send) = self.sends.get(at) else { return };
+    pub(super) fn message_ended<P: Port>(&mut self, core: &mut Core<P>, index: u32, ok: bool) {
+        let Some(send) = self.sends.get(index) else { return };
         let SendState::Sent(seq) = send.state else { return };
         if ok || send.buffer.is_none() {
-            return self.end_send(core, at);
+            return self.end_send(core, index);
         }
         // The peer may still read the buffer: it is reused only once it cannot.
         send.state = SendState::Kept(seq);
@@ -376,55 +378,55 @@ impl Staging {
     pub(super) fn fail_send<P: Port>(
         &mut self,
         core: &mut Core<P>,
-        at: u32,
+        index: u32,
         error: crate::port::PortError,
     ) {
-        let Some(send) = self.sends.get(at) else { return };
-        let (peer, len) = (send.peer, send.len);
+        let Some(send) = self.sends.get(index) else { return };
+        let (pe, len) = (send.pe, send.len);
         match send.to {
-            SendTarget::Get(_, seq) => core.decline(peer, seq, error.to_string()),
+            SendTarget::Get(_, seq) => core.decline(pe, seq, error.to_string()),
             _ => {
-                let failure = failed(("put", peer), len, error);
-                core.fail_peer(peer, failure);
+                let failure = failed(("put", pe), len, error);
+                core.fail_peer(pe, failure);
             }
         }
-        self.end_send(core, at);
+        self.end_send(core, index);
     }
 
-    pub(super) fn end_send<P: Port>(&mut self, core: &mut Core<P>, at: u32) {
-        let Some(send) = self.sends.remove(at) else { return };
-        let StagedSend { peer, counts, buffer, state, .. } = send;
-        self.release_buffer(peer, CopyDirection::Out, buffer);
-        if self.peer(peer).joinable == Some(at) {
-            self.peer(peer).joinable = None;
+    pub(super) fn end_send<P: Port>(&mut self, core: &mut Core<P>, index: u32) {
+        let Some(send) = self.sends.remove(index) else { return };
+        let StagedSend { pe, counts, buffer, state, .. } = send;
+        self.release_buffer(pe, CopyDirection::Out, buffer);
+        if self.peer(pe).joinable == Some(index) {
+            self.peer(pe).joinable = None;
         }
         match state {
             SendState::Sent(_) => {}
             // The message took over the counts.
             SendState::Kept(_) => self.kept -= 1,
-            _ => self.end(core, peer, counts),
+            _ => self.end(core, pe, counts),
         }
         match send.to {
             SendTarget::Get(..) => {
-                self.peer(peer).gets_unanswered -= 1;
-                core.peers.get_mut(peer).answers_owed -= u32::from(buffer.is_some());
+                self.peer(pe).gets_unanswered -= 1;
+                core.peers.get_mut(pe).answers_owed -= u32::from(buffer.is_some());
             }
-            _ => self.end_transfer(core, peer),
+            _ => self.end_transfer(core, pe),
         }
     }
 
     /// Ends the sends of a failed peer, except those whose memory the device, the fabric or the
     /// peer still accesses.
-    pub(super) fn drop_sends<P: Port>(&mut self, core: &mut Core<P>, peer: u32) {
+    pub(super) fn drop_sends<P: Port>(&mut self, core: &mut Core<P>, pe: Pe) {
         if let Some(stager) = &mut self.stager {
-            stager.out.forget(peer);
-            stager.inward.forget(peer);
+            stager.out.forget(pe);
+            stager.inward.forget(pe);
         }
-        for at in self.sends.find(|send| send.peer == peer) {
-            let token = Token::Send(at);
+        for index in self.sends.find(|send| send.pe == pe) {
+            let token = Token::Send(index);
             self.outgoing.retain(|other| *other != token);
             self.ready(CopyDirection::Out).retain(|other| *other != token);
-            let Some(send) = self.sends.get(at) else { continue };
+            let Some(send) = self.sends.get(index) else { continue };
             match send.state {
                 SendState::Kept(_) | SendState::Sent(_) => {}
                 SendState::Dropped => {}
@@ -434,9 +436,9 @@ impl Staging {
                     send.state = SendState::Dropped;
                     // No caller waits for operations that the fabric may never end.
                     let counts = std::mem::replace(&mut send.counts, GroupCounts::NONE);
-                    self.end(core, peer, counts);
+                    self.end(core, pe, counts);
                 }
-                _ => self.end_send(core, at),
+                _ => self.end_send(core, index),
             }
         }
     }

@@ -8,13 +8,14 @@ use crate::core::Core;
 use crate::core::send::OutgoingMessage;
 use crate::error::EngineError;
 use crate::group::Class;
+use crate::ids::Pe;
 use crate::op::{Attempt, Op, OpKind, Outcome, SignalProtocol, WordOp};
 use crate::port::{Direction, Port};
 use crate::regions::Region;
 use crate::request::{LocalSide, Request};
 use crate::staging::records::{Record, add, fits_alone};
 use crate::staging::send::{SendState, SendTarget, StagedSend};
-use crate::staging::{MAX_UNDER_WAY, Staging, Token, failed};
+use crate::staging::{MAX_IN_FLIGHT, Staging, Token, failed};
 use crate::wire::handle::{HandleError, HandleView};
 use crate::wire::message::{Body, RegionAddr};
 use crate::wire::staging::MAX_PAYLOAD;
@@ -23,10 +24,10 @@ use crate::wire::staging::MAX_PAYLOAD;
 const LONGEST: usize = 64 << 10;
 
 /// Bytes of a fragment over a fabric, where several are in flight; and of the shortest fragment
-/// between neighbours.
+/// on one host.
 pub(super) const FRAGMENT: usize = 512 << 10;
 
-/// Minimum number of fragments of a long operation between neighbours, whose copies overlap. Each
+/// Minimum number of fragments of a long operation on one host, whose copies overlap. Each
 /// costs the same to start, whatever its length.
 const PIECES: usize = 4;
 
@@ -52,7 +53,7 @@ impl Staging {
     pub(crate) fn submit<P: Port>(
         &mut self,
         core: &mut Core<P>,
-        at: u32,
+        pe: Pe,
         op: &mut Op,
         request: &Request<'_>,
     ) -> Attempt {
@@ -61,8 +62,8 @@ impl Staging {
         op.staged = true;
         let (remote, offset) = request.remote()?;
         let outcome = match request.direction {
-            Direction::Read => self.submit_get(core, at, op, request, &remote, offset)?,
-            Direction::Write => self.submit_put(core, at, op, request, &remote, offset)?,
+            Direction::Read => self.submit_get(core, pe, op, request, &remote, offset)?,
+            Direction::Write => self.submit_put(core, pe, op, request, &remote, offset)?,
         };
         match op.kind {
             _ if outcome != Outcome::Done => Ok(outcome),
@@ -71,7 +72,7 @@ impl Staging {
                 Ok(outcome)
             }
             OpKind::PutSignal(word, SignalProtocol::Ordered) => {
-                core.submit_signal(at, word, None, op.completion)
+                core.submit_signal(pe, word, None, op.completion)
             }
             _ => Ok(outcome),
         }
@@ -80,7 +81,7 @@ impl Staging {
     fn submit_put<P: Port>(
         &mut self,
         core: &mut Core<P>,
-        at: u32,
+        pe: Pe,
         op: &mut Op,
         request: &Request<'_>,
         remote: &HandleView<'_>,
@@ -93,12 +94,12 @@ impl Staging {
         };
         let to = RegionAddr { slot: remote.slot(), offset };
         if by_peer && op.len <= MAX_PAYLOAD && word.is_none() && op.sent == 0 {
-            return self.submit_short(core, at, op, request, to);
+            return self.submit_short(core, pe, op, request, to);
         }
         let LocalSide::Memory(addr) = op.local else {
             return Err(request.refuse("local", HandleError::Unregistered));
         };
-        let from = self.source(core, at, request, addr, by_peer)?;
+        let from = self.source(core, pe, request, addr, by_peer)?;
         let needs_buffer = matches!(from, PutSource::Buffer);
         if needs_buffer && !self.has_buffers(core, (addr, op.len))? {
             // Another thread may still be making the buffers.
@@ -107,20 +108,20 @@ impl Staging {
         let own = self.stager.as_ref().filter(|_| needs_buffer);
         let own = own.map_or(usize::MAX, |stager| stager.bounce.bounce_len);
         let most = own.min(if by_peer { remote.bounce_len() } else { usize::MAX });
-        let is_same_host = by_peer && self.is_mapped_by(at);
+        let is_same_host = by_peer && self.is_mapped_by(pe);
         // Over a fabric the lists should be short enough for several to be in flight.
         let most_listed = if is_same_host { most } else { most.min(FRAGMENT) };
         let may_join = by_peer && needs_buffer && op.sent == 0 && op.len <= LONGEST;
         if may_join {
             let record = Record { signal: signal_of(word), ..Record::put(addr, op.len, to) };
-            if self.join(core, at, op, record, core.signals.strong && word.is_some()) {
+            if self.join(core, pe, op, record, core.signals.strong && word.is_some()) {
                 op.sent = op.len;
                 // The record carries the signal.
                 op.kind = OpKind::Transfer(Direction::Write);
                 return Ok(Outcome::Done);
             }
         }
-        let peer = core.peers.get(at);
+        let peer = core.peers.get(pe);
         // A message waits for earlier writes alone, and its mark does the rest; a write of this
         // lane also has to wait for earlier messages.
         let is_free = match by_peer {
@@ -128,36 +129,36 @@ impl Staging {
             false => peer.order.is_ordered(peer.fence),
         };
         if !is_free && op.sent < op.len {
-            return Ok(Outcome::Held);
+            return Ok(Outcome::Blocked);
         }
-        if self.peer(at).under_way >= MAX_UNDER_WAY && op.sent < op.len {
+        if self.peer(pe).in_flight >= MAX_IN_FLIGHT && op.sent < op.len {
             return Ok(Outcome::PeerFull);
         }
-        let fragment = fragment_len(op.len, most, is_same_host, self.is_busy_with(at));
+        let fragment = fragment_len(op.len, most, is_same_host, self.is_busy_with(pe));
         let mut signal = None;
         if let Some(word) = word {
             // Inside a record a strong signal would not wait for unfinished writes.
-            let waits = core.signals.strong && core.peers.get(at).order.has_writes();
+            let waits = core.signals.strong && core.peers.get(pe).order.has_writes();
             if by_peer && op.len <= fragment && !waits {
                 signal = signal_of(Some(word));
                 op.kind = OpKind::Transfer(Direction::Write);
             } else {
-                op.kind = OpKind::PutSignal(word, core.chain(at, op, word));
+                op.kind = OpKind::PutSignal(word, core.chain(pe, op, word));
             }
         }
         let completion = match op.kind {
             OpKind::PutSignal(_, SignalProtocol::Chained { data, .. }) => data,
             _ => op.completion,
         };
-        let handle = core.peers.get_mut(at).share(request.remote_handle);
+        let handle = core.peers.get_mut(pe).share(request.remote_handle);
         while op.sent < op.len {
-            if self.peer(at).under_way >= MAX_UNDER_WAY {
+            if self.peer(pe).in_flight >= MAX_IN_FLIGHT {
                 return Ok(Outcome::PeerFull);
             }
             let len = fragment.min(op.len - op.sent);
-            let behind = match signal {
-                Some(_) => core.behind_of_signal(at),
-                None => core.behind_fence(at),
+            let after = match signal {
+                Some(_) => core.last_before_signal(pe),
+                None => core.last_before_fence(pe),
             };
             let destination = RegionAddr { offset: offset + op.sent as u64, ..to };
             let record = Record { signal, ..Record::put(addr + op.sent, len, destination) };
@@ -166,7 +167,7 @@ impl Staging {
                 PutSource::Region(region) => Some(Arc::clone(region)),
             };
             let state = if needs_buffer { SendState::Waiting } else { SendState::Posting(0) };
-            let counts = self.begin(core, at, Class::Write, completion);
+            let counts = self.begin(core, pe, Class::Write, completion);
             let to = match by_peer {
                 true => SendTarget::Records,
                 false => SendTarget::Fabric(
@@ -174,10 +175,10 @@ impl Staging {
                     remote.remote_address(offset) + op.sent as u64,
                 ),
             };
-            let peer = core.peers.get(at);
-            let (fences, number) = (peer.fences, peer.order.last());
+            let peer = core.peers.get(pe);
+            let (fences, order_group) = (peer.fences, peer.order.last());
             let send = StagedSend {
-                peer: at,
+                pe,
                 to,
                 state,
                 records: vec![record],
@@ -185,8 +186,8 @@ impl Staging {
                 region,
                 buffer: None,
                 counts,
-                behind,
-                number,
+                after,
+                order_group,
                 waits: false,
                 fences,
                 most: most_listed,
@@ -198,7 +199,7 @@ impl Staging {
         }
         let joinable = may_join && op.len > MAX_PAYLOAD && fits_alone(op.len, most_listed);
         if !joinable {
-            self.peer(at).joinable = None;
+            self.peer(pe).joinable = None;
             self.start(core);
         } else {
             // Left for the iteration, which starts it together with puts that arrive until then.
@@ -209,12 +210,12 @@ impl Staging {
 
     /// Returns true if so many fragments of other operations keep the copy engines of both ends at
     /// work that longer ones are better.
-    pub(super) fn is_busy_with(&mut self, at: u32) -> bool {
-        self.peer(at).under_way >= PIECES as u32
+    pub(super) fn is_busy_with(&mut self, pe: Pe) -> bool {
+        self.peer(pe).in_flight >= PIECES as u32
     }
 
     pub(super) fn add_send(&mut self, send: StagedSend) {
-        let (peer, state) = (send.peer, send.state);
+        let (pe, state) = (send.pe, send.state);
         let may_open = matches!(send.to, SendTarget::Records);
         let index = self.sends.add(send);
         let token = Token::Send(index);
@@ -223,10 +224,10 @@ impl Staging {
         }
         // The newest send alone may be joined, so that puts stay in order.
         if may_open {
-            self.peer(peer).joinable = Some(index);
+            self.peer(pe).joinable = Some(index);
         }
         if let Some(stager) = &mut self.stager {
-            stager.out.wait(peer, token.bits());
+            stager.out.wait(pe, token.bits());
         }
     }
 
@@ -234,14 +235,14 @@ impl Staging {
     fn submit_short<P: Port>(
         &mut self,
         core: &mut Core<P>,
-        at: u32,
+        pe: Pe,
         op: &mut Op,
         request: &Request<'_>,
         to: RegionAddr,
     ) -> Attempt {
-        let peer = core.peers.get(at);
+        let peer = core.peers.get(pe);
         if !peer.order.is_written(peer.fence) {
-            return Ok(Outcome::Held);
+            return Ok(Outcome::Blocked);
         }
         let mut payload = [0; MAX_PAYLOAD];
         let payload = &mut payload[..op.len];
@@ -250,17 +251,17 @@ impl Staging {
             LocalSide::Value(_) if is_run => self.values.copy_first(payload),
             LocalSide::Value(value) => payload.copy_from_slice(&value.to_le_bytes()[..op.len]),
             LocalSide::Memory(addr) => {
-                let what = (request.what(), at);
+                let what = (request.what(), pe);
                 let reach = self.local_reach(core, what, addr, op.len)?;
                 self.load(core, addr, reach, payload)
                     .map_err(|error| failed(what, op.len, error))?;
             }
         }
         let body = Body::StagedPut { to, payload };
-        let behind = core.behind_fence(at);
+        let after = core.last_before_fence(pe);
         let purpose = Purpose::staged(None, "put");
-        let sending = OutgoingMessage::new(at, body, op.completion);
-        let outcome = core.send(&OutgoingMessage { behind, purpose, has_data: true, ..sending })?;
+        let sending = OutgoingMessage::new(pe, body, op.completion);
+        let outcome = core.send(&OutgoingMessage { after, purpose, has_data: true, ..sending })?;
         if outcome == Outcome::Done {
             self.counters.in_messages += op.len as u64;
             op.sent = op.len;
@@ -275,7 +276,7 @@ impl Staging {
     fn source<P: Port>(
         &mut self,
         core: &mut Core<P>,
-        at: u32,
+        pe: Pe,
         request: &Request<'_>,
         addr: usize,
         by_peer: bool,
@@ -283,7 +284,7 @@ impl Staging {
         let found = core.regions.lookup(addr, request.len);
         if found.cut.is_some() && !found.device && core.needs_desc {
             // Posting would fail with a better error: the region that ends too early.
-            let rail = core.peers.get(at).path.rail;
+            let rail = core.peers.get(pe).path.rail;
             return core.local(request, 0, request.len, rail).map(|_| PutSource::Buffer);
         }
         match found.fabric.filter(|region| by_peer && !region.keys.is_empty()) {
@@ -291,42 +292,42 @@ impl Staging {
             Some(region) => Ok(PutSource::Region(Arc::clone(region))),
             None if found.device => Ok(PutSource::Buffer),
             None => {
-                self.reach(core, (request.what(), at), addr, request.len)?;
+                self.reach(core, (request.what(), pe), addr, request.len)?;
                 Ok(PutSource::Buffer)
             }
         }
     }
 
-    /// Adds a put, or a signal alone, to the send that waits for a buffer. `is_behind`: it follows
+    /// Adds a put, or a signal alone, to the send that waits for a buffer. `is_ordered`: it follows
     /// all earlier puts and signals of the lane. Returns whether it was added.
     fn join<P: Port>(
         &mut self,
         core: &mut Core<P>,
-        at: u32,
+        pe: Pe,
         op: &Op,
         record: Record,
-        is_behind: bool,
+        is_ordered: bool,
     ) -> bool {
-        let Some(index) = self.peer(at).joinable else { return false };
+        let Some(index) = self.peer(pe).joinable else { return false };
         let Some(send) = self.sends.get(index) else { return false };
-        let peer = core.peers.get(at);
-        let is_behind = is_behind || peer.fences != send.fences;
+        let peer = core.peers.get(pe);
+        let is_ordered = is_ordered || peer.fences != send.fences;
         // The record follows puts of this send, writes that the message waits for, and messages
         // that its mark covers. Any other unfinished write would be missed.
-        let is_covered = || peer.order.writes_from(send.number) == 1;
-        if send.counts.completion != op.completion || is_behind && !is_covered() {
+        let is_covered = || peer.order.writes_from(send.order_group) == 1;
+        if send.counts.completion != op.completion || is_ordered && !is_covered() {
             return false;
         }
-        let record = Record { behind: is_behind, ..record };
+        let record = Record { is_ordered, ..record };
         if !add(&mut send.records, record, send.most) {
             return false;
         }
-        if is_behind {
-            let behind = match record.len {
-                0 => core.behind_of_separate(at),
-                _ => core.behind_of_signal(at),
+        if is_ordered {
+            let after = match record.len {
+                0 => core.last_before_separate_signal(pe),
+                _ => core.last_before_signal(pe),
             };
-            send.behind = send.behind.max(behind);
+            send.after = send.after.max(after);
             send.waits = true;
             // After a signal alone the next put still has to follow the fence itself.
             if record.len > 0 {
@@ -342,21 +343,21 @@ impl Staging {
     pub(crate) fn join_signal<P: Port>(
         &mut self,
         core: &mut Core<P>,
-        at: u32,
+        pe: Pe,
         op: &Op,
         word: WordOp,
     ) -> bool {
-        if self.peers.get(at as usize).is_none_or(|peer| peer.joinable.is_none()) {
+        if self.peers.get(pe.index()).is_none_or(|peer| peer.joinable.is_none()) {
             return false;
         }
         let nowhere = RegionAddr { slot: 0, offset: 0 };
         let record = Record { signal: signal_of(Some(word)), ..Record::put(0, 0, nowhere) };
-        self.join(core, at, op, record, true)
+        self.join(core, pe, op, record, true)
     }
 }
 
 fn signal_of(word: Option<WordOp>) -> Option<(RegionAddr, Atomic)> {
-    word.map(|word| (word.at, word.atomic))
+    word.map(|word| (word.addr, word.atomic))
 }
 
 #[cfg(test)]
@@ -364,7 +365,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fragments_are_long_between_neighbours() {
+    fn fragments_are_long_on_one_host() {
         let (kib, mib) = (1 << 10, 1 << 20);
         for (len, most, is_same_host, is_busy, fragment) in [
             (1, 2 * mib, true, false, FRAGMENT),

@@ -1,4 +1,4 @@
-//! Runs of values: values put one behind the other leave as one message.
+//! Runs of values: values put one after the other leave as one message.
 //!
 //! Threads of a kernel put single values (`nvshmem_p`) into neighbouring words of staged memory,
 //! and a message costs the same for one word as for a full payload. A value is therefore queued,
@@ -9,6 +9,7 @@
 use std::collections::VecDeque;
 
 use crate::core::Core;
+use crate::ids::Pe;
 use crate::op::{Op, OpKind, QueueEntry};
 use crate::port::Port;
 use crate::staging::Staging;
@@ -21,17 +22,17 @@ const MAX_BYTES: usize = 8 << 10;
 /// Runs of values that are queued, all for one peer.
 #[derive(Debug)]
 pub(super) struct ValueRuns {
-    peer: u32,
-    /// Address behind the last value.
-    next: RegionAddr,
+    pe: Pe,
+    /// End of the last value.
+    end: RegionAddr,
     /// Bytes of the runs, in the order in which the queue has them.
     bytes: VecDeque<u8>,
 }
 
 impl Default for ValueRuns {
     fn default() -> Self {
-        let next = RegionAddr { slot: 0, offset: 0 };
-        Self { peer: 0, next, bytes: VecDeque::new() }
+        let end = RegionAddr { slot: 0, offset: 0 };
+        Self { pe: Pe(0), end, bytes: VecDeque::new() }
     }
 }
 
@@ -54,8 +55,8 @@ pub(crate) enum Joined {
     Run,
     /// It begins a run, which the caller queues.
     Begun,
-    /// Nothing: the runs in the queue of this peer have to be sent before.
-    Behind(u32),
+    /// Nothing: the runs in the queue of this peer have to be sent first.
+    Busy(Pe),
 }
 
 impl Staging {
@@ -63,22 +64,22 @@ impl Staging {
     pub(crate) fn join_value<P: Port>(
         &mut self,
         core: &mut Core<P>,
-        at: u32,
+        pe: Pe,
         (op, value): (&Op, u64),
         to: RegionAddr,
     ) -> Joined {
-        let ValueRuns { peer, next, bytes } = &mut self.values;
-        if !bytes.is_empty() && core.peers.get(*peer).error.is_some() {
+        let ValueRuns { pe: queued_for, end, bytes } = &mut self.values;
+        if !bytes.is_empty() && core.peers.get(*queued_for).error.is_some() {
             // The queue of the failed peer was dropped, and the runs with it.
             bytes.clear();
         }
-        if !bytes.is_empty() && (*peer != at || bytes.len() + op.len > MAX_BYTES) {
-            return Joined::Behind(*peer);
+        if !bytes.is_empty() && (*queued_for != pe || bytes.len() + op.len > MAX_BYTES) {
+            return Joined::Busy(*queued_for);
         }
-        let joined = match core.peers.get_mut(at).queue.back_mut() {
+        let joined = match core.peers.get_mut(pe).queue.back_mut() {
             Some(QueueEntry::Op(run, _))
                 if matches!(run.kind, OpKind::Values)
-                    && *next == to
+                    && *end == to
                     && run.len + op.len <= MAX_PAYLOAD
                     && run.completion == op.completion =>
             {
@@ -88,7 +89,7 @@ impl Staging {
             _ => Joined::Begun,
         };
         bytes.extend(&value.to_le_bytes()[..op.len]);
-        (*peer, *next) = (at, RegionAddr { offset: to.offset + op.len as u64, ..to });
+        (*queued_for, *end) = (pe, RegionAddr { offset: to.offset + op.len as u64, ..to });
         joined
     }
 }

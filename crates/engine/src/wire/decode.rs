@@ -14,7 +14,7 @@ use crate::wire::staging::{self, KIND_PULL};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PlainMessage<'a> {
     /// The word.
-    pub(crate) at: RegionAddr,
+    pub(crate) addr: RegionAddr,
     /// The operation, which fetches nothing.
     pub(crate) atomic: Atomic,
     /// Destination of the payload.
@@ -41,18 +41,18 @@ impl<'a> PlainMessage<'a> {
         let (to, payload) = match head.what as u8 {
             WORD_HEAD if bytes.len() == WORD => (RegionAddr { slot: 0, offset: 0 }, &bytes[WORD..]),
             PUT_SIGNAL if bytes.len() >= PUT_SIGNAL_HEAD => {
-                let place = get64(bytes, 32);
+                let named = get64(bytes, 32);
                 let payload = &bytes[PUT_SIGNAL_HEAD..];
                 // The length in the message and the length of the message have to agree.
-                if payload.len() as u64 != place >> 32 {
+                if payload.len() as u64 != named >> 32 {
                     return None;
                 }
-                (RegionAddr { slot: place as u32, offset: get64(bytes, 40) }, payload)
+                (RegionAddr { slot: named as u32, offset: get64(bytes, 40) }, payload)
             }
             _ => return None,
         };
         let atomic = plain_of(head.code(), get64(bytes, 24))?;
-        Some(Self { at: RegionAddr { slot: word, offset }, atomic, to, payload })
+        Some(Self { addr: RegionAddr { slot: word, offset }, atomic, to, payload })
     }
 }
 
@@ -111,17 +111,17 @@ impl<'a> Message<'a> {
             }
             KIND_WORD => {
                 exactly(WORD)?;
-                let (at, atomic) = atomic(false)?;
-                Body::Word { at, atomic }
+                let (addr, atomic) = atomic(false)?;
+                Body::Word { addr, atomic }
             }
             KIND_FETCH => {
                 exactly(FETCH)?;
-                let (at, atomic) = atomic(true)?;
+                let (addr, atomic) = atomic(true)?;
                 let place = get64(bytes, 40);
                 // The place indexes the kept replies.
                 zero(place / FETCHES as u64)?;
                 let atomic = Atomic { compare: get64(bytes, 32), ..atomic };
-                Body::Fetch { at, atomic, place: place as u8 }
+                Body::Fetch { addr, atomic, place: place as u8 }
             }
             KIND_REPLY => {
                 exactly(REPLY)?;
@@ -133,26 +133,26 @@ impl<'a> Message<'a> {
                 if len < PUT_SIGNAL_HEAD {
                     return Err(wrong);
                 }
-                let place = get64(bytes, 32);
-                let (slot, size) = (place as u32, (place >> 32) as usize);
+                let named = get64(bytes, 32);
+                let (slot, size) = (named as u32, (named >> 32) as usize);
                 if size > eager_in(MAX_LONG_MESSAGE) {
                     return Err(wrong);
                 }
                 exactly(PUT_SIGNAL_HEAD + size)?;
-                let (at, atomic) = atomic(false)?;
+                let (addr, atomic) = atomic(false)?;
                 let to = RegionAddr { slot, offset: get64(bytes, 40) };
-                Body::PutSignal { at, atomic, to, payload: &bytes[PUT_SIGNAL_HEAD..] }
+                Body::PutSignal { addr, atomic, to, payload: &bytes[PUT_SIGNAL_HEAD..] }
             }
             KIND_COUNTED_SIGNAL => {
                 exactly(COUNTED_SIGNAL)?;
-                let (at, atomic) = atomic(false)?;
+                let (addr, atomic) = atomic(false)?;
                 let put = get64(bytes, 32);
                 zero(put >> 48)?;
                 let (segments, tag) = (put as u32, Tag((put >> 32) as u16));
                 if segments == 0 {
                     return Err(WireError::Segments);
                 }
-                Body::CountedSignal { at, atomic, tag, segments }
+                Body::CountedSignal { addr, atomic, tag, segments }
             }
             KIND_REFUSAL => {
                 let text = bytes.get(REFUSAL..).ok_or(wrong)?;
@@ -199,9 +199,9 @@ fn from_parts(op: AtomicOp, code: u8, operand: u64) -> Option<Atomic> {
 
 /// Eight bytes of a message that is long enough.
 #[inline(always)]
-pub(crate) fn get64(bytes: &[u8], at: usize) -> u64 {
+pub(crate) fn get64(bytes: &[u8], offset: usize) -> u64 {
     let mut word = [0; 8];
-    word.copy_from_slice(&bytes[at..at + 8]);
+    word.copy_from_slice(&bytes[offset..offset + 8]);
     u64::from_le_bytes(word)
 }
 
@@ -237,16 +237,16 @@ mod tests {
             let head = Head { what, from: Pe(0), seq: 7, ack: 3, word };
             let nowhere = RegionAddr { slot: 0, offset: 0 };
             let read = match Message::decode(head, word, &bytes) {
-                Ok(Message { mark: 0, body: Body::Word { at, atomic } }) => {
-                    Some((at, atomic, nowhere, &[][..]))
+                Ok(Message { mark: 0, body: Body::Word { addr, atomic } }) => {
+                    Some((addr, atomic, nowhere, &[][..]))
                 }
-                Ok(Message { mark: 0, body: Body::PutSignal { at, atomic, to, payload } }) => {
-                    Some((at, atomic, to, payload))
+                Ok(Message { mark: 0, body: Body::PutSignal { addr, atomic, to, payload } }) => {
+                    Some((addr, atomic, to, payload))
                 }
                 _ => None,
             };
             let plain = PlainMessage::decode(head, word, &bytes);
-            prop_assert_eq!(plain.map(|p| (p.at, p.atomic, p.to, p.payload)), read);
+            prop_assert_eq!(plain.map(|p| (p.addr, p.atomic, p.to, p.payload)), read);
         }
     }
 

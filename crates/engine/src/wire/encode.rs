@@ -41,13 +41,13 @@ impl Frame {
     }
 
     #[inline(always)]
-    pub(crate) fn put(&mut self, at: usize, word: u64) {
-        self.bytes[at..at + 8].copy_from_slice(&word.to_le_bytes());
+    pub(crate) fn put(&mut self, offset: usize, word: u64) {
+        self.bytes[offset..offset + 8].copy_from_slice(&word.to_le_bytes());
     }
 
     #[inline(always)]
-    fn word(&mut self, at: RegionAddr, atomic: &Atomic, mark: u16) {
-        self.put(16, at.offset | u64::from(mark) << 48);
+    fn word(&mut self, addr: RegionAddr, atomic: &Atomic, mark: u16) {
+        self.put(16, addr.offset | u64::from(mark) << 48);
         self.put(24, atomic.operand);
     }
 
@@ -58,12 +58,12 @@ impl Frame {
         &mut self,
         from: Pe,
         n: &Numbers,
-        (at, atomic): (RegionAddr, &Atomic),
+        (addr, atomic): (RegionAddr, &Atomic),
         with_data: bool,
     ) {
         let kind = if with_data { KIND_PUT_SIGNAL } else { KIND_WORD };
-        self.head(from, n, kind, code_of(atomic), at.slot);
-        self.word(at, atomic, n.mark);
+        self.head(from, n, kind, code_of(atomic), addr.slot);
+        self.word(addr, atomic, n.mark);
         self.len = WORD;
     }
 
@@ -108,15 +108,15 @@ impl Frame {
                 (KIND_ACK, HEAD + MAP_BYTES)
             }
             Body::AckRequest => (KIND_ACK_REQUEST, HEAD),
-            Body::Word { at, atomic } => {
-                self.atomic(to.from, n, (at, &atomic), false);
+            Body::Word { addr, atomic } => {
+                self.atomic(to.from, n, (addr, &atomic), false);
                 return self.seal(to);
             }
-            Body::Fetch { at, atomic, place } => {
-                self.word(at, &atomic, n.mark);
+            Body::Fetch { addr, atomic, place } => {
+                self.word(addr, &atomic, n.mark);
                 self.put(32, atomic.compare);
                 self.put(40, place.into());
-                (code, word) = (code_of(&atomic), at.slot);
+                (code, word) = (code_of(&atomic), addr.slot);
                 (KIND_FETCH, FETCH)
             }
             Body::Reply { place, of, value } => {
@@ -125,17 +125,17 @@ impl Frame {
                 word = place;
                 (KIND_REPLY, REPLY)
             }
-            Body::PutSignal { at, atomic, to: data, payload } => {
-                self.atomic(to.from, n, (at, &atomic), true);
+            Body::PutSignal { addr, atomic, to: data, payload } => {
+                self.atomic(to.from, n, (addr, &atomic), true);
                 let room = self.data(data, payload.len().min(MAX_EAGER));
                 let len = room.len();
                 room.copy_from_slice(&payload[..len]);
                 return self.seal(to);
             }
-            Body::CountedSignal { at, atomic, tag, segments } => {
-                self.word(at, &atomic, n.mark);
+            Body::CountedSignal { addr, atomic, tag, segments } => {
+                self.word(addr, &atomic, n.mark);
                 self.put(32, u64::from(segments) | u64::from(tag.0) << 32);
-                (code, word) = (code_of(&atomic), at.slot);
+                (code, word) = (code_of(&atomic), addr.slot);
                 (KIND_COUNTED_SIGNAL, COUNTED_SIGNAL)
             }
             Body::Refusal { of, why } => {

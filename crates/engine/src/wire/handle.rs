@@ -16,7 +16,7 @@
 //! | 9..16 | more magic |
 //! | 16..24 | virtual address of the first byte, in the owner |
 //! | 24..32 | length in bytes, at least 1 |
-//! | 32..36 | the owner's slot: 20 bits of table place, 12 of the stamp |
+//! | 32..36 | the owner's slot: 20 bits of table index, 12 of the stamp |
 //! | 36..40 | zero |
 //! | 40..48 | the region's stamp, by which an outlived handle is recognised |
 //! | 48..56 | address of the first byte on the fabric: its virtual address, or 0 |
@@ -214,7 +214,7 @@ impl Handle {
 pub(crate) struct RailKey {
     rail: RailId,
     /// Bytes from the first key; at most 255, so inside any handle.
-    place: u8,
+    offset: u8,
 }
 
 const _: () = assert!(KEYS + u8::MAX as usize + 8 <= HANDLE_BYTES && 8 * MAX_RAILS <= 256);
@@ -227,7 +227,7 @@ impl RailKey {
     /// Returns the position of a rail's key. A rail beyond [`MAX_RAILS`] gets that of another;
     /// [`HandleView::key`] refuses it.
     pub(crate) fn of(rail: RailId) -> Self {
-        Self { rail, place: rail.0.wrapping_mul(8) }
+        Self { rail, offset: rail.0.wrapping_mul(8) }
     }
 }
 
@@ -320,7 +320,7 @@ impl<'a> HandleView<'a> {
     /// Returns the key for one of the owner's rails that have keys.
     #[inline(always)]
     pub(crate) fn key_at(&self, rail: RailKey) -> u64 {
-        word64(self.bytes, KEYS + usize::from(rail.place))
+        word64(self.bytes, KEYS + usize::from(rail.offset))
     }
 
     /// Returns the address for messages of `len` bytes at `addr`, if all are inside.
@@ -441,16 +441,16 @@ impl<'a> HandleView<'a> {
 }
 
 #[inline]
-fn word64(bytes: &HandleBytes, at: usize) -> u64 {
+fn word64(bytes: &HandleBytes, offset: usize) -> u64 {
     let mut word = [0; 8];
-    word.copy_from_slice(&bytes[at..at + 8]);
+    word.copy_from_slice(&bytes[offset..offset + 8]);
     u64::from_le_bytes(word)
 }
 
 #[inline]
-fn word32(bytes: &HandleBytes, at: usize) -> u32 {
+fn word32(bytes: &HandleBytes, offset: usize) -> u32 {
     let mut word = [0; 4];
-    word.copy_from_slice(&bytes[at..at + 4]);
+    word.copy_from_slice(&bytes[offset..offset + 4]);
     u32::from_le_bytes(word)
 }
 

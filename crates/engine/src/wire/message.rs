@@ -89,6 +89,9 @@ const _: () = assert!(MAX_EAGER >= 64 && MAX_LONG_MESSAGE <= u16::MAX as usize);
 pub struct Seq(pub u64);
 
 impl Seq {
+    /// No message: below every number.
+    pub const NONE: Seq = Seq(0);
+
     /// First number in every direction, so near a wrap that every longer job crosses it.
     pub const FIRST: Seq = Seq((1 << 32) - 300);
 
@@ -182,14 +185,14 @@ pub enum Body<'a> {
     /// Applies an operation that returns nothing.
     Word {
         /// The word.
-        at: RegionAddr,
+        addr: RegionAddr,
         /// The operation.
         atomic: Atomic,
     },
     /// Applies an operation and replies with the word before.
     Fetch {
         /// The word.
-        at: RegionAddr,
+        addr: RegionAddr,
         /// The operation.
         atomic: Atomic,
         /// Which of the sender's [`FETCHES`] to this peer it is. The reply is kept until the next
@@ -208,7 +211,7 @@ pub enum Body<'a> {
     /// Stores the payload, then applies the operation.
     PutSignal {
         /// The signal word.
-        at: RegionAddr,
+        addr: RegionAddr,
         /// The operation on it.
         atomic: Atomic,
         /// Destination of the payload.
@@ -219,7 +222,7 @@ pub enum Body<'a> {
     /// Applies the operation once all segments with the tag have arrived.
     CountedSignal {
         /// The signal word.
-        at: RegionAddr,
+        addr: RegionAddr,
         /// The operation on it.
         atomic: Atomic,
         /// The put.
@@ -270,9 +273,11 @@ impl Body<'_> {
     /// Returns the receiver's slot in the head's word, if it has one.
     pub(crate) fn slot(&self) -> Option<u32> {
         match self {
-            Body::Word { at, .. } | Body::Fetch { at, .. } => Some(at.slot),
-            Body::PutSignal { at, .. } | Body::CountedSignal { at, .. } => Some(at.slot),
-            Body::StagedPut { to: at, .. } | Body::GetRequest { from: at, .. } => Some(at.slot),
+            Body::Word { addr, .. } | Body::Fetch { addr, .. } => Some(addr.slot),
+            Body::PutSignal { addr, .. } | Body::CountedSignal { addr, .. } => Some(addr.slot),
+            Body::StagedPut { to: addr, .. } | Body::GetRequest { from: addr, .. } => {
+                Some(addr.slot)
+            }
             Body::Pull(Pull { target: PullTarget::One(record), .. }) => Some(record.to.slot),
             Body::Ack(_) | Body::AckRequest | Body::Reply { .. } | Body::Refusal { .. } => None,
             Body::Pull(_) | Body::GetReply { .. } => None,

@@ -150,13 +150,13 @@ fn product((first, second): (u64, u64), secret: (u64, u64)) -> u128 {
 }
 
 #[inline(always)]
-fn pair(bytes: &[u8], at: usize) -> (u64, u64) {
-    let word = |at: usize| {
+fn pair(bytes: &[u8], offset: usize) -> (u64, u64) {
+    let word = |offset: usize| {
         let mut word = [0; 8];
-        word.copy_from_slice(&bytes[at..at + 8]);
+        word.copy_from_slice(&bytes[offset..offset + 8]);
         u64::from_le_bytes(word)
     };
-    (word(at), word(at + 8))
+    (word(offset), word(offset + 8))
 }
 
 // Both hold secrets.

@@ -7,11 +7,11 @@
 //! | pull | 88 + 8 a key + bytes | 12..16 slot of one record's destination, or number of the get, or zero; 16..24 its offset or zero, and mark; 24..28 length; 28..30 records, 0 for a get; 30: 1 for the sender's bounce memory; 31 keys; 32..40 address or offset of the first byte; 40..88 the record; the keys; the bytes, or none |
 //! | get reply | 24 + payload | 12..16 number of the get; 16..20 low half of the request's number; 20..22 zero, 22..24 mark; 24.. payload |
 //!
-//! A record has 48 bytes: 0..4 slot, 4..8 length, 8..16 offset, 16..20 its place behind the first
+//! A record has 48 bytes: 0..4 slot, 4..8 length, 8..16 offset, 16..20 its place after the first
 //! byte; of its signal 20..24 slot, 24 operation or 0, 32..40 offset and 40..48 operand; 25 whether
-//! it is behind all records before it; others zero. A signal alone has length 0. The record of one
-//! put is in the message, without destination; several are at the start of the bytes that are read.
-//! In place of a record, a get has the low half of the request's number in 40..44 and zeros.
+//! it is ordered; others zero. A signal alone has length 0. The record of one put is in the
+//! message, without destination; several are at the start of the bytes that are read. In place of a
+//! record, a get has the low half of the request's number in 40..44 and zeros.
 
 use crate::atomic::Atomic;
 use crate::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
@@ -64,12 +64,12 @@ pub struct WireRecord {
     /// Number of bytes; 0 for a signal alone.
     pub len: u32,
     /// Offset from the first byte that is read.
-    pub at: u32,
+    pub offset: u32,
     /// The signal: its word and an operation that fetches nothing.
     pub signal: Option<(RegionAddr, Atomic)>,
-    /// Whether it follows all records before it. Others are unordered, back to one that follows,
-    /// except for a put and its own signal.
-    pub behind: bool,
+    /// Whether it follows all records before it. Others are unordered, back to the last ordered
+    /// one, except for a put and its own signal.
+    pub is_ordered: bool,
 }
 
 /// Destination of the bytes that a pull reads.
@@ -110,19 +110,21 @@ impl WireRecord {
     /// Encodes the record.
     pub fn encode(&self) -> [u8; RECORD] {
         let mut bytes = [0; RECORD];
-        let mut put = |at: usize, word: u64| bytes[at..at + 8].copy_from_slice(&word.to_le_bytes());
+        let mut put = |offset: usize, word: u64| {
+            bytes[offset..offset + 8].copy_from_slice(&word.to_le_bytes())
+        };
         put(0, pair(self.to.slot, self.len));
         put(8, self.to.offset);
-        let behind = u64::from(self.behind) << 8;
+        let is_ordered = u64::from(self.is_ordered) << 8;
         match self.signal {
             None => {
-                put(16, pair(self.at, 0));
-                put(24, behind);
+                put(16, pair(self.offset, 0));
+                put(24, is_ordered);
             }
-            Some((at, atomic)) => {
-                put(16, pair(self.at, at.slot));
-                put(24, behind | u64::from(code_of(&atomic)));
-                put(32, at.offset);
+            Some((addr, atomic)) => {
+                put(16, pair(self.offset, addr.slot));
+                put(24, is_ordered | u64::from(code_of(&atomic)));
+                put(32, addr.offset);
                 put(40, atomic.operand);
             }
         }
@@ -131,7 +133,7 @@ impl WireRecord {
 
     /// Decodes [`RECORD`] bytes. None for a wrong signal, or if unused bytes are not zero.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
-        let ((slot, len), (at, word)) = (halves(get64(bytes, 0)), halves(get64(bytes, 16)));
+        let ((slot, len), (offset, word)) = (halves(get64(bytes, 0)), halves(get64(bytes, 16)));
         let signal = match bytes[24] {
             0 => None,
             code => {
@@ -140,7 +142,7 @@ impl WireRecord {
             }
         };
         let to = RegionAddr { slot, offset: get64(bytes, 8) };
-        let record = Self { to, len, at, signal, behind: bytes[25] != 0 };
+        let record = Self { to, len, offset, signal, is_ordered: bytes[25] != 0 };
         // Encoded again, all unused bytes are zero: one comparison checks them.
         (record.encode() == *bytes).then_some(record)
     }
@@ -166,10 +168,10 @@ impl Frame {
                 (KIND_GET_REPLY, get.number, self.payload(payload))
             }
             Body::Pull(Pull { target, len, source, .. }) => {
-                let mut place = 0;
+                let mut offset = 0;
                 let (word, count, record) = match target {
                     PullTarget::One(record) => {
-                        place = record.to.offset;
+                        offset = record.to.offset;
                         // The destination is in the head and the offset, as in other messages.
                         let to = RegionAddr { slot: 0, offset: 0 };
                         (record.to.slot, 1, WireRecord { to, ..record }.encode())
@@ -181,16 +183,16 @@ impl Frame {
                         (number, 0, bytes)
                     }
                 };
-                let (flags, at, keys): (u8, _, &[u8]) = match source {
+                let (flags, addr, keys): (u8, _, &[u8]) = match source {
                     PullSource::Bounce(offset) => (IN_BOUNCE, offset, &[]),
                     PullSource::Fabric(remote, keys) => {
                         (0, remote, &keys[..keys.len().min(8 * MAX_KEYS)])
                     }
                 };
                 let how = u32::from(flags) << 16 | (keys.len() as u32 / 8) << 24;
-                self.put(16, place | mark);
+                self.put(16, offset | mark);
                 self.put(24, pair(len, u32::from(count) | how));
-                self.put(32, at);
+                self.put(32, addr);
                 self.bytes[40..PULL].copy_from_slice(&record);
                 self.bytes[PULL..PULL + keys.len()].copy_from_slice(keys);
                 (KIND_PULL, word, PULL + keys.len())
@@ -214,11 +216,11 @@ pub(super) fn decode(kind: u8, word: u32, bytes: &[u8]) -> Result<Body<'_>, Wire
         Some(payload) if !payload.is_empty() && payload.len() <= MAX_PAYLOAD => Ok(payload),
         _ => Err(wrong),
     };
-    let place = |bytes: &[u8]| split_offset(get64(bytes, 16)).0;
+    let offset = || split_offset(get64(bytes, 16)).0;
     match kind {
         KIND_PUT => {
             let payload = payload()?;
-            Ok(Body::StagedPut { to: RegionAddr { slot: word, offset: place(bytes) }, payload })
+            Ok(Body::StagedPut { to: RegionAddr { slot: word, offset: offset() }, payload })
         }
         KIND_GET_REQUEST => {
             if bytes.len() != GET_REQUEST {
@@ -228,16 +230,16 @@ pub(super) fn decode(kind: u8, word: u32, bytes: &[u8]) -> Result<Body<'_>, Wire
             if len == 0 {
                 return Err(wrong);
             }
-            Ok(Body::GetRequest { from: RegionAddr { slot: word, offset: place(bytes) }, len, get })
+            Ok(Body::GetRequest { from: RegionAddr { slot: word, offset: offset() }, len, get })
         }
         KIND_GET_REPLY => {
             let payload = payload()?;
-            let of = u32::try_from(place(bytes)).map_err(|_| reserved)?;
+            let of = u32::try_from(offset()).map_err(|_| reserved)?;
             Ok(Body::GetReply { get: GetId { number: word, of }, payload })
         }
         KIND_PULL => {
             let (record, rest) = (bytes.get(40..PULL).ok_or(wrong)?, &bytes[PULL..]);
-            let ((len, how), at) = (halves(get64(bytes, 24)), get64(bytes, 32));
+            let ((len, how), addr) = (halves(get64(bytes, 24)), get64(bytes, 32));
             let (count, flags) = (how as u16, (how >> 16) as u8);
             let keys = 8 * (how >> 24) as usize;
             if len == 0 || keys > 8 * MAX_KEYS || keys > rest.len() {
@@ -250,8 +252,8 @@ pub(super) fn decode(kind: u8, word: u32, bytes: &[u8]) -> Result<Body<'_>, Wire
                 return Err(wrong);
             }
             let source = match flags {
-                0 => PullSource::Fabric(at, keys),
-                IN_BOUNCE if rest.is_empty() => PullSource::Bounce(at),
+                0 => PullSource::Fabric(addr, keys),
+                IN_BOUNCE if rest.is_empty() => PullSource::Bounce(addr),
                 _ => return Err(reserved),
             };
             let is_zero = |bytes: &[u8]| bytes.iter().all(|byte| *byte == 0);
@@ -263,18 +265,18 @@ pub(super) fn decode(kind: u8, word: u32, bytes: &[u8]) -> Result<Body<'_>, Wire
                 1 => {
                     let read = WireRecord::decode(record).ok_or(reserved)?;
                     // A single record is the whole of the bytes, and nothing precedes it.
-                    let is_whole = (read.len, read.at, read.behind) == (len, 0, false);
+                    let is_whole = (read.len, read.offset, read.is_ordered) == (len, 0, false);
                     let is_placed = read.to != (RegionAddr { slot: 0, offset: 0 });
                     if !is_whole || is_placed || read.encode()[..] != *record {
                         return Err(reserved);
                     }
-                    let to = RegionAddr { slot: word, offset: place(bytes) };
+                    let to = RegionAddr { slot: word, offset: offset() };
                     PullTarget::One(WireRecord { to, ..read })
                 }
                 count if count > 1 && word == 0 && is_zero(record) => PullTarget::List(count),
                 _ => return Err(reserved),
             };
-            if count != 1 && place(bytes) != 0 {
+            if count != 1 && offset() != 0 {
                 return Err(reserved);
             }
             Ok(Body::Pull(Pull { target, len, source, payload: carried }))

@@ -13,7 +13,7 @@ use crate::channel::ring::slot::{Slot, lap};
 use crate::job::tests::{FAKE_RAIL, fake_lane};
 use cuda::WordsOptions;
 use engine::atomic::{AtomicOp, Width};
-use engine::lane::{LaneConfig, SignalEngine};
+use engine::lane::{LaneConfig, SignalChoice};
 use engine::port::{Access, RailLimits};
 use engine::rails::Spread;
 use engine::regions::RegionTable;
@@ -46,7 +46,7 @@ impl Pair {
             ..FAKE_RAIL
         };
         let fast = random.below(4) != 0;
-        let signals = [SignalEngine::Auto, SignalEngine::Chained, SignalEngine::Counted];
+        let signals = [SignalChoice::Auto, SignalChoice::Chained, SignalChoice::Counted];
         let signals = signals[random.below(3)];
         let balanced_from = [9, 1 << 20][random.below(2)];
         let spread = Spread { balanced_from, ..Spread::ROUND_ROBIN };

@@ -33,7 +33,7 @@ pub(super) fn trials() -> Vec<Trial> {
             let job = job("turned_away", 2).heap(64 << 20, 8 << 20).param(PATIENCE, 60);
             for pe in run(lab.on(job, persona, 2, "efa-direct"))?.pes {
                 says(&pe.text(), "immediate data: yes (a write that tells takes a receive")?;
-                says(&pe.text(), "signal engine Auto; targets can count the segments of a put")?;
+                says(&pe.text(), "signal protocol Auto; targets can count the segments of a put")?;
             }
             Ok(())
         }));

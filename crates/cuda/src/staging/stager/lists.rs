@@ -17,7 +17,7 @@ use crate::driver::error::refused;
 use crate::memory::pinned_memory::PinnedMemory;
 use crate::memory::pointer::Kind;
 use crate::staging::flight::Flight;
-use crate::staging::neighbours::Neighbours;
+use crate::staging::same_host::SameHostPeers;
 use crate::words::together::{Soon, Tie};
 use engine::atomic::{Atomic, Width};
 use engine::patience::Wait;
@@ -98,7 +98,7 @@ impl DeviceStager {
         tags: impl Iterator<Item = u32>,
     ) -> Result<(), PortError> {
         let number = self.flight(direction).next();
-        let Self { contexts, places, bounce, neighbours, soon, by_cpu, .. } = self;
+        let Self { contexts, places, bounce, peers, soon, by_cpu, .. } = self;
         let way = match direction {
             CopyDirection::Out => Direction::FromDevice,
             CopyDirection::In => Direction::ToDevice,
@@ -110,19 +110,19 @@ impl DeviceStager {
             if !places.iter().any(is_of) {
                 continue;
             }
-            let (bounce, neighbours, mut words) = (&*bounce, &*neighbours, soon.iter());
+            let (bounce, peers, mut words) = (&*bounce, &*peers, soon.iter());
             let given = steps.clone().zip(places.iter()).filter_map(move |(step, place)| {
                 let place = place.as_ref().filter(|place| place.context == context)?;
-                let OrderedStep::Copy { copy, behind } = step else {
+                let OrderedStep::Copy { copy, is_ordered } = step else {
                     return words.next()?.store();
                 };
-                let (memory, offset) = memory_of(bounce, neighbours, &copy).ok()?;
+                let (memory, offset) = memory_of(bounce, peers, &copy).ok()?;
                 // Page-locked before there was a context.
                 let memory = memory?;
                 let (range, addr) = (&**place.range.range(), place.addr);
                 let len = copy.len;
                 let transfer = Transfer { direction: way, range, addr, memory, offset, len };
-                Some(Step::Copy { transfer, behind })
+                Some(Step::Copy { transfer, is_ordered })
             });
             let started = match &of.failed {
                 Some(error) => Err(error.clone().into()),
@@ -147,7 +147,7 @@ impl DeviceStager {
             };
             // SAFETY: the bounce buffer's bytes are in the bounce memory, as was checked, which is
             // ours; no copy that is under way uses them, as the engine promises of both sides. Or
-            // they are in a neighbour's, which stays mapped, is only read, and has any bytes. The
+            // they are in a peer's, which stays mapped, is only read, and has any bytes. The
             // memory is host memory that the caller of an operation vouches for until its end, and
             // no part of the bounce memory.
             unsafe { ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, len) };
@@ -242,11 +242,11 @@ fn len_of(step: &OrderedStep) -> usize {
     }
 }
 
-/// The page-locked bounce memory of a copy, and where there. A neighbour's is never written to.
+/// The page-locked bounce memory of a copy, and where there. A peer's is never written to.
 #[inline]
 pub(super) fn memory_of<'m>(
     own: &'m OwnBounce,
-    neighbours: &'m Neighbours,
+    peers: &'m SameHostPeers,
     copy: &Copy,
 ) -> Result<(Option<&'m Arc<PinnedMemory>>, usize), PortError> {
     let Copy { direction, bounce, len, .. } = *copy;
@@ -255,7 +255,7 @@ pub(super) fn memory_of<'m>(
     if let Some(offset) = offset.filter(fits) {
         return Ok((own.pinned.as_ref(), offset));
     }
-    let theirs = if direction == CopyDirection::In { neighbours.memory(bounce, len) } else { None };
+    let theirs = if direction == CopyDirection::In { peers.memory(bounce, len) } else { None };
     theirs.map(|(memory, offset)| (Some(memory), offset)).ok_or_else(|| {
         refused("copying", format!("{len} bytes at {bounce:#x} are in no bounce buffer"))
     })

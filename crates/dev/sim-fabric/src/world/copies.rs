@@ -67,14 +67,15 @@ impl World {
         }));
     }
 
-    /// A list begins. Its steps that no other is behind are done the last one first.
+    /// A list begins. Of its unordered steps the last one is done first.
     pub(crate) fn start_steps(&mut self, pe: Pe, steps: &[OrderedStep], tag: u32) {
         self.start_copies(pe, &[TaggedCopy { copy: NO_COPY, tag }]);
         let Some(Moving { call, mut due, .. }) = self.copies.pop() else { return };
         let mut moving = Vec::new();
         for (at, step) in steps.iter().enumerate() {
-            let (OrderedStep::Copy { behind, .. } | OrderedStep::Apply { behind, .. }) = *step;
-            due += u64::from(behind && at > 0);
+            let (OrderedStep::Copy { is_ordered, .. } | OrderedStep::Apply { is_ordered, .. }) =
+                *step;
+            due += u64::from(is_ordered && at > 0);
             let (copy, word) = match *step {
                 OrderedStep::Copy { copy, .. } => (copy, None),
                 OrderedStep::Apply { addr, atomic, .. } => (NO_COPY, Some((addr, atomic))),

@@ -41,7 +41,7 @@ pub struct Inbox {
     /// Item that waits for a free completion group.
     next: Option<Handover>,
     /// Peers of items that a thread waits for.
-    awaited: Vec<(u32, Weak<HandoverResult>)>,
+    awaited: Vec<(Pe, Weak<HandoverResult>)>,
 }
 
 #[derive(Debug)]
@@ -241,14 +241,14 @@ impl<P: Port> Lane<P> {
         if let Some(failed) = self.core.failures.first() {
             inbox.fail(failed);
         }
-        inbox.awaited.retain(|(at, ended)| {
+        inbox.awaited.retain(|(pe, ended)| {
             let is_over = |ended: &Arc<HandoverResult>| {
                 ended.lock().unwrap_or_else(PoisonError::into_inner).is_some()
             };
             let waits = ended.upgrade().is_some_and(|ended| !is_over(&ended));
             if waits {
                 // Not with each message that is sent meanwhile: one request at a time.
-                self.core.request_first_ack(*at);
+                self.core.request_first_ack(*pe);
             }
             waits
         });
@@ -272,30 +272,27 @@ impl<P: Port> Lane<P> {
         let Some(group) = self.core.groups.start() else { return Err(item) };
         let Handover { pe, what, ended } = item;
         let handed = ActiveHandover { pe, shared: Arc::clone(&inbox.shared), ended };
-        let at = match self.core.reach_peer(pe) {
-            Ok(at) => at,
-            Err(failed) => {
-                self.core.groups.finish(group);
-                handed.end(Some(failed));
-                return Ok(());
-            }
-        };
-        inbox.awaited.extend(handed.ended.as_ref().map(|ended| (at, Arc::downgrade(ended))));
+        if let Err(failed) = self.core.reach_peer(pe) {
+            self.core.groups.finish(group);
+            handed.end(Some(failed));
+            return Ok(());
+        }
+        inbox.awaited.extend(handed.ended.as_ref().map(|ended| (pe, Arc::downgrade(ended))));
         // The item's own count keeps the group from ending before it is submitted.
         self.core.groups.begin(group);
         self.core.groups.set_continuation(group, Continuation::Handover(handed));
         let failed = match what {
             HandoverKind::Transfer(transfer) => {
                 let (op, handle) = *transfer;
-                self.submit(at, Op { completion: group, ..op }, &handle).err()
+                self.submit(pe, Op { completion: group, ..op }, &handle).err()
             }
             HandoverKind::Quiet => {
-                self.mark_quiet(at, group);
+                self.mark_quiet(pe, group);
                 None
             }
             HandoverKind::Fence => None,
         };
-        if let (Some(failed), true) = (failed, self.core.peers.get(at).error.is_none()) {
+        if let (Some(failed), true) = (failed, self.core.peers.get(pe).error.is_none()) {
             // Refused with nothing in flight: the error is this item's alone.
             if let Some(Continuation::Handover(handed)) = self.core.groups.take_continuation(group)
             {

@@ -126,11 +126,11 @@ impl<P: Port> HostLane<P> {
         }
         let mut group = None;
         let done = self.wait(|lane| {
-            let at = lane.core.reach_peer(pe)?;
+            lane.core.reach_peer(pe)?;
             if group.is_none() {
                 // Without a group, also later operations to the PE are waited for.
                 let Some(id) = lane.core.groups.start() else { return lane.is_quiet(pe) };
-                lane.mark_quiet(at, id);
+                lane.mark_quiet(pe, id);
                 group = Some(id);
             }
             Ok(group.is_some_and(|id| lane.core.groups.is_done(id)))
@@ -237,14 +237,14 @@ impl<P: Port> HostLane<P> {
 
 impl<P: Port> Lane<P> {
     /// Ends a group once everything submitted to a peer so far is finished.
-    pub(crate) fn mark_quiet(&mut self, at: u32, group: GroupId) {
+    pub(crate) fn mark_quiet(&mut self, pe: Pe, group: GroupId) {
         self.core.groups.begin(group);
-        let peer = self.core.peers.get_mut(at);
+        let peer = self.core.peers.get_mut(pe);
         peer.queue.push_back(QueueEntry::Quiet(group));
         self.core.queued += 1;
-        let peer = self.core.peers.get_mut(at);
+        let peer = self.core.peers.get_mut(pe);
         peer.update_fast_path();
-        self.core.make_ready(at);
+        self.core.make_ready(pe);
     }
 
     /// Returns true if an operation of a user thread is, or may be, on staged memory.

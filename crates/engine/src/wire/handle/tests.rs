@@ -135,6 +135,6 @@ fn missing_key_is_named() {
 fn keys_lie_in_the_handle() {
     for rail in 0..=u8::MAX {
         let key = RailKey::of(RailId(rail));
-        assert_eq!(usize::from(key.place), 8 * (usize::from(rail) % MAX_RAILS));
+        assert_eq!(usize::from(key.offset), 8 * (usize::from(rail) % MAX_RAILS));
     }
 }

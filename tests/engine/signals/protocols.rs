@@ -1,7 +1,7 @@
-//! The way that a signal goes with its data, at the bounds between the ways: told by what reaches
+//! The protocol of a signal, at the bounds between the protocols: told by what reaches
 //! the peer while the sender does nothing more, or the fabric keeps something back.
 
-use engine::lane::SignalEngine;
+use engine::lane::SignalChoice;
 use engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
 use engine::wire::message::{MAX_EAGER, eager_in};
 use sim_fabric::Script;
@@ -12,9 +12,9 @@ use crate::job::{Job, Shape};
 const AT: usize = 64;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Way {
+enum Protocol {
     /// Data and signal share a message.
-    Inline,
+    Eager,
     /// The target reads the data.
     Staged,
     /// The target counts the segments.
@@ -23,8 +23,8 @@ enum Way {
     Chained,
 }
 
-/// The way of a signal with parts of these lengths, whose bytes arrive, and no byte more.
-fn way(shape: &Shape, lens: &[usize]) -> Way {
+/// The protocol of a signal with parts of these lengths, whose bytes arrive, and no byte more.
+fn protocol(shape: &Shape, lens: &[usize]) -> Protocol {
     let mut end = AT;
     let part = |len: &usize| {
         end += len;
@@ -48,16 +48,16 @@ fn way(shape: &Shape, lens: &[usize]) -> Way {
         (posted, is_applied)
     };
     match (applied(false), applied(true)) {
-        ((1, true), _) => Way::Inline,
-        ((_, false), _) => Way::Chained,
-        (_, (_, false)) => Way::Counted,
-        _ => Way::Staged,
+        ((1, true), _) => Protocol::Eager,
+        ((_, false), _) => Protocol::Chained,
+        (_, (_, false)) => Protocol::Counted,
+        _ => Protocol::Staged,
     }
 }
 
 #[test]
 fn signal_paths_depend_on_length() {
-    use SignalEngine::{Auto, Chained, Counted, Eager};
+    use SignalChoice::{Auto, Chained, Counted, Eager};
     const LONG: usize = 64 << 10;
     const MOST: usize = eager_in(MAX_LONG_MESSAGE);
     let shape = |signals, longest_message| Shape {
@@ -67,37 +67,42 @@ fn signal_paths_depend_on_length() {
         ..Shape::default()
     };
     for (signals, longest, lens, expected) in [
-        (Auto, MAX_MESSAGE, &[MAX_EAGER][..], Way::Inline),
-        (Auto, MAX_MESSAGE, &[MAX_EAGER + 1], Way::Counted),
+        (Auto, MAX_MESSAGE, &[MAX_EAGER][..], Protocol::Eager),
+        (Auto, MAX_MESSAGE, &[MAX_EAGER + 1], Protocol::Counted),
         // The signal of several parts is behind everything before it.
-        (Auto, MAX_MESSAGE, &[8, 8], Way::Chained),
-        (Auto, MAX_MESSAGE, &[LONG], Way::Counted),
-        (Auto, MAX_LONG_MESSAGE, &[MAX_EAGER + 1], Way::Inline),
-        (Auto, MAX_LONG_MESSAGE, &[MOST], Way::Inline),
-        (Auto, MAX_LONG_MESSAGE, &[MOST + 1], Way::Counted),
-        (Auto, MAX_LONG_MESSAGE, &[MAX_EAGER, 8], Way::Chained),
-        (Eager, MAX_MESSAGE, &[1], Way::Inline),
-        (Eager, MAX_MESSAGE, &[MAX_EAGER], Way::Inline),
-        (Eager, MAX_MESSAGE, &[MAX_EAGER + 1], Way::Chained),
-        (Eager, 300, &[eager_in(300)], Way::Inline),
-        (Eager, 300, &[eager_in(300) + 1], Way::Chained),
-        (Counted, MAX_MESSAGE, &[8], Way::Counted),
-        (Counted, MAX_LONG_MESSAGE, &[MAX_EAGER + 1], Way::Counted),
-        (Chained, MAX_MESSAGE, &[8], Way::Chained),
-        (Chained, MAX_LONG_MESSAGE, &[MAX_EAGER + 1], Way::Chained),
+        (Auto, MAX_MESSAGE, &[8, 8], Protocol::Chained),
+        (Auto, MAX_MESSAGE, &[LONG], Protocol::Counted),
+        (Auto, MAX_LONG_MESSAGE, &[MAX_EAGER + 1], Protocol::Eager),
+        (Auto, MAX_LONG_MESSAGE, &[MOST], Protocol::Eager),
+        (Auto, MAX_LONG_MESSAGE, &[MOST + 1], Protocol::Counted),
+        (Auto, MAX_LONG_MESSAGE, &[MAX_EAGER, 8], Protocol::Chained),
+        (Eager, MAX_MESSAGE, &[1], Protocol::Eager),
+        (Eager, MAX_MESSAGE, &[MAX_EAGER], Protocol::Eager),
+        (Eager, MAX_MESSAGE, &[MAX_EAGER + 1], Protocol::Chained),
+        (Eager, 300, &[eager_in(300)], Protocol::Eager),
+        (Eager, 300, &[eager_in(300) + 1], Protocol::Chained),
+        (Counted, MAX_MESSAGE, &[8], Protocol::Counted),
+        (Counted, MAX_LONG_MESSAGE, &[MAX_EAGER + 1], Protocol::Counted),
+        (Chained, MAX_MESSAGE, &[8], Protocol::Chained),
+        (Chained, MAX_LONG_MESSAGE, &[MAX_EAGER + 1], Protocol::Chained),
     ] {
-        assert_eq!(way(&shape(signals, longest), lens), expected, "{signals:?} {longest} {lens:?}");
+        assert_eq!(
+            protocol(&shape(signals, longest), lens),
+            expected,
+            "{signals:?} {longest} {lens:?}"
+        );
     }
     for (immediate_data, counted) in [(true, 8), (true, 0), (false, 8)] {
-        let expected = if immediate_data && counted > 0 { Way::Counted } else { Way::Chained };
+        let expected =
+            if immediate_data && counted > 0 { Protocol::Counted } else { Protocol::Chained };
         for (signals, rails) in [(Auto, 1), (Auto, 2), (Counted, 2)] {
             let shape = Shape { immediate_data, counted, rails, ..shape(signals, MAX_MESSAGE) };
-            assert_eq!(way(&shape, &[LONG]), expected, "{shape:?}");
+            assert_eq!(protocol(&shape, &[LONG]), expected, "{shape:?}");
         }
     }
     // Device memory at either end, staged or taken by the fabric.
     for (staged, reached) in [0b0010, 0b0100, 0b0110].into_iter().flat_map(|s| [(s, 0), (s, s)]) {
         let shape = Shape { staged, by_fabric: reached, ..shape(Auto, MAX_LONG_MESSAGE) };
-        assert_ne!(way(&shape, &[MOST]), Way::Inline, "{staged:b} {reached:b}");
+        assert_ne!(protocol(&shape, &[MOST]), Protocol::Eager, "{staged:b} {reached:b}");
     }
 }

@@ -17,10 +17,10 @@ use crate::words::stream_only;
 
 pub(crate) fn cases() -> Vec<Case> {
     vec![
-        Case::any("neighbours_copy_from_each_other_s_bounce_buffers", both_ways),
+        Case::any("peers_copy_from_each_other", both_ways),
         Case::any("copies_together_from_several_bounce_memories_are_right", several),
-        Case::any("a_neighbour_s_memory_is_only_read_and_only_inside", inside),
-        Case::any("memory_of_a_neighbour_stays_until_it_is_let_go", outlives),
+        Case::any("peer_memory_is_read_only", inside),
+        Case::any("peer_memory_stays_until_released", outlives),
         Case::fake("memory_that_cannot_be_locked_is_not_shared", not_locked)
             .with(&[("FAKE_CUDA_REGISTERS", "0")]),
     ]

@@ -1,4 +1,4 @@
-//! Neighbours: peers of this host that share their bounce memory with this process.
+//! Peers on this host that share their bounce memory with this process.
 //!
 //! Behind the bounce buffers of each shared piece are a secret, by which whoever opens it knows
 //! that it is the right one, and a byte for each PE of the job, which is set by that PE once its
@@ -65,7 +65,7 @@ impl SharedLayout {
     }
 }
 
-/// What this process shares with its neighbours, not known to CUDA yet.
+/// Memory that PEs of this host share, not known to CUDA yet.
 pub struct Shares {
     /// This PE.
     pub me: Pe,
@@ -73,7 +73,7 @@ pub struct Shares {
     pub own: Arc<SharedMemory>,
     /// What lies where in it.
     pub layout: SharedLayout,
-    /// That of the neighbours.
+    /// That of the peers.
     pub peers: Vec<PeerShare>,
 }
 
@@ -83,10 +83,10 @@ impl fmt::Debug for Shares {
     }
 }
 
-/// Bounce memory of a neighbour.
+/// Bounce memory of a peer on this host.
 #[derive(Debug)]
 pub struct PeerShare {
-    /// The neighbour.
+    /// The peer.
     pub pe: Pe,
     /// Its memory, mapped here.
     pub memory: Arc<SharedMemory>,
@@ -97,22 +97,22 @@ pub struct PeerShare {
 }
 
 #[derive(Debug)]
-struct Neighbour {
+struct SameHostPeer {
     share: PeerShare,
     pinned: Arc<PinnedMemory>,
 }
 
-/// The neighbours that copies can be made from, and which of them copy from here.
+/// Same-host peers that copies can be made from, and which of them copy from here.
 #[derive(Debug, Default)]
-pub(crate) struct Neighbours {
+pub(crate) struct SameHostPeers {
     own: Option<(Pe, Arc<SharedMemory>, SharedLayout)>,
-    all: Vec<Neighbour>,
+    all: Vec<SameHostPeer>,
     by_address: Vec<(usize, usize)>,
 }
 
-impl Neighbours {
-    /// Page-locks the bounce memory of this process and of the neighbours. Without the first there
-    /// are none; without one of the others, there is not that one.
+impl SameHostPeers {
+    /// Page-locks the bounce memory of this process and of the peers. A peer whose memory cannot be
+    /// locked is left out; None if this process' cannot.
     pub(crate) fn pin(shares: Shares, context: &Arc<Context>) -> Option<(Arc<PinnedMemory>, Self)> {
         let Shares { me, own, layout, peers } = shares;
         let pinned = match PinnedMemory::register(context, &own, layout.bounce_bytes()) {
@@ -125,26 +125,26 @@ impl Neighbours {
         let mut all = Vec::with_capacity(peers.len());
         for share in peers {
             match PinnedMemory::register(context, &share.memory, share.layout.bounce_bytes()) {
-                Ok(pinned) => all.push(Neighbour { share, pinned }),
+                Ok(pinned) => all.push(SameHostPeer { share, pinned }),
                 Err(error) => log::info!(
                     target: MEM,
                     "bounce memory of {} is not copied from: {error}", share.pe,
                 ),
             }
         }
-        all.sort_unstable_by_key(|neighbour| neighbour.share.pe);
-        let address = |(at, neighbour): (usize, &Neighbour)| (neighbour.pinned.addr(), at);
+        all.sort_unstable_by_key(|peer| peer.share.pe);
+        let address = |(at, peer): (usize, &SameHostPeer)| (peer.pinned.addr(), at);
         let mut by_address: Vec<_> = all.iter().enumerate().map(address).collect();
         by_address.sort_unstable();
         Some((pinned, Self { own: Some((me, own, layout)), all, by_address }))
     }
 
-    fn find(&self, pe: Pe) -> Option<&Neighbour> {
-        let at = self.all.binary_search_by_key(&pe, |neighbour| neighbour.share.pe).ok()?;
+    fn find(&self, pe: Pe) -> Option<&SameHostPeer> {
+        let at = self.all.binary_search_by_key(&pe, |peer| peer.share.pe).ok()?;
         self.all.get(at)
     }
 
-    /// The memory that `len` bytes of a neighbour's bounce buffers are in, and their offset there.
+    /// The memory that `len` bytes of a peer's bounce buffers are in, and their offset there.
     pub(crate) fn memory(&self, addr: usize, len: usize) -> Option<(&Arc<PinnedMemory>, usize)> {
         let behind = self.by_address.partition_point(|(at, _)| *at <= addr);
         let (at, index) = self.by_address[..behind].last()?;
@@ -154,11 +154,11 @@ impl Neighbours {
     }
 
     pub(crate) fn all_memory(&self) -> impl Iterator<Item = &Arc<PinnedMemory>> {
-        self.all.iter().map(|neighbour| &neighbour.pinned)
+        self.all.iter().map(|peer| &peer.pinned)
     }
 
     pub(crate) fn window(&self, pe: Pe) -> Option<Window> {
-        let Neighbour { pinned, .. } = self.find(pe)?;
+        let SameHostPeer { pinned, .. } = self.find(pe)?;
         Some(Window { addr: pinned.addr(), len: pinned.len() })
     }
 
@@ -170,23 +170,23 @@ impl Neighbours {
 
     pub(crate) fn announce(&self, copies: bool) {
         let Some((me, ..)) = self.own else { return };
-        for Neighbour { share, .. } in &self.all {
+        for SameHostPeer { share, .. } in &self.all {
             let mark = share.memory.byte(share.layout.mark_of(me));
             mark.store(u8::from(copies), Ordering::Release);
         }
     }
 
     pub(crate) fn has_ended(&self, pe: Pe) -> bool {
-        let process = self.find(pe).and_then(|neighbour| neighbour.share.process.as_ref());
+        let process = self.find(pe).and_then(|peer| peer.share.process.as_ref());
         process.is_some_and(has_ended)
     }
 
     pub(crate) fn pes(&self) -> impl Iterator<Item = Pe> + '_ {
-        self.all.iter().map(|neighbour| neighbour.share.pe)
+        self.all.iter().map(|peer| peer.share.pe)
     }
 }
 
-impl Drop for Neighbours {
+impl Drop for SameHostPeers {
     fn drop(&mut self) {
         self.announce(false);
     }
