@@ -253,7 +253,7 @@ impl OrderGroups {
         let mut last = 0;
         // Messages before `ordered` are executed: a mark need not name them.
         let mut group = self.ordered;
-        while group != number && group.wrapping_sub(number) as i32 <= 0 {
+        while (number.wrapping_sub(group) as i32) > 0 {
             last = last.max(self.last_message[(group % RING) as usize]);
             group = group.wrapping_add(1);
         }

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use log::warn;
 
-use crate::channel::Channel;
 use crate::core::Core;
 use crate::error::EngineError;
 use crate::group::Class;
@@ -186,10 +185,8 @@ impl<P: Port> Core<P> {
         let mut moved = self.watchdog.moved.max(staged);
         let mut busy = Vec::new();
         // An unnumbered message that could not leave is tried again here.
-        let has_due = |peer: &Peer| peer.channel.as_deref().is_some_and(Channel::has_due);
-        let due: Vec<u32> =
-            self.peers.iter().filter(|(_, peer)| has_due(peer)).map(|(at, _)| at).collect();
-        due.into_iter().for_each(|at| self.enter_control(at));
+        let all: Vec<u32> = self.peers.iter().map(|(at, _)| at).collect();
+        all.into_iter().for_each(|at| self.enter_control(at));
         let me = self.me;
         let is_busy = |peer: &Peer| {
             // No order group counts loopbacks and answers to gets.

@@ -180,10 +180,7 @@ impl Channel {
         // Every message carries the acknowledgement in its head.
         let executed = self.executed.next();
         if executed != self.ack_sent {
-            // A due bitmap does not fit the head, and stays due.
-            let is_due = self.ack_due && self.executed.has_beyond();
             self.note_ack_sent(executed);
-            self.ack_due = is_due;
         }
     }
 
@@ -195,7 +192,8 @@ impl Channel {
         if before < self.ack_wanted {
             self.ack_due_at = self.ack_wanted.min(self.ack_due_at);
         }
-        self.ack_due = false;
+        // A due bitmap travels only in an `Ack`, so it stays due.
+        self.ack_due &= self.executed.has_beyond();
     }
 
     /// Takes the slot of a message that the peer has executed. None if it ended before.
@@ -219,11 +217,6 @@ impl Channel {
         for number in numbers {
             self.sent[(number % WINDOW) as usize] = NO_SLOT;
         }
-    }
-
-    /// Returns the slot of an unacknowledged message.
-    pub(crate) fn sent_at(&self, seq: Seq) -> Option<u16> {
-        self.sent_number(seq).filter(|_| seq >= self.acked && seq < self.next)
     }
 
     pub(crate) fn fetch_place(&self) -> Option<u8> {
@@ -284,8 +277,8 @@ impl Channel {
 
     /// Keeps a message that cannot be executed yet.
     pub(crate) fn wait(&mut self, waiting: PendingMessage) {
-        let at = self.waiting.partition_point(|other| other.seq < waiting.seq);
-        self.waiting.insert(at, waiting);
+        let at = self.waiting.binary_search_by_key(&waiting.seq, |other| other.seq);
+        self.waiting.insert(at.unwrap_or_else(|at| at), waiting);
     }
 
     pub(crate) fn is_waiting(&self, seq: Seq) -> bool {
@@ -326,10 +319,5 @@ impl Channel {
             self.waiting = Vec::new();
         }
         waiting
-    }
-
-    /// Returns true if an unnumbered message is due to the peer.
-    pub(crate) fn has_due(&self) -> bool {
-        self.ack_due || self.ack_request_due || self.replies_due != 0 || self.refusal.is_some()
     }
 }

@@ -265,7 +265,7 @@ impl<P: Port> Core<P> {
     /// Schedules the unnumbered messages that are due to a peer.
     pub(crate) fn enter_control(&mut self, at: u32) {
         let Some(channel) = self.peers.get_mut(at).channel.as_deref_mut() else { return };
-        if channel.has_due() && !std::mem::replace(&mut channel.in_control, true) {
+        if !std::mem::replace(&mut channel.in_control, true) {
             self.control.push_back(at);
         }
     }
@@ -360,14 +360,7 @@ impl<P: Port> Core<P> {
         frame.encode(&sealing, &Numbers { seq, ack, mark: 0, mask }, body);
         let sent = port.send(path.rail, path.to, UNNUMBERED, frame.bytes());
         match sent {
-            Ok(Posted::Yes) => {
-                // A bitmap that is due travels only in an `Ack`, so it stays due.
-                let due = channel.ack_due
-                    && !matches!(body, Body::Ack(_))
-                    && channel.executed.map().is_some();
-                channel.note_ack_sent(ack);
-                channel.ack_due = due;
-            }
+            Ok(Posted::Yes) => channel.note_ack_sent(ack),
             Ok(Posted::Again) => self.rails[path.rail.index()].counters.again += 1,
             Err(_) => {}
         }

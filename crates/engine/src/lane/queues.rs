@@ -37,7 +37,6 @@ impl<P: Port> Lane<P> {
             let mut moved = false;
             let outcome = self.serve_peer(at, &mut moved);
             match (outcome, moved) {
-                (Outcome::LaneFull, true) => served.push(at),
                 (Outcome::LaneFull, false) => refused.push(at),
                 _ if moved => served.push(at),
                 _ => {}

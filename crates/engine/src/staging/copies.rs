@@ -335,13 +335,7 @@ impl Staging {
             begin(send.peer, send.what(), &send.records);
         } else if let Token::Receive(at) = token {
             let Some(receive) = self.receives.get(at) else { return };
-            let range = match receive.state {
-                ReceiveState::CopyingIn(CopySpan::Group(begin)) => {
-                    group_at(&receive.records, begin)
-                }
-                _ => 0..receive.records.len(),
-            };
-            begin(receive.peer, receive.what(), &receive.records[range]);
+            begin(receive.peer, receive.what(), &receive.records);
         }
     }
 

@@ -98,10 +98,11 @@ impl Token {
     }
 
     fn of(bits: u32) -> Self {
+        let at = bits / 4;
         match bits % 4 {
-            0 => Token::Send(bits / 4),
-            1 => Token::Receive(bits / 4),
-            _ => Token::Get(bits / 4),
+            0 => Token::Send(at),
+            1 => Token::Receive(at),
+            _ => Token::Get(at),
         }
     }
 }
@@ -239,13 +240,8 @@ impl Staging {
     /// Takes over changed regions, and a new stager.
     fn sync<P: Port>(&mut self, core: &mut Core<P>) {
         core.regions.sync();
-        if !core.regions.has_stager() {
-            return;
-        }
-        let Some(RegisteredStager { mut copies, bounce, region, .. }) = core.regions.take_stager()
-        else {
-            return;
-        };
+        let Some(stager) = core.regions.take_stager() else { return };
+        let RegisteredStager { mut copies, bounce, region } = stager;
         let Bounce { bounce_len, out, inward, .. } = bounce;
         // From now on peers may name offsets of their bounce memory.
         copies.announce();
@@ -288,9 +284,9 @@ impl Staging {
 
     /// Starts whatever can start. Returns whether anything did.
     fn start<P: Port>(&mut self, core: &mut Core<P>) -> bool {
-        let mut moved = self.assign_buffers(core, CopyDirection::Out);
-        moved |= self.assign_buffers(core, CopyDirection::In);
-        moved |= self.post_outgoing(core);
+        self.assign_buffers(core, CopyDirection::Out);
+        self.assign_buffers(core, CopyDirection::In);
+        let mut moved = self.post_outgoing(core);
         moved |= self.start_copies(core, CopyDirection::Out);
         moved | self.start_copies(core, CopyDirection::In)
     }
@@ -318,19 +314,17 @@ impl Staging {
         }
     }
 
-    fn assign_buffers<P: Port>(&mut self, core: &mut Core<P>, direction: CopyDirection) -> bool {
-        let mut moved = false;
+    fn assign_buffers<P: Port>(&mut self, core: &mut Core<P>, direction: CopyDirection) {
         loop {
-            let Some(stager) = &mut self.stager else { return moved };
+            let Some(stager) = &mut self.stager else { return };
             // While the device takes no copy, waiting puts stay open for more to join.
             let is_out = direction == CopyDirection::Out;
             if !stager.pool(direction).is_waited_for()
                 || is_out && stager.copies.room(direction) == 0
             {
-                return moved;
+                return;
             }
-            let Some((token, buffer)) = stager.pool(direction).next() else { return moved };
-            moved = true;
+            let Some((token, buffer)) = stager.pool(direction).next() else { return };
             match Token::of(token) {
                 Token::Send(at) => self.gather(core, at, buffer),
                 Token::Receive(at) => self.read_into(at, buffer),
@@ -409,10 +403,8 @@ impl Staging {
     fn end_transfer<P: Port>(&mut self, core: &mut Core<P>, at: u32) {
         self.moved = core.watchdog.stamp();
         self.peer(at).under_way -= 1;
-        if !core.peers.get(at).queue.is_empty() {
-            // The queue may have waited for fewer transfers.
-            core.make_ready(at);
-        }
+        // The queue may have waited for fewer transfers.
+        core.make_ready(at);
     }
 
     /// Returns true if the lane has to iterate for staging.

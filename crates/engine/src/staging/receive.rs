@@ -100,8 +100,7 @@ impl StagedReceive {
 
     /// Iterates over the local memory that the receive will access, as far as it is known.
     pub(super) fn memory(&self) -> impl Iterator<Item = (u32, &'static str, (usize, usize))> + '_ {
-        let records = self.records.iter().filter(|record| record.len > 0);
-        let records = records.map(|record| (record.memory, record.len));
+        let records = self.records.iter().map(|record| (record.memory, record.len));
         let touches = move |memory| (self.peer, self.what(), memory);
         self.memory.into_iter().chain(records).map(touches)
     }
@@ -447,7 +446,7 @@ impl Staging {
                     let record = record.ok_or_else(|| String::from("a signal that is none"))?;
                     let (at, size) = (record.at as usize, record.len as usize);
                     // Entries have to be after the list and inside the bytes that were read.
-                    if size > 0 && (at < begin || at > len || size > len - at) {
+                    if size > 0 && (at < begin || at + size > len) {
                         return Err(format!("{size} bytes at {at} of a buffer with {len}"));
                     }
                     records.push(locate(core, &record)?);
