@@ -94,6 +94,9 @@ fn impossible_loopbacks_are_errors() {
 
     let mut job = Job::new(8, &Shape::default(), Script::default());
     let anchor = anchor(&job, 0);
+    let bare = Anchor { landing: job.fabric.alloc(Pe(0), 64), ..anchor.clone() };
+    let failed = job.lane(0).loopback(&bare, Loopback::Read);
+    assert_eq!(failed, Err(HandleError::Unregistered.into()));
     job.fabric.fail_rail(Pe(0), RailId(1));
     let failed = job.lane(0).loopback(&anchor, Loopback::WriteRead).unwrap_err();
     assert!(failed.to_string().contains("fake1"), "{failed}");
