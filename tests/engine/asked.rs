@@ -73,6 +73,26 @@ fn full_rails_leave_no_room() {
         job.put_value(0, had, 0, 1).unwrap();
     }
     assert!((4..=8).contains(&had), "{had} puts fill a rail of four");
+    // One peer takes eight ninths.
+    for rails in [1, 2, 4] {
+        let shape = Shape { rails, depth: 18, ..Shape::default() };
+        let mut job = Job::new(3, &shape, Script::default());
+        job.fabric.stall(Pe(1));
+        while job.lane(0).pending(Pe(1)) == 0 {
+            job.put_value(0, 1, 0, 1).unwrap();
+        }
+        assert_eq!(job.fabric.in_flight(), 16 * usize::from(rails));
+    }
+}
+
+#[test]
+fn unknown_pes_are_errors() {
+    let mut job = Job::new(3, &Shape::default(), Script::default());
+    let lane = job.lane(0);
+    assert!(lane.has_pe(Pe(1)) && !lane.has_pe(Pe(2)));
+    let unknown = Err(EngineError::NoSuchPe { pe: Pe(2), n_pes: 2 });
+    assert_eq!(lane.fence(Pe(2)), unknown);
+    assert_eq!(lane.is_quiet(Pe(2)).map(drop), unknown);
 }
 
 /// Of a list, the bytes of its puts alone are counted, not what describes them.
@@ -93,7 +113,11 @@ fn lists_count_their_puts() {
 fn in_use(job: &mut Job, addr: usize, len: usize) -> bool {
     match job.lane(0).check_unused(addr, len) {
         Ok(()) => false,
-        Err(EngineError::InUse { pe: Pe(1), .. }) => true,
+        Err(EngineError::InUse { pe: Pe(1), what, .. }) => {
+            let known = ["put", "get", "put of the peer", "put with signal", "fetching atomic"];
+            assert!(known.contains(&what), "{what:?}");
+            true
+        }
         Err(other) => panic!("{other}"),
     }
 }
@@ -242,7 +266,9 @@ fn user_threads_ask_once_for_acks() {
     let (mut job, host) = job.with_user_threads(&shape, PATIENCE);
     job.fabric.trace_calls();
     // PE 1 does not look.
-    host.start(&job.targets.part(job.members[0].scratch, 1, 0, 100)).unwrap();
+    let local = job.members[0].scratch;
+    host.start(&job.targets.part(local, 1, 0, 1000)).unwrap();
+    assert!(in_use(&mut job, local, 1000), "it was handed over");
     for _ in 0..100 {
         job.inc(0, 1, 4096);
         job.progress(0, 1);
@@ -251,6 +277,26 @@ fn user_threads_ask_once_for_acks() {
     assert!((101..110).contains(&sent), "{sent} messages, of which 101 ask for something");
     job.until_quiet(0, 1);
     host.quiet(Pe(1)).unwrap();
+}
+
+/// Nor does a user thread wait for the watchdog to have it asked about.
+#[test]
+fn awaited_operations_request_acks() {
+    let shape = Shape { staged: 0b0100, rails: 1, ..Shape::default() };
+    let job = Job::new(7, &shape, Script::default());
+    let (mut job, host) = job.with_user_threads(&shape, PATIENCE);
+    let targets = job.targets.clone();
+    let part = targets.part(job.members[0].scratch, 1, 0, 100);
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| host.complete(&part));
+        let mut busy = 0;
+        while !waits.is_finished() {
+            busy += u32::from(job.lane(0).has_work());
+            job.iterate();
+        }
+        waits.join().unwrap().unwrap();
+        assert!(busy < 1000, "{busy} iterations");
+    });
 }
 
 #[test]

@@ -1,14 +1,20 @@
 //! Little room: what operations of different kinds, and to different peers, do to one another when
 //! some find none.
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
 use engine::atomic::AtomicOp;
+use engine::error::EngineError;
 use engine::ids::Pe;
 use engine::lane::SignalChoice;
 use engine::lane::batches::Batch;
 use engine::rails::Spread;
+use engine::wire::message::Seq;
 use sim_fabric::Script;
 use test_support::seeds::for_seeds;
 
+use crate::forge::forge;
 use crate::job::{Job, PATIENCE, Shape};
 use crate::race::{Random, random_script, random_shape};
 
@@ -32,21 +38,94 @@ fn acknowledgements_do_not_starve_behind_puts() {
     }
 }
 
-/// A lane that has failed tries for a while to tell its peers, and not at each call again.
+/// A lane that has failed tries for a while to tell its peers, until it has, and not at each call
+/// again.
 #[test]
 fn failed_lane_waits_once() {
-    let mut job = Job::new(1, &Shape::default(), Script::default());
-    let handle = job.members[0].handle;
-    job.members[0].regions.release(&handle).unwrap();
-    job.inc(1, 0, 0);
-    job.fabric.refuse(Pe(1), true);
-    while job.members[0].lane.progress().is_ok() {}
+    let failed = |connecting, refuses| {
+        let script = Script { connecting: (connecting, connecting), ..Script::default() };
+        let mut job = Job::new(1, &Shape::default(), script);
+        let handle = job.members[0].handle;
+        job.members[0].regions.release(&handle).unwrap();
+        job.inc(1, 0, 0);
+        job.iterate_some(&[1], 3000);
+        job.fabric.refuse(Pe(1), refuses);
+        let mut before = job.fabric.now();
+        while job.members[0].lane.progress().is_ok() {
+            before = job.fabric.now();
+        }
+        let waited = job.fabric.now() - before;
+        (job, waited)
+    };
+    let (mut job, waited) = failed(1_000_000, false);
+    assert!(waited < 100_000_000, "{waited} ns, and PE 1 was told");
+    let told = job.settle(&[1], (1, 0), 1000);
+    assert!(matches!(told, Err(EngineError::PeerRefused { .. })), "{told:?}");
+    let (mut job, _) = failed(0, true);
     let before = job.fabric.now();
     for _ in 0..10 {
         job.members[0].lane.progress().unwrap_err();
     }
     let waited = job.fabric.now() - before;
     assert!(waited < 100_000_000, "{waited} ns in ten calls");
+}
+
+/// Messages of the fast path keep to the window, and leave slots to other peers.
+#[test]
+fn silent_peers_hold_few_slots() {
+    let shape = Shape { n_pes: 6, fast: true, heap: 64, ..Shape::default() };
+    let mut job = Job::new(1, &shape, Script::default());
+    let held = [1, 2, 3, 4, 5].map(|pe| {
+        (0..2).for_each(|_| job.inc(0, pe, 0));
+        job.until_quiet(0, pe);
+        job.fabric.stall(Pe(pe));
+        let add = job.targets.atomic(pe, 0, AtomicOp::Inc, 0);
+        (0..1000).take_while(|_| job.members[0].lane.try_atomic(&add)).count()
+    });
+    assert_eq!(held, [512, 512, 512, 256, 128]);
+}
+
+/// A long operation is queued at once, and behind it one that cannot be done is an error at once.
+#[test]
+fn long_operations_are_queued_at_once() {
+    let shape = Shape { rails: 1, depth: 2, max_segment: 64, ..Shape::default() };
+    let mut job = Job::new(1, &shape, Script::default());
+    job.fabric.stall(Pe(1));
+    let before = job.fabric.now();
+    job.put(0, 1, 0, 4096).unwrap();
+    let waited = job.fabric.now() - before;
+    assert!(waited < 100_000 && job.lane(0).pending(Pe(1)) == 1, "{waited} ns");
+    let part = job.targets.part(job.members[0].scratch + job.heap - 8, 1, 0, 64);
+    let refused = job.members[0].lane.start(&part).unwrap_err();
+    assert!(refused.to_string().contains("not inside the region"), "{refused}");
+    job.fabric.resume(Pe(1));
+    job.quiet(0, 1).unwrap();
+}
+
+/// A submitter gives up if another thread says so, or if its lane fails while there is no room.
+#[test]
+fn hopeless_submitters_give_up() {
+    let mut job = Job::new(1, &Shape::default(), Script::default());
+    job.lane(0).set_abandon(Arc::new(AtomicBool::new(true)));
+    job.fabric.refuse(Pe(1), true);
+    let given_up = job.put_value(0, 1, 0, 1);
+    assert!(given_up.is_err_and(|error| error == EngineError::Abandoned && !error.is_in_use()));
+    for has_room in [false, true] {
+        let shape = Shape { n_pes: 4, rails: 1, depth: 1, ..Shape::default() };
+        let mut job = Job::new(1, &shape, Script::default());
+        job.fabric.stall(Pe(1));
+        if !has_room {
+            job.put_value(0, 1, 0, 1).unwrap();
+        }
+        job.fabric.refuse(Pe(3), true);
+        let (addr, atomic) = (
+            engine::wire::message::RegionAddr { slot: 0, offset: 0 },
+            crate::forge::atomic(AtomicOp::Set, 7),
+        );
+        forge(&job, (2, 0), Seq::FIRST, 0, &engine::wire::message::Body::Word { addr, atomic });
+        let started = job.put_value(0, 3, 0, 1);
+        assert_eq!(started.is_ok(), has_room, "{started:?}");
+    }
 }
 
 /// Fetches that are acknowledged and not answered keep their segments; with every other one in use

@@ -1,10 +1,12 @@
 //! Iterations of the loop: the order of things inside one.
 
+use engine::atomic::AtomicOp;
 use engine::ids::{Pe, RailId};
 use sim_fabric::{Call, Script};
 use test_support::seeds::for_seeds;
 
-use crate::job::{Job, Shape};
+use crate::job::{Job, PATIENCE, Shape};
+use crate::staged::ALL;
 
 /// Who waits for one peer after the other waits once: all are asked at the first.
 #[test]
@@ -74,6 +76,32 @@ fn posting_iterations_are_busy() {
     assert!(!iterate(&mut job), "it has left already");
     job.lane(0).request_acks();
     assert!(iterate(&mut job), "the peer is asked");
+
+    // A held signal, and what PE 2 is asked beside a put that PE 1 does not take.
+    let mut job = Job::new(1, &Shape { n_pes: 3, ..Shape::default() }, Script::default());
+    job.put_value(0, 1, 0, 7).unwrap();
+    job.amo(0, 1, 8, AtomicOp::SignalAdd, 1).unwrap();
+    job.fabric.refuse(Pe(1), true);
+    job.progress_until(&[0], |job| job.fabric.in_flight() == 0);
+    while iterate(&mut job) {}
+    job.fabric.refuse(Pe(1), false);
+    assert!(iterate(&mut job), "the signal leaves");
+    job.fabric.refuse(Pe(1), true);
+    job.put_value(0, 1, 16, 7).unwrap();
+    let rails: Vec<_> = job.members[0].lane.counters().collect();
+    assert!(rails.iter().all(|rail| rail.again > 0) && rails[0].queued == 1, "{rails:?}");
+    for _ in 0..2 {
+        job.inc(0, 2, 0);
+        job.lane(0).request_acks();
+        assert!(iterate(&mut job), "PE 2 is asked");
+    }
+
+    let shape = Shape::default();
+    let job = Job::new(1, &shape, Script::default());
+    let (mut job, host) = job.with_user_threads(&shape, PATIENCE);
+    let host = host.with_detours([Pe(1)]);
+    host.start(&job.targets.part(job.members[0].scratch, 1, 0, 64)).unwrap();
+    assert!(iterate(&mut job), "it was handed over");
 }
 
 /// Who cannot be told what is due is tried again later: an iteration asks the fabric in vain for a
@@ -98,6 +126,32 @@ fn failed_sends_per_iteration_are_bounded() {
     (1..PES).for_each(|pe| answers.fetch(pe, 0, 0).unwrap());
     answers.fabric.pass_time(1_000_000_000);
     assert_eq!(refused_in_a_turn(&mut answers), MOST);
+
+    for staged in [0, ALL] {
+        let shape = Shape { staged, bounce: (1024, 16, 16), heap: 4096, ..shape.clone() };
+        let mut puts = Job::new(1, &shape, Script::default());
+        (1..PES).for_each(|pe| puts.fabric.refuse(Pe(pe), true));
+        (1..PES).for_each(|pe| puts.put(0, pe, 0, 1000).unwrap());
+        puts.iterate_some(&[0], 200);
+        assert_eq!(refused_in_a_turn(&mut puts), MOST, "{staged:b}");
+    }
+}
+
+/// However many messages are acknowledged together: they give back what they held, and take one
+/// acknowledgement.
+#[test]
+fn acknowledged_messages_free_their_slots() {
+    const ROUNDS: u64 = 40;
+    let mut job = Job::new(1, &Shape { rails: 1, ..Shape::default() }, Script::default());
+    job.fabric.trace_calls();
+    job.inc(1, 0, 0);
+    for _ in 0..ROUNDS {
+        (0..100).for_each(|_| job.inc(0, 1, 0));
+        assert_eq!(job.settle(&[0, 1], (0, 1), 1000), Ok(()));
+    }
+    assert_eq!(job.word(1, 0), 100 * ROUNDS);
+    let posts = job.posts(1);
+    assert!(posts <= ROUNDS as usize + 2, "{posts} messages of PE 1");
 }
 
 /// Puts of PE 0 a second of the fabric's clock, where of a hundred calls so many find no room. Time

@@ -261,6 +261,56 @@ fn messages_are_as_long_as_said() {
     assert!(decode(8, 0, 0, &[0; 24]).is_err() && decode(11, 0, 0, &[0; 24]).is_err());
 }
 
+/// A later version can give them a meaning.
+#[test]
+fn unused_bytes_are_zero() {
+    // What a get and a list have in place of a record.
+    for (records, unused) in [(0, 44..88), (2, 40..88)] {
+        let mut pull = [0; 88];
+        (pull[24], pull[28]) = (9, records);
+        assert!(decode(10, 0, 0, &pull).is_ok());
+        assert!(decode(10, 0, 1, &pull).is_ok() == (records == 0), "a list has no slot");
+        for at in unused {
+            let mut pull = pull;
+            pull[at] = 1;
+            assert!(decode(10, 0, 0, &pull).is_err(), "{at} of {records} records");
+        }
+    }
+    let mut bounce = [0; 96];
+    (bounce[24], bounce[30], bounce[31]) = (9, 1, 1);
+    assert!(decode(10, 0, 0, &bounce).is_err(), "bounce memory needs no key");
+    for (kind, code, word) in [(0, 1, 0), (0, 0, 1), (1, 1, 0), (1, 0, 1)] {
+        assert!(
+            decode(kind, 0, 0, &[0; 16]).is_ok() && decode(kind, code, word, &[0; 16]).is_err()
+        );
+    }
+}
+
+/// The head of a message of each length that the seal distinguishes, and a mask: any change of
+/// what they are computed from shows.
+#[test]
+fn seals_of_a_job_stay() {
+    let sender = seal(*b"0123456789abcdef", 3);
+    let numbers = Numbers { seq: Seq::FIRST, ack: Seq(7), mark: 0, mask: 0 };
+    let heads = [
+        Body::AckRequest,
+        Body::Word { addr: AT, atomic: ADD },
+        Body::CountedSignal { addr: AT, atomic: ADD, tag: Tag(9), segments: 5 },
+        Body::PutSignal { addr: AT, atomic: ADD, to: TO, payload: b"payload" },
+    ]
+    .map(|body| {
+        let bytes = encode(&sender, Pe(3), Pe(5), &numbers, &body);
+        u128::from_le_bytes(bytes[..16].try_into().unwrap())
+    });
+    let expected = [
+        0x53e3_28d4_c9e5_6363_3df9_ede9_3216_0566,
+        0x0c4b_984e_86bf_a019_4215_c526_784e_1f03,
+        0x83c5_e7be_654d_d9ff_46e7_5f3f_e050_fb75,
+        0xf45b_e447_2b4f_58c4_a0b2_f930_825c_7cc5,
+    ];
+    assert_eq!((heads, sender.mask(Pe(3), Pe(5), 9)), (expected, 0x8c1b_974e));
+}
+
 #[test]
 fn signals_fit_inline_sends() {
     let sender = seal([1; 16], 0);

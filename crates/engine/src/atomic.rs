@@ -303,6 +303,19 @@ mod tests {
     }
 
     #[test]
+    fn joined_operations_add_up() {
+        use AtomicOp::{Add, Inc, Set, SignalAdd};
+        for (one, next) in [(Add, Inc), (Inc, SignalAdd), (SignalAdd, Add), (Set, Add), (Add, Set)]
+        {
+            let (one, next) = (atomic(one, Width::Two, 0xfff0), atomic(next, Width::Two, 0x20));
+            let expected = next.apply(one.apply(3));
+            let joins = one.op != Set && next.op != Set;
+            assert_eq!(one.then(&next).map(|both| both.apply(3)), joins.then_some(expected));
+            assert!(one.then(&Atomic { width: Width::Four, ..next }).is_none());
+        }
+    }
+
+    #[test]
     fn floating_point_sums() {
         let sum = |width, a: u64, b: u64| {
             Atomic { float: true, ..atomic(AtomicOp::FetchAdd, width, b) }.apply(a)

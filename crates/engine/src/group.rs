@@ -254,7 +254,7 @@ impl OrderGroups {
         let mut last = Seq::NONE;
         // Messages before `ordered` are executed: a mark need not name them.
         let mut group = self.ordered;
-        while group != fence && group.wrapping_sub(fence) as i32 <= 0 {
+        while (fence.wrapping_sub(group) as i32) > 0 {
             last = last.max(self.last_message[(group % RING) as usize]);
             group = group.wrapping_add(1);
         }

@@ -101,7 +101,7 @@ impl Op {
                 Some(("fetching atomic", result.memory(word.atomic.width.bytes())))
             }
             // A value was copied when it was submitted.
-            (_, LocalSide::Memory(addr)) if self.len > 0 => Some((self.what(), (addr, self.len))),
+            (_, LocalSide::Memory(addr)) => Some((self.what(), (addr, self.len))),
             _ => None,
         }
     }

@@ -19,11 +19,10 @@ pub(crate) const BALANCED: u32 = u32::MAX - 1;
 pub(crate) const PLAIN: u32 = u32::MAX;
 pub(crate) const BY_LOAD: u32 = 1 << 31;
 
-/// State of an entry.
+/// State of an entry; 0 is a free one's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum SegmentState {
-    Free = 0,
     /// In flight; the completion only uncounts the segment.
     Plain = 1,
     /// In flight; the completion also does what the token says.
@@ -79,18 +78,12 @@ impl Owner {
     }
 
     #[inline(always)]
-    pub(crate) fn state(self) -> SegmentState {
-        match self.0 as u8 {
-            1 => SegmentState::Plain,
-            2 => SegmentState::Other,
-            3 => SegmentState::Orphan,
-            _ => SegmentState::Free,
-        }
-    }
-
-    #[inline(always)]
     pub(crate) fn is_plain(self) -> bool {
         self.0 as u8 == SegmentState::Plain as u8
+    }
+
+    pub(crate) fn is_orphan(self) -> bool {
+        self.0 as u8 == SegmentState::Orphan as u8
     }
 
     pub(crate) fn unordered(self) -> Self {
@@ -224,8 +217,7 @@ impl Segments {
 
     /// Iterates over the posted segments of a peer that has not failed.
     pub(crate) fn of_peer(&self, pe: Pe) -> impl Iterator<Item = (u32, &Segment)> {
-        self.posted().filter(move |(_, segment)| {
-            segment.owner.pe() == pe && segment.owner.state() != SegmentState::Orphan
-        })
+        self.posted()
+            .filter(move |(_, segment)| segment.owner.pe() == pe && !segment.owner.is_orphan())
     }
 }

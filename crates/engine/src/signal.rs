@@ -17,7 +17,7 @@ use crate::op::{Attempt, Op, OpKind, Outcome, SignalProtocol, WordOp};
 use crate::peers::WaitingSignal;
 use crate::port::{Port, Tail};
 use crate::request::{FetchTarget, LocalSide, Request};
-use crate::wire::message::{Body, MAX_EAGER, RegionAddr, Seq, Tag};
+use crate::wire::message::{Body, RegionAddr, Seq, Tag};
 
 /// Maximum number of unacknowledged messages to a peer for another long one with a mark to leave.
 /// The target keeps a message that waits for its mark, so this bounds its memory to as many long
@@ -44,7 +44,8 @@ impl<P: Port> Core<P> {
         payload: &Payload<'_>,
     ) -> Option<SignalProtocol> {
         if self.may_be_eager(pe, op) {
-            if op.len <= MAX_EAGER && payload.bytes.is_some() {
+            // Only those that fit every message are loaded.
+            if payload.bytes.is_some() {
                 return Some(SignalProtocol::Eager);
             }
             // A long message is kept at the target while its mark is not reached.

@@ -2,10 +2,12 @@
 
 use std::cell::RefCell;
 use std::sync::Once;
+use std::time::{Duration, Instant};
 
 use engine::error::EngineError;
 use engine::ids::{Pe, RailId, WrId};
 use engine::lane::SignalChoice;
+use engine::lane::host::handoff::handover;
 use log::{LevelFilter, Log, Metadata, Record};
 use sim_fabric::Script;
 
@@ -123,6 +125,22 @@ fn waiting_signals_are_logged() {
         let waits = lines.iter().filter(|line| line.contains("PE 0") && line.contains("segments"));
         assert_eq!(waits.count(), told, "{lines:?}");
     }
+}
+
+/// A user thread tells of each while that nobody takes what it has handed over.
+#[test]
+fn stalled_proxy_is_logged() {
+    let limit = Duration::from_millis(4);
+    let (outbox, _inbox) = handover(2, Some(limit), Some(20 * limit));
+    let shape = Shape { staged: 0b0100, ..Shape::default() };
+    let job = Job::new(1, &shape, Script::default());
+    let host = job.host_lane(&shape).with_outbox(outbox);
+    let part = job.targets.part(job.members[0].scratch, 1, 0, 64);
+    let began = Instant::now();
+    let lines = warnings(|| drop(host.complete(&part).unwrap_err()));
+    let most = began.elapsed().as_millis() / limit.as_millis();
+    assert!((1..=most).contains(&(lines.len() as u128)), "{} of {most}: {lines:?}", lines.len());
+    assert!(lines.iter().all(|line| line.contains("proxy thread") && line.contains("PE 1")));
 }
 
 /// A transfer that is being copied has twice the deadline, and no more warnings for that.

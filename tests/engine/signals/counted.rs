@@ -82,6 +82,9 @@ fn missing_data_is_reported() {
     let mut job = Job::new(6, &shape(), Script::default());
     job.fabric.world().lose_next_data = 1;
     job.put_signal(0, 1, &[(8, 150)], 0).unwrap();
+    job.iterate_some(&[0, 1], 100);
+    job.fabric.world().lose_next_data = 1;
+    job.put_signal(0, 1, &[(1032, 60)], 1024).unwrap();
     let failed = loop {
         if let Err(failed) = job.lane(1).progress() {
             break failed;
@@ -90,7 +93,7 @@ fn missing_data_is_reported() {
         job.fabric.pass_time(10_000_000);
     };
     match *failed {
-        EngineError::DataMissing { pe: Pe(0), arrived: 2, segments: 3, waiting: 1, seconds } => {
+        EngineError::DataMissing { pe: Pe(0), arrived: 2, segments: 3, waiting: 2, seconds } => {
             assert!((60..70).contains(&seconds), "{seconds}");
         }
         other => panic!("{other}"),
@@ -98,7 +101,10 @@ fn missing_data_is_reported() {
     let text = failed.to_string();
     assert!(text.contains("PE 0") && text.contains("2 of its 3 segments"), "{text}");
     let text = job.quiet(0, 1).unwrap_err().to_string();
-    assert!(text.contains("PE 1") && text.contains("not acknowledged"), "{text}");
+    assert!(
+        text.contains("signal of 40 bytes, PE 1") && text.contains("not acknowledged"),
+        "{text}"
+    );
     assert_eq!(job.word(1, 0), 0, "never without its data");
 }
 

@@ -8,7 +8,7 @@ use engine::atomic::AtomicOp;
 use engine::ids::{Pe, RailId};
 use engine::lane::SignalChoice;
 use engine::request::AtomicRequest;
-use sim_fabric::{Event, Script};
+use sim_fabric::{Call, Event, Script};
 
 use crate::job::{Job, Shape};
 
@@ -34,6 +34,48 @@ fn slow_rail_delays_only_its_signals() {
         assert!(!order.is_sorted(), "{signals:?}: the fast ones overtake the slow ones: {order:?}");
         order.sort_unstable();
         assert_eq!(order, [0, 1, 2, 3, 4, 5, 6, 7]);
+    }
+}
+
+/// What it follows is on rail 0, which is slow, and a signal of the fast path on rail 1.
+#[test]
+fn fast_signals_follow_what_they_must() {
+    for (is_strong, has_data, follows) in
+        [(false, false, false), (false, true, true), (true, false, true), (true, true, true)]
+    {
+        let shape = Shape { fast: true, ..Shape::default() };
+        let slow_rails = vec![(RailId(0), 100)];
+        let script = Script { delay: (1_000, 1_000), slow_rails, ..Script::default() };
+        let mut job = Job::new(1, &shape, script);
+        job.fabric.trace_calls();
+        if is_strong {
+            job = job.with_ordered_signals();
+        }
+        job.put_signal(0, 1, &[(64, 8)], 0).unwrap();
+        job.until_quiet(0, 1);
+        // With the request for their acknowledgement, what leaves are two or three messages.
+        let mut calls = job.fabric.calls().into_iter().rev();
+        let last = calls.find(|call| matches!(call, Call::Post(Pe(0), _)));
+        if last != Some(Call::Post(Pe(0), RailId(1))) {
+            (0..2).for_each(|_| job.inc(0, 1, 32));
+            job.until_quiet(0, 1);
+        }
+        let before = job.fabric.events().len();
+        let targets = job.targets.clone();
+        let part = targets.part(job.members[0].scratch + 64, 1, 64, 8);
+        let add = |at| targets.atomic(1, at, AtomicOp::SignalAdd, 1);
+        let word = targets.atomic(1, 8, AtomicOp::Inc, 0);
+        let lane = &mut job.members[0].lane;
+        let first =
+            if has_data { lane.try_put_signal(&part, &add(8)) } else { lane.try_atomic(&word) };
+        assert!(first && lane.try_atomic(&add(16)), "they are of the fast path");
+        job.until_quiet(0, 1);
+        let events = job.fabric.events();
+        let place = |at| {
+            let addr = targets.word(1, at);
+            events[before..].iter().position(|event| *event == Event::Applied { pe: Pe(1), addr })
+        };
+        assert_eq!(place(16) > place(8), follows, "strong: {is_strong}, data: {has_data}");
     }
 }
 

@@ -5,10 +5,9 @@ use std::time::Duration;
 use engine::atomic::AtomicOp;
 use engine::error::EngineError;
 use engine::ids::{Pe, RailId};
-use engine::port::Direction;
 use engine::wire::message::{Body, MAP_BYTES, Seq};
 use engine::wire::staging::{GetId, Pull, PullSource, PullTarget};
-use sim_fabric::{Delivery, PortCall, Script};
+use sim_fabric::{PortCall, Script};
 
 use self::Answer::{Ack, AckOfLater, AckRequest, Loaded, PullOfShared, Refusal, Reply};
 use super::{ALL, same_host_shape};
@@ -261,38 +260,39 @@ fn late_copies_end_no_other_get() {
     assert!(job.scratch(0, LANDING + LONG, LONG) == [7; LONG]);
 }
 
-/// The fabric may still write into a buffer whose peer has failed, or a device copy out of it.
+/// The fabric may still write into a buffer whose peer has failed, or read it, or a device copy out
+/// of it.
 #[test]
 fn buffers_are_kept_until_idle() {
-    for is_copied in [false, true] {
-        let shape = Shape { n_pes: 4, shared: 0, bounce: (1024, 2, 1), ..same_host_shape() };
+    for (is_copied, is_written) in [(false, false), (true, false), (false, true)] {
+        let staged = if is_written { 0b10 } else { ALL };
+        let bounce = (1024, 2 - u16::from(is_written), 1);
+        let shape = Shape { n_pes: 4, staged, shared: 0, bounce, ..same_host_shape() };
+        let pair = |pe| if is_written { (0, pe) } else { (pe, 0) };
         let slow_rails = if is_copied { vec![(RailId(u8::MAX), 1000)] } else { Vec::new() };
         let script = Script { delay: (2000, 2000), slow_rails, ..Script::default() };
         let mut job = Job::new(3, &shape, script);
         // A lane that has failed before does not wait for its copies.
         job.fabric.fail_calls(PortCall::Send, 0, 1);
-        assert!(job.put(0, 3, 0, 8).is_err());
+        assert!(job.amo(0, 3, 0, AtomicOp::Inc, 0).is_err());
         iterate(&mut job, 1);
         job.fabric.trace_calls();
-        job.put(1, 0, 0, LONG).unwrap();
+        job.put(pair(1).0, pair(1).1, 0, LONG).unwrap();
         iterate(&mut job, 2);
-        job.put(2, 0, 4096, LONG).unwrap();
-        // PE 0 reads, or copies.
+        job.put(pair(2).0, pair(2).1, 4096, LONG).unwrap();
+        // PE 0 reads, copies or writes.
         while (if is_copied { job.copies(0) } else { job.posts(0) }) == 0 {
             iterate(&mut job, 1);
         }
         job.fabric.stall(Pe(1));
         Refusal.send(&job, 1, 0, RIGHT);
         iterate(&mut job, 100);
-        let reads = |job: &Job| {
-            let of_2 = |delivery: &&Delivery| {
-                (delivery.to, delivery.direction) == (Pe(2), Direction::Read)
-            };
-            job.fabric.deliveries().iter().filter(of_2).count()
+        let of_2 = |job: &Job| {
+            job.fabric.deliveries().iter().filter(|delivery| delivery.to == Pe(2)).count()
         };
-        assert_eq!(reads(&job), 0);
+        assert_eq!(of_2(&job), 0);
         job.fabric.resume(Pe(1));
-        assert_eq!(job.settle(&[0, 1, 2], (2, 0), 500), Ok(()));
-        assert_eq!(reads(&job), 1);
+        assert_eq!(job.settle(&[0, 1, 2], pair(2), 500), Ok(()));
+        assert_eq!(of_2(&job), 1);
     }
 }

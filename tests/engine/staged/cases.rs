@@ -9,7 +9,7 @@ use engine::atomic::AtomicOp;
 use engine::error::EngineError;
 use engine::ids::Pe;
 use engine::request::LocalSide;
-use sim_fabric::{PortCall, Script};
+use sim_fabric::{Event, PortCall, Script};
 use test_support::seeds::for_seeds;
 
 use super::{ALL, fill, pattern};
@@ -32,6 +32,49 @@ fn words_are_stored_together() {
     (0..WORDS).for_each(|at| assert_eq!(job.word(1, 16 * at), at as u64 + 1));
     let settled = job.fabric.world().settled;
     assert!((1..=8).contains(&settled), "{WORDS} words in {settled} calls");
+    // So are those of puts that are copied at the same time.
+    let shape = Shape { shared: u32::MAX, bounce: (1024, 8, 8), rails: 1, ..shape };
+    let mut job = Job::new(1, &shape, Script::default());
+    for at in (0..8).map(|number| 1024 * number) {
+        job.put_signal(0, 1, &[(at, 1000)], at + 1000).unwrap();
+    }
+    while !job.is_quiet(0, 1).unwrap() {
+        job.iterate_slowly(&[0], 20, 100_000);
+        job.iterate_slowly(&[1], 1, 100_000);
+    }
+    let settled = job.fabric.world().settled;
+    assert!((1..=4).contains(&settled), "of 8 puts in {settled} calls");
+}
+
+/// A word of the host behind a fence waits for what is to be stored in staged memory before it.
+#[test]
+fn host_words_follow_deferred_writes() {
+    let shape = Shape { staged: 0b0100, words: 0b0100, ..Shape::default() };
+    let mut job = Job::new(1, &shape, Script::default());
+    job.put_value(0, 1, 0, 7).unwrap();
+    job.fence(0, 1);
+    job.inc(0, 1, 8);
+    job.progress(0, 10);
+    // Both have come when PE 1 looks.
+    job.fabric.pass_time(1_000_000_000);
+    job.until_quiet(0, 1);
+    let places = [job.members[1].base, job.members[1].words + 8];
+    let events = places.map(|addr| Event::Applied { pe: Pe(1), addr });
+    assert_eq!(job.fabric.events(), events);
+}
+
+/// Of copies that go to the device together, the one that it does not take fails its peer alone.
+#[test]
+fn refused_copy_fails_its_peer_alone() {
+    let bounce = (4096, 4, 4);
+    let shape = Shape { n_pes: 3, staged: ALL, bounce, heap: 1 << 14, ..Shape::default() };
+    let mut job = Job::new(1, &shape, Script::default());
+    job.fill_scratch(0, &[7; 1000]);
+    job.fabric.fail_calls(PortCall::Copy, 0, 2);
+    [1, 2].into_iter().for_each(|pe| job.put(0, pe, 0, 1000).unwrap());
+    assert_eq!(job.settle(&[0, 1, 2], (0, 2), 1000), Ok(()));
+    assert_eq!(job.heap(2, 0, 1000), [7; 1000]);
+    assert!(job.quiet(0, 1).is_err());
 }
 
 /// Whatever brings them, words that cannot be stored are not acknowledged; those of another peer
@@ -243,16 +286,30 @@ fn user_thread_hears_of_losses() {
     assert!(error.contains("not inside the region"), "{error}");
     assert!(told.is_err() || host.quiet(Pe(1)).is_err(), "and again");
     host.quiet(Pe(2)).unwrap();
+    job.fabric.world().fail_copies = (0, 1);
+    host.start(&job.targets.part(local, 1, 0, 1000)).unwrap();
+    job.iterate_some(&[0, 1], 1000);
+    for _ in 0..2 {
+        let error = host.quiet(Pe(1)).unwrap_err().to_string();
+        assert!(error.contains("failed by the script"), "{error}");
+    }
 }
 
 #[test]
 fn missing_proxy_thread_is_an_error() {
-    let shape = Shape { staged: ALL, rails: 1, ..Shape::default() };
-    let job = Job::new(4, &shape, Script::default());
-    let (job, host) = job.with_user_threads(&shape, Some(Duration::from_millis(20)));
-    let local = job.members[0].scratch;
-    let error = host.complete(&job.targets.part(local, 1, 0, 64)).unwrap_err().to_string();
-    assert!(error.contains("proxy thread") && error.contains("PE 1"), "{error}");
+    // Of what is staged alone.
+    for staged in [ALL, 0b0001] {
+        let shape = Shape { staged, rails: 1, ..Shape::default() };
+        let job = Job::new(4, &shape, Script::default());
+        let (job, host) = job.with_user_threads(&shape, Some(Duration::from_millis(20)));
+        let part = job.targets.part(job.members[0].scratch, 1, 0, 64);
+        match host.complete(&part).map_err(|error| error.to_string()) {
+            Ok(()) => assert_ne!(staged, ALL),
+            Err(error) => {
+                assert!(error.contains("proxy thread") && error.contains("PE 1"), "{error}")
+            }
+        }
+    }
 }
 
 /// A user thread waits for as long as the proxy thread iterates: deadlines of operations are its.

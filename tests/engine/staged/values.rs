@@ -55,6 +55,21 @@ fn neighbouring_values_share_messages() {
     }
 }
 
+/// Of values that nobody waits for, 8 KiB are kept, in runs as long as a message.
+#[test]
+fn kept_values_are_bounded() {
+    const MOST: usize = 1024;
+    let mut job = Job::new(7, &shape(2), Script::default());
+    for at in 0..=MOST {
+        assert_eq!(sent(&job, 0, 1), 0, "{at}");
+        put(&mut job, 1, at * 8, 5, 8);
+    }
+    assert!(sent(&job, 0, 1) > 0);
+    job.until_quiet(0, 1);
+    let received: u32 = job.members[1].lane.peers().map(|peer| peer.received).sum();
+    assert_eq!((sent(&job, 0, 1), received), (36, 36));
+}
+
 /// Values to another peer send the runs before.
 #[test]
 fn scattered_values_leave_in_turn() {

@@ -216,6 +216,10 @@ impl CopyPort for FakeCopies {
     fn has_ended(&self, pe: Pe) -> bool {
         self.fabric.world().ended.contains(&pe)
     }
+
+    fn bytes_by_cpu(&self) -> u64 {
+        0
+    }
 }
 
 impl FakeCopies {

@@ -184,10 +184,7 @@ impl Channel {
         // Every message carries the acknowledgement in its head.
         let executed = self.executed.next();
         if executed != self.ack_sent {
-            // A due bitmap does not fit the head, and stays due.
-            let is_due = self.ack_due && self.executed.has_beyond();
             self.note_ack_sent(executed);
-            self.ack_due = is_due;
         }
     }
 
@@ -199,7 +196,8 @@ impl Channel {
         if before < self.ack_wanted {
             self.ack_due_at = self.ack_wanted.min(self.ack_due_at);
         }
-        self.ack_due = false;
+        // A due bitmap travels only in an `Ack`, so it stays due.
+        self.ack_due &= self.executed.has_beyond();
     }
 
     /// Takes the slot of a message that the peer has executed. None if it ended before.
@@ -223,11 +221,6 @@ impl Channel {
         for number in numbers {
             self.sent[(number % WINDOW) as usize] = NO_SLOT;
         }
-    }
-
-    /// Returns the slot of an unacknowledged message.
-    pub(crate) fn unacked_slot(&self, seq: Seq) -> Option<u16> {
-        self.slot_of(seq).filter(|_| seq >= self.acked && seq < self.next)
     }
 
     pub(crate) fn fetch_place(&self) -> Option<u8> {
@@ -288,8 +281,8 @@ impl Channel {
 
     /// Keeps a message that cannot be executed yet.
     pub(crate) fn wait(&mut self, waiting: PendingMessage) {
-        let index = self.waiting.partition_point(|other| other.seq < waiting.seq);
-        self.waiting.insert(index, waiting);
+        let index = self.waiting.binary_search_by_key(&waiting.seq, |other| other.seq);
+        self.waiting.insert(index.unwrap_or_else(|index| index), waiting);
     }
 
     pub(crate) fn is_waiting(&self, seq: Seq) -> bool {

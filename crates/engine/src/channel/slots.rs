@@ -61,12 +61,11 @@ impl MessageSlot {
         self.owner != Owner::FREE
     }
 
-    /// Returns the local memory that the message still accesses.
-    pub(crate) fn memory(&self) -> Option<(usize, usize)> {
+    /// Returns the local memory that the message still accesses; it may have no bytes.
+    pub(crate) fn memory(&self) -> (usize, usize) {
         match self.purpose {
-            Purpose::Fetch { result, width, .. } => Some(result.memory(width)),
-            _ if self.tail.len > 0 => Some((self.tail.addr, self.tail.len)),
-            _ => None,
+            Purpose::Fetch { result, width, .. } => result.memory(width),
+            _ => (self.tail.addr, self.tail.len),
         }
     }
 
@@ -197,8 +196,8 @@ impl MessageSlots {
     /// failure is not attributed to the slot's next message.
     #[inline(always)]
     pub(crate) fn wr_id(index: u16, seq: Seq) -> WrId {
-        // The bit above the slot is zero, so this is never UNNUMBERED.
-        WrId(1 << 31 | (seq.low() & 0x7_ffff) << (SLOT_BITS + 1) | u32::from(index))
+        // Bit 30 is zero, so this is never UNNUMBERED.
+        WrId(1 << 31 | (seq.low() & 0x7_ffff) << SLOT_BITS | u32::from(index))
     }
 
     /// Returns the slot of the message with this work-request id, if it has not ended.
@@ -206,5 +205,29 @@ impl MessageSlots {
         let index = (wr_id.0 & (SLOTS - 1)) as u16;
         let slot = self.slots.get(usize::from(index)).filter(|slot| slot.is_in_use())?;
         (Self::wr_id(index, slot.seq) == wr_id).then_some((index, slot))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::{Pe, RailId};
+
+    #[test]
+    fn work_request_ids_name_messages() {
+        let mut slots = MessageSlots::new(SLOTS);
+        let seq = |at: u16| Seq(Seq::FIRST.0 + u64::from(at));
+        for at in 0..SLOTS as u16 {
+            let reserved = slots.reserve().expect("one is free");
+            reserved.slot.seq = seq(at);
+            assert_eq!(reserved.take(Owner::new(Pe(1), RailId(0))), at);
+        }
+        assert!(slots.reserve().is_none());
+        for at in 0..SLOTS as u16 {
+            let id = MessageSlots::wr_id(at, seq(at));
+            assert!(id.0 >> 31 == 1 && id != UNNUMBERED, "{at}");
+            assert_eq!(slots.named(id).map(|(named, _)| named), Some(at));
+            assert!(slots.named(MessageSlots::wr_id(at, seq(at + 1))).is_none(), "{at}");
+        }
     }
 }

@@ -11,7 +11,7 @@ use crate::group::{CompletionGroups, GroupId};
 use crate::ids::{Pe, RailId, WrId};
 use crate::peers::{Peer, Peers, WaitingSignal};
 use crate::port::{Completions, Failure, Polled, Port};
-use crate::segments::{BALANCED, BY_LOAD, Owner, PLAIN, Segment, SegmentState, Segments};
+use crate::segments::{BALANCED, BY_LOAD, Owner, PLAIN, Segment, Segments};
 use crate::wire::message::{MAP_BYTES, Seq, WINDOW};
 
 /// Receives the completions of a poll. Runs of segments with one owner are counted together.
@@ -103,20 +103,20 @@ impl<P: Port> Core<P> {
     fn complete_other(&mut self, index: u32) {
         let Some(segment) = self.segments.posted_mut(index as usize) else { return };
         let Segment { owner, token, len, .. } = *segment;
-        let state = owner.state();
+        // The token of a plain segment is undefined. Its peer may have failed since it was posted.
+        let token = if owner.is_plain() { PLAIN } else { token };
         self.segments.free(index as usize);
         self.rails[owner.rail().index()].end(1);
         let peer = self.peers.get_mut(owner.pe());
         peer.in_flight -= 1;
-        // The token of a plain segment is undefined. Its peer may have failed since it was posted.
         let ahead = peer.ahead.get_mut(owner.rail().index());
-        let by_load = state != SegmentState::Plain && token != PLAIN && token & BY_LOAD != 0;
+        let by_load = token != PLAIN && token & BY_LOAD != 0;
         if let Some(ahead) = ahead.filter(|_| by_load) {
             *ahead -= len as u64;
             let load = &mut self.rails[owner.rail().index()].load;
             load.complete(len as u64, self.port.now());
         }
-        if state == SegmentState::Orphan {
+        if owner.is_orphan() {
             // The fabric no longer accesses the memory, which may be released now.
             self.regions.directory().leave_orphan(self.regions.kind(), index);
         } else {
@@ -125,7 +125,7 @@ impl<P: Port> Core<P> {
             }
             self.end_in_group(owner.completion());
         }
-        if state != SegmentState::Plain && token < BALANCED {
+        if !matches!(token, PLAIN | BALANCED) {
             self.staging_events.push_back(StagingEvent::Segment { token: token & !BY_LOAD });
         }
     }
@@ -231,7 +231,7 @@ impl<P: Port> Core<P> {
         };
         let segment = *segment;
         let (pe, rail) = (segment.owner.pe(), segment.owner.rail());
-        if segment.owner.state() != SegmentState::Orphan {
+        if !segment.owner.is_orphan() {
             let failed = self.segment_error((segment.what(), pe), segment.len, rail, error);
             self.fail_peer(pe, failed);
         }
@@ -331,9 +331,11 @@ impl<P: Port> Core<P> {
     /// half of its number; None unless staging sent it.
     pub(crate) fn sent_as(&mut self, pe: Pe, of: u32) -> Option<(&'static str, usize)> {
         let channel = self.peers.get(pe).channel.as_deref()?;
-        let index = channel.unacked_slot(channel.next.near(of))?;
-        let slot = self.messages.get_mut(index)?;
-        matches!(slot.purpose, MessagePurpose::Staged { .. }).then_some((slot.what(), 0))
+        let seq = channel.next.near(of);
+        let slot = self.messages.get_mut(channel.slot_of(seq)?)?;
+        // Its place may be that of another message by now.
+        let is_staged = matches!(slot.purpose, MessagePurpose::Staged { .. });
+        (is_staged && slot.seq == seq).then_some((slot.what(), 0))
     }
 
     pub(crate) fn end_message(&mut self, pe: Pe, index: u16) {

@@ -114,7 +114,7 @@ impl<P: Port> Core<P> {
             let Some(slot) = self.messages.get_mut(index) else { continue };
             // Its group was dropped; only the completion group still counts it.
             slot.owner = slot.owner.unordered();
-            let (seq, purpose) = (slot.seq, slot.purpose);
+            let purpose = slot.purpose;
             if let Some(channel) = self.peers.get_mut(pe).channel.as_deref_mut() {
                 match purpose {
                     Purpose::Fetch { place, .. } => channel.end_fetch(place),
@@ -122,9 +122,6 @@ impl<P: Port> Core<P> {
                         self.staging_events.push_back(StagingEvent::Message { token, ok: false });
                     }
                     Purpose::Plain | Purpose::CountedSignal(_) => {}
-                }
-                if seq >= channel.acked {
-                    channel.take_sent(seq);
                 }
             }
             self.end_message(pe, index);

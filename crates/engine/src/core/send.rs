@@ -359,14 +359,7 @@ impl<P: Port> Core<P> {
         frame.encode(&sealing, &Numbers { seq, ack, mark: 0, mask }, body);
         let sent = port.send(path.rail, path.to, UNNUMBERED, frame.bytes());
         match sent {
-            Ok(Posted::Yes) => {
-                // A bitmap that is due travels only in an `Ack`, so it stays due.
-                let is_due = channel.ack_due
-                    && !matches!(body, Body::Ack(_))
-                    && channel.executed.map().is_some();
-                channel.note_ack_sent(ack);
-                channel.ack_due = is_due;
-            }
+            Ok(Posted::Yes) => channel.note_ack_sent(ack),
             Ok(Posted::Again) => self.rails[path.rail.index()].counters.again += 1,
             Err(_) => {}
         }

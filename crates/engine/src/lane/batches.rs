@@ -51,10 +51,8 @@ impl<P: Port> Lane<P> {
         let segments = core.segments.posted().filter_map(|(_, segment)| {
             Some((segment.owner.pe(), segment.what(), segment.memory()?))
         });
-        let messages = core
-            .messages
-            .sent()
-            .filter_map(|(_, slot)| Some((slot.owner.pe(), slot.what(), slot.memory()?)));
+        let sent = core.messages.sent();
+        let messages = sent.map(|(_, slot)| (slot.owner.pe(), slot.what(), slot.memory()));
         let touches = |&(pe, _, memory): &(Pe, &str, (usize, usize))| {
             overlap(memory, (addr, len)) && core.peers.get(pe).error.is_none()
         };

@@ -233,7 +233,7 @@ impl<P: Port> Lane<P> {
 
     fn check_pe(&self, pe: Pe) -> Result<(), EngineError> {
         let n_pes = self.core.peers.n_pes();
-        if pe.0 < n_pes { Ok(()) } else { Err(EngineError::NoSuchPe { pe, n_pes }) }
+        if self.has_pe(pe) { Ok(()) } else { Err(EngineError::NoSuchPe { pe, n_pes }) }
     }
 
     /// Requests acknowledgements from all PEs with messages for which none was requested.

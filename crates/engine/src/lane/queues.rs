@@ -38,7 +38,6 @@ impl<P: Port> Lane<P> {
             let mut moved = false;
             let outcome = self.serve_peer(pe, &mut moved);
             match (outcome, moved) {
-                (Outcome::LaneFull, true) => served.push(pe),
                 (Outcome::LaneFull, false) => refused.push(pe),
                 _ if moved => served.push(pe),
                 _ => {}

@@ -255,27 +255,19 @@ pub trait CopyPort: Send + fmt::Debug {
     fn flush(&mut self) -> Result<(), PortError>;
 
     /// Returns the bounce memory of a peer, if the two processes share theirs.
-    fn window(&self, _pe: Pe) -> Option<Window> {
-        None
-    }
+    fn window(&self, pe: Pe) -> Option<Window>;
 
     /// Returns true if a peer's lane copies from the bounce memory of this process.
-    fn is_mapped_by(&self, _pe: Pe) -> bool {
-        false
-    }
+    fn is_mapped_by(&self, pe: Pe) -> bool;
 
     /// Tells peers that share bounce memory that this lane copies from their windows from now on.
-    fn announce(&mut self) {}
+    fn announce(&mut self);
 
     /// Returns true if the process of a peer that shares its bounce memory has ended.
-    fn has_ended(&self, _pe: Pe) -> bool {
-        false
-    }
+    fn has_ended(&self, pe: Pe) -> bool;
 
     /// Returns the bytes that the CPU copied on behalf of started copies.
-    fn bytes_by_cpu(&self) -> u64 {
-        0
-    }
+    fn bytes_by_cpu(&self) -> u64;
 }
 
 /// Means of staging for a lane: copies, and bounce memory that stays valid as long as the port.

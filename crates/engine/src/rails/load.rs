@@ -107,3 +107,52 @@ pub(crate) fn choose(
     }
     first.filter(|(.., may)| *may).map(|(rail, ..)| rail)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: u64 = 10_000;
+
+    #[test]
+    fn first_rail_to_finish_is_chosen() {
+        // A microsecond was enough for 1000 bytes, or as many times as many.
+        let load = |ahead, times: u64, still| {
+            let (done, busy, moved) = (1000 * times, 1000, NOW - still);
+            Load { ahead, longest: 1000, done, busy, moved }
+        };
+        for (loads, expected, what) in [
+            ([load(0, 1, 0), load(0, 1, 0)], 0, "the first of equals"),
+            ([load(600, 1, 0), load(0, 1, 0)], 1, "the idle one"),
+            ([load(1000, 1, 500), load(600, 1, 0)], 0, "the one that has moved 500 bytes since"),
+            ([load(1000, 2, 600), load(100, 2, 0)], 1, "the one that is not late"),
+        ] {
+            let rails = (0..).zip(loads).map(|(rail, load)| (rail, load, 0, 0));
+            assert_eq!(choose(rails, 1000, NOW), Some(expected), "{what}");
+        }
+    }
+
+    #[test]
+    fn slow_rail_has_few_segments_ahead() {
+        let load = Load { ahead: 0, longest: 1000, done: 1000, busy: 100_000, moved: NOW };
+        for (ahead, may) in [(0, true), (2999, true), (3000, false)] {
+            let chosen = choose(std::iter::once((7, load, 0, ahead)), 1000, NOW);
+            assert_eq!(chosen, may.then_some(7), "{ahead}");
+        }
+    }
+
+    #[test]
+    fn rate_follows_recent_segments() {
+        let (mut load, mut now) = (Load::default(), 0);
+        for time in [vec![100; 100], vec![1000; 10]].concat() {
+            load.add(1000, now);
+            now += time;
+            load.complete(1000, now);
+        }
+        let rate = load.bytes_per_second() / 1_000_000;
+        assert!(
+            (1000..1500).contains(&rate),
+            "{rate} MB/s after a rail of 10000 has slowed to 1000"
+        );
+    }
+}

@@ -68,8 +68,7 @@ impl Region {
     }
 
     fn holds(&self, addr: usize, len: usize) -> bool {
-        let offset = addr.wrapping_sub(self.base);
-        offset <= self.len && len <= self.len - offset
+        Range { base: self.base, len: self.len }.has(addr, len)
     }
 
     pub(crate) fn slot(&self) -> u32 {
@@ -108,8 +107,6 @@ pub(crate) struct RegisteredStager {
     pub(crate) copies: Box<dyn CopyPort>,
     pub(crate) bounce: Bounce,
     pub(crate) region: Arc<Region>,
-    /// Whether it was made for unregistered host memory; there may be no device.
-    pub(crate) for_host: bool,
 }
 
 /// An operation of a failed peer that the fabric may still execute.
@@ -225,8 +222,6 @@ pub(crate) struct LaneRegions {
     /// Where memory that the CPU reaches was last found.
     cpu: Range,
     stager: Option<RegisteredStager>,
-    /// Whether there is, or was, a stager for devices.
-    stages: bool,
 }
 
 impl LaneRegions {
@@ -243,7 +238,6 @@ impl LaneRegions {
             descs: [Desc::default(); MAX_RAILS],
             cpu: Range::NONE,
             stager: None,
-            stages: false,
         }
     }
 
@@ -290,7 +284,7 @@ impl LaneRegions {
         }
         self.sync();
         // Once some memory is a device's, unregistered memory may be as well.
-        let is_host = !self.has_devices && !self.stages;
+        let is_host = !self.has_devices;
         if is_host {
             self.cpu = Range::ALL;
             if !needs_desc {
@@ -379,7 +373,7 @@ impl LaneRegions {
         Ok(Location { addr, reach: self.reach_inside(region, addr, len) })
     }
 
-    fn reach_inside(&self, region: &Region, addr: usize, len: usize) -> Reach {
+    pub(crate) fn reach_inside(&self, region: &Region, addr: usize, len: usize) -> Reach {
         // A region of a device may overlap this one.
         let is_device = self.has_devices && self.lookup(addr, len).device;
         if is_device && region.reach == Reach::Direct { Reach::Fabric } else { region.reach }
@@ -434,13 +428,7 @@ impl LaneRegions {
         self.targets = targets;
         if self.kind == LaneKind::Proxy && self.stager.is_none() {
             self.stager = lock(&self.directory.stager).take();
-            self.stages |= self.stager.as_ref().is_some_and(|stager| !stager.for_host);
         }
-    }
-
-    #[inline(always)]
-    pub(crate) fn has_stager(&self) -> bool {
-        self.stager.is_some()
     }
 
     pub(crate) fn take_stager(&mut self) -> Option<RegisteredStager> {

@@ -92,16 +92,15 @@ impl<M: MemoryPort> RegionTable<M> {
             // Before the handle exists: it contains the length of a bounce buffer.
             let mut failed = lock(&self.installing);
             if let Some(stager) = self.memory.take_stager() {
-                self.install(stager, false).inspect_err(|error| *failed = Some(error.clone()))?;
+                self.install(stager).inspect_err(|error| *failed = Some(error.clone()))?;
             }
         }
         let (_, handle) = self.enter(addr, len, access, registered)?;
         Ok(handle.encode())
     }
 
-    /// Registers the bounce memory and provides the stager to the proxy lane. `for_host`: no
-    /// registered region needs it.
-    fn install(&self, stager: Stager, for_host: bool) -> Result<(), EngineError> {
+    /// Registers the bounce memory and provides the stager to the proxy lane.
+    fn install(&self, stager: Stager) -> Result<(), EngineError> {
         let Stager { copies, bounce } = stager;
         let (addr, len) = (bounce.addr, bounce.bytes());
         let access = Access::LocalAndRemote;
@@ -115,7 +114,7 @@ impl<M: MemoryPort> RegionTable<M> {
         }
         let (region, _) = self.enter(addr, len, access, registered)?;
         self.bounce_len.store(bounce.bounce_len as u64, Ordering::Relaxed);
-        *lock(&self.directory.stager) = Some(RegisteredStager { copies, bounce, region, for_host });
+        *lock(&self.directory.stager) = Some(RegisteredStager { copies, bounce, region });
         Ok(())
     }
 
@@ -241,6 +240,6 @@ impl<M: MemoryPort> StagerSource for RegionTable<M> {
             not_registered(memory, &format!("{what}: "), &error)
         })?;
         let Some(stager) = made else { return Ok(()) };
-        self.install(stager, true).inspect_err(|error| *failed = Some(error.clone()))
+        self.install(stager).inspect_err(|error| *failed = Some(error.clone()))
     }
 }

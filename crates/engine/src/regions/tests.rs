@@ -30,7 +30,9 @@ impl MemoryPort for Memory {
             let text = String::from("no memory");
             return Err(PortError { call: "fi_mr_regattr", code: 12, text });
         }
-        let registered = Registered::without_descs((), vec![7], Addressing::Virtual);
+        // As many rails as the length says, if it is short.
+        let keys = vec![7; if len <= MAX_RAILS + 1 { len } else { 1 }];
+        let registered = Registered::without_descs((), keys, Addressing::Virtual);
         Ok(match *lock(&self.reach) {
             Reach::Staged => Registered::staged(()),
             reach => Registered { reach, ..registered },
@@ -94,6 +96,18 @@ fn peers_stay_inside_remote_regions() {
             assert!(lane.locate(spot, 0).is_err() && lane.target(spot, 0).is_none());
         }
     }
+}
+
+#[test]
+fn too_many_rails_are_refused() {
+    let table = Memory::table();
+    assert!(table.register(BASE, MAX_RAILS + 1, Access::Local).is_err() && table.is_empty());
+    let handle = table.register(BASE, MAX_RAILS, Access::Local).unwrap();
+    assert!(!table.is_empty());
+    assert_eq!(table.release(&handle), Ok(()));
+    assert!(table.is_empty());
+    let none = lane(&table).provide_stager((BASE, LEN)).unwrap_err().to_string();
+    assert!(none.contains("nothing stages memory here"), "{none}");
 }
 
 #[test]

@@ -335,13 +335,7 @@ impl Staging {
             begin(send.pe, send.what(), &send.records);
         } else if let Token::Receive(index) = token {
             let Some(receive) = self.receives.get(index) else { return };
-            let range = match receive.state {
-                ReceiveState::CopyingIn(CopySpan::Group(begin)) => {
-                    group_at(&receive.records, begin)
-                }
-                _ => 0..receive.records.len(),
-            };
-            begin(receive.pe, receive.what(), &receive.records[range]);
+            begin(receive.pe, receive.what(), &receive.records);
         }
     }
 

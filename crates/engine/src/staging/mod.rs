@@ -98,10 +98,11 @@ impl Token {
     }
 
     fn of(bits: u32) -> Self {
+        let at = bits / 4;
         match bits % 4 {
-            0 => Token::Send(bits / 4),
-            1 => Token::Receive(bits / 4),
-            _ => Token::Get(bits / 4),
+            0 => Token::Send(at),
+            1 => Token::Receive(at),
+            _ => Token::Get(at),
         }
     }
 }
@@ -238,13 +239,8 @@ impl Staging {
     /// Takes over changed regions, and a new stager.
     fn sync<P: Port>(&mut self, core: &mut Core<P>) {
         core.regions.sync();
-        if !core.regions.has_stager() {
-            return;
-        }
-        let Some(RegisteredStager { mut copies, bounce, region, .. }) = core.regions.take_stager()
-        else {
-            return;
-        };
+        let Some(stager) = core.regions.take_stager() else { return };
+        let RegisteredStager { mut copies, bounce, region } = stager;
         let Bounce { bounce_len, out, inward, .. } = bounce;
         // From now on peers may name offsets of their bounce memory.
         copies.announce();
@@ -287,9 +283,9 @@ impl Staging {
 
     /// Starts whatever can start. Returns whether anything did.
     fn start<P: Port>(&mut self, core: &mut Core<P>) -> bool {
-        let mut moved = self.assign_buffers(core, CopyDirection::Out);
-        moved |= self.assign_buffers(core, CopyDirection::In);
-        moved |= self.post_outgoing(core);
+        self.assign_buffers(core, CopyDirection::Out);
+        self.assign_buffers(core, CopyDirection::In);
+        let mut moved = self.post_outgoing(core);
         moved |= self.start_copies(core, CopyDirection::Out);
         moved | self.start_copies(core, CopyDirection::In)
     }
@@ -317,19 +313,17 @@ impl Staging {
         }
     }
 
-    fn assign_buffers<P: Port>(&mut self, core: &mut Core<P>, direction: CopyDirection) -> bool {
-        let mut moved = false;
+    fn assign_buffers<P: Port>(&mut self, core: &mut Core<P>, direction: CopyDirection) {
         loop {
-            let Some(stager) = &mut self.stager else { return moved };
+            let Some(stager) = &mut self.stager else { return };
             // While the device takes no copy, waiting puts stay open for more to join.
             let is_out = direction == CopyDirection::Out;
             if !stager.pool(direction).is_waited_for()
                 || is_out && stager.copies.room(direction) == 0
             {
-                return moved;
+                return;
             }
-            let Some((token, buffer)) = stager.pool(direction).next() else { return moved };
-            moved = true;
+            let Some((token, buffer)) = stager.pool(direction).next() else { return };
             match Token::of(token) {
                 Token::Send(index) => self.gather(core, index, buffer),
                 Token::Receive(index) => self.read_into(index, buffer),
@@ -408,10 +402,8 @@ impl Staging {
     fn end_transfer<P: Port>(&mut self, core: &mut Core<P>, pe: Pe) {
         self.moved = core.watchdog.time();
         self.peer(pe).in_flight -= 1;
-        if !core.peers.get(pe).queue.is_empty() {
-            // The queue may have waited for fewer transfers.
-            core.make_ready(pe);
-        }
+        // The queue may have waited for fewer transfers.
+        core.make_ready(pe);
     }
 
     /// Returns true if the lane has to iterate for staging.

@@ -100,8 +100,7 @@ impl StagedReceive {
 
     /// Iterates over the local memory that the receive will access, as far as it is known.
     pub(super) fn memory(&self) -> impl Iterator<Item = (Pe, &'static str, (usize, usize))> + '_ {
-        let records = self.records.iter().filter(|record| record.len > 0);
-        let records = records.map(|record| (record.memory, record.len));
+        let records = self.records.iter().map(|record| (record.memory, record.len));
         let touches = move |memory| (self.pe, self.what(), memory);
         self.memory.into_iter().chain(records).map(touches)
     }
@@ -448,7 +447,7 @@ impl Staging {
                     let record = record.ok_or_else(|| String::from("a signal that is none"))?;
                     let (offset, size) = (record.offset as usize, record.len as usize);
                     // Entries have to be after the list and inside the bytes that were read.
-                    if size > 0 && (offset < begin || offset > len || size > len - offset) {
+                    if size > 0 && (offset < begin || offset + size > len) {
                         return Err(format!("{size} bytes at {offset} of a buffer with {len}"));
                     }
                     records.push(locate(core, &record)?);

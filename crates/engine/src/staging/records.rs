@@ -69,7 +69,7 @@ fn words(records: &[Record]) -> usize {
 /// Appends a record if the list with it fits `most` bytes. Returns whether it did.
 pub(super) fn add(records: &mut Vec<Record>, record: Record, most: usize) -> bool {
     let same = |other: &&Record| (other.memory, other.len) == (record.memory, record.len);
-    let repeats = record.len > 0 && records.iter().rev().take(LATEST).any(|other| same(&other));
+    let repeats = records.iter().rev().take(LATEST).any(|other| same(&other));
     let record = Record { repeats, ..record };
     // A signal joins the put right before it, unless the group already has signals.
     if let (0, Some(last)) = (record.len, records.last()) {
@@ -167,13 +167,55 @@ pub(super) fn check(records: &[Record]) -> Result<(), String> {
 mod tests {
     use super::*;
 
+    fn to(offset: u64) -> RegionAddr {
+        RegionAddr { slot: 1, offset }
+    }
+
+    #[test]
+    fn lists_stay_within_their_limits() {
+        let operand = 1;
+        let width = crate::atomic::Width::Eight;
+        let op = crate::atomic::AtomicOp::SignalAdd;
+        let word = (to(0), Atomic { op, width, float: false, operand, compare: 0 });
+        for (has_signals, is_ordered, most) in [
+            (false, false, MAX_RECORDS),
+            (true, false, MAX_RECORDS),
+            (false, true, MAX_RECORDS),
+            (true, true, MAX_WORDS),
+        ] {
+            let record = |number: usize| {
+                let (signal, is_ordered) = (has_signals.then_some(word), is_ordered && number > 0);
+                Record { signal, is_ordered, ..Record::put(100 * number + 1, 4, to(0)) }
+            };
+            assert_eq!(are_ordered(&[record(0)]), has_signals, "one alone");
+            let mut records = Vec::new();
+            let added = (0..).take_while(|at| add(&mut records, record(*at), 1 << 16)).count();
+            assert_eq!((added, are_ordered(&records)), (most, is_ordered));
+            assert_eq!(check(&records), Ok(()), "the peer takes what is sent");
+        }
+    }
+
+    #[test]
+    fn neighbours_of_a_group_are_merged() {
+        let put = |at: u64, is_ordered| Record {
+            is_ordered,
+            ..Record::put(1 + at as usize, 100, to(at))
+        };
+        let mut records = [put(400, false), put(100, false), put(0, false), put(200, true)];
+        assert_eq!(arrange(&mut records), 676);
+        let found = records.map(|record| (record.to.offset, record.offset, record.is_ordered));
+        assert_eq!(
+            found,
+            [(0, 192, false), (100, 292, false), (400, 448, false), (200, 576, true)]
+        );
+    }
+
     #[test]
     fn records_that_are_added_fit() {
         for lens in [&[233, 233][..], &[7168; 64], &[300; MAX_RECORDS], &[64, 65, 63, 7000]] {
             let mut records = Vec::new();
             for (number, len) in (0..).zip(lens) {
-                let to = RegionAddr { slot: 1, offset: number << 20 };
-                let record = Record::put(number as usize * 10_000, *len, to);
+                let record = Record::put(number as usize * 10_000, *len, to(number << 20));
                 if !add(&mut records, record, 1 << 16) {
                     break;
                 }

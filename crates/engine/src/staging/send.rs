@@ -85,7 +85,7 @@ impl StagedSend {
             SendState::Posting(_) | SendState::Sent(_) => self.buffer.is_none(),
             SendState::Kept(_) | SendState::Dropped => false,
         };
-        let records = self.records.iter().filter(move |record| touches && record.len > 0);
+        let records = self.records.iter().filter(move |_| touches);
         let what = self.what();
         records.map(move |record| (self.pe, what, (record.memory, record.len)))
     }
@@ -313,7 +313,7 @@ impl Staging {
         };
         // The tail is read by the CPU.
         let is_direct =
-            is_buffered || region.reach == Reach::Direct && !core.regions.lookup(addr, len).device;
+            is_buffered || core.regions.reach_inside(&region, addr, len) == Reach::Direct;
         let brings = !is_shared
             && !is_list
             && is_direct
@@ -428,8 +428,7 @@ impl Staging {
             self.ready(CopyDirection::Out).retain(|other| *other != token);
             let Some(send) = self.sends.get(index) else { continue };
             match send.state {
-                SendState::Kept(_) | SendState::Sent(_) => {}
-                SendState::Dropped => {}
+                SendState::Kept(_) | SendState::Sent(_) | SendState::Dropped => {}
                 SendState::Posting(_) | SendState::CopyingOut
                     if send.pending > 0 || core.is_copying(token.bits()) =>
                 {

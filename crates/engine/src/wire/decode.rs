@@ -161,8 +161,6 @@ impl<'a> Message<'a> {
                 let why = std::str::from_utf8(text).map_err(|_| WireError::Reserved { kind })?;
                 Body::Refusal { of: of as u32, why }
             }
-            // From here on bytes 16 to 24, with offset and mark, can be read.
-            _ if len < 24 => return Err(wrong),
             kind => {
                 zero(code.into())?;
                 staging::decode(kind, word, bytes)?
@@ -253,6 +251,7 @@ mod tests {
     #[test]
     fn low_half_identifies_number() {
         for seq in [Seq::FIRST, Seq((1 << 32) - 1), Seq(1 << 32), Seq(5 << 32 | 7)] {
+            assert_eq!(u64::from(seq.high()) << 32 | u64::from(seq.low()), seq.0);
             for distance in [0, 1, 511, 100_000, (1 << 31) - 1] {
                 let later = Seq(seq.0 + distance);
                 assert_eq!(seq.near(later.low()), later);

@@ -273,7 +273,7 @@ pub(super) fn decode(kind: u8, word: u32, bytes: &[u8]) -> Result<Body<'_>, Wire
                     let to = RegionAddr { slot: word, offset: offset() };
                     PullTarget::One(WireRecord { to, ..read })
                 }
-                count if count > 1 && word == 0 && is_zero(record) => PullTarget::List(count),
+                count if word == 0 && is_zero(record) => PullTarget::List(count),
                 _ => return Err(reserved),
             };
             if count != 1 && offset() != 0 {
