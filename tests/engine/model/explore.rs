@@ -71,7 +71,7 @@ pub(crate) fn explore(case: &Case, most: u64, seed: Option<u64>) -> Explored {
             handles,
         });
         for (pe, table) in tables.iter().enumerate() {
-            let lane = lane(&model, &case, pe, table.index());
+            let lane = lane(&model, &case, pe, table.directory());
             *model.lanes[pe].borrow_mut() = Some(lane);
         }
         let ran = catch_unwind(AssertUnwindSafe(|| model.run()));
