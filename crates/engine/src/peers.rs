@@ -73,7 +73,7 @@ pub(crate) struct Peer {
     /// Handle of the last queued operation, shared with the queue.
     handle: Option<Arc<HandleBytes>>,
     /// Bytes in flight per rail, for segments whose rail was chosen by load.
-    pub(crate) ahead: Box<[u64]>,
+    pub(crate) bytes_ahead: Box<[u64]>,
     pub(crate) error: Option<Box<EngineError>>,
     pub(crate) watch: PeerWatch,
 }
@@ -119,7 +119,7 @@ impl Peer {
             waiting_signals: VecDeque::new(),
             quiets: Vec::new(),
             handle: None,
-            ahead: Box::default(),
+            bytes_ahead: Box::default(),
             error: None,
             watch: PeerWatch::default(),
         };
@@ -140,7 +140,7 @@ impl Peer {
     }
 
     /// Drops all counts of a failed peer.
-    pub(crate) fn forget(&mut self) {
+    pub(crate) fn reset_order(&mut self) {
         self.order = OrderGroups::new();
         self.fence = self.order.start();
         // No answer is awaited any more, so the watchdog leaves the peer alone.
@@ -159,14 +159,14 @@ impl Peer {
 
     /// Advances to the path with index `next`; a peer with one path has no such index and keeps it.
     #[inline(always)]
-    pub(crate) fn turn(&mut self, next: u32) {
+    pub(crate) fn advance_path(&mut self, next: u32) {
         if let Some(next) = self.paths.get(next as usize) {
-            self.take_path(*next);
+            self.set_path(*next);
         }
     }
 
     #[inline(always)]
-    pub(crate) fn take_path(&mut self, path: PeerPath) {
+    pub(crate) fn set_path(&mut self, path: PeerPath) {
         self.path = path;
         self.renew_owner();
     }
@@ -207,7 +207,7 @@ impl Peer {
         self.order.is_empty() && self.queue.is_empty()
     }
 
-    pub(crate) fn share(&mut self, handle: &HandleBytes) -> Arc<HandleBytes> {
+    pub(crate) fn share_handle(&mut self, handle: &HandleBytes) -> Arc<HandleBytes> {
         // Operations on one region follow one another, so a long queue shares one copy of 512
         // bytes.
         match &self.handle {

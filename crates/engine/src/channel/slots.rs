@@ -111,8 +111,8 @@ pub(crate) struct MessageSlots {
     free: u32,
 }
 
-/// Work-request id of messages without a slot.
-pub(crate) const UNNUMBERED: WrId = WrId(u32::MAX);
+/// Work-request id of control messages, which have no slot.
+pub(crate) const CONTROL: WrId = WrId(u32::MAX);
 
 const SLOT_BITS: u32 = SLOTS.ilog2();
 
@@ -197,7 +197,7 @@ impl MessageSlots {
     /// failure is not attributed to the slot's next message.
     #[inline(always)]
     pub(crate) fn wr_id(index: u16, seq: Seq) -> WrId {
-        // The bit above the slot is zero, so this is never UNNUMBERED.
+        // The bit above the slot is zero, so this is never CONTROL.
         WrId(1 << 31 | (seq.low() & 0x7_ffff) << (SLOT_BITS + 1) | u32::from(index))
     }
 

@@ -404,7 +404,7 @@ impl Staging {
             SendState::Sent(_) => {}
             // The message took over the counts.
             SendState::Kept(_) => self.kept -= 1,
-            _ => self.end(core, pe, counts),
+            _ => self.uncount(core, pe, counts),
         }
         match send.to {
             SendTarget::Get(..) => {
@@ -436,7 +436,7 @@ impl Staging {
                     send.state = SendState::Dropped;
                     // No caller waits for operations that the fabric may never end.
                     let counts = std::mem::replace(&mut send.counts, GroupCounts::NONE);
-                    self.end(core, pe, counts);
+                    self.uncount(core, pe, counts);
                 }
                 _ => self.end_send(core, index),
             }

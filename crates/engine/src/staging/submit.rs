@@ -150,7 +150,7 @@ impl Staging {
             OpKind::PutSignal(_, SignalProtocol::Chained { data, .. }) => data,
             _ => op.completion,
         };
-        let handle = core.peers.get_mut(pe).share(request.remote_handle);
+        let handle = core.peers.get_mut(pe).share_handle(request.remote_handle);
         while op.sent < op.len {
             if self.peer(pe).in_flight >= MAX_IN_FLIGHT {
                 return Ok(Outcome::PeerFull);
@@ -167,7 +167,7 @@ impl Staging {
                 PutSource::Region(region) => Some(Arc::clone(region)),
             };
             let state = if needs_buffer { SendState::Waiting } else { SendState::Posting(0) };
-            let counts = self.begin(core, pe, Class::Write, completion);
+            let counts = self.begin_transfer(core, pe, Class::Write, completion);
             let to = match by_peer {
                 true => SendTarget::Records,
                 false => SendTarget::Fabric(
