@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::channel::Channel;
 use crate::error::EngineError;
-use crate::group::{Class, GroupId, GroupRef, OrderGroups};
+use crate::group::{Class, Fence, GroupId, GroupRef, OrderGroups};
 use crate::ids::Pe;
 use crate::op::{QueueEntry, WordOp};
 use crate::port::Direction;
@@ -22,7 +22,7 @@ pub(crate) struct WaitingSignal {
     /// Tag and number of the segments that the target has to count.
     pub(crate) counted: Option<(Tag, u32)>,
     /// The signal leaves when all writes before this fence are delivered.
-    pub(crate) fence: u32,
+    pub(crate) fence: Fence,
     /// Order group that counts the signal as a write: later signals and fences wait for it.
     pub(crate) group: GroupRef,
     pub(crate) completion: GroupId,
@@ -46,7 +46,7 @@ pub(crate) struct Peer {
     prefix: HandlePrefix,
     pub(crate) order: OrderGroups,
     /// Last fence: writes wait until all before it is ordered, messages until it is written.
-    pub(crate) fence: u32,
+    pub(crate) fence: Fence,
     /// Fences since start.
     pub(crate) fences: u32,
     /// Segments posted since start, by direction.
@@ -69,7 +69,7 @@ pub(crate) struct Peer {
     pub(crate) is_settling: bool,
     pub(crate) waiting_signals: VecDeque<WaitingSignal>,
     /// Waits of user threads: a fence, and the completion group that ends with all work before it.
-    pub(crate) quiets: Vec<(u32, GroupId)>,
+    pub(crate) quiets: Vec<(Fence, GroupId)>,
     /// Handle of the last queued operation, shared with the queue.
     handle: Option<Arc<HandleBytes>>,
     /// Bytes in flight per rail, for segments whose rail was chosen by load.
@@ -132,7 +132,7 @@ impl Peer {
     }
 
     /// Closes the order group of new work. Returns the fence, or None if all groups are in use.
-    pub(crate) fn close(&mut self) -> Option<u32> {
+    pub(crate) fn close(&mut self) -> Option<Fence> {
         let newest = self.channel.as_deref().map_or(Seq::NONE, Channel::last_sent);
         let fence = self.order.close(newest);
         self.renew_owner();

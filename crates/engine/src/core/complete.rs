@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use crate::channel::slots::Purpose;
 use crate::core::{Continuation, Core, StagingEvent};
-use crate::group::{CompletionGroups, GroupId};
+use crate::group::{CompletionGroups, Fence, GroupId};
 use crate::ids::{Pe, RailId, WrId};
 use crate::peers::{Peer, Peers, WaitingSignal};
 use crate::port::{Completions, Failure, Polled, Port};
@@ -181,7 +181,7 @@ impl<P: Port> Core<P> {
         peer.order.settle();
         peer.update_fast_path();
         let order = &peer.order;
-        let over = |(fence, group): &(u32, GroupId)| order.is_finished(*fence).then_some(*group);
+        let over = |(fence, group): &(Fence, GroupId)| order.is_finished(*fence).then_some(*group);
         let ended: Vec<GroupId> = peer.quiets.iter().filter_map(over).collect();
         if !ended.is_empty() {
             peer.quiets.retain(|(fence, _)| !order.is_finished(*fence));

@@ -176,7 +176,7 @@ impl Staging {
                 ),
             };
             let peer = core.peers.get(pe);
-            let (fences, order_group) = (peer.fences, peer.order.last());
+            let (fences, fence) = (peer.fences, peer.order.last());
             let send = StagedSend {
                 pe,
                 to,
@@ -187,7 +187,7 @@ impl Staging {
                 buffer: None,
                 counts,
                 after,
-                order_group,
+                fence,
                 waits: false,
                 fences,
                 most: most_listed,
@@ -314,7 +314,7 @@ impl Staging {
         let is_ordered = is_ordered || peer.fences != send.fences;
         // The record follows puts of this send, writes that the message waits for, and messages
         // that its mark covers. Any other unfinished write would be missed.
-        let is_covered = || peer.order.writes_from(send.order_group) == 1;
+        let is_covered = || peer.order.writes_after(send.fence) == 1;
         if send.counts.completion != op.completion || is_ordered && !is_covered() {
             return false;
         }
