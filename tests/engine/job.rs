@@ -10,7 +10,7 @@ use engine::channel::counts::TAGS;
 use engine::error::EngineError;
 use engine::ids::{LaneKind, Pe, RailId};
 use engine::lane::host::HostLane;
-use engine::lane::host::handoff::handover;
+use engine::lane::host::handover::handover;
 use engine::lane::{Lane, LaneConfig, SignalChoice};
 use engine::port::copies::Reach;
 use engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};

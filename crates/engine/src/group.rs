@@ -7,10 +7,10 @@
 //!
 //! # Order
 //! Work counts in the last group of its peer. Closing that group begins the next, whose number is
-//! then a *fence*: it stands for all work in the groups below. A write after a fence leaves when
-//! [`OrderGroups::ordered`] reaches it, a message when [`OrderGroups::written`] does, and the marks
-//! of messages do the rest at the target. A waiting signal counts as a write of the group in which
-//! it was submitted, which is not below its fence: so it waits for nothing that waits for it.
+//! the [`Fence`] between them. A write after a fence leaves when [`OrderGroups::ordered`] reaches
+//! it, a message when [`OrderGroups::written`] does, and the marks of messages do the rest at the
+//! target. A waiting signal counts as a write of the group in which it was submitted, which is
+//! after its fence: so it waits for nothing that waits for it.
 
 use std::num::NonZeroU16;
 
@@ -33,6 +33,10 @@ pub(crate) enum Class {
 /// Order group of a peer and class of a segment or message. [`GroupRef::NONE`] counts nowhere.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct GroupRef(u8);
+
+/// Point in the order of a peer's work: the number of the first group after it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Fence(u32);
 
 /// Entries of the counts for each group: a class each, and one that is not used.
 const CLASSES: u32 = 4;
@@ -172,14 +176,15 @@ impl OrderGroups {
         self.written != self.last || self.count(self.last, Class::Write) != 0
     }
 
-    pub(crate) fn last(&self) -> u32 {
-        self.last
+    /// Returns the fence before the group of new work.
+    pub(crate) fn last(&self) -> Fence {
+        Fence(self.last)
     }
 
-    /// Returns the number of unfinished writes in a group and those after it.
-    pub(crate) fn writes_from(&self, number: u32) -> u32 {
-        let groups = self.last.wrapping_sub(number) + 1;
-        (0..groups).map(|ahead| self.count(number.wrapping_add(ahead), Class::Write)).sum()
+    /// Returns the number of unfinished writes after a fence.
+    pub(crate) fn writes_after(&self, fence: Fence) -> u32 {
+        let groups = self.last.wrapping_sub(fence.0) + 1;
+        (0..groups).map(|ahead| self.count(fence.0.wrapping_add(ahead), Class::Write)).sum()
     }
 
     /// Returns the number of unfinished segments or messages of a class, over all groups.
@@ -189,10 +194,10 @@ impl OrderGroups {
 
     /// Closes the last group unless it is empty; `newest` is the last message that has left.
     /// Returns the fence after all work so far, or None if all groups are in use.
-    pub(crate) fn close(&mut self, newest: Seq) -> Option<u32> {
+    pub(crate) fn close(&mut self, newest: Seq) -> Option<Fence> {
         if self.is_group_empty(self.last) {
             // What follows the groups before an empty one follows everything.
-            return Some(self.last);
+            return Some(Fence(self.last));
         }
         // The next group would share its counts with the oldest unfinished one.
         if self.last.wrapping_sub(self.finished) == RING - 1 {
@@ -201,7 +206,7 @@ impl OrderGroups {
         self.last_message[(self.last % RING) as usize] = newest;
         self.last = self.last.wrapping_add(1);
         self.first_count = GroupRef::new(self.last, Class::Write).0;
-        Some(self.last)
+        Some(Fence(self.last))
     }
 
     /// Advances the cursors over finished groups.
@@ -229,32 +234,32 @@ impl OrderGroups {
 
     /// Returns true if all writes before a fence are delivered.
     #[inline(always)]
-    pub(crate) fn is_written(&self, fence: u32) -> bool {
+    pub(crate) fn is_written(&self, fence: Fence) -> bool {
         // Group numbers wrap; a cursor is less than 2^31 ahead, see `Peer::update_fast_path`.
-        self.written.wrapping_sub(fence) as i32 >= 0
+        self.written.wrapping_sub(fence.0) as i32 >= 0
     }
 
     /// Returns true if all writes and messages before a fence are finished.
     #[inline(always)]
-    pub(crate) fn is_ordered(&self, fence: u32) -> bool {
-        self.ordered.wrapping_sub(fence) as i32 >= 0
+    pub(crate) fn is_ordered(&self, fence: Fence) -> bool {
+        self.ordered.wrapping_sub(fence.0) as i32 >= 0
     }
 
-    pub(crate) fn is_finished(&self, fence: u32) -> bool {
-        self.finished.wrapping_sub(fence) as i32 >= 0
+    pub(crate) fn is_finished(&self, fence: Fence) -> bool {
+        self.finished.wrapping_sub(fence.0) as i32 >= 0
     }
 
     /// Returns a fence before which nothing is unfinished.
-    pub(crate) fn start(&self) -> u32 {
-        self.finished
+    pub(crate) fn start(&self) -> Fence {
+        Fence(self.finished)
     }
 
     /// Returns the last message before a fence, or [`Seq::NONE`] if all are executed.
-    pub(crate) fn last_message_before(&self, fence: u32) -> Seq {
+    pub(crate) fn last_message_before(&self, fence: Fence) -> Seq {
         let mut last = Seq::NONE;
         // Messages before `ordered` are executed: a mark need not name them.
         let mut group = self.ordered;
-        while (fence.wrapping_sub(group) as i32) > 0 {
+        while (fence.0.wrapping_sub(group) as i32) > 0 {
             last = last.max(self.last_message[(group % RING) as usize]);
             group = group.wrapping_add(1);
         }
@@ -399,10 +404,11 @@ mod tests {
                     begun.iter().any(|(n, class, _)| is_before(*n) && classes.contains(class))
                 };
                 for number in (0..RING).map(|back| order.last.wrapping_sub(back)) {
+                    let fence = Fence(number);
                     let (w, m, r) = (Class::Write, Class::Message, Class::Read);
-                    prop_assert_eq!(order.is_written(number), !has(&[w], number));
-                    prop_assert_eq!(order.is_ordered(number), !has(&[w, m], number));
-                    prop_assert_eq!(order.is_finished(number), !has(&[w, m, r], number));
+                    prop_assert_eq!(order.is_written(fence), !has(&[w], number));
+                    prop_assert_eq!(order.is_ordered(fence), !has(&[w, m], number));
+                    prop_assert_eq!(order.is_finished(fence), !has(&[w, m, r], number));
                 }
                 prop_assert_eq!(order.is_empty(), begun.is_empty());
             }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::channel::Channel;
 use crate::error::EngineError;
-use crate::group::{Class, GroupId, GroupRef, OrderGroups};
+use crate::group::{Class, Fence, GroupId, GroupRef, OrderGroups};
 use crate::ids::Pe;
 use crate::op::{QueueEntry, WordOp};
 use crate::port::Direction;
@@ -22,7 +22,7 @@ pub(crate) struct WaitingSignal {
     /// Tag and number of the segments that the target has to count.
     pub(crate) counted: Option<(Tag, u32)>,
     /// The signal leaves when all writes before this fence are delivered.
-    pub(crate) fence: u32,
+    pub(crate) fence: Fence,
     /// Order group that counts the signal as a write: later signals and fences wait for it.
     pub(crate) group: GroupRef,
     pub(crate) completion: GroupId,
@@ -46,7 +46,7 @@ pub(crate) struct Peer {
     prefix: HandlePrefix,
     pub(crate) order: OrderGroups,
     /// Last fence: writes wait until all before it is ordered, messages until it is written.
-    pub(crate) fence: u32,
+    pub(crate) fence: Fence,
     /// Fences since start.
     pub(crate) fences: u32,
     /// Segments posted since start, by direction.
@@ -69,11 +69,11 @@ pub(crate) struct Peer {
     pub(crate) is_settling: bool,
     pub(crate) waiting_signals: VecDeque<WaitingSignal>,
     /// Waits of user threads: a fence, and the completion group that ends with all work before it.
-    pub(crate) quiets: Vec<(u32, GroupId)>,
+    pub(crate) quiets: Vec<(Fence, GroupId)>,
     /// Handle of the last queued operation, shared with the queue.
     handle: Option<Arc<HandleBytes>>,
     /// Bytes in flight per rail, for segments whose rail was chosen by load.
-    pub(crate) ahead: Box<[u64]>,
+    pub(crate) bytes_ahead: Box<[u64]>,
     pub(crate) error: Option<Box<EngineError>>,
     pub(crate) watch: PeerWatch,
 }
@@ -119,7 +119,7 @@ impl Peer {
             waiting_signals: VecDeque::new(),
             quiets: Vec::new(),
             handle: None,
-            ahead: Box::default(),
+            bytes_ahead: Box::default(),
             error: None,
             watch: PeerWatch::default(),
         };
@@ -132,7 +132,7 @@ impl Peer {
     }
 
     /// Closes the order group of new work. Returns the fence, or None if all groups are in use.
-    pub(crate) fn close(&mut self) -> Option<u32> {
+    pub(crate) fn close(&mut self) -> Option<Fence> {
         let newest = self.channel.as_deref().map_or(Seq::NONE, Channel::last_sent);
         let fence = self.order.close(newest);
         self.renew_owner();
@@ -140,7 +140,7 @@ impl Peer {
     }
 
     /// Drops all counts of a failed peer.
-    pub(crate) fn forget(&mut self) {
+    pub(crate) fn reset_order(&mut self) {
         self.order = OrderGroups::new();
         self.fence = self.order.start();
         // No answer is awaited any more, so the watchdog leaves the peer alone.
@@ -159,14 +159,14 @@ impl Peer {
 
     /// Advances to the path with index `next`; a peer with one path has no such index and keeps it.
     #[inline(always)]
-    pub(crate) fn turn(&mut self, next: u32) {
+    pub(crate) fn advance_path(&mut self, next: u32) {
         if let Some(next) = self.paths.get(next as usize) {
-            self.take_path(*next);
+            self.set_path(*next);
         }
     }
 
     #[inline(always)]
-    pub(crate) fn take_path(&mut self, path: PeerPath) {
+    pub(crate) fn set_path(&mut self, path: PeerPath) {
         self.path = path;
         self.renew_owner();
     }
@@ -207,7 +207,7 @@ impl Peer {
         self.order.is_empty() && self.queue.is_empty()
     }
 
-    pub(crate) fn share(&mut self, handle: &HandleBytes) -> Arc<HandleBytes> {
+    pub(crate) fn share_handle(&mut self, handle: &HandleBytes) -> Arc<HandleBytes> {
         // Operations on one region follow one another, so a long queue shares one copy of 512
         // bytes.
         match &self.handle {

@@ -185,7 +185,7 @@ impl<P: Port> Core<P> {
         let (number, time) = (self.watchdog.checks, self.watchdog.time);
         let mut moved = self.watchdog.moved.max(staged);
         let mut busy = Vec::new();
-        // An unnumbered message that could not leave is tried again here.
+        // A control message that could not leave is tried again here.
         let has_control = |peer: &Peer| peer.channel.as_deref().is_some_and(Channel::has_control);
         let unsent: Vec<Pe> =
             self.peers.iter().filter(|peer| has_control(peer)).map(|peer| peer.pe).collect();

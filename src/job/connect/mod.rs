@@ -24,7 +24,7 @@ use crate::settings::Settings;
 use engine::Watchdog;
 use engine::ids::{LaneKind, MAX_PES, Pe, RailId};
 use engine::lane::host::HostLane;
-use engine::lane::host::handoff::handover;
+use engine::lane::host::handover::handover;
 use engine::lane::{Lane, LaneConfig};
 use engine::port::DataPath;
 use engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};

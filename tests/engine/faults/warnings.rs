@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use engine::error::EngineError;
 use engine::ids::{Pe, RailId, WrId};
 use engine::lane::SignalChoice;
-use engine::lane::host::handoff::handover;
+use engine::lane::host::handover::handover;
 use log::{LevelFilter, Log, Metadata, Record};
 use sim_fabric::Script;
 

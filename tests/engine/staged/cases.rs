@@ -315,7 +315,7 @@ fn missing_proxy_thread_is_an_error() {
 /// A user thread waits for as long as the proxy thread iterates: deadlines of operations are its.
 #[test]
 fn user_thread_waits_for_slow_operation() {
-    let limit = Duration::from_millis(20);
+    let limit = Duration::from_millis(100);
     let shape = Shape { staged: ALL, rails: 1, ..Shape::default() };
     let job = Job::new(4, &shape, Script::default());
     let (mut job, host) = job.with_user_threads(&shape, Some(limit));

@@ -14,7 +14,7 @@ use engine::port::packet::{LongPacket, MAX_MESSAGE};
 use engine::port::{
     Clock, Completions, DataPath, Direction, Failure, Incoming, Local, LocalMemory, Messaging,
     Operation, POLL_BATCH, PeerAddr, Polled, PortError, Posted, RailLimits, Tail, Transfer,
-    hand_over,
+    dispatch_completions,
 };
 
 const POLL_TIME: u64 = 200;
@@ -222,7 +222,7 @@ impl DataPath for FakePort {
         }
         let unknown =
             |left: &[usize]| panic!("no segment of the lane has work-request id {}", left[0]);
-        hand_over(completions, &done[..count], |wr_id| *wr_id, unknown);
+        dispatch_completions(completions, &done[..count], |wr_id| *wr_id, unknown);
         if count == 0 { Polled::Empty } else { Polled::Completed(count) }
     }
 }

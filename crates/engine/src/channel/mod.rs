@@ -96,7 +96,7 @@ pub(crate) struct Channel {
 
     pub(crate) ack_due: bool,
     pub(crate) ack_request_due: bool,
-    /// Whether the peer is in the lane's list of those with unnumbered messages due.
+    /// Whether the peer is in the lane's list of those with control messages due.
     pub(crate) in_control: bool,
     /// Whether the peer is in the lane's list of those without a requested acknowledgement.
     pub(crate) in_unrequested: bool,
@@ -325,7 +325,7 @@ impl Channel {
         waiting
     }
 
-    /// Returns true if an unnumbered message is due to the peer.
+    /// Returns true if a control message is due to the peer.
     pub(crate) fn has_control(&self) -> bool {
         self.ack_due || self.ack_request_due || self.replies_due != 0 || self.refusal.is_some()
     }

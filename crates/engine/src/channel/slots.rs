@@ -110,8 +110,8 @@ pub(crate) struct MessageSlots {
     free: u32,
 }
 
-/// Work-request id of messages without a slot.
-pub(crate) const UNNUMBERED: WrId = WrId(u32::MAX);
+/// Work-request id of control messages, which have no slot.
+pub(crate) const CONTROL: WrId = WrId(u32::MAX);
 
 const SLOT_BITS: u32 = SLOTS.ilog2();
 
@@ -196,7 +196,7 @@ impl MessageSlots {
     /// failure is not attributed to the slot's next message.
     #[inline(always)]
     pub(crate) fn wr_id(index: u16, seq: Seq) -> WrId {
-        // Bit 30 is zero, so this is never UNNUMBERED.
+        // Bit 30 is zero, so this is never CONTROL.
         WrId(1 << 31 | (seq.low() & 0x7_ffff) << SLOT_BITS | u32::from(index))
     }
 
@@ -225,7 +225,7 @@ mod tests {
         assert!(slots.reserve().is_none());
         for at in 0..SLOTS as u16 {
             let id = MessageSlots::wr_id(at, seq(at));
-            assert!(id.0 >> 31 == 1 && id != UNNUMBERED, "{at}");
+            assert!(id.0 >> 31 == 1 && id != CONTROL, "{at}");
             assert_eq!(slots.named(id).map(|(named, _)| named), Some(at));
             assert!(slots.named(MessageSlots::wr_id(at, seq(at + 1))).is_none(), "{at}");
         }

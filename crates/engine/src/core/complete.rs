@@ -5,9 +5,9 @@
 
 use std::ops::Range;
 
-use crate::channel::slots::Purpose as MessagePurpose;
+use crate::channel::slots::Purpose;
 use crate::core::{Continuation, Core, StagingEvent};
-use crate::group::{CompletionGroups, GroupId};
+use crate::group::{CompletionGroups, Fence, GroupId};
 use crate::ids::{Pe, RailId, WrId};
 use crate::peers::{Peer, Peers, WaitingSignal};
 use crate::port::{Completions, Failure, Polled, Port};
@@ -109,7 +109,7 @@ impl<P: Port> Core<P> {
         self.rails[owner.rail().index()].end(1);
         let peer = self.peers.get_mut(owner.pe());
         peer.in_flight -= 1;
-        let ahead = peer.ahead.get_mut(owner.rail().index());
+        let ahead = peer.bytes_ahead.get_mut(owner.rail().index());
         let by_load = token != PLAIN && token & BY_LOAD != 0;
         if let Some(ahead) = ahead.filter(|_| by_load) {
             *ahead -= len as u64;
@@ -181,7 +181,7 @@ impl<P: Port> Core<P> {
         peer.order.settle();
         peer.update_fast_path();
         let order = &peer.order;
-        let over = |(fence, group): &(u32, GroupId)| order.is_finished(*fence).then_some(*group);
+        let over = |(fence, group): &(Fence, GroupId)| order.is_finished(*fence).then_some(*group);
         let ended: Vec<GroupId> = peer.quiets.iter().filter_map(over).collect();
         if !ended.is_empty() {
             peer.quiets.retain(|(fence, _)| !order.is_finished(*fence));
@@ -240,8 +240,8 @@ impl<P: Port> Core<P> {
 
     fn fail_message(&mut self, rail: RailId, wr_id: WrId, error: crate::port::PortError) {
         let Some((_, slot)) = self.messages.named(wr_id) else {
-            if wr_id == crate::channel::slots::UNNUMBERED {
-                // An unnumbered message is not sent again, and the peer may wait for it for ever.
+            if wr_id == crate::channel::slots::CONTROL {
+                // A control message is not sent again, and the peer may wait for it for ever.
                 return self.fail_rail(rail, error);
             }
             return log::debug!(target: "TRANSPORT", "an executed message over {rail}: {error}");
@@ -315,12 +315,12 @@ impl<P: Port> Core<P> {
         let Some(index) = channel.take_sent(seq) else { return };
         let Some(slot) = self.messages.get_mut(index) else { return };
         match slot.purpose {
-            MessagePurpose::Plain => {}
-            MessagePurpose::CountedSignal(tag) => channel.tags.release(tag),
+            Purpose::Plain => {}
+            Purpose::CountedSignal(tag) => channel.tags.release(tag),
             // The reply ends it, and may arrive after the acknowledgement.
-            MessagePurpose::Fetch { .. } => return,
-            MessagePurpose::Staged { token: PLAIN, .. } => {}
-            MessagePurpose::Staged { token, .. } => {
+            Purpose::Fetch { .. } => return,
+            Purpose::Staged { token: PLAIN, .. } => {}
+            Purpose::Staged { token, .. } => {
                 self.staging_events.push_back(StagingEvent::Message { token, ok: true });
             }
         }
@@ -334,7 +334,7 @@ impl<P: Port> Core<P> {
         let seq = channel.next.near(of);
         let slot = self.messages.get_mut(channel.slot_of(seq)?)?;
         // Its place may be that of another message by now.
-        let is_staged = matches!(slot.purpose, MessagePurpose::Staged { .. });
+        let is_staged = matches!(slot.purpose, Purpose::Staged { .. });
         (is_staged && slot.seq == seq).then_some((slot.what(), 0))
     }
 
@@ -364,7 +364,7 @@ impl<P: Port> Core<P> {
         let index = channel.fetch(place)?;
         let slot = self.messages.get_mut(index)?;
         // A repeated reply finds another fetch in its place, or none.
-        let MessagePurpose::Fetch { result, width, place } = slot.purpose else { return None };
+        let Purpose::Fetch { result, width, place } = slot.purpose else { return None };
         if slot.seq.low() != of {
             return None;
         }

@@ -72,7 +72,7 @@ impl<P: Port> Core<P> {
         let signals = std::mem::take(&mut peer.waiting_signals);
         let quiets = std::mem::take(&mut peer.quiets);
         // The counts start anew: orphans and unordered messages do not count in them.
-        peer.forget();
+        peer.reset_order();
         peer.update_fast_path();
         self.queued -= queue.len();
         for queued in queue {

@@ -27,7 +27,7 @@ use crate::core::signals::Signals;
 use crate::error::EngineError;
 use crate::group::{CompletionGroups, GroupId, GroupRef};
 use crate::ids::{LaneKind, Pe, RailId};
-use crate::lane::host::handoff::ActiveHandover;
+use crate::lane::host::handover::ActiveHandover;
 use crate::op::WordOp;
 use crate::peers::{Peer, Peers};
 use crate::port::{Local, Port, RailLimits};
@@ -99,7 +99,7 @@ pub(crate) struct Core<P: Port> {
     settling: Vec<Pe>,
     /// Empty groups with a continuation to run.
     emptied: Vec<GroupId>,
-    /// Peers to which an unnumbered message is due.
+    /// Peers to which a control message is due.
     control: VecDeque<Pe>,
     /// Peers with messages whose acknowledgement was not requested.
     unrequested: Vec<Pe>,
@@ -183,7 +183,7 @@ impl<P: Port> Core<P> {
         self.peers.open(pe, self.paths.peer_paths(self.me, pe));
         if self.regions.kind() == LaneKind::Proxy {
             // Only proxy lanes choose rails by load, and count bytes ahead.
-            self.peers.get_mut(pe).ahead = vec![0; self.rails.len()].into();
+            self.peers.get_mut(pe).bytes_ahead = vec![0; self.rails.len()].into();
         }
         Ok(())
     }

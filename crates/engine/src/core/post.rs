@@ -82,7 +82,7 @@ impl<P: Port> Core<P> {
         segment.set(&transfer);
         let (to, next) = (peer.path.to, peer.path.next);
         // Advanced also if the post fails: then the general path tries the next rail first.
-        peer.turn(next);
+        peer.advance_path(next);
         let Some(fast) = rail.fast else { return self.undo_post(wr_id) };
         port.try_post(fast, id, to, wr_id, segment.context, &transfer) || self.undo_post(wr_id)
     }
@@ -234,7 +234,7 @@ impl<P: Port> Core<P> {
                     if by_load {
                         self.add_load(pe, path.rail, len);
                     } else {
-                        self.peers.get_mut(pe).turn(path.next);
+                        self.peers.get_mut(pe).advance_path(path.next);
                     }
                     break;
                 }
@@ -289,7 +289,7 @@ impl<P: Port> Core<P> {
                     if by_load {
                         self.add_load(pe, path.rail, len);
                     }
-                    self.peers.get_mut(pe).turn(path.next);
+                    self.peers.get_mut(pe).advance_path(path.next);
                     return Ok(Some(len));
                 }
             }
@@ -334,7 +334,7 @@ impl<P: Port> Core<P> {
         let paths = peer.paths[turn..].iter().chain(&peer.paths[..turn]);
         let loads = paths.map(|path| {
             let rail = &self.rails[path.rail.index()];
-            (path.rail.0, rail.load, rail.limits.bulk, peer.ahead[path.rail.index()])
+            (path.rail.0, rail.load, rail.limits.bulk, peer.bytes_ahead[path.rail.index()])
         });
         let rail = load::choose(loads, len, now)?;
         let path = peer.paths.iter().find(|path| path.rail.0 == rail)?;
@@ -346,7 +346,7 @@ impl<P: Port> Core<P> {
         let of = &mut self.rails[rail.index()];
         of.load.add(len as u64, now);
         of.counters.by_load += 1;
-        self.peers.get_mut(pe).ahead[rail.index()] += len as u64;
+        self.peers.get_mut(pe).bytes_ahead[rail.index()] += len as u64;
     }
 }
 

@@ -1,7 +1,8 @@
-//! Messages: numbered ones as far as window and table permit, and unnumbered ones that are due.
+//! Messages: numbered ones as far as window and table permit, and *control messages*, which have no
+//! number: acknowledgements, requests for them, replies and refusals.
 
 use crate::channel::Channel;
-use crate::channel::slots::{MessageSlots, Purpose, UNNUMBERED};
+use crate::channel::slots::{CONTROL, MessageSlots, Purpose};
 use crate::core::Core;
 use crate::error::EngineError;
 use crate::group::{Class, GroupId, GroupRef};
@@ -129,7 +130,7 @@ impl<P: Port> Core<P> {
             self.unrequested.push(signal.pe);
         }
         let next = path.next;
-        peer.turn(next);
+        peer.advance_path(next);
         true
     }
 
@@ -219,7 +220,7 @@ impl<P: Port> Core<P> {
         if !std::mem::replace(&mut channel.in_unrequested, true) {
             self.unrequested.push(pe);
         }
-        peer.take_path(path);
+        peer.set_path(path);
         if message.write.is_some() {
             // The write has ended, and a cursor may move.
             self.settle_later(pe);
@@ -261,7 +262,7 @@ impl<P: Port> Core<P> {
         }
     }
 
-    /// Schedules the unnumbered messages that are due to a peer.
+    /// Schedules the control messages that are due to a peer.
     pub(crate) fn enter_control(&mut self, pe: Pe) {
         let Some(channel) = self.peers.get_mut(pe).channel.as_deref_mut() else { return };
         if channel.has_control() && !std::mem::replace(&mut channel.in_control, true) {
@@ -274,7 +275,7 @@ impl<P: Port> Core<P> {
         !self.control.is_empty()
     }
 
-    /// Sends due unnumbered messages as far as capacity permits. Returns whether any left.
+    /// Sends due control messages as far as capacity permits. Returns whether any left.
     #[cold]
     pub(crate) fn send_control(&mut self) -> bool {
         let mut moved = false;
@@ -296,7 +297,7 @@ impl<P: Port> Core<P> {
         moved
     }
 
-    /// Sends all unnumbered messages that are due to a peer. Returns false if some are left.
+    /// Sends all control messages that are due to a peer. Returns false if some are left.
     fn send_control_to(&mut self, pe: Pe, moved: &mut bool) -> bool {
         loop {
             let peer = self.peers.get_mut(pe);
@@ -320,7 +321,7 @@ impl<P: Port> Core<P> {
             } else {
                 return channel.refusal.is_none();
             };
-            match self.send_unnumbered(pe, &body) {
+            match self.send_control_message(pe, &body) {
                 Ok(Posted::Yes) => {
                     *moved = true;
                     if let Some(channel) = self.peers.get_mut(pe).channel.as_deref_mut() {
@@ -341,7 +342,7 @@ impl<P: Port> Core<P> {
         }
     }
 
-    fn send_unnumbered(
+    fn send_control_message(
         &mut self,
         pe: Pe,
         body: &Body<'_>,
@@ -357,14 +358,14 @@ impl<P: Port> Core<P> {
         let sealing = SealContext { seal, from: seal.me(), receiver: &channel.receiver };
         let mut frame = Frame::EMPTY;
         frame.encode(&sealing, &Numbers { seq, ack, mark: 0, mask }, body);
-        let sent = port.send(path.rail, path.to, UNNUMBERED, frame.bytes());
+        let sent = port.send(path.rail, path.to, CONTROL, frame.bytes());
         match sent {
             Ok(Posted::Yes) => channel.note_ack_sent(ack),
             Ok(Posted::Again) => self.rails[path.rail.index()].counters.again += 1,
             Err(_) => {}
         }
         // The next message tries another rail, in case this one is full or broken.
-        peer.turn(path.next);
+        peer.advance_path(path.next);
         sent.map_err(|error| (path.rail, error))
     }
 }

@@ -294,7 +294,7 @@ impl<P: Port> Lane<P> {
                 return self.staging.queue_answer(&mut self.core, pe, seq, asked, get);
             }
             Body::GetReply { get, payload } => {
-                return self.staging.loaded(&mut self.core, pe, get, payload);
+                return self.staging.finish_short_get(&mut self.core, pe, get, payload);
             }
             _ => return Ok(()),
         };

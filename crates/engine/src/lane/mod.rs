@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::core::Core;
 use crate::error::EngineError;
 use crate::ids::{LaneKind, Pe};
-use crate::lane::host::handoff::Inbox;
+use crate::lane::host::handover::Inbox;
 use crate::op::QueueEntry;
 use crate::peers::Peer;
 use crate::port::Port;
@@ -47,7 +47,7 @@ pub struct Lane<P: Port> {
     /// Set by another thread: submitters no longer wait for capacity.
     abandoned: Option<Arc<AtomicBool>>,
     pulse: Arc<Pulse>,
-    /// Whether unnumbered messages go before queued work in this iteration.
+    /// Whether control messages go before queued work in this iteration.
     control_first: bool,
     /// Whether the process of a peer with nothing in flight may exit.
     pub(crate) allows_peer_exit: bool,

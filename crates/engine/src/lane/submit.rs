@@ -312,7 +312,7 @@ impl<P: Port> Lane<P> {
     fn enqueue(&mut self, pe: Pe, op: Op, handle: &HandleBytes, outcome: Outcome) {
         self.core.groups.begin(op.completion);
         let peer = self.core.peers.get_mut(pe);
-        let handle = peer.share(handle);
+        let handle = peer.share_handle(handle);
         // Operations queued while this one waited come after it if it has begun.
         if op.has_begun() {
             peer.queue.push_front(QueueEntry::Op(op, handle));

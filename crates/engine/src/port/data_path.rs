@@ -118,7 +118,7 @@ pub trait Completions {
 /// entry is not in the lane's table, `others` gets the remaining entries, consumes that one and any
 /// number of further foreign entries after it, and returns how many.
 #[inline(always)]
-pub fn hand_over<E>(
+pub fn dispatch_completions<E>(
     completions: &mut impl Completions,
     entries: &[E],
     index_of: impl Fn(&E) -> usize,

@@ -127,7 +127,7 @@ impl PathTable {
         let count = rails.len() as u32;
         let path = |(index, rail): (u32, &RailId)| {
             let Path { to, remote } = self.ends[rail.index()].get(pe);
-            // `Peer::turn` then finds no other path, which costs less than renewing the same one.
+            // `advance_path` then finds no other path, which costs less than renewing the same one.
             let next = if count == 1 { u32::MAX } else { (index + 1) % count };
             let owner = Owner::new(pe, *rail);
             PeerPath { to, rail: *rail, remote: RailKey::of(remote), next, owner }

@@ -72,14 +72,14 @@ impl Staging {
         let most = if by_peer { own.min(remote.bounce_len()) } else { own };
         let is_same_host = by_peer && self.is_mapped_by(pe);
         let fragment = fragment_len(op.len, most, is_same_host, self.is_busy_with(pe));
-        let handle = core.peers.get_mut(pe).share(request.remote_handle);
+        let handle = core.peers.get_mut(pe).share_handle(request.remote_handle);
         while op.sent < op.len {
             if self.peer(pe).in_flight >= MAX_IN_FLIGHT {
                 return Ok(Outcome::PeerFull);
             }
             let len = fragment.min(op.len - op.sent);
             // The fragment counts as a read until its bytes have landed.
-            let counts = self.begin(core, pe, Class::Read, op.completion);
+            let counts = self.begin_transfer(core, pe, Class::Read, op.completion);
             let memory = addr + op.sent;
             let token = if by_peer {
                 let from = RegionAddr { slot: remote.slot(), offset: offset + op.sent as u64 };
@@ -160,7 +160,7 @@ impl Staging {
     }
 
     /// Stores the bytes of a get whose answer is one message.
-    pub(crate) fn loaded<P: Port>(
+    pub(crate) fn finish_short_get<P: Port>(
         &mut self,
         core: &mut Core<P>,
         pe: Pe,
@@ -170,13 +170,13 @@ impl Staging {
         let fits = |len: usize| len == payload.len();
         let Some(get) = self.take_requested_get(core, pe, named, fits)? else { return Ok(()) };
         let memory = get.memory;
-        self.land(core, pe, memory, payload);
+        self.store_get(core, pe, memory, payload);
         self.end_get(core, named.number);
         Ok(())
     }
 
     /// Stores the bytes of a get at its destination. A failure fails the peer.
-    pub(super) fn land<P: Port>(
+    pub(super) fn store_get<P: Port>(
         &mut self,
         core: &mut Core<P>,
         pe: Pe,
@@ -198,7 +198,7 @@ impl Staging {
 
     pub(super) fn end_get<P: Port>(&mut self, core: &mut Core<P>, index: u32) {
         let Some(StagedGet { pe, counts, .. }) = self.gets.remove(index) else { return };
-        self.end(core, pe, counts);
+        self.uncount(core, pe, counts);
         self.end_transfer(core, pe);
     }
 

@@ -326,7 +326,7 @@ impl Staging {
             let Some((token, buffer)) = stager.pool(direction).next() else { return };
             match Token::of(token) {
                 Token::Send(index) => self.gather(core, index, buffer),
-                Token::Receive(index) => self.read_into(index, buffer),
+                Token::Receive(index) => self.start_read(index, buffer),
                 Token::Get(_) => {}
             }
         }
@@ -375,7 +375,7 @@ impl Staging {
     }
 
     /// Starts counting a transfer of this lane.
-    fn begin<P: Port>(
+    fn begin_transfer<P: Port>(
         &mut self,
         core: &mut Core<P>,
         pe: Pe,
@@ -388,7 +388,7 @@ impl Staging {
         GroupCounts { group, completion }
     }
 
-    fn end<P: Port>(&mut self, core: &mut Core<P>, pe: Pe, counts: GroupCounts) {
+    fn uncount<P: Port>(&mut self, core: &mut Core<P>, pe: Pe, counts: GroupCounts) {
         self.moved = core.watchdog.time();
         // Not called for a send whose message has left: the message took over its count.
         core.end_in_group(counts.completion);

@@ -228,7 +228,7 @@ impl Staging {
         let len = pull.payload.len() as u64;
         if let Some(memory) = memory {
             self.counters.in_messages += len;
-            self.land(core, pe, memory, pull.payload);
+            self.store_get(core, pe, memory, pull.payload);
             self.finish(core, index, Ok(()));
             return true;
         }
@@ -296,7 +296,7 @@ impl Staging {
         waiting.into_iter().for_each(|(_, index)| self.admit(core, index));
     }
 
-    pub(super) fn read_into(&mut self, index: u32, buffer: BounceBuffer) {
+    pub(super) fn start_read(&mut self, index: u32, buffer: BounceBuffer) {
         let Some(receive) = self.receives.get(index) else { return };
         (receive.buffer, receive.state) = (Some(buffer), ReceiveState::Reading(0));
         self.outgoing.push_back(Token::Receive(index));
@@ -521,7 +521,7 @@ impl Staging {
         match origin {
             Ok(_) => core.channel(pe).reads -= 1,
             Err(counts) => {
-                self.end(core, pe, counts);
+                self.uncount(core, pe, counts);
                 self.end_transfer(core, pe);
             }
         }
@@ -552,7 +552,7 @@ impl Staging {
                     // No caller waits for operations that the fabric may never end.
                     if let Err(counts) = &mut receive.origin {
                         let counts = std::mem::replace(counts, GroupCounts::NONE);
-                        self.end(core, pe, counts);
+                        self.uncount(core, pe, counts);
                     }
                 }
                 _ => {

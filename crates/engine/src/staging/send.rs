@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::core::Core;
 use crate::core::send::OutgoingMessage;
-use crate::group::Class;
+use crate::group::{Class, Fence};
 use crate::ids::Pe;
 use crate::op::{Attempt, Outcome};
 use crate::port::copies::{CopyDirection, Reach};
@@ -62,8 +62,8 @@ pub(super) struct StagedSend {
     pub(super) counts: GroupCounts,
     /// Last message that the target has to execute first.
     pub(super) after: Seq,
-    /// Number of its order group. With ordered records, all writes before it have to be delivered.
-    pub(super) order_group: u32,
+    /// Fence before its order group. With ordered records, writes before it have to be delivered.
+    pub(super) fence: Fence,
     /// Whether its message waits until all earlier groups are written.
     pub(super) waits: bool,
     /// Number of the peer's fences before the last put.
@@ -134,7 +134,7 @@ impl Staging {
             buffer: None,
             counts: GroupCounts::NONE,
             after: Seq::NONE,
-            order_group: 0,
+            fence: core.peers.get(pe).order.last(),
             waits: false,
             fences: 0,
             most: 0,
@@ -332,16 +332,16 @@ impl Staging {
         tail: Tail,
     ) -> Attempt {
         let Some(send) = self.sends.get(index) else { return Ok(Outcome::Done) };
-        let StagedSend { pe, counts, mut after, order_group, waits, .. } = *send;
+        let StagedSend { pe, counts, mut after, fence, waits, .. } = *send;
         let is_own = send.is_own();
         if waits {
             // The puts before its inner fences have to be delivered: the mark covers messages
             // alone.
             let order = &core.peers.get(pe).order;
-            if !order.is_written(order_group) {
+            if !order.is_written(fence) {
                 return Ok(Outcome::Blocked);
             }
-            after = after.max(order.last_message_before(order_group));
+            after = after.max(order.last_message_before(fence));
         }
         let what = if is_own { "put" } else { "answer to a get" };
         let purpose = crate::channel::slots::Purpose::staged(Some(Token::Send(index).bits()), what);
@@ -404,7 +404,7 @@ impl Staging {
             SendState::Sent(_) => {}
             // The message took over the counts.
             SendState::Kept(_) => self.kept -= 1,
-            _ => self.end(core, pe, counts),
+            _ => self.uncount(core, pe, counts),
         }
         match send.to {
             SendTarget::Get(..) => {
@@ -435,7 +435,7 @@ impl Staging {
                     send.state = SendState::Dropped;
                     // No caller waits for operations that the fabric may never end.
                     let counts = std::mem::replace(&mut send.counts, GroupCounts::NONE);
-                    self.end(core, pe, counts);
+                    self.uncount(core, pe, counts);
                 }
                 _ => self.end_send(core, index),
             }

@@ -150,7 +150,7 @@ impl Staging {
             OpKind::PutSignal(_, SignalProtocol::Chained { data, .. }) => data,
             _ => op.completion,
         };
-        let handle = core.peers.get_mut(pe).share(request.remote_handle);
+        let handle = core.peers.get_mut(pe).share_handle(request.remote_handle);
         while op.sent < op.len {
             if self.peer(pe).in_flight >= MAX_IN_FLIGHT {
                 return Ok(Outcome::PeerFull);
@@ -167,7 +167,7 @@ impl Staging {
                 PutSource::Region(region) => Some(Arc::clone(region)),
             };
             let state = if needs_buffer { SendState::Waiting } else { SendState::Posting(0) };
-            let counts = self.begin(core, pe, Class::Write, completion);
+            let counts = self.begin_transfer(core, pe, Class::Write, completion);
             let to = match by_peer {
                 true => SendTarget::Records,
                 false => SendTarget::Fabric(
@@ -176,7 +176,7 @@ impl Staging {
                 ),
             };
             let peer = core.peers.get(pe);
-            let (fences, order_group) = (peer.fences, peer.order.last());
+            let (fences, fence) = (peer.fences, peer.order.last());
             let send = StagedSend {
                 pe,
                 to,
@@ -187,7 +187,7 @@ impl Staging {
                 buffer: None,
                 counts,
                 after,
-                order_group,
+                fence,
                 waits: false,
                 fences,
                 most: most_listed,
@@ -314,7 +314,7 @@ impl Staging {
         let is_ordered = is_ordered || peer.fences != send.fences;
         // The record follows puts of this send, writes that the message waits for, and messages
         // that its mark covers. Any other unfinished write would be missed.
-        let is_covered = || peer.order.writes_from(send.order_group) == 1;
+        let is_covered = || peer.order.writes_after(send.fence) == 1;
         if send.counts.completion != op.completion || is_ordered && !is_covered() {
             return false;
         }

@@ -7,7 +7,7 @@
 //! operation on one waits until the other has nothing in flight to its PE; programs hardly mix
 //! them.
 
-pub mod handoff;
+pub mod handover;
 mod outstanding;
 
 use std::collections::HashSet;
@@ -19,7 +19,7 @@ use crate::error::EngineError;
 use crate::group::GroupId;
 use crate::ids::Pe;
 use crate::lane::Lane;
-use crate::lane::host::handoff::Outbox;
+use crate::lane::host::handover::Outbox;
 use crate::lane::idle::is_idle;
 use crate::op::QueueEntry;
 use crate::port::Port;

@@ -14,7 +14,7 @@ use crate::objects::endpoint::{Direct, Rma};
 use engine::ids::{Pe, RailId, WrId};
 use engine::port::{
     Completions, Context, DataPath, Direction, Failure, Local, Operation, PeerAddr, Polled,
-    PortError, Posted, RailLimits, Transfer, hand_over,
+    PortError, Posted, RailLimits, Transfer, dispatch_completions,
 };
 
 impl DataPath for OfiPort {
@@ -189,7 +189,9 @@ impl DataPath for OfiPort {
         let mut others = Others { count: 0, wrong: None };
         let base = contexts.base();
         let index_of = |entry: &fi_cq_data_entry| index_in(base, entry.op_context);
-        hand_over(completions, entries, index_of, |left| others.take(port_rail, contexts, left));
+        dispatch_completions(completions, entries, index_of, |left| {
+            others.take(port_rail, contexts, left)
+        });
         if others.count == 0 {
             return Polled::Completed(entries.len());
         }
