@@ -41,6 +41,7 @@ pub(crate) fn looked_for() -> Case {
     for (path, variable, value, by) in [
         (bare, home, &prefix, json!([home])),
         (bare, "LD_LIBRARY_PATH", &lib.display().to_string(), json!(["LD_LIBRARY_PATH"])),
+        (bare, "CONDA_PREFIX", &prefix, json!(["CONDA_PREFIX"])),
         (&path, "ANOTHER", &prefix, json!([packages])),
         // Once, with all ways that lead to it.
         (&path, home, &prefix, json!([home, packages])),
