@@ -7,10 +7,11 @@ pub(crate) mod signals;
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use launcher::{PrivateDir, reaches_other_processes};
+use launcher::PrivateDir;
 use libfabric_sys::Version;
 use libtest_mimic::{Failed, Trial};
 use nvshmem_sim::{JobSettings, MemoryKind, PeReport};
@@ -112,6 +113,22 @@ fn system_has_efa() -> Need<()> {
         Ok(())
     } else {
         Err(String::from("the system's libfabric is without the efa provider"))
+    }
+}
+
+/// Whether a process may read another's memory, as the emulated NICs do. Where it may not, it may
+/// not read its own by that call either.
+fn reaches_other_processes() -> Need<()> {
+    let (from, mut to) = (1_u8, 0_u8);
+    let part = |at: *mut u8| libc::iovec { iov_base: at.cast(), iov_len: 1 };
+    let (local, remote) = (part(&raw mut to), part((&raw const from).cast_mut()));
+    // SAFETY: the call copies one byte of this process to another, both of them ours.
+    match unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) } {
+        1 => Ok(()),
+        _ => {
+            let why = io::Error::last_os_error();
+            Err(format!("no process here may reach another's memory: {why}"))
+        }
     }
 }
 

@@ -27,6 +27,11 @@ impl Job {
         self.settings.n_pes
     }
 
+    /// Name of the scenario that this PE runs.
+    pub fn scenario(&self) -> &str {
+        &self.settings.scenario
+    }
+
     pub fn layout(&self) -> Layout {
         self.settings.layout
     }
