@@ -3,11 +3,11 @@
 //!
 //! Each value of each factor is in a row, and so is each pair that the layers below the engine can
 //! tell apart: a fabric and a way to signal, a fabric and a mode of progress. Staging knows nothing
-//! of layouts: its rows have each kind of memory, each of its settings and each way of signals.
+//! of layouts: its rows have each kind of heap, each of its settings and each way of signals.
 
 use libtest_mimic::{Failed, Trial};
 use nvshmem_sim::Layout::{self, V3a, V3b, V4, V5, V6, V7};
-use nvshmem_sim::MemoryKind::{self, Device, DeviceVmm, DeviceVmmPieces, Host, Managed};
+use nvshmem_sim::MemoryKind::{self, Device, DeviceVmm, Host};
 use nvshmem_sim::traffic::RESIDENT;
 use nvshmem_sim::{JobReport, JobSettings};
 use test_support::full;
@@ -83,8 +83,8 @@ const OPERATIONS: [(Row, &str); 16] = [
     (Row(Tcp2, Host, 2, 2, V7, Some(("consistency", "write-read"))), ""),
     (Row(Shm, Device, 2, 2, V7, None), KERNEL),
     (Row(Tcp2, DeviceVmm, 2, 1, V6, Some(("STAGING_CHUNK", "4K"))), KERNEL),
-    (Row(Rxm, Managed, 2, 4, V4, Some(("STAGING_DEPTH", "1"))), ""),
-    (Row(Tcp2, DeviceVmmPieces, 4, 2, V5, None), GROWING),
+    (Row(Rxm, Device, 2, 4, V4, Some(("STAGING_DEPTH", "1"))), ""),
+    (Row(Tcp2, DeviceVmm, 4, 2, V5, None), GROWING),
     (Row(Rxm, DeviceVmm, 2, 2, V7, DEPTH_1), ""),
 ];
 
@@ -171,21 +171,11 @@ fn signals(row: Row, engine: &'static str, cut: bool) -> Trial {
 fn others() -> Vec<Trial> {
     let odd_segments = Row(Tcp2, Host, 2, 2, V3b, Some(("max_segment", "1000003")));
     let one_nic = Row(Rxm, Host, 2, 2, V7, Some(("MAX_NIC_PER_PE", "1")));
-    let (vmm, device) = (Row(Tcp2, DeviceVmm, 2, 2, V7, None), Row(Shm, Device, 2, 2, V7, None));
-    let all_kinds = Row(Shm, Device, 4, 2, V6, None);
+    let device = Row(Shm, Device, 2, 2, V7, None);
     let rails = Row(Tcp2, Host, 3, 2, V7, None);
     vec![
         // Whole chunks.
         odd_segments.trial("largest", "", |job| job.heap(192 << 20, 64 << 20), &[]),
-        // Host and device on the two sides, and every kind of heap in one job.
-        vmm.trial("operations", "mixed", |job| job.memory_of_pe(1, Host), &[]),
-        device.trial("atomics", "mixed", |job| job.memory_of_pe(0, Host), &[]),
-        all_kinds.trial(
-            "operations",
-            "all_kinds",
-            |job| job.memory_of_pe(1, Host).memory_of_pe(2, DeviceVmm).memory_of_pe(3, Managed),
-            &[],
-        ),
         // Where the device is the stand-in.
         device.trial("signals", "slow", |job| job.env("FAKE_CUDA_COPY_NS", 200_000), &[]),
         // The log has what was found, what a PE takes of it, and the setting that says so.
@@ -240,7 +230,7 @@ pub(crate) fn run(job: JobSettings) -> Result<JobReport, Failed> {
             return Err(fail(format!("PE {} warned: {line}", pe.pe)));
         }
         says(&text, "rail(s)")?;
-        if job.memory_of_pe.get(&pe.pe).copied().unwrap_or(job.memory) != Host {
+        if job.memory != Host {
             says(&text, "memory of devices is staged")?;
         }
     }

@@ -90,14 +90,13 @@ pub(crate) fn job(
     rails: u8,
     layout: Layout,
 ) -> JobSettings {
-    let chunk = if kind == MemoryKind::DeviceVmmPieces { 8 << 20 } else { 2 << 20 };
-    let job = job_on(fabric, scenario, n_pes, rails, layout).memory(kind).heap(64 << 20, chunk);
+    let job = job_on(fabric, scenario, n_pes, rails, layout).memory(kind).heap(64 << 20, 2 << 20);
     // Half of the jobs have what goes between PEs of this host go through the fabric, as between
     // hosts.
     let shares = (u32::from(rails) + layout as u32) % 2;
     let job = job.debug("share_bounce", shares);
     match device() {
-        Ok(Device::StandIn(directory)) => job.cuda_driver(directory),
+        Ok(Device::StandIn(directory)) => job.library_path(directory),
         _ => job.param(RESIDENT, true),
     }
 }

@@ -153,13 +153,8 @@ impl Lab {
     }
 
     fn on(&self, job: JobSettings, persona: &str, nics: u8, fabric: &str) -> JobSettings {
-        let mut paths = efa_names().into_os_string();
-        if let Some(others) = std::env::var_os("LD_LIBRARY_PATH") {
-            paths.push(":");
-            paths.push(others);
-        }
         let job = job
-            .env("LD_LIBRARY_PATH", paths.to_string_lossy())
+            .library_path(efa_names())
             .env("EFA_LAB_DIR", self.dir.path().display())
             .env("EFA_LAB_PERSONA", persona)
             .env("EFA_LAB_NICS", nics)
@@ -376,7 +371,7 @@ fn staged() -> Vec<Trial> {
 }
 
 fn on_device(job: JobSettings) -> JobSettings {
-    job.memory(MemoryKind::Device).cuda_driver(fake_cuda_dir())
+    job.memory(MemoryKind::Device).library_path(fake_cuda_dir())
 }
 
 fn counted(text: &str, kind: &str) -> BTreeMap<String, u64> {

@@ -22,7 +22,6 @@ use crate::host::regions::Regions;
 use crate::host::transport::Transport;
 use crate::memory::address::{BufferId, Place, SymAddr};
 use crate::memory::device_memory::{DeviceMemory, MemoryKind, UserMapped};
-use crate::memory::faults::Faults;
 use crate::memory::gpu::Gpu;
 use crate::memory::local::{Local, Mapping};
 use crate::memory::spin::Spinner;
@@ -138,13 +137,9 @@ impl<'a> Host<'a> {
     }
 
     /// Registers a new buffer outside the heap, for the local side of transfers, of host or plain
-    /// device memory. `skip` is the offset of its first byte in a page. Where the PE has a device,
-    /// host memory is page-locked first, as NVSHMEM does.
+    /// device memory. `skip` is the offset of its first byte in a page.
     pub fn register(&self, kind: MemoryKind, bytes: u64, skip: u64) -> Result<BufferId> {
-        let mut memory = Mapping::of_kind(kind, bytes + skip, self.shared.gpu)?;
-        if let Some(gpu) = self.shared.gpu {
-            memory.lock(gpu)?;
-        }
+        let memory = Mapping::of_kind(kind, bytes + skip, self.shared.gpu)?;
         self.shared.regions.add_buffer(memory, bytes, skip, Some(&self.shared.transport))
     }
 
@@ -166,22 +161,11 @@ impl<'a> Host<'a> {
         self.shared.regions.user_mapped()
     }
 
-    /// Name and number of this PE's device; none when its heap is of host memory.
-    pub fn device(&self) -> Option<String> {
-        self.shared.gpu.map(Gpu::describe)
-    }
-
-    /// What can be done to this PE's device; none when its heap is of host memory.
-    pub fn faults(&self) -> Option<Faults> {
-        self.shared.gpu.map(Faults)
-    }
-
-    /// Starts a kernel on this PE's device that stays until it is told to end. It must have ended
-    /// before [`Host::finalize`], which frees memory.
-    pub fn spin(&self) -> Result<Spinner> {
-        let gpu = self.shared.gpu;
-        let gpu = gpu.ok_or_else(|| error!("this PE has no device"))?;
-        Spinner::start(gpu, self.job.settings.step_deadline)
+    /// Starts a kernel on this PE's device, if it has one, that stays until it is told to end. It
+    /// must have ended before [`Host::finalize`], which frees memory.
+    pub(crate) fn spin(&self) -> Result<Option<Spinner>> {
+        let deadline = self.job.settings.step_deadline;
+        self.shared.gpu.map(|gpu| Spinner::start(gpu, deadline)).transpose()
     }
 
     pub fn local(&self, place: impl Into<Place>, len: u64) -> Result<Local<'_>> {
@@ -292,11 +276,10 @@ fn new_heap(
 ) -> Result<(Mapping, Option<Mapping>)> {
     let (kind, chunk, user) = (job.memory(), job.settings.chunk_bytes, job.settings.user_mapped);
     let Some(gpu) = gpu else { return Ok((Mapping::new(bytes, chunk)?, None)) };
-    if !kind.is_vmm() {
+    if kind == MemoryKind::Device {
         return Ok((Mapping::of_kind(kind, bytes, Some(gpu))?, None));
     }
-    let step = if kind == MemoryKind::DeviceVmm { chunk } else { 2 << 20 };
-    let memory = DeviceMemory::map(gpu, bytes as usize, chunk as usize, step as usize, user)?;
+    let memory = DeviceMemory::map(gpu, bytes as usize, chunk as usize, user)?;
     let again = user.map(|user| memory.last_again(user == UserMapped::HostNuma)).transpose()?;
     Ok((Mapping::of_device(memory), again.map(Mapping::of_device)))
 }

@@ -14,7 +14,6 @@ use launcher::{End, Limits, PrivateDir, Process, Stream, exports, shell, word};
 use super::collective::Collective;
 use super::report::{JobReport, Outcome, PeReport};
 use crate::link::{self, FromPe, ToPe};
-use crate::memory::device_memory::MemoryKind;
 use crate::pe::ENV_PE;
 use crate::settings::{JobSettings, is_setting};
 
@@ -150,13 +149,6 @@ impl JobSettings {
         let is_remote = self.remote_of_pe.contains_key(&pe);
         let told = (pe, is_remote, self.layout.name(), settings);
         env.insert(ENV_PE.into(), serde_json::to_string(&told)?.into());
-        if let (true, Some(driver)) = (self.memory_at(pe) != MemoryKind::Host, &self.cuda_driver) {
-            const PATHS: &str = "LD_LIBRARY_PATH";
-            let others = env.get(PATHS).cloned().or_else(|| std::env::var_os(PATHS));
-            let others = others.iter().flat_map(std::env::split_paths).collect::<Vec<_>>();
-            let paths = std::env::join_paths([absolute(driver)].iter().chain(&others));
-            env.insert(PATHS.into(), paths.map_err(io::Error::other)?);
-        }
         Ok(env)
     }
 }

@@ -18,11 +18,6 @@ pub enum MemoryKind {
     /// Addresses that are reserved, and an allocation of the VMM interface behind each chunk, as
     /// NVSHMEM's dynamic heap. Chunks are multiples of 2 MiB.
     DeviceVmm,
-    /// As [`MemoryKind::DeviceVmm`], with an allocation for every 2 MiB, so that a registration
-    /// spans several when chunks are larger.
-    DeviceVmmPieces,
-    /// Managed memory, which the CPU reads and writes as well.
-    Managed,
 }
 
 impl MemoryKind {
@@ -31,18 +26,12 @@ impl MemoryKind {
             MemoryKind::Host => "host",
             MemoryKind::Device => "device",
             MemoryKind::DeviceVmm => "vmm",
-            MemoryKind::DeviceVmmPieces => "vmm_pieces",
-            MemoryKind::Managed => "managed",
         }
-    }
-
-    pub(crate) fn is_vmm(self) -> bool {
-        matches!(self, MemoryKind::DeviceVmm | MemoryKind::DeviceVmmPieces)
     }
 
     /// What buffers beside a heap of it are.
     pub fn of_buffers(self) -> MemoryKind {
-        if self.is_vmm() { MemoryKind::Device } else { self }
+        if self == MemoryKind::DeviceVmm { MemoryKind::Device } else { self }
     }
 }
 
@@ -72,14 +61,10 @@ pub(crate) struct DeviceMemory {
 }
 
 impl DeviceMemory {
-    pub(crate) fn allocate(gpu: &'static Gpu, kind: MemoryKind, len: usize) -> Result<Self> {
+    pub(crate) fn allocate(gpu: &'static Gpu, len: usize) -> Result<Self> {
         let mut base = 0;
         // SAFETY: a place for the address; an `int` that outlives the call.
         gpu.bound(|calls| unsafe {
-            if kind == MemoryKind::Managed {
-                // CU_MEM_ATTACH_GLOBAL
-                return call!(calls, cuMemAllocManaged(&raw mut base => *mut usize, len => usize, 1 => u32));
-            }
             call!(calls, cuMemAlloc_v2(&raw mut base => *mut usize, len => usize))?;
             // NVSHMEM sets SYNC_MEMOPS (6) on its static heap.
             let on: i32 = 1;
@@ -93,11 +78,10 @@ impl DeviceMemory {
     pub(crate) fn map(
         gpu: &'static Gpu,
         len: usize,
-        alignment: usize,
         step: usize,
         last: Option<UserMapped>,
     ) -> Result<Self> {
-        let mut memory = Self::reserve(gpu, len, alignment, step)?;
+        let mut memory = Self::reserve(gpu, len, step)?;
         for at in (0..len).step_by(step) {
             let is_host = last == Some(UserMapped::HostNuma) && at + step == len;
             let properties = Properties::pinned(if is_host { NUMA_NODE } else { gpu.location() });
@@ -115,7 +99,7 @@ impl DeviceMemory {
 
     /// The last allocation of this memory, mapped a second time: the user's own address of it.
     pub(crate) fn last_again(&self, is_host: bool) -> Result<Self> {
-        let mut again = Self::reserve(self.gpu, self.step, self.step, self.step)?;
+        let mut again = Self::reserve(self.gpu, self.step, self.step)?;
         let (mut handle, last) = (0, self.base + self.len - self.step);
         // SAFETY: a place for the handle of what is mapped there.
         self.gpu.bound(|calls| unsafe {
@@ -125,12 +109,12 @@ impl DeviceMemory {
         Ok(again)
     }
 
-    fn reserve(gpu: &'static Gpu, len: usize, alignment: usize, step: usize) -> Result<Self> {
+    fn reserve(gpu: &'static Gpu, len: usize, step: usize) -> Result<Self> {
         let mut base = 0;
         // SAFETY: a place for the address.
         gpu.bound(|calls| unsafe {
             call!(calls, cuMemAddressReserve(
-                &raw mut base => *mut usize, len => usize, alignment => usize, 0 => usize, 0 => u64))
+                &raw mut base => *mut usize, len => usize, step => usize, 0 => usize, 0 => u64))
         })?;
         Ok(DeviceMemory { gpu, base, len, step, mapped: Some(0) })
     }
@@ -157,7 +141,7 @@ impl DeviceMemory {
     }
 
     fn zeroed(self) -> Result<Self> {
-        self.gpu.write(self.base, self.len, self.cut(), |_, block| block.fill(0))?;
+        self.gpu.copy(self.base, self.len, self.cut(), true, |_, block| block.fill(0))?;
         Ok(self)
     }
 

@@ -37,7 +37,7 @@ impl Job {
     }
 
     pub fn memory(&self) -> MemoryKind {
-        self.settings.memory_at(self.pe)
+        self.settings.memory
     }
 
     /// The collectives, which work without the plugin.

@@ -42,8 +42,7 @@ pub fn with_host(
     traffic: impl FnOnce(&Host<'_>) -> Result<(), BoxError>,
 ) -> Result<(), BoxError> {
     let host = job.init()?;
-    let wanted = job.param_or(RESIDENT, false)? && host.device().is_some();
-    let kernel = wanted.then(|| host.spin()).transpose()?;
+    let kernel = if job.param_or(RESIDENT, false)? { host.spin()? } else { None };
     traffic(&host)?;
     // Before the host's memory is given back, which waits for kernels.
     kernel.map_or(Ok(()), Spinner::stop)?;
