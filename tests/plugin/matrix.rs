@@ -174,8 +174,7 @@ fn others() -> Vec<Trial> {
     let device = Row(Shm, Device, 2, 2, V7, None);
     let rails = Row(Tcp2, Host, 3, 2, V7, None);
     vec![
-        // Whole chunks.
-        odd_segments.trial("largest", "", |job| job.heap(192 << 20, 64 << 20), &[]),
+        odd_segments.trial("operations", "", |job| job.heap(64 << 20, 1 << 20), &[]),
         // Where the device is the stand-in.
         device.trial("signals", "slow", |job| job.env("FAKE_CUDA_COPY_NS", 200_000), &[]),
         // The log has what was found, what a PE takes of it, and the setting that says so.

@@ -53,8 +53,8 @@ pub(crate) fn warns(text: &str, parts: &[&str]) -> Result<(), Failed> {
 }
 
 pub(crate) fn fails(report: &JobReport, pe: u32, words: &str) -> Result<(), Failed> {
-    if !matches!(report.outcome(pe), Outcome::Failed(_)) {
-        return Err(format!("PE {pe} {}:\n{report}", report.outcome(pe)).into());
+    if !matches!(&report.pes[pe as usize].outcome, Outcome::Failed(_)) {
+        return Err(format!("PE {pe} {}:\n{report}", &report.pes[pe as usize].outcome).into());
     }
     says(&report.pes[pe as usize].text(), words)
 }

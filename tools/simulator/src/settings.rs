@@ -23,9 +23,9 @@ pub struct JobSettings {
     pub scenario: String,
     /// Number of PEs, at least 1.
     pub n_pes: u32,
-    /// Numbers of PEs on the hosts that the job runs on, or pretends to, in order; hosts beyond the
-    /// last have as many as the last. Default: all on one.
-    pub nodes: Vec<u32>,
+    /// Of each PE the first one of its host, of those that the job runs on, or pretends to. Default:
+    /// all are on one.
+    nodes: Vec<u32>,
     /// Which host library to stand in for.
     #[serde(skip, default = "newest")]
     pub layout: Layout,
@@ -105,7 +105,7 @@ impl JobSettings {
         JobSettings {
             scenario: scenario.into(),
             n_pes,
-            nodes: vec![n_pes],
+            nodes: vec![0; n_pes as usize],
             layout,
             plugin_dir: plugin_dir.into(),
             chunk_bytes: 2 << 20,
@@ -187,43 +187,25 @@ impl JobSettings {
     }
 
     pub fn pes_per_node(mut self, pes_per_node: u32) -> Self {
-        self.nodes = vec![pes_per_node];
+        self.nodes = (0..self.n_pes).map(|pe| pe / pes_per_node * pes_per_node).collect();
         self
     }
 
     /// Puts the next PEs on a host: on this one, or on one that they are started on in another way.
     /// Called for every host of the job, in order.
     pub fn host(mut self, first: u32, pes: u32, remote: Option<Arc<Remote>>) -> Self {
-        if first == 0 {
-            self.nodes.clear();
-        }
-        self.nodes.push(pes);
+        self.nodes[first as usize..][..pes as usize].fill(first);
         if let Some(remote) = remote {
             self.remote_of_pe.extend((first..first + pes).map(|pe| (pe, Arc::clone(&remote))));
         }
         self
     }
 
-    pub(crate) fn node_of(&self, pe: u32) -> Node {
-        let last = self.nodes.last().copied().unwrap_or(self.n_pes);
-        let mut node = Node { number: 0, first: 0, pes: 0 };
-        for pes in self.nodes.iter().copied().chain(std::iter::repeat(last.max(1))) {
-            node.pes = pes;
-            if pe < node.first + pes {
-                break;
-            }
-            node = Node { number: node.number + 1, first: node.first + pes, pes };
-        }
-        node.pes = node.pes.min(self.n_pes.saturating_sub(node.first));
-        node
+    /// The first PE of a PE's host, and how many there are.
+    pub(crate) fn node_of(&self, pe: u32) -> (u32, u32) {
+        let first = self.nodes[pe as usize];
+        (first, self.nodes.iter().filter(|of| **of == first).count() as u32)
     }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Node {
-    pub(crate) number: u32,
-    pub(crate) first: u32,
-    pub(crate) pes: u32,
 }
 
 /// What a PE has until it is told the name of its layout.

@@ -42,6 +42,7 @@ impl fmt::Display for End {
     }
 }
 
+#[derive(Debug)]
 struct Pipe {
     stream: Stream,
     source: File,
@@ -86,6 +87,7 @@ pub fn keep_ends_of_processes() {
 }
 
 /// A process that was started. It ends when this is dropped.
+#[derive(Debug)]
 pub struct Process {
     child: Child,
     pipes: Vec<Pipe>,
@@ -173,12 +175,6 @@ impl Drop for Process {
     fn drop(&mut self) {
         self.kill();
         let _ = self.child.wait();
-    }
-}
-
-impl fmt::Debug for Process {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Process").field("id", &self.id()).field("exit", &self.exit).finish()
     }
 }
 

@@ -400,10 +400,9 @@ impl Transport {
         Ok(handle)
     }
 
-    pub(crate) fn release_mem_handle(&self, handle: &c::nvt_mem_handle) -> Result<()> {
-        let mut copy = *handle;
+    pub(crate) fn release_mem_handle(&self, handle: *mut c::nvt_mem_handle) -> Result<()> {
         // SAFETY: the handle is what get_mem_handle returned, and is released once.
-        check(unsafe { self.raw_release(&raw mut copy) }, || "release_mem_handle".to_string())
+        check(unsafe { self.raw_release(handle) }, || "release_mem_handle".to_string())
     }
 
     pub(crate) fn has_put_signal(&self) -> bool {

@@ -52,10 +52,8 @@ impl JobSettings {
     /// The collective that it joins, and those that it joins afterwards, do not complete before
     /// `on_told` has returned; neither does anything else, so it is to be brief.
     pub fn run_with(&self, on_told: &mut dyn FnMut(u32, u32, Told<'_>)) -> io::Result<JobReport> {
-        let nodes = self.nodes.first().is_some_and(|pes| *pes > 0);
-        if self.n_pes == 0 || !nodes || !self.chunk_bytes.is_power_of_two() {
-            let why = "a job has a PE, a host of it too, and chunks of a power of two of bytes";
-            return Err(io::Error::other(why));
+        if self.n_pes == 0 || !self.chunk_bytes.is_power_of_two() {
+            return Err(io::Error::other("a job has a PE, and chunks of a power of two of bytes"));
         }
         // Some libraries write a report into the working directory when a process aborts. This one
         // is removed as soon as all PEs are in it, so that none stays when the launcher is killed.
@@ -134,20 +132,16 @@ impl JobSettings {
     }
 
     fn env_for(&self, pe: u32) -> io::Result<BTreeMap<String, OsString>> {
-        let mut env: BTreeMap<String, OsString> = BTreeMap::new();
-        let own = self.env_of_pe.get(&pe);
-        env.extend(
-            self.env.iter().chain(own.into_iter().flatten()).map(|(n, v)| (n.clone(), v.into())),
-        );
-        // PEs have a working directory of their own.
-        let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
-        let mut settings = self.clone();
-        settings.plugin_dir = match self.remote_of_pe.get(&pe) {
+        let all = self.env.iter().chain(self.env_of_pe.get(&pe).into_iter().flatten());
+        let mut env: BTreeMap<_, _> =
+            all.map(|(name, value)| (name.clone(), value.into())).collect();
+        let (mut settings, remote) = (self.clone(), self.remote_of_pe.get(&pe));
+        settings.plugin_dir = match remote {
             Some(remote) => remote.plugin_dir.clone(),
-            None => absolute(&self.plugin_dir),
+            // PEs have a working directory of their own.
+            None => std::path::absolute(&self.plugin_dir).unwrap_or_default(),
         };
-        let is_remote = self.remote_of_pe.contains_key(&pe);
-        let told = (pe, is_remote, self.layout.name(), settings);
+        let told = (pe, remote.is_some(), self.layout.name(), settings);
         env.insert(ENV_PE.into(), serde_json::to_string(&told)?.into());
         Ok(env)
     }
@@ -212,26 +206,26 @@ impl Launch<'_> {
     fn judge(&mut self, pe: usize, end: End) {
         let state = &mut self.pes[pe];
         state.judged = true;
-        match (end, &state.outcome) {
-            (End::Killed, None | Some(Outcome::Finished)) => {
-                let doing = match &state.outcome {
-                    Some(_) => "its scenario had finished, the process had not".to_owned(),
-                    None => self.collective.doing(pe),
+        let has_finished = match &state.outcome {
+            None => false,
+            Some(Outcome::Finished) => true,
+            Some(_) => return,
+        };
+        match end {
+            End::Killed => {
+                let doing = match has_finished {
+                    true => "its scenario had finished, the process had not".to_owned(),
+                    false => self.collective.doing(pe),
                 };
                 state.outcome = Some(Outcome::Killed(doing));
                 let deadline = self.settings.deadline;
                 self.cause
                     .get_or_insert_with(|| format!("the deadline of {deadline:?} has passed"));
             }
+            End::Exited(0) if has_finished => {}
             // Also a PE that finished and then ended badly, as in a destructor of the plugin.
-            (End::Exited(code), None) => self.fail(pe, Outcome::Exited(code)),
-            (End::Exited(code), Some(Outcome::Finished)) if code != 0 => {
-                self.fail(pe, Outcome::Exited(code));
-            }
-            (End::Signalled(signal), None | Some(Outcome::Finished)) => {
-                self.fail(pe, Outcome::Signal(signal));
-            }
-            _ => {}
+            End::Exited(code) => self.fail(pe, Outcome::Exited(code)),
+            End::Signalled(signal) => self.fail(pe, Outcome::Signal(signal)),
         }
     }
 

@@ -68,10 +68,6 @@ impl JobReport {
     pub fn check(self) -> Result<JobReport, JobFailed> {
         if self.succeeded() { Ok(self) } else { Err(JobFailed(Box::new(self))) }
     }
-
-    pub fn outcome(&self, pe: u32) -> &Outcome {
-        &self.pes[pe as usize].outcome
-    }
 }
 
 impl fmt::Display for JobReport {

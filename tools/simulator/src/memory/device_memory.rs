@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::error::Result;
-use crate::memory::gpu::{Cut, Gpu, NUMA_NODE, Properties, access, call};
+use crate::memory::gpu::{Cut, Gpu, call};
 
 /// What a PE's symmetric heap is made of.
 #[derive(
@@ -21,14 +21,6 @@ pub enum MemoryKind {
 }
 
 impl MemoryKind {
-    pub fn name(self) -> &'static str {
-        match self {
-            MemoryKind::Host => "host",
-            MemoryKind::Device => "device",
-            MemoryKind::DeviceVmm => "vmm",
-        }
-    }
-
     /// What buffers beside a heap of it are.
     pub fn of_buffers(self) -> MemoryKind {
         if self == MemoryKind::DeviceVmm { MemoryKind::Device } else { self }
@@ -37,7 +29,7 @@ impl MemoryKind {
 
 impl fmt::Display for MemoryKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+        f.write_str(&format!("{self:?}").to_lowercase())
     }
 }
 
@@ -48,6 +40,9 @@ pub enum UserMapped {
     /// Memory of the host's NUMA node 0, which the device uses as well.
     HostNuma,
 }
+
+/// The host's NUMA node 0, as a `CUmemLocation`: its kind and number.
+const NUMA_NODE: u64 = 3;
 
 /// Memory of the driver's, given back when dropped.
 #[derive(Debug)]
@@ -84,13 +79,14 @@ impl DeviceMemory {
         let mut memory = Self::reserve(gpu, len, step)?;
         for at in (0..len).step_by(step) {
             let is_host = last == Some(UserMapped::HostNuma) && at + step == len;
-            let properties = Properties::pinned(if is_host { NUMA_NODE } else { gpu.location() });
+            // `CUmemAllocationProp`: pinned memory there.
+            let properties = [1, if is_host { NUMA_NODE } else { memory.location() }, 0, 0];
             let mut handle = 0;
             // SAFETY: a place for the handle, and properties that outlive the call.
             gpu.bound(|calls| unsafe {
                 call!(calls, cuMemCreate(
                     &raw mut handle => *mut usize, step => usize,
-                    &raw const properties => *const Properties, 0 => u64))
+                    &raw const properties => *const [u64; 4], 0 => u64))
             })?;
             memory.map_next(handle, is_host)?;
         }
@@ -131,13 +127,20 @@ impl DeviceMemory {
         })?;
         // Before anything else can fail: a drop unmaps what is mapped.
         self.mapped = Some(mapped + step);
-        let access = [self.gpu.location(), NUMA_NODE].map(access);
+        // `CUmemAccessDesc`: a place, and that it reads and writes.
+        let access =
+            [self.location(), NUMA_NODE].map(|place| [place as u32, (place >> 32) as u32, 3]);
         let count = if is_host { 2 } else { 1 };
         // SAFETY: an array of at least `count`, for what was just mapped.
         self.gpu.bound(|calls| unsafe {
             call!(calls, cuMemSetAccess(
-                at => usize, step => usize, access.as_ptr() => *const [i32; 3], count => usize))
+                at => usize, step => usize, access.as_ptr() => *const [u32; 3], count => usize))
         })
+    }
+
+    /// The device, as a [`NUMA_NODE`] is written.
+    fn location(&self) -> u64 {
+        1 | (self.gpu.context.device().0 as u64) << 32
     }
 
     fn zeroed(self) -> Result<Self> {

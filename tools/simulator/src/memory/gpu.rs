@@ -1,6 +1,6 @@
 //! The device of a PE: its context, and copies to and from memory that the CPU does not touch.
 
-use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ffi::{c_uint, c_void};
 use std::fmt::Display;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -14,27 +14,6 @@ const SCRATCH: usize = 2 << 20;
 
 /// A `CUresult`; 0 is success.
 pub(crate) type Status = c_uint;
-
-/// `CUmemLocation`: its kind and number.
-pub(crate) type Location = [c_int; 2];
-
-/// The host's NUMA node 0.
-pub(crate) const NUMA_NODE: Location = [3, 0];
-
-/// `CUmemAllocationProp`, as words.
-#[repr(C, align(8))]
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Properties([c_int; 8]);
-
-impl Properties {
-    pub(crate) fn pinned([kind, id]: Location) -> Properties {
-        Properties([1, 0, kind, id, 0, 0, 0, 0])
-    }
-}
-
-pub(crate) fn access([kind, id]: Location) -> [c_int; 3] {
-    [kind, id, 3]
-}
 
 /// Calls a function of CUDA's driver by its name, as C does: each argument is followed by its type.
 /// Like every call through a pointer it is `unsafe`.
@@ -56,14 +35,7 @@ impl Calls {
         if status == 0 {
             return Ok(());
         }
-        type Name = unsafe extern "C" fn(Status, *mut *const c_char) -> Status;
-        let mut name = std::ptr::null();
-        // SAFETY: the place is valid; the name is a static string of the driver's, or null.
-        let name = unsafe {
-            self.required::<Name>("cuGetErrorName")?(status, &raw mut name);
-            if name.is_null() { c"an unknown error" } else { CStr::from_ptr(name) }
-        };
-        Err(device(format!("{call}: {} ({status})", name.to_string_lossy())))
+        Err(device(format!("{call} returned {status}")))
     }
 
     /// # Safety
@@ -87,7 +59,6 @@ pub(crate) fn device(error: impl Display) -> Error {
 pub(crate) struct Gpu {
     pub(crate) context: Arc<Context>,
     pub(crate) calls: Calls,
-    name: String,
     /// A private stream, and page-locked memory to copy through. They are made at the start:
     /// making such memory may wait for what runs on the device.
     lane: Mutex<(Stream, Arc<PinnedMemory>)>,
@@ -107,7 +78,6 @@ impl Gpu {
             return Err(device("the driver has no device"));
         }
         let ordinal = Ordinal((i64::from(pe) % i64::from(count)) as i32);
-        let name = Device::new(driver, ordinal).and_then(|device| device.name()).map_err(device)?;
         let context = Context::primary(driver, ordinal).map_err(device)?;
         let scratch = PinnedMemory::new(&context, SCRATCH).map_err(device)?;
         // SAFETY: memory of this length that nobody knows. The first access is made here, so that
@@ -117,15 +87,7 @@ impl Gpu {
         let library = unsafe { Library::open(Some(DEFAULT_LIBRARY), RTLD_NOW | RTLD_LOCAL) }
             .map_err(|error| device(explain(&error)))?;
         let lane = Mutex::new((Stream::new(&context).map_err(device)?, scratch));
-        Ok(Gpu { context, calls: Calls(library), name, lane })
-    }
-
-    pub(crate) fn location(&self) -> Location {
-        [1, self.context.device().0]
-    }
-
-    pub(crate) fn describe(&self) -> String {
-        format!("{} (device {})", self.name, self.context.device())
+        Ok(Gpu { context, calls: Calls(library), lane })
     }
 
     /// Leaves the context bound on this thread, as NVSHMEM does on its own and the user's.

@@ -85,15 +85,12 @@ impl Mapping {
 
     /// Makes the bytes from `offset` on, both whole pages, fault when touched.
     pub(crate) fn forbid(&self, offset: usize) -> Result<()> {
-        let len = self.len.checked_sub(offset).filter(|_| offset % 4096 == 0);
-        let len = len.ok_or_else(|| error!("no page begins at {offset}"))?;
+        let (start, len) = (self.start.wrapping_add(offset).cast(), self.len - offset);
         // SAFETY: the range is within this mapping, and no reference into it exists.
-        let status = unsafe { libc::mprotect(self.start.add(offset).cast(), len, libc::PROT_NONE) };
-        if status != 0 {
-            let e = std::io::Error::last_os_error();
-            return Err(error!("cannot protect memory: {e}"));
+        match unsafe { libc::mprotect(start, len, libc::PROT_NONE) } {
+            0 => Ok(()),
+            _ => Err(error!("cannot protect memory: {}", std::io::Error::last_os_error())),
         }
-        Ok(())
     }
 
     pub(crate) fn len(&self) -> u64 {
@@ -209,12 +206,11 @@ impl<'a> Local<'a> {
     /// written before that number is seen after this.
     #[inline]
     pub fn load_acquire(self) -> Result<u64> {
-        let word = self.word()?;
+        let there = self.word()?;
         if self.via.is_none() {
-            return Ok(word.load(Ordering::Acquire));
+            return Ok(there.load(Ordering::Acquire));
         }
-        let bytes = self.part(0, 8)?.to_vec()?;
-        Ok(bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)))
+        Ok(word(&self.part(0, 8)?.to_vec()?))
     }
 
     /// Writes the first eight bytes, aligned to 8, at once, after everything written before.
@@ -258,4 +254,9 @@ impl<'a> Local<'a> {
         }
         Ok(())
     }
+}
+
+/// A number of which these are the bytes.
+pub(crate) fn word(bytes: &[u8]) -> u64 {
+    bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte))
 }

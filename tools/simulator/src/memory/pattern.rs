@@ -26,7 +26,7 @@ impl Pattern {
 
     /// The eight bytes from position `8 * index`, little endian.
     #[inline]
-    fn word(self, index: u64) -> u64 {
+    pub(crate) fn word(self, index: u64) -> u64 {
         let x = (index ^ self.seed).wrapping_mul(0x9fb2_1c65_1e98_df25);
         x ^ (x >> 32)
     }

@@ -14,7 +14,7 @@ use nvshmem_abi::{BOOTSTRAP_VERSION, c};
 use super::exit_now;
 use crate::error::{Error, Result, error};
 use crate::link::{self, FromPe, ToPe};
-use crate::settings::{JobSettings, Node};
+use crate::settings::JobSettings;
 
 /// A wait looks at this rate whether the proxy thread has failed meanwhile.
 const SLICE: Duration = Duration::from_millis(20);
@@ -42,7 +42,6 @@ impl Fatal {
 pub struct Bootstrap {
     shared: &'static Shared,
     pub(crate) handle: *mut c::nvt_bootstrap_handle,
-    pub(crate) node: Node,
     pub(crate) fatal: Fatal,
 }
 
@@ -73,9 +72,9 @@ impl Bootstrap {
             }
         };
         let (to_launcher, answers) = link::of_process(at_end).map_err(gone)?;
-        let (node, n_pes, fatal) = (settings.node_of(pe), settings.n_pes, Fatal::default());
+        let ((first, pes), fatal) = (settings.node_of(pe), Fatal::default());
         let shared: &'static Shared = Box::leak(Box::new(Shared {
-            n_pes,
+            n_pes: settings.n_pes,
             deadline: settings.step_deadline,
             to_launcher,
             answers: Mutex::new((answers, None)),
@@ -84,9 +83,9 @@ impl Bootstrap {
         let handle = c::nvt_bootstrap_handle {
             version: BOOTSTRAP_VERSION,
             pg_rank: pe as i32,
-            pg_size: n_pes as i32,
-            mype_node: (pe - node.first) as i32,
-            npes_node: node.pes as i32,
+            pg_size: settings.n_pes as i32,
+            mype_node: (pe - first) as i32,
+            npes_node: pes as i32,
             _pad: 0,
             allgather: Some(c_allgather),
             // No remote transport of this project calls the others.
@@ -98,7 +97,7 @@ impl Bootstrap {
             pre_init_ops: std::ptr::null_mut(),
             comm_state: (&raw const *shared).cast_mut().cast(),
         };
-        Ok(Bootstrap { shared, handle: Box::leak(Box::new(handle)), node, fatal })
+        Ok(Bootstrap { shared, handle: Box::leak(Box::new(handle)), fatal })
     }
 
     pub fn barrier(&self) -> Result<()> {
