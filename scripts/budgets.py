@@ -16,7 +16,7 @@ from pathlib import Path
 
 CEILINGS = {
     "product code, lines": 33_550,
-    "main workspace, lines of Rust": 100_600,
+    "main workspace, lines of Rust": 99_900,
     "laboratories, lines of Rust": 9_700,
     "documentation, words": 28_000,
     "scripts, lines": 2_200,

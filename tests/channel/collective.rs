@@ -8,7 +8,7 @@ use nvshmem_transport_libfabric::channel::sys as c;
 
 use super::memory::symmetric;
 use super::traffic::{bootstrap, options, producer};
-use launcher::Place;
+use test_jobs::Place;
 
 const TOLD: usize = 0;
 const BLOCKS: usize = 1 << 12;

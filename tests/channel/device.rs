@@ -10,7 +10,7 @@ use nvshmem_transport_libfabric::channel::{Channel, MemoryLocation};
 
 use super::memory::on_device;
 use super::traffic::{AT_LEAST, bootstrap, options, producer};
-use launcher::Place;
+use test_jobs::Place;
 use test_jobs::memory::{Heap, Kind, Memory, device};
 
 const GRANULE: u64 = 2 << 20;

@@ -16,7 +16,7 @@ use nvshmem_transport_libfabric::channel::{Channel, Options};
 
 use super::memory::{on_host, symmetric};
 use super::traffic::{bootstrap, options, producer};
-use launcher::Place;
+use test_jobs::Place;
 use test_jobs::memory::Heap;
 use test_jobs::{Stopped, is_gone, pids};
 

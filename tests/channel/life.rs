@@ -11,7 +11,7 @@ use test_support::held::Cycles;
 
 use super::memory::{on_host, symmetric};
 use super::traffic::{bootstrap, options, producer};
-use launcher::Place;
+use test_jobs::Place;
 use test_jobs::memory::{device, on_device};
 
 /// The proxy thread does not come back from a call. Who waits is told, and the channel ends.

@@ -11,10 +11,9 @@ mod traffic;
 
 use std::process::ExitCode;
 
-use launcher::End;
 use libtest_mimic::Arguments;
 use nvshmem_transport_libfabric::channel::kernels;
-use test_jobs::{Fabric, Job, pe_entry};
+use test_jobs::{Fabric, Job, Outcome, pe_entry};
 use test_support::needs::{self, Need};
 
 fn main() -> ExitCode {
@@ -107,7 +106,8 @@ fn jobs() -> Vec<Job> {
         add(job("cycles", fabric, 2));
         // Where they go by the driver, bytes and words of a poll go together.
         add(job("beside", fabric, 2).on("device").env(DEBUG, "words=stream"));
-        let dead = job("dead", fabric, 2).env(TIMEOUT, "2").dies(1, End::Exited(failures::DEAD));
+        let dead =
+            job("dead", fabric, 2).env(TIMEOUT, "2").dies(1, Outcome::Exited(failures::DEAD));
         add(dead.clone());
         add(dead.on("device"));
     }

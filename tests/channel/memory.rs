@@ -5,7 +5,7 @@ use std::ops::Deref;
 use nvshmem_transport_libfabric::channel::{Channel, MemoryLocation};
 use test_jobs::memory::{Heap, Kind, MEMORY, Memory, device};
 
-use launcher::Place;
+use test_jobs::Place;
 
 /// Starts CUDA before the channel is made, unless memory is mixed: then it is loaded later.
 pub(crate) fn load_early() {

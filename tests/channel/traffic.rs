@@ -11,7 +11,7 @@ use nvshmem_transport_libfabric::channel::sys as c;
 use nvshmem_transport_libfabric::channel::{Channel, Options};
 
 use super::memory::{load_early, local, symmetric};
-use launcher::Place;
+use test_jobs::Place;
 use test_jobs::memory::Heap;
 
 /// `NLF_CMP_GE` of the device header.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
 
-use launcher::Place;
 use nvshmem_transport_libfabric::nccl::abi::{MR_FORCE_SO, SIGNAL_INC};
+use test_jobs::Place;
 use test_jobs::memory::{Kind, Memory, bound, device};
 use test_jobs::{Meeting, Stopped};
 

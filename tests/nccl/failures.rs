@@ -4,8 +4,8 @@ use std::ffi::c_int;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use launcher::Place;
 use nvshmem_transport_libfabric::nccl::abi::{MR_FORCE_SO, PTR_HOST, SIGNAL_ADD, SIGNAL_INC};
+use test_jobs::Place;
 use test_jobs::memory::{Memory, bound};
 use test_jobs::{Meeting, Stopped, is_gone};
 

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use launcher::Place;
 use test_jobs::Meeting;
+use test_jobs::Place;
 use test_jobs::memory::{bound, device, on_device};
 use test_support::held::Cycles;
 

@@ -22,9 +22,8 @@ mod together;
 
 use std::process::ExitCode;
 
-use launcher::End;
 use libtest_mimic::Arguments;
-use test_jobs::{Fabric, Job, pe_entry};
+use test_jobs::{Fabric, Job, Outcome, pe_entry};
 
 use launch::{by, job, tell_of_panics};
 use mock::library::Version;
@@ -94,9 +93,9 @@ fn main() -> ExitCode {
     add(job("groups", Fabric::Shm, 4).on("device"));
     // Not over shm: who is killed may have a lock there, for which the others wait in the provider.
     for (fabric, n_pes) in [(Fabric::Rxm, 2), (Fabric::Rxm, 3), (Fabric::Tcp2, 3)] {
-        let killed = End::Signalled(libc::SIGKILL);
         for memory in [None, Some("device")] {
-            let job = |scenario| job(scenario, fabric, n_pes).on(memory).dies(n_pes - 1, killed);
+            let killed = || Outcome::Signal(libc::SIGKILL);
+            let job = |scenario| job(scenario, fabric, n_pes).on(memory).dies(n_pes - 1, killed());
             add(job("killed").env("NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS", "2"));
             // However long operations are waited for.
             add(job("aborted"));

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use launcher::Place;
 use nvshmem_transport_libfabric::nccl::abi::{MR_FORCE_SO, SIGNAL_ADD};
+use test_jobs::Place;
 use test_jobs::memory::{Kind, Memory, bound};
 use test_jobs::{Meeting, seeds_of_process};
 use test_support::full;

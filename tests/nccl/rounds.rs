@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use launcher::Place;
+use test_jobs::Place;
 use test_jobs::memory::{bound, on_device};
 use test_jobs::{Meeting, seeds_of_process};
 

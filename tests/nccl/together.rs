@@ -3,9 +3,9 @@
 
 use std::sync::atomic::Ordering;
 
-use launcher::Place;
 use nvshmem_transport_libfabric::nccl::abi::{MR_FORCE_SO, MR_SIGNAL_NEVER_RESET, SIGNAL_ADD};
 use test_jobs::Meeting;
+use test_jobs::Place;
 use test_jobs::memory::{Kind, Memory, bound, device};
 use test_support::random::bytes;
 

@@ -13,9 +13,8 @@ const KEY: &str = "bulk_connections";
 pub(crate) fn trials() -> Vec<Trial> {
     let tcp2 = Fabric::Tcp2;
     vec![
-        // Whole chunks over several rails.
         trial(String::from("bulk::threads_move_long_transfers_tcp2"), Some(tcp2), move || {
-            let job = job_on(tcp2, "largest", 2, 2, Layout::V7).heap(192 << 20, 64 << 20);
+            let job = job_on(tcp2, "same_host", 2, 2, Layout::V7).heap(24 << 20, 8 << 20);
             moves_in_bulk(job.debug(KEY, 1), 2)
         }),
         staged(String::from("bulk_tcp2"), tcp2, Needs::Any, move || {

@@ -11,7 +11,7 @@ pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
         let host = job.init()?;
         host.show_info()?;
         let target = host.alloc(1 << 16, 8)?;
-        let source = host.register(host.memory().of_buffers(), 1 << 16, 0)?;
+        let source = host.register(job.memory().of_buffers(), 1 << 16, 0)?;
         host.local(source.at(0), 1 << 16)?.fill(Pattern::of(&[round, me.into()]), 0)?;
         host.barrier()?;
         host.proxy().put((me + 1) % n, target, source.at(0), 1 << 16)?;

@@ -86,7 +86,7 @@ fn is_named(job: JobSettings) -> Result<(), Failed> {
         .run()?;
     let text = report.pes[0].text();
     let named = text.lines().any(|line| line.contains("ERROR") && line.contains("PE 1"));
-    match report.outcome(0) {
+    match &report.pes[0].outcome {
         Outcome::Failed(_) if named => Ok(()),
         other => Err(Failed::from(format!("PE 0 {other}, PE 1 named: {named}:\n{report}"))),
     }

@@ -1,22 +1,22 @@
 //! A job: what runs in its processes, and how they are to end.
 
-use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use launcher::{End, Ended, Limits, Place};
 use libtest_mimic::{Failed, Trial};
-use nvshmem_sim::is_setting;
+use nvshmem_sim::{Bootstrap, JobSettings, Layout, Outcome, run_pe};
 use test_support::built::fake_cuda_dir;
 use test_support::{full, needs, seeds};
 
 use crate::memory::MEMORY;
 use test_support::fabric::Fabric;
 
-const SCENARIO: &str = "TEST_JOB_SCENARIO";
 const SEED: &str = "TEST_JOB_SEED";
 const SEEDS: &str = "TEST_JOB_SEEDS";
+
+/// With it, PEs print what they hold after some cycles.
+const CYCLES: &str = "NVSHMEM_TEST_CYCLES";
 
 /// Ends a job that hangs. Most take seconds; a machine with many other things to do takes minutes.
 const DEADLINE: Duration = Duration::from_secs(600);
@@ -28,16 +28,30 @@ const GRACE: Duration = Duration::from_secs(10);
 /// How a PE ends that has found something wrong: as a program does that panics.
 pub const FAILED: i32 = 101;
 
+/// A PE of a job, and its way to the others beside what is tested.
+#[derive(Clone, Debug)]
+pub struct Place {
+    pub me: u32,
+    pub n_pes: u32,
+    pub(crate) bootstrap: Bootstrap,
+}
+
 pub type Scenario = fn(&Place);
 
 /// In a process of a job: runs its scenario, and ends.
 pub fn pe_entry(scenarios: &[(&str, Scenario)]) {
-    let Ok(name) = std::env::var(SCENARIO) else { return };
-    let place = Place::of_process().expect("a process of a job is told its place");
-    let scenario = scenarios.iter().find(|(known, _)| *known == name);
-    let (_, scenario) = scenario.expect("a scenario of this program");
-    scenario(&place);
-    std::process::exit(0);
+    run_pe(|job| {
+        let scenario = scenarios.iter().find(|(known, _)| *known == job.scenario());
+        let (_, scenario) = scenario.expect("a scenario of this program");
+        let (me, n_pes, bootstrap) = (job.pe(), job.n_pes(), job.bootstrap().clone());
+        scenario(&Place { me, n_pes, bootstrap });
+        Ok(())
+    });
+}
+
+/// Whether this process is one of a job.
+pub fn is_pe() -> bool {
+    std::env::var_os(SEED).is_some()
 }
 
 static NOW: AtomicU32 = AtomicU32::new(0);
@@ -69,8 +83,8 @@ pub struct Job {
     seeds: Option<u32>,
     /// What is special about it, at the end of its name.
     variant: String,
-    env: Vec<(&'static str, OsString)>,
-    dies: Option<(u32, End)>,
+    env: Vec<(&'static str, String)>,
+    dies: Option<(u32, Outcome)>,
 }
 
 impl Job {
@@ -90,8 +104,8 @@ impl Job {
     }
 
     #[must_use]
-    pub fn env(mut self, name: &'static str, value: impl Into<OsString>) -> Self {
-        self.env.push((name, value.into()));
+    pub fn env(mut self, name: &'static str, value: impl ToString) -> Self {
+        self.env.push((name, value.to_string()));
         self
     }
 
@@ -103,8 +117,8 @@ impl Job {
     }
 
     #[must_use]
-    pub fn dies(self, pe: u32, end: End) -> Self {
-        Self { dies: Some((pe, end)), ..self }
+    pub fn dies(self, pe: u32, outcome: Outcome) -> Self {
+        Self { dies: Some((pe, outcome)), ..self }
     }
 
     /// As a test. What lacks its fabric is skipped, and says why.
@@ -137,31 +151,31 @@ impl Job {
         if self.seeds.is_some() {
             eprintln!("{}: {count} seeds from {first} on", self.name());
         }
-        let is_long = count > 100 || needs::is_set("NVSHMEM_TEST_CYCLES");
+        let is_long = count > 100 || needs::is_set(CYCLES);
         let deadline = if is_long { LONG } else { DEADLINE };
         // What becomes of the others when one ends is for them to show.
         let grace = if self.dies.is_some() { deadline } else { GRACE };
-        let ended = launcher::run_job(self.n_pes, Limits { deadline, grace }, |_, command| {
-            for name in std::env::vars().map(|(name, _)| name).filter(|name| is_setting(name)) {
-                command.env_remove(name);
-            }
-            command.env(SCENARIO, self.scenario).env("RUST_BACKTRACE", "0");
-            command.env(SEED, first.to_string()).env(SEEDS, count.to_string());
-            command.env("NVSHMEM_LIBFABRIC_PROVIDER", self.fabric.provider());
-            if let Some(memory) = self.memory {
-                command.env(MEMORY, memory).env("LD_LIBRARY_PATH", fake_cuda_dir());
-            }
-            if let Some(library) = &library {
-                command.env("NVSHMEM_LIBFABRIC_LIBRARY", library);
-            }
-            command.envs(self.env.iter().map(|(name, value)| (name, value)));
-            Ok(())
-        })?;
-        let wrong = ended.iter().enumerate().filter(|&(pe, Ended { end, .. })| {
-            let dies = self.dies.filter(|(who, _)| *who == pe as u32);
-            *end != dies.map_or(End::Exited(0), |(_, how)| how)
+        let mut job = JobSettings::new(self.scenario, self.n_pes, Layout::V7, "")
+            .deadline(deadline)
+            .grace(grace)
+            .env("RUST_BACKTRACE", 0)
+            .env(SEED, first)
+            .env(SEEDS, count)
+            .env("NVSHMEM_LIBFABRIC_PROVIDER", self.fabric.provider());
+        if let Some(memory) = self.memory {
+            job = job.env(MEMORY, memory).env("LD_LIBRARY_PATH", fake_cuda_dir().display());
+        }
+        if let Some(library) = &library {
+            job = job.env("NVSHMEM_LIBFABRIC_LIBRARY", library.display());
+        }
+        let report = self.env.iter().fold(job, |job, (name, value)| job.env(*name, value)).run()?;
+        let right = report.pes.iter().all(|pe| match &self.dies {
+            Some((who, outcome)) if *who == pe.pe => pe.outcome == *outcome,
+            _ => pe.outcome == Outcome::Finished,
         });
-        let wrong: Vec<_> = wrong.map(|(pe, Ended { end, .. })| format!("PE {pe} {end}")).collect();
-        if wrong.is_empty() { Ok(()) } else { Err(wrong.join(", ").into()) }
+        if needs::is_set(CYCLES) {
+            println!("{report}");
+        }
+        if right { Ok(()) } else { Err(report.to_string().into()) }
     }
 }

@@ -15,7 +15,8 @@ mod meeting;
 pub mod memory;
 mod process;
 
-pub use job::{FAILED, Job, Scenario, pe_entry, seed_that_runs, seeds_of_process};
+pub use job::{FAILED, Job, Place, Scenario, is_pe, pe_entry, seed_that_runs, seeds_of_process};
 pub use meeting::{Meeting, bootstrap, pids};
+pub use nvshmem_sim::Outcome;
 pub use process::{Stopped, is_gone};
 pub use test_support::fabric::Fabric;

@@ -3,16 +3,22 @@
 use std::net::TcpListener;
 use std::time::Duration;
 
-use launcher::Place;
 use nvshmem_transport_libfabric::bootstrap::{Bootstrap, TcpBootstrap, TcpOptions};
 
+use crate::job::Place;
+
+/// Collective.
 pub fn bootstrap(place: &Place) -> TcpBootstrap {
-    let listener = (place.me == 0).then(|| place.listener().expect("a socket as standard input"));
-    join(place.clone(), listener)
+    let Place { me, n_pes, bootstrap } = place;
+    join(*me, *n_pes, |port| bootstrap.allgather(port).unwrap())
 }
 
-fn join(place: Place, listener: Option<TcpListener>) -> TcpBootstrap {
-    let Place { me, n_pes, address } = place;
+/// Joins PE 0, whose port goes to the others by an allgather.
+fn join(me: u32, n_pes: u32, allgather: impl FnOnce(&[u8]) -> Vec<u8>) -> TcpBootstrap {
+    let listener = (me == 0).then(|| TcpListener::bind("127.0.0.1:0").unwrap());
+    let port = listener.as_ref().map_or(0, |listener| listener.local_addr().unwrap().port());
+    let all = allgather(&port.to_le_bytes());
+    let address = format!("127.0.0.1:{}", u16::from_le_bytes([all[0], all[1]]));
     let options = TcpOptions { address, me, n_pes, job: 1, patience: Duration::from_secs(300) };
     let joined = match listener {
         Some(listener) => TcpBootstrap::center(options, listener, &|_| true),
@@ -47,12 +53,8 @@ impl Meeting {
     /// Another one of the same processes, for another thread of each. Collective.
     #[must_use]
     pub fn another(&mut self) -> Self {
-        let listener = (self.me == 0).then(|| TcpListener::bind("127.0.0.1:0").unwrap());
-        let port = listener.as_ref().map_or(0, |listener| listener.local_addr().unwrap().port());
-        let port = self.allgather(&port.to_le_bytes()).swap_remove(0);
-        let port = u16::from_le_bytes(port.try_into().expect("two bytes"));
         let (me, n_pes) = (self.me as u32, self.n_pes as u32);
-        Self::by(join(Place { me, n_pes, address: format!("127.0.0.1:{port}") }, listener))
+        Self::by(join(me, n_pes, |port| self.allgather(port).concat()))
     }
 
     /// What each has brought, by PE. All bring as much.

@@ -230,28 +230,40 @@ impl Device {
         (status == 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
     }
 
-    fn count(&self, what: u32) -> u64 {
+    fn count(&self, ordinal: u32, what: u32) -> u64 {
         // SAFETY: its type in the stand-in.
-        let count = unsafe { self.call::<extern "C" fn(c_int, u32) -> u64>(b"fake_cuda_count") };
-        count(0, what)
+        let count = unsafe { self.call::<extern "C" fn(u32, u32) -> u64>(b"fake_cuda_count") };
+        count(ordinal, what)
     }
 
     pub fn contexts(&self) -> u64 {
-        self.count(1)
+        self.count(0, 1)
     }
 
     /// Bytes of the host's memory that are page-locked for it.
     pub fn locked(&self) -> u64 {
-        self.count(3)
+        self.count(0, 3)
     }
 
     pub fn used(&self) -> u64 {
-        self.count(4)
+        self.count(0, 4)
     }
 
     /// Calls that have given it something to do.
     pub fn calls(&self) -> u64 {
-        self.count(11)
+        self.calls_of(0)
+    }
+
+    /// The same of another device.
+    pub fn calls_of(&self, ordinal: u32) -> u64 {
+        self.count(ordinal, 11)
+    }
+
+    /// From now on every call on a device answers with a `CUresult`, as when it has gone.
+    pub fn lose(&self, ordinal: u32, result: u32) {
+        // SAFETY: its type in the stand-in.
+        let lose = unsafe { self.call::<extern "C" fn(u32, u32) -> u32>(b"fake_cuda_lose") };
+        assert_eq!(lose(ordinal, result), 0);
     }
 
     pub fn limit(&self, bytes: u64) {

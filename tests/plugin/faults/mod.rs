@@ -275,7 +275,7 @@ impl Case {
         let is_cut = matches!(self.fault, Fault::CutShort | Fault::CutLong);
         let names = |pe: &PeReport, far: &[u32]| {
             let reached = |line: &str| far.iter().any(|pe| line.contains(&format!("PE {pe}")));
-            pe.output.iter().any(|(_, line)| line.contains("ERROR") && reached(line))
+            pe.output.iter().any(|line| line.contains("ERROR") && reached(line))
         };
         let (victim, others): (Vec<_>, Vec<_>) = report.pes.iter().partition(|pe| pe.pe == VICTIM);
         // In the barrier behind its last quiet a PE is ended by NVSHMEM's bootstrap.

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use cuda::{DEFAULT_LIBRARY, Device, Driver, Ordinal};
 use libtest_mimic::{Failed, Trial};
 use nvshmem_sim::{BoxError, Job, JobSettings, Layout, MemoryKind, Outcome};
 use test_support::built::fake_cuda_dir;
@@ -24,31 +25,31 @@ pub(crate) enum Needs {
 }
 
 #[derive(Clone, Debug)]
-enum Device {
+enum Found {
     /// The stand-in that was built with this program, in this directory.
     StandIn(PathBuf),
     /// What the loader finds by itself.
     Gpu,
 }
 
-fn device() -> &'static Result<Device, String> {
-    static DEVICE: OnceLock<Result<Device, String>> = OnceLock::new();
+fn device() -> &'static Result<Found, String> {
+    static DEVICE: OnceLock<Result<Found, String>> = OnceLock::new();
     DEVICE.get_or_init(|| {
         if needs::is_set(GPU) {
             return look_for_gpu().map(|name| {
                 println!("staged cases run on {name}");
-                Device::Gpu
+                Found::Gpu
             });
         }
-        Ok(Device::StandIn(fake_cuda_dir()))
+        Ok(Found::StandIn(fake_cuda_dir()))
     })
 }
 
 /// Asks the machine's driver in a process of its own: this one must not load it.
 fn look_for_gpu() -> Result<String, String> {
-    let job = JobSettings::new("probe", 1, Layout::V7, "").memory(MemoryKind::Device);
+    let job = JobSettings::new("probe", 1, Layout::V7, "");
     let report = job.deadline(Duration::from_secs(60)).run().map_err(|error| error.to_string())?;
-    match report.outcome(0) {
+    match &report.pes[0].outcome {
         Outcome::Finished => Ok(report.pes[0].value("device").unwrap_or("a device").to_owned()),
         Outcome::Failed(text) => Err(format!("no GPU here: {text}")),
         other => Err(format!("looking for a GPU: PE 0 {other}")),
@@ -56,7 +57,9 @@ fn look_for_gpu() -> Result<String, String> {
 }
 
 pub(crate) fn probe(job: &mut Job) -> Result<(), BoxError> {
-    job.report("device", job.device()?)?;
+    let driver = Driver::load(DEFAULT_LIBRARY)?;
+    driver.initialise()?;
+    job.report("device", Device::new(driver, Ordinal(0))?.name()?)?;
     Ok(())
 }
 
@@ -69,14 +72,14 @@ pub(crate) fn staged(
     let name = format!("staged::{name}");
     let reason = match (device(), needs) {
         (Err(reason), _) => reason.clone(),
-        (Ok(Device::Gpu), Needs::StandIn) => "it needs a device that fails on demand".to_owned(),
+        (Ok(Found::Gpu), Needs::StandIn) => "it needs a device that fails on demand".to_owned(),
         _ => return trial(name, Some(fabric), run),
     };
     needs::trial(name, Err(reason), |()| run())
 }
 
 pub(crate) fn is_gpu() -> bool {
-    matches!(device(), Ok(Device::Gpu))
+    matches!(device(), Ok(Found::Gpu))
 }
 
 /// A job on this fabric whose PEs have memory of this kind, by the device of this run.
@@ -90,14 +93,13 @@ pub(crate) fn job(
     rails: u8,
     layout: Layout,
 ) -> JobSettings {
-    let chunk = if kind == MemoryKind::DeviceVmmPieces { 8 << 20 } else { 2 << 20 };
-    let job = job_on(fabric, scenario, n_pes, rails, layout).memory(kind).heap(64 << 20, chunk);
+    let job = job_on(fabric, scenario, n_pes, rails, layout).memory(kind).heap(64 << 20, 2 << 20);
     // Half of the jobs have what goes between PEs of this host go through the fabric, as between
     // hosts.
     let shares = (u32::from(rails) + layout as u32) % 2;
     let job = job.debug("share_bounce", shares);
     match device() {
-        Ok(Device::StandIn(directory)) => job.cuda_driver(directory),
+        Ok(Found::StandIn(directory)) => job.library_path(directory),
         _ => job.param(RESIDENT, true),
     }
 }

@@ -52,7 +52,7 @@ pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
     host.local(signal, 8)?.store_release(0)?;
     host.barrier()?;
     if job.pe() == 1 {
-        host.faults().ok_or("no device")?.lose(RESULT)?;
+        test_jobs::memory::device().lose(1, RESULT);
     }
     job.bootstrap().barrier()?;
     if job.pe() == 0 {

@@ -115,7 +115,7 @@ fn staging_is_explained(hosts: Hosts, by: &'static str) -> Trial {
     let name = format!("rdma::{}::staging_is_explained_{by}", hosts.name());
     needs::trial(name, library(by), move |library| {
         let job = job("connect", 2).memory(MemoryKind::Device);
-        let job = hosts.on(job.cuda_driver(fake_cuda_dir()), 1, library);
+        let job = hosts.on(job.library_path(fake_cuda_dir()), 1, library);
         let nic = &hosts.nics[0];
         let parts = [format!("rdma dev set {nic} name mlx5_0"), String::from("FI_HMEM")];
         one_line(job, "do not reach GPU memory", &parts)

@@ -6,7 +6,7 @@
 //!
 //! The symmetric heap is memory of the host, or of a device ([`JobSettings::memory`]): then each PE
 //! loads CUDA's driver, and reads and writes its heap with the driver's copies alone. The driver
-//! may be a stand-in ([`JobSettings::cuda_driver`]).
+//! may be a stand-in ([`JobSettings::library_path`]).
 //!
 //! A program that launches jobs is also the program of their PEs: it is started again for each,
 //! and [`pe_entry`] takes over there. So tests that use it have `harness = false`.
@@ -33,15 +33,13 @@ pub use host::proxy::Proxy;
 pub use host::regions::Piece;
 pub use launch::report::{JobFailed, JobReport, Outcome, PeReport};
 pub use launch::{Remote, Told};
-pub use launcher::{PrivateDir, Stream, exports, shell, word};
+pub use launcher::{PrivateDir, exports, shell, word};
 pub use memory::address::{BufferId, Place, SymAddr};
 pub use memory::device_memory::{MemoryKind, UserMapped};
-pub use memory::faults::Faults;
 pub use memory::local::Local;
-pub use memory::pattern::{Mismatch, Pattern};
-pub use memory::spin::Spinner;
+pub use memory::pattern::Pattern;
 pub use nvshmem_abi::Layout;
 pub use pe::bootstrap::Bootstrap;
 pub use pe::job::Job;
-pub use pe::{Scenario, pe_entry};
+pub use pe::{Scenario, pe_entry, run_pe};
 pub use settings::{JobSettings, is_setting};

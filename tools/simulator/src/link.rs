@@ -1,23 +1,23 @@
-//! The connection between a PE and the launcher: messages as lines of JSON, over the PE's standard
-//! streams. So it is the same for a PE of this host and for one that a shell of another host has
-//! become, the launcher listens nowhere, and a PE whose launcher has gone finds its input closed.
+//! Messages between a PE and the launcher: lines of JSON over the PE's standard streams. So they
+//! are the same for a PE of this host and for one that a shell of another host has become, the
+//! launcher listens nowhere, and a PE whose launcher has gone finds its input closed.
 
 use std::fs::File;
-use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::thread;
 
-use launcher::{poll, pollfd};
+use crossbeam_channel::{Receiver, unbounded};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-const BEGINS: &str = "nvshmem-sim: begins";
+/// Begins each message. What a login shell prints before may lack the end of its line.
+const MARK: &str = "nvshmem-sim: ";
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum FromPe {
-    /// It has joined a collective of that name: an allgather of these bytes, or a barrier: of none.
-    Join(String, Vec<u8>),
+    /// It has joined a collective: an allgather of these bytes, or a barrier: of none.
+    Join(Vec<u8>),
     Value(String, String),
     Finished,
     Failed(String),
@@ -31,87 +31,31 @@ pub(crate) enum ToPe {
     Abort(String),
 }
 
-#[derive(Debug)]
-pub(crate) struct Link {
-    input: File,
-    output: File,
-    received: Vec<u8>,
-    begun: bool,
+pub(crate) fn send(mut to: impl Write, message: &impl Serialize) -> io::Result<()> {
+    to.write_all(format!("{MARK}{}\n", serde_json::to_string(message)?).as_bytes())
 }
 
-impl Link {
-    pub(crate) fn pair() -> io::Result<(Link, OwnedFd)> {
-        let (ours, theirs) = UnixStream::pair()?;
-        // A PE that is stopped does not keep the launcher.
-        ours.set_write_timeout(Some(Duration::from_secs(1)))?;
-        let (input, output) = (OwnedFd::from(ours.try_clone()?).into(), OwnedFd::from(ours).into());
-        Ok((Link { input, output, received: Vec::new(), begun: false }, theirs.into()))
-    }
-
-    pub(crate) fn of_process() -> io::Result<Link> {
-        let input = File::from(io::stdin().as_fd().try_clone_to_owned()?);
-        let mut output = File::from(io::stdout().as_fd().try_clone_to_owned()?);
-        let nothing = File::open("/dev/null")?;
-        for (from, to) in
-            [(nothing.as_raw_fd(), libc::STDIN_FILENO), (libc::STDERR_FILENO, libc::STDOUT_FILENO)]
-        {
-            // SAFETY: both are open descriptors of this process, and what stood at the second has
-            // been copied.
-            if unsafe { libc::dup2(from, to) } < 0 {
-                return Err(io::Error::last_os_error());
-            }
-        }
-        writeln!(output, "{BEGINS}")?;
-        Ok(Link { input, output, received: Vec::new(), begun: true })
-    }
-
-    pub(crate) fn pollfd(&self) -> libc::pollfd {
-        pollfd(self.input.as_raw_fd(), libc::POLLIN)
-    }
-
-    pub(crate) fn input(&self) -> io::Result<File> {
-        self.input.try_clone()
-    }
-
-    pub(crate) fn tell_shell(&mut self, script: &str) -> io::Result<()> {
-        self.output.write_all(script.as_bytes())
-    }
-
-    pub(crate) fn send(&mut self, message: &impl Serialize) -> io::Result<()> {
-        let mut line = serde_json::to_vec(message)?;
-        line.push(b'\n');
-        self.output.write_all(&line)
-    }
-
-    pub(crate) fn receive<M: DeserializeOwned>(
-        &mut self,
-        patience: Duration,
-    ) -> io::Result<Option<M>> {
-        loop {
-            while let Some(end) = self.received.iter().position(|byte| *byte == b'\n') {
-                let rest = self.received.split_off(end + 1);
-                let line = std::mem::replace(&mut self.received, rest);
-                if self.begun {
-                    return Ok(Some(serde_json::from_slice(&line)?));
-                }
-                self.begun = line[..end].ends_with(BEGINS.as_bytes());
-            }
-            if !poll(&mut [self.pollfd()], Some(patience)) {
-                return Ok(None);
-            }
-            let mut buffer = [0; 64 << 10];
-            match self.input.read(&mut buffer) {
-                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(n) => self.received.extend_from_slice(&buffer[..n]),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-    }
+/// Returns the message in a line; none if the line is something else.
+pub(crate) fn parse<M: DeserializeOwned>(line: &str) -> Option<M> {
+    serde_json::from_str(line.split_once(MARK)?.1).ok()
 }
 
-pub(crate) fn await_end(input: &File) {
-    // What is sent stays for others to read.
-    let mut fd = [pollfd(input.as_raw_fd(), libc::POLLRDHUP)];
-    while !poll(&mut fd, None) {}
+/// Takes the standard streams of this process: returns where messages to the launcher go, and its
+/// own as they come. Calls `at_end` once the launcher has closed the input.
+pub(crate) fn of_process(
+    at_end: impl FnOnce() + Send + 'static,
+) -> io::Result<(File, Receiver<ToPe>)> {
+    let output = File::from(io::stdout().as_fd().try_clone_to_owned()?);
+    // What anything else in this process prints is no message.
+    // SAFETY: both are open descriptors of this process; the second has been copied.
+    if unsafe { libc::dup2(libc::STDERR_FILENO, libc::STDOUT_FILENO) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let (tell, messages) = unbounded();
+    thread::spawn(move || {
+        let mut messages = io::stdin().lines().map_while(|line| parse(&line.ok()?));
+        while messages.next().is_some_and(|message| tell.send(message).is_ok()) {}
+        at_end();
+    });
+    Ok((output, messages))
 }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,9 +23,9 @@ pub struct JobSettings {
     pub scenario: String,
     /// Number of PEs, at least 1.
     pub n_pes: u32,
-    /// Numbers of PEs on the hosts that the job runs on, or pretends to, in order; hosts beyond the
-    /// last have as many as the last. Default: all on one.
-    pub nodes: Vec<u32>,
+    /// Of each PE the first one of its host, of those that the job runs on, or pretends to. Default:
+    /// all are on one.
+    nodes: Vec<u32>,
     /// Which host library to stand in for.
     #[serde(skip, default = "newest")]
     pub layout: Layout,
@@ -44,8 +44,6 @@ pub struct JobSettings {
     pub leaves_nics: bool,
     /// What the heap of every PE is made of. Default: memory of the host.
     pub memory: MemoryKind,
-    /// What the heap of single PEs is made of, instead of [`JobSettings::memory`].
-    pub memory_of_pe: BTreeMap<u32, MemoryKind>,
     /// A user's buffer as the heap's last chunk, in PEs whose heap is of the VMM interface. Such a
     /// chunk has an address of the user's as well, which the plugin is told. Default: none.
     pub user_mapped: Option<UserMapped>,
@@ -60,10 +58,6 @@ pub struct JobSettings {
     /// Default 5 s.
     #[serde(skip)]
     pub grace: Duration,
-    /// A directory with the `libcuda.so.1` that PEs with device memory load. Default: the loader
-    /// finds one.
-    #[serde(skip)]
-    pub cuda_driver: Option<PathBuf>,
     /// Whether PEs see what the launcher's environment sets for NVSHMEM, libfabric and CUDA's
     /// launches. Default: they do not, so that a job is the same on every machine.
     #[serde(skip)]
@@ -111,7 +105,7 @@ impl JobSettings {
         JobSettings {
             scenario: scenario.into(),
             n_pes,
-            nodes: vec![n_pes],
+            nodes: vec![0; n_pes as usize],
             layout,
             plugin_dir: plugin_dir.into(),
             chunk_bytes: 2 << 20,
@@ -119,13 +113,11 @@ impl JobSettings {
             heap_grows: false,
             leaves_nics: false,
             memory: MemoryKind::default(),
-            memory_of_pe: BTreeMap::new(),
             user_mapped: None,
             step_deadline: Duration::from_secs(60),
             params: BTreeMap::new(),
             deadline: Duration::from_secs(120),
             grace: Duration::from_secs(5),
-            cuda_driver: None,
             inherits_settings: false,
             env: BTreeMap::new(),
             env_of_pe: BTreeMap::new(),
@@ -179,63 +171,41 @@ impl JobSettings {
         self
     }
 
-    pub fn memory_of_pe(mut self, pe: u32, kind: MemoryKind) -> Self {
-        self.memory_of_pe.insert(pe, kind);
-        self
-    }
-
     pub fn user_mapped(mut self, user_mapped: UserMapped) -> Self {
         self.user_mapped = Some(user_mapped);
         self
     }
 
-    pub fn cuda_driver(mut self, directory: impl Into<PathBuf>) -> Self {
-        self.cuda_driver = Some(directory.into());
-        self
+    /// Has PEs load libraries from a directory before any other, such as a stand-in's
+    /// `libcuda.so.1`.
+    pub fn library_path(self, directory: impl AsRef<Path>) -> Self {
+        const PATHS: &str = "LD_LIBRARY_PATH";
+        let others = self.env.get(PATHS).cloned().or_else(|| std::env::var(PATHS).ok());
+        let directory = directory.as_ref().display();
+        let paths = others.map_or(directory.to_string(), |others| format!("{directory}:{others}"));
+        self.env(PATHS, paths)
     }
 
     pub fn pes_per_node(mut self, pes_per_node: u32) -> Self {
-        self.nodes = vec![pes_per_node];
+        self.nodes = (0..self.n_pes).map(|pe| pe / pes_per_node * pes_per_node).collect();
         self
     }
 
     /// Puts the next PEs on a host: on this one, or on one that they are started on in another way.
     /// Called for every host of the job, in order.
     pub fn host(mut self, first: u32, pes: u32, remote: Option<Arc<Remote>>) -> Self {
-        if first == 0 {
-            self.nodes.clear();
-        }
-        self.nodes.push(pes);
+        self.nodes[first as usize..][..pes as usize].fill(first);
         if let Some(remote) = remote {
             self.remote_of_pe.extend((first..first + pes).map(|pe| (pe, Arc::clone(&remote))));
         }
         self
     }
 
-    pub(crate) fn memory_at(&self, pe: u32) -> MemoryKind {
-        self.memory_of_pe.get(&pe).copied().unwrap_or(self.memory)
+    /// The first PE of a PE's host, and how many there are.
+    pub(crate) fn node_of(&self, pe: u32) -> (u32, u32) {
+        let first = self.nodes[pe as usize];
+        (first, self.nodes.iter().filter(|of| **of == first).count() as u32)
     }
-
-    pub(crate) fn node_of(&self, pe: u32) -> Node {
-        let last = self.nodes.last().copied().unwrap_or(self.n_pes);
-        let mut node = Node { number: 0, first: 0, pes: 0 };
-        for pes in self.nodes.iter().copied().chain(std::iter::repeat(last.max(1))) {
-            node.pes = pes;
-            if pe < node.first + pes {
-                break;
-            }
-            node = Node { number: node.number + 1, first: node.first + pes, pes };
-        }
-        node.pes = node.pes.min(self.n_pes.saturating_sub(node.first));
-        node
-    }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Node {
-    pub(crate) number: u32,
-    pub(crate) first: u32,
-    pub(crate) pes: u32,
 }
 
 /// What a PE has until it is told the name of its layout.

@@ -1,13 +1,10 @@
 //! A PE of the job: its channel, its heap, and kernels on them.
 
-use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use channel_producer::{Form, KernelArgs};
-use launcher::Place;
-use nvshmem_transport_libfabric::bootstrap::{Bootstrap, BootstrapError, TcpBootstrap, TcpOptions};
+use nvshmem_transport_libfabric::bootstrap::{Bootstrap, BootstrapError};
 use nvshmem_transport_libfabric::channel::{Channel, ChannelError, MemoryLocation, Options};
 
 use crate::image::{AREA, HEAP};
@@ -25,34 +22,24 @@ impl From<ChannelError> for MachineError {
 }
 
 #[derive(Clone)]
-struct Meeting(Arc<Mutex<TcpBootstrap>>);
+struct Meeting {
+    me: u32,
+    n_pes: u32,
+    bootstrap: nvshmem_sim::Bootstrap,
+}
 
 impl Bootstrap for Meeting {
     fn n_pes(&self) -> u32 {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).n_pes()
+        self.n_pes
     }
 
     fn me(&self) -> u32 {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).me()
+        self.me
     }
 
     fn allgather(&mut self, mine: &[u8]) -> Result<Vec<u8>, BootstrapError> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).allgather(mine)
+        self.bootstrap.allgather(mine).map_err(|_| BootstrapError::Callback { status: 1 })
     }
-}
-
-fn join(place: &Place) -> Result<TcpBootstrap, MachineError> {
-    let Place { me, n_pes, address } = place.clone();
-    let options = TcpOptions { address, me, n_pes, job: 1, patience: Duration::from_secs(60) };
-    let failed = |error: &dyn fmt::Display| MachineError(error.to_string());
-    let joined = match me {
-        0 => {
-            let listener = place.listener().map_err(|error| failed(&error))?;
-            TcpBootstrap::center(options, listener, &|_| true)
-        }
-        _ => TcpBootstrap::join(options),
-    };
-    joined.map_err(|error| failed(&error))
 }
 
 /// The job as one of its PEs knows it. It has several channels, one after the other.
@@ -63,9 +50,9 @@ pub(crate) struct Job<'m> {
 }
 
 impl<'m> Job<'m> {
-    pub(crate) fn new(machine: &'m dyn Machine, place: &Place) -> Result<Self, MachineError> {
-        let meeting = Meeting(Arc::new(Mutex::new(join(place)?)));
-        Ok(Self { machine, me: place.me, meeting })
+    pub(crate) fn new(machine: &'m dyn Machine, pe: &nvshmem_sim::Job) -> Self {
+        let (me, n_pes, bootstrap) = (pe.pe(), pe.n_pes(), pe.bootstrap().clone());
+        Self { machine, me, meeting: Meeting { me, n_pes, bootstrap } }
     }
 
     /// Returns every PE's bytes, one after the other; all have equally many.

@@ -24,7 +24,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
-use launcher::{End, Limits, Place};
+use nvshmem_sim::{BoxError, JobSettings, Layout, Scenario};
 use nvshmem_transport_libfabric::channel::MemoryLocation;
 
 use crate::image::PES;
@@ -60,25 +60,26 @@ enum Where {
 }
 
 impl Options {
-    fn memory(&self) -> &'static [MemoryLocation] {
+    fn memory(&self) -> &'static str {
         let default = if self.host { Where::Host } else { Where::Both };
         match self.memory.unwrap_or(default) {
-            Where::Host => &[MemoryLocation::Host],
-            Where::Device => &[MemoryLocation::Device],
-            Where::Both => &[MemoryLocation::Host, MemoryLocation::Device],
+            Where::Host => "host",
+            Where::Device => "device",
+            Where::Both => "both",
         }
     }
 }
 
 const PROVIDER: &str = "NVSHMEM_LIBFABRIC_PROVIDER";
 
-/// Longer than any job takes. Once a PE has failed, the others wait in vain.
-const LIMITS: Limits = Limits { deadline: Duration::from_secs(540), grace: Duration::ZERO };
+/// Longer than any job takes.
+const DEADLINE: Duration = Duration::from_secs(540);
+
+const CHECK: (&str, Scenario) = ("check", pe);
 
 fn main() -> ExitCode {
-    let options = Options::parse();
-    let place = Place::of_process();
-    match place.map_or_else(|| start(&options), |place| pe(&options, &place)) {
+    nvshmem_sim::pe_entry(&[CHECK]);
+    match start(&Options::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("nvshmem-channel-check: {error}");
@@ -88,55 +89,64 @@ fn main() -> ExitCode {
 }
 
 /// Runs the jobs, one after the other.
-fn start(options: &Options) -> Result<(), MachineError> {
+fn start(options: &Options) -> Result<(), BoxError> {
     // A GPU is looked for here, as a PE that finds none would end the job with an error.
-    match machine(options, 0) {
+    match machine(options.host, 0) {
         Ok(machine) => println!("on {}", machine.name()),
         Err(NoGpu::Absent(reason)) if !options.require_gpu => {
             println!("skipped: no GPU to run on: {reason}");
             return Ok(());
         }
-        Err(error) => return Err(error.into()),
+        Err(error) => return Err(MachineError::from(error).into()),
     }
     if options.providers.is_empty() {
-        return run_job(None);
+        return run_job(options, None);
     }
-    options.providers.iter().try_for_each(|provider| run_job(Some((PROVIDER, provider))))
+    options.providers.iter().try_for_each(|provider| run_job(options, Some(provider)))
 }
 
-/// Starts this program once for each PE, with its own arguments, and waits for all.
-fn run_job(variable: Option<(&str, &str)>) -> Result<(), MachineError> {
-    let ended = launcher::run_job(PES, LIMITS, |_, command| {
-        command.args(std::env::args_os().skip(1)).envs(variable);
-        Ok(())
-    });
-    let ended = ended.map_err(|error| MachineError(error.to_string()))?;
-    let bad = || ended.iter().enumerate().filter(|(_, pe)| !pe.end.is_success());
-    // The one that failed by itself says more than those killed because of it.
-    let first = bad().find(|(_, pe)| pe.end != End::Killed).or_else(|| bad().next());
-    first.map_or(Ok(()), |(pe, ended)| Err(MachineError(format!("PE {pe} {}", ended.end))))
+/// Starts this program once for each PE, waits for all, and prints what PE 0 has printed.
+fn run_job(options: &Options, provider: Option<&str>) -> Result<(), BoxError> {
+    let job = JobSettings::new(CHECK.0, PES, Layout::V7, "")
+        .inherits_settings()
+        .deadline(DEADLINE)
+        // Once a PE has failed, the others wait in vain.
+        .grace(Duration::ZERO)
+        .param("host", options.host)
+        .param("memory", options.memory())
+        .param("repeat", options.repeat);
+    let job = provider.into_iter().fold(job, |job, provider| job.env(PROVIDER, provider));
+    print!("{}", job.run()?.check()?.pes[0].text());
+    Ok(())
 }
 
-fn machine(options: &Options, pe: u32) -> Result<Box<dyn Machine>, NoGpu> {
-    if options.host {
+fn machine(on_host: bool, pe: u32) -> Result<Box<dyn Machine>, NoGpu> {
+    if on_host {
         return Ok(Box::new(Host { threads: 12 }));
     }
     Ok(Box::new(Gpu::open(pe)?))
 }
 
-fn pe(options: &Options, place: &Place) -> Result<(), MachineError> {
-    let machine = machine(options, place.me)?;
+fn pe(pe: &mut nvshmem_sim::Job) -> Result<(), BoxError> {
+    let machine = machine(pe.param("host")?, pe.pe()).map_err(MachineError::from)?;
+    let locations: &[_] = match pe.param::<String>("memory")?.as_str() {
+        "host" => &[MemoryLocation::Host],
+        "device" => &[MemoryLocation::Device],
+        _ => &[MemoryLocation::Host, MemoryLocation::Device],
+    };
+    let repeat: u64 = pe.param("repeat")?;
     machine.with_device(&mut || {
-        let job = Job::new(machine.as_ref(), place)?;
+        let job = Job::new(machine.as_ref(), pe);
         let provider = std::env::var(PROVIDER).unwrap_or_else(|_| String::from("auto"));
-        for location in options.memory() {
-            for _ in 0..options.repeat {
+        for location in locations {
+            for _ in 0..repeat {
                 let count = checks::run_all(&job, *location)?;
-                if place.me == 0 {
+                if job.me == 0 {
                     println!("{count} kernels checked over {provider}, heaps on {location:?}");
                 }
             }
         }
         Ok(())
-    })
+    })?;
+    Ok(())
 }

@@ -45,7 +45,7 @@ impl Job {
         let names: Vec<String> = (0..self.pes).map(|pe| format!("pe-{pe}")).collect();
         let commands = (0..).zip(&names).map(|(pe, name)| self.command(pe, name, &mut server));
         let commands = commands.collect::<io::Result<Vec<_>>>()?;
-        let ended = launcher::run(commands, self.limits, || server.serve())?;
+        let ended = launcher::run(commands, self.limits, |_| server.serve())?;
         let read = |name: &str, end| read(&self.dir.join(format!("{name}.{end}")));
         let with_output = ended.into_iter().zip(&names).map(|(ended, name)| {
             let (stdout, stderr) = (read(name, "out")?, read(name, "err")?);

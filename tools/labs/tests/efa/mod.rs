@@ -7,10 +7,11 @@ pub(crate) mod signals;
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use launcher::{PrivateDir, reaches_other_processes};
+use launcher::PrivateDir;
 use libfabric_sys::Version;
 use libtest_mimic::{Failed, Trial};
 use nvshmem_sim::{JobSettings, MemoryKind, PeReport};
@@ -115,6 +116,22 @@ fn system_has_efa() -> Need<()> {
     }
 }
 
+/// Whether a process may read another's memory, as the emulated NICs do. Where it may not, it may
+/// not read its own by that call either.
+fn reaches_other_processes() -> Need<()> {
+    let (from, mut to) = (1_u8, 0_u8);
+    let part = |at: *mut u8| libc::iovec { iov_base: at.cast(), iov_len: 1 };
+    let (local, remote) = (part(&raw mut to), part((&raw const from).cast_mut()));
+    // SAFETY: the call copies one byte of this process to another, both of them ours.
+    match unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) } {
+        1 => Ok(()),
+        _ => {
+            let why = io::Error::last_os_error();
+            Err(format!("no process here may reach another's memory: {why}"))
+        }
+    }
+}
+
 struct Lab {
     dir: PrivateDir,
     library: Option<PathBuf>,
@@ -136,13 +153,8 @@ impl Lab {
     }
 
     fn on(&self, job: JobSettings, persona: &str, nics: u8, fabric: &str) -> JobSettings {
-        let mut paths = efa_names().into_os_string();
-        if let Some(others) = std::env::var_os("LD_LIBRARY_PATH") {
-            paths.push(":");
-            paths.push(others);
-        }
         let job = job
-            .env("LD_LIBRARY_PATH", paths.to_string_lossy())
+            .library_path(efa_names())
             .env("EFA_LAB_DIR", self.dir.path().display())
             .env("EFA_LAB_PERSONA", persona)
             .env("EFA_LAB_NICS", nics)
@@ -359,7 +371,7 @@ fn staged() -> Vec<Trial> {
 }
 
 fn on_device(job: JobSettings) -> JobSettings {
-    job.memory(MemoryKind::Device).cuda_driver(fake_cuda_dir())
+    job.memory(MemoryKind::Device).library_path(fake_cuda_dir())
 }
 
 fn counted(text: &str, kind: &str) -> BTreeMap<String, u64> {

@@ -133,7 +133,7 @@ impl Options {
             .memory(MemoryKind::DeviceVmm)
             .user_mapped(UserMapped::HostNuma);
         Ok(match &self.cuda_driver {
-            Some(directory) => job.cuda_driver(directory),
+            Some(directory) => job.library_path(directory),
             None => job,
         })
     }

@@ -44,7 +44,7 @@ fn scenario(job: &mut Job) -> Result<()> {
     let mut raw = None;
     if let Some(options) = &plan.raw {
         let window = plan.cases.iter().map(|case| case.window as usize).max().unwrap_or(1);
-        let heap = host.heap()?;
+        let heap = host.local(SymAddr(0), plan.chunks * plan.chunk())?;
         // SAFETY: the heap is given back in `finalize` or at the end of the process. The proxy
         // thread's closure owns the raw side and ends before.
         let opened = unsafe { Raw::open(options, window, heap.as_ptr(), heap.len() as usize)? };

@@ -278,7 +278,7 @@ pub(crate) fn why(error: &BoxError) -> String {
 pub(crate) fn log_of_failure(report: &JobReport) -> String {
     let output = failed_first(report).map_or(&[][..], |pe| &pe.output);
     let last = &output[output.len().saturating_sub(MAX_LINES)..];
-    last.iter().map(|(_, line)| format!("  {line}")).collect::<Vec<_>>().join("\n")
+    last.iter().map(|line| format!("  {line}")).collect::<Vec<_>>().join("\n")
 }
 
 fn failed_first(report: &JobReport) -> Option<&PeReport> {
@@ -286,7 +286,7 @@ fn failed_first(report: &JobReport) -> Option<&PeReport> {
 }
 
 fn first_error(pe: &PeReport) -> Option<String> {
-    let mut lines = pe.output.iter().map(|(_, line)| line.as_str());
+    let mut lines = pe.output.iter().map(String::as_str);
     let error = lines.by_ref().find_map(|line| Some(line.split_once(" NVSHMEM ERROR ")?.1))?;
     let error = match error.split_once(": ") {
         Some((call, error)) if call.starts_with("nvshmemt_") => error,
@@ -297,7 +297,6 @@ fn first_error(pe: &PeReport) -> Option<String> {
 }
 
 pub(crate) fn opened(report: &JobReport) -> Option<String> {
-    let mut lines = report.pes.first()?.output.iter().map(|(_, line)| line);
-    let line = lines.find(|line| line.contains("rail(s)"))?;
+    let line = report.pes.first()?.output.iter().find(|line| line.contains("rail(s)"))?;
     Some(line.split_once(" INFO ").map_or(line.as_str(), |(_, text)| text).to_owned())
 }

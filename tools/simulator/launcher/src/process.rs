@@ -3,7 +3,7 @@
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, Command};
@@ -42,6 +42,7 @@ impl fmt::Display for End {
     }
 }
 
+#[derive(Debug)]
 struct Pipe {
     stream: Stream,
     source: File,
@@ -49,14 +50,17 @@ struct Pipe {
 }
 
 impl Pipe {
+    fn pollfd(&self) -> libc::pollfd {
+        libc::pollfd { fd: self.source.as_raw_fd(), events: libc::POLLIN, revents: 0 }
+    }
+
     fn read(&mut self, output: &mut Vec<(Stream, String)>) -> bool {
         let mut buffer = [0; 16 << 10];
         let mut open = true;
         // Bounded, so that a process that prints without end does not keep the launcher here.
         for _ in 0..64 {
             // The pipe blocks, so ask first.
-            let mut fd = [pollfd(self.source.as_raw_fd(), libc::POLLIN)];
-            if !open || !poll(&mut fd, Some(Duration::ZERO)) {
+            if !open || !poll(&mut [self.pollfd()], Duration::ZERO) {
                 break;
             }
             match self.source.read(&mut buffer) {
@@ -83,11 +87,14 @@ pub fn keep_ends_of_processes() {
 }
 
 /// A process that was started. It ends when this is dropped.
+#[derive(Debug)]
 pub struct Process {
     child: Child,
     pipes: Vec<Pipe>,
     pub(crate) output: Vec<(Stream, String)>,
-    exit: Option<(End, Instant)>,
+    /// Lines that [`Process::new_lines`] has given.
+    given: usize,
+    pub(crate) exit: Option<(End, Instant)>,
     is_killed: bool,
 }
 
@@ -112,28 +119,32 @@ impl Process {
         let out = child.stdout.take().map(|source| pipe(Stream::Out, source.into()));
         let err = child.stderr.take().map(|source| pipe(Stream::Err, source.into()));
         let pipes = out.into_iter().chain(err).collect();
-        Ok(Self { child, pipes, output: Vec::new(), exit: None, is_killed: false })
+        Ok(Self { child, pipes, output: Vec::new(), given: 0, exit: None, is_killed: false })
     }
 
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// How the process has ended, and how long ago; none while it runs.
-    pub fn end(&self) -> Option<(End, Duration)> {
-        self.exit.map(|(end, when)| (end, when.elapsed()))
+    /// How the process has ended, once all that it has printed was read.
+    pub fn end(&self) -> Option<End> {
+        self.exit.filter(|_| self.pipes.is_empty()).map(|(end, _)| end)
+    }
+
+    /// Lines of its standard output that have come since this was called last.
+    pub fn new_lines(&mut self) -> Vec<String> {
+        let new = self.output[self.given..].iter().filter(|(stream, _)| *stream == Stream::Out);
+        let new = new.map(|(_, line)| line.clone()).collect();
+        self.given = self.output.len();
+        new
     }
 
     pub(crate) fn stdin(&mut self) -> Option<impl io::Write + use<>> {
         self.child.stdin.take()
     }
 
-    pub(crate) fn is_over(&self) -> bool {
-        self.exit.is_some() && self.pipes.is_empty()
-    }
-
     pub(crate) fn pollfds(&self) -> impl Iterator<Item = libc::pollfd> {
-        self.pipes.iter().map(|pipe| pollfd(pipe.source.as_raw_fd(), libc::POLLIN))
+        self.pipes.iter().map(Pipe::pollfd)
     }
 
     pub(crate) fn look(&mut self) {
@@ -167,37 +178,9 @@ impl Drop for Process {
     }
 }
 
-impl fmt::Debug for Process {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Process").field("id", &self.id()).field("exit", &self.exit).finish()
-    }
-}
-
-/// A descriptor, and the events to wait for.
-pub fn pollfd(fd: RawFd, events: libc::c_short) -> libc::pollfd {
-    libc::pollfd { fd, events, revents: 0 }
-}
-
-/// Waits until a descriptor is ready, without limit if there is none. Returns whether one is;
-/// an interruption counts as not.
-pub fn poll(fds: &mut [libc::pollfd], limit: Option<Duration>) -> bool {
-    let limit = limit.map_or(-1, |limit| limit.as_millis() as i32);
+/// Waits until there is something to read. Returns whether there is; an interruption counts as not.
+pub(crate) fn poll(fds: &mut [libc::pollfd], limit: Duration) -> bool {
+    let limit = limit.as_millis() as i32;
     // SAFETY: the pointer and the length are those of one slice, which lives through the call.
     unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, limit) > 0 }
-}
-
-/// Whether a process may read another's memory, as the emulated NICs of efa do. Where it may not,
-/// it may not read its own by that call either.
-pub fn reaches_other_processes() -> Result<(), String> {
-    let (from, mut to) = (1_u8, 0_u8);
-    let part = |at: *mut u8| libc::iovec { iov_base: at.cast(), iov_len: 1 };
-    let (local, remote) = (part(&raw mut to), part((&raw const from).cast_mut()));
-    // SAFETY: the call copies one byte of this process to another, both of them ours.
-    match unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) } {
-        1 => Ok(()),
-        _ => {
-            let why = io::Error::last_os_error();
-            Err(format!("no process here may reach another's memory: {why}"))
-        }
-    }
 }

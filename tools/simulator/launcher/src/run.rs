@@ -1,12 +1,10 @@
 //! The processes of a job, run to their end: one that fails, or a deadline, ends the others.
 
 use std::io::{self, Write};
-use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::process::{End, Process, Stream, poll};
-use crate::shared_memory::SharedMemory;
 
 const TICK: Duration = Duration::from_millis(4);
 
@@ -25,8 +23,6 @@ pub struct Ended {
     pub after: Duration,
     /// What it has printed into pipes, line by line.
     pub output: Vec<(Stream, String)>,
-    /// Its files in `/dev/shm`, which it has left behind and the launcher has removed.
-    pub leftovers: Vec<PathBuf>,
 }
 
 impl Ended {
@@ -36,89 +32,66 @@ impl Ended {
     }
 }
 
-/// What a launcher does for its processes while they run. A closure without arguments is one.
-pub trait Service {
-    /// Descriptors to wait for beside the processes' output.
-    fn pollfds(&self) -> Vec<libc::pollfd> {
-        Vec::new()
-    }
-
-    /// Serves the processes, in the order they were started. Called at every tick and once when
-    /// all have ended; it must not wait.
-    fn serve(&mut self, processes: &[Process]) -> io::Result<()>;
-}
-
-impl<F: FnMut() -> io::Result<()>> Service for F {
-    fn serve(&mut self, _: &[Process]) -> io::Result<()> {
-        self()
-    }
-}
-
 /// Starts the commands, and waits until all have ended. A process that fails is no error.
+///
+/// `serve` is given the processes, in the order they were started, whenever they may have printed
+/// something or ended; it must not wait.
 pub fn run(
     commands: impl IntoIterator<Item = Command>,
     limits: Limits,
-    mut service: impl Service,
+    mut serve: impl FnMut(&mut [Process]) -> io::Result<()>,
 ) -> io::Result<Vec<Ended>> {
-    let (started, mut shared_memory) = (Instant::now(), SharedMemory::before_job());
+    let started = Instant::now();
     let start = |mut command: Command| Process::start(&mut command);
     let mut all = commands.into_iter().map(start).collect::<io::Result<Vec<Process>>>()?;
-    wait(&mut all, started, limits, &mut service, &mut shared_memory)?;
-    service.serve(&all)?;
-    Ok(all.into_iter().filter_map(|process| ended(process, started, &shared_memory)).collect())
+    wait(&mut all, started, limits, &mut serve)?;
+    Ok(all.into_iter().filter_map(|process| ended(process, started)).collect())
 }
 
 /// Gives a program some lines and waits for its answer, whatever its status. It is killed after
 /// the limit.
 pub fn ask(mut command: Command, input: &str, limit: Duration) -> io::Result<Ended> {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let (started, mut shared_memory) = (Instant::now(), SharedMemory::before_job());
+    let started = Instant::now();
     let mut asked = [Process::start(&mut command)?];
     if let Some(mut stdin) = asked[0].stdin() {
         // A program that does not read it to its end has its reasons.
         let _ = stdin.write_all(input.as_bytes());
     }
     let limits = Limits { deadline: limit, grace: limit };
-    wait(&mut asked, started, limits, &mut || Ok(()), &mut shared_memory)?;
+    wait(&mut asked, started, limits, &mut |_| Ok(()))?;
     let [asked] = asked;
-    ended(asked, started, &shared_memory).ok_or_else(|| io::Error::other("it has no status"))
+    ended(asked, started).ok_or_else(|| io::Error::other("it has no status"))
 }
 
 fn wait(
     all: &mut [Process],
     started: Instant,
     limits: Limits,
-    service: &mut impl Service,
-    shared_memory: &mut SharedMemory,
+    serve: &mut impl FnMut(&mut [Process]) -> io::Result<()>,
 ) -> io::Result<()> {
     let mut kill_at = started + limits.deadline;
     let mut failed = false;
-    while !all.iter().all(Process::is_over) {
-        let mut fds = service.pollfds();
-        fds.extend(all.iter().flat_map(Process::pollfds));
-        poll(&mut fds, Some(TICK));
+    while all.iter().any(|one| one.end().is_none()) {
+        let mut fds: Vec<_> = all.iter().flat_map(Process::pollfds).collect();
+        poll(&mut fds, TICK);
         all.iter_mut().for_each(Process::look);
-        service.serve(all)?;
-        if !failed && all.iter().any(|one| one.end().is_some_and(|(end, _)| !end.is_success())) {
+        serve(all)?;
+        if !failed && all.iter().any(|one| one.exit.is_some_and(|(end, _)| !end.is_success())) {
             failed = true;
             kill_at = kill_at.min(Instant::now() + limits.grace);
         }
         if Instant::now() >= kill_at {
-            for one in all.iter_mut().filter(|one| one.end().is_none()) {
-                shared_memory.note_mapped(one.id());
-                one.kill();
-            }
+            all.iter_mut().for_each(Process::kill);
         }
     }
     Ok(())
 }
 
-fn ended(mut process: Process, started: Instant, shared_memory: &SharedMemory) -> Option<Ended> {
-    let (end, ago) = process.end()?;
-    let after = started.elapsed() - ago;
-    let leftovers = shared_memory.remove_of(process.id());
+fn ended(mut process: Process, started: Instant) -> Option<Ended> {
+    let (end, when) = process.exit?;
     let output = std::mem::take(&mut process.output);
-    Some(Ended { end, after, output, leftovers })
+    Some(Ended { end, after: when - started, output })
 }
 
 #[cfg(test)]
@@ -135,7 +108,7 @@ mod tests {
 
     fn ends(scripts: &[&str], deadline: Duration, grace: Duration) -> Vec<End> {
         let limits = Limits { deadline, grace };
-        let ended = run(scripts.iter().map(|script| sh(script)), limits, || Ok(())).unwrap();
+        let ended = run(scripts.iter().map(|script| sh(script)), limits, |_| Ok(())).unwrap();
         ended.iter().map(|one| one.end).collect()
     }
 
@@ -143,7 +116,7 @@ mod tests {
     fn output_keeps_process_and_stream() {
         let limits = Limits { deadline: LONG, grace: LONG };
         let scripts = ["seq 50000; echo x >&2; exit 3", "printf 'a\nb'"].map(sh);
-        let ended = run(scripts, limits, || Ok(())).unwrap();
+        let ended = run(scripts, limits, |_| Ok(())).unwrap();
         assert_eq!((ended[0].end, ended[1].end), (End::Exited(3), End::Exited(0)));
         assert_eq!(ended[0].text(Stream::Out).lines().count(), 50_000);
         assert_eq!(ended[0].text(Stream::Err), "x\n");
@@ -173,10 +146,10 @@ mod tests {
         assert_eq!(ends(&[sleeps, sleeps], soon, LONG), [End::Killed, End::Killed]);
         assert_eq!(ask(sh(sleeps), "", soon).unwrap().end, End::Killed);
         let limits = Limits { deadline: LONG, grace: LONG };
-        let error = run([sh(sleeps)], limits, || Err(io::Error::other("no"))).unwrap_err();
+        let error = run([sh(sleeps)], limits, |_| Err(io::Error::other("no"))).unwrap_err();
         assert_eq!(error.to_string(), "no");
         let missing = [sh(sleeps), Command::new("/nonexistent/program")];
-        let error = run(missing, limits, || Ok(())).unwrap_err().to_string();
+        let error = run(missing, limits, |_| Ok(())).unwrap_err().to_string();
         assert!(error.starts_with("/nonexistent/program cannot be started"), "{error}");
     }
 }

@@ -22,18 +22,11 @@ impl Map {
             let key = std::ptr::without_provenance_mut(key);
             Box::new(c::nvt_map_node { next: std::ptr::null_mut(), key, value: value as u64 })
         });
-        let mut map = Box::new(c::nvt_std_unordered_map {
-            bucket_count: 1,
-            count: node.iter().len() as u64,
-            ..Default::default()
-        });
-        map._rest[0] = u64::from(1f32.to_bits());
-        map.buckets = (&raw mut map._rest[2]).cast();
-        if let Some(node) = &mut node {
-            map.first_node_ptr = &raw mut **node;
-            // A bucket leads to what is before its first node: here the map's own link.
-            map._rest[2] = (&raw const map.first_node_ptr) as u64;
-        }
+        let first = node.as_mut().map_or(std::ptr::null_mut(), |node| &raw mut **node);
+        let count = node.iter().len() as u64;
+        // Plugins read the list of nodes alone, so the buckets stay empty.
+        let map = c::nvt_std_unordered_map { count, first_node_ptr: first, ..Default::default() };
+        let map = Box::new(map);
         Map { map, _node: node }
     }
 

@@ -22,9 +22,8 @@ use crate::host::regions::Regions;
 use crate::host::transport::Transport;
 use crate::memory::address::{BufferId, Place, SymAddr};
 use crate::memory::device_memory::{DeviceMemory, MemoryKind, UserMapped};
-use crate::memory::faults::Faults;
 use crate::memory::gpu::Gpu;
-use crate::memory::local::{Local, Mapping};
+use crate::memory::local::{Local, Mapping, word};
 use crate::memory::spin::Spinner;
 use crate::pe::job::Job;
 
@@ -50,13 +49,7 @@ impl Job {
     /// Loads the plugin and brings it up as NVSHMEM's initialisation does. Collective. May be done
     /// again after [`Host::finalize`].
     pub fn init(&self) -> Result<Host<'_>> {
-        Host::bring_up(self)
-    }
-}
-
-impl<'a> Host<'a> {
-    fn bring_up(job: &'a Job) -> Result<Host<'a>> {
-        let (settings, me, memory) = (&job.settings, job.pe, job.memory());
+        let (job, settings, me, memory) = (self, &self.settings, self.pe, self.memory());
         let (layout, bootstrap) = (settings.layout, &job.bootstrap);
         let chunk = settings.chunk_bytes;
         let heap_bytes = settings.heap_bytes.max(1).next_multiple_of(chunk);
@@ -83,37 +76,34 @@ impl<'a> Host<'a> {
             Major::V4 | Major::V5 | Major::V6 => (false, true),
             Major::V7 => (true, true),
         };
-        if connected.is_ok() || meets {
-            let together = bootstrap.barrier();
-            if connected.is_ok() {
-                together?;
-            }
-        }
         if let Err(error) = connected {
+            if meets {
+                let _ = bootstrap.barrier();
+            }
             if finalizes {
                 transport.finalize()?;
             }
             return Err(error);
         }
+        bootstrap.barrier()?;
 
         let bases = bootstrap.allgather(&(heap.start as u64).to_le_bytes())?;
-        let bases = bases
-            .chunks_exact(8)
-            .map(|base| base.iter().rev().fold(0, |all, byte| all << 8 | u64::from(*byte)));
+        let bases = bases.chunks_exact(8).map(word);
         let most = transport.max_op_len;
         let regions = Regions::new(heap, again, bases.collect(), chunk, me, most);
         let first = if settings.heap_grows { 0 } else { heap_bytes };
         regions.register_heap(first, &transport, bootstrap)?;
 
-        let n_pes = settings.n_pes;
-        let shared = Arc::new(Shared { transport, regions, n_pes, me, gpu });
+        let shared = Arc::new(Shared { transport, regions, gpu });
         let proxy = Proxy::start(shared.clone(), bootstrap.fatal.clone(), settings.step_deadline)?;
         let user = Ops::new(shared.clone(), Thread::User)?;
         let host = Host { job, proxy, user, shared, used: AtomicU64::new(0), connected_in };
         bootstrap.barrier()?;
         Ok(host)
     }
+}
 
+impl Host<'_> {
     /// What connecting the endpoints took here, the other PEs' part of it included.
     pub fn connected_in(&self) -> Duration {
         self.connected_in
@@ -123,7 +113,7 @@ impl<'a> Host<'a> {
     /// the same in the same order. Where the heap grows, chunks not used before are registered.
     pub fn alloc(&self, bytes: u64, align: u64) -> Result<SymAddr> {
         let (Shared { transport, regions, .. }, bootstrap) = (&*self.shared, &self.job.bootstrap);
-        let heap = regions.heap_bytes();
+        let heap = regions.heap.len();
         let start = self.used.load(Ordering::Relaxed).next_multiple_of(align.max(1));
         let end = start.checked_add(bytes).filter(|end| *end <= heap);
         let end =
@@ -133,18 +123,10 @@ impl<'a> Host<'a> {
         Ok(SymAddr(start))
     }
 
-    pub fn memory(&self) -> MemoryKind {
-        self.job.memory()
-    }
-
     /// Registers a new buffer outside the heap, for the local side of transfers, of host or plain
-    /// device memory. `skip` is the offset of its first byte in a page. Where the PE has a device,
-    /// host memory is page-locked first, as NVSHMEM does.
+    /// device memory. `skip` is the offset of its first byte in a page.
     pub fn register(&self, kind: MemoryKind, bytes: u64, skip: u64) -> Result<BufferId> {
-        let mut memory = Mapping::of_kind(kind, bytes + skip, self.shared.gpu)?;
-        if let Some(gpu) = self.shared.gpu {
-            memory.lock(gpu)?;
-        }
+        let memory = Mapping::of_kind(kind, bytes + skip, self.shared.gpu)?;
         self.shared.regions.add_buffer(memory, bytes, skip, Some(&self.shared.transport))
     }
 
@@ -163,33 +145,22 @@ impl<'a> Host<'a> {
     /// The last chunk of the heap by its user's own address, and where it is in the heap; none when
     /// no user's buffer is mapped there.
     pub fn user_mapped(&self) -> Result<Option<(SymAddr, Local<'_>)>> {
-        self.shared.regions.user_mapped()
+        let Regions { heap, again: Some(again), .. } = &self.shared.regions else {
+            return Ok(None);
+        };
+        let at = SymAddr(heap.len() - again.len());
+        Ok(Some((at, Local::of(again, 0, again.len())?)))
     }
 
-    /// Name and number of this PE's device; none when its heap is of host memory.
-    pub fn device(&self) -> Option<String> {
-        self.shared.gpu.map(Gpu::describe)
-    }
-
-    /// What can be done to this PE's device; none when its heap is of host memory.
-    pub fn faults(&self) -> Option<Faults> {
-        self.shared.gpu.map(Faults)
-    }
-
-    /// Starts a kernel on this PE's device that stays until it is told to end. It must have ended
-    /// before [`Host::finalize`], which frees memory.
-    pub fn spin(&self) -> Result<Spinner> {
-        let gpu = self.shared.gpu;
-        let gpu = gpu.ok_or_else(|| error!("this PE has no device"))?;
-        Spinner::start(gpu, self.job.settings.step_deadline)
+    /// Starts a kernel on this PE's device, if it has one, that stays until it is told to end. It
+    /// must have ended before [`Host::finalize`], which frees memory.
+    pub(crate) fn spin(&self) -> Result<Option<Spinner>> {
+        let deadline = self.job.settings.step_deadline;
+        self.shared.gpu.map(|gpu| Spinner::start(gpu, deadline)).transpose()
     }
 
     pub fn local(&self, place: impl Into<Place>, len: u64) -> Result<Local<'_>> {
         self.shared.regions.local(place.into(), len)
-    }
-
-    pub fn heap(&self) -> Result<Local<'_>> {
-        self.local(SymAddr(0), self.shared.regions.heap_bytes())
     }
 
     /// Waits for something in memory, as a kernel does that looks at it. Fails when the proxy
@@ -274,7 +245,7 @@ fn reach(job: &Job, transport: &mut Transport) -> Result<Vec<u8>> {
         let access = transport.can_reach_peer(c::nvt_pe_info {
             pcie_id: c::nvt_pcie_id { dev_id: pe as i32, bus_id: 0, domain_id: 0 },
             pe: pe as i32,
-            hostHash: 0x6e76_7368 + u64::from(job.settings.node_of(pe).number),
+            hostHash: 0x6e76_7368 + u64::from(job.settings.node_of(pe).0),
             gpu_uuid,
         })?;
         if access & NEEDED != NEEDED || access & MAPPED != 0 {
@@ -292,11 +263,10 @@ fn new_heap(
 ) -> Result<(Mapping, Option<Mapping>)> {
     let (kind, chunk, user) = (job.memory(), job.settings.chunk_bytes, job.settings.user_mapped);
     let Some(gpu) = gpu else { return Ok((Mapping::new(bytes, chunk)?, None)) };
-    if !kind.is_vmm() {
+    if kind == MemoryKind::Device {
         return Ok((Mapping::of_kind(kind, bytes, Some(gpu))?, None));
     }
-    let step = if kind == MemoryKind::DeviceVmm { chunk } else { 2 << 20 };
-    let memory = DeviceMemory::map(gpu, bytes as usize, chunk as usize, step as usize, user)?;
+    let memory = DeviceMemory::map(gpu, bytes as usize, chunk as usize, user)?;
     let again = user.map(|user| memory.last_again(user == UserMapped::HostNuma)).transpose()?;
     Ok((Mapping::of_device(memory), again.map(Mapping::of_device)))
 }
@@ -310,8 +280,8 @@ fn choose_devices(job: &Job, transport: &Transport) -> Result<Vec<i32>> {
     if n == 0 {
         return Ok(Vec::new());
     }
-    let node = job.bootstrap.node;
-    let each = (n / node.pes as usize).max(1);
-    let first = (job.pe - node.first) as usize * each;
+    let (first, pes) = job.settings.node_of(job.pe);
+    let each = (n / pes as usize).max(1);
+    let first = (job.pe - first) as usize * each;
     Ok((first..first + each).map(|i| (i % n) as i32).collect())
 }

@@ -20,8 +20,6 @@ const PAGE: usize = 4096;
 pub(crate) struct Shared {
     pub(crate) transport: Transport,
     pub(crate) regions: Regions,
-    pub(crate) n_pes: u32,
-    pub(crate) me: u32,
     /// None in a PE of host memory.
     pub(crate) gpu: Option<&'static Gpu>,
 }
@@ -110,11 +108,11 @@ impl Ops {
     }
 
     pub fn n_pes(&self) -> u32 {
-        self.shared.n_pes
+        self.shared.regions.heap_bases.len() as u32
     }
 
     pub fn pe(&self) -> u32 {
-        self.shared.me
+        self.shared.regions.me
     }
 
     pub fn layout(&self) -> Layout {
@@ -155,14 +153,40 @@ impl Ops {
     /// Writes the low `bytes` (1, 2, 4 or 8) of `value` to a PE's heap. The value is gone when
     /// the plugin returns; what follows it in memory faults.
     pub fn p(&self, pe: u32, to: SymAddr, value: u64, bytes: i32) -> Result<()> {
-        let (remote, room) = self.shared.regions.remote(pe, to)?;
+        let (mut remote, room) = self.shared.regions.remote(pe, to)?;
         if !matches!(bytes, 1 | 2 | 4 | 8) || room < bytes as u64 {
             return Err(error!("a P of {bytes} bytes, {room} before a border"));
         }
         let edge = self.edge.lock().unwrap_or_else(PoisonError::into_inner);
         let cell = Local::of(&edge, (PAGE - bytes as usize) as u64, bytes as u64)?;
         cell.write(&value.to_le_bytes()[..bytes as usize])?;
-        let done = self.p_from(pe, remote, cell.as_ptr().cast(), bytes);
+        let done = self.call("p", pe, || {
+            let mut local = c::nvt_rma_memdesc {
+                ptr: cell.as_ptr().cast(),
+                offset: POISON,
+                handle: std::ptr::null_mut(),
+            };
+            // What the host initialises of a P, and nothing else.
+            let verb = c::nvt_rma_verb {
+                desc: c::NVT_OP_P,
+                is_nbi: 0,
+                is_stream: POISON_INT,
+                _pad: POISON_INT,
+                cstrm: std::ptr::without_provenance_mut(POISON as usize),
+            };
+            let (srcstride, deststride) = (POISON as i64, POISON as i64);
+            let bytes = c::nvt_rma_bytesdesc {
+                nelems: 1,
+                elembytes: bytes,
+                _pad: POISON_INT,
+                srcstride,
+                deststride,
+            };
+            let (remote, local, t) = (&raw mut remote, &raw mut local, &self.shared.transport);
+            // SAFETY: the value is valid for its bytes until this returns, which is all a P
+            // promises.
+            unsafe { t.rma(pe, verb, remote, local, bytes, self.qp()) }
+        });
         // So that a plugin that kept its address is noticed.
         cell.set(!(value as u8))?;
         done
@@ -251,12 +275,7 @@ impl Ops {
         local: impl Into<Place>,
         len: u64,
     ) -> Result<Vec<Piece>> {
-        let mut pieces = Vec::new();
-        self.shared.regions.cut(pe, remote, local.into(), len, |piece| {
-            pieces.push(piece);
-            Ok(())
-        })?;
-        Ok(pieces)
+        self.shared.regions.cut(pe, remote, local.into(), len)
     }
 
     /// Makes an atomic operation ready for [`Ops::issue_amo`] and [`Ops::issue_put_signal`].
@@ -327,7 +346,8 @@ impl Ops {
         local: Place,
         len: u64,
     ) -> Result<()> {
-        self.shared.regions.cut(pe, remote, local, len, |piece| self.issue(desc, nbi, &piece))
+        let pieces = self.shared.regions.cut(pe, remote, local, len)?;
+        pieces.iter().try_for_each(|piece| self.issue(desc, nbi, piece))
     }
 
     #[inline]
@@ -342,38 +362,6 @@ impl Ops {
             let (remote, local, t) = (&raw mut remote, &raw mut local, &self.shared.transport);
             // SAFETY: the local side is in this PE's regions, which live as long as the transport.
             unsafe { t.rma(piece.pe, verb, remote, local, bytes, self.qp()) }
-        })
-    }
-
-    fn p_from(
-        &self,
-        pe: u32,
-        mut remote: c::nvt_rma_memdesc,
-        value: *mut u64,
-        elembytes: i32,
-    ) -> Result<()> {
-        // What the host initialises of a P, and nothing else.
-        let verb = c::nvt_rma_verb {
-            desc: c::NVT_OP_P,
-            is_nbi: 0,
-            is_stream: POISON_INT,
-            _pad: POISON_INT,
-            cstrm: std::ptr::without_provenance_mut(POISON as usize),
-        };
-        let bytes = c::nvt_rma_bytesdesc {
-            nelems: 1,
-            elembytes,
-            _pad: POISON_INT,
-            srcstride: POISON as i64,
-            deststride: POISON as i64,
-        };
-        let mut local =
-            c::nvt_rma_memdesc { ptr: value.cast(), offset: POISON, handle: std::ptr::null_mut() };
-        self.call("p", pe, || {
-            let (remote, local, t) = (&raw mut remote, &raw mut local, &self.shared.transport);
-            // SAFETY: the value is valid for its bytes until this returns, which is all a P
-            // promises.
-            unsafe { t.rma(pe, verb, remote, local, bytes, self.qp()) }
         })
     }
 

@@ -6,11 +6,12 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, SendTimeoutError, Sender, bounded};
+use crossbeam_channel::{
+    Receiver, RecvTimeoutError, SendTimeoutError, Sender, TryRecvError, bounded,
+};
 
 use crate::error::{Error, Result, error};
 use crate::host::ops::{Amo, Ops, Shared, Thread};
@@ -33,9 +34,10 @@ type Task = Box<dyn FnOnce(&Ops) -> Result<()> + Send>;
 /// Any, also several at once. Requests of one thread are taken in order.
 #[derive(Debug)]
 pub struct Proxy {
+    /// Dropped for the thread to end. After an error of the PE that is not waited for: the thread
+    /// may be stuck in the plugin, which it keeps alive.
     requests: Sender<Task>,
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
+    thread: JoinHandle<()>,
     /// Closed when the thread has ended.
     ended: Receiver<()>,
     fatal: Fatal,
@@ -55,14 +57,13 @@ impl Proxy {
     pub(crate) fn start(shared: Arc<Shared>, fatal: Fatal, deadline: Duration) -> Result<Proxy> {
         let (requests, queue) = bounded(QUEUE);
         let (ending, ended) = bounded::<()>(0);
-        let stop = Arc::new(AtomicBool::new(false));
-        let (stopped, failed) = (stop.clone(), fatal.clone());
+        let failed = fatal.clone();
         let ops = Ops::new(shared, Thread::Proxy)?;
         let body = move || {
             // Dropped at the very end, after the thread's hold on the transport.
             let _ending = ending;
             let ops = ops;
-            match catch_unwind(AssertUnwindSafe(|| serve(&ops, &queue, &stopped))) {
+            match catch_unwind(AssertUnwindSafe(|| serve(&ops, &queue))) {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => failed.set(error.to_string()),
                 Err(payload) => failed.set(format!("panic: {}", payload_text(payload.as_ref()))),
@@ -72,8 +73,7 @@ impl Proxy {
             .name("nvshmem-proxy".into())
             .spawn(body)
             .map_err(|e| error!("cannot start the proxy thread: {e}"))?;
-        let thread = Some(thread);
-        Ok(Proxy { requests, stop, thread, ended, fatal, deadline })
+        Ok(Proxy { requests, thread, ended, fatal, deadline })
     }
 
     asked! {
@@ -92,14 +92,7 @@ impl Proxy {
 
     /// Waits until all earlier requests are complete.
     pub fn quiet(&self) -> Result<()> {
-        let (done, wait) = bounded(1);
-        self.ask(move |ops| {
-            ops.quiet()?;
-            // Nobody waits any more when the deadline has passed.
-            let _ = done.send(());
-            Ok(())
-        })?;
-        self.wait("a quiet", &wait)
+        self.run(Ops::quiet)?
     }
 
     /// Runs a function on the proxy thread, after the earlier requests, and waits for its result.
@@ -107,24 +100,28 @@ impl Proxy {
     pub fn run<R: Send + 'static>(&self, f: impl FnOnce(&Ops) -> R + Send + 'static) -> Result<R> {
         let (done, wait) = bounded(1);
         self.ask(move |ops| {
-            // As above.
+            // Nobody waits any more when the deadline has passed.
             let _ = done.send(f(ops));
             Ok(())
         })?;
-        self.wait("a function", &wait)
+        wait.recv_timeout(self.deadline).map_err(|error| match error {
+            // With the queue the request is gone, and whoever would have answered.
+            RecvTimeoutError::Disconnected => self.gone(),
+            RecvTimeoutError::Timeout => self.late("answer"),
+        })
     }
 
     /// Stops the thread after the requests that are already waiting, and waits for its end. That it
     /// had failed is no error.
-    pub(crate) fn stop(mut self) -> Result<()> {
-        self.stop.store(true, Ordering::Release);
-        if let Err(RecvTimeoutError::Timeout) = self.ended.recv_timeout(self.deadline) {
-            return Err(self.late("stop"));
+    pub(crate) fn stop(self) -> Result<()> {
+        let late = self.late("stop");
+        let Proxy { requests, thread, ended, deadline, .. } = self;
+        drop(requests);
+        if let Err(RecvTimeoutError::Timeout) = ended.recv_timeout(deadline) {
+            return Err(late);
         }
-        if let Some(thread) = self.thread.take() {
-            // It catches its own panics, so there is no news in the result.
-            let _ = thread.join();
-        }
+        // It catches its own panics, so there is no news in the result.
+        let _ = thread.join();
         Ok(())
     }
 
@@ -132,14 +129,6 @@ impl Proxy {
         self.requests.send_timeout(Box::new(task), self.deadline).map_err(|error| match error {
             SendTimeoutError::Disconnected(_) => self.gone(),
             SendTimeoutError::Timeout(_) => self.late("take a request"),
-        })
-    }
-
-    fn wait<R>(&self, what: &str, wait: &Receiver<R>) -> Result<R> {
-        wait.recv_timeout(self.deadline).map_err(|error| match error {
-            // With the queue the request is gone, and whoever would have answered.
-            RecvTimeoutError::Disconnected => self.gone(),
-            RecvTimeoutError::Timeout => self.late(&format!("complete {what}")),
         })
     }
 
@@ -157,29 +146,18 @@ impl Proxy {
     }
 }
 
-impl Drop for Proxy {
-    /// Without a `stop` the PE is on its way out after an error. The thread may be stuck in
-    /// the plugin, so it is told to end but not waited for; it keeps the plugin alive.
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Release);
-    }
-}
-
-fn serve(ops: &Ops, queue: &Receiver<Task>, stop: &AtomicBool) -> Result<()> {
+fn serve(ops: &Ops, queue: &Receiver<Task>) -> Result<()> {
     // As on NVSHMEM's, where the plugin may count on it.
     if let Some(gpu) = ops.shared.gpu {
         gpu.make_current()?;
     }
     loop {
-        // Read before the queue is looked at: what was sent before the stop is still served.
-        let stopping = stop.load(Ordering::Acquire);
-        let mut served = 0;
-        for task in queue.try_iter().take(BATCH) {
-            task(ops)?;
-            served += 1;
-        }
-        if stopping && served == 0 {
-            return Ok(());
+        for _ in 0..BATCH {
+            match queue.try_recv() {
+                Ok(task) => task(ops)?,
+                Err(TryRecvError::Empty) => break,
+                Err(TryRecvError::Disconnected) => return Ok(()),
+            }
         }
         ops.progress()?;
     }

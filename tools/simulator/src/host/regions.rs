@@ -19,12 +19,12 @@ const HANDLE: usize = c::NVT_MEM_HANDLE_SIZE as usize;
 /// Any: transfers look chunks up while a user thread registers more.
 #[derive(Debug)]
 pub(crate) struct Regions {
-    heap: Mapping,
+    pub(crate) heap: Mapping,
     /// The heap's last chunk by its user's own address, where a user's buffer is mapped.
-    again: Option<Mapping>,
-    heap_bases: Vec<u64>,
+    pub(crate) again: Option<Mapping>,
+    pub(crate) heap_bases: Vec<u64>,
     chunk_bytes: u64,
-    me: u32,
+    pub(crate) me: u32,
     max_op_len: u64,
     chunks: RwLock<Vec<Handles>>,
     buffers: RwLock<Vec<Buffer>>,
@@ -60,13 +60,6 @@ unsafe impl Send for Piece {}
 // SAFETY: as above.
 unsafe impl Sync for Piece {}
 
-impl Piece {
-    #[allow(clippy::len_without_is_empty, reason = "nobody asks")]
-    pub fn len(&self) -> u64 {
-        self.len
-    }
-}
-
 impl Regions {
     pub(crate) fn new(
         heap: Mapping,
@@ -78,10 +71,6 @@ impl Regions {
     ) -> Regions {
         let (chunks, buffers) = (RwLock::default(), RwLock::default());
         Regions { heap, again, heap_bases, chunk_bytes, me, max_op_len, chunks, buffers }
-    }
-
-    pub(crate) fn heap_bytes(&self) -> u64 {
-        self.heap.len()
     }
 
     pub(crate) fn register_heap(
@@ -112,8 +101,8 @@ impl Regions {
     /// Ends all registrations: of the heap, then of the buffers. Returns the first failure.
     pub(crate) fn release(&self, transport: &Transport) -> Result<()> {
         let chunks = read(&self.chunks);
-        let own = chunks.iter().map(|chunk| chunk.get(self.me as usize));
-        let heap = own.map(|handle| transport.release_mem_handle(&handle));
+        let own = chunks.iter().map(|chunk| chunk.at(self.me as usize));
+        let heap = own.map(|handle| transport.release_mem_handle(handle));
         let mut buffers = write(&self.buffers);
         let buffers = buffers.iter_mut().map(|buffer| buffer.release(transport));
         heap.chain(buffers).fold(Ok(()), Result::and)
@@ -127,8 +116,10 @@ impl Regions {
         skip: u64,
         transport: Option<&Transport>,
     ) -> Result<BufferId> {
-        let mut buffer = Buffer { memory, skip, len, handle: None };
-        transport.map_or(Ok(()), |transport| buffer.register(transport))?;
+        let start = Local::of(&memory, skip, len)?.as_ptr();
+        let handle = transport.map(|transport| transport.get_mem_handle(start, len, true));
+        let handle = handle.transpose()?.map(|handle| Handles::new(&handle.bytes));
+        let buffer = Buffer { memory, skip, len, handle };
         let mut buffers = write(&self.buffers);
         buffers.push(buffer);
         Ok(BufferId(buffers.len() as u32 - 1))
@@ -155,13 +146,6 @@ impl Regions {
                 Ok(unsafe { part.lengthen() })
             }
         }
-    }
-
-    /// See [`crate::Host::user_mapped`].
-    pub(crate) fn user_mapped(&self) -> Result<Option<(SymAddr, Local<'_>)>> {
-        let Some(again) = &self.again else { return Ok(None) };
-        let at = SymAddr(self.heap.len() - again.len());
-        Ok(Some((at, Local::of(again, 0, again.len())?)))
     }
 
     /// A place in another PE's heap, with that PE's handle for its chunk, and how many bytes of
@@ -199,21 +183,20 @@ impl Regions {
         Ok((c::nvt_rma_memdesc { ptr, offset: POISON, handle }, room))
     }
 
-    /// Cuts a transfer at the borders of chunks on both sides and at the plugin's limit, and gives
-    /// the pieces to `each` in order. A transfer of no bytes is one piece of no bytes.
+    /// Cuts a transfer at the borders of chunks on both sides and at the plugin's limit. One of no
+    /// bytes is one piece of no bytes.
     pub(crate) fn cut(
         &self,
         pe: u32,
         remote: SymAddr,
         local: Place,
         len: u64,
-        mut each: impl FnMut(Piece) -> Result<()>,
-    ) -> Result<()> {
+    ) -> Result<Vec<Piece>> {
         let end = remote.0.checked_add(len).filter(|end| *end <= self.heap.len());
         if end.is_none() {
             return Err(error!("{len} bytes at {remote:?} of a heap of {}", self.heap.len()));
         }
-        let mut done = 0;
+        let (mut done, mut pieces) = (0, Vec::new());
         loop {
             let left = len - done;
             let (mut to, mut from) = (remote.plus(done), local.plus(done));
@@ -221,32 +204,26 @@ impl Regions {
                 // The end of the last chunk belongs to no chunk.
                 let last = self.heap.len() - 1;
                 to.0 = to.0.min(last);
-                from.offset =
-                    if from.region == Region::Heap { from.offset.min(last) } else { from.offset };
+                if from.region == Region::Heap {
+                    from.offset = from.offset.min(last);
+                }
             }
             let (remote, remote_room) = self.remote(pe, to)?;
             let (local, local_room) = self.local_side(from, left)?;
             let piece = left.min(remote_room).min(local_room).min(self.max_op_len);
             done += piece;
-            each(Piece { pe, remote, local, len: piece })?;
+            pieces.push(Piece { pe, remote, local, len: piece });
             if done == len {
-                return Ok(());
+                return Ok(pieces);
             }
         }
     }
 }
 
 impl Buffer {
-    fn register(&mut self, transport: &Transport) -> Result<()> {
-        let start = Local::of(&self.memory, self.skip, self.len)?.as_ptr();
-        let handle = transport.get_mem_handle(start, self.len, true)?;
-        self.handle = Some(Handles::new(&handle.bytes));
-        Ok(())
-    }
-
     fn release(&mut self, transport: &Transport) -> Result<()> {
         let handle = self.handle.take();
-        handle.map_or(Ok(()), |handle| transport.release_mem_handle(&handle.get(0)))
+        handle.map_or(Ok(()), |handle| transport.release_mem_handle(handle.at(0)))
     }
 }
 
@@ -259,12 +236,6 @@ impl Handles {
         // The index is below the number of handles kept: of PEs, or of pieces of the buffer, which
         // the callers have checked. Nobody writes there.
         self.0.as_ptr().wrapping_add(1 + index * HANDLE).cast_mut().cast()
-    }
-
-    fn get(&self, index: usize) -> Box<c::nvt_mem_handle> {
-        let mut handle = Box::<c::nvt_mem_handle>::default();
-        handle.bytes.copy_from_slice(&self.0[1 + index * HANDLE..][..HANDLE]);
-        handle
     }
 }
 

@@ -14,7 +14,7 @@ use crate::error::{Result, check, error};
 use crate::host::maps::Map;
 use crate::host::ops::PlannedAmo;
 use crate::host::plugin::Plugin;
-use crate::memory::device_memory::UserMapped;
+use crate::memory::device_memory::{MemoryKind, UserMapped};
 use crate::memory::local::Mapping;
 use crate::pe::job::Job;
 
@@ -331,7 +331,7 @@ impl Transport {
             });
             match self.layout {
                 // 3.8 leaves the maps NULL unless the heap is its dynamic one; 3a has none.
-                Layout::V7 if !job.memory().is_vmm() => {}
+                Layout::V7 if job.memory() != MemoryKind::DeviceVmm => {}
                 layout => of_layouts!(layout, self.raw, t => {
                     ((*t).alias_va_map, (*t).egm_map) = (alias, egm);
                 },
@@ -400,10 +400,9 @@ impl Transport {
         Ok(handle)
     }
 
-    pub(crate) fn release_mem_handle(&self, handle: &c::nvt_mem_handle) -> Result<()> {
-        let mut copy = *handle;
+    pub(crate) fn release_mem_handle(&self, handle: *mut c::nvt_mem_handle) -> Result<()> {
         // SAFETY: the handle is what get_mem_handle returned, and is released once.
-        check(unsafe { self.raw_release(&raw mut copy) }, || "release_mem_handle".to_string())
+        check(unsafe { self.raw_release(handle) }, || "release_mem_handle".to_string())
     }
 
     pub(crate) fn has_put_signal(&self) -> bool {

@@ -2,8 +2,8 @@
 
 #[derive(Debug)]
 pub(crate) struct Collective {
-    /// Name of the one at hand, its bytes per PE, and the first PE that has joined it.
-    open: Option<(String, usize, usize)>,
+    /// Bytes per PE of the one at hand, and the first PE that has joined it.
+    open: Option<(usize, usize)>,
     parts: Vec<Option<Vec<u8>>>,
     /// PEs that have finished and will join no more.
     finished: Vec<bool>,
@@ -16,19 +16,11 @@ impl Collective {
         Self { open: None, parts: vec![None; n_pes], finished: vec![false; n_pes], completed: 0 }
     }
 
-    pub(crate) fn join(
-        &mut self,
-        pe: usize,
-        name: String,
-        part: Vec<u8>,
-    ) -> Result<Option<Vec<u8>>, String> {
-        let len = part.len();
-        let open = self.open.get_or_insert_with(|| (name.clone(), len, pe));
-        let (open_name, open_len, first) = open;
-        if (&*open_name, *open_len) != (&name, len) {
-            return Err(format!(
-                "PE {pe} joined {name} with {len} bytes, PE {first} {open_name} with {open_len} bytes"
-            ));
+    pub(crate) fn join(&mut self, pe: usize, part: Vec<u8>) -> Result<Option<Vec<u8>>, String> {
+        let (len, first) = *self.open.get_or_insert((part.len(), pe));
+        if len != part.len() {
+            let brought = part.len();
+            return Err(format!("PE {pe} brings {brought} bytes to all, and PE {first} {len}"));
         }
         self.parts[pe] = Some(part);
         self.stuck()?;
@@ -46,22 +38,19 @@ impl Collective {
     }
 
     fn stuck(&self) -> Result<(), String> {
-        match (&self.open, self.finished.iter().position(|finished| *finished)) {
-            (Some((name, _, first)), Some(gone)) => Err(format!(
-                "PE {first} waits in {name}, but PE {gone} has finished without joining it"
-            )),
+        match (self.open, self.finished.iter().position(|finished| *finished)) {
+            (Some((_, first)), Some(gone)) => {
+                Err(format!("PE {first} waits for PE {gone}, which has finished"))
+            }
             _ => Ok(()),
         }
     }
 
     pub(crate) fn doing(&self, pe: usize) -> String {
-        match &self.open {
-            Some((name, ..)) if self.parts[pe].is_some() => {
-                let parts = self.parts.iter().enumerate().filter(|(_, part)| part.is_none());
-                let missing: Vec<String> = parts.map(|(pe, _)| pe.to_string()).collect();
-                format!("waiting in {name} for PE {}", missing.join(", "))
-            }
-            _ => format!("running, {} collectives done", self.completed),
+        let missing = self.parts.iter().position(Option::is_none).unwrap_or(pe);
+        match self.parts[pe] {
+            Some(_) => format!("waiting for PE {missing}"),
+            None => format!("running, {} collectives done", self.completed),
         }
     }
 }

@@ -2,21 +2,20 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::io;
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use launcher::{End, Limits, PrivateDir, Process, Service, exports, shell, word};
+use launcher::{End, Limits, PrivateDir, Process, Stream, exports, shell, word};
 
 use super::collective::Collective;
 use super::report::{JobReport, Outcome, PeReport};
-use crate::link::{FromPe, Link, ToPe};
-use crate::memory::device_memory::MemoryKind;
+use crate::link::{self, FromPe, ToPe};
 use crate::pe::ENV_PE;
 use crate::settings::{JobSettings, is_setting};
-
-const DRAIN: Duration = Duration::from_millis(500);
 
 /// Where a PE of another host is started, and what is started there.
 #[derive(Clone, Debug)]
@@ -53,10 +52,8 @@ impl JobSettings {
     /// The collective that it joins, and those that it joins afterwards, do not complete before
     /// `on_told` has returned; neither does anything else, so it is to be brief.
     pub fn run_with(&self, on_told: &mut dyn FnMut(u32, u32, Told<'_>)) -> io::Result<JobReport> {
-        let nodes = self.nodes.first().is_some_and(|pes| *pes > 0);
-        if self.n_pes == 0 || !nodes || !self.chunk_bytes.is_power_of_two() {
-            let why = "a job has a PE, a host of it too, and chunks of a power of two of bytes";
-            return Err(io::Error::other(why));
+        if self.n_pes == 0 || !self.chunk_bytes.is_power_of_two() {
+            return Err(io::Error::other("a job has a PE, and chunks of a power of two of bytes"));
         }
         // Some libraries write a report into the working directory when a process aborts. This one
         // is removed as soon as all PEs are in it, so that none stays when the launcher is killed.
@@ -75,34 +72,34 @@ impl JobSettings {
         };
         let mut commands = Vec::new();
         for pe in 0..self.n_pes {
-            let (link, command) = self.command(pe, &program, &working_dir)?;
-            launch.pes.push(Pe {
-                link: Some(link),
-                outcome: None,
-                judged: false,
-                values: Vec::new(),
-            });
+            let (input, command) = self.command(pe, &program, &working_dir)?;
+            launch.pes.push(Pe { input, outcome: None, judged: false, values: Vec::new() });
             commands.push(command);
         }
         let limits = Limits { deadline: self.deadline, grace: self.grace };
-        let ended = launcher::run(commands, limits, &mut launch)?;
-        let mut leftovers = Vec::new();
+        let ended = launcher::run(commands, limits, |processes| {
+            launch.serve(processes);
+            Ok(())
+        })?;
         let pes = (0..).zip(launch.pes).zip(ended).map(|((pe, state), ended)| {
-            leftovers.extend(ended.leftovers);
             let outcome = state.outcome.unwrap_or(Outcome::Exited(0));
-            PeReport { pe, outcome, output: ended.output, values: state.values }
+            let output = ended.output.into_iter().filter(|(stream, _)| *stream == Stream::Err);
+            let output = output.map(|(_, line)| line).collect();
+            PeReport { pe, outcome, output, values: state.values }
         });
         Ok(JobReport {
             pes: pes.collect(),
             first_failure: launch.first_failure,
             cause: launch.cause,
-            leftovers,
             elapsed: started.elapsed(),
         })
     }
 
-    fn command(&self, pe: u32, program: &Path, dir: &Path) -> io::Result<(Link, Command)> {
-        let (mut link, streams) = Link::pair()?;
+    /// Returns the command of a PE, and its standard input.
+    fn command(&self, pe: u32, program: &Path, dir: &Path) -> io::Result<(UnixStream, Command)> {
+        let (mut input, theirs) = UnixStream::pair()?;
+        // A PE that is stopped does not keep the launcher.
+        input.set_write_timeout(Some(Duration::from_secs(1)))?;
         let inherited = std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))
             .filter(|(name, _)| is_setting(name));
@@ -114,7 +111,7 @@ impl JobSettings {
                 let variables = variables.iter().map(|(name, value)| (&**name, value.clone()));
                 let (exports, program) = (exports(variables), word(&remote.program));
                 let script = format!("{exports}cd \"${{TMPDIR:-/tmp}}\" && exec {program}\n");
-                link.tell_shell(&script)?;
+                input.write_all(script.as_bytes())?;
                 shell(&remote.agent)
             }
             None => {
@@ -129,34 +126,23 @@ impl JobSettings {
                 command
             }
         };
-        command.stdin(streams.try_clone()?).stdout(streams).stderr(Stdio::piped());
+        command.stdin(OwnedFd::from(theirs)).stdout(Stdio::piped()).stderr(Stdio::piped());
         command.current_dir(dir);
-        Ok((link, command))
+        Ok((input, command))
     }
 
     fn env_for(&self, pe: u32) -> io::Result<BTreeMap<String, OsString>> {
-        let mut env: BTreeMap<String, OsString> = BTreeMap::new();
-        let own = self.env_of_pe.get(&pe);
-        env.extend(
-            self.env.iter().chain(own.into_iter().flatten()).map(|(n, v)| (n.clone(), v.into())),
-        );
-        // PEs have a working directory of their own.
-        let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
-        let mut settings = self.clone();
-        settings.plugin_dir = match self.remote_of_pe.get(&pe) {
+        let all = self.env.iter().chain(self.env_of_pe.get(&pe).into_iter().flatten());
+        let mut env: BTreeMap<_, _> =
+            all.map(|(name, value)| (name.clone(), value.into())).collect();
+        let (mut settings, remote) = (self.clone(), self.remote_of_pe.get(&pe));
+        settings.plugin_dir = match remote {
             Some(remote) => remote.plugin_dir.clone(),
-            None => absolute(&self.plugin_dir),
+            // PEs have a working directory of their own.
+            None => std::path::absolute(&self.plugin_dir).unwrap_or_default(),
         };
-        let is_remote = self.remote_of_pe.contains_key(&pe);
-        let told = (pe, is_remote, self.layout.name(), settings);
+        let told = (pe, remote.is_some(), self.layout.name(), settings);
         env.insert(ENV_PE.into(), serde_json::to_string(&told)?.into());
-        if let (true, Some(driver)) = (self.memory_at(pe) != MemoryKind::Host, &self.cuda_driver) {
-            const PATHS: &str = "LD_LIBRARY_PATH";
-            let others = env.get(PATHS).cloned().or_else(|| std::env::var_os(PATHS));
-            let others = others.iter().flat_map(std::env::split_paths).collect::<Vec<_>>();
-            let paths = std::env::join_paths([absolute(driver)].iter().chain(&others));
-            env.insert(PATHS.into(), paths.map_err(io::Error::other)?);
-        }
         Ok(env)
     }
 }
@@ -173,41 +159,22 @@ struct Launch<'a> {
 }
 
 struct Pe {
-    /// None once it is closed.
-    link: Option<Link>,
+    input: UnixStream,
     /// What the PE said of itself, until it is judged.
     outcome: Option<Outcome>,
     judged: bool,
     values: Vec<(String, String)>,
 }
 
-impl Service for &mut Launch<'_> {
-    fn pollfds(&self) -> Vec<libc::pollfd> {
-        self.pes.iter().filter_map(|pe| pe.link.as_ref()).map(Link::pollfd).collect()
-    }
-
-    fn serve(&mut self, processes: &[Process]) -> io::Result<()> {
-        self.dir = None;
-        for (pe, process) in processes.iter().enumerate() {
-            self.read(pe, process.id());
-            // Its last words may still be on their way.
-            if let (false, Some((end, ago))) = (self.pes[pe].judged, process.end()) {
-                if self.pes[pe].link.is_none() || ago > DRAIN {
-                    self.judge(pe, end);
-                }
-            }
-        }
-        Ok(())
-    }
-}
-
 impl Launch<'_> {
-    fn read(&mut self, pe: usize, process: u32) {
-        while let Some(link) = &mut self.pes[pe].link {
-            match link.receive(Duration::ZERO) {
-                Ok(Some(message)) => self.take(pe, process, message),
-                Ok(None) => return,
-                Err(_) => self.pes[pe].link = None,
+    fn serve(&mut self, processes: &mut [Process]) {
+        self.dir = None;
+        for (pe, process) in processes.iter_mut().enumerate() {
+            for message in process.new_lines().iter().filter_map(|line| link::parse(line)) {
+                self.take(pe, process.id(), message);
+            }
+            if let (false, Some(end)) = (self.pes[pe].judged, process.end()) {
+                self.judge(pe, end);
             }
         }
     }
@@ -218,9 +185,9 @@ impl Launch<'_> {
                 (self.on_told)(pe as u32, process, Told::Value(&name, &value));
                 self.pes[pe].values.push((name, value));
             }
-            FromPe::Join(name, part) => {
+            FromPe::Join(part) => {
                 (self.on_told)(pe as u32, process, Told::Joins(self.collective.completed));
-                match self.collective.join(pe, name, part) {
+                match self.collective.join(pe, part) {
                     Ok(None) => {}
                     Ok(Some(all)) => self.tell_all(&ToPe::Gathered(all)),
                     Err(text) => self.abort(text),
@@ -239,28 +206,26 @@ impl Launch<'_> {
     fn judge(&mut self, pe: usize, end: End) {
         let state = &mut self.pes[pe];
         state.judged = true;
-        match (end, &state.outcome) {
-            (End::Killed, None | Some(Outcome::Finished)) => {
-                let doing = match &state.outcome {
-                    Some(_) => "its scenario had finished, the process had not".to_owned(),
-                    None => self.collective.doing(pe),
+        let has_finished = match &state.outcome {
+            None => false,
+            Some(Outcome::Finished) => true,
+            Some(_) => return,
+        };
+        match end {
+            End::Killed => {
+                let doing = match has_finished {
+                    true => "its scenario had finished, the process had not".to_owned(),
+                    false => self.collective.doing(pe),
                 };
-                let late = format!("the deadline of {:?} has passed", self.settings.deadline);
-                state.outcome = Some(match &self.cause {
-                    Some(cause) if *cause != late => Outcome::Stopped(doing),
-                    _ => Outcome::TimedOut(doing),
-                });
-                self.cause.get_or_insert(late);
+                state.outcome = Some(Outcome::Killed(doing));
+                let deadline = self.settings.deadline;
+                self.cause
+                    .get_or_insert_with(|| format!("the deadline of {deadline:?} has passed"));
             }
+            End::Exited(0) if has_finished => {}
             // Also a PE that finished and then ended badly, as in a destructor of the plugin.
-            (End::Exited(code), None) => self.fail(pe, Outcome::Exited(code)),
-            (End::Exited(code), Some(Outcome::Finished)) if code != 0 => {
-                self.fail(pe, Outcome::Exited(code));
-            }
-            (End::Signalled(signal), None | Some(Outcome::Finished)) => {
-                self.fail(pe, Outcome::Signal(signal));
-            }
-            _ => {}
+            End::Exited(code) => self.fail(pe, Outcome::Exited(code)),
+            End::Signalled(signal) => self.fail(pe, Outcome::Signal(signal)),
         }
     }
 
@@ -282,9 +247,9 @@ impl Launch<'_> {
     }
 
     fn tell_all(&mut self, message: &ToPe) {
-        for link in self.pes.iter_mut().filter_map(|pe| pe.link.as_mut()) {
+        for pe in &self.pes {
             // A PE that is gone is noticed by its end.
-            let _ = link.send(message);
+            let _ = link::send(&pe.input, message);
         }
     }
 }

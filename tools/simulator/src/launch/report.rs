@@ -1,10 +1,7 @@
 //! Reports of what became of a job.
 
 use std::fmt;
-use std::path::PathBuf;
 use std::time::Duration;
-
-use launcher::Stream;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Outcome {
@@ -14,10 +11,9 @@ pub enum Outcome {
     /// The process exited by itself, before the scenario returned or badly after that.
     Exited(i32),
     Signal(i32),
-    /// The launcher killed it at the job's deadline; what it was doing.
-    TimedOut(String),
-    /// The launcher killed it because another PE had failed; what it was doing.
-    Stopped(String),
+    /// The launcher killed it, at the job's deadline or because another PE had failed; what it was
+    /// doing.
+    Killed(String),
 }
 
 impl fmt::Display for Outcome {
@@ -27,8 +23,7 @@ impl fmt::Display for Outcome {
             Outcome::Failed(text) => write!(f, "failed: {text}"),
             Outcome::Exited(code) => write!(f, "exited with status {code} by itself"),
             Outcome::Signal(signal) => write!(f, "was ended by signal {signal}"),
-            Outcome::TimedOut(doing) => write!(f, "was killed at the job's deadline ({doing})"),
-            Outcome::Stopped(doing) => write!(f, "was killed as the job had failed ({doing})"),
+            Outcome::Killed(doing) => write!(f, "was killed ({doing})"),
         }
     }
 }
@@ -38,14 +33,14 @@ pub struct PeReport {
     pub pe: u32,
     pub outcome: Outcome,
     /// What it printed, line by line, as it came.
-    pub output: Vec<(Stream, String)>,
+    pub output: Vec<String>,
     /// What it handed over with [`crate::Job::report`], in order.
     pub values: Vec<(String, String)>,
 }
 
 impl PeReport {
     pub fn text(&self) -> String {
-        self.output.iter().map(|(_, line)| format!("{line}\n")).collect()
+        self.output.iter().map(|line| format!("{line}\n")).collect()
     }
 
     /// The last value handed over under that name.
@@ -60,9 +55,6 @@ pub struct JobReport {
     pub first_failure: Option<u32>,
     /// Why the launcher ended the job, when it did.
     pub cause: Option<String>,
-    /// Files in `/dev/shm` that the PEs left and the launcher has removed. None after a job that
-    /// ended in order, or the plugin leaks.
-    pub leftovers: Vec<PathBuf>,
     /// From the first start to the last end.
     pub elapsed: Duration,
 }
@@ -76,10 +68,6 @@ impl JobReport {
     pub fn check(self) -> Result<JobReport, JobFailed> {
         if self.succeeded() { Ok(self) } else { Err(JobFailed(Box::new(self))) }
     }
-
-    pub fn outcome(&self, pe: u32) -> &Outcome {
-        &self.pes[pe as usize].outcome
-    }
 }
 
 impl fmt::Display for JobReport {
@@ -91,7 +79,7 @@ impl fmt::Display for JobReport {
             writeln!(f, "PE {} {}", pe.pe, pe.outcome)?;
         }
         for pe in &self.pes {
-            for (_, line) in &pe.output {
+            for line in &pe.output {
                 writeln!(f, "[PE {}] {line}", pe.pe)?;
             }
         }

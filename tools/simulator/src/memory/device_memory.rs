@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::error::Result;
-use crate::memory::gpu::{Cut, Gpu, NUMA_NODE, Properties, access, call};
+use crate::memory::gpu::{Cut, Gpu, call};
 
 /// What a PE's symmetric heap is made of.
 #[derive(
@@ -18,37 +18,18 @@ pub enum MemoryKind {
     /// Addresses that are reserved, and an allocation of the VMM interface behind each chunk, as
     /// NVSHMEM's dynamic heap. Chunks are multiples of 2 MiB.
     DeviceVmm,
-    /// As [`MemoryKind::DeviceVmm`], with an allocation for every 2 MiB, so that a registration
-    /// spans several when chunks are larger.
-    DeviceVmmPieces,
-    /// Managed memory, which the CPU reads and writes as well.
-    Managed,
 }
 
 impl MemoryKind {
-    pub fn name(self) -> &'static str {
-        match self {
-            MemoryKind::Host => "host",
-            MemoryKind::Device => "device",
-            MemoryKind::DeviceVmm => "vmm",
-            MemoryKind::DeviceVmmPieces => "vmm_pieces",
-            MemoryKind::Managed => "managed",
-        }
-    }
-
-    pub(crate) fn is_vmm(self) -> bool {
-        matches!(self, MemoryKind::DeviceVmm | MemoryKind::DeviceVmmPieces)
-    }
-
     /// What buffers beside a heap of it are.
     pub fn of_buffers(self) -> MemoryKind {
-        if self.is_vmm() { MemoryKind::Device } else { self }
+        if self == MemoryKind::DeviceVmm { MemoryKind::Device } else { self }
     }
 }
 
 impl fmt::Display for MemoryKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+        f.write_str(&format!("{self:?}").to_lowercase())
     }
 }
 
@@ -59,6 +40,9 @@ pub enum UserMapped {
     /// Memory of the host's NUMA node 0, which the device uses as well.
     HostNuma,
 }
+
+/// The host's NUMA node 0, as a `CUmemLocation`: its kind and number.
+const NUMA_NODE: u64 = 3;
 
 /// Memory of the driver's, given back when dropped.
 #[derive(Debug)]
@@ -72,14 +56,10 @@ pub(crate) struct DeviceMemory {
 }
 
 impl DeviceMemory {
-    pub(crate) fn allocate(gpu: &'static Gpu, kind: MemoryKind, len: usize) -> Result<Self> {
+    pub(crate) fn allocate(gpu: &'static Gpu, len: usize) -> Result<Self> {
         let mut base = 0;
         // SAFETY: a place for the address; an `int` that outlives the call.
         gpu.bound(|calls| unsafe {
-            if kind == MemoryKind::Managed {
-                // CU_MEM_ATTACH_GLOBAL
-                return call!(calls, cuMemAllocManaged(&raw mut base => *mut usize, len => usize, 1 => u32));
-            }
             call!(calls, cuMemAlloc_v2(&raw mut base => *mut usize, len => usize))?;
             // NVSHMEM sets SYNC_MEMOPS (6) on its static heap.
             let on: i32 = 1;
@@ -93,20 +73,20 @@ impl DeviceMemory {
     pub(crate) fn map(
         gpu: &'static Gpu,
         len: usize,
-        alignment: usize,
         step: usize,
         last: Option<UserMapped>,
     ) -> Result<Self> {
-        let mut memory = Self::reserve(gpu, len, alignment, step)?;
+        let mut memory = Self::reserve(gpu, len, step)?;
         for at in (0..len).step_by(step) {
             let is_host = last == Some(UserMapped::HostNuma) && at + step == len;
-            let properties = Properties::pinned(if is_host { NUMA_NODE } else { gpu.location() });
+            // `CUmemAllocationProp`: pinned memory there.
+            let properties = [1, if is_host { NUMA_NODE } else { memory.location() }, 0, 0];
             let mut handle = 0;
             // SAFETY: a place for the handle, and properties that outlive the call.
             gpu.bound(|calls| unsafe {
                 call!(calls, cuMemCreate(
                     &raw mut handle => *mut usize, step => usize,
-                    &raw const properties => *const Properties, 0 => u64))
+                    &raw const properties => *const [u64; 4], 0 => u64))
             })?;
             memory.map_next(handle, is_host)?;
         }
@@ -115,7 +95,7 @@ impl DeviceMemory {
 
     /// The last allocation of this memory, mapped a second time: the user's own address of it.
     pub(crate) fn last_again(&self, is_host: bool) -> Result<Self> {
-        let mut again = Self::reserve(self.gpu, self.step, self.step, self.step)?;
+        let mut again = Self::reserve(self.gpu, self.step, self.step)?;
         let (mut handle, last) = (0, self.base + self.len - self.step);
         // SAFETY: a place for the handle of what is mapped there.
         self.gpu.bound(|calls| unsafe {
@@ -125,12 +105,12 @@ impl DeviceMemory {
         Ok(again)
     }
 
-    fn reserve(gpu: &'static Gpu, len: usize, alignment: usize, step: usize) -> Result<Self> {
+    fn reserve(gpu: &'static Gpu, len: usize, step: usize) -> Result<Self> {
         let mut base = 0;
         // SAFETY: a place for the address.
         gpu.bound(|calls| unsafe {
             call!(calls, cuMemAddressReserve(
-                &raw mut base => *mut usize, len => usize, alignment => usize, 0 => usize, 0 => u64))
+                &raw mut base => *mut usize, len => usize, step => usize, 0 => usize, 0 => u64))
         })?;
         Ok(DeviceMemory { gpu, base, len, step, mapped: Some(0) })
     }
@@ -147,17 +127,24 @@ impl DeviceMemory {
         })?;
         // Before anything else can fail: a drop unmaps what is mapped.
         self.mapped = Some(mapped + step);
-        let access = [self.gpu.location(), NUMA_NODE].map(access);
+        // `CUmemAccessDesc`: a place, and that it reads and writes.
+        let access =
+            [self.location(), NUMA_NODE].map(|place| [place as u32, (place >> 32) as u32, 3]);
         let count = if is_host { 2 } else { 1 };
         // SAFETY: an array of at least `count`, for what was just mapped.
         self.gpu.bound(|calls| unsafe {
             call!(calls, cuMemSetAccess(
-                at => usize, step => usize, access.as_ptr() => *const [i32; 3], count => usize))
+                at => usize, step => usize, access.as_ptr() => *const [u32; 3], count => usize))
         })
     }
 
+    /// The device, as a [`NUMA_NODE`] is written.
+    fn location(&self) -> u64 {
+        1 | (self.gpu.context.device().0 as u64) << 32
+    }
+
     fn zeroed(self) -> Result<Self> {
-        self.gpu.write(self.base, self.len, self.cut(), |_, block| block.fill(0))?;
+        self.gpu.copy(self.base, self.len, self.cut(), true, |_, block| block.fill(0))?;
         Ok(self)
     }
 

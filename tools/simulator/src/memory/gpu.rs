@@ -1,10 +1,10 @@
 //! The device of a PE: its context, and copies to and from memory that the CPU does not touch.
 
-use std::ffi::{CStr, c_char, c_int, c_uint};
+use std::ffi::{c_uint, c_void};
 use std::fmt::Display;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use cuda::{Context, DEFAULT_LIBRARY, Device, Driver, Ordinal, PinnedMemory};
+use cuda::{Context, DEFAULT_LIBRARY, Device, Driver, Ordinal, PinnedMemory, Stream};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
 use crate::error::{Error, Result, error, explain};
@@ -14,27 +14,6 @@ const SCRATCH: usize = 2 << 20;
 
 /// A `CUresult`; 0 is success.
 pub(crate) type Status = c_uint;
-
-/// `CUmemLocation`: its kind and number.
-pub(crate) type Location = [c_int; 2];
-
-/// The host's NUMA node 0.
-pub(crate) const NUMA_NODE: Location = [3, 0];
-
-/// `CUmemAllocationProp`, as words.
-#[repr(C, align(8))]
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Properties([c_int; 8]);
-
-impl Properties {
-    pub(crate) fn pinned([kind, id]: Location) -> Properties {
-        Properties([1, 0, kind, id, 0, 0, 0, 0])
-    }
-}
-
-pub(crate) fn access([kind, id]: Location) -> [c_int; 3] {
-    [kind, id, 3]
-}
 
 /// Calls a function of CUDA's driver by its name, as C does: each argument is followed by its type.
 /// Like every call through a pointer it is `unsafe`.
@@ -56,14 +35,7 @@ impl Calls {
         if status == 0 {
             return Ok(());
         }
-        type Name = unsafe extern "C" fn(Status, *mut *const c_char) -> Status;
-        let mut name = std::ptr::null();
-        // SAFETY: the place is valid; the name is a static string of the driver's, or null.
-        let name = unsafe {
-            self.required::<Name>("cuGetErrorName")?(status, &raw mut name);
-            if name.is_null() { c"an unknown error" } else { CStr::from_ptr(name) }
-        };
-        Err(device(format!("{call}: {} ({status})", name.to_string_lossy())))
+        Err(device(format!("{call} returned {status}")))
     }
 
     /// # Safety
@@ -87,10 +59,9 @@ pub(crate) fn device(error: impl Display) -> Error {
 pub(crate) struct Gpu {
     pub(crate) context: Arc<Context>,
     pub(crate) calls: Calls,
-    name: String,
     /// A private stream, and page-locked memory to copy through. They are made at the start:
     /// making such memory may wait for what runs on the device.
-    lane: Mutex<(usize, Arc<PinnedMemory>)>,
+    lane: Mutex<(Stream, Arc<PinnedMemory>)>,
 }
 
 impl Gpu {
@@ -107,7 +78,6 @@ impl Gpu {
             return Err(device("the driver has no device"));
         }
         let ordinal = Ordinal((i64::from(pe) % i64::from(count)) as i32);
-        let name = Device::new(driver, ordinal).and_then(|device| device.name()).map_err(device)?;
         let context = Context::primary(driver, ordinal).map_err(device)?;
         let scratch = PinnedMemory::new(&context, SCRATCH).map_err(device)?;
         // SAFETY: memory of this length that nobody knows. The first access is made here, so that
@@ -116,36 +86,13 @@ impl Gpu {
         // SAFETY: the library is loaded already.
         let library = unsafe { Library::open(Some(DEFAULT_LIBRARY), RTLD_NOW | RTLD_LOCAL) }
             .map_err(|error| device(explain(&error)))?;
-        let (calls, lane) = (Calls(library), Mutex::new((0, scratch)));
-        let mut gpu = Gpu { context, calls, name, lane };
-        gpu.lane.get_mut().unwrap_or_else(PoisonError::into_inner).0 = gpu.new_stream()?;
-        Ok(gpu)
-    }
-
-    pub(crate) fn new_stream(&self) -> Result<usize> {
-        let mut stream = 0;
-        // SAFETY: a place for the handle; CU_STREAM_NON_BLOCKING is 1.
-        self.bound(|calls| unsafe {
-            call!(calls, cuStreamCreate(&raw mut stream => *mut usize, 1 => c_uint))
-        })?;
-        Ok(stream)
-    }
-
-    pub(crate) fn location(&self) -> Location {
-        [1, self.context.device().0]
-    }
-
-    pub(crate) fn describe(&self) -> String {
-        format!("{} (device {})", self.name, self.context.device())
+        let lane = Mutex::new((Stream::new(&context).map_err(device)?, scratch));
+        Ok(Gpu { context, calls: Calls(library), lane })
     }
 
     /// Leaves the context bound on this thread, as NVSHMEM does on its own and the user's.
     pub(crate) fn make_current(&self) -> Result<()> {
-        let mut raw = 0;
-        // SAFETY: a place for the handle.
-        self.bound(|calls| unsafe { call!(calls, cuCtxGetCurrent(&raw mut raw => *mut usize)) })?;
-        // SAFETY: the context is retained for the life of the process.
-        unsafe { call!(self.calls, cuCtxSetCurrent(raw => usize)) }
+        self.context.bind().map(std::mem::forget).map_err(device)
     }
 
     pub(crate) fn bound<R>(&self, f: impl FnOnce(&Calls) -> Result<R>) -> Result<R> {
@@ -153,63 +100,44 @@ impl Gpu {
         f(&self.calls)
     }
 
-    /// Copies `len` bytes of device memory out, and gives them to `see` in order, with their
-    /// offsets. Copies end where `cut` says: a copy of the driver stays in one allocation.
-    pub(crate) fn read(
+    /// Copies `len` bytes of the device in or out, in blocks in order, each with its offset. `each`
+    /// makes what comes in, or sees what has come out. Copies end where `cut` says: a copy of the
+    /// driver stays in one allocation.
+    pub(crate) fn copy(
         &self,
-        from: usize,
+        at: usize,
         len: usize,
         cut: Cut,
-        mut see: impl FnMut(u64, &[u8]),
-    ) -> Result<()> {
-        self.copy(from, len, cut, |done, part, stream, scratch| {
-            // SAFETY: the scratch has room; `from` is checked by the driver. After the
-            // synchronisation nothing writes to the scratch.
-            unsafe {
-                call!(self.calls, cuMemcpyDtoHAsync_v2(
-                    scratch => *mut u8, from + done => usize, part => usize, stream => usize))?;
-                call!(self.calls, cuStreamSynchronize(stream => usize))?;
-                see(done as u64, std::slice::from_raw_parts(scratch, part));
-            }
-            Ok(())
-        })
-    }
-
-    /// Copies `len` bytes in, which `fill` makes for offsets in order.
-    pub(crate) fn write(
-        &self,
-        to: usize,
-        len: usize,
-        cut: Cut,
-        mut fill: impl FnMut(u64, &mut [u8]),
-    ) -> Result<()> {
-        self.copy(to, len, cut, |done, part, stream, scratch| {
-            // SAFETY: the scratch has room, and nothing reads or writes it until the copy below;
-            // `to` is checked by the driver.
-            unsafe {
-                fill(done as u64, std::slice::from_raw_parts_mut(scratch, part));
-                call!(self.calls, cuMemcpyHtoDAsync_v2(
-                    to + done => usize, scratch => *mut u8, part => usize, stream => usize))?;
-                call!(self.calls, cuStreamSynchronize(stream => usize))
-            }
-        })
-    }
-
-    fn copy(
-        &self,
-        base: usize,
-        len: usize,
-        cut: Cut,
-        mut each: impl FnMut(usize, usize, usize, *mut u8) -> Result<()>,
+        is_in: bool,
+        mut each: impl FnMut(u64, &mut [u8]),
     ) -> Result<()> {
         let lane = self.lane.lock().unwrap_or_else(PoisonError::into_inner);
-        let (stream, scratch) = (lane.0, lane.1.addr() as *mut u8);
-        self.bound(|_| {
+        let (stream, scratch) = (lane.0.as_ptr(), lane.1.addr() as *mut u8);
+        self.bound(|calls| {
             let mut done = 0;
             while done < len {
-                let room = cut.step - (base + done - cut.base) % cut.step;
+                let there = at + done;
+                let room = cut.step - (there - cut.base) % cut.step;
                 let part = room.min(len - done).min(SCRATCH);
-                each(done, part, stream, scratch)?;
+                // SAFETY: the scratch has room, and is used by no copy but the one in its turn,
+                // which has ended behind the synchronisation; the driver checks `there`.
+                unsafe {
+                    let block = std::slice::from_raw_parts_mut(scratch, part);
+                    if is_in {
+                        each(done as u64, block);
+                        call!(calls, cuMemcpyHtoDAsync_v2(
+                            there => usize, scratch => *mut u8, part => usize,
+                            stream => *mut c_void))?;
+                    } else {
+                        call!(calls, cuMemcpyDtoHAsync_v2(
+                            scratch => *mut u8, there => usize, part => usize,
+                            stream => *mut c_void))?;
+                    }
+                    call!(calls, cuStreamSynchronize(stream => *mut c_void))?;
+                    if !is_in {
+                        each(done as u64, block);
+                    }
+                }
                 done += part;
             }
             Ok(())

@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::{Result, error};
 use crate::memory::device_memory::{DeviceMemory, MemoryKind};
-use crate::memory::gpu::{Cut, Gpu, call};
-use crate::memory::pattern::{Mismatch, Pattern};
+use crate::memory::gpu::{Cut, Gpu};
+use crate::memory::pattern::Pattern;
 
 /// Memory, zeroed, given back when dropped.
 #[derive(Debug)]
@@ -25,8 +25,8 @@ pub(crate) struct Mapping {
 /// Where memory comes from, and so where it goes.
 #[derive(Debug)]
 enum Owner {
-    /// Anonymous pages, of which the memory is a part, and the driver that has locked them.
-    Pages { base: *mut c_void, whole: usize, locked: Option<&'static Gpu> },
+    /// Anonymous pages, of which the memory is a part.
+    Pages { base: *mut c_void, whole: usize },
     /// The driver.
     Device(DeviceMemory),
 }
@@ -61,11 +61,7 @@ impl Mapping {
         let start = base.cast::<u8>();
         // Inside the mapping, with `len` bytes behind it. What is beside it is never touched.
         let start = start.wrapping_add(start.align_offset(align as usize));
-        Ok(Mapping {
-            start,
-            len: whole - align as usize,
-            owner: Owner::Pages { base, whole, locked: None },
-        })
+        Ok(Mapping { start, len: whole - align as usize, owner: Owner::Pages { base, whole } })
     }
 
     pub(crate) fn of_kind(
@@ -76,10 +72,9 @@ impl Mapping {
         match (kind, gpu) {
             (MemoryKind::Host, _) => Mapping::new(len, 4096),
             (_, None) => Err(error!("a PE of host memory has none of {kind}")),
-            (MemoryKind::Device | MemoryKind::Managed, Some(gpu)) => {
-                Ok(Mapping::of_device(DeviceMemory::allocate(gpu, kind, len.max(1) as usize)?))
+            (_, Some(gpu)) => {
+                Ok(Mapping::of_device(DeviceMemory::allocate(gpu, len.max(1) as usize)?))
             }
-            (kind, _) => Err(error!("no buffer is of {kind} memory")),
         }
     }
 
@@ -88,31 +83,14 @@ impl Mapping {
         Mapping { start, len: memory.len, owner: Owner::Device(memory) }
     }
 
-    /// Has the driver lock anonymous pages, as NVSHMEM does with a user's buffer of host memory
-    /// before it is registered.
-    pub(crate) fn lock(&mut self, gpu: &'static Gpu) -> Result<()> {
-        if let Owner::Pages { locked, .. } = &mut self.owner {
-            let (start, len) = (self.start, self.len);
-            // SAFETY: pages of this mapping, which are unlocked before they are unmapped.
-            gpu.bound(|calls| unsafe {
-                call!(calls, cuMemHostRegister_v2(start => *mut u8, len => usize, 0 => u32))
-            })?;
-            *locked = Some(gpu);
-        }
-        Ok(())
-    }
-
     /// Makes the bytes from `offset` on, both whole pages, fault when touched.
     pub(crate) fn forbid(&self, offset: usize) -> Result<()> {
-        let len = self.len.checked_sub(offset).filter(|_| offset % 4096 == 0);
-        let len = len.ok_or_else(|| error!("no page begins at {offset}"))?;
+        let (start, len) = (self.start.wrapping_add(offset).cast(), self.len - offset);
         // SAFETY: the range is within this mapping, and no reference into it exists.
-        let status = unsafe { libc::mprotect(self.start.add(offset).cast(), len, libc::PROT_NONE) };
-        if status != 0 {
-            let e = std::io::Error::last_os_error();
-            return Err(error!("cannot protect memory: {e}"));
+        match unsafe { libc::mprotect(start, len, libc::PROT_NONE) } {
+            0 => Ok(()),
+            _ => Err(error!("cannot protect memory: {}", std::io::Error::last_os_error())),
         }
-        Ok(())
     }
 
     pub(crate) fn len(&self) -> u64 {
@@ -122,16 +100,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        let Owner::Pages { base, whole, locked } = self.owner else { return };
-        if let Some(gpu) = locked {
-            let start = self.start;
-            // SAFETY: locked by this driver, and its users are gone.
-            let unlocked =
-                gpu.bound(|calls| unsafe { call!(calls, cuMemHostUnregister(start => *mut u8)) });
-            if let Err(error) = unlocked {
-                eprintln!("nvshmem-sim: unlocking a buffer: {error}");
-            }
-        }
+        let Owner::Pages { base, whole } = self.owner else { return };
         // SAFETY: the mapping was made with this length, and its users are gone.
         unsafe { libc::munmap(base, whole) };
     }
@@ -201,37 +170,34 @@ impl<'a> Local<'a> {
 
     /// Writes the pattern's bytes from `position` on.
     pub fn fill(self, pattern: Pattern, position: u64) -> Result<()> {
-        self.write_blocks(|at, block| pattern.fill(position + at, block))
+        self.blocks(true, |at, block| pattern.fill(position + at, block))
     }
 
-    /// Compares with the pattern's bytes from `position` on. The error tells where the first
-    /// difference is, and how many there are.
+    /// Compares with the pattern's bytes from `position` on. The error tells where the first block
+    /// is that differs.
     pub fn verify(self, pattern: Pattern, position: u64) -> Result<()> {
-        let mut all: Option<Mismatch> = None;
-        self.read_blocks(|at, block| {
-            if let Err(mut mismatch) = pattern.verify(position + at, block) {
-                mismatch.offset += at;
-                match &mut all {
-                    Some(all) => all.wrong += mismatch.wrong,
-                    None => all = Some(mismatch),
-                }
+        let mut compared = Ok(());
+        self.blocks(false, |at, block| {
+            if compared.is_ok() {
+                let verified = pattern.verify(position + at, block);
+                compared = verified.map_err(|error| error!("behind {at} bytes: {error}"));
             }
         })?;
-        all.map_or(Ok(()), |mismatch| Err(error!("{}", Mismatch { len: self.len, ..mismatch })))
+        compared
     }
 
     pub fn set(self, byte: u8) -> Result<()> {
-        self.write_blocks(|_, block| block.fill(byte))
+        self.blocks(true, |_, block| block.fill(byte))
     }
 
     pub fn to_vec(self) -> Result<Vec<u8>> {
         let mut out = Vec::with_capacity(self.len as usize);
-        self.read_blocks(|_, block| out.extend_from_slice(block))?;
+        self.blocks(false, |_, block| out.extend_from_slice(block))?;
         Ok(out)
     }
 
     pub fn write(self, bytes: &[u8]) -> Result<()> {
-        self.part(0, bytes.len() as u64)?.write_blocks(|at, block| {
+        self.part(0, bytes.len() as u64)?.blocks(true, |at, block| {
             block.copy_from_slice(&bytes[at as usize..][..block.len()]);
         })
     }
@@ -240,12 +206,11 @@ impl<'a> Local<'a> {
     /// written before that number is seen after this.
     #[inline]
     pub fn load_acquire(self) -> Result<u64> {
-        let word = self.word()?;
+        let there = self.word()?;
         if self.via.is_none() {
-            return Ok(word.load(Ordering::Acquire));
+            return Ok(there.load(Ordering::Acquire));
         }
-        let bytes = self.part(0, 8)?.to_vec()?;
-        Ok(bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)))
+        Ok(word(&self.part(0, 8)?.to_vec()?))
     }
 
     /// Writes the first eight bytes, aligned to 8, at once, after everything written before.
@@ -268,39 +233,30 @@ impl<'a> Local<'a> {
         Ok(unsafe { AtomicU64::from_ptr(self.start.cast()) })
     }
 
-    /// Gives all bytes to `see`, in blocks in order, with their offsets.
-    fn read_blocks(self, mut see: impl FnMut(u64, &[u8])) -> Result<()> {
+    /// Gives all bytes to `each`, in blocks in order, with their offsets: to be seen, or made anew.
+    fn blocks(self, writes: bool, mut each: impl FnMut(u64, &mut [u8])) -> Result<()> {
         if let Some((gpu, cut)) = self.via {
-            return gpu.read(self.start as usize, self.len as usize, cut, see);
+            return gpu.copy(self.start as usize, self.len as usize, cut, writes, each);
         }
         let mut block = [0; BLOCK];
         for at in (0..self.len).step_by(BLOCK) {
             let block = &mut block[..(self.len - at).min(BLOCK as u64) as usize];
-            // SAFETY: these bytes are inside the mapping, and the block is elsewhere.
-            unsafe {
-                let start = self.start.add(at as usize);
-                start.copy_to_nonoverlapping(block.as_mut_ptr(), block.len());
+            let start = self.start.wrapping_add(at as usize);
+            if writes {
+                each(at, block);
+                // SAFETY: these bytes are inside the mapping, and the block is elsewhere.
+                unsafe { start.copy_from_nonoverlapping(block.as_ptr(), block.len()) };
+            } else {
+                // SAFETY: as above.
+                unsafe { start.copy_to_nonoverlapping(block.as_mut_ptr(), block.len()) };
+                each(at, block);
             }
-            see(at, block);
         }
         Ok(())
     }
+}
 
-    /// Writes all bytes as `fill` makes them, in blocks in order, with their offsets.
-    fn write_blocks(self, mut fill: impl FnMut(u64, &mut [u8])) -> Result<()> {
-        if let Some((gpu, cut)) = self.via {
-            return gpu.write(self.start as usize, self.len as usize, cut, fill);
-        }
-        let mut block = [0; BLOCK];
-        for at in (0..self.len).step_by(BLOCK) {
-            let block = &mut block[..(self.len - at).min(BLOCK as u64) as usize];
-            fill(at, block);
-            // SAFETY: as above.
-            unsafe {
-                let start = self.start.add(at as usize);
-                start.copy_from_nonoverlapping(block.as_ptr(), block.len());
-            }
-        }
-        Ok(())
-    }
+/// A number of which these are the bytes.
+pub(crate) fn word(bytes: &[u8]) -> u64 {
+    bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte))
 }

@@ -2,7 +2,6 @@
 
 pub(crate) mod address;
 pub(crate) mod device_memory;
-pub(crate) mod faults;
 pub(crate) mod gpu;
 pub(crate) mod local;
 pub(crate) mod pattern;

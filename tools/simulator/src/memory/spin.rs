@@ -2,7 +2,6 @@
 //! while they wait for one another.
 
 use std::ffi::CStr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -36,34 +35,35 @@ again:
 const WORDS: usize = 4096;
 
 /// A kernel that spins, on a stream of its own that waits for no other. It is ended when this is
-/// dropped; [`Spinner::stop`] also tells whether it had been running until then.
+/// dropped.
 ///
 /// Memory is not given back, and [`crate::Host::finalize`] does not return, while a kernel runs:
 /// the driver waits for it.
 #[derive(Debug)]
-pub struct Spinner {
+pub(crate) struct Spinner {
     /// The words that the kernel looks at, which stay until the process ends.
-    words: usize,
+    words: [&'static AtomicU32; 2],
     stream: Stream,
 }
 
 impl Spinner {
     pub(crate) fn start(gpu: &'static Gpu, deadline: Duration) -> Result<Spinner> {
         let memory = PinnedMemory::new(&gpu.context, WORDS).map_err(device)?;
-        let words = memory.addr();
-        std::mem::forget(Arc::clone(&memory));
-        // SAFETY: memory of this length, which nobody else knows.
-        unsafe { (words as *mut u8).write_bytes(0, WORDS) };
+        let at = memory.addr() as *mut u32;
+        std::mem::forget(memory);
+        // SAFETY: two words of memory that is never freed, aligned, and nobody else's until now.
+        let words = [0, 1].map(|index| unsafe { AtomicU32::from_ptr(at.add(index)) });
+        words.iter().for_each(|word| word.store(0, Ordering::Release));
         // SAFETY: PTX with its end, which is how the driver finds its length.
         let module = unsafe { Module::load(&gpu.context, PTX.to_bytes_with_nul()) };
         let kernel = module.and_then(|it| it.kernel(c"nvshmem_libfabric_wait")).map_err(device)?;
         let stream = Stream::new(&gpu.context).map_err(device)?;
-        // SAFETY: the kernel takes an address; the words are larger than what it touches, the
-        // device's by the same address, and never freed.
-        unsafe { kernel.launch(&stream, 1, 1, words) }.map_err(device)?;
+        // SAFETY: the kernel takes an address; the words are what it touches, the device's by the
+        // same address, and never freed.
+        unsafe { kernel.launch(&stream, 1, 1, at as usize) }.map_err(device)?;
         std::mem::forget(kernel);
         let (spinner, started) = (Spinner { words, stream }, Instant::now());
-        while spinner.word(1).load(Ordering::Acquire) == 0 {
+        while spinner.words[1].load(Ordering::Acquire) == 0 {
             if started.elapsed() > deadline {
                 return Err(error!("a kernel did not start within {deadline:?}"));
             }
@@ -73,21 +73,16 @@ impl Spinner {
     }
 
     /// Ends it. An error when it had ended before, or the device fails.
-    pub fn stop(self) -> Result<()> {
+    pub(crate) fn stop(self) -> Result<()> {
         match self.stream.is_idle().map_err(device)? {
             true => Err(error!("device: the kernel had ended before it was told to")),
             false => Ok(()),
         }
     }
-
-    fn word(&self, index: usize) -> &AtomicU32 {
-        // SAFETY: inside memory that is never freed, aligned, and zeroed when made.
-        unsafe { AtomicU32::from_ptr((self.words as *mut u32).add(index)) }
-    }
 }
 
 impl Drop for Spinner {
     fn drop(&mut self) {
-        self.word(0).store(1, Ordering::Release);
+        self.words[0].store(1, Ordering::Release);
     }
 }

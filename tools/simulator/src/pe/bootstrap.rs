@@ -4,16 +4,17 @@
 //! NVSHMEM's it takes one thread at a time, and says so when two come at once.
 
 use std::ffi::{c_int, c_void};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
-use std::thread;
+use std::fs::File;
+use std::sync::{Arc, Mutex, OnceLock, TryLockError};
 use std::time::{Duration, Instant};
 
+use crossbeam_channel::{Receiver, RecvTimeoutError};
 use nvshmem_abi::{BOOTSTRAP_VERSION, c};
 
 use super::exit_now;
 use crate::error::{Error, Result, error};
-use crate::link::{FromPe, Link, ToPe, await_end};
-use crate::settings::{JobSettings, Node};
+use crate::link::{self, FromPe, ToPe};
+use crate::settings::JobSettings;
 
 /// A wait looks at this rate whether the proxy thread has failed meanwhile.
 const SLICE: Duration = Duration::from_millis(20);
@@ -37,11 +38,10 @@ impl Fatal {
 ///
 /// # Threads
 /// Any, but one at a time: a second one gets an error.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Bootstrap {
     shared: &'static Shared,
     pub(crate) handle: *mut c::nvt_bootstrap_handle,
-    pub(crate) node: Node,
     pub(crate) fatal: Fatal,
 }
 
@@ -55,36 +55,37 @@ unsafe impl Sync for Bootstrap {}
 struct Shared {
     n_pes: u32,
     deadline: Duration,
-    /// And what has failed in a collective, after which the stream may hold half an exchange.
-    link: Mutex<(Link, Option<Error>)>,
+    to_launcher: File,
+    /// What the launcher has sent; and what has failed in a collective, after which that may be of
+    /// another one.
+    answers: Mutex<(Receiver<ToPe>, Option<Error>)>,
     fatal: Fatal,
 }
 
 impl Bootstrap {
     pub(crate) fn connect(pe: u32, settings: &JobSettings, is_remote: bool) -> Result<Bootstrap> {
-        let link = Link::of_process().map_err(gone)?;
-        if is_remote {
+        let at_end = move || {
             // Nothing else ends it when the launcher has gone, or what has started it there.
-            let input = link.input().map_err(gone)?;
-            thread::spawn(move || {
-                await_end(&input);
+            if is_remote {
                 eprintln!("nvshmem-sim: the launcher has closed PE {pe}'s input");
                 exit_now(2);
-            });
-        }
-        let (node, n_pes, fatal) = (settings.node_of(pe), settings.n_pes, Fatal::default());
+            }
+        };
+        let (to_launcher, answers) = link::of_process(at_end).map_err(gone)?;
+        let ((first, pes), fatal) = (settings.node_of(pe), Fatal::default());
         let shared: &'static Shared = Box::leak(Box::new(Shared {
-            n_pes,
+            n_pes: settings.n_pes,
             deadline: settings.step_deadline,
-            link: Mutex::new((link, None)),
+            to_launcher,
+            answers: Mutex::new((answers, None)),
             fatal: fatal.clone(),
         }));
         let handle = c::nvt_bootstrap_handle {
             version: BOOTSTRAP_VERSION,
             pg_rank: pe as i32,
-            pg_size: n_pes as i32,
-            mype_node: (pe - node.first) as i32,
-            npes_node: node.pes as i32,
+            pg_size: settings.n_pes as i32,
+            mype_node: (pe - first) as i32,
+            npes_node: pes as i32,
             _pad: 0,
             allgather: Some(c_allgather),
             // No remote transport of this project calls the others.
@@ -96,20 +97,20 @@ impl Bootstrap {
             pre_init_ops: std::ptr::null_mut(),
             comm_state: (&raw const *shared).cast_mut().cast(),
         };
-        Ok(Bootstrap { shared, handle: Box::leak(Box::new(handle)), node, fatal })
+        Ok(Bootstrap { shared, handle: Box::leak(Box::new(handle)), fatal })
     }
 
     pub fn barrier(&self) -> Result<()> {
-        self.shared.join("barrier", &[]).map(drop)
+        self.shared.join(&[]).map(drop)
     }
 
     /// Everybody's `part`, in the order of PEs. All parts have the same length.
     pub fn allgather(&self, part: &[u8]) -> Result<Vec<u8>> {
-        self.shared.join("allgather", part)
+        self.shared.join(part)
     }
 
     pub(crate) fn tell(&self, message: &FromPe) -> Result<()> {
-        lock(&self.shared.link).0.send(message).map_err(gone)
+        link::send(&self.shared.to_launcher, message).map_err(gone)
     }
 }
 
@@ -118,42 +119,40 @@ fn gone(error: std::io::Error) -> Error {
 }
 
 impl Shared {
-    fn join(&self, name: &str, part: &[u8]) -> Result<Vec<u8>> {
-        let mut link = match self.link.try_lock() {
-            Ok(link) => link,
+    fn join(&self, part: &[u8]) -> Result<Vec<u8>> {
+        let mut answers = match self.answers.try_lock() {
+            Ok(answers) => answers,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => {
-                return Err(error!("bootstrap: {name} while another thread is in a collective"));
+                return Err(error!("bootstrap: another thread is in a collective"));
             }
         };
-        let (link, failed) = &mut *link;
+        let (answers, failed) = &mut *answers;
         if let Some(error) = failed {
             return Err(error.clone());
         }
-        let answer = self.exchange(link, name, part);
+        let answer = self.exchange(answers, part);
         *failed = answer.as_ref().err().cloned();
         answer
     }
 
-    fn exchange(&self, link: &mut Link, name: &str, part: &[u8]) -> Result<Vec<u8>> {
+    fn exchange(&self, answers: &Receiver<ToPe>, part: &[u8]) -> Result<Vec<u8>> {
         self.fatal.check()?;
         let start = Instant::now();
-        link.send(&FromPe::Join(name.to_owned(), part.to_vec())).map_err(gone)?;
+        link::send(&self.to_launcher, &FromPe::Join(part.to_vec())).map_err(gone)?;
         loop {
-            match link.receive(SLICE).map_err(gone)? {
-                Some(ToPe::Gathered(all)) => return Ok(all),
-                Some(ToPe::Abort(text)) => return Err(error!("bootstrap: {text}")),
-                None => self.fatal.check()?,
+            match answers.recv_timeout(SLICE) {
+                Ok(ToPe::Gathered(all)) => return Ok(all),
+                Ok(ToPe::Abort(text)) => return Err(error!("bootstrap: {text}")),
+                Err(RecvTimeoutError::Timeout) => self.fatal.check()?,
+                Err(closed) => return Err(error!("bootstrap: the launcher is gone: {closed}")),
             }
             if start.elapsed() > self.deadline {
-                return Err(error!("bootstrap: {name} is not complete after {:?}", self.deadline));
+                let deadline = self.deadline;
+                return Err(error!("bootstrap: a collective is not complete after {deadline:?}"));
             }
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Runs a callback's body for the handle that the plugin passed back.
@@ -192,7 +191,7 @@ unsafe extern "C" fn c_allgather(
         let bytes = bytes.ok_or_else(|| error!("no bytes, or a NULL buffer"))?;
         // SAFETY: the plugin calls as the interface says: `bytes` to send.
         let part = unsafe { std::slice::from_raw_parts(send.cast::<u8>(), bytes) }.to_vec();
-        let all = shared.join("allgather", &part)?;
+        let all = shared.join(&part)?;
         if all.len() != bytes * shared.n_pes as usize {
             return Err(error!("bootstrap: the launcher has gathered something else"));
         }
@@ -207,5 +206,5 @@ unsafe extern "C" fn c_allgather(
 
 unsafe extern "C" fn c_barrier(handle: *mut c::nvt_bootstrap_handle) -> c_int {
     // SAFETY: the plugin passes the handle it was given.
-    unsafe { callback("barrier", handle, |shared| shared.join("barrier", &[]).map(drop)) }
+    unsafe { callback("barrier", handle, |shared| shared.join(&[]).map(drop)) }
 }

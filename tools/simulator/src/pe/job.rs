@@ -8,7 +8,6 @@ use super::bootstrap::Bootstrap;
 use crate::error::{Result, error};
 use crate::link::FromPe;
 use crate::memory::device_memory::MemoryKind;
-use crate::memory::gpu::Gpu;
 use crate::settings::JobSettings;
 
 #[derive(Debug)]
@@ -27,12 +26,17 @@ impl Job {
         self.settings.n_pes
     }
 
+    /// Name of the scenario that this PE runs.
+    pub fn scenario(&self) -> &str {
+        &self.settings.scenario
+    }
+
     pub fn layout(&self) -> Layout {
         self.settings.layout
     }
 
     pub fn memory(&self) -> MemoryKind {
-        self.settings.memory_at(self.pe)
+        self.settings.memory
     }
 
     /// The collectives, which work without the plugin.
@@ -50,15 +54,6 @@ impl Job {
     /// As [`Job::param`], with a value for when it is not given.
     pub fn param_or<T: FromStr>(&self, name: &str, default: T) -> Result<T> {
         if self.settings.params.contains_key(name) { self.param(name) } else { Ok(default) }
-    }
-
-    /// Loads CUDA's driver, if this PE is to have device memory, and gives the name and number of
-    /// its device.
-    pub fn device(&self) -> Result<String> {
-        match self.memory() {
-            MemoryKind::Host => Err(error!("this PE has memory of the host only")),
-            _ => Gpu::of_process(self.pe).map(Gpu::describe),
-        }
     }
 
     /// Hands a value to the launcher, for the report.

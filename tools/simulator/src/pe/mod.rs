@@ -26,6 +26,14 @@ pub type Scenario = fn(&mut Job) -> Result<(), BoxError>;
 ///
 /// Call it first in `main` of every program that launches jobs: the PEs are the same program.
 pub fn pe_entry(scenarios: &[(&str, Scenario)]) {
+    run_pe(|job| match scenarios.iter().find(|(name, _)| *name == job.scenario()) {
+        Some((_, scenario)) => scenario(job),
+        None => Err(format!("no scenario is named {:?}", job.scenario()).into()),
+    });
+}
+
+/// As [`pe_entry`], for a program that knows by itself what [`Job::scenario`] means.
+pub fn run_pe(scenario: impl FnOnce(&mut Job) -> Result<(), BoxError>) {
     let Ok(text) = std::env::var(ENV_PE) else { return };
     let mut job = match start(&text) {
         Ok(job) => job,
@@ -34,10 +42,10 @@ pub fn pe_entry(scenarios: &[(&str, Scenario)]) {
             exit_now(2);
         }
     };
-    let scenario = scenarios.iter().find(|(name, _)| *name == job.settings.scenario);
-    let last = match scenario {
-        Some((_, scenario)) => run(*scenario, &mut job),
-        None => FromPe::Failed(format!("no scenario is named {:?}", job.settings.scenario)),
+    let last = match catch_unwind(AssertUnwindSafe(|| scenario(&mut job))) {
+        Ok(Ok(())) => FromPe::Finished,
+        Ok(Err(error)) => FromPe::Failed(error.to_string()),
+        Err(payload) => FromPe::Failed(format!("panic: {}", payload_text(payload.as_ref()))),
     };
     // When the launcher is gone, the exit status still says how it ended.
     let told = job.bootstrap.tell(&last);
@@ -54,14 +62,6 @@ fn start(text: &str) -> Result<Job, BoxError> {
     settings.layout = Layout::from_name(&layout).ok_or("the layout has another name here")?;
     let bootstrap = Bootstrap::connect(pe, &settings, is_remote)?;
     Ok(Job { pe, settings, bootstrap })
-}
-
-fn run(scenario: Scenario, job: &mut Job) -> FromPe {
-    match catch_unwind(AssertUnwindSafe(|| scenario(job))) {
-        Ok(Ok(())) => FromPe::Finished,
-        Ok(Err(error)) => FromPe::Failed(error.to_string()),
-        Err(payload) => FromPe::Failed(format!("panic: {}", payload_text(payload.as_ref()))),
-    }
 }
 
 pub(crate) fn payload_text(payload: &(dyn Any + Send)) -> String {

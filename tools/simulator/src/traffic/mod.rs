@@ -16,16 +16,14 @@ use crate::pe::job::Job;
 /// | scenario | what it does | parameters |
 /// |---|---|---|
 /// | `operations` | put, get, P and G of all sizes and alignments, from both kinds of threads | |
-/// | `largest` | a put and a get of a chunk of 64 MiB | |
 /// | `order` | what is behind a fence comes after what is before it | `rounds` |
 /// | `storm` | very many small operations at once | `operations` |
 /// | `signals` | puts with signal, small and large | `rounds`; `most`, bytes |
 /// | `atomics` | every atomic, of every width, under contention | |
 ///
 /// All have the parameter [`RESIDENT`].
-pub const SCENARIOS: [(&str, Scenario); 6] = [
+pub const SCENARIOS: [(&str, Scenario); 5] = [
     ("operations", operations::scenario),
-    ("largest", operations::largest),
     ("order", signals::order),
     ("storm", operations::storm),
     ("signals", signals::signals),
@@ -42,8 +40,7 @@ pub fn with_host(
     traffic: impl FnOnce(&Host<'_>) -> Result<(), BoxError>,
 ) -> Result<(), BoxError> {
     let host = job.init()?;
-    let wanted = job.param_or(RESIDENT, false)? && host.device().is_some();
-    let kernel = wanted.then(|| host.spin()).transpose()?;
+    let kernel = if job.param_or(RESIDENT, false)? { host.spin()? } else { None };
     traffic(&host)?;
     // Before the host's memory is given back, which waits for kernels.
     kernel.map_or(Ok(()), Spinner::stop)?;

@@ -2,7 +2,7 @@
 //! once, every byte checked at the target and beside it.
 
 use crate::traffic::with_host;
-use crate::{BoxError, Host, Job, Layout, MemoryKind, Pattern, SymAddr};
+use crate::{BoxError, Host, Job, Layout, MemoryKind, Pattern};
 
 const SIZES: [u64; 25] = [
     0, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 63, 64, 65, 127, 128, 129, 255, 1000, 4095, 4096, 4097,
@@ -85,7 +85,7 @@ fn exchange(job: &Job, host: &Host<'_>, pieces: &[Piece], area: u64) -> Result<(
     host.local(source, area)?.fill(pattern(PROXY, me), 0)?;
     // The user thread sends from a buffer of its own: some PEs from one at an odd address, which is
     // on a device where the heap is, and some from memory of the host that nobody registered.
-    let own = host.memory().of_buffers();
+    let own = job.memory().of_buffers();
     let buffer = match me % 2 {
         0 => host.register(own, area, 13)?,
         _ => host.unregistered(MemoryKind::Host, area)?,
@@ -135,15 +135,7 @@ fn exchange(job: &Job, host: &Host<'_>, pieces: &[Piece], area: u64) -> Result<(
     }
     host.barrier()?;
 
-    let host_memory = match me % 2 {
-        0 => host.unregistered(MemoryKind::Host, area)?,
-        _ => host.register(MemoryKind::Host, area, 5)?,
-    };
-    let own_memory = match me % 2 {
-        0 => host.register(own, area, 5)?,
-        _ => host.unregistered(own, area)?,
-    };
-    let into = [host_memory, own_memory];
+    let into = [host.unregistered(MemoryKind::Host, area)?, host.register(own, area, 5)?];
     for pe in (0..n).map(|step| (me + step) % n) {
         for buffer in into {
             host.local(buffer.at(0), area)?.set(0xcc)?;
@@ -201,21 +193,4 @@ fn check(
         true => Ok(()),
         false => Err(format!("something was written beside its target, behind {end}").into()),
     }
-}
-
-pub(super) fn largest(job: &mut Job) -> Result<(), BoxError> {
-    const CHUNK: u64 = 64 << 20;
-    let (me, n) = (job.pe(), job.n_pes());
-    with_host(job, |host| {
-        let [source, target, back]: [SymAddr; 3] =
-            [host.alloc(CHUNK, CHUNK)?, host.alloc(CHUNK, CHUNK)?, host.alloc(CHUNK, CHUNK)?];
-        host.local(source, CHUNK)?.fill(Pattern::new(me.into()), 0)?;
-        host.barrier()?;
-        host.proxy().put((me + 1) % n, target, source, CHUNK)?;
-        host.barrier()?;
-        host.local(target, CHUNK)?.verify(Pattern::new(((me + n - 1) % n).into()), 0)?;
-        host.user().get((me + 1) % n, target, back, CHUNK)?;
-        host.local(back, CHUNK)?.verify(Pattern::new(me.into()), 0)?;
-        Ok(())
-    })
 }

@@ -4,6 +4,7 @@
 use crate::{Amo, BoxError, Host, Job, Pattern, SymAddr};
 use nvshmem_abi::c;
 
+use crate::error::{Result, error};
 use crate::traffic::with_host;
 
 const SLOTS: u64 = 4;
@@ -58,10 +59,7 @@ impl Places {
 }
 
 fn length(sender: u32, receiver: u32, round: u64, most: u64) -> u64 {
-    let mut x = round.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(sender * 31 + receiver) << 40;
-    x ^= x >> 29;
-    x = x.wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x ^= x >> 32;
+    let x = Pattern::of(&[sender.into(), receiver.into()]).word(round);
     match x % 16 {
         0 => 0,
         1..=6 => 1 + x / 16 % 64,
@@ -96,9 +94,7 @@ fn exchange(host: &Host<'_>, ways: &[Way], rounds: u64, most: u64) -> Result<(),
     let (mut sent, mut received) = (vec![0; n as usize], vec![0; n as usize]);
     // This PE puts with signals to itself as well: NVSHMEM does that through the transport too.
     let peers: Vec<u32> = (0..n).filter(|pe| ways.len() == 1 || *pe != me).collect();
-    let mut idle = 0u32;
-    while peers.iter().any(|pe| sent[*pe as usize] + received[*pe as usize] < 2 * rounds) {
-        let mut moved = false;
+    host.wait_until(|| {
         for &pe in &peers {
             let (sent, received) = (&mut sent[pe as usize], &mut received[pe as usize]);
             let message = |round: u64| {
@@ -107,21 +103,14 @@ fn exchange(host: &Host<'_>, ways: &[Way], rounds: u64, most: u64) -> Result<(),
                 move |from, to| (way, if is_long { most } else { length(from, to, round, most) })
             };
             if *sent < rounds {
-                moved |= send(host, &places, (me, pe), sent, message(*sent)(me, pe))?;
+                send(host, &places, (me, pe), sent, message(*sent)(me, pe))?;
             }
             if *received < rounds {
-                moved |= receive(host, &places, (pe, me), received, message(*received)(pe, me).1)?;
+                receive(host, &places, (pe, me), received, message(*received)(pe, me).1)?;
             }
         }
-        if !moved {
-            std::thread::yield_now();
-            idle += 1;
-            if idle % 4096 == 0 {
-                // Fails if the proxy thread has.
-                host.proxy().run(|_| ())?;
-            }
-        }
-    }
+        Ok(peers.iter().all(|pe| sent[*pe as usize] + received[*pe as usize] == 2 * rounds))
+    })?;
     Ok(host.barrier()?)
 }
 
@@ -131,11 +120,11 @@ fn send(
     (me, pe): (u32, u32),
     sent: &mut u64,
     (way, len): (Way, u64),
-) -> Result<bool, BoxError> {
+) -> Result<()> {
     let round = *sent;
     let taken = host.local(places.taken.plus(u64::from(pe) * 8), 8)?.load_acquire()?;
     if round >= taken + SLOTS {
-        return Ok(false);
+        return Ok(());
     }
     let from = places.slot(places.outbox, pe, round);
     host.local(from, len)?.fill(Pattern::of(&[me.into(), pe.into(), round]), 0)?;
@@ -165,7 +154,7 @@ fn send(
         Way::Apart => proxy.amo(pe, signal, amo)?,
     }
     *sent += 1;
-    Ok(true)
+    Ok(())
 }
 
 fn receive(
@@ -174,23 +163,23 @@ fn receive(
     (pe, me): (u32, u32),
     received: &mut u64,
     len: u64,
-) -> Result<bool, BoxError> {
+) -> Result<()> {
     let round = *received;
     let signal = host.local(places.signal(pe, round), 8)?.load_acquire()?;
     if signal < round / SLOTS + 1 {
-        return Ok(false);
+        return Ok(());
     }
     if signal > round / SLOTS + 1 {
-        return Err(format!("round {round} of PE {pe}: signal {signal} came too often").into());
+        return Err(error!("round {round} of PE {pe}: signal {signal} came too often"));
     }
     let at = places.slot(places.inbox, pe, round).plus(round % 8);
     host.local(at, len)?
         .verify(Pattern::of(&[pe.into(), me.into(), round]), 0)
-        .map_err(|error| format!("round {round} of PE {pe}, {len} bytes: {error}"))?;
+        .map_err(|error| error!("round {round} of PE {pe}, {len} bytes: {error}"))?;
     *received += 1;
     let taken = places.taken.plus(u64::from(me) * 8);
     host.proxy().amo(pe, taken, Amo::new(c::NVT_AMO_INC, 8, 1))?;
-    Ok(true)
+    Ok(())
 }
 
 /// After a quiet the target's memory holds the data, whatever the target's threads do.
