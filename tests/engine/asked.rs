@@ -279,26 +279,6 @@ fn user_threads_ask_once_for_acks() {
     host.quiet(Pe(1)).unwrap();
 }
 
-/// Nor does a user thread wait for the watchdog to have it asked about.
-#[test]
-fn awaited_operations_request_acks() {
-    let shape = Shape { staged: 0b0100, rails: 1, ..Shape::default() };
-    let job = Job::new(7, &shape, Script::default());
-    let (mut job, host) = job.with_user_threads(&shape, PATIENCE);
-    let targets = job.targets.clone();
-    let part = targets.part(job.members[0].scratch, 1, 0, 100);
-    std::thread::scope(|scope| {
-        let waits = scope.spawn(|| host.complete(&part));
-        let mut busy = 0;
-        while !waits.is_finished() {
-            busy += u32::from(job.lane(0).has_work());
-            job.iterate();
-        }
-        waits.join().unwrap().unwrap();
-        assert!(busy < 1000, "{busy} iterations");
-    });
-}
-
 #[test]
 fn host_lane_drains_when_idle() {
     let shape = Shape::default();

@@ -10,11 +10,9 @@ use engine::ids::Pe;
 use engine::lane::SignalChoice;
 use engine::lane::batches::Batch;
 use engine::rails::Spread;
-use engine::wire::message::Seq;
 use sim_fabric::Script;
 use test_support::seeds::for_seeds;
 
-use crate::forge::forge;
 use crate::job::{Job, PATIENCE, Shape};
 use crate::race::{Random, random_script, random_shape};
 
@@ -102,30 +100,13 @@ fn long_operations_are_queued_at_once() {
     job.quiet(0, 1).unwrap();
 }
 
-/// A submitter gives up if another thread says so, or if its lane fails while there is no room.
 #[test]
-fn hopeless_submitters_give_up() {
+fn abandoned_submitters_give_up() {
     let mut job = Job::new(1, &Shape::default(), Script::default());
     job.lane(0).set_abandon(Arc::new(AtomicBool::new(true)));
     job.fabric.refuse(Pe(1), true);
     let given_up = job.put_value(0, 1, 0, 1);
     assert!(given_up.is_err_and(|error| error == EngineError::Abandoned && !error.is_in_use()));
-    for has_room in [false, true] {
-        let shape = Shape { n_pes: 4, rails: 1, depth: 1, ..Shape::default() };
-        let mut job = Job::new(1, &shape, Script::default());
-        job.fabric.stall(Pe(1));
-        if !has_room {
-            job.put_value(0, 1, 0, 1).unwrap();
-        }
-        job.fabric.refuse(Pe(3), true);
-        let (addr, atomic) = (
-            engine::wire::message::RegionAddr { slot: 0, offset: 0 },
-            crate::forge::atomic(AtomicOp::Set, 7),
-        );
-        forge(&job, (2, 0), Seq::FIRST, 0, &engine::wire::message::Body::Word { addr, atomic });
-        let started = job.put_value(0, 3, 0, 1);
-        assert_eq!(started.is_ok(), has_room, "{started:?}");
-    }
 }
 
 /// Fetches that are acknowledged and not answered keep their segments; with every other one in use

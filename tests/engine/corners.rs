@@ -32,24 +32,6 @@ fn held_signal_leaves_when_window_opens() {
     assert_eq!(job.word(1, 0), 1);
 }
 
-/// Several copies that are refused together are started one by one, though there is no room for
-/// some of them.
-#[test]
-fn copies_refused_together_are_all_made() {
-    for seed in 1..=60 {
-        let shape = Shape { staged: 0b0100, bounce: (1024, 1, 8), ..Shape::default() };
-        let script = Script { again_percent: 50, delay: (10_000, 20_000), ..Script::default() };
-        let mut job = Job::new(seed, &shape, script);
-        job.fill_scratch(0, &[7; 16_384]);
-        job.fabric.fail_calls(PortCall::Copy, 2, 1);
-        for at in 0..8 {
-            job.put(0, 1, at * 1024, 1000).unwrap();
-        }
-        // One that was alone has failed.
-        drop(job.settle(&[0, 1], (0, 1), 1000));
-    }
-}
-
 /// An acknowledgement of a later message waits for no earlier one: when the request for it
 /// overtakes the message, or when the fabric refuses it at first.
 #[test]

@@ -87,9 +87,11 @@ fn posting_iterations_are_busy() {
     job.fabric.refuse(Pe(1), false);
     assert!(iterate(&mut job), "the signal leaves");
     job.fabric.refuse(Pe(1), true);
+    let tried = |job: &Job| job.members[0].lane.counters().map(|r| r.again).collect::<Vec<_>>();
+    let (before, queued) = (tried(&job), job.counted(0, |rail| rail.queued));
     job.put_value(0, 1, 16, 7).unwrap();
-    let rails: Vec<_> = job.members[0].lane.counters().collect();
-    assert!(rails.iter().all(|rail| rail.again > 0) && rails[0].queued == 1, "{rails:?}");
+    assert!(tried(&job).iter().zip(before).all(|(now, before)| *now > before), "on each rail");
+    assert_eq!(job.counted(0, |rail| rail.queued), queued + 1);
     for _ in 0..2 {
         job.inc(0, 2, 0);
         job.lane(0).request_acks();

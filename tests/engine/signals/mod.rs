@@ -57,7 +57,7 @@ fn fast_signals_follow_what_they_must() {
         let mut calls = job.fabric.calls().into_iter().rev();
         let last = calls.find(|call| matches!(call, Call::Post(Pe(0), _)));
         if last != Some(Call::Post(Pe(0), RailId(1))) {
-            (0..2).for_each(|_| job.inc(0, 1, 32));
+            (0..2).for_each(|_| job.put_signal(0, 1, &[(64, 8)], 0).unwrap());
             job.until_quiet(0, 1);
         }
         let before = job.fabric.events().len();

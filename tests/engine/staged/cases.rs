@@ -32,18 +32,6 @@ fn words_are_stored_together() {
     (0..WORDS).for_each(|at| assert_eq!(job.word(1, 16 * at), at as u64 + 1));
     let settled = job.fabric.world().settled;
     assert!((1..=8).contains(&settled), "{WORDS} words in {settled} calls");
-    // So are those of puts that are copied at the same time.
-    let shape = Shape { shared: u32::MAX, bounce: (1024, 8, 8), rails: 1, ..shape };
-    let mut job = Job::new(1, &shape, Script::default());
-    for at in (0..8).map(|number| 1024 * number) {
-        job.put_signal(0, 1, &[(at, 1000)], at + 1000).unwrap();
-    }
-    while !job.is_quiet(0, 1).unwrap() {
-        job.iterate_slowly(&[0], 20, 100_000);
-        job.iterate_slowly(&[1], 1, 100_000);
-    }
-    let settled = job.fabric.world().settled;
-    assert!((1..=4).contains(&settled), "of 8 puts in {settled} calls");
 }
 
 /// A word of the host behind a fence waits for what is to be stored in staged memory before it.
@@ -63,18 +51,24 @@ fn host_words_follow_deferred_writes() {
     assert_eq!(job.fabric.events(), events);
 }
 
-/// Of copies that go to the device together, the one that it does not take fails its peer alone.
+/// Of copies that go to the device together, the one that it does not take fails its peer alone,
+/// though there is no room for some of them.
 #[test]
 fn refused_copy_fails_its_peer_alone() {
-    let bounce = (4096, 4, 4);
-    let shape = Shape { n_pes: 3, staged: ALL, bounce, heap: 1 << 14, ..Shape::default() };
-    let mut job = Job::new(1, &shape, Script::default());
-    job.fill_scratch(0, &[7; 1000]);
-    job.fabric.fail_calls(PortCall::Copy, 0, 2);
-    [1, 2].into_iter().for_each(|pe| job.put(0, pe, 0, 1000).unwrap());
-    assert_eq!(job.settle(&[0, 1, 2], (0, 2), 1000), Ok(()));
-    assert_eq!(job.heap(2, 0, 1000), [7; 1000]);
-    assert!(job.quiet(0, 1).is_err());
+    for seed in 1..=20 {
+        let bounce = (4096, 4, 4);
+        let shape = Shape { n_pes: 4, staged: ALL, bounce, heap: 1 << 14, ..Shape::default() };
+        let script = Script { again_percent: 50, ..Script::default() };
+        let mut job = Job::new(seed, &shape, script);
+        job.fill_scratch(0, &[7; 1000]);
+        job.fabric.fail_calls(PortCall::Copy, 0, 2);
+        [1, 2, 3].into_iter().for_each(|pe| job.put(0, pe, 0, 1000).unwrap());
+        let ended = [1, 2, 3].map(|pe| {
+            let ended = job.settle(&[0, 1, 2, 3], (0, pe), 1000);
+            ended.is_ok_and(|()| job.heap(pe, 0, 1000) == [7; 1000])
+        });
+        assert!(ended.iter().filter(|ended| **ended).count() >= 2, "seed {seed}");
+    }
 }
 
 /// Whatever brings them, words that cannot be stored are not acknowledged; those of another peer
@@ -327,10 +321,13 @@ fn user_thread_waits_for_slow_operation() {
         while began.elapsed() < 5 * limit {
             job.progress(0, 1);
         }
+        let mut busy = 0;
         while !waits.is_finished() {
+            busy += u32::from(job.lane(0).has_work());
             job.iterate();
         }
         assert_eq!(waits.join().unwrap(), Ok(()));
+        assert!(busy < 1000, "the watchdog alone had it acknowledged");
     });
 }
 

@@ -154,22 +154,9 @@ fn fabric_writes_wait_for_delivery() {
     assert_eq!((delivered(&job), job.heap(1, 8, 8)), (2, 7u64.to_le_bytes().to_vec()));
 }
 
-/// Bytes behind a fence are read before it is reached, but take no bounce buffer that those before
-/// it lack.
+/// Bytes that come with a message take no bounce buffer that those before a fence lack.
 #[test]
-fn fenced_bytes_are_read_ahead() {
-    let shape = Shape { rails: 1, staged: ALL, ..Shape::default() };
-    let script = Script { delay: (1_000_000, 1_000_000), ..Script::default() };
-    let mut job = Job::new(3, &shape, script);
-    job.fabric.trace_calls();
-    put(&mut job, 0, LEN);
-    job.fence(0, 1);
-    put(&mut job, 1024, LEN);
-    job.iterate_slowly(&[0], 10, 1_000_000);
-    job.progress(1, 10);
-    assert_eq!(job.posts(1), 2);
-    job.until_quiet(0, 1);
-
+fn fenced_bytes_wait_for_buffers() {
     for slow in [0, 1] {
         let (bounce, longest_message) = ((1024, 4, 1), MAX_LONG_MESSAGE);
         let shape = Shape { staged: ALL, bounce, longest_message, ..Shape::default() };

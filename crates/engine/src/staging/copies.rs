@@ -207,7 +207,7 @@ impl Staging {
                 Some(Posted::Again)
             }
             Ok(None) => {
-                if are_ordered(&receive.records) && receive.records.len() > 1 {
+                if receive.records.iter().any(|record| record.is_ordered) {
                     receive.state = ReceiveState::CopyingIn(CopySpan::Group(0));
                 } else {
                     // Unordered from now on, so that it is not tried as a list again.
