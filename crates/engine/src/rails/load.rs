@@ -144,10 +144,12 @@ mod tests {
     #[test]
     fn rate_follows_recent_segments() {
         let (mut load, mut now) = (Load::default(), 0);
-        for time in [vec![100; 100], vec![1000; 10]].concat() {
-            load.add(1000, now);
+        // The longest, which stays ahead.
+        load.add(1000, now);
+        for time in [vec![90; 100], vec![900; 10]].concat() {
+            load.add(900, now);
             now += time;
-            load.complete(1000, now);
+            load.complete(900, now);
         }
         let rate = load.bytes_per_second() / 1_000_000;
         assert!(
