@@ -53,7 +53,8 @@ pub(crate) fn long_put_signal(pes: (u32, u32), seq: Seq, body: &Body<'_>) -> Vec
     let head = seal.open(&bytes).unwrap();
     bytes[36..40].copy_from_slice(&(payload.len() as u32).to_le_bytes());
     let mut covered: [u8; MAX_MESSAGE] = bytes[..MAX_MESSAGE].try_into().unwrap();
-    let low = u64::from(head.what) | u64::from(head.from.0) << 16 | u64::from(head.seq) << 32;
+    let low =
+        u64::from(head.kind_and_code) | u64::from(head.from.0) << 16 | u64::from(head.seq) << 32;
     let high = u64::from(head.ack) | u64::from(head.word) << 32;
     covered[..8].copy_from_slice(&low.to_le_bytes());
     covered[8..16].copy_from_slice(&high.to_le_bytes());

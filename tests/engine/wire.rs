@@ -25,14 +25,14 @@ fn each_body(word: u64, mut with: impl FnMut(&Body<'_>)) {
     let bytes: [u8; MAX_PAYLOAD] = std::array::from_fn(|at| word.rotate_left(at as u32) as u8);
     let mut map = [0; MAP_BYTES];
     map[..32].copy_from_slice(&bytes[..32]);
-    let (get, value) = (GetId { number: low, of: !low }, word);
+    let (get, value) = (GetId { number: low, low: !low }, word);
     let bodies = [
         Body::Ack(None),
         Body::Ack(Some(&map)),
         Body::AckRequest,
-        Body::Reply { place: low, of: !low, value },
-        Body::Refusal { of: low, why: "" },
-        Body::Refusal { of: low, why: &"~".repeat(MAX_REASON) },
+        Body::Reply { place: low, low: !low, value },
+        Body::Refusal { low, why: "" },
+        Body::Refusal { low, why: &"~".repeat(MAX_REASON) },
         Body::GetRequest { from: AT, len: low, get: !low },
         Body::GetReply { get, payload: &bytes },
         Body::GetReply { get, payload: &bytes[..1] },
@@ -94,7 +94,7 @@ fn seal(share: [u8; 16], me: u16) -> Seal {
 
 /// The fields of a head.
 fn fields(head: Head) -> (u16, Pe, u32, u32, u32) {
-    (head.what, head.from, head.seq, head.ack, head.word)
+    (head.kind_and_code, head.from, head.seq, head.ack, head.word)
 }
 
 /// Words that fill fields, and leave their halves apart.
@@ -197,7 +197,7 @@ proptest! {
 /// Decodes a message of a kind from its bytes, of which the head's are not looked at.
 fn decode(kind: u8, code: u8, word: u32, bytes: &[u8]) -> Result<Message<'_>, WireError> {
     let what = u16::from(VERSION | kind << 4) | u16::from(code) << 8;
-    let head = Head { what, from: Pe(0), seq: 0, ack: 0, word };
+    let head = Head { kind_and_code: what, from: Pe(0), seq: 0, ack: 0, word };
     Message::decode(head, word, bytes)
 }
 
@@ -323,9 +323,9 @@ fn refusals_are_cut_between_characters() {
         ("x".repeat(MAX_REASON + 1), MAX_REASON),
         (format!("{}ä", "x".repeat(MAX_REASON - 1)), MAX_REASON - 1),
     ] {
-        let bytes = encode(&sender, Pe(0), Pe(0), &numbers, &Body::Refusal { of: 1, why: &why });
+        let bytes = encode(&sender, Pe(0), Pe(0), &numbers, &Body::Refusal { low: 1, why: &why });
         let head = sender.open(&bytes).unwrap();
-        let told = Body::Refusal { of: 1, why: &why[..fits] };
+        let told = Body::Refusal { low: 1, why: &why[..fits] };
         assert_eq!(Message::decode(head, head.word, &bytes).unwrap().body, told);
     }
 }

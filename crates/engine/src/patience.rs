@@ -39,9 +39,9 @@ impl Wait {
         patience.checked_sub(self.waited()).filter(|left| !left.is_zero())
     }
 
-    fn count(&mut self, now: Instant, most: Duration) -> Duration {
+    fn count(&mut self, now: Instant, limit: Duration) -> Duration {
         // A longer interval means that the process was stopped.
-        self.counted += now.saturating_duration_since(self.last_check).min(most);
+        self.counted += now.saturating_duration_since(self.last_check).min(limit);
         self.last_check = now;
         self.counted
     }

@@ -56,7 +56,7 @@ pub struct Watchdog {
     time: u32,
     checks: u32,
     /// Time when work of any peer last ended.
-    moved: u32,
+    last_progress: u32,
     /// PEs whose processes have ended, and when this was noticed.
     ended: Vec<(Pe, u32)>,
 }
@@ -99,7 +99,7 @@ impl Watchdog {
             waited: 0,
             time: 0,
             checks: 0,
-            moved: 0,
+            last_progress: 0,
             ended: Vec::new(),
         }
     }
@@ -163,14 +163,15 @@ impl Watchdog {
         true
     }
 
-    /// Returns the report that is due for work that last moved at `moved`, after `warned` warnings.
-    pub(crate) fn overdue(&self, moved: u32, warned: u32) -> Option<Overdue> {
-        self.overdue_after(1, moved, warned)
+    /// Returns the report that is due for work without progress since `since`, of which `warned`
+    /// warnings were given.
+    pub(crate) fn overdue(&self, since: u32, warned: u32) -> Option<Overdue> {
+        self.overdue_after(1, since, warned)
     }
 
     /// As [`Watchdog::overdue`], for work that fails after so many deadlines.
-    fn overdue_after(&self, deadlines: u64, moved: u32, warned: u32) -> Option<Overdue> {
-        let still = u64::from(self.time.saturating_sub(moved)) << TIME_SHIFT;
+    fn overdue_after(&self, deadlines: u64, since: u32, warned: u32) -> Option<Overdue> {
+        let still = u64::from(self.time.saturating_sub(since)) << TIME_SHIFT;
         let fails = self.fail_after.is_some_and(|limit| still >= limit.saturating_mul(deadlines));
         let warns = self.warn_after.is_some_and(|limit| still / limit.max(1) > u64::from(warned));
         (fails || warns).then_some(Overdue { seconds: still / 1_000_000_000, fails })
@@ -179,11 +180,11 @@ impl Watchdog {
 
 impl<P: Port> Core<P> {
     /// Checks all peers with unfinished work, and counted signals that wait for data; fails those
-    /// whose deadline has passed. `staged` is the time when staging last moved.
+    /// whose deadline has passed. `staged` is the time of staging's last progress.
     pub(crate) fn check_peers(&mut self, staged: u32) {
         self.watchdog.checks = self.watchdog.checks.wrapping_add(1);
         let (number, time) = (self.watchdog.checks, self.watchdog.time);
-        let mut moved = self.watchdog.moved.max(staged);
+        let mut last_progress = self.watchdog.last_progress.max(staged);
         let mut busy = Vec::new();
         // A control message that could not leave is tried again here.
         let has_control = |peer: &Peer| peer.channel.as_deref().is_some_and(Channel::has_control);
@@ -202,12 +203,12 @@ impl<P: Port> Core<P> {
             // A peer that was idle at the last check starts a new wait.
             if ended != watch.ended || watch.checked.wrapping_add(1) != number {
                 (watch.ended, watch.since, watch.warned) = (ended, time, 0);
-                moved = time;
+                last_progress = time;
             }
             watch.checked = number;
             busy.push(peer.pe);
         }
-        self.watchdog.moved = moved;
+        self.watchdog.last_progress = last_progress;
         let mut reported = 0;
         // After the loop: whether one peer is stuck depends on whether any other has moved.
         for pe in busy {
@@ -225,8 +226,9 @@ impl<P: Port> Core<P> {
             // Work that waits for resources of other peers, or for a copy, is overdue only while
             // the whole lane is stuck, and has two deadlines: those peers' come first.
             peer.watch.starved = time;
-            let (watch, moved) = (peer.watch, self.watchdog.moved.max(staged));
-            let overdue = self.watchdog.overdue_after(2, watch.since.max(moved), watch.warned);
+            let watch = peer.watch;
+            let since = watch.since.max(self.watchdog.last_progress).max(staged);
+            let overdue = self.watchdog.overdue_after(2, since, watch.warned);
             let Some(overdue) = overdue else { return };
             let report = self.timeout(pe, &self.oldest(pe), overdue.seconds);
             return self.report(pe, report, overdue.fails, reported);
@@ -319,7 +321,9 @@ impl<P: Port> Core<P> {
                 peer.channel.as_deref_mut().and_then(|channel| channel.counts.as_deref_mut());
             let Some(counts) = counts.filter(|_| peer.error.is_none()) else { continue };
             let Some((arrived, segments)) = counts.first_waiting() else { continue };
-            let Some(late) = self.watchdog.overdue(counts.moved, counts.warned) else { continue };
+            let Some(late) = self.watchdog.overdue(counts.last_arrival, counts.warned) else {
+                continue;
+            };
             counts.warned += 1;
             let failed = EngineError::DataMissing {
                 pe: peer.pe,

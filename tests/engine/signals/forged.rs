@@ -33,7 +33,7 @@ fn foreign_messages_are_dropped() {
     let unsealed = sealed(PES, Cookie::of([[7; 16]]), |_| numbers, &word);
     let mut altered = genuine.clone();
     altered[24] ^= 1;
-    let get = GetId { number: 0, of: Seq::FIRST.low() };
+    let get = GetId { number: 0, low: Seq::FIRST.low() };
     let loaded = Body::GetReply { get, payload: &[1] };
     let pull = Pull { target: To::Get(get), len: 9, source: PullSource::Bounce(0), payload: &[] };
     let of_round = |body| masked(PES, (Seq::FIRST, Seq::FIRST, 0), 5, body);
@@ -53,7 +53,7 @@ fn foreign_messages_are_dropped() {
         ("of another round, about a get", of_round(&loaded)),
         ("of another round, to read for a get", of_round(&Body::Pull(pull))),
         ("of another round, without a number", of_round(&Body::AckRequest)),
-        ("a refusal of another round", of_round(&Body::Refusal { of: 0, why: "no" })),
+        ("a refusal of another round", of_round(&Body::Refusal { low: 0, why: "no" })),
     ];
     let mut job = Job::new(3, &Shape::default(), Script::default());
     let heap = job.heap(1, 0, job.heap);
@@ -188,7 +188,7 @@ fn replies_to_other_fetches_are_dropped() {
     job.fetch(1, 0, 64).unwrap();
     // The fetch is the second message.
     for (place, of) in [(0, ahead(0)), (0, ahead(2)), (1, ahead(1)), (16, ahead(1))] {
-        let body = Body::Reply { place, of: of.low(), value: 99 };
+        let body = Body::Reply { place, low: of.low(), value: 99 };
         forge(&job, PES, Seq::FIRST, 0, &body);
     }
     job.progress(1, 100);
@@ -219,7 +219,7 @@ fn repeated_messages_are_answered_again() {
             let head = seal.open(bytes).unwrap();
             let word = head.word ^ seal.mask(Pe(1), Pe(0), Seq::FIRST.high());
             match Message::decode(head, word, bytes).unwrap().body {
-                Body::Reply { place: 3, of, value } => Some((of - Seq::FIRST.low(), value)),
+                Body::Reply { place: 3, low: of, value } => Some((of - Seq::FIRST.low(), value)),
                 _ => None,
             }
         });
@@ -274,7 +274,7 @@ fn replies_may_precede_acknowledgements() {
     let mut job = Job::new(3, &Shape { n_pes: 3, ..Shape::default() }, Script::default());
     [0, 2].into_iter().for_each(|pe| job.fabric.stall(Pe(pe)));
     job.fetch(1, 0, 64).unwrap();
-    let reply = Body::Reply { place: 0, of: Seq::FIRST.low(), value: 99 };
+    let reply = Body::Reply { place: 0, low: Seq::FIRST.low(), value: 99 };
     acknowledge(&job, 0, &reply);
     job.progress(1, 1);
     assert_eq!((job.scratch(1, 64, 1), job.is_quiet(1, 0)), (vec![99], Ok(true)));
@@ -296,7 +296,7 @@ fn replies_may_come_a_window_later() {
         let more = if acked == 1 { WINDOW - 1 } else { 1 };
         (0..more).for_each(|_| job.inc(1, 0, 0));
     }
-    acknowledge(&job, WINDOW, &Body::Reply { place: 0, of: Seq::FIRST.low(), value: 99 });
+    acknowledge(&job, WINDOW, &Body::Reply { place: 0, low: Seq::FIRST.low(), value: 99 });
     job.progress(1, 1);
     assert_eq!((job.scratch(1, 64, 1), job.is_quiet(1, 0)), (vec![99], Ok(false)));
     acknowledge(&job, WINDOW + 1, &Body::Ack(None));

@@ -63,7 +63,7 @@ impl Answer {
     fn send(self, job: &Job, from: u32, number: u64, (of, named): About) {
         let payload = [0xee; SHORT];
         let of = ahead(of).low();
-        let get = GetId { number: named, of };
+        let get = GetId { number: named, low: of };
         let pull = |len: usize, source| {
             let (target, len) = (PullTarget::Get(get), len as u32);
             Body::Pull(Pull { target, len, source, payload: &[] })
@@ -72,8 +72,8 @@ impl Answer {
             Ack(count) => (count, Body::Ack(None)),
             AckOfLater => (0, Body::Ack(Some(&[0xff; MAP_BYTES]))),
             AckRequest => (0, Body::AckRequest),
-            Reply => (0, Body::Reply { place: named, of, value: 0xeeee_eeee }),
-            Refusal => (0, Body::Refusal { of, why: "forged" }),
+            Reply => (0, Body::Reply { place: named, low: of, value: 0xeeee_eeee }),
+            Refusal => (0, Body::Refusal { low: of, why: "forged" }),
             Loaded(len) => (0, Body::GetReply { get, payload: &payload[..len] }),
             Answer::Pull(len) => (0, pull(len, PullSource::Fabric(0, &[1; 8]))),
             PullOfShared(len) => (0, pull(len, PullSource::Bounce(0))),

@@ -376,7 +376,7 @@ fn some_answer(u: &mut Unstructured<'_>, next: &mut [Seq], bed: &Bed) -> Result<
     let from = Pe(u.int_in_range(1..=2)?);
     let sent = |u: &mut Unstructured<'_>| Ok(Seq(Seq::FIRST.0 + u.int_in_range(0..=6u64)?));
     let of = sent(u)?.low();
-    let get = GetId { number: u.int_in_range(0..=4)?, of };
+    let get = GetId { number: u.int_in_range(0..=4)?, low: of };
     let offset = u.int_in_range(0..=66u64)? * 8;
     let at = RegionAddr { slot: slot(u)?, offset };
     // Of the get that is named, as often as not.
@@ -393,8 +393,8 @@ fn some_answer(u: &mut Unstructured<'_>, next: &mut [Seq], bed: &Bed) -> Result<
     let address = if u.ratio(1u8, 16u8)? { u64::MAX - offset } else { offset };
     let body = match u.int_in_range(0..=9)? {
         0 => Body::Ack(u.arbitrary::<bool>()?.then_some(&map)),
-        1 => Body::Reply { place: u.int_in_range(0..=3)?, of, value: 9 },
-        2 => Body::Refusal { of, why: "no" },
+        1 => Body::Reply { place: u.int_in_range(0..=3)?, low: of, value: 9 },
+        2 => Body::Refusal { low: of, why: "no" },
         3 => Body::GetReply { get, payload: &payload[..len.min(200)] },
         4 => Body::StagedPut { to: at, payload: &payload[..len.min(200)] },
         5 => Body::GetRequest { from: at, len: len as u32, get: get.number },

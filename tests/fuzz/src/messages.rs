@@ -86,7 +86,8 @@ pub(crate) fn close(seal: &Seal, to: Pe, bytes: &[u8], mask: u32) -> Vec<u8> {
 /// The inverse of [`close`], at the receiver.
 fn open(seal: &Seal, bytes: &[u8], mask: u32) -> Vec<u8> {
     let head = seal.open(bytes).unwrap();
-    let low = u64::from(head.what) | u64::from(head.from.0) << 16 | u64::from(head.seq) << 32;
+    let low =
+        u64::from(head.kind_and_code) | u64::from(head.from.0) << 16 | u64::from(head.seq) << 32;
     let high = u64::from(head.ack) | u64::from(head.word ^ mask) << 32;
     [&low.to_le_bytes(), &high.to_le_bytes(), &bytes[HEAD..]].concat()
 }
@@ -130,7 +131,7 @@ pub(crate) fn bodies() -> Vec<Body<'static>> {
     let at = RegionAddr { slot: SLOT, offset: 64 };
     let add = atomic(AtomicOp::Add);
     let of = Seq::FIRST.low();
-    let get = GetId { number: 0, of };
+    let get = GetId { number: 0, low: of };
     let keys = PullSource::Fabric(4096, &[1; 16]);
     let pull =
         |target, len, source, carried| Body::Pull(Pull { target, len, source, payload: carried });
@@ -140,10 +141,10 @@ pub(crate) fn bodies() -> Vec<Body<'static>> {
         Body::AckRequest,
         Body::Word { addr: at, atomic: add },
         Body::Fetch { addr: at, atomic: atomic(AtomicOp::FetchAdd), place: 2 },
-        Body::Reply { place: 0, of, value: 9 },
+        Body::Reply { place: 0, low: of, value: 9 },
         Body::PutSignal { addr: at, atomic: add, to: at, payload: b"payload" },
         Body::CountedSignal { addr: at, atomic: add, tag: Tag::FIRST, segments: 2 },
-        Body::Refusal { of, why: "it is not there" },
+        Body::Refusal { low: of, why: "it is not there" },
         Body::StagedPut { to: at, payload: b"payload" },
         Body::GetRequest { from: at, len: 100, get: 0 },
         pull(To::One(record(None)), 100, keys, &[]),

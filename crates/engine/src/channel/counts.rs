@@ -48,8 +48,8 @@ pub(crate) struct Tags {
 }
 
 impl Tags {
-    pub(crate) fn new(most: u16) -> Self {
-        let free = (1_u32 << most.min(TAGS)) - 1;
+    pub(crate) fn new(count: u16) -> Self {
+        let free = (1_u32 << count.min(TAGS)) - 1;
         Self { free: free as u16, uses: [FIRST_USE; TAGS as usize] }
     }
 
@@ -80,7 +80,7 @@ impl Tags {
 pub(crate) struct SegmentCounts {
     slots: [TagSlot; TAGS as usize],
     /// Time of the last arrival in the watchdog's units, and warnings since.
-    pub(crate) moved: u32,
+    pub(crate) last_arrival: u32,
     pub(crate) warned: u32,
 }
 
@@ -126,7 +126,7 @@ impl SegmentCounts {
 
     /// Counts a segment with the expected tag. Returns the number of the signal that it completes.
     pub(crate) fn land(&mut self, tag: Tag, now: u32) -> Option<Seq> {
-        (self.moved, self.warned) = (now, 0);
+        (self.last_arrival, self.warned) = (now, 0);
         let slot = &mut self.slots[tag.slot()];
         // The first segment of a put may arrive before its signal, and begins the use.
         slot.uses = tag.uses();
@@ -146,7 +146,7 @@ impl SegmentCounts {
         seq: Seq,
         now: u32,
     ) -> Result<bool, String> {
-        (self.moved, self.warned) = (now, 0);
+        (self.last_arrival, self.warned) = (now, 0);
         let slot = &mut self.slots[tag.slot()];
         if tag.uses() != slot.expected() || slot.signal.is_some() || slot.arrived > segments {
             let (uses, expected) = (tag.uses(), slot.expected());

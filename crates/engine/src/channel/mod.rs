@@ -36,7 +36,7 @@ const ACK_INTERVAL: u64 = WINDOW / 2;
 #[derive(Debug)]
 pub(crate) struct PendingMessage {
     pub(crate) seq: Seq,
-    pub(crate) what: PendingOn,
+    pub(crate) on: PendingOn,
 }
 
 /// Condition for which a message waits.
@@ -308,7 +308,7 @@ impl Channel {
     /// Takes the first message that no longer waits for earlier ones.
     pub(crate) fn take_executable(&mut self) -> Option<PendingMessage> {
         let next = self.executed.next();
-        let is_executable = |waiting: &PendingMessage| match waiting.what {
+        let is_executable = |waiting: &PendingMessage| match waiting.on {
             PendingOn::Earlier { after, .. } => after < next,
             PendingOn::Data { .. } | PendingOn::Staging => false,
         };

@@ -329,9 +329,9 @@ impl<P: Port> Core<P> {
 
     /// Returns the name of the operation for which an unacknowledged message was sent, by the low
     /// half of its number; None unless staging sent it.
-    pub(crate) fn sent_as(&mut self, pe: Pe, of: u32) -> Option<(&'static str, usize)> {
+    pub(crate) fn sent_as(&mut self, pe: Pe, low: u32) -> Option<(&'static str, usize)> {
         let channel = self.peers.get(pe).channel.as_deref()?;
-        let seq = channel.next.near(of);
+        let seq = channel.next.near(low);
         let slot = self.messages.get_mut(channel.slot_of(seq)?)?;
         // Its place may be that of another message by now.
         let is_staged = matches!(slot.purpose, Purpose::Staged { .. });
@@ -358,14 +358,14 @@ impl<P: Port> Core<P> {
         &mut self,
         pe: Pe,
         place: u32,
-        of: u32,
+        low: u32,
     ) -> Option<(crate::request::FetchTarget, usize)> {
         let channel = self.peers.get_mut(pe).channel.as_deref_mut()?;
         let index = channel.fetch(place)?;
         let slot = self.messages.get_mut(index)?;
         // A repeated reply finds another fetch in its place, or none.
         let Purpose::Fetch { result, width, place } = slot.purpose else { return None };
-        if slot.seq.low() != of {
+        if slot.seq.low() != low {
             return None;
         }
         let seq = slot.seq;

@@ -307,13 +307,13 @@ impl<P: Port> Core<P> {
             let (body, sent): (Body<'_>, fn(&mut Channel)) = if channel.replies_due != 0 {
                 let place = channel.replies_due.trailing_zeros();
                 let (of, value) = channel.replies[place as usize];
-                (Body::Reply { place, of: of.low(), value }, |channel| {
+                (Body::Reply { place, low: of.low(), value }, |channel| {
                     channel.replies_due &= channel.replies_due - 1;
                 })
             } else if let (Some((of, reason)), 0) = (&channel.refusal, channel.reads) {
                 // The receiver of a refusal reuses the buffers that this lane read from.
                 why = reason.clone();
-                (Body::Refusal { of: of.low(), why: &why }, |channel| channel.refusal = None)
+                (Body::Refusal { low: of.low(), why: &why }, |channel| channel.refusal = None)
             } else if channel.ack_request_due {
                 (Body::AckRequest, |channel| channel.ack_request_due = false)
             } else if channel.ack_due {

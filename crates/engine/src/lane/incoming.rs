@@ -14,7 +14,7 @@ use crate::ids::{Pe, RailId};
 use crate::lane::Lane;
 use crate::port::copies::{DeferredOrder, Reach};
 use crate::port::{Incoming, Port};
-use crate::wire::decode::PlainMessage;
+use crate::wire::decode::CommonMessage;
 use crate::wire::message::{Body, Head, MAX_EAGER, Message, Seq};
 use crate::wire::staging::PullTarget;
 
@@ -80,8 +80,8 @@ impl<P: Port> Lane<P> {
             return false;
         }
         let word = head.word ^ channel.in_mask(&core.seal, pe, seq);
-        let Some(PlainMessage { addr: word_addr, atomic, to, payload }) =
-            PlainMessage::decode(head, word, bytes)
+        let Some(CommonMessage { addr: word_addr, atomic, to, payload }) =
+            CommonMessage::decode(head, word, bytes)
         else {
             return false;
         };
@@ -168,11 +168,11 @@ impl<P: Port> Lane<P> {
                 self.core.channel(pe).note_ack_request(seq);
                 self.core.enter_control(pe);
             }
-            Body::Reply { place, of, value } => self.store_result(pe, place, of, value),
-            Body::Refusal { of, why } => {
+            Body::Reply { place, low, value } => self.store_result(pe, place, low, value),
+            Body::Refusal { low, why } => {
                 let why = why.to_owned();
-                let asked = self.staging.get_requested_by(pe, of);
-                let (what, len) = asked.or(self.core.sent_as(pe, of)).unwrap_or(("message", 0));
+                let asked = self.staging.get_requested_by(pe, low);
+                let (what, len) = asked.or(self.core.sent_as(pe, low)).unwrap_or(("message", 0));
                 self.core.fail_peer(pe, EngineError::PeerRefused { what, pe, len, why });
                 // A peer that refuses has ended its reads of this process.
                 let before = Seq(u64::MAX);
@@ -220,8 +220,8 @@ impl<P: Port> Lane<P> {
         }
         if channel.executed.next() <= after {
             let (head, word, bytes) = raw;
-            let what = PendingOn::Earlier { after, head, word, bytes: bytes.into() };
-            return channel.wait(PendingMessage { seq, what });
+            let on = PendingOn::Earlier { after, head, word, bytes: bytes.into() };
+            return channel.wait(PendingMessage { seq, on });
         }
         self.execute(pe, seq, message, raw);
     }
@@ -236,8 +236,8 @@ impl<P: Port> Lane<P> {
                 Ok(true) => {}
                 Ok(false) => {
                     let (head, word, bytes) = raw;
-                    let what = PendingOn::Data { head, word, bytes: bytes.into() };
-                    return channel.wait(PendingMessage { seq, what });
+                    let on = PendingOn::Data { head, word, bytes: bytes.into() };
+                    return channel.wait(PendingMessage { seq, on });
                 }
                 Err(why) => return self.core.refuse(pe, seq, why),
             }
@@ -264,7 +264,7 @@ impl<P: Port> Lane<P> {
     pub(crate) fn execute_kept(&mut self) {
         while let Some(pe) = self.core.executable.pop() {
             while let Some(waiting) = self.core.channel(pe).take_executable() {
-                let PendingOn::Earlier { head, word, bytes, .. } = waiting.what else { continue };
+                let PendingOn::Earlier { head, word, bytes, .. } = waiting.on else { continue };
                 // It was decoded when it arrived, so this cannot fail.
                 let Ok(message) = Message::decode(head, word, &bytes) else { continue };
                 self.execute(pe, waiting.seq, &message, (head, word, &bytes));
@@ -345,7 +345,7 @@ impl<P: Port> Lane<P> {
         let channel = self.core.channel(pe);
         let counts = channel.counts.get_or_insert_default();
         let Some(seq) = counts.land(tag, now) else { return };
-        let Some(PendingMessage { seq, what: PendingOn::Data { head, word, bytes } }) =
+        let Some(PendingMessage { seq, on: PendingOn::Data { head, word, bytes } }) =
             channel.take_waiting(seq)
         else {
             return;
@@ -354,8 +354,8 @@ impl<P: Port> Lane<P> {
         self.end_message(pe, seq, &message);
     }
 
-    fn store_result(&mut self, pe: Pe, place: u32, of: u32, value: u64) {
-        let Some((result, width)) = self.core.end_fetch(pe, place, of) else { return };
+    fn store_result(&mut self, pe: Pe, place: u32, low: u32, value: u64) {
+        let Some((result, width)) = self.core.end_fetch(pe, place, low) else { return };
         let len = if result.flag.is_some() { 8 } else { width };
         let bytes = value.to_le_bytes();
         let (addr, flag) = (result.addr, result.flag);

@@ -134,7 +134,7 @@ impl<P: Port> Lane<P> {
             }
         }
         self.staging.release_ended(&mut self.core);
-        self.core.check_peers(self.staging.moved());
+        self.core.check_peers(self.staging.last_progress());
     }
 
     #[cold]

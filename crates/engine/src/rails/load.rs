@@ -29,7 +29,7 @@ pub(crate) struct Load {
     done: u64,
     busy: u64,
     /// Time of the last completion, or when the rail became busy.
-    moved: u64,
+    since: u64,
 }
 
 impl Load {
@@ -39,7 +39,7 @@ impl Load {
         }
         if self.ahead == 0 {
             // Idle time must not count as time that the rail was busy.
-            (self.moved, self.longest) = (now, 0);
+            (self.since, self.longest) = (now, 0);
         }
         self.ahead += len;
         self.longest = self.longest.max(len);
@@ -48,8 +48,8 @@ impl Load {
     pub(crate) fn complete(&mut self, len: u64, now: u64) {
         self.ahead -= len;
         self.done += len;
-        self.busy += now.saturating_sub(self.moved);
-        self.moved = now;
+        self.busy += now.saturating_sub(self.since);
+        self.since = now;
         if self.done > RATE_WINDOW * self.longest {
             // Both halved: the rate stays, with half the weight.
             (self.done, self.busy) = (self.done / 2, self.busy / 2);
@@ -57,7 +57,7 @@ impl Load {
     }
 
     fn is_stale(&self, now: u64) -> bool {
-        self.ahead == 0 && now.saturating_sub(self.moved) >= RATE_LIFETIME
+        self.ahead == 0 && now.saturating_sub(self.since) >= RATE_LIFETIME
     }
 
     /// Returns the recent rate in bytes per nanosecond, or None if the rail has to be tried.
@@ -84,7 +84,7 @@ pub(crate) fn choose(
     let len = len as f64;
     let finish = |load: &Load, rate: f64| {
         let idle = load.ahead == 0;
-        let still = if idle { 0.0 } else { now.saturating_sub(load.moved) as f64 };
+        let still = if idle { 0.0 } else { now.saturating_sub(load.since) as f64 };
         // A rail that completes nothing is estimated ever slower.
         let ahead = (load.ahead as f64 - rate * still).max(0.0);
         let late = (still - load.longest as f64 / rate).max(0.0);
@@ -99,11 +99,11 @@ pub(crate) fn choose(
             continue;
         }
         let segments = (TIME_AHEAD * rate / len) as u64;
-        let may = segments.clamp(
+        let max_ahead = segments.clamp(
             MIN_AHEAD * u64::from(workers.max(1)),
             MAX_AHEAD.max(MIN_AHEAD * u64::from(workers)),
         );
-        first = Some((rail, time, ahead_for_peer < may * len as u64));
+        first = Some((rail, time, ahead_for_peer < max_ahead * len as u64));
     }
     first.filter(|(.., may)| *may).map(|(rail, ..)| rail)
 }

@@ -55,9 +55,9 @@ impl<F> Rail<F> {
         let (depth, max_segment) = (limits.depth.max(1), limits.max_segment.max(1));
         let limits = RailLimits { depth, max_segment, ..*limits };
         let unit = PEER_SHARE * rails as u32;
-        let most = max_segment.min(spread.balanced_from.saturating_sub(1));
+        let max = max_segment.min(spread.balanced_from.saturating_sub(1));
         Self {
-            max_round_robin: if fast.is_some() { most } else { 0 },
+            max_round_robin: if fast.is_some() { max } else { 0 },
             fast,
             quota: depth * unit,
             unit,

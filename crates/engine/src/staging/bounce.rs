@@ -74,8 +74,8 @@ impl Pool {
         let (free, count) = (self.free.len(), self.count);
         let peer = self.peer(pe);
         // A peer without a buffer may have any: its first one makes progress possible.
-        let may = peer.taken == 0 || count < SHARED_FROM || free > (peer.taken / 8).max(1);
-        if free == 0 || !may {
+        let is_allowed = peer.taken == 0 || count < SHARED_FROM || free > (peer.taken / 8).max(1);
+        if free == 0 || !is_allowed {
             return None;
         }
         peer.taken += 1;

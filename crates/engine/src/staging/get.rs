@@ -69,9 +69,9 @@ impl Staging {
         }
         // A fragment must fit into a buffer on both sides.
         let own = self.stager.as_ref().map_or(FRAGMENT, |stager| stager.bounce.bounce_len);
-        let most = if by_peer { own.min(remote.bounce_len()) } else { own };
+        let max_len = if by_peer { own.min(remote.bounce_len()) } else { own };
         let is_same_host = by_peer && self.is_mapped_by(pe);
-        let fragment = fragment_len(op.len, most, is_same_host, self.is_busy_with(pe));
+        let fragment = fragment_len(op.len, max_len, is_same_host, self.is_busy_with(pe));
         let handle = core.peers.get_mut(pe).share_handle(request.remote_handle);
         while op.sent < op.len {
             if self.peer(pe).in_flight >= MAX_IN_FLIGHT {
@@ -122,8 +122,8 @@ impl Staging {
     }
 
     /// Returns name and length of the get that a message requested, by the low half of its number.
-    pub(crate) fn get_requested_by(&self, pe: Pe, of: u32) -> Option<(&'static str, usize)> {
-        let is = |get: &StagedGet| get.pe == pe && get.request.is_some_and(|seq| seq.low() == of);
+    pub(crate) fn get_requested_by(&self, pe: Pe, low: u32) -> Option<(&'static str, usize)> {
+        let is = |get: &StagedGet| get.pe == pe && get.request.is_some_and(|seq| seq.low() == low);
         self.gets.iter().find(|(_, get)| is(get)).map(|(_, get)| ("get", get.len))
     }
 
@@ -145,7 +145,7 @@ impl Staging {
             return Ok(None);
         }
         let is =
-            |get: &StagedGet| get.pe == pe && get.request.is_some_and(|seq| seq.low() == named.of);
+            |get: &StagedGet| get.pe == pe && get.request.is_some_and(|seq| seq.low() == named.low);
         match self.gets.get(named.number).filter(|get| is(get)) {
             Some(get) if fits(get.len) => {
                 // A repeated answer must not match: its number may name another get by then.

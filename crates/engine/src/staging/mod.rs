@@ -210,7 +210,7 @@ pub(crate) struct Staging {
     steps: Vec<OrderedStep>,
     window: BatchWindow,
     values: ValueRuns,
-    moved: u32,
+    last_progress: u32,
     counters: StagedCounters,
 }
 
@@ -389,7 +389,7 @@ impl Staging {
     }
 
     fn uncount<P: Port>(&mut self, core: &mut Core<P>, pe: Pe, counts: GroupCounts) {
-        self.moved = core.watchdog.time();
+        self.last_progress = core.watchdog.time();
         // Not called for a send whose message has left: the message took over its count.
         core.end_in_group(counts.completion);
         let peer = core.peers.get_mut(pe);
@@ -400,7 +400,7 @@ impl Staging {
     }
 
     fn end_transfer<P: Port>(&mut self, core: &mut Core<P>, pe: Pe) {
-        self.moved = core.watchdog.time();
+        self.last_progress = core.watchdog.time();
         self.peer(pe).in_flight -= 1;
         // The queue may have waited for fewer transfers.
         core.make_ready(pe);
@@ -440,8 +440,8 @@ impl Staging {
     }
 
     /// Returns the time of the last progress, in the watchdog's units.
-    pub(crate) fn moved(&self) -> u32 {
-        self.moved
+    pub(crate) fn last_progress(&self) -> u32 {
+        self.last_progress
     }
 
     /// Iterates over the local memory that transfers access: peer, name of the operation, address

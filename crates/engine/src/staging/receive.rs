@@ -148,7 +148,7 @@ impl Staging {
     ) -> Result<(), String> {
         self.sync(core);
         let len = pull.len as usize;
-        let most = self.stager.as_ref().map_or(0, |stager| stager.bounce.bounce_len);
+        let max_len = self.stager.as_ref().map_or(0, |stager| stager.bounce.bounce_len);
         let (mut memory, mut known) = (None, None);
         let to = match pull.target {
             PullTarget::One(record) => {
@@ -179,8 +179,8 @@ impl Staging {
                 ReceiveSource::Bounce(offset)
             }
             // A buffer has to hold it, unless it goes straight to the destination of a get.
-            PullSource::Fabric(..) if memory.is_none() && len > most => {
-                return Err(format!("{len} bytes at once, and bounce buffers have {most}"));
+            PullSource::Fabric(..) if memory.is_none() && len > max_len => {
+                return Err(format!("{len} bytes at once, and bounce buffers have {max_len}"));
             }
             PullSource::Fabric(remote, _) if remote.checked_add(len as u64).is_none() => {
                 return Err(format!("{len} bytes from address {remote:#x} on"));
@@ -201,7 +201,7 @@ impl Staging {
         }
         let channel = core.channel(pe);
         channel.reads += 1;
-        channel.wait(PendingMessage { seq, what: PendingOn::Staging });
+        channel.wait(PendingMessage { seq, on: PendingOn::Staging });
         if !self.peer(pe).waiting.is_empty() {
             // The lowest number takes a buffer first, so that it never lacks one.
             self.peer(pe).waiting.push((seq, index));
@@ -516,7 +516,7 @@ impl Staging {
     pub(super) fn end_receive<P: Port>(&mut self, core: &mut Core<P>, index: u32) {
         let Some(receive) = self.receives.remove(index) else { return };
         let StagedReceive { pe, origin, buffer, .. } = receive;
-        self.moved = core.watchdog.time();
+        self.last_progress = core.watchdog.time();
         self.release_buffer(pe, CopyDirection::In, buffer);
         match origin {
             Ok(_) => core.channel(pe).reads -= 1,

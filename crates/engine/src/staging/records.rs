@@ -66,8 +66,8 @@ fn words(records: &[Record]) -> usize {
     records.iter().filter(|record| record.signal.is_some()).count()
 }
 
-/// Appends a record if the list with it fits `most` bytes. Returns whether it did.
-pub(super) fn add(records: &mut Vec<Record>, record: Record, most: usize) -> bool {
+/// Appends a record if the list with it fits `max_bytes`. Returns whether it did.
+pub(super) fn add(records: &mut Vec<Record>, record: Record, max_bytes: usize) -> bool {
     let same = |other: &&Record| (other.memory, other.len) == (record.memory, record.len);
     let repeats = records.iter().rev().take(LATEST).any(|other| same(&other));
     let record = Record { repeats, ..record };
@@ -75,12 +75,12 @@ pub(super) fn add(records: &mut Vec<Record>, record: Record, most: usize) -> boo
     if let (0, Some(last)) = (record.len, records.last()) {
         let begin = records.iter().rposition(|record| record.is_ordered).unwrap_or(0);
         let is_free = last.len > 0 && words(&records[begin..]) == 0;
-        if is_free && fits_with(records, None, most) {
+        if is_free && fits_with(records, None, max_bytes) {
             records.last_mut().expect("there is one").signal = record.signal;
             return true;
         }
     }
-    let fits = fits_with(records, Some(&record), most);
+    let fits = fits_with(records, Some(&record), max_bytes);
     if fits {
         records.push(record);
     }
@@ -88,7 +88,7 @@ pub(super) fn add(records: &mut Vec<Record>, record: Record, most: usize) -> boo
 }
 
 /// Returns true if the list may have another record; another signal if `another` is None.
-fn fits_with(records: &[Record], another: Option<&Record>, most: usize) -> bool {
+fn fits_with(records: &[Record], another: Option<&Record>, max_bytes: usize) -> bool {
     let count = records.len() + usize::from(another.is_some());
     let all = || records.iter().chain(another);
     let words = words(records) + another.map_or(1, |record| usize::from(record.signal.is_some()));
@@ -97,15 +97,15 @@ fn fits_with(records: &[Record], another: Option<&Record>, most: usize) -> bool 
     let bytes: usize = all().filter(|record| record.has_bytes()).map(padded_len).sum();
     count <= MAX_RECORDS
         && (!is_list_ordered || words <= MAX_WORDS)
-        && bytes + (count * RECORD).next_multiple_of(ALIGN) <= most
+        && bytes + (count * RECORD).next_multiple_of(ALIGN) <= max_bytes
 }
 
 fn padded_len(record: &Record) -> usize {
     record.len.next_multiple_of(ALIGN)
 }
 
-pub(super) fn fits_alone(len: usize, most: usize) -> bool {
-    fits_with(&[], Some(&Record::put(0, len, RegionAddr { slot: 0, offset: 0 })), most)
+pub(super) fn fits_alone(len: usize, max_bytes: usize) -> bool {
+    fits_with(&[], Some(&Record::put(0, len, RegionAddr { slot: 0, offset: 0 })), max_bytes)
 }
 
 /// Sorts each group by destination, signals alone last, and assigns the puts their offsets in the

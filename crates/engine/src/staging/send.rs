@@ -69,7 +69,7 @@ pub(super) struct StagedSend {
     /// Number of the peer's fences before the last put.
     pub(super) fences: u32,
     /// Maximum bytes of list and payload.
-    pub(super) most: usize,
+    pub(super) max_bytes: usize,
     /// Number of segments in flight.
     pub(super) pending: u32,
     /// Bytes of the whole operation, by which rails are chosen.
@@ -118,10 +118,10 @@ impl Staging {
         if self.peer(pe).gets_unanswered >= MAX_IN_FLIGHT + WINDOW as u32 {
             return Err(format!("a PE has at most {MAX_IN_FLIGHT} gets under way"));
         }
-        let most = self.stager.as_ref().map_or(0, |stager| stager.bounce.bounce_len);
+        let max_len = self.stager.as_ref().map_or(0, |stager| stager.bounce.bounce_len);
         let is_short = len <= MAX_PAYLOAD;
-        if len > most && !is_short {
-            return Err(format!("{len} bytes at once, and bounce buffers have {most}"));
+        if len > max_len && !is_short {
+            return Err(format!("{len} bytes at once, and bounce buffers have {max_len}"));
         }
         self.peer(pe).gets_unanswered += 1;
         self.add_send(StagedSend {
@@ -137,7 +137,7 @@ impl Staging {
             fence: core.peers.get(pe).order.last(),
             waits: false,
             fences: 0,
-            most: 0,
+            max_bytes: 0,
             pending: 0,
             whole: len,
         });
@@ -268,7 +268,7 @@ impl Staging {
             self.end_send(core, index);
             return Ok(Outcome::Done);
         }
-        let body = Body::GetReply { get: GetId { number: get, of: seq.low() }, payload: bytes };
+        let body = Body::GetReply { get: GetId { number: get, low: seq.low() }, payload: bytes };
         let outcome = self.send_body(core, index, body, Tail::NONE)?;
         if outcome == Outcome::Done {
             self.counters.in_messages += len as u64;
@@ -281,7 +281,7 @@ impl Staging {
         let (pe, len) = (send.pe, send.len);
         let target = match (&send.to, &send.records[..]) {
             (SendTarget::Get(get, seq), _) => {
-                PullTarget::Get(GetId { number: *get, of: seq.low() })
+                PullTarget::Get(GetId { number: *get, low: seq.low() })
             }
             (_, [record]) => PullTarget::One(record.wire()),
             (_, records) => PullTarget::List(records.len() as u16),

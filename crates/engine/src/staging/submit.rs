@@ -38,14 +38,14 @@ enum PutSource {
     Region(Arc<Region>),
 }
 
-/// Returns the bytes of an operation's fragments, where buffers have `most`.
-pub(super) fn fragment_len(len: usize, most: usize, is_same_host: bool, is_busy: bool) -> usize {
+/// Returns the bytes of an operation's fragments, where buffers have `max_len`.
+pub(super) fn fragment_len(len: usize, max_len: usize, is_same_host: bool, is_busy: bool) -> usize {
     let wanted = match (is_same_host, is_busy) {
-        (false, _) => most / 4,
+        (false, _) => max_len / 4,
         (true, false) => len.div_ceil(PIECES).next_multiple_of(4096),
-        (true, true) => most,
+        (true, true) => max_len,
     };
-    wanted.max(FRAGMENT).min(most)
+    wanted.max(FRAGMENT).min(max_len)
 }
 
 impl Staging {
@@ -107,10 +107,10 @@ impl Staging {
         }
         let own = self.stager.as_ref().filter(|_| needs_buffer);
         let own = own.map_or(usize::MAX, |stager| stager.bounce.bounce_len);
-        let most = own.min(if by_peer { remote.bounce_len() } else { usize::MAX });
+        let max_len = own.min(if by_peer { remote.bounce_len() } else { usize::MAX });
         let is_same_host = by_peer && self.is_mapped_by(pe);
         // Over a fabric the lists should be short enough for several to be in flight.
-        let most_listed = if is_same_host { most } else { most.min(FRAGMENT) };
+        let max_bytes = if is_same_host { max_len } else { max_len.min(FRAGMENT) };
         let may_join = by_peer && needs_buffer && op.sent == 0 && op.len <= LONGEST;
         if may_join {
             let record = Record { signal: signal_of(word), ..Record::put(addr, op.len, to) };
@@ -134,7 +134,7 @@ impl Staging {
         if self.peer(pe).in_flight >= MAX_IN_FLIGHT && op.sent < op.len {
             return Ok(Outcome::PeerFull);
         }
-        let fragment = fragment_len(op.len, most, is_same_host, self.is_busy_with(pe));
+        let fragment = fragment_len(op.len, max_len, is_same_host, self.is_busy_with(pe));
         let mut signal = None;
         if let Some(word) = word {
             // Inside a record a strong signal would not wait for unfinished writes.
@@ -190,14 +190,14 @@ impl Staging {
                 fence,
                 waits: false,
                 fences,
-                most: most_listed,
+                max_bytes,
                 pending: 0,
                 whole: op.len,
             };
             self.add_send(send);
             op.sent += len;
         }
-        let joinable = may_join && op.len > MAX_PAYLOAD && fits_alone(op.len, most_listed);
+        let joinable = may_join && op.len > MAX_PAYLOAD && fits_alone(op.len, max_bytes);
         if !joinable {
             self.peer(pe).joinable = None;
             self.start(core);
@@ -319,7 +319,7 @@ impl Staging {
             return false;
         }
         let record = Record { is_ordered, ..record };
-        if !add(&mut send.records, record, send.most) {
+        if !add(&mut send.records, record, send.max_bytes) {
             return false;
         }
         if is_ordered {
@@ -367,7 +367,7 @@ mod tests {
     #[test]
     fn fragments_are_long_on_one_host() {
         let (kib, mib) = (1 << 10, 1 << 20);
-        for (len, most, is_same_host, is_busy, fragment) in [
+        for (len, max_len, is_same_host, is_busy, fragment) in [
             (1, 2 * mib, true, false, FRAGMENT),
             (2 * mib + 1, 2 * mib, true, false, 516 * kib),
             (8 * mib, 2 * mib, true, false, 2 * mib),
@@ -377,8 +377,8 @@ mod tests {
             (64 * mib, 8 * mib, false, false, 2 * mib),
             (64 * mib, 64 * kib, false, false, 64 * kib),
         ] {
-            let found = fragment_len(len, most, is_same_host, is_busy);
-            assert_eq!(found, fragment, "{len} {most} {is_same_host} {is_busy}");
+            let found = fragment_len(len, max_len, is_same_host, is_busy);
+            assert_eq!(found, fragment, "{len} {max_len} {is_same_host} {is_busy}");
         }
     }
 }

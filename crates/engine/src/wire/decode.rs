@@ -12,7 +12,7 @@ use crate::wire::staging::{self, KIND_PULL};
 
 /// A message of the most common kinds: an atomic or a put with signal, without a mark.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct PlainMessage<'a> {
+pub(crate) struct CommonMessage<'a> {
     /// The word.
     pub(crate) addr: RegionAddr,
     /// The operation, which fetches nothing.
@@ -23,7 +23,7 @@ pub(crate) struct PlainMessage<'a> {
     pub(crate) payload: &'a [u8],
 }
 
-impl<'a> PlainMessage<'a> {
+impl<'a> CommonMessage<'a> {
     /// Decodes the most common kinds. `word` is the head's, unmasked. Returns None for other kinds,
     /// and for whatever [`Message::decode`] refuses.
     #[inline(always)]
@@ -38,7 +38,7 @@ impl<'a> PlainMessage<'a> {
         if mark != 0 {
             return None;
         }
-        let (to, payload) = match head.what as u8 {
+        let (to, payload) = match head.kind_and_code as u8 {
             WORD_HEAD if bytes.len() == WORD => (RegionAddr { slot: 0, offset: 0 }, &bytes[WORD..]),
             PUT_SIGNAL if bytes.len() >= PUT_SIGNAL_HEAD => {
                 let named = get64(bytes, 32);
@@ -73,7 +73,7 @@ impl<'a> Message<'a> {
     pub fn decode(head: Head, word: u32, bytes: &'a [u8]) -> Result<Self, WireError> {
         let len = bytes.len();
         let (kind, code) = (head.kind(), head.code());
-        let version = head.what as u8 & 0xf;
+        let version = head.kind_and_code as u8 & 0xf;
         if version != VERSION {
             return Err(WireError::Version(version));
         }
@@ -125,9 +125,9 @@ impl<'a> Message<'a> {
             }
             KIND_REPLY => {
                 exactly(REPLY)?;
-                let of = get64(bytes, 24);
-                zero(u64::from(code) | of >> 32)?;
-                Body::Reply { place: word, of: of as u32, value: get64(bytes, 16) }
+                let low = get64(bytes, 24);
+                zero(u64::from(code) | low >> 32)?;
+                Body::Reply { place: word, low: low as u32, value: get64(bytes, 16) }
             }
             KIND_PUT_SIGNAL => {
                 if len < PUT_SIGNAL_HEAD {
@@ -156,10 +156,10 @@ impl<'a> Message<'a> {
             }
             KIND_REFUSAL => {
                 let text = bytes.get(REFUSAL..).ok_or(wrong)?;
-                let of = get64(bytes, 16);
-                zero(u64::from(code) | u64::from(word) | of >> 32)?;
+                let low = get64(bytes, 16);
+                zero(u64::from(code) | u64::from(word) | low >> 32)?;
                 let why = std::str::from_utf8(text).map_err(|_| WireError::Reserved { kind })?;
-                Body::Refusal { of: of as u32, why }
+                Body::Refusal { low: low as u32, why }
             }
             kind => {
                 zero(code.into())?;
@@ -231,8 +231,8 @@ mod tests {
             if !is_marked {
                 bytes[22..24].fill(0);
             }
-            let what = u16::from(VERSION | kind << 4) | u16::from(code) << 8;
-            let head = Head { what, from: Pe(0), seq: 7, ack: 3, word };
+            let kind_and_code = u16::from(VERSION | kind << 4) | u16::from(code) << 8;
+            let head = Head { kind_and_code, from: Pe(0), seq: 7, ack: 3, word };
             let nowhere = RegionAddr { slot: 0, offset: 0 };
             let read = match Message::decode(head, word, &bytes) {
                 Ok(Message { mark: 0, body: Body::Word { addr, atomic } }) => {
@@ -243,7 +243,7 @@ mod tests {
                 }
                 _ => None,
             };
-            let plain = PlainMessage::decode(head, word, &bytes);
+            let plain = CommonMessage::decode(head, word, &bytes);
             prop_assert_eq!(plain.map(|p| (p.addr, p.atomic, p.to, p.payload)), read);
         }
     }

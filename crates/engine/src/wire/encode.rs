@@ -119,9 +119,9 @@ impl Frame {
                 (code, word) = (code_of(&atomic), addr.slot);
                 (KIND_FETCH, FETCH)
             }
-            Body::Reply { place, of, value } => {
+            Body::Reply { place, low, value } => {
                 self.put(16, value);
-                self.put(24, of.into());
+                self.put(24, low.into());
                 word = place;
                 (KIND_REPLY, REPLY)
             }
@@ -138,11 +138,11 @@ impl Frame {
                 (code, word) = (code_of(&atomic), addr.slot);
                 (KIND_COUNTED_SIGNAL, COUNTED_SIGNAL)
             }
-            Body::Refusal { of, why } => {
+            Body::Refusal { low, why } => {
                 // Cut between characters, since the receiver takes UTF-8 alone.
                 let fits = why.char_indices().map(|(at, c)| at + c.len_utf8());
                 let end = fits.take_while(|end| *end <= MAX_REASON).last().unwrap_or(0);
-                self.put(16, of.into());
+                self.put(16, low.into());
                 self.bytes[REFUSAL..REFUSAL + end].copy_from_slice(&why.as_bytes()[..end]);
                 (KIND_REFUSAL, REFUSAL + end)
             }
@@ -167,8 +167,8 @@ impl Frame {
 
     #[inline(always)]
     fn head(&mut self, from: Pe, n: &Numbers, kind: u8, code: u8, word: u32) {
-        let what = u64::from(VERSION | kind << 4) | u64::from(code) << 8;
-        self.put(0, what | u64::from(from.0 as u16) << 16 | u64::from(n.seq.low()) << 32);
+        let kind_and_code = u64::from(VERSION | kind << 4) | u64::from(code) << 8;
+        self.put(0, kind_and_code | u64::from(from.0 as u16) << 16 | u64::from(n.seq.low()) << 32);
         self.put(8, u64::from(n.ack.low()) | u64::from(word ^ n.mask) << 32);
     }
 

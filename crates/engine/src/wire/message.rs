@@ -204,7 +204,7 @@ pub enum Body<'a> {
         /// The fetch's place.
         place: u32,
         /// Low half of the fetch's number.
-        of: u32,
+        low: u32,
         /// The word before.
         value: u64,
     },
@@ -233,7 +233,7 @@ pub enum Body<'a> {
     /// Reports a message that could not be executed, nor is any later one of the sender.
     Refusal {
         /// Low half of its number.
-        of: u32,
+        low: u32,
         /// The reason.
         why: &'a str,
     },
@@ -298,7 +298,7 @@ impl Body<'_> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Head {
     /// Kind and atomic, bytes 0 and 1.
-    pub what: u16,
+    pub kind_and_code: u16,
     /// The sender.
     pub from: Pe,
     /// Low half of the number.
@@ -312,19 +312,19 @@ pub struct Head {
 impl Head {
     #[inline(always)]
     pub(crate) fn kind(self) -> u8 {
-        self.what as u8 >> 4
+        self.kind_and_code as u8 >> 4
     }
 
     #[inline(always)]
     pub(crate) fn code(self) -> u8 {
-        (self.what >> 8) as u8
+        (self.kind_and_code >> 8) as u8
     }
 
     /// Returns the head of an opened message from its two words.
     #[inline(always)]
     pub fn of(low: u64, high: u64) -> Self {
         Self {
-            what: low as u16,
+            kind_and_code: low as u16,
             from: Pe((low >> 16) as u32 & 0xffff),
             seq: (low >> 32) as u32,
             ack: high as u32,

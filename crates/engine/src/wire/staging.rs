@@ -53,7 +53,7 @@ pub struct GetId {
     /// Its number at the receiver.
     pub number: u32,
     /// Low half of the number of the message that requested it.
-    pub of: u32,
+    pub low: u32,
 }
 
 /// A put, with the signal that follows it if it has one, or a signal alone.
@@ -164,7 +164,7 @@ impl Frame {
                 (KIND_GET_REQUEST, from.slot, GET_REQUEST)
             }
             Body::GetReply { get, payload } => {
-                self.put(16, u64::from(get.of) | mark);
+                self.put(16, u64::from(get.low) | mark);
                 (KIND_GET_REPLY, get.number, self.payload(payload))
             }
             Body::Pull(Pull { target, len, source, .. }) => {
@@ -177,9 +177,9 @@ impl Frame {
                         (record.to.slot, 1, WireRecord { to, ..record }.encode())
                     }
                     PullTarget::List(count) => (0, count, [0; RECORD]),
-                    PullTarget::Get(GetId { number, of }) => {
+                    PullTarget::Get(GetId { number, low }) => {
                         let mut bytes = [0; RECORD];
-                        bytes[..4].copy_from_slice(&of.to_le_bytes());
+                        bytes[..4].copy_from_slice(&low.to_le_bytes());
                         (number, 0, bytes)
                     }
                 };
@@ -234,8 +234,8 @@ pub(super) fn decode(kind: u8, word: u32, bytes: &[u8]) -> Result<Body<'_>, Wire
         }
         KIND_GET_REPLY => {
             let payload = payload()?;
-            let of = u32::try_from(offset()).map_err(|_| reserved)?;
-            Ok(Body::GetReply { get: GetId { number: word, of }, payload })
+            let low = u32::try_from(offset()).map_err(|_| reserved)?;
+            Ok(Body::GetReply { get: GetId { number: word, low }, payload })
         }
         KIND_PULL => {
             let (record, rest) = (bytes.get(40..PULL).ok_or(wrong)?, &bytes[PULL..]);
@@ -259,8 +259,8 @@ pub(super) fn decode(kind: u8, word: u32, bytes: &[u8]) -> Result<Body<'_>, Wire
             let is_zero = |bytes: &[u8]| bytes.iter().all(|byte| *byte == 0);
             let target = match count {
                 0 if is_zero(&record[4..]) => {
-                    let (of, _) = halves(get64(record, 0));
-                    PullTarget::Get(GetId { number: word, of })
+                    let (low, _) = halves(get64(record, 0));
+                    PullTarget::Get(GetId { number: word, low })
                 }
                 1 => {
                     let read = WireRecord::decode(record).ok_or(reserved)?;

@@ -56,7 +56,7 @@ struct HandoverState {
 #[derive(Debug)]
 struct Handover {
     pe: Pe,
-    what: HandoverKind,
+    kind: HandoverKind,
     /// Receives the result, for a thread that waits.
     ended: Option<Arc<HandoverResult>>,
 }
@@ -114,9 +114,9 @@ impl Outbox {
         self.shared.outstanding.failure(pe).map_or(Ok(()), Err)
     }
 
-    fn hand_over(&self, pe: Pe, what: HandoverKind, wait: bool) -> Result<(), EngineError> {
+    fn hand_over(&self, pe: Pe, kind: HandoverKind, wait: bool) -> Result<(), EngineError> {
         let ended: Option<Arc<HandoverResult>> = wait.then(Arc::default);
-        let mut item = Some(Handover { pe, what, ended: ended.clone() });
+        let mut item = Some(Handover { pe, kind, ended: ended.clone() });
         self.wait(pe, || match item.take().map(|item| self.send(item)) {
             Some(Err(back)) => {
                 item = Some(back);
@@ -263,14 +263,14 @@ impl<P: Port> Lane<P> {
 
     /// Submits an item; returns it if all completion groups are in use.
     fn submit_handover(&mut self, inbox: &mut Inbox, item: Handover) -> Result<(), Handover> {
-        if let HandoverKind::Fence = item.what {
+        if let HandoverKind::Fence = item.kind {
             let _ = self.fence(item.pe);
             ActiveHandover { pe: item.pe, shared: Arc::clone(&inbox.shared), ended: item.ended }
                 .end(None);
             return Ok(());
         }
         let Some(group) = self.core.groups.start() else { return Err(item) };
-        let Handover { pe, what, ended } = item;
+        let Handover { pe, kind, ended } = item;
         let handed = ActiveHandover { pe, shared: Arc::clone(&inbox.shared), ended };
         if let Err(failed) = self.core.reach_peer(pe) {
             self.core.groups.finish(group);
@@ -281,7 +281,7 @@ impl<P: Port> Lane<P> {
         // The item's own count keeps the group from ending before it is submitted.
         self.core.groups.begin(group);
         self.core.groups.set_continuation(group, Continuation::Handover(handed));
-        let failed = match what {
+        let failed = match kind {
             HandoverKind::Transfer(transfer) => {
                 let (op, handle) = *transfer;
                 self.submit(pe, Op { completion: group, ..op }, &handle).err()
