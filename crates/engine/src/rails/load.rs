@@ -118,8 +118,8 @@ mod tests {
     fn first_rail_to_finish_is_chosen() {
         // A microsecond was enough for 1000 bytes, or as many times as many.
         let load = |ahead, times: u64, still| {
-            let (done, busy, moved) = (1000 * times, 1000, NOW - still);
-            Load { ahead, longest: 1000, done, busy, moved }
+            let (done, busy, since) = (1000 * times, 1000, NOW - still);
+            Load { ahead, longest: 1000, done, busy, since }
         };
         for (loads, expected, what) in [
             ([load(0, 1, 0), load(0, 1, 0)], 0, "the first of equals"),
@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn slow_rail_has_few_segments_ahead() {
-        let load = Load { ahead: 0, longest: 1000, done: 1000, busy: 100_000, moved: NOW };
+        let load = Load { ahead: 0, longest: 1000, done: 1000, busy: 100_000, since: NOW };
         for (ahead, may) in [(0, true), (2999, true), (3000, false)] {
             let chosen = choose(std::iter::once((7, load, 0, ahead)), 1000, NOW);
             assert_eq!(chosen, may.then_some(7), "{ahead}");
