@@ -94,7 +94,8 @@ impl Plugin {
 
     fn new() -> Result<Self, NcclError> {
         let mut settings = Settings::from_env()?;
-        if std::env::var_os("NVSHMEM_LIBFABRIC_STAGING_DEPTH").is_none() {
+        if std::env::var_os("NVSHMEM_LIBFABRIC_STAGING_DEPTH").is_none_or(|value| value.is_empty())
+        {
             settings.staging_depth = STAGING_DEPTH;
         }
         // It is for the look alone: each group has a job of its own.

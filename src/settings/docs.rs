@@ -14,8 +14,8 @@ const HEAD: &str = "\
 <!-- Made from src/settings/table.rs and src/logging/config.rs. Do not edit by hand: run
      UPDATE_DOCS=1 cargo test --lib settings::docs -->
 
-Settings are environment variables, read once when NVSHMEM starts the transport. Names may be in
-upper or lower case; an empty value counts as unset. If a value is refused, the transport does not
+Settings are environment variables, read once when NVSHMEM starts the transport. Words as values may be
+in upper or lower case; an empty value counts as unset. If a value is refused, the transport does not
 start, and the error lists every refused value with what is accepted. Unknown variables that begin
 with `NVSHMEM_LIBFABRIC_`, and those of earlier versions, are ignored with a warning.
 `nvshmem-libfabric info --only settings` shows the values in force.

@@ -165,15 +165,15 @@ settings! {
         bytes(8192, u64::MAX); // Shorter ones take the rails in turn.
 
     /// Size in bytes of the page-locked bounce buffers through which device memory is copied that
-    /// NICs cannot reach. A fragment over a fabric is a quarter of one, at least 512 KiB; between
-    /// PEs of one host, a quarter of the operation up to one.
+    /// NICs cannot reach. A fragment is a quarter of one, at least 512 KiB or all of it; between PEs
+    /// of one host, a quarter of the operation, from 512 KiB up to one.
     Users "NVSHMEM_LIBFABRIC_STAGING_CHUNK" staging_chunk: usize = 2 << 20,
         // Two pools of the largest are 512 GiB, far above what can be page-locked: the driver says
         // so.
         bytes(PAGE, 1 << 30).multiple_of(PAGE);
 
-    /// Bounce buffers for each direction, page-locked when device memory is first registered, with
-    /// a few KiB per device.
+    /// Bounce buffers for each direction (4 for NCCL), page-locked when device memory is first
+    /// registered, with a few KiB per device.
     Users "NVSHMEM_LIBFABRIC_STAGING_DEPTH" staging_depth: u16 = 8, number(1, 256);
 
     /// The CUDA context of staged copies. `own`: one of the transport's on each device, which no
@@ -194,7 +194,8 @@ settings! {
     /// count as near. NVSHMEM_LIBFABRIC_GPU_DIRECT=always ignores it.
     Users "NVSHMEM_LIBFABRIC_GDR_LEVEL" gdr_level: Distance = ofi().gdr_level, Names;
 
-    /// A wait of this length is logged, with peer, rail and what is outstanding.
+    /// A wait in which nothing of the peer ends for so long is logged, with peer, rail and what is
+    /// outstanding.
     Users "NVSHMEM_LIBFABRIC_WARN_SECONDS" warn_after: Option<Duration> = Some(Duration::from_secs(10)), NEVER;
 
     /// A wait of this length fails.

@@ -194,13 +194,14 @@ pub enum EngineError {
         what: &'static str,
         /// The peer.
         pe: Pe,
-        /// Bytes of its segment or message.
+        /// Bytes of its segment or message, all of a queued operation, 0 for staged ones.
         len: usize,
-        /// The rail.
+        /// The rail that it was posted on; for queued ones, the peer's next.
         rail: RailId,
         /// The rail's name.
         rail_name: String,
-        /// Seconds since anything of the peer last ended.
+        /// Seconds since anything of the peer last ended, or of any peer where it waits for a copy
+        /// or for what others hold.
         seconds: u64,
         /// What it waits for.
         state: &'static str,

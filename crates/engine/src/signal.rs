@@ -4,8 +4,8 @@
 //! signal's message says how many of them the target has to count. *Chained*: the segments have a
 //! completion group of their own whose continuation sends the signal.
 //!
-//! The signal of a put follows its own data alone. A signal without data, by an atomic operation,
-//! follows all puts started before. Strong signals, those of a lane that orders them (NCCL's),
+//! The signal of a put follows its own data alone. A signal without data, by an atomic operation or
+//! behind a put of several parts, follows all puts started before. Strong signals, those of a lane that orders them (NCCL's),
 //! follow all earlier puts and signals.
 
 use crate::channel::slots::Purpose;

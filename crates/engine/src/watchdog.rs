@@ -258,7 +258,7 @@ impl<P: Port> Core<P> {
         if *reported > REPORTS {
             return;
         }
-        warn!(target: "TRANSPORT", "{report}");
+        warn!(target: "TRANSPORT", "{}: {report}", self.me);
         if again && *reported <= DUMPS {
             self.dump();
         }

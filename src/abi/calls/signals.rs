@@ -1,5 +1,15 @@
 //! Atomics, and puts with a signal, as the host asks for them.
 //!
+//! # Path of a put with signal
+//! | step | file |
+//! |---|---|
+//! | [`put_signal`] | here |
+//! | the protocol is chosen | engine `lane/submit`, `signal` |
+//! | eager: one message | engine `core/send` |
+//! | counted and chained: segments | engine `core/post` |
+//! | chained: the signal leaves when they are delivered | engine `core/complete`, `lane/queues` |
+//! | at the target | engine `lane/incoming`, `channel/counts` |
+//!
 //! As in [`crate::abi::entries`], the safety of all of it rests on the rules that are numbered in
 //! [`crate::abi`]'s documentation.
 
@@ -108,7 +118,7 @@ unsafe fn amo_general(
     })
 }
 
-/// The put_signal entry of layout 4 and later, generic over their verbs of atomics.
+/// The put_signal entry of layout 4 (NVSHMEM 3.5) and later, generic over their verbs of atomics.
 ///
 /// # Safety
 /// Rules 1, 3 and 4.

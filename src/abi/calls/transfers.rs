@@ -1,6 +1,6 @@
 //! Puts and gets as the host asks for them.
 //!
-//! # The way of a common put
+//! # Path of a common put
 //! | file | function | what it has in hand |
 //! |---|---|---|
 //! | here | [`rma`], [`try_rma`] | the host's structs |

@@ -33,6 +33,15 @@ pub(crate) fn memory_kinds() -> MemoryKinds {
     }
 }
 
+fn staging_options(settings: &Settings) -> StagingOptions {
+    StagingOptions {
+        bounce_len: settings.staging_chunk,
+        bounces: settings.staging_depth,
+        words: words_options(settings),
+        context: settings.staging_context,
+    }
+}
+
 pub(crate) fn words_options(settings: &Settings) -> WordsOptions {
     WordsOptions {
         gdrcopy: settings.may_use_gdrcopy().then(|| GDRCOPY_LIBRARY.to_owned()),
@@ -81,15 +90,9 @@ enum Found {
 
 impl ProcessMemory {
     pub(crate) fn new(fabric: OfiMemory, settings: &Settings) -> Self {
-        let options = StagingOptions {
-            bounce_len: settings.staging_chunk,
-            bounces: settings.staging_depth,
-            words: words_options(settings),
-            context: settings.staging_context,
-        };
         Self {
             fabric,
-            staging: Staging::new(options),
+            staging: Staging::new(staging_options(settings)),
             origins: Origins::default(),
             said_why_staged: Once::new(),
             said_slow: Once::new(),

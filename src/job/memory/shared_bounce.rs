@@ -13,6 +13,7 @@ use std::sync::atomic::Ordering;
 
 use log::info;
 
+use super::staging_options;
 use crate::job::connect::nics::machine;
 use crate::logging;
 use crate::settings::Settings;
@@ -50,7 +51,7 @@ struct Record {
     user: u32,
     /// None where nothing is shared.
     fd: Option<i32>,
-    bounces: u64,
+    bounce_bytes: u64,
     secret: [u8; SECRET_BYTES],
 }
 
@@ -63,7 +64,7 @@ impl Record {
         bytes[20..24].copy_from_slice(&self.user.to_le_bytes());
         let fd = self.fd.map_or(0, |fd| fd as u32 + 1);
         bytes[24..28].copy_from_slice(&fd.to_le_bytes());
-        bytes[32..40].copy_from_slice(&self.bounces.to_le_bytes());
+        bytes[32..40].copy_from_slice(&self.bounce_bytes.to_le_bytes());
         bytes[40..56].copy_from_slice(&self.secret);
         bytes
     }
@@ -82,7 +83,7 @@ impl Record {
             pid: half(16),
             user: half(20),
             fd: fd.checked_sub(1).map(|fd| fd as i32),
-            bounces: word(32),
+            bounce_bytes: word(32),
             secret: bytes[40..56].try_into().unwrap_or_default(),
         })
     }
@@ -107,8 +108,8 @@ impl Offer {
         // SAFETY: calls without arguments.
         let (pid, user) = unsafe { (libc::getpid() as u32, libc::geteuid()) };
         let (host, namespace) = (machine(), pid_namespace());
-        let (fd, bounces, secret) = (None, 0, [0; SECRET_BYTES]);
-        let record = Record { host, namespace, pid, user, fd, bounces, secret };
+        let (fd, bounce_bytes, secret) = (None, 0, [0; SECRET_BYTES]);
+        let record = Record { host, namespace, pid, user, fd, bounce_bytes, secret };
         let nothing = Self { me, n_pes, record, own: None };
         if !has_use {
             return nothing;
@@ -122,8 +123,8 @@ impl Offer {
             return nothing;
         }
         match Self::make(settings, n_pes) {
-            Ok((memory, fd, secret, bounces)) => Self {
-                record: Record { fd: Some(fd.as_raw_fd()), bounces, secret, ..record },
+            Ok((memory, fd, secret, bounce_bytes)) => Self {
+                record: Record { fd: Some(fd.as_raw_fd()), bounce_bytes, secret, ..record },
                 own: Some((memory, fd)),
                 ..nothing
             },
@@ -141,9 +142,8 @@ impl Offer {
         settings: &Settings,
         n_pes: u32,
     ) -> Result<(Arc<SharedMemory>, OwnedFd, [u8; SECRET_BYTES], u64), String> {
-        let bounces =
-            settings.staging_chunk.saturating_mul(2 * usize::from(settings.staging_depth));
-        let layout = SharedLayout::new(bounces, n_pes);
+        let bounce_bytes = staging_options(settings).bounce_bytes();
+        let layout = SharedLayout::new(bounce_bytes, n_pes);
         let mut secret = [0; SECRET_BYTES];
         getrandom::fill(&mut secret).map_err(|error| error.to_string())?;
         let (memory, fd) =
@@ -181,7 +181,7 @@ impl Offer {
 
     pub(crate) fn open(&self, records: &[u8]) -> Option<Shares> {
         let (own, _) = self.own.as_ref()?;
-        let layout = SharedLayout::new(self.record.bounces as usize, self.n_pes);
+        let layout = SharedLayout::new(self.record.bounce_bytes as usize, self.n_pes);
         let mut peers = Vec::new();
         for (pe, record) in records.chunks(RECORD_BYTES).enumerate() {
             let pe = Pe(pe as u32);
@@ -199,7 +199,7 @@ impl Offer {
     }
 
     fn open_one(&self, pe: Pe, record: &Record) -> Result<PeerShare, String> {
-        let Record { namespace, pid, user, fd, bounces, secret, .. } = *record;
+        let Record { namespace, pid, user, fd, bounce_bytes, secret, .. } = *record;
         let fd = fd.ok_or("it offers none")?;
         if user != self.record.user {
             return Err(format!("it is of user {user}, this PE of user {}", self.record.user));
@@ -207,8 +207,10 @@ impl Offer {
         if namespace != self.record.namespace {
             return Err(String::from("it is in another PID namespace"));
         }
-        let bounces = usize::try_from(bounces).ok().filter(|bounces| *bounces <= MAX_BOUNCE_BYTES);
-        let layout = SharedLayout::new(bounces.ok_or("it offers too much")?, self.n_pes);
+        let bounce_bytes = usize::try_from(bounce_bytes)
+            .ok()
+            .filter(|bounce_bytes| *bounce_bytes <= MAX_BOUNCE_BYTES);
+        let layout = SharedLayout::new(bounce_bytes.ok_or("it offers too much")?, self.n_pes);
         // Before it is opened: if it has ended by then, nothing is.
         let process = process(pid);
         let memory =
@@ -254,7 +256,7 @@ mod tests {
             assert_eq!((offer.own.is_some(), offer.record.fd.is_some()), (is_there, is_there));
             assert_eq!(offer.open(&[]).is_some(), is_there);
             let bytes = 2 * settings.staging_chunk * usize::from(settings.staging_depth);
-            assert_eq!(offer.record.bounces >= bytes as u64, is_there);
+            assert_eq!(offer.record.bounce_bytes >= bytes as u64, is_there);
         }
         // This process has not loaded CUDA.
         assert!(Offer::new(&settings, Pe(1), 3, 3).own.is_none());
@@ -263,7 +265,7 @@ mod tests {
     #[test]
     fn records_survive_the_trip() {
         let record = offer(0).record;
-        let none = Record { fd: None, bounces: 0, ..record };
+        let none = Record { fd: None, bounce_bytes: 0, ..record };
         for record in [record, none] {
             assert_eq!(Record::decode(&record.encode()), Some(record));
         }
@@ -315,8 +317,8 @@ mod tests {
             Record { namespace: 7, ..two.record },
             Record { user: two.record.user + 1, ..two.record },
             Record { fd: None, ..two.record },
-            Record { bounces: two.record.bounces - 4096, ..two.record },
-            Record { bounces: u64::MAX, ..two.record },
+            Record { bounce_bytes: two.record.bounce_bytes - 4096, ..two.record },
+            Record { bounce_bytes: u64::MAX, ..two.record },
             Record { secret: one.record.secret, ..two.record },
             Record { fd: one.record.fd, ..two.record },
             Record { pid: u32::MAX, ..two.record },

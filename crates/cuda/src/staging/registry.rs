@@ -44,6 +44,13 @@ pub struct StagingOptions {
     pub context: StagingContext,
 }
 
+impl StagingOptions {
+    /// Bytes of all bounce buffers.
+    pub fn bounce_bytes(&self) -> usize {
+        self.bounce_len.saturating_mul(2 * usize::from(self.bounces))
+    }
+}
+
 /// Why memory cannot be staged.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
@@ -252,7 +259,7 @@ impl Staging {
         {
             return Err(StagingError::Options { bounces, bounce_len });
         }
-        Ok(bounce_len.saturating_mul(2 * usize::from(bounces)))
+        Ok(self.options.bounce_bytes())
     }
 
     /// How many ranges are staged.

@@ -25,43 +25,43 @@ pub const SECRET_BYTES: usize = 16;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SharedLayout {
     /// Bytes of all bounce buffers, which come first: a multiple of a page.
-    bounces: usize,
+    bounce_bytes: usize,
     n_pes: u32,
 }
 
 impl SharedLayout {
     /// For so many bytes of bounce buffers, in a job of so many PEs.
-    pub fn new(bounces: usize, n_pes: u32) -> Self {
-        Self { bounces: bounces.next_multiple_of(PAGE), n_pes }
+    pub fn new(bounce_bytes: usize, n_pes: u32) -> Self {
+        Self { bounce_bytes: bounce_bytes.next_multiple_of(PAGE), n_pes }
     }
 
     /// Bytes of all bounce buffers.
     pub fn bounce_bytes(&self) -> usize {
-        self.bounces
+        self.bounce_bytes
     }
 
     /// Bytes of all of it.
     pub fn bytes(&self) -> usize {
-        (self.bounces + SECRET_BYTES + self.n_pes as usize).next_multiple_of(PAGE)
+        (self.bounce_bytes + SECRET_BYTES + self.n_pes as usize).next_multiple_of(PAGE)
     }
 
     /// Writes the secret.
     pub fn write_secret(&self, memory: &SharedMemory, secret: &[u8; SECRET_BYTES]) {
         for (at, byte) in secret.iter().enumerate() {
-            memory.byte(self.bounces + at).store(*byte, Ordering::Relaxed);
+            memory.byte(self.bounce_bytes + at).store(*byte, Ordering::Relaxed);
         }
     }
 
     /// Whether it has this secret.
     pub fn has_secret(&self, memory: &SharedMemory, secret: &[u8; SECRET_BYTES]) -> bool {
         let is_there = |(at, byte): (usize, &u8)| {
-            memory.byte(self.bounces + at).load(Ordering::Relaxed) == *byte
+            memory.byte(self.bounce_bytes + at).load(Ordering::Relaxed) == *byte
         };
         memory.len() == self.bytes() && secret.iter().enumerate().all(is_there)
     }
 
     fn mark_of(&self, pe: Pe) -> usize {
-        self.bounces + SECRET_BYTES + pe.index()
+        self.bounce_bytes + SECRET_BYTES + pe.index()
     }
 }
 

@@ -140,8 +140,8 @@ impl<P: Port> Lane<P> {
         self.core.reach_peer(request.pe)?;
         let word = WordOp { addr: request.word()?, atomic: request.atomic };
         if request.pe == self.core.me {
-            // Before layout 4 of its host interface NVSHMEM sends a put with signal as put, fence
-            // and atomic, and leaves out the fence for the PE itself.
+            // Before 3.5 (layout 4 of its host interface) NVSHMEM sends a put with signal as put,
+            // fence and atomic, and leaves out the fence for the PE itself.
             self.fence_peer(request.pe);
         }
         let kind = match request.result {
@@ -153,8 +153,9 @@ impl<P: Port> Lane<P> {
         self.submit(request.pe, op, request.remote_handle)
     }
 
-    /// Starts a put whose signal becomes visible after its data. It is ordered with no other
-    /// operation unless the lane orders signals.
+    /// Starts a put whose signal becomes visible after its data. A put of one part waits for fences,
+    /// and for other operations only if the lane orders signals; the signal of a put of several
+    /// parts follows everything started before.
     ///
     /// # Errors
     /// As [`Lane::start`].

@@ -44,7 +44,8 @@ pub enum Local {
 /// Direction of a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Direction {
-    /// Local memory to the peer. Complete when the data is visible in the peer's memory.
+    /// Local memory to the peer. Complete when the data is visible in the peer's memory, as far as
+    /// the provider keeps `FI_DELIVERY_COMPLETE` (docs/providers.md).
     Write,
     /// The peer's memory to local memory. Complete when the data is in local memory.
     Read,

@@ -16,7 +16,7 @@ use crate::staging::send::SendState;
 use crate::staging::{Staging, Token};
 use crate::wire::staging::MAX_RECORDS;
 
-/// Bytes from which a copy is worth a call of its own, unless transfers wait for buffers.
+/// Bytes from which a copy out is worth a call of its own, unless transfers wait for buffers.
 const LONG: usize = 256 << 10;
 
 /// Maximum bytes of one call, unless a single transfer has more.

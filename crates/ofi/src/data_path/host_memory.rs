@@ -2,7 +2,7 @@
 //!
 //! Atomic operations are the processor's own, so they are exact beside those of any other thread on
 //! the same word, in this process or in another one that maps the memory. Every change of a word is
-//! also a release: who sees it sees what this thread, or what it has heard from, stored before.
+//! also a release: a reader that acquires it sees all that this thread has stored or acquired.
 //!
 //! # Safety
 //! For all functions here: `addr` is the address of host memory that is mapped for reading and

@@ -116,7 +116,8 @@ impl Direct {
     /// Posts a write with the endpoint's own flags, `FI_DELIVERY_COMPLETE`.
     ///
     /// `fi_write` takes the flags of `tx_attr.op_flags`: the fi_endpoint man page says so, and
-    /// the tests of this layer check it for tcp, tcp;ofi_rxm and shm.
+    /// the tests of this layer check it for tcp, tcp;ofi_rxm and shm. What is known of other
+    /// providers is in docs/providers.md.
     ///
     /// # Safety
     /// One thread at a time, inside the domain's gate, while the endpoint is open. The buffer and
