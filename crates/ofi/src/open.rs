@@ -68,12 +68,12 @@ impl Discovery {
     ) -> Result<Opened, OfiError> {
         let mut fabrics = Fabrics::default();
         let mut failures = Vec::new();
+        let each = self.profile.endpoint_files.as_ref().map(|files| {
+            let by_kernel = !self.reaches_devices() && kernel_copies();
+            files.opened_with(self.library.version(), here, by_kernel)
+        });
         // One for each rail, and the host lane's.
-        let version = self.library.version();
-        let files = self.profile.endpoint_files.as_ref();
-        let by_kernel = !self.reaches_devices() && kernel_copies();
-        let needed = files.map(|it| it.opened_with(version, rails.len() + 1, here, by_kernel));
-        let space = needed.map(reserve);
+        let space = each.map(|bytes| reserve(bytes * (rails.len() as u64 + 1)));
         let _space = space.transpose().map_err(|why| OfiError::NoRail { failures: vec![why] })?;
         let contexts = Arc::new(Contexts::new(self.segments(rails)));
         let mut found =

@@ -149,18 +149,12 @@ impl EndpointFiles {
         cores.max(1) as u64 * self.size(library).nominal
     }
 
-    /// Bytes that must be free when one of `here` PEs opens its endpoints: those of others grow.
-    /// `by_kernel`: whether the kernel copies between them.
-    pub(crate) fn opened_with(
-        &self,
-        library: Version,
-        endpoints: usize,
-        here: usize,
-        by_kernel: bool,
-    ) -> u64 {
+    /// Bytes that must be free for each endpoint when one of `here` PEs opens its own: those of
+    /// others grow. `by_kernel`: whether the kernel copies between them.
+    pub(crate) fn opened_with(&self, library: Version, here: usize, by_kernel: bool) -> u64 {
         let others = here.saturating_sub(1) as u64;
         let buffers = if by_kernel { 0 } else { BUFFERS[1].min(others * BUFFERS[0]) };
-        endpoints as u64 * (self.size(library).used + buffers + others * (GROWTH + buffers))
+        self.size(library).used + buffers + others * (GROWTH + buffers)
     }
 }
 
