@@ -513,10 +513,8 @@ fn not_in_order() {
     let host = bed.host(1 << 16);
     let bounce = stage.bounce(IN, 0);
     let copy = Copy { direction: IN, memory: host, bounce, len: LEN };
-    assert_eq!(
-        stage.port.start_in_order(&[OrderedStep::Copy { copy, is_ordered: true }], 3),
-        Ok(None)
-    );
+    let list = [OrderedStep::Copy { copy, is_ordered: true }];
+    assert_eq!(stage.port.start_in_order(&list, 3), Ok(None));
 }
 
 fn refused() {

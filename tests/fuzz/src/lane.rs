@@ -399,19 +399,15 @@ fn some_answer(u: &mut Unstructured<'_>, next: &mut [Seq], bed: &Bed) -> Result<
         4 => Body::StagedPut { to: at, payload: &payload[..len.min(200)] },
         5 => Body::GetRequest { from: at, len: len as u32, get: get.number },
         6 => {
-            Body::Fetch { addr: at, atomic: Atomic { op: AtomicOp::FetchAdd, ..atomic }, place: 3 }
+            let atomic = Atomic { op: AtomicOp::FetchAdd, ..atomic };
+            Body::Fetch { addr: at, atomic, place: 3 }
         }
         _ => {
             let target = match u.int_in_range(0..=4)? {
                 0 => {
                     let signal = u.arbitrary::<bool>()?.then_some((at, atomic));
-                    To::One(WireRecord {
-                        to: at,
-                        len: len as u32,
-                        offset: 0,
-                        signal,
-                        is_ordered: false,
-                    })
+                    let len = len as u32;
+                    To::One(WireRecord { to: at, len, offset: 0, signal, is_ordered: false })
                 }
                 1 => To::List(u.int_in_range(2..=3)?),
                 _ => To::Get(get),

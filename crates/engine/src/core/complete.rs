@@ -207,7 +207,7 @@ impl<P: Port> Core<P> {
             }
             Continuation::Handover(handed) => {
                 // The group also ends when the peer fails.
-                let failed = self.peers.of(handed.pe()).and_then(|peer| peer.check().err());
+                let failed = self.peers.of(handed.pe).and_then(|peer| peer.check().err());
                 handed.end(failed);
             }
         }

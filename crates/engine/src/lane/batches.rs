@@ -40,7 +40,7 @@ impl<P: Port> Lane<P> {
     /// The operation that does. The release of the region waits for those of failed peers.
     pub fn check_unused(&mut self, addr: usize, len: usize) -> Result<(), EngineError> {
         // Operations handed over by user threads access memory as well.
-        self.drain_inbox();
+        self.serve_inbox();
         let Self { core, staging, .. } = self;
         let queued = core.peers.iter().flat_map(|peer| {
             peer.queue.iter().filter_map(move |queued| match queued {

@@ -152,9 +152,7 @@ impl<P: Port> Lane<P> {
         if message.body.get().is_some_and(|get| !self.staging.was_issued(get)) {
             return self.core.drop_foreign(rail, &"it names a get that never was");
         }
-        if self.core.open(pe).is_err() {
-            return;
-        }
+        let Ok(()) = self.core.open(pe) else { return };
         self.core.channel(pe);
         // A bitmap is relative to its own number; that of a late acknowledgement says nothing new.
         let map = match message.body {
@@ -277,12 +275,10 @@ impl<P: Port> Lane<P> {
         // With a mark, earlier messages' deferred writes have to come first.
         let order = if message.mark == 0 { DeferredOrder::Any } else { DeferredOrder::After };
         let (word_addr, atomic) = match message.body {
-            Body::Word { addr, atomic } | Body::CountedSignal { addr, atomic, .. } => {
-                (addr, atomic)
-            }
-            Body::Fetch { addr, atomic, .. } | Body::PutSignal { addr, atomic, .. } => {
-                (addr, atomic)
-            }
+            Body::Word { addr, atomic }
+            | Body::CountedSignal { addr, atomic, .. }
+            | Body::Fetch { addr, atomic, .. }
+            | Body::PutSignal { addr, atomic, .. } => (addr, atomic),
             Body::StagedPut { to, payload } => {
                 let data =
                     self.core.regions.locate(to, payload.len()).map_err(|e| e.to_string())?;

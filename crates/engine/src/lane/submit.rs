@@ -2,7 +2,7 @@
 
 use crate::error::EngineError;
 use crate::group::GroupId;
-use crate::ids::Pe;
+use crate::ids::{LaneKind, Pe};
 use crate::lane::Lane;
 use crate::op::{Attempt, Op, OpKind, Outcome, QueueEntry, SignalProtocol, WordOp};
 use crate::port::Port;
@@ -491,6 +491,7 @@ impl<P: Port> Lane<P> {
         let what = (request.what(), request.pe);
         let staged = devices
             && self.staging.reach(&mut self.core, what, addr, request.len)? == Reach::Staged;
-        Ok(staged || needs_desc && self.staging.stages_host(&self.core))
+        // Unregistered host memory is staged too, but not here in a host lane: that hands it over.
+        Ok(staged || needs_desc && self.core.regions.kind() == LaneKind::Proxy)
     }
 }

@@ -3,7 +3,7 @@
 use crate::atomic::Atomic;
 use crate::core::Core;
 use crate::error::EngineError;
-use crate::ids::{LaneKind, Pe};
+use crate::ids::Pe;
 use crate::port::copies::{CopyPort, DeferredOrder, Reach};
 use crate::port::{Port, PortError};
 use crate::regions::Location;
@@ -44,12 +44,6 @@ impl Staging {
             (false, true) => Ok(Reach::Direct),
             (false, false) => self.reach(core, what, addr, len),
         }
-    }
-
-    /// Returns true if unregistered host memory is staged where the fabric needs descriptors.
-    pub(crate) fn stages_host<P: Port>(&self, core: &Core<P>) -> bool {
-        // Host lanes have no copy port: their operations are handed over.
-        core.regions.kind() == LaneKind::Proxy
     }
 
     pub(super) fn copies<P: Port>(

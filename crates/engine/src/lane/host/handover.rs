@@ -181,16 +181,12 @@ impl Outbox {
 /// A handed over item that the proxy lane executes.
 #[derive(Debug)]
 pub(crate) struct ActiveHandover {
-    pe: Pe,
+    pub(crate) pe: Pe,
     shared: Arc<HandoverState>,
     ended: Option<Arc<HandoverResult>>,
 }
 
 impl ActiveHandover {
-    pub(crate) fn pe(&self) -> Pe {
-        self.pe
-    }
-
     /// Reports the end of the item.
     pub(crate) fn end(self, failed: Option<EngineError>) {
         let Self { pe, shared, ended } = self;
@@ -254,11 +250,6 @@ impl<P: Port> Lane<P> {
         });
         self.inbox = Some(inbox);
         moved
-    }
-
-    /// Takes everything handed over so far, so that the memory it accesses is known.
-    pub(crate) fn drain_inbox(&mut self) {
-        self.serve_inbox();
     }
 
     /// Submits an item; returns it if all completion groups are in use.
