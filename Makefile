@@ -110,7 +110,6 @@ fake-cuda: ## Build target/fake-cuda, a stand-in for CUDA's driver on machines w
 	$(CARGO) build --locked --release -p fake-cuda
 	@mkdir -p "$(FAKE_CUDA)"
 	@ln -sf ../release/libfake_cuda.so "$(FAKE_CUDA)/libcuda.so.1"
-	@ln -sf ../release/libfake_cuda.so "$(FAKE_CUDA)/libcudart.so"
 	@ln -sf ../release/libfake_cuda.so "$(FAKE_CUDA)/libgdrapi.so.2"
 	@echo "LD_LIBRARY_PATH=$(FAKE_CUDA) gives a program devices without a GPU"
 

@@ -16,8 +16,8 @@ from pathlib import Path
 
 CEILINGS = {
     "product code, lines": 33_550,
-    "main workspace, lines of Rust": 99_900,
-    "laboratories, lines of Rust": 9_700,
+    "main workspace, lines of Rust": 99_750,
+    "laboratories, lines of Rust": 9_850,
     "documentation, words": 28_000,
     "scripts, lines": 2_200,
     "make targets": 25,

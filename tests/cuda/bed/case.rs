@@ -4,7 +4,6 @@ use std::fmt::Display;
 use std::process::Command;
 use std::time::Duration;
 
-use launcher::Stream;
 use libtest_mimic::{Completion, Failed, Trial};
 use test_support::built::fake_cuda_dir;
 use test_support::needs;
@@ -137,7 +136,7 @@ pub(crate) fn run_child(cases: &[Case]) {
 /// Whether there is a real GPU, seen from a process of its own: this one must not load its driver.
 fn probe_gpu() -> Result<(), String> {
     let ended = launcher::ask(command("probe"), "", HANG).map_err(|error| error.to_string())?;
-    let said = ended.text(Stream::Out);
+    let said = ended.out;
     match said.trim().strip_prefix(NO_GPU) {
         Some(reason) => Err(format!("no GPU here: {reason}")),
         None if ended.end.is_success() => {
@@ -157,7 +156,7 @@ fn command(case: &str) -> Command {
 
 fn run(command: Command, expected: End) -> Result<Completion, Failed> {
     let ended = launcher::ask(command, "", HANG)?;
-    let said = ended.text(Stream::Out);
+    let said = ended.out;
     let as_expected = match ended.end {
         launcher::End::Exited(SKIPPED) => {
             return Ok(Completion::ignored_with(said.lines().last().unwrap_or_default()));
@@ -169,6 +168,6 @@ fn run(command: Command, expected: End) -> Result<Completion, Failed> {
     if as_expected {
         return Ok(Completion::Completed);
     }
-    let complained = ended.text(Stream::Err);
+    let complained = ended.err;
     Err(format!("it {}, and {expected:?} was expected:\n{said}{complained}", ended.end).into())
 }

@@ -26,14 +26,9 @@ pub fn nccl_plugin() -> PathBuf {
     directory("nccl-plugin-names", &[(built, name)]).join(name)
 }
 
-/// A directory for `LD_LIBRARY_PATH` with a CUDA driver, what a libfabric asks of CUDA's runtime
-/// library, and a GDRCopy, that need no GPU.
+/// A directory for `LD_LIBRARY_PATH` with a CUDA driver and a GDRCopy that need no GPU.
 pub fn fake_cuda_dir() -> PathBuf {
-    let names = [
-        ("libfake_cuda.so", "libcuda.so.1"),
-        ("libfake_cuda.so", "libcudart.so"),
-        ("libfake_cuda.so", "libgdrapi.so.2"),
-    ];
+    let names = [("libfake_cuda.so", "libcuda.so.1"), ("libfake_cuda.so", "libgdrapi.so.2")];
     directory("fake-cuda-names", &names)
 }
 

@@ -15,8 +15,6 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use launcher::Stream;
-
 const CARRIER: Duration = Duration::from_secs(10);
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -66,10 +64,8 @@ impl Namespace {
         inside.args(&prefix[1..]).args(command);
         let ended = launcher::ask(inside, &format!("{input}\n"), PATIENCE)?;
         match ended.end.is_success() {
-            true => Ok(ended.text(Stream::Out)),
-            false => {
-                Err(failed(&format!("{} {input}", command.join(" ")), &ended.text(Stream::Err)))
-            }
+            true => Ok(ended.out),
+            false => Err(failed(&format!("{} {input}", command.join(" ")), &ended.err)),
         }
     }
 }

@@ -18,7 +18,7 @@ scripts/nvshmem-wheels.sh cuda >/dev/null
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 scripts/cargo build --locked --quiet --profile checked -p fake-cuda >&2
 scripts/cargo build --manifest-path tools/labs/Cargo.toml --target-dir "$target/labs" --locked --quiet --profile checked \
-    -p efa-lab >&2
+    -p efa-lab -p cudart-lab >&2
 { command -v autoreconf && command -v libtoolize; } >/dev/null ||
     apt-get install -q -y --no-install-recommends autoconf automake libtool >&2
 # shellcheck disable=SC2016 # apt's own names
@@ -47,7 +47,8 @@ for name in libibverbs libefa; do
     echo "INPUT ( -l:$name.so.1 )" >"$work/verbs/lib/$name.so"
 done
 ln -s "$(echo "$verbs"/[0-9]*)" "$work/verbs/include"
-for name in libcuda libcudart; do ln -s "$target/checked/libfake_cuda.so" "$work/cuda/lib64/$name.so"; done
+ln -s "$target/checked/libfake_cuda.so" "$work/cuda/lib64/libcuda.so"
+ln -s "$target/labs/checked/libcudart_lab.so" "$work/cuda/lib64/libcudart.so"
 ln -s "$PWD/.deps/nvshmem/cuda/include" "$work/cuda/include"
 # NVML is optional where it runs, and not where it is built.
 cat >"$work/nvml/nvml.h" <<'END'

@@ -42,6 +42,10 @@ pub(crate) fn efa_names() -> std::path::PathBuf {
     directory("efa-lab-names", &names)
 }
 
+pub(crate) fn cudart_names() -> std::path::PathBuf {
+    directory("cudart-lab-names", &[("libcudart_lab.so", "libcudart.so")])
+}
+
 pub(crate) fn says(text: &str, part: &str) -> Result<(), Failed> {
     if text.contains(part) { Ok(()) } else { Err(format!("no {part:?} in:\n{text}").into()) }
 }

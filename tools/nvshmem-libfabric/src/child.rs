@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use launcher::{End, Ended, Stream};
+use launcher::{End, Ended};
 
 /// Limit of one question. A driver that starts many GPUs takes seconds.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -17,14 +17,13 @@ pub(crate) fn output(program: &Path, arguments: &[&str]) -> Result<String, Strin
     command.args(arguments);
     let answer = ask(command, "", PATIENCE)?;
     if answer.end.is_success() {
-        return Ok(answer.text(Stream::Out));
+        return Ok(answer.out);
     }
     Err(format!("it {} and said: {}", answer.end, last_words(&answer)))
 }
 
 pub(crate) fn last_words(answer: &Ended) -> String {
-    let said = answer.text(Stream::Err);
-    let last = said.lines().rev().find(|line| !line.trim().is_empty());
+    let last = answer.err.lines().rev().find(|line| !line.trim().is_empty());
     last.unwrap_or("nothing").to_owned()
 }
 

@@ -1,10 +1,13 @@
 //! A PE of the job: its channel, its heap, and kernels on them.
 
+use std::net::TcpListener;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use channel_producer::{Form, KernelArgs};
-use nvshmem_transport_libfabric::bootstrap::{Bootstrap, BootstrapError};
+use nvshmem_sim::BoxError;
+use nvshmem_transport_libfabric::bootstrap::{Bootstrap, BootstrapError, TcpBootstrap, TcpOptions};
 use nvshmem_transport_libfabric::channel::{Channel, ChannelError, MemoryLocation, Options};
 
 use crate::image::{AREA, HEAP};
@@ -21,24 +24,34 @@ impl From<ChannelError> for MachineError {
     }
 }
 
+/// All channels of the job, and the checks: heaps of all PEs are compared, which takes many bytes.
 #[derive(Clone)]
-struct Meeting {
-    me: u32,
-    n_pes: u32,
-    bootstrap: nvshmem_sim::Bootstrap,
-}
+struct Meeting(Arc<Mutex<TcpBootstrap>>);
 
 impl Bootstrap for Meeting {
     fn n_pes(&self) -> u32 {
-        self.n_pes
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).n_pes()
     }
 
     fn me(&self) -> u32 {
-        self.me
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).me()
     }
 
     fn allgather(&mut self, mine: &[u8]) -> Result<Vec<u8>, BootstrapError> {
-        self.bootstrap.allgather(mine).map_err(|_| BootstrapError::Callback { status: 1 })
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).allgather(mine)
+    }
+}
+
+/// Joins PE 0, whose port goes to the others by the simulator.
+fn join(pe: &nvshmem_sim::Job) -> Result<TcpBootstrap, BoxError> {
+    let (me, n_pes) = (pe.pe(), pe.n_pes());
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let ports = pe.bootstrap().allgather(&listener.local_addr()?.port().to_le_bytes())?;
+    let address = format!("127.0.0.1:{}", u16::from_le_bytes([ports[0], ports[1]]));
+    let options = TcpOptions { address, me, n_pes, job: 1, patience: Duration::from_secs(60) };
+    match me {
+        0 => Ok(TcpBootstrap::center(options, listener, &|_| true)?),
+        _ => Ok(TcpBootstrap::join(options)?),
     }
 }
 
@@ -50,9 +63,12 @@ pub(crate) struct Job<'m> {
 }
 
 impl<'m> Job<'m> {
-    pub(crate) fn new(machine: &'m dyn Machine, pe: &nvshmem_sim::Job) -> Self {
-        let (me, n_pes, bootstrap) = (pe.pe(), pe.n_pes(), pe.bootstrap().clone());
-        Self { machine, me, meeting: Meeting { me, n_pes, bootstrap } }
+    pub(crate) fn new(
+        machine: &'m dyn Machine,
+        pe: &nvshmem_sim::Job,
+    ) -> Result<Self, MachineError> {
+        let met = join(pe).map_err(|error| MachineError(error.to_string()))?;
+        Ok(Self { machine, me: pe.pe(), meeting: Meeting(Arc::new(Mutex::new(met))) })
     }
 
     /// Returns every PE's bytes, one after the other; all have equally many.

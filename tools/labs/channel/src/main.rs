@@ -136,7 +136,7 @@ fn pe(pe: &mut nvshmem_sim::Job) -> Result<(), BoxError> {
     };
     let repeat: u64 = pe.param("repeat")?;
     machine.with_device(&mut || {
-        let job = Job::new(machine.as_ref(), pe);
+        let job = Job::new(machine.as_ref(), pe)?;
         let provider = std::env::var(PROVIDER).unwrap_or_else(|_| String::from("auto"));
         for location in locations {
             for _ in 0..repeat {

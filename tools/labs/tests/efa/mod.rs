@@ -19,7 +19,7 @@ use test_support::built::fake_cuda_dir;
 use test_support::needs::{self, Need, is_set, libfabric2};
 use test_support::seeds::draw;
 
-use crate::job::{SCENARIOS, cases, efa_names, fails, job, run, says};
+use crate::job::{SCENARIOS, cases, cudart_names, efa_names, fails, job, run, says};
 
 const PERSONAS: [&str; 4] = ["p5", "p4d", "p5en", "p6"];
 
@@ -371,7 +371,7 @@ fn staged() -> Vec<Trial> {
 }
 
 fn on_device(job: JobSettings) -> JobSettings {
-    job.memory(MemoryKind::Device).library_path(fake_cuda_dir())
+    job.memory(MemoryKind::Device).library_path(fake_cuda_dir()).library_path(cudart_names())
 }
 
 fn counted(text: &str, kind: &str) -> BTreeMap<String, u64> {

@@ -17,7 +17,6 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum as _;
-use launcher::Stream;
 use serde::de::DeserializeOwned;
 
 use self::known::known;
@@ -182,8 +181,7 @@ impl<'a> Bed<'a> {
         command.envs(self.settings(tried));
         let ended = child::ask(command, "", Duration::from_secs(patience))?;
         // What fails prints its list as well.
-        serde_json::from_str(&ended.text(Stream::Out))
-            .map_err(|_| format!("it {}\n{}", ended.end, ended.text(Stream::Err)))
+        serde_json::from_str(&ended.out).map_err(|_| format!("it {}\n{}", ended.end, ended.err))
     }
 
     fn tries(&self, tried: Tried, part: &str, seen: &mut Seen, report: &mut Report) {

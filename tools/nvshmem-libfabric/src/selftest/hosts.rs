@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use launcher::{Ended, Stream};
+use launcher::Ended;
 use nvshmem_sim::{Remote, exports, is_setting, shell, word};
 use serde::Deserialize;
 
@@ -236,7 +236,7 @@ fn shown(words: &[OsString]) -> String {
 
 fn understand(answer: &Ended, shown: &str, tool: &Path) -> Result<Said, Problem> {
     let last = child::last_words(answer);
-    let said = answer.text(Stream::Out);
+    let said = &answer.out;
     let Some((_, said)) = said.split_once(&format!("{REACHED}\n")) else {
         return Err(unreached(shown, &format!("it {}: {last}", answer.end)));
     };

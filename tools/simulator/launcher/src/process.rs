@@ -1,4 +1,4 @@
-//! A process of a job: what it prints, line by line, and its end.
+//! A process of a job: what it prints, and its end.
 
 use std::fmt;
 use std::fs::File;
@@ -10,12 +10,6 @@ use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 const DRAIN: Duration = Duration::from_millis(500);
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Stream {
-    Out,
-    Err,
-}
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum End {
@@ -42,40 +36,41 @@ impl fmt::Display for End {
     }
 }
 
+/// What a process prints to one of its streams, if that is a pipe.
 #[derive(Debug)]
-struct Pipe {
-    stream: Stream,
-    source: File,
-    partial: Vec<u8>,
+pub(crate) struct Output {
+    /// None once it is closed.
+    pipe: Option<File>,
+    bytes: Vec<u8>,
 }
 
-impl Pipe {
-    fn pollfd(&self) -> libc::pollfd {
-        libc::pollfd { fd: self.source.as_raw_fd(), events: libc::POLLIN, revents: 0 }
+impl Output {
+    fn new(pipe: Option<impl Into<OwnedFd>>) -> Self {
+        Self { pipe: pipe.map(|pipe| pipe.into().into()), bytes: Vec::new() }
     }
 
-    fn read(&mut self, output: &mut Vec<(Stream, String)>) -> bool {
+    fn pollfd(&self) -> Option<libc::pollfd> {
+        let fd = self.pipe.as_ref()?.as_raw_fd();
+        Some(libc::pollfd { fd, events: libc::POLLIN, revents: 0 })
+    }
+
+    fn read(&mut self) {
         let mut buffer = [0; 16 << 10];
-        let mut open = true;
         // Bounded, so that a process that prints without end does not keep the launcher here.
         for _ in 0..64 {
             // The pipe blocks, so ask first.
-            if !open || !poll(&mut [self.pollfd()], Duration::ZERO) {
-                break;
-            }
-            match self.source.read(&mut buffer) {
-                Ok(0) => open = false,
-                Ok(n) => self.partial.extend_from_slice(&buffer[..n]),
-                Err(error) => open = error.kind() == io::ErrorKind::Interrupted,
+            let ready = self.pollfd().is_some_and(|fd| poll(&mut [fd], Duration::ZERO));
+            let Some(pipe) = self.pipe.as_mut().filter(|_| ready) else { break };
+            match pipe.read(&mut buffer) {
+                Ok(n) if n > 0 => self.bytes.extend_from_slice(&buffer[..n]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                _ => self.pipe = None,
             }
         }
-        let ends = self.partial.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
-        let whole = if open { ends } else { self.partial.len() };
-        let rest = self.partial.split_off(whole);
-        let lines = String::from_utf8_lossy(&self.partial);
-        output.extend(lines.split_terminator('\n').map(|line| (self.stream, line.to_owned())));
-        self.partial = rest;
-        open
+    }
+
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8_lossy(&self.bytes).into_owned()
     }
 }
 
@@ -90,10 +85,8 @@ pub fn keep_ends_of_processes() {
 #[derive(Debug)]
 pub struct Process {
     child: Child,
-    pipes: Vec<Pipe>,
-    pub(crate) output: Vec<(Stream, String)>,
-    /// Lines that [`Process::new_lines`] has given.
-    given: usize,
+    pub(crate) out: Output,
+    pub(crate) err: Output,
     pub(crate) exit: Option<(End, Instant)>,
     is_killed: bool,
 }
@@ -114,12 +107,8 @@ impl Process {
             let program = Path::new(command.get_program()).display();
             io::Error::new(error.kind(), format!("{program} cannot be started: {error}"))
         })?;
-        let pipe =
-            |stream, source: OwnedFd| Pipe { stream, source: source.into(), partial: Vec::new() };
-        let out = child.stdout.take().map(|source| pipe(Stream::Out, source.into()));
-        let err = child.stderr.take().map(|source| pipe(Stream::Err, source.into()));
-        let pipes = out.into_iter().chain(err).collect();
-        Ok(Self { child, pipes, output: Vec::new(), given: 0, exit: None, is_killed: false })
+        let (out, err) = (Output::new(child.stdout.take()), Output::new(child.stderr.take()));
+        Ok(Self { child, out, err, exit: None, is_killed: false })
     }
 
     pub fn id(&self) -> u32 {
@@ -128,15 +117,15 @@ impl Process {
 
     /// How the process has ended, once all that it has printed was read.
     pub fn end(&self) -> Option<End> {
-        self.exit.filter(|_| self.pipes.is_empty()).map(|(end, _)| end)
+        let is_read = self.out.pipe.is_none() && self.err.pipe.is_none();
+        self.exit.filter(|_| is_read).map(|(end, _)| end)
     }
 
-    /// Lines of its standard output that have come since this was called last.
-    pub fn new_lines(&mut self) -> Vec<String> {
-        let new = self.output[self.given..].iter().filter(|(stream, _)| *stream == Stream::Out);
-        let new = new.map(|(_, line)| line.clone()).collect();
-        self.given = self.output.len();
-        new
+    /// Takes the whole lines of its standard output that have come.
+    pub fn take_lines(&mut self) -> Vec<String> {
+        let ends = self.out.bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+        let lines: Vec<u8> = self.out.bytes.drain(..ends).collect();
+        String::from_utf8_lossy(&lines).lines().map(str::to_owned).collect()
     }
 
     pub(crate) fn stdin(&mut self) -> Option<impl io::Write + use<>> {
@@ -144,12 +133,15 @@ impl Process {
     }
 
     pub(crate) fn pollfds(&self) -> impl Iterator<Item = libc::pollfd> {
-        self.pipes.iter().map(Pipe::pollfd)
+        [&self.out, &self.err].into_iter().filter_map(Output::pollfd)
     }
 
     pub(crate) fn look(&mut self) {
         let late = self.exit.is_some_and(|(_, when)| when.elapsed() > DRAIN);
-        self.pipes.retain_mut(|pipe| pipe.read(&mut self.output) && !late);
+        for output in [&mut self.out, &mut self.err] {
+            output.read();
+            output.pipe.take_if(|_| late);
+        }
         if self.exit.is_none() {
             let status = self.child.try_wait().ok().flatten();
             let end = status.map(|status| match (status.code(), status.signal()) {

@@ -49,7 +49,7 @@ pub fn word(path: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Stream, ask};
+    use crate::ask;
 
     #[test]
     fn names_are_not_executed() {
@@ -65,8 +65,7 @@ mod tests {
         let value = "it's \"$HOME\" `id`\n2nd; rm *";
         let script = exports([("TEST_VALUE", OsString::from(value))]) + "exec env\n";
         let shell = shell(&["env".into(), "IT=agent".into()]);
-        let text = ask(shell, &script, std::time::Duration::from_secs(60)).unwrap();
-        let text = text.text(Stream::Out);
+        let text = ask(shell, &script, std::time::Duration::from_secs(60)).unwrap().out;
         assert!(text.contains(&format!("TEST_VALUE={value}\n")), "{text}");
         assert!(text.contains("IT=agent\n"), "{text}");
     }

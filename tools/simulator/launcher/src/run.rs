@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::process::{End, Process, Stream, poll};
+use crate::process::{End, Process, poll};
 
 const TICK: Duration = Duration::from_millis(4);
 
@@ -21,15 +21,9 @@ pub struct Ended {
     pub end: End,
     /// Time from the job's start to its end.
     pub after: Duration,
-    /// What it has printed into pipes, line by line.
-    pub output: Vec<(Stream, String)>,
-}
-
-impl Ended {
-    pub fn text(&self, stream: Stream) -> String {
-        let of_it = self.output.iter().filter(|(of, _)| *of == stream);
-        of_it.map(|(_, line)| format!("{line}\n")).collect()
-    }
+    /// What it has printed into pipes.
+    pub out: String,
+    pub err: String,
 }
 
 /// Starts the commands, and waits until all have ended. A process that fails is no error.
@@ -88,10 +82,10 @@ fn wait(
     Ok(())
 }
 
-fn ended(mut process: Process, started: Instant) -> Option<Ended> {
+fn ended(process: Process, started: Instant) -> Option<Ended> {
     let (end, when) = process.exit?;
-    let output = std::mem::take(&mut process.output);
-    Some(Ended { end, after: when - started, output })
+    let (out, err) = (process.out.text(), process.err.text());
+    Some(Ended { end, after: when - started, out, err })
 }
 
 #[cfg(test)]
@@ -118,15 +112,14 @@ mod tests {
         let scripts = ["seq 50000; echo x >&2; exit 3", "printf 'a\nb'"].map(sh);
         let ended = run(scripts, limits, |_| Ok(())).unwrap();
         assert_eq!((ended[0].end, ended[1].end), (End::Exited(3), End::Exited(0)));
-        assert_eq!(ended[0].text(Stream::Out).lines().count(), 50_000);
-        assert_eq!(ended[0].text(Stream::Err), "x\n");
-        assert_eq!(ended[1].text(Stream::Out), "a\nb\n", "a last line without an end is one");
+        assert_eq!(ended[0].out.lines().count(), 50_000);
+        assert_eq!((&*ended[0].err, &*ended[1].out), ("x\n", "a\nb"));
     }
 
     #[test]
     fn unread_input_is_no_error() {
         let told = ask(sh("head -n 1; exit 3"), &"word\n".repeat(50_000), LONG).unwrap();
-        assert_eq!((told.end, told.text(Stream::Out)), (End::Exited(3), "word\n".into()));
+        assert_eq!((told.end, &*told.out), (End::Exited(3), "word\n"));
     }
 
     #[test]

@@ -135,10 +135,8 @@ impl Proxy {
     /// The thread has dropped a request: it has failed, and says why before it ends.
     fn gone(&self) -> Error {
         let _ = self.ended.recv_timeout(self.deadline);
-        self.fatal
-            .check()
-            .err()
-            .unwrap_or_else(|| error!("the proxy thread has failed: it has ended"))
+        let failed = self.fatal.check().err();
+        failed.unwrap_or_else(|| error!("the proxy thread has ended"))
     }
 
     fn late(&self, what: &str) -> Error {

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use launcher::{End, Limits, PrivateDir, Process, Stream, exports, shell, word};
+use launcher::{End, Limits, PrivateDir, Process, exports, shell, word};
 
 use super::collective::Collective;
 use super::report::{JobReport, Outcome, PeReport};
@@ -83,8 +83,7 @@ impl JobSettings {
         })?;
         let pes = (0..).zip(launch.pes).zip(ended).map(|((pe, state), ended)| {
             let outcome = state.outcome.unwrap_or(Outcome::Exited(0));
-            let output = ended.output.into_iter().filter(|(stream, _)| *stream == Stream::Err);
-            let output = output.map(|(_, line)| line).collect();
+            let output = ended.err.lines().map(str::to_owned).collect();
             PeReport { pe, outcome, output, values: state.values }
         });
         Ok(JobReport {
@@ -170,7 +169,7 @@ impl Launch<'_> {
     fn serve(&mut self, processes: &mut [Process]) {
         self.dir = None;
         for (pe, process) in processes.iter_mut().enumerate() {
-            for message in process.new_lines().iter().filter_map(|line| link::parse(line)) {
+            for message in process.take_lines().iter().filter_map(|line| link::parse(line)) {
                 self.take(pe, process.id(), message);
             }
             if let (false, Some(end)) = (self.pes[pe].judged, process.end()) {

@@ -14,7 +14,7 @@ use crate::state::worker;
 
 /// Which sides of a copy have to be known to the driver.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Way {
+enum Way {
     ToDevice,
     FromDevice,
     Any,
@@ -64,7 +64,7 @@ fn copy(stream: &Arc<Stream>, [from, to]: [usize; 2], len: usize, way: Way, wait
 }
 
 /// Copies on the legacy stream, and returns when that is done.
-pub(super) fn copy_now(from: usize, to: usize, len: usize, way: Way) -> Outcome {
+fn copy_now(from: usize, to: usize, len: usize, way: Way) -> Outcome {
     let stream = of_handle(0)?;
     allowed()?;
     copy(&stream, [from, to], len, way, true)
@@ -226,6 +226,10 @@ calls! {
 
     fn cuMemcpyDtoHAsync_v2(to: usize, from: usize, len: usize, on: usize) {
         copy(&of_handle(on)?, [from, to], len, Way::FromDevice, false)
+    }
+
+    fn cuMemcpy(to: usize, from: usize, len: usize) {
+        copy_now(from, to, len, Way::Any)
     }
 
     fn cuMemcpyHtoD_v2(to: usize, from: usize, len: usize) {

@@ -98,6 +98,12 @@ calls! {
         write_text(&text, room, &format!("FAFE:{:02X}:00.0", device(number)?.ordinal))
     }
 
+    /// Which a libfabric with CUDA looks for, and may ask.
+    fn cuDeviceCanAccessPeer(into: Out<c_int>, number: c_int, peer: c_int) {
+        device(number).and(device(peer))?;
+        into.put(0)
+    }
+
     fn cuDeviceGetAttribute(into: Out<c_int>, which: u32, number: c_int) {
         into.put(attribute(device(number)?, which).ok_or(INVALID_VALUE)?)
     }

@@ -8,14 +8,14 @@ use crate::state::device::{EXPORTED, MEMORY};
 use crate::state::memory::{Mapping, find, forget, remove};
 use crate::state::pages::{DEVICE_PAGE, Kind, Pages, reserve, round_up};
 use crate::state::settings::variable;
-use crate::state::status::{INVALID_VALUE, NOT_SUPPORTED, Out, Outcome, Status};
+use crate::state::status::{INVALID_VALUE, NOT_SUPPORTED, Out, Status};
 
 const PAGE: usize = 4096;
 
 /// `CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE`, of CUDA 12.8 and newer.
 const BY_PCIE: u64 = 1;
 
-pub(super) fn allocate(len: usize, kind: Kind) -> Result<usize, Status> {
+fn allocate(len: usize, kind: Kind) -> Result<usize, Status> {
     let context = current()?;
     allowed()?;
     let device = context.device;
@@ -30,15 +30,6 @@ pub(super) fn allocate(len: usize, kind: Kind) -> Result<usize, Status> {
     Ok(base)
 }
 
-pub(super) fn free(base: usize) -> Outcome {
-    let context = current()?;
-    if base == 0 {
-        return Ok(());
-    }
-    allowed()?;
-    context.alone(|| forget(remove(base, &[Kind::Device, Kind::Managed, Kind::Pool])?))
-}
-
 calls! {
     fn cuMemAlloc_v2(into: Out<usize>, len: usize) {
         into.put(allocate(len, Kind::Device)?)
@@ -49,7 +40,12 @@ calls! {
     }
 
     fn cuMemFree_v2(base: usize) {
-        free(base)
+        let context = current()?;
+        if base == 0 {
+            return Ok(());
+        }
+        allowed()?;
+        context.alone(|| forget(remove(base, &[Kind::Device, Kind::Managed, Kind::Pool])?))
     }
 
     /// Memory of the device's pool. It is there at once.

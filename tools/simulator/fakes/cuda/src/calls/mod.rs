@@ -23,6 +23,5 @@ pub(crate) mod host;
 pub(crate) mod memory;
 pub(crate) mod module;
 mod pointer;
-mod runtime;
 pub(crate) mod stream;
 pub(crate) mod vmm;

@@ -59,11 +59,14 @@ pub(crate) fn text_of(code: Status) -> Option<&'static CStr> {
 #[derive(Debug)]
 pub(crate) struct Out<T>(*mut T);
 
+#[cfg(test)]
 impl<T> Out<T> {
     pub(crate) fn to(place: &mut T) -> Self {
         Self(place)
     }
+}
 
+impl<T> Out<T> {
     pub(crate) fn is_null(&self) -> bool {
         self.0.is_null()
     }
