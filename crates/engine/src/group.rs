@@ -119,12 +119,13 @@ impl OrderGroups {
         *count = count.wrapping_add(1);
     }
 
-    /// Uncounts finished work. Returns true if it was the last of its class in the group.
+    /// Uncounts finished work. Returns true if it was the last of its class in the group, and
+    /// something may wait for a cursor.
     #[inline(always)]
     pub(crate) fn end(&mut self, group: GroupRef, ended: u32) -> bool {
         let count = &mut self.counts[group.index()];
         *count = count.wrapping_sub(ended);
-        *count == 0
+        *count == 0 && self.has_closed()
     }
 
     /// Turns a held signal, counted as a write, into the message `number` of the same group.
@@ -149,9 +150,9 @@ impl OrderGroups {
             .all(|class| self.count(number, *class) == 0)
     }
 
-    /// Returns true if a closed group is unfinished, so that something may wait for a cursor.
+    /// Returns true if a closed group is unfinished.
     #[inline(always)]
-    pub(crate) fn has_closed(&self) -> bool {
+    fn has_closed(&self) -> bool {
         self.finished != self.last
     }
 
