@@ -2,7 +2,7 @@
 //! some find none.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use engine::atomic::AtomicOp;
 use engine::error::EngineError;
@@ -100,13 +100,18 @@ fn long_operations_are_queued_at_once() {
     job.quiet(0, 1).unwrap();
 }
 
+/// A submitter that finds the queues full gives up once another thread says so.
 #[test]
 fn abandoned_submitters_give_up() {
     let mut job = Job::new(1, &Shape::default(), Script::default());
-    job.lane(0).set_abandon(Arc::new(AtomicBool::new(true)));
+    let flag = Arc::new(AtomicBool::new(false));
+    job.lane(0).set_abandon(Arc::clone(&flag));
     job.fabric.refuse(Pe(1), true);
-    let given_up = job.put_value(0, 1, 0, 1);
-    assert!(given_up.is_err_and(|error| error == EngineError::Abandoned && !error.is_in_use()));
+    job.put_value(0, 1, 0, 1).unwrap();
+    flag.store(true, Ordering::Relaxed);
+    let given_up = (0..5000).find_map(|_| job.put_value(0, 1, 0, 1).err());
+    assert!(given_up.is_some_and(|error| error == EngineError::Abandoned && !error.is_in_use()));
+    assert_eq!(job.lane(0).pending(Pe(1)), 2048);
 }
 
 /// Fetches that are acknowledged and not answered keep their segments; with every other one in use

@@ -124,12 +124,13 @@ impl OrderGroups {
         *count = count.wrapping_add(1);
     }
 
-    /// Uncounts finished work. Returns true if it was the last of its class in the group.
+    /// Uncounts finished work. Returns true if it was the last of its class in the group, and
+    /// something may wait for a cursor.
     #[inline(always)]
     pub(crate) fn end(&mut self, group: GroupRef, ended: u32) -> bool {
         let count = &mut self.counts[group.index()];
         *count = count.wrapping_sub(ended);
-        *count == 0
+        *count == 0 && self.has_closed()
     }
 
     /// Turns a waiting signal or staged put, counted as a write, into a message of the same group.
@@ -154,9 +155,9 @@ impl OrderGroups {
             .all(|class| self.count(number, *class) == 0)
     }
 
-    /// Returns true if a closed group is unfinished, so that something may wait for a cursor.
+    /// Returns true if a closed group is unfinished.
     #[inline(always)]
-    pub(crate) fn has_closed(&self) -> bool {
+    fn has_closed(&self) -> bool {
         self.finished != self.last
     }
 

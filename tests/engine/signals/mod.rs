@@ -7,6 +7,7 @@ mod protocols;
 use engine::atomic::AtomicOp;
 use engine::ids::{Pe, RailId};
 use engine::lane::SignalChoice;
+use engine::port::packet::MAX_LONG_MESSAGE;
 use engine::request::AtomicRequest;
 use sim_fabric::{Call, Event, Script};
 
@@ -76,6 +77,24 @@ fn fast_signals_follow_what_they_must() {
             events[before..].iter().position(|event| *event == Event::Applied { pe: Pe(1), addr })
         };
         assert_eq!(place(16) > place(8), follows, "strong: {is_strong}, data: {has_data}");
+    }
+}
+
+/// A peer that is behind keeps few long messages, where each is behind those before.
+#[test]
+fn long_ordered_messages_are_bounded() {
+    for (is_strong, most) in [(false, 40), (true, 32)] {
+        let shape = Shape { longest_message: MAX_LONG_MESSAGE, rails: 1, ..Shape::default() };
+        let mut job = Job::new(3, &shape, Script::default());
+        if is_strong {
+            job = job.with_ordered_signals();
+        }
+        job.fabric.overhear();
+        (0..40).for_each(|_| job.put_signal(0, 1, &[(64, 1000)], 0).unwrap());
+        job.iterate_some(&[0], 100);
+        let sent = job.fabric.overheard();
+        let long = sent.iter().filter(|(.., bytes)| bytes.len() > 1000).count();
+        assert_eq!(long, most, "strong: {is_strong}");
     }
 }
 

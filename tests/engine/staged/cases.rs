@@ -37,7 +37,7 @@ fn words_are_stored_together() {
 /// A word of the host behind a fence waits for what is to be stored in staged memory before it.
 #[test]
 fn host_words_follow_deferred_writes() {
-    let shape = Shape { staged: 0b0100, words: 0b0100, ..Shape::default() };
+    let shape = Shape { staged: 0b0100, words: 0b0100, rails: 1, ..Shape::default() };
     let mut job = Job::new(1, &shape, Script::default());
     job.put_value(0, 1, 0, 7).unwrap();
     job.fence(0, 1);

@@ -157,9 +157,10 @@ fn fabric_writes_wait_for_delivery() {
 /// Bytes that come with a message take no bounce buffer that those before a fence lack.
 #[test]
 fn fenced_bytes_wait_for_buffers() {
-    for slow in [0, 1] {
+    // With what is asked between them, the second one takes the third rail.
+    for slow in [0, 1, 2] {
         let (bounce, longest_message) = ((1024, 4, 1), MAX_LONG_MESSAGE);
-        let shape = Shape { staged: ALL, bounce, longest_message, ..Shape::default() };
+        let shape = Shape { rails: 3, staged: ALL, bounce, longest_message, ..Shape::default() };
         let slow_rails = vec![(RailId(slow), 100)];
         let script = Script { delay: (1_000, 1_000), slow_rails, ..Script::default() };
         let mut job = Job::new(3, &shape, script);

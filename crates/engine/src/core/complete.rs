@@ -33,7 +33,7 @@ impl CompletionSink<'_> {
         let pe = owner.pe();
         let peer = self.peers.get_mut(pe);
         peer.in_flight -= count;
-        if peer.order.end(owner.group(), count) && peer.order.has_closed() && !peer.is_settling {
+        if peer.order.end(owner.group(), count) && !peer.is_settling {
             peer.is_settling = true;
             self.settling.push(pe);
         }
@@ -299,7 +299,7 @@ impl<P: Port> Core<P> {
             let first = numbers.start;
             numbers.start += u64::from(count);
             channel.forget_sent(first..numbers.start);
-            if order.end(owner.group(), count) && order.has_closed() && !*is_settling {
+            if order.end(owner.group(), count) && !*is_settling {
                 *is_settling = true;
                 settling.push(pe);
             }
@@ -346,7 +346,7 @@ impl<P: Port> Core<P> {
         if let Some(channel) = peer.channel.as_deref_mut() {
             channel.unfinished -= 1;
         }
-        if peer.order.end(owner.group(), 1) && peer.order.has_closed() {
+        if peer.order.end(owner.group(), 1) {
             self.settle_later(pe);
         }
         self.end_in_group(owner.completion());

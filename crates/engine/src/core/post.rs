@@ -97,7 +97,7 @@ impl<P: Port> Core<P> {
         self.rails[owner.rail().index()].undo(len);
         let peer = self.peers.get_mut(owner.pe());
         peer.in_flight -= 1;
-        let may_settle = peer.order.end(owner.group(), 1) && peer.order.has_closed();
+        let may_settle = peer.order.end(owner.group(), 1);
         let posted = &mut peer.posted[direction as usize];
         *posted = posted.wrapping_sub(1);
         // The caller or queue still counts in a group with a continuation, so it does not end here.

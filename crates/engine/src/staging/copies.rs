@@ -326,7 +326,7 @@ impl Staging {
         self.copying += 1;
         // The memory may not be released until the device has ended, even if the peer fails.
         let mut begin = |pe, what, records: &[Record]| {
-            for record in records.iter().filter(|record| record.len > 0) {
+            for record in records {
                 core.begin_copy(token.bits(), pe, what, (record.memory, record.len));
             }
         };

@@ -72,11 +72,11 @@ pub(super) fn add(records: &mut Vec<Record>, record: Record, max_bytes: usize) -
     let repeats = records.iter().rev().take(LATEST).any(|other| same(&other));
     let record = Record { repeats, ..record };
     // A signal joins the put right before it, unless the group already has signals.
-    if let (0, Some(last)) = (record.len, records.last()) {
-        let begin = records.iter().rposition(|record| record.is_ordered).unwrap_or(0);
-        let is_free = last.len > 0 && words(&records[begin..]) == 0;
-        if is_free && fits_with(records, None, max_bytes) {
-            records.last_mut().expect("there is one").signal = record.signal;
+    let begin = records.iter().rposition(|record| record.is_ordered).unwrap_or(0);
+    let is_free = record.len == 0 && words(&records[begin..]) == 0;
+    if is_free && fits_with(records, None, max_bytes) {
+        if let Some(last) = records.last_mut() {
+            last.signal = record.signal;
             return true;
         }
     }

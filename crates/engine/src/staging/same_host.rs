@@ -40,9 +40,6 @@ impl Staging {
     /// Releases buffers kept for a failed peer that has executed, or dropped, all messages below
     /// `before`, and so no longer reads them.
     pub(super) fn release_kept<P: Port>(&mut self, core: &mut Core<P>, pe: Pe, before: Seq) {
-        if self.kept == 0 {
-            return;
-        }
         let is = |state: SendState| matches!(state, SendState::Kept(seq) if seq < before);
         for index in self.sends.find(|send| send.pe == pe && is(send.state)) {
             self.end_send(core, index);
