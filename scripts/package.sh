@@ -93,8 +93,7 @@ make_deb() {
     mv "$tree/usr/lib" "$work/$triplet" && mkdir "$tree/usr/lib" && mv "$work/$triplet" "$tree/usr/lib/"
     sed -i "s|}/\.\./\.\.|}/../../..|; s|}/lib\b|}/lib/$triplet|" "$tree/usr/lib/$triplet"/*/*.pc "$tree/usr/lib/$triplet"/cmake/*/*-config.cmake
     local doc=$tree/usr/share/doc/nvshmem-libfabric
-    mkdir -p "$doc" "$tree/DEBIAN"
-    cp "$work/sbom.cdx.json" "$doc/"
+    mkdir -p "$doc" "$tree/DEBIAN" && cp "$work/sbom.cdx.json" "$doc/"
     gzip -9 -n <CHANGELOG.md >"$doc/CHANGELOG.md.gz"
     {
         printf 'nvshmem-libfabric: Apache License, version 2.0, which is in /usr/share/common-licenses/Apache-2.0.\n\n'

@@ -165,8 +165,8 @@ settings! {
         bytes(8192, u64::MAX); // Shorter ones take the rails in turn.
 
     /// Size in bytes of the page-locked bounce buffers through which device memory is copied that
-    /// NICs cannot reach. A fragment is a quarter of one, at least 512 KiB or all of it; between PEs
-    /// of one host, a quarter of the operation, from 512 KiB up to one.
+    /// NICs cannot reach. A fragment is a quarter of one, at least 512 KiB or all of it; between
+    /// PEs of one host, a quarter of the operation, from 512 KiB up to one.
     Users "NVSHMEM_LIBFABRIC_STAGING_CHUNK" staging_chunk: usize = 2 << 20,
         // Two pools of the largest are 512 GiB, far above what can be page-locked: the driver says
         // so.
@@ -258,7 +258,8 @@ settings! {
     Debug "share_bounce" share_bounce: bool = true, Truth;
 
     /// How NICs' writes to device memory become visible to the device before a flag that follows.
-    /// `none`: they are in order. `flush`: CUDA's call. `auto`: what the device's attributes ask for.
+    /// `none`: they are in order. `flush`: CUDA's call. `auto`: what the device's attributes ask
+    /// for.
     Debug "consistency" consistency: ConsistencyChoice = ConsistencyChoice::Auto, Names;
 
     /// Device channel: seconds that PEs wait for one another at start, registration and barriers.

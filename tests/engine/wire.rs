@@ -286,8 +286,8 @@ fn unused_bytes_are_zero() {
     }
 }
 
-/// Messages of each length that the seal distinguishes, of which a signal is as long as fabrics send
-/// inline, and a mask: any change of what they are computed from shows.
+/// Messages of each length that the seal distinguishes, of which a signal is as long as fabrics
+/// send inline, and a mask: any change of what they are computed from shows.
 #[test]
 fn seals_of_a_job_stay() {
     let sender = seal(*b"0123456789abcdef", 3);

@@ -2,8 +2,9 @@
 //! rails, layout and setting.
 //!
 //! Each value of each factor is in a row, and so is each pair that the layers below the engine can
-//! tell apart: a fabric and a signal protocol, a fabric and a mode of progress. Staging knows nothing
-//! of layouts: its rows have each kind of heap, each of its settings and each signal protocol.
+//! tell apart: a fabric and a signal protocol, a fabric and a mode of progress. Staging knows
+//! nothing of layouts: its rows have each kind of heap, each of its settings and each signal
+//! protocol.
 
 use libtest_mimic::{Failed, Trial};
 use nvshmem_sim::Layout::{self, V3a, V3b, V4, V5, V6, V7};

@@ -5,8 +5,8 @@
 //! completion group of their own whose continuation sends the signal.
 //!
 //! The signal of a put follows its own data alone. A signal without data, by an atomic operation or
-//! behind a put of several parts, follows all puts started before. Strong signals, those of a lane that orders them (NCCL's),
-//! follow all earlier puts and signals.
+//! behind a put of several parts, follows all puts started before. Strong signals, those of a lane
+//! that orders them (NCCL's), follow all earlier puts and signals.
 
 use crate::channel::slots::Purpose;
 use crate::core::send::OutgoingMessage;

@@ -93,7 +93,8 @@ pub(crate) fn kernel_copies() -> bool {
     let own = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
     // SAFETY: a byte of this function's onto itself. A filter of system calls may refuse that.
     let copied = unsafe { libc::process_vm_writev(libc::getpid(), &own, 1, &own, 1, 0) };
-    // From 1 on, Yama lets no process look at a sibling that lacks this capability; from 3 on, none.
+    // From 1 on, Yama lets no process look at a sibling that lacks this capability; from 3 on,
+    // none.
     let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let held = status.lines().find_map(|line| line.strip_prefix("CapEff:"));

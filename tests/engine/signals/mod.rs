@@ -1,4 +1,5 @@
-//! Signals, atomics and fences: when they leave, by which protocol, and what of others is not executed.
+//! Signals, atomics and fences: when they leave, by which protocol, and what of others is not
+//! executed.
 
 mod counted;
 mod forged;

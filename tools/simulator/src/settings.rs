@@ -23,8 +23,8 @@ pub struct JobSettings {
     pub scenario: String,
     /// Number of PEs, at least 1.
     pub n_pes: u32,
-    /// Of each PE the first one of its host, of those that the job runs on, or pretends to. Default:
-    /// all are on one.
+    /// Of each PE the first one of its host, of those that the job runs on, or pretends to.
+    /// Default: all are on one.
     nodes: Vec<u32>,
     /// Which host library to stand in for.
     #[serde(skip, default = "newest")]

@@ -59,7 +59,8 @@ impl<P: Port> Lane<P> {
         any
     }
 
-    /// Submits the waiting signals and the queue of a peer, as far as possible. Errors fail the peer.
+    /// Submits the waiting signals and the queue of a peer, as far as possible. Errors fail the
+    /// peer.
     pub(super) fn serve_peer(&mut self, pe: Pe, moved: &mut bool) -> Outcome {
         let before = self.core.peers.get(pe).waiting_signals.len();
         // Waiting signals were submitted before anything that is queued.

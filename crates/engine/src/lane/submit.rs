@@ -153,9 +153,9 @@ impl<P: Port> Lane<P> {
         self.submit(request.pe, op, request.remote_handle)
     }
 
-    /// Starts a put whose signal becomes visible after its data. A put of one part waits for fences,
-    /// and for other operations only if the lane orders signals; the signal of a put of several
-    /// parts follows everything started before.
+    /// Starts a put whose signal becomes visible after its data. A put of one part waits for
+    /// fences, and for other operations only if the lane orders signals; the signal of a put of
+    /// several parts follows everything started before.
     ///
     /// # Errors
     /// As [`Lane::start`].

@@ -3,8 +3,8 @@
 //! # Path of the bytes
 //! A staged put is a list of [records](records::Record), at least one. The sender gathers them into
 //! a buffer of its own and sends one message; the target reads the buffer through the fabric into
-//! one of its own, or finds it in a same-host peer's bounce memory, scatters it, changes the words of
-//! signals, and has then executed the message. The acknowledgement returns the sender's buffer.
+//! one of its own, or finds it in a same-host peer's bounce memory, scatters it, changes the words
+//! of signals, and has then executed the message. The acknowledgement returns the sender's buffer.
 //! Until a put has its buffer, later ones to the peer add records to it.
 //!
 //! - Registered host memory needs no buffer at the sender: the target reads from it.
@@ -21,9 +21,9 @@
 //! # Why it cannot deadlock
 //! An inbound buffer is taken when all messages before the mark have arrived and the bytes can be
 //! read; then a read, the end of earlier messages, and a copy are all that it waits for. An
-//! outbound buffer is in use until the target has executed the message, for which the target needs at
-//! most an inbound buffer. The two kinds are never exchanged. Requests for gets are executed when
-//! they arrive, so no message follows the buffer that their answer needs.
+//! outbound buffer is in use until the target has executed the message, for which the target needs
+//! at most an inbound buffer. The two kinds are never exchanged. Requests for gets are executed
+//! when they arrive, so no message follows the buffer that their answer needs.
 
 mod bounce;
 mod copies;

@@ -1,9 +1,9 @@
 //! The part of CUDA's runtime library that a libfabric with CUDA asks for, loaded under its name:
 //! `libcudart.so`.
 //!
-//! It stands on the driver's calls, in the context that is bound, or the primary one of the thread's
-//! device where none is. A copy says that it was made: a transport that must not wait for kernels
-//! makes none.
+//! It stands on the driver's calls, in the context that is bound, or the primary one of the
+//! thread's device where none is. A copy says that it was made: a transport that must not wait for
+//! kernels makes none.
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int, c_void};

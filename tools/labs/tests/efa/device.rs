@@ -40,8 +40,9 @@ pub(super) fn trials() -> Vec<Trial> {
             })
         })
         .collect();
-    for (fabric, choice) in
-        ["efa-direct", "efa"].into_iter().flat_map(|fabric| ["auto", "flush"].map(|how| (fabric, how)))
+    for (fabric, choice) in ["efa-direct", "efa"]
+        .into_iter()
+        .flat_map(|fabric| ["auto", "flush"].map(|how| (fabric, how)))
     {
         let name = format!("late_writes_are_flushed_{}_{choice}", fabric.replace('-', "_"));
         trials.push(trial(name, Library::Cuda, move |lab| {

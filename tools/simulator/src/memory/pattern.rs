@@ -55,8 +55,8 @@ impl Pattern {
         }
     }
 
-    /// Compares `data` with the bytes from `position` on. The error tells where the first difference
-    /// is, and how many there are.
+    /// Compares `data` with the bytes from `position` on. The error tells where the first
+    /// difference is, and how many there are.
     pub fn verify(self, position: u64, data: &[u8]) -> Result<()> {
         let mut expected = vec![0; data.len()];
         self.fill(position, &mut expected);
