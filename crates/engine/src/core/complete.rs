@@ -279,8 +279,7 @@ impl<P: Port> Core<P> {
             self.complete_message(at, seq);
         }
         let peer = self.peers.get(at);
-        let waits = !peer.queue.is_empty() || !peer.held.is_empty();
-        if (ack > acked || map.is_some()) && waits {
+        if !peer.queue.is_empty() || !peer.held.is_empty() {
             // The window has space again, or a tag is free.
             self.make_ready(at);
         }
@@ -375,9 +374,7 @@ impl<P: Port> Core<P> {
             channel.take_sent(seq);
         }
         self.end_message(at, number);
-        if !self.peers.get(at).queue.is_empty() {
-            self.make_ready(at);
-        }
+        self.make_ready(at);
         Some((result, width))
     }
 

@@ -395,9 +395,6 @@ impl Staging {
         let Some(send) = self.sends.remove(at) else { return };
         let StagedSend { peer, counts, buffer, state, .. } = send;
         self.release_buffer(peer, CopyDirection::Out, buffer);
-        if self.peer(peer).joinable == Some(at) {
-            self.peer(peer).joinable = None;
-        }
         match state {
             SendState::Sent(_) => {}
             // The message took over the counts.
@@ -420,6 +417,7 @@ impl Staging {
             stager.out.forget(peer);
             stager.inward.forget(peer);
         }
+        self.peer(peer).joinable = None;
         for at in self.sends.find(|send| send.peer == peer) {
             let token = Token::Send(at);
             self.outgoing.retain(|other| *other != token);
