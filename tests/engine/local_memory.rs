@@ -5,7 +5,7 @@ use engine::atomic::AtomicOp;
 use engine::ids::Pe;
 use engine::port::copies::Reach;
 use engine::port::{Access, Direction};
-use engine::request::{PutSignalRequest, Request};
+use engine::request::{LocalSide, PutSignalRequest, Request};
 use sim_fabric::Script;
 
 use super::job::{Job, Shape};
@@ -57,6 +57,11 @@ fn released_region_is_not_used_again() {
     for needs_desc in [true, false] {
         let mut job = warm(Shape { rails: 3, needs_desc, ..Shape::default() });
         let scratch = job.members[0].scratch;
+        let value = Request { local: LocalSide::Value(7), ..job.targets.part(0, 1, 0, 8) };
+        let read = Request { direction: Direction::Read, ..value };
+        let lane = &mut job.members[0].lane;
+        assert!(lane.try_start(&value) && !lane.try_start(&read), "a value can be put alone");
+        job.until_quiet(0, 1);
         for _ in 0..6 {
             assert!(takes(&mut job, Direction::Write, scratch + 8), "on every rail");
             assert!(takes(&mut job, Direction::Read, scratch + 8));

@@ -39,13 +39,15 @@ fn slow_rail_delays_only_its_signals() {
     }
 }
 
-/// What it follows is on rail 0, which is slow, and a signal of the fast path on rail 1.
+/// What it follows is on rail 0, which is slow, and the signal on rail 1: on the fast path or not.
 #[test]
-fn fast_signals_follow_what_they_must() {
-    for (is_strong, has_data, follows) in
-        [(false, false, false), (false, true, true), (true, false, true), (true, true, true)]
+fn signals_follow_what_they_must() {
+    let cases =
+        [(false, false, false), (false, true, true), (true, false, true), (true, true, true)];
+    for (fast, (is_strong, has_data, follows)) in
+        [false, true].into_iter().flat_map(|fast| cases.map(|case| (fast, case)))
     {
-        let shape = Shape { fast: true, ..Shape::default() };
+        let shape = Shape { fast, ..Shape::default() };
         let slow_rails = vec![(RailId(0), 100)];
         let script = Script { delay: (1_000, 1_000), slow_rails, ..Script::default() };
         let mut job = Job::new(1, &shape, script);
@@ -64,20 +66,18 @@ fn fast_signals_follow_what_they_must() {
         }
         let before = job.fabric.events().len();
         let targets = job.targets.clone();
-        let part = targets.part(job.members[0].scratch + 64, 1, 64, 8);
-        let add = |at| targets.atomic(1, at, AtomicOp::SignalAdd, 1);
-        let word = targets.atomic(1, 8, AtomicOp::Inc, 0);
-        let lane = &mut job.members[0].lane;
-        let first =
-            if has_data { lane.try_put_signal(&part, &add(8)) } else { lane.try_atomic(&word) };
-        assert!(first && lane.try_atomic(&add(16)), "they are of the fast path");
+        match has_data {
+            true => job.put_signal(0, 1, &[(64, 8)], 8).unwrap(),
+            false => job.inc(0, 1, 8),
+        }
+        job.amo(0, 1, 16, AtomicOp::SignalAdd, 1).unwrap();
         job.until_quiet(0, 1);
         let events = job.fabric.events();
         let place = |at| {
             let addr = targets.word(1, at);
             events[before..].iter().position(|event| *event == Event::Applied { pe: Pe(1), addr })
         };
-        assert_eq!(place(16) > place(8), follows, "strong: {is_strong}, data: {has_data}");
+        assert_eq!(place(16) > place(8), follows, "{fast}, strong: {is_strong}, data: {has_data}");
     }
 }
 
@@ -89,6 +89,9 @@ fn long_ordered_messages_are_bounded() {
         let mut job = Job::new(3, &shape, Script::default());
         if is_strong {
             job = job.with_ordered_signals();
+        } else {
+            // A put under way is none of theirs.
+            job.put_value(0, 1, 0, 7).unwrap();
         }
         job.fabric.overhear();
         (0..40).for_each(|_| job.put_signal(0, 1, &[(64, 1000)], 0).unwrap());

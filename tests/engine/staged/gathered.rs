@@ -134,6 +134,7 @@ fn waiting_puts_keep_their_memory() {
     let mut job = job(&shape(true), 5, Script::default());
     (0..TOKENS).for_each(|token| job.put(0, 1, place(token), LEN).unwrap());
     let from = job.members[0].scratch;
+    assert!(!job.lane(0).is_collecting(), "as many as go to the device together");
     for token in [0, 1, 2, TOKENS - 1] {
         assert!(job.lane(0).check_unused(from + place(token), LEN).is_err(), "token {token}");
     }

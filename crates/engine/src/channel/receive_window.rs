@@ -148,6 +148,9 @@ mod tests {
                 prop_assert!(!all.contains(&next));
                 let below = all.iter().filter(|seq| **seq < next).count() as u64;
                 prop_assert_eq!(below, next.0 - Seq::FIRST.0);
+                let is_ahead = all.iter().any(|seq| *seq > next);
+                prop_assert_eq!(executed.has_beyond(), is_ahead);
+                prop_assert_eq!(executed.map().is_some(), is_ahead);
                 let map = executed.map().unwrap_or([0; MAP_BYTES]);
                 for bit in 0..WINDOW {
                     let is_set = map[(bit / 8) as usize] >> (bit % 8) & 1 != 0;

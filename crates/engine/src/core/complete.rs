@@ -279,8 +279,7 @@ impl<P: Port> Core<P> {
             self.complete_message(pe, seq);
         }
         let peer = self.peers.get(pe);
-        let waits = !peer.queue.is_empty() || !peer.waiting_signals.is_empty();
-        if (ack > acked || map.is_some()) && waits {
+        if !peer.queue.is_empty() || !peer.waiting_signals.is_empty() {
             // The window has space again, or a tag is free.
             self.make_ready(pe);
         }
@@ -375,9 +374,7 @@ impl<P: Port> Core<P> {
             channel.take_sent(seq);
         }
         self.end_message(pe, index);
-        if !self.peers.get(pe).queue.is_empty() {
-            self.make_ready(pe);
-        }
+        self.make_ready(pe);
         Some((result, width))
     }
 

@@ -133,7 +133,8 @@ impl Window {
     /// Returns the address of `len` bytes at an offset chosen by the peer, if all are inside.
     pub fn at(&self, offset: u64, len: usize) -> Option<usize> {
         let offset = usize::try_from(offset).ok()?;
-        (offset <= self.len && len <= self.len - offset).then(|| self.addr + offset)
+        let end = offset.checked_add(len)?;
+        (end <= self.len).then(|| self.addr + offset)
     }
 }
 

@@ -397,9 +397,6 @@ impl Staging {
         let Some(send) = self.sends.remove(index) else { return };
         let StagedSend { pe, counts, buffer, state, .. } = send;
         self.release_buffer(pe, CopyDirection::Out, buffer);
-        if self.peer(pe).joinable == Some(index) {
-            self.peer(pe).joinable = None;
-        }
         match state {
             SendState::Sent(_) => {}
             // The message took over the counts.
@@ -422,6 +419,7 @@ impl Staging {
             stager.out.forget(pe);
             stager.inward.forget(pe);
         }
+        self.peer(pe).joinable = None;
         for index in self.sends.find(|send| send.pe == pe) {
             let token = Token::Send(index);
             self.outgoing.retain(|other| *other != token);
