@@ -163,11 +163,14 @@ mod tests {
 
     #[test]
     fn messages_and_rma_are_asked_for() {
-        let device = some_device(Provider::Tcp, |_| {});
-        let (library, profile) = (device.info.library(), device.profile);
-        let hints = Asked { library, profile, fabric: None }.hints(Demand::Rma, false).unwrap();
-        // SAFETY: live, and of this test alone.
-        assert_eq!(unsafe { (*hints.as_ptr()).caps }, FI_MSG | FI_RMA);
+        for (provider, receives) in [(Provider::Tcp, 0), (Provider::Efa, FI_RX_CQ_DATA)] {
+            let device = some_device(provider, |_| {});
+            let (library, profile) = (device.info.library(), device.profile);
+            let hints = Asked { library, profile, fabric: None }.hints(Demand::Rma, false).unwrap();
+            // SAFETY: live, and of this test alone.
+            let (caps, mode) = unsafe { ((*hints.as_ptr()).caps, (*hints.as_ptr()).mode) };
+            assert_eq!((caps, mode), (FI_MSG | FI_RMA, FI_CONTEXT | FI_CONTEXT2 | receives));
+        }
     }
 
     #[test]

@@ -140,6 +140,14 @@ mod tests {
     }
 
     #[test]
+    fn endpoint_files_grow_with_peers() {
+        let files = candidates(Provider::Shm)[0].endpoint_files.expect("they are in /dev/shm");
+        for (here, by_kernel, mib) in [(1, true, 3), (3, true, 7), (3, false, 19), (9, false, 91)] {
+            assert_eq!(files.opened_with(Version::new(2, 0), here, by_kernel), mib << 20, "{here}");
+        }
+    }
+
+    #[test]
     fn provider_page_lists_every_fact() {
         let page = include_str!("../../../../docs/adding-a-provider.md");
         for (name, _) in CAUTIOUS.facts() {
