@@ -313,7 +313,8 @@ fn late_failure_hits_no_other_segment() {
     }
     job.fabric.world().report_failing();
     let failed = job.quiet(0, 1).unwrap_err().to_string();
-    assert!(failed.contains("PE 1") && failed.contains("failed by the script"), "{failed}");
+    assert!(failed.contains("atomic of 32 bytes, PE 1"), "{failed}");
+    assert!(failed.contains("failed by the script"), "{failed}");
     job.put_value(0, 2, 8, 7).unwrap();
     job.quiet(0, 2).unwrap();
 }
