@@ -79,6 +79,8 @@ pub(crate) struct Channel {
     arrived: Seq,
     /// The peer has requested an acknowledgement of all messages before this one.
     ack_wanted: Seq,
+    /// The last message that has left acknowledges all before this one.
+    ack_sent: Seq,
     /// An acknowledgement is due once all messages before this one are executed.
     ack_due_at: Seq,
     /// Number and result of the last fetch of each place; places whose reply is due.
@@ -119,6 +121,7 @@ impl Channel {
             waiting: Vec::new(),
             arrived: Seq::FIRST,
             ack_wanted: Seq::FIRST,
+            ack_sent: Seq::FIRST,
             ack_due_at: Seq(Seq::FIRST.0 + ACK_INTERVAL),
             replies: [(Seq::NONE, 0); FETCHES],
             replies_due: 0,
@@ -178,13 +181,17 @@ impl Channel {
         self.sent[(self.next.0 % WINDOW) as usize] = slot;
         self.next = self.next.next();
         self.unfinished += 1;
-        // Every message carries the acknowledgement in its head.
-        self.note_ack_sent(self.executed.next());
+        // Every message carries the acknowledgement in its head, mostly the same as the last one's.
+        let executed = self.executed.next();
+        if executed != self.ack_sent {
+            self.note_ack_sent(executed);
+        }
     }
 
     /// Notes that a message which has left acknowledges everything before this number.
     #[inline(always)]
     pub(crate) fn note_ack_sent(&mut self, before: Seq) {
+        self.ack_sent = before;
         self.ack_due_at = Seq(before.0 + ACK_INTERVAL);
         if before < self.ack_wanted {
             self.ack_due_at = self.ack_wanted.min(self.ack_due_at);
