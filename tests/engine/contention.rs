@@ -405,3 +405,19 @@ fn batch_ends_while_others_go_on() {
         job.until_quiet(0, 1);
     });
 }
+
+/// The proxy thread iterates for user threads only while there is work.
+#[test]
+fn refused_signal_is_work() {
+    let shape = Shape { signals: SignalChoice::Chained, ..Shape::default() };
+    let mut job = Job::new(1, &shape, Script::default());
+    job.put_signal(0, 1, &[(64, 5000)], 0).unwrap();
+    job.fabric.refuse(Pe(1), true);
+    job.iterate_some(&[0, 1], 100);
+    assert!(job.members[0].lane.has_work(), "the signal has not left");
+    job.fabric.refuse(Pe(1), false);
+    while job.members[0].lane.has_work() {
+        job.iterate();
+    }
+    assert_eq!(job.word(1, 0), 1);
+}

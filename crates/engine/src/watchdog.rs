@@ -191,10 +191,9 @@ impl<P: Port> Core<P> {
         let unsent: Vec<Pe> =
             self.peers.iter().filter(|peer| has_control(peer)).map(|peer| peer.pe).collect();
         unsent.into_iter().for_each(|pe| self.enter_control(pe));
-        let me = self.me;
         let is_busy = |peer: &Peer| {
-            // No order group counts loopbacks and answers to gets.
-            let is_uncounted = peer.pe == me && peer.in_flight > 0 || peer.answers_owed > 0;
+            // No order group counts reads for the peer's staged puts, and answers to its gets.
+            let is_uncounted = peer.in_flight > 0 || peer.answers_owed > 0;
             is_uncounted && peer.error.is_none() || !peer.is_quiet()
         };
         for peer in self.peers.iter_mut().filter(|peer| is_busy(peer)) {

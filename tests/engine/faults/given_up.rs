@@ -225,3 +225,17 @@ fn changing_rails_is_no_movement() {
         assert!(matches!(failed, EngineError::Timeout { pe: Pe(1), .. }), "{failed}");
     }
 }
+
+/// The target of a staged put reads it, which no order group counts.
+#[test]
+fn reads_from_silent_peer_end() {
+    let shape = Shape { staged: 0b1111, shared: 0, deadline: Some(DEADLINE), ..Shape::default() };
+    let mut job = Job::new(3, &shape, Script::default());
+    job.put(0, 1, 0, 5000).unwrap();
+    // The peer stops as soon as its bytes are being read.
+    job.progress_until(&[0, 1], |job| job.counted(1, |rail| rail.posted) > 0);
+    job.fabric.stall(Pe(0));
+    job.iterate_slowly(&[1], 140, 100_000_000);
+    let failed = job.put_value(1, 0, 0, 1);
+    assert!(matches!(failed, Err(EngineError::Timeout { pe: Pe(0), .. })), "{failed:?}");
+}

@@ -193,10 +193,13 @@ impl<P: Port> Lane<P> {
     /// Returns true if anything is in flight or queued, so that the lane needs iterations.
     #[inline]
     pub fn has_work(&self) -> bool {
-        let Core { rails, messages, queued, .. } = &self.core;
+        let Core { rails, messages, queued, ring, ready, .. } = &self.core;
         rails.iter().any(Rail::is_busy)
             || !messages.is_empty()
             || *queued > 0
+            // A signal whose data is delivered is in no queue while the fabric refuses it.
+            || !ring.is_empty()
+            || !ready.is_empty()
             || self.staging.has_work()
     }
 
