@@ -281,7 +281,8 @@ impl<P: Port> Core<P> {
                     immediate: None,
                     token,
                     completion: GroupId::NONE,
-                    // The transfer counts itself, from its start to its end.
+                    // Own transfers count themselves, from start to end; reads for a peer count in
+                    // no group.
                     group: SegmentGroup::Given(GroupRef::NONE),
                     is_long,
                 };

@@ -1,10 +1,10 @@
 //! Pools of bounce buffers, one per direction, with the transfers that wait for a buffer.
 //!
 //! # Fair shares
-//! An outbound buffer comes back when its peer has read it, so a peer that has stopped returns
-//! none. A peer therefore takes another buffer only while it holds less than eight times as many as
-//! are free, and the last one only while it holds none. With fewer than [`SHARED_FROM`] buffers the
-//! first to ask gets the next one. Peers take turns, one buffer each.
+//! An outbound buffer comes back when its peer has executed its message, so a peer that has stopped
+//! returns none. A peer therefore takes another buffer only while it holds less than eight times as
+//! many as are free, and the last one only while it holds none. With fewer than [`SHARED_FROM`]
+//! buffers the first to ask gets the next one. Peers take turns, one buffer each.
 
 use std::collections::VecDeque;
 

@@ -17,7 +17,7 @@ use crate::staging::{Staging, Token};
 use crate::wire::staging::MAX_RECORDS;
 
 /// Bytes from which a copy out is worth a call of its own, unless transfers wait for buffers.
-const LONG: usize = 256 << 10;
+const LONG_COPY: usize = 256 << 10;
 
 /// Maximum bytes of one call, unless a single transfer has more.
 const MAX_BYTES: usize = 2 << 20;
@@ -104,7 +104,7 @@ impl Staging {
                 self.ready(direction).pop_front();
                 continue;
             };
-            let waits = len >= LONG && (!has_backlog || bytes + len > MAX_BYTES);
+            let waits = len >= LONG_COPY && (!has_backlog || bytes + len > MAX_BYTES);
             // Stop at the byte limit, at the port's limit, and before a receive that goes alone.
             if bytes > 0 && (waits || bytes >= MAX_BYTES)
                 || batch.len() > MAX_BATCH_COPIES - MAX_RECORDS

@@ -5,7 +5,7 @@
 //! a buffer of its own and sends one message; the target reads the buffer through the fabric into
 //! one of its own, or finds it in a same-host peer's bounce memory, scatters it, changes the words
 //! of signals, and has then executed the message. The acknowledgement returns the sender's buffer.
-//! Until a put has its buffer, later ones to the peer add records to it.
+//! Until a put of at most 64 KiB has its buffer, later ones to the peer add records to it.
 //!
 //! - Registered host memory needs no buffer at the sender: the target reads from it.
 //! - Where messages are long enough, the one that announces bytes also carries them.

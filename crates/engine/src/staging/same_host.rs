@@ -29,7 +29,7 @@ impl Staging {
         })
     }
 
-    /// Releases buffers kept for peers whose processes have ended.
+    /// Releases buffers kept for peers of this host whose processes have ended.
     pub(crate) fn release_ended<P: Port>(&mut self, core: &mut Core<P>) {
         let Some(stager) = self.stager.as_ref().filter(|_| self.kept > 0) else { return };
         let ended = core.peers.iter().filter(|peer| stager.copies.has_ended(peer.pe));

@@ -37,7 +37,7 @@ pub(super) enum SendState {
     Waiting,
     /// Being copied into the buffer, or about to be.
     CopyingOut,
-    /// Waits for capacity of the fabric; the number of bytes posted.
+    /// Waits for capacity of the fabric; the number of bytes posted, of an answer to a get.
     Posting(usize),
     /// Its message has left.
     Sent(Seq),

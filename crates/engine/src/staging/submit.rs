@@ -21,7 +21,7 @@ use crate::wire::message::{Body, RegionAddr};
 use crate::wire::staging::MAX_PAYLOAD;
 
 /// Longest put in bytes that shares a buffer: a longer one is worth a copy of its own.
-const LONGEST: usize = 64 << 10;
+const MAX_JOINED_PUT: usize = 64 << 10;
 
 /// Bytes of a fragment over a fabric, where several are in flight; and of the shortest fragment
 /// on one host.
@@ -111,7 +111,7 @@ impl Staging {
         let is_same_host = by_peer && self.is_mapped_by(pe);
         // Over a fabric the lists should be short enough for several to be in flight.
         let max_bytes = if is_same_host { max_len } else { max_len.min(FRAGMENT) };
-        let may_join = by_peer && needs_buffer && op.sent == 0 && op.len <= LONGEST;
+        let may_join = by_peer && needs_buffer && op.sent == 0 && op.len <= MAX_JOINED_PUT;
         if may_join {
             let record = Record { signal: signal_of(word), ..Record::put(addr, op.len, to) };
             if self.join(core, pe, op, record, core.signals.strong && word.is_some()) {
