@@ -35,7 +35,7 @@ pub(crate) enum MapFault {
 }
 
 impl HostMaps {
-    /// What the host says of an address where a chunk starts.
+    /// Returns the host's answer for an address where a chunk starts.
     ///
     /// # Safety
     /// Each map is null, or a `std::unordered_map` of libstdc++ with pointer keys and one word

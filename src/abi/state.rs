@@ -34,7 +34,7 @@ struct Block {
     /// Of the proxy thread, once it may run. It ends before the job.
     heartbeat: OnceLock<Heartbeat>,
     job: Job,
-    /// What `device_pci_paths` points to.
+    /// Memory that `device_pci_paths` points to.
     paths: PciPaths,
 }
 

@@ -29,7 +29,7 @@ const LONGEST: u32 = 1 << 30;
 /// Most bytes that memory is set aside for before they have come.
 const AHEAD: usize = 1 << 16;
 
-/// What a PE says first.
+/// First frame of a PE.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Greeting {
     pub me: u32,
@@ -109,7 +109,7 @@ impl Meeting {
     }
 }
 
-/// What a frame is.
+/// Kind of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// The PE is welcome.
@@ -148,7 +148,7 @@ impl Deadline {
         Self { patience, wait: Mutex::default() }
     }
 
-    /// What is left of it. None when it is over.
+    /// Returns the time that is left, or None after the deadline.
     pub fn left(&self) -> Option<Duration> {
         self.wait().left_of(self.patience)
     }

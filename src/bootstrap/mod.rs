@@ -32,7 +32,7 @@ pub trait Bootstrap: Send {
     /// Gives every PE's contribution, in PE order. All contribute equally many bytes.
     ///
     /// # Errors
-    /// Who is missing, or what is wrong. The bootstrap is of no use after an error.
+    /// PEs that are missing, or a fault. The bootstrap is of no use after an error.
     fn allgather(&mut self, mine: &[u8]) -> Result<Vec<u8>, BootstrapError>;
 
     /// Returns when every PE has called it.

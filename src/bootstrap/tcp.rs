@@ -67,7 +67,7 @@ impl TcpBootstrap {
     /// Joins the job: returns when all PEs have.
     ///
     /// # Errors
-    /// Who has not come in time, or what is wrong with the address, the port or what answers there.
+    /// PEs missing at the deadline, or a fault of the address, the port or what answers there.
     pub fn join(options: TcpOptions) -> Result<Self, BootstrapError> {
         let TcpOptions { me, n_pes, .. } = options;
         if me >= n_pes || n_pes > MAX_PES {

@@ -124,7 +124,7 @@ impl Channel {
         self.n_pes
     }
 
-    /// What kernels are given. It and all it points to stay until the channel is dropped.
+    /// Context for kernels. It and all it points to stay until the channel is dropped.
     ///
     /// Where the thread that has made the channel uses a device, it is in that device's memory and
     /// for kernels; else it is for CPU threads.
@@ -132,7 +132,7 @@ impl Channel {
         self.state.shared.context()
     }
 
-    /// What has failed first, if something has: an operation, or what a kernel has asked for.
+    /// Returns the first failure: of an operation, or of a kernel's request.
     /// Kernels see it as well, and nothing is taken from the rings any more.
     pub fn error(&self) -> Option<String> {
         self.state.failure()

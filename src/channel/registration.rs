@@ -10,7 +10,7 @@ use engine::wire::handle::HandleBytes;
 /// Indices that are free: a bit for each.
 pub(crate) type Free = [u8; 32];
 
-/// What all PEs have agreed on.
+/// Index and length on which all PEs have agreed.
 #[derive(Debug)]
 pub(crate) struct Agreed {
     /// An index that all have free.

@@ -19,7 +19,7 @@ use ofi::{OfiPort, Report};
 /// How long a release waits for operations that have failed.
 const RELEASE_PATIENCE: Duration = Duration::from_secs(1);
 
-/// What exists once the PEs are connected.
+/// State of a job whose PEs are connected.
 ///
 /// The fields are dropped in this order: registrations go before the endpoints they may be bound
 /// to.

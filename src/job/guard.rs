@@ -14,7 +14,7 @@ use ofi::fork;
 
 /// An error of an entry, and what the host is given for it.
 pub(crate) trait EntryError: Display + From<JobError> {
-    /// What the host's functions return.
+    /// Status that the host's functions return.
     type Status;
 
     /// It was done.
@@ -23,7 +23,7 @@ pub(crate) trait EntryError: Display + From<JobError> {
     /// A fault of ours.
     const INTERNAL: Self::Status;
 
-    /// That of this error.
+    /// Returns the status of this error.
     fn status(&self) -> Self::Status;
 }
 

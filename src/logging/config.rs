@@ -11,11 +11,11 @@ use super::{INIT, MEM, PROXY, TOPO, TRANSPORT};
 pub struct Variable {
     /// The environment variable.
     pub name: &'static str,
-    /// What it accepts.
+    /// Accepted values.
     pub accepts: &'static str,
-    /// What is done where it is not set.
+    /// Default.
     pub default: &'static str,
-    /// What it does.
+    /// Effect.
     pub doc: &'static str,
 }
 
@@ -53,7 +53,7 @@ pub(super) const OURS: [&str; 5] = [INIT, TRANSPORT, MEM, TOPO, PROXY];
 
 const OTHERS: [&str; 4] = ["COLL", "P2P", "BOOTSTRAP", "UTIL"];
 
-/// What is logged, and where to.
+/// Levels that are logged, and where.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Config {
     pub(super) level: LevelFilter,

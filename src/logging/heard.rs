@@ -1,4 +1,4 @@
-//! What the log is told on a thread: for tests.
+//! Lines that a thread logs, for tests.
 
 use std::cell::RefCell;
 use std::sync::Once;

@@ -11,7 +11,7 @@
 
 use std::ffi::{c_char, c_int, c_ulong, c_void};
 
-/// What every function returns: `ncclResult_t`.
+/// Result of every function: `ncclResult_t`.
 #[repr(transparent)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Status(pub c_int);
@@ -41,9 +41,9 @@ pub const PTR_CUDA: c_int = 2;
 /// Memory of CUDA devices by dma-buf.
 pub const PTR_DMABUF: c_int = 4;
 
-/// Of a registration: the memory may hold signals.
+/// Flag of a registration: the memory may hold signals.
 pub const MR_FORCE_SO: u64 = 1;
-/// Of a registration: its signals only ever grow.
+/// Flag of a registration: its signals only ever grow.
 pub const MR_SIGNAL_NEVER_RESET: u64 = 2;
 
 /// Adds one to a signal, whatever the value.
@@ -51,7 +51,7 @@ pub const SIGNAL_INC: u32 = 1;
 /// Adds the value to a signal.
 pub const SIGNAL_ADD: u32 = 2;
 
-/// Of an operation, from v15 on: others follow at once, so the doorbell may wait for them.
+/// Flag of an operation, from v15 on: others follow at once, so the doorbell may wait.
 pub const MORE_FOLLOWS: u32 = 1;
 
 /// [`Properties::net_device_type`] of a plugin that a proxy thread of NCCL's drives.
@@ -104,7 +104,7 @@ pub mod subsystem {
 pub struct Properties {
     /// For the log; stays valid.
     pub name: *const c_char,
-    /// Of the device in sysfs, or null; stays valid.
+    /// Path of the device in sysfs, or null; stays valid.
     pub pci_path: *const c_char,
     /// Tells chips apart.
     pub guid: u64,
@@ -192,7 +192,7 @@ macro_rules! table {
             /// How many devices there are.
             pub devices: unsafe extern "C" fn(count: *mut c_int) -> Status,
             $($properties)*
-            /// What a device is.
+            /// Properties of a device.
             pub get_properties: unsafe extern "C" fn(
                 device: c_int, properties: *mut Properties,
             ) -> Status,
@@ -214,7 +214,7 @@ macro_rules! table {
                 group: *mut c_void, data: *mut c_void, size: usize, kind: c_int, flags: u64,
                 handle: *mut *mut c_void,
             ) -> Status,
-            /// The same, of memory that a dma-buf is of.
+            /// Registers memory that a dma-buf describes.
             pub reg_mr_sym_dma_buf: unsafe extern "C" fn(
                 group: *mut c_void, data: *mut c_void, size: usize, kind: c_int, offset: u64,
                 fd: c_int, flags: u64, handle: *mut *mut c_void,
@@ -290,7 +290,7 @@ table! {
     /// `ncclRmaPlugin_v16`.
     Table16,
     properties: {
-        /// What the plugin promises for a group beyond what every plugin does.
+        /// Promises of the plugin for a group beyond every plugin's.
         pub get_rma_properties: unsafe extern "C" fn(
             group: *mut c_void, properties: *mut RmaProperties,
         ) -> Status,

@@ -40,7 +40,7 @@ impl Contexts {
     }
 }
 
-/// What a pointer points to, which is the argument of that name.
+/// Reads through the pointer that is the argument of that name.
 ///
 /// # Safety
 /// Null, or valid for `'a` and of that type.

@@ -23,7 +23,7 @@ use super::error::NcclError;
 use crate::bootstrap::{BootstrapError, TcpBootstrap, TcpOptions};
 use ofi::Interface;
 
-/// What every handle begins with. The last byte is its version.
+/// Prefix of every handle. The last byte is its version.
 const MAGIC: [u8; 8] = *b"nvlfgrp\x01";
 
 const ADDRESSES: usize = (HANDLE_BYTES - 19) / 17;

@@ -70,10 +70,10 @@ choices! {
 /// Which operations are cut into segments for all rails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StripeThreshold {
-    /// Those for which it pays with the provider.
+    /// Operations for which it pays with the provider.
     Auto,
     /// None.
     Never,
-    /// Those with at least so many bytes.
+    /// Operations with at least so many bytes.
     Bytes(u64),
 }

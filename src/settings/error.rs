@@ -12,9 +12,9 @@ pub struct Refused {
     pub name: String,
     /// Its value, as it was given.
     pub given: String,
-    /// What is wrong with it.
+    /// Fault of the value.
     pub reason: String,
-    /// What would be accepted.
+    /// Accepted values.
     pub accepted: String,
 }
 

@@ -12,7 +12,7 @@ use ofi::{BulkChoice, Devices};
 
 /// How a setting of type `T` is written.
 pub(super) trait Kind<T> {
-    /// What it accepts, for people.
+    /// Accepted values, for people.
     fn accepts(&self) -> String;
 
     /// Parses a value, never empty.
@@ -67,7 +67,7 @@ impl Kind<bool> for Truth {
 pub(super) struct Number {
     min: u64,
     max: u64,
-    /// What 0 stands for, which is accepted whatever the least number is.
+    /// Meaning of 0, which is accepted whatever the least number is.
     zero: Option<&'static str>,
     /// K, M and G may follow (powers of 1024).
     suffixes: bool,

@@ -28,7 +28,7 @@ pub struct Row {
     pub value: String,
     /// Where the value came from.
     pub source: Source,
-    /// What the setting does.
+    /// Effect of the setting.
     pub doc: &'static str,
 }
 
@@ -102,7 +102,7 @@ impl Settings {
         if self.set.contains(&name) { Source::Environment } else { Source::Default }
     }
 
-    /// What follows from other settings, unless it is set.
+    /// Default that follows from other settings.
     fn derive(&mut self) {
         let Some(deadline) = self.fail_after else { return };
         if self.source("bootstrap_seconds") == Source::Default {

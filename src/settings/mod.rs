@@ -24,7 +24,7 @@ pub use notice::Notice;
 pub use table::Settings;
 
 impl Settings {
-    /// What the fabric is opened with.
+    /// Returns the options for opening the fabric.
     pub fn ofi(&self) -> Options {
         Options {
             library: self.library.clone(),

@@ -1,4 +1,4 @@
-//! What users should hear of variables with our prefix that are no settings, or no longer.
+//! Warnings for variables with our prefix that are no settings, or no longer.
 
 use log::Level;
 
@@ -9,7 +9,7 @@ use super::table::{BEFORE, DEBUG, PREFIX, WITHOUT_EFFECT, keys, variables_of_the
 pub struct Notice {
     /// The level to log it at.
     pub level: Level,
-    /// What to say.
+    /// Text of the warning.
     pub text: String,
 }
 

@@ -12,16 +12,16 @@ use engine::lane::SignalChoice;
 use ofi::topology::Distance;
 use ofi::{BulkChoice, Devices, GpuDirect, Options, Provider, Threading};
 
-/// What our own variables, and NVIDIA's for its libfabric transport, begin with.
+/// Prefix of our own variables, and of NVIDIA's for its libfabric transport.
 pub(super) const PREFIX: &str = "NVSHMEM_LIBFABRIC_";
 
 /// The variable that has the debug keys.
 pub(super) const DEBUG: &str = "NVSHMEM_LIBFABRIC_DEBUG";
 
-/// What it accepts, for people.
+/// Accepted values, for people.
 pub(super) const DEBUG_ACCEPTS: &str = "key=value, separated by commas";
 
-/// What it does.
+/// Effect.
 pub(super) const DEBUG_DOC: &str =
     "Debug keys, for experts and tests, such as `queue_depth=2,signals=chained`: see below.";
 
@@ -56,7 +56,7 @@ const RAILS: &str = "is gone: a rail that fails ends the job";
 const RECORDING: &str =
     "is gone, with the recording of calls; NVSHMEM_DEBUG=TRACE logs what the transport does";
 
-/// Who sets it.
+/// Audience.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum For {
     /// Users, as a variable.

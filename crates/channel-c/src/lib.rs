@@ -21,11 +21,11 @@ use nvshmem_transport_libfabric::bootstrap::{
 use nvshmem_transport_libfabric::channel::{Channel, ChannelError, MemoryLocation, Options};
 use thiserror::Error;
 
-/// What the header calls `nlf_channel`.
+/// `nlf_channel` of the header.
 #[derive(Debug)]
 pub struct NlfChannel(Channel);
 
-/// What the header calls `nlf_options`.
+/// `nlf_options` of the header.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct NlfOptions {

@@ -203,7 +203,7 @@ pub enum EngineError {
         /// Seconds since anything of the peer last ended, or of any peer where it waits for a copy
         /// or for what others hold.
         seconds: u64,
-        /// What it waits for.
+        /// State of the oldest work.
         state: &'static str,
         /// Writes to the peer that are not delivered.
         writes: u32,

@@ -12,7 +12,7 @@ use crate::newer::NEWEST_API;
 use crate::version::Version;
 use crate::{FI_ENOSYS, fi_fabric_attr, fi_info, fi_type, fid, fid_fabric};
 
-/// What [`Library::load`] opens unless told otherwise: libfabric's soname.
+/// Libfabric's soname, which [`Library::load`] opens unless told otherwise.
 pub const DEFAULT_LIBRARY: &str = "libfabric.so.1";
 
 /// The oldest library served.
@@ -28,7 +28,7 @@ pub enum LoadError {
     Open {
         /// The name or path tried.
         path: String,
-        /// What the dynamic loader said.
+        /// The dynamic loader's message.
         reason: String,
     },
     /// The file is a shared library, but not libfabric.
@@ -38,7 +38,7 @@ pub enum LoadError {
         path: String,
         /// The function that is missing.
         symbol: &'static str,
-        /// What the dynamic loader said.
+        /// The dynamic loader's message.
         reason: String,
     },
     /// The library is too old.
@@ -62,7 +62,7 @@ pub enum LoadError {
     },
 }
 
-/// What helps against the dynamic loader's reason.
+/// Returns what helps against the dynamic loader's reason.
 fn remedy(path: &str, reason: &str) -> String {
     const OTHERS: [(&str, &str); 5] = [
         ("No such file", "libfabric is there, and needs that file"),

@@ -7,7 +7,7 @@ use crate::{FI_CLASS_LOG, fi_ops, fid};
 
 /// Levels of the log, the gravest first (`enum fi_log_level`).
 pub const FI_LOG_WARN: u32 = 0;
-/// What an interested user may read.
+/// Level for interested users.
 pub const FI_LOG_INFO: u32 = 2;
 /// The part of libfabric that registers memory (`enum fi_log_subsys`).
 pub const FI_LOG_MR: u32 = 8;
@@ -35,7 +35,7 @@ pub type LogReady = unsafe extern "C" fn(*const fi_provider, u32, u32, u64, *mut
 pub type LogLine =
     unsafe extern "C" fn(*const fi_provider, u32, u32, *const c_char, c_int, *const c_char);
 
-/// Who takes the log.
+/// Receiver of the log.
 #[allow(non_camel_case_types)] // As in C.
 #[repr(C)]
 #[derive(Debug)]

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// What is recorded about a layout.
+/// Recorded facts of a layout.
 struct Facts {
     name: &'static str,
     api_version: i32,
@@ -100,7 +100,7 @@ impl fmt::Display for Major {
 /// The host's api_version has no known layout.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UnsupportedApi {
-    /// What the host passed.
+    /// Number that the host passed.
     pub api_version: i32,
 }
 

@@ -3,7 +3,7 @@
 use crate::data_path::bulk::MOST;
 use crate::options::BulkChoice;
 
-/// What one thread moves, in Mbit/s: 3 to 6 GB/s over loopback.
+/// Rate of one thread in Mbit/s: 3 to 6 GB/s over loopback.
 const PER_THREAD: u32 = 25_000;
 
 /// Most for a rail, unless more are asked for.

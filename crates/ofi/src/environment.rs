@@ -58,9 +58,9 @@ pub struct EnvironmentWish {
     pub provider: &'static str,
     /// The variable.
     pub name: &'static str,
-    /// What it is set to, unless the user has set it.
+    /// Value that is set, unless the user has set one.
     pub value: String,
-    /// What the user has set it to.
+    /// Value that the user has set.
     pub theirs: Option<String>,
     /// Why.
     pub why: &'static str,

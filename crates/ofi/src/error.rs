@@ -61,7 +61,7 @@ pub enum OfiError {
         provider: String,
         /// Why it is not one.
         reason: String,
-        /// What it has.
+        /// Devices of the provider.
         available: String,
     },
     /// Devices were found, but none of them could be opened.
@@ -85,7 +85,7 @@ pub enum OfiError {
     Call {
         /// The object it was made on.
         object: String,
-        /// What libfabric said.
+        /// Libfabric's error.
         error: PortError,
     },
 }
@@ -117,7 +117,7 @@ pub(crate) fn with_help(mut error: PortError, help: &str) -> PortError {
     error
 }
 
-/// What became of a post: taken, refused for now, or for good.
+/// Returns the outcome of a post: taken, refused for now, or for good.
 #[inline]
 pub(crate) fn posted(
     library: &Library,

@@ -34,7 +34,7 @@ pub fn is_child() -> bool {
 pub struct Present(());
 
 impl Present {
-    /// Of this process.
+    /// Registers a job of this process.
     pub fn enter() -> Self {
         static ONCE: Once = Once::new();
         // SAFETY: children may run the function. The C library forgets it when we are unloaded.
@@ -86,7 +86,7 @@ pub fn close_on_exec() {
     }
 }
 
-/// What a child of fork does first. It has one thread; glibc lets it allocate.
+/// Runs first in a child of fork, which has one thread; glibc lets it allocate.
 extern "C" fn in_child() {
     if JOBS.load(Ordering::Relaxed) == 0 {
         return;

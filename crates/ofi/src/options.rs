@@ -92,7 +92,7 @@ pub enum GpuDirect {
     Never,
 }
 
-/// What memory the process has, on which depends what libfabric is asked for.
+/// Kinds of memory of the process, which decide about `FI_HMEM`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MemoryKinds {
     /// Host memory only: nothing is asked of libfabric for devices.

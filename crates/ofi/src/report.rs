@@ -7,14 +7,14 @@ use crate::discovery::immediate_data::ImmediateData;
 use crate::provider::Striping;
 use engine::port::Addressing;
 
-/// What was asked for, what was got, and what is open. Its `Display` is one line.
+/// Requested and granted properties, and open rails. Its `Display` is one line.
 #[derive(Clone, Debug)]
 pub struct Report {
     /// libfabric, the provider, and what it was asked for and has answered, in words.
     pub(crate) fabric: String,
     /// The provider with its layers.
     pub provider: String,
-    /// What PEs that are to reach each other have in common, the provider first.
+    /// Properties that PEs need in common to reach each other, the provider first.
     pub common: String,
     /// How peers address registered memory, on every rail.
     pub addressing: Addressing,

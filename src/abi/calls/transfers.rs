@@ -81,7 +81,7 @@ pub(crate) unsafe extern "C" fn region_flush(
     })
 }
 
-/// What of an operation the host passes in registers.
+/// Arguments that the host passes in registers.
 struct Call {
     transport: *mut Transport,
     pe: c_int,

@@ -39,7 +39,7 @@ const PATIENCE: u32 = 16;
 #[derive(Clone, Copy, Debug)]
 struct Open {
     batch: Batch,
-    /// What `done` is when it is over.
+    /// Value of `done` when the batch has ended.
     end: u64,
     lands: bool,
 }
@@ -147,7 +147,7 @@ impl Consumer {
     /// came to this PE's memory. Nothing more after a failure of the lane: it may only look over.
     ///
     /// # Errors
-    /// That of `landed`.
+    /// The error of `landed`.
     pub(crate) fn retire<P: Port, E>(
         &mut self,
         lane: &mut Lane<P>,

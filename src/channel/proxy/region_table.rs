@@ -9,7 +9,7 @@ use engine::wire::handle::HandleBytes;
 /// Places in the table. An index has eight bits, so it needs no check.
 const PLACES: usize = 256;
 
-/// What one peer has under a region's index.
+/// Registration of one peer under a region's index.
 #[derive(Clone, Debug)]
 pub(crate) struct PeerRegion {
     pub(crate) base: u64,
@@ -25,7 +25,7 @@ pub(crate) struct Region {
     pub(crate) peers: Box<[PeerRegion]>,
 }
 
-/// What is wrong with a place.
+/// Fault of a place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Misplaced {
     /// `NLF_ERROR_*`.

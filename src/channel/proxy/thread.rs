@@ -30,7 +30,7 @@ use ofi::affinity::keep_near;
 /// Iterations between two looks at what user threads want.
 const CONTROL_EVERY: u32 = 32;
 
-/// What user threads want of the proxy thread.
+/// Requests of user threads to the proxy thread.
 #[derive(Debug)]
 pub(crate) enum Control {
     /// Runs something between two iterations.
@@ -61,7 +61,7 @@ impl ProxyView<'_> {
     }
 }
 
-/// What is to run in the proxy thread.
+/// Function to run in the proxy thread.
 pub(crate) struct Run(pub(crate) Box<dyn FnOnce(&mut ProxyView<'_>) + Send>);
 
 impl std::fmt::Debug for Run {
@@ -70,7 +70,7 @@ impl std::fmt::Debug for Run {
     }
 }
 
-/// What both the proxy thread and user threads know.
+/// State shared by the proxy thread and user threads.
 #[derive(Debug)]
 pub(crate) struct ChannelState {
     pub(crate) job: Job,

@@ -16,7 +16,7 @@ use crate::channel::ring::slot::{self, Published, Slot, Words};
 use crate::channel::ring::sync::{Ordering, drain_writes};
 use engine::ids::Pe;
 
-/// What the proxy is doing, as kernels see it.
+/// State of the proxy, as kernels see it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum State {
@@ -45,7 +45,7 @@ pub struct RingMemory {
     pub slots: NonNull<Slot>,
     /// How many, as a logarithm.
     pub slots_log2: u32,
-    /// What producers read. All zeroes at first.
+    /// Memory that producers read; all zeroes at first.
     pub published: NonNull<Published>,
     /// Where that is.
     pub published_in: PublishedIn,
@@ -86,9 +86,9 @@ pub struct Ring {
     mask: u64,
     /// Slots taken, so also the number of the next one. Every slot before it was there.
     taken: u64,
-    /// What `tail` was set to last: at most `taken`.
+    /// Last value of `tail`: at most `taken`.
     tail: u64,
-    /// What `done` was set to last: at most `taken`.
+    /// Last value of `done`: at most `taken`.
     done: u64,
 }
 
@@ -194,7 +194,7 @@ impl Ring {
         self.taken
     }
 
-    /// What [`Ring::publish_done`] has said last.
+    /// Returns the last number given to [`Ring::publish_done`].
     #[inline]
     pub fn done(&self) -> u64 {
         self.done

@@ -145,7 +145,7 @@ impl From<Put> for Descriptor {
     }
 }
 
-/// What is wrong with the words of a slot.
+/// Fault of a slot's words.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[allow(missing_docs, reason = "the texts of errors say it")]
 #[non_exhaustive]

@@ -231,7 +231,7 @@ const FETCHING: [Option<AtomicOp>; 16] = {
     ops
 };
 
-/// What the second slot is for.
+/// Use of the second slot.
 #[derive(Clone, Copy)]
 struct Operands {
     value: u64,

@@ -22,7 +22,7 @@ pub struct Slot {
     pub words: [AtomicU64; 4],
 }
 
-/// What the consumer tells the producers of a ring: one cache line, which it alone writes.
+/// Progress of a ring's consumer for its producers: one cache line, which it alone writes.
 #[repr(C)]
 #[derive(Debug, Default)]
 pub struct Published {

@@ -1,4 +1,4 @@
-//! What the PEs of a job agree on: of what each of them offers, as much as all do.
+//! Agreement of a job's PEs: what all of them offer.
 
 use engine::channel::counts::TAGS;
 use engine::wire::handshake::Hello;

@@ -11,7 +11,7 @@ pub(crate) struct Shape {
     pub(crate) here: u32,
 }
 
-/// What all PEs call together, in the same order, each from one thread.
+/// Collective calls, by all PEs in the same order, each from one thread.
 pub(crate) trait Collectives {
     /// This PE's place.
     ///

@@ -23,7 +23,7 @@ const GPU_BYTES: usize = 24;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Rails {
     pub(crate) planned: Vec<usize>,
-    /// Those to try, so many at a time, where none of the planned can be opened.
+    /// NICs to try, so many at a time, where none of the planned can be opened.
     pub(crate) spare: Vec<usize>,
 }
 

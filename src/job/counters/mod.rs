@@ -15,7 +15,7 @@ use self::snapshot::Snapshot;
 use super::connected::Connected;
 use engine::ids::Pe;
 
-/// What is told of a job's counters.
+/// Reports of a job's counters.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     are_told: AtomicBool,

@@ -57,7 +57,7 @@ pub(crate) fn words_options(settings: &Settings) -> WordsOptions {
 pub(crate) struct ProcessMemory {
     fabric: OfiMemory,
     staging: Arc<Staging>,
-    /// What the host says of the addresses that are being registered now.
+    /// Origins, told by the host, of the addresses that are being registered now.
     origins: Origins,
     said_why_staged: Once,
     said_slow: Once,

@@ -89,7 +89,7 @@ impl Record {
     }
 }
 
-/// What this PE offers to others of its host, until all have opened it.
+/// Bounce memory offered to other PEs of the host, until all have opened it.
 #[derive(Debug)]
 pub(crate) struct Offer {
     me: Pe,

@@ -28,7 +28,7 @@ const COLLECTING: Duration = Duration::from_micros(5);
 
 const LET_GO: Duration = Duration::from_secs(1);
 
-/// What the helper knows as well.
+/// State shared with the helper thread.
 #[derive(Debug)]
 pub(in crate::nccl) struct Shared {
     state: Mutex<State>,
@@ -38,7 +38,7 @@ pub(in crate::nccl) struct Shared {
     pub(super) has_core: bool,
 }
 
-/// What is under the lock.
+/// State under the lock.
 #[derive(Debug)]
 pub(super) struct State {
     /// With the lane. None once the group has ended. Threads that register memory hold a clone.
@@ -61,7 +61,7 @@ struct Collecting {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::nccl) struct BlockId(pub(in crate::nccl) usize);
 
-/// What a put or get moves: memory by its handle, and where in it.
+/// Memory of a put or get: its handle, and an offset in it.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::nccl) struct Span {
     pub(in crate::nccl) handle: *mut c_void,
@@ -76,7 +76,7 @@ pub(in crate::nccl) struct Signal {
     pub(in crate::nccl) operation: u32,
 }
 
-/// What the helper has found.
+/// Outcome of the helper's iteration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Helped {
     Moved,

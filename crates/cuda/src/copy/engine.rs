@@ -48,13 +48,13 @@ pub struct CopyEngine {
 /// A list under way.
 #[derive(Debug)]
 struct Entry {
-    /// What the caller calls it.
+    /// Number given by the caller.
     number: u32,
     event: Event,
     end: End,
     /// The number of the mark that tells of it: its own, or that of the next one given behind it.
     mark: u32,
-    /// What went wrong after a part of it was started.
+    /// Error after part of the list was started.
     failed: Option<CudaError>,
 }
 

@@ -71,7 +71,7 @@ impl Piece {
     }
 }
 
-/// What has become of a list.
+/// Outcome of starting a list.
 #[derive(Debug, Default)]
 pub(super) struct Given {
     /// Whether the stream has some of it.

@@ -213,7 +213,7 @@ impl Context {
     }
 }
 
-/// What this thread has bound, if that is a context of the device; else null.
+/// Returns the context bound on this thread if it is of the device, else null.
 fn bound_on(driver: &Driver, device: Ordinal) -> CUcontext {
     let (mut raw, mut number) = (ptr::null_mut(), -1);
     // SAFETY: a place for the handle.
@@ -288,7 +288,7 @@ pub struct Bound<'a> {
     /// Whether it has to be taken off the thread's stack.
     pushed: bool,
     capture_mode: Option<u32>,
-    /// What is bound belongs to the thread, so this value stays there.
+    /// The binding belongs to the thread, so this value stays on it.
     this_thread: PhantomData<*const ()>,
 }
 

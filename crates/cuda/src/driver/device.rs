@@ -30,14 +30,14 @@ impl WritesOrdering {
     }
 }
 
-/// What a device offers.
+/// Capabilities of a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Attributes {
     /// Compute capability, major and minor.
     pub compute: (u32, u32),
     /// A NIC can read and write its memory.
     pub gpudirect_rdma: bool,
-    /// The same for mappings of the VMM interface.
+    /// A NIC can read and write mappings of the VMM interface.
     pub gpudirect_rdma_vmm: bool,
     /// How a NIC's writes are ordered.
     pub writes_ordering: WritesOrdering,
@@ -122,7 +122,7 @@ impl Device {
         Ok(text.to_ascii_lowercase())
     }
 
-    /// What it offers. What the driver does not know, it does not offer.
+    /// Returns the device's capabilities; those that the driver does not know are absent.
     ///
     /// # Errors
     /// As the driver answers.

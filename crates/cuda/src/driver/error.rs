@@ -27,7 +27,7 @@ pub enum LoadError {
 pub struct CudaError {
     /// The function.
     pub call: &'static str,
-    /// What it was called for: device, address, length.
+    /// Subject of the call: device, address, length.
     pub subject: String,
     /// The `CUresult`.
     pub code: u32,

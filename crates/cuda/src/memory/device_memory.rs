@@ -8,7 +8,7 @@ use crate::driver::context::Context;
 use crate::driver::error::{CudaError, code};
 use crate::memory::range::{DeviceRange, Memory, RangeError};
 
-/// What GPUs map memory in.
+/// Granularity in which GPUs map memory.
 pub(crate) const GPU_PAGE: usize = 64 << 10;
 
 /// A piece of device memory. The CPU cannot touch it.

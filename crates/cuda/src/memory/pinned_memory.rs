@@ -17,7 +17,7 @@ pub struct PinnedMemory {
     context: Arc<Context>,
     addr: usize,
     len: usize,
-    /// Whose the pages are, if not the driver's.
+    /// Owner of the pages, if not the driver.
     shared: Option<Arc<SharedMemory>>,
 }
 

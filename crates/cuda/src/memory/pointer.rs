@@ -21,7 +21,7 @@ pub enum Kind {
     /// Memory of a host's NUMA node mapped by CUDA's VMM interface (EGM among it), which the CPU
     /// may read and write at this address.
     HostNuma,
-    /// The same, but mapped for devices only: the CPU faults on this address.
+    /// Host memory mapped for devices only: the CPU faults on this address.
     HostNumaDeviceOnly,
     /// Managed memory: CPU and devices read and write it, and it moves between them.
     Managed,
@@ -53,7 +53,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// What the driver tells of an address.
+/// Attributes of an address, as the driver answers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Pointer {
     /// The kind of memory there.

@@ -12,7 +12,7 @@ use crate::driver::library::Driver;
 use crate::memory::pointer::{Kind, Pointer};
 use engine::port::PortError;
 
-/// What a range of addresses is.
+/// Kind of memory of a range.
 #[derive(Debug)]
 pub enum Memory {
     /// The CPU and the network reach it by its address. [`Kind::Host`], [`Kind::RegisteredHost`] or

@@ -78,7 +78,7 @@ impl From<StagingError> for PortError {
     }
 }
 
-/// What is staged in this process.
+/// Staged ranges of this process.
 ///
 /// # Threads
 /// Any, at once.
@@ -93,11 +93,11 @@ pub struct Staging {
     making: Mutex<Making>,
 }
 
-/// What the stager reads.
+/// Tables that the stager reads.
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
     pub(crate) ranges: Vec<Staged>,
-    /// What was made for contexts and not taken yet, in the order of their indices.
+    /// Copy engines made for contexts and not taken yet, in the order of their indices.
     pub(crate) arrivals: Vec<ContextCopies>,
     /// The stager's bounce memory, page-locked since it was given that.
     pub(crate) pinned: Option<Arc<PinnedMemory>>,
@@ -115,7 +115,7 @@ pub(crate) struct Staged {
     pub(crate) range: Arc<WordRange>,
 }
 
-/// What moves the bytes of one device, all in one context.
+/// Copies of one device, all in one context.
 #[derive(Debug)]
 pub(crate) struct ContextCopies {
     pub(crate) outward: CopyEngine,
@@ -138,9 +138,9 @@ struct Making {
     /// Devices with engines; their index is their place here.
     devices: Vec<OfDevice>,
     bounce: Option<(Arc<PinnedMemory>, SameHostPeers)>,
-    /// What the stager was given as bounce memory, until there is a device to page-lock it for.
+    /// Bounce memory of the stager until there is a device to page-lock it for.
     plain: Option<Arc<SharedMemory>>,
-    /// What is to be shared, until there is bounce memory.
+    /// Memory to be shared, until bounce memory is made.
     shares: Option<Shares>,
     given: bool,
 }

@@ -71,7 +71,7 @@ pub struct Shares {
     pub me: Pe,
     /// Bounce memory of this process.
     pub own: Arc<SharedMemory>,
-    /// What lies where in it.
+    /// Layout of the memory.
     pub layout: SharedLayout,
     /// That of the peers.
     pub peers: Vec<PeerShare>,
@@ -90,7 +90,7 @@ pub struct PeerShare {
     pub pe: Pe,
     /// Its memory, mapped here.
     pub memory: Arc<SharedMemory>,
-    /// What lies where in it.
+    /// Layout of the memory.
     pub layout: SharedLayout,
     /// Its process, where the system tells when that ends (`pidfd_open`).
     pub process: Option<OwnedFd>,

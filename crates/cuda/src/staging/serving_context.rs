@@ -40,7 +40,7 @@ pub enum StagingContext {
     Program,
 }
 
-/// What was chosen for a device.
+/// The context chosen for a device.
 #[derive(Debug)]
 pub(crate) struct Serving {
     pub(crate) context: Arc<Context>,

@@ -43,7 +43,7 @@ pub(crate) struct DeviceStager {
     /// The state of `staging` that the rest is of.
     epoch: u64,
     ranges: Vec<Entry>,
-    /// Those of them whose words are remembered.
+    /// Ranges whose words are remembered.
     remembering: Vec<usize>,
     contexts: Vec<OfContext>,
     /// Memory that nobody has registered, once the process has loaded CUDA.
@@ -80,11 +80,11 @@ struct Entry {
     at: usize,
     context: usize,
     range: Weak<WordRange>,
-    /// What its words hold, if only signals change them.
+    /// Values of its words, if only signals change them.
     words: Remembered,
 }
 
-/// What moves the bytes of a context.
+/// Copies of one context.
 #[derive(Debug)]
 struct OfContext {
     copies: ContextCopies,

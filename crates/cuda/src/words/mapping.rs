@@ -14,7 +14,7 @@ use crate::words::together::parts;
 #[derive(Debug)]
 pub(crate) struct Mapped {
     pieces: Box<[Piece]>,
-    /// What is mapped. It keeps the memory's context as long as the mappings.
+    /// The mapped memory, which keeps its context alive as long as the mappings.
     _range: Arc<DeviceRange>,
 }
 

@@ -21,7 +21,7 @@ use engine::patience::Wait;
 #[derive(Debug)]
 pub(crate) struct StreamWords {
     engine: CopyEngine,
-    /// What the stream stores by operations, as far as it was not refused.
+    /// Stores by stream operations, as far as the driver takes them.
     stores: WordStores,
     /// Where words wait to be stored, and behind those what is loaded.
     scratch: Arc<PinnedMemory>,

@@ -29,14 +29,14 @@ pub(crate) struct Soon {
     pub(crate) len: u8,
     /// In the first bytes; once [`Self::change`] is none.
     pub(crate) value: u64,
-    /// What makes a word's value, of what it holds before.
+    /// Atomic that computes the word's new value from the old one.
     pub(crate) change: Option<Atomic>,
     pub(crate) tie: Tie,
     /// Its place in the list, while that is put in another order.
     pub(crate) place: u8,
 }
 
-/// What orders a part and those before it in the list.
+/// Order of a part relative to those before it in the list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Tie {
     /// It comes behind all of them.

@@ -30,7 +30,7 @@ pub struct WordRange {
 #[derive(Debug)]
 struct Window {
     mapped: Mapped,
-    /// What was mapped: the range, or where the same memory is at other addresses.
+    /// The mapped range, or the same memory at other addresses.
     of: Arc<DeviceRange>,
 }
 

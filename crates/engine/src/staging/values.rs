@@ -48,7 +48,7 @@ impl ValueRuns {
     }
 }
 
-/// What has become of a value.
+/// Outcome of queueing a value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Joined {
     /// It has joined the last run in the queue of its peer.

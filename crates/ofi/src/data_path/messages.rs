@@ -71,7 +71,7 @@ enum Arrived {
     Broken { code: i32, taken: Option<u32> },
 }
 
-/// What an error completion that is no segment's is about.
+/// Subject of an error completion that is not a segment's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Failed {
     /// A message that was sent with this work-request id.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::discovery::interface::Interface;
 use crate::topology::sysfs;
 
-/// What is known of the network interface that a rail is on.
+/// Network interface of a rail.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Link {
     /// Its speed in Mbit/s. None for interfaces without, such as loopback and most virtual ones.

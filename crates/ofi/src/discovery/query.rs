@@ -20,7 +20,7 @@ use crate::options::Threading;
 use crate::provider::{EndpointFiles, Profile};
 use engine::port::PortError;
 
-/// What is asked of a provider's progress and threading.
+/// Progress and threading asked of a provider.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Step {
     /// Whether `FI_PROGRESS_AUTO` is asked for. Lanes progress anyway: tcp has it, and no thread.

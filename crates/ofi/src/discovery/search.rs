@@ -79,12 +79,12 @@ impl Discovery {
         &self.found.devices
     }
 
-    /// What was offered and not taken.
+    /// Offers not taken, with the reasons.
     pub fn refusals(&self) -> &[Refusal] {
         &self.refusals
     }
 
-    /// What was asked for.
+    /// Options of the search.
     pub fn options(&self) -> &Options {
         &self.options
     }
@@ -118,7 +118,7 @@ impl Discovery {
         Some(if help.is_empty() { said.clone() } else { format!("{said}; {help}") })
     }
 
-    /// What a user is to hear of NICs of this machine that could be used and are not.
+    /// Returns warnings about NICs of this machine that could be used and are not.
     pub fn idle_nics(&self) -> Option<String> {
         if self.found.unlisted.is_empty() {
             return None;

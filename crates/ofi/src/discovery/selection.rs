@@ -9,7 +9,7 @@ use crate::error::Refusal;
 use crate::options::Devices;
 use crate::provider::Profile;
 
-/// What a provider listed, as far as the choice depends on it.
+/// Properties of a listed device on which the choice depends.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Listed {
     pub(crate) domain: String,

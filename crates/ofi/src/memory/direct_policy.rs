@@ -46,7 +46,7 @@ impl fmt::Debug for DeviceMemory<'_> {
     }
 }
 
-/// What decides whether NICs are to reach device memory by themselves.
+/// Policy that decides whether NICs access device memory directly.
 #[derive(Clone, Debug)]
 pub(crate) struct DirectPolicy {
     pub(crate) choice: GpuDirect,
@@ -60,11 +60,11 @@ pub(crate) struct DirectPolicy {
     pub(crate) switched_off: Option<String>,
     /// Why the provider does not reach device memory, if it was asked and said so.
     pub(crate) hmem_refused: Option<String>,
-    /// What it takes that NICs of this provider reach device memory, if there are any that could.
+    /// Requirements for NICs of this provider to reach device memory; empty if none can.
     pub(crate) takes: &'static str,
 }
 
-/// What matters of a rail.
+/// Properties of a rail that the policy depends on.
 #[derive(Clone, Debug)]
 pub(crate) struct RailTraits {
     /// It was opened with `FI_HMEM`.

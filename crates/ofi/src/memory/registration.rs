@@ -35,7 +35,7 @@ pub struct OfiRegion {
 #[derive(Debug)]
 pub(crate) struct Registrar {
     domain: Arc<Domain>,
-    /// Those of its connections for bulk, where memory is registered with the same key.
+    /// Domains of its bulk connections, where memory is registered with the same key.
     bulk: Vec<Arc<Domain>>,
     /// The rail whose endpoint the regions belong to, for providers that want that
     /// (`FI_MR_ENDPOINT`). Only there do regions keep an endpoint open. Elsewhere it closes with

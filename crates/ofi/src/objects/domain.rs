@@ -27,7 +27,7 @@ pub(crate) struct Domain {
     /// The next key for a region, where keys are counted.
     next_key: AtomicU64,
     pub(crate) profile: &'static Profile,
-    /// What libfabric has said if it maps device memory wrongly here.
+    /// Libfabric's log line if it maps device memory wrongly here.
     pub(crate) maps_wrongly: Option<String>,
     pub(crate) info: Arc<Info>,
     pub(crate) fabric: Arc<Fabric>,

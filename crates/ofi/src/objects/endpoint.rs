@@ -35,7 +35,7 @@ pub(crate) struct Endpoint {
     object: Object<fid_ep>,
     queue: Object<fid_cq>,
     vector: Object<fid_av>,
-    /// What has gone wrong with it, where the provider tells.
+    /// Event queue for errors of the endpoint, where the provider has them.
     events: Option<Object<fid_eq>>,
     pub(crate) direct: Direct,
     pub(crate) address: Vec<u8>,

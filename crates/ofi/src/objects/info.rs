@@ -76,7 +76,7 @@ impl Info {
         Ok(infos)
     }
 
-    /// The same endpoint, to be used by any thread. None when there is no memory.
+    /// Returns a copy for endpoints that any thread may use; None without memory.
     pub(crate) fn for_any_thread(&self) -> Option<Self> {
         // SAFETY: live, and of this library.
         let mut info = unsafe { Self::copy(self.library, self.raw.as_ptr()) }?;

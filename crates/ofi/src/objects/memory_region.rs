@@ -57,7 +57,7 @@ pub(crate) struct Region {
     _domain: Arc<Domain>,
 }
 
-/// What peers may do to a region.
+/// Access rights of peers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Rights {
     /// Nothing.

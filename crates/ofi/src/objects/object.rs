@@ -48,7 +48,7 @@ impl Gate {
 #[derive(Debug)]
 pub(crate) struct Object<T> {
     raw: NonNull<T>,
-    /// What it is, for the log.
+    /// Name of the object in the log.
     kind: &'static str,
     closed: bool,
     gate: Gate,

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::Deref;
 
-/// What is known of a provider in one respect.
+/// One property of a provider, with its reason and source.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fact<T> {
     pub(crate) value: T,
@@ -11,7 +11,7 @@ pub(crate) struct Fact<T> {
     pub(crate) source: Source,
 }
 
-/// Who says so.
+/// Source of the fact.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Source {
     /// Nobody has looked, so it is the cautious value.

@@ -104,11 +104,11 @@ pub(crate) struct SoftwareWrites {
     pub(crate) variable: &'static str,
 }
 
-/// What libfabric's log says of a domain.
+/// Text in libfabric's log about a domain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Said {
     pub(crate) words: &'static str,
-    /// What to set, that it is not said.
+    /// Setting that prevents it.
     pub(crate) remedy: &'static str,
 }
 
@@ -117,7 +117,7 @@ pub(crate) struct Said {
 pub(crate) struct EndpointFiles {
     /// Prefix of their names, which libfabric would make of the process' number alone.
     pub(crate) prefix: &'static str,
-    /// Of libfabric before 2.0, and of others.
+    /// Sizes with libfabric before 2.0, and from 2.0 on.
     pub(crate) sizes: [FileSize; 2],
 }
 
@@ -162,7 +162,7 @@ impl EndpointFiles {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Nic {
     pub(crate) class: &'static str,
-    /// What libfabric's name of the domain has behind the kernel's name of the device.
+    /// Suffix of libfabric's domain name after the kernel's device name.
     pub(crate) domain_suffix: &'static str,
     /// The kernel's driver of these NICs, where the class has others as well.
     pub(crate) driver: Option<&'static str>,
@@ -196,13 +196,13 @@ impl Nic {
     }
 }
 
-/// What NICs that reach device memory take.
+/// Name that a NIC needs to reach device memory.
 pub(super) const GPU_DIRECT: &str = "it takes a libfabric built with CUDA, and a GPU driver that exports dma-bufs or the kernel's module nvidia_peermem";
 
 /// NICs that reach device memory, as a provider has it: those with certain names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct ByName {
-    /// What a name has in it, one of them, and the libfabric from which on that counts.
+    /// Parts of a name, one of which it needs, with the libfabric from which on each counts.
     pub(crate) parts: &'static [(&'static str, Version)],
     /// The libfabric from which on the NIC itself is asked.
     pub(crate) until: Version,

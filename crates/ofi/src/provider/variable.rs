@@ -4,7 +4,7 @@ use libfabric_sys::Version;
 
 use super::fact::Fact;
 
-/// What is set for a provider before it is asked for anything, unless the user has set it.
+/// Environment variable set for a provider before libfabric is asked, unless the user has set it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Variable {
     pub(crate) name: &'static str,

@@ -7,7 +7,7 @@ use std::path::{Component, PathBuf};
 use super::address::PciAddress;
 use super::text::numa_node;
 
-/// What traffic between two devices crosses. Nearer is less.
+/// Distance of two devices by what their traffic crosses; nearer is less.
 ///
 /// The ladder and its words are those of NCCL and of `nvidia-smi topo`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

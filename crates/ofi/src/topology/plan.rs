@@ -6,7 +6,7 @@ use super::address::PciAddress;
 use super::choice::choose;
 use super::distance::{Distance, Topology};
 
-/// Who has decided about the NICs of a PE.
+/// Source of the decision about a PE's NICs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Decided {
     /// The user, who has named them.
@@ -22,7 +22,7 @@ pub enum Decided {
 /// The NICs that a PE opens, in the order in which they become rails.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Plan {
-    /// Who has decided.
+    /// Source of the decision.
     pub decided: Decided,
     /// The NICs, as indices into the list given, with the distance from the PE's GPU if known.
     pub nics: Vec<(usize, Option<Distance>)>,
@@ -32,7 +32,7 @@ pub struct Plan {
     pub passed_over: Option<(usize, Distance)>,
 }
 
-/// What is known when the NICs of a PE are chosen.
+/// Inputs for choosing a PE's NICs.
 #[derive(Clone, Copy, Debug)]
 pub struct Known<'a> {
     /// Where each NIC is.
@@ -43,7 +43,7 @@ pub struct Known<'a> {
     pub me: usize,
     /// Whether the user has named the NICs that are to be used.
     pub named: bool,
-    /// What the host has picked; empty when it was left to the transport.
+    /// NICs picked by the host; empty if it left that to the transport.
     pub picked: &'a [usize],
 }
 

@@ -19,7 +19,7 @@ use engine::port::copies::DeferredOrder;
 /// Words of the longest range that are remembered, in 4 MiB. NCCL has some for each context.
 const MAX_REMEMBERED: usize = 1 << 18;
 
-/// What the words of a range hold, as far as that is known; empty where nothing is remembered.
+/// Known values of a range's words; empty where none are remembered.
 #[derive(Debug, Default)]
 pub(super) struct Remembered(Vec<Option<u64>>);
 

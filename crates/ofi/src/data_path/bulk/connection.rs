@@ -38,7 +38,7 @@ pub(super) struct Request {
     pub(super) key: u64,
 }
 
-/// What a transfer is.
+/// Operation of a bulk connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum BulkOp {
     Write,
@@ -63,7 +63,7 @@ impl fmt::Debug for Landing {
     }
 }
 
-/// What came of an iteration.
+/// Outcome of an iteration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Iteration {
     /// Something has moved.
@@ -92,7 +92,7 @@ pub(super) struct Connection {
     /// Posted, and not completed.
     under_way: u32,
     tell: Tell,
-    /// What there was no room to tell.
+    /// Reports for which the lane's queue had no space.
     untold: VecDeque<Done>,
     entries: Entries,
     /// Its queue answers nothing but errors: nothing more is asked of it.

@@ -15,14 +15,14 @@ use engine::port::{Failure, POLL_BATCH, PeerAddr};
 /// What comes in by a connection, as immediate data, that its thread has room to tell of.
 pub(super) const COMES_IN: usize = 1024;
 
-/// What the lane is told by a thread.
+/// Report of a thread to the lane.
 #[derive(Debug)]
 pub(super) enum Done {
     /// A completion: what the lane looks at of an entry of a queue.
     Completed { context: usize, flags: u64, data: u64 },
     /// A transfer, or the connection as a whole.
     Failed(Failure),
-    /// What came of [`BulkOp::Reach`](super::connection::BulkOp::Reach).
+    /// Outcome of [`BulkOp::Reach`](super::connection::BulkOp::Reach).
     Reached(PeerAddr, bool),
 }
 
@@ -122,7 +122,7 @@ impl Merged {
         self.inner().failure.take()
     }
 
-    /// What threads have told, taken past the queue of completions.
+    /// Reports of threads, taken past the queue of completions.
     #[cfg(test)]
     pub(super) fn told(&self) -> impl Iterator<Item = Done> {
         // SAFETY: live, and no thread reads the queue in tests that call this.
@@ -201,7 +201,7 @@ impl Inner {
 // Both queues have room in each poll.
 const _: () = assert!(POLL_BATCH > 1);
 
-/// What [`Merged::direct`] is read by.
+/// Reader of [`Merged::direct`].
 unsafe extern "C" fn read(inner: *mut fid_cq, entries: *mut c_void, count: usize) -> isize {
     let inner = inner.cast::<UnsafeCell<Inner>>();
     // SAFETY: the address is that of `Merged::direct`, and this is the lane's only thread.

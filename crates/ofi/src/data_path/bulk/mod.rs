@@ -44,7 +44,7 @@ pub(crate) const MOST: usize = 6;
 /// Completions that a connection's queue has room for beyond the transfers of its own.
 const QUEUE_MARGIN: usize = 256;
 
-/// What the connections of a rail are opened for.
+/// Connections to be opened for a rail.
 #[derive(Debug)]
 pub(crate) struct Plan<'a> {
     /// Each in a domain, with the name of its thread.
@@ -97,7 +97,7 @@ impl Bulk {
     /// Opens connections with a thread each; [`Bulk::queue`] replaces the rail's own queue.
     ///
     /// # Errors
-    /// What libfabric refused, or the system a thread.
+    /// Libfabric's refusal, or the system's to make a thread.
     pub(crate) fn open(
         plan: &Plan<'_>,
         contexts: &Arc<Contexts>,
@@ -137,7 +137,7 @@ impl Bulk {
     /// connections for bulk, or else the rail itself.
     ///
     /// # Errors
-    /// What libfabric refused.
+    /// Libfabric's refusal.
     pub(crate) fn insert(&mut self, peers: &[(PeerAddr, Vec<&[u8]>)]) -> Result<(), PortError> {
         for (at, link) in self.links.iter_mut().enumerate() {
             let places: Vec<&[u8]> =

@@ -30,7 +30,7 @@ const IDLE: i32 = 1000;
 const BUSY: i32 = 10;
 const STUCK: i32 = 1;
 
-/// What the lane and the thread share.
+/// State shared by the lane and the thread.
 #[derive(Debug)]
 struct Shared {
     /// The thread sleeps, or is about to, and does not look at the queue of requests before it is
@@ -116,7 +116,7 @@ fn has_ended() -> PortError {
     refused("moving bulk", String::from("the thread that does has ended, as the log says"))
 }
 
-/// What the thread does, with its end if it panics.
+/// Runs the thread, and ends its connection if it panics.
 fn run(
     shared: &Shared,
     name: &str,
@@ -162,7 +162,7 @@ fn sleep(shared: &Shared, connection: &mut Connection, iteration: Iteration) {
     shared.sleeps.store(false, Ordering::SeqCst);
 }
 
-/// What wakes a thread: an eventfd.
+/// Wakes a thread, by an eventfd.
 #[derive(Debug)]
 struct Wake(OwnedFd);
 

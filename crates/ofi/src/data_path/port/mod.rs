@@ -35,7 +35,7 @@ pub struct OfiPort {
     limits: Box<[RailLimits]>,
     start: Instant,
     entries: Entries,
-    /// What the last poll answered, until [`DataPath::drain`] has taken it; 0 for nothing.
+    /// Answer of the last poll until [`DataPath::drain`] takes it; 0 for none.
     fetched: isize,
     /// Rails may have connections for bulk, here or at peers: addresses are [`addresses`].
     joins_addresses: bool,

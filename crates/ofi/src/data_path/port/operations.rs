@@ -260,7 +260,7 @@ impl OfiPort {
     }
 }
 
-/// What libfabric is told of a segment. None for an inline value that cannot be one.
+/// Arguments of a segment for libfabric; None for an inline value that it cannot take.
 ///
 /// # Safety
 /// Only the thread that has the port, with a work-request id that is not in use.

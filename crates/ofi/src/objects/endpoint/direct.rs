@@ -1,4 +1,4 @@
-//! What an endpoint's table of functions says, resolved once for the calls of the hot path.
+//! Functions of an endpoint's tables, resolved once for the hot path.
 
 use std::ffi::c_void;
 
