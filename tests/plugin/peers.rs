@@ -119,8 +119,8 @@ pub(crate) fn wait_for_the_dead(job: &mut Job) -> Result<(), BoxError> {
     host.proxy().put(1 - job.pe(), target, source, 1 << 20)?;
     host.barrier()?;
     if job.pe() == 1 {
-        // At once: libraries handle SIGABRT, and may hang in it. And between two calls of
-        // libfabric, which over shm holds locks that peers wait for.
+        // By `_exit`, since libraries may hang in their handlers of SIGABRT. The proxy thread runs
+        // it between two calls of libfabric, which over shm holds locks that peers wait for.
         // SAFETY: ends the process.
         host.proxy().run(|_| unsafe { libc::_exit(1) })?;
     }

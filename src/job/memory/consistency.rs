@@ -32,6 +32,11 @@ fn needs_flush(choice: ConsistencyChoice, device: Option<&Attributes>) -> (bool,
     }
 }
 
+/// Whether anything makes NICs' writes visible to a device before a flag that follows them.
+pub(super) fn is_orderable(device: &Attributes) -> bool {
+    device.writes_ordering >= WritesOrdering::Owner || device.flush_on_host
+}
+
 /// How this process makes NICs' writes visible to its device.
 #[derive(Debug)]
 pub(crate) struct Consistency {
@@ -128,6 +133,9 @@ mod tests {
             let flushes = |choice| needs_flush(choice, Some(&attributes)).0;
             assert_eq!(flushes(Choice::Auto), expected, "{ordering:?}");
             assert!(flushes(Choice::Flush) && !flushes(Choice::None));
+            assert!(is_orderable(&attributes));
+            let without_flush = Attributes { flush_on_host: false, ..attributes };
+            assert_eq!(is_orderable(&without_flush), !expected, "{ordering:?}");
         }
         assert!(!needs_flush(Choice::Auto, None).0);
     }

@@ -2,6 +2,7 @@
 
 use log::{debug, info};
 
+use crate::job::memory::consistency::is_orderable;
 use crate::logging;
 use cuda::{Device, DeviceRange, DmaBuf, Kind, WritesOrdering};
 use engine::port::{Access, Registered};
@@ -35,13 +36,12 @@ pub fn register_direct(
     let known = Device::new(context.driver(), device);
     let pci = known.as_ref().ok().and_then(|device| device.pci_address().ok());
     let pci = pci.and_then(|pci| pci.parse().ok());
-    let (keeps_order, has_flush) =
-        known.and_then(|device| device.attributes()).map_or((false, false), |attributes| {
-            (attributes.writes_ordering >= WritesOrdering::Owner, attributes.flush_on_host)
-        });
-    if !keeps_order && !has_flush {
+    let attributes = known.and_then(|device| device.attributes()).ok();
+    if !attributes.as_ref().is_some_and(is_orderable) {
         return refuse(String::from("nothing makes NICs' writes visible to the device in order"));
     }
+    let keeps_order =
+        attributes.is_some_and(|attributes| attributes.writes_ordering >= WritesOrdering::Owner);
 
     let exported = if fabric.takes_dma_bufs() {
         DmaBuf::export(range, addr, range.len()).map_err(|error| error.to_string())

@@ -127,7 +127,7 @@ fn waiting_signals_are_logged() {
     }
 }
 
-/// A user thread tells of each while that nobody takes what it has handed over.
+/// A user thread warns at intervals while the proxy thread takes nothing.
 #[test]
 fn stalled_proxy_is_logged() {
     // However late this thread looks, a wait grows by less than it takes to fail.

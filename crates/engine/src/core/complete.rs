@@ -279,7 +279,9 @@ impl<P: Port> Core<P> {
             self.complete_message(pe, seq);
         }
         let peer = self.peers.get(pe);
-        if !peer.queue.is_empty() || !peer.waiting_signals.is_empty() {
+        let waits = !peer.queue.is_empty() || !peer.waiting_signals.is_empty();
+        // Every message acknowledges, mostly nothing new.
+        if waits && (ack > acked || map.is_some()) {
             // The window has space again, or a tag is free.
             self.make_ready(pe);
         }
@@ -332,9 +334,10 @@ impl<P: Port> Core<P> {
         let channel = self.peers.get(pe).channel.as_deref()?;
         let seq = channel.next.near(low);
         let slot = self.messages.get_mut(channel.slot_of(seq)?)?;
-        // Its place may be that of another message by now.
+        // The slot may be another message's by now, also another peer's.
+        let is_sent = slot.seq == seq && slot.owner.pe() == pe;
         let is_staged = matches!(slot.purpose, Purpose::Staged { .. });
-        (is_staged && slot.seq == seq).then_some((slot.what(), 0))
+        (is_sent && is_staged).then_some((slot.what(), 0))
     }
 
     pub(crate) fn end_message(&mut self, pe: Pe, index: u16) {
@@ -374,7 +377,9 @@ impl<P: Port> Core<P> {
             channel.take_sent(seq);
         }
         self.end_message(pe, index);
-        self.make_ready(pe);
+        if !self.peers.get(pe).queue.is_empty() {
+            self.make_ready(pe);
+        }
         Some((result, width))
     }
 

@@ -402,8 +402,10 @@ impl Staging {
     fn end_transfer<P: Port>(&mut self, core: &mut Core<P>, pe: Pe) {
         self.last_progress = core.watchdog.time();
         self.peer(pe).in_flight -= 1;
-        // The queue may have waited for fewer transfers.
-        core.make_ready(pe);
+        if !core.peers.get(pe).queue.is_empty() {
+            // The queue may have waited for fewer transfers.
+            core.make_ready(pe);
+        }
     }
 
     /// Returns true if the lane has to iterate for staging.
