@@ -131,9 +131,10 @@ impl Network {
         let start = Instant::now();
         for host in &self.hosts {
             loop {
-                // One line for each interface: its number, its name and its flags.
+                // One line for each interface: its number, its name and its state. A carrier alone
+                // is not enough: getifaddrs tells of IFF_RUNNING once the state has followed it.
                 let up = host.call(&["ip", "-oneline", "link", "show", "up"], "")?;
-                let ready = up.lines().filter(|l| l.contains(" rail") && l.contains("LOWER_UP"));
+                let ready = up.lines().filter(|l| l.contains(" rail") && l.contains("state UP"));
                 if ready.count() == self.rails {
                     break;
                 }
