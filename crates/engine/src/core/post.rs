@@ -63,13 +63,13 @@ impl<P: Port> Core<P> {
         if !is_local {
             return false;
         }
+        let Some(fast) = rail.fast else { return false };
         let Some((wr_id, segment)) = segments.take() else { return false };
         // Counted before the fabric is called: little has to be kept in registers over the call.
         // Undone if the fabric refuses.
-        let owner = peer.owner.of_class(class_of(direction), completion);
-        segment.owner = owner;
+        segment.owner = peer.owner.of_class(class_of(direction), completion);
         segment.born = self.watchdog.time();
-        peer.begin(owner.group(), direction);
+        peer.begin(peer.order.next(class_of(direction)), direction);
         rail.begin(len);
         groups.begin(completion);
         // From here on values are made in the order of the call's arguments.
@@ -80,11 +80,10 @@ impl<P: Port> Core<P> {
         let key = handle.key_at(peer.path.remote);
         let transfer = Transfer { direction, local, len, remote, key };
         segment.set(&transfer);
-        let (to, next) = (peer.path.to, peer.path.next);
+        let posted = port.try_post(fast, id, peer.path.to, wr_id, segment.context, &transfer);
         // Advanced also if the post fails: then the general path tries the next rail first.
-        peer.advance_path(next);
-        let Some(fast) = rail.fast else { return self.undo_post(wr_id) };
-        port.try_post(fast, id, to, wr_id, segment.context, &transfer) || self.undo_post(wr_id)
+        peer.advance_path(peer.path.next);
+        posted || self.undo_post(wr_id)
     }
 
     /// Undoes the counts of a segment that the fabric has not taken. Always returns false.
