@@ -15,7 +15,7 @@ pub struct Variable {
     pub accepts: &'static str,
     /// Default.
     pub default: &'static str,
-    /// Effect.
+    /// Text of its row in `docs/settings.md`.
     pub doc: &'static str,
 }
 

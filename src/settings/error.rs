@@ -4,7 +4,7 @@ use std::fmt;
 
 use thiserror::Error;
 
-/// One value that is refused.
+/// A refused value.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[error("{name}={given:?} is refused: {reason}. Accepted: {accepted}")]
 pub struct Refused {
@@ -18,7 +18,7 @@ pub struct Refused {
     pub accepted: String,
 }
 
-/// The values that are refused: all of them, so that one run shows every mistake.
+/// All refused values, so that one run shows every mistake.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub struct SettingsError {
     /// At least one, in the order of the settings table.

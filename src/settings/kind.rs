@@ -12,13 +12,13 @@ use ofi::{BulkChoice, Devices};
 
 /// How a setting of type `T` is written.
 pub(super) trait Kind<T> {
-    /// Accepted values, for people.
+    /// Describes the accepted values to the user.
     fn accepts(&self) -> String;
 
     /// Parses a value, never empty.
     fn parse(&self, text: &str) -> Result<T, String>;
 
-    /// A value, as the user would write it.
+    /// Formats a value as the user would write it.
     fn show(&self, value: &T) -> String;
 }
 

@@ -19,7 +19,7 @@ pub enum Source {
     Environment,
 }
 
-/// One setting and its value, for people.
+/// A setting's value in force, as `nvshmem-libfabric info` shows it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Row {
     /// The environment variable.
@@ -28,7 +28,7 @@ pub struct Row {
     pub value: String,
     /// Where the value came from.
     pub source: Source,
-    /// Effect of the setting.
+    /// Text of the setting in `docs/settings.md`.
     pub doc: &'static str,
 }
 

@@ -18,10 +18,9 @@ pub(super) const PREFIX: &str = "NVSHMEM_LIBFABRIC_";
 /// The variable that has the debug keys.
 pub(super) const DEBUG: &str = "NVSHMEM_LIBFABRIC_DEBUG";
 
-/// Accepted values, for people.
 pub(super) const DEBUG_ACCEPTS: &str = "key=value, separated by commas";
 
-/// Effect.
+/// Text of its row in `docs/settings.md`.
 pub(super) const DEBUG_DOC: &str =
     "Debug keys, for experts and tests, such as `queue_depth=2,signals=chained`: see below.";
 
@@ -33,7 +32,8 @@ pub(super) const WITHOUT_EFFECT: &[&str] = &[
     "NVSHMEM_LIBFABRIC_SIGNAL_WAIT_SPIN_COUNT",
 ];
 
-/// What has become of variables of before, beside those whose names are keys of [`DEBUG`] now.
+/// Variables of earlier versions and what replaces them; those that became keys of [`DEBUG`] are
+/// found by name.
 pub(super) const BEFORE: &[(&str, &str)] = &[
     ("NVSHMEM_LIBFABRIC_SIGNAL_ENGINE", "is now NVSHMEM_LIBFABRIC_DEBUG=signals=..."),
     ("NVSHMEM_LIBFABRIC_ATOMICS", "is gone, as the target's proxy thread executes all atomics"),
@@ -56,19 +56,19 @@ const RAILS: &str = "is gone: a rail that fails ends the job";
 const RECORDING: &str =
     "is gone, with the recording of calls; NVSHMEM_DEBUG=TRACE logs what the transport does";
 
-/// Audience.
+/// Part of `docs/settings.md` that lists a setting.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum For {
-    /// Users, as a variable.
+    /// A variable of its own, for users.
     Users,
-    /// Experts and tests, as a key of [`DEBUG`].
+    /// A key of [`DEBUG`], for experts and tests.
     Debug,
 }
 
-/// One setting.
 pub(super) struct Setting {
     pub(super) name: &'static str,
     pub(super) who: For,
+    /// Text of its row in `docs/settings.md`, and the documentation of its field.
     pub(super) doc: &'static str,
     pub(super) accepts: fn() -> String,
     /// Parses a value, never empty, and puts it in place. The error is what is wrong with it.
@@ -159,14 +159,15 @@ settings! {
     Users "NVSHMEM_LIBFABRIC_RAIL_BALANCE" rail_balance: RailBalance = RailBalance::Rate, Names;
 
     /// Puts and gets from this many bytes on are striped over all rails, unless
-    /// NVSHMEM_LIBFABRIC_RAIL_BALANCE is `round_robin`. `auto`: 128 KiB; 512 KiB with efa, cxi and
-    /// verbs.
+    /// NVSHMEM_LIBFABRIC_RAIL_BALANCE is `round_robin`. Staged ones are not: each of their
+    /// fragments takes one rail. `auto`: 128 KiB; 512 KiB with efa, cxi and verbs.
     Users "NVSHMEM_LIBFABRIC_STRIPE_THRESHOLD" stripe_threshold: StripeThreshold = StripeThreshold::Auto,
         bytes(8192, u64::MAX); // Shorter ones take the rails in turn.
 
-    /// Size in bytes of the page-locked bounce buffers through which device memory is copied that
-    /// NICs cannot reach. A fragment is a quarter of one, at least 512 KiB or all of it; between
-    /// PEs of one host, a quarter of the operation, from 512 KiB up to one.
+    /// Bytes of a bounce buffer: page-locked memory through which device memory is copied that NICs
+    /// cannot reach. A fragment fills a quarter of a buffer. Between PEs that share buffers it is a
+    /// quarter of the operation, or a buffer's bytes while four are in flight. Either way it has at
+    /// least 512 KiB, and at most a buffer's bytes.
     Users "NVSHMEM_LIBFABRIC_STAGING_CHUNK" staging_chunk: usize = 2 << 20,
         // Two pools of the largest are 512 GiB, far above what can be page-locked: the driver says
         // so.
@@ -189,16 +190,16 @@ settings! {
     Users "NVSHMEM_LIBFABRIC_GPU_DIRECT" gpu_direct: GpuDirect = ofi().gpu_direct, Names;
 
     /// Greatest distance of a NIC from a GPU for direct access, as NCCL_NET_GDR_LEVEL: the same
-    /// device, one PCIe switch, several, one root complex, one NUMA node, anywhere. With a rail
-    /// farther away, memory is staged. Unknown places, and virtual machines that hide switches,
-    /// count as near. NVSHMEM_LIBFABRIC_GPU_DIRECT=always ignores it.
+    /// device, one PCIe switch, several, one root complex, one NUMA node, anywhere. If a rail is
+    /// farther away, memory is staged. Unknown distances, and those in virtual machines that hide
+    /// switches, count as near. NVSHMEM_LIBFABRIC_GPU_DIRECT=always ignores it.
     Users "NVSHMEM_LIBFABRIC_GDR_LEVEL" gdr_level: Distance = ofi().gdr_level, Names;
 
-    /// A wait in which nothing of the peer ends for so long is logged, with peer, rail and what is
-    /// outstanding.
+    /// A wait of this length in which nothing to or from the peer completes is logged, with peer,
+    /// rail and oldest operation.
     Users "NVSHMEM_LIBFABRIC_WARN_SECONDS" warn_after: Option<Duration> = Some(Duration::from_secs(10)), NEVER;
 
-    /// A wait of this length fails.
+    /// A wait of this length in which nothing completes fails.
     Users "NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS" fail_after: Option<Duration> = Some(Duration::from_secs(120)), NEVER;
 
     /// Whether an idle progress iteration yields its core. `auto`: where the host has fewer than
@@ -206,8 +207,8 @@ settings! {
     Users "NVSHMEM_LIBFABRIC_YIELD" yield_when: YieldWhen = YieldWhen::Auto, Names;
 
     /// A JSON file of what each rail and peer has carried, written when the transport is finalized
-    /// or the process exits. Without one, the log has it at level INFO. Later jobs of a process,
-    /// such as NCCL's groups, append `.2` and so on to the name.
+    /// or the process exits. Without it the log has the counters at level INFO. Later jobs of a
+    /// process, such as NCCL's groups, append `.2` and so on to the name.
     Users "NVSHMEM_LIBFABRIC_COUNTERS" counters: Option<String> = None,
         Text { none: "none", accepts: "a path, in which %p stands for the number of the PE" };
 
@@ -234,11 +235,11 @@ settings! {
     Debug "stripe_segment" stripe_segment: u64 = 0,
         bytes(PAGE, u64::MAX).or_zero("128 KiB, or 512 KiB with efa, cxi and verbs");
 
-    /// With tcp, where operations are striped: connections of each rail for long transfers, each
-    /// with a thread of its own, `nvshmem-bulk-N`. `auto`: one for each 25 Gbit/s of a link, or one
-    /// where that is not known, within half of the PE's cores; none where that makes one in all, or
-    /// all links together have 25 Gbit/s or less. With 0 the proxy thread moves all. PEs may
-    /// differ.
+    /// With tcp, if operations are striped: connections of each rail for long transfers, each with
+    /// a thread of its own (`nvshmem-bulk-N`). `auto`: one for each 25 Gbit/s of the link, up to 4,
+    /// or one if its rate is unknown, on at most half of the PE's cores; none (the proxy thread
+    /// moves everything) if that leaves one in all, or all links together have at most 25 Gbit/s.
+    /// PEs may differ.
     Debug "bulk_connections" bulk_connections: BulkChoice = ofi().bulk,
         OrAuto(number(1, 6).or_zero("none"));
 
