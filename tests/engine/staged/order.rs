@@ -154,6 +154,21 @@ fn fabric_writes_wait_for_delivery() {
     assert_eq!((delivered(&job), job.heap(1, 8, 8)), (2, 7u64.to_le_bytes().to_vec()));
 }
 
+/// Bytes behind a fence are copied out while those before it still are; only their message waits.
+#[test]
+fn fence_holds_no_copy_back() {
+    let shape = Shape { staged: ALL, bounce: (1024, 8, 8), ..Shape::default() };
+    let mut job = Job::new(5, &shape, Script { delay: (1_000, 1_000), ..Script::default() });
+    job.fabric.trace_calls();
+    for (at, copies) in [(0, 1), (1024, 2), (2048, 3)] {
+        put(&mut job, at, LEN);
+        job.fence(0, 1);
+        job.progress(0, 10);
+        assert_eq!(job.copies(0), copies, "nothing has left yet");
+    }
+    assert_eq!(job.settle(&[0, 1], (0, 1), 1000), Ok(()));
+}
+
 /// Bytes that come with a message take no bounce buffer that those before a fence lack.
 #[test]
 fn fenced_bytes_wait_for_buffers() {

@@ -335,9 +335,11 @@ impl Staging {
         let StagedSend { pe, counts, mut after, fence, waits, .. } = *send;
         let is_own = send.is_own();
         if waits {
-            // The puts before its inner fences have to be delivered: the mark covers messages
-            // alone.
-            let order = &core.peers.get(pe).order;
+            // The puts before its fences have to be delivered or have left: the mark covers messages
+            // that have a number.
+            let order = &mut core.peers.get_mut(pe).order;
+            // Sends that left a moment ago count, so that a chain of fences leaves in one go.
+            order.settle();
             if !order.is_written(fence) {
                 return Ok(Outcome::Blocked);
             }

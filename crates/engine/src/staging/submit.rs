@@ -121,16 +121,15 @@ impl Staging {
                 return Ok(Outcome::Done);
             }
         }
-        let peer = core.peers.get(pe);
-        // A message waits for earlier writes alone, and its mark does the rest; a write of this
-        // lane also has to wait for earlier messages.
-        let is_free = match by_peer {
-            true => peer.order.is_written(peer.fence),
-            false => peer.order.is_ordered(peer.fence),
-        };
-        if !is_free && op.sent < op.len {
+        // Behind a fence, what the peer reads is copied out at once, and its message waits: for
+        // earlier writes alone, since its mark does the rest. A write of this lane would also have
+        // to wait for earlier messages.
+        let order = &core.peers.get(pe).order;
+        let fence = core.peers.get(pe).fence;
+        if !by_peer && !order.is_ordered(fence) && op.sent < op.len {
             return Ok(Outcome::Blocked);
         }
+        let waits = !order.is_written(fence);
         if self.peer(pe).in_flight >= MAX_IN_FLIGHT && op.sent < op.len {
             return Ok(Outcome::PeerFull);
         }
@@ -138,8 +137,8 @@ impl Staging {
         let mut signal = None;
         if let Some(word) = word {
             // Inside a record a strong signal would not wait for unfinished writes.
-            let waits = core.signals.strong && core.peers.get(pe).order.has_writes();
-            if by_peer && op.len <= fragment && !waits {
+            let is_apart = core.signals.strong && core.peers.get(pe).order.has_writes();
+            if by_peer && op.len <= fragment && !is_apart {
                 signal = signal_of(Some(word));
                 op.kind = OpKind::Transfer(Direction::Write);
             } else {
@@ -188,7 +187,7 @@ impl Staging {
                 counts,
                 after,
                 fence,
-                waits: false,
+                waits,
                 fences,
                 max_bytes,
                 pending: 0,
