@@ -160,12 +160,14 @@ fn fence_holds_no_copy_back() {
     let shape = Shape { staged: ALL, bounce: (1024, 8, 8), ..Shape::default() };
     let mut job = Job::new(5, &shape, Script { delay: (1_000, 1_000), ..Script::default() });
     job.fabric.trace_calls();
+    job.fabric.refuse(Pe(1), true);
     for (at, copies) in [(0, 1), (1024, 2), (2048, 3)] {
         put(&mut job, at, LEN);
         job.fence(0, 1);
         job.progress(0, 10);
         assert_eq!(job.copies(0), copies, "nothing has left yet");
     }
+    job.fabric.refuse(Pe(1), false);
     assert_eq!(job.settle(&[0, 1], (0, 1), 1000), Ok(()));
 }
 
