@@ -5,17 +5,17 @@
 //! own:
 //!
 //! ```text
-//! abi, channel, nccl  who calls us: NVSHMEM's C interface; rings of kernels; NCCL's RMA interface
-//! bootstrap           what brings PEs together where the host does not
-//! job                 rails opened, PEs connected, memory registered
-//! settings            what users set
+//! abi, channel, nccl  callers: NVSHMEM's C interface; rings of kernels; NCCL's RMA interface
+//! bootstrap           connecting PEs if the host does not
+//! job                 opening rails, connecting PEs, registering memory
+//! settings            the user's settings
 //! logging             the log
 //! crates/ofi          libfabric's objects, which implement the engine's port; NICs near GPUs
 //! crates/cuda         the CUDA driver, found at run time: copies and words in device memory
 //! crates/engine       the protocol, on an abstract network
 //! ```
 //!
-//! `docs/architecture.md` is the way in.
+//! Start with `docs/architecture.md`.
 
 pub mod abi;
 pub mod bootstrap;

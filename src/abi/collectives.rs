@@ -35,7 +35,7 @@ impl Collectives for HostCollectives {
         let (n_pes, me, here) = self.numbers();
         match (u32::try_from(n_pes), u32::try_from(me)) {
             (Ok(n_pes), Ok(me)) if me < n_pes => {
-                // None here would be a lie about this PE itself.
+                // At least this PE itself is on this host.
                 let here = u32::try_from(here).map_or(1, |here| here.max(1));
                 Ok(Shape { n_pes, me: Pe(me), here })
             }
@@ -53,8 +53,8 @@ impl Collectives for HostCollectives {
         let bytes = c_int::try_from(mine.len())
             .map_err(|_| fault(format!("cannot carry {} bytes", mine.len())))?;
         let mut all = vec![0; mine.len() * n_pes.max(0) as usize];
-        // SAFETY: the host's function with the host's handle; `mine` has `bytes` bytes and `all`
-        // has room for as many from each PE.
+        // SAFETY: the host's function with the host's handle; `mine` has `bytes` bytes and `all` as
+        // many for each PE.
         let status = unsafe {
             allgather(
                 mine.as_ptr().cast::<c_void>(),

@@ -1,8 +1,7 @@
-//! Entries: the functions that the host calls, but for those that move data
-//! ([`crate::abi::calls`]). Each reads its arguments and hands them to the engine.
+//! Entries: the functions that the host calls, except those that transfer data
+//! ([`crate::abi::calls`]). Each reads its arguments and passes them to the engine.
 //!
-//! The safety of all of them rests on what the host promises; the rules are numbered in
-//! [`super`]'s documentation.
+//! Safety rests on the host's promises, the numbered rules in [`super`]'s documentation.
 
 use std::ffi::{c_int, c_void};
 use std::sync::Once;
@@ -23,7 +22,7 @@ use engine::wire::handle::HandleBytes;
 
 const REACH: c_int = c::NVT_CAP_CPU_WRITE | c::NVT_CAP_CPU_READ | c::NVT_CAP_CPU_ATOMICS;
 
-/// Every PE can be reached: the network decides, and connecting finds out.
+/// Reports every PE as reachable: connecting finds out which are.
 ///
 /// # Safety
 /// Rule 1.
@@ -53,8 +52,8 @@ pub(crate) unsafe extern "C" fn connect_endpoints_3(
     guard("connect_endpoints", || unsafe { do_connect(transport, devices, n_devices) })
 }
 
-/// Layouts 4 and later. The second call, which creates queue pairs, is declined by leaving the
-/// indices at what the host put there: the one queue pair that all share.
+/// Layouts 4 and later. Declines the second call, which creates queue pairs, by leaving the indices
+/// unchanged: all share one queue pair.
 ///
 /// # Safety
 /// Rules 1 and 2.
@@ -93,7 +92,7 @@ unsafe fn do_connect(
             chosen.push(device);
         }
     }
-    // SAFETY: rules 1 and 2: nobody else is in the host's collectives while PEs connect.
+    // SAFETY: rules 1 and 2: no other thread uses the host's collectives while PEs connect.
     let collectives = unsafe { HostCollectives::new(boot_handle(transport))? };
     job.connect(&collectives, &chosen)?;
     // SAFETY: rule 1.
@@ -101,9 +100,8 @@ unsafe fn do_connect(
     Ok(())
 }
 
-/// Layout 3a passes (out, handle_in, buf, size, transport, local_only), layout 3b
-/// (out, buf, size, transport, local_only), and both say that they are version 3. What they have
-/// in common is six words in registers.
+/// Layout 3a passes (out, handle_in, buf, size, transport, local_only), layout 3b (out, buf, size,
+/// transport, local_only), and both claim version 3. Common to both are six words in registers.
 pub(crate) type GetMemHandle3 =
     unsafe extern "C" fn(usize, usize, usize, usize, usize, usize) -> c_int;
 
@@ -111,10 +109,11 @@ pub(crate) type GetMemHandle3 =
 pub(crate) type GetMemHandle3b =
     unsafe extern "C" fn(*mut MemHandle, *mut c_void, usize, *mut Transport, bool) -> c_int;
 
-/// What layouts 3a and 3b pass behind `out`: memory, its length, the transport, and whether it is
-/// for local use only. The place of the transport pointer tells them apart. No other argument can
-/// have its value by chance: the transport is a heap block of ours, which is neither a size nor
-/// inside memory that the host registers. None where it is at neither.
+/// Returns the arguments of layouts 3a and 3b after `out`: memory, its length, the transport, and
+/// whether it is for local use only. The position of the transport pointer distinguishes the
+/// layouts; no other argument can have its value by chance: it points to a heap block of ours,
+/// which is neither a size nor inside memory that the host registers. None if it is at neither
+/// position.
 pub(crate) fn registration_of_3(words: [usize; 5]) -> Option<(usize, usize, usize, bool)> {
     // A `bool` argument is in the low byte; the rest of the register may hold anything.
     let flag = |word: usize| word as u8 != 0;
@@ -224,7 +223,7 @@ pub(crate) unsafe extern "C" fn release_mem_handle(
     })
 }
 
-/// Also after a failed `connect_endpoints`, or none.
+/// Also called after a failed `connect_endpoints`, or without one.
 ///
 /// # Safety
 /// Rules 1 and 2.
@@ -243,7 +242,7 @@ pub(crate) unsafe extern "C" fn finalize(transport: *mut Transport) -> c_int {
     })
 }
 
-/// Writes what is open to the log.
+/// Logs the open rails.
 ///
 /// # Safety
 /// Rule 1.
@@ -288,8 +287,8 @@ pub(crate) unsafe extern "C" fn fence_3(
     guard("fence", || unsafe { do_fence(transport, pe, is_proxy) })
 }
 
-/// Layouts 4 and later. All queue pairs of the proxy are one lane here, so a fence always orders
-/// across them.
+/// Layouts 4 and later. All queue pairs of the proxy are one lane, so a fence always orders across
+/// them.
 ///
 /// # Safety
 /// Rules 1 and 3.
@@ -335,7 +334,7 @@ pub(crate) unsafe extern "C" fn quiet(transport: *mut Transport, pe: c_int, qp: 
     })
 }
 
-/// Only where it may have something to do: see [`Job::enforces_consistency`](crate::job::Job).
+/// In the table only if it may be needed: see [`Job::enforces_consistency`](crate::job::Job).
 ///
 /// # Safety
 /// Rule 1.

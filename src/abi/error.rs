@@ -1,4 +1,4 @@
-//! Errors of an entry, and the status that the host is given for each.
+//! Errors of an entry, and the host's status for each.
 
 use std::ffi::c_int;
 
@@ -10,7 +10,6 @@ use crate::job::guard::{self, EntryError};
 use crate::settings::SettingsError;
 use engine::error::EngineError;
 
-/// An error of an entry.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub(crate) enum AbiError {
@@ -58,7 +57,6 @@ impl From<EngineError> for AbiError {
     }
 }
 
-/// Runs the body of an entry: see [`guard::guard`].
 #[inline]
 pub(crate) fn guard(entry: &'static str, body: impl FnOnce() -> Result<(), AbiError>) -> c_int {
     guard::guard(entry, body)

@@ -1,11 +1,10 @@
-//! The host's maps: what it says of addresses in its heap, in two C++ maps of the transport
-//! structure.
+//! The host's maps of addresses in its heap: two C++ maps of the transport structure.
 //!
 //! A buffer of the user that was mapped into the symmetric heap has two addresses. `alias_va_map`
-//! leads from the one in the heap to the user's own; `egm_map` has the heap's address of each such
-//! buffer that is memory of a host's NUMA node, and its length. Both are libstdc++'s
-//! `std::unordered_map` with pointer keys: a list of all nodes hangs on the object. There are few,
-//! so the list is walked; nothing is written.
+//! maps the one in the heap to the user's own; `egm_map` has the heap's address of each such buffer
+//! that is memory of a host's NUMA node, and its length. Both are libstdc++'s `std::unordered_map`
+//! with pointer keys, which has a list of all nodes. There are few, so the list is searched;
+//! nothing is written.
 
 use nvshmem_abi::{StdUnorderedMap, c};
 use thiserror::Error;
@@ -14,14 +13,14 @@ use crate::job::Origin;
 
 const MOST: u64 = 1 << 20;
 
-/// The two maps. Null where the host has none.
+/// The two maps; null if the host has none.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HostMaps {
     pub(crate) alias: *const StdUnorderedMap,
     pub(crate) egm: *const StdUnorderedMap,
 }
 
-/// Why a map was not read. It is laid out in another way, or is being changed.
+/// Reason why a map was not read: its layout differs, or it is being changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub(crate) enum MapFault {
     #[error("the map at {at:#x} is not aligned")]
@@ -38,21 +37,21 @@ impl HostMaps {
     /// Returns the host's answer for an address where a chunk starts.
     ///
     /// # Safety
-    /// Each map is null, or a `std::unordered_map` of libstdc++ with pointer keys and one word
-    /// values, which nobody changes during the call. The host changes them on the thread that
+    /// Each map is null, or a `std::unordered_map` of libstdc++ with pointer keys and values of one
+    /// word, which nobody changes during the call. The host changes them on the thread that
     /// registers memory, between calls.
     pub(crate) unsafe fn origin(&self, addr: usize) -> Result<Origin, MapFault> {
         // SAFETY: the caller's promise.
         unsafe {
             let alias = look_up(self.alias, addr)?;
             let on_host = look_up(self.egm, addr)?.is_some();
-            // No memory is at null.
+            // Null is no address of memory.
             Ok(Origin { alias: alias.map(|at| at as usize).filter(|at| *at != 0), on_host })
         }
     }
 }
 
-/// The value of a key.
+/// Looks up a key.
 ///
 /// # Safety
 /// As [`HostMaps::origin`], for one map.
@@ -69,7 +68,7 @@ unsafe fn look_up(map: *const StdUnorderedMap, key: usize) -> Result<Option<u64>
         return Err(MapFault::Count { count });
     }
     let mut node: *const c::nvt_map_node = first_node_ptr;
-    // No more steps than entries: a list that bites its tail ends as well.
+    // At most as many steps as entries, in case of a cycle.
     for _ in 0..count {
         if node.is_null() || !node.is_aligned() {
             return Err(MapFault::Node { at: node as usize });

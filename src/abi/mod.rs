@@ -3,16 +3,16 @@
 //! # What the host promises, on which the `unsafe` here rests
 //! NVSHMEM 3.1 to 3.8 keep these rules; `nvshmem_transport_abi.h` has the details.
 //!
-//! 1. Every transport pointer passed in is one that `nvshmemt_init` gave out and `finalize` has not
-//!    had. It, and every pointer argument, is valid for the duration of the call.
+//! 1. Every transport pointer passed in came from `nvshmemt_init` and was not passed to `finalize`
+//!    before. It, and every pointer argument, is valid for the duration of the call.
 //! 2. `connect_endpoints` and `finalize` run while no other function runs on the transport.
 //! 3. `progress`, and operations with a queue pair other than `HOST`, come from one thread at a
 //!    time, the proxy thread. Other functions may come from any thread meanwhile.
 //! 4. Local memory of a non-blocking operation stays valid until a quiet has returned.
 //!
-//! Nothing unwinds into the host: every entry goes through [`guard`], but for the fast paths of
-//! the proxy thread (`rma`, `amo` and `put_signal`), in which nothing can panic. No child of a fork
-//! has that thread, so what is refused to a child is refused by the guard.
+//! Nothing unwinds into the host: every entry goes through [`guard`], except the fast paths of the
+//! proxy thread (`rma`, `amo` and `put_signal`), which cannot panic. A child of fork does not have
+//! that thread, so the guard is where calls of a child are refused.
 
 mod calls;
 mod collectives;
@@ -35,8 +35,8 @@ use error::{AbiError, guard};
 
 /// Creates the transport for a host of the given version and stores it in `*out`.
 ///
-/// Returns an `NVT_STATUS_*` value; what went wrong is on stderr. The table of CUDA functions is
-/// not used: the driver is looked up when it is needed.
+/// Returns an `NVT_STATUS_*` value; errors are on stderr. The table of CUDA functions is not used:
+/// the driver is looked up when it is needed.
 ///
 /// # Safety
 /// `out` is valid for writing one pointer.

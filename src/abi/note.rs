@@ -1,9 +1,9 @@
-//! The ELF note of the plugin: what a file is, and of which version, for those who look at it and
-//! do not load it.
+//! The ELF note of the plugin: kind and version of the file, for tools that do not load it.
 //!
-//! Files of all majors, and NVIDIA's, have one name; the note tells whose a file is.
+//! Plugins of all major versions, and NVIDIA's, have the same file name; the note distinguishes
+//! them.
 
-/// The owner, by which the note is found.
+/// Owner of the note, by which it is found.
 pub const OWNER: &str = "nvshmem-libfabric";
 
 /// The type of the note. Its text is the version.
@@ -22,9 +22,9 @@ struct Note<const OWNER: usize, const TEXT: usize> {
     text: [u8; TEXT],
 }
 
-/// The owner ends with a zero byte, which counts.
-const OWNER_ROOM: usize = (OWNER.len() + 1).next_multiple_of(4);
-const TEXT_ROOM: usize = VERSION.len().next_multiple_of(4);
+/// Includes the owner's terminating zero byte.
+const OWNER_BYTES: usize = (OWNER.len() + 1).next_multiple_of(4);
+const TEXT_BYTES: usize = VERSION.len().next_multiple_of(4);
 
 const fn padded<const N: usize>(text: &str) -> [u8; N] {
     let (mut bytes, mut at) = ([0; N], 0);
@@ -36,9 +36,9 @@ const fn padded<const N: usize>(text: &str) -> [u8; N] {
 }
 
 #[used]
-// SAFETY: sections of this name hold notes, which is what this is. Nothing is run of it.
+// SAFETY: sections of this name hold notes, which are not executed.
 #[unsafe(link_section = ".note.nvshmem-libfabric")]
-static NOTE: Note<OWNER_ROOM, TEXT_ROOM> = Note {
+static NOTE: Note<OWNER_BYTES, TEXT_BYTES> = Note {
     owner_len: OWNER.len() as u32 + 1,
     text_len: VERSION.len() as u32,
     kind: KIND,

@@ -1,4 +1,4 @@
-//! The tables of functions that hosts are given, one for each layout.
+//! Function tables for hosts, one for each layout.
 
 use nvshmem_abi::{
     AmoVerb3, AmoVerb6, HostOps3b, HostOps4, HostOps6, HostOps7, OpAttrs6, OpAttrs7, c,
@@ -7,10 +7,10 @@ use nvshmem_abi::{
 use crate::abi::calls::{signals, transfers};
 use crate::abi::entries as e;
 
-/// The function for requests of consistency; none where there is nothing to do.
+/// Function that enforces consistency; None if there is nothing to do.
 type Consistency = c::nvt_enforce_cst_fn;
 
-/// A layout's functions: those that are the same in every layout, and the given ones.
+/// Builds a layout's table of the functions common to all layouts and the given ones.
 macro_rules! ops {
     ($layout:ident, $consistency:expr, { $($field:ident: $value:expr),* $(,)? }) => {
         $layout {
@@ -31,8 +31,8 @@ macro_rules! ops {
 pub(crate) fn ops_3(consistency: Consistency) -> HostOps3b {
     ops!(HostOps3b, consistency, {
         connect_endpoints: Some(e::connect_endpoints_3),
-        // SAFETY: `get_mem_handle_3` takes six integers, which is what both forms of layout 3 pass
-        // in registers; it finds out which of the two it was called as.
+        // SAFETY: `get_mem_handle_3` takes six integers, which both forms of layout 3 pass in
+        // registers, and detects the form.
         get_mem_handle: Some(unsafe {
             std::mem::transmute::<e::GetMemHandle3, e::GetMemHandle3b>(e::get_mem_handle_3)
         }),

@@ -1,5 +1,4 @@
-//! The state of a transport: the structure that the host sees, in its layout, and the job behind
-//! it.
+//! State of a transport: the host's structure, in its layout, and the job.
 
 use std::ffi::{CString, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
@@ -16,8 +15,8 @@ use crate::abi::operations::{ops_3, ops_4, ops_6, ops_7};
 use crate::job::Job;
 use crate::job::heartbeat::Heartbeat;
 
-/// The structure in whichever layout the host has. None is larger than the newest, so an older host
-/// writes only into its own part. Layout 3a is a prefix of 3b in every field we use.
+/// The structure in the host's layout. The newest is the largest, so an older host writes only into
+/// its own part. Layout 3a is a prefix of 3b in every field in use.
 #[repr(C)]
 union AnyLayout {
     v3: Transport3b,
@@ -31,7 +30,7 @@ struct Block {
     /// First, so that the host's pointer is a pointer to the block.
     transport: AnyLayout,
     major: Major,
-    /// Of the proxy thread, once it may run. It ends before the job.
+    /// Heartbeat of the proxy thread, once it may run. Dropped before the job.
     heartbeat: OnceLock<Heartbeat>,
     job: Job,
     /// Memory that `device_pci_paths` points to.
@@ -43,7 +42,7 @@ struct PciPaths {
     _strings: Vec<CString>,
 }
 
-/// Addresses of the blocks that are alive.
+/// Addresses of live blocks.
 ///
 /// `get_mem_handle` needs it to find the transport among its arguments (see
 /// `get_mem_handle_3`), and `finalize` to refuse a transport it has freed.
@@ -56,11 +55,11 @@ pub(crate) fn is_alive(address: usize) -> bool {
 pub(crate) fn create(major: Major, api_version: c_int, job: Job) -> *mut Transport {
     let paths = PciPaths::new(&job);
     let n_devices = paths.pointers.len() as i32;
-    // SAFETY: integers, pointers and optional functions only, for all of which zero is a value.
+    // SAFETY: only integers, pointers and optional functions, for which zero is valid.
     let mut transport: AnyLayout = unsafe { std::mem::zeroed() };
     let consistency: c::nvt_enforce_cst_fn = Some(enforce_cst);
     let consistency = consistency.filter(|_| job.enforces_consistency());
-    /// The fields that every layout has, whatever their place.
+    /// Fills the fields common to all layouts.
     macro_rules! fill {
         ($field:ident, $ops:path) => {{
             // SAFETY: all members of the union are valid when zeroed, which it was.
@@ -80,7 +79,7 @@ pub(crate) fn create(major: Major, api_version: c_int, job: Job) -> *mut Transpo
         Major::V7 => fill!(v7, ops_7),
     }
     let mut block = Box::new(Block { transport, major, heartbeat: OnceLock::new(), job, paths });
-    // The vector's buffer stays where it is when its owner moves into the block.
+    // The vector's buffer does not move with the vector.
     let pci_paths =
         if n_devices == 0 { std::ptr::null_mut() } else { block.paths.pointers.as_mut_ptr() };
     match major {
@@ -105,13 +104,13 @@ pub(crate) unsafe fn destroy(transport: *mut Transport) -> Result<(), AbiError> 
     };
     alive.swap_remove(at);
     drop(alive);
-    // SAFETY: it was in the list, so `create` made it and nobody has freed it; the caller vouches
-    // for nobody using it.
+    // SAFETY: it was in the list, so `create` made it and nobody has freed it; nobody uses it, by
+    // the caller's promise.
     drop(unsafe { Box::from_raw(transport.cast::<Block>()) });
     Ok(())
 }
 
-/// The state behind a transport.
+/// Returns the job of a transport.
 ///
 /// # Safety
 /// Null, or alive for `'a`.
@@ -124,18 +123,18 @@ pub(crate) unsafe fn job<'a>(transport: *mut Transport) -> Result<&'a Job, AbiEr
     Ok(unsafe { job_of(transport) })
 }
 
-/// As [`job`], for a transport that is not null.
+/// Returns the job of a transport that is not null.
 ///
 /// # Safety
 /// Alive for `'a`.
 #[inline(always)]
 pub(crate) unsafe fn job_of<'a>(transport: *mut Transport) -> &'a Job {
-    // SAFETY: by contract; the block starts where the transport does. Only the `job` field is
-    // borrowed: the host writes to the other.
+    // SAFETY: by contract; the block starts with the transport. Only the field `job` is borrowed:
+    // the host writes to the other.
     unsafe { &(*transport.cast::<Block>()).job }
 }
 
-/// Has a thread look from here on whether the proxy thread of a connected transport iterates.
+/// Starts the heartbeat of a connected transport's proxy thread.
 ///
 /// # Safety
 /// Alive.
@@ -148,19 +147,19 @@ pub(crate) unsafe fn watch(transport: *mut Transport) {
     if let Some(connected) = job.connection() {
         let (warn_after, fail_after) = (job.settings.warn_after, job.settings.fail_after);
         heartbeat.get_or_init(|| {
-            // It is the host's thread, and the host's to end: the log is all there is to tell.
+            // The thread is the host's, so a stall is only logged.
             Heartbeat::of(Arc::clone(&connected.pulse), warn_after, fail_after, |_| ())
         });
     }
 }
 
-/// The host's bootstrap handle, which it stores after init.
+/// Returns the host's bootstrap handle, which it stores after init.
 ///
 /// # Safety
 /// Alive, and the host is not writing to it.
 pub(crate) unsafe fn boot_handle(transport: *mut Transport) -> *mut Bootstrap {
     let block = transport.cast::<Block>();
-    // SAFETY: by contract; the member is the one of the layout that the host writes.
+    // SAFETY: by contract; the union member is that of the host's layout.
     unsafe {
         match (*block).major {
             Major::V3 => (*block).transport.v3.boot_handle,
@@ -169,14 +168,14 @@ pub(crate) unsafe fn boot_handle(transport: *mut Transport) -> *mut Bootstrap {
     }
 }
 
-/// The host's maps, which it stores after init. Layout 3a has none: there the structure's end is as
-/// [`create`] has left it, zero.
+/// Returns the host's maps, which it stores after init. Layout 3a has none: the structure's end is
+/// then zero, as [`create`] has left it.
 ///
 /// # Safety
 /// As [`boot_handle`].
 pub(crate) unsafe fn host_maps(transport: *mut Transport) -> HostMaps {
     let block = transport.cast::<Block>();
-    // SAFETY: by contract; the member is the one of the layout that the host writes.
+    // SAFETY: by contract; the union member is that of the host's layout.
     let (alias, egm) = unsafe {
         match (*block).major {
             Major::V3 => ((*block).transport.v3.alias_va_map, (*block).transport.v3.egm_map),

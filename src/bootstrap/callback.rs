@@ -1,11 +1,11 @@
-//! A bootstrap by an allgather that the user gives, MPI's for one.
+//! A bootstrap over an allgather function of the user, such as MPI's.
 
 use super::{Bootstrap, BootstrapError};
 
-/// The user's function: each PE's bytes, room for those of all, and a status, 0 when it has worked.
+/// The user's function: this PE's bytes, a buffer for those of all PEs, and a status, 0: success.
 type Allgather = Box<dyn FnMut(&[u8], &mut [u8]) -> i32 + Send>;
 
-/// See the module.
+/// A bootstrap that calls the user's allgather.
 pub struct Callback {
     n_pes: u32,
     me: u32,
@@ -19,10 +19,10 @@ impl std::fmt::Debug for Callback {
 }
 
 impl Callback {
-    /// A bootstrap by a function that gathers all PEs' bytes, in PE order, and returns 0.
+    /// A bootstrap over a function that gathers all PEs' bytes, in PE order, and returns 0.
     ///
     /// # Errors
-    /// A PE that cannot be.
+    /// `me` is not below `n_pes`.
     pub fn new(
         n_pes: u32,
         me: u32,

@@ -3,7 +3,7 @@
 //! A connection begins with a greeting of fixed length each way, so that whatever else connects to
 //! the port, or answers there, is told apart by its first bytes, and with a proof each way that the
 //! job is the same. Then come frames: a kind, a number that rises with each collective, a length,
-//! and so many bytes. Numbers are little endian.
+//! and as many bytes. Numbers are little endian.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -21,12 +21,11 @@ pub const MAGIC: [u8; 8] = *b"nvlfboo\x02";
 /// Bytes of a greeting: the magic, the PE, the number of PEs, the nonce.
 pub const GREETING: usize = 32;
 
-/// Bytes of a proof.
 pub const PROOF: usize = 32;
 
 const LONGEST: u32 = 1 << 30;
 
-/// Most bytes that memory is set aside for before they have come.
+/// Most bytes of memory allocated before they have been received.
 const AHEAD: usize = 1 << 16;
 
 /// First frame of a PE.
@@ -34,7 +33,7 @@ const AHEAD: usize = 1 << 16;
 pub struct Greeting {
     pub me: u32,
     pub n_pes: u32,
-    /// Drawn for this connection, so that no proof is good for another.
+    /// A random number of this connection, so that a proof is valid for no other.
     pub nonce: [u8; 16],
 }
 
@@ -79,17 +78,17 @@ impl Greeting {
 /// A connection's two greetings and the number of the job, which only PEs of the job can put
 /// together.
 #[derive(Debug)]
-pub struct Meeting {
+pub struct Handshake {
     /// Of PE 0, and of the other PE.
     pub greetings: [Greeting; 2],
-    /// It never crosses the network.
+    /// The job's number, which never crosses the network.
     pub job: u64,
 }
 
-impl Meeting {
-    /// The code that only who knows the job's number can make; another one for each of both.
+impl Handshake {
+    /// The message authentication code, keyed by the job's number, of either side.
     fn code(&self, of_center: bool) -> Hmac<Sha256> {
-        // As long as a block of the hash, which shorter keys are padded to anyway.
+        // A block of the hash, to which shorter keys are padded anyway.
         let mut key = [0; 64];
         key[..8].copy_from_slice(&self.job.to_le_bytes());
         let mut code = Hmac::<Sha256>::new(&key.into());
@@ -98,23 +97,22 @@ impl Meeting {
         code
     }
 
-    /// What PE 0, or the other PE, shows.
+    /// The proof of PE 0, or of the other PE.
     pub fn proof(&self, of_center: bool) -> [u8; PROOF] {
         self.code(of_center).finalize().into_bytes().into()
     }
 
-    /// Whether what PE 0, or the other PE, has shown is its proof. How long it takes tells nothing.
+    /// Compares a proof of PE 0, or of the other PE, in constant time.
     pub fn is_proven(&self, of_center: bool, proof: &[u8; PROOF]) -> bool {
         self.code(of_center).verify_slice(proof).is_ok()
     }
 }
 
-/// Kind of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// The PE is welcome.
+    /// The PE has joined.
     Welcome = 1,
-    /// It is not; the bytes say why.
+    /// The PE is refused; the bytes say why.
     Refusal = 2,
     /// A contribution to an allgather, or all of them.
     Gather = 3,
@@ -126,17 +124,16 @@ impl Kind {
     }
 }
 
-/// A frame that has come.
+/// A received frame.
 #[derive(Debug)]
 pub struct Frame {
     pub kind: Kind,
-    /// Which collective it belongs to.
+    /// Number of its collective.
     pub number: u32,
     pub bytes: Vec<u8>,
 }
 
-/// When something is to be over. Time in which this process was stopped does not count: see
-/// [`Wait`].
+/// A deadline. Time in which this process was stopped does not count: see [`Wait`].
 #[derive(Debug)]
 pub struct Deadline {
     patience: Duration,
@@ -153,17 +150,17 @@ impl Deadline {
         self.wait().left_of(self.patience)
     }
 
-    /// As [`Deadline::left`], but no more than may pass between two looks.
+    /// The timeout of the next blocking call: the time left, up to a bound.
     fn next(&self) -> io::Result<Duration> {
         self.left().map(|left| left.min(STEP / 2)).ok_or_else(timed_out)
     }
 
-    /// A call has ended that may have taken so long by itself.
+    /// Accounts for a blocking call that may have taken `call` by itself.
     pub fn after(&self, call: Duration) {
         self.wait().waited_in(call);
     }
 
-    /// How long it has lasted.
+    /// Time since it was made.
     pub fn waited(&self) -> Duration {
         Duration::from_millis(self.wait().waited().as_millis() as u64)
     }
@@ -177,28 +174,27 @@ fn timed_out() -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, "no answer in time")
 }
 
-/// Where frames are read from.
-pub trait Source: Read {
-    /// The next read takes no longer than this.
+/// A stream that frames are read from.
+pub trait FrameSource: Read {
+    /// Sets the longest time of the next read.
     fn wait_at_most(&self, time: Duration) -> io::Result<()>;
 }
 
-impl Source for TcpStream {
+impl FrameSource for TcpStream {
     fn wait_at_most(&self, time: Duration) -> io::Result<()> {
         self.set_read_timeout(Some(time))
     }
 }
 
-/// Bytes that have come already.
-impl Source for &[u8] {
+/// Bytes received already.
+impl FrameSource for &[u8] {
     fn wait_at_most(&self, _time: Duration) -> io::Result<()> {
         Ok(())
     }
 }
 
-/// Reads all of a buffer before the deadline.
 pub fn read_exact(
-    stream: &mut impl Source,
+    stream: &mut impl FrameSource,
     mut into: &mut [u8],
     deadline: &Deadline,
 ) -> io::Result<()> {
@@ -217,7 +213,6 @@ pub fn read_exact(
     Ok(())
 }
 
-/// Writes all bytes before the deadline.
 pub fn write_all(stream: &mut TcpStream, mut bytes: &[u8], deadline: &Deadline) -> io::Result<()> {
     while !bytes.is_empty() {
         stream.set_write_timeout(Some(deadline.next()?))?;
@@ -230,13 +225,12 @@ pub fn write_all(stream: &mut TcpStream, mut bytes: &[u8], deadline: &Deadline) 
     Ok(())
 }
 
-/// Returns true if the deadline is to be looked at again: a timeout of the socket is either of two.
+/// Returns true for a timeout of the socket, which is either of two errors.
 fn is_temporary(error: &io::Error) -> bool {
     use io::ErrorKind::{Interrupted, TimedOut, WouldBlock};
     matches!(error.kind(), Interrupted | WouldBlock | TimedOut)
 }
 
-/// Sends a frame.
 pub fn send(
     stream: &mut TcpStream,
     kind: Kind,
@@ -254,8 +248,7 @@ pub fn send(
     write_all(stream, &frame, deadline)
 }
 
-/// Receives a frame.
-pub fn receive(stream: &mut impl Source, deadline: &Deadline) -> io::Result<Frame> {
+pub fn receive(stream: &mut impl FrameSource, deadline: &Deadline) -> io::Result<Frame> {
     let mut head = [0; 9];
     read_exact(stream, &mut head, deadline)?;
     let [kind, n0, n1, n2, n3, l0, l1, l2, l3] = head;
@@ -289,18 +282,18 @@ mod tests {
     #[test]
     fn proof_fits_one_meeting_and_side() {
         let greetings = [Greeting::new(0, 4).unwrap(), Greeting::new(3, 4).unwrap()];
-        let meeting = Meeting { greetings, job: 7 };
+        let handshake = Handshake { greetings, job: 7 };
         for side in [false, true] {
-            let proof = meeting.proof(side);
-            assert!(meeting.is_proven(side, &proof));
-            assert!(!meeting.is_proven(!side, &proof), "it can be sent back");
-            assert!(!Meeting { greetings, job: 8 }.is_proven(side, &proof));
+            let proof = handshake.proof(side);
+            assert!(handshake.is_proven(side, &proof));
+            assert!(!handshake.is_proven(!side, &proof), "it can be sent back");
+            assert!(!Handshake { greetings, job: 8 }.is_proven(side, &proof));
             for other in [Greeting::new(3, 4).unwrap(), Greeting { me: 2, ..greetings[1] }] {
                 let greetings = [greetings[0], other];
-                assert!(!Meeting { greetings, job: 7 }.is_proven(side, &proof));
+                assert!(!Handshake { greetings, job: 7 }.is_proven(side, &proof));
             }
             let greetings = [Greeting::new(0, 4).unwrap(), greetings[1]];
-            assert!(!Meeting { greetings, job: 7 }.is_proven(side, &proof), "it can be replayed");
+            assert!(!Handshake { greetings, job: 7 }.is_proven(side, &proof), "it can be replayed");
         }
     }
 }

@@ -7,7 +7,6 @@ use crate::job::connect::nics;
 use crate::job::{Collectives, JobError, Shape};
 use engine::ids::Pe;
 
-/// See the module.
 pub(crate) struct Gathering<'a> {
     bootstrap: RefCell<&'a mut dyn Bootstrap>,
     shape: Shape,

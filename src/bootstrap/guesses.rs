@@ -1,25 +1,24 @@
-//! How many proofs of strangers are looked at: few enough that nobody finds a job's number by
-//! trying, whoever chose it.
+//! A limit of the rate of wrong proofs, so that nobody finds a job's number by trying.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 /// Wrong proofs that cost nothing: PEs of other jobs that were given the same port.
-pub(super) const FREE: u32 = 64;
+pub(super) const FREE_GUESSES: u32 = 64;
 
-/// What each one beyond costs the network that it came from, which is not listened to for as long.
-pub(super) const EACH: Duration = Duration::from_millis(100);
+/// Time for which a network is not served after each further wrong proof from it.
+pub(super) const PENALTY: Duration = Duration::from_millis(100);
 
 /// Wrong proofs so far.
 #[derive(Debug, Default)]
 pub(super) struct Guesses {
     wrong: u32,
-    /// Until when a network is not listened to.
+    /// End of the time in which a network is not served.
     paused: HashMap<IpAddr, Instant>,
 }
 
-/// An address of IPv4, or of IPv6 its first half: one host has all of the other.
+/// An address of IPv4, or the first half of one of IPv6: one host has all of the second half.
 fn network(of: IpAddr) -> IpAddr {
     match of.to_canonical() {
         IpAddr::V6(address) => IpAddr::from((u128::from(address) >> 64 << 64).to_be_bytes()),
@@ -30,9 +29,9 @@ fn network(of: IpAddr) -> IpAddr {
 impl Guesses {
     pub(super) fn wrong(&mut self, from: IpAddr, now: Instant) {
         self.wrong = self.wrong.saturating_add(1);
-        if self.wrong > FREE {
+        if self.wrong > FREE_GUESSES {
             self.paused.retain(|_, until| *until > now);
-            *self.paused.entry(network(from)).or_insert(now) += EACH;
+            *self.paused.entry(network(from)).or_insert(now) += PENALTY;
         }
     }
 
@@ -52,7 +51,7 @@ mod tests {
             ["fd00::1", "fd00::2", "::ffff:10.0.0.7", "fd00:0:0:1::1", "10.0.0.7"]
                 .map(|address| address.parse::<IpAddr>().unwrap());
         let mut guesses = Guesses::default();
-        for _ in 0..FREE {
+        for _ in 0..FREE_GUESSES {
             guesses.wrong(from, start);
             assert!(!guesses.pause(from, start));
         }
@@ -60,18 +59,18 @@ mod tests {
         for _ in 0..3 {
             guesses.wrong(from, start);
         }
-        let last = start + 3 * EACH - Duration::from_nanos(1);
+        let last = start + 3 * PENALTY - Duration::from_nanos(1);
         assert!(guesses.pause(from, start) && guesses.pause(neighbour, last));
-        assert!(!guesses.pause(from, start + 3 * EACH));
+        assert!(!guesses.pause(from, start + 3 * PENALTY));
         assert!(![mapped, other].iter().any(|other| guesses.pause(*other, start)));
         guesses.wrong(mapped, start);
-        assert!(guesses.pause(v4, start) && !guesses.pause(v4, start + EACH));
-        let later = start + 100 * EACH;
+        assert!(guesses.pause(v4, start) && !guesses.pause(v4, start + PENALTY));
+        let later = start + 100 * PENALTY;
         guesses.wrong(from, later);
-        assert!(guesses.pause(from, later) && !guesses.pause(from, later + EACH));
+        assert!(guesses.pause(from, later) && !guesses.pause(from, later + PENALTY));
         assert_eq!(guesses.paused.len(), 1, "what is over is forgotten");
         guesses.wrong = u32::MAX;
         guesses.wrong(from, later);
-        assert!(guesses.pause(from, later + EACH), "it does not begin anew");
+        assert!(guesses.pause(from, later + PENALTY), "it does not begin anew");
     }
 }

@@ -1,8 +1,5 @@
-//! Bootstraps: what brings the PEs of a channel or a group together, over TCP between machines or
-//! by the user's own allgather.
-//!
-//! It carries little, and seldom: addresses when PEs connect, handles when memory is registered,
-//! barriers.
+//! Bootstraps: the out-of-band exchange among the PEs of a channel or a group, over TCP or the
+//! user's own allgather. It carries addresses of endpoints, handles of registered memory, barriers.
 
 mod callback;
 mod error;
@@ -26,13 +23,13 @@ pub trait Bootstrap: Send {
     /// Number of PEs; at least 1.
     fn n_pes(&self) -> u32;
 
-    /// This PE, below that.
+    /// This PE, below [`Bootstrap::n_pes`].
     fn me(&self) -> u32;
 
     /// Gives every PE's contribution, in PE order. All contribute equally many bytes.
     ///
     /// # Errors
-    /// PEs that are missing, or a fault. The bootstrap is of no use after an error.
+    /// Missing PEs, or a fault. No call may follow an error.
     fn allgather(&mut self, mine: &[u8]) -> Result<Vec<u8>, BootstrapError>;
 
     /// Returns when every PE has called it.

@@ -1,7 +1,7 @@
 //! Registration of memory by all PEs together: every PE gets the handles of all.
 //!
-//! A PE sends as much of its handle as has keys, or zeros where it has none; then those that have
-//! none say why in a second exchange.
+//! A PE sends the part of its handle that has keys, or zeros if it has none; then those without
+//! keys send the reason in a second exchange.
 
 use super::{Bootstrap, BootstrapError};
 use engine::wire::handle::{HANDLE_BYTES, Handle, HandleBytes, used_bytes};
@@ -9,9 +9,9 @@ use engine::wire::handle::{HANDLE_BYTES, Handle, HandleBytes, used_bytes};
 /// Most bytes of a reason.
 const WHY: usize = 256;
 
-/// A PE's part of a registration.
+/// A PE's contribution to a registration.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Part {
+pub(crate) struct Contribution {
     pub(crate) base: u64,
     pub(crate) len: u64,
     pub(crate) handle: HandleBytes,
@@ -38,7 +38,7 @@ pub(crate) fn exchange(
     rails: usize,
     registered: Result<&HandleBytes, String>,
     note: &[u8],
-) -> Result<Vec<Part>, Unregistered> {
+) -> Result<Vec<Contribution>, Unregistered> {
     let len = used_bytes(rails);
     let mut mine = note.to_vec();
     mine.extend_from_slice(
@@ -66,7 +66,7 @@ pub(crate) fn exchange(
         if owner.index() != pe {
             return Err(refused(format!("sent a handle of {owner}")));
         }
-        Ok(Part { base, len, handle, note: note.to_vec() })
+        Ok(Contribution { base, len, handle, note: note.to_vec() })
     };
     handles.enumerate().map(part).collect()
 }
@@ -78,7 +78,7 @@ pub(crate) mod tests {
     use engine::ids::Pe;
     use engine::port::Addressing;
 
-    /// The handle of a region on so many rails.
+    /// The handle of a region on `rails` rails.
     pub(crate) fn handle(pe: u32, base: u64, len: u64, rails: u64) -> HandleBytes {
         let (slot, stamp, addressing) = (1, 2, Addressing::Virtual);
         let keys = (1..=rails).map(|rail| rail << 40).collect();
@@ -87,7 +87,7 @@ pub(crate) mod tests {
             .encode()
     }
 
-    /// PE 0 of two, with what the other says in turn: as many bytes as this one.
+    /// PE 0 of two, with the other's contributions in order, each as long as this PE's.
     pub(crate) fn with_peer(says: &[Vec<u8>]) -> Callback {
         let (says, mut turns) = (says.to_vec(), 0..);
         let gather = move |mine: &[u8], all: &mut [u8]| {
@@ -103,7 +103,7 @@ pub(crate) mod tests {
             let (mine, theirs) = (handle(0, 0x1000, 64, rails), handle(1, 0x2000, 32, 1));
             let mut peer = with_peer(&[[&[9; 3], &theirs[..bytes]].concat()]);
             let parts = exchange(&mut peer, rails as usize, Ok(&mine), &[7; 3]).unwrap();
-            let part = |base, len, handle, note| Part { base, len, handle, note };
+            let part = |base, len, handle, note| Contribution { base, len, handle, note };
             let both = [part(0x1000, 64, mine, vec![7; 3]), part(0x2000, 32, theirs, vec![9; 3])];
             assert_eq!(parts, both, "{rails} rails");
         }

@@ -1,4 +1,4 @@
-//! An allgather by a star: every PE's bytes go to PE 0, and all of them come back.
+//! An allgather over a star: every PE sends its bytes to PE 0, which sends all of them back.
 
 use std::io;
 use std::net::TcpStream;
@@ -18,7 +18,7 @@ pub(super) enum Star {
 const CALL: &str = "an allgather";
 
 impl Star {
-    /// See [`super::Bootstrap::allgather`]. `number` is that of the call.
+    /// [`super::Bootstrap::allgather`]; `number` counts the calls.
     pub(super) fn allgather(
         &mut self,
         mine: &[u8],
@@ -54,7 +54,7 @@ fn lost(pe: u32, error: io::Error) -> BootstrapError {
     BootstrapError::Lost { call: CALL, pe, error }
 }
 
-/// The bytes of the frame that is due.
+/// Receives the frame of collective `number`.
 fn take(
     pe: u32,
     frame: io::Result<Frame>,

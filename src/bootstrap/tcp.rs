@@ -1,9 +1,9 @@
 //! A bootstrap over TCP: PE 0 listens, the others connect to it.
 //!
 //! PEs may start in any order. Each side of a connection proves that it knows the job's number,
-//! which itself never crosses the network. Whoever connects to the port and is no PE of the job is
-//! refused with a reason and does not disturb the others, nor does who says nothing: greetings are
-//! taken side by side.
+//! which itself never crosses the network. A connection that is not
+//! of a PE of the job is refused with a reason. Greetings are read concurrently, so one that sends
+//! nothing delays no other.
 
 use std::collections::VecDeque;
 use std::io;
@@ -18,7 +18,7 @@ use log::{debug, warn};
 use super::Bootstrap;
 use super::error::BootstrapError;
 use super::frame::{
-    Deadline, GREETING, Greeting, Kind, Meeting, PROOF, read_exact, receive, send, write_all,
+    Deadline, GREETING, Greeting, Handshake, Kind, PROOF, read_exact, receive, send, write_all,
 };
 use super::guesses::Guesses;
 use super::star::Star;
@@ -27,7 +27,7 @@ use engine::ids::MAX_PES;
 use engine::rate_limit::RateLimit;
 use ofi::fork;
 
-/// Between two attempts to reach PE 0.
+/// Time between two attempts to reach PE 0.
 const RETRY: Duration = Duration::from_millis(50);
 
 const LOOK: Duration = Duration::from_secs(1);
@@ -36,7 +36,7 @@ const GREET: Duration = Duration::from_secs(5);
 
 const GREETINGS: usize = 64;
 
-/// Where and as whom a PE joins.
+/// Address, rank, job and timeout of a PE that joins.
 #[derive(Clone, Debug)]
 pub struct TcpOptions {
     /// HOST:PORT of PE 0, or several of them separated by commas, of which one leads there. It
@@ -55,7 +55,7 @@ pub struct TcpOptions {
     pub patience: Duration,
 }
 
-/// See the module.
+/// A bootstrap over TCP, after all PEs have joined.
 #[derive(Debug)]
 pub struct TcpBootstrap {
     options: TcpOptions,
@@ -82,8 +82,8 @@ impl TcpBootstrap {
         Ok(Self { options, star, number: 0 })
     }
 
-    /// As [`TcpBootstrap::join`], for another PE than 0, once PE 0 listens: where its port refuses
-    /// connections, it has gone.
+    /// As [`TcpBootstrap::join`], for a PE other than 0, once PE 0 listens: a refused connection
+    /// means that PE 0 has ended.
     ///
     /// # Errors
     /// As there.
@@ -93,7 +93,7 @@ impl TcpBootstrap {
         Ok(Self { options, star, number: 0 })
     }
 
-    /// From now on collectives wait so long for the other PEs.
+    /// Sets how long collectives wait for the other PEs.
     pub fn set_patience(&mut self, patience: Duration) {
         self.options.patience = patience;
     }
@@ -142,7 +142,7 @@ fn resolve(text: &str) -> Result<Vec<SocketAddr>, BootstrapError> {
 }
 
 fn listen(options: &TcpOptions) -> Result<TcpListener, BootstrapError> {
-    // There is one at least: what is split has one part.
+    // A split gives one part at least.
     let named = resolve(&options.address)?[0];
     let bind = |at: SocketAddr| {
         TcpListener::bind(at)
@@ -161,16 +161,16 @@ fn listen(options: &TcpOptions) -> Result<TcpListener, BootstrapError> {
         .map_err(|(_, error)| error)
 }
 
-/// The PEs that have come so far.
+/// The connections of the PEs that have joined so far.
 struct Rays(Vec<Option<TcpStream>>);
 
 impl Rays {
-    /// Takes in a PE, unless it is there already and has not ended since.
+    /// Adds a PE, unless it has joined already and its connection is still open.
     fn take(&mut self, pe: u32, mut stream: TcpStream, deadline: &Deadline) -> Result<(), String> {
-        let place = (pe as usize).checked_sub(1).and_then(|at| self.0.get_mut(at));
-        let why = match place {
-            Some(place) if place.as_ref().is_none_or(is_closed) => {
-                *place = Some(stream);
+        let slot = (pe as usize).checked_sub(1).and_then(|at| self.0.get_mut(at));
+        let why = match slot {
+            Some(slot) if slot.as_ref().is_none_or(is_closed) => {
+                *slot = Some(stream);
                 return Ok(());
             }
             Some(_) => format!("there is a PE {pe} already"),
@@ -213,7 +213,7 @@ fn gather(
 ) -> Result<Vec<TcpStream>, BootstrapError> {
     let failed = |error| BootstrapError::Listen { at: options.address.clone(), error };
     let at = listener.local_addr().map_err(failed)?;
-    fork::note(at);
+    fork::register(at);
     // So that the deadline holds also when nobody comes.
     listener.set_nonblocking(true).map_err(failed)?;
     let mut rays = Rays((1..options.n_pes).map(|_| None).collect());
@@ -227,11 +227,11 @@ fn gather(
     let over = AtomicBool::new(false);
     let gone = thread::scope(|scope| {
         let (came, comes) = mpsc::channel();
-        // Those who are greeting, oldest first.
+        // Connections in the greeting, oldest first.
         let mut greeting: VecDeque<(SocketAddr, TcpStream)> = VecDeque::new();
         let close = |(_, stream): (SocketAddr, TcpStream)| drop(stream.shutdown(Shutdown::Both));
         let mut guesses = Guesses::default();
-        // Those who come from where somebody guesses.
+        // Connections from networks that sent wrong proofs.
         let mut held: VecDeque<(TcpStream, SocketAddr)> = VecDeque::new();
         let mut missed = Missed::default();
         let mut gone = None;
@@ -246,17 +246,16 @@ fn gather(
             let greeted = match accepted {
                 Ok((stream, from)) if guesses.pause(from.ip(), now) => {
                     held.push_back((stream, from));
-                    // Whoever comes when there are as many is closed, and may come again.
+                    // Further connections are closed; PEs of the job try again.
                     held.truncate(GREETINGS);
                     Ok(None)
                 }
                 accepted => accepted.and_then(|(stream, from)| {
                     let clone = stream.try_clone()?;
                     let came = came.clone();
-                    // Nobody listens any more when all have come.
+                    // The receiver is gone once all PEs have joined.
                     let greet = move || drop(came.send((from, greet(stream, options, deadline))));
-                    // A system that refuses the thread has closed the connection, and a PE of ours
-                    // comes again.
+                    // If no thread can be made, the connection is closed, and a PE tries again.
                     greeter().spawn_scoped(scope, greet)?;
                     Ok(Some((from, clone)))
                 }),
@@ -268,7 +267,7 @@ fn gather(
                         greeting.pop_front().into_iter().for_each(close);
                     }
                 }
-                // Also where this process has no room for another one: others end.
+                // Also if this process is out of file descriptors: other connections end.
                 Err(error) => {
                     if error.kind() != io::ErrorKind::WouldBlock {
                         debug!(target: logging::INIT, "accepting at {at}: {error}");
@@ -287,7 +286,7 @@ fn gather(
                 taken.unwrap_or_else(|why| no_pe(from, &why));
             }
         }
-        // Whoever still is is not waited for.
+        // Connections still in the greeting are closed.
         greeting.into_iter().for_each(close);
         over.store(true, Ordering::Relaxed);
         gone
@@ -304,7 +303,7 @@ fn gather(
         let welcomed = send(&mut ray, Kind::Welcome, 0, &[], deadline);
         welcomed.map_err(|error| BootstrapError::Lost { call: "joining", pe, error })?;
         // By one end of the connection at least, wherever this listens.
-        ray.local_addr().into_iter().for_each(fork::note);
+        ray.local_addr().into_iter().for_each(fork::register);
         all.push(ray);
     }
     Ok(all)
@@ -339,14 +338,13 @@ impl Missed {
             let missing = rays.missing().into_iter();
             let is_gone = |pe: &u32| !over.load(Ordering::Relaxed) && !is_there(*pe);
             let look = move || drop(tell.send(missing.filter(is_gone).collect()));
-            // Without a thread it is looked the next time.
+            // Without a thread, the next call looks.
             self.look = thread::Builder::new().spawn_scoped(scope, look).ok().map(|_| told);
         }
         None
     }
 }
 
-/// What a thread is made by that greets.
 fn greeter() -> thread::Builder {
     let builder = thread::Builder::new();
     #[cfg(test)]
@@ -390,17 +388,17 @@ fn greet(
     let theirs = Greeting::decode(&bytes)?;
     let mine = Greeting::new(0, options.n_pes).map_err(text)?;
     write_all(&mut stream, &mine.encode(), &soon).map_err(text)?;
-    let meeting = Meeting { greetings: [mine, theirs], job: options.job };
+    let handshake = Handshake { greetings: [mine, theirs], job: options.job };
     let mut proof = [0; PROOF];
     read_exact(&mut stream, &mut proof, &soon).map_err(text)?;
-    if !meeting.is_proven(false, &proof) {
-        // Who knows no job is shown nothing that follows from its number.
+    if !handshake.is_proven(false, &proof) {
+        // A peer without proof is sent nothing that depends on the job's number.
         write_all(&mut stream, &[0; PROOF], &soon).map_err(text)?;
         let why = String::from("it is of another job");
         refuse(&mut stream, &why, &soon);
         return Err(NoPe::Unproven(why));
     }
-    write_all(&mut stream, &meeting.proof(true), &soon).map_err(text)?;
+    write_all(&mut stream, &handshake.proof(true), &soon).map_err(text)?;
     if theirs.n_pes == options.n_pes {
         return Ok((theirs.me, stream));
     }
@@ -429,7 +427,7 @@ fn connect(
         // Resolved anew: names of hosts that are starting may not be known at first.
         match resolve(&options.address) {
             Ok(all) => {
-                // What answers at one of several addresses may be something else.
+                // Another program may answer at one of several addresses.
                 let mut refused = None;
                 for at in all {
                     let connected = TcpStream::connect_timeout(&at, left.min(GREET));
@@ -439,7 +437,7 @@ fn connect(
                     match connected {
                         Ok(stream) => match join(stream, at, options, deadline) {
                             Ok(joined) => {
-                                fork::note(at);
+                                fork::register(at);
                                 return Ok(joined);
                             }
                             // PE 0 may be starting behind something that closes connections.
@@ -490,13 +488,13 @@ fn join(
     read_exact(&mut stream, &mut bytes, deadline).map_err(lost)?;
     let protocol = |why| BootstrapError::Protocol { at, why };
     let theirs = Greeting::decode(&bytes).map_err(protocol)?;
-    let meeting = Meeting { greetings: [theirs, mine], job };
-    write_all(&mut stream, &meeting.proof(false), deadline).map_err(lost)?;
+    let handshake = Handshake { greetings: [theirs, mine], job };
+    write_all(&mut stream, &handshake.proof(false), deadline).map_err(lost)?;
     let mut proof = [0; PROOF];
     read_exact(&mut stream, &mut proof, deadline).map_err(lost)?;
     let frame = receive(&mut stream, deadline).map_err(lost)?;
     match frame.kind {
-        Kind::Welcome if !meeting.is_proven(true, &proof) => {
+        Kind::Welcome if !handshake.is_proven(true, &proof) => {
             Err(protocol(String::from("it is of another job")))
         }
         Kind::Welcome => Ok(stream),

@@ -6,21 +6,21 @@ use crossbeam_channel::{Receiver, TryRecvError};
 
 use engine::patience::Wait;
 
-/// Between two looks for an answer, at least and at most.
+/// Shortest and longest pause between two checks for an answer.
 pub(crate) const PAUSES: (Duration, Duration) =
     (Duration::from_micros(10), Duration::from_millis(1));
 
 /// Why there is no answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum NoAnswer {
-    /// None has come in time.
+    /// The timeout has passed.
     Late,
-    /// Nobody is left who could give one.
+    /// The sender is gone.
     Ended,
 }
 
-/// Waits for what the proxy thread answers, by looking: being woken takes variables of the thread,
-/// which exit handlers may have lost, and time in which this process is stopped is no delay.
+/// Polls for the proxy thread's answer. A wakeup would need thread-local variables, which exit
+/// handlers may have lost. Time in which this process is stopped is not counted.
 pub(crate) fn wait_for<T>(answer: &Receiver<T>, patience: Duration) -> Result<T, NoAnswer> {
     let (mut pause, longest) = PAUSES;
     let mut wait = Wait::new();

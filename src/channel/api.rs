@@ -21,20 +21,20 @@ use crate::channel::options::Options;
 use crate::channel::proxy::consumer::Consumer;
 use crate::channel::proxy::thread::{ChannelState, Control, Proxy, ProxyView, Run};
 use crate::channel::regions::Regions;
-use crate::job::heartbeat::{Heartbeat, Still};
+use crate::job::heartbeat::{Heartbeat, Stall};
 use crate::job::{Connected, Job, words_options};
 use crate::logging;
 use crate::settings::Settings;
 use engine::patience::Wait;
 use ofi::{fork, posix_signals};
 
-/// What the proxy thread may take to serve a user thread: iterations are short, unless room lacks.
+/// Longest wait for the proxy thread to serve a user thread.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What an end adds to the deadline of what is drained: the proxy thread's iteration.
+/// Added to the deadline of a drain: an iteration of the proxy thread.
 const SLACK: Duration = Duration::from_secs(2);
 
-/// See the module.
+/// A device channel of this PE.
 ///
 /// # Threads
 /// [`Channel::context`], [`Channel::error`], [`Channel::register_local`] and [`Channel::release`]
@@ -53,7 +53,7 @@ pub struct Channel {
     /// Its end ends the proxy thread.
     control: Option<Sender<Control>>,
     thread: Option<JoinHandle<()>>,
-    /// Looks whether that thread runs. It is gone before `state`, of which it has a part.
+    /// Checks that the proxy thread runs. Dropped before `state`, to which it has a reference.
     heartbeat: Option<Heartbeat>,
     drain: Duration,
     drained: OnceLock<Result<(), Arc<ChannelError>>>,
@@ -65,7 +65,7 @@ impl Channel {
     /// PE gets a channel, or an error with the reasons of those that failed.
     ///
     /// # Errors
-    /// Sizes out of bounds, or what the fabric, the system or another PE has said.
+    /// Sizes out of bounds, or an error of the fabric, the system or another PE.
     pub fn new(mut bootstrap: Box<dyn Bootstrap>, options: &Options) -> Result<Self, ChannelError> {
         let sizes = Sizes::new(options.rings, options.slots)?;
         let (me, n_pes) = (bootstrap.me(), bootstrap.n_pes());
@@ -79,7 +79,7 @@ impl Channel {
         }
         let words = words_options(&options.settings);
         let shared = Shared::new(sizes, me, n_pes, options.spins, &words)?;
-        // SAFETY: once, here. `state` has the memory, with the proxy thread while it has the rings.
+        // SAFETY: called once. `state` owns the memory, and outlives the proxy thread's rings.
         let rings = unsafe { shared.rings()? };
         let state = Arc::new(ChannelState::new(job, shared));
         let (control, wanted) = unbounded();
@@ -90,7 +90,7 @@ impl Channel {
         let heartbeat = state.job.connection().map(|connected| {
             let Settings { warn_after, fail_after, .. } = state.job.settings;
             let of = Arc::clone(&state);
-            let failed = move |still: &Still| of.give_up(&still.to_string());
+            let failed = move |stall: &Stall| of.give_up(&stall.to_string());
             Heartbeat::of(Arc::clone(&connected.pulse), warn_after, fail_after, failed)
         });
         let channel = Self {
@@ -138,10 +138,11 @@ impl Channel {
         self.state.failure()
     }
 
-    /// Returns when all PEs have called it, whatever is under way: see kernels' quiet. Collective.
+    /// Returns when all PEs have called it; operations may be outstanding: see kernels' quiet.
+    /// Collective.
     ///
     /// # Errors
-    /// Not all PEs have come.
+    /// A PE has not called it in time.
     pub fn barrier(&self) -> Result<(), ChannelError> {
         Ok(self.lock(&self.bootstrap)?.barrier()?)
     }
@@ -208,7 +209,7 @@ impl Channel {
         self.end(true)
     }
 
-    /// As [`Channel::stop`]; without waiting for other PEs unless `with_others`.
+    /// [`Channel::stop`]; waits for other PEs only if `with_others`.
     fn end(&mut self, with_others: bool) -> Result<(), ChannelError> {
         if std::mem::replace(&mut self.stopped, true) {
             return Ok(());
@@ -240,15 +241,15 @@ impl Channel {
         drained.and(met)
     }
 
-    /// Waits for the proxy thread's end, which has no reason to be long in coming.
+    /// Waits for the proxy thread's end.
     fn join(&mut self) -> Result<(), ChannelError> {
         let Some(thread) = self.thread.take() else { return Ok(()) };
-        // It does not wait for anything any more.
+        // The thread ends its waits.
         self.state.abandon.store(true, Ordering::Relaxed);
         let mut wait = Wait::new();
         while !thread.is_finished() {
             if wait.left_of(self.drain).is_none() {
-                // It has a part of `state`, which stays for it: rails, rings, registrations.
+                // Its reference to `state` keeps rails, rings and registrations.
                 return Err(ChannelError::Stuck { waited: self.drain });
             }
             std::thread::sleep(PAUSES.1);
@@ -298,7 +299,7 @@ impl Channel {
         Ok(self.state.job.connected()?)
     }
 
-    /// Locks one of this channel's mutexes; not in a child of fork, where it may be held for ever.
+    /// Locks a mutex of this channel; an error in a child of fork, where it may be held for ever.
     fn lock<'a, T>(&self, of: &'a Mutex<T>) -> Result<MutexGuard<'a, T>, ChannelError> {
         if fork::is_child() {
             return Err(ChannelError::Child);

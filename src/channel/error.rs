@@ -1,4 +1,4 @@
-//! Errors of a channel, in words that a user can act on.
+//! Errors of a channel.
 
 use std::sync::Arc;
 use std::time::Duration;

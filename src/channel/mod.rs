@@ -1,13 +1,13 @@
-//! The device channel: rings that kernels put descriptors into, and what takes them out.
+//! The device channel: rings that kernels put descriptors into, and their consumer.
 //!
 //! ```text
 //! api           the Rust interface: a channel, its memory, its end
-//! answer        what the proxy thread answers to user threads
-//! proxy         the thread that carries descriptors out, and what it needs for that
-//! registration  what PEs agree on when they register memory together
-//! memory        what is shared with kernels, and where it is
+//! answer        answers of the proxy thread to user threads
+//! proxy         the thread that executes descriptors
+//! registration  the collective registration of symmetric memory
+//! memory        memory shared with kernels
 //! ring          a ring and the descriptors in it, as the C header describes them
-//! kernels       the compiled kernels that check and measure all this
+//! kernels       the compiled kernels that test and measure the channel
 //! ```
 
 mod answer;

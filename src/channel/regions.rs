@@ -1,9 +1,9 @@
-//! Regions that kernels use: what this PE has registered under an index that all PEs agree on.
+//! The registered regions of this PE, by the index that all PEs agree on.
 
 use channel_sys as c;
 
 use crate::channel::error::ChannelError;
-use crate::channel::memory::Piece;
+use crate::channel::memory::SharedBlock;
 use crate::channel::registration::{Free, lowest};
 use engine::wire::handle::HandleBytes;
 
@@ -16,7 +16,7 @@ pub(crate) struct Registered {
     pub(crate) symmetric: bool,
     pub(crate) handle: HandleBytes,
     pub(crate) unwanted: bool,
-    _memory: Option<Box<dyn Piece>>,
+    _memory: Option<Box<dyn SharedBlock>>,
 }
 
 impl Registered {
@@ -25,20 +25,19 @@ impl Registered {
         (base, len): (usize, usize),
         symmetric: bool,
         handle: HandleBytes,
-        memory: Option<Box<dyn Piece>>,
+        memory: Option<Box<dyn SharedBlock>>,
     ) -> Self {
         Self { index, base, len, symmetric, handle, unwanted: false, _memory: memory }
     }
 }
 
-/// Of eight indices, those that are not offered to other PEs while there are others.
-const KEPT: u8 = 0b1000_1000;
+/// Of eight indices, those withheld from symmetric memory while there are others.
+const WITHHELD: u8 = 0b1000_1000;
 
-/// The regions of a channel.
 #[derive(Debug, Default)]
 pub(crate) struct Regions {
     pub(crate) all: Vec<Registered>,
-    /// Of these, the other PEs choose one for symmetric memory: local memory gets none.
+    /// Indices offered for symmetric memory in a registration under way: local memory gets none.
     offered: Free,
 }
 
@@ -60,7 +59,7 @@ impl Regions {
     /// Begins an offer of free indices to the other PEs.
     pub(crate) fn offer(&mut self) -> Free {
         let free = self.free();
-        self.offered = free.map(|bits| bits & !KEPT);
+        self.offered = free.map(|bits| bits & !WITHHELD);
         if self.offered == Free::default() {
             self.offered = free;
         }
@@ -71,7 +70,6 @@ impl Regions {
         self.offered = Free::default();
     }
 
-    /// Returns an index for local memory.
     pub(crate) fn local_index(&self) -> Option<u8> {
         let mut free = self.free();
         free.iter_mut().zip(self.offered).for_each(|(bits, offered)| *bits &= !offered);

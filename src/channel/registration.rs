@@ -1,19 +1,19 @@
-//! Registration of symmetric memory: what each PE tells the others beside its handle, a bit for
-//! each index that it has free, and what they agree on.
+//! Registration of symmetric memory: each PE sends its handle and a bitmap of its free indices, and
+//! all choose the same index.
 
 use crate::bootstrap::Bootstrap;
-use crate::bootstrap::registration::{Part, Unregistered, exchange};
+use crate::bootstrap::registration::{Contribution, Unregistered, exchange};
 use crate::channel::error::ChannelError;
 use crate::channel::proxy::region_table::PeerRegion;
 use engine::wire::handle::HandleBytes;
 
-/// Indices that are free: a bit for each.
+/// Bitmap of free indices.
 pub(crate) type Free = [u8; 32];
 
 /// Index and length on which all PEs have agreed.
 #[derive(Debug)]
 pub(crate) struct Agreed {
-    /// An index that all have free.
+    /// An index that is free at all PEs.
     pub(crate) index: u8,
     pub(crate) peers: Box<[PeerRegion]>,
 }
@@ -33,7 +33,7 @@ pub(crate) fn agree(
         Unregistered::Peer { pe, why } => refused(pe, why),
     })?;
     let mut peers = Vec::with_capacity(parts.len());
-    for (pe, Part { base, len: theirs, handle, note }) in parts.into_iter().enumerate() {
+    for (pe, Contribution { base, len: theirs, handle, note }) in parts.into_iter().enumerate() {
         if theirs != len as u64 {
             return Err(refused(pe, format!("registers {theirs} bytes")));
         }

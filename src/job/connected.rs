@@ -1,4 +1,4 @@
-//! A PE that is connected: its lanes, its memory, and what monitors both.
+//! A connected PE: its lanes, memory and monitors.
 
 use std::cell::UnsafeCell;
 use std::fmt;
@@ -16,35 +16,34 @@ use engine::patience::Wait;
 use engine::regions::RegionTable;
 use ofi::{OfiPort, Report};
 
-/// How long a release waits for operations that have failed.
+/// Time limit for failed operations when memory is released.
 const RELEASE_PATIENCE: Duration = Duration::from_secs(1);
 
 /// State of a job whose PEs are connected.
 ///
-/// The fields are dropped in this order: registrations go before the endpoints they may be bound
-/// to.
+/// Fields are dropped in this order: registrations before the endpoints to which they may be bound.
 pub(crate) struct Connected {
     pub(crate) regions: Arc<RegionTable<ProcessMemory>>,
     /// The lane of user threads.
     pub(crate) host: HostLane<OfiPort>,
     proxy: UnsafeCell<ProxyLane>,
     pub(crate) report: Report,
-    /// Most rails of a PE of the job.
+    /// Maximum number of rails of a PE of the job.
     pub(crate) most_rails: usize,
     /// Whether the proxy thread has a core of its own.
     pub(crate) has_core: bool,
-    /// Has memory that is registered, so it goes after all that uses that.
+    /// Has registered memory, so it is dropped after its users.
     pub(crate) consistency: Consistency,
     /// The proxy thread's iterations.
     pub(crate) pulse: Arc<Pulse>,
 }
 
-// SAFETY: `regions`, `host`, `report` and `consistency` may be used from any thread. `proxy` is
-// touched only in `with_proxy` and other unsafe functions of this type, whose callers vouch for
-// being the only thread there.
+// SAFETY: any thread may use `regions`, `host`, `report` and `consistency`. `proxy` is accessed
+// only by `with_proxy` and other unsafe functions of this type, whose callers promise to be the
+// only thread there.
 unsafe impl Sync for Connected {}
 
-/// The proxy thread's lane, and how its loop behaves.
+/// The proxy thread's lane, and the state of its loop.
 #[derive(Debug)]
 struct ProxyLane {
     lane: Lane<OfiPort>,
@@ -66,8 +65,8 @@ impl Connected {
         Self { regions, host, proxy, report, most_rails, has_core, consistency, pulse }
     }
 
-    /// Has memory released, and waits a while where operations that have failed may touch it still:
-    /// peers that live end them soon.
+    /// Releases memory. Waits a while if failed operations may still access it: live peers end them
+    /// soon.
     pub(crate) fn release_patiently<E>(
         &self,
         mut release: impl FnMut() -> Result<(), E>,
@@ -79,14 +78,14 @@ impl Connected {
                 Err(failed) if is_in_use(&failed) && wait.left_of(RELEASE_PATIENCE).is_some() => {}
                 done => return done,
             }
-            // The proxy thread may leave this lane alone. What fails on it is told to who waits for
-            // that.
+            // The proxy thread may not drive this lane. Failures on it are reported to the waiting
+            // callers.
             let _ = self.host.try_progress();
             std::thread::sleep(Duration::from_millis(1));
         }
     }
 
-    /// Makes what NICs have written to device memory visible to the device. For any thread.
+    /// Makes NICs' earlier writes to device memory visible to the device. For any thread.
     pub(crate) fn enforce_consistency(&self) -> Result<(), JobError> {
         Ok(self.consistency.enforce(self.regions.memory().reaches_devices())?)
     }
@@ -97,20 +96,20 @@ impl Connected {
     /// No other thread is in this function, or in [`Connected::progress`], on the same value.
     #[inline]
     pub(crate) unsafe fn with_proxy<T>(&self, with: impl FnOnce(&mut Lane<OfiPort>) -> T) -> T {
-        // SAFETY: the caller vouches for no other reference being alive. `with` gets no access to
-        // `self`, so it cannot come back here.
+        // SAFETY: no other reference is alive, by the caller's promise. `with` has no access to
+        // `self`, so it cannot re-enter.
         with(unsafe { &mut *self.proxy_lane() })
     }
 
-    /// The proxy lane, to be used as [`Connected::with_proxy`] uses it.
+    /// Returns the proxy lane, to be used as [`Connected::with_proxy`] does.
     #[inline(always)]
     pub(crate) fn proxy_lane(&self) -> *mut Lane<OfiPort> {
-        // SAFETY: inside the cell, whose content is not touched by this.
+        // SAFETY: a pointer into the cell; its content is not accessed.
         unsafe { &raw mut (*self.proxy.get()).lane }
     }
 
-    /// One iteration of the proxy thread's loop, or none while NVSHMEM hands over operations that
-    /// had better go together.
+    /// Runs one iteration of the proxy thread's loop, or none while NVSHMEM submits operations that
+    /// should share a copy.
     ///
     /// # Safety
     /// As [`Connected::with_proxy`].
@@ -130,7 +129,7 @@ impl Connected {
         Ok(())
     }
 
-    /// As [`Connected::progress`], without giving up the core. Whether there was anything to do.
+    /// Runs one iteration without yielding the core. Returns whether anything was due.
     ///
     /// # Safety
     /// As [`Connected::with_proxy`].
@@ -150,7 +149,7 @@ impl Connected {
 
 impl fmt::Debug for Connected {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Not the proxy lane: its thread may be changing it.
+        // Without the proxy lane, which its thread may be changing.
         f.debug_struct("Connected").field("report", &self.report).finish_non_exhaustive()
     }
 }

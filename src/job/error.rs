@@ -1,4 +1,4 @@
-//! Errors of taking part in a job.
+//! Errors of a job.
 
 use thiserror::Error;
 
@@ -9,7 +9,6 @@ use engine::port::PortError;
 use engine::wire::handshake::ExchangeError;
 use ofi::OfiError;
 
-/// An error of a job.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub(crate) enum JobError {

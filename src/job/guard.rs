@@ -1,4 +1,5 @@
-//! The wall between Rust and a host that calls us: no panic passes, and every error is logged.
+//! Guard of the entries that a host calls: no panic unwinds into the host, and every error is
+//! logged.
 
 use std::any::Any;
 use std::fmt::Display;
@@ -12,15 +13,15 @@ use crate::logging;
 use engine::rate_limit::RateLimit;
 use ofi::fork;
 
-/// An error of an entry, and what the host is given for it.
+/// An error of an entry, with the host's status for it.
 pub(crate) trait EntryError: Display + From<JobError> {
     /// Status that the host's functions return.
     type Status;
 
-    /// It was done.
+    /// Success.
     const SUCCESS: Self::Status;
 
-    /// A fault of ours.
+    /// Internal error.
     const INTERNAL: Self::Status;
 
     /// Returns the status of this error.
@@ -29,8 +30,8 @@ pub(crate) trait EntryError: Display + From<JobError> {
 
 /// Runs the body of an entry and turns its outcome into a status.
 ///
-/// A body that panics may leave the host's objects half changed; the host is told of a fault of
-/// ours, which it treats as the end of the job, so nobody builds on that state.
+/// A panicking body may leave the host's objects inconsistent. The host gets an internal error,
+/// which it treats as the end of the job, so it does not use them any longer.
 #[inline]
 pub(crate) fn guard<E: EntryError>(
     entry: &'static str,
@@ -51,7 +52,7 @@ pub(crate) fn guard<E: EntryError>(
 
 #[cold]
 fn report<E: EntryError>(entry: &'static str, failed: &E) -> E::Status {
-    // A peer that has gone fails every operation from then on.
+    // After the loss of a peer every operation fails.
     static LIMIT: RateLimit = RateLimit::new(32, Duration::from_secs(10));
     if let Some(unsaid) = LIMIT.admit() {
         error!(target: logging::TRANSPORT, "{entry}: {failed}{unsaid}");

@@ -1,8 +1,8 @@
-//! The heartbeat of a proxy thread: another thread looks whether it still runs.
+//! Heartbeat of a proxy thread: another thread checks that it still iterates.
 //!
-//! Waits have a watchdog ([`engine::Watchdog`]), which is a part of the iterations, also of those
-//! that a quiet makes. A thread that does not come back from a call of the provider's, or of CUDA's
-//! driver, makes none, and would be silent.
+//! Waits have a watchdog ([`engine::Watchdog`]), which runs in iterations, also in those of a
+//! quiet. A thread stuck in a call of the provider or of CUDA's driver makes none, and would never
+//! report it.
 
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -21,16 +21,16 @@ const SHORTEST: Duration = Duration::from_millis(5);
 
 const RARELY: Duration = Duration::from_secs(30);
 
-/// A proxy thread that does not iterate.
+/// Report of a proxy thread that does not iterate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Still {
+pub(crate) struct Stall {
     pub(crate) seconds: u64,
-    /// It has begun an iteration, and has not come back.
+    /// Whether it has begun an iteration and not returned.
     inside: bool,
     pub(crate) fails: bool,
 }
 
-impl fmt::Display for Still {
+impl fmt::Display for Stall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { seconds, inside, .. } = self;
         write!(f, "the proxy thread has not made an iteration for {seconds} s: ")?;
@@ -45,30 +45,30 @@ impl fmt::Display for Still {
 }
 
 #[derive(Debug)]
-struct Watch {
+struct StallDetector {
     warn_after: Option<Duration>,
     fail_after: Option<Duration>,
     last: u64,
-    looked: Duration,
+    checked: Duration,
     still: Duration,
-    /// The next warning is due after so long: each time twice as long, so that there are few.
+    /// Stall after which the next warning is due: doubles each time, so that there are few.
     next: Duration,
     failed: bool,
 }
 
-impl Watch {
+impl StallDetector {
     fn new(warn_after: Option<Duration>, fail_after: Option<Duration>) -> Self {
         let next = warn_after.unwrap_or(Duration::MAX);
-        let (looked, still) = (Duration::ZERO, Duration::ZERO);
-        Self { warn_after, fail_after, last: 0, looked, still, next, failed: false }
+        let (checked, still) = (Duration::ZERO, Duration::ZERO);
+        Self { warn_after, fail_after, last: 0, checked, still, next, failed: false }
     }
 
-    fn look(&mut self, count: u64, now: Duration) -> Option<Still> {
-        let since = now - std::mem::replace(&mut self.looked, now);
-        // The first iteration may be long in coming: a program has much to do before.
+    fn check(&mut self, count: u64, now: Duration) -> Option<Stall> {
+        let since = now - std::mem::replace(&mut self.checked, now);
+        // The first iteration may come late: a program has much to do before.
         if count != self.last || count == 0 {
             let new = Self::new(self.warn_after, self.fail_after);
-            *self = Self { last: count, looked: now, ..new };
+            *self = Self { last: count, checked: now, ..new };
             return None;
         }
         self.still += since;
@@ -79,7 +79,7 @@ impl Watch {
         }
         self.failed |= fails;
         let seconds = self.still.as_secs();
-        (warns || fails).then_some(Still { seconds, inside: count % 2 == 1, fails })
+        (warns || fails).then_some(Stall { seconds, inside: count % 2 == 1, fails })
     }
 }
 
@@ -89,7 +89,7 @@ struct Sockets {
 }
 
 impl Sockets {
-    fn look(&mut self, now: Duration) {
+    fn check(&mut self, now: Duration) {
         if now >= self.next {
             fork::close_on_exec();
             self.next = (2 * now).min(now + RARELY);
@@ -97,7 +97,7 @@ impl Sockets {
     }
 }
 
-/// The thread that looks. It ends with this value.
+/// The checking thread. It ends when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Heartbeat {
     over: Arc<(Mutex<bool>, Condvar)>,
@@ -105,33 +105,33 @@ pub(crate) struct Heartbeat {
 }
 
 impl Heartbeat {
-    /// Has a pulse looked at: a thread that is still is reported to the log after `warn_after`, and
-    /// to `failed`, once, after `fail_after`.
+    /// Starts checking a pulse. A stall is logged after `warn_after`, and reported to `failed`,
+    /// once, after `fail_after`.
     pub(crate) fn of(
         pulse: Arc<Pulse>,
         warn_after: Option<Duration>,
         fail_after: Option<Duration>,
-        failed: impl Fn(&Still) + Send + 'static,
+        failed: impl Fn(&Stall) + Send + 'static,
     ) -> Self {
         let over = Arc::new((Mutex::new(false), Condvar::new()));
         let ends = Arc::clone(&over);
         let step = step([warn_after, fail_after]);
-        let look = move || {
-            let mut watch = Watch::new(warn_after, fail_after);
+        let run = move || {
+            let mut detector = StallDetector::new(warn_after, fail_after);
             let mut wait = Wait::new();
             let mut sockets = Sockets::default();
             while !is_over(&ends, step) {
                 let now = wait.waited_in(2 * step);
-                sockets.look(now);
-                if let Some(still) = watch.look(pulse.count(), now) {
-                    warn!(target: logging::PROXY, "{still}");
-                    if still.fails {
-                        failed(&still);
+                sockets.check(now);
+                if let Some(stall) = detector.check(pulse.count(), now) {
+                    warn!(target: logging::PROXY, "{stall}");
+                    if stall.fails {
+                        failed(&stall);
                     }
                 }
             }
         };
-        let thread = posix_signals::spawn("nvshmem-watch", look);
+        let thread = posix_signals::spawn("nvshmem-watch", run);
         if let Err(error) = &thread {
             debug!(target: logging::PROXY, "nobody looks whether the proxy thread runs: {error}");
         }
@@ -143,7 +143,7 @@ fn step(limits: [Option<Duration>; 2]) -> Duration {
     limits.into_iter().flatten().fold(STEP, |step, limit| step.min(limit / 8)).max(SHORTEST)
 }
 
-/// Waits for the end, for so long. Whether it has come.
+/// Waits for the end, for at most `most`. Returns whether it has come.
 fn is_over((over, told): &(Mutex<bool>, Condvar), most: Duration) -> bool {
     let over = over.lock().unwrap_or_else(PoisonError::into_inner);
     let waited = told.wait_timeout_while(over, most, |over| !*over);
@@ -154,12 +154,12 @@ impl Drop for Heartbeat {
     fn drop(&mut self) {
         let Some(thread) = self.thread.take() else { return };
         if fork::is_child() {
-            // The thread is its parent's.
+            // The thread is the parent's.
             return std::mem::forget(thread);
         }
         *self.over.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.over.1.notify_all();
-        // It waits for nothing else.
+        // The thread waits for nothing else.
         let _ = thread.join();
     }
 }
@@ -171,11 +171,11 @@ mod tests {
     #[test]
     fn stalled_thread_is_reported_rarely() {
         let seconds = Duration::from_secs;
-        let mut watch = Watch::new(Some(seconds(3)), Some(seconds(20)));
+        let mut detector = StallDetector::new(Some(seconds(3)), Some(seconds(20)));
         let mut now = 0;
         let mut look = |count| {
             now += 1;
-            watch.look(count, seconds(now))
+            detector.check(count, seconds(now))
         };
         for _ in 0..100 {
             assert_eq!(look(0), None, "it has not begun");
@@ -183,9 +183,9 @@ mod tests {
         assert_eq!(look(7), None);
         let mut told = Vec::new();
         for _ in 0..100 {
-            if let Some(still) = look(7) {
-                assert!(still.to_string().contains(&format!("{} s", still.seconds)));
-                told.push((still.seconds, still.inside, still.fails));
+            if let Some(stall) = look(7) {
+                assert!(stall.to_string().contains(&format!("{} s", stall.seconds)));
+                told.push((stall.seconds, stall.inside, stall.fails));
             }
         }
         let expected = [
@@ -200,9 +200,9 @@ mod tests {
         assert_eq!(told, expected.map(|(seconds, fails)| (seconds, true, fails)));
         assert_eq!(look(8), None, "it goes on");
         assert_eq!((0..2).filter_map(|_| look(8)).count(), 0);
-        let still = look(8).unwrap();
-        assert_eq!(still, Still { seconds: 3, inside: false, fails: false });
-        assert!(still.to_string().contains("nobody runs it"));
+        let stall = look(8).unwrap();
+        assert_eq!(stall, Stall { seconds: 3, inside: false, fails: false });
+        assert!(stall.to_string().contains("nobody runs it"));
     }
 
     #[test]
@@ -211,7 +211,7 @@ mod tests {
         let millis = |looked: [u64; 2]| looked.map(Duration::from_millis);
         for looked in [[0, 0], [5, 10], [9, 10], [10, 20], [29_000, 58_000], [58_000, 88_000]] {
             let [now, next] = millis(looked);
-            sockets.look(now);
+            sockets.check(now);
             assert_eq!(sockets.next, next, "after {now:?}");
         }
     }
@@ -236,11 +236,11 @@ mod tests {
         pulse.beat();
         let (said, hear) = std::sync::mpsc::channel();
         let limit = Some(Duration::from_millis(1));
-        let heartbeat = Heartbeat::of(Arc::clone(&pulse), None, limit, move |still| {
-            let _ = said.send(*still);
+        let heartbeat = Heartbeat::of(Arc::clone(&pulse), None, limit, move |stall| {
+            let _ = said.send(*stall);
         });
-        let still = hear.recv_timeout(Duration::from_secs(60)).unwrap();
-        assert!(still.inside && still.fails);
+        let stall = hear.recv_timeout(Duration::from_secs(60)).unwrap();
+        assert!(stall.inside && stall.fails);
         drop(heartbeat);
         assert_eq!(Arc::strong_count(&pulse), 1, "the thread has ended");
     }

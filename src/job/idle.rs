@@ -1,8 +1,8 @@
-//! Idling of a thread that makes a lane's progress: while there is nothing to do it spins for a
-//! moment, gives up its core, and in the end sleeps.
+//! Idling of a thread that drives a lane: it spins for a moment, then yields its core, and finally
+//! sleeps.
 //!
-//! Peers' messages wait for its iterations, so it never sleeps for long, and not while the end of
-//! something is awaited.
+//! Peers' messages wait for its iterations, so it never sleeps for long, and never while a caller
+//! waits for an operation.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -10,17 +10,17 @@ use std::time::{Duration, Instant};
 const SPINS: u32 = 4096;
 const SPINS_SHARED: u32 = 8;
 
-/// Idle for so long, it sleeps.
+/// Idle time after which the thread sleeps.
 const AWAKE: Duration = Duration::from_millis(3);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Rest {
+enum IdleStep {
     Spin,
     Yield,
     Sleep(Duration),
 }
 
-/// See the module.
+/// State of an idle thread.
 #[derive(Debug)]
 pub(crate) struct Idle {
     spins: u32,
@@ -30,8 +30,8 @@ pub(crate) struct Idle {
 }
 
 impl Idle {
-    /// `has_core`: the thread has a core of its own. `sleep`: how long it sleeps at a time, if at
-    /// all.
+    /// `has_core`: whether the thread has a core of its own. `sleep`: duration of a sleep; None to
+    /// never sleep.
     pub(crate) fn new(has_core: bool, sleep: Option<Duration>) -> Self {
         let spins = if has_core { SPINS } else { SPINS_SHARED };
         Self { spins, sleep, iterations: 0, since: None }
@@ -45,25 +45,25 @@ impl Idle {
     #[inline]
     pub(crate) fn iterate(&mut self, waits: bool) {
         match self.rest(waits) {
-            Rest::Spin => std::hint::spin_loop(),
-            Rest::Yield => thread::yield_now(),
-            Rest::Sleep(sleep) => thread::sleep(sleep),
+            IdleStep::Spin => std::hint::spin_loop(),
+            IdleStep::Yield => thread::yield_now(),
+            IdleStep::Sleep(sleep) => thread::sleep(sleep),
         }
     }
 
     #[inline]
-    fn rest(&mut self, waits: bool) -> Rest {
+    fn rest(&mut self, waits: bool) -> IdleStep {
         self.iterations = self.iterations.saturating_add(1);
         if self.iterations < self.spins {
-            return Rest::Spin;
+            return IdleStep::Spin;
         }
         if self.iterations == self.spins {
             self.since = Some(Instant::now());
         }
         let long = || self.since.is_some_and(|since| since.elapsed() > AWAKE);
         match self.sleep {
-            Some(sleep) if !waits && long() => Rest::Sleep(sleep),
-            _ => Rest::Yield,
+            Some(sleep) if !waits && long() => IdleStep::Sleep(sleep),
+            _ => IdleStep::Yield,
         }
     }
 }
@@ -81,15 +81,15 @@ mod tests {
                 let mut idle = Idle::new(has_core, sleep);
                 for _ in 0..2 {
                     for _ in 1..spins {
-                        assert_eq!(idle.rest(false), Rest::Spin);
+                        assert_eq!(idle.rest(false), IdleStep::Spin);
                     }
-                    assert_eq!(idle.rest(false), Rest::Yield, "it has just begun to");
+                    assert_eq!(idle.rest(false), IdleStep::Yield, "it has just begun to");
                     let began = idle.since.expect("the time is known");
                     idle.since = Some(began + later);
-                    assert_eq!(idle.rest(false), Rest::Yield);
+                    assert_eq!(idle.rest(false), IdleStep::Yield);
                     idle.since = began.checked_sub(2 * AWAKE);
-                    assert_eq!(idle.rest(true), Rest::Yield, "something is awaited");
-                    assert_eq!(idle.rest(false), sleep.map_or(Rest::Yield, Rest::Sleep));
+                    assert_eq!(idle.rest(true), IdleStep::Yield, "something is awaited");
+                    assert_eq!(idle.rest(false), sleep.map_or(IdleStep::Yield, IdleStep::Sleep));
                     idle.busy();
                 }
                 // And does so.

@@ -1,8 +1,8 @@
-//! What takes part in a job: the rails are opened, the PEs made known to one another, memory of any
-//! kind is registered, and the counters told at the end.
+//! A PE's part in a job: opens rails, connects PEs, registers memory of any kind, and reports
+//! counters at the end.
 //!
-//! Its two users are NVSHMEM's interface and the device channel. They differ in where operations
-//! come from, and in the [`Collectives`] that bring the PEs together.
+//! NVSHMEM's interface, the device channel and NCCL's interface use it. They differ in the source
+//! of operations, and in the [`Collectives`] that connect the PEs.
 
 pub(crate) mod connect;
 mod connected;

@@ -14,12 +14,12 @@ use super::memory::memory_kinds;
 use crate::logging;
 use crate::settings::{ConsistencyChoice, Settings};
 use engine::lane::Lane;
-use ofi::fork::{self, Present};
+use ofi::fork::{self, JobGuard};
 use ofi::posix_signals::Blocked;
 use ofi::{Devices, Discovery};
 
-/// How long the end waits for operations that a failure has left under way. A peer that lives ends
-/// them much sooner, and one that does not never.
+/// Time limit at the end for operations that a failure has left in flight. A live peer ends them
+/// much sooner, and a dead one never.
 const DRAIN_PATIENCE: Duration = Duration::from_millis(500);
 
 /// One PE's part of a job, from the discovery of its devices to its end.
@@ -29,8 +29,8 @@ pub(crate) struct Job {
     pub(crate) discovery: Discovery,
     connected: OnceLock<Connected>,
     counters: Counters,
-    /// The last field: rails are closed before.
-    _present: Present,
+    /// Declared last: rails are closed before.
+    _present: JobGuard,
 }
 
 impl Job {
@@ -38,9 +38,9 @@ impl Job {
         if fork::is_child() {
             return Err(JobError::Child);
         }
-        let present = Present::enter();
-        // Whether all PEs are on one host is not known before the host has filled in the
-        // transport. It matters for plain sockets only, which look again then.
+        let present = JobGuard::enter();
+        // Whether all PEs are on one host is unknown until the host has filled in the transport.
+        // Only providers over plain sockets need it, and search again then.
         let discovery = {
             let _blocked = Blocked::here();
             Discovery::run(&settings.ofi(), true, memory_kinds())?
@@ -54,8 +54,8 @@ impl Job {
         })
     }
 
-    /// The PCI paths of the devices, if the host is to choose among them: when all have one and the
-    /// user has not named those to use.
+    /// Returns the PCI paths of the devices if the host is to choose among them: if all have one
+    /// and the user has not named any.
     pub(crate) fn offered_devices(&self) -> Vec<&std::path::Path> {
         if matches!(self.settings.devices, Devices::Include(_)) {
             return Vec::new();
@@ -64,8 +64,8 @@ impl Job {
         paths.collect::<Option<Vec<_>>>().unwrap_or_default()
     }
 
-    /// Whether NVSHMEM is to ask for consistency: where it may turn out to need something. Nothing
-    /// is registered yet, so whether it does is not known.
+    /// Returns true if NVSHMEM is to request consistency. Whether it is needed is known only when
+    /// memory is registered.
     pub(crate) fn enforces_consistency(&self) -> bool {
         match self.settings.consistency {
             ConsistencyChoice::None => false,
@@ -91,7 +91,7 @@ impl Job {
         self.connected.get().is_some()
     }
 
-    /// Before the end: lets what a failure has left under way come to its end.
+    /// Waits, before the end, for operations that a failure has left in flight.
     ///
     /// # Safety
     /// As [`Connected::with_proxy`].
@@ -120,12 +120,12 @@ impl Job {
         if let Some(pattern) = &self.settings.counters {
             self.counters.write_to(pattern, connected.host.with(Lane::me));
         }
-        // A second set of lanes would be dropped.
+        // The lanes of a second call are dropped.
         let _ = self.connected.set(connected);
         Ok(())
     }
 
-    /// Tells what its lanes have carried, once. Nothing if it was never connected.
+    /// Reports the lanes' counters, once; nothing if the job was never connected.
     ///
     /// # Safety
     /// As [`Connected::with_proxy`].

@@ -1,31 +1,30 @@
-//! When an idle proxy thread gives up its core.
+//! Decision when an idle proxy thread yields its core.
 
 use engine::lane::is_idle;
 
 use crate::settings::YieldWhen;
 
-/// Idle iterations between two looks at how often the kernel took the core away: some milliseconds,
-/// so that the system call costs next to nothing.
-const LOOK: u32 = 1 << 14;
-/// Looks without a switch after which the core counts as this thread's own again. A thread that
-/// yields is switched more rarely than one that is preempted.
-const CALM: u32 = 64;
+/// Idle iterations between two checks for involuntary context switches: some milliseconds, so that
+/// the system call costs next to nothing.
+const CHECK_INTERVAL: u32 = 1 << 14;
+/// Checks without a switch after which the core counts as this thread's own again. A thread that
+/// yields is switched less often than one that is preempted.
+const CALM_CHECKS: u32 = 64;
 
 /// Decides whether an idle iteration yields.
 #[derive(Debug)]
 pub(crate) struct Yielding {
-    /// None: while other threads want the core.
+    /// None to yield while other threads want the core.
     always: Option<bool>,
     idle: u32,
-    /// Involuntary context switches of the thread at the last look.
+    /// Involuntary context switches of the thread at the last check.
     switches: i64,
-    /// Looks left until the core counts as the thread's own.
+    /// Checks left until the core counts as the thread's own.
     contended: u32,
 }
 
 impl Yielding {
-    /// `cores` are those that the `here` PEs of this host have, each of which has a user thread and
-    /// a proxy thread.
+    /// `here` PEs of this host, each with a user thread and a proxy thread, share `cores`.
     pub(crate) fn new(when: YieldWhen, cores: usize, here: usize) -> Self {
         let always = match when {
             YieldWhen::Always => Some(true),
@@ -35,39 +34,39 @@ impl Yielding {
         Self { always, idle: 0, switches: i64::MAX, contended: 0 }
     }
 
-    /// Whether there is a core for each thread, as far as the PEs of this job go.
+    /// Returns true if there is a core for each thread of this job's PEs.
     pub(crate) fn has_core(&self) -> bool {
         self.always != Some(true)
     }
 
-    /// Counts an iteration. Returns whether the thread is to yield now.
+    /// Counts an iteration. Returns true if the thread should yield now.
     #[inline]
     pub(crate) fn after(&mut self, busy: bool) -> bool {
         is_idle(&mut self.idle, busy)
             && match self.always {
                 Some(always) => always,
                 None => {
-                    if self.idle % LOOK == 0 {
-                        self.look(involuntary_switches());
+                    if self.idle % CHECK_INTERVAL == 0 {
+                        self.check(involuntary_switches());
                     }
                     self.contended > 0
                 }
             }
     }
 
-    fn look(&mut self, switches: i64) {
+    fn check(&mut self, switches: i64) {
         self.contended =
-            if switches > self.switches { CALM } else { self.contended.saturating_sub(1) };
+            if switches > self.switches { CALM_CHECKS } else { self.contended.saturating_sub(1) };
         self.switches = switches;
     }
 }
 
-/// Returns how often the kernel has given this thread's core to another one unasked; a yield to a
-/// thread that waits counts too.
+/// Returns the number of involuntary context switches of this thread; a yield to a waiting thread
+/// counts too.
 fn involuntary_switches() -> i64 {
-    // SAFETY: plain integers, for which zeros are values.
+    // SAFETY: plain integers, for which zero is valid.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: a structure of ours, which the call fills.
+    // SAFETY: a pointer to a structure, which the call fills.
     unsafe { libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage) };
     usage.ru_nivcsw
 }
@@ -91,19 +90,19 @@ mod tests {
     fn preempted_threads_yield_until_calm() {
         let mut yielding = Yielding::new(YieldWhen::Auto, 16, 1);
         let yields = |yielding: &mut Yielding| (0..20).any(|_| yielding.after(false));
-        yielding.look(5);
+        yielding.check(5);
         assert!(!yields(&mut yielding), "the first look compares with nothing");
-        yielding.look(6);
+        yielding.check(6);
         assert!(yields(&mut yielding));
         assert!(!yielding.after(true), "what is busy does not yield");
-        (0..CALM).for_each(|_| yielding.look(6));
+        (0..CALM_CHECKS).for_each(|_| yielding.check(6));
         assert!(!yields(&mut yielding));
     }
 
     #[test]
     fn only_idle_threads_look() {
         let mut yielding = Yielding::new(YieldWhen::Auto, 16, 1);
-        (0..LOOK - 1).for_each(|_| _ = yielding.after(false));
+        (0..CHECK_INTERVAL - 1).for_each(|_| _ = yielding.after(false));
         assert_eq!(yielding.switches, i64::MAX);
         yielding.after(false);
         assert!((0..i64::MAX).contains(&yielding.switches));

@@ -48,17 +48,18 @@ pub const VARIABLES: &[Variable] = &[
     },
 ];
 
-/// The subsystems that this crate logs under.
+/// Subsystems of this crate's lines.
 pub(super) const OURS: [&str; 5] = [INIT, TRANSPORT, MEM, TOPO, PROXY];
 
 const OTHERS: [&str; 4] = ["COLL", "P2P", "BOOTSTRAP", "UTIL"];
 
-/// Levels that are logged, and where.
+/// Configuration of the log.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Config {
     pub(super) level: LevelFilter,
     pub(super) version: bool,
-    /// Which subsystems are shown, in the order of [`OURS`]. Of the others, warnings are.
+    /// Whether each subsystem is shown, in the order of [`OURS`]. Warnings of the others are shown
+    /// too.
     pub(super) subsystems: [bool; OURS.len()],
     /// `NVSHMEM_DEBUG_FILE` as given.
     pub(super) file: Option<String>,
@@ -76,8 +77,8 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Reads the configuration from a list of variables and their values. What is not understood
-    /// is left as if not set, and complained of: a mistake in a log setting stops nothing.
+    /// Reads the configuration from variables and their values. Wrong values count as not set and
+    /// are reported, but are no error.
     pub(super) fn load<N, V>(variables: impl IntoIterator<Item = (N, V)>) -> (Self, Vec<String>)
     where
         N: AsRef<OsStr>,
@@ -119,8 +120,8 @@ impl Config {
     }
 
     fn set_subsystems(&mut self, value: &str, complaints: &mut Vec<String>) {
-        // As in NVSHMEM, '^' in front of the list is for the whole list. In front of a later
-        // entry it is for that entry.
+        // As in NVSHMEM, '^' before the list applies to the whole list, before a later entry to
+        // that entry.
         let all_out = value.starts_with('^');
         let mut subsystems = [all_out; OURS.len()];
         for entry in value.split(',') {

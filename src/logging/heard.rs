@@ -28,7 +28,8 @@ impl Log for Ear {
     fn flush(&self) {}
 }
 
-/// Runs something, and gives what it has told the log on this thread, each line as "LEVEL text".
+/// Runs a function, and returns its result with the lines that it logs on this thread, each as
+/// "LEVEL text".
 pub(crate) fn heard<T>(run: impl FnOnce() -> T) -> (T, String) {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

@@ -1,4 +1,4 @@
-//! The shape of a line: `host:pid:tid NVSHMEM LEVEL text`.
+//! Format of a line: `host:pid:tid NVSHMEM LEVEL text`.
 
 use std::cell::Cell;
 use std::io::{self, Write};
@@ -38,12 +38,12 @@ pub(super) fn host() -> &'static str {
     })
 }
 
-/// The kernel's id of the calling thread, as in NVSHMEM's own lines. The standard library does
-/// not tell it, so it is read once per thread from the name behind `/proc/thread-self`, which
-/// ends in it. Where there is none, the process id stands in.
+/// Returns the kernel's id of the calling thread, as in NVSHMEM's own lines; the process id if
+/// unknown. The standard library does not have it, so it is read once per thread from the target of
+/// `/proc/thread-self`, which ends with it.
 fn thread(pid: u32) -> u32 {
     thread_local! {
-        // With the process it was read in: a forked child starts with its parent's copy.
+        // With the process in which it was read: a forked child starts with its parent's copy.
         static THREAD: Cell<(u32, u32)> = const { Cell::new((0, 0)) };
     }
     let (known_in, known) = THREAD.get();

@@ -1,4 +1,4 @@
-//! Messages, in the shape and under the variables of NVSHMEM's own.
+//! The log, in the format and under the variables of NVSHMEM's own.
 //!
 //! The rest of the crate logs through the `log` macros, with one of NVSHMEM's subsystems as the
 //! target: `log::info!(target: logging::TRANSPORT, "...")`. A record without a target counts as
@@ -25,17 +25,17 @@ pub const INIT: &str = "INIT";
 pub const TRANSPORT: &str = "TRANSPORT";
 /// Registration of memory, and memory handles.
 pub const MEM: &str = "MEM";
-/// Which devices there are, and which were chosen.
+/// Devices found and chosen.
 pub const TOPO: &str = "TOPO";
-/// What the proxy thread does.
+/// The proxy thread.
 pub const PROXY: &str = "PROXY";
 
-/// The line that says which plugin this is. Shown once `NVSHMEM_DEBUG` is set, at any level.
+/// Target of the line with the plugin's version, shown if `NVSHMEM_DEBUG` is set to any level.
 pub(crate) const VERSION: &str = "VERSION";
 
-/// Sets up logging from the environment of the process. Only the first call does anything, so
-/// each start of the transport may call it. A process that has installed a logger of its own for
-/// this copy of the `log` crate keeps that one.
+/// Sets up logging from the environment. Only the first call has an effect, so each start of the
+/// transport may call it. A logger that the process has installed for this copy of the `log` crate
+/// stays.
 ///
 /// # Threads
 /// Any.

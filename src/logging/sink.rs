@@ -10,8 +10,8 @@ use super::{TRANSPORT, VERSION, line};
 
 struct Sink {
     main: Logger,
-    /// Errors a second time, on the standard error stream, when `main` is a file: NVSHMEM itself
-    /// says next to nothing when a transport fails to start.
+    /// Errors again, on standard error, if `main` is a file: NVSHMEM itself logs next to nothing
+    /// when a transport fails to start.
     errors: Option<Logger>,
 }
 
@@ -19,7 +19,7 @@ pub(super) fn install(config: &Config) -> bool {
     let (mut target, mut errors, mut problem) = (Target::Stderr, None, None);
     if let Some(template) = &config.file {
         let path = expand(template, line::host(), std::process::id());
-        // Appends, so that PEs which share a file do not overwrite one another: each record is one
+        // Appends, so that PEs that share a file do not overwrite each other: each record is one
         // write.
         match OpenOptions::new().create(true).append(true).open(&path) {
             Ok(file) => {
@@ -75,7 +75,7 @@ fn builder(config: &Config) -> Builder {
         let level = if shown { config.level } else { LevelFilter::Warn };
         builder.filter(Some(name), level);
         if name == TRANSPORT {
-            // And for records without a target of ours.
+            // Also for records without a target of ours.
             builder.filter(None, level);
         }
     }

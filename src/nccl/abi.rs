@@ -25,7 +25,7 @@ impl Status {
     pub const INTERNAL: Self = Self(3);
     /// An argument is wrong.
     pub const INVALID_ARGUMENT: Self = Self(4);
-    /// The call is not for this moment, or not supported.
+    /// The call is not valid now, or not supported.
     pub const INVALID_USAGE: Self = Self(5);
     /// A peer is at fault.
     pub const REMOTE: Self = Self(6);
@@ -57,7 +57,7 @@ pub const MORE_FOLLOWS: u32 = 1;
 /// [`Properties::net_device_type`] of a plugin that a proxy thread of NCCL's drives.
 pub const DEVICE_GIN_PROXY: c_int = 2;
 
-/// How many operations NCCL has under way per context and rank, times [`Properties::max_recvs`].
+/// Operations that NCCL has in flight per context and rank, times [`Properties::max_recvs`].
 pub const MAX_REQUESTS: usize = 32;
 
 /// NCCL's logger: level, subsystems, file or function, line, format, arguments.
@@ -90,7 +90,7 @@ pub mod subsystem {
     pub const INIT: c_ulong = 1;
     /// Networks.
     pub const NET: c_ulong = 16;
-    /// What is near what.
+    /// Topology.
     pub const GRAPH: c_ulong = 32;
     /// Proxy threads.
     pub const PROXY: c_ulong = 1024;
@@ -106,7 +106,7 @@ pub struct Properties {
     pub name: *const c_char,
     /// Path of the device in sysfs, or null; stays valid.
     pub pci_path: *const c_char,
-    /// Tells chips apart.
+    /// Unique per chip.
     pub guid: u64,
     /// [`PTR_HOST`], [`PTR_CUDA`] and [`PTR_DMABUF`].
     pub ptr_support: c_int,
@@ -116,17 +116,17 @@ pub struct Properties {
     pub force_flush: c_int,
     /// Megabits per second.
     pub speed: c_int,
-    /// Of the chip.
+    /// Number of the chip's port.
     pub port: c_int,
     /// Microseconds.
     pub latency: f32,
     /// Groups at most.
     pub max_comms: c_int,
-    /// Times [`MAX_REQUESTS`]: operations under way.
+    /// Operations in flight, in units of [`MAX_REQUESTS`].
     pub max_recvs: c_int,
     /// [`DEVICE_GIN_PROXY`].
     pub net_device_type: c_int,
-    /// Of what kernels use.
+    /// Version of a device interface for kernels.
     pub net_device_version: c_int,
     /// The devices that this one merges.
     pub virtual_devices: VirtualDevices,
@@ -134,7 +134,7 @@ pub struct Properties {
     pub max_p2p_bytes: usize,
     /// Bytes of one collective at most.
     pub max_coll_bytes: usize,
-    /// Of operations that are given together.
+    /// Operations of one call at most.
     pub max_multi_request_size: c_int,
     /// -1: not known.
     pub rail_id: i16,
@@ -146,7 +146,7 @@ pub struct Properties {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct VirtualDevices {
-    /// How many of `devices` count.
+    /// Number of entries of `devices`.
     pub count: c_int,
     /// Their numbers.
     pub devices: [c_int; 8],
@@ -158,9 +158,9 @@ pub struct VirtualDevices {
 pub struct Config {
     /// Contexts.
     pub contexts: c_int,
-    /// For the network, or -1.
+    /// Traffic class of the network, or -1.
     pub traffic_class: c_int,
-    /// Every so many ranks are talked to.
+    /// Distance between the ranks that are used.
     pub rank_stride: c_int,
 }
 
@@ -196,7 +196,7 @@ macro_rules! table {
             pub get_properties: unsafe extern "C" fn(
                 device: c_int, properties: *mut Properties,
             ) -> Status,
-            /// Makes what others connect to, and the [`HANDLE_BYTES`] that tell them where.
+            /// Makes a listener, and the [`HANDLE_BYTES`] by which others connect to it.
             pub listen: unsafe extern "C" fn(
                 ctx: *mut c_void, device: c_int, handle: *mut c_void, listening: *mut *mut c_void,
             ) -> Status,
@@ -227,7 +227,7 @@ macro_rules! table {
             pub destroy_context: unsafe extern "C" fn(contexts: *mut c_void) -> Status,
             /// Ends a group.
             pub close_coll: unsafe extern "C" fn(group: *mut c_void) -> Status,
-            /// Ends what others connect to.
+            /// Ends a listener.
             pub close_listen: unsafe extern "C" fn(listening: *mut c_void) -> Status,
             /// Starts a put.
             pub iput: unsafe extern "C" fn(
@@ -248,7 +248,7 @@ macro_rules! table {
                 size: usize, local_offset: u64, local: *mut c_void, rank: u32,
                 $($flags)* request: *mut *mut c_void,
             ) -> Status,
-            /// Makes what gets have brought visible to the device.
+            /// Makes the data of completed gets visible to the device.
             pub iflush: unsafe extern "C" fn(
                 contexts: *mut c_void, context: c_int, handle: *mut c_void, rank: u32,
                 request: *mut *mut c_void,
@@ -257,7 +257,7 @@ macro_rules! table {
             pub test: unsafe extern "C" fn(
                 group: *mut c_void, request: *mut c_void, done: *mut c_int,
             ) -> Status,
-            /// Moves what is under way.
+            /// Progresses operations in flight.
             pub progress: unsafe extern "C" fn(contexts: *mut c_void) -> Status,
             /// Whether something has failed.
             pub query_last_error: unsafe extern "C" fn(
@@ -290,7 +290,7 @@ table! {
     /// `ncclRmaPlugin_v16`.
     Table16,
     properties: {
-        /// Promises of the plugin for a group beyond every plugin's.
+        /// Optional guarantees of the plugin for a group.
         pub get_rma_properties: unsafe extern "C" fn(
             group: *mut c_void, properties: *mut RmaProperties,
         ) -> Status,

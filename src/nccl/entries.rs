@@ -17,7 +17,7 @@ use super::plugin::Plugin;
 use super::requests::RequestId;
 use engine::port::{Access, Direction};
 
-/// A block of contexts. They share the lane of their group, so all there is of one is its number.
+/// A block of contexts, which share the lane of their group: a context is only a number.
 #[derive(Debug)]
 struct Contexts {
     group: *const Group,
@@ -74,7 +74,7 @@ pub(super) unsafe extern "C" fn init(
     guard("init", || {
         super::log::init(logger);
         let plugin = Plugin::init()?;
-        // Nobody looks at what it points to. Not null, which may read as that there is none.
+        // Nobody reads its target. Not null, which may mean that there is no context.
         if !ctx.is_null() {
             // SAFETY: not null; rule 2.
             unsafe { ctx.write(std::sync::Arc::as_ptr(&plugin).cast_mut().cast()) };
@@ -115,10 +115,10 @@ pub(super) unsafe extern "C" fn get_rma_properties(
     guard("getRmaProperties", || {
         // SAFETY: rule 1.
         unsafe { given(group.cast::<Group>(), "group")? };
-        // A put that is done was delivered at its target: written by the NIC, or copied to its
-        // place. The target's processor applies every signal, whoever has sent it, and one that is
-        // sent after that comes later: what makes the put visible to who sees its own signal makes
-        // it visible to who sees any other. So no request is done once its source alone is free.
+        // A completed put is delivered at its target: written by the NIC, or copied from a bounce
+        // buffer. The target's CPU applies every signal, from whatever rank, so a later signal of
+        // any rank makes the put visible as its own signal does. So no request may complete when
+        // only its source is free.
         let known = RmaProperties { flushes_all_puts_on_any_signal: true };
         // SAFETY: rule 2.
         unsafe { answer(properties, "properties", known) }
@@ -134,7 +134,7 @@ pub(super) unsafe extern "C" fn listen(
     listening: *mut *mut c_void,
 ) -> Status {
     guard("listen", || {
-        // That there is such a device.
+        // Checks that there is such a device.
         Plugin::current()?.properties(device)?;
         let listener = Box::new(Listener::new(device)?);
         // SAFETY: rule 2, and the room is this function's contract.
@@ -206,11 +206,12 @@ pub(super) unsafe extern "C" fn reg_mr_sym(
     guard("regMrSym", || {
         // SAFETY: rule 1.
         let group = unsafe { given(group.cast::<Group>(), "collComm")? };
-        // What memory is the driver knows better; that the kind is one at all is checked.
+        // The driver tells the memory's kind; here only that the argument is a valid kind is
+        // checked.
         if kind & !(PTR_HOST | PTR_CUDA) != 0 || kind == 0 {
             return Err(NcclError::NoKind { kind });
         }
-        // Signals keep their order in any memory, so that flag asks for nothing.
+        // Signals keep their order in any memory, so that flag has no effect.
         let never_reset = flags & MR_SIGNAL_NEVER_RESET != 0;
         let access = if never_reset { Access::Signals } else { Access::LocalAndRemote };
         let registered = group.register(data.addr(), size, access)?;
@@ -233,7 +234,7 @@ pub(super) unsafe extern "C" fn reg_mr_sym_dma_buf(
     flags: u64,
     handle: *mut *mut c_void,
 ) -> Status {
-    // SAFETY: as for this function.
+    // SAFETY: this function's contract.
     unsafe { reg_mr_sym(group, data, size, kind, flags, handle) }
 }
 
@@ -395,7 +396,7 @@ pub(super) unsafe extern "C" fn iflush(
         // SAFETY: rule 1.
         let contexts = unsafe { given(contexts.cast::<Contexts>(), "context block")? };
         contexts.group(context)?.flush()?;
-        // It is done.
+        // A null request is complete.
         // SAFETY: rule 2.
         unsafe { answer(request, "request", std::ptr::null_mut()) }
     })

@@ -11,7 +11,6 @@ use crate::job::guard::{self, EntryError};
 use crate::settings::SettingsError;
 use engine::error::EngineError;
 
-/// An error of an entry.
 #[derive(Debug, Error)]
 pub(super) enum NcclError {
     #[error("{0}")]
@@ -60,7 +59,6 @@ impl From<EngineError> for NcclError {
     }
 }
 
-/// Runs the body of an entry: see [`guard::guard`].
 #[inline]
 pub(super) fn guard(entry: &'static str, body: impl FnOnce() -> Result<(), NcclError>) -> Status {
     guard::guard(entry, body)

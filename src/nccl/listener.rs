@@ -1,14 +1,14 @@
-//! A listener: what the other ranks of a group connect to, and the handle that tells them where.
+//! A listener: a socket for the other ranks of a group, and the handle with its addresses.
 //!
-//! NCCL brings every rank the handles of all. That of rank 0 leads to the bootstrap of the group,
-//! and has the number by which its ranks know one another, which never crosses our network.
+//! NCCL gives every rank the handles of all. That of rank 0 has the addresses of the group's
+//! bootstrap, and the number by which its ranks know one another, which never crosses our network.
 //!
 //! | bytes of a handle | content (little endian) |
 //! |---|---|
-//! | 0..8 | what it is, with its version |
+//! | 0..8 | magic and version |
 //! | 8..16 | the number, drawn for this listener |
 //! | 16..18 | port |
-//! | 18 | how many addresses follow |
+//! | 18 | number of addresses |
 //! | 19.. | 17 bytes each: 4 or 6, and the address |
 
 use std::ffi::c_int;
@@ -32,11 +32,10 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 const PROBE: Duration = Duration::from_millis(200);
 
-/// See the module.
 #[derive(Debug)]
 pub(super) struct Listener {
     pub(super) device: c_int,
-    /// Gone once it has made a group.
+    /// None once it has made a group.
     socket: Mutex<Option<TcpListener>>,
     handle: Handle,
 }
@@ -67,8 +66,8 @@ impl Listener {
         self.handle.encode()
     }
 
-    /// Brings the ranks of a group together, of which this one is `rank`, by the handles of all:
-    /// an aborted rank listens no longer, and is not waited for. Collective.
+    /// Makes the bootstrap of a group in which this rank is `rank`, from the handles of all. A rank
+    /// that has aborted listens no longer, and is not waited for. Collective.
     pub(super) fn meet(
         &self,
         handles: &[&[u8; HANDLE_BYTES]],
@@ -153,11 +152,11 @@ impl Handle {
     }
 }
 
-/// The address to listen at: that which others are told, or any where they are told several.
+/// The address to listen at: that in the handle, or any if the handle has several.
 fn listens_at(told: &[IpAddr]) -> IpAddr {
     match told {
         [one] => *one,
-        // A socket of IPv6 need not take IPv4, nor be there at all.
+        // IPv6 sockets need not accept IPv4, nor be supported.
         all if all.iter().all(IpAddr::is_ipv4) => Ipv4Addr::UNSPECIFIED.into(),
         _ => Ipv6Addr::UNSPECIFIED.into(),
     }
@@ -168,7 +167,7 @@ fn listens_at(told: &[IpAddr]) -> IpAddr {
 /// to be used, or behind a `^` not to be. Else all but loopback's and those of bridges within the
 /// host. The first of loopback's where there is no other.
 fn addresses(interfaces: &[Interface], named: &str) -> Vec<IpAddr> {
-    // Such an address means something with an interface's number only.
+    // A link-local address is valid only with an interface's number.
     let is_link_local =
         |one: &Interface| matches!(one.address, IpAddr::V6(it) if it.is_unicast_link_local());
     let all = || interfaces.iter().filter(|one| one.running && !is_link_local(one));

@@ -1,4 +1,4 @@
-//! NCCL's logger, which has our lines in NCCL's log, in its form and under its variables.
+//! A logger that writes to NCCL's log, in its format and under its variables.
 
 use std::ffi::{CString, c_int, c_ulong};
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -17,9 +17,9 @@ pub(super) fn init(logger: Logger) {
         None => logging::init(),
         Some(logger) => {
             LOGGER.store(logger as *mut (), Ordering::Release);
-            // A second time it is there.
+            // It fails if the logger is set already.
             if log::set_logger(&NcclLog).is_ok() {
-                // NCCL itself knows what of that is shown.
+                // NCCL filters by its own variables.
                 log::set_max_level(LevelFilter::Info);
             }
         }

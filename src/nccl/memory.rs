@@ -1,16 +1,16 @@
 //! Memory that a group has registered.
 //!
-//! NCCL gets numbers for handles, not pointers, so one released or never given out is found.
+//! Handles are numbers, not pointers, so one that was released or never given out is detected.
 
 use std::ffi::c_void;
 
 use super::error::NcclError;
 use crate::bootstrap::Bootstrap;
-use crate::bootstrap::registration::{Part, Unregistered, exchange};
+use crate::bootstrap::registration::{Contribution, Unregistered, exchange};
 use engine::wire::handle::{HANDLE_BYTES, HandleBytes};
 
-/// Bits of a handle that say where it is kept. The others say how often that place was used, so
-/// that those that were released are known. 48 bits in all: NCCL keeps 63 of them.
+/// Bits of a handle for the index of its slot. The others count the slot's uses, so that released
+/// handles are detected. 48 bits in all: NCCL keeps 63 bits of a handle.
 const INDEX_BITS: u32 = 24;
 
 /// One region, on all ranks.
@@ -19,11 +19,11 @@ pub(super) struct Region {
     pub(super) base: usize,
     pub(super) len: usize,
     pub(super) handle: HandleBytes,
-    peers: Box<[Part]>,
+    peers: Box<[Contribution]>,
 }
 
 impl Region {
-    /// The address of bytes of this rank's part.
+    /// The address of bytes of this rank's memory.
     #[inline]
     pub(super) fn local(
         &self,
@@ -38,7 +38,7 @@ impl Region {
         Ok(self.base + offset as usize)
     }
 
-    /// The address of bytes of another rank's part, and its handle.
+    /// The address of bytes of another rank's memory, and its handle.
     #[inline]
     pub(super) fn remote(
         &self,
@@ -77,12 +77,12 @@ pub(super) fn agree(
 /// The regions of a group, by handle.
 #[derive(Debug, Default)]
 pub(super) struct Regions {
-    places: Vec<Place>,
+    slots: Vec<HandleSlot>,
     free: Vec<u32>,
 }
 
 #[derive(Debug, Default)]
-struct Place {
+struct HandleSlot {
     uses: u32,
     region: Option<Box<Region>>,
 }
@@ -90,24 +90,24 @@ struct Place {
 impl Regions {
     pub(super) fn add(&mut self, region: Region) -> *mut c_void {
         let index = self.free.pop().unwrap_or_else(|| {
-            self.places.push(Place::default());
-            self.places.len() as u32 - 1
+            self.slots.push(HandleSlot::default());
+            self.slots.len() as u32 - 1
         });
-        let place = &mut self.places[index as usize];
-        // Never 0, and 24 bits of it: as many uses later a handle is one again.
-        place.uses = (place.uses + 1) & ((1 << 24) - 1);
-        place.uses = place.uses.max(1);
-        place.region = Some(Box::new(region));
-        let handle = u64::from(place.uses) << INDEX_BITS | u64::from(index);
+        let slot = &mut self.slots[index as usize];
+        // 24 bits, never 0: a handle repeats after as many uses.
+        slot.uses = (slot.uses + 1) & ((1 << 24) - 1);
+        slot.uses = slot.uses.max(1);
+        slot.region = Some(Box::new(region));
+        let handle = u64::from(slot.uses) << INDEX_BITS | u64::from(index);
         std::ptr::without_provenance_mut(handle as usize)
     }
 
     #[inline]
-    fn place(&self, handle: *mut c_void) -> Option<usize> {
+    fn slot(&self, handle: *mut c_void) -> Option<usize> {
         let handle = handle.addr() as u64;
         let index = (handle & ((1 << INDEX_BITS) - 1)) as usize;
-        let place = self.places.get(index)?;
-        (u64::from(place.uses) == handle >> INDEX_BITS).then_some(index)
+        let slot = self.slots.get(index)?;
+        (u64::from(slot.uses) == handle >> INDEX_BITS).then_some(index)
     }
 
     #[inline]
@@ -116,14 +116,14 @@ impl Regions {
         what: &'static str,
         handle: *mut c_void,
     ) -> Result<&Region, NcclError> {
-        let region = self.place(handle).and_then(|index| self.places[index].region.as_deref());
+        let region = self.slot(handle).and_then(|index| self.slots[index].region.as_deref());
         region.ok_or_else(|| NcclError::NoMemory { what, handle: handle.addr() })
     }
 
     pub(super) fn remove(&mut self, handle: *mut c_void) -> Result<Box<Region>, NcclError> {
         let gone = || NcclError::NoMemory { what: "memory", handle: handle.addr() };
-        let index = self.place(handle).ok_or_else(gone)?;
-        let region = self.places[index].region.take().ok_or_else(gone)?;
+        let index = self.slot(handle).ok_or_else(gone)?;
+        let region = self.slots[index].region.take().ok_or_else(gone)?;
         self.free.push(index as u32);
         Ok(region)
     }

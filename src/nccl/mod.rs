@@ -3,18 +3,18 @@
 //!
 //! ```text
 //! tables     one table per version of the interface
-//! entries    the functions in them, which check what they are given
+//! entries    the functions in them, which check their arguments
 //! older      those of v14, which wrap them
-//! plugin     what a process has once: settings, and the devices that NCCL is offered
-//! listener   what other ranks of a group connect to
-//! group      ranks that are connected, a job of its own, with its lane
-//! memory     memory that a group has registered, by the handles that NCCL is given
-//! requests   operations that NCCL has started and not seen done
+//! plugin     state of the process: settings, and the devices that NCCL is offered
+//! listener   a socket for the other ranks of a group
+//! group      connected ranks, a job of its own, with its lane
+//! memory     memory that a group has registered, by NCCL's handles
+//! requests   operations that NCCL has started and not seen complete
 //! helper     the thread that makes progress while NCCL's does not
-//! log        NCCL's logger, which is ours here
+//! log        a logger that writes to NCCL's log
 //! ```
 //!
-//! # What the host promises, on which the `unsafe` here rests
+//! # Guarantees of the host, on which `unsafe` code here relies
 //! NCCL 2.30.7 to 2.32 keep these rules (`src/rma`, `src/gin` and `src/plugin` of its sources).
 //!
 //! 1. A listening, a group and a block of contexts are pointers that `listen`, `connect` and
@@ -29,10 +29,10 @@
 //! Functions on a group may come from several threads at once: a lock is between them.
 //!
 //! # Order
-//! Puts and gets are in no order. A signal, weak or strong, comes behind all puts and signals that
-//! were started before to the same rank of the group, whatever their context, which is more than
-//! NCCL asks. Its target keeps that order, so it waits for no round trip, but behind puts without a
-//! signal to memory that NICs write themselves.
+//! Puts and gets are unordered. A signal, weak or strong, is ordered after all earlier puts and
+//! signals to the same rank of the group, whatever their context, which is more than NCCL requires.
+//! The target keeps that order, so a signal waits for no round trip, except after puts without a
+//! signal to memory that NICs write directly.
 
 pub mod abi;
 mod entries;

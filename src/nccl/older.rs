@@ -11,12 +11,12 @@ use super::entries;
 macro_rules! without_flags {
     ($($name:ident($($argument:ident: $type:ty),* $(,)?);)+) => {$(
         /// # Safety
-        /// As the function of this name in [`entries`].
+        /// That of the function of this name in [`entries`].
         pub(super) unsafe extern "C" fn $name(
             $($argument: $type,)*
             request: *mut *mut c_void,
         ) -> Status {
-            // SAFETY: as for this function.
+            // SAFETY: this function's contract.
             unsafe { entries::$name($($argument,)* 0, request) }
         }
     )+};

@@ -1,7 +1,7 @@
 //! State of the process for all communicators: settings, and the devices offered to NCCL.
 //!
 //! NICs near one another are one device, with a rail for each: NCCL gives a group one device, and
-//! would else make up to four groups of one rail.
+//! would otherwise make up to four groups of one rail.
 
 use std::ffi::{CString, c_int};
 use std::os::unix::ffi::OsStrExt;
@@ -31,11 +31,10 @@ const SPEED: u32 = 10_000;
 
 const MAX_GROUPS: c_int = 1 << 20;
 
-/// Bounce buffers of a group for each direction, where no setting says how many: a communicator has
-/// up to eight groups, and each locks the pages of its own and of same-host peers' buffers.
+/// Default number of bounce buffers of a group for each direction: a communicator has up to eight
+/// groups, and each locks the pages of its own and of same-host peers' buffers.
 const STAGING_DEPTH: u16 = 4;
 
-/// See the module.
 #[derive(Debug)]
 pub(super) struct Plugin {
     pub(super) settings: Settings,
@@ -48,7 +47,7 @@ struct Device {
     pci_path: Option<CString>,
     guid: u64,
     speed: u32,
-    /// Indices of the devices of libfabric that are its rails.
+    /// Indices of libfabric's devices that are its rails.
     nics: Vec<usize>,
 }
 
@@ -60,7 +59,7 @@ fn current() -> MutexGuard<'static, Option<(usize, Arc<Plugin>)>> {
 }
 
 impl Plugin {
-    /// Begins another use. NCCL does so twice for a communicator, for its host calls and for GIN.
+    /// Begins a use. NCCL begins two for a communicator, for its host calls and for GIN.
     pub(super) fn init() -> Result<Arc<Self>, NcclError> {
         let mut current = current();
         if let Some((users, plugin)) = &mut *current {
@@ -98,7 +97,7 @@ impl Plugin {
         {
             settings.staging_depth = STAGING_DEPTH;
         }
-        // It is for the look alone: each group has a job of its own.
+        // Only to list devices: each group has a job of its own.
         let job = Job::new(settings.clone())?;
         let nics = job.discovery.devices();
         let place = |nic: &Nic| PciAddress::of_path(nic.pci_path.as_deref()?);
@@ -141,7 +140,7 @@ impl Plugin {
             name: name.as_ptr(),
             pci_path: pci_path.as_deref().map_or(ptr::null(), |path| path.as_ptr()),
             guid: *guid,
-            // What NICs do not reach is staged, in segments of any number, so all of it is served.
+            // Memory that NICs do not reach is staged, so all memory is supported.
             ptr_support: PTR_HOST | PTR_CUDA | PTR_DMABUF,
             reg_is_global: 0,
             force_flush: 0,
@@ -178,8 +177,8 @@ impl Device {
     }
 }
 
-/// NICs near one another: behind one bridge at least, or below one root complex where no bridges
-/// are shown, as in virtual machines. Those of unknown places together.
+/// Groups NICs by proximity: behind one bridge at least, or below one root complex if no bridges
+/// are shown, as in virtual machines. NICs without a PCI address are one group.
 fn neighbourhoods(topology: &Topology, places: &[Option<PciAddress>]) -> Vec<Vec<usize>> {
     let near = |one: usize, other: usize| match (places[one], places[other]) {
         (None, None) => true,
@@ -217,7 +216,7 @@ pub(super) mod tests {
         assert_eq!(neighbourhoods(&topology, &[None, None]), [[0, 1]]);
         let place = |text: &str| Some(text.parse::<PciAddress>().unwrap());
         let places = [place("0000:3b:00.0"), None, place("0000:5b:00.0"), None];
-        // Of none of them sysfs says where it is.
+        // sysfs has no entry of any of them.
         assert_eq!(neighbourhoods(&topology, &places), [[0, 2], [1, 3]]);
     }
 

@@ -1,9 +1,8 @@
-//! Operations that NCCL has started and not seen done.
+//! Operations that NCCL has started and not seen complete.
 //!
-//! A request belongs to a batch of the engine's and is done when all operations of that batch are
-//! delivered. Batches are few, so requests share them, but only requests to the same rank: a rank
-//! that has stopped delays nobody else. Request numbers rise; the pointer that NCCL is given is the
-//! number, and points to no memory.
+//! A request belongs to a batch of the engine's and is complete when all operations of that batch
+//! are delivered. Batches are few, so requests to the same rank share them; a rank that has stopped
+//! delays no other. Request numbers rise; NCCL's pointer is the number, and points to no memory.
 
 use std::collections::VecDeque;
 use std::ffi::c_void;
@@ -15,7 +14,7 @@ use engine::port::Port;
 
 const PATIENCE: u32 = 6;
 
-/// Puts that share a batch at most, and bytes of the longest such put.
+/// Most puts that share a batch, and bytes of the longest such put.
 const MAX_SHARING: u32 = 64;
 const LONGEST_SHARING: usize = 64 << 10;
 
@@ -39,12 +38,12 @@ impl RequestId {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Awaited {
-    /// The end of this use of a slot.
+    /// This use of a batch slot.
     Slot {
         slot: usize,
         uses: u64,
     },
-    /// Nothing outstanding with a rank.
+    /// A quiet with a rank.
     Quiet(Pe),
     Nothing,
 }
@@ -61,16 +60,16 @@ struct Slot {
     batch: Option<Batch>,
     rank: usize,
     uses: u64,
-    /// Short puts in the batch; none where other puts may not share it.
+    /// Short puts in the batch; 0 if other puts may not share it.
     puts: u32,
-    /// Iterations before its latest operation.
+    /// Number of the iteration of its latest operation.
     at: u64,
 }
 
-/// The requests that are not known to be done.
+/// The requests that are not known to be complete.
 #[derive(Debug)]
 pub(super) struct Requests {
-    /// From number `first` on.
+    /// Requests from number `first` on.
     open: VecDeque<Request>,
     first: u64,
     slots: Box<[Slot]>,
@@ -83,7 +82,7 @@ pub(super) struct Requests {
 }
 
 impl Requests {
-    /// None, of a group of so many ranks.
+    /// No requests, of a group of `ranks` ranks.
     pub(super) fn new(ranks: u32) -> Self {
         let slot = Slot { batch: None, rank: 0, uses: 0, puts: 0, at: 0 };
         let without = ranks as usize;
@@ -99,8 +98,8 @@ impl Requests {
         }
     }
 
-    /// Gives a request for an operation that is about to be started, and the batch to start it in.
-    /// `put`: the bytes of a put without a signal.
+    /// Begins a request for an operation, and returns the batch to start it in. `put`: the bytes of
+    /// a put without a signal.
     ///
     /// Short puts to one rank share a batch while each iteration brings another: the engine sends
     /// those of one batch together, and they are done at about the same time.
@@ -129,7 +128,8 @@ impl Requests {
             let Slot { puts, at, .. } = self.slots[*slot];
             is_short && (1..MAX_SHARING).contains(&puts) && self.iterations - at <= 1
         };
-        // Ranks get no more batches than remain for others, besides those kept for ranks without.
+        // A rank gets no more batches than remain for others, besides those reserved for ranks
+        // without any.
         let left = self.free.len().saturating_sub(self.without.min(MAX_RESERVED));
         let slot = match latest {
             Some(latest) if shares(&latest) || held.len() >= left => Some(latest),
@@ -159,12 +159,12 @@ impl Requests {
         }
     }
 
-    /// Whether all of a request is delivered; one that was never given out has no operations.
+    /// True if a request is delivered, or was never given out.
     pub(super) fn is_done<P: Port>(&mut self, lane: &mut Lane<P>, request: RequestId) -> bool {
-        let Some(at) = self.place(request) else { return true };
+        let Some(at) = self.index_of(request) else { return true };
         let is_done = match self.open[at].awaited {
             Awaited::Slot { slot, uses } => self.is_over(lane, slot, uses),
-            // A rank that has failed has failed the lane, which is asked first.
+            // A rank's failure is one of the lane, which was checked first.
             Awaited::Quiet(pe) => lane.is_quiet(pe).unwrap_or(false),
             Awaited::Nothing => true,
         };
@@ -180,11 +180,11 @@ impl Requests {
     }
 
     pub(super) fn is_tested_again(&mut self, request: RequestId, calls: u64) -> bool {
-        let Some(at) = self.place(request) else { return false };
+        let Some(at) = self.index_of(request) else { return false };
         self.open[at].tested.replace(calls) == Some(calls)
     }
 
-    fn place(&self, request: RequestId) -> Option<usize> {
+    fn index_of(&self, request: RequestId) -> Option<usize> {
         let at = request.0.checked_sub(self.first)? as usize;
         (at < self.open.len()).then_some(at)
     }
@@ -208,7 +208,8 @@ impl Requests {
         self.open.is_empty()
     }
 
-    /// Notes an iteration of the lane. Now and then, open requests have all peers acknowledge.
+    /// Counts an iteration of the lane. Now and then, if requests are open, asks all peers for
+    /// acknowledgements.
     pub(super) fn iterated<P: Port>(&mut self, lane: &mut Lane<P>) {
         self.iterations += 1;
         if self.open.is_empty() {

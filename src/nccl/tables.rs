@@ -4,8 +4,8 @@ use crate::nccl::abi::{Table14, Table15, Table16};
 
 use super::{entries, older};
 
-/// What the versions have in common, with the operations of this module and what each has of its
-/// own.
+/// A table with the fields common to all versions, the operations of a module, and the version's
+/// own fields.
 macro_rules! table {
     ($table:ident, $operations:ident { $($own:ident: $function:path),* }) => {
         $table {

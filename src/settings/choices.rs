@@ -5,7 +5,7 @@ use engine::lane::SignalChoice;
 use ofi::topology::Distance;
 use ofi::{GpuDirect, Provider, Threading};
 
-/// A type whose every value has a name.
+/// A type with a name for every value.
 pub(super) trait Choice: Copy + PartialEq + 'static {
     /// Every value with its name.
     const NAMES: &'static [(&'static str, Self)];
@@ -15,7 +15,7 @@ pub(super) fn name_of<C: Choice>(value: C) -> &'static str {
     C::NAMES.iter().find(|(_, candidate)| *candidate == value).map_or("", |(name, _)| name)
 }
 
-/// Gives each value of a type of a lower layer its name.
+/// Names the values of a type of a lower layer.
 macro_rules! names {
     ($($choice:ident { $($value:ident = $name:literal),+ $(,)? })+) => {$(
         impl Choice for $choice {
@@ -54,7 +54,7 @@ names! {
 }
 
 choices! {
-    /// Which rail an operation goes by.
+    /// The choice of an operation's rail.
     RailBalance { Rate = "rate", RoundRobin = "round_robin" }
 
     /// How the CPU reaches words in memory of devices.
@@ -63,17 +63,17 @@ choices! {
     /// How data that NICs have written to device memory is made visible to the device.
     ConsistencyChoice { Auto = "auto", None = "none", Flush = "flush" }
 
-    /// When an idle progress call gives up its core.
+    /// When an idle progress call yields its core.
     YieldWhen { Auto = "auto", Always = "always", Never = "never" }
 }
 
-/// Which operations are cut into segments for all rails.
+/// The choice of operations that are striped over all rails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StripeThreshold {
-    /// Operations for which it pays with the provider.
+    /// Operations that are faster striped with the provider.
     Auto,
     /// None.
     Never,
-    /// Operations with at least so many bytes.
+    /// Operations of at least this many bytes.
     Bytes(u64),
 }

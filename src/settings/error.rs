@@ -8,9 +8,9 @@ use thiserror::Error;
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[error("{name}={given:?} is refused: {reason}. Accepted: {accepted}")]
 pub struct Refused {
-    /// The variable; with `=key` behind it where it is a debug key's value.
+    /// The variable, followed by `=key` for a debug key.
     pub name: String,
-    /// Its value, as it was given.
+    /// Its value.
     pub given: String,
     /// Fault of the value.
     pub reason: String,

@@ -1,7 +1,7 @@
 //! Kinds of settings: from text to a value and back.
 //!
-//! A parser returns what is wrong with the text; the caller adds the setting's name, the text and
-//! what is accepted.
+//! A parser's error is the fault of the text; the caller adds the setting's name, the text and the
+//! accepted values.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,12 +10,12 @@ use super::choices::{Choice, StripeThreshold, name_of};
 use super::notice::near;
 use ofi::{BulkChoice, Devices};
 
-/// How a setting of type `T` is written.
+/// The syntax of settings of type `T`.
 pub(super) trait Kind<T> {
     /// Describes the accepted values to the user.
     fn accepts(&self) -> String;
 
-    /// Parses a value, never empty.
+    /// Parses a value, which is not empty.
     fn parse(&self, text: &str) -> Result<T, String>;
 
     /// Formats a value as the user would write it.
@@ -62,25 +62,22 @@ impl Kind<bool> for Truth {
     }
 }
 
-/// A number.
 #[derive(Clone, Copy)]
 pub(super) struct Number {
     min: u64,
     max: u64,
     /// Meaning of 0, which is accepted whatever the least number is.
     zero: Option<&'static str>,
-    /// K, M and G may follow (powers of 1024).
+    /// The suffixes K, M and G (powers of 1024) are accepted.
     suffixes: bool,
     multiple_of: u64,
     power_of_two: bool,
 }
 
-/// A number of a range.
 pub(super) const fn number(min: u64, max: u64) -> Number {
     Number { min, max, zero: None, suffixes: false, multiple_of: 1, power_of_two: false }
 }
 
-/// A number of bytes.
 pub(super) const fn bytes(min: u64, max: u64) -> Number {
     Number { suffixes: true, ..number(min, max) }
 }
@@ -164,7 +161,7 @@ fn split_suffix(text: &str) -> (&str, u32) {
     (text, 0)
 }
 
-/// A number of units of time. Where it may be none, 0 is.
+/// A number of units of time. If it is optional, 0 is none.
 pub(super) struct Time {
     pub(super) number: Number,
     pub(super) unit: Duration,
@@ -207,7 +204,7 @@ impl Kind<Option<Duration>> for Time {
 
 /// Text of any kind.
 pub(super) struct Text {
-    /// The word for none, where it may be none.
+    /// The word for none, if none is accepted.
     pub(super) none: &'static str,
     pub(super) accepts: &'static str,
 }
@@ -240,7 +237,6 @@ impl Kind<Option<String>> for Text {
     }
 }
 
-/// A list of devices.
 pub(super) struct DeviceList;
 
 const ALL_DEVICES: &str = "all";

@@ -1,4 +1,4 @@
-//! The reader of settings: from a list of variables to values, each with where it came from.
+//! The reader of settings: from variables to values, each with its source.
 
 use std::ffi::OsStr;
 use std::time::Duration;
@@ -10,10 +10,10 @@ use super::table::{
 };
 use crate::logging;
 
-/// Where a value came from.
+/// Source of a value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Source {
-    /// Nobody set it.
+    /// The default.
     Default,
     /// An environment variable.
     Environment,
@@ -26,7 +26,7 @@ pub struct Row {
     pub name: &'static str,
     /// The value in force, as the user would write it.
     pub value: String,
-    /// Where the value came from.
+    /// Source of the value.
     pub source: Source,
     /// Text of the setting in `docs/settings.md`.
     pub doc: &'static str,
@@ -36,7 +36,7 @@ impl Settings {
     /// Reads the settings from the environment of the process, and logs the notices.
     ///
     /// # Errors
-    /// As [`Settings::load`].
+    /// Those of [`Settings::load`].
     pub fn from_env() -> Result<Self, SettingsError> {
         let (settings, notices) = Self::load(std::env::vars_os())?;
         for Notice { level, text } in notices {
@@ -45,13 +45,13 @@ impl Settings {
         Ok(settings)
     }
 
-    /// Reads the settings from a list of variables and their values. Where a variable appears
+    /// Reads the settings from a list of variables and their values. If a variable appears
     /// twice the first counts, as with `getenv`. An empty value counts as not set.
     ///
-    /// The notices say what else the user should hear of.
+    /// The notices are warnings for the user.
     ///
     /// # Errors
-    /// Every value that is refused, with its variable and what would be accepted.
+    /// Every refused value, with its variable and the accepted values.
     pub fn load<N, V>(
         variables: impl IntoIterator<Item = (N, V)>,
     ) -> Result<(Self, Vec<Notice>), SettingsError>
@@ -78,8 +78,8 @@ impl Settings {
         }
     }
 
-    /// Every variable with its value and where that came from, in the order of the documentation.
-    /// That of the debug keys, the last, has those that are set.
+    /// Every variable with its value and source, in the order of the documentation. The last one,
+    /// of the debug keys, has those that are set.
     pub fn describe(&self) -> Vec<Row> {
         let row = |setting: &Setting| Row {
             name: setting.name,

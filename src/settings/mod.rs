@@ -1,8 +1,7 @@
 //! Settings of the user, each read once at start from the environment.
 //!
-//! `table.rs` has every setting once: what it is called, its type, its default, what it accepts,
-//! what it does, and who it is for. Users set variables of their own; experts and tests set keys of
-//! `NVSHMEM_LIBFABRIC_DEBUG`.
+//! `table.rs` has every setting once: name, type, default, accepted values, effect, audience. Users
+//! set variables of their own; experts and tests set keys of `NVSHMEM_LIBFABRIC_DEBUG`.
 #![forbid(unsafe_code)]
 
 mod choices;
@@ -41,14 +40,14 @@ impl Settings {
         }
     }
 
-    /// The connections for bulk: they move what is striped, so none where nothing is.
+    /// The bulk connections: none if nothing is striped.
     fn bulk(&self) -> BulkChoice {
         let stripes = self.rail_balance == RailBalance::Rate
             && self.stripe_threshold != StripeThreshold::Never;
         if stripes { self.bulk_connections } else { BulkChoice::Each(0) }
     }
 
-    /// Whether words may be reached by GDRCopy, from both settings about it.
+    /// True if both settings about GDRCopy permit it.
     pub fn may_use_gdrcopy(&self) -> bool {
         !self.disable_gdrcopy && matches!(self.words, WordsChoice::Auto | WordsChoice::Gdrcopy)
     }

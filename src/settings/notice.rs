@@ -1,10 +1,10 @@
-//! Warnings for variables with our prefix that are no settings, or no longer.
+//! Warnings for variables with our prefix that are not, or no longer, settings.
 
 use log::Level;
 
 use super::table::{BEFORE, DEBUG, PREFIX, WITHOUT_EFFECT, keys, variables_of_their_own};
 
-/// Something about the environment that the user should hear of, and that is no error.
+/// A warning about the environment.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Notice {
     /// The level to log it at.
@@ -50,8 +50,7 @@ pub(super) fn near(name: &str, known: impl Iterator<Item = &'static str>) -> Vec
     near.into_iter().map(|(_, candidate)| candidate).collect()
 }
 
-/// How many letters must be put in, taken out or replaced to turn one text into the other
-/// (Levenshtein's distance), whatever their case.
+/// Levenshtein's distance of two texts, case-insensitive.
 fn edit_distance(a: &str, b: &str) -> usize {
     let b: Vec<u8> = b.bytes().map(|byte| byte.to_ascii_uppercase()).collect();
     // The distances from the part of `a` read so far to every beginning of `b`.

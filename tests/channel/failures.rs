@@ -8,7 +8,7 @@ use channel_producer::set_block;
 use engine::atomic::{AtomicOp, Width};
 use engine::ids::Pe;
 use nvshmem_transport_libfabric::channel::ring::descriptor::{
-    Descriptor, Place as At, RegionDirectory,
+    Descriptor, RegionAddr as At, RegionIndex,
 };
 use nvshmem_transport_libfabric::channel::ring::slot::{Slot, lap};
 use nvshmem_transport_libfabric::channel::sys as c;
@@ -103,7 +103,7 @@ fn push_raw(channel: &Channel, words: [u64; 4], second: Option<[u64; 4]>) {
 /// the context ends with a word that says what was wrong, and everybody who waits is told.
 pub(crate) fn bad_requests(place: &Place) {
     let len = 4096;
-    let at = |region, offset| At::new(RegionDirectory::new(region).unwrap(), offset).unwrap();
+    let at = |region, offset| At::new(RegionIndex::new(region).unwrap(), offset).unwrap();
     let put = |pe, dst, src, bytes| Descriptor::Put { pe: Pe(pe), dst, src, bytes };
     let signal = |signal| Descriptor::PutSignal {
         pe: Pe(0),

@@ -36,8 +36,8 @@ fn each_body(word: u64, mut with: impl FnMut(&Body<'_>)) {
         Body::GetRequest { from: AT, len: low, get: !low },
         Body::GetReply { get, payload: &bytes },
         Body::GetReply { get, payload: &bytes[..1] },
-        Body::StagedPut { to: AT, payload: &bytes },
-        Body::StagedPut { to: AT, payload: &bytes[..1] },
+        Body::InlinePut { to: AT, payload: &bytes },
+        Body::InlinePut { to: AT, payload: &bytes[..1] },
     ];
     bodies.iter().for_each(&mut with);
     let (mut all, keys) = (Vec::new(), &bytes[..8 * MAX_KEYS]);
@@ -118,7 +118,7 @@ fn encoded_messages_decode() {
             assert_eq!(message.body, *body);
             let is_any_length = match body {
                 Body::Refusal { .. } | Body::Ack(_) => true,
-                Body::StagedPut { .. } | Body::GetReply { .. } => true,
+                Body::InlinePut { .. } | Body::GetReply { .. } => true,
                 // A pull may bring the bytes it is about, if they are as few.
                 Body::Pull(pull) => pull.len as usize <= MAX_MESSAGE,
                 _ => false,

@@ -285,6 +285,6 @@ fn invalid_messages_are_refused() {
         let tail = Tail { addr: 0, len: 0 };
         assert!(port.send_with_tail(none, peer, MESSAGE, &[1], tail).is_err());
         assert!(port.insert(none, &[[1]]).is_err() && port.address(none).is_empty());
-        assert!(!port.has_message(none) && port.trouble(none).is_none());
+        assert!(!port.has_message(none) && port.endpoint_error(none).is_none());
     }
 }

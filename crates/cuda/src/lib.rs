@@ -1,28 +1,28 @@
-//! CUDA's driver, found at run time: what an address is, and how bytes get to and from a device.
+//! CUDA's driver, found at run time: kinds of memory, and copies to and from a device.
 //!
 //! ```text
 //! driver   the library, its functions, contexts, devices, streams and kernels; mostly absent
-//! memory   what an address is, where allocations end, memory of ours, memory as a file descriptor
-//! copy     copies that run beside the CPU
+//! memory   kinds of memory, allocations, memory of our own, memory as a file descriptor
+//! copy     asynchronous copies
 //! words    single words in device memory, for signals and atomics
-//! staging  memory that the fabric does not reach, by copies and words: the engine's port for both
+//! staging  the engine's copy port for memory that the fabric does not reach
 //! ```
 //!
-//! # What a process without CUDA pays
-//! A look into the dynamic loader's list for each registration. Nothing is loaded, `cuInit` is
-//! never called, and no context is made: [`Driver::of_process`] takes the driver that the program
-//! has loaded, and a program that has memory on a device has loaded it. A primary context is
-//! retained when memory of its device was seen.
+//! # Cost for a process without CUDA
+//! A look-up in the dynamic loader's list for each registration. Nothing is loaded, `cuInit` is
+//! never called, and no context is created: [`Driver::of_process`] takes the driver that the
+//! program has loaded, as every program with memory on a device has. A primary context is retained
+//! when memory of its device was seen.
 //!
-//! # What may block
-//! Allocating and freeing page-locked and device memory may wait for everything on the device,
-//! kernels that spin among it. So bounce memory and engines are made when memory is registered
-//! first, and dropped at the end. Copies, words and polling never wait.
+//! # Blocking
+//! Allocating and freeing page-locked and device memory may wait for all work on the device, also
+//! for spinning kernels. So bounce memory and engines are created when memory is first registered,
+//! and dropped at the end. Copies, words and polling never wait.
 //!
 //! # Threads
-//! The driver may be called from any thread, with the memory's context bound; each call here binds
-//! it and restores what was bound. [`CopyEngine`] and [`Words`] belong to one thread at a
-//! time, as the stager does, the rest to all.
+//! Any thread may call the driver, with the memory's context bound; each call here binds it and
+//! restores the previous binding. One thread at a time uses a [`CopyEngine`], [`Words`] or the
+//! stager; any thread may use the rest, at once.
 
 mod copy;
 mod driver;
@@ -30,7 +30,7 @@ mod memory;
 mod staging;
 mod words;
 
-/// The log's subsystem of memory, as NVSHMEM names it.
+/// NVSHMEM's log subsystem for memory.
 pub(crate) const MEM: &str = "MEM";
 
 pub use copy::engine::CopyEngine;

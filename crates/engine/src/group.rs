@@ -30,9 +30,9 @@ pub(crate) enum Class {
     Message = 2,
 }
 
-/// Order group of a peer and class of a segment or message. [`GroupRef::NONE`] counts nowhere.
+/// Order group of a peer and class of a segment or message. [`OrderGroup::NONE`] counts nowhere.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct GroupRef(u8);
+pub(crate) struct OrderGroup(u8);
 
 /// Point in the order of a peer's work: the number of the first group after it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,7 +44,7 @@ const CLASSES: u32 = 4;
 /// A power of two, so that no index has to be checked.
 const COUNTS: usize = (RING * CLASSES) as usize;
 
-impl GroupRef {
+impl OrderGroup {
     /// For segments whose operation counts itself, or that nothing orders.
     pub(crate) const NONE: Self = Self(CLASSES as u8 - 1);
 
@@ -72,7 +72,7 @@ impl GroupRef {
 /// The order groups of one peer.
 #[derive(Clone, Debug)]
 pub(crate) struct OrderGroups {
-    /// Unfinished work by group and class. The entry of [`GroupRef::NONE`] means nothing.
+    /// Unfinished work by group and class. The entry of [`OrderGroup::NONE`] means nothing.
     counts: [u32; COUNTS],
     /// Number of the last message before the end of each closed group.
     last_message: [Seq; RING as usize],
@@ -96,7 +96,7 @@ impl OrderGroups {
             counts: [0; COUNTS],
             last_message: [Seq::NONE; RING as usize],
             last: Self::FIRST,
-            first_count: GroupRef::new(Self::FIRST, Class::Write).0,
+            first_count: OrderGroup::new(Self::FIRST, Class::Write).0,
             written: Self::FIRST,
             ordered: Self::FIRST,
             finished: Self::FIRST,
@@ -105,19 +105,19 @@ impl OrderGroups {
 
     /// Returns the group in which new work of a class counts.
     #[inline(always)]
-    pub(crate) fn next(&self, class: Class) -> GroupRef {
-        GroupRef(self.first_count | class as u8)
+    pub(crate) fn next(&self, class: Class) -> OrderGroup {
+        OrderGroup(self.first_count | class as u8)
     }
 
     #[inline(always)]
-    pub(crate) fn begin_last(&mut self, class: Class) -> GroupRef {
+    pub(crate) fn begin_last(&mut self, class: Class) -> OrderGroup {
         let group = self.next(class);
         self.begin(group);
         group
     }
 
     #[inline(always)]
-    pub(crate) fn begin(&mut self, group: GroupRef) {
+    pub(crate) fn begin(&mut self, group: OrderGroup) {
         let count = &mut self.counts[group.index()];
         // `NONE` has a count too, so that the fast path needs no branch. It is never read, and may
         // wrap.
@@ -127,18 +127,18 @@ impl OrderGroups {
     /// Uncounts finished work. Returns true if it was the last of its class in the group, and
     /// something may wait for a cursor.
     #[inline(always)]
-    pub(crate) fn end(&mut self, group: GroupRef, ended: u32) -> bool {
+    pub(crate) fn end(&mut self, group: OrderGroup, ended: u32) -> bool {
         let count = &mut self.counts[group.index()];
         *count = count.wrapping_sub(ended);
         *count == 0 && self.has_closed()
     }
 
     /// Turns a waiting signal or staged put, counted as a write, into a message of the same group.
-    pub(crate) fn leave(&mut self, write: GroupRef, message: Seq) -> GroupRef {
+    pub(crate) fn leave(&mut self, write: OrderGroup, message: Seq) -> OrderGroup {
         self.end(write, 1);
         // The message stays in the group of the write: a fence that waits for one waits for
         // the other.
-        let group = GroupRef(write.0 & !(CLASSES as u8 - 1) | Class::Message as u8);
+        let group = OrderGroup(write.0 & !(CLASSES as u8 - 1) | Class::Message as u8);
         self.begin(group);
         // For the last group, `close` overwrites this with the newest number.
         self.last_message[group.index() / CLASSES as usize] = message;
@@ -146,7 +146,7 @@ impl OrderGroups {
     }
 
     fn count(&self, number: u32, class: Class) -> u32 {
-        self.counts[GroupRef::new(number, class).index()]
+        self.counts[OrderGroup::new(number, class).index()]
     }
 
     fn is_group_empty(&self, number: u32) -> bool {
@@ -206,7 +206,7 @@ impl OrderGroups {
         }
         self.last_message[(self.last % RING) as usize] = newest;
         self.last = self.last.wrapping_add(1);
-        self.first_count = GroupRef::new(self.last, Class::Write).0;
+        self.first_count = OrderGroup::new(self.last, Class::Write).0;
         Some(Fence(self.last))
     }
 
@@ -270,11 +270,11 @@ impl OrderGroups {
 
 /// Name of a completion group from its start to its end.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct GroupId(Option<NonZeroU16>);
+pub struct CompletionId(Option<NonZeroU16>);
 
-impl GroupId {
+impl CompletionId {
     /// No group: only the quiet of the peer waits for the work.
-    pub const NONE: GroupId = GroupId(None);
+    pub const NONE: CompletionId = CompletionId(None);
 
     #[inline(always)]
     pub(crate) fn bits(self) -> u16 {
@@ -293,7 +293,7 @@ impl GroupId {
 
     fn of(index: usize) -> Option<Self> {
         let id = u16::try_from(index).ok().and_then(NonZeroU16::new)?;
-        Some(GroupId(Some(id)))
+        Some(CompletionId(Some(id)))
     }
 }
 
@@ -303,9 +303,9 @@ pub const MAX_GROUPS: usize = u16::MAX as usize;
 /// Completion groups of a lane. `T` is the continuation that runs when a group becomes empty.
 #[derive(Debug)]
 pub(crate) struct CompletionGroups<T> {
-    /// By identifier. The entry of [`GroupId::NONE`] is not used.
+    /// By identifier. The entry of [`CompletionId::NONE`] is not used.
     groups: Vec<CompletionGroup<T>>,
-    free: Vec<GroupId>,
+    free: Vec<CompletionId>,
 }
 
 #[derive(Debug)]
@@ -321,39 +321,39 @@ impl<T> CompletionGroups<T> {
     }
 
     /// Starts an empty group. None if all identifiers are in use.
-    pub(crate) fn start(&mut self) -> Option<GroupId> {
+    pub(crate) fn start(&mut self) -> Option<CompletionId> {
         if let Some(id) = self.free.pop() {
             return Some(id);
         }
-        let id = GroupId::of(self.groups.len())?;
+        let id = CompletionId::of(self.groups.len())?;
         self.groups.push(CompletionGroup { left: 0, continuation: None });
         Some(id)
     }
 
     /// Ends an empty group; its identifier may be used again.
-    pub(crate) fn finish(&mut self, id: GroupId) {
-        debug_assert!(id != GroupId::NONE && self.is_done(id), "{id:?} ends with work unfinished");
+    pub(crate) fn finish(&mut self, id: CompletionId) {
+        debug_assert!(id != CompletionId::NONE && self.is_done(id), "{id:?} has unfinished work");
         self.groups[id.index()].continuation = None;
         self.free.push(id);
     }
 
-    pub(crate) fn set_continuation(&mut self, id: GroupId, continuation: T) {
+    pub(crate) fn set_continuation(&mut self, id: CompletionId, continuation: T) {
         debug_assert!(!self.is_done(id), "nothing is unfinished in {id:?}");
         self.groups[id.index()].continuation = Some(Box::new(continuation));
     }
 
-    pub(crate) fn take_continuation(&mut self, id: GroupId) -> Option<T> {
+    pub(crate) fn take_continuation(&mut self, id: CompletionId) -> Option<T> {
         self.groups[id.index()].continuation.take().map(|next| *next)
     }
 
     #[inline(always)]
-    pub(crate) fn is_done(&self, id: GroupId) -> bool {
+    pub(crate) fn is_done(&self, id: CompletionId) -> bool {
         self.groups.get(id.index()).is_none_or(|group| group.left == 0)
     }
 
     #[inline(always)]
-    pub(crate) fn begin(&mut self, id: GroupId) {
-        if id == GroupId::NONE {
+    pub(crate) fn begin(&mut self, id: CompletionId) {
+        if id == CompletionId::NONE {
             return;
         }
         if let Some(group) = self.groups.get_mut(id.index()) {
@@ -363,7 +363,7 @@ impl<T> CompletionGroups<T> {
 
     /// Uncounts finished work. Returns true if the group is empty and has a continuation to run.
     #[inline(always)]
-    pub(crate) fn end(&mut self, id: GroupId, ended: u32) -> bool {
+    pub(crate) fn end(&mut self, id: CompletionId, ended: u32) -> bool {
         // `begin` skips `NONE`, so its entry only goes down; it never has a continuation.
         let Some(group) = self.groups.get_mut(id.index()) else { return false };
         group.left = group.left.wrapping_sub(ended);
@@ -377,7 +377,7 @@ mod tests {
     use proptest::prelude::*;
 
     /// Work by the order in which it was begun: its group's number, class and reference.
-    type Begun = (u32, Class, GroupRef);
+    type Begun = (u32, Class, OrderGroup);
 
     proptest! {
         /// A cursor passes a number exactly when all that it stands for has ended.
@@ -419,7 +419,7 @@ mod tests {
     #[test]
     fn exhausted_groups_are_refused() {
         let mut groups: CompletionGroups<()> = CompletionGroups::new();
-        let all: Vec<GroupId> = std::iter::from_fn(|| groups.start()).collect();
+        let all: Vec<CompletionId> = std::iter::from_fn(|| groups.start()).collect();
         assert_eq!(all.len(), MAX_GROUPS);
         groups.finish(all[7]);
         assert_eq!(groups.start(), Some(all[7]));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::atomic::Atomic;
 use crate::error::EngineError;
-use crate::group::{GroupId, GroupRef};
+use crate::group::{CompletionId, OrderGroup};
 use crate::ids::Pe;
 use crate::port::Direction;
 use crate::request::{FetchTarget, LocalSide, Request};
@@ -23,9 +23,9 @@ pub(crate) struct Op {
     /// Bytes already submitted.
     pub(crate) sent: usize,
     /// Completion group of the operation while queued, then of its segments and messages.
-    pub(crate) completion: GroupId,
+    pub(crate) completion: CompletionId,
     /// Order group of its segments, if not the peer's last one.
-    pub(crate) group: Option<GroupRef>,
+    pub(crate) group: Option<OrderGroup>,
     /// Whether staging submits it, because the fabric does not reach one of the sides.
     pub(crate) staged: bool,
 }
@@ -34,7 +34,7 @@ pub(crate) struct Op {
 pub(crate) enum OpKind {
     /// A put or a get.
     Transfer(Direction),
-    /// A put of values to staged memory, whose bytes staging keeps.
+    /// A put of values to staged memory, whose bytes staging holds.
     Values,
     /// A put with its signal.
     PutSignal(WordOp, SignalProtocol),
@@ -66,13 +66,13 @@ pub(crate) enum SignalProtocol {
     Counted { tag: Tag, segments: u32 },
     /// The signal is sent when the segments, counted in the completion group `data`, are delivered.
     /// Until then the operation counts as a write of its peer in `group`.
-    Chained { data: GroupId, group: GroupRef },
+    Chained { data: CompletionId, group: OrderGroup },
     /// The signal follows everything submitted before it.
     Ordered,
 }
 
 impl Op {
-    pub(crate) fn new(kind: OpKind, completion: GroupId) -> Self {
+    pub(crate) fn new(kind: OpKind, completion: CompletionId) -> Self {
         let local = LocalSide::Value(0);
         Self { kind, remote: 0, local, len: 0, sent: 0, completion, group: None, staged: false }
     }
@@ -122,7 +122,7 @@ pub(crate) enum QueueEntry {
     Op(Op, Arc<HandleBytes>),
     Fence,
     /// A wait for everything queued before it, after which the completion group ends.
-    Quiet(GroupId),
+    Quiet(CompletionId),
 }
 
 pub(crate) type Attempt = Result<Outcome, EngineError>;

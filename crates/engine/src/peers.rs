@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use crate::channel::Channel;
 use crate::error::EngineError;
-use crate::group::{Class, Fence, GroupId, GroupRef, OrderGroups};
+use crate::group::{Class, CompletionId, Fence, OrderGroup, OrderGroups};
 use crate::ids::Pe;
 use crate::op::{QueueEntry, WordOp};
 use crate::port::Direction;
 use crate::rails::counters::PeerCounters;
 use crate::rails::paths::PeerPath;
-use crate::segments::Owner;
+use crate::segments::Account;
 use crate::wire::handle::{HandleBytes, HandlePrefix};
 use crate::wire::message::{Seq, Tag};
 
@@ -24,8 +24,8 @@ pub(crate) struct WaitingSignal {
     /// The signal leaves when all writes before this fence are delivered.
     pub(crate) fence: Fence,
     /// Order group that counts the signal as a write: later signals and fences wait for it.
-    pub(crate) group: GroupRef,
-    pub(crate) completion: GroupId,
+    pub(crate) group: OrderGroup,
+    pub(crate) completion: CompletionId,
 }
 
 /// A PE as the lane sees it. Fields of the fast path come first.
@@ -39,8 +39,8 @@ pub(crate) struct Peer {
     pub(crate) in_flight: u32,
     /// Path of the next segment; paths take turns.
     pub(crate) path: PeerPath,
-    /// Owner of plain writes over `path` in the last order group.
-    pub(crate) owner: Owner,
+    /// Account of plain writes over `path` in the last order group.
+    pub(crate) account: Account,
     pub(crate) paths: Box<[PeerPath]>,
     /// First bytes of the peer's handles with keys, as last seen.
     prefix: HandlePrefix,
@@ -51,11 +51,11 @@ pub(crate) struct Peer {
     pub(crate) fences: u32,
     /// Segments posted since start, by direction.
     pub(crate) posted: [u32; 2],
-    /// Gets of staged memory requested from the peer, and those that it has answered, since start.
+    /// Gets of staged memory requested from the peer, and replies to them, since start.
     pub(crate) gets_requested: u32,
     pub(crate) gets_answered: u32,
-    /// Outbound bounce buffers with answers to the peer's gets.
-    pub(crate) answers_owed: u32,
+    /// Outbound bounce buffers with replies to the peer's gets.
+    pub(crate) replies_owed: u32,
     pub(crate) channel: Option<Box<Channel>>,
     /// Operations that cannot start yet, in program order.
     pub(crate) queue: VecDeque<QueueEntry>,
@@ -63,13 +63,13 @@ pub(crate) struct Peer {
     pub(crate) in_ring: bool,
     /// [`Peer::ended`] when a submitter last waited without success, until work of the peer ends.
     pub(crate) stalled_at: Option<u64>,
-    /// Whether the fabric refused the last post for lack of space.
+    /// Whether the fabric refused the last post for lack of capacity.
     pub(crate) is_refused: bool,
     /// Whether the peer is in the lane's list of peers whose cursors may move.
     pub(crate) is_settling: bool,
     pub(crate) waiting_signals: VecDeque<WaitingSignal>,
     /// Waits of user threads: a fence, and the completion group that ends with all work before it.
-    pub(crate) quiets: Vec<(Fence, GroupId)>,
+    pub(crate) quiets: Vec<(Fence, CompletionId)>,
     /// Handle of the last queued operation, shared with the queue.
     handle: Option<Arc<HandleBytes>>,
     /// Bytes in flight per rail, for segments whose rail was chosen by load.
@@ -100,7 +100,7 @@ impl Peer {
             fast_prefix: HandlePrefix::unseen(pe),
             in_flight: 0,
             path,
-            owner: path.owner,
+            account: path.account,
             paths,
             prefix: HandlePrefix::unseen(pe),
             fence: order.start(),
@@ -109,7 +109,7 @@ impl Peer {
             posted: [0; 2],
             gets_requested: 0,
             gets_answered: 0,
-            answers_owed: 0,
+            replies_owed: 0,
             channel: None,
             queue: VecDeque::new(),
             in_ring: false,
@@ -123,19 +123,20 @@ impl Peer {
             error: None,
             watch: PeerWatch::default(),
         };
-        peer.renew_owner();
+        peer.renew_account();
         peer
     }
 
-    fn renew_owner(&mut self) {
-        self.owner = self.path.owner.in_groups(GroupId::NONE, self.order.next(Class::Write));
+    fn renew_account(&mut self) {
+        self.account =
+            self.path.account.in_groups(CompletionId::NONE, self.order.next(Class::Write));
     }
 
     /// Closes the order group of new work. Returns the fence, or None if all groups are in use.
     pub(crate) fn close(&mut self) -> Option<Fence> {
         let newest = self.channel.as_deref().map_or(Seq::NONE, Channel::last_sent);
         let fence = self.order.close(newest);
-        self.renew_owner();
+        self.renew_account();
         fence
     }
 
@@ -143,14 +144,14 @@ impl Peer {
     pub(crate) fn reset_order(&mut self) {
         self.order = OrderGroups::new();
         self.fence = self.order.start();
-        // No answer is awaited any more, so the watchdog leaves the peer alone.
+        // No reply is awaited any more, so the watchdog leaves the peer alone.
         self.gets_answered = self.gets_requested;
-        // The cached owner names the group.
-        self.renew_owner();
+        // The cached account names the group.
+        self.renew_account();
     }
 
     #[inline(always)]
-    pub(crate) fn begin(&mut self, group: GroupRef, direction: Direction) {
+    pub(crate) fn begin(&mut self, group: OrderGroup, direction: Direction) {
         self.order.begin(group);
         self.in_flight += 1;
         let posted = &mut self.posted[direction as usize];
@@ -168,7 +169,7 @@ impl Peer {
     #[inline(always)]
     pub(crate) fn set_path(&mut self, path: PeerPath) {
         self.path = path;
-        self.renew_owner();
+        self.renew_account();
     }
 
     #[inline(always)]
@@ -192,7 +193,7 @@ impl Peer {
     }
 
     /// Sets the first bytes by which the fast path recognises the peer's handles.
-    pub(crate) fn note_prefix(&mut self, prefix: HandlePrefix) {
+    pub(crate) fn set_prefix(&mut self, prefix: HandlePrefix) {
         self.prefix = prefix;
         self.update_fast_path();
     }

@@ -4,7 +4,7 @@
 //! failed meanwhile: until then the fabric may touch its memory. Work that has not been posted has
 //! no entry; it waits as an operation in its peer's queue.
 
-use crate::group::{Class, GroupId, GroupRef};
+use crate::group::{Class, CompletionId, OrderGroup};
 use crate::ids::{Pe, RailId, WrId};
 use crate::port::{Context, Direction, Local, Transfer};
 
@@ -32,27 +32,28 @@ pub(crate) enum SegmentState {
 }
 
 /// Peer, rail, counting groups and state of a segment or message, packed into one word: 40.. peer,
-/// 32..40 rail, 16..32 completion group, 8..16 order group, 0..8 state. Equal owners end together.
+/// 32..40 rail, 16..32 completion group, 8..16 order group, 0..8 state. Segments with equal
+/// accounts are ended by one subtraction per group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Owner(u64);
+pub(crate) struct Account(u64);
 
-impl Owner {
+impl Account {
     pub(crate) const FREE: Self = Self(0);
 
-    /// Returns the owner of a plain segment that no group counts yet.
+    /// Returns the account of a plain segment that no group counts yet.
     pub(crate) fn new(pe: Pe, rail: RailId) -> Self {
         Self(u64::from(pe.0) << 40 | u64::from(rail.0) << 32 | SegmentState::Plain as u64)
     }
 
     #[inline(always)]
-    pub(crate) fn in_groups(self, completion: GroupId, group: GroupRef) -> Self {
-        // Of an owner that no group counts these bits are zero.
+    pub(crate) fn in_groups(self, completion: CompletionId, group: OrderGroup) -> Self {
+        // Of an account that no group counts these bits are zero.
         Self(self.0 | u64::from(completion.bits()) << 16 | u64::from(group.bits()) << 8)
     }
 
     /// Sets the completion group, and the class within the order group. `self` is a plain write's.
     #[inline(always)]
-    pub(crate) fn of_class(self, class: Class, completion: GroupId) -> Self {
+    pub(crate) fn of_class(self, class: Class, completion: CompletionId) -> Self {
         // The class of a write is 0, and it has no completion group.
         Self(self.0 | u64::from(completion.bits()) << 16 | (class as u64) << 8)
     }
@@ -68,13 +69,13 @@ impl Owner {
     }
 
     #[inline(always)]
-    pub(crate) fn completion(self) -> GroupId {
-        GroupId::from_bits((self.0 >> 16) as u16)
+    pub(crate) fn completion(self) -> CompletionId {
+        CompletionId::from_bits((self.0 >> 16) as u16)
     }
 
     #[inline(always)]
-    pub(crate) fn group(self) -> GroupRef {
-        GroupRef::from_bits((self.0 >> 8) as u8)
+    pub(crate) fn group(self) -> OrderGroup {
+        OrderGroup::from_bits((self.0 >> 8) as u8)
     }
 
     #[inline(always)]
@@ -87,7 +88,7 @@ impl Owner {
     }
 
     pub(crate) fn unordered(self) -> Self {
-        Self(self.0 & !0xff00 | u64::from(GroupRef::NONE.bits()) << 8)
+        Self(self.0 & !0xff00 | u64::from(OrderGroup::NONE.bits()) << 8)
     }
 
     pub(crate) fn with(self, state: SegmentState) -> Self {
@@ -95,14 +96,13 @@ impl Owner {
     }
 }
 
-/// A posted segment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Segment {
     pub(crate) direction: Direction,
     /// Address of its local memory; 0 if it carries a value.
     addr: usize,
     pub(crate) len: usize,
-    pub(crate) owner: Owner,
+    pub(crate) account: Account,
     /// Context by which the port names the entry towards the fabric.
     pub(crate) context: Context,
     /// Time of posting in the watchdog's units.
@@ -149,7 +149,7 @@ impl Segments {
             direction: Direction::Write,
             addr: 0,
             len: 0,
-            owner: Owner::FREE,
+            account: Account::FREE,
             context: context(WrId(index)),
             born: 0,
             token: PLAIN,
@@ -168,33 +168,32 @@ impl Segments {
         Some((WrId(index), entry))
     }
 
-    /// Returns the owner of a posted segment; the fabric may report other indices.
+    /// Returns the account of a posted segment; the fabric may report other indices.
     #[inline(always)]
-    pub(crate) fn owner(&self, index: usize) -> Option<Owner> {
-        self.entries.get(index).map(|entry| entry.owner).filter(|owner| *owner != Owner::FREE)
+    pub(crate) fn account(&self, index: usize) -> Option<Account> {
+        self.entries.get(index).map(|entry| entry.account).filter(|it| *it != Account::FREE)
     }
 
-    /// Returns a posted segment.
     pub(crate) fn posted_mut(&mut self, index: usize) -> Option<&mut Segment> {
-        self.entries.get_mut(index).filter(|entry| entry.owner != Owner::FREE)
+        self.entries.get_mut(index).filter(|entry| entry.account != Account::FREE)
     }
 
-    /// Frees segments in sequence while their owner is `owner`. Returns how many were freed.
+    /// Frees segments in sequence while their account is `account`. Returns how many were freed.
     #[inline(always)]
     pub(crate) fn free_alike(
         &mut self,
-        owner: Owner,
+        account: Account,
         indices: impl Iterator<Item = usize>,
     ) -> usize {
         let (mut count, mut first) = (0, self.first_free);
         for index in indices {
             match self.entries.get_mut(index) {
-                Some(entry) if entry.owner == owner => {
-                    entry.owner = Owner::FREE;
+                Some(entry) if entry.account == account => {
+                    entry.account = Account::FREE;
                     entry.next_free = first;
                     first = index as u32;
                 }
-                // Another owner counts in other groups; its completion starts the next run.
+                // Another account counts in other groups; its completion starts the next run.
                 _ => break,
             }
             count += 1;
@@ -204,20 +203,20 @@ impl Segments {
     }
 
     pub(crate) fn free(&mut self, index: usize) {
-        if let Some(owner) = self.owner(index) {
-            self.free_alike(owner, std::iter::once(index));
+        if let Some(account) = self.account(index) {
+            self.free_alike(account, std::iter::once(index));
         }
     }
 
     /// Iterates over posted segments with their indices.
     pub(crate) fn posted(&self) -> impl Iterator<Item = (u32, &Segment)> {
-        let posted = |(_, entry): &(u32, &Segment)| entry.owner != Owner::FREE;
+        let posted = |(_, entry): &(u32, &Segment)| entry.account != Account::FREE;
         (0..).zip(&self.entries).filter(posted)
     }
 
     /// Iterates over the posted segments of a peer that has not failed.
     pub(crate) fn of_peer(&self, pe: Pe) -> impl Iterator<Item = (u32, &Segment)> {
         self.posted()
-            .filter(move |(_, segment)| segment.owner.pe() == pe && !segment.owner.is_orphan())
+            .filter(move |(_, segment)| segment.account.pe() == pe && !segment.account.is_orphan())
     }
 }

@@ -11,7 +11,7 @@
 use crate::channel::slots::Purpose;
 use crate::core::send::OutgoingMessage;
 use crate::core::{Continuation, Core};
-use crate::group::{Class, GroupId, GroupRef};
+use crate::group::{Class, CompletionId, OrderGroup};
 use crate::ids::Pe;
 use crate::op::{Attempt, Op, OpKind, Outcome, SignalProtocol, WordOp};
 use crate::peers::WaitingSignal;
@@ -20,7 +20,7 @@ use crate::request::{FetchTarget, LocalSide, Request};
 use crate::wire::message::{Body, RegionAddr, Seq, Tag};
 
 /// Maximum number of unacknowledged messages to a peer for another long one with a mark to leave.
-/// The target keeps a message that waits for its mark, so this bounds its memory to as many long
+/// The target holds a message that waits for its mark, so this bounds its memory to as many long
 /// ones.
 const MAX_KEPT: u32 = 32;
 
@@ -48,7 +48,7 @@ impl<P: Port> Core<P> {
             if payload.bytes.is_some() {
                 return Some(SignalProtocol::Eager);
             }
-            // A long message is kept at the target while its mark is not reached.
+            // A long message is held at the target while its mark is not reached.
             let (peer, strong) = (self.peers.get(pe), self.signals.strong);
             let unfinished = peer.channel.as_deref().map_or(0, |channel| channel.unfinished);
             let is_marked = strong || !peer.order.is_ordered(peer.fence);
@@ -114,7 +114,7 @@ impl<P: Port> Core<P> {
             }
             SignalProtocol::Chained { data, .. } => {
                 // Its order group counts the operation, not the segments.
-                op.group = Some(GroupRef::NONE);
+                op.group = Some(OrderGroup::NONE);
                 let (_, outcome) = self.post_parts(pe, op, request, None)?;
                 if outcome == Outcome::Done {
                     self.end_in_group(data);
@@ -208,7 +208,7 @@ impl<P: Port> Core<P> {
         pe: Pe,
         word: WordOp,
         counted: Option<(Tag, u32)>,
-        completion: GroupId,
+        completion: CompletionId,
     ) -> Attempt {
         let strong = self.signals.strong;
         let peer = self.peers.get_mut(pe);
@@ -257,8 +257,8 @@ impl<P: Port> Core<P> {
         WordOp { addr, atomic }: WordOp,
         counted: Option<(Tag, u32)>,
         after: Seq,
-        write: Option<GroupRef>,
-        completion: GroupId,
+        write: Option<OrderGroup>,
+        completion: CompletionId,
     ) -> Attempt {
         let (body, purpose) = match counted {
             None => (Body::Word { addr, atomic }, Purpose::Plain),
@@ -273,7 +273,12 @@ impl<P: Port> Core<P> {
     }
 
     /// Submits an atomic that only fences order.
-    pub(crate) fn submit_word(&mut self, pe: Pe, word: WordOp, completion: GroupId) -> Attempt {
+    pub(crate) fn submit_word(
+        &mut self,
+        pe: Pe,
+        word: WordOp,
+        completion: CompletionId,
+    ) -> Attempt {
         let peer = self.peers.get(pe);
         // Its mark covers earlier messages; earlier writes have to be delivered first.
         if !peer.order.is_written(peer.fence) {
@@ -283,20 +288,19 @@ impl<P: Port> Core<P> {
         self.send_word(pe, word, None, after, None, completion)
     }
 
-    /// Submits a fetch.
     pub(crate) fn submit_fetch(
         &mut self,
         pe: Pe,
         WordOp { addr, atomic }: WordOp,
         result: FetchTarget,
-        completion: GroupId,
+        completion: CompletionId,
     ) -> Attempt {
         let peer = self.peers.get(pe);
         if !peer.order.is_written(peer.fence) {
             return Ok(Outcome::Blocked);
         }
         let after = self.last_before_fence(pe);
-        // The peer keeps the reply by place, so fetches in flight are bounded by the places.
+        // The peer caches the reply by place, so fetches in flight are bounded by the places.
         let Some(place) = self.channel(pe).fetch_place() else { return Ok(Outcome::PeerFull) };
         let width = atomic.width.bytes();
         let body = Body::Fetch { addr, atomic, place };

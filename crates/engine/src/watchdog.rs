@@ -104,7 +104,7 @@ impl Watchdog {
         }
     }
 
-    pub(crate) fn note_ended(&mut self, pe: Pe) {
+    pub(crate) fn add_ended(&mut self, pe: Pe) {
         // Not failed at once: its last messages may still be on their way.
         self.ended.push((pe, self.time));
     }
@@ -192,8 +192,8 @@ impl<P: Port> Core<P> {
             self.peers.iter().filter(|peer| has_control(peer)).map(|peer| peer.pe).collect();
         unsent.into_iter().for_each(|pe| self.enter_control(pe));
         let is_busy = |peer: &Peer| {
-            // No order group counts reads for the peer's staged puts, and answers to its gets.
-            let is_uncounted = peer.in_flight > 0 || peer.answers_owed > 0;
+            // No order group counts reads for the peer's staged puts, and replies to its gets.
+            let is_uncounted = peer.in_flight > 0 || peer.replies_owed > 0;
             is_uncounted && peer.error.is_none() || !peer.is_quiet()
         };
         for peer in self.peers.iter_mut().filter(|peer| is_busy(peer)) {
@@ -271,12 +271,12 @@ impl<P: Port> Core<P> {
         let posted = self.segments.of_peer(pe).map(|(_, segment)| segment);
         if let Some(first) = posted.min_by_key(|s| s.born) {
             let (what, len, state) = (first.what(), first.len, "posted");
-            return OldestWork { what, len, rail: first.owner.rail(), state, born: first.born };
+            return OldestWork { what, len, rail: first.account.rail(), state, born: first.born };
         }
-        let sent = self.messages.sent().map(|(_, slot)| slot).filter(|slot| slot.owner.pe() == pe);
+        let sent = self.messages.sent().map(|(_, slot)| slot).filter(|s| s.account.pe() == pe);
         if let Some(first) = sent.min_by_key(|slot| slot.seq) {
             let (len, state) = (first.frame.len + first.tail.len, "sent, not acknowledged");
-            let (what, rail, born) = (first.what(), first.owner.rail(), first.born);
+            let (what, rail, born) = (first.what(), first.account.rail(), first.born);
             return OldestWork { what, len, rail, state, born };
         }
         let peer = self.peers.get(pe);
@@ -288,7 +288,7 @@ impl<P: Port> Core<P> {
             QueueEntry::Op(op, _) => Some((op.what(), op.len)),
             QueueEntry::Fence | QueueEntry::Quiet(_) => None,
         });
-        let other = match (peer.answers_owed > 0, peer.waiting_signals.is_empty()) {
+        let other = match (peer.replies_owed > 0, peer.waiting_signals.is_empty()) {
             (true, _) => ("answer to a get", 0),
             (false, false) => ("signal", 8),
             (false, true) => ("staged transfer", 0),

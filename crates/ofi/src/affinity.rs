@@ -1,14 +1,14 @@
-//! CPU affinity of threads: those that serve a NIC keep to its NUMA node, where there are several.
+//! CPU affinity: threads that serve a NIC are bound to its NUMA node, if there are several.
 
 use std::fs;
 use std::path::Path;
 
 use crate::topology::{cpus, numa_node};
 
-const MOST: usize = libc::CPU_SETSIZE as usize;
+const MAX_CPUS: usize = libc::CPU_SETSIZE as usize;
 
-/// Restricts the calling thread to the CPUs of a device's NUMA node, and returns these in words.
-/// Changes nothing if the node is unknown, the only one, or out of the thread's affinity.
+/// Restricts the calling thread to the CPUs of a device's NUMA node, and returns a description.
+/// Does nothing if the node is unknown, the only one, or outside the thread's affinity.
 pub fn keep_near(device: &Path) -> Option<String> {
     keep_near_in(Path::new("/sys"), device)
 }
@@ -19,35 +19,37 @@ fn keep_near_in(sysfs: &Path, device: &Path) -> Option<String> {
     set_affinity(&near).then(|| format!("the {} CPU(s) of NUMA node {node}, its NIC's", near.len()))
 }
 
-/// The node of a device, by its path from a sysfs or absolute, and its CPUs, if the system says.
+/// Returns the NUMA node of a device, given by an absolute path or one relative to `sysfs`, and its
+/// CPUs, if known.
 fn near(sysfs: &Path, device: &Path) -> Option<(u32, Vec<usize>)> {
     let nodes = sysfs.join("devices/system/node");
-    if cpus(&fs::read_to_string(nodes.join("online")).ok()?, MOST).len() < 2 {
+    if cpus(&fs::read_to_string(nodes.join("online")).ok()?, MAX_CPUS).len() < 2 {
         return None;
     }
     let node = numa_node(&fs::read_to_string(sysfs.join(device).join("numa_node")).ok()?)?;
     let list = fs::read_to_string(nodes.join(format!("node{node}/cpulist"))).ok()?;
-    Some((node, cpus(&list, MOST))).filter(|(_, cpus)| !cpus.is_empty())
+    Some((node, cpus(&list, MAX_CPUS))).filter(|(_, cpus)| !cpus.is_empty())
 }
 
 fn both(one: &[usize], other: &[usize]) -> Vec<usize> {
     one.iter().copied().filter(|cpu| other.contains(cpu)).collect()
 }
 
-/// The CPUs that this thread may run on.
+/// Returns the CPUs on which this thread may run.
 fn allowed() -> Option<Vec<usize>> {
     // SAFETY: bits, for which zeroes are a value.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
     // SAFETY: a set of that size to write to; 0 is the calling thread.
     let status = unsafe { libc::sched_getaffinity(0, size_of_val(&set), &raw mut set) };
     // SAFETY: below the size of a set.
-    (status == 0).then(|| (0..MOST).filter(|cpu| unsafe { libc::CPU_ISSET(*cpu, &set) }).collect())
+    (status == 0)
+        .then(|| (0..MAX_CPUS).filter(|cpu| unsafe { libc::CPU_ISSET(*cpu, &set) }).collect())
 }
 
 fn set_affinity(cpus: &[usize]) -> bool {
     // SAFETY: bits, for which zeroes are a value.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    for cpu in cpus.iter().filter(|cpu| **cpu < MOST) {
+    for cpu in cpus.iter().filter(|cpu| **cpu < MAX_CPUS) {
         // SAFETY: below the size of a set.
         unsafe { libc::CPU_SET(*cpu, &mut set) };
     }
@@ -100,7 +102,7 @@ mod tests {
         let sysfs = two_nodes();
         sysfs.write(NODE, "1\n");
         let all = allowed().expect("the kernel tells");
-        let elsewhere = (0..MOST).find(|cpu| !all.contains(cpu)).expect("not so many");
+        let elsewhere = (0..MAX_CPUS).find(|cpu| !all.contains(cpu)).expect("not so many");
         let kept = || {
             let kept =
                 || (keep_near_in(&sysfs, Path::new(NIC)), allowed().expect("the kernel tells"));

@@ -1,20 +1,20 @@
-//! Number of bulk connections of each rail, each with a thread, unless the settings say it.
+//! Number of bulk connections of each rail, each with a thread, unless the settings have it.
 
-use crate::data_path::bulk::MOST;
+use crate::data_path::bulk::MAX_CONNECTIONS;
 use crate::options::BulkChoice;
 
 /// Rate of one thread in Mbit/s: 3 to 6 GB/s over loopback.
 const PER_THREAD: u32 = 25_000;
 
-/// Most for a rail, unless more are asked for.
+/// Maximum for a rail, unless the settings demand more.
 const PER_RAIL: usize = 4;
 
-/// Connections for each rail of a PE, by the speeds of their links in Mbit/s as far as they are
-/// known. The PE has `cores`, shared with `here` PEs in all.
+/// Returns the number of connections of each rail of a PE, from its link speeds in Mbit/s, if
+/// known. `here` PEs in all share `cores`.
 ///
-/// `auto` is one for each 25 Gbit/s of a link. Half of a PE's cores may be taken by their threads.
-/// None at all where that leaves one for all rails, or where the links together are no faster than
-/// one thread: the proxy thread is that one.
+/// `auto` is one for each 25 Gbit/s of a link, with at most half of a PE's cores for their threads;
+/// none at all if that leaves one for all rails, or if the links together are no faster than one
+/// thread, since the proxy thread is one.
 pub(crate) fn connections(
     choice: BulkChoice,
     speeds: &[Option<u32>],
@@ -22,7 +22,7 @@ pub(crate) fn connections(
     here: usize,
 ) -> Vec<usize> {
     if let BulkChoice::Each(count) = choice {
-        return vec![usize::from(count).min(MOST); speeds.len()];
+        return vec![usize::from(count).min(MAX_CONNECTIONS); speeds.len()];
     }
     let threads = |speed: u32| (speed.div_ceil(PER_THREAD) as usize).clamp(1, PER_RAIL);
     let mut each: Vec<usize> = speeds.iter().map(|speed| speed.map_or(1, threads)).collect();
@@ -72,7 +72,7 @@ mod tests {
             let each = connections(BulkChoice::Auto, &speeds, cores, here);
             assert_eq!(each, expected, "{speeds:?} {cores} {here}");
         }
-        for (asked, had) in [(0, 0), (1, 1), (6, 6), (200, MOST)] {
+        for (asked, had) in [(0, 0), (1, 1), (6, 6), (200, MAX_CONNECTIONS)] {
             let each = connections(BulkChoice::Each(asked), &[None, Some(10_000)], 2, 2);
             assert_eq!(each, [had; 2]);
         }

@@ -1,4 +1,4 @@
-//! Endpoints that are files in `/dev/shm`: their names, their space, what ended processes leave.
+//! Endpoints that are files in `/dev/shm`: names, space, and files of ended processes.
 
 use std::fs::{self, File};
 use std::io;
@@ -12,16 +12,17 @@ use libfabric_sys::Version;
 
 const DIRECTORY: &str = "/dev/shm";
 
-/// How long other processes that open endpoints are waited for: anybody may hold the lock.
+/// Time limit for the lock, which any process may hold while it opens endpoints.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Number of this process's PID namespace; 0 if the system does not say.
+/// Returns the number of this process's PID namespace; 0 if unknown.
 pub fn pid_namespace() -> u64 {
     fs::metadata("/proc/self/ns/pid").map_or(0, |found| found.ino())
 }
 
-/// All that PEs have in common whose endpoints find each other. Of more than 64 bytes the last are
-/// not compared: digits of an inode, which is 1 where `/dev/shm` is a file system of its own.
+/// Describes the properties that PEs must share for their endpoints to find each other. Bytes
+/// beyond 64 are not compared: digits of an inode, which is 1 if `/dev/shm` is a file system of its
+/// own.
 pub(crate) fn common(provider: &str, library: Version) -> String {
     let (device, inode) = fs::metadata(DIRECTORY).map_or((0, 0), |at| (at.dev(), at.ino()));
     let namespace = pid_namespace();
@@ -52,15 +53,15 @@ fn remove_in(directory: &Path, namespace: u64, has_ended: &dyn Fn(i32) -> bool) 
     removed
 }
 
-/// The process of an endpoint named `PID-NAMESPACE:USER:NUMBER`, if it is of this namespace.
+/// Returns the process of an endpoint named `PID-NAMESPACE:USER:NUMBER`, if of this namespace.
 fn maker(name: &str, namespace: u64) -> Option<i32> {
     let (pid, rest) = name.split_once('-')?;
     let is_here = namespace != 0 && rest.split_once(':')?.0.parse() == Ok(namespace);
     pid.parse().ok().filter(|pid| is_here && *pid > 0)
 }
 
-/// Sees whether endpoints of so many bytes have space. Other processes wait to do so until what
-/// this returns is dropped, so that endpoints opened meanwhile get the space that was seen.
+/// Checks that `/dev/shm` has space for endpoints. Returns a lock for which other processes wait in
+/// this function, so that endpoints opened before it is dropped get that space.
 pub(crate) fn reserve(bytes: u64) -> Result<Option<File>, String> {
     let lock = File::open(DIRECTORY).ok();
     let began = Instant::now();
@@ -76,7 +77,7 @@ pub(crate) fn reserve(bytes: u64) -> Result<Option<File>, String> {
     lack(bytes).map_or(Ok(lock), Err)
 }
 
-/// Both figures, and what helps, if fewer bytes are left.
+/// Describes the lack of space and its remedy, if fewer bytes are free.
 pub(crate) fn lack(needed: u64) -> Option<String> {
     let free = free_bytes().filter(|free| *free < needed)?;
     Some(format!(
@@ -85,16 +86,16 @@ pub(crate) fn lack(needed: u64) -> Option<String> {
     ))
 }
 
-/// Whether libfabric has the kernel copy between processes of one user (CMA); without it, all that
-/// is longer than a message goes through endpoints' files.
+/// Returns true if libfabric lets the kernel copy between processes of one user (CMA); otherwise
+/// transfers longer than a message go through the endpoints' files.
 pub(crate) fn kernel_copies() -> bool {
     const CAP_SYS_PTRACE: u32 = 19;
     let mut byte = 0_u8;
     let own = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
-    // SAFETY: a byte of this function's onto itself. A filter of system calls may refuse that.
+    // SAFETY: copies a local byte onto itself. A filter of system calls may refuse it.
     let copied = unsafe { libc::process_vm_writev(libc::getpid(), &own, 1, &own, 1, 0) };
-    // From 1 on, Yama lets no process look at a sibling that lacks this capability; from 3 on,
-    // none.
+    // With Yama's scope 1 and 2 a process needs this capability to access a sibling; with 3 none
+    // may.
     let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let held = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
@@ -105,7 +106,7 @@ pub(crate) fn kernel_copies() -> bool {
     copied == 1 && permitted && !refused
 }
 
-/// Bytes that can still be written to `/dev/shm`.
+/// Returns the free bytes of `/dev/shm`.
 pub fn free_bytes() -> Option<u64> {
     // SAFETY: plain integers, for which zeros are values.
     let mut found: libc::statvfs = unsafe { std::mem::zeroed() };

@@ -1,7 +1,8 @@
-//! The environment that providers read when libfabric starts: set only here, unless by the user.
+//! Environment variables that providers read when libfabric starts. Only set here, and never over
+//! the user's.
 //!
-//! Providers take these choices from the environment alone, which libfabric reads at the first
-//! question: so it is set once, after loading the library, whose version matters (decision 27).
+//! Providers have no other interface for these options. libfabric reads them at the first query: so
+//! they are set once, after loading the library, whose version matters (decision 27).
 
 use std::env;
 use std::path::Path;
@@ -25,7 +26,8 @@ const JOB_SIZES: [&str; 6] = [
 
 const USUAL: usize = 1024;
 
-/// Connections in soft RoCE's completion queues of 32767 entries, of which ofi_rxm wants 256 each.
+/// Maximum connections with soft RoCE: its completion queues have 32767 entries, and ofi_rxm wants
+/// 256 for each.
 const SOFT_ROCE: usize = 127;
 
 const SPARE: usize = 16;
@@ -44,14 +46,14 @@ pub(crate) fn prepare(library: &Library, options: &Options, kinds: MemoryKinds) 
                 continue;
             }
             info!("provider {provider}: {name} is set to {value}: {why}");
-            // SAFETY: no other thread changes the environment meanwhile, or reads it but by Rust's
-            // library. The program that calls NVSHMEM's init sees to that; decision 27.
+            // SAFETY: no other thread changes the environment meanwhile, or reads it except through
+            // Rust's library, as the program that calls NVSHMEM's init promises; decision 27.
             unsafe { env::set_var(name, value) };
         }
     });
 }
 
-/// A variable that a provider ought to find in the environment, for people who ask.
+/// An environment variable that a provider should have, for diagnosis.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct EnvironmentWish {
     /// The provider.
@@ -62,11 +64,11 @@ pub struct EnvironmentWish {
     pub value: String,
     /// Value that the user has set.
     pub theirs: Option<String>,
-    /// Why.
+    /// Reason.
     pub why: &'static str,
 }
 
-/// What searching the fabric will set for the providers that may be used, if asked before.
+/// Returns the variables that discovery will set for the providers that may be used.
 pub fn environment_wishes(
     library: &Library,
     options: &Options,
@@ -83,7 +85,7 @@ pub fn environment_wishes(
     concerned(options.provider, &sysfs).flat_map(|profile| situation.wishes(profile)).collect()
 }
 
-/// The providers that may be used: what the machine can use, if the choice is left to us.
+/// Returns the providers that may be used; with `auto`, those whose NICs the machine has.
 fn concerned(provider: Provider, sysfs: &Path) -> impl Iterator<Item = &'static Profile> + '_ {
     let auto = provider == Provider::Auto;
     let profiles = candidates(provider).iter().copied();
@@ -127,7 +129,8 @@ impl Situation {
         if self.soft_roce {
             return Some(SOFT_ROCE);
         }
-        // Both lanes of each PE, and no fewer than usual: one launcher may know a part of the job.
+        // Both lanes of each PE, and at least the usual: a launcher may know only a part of the
+        // job.
         let wanted = self.job_size?.saturating_mul(2).saturating_add(SPARE);
         (wanted > USUAL).then_some(wanted)
     }

@@ -1,4 +1,4 @@
-//! Errors of this layer, each with what was tried and libfabric's own text.
+//! Errors of this layer, with the failed call and libfabric's own text.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use thiserror::Error;
 use crate::provider::{Profile, Provider};
 use engine::port::{PortError, Posted};
 
-/// Something that libfabric could have given, and why it was not taken.
+/// An offer of libfabric that was not taken, and the reason.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Refusal {
     /// The provider.
@@ -34,7 +34,7 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// Why the fabric cannot be used.
+/// Reason why the fabric cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum OfiError {
@@ -46,7 +46,7 @@ pub enum OfiError {
     NoDevice {
         /// The provider asked for, as the user names it.
         asked: Provider,
-        /// Everything that was looked at, and why it was not taken.
+        /// All offers, and the reasons why they were not taken.
         refusals: Vec<Refusal>,
     },
     /// A device that the user named cannot be used.
@@ -59,7 +59,7 @@ pub enum OfiError {
         entry: String,
         /// The provider searched.
         provider: String,
-        /// Why it is not one.
+        /// The reason.
         reason: String,
         /// Devices of the provider.
         available: String,
@@ -70,7 +70,7 @@ pub enum OfiError {
         /// One line per device.
         failures: Vec<String>,
     },
-    /// Devices that the user has named are there, and some of them could not be opened.
+    /// The devices that the user has named exist, but some of them could not be opened.
     #[error(
         "NVSHMEM_LIBFABRIC_DEVICES names what cannot be opened; without it in the list, or without the list, the job goes \
          on with the others:{}",
@@ -83,7 +83,7 @@ pub enum OfiError {
     /// A call to libfabric failed.
     #[error("{object}: {error}")]
     Call {
-        /// The object it was made on.
+        /// Object of the call.
         object: String,
         /// Libfabric's error.
         error: PortError,
@@ -109,7 +109,7 @@ pub(crate) fn refused(call: &'static str, text: String) -> PortError {
     PortError { call, code: libfabric_sys::FI_EINVAL, text }
 }
 
-/// Adds what probably helps to an error. Nothing known: empty.
+/// Adds a probable remedy to an error, unless it is empty.
 pub(crate) fn with_help(mut error: PortError, help: &str) -> PortError {
     if !help.is_empty() {
         error.text = format!("{} ({help})", error.text);

@@ -1,10 +1,9 @@
 //! Children of fork: processes with a copy of this one's memory and descriptors, but no threads.
 //!
-//! What a child did on rails would be done on its parent's. So there nothing is used, nothing
-//! closed and nothing freed, and its copies of the rails' sockets become something else: with them,
-//! peers would not notice that the parent has gone, and its ports would stay taken. Children that
-//! run another program at once, as those of `posix_spawn`, do not get so far as to let go of
-//! sockets, so these are marked to be closed then.
+//! A child must not touch its parent's rails: it uses, closes and frees nothing, and its copies of
+//! the rails' sockets are replaced. With them, peers would not notice that the parent has ended,
+//! and its ports would stay in use. Children that execute another program at once, as those of
+//! `posix_spawn`, do not run this code, so the sockets are also set close-on-exec.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -19,25 +18,26 @@ static JOBS: AtomicUsize = AtomicUsize::new(0);
 static CHILD: AtomicBool = AtomicBool::new(false);
 
 /// An end of a socket: address and port.
-type End = (IpAddr, u16);
+type SocketEnd = (IpAddr, u16);
 
-static RAILS: Mutex<Option<HashSet<End>>> = Mutex::new(None);
+static RAILS: Mutex<Option<HashSet<SocketEnd>>> = Mutex::new(None);
 
-/// Whether this process is a child of fork, and what it has of a job its parent's.
+/// Returns true if this process is a child of fork, whose jobs are its parent's.
 #[inline(always)]
 pub fn is_child() -> bool {
     CHILD.load(Ordering::Relaxed)
 }
 
-/// A job of this process, as long as it lives.
+/// Counts a job of this process until dropped.
 #[derive(Debug)]
-pub struct Present(());
+pub struct JobGuard(());
 
-impl Present {
+impl JobGuard {
     /// Registers a job of this process.
     pub fn enter() -> Self {
         static ONCE: Once = Once::new();
-        // SAFETY: children may run the function. The C library forgets it when we are unloaded.
+        // SAFETY: the function may run in a child. The C library unregisters it when we are
+        // unloaded.
         ONCE.call_once(|| unsafe {
             libc::pthread_atfork(None, None, Some(in_child));
         });
@@ -46,7 +46,7 @@ impl Present {
     }
 }
 
-impl Drop for Present {
+impl Drop for JobGuard {
     fn drop(&mut self) {
         if !is_child() && JOBS.fetch_sub(1, Ordering::Relaxed) == 1 {
             *rails() = None;
@@ -54,29 +54,30 @@ impl Drop for Present {
     }
 }
 
-/// Notes where rails are, by their addresses as libfabric has them. Only sockets matter.
-pub fn note_rails<A: AsRef<[u8]>>(addresses: &[A]) {
+/// Registers the addresses of rails, in libfabric's format. Addresses other than of sockets are
+/// ignored.
+pub fn register_rails<A: AsRef<[u8]>>(addresses: &[A]) {
     let found = addresses.iter().filter_map(|address| socket_address(address.as_ref()));
     rails().get_or_insert_default().extend(found);
 }
 
-/// Notes an address that sockets of a job have, at either end.
-pub fn note(at: SocketAddr) {
+/// Registers an address of a job's sockets, at either end.
+pub fn register(at: SocketAddr) {
     rails().get_or_insert_default().insert((at.ip(), at.port()));
 }
 
-fn rails() -> MutexGuard<'static, Option<HashSet<End>>> {
-    // Each change of it is one call.
+fn rails() -> MutexGuard<'static, Option<HashSet<SocketEnd>>> {
+    // Also if poisoned: each change is one call.
     RAILS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Marks the sockets of rails to be closed when a child runs another program.
+/// Sets the sockets of rails close-on-exec.
 pub fn close_on_exec() {
     let rails = rails();
     let Some(rails) = rails.as_ref() else { return };
     for fd in sockets_of(rails) {
-        // SAFETY: flags of a descriptor alone. If it was closed and is another file's by now, which
-        // a library opens at this very moment to be inherited, there is no way to know.
+        // SAFETY: changes only a descriptor's flag. If it was closed meanwhile, and a library has
+        // just reused the number for a file to be inherited, that cannot be detected.
         unsafe {
             let flags = libc::fcntl(fd, libc::F_GETFD);
             if flags >= 0 && flags & libc::FD_CLOEXEC == 0 {
@@ -95,18 +96,19 @@ extern "C" fn in_child() {
     let rails = match RAILS.try_lock() {
         Ok(rails) => rails,
         Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-        // Another thread was at it, and is not here to finish: the sockets stay.
+        // A thread that does not exist in the child held the lock: the sockets stay.
         Err(TryLockError::WouldBlock) => return,
     };
     let (Some(rails), Ok(nothing)) = (rails.as_ref(), File::open("/dev/null")) else { return };
     for fd in sockets_of(rails) {
-        // Not just closed: who has the number may close it again, when it could be another file's.
-        // SAFETY: descriptors of this process, whose only thread this is, apart from the parent's.
+        // Replaced, not closed: the holder of the number may close it later, when it could be
+        // another file's.
+        // SAFETY: descriptors of this process, in its only thread, independent of the parent's.
         unsafe { libc::dup3(nothing.as_raw_fd(), fd, libc::O_CLOEXEC) };
     }
 }
 
-fn sockets_of(rails: &HashSet<End>) -> Vec<RawFd> {
+fn sockets_of(rails: &HashSet<SocketEnd>) -> Vec<RawFd> {
     let Ok(files) = fs::read_dir("/proc/self/fd") else { return Vec::new() };
     let numbers = files.filter_map(|file| file.ok()?.file_name().to_str()?.parse().ok());
     let is_of_rail = |fd: &RawFd| {
@@ -118,26 +120,26 @@ fn sockets_of(rails: &HashSet<End>) -> Vec<RawFd> {
 
 type NameOf = unsafe extern "C" fn(RawFd, *mut libc::sockaddr, *mut libc::socklen_t) -> libc::c_int;
 
-fn end(fd: RawFd, name_of: NameOf) -> Option<End> {
+fn end(fd: RawFd, name_of: NameOf) -> Option<SocketEnd> {
     let mut address = MaybeUninit::<libc::sockaddr_storage>::zeroed();
     let mut len = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
-    // SAFETY: room for as many bytes as it says. Any number may be asked about.
+    // SAFETY: a buffer of `len` bytes. Any number is answered.
     if unsafe { name_of(fd, address.as_mut_ptr().cast(), &raw mut len) } != 0 {
         return None;
     }
-    // SAFETY: zeroed at first, so all bytes are there.
+    // SAFETY: zeroed at first, so all bytes are initialised.
     let bytes: [u8; size_of::<libc::sockaddr_storage>()] = unsafe { std::mem::transmute(address) };
     socket_address(bytes.get(..len as usize)?)
 }
 
-fn socket_address(bytes: &[u8]) -> Option<End> {
+fn socket_address(bytes: &[u8]) -> Option<SocketEnd> {
     let (family, rest) = bytes.split_first_chunk()?;
     let (port, rest) = rest.split_first_chunk()?;
     let port = u16::from_be_bytes(*port);
     match i32::from(u16::from_ne_bytes(*family)) {
         libc::AF_INET => Some((IpAddr::from(*rest.first_chunk::<4>()?), port)),
         libc::AF_INET6 => {
-            // Behind the flow.
+            // After the flow label.
             let ip = rest.get(4..)?.first_chunk::<16>()?;
             Some((IpAddr::from(*ip), port))
         }
@@ -206,11 +208,11 @@ mod tests {
         let fresh = || std::iter::repeat_with(socket).find(|socket| !is_known(socket)).unwrap();
         let sockets = [socket(), socket(), fresh()];
         let [rail, noted, other] = sockets.each_ref();
-        let (first, second) = (Present::enter(), Present::enter());
+        let (first, second) = (JobGuard::enter(), JobGuard::enter());
         let port = at(rail).port().to_be_bytes();
         let address = [&2_u16.to_ne_bytes()[..], &port, &[127, 0, 0, 1]].concat();
-        note_rails(&[&address[..], b"fi_shm://1:2"]);
-        note(at(noted));
+        register_rails(&[&address[..], b"fi_shm://1:2"]);
+        register(at(noted));
         assert!(is_known(rail) && is_known(noted) && !is_known(other));
         close_on_exec();
         assert_eq!(sockets.each_ref().map(is_marked), [true, true, false]);

@@ -1,47 +1,47 @@
 //! Owners of libfabric objects, and the engine's ports over them.
 //!
 //! ```text
-//! environment what providers read when libfabric starts
-//! options     what is asked for
-//! open        both lanes on the devices found; report: what they are
-//! bulk_plan   which rails get connections for bulk; affinity: where their threads run
+//! environment variables that providers read when libfabric starts
+//! options     options of the search and of opening
+//! open        opening both lanes on the devices found; report: their description
+//! bulk_plan   number of bulk connections of each rail; affinity: CPUs of their threads
 //! memory      registration with all rails
 //! data_path   posting and polling: the engine's port
-//! discovery   what providers offer, and what is taken
+//! discovery   the providers' offers, and the choice among them
 //! objects     one owner for each object of libfabric
-//! provider    what is known of each provider
-//! topology    how near NICs are to GPUs
+//! provider    profiles of the providers
+//! topology    distances of NICs and GPUs
 //! ```
 //!
-//! The way from [`Options`] to a port:
+//! From [`Options`] to a port:
 //!
-//! 1. [`Discovery::run`] loads libfabric, asks the providers in turn and lists the usable devices,
-//!    with a [`Refusal`] for each thing that was offered and not taken.
+//! 1. [`Discovery::run`] loads libfabric, queries the providers in turn and lists the usable
+//!    devices, with a [`Refusal`] for each offer that was not taken.
 //! 2. [`Discovery::open`] opens the chosen devices: one domain for the host lane and one domain per
 //!    rail of the proxy lane, each with one endpoint, one completion queue and one address vector.
 //! 3. The caller exchanges the rails' addresses ([`OfiPort::address`]) and hands the peers' to
 //!    [`OfiPort::insert`].
 //!
 //! # Messages
-//! A rail of the proxy lane has buffers posted to receive into, and every rail has some to send
-//! from what is too long for `fi_inject`. They belong to the rail, and their use to its port:
-//! completions of messages never reach the engine, which only takes what has come in: messages, and
-//! the immediate data of peers' writes.
+//! A rail of the proxy lane has posted receive buffers, and every rail has send buffers for
+//! messages too long for `fi_inject`. The rail owns them, and its port uses them: completions of
+//! messages never reach the engine, which only takes arrivals: messages, and the immediate data of
+//! peers' writes.
 //!
 //! # Ownership
-//! Every libfabric object has one owner that closes it when dropped, and holds what it was made
-//! from in an `Arc` or as a field dropped after it: region, endpoint, queue and vector, domain,
-//! fabric. So no order of drops, also out of a half-built state, closes a parent before its child.
-//! Dropping a port closes its endpoints and thereby ends what is in flight (but see [`OfiRegion`]
-//! for providers that bind regions to endpoints).
+//! Every libfabric object has one owner, which closes it when dropped and holds its parent in an
+//! `Arc` or as a field dropped later: region, endpoint, queue and vector, domain, fabric. So no
+//! order of drops, also out of a half-built state, closes a parent before its child. Dropping a
+//! port closes its endpoints and thereby ends operations in flight (but see [`OfiRegion`] for
+//! providers that bind regions to endpoints).
 //!
 //! # Threads
-//! Rails may have connections for bulk, with a domain and a thread each (`data_path/bulk`). These
-//! meet the lane in queues alone.
+//! Rails may have bulk connections, with a domain and a thread each (`data_path/bulk`), which share
+//! only queues with the lane.
 //!
-//! An [`OfiPort`] belongs to one thread at a time. [`OfiMemory`] may be used from any. Where the
-//! provider offers only `FI_THREAD_DOMAIN`, both meet on the domain and take its gate, a mutex that
-//! does not exist in the other modes (see `objects/object.rs`).
+//! One thread at a time uses an [`OfiPort`]; any thread may use [`OfiMemory`]. If the provider
+//! offers only `FI_THREAD_DOMAIN`, both enter the domain's gate, a mutex that does not exist in the
+//! other modes (see `objects/object.rs`).
 
 pub mod affinity;
 mod bulk_plan;

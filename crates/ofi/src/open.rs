@@ -1,4 +1,4 @@
-//! The opening of both lanes of a process on the devices found.
+//! Opens both lanes of a process on the devices found.
 
 use std::num::NonZero;
 use std::ops::Range;
@@ -9,7 +9,7 @@ use libfabric_sys::{FI_MR_ENDPOINT, FI_MR_LOCAL, FI_MR_PROV_KEY};
 use log::{info, warn};
 
 use crate::bulk_plan::connections;
-use crate::data_path::bulk::Plan;
+use crate::data_path::bulk::BulkConfig;
 use crate::data_path::port::OfiPort;
 use crate::data_path::rail::{Rail, Receives};
 use crate::discovery::device::Device;
@@ -23,43 +23,43 @@ use crate::objects::contexts::Contexts;
 use crate::objects::domain::Domain;
 use crate::objects::fabric::Fabrics;
 use crate::options::{BulkChoice, Devices, GpuDirect};
-use crate::provider::{Fact, Said, SoftwareWrites};
+use crate::provider::{Fact, LogPattern, SoftwareWrites};
 use crate::report::{RailReport, Report};
 use crate::topology::Topology;
 use engine::lane::segments_for;
 use engine::port::{DataPath, PortError, RailLimits};
 
-/// Most rails of a lane, as [`Port::limits`](engine::port::Port::limits) has it.
+/// Maximum number of rails of a lane, as of [`Port::limits`](engine::port::Port::limits).
 const MAX_RAILS: usize = 32;
 
-/// An open fabric: the ports of both lanes, and registration.
+/// An open fabric: the ports of both lanes, and memory registration.
 #[derive(Debug)]
 pub struct Opened {
     /// The host lane: one rail, on the device of the first proxy rail, in a domain of its own.
     pub host: OfiPort,
     /// The proxy lane.
     pub proxy: OfiPort,
-    /// Registration with all rails of both.
+    /// Registration with all rails of both lanes.
     pub memory: OfiMemory,
-    /// What this is.
+    /// Description of the rails.
     pub report: Report,
 }
 
 impl Discovery {
     /// Opens the devices with these indices into [`Self::devices`], in this order, as the rails of
-    /// the proxy lane, and the host lane on the first of them. Each rail will be given the
-    /// addresses of about `peers` rails, `here` of them of this host.
+    /// the proxy lane, and the host lane on the first of them. Each rail will get the addresses of
+    /// about `peers` rails, `here` of them on this host.
     ///
-    /// A device on which something cannot be opened is reported and left out, as long as another
-    /// can, unless the user has named the devices. What no device has room for is left out too.
+    /// Devices that cannot be opened are logged and left out, unless the user has named them; so
+    /// are devices beyond the maximum number of rails.
     ///
     /// # Errors
-    /// When no device could be opened, or not all that the user has named. Nothing stays open then.
+    /// No device could be opened, or not all that the user has named. Nothing stays open then.
     ///
     /// # Safety
-    /// From here on the ports touch memory at the addresses that they are told, and let the fabric
-    /// do so: whoever registers memory, or has a lane execute operations, vouches for it to be
-    /// there until they are over. The engine checks what peers ask for against what is registered.
+    /// The ports access memory at the given addresses, and let the fabric do so: whoever registers
+    /// memory, or submits operations to a lane, keeps it valid until they have ended. The engine
+    /// checks peers' accesses against the registered regions.
     pub unsafe fn open(
         &self,
         rails: &[usize],
@@ -97,7 +97,7 @@ impl Discovery {
             .map_err(failed(format!("host lane on {}", first.name)))?;
         let mut bulk = vec![Vec::new(); proxy.len()];
         if *self.profile.bulk_connections {
-            // Peers may have some, whatever this process has.
+            // Peers may have bulk connections even if this process has none.
             host_port = host_port.with_joined_addresses();
             proxy_port = proxy_port.with_joined_addresses();
             bulk = self.open_bulk(&mut fabrics, &mut proxy_port, &devices, peers, here);
@@ -130,7 +130,7 @@ impl Discovery {
             let options = &self.options;
             match Rail::open(fabrics, device, options, contexts, peers, Receives::Messages) {
                 Ok(rail) => {
-                    // The engine keeps one addressing for all rails. One provider has one anyway.
+                    // The engine has one addressing for all rails; every provider has one.
                     let addressing = rail.domain.addressing();
                     match found.first() {
                         Some((_, first)) if first.domain.addressing() != addressing => failures
@@ -170,7 +170,7 @@ impl Discovery {
         bulk: &[Vec<Arc<Domain>>],
     ) -> Report {
         let (info, version) = (&devices[0].info, self.library.version());
-        // What all rails keep.
+        // Offered only if all rails offer it.
         let of = |device: &&Device| ImmediateData::of(self.profile, &device.info);
         let refused = devices.iter().map(of).find(|immediate| !immediate.offered);
         let rails = proxy.iter().zip(devices).zip(bulk).enumerate();
@@ -194,7 +194,7 @@ impl Discovery {
                 "libfabric {version} ({}), provider {}; asked for {}, got threading {}; mr_mode {}",
                 self.library.path(),
                 info.provider(),
-                self.found.step,
+                self.found.model,
                 info.threading_text(),
                 info.mr_mode_text()
             ),
@@ -231,8 +231,8 @@ impl Discovery {
         }
     }
 
-    /// How many connections for bulk each of these devices would have as a rail, by their indices,
-    /// for each of so many PEs on this host.
+    /// Returns the number of bulk connections that each of these devices would have as a rail, by
+    /// their indices, with `here` PEs on this host.
     pub fn bulk_connections(&self, rails: &[usize], here: usize) -> Vec<usize> {
         let devices = rails.iter().filter_map(|&index| self.devices().get(index));
         self.connections(&devices.collect::<Vec<_>>(), here)
@@ -317,7 +317,8 @@ impl Discovery {
             return None;
         }
         let said = rails.find_map(|rail| Some((&rail.name, rail.domain.maps_wrongly.as_ref()?)));
-        let Fact { value: Some(Said { remedy, .. }), why, .. } = self.profile.maps_wrongly else {
+        let Fact { value: Some(LogPattern { remedy, .. }), why, .. } = self.profile.maps_wrongly
+        else {
             return None;
         };
         let name = self.profile.name;
@@ -330,7 +331,7 @@ impl Discovery {
 
     fn segments(&self, rails: &[usize]) -> u32 {
         let devices = rails.iter().filter_map(|&index| self.devices().get(index));
-        // Perhaps, which is known when they are open.
+        // An upper bound: the number is known when the rails are open.
         let bulk =
             u8::from(*self.profile.bulk_connections && self.options.bulk != BulkChoice::Each(0));
         let limits_of = |device| RailLimits { bulk, ..Rail::limits_of(device, &self.options) };
@@ -363,7 +364,10 @@ fn open_bulk_of(
     };
     let threads = numbers.map(open).collect::<Result<Vec<_>, PortError>>()?;
     let (depth, link) = (port.limits()[rail].depth, device.link());
-    port.open_bulk(rail, &Plan { threads: &threads, depth, peers, near: link.device.as_deref() })?;
+    port.open_bulk(
+        rail,
+        &BulkConfig { threads: &threads, depth, peers, near: link.device.as_deref() },
+    )?;
     Ok(threads.into_iter().map(|(domain, _)| domain).collect())
 }
 

@@ -1,34 +1,34 @@
-//! What this layer is asked for. Whoever opens a fabric makes it, out of what users have set.
+//! Options of this layer, which the caller derives from the user's settings.
 
 use libfabric_sys::DEFAULT_LIBRARY;
 
 use crate::provider::Provider;
 use crate::topology::Distance;
 
-/// How libfabric is loaded, searched and opened.
+/// Options for loading and searching libfabric, and opening devices.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Options {
-    /// The libfabric to load, a name or a path.
+    /// Name or path of the libfabric to load.
     pub library: String,
-    /// The provider to use.
+    /// Provider to use.
     pub provider: Provider,
-    /// The one fabric to use, where a provider has several; none is the first that answers.
+    /// Fabric to use, of a provider with several; None for the first that answers.
     pub fabric: Option<String>,
-    /// Which devices become rails, and in which order.
+    /// Devices that become rails, and their order.
     pub devices: Devices,
-    /// Most rails of the proxy lane.
+    /// Maximum number of rails of the proxy lane.
     pub max_nic_per_pe: u8,
-    /// The threading level to ask for first.
+    /// Threading level to request first.
     pub threading: Threading,
-    /// Most segments in flight on one rail; 0 takes what the provider offers.
+    /// Maximum segments in flight on one rail; 0 for the provider's limit.
     pub queue_depth: u32,
-    /// Longest segment in bytes; 0 takes the provider's limit.
+    /// Maximum bytes of a segment; 0 for the provider's limit.
     pub max_segment: u64,
-    /// How many connections for bulk each rail gets, where the processor moves bytes.
+    /// Number of bulk connections of each rail, for providers that copy with the CPU.
     pub bulk: BulkChoice,
-    /// Whether NICs reach device memory by themselves.
+    /// Direct access by NICs to device memory.
     pub gpu_direct: GpuDirect,
-    /// How far from a GPU a NIC may be to reach its memory by itself.
+    /// Maximum distance of a NIC from a GPU for direct access to its memory.
     pub gdr_level: Distance,
 }
 
@@ -50,7 +50,7 @@ impl Default for Options {
     }
 }
 
-/// Which devices become rails, each named by its domain, interface, NIC or IP address.
+/// Devices that become rails, each named by its domain, interface, NIC or IP address.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Devices {
     /// All that the provider offers.
@@ -61,7 +61,7 @@ pub enum Devices {
     Exclude(Vec<String>),
 }
 
-/// Threading level to ask libfabric for first.
+/// Threading level to request of libfabric first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Threading {
     /// `FI_THREAD_COMPLETION`.
@@ -72,30 +72,30 @@ pub enum Threading {
     Safe,
 }
 
-/// How many connections for bulk each rail gets, each with a thread.
+/// Number of bulk connections of each rail, each with a thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BulkChoice {
-    /// By the speed of its link and the cores that there are.
+    /// By the speed of its link and the number of cores.
     Auto,
-    /// So many; with 0 the proxy thread moves everything.
+    /// This number; with 0 the proxy thread makes all transfers.
     Each(u8),
 }
 
-/// Whether NICs reach device memory by themselves.
+/// Policy of direct access by NICs to device memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum GpuDirect {
-    /// Where the fabric can; else it is staged.
+    /// Direct if the fabric can; else the memory is staged.
     Auto,
-    /// Always: what the fabric does not take is an error.
+    /// Always direct: memory that the fabric refuses is an error.
     Always,
-    /// Never: all device memory is staged.
+    /// Never direct: all device memory is staged.
     Never,
 }
 
-/// Kinds of memory of the process, which decide about `FI_HMEM`.
+/// Kinds of memory of the process, on which requesting `FI_HMEM` depends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MemoryKinds {
-    /// Host memory only: nothing is asked of libfabric for devices.
+    /// Host memory only: `FI_HMEM` is not requested.
     Host,
     /// Perhaps also memory of CUDA devices.
     HostAndDevices,

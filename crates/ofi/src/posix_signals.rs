@@ -1,7 +1,7 @@
-//! Signals of the program, which threads of ours and of the providers' do not take.
+//! Blocks the program's signals on threads of ours and of the providers.
 //!
-//! A signal for the process goes to any thread that does not block it. A program's handlers expect
-//! its own threads: one in the middle of a provider's call may wait for what that call holds.
+//! The kernel delivers a signal to any thread of the process that does not block it. A program's
+//! handler expects one of its own threads: in the middle of a provider's call it could deadlock.
 
 use std::io;
 use std::marker::PhantomData;
@@ -11,23 +11,23 @@ use std::thread::{Builder, JoinHandle};
 
 use libc::{SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGSYS, SIGTRAP};
 
-/// As long as this lives, its thread takes no signal but those that are about the thread itself,
-/// nor do threads that are started by it.
+/// Blocks all signals but synchronous ones on this thread, and on threads that it starts, until
+/// dropped.
 #[expect(missing_debug_implementations, reason = "a guard: there is nothing to show")]
 pub struct Blocked {
     before: libc::sigset_t,
-    /// It is about the thread that has made it.
+    /// The mask belongs to the thread, so this value stays on it.
     _here: PhantomData<*const ()>,
 }
 
 impl Blocked {
-    /// Blocks them for the calling thread, until it is dropped.
+    /// Blocks signals on the calling thread until the result is dropped.
     pub fn here() -> Self {
         let mut all = MaybeUninit::uninit();
         let mut before = MaybeUninit::uninit();
         let own = [SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS];
-        // SAFETY: sets to write to, the first of which is filled before it is read. The last call
-        // fails for a wrong first argument only, so the second set is written.
+        // SAFETY: pointers to sets, the first of which is filled before it is read. The last call
+        // fails only for a wrong first argument, so the second set is written.
         let before = unsafe {
             libc::sigfillset(all.as_mut_ptr());
             for signal in own {
@@ -42,14 +42,14 @@ impl Blocked {
 
 impl Drop for Blocked {
     fn drop(&mut self) {
-        // SAFETY: a set that was written when this was made.
+        // SAFETY: a set written by `here`.
         unsafe {
             libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.before, ptr::null_mut())
         };
     }
 }
 
-/// Starts a thread that takes none of the program's signals.
+/// Starts a thread that blocks the program's signals.
 pub fn spawn<T: Send + 'static>(
     name: &str,
     run: impl FnOnce() -> T + Send + 'static,

@@ -1,4 +1,4 @@
-//! The report of what was opened, in words.
+//! Report of the open rails.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -10,37 +10,37 @@ use engine::port::Addressing;
 /// Requested and granted properties, and open rails. Its `Display` is one line.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// libfabric, the provider, and what it was asked for and has answered, in words.
+    /// Description of libfabric, the provider, and its requested and granted properties.
     pub(crate) fabric: String,
     /// The provider with its layers.
     pub provider: String,
-    /// Properties that PEs need in common to reach each other, the provider first.
+    /// Properties that PEs must share to reach each other, the provider first.
     pub common: String,
-    /// How peers address registered memory, on every rail.
+    /// Addressing of registered memory by peers, on every rail.
     pub addressing: Addressing,
-    /// Whether writes may carry immediate data, on every rail.
+    /// Immediate data of writes, on every rail.
     pub immediate_data: ImmediateData,
-    /// How puts and gets are cut, where the settings do not say.
+    /// Segmentation of puts and gets, unless the settings have it.
     pub striping: Striping,
-    /// The rails of the proxy lane, in rail order. The host lane is on the first one's device.
+    /// Rails of the proxy lane, in rail order. The host lane is on the first one's device.
     pub rails: Vec<RailReport>,
 }
 
 /// One open rail.
 #[derive(Clone, Debug)]
 pub struct RailReport {
-    /// Its name in messages.
+    /// Its name in the log.
     pub name: String,
     /// Libfabric's name of the domain.
     pub domain: String,
-    /// The fabric: what has the same name reaches one another. It is libfabric's name, with the
-    /// rail's number where rails are separate.
+    /// Libfabric's name of the fabric, with the rail's number if rails are separate. Rails with
+    /// equal names reach each other.
     pub fabric: String,
-    /// The NIC in sysfs, for NICs.
+    /// The NIC's directory in sysfs.
     pub pci_path: Option<PathBuf>,
-    /// Connections for bulk, each with a thread.
+    /// Number of bulk connections, each with a thread.
     pub bulk: usize,
-    /// Most operations in flight.
+    /// Maximum number of operations in flight.
     pub depth: u32,
 }
 

@@ -1,4 +1,4 @@
-//! Requests: the host's arguments of an operation, as the engine takes them.
+//! Requests: the host's arguments of an operation, converted for the engine.
 
 use std::ffi::c_int;
 use std::mem::offset_of;
@@ -37,7 +37,7 @@ unsafe fn handle<'a>(handle: *const c::nvt_mem_handle) -> Option<&'a HandleBytes
     unsafe { handle.cast::<HandleBytes>().as_ref() }
 }
 
-/// Reads the arguments of `rma`, and says whether the call is to wait for the operation's end.
+/// Reads the arguments of `rma`. Returns the request, and whether the call is blocking.
 ///
 /// # Safety
 /// `remote` and `local` are null or valid for `'a`, with the handles they point to; for P,
@@ -93,11 +93,11 @@ pub(crate) unsafe fn read<'a>(
     Ok((request, blocking))
 }
 
-/// The remote side of an operation: its handle and its address, if it has the common shape, every
+/// Returns handle and address of an operation's remote side, if it has the common form: every
 /// pointer set.
 ///
 /// # Safety
-/// As for [`read`].
+/// As [`read`].
 #[inline(always)]
 unsafe fn remote_side<'a>(remote: *const RmaMem) -> Option<(&'a HandleBytes, u64)> {
     // SAFETY: by contract.
@@ -107,11 +107,11 @@ unsafe fn remote_side<'a>(remote: *const RmaMem) -> Option<(&'a HandleBytes, u64
     Some((handle, remote.ptr as u64))
 }
 
-/// Reads a PUT, GET, G or P for which nobody waits, if it has the common shape. All others, also
-/// wrong ones, are for [`read`].
+/// Reads a non-blocking PUT, GET, G or P, if it has the common form. [`read`] handles all others,
+/// also wrong ones.
 ///
 /// # Safety
-/// As for [`read`].
+/// As [`read`].
 #[inline(always)]
 pub(crate) unsafe fn common<'a>(
     direction: Direction,
@@ -137,11 +137,11 @@ pub(crate) fn is_put_nbi(verb: &RmaVerb) -> bool {
     unsafe { (&raw const *verb).cast::<u64>().read_volatile() == PUT_NBI }
 }
 
-/// Reads the local side of a PUT, GET or G, with its length, if it has the common shape:
-/// contiguous bytes, and nobody waits. All others, also wrong ones, are for [`read`].
+/// Reads the local side of a PUT, GET or G, with its length, if it has the common form: contiguous
+/// and non-blocking. [`read`] handles all others, also wrong ones.
 ///
 /// # Safety
-/// As for [`read`].
+/// As [`read`].
 #[inline(always)]
 pub(crate) unsafe fn contiguous(
     verb: &RmaVerb,
@@ -156,10 +156,10 @@ pub(crate) unsafe fn contiguous(
     Some((LocalSide::Memory(addr), bytes.nelems as usize))
 }
 
-/// Reads the value of a P of 8 bytes, the width that flags have.
+/// Reads the value of a P of 8 bytes, the width of flags.
 ///
 /// # Safety
-/// As for [`read`].
+/// As [`read`].
 #[inline(always)]
 pub(crate) unsafe fn word(local: *const RmaMem, bytes: &RmaBytes) -> Option<(LocalSide, usize)> {
     // SAFETY: by contract.
@@ -187,7 +187,7 @@ fn length(op: &'static str, bytes: &RmaBytes) -> Result<usize, AbiError> {
     })
 }
 
-/// The value of a P, which lies in a temporary of the caller, of any alignment.
+/// Reads the value of a P, which is in a temporary of the caller, of any alignment.
 ///
 /// # Safety
 /// `at` is null or readable for `bytes` bytes; nothing beyond them is read.
@@ -196,7 +196,7 @@ unsafe fn value(at: *const u8, bytes: c_int) -> Result<u64, AbiError> {
     if at.is_null() {
         return Err(AbiError::Null { argument: "local->ptr" });
     }
-    // SAFETY: readable by contract, in the width that is read.
+    // SAFETY: by contract, readable in the width that is read.
     unsafe {
         match bytes {
             8 => Ok(at.cast::<u64>().read_unaligned()),
@@ -216,7 +216,7 @@ unsafe fn value(at: *const u8, bytes: c_int) -> Result<u64, AbiError> {
 pub(crate) struct Amo {
     /// `NVT_AMO_*`.
     pub(crate) code: c_int,
-    /// Whether the operands are IEEE numbers; never before layout 6.
+    /// Whether the operands are IEEE numbers; false before layout 6.
     pub(crate) float: bool,
 }
 
@@ -258,10 +258,10 @@ pub(crate) unsafe fn atomic<'a>(
     Ok(AtomicRequest { pe: pe(pe_number)?, remote_handle, remote_addr, atomic, result })
 }
 
-/// Reads an atomic that fetches nothing, if it has the common shape: every pointer set.
+/// Reads a non-fetching atomic, if it has the common form: every pointer set.
 ///
 /// # Safety
-/// As for [`atomic`].
+/// As [`atomic`].
 #[inline(always)]
 pub(crate) unsafe fn common_atomic<'a>(
     pe: c_int,
@@ -280,11 +280,10 @@ pub(crate) unsafe fn common_atomic<'a>(
     Some(AtomicRequest { pe: Pe(pe as u32), remote_handle, remote_addr, atomic, result: None })
 }
 
-/// Reads a put with signal, if it has the common shape: one piece of contiguous bytes, and every
-/// pointer set.
+/// Reads a put with signal, if it has the common form: one contiguous part, and every pointer set.
 ///
 /// # Safety
-/// As for [`Parts::new`] and [`atomic`].
+/// As [`Parts::new`] and [`atomic`].
 #[inline(always)]
 pub(crate) unsafe fn common_signal<'a>(
     put: &Put<'_>,
@@ -292,7 +291,7 @@ pub(crate) unsafe fn common_signal<'a>(
     signal: *const AmoMem,
     signal_bytes: AmoBytes,
 ) -> Option<(Request<'a>, AtomicRequest<'a>)> {
-    // One element each, looked at one by one, so that each question is one comparison.
+    // One element each, checked one by one, so that each check is one comparison.
     // SAFETY: by contract.
     let remote = unsafe { put.remote.as_ref()? };
     if remote.begin.wrapping_add(1) != remote.end {
@@ -305,7 +304,7 @@ pub(crate) unsafe fn common_signal<'a>(
     }
     // SAFETY: by contract.
     let bytes = unsafe { put.bytes.as_ref()? };
-    // Signals are integers of eight bytes, which spares the choice among kinds.
+    // Signals are integers of eight bytes, so no kind has to be determined.
     if bytes.begin.wrapping_add(1) != bytes.end
         || put.verb.desc != PUT
         || signal_bytes.elembytes != 8
@@ -313,7 +312,7 @@ pub(crate) unsafe fn common_signal<'a>(
     {
         return None;
     }
-    // SAFETY: by contract, what is before the end of such a vector can be read.
+    // SAFETY: by contract, entries before the end of such a vector are readable.
     let (from, bytes) = unsafe { (local.begin.as_ref()?.ptr as usize, bytes.begin.as_ref()?) };
     if !is_contiguous(bytes) {
         return None;
@@ -326,13 +325,13 @@ pub(crate) unsafe fn common_signal<'a>(
     }
 }
 
-/// Whether bytes lie one behind the other, as NVSHMEM says it.
+/// Returns true if NVSHMEM's strides are those of contiguous elements.
 #[inline(always)]
 fn is_contiguous(bytes: &RmaBytes) -> bool {
     bytes.elembytes == 1 && bytes.srcstride == 1 && bytes.deststride == 1
 }
 
-/// The put of a put with signal, as the host gives it.
+/// The host's arguments of the put of a put with signal.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Put<'a> {
     pub(crate) pe: c_int,
@@ -385,15 +384,15 @@ impl<'a> Parts<'a> {
         self.remote.len()
     }
 
-    /// Whether there is a signal only.
+    /// Returns true if there is only a signal.
     pub(crate) fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// One part.
+    /// Reads one part.
     ///
     /// # Safety
-    /// As for [`Parts::new`], and `at` is below the number of parts.
+    /// As [`Parts::new`], and `at` is below the number of parts.
     pub(crate) unsafe fn get(&self, at: usize) -> Result<Request<'a>, AbiError> {
         // SAFETY: by contract, inside the vectors.
         unsafe {

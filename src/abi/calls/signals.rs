@@ -1,4 +1,4 @@
-//! Atomics, and puts with a signal, as the host asks for them.
+//! Entries for atomics and puts with signal.
 //!
 //! # Path of a put with signal
 //! | step | file |
@@ -10,8 +10,8 @@
 //! | chained: the signal leaves when they are delivered | engine `core/complete`, `lane/queues` |
 //! | at the target | engine `lane/incoming`, `channel/counts` |
 //!
-//! As in [`crate::abi::entries`], the safety of all of it rests on the rules that are numbered in
-//! [`crate::abi`]'s documentation.
+//! As in [`crate::abi::entries`], safety rests on the numbered rules in [`crate::abi`]'s
+//! documentation.
 
 use std::ffi::{c_int, c_void};
 
@@ -28,7 +28,7 @@ use engine::request::Request;
 use engine::request::{AtomicRequest, PutSignalRequest};
 
 impl From<AmoVerb3> for Amo {
-    /// Layouts 3a to 5, which know of no floating point.
+    /// Converts the verb of layouts 3a to 5, which have no floating point.
     fn from(verb: AmoVerb3) -> Self {
         Self { code: verb.desc, float: false }
     }
@@ -90,7 +90,7 @@ unsafe fn try_amo(
     lane.try_atomic(&request).then_some(())
 }
 
-/// Every atomic that is not the common one.
+/// Handles every atomic that the fast path does not.
 ///
 /// # Safety
 /// Rules 1, 3 and 4.
@@ -105,7 +105,7 @@ unsafe fn amo_general(
 ) -> c_int {
     guard("amo", || {
         if qp == HOST_QP {
-            // No release of NVSHMEM issues them: its host interface has none for remote PEs.
+            // No release of NVSHMEM issues these: its host interface has no remote atomics.
             return Err(AbiError::NotSupported { what: "an atomic operation of a user thread" });
         }
         // SAFETY: rule 1.
@@ -154,7 +154,7 @@ pub(crate) unsafe extern "C" fn put_signal<V: Into<Amo> + Copy>(
     }
 }
 
-/// Reads the common put with signal: one piece of contiguous bytes. None if it is of another kind.
+/// Reads the common put with signal: one contiguous part. None for any other.
 ///
 /// # Safety
 /// Rules 1 and 4.
@@ -177,7 +177,7 @@ unsafe fn read_common<'a>(
     Some((connected, part, signal))
 }
 
-/// Every put with signal that is not of the common kind, or that the fast path has not sent.
+/// Handles every put with signal that the fast path has not sent.
 ///
 /// # Safety
 /// Rules 1, 3 and 4.
@@ -197,7 +197,7 @@ unsafe fn put_signal_general(
     })
 }
 
-/// Parts of a put with signal that need no memory of their own. NVSHMEM splits a payload at the
+/// Maximum parts of a put with signal without an allocation. NVSHMEM splits a payload at the
 /// borders of heap chunks, so nearly all have one part or two.
 const FEW: usize = 4;
 
@@ -210,7 +210,7 @@ unsafe fn do_put_signal(
     qp: c_int,
 ) -> Result<(), AbiError> {
     if qp == HOST_QP {
-        // No release of NVSHMEM issues it.
+        // No release of NVSHMEM issues this.
         return Err(AbiError::NotSupported { what: "put with signal of a user thread" });
     }
     if signal.atomic.op.fetches() {

@@ -1,19 +1,19 @@
-//! Puts and gets as the host asks for them.
+//! Entries for puts and gets.
 //!
 //! # Path of a common put
-//! | file | function | what it has in hand |
+//! | file | function | form of the put |
 //! |---|---|---|
 //! | here | [`rma`], [`try_rma`] | the host's structs |
 //! | `abi/calls/request` | `common` | a [`Request`] |
 //! | engine `lane/submit` | `try_start` | |
 //! | engine `core/post` | `try_post` | a `Transfer`, kept in a segment |
 //! | ofi `data_path/port/operations` | `try_post` | |
-//! | ofi `objects/endpoint` | `Direct::write`, which is `fi_write` | |
+//! | ofi `objects/endpoint` | `EndpointOps::write`, which is `fi_write` | |
 //!
-//! What meets an obstacle, such as a fence, starts anew in [`rma_general`].
+//! If an obstacle such as a fence blocks the fast path, [`rma_general`] starts anew.
 //!
-//! As in [`crate::abi::entries`], the safety of all of it rests on the rules that are numbered in
-//! [`crate::abi`]'s documentation.
+//! As in [`crate::abi::entries`], safety rests on the numbered rules in [`crate::abi`]'s
+//! documentation.
 
 use std::ffi::c_int;
 
@@ -48,8 +48,8 @@ pub(crate) unsafe extern "C" fn rma(
     }
 }
 
-/// An operation of layouts 6 and 7 that may be announced as one of several: nothing is held back
-/// for those.
+/// The rma entry of layouts 6 and 7, whose hints may announce further operations. Ignores them: no
+/// operation is delayed for others.
 ///
 /// # Safety
 /// Rules 1, 3 and 4.
@@ -68,7 +68,7 @@ pub(crate) unsafe extern "C" fn rma_with_hints<A>(
     unsafe { rma(transport, pe, verb, remote, local, bytes, qp) }
 }
 
-/// Layout 7: a region has ended.
+/// The entry of layout 7 for the end of a region of hinted operations.
 pub(crate) unsafe extern "C" fn region_flush(
     _transport: *mut Transport,
     role: c_int,
@@ -90,8 +90,8 @@ struct Call {
     qp: c_int,
 }
 
-/// Every operation that is not of the common kind: blocking ones, those of user threads, of several
-/// elements, and wrong ones. A common one that has to wait is not among them: see [`start`].
+/// Handles every operation that the fast path does not: blocking ones, those of user threads, of
+/// several elements, and wrong ones.
 ///
 /// # Safety
 /// Rules 1, 3 and 4.
@@ -115,8 +115,8 @@ unsafe fn rma_general(call: &Call, verb: &RmaVerb, bytes: &RmaBytes) -> c_int {
     })
 }
 
-/// The proxy's common operation; gives its status. None if it is of another kind; nothing has
-/// happened then.
+/// Tries the fast path for the proxy's common operations, and returns the status; None, with no
+/// side effect, for anything else.
 ///
 /// # Safety
 /// Rules 1, 3 and 4.
@@ -135,7 +135,7 @@ pub(crate) unsafe fn try_rma(
     }
     // SAFETY: rule 1; the transport is not null.
     let connected = unsafe { job_of(transport) }.connection()?;
-    // Apart for each operation, so that the compiler makes a straight way of each.
+    // Separate for each operation, so that the compiler makes straight-line code of each.
     // SAFETY: rules 1, 3 and 4.
     unsafe {
         if request::is_put_nbi(verb) {
@@ -143,7 +143,7 @@ pub(crate) unsafe fn try_rma(
             let put = request::common(Direction::Write, pe, remote, from)?;
             return start(connected, &put);
         }
-        // Read again, or the compiler makes one choice among all values, with PUT in the middle.
+        // Read again, or the compiler makes one search among all values, with PUT in the middle.
         match (&raw const verb.desc).read_volatile() {
             request::GET | request::G => {
                 let into = request::contiguous(verb, local, bytes)?;
@@ -160,8 +160,8 @@ pub(crate) unsafe fn try_rma(
     }
 }
 
-/// Starts an operation of the common kind on the proxy's lane, if it meets no obstacle. It cannot
-/// panic, and needs no guard.
+/// Starts a common operation on the proxy's lane, unless an obstacle blocks it. Cannot panic, so it
+/// needs no guard.
 ///
 /// # Safety
 /// Rules 1, 3 and 4.

@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::cell::Cell;
 
 use super::*;
-use crate::bootstrap::guesses::{EACH, FREE};
+use crate::bootstrap::guesses::{FREE_GUESSES, PENALTY};
 
 thread_local! {
     /// Threads that are still refused to the PE 0 of this thread.
@@ -164,11 +164,11 @@ fn half_join(at: SocketAddr, me: u32, job: u64) -> (TcpStream, bool) {
     let mut theirs = [0; GREETING];
     stream.read_exact(&mut theirs).unwrap();
     let theirs = Greeting::decode(&theirs).unwrap();
-    let proof = Meeting { greetings: [theirs, mine], job }.proof(false);
+    let proof = Handshake { greetings: [theirs, mine], job }.proof(false);
     stream.write_all(&proof).unwrap();
     let mut proof = [0; PROOF];
     stream.read_exact(&mut proof).unwrap();
-    let right = Meeting { greetings: [theirs, mine], job: 7 };
+    let right = Handshake { greetings: [theirs, mine], job: 7 };
     (stream, right.is_proven(true, &proof))
 }
 
@@ -264,12 +264,12 @@ fn limited_guesses_delay_no_pe() {
         let started = Instant::now();
         let center = center(scope, (listener, at), 3);
         // Until some had to wait.
-        for _ in 0..FREE + 20 {
+        for _ in 0..FREE_GUESSES + 20 {
             assert!(!half_join(at, 1, 8).1);
         }
         // Each beyond the free ones has waited for those before it, but for those that were on
         // their way.
-        assert!(started.elapsed() >= 15 * EACH, "{:?}", started.elapsed());
+        assert!(started.elapsed() >= 15 * PENALTY, "{:?}", started.elapsed());
         others_come(center, at);
     });
 }

@@ -6,7 +6,7 @@ use log::warn;
 use super::Channel;
 use crate::bootstrap::Bootstrap;
 use crate::channel::error::ChannelError;
-use crate::channel::memory::Piece;
+use crate::channel::memory::SharedBlock;
 use crate::channel::memory::symmetric_memory::{MemoryLocation, symmetric};
 use crate::channel::proxy::region_table::{PeerRegion, Region};
 use crate::channel::regions::{self, Regions, Registered, check_len};
@@ -26,11 +26,11 @@ impl Channel {
         self.allocate_symmetric_on(MemoryLocation::Host, len)
     }
 
-    /// The same, of memory that is where this PE wants it. On a device it is made by the VMM
-    /// interface where the driver has that, reached by NICs directly where all rails can and the
-    /// settings let them, and staged else. It may wait for everything on the device, as
-    /// [`Channel::release`] of it does. Collective, with the same length on all; each PE says for
-    /// itself where.
+    /// [`Channel::allocate_symmetric`], of memory on the host or on a device. On a device it is
+    /// made by the VMM interface where the driver has that, reached by NICs directly where all
+    /// rails can and the settings let them, and staged else. It may wait for everything on the
+    /// device, as [`Channel::release`] of it does. Collective, with the same length on all; each PE
+    /// says for itself where.
     ///
     /// # Errors
     /// As [`Channel::allocate_symmetric`]; no context of a device is current on this thread.
@@ -98,7 +98,7 @@ impl Channel {
         let (index, is_collective) = regions.latest(addr as usize).ok_or_else(unknown)?;
         if is_collective {
             drop(regions);
-            // Who has come here has no use for the peers' memory any more.
+            // A PE that has called this uses the peers' memory no more.
             self.barrier()?;
             regions = self.lock(&self.regions)?;
         }
@@ -123,7 +123,7 @@ impl Channel {
         connected.release_patiently(release, ChannelError::is_in_use)
     }
 
-    /// That nothing that the proxy thread has under way touches these bytes.
+    /// An error if an operation of the proxy thread in flight touches these bytes.
     fn check_unused(&self, addr: usize, len: usize) -> Result<(), ChannelError> {
         let unused = self.on_proxy(move |view| view.lane.check_unused(addr, len))?;
         unused.map_err(ChannelError::Release)
@@ -142,7 +142,7 @@ impl Channel {
         &self,
         base: usize,
         len: usize,
-        memory: Option<Box<dyn Piece>>,
+        memory: Option<Box<dyn SharedBlock>>,
         failed: Option<ChannelError>,
     ) -> Result<(), ChannelError> {
         let mut bootstrap = self.lock(&self.bootstrap)?;
@@ -159,10 +159,10 @@ impl Channel {
         bootstrap: &mut dyn Bootstrap,
         free: Free,
         (base, len): (usize, usize),
-        memory: Option<Box<dyn Piece>>,
+        memory: Option<Box<dyn SharedBlock>>,
         failed: Option<ChannelError>,
     ) -> Result<(Registered, Box<[PeerRegion]>), ChannelError> {
-        // First: what fails behind it, the other PEs hear of.
+        // First: errors after it are exchanged with the other PEs.
         let rails = self.connected()?.most_rails;
         let registered = match failed {
             Some(failed) => Err(failed),
@@ -177,7 +177,7 @@ impl Channel {
                 Ok((registered, peers))
             }
             Err(failed) => {
-                // Peers that have agreed have not: each sees the same.
+                // All PEs see the same outcome, so none has registered.
                 self.give_up(registered);
                 Err(failed)
             }
@@ -215,7 +215,8 @@ impl Channel {
         self.state.shared.set_region(usize::from(index), shown, regions.entries())
     }
 
-    /// Ends a registration that nobody here saw; the memory is freed once no peer can write to it.
+    /// Ends a registration that was not published; the memory is freed once no peer can write to
+    /// it.
     fn give_up(&self, region: Registered) {
         let Registered { base, len, handle, .. } = region;
         let connected = self.connected();

@@ -5,16 +5,16 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use crate::channel::error::ChannelError;
-use crate::channel::memory::Piece;
+use crate::channel::memory::SharedBlock;
 use cuda::{Context, Driver, PinnedMemory};
 use engine::port::registration::is_unclosed;
 
 const PAGE: usize = 4096;
 
-/// Memory of the host, zeroed when it is made, on a page's boundary.
+/// Host memory, zeroed, page-aligned.
 #[derive(Debug)]
 pub(crate) enum HostMemory {
-    /// Page-locked. Kernels have it at the same address.
+    /// Page-locked, at the same address for kernels.
     Pinned(Arc<PinnedMemory>),
     /// Of a process that does not use CUDA.
     Plain(Pages),
@@ -35,7 +35,7 @@ impl HostMemory {
     }
 }
 
-impl Piece for HostMemory {
+impl SharedBlock for HostMemory {
     fn addr(&self) -> usize {
         match self {
             Self::Pinned(memory) => memory.addr(),
@@ -44,7 +44,7 @@ impl Piece for HostMemory {
     }
 }
 
-/// The context that this thread uses, if it uses one: its kernels reach what is allocated in it.
+/// The CUDA context that is current on this thread, if any.
 pub(crate) fn bound_context() -> Result<Option<Arc<Context>>, ChannelError> {
     match Driver::of_process() {
         Ok(driver) => Ok(Context::current(driver)?),
@@ -52,7 +52,6 @@ pub(crate) fn bound_context() -> Result<Option<Arc<Context>>, ChannelError> {
     }
 }
 
-/// Plain pages.
 #[derive(Debug)]
 pub(crate) struct Pages {
     at: NonNull<u8>,
@@ -65,7 +64,7 @@ unsafe impl Send for Pages {}
 unsafe impl Sync for Pages {}
 
 impl Pages {
-    /// So many bytes, some pages. None if there are not as many.
+    /// Allocates `len` bytes, a multiple of the page size. None if memory is short.
     fn new(len: usize) -> Option<Self> {
         let layout = Layout::from_size_align(len.max(PAGE), PAGE).ok()?;
         // SAFETY: the layout has a size.
@@ -77,7 +76,7 @@ impl Pages {
 impl Drop for Pages {
     fn drop(&mut self) {
         if is_unclosed() {
-            // The fabric may still write to it.
+            // Leaked: the fabric may still write to it.
             return;
         }
         // SAFETY: allocated by `new` with this layout, and freed once, here.

@@ -1,22 +1,21 @@
-//! Mirrored memory: on the device where there is one, near the producers, with its copy on the
-//! host. It holds what they change fast, and what they read for each operation.
+//! Mirrored memory: words that producers change or read for each operation, on the device if they
+//! are kernels, with a copy in host memory.
 //!
-//! Kernels have it on their device: the atomics of a GPU do not reach the host's memory over every
-//! bus, and each read would cross it. The CPU has a copy of it, and moves parts of that there and
-//! back. CPU threads have it in host memory, which is its own copy.
+//! A GPU's atomics do not reach host memory over every bus, and each read would cross it. The CPU
+//! copies parts of its copy there and back. For CPU threads, host memory is its own copy.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::channel::error::ChannelError;
-use crate::channel::memory::Piece;
+use crate::channel::memory::SharedBlock;
 use crate::channel::memory::host_memory::{HostMemory, bound_context};
 use cuda::{Context, CopyEngine, DeviceMemory, Direction, PinnedMemory, Transfer};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A piece of device memory and its copy.
+/// A block of device memory and its copy.
 #[derive(Debug)]
 struct OnDevice {
     /// Dropped before the memory on both sides: it waits for its copies.
@@ -25,8 +24,8 @@ struct OnDevice {
     memory: DeviceMemory,
 }
 
-/// Makes at least `len` bytes, on the device that this thread uses, if any. May wait for all of it.
-pub(crate) fn mirrored(len: usize) -> Result<Box<dyn Piece>, ChannelError> {
+/// Allocates at least `len` bytes, on this thread's current device, if any. May synchronize it.
+pub(crate) fn mirrored(len: usize) -> Result<Box<dyn SharedBlock>, ChannelError> {
     match bound_context()? {
         Some(context) => Ok(Box::new(OnDevice::new(&context, len)?)),
         None => Ok(Box::new(HostMemory::new(len)?)),
@@ -46,7 +45,7 @@ impl OnDevice {
     }
 }
 
-impl Piece for OnDevice {
+impl SharedBlock for OnDevice {
     fn addr(&self) -> usize {
         self.memory.addr()
     }

@@ -1,7 +1,7 @@
 //! Memory that a channel shares with kernels.
 //!
-//! What producers change fast is near them, on the device where there is one; all else of the
-//! channel's own is host memory. Symmetric memory is where the user wants it.
+//! Words that producers change often are in device memory if the producers are kernels; the rest of
+//! the channel's own memory is on the host. Symmetric memory is where the user asks for it.
 
 pub(crate) mod host_memory;
 pub(crate) mod mirrored_memory;
@@ -15,25 +15,25 @@ use crate::channel::error::ChannelError;
 use crate::channel::ring::PublishedIn;
 use cuda::Direction;
 
-/// Memory that producers and the CPU share, zeroed when it is made.
-pub(crate) trait Piece: Debug + Send + Sync {
-    /// The first byte, for producers.
+/// A zeroed block of memory that producers and the CPU share.
+pub(crate) trait SharedBlock: Debug + Send + Sync {
+    /// The address for producers.
     fn addr(&self) -> usize;
 
-    /// The first byte of what the CPU reads and writes.
+    /// The address for the CPU, of the block or of its copy.
     fn here(&self) -> usize {
         self.addr()
     }
 
-    /// Copies these bytes to the other side, where the CPU has a copy of its own.
+    /// Copies these bytes between the block and the CPU's copy, if it has one.
     ///
     /// # Errors
-    /// As the device answers.
+    /// The device's.
     fn copy(&self, _: Direction, _offset: usize, _len: usize) -> Result<(), ChannelError> {
         Ok(())
     }
 
-    /// How the CPU's writes get there.
+    /// How the CPU's writes reach it.
     fn published_in(&self) -> PublishedIn {
         PublishedIn::Host
     }

@@ -1,5 +1,5 @@
-//! Published memory: what the proxy thread tells producers. On their device, where the CPU has a
-//! window, so that looking does not cross the bus; else on the host.
+//! Published memory: words that the proxy thread writes and producers poll. In device memory if the
+//! CPU can map it, so that polls do not cross the bus; else on the host.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,29 +7,31 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use log::info;
 
 use crate::channel::error::ChannelError;
-use crate::channel::memory::Piece;
+use crate::channel::memory::SharedBlock;
 use crate::channel::memory::host_memory::{HostMemory, bound_context};
 use crate::channel::ring::PublishedIn;
 use crate::logging;
 use cuda::{Context, DeviceMemory, WordRange, Words, WordsOptions, drain_writes};
 
-/// Memory of a device, and where the CPU writes to it.
+/// Device memory, and its mapping for the CPU.
 #[derive(Debug)]
-struct Window {
+struct MappedMemory {
     here: usize,
     /// Dropped before the memory.
     _range: WordRange,
     memory: DeviceMemory,
 }
 
-/// Makes at least `len` bytes, for the device that this thread uses, if any. May wait for all
-/// there.
-pub(crate) fn published(len: usize, words: &WordsOptions) -> Result<Box<dyn Piece>, ChannelError> {
+/// Allocates at least `len` bytes, on this thread's current device, if any. May synchronize it.
+pub(crate) fn published(
+    len: usize,
+    words: &WordsOptions,
+) -> Result<Box<dyn SharedBlock>, ChannelError> {
     if let Some(context) = bound_context()? {
-        match Window::new(&context, len, words) {
-            Ok(window) => {
+        match MappedMemory::new(&context, len, words) {
+            Ok(mapped) => {
                 info!(target: logging::PROXY, "kernels look at what is done in memory of {context}");
-                return Ok(Box::new(window));
+                return Ok(Box::new(mapped));
             }
             Err(reason) => info!(
                 target: logging::PROXY,
@@ -40,7 +42,7 @@ pub(crate) fn published(len: usize, words: &WordsOptions) -> Result<Box<dyn Piec
     Ok(Box::new(HostMemory::new(len)?))
 }
 
-impl Piece for Window {
+impl SharedBlock for MappedMemory {
     fn addr(&self) -> usize {
         self.memory.addr()
     }
@@ -54,7 +56,7 @@ impl Piece for Window {
     }
 }
 
-impl Window {
+impl MappedMemory {
     fn new(context: &Arc<Context>, len: usize, words: &WordsOptions) -> Result<Self, String> {
         let none = || String::from("its words are reached by the driver's streams");
         if words.gdrcopy.is_none() {
@@ -68,7 +70,7 @@ impl Window {
         let here = range.cpu_addr(memory.addr()).ok_or_else(none)?;
         for at in (0..len).step_by(size_of::<u64>()) {
             let word = (here + at) as *mut u64;
-            // SAFETY: an aligned word of memory that was just made, in the window on all of it.
+            // SAFETY: an aligned word of memory that was just made, in the mapping of all of it.
             unsafe { AtomicU64::from_ptr(word) }.store(0, Ordering::Relaxed);
         }
         drain_writes();

@@ -1,6 +1,6 @@
 //! A channel's shared memory: the kernels' context, rings, table of regions, error.
 //!
-//! It is in three pieces, zeroed at first. Near producers are the context, the table of regions,
+//! It is in three blocks, zeroed at first. Near producers are the context, the table of regions,
 //! rings, `nlf_producers`, `nlf_own_producers` and the claims of the error; in host memory, for
 //! both sides, are slots, `nlf_own` and the error; `nlf_published` is near producers where the CPU
 //! can write there. Who writes what:
@@ -10,7 +10,7 @@
 //! - the table of regions and `n_regions`: user threads that register memory, under the channel's
 //!   lock;
 //! - the error: the first producer that claims it. The proxy's side has a record of its own;
-//! - the rest: nobody, after it was made.
+//! - the rest: nobody, after the start.
 
 use std::mem::offset_of;
 use std::ptr::NonNull;
@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use channel_sys as c;
 
 use crate::channel::error::ChannelError;
-use crate::channel::memory::Piece;
+use crate::channel::memory::SharedBlock;
 use crate::channel::memory::host_memory::HostMemory;
 use crate::channel::memory::mirrored_memory::mirrored;
 use crate::channel::memory::published_memory::published;
@@ -43,11 +43,11 @@ impl Sizes {
     }
 }
 
-/// Bytes from the start of a piece to its parts. Each part starts on a page, so that none of what
-/// different sides write shares a line, and the context is at 0.
+/// Offsets of the parts of a block. Each part starts on a page, so that two writers never share a
+/// cache line; the context is at 0.
 #[derive(Clone, Copy, Debug)]
-struct Plan {
-    mirrored: MirroredPlan,
+struct Layout {
+    mirrored: MirroredLayout,
     error: usize,
     proxy_error: usize,
     own: usize,
@@ -57,7 +57,7 @@ struct Plan {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct MirroredPlan {
+struct MirroredLayout {
     regions: usize,
     rings: usize,
     producers: usize,
@@ -68,11 +68,11 @@ struct MirroredPlan {
 
 const PAGE: usize = 4096;
 
-impl Plan {
+impl Layout {
     fn new(sizes: Sizes) -> Self {
         let rings = sizes.rings as usize;
         let mut end = PAGE;
-        let mirrored = MirroredPlan {
+        let mirrored = MirroredLayout {
             regions: part(&mut end, size_of::<c::nlf_region>() * c::NLF_MAX_REGIONS as usize),
             rings: part(&mut end, size_of::<c::nlf_ring>() * rings),
             producers: part(&mut end, size_of::<c::nlf_producers>() * rings),
@@ -94,20 +94,20 @@ impl Plan {
     }
 }
 
-/// The start of a part of so many bytes, which becomes the last one of its piece.
+/// Appends a part of `bytes` bytes to a block and returns its offset.
 fn part(end: &mut usize, bytes: usize) -> usize {
     let at = *end;
     *end += bytes.next_multiple_of(PAGE);
     at
 }
 
-/// See the module.
+/// The shared memory of a channel.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    mirrored: Box<dyn Piece>,
+    mirrored: Box<dyn SharedBlock>,
     memory: HostMemory,
-    published: Box<dyn Piece>,
-    plan: Plan,
+    published: Box<dyn SharedBlock>,
+    layout: Layout,
     sizes: Sizes,
     reported: AtomicBool,
 }
@@ -124,22 +124,23 @@ impl Shared {
         spins: u64,
         words: &WordsOptions,
     ) -> Result<Self, ChannelError> {
-        let plan = Plan::new(sizes);
-        let (mirrored, memory) = (mirrored(plan.mirrored.end)?, HostMemory::new(plan.end)?);
+        let layout = Layout::new(sizes);
+        let (mirrored, memory) = (mirrored(layout.mirrored.end)?, HostMemory::new(layout.end)?);
         let published = published(size_of::<c::nlf_published>() * sizes.rings as usize, words)?;
         let reported = AtomicBool::new(false);
-        let shared = Self { mirrored, memory, published, plan, sizes, reported };
+        let shared = Self { mirrored, memory, published, layout, sizes, reported };
         for ring in 0..sizes.rings as usize {
             let entry = c::nlf_ring {
-                slots: shared.at(plan.slots + ring * plan.slots_each),
-                producers: shared
-                    .for_producers(plan.mirrored.producers + ring * size_of::<c::nlf_producers>()),
+                slots: shared.at(layout.slots + ring * layout.slots_each),
+                producers: shared.for_producers(
+                    layout.mirrored.producers + ring * size_of::<c::nlf_producers>(),
+                ),
                 published: (shared.published.addr() + ring * size_of::<c::nlf_published>())
                     as *const _,
             };
-            // SAFETY: a part of the piece, aligned, that nobody else knows yet.
+            // SAFETY: a part of the block, aligned, that nobody else knows yet.
             unsafe {
-                shared.mirrored_at::<c::nlf_ring>(plan.mirrored.rings).add(ring).write(entry)
+                shared.mirrored_at::<c::nlf_ring>(layout.mirrored.rings).add(ring).write(entry)
             };
         }
         let context = c::nlf_context {
@@ -150,21 +151,21 @@ impl Shared {
             slots_log2: sizes.slots_log2,
             n_regions: 0,
             spins,
-            rings: shared.for_producers(plan.mirrored.rings),
-            regions: shared.for_producers(plan.mirrored.regions),
-            error: shared.at(plan.error),
-            error_claims: shared.for_producers(plan.mirrored.claims),
-            proxy_error: shared.at(plan.proxy_error),
-            own: shared.at(plan.own),
-            own_producers: shared.for_producers(plan.mirrored.own),
+            rings: shared.for_producers(layout.mirrored.rings),
+            regions: shared.for_producers(layout.mirrored.regions),
+            error: shared.at(layout.error),
+            error_claims: shared.for_producers(layout.mirrored.claims),
+            proxy_error: shared.at(layout.proxy_error),
+            own: shared.at(layout.own),
+            own_producers: shared.for_producers(layout.mirrored.own),
         };
         // SAFETY: the same.
         unsafe { shared.mirrored_at::<c::nlf_context>(0).write(context) };
-        shared.push(0, plan.mirrored.end)?;
+        shared.push(0, layout.mirrored.end)?;
         Ok(shared)
     }
 
-    /// Lets producers have what was written to these bytes of their piece.
+    /// Publishes these bytes of the mirrored block to producers.
     fn push(&self, offset: usize, len: usize) -> Result<(), ChannelError> {
         self.mirrored.copy(Direction::ToDevice, offset, len)
     }
@@ -174,7 +175,7 @@ impl Shared {
     }
 
     pub(crate) fn own(&self) -> usize {
-        self.memory.addr() + self.plan.own
+        self.memory.addr() + self.layout.own
     }
 
     fn for_producers<T>(&self, offset: usize) -> *mut T {
@@ -200,7 +201,7 @@ impl Shared {
     /// Called once, and the memory outlives them.
     pub(crate) unsafe fn rings(&self) -> Result<Vec<Ring>, ChannelError> {
         let ring = |ring: usize| {
-            let Plan { slots, slots_each, .. } = self.plan;
+            let Layout { slots, slots_each, .. } = self.layout;
             let slots = NonNull::new(self.at(slots + ring * slots_each));
             let published = NonNull::new(self.published(ring, 0));
             let (Some(slots), Some(published)) = (slots, published) else {
@@ -212,7 +213,7 @@ impl Shared {
                 published,
                 published_in: self.published.published_in(),
             };
-            // SAFETY: parts of the piece of these sizes, zeroed; the caller promises the rest, and
+            // SAFETY: parts of the block of these sizes, zeroed; the caller promises the rest, and
             // that producers are given the context alone.
             Ok(unsafe { Ring::new(memory) }?)
         };
@@ -221,31 +222,31 @@ impl Shared {
 
     pub(crate) fn done(&self, ring: usize) -> u64 {
         let done = self.published::<u64>(ring, offset_of!(c::nlf_published, done));
-        // SAFETY: an aligned word of the piece, that the proxy thread changes atomically.
+        // SAFETY: an aligned word of the block, that the proxy thread changes atomically.
         unsafe { AtomicU64::from_ptr(done) }.load(Ordering::Acquire)
     }
 
     /// Slots that producers have reserved in each ring by now.
     ///
     /// # Errors
-    /// The device does not tell.
+    /// The device's.
     pub(crate) fn heads(&self) -> Result<Vec<u64>, ChannelError> {
-        let MirroredPlan { producers, claims, .. } = self.plan.mirrored;
+        let MirroredLayout { producers, claims, .. } = self.layout.mirrored;
         self.mirrored.copy(Direction::FromDevice, producers, claims - producers)?;
         let head = |ring: usize| {
             let at = producers + ring * size_of::<c::nlf_producers>();
             let head = self.mirrored_at::<u64>(at + offset_of!(c::nlf_producers, head));
-            // SAFETY: an aligned word of the piece, that producers change atomically.
+            // SAFETY: an aligned word of the block, that producers change atomically.
             unsafe { AtomicU64::from_ptr(head) }.load(Ordering::Acquire)
         };
         Ok((0..self.sizes.rings as usize).map(head).collect())
     }
 
-    /// Puts a region into the producers' table, or takes it out: a length of 0. One thread at a
-    /// time. Later kernels see it. None ever sees the base of one with the length of another.
+    /// Sets an entry of the producers' table; length 0 clears it. One thread at a time. Later
+    /// kernels see it; none sees the base of one region with the length of another.
     ///
     /// # Errors
-    /// The device does not take it.
+    /// The device's.
     pub(crate) fn set_region(
         &self,
         index: usize,
@@ -253,9 +254,9 @@ impl Shared {
         n_regions: u32,
     ) -> Result<(), ChannelError> {
         let size = size_of::<c::nlf_region>();
-        let at = self.plan.mirrored.regions + index * size;
+        let at = self.layout.mirrored.regions + index * size;
         let entry = self.mirrored_at::<c::nlf_region>(at);
-        // SAFETY: the index is of a region, so the entry is in the table; words of the piece,
+        // SAFETY: the index is of a region, so the entry is in the table; words of the block,
         // aligned, which producers only read.
         let entry = unsafe {
             RegionEntry {
@@ -266,7 +267,7 @@ impl Shared {
         entry.set(region, || self.push(at, size))?;
         let context = self.mirrored_at::<c::nlf_context>(0);
         let counts = offset_of!(c::nlf_context, n_regions);
-        // SAFETY: a word of the piece, aligned, which producers only read.
+        // SAFETY: a word of the block, aligned, which producers only read.
         unsafe { AtomicU32::from_ptr(&raw mut (*context).n_regions) }
             .store(n_regions, Ordering::Release);
         self.push(counts, size_of::<u32>())
@@ -276,7 +277,7 @@ impl Shared {
     pub(crate) fn publish_failed(&self) {
         for ring in 0..self.sizes.rings as usize {
             let state = self.published::<u32>(ring, offset_of!(c::nlf_published, state));
-            // SAFETY: an aligned word of the piece, which is changed atomically.
+            // SAFETY: an aligned word of the block, which is changed atomically.
             unsafe { AtomicU32::from_ptr(state) }.store(c::NLF_STATE_FAILED, Ordering::Release);
             drain_writes();
         }
@@ -287,29 +288,29 @@ impl Shared {
         if self.reported.swap(true, Ordering::AcqRel) {
             return;
         }
-        let error = self.at::<c::nlf_error>(self.plan.proxy_error);
-        // SAFETY: a part of the piece, aligned, that only the first to come here writes.
+        let error = self.at::<c::nlf_error>(self.layout.proxy_error);
+        // SAFETY: a part of the block, aligned, that only the first to come here writes.
         unsafe {
             error.write_volatile(c::nlf_error { code: c::NLF_OK, ..fault.0 });
             AtomicU32::from_ptr(&raw mut (*error).code).store(fault.0.code, Ordering::Release);
         }
     }
 
-    /// Whether a producer has given up slots that it had reserved, so that its ring is stuck.
+    /// True if a producer has abandoned slots that it had reserved, so that its ring is stuck.
     pub(crate) fn is_abandoned(&self) -> bool {
-        let error = self.at::<c::nlf_error>(self.plan.error);
-        // SAFETY: a part of the piece, aligned; producers change it atomically.
+        let error = self.at::<c::nlf_error>(self.layout.error);
+        // SAFETY: a part of the block, aligned; producers change it atomically.
         unsafe { AtomicU32::from_ptr(&raw mut (*error).abandoned) }.load(Ordering::Acquire) != 0
     }
 
     pub(crate) fn fault(&self) -> Option<Fault> {
-        self.recorded(self.plan.proxy_error).or_else(|| self.recorded(self.plan.error))
+        self.recorded(self.layout.proxy_error).or_else(|| self.recorded(self.layout.error))
     }
 
     /// An error, once it is complete.
     fn recorded(&self, at: usize) -> Option<Fault> {
         let error = self.at::<c::nlf_error>(at);
-        // SAFETY: a part of the piece, aligned; what was written before the code stays.
+        // SAFETY: a part of the block, aligned; what was written before the code stays.
         unsafe {
             let code = AtomicU32::from_ptr(&raw mut (*error).code).load(Ordering::Acquire);
             (code != c::NLF_OK).then(|| Fault(error.read_volatile()))

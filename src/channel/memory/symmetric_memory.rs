@@ -1,11 +1,11 @@
 //! Symmetric memory that a channel allocates, on the host or on the calling thread's device.
 
 use crate::channel::error::ChannelError;
-use crate::channel::memory::Piece;
+use crate::channel::memory::SharedBlock;
 use crate::channel::memory::host_memory::{HostMemory, bound_context};
 use cuda::{DeviceHeap, Driver};
 
-/// Where symmetric memory is.
+/// Location of symmetric memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum MemoryLocation {
     /// Memory of the host, which the CPU reaches; page-locked where the process uses CUDA.
@@ -15,11 +15,11 @@ pub enum MemoryLocation {
     Device,
 }
 
-/// Makes at least `len` bytes. Making and freeing them may wait for everything on the device.
+/// Allocates at least `len` bytes. Allocation and free may synchronize the device.
 pub(crate) fn symmetric(
     location: MemoryLocation,
     len: usize,
-) -> Result<Box<dyn Piece>, ChannelError> {
+) -> Result<Box<dyn SharedBlock>, ChannelError> {
     match location {
         MemoryLocation::Host => Ok(Box::new(HostMemory::new(len)?)),
         MemoryLocation::Device => Ok(Box::new(on_device(len)?)),
@@ -27,7 +27,7 @@ pub(crate) fn symmetric(
 }
 
 /// The CPU does not reach it.
-impl Piece for DeviceHeap {
+impl SharedBlock for DeviceHeap {
     fn addr(&self) -> usize {
         self.addr()
     }

@@ -1,15 +1,15 @@
-//! The consumer of the rings: takes descriptors, has the engine carry them out, publishes the end.
+//! The consumer of the rings: takes descriptors, submits them to the engine, publishes completion.
 //!
 //! # Batches
 //! Up to [`BATCH`] descriptors of a ring are taken at a time, ring after ring, and make one of the
 //! engine's batches. A ring's batches retire in their order: when the first is over, its last slot
 //! is published as done. So `done` says that everything before it is delivered, and what other
-//! rings have under way does not hold it up. A ring has a bounded number of batches open, for which
-//! room was set aside; beyond it, nothing is taken from that ring.
+//! rings have under way does not hold it up. A ring has at most a fixed number of batches open;
+//! beyond it, nothing is taken from that ring.
 //!
 //! # Quiet with one PE
-//! Who waits for one PE is told when nothing is outstanding with it, from whatever ring; or by
-//! `done`, which comes first where others put to it without end.
+//! A quiet with one PE completes when nothing of any ring is outstanding with it; or by `done`,
+//! which comes first if others put to that PE without end.
 //!
 //! # Acknowledgements
 //! Peers acknowledge messages when they are asked. They are asked when the first batch of a ring
@@ -37,7 +37,7 @@ const OPEN: usize = 64;
 const PATIENCE: u32 = 16;
 
 #[derive(Clone, Copy, Debug)]
-struct Open {
+struct OpenBatch {
     batch: Batch,
     /// Value of `done` when the batch has ended.
     end: u64,
@@ -45,25 +45,24 @@ struct Open {
 }
 
 #[derive(Debug)]
-struct Source {
+struct RingState {
     ring: Ring,
-    open: VecDeque<Open>,
-    /// Slots of those who wait for one PE, and which; oldest first.
+    open: VecDeque<OpenBatch>,
+    /// Slots and PEs of the quiets with one PE, oldest first.
     quiets: VecDeque<(u64, Pe)>,
     limit: u64,
 }
 
-/// What has ended a context: for producers, and in words.
+/// The failure of a context: a code for producers, and a text.
 #[derive(Debug)]
 pub(crate) struct Failed {
     pub(crate) fault: Fault,
     pub(crate) why: String,
 }
 
-/// See the module.
 #[derive(Debug)]
 pub(crate) struct Consumer {
-    sources: Vec<Source>,
+    rings: Vec<RingState>,
     next: usize,
     pub(crate) regions: Regions,
     most: usize,
@@ -72,24 +71,23 @@ pub(crate) struct Consumer {
 
 impl Consumer {
     pub(crate) fn new(rings: Vec<Ring>) -> Self {
-        let source = |ring| {
+        let each = |ring| {
             let (open, quiets) = (VecDeque::with_capacity(OPEN), VecDeque::new());
-            Source { ring, open, quiets, limit: u64::MAX }
+            RingState { ring, open, quiets, limit: u64::MAX }
         };
-        let sources = rings.into_iter().map(source).collect();
-        Self { sources, next: 0, regions: Regions::new(), most: OPEN, patience: PATIENCE }
+        let rings = rings.into_iter().map(each).collect();
+        Self { rings, next: 0, regions: Regions::new(), most: OPEN, patience: PATIENCE }
     }
 
-    /// Takes a batch from the next ring that has something, round and round. Whether any had.
-    ///
-    /// One batch, and not one of each ring: what was posted before is monitored in between.
+    /// Takes one batch from the next ring that has descriptors, round robin; returns false if none
+    /// has any. Not one batch of each ring: the lane is progressed in between.
     ///
     /// # Errors
-    /// What a producer asked for cannot be, or was not executed. Nothing may be taken after that.
+    /// An invalid descriptor, or an operation that has failed. Nothing may be taken after that.
     pub(crate) fn take<P: Port>(&mut self, lane: &mut Lane<P>) -> Result<bool, Failed> {
-        for _ in 0..self.sources.len() {
+        for _ in 0..self.rings.len() {
             let ring = self.next;
-            self.next = if ring + 1 == self.sources.len() { 0 } else { ring + 1 };
+            self.next = if ring + 1 == self.rings.len() { 0 } else { ring + 1 };
             if self.take_from(ring, lane)? {
                 return Ok(true);
             }
@@ -98,9 +96,9 @@ impl Consumer {
     }
 
     fn take_from<P: Port>(&mut self, ring: usize, lane: &mut Lane<P>) -> Result<bool, Failed> {
-        let Self { sources, regions, most, .. } = self;
-        let Some(source) = sources.get_mut(ring) else { return Ok(false) };
-        let Source { ring: from, open, quiets, limit } = source;
+        let Self { rings, regions, most, .. } = self;
+        let Some(each) = rings.get_mut(ring) else { return Ok(false) };
+        let RingState { ring: from, open, quiets, limit } = each;
         if open.len() >= *most || from.taken() >= *limit || !from.has_next() || !lane.has_room() {
             return Ok(false);
         }
@@ -135,19 +133,19 @@ impl Consumer {
         }
         lane.enter_batch(Batch::NONE);
         from.publish_tail();
-        // Also when it has failed: what was submitted before is under way.
-        open.push_back(Open { batch, end: from.taken(), lands });
+        // Also after a failure: earlier descriptors of the batch are in flight.
+        open.push_back(OpenBatch { batch, end: from.taken(), lands });
         match outcome {
             Ok(()) => Ok(true),
             Err(failed) => Err(*failed),
         }
     }
 
-    /// Publishes what is done, and says whether anything was, calling `landed` before that for what
-    /// came to this PE's memory. Nothing more after a failure of the lane: it may only look over.
+    /// Publishes completed batches, and returns true if there were any. Calls `landed` first for
+    /// bytes written to this PE's memory. Nothing is published after a failure of the lane.
     ///
     /// # Errors
-    /// The error of `landed`.
+    /// That of `landed`.
     pub(crate) fn retire<P: Port, E>(
         &mut self,
         lane: &mut Lane<P>,
@@ -158,7 +156,7 @@ impl Consumer {
         }
         let mut any = false;
         let mut waits = false;
-        for Source { ring, open, quiets, .. } in &mut self.sources {
+        for RingState { ring, open, quiets, .. } in &mut self.rings {
             let (mut end, mut lands) = (0, false);
             while let Some(first) = open.front() {
                 if !lane.is_batch_done(first.batch) {
@@ -191,40 +189,38 @@ impl Consumer {
     }
 
     pub(crate) fn has_open(&self) -> bool {
-        self.sources.iter().any(|source| !source.open.is_empty())
+        self.rings.iter().any(|each| !each.open.is_empty())
     }
 
-    /// Takes nothing after so many slots of each ring.
+    /// Sets the number of slots of each ring after which nothing is taken.
     pub(crate) fn set_limits(&mut self, limits: impl IntoIterator<Item = u64>) {
-        for (source, limit) in self.sources.iter_mut().zip(limits) {
-            source.limit = limit;
+        for (each, limit) in self.rings.iter_mut().zip(limits) {
+            each.limit = limit;
         }
     }
 
     pub(crate) fn is_drained(&self) -> bool {
-        self.sources
-            .iter()
-            .all(|source| source.ring.taken() >= source.limit && source.open.is_empty())
+        self.rings.iter().all(|each| each.ring.taken() >= each.limit && each.open.is_empty())
     }
 
     pub(crate) fn left(&self) -> u64 {
-        let left = |Source { ring, limit, .. }: &Source| {
+        let left = |RingState { ring, limit, .. }: &RingState| {
             let end = if *limit == u64::MAX { ring.taken() } else { *limit };
             end.saturating_sub(ring.done())
         };
-        self.sources.iter().map(left).sum()
+        self.rings.iter().map(left).sum()
     }
 
     pub(crate) fn publish_state(&mut self, state: State) {
-        for source in &mut self.sources {
-            source.ring.publish_tail();
-            source.ring.publish_state(state);
+        for each in &mut self.rings {
+            each.ring.publish_tail();
+            each.ring.publish_state(state);
         }
     }
 }
 
-/// Whether the next descriptor is for a PE that takes nothing, and for which as much is parked as
-/// may be: it stays in its ring, and other rings go on.
+/// True if the next descriptor is for a PE whose queue of parked operations is full: it stays in
+/// its ring, and other rings go on.
 #[inline(always)]
 fn is_stuck<P: Port>(from: &mut Ring, lane: &Lane<P>) -> bool {
     lane.has_saturated_peer() && from.next_pe().is_some_and(|pe| lane.is_saturated(pe))
@@ -258,8 +254,8 @@ fn take_other<P: Port>(
     }
 }
 
-/// Tells those who wait for one PE, where nothing is outstanding with it. Who is still here when
-/// `done` has come that far has been told by that. Whether any was told.
+/// Publishes quiets with PEs with which nothing is outstanding; those before `done` are complete by
+/// it. Returns true if any was published.
 #[cold]
 fn answer<P: Port, E>(
     ring: &mut Ring,
@@ -275,7 +271,7 @@ fn answer<P: Port, E>(
             continue;
         }
         let held = &mut held[(slot % u64::from(c::NLF_QUIETS)) as usize];
-        // After a failure, what is over may be lost.
+        // After a failure, an operation that has ended may be lost.
         if !*held && lane.is_quiet(pe).unwrap_or(false) && lane.failure().is_none() {
             landed()?;
             ring.publish_quiet(slot);
@@ -306,7 +302,7 @@ fn refused(ring: usize, descriptor: &Descriptor, refusal: Refusal) -> Box<Failed
     let about = c::nlf_error { op, pe, ring: ring as u32, bytes, ..c::nlf_error::default() };
     let fault = |code, addr| Fault(c::nlf_error { code, addr, ..about });
     let (fault, why) = match refusal {
-        Refusal::Misplaced(misplaced) => (fault(misplaced.code, misplaced.addr), None),
+        Refusal::AddressFault(at) => (fault(at.code, at.addr), None),
         Refusal::NoPe | Refusal::Quiet(_) => (fault(c::NLF_ERROR_PE, 0), None),
         Refusal::Engine(error) => (fault(c::NLF_ERROR_FAILED, 0), Some(error.to_string())),
     };

@@ -2,8 +2,8 @@
 
 use channel_sys as c;
 
-use crate::channel::proxy::region_table::{Misplaced, Regions};
-use crate::channel::ring::descriptor::{Descriptor, Place, Put};
+use crate::channel::proxy::region_table::{AddressFault, Regions};
+use crate::channel::ring::descriptor::{Descriptor, Put, RegionAddr};
 use engine::atomic::{Atomic, AtomicOp, Width};
 use engine::error::EngineError;
 use engine::ids::Pe;
@@ -11,23 +11,23 @@ use engine::lane::Lane;
 use engine::port::{Direction, Port};
 use engine::request::{AtomicRequest, FetchTarget, LocalSide, PutSignalRequest, Request};
 
-/// Why an operation was not submitted.
+/// Reason for which an operation was not submitted.
 #[derive(Debug)]
 pub(crate) enum Refusal {
-    /// The producer asks for what cannot be.
-    Misplaced(Misplaced),
+    /// An address outside of its region.
+    AddressFault(AddressFault),
     /// There is no such PE.
     NoPe,
-    /// There is nothing to submit: somebody wants to be told of that PE.
+    /// A quiet with that PE: nothing to submit.
     Quiet(Pe),
-    /// The engine's reason. Not small, and never on the way of what works.
+    /// The engine's error, boxed as it is large.
     Engine(Box<EngineError>),
 }
 
-impl From<Misplaced> for Refusal {
+impl From<AddressFault> for Refusal {
     #[cold]
-    fn from(misplaced: Misplaced) -> Self {
-        Self::Misplaced(misplaced)
+    fn from(fault: AddressFault) -> Self {
+        Self::AddressFault(fault)
     }
 }
 
@@ -38,10 +38,10 @@ impl From<EngineError> for Refusal {
     }
 }
 
-/// Submits an operation, as part of the batch that is entered. It may wait for room.
+/// Submits an operation to the batch that is entered. It may wait for a full queue.
 ///
 /// # Errors
-/// Nothing was submitted, or part of an operation that has failed.
+/// Nothing was submitted, or the operation has failed in part.
 #[inline(never)]
 pub(crate) fn dispatch<P: Port>(
     lane: &mut Lane<P>,
@@ -80,7 +80,7 @@ pub(crate) fn dispatch<P: Port>(
     }
 }
 
-/// As [`dispatch`], of a put.
+/// [`dispatch`] of a put.
 ///
 /// # Errors
 /// As [`dispatch`].
@@ -90,8 +90,8 @@ pub(crate) fn put<P: Port>(lane: &mut Lane<P>, regions: &Regions, put: Put) -> R
     transfer(lane, regions, Direction::Write, (pe, dst, src, bytes))
 }
 
-/// Peer, its bytes, ours, and how many.
-type Sides = (Pe, Place, Place, u32);
+/// Peer, its address, ours, and the length in bytes.
+type Sides = (Pe, RegionAddr, RegionAddr, u32);
 
 #[inline(always)]
 fn transfer<P: Port>(
@@ -109,7 +109,7 @@ fn start<P: Port>(
     lane: &mut Lane<P>,
     regions: &Regions,
     direction: Direction,
-    (pe, dst, local, bytes): (Pe, Place, LocalSide, u32),
+    (pe, dst, local, bytes): (Pe, RegionAddr, LocalSide, u32),
 ) -> Result<(), Refusal> {
     let (remote_addr, remote_handle) = regions.remote(dst, bytes.into(), pe)?;
     let len = bytes as usize;
@@ -122,7 +122,7 @@ fn put_signal<P: Port>(
     lane: &mut Lane<P>,
     regions: &Regions,
     (pe, dst, src, bytes): Sides,
-    signal: Place,
+    signal: RegionAddr,
     op: AtomicOp,
     value: u64,
 ) -> Result<(), Refusal> {
@@ -144,9 +144,9 @@ fn change<P: Port>(
     lane: &mut Lane<P>,
     regions: &Regions,
     pe: Pe,
-    dst: Place,
+    dst: RegionAddr,
     atomic: &Atomic,
-    fetch: Option<Place>,
+    fetch: Option<RegionAddr>,
 ) -> Result<(), Refusal> {
     let width = atomic.width.bytes();
     let (remote_addr, remote_handle) = regions.word(dst, width, pe)?;

@@ -1,6 +1,4 @@
-//! The proxy thread of a channel: from rings to the engine's operations, and back what is done.
-//!
-//! Only this thread takes from the rings and uses the proxy lane.
+//! The proxy thread of a channel: the only one that takes from the rings and uses the proxy lane.
 
 pub(crate) mod consumer;
 pub(crate) mod dispatch;

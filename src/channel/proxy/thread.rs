@@ -1,8 +1,8 @@
 //! The thread: the only one that takes from the rings and uses the proxy lane.
 //!
-//! One loop: take a batch from each ring, run the lane once, publish what is done, and now and
-//! then look for what user threads want. While it is stopped, or after a failure, it takes nothing
-//! more and goes on running: peers may still need its iterations.
+//! One loop: take a batch, iterate the lane, publish completion, and now and then serve requests of
+//! user threads. Once it is stopped, or after a failure, it takes nothing more and goes on
+//! iterating: peers may need its progress.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -27,26 +27,26 @@ use engine::wire::handle::HandleBytes;
 use ofi::OfiPort;
 use ofi::affinity::keep_near;
 
-/// Iterations between two looks at what user threads want.
+/// Iterations between two checks for requests of user threads.
 const CONTROL_EVERY: u32 = 32;
 
 /// Requests of user threads to the proxy thread.
 #[derive(Debug)]
 pub(crate) enum Control {
-    /// Runs something between two iterations.
+    /// Runs a function between two iterations.
     Run(Run),
     /// Takes what was pushed by now, and nothing after it.
     Drain {
-        /// Slots of each ring that have been reserved.
+        /// Slots reserved in each ring.
         heads: Vec<u64>,
-        /// For no longer than this.
+        /// Longest wait.
         patience: Duration,
-        /// Told when all is delivered, or how many slots are not.
+        /// Receives the outcome: all delivered, or the number of slots that are not.
         done: Sender<Result<(), u64>>,
     },
 }
 
-/// The proxy thread's lane, and where regions are.
+/// The proxy thread's lane and region table.
 #[derive(Debug)]
 pub struct ProxyView<'a> {
     /// The lane.
@@ -55,7 +55,7 @@ pub struct ProxyView<'a> {
 }
 
 impl ProxyView<'_> {
-    /// Where a PE has a region, and its handle for it.
+    /// Address of a region on a PE, and its handle.
     pub fn remote(&self, region: u8, pe: u32) -> Option<(u64, HandleBytes)> {
         self.consumer.regions.peer(region, Pe(pe)).map(|peer| (peer.base, peer.handle))
     }
@@ -76,7 +76,7 @@ pub(crate) struct ChannelState {
     pub(crate) job: Job,
     pub(crate) shared: Shared,
     failure: Mutex<Option<String>>,
-    /// The proxy thread does not wait for room any longer.
+    /// Ends the proxy thread's waits for full queues.
     pub(crate) abandon: Arc<AtomicBool>,
     /// Another thread has reported the channel as failed, as the proxy thread made no iteration.
     given_up: AtomicBool,
@@ -93,17 +93,17 @@ impl ChannelState {
         noted.or_else(|| self.shared.fault().map(|fault| fault.to_string()))
     }
 
-    /// The proxy thread does not iterate any more: everybody is told that the channel has failed.
-    /// Should it go on, it finds that out.
+    /// Reports the channel as failed, as the proxy thread does not iterate. Should it go on, it
+    /// sees that.
     pub(crate) fn give_up(&self, why: &str) {
         error!(target: logging::PROXY, "the channel has failed: {why}");
-        self.note(why);
+        self.set_failure(why);
         self.given_up.store(true, Ordering::Relaxed);
         self.shared.report(&fault(c::NLF_ERROR_FAILED));
         self.shared.publish_failed();
     }
 
-    fn note(&self, why: &str) {
+    fn set_failure(&self, why: &str) {
         let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
         failure.get_or_insert_with(|| why.to_owned());
     }
@@ -167,10 +167,10 @@ impl Proxy {
         });
     }
 
-    /// One iteration. Whether there is to be another.
+    /// One iteration. Returns false after the last.
     ///
     /// # Safety
-    /// As [`Proxy::run`].
+    /// That of [`Proxy::run`].
     unsafe fn iterate(&mut self, connected: &Connected) -> bool {
         // SAFETY: nobody else has a reference, says the caller; unused after the next call for one.
         let lane = unsafe { &mut *connected.proxy_lane() };
@@ -246,7 +246,7 @@ impl Proxy {
     fn stop(&mut self, outcome: Result<(), u64>) {
         self.consumer.publish_state(State::Stopped);
         if let Phase::Draining { done, .. } = std::mem::replace(&mut self.phase, Phase::Stopped) {
-            // Who does not wait any longer does not care.
+            // The user thread may wait no longer.
             let _ = done.send(outcome);
         }
     }
@@ -278,7 +278,7 @@ impl Proxy {
     fn fail(&mut self, failed: Failed) {
         let Failed { fault, why } = failed;
         error!(target: logging::PROXY, "the channel has failed: {why}");
-        self.state.note(&why);
+        self.state.set_failure(&why);
         self.state.shared.report(&fault);
         self.consumer.publish_state(State::Failed);
         if let Phase::Draining { done, .. } = std::mem::replace(&mut self.phase, Phase::Failed) {

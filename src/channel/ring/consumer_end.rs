@@ -1,9 +1,8 @@
 //! The consumer's end of a ring.
 //!
-//! Producers are kernels, or CPU threads with the same code; what both sides keep to is in
+//! Producers are kernels, or CPU threads with the same code; the protocol is described in
 //! `include/nvshmem_libfabric_ring.h`. The consumer takes slots in the order of their numbers,
-//! tells producers through `tail` that their room is free, and through `done` that their operations
-//! are delivered. It writes nothing else, and it never waits.
+//! publishes free slots by `tail`, and delivered operations by `done`. It never waits.
 
 use std::ptr::NonNull;
 
@@ -16,11 +15,11 @@ use crate::channel::ring::slot::{self, Published, Slot, Words};
 use crate::channel::ring::sync::{Ordering, drain_writes};
 use engine::ids::Pe;
 
-/// State of the proxy, as kernels see it.
+/// State of the proxy thread for kernels.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum State {
-    /// It takes what comes.
+    /// It takes descriptors.
     Running = c::NLF_STATE_RUNNING,
     /// It has ended, and takes nothing more.
     Stopped = c::NLF_STATE_STOPPED,
@@ -28,7 +27,7 @@ pub enum State {
     Failed = c::NLF_STATE_FAILED,
 }
 
-/// How the CPU reaches the memory that it publishes in.
+/// Kind of the memory that the consumer publishes in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PublishedIn {
     /// Memory of the host.
@@ -43,11 +42,11 @@ pub enum PublishedIn {
 pub struct RingMemory {
     /// 2 to the power of `slots_log2` slots, all zeroes at first, on a 32-byte boundary.
     pub slots: NonNull<Slot>,
-    /// How many, as a logarithm.
+    /// Logarithm of the number of slots.
     pub slots_log2: u32,
     /// Memory that producers read; all zeroes at first.
     pub published: NonNull<Published>,
-    /// Where that is.
+    /// Kind of that memory.
     pub published_in: PublishedIn,
 }
 
@@ -96,7 +95,7 @@ pub struct Ring {
 unsafe impl Send for Ring {}
 
 impl Ring {
-    /// The consumer of a ring that nothing was put into yet.
+    /// The consumer of an empty ring.
     ///
     /// # Errors
     /// When the number of slots is out of bounds.
@@ -111,22 +110,22 @@ impl Ring {
         Ok(unsafe { Self::over(memory) })
     }
 
-    /// The same, of a ring that may be smaller than any kernel can use.
+    /// [`Ring::new`] of a ring that may be smaller than kernels' rings.
     ///
     /// # Safety
-    /// As [`Ring::new`], and `slots_log2` is at most 62.
+    /// That of [`Ring::new`], and `slots_log2` is at most 62.
     pub(crate) unsafe fn over(memory: RingMemory) -> Self {
         let mask = (1 << memory.slots_log2) - 1;
         Self { memory, mask, taken: 0, tail: 0, done: 0 }
     }
 
-    /// Whether the next slot is there. A descriptor of two may still lack the other.
+    /// True if the next slot is written. A descriptor of two may still lack the second.
     #[inline(always)]
     pub fn has_next(&self) -> bool {
         self.load(self.taken).is_some()
     }
 
-    /// Takes the next descriptor if it is there and is a put; all else is for [`Ring::take`].
+    /// Takes the next descriptor if it is a put; other descriptors are for [`Ring::take`].
     #[inline(always)]
     pub fn take_put(&mut self) -> Option<Put> {
         let put = Put::decode(&self.load(self.taken)?)?;
@@ -134,7 +133,7 @@ impl Ring {
         Some(put)
     }
 
-    /// The PE that the next descriptor is for, if it is there and for one.
+    /// The PE of the next descriptor, if it has one.
     pub fn next_pe(&mut self) -> Option<Pe> {
         let taken = self.taken;
         let next = self.take();
@@ -150,13 +149,13 @@ impl Ring {
         }
     }
 
-    /// Takes the next descriptor. None when it is not there, or not yet all of it.
+    /// Takes the next descriptor. None if it is not written, or only in part.
     ///
     /// Its slots stay occupied until [`Ring::publish_tail`].
     ///
     /// # Errors
-    /// Words that are no descriptor. They are taken, as one slot; what comes after them means
-    /// nothing, as its producer may have thought of two.
+    /// Words that are no descriptor. They are taken, as one slot; the next slot is undefined, as it
+    /// may be the second of two.
     #[inline(always)]
     pub fn take(&mut self) -> Option<Result<Descriptor, BadDescriptor>> {
         let first = self.load(self.taken)?;
@@ -188,7 +187,8 @@ impl Ring {
         Some(decoded.map_err(|wrong| BadDescriptor { wrong, words: *first }))
     }
 
-    /// Slots taken until now: after [`Ring::take`], what `done` has to reach for that descriptor.
+    /// Slots taken so far: after [`Ring::take`], the value of `done` that completes that
+    /// descriptor.
     #[inline]
     pub fn taken(&self) -> u64 {
         self.taken
@@ -200,7 +200,7 @@ impl Ring {
         self.done
     }
 
-    /// Lets producers have the room of everything taken.
+    /// Publishes that all slots taken are free.
     ///
     /// Not needed after each descriptor: once for a batch, and when there is nothing to take, since
     /// a producer may be waiting for less than a batch.
@@ -212,10 +212,9 @@ impl Ring {
         }
     }
 
-    /// Says that the operations of all slots before `done` are delivered. A smaller number than
-    /// before, or more than was taken, says nothing.
-    ///
-    /// Whoever sees it sees what the CPU has written before, and what it has seen a NIC write.
+    /// Publishes that the operations of all slots before `done` are delivered. A smaller number
+    /// than before, or one above [`Ring::taken`], is ignored. A release: a producer that sees it
+    /// sees earlier writes of the CPU, and of NICs that the CPU has seen.
     #[inline]
     pub fn publish_done(&mut self, done: u64) {
         debug_assert!(done <= self.taken, "{done} slots done of {} taken", self.taken);
@@ -225,14 +224,14 @@ impl Ring {
         }
     }
 
-    /// Says that what the [`Descriptor::Quiet`] in a slot asks for is so. Those whose slots have
-    /// the same number modulo `NLF_QUIETS` are told in the order of their slots.
+    /// Publishes that the [`Descriptor::Quiet`] in a slot is complete. Those whose slots have the
+    /// same number modulo `NLF_QUIETS` are published in the order of their slots.
     pub fn publish_quiet(&mut self, slot: u64) {
         let word = (slot % u64::from(c::NLF_QUIETS)) as usize;
         self.publish(|published| published.quiet[word].store(slot + 1, Ordering::Release));
     }
 
-    /// Says what the proxy is doing. Producers that wait see it, others when they have to wait.
+    /// Publishes the state of the proxy thread. Producers check it when they wait.
     pub fn publish_state(&mut self, state: State) {
         self.publish(|published| published.state.store(state as u32, Ordering::Release));
     }

@@ -1,6 +1,6 @@
 //! Descriptors: one operation that a kernel asks for.
 //!
-//! `encoding` has the words that they travel in.
+//! `encoding` has their words.
 
 use std::fmt;
 
@@ -13,9 +13,9 @@ use engine::ids::Pe;
 
 /// A region of the context's table, by its index there. The same on all PEs.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct RegionDirectory(u8);
+pub struct RegionIndex(u8);
 
-impl RegionDirectory {
+impl RegionIndex {
     /// The region of an index. None for an index that no region can have.
     #[inline(always)]
     pub fn new(index: u8) -> Option<Self> {
@@ -29,34 +29,34 @@ impl RegionDirectory {
     }
 }
 
-/// A place in registered memory. Whether the region has that many bytes is for its owner to check.
+/// An address in registered memory: a region and an offset. Its user checks the region's bounds.
 ///
 /// The region's index in bits 47 to 40, the offset below, as in a slot; the rest is zero.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Place(u64);
+pub struct RegionAddr(u64);
 
-impl Place {
-    /// The bits of a word that a place has.
+impl RegionAddr {
+    /// The bits of a word that hold it.
     pub(crate) const BITS: u64 = (1 << c::NLF_VALUE_SHIFT) - 1;
 
-    /// What stands for no place, with all offsets of that region; every place is less.
+    /// Lowest value that means no address; every address is less.
     pub(crate) const NONE: u64 = (c::NLF_NO_REGION as u64) << c::NLF_REGION_SHIFT;
 
-    /// The place `offset` bytes from the base of a region. None past `NLF_MAX_OFFSET`.
+    /// The address `offset` bytes from the base of a region. None past `NLF_MAX_OFFSET`.
     #[inline]
-    pub fn new(region: RegionDirectory, offset: u64) -> Option<Self> {
+    pub fn new(region: RegionIndex, offset: u64) -> Option<Self> {
         let index = u64::from(region.0) << c::NLF_REGION_SHIFT;
         (offset <= c::NLF_MAX_OFFSET).then_some(Self(index | offset))
     }
 
-    /// The place in a word's low 48 bits. None when its region is `NLF_NO_REGION`.
+    /// The address in a word's low 48 bits. None if its region is `NLF_NO_REGION`.
     #[inline(always)]
     pub(crate) fn from_word(word: u64) -> Option<Self> {
-        let place = word & Self::BITS;
-        (place < Self::NONE).then_some(Self(place))
+        let addr = word & Self::BITS;
+        (addr < Self::NONE).then_some(Self(addr))
     }
 
-    /// The place that a word is, which is less than [`Place::NONE`].
+    /// The address of a word that is less than [`RegionAddr::NONE`].
     #[inline(always)]
     pub(crate) const fn of_word(word: u64) -> Self {
         debug_assert!(word < Self::NONE);
@@ -71,18 +71,18 @@ impl Place {
 
     /// The region.
     #[inline(always)]
-    pub fn region(self) -> RegionDirectory {
-        RegionDirectory((self.0 >> c::NLF_REGION_SHIFT) as u8)
+    pub fn region(self) -> RegionIndex {
+        RegionIndex((self.0 >> c::NLF_REGION_SHIFT) as u8)
     }
 
-    /// In bytes from its base.
+    /// The offset from the region's base in bytes.
     #[inline(always)]
     pub fn offset(self) -> u64 {
         self.0 & c::NLF_OFFSET_MASK
     }
 }
 
-impl fmt::Debug for Place {
+impl fmt::Debug for RegionAddr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "region {} + {:#x}", self.region().index(), self.offset())
     }
@@ -93,35 +93,35 @@ impl fmt::Debug for Place {
 #[allow(missing_docs, reason = "the fields are the same in all variants, and named above")]
 pub enum Descriptor {
     /// `bytes` from `src` to `dst`.
-    Put { pe: Pe, dst: Place, src: Place, bytes: u32 },
+    Put { pe: Pe, dst: RegionAddr, src: RegionAddr, bytes: u32 },
     /// A value of 1, 2, 4 or 8 bytes to `dst`.
-    PutValue { pe: Pe, dst: Place, bytes: u32, value: u64 },
+    PutValue { pe: Pe, dst: RegionAddr, bytes: u32, value: u64 },
     /// As [`Descriptor::Put`], and then the word `signal` of 8 bytes at the peer changes by
     /// [`AtomicOp::SignalSet`] or [`AtomicOp::SignalAdd`].
     PutSignal {
         pe: Pe,
-        dst: Place,
-        src: Place,
+        dst: RegionAddr,
+        src: RegionAddr,
         bytes: u32,
-        signal: Place,
+        signal: RegionAddr,
         op: AtomicOp,
         value: u64,
     },
     /// `bytes` from `dst` to `src`.
-    Get { pe: Pe, dst: Place, src: Place, bytes: u32 },
-    /// Nothing, but it is told when what is for the peer and in the ring before it is delivered.
+    Get { pe: Pe, dst: RegionAddr, src: RegionAddr, bytes: u32 },
+    /// Completes when all earlier operations of the ring to the peer are delivered.
     Quiet { pe: Pe },
     /// The word `dst` of [`Width::Four`] or [`Width::Eight`] changes or is read, by
     /// [`AtomicOp::Set`] to [`AtomicOp::Xor`], or by one that fetches: then the word from before
     /// comes to `fetch`. Both operands are of that width; [`AtomicOp::CompareSwap`] alone compares.
     Atomic {
         pe: Pe,
-        dst: Place,
+        dst: RegionAddr,
         width: Width,
         op: AtomicOp,
         value: u64,
         compare: u64,
-        fetch: Option<Place>,
+        fetch: Option<RegionAddr>,
     },
     /// Earlier operations, to the PE or without one to all, are visible there before later ones.
     Fence { pe: Option<Pe> },
@@ -132,8 +132,8 @@ pub enum Descriptor {
 #[allow(missing_docs, reason = "as in the descriptor")]
 pub struct Put {
     pub pe: Pe,
-    pub dst: Place,
-    pub src: Place,
+    pub dst: RegionAddr,
+    pub src: RegionAddr,
     pub bytes: u32,
 }
 
@@ -145,7 +145,7 @@ impl From<Put> for Descriptor {
     }
 }
 
-/// Fault of a slot's words.
+/// Reason for which a slot's words are no descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[allow(missing_docs, reason = "the texts of errors say it")]
 #[non_exhaustive]
@@ -159,7 +159,7 @@ pub enum Wrong {
     Length,
     #[error("a place in no region")]
     Region,
-    /// What decodes, encodes to the same words.
+    /// Words that decode, but not to the encoding of that descriptor.
     #[error("bits that the operation does not use, or two slots for what fits into one")]
     NotCanonical,
 }

@@ -1,11 +1,10 @@
-//! The encoding of descriptors, as the words that they travel in.
+//! The encoding of descriptors in words of slots.
 //!
-//! The bits are in `include/nvshmem_libfabric_ring.h`. Every descriptor has one encoding: what
-//! decodes, encodes to the same words.
+//! The bits are in `include/nvshmem_libfabric_ring.h`. Every descriptor has one encoding.
 
 use channel_sys as c;
 
-use crate::channel::ring::descriptor::{BadDescriptor, Descriptor, Place, Put, Wrong};
+use crate::channel::ring::descriptor::{BadDescriptor, Descriptor, Put, RegionAddr, Wrong};
 use crate::channel::ring::slot::Words;
 use engine::atomic::{AtomicOp, Width};
 use engine::ids::Pe;
@@ -23,7 +22,7 @@ const KIND: u64 = c::NLF_KIND_MASK as u64;
 const EXTENDED: u64 = c::NLF_FLAG_EXTENDED as u64;
 const ALL_PES: u64 = c::NLF_FLAG_ALL_PES as u64;
 
-/// Whether the descriptor goes on in a second slot.
+/// True if the descriptor has a second slot.
 #[inline(always)]
 pub(crate) fn is_extended(first: &Words) -> bool {
     first[1] & (EXTENDED << c::NLF_FLAGS_SHIFT) != 0
@@ -40,7 +39,7 @@ fn key_of(q1: u64) -> u64 {
 }
 
 impl Put {
-    /// The put that a slot's words are. None for all else, also for what is no descriptor.
+    /// Decodes a put. None for all other words.
     #[inline(always)]
     pub fn decode(words: &Words) -> Option<Self> {
         let (dst, src) = transfer(words, PUT)?;
@@ -54,7 +53,7 @@ pub(crate) fn decode_get(first: &Words) -> Option<Descriptor> {
     Some(Descriptor::Get { pe: pe_of(first), dst, src, bytes: first[1] as u32 })
 }
 
-/// The put with signal that one slot's words are; all of their bits mean something.
+/// Decodes a put with signal of one slot, whose words have no unused bits.
 #[inline(always)]
 pub(crate) fn decode_put_signal(first: &Words) -> Option<Descriptor> {
     let op = match key_of(first[1]) {
@@ -63,8 +62,8 @@ pub(crate) fn decode_put_signal(first: &Words) -> Option<Descriptor> {
         _ => return None,
     };
     let [q0, q1, q2, q3] = *first;
-    let (dst, src) = (Place::from_word(q0)?, Place::from_word(q3)?);
-    let (signal, bytes, value) = (Place::from_word(q2)?, q1 as u32, inline_value(first));
+    let (dst, src) = (RegionAddr::from_word(q0)?, RegionAddr::from_word(q3)?);
+    let (signal, bytes, value) = (RegionAddr::from_word(q2)?, q1 as u32, inline_value(first));
     let put = Descriptor::PutSignal { pe: pe_of(first), dst, src, bytes, signal, op, value };
     (bytes != 0).then_some(put)
 }
@@ -74,7 +73,7 @@ const GET: u64 = key(c::NLF_OP_GET, 0);
 const SET: u64 = key(c::NLF_OP_PUT_SIGNAL, c::NLF_KIND_SET);
 const ADD: u64 = key(c::NLF_OP_PUT_SIGNAL, c::NLF_KIND_ADD);
 
-/// What the words are. `second` is looked at when the first is extended; laps are ignored.
+/// Decodes a descriptor. `second` is read if the first is extended; laps are ignored.
 pub(crate) fn decode(first: &Words, second: &Words) -> Result<Descriptor, Wrong> {
     let descriptor = read(first, second)?;
     let encoded = descriptor.encode();
@@ -82,7 +81,7 @@ pub(crate) fn decode(first: &Words, second: &Words) -> Result<Descriptor, Wrong>
         let [q0, q1, q2, q3] = *of;
         *words == [q0, q1 & !c::NLF_LAP, q2, q3 & !c::NLF_LAP]
     };
-    // Bits that nobody has read, and values in another place than theirs, are not there again.
+    // Unused bits, and values in fields of others, are lost in the encoding.
     if is_same(&encoded.first, first) && encoded.second.is_none_or(|words| is_same(&words, second))
     {
         Ok(descriptor)
@@ -91,31 +90,31 @@ pub(crate) fn decode(first: &Words, second: &Words) -> Result<Descriptor, Wrong>
     }
 }
 
-/// As [`decode`], of words some bits of which may mean nothing.
+/// [`decode`] without a check of unused bits.
 #[inline(always)]
 fn read(first: &Words, second: &Words) -> Result<Descriptor, Wrong> {
     let [q0, q1, q2, q3] = *first;
     let (pe, bytes, key) = (pe_of(first), q1 as u32, key_of(q1));
     let (op, kind) = ((key >> (c::NLF_OP_SHIFT - c::NLF_FLAGS_SHIFT)) as u32, key & KIND);
-    let place = |word: u64| Place::from_word(word).ok_or(Wrong::Region);
+    let addr = |word: u64| RegionAddr::from_word(word).ok_or(Wrong::Region);
     let Operands { value, compare, fetch } = match is_extended(first) {
         true => {
             let [value, _, compare, q7] = *second;
-            Operands { value, compare, fetch: Place::from_word(q7) }
+            Operands { value, compare, fetch: RegionAddr::from_word(q7) }
         }
         false => Operands { value: inline_value(first), compare: 0, fetch: None },
     };
     match op {
         c::NLF_OP_PUT | c::NLF_OP_GET | c::NLF_OP_PUT_SIGNAL if bytes == 0 => Err(Wrong::Length),
-        c::NLF_OP_PUT => Ok(Descriptor::Put { pe, dst: place(q0)?, src: place(q3)?, bytes }),
-        c::NLF_OP_GET => Ok(Descriptor::Get { pe, dst: place(q0)?, src: place(q3)?, bytes }),
+        c::NLF_OP_PUT => Ok(Descriptor::Put { pe, dst: addr(q0)?, src: addr(q3)?, bytes }),
+        c::NLF_OP_GET => Ok(Descriptor::Get { pe, dst: addr(q0)?, src: addr(q3)?, bytes }),
         c::NLF_OP_PUT_SIGNAL => {
             let op = match kind as u32 {
                 c::NLF_KIND_SET => AtomicOp::SignalSet,
                 c::NLF_KIND_ADD => AtomicOp::SignalAdd,
                 _ => return Err(Wrong::Kind),
             };
-            let (dst, src, signal) = (place(q0)?, place(q3)?, place(q2)?);
+            let (dst, src, signal) = (addr(q0)?, addr(q3)?, addr(q2)?);
             Ok(Descriptor::PutSignal { pe, dst, src, bytes, signal, op, value })
         }
         c::NLF_OP_PUT_VALUE => {
@@ -123,7 +122,7 @@ fn read(first: &Words, second: &Words) -> Result<Descriptor, Wrong> {
                 return Err(Wrong::Length);
             }
             let value = value & (u64::MAX >> (64 - 8 * bytes));
-            Ok(Descriptor::PutValue { pe, dst: place(q0)?, bytes, value })
+            Ok(Descriptor::PutValue { pe, dst: addr(q0)?, bytes, value })
         }
         c::NLF_OP_ATOMIC => {
             let width = match bytes {
@@ -136,7 +135,7 @@ fn read(first: &Words, second: &Words) -> Result<Descriptor, Wrong> {
             // Operands that are not used are zero, and none is wider than the word.
             let value = if op == AtomicOp::Fetch { 0 } else { value & width.mask() };
             let compare = if op == AtomicOp::CompareSwap { compare & width.mask() } else { 0 };
-            Ok(Descriptor::Atomic { pe, dst: place(q0)?, width, op, value, compare, fetch })
+            Ok(Descriptor::Atomic { pe, dst: addr(q0)?, width, op, value, compare, fetch })
         }
         c::NLF_OP_FENCE => Ok(Descriptor::Fence { pe: (key & ALL_PES == 0).then_some(pe) }),
         c::NLF_OP_QUIET => Ok(Descriptor::Quiet { pe }),
@@ -199,14 +198,14 @@ impl Descriptor {
     }
 }
 
-/// The places of a put or a get, if that is what the key says and the words are one.
+/// The addresses of a put or a get, if the key is its key and the words are valid.
 #[inline(always)]
-fn transfer(first: &Words, key: u64) -> Option<(Place, Place)> {
+fn transfer(first: &Words, key: u64) -> Option<(RegionAddr, RegionAddr)> {
     let [dst, q1, q2, q3] = *first;
     let src = q3 & !c::NLF_LAP;
-    // A place with no value's bits above it is less than what stands for none.
-    let is_one = dst < Place::NONE && src < Place::NONE && q2 == 0 && q1 as u32 != 0;
-    (key_of(q1) == key && is_one).then(|| (Place::of_word(dst), Place::of_word(src)))
+    // An address with no value's bits above it is less than `NONE`.
+    let is_one = dst < RegionAddr::NONE && src < RegionAddr::NONE && q2 == 0 && q1 as u32 != 0;
+    (key_of(q1) == key && is_one).then(|| (RegionAddr::of_word(dst), RegionAddr::of_word(src)))
 }
 
 const PLAIN: [Option<AtomicOp>; 16] = {
@@ -236,7 +235,7 @@ const FETCHING: [Option<AtomicOp>; 16] = {
 struct Operands {
     value: u64,
     compare: u64,
-    fetch: Option<Place>,
+    fetch: Option<RegionAddr>,
 }
 
 impl Operands {
@@ -256,7 +255,7 @@ impl Operands {
                 self.value,
                 0,
                 self.compare,
-                self.fetch.map_or(Place::NONE, Place::word),
+                self.fetch.map_or(RegionAddr::NONE, RegionAddr::word),
             ]),
         }
     }
@@ -307,14 +306,14 @@ fn kind_of(op: AtomicOp) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::channel::ring::descriptor::RegionDirectory;
+    use crate::channel::ring::descriptor::RegionIndex;
 
-    const AT: Place = place(1, 64);
-    const FROM: Place = place(2, 128);
+    const AT: RegionAddr = addr(1, 64);
+    const FROM: RegionAddr = addr(2, 128);
     const ABOVE: u64 = 1 << c::NLF_VALUE_SHIFT;
 
-    const fn place(region: u64, offset: u64) -> Place {
-        Place::of_word(region << c::NLF_REGION_SHIFT | offset)
+    const fn addr(region: u64, offset: u64) -> RegionAddr {
+        RegionAddr::of_word(region << c::NLF_REGION_SHIFT | offset)
     }
 
     #[test]
@@ -324,7 +323,8 @@ mod tests {
         let (value, atomic) = (c::NLF_OP_PUT_VALUE, c::NLF_OP_ATOMIC);
         let fence = c::NLF_OP_FENCE;
         let extended = c::NLF_FLAG_EXTENDED;
-        let (at, from, none, over) = (AT.word(), FROM.word(), Place::NONE, c::NLF_MAX_INLINE + 1);
+        let (at, from, none, over) =
+            (AT.word(), FROM.word(), RegionAddr::NONE, c::NLF_MAX_INLINE + 1);
         let empty = [0, 0, 0, none];
         let fetch = |value, compare| [value, 0, compare, from];
         let swap = c::NLF_KIND_COMPARE_SWAP | extended;
@@ -364,6 +364,6 @@ mod tests {
         let alone = [at, head(signal, extended, 8), at, from];
         let decoded = Descriptor::decode(alone, None);
         assert_eq!(decoded, Err(BadDescriptor { wrong: NotCanonical, words: alone }));
-        assert_eq!(RegionDirectory::new(1).map(RegionDirectory::index), Some(AT.region().index()));
+        assert_eq!(RegionIndex::new(1).map(RegionIndex::index), Some(AT.region().index()));
     }
 }

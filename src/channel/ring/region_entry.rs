@@ -1,17 +1,17 @@
-//! An entry of the table of regions, which changes while producers look addresses up.
+//! An entry of the producers' table of regions, which changes while they look addresses up.
 
 use channel_sys as c;
 
 use crate::channel::ring::sync::{AtomicU64, Ordering, fence};
 
-/// A region as producers see it.
+/// A region for producers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ShownRegion {
-    /// Where it is here.
+    /// Its address on this PE.
     pub base: u64,
-    /// Bytes, up to 2 to the 40. None: there is no region.
+    /// Length in bytes, up to 2 to the 40. 0: there is no region.
     pub len: u64,
-    /// Whether peers have one of the same size.
+    /// True if peers have one of the same size.
     pub symmetric: bool,
 }
 
@@ -27,8 +27,8 @@ impl ShownRegion {
 
 /// The two words of an `nlf_region`, which one thread changes and any number of producers read.
 ///
-/// Between two regions there is none, of the generation of the next. So who finds the same size
-/// before and after it has read the base has the base of that size.
+/// Between two regions there is none, of the generation of the next. So a reader that finds the
+/// same size before and after it has read the base has the base of that size.
 #[derive(Clone, Copy, Debug)]
 pub struct RegionEntry<'a> {
     /// `nlf_region.base`.
@@ -51,7 +51,7 @@ impl RegionEntry<'_> {
             .wrapping_add(1)
             << c::NLF_REGION_GENERATION_SHIFT;
         self.size.store(generation, Ordering::Relaxed);
-        // Who has read the new base will find that the size has changed.
+        // A reader of the new base will find that the size has changed.
         fence(Ordering::Release);
         push()?;
         self.base.store(region.base, Ordering::Relaxed);

@@ -1,7 +1,7 @@
 //! The memory that a ring's two ends share, as atomics.
 //!
 //! Names, numbers and why a slot's words have their order: `include/nvshmem_libfabric_ring.h`.
-//! `layout` checks that sizes and places are the same.
+//! `layout` checks that sizes and offsets are the same.
 
 use channel_sys as c;
 
@@ -33,15 +33,15 @@ pub struct Published {
     /// `NLF_STATE_*`.
     pub state: AtomicU32,
     pub(crate) reserved: u32,
-    /// What became of descriptors that ask, by slot modulo `NLF_QUIETS`, stored as `done` is.
+    /// Completed quiets, by slot modulo `NLF_QUIETS`, stored as `done` is.
     pub quiet: [AtomicU64; c::NLF_QUIETS as usize],
     pub(crate) unused: u64,
 }
 
-/// The lap of a slot, in the place that it has in a word.
+/// The lap of a slot, at its bit in a word.
 ///
-/// It is that bit of the slot's number which changes when the ring has gone round once, inverted:
-/// what is due in memory of zeroes is a one.
+/// It is the bit of the slot's number that changes with each lap of the ring, inverted: the first
+/// lap's, in zeroed memory, is a one.
 #[inline(always)]
 pub fn lap(number: u64, slots_log2: u32) -> u64 {
     // Of rings that have a size, the logarithm is below 63, and the rotation a shift.
@@ -49,7 +49,7 @@ pub fn lap(number: u64, slots_log2: u32) -> u64 {
 }
 
 impl Slot {
-    /// The words, when the slot's lap is the one due. None when some of it is still to come.
+    /// The words, if the slot has the expected lap. None if a part is not yet written.
     ///
     /// # Ordering
     /// The words with the lap are loaded first, as acquires; so the others, loaded after, are of

@@ -1,17 +1,17 @@
-//! Agreement of a job's PEs: what all of them offer.
+//! Agreement of a job's PEs on common capabilities.
 
 use engine::channel::counts::TAGS;
 use engine::wire::handshake::Hello;
 
-/// What every PE of the job can do. Every PE takes part in a signal protocol, as sender and as
-/// target, or none does. All see the same records, and come to the same.
+/// Common capabilities of all PEs. All PEs use a signal protocol, as sender and as target, or none
+/// does. All evaluate the same records, with the same result.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Agreement {
     /// Bytes of immediate data that all rails of all PEs carry.
     pub(super) immediate_data: u8,
     /// Bytes of the longest message that every rail of every PE takes.
     pub(super) longest_message: usize,
-    /// Most rails of a PE.
+    /// Maximum number of rails of a PE.
     pub(super) rails: usize,
 }
 
@@ -28,7 +28,7 @@ impl Agreement {
         if self.immediate_data > 0 { TAGS } else { 0 }
     }
 
-    /// Whether signals wait for their data though a PE's own rails, which carry so many bytes of
+    /// Returns true if signals wait for their data although a PE's own rails, with `mine` bytes of
     /// immediate data, could have it counted.
     pub(super) fn chains(self, mine: u8) -> bool {
         mine > self.immediate_data && self.immediate_data == 0

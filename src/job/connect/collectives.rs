@@ -1,4 +1,4 @@
-//! Collectives: what brings the PEs of a job together before they can communicate.
+//! Collectives by which the PEs of a job connect.
 
 use crate::job::error::JobError;
 use engine::ids::Pe;
@@ -13,15 +13,15 @@ pub(crate) struct Shape {
 
 /// Collective calls, by all PEs in the same order, each from one thread.
 pub(crate) trait Collectives {
-    /// This PE's place.
+    /// Returns this PE's place.
     ///
     /// # Errors
-    /// It is none that a PE can have.
+    /// An impossible place.
     fn shape(&self) -> Result<Shape, JobError>;
 
-    /// Gives every PE's contribution, in PE order. All PEs contribute equally many bytes.
+    /// Returns every PE's contribution, in PE order. All PEs contribute equally many bytes.
     ///
     /// # Errors
-    /// The reason, in words that name what brings the PEs together.
+    /// The reason, which names the means of connecting.
     fn allgather(&self, mine: &[u8]) -> Result<Vec<u8>, JobError>;
 }

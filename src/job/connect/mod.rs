@@ -1,4 +1,4 @@
-//! Connection of a job: the rails are opened, and all PEs made known to one another.
+//! Connection of a job: opens the rails and exchanges the PEs' addresses.
 
 mod agreement;
 pub(crate) mod collectives;
@@ -47,7 +47,7 @@ pub(crate) fn connect(
     chosen: &[usize],
 ) -> Result<Connected, JobError> {
     let Shape { n_pes, me, here } = collectives.shape()?;
-    // Every PE sees the same number, so all of them end here.
+    // Every PE sees the same number, so all of them fail here.
     if n_pes > MAX_PES {
         return Err(JobError::TooManyPes { n_pes });
     }
@@ -71,7 +71,7 @@ pub(crate) fn connect(
     let records = collectives.allgather(&offer.record())?;
     let shares = offer.open(&records);
     opened.proxy.watch_processes(offer.processes(&records));
-    // What makes a host slower is told by one of its PEs.
+    // Warnings about a slow host are logged by one of its PEs.
     let speaks = offer.is_first_of_host(&records);
     let ready = Hello {
         step: SetupStep::Ready,
@@ -79,7 +79,7 @@ pub(crate) fn connect(
         ..hello
     };
     Hello::agree(SetupStep::Ready, &collectives.allgather(&ready.encode())?)?;
-    // All have opened what they can.
+    // All PEs have opened the memory by now.
     drop(offer);
     let cookie = Cookie::of(hellos.iter().map(|hello| hello.share));
     let chained = agreement.chains(immediate_data(&opened));
@@ -133,7 +133,7 @@ fn open(
     here: u32,
     n_pes: u32,
 ) -> Result<Opened, JobError> {
-    // Of threads that providers start.
+    // Also for threads that providers start.
     let _blocked = Blocked::here();
     let single_host = here == n_pes;
     if discovery.is_for_one_host() && !single_host {
@@ -141,7 +141,7 @@ fn open(
         return Err(JobError::OtherHosts { provider, here, n_pes });
     }
     let peers = n_pes as usize;
-    // Init has asked as if all PEs were here.
+    // Init has searched as if all PEs were on this host.
     if discovery.depends_on_hosts() && !single_host {
         let discovery = Discovery::run(discovery.options(), false, memory_kinds())?;
         // SAFETY: as below.
@@ -154,8 +154,8 @@ fn open(
             discovery.provider()
         );
     }
-    // SAFETY: who calls into this crate with addresses vouches for them: NVSHMEM by its rules, as
-    // `abi` has them, and a channel's user by what `channel` asks of those who register memory.
+    // SAFETY: callers of this crate vouch for the addresses that they pass: NVSHMEM by the rules in
+    // `abi`, and a channel's user by the contracts of registering memory in `channel`.
     let open = |rails: &[usize]| unsafe { discovery.open(rails, peers, here as usize) };
     let mut spare = rails.spare.chunks(rails.planned.len().max(1));
     let mut opened = open(&rails.planned);
@@ -194,10 +194,10 @@ struct Paths {
 }
 
 impl Paths {
-    /// Takes the peers' addresses into the address tables, in one call per rail.
+    /// Inserts the peers' addresses, in one call per rail.
     ///
-    /// Peers are only ever addressed on their proxy rails: those are polled by the peer's proxy
-    /// thread whatever its user threads do.
+    /// Operations address only peers' proxy rails, which the peer's proxy thread polls whatever its
+    /// user threads do.
     fn insert(
         opened: &mut Opened,
         me: Pe,
@@ -228,9 +228,9 @@ fn insert_lane(
             .map(|(peer, remote)| peer.0[remote.index()].address.as_slice())
             .collect();
         if kind == LaneKind::Proxy {
-            // Those that send to this rail and are not sent to. Some providers look up the senders
-            // of what they receive: shm of libfabric 2.5 crashes on a message from a stranger, and
-            // efa-direct wants the initiators of writes to be known.
+            // Host rails, which send to this rail and are never sent to. Some providers look up
+            // senders: shm of libfabric 2.5 crashes on a message from an unknown one, and
+            // efa-direct requires initiators of writes to be known.
             addresses
                 .extend(senders(mine, rail, peers, &remotes).map(|sender| &sender.address[..]));
         }
@@ -260,7 +260,7 @@ fn assemble(
 ) -> Result<Connected, JobError> {
     let Opened { host, proxy, memory, report, .. } = opened;
     let memory = ProcessMemory::new(memory, settings);
-    // Who has memory on devices has loaded CUDA by now.
+    // A process with device memory has loaded CUDA by now.
     let devices = memory.uses_devices();
     if devices {
         info!(

@@ -1,5 +1,4 @@
-//! The NICs that this PE opens, by the place of its GPU among those of the other PEs of this
-//! machine.
+//! NICs that this PE opens, by the location of its GPU among those of this machine's PEs.
 
 use std::fs;
 
@@ -12,18 +11,18 @@ use crate::settings::Settings;
 use cuda::{Device, Driver};
 use engine::ids::Pe;
 use engine::wire::handshake::fabric_hash;
-use ofi::topology::{Known, PciAddress, Plan, Topology};
+use ofi::topology::{NicInputs, NicPlan, PciAddress, Topology};
 use ofi::{Device as Nic, Devices};
 
 const SEAT_BYTES: usize = 8 + GPU_BYTES;
 
 const GPU_BYTES: usize = 24;
 
-/// The rails to open, as indices into the devices found.
+/// Rails to open, as indices into the devices found.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Rails {
     pub(crate) planned: Vec<usize>,
-    /// NICs to try, so many at a time, where none of the planned can be opened.
+    /// NICs to try, as many at a time, if none of the planned ones can be opened.
     pub(crate) spare: Vec<usize>,
 }
 
@@ -70,7 +69,7 @@ pub(crate) fn rails(
 }
 
 impl Rails {
-    fn of(plan: Plan) -> Self {
+    fn of(plan: NicPlan) -> Self {
         let planned = plan.nics.into_iter().map(|(nic, _)| nic).collect();
         Self { planned, spare: plan.spare }
     }
@@ -82,10 +81,10 @@ fn plan(
     nics: &[Option<PciAddress>],
     (me, gpus): (usize, &[Option<PciAddress>]),
     picked: &[usize],
-) -> Plan {
+) -> NicPlan {
     let named = matches!(settings.devices, Devices::Include(_));
-    let known = Known { nics, gpus, me, named, picked };
-    Plan::make(topology, &known, usize::from(settings.max_nic_per_pe))
+    let known = NicInputs { nics, gpus, me, named, picked };
+    NicPlan::make(topology, &known, usize::from(settings.max_nic_per_pe))
 }
 
 fn same_host(seats: &[u8], machine: u64, me: Pe) -> (usize, Vec<Option<PciAddress>>) {
@@ -103,8 +102,8 @@ fn gpu() -> Option<PciAddress> {
 
 pub(crate) fn machine() -> u64 {
     let read = |path| fs::read_to_string(path).unwrap_or_default();
-    // The kernel's start, which containers of one machine share; and its name, should that be
-    // hidden.
+    // The kernel's boot id, which containers of one machine share; and the host name, in case that
+    // is hidden.
     let boot = read("/proc/sys/kernel/random/boot_id");
     if boot.is_empty() {
         return fabric_hash(&read("/proc/sys/kernel/hostname"));

@@ -1,11 +1,11 @@
-//! The spreading of operations over rails: from the settings, and what suits the provider.
+//! Spreading of operations over rails, by the settings and the provider's profile.
 
 use crate::settings::{RailBalance, Settings, StripeThreshold};
 use engine::rails::Spread;
 use ofi::Striping;
 
-/// How much longer segments are where threads of their own move them: these are woken, and
-/// acknowledge each. Short operations are cut into as many as ever.
+/// Factor by which segments are longer on bulk connections, whose threads are woken for each. Short
+/// operations still have as many segments.
 const LONGER: usize = 4;
 
 pub(crate) fn spread(settings: &Settings, suits: Striping, bulk: bool) -> Spread {
@@ -18,7 +18,7 @@ pub(crate) fn spread(settings: &Settings, suits: Striping, bulk: bool) -> Spread
         striped_from: match settings.stripe_threshold {
             StripeThreshold::Auto => suits.from,
             StripeThreshold::Never => usize::MAX,
-            // Shorter ones are not cut: each takes one rail.
+            // Shorter operations are not striped: each takes one rail.
             StripeThreshold::Bytes(value) => bytes(value),
         },
         segment: match settings.stripe_segment {

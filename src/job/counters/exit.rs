@@ -1,7 +1,7 @@
 //! Counters of a process that exits without finalizing its transport, as PyTorch does.
 //!
-//! Only the proxy thread may look at its lane, and NVSHMEM's calls progress until the process is
-//! gone. So an exit handler sets a flag that the proxy thread checks between iterations, and waits
+//! Only the proxy thread may access its lane, and NVSHMEM calls progress until the process has
+//! ended. So an exit handler sets a flag that the proxy thread checks between iterations, and waits
 //! until the counters are written.
 
 use std::sync::Once;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use engine::patience::Wait;
 use ofi::fork;
 
-/// How long an exit waits for a proxy thread that may make no more progress.
+/// Time limit of an exit for a proxy thread that may have stopped.
 const PATIENCE: Duration = Duration::from_millis(200);
 
 static UNWRITTEN: AtomicUsize = AtomicUsize::new(0);

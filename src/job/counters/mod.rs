@@ -1,5 +1,5 @@
-//! Counters of the lanes, told once at the end of a job: to the log, and to a file if the user has
-//! named one.
+//! Counters of the lanes, reported once at the end of a job: in the log, and in a file if the user
+//! has named one.
 
 pub(crate) mod exit;
 mod snapshot;
@@ -15,7 +15,7 @@ use self::snapshot::Snapshot;
 use super::connected::Connected;
 use engine::ids::Pe;
 
-/// Reports of a job's counters.
+/// Reporter of a job's counters.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     are_told: AtomicBool,
@@ -30,7 +30,7 @@ impl Counters {
         }
     }
 
-    /// Tells what the lanes have carried, once.
+    /// Reports the lanes' counters, once.
     ///
     /// # Safety
     /// As [`Connected::with_proxy`].
@@ -48,8 +48,8 @@ impl Counters {
     }
 }
 
-/// The file of another job of this process: later ones of a name have a number behind it, from 2
-/// on. What is no file, such as `/dev/null`, has all of them.
+/// Returns the file for the next job of this process with this name: from the second on, a number
+/// is appended. A path that is no regular file, such as `/dev/null`, serves all jobs.
 fn file_of_job(pattern: &str, me: Pe) -> PathBuf {
     static JOBS: Mutex<BTreeMap<String, u32>> = Mutex::new(BTreeMap::new());
     let name = pattern.replace("%p", &me.0.to_string());

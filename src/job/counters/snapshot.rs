@@ -20,7 +20,7 @@ struct LaneCounters {
     /// `proxy` or `host`.
     lane: &'static str,
     me: Pe,
-    /// Each rail by its name, in rail order.
+    /// Name and counters of each rail, in rail order.
     rails: Vec<(String, RailCounters)>,
     peers: Vec<PeerCounters>,
     staged: StagedCounters,
@@ -85,7 +85,7 @@ impl LaneCounters {
 
     fn to_json(&self) -> Value {
         let rail = |(name, rail): &(String, RailCounters)| {
-            // A counter that is added has to be named here and in the log.
+            // Destructured, so that a new counter has to be named here and in the log.
             let RailCounters {
                 posted,
                 bytes,
@@ -132,7 +132,7 @@ impl LaneCounters {
     }
 }
 
-/// The counters of a job's lanes at one time.
+/// Counters of a job's lanes at one time.
 #[derive(Debug)]
 pub(super) struct Snapshot {
     proxy: LaneCounters,
@@ -140,7 +140,7 @@ pub(super) struct Snapshot {
 }
 
 impl Snapshot {
-    /// Reads the counters. Waits for a thread that is at the host lane.
+    /// Reads the counters. Waits for a thread that holds the host lane.
     ///
     /// # Safety
     /// As [`Connected::with_proxy`].

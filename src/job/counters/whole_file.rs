@@ -1,13 +1,13 @@
-//! A file at a path that a user has named, perhaps in a directory where others may write: it
-//! appears as a whole, no link is followed, and nothing that a link leads to is truncated.
+//! Atomic creation of a file at a user's path, possibly in a directory where others may write: no
+//! link is followed, and no target of a link is truncated.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
-/// Puts a text in the place of a file, or there where none is. What is no file and no link, such as
-/// `/dev/null` or a pipe that somebody reads, is written to.
+/// Replaces or creates a file. Writes to an existing special file, such as `/dev/null` or a pipe
+/// with a reader.
 pub(super) fn write(path: &Path, text: &str) -> io::Result<()> {
     match fs::symlink_metadata(path) {
         Ok(there) if there.file_type().is_symlink() => {
@@ -15,7 +15,7 @@ pub(super) fn write(path: &Path, text: &str) -> io::Result<()> {
         }
         Ok(there) if there.file_type().is_char_device() || there.file_type().is_fifo() => {
             let mut options = OpenOptions::new();
-            // A pipe that nobody reads is no place to wait.
+            // Does not wait for a reader of a pipe.
             options.write(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
             options.open(path)?.write_all(text.as_bytes())
         }
@@ -30,8 +30,8 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
     part.push(format!(".{}.part", std::process::id()));
     let part = path.with_file_name(part);
     let made = || -> io::Result<()> {
-        // Of a process of the same number that was killed. What else has the name makes the next
-        // step fail.
+        // Left behind by a killed process with the same number. If something else has the name, the
+        // next step fails.
         let _ = fs::remove_file(&part);
         let mut options = OpenOptions::new();
         options.write(true).create_new(true).custom_flags(libc::O_NOFOLLOW);

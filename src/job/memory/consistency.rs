@@ -1,8 +1,9 @@
-//! Consistency of device memory that NICs write to by themselves: flag seen, so data seen.
+//! Consistency of device memory that NICs write to directly: whoever sees a flag also sees the
+//! data.
 //!
-//! NVSHMEM asks for it after a quiet that covers gets, and when a kernel asks (`enforce_cst`). On
-//! devices that do not keep NICs' writes in order it takes CUDA's flush, on others nothing; that is
-//! decided once, when the PEs connect. A device with neither has no direct memory: see
+//! NVSHMEM requests it after a quiet that covers gets, and when a kernel does (`enforce_cst`).
+//! Devices that do not order NICs' writes need CUDA's flush, others nothing; that is decided once,
+//! when the PEs connect. A device with neither has no direct memory: see
 //! [`register_direct`](super::direct::register_direct).
 
 use std::sync::Arc;
@@ -14,15 +15,15 @@ use crate::logging;
 use crate::settings::ConsistencyChoice;
 use cuda::{Attributes, Context, CudaError, Device, Driver, WritesOrdering, flush_writes};
 
-/// Whether NICs' writes need CUDA's flush on a device, and why.
+/// Returns whether NICs' writes need CUDA's flush on a device, and the reason.
 fn needs_flush(choice: ConsistencyChoice, device: Option<&Attributes>) -> (bool, &'static str) {
     const ASKED: &str = "NVSHMEM_LIBFABRIC_DEBUG=consistency";
     match (choice, device) {
         (ConsistencyChoice::None, _) => (false, ASKED),
         (ConsistencyChoice::Flush, _) => (true, ASKED),
         (ConsistencyChoice::Auto, None) => (false, "there is no device"),
-        // The flag's and the data's writes are acknowledged one by one before a signal goes out,
-        // so an order on each way to the memory is all that is asked of the device.
+        // The writes of data and flag are acknowledged one by one before a signal is sent, so the
+        // device only has to order the writes of one path.
         (ConsistencyChoice::Auto, Some(device)) => match device.writes_ordering {
             WritesOrdering::Owner | WritesOrdering::AllDevices => {
                 (false, "the device keeps the writes of NICs in order")
@@ -32,23 +33,23 @@ fn needs_flush(choice: ConsistencyChoice, device: Option<&Attributes>) -> (bool,
     }
 }
 
-/// Whether anything makes NICs' writes visible to a device before a flag that follows them.
+/// Returns true if a device can make NICs' writes visible before a flag that follows them.
 pub(super) fn is_orderable(device: &Attributes) -> bool {
     device.writes_ordering >= WritesOrdering::Owner || device.flush_on_host
 }
 
-/// How this process makes NICs' writes visible to its device.
+/// Method by which this process makes NICs' writes visible to its device.
 #[derive(Debug)]
 pub(crate) struct Consistency {
     /// The device's context, if its memory needs a flush.
     context: Option<Arc<Context>>,
-    /// Whether to flush although NICs reach no device memory, as the user asks.
+    /// Whether the user demands a flush even if NICs reach no device memory.
     forced: bool,
     times: AtomicU64,
 }
 
 impl Consistency {
-    /// Decides, and says so once, for the device of the context that is bound on this thread.
+    /// Decides for the device of the context that is bound on this thread, and logs the decision.
     pub(crate) fn new(choice: ConsistencyChoice) -> Self {
         let device = Driver::of_process().ok().and_then(Device::current);
         let attributes = device.and_then(|device| match device.attributes() {
@@ -82,7 +83,7 @@ impl Consistency {
     /// device memory.
     ///
     /// # Errors
-    /// As the driver answers.
+    /// The driver's.
     #[inline]
     pub(crate) fn enforce(&self, direct: bool) -> Result<(), CudaError> {
         let Some(context) = self.context.as_ref().filter(|_| direct || self.forced) else {

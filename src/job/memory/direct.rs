@@ -1,4 +1,4 @@
-//! Device memory that NICs reach by themselves: from what CUDA says of a range to its registration.
+//! Registration of device memory for direct access by NICs, from CUDA's description of the range.
 
 use log::{debug, info};
 
@@ -8,15 +8,14 @@ use cuda::{Device, DeviceRange, DmaBuf, Kind, WritesOrdering};
 use engine::port::{Access, Registered};
 use ofi::{DeviceMemory, DirectRefusal, DmaBufPart, OfiMemory, OfiRegion};
 
-/// Registers a range of device memory with every rail. `addr` is the address by which operations
-/// name it, which is the range's own unless it is mapped twice.
+/// Registers a range of device memory with every rail. `addr` is the address that operations use,
+/// the range's own unless it is mapped twice.
 ///
-/// It may take some milliseconds for each rail, and asks the driver for a dma-buf where that is of
-/// use.
+/// May take some milliseconds for each rail, and exports a dma-buf if that is useful.
 ///
 /// # Errors
-/// Everything that stands in the way; the memory may be staged then, unless the refusal says that
-/// it is an error. Nothing is left registered.
+/// All obstacles; the memory may be staged then, unless the refusal is an error. No registration is
+/// left.
 pub fn register_direct(
     fabric: &OfiMemory,
     addr: usize,
@@ -25,7 +24,7 @@ pub fn register_direct(
 ) -> Result<Registered<OfiRegion>, DirectRefusal> {
     let refuse = |reason: String| Err(fabric.refuse_direct(vec![reason]));
     if range.kind() != Kind::Device {
-        // Managed memory moves, and what is on a NUMA node is no memory of a device for libfabric.
+        // Managed memory migrates, and libfabric has no kind for memory of a NUMA node.
         return refuse(format!("it is {}", range.kind()));
     }
     if addr != range.addr() {
@@ -67,9 +66,9 @@ pub fn register_direct(
         with_context,
     };
     let registered = fabric.register_device(&memory, access)?;
-    // Only now, since it slows down the program's own copies to the memory.
+    // As late as possible, since it slows down the program's own copies to the memory.
     if let Err(error) = range.set_sync_memops() {
-        // Memory of the VMM interface, which has no need of it, or a driver that is too old.
+        // Memory of the VMM interface, which does not need it, or an old driver.
         debug!(target: logging::MEM, "{error}");
     }
     Ok(registered)

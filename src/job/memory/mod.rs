@@ -1,7 +1,7 @@
-//! All memory of the process: what the fabric reaches, and what is staged.
+//! Registration of all memory of the process, with the fabric or for staging.
 //!
-//! Host memory is the fabric's. Memory that only devices reach, and managed memory, which moves, is
-//! staged. A process that has not loaded CUDA has none of either kind, and pays one look into the
+//! The fabric reaches host memory. Memory that only devices reach, and managed memory, which
+//! migrates, is staged. A process that has not loaded CUDA has neither, and pays one look-up in the
 //! dynamic loader's list for each registration.
 
 pub(super) mod consistency;
@@ -57,7 +57,7 @@ pub(crate) fn words_options(settings: &Settings) -> WordsOptions {
 pub(crate) struct ProcessMemory {
     fabric: OfiMemory,
     staging: Arc<Staging>,
-    /// Origins, told by the host, of the addresses that are being registered now.
+    /// The host's information about addresses that are being registered now.
     origins: Origins,
     said_why_staged: Once,
     said_slow: Once,
@@ -66,18 +66,18 @@ pub(crate) struct ProcessMemory {
     said_unusable: Once,
 }
 
-/// Keeps a registration alive.
+/// A registration, until dropped.
 #[derive(Debug)]
-pub(crate) enum Owner {
-    /// The fabric's.
+pub(crate) enum Registration {
+    /// With the fabric.
     Fabric { region: OfiRegion },
-    /// The fabric's, with its words by the driver.
+    /// With the fabric, and staged for access to words.
     Direct { _words: StagedRegion, region: OfiRegion },
     /// Staged.
     Staged { _region: StagedRegion },
 }
 
-enum Found {
+enum Located {
     /// The CPU and the fabric reach it by its address.
     Host,
     /// The driver's copies reach it.
@@ -110,7 +110,7 @@ impl ProcessMemory {
         self.speaks.store(true, Ordering::Relaxed);
     }
 
-    /// Tells why memory of devices is staged, once.
+    /// Logs once why device memory is staged.
     fn say_why_staged(&self, refusal: &DirectRefusal) {
         if refusal.is_slow && self.speaks.load(Ordering::Relaxed) {
             self.said_slow.call_once(|| {
@@ -144,7 +144,7 @@ impl ProcessMemory {
         self.origins.during(addr, origin, register)
     }
 
-    /// CUDA's driver, once the process has loaded it.
+    /// Returns CUDA's driver, once the process has loaded it.
     fn driver(&self) -> Option<&'static Driver> {
         match Driver::of_process() {
             Ok(driver) => Some(driver),
@@ -166,18 +166,18 @@ impl ProcessMemory {
         addr: usize,
         len: usize,
         origin: Origin,
-    ) -> Result<Found, PortError> {
+    ) -> Result<Located, PortError> {
         let alias = |alias: usize| match Memory::examine(driver, alias, len) {
             Ok(Memory::Device(range) | Memory::Managed(range)) => Ok(range),
             Ok(Memory::Host(kind)) => Err(format!("the alias at {alias:#x} is {kind}")),
             Err(error) => Err(format!("the alias at {alias:#x}: {error}")),
         };
         let mut refused = match Memory::examine(driver, addr, len) {
-            Ok(Memory::Host(_)) => return Ok(Found::Host),
+            Ok(Memory::Host(_)) => return Ok(Located::Host),
             Ok(Memory::Device(range) | Memory::Managed(range)) => {
-                // For the CPU's window: not every way opens one on a second mapping.
+                // For the CPU mapping: not every method maps a second mapping.
                 let alias = origin.alias.and_then(|at| alias(at).ok());
-                return Ok(Found::Device { range, alias });
+                return Ok(Located::Device { range, alias });
             }
             Err(refused) => PortError::from(refused),
         };
@@ -187,7 +187,7 @@ impl ProcessMemory {
                     target: logging::MEM,
                     "{len} bytes at {addr:#x} are reached at {:#x}: {refused}", range.addr(),
                 );
-                return Ok(Found::Device { range, alias: None });
+                return Ok(Located::Device { range, alias: None });
             }
             Some(Err(reason)) => refused.text = format!("{}; {reason}", refused.text),
             None => {}
@@ -197,7 +197,7 @@ impl ProcessMemory {
                 target: logging::MEM,
                 "{len} bytes at {addr:#x} are taken for host memory, as NVSHMEM says: {refused}",
             );
-            return Ok(Found::Host);
+            return Ok(Located::Host);
         }
         Err(refused)
     }
@@ -207,9 +207,9 @@ impl ProcessMemory {
         addr: usize,
         len: usize,
         access: Access,
-    ) -> Result<Registered<Owner>, PortError> {
+    ) -> Result<Registered<Registration>, PortError> {
         let registered = self.fabric.register(addr, len, access)?;
-        Ok(registered.owned_by(|region| Owner::Fabric { region }))
+        Ok(registered.owned_by(|region| Registration::Fabric { region }))
     }
 
     fn stage(
@@ -220,7 +220,7 @@ impl ProcessMemory {
         access: Access,
     ) -> Result<StagedRegion, PortError> {
         let region = self.staging.register(addr, range, alias, access)?;
-        // Kernels wait for what peers put, and seldom for what they put themselves.
+        // Kernels wait for peers' puts, and seldom for their own.
         if region.is_held_up() && access.is_remote() {
             let range = region.range();
             self.said_held_up.call_once(|| {
@@ -239,27 +239,27 @@ impl ProcessMemory {
 }
 
 impl MemoryPort for ProcessMemory {
-    type Region = Owner;
+    type Region = Registration;
 
     fn register(
         &self,
         addr: usize,
         len: usize,
         access: Access,
-    ) -> Result<Registered<Owner>, PortError> {
+    ) -> Result<Registered<Registration>, PortError> {
         let Some(driver) = self.driver() else {
             return self.register_host(addr, len, access);
         };
         let (range, alias) = match Self::find(driver, addr, len, self.origins.of(addr))? {
-            Found::Host => return self.register_host(addr, len, access),
-            Found::Device { range, alias } => (range, alias),
+            Located::Host => return self.register_host(addr, len, access),
+            Located::Device { range, alias } => (range, alias),
         };
         match register_direct(&self.fabric, addr, &range, access) {
             Ok(registered) => {
-                // Its words, and what peers send in messages, go by the driver.
+                // Words, and payloads of messages, are accessed through the driver.
                 let words = self.stage(addr, range, alias, access)?;
                 let registered = Registered { reach: Reach::Fabric, ..registered };
-                Ok(registered.owned_by(|region| Owner::Direct { _words: words, region }))
+                Ok(registered.owned_by(|region| Registration::Direct { _words: words, region }))
             }
             Err(refusal) if refusal.is_error => Err(PortError {
                 call: "registering memory of a device",
@@ -269,16 +269,18 @@ impl MemoryPort for ProcessMemory {
             Err(refusal) => {
                 self.say_why_staged(&refusal);
                 let region = self.stage(addr, range, alias, access)?;
-                Ok(Registered::staged(Owner::Staged { _region: region }))
+                Ok(Registered::staged(Registration::Staged { _region: region }))
             }
         }
     }
 
-    fn close(&self, region: &mut Owner) -> Result<(), PortError> {
+    fn close(&self, region: &mut Registration) -> Result<(), PortError> {
         match region {
-            Owner::Fabric { region } | Owner::Direct { region, .. } => self.fabric.close(region),
-            // It ends with its owner.
-            Owner::Staged { .. } => Ok(()),
+            Registration::Fabric { region } | Registration::Direct { region, .. } => {
+                self.fabric.close(region)
+            }
+            // Dropping it ends the registration.
+            Registration::Staged { .. } => Ok(()),
         }
     }
 

@@ -1,18 +1,17 @@
-//! Origins: what the user's side says of memory while it is being registered.
+//! Origins: the host's information about memory that is being registered.
 
 use std::sync::{Mutex, PoisonError};
 
-/// What the user's side says of memory that is known by another address, or of which CUDA does not
-/// know.
+/// The host's information about memory with a second address, or unknown to CUDA.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Origin {
     pub(crate) alias: Option<usize>,
-    /// Whether it is memory of a NUMA node, the CPU's.
+    /// Whether it is memory of a NUMA node of the host.
     pub(crate) on_host: bool,
 }
 
-/// What is said of the addresses that are being registered now. It says nothing of an address once
-/// its registration is over: what is there later may be other memory.
+/// Origins of the addresses that are being registered now. An entry ends with the registration:
+/// later the address may be of other memory.
 ///
 /// # Threads
 /// Any, at once.

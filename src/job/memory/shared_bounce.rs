@@ -1,11 +1,10 @@
-//! Bounce memory that PEs of one host share: how each makes its own, tells the others of it, and
-//! opens theirs.
+//! Bounce memory that PEs of one host share: creation, offer, and opening of the peers'.
 //!
-//! In one exchange every PE says where its memory is: process, descriptor, and a secret that is in
-//! the memory as well. Each opens that of all PEs of its host; by the end of the connection all
-//! have, and the descriptors are closed. Where the kernel refuses that (another user, another PID
-//! namespace, `/proc` hidden) bytes go through the fabric, and the log says why, once for each
-//! peer.
+//! In one exchange every PE sends the process and descriptor of its memory, and a secret that is
+//! also in the memory. Each opens the memory of all PEs of its host; by the end of the connection
+//! all have done so, and the descriptors are closed. If the kernel refuses that (another user,
+//! another PID namespace, `/proc` hidden), bytes go through the fabric, and the log says why, once
+//! for each peer.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
@@ -35,10 +34,10 @@ use ofi::pid_namespace;
 /// | 40..56 | the secret |
 const RECORD_BYTES: usize = 56;
 
-/// Most bytes of all bounce buffers: twice what settings allow.
+/// Maximum bytes of all bounce buffers: twice the settings' maximum.
 const MAX_BOUNCE_BYTES: usize = 1 << 40;
 
-/// Most bytes that are given pages at once.
+/// Maximum bytes whose pages are touched at once.
 const MAX_TOUCHED: usize = 256 << 20;
 
 const PAGE: usize = 4096;
@@ -49,7 +48,7 @@ struct Record {
     namespace: u64,
     pid: u32,
     user: u32,
-    /// None where nothing is shared.
+    /// None if nothing is shared.
     fd: Option<i32>,
     bounce_bytes: u64,
     secret: [u8; SECRET_BYTES],
@@ -149,7 +148,7 @@ impl Offer {
         let (memory, fd) =
             SharedMemory::create(layout.bytes()).map_err(|error| error.to_string())?;
         layout.write_secret(&memory, &secret);
-        // Pages lie near who has touched them first, and that is not to be another PE.
+        // Pages are allocated near the CPU that touches them first, which must not be another PE's.
         for page in (0..layout.bounce_bytes().min(MAX_TOUCHED)).step_by(PAGE) {
             memory.byte(page).store(0, Ordering::Relaxed);
         }
@@ -167,8 +166,8 @@ impl Offer {
         first == Some(self.me.index())
     }
 
-    /// Returns descriptors of the processes of the other PEs of this host, by the records of all.
-    /// Of those that the system lets nobody have, in another PID namespace for one, there is none.
+    /// Returns pidfds of the other PEs of this host, by the records of all, without those that the
+    /// kernel refuses, for example in another PID namespace.
     pub(crate) fn processes(&self, records: &[u8]) -> Vec<(Pe, OwnedFd)> {
         let Record { host, namespace, .. } = self.record;
         let records = (0..).map(Pe).zip(records.chunks(RECORD_BYTES).map(Record::decode));
@@ -211,7 +210,7 @@ impl Offer {
             .ok()
             .filter(|bounce_bytes| *bounce_bytes <= MAX_BOUNCE_BYTES);
         let layout = SharedLayout::new(bounce_bytes.ok_or("it offers too much")?, self.n_pes);
-        // Before it is opened: if it has ended by then, nothing is.
+        // Before the memory is opened: if the process has ended by then, opening fails.
         let process = process(pid);
         let memory =
             SharedMemory::open(pid, fd, layout.bytes()).map_err(|error| error.to_string())?;
@@ -223,10 +222,10 @@ impl Offer {
 }
 
 fn process(pid: u32) -> Option<OwnedFd> {
-    // SAFETY: numbers alone. It is closed when another program is run.
+    // SAFETY: takes numbers. The descriptor is close-on-exec.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid as libc::c_long, 0) };
     let fd = u32::try_from(fd).ok()?;
-    // SAFETY: just opened, and nobody else's.
+    // SAFETY: just opened, and owned by nobody else.
     Some(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 

@@ -1,8 +1,8 @@
 //! The helper: a thread that makes progress while NCCL's does not.
 //!
 //! Peers' puts and signals need their target's progress on most providers, and NCCL's thread runs
-//! for some only in a device communicator or a host call. Every [`LOOK`] the helper looks whether
-//! NCCL has made progress since; if not, it does so itself until NCCL does again.
+//! for some only in a device communicator or a host call. Every [`CHECK_INTERVAL`] the helper
+//! checks that NCCL has made progress since; if not, it does so itself until NCCL does again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,12 +15,12 @@ use crate::job::idle::Idle;
 use crate::nccl::error::NcclError;
 use ofi::posix_signals;
 
-const LOOK: Duration = Duration::from_millis(1);
+const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Between two iterations once it has found nothing for long.
+/// Pause between two iterations after long idle time.
 const SLEEP: Duration = Duration::from_micros(200);
 
-/// Its thread ends with it.
+/// The helper thread, which ends when this is dropped.
 #[derive(Debug)]
 pub(super) struct Helper {
     ends: Arc<AtomicBool>,
@@ -44,16 +44,16 @@ impl Drop for Helper {
     fn drop(&mut self) {
         self.ends.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // Its panic has been told by the panic's own message.
+            // A panic has printed its own message.
             let _ = thread.join();
         }
     }
 }
 
-/// Waits for a look, and makes progress for as long as no other thread does.
+/// Waits for the next check, and makes progress for as long as no other thread does.
 fn turn(group: &Shared, ends: &AtomicBool) {
     let before = group.progress_made();
-    thread::sleep(LOOK);
+    thread::sleep(CHECK_INTERVAL);
     let mut idle = Idle::new(group.has_core, Some(SLEEP));
     while group.progress_made() == before && !ends.load(Ordering::Relaxed) {
         if exit::is_waiting() {
@@ -62,7 +62,7 @@ fn turn(group: &Shared, ends: &AtomicBool) {
         match group.help() {
             Helped::Moved => idle.busy(),
             Helped::Nothing { waits } => idle.iterate(waits),
-            // Whoever has the lane moves it.
+            // The thread that has the lane makes progress.
             Helped::Taken => return,
         }
     }

@@ -1,5 +1,5 @@
-//! Ranks of one group that are in one process. A thread may close them one after the other, and the
-//! end of a group waits for all ranks, so those of a process end together, with the last of them.
+//! Ranks of one group in one process. A thread may close them one after the other, and the end of a
+//! group waits for all ranks, so those of a process end together, with the last of them.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -21,7 +21,7 @@ struct Here {
 static HERE: Mutex<BTreeMap<Key, Here>> = Mutex::new(BTreeMap::new());
 
 fn here() -> MutexGuard<'static, BTreeMap<Key, Here>> {
-    // Each change of it is one step.
+    // Each change of it is one call.
     HERE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -63,19 +63,19 @@ pub(super) fn close(group: Group) {
     let mut closing = complete.map(|of| std::mem::take(&mut of.closing)).unwrap_or_default();
     drop(here);
     let last = closing.pop();
-    // Each waits for all others.
+    // Each end waits for all others.
     let end = |group: Group| posix_signals::spawn("nlf-end", move || group.end(true));
     let threads: Vec<_> = closing.into_iter().map(end).collect();
     if let Some(last) = last {
         last.end(true);
     }
     for thread in threads.into_iter().flatten() {
-        // Its panic has been told by the panic's own message.
+        // A panic has printed its own message.
         let _ = thread.join();
     }
 }
 
-/// Ends the ranks that wait for others of this process: NCCL has no use for the plugin any more.
+/// Ends the ranks that wait for others of this process, when NCCL unloads the plugin.
 pub(in crate::nccl) fn end_all() {
     let closing: Vec<Group> =
         here().values_mut().flat_map(|of| std::mem::take(&mut of.closing)).collect();

@@ -1,8 +1,7 @@
-//! A group: the ranks of a communicator that are connected, which are the PEs of a job of its own.
+//! A group: the connected ranks of a communicator, which are the PEs of a job of its own.
 //!
-//! Whoever holds the group's lock may use the lane: the thread of NCCL's that starts operations and
-//! asks about them, threads that register memory, and the helper. NCCL's thread finds it free, but
-//! for the moments in which one of the others has it.
+//! The group's lock guards the lane. NCCL's thread that starts and tests operations takes it,
+//! threads that register memory, and the helper, these two only for short times.
 
 mod helper;
 pub(super) mod members;
@@ -25,22 +24,21 @@ use super::plugin::Plugin;
 use crate::bootstrap::gathering::Gathering;
 use crate::bootstrap::{Bootstrap, TcpBootstrap};
 use crate::job::Job;
-use crate::job::heartbeat::{Heartbeat, Still};
+use crate::job::heartbeat::{Heartbeat, Stall};
 use crate::logging;
 use crate::settings::Settings;
 use engine::error::EngineError;
 use engine::port::Access;
 
-/// How long the end of a group waits for the other ranks, which may need its progress until they
-/// have come to theirs. One that has died is not waited for.
+/// Longest wait of a group's end for the other ranks, which may need its progress until they end.
+/// A rank that has died is not waited for.
 const FAREWELL: Duration = Duration::from_secs(5);
 
-/// See the module.
 #[derive(Debug)]
 pub(super) struct Group {
     shared: Arc<Shared>,
     bootstrap: Mutex<TcpBootstrap>,
-    /// It ends before `shared` does.
+    /// Dropped before `shared`.
     helper: Option<Helper>,
     member: Member,
     /// Most rails of a rank.
@@ -70,7 +68,7 @@ impl Group {
         unsafe {
             connected.with_proxy(|lane| {
                 lane.order_signals();
-                // A rank that has closed its side may end long before others do.
+                // A rank that has closed its group may end long before others.
                 lane.allow_peer_exit();
             });
         }
@@ -79,10 +77,10 @@ impl Group {
         let shared = Arc::new(Shared::new(job, n, has_core));
         let helper = Helper::start(Arc::clone(&shared))?;
         let Settings { warn_after, fail_after, .. } = settings;
-        // It ends with the state that it is in, so it has no part of that.
+        // A weak reference: the helper is stored in the state that it uses.
         let of = Arc::downgrade(&shared);
-        let failed = move |still: &Still| {
-            of.upgrade().into_iter().for_each(|group| group.fail(&still.to_string()));
+        let failed = move |stall: &Stall| {
+            of.upgrade().into_iter().for_each(|group| group.fail(&stall.to_string()));
         };
         let heartbeat = Heartbeat::of(pulse, warn_after, fail_after, failed);
         shared.lock().heartbeat = Some(heartbeat);
@@ -104,7 +102,7 @@ impl Group {
     ) -> Result<*mut c_void, NcclError> {
         let mut bootstrap = self.bootstrap.lock().unwrap_or_else(PoisonError::into_inner);
         let registered = self.shared.register_here(base, len, access);
-        // The others may be long in coming. Nothing keeps the job meanwhile: an abort closes it.
+        // Without the lock and the job: other ranks may be late, and an abort closes the job.
         let agreed = memory::agree(&mut *bootstrap, self.most_rails, (base, len), &registered);
         drop(bootstrap);
         match (registered, agreed) {
@@ -123,9 +121,9 @@ impl Group {
         }
     }
 
-    /// Ends the registration of this rank's part. NCCL does so while operations are under way that
-    /// touch the memory when it aborts, and frees the memory whatever it is told: then the group
-    /// ends at once, with its endpoints, so that nothing comes late.
+    /// Ends the registration of this rank's memory. When NCCL aborts, it calls this with operations
+    /// on the memory in flight, and frees the memory whatever the status: then the group ends at
+    /// once, with its endpoints, so that no write comes late.
     ///
     /// # Errors
     /// There is no such memory; or it may still be written to, and must not be freed.

@@ -33,7 +33,7 @@ const LET_GO: Duration = Duration::from_secs(1);
 pub(in crate::nccl) struct Shared {
     state: Mutex<State>,
     failed: OnceLock<String>,
-    /// How often NCCL has made progress. Changed under the lock.
+    /// Count of NCCL's progress calls. Changed under the lock.
     progress: AtomicU64,
     pub(super) has_core: bool,
 }
@@ -41,9 +41,10 @@ pub(in crate::nccl) struct Shared {
 /// State under the lock.
 #[derive(Debug)]
 pub(super) struct State {
-    /// With the lane. None once the group has ended. Threads that register memory hold a clone.
+    /// The job with the lane. None once the group has ended. Threads that register memory hold a
+    /// clone.
     job: Option<Arc<Job>>,
-    /// Looks whether anybody makes progress, as long as there is a job.
+    /// Checks that some thread makes progress, as long as there is a job.
     pub(super) heartbeat: Option<Heartbeat>,
     requests: Requests,
     pub(super) regions: Regions,
@@ -61,14 +62,14 @@ struct Collecting {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::nccl) struct BlockId(pub(in crate::nccl) usize);
 
-/// Memory of a put or get: its handle, and an offset in it.
+/// Memory of a put or get: a handle and an offset in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::nccl) struct Span {
     pub(in crate::nccl) handle: *mut c_void,
     pub(in crate::nccl) offset: u64,
 }
 
-/// A signal, as NCCL names it.
+/// A signal of NCCL's interface.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::nccl) struct Signal {
     pub(in crate::nccl) word: Span,
@@ -89,7 +90,7 @@ pub(super) enum Helped {
 }
 
 impl Shared {
-    /// That of a group of so many ranks, whose job is connected.
+    /// The state of a group of `ranks` ranks, whose job is connected.
     pub(super) fn new(job: Job, ranks: u32, has_core: bool) -> Self {
         let state = State {
             job: Some(Arc::new(job)),
@@ -108,7 +109,7 @@ impl Shared {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
-        // A panic of a thread that had it has told NCCL that the communicator is over.
+        // A panic under the lock has been reported to NCCL as a failure of the communicator.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -139,12 +140,12 @@ impl Shared {
         run: impl FnOnce(&mut Lane<OfiPort>) -> T,
     ) -> Result<T, NcclError> {
         let connected = job.and_then(Job::connection).ok_or_else(|| self.over())?;
-        // SAFETY: the job is borrowed from what the lock guards, as is every use of the lane.
+        // SAFETY: the job is borrowed from the locked state, as for every use of the lane.
         Ok(unsafe { connected.with_proxy(run) })
     }
 
-    /// Ends the job: closes its endpoints, after what is under way where that ends soon. Whether
-    /// they are closed: another thread may be registering memory.
+    /// Ends the job: closes its endpoints, after operations in flight if they end soon. Returns
+    /// false if they are still open, as another thread is registering memory.
     #[must_use]
     pub(super) fn end(&self) -> bool {
         let (job, heartbeat) = {
@@ -153,7 +154,7 @@ impl Shared {
         };
         drop(heartbeat);
         let Some(mut job) = job else { return true };
-        // SAFETY: the lane is used by who finds the job under the lock, and there it is no more.
+        // SAFETY: the lane is used only through the job in the locked state, which is gone.
         unsafe {
             job.tell_counters();
             job.drain_before_close();
@@ -175,16 +176,16 @@ impl Shared {
         let state = self.lock();
         let connected =
             state.job.as_deref().and_then(Job::connection).ok_or(EngineError::Abandoned)?;
-        // SAFETY: the lock is held, which every use of the lane is under.
+        // SAFETY: the lock is held, as for every use of the lane.
         unsafe { connected.with_proxy(|lane| lane.check_unused(base, len)) }
     }
 
-    /// Whether something has failed: what.
+    /// The first failure, if any.
     pub(in crate::nccl) fn failure(&self) -> Option<&str> {
         self.failed.get().map(String::as_str)
     }
 
-    /// Notes what has failed, and says so the first time.
+    /// Sets the failure, and logs the first one.
     #[cold]
     pub(super) fn fail(&self, why: &str) {
         if self.failed.set(why.to_owned()).is_ok() {
@@ -219,7 +220,7 @@ impl Shared {
                 Ok(()) => Ok(request),
                 Err(refused) => {
                     requests.take_back(lane);
-                    // What is wrong with a call alone is no failure of the group.
+                    // An invalid argument is no failure of the group.
                     if let Some(failed) = lane.failure() {
                         self.fail(&failed.to_string());
                     }
@@ -244,7 +245,7 @@ impl Shared {
         })
     }
 
-    /// Starts a put of `len` bytes, perhaps none, with a signal behind it and all before.
+    /// Starts a put of `len` bytes, possibly 0, and a signal ordered after it and all earlier puts.
     pub(in crate::nccl) fn put_signal(
         &self,
         rank: u32,
@@ -265,8 +266,8 @@ impl Shared {
         })
     }
 
-    /// Whether a request is done. Makes progress where NCCL tests it again and again without
-    /// calling for any, as it does when it flushes.
+    /// True if a request is complete. Makes progress if NCCL tests it repeatedly without calling
+    /// for progress, as it does when it flushes.
     pub(in crate::nccl) fn is_done(&self, request: RequestId) -> Result<bool, NcclError> {
         self.check()?;
         let mut state = self.lock();
@@ -284,17 +285,17 @@ impl Shared {
         if !state.requests.is_tested_again(request, calls) {
             return Ok(false);
         }
-        self.note_progress();
+        self.count_progress();
         self.iterate(&mut state)?;
         is_done(&mut state)
     }
 
-    /// Moves what is under way, for NCCL, after a pass over a block. Leaves it for the next pass
-    /// while operations come that had better go to a device together.
+    /// Makes progress for NCCL, after a pass over a block of contexts. Defers it to the next pass
+    /// while passes bring operations that are faster in one batch of device copies.
     pub(in crate::nccl) fn progress(&self, block: BlockId) -> Result<(), NcclError> {
         self.check()?;
         let mut state = self.lock();
-        self.note_progress();
+        self.count_progress();
         state.calls += 1;
         if self.collects(&mut state, block) {
             return Ok(());
@@ -311,23 +312,23 @@ impl Shared {
             let since = collecting.as_ref().map_or_else(Instant::now, |before| before.since);
             *collecting = Some(Collecting { since, block });
         } else if collecting.as_ref().is_some_and(|of| of.block == block) {
-            // This pass has brought nothing more.
+            // This pass has brought no operation.
             *collecting = None;
         }
-        // Passes over other blocks say nothing of that.
+        // Passes over other blocks do not count.
         collecting.as_ref().is_some_and(|of| of.since.elapsed() < COLLECTING)
     }
 
-    /// Tells the helper that NCCL makes progress. Under the lock.
-    fn note_progress(&self) {
+    /// Counts NCCL's progress for the helper. Under the lock.
+    fn count_progress(&self) {
         let made = self.progress.load(Ordering::Relaxed);
         self.progress.store(made.wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// Moves what is under way, for the helper, unless another thread has the lane.
+    /// Makes progress for the helper, unless another thread has the lane.
     pub(super) fn help(&self) -> Helped {
         let Ok(mut state) = self.state.try_lock() else { return Helped::Taken };
-        // Who asks for something is told of a failure.
+        // Calls of NCCL report a failure.
         match self.iterate(&mut state) {
             Ok(true) => Helped::Moved,
             Ok(false) | Err(_) => Helped::Nothing { waits: !state.requests.is_empty() },
@@ -364,7 +365,7 @@ impl Shared {
         self.progress.load(Ordering::Relaxed)
     }
 
-    /// Tells this job's counters, unless another thread has the lock.
+    /// Reports this job's counters, unless another thread has the lock.
     pub(super) fn tell_counters(&self) {
         let Ok(state) = self.state.try_lock() else { return };
         if let Some(job) = state.job.as_deref() {
@@ -373,7 +374,7 @@ impl Shared {
         }
     }
 
-    /// Makes what gets have brought visible to the device.
+    /// Makes the data of completed gets visible to the device.
     pub(in crate::nccl) fn flush(&self) -> Result<(), NcclError> {
         self.check()?;
         let state = self.lock();

@@ -79,10 +79,10 @@ fn pass(bed: &Bed, from: &mut Side, (to, from_pe): (&mut Side, Pe), len: usize, 
     bed.write(to.heap, &pattern(len, seed + 1));
     from.stage.start(OUT, from.heap, 1, len, 5);
     from.stage.ends(5);
-    let window = to.stage.port.window(from_pe).expect("they share");
-    assert_eq!(window.len, from.stage.bounce.bytes());
+    let shared = to.stage.port.peer_bounce(from_pe).expect("they share");
+    assert_eq!(shared.len, from.stage.bounce.bytes());
     let offset = from.stage.bounce(OUT, 1) - from.stage.bounce.addr;
-    let bounce = window.at(offset as u64, len).expect("it is inside");
+    let bounce = shared.at(offset as u64, len).expect("it is inside");
     let copy = Copy { direction: IN, memory: to.heap, bounce, len };
     assert_eq!(to.stage.give(copy, 6), Ok(Posted::Yes));
     to.stage.ends(6);
@@ -98,7 +98,7 @@ fn both_ways() {
     other.stage.port.announce();
     assert!(one.stage.port.is_mapped_by(Pe(1)));
     assert!(!one.stage.port.is_mapped_by(Pe(0)) && !one.stage.port.is_mapped_by(Pe(2)));
-    assert!(one.stage.port.window(Pe(0)).is_none() && one.stage.port.window(Pe(7)).is_none());
+    assert!([0, 7].iter().all(|pe| one.stage.port.peer_bounce(Pe(*pe)).is_none()));
     assert!(!one.stage.port.has_ended(Pe(1)));
     for (seed, len) in [1, 100, 4096, 16 << 10, CHUNK].into_iter().enumerate() {
         pass(&bed, &mut one, (&mut other, Pe(0)), len, 2 * seed);
@@ -118,10 +118,10 @@ fn several() {
     other.stage.start(OUT, other.heap, 0, count * len, 5);
     other.stage.ends(5);
     fill(one.stage.bounce(IN, 0), &bytes);
-    let window = one.stage.port.window(Pe(1)).expect("they share");
+    let shared = one.stage.port.peer_bounce(Pe(1)).expect("they share");
     let copies: Vec<TaggedCopy> = (0..count)
         .map(|at| {
-            let from = if at % 2 == 0 { window.addr } else { one.stage.bounce(IN, 0) };
+            let from = if at % 2 == 0 { shared.addr } else { one.stage.bounce(IN, 0) };
             let (memory, bounce) = (one.heap + 3 * at * len, from + at * len);
             TaggedCopy { copy: Copy { direction: IN, memory, bounce, len }, tag: 7 }
         })
@@ -136,10 +136,10 @@ fn several() {
 fn inside() {
     let bed = Bed::new();
     let [mut one, _other] = both(&bed);
-    let window = one.stage.port.window(Pe(1)).expect("they share");
-    let end = window.addr + window.len;
+    let shared = one.stage.port.peer_bounce(Pe(1)).expect("they share");
+    let end = shared.addr + shared.len;
     for (direction, bounce, len) in
-        [(OUT, window.addr, 64), (IN, window.addr - 1, 64), (IN, end - 63, 64), (IN, end, 1)]
+        [(OUT, shared.addr, 64), (IN, shared.addr - 1, 64), (IN, end - 63, 64), (IN, end, 1)]
     {
         let copy = Copy { direction, memory: one.heap, bounce, len };
         let error = one.stage.give(copy, 0).expect_err("that is in no bounce buffer");
@@ -148,10 +148,10 @@ fn inside() {
     let copy = Copy { direction: IN, memory: one.heap, bounce: end - 64, len: 64 };
     assert_eq!(one.stage.give(copy, 3), Ok(Posted::Yes));
     one.stage.ends(3);
-    assert_eq!(window.at(window.len as u64, 1), None);
-    assert_eq!(window.at(u64::MAX, 64), None);
-    assert_eq!(window.at(1, window.len), None);
-    assert_eq!(window.at(0, window.len), Some(window.addr));
+    assert_eq!(shared.at(shared.len as u64, 1), None);
+    assert_eq!(shared.at(u64::MAX, 64), None);
+    assert_eq!(shared.at(1, shared.len), None);
+    assert_eq!(shared.at(0, shared.len), Some(shared.addr));
 }
 
 /// Copies that are under way end when the peer that the bytes are of has ended.
@@ -162,9 +162,9 @@ fn outlives() {
     bed.write(other.heap, &bytes);
     other.stage.start(OUT, other.heap, 0, CHUNK, 5);
     other.stage.ends(5);
-    let window = one.stage.port.window(Pe(1)).expect("they share");
+    let shared = one.stage.port.peer_bounce(Pe(1)).expect("they share");
     drop(other);
-    let copy = Copy { direction: IN, memory: one.heap, bounce: window.addr, len: CHUNK };
+    let copy = Copy { direction: IN, memory: one.heap, bounce: shared.addr, len: CHUNK };
     assert_eq!(one.stage.give(copy, 1), Ok(Posted::Yes));
     one.stage.ends(1);
     assert!(bed.read(one.heap, CHUNK) == bytes);
@@ -173,7 +173,8 @@ fn outlives() {
 fn not_locked() {
     let bed = Bed::new();
     let [mut one, other] = both(&bed);
-    assert!(one.stage.port.window(Pe(1)).is_none() && other.stage.port.window(Pe(0)).is_none());
+    assert!(one.stage.port.peer_bounce(Pe(1)).is_none());
+    assert!(other.stage.port.peer_bounce(Pe(0)).is_none());
     one.stage.port.announce();
     assert!(!other.stage.port.is_mapped_by(Pe(0)));
     let bytes = pattern(CHUNK, 3);

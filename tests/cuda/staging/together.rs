@@ -201,11 +201,11 @@ fn two_calls() {
             len: LEN,
         };
         let [first, second, third] = [0, 1, 2].map(copy);
-        assert_eq!(stage.port.room(direction), MAX_BATCH_COPIES);
+        assert_eq!(stage.port.capacity(direction), MAX_BATCH_COPIES);
         assert_eq!(stage.give(first, 0), Ok(Posted::Yes));
-        assert!(stage.port.room(direction) != 0, "one call may wait behind the first");
+        assert!(stage.port.capacity(direction) != 0, "one call may wait behind the first");
         assert_eq!(stage.give(second, 1), Ok(Posted::Yes));
-        assert_eq!(stage.port.room(direction), 0);
+        assert_eq!(stage.port.capacity(direction), 0);
         assert_eq!(stage.give(third, 2), Ok(Posted::Again));
         stage.ends(0);
         assert_eq!(stage.give(third, 2), Ok(Posted::Yes), "there is room again");

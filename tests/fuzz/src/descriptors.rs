@@ -3,7 +3,7 @@
 use engine::atomic::{AtomicOp, Width};
 use engine::ids::Pe;
 use nvshmem_transport_libfabric::channel::ring::descriptor::{
-    Descriptor, Place, Put, RegionDirectory,
+    Descriptor, Put, RegionAddr, RegionIndex,
 };
 use nvshmem_transport_libfabric::channel::ring::slot::{LAP_WORDS, Words};
 use nvshmem_transport_libfabric::channel::sys;
@@ -37,8 +37,8 @@ fn without_laps(mut words: Words) -> Words {
 }
 
 fn seeds() -> Vec<Vec<u8>> {
-    let place = |region, offset| Place::new(RegionDirectory::new(region).unwrap(), offset).unwrap();
-    let (pe, dst, src, signal, bytes) = (Pe(3), place(1, 64), place(0, 8), place(2, 16), 100);
+    let addr = |region, offset| RegionAddr::new(RegionIndex::new(region).unwrap(), offset).unwrap();
+    let (pe, dst, src, signal, bytes) = (Pe(3), addr(1, 64), addr(0, 8), addr(2, 16), 100);
     let atomic = |op, value, fetch| Descriptor::Atomic {
         pe,
         dst,

@@ -396,7 +396,7 @@ fn some_answer(u: &mut Unstructured<'_>, next: &mut [Seq], bed: &Bed) -> Result<
         1 => Body::Reply { place: u.int_in_range(0..=3)?, low: of, value: 9 },
         2 => Body::Refusal { low: of, why: "no" },
         3 => Body::GetReply { get, payload: &payload[..len.min(200)] },
-        4 => Body::StagedPut { to: at, payload: &payload[..len.min(200)] },
+        4 => Body::InlinePut { to: at, payload: &payload[..len.min(200)] },
         5 => Body::GetRequest { from: at, len: len as u32, get: get.number },
         6 => {
             let atomic = Atomic { op: AtomicOp::FetchAdd, ..atomic };

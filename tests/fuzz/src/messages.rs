@@ -145,7 +145,7 @@ pub(crate) fn bodies() -> Vec<Body<'static>> {
         Body::PutSignal { addr: at, atomic: add, to: at, payload: b"payload" },
         Body::CountedSignal { addr: at, atomic: add, tag: Tag::FIRST, segments: 2 },
         Body::Refusal { low: of, why: "it is not there" },
-        Body::StagedPut { to: at, payload: b"payload" },
+        Body::InlinePut { to: at, payload: b"payload" },
         Body::GetRequest { from: at, len: 100, get: 0 },
         pull(To::One(record(None)), 100, keys, &[]),
         pull(To::One(record(Some(signal()))), 100, PullSource::Bounce(0), &[]),

@@ -7,25 +7,25 @@ use loom::sync::Arc;
 use loom::thread;
 
 use crate::atomic::{AtomicOp, Width};
-use crate::channel::ring::descriptor::{Descriptor, Place, RegionDirectory};
+use crate::channel::ring::descriptor::{Descriptor, RegionAddr, RegionIndex};
 use crate::channel::ring::region_entry::ShownRegion;
 use crate::channel::ring::{Ring, State};
 use crate::check;
 use crate::ids::Pe;
 use crate::producer::{Entry, Last, Shared};
 
-fn place(offset: u64) -> Place {
-    let region = RegionDirectory::new(7).expect("a region");
-    Place::new(region, offset).expect("within bounds")
+fn region_addr(offset: u64) -> RegionAddr {
+    let region = RegionIndex::new(7).expect("a region");
+    RegionAddr::new(region, offset).expect("within bounds")
 }
 
 fn put(id: u32) -> Descriptor {
     Descriptor::PutSignal {
         pe: Pe(id),
-        dst: place(u64::from(id)),
-        src: place(u64::from(id) << 8),
+        dst: region_addr(u64::from(id)),
+        src: region_addr(u64::from(id) << 8),
         bytes: id,
-        signal: place(u64::from(id) << 16),
+        signal: region_addr(u64::from(id) << 16),
         op: AtomicOp::SignalAdd,
         value: u64::from(id),
     }
@@ -34,12 +34,12 @@ fn put(id: u32) -> Descriptor {
 fn atomic(id: u32) -> Descriptor {
     Descriptor::Atomic {
         pe: Pe(id),
-        dst: place(u64::from(id)),
+        dst: region_addr(u64::from(id)),
         width: Width::Eight,
         op: AtomicOp::CompareSwap,
         value: u64::from(id),
         compare: u64::from(id),
-        fetch: Some(place(u64::from(id) << 8)),
+        fetch: Some(region_addr(u64::from(id) << 8)),
     }
 }
 

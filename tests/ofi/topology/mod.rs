@@ -6,7 +6,7 @@ mod plan;
 mod tree;
 
 use ofi::topology::Distance::{self, Loc, Node, Phb, Pix, Pxb, Sys};
-use ofi::topology::{Choice, PciAddress, choose};
+use ofi::topology::{PciAddress, RankedNic, choose};
 
 use self::tree::Tree;
 
@@ -116,8 +116,8 @@ fn equidistant_nics_are_shared_evenly() {
     // The other port comes second.
     let ranking = choose(&tree.topology, &known(tree.all("nic")), &gpus, 3);
     let expected = [
-        Choice { nic: 1, distance: Some(Sys), own: true },
-        Choice { nic: 0, distance: Some(Sys), own: false },
+        RankedNic { nic: 1, distance: Some(Sys), own: true },
+        RankedNic { nic: 0, distance: Some(Sys), own: false },
     ];
     assert_eq!(ranking, expected);
 }
@@ -147,8 +147,8 @@ fn absent_devices_have_no_distance() {
     // One that is known comes before those that are not.
     let mixed = choose(&tree.topology, &[None, Some(tree.device("wireless"))], &[gpu], 0);
     let expected = [
-        Choice { nic: 1, distance: Some(Phb), own: true },
-        Choice { nic: 0, distance: None, own: false },
+        RankedNic { nic: 1, distance: Some(Phb), own: true },
+        RankedNic { nic: 0, distance: None, own: false },
     ];
     assert_eq!(mixed, expected);
 }

@@ -1,12 +1,12 @@
 //! Descriptors: what the words of a slot mean.
 
 use engine::ids::Pe;
-use nvshmem_transport_libfabric::channel::ring::descriptor::{Descriptor, Place, RegionDirectory};
+use nvshmem_transport_libfabric::channel::ring::descriptor::{Descriptor, RegionAddr, RegionIndex};
 use nvshmem_transport_libfabric::channel::ring::slots_log2;
 use test_support::random::Random;
 use test_support::seeds::for_seeds;
 
-use super::support::{Shared, descriptor, place};
+use super::support::{Shared, descriptor, region_addr};
 
 #[test]
 fn rings_return_descriptors() {
@@ -31,18 +31,22 @@ fn rings_return_descriptors() {
 
 #[test]
 fn put_has_documented_bits() {
-    let put =
-        Descriptor::Put { pe: Pe(0x1234), dst: place(1, 0x56), src: place(2, 0x78), bytes: 9 };
+    let put = Descriptor::Put {
+        pe: Pe(0x1234),
+        dst: region_addr(1, 0x56),
+        src: region_addr(2, 0x78),
+        bytes: 9,
+    };
     let words = [1 << 40 | 0x56, 1 << 58 | 0x1234 << 32 | 9, 0, 2 << 40 | 0x78];
     assert_eq!(put.encode().first, words);
 }
 
 #[test]
 fn places_end_with_their_fields() {
-    assert_eq!(RegionDirectory::new(255), None);
-    let last = RegionDirectory::new(254).unwrap();
-    assert!(Place::new(last, (1 << 40) - 1).is_some());
-    assert_eq!(Place::new(last, 1 << 40), None);
+    assert_eq!(RegionIndex::new(255), None);
+    let last = RegionIndex::new(254).unwrap();
+    assert!(RegionAddr::new(last, (1 << 40) - 1).is_some());
+    assert_eq!(RegionAddr::new(last, 1 << 40), None);
 }
 
 #[test]

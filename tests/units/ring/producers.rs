@@ -11,7 +11,7 @@ use nvshmem_transport_libfabric::channel::ring::descriptor::Descriptor;
 use nvshmem_transport_libfabric::channel::ring::{Ring, State};
 
 use super::bed::{BASE, Bed, REGION_BYTES};
-use super::support::place;
+use super::support::region_addr;
 
 /// What `push` and `push_two` bring: all rounds of each thread, in order, in the thread's ring.
 struct Expected {
@@ -38,7 +38,7 @@ impl Expected {
                     let (thread, round) = (dst.offset(), src.offset());
                     let two = (round ^ thread) % 3 == 0;
                     assert_eq!(value, if two { 1 << 63 | round } else { round });
-                    assert_eq!((signal, op), (place(0, 0), AtomicOp::SignalAdd));
+                    assert_eq!((signal, op), (region_addr(0, 0), AtomicOp::SignalAdd));
                     (thread, round)
                 }
                 other => panic!("{other:?} was not put in"),
@@ -270,7 +270,7 @@ fn consumer_takes_every_operation() {
         assert_eq!(bed.rings[0].take(), None);
         bed.rings[0].publish_tail();
     };
-    let (dst, src, signal) = (place(0, 16), place(0, last), place(0, 64));
+    let (dst, src, signal) = (region_addr(0, 16), region_addr(0, last), region_addr(0, 64));
     check(producer.put_nbi(at(16), at(last), 8, 1), Descriptor::Put { pe, dst, src, bytes: 8 });
     check(producer.get_nbi(at(last), at(16), 8, 1), Descriptor::Get { pe, dst, src, bytes: 8 });
     for value in [0, 1, c::NLF_MAX_INLINE, c::NLF_MAX_INLINE + 1, wide] {
@@ -308,7 +308,7 @@ fn consumer_takes_every_operation() {
         (c::NLF_KIND_SWAP, AtomicOp::Swap),
         (c::NLF_KIND_COMPARE_SWAP, AtomicOp::CompareSwap),
     ];
-    let fetch = Some(place(0, 128));
+    let fetch = Some(region_addr(0, 128));
     for (kind, op) in fetching {
         let compare = if op == AtomicOp::CompareSwap { 77 } else { 0 };
         let (dst, value) = (signal, wide);

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use engine::atomic::{AtomicOp, Width};
 use engine::ids::Pe;
-use nvshmem_transport_libfabric::channel::ring::descriptor::{Descriptor, Place, RegionDirectory};
+use nvshmem_transport_libfabric::channel::ring::descriptor::{Descriptor, RegionAddr, RegionIndex};
 use nvshmem_transport_libfabric::channel::ring::slot::{Published, Slot, lap};
 use nvshmem_transport_libfabric::channel::ring::{PublishedIn, Ring, RingMemory};
 use test_support::random::Random;
@@ -68,8 +68,8 @@ impl Shared {
     }
 }
 
-pub(crate) fn place(region: u8, offset: u64) -> Place {
-    Place::new(RegionDirectory::new(region).unwrap(), offset).unwrap()
+pub(crate) fn region_addr(region: u8, offset: u64) -> RegionAddr {
+    RegionAddr::new(RegionIndex::new(region).unwrap(), offset).unwrap()
 }
 
 /// A descriptor whose fields are at their bounds or between them.
@@ -79,7 +79,7 @@ pub(crate) fn descriptor(random: &mut Random) -> Descriptor {
     let bytes = [1, u32::MAX, 1 + below(1 << 31) as u32][below(3)];
     let [dst, src, other] = [(); 3].map(|()| {
         let offset = [0, (1 << 40) - 1, below(1 << 40) as u64][below(3)];
-        place(below(255) as u8, offset)
+        region_addr(below(255) as u8, offset)
     });
     let mut value = || match below(5) {
         0 => u64::MAX,

@@ -1,4 +1,4 @@
-//! Calls of the driver that start a copy on a stream: of bytes side by side, or of rows.
+//! Driver calls that start a copy on a stream: of contiguous bytes, or of rows.
 
 use std::ptr;
 
@@ -8,12 +8,12 @@ use crate::copy::request::Direction;
 use crate::driver::error::CudaError;
 use crate::driver::stream::Stream;
 
-/// Rows of bytes of the host for a device, at equal distances on each side.
+/// Copy of rows from the host to a device, at equal distances on each side.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rows {
     pub(super) host: usize,
     pub(super) device: usize,
-    /// Bytes from one row's begin to the next one's; a row's own at least.
+    /// Bytes from the start of a row to the start of the next, at least `width`.
     pub(super) host_pitch: usize,
     pub(super) device_pitch: usize,
     pub(super) width: usize,
@@ -23,8 +23,8 @@ pub(super) struct Rows {
 /// Starts a copy of bytes in one allocation.
 ///
 /// # Safety
-/// The host's side is page-locked for `len` bytes, and nobody else uses it, until the copy has
-/// ended. The context is bound.
+/// The host side has `len` page-locked bytes, which nobody else uses until the copy has ended. The
+/// context is bound.
 pub(super) unsafe fn copy_piece(
     on: &Stream,
     direction: Direction,
@@ -34,8 +34,8 @@ pub(super) unsafe fn copy_piece(
 ) -> Result<(), CudaError> {
     let driver = on.context().driver();
     let (device, stream) = (addr as CUdeviceptr, on.raw());
-    // SAFETY: the host's side by the caller's promise. The device's is memory of the context, or
-    // was; if it was freed meanwhile the driver or the device fails.
+    // SAFETY: the host side by the caller's promise. The device side is memory of the context, or
+    // was: if it was freed meanwhile, the driver or the device fails.
     let (call, status) = unsafe {
         match direction {
             Direction::ToDevice => (
@@ -80,7 +80,7 @@ pub(super) unsafe fn copy_rows(on: &Stream, of: &Rows) -> Result<(), CudaError> 
         WidthInBytes: width,
         Height: rows,
     };
-    // SAFETY: the description is read during the call; its rows by the caller's promise.
+    // SAFETY: the description is read during the call; the rows by the caller's promise.
     let status = unsafe { call(&raw const copy, on.raw()) };
     driver.check(CALL, status, subject)
 }

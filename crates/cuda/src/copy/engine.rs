@@ -1,7 +1,7 @@
-//! A copy engine: a stream for copies and words, with the lists that are under way on it.
+//! A copy engine: a stream for batches of copies and words.
 //!
-//! What is started on it runs in the order of starting, and what is done is told in that order. So
-//! a word stored behind a copy is there after the copy's bytes, with no waiting in between.
+//! Batches run, and are reported as done, in the order in which they were started. So a word that
+//! is stored after a copy becomes visible after the copy's bytes, without a wait in between.
 
 use std::iter;
 use std::sync::Arc;
@@ -9,9 +9,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::MEM;
-use crate::copy::list::{Given, Lists};
-use crate::copy::progress::{self, Mark, Watch};
-use crate::copy::request::{CopyError, Direction, Step, Transfer, WordStores};
+use crate::copy::batch::{BatchSubmitter, Submitted};
+use crate::copy::progress::{self, PatternWatch, ProgressCounter};
+use crate::copy::request::{CopyError, Direction, StreamOp, Transfer, WordStores};
 use crate::driver::context::Context;
 use crate::driver::device::Device;
 use crate::driver::error::CudaError;
@@ -19,109 +19,109 @@ use crate::driver::stream::{Event, Stream};
 use crate::memory::pinned_memory::PinnedMemory;
 use crate::memory::pointer::Kind;
 
-/// Lists that are under way on an engine at once: one that the device is at, and one behind it.
-/// What comes meanwhile goes together in the next.
-pub(crate) const MAX_LISTS: usize = 2;
+/// Maximum number of batches in flight: one that the device executes, and one after it. Operations
+/// that arrive meanwhile share the next.
+pub(crate) const MAX_BATCHES: usize = 2;
 
-/// A stream for copies and words, with what is under way on it.
+/// A stream for copies and words, and the batches in flight on it.
 ///
-/// Starting and polling never wait, and allocate only to remember page-locked memory that is new.
-/// An engine belongs to one thread at a time. Devices copy both ways at once: use one for each.
+/// Starting and polling never wait, and allocate only to hold new page-locked memory. One thread at
+/// a time uses an engine. Devices copy both ways at once: use one engine for each direction.
 #[derive(Debug)]
 pub struct CopyEngine {
     stream: Stream,
-    entries: [Entry; MAX_LISTS],
-    /// The oldest list under way, and the next to start.
+    batches: [Batch; MAX_BATCHES],
+    /// Numbers of the oldest batch in flight and of the next to start, from 0.
     first: u64,
     next: u64,
-    /// None where the stream sets none.
-    mark: Option<Mark>,
+    /// None if the stream cannot set it.
+    counter: Option<ProgressCounter>,
     broken: Option<CudaError>,
     word_stores: WordStores,
-    lists: Lists,
-    /// Host memory of copies, for as long as the engine is there.
-    kept: Vec<Arc<PinnedMemory>>,
-    /// Looks since the oldest was last seen under way by the driver.
-    looks: u32,
+    queue: BatchSubmitter,
+    /// Page-locked memory of copies, until the engine is dropped.
+    held: Vec<Arc<PinnedMemory>>,
+    /// Polls since the driver was last asked about the oldest batch.
+    polls: u32,
 }
 
-/// A list under way.
 #[derive(Debug)]
-struct Entry {
-    /// Number given by the caller.
+struct Batch {
+    /// The caller's number for it.
     number: u32,
     event: Event,
-    end: End,
-    /// The number of the mark that tells of it: its own, or that of the next one given behind it.
-    mark: u32,
-    /// Error after part of the list was started.
+    done_by: DoneBy,
+    /// Value of the counter at which the batch is done: its own, or that of the next batch with
+    /// one.
+    sequence: u32,
+    /// Error after part of the batch was started.
     failed: Option<CudaError>,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum End {
-    /// Its mark, or a later one.
-    Mark,
-    /// The bytes that it brings, or a later mark, or else its event, if that was recorded.
-    Bytes { watch: Watch, recorded: bool },
-    /// Its event, or a later mark.
+enum DoneBy {
+    /// The counter reaches its value.
+    Counter,
+    /// The pattern in the destination is overwritten, or as [`DoneBy::Event`] once `recorded`.
+    Bytes { watch: PatternWatch, recorded: bool },
+    /// Its event has completed, or the counter has reached a later value.
     Event,
-    /// The whole stream: the event could not be recorded.
+    /// The whole stream is idle: the event could not be recorded.
     Stream,
 }
 
-/// Looks at bytes that have not come, until an event is to tell as well: they may have the pattern
-/// themselves. It is asked once in as many.
-const LOOKS_AT_BYTES: u32 = 256;
+/// Polls of a destination between two questions to the driver, the first of which records an event:
+/// the bytes may equal the pattern.
+const POLLS_OF_BYTES: u32 = 256;
 
-/// Looks at a mark until the driver is asked: a failed context sets no more marks.
-const LOOKS_AT_MARK: u32 = 1024;
+/// Polls of the counter between two questions to the driver: a failed context never advances it.
+const POLLS_OF_COUNTER: u32 = 1024;
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
 impl CopyEngine {
-    /// Makes an engine, which may wait for everything on the device.
+    /// Creates an engine. May wait for all work on the device.
     ///
     /// # Errors
-    /// As the driver answers, for one when there is no page-locked memory left.
+    /// The driver's, such as a lack of page-locked memory.
     pub fn new(context: &Arc<Context>) -> Result<Self, CudaError> {
         let stream = Stream::new(context)?;
         let word = PinnedMemory::new(context, progress::BYTES)?;
-        let mark = match Mark::new(&stream, word) {
-            Ok(mark) => Some(mark),
+        let counter = match ProgressCounter::new(&stream, word) {
+            Ok(counter) => Some(counter),
             Err(reason) => {
                 log::info!(target: MEM, "events tell when words of {context} are stored, which is slower: {reason}");
                 None
             }
         };
-        let entry = || {
+        let batch = || {
             let event = Event::new(context)?;
-            Ok(Entry { number: 0, event, end: End::Stream, mark: 0, failed: None })
+            Ok(Batch { number: 0, event, done_by: DoneBy::Stream, sequence: 0, failed: None })
         };
-        let entries = [entry()?, entry()?];
+        let batches = [batch()?, batch()?];
         let driver = context.driver();
         let attributes = Device::new(driver, context.device())?.attributes()?;
         let word_stores = WordStores {
             four: driver.api.cuStreamWriteValue32_v2.is_some(),
             eight: driver.api.cuStreamWriteValue64_v2.is_some() && attributes.stream_write_64,
         };
-        let (lists, kept) = (Lists::new(driver), Vec::new());
-        let (first, next, broken, looks) = (0, 0, None, 0);
-        Ok(Self { stream, entries, first, next, mark, broken, word_stores, lists, kept, looks })
+        let (queue, held) = (BatchSubmitter::new(driver), Vec::new());
+        let (first, next, broken, polls) = (0, 0, None, 0);
+        Ok(Self { stream, batches, first, next, counter, broken, word_stores, queue, held, polls })
     }
 
-    /// Cuts short copies to the device into rows from now on, if `rows`: copy engines do them then,
-    /// also beside a kernel of another context.
+    /// Sets whether short copies to the device are cut into rows from now on: the device's copy
+    /// engines then execute them, also beside a kernel of another context.
     pub(crate) fn set_rows(&mut self, rows: bool) {
-        self.lists.rows = rows;
+        self.queue.rows = rows;
     }
 
-    /// Its context.
+    /// Returns the stream's context.
     pub fn context(&self) -> &Arc<Context> {
         self.stream.context()
     }
 
-    /// How many lists are under way, done ones that were not polled yet among them.
+    /// Returns the number of batches in flight, including those that are done and not polled.
     #[inline]
     pub fn in_flight(&self) -> usize {
         (self.next - self.first) as usize
@@ -132,74 +132,74 @@ impl CopyEngine {
         self.word_stores
     }
 
-    /// Page-locked memory that copies use stays until the engine is dropped.
-    pub(crate) fn keep(&mut self, memory: &Arc<PinnedMemory>) {
-        if !self.keeps(memory) {
-            self.kept.push(Arc::clone(memory));
+    /// Holds page-locked memory that copies use, until the engine is dropped.
+    pub(crate) fn hold(&mut self, memory: &Arc<PinnedMemory>) {
+        if !self.holds(memory) {
+            self.held.push(Arc::clone(memory));
         }
     }
 
-    fn keeps(&self, memory: &Arc<PinnedMemory>) -> bool {
-        self.kept.iter().any(|kept| Arc::ptr_eq(kept, memory))
+    fn holds(&self, memory: &Arc<PinnedMemory>) -> bool {
+        self.held.iter().any(|held| Arc::ptr_eq(held, memory))
     }
 
-    /// Starts a copy. A range that crosses borders of allocations is copied piece by piece. What is
-    /// copied into page-locked memory that is in other use meanwhile is undefined there, and so is
-    /// what is copied out. That memory stays until the engine is dropped.
+    /// Starts a copy. A range of several allocations is copied piece by piece. If the page-locked
+    /// memory is in other use meanwhile, the copied bytes are undefined. It is held until the
+    /// engine is dropped.
     ///
     /// # Errors
-    /// When it does not fit, and when the driver refuses it; then nothing was started.
+    /// The copy does not fit, or the driver refuses it. Nothing was started then.
     pub fn start(&mut self, transfer: &Transfer<'_>) -> Result<(), CopyError> {
-        self.keep(transfer.memory);
-        self.start_list(0, iter::once(Step::Copy { transfer: *transfer, is_ordered: false }))
+        self.hold(transfer.memory);
+        self.start_batch(0, iter::once(StreamOp::Copy { transfer: *transfer, is_ordered: false }))
     }
 
-    /// Starts a list, each step after those before it but for unordered copies: all copies in
-    /// one direction, of [kept](Self::keep) memory, and words that the stream
-    /// [stores](Self::word_stores).
+    /// Starts a batch, in which each operation but an unordered copy follows all before it. All
+    /// copies are in one direction and of [held](Self::hold) memory; the stream can store the words
+    /// ([`Self::word_stores`]).
     ///
     /// # Errors
     /// As [`Self::start`].
-    pub(crate) fn start_list<'a>(
+    pub(crate) fn start_batch<'a>(
         &mut self,
         number: u32,
-        steps: impl Iterator<Item = Step<'a>> + Clone,
+        ops: impl Iterator<Item = StreamOp<'a>> + Clone,
     ) -> Result<(), CopyError> {
         if let Some(error) = &self.broken {
             return Err(CopyError::Cuda(error.clone()));
         }
-        if self.in_flight() == MAX_LISTS {
+        if self.in_flight() == MAX_BATCHES {
             return Err(CopyError::Full);
         }
-        steps.clone().try_for_each(|step| self.check(&step))?;
-        let mut watch = self.watch(steps.clone());
-        let Self { stream, entries, mark, lists, next, .. } = self;
+        ops.clone().try_for_each(|op| self.check(&op))?;
+        let mut watch = self.watch(ops.clone());
+        let Self { stream, batches, counter, queue, next, .. } = self;
         let _bound = stream.context().bind()?;
-        let (last, number_of_mark) = mark.as_ref().map(Mark::next).unzip();
-        let mut given = Given::default();
-        // SAFETY: each step was checked just now, and its memory is kept. What else the caller
-        // does with that is undefined there, as he knows.
-        let failed = unsafe { lists.give(stream, steps, last, &mut given) }.err();
-        if let (Some(error), false) = (&failed, given.some) {
-            // Nothing is under way: who asked may use its memory at once.
+        let (last, sequence) = counter.as_ref().map(ProgressCounter::next).unzip();
+        let mut submitted = Submitted::default();
+        // SAFETY: each operation was checked just now, and its memory is held. The caller knows
+        // that other use of that memory leaves its bytes undefined.
+        let failed = unsafe { queue.submit(stream, ops, last, &mut submitted) }.err();
+        if let (Some(error), false) = (&failed, submitted.any) {
+            // Nothing is in flight: the caller may use its memory at once.
             return Err(CopyError::Cuda(error.clone()));
         }
         watch = watch.filter(|_| failed.is_none());
-        let entry = &mut entries[(*next % MAX_LISTS as u64) as usize];
-        // What was started is under way, so a failure is told when that is done.
-        (entry.number, entry.failed) = (number, failed);
-        entry.mark = number_of_mark.unwrap_or(0);
-        entry.end = match (watch, mark) {
-            (Some(watch), _) => End::Bytes { watch, recorded: false },
-            (None, Some(mark)) if given.marked => {
-                mark.count();
-                End::Mark
+        let batch = &mut batches[(*next % MAX_BATCHES as u64) as usize];
+        // A part is in flight, so the failure is reported when that part is done.
+        (batch.number, batch.failed) = (number, failed);
+        batch.sequence = sequence.unwrap_or(0);
+        batch.done_by = match (watch, counter) {
+            (Some(watch), _) => DoneBy::Bytes { watch, recorded: false },
+            (None, Some(counter)) if submitted.counted => {
+                counter.advance();
+                DoneBy::Counter
             }
-            (None, _) => match entry.event.record(stream) {
-                Ok(()) => End::Event,
+            (None, _) => match batch.event.record(stream) {
+                Ok(()) => DoneBy::Event,
                 Err(error) => {
-                    entry.failed.get_or_insert(error);
-                    End::Stream
+                    batch.failed.get_or_insert(error);
+                    DoneBy::Stream
                 }
             },
         };
@@ -207,14 +207,16 @@ impl CopyEngine {
         Ok(())
     }
 
-    /// Whether something may be started on these bytes.
-    fn check(&self, step: &Step<'_>) -> Result<(), CopyError> {
-        let (range, addr, len, fits) = match *step {
-            Step::Copy { transfer: Transfer { range, addr, memory, offset, len, .. }, .. } => {
+    /// Checks that the bytes are inside their memory, aligned, and of the engine's device.
+    fn check(&self, op: &StreamOp<'_>) -> Result<(), CopyError> {
+        let (range, addr, len, fits) = match *op {
+            StreamOp::Copy {
+                transfer: Transfer { range, addr, memory, offset, len, .. }, ..
+            } => {
                 let fits = offset.checked_add(len).is_some_and(|end| end <= memory.len());
-                (range, addr, len, fits && len > 0 && self.keeps(memory))
+                (range, addr, len, fits && len > 0 && self.holds(memory))
             }
-            Step::Store { word, .. } => {
+            StreamOp::Store { word, .. } => {
                 let (addr, len) = (word.addr, word.width.bytes());
                 (word.range, addr, len, addr % len == 0)
             }
@@ -230,31 +232,31 @@ impl CopyEngine {
         Ok(())
     }
 
-    /// The bytes to watch of a list that is one copy to the host.
-    fn watch<'a>(&self, mut steps: impl Iterator<Item = Step<'a>>) -> Option<Watch> {
-        let (Some(Step::Copy { transfer, .. }), None) = (steps.next(), steps.next()) else {
+    /// Fills the destination of a batch that is one copy to the host with a pattern to watch.
+    fn watch<'a>(&self, mut ops: impl Iterator<Item = StreamOp<'a>>) -> Option<PatternWatch> {
+        let (Some(StreamOp::Copy { transfer, .. }), None) = (ops.next(), ops.next()) else {
             return None;
         };
         let Transfer { direction, range, addr, memory, offset, len } = transfer;
-        // What is managed may be copied by the CPU, byte by byte.
+        // The CPU may copy managed memory, byte by byte.
         let of_device = matches!(range.kind(), Kind::Device | Kind::DevicePool);
         let sides = (memory.addr() + offset, addr);
         let alone = self.in_flight() == 0;
-        // SAFETY: checked and kept, and nobody else uses them, as the caller of `start` knows.
-        let watch = || unsafe { Watch::new(sides, len, self.next, alone) };
+        // SAFETY: checked and held, and nobody else uses them, as the caller of `start` knows.
+        let watch = || unsafe { PatternWatch::new(sides, len, self.next, alone) };
         (direction == Direction::FromDevice && of_device).then(watch).flatten()
     }
 
-    /// The number of the oldest list under way.
+    /// Returns the caller's number of the oldest batch in flight.
     #[inline]
     pub(crate) fn oldest(&self) -> Option<u32> {
-        let entry = &self.entries[(self.first % MAX_LISTS as u64) as usize];
-        (self.in_flight() > 0).then_some(entry.number)
+        let batch = &self.batches[(self.first % MAX_BATCHES as u64) as usize];
+        (self.in_flight() > 0).then_some(batch.number)
     }
 
-    /// How the oldest list has ended. None when it is under way still, or nothing is. After an
-    /// error the destination is undefined. The driver is asked each time, but of stored words and
-    /// short copies to the host only now and then, whether all is well.
+    /// Returns the result of the oldest batch once it is done, else None. After an error the
+    /// destination is undefined. Most polls of stored words and of short copies to the host are
+    /// loads; the others call the driver.
     #[inline]
     pub fn poll(&mut self) -> Option<Result<(), CudaError>> {
         if self.in_flight() == 0 {
@@ -265,51 +267,53 @@ impl CopyEngine {
             match self.oldest_is_done() {
                 Ok(false) => return None,
                 Ok(true) => {}
-                // What the driver tells here is that the context is gone, and all its work with it.
+                // The context has failed, and all its work with it.
                 Err(error) => {
                     self.broken = Some(error.clone());
                     failed = Some(error);
                 }
             }
         }
-        let entry = &mut self.entries[(self.first % MAX_LISTS as u64) as usize];
+        let batch = &mut self.batches[(self.first % MAX_BATCHES as u64) as usize];
         self.first += 1;
-        Some(failed.or(entry.failed.take()).map_or(Ok(()), Err))
+        Some(failed.or(batch.failed.take()).map_or(Ok(()), Err))
     }
 
     #[inline]
     fn oldest_is_done(&mut self) -> Result<bool, CudaError> {
-        let Self { stream, entries, mark, first, looks, .. } = self;
-        let entry = &mut entries[(*first % MAX_LISTS as u64) as usize];
-        let marked = mark.as_ref().is_some_and(|mark| mark.reached(entry.mark));
-        let (done, most) = match &mut entry.end {
-            End::Mark => (marked, LOOKS_AT_MARK),
-            // SAFETY: the host's side is kept.
-            End::Bytes { watch, .. } => (marked || unsafe { watch.all_here() }, LOOKS_AT_BYTES),
-            End::Event | End::Stream => (marked, 1),
+        let Self { stream, batches, counter, first, polls, .. } = self;
+        let batch = &mut batches[(*first % MAX_BATCHES as u64) as usize];
+        let reached = counter.as_ref().is_some_and(|counter| counter.reached(batch.sequence));
+        let (done, most) = match &mut batch.done_by {
+            DoneBy::Counter => (reached, POLLS_OF_COUNTER),
+            DoneBy::Bytes { watch, .. } => {
+                // SAFETY: the host side is held.
+                (reached || unsafe { watch.has_arrived() }, POLLS_OF_BYTES)
+            }
+            DoneBy::Event | DoneBy::Stream => (reached, 1),
         };
-        *looks = if done { 0 } else { *looks + 1 };
-        if done || *looks < most {
+        *polls = if done { 0 } else { *polls + 1 };
+        if done || *polls < most {
             return Ok(done);
         }
-        *looks = 0;
+        *polls = 0;
         let _bound = stream.context().bind()?;
-        match &mut entry.end {
-            End::Bytes { recorded, .. } if !*recorded => {
-                entry.event.record(stream)?;
+        match &mut batch.done_by {
+            DoneBy::Bytes { recorded, .. } if !*recorded => {
+                batch.event.record(stream)?;
                 *recorded = true;
                 Ok(false)
             }
-            End::Bytes { .. } | End::Event => entry.event.is_done(),
-            // Where a stream has nothing left, this is done as well.
-            End::Mark | End::Stream => stream.is_done(),
+            DoneBy::Bytes { .. } | DoneBy::Event => batch.event.is_done(),
+            // An idle stream has done this batch as well.
+            DoneBy::Counter | DoneBy::Stream => stream.is_done(),
         }
     }
 }
 
 impl Drop for CopyEngine {
-    /// Waits for what is under way, so that its memory can be freed. What does not end in
-    /// [`PATIENCE`] keeps its memory for ever: the device may still write to it.
+    /// Waits for batches in flight, so that their memory can be freed. After [`PATIENCE`] the
+    /// memory is leaked: the device may still write to it.
     fn drop(&mut self) {
         let deadline = Instant::now() + PATIENCE;
         while self.in_flight() > 0 {
@@ -323,7 +327,7 @@ impl Drop for CopyEngine {
                     self.in_flight(),
                     self.context(),
                 );
-                std::mem::forget((std::mem::take(&mut self.kept), self.mark.take()));
+                std::mem::forget((std::mem::take(&mut self.held), self.counter.take()));
                 return;
             }
             thread::sleep(Duration::from_micros(100));

@@ -1,10 +1,10 @@
-//! Copies between host and device that run beside the CPU.
+//! Asynchronous copies between host and device.
 //!
-//! Starting a list and looking for its end never wait: spinning kernels may depend on the caller.
+//! Starting and polling a batch never wait: spinning kernels may depend on the caller.
 
+mod batch;
 mod calls;
 pub(crate) mod engine;
-mod list;
 pub(crate) mod probe;
 mod progress;
 pub(crate) mod request;

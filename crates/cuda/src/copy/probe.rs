@@ -1,28 +1,27 @@
-//! A probe: what short copies to a device take, as they are and in rows.
+//! A probe that measures short copies to a device, plain and in rows.
 
 use std::hint;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::copy::rows::Part;
+use crate::copy::rows::RowBlock;
 use crate::driver::context::Context;
 use crate::driver::error::{CudaError, code};
 use crate::driver::stream::{Event, Stream};
 use crate::memory::heap::DeviceHeap;
 use crate::memory::pinned_memory::PinnedMemory;
 
-/// Bytes of page-locked memory and of the device's that it uses.
+/// Bytes of page-locked memory and of device memory that a probe uses.
 pub(crate) const BYTES: usize = 4096;
 
 const ROUNDS: usize = 50;
 
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// How long the last one is waited for, once nothing runs beside it.
+/// Time limit for the last copy, once nothing runs beside it.
 const END: Duration = Duration::from_secs(1);
 
-/// See the module.
 #[derive(Debug)]
 pub(crate) struct Probe<'a> {
     stream: Stream,
@@ -42,28 +41,28 @@ impl<'a> Probe<'a> {
     }
 
     pub(crate) fn rows(&mut self, enough: Duration) -> Result<Duration, CudaError> {
-        let part = Part { offset: 0, width: BYTES / 2, rows: 2 };
-        // SAFETY: both sides have these bytes; `least` binds the context and waits for the end.
-        self.least(enough, |stream, from, to| unsafe { part.copy(stream, from, to) })
+        let block = RowBlock { offset: 0, width: BYTES / 2, rows: 2 };
+        // SAFETY: both sides have these bytes; `fastest` binds the context and waits for the end.
+        self.fastest(enough, |stream, from, to| unsafe { block.copy(stream, from, to) })
     }
 
     pub(crate) fn plain(&mut self, enough: Duration) -> Result<Duration, CudaError> {
-        let part = Part { offset: 0, width: BYTES, rows: 1 };
+        let block = RowBlock { offset: 0, width: BYTES, rows: 1 };
         // SAFETY: as in `rows`.
-        self.least(enough, |stream, from, to| unsafe { part.copy(stream, from, to) })
+        self.fastest(enough, |stream, from, to| unsafe { block.copy(stream, from, to) })
     }
 
-    fn least(
+    fn fastest(
         &mut self,
         enough: Duration,
-        give: impl Fn(&Stream, usize, usize) -> Result<(), CudaError>,
+        submit: impl Fn(&Stream, usize, usize) -> Result<(), CudaError>,
     ) -> Result<Duration, CudaError> {
         let context = Arc::clone(self.stream.context());
         let _bound = context.bind()?;
-        let mut least = PATIENCE;
+        let mut fastest = PATIENCE;
         for _ in 0..ROUNDS {
             let start = Instant::now();
-            give(&self.stream, self.from.addr(), self.to.addr())?;
+            submit(&self.stream, self.from.addr(), self.to.addr())?;
             self.event.record(&self.stream)?;
             while !self.event.is_done()? {
                 if start.elapsed() > PATIENCE {
@@ -73,18 +72,18 @@ impl<'a> Probe<'a> {
                 hint::spin_loop();
                 thread::yield_now();
             }
-            least = least.min(start.elapsed());
-            if least <= enough {
+            fastest = fastest.min(start.elapsed());
+            if fastest <= enough {
                 break;
             }
         }
-        Ok(least)
+        Ok(fastest)
     }
 }
 
 impl Drop for Probe<'_> {
-    /// Waits for a copy that took too long; what ran beside it has ended by now. The device may
-    /// still read and write the memory of one that does not end, which stays for ever then.
+    /// Waits for a copy that took too long; the kernel beside it has ended by now. If the copy does
+    /// not end, its memory is leaked: the device may still read and write it.
     fn drop(&mut self) {
         let start = Instant::now();
         while matches!(self.stream.is_idle(), Ok(false)) {

@@ -1,15 +1,13 @@
-//! How far a stream has come: what tells that a thing which was given to it is done.
+//! Detection of a stream's progress.
 //!
-//! - A *mark*, behind words that are stored: in the same call, the stream sets a word of
-//!   page-locked memory to the mark's number. To look is a load of that word, and no call of the
-//!   driver.
-//! - The *bytes* of a short copy to the host: their place is filled with a pattern before, and
-//!   where no word of it has the pattern any more, all have come. Nothing is put into the stream
-//!   for that.
-//! - An *event* for all else: a call of the driver to record it, and one for each look. Behind a
-//!   copy a mark would hold up the copies that follow.
+//! - A *counter*, after stored words: the call that stores them also sets a word of page-locked
+//!   memory to the batch's number. A poll is a load of that word, without a call of the driver.
+//! - The *destination* of a short copy to the host: it is filled with a pattern before, and the
+//!   copy is done when no word has the pattern any more. Nothing is added to the stream.
+//! - An *event* for all else: a call of the driver to record it, and one for each poll. After a
+//!   copy, a counter would delay the copies that follow.
 //!
-//! What each costs on a GPU is in `docs/gpu.md`.
+//! `docs/gpu.md` has what each costs on a GPU.
 
 use std::hint;
 use std::sync::Arc;
@@ -17,109 +15,111 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::copy::writes::Write;
+use crate::copy::writes::WordWrite;
 use crate::driver::stream::Stream;
 use crate::memory::pinned_memory::PinnedMemory;
 use ::engine::atomic::Width;
 
-/// A word of page-locked memory that a stream sets to the number of each mark that it comes to.
-/// Marks are numbered from 1 by themselves, so numbers that are compared differ by no more than the
-/// marks under way, and 32 bits tell for ever.
+/// A word of page-locked memory that a stream sets to ascending values, from 1. Compared values
+/// differ by at most the number of batches in flight, so 32 bits may wrap.
 #[derive(Debug)]
-pub(crate) struct Mark {
+pub(crate) struct ProgressCounter {
     memory: Arc<PinnedMemory>,
-    /// How many were given to the stream.
-    given: u32,
+    /// Last value submitted to the stream.
+    issued: u32,
 }
 
-/// A line of the processor's caches, which the word has for itself.
+/// A cache line, which holds nothing but the counter.
 pub(crate) const BYTES: usize = 64;
 
 const PATIENCE: Duration = Duration::from_millis(200);
 
-impl Mark {
-    /// The word at the start of memory of [`BYTES`], if the stream sets it, by trial; or why not.
+impl ProgressCounter {
+    /// Makes a counter of the first word of `memory`, which has [`BYTES`].
+    ///
+    /// # Errors
+    /// The reason why a trial shows that the stream cannot set the word.
     pub(crate) fn new(stream: &Stream, memory: Arc<PinnedMemory>) -> Result<Self, String> {
         const TRIED: u32 = u32::MAX;
-        let mark = Self { memory, given: 0 };
+        let counter = Self { memory, issued: 0 };
         let _bound = stream.context().bind().map_err(|error| error.to_string())?;
-        mark.word().store(0, Ordering::Relaxed);
-        mark.write(TRIED).give(stream).map_err(|error| error.to_string())?;
+        counter.word().store(0, Ordering::Relaxed);
+        counter.write(TRIED).submit(stream).map_err(|error| error.to_string())?;
         let start = Instant::now();
-        while mark.word().load(Ordering::Acquire) != TRIED {
+        while counter.word().load(Ordering::Acquire) != TRIED {
             if start.elapsed() > PATIENCE {
-                // The stream may set it later all the same.
-                std::mem::forget(mark);
+                // The stream may still set it later.
+                std::mem::forget(counter);
                 return Err(format!("the device has not set a word of the host in {PATIENCE:?}"));
             }
             hint::spin_loop();
             thread::yield_now();
         }
-        mark.word().store(0, Ordering::Relaxed);
-        Ok(mark)
+        counter.word().store(0, Ordering::Relaxed);
+        Ok(counter)
     }
 
     fn word(&self) -> &AtomicU32 {
-        // SAFETY: page-locked memory starts at a page and has these bytes; it lives as long as
-        // this. Besides the stream, nobody uses the word but through here.
+        // SAFETY: page-locked memory is page-aligned, has these bytes and lives as long as `self`.
+        // Only the stream and this function's callers use the word.
         unsafe { AtomicU32::from_ptr(self.memory.addr() as *mut u32) }
     }
 
-    fn write(&self, number: u32) -> Write {
-        Write { addr: self.memory.addr(), width: Width::Four, value: number.into() }
+    fn write(&self, number: u32) -> WordWrite {
+        WordWrite { addr: self.memory.addr(), width: Width::Four, value: number.into() }
     }
 
-    /// The store of the next mark, and its number.
+    /// Returns the store of the next value, and that value.
     #[inline]
-    pub(crate) fn next(&self) -> (Write, u32) {
-        let number = self.given.wrapping_add(1);
+    pub(crate) fn next(&self) -> (WordWrite, u32) {
+        let number = self.issued.wrapping_add(1);
         (self.write(number), number)
     }
 
-    /// The next mark was given to the stream.
+    /// Call when the store of the next value was submitted.
     #[inline]
-    pub(crate) fn count(&mut self) {
-        self.given = self.given.wrapping_add(1);
+    pub(crate) fn advance(&mut self) {
+        self.issued = self.issued.wrapping_add(1);
     }
 
-    /// Whether the stream has come to a number's mark, which may not be given yet, or a later one.
+    /// Returns true if the stream has reached a value, which may not be submitted yet.
     #[inline]
     pub(crate) fn reached(&self, number: u32) -> bool {
         has_passed(self.word().load(Ordering::Acquire), number)
     }
 }
 
-/// Whether a number is the last mark's or an earlier one's, being at most one more than the last.
+/// Returns true if `number` is at most `last`, modulo 2^32.
 #[inline]
 fn has_passed(last: u32, number: u32) -> bool {
     (last.wrapping_sub(number) as i32) >= 0
 }
 
-/// Bytes of the host that a copy is bringing, which are filled with a pattern until it has.
+/// Destination of a copy to the host, filled with a pattern that the copy overwrites.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Watch {
-    /// What is before this has come.
+pub(crate) struct PatternWatch {
+    /// Bytes before this address have arrived.
     at: usize,
     end: usize,
     pattern: u32,
 }
 
-/// Most bytes that are watched of a copy that has the stream to itself: to look at more takes the
-/// CPU longer than an event takes the device.
+/// Maximum bytes watched if the stream is otherwise idle: to poll more takes the CPU longer than an
+/// event takes the device.
 const MAX_WATCHED: usize = 16 * 1024;
 
-/// Most bytes that are watched of a copy behind others. The device takes no time for its event
-/// then, and the CPU less than for more bytes.
+/// Maximum bytes watched of a copy that follows others. Its event then takes the device no time,
+/// and the CPU less than polling more bytes.
 const MAX_WATCHED_BEHIND: usize = 2 * 1024;
 
-impl Watch {
-    /// Fills `len` bytes of the host with a pattern that goes by `number`, for a copy from
-    /// `device`, `alone` in its stream or not. None where they are too many, or cannot be watched:
-    /// the device stores words of 4 bytes whole only where both sides are aligned to them.
+impl PatternWatch {
+    /// Fills `len` bytes at `host` with a pattern derived from `number`, for a copy from `device`,
+    /// `alone` in its stream or not. None if they are too many, or not aligned to 4 bytes on both
+    /// sides: only then the device stores words of 4 bytes whole.
     ///
     /// # Safety
-    /// The bytes are page-locked memory. Who uses them otherwise meanwhile, which he should not,
-    /// does so by atomic accesses or outside of Rust's sight, as the device does.
+    /// The bytes are page-locked memory. Any other use of them meanwhile is by atomic accesses, or
+    /// invisible to Rust as the device's are.
     #[inline]
     pub(crate) unsafe fn new(
         (host, device): (usize, usize),
@@ -131,7 +131,7 @@ impl Watch {
         if len > most || host % 8 != 0 || (device | len) % 4 != 0 {
             return None;
         }
-        // Differs from copy to copy, and from common values: bytes equal to it are seen late.
+        // Differs between copies, and from common values: bytes equal to it are detected late.
         let pattern = (number as u32).wrapping_mul(0x9e37_79b1) ^ 0x8d3a_51c7;
         let end = host + len;
         for at in (host..end - len % 8).step_by(8) {
@@ -145,12 +145,12 @@ impl Watch {
         Some(Self { at: host, end, pattern })
     }
 
-    /// Whether all bytes have come. If not, it is not known: they may have the pattern themselves.
+    /// Returns true if all bytes have arrived. False is no proof: they may equal the pattern.
     ///
     /// # Safety
-    /// The bytes are still there, and in no other use.
+    /// The bytes are still mapped, and in no other use.
     #[inline]
-    pub(crate) unsafe fn all_here(&mut self) -> bool {
+    pub(crate) unsafe fn has_arrived(&mut self) -> bool {
         let both = twice(self.pattern);
         while self.end - self.at >= 8 {
             // SAFETY: the caller's promise; the address is still aligned to 8.
@@ -173,7 +173,6 @@ impl Watch {
     }
 }
 
-/// A word of 8 bytes with the pattern in both halves.
 fn twice(pattern: u32) -> u64 {
     u64::from(pattern) << 32 | u64::from(pattern)
 }

@@ -1,4 +1,4 @@
-//! What a copy engine is asked for, and why it refuses.
+//! Requests to a copy engine, and its errors.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::memory::range::DeviceRange;
 use ::engine::atomic::Width;
 use ::engine::port::PortError;
 
-/// Which way a copy goes.
+/// Direction of a copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Direction {
     /// From the host to the device.
@@ -23,17 +23,17 @@ pub enum Direction {
 /// A copy between a range of a device and page-locked memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Transfer<'a> {
-    /// Which way.
+    /// Direction.
     pub direction: Direction,
-    /// The memory that the driver reaches.
+    /// Device side: a range that the driver reaches.
     pub range: &'a DeviceRange,
-    /// The first address in it.
+    /// Address of the first byte in `range`.
     pub addr: usize,
-    /// The host's side.
+    /// Host side.
     pub memory: &'a Arc<PinnedMemory>,
-    /// Where in that, in bytes.
+    /// Offset of the first byte in `memory`.
     pub offset: usize,
-    /// How many bytes; one at least.
+    /// Bytes; at least one.
     pub len: usize,
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct Word<'a> {
     pub(crate) width: Width,
 }
 
-/// Which words an operation of a stream stores.
+/// Widths of words that stream memory operations store.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct WordStores {
     pub(crate) four: bool,
@@ -53,7 +53,7 @@ pub(crate) struct WordStores {
 }
 
 impl WordStores {
-    /// Whether those of a width in memory of a range.
+    /// Returns true if words of a width in a range are stored.
     #[inline]
     pub(crate) fn has(self, range: &DeviceRange, width: Width) -> bool {
         let offered = match width {
@@ -61,24 +61,25 @@ impl WordStores {
             Width::Four => self.four,
             Width::Eight => self.eight,
         };
-        // The driver refuses them for managed memory and for a pool's.
+        // The driver refuses managed memory and memory of pools.
         offered && range.kind() == Kind::Device
     }
 }
 
-/// One step of a list.
+/// One operation of a batch.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Step<'a> {
+pub(crate) enum StreamOp<'a> {
     Copy {
         transfer: Transfer<'a>,
-        /// Whether all earlier steps come first; else it is unordered with the copies before it.
+        /// Whether it follows all earlier operations, and not only those before the last run of
+        /// copies.
         is_ordered: bool,
     },
-    /// A store by an operation of the stream, behind all steps before it.
+    /// A stream memory operation, after all earlier operations.
     Store { word: Word<'a>, value: u64 },
 }
 
-/// Why something could not be started. Nothing was.
+/// Reason why nothing was started.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the texts of errors say it")]
@@ -92,7 +93,7 @@ pub enum CopyError {
     Bounds { addr: usize, len: usize },
     #[error("memory of {memory} cannot be copied by an engine of {engine}")]
     Context { memory: String, engine: String },
-    /// The driver refused it, or something before it has failed and the engine with it.
+    /// The driver refused it, or the engine has failed before.
     #[error(transparent)]
     Cuda(#[from] CudaError),
 }

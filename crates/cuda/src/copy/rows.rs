@@ -1,35 +1,36 @@
-//! Rows: a short copy to a device cut so that a copy engine does it, and no kernel of the driver.
+//! Rows: short copies to a device, cut so that a copy engine executes them and no driver kernel.
 //!
-//! A copy of less than 32 KiB to a device is done by the compute engine, which contexts of a device
-//! share by turns of some 2.4 ms without the multi-process service: beside a kernel of another
-//! context it waits for the next turn (measured with driver 580 on H100 and H200). A copy of two
-//! rows or more always goes by a copy engine, in some 10 µs.
+//! The compute engine executes copies of less than 32 KiB to a device. Without the multi-process
+//! service the contexts of a device share it in time slices of some 2.4 ms: beside a kernel of
+//! another context a copy waits for the next slice (measured with driver 580 on H100 and H200). A
+//! copy engine executes every copy of two rows or more, in some 10 µs.
 //!
-//! A naturally aligned word of up to 8 bytes is in one row: so it comes whole, as by a plain copy.
+//! No row boundary is inside a naturally aligned word of up to 8 bytes, so words arrive whole, as
+//! by a plain copy.
 
 use crate::copy::calls::{Rows, copy_piece, copy_rows};
 use crate::copy::request::Direction;
 use crate::driver::error::CudaError;
 use crate::driver::stream::Stream;
 
-/// A part of a copy: so many rows of so many bytes, each right behind the one before.
+/// Contiguous part of a copy: `rows` rows of `width` bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Part {
-    /// Where it begins in the copy, in bytes.
+pub(super) struct RowBlock {
+    /// Offset in the copy, in bytes.
     pub(super) offset: usize,
     pub(super) width: usize,
     pub(super) rows: usize,
 }
 
-/// Copies of this length and more go by a copy engine as they are.
+/// Bytes from which a copy engine executes plain copies.
 pub(super) const LONG: usize = 32 << 10;
 
 const MAX_ROWS: usize = 31;
 
 const WORD: usize = 8;
 
-impl Part {
-    /// Starts it. The addresses are those of its own first byte.
+impl RowBlock {
+    /// Starts the copy of this block, whose first bytes are at `host` and `device`.
     ///
     /// # Safety
     /// As [`copy_piece`].
@@ -41,7 +42,7 @@ impl Part {
     ) -> Result<(), CudaError> {
         let Self { width, rows, .. } = *self;
         let (host_pitch, device_pitch) = (width, width);
-        // SAFETY: the caller's promise; rows without room between them are the bytes it is about.
+        // SAFETY: the caller's promise; rows without gaps are the bytes that it is about.
         unsafe {
             match rows {
                 1 => copy_piece(on, Direction::ToDevice, device, host, width),
@@ -51,29 +52,29 @@ impl Part {
     }
 }
 
-/// The one or two parts of a copy of `len` bytes, fewer than [`LONG`], to `addr`; a word is a row.
-pub(super) fn parts(addr: usize, len: usize) -> impl Iterator<Item = Part> {
+/// Returns the one or two blocks of a copy of `len` bytes, fewer than [`LONG`], to `addr`.
+pub(super) fn row_blocks(addr: usize, len: usize) -> impl Iterator<Item = RowBlock> {
     let (first, second) = cut(addr, len);
     std::iter::once(first).chain(second)
 }
 
-fn cut(addr: usize, len: usize) -> (Part, Option<Part>) {
+fn cut(addr: usize, len: usize) -> (RowBlock, Option<RowBlock>) {
     let align = alignment(addr);
     let even = |rows: &usize| len % (rows * align) == 0;
     if let Some(rows) = [2, 3, 5, 7].into_iter().find(even) {
-        return (Part { offset: 0, width: len / rows, rows }, None);
+        return (RowBlock { offset: 0, width: len / rows, rows }, None);
     }
-    // A row for each word, where they are few.
+    // A row for each of a few words.
     let word = align.min(alignment(len));
     if len / word <= MAX_ROWS {
-        return (Part { offset: 0, width: word, rows: len / word }, None);
+        return (RowBlock { offset: 0, width: word, rows: len / word }, None);
     }
-    // Two rows of whole words, and the rest: at least two of the words that it consists of.
+    // Two rows of whole words, and a rest of at least two words, as narrow as it needs.
     let rest = len % (2 * align) + 2 * align;
     let body = len - rest;
     let word = align.min(alignment(rest));
-    let two = Part { offset: 0, width: body / 2, rows: 2 };
-    (two, Some(Part { offset: body, width: word, rows: rest / word }))
+    let two = RowBlock { offset: 0, width: body / 2, rows: 2 };
+    (two, Some(RowBlock { offset: body, width: word, rows: rest / word }))
 }
 
 fn alignment(number: usize) -> usize {
@@ -82,10 +83,10 @@ fn alignment(number: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::{LONG, MAX_ROWS, Part, WORD, parts};
+    use super::{LONG, MAX_ROWS, WORD, row_blocks};
 
     fn cut(addr: usize, len: usize) -> Vec<(usize, usize, usize)> {
-        parts(addr, len).map(|Part { offset, width, rows }| (offset, width, rows)).collect()
+        row_blocks(addr, len).map(|block| (block.offset, block.width, block.rows)).collect()
     }
 
     #[test]
@@ -108,13 +109,13 @@ mod tests {
             for len in (1..600).chain(LONG - 40..LONG) {
                 let mut end = 0;
                 let mut borders = Vec::new();
-                for part in parts(addr, len) {
-                    assert_eq!(part.offset, end, "{len} bytes at {addr:#x}");
-                    assert!(part.rows <= MAX_ROWS && part.width > 0, "{part:?}");
-                    let bytes = part.width * part.rows;
-                    assert!(part.rows > 1 || bytes <= WORD, "{len} bytes at {addr:#x}: {part:?}");
+                for block in row_blocks(addr, len) {
+                    assert_eq!(block.offset, end, "{len} bytes at {addr:#x}");
+                    assert!(block.rows <= MAX_ROWS && block.width > 0, "{block:?}");
+                    let bytes = block.width * block.rows;
+                    assert!(block.rows > 1 || bytes <= WORD, "{len} bytes at {addr:#x}: {block:?}");
                     end += bytes;
-                    borders.extend((1..=part.rows).map(|row| part.offset + row * part.width));
+                    borders.extend((1..=block.rows).map(|row| block.offset + row * block.width));
                 }
                 assert_eq!(end, len);
                 // Words of which the whole copy consists, at their natural alignment.

@@ -1,4 +1,4 @@
-//! Stream memory operations: stores of words that are given to a stream in one call of the driver.
+//! Stream memory operations: stores of words, submitted to a stream by one call of the driver.
 
 use std::fmt;
 
@@ -13,20 +13,20 @@ use crate::driver::error::{CudaError, code};
 use crate::driver::stream::Stream;
 use ::engine::atomic::Width;
 
-/// Most words that are stored by one call.
+/// Maximum number of words stored by one call.
 pub(crate) const MAX_WRITES: usize = 64;
 
 /// A checked store of a word of 4 or 8 bytes, in device memory or page-locked memory.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Write {
+pub(crate) struct WordWrite {
     pub(crate) addr: usize,
     pub(crate) width: Width,
     pub(crate) value: u64,
 }
 
-impl Write {
-    /// Gives it to a stream, whose context is bound.
-    pub(crate) fn give(&self, stream: &Stream) -> Result<(), CudaError> {
+impl WordWrite {
+    /// Submits the store to a stream, whose context must be bound.
+    pub(crate) fn submit(&self, stream: &Stream) -> Result<(), CudaError> {
         let Self { addr, width, value } = *self;
         let context = stream.context();
         let driver = context.driver();
@@ -55,7 +55,7 @@ impl Write {
         let write = WriteValue {
             operation,
             address: self.addr as CUdeviceptr,
-            // Of a word of four bytes the low half, as on any little endian machine.
+            // The driver reads the low half for a word of four bytes: the machine is little-endian.
             __bindgen_anon_1: WriteValueWord { value64: self.value },
             flags: 0,
             alias: 0,
@@ -64,83 +64,84 @@ impl Write {
     }
 }
 
-/// Stores that wait, with room for the call; none where the driver takes no several in one.
-pub(crate) struct Writes {
-    waiting: Vec<Write>,
+/// Queued stores, and the arguments of the call that takes several; empty if the driver has none.
+pub(crate) struct WordWrites {
+    queued: Vec<WordWrite>,
     operations: Box<[CUstreamBatchMemOpParams]>,
 }
 
-impl Writes {
+impl WordWrites {
     pub(crate) fn new() -> Self {
         let operations = (0..=MAX_WRITES).map(|_| CUstreamBatchMemOpParams { pad: [0; 6] });
-        Self { waiting: Vec::with_capacity(MAX_WRITES), operations: operations.collect() }
+        Self { queued: Vec::with_capacity(MAX_WRITES), operations: operations.collect() }
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.waiting.len()
+        self.queued.len()
     }
 
     pub(crate) fn clear(&mut self) {
-        self.waiting.clear();
+        self.queued.clear();
     }
 
-    pub(crate) fn push(&mut self, write: Write) {
-        self.waiting.push(write);
+    pub(crate) fn push(&mut self, write: WordWrite) {
+        self.queued.push(write);
     }
 
-    /// Gives a stream what waits, in its order: in one call, with the `mark` behind it, or one by
-    /// one and without. Returns whether the mark went along. `some` is set once one is given. The
-    /// context is bound.
-    pub(crate) fn give(
+    /// Submits the queued stores in order: by one call that also writes `counter` after them, or
+    /// one by one without it. Returns whether the counter was included. Sets `any` once a store is
+    /// submitted. The context must be bound.
+    pub(crate) fn submit(
         &mut self,
         stream: &Stream,
-        mark: Option<Write>,
-        some: &mut bool,
+        counter: Option<WordWrite>,
+        any: &mut bool,
     ) -> Result<bool, CudaError> {
-        match self.give_together(stream, mark) {
+        match self.submit_as_one(stream, counter) {
             Some(Ok(())) => {
-                *some = true;
+                *any = true;
                 self.clear();
-                return Ok(mark.is_some());
+                return Ok(counter.is_some());
             }
-            // Some drivers list the function and refuse it.
+            // Some drivers have the function and refuse it.
             Some(Err(error)) if error.code == code::NOT_SUPPORTED => {
                 self.operations = Box::default();
             }
             Some(Err(error)) => return Err(error),
             None => {}
         }
-        for write in self.waiting.drain(..) {
-            write.give(stream)?;
-            *some = true;
+        for write in self.queued.drain(..) {
+            write.submit(stream)?;
+            *any = true;
         }
         Ok(false)
     }
 
-    fn give_together(
+    fn submit_as_one(
         &mut self,
         stream: &Stream,
-        mark: Option<Write>,
+        counter: Option<WordWrite>,
     ) -> Option<Result<(), CudaError>> {
         const CALL: &str = "cuStreamBatchMemOp_v2";
-        let Self { waiting, operations } = self;
+        let Self { queued, operations } = self;
         let context = stream.context();
         let driver = context.driver();
         let call = driver.api.cuStreamBatchMemOp_v2.filter(|_| !operations.is_empty())?;
         let mut count = 0;
-        for (operation, write) in operations.iter_mut().zip(waiting.iter().chain(&mark)) {
+        for (operation, write) in operations.iter_mut().zip(queued.iter().chain(&counter)) {
             *operation = write.operation();
             count += 1;
         }
-        // SAFETY: so many operations were just written, on aligned words in device memory of this
-        // context and on a mark; the context is bound. The driver has read them when it returns.
+        // SAFETY: `count` operations were just written, on aligned words in device memory of this
+        // context and on the counter; the context is bound. The driver reads them before it
+        // returns.
         let status = unsafe { call(stream.raw(), count, operations.as_mut_ptr(), 0) };
         Some(driver.check(CALL, status, || format!("{count} words of {context}")))
     }
 }
 
-impl fmt::Debug for Writes {
+impl fmt::Debug for WordWrites {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Writes").field(&self.waiting).finish()
+        f.debug_tuple("WordWrites").field(&self.queued).finish()
     }
 }

@@ -1,9 +1,8 @@
 //! The driver's functions, looked up in the library at run time.
 //!
-//! Types are cudarc's. Its own loader is not used: it panics when the library or one function is
-//! missing, it cannot be told which file to open, and its functions return a Rust enum, which a
-//! newer driver's code would not fit. Here a result is a number. That our declarations are CUDA's
-//! is checked against cudarc's when this is compiled.
+//! Types are cudarc's. Its own loader is not used: it panics if the library or a function is
+//! missing, takes no path, and its functions return a Rust enum, which has no variant for a newer
+//! driver's code. Here a result is a number. The compiler checks our declarations against cudarc's.
 
 use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
 
@@ -14,13 +13,13 @@ use sys::{
 };
 use sys::{CUmemAllocationProp, CUmemGenericAllocationHandle, CUmemLocation, CUpointer_attribute};
 
-/// A `CUresult`, as a number: drivers know more of them than any header.
+/// A `CUresult`, as a number: drivers return more of them than any header has.
 pub(crate) type Status = u32;
 
-/// Declares the table. `required` functions are in every driver served; what lacks one is no such
-/// driver. An `optional` one that is missing switches off what needs it. `numbered` functions are
-/// required, and take a number where the header has an enum. `newer` ones are of releases that
-/// cudarc's bindings here do not know; nobody is told where they are missing.
+/// Declares the table. Every supported driver has the `required` functions. A missing `optional`
+/// one disables the features that need it. `numbered` functions are required, and take a number
+/// where the header has an enum. `newer` ones are of releases that cudarc's bindings do not know;
+/// that they are missing is not logged.
 macro_rules! functions {
     (
         required { $($must:ident($($must_arg:ty),*);)* }
@@ -39,10 +38,10 @@ macro_rules! functions {
         }
 
         impl Api {
-            /// Looks all of them up. The error is the name of the first one missing.
+            /// Looks up all functions. The error is the name of the first missing one.
             ///
             /// # Safety
-            /// What `find` gives for a name is that function of a CUDA driver, or null.
+            /// `find` returns the function of a CUDA driver with that name, or null.
             pub(crate) unsafe fn resolve(
                 find: impl Fn(&'static str) -> *mut c_void,
             ) -> Result<Self, &'static str> {
@@ -77,7 +76,7 @@ macro_rules! functions {
             }
         }
 
-        // Fails to compile when an argument is not what cudarc's bindings say.
+        // Does not compile if an argument differs from cudarc's bindings.
         $(const _: unsafe fn($($must_arg),*) -> sys::CUresult = sys::$must;)*
         $(const _: unsafe fn($($may_arg),*) -> sys::CUresult = sys::$may;)*
     };
@@ -178,7 +177,7 @@ functions! {
     }
 }
 
-/// `CUmemcpyAttributes`, of CUDA 12.8 and later. Zeros for locations are hints that are not given.
+/// `CUmemcpyAttributes`, of CUDA 12.8 and later. A zero location is no hint.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CopyAttributes {

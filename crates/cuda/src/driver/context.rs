@@ -1,4 +1,4 @@
-//! Contexts: which one memory belongs to, and binding it on the thread that calls the driver.
+//! Contexts: the one that owns memory, and binding it to the thread that calls the driver.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -11,7 +11,7 @@ use crate::driver::error::{CudaError, code};
 use crate::driver::library::Driver;
 use crate::driver::stream::Stream;
 
-/// The number of a device in this process, as `CUDA_VISIBLE_DEVICES` leaves it.
+/// Number of a device in this process, after `CUDA_VISIBLE_DEVICES`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Ordinal(pub i32);
 
@@ -23,51 +23,51 @@ impl fmt::Display for Ordinal {
 
 /// A context of the process.
 ///
-/// The primary context of a device is retained, so it stays as long as this value. A context that
-/// the program has created is the program's to keep; when it is destroyed early, the driver answers
-/// every call on it with an error. One that this layer has made stays until the process ends.
+/// A device's primary context is retained as long as this value lives. The program owns the
+/// contexts that it has created; if it destroys one early, every driver call on it fails. Contexts
+/// that this layer has created live until the process ends.
 #[derive(Debug)]
 pub struct Context {
     driver: &'static Driver,
     raw: CUcontext,
     device: Ordinal,
     origin: Origin,
-    /// Streams of a context of our own that nobody has any more, for who needs one next.
+    /// Unused streams of a context of our own, for the next [`Stream::new`].
     pub(crate) spare: Mutex<Vec<Spare>>,
 }
 
-/// A stream in which nothing is under way.
+/// An idle stream.
 #[derive(Debug)]
 pub(crate) struct Spare(pub(crate) CUstream);
 
-// SAFETY: a handle, which the driver takes from any thread.
+// SAFETY: a handle, which any thread may pass to the driver.
 unsafe impl Send for Spare {}
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Origin {
-    /// The device's primary context, to be released.
+    /// The device's primary context, which has to be released.
     Primary,
-    /// The program has made it.
+    /// Created by the program.
     Program,
-    /// [`Context::own`] has.
+    /// Created by [`Context::own`].
     Own,
 }
 
-// SAFETY: a handle, which the driver takes from any thread; nothing here depends on which.
+// SAFETY: a handle, which any thread may pass to the driver.
 unsafe impl Send for Context {}
-// SAFETY: the same; what changes in it is under a lock.
+// SAFETY: the same; its mutable state is behind a lock.
 unsafe impl Sync for Context {}
 
 impl Context {
-    /// The primary context of a device, the one that CUDA's runtime uses. Made if it is not there,
-    /// so only for who wants a GPU or has seen memory of that device.
+    /// Retains the primary context of a device, which CUDA's runtime uses. Creates it if necessary,
+    /// so call this only for a device that the program uses.
     ///
     /// # Errors
-    /// As the driver answers.
+    /// The driver's.
     pub fn primary(driver: &'static Driver, device: Ordinal) -> Result<Arc<Self>, CudaError> {
         let number = device_number(driver, device)?;
         let mut raw = ptr::null_mut();
-        // SAFETY: a place for the handle.
+        // SAFETY: a pointer to the handle.
         let status = unsafe { (driver.api.cuDevicePrimaryCtxRetain)(&raw mut raw, number) };
         driver.check("cuDevicePrimaryCtxRetain", status, || format!("device {device}"))?;
         Ok(Self::new(driver, raw, device, Origin::Primary))
@@ -77,17 +77,17 @@ impl Context {
         Arc::new(Self { driver, raw, device, origin, spare: Mutex::default() })
     }
 
-    /// The context of our own on a device, which this process has once, whatever needs it. No call
-    /// that the program makes in its contexts holds up what is done in this one, and the reverse.
-    /// Making it takes memory of the device and some tenths of a second (see `docs/gpu.md`). It is
-    /// never destroyed: that would wait for kernels of the program. One that an error has broken is
-    /// left, and another one made. This thread has bound afterwards what it had before.
+    /// Returns the transport's own context on a device, one per process, created at the first call.
+    /// No call of the program in its contexts blocks work in this one, or the reverse. Creating it
+    /// takes device memory and some tenths of a second (see `docs/gpu.md`). It is never destroyed,
+    /// which would wait for kernels of the program; if an error has broken it, another one replaces
+    /// it. The thread's current context does not change.
     ///
     /// # Errors
-    /// As the driver answers, for one when the device has no memory left for it.
+    /// The driver's, for example if device memory is exhausted.
     pub fn own(driver: &'static Driver, device: Ordinal) -> Result<Arc<Self>, CudaError> {
         static OWN: Mutex<Vec<Arc<Context>>> = Mutex::new(Vec::new());
-        // Each change of it is one call.
+        // Also if poisoned: each change is one call.
         let mut own = OWN.lock().unwrap_or_else(PoisonError::into_inner);
         let is_it = |of: &&Arc<Self>| of.device == device && ptr::eq(of.driver, driver);
         if let Some(found) = own.iter().rev().find(is_it).filter(|found| Stream::new(found).is_ok())
@@ -106,18 +106,17 @@ impl Context {
         let number = device_number(driver, device)?;
         let capture_mode = exchange_capture_mode(driver, RELAXED);
         let mut raw = ptr::null_mut();
-        // SAFETY: a place for the handle. No flags: it waits as the driver thinks best.
+        // SAFETY: a pointer to the handle. Without flags the driver chooses how to wait.
         let status = unsafe { create(&raw mut raw, 0, number) };
         let made = driver.check(CALL, status, subject);
         if made.is_ok() {
             if let Some(set_limit) = driver.api.cuCtxSetLimit {
-                // Where it is refused there is a stack that nobody uses.
-                // SAFETY: about the context that was made, which is bound on this thread and in
-                // which nothing runs.
+                // If the call is refused, an unused stack remains.
+                // SAFETY: sets a limit of the new context, which is bound on this thread and idle.
                 let _ = unsafe { set_limit(CUlimit::CU_LIMIT_STACK_SIZE, 0) };
             }
             let mut popped = ptr::null_mut();
-            // SAFETY: a place for the handle; making a context has bound it on this thread.
+            // SAFETY: a pointer to the handle; creating a context has bound it on this thread.
             let _ = unsafe { (driver.api.cuCtxPopCurrent_v2)(&raw mut popped) };
         }
         if let Some(mode) = capture_mode.filter(|mode| *mode != RELAXED) {
@@ -126,21 +125,21 @@ impl Context {
         made.map(|()| Self::new(driver, raw, device, Origin::Own))
     }
 
-    /// Whether it is [`Self::own`].
+    /// Returns true if it was created by [`Self::own`].
     pub fn is_own(&self) -> bool {
         self.origin == Origin::Own
     }
 
-    /// The context that memory belongs to. `raw` is what the driver says of the memory: null for
-    /// memory that belongs to none (VMM mappings, memory pools). Any context of the device serves
-    /// that: the one that this thread has bound, so that none is made for it, else the primary one.
+    /// Returns the context for memory whose owner is `raw`: null for memory without owner (VMM
+    /// mappings, memory pools). Any context of the device serves such memory: the one that is bound
+    /// on this thread, so that none is created, else the primary one.
     pub(crate) fn owner(
         driver: &'static Driver,
         raw: CUcontext,
         device: Ordinal,
     ) -> Result<Arc<Self>, CudaError> {
         let raw = if raw.is_null() { bound_on(driver, device) } else { raw };
-        // Makes the primary context if there is none, as in programs with contexts of their own.
+        // Creates the primary context if there is none, as in programs with contexts of their own.
         if raw.is_null() || primary_is_active(driver, device)? {
             let primary = Self::primary(driver, device)?;
             if raw.is_null() || raw == primary.raw {
@@ -150,35 +149,35 @@ impl Context {
         Ok(Self::new(driver, raw, device, Origin::Program))
     }
 
-    /// The context that is bound on this thread. None when none is.
+    /// Returns the context that is bound on this thread, if any.
     ///
     /// # Errors
-    /// As the driver answers.
+    /// The driver's.
     pub fn current(driver: &'static Driver) -> Result<Option<Arc<Self>>, CudaError> {
         let (mut raw, mut number) = (ptr::null_mut(), 0);
-        // SAFETY: a place for the handle. A process that has not started CUDA has none.
+        // SAFETY: a pointer to the handle. A process that has not started CUDA has none.
         let status = unsafe { (driver.api.cuCtxGetCurrent)(&raw mut raw) };
         if status == code::NOT_INITIALIZED || raw.is_null() {
             return Ok(None);
         }
         driver.check("cuCtxGetCurrent", status, || String::from("this thread"))?;
-        // SAFETY: a place for the number.
+        // SAFETY: a pointer to the number.
         let status = unsafe { (driver.api.cuCtxGetDevice)(&raw mut number) };
         driver.check("cuCtxGetDevice", status, || String::from("this thread's context"))?;
         Self::owner(driver, raw, Ordinal(number)).map(Some)
     }
 
-    /// The driver.
+    /// Returns the driver.
     pub fn driver(&self) -> &'static Driver {
         self.driver
     }
 
-    /// The device that it is on.
+    /// Returns its device.
     pub fn device(&self) -> Ordinal {
         self.device
     }
 
-    /// Whether two values are one context.
+    /// Returns true if both values are of one context.
     pub fn is(&self, other: &Self) -> bool {
         self.raw == other.raw && ptr::eq(self.driver, other.driver)
     }
@@ -187,24 +186,24 @@ impl Context {
         self.device == other.device && ptr::eq(self.driver, other.driver)
     }
 
-    /// Binds it on this thread until the result is dropped. Where it is bound already, as on
-    /// NVSHMEM's proxy thread, it stays as it is.
+    /// Binds the context on this thread until the result is dropped, if it is not bound already, as
+    /// on NVSHMEM's proxy thread.
     ///
-    /// As long as it is bound, this thread's calls do not count as disturbing a graph that the
-    /// program captures, on this or another thread. They touch nothing of the program's streams;
-    /// but CUDA cannot know that, would refuse them, and would spoil the capture.
+    /// Meanwhile this thread's calls do not invalidate a graph that the program captures, on this
+    /// or another thread. They do not touch the program's streams, but CUDA cannot know that: it
+    /// would refuse them and invalidate the capture.
     ///
     /// # Errors
-    /// As the driver answers, for one when the context was destroyed.
+    /// The driver's, for example if the context was destroyed.
     #[inline]
     pub fn bind(&self) -> Result<Bound<'_>, CudaError> {
         let mut current = ptr::null_mut();
-        // SAFETY: a place for the handle.
+        // SAFETY: a pointer to the handle.
         let status = unsafe { (self.driver.api.cuCtxGetCurrent)(&raw mut current) };
         self.driver.check("cuCtxGetCurrent", status, || self.to_string())?;
         let pushed = current != self.raw;
         if pushed {
-            // SAFETY: a handle from the driver. If it is of a destroyed context the call fails.
+            // SAFETY: a handle from the driver. The call fails if the context was destroyed.
             let status = unsafe { (self.driver.api.cuCtxPushCurrent_v2)(self.raw) };
             self.driver.check("cuCtxPushCurrent_v2", status, || self.to_string())?;
         }
@@ -216,12 +215,12 @@ impl Context {
 /// Returns the context bound on this thread if it is of the device, else null.
 fn bound_on(driver: &Driver, device: Ordinal) -> CUcontext {
     let (mut raw, mut number) = (ptr::null_mut(), -1);
-    // SAFETY: a place for the handle.
+    // SAFETY: a pointer to the handle.
     let status = unsafe { (driver.api.cuCtxGetCurrent)(&raw mut raw) };
     if status != code::SUCCESS || raw.is_null() {
         return ptr::null_mut();
     }
-    // SAFETY: a place for the number.
+    // SAFETY: a pointer to the number.
     let status = unsafe { (driver.api.cuCtxGetDevice)(&raw mut number) };
     let is_on = status == code::SUCCESS && device_number(driver, device) == Ok(number);
     if is_on { raw } else { ptr::null_mut() }
@@ -230,28 +229,28 @@ fn bound_on(driver: &Driver, device: Ordinal) -> CUcontext {
 fn primary_is_active(driver: &Driver, device: Ordinal) -> Result<bool, CudaError> {
     let number = device_number(driver, device)?;
     let (mut flags, mut active) = (0, 0);
-    // SAFETY: places for the two numbers.
+    // SAFETY: pointers to two numbers.
     let status =
         unsafe { (driver.api.cuDevicePrimaryCtxGetState)(number, &raw mut flags, &raw mut active) };
     driver.check("cuDevicePrimaryCtxGetState", status, || format!("device {device}"))?;
     Ok(active != 0)
 }
 
-/// `CU_STREAM_CAPTURE_MODE_RELAXED`: this thread's calls do not disturb captures.
+/// `CU_STREAM_CAPTURE_MODE_RELAXED`: this thread's calls do not invalidate captures.
 const RELAXED: u32 = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED as u32;
 
-/// Sets this thread's mode and returns the one before. None when the driver did not take it, which
-/// then can refuse a call while a graph is captured, with its reason.
+/// Sets this thread's capture mode and returns the previous one. None if the driver refuses; it may
+/// then refuse calls while a graph is captured.
 #[inline]
 fn exchange_capture_mode(driver: &Driver, mut mode: u32) -> Option<u32> {
-    // SAFETY: a place of the enum's size, for a number in and one out.
+    // SAFETY: a pointer to a number of the enum's size, read and written.
     let status = unsafe { (driver.api.cuThreadExchangeStreamCaptureMode)((&raw mut mode).cast()) };
     (status == code::SUCCESS).then_some(mode)
 }
 
 pub(crate) fn device_number(driver: &Driver, device: Ordinal) -> Result<CUdevice, CudaError> {
     let mut number = 0;
-    // SAFETY: a place for the number; any ordinal is answered.
+    // SAFETY: a pointer to the number; any ordinal is answered.
     let status = unsafe { (driver.api.cuDeviceGet)(&raw mut number, device.0) };
     driver.check("cuDeviceGet", status, || format!("device {device}"))?;
     Ok(number)
@@ -271,7 +270,7 @@ impl fmt::Display for Context {
 impl Drop for Context {
     fn drop(&mut self) {
         if self.origin == Origin::Primary {
-            // An error means that CUDA has ended before us; then there is nothing to give back.
+            // After an error CUDA has shut down, and nothing is left to release.
             if let Ok(number) = device_number(self.driver, self.device) {
                 // SAFETY: retained once, by `primary`, and released once, here.
                 let _ = unsafe { (self.driver.api.cuDevicePrimaryCtxRelease_v2)(number) };
@@ -280,12 +279,12 @@ impl Drop for Context {
     }
 }
 
-/// A context bound on this thread. Dropping it brings back what was bound before.
+/// A context bound on this thread. Dropping it restores the previous binding.
 #[must_use = "the context is bound as long as this lives"]
 #[derive(Debug)]
 pub struct Bound<'a> {
     context: &'a Context,
-    /// Whether it has to be taken off the thread's stack.
+    /// Whether it has to be popped off the thread's context stack.
     pushed: bool,
     capture_mode: Option<u32>,
     /// The binding belongs to the thread, so this value stays on it.
@@ -299,9 +298,9 @@ impl Drop for Bound<'_> {
         }
         if self.pushed {
             let mut popped = ptr::null_mut();
-            // An error means that the program has emptied the stack meanwhile, or CUDA has ended.
-            // SAFETY: a place for the handle. The type stays on its thread, so the stack is the one
-            // that was pushed on.
+            // Fails if the program has emptied the stack meanwhile, or CUDA has shut down.
+            // SAFETY: a pointer to the handle. The type is not `Send`, so the stack is the one that
+            // it was pushed on.
             let _ = unsafe { (self.context.driver.api.cuCtxPopCurrent_v2)(&raw mut popped) };
         }
     }

@@ -1,4 +1,4 @@
-//! Devices, and the attributes that decide how their memory is reached.
+//! Devices and their attributes, which decide how memory is reached.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::fmt;
@@ -9,14 +9,14 @@ use crate::driver::context::{Context, Ordinal, device_number};
 use crate::driver::error::{CudaError, code};
 use crate::driver::library::Driver;
 
-/// How far the writes of a NIC are ordered before the flag that follows them.
+/// Scope in which a NIC's writes are visible before the flag that follows them.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum WritesOrdering {
-    /// Not at all: a flush is needed before data may be relied on.
+    /// None: the writes have to be flushed before they are read.
     None,
-    /// For work on the device that owns the memory.
+    /// Work on the device that owns the memory.
     Owner,
-    /// For work on all devices.
+    /// Work on all devices.
     AllDevices,
 }
 
@@ -35,21 +35,21 @@ impl WritesOrdering {
 pub struct Attributes {
     /// Compute capability, major and minor.
     pub compute: (u32, u32),
-    /// A NIC can read and write its memory.
+    /// Whether a NIC can read and write its memory.
     pub gpudirect_rdma: bool,
-    /// A NIC can read and write mappings of the VMM interface.
+    /// Whether a NIC can read and write mappings of the VMM interface.
     pub gpudirect_rdma_vmm: bool,
-    /// How a NIC's writes are ordered.
+    /// Ordering of a NIC's writes.
     pub writes_ordering: WritesOrdering,
-    /// [`flush_writes`] works on the host.
+    /// Whether [`flush_writes`] works on the host.
     pub flush_on_host: bool,
-    /// Memory can be exported as a dma-buf.
+    /// Whether memory can be exported as a dma-buf.
     pub dma_buf: bool,
-    /// Memory can be made and mapped apart (the VMM interface).
+    /// Whether the device has the VMM interface.
     pub virtual_memory: bool,
-    /// 64-bit stream memory operations. Those of 32 bits are in every driver that has the function.
+    /// Whether it has 64-bit stream memory operations. 32-bit ones need only the driver's function.
     pub stream_write_64: bool,
-    /// The NUMA node of the host next to it. Meaningful from CUDA 12.2 on; else -1.
+    /// Nearest NUMA node of the host; -1 before CUDA 12.2.
     pub host_numa_node: i32,
 }
 
@@ -62,58 +62,58 @@ pub struct Device {
 }
 
 impl Device {
-    /// How many devices the process sees. CUDA must have been started.
+    /// Returns the number of devices that the process sees. CUDA must have been started.
     ///
     /// # Errors
-    /// As the driver answers.
+    /// The driver's.
     pub fn count(driver: &Driver) -> Result<i32, CudaError> {
         let mut count = 0;
-        // SAFETY: a place for the number.
+        // SAFETY: a pointer to the number.
         let status = unsafe { (driver.api.cuDeviceGetCount)(&raw mut count) };
         driver.check("cuDeviceGetCount", status, || String::from("this process"))?;
         Ok(count)
     }
 
-    /// The device of a number.
+    /// Finds a device by its number.
     ///
     /// # Errors
-    /// As the driver answers, for one when there is no such device.
+    /// The driver's, for example if there is no such device.
     pub fn new(driver: &'static Driver, ordinal: Ordinal) -> Result<Self, CudaError> {
         Ok(Self { driver, ordinal, number: device_number(driver, ordinal)? })
     }
 
-    /// The device of the context that is bound on this thread. None when none is.
+    /// Returns the device of the context that is bound on this thread, if any.
     pub fn current(driver: &'static Driver) -> Option<Self> {
         let mut number = 0;
-        // SAFETY: a place for the number. Without a context the call fails.
+        // SAFETY: a pointer to the number. Without a context the call fails.
         let status = unsafe { (driver.api.cuCtxGetDevice)(&raw mut number) };
         (status == code::SUCCESS).then_some(Self { driver, ordinal: Ordinal(number), number })
     }
 
-    /// The driver.
+    /// Returns the driver.
     pub fn driver(&self) -> &'static Driver {
         self.driver
     }
 
-    /// Its number.
+    /// Returns its number.
     pub fn ordinal(&self) -> Ordinal {
         self.ordinal
     }
 
-    /// Its name, for people.
+    /// Returns its product name.
     ///
     /// # Errors
-    /// As the driver answers.
+    /// The driver's.
     pub fn name(&self) -> Result<String, CudaError> {
         let get = self.driver.api.cuDeviceGetName;
         // SAFETY: the buffer has the length given.
         self.text("cuDeviceGetName", |text, room| unsafe { get(text, room, self.number) })
     }
 
-    /// Its PCI address in the form that Linux uses: `0000:3b:00.0`.
+    /// Returns its PCI address in the form that Linux uses: `0000:3b:00.0`.
     ///
     /// # Errors
-    /// As the driver answers.
+    /// The driver's.
     pub fn pci_address(&self) -> Result<String, CudaError> {
         let get = self.driver.api.cuDeviceGetPCIBusId;
         let text =
@@ -125,7 +125,7 @@ impl Device {
     /// Returns the device's capabilities; those that the driver does not know are absent.
     ///
     /// # Errors
-    /// As the driver answers.
+    /// The driver's.
     pub fn attributes(&self) -> Result<Attributes, CudaError> {
         let yes = |which| Ok(self.attribute(which)?.unwrap_or(0) != 0);
         let number = |which| Ok(self.attribute(which)?.unwrap_or(0));
@@ -154,7 +154,7 @@ impl Device {
 
     fn attribute(&self, which: CUdevice_attribute) -> Result<Option<c_int>, CudaError> {
         let mut value = 0;
-        // SAFETY: a place for the number; any attribute is answered.
+        // SAFETY: a pointer to the number; any attribute is answered.
         let status =
             unsafe { (self.driver.api.cuDeviceGetAttribute)(&raw mut value, which, self.number) };
         if status == code::INVALID_VALUE {
@@ -175,7 +175,7 @@ impl Device {
         self.driver.check(call, status, || format!("device {}", self.ordinal))?;
         let last = text.len() - 1;
         text[last] = 0;
-        // SAFETY: terminated within the buffer by the line above at the latest.
+        // SAFETY: terminated inside the buffer, by the line above at the latest.
         Ok(unsafe { CStr::from_ptr(text.as_ptr()) }.to_string_lossy().into_owned())
     }
 }
@@ -190,10 +190,10 @@ impl fmt::Display for Device {
     }
 }
 
-/// Shows the context's device what NICs wrote to its memory (`cuFlushGPUDirectRDMAWrites`).
+/// Makes NICs' earlier writes visible to the context's device (`cuFlushGPUDirectRDMAWrites`).
 ///
 /// # Errors
-/// As the driver answers, and when it lacks the function.
+/// The driver's, also if it lacks the function.
 pub fn flush_writes(context: &Context) -> Result<(), CudaError> {
     use cudarc::driver::sys::CUflushGPUDirectRDMAWritesScope_enum as scope;
     use cudarc::driver::sys::CUflushGPUDirectRDMAWritesTarget_enum as target;

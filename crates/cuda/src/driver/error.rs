@@ -1,16 +1,16 @@
-//! Errors of this layer, each with what was tried, on what, and CUDA's own name and text.
+//! Errors of this layer, with the failed call, its subject, and CUDA's name and text.
 
 use thiserror::Error;
 
 use crate::driver::api::Status;
 use engine::port::PortError;
 
-/// Why there is no CUDA driver to use.
+/// Reason why there is no usable CUDA driver.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the texts of errors say it")]
 pub enum LoadError {
-    /// The normal case without a GPU: none of the process' memory is on one.
+    /// The process uses no GPU, so all its memory is host memory.
     #[error("no CUDA driver in this process: `{path}` is not loaded")]
     NotInUse { path: String },
     #[error("cannot load the CUDA driver from `{path}`: {reason}")]
@@ -21,7 +21,7 @@ pub enum LoadError {
     Symbol { path: String, symbol: &'static str },
 }
 
-/// A call to the driver that failed.
+/// A failed driver call.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[error("{call} for {subject}: {name} ({code}): {text}")]
 pub struct CudaError {
@@ -31,16 +31,16 @@ pub struct CudaError {
     pub subject: String,
     /// The `CUresult`.
     pub code: u32,
-    /// Its name, as the driver gives it.
+    /// The driver's name for the code.
     pub name: String,
-    /// Its text, as the driver gives it.
+    /// The driver's text for the code.
     pub text: String,
 }
 
 impl From<CudaError> for PortError {
     fn from(error: CudaError) -> Self {
         let CudaError { call, subject, code, name, text } = error;
-        // But for the one that is told apart.
+        // Only exhaustion of memory is told apart, by its `errno` value.
         let code = match code {
             code::OUT_OF_MEMORY => libc::ENOMEM,
             code => i32::try_from(code).unwrap_or(i32::MAX),
@@ -54,7 +54,7 @@ pub(crate) fn refused(call: &'static str, text: String) -> PortError {
     PortError { call, code: libc::EINVAL, text }
 }
 
-/// Codes that mean something here. The rest is only passed on.
+/// Codes that are handled. All others are only passed on.
 pub(crate) mod code {
     use super::Status;
 
@@ -62,7 +62,7 @@ pub(crate) mod code {
     pub(crate) const INVALID_VALUE: Status = 1;
     pub(crate) const OUT_OF_MEMORY: Status = 2;
     pub(crate) const NOT_INITIALIZED: Status = 3;
-    /// The process ends, or the driver was unloaded.
+    /// The driver has shut down, since the process ends.
     pub(crate) const DEINITIALIZED: Status = 4;
     pub(crate) const NOT_READY: Status = 600;
     pub(crate) const TIMEOUT: Status = 909;

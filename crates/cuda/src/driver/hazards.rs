@@ -1,5 +1,5 @@
-//! Hazards: what keeps copies of ours from running beside kernels that wait for them. Nothing here
-//! can be mended from inside a process that has started CUDA, so it is said in the log.
+//! Warnings about CUDA settings with which a kernel may block the copies that it waits for. A
+//! process that has started CUDA can no longer change them.
 
 use std::env;
 use std::path::PathBuf;
@@ -28,8 +28,8 @@ pub(crate) fn warn(driver: &Driver) {
     }
 }
 
-/// Returns what `CUDA_DEVICE_MAX_CONNECTIONS` is, in words, if that leaves us few queues. The
-/// driver's default is 8, and 2 for a client of the multi-process service.
+/// Describes `CUDA_DEVICE_MAX_CONNECTIONS` if it leaves too few queues. The driver's default is 8,
+/// and 2 for a client of the multi-process service.
 fn few_queues(set: Option<&str>, is_served: bool) -> Option<String> {
     let Some(set) = set.map(str::trim).filter(|set| !set.is_empty()) else {
         let default = "is not set, and a client of the multi-process service has 2 queues then";

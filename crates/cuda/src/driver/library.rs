@@ -1,4 +1,4 @@
-//! The driver's library, as this process has it loaded.
+//! The driver's library, as loaded in this process.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::fmt;
@@ -12,12 +12,12 @@ use crate::MEM;
 use crate::driver::api::{Api, Status};
 use crate::driver::error::{CudaError, LoadError, code};
 
-/// The name that every CUDA program loads the driver by.
+/// Name by which CUDA programs load the driver.
 pub const DEFAULT_LIBRARY: &str = "libcuda.so.1";
 
 const RTLD_NOLOAD: i32 = libc::RTLD_NOLOAD;
 
-/// The version of the driver's interface, as `cuDriverGetVersion` packs it: 12020 is 12.2.
+/// Version of the driver's interface, as `cuDriverGetVersion` packs it: 12020 is 12.2.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct DriverVersion(u32);
 
@@ -27,7 +27,7 @@ impl fmt::Display for DriverVersion {
     }
 }
 
-/// The CUDA driver. It stays loaded until the process ends.
+/// The CUDA driver, loaded until the process ends.
 ///
 /// # Threads
 /// Any, at once: the driver's functions may be called from all threads.
@@ -42,15 +42,15 @@ pub struct Driver {
 static OPENED: Mutex<Vec<&'static Driver>> = Mutex::new(Vec::new());
 
 impl Driver {
-    /// The driver that this process uses, if it uses one.
+    /// Returns the driver if this process has loaded it.
     ///
     /// Loads nothing, and does not call `cuInit`: a process that has not loaded the driver has no
-    /// memory on a GPU. Before the driver is there, each call costs one look into the dynamic
-    /// loader's list, so it can be repeated at every registration; afterwards it is one load.
+    /// memory on a GPU. Until then each call takes a look-up in the dynamic loader's list, cheap
+    /// enough for every registration; afterwards one load.
     ///
     /// # Errors
-    /// [`LoadError::NotInUse`] when the process has not loaded it; said once in the log, for
-    /// information. [`LoadError::Symbol`] when it is too old.
+    /// [`LoadError::NotInUse`] if the process has not loaded it, which is logged once;
+    /// [`LoadError::Symbol`] if it is too old.
     pub fn of_process() -> Result<&'static Self, LoadError> {
         static FOUND: OnceLock<&'static Driver> = OnceLock::new();
         static SAID: Once = Once::new();
@@ -74,44 +74,44 @@ impl Driver {
         Ok(driver)
     }
 
-    /// Loads the driver, for programs that want a GPU: tests, benches, diagnosis. `path` is a path,
-    /// or a name for the dynamic loader to search.
+    /// Loads the driver, for programs that need a GPU: tests, benchmarks, diagnosis. `path` may be
+    /// a name for the dynamic loader.
     ///
     /// # Errors
-    /// When there is no such library, or it is not a driver that is served.
+    /// The library is missing, or no supported driver.
     pub fn load(path: &str) -> Result<&'static Self, LoadError> {
         // SAFETY: loading runs the library's initialisers. A CUDA driver's have no demands on the
-        // process; for any other file, who names it vouches.
+        // process; whoever names another file vouches for it.
         let handle = unsafe { Handle::open(Some(path), RTLD_LAZY | RTLD_LOCAL) };
         let handle = handle
             .map_err(|error| LoadError::Open { path: path.to_owned(), reason: reason(&error) })?;
         Self::keep(path, handle)
     }
 
-    /// Starts CUDA: `cuInit`. For programs that want a GPU; the transport never does it.
+    /// Starts CUDA (`cuInit`), for programs that need a GPU; the transport never does.
     ///
     /// # Errors
-    /// As the driver answers, for one that there are no devices.
+    /// The driver's, for example if there are no devices.
     pub fn initialise(&self) -> Result<(), CudaError> {
         // SAFETY: takes a number, which has to be zero.
         let status = unsafe { (self.api.cuInit)(0) };
         self.check("cuInit", status, || String::from("this process"))
     }
 
-    /// Its version.
+    /// Returns its version.
     pub fn version(&self) -> DriverVersion {
         self.version
     }
 
-    /// Whether kernels are loaded when first launched (`CUDA_MODULE_LOADING`, lazy by default since
-    /// 12.2). Such a launch waits for every kernel that runs, and what the device is given
-    /// meanwhile waits for it. False where the driver does not tell.
+    /// Returns true if kernels are loaded when first launched (`CUDA_MODULE_LOADING`, lazy by
+    /// default since 12.2). Such a launch waits for all running kernels, and all later work on the
+    /// device waits for it. False if the driver does not tell.
     pub fn loads_kernels_lazily(&self) -> bool {
         const LAZY: u32 = sys::CUmoduleLoadingMode_enum::CU_MODULE_LAZY_LOADING as u32;
         let Some(get) = self.api.cuModuleGetLoadingMode else { return false };
-        // A number: a driver may know modes that the header does not.
+        // A number, since a driver may know modes that the header does not.
         let mut mode = 0_u32;
-        // SAFETY: a place for the number, which has the size of the enum.
+        // SAFETY: a pointer to a number of the enum's size.
         let status = unsafe { get((&raw mut mode).cast()) };
         status == code::SUCCESS && mode == LAZY
     }
@@ -122,7 +122,7 @@ impl Driver {
             return Ok(driver);
         }
         let driver: &'static Self = Box::leak(Box::new(Self::resolve(path, &handle)?));
-        // Dropping the handle would close the library under the functions just taken from it.
+        // Dropping the handle would unload the functions just looked up.
         std::mem::forget(handle);
         opened.push(driver);
         Ok(driver)
@@ -130,18 +130,18 @@ impl Driver {
 
     fn resolve(path: &str, handle: &Handle) -> Result<Self, LoadError> {
         let find = |name: &'static str| {
-            // SAFETY: an address is taken, and not used here.
+            // SAFETY: the address is looked up, and not used here.
             let found = unsafe { handle.get::<*mut c_void>(name.as_bytes()) };
             found.map_or(ptr::null_mut(), |symbol| symbol.into_raw())
         };
-        // SAFETY: a library with these functions is a CUDA driver, or stands in for one.
+        // SAFETY: a library with these functions is a CUDA driver, or a stand-in for one.
         let mut api = unsafe { Api::resolve(find) }
             .map_err(|symbol| LoadError::Symbol { path: path.to_owned(), symbol })?;
         let mut version = 0;
-        // SAFETY: a place for the number. The call needs no `cuInit`.
+        // SAFETY: a pointer to the number. The call needs no `cuInit`.
         let status = unsafe { (api.cuDriverGetVersion)(&raw mut version) };
         let version = if status == code::SUCCESS { version.unsigned_abs() } else { 0 };
-        // The call has this form in CUDA 13.
+        // CUDA 13 introduced this form of the call.
         api.cuMemcpyBatchAsync_v2 = api.cuMemcpyBatchAsync_v2.filter(|_| version >= 13_000);
         let missing = api.missing();
         Ok(Self { path: path.to_owned(), version: DriverVersion(version), missing, api })
@@ -171,7 +171,7 @@ impl Driver {
     #[cold]
     pub(crate) fn error(&self, call: &'static str, status: Status, subject: String) -> CudaError {
         if status == code::DEINITIALIZED {
-            // It does not even name its own errors any more.
+            // After shutdown the driver does not even name its own errors.
             let (name, text) = (
                 "CUDA_ERROR_DEINITIALIZED",
                 "the driver has shut down, as it does when a process ends",
@@ -180,12 +180,12 @@ impl Driver {
         }
         let words = |get: unsafe extern "C" fn(Status, *mut *const c_char) -> Status| {
             let mut text: *const c_char = ptr::null();
-            // SAFETY: a place for the pointer. Any number is answered, unknown ones by null.
+            // SAFETY: a pointer to the result. Any number is answered, unknown ones by null.
             unsafe { get(status, &raw mut text) };
             if text.is_null() {
                 return String::from("unknown error");
             }
-            // SAFETY: not null: a string that lives as long as the driver.
+            // SAFETY: a non-null string, which lives as long as the driver.
             unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
         };
         CudaError {

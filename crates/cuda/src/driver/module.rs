@@ -1,4 +1,4 @@
-//! Kernels: compiled code, loaded into a context, and launched.
+//! Modules of compiled code, and their kernels.
 
 use std::ffi::{CStr, c_uint, c_void};
 use std::ptr;
@@ -10,50 +10,50 @@ use crate::driver::context::Context;
 use crate::driver::error::CudaError;
 use crate::driver::stream::Stream;
 
-/// Compiled code in a context: a fatbin, of which the driver takes what fits the device.
+/// Compiled code in a context, loaded from a fatbin.
 #[derive(Debug)]
 pub struct Module {
     context: Arc<Context>,
     raw: CUmodule,
 }
 
-// SAFETY: a handle, which the driver takes from any thread.
+// SAFETY: a handle, which any thread may pass to the driver.
 unsafe impl Send for Module {}
-// SAFETY: the same, and nothing in it changes.
+// SAFETY: the same, and it has no mutable state.
 unsafe impl Sync for Module {}
 
 impl Module {
-    /// Loads a fatbin. Loading may wait for everything on the device.
+    /// Loads a fatbin. May wait for all work on the device.
     ///
     /// # Errors
-    /// As the driver answers, for one when nothing in it is for the device.
+    /// The driver's, for example if the fatbin has no code for the device.
     ///
     /// # Safety
-    /// `image` is a fatbin that a compiler has made: the driver reads its length from itself.
+    /// `image` is a fatbin from a compiler: the driver reads its length from the image itself.
     pub unsafe fn load(context: &Arc<Context>, image: &[u8]) -> Result<Arc<Self>, CudaError> {
         const CALL: &str = "cuModuleLoadData";
         let driver = context.driver();
         let load =
             driver.api.cuModuleLoadData.ok_or_else(|| driver.lacks(CALL, context.to_string()))?;
-        // Aligned as the words that it begins with.
+        // Aligned for the words at its start.
         let mut words = vec![0u64; image.len().div_ceil(8)];
-        // SAFETY: at least as long, and both are plain bytes.
+        // SAFETY: the copy is at least as long, and both are plain bytes.
         unsafe {
             ptr::copy_nonoverlapping(image.as_ptr(), words.as_mut_ptr().cast(), image.len());
         }
         let _bound = context.bind()?;
         let mut raw = ptr::null_mut();
-        // SAFETY: a place for the handle; the image is complete, as the caller promises; the
-        // context is bound. The driver keeps a copy.
+        // SAFETY: a pointer to the handle; the image is complete, as the caller promises; the
+        // context is bound. The driver makes a copy.
         let status = unsafe { load(&raw mut raw, words.as_ptr().cast()) };
         driver.check(CALL, status, || format!("{} bytes, {context}", image.len()))?;
         Ok(Arc::new(Self { context: Arc::clone(context), raw }))
     }
 
-    /// The kernel of a name.
+    /// Finds a kernel by name.
     ///
     /// # Errors
-    /// As the driver answers when there is none.
+    /// The driver's, if there is none.
     pub fn kernel(self: &Arc<Self>, name: &CStr) -> Result<Kernel, CudaError> {
         const CALL: &str = "cuModuleGetFunction";
         let driver = self.context.driver();
@@ -61,7 +61,7 @@ impl Module {
         let get = driver.api.cuModuleGetFunction.ok_or_else(|| driver.lacks(CALL, subject()))?;
         let _bound = self.context.bind()?;
         let mut raw = ptr::null_mut();
-        // SAFETY: a place for the handle, a module that lives, a string with its end.
+        // SAFETY: a pointer to the handle, a live module, a terminated string.
         let status = unsafe { get(&raw mut raw, self.raw, name.as_ptr()) };
         driver.check(CALL, status, subject)?;
         Ok(Kernel { module: Arc::clone(self), raw, name: name.to_string_lossy().into_owned() })
@@ -72,8 +72,8 @@ impl Drop for Module {
     fn drop(&mut self) {
         let driver = self.context.driver();
         if let (Ok(_bound), Some(unload)) = (self.context.bind(), driver.api.cuModuleUnload) {
-            // An error means that CUDA has ended before us.
-            // SAFETY: loaded by `load`, and unloaded once, here; kernels of it hold it.
+            // After an error CUDA has shut down.
+            // SAFETY: loaded by `load`, and unloaded once, here; its kernels hold it.
             let _ = unsafe { unload(self.raw) };
         }
     }
@@ -87,20 +87,20 @@ pub struct Kernel {
     name: String,
 }
 
-// SAFETY: a handle, which the driver takes from any thread.
+// SAFETY: a handle, which any thread may pass to the driver.
 unsafe impl Send for Kernel {}
-// SAFETY: the same, and nothing in it changes.
+// SAFETY: the same, and it has no mutable state.
 unsafe impl Sync for Kernel {}
 
 impl Kernel {
-    /// Starts it on a stream with one argument. [`Stream::is_idle`] tells its end and its error.
+    /// Launches it on a stream with one argument. [`Stream::is_idle`] reports its end and its
+    /// error.
     ///
     /// # Errors
-    /// As the driver answers, for one when a block has too many threads.
+    /// The driver's, for example if a block has too many threads.
     ///
     /// # Safety
-    /// The kernel takes one argument of type `T`, and what that points to is there for as long as
-    /// the kernel runs.
+    /// The kernel takes one argument of type `T`. Memory to which it points outlives the kernel.
     pub unsafe fn launch<T: Copy>(
         &self,
         stream: &Stream,
@@ -115,7 +115,7 @@ impl Kernel {
         let _bound = self.module.context.bind()?;
         let mut arguments: [*mut c_void; 1] = [(&raw mut argument).cast()];
         let no_shared_memory: c_uint = 0;
-        // SAFETY: the kernel and the stream live, and are of the context bound; the argument is
+        // SAFETY: the kernel and the stream live, and are of the bound context; the argument is
         // read before the call returns; the rest is the caller's promise.
         let status = unsafe {
             launch(

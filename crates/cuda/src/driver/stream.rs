@@ -9,22 +9,22 @@ use cudarc::driver::sys::{self, CUevent, CUstream};
 use crate::driver::context::{Context, Spare};
 use crate::driver::error::{CudaError, code};
 
-/// A private stream: non-blocking, so that what the program does on the legacy stream does not hold
-/// it up, a kernel that spins there for ever among it; and of the highest priority.
+/// A private stream of the highest priority. It is non-blocking: work of the program on the legacy
+/// stream, for example a kernel that spins there forever, does not delay it.
 #[derive(Debug)]
 pub struct Stream {
     context: Arc<Context>,
     raw: CUstream,
 }
 
-// SAFETY: a handle, which the driver takes from any thread.
+// SAFETY: a handle, which any thread may pass to the driver.
 unsafe impl Send for Stream {}
 
 impl Stream {
-    /// Makes a stream in a context.
+    /// Creates a stream in a context.
     ///
     /// # Errors
-    /// As the driver answers.
+    /// The driver's.
     pub fn new(context: &Arc<Context>) -> Result<Self, CudaError> {
         let driver = context.driver();
         let _bound = context.bind()?;
@@ -34,20 +34,20 @@ impl Stream {
             return Ok(stream);
         }
         let (mut least, mut greatest) = (0, 0);
-        // SAFETY: places for the two numbers; the context is bound.
+        // SAFETY: pointers to two numbers; the context is bound.
         let status =
             unsafe { (driver.api.cuCtxGetStreamPriorityRange)(&raw mut least, &raw mut greatest) };
         driver.check("cuCtxGetStreamPriorityRange", status, || context.to_string())?;
         let flags = sys::CUstream_flags_enum::CU_STREAM_NON_BLOCKING as u32;
         let mut raw = ptr::null_mut();
-        // SAFETY: a place for the handle; the context is bound.
+        // SAFETY: a pointer to the handle; the context is bound.
         let status =
             unsafe { (driver.api.cuStreamCreateWithPriority)(&raw mut raw, flags, greatest) };
         driver.check("cuStreamCreateWithPriority", status, || context.to_string())?;
         Ok(Self { context: Arc::clone(context), raw })
     }
 
-    /// Its context.
+    /// Returns its context.
     pub fn context(&self) -> &Arc<Context> {
         &self.context
     }
@@ -57,21 +57,21 @@ impl Stream {
         self.raw.cast()
     }
 
-    /// The handle. The context must be bound by who passes it to the driver.
+    /// Returns the handle. The context must be bound when it is passed to the driver.
     pub(crate) fn raw(&self) -> CUstream {
         self.raw
     }
 
-    /// Whether everything in it is done: [`Stream::is_done`] for who has not bound the context.
+    /// Binds the context, and returns true if all work in the stream is done.
     ///
     /// # Errors
-    /// As the driver answers, for one with what a kernel or copy has failed of.
+    /// The driver's, also that of a failed kernel or copy.
     pub fn is_idle(&self) -> Result<bool, CudaError> {
         let _bound = self.context.bind()?;
         self.is_done()
     }
 
-    /// Whether everything in it is done. The context must be bound.
+    /// Returns true if all work in the stream is done. The context must be bound.
     pub(crate) fn is_done(&self) -> Result<bool, CudaError> {
         let driver = self.context.driver();
         // SAFETY: the stream lives; the context is bound, by the caller.
@@ -85,7 +85,7 @@ impl Stream {
 }
 
 fn spare(context: &Context) -> MutexGuard<'_, Vec<Spare>> {
-    // Each change of it is one call.
+    // Also if poisoned: each change is one call.
     context.spare.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -95,22 +95,22 @@ impl Drop for Stream {
             if self.context.is_own() && matches!(self.is_done(), Ok(true)) {
                 return spare(&self.context).push(Spare(self.raw));
             }
-            // Returns at once; the driver frees the stream when its work is done. An error means
-            // that CUDA has ended before us.
-            // SAFETY: made by `new`, and destroyed once, here.
+            // Returns at once; the driver frees the stream when its work is done. After an error
+            // CUDA has shut down.
+            // SAFETY: created by `new`, and destroyed once, here.
             let _ = unsafe { (self.context.driver().api.cuStreamDestroy_v2)(self.raw) };
         }
     }
 }
 
-/// An event without timing: a mark in a stream that can be asked after.
+/// An event without timing: a point in a stream whose completion can be polled.
 #[derive(Debug)]
 pub(crate) struct Event {
     context: Arc<Context>,
     raw: CUevent,
 }
 
-// SAFETY: a handle, which the driver takes from any thread.
+// SAFETY: a handle, which any thread may pass to the driver.
 unsafe impl Send for Event {}
 
 impl Event {
@@ -119,13 +119,13 @@ impl Event {
         let _bound = context.bind()?;
         let flags = sys::CUevent_flags_enum::CU_EVENT_DISABLE_TIMING as u32;
         let mut raw = ptr::null_mut();
-        // SAFETY: a place for the handle; the context is bound.
+        // SAFETY: a pointer to the handle; the context is bound.
         let status = unsafe { (driver.api.cuEventCreate)(&raw mut raw, flags) };
         driver.check("cuEventCreate", status, || context.to_string())?;
         Ok(Self { context: Arc::clone(context), raw })
     }
 
-    /// Marks everything put into the stream so far. The context must be bound.
+    /// Records the event after all work submitted to the stream so far. The context must be bound.
     #[inline]
     pub(crate) fn record(&self, stream: &Stream) -> Result<(), CudaError> {
         let driver = self.context.driver();
@@ -134,7 +134,7 @@ impl Event {
         driver.check("cuEventRecord", status, || self.context.to_string())
     }
 
-    /// Whether what was marked is done. The context must be bound.
+    /// Returns true if all work before the event is done. The context must be bound.
     #[inline]
     pub(crate) fn is_done(&self) -> Result<bool, CudaError> {
         let driver = self.context.driver();
@@ -151,8 +151,8 @@ impl Event {
 impl Drop for Event {
     fn drop(&mut self) {
         if let Ok(_bound) = self.context.bind() {
-            // An error means that CUDA has ended before us.
-            // SAFETY: made by `new`, and destroyed once, here.
+            // After an error CUDA has shut down.
+            // SAFETY: created by `new`, and destroyed once, here.
             let _ = unsafe { (self.context.driver().api.cuEventDestroy_v2)(self.raw) };
         }
     }

@@ -1,4 +1,4 @@
-//! Device memory that we allocate: what kernels change fast, what NICs read, and for trials.
+//! Device memory of our own: for data that kernels change fast or NICs read, and for trials.
 
 use std::sync::Arc;
 
@@ -8,12 +8,12 @@ use crate::driver::context::Context;
 use crate::driver::error::{CudaError, code};
 use crate::memory::range::{DeviceRange, Memory, RangeError};
 
-/// Granularity in which GPUs map memory.
+/// Granularity in bytes in which GPUs map memory.
 pub(crate) const GPU_PAGE: usize = 64 << 10;
 
-/// A piece of device memory. The CPU cannot touch it.
+/// An allocation of device memory, which the CPU cannot access.
 ///
-/// Making and freeing it may wait for everything on the device.
+/// Allocating and freeing it may wait for all work on the device.
 #[derive(Debug)]
 pub struct DeviceMemory {
     context: Arc<Context>,
@@ -25,15 +25,15 @@ impl DeviceMemory {
     /// Allocates `len` bytes. Their content is undefined.
     ///
     /// # Errors
-    /// As the driver answers.
+    /// The driver's.
     pub fn new(context: &Arc<Context>, len: usize) -> Result<Self, CudaError> {
         Self::aligned(context, len, 1)
     }
 
-    /// Allocates one page of the GPU's.
+    /// Allocates one GPU page.
     ///
     /// # Errors
-    /// As the driver answers.
+    /// The driver's.
     pub fn page(context: &Arc<Context>) -> Result<Self, CudaError> {
         Self::aligned(context, GPU_PAGE, GPU_PAGE)
     }
@@ -42,10 +42,10 @@ impl DeviceMemory {
         const CALL: &str = "cuMemAlloc_v2";
         let driver = context.driver();
         let _bound = context.bind()?;
-        // As many bytes are in it at such an address.
+        // Enough for `len` bytes at an aligned address.
         let whole = len.saturating_add(if align > 1 { align } else { 0 });
         let mut allocated = 0;
-        // SAFETY: a place for the address; the context is bound.
+        // SAFETY: a pointer to the address; the context is bound.
         let status = unsafe { (driver.api.cuMemAlloc_v2)(&raw mut allocated, whole) };
         let subject = || format!("{whole} bytes, {context}");
         driver.check(CALL, status, subject)?;
@@ -56,7 +56,7 @@ impl DeviceMemory {
                     return Ok(Self { context, allocated, range });
                 }
                 Err(RangeError::Cuda(error)) => error,
-                // A driver that says something else of its own memory is none to rely on.
+                // A driver that describes its own memory otherwise is not to be relied on.
                 _ => driver.error(CALL, code::INVALID_VALUE, subject()),
             };
         // SAFETY: just allocated, and not used by anybody.
@@ -64,12 +64,12 @@ impl DeviceMemory {
         Err(failed)
     }
 
-    /// Its address, for kernels.
+    /// Returns the device address of the first byte.
     pub fn addr(&self) -> usize {
         self.range.addr()
     }
 
-    /// The range that the driver's copies reach.
+    /// Returns the range that the driver's copies reach.
     pub fn range(&self) -> &Arc<DeviceRange> {
         &self.range
     }
@@ -78,7 +78,7 @@ impl DeviceMemory {
 impl Drop for DeviceMemory {
     fn drop(&mut self) {
         if let Ok(_bound) = self.context.bind() {
-            // An error means that CUDA has ended before us, and has taken the memory along.
+            // After an error CUDA has shut down, and has freed the memory.
             // SAFETY: allocated by `aligned`, and freed once, here; mappings of it are dropped
             // before.
             let _ = unsafe { (self.context.driver().api.cuMemFree_v2)(self.allocated) };

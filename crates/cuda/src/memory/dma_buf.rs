@@ -1,4 +1,4 @@
-//! Device memory as a dma-buf: a file descriptor by which other drivers reach it.
+//! Device memory as a dma-buf: a file descriptor through which other drivers reach it.
 
 use std::ffi::c_int;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -12,7 +12,7 @@ use crate::memory::range::DeviceRange;
 /// on the PCIe bus, also where the processor reaches the memory by another way (Grace's C2C).
 const BY_PCIE: u64 = 1;
 
-/// A dma-buf of a part of a range. Dropping it closes the descriptor; users of it keep the memory.
+/// A dma-buf of a part of a range. Dropping it closes the descriptor; importers keep the memory.
 #[derive(Debug)]
 pub struct DmaBuf {
     fd: OwnedFd,
@@ -20,12 +20,12 @@ pub struct DmaBuf {
 }
 
 impl DmaBuf {
-    /// Exports `len` bytes from `addr` of a range, in whole pages: they start at [`Self::offset`].
-    /// Not every driver exports several allocations as one: see [`DeviceRange::allocations`].
+    /// Exports the whole pages around `len` bytes at `addr` of a range, which start at
+    /// [`Self::offset`]. Not every driver exports several allocations as one: see
+    /// [`DeviceRange::allocations`].
     ///
     /// # Errors
-    /// As the driver answers, for one when the device has no dma-buf, and when the driver lacks the
-    /// function.
+    /// The driver's, for example if the device has no dma-buf, or the driver lacks the function.
     pub fn export(range: &DeviceRange, addr: usize, len: usize) -> Result<Self, CudaError> {
         const CALL: &str = "cuMemGetHandleForAddressRange";
         let context = range.context();
@@ -45,11 +45,11 @@ impl DmaBuf {
         let _bound = context.bind()?;
         let kind = handle_type::CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD;
         let mut export = |flags| {
-            // SAFETY: for this type of handle the place is that of an `int`.
+            // SAFETY: for this type of handle the pointer is to an `int`.
             unsafe { get((&raw mut fd).cast(), start as CUdeviceptr, whole, kind, flags) }
         };
         let status = match export(BY_PCIE) {
-            // An older driver knows no flags, and some devices have no other mapping.
+            // Older drivers know no flags, and some devices have only the default mapping.
             code::INVALID_VALUE | code::NOT_SUPPORTED => export(0),
             status => status,
         };
@@ -58,12 +58,12 @@ impl DmaBuf {
         Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd) }, offset })
     }
 
-    /// The descriptor.
+    /// Returns the descriptor.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 
-    /// Where what was asked for starts in it, in bytes.
+    /// Returns the offset of the exported bytes in the dma-buf.
     pub fn offset(&self) -> usize {
         self.offset
     }

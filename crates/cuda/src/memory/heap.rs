@@ -1,4 +1,4 @@
-//! A heap on a device, for kernels and peers, by the VMM interface where the driver has it.
+//! A heap in device memory, for kernels and peers, made by the VMM interface if the driver has it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,12 +15,12 @@ use crate::driver::library::Driver;
 use crate::driver::stream::Stream;
 use engine::port::registration::is_unclosed;
 
-/// How a heap was made.
+/// Kind of allocation of a heap.
 #[derive(Clone, Copy, Debug)]
 enum Backing {
     /// Memory of its own, mapped to addresses of its own (`cuMemCreate`, `cuMemMap`).
     Mapped {
-        /// NICs may reach it: it was made with `gpuDirectRDMACapable`.
+        /// Whether NICs may reach it (`gpuDirectRDMACapable`).
         for_nics: bool,
     },
     /// `cuMemAlloc`.
@@ -37,31 +37,31 @@ impl fmt::Display for Backing {
     }
 }
 
-/// See the module. Zeroed when it is made.
+/// A heap in device memory, zeroed at first.
 ///
-/// Making and freeing it may wait for everything on the device. It is freed behind what registers
-/// it: while the fabric may still write to it, it stays.
+/// Allocating and freeing it may wait for all work on the device. It is leaked if the fabric may
+/// still write to it.
 #[derive(Debug)]
 pub struct DeviceHeap {
     context: Arc<Context>,
     addr: CUdeviceptr,
-    /// Of all that was made, not of what was asked for.
+    /// Allocated bytes, at least those requested.
     len: usize,
     backing: Backing,
 }
 
 impl DeviceHeap {
-    /// At least `len` bytes on the device of a context, whose kernels reach them.
+    /// Allocates at least `len` bytes on the device of a context, whose kernels reach them.
     ///
     /// # Errors
-    /// As the driver answers, `CUDA_ERROR_OUT_OF_MEMORY` when there is no more.
+    /// The driver's; `CUDA_ERROR_OUT_OF_MEMORY` if memory is exhausted.
     pub fn new(context: &Arc<Context>, len: usize) -> Result<Self, CudaError> {
         let device = Device::new(context.driver(), context.device())?;
         let mut refused = Vec::new();
         for backing in mappings(&device.attributes()?) {
             match Self::by(context, len, backing) {
                 Ok(heap) => return heap.made(&refused),
-                // Another way does not find more memory.
+                // No other kind of allocation finds more memory.
                 Err(failed) if failed.code == code::OUT_OF_MEMORY => return Err(failed),
                 Err(failed) => refused.push(failed.to_string()),
             }
@@ -69,10 +69,10 @@ impl DeviceHeap {
         Self::by(context, len, Backing::Allocated)?.made(&refused)
     }
 
-    /// At least `len` bytes that no context owns, with anything in them. It waits for nothing.
+    /// Allocates at least `len` bytes that no context owns, with undefined content. Does not wait.
     ///
     /// # Errors
-    /// As the driver answers, for one when the device has no memory of the VMM interface.
+    /// The driver's, for example if the device lacks the VMM interface.
     pub(crate) fn unzeroed(context: &Arc<Context>, len: usize) -> Result<Self, CudaError> {
         Self::by(context, len, Backing::Mapped { for_nics: false })
     }
@@ -96,12 +96,12 @@ impl DeviceHeap {
         Ok(Self { context: Arc::clone(context), addr, len, backing })
     }
 
-    /// The first byte, for kernels.
+    /// Returns the device address of the first byte.
     pub fn addr(&self) -> usize {
         self.addr as usize
     }
 
-    /// How many bytes there are: as many as were asked for, or more.
+    /// Returns the number of bytes, at least those requested.
     #[allow(clippy::len_without_is_empty, reason = "none is empty")]
     pub fn len(&self) -> usize {
         self.len
@@ -132,7 +132,7 @@ impl Drop for DeviceHeap {
             // The fabric may still write to it.
             return;
         }
-        // An error means that CUDA has ended before us, and has taken the memory along.
+        // After an error CUDA has shut down, and has freed the memory.
         if let Ok(_bound) = self.context.bind() {
             let driver = self.context.driver();
             match self.backing {
@@ -161,7 +161,7 @@ fn mappings(device: &Attributes) -> Vec<Backing> {
 fn allocate(context: &Context, len: usize) -> Result<CUdeviceptr, CudaError> {
     let driver = context.driver();
     let mut addr = 0;
-    // SAFETY: a place for the address; the context is bound, by the caller.
+    // SAFETY: a pointer to the address; the context is bound, by the caller.
     let status = unsafe { (driver.api.cuMemAlloc_v2)(&raw mut addr, len) };
     driver.check("cuMemAlloc_v2", status, || format!("{len} bytes, {context}"))?;
     Ok(addr)
@@ -181,8 +181,8 @@ fn on_device(context: &Context) -> sys::CUmemLocation {
     }
 }
 
-/// Makes memory of at least `len` bytes, and maps it where kernels of the device reach it. Its
-/// address, and how long it is. Needs the context bound.
+/// Allocates at least `len` bytes, and maps them for kernels of the device. Returns address and
+/// length. The context must be bound.
 fn map(context: &Context, len: usize, for_nics: bool) -> Result<(CUdeviceptr, usize), CudaError> {
     let driver = context.driver();
     let subject = || format!("{len} bytes, {context}");
@@ -204,7 +204,7 @@ fn map(context: &Context, len: usize, for_nics: bool) -> Result<(CUdeviceptr, us
     let mut granularity = 0;
     let recommended =
         sys::CUmemAllocationGranularity_flags_enum::CU_MEM_ALLOC_GRANULARITY_RECOMMENDED;
-    // SAFETY: a place for the number, and properties to read.
+    // SAFETY: pointers to the number, and to properties to read.
     let status =
         unsafe { granularity_of(&raw mut granularity, &raw const properties, recommended) };
     driver.check("cuMemGetAllocationGranularity", status, subject)?;
@@ -212,14 +212,14 @@ fn map(context: &Context, len: usize, for_nics: bool) -> Result<(CUdeviceptr, us
     let whole = whole.ok_or_else(|| driver.error("cuMemCreate", code::OUT_OF_MEMORY, subject()))?;
 
     let mut handle = 0;
-    // SAFETY: a place for the handle, and properties to read.
+    // SAFETY: pointers to the handle, and to properties to read.
     let status = unsafe { create(&raw mut handle, whole, &raw const properties, 0) };
     driver.check("cuMemCreate", status, subject)?;
     Ok((map_made(context, handle, whole, granularity)?, whole))
 }
 
-/// Maps memory by a handle, which is released, where kernels of the device reach it. `granularity`:
-/// what the address is a multiple of. Needs the context bound.
+/// Maps the memory of a handle for kernels of the device, at a multiple of `granularity`, and
+/// releases the handle. The context must be bound.
 fn map_made(
     context: &Context,
     handle: sys::CUmemGenericAllocationHandle,
@@ -232,7 +232,7 @@ fn map_made(
     let set_access = function!(driver, cuMemSetAccess, subject);
     let mapped = reserve_and_map(context, handle, whole, granularity);
     // The mapping keeps the memory, or nothing does.
-    // SAFETY: the caller's, who does not use it again.
+    // SAFETY: the caller does not use the handle again.
     let _ = unsafe { release(handle) };
     let addr = mapped?;
     let access = sys::CUmemAccessDesc {
@@ -261,7 +261,7 @@ fn reserve_and_map(
     function!(driver, cuMemUnmap, subject);
     let unreserve = function!(driver, cuMemAddressFree, subject);
     let mut addr = 0;
-    // SAFETY: a place for the address.
+    // SAFETY: a pointer to the address.
     let status = unsafe { reserve(&raw mut addr, whole, granularity, 0, 0) };
     driver.check("cuMemAddressReserve", status, subject)?;
     // SAFETY: addresses that were just reserved; the driver checks that there is as much memory.
@@ -273,16 +273,16 @@ fn reserve_and_map(
     Ok(addr)
 }
 
-/// Gives back memory and addresses of [`map_made`].
+/// Unmaps memory of [`map_made`] and frees its addresses.
 ///
 /// # Safety
-/// They are [`map_made`]'s, with that length; nobody uses them any more.
+/// Address and length are [`map_made`]'s; nobody uses the memory any more.
 unsafe fn unmap(driver: &Driver, addr: CUdeviceptr, len: usize) {
     let api = &driver.api;
     if let (Some(unmap), Some(unreserve)) = (api.cuMemUnmap, api.cuMemAddressFree) {
         // SAFETY: the caller's promise.
         unsafe {
-            // Addresses of what is mapped still are not given away.
+            // Addresses that are still mapped must not be reused.
             if unmap(addr, len) == code::SUCCESS {
                 let _ = unreserve(addr, len);
             }

@@ -1,6 +1,6 @@
-//! Memory as CUDA knows it: what an address is, and memory of our own.
+//! Memory as CUDA knows it: kinds of memory, and memory of our own.
 //!
-//! Allocating or freeing may wait for all of the device: not while operations are under way.
+//! Allocating or freeing may wait for all work on the device: never while operations are in flight.
 
 pub(crate) mod device_memory;
 pub(crate) mod dma_buf;

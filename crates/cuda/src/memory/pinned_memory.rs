@@ -1,4 +1,4 @@
-//! Page-locked host memory, which copies run from and to without the CPU.
+//! Page-locked host memory, for asynchronous copies.
 
 use std::ptr;
 use std::sync::Arc;
@@ -8,16 +8,16 @@ use crate::driver::error::CudaError;
 use crate::memory::shared_memory::SharedMemory;
 use engine::port::registration::is_unclosed;
 
-/// One piece of page-locked memory, known to all contexts.
+/// Page-locked memory, known to all contexts.
 ///
-/// Making and freeing it may wait for everything on the device, a kernel that spins among it: it is
-/// for the start and the end of the transport.
+/// Allocating and freeing it may wait for all work on the device, also for a spinning kernel: only
+/// at the start and the end of the transport.
 #[derive(Debug)]
 pub struct PinnedMemory {
     context: Arc<Context>,
     addr: usize,
     len: usize,
-    /// Owner of the pages, if not the driver.
+    /// Memory that has the pages, if not the driver.
     shared: Option<Arc<SharedMemory>>,
 }
 
@@ -25,13 +25,13 @@ impl PinnedMemory {
     /// Allocates `len` bytes. Their content is undefined.
     ///
     /// # Errors
-    /// As the driver answers, `CUDA_ERROR_OUT_OF_MEMORY` when there is no more to lock.
+    /// The driver's; `CUDA_ERROR_OUT_OF_MEMORY` if no more memory can be locked.
     pub fn new(context: &Arc<Context>, len: usize) -> Result<Arc<Self>, CudaError> {
         use cudarc::driver::sys::CU_MEMHOSTALLOC_PORTABLE;
         let driver = context.driver();
         let _bound = context.bind()?;
         let mut addr = ptr::null_mut();
-        // SAFETY: a place for the address; the context is bound.
+        // SAFETY: a pointer to the address; the context is bound.
         let status =
             unsafe { (driver.api.cuMemHostAlloc)(&raw mut addr, len, CU_MEMHOSTALLOC_PORTABLE) };
         let subject = || format!("{len} bytes of page-locked memory, {context}");
@@ -40,10 +40,10 @@ impl PinnedMemory {
         Ok(Arc::new(Self { context, addr, len, shared: None }))
     }
 
-    /// Page-locks the first `len` bytes of memory that other processes may have as well.
+    /// Page-locks the first `len` bytes of memory that other processes may also have mapped.
     ///
     /// # Errors
-    /// As the driver answers, `CUDA_ERROR_OUT_OF_MEMORY` when there is no more to lock.
+    /// The driver's; `CUDA_ERROR_OUT_OF_MEMORY` if no more memory can be locked.
     pub fn register(
         context: &Arc<Context>,
         memory: &Arc<SharedMemory>,
@@ -60,24 +60,24 @@ impl PinnedMemory {
             .zip(driver.api.cuMemHostUnregister)
             .ok_or_else(|| driver.lacks(CALL, subject()))?;
         let _bound = context.bind()?;
-        // SAFETY: pages that are mapped as long as the value that is made here holds the memory.
+        // SAFETY: the pages are mapped as long as the returned value holds `memory`.
         let status = unsafe { register(addr as *mut _, len, CU_MEMHOSTREGISTER_PORTABLE) };
         driver.check(CALL, status, subject)?;
         let (context, shared) = (Arc::clone(context), Some(Arc::clone(memory)));
         Ok(Arc::new(Self { context, addr, len, shared }))
     }
 
-    /// The context it was allocated in. It is known to all.
+    /// Returns the context in which it was allocated. All contexts know the memory.
     pub fn context(&self) -> &Arc<Context> {
         &self.context
     }
 
-    /// Its address. The CPU reads and writes it there, and it can be registered with libfabric.
+    /// Returns its address, at which the CPU and libfabric reach it.
     pub fn addr(&self) -> usize {
         self.addr
     }
 
-    /// Its length in bytes.
+    /// Returns its length in bytes.
     #[allow(clippy::len_without_is_empty, reason = "none is empty")]
     pub fn len(&self) -> usize {
         self.len
@@ -87,21 +87,21 @@ impl PinnedMemory {
 impl Drop for PinnedMemory {
     fn drop(&mut self) {
         if is_unclosed() {
-            // The fabric may still write to it, so the context that it would end with stays.
+            // The fabric may still write to it, so the context, whose end would free it, is leaked.
             std::mem::forget(Arc::clone(&self.context));
             return;
         }
         if self.shared.is_some() {
             let unregister = self.context.driver().api.cuMemHostUnregister;
             if let (Ok(_bound), Some(unregister)) = (self.context.bind(), unregister) {
-                // SAFETY: registered by `register`, and taken back once, here; else as below.
+                // SAFETY: registered by `register`, and unregistered once, here; else as below.
                 let _ = unsafe { unregister(self.addr as *mut _) };
             }
             return;
         }
         if let Ok(_bound) = self.context.bind() {
-            // An error means that CUDA has ended before us, and has taken the memory along.
-            // SAFETY: allocated by `new`, and freed once, here. Bounce buffers and copies under way
+            // After an error CUDA has shut down, and has freed the memory.
+            // SAFETY: allocated by `new`, and freed once, here. Bounce buffers and copies in flight
             // hold it in an `Arc`, so there are none.
             let _ = unsafe { (self.context.driver().api.cuMemFreeHost)(self.addr as *mut _) };
         }

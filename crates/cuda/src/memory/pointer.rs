@@ -1,4 +1,4 @@
-//! Pointers: what an address leads to, as the driver tells.
+//! Pointers: attributes of the memory at an address, as the driver reports them.
 
 use std::ffi::c_uint;
 use std::fmt;
@@ -11,7 +11,7 @@ use crate::driver::context::Ordinal;
 use crate::driver::error::{CudaError, code};
 use crate::driver::library::Driver;
 
-/// The kinds of memory, by who can touch them.
+/// Kinds of memory, by the processors that can access them.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Kind {
     /// Host memory that CUDA does not know.
@@ -33,7 +33,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Whether the CPU may read and write it at its address.
+    /// Returns true if the CPU may read and write it at its address.
     pub fn cpu_accessible(self) -> bool {
         !matches!(self, Kind::HostNumaDeviceOnly | Kind::Device | Kind::DevicePool)
     }
@@ -53,15 +53,15 @@ impl fmt::Display for Kind {
     }
 }
 
-/// Attributes of an address, as the driver answers.
+/// Attributes of an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Pointer {
     /// The kind of memory there.
     pub kind: Kind,
-    /// The device it is on or was allocated for, if CUDA knows the memory and the driver says so.
+    /// Device that has the memory or for which it was allocated, if the driver names one.
     pub device: Option<Ordinal>,
-    /// A number that no other allocation of this process gets: an address that is used again for
-    /// another allocation has another one. 0 for memory that CUDA does not know.
+    /// Number of the allocation, unique in this process also after the address is reused. 0 for
+    /// memory that CUDA does not know.
     pub buffer: u64,
     pub(crate) context: CUcontext,
 }
@@ -69,12 +69,12 @@ pub struct Pointer {
 impl Pointer {
     const HOST: Self = Self { kind: Kind::Host, device: None, buffer: 0, context: ptr::null_mut() };
 
-    /// Asks the driver about an address. Any address may be asked about.
+    /// Queries the attributes of any address.
     ///
-    /// A process that has not started CUDA has host memory only, and CUDA is not started for this.
+    /// A process that has not started CUDA has host memory only; this does not start it.
     ///
     /// # Errors
-    /// As the driver answers.
+    /// The driver's.
     pub fn of(driver: &Driver, addr: usize) -> Result<Self, CudaError> {
         use sys::CUpointer_attribute_enum as attribute;
         let mut context: CUcontext = ptr::null_mut();
@@ -96,7 +96,7 @@ impl Pointer {
             (&raw mut ordinal).cast(),
             (&raw mut buffer).cast(),
         ];
-        // SAFETY: as many places as attributes, each with the type of its attribute.
+        // SAFETY: a pointer for each attribute, of the attribute's type.
         let status = unsafe {
             (driver.api.cuPointerGetAttributes)(
                 wanted.len() as c_uint,
@@ -124,9 +124,8 @@ impl Pointer {
 
 const HOST_TYPE: c_uint = sys::CUmemorytype_enum::CU_MEMORYTYPE_HOST as c_uint;
 
-/// The kind of what belongs to no context: a mapping's location says where its memory is. What is
-/// no mapping is a pool's, unless the driver is too old to tell; then the memory type says where it
-/// is.
+/// Returns the kind of memory that belongs to no context. A mapping has a location; other memory is
+/// a pool's, unless the driver is too old to tell: then the memory type decides.
 fn mapping_kind(driver: &Driver, addr: usize, memory: c_uint) -> Kind {
     let device = sys::CUmemLocationType_enum::CU_MEM_LOCATION_TYPE_DEVICE as c_uint;
     match location(driver, addr) {
@@ -140,9 +139,9 @@ fn mapping_kind(driver: &Driver, addr: usize, memory: c_uint) -> Kind {
 }
 
 enum Mapping {
-    /// Its memory is in a location of this type.
+    /// A mapping of memory in a location of this type.
     At(c_uint),
-    /// There is none at the address.
+    /// No mapping at the address.
     None,
     /// The driver cannot tell.
     Unknown,
@@ -158,7 +157,7 @@ fn location(driver: &Driver, addr: usize) -> Mapping {
         return Mapping::Unknown;
     };
     let mut handle = 0;
-    // SAFETY: a place for the handle; any address is answered.
+    // SAFETY: a pointer to the handle; any address is answered.
     let status = unsafe { retain(&raw mut handle, addr as *mut _) };
     match status {
         code::SUCCESS => {}
@@ -166,18 +165,18 @@ fn location(driver: &Driver, addr: usize) -> Mapping {
         _ => return Mapping::Unknown,
     }
     let mut found = MaybeUninit::<sys::CUmemAllocationProp>::zeroed();
-    // SAFETY: a place of the structure's size, and a handle that was just retained.
+    // SAFETY: a pointer to the structure, and a handle that was just retained.
     let status = unsafe { properties(found.as_mut_ptr(), handle) };
     // SAFETY: retained above, and not used again.
     let _ = unsafe { release(handle) };
     // A newer driver may know more types than the enum has, so the field is read as a number.
-    // SAFETY: all of it is initialised, by zeros at least.
+    // SAFETY: the structure is initialised, with zeros at least.
     let kind = unsafe { (&raw const (*found.as_ptr()).location.type_).cast::<c_uint>().read() };
     if status == code::SUCCESS { Mapping::At(kind) } else { Mapping::Unknown }
 }
 
-/// Whether the CPU may use what is mapped at an address. No, where the driver does not say so: then
-/// copies reach it, which is right in any case.
+/// Returns true if the driver reports that the CPU may access the mapping at an address. Copies
+/// reach it in any case.
 fn open_to_cpu(driver: &Driver, addr: usize) -> bool {
     use sys::CUmemLocationType_enum::{CU_MEM_LOCATION_TYPE_HOST, CU_MEM_LOCATION_TYPE_HOST_NUMA};
     let Some(get) = driver.api.cuMemGetAccess else { return false };
@@ -185,7 +184,7 @@ fn open_to_cpu(driver: &Driver, addr: usize) -> bool {
     for kind in [CU_MEM_LOCATION_TYPE_HOST_NUMA, CU_MEM_LOCATION_TYPE_HOST] {
         let location = sys::CUmemLocation { type_: kind, id: 0 };
         let mut flags = 0;
-        // SAFETY: a place for the flags, and a location to read; any address is answered.
+        // SAFETY: pointers to the flags, and to a location to read; any address is answered.
         let status = unsafe { get(&raw mut flags, &raw const location, addr as CUdeviceptr) };
         let both = sys::CUmemAccess_flags_enum::CU_MEM_ACCESS_FLAGS_PROT_READWRITE as u64;
         open |= status == code::SUCCESS && flags == both;

@@ -1,4 +1,4 @@
-//! Ranges of memory: their kind, and the allocations of those that only the driver reaches.
+//! Ranges of memory: their kind, and the allocations of those that only devices reach.
 
 use std::sync::Arc;
 
@@ -12,11 +12,11 @@ use crate::driver::library::Driver;
 use crate::memory::pointer::{Kind, Pointer};
 use engine::port::PortError;
 
-/// Kind of memory of a range.
+/// A range of memory, by kind.
 #[derive(Debug)]
 pub enum Memory {
     /// The CPU and the network reach it by its address. [`Kind::Host`], [`Kind::RegisteredHost`] or
-    /// [`Kind::HostNuma`]; `Host` when only part of it is page-locked.
+    /// [`Kind::HostNuma`]; `Host` if only a part is page-locked.
     Host(Kind),
     /// Managed memory: the CPU reaches it, and so do copies.
     Managed(DeviceRange),
@@ -26,7 +26,7 @@ pub enum Memory {
 
 /// A range that the driver's copies reach, and the context to copy it in.
 ///
-/// It does not keep the memory: who frees it while in use gets errors, as with any copy.
+/// It does not own the memory: if that is freed while in use, copies fail.
 #[derive(Debug)]
 pub struct DeviceRange {
     context: Arc<Context>,
@@ -40,13 +40,13 @@ pub struct DeviceRange {
 }
 
 impl Memory {
-    /// Looks at `len` bytes from `addr`: kind, device, context, and every allocation in it.
+    /// Examines `len` bytes at `addr`: kind, device, context, and every allocation.
     ///
-    /// Costs some calls of the driver for each allocation; meant for registration, not for each
-    /// operation. Retains the primary context of the device only when memory of one is there.
+    /// Takes some driver calls for each allocation: for registrations, not for each operation.
+    /// Retains the primary context of a device only if its memory is found.
     ///
     /// # Errors
-    /// When the driver fails, and when the range is of more than one kind or device.
+    /// The driver's, and ranges of more than one kind or device.
     pub fn examine(driver: &'static Driver, addr: usize, len: usize) -> Result<Self, RangeError> {
         Self::examine_within(driver, addr, len, &|_| None)
     }
@@ -70,9 +70,9 @@ impl Memory {
         Ok(if is_managed { Memory::Managed(range) } else { Memory::Device(range) })
     }
 
-    /// As [`Memory::examine`], but where all of it is in one allocation the range is the whole of
-    /// that: one look serves all that is done with it. `within`: the context of a device that
-    /// memory which belongs to none is looked at in; none is made for it then.
+    /// Examines memory as [`Memory::examine`] does, but returns the whole allocation if the bytes
+    /// are in one, so that its other bytes need no second call. `within` returns the context of a
+    /// device to use for memory that no context owns, so that none is created.
     ///
     /// # Errors
     /// As [`Memory::examine`].
@@ -93,9 +93,8 @@ impl Memory {
     }
 }
 
-/// A range that starts in host memory. Host memory has no borders that matter, so it is enough to
-/// look at its two ends: whoever hands over a range with device memory in between has a wrong
-/// length, and registration of it fails.
+/// Examines a range that starts in host memory, by its two ends. If device memory is in between,
+/// the length is wrong, and registering the range fails.
 fn host(driver: &Driver, addr: usize, last: usize, first: Kind) -> Result<Memory, RangeError> {
     let then = Pointer::of(driver, last)?.kind;
     if !then.cpu_accessible() || then == Kind::Managed {
@@ -112,7 +111,7 @@ impl DeviceRange {
         first: Pointer,
         within: &dyn Fn(Ordinal) -> Option<Arc<Context>>,
     ) -> Result<Self, RangeError> {
-        // Where the driver names no device (memory of a NUMA node), any will do.
+        // If the driver names no device (memory of a NUMA node), any serves.
         let device = first.device.unwrap_or(Ordinal(0));
         let owned = !first.context.is_null();
         let context = match within(device).filter(|_| !owned) {
@@ -142,39 +141,39 @@ impl DeviceRange {
         Ok(Self { context, kind: first.kind, owned, addr, len, borders, buffers })
     }
 
-    /// A context to use it in.
+    /// Returns the context to copy it in.
     pub fn context(&self) -> &Arc<Context> {
         &self.context
     }
 
-    /// [`Kind::Device`], [`Kind::DevicePool`], [`Kind::Managed`] or [`Kind::HostNumaDeviceOnly`].
+    /// Returns [`Kind::Device`], [`Kind::DevicePool`], [`Kind::Managed`] or
+    /// [`Kind::HostNumaDeviceOnly`].
     pub fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// Whether it belongs to its context (`cuMemAlloc`, managed memory), not to the device (VMM
-    /// mappings, pools). Calls of the program that hold its context up then hold up every copy of
-    /// it.
+    /// Returns true if its context owns it (`cuMemAlloc`, managed memory), not the device (VMM
+    /// mappings, pools). Calls of the program that block the context then block its copies.
     pub fn is_owned(&self) -> bool {
         self.owned
     }
 
-    /// Its first address.
+    /// Returns its first address.
     pub fn addr(&self) -> usize {
         self.addr
     }
 
-    /// Its length in bytes. An empty range is an error.
+    /// Returns its length in bytes, at least 1.
     #[allow(clippy::len_without_is_empty, reason = "none is empty")]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether `len` bytes from `addr` are in it, and still of the allocations that it was made
-    /// from. One call of the driver for each of these.
+    /// Returns true if `len` bytes at `addr` are inside, and still of the allocations that were
+    /// examined. Takes a driver call for each allocation.
     ///
     /// # Errors
-    /// As the driver answers.
+    /// The driver's.
     pub fn is_current(&self, addr: usize, len: usize) -> Result<bool, CudaError> {
         if !self.contains(addr, len) {
             return Ok(false);
@@ -189,13 +188,13 @@ impl DeviceRange {
         Ok(true)
     }
 
-    /// Whether `len` bytes from `addr` are in it.
+    /// Returns true if `len` bytes at `addr` are inside.
     #[inline]
     pub fn contains(&self, addr: usize, len: usize) -> bool {
         addr.checked_sub(self.addr).is_some_and(|at| at <= self.len && len <= self.len - at)
     }
 
-    /// The pieces of `len` bytes from `addr` that each lie in one allocation, in order.
+    /// Splits `len` bytes at `addr` into pieces of one allocation each, in order.
     #[inline]
     pub fn pieces(&self, addr: usize, len: usize) -> Pieces<'_> {
         let behind = self.borders.partition_point(|border| *border <= addr);
@@ -207,13 +206,13 @@ impl DeviceRange {
         self.borders.partition_point(|border| *border <= addr)
     }
 
-    /// The allocations of the whole range, each cut to it.
+    /// Returns the allocations of the range, cut to it.
     pub fn allocations(&self) -> Pieces<'_> {
         self.pieces(self.addr, self.len)
     }
 
     /// Makes CUDA's own copies to this memory synchronous (`CU_POINTER_ATTRIBUTE_SYNC_MEMOPS`), as
-    /// memory needs that a NIC writes to directly. Not for what is staged.
+    /// required if a NIC writes to it directly. Staged memory does not need it.
     ///
     /// # Errors
     /// As the driver answers. It refuses memory of the VMM interface, which does not need it.
@@ -242,26 +241,26 @@ fn allocation_end(driver: &Driver, addr: usize) -> Result<usize, CudaError> {
 fn allocation(driver: &Driver, addr: usize) -> Result<(usize, usize), CudaError> {
     const CALL: &str = "cuMemGetAddressRange_v2";
     let (mut base, mut len) = (0, 0);
-    // SAFETY: places for the two numbers; any address is answered.
+    // SAFETY: pointers to two numbers; any address is answered.
     let status = unsafe {
         (driver.api.cuMemGetAddressRange_v2)(&raw mut base, &raw mut len, addr as CUdeviceptr)
     };
     let subject = || format!("address {addr:#x}");
     driver.check(CALL, status, subject)?;
     let base = base as usize;
-    // The walk over a range relies on getting on.
+    // The loop over a range relies on progress.
     match base.checked_add(len) {
         Some(end) if base <= addr && addr < end => Ok((base, len)),
         _ => Err(driver.error(CALL, code::INVALID_VALUE, subject())),
     }
 }
 
-/// See [`DeviceRange::pieces`]. Gives address and length.
+/// Iterator of [`DeviceRange::pieces`]: address and length of each.
 #[derive(Clone, Debug)]
 pub struct Pieces<'a> {
     at: usize,
     end: usize,
-    /// The borders that lie behind `at`.
+    /// Borders after `at`.
     borders: &'a [usize],
 }
 
@@ -285,7 +284,7 @@ impl Iterator for Pieces<'_> {
     }
 }
 
-/// Why a range of memory cannot be used, or only by the CPU.
+/// Reason why a range of memory cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the texts of errors say it")]

@@ -1,10 +1,10 @@
-//! Host memory that processes of one user share: one makes it, and it goes with the last one.
+//! Host memory that processes of one user share. It ends with the last of them.
 //!
-//! It is a memfd, so there is no name by which anybody finds it, and nothing to remove. Others open
-//! it by the number of the process and of its descriptor, in `/proc`: the kernel lets those do so
-//! who may read the process' memory, which is its user. Its maker closes the descriptor when all
-//! have opened it, and nobody can from there on. It is sealed: nobody makes it shorter under those
-//! who use it.
+//! It is a memfd, without a name in any file system and with nothing to remove. Other processes
+//! open it through `/proc`, by process and descriptor number, which the kernel permits to those who
+//! may read the creator's memory: its user. The creator closes the descriptor when all have opened
+//! it, and nobody can from then on. It is sealed, so that nobody can truncate it while it is in
+//! use.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -21,7 +21,7 @@ const NAME: &str = "nvshmem-libfabric-bounce";
 
 const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 
-/// Why memory of another process is not shared.
+/// Reason why memory of another process is not shared.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the texts of errors say it")]
@@ -32,7 +32,7 @@ pub enum SharingError {
     Other { what: String },
 }
 
-/// Memory that others may have mapped as well.
+/// Memory that other processes may also have mapped.
 #[derive(Debug)]
 pub struct SharedMemory {
     addr: usize,
@@ -44,11 +44,11 @@ fn refused(call: &'static str) -> SharingError {
 }
 
 impl SharedMemory {
-    /// Makes so many bytes, a multiple of a page, all zero. None of them takes room before it is
-    /// used. Others may open it as long as the descriptor is open.
+    /// Creates `len` bytes, a multiple of a page, all zero; pages are allocated when first used.
+    /// Other processes may open the memory as long as the descriptor is open.
     ///
     /// # Errors
-    /// As the system answers.
+    /// The system's.
     pub fn create(len: usize) -> Result<(Self, OwnedFd), SharingError> {
         let name = CString::new(NAME).unwrap_or_default();
         // SAFETY: a string that ends with a zero.
@@ -58,7 +58,7 @@ impl SharedMemory {
         if raw < 0 {
             return Err(refused("memfd_create"));
         }
-        // SAFETY: just opened, and nobody else's.
+        // SAFETY: just opened, and owned by nobody else.
         let file = File::from(unsafe { OwnedFd::from_raw_fd(raw) });
         file.set_len(len as u64)
             .map_err(|error| SharingError::System { call: "ftruncate", error })?;
@@ -73,14 +73,14 @@ impl SharedMemory {
         Ok((memory, file.into()))
     }
 
-    /// Opens what a process of the same user has made: with so many bytes, and this descriptor.
+    /// Opens memory of `len` bytes that process `pid`, of the same user, has created as `fd`.
     ///
     /// # Errors
-    /// As the system answers; `EACCES` and `ENOENT` where the process is another user's, or in
-    /// another namespace.
+    /// The system's; `EACCES` and `ENOENT` if the process is another user's, or in another
+    /// namespace.
     pub fn open(pid: u32, fd: RawFd, len: usize) -> Result<Self, SharingError> {
         let path = format!("/proc/{pid}/fd/{fd}");
-        // Before anything is opened, which may wait, or do something.
+        // Checked first: opening another kind of file may wait, or have an effect.
         let target = std::fs::read_link(&path)
             .map_err(|error| SharingError::System { call: "readlink of a descriptor", error })?;
         let other = || SharingError::Other { what: format!("{path} ({})", target.display()) };
@@ -94,7 +94,7 @@ impl SharedMemory {
         if raw < 0 {
             return Err(refused("opening a descriptor"));
         }
-        // SAFETY: just opened, and nobody else's.
+        // SAFETY: just opened, and owned by nobody else.
         let file = File::from(unsafe { OwnedFd::from_raw_fd(raw) });
         let found =
             file.metadata().map_err(|error| SharingError::System { call: "fstat", error })?;
@@ -113,36 +113,36 @@ impl SharedMemory {
 
     fn map(file: &File, len: usize) -> Result<Self, SharingError> {
         let access = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a new mapping, where the system finds room for it.
+        // SAFETY: a new mapping, at an address that the kernel chooses.
         let at = unsafe {
             libc::mmap(ptr::null_mut(), len, access, libc::MAP_SHARED, file.as_raw_fd(), 0)
         };
         if at == libc::MAP_FAILED {
             return Err(refused("mmap"));
         }
-        // SAFETY: just mapped. A child of fork has no use for it, and has it only where it must.
+        // SAFETY: just mapped. Children of fork have no use for it.
         let _ = unsafe { libc::madvise(at, len, libc::MADV_DONTFORK) };
         Ok(Self { addr: at as usize, len })
     }
 
-    /// Its address here.
+    /// Returns its address in this process.
     pub fn addr(&self) -> usize {
         self.addr
     }
 
-    /// Its length in bytes.
+    /// Returns its length in bytes.
     #[allow(clippy::len_without_is_empty, reason = "none is empty")]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// One byte, which other processes may change at any time.
+    /// Returns a byte, which other processes may change at any time.
     ///
     /// # Panics
-    /// It is not inside.
+    /// The offset is not inside.
     pub fn byte(&self, at: usize) -> &AtomicU8 {
         assert!(at < self.len, "byte {at} of {}", self.len);
-        // SAFETY: mapped as long as this; whoever uses bytes singly does so by this.
+        // SAFETY: mapped as long as `self`; single bytes are accessed only through this function.
         unsafe { AtomicU8::from_ptr((self.addr + at) as *mut u8) }
     }
 }
@@ -153,7 +153,7 @@ impl Drop for SharedMemory {
             // The fabric may still write to it.
             return;
         }
-        // SAFETY: mapped by `map`, and taken away once, here. Copies under way hold it in an `Arc`.
+        // SAFETY: mapped by `map`, and unmapped once, here. Copies in flight hold it in an `Arc`.
         let _ = unsafe { libc::munmap(self.addr as *mut _, self.len) };
     }
 }

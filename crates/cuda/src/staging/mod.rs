@@ -1,8 +1,8 @@
-//! Staging: device memory out of the fabric's reach, moved through bounce buffers of the host.
+//! Staging: copies of device memory that the fabric does not reach, through bounce buffers.
 //!
-//! Any thread registers; only the proxy thread moves. One lock, held briefly, is between them.
+//! Any thread registers memory; only the proxy thread copies it. They share one briefly held lock.
 
-mod flight;
+mod in_flight;
 mod range_cache;
 pub(crate) mod registry;
 pub(crate) mod same_host;

@@ -1,13 +1,13 @@
-//! The device memory of this process that is staged, and what moves its bytes.
+//! Registry of the staged device memory of this process, and of the engines that copy it.
 //!
-//! Memory is registered and released by any thread, and moved by one, the proxy's, whose side is
-//! the stager. What they share is behind one lock, held for a few instructions, and read anew by
-//! the stager when a number has changed.
+//! Any thread registers and releases memory; the proxy thread copies it, through the stager. Their
+//! shared state is behind one lock, held for a few instructions; the stager reads it anew when the
+//! epoch has changed.
 //!
 //! # Why nobody waits for a kernel
-//! Making engines and page-locked memory may wait for all kernels of a device, and a kernel may
-//! wait for the proxy thread. So they are made by the thread that registers memory, when it is the
-//! first of its context, under a lock that the proxy thread never takes.
+//! Creating engines and page-locked memory may wait for all kernels of a device, and a kernel may
+//! wait for the proxy thread. So the thread that registers a device's first memory creates them,
+//! under a lock that the proxy thread never waits for.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -31,16 +31,16 @@ use crate::words::word_range::{Mapper, WordRange};
 use engine::port::copies::{Bounce, MAX_BOUNCE_BUFFERS};
 use engine::port::{Access, PortError};
 
-/// How to stage.
+/// Options of staging.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StagingOptions {
     /// Bytes of a bounce buffer of bounce memory: a multiple of 4096, and not 0.
     pub bounce_len: usize,
     /// Bounce buffers for each direction: 1 to [`MAX_BOUNCE_BUFFERS`].
     pub bounces: u16,
-    /// How words are reached.
+    /// Options of the access to words.
     pub words: WordsOptions,
-    /// In which context.
+    /// Context in which memory is copied.
     pub context: StagingContext,
 }
 
@@ -51,7 +51,7 @@ impl StagingOptions {
     }
 }
 
-/// Why memory cannot be staged.
+/// Reason why memory cannot be staged.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the texts of errors say it")]
@@ -78,44 +78,45 @@ impl From<StagingError> for PortError {
     }
 }
 
-/// Staged ranges of this process.
+/// StagedRange ranges of this process.
 ///
 /// # Threads
 /// Any, at once.
 #[derive(Debug)]
 pub struct Staging {
     options: StagingOptions,
-    /// Rises with each change of `shared`, after the change.
+    /// Incremented after each change of `shared`, under its lock.
     epoch: AtomicU64,
     /// Held for a few instructions: the proxy thread takes it.
     shared: Mutex<Shared>,
-    /// Held while things are made, which may wait for the device. Never taken by the proxy thread.
-    making: Mutex<Making>,
+    /// Locked while engines and memory are created, which may wait for the device. The proxy thread
+    /// only tries to lock it.
+    setup: Mutex<Setup>,
 }
 
 /// Tables that the stager reads.
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
-    pub(crate) ranges: Vec<Staged>,
-    /// Copy engines made for contexts and not taken yet, in the order of their indices.
-    pub(crate) arrivals: Vec<ContextCopies>,
-    /// The stager's bounce memory, page-locked since it was given that.
+    pub(crate) ranges: Vec<StagedRange>,
+    /// Copy engines created for contexts and not yet taken by the stager, in the order of their
+    /// indices.
+    pub(crate) new_contexts: Vec<ContextCopies>,
+    /// The stager's bounce memory, if it was page-locked after the stager had taken it.
     pub(crate) pinned: Option<Arc<PinnedMemory>>,
     pub(crate) ended: bool,
 }
 
-/// A range that is staged.
 #[derive(Clone, Debug)]
-pub(crate) struct Staged {
-    /// Where the engine knows it; the driver may know it elsewhere.
+pub(crate) struct StagedRange {
+    /// Address that the protocol engine uses; the driver's may differ.
     pub(crate) addr: usize,
     pub(crate) context: usize,
-    /// Whether it is [`Access::Signals`].
+    /// Whether it was registered with [`Access::Signals`].
     pub(crate) is_signals: bool,
     pub(crate) range: Arc<WordRange>,
 }
 
-/// Copies of one device, all in one context.
+/// Copy engines of one device, in one context.
 #[derive(Debug)]
 pub(crate) struct ContextCopies {
     pub(crate) outward: CopyEngine,
@@ -134,58 +135,60 @@ impl ContextCopies {
 }
 
 #[derive(Debug, Default)]
-struct Making {
-    /// Devices with engines; their index is their place here.
-    devices: Vec<OfDevice>,
+struct Setup {
+    /// Devices with copy engines, by index.
+    devices: Vec<StagedDevice>,
     bounce: Option<(Arc<PinnedMemory>, SameHostPeers)>,
-    /// Bounce memory of the stager until there is a device to page-lock it for.
+    /// The stager's pageable bounce memory, until there is a device to page-lock it for.
     plain: Option<Arc<SharedMemory>>,
-    /// Memory to be shared, until bounce memory is made.
+    /// Memory to be shared, until bounce memory is created.
     shares: Option<Shares>,
-    given: bool,
+    /// Whether the stager has its bounce memory.
+    bounce_taken: bool,
 }
 
 #[derive(Debug)]
-struct OfDevice {
+struct StagedDevice {
     context: Arc<Context>,
     mapper: Mapper,
 }
 
-/// Staged memory. Dropping it ends that: no operation may be using it.
+/// Registration of staged memory, until dropped. No operation may then be using the memory.
 #[derive(Debug)]
 pub struct StagedRegion {
     staging: Arc<Staging>,
     range: Arc<WordRange>,
-    /// Whether what moves its bytes has a context of our own.
+    /// Whether its copies are in a context of the transport's own.
     of_own_context: bool,
 }
 
 impl Staging {
-    /// Nothing is staged. Costs nothing.
+    /// Creates an empty registry, without calls of the driver.
     pub fn new(options: StagingOptions) -> Arc<Self> {
         Arc::new(Self {
             options,
             epoch: AtomicU64::new(1),
             shared: Mutex::default(),
-            making: Mutex::default(),
+            setup: Mutex::default(),
         })
     }
 
-    /// Bounce memory is to be shared with other processes of this host, if there will be any.
+    /// Sets the memory to use as bounce memory, shared with other processes of this host.
     pub fn share(&self, shares: Shares) {
-        lock(&self.making).shares = Some(shares);
+        lock(&self.setup).shares = Some(shares);
     }
 
-    /// Stages a range, which the engine knows from `addr` on. The driver's copies may go to other
-    /// addresses of the same memory: those of the range. `alias` is where a window for the CPU may
-    /// be opened if it cannot be on the range itself.
+    /// Stages a range, for which the protocol engine uses addresses from `addr` on; the range has
+    /// the driver's addresses of the same memory. `alias`, also of the same memory, is mapped for
+    /// the CPU if the range itself cannot be.
     ///
-    /// Words of [`Access::Signals`] are read once, and remembered.
+    /// Words of [`Access::Signals`] are read once, and then shadowed in host memory.
     ///
-    /// A device's first range makes what moves its bytes, in a second maybe, waiting for kernels.
+    /// The first range of a device creates its copy engines, which may take a second and waits for
+    /// kernels.
     ///
     /// # Errors
-    /// When the driver has no memory for that, and when the stager is gone.
+    /// The driver has no memory for the engines, or the stager has ended.
     pub fn register(
         self: &Arc<Self>,
         addr: usize,
@@ -196,20 +199,20 @@ impl Staging {
         if lock(&self.shared).ended {
             return Err(StagingError::Ended);
         }
-        let (context, mapper, of_own_context) = self.device(&range)?;
+        let (context, mapper, of_own_context) = self.staged_device(&range)?;
         let range = Arc::new(mapper.open(Arc::new(range), alias.map(Arc::new)));
         let is_signals = access == Access::Signals;
-        let staged = Staged { addr, context, is_signals, range: Arc::clone(&range) };
+        let staged = StagedRange { addr, context, is_signals, range: Arc::clone(&range) };
         self.change(|shared| shared.ranges.push(staged));
         Ok(StagedRegion { staging: Arc::clone(self), range, of_own_context })
     }
 
-    /// Takes the bounce memory, once, after memory was registered: for the stager.
+    /// Takes the bounce memory for the stager; None before memory is registered, and once taken.
     pub(super) fn take_bounce(&self) -> Option<(Arc<PinnedMemory>, SameHostPeers, Bounce)> {
-        let mut making = lock(&self.making);
-        let (memory, peers) = making.bounce.take()?;
-        making.given = true;
-        drop(making);
+        let mut setup = lock(&self.setup);
+        let (memory, peers) = setup.bounce.take()?;
+        setup.bounce_taken = true;
+        drop(setup);
         let bounce = self.bounce_at(memory.addr());
         Some((memory, peers, bounce))
     }
@@ -218,27 +221,27 @@ impl Staging {
         self.options.words.patience
     }
 
-    /// Bounce memory for host memory that nobody has registered, in a process that has staged
-    /// nothing. It is not page-locked, and so is made without asking a device. None where there is
-    /// a stager, or another thread is about to have one. It never waits.
+    /// Creates pageable bounce memory, without a call of the driver, to stage unregistered host
+    /// memory in a process that has staged nothing. Returns None if there is a stager, or another
+    /// thread is creating its memory. Never waits.
     pub(super) fn make_plain_bounce(
         &self,
     ) -> Result<Option<(Arc<SharedMemory>, Bounce)>, StagingError> {
-        let mut making = match self.making.try_lock() {
-            Ok(making) => making,
+        let mut setup = match self.setup.try_lock() {
+            Ok(setup) => setup,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return Ok(None),
         };
-        if making.given || making.bounce.is_some() {
+        if setup.bounce_taken || setup.bounce.is_some() {
             return Ok(None);
         }
         let len = self.bounce_bytes()?;
         let (memory, _) = SharedMemory::create(len)
             .map_err(|error| StagingError::Memory { len, why: error.to_string() })?;
         let memory = Arc::new(memory);
-        making.given = true;
-        making.plain = Some(Arc::clone(&memory));
-        drop(making);
+        setup.bounce_taken = true;
+        setup.plain = Some(Arc::clone(&memory));
+        drop(setup);
         let StagingOptions { bounce_len, bounces, .. } = self.options;
         log::info!(
             target: MEM,
@@ -262,33 +265,33 @@ impl Staging {
         Ok(self.options.bounce_bytes())
     }
 
-    /// How many ranges are staged.
+    /// Returns the number of staged ranges.
     pub fn len(&self) -> usize {
         lock(&self.shared).ranges.len()
     }
 
-    /// Whether nothing is staged.
+    /// Returns true if nothing is staged.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The index of a range's device, what maps its words, and whether it is staged in a context of
-    /// our own; makes what moves its bytes.
-    fn device(&self, range: &DeviceRange) -> Result<(usize, Mapper, bool), StagingError> {
-        let mut making = lock(&self.making);
-        let known = |of: &OfDevice| of.context.has_device_of(range.context());
-        if let Some(index) = making.devices.iter().position(known) {
-            let of = &making.devices[index];
+    /// Returns the index of a range's device, the mapper for its words, and whether the device has
+    /// a context of the transport's own. Creates the device's copy engines if it has none.
+    fn staged_device(&self, range: &DeviceRange) -> Result<(usize, Mapper, bool), StagingError> {
+        let mut setup = lock(&self.setup);
+        let known = |of: &StagedDevice| of.context.has_device_of(range.context());
+        if let Some(index) = setup.devices.iter().position(known) {
+            let of = &setup.devices[index];
             return Ok((index, of.mapper, of.context.is_own()));
         }
         let StagingOptions { bounce_len, bounces, ref words, context } = self.options;
         let len = self.bounce_bytes()?;
-        // What fails here leaves nothing behind.
+        // A failure from here on leaves no state behind.
         let Serving { ref context, rows } = serving_context::choose(range.context(), context);
-        let bounce = match (making.given, &making.bounce) {
+        let bounce = match (setup.bounce_taken, &setup.bounce) {
             (false, None) => {
                 let shares =
-                    making.shares.take().filter(|shares| shares.layout.bounce_bytes() == len);
+                    setup.shares.take().filter(|shares| shares.layout.bounce_bytes() == len);
                 Some(match shares.and_then(|shares| SameHostPeers::pin(shares, context)) {
                     Some(shared) => shared,
                     None => (PinnedMemory::new(context, len)?, SameHostPeers::default()),
@@ -296,7 +299,7 @@ impl Staging {
             }
             _ => None,
         };
-        let plain = making.plain.as_ref();
+        let plain = setup.plain.as_ref();
         let pinned = plain.map(|plain| PinnedMemory::register(context, plain, plain.len()));
         let pinned = pinned.transpose()?;
         let mut copies = match ContextCopies::new(context, words) {
@@ -304,7 +307,7 @@ impl Staging {
             Err(error) => {
                 let shared = bounce.as_ref().map(|(_, peers)| peers.pes().count());
                 if shared.is_some_and(|shared| shared != 0) {
-                    // What was shared goes with it.
+                    // The shared memory is dropped with it.
                     log::warn!(
                         target: MEM,
                         "bounce memory is not shared with other PEs of this host from now on, and what goes between them \
@@ -335,17 +338,17 @@ impl Staging {
         copies.inward.set_rows(rows);
         copies.words.set_rows(rows);
         let mapper = copies.words.mapper();
-        let (index, is_own) = (making.devices.len(), context.is_own());
-        making.devices.push(OfDevice { context: Arc::clone(context), mapper });
+        let (index, is_own) = (setup.devices.len(), context.is_own());
+        setup.devices.push(StagedDevice { context: Arc::clone(context), mapper });
         if bounce.is_some() {
-            making.bounce = bounce;
+            setup.bounce = bounce;
         }
         if pinned.is_some() {
-            making.plain = None;
+            setup.plain = None;
         }
-        // Before any range of it is there to be found.
+        // Before the stager can find any range of the device.
         self.change(|shared| {
-            shared.arrivals.push(copies);
+            shared.new_contexts.push(copies);
             shared.pinned = pinned.or(shared.pinned.take());
         });
         Ok((index, mapper, is_own))
@@ -358,7 +361,7 @@ impl Staging {
 
     pub(crate) fn read(&self) -> (MutexGuard<'_, Shared>, u64) {
         let shared = lock(&self.shared);
-        // Read under the lock: what is read holds exactly the changes up to this number.
+        // Read under the lock: the tables have exactly the changes up to this epoch.
         let epoch = self.epoch();
         (shared, epoch)
     }
@@ -366,25 +369,25 @@ impl Staging {
     pub(crate) fn change<T>(&self, change: impl FnOnce(&mut Shared) -> T) -> T {
         let mut shared = lock(&self.shared);
         let changed = change(&mut shared);
-        // Under the lock, so that who sees the new number also finds the change.
+        // Under the lock, so that a thread that sees the new epoch also finds the change.
         self.epoch.fetch_add(1, Ordering::Release);
         changed
     }
 }
 
 impl StagedRegion {
-    /// The range that the driver's copies reach.
+    /// Returns the range that the driver's copies reach.
     pub fn range(&self) -> &Arc<DeviceRange> {
         self.range.range()
     }
 
-    /// Whether calls of the program hold it up though it is copied in a context of our own, since
-    /// it belongs to one of the program. Where there is none of our own, the log has said so.
+    /// Returns true if calls of the program delay its copies although they are in a context of the
+    /// transport's own, since a context of the program owns the memory.
     pub fn is_held_up(&self) -> bool {
         self.of_own_context && self.range().is_owned()
     }
 
-    /// Whether the CPU has a window on it.
+    /// Returns true if the memory has a CPU mapping.
     pub fn is_mapped(&self) -> bool {
         self.range.is_mapped()
     }
@@ -392,10 +395,10 @@ impl StagedRegion {
 
 impl Drop for StagedRegion {
     fn drop(&mut self) {
-        // Taken out and dropped outside the lock: it may be a window, whose end is system calls.
-        // The stager has no hold on it but while it uses it.
+        // Dropped outside the lock: unmapping takes system calls. The stager holds the range only
+        // while it uses it.
         let taken = self.staging.change(|shared| {
-            let same = |other: &Staged| Arc::ptr_eq(&other.range, &self.range);
+            let same = |other: &StagedRange| Arc::ptr_eq(&other.range, &self.range);
             let at = shared.ranges.iter().position(same)?;
             Some(shared.ranges.swap_remove(at))
         });
@@ -403,7 +406,7 @@ impl Drop for StagedRegion {
     }
 }
 
-/// Locks what no panic leaves inconsistent: each change of it is one step.
+/// Locks a mutex whose state no panic leaves inconsistent, also if it is poisoned.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

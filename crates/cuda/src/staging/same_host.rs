@@ -1,7 +1,7 @@
 //! Peers on this host that share their bounce memory with this process.
 //!
-//! Behind the bounce buffers of each shared piece are a secret, by which whoever opens it knows
-//! that it is the right one, and a byte for each PE of the job, which is set by that PE once its
+//! After the bounce buffers, each shared memory has a secret, which proves to those who open it
+//! that it is the right one, and a flag byte for each PE of the job, which that PE sets once its
 //! lane copies from the bounce buffers.
 
 use std::fmt;
@@ -14,14 +14,14 @@ use crate::driver::context::Context;
 use crate::memory::pinned_memory::PinnedMemory;
 use crate::memory::shared_memory::SharedMemory;
 use engine::ids::Pe;
-use engine::port::copies::Window;
+use engine::port::copies::PeerBounce;
 
 const PAGE: usize = 4096;
 
 /// Bytes of the secret.
 pub const SECRET_BYTES: usize = 16;
 
-/// Where what is in a shared piece lies.
+/// Layout of shared bounce memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SharedLayout {
     /// Bytes of all bounce buffers, which come first: a multiple of a page.
@@ -30,17 +30,17 @@ pub struct SharedLayout {
 }
 
 impl SharedLayout {
-    /// For so many bytes of bounce buffers, in a job of so many PEs.
+    /// Returns the layout for `bounce_bytes` of bounce buffers in a job of `n_pes` PEs.
     pub fn new(bounce_bytes: usize, n_pes: u32) -> Self {
         Self { bounce_bytes: bounce_bytes.next_multiple_of(PAGE), n_pes }
     }
 
-    /// Bytes of all bounce buffers.
+    /// Returns the bytes of all bounce buffers.
     pub fn bounce_bytes(&self) -> usize {
         self.bounce_bytes
     }
 
-    /// Bytes of all of it.
+    /// Returns the bytes of the whole memory.
     pub fn bytes(&self) -> usize {
         (self.bounce_bytes + SECRET_BYTES + self.n_pes as usize).next_multiple_of(PAGE)
     }
@@ -52,7 +52,7 @@ impl SharedLayout {
         }
     }
 
-    /// Whether it has this secret.
+    /// Returns true if the memory has the layout's length and this secret.
     pub fn has_secret(&self, memory: &SharedMemory, secret: &[u8; SECRET_BYTES]) -> bool {
         let is_there = |(at, byte): (usize, &u8)| {
             memory.byte(self.bounce_bytes + at).load(Ordering::Relaxed) == *byte
@@ -60,12 +60,12 @@ impl SharedLayout {
         memory.len() == self.bytes() && secret.iter().enumerate().all(is_there)
     }
 
-    fn mark_of(&self, pe: Pe) -> usize {
+    fn flag_of(&self, pe: Pe) -> usize {
         self.bounce_bytes + SECRET_BYTES + pe.index()
     }
 }
 
-/// Memory that PEs of this host share, not known to CUDA yet.
+/// Bounce memory that PEs of this host share, before it is page-locked.
 pub struct Shares {
     /// This PE.
     pub me: Pe,
@@ -73,7 +73,7 @@ pub struct Shares {
     pub own: Arc<SharedMemory>,
     /// Layout of the memory.
     pub layout: SharedLayout,
-    /// That of the peers.
+    /// Bounce memory of the peers.
     pub peers: Vec<PeerShare>,
 }
 
@@ -88,11 +88,11 @@ impl fmt::Debug for Shares {
 pub struct PeerShare {
     /// The peer.
     pub pe: Pe,
-    /// Its memory, mapped here.
+    /// Its memory, mapped into this process.
     pub memory: Arc<SharedMemory>,
     /// Layout of the memory.
     pub layout: SharedLayout,
-    /// Its process, where the system tells when that ends (`pidfd_open`).
+    /// Its process (`pidfd_open`), if the kernel reports its end.
     pub process: Option<OwnedFd>,
 }
 
@@ -102,7 +102,8 @@ struct SameHostPeer {
     pinned: Arc<PinnedMemory>,
 }
 
-/// Same-host peers that copies can be made from, and which of them copy from here.
+/// Peers from whose bounce memory this process copies, and the flags of those that copy from its
+/// own.
 #[derive(Debug, Default)]
 pub(crate) struct SameHostPeers {
     own: Option<(Pe, Arc<SharedMemory>, SharedLayout)>,
@@ -111,8 +112,8 @@ pub(crate) struct SameHostPeers {
 }
 
 impl SameHostPeers {
-    /// Page-locks the bounce memory of this process and of the peers. A peer whose memory cannot be
-    /// locked is left out; None if this process' cannot.
+    /// Page-locks the bounce memory of this process and of the peers. Leaves out peers whose memory
+    /// cannot be locked; returns None if that of this process cannot.
     pub(crate) fn pin(shares: Shares, context: &Arc<Context>) -> Option<(Arc<PinnedMemory>, Self)> {
         let Shares { me, own, layout, peers } = shares;
         let pinned = match PinnedMemory::register(context, &own, layout.bounce_bytes()) {
@@ -144,7 +145,7 @@ impl SameHostPeers {
         self.all.get(at)
     }
 
-    /// The memory that `len` bytes of a peer's bounce buffers are in, and their offset there.
+    /// Returns the memory of the peer that has `len` bytes at `addr`, and their offset in it.
     pub(crate) fn memory(&self, addr: usize, len: usize) -> Option<(&Arc<PinnedMemory>, usize)> {
         let behind = self.by_address.partition_point(|(at, _)| *at <= addr);
         let (at, index) = self.by_address[..behind].last()?;
@@ -157,22 +158,22 @@ impl SameHostPeers {
         self.all.iter().map(|peer| &peer.pinned)
     }
 
-    pub(crate) fn window(&self, pe: Pe) -> Option<Window> {
+    pub(crate) fn peer_bounce(&self, pe: Pe) -> Option<PeerBounce> {
         let SameHostPeer { pinned, .. } = self.find(pe)?;
-        Some(Window { addr: pinned.addr(), len: pinned.len() })
+        Some(PeerBounce { addr: pinned.addr(), len: pinned.len() })
     }
 
     pub(crate) fn is_mapped_by(&self, pe: Pe) -> bool {
         let Some((_, own, layout)) = &self.own else { return false };
-        // What the PE does to its own data by this, it could do otherwise.
-        pe.0 < layout.n_pes && own.byte(layout.mark_of(pe)).load(Ordering::Acquire) == 1
+        // A PE that sets the flag wrongly harms only its own data.
+        pe.0 < layout.n_pes && own.byte(layout.flag_of(pe)).load(Ordering::Acquire) == 1
     }
 
     pub(crate) fn announce(&self, copies: bool) {
         let Some((me, ..)) = self.own else { return };
         for SameHostPeer { share, .. } in &self.all {
-            let mark = share.memory.byte(share.layout.mark_of(me));
-            mark.store(u8::from(copies), Ordering::Release);
+            let flag = share.memory.byte(share.layout.flag_of(me));
+            flag.store(u8::from(copies), Ordering::Release);
         }
     }
 
@@ -194,7 +195,7 @@ impl Drop for SameHostPeers {
 
 fn has_ended(process: &OwnedFd) -> bool {
     let mut poll = libc::pollfd { fd: process.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    // SAFETY: one descriptor, which is open, and no waiting.
+    // SAFETY: one open descriptor; a timeout of 0 does not wait.
     unsafe { libc::poll(&raw mut poll, 1, 0) == 1 }
 }
 
@@ -209,7 +210,7 @@ mod tests {
     fn secret_and_flags_follow_bounce_buffers() {
         let layout = SharedLayout::new(5000, 3);
         assert_eq!((layout.bounce_bytes(), layout.bytes()), (8192, 12_288));
-        assert_eq!([0, 1, 2].map(|pe| layout.mark_of(Pe(pe))), [8208, 8209, 8210]);
+        assert_eq!([0, 1, 2].map(|pe| layout.flag_of(Pe(pe))), [8208, 8209, 8210]);
         assert_eq!(SharedLayout::new(8192, 4096 - 16).bytes(), 12_288, "all in one page");
         assert_eq!(SharedLayout::new(8192, 4096 - 15).bytes(), 16_384);
 

@@ -1,15 +1,14 @@
-//! The context that memory of a device is staged in: one of our own where that works, so that
-//! nothing a program calls in its contexts holds up what its kernels wait for.
+//! Choice of the context in which memory of a device is staged: one of the transport's own if that
+//! works, so that no call of the program in its contexts delays copies for which its kernels wait.
 //!
-//! While a kernel runs, some calls of CUDA wait until their context is idle, and no other call on
-//! that context returns meanwhile: freeing memory, loading or unloading a module (so the first
-//! launch of a kernel that is loaded lazily), unregistering host memory, setting limits. A kernel
-//! that waits for staged data would wait for ever beside such a call of its program, if the data
-//! were copied in the same context.
+//! Some calls of CUDA wait until their context is idle, and block all other calls on that context
+//! meanwhile: freeing memory, loading or unloading a module (so the first launch of a lazily loaded
+//! kernel), unregistering host memory, setting limits. If the program makes such a call while its
+//! kernel waits for staged data, copies in the same context would never start.
 //!
-//! Contexts of a device share its compute engine by turns, without the multi-process service.
-//! Whether copies of one go on beside a kernel of another is measured, by a kernel waiting for the
-//! host.
+//! Without the multi-process service the contexts of a device share its compute engine in time
+//! slices. Whether copies of one progress beside a kernel of another is measured, with a kernel
+//! that waits for the host.
 
 use std::ffi::CStr;
 use std::fmt;
@@ -28,13 +27,13 @@ use crate::driver::stream::Stream;
 use crate::memory::heap::DeviceHeap;
 use crate::memory::pinned_memory::PinnedMemory;
 
-/// Which context to stage in.
+/// Context in which to stage.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum StagingContext {
-    /// One of our own where copies of it go on beside kernels, else the program's.
+    /// The transport's own if its copies progress beside kernels, else the program's.
     #[default]
     Auto,
-    /// One of our own.
+    /// The transport's own.
     Own,
     /// The program's.
     Program,
@@ -48,12 +47,12 @@ pub(crate) struct Serving {
     pub(crate) rows: bool,
 }
 
-/// Up to this a copy goes on beside a kernel, or up to so many times what it takes without one: the
-/// device may be slow, and the processor busy. By turns it takes 2 ms and more.
-const BESIDE: Duration = Duration::from_micros(500);
-const TIMES: u32 = 4;
+/// Time limit for a copy that progresses beside a kernel, or, on a slow device or busy CPU, a
+/// multiple of its time without one. In time slices it takes 2 ms and more.
+const MAX_CONCURRENT: Duration = Duration::from_micros(500);
+const MAX_SLOWDOWN: u32 = 4;
 
-/// Chooses for the device of a context of the program, within tenths of a second, and logs it.
+/// Chooses the context for the device of `program`, within tenths of a second, and logs the choice.
 pub(crate) fn choose(program: &Arc<Context>, wanted: StagingContext) -> Serving {
     let device = program.device();
     let programs = |reason: fmt::Arguments<'_>| {
@@ -89,11 +88,11 @@ pub(crate) fn choose(program: &Arc<Context>, wanted: StagingContext) -> Serving 
     Serving { context: own, rows }
 }
 
-/// As [`measure`], once for each device.
+/// Returns the result of [`measure`], called once for each device.
 fn measured(own: &Arc<Context>, program: &Arc<Context>) -> Result<Measured, String> {
     type Known = (Arc<Context>, Result<Measured, String>);
     static KNOWN: Mutex<Vec<Known>> = Mutex::new(Vec::new());
-    // Held meanwhile: two measurements of one device would disturb one another.
+    // Locked meanwhile: two measurements of one device would disturb each other.
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((_, measured)) = known.iter().find(|(of, _)| of.has_device_of(own)) {
         return measured.clone();
@@ -107,8 +106,8 @@ fn measured(own: &Arc<Context>, program: &Arc<Context>) -> Result<Measured, Stri
 struct Measured {
     rows: Option<Duration>,
     plain: Duration,
-    /// The most that passes for going on.
-    most: Duration,
+    /// Time limit for a copy that progresses.
+    limit: Duration,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -121,8 +120,8 @@ enum Verdict {
 impl Measured {
     fn verdict(self) -> Verdict {
         match self.rows {
-            Some(rows) if rows <= self.most => Verdict::Rows,
-            _ if self.plain <= self.most => Verdict::Plain,
+            Some(rows) if rows <= self.limit => Verdict::Rows,
+            _ if self.plain <= self.limit => Verdict::Plain,
             _ => Verdict::Neither,
         }
     }
@@ -141,7 +140,7 @@ impl fmt::Display for Measured {
     }
 }
 
-/// A kernel that sets the second word when it starts, and ends when the first one is set.
+/// Kernel that sets the second flag when it starts, and ends when the first one is set.
 const KERNEL: &CStr = c".version 7.0
 .target sm_70
 .address_size 64
@@ -163,23 +162,23 @@ again:
 
 const PATIENCE: Duration = Duration::from_millis(500);
 
-struct Words {
+struct KernelFlags {
     memory: Arc<PinnedMemory>,
 }
 
-impl Words {
-    fn word(&self, index: usize) -> &AtomicU32 {
+impl KernelFlags {
+    fn flag(&self, index: usize) -> &AtomicU32 {
         let addr = self.memory.addr() + index * size_of::<u32>();
-        // SAFETY: page-locked memory of a page, which lives as long; uses of words are atomic.
+        // SAFETY: a page of page-locked memory, which lives as long; uses of the flags are atomic.
         unsafe { AtomicU32::from_ptr(addr as *mut u32) }
     }
 }
 
-struct Ends<'a>(&'a Words, &'a Stream);
+struct KernelEnd<'a>(&'a KernelFlags, &'a Stream);
 
-impl Drop for Ends<'_> {
+impl Drop for KernelEnd<'_> {
     fn drop(&mut self) {
-        self.0.word(0).store(1, Ordering::Release);
+        self.0.flag(0).store(1, Ordering::Release);
         let start = Instant::now();
         while matches!(self.1.is_idle(), Ok(false)) && start.elapsed() < PATIENCE {
             thread::yield_now();
@@ -187,39 +186,39 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// Copies of the program's context beside a kernel of ours: it is the same the other way round, and
-/// this way nothing is loaded into the program's context.
+/// Measures copies of the program's context beside a kernel of ours. The reverse takes as long, but
+/// would load a module into the program's context.
 fn measure(own: &Arc<Context>, program: &Arc<Context>) -> Result<Measured, String> {
     let text = |error: CudaError| error.to_string();
-    let words = Words { memory: PinnedMemory::new(own, probe::BYTES).map_err(text)? };
+    let flags = KernelFlags { memory: PinnedMemory::new(own, probe::BYTES).map_err(text)? };
     let target = Arc::new(DeviceHeap::unzeroed(own, probe::BYTES).map_err(text)?);
-    let mut probe = Probe::new(program, &words.memory, &target).map_err(text)?;
-    // SAFETY: PTX with its end, for which the driver has a compiler.
+    let mut probe = Probe::new(program, &flags.memory, &target).map_err(text)?;
+    // SAFETY: terminated PTX, which the driver compiles.
     let module = unsafe { Module::load(own, KERNEL.to_bytes_with_nul()) }.map_err(text)?;
     let kernel = module.kernel(c"nvshmem_libfabric_wait").map_err(text)?;
     let stream = Stream::new(own).map_err(text)?;
-    let alone = probe.plain(BESIDE / TIMES).map_err(text)?;
-    let most = BESIDE.max(alone.saturating_mul(TIMES));
-    words.word(0).store(0, Ordering::Relaxed);
-    words.word(1).store(0, Ordering::Release);
-    let argument = words.memory.addr() as u64;
-    // SAFETY: the kernel takes an address of page-locked memory, which is kept until it has ended.
+    let alone = probe.plain(MAX_CONCURRENT / MAX_SLOWDOWN).map_err(text)?;
+    let limit = MAX_CONCURRENT.max(alone.saturating_mul(MAX_SLOWDOWN));
+    flags.flag(0).store(0, Ordering::Relaxed);
+    flags.flag(1).store(0, Ordering::Release);
+    let argument = flags.memory.addr() as u64;
+    // SAFETY: the kernel takes an address of page-locked memory, which outlives the kernel.
     unsafe { kernel.launch(&stream, 1, 1, argument) }.map_err(text)?;
-    let ends = Ends(&words, &stream);
+    let kernel_end = KernelEnd(&flags, &stream);
     let start = Instant::now();
-    while words.word(1).load(Ordering::Acquire) == 0 {
+    while flags.flag(1).load(Ordering::Acquire) == 0 {
         if start.elapsed() > PATIENCE {
             return Err(format!("a kernel did not start in {PATIENCE:?}"));
         }
         hint::spin_loop();
         thread::yield_now();
     }
-    let rows = probe.rows(most).ok();
-    // What plain copies take is of interest where rows do not do.
-    let enough = if rows.is_some_and(|rows| rows <= most) { Duration::MAX } else { most };
+    let rows = probe.rows(limit).ok();
+    // If rows are fast enough, the time of plain copies is for the log alone.
+    let enough = if rows.is_some_and(|rows| rows <= limit) { Duration::MAX } else { limit };
     let plain = probe.plain(enough).map_err(text)?;
-    drop(ends);
-    Ok(Measured { rows, plain, most })
+    drop(kernel_end);
+    Ok(Measured { rows, plain, limit })
 }
 
 #[cfg(test)]
@@ -230,8 +229,8 @@ mod tests {
     fn concurrent_context_is_chosen() {
         let micros = Duration::from_micros;
         let verdict = |rows: Option<u64>, plain| {
-            let (rows, plain, most) = (rows.map(micros), micros(plain), micros(500));
-            Measured { rows, plain, most }.verdict()
+            let (rows, plain, limit) = (rows.map(micros), micros(plain), micros(500));
+            Measured { rows, plain, limit }.verdict()
         };
         assert_eq!(verdict(Some(10), 2378), Verdict::Rows);
         assert_eq!(verdict(Some(10), 8), Verdict::Rows);

@@ -1,6 +1,6 @@
-//! The proxy thread's side of staging: copies between bounce buffers and memory, and single words.
+//! The stager, the proxy thread's side of staging: copies through bounce buffers, and words.
 
-mod lists;
+mod batches;
 mod words;
 
 use std::sync::{Arc, Weak};
@@ -12,54 +12,54 @@ use crate::driver::error::{CudaError, refused};
 use crate::driver::library::Driver;
 use crate::memory::pinned_memory::PinnedMemory;
 use crate::memory::shared_memory::SharedMemory;
-use crate::staging::flight::Flight;
+use crate::staging::in_flight::InFlight;
 use crate::staging::range_cache::RangeCache;
 use crate::staging::registry::{ContextCopies, Staging, StagingError};
 use crate::staging::same_host::SameHostPeers;
-use crate::words::together::{self, MAX_BYTES, Soon};
+use crate::words::deferred::{self, DeferredWrite, MAX_BYTES};
 use crate::words::word_range::WordRange;
+use batches::memory_of;
 use engine::atomic::{Atomic, Width};
 use engine::ids::Pe;
 use engine::port::copies::{
     Copied, Copy, CopyDirection, CopyPort, DeferredOrder, MAX_BATCH_COPIES, MAX_WORDS, OrderedStep,
-    Reach, Stager, TaggedCopy, Window,
+    PeerBounce, Reach, Stager, TaggedCopy,
 };
 use engine::port::{PortError, Posted};
-use lists::memory_of;
-use words::Remembered;
+use words::SignalShadow;
 
 // Each step may have a word.
 const _: () = assert!(MAX_WORDS <= MAX_WRITES);
 
-/// Copies and words, by the driver for what only that reaches, and by the CPU for the rest.
+/// Copies and accesses words, through the driver where the CPU does not reach the memory.
 ///
-/// Registered ranges are known. Other memory is looked at when it is used, which takes a call of
-/// the driver, and the first time a few and an allocation.
+/// Registered ranges are in a table. Other memory is looked up at each use, which takes a driver
+/// call, and the first time a few and an allocation.
 ///
-/// Dropping it waits for copies under way, and ends staging in this process.
+/// Dropping it waits for copies in flight, and ends staging in this process.
 #[derive(Debug)]
 pub(crate) struct DeviceStager {
     staging: Arc<Staging>,
-    /// The state of `staging` that the rest is of.
+    /// Epoch of `staging` at the last refresh.
     epoch: u64,
-    ranges: Vec<Entry>,
-    /// Ranges whose words are remembered.
-    remembering: Vec<usize>,
-    contexts: Vec<OfContext>,
-    /// Memory that nobody has registered, once the process has loaded CUDA.
-    others: Option<RangeCache>,
-    outward: Flight,
-    inward: Flight,
+    ranges: Vec<RangeEntry>,
+    /// Indices of the ranges with a signal shadow.
+    shadowed: Vec<usize>,
+    contexts: Vec<ContextState>,
+    /// Cache of unregistered memory, once the process has loaded CUDA.
+    unregistered: Option<RangeCache>,
+    outward: InFlight,
+    inward: InFlight,
     first: CopyDirection,
     bounce: OwnBounce,
     peers: SameHostPeers,
     by_cpu: u64,
-    /// Where the memory of a list is that is being started. None: the CPU reaches it.
-    places: Vec<Option<Place>>,
-    /// Words of one context that are to be stored together, in this order.
-    soon: Vec<Soon>,
-    /// Why some of them are missing, until somebody is told.
-    lost: Option<PortError>,
+    /// Locations of the memory of the batch being started; None if the CPU reaches it.
+    locations: Vec<Option<Location>>,
+    /// Deferred writes, all of one context, in order.
+    deferred: Vec<DeferredWrite>,
+    /// Error of a deferred write, until the next flush reports it.
+    flush_error: Option<PortError>,
 }
 
 /// Bounce memory of this process.
@@ -67,45 +67,45 @@ pub(crate) struct DeviceStager {
 struct OwnBounce {
     addr: usize,
     len: usize,
-    /// None where only the CPU copies from and to it: nothing of a device is staged yet.
+    /// None while only the CPU copies from and to it: no device memory is staged.
     pinned: Option<Arc<PinnedMemory>>,
     _plain: Option<Arc<SharedMemory>>,
 }
 
-/// A registered range. Who releases it takes the CPU's window on it away, so it is not held here.
+/// A registered range, held weakly: its release ends the CPU mapping.
 #[derive(Debug)]
-struct Entry {
+struct RangeEntry {
     addr: usize,
     len: usize,
-    at: usize,
+    driver_addr: usize,
     context: usize,
     range: Weak<WordRange>,
-    /// Values of its words, if only signals change them.
-    words: Remembered,
+    /// Host copies of its words, if only signals change them.
+    words: SignalShadow,
 }
 
-/// Copies of one context.
+/// Copy engines of one context.
 #[derive(Debug)]
-struct OfContext {
+struct ContextState {
     copies: ContextCopies,
-    /// Why nothing more is copied: the first copy that failed.
+    /// Error of the first copy that failed; nothing more is copied then.
     failed: Option<CudaError>,
 }
 
-/// Where memory is that the driver reaches.
+/// Location of memory that the driver reaches.
 #[derive(Debug)]
-struct Place {
+struct Location {
     context: usize,
     range: Arc<WordRange>,
     addr: usize,
-    /// Where the engine knows it.
+    /// Address that the protocol engine uses; `addr` is the driver's.
     memory: usize,
-    /// Its entry among the ranges, if words of that are remembered.
-    remembered: Option<usize>,
+    /// Index of its range, if that has a signal shadow.
+    shadow: Option<usize>,
 }
 
 impl Staging {
-    /// What moves the bytes, once, after memory was registered.
+    /// Returns the stager, once, after memory was registered.
     pub fn take_stager(self: &Arc<Self>) -> Option<Stager> {
         let (memory, peers, bounce) = self.take_bounce()?;
         let (addr, len) = (memory.addr(), memory.len());
@@ -114,13 +114,13 @@ impl Staging {
         Some(Stager { copies: Box::new(stager), bounce })
     }
 
-    /// What moves the bytes, once, where nothing is staged and host memory that nobody has
-    /// registered has to be. Memory of devices that is registered later is served by it as well;
-    /// its bounce memory is not shared with other PEs of the host. None where one was given out, or
-    /// another thread is making one. It waits for no device.
+    /// Creates a stager for unregistered host memory, in a process that has staged nothing. It also
+    /// serves device memory that is registered later, but does not share its bounce memory with
+    /// other PEs of the host. Returns None if a stager was given out, or another thread is creating
+    /// one. Does not wait for a device.
     ///
     /// # Errors
-    /// There is no memory for bounce buffers.
+    /// No memory for bounce buffers.
     pub fn make_stager(self: &Arc<Self>) -> Result<Option<Stager>, StagingError> {
         let Some((memory, bounce)) = self.make_plain_bounce()? else { return Ok(None) };
         let (addr, len) = (memory.addr(), memory.len());
@@ -137,18 +137,18 @@ impl DeviceStager {
             staging,
             epoch: 0,
             ranges: Vec::new(),
-            remembering: Vec::new(),
+            shadowed: Vec::new(),
             contexts: Vec::new(),
-            others: bounce.pinned.as_ref().map(of_pinned),
-            outward: Flight::new(),
-            inward: Flight::new(),
+            unregistered: bounce.pinned.as_ref().map(of_pinned),
+            outward: InFlight::new(),
+            inward: InFlight::new(),
             first: CopyDirection::Out,
             bounce,
             peers,
             by_cpu: 0,
-            places: Vec::with_capacity(MAX_BATCH_COPIES),
-            soon: Vec::with_capacity(MAX_WRITES),
-            lost: None,
+            locations: Vec::with_capacity(MAX_BATCH_COPIES),
+            deferred: Vec::with_capacity(MAX_WRITES),
+            flush_error: None,
         }
     }
 
@@ -164,85 +164,85 @@ impl DeviceStager {
         let (mut shared, epoch) = self.staging.read();
         self.epoch = epoch;
         if let Some(pinned) = shared.pinned.take() {
-            self.others.get_or_insert_with(|| RangeCache::new(pinned.context().driver()));
+            self.unregistered.get_or_insert_with(|| RangeCache::new(pinned.context().driver()));
             self.bounce.pinned = Some(pinned);
         }
-        let arrivals = shared.arrivals.drain(..);
+        let new_contexts = shared.new_contexts.drain(..);
         let first = self.contexts.len();
-        self.contexts.extend(arrivals.map(|copies| OfContext { copies, failed: None }));
-        for OfContext { copies, .. } in &mut self.contexts[first..] {
+        self.contexts.extend(new_contexts.map(|copies| ContextState { copies, failed: None }));
+        for ContextState { copies, .. } in &mut self.contexts[first..] {
             for memory in self.peers.all_memory().chain(&self.bounce.pinned) {
-                copies.outward.keep(memory);
-                copies.inward.keep(memory);
+                copies.outward.hold(memory);
+                copies.inward.hold(memory);
             }
         }
         let mut before = std::mem::take(&mut self.ranges);
-        self.ranges.extend(shared.ranges.iter().map(|staged| Entry {
+        self.ranges.extend(shared.ranges.iter().map(|staged| RangeEntry {
             addr: staged.addr,
             len: staged.range.range().len(),
-            at: staged.range.range().addr(),
+            driver_addr: staged.range.range().addr(),
             context: staged.context,
             range: Arc::downgrade(&staged.range),
             words: if staged.is_signals {
-                Remembered::of(&mut before, &staged.range)
+                SignalShadow::of(&mut before, &staged.range)
             } else {
-                Remembered::default()
+                SignalShadow::default()
             },
         }));
         drop(shared);
         self.ranges.sort_unstable_by_key(|entry| entry.addr);
         let all = self.ranges.iter().enumerate();
-        let remembering = all.filter(|(_, entry)| !entry.words.is_empty());
-        self.remembering = remembering.map(|(at, _)| at).collect();
+        let shadowed = all.filter(|(_, entry)| !entry.words.is_empty());
+        self.shadowed = shadowed.map(|(at, _)| at).collect();
     }
 
-    /// The registered range that has `len` bytes at `addr`.
+    /// Returns the location of `len` bytes at `addr` in a registered range.
     #[inline]
-    fn registered(&self, addr: usize, len: usize) -> Option<Place> {
+    fn registered(&self, addr: usize, len: usize) -> Option<Location> {
         let behind = self.ranges.partition_point(|entry| entry.addr <= addr);
-        // The last range that starts at or before it has it, unless ranges overlap.
+        // The last range that starts at or before `addr` has it, unless ranges overlap.
         let at = self.ranges[..behind].iter().rposition(|entry| {
             let at = addr - entry.addr;
             at <= entry.len && len <= entry.len - at
         })?;
         let entry = &self.ranges[at];
-        // None: it is being released, though it may not be while it is used.
+        // None if the range is being released, which the caller must not do while it is in use.
         let range = entry.range.upgrade()?;
-        let remembered = (!entry.words.is_empty()).then_some(at);
-        let (memory, addr) = (addr, entry.at + (addr - entry.addr));
-        Some(Place { context: entry.context, range, addr, memory, remembered })
+        let shadow = (!entry.words.is_empty()).then_some(at);
+        let (memory, addr) = (addr, entry.driver_addr + (addr - entry.addr));
+        Some(Location { context: entry.context, range, addr, memory, shadow })
     }
 
-    /// Where memory is; none if the CPU reaches it.
-    fn find(&mut self, addr: usize, len: usize) -> Result<Option<Place>, PortError> {
+    /// Returns the location of memory; None if the CPU reaches it.
+    fn find(&mut self, addr: usize, len: usize) -> Result<Option<Location>, PortError> {
         self.sync();
-        if let Some(place) = self.registered(addr, len) {
-            return Ok(Some(place));
+        if let Some(location) = self.registered(addr, len) {
+            return Ok(Some(location));
         }
         if len == 0 || addr.checked_add(len).is_none() {
             return Err(refused("examining memory", format!("{len} bytes at {addr:#x}")));
         }
         let contexts = &self.contexts;
-        let within = |device: Ordinal| {
+        let context_of = |device: Ordinal| {
             let known = contexts.iter().map(|of| of.copies.inward.context());
             known.into_iter().find(|context| context.device() == device).map(Arc::clone)
         };
-        let others = match &mut self.others {
-            Some(others) => others,
-            // A process may come to devices at any time.
+        let unregistered = match &mut self.unregistered {
+            Some(unregistered) => unregistered,
+            // A process may load CUDA at any time.
             none => match Driver::of_process() {
                 Ok(driver) => none.insert(RangeCache::new(driver)),
                 Err(_) => return Ok(None),
             },
         };
-        let Some(range) = others.look(addr, len, &within)? else { return Ok(None) };
+        let Some(range) = unregistered.lookup(addr, len, &context_of)? else { return Ok(None) };
         let known =
-            |of: &OfContext| of.copies.inward.context().has_device_of(range.range().context());
+            |of: &ContextState| of.copies.inward.context().has_device_of(range.range().context());
         match self.contexts.iter().position(known) {
             Some(context) => {
-                Ok(Some(Place { context, range, addr, memory: addr, remembered: None }))
+                Ok(Some(Location { context, range, addr, memory: addr, shadow: None }))
             }
-            // Making engines for it may wait for kernels, and those for this thread.
+            // Creating engines for it may wait for kernels, and those for this thread.
             None => Err(refused(
                 "copying memory that is not registered",
                 format!(
@@ -255,7 +255,7 @@ impl DeviceStager {
         }
     }
 
-    fn staged(&mut self, addr: usize, len: usize) -> Result<Place, PortError> {
+    fn staged(&mut self, addr: usize, len: usize) -> Result<Location, PortError> {
         self.find(addr, len)?.ok_or_else(|| {
             refused(
                 "reaching memory of a device",
@@ -265,7 +265,7 @@ impl DeviceStager {
     }
 }
 
-impl OfContext {
+impl ContextState {
     #[inline]
     fn engine(&mut self, direction: CopyDirection) -> &mut CopyEngine {
         match direction {
@@ -280,10 +280,10 @@ impl CopyPort for DeviceStager {
         Ok(self.find(addr, len)?.map_or(Reach::Direct, |_| Reach::Staged))
     }
 
-    fn room(&self, direction: CopyDirection) -> usize {
+    fn capacity(&self, direction: CopyDirection) -> usize {
         match direction {
-            CopyDirection::Out => self.outward.room(),
-            CopyDirection::In => self.inward.room(),
+            CopyDirection::Out => self.outward.capacity(),
+            CopyDirection::In => self.inward.capacity(),
         }
     }
 
@@ -295,23 +295,23 @@ impl CopyPort for DeviceStager {
         for TaggedCopy { copy, .. } in copies {
             memory_of(&self.bounce, &self.peers, copy)?;
         }
-        if self.room(direction) == 0 {
+        if self.capacity(direction) == 0 {
             return Ok(Posted::Again);
         }
-        self.places.clear();
+        self.locations.clear();
         for TaggedCopy { copy: Copy { memory, len, .. }, .. } in copies {
-            let place = self.find(*memory, *len)?;
-            if direction == CopyDirection::In && place.is_some() {
-                self.forget(*memory, *len);
+            let location = self.find(*memory, *len)?;
+            if direction == CopyDirection::In && location.is_some() {
+                self.invalidate(*memory, *len);
             }
-            self.places.push(place);
+            self.locations.push(location);
         }
         let steps =
             copies.iter().map(|tagged| OrderedStep::Copy { copy: tagged.copy, is_ordered: false });
         let each = copies.chunk_by(|one, next| one.tag == next.tag);
-        let started = self.start_list(direction, steps, each.map(|copies| copies[0].tag));
-        // Whoever releases memory takes the CPU's window on it away.
-        self.places.clear();
+        let started = self.start_batch(direction, steps, each.map(|copies| copies[0].tag));
+        // Not held any longer: the release of a range ends its CPU mapping.
+        self.locations.clear();
         started.map(|()| Posted::Yes)
     }
 
@@ -326,18 +326,18 @@ impl CopyPort for DeviceStager {
                 memory_of(&self.bounce, &self.peers, copy)?;
             }
         }
-        if self.room(CopyDirection::In) == 0 {
+        if self.capacity(CopyDirection::In) == 0 {
             return Ok(Some(Posted::Again));
         }
-        self.places.clear();
-        let started = self.start_steps(steps, tag);
-        self.places.clear();
-        self.soon.clear();
+        self.locations.clear();
+        let started = self.start_ordered(steps, tag);
+        self.locations.clear();
+        self.deferred.clear();
         started
     }
 
     fn poll(&mut self) -> Option<Copied> {
-        // In turn, so that a busy direction does not keep the other waiting.
+        // Alternates, so that a busy direction does not delay the other.
         let (first, second) = match self.first {
             CopyDirection::Out => (CopyDirection::Out, CopyDirection::In),
             CopyDirection::In => (CopyDirection::In, CopyDirection::Out),
@@ -347,22 +347,22 @@ impl CopyPort for DeviceStager {
     }
 
     fn apply(&mut self, addr: usize, atomic: &Atomic) -> Result<u64, PortError> {
-        self.settle_words()?;
-        let place = self.word(addr, atomic.width)?;
-        self.apply_at(&place, atomic)
+        self.complete_words()?;
+        let location = self.word(addr, atomic.width)?;
+        self.apply_at(&location, atomic)
     }
 
     fn load(&mut self, addr: usize, into: &mut [u8]) -> Result<(), PortError> {
-        self.settle_words()?;
-        let Place { context, range, addr, .. } = self.staged(addr, into.len())?;
+        self.complete_words()?;
+        let Location { context, range, addr, .. } = self.staged(addr, into.len())?;
         Ok(self.contexts[context].copies.words.load(&range, addr, into)?)
     }
 
     fn store(&mut self, addr: usize, bytes: &[u8]) -> Result<(), PortError> {
-        self.settle_words()?;
-        let place = self.staged(addr, bytes.len())?;
-        self.forget(addr, bytes.len());
-        self.store_at(&place, bytes)
+        self.complete_words()?;
+        let location = self.staged(addr, bytes.len())?;
+        self.invalidate(addr, bytes.len());
+        self.store_at(&location, bytes)
     }
 
     fn store_flag(&mut self, addr: usize, flag: u64) -> Result<(), PortError> {
@@ -376,12 +376,12 @@ impl CopyPort for DeviceStager {
         bytes: &[u8],
         order: DeferredOrder,
     ) -> Result<(), PortError> {
-        let place = self.staged(addr, bytes.len())?;
-        if bytes.len() > MAX_BYTES || place.range.is_mapped() {
+        let location = self.staged(addr, bytes.len())?;
+        if bytes.len() > MAX_BYTES || location.range.is_mapped() {
             return self.store(addr, bytes);
         }
-        self.forget(addr, bytes.len());
-        self.store_bytes_soon(&place, bytes, order)
+        self.invalidate(addr, bytes.len());
+        self.defer_bytes(&location, bytes, order)
     }
 
     fn queue_atomic(
@@ -390,27 +390,27 @@ impl CopyPort for DeviceStager {
         atomic: &Atomic,
         order: DeferredOrder,
     ) -> Result<(), PortError> {
-        let place = self.word(addr, atomic.width)?;
-        if place.range.is_mapped() {
+        let location = self.word(addr, atomic.width)?;
+        if location.range.is_mapped() {
             return self.apply(addr, atomic).map(drop);
         }
         if order == DeferredOrder::Any
-            && place.remembered.is_none()
-            && together::joins(&mut self.soon, (place.context, place.addr), atomic)
+            && location.shadow.is_none()
+            && deferred::merge_atomic(&mut self.deferred, (location.context, location.addr), atomic)
         {
             return Ok(());
         }
-        self.apply_at_soon(&place, atomic, order)
+        self.defer_atomic(&location, atomic, order)
     }
 
     fn flush(&mut self) -> Result<(), PortError> {
-        // It keeps its error.
+        // Its error is in `flush_error`.
         let _ = self.submit_deferred();
-        self.lost.take().map_or(Ok(()), Err)
+        self.flush_error.take().map_or(Ok(()), Err)
     }
 
-    fn window(&self, pe: Pe) -> Option<Window> {
-        self.peers.window(pe)
+    fn peer_bounce(&self, pe: Pe) -> Option<PeerBounce> {
+        self.peers.peer_bounce(pe)
     }
 
     fn is_mapped_by(&self, pe: Pe) -> bool {
@@ -432,11 +432,11 @@ impl CopyPort for DeviceStager {
 
 impl Drop for DeviceStager {
     fn drop(&mut self) {
-        // What has not been taken over is dropped outside the lock: it may wait for the device.
-        let arrivals = self.staging.change(|shared| {
+        // Dropped outside the lock: dropping engines may wait for the device.
+        let new_contexts = self.staging.change(|shared| {
             shared.ended = true;
-            std::mem::take(&mut shared.arrivals)
+            std::mem::take(&mut shared.new_contexts)
         });
-        drop(arrivals);
+        drop(new_contexts);
     }
 }

@@ -1,9 +1,9 @@
-//! Access to words and a few bytes in device memory by the CPU: what signals and atomics need.
+//! CPU access to words and a few bytes of device memory, for signals and atomics.
 //!
-//! There are two ways. GDRCopy lets the CPU reach the memory directly. Copies and stream memory
-//! operations always work. Which one is used is found out once for each context, on memory of our
-//! own: GDRCopy counts when words written by it are read by the driver's copies and the other way
-//! round. The log says what was taken, what it costs, and why GDRCopy was not.
+//! There are two methods: a CPU mapping of the memory by GDRCopy; and copies and stream memory
+//! operations, which always work. The method is chosen once for each context, by a trial on memory
+//! of our own: GDRCopy is used if the driver's copies read words that it wrote, and the reverse.
+//! The log names the method, its cost, and the reason if it is not GDRCopy.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -13,18 +13,18 @@ use crate::copy::MAX_WRITES;
 use crate::copy::request::CopyError;
 use crate::driver::context::Context;
 use crate::memory::device_memory::DeviceMemory;
+use crate::words::deferred::{self, DeferredWrite, MAX_BYTES, WriteOrder};
 use crate::words::gdrcopy::{GDRCOPY_LIBRARY, Gdrcopy};
-use crate::words::mapping::Mapped;
+use crate::words::mapping::RangeMapping;
 use crate::words::stream_words::StreamWords;
-use crate::words::together::{self, MAX_BYTES, Soon, Tie};
 use crate::words::word_range::{Mapper, WordRange};
 
-/// How words may be reached.
+/// Options of the access to words.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct WordsOptions {
-    /// The library of GDRCopy. None: not to be used.
+    /// Library of GDRCopy; None to not use it.
     pub gdrcopy: Option<String>,
-    /// How long the device may take for a word before that is an error.
+    /// Time limit for the device.
     pub patience: Duration,
 }
 
@@ -35,19 +35,19 @@ impl Default for WordsOptions {
     }
 }
 
-/// Words in device memory of one context. Each access is complete when the call returns.
+/// Access to words in device memory of one context. Complete when the call returns.
 ///
-/// Nothing here is atomic with what the device or another thread does to the same word: all changes
-/// of a word that have to be atomic among themselves come from the one thread that has this value.
+/// No access is atomic relative to the device or another thread: one thread, which has this value,
+/// makes all changes of a word that have to be atomic relative to each other.
 ///
-/// Making and dropping this may wait for everything on the device.
+/// Creating and dropping this may wait for all work on the device.
 #[derive(Debug)]
 pub struct Words {
     stream: StreamWords,
     mapper: Mapper,
-    /// Parts of bytes that are being stored.
-    parts: Vec<Soon>,
-    /// What the ways were tried on. Dropped after everything that maps it or copies to it.
+    /// Parts of the bytes being stored; empty between calls.
+    parts: Vec<DeferredWrite>,
+    /// Memory of the trial. Dropped after everything that maps it or copies to it.
     page: Option<DeviceMemory>,
 }
 
@@ -60,15 +60,15 @@ struct Known {
 static KNOWN: Mutex<Vec<Known>> = Mutex::new(Vec::new());
 
 impl Words {
-    /// Finds the best way that works for a context, measures it and says so in the log.
+    /// Chooses the fastest method that works for a context, and logs its cost.
     ///
     /// # Errors
-    /// When not even copies work.
+    /// Not even copies work.
     pub fn new(context: &Arc<Context>, options: &WordsOptions) -> Result<Self, CopyError> {
         let stream = StreamWords::new(context, options.patience)?;
         let parts = Vec::with_capacity(MAX_WRITES);
         let mut words = Self { stream, mapper: Mapper { gdrcopy: None }, parts, page: None };
-        // Held meanwhile: two measurements of one device would disturb one another.
+        // Locked meanwhile: two measurements of one device would disturb each other.
         let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
         let is_it = |of: &&Known| of.context.is(context) && of.gdrcopy == options.gdrcopy;
         if let Some(Known { mapper, .. }) = known.iter().find(is_it) {
@@ -76,7 +76,7 @@ impl Words {
             return Ok(words);
         }
         words.choose(options)?;
-        // One of the program's may end, and another one take its address.
+        // A context of the program may end, and another one take its address.
         if context.is_own() {
             let (context, gdrcopy) = (Arc::clone(context), options.gdrcopy.clone());
             known.push(Known { context, gdrcopy, mapper: words.mapper });
@@ -88,17 +88,17 @@ impl Words {
         self.stream.set_rows(rows);
     }
 
-    /// What makes ranges of the same context reachable by the way that was found, on any thread.
+    /// Returns the mapper for ranges of the same context, for any thread.
     pub fn mapper(&self) -> Mapper {
         self.mapper
     }
 
-    /// Loads a few bytes at any address of a range of the same context, aligned words whole.
-    /// Without a window, each 256 bytes are a trip to the device.
+    /// Loads a few bytes of a range of the same context; aligned words are loaded whole. Without a
+    /// CPU mapping, each 256 bytes take a round trip to the device.
     ///
     /// # Errors
-    /// When the range does not have them, and when the driver fails. Then the bytes in `into` are
-    /// undefined.
+    /// The bytes are not all in the range, or the driver fails. The bytes in `into` are undefined
+    /// then.
     pub(crate) fn load(
         &mut self,
         within: &WordRange,
@@ -106,10 +106,10 @@ impl Words {
         into: &mut [u8],
     ) -> Result<(), CopyError> {
         within.check(addr, into.len())?;
-        match within.window(addr) {
+        match within.cpu_mapping(addr) {
             Some((mapped, addr)) => {
-                // SAFETY: the bytes are in the range, as just checked. The window is the range's;
-                // behind it are the pages of the range, or none if it was freed.
+                // SAFETY: the bytes are in the range, as just checked. The mapping is the range's,
+                // of its pages, or of none if the memory was freed.
                 unsafe { mapped.load(addr, into) };
                 Ok(())
             }
@@ -117,12 +117,12 @@ impl Words {
         }
     }
 
-    /// Stores a few bytes at any address of a range of the same context; a word that is aligned is
-    /// stored whole. They are there when it returns, and before every word that is stored later.
-    /// What this thread has seen done before is visible to who sees them.
+    /// Stores a few bytes to a range of the same context; aligned words are stored whole. They are
+    /// visible when it returns, before every word that is stored later and after everything that
+    /// this thread has seen complete.
     ///
     /// # Errors
-    /// As [`Self::load`]. Then the bytes in the range are undefined.
+    /// As [`Self::load`]. The bytes in the range are undefined then.
     pub(crate) fn store(
         &mut self,
         within: &Arc<WordRange>,
@@ -130,14 +130,14 @@ impl Words {
         bytes: &[u8],
     ) -> Result<(), CopyError> {
         within.check(addr, bytes.len())?;
-        if let Some((mapped, addr)) = within.window(addr) {
+        if let Some((mapped, addr)) = within.cpu_mapping(addr) {
             // SAFETY: as in `load`.
             unsafe { mapped.store(addr, bytes) };
             return Ok(());
         }
         for (number, bytes) in bytes.chunks(MAX_BYTES).enumerate() {
             let addr = addr + number * MAX_BYTES;
-            self.parts.extend(Soon::parts_of(0, within, addr, bytes, Tie::Behind));
+            self.parts.extend(DeferredWrite::parts_of(0, within, addr, bytes, WriteOrder::After));
             let stored = self.stream.store_all(&self.parts);
             self.parts.clear();
             stored?;
@@ -145,27 +145,28 @@ impl Words {
         Ok(())
     }
 
-    /// Stores parts, at most [`MAX_WRITES`] and each in a range on which the CPU has no window, in
-    /// their order, but for those that are free of it. All are there when it returns. What some are
-    /// made of is read before, all of it in one trip to the device.
+    /// Stores at most [`MAX_WRITES`] deferred writes to ranges without CPU mapping, as their orders
+    /// demand. All are stored when it returns. Words that updates need are loaded before, in one
+    /// round trip to the device.
     ///
     /// # Errors
-    /// As [`Self::load`]. Then any of them may be missing.
-    pub(crate) fn store_all(&mut self, words: &mut [Soon]) -> Result<(), CopyError> {
-        for Soon { range, addr, len, .. } in &*words {
+    /// As [`Self::load`]. Any of the writes may be missing then.
+    pub(crate) fn store_all(&mut self, words: &mut [DeferredWrite]) -> Result<(), CopyError> {
+        for DeferredWrite { range, addr, len, .. } in &*words {
             range.check(*addr, (*len).into())?;
         }
         self.resolve(words)?;
-        together::arrange(words);
+        deferred::arrange(words);
         self.stream.store_all(words)
     }
 
-    /// Reads what the values of words are made of that are to be stored, at most [`MAX_WRITES`].
+    /// Computes the values of at most [`MAX_WRITES`] deferred writes, loading the words that
+    /// updates need.
     ///
     /// # Errors
     /// As [`Self::load`].
-    pub(crate) fn resolve(&mut self, words: &mut [Soon]) -> Result<(), CopyError> {
-        together::resolve(words, |words, unread| self.stream.load_all(words, unread))
+    pub(crate) fn resolve(&mut self, words: &mut [DeferredWrite]) -> Result<(), CopyError> {
+        deferred::resolve(words, |words, unread| self.stream.load_all(words, unread))
     }
 
     fn choose(&mut self, options: &WordsOptions) -> Result<(), CopyError> {
@@ -208,7 +209,7 @@ impl Words {
     ) -> Result<&'static Gdrcopy, String> {
         let Some(library) = &options.gdrcopy else { return Err(String::from("switched off")) };
         let gdrcopy = Gdrcopy::load(library).map_err(|error| error.to_string())?;
-        let mapped = Mapped::by_gdrcopy(page.range(), gdrcopy)?;
+        let mapped = RangeMapping::by_gdrcopy(page.range(), gdrcopy)?;
         for len in [2, 4, 8] {
             let addr = page.range().addr() + 64 * len + len;
             let (first, second) =

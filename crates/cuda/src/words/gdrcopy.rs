@@ -1,4 +1,4 @@
-//! GDRCopy's library, if there is one: CPU mappings of device memory, by a kernel module.
+//! GDRCopy's library: CPU mappings of device memory, by a kernel module. Optional.
 
 use std::ffi::{c_int, c_ulong, c_void};
 use std::fmt;
@@ -11,10 +11,10 @@ use thiserror::Error;
 use crate::driver::library::reason;
 use crate::memory::device_memory::GPU_PAGE;
 
-/// The name of the library, with the version of its interface that is used here.
+/// Name of the library, with the version of the interface used here.
 pub const GDRCOPY_LIBRARY: &str = "libgdrapi.so.2";
 
-/// Why GDRCopy is not used.
+/// Reason why GDRCopy is not used.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the texts of errors say it")]
@@ -51,29 +51,29 @@ struct Info {
     rest: [u64; 15],
 }
 
-/// GDRCopy, opened. It stays so until the process ends.
+/// GDRCopy, open until the process ends.
 #[derive(Debug)]
 pub struct Gdrcopy {
     path: String,
     version: (i32, i32),
     functions: Functions,
-    /// The library's handle on the module. Its list of pinned ranges has no lock, so this is one.
-    open: Mutex<Open>,
+    /// The library's handle of the module, locked since the library's list of pinned ranges is not.
+    open: Mutex<ModuleHandle>,
 }
 
 #[derive(Debug)]
-struct Open(*mut c_void);
+struct ModuleHandle(*mut c_void);
 
 // SAFETY: a handle that any thread may use, one at a time.
-unsafe impl Send for Open {}
+unsafe impl Send for ModuleHandle {}
 
 static OPENED: Mutex<Vec<&'static Gdrcopy>> = Mutex::new(Vec::new());
 
 impl Gdrcopy {
-    /// Opens GDRCopy, or returns what is open. `path` may be a name for the dynamic loader.
+    /// Opens GDRCopy once. `path` may be a name for the dynamic loader.
     ///
     /// # Errors
-    /// When it is not there, is another version, or its kernel module does not serve us.
+    /// It is missing, has another version, or its kernel module refuses.
     pub fn load(path: &str) -> Result<&'static Self, GdrcopyError> {
         let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(gdrcopy) = opened.iter().find(|gdrcopy| gdrcopy.path == path) {
@@ -86,7 +86,7 @@ impl Gdrcopy {
 
     fn open(path: &str) -> Result<Self, GdrcopyError> {
         // SAFETY: loading runs the library's initialisers. GDRCopy's have no demands on the
-        // process; for any other file, who names it vouches.
+        // process; whoever names another file vouches for it.
         let handle = unsafe { Handle::open(Some(path), RTLD_NOW | RTLD_LOCAL) };
         let handle = handle.map_err(|error| GdrcopyError::Open {
             path: path.to_owned(),
@@ -109,7 +109,7 @@ impl Gdrcopy {
             (functions, version, open)
         };
         let (mut major, mut minor) = (0, 0);
-        // SAFETY: places for the two numbers.
+        // SAFETY: pointers to two numbers.
         unsafe { get_version(&raw mut major, &raw mut minor) };
         if major != 2 {
             return Err(GdrcopyError::Version { path: path.to_owned(), major, minor });
@@ -119,9 +119,9 @@ impl Gdrcopy {
         if module.is_null() {
             return Err(GdrcopyError::NoModule { version: format!("{major}.{minor}") });
         }
-        // Dropping the handle would close the library under the functions just taken from it.
+        // Dropping the handle would unload the functions just looked up.
         std::mem::forget(handle);
-        let open = Mutex::new(Open(module));
+        let open = Mutex::new(ModuleHandle(module));
         Ok(Self { path: path.to_owned(), version: (major, minor), functions, open })
     }
 
@@ -144,8 +144,8 @@ impl Gdrcopy {
         let mut pinned = Pinned(0);
         let mut cpu = ptr::null_mut();
         let mut info = Info::default();
-        // SAFETY: places for what is returned, and room for more than any version's information.
-        // What was pinned is unpinned when a later step fails.
+        // SAFETY: pointers to the results; `info` is longer than any version's structure. Pinned
+        // memory is unpinned when a later step fails.
         unsafe {
             let code = (functions.pin)(open.0, start as c_ulong, len, 0, 0, &raw mut pinned);
             check("gdr_pin_buffer", code)?;
@@ -171,7 +171,7 @@ impl Gdrcopy {
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Open> {
+    fn lock(&self) -> MutexGuard<'_, ModuleHandle> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -182,19 +182,19 @@ impl fmt::Display for Gdrcopy {
     }
 }
 
-/// Device memory mapped for the CPU. Dropping it ends that.
+/// GDRCopy's CPU mapping of device memory, until dropped.
 #[derive(Debug)]
 pub(crate) struct GdrcopyMapping {
     gdrcopy: &'static Gdrcopy,
     pinned: Pinned,
     cpu: usize,
-    /// The device's address of its first byte.
+    /// Device address of the first byte.
     start: usize,
     len: usize,
 }
 
 impl GdrcopyMapping {
-    /// Where the CPU finds a device's address, which must be in what was mapped.
+    /// Returns the CPU's address of a device address, which must be mapped.
     pub(crate) fn cpu_addr(&self, addr: usize) -> usize {
         self.cpu + (addr - self.start)
     }
@@ -204,7 +204,7 @@ impl Drop for GdrcopyMapping {
     fn drop(&mut self) {
         let functions = &self.gdrcopy.functions;
         let open = self.gdrcopy.lock();
-        // An error means that the memory is gone already; then so is the mapping.
+        // After an error the memory is gone already, and the mapping with it.
         // SAFETY: mapped and pinned by `map`, and given back once, here, in GDRCopy's order.
         unsafe {
             let _ = (functions.unmap)(open.0, self.pinned, self.cpu as *mut _, self.len);

@@ -1,31 +1,31 @@
-//! Device memory that the CPU reads and writes directly, through a mapping of PCIe's window on it.
+//! CPU mappings of device memory, through the GPU's PCIe BAR.
 //!
-//! Such a mapping is good for words. Stores are combined in the CPU until a fence, which follows
-//! each here. Loads go all the way to the device.
+//! Such a mapping is good for words. The CPU combines stores until a fence, which follows each one
+//! here. Loads go to the device.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use crate::memory::range::DeviceRange;
+use crate::words::deferred::aligned_parts;
 use crate::words::gdrcopy::{Gdrcopy, GdrcopyMapping};
-use crate::words::together::parts;
 
-/// A whole range, mapped allocation by allocation.
+/// CPU mapping of a whole range, by allocation.
 #[derive(Debug)]
-pub(crate) struct Mapped {
-    pieces: Box<[Piece]>,
+pub(crate) struct RangeMapping {
+    pieces: Box<[AllocationMapping]>,
     /// The mapped memory, which keeps its context alive as long as the mappings.
     _range: Arc<DeviceRange>,
 }
 
 #[derive(Debug)]
-struct Piece {
+struct AllocationMapping {
     addr: usize,
     cpu: usize,
     _mapping: GdrcopyMapping,
 }
 
-impl Mapped {
+impl RangeMapping {
     pub(crate) fn by_gdrcopy(
         range: &Arc<DeviceRange>,
         gdrcopy: &'static Gdrcopy,
@@ -34,7 +34,7 @@ impl Mapped {
         let piece = |(addr, len)| {
             let mapping = gdrcopy.map(addr, len).map_err(|error| error.to_string())?;
             let cpu = mapping.cpu_addr(addr);
-            Ok(Piece { addr, cpu, _mapping: mapping })
+            Ok(AllocationMapping { addr, cpu, _mapping: mapping })
         };
         let pieces = range.allocations().map(piece).collect::<Result<_, String>>()?;
         Ok(Self { pieces, _range: Arc::clone(range) })
@@ -46,16 +46,16 @@ impl Mapped {
         piece.cpu + (addr - piece.addr)
     }
 
-    /// Loads bytes: words that are aligned whole, and each by a trip to the device.
+    /// Loads bytes: aligned words whole, each by a round trip to the device.
     ///
     /// # Safety
     /// The bytes are in the range.
     pub(crate) unsafe fn load(&self, addr: usize, into: &mut [u8]) {
-        for (at, len) in parts(addr, into.len()) {
+        for (at, len) in aligned_parts(addr, into.len()) {
             let cpu = self.cpu_addr(addr + at);
-            // SAFETY: in one allocation of the range, so in a mapping of this value, which keeps
-            // the alignment. The device and others change the bytes at any time, so accesses are
-            // atomic.
+            // SAFETY: the part is in one allocation of the range, and so in a mapping of `self`,
+            // which preserves alignment. The device and others change the bytes at any time, so
+            // accesses are atomic.
             let value = unsafe {
                 match len {
                     1 => AtomicU8::from_ptr(cpu as *mut u8).load(Ordering::Acquire).into(),
@@ -69,14 +69,14 @@ impl Mapped {
         }
     }
 
-    /// Stores bytes, words that are aligned whole, and sees to it that they leave the CPU: before
-    /// anything that is stored later, in this mapping or another.
+    /// Stores bytes, aligned words whole, and drains them from the CPU before any later store, to
+    /// this mapping or another.
     ///
     /// # Safety
     /// As [`Self::load`].
     pub(crate) unsafe fn store(&self, addr: usize, bytes: &[u8]) {
         drain_writes();
-        for (at, len) in parts(addr, bytes.len()) {
+        for (at, len) in aligned_parts(addr, bytes.len()) {
             let cpu = self.cpu_addr(addr + at);
             let mut value = [0; 8];
             value[..len.into()].copy_from_slice(&bytes[at..at + usize::from(len)]);
@@ -99,8 +99,8 @@ impl Mapped {
     }
 }
 
-/// Orders the stores before it ahead of those after it where one of them is to write-combining
-/// memory, for which a release does not, and drains what was combined.
+/// Orders earlier stores before later ones, also to write-combining memory, which a release does
+/// not order, and drains combined stores.
 #[inline(always)]
 pub fn drain_writes() {
     #[cfg(target_arch = "x86_64")]

@@ -1,4 +1,4 @@
-//! A range with the window that the CPU has on its words, where there is one.
+//! A range with the CPU mapping of its words, if there is one.
 
 use std::sync::Arc;
 
@@ -7,39 +7,39 @@ use crate::copy::request::CopyError;
 use crate::memory::pointer::Kind;
 use crate::memory::range::DeviceRange;
 use crate::words::gdrcopy::Gdrcopy;
-use crate::words::mapping::Mapped;
+use crate::words::mapping::RangeMapping;
 
-/// Makes the words of ranges reachable by the way that was found for a context.
+/// Maps ranges for access to their words, by the method chosen for a context.
 ///
 /// # Threads
-/// Any, at once: a range is made reachable where it is registered, and used by another thread.
+/// Any, at once: the thread that registers a range maps it, and another one uses it.
 #[derive(Clone, Copy, Debug)]
 pub struct Mapper {
-    /// None: by the stream.
+    /// None if words are reached through the stream.
     pub(crate) gdrcopy: Option<&'static Gdrcopy>,
 }
 
-/// A range whose words can be read and written. Dropping it takes the CPU's window on it away.
+/// A range whose words can be read and written. Dropping it ends its CPU mapping.
 #[derive(Debug)]
 pub struct WordRange {
     range: Arc<DeviceRange>,
-    /// None: by the stream.
-    window: Option<Window>,
+    /// None if words are reached through the stream.
+    mapping: Option<CpuMapping>,
 }
 
 #[derive(Debug)]
-struct Window {
-    mapped: Mapped,
+struct CpuMapping {
+    mapped: RangeMapping,
     /// The mapped range, or the same memory at other addresses.
     of: Arc<DeviceRange>,
 }
 
 impl Mapper {
-    /// Makes the words of a range reachable. Where it cannot be mapped (a PCIe window too small for
-    /// it, for one), `alias` is tried: the same memory at other addresses, of the same length.
-    /// Where that fails as well the driver's streams serve it, and the log says why.
+    /// Maps a range for the CPU. If it cannot be mapped (a PCIe BAR that is too small, for
+    /// example), tries `alias`: the same memory at other addresses, of the same length. If that
+    /// fails as well, words are reached through the driver's streams, and the log says why.
     ///
-    /// It may take system calls for each allocation, and does not wait for kernels.
+    /// May make system calls for each allocation; does not wait for kernels.
     pub fn open(&self, range: Arc<DeviceRange>, alias: Option<Arc<DeviceRange>>) -> WordRange {
         // Nothing maps managed memory: it moves.
         let gdrcopy = self.gdrcopy.filter(|_| range.kind() != Kind::Managed);
@@ -47,8 +47,8 @@ impl Mapper {
         let mut reasons = Vec::new();
         let aliases = alias.filter(|alias| alias.len() == range.len());
         for of in [Some(Arc::clone(&range)), aliases].into_iter().flatten() {
-            match Mapped::by_gdrcopy(&of, gdrcopy) {
-                Ok(mapped) => return WordRange { range, window: Some(Window { mapped, of }) },
+            match RangeMapping::by_gdrcopy(&of, gdrcopy) {
+                Ok(mapped) => return WordRange { range, mapping: Some(CpuMapping { mapped, of }) },
                 Err(reason) => reasons.push(format!("at {:#x}: {reason}", of.addr())),
             }
         }
@@ -64,25 +64,25 @@ impl Mapper {
 }
 
 impl WordRange {
-    /// A range whose words the driver's streams reach. Costs nothing.
+    /// Wraps a range whose words are reached through the driver's streams.
     pub fn unmapped(range: Arc<DeviceRange>) -> Self {
-        Self { range, window: None }
+        Self { range, mapping: None }
     }
 
-    /// The range.
+    /// Returns the range.
     pub fn range(&self) -> &Arc<DeviceRange> {
         &self.range
     }
 
-    /// Whether the CPU has a window on it.
+    /// Returns true if the range has a CPU mapping.
     pub fn is_mapped(&self) -> bool {
-        self.window.is_some()
+        self.mapping.is_some()
     }
 
-    /// Where the CPU finds an address of the range, to the end of its allocation: stores are
-    /// combined there, and loads go all the way to the device. None without a window.
+    /// Returns the CPU's address of a byte of the range, valid to the end of its allocation. Stores
+    /// to it are write-combined, and loads go to the device. None without a CPU mapping.
     pub fn cpu_addr(&self, addr: usize) -> Option<usize> {
-        let (mapped, addr) = self.window(addr)?;
+        let (mapped, addr) = self.cpu_mapping(addr)?;
         Some(mapped.cpu_addr(addr))
     }
 
@@ -92,8 +92,8 @@ impl WordRange {
     }
 
     #[inline]
-    pub(crate) fn window(&self, addr: usize) -> Option<(&Mapped, usize)> {
-        let window = self.window.as_ref()?;
-        Some((&window.mapped, addr - self.range.addr() + window.of.addr()))
+    pub(crate) fn cpu_mapping(&self, addr: usize) -> Option<(&RangeMapping, usize)> {
+        let mapping = self.mapping.as_ref()?;
+        Some((&mapping.mapped, addr - self.range.addr() + mapping.of.addr()))
     }
 }

@@ -9,7 +9,7 @@ use engine::atomic::Atomic;
 use engine::ids::Pe;
 use engine::port::copies::{
     Bounce, Copied, Copy, CopyDirection, CopyPort, DeferredOrder, MAX_BATCH_COPIES, MAX_STEPS,
-    MAX_WORDS, OrderedStep, Reach, TaggedCopy, Window,
+    MAX_WORDS, OrderedStep, PeerBounce, Reach, TaggedCopy,
 };
 use engine::port::{PortError, Posted};
 
@@ -75,7 +75,7 @@ impl CopyPort for FakeCopies {
         }
     }
 
-    fn room(&self, direction: CopyDirection) -> usize {
+    fn capacity(&self, direction: CopyDirection) -> usize {
         let calls = self.fabric.world().calls_under_way(self.pe, direction);
         if calls < MAX_CALLS { MAX_BATCH_COPIES } else { 0 }
     }
@@ -197,8 +197,8 @@ impl CopyPort for FakeCopies {
         self.lost.take().map_or(Ok(()), Err)
     }
 
-    fn window(&self, pe: Pe) -> Option<Window> {
-        self.fabric.world().window(self.pe, pe)
+    fn peer_bounce(&self, pe: Pe) -> Option<PeerBounce> {
+        self.fabric.world().peer_bounce(self.pe, pe)
     }
 
     fn is_mapped_by(&self, pe: Pe) -> bool {

@@ -177,7 +177,7 @@ impl DataPath for FakePort {
         ended.into_iter().find(|pe| *pe != self.pe && self.told_ended.insert(*pe))
     }
 
-    fn trouble(&mut self, rail: RailId) -> Option<PortError> {
+    fn endpoint_error(&mut self, rail: RailId) -> Option<PortError> {
         let mut world = self.fabric.world();
         let at = world.troubled.iter().position(|troubled| *troubled == (self.pe, rail))?;
         world.troubled.swap_remove(at);

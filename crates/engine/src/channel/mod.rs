@@ -6,9 +6,9 @@
 //!
 //! # Why messages cannot deadlock
 //! A message that arrives is always accepted: executing it takes no slot, and what it causes has
-//! space reserved, a flag for an acknowledgement and a place per fetch for a reply. A message that
-//! waits waits for lower numbers, or for counted segments that left before it; so the lowest number
-//! never waits for another message. Outgoing messages wait for the fabric and for the peer's
+//! capacity reserved, a flag for an acknowledgement and a place per fetch for a reply. A message
+//! that waits waits for lower numbers, or for counted segments that left before it; so the lowest
+//! number never waits for another message. Outgoing messages wait for the fabric and for the peer's
 //! acknowledgements, which are requested as soon as a caller waits.
 //!
 //! # Bounds on what a peer can allocate
@@ -42,9 +42,9 @@ pub(crate) struct PendingMessage {
 /// Condition for which a message waits.
 #[derive(Debug)]
 pub(crate) enum PendingOn {
-    /// All messages up to `after` are executed. The message is kept.
+    /// All messages up to `after` are executed. The message itself is held here.
     Earlier { after: Seq, head: Head, word: u32, bytes: Box<[u8]> },
-    /// The segments that it counts have arrived. The message is kept.
+    /// The segments that it counts have arrived. The message itself is held here.
     Data { head: Head, word: u32, bytes: Box<[u8]> },
     /// Staging executes it.
     Staging,
@@ -184,13 +184,14 @@ impl Channel {
         // Every message carries the acknowledgement in its head, mostly the same as the last one's.
         let executed = self.executed.next();
         if executed != self.ack_sent {
-            self.note_ack_sent(executed);
+            self.set_ack_sent(executed);
         }
     }
 
-    /// Notes that a message which has left acknowledges everything before this number.
+    /// Updates the due acknowledgement after a message that acknowledges everything before `before`
+    /// has left.
     #[inline(always)]
-    pub(crate) fn note_ack_sent(&mut self, before: Seq) {
+    pub(crate) fn set_ack_sent(&mut self, before: Seq) {
         self.ack_sent = before;
         self.ack_due_at = Seq(before.0 + ACK_INTERVAL);
         if before < self.ack_wanted {
@@ -214,7 +215,7 @@ impl Channel {
         (slot != NO_SLOT).then_some(slot)
     }
 
-    /// Notes that messages with these numbers have ended.
+    /// Frees the entries of messages that have ended.
     #[inline(always)]
     pub(crate) fn forget_sent(&mut self, numbers: Range<u64>) {
         self.unfinished -= (numbers.end - numbers.start) as u32;
@@ -240,7 +241,7 @@ impl Channel {
         self.fetches[usize::from(place)] = NO_SLOT;
     }
 
-    /// Notes a request for an acknowledgement of everything sent. Returns true if it is new.
+    /// Requests an acknowledgement of everything sent. Returns true if the request is new.
     pub(crate) fn request_ack(&mut self) -> bool {
         // Requested once: the peer remembers the request until it has executed everything before.
         if self.acked == self.next || self.ack_requested == self.next {
@@ -254,8 +255,8 @@ impl Channel {
         self.ack_requested > self.acked
     }
 
-    /// Notes that the peer requests an acknowledgement of everything before a number.
-    pub(crate) fn note_ack_request(&mut self, before: Seq) {
+    /// Handles the peer's request for an acknowledgement of everything before a number.
+    pub(crate) fn handle_ack_request(&mut self, before: Seq) {
         self.ack_wanted = self.ack_wanted.max(before);
         // Messages after one that waits are acknowledged by the bitmap.
         self.ack_due |= self.executed.next() >= self.ack_wanted || !self.waiting.is_empty();
@@ -270,16 +271,16 @@ impl Channel {
         due
     }
 
-    /// Notes that a message was executed. Returns true if an acknowledgement is due.
-    pub(crate) fn note_executed(&mut self, seq: Seq) -> bool {
-        self.executed.note(seq);
+    /// Adds an executed message. Returns true if an acknowledgement is due.
+    pub(crate) fn set_executed(&mut self, seq: Seq) -> bool {
+        self.executed.insert(seq);
         // After a gap that may last: the peer waits for this message, so the bitmap is sent.
         let is_beyond = seq >= self.executed.next() && !self.waiting.is_empty();
         self.ack_due |= is_beyond && seq < self.ack_wanted;
         self.is_ack_due() || self.ack_due
     }
 
-    /// Keeps a message that cannot be executed yet.
+    /// Holds a message that cannot be executed yet.
     pub(crate) fn wait(&mut self, waiting: PendingMessage) {
         let index = self.waiting.binary_search_by_key(&waiting.seq, |other| other.seq);
         self.waiting.insert(index.unwrap_or_else(|index| index), waiting);

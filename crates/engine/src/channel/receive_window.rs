@@ -35,9 +35,9 @@ impl ReceiveWindow {
         seq < self.next || self.seen[word] & bit != 0
     }
 
-    /// Notes that a message is executed that was not.
+    /// Adds an executed message, which was not executed before.
     #[inline(always)]
-    pub(crate) fn note(&mut self, seq: Seq) {
+    pub(crate) fn insert(&mut self, seq: Seq) {
         if seq == self.next {
             self.next = seq.next();
             // Only after messages out of order, which most connections never see.
@@ -118,7 +118,7 @@ mod tests {
         for (back, left) in [(0, 0), (1, 0), (3, 0), (4, 1), (7, 3)] {
             let first = Seq::FIRST.0;
             let mut executed = ReceiveWindow::new();
-            [0, 1, 3, 4, 6, 7].iter().for_each(|n| executed.note(Seq(first + n)));
+            [0, 1, 3, 4, 6, 7].iter().for_each(|n| executed.insert(Seq(first + n)));
             executed.roll_back(Seq(first + back));
             assert!((back..8).all(|n| !executed.has(Seq(first + n))), "{back}");
             assert_eq!(executed.next(), Seq(first + back.min(2)));
@@ -142,7 +142,7 @@ mod tests {
                 }
                 prop_assert_eq!(executed.has(seq), all.contains(&seq));
                 if all.insert(seq) {
-                    executed.note(seq);
+                    executed.insert(seq);
                 }
                 let next = executed.next();
                 prop_assert!(!all.contains(&next));

@@ -6,7 +6,7 @@
 use crate::ids::WrId;
 use crate::port::Tail;
 use crate::request::FetchTarget;
-use crate::segments::{Owner, PLAIN};
+use crate::segments::{Account, PLAIN};
 use crate::wire::message::{Frame, Seq, Tag};
 
 /// Number of messages of a proxy lane that may be unacknowledged.
@@ -40,7 +40,6 @@ impl Purpose {
     }
 }
 
-/// A message that has left.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MessageSlot {
     /// The sealed message, without its tail.
@@ -48,8 +47,8 @@ pub(crate) struct MessageSlot {
     /// Payload that is sent from its own memory.
     pub(crate) tail: Tail,
     pub(crate) seq: Seq,
-    /// [`Owner::FREE`] in a free slot; plain if the message's end only uncounts it.
-    pub(crate) owner: Owner,
+    /// [`Account::FREE`] in a free slot; plain if the message's end only uncounts it.
+    pub(crate) account: Account,
     /// Time of sending in the watchdog's units.
     pub(crate) born: u32,
     pub(crate) purpose: Purpose,
@@ -58,7 +57,7 @@ pub(crate) struct MessageSlot {
 
 impl MessageSlot {
     fn is_in_use(&self) -> bool {
-        self.owner != Owner::FREE
+        self.account != Account::FREE
     }
 
     /// Returns the local memory that the message still accesses; it may have no bytes.
@@ -96,8 +95,8 @@ impl Reserved<'_> {
 
     /// Takes the slot, since the message has left. Returns its index.
     #[inline(always)]
-    pub(crate) fn take(self, owner: Owner) -> u16 {
-        self.slot.owner = owner;
+    pub(crate) fn take(self, account: Account) -> u16 {
+        self.slot.account = account;
         *self.free -= 1;
         std::mem::replace(self.first_free, self.slot.next_free)
     }
@@ -121,7 +120,7 @@ impl MessageSlots {
             frame: Frame::EMPTY,
             tail: Tail::NONE,
             seq: Seq::NONE,
-            owner: Owner::FREE,
+            account: Account::FREE,
             born: 0,
             purpose: Purpose::Plain,
             next_free: (index + 1) as u16,
@@ -151,26 +150,26 @@ impl MessageSlots {
         if let Some(slot) = self.slots.get_mut(usize::from(index)) {
             // The fast path fills in a reserved slot without setting these.
             (slot.purpose, slot.tail) = (Purpose::Plain, Tail::NONE);
-            slot.owner = Owner::FREE;
+            slot.account = Account::FREE;
             slot.next_free = self.first_free;
             self.first_free = index;
             self.free += 1;
         }
     }
 
-    /// Ends plain messages in sequence that have one owner. Returns the owner and their count.
+    /// Ends plain messages in sequence that have one account. Returns the account and their count.
     #[inline(always)]
     pub(crate) fn release_alike(
         &mut self,
         mut indices: impl Iterator<Item = u16> + Clone,
-    ) -> Option<(Owner, u32)> {
+    ) -> Option<(Account, u32)> {
         let first = usize::from(indices.clone().next()?);
-        let owner = self.slots.get(first)?.owner;
+        let account = self.slots.get(first)?.account;
         let (mut first_free, mut count) = (self.first_free, 0);
-        while let Some(index) = indices.next().filter(|_| owner.is_plain()) {
+        while let Some(index) = indices.next().filter(|_| account.is_plain()) {
             match self.slots.get_mut(usize::from(index)) {
-                Some(slot) if slot.owner == owner => {
-                    slot.owner = Owner::FREE;
+                Some(slot) if slot.account == account => {
+                    slot.account = Account::FREE;
                     slot.next_free = first_free;
                     first_free = index;
                 }
@@ -180,7 +179,7 @@ impl MessageSlots {
         }
         self.first_free = first_free;
         self.free += count;
-        (count > 0).then_some((owner, count))
+        (count > 0).then_some((account, count))
     }
 
     #[inline(always)]
@@ -220,7 +219,7 @@ mod tests {
         for at in 0..SLOTS as u16 {
             let reserved = slots.reserve().expect("one is free");
             reserved.slot.seq = seq(at);
-            assert_eq!(reserved.take(Owner::new(Pe(1), RailId(0))), at);
+            assert_eq!(reserved.take(Account::new(Pe(1), RailId(0))), at);
         }
         assert!(slots.reserve().is_none());
         for at in 0..SLOTS as u16 {

@@ -7,20 +7,20 @@ use std::ops::Range;
 
 use crate::channel::slots::Purpose;
 use crate::core::{Continuation, Core, StagingEvent};
-use crate::group::{CompletionGroups, Fence, GroupId};
+use crate::group::{CompletionGroups, CompletionId, Fence};
 use crate::ids::{Pe, RailId, WrId};
 use crate::peers::{Peer, Peers, WaitingSignal};
 use crate::port::{Completions, Failure, Polled, Port};
-use crate::segments::{BALANCED, BY_LOAD, Owner, PLAIN, Segment, Segments};
+use crate::segments::{Account, BALANCED, BY_LOAD, PLAIN, Segment, Segments};
 use crate::wire::message::{MAP_BYTES, Seq, WINDOW};
 
-/// Receives the completions of a poll. Runs of segments with one owner are counted together.
+/// Receives the completions of a poll. Runs of segments with one account are counted together.
 struct CompletionSink<'a> {
     segments: &'a mut Segments,
     peers: &'a mut Peers,
     groups: &'a mut CompletionGroups<Continuation>,
     settling: &'a mut Vec<Pe>,
-    emptied: &'a mut Vec<GroupId>,
+    emptied: &'a mut Vec<CompletionId>,
     /// Segments whose completion does more than uncount them.
     others: &'a mut Vec<u32>,
     count: u32,
@@ -28,17 +28,17 @@ struct CompletionSink<'a> {
 
 impl CompletionSink<'_> {
     #[inline(always)]
-    fn end(&mut self, owner: Owner, count: u32) {
+    fn end(&mut self, account: Account, count: u32) {
         self.count += count;
-        let pe = owner.pe();
+        let pe = account.pe();
         let peer = self.peers.get_mut(pe);
         peer.in_flight -= count;
-        if peer.order.end(owner.group(), count) && !peer.is_settling {
+        if peer.order.end(account.group(), count) && !peer.is_settling {
             peer.is_settling = true;
             self.settling.push(pe);
         }
-        if self.groups.end(owner.completion(), count) {
-            self.emptied.push(owner.completion());
+        if self.groups.end(account.completion(), count) {
+            self.emptied.push(account.completion());
         }
     }
 }
@@ -47,7 +47,7 @@ impl Completions for CompletionSink<'_> {
     #[inline(always)]
     fn take(&mut self, index: usize) -> bool {
         // The fabric may report what is no segment of the lane, such as a message.
-        let is_known = self.segments.owner(index).is_some();
+        let is_known = self.segments.account(index).is_some();
         if is_known {
             // Handled after the poll: it needs the whole core, and the poll borrows the port.
             self.others.push(index as u32);
@@ -58,11 +58,11 @@ impl Completions for CompletionSink<'_> {
     #[inline(always)]
     fn take_alike(&mut self, mut indices: impl ExactSizeIterator<Item = usize>) -> usize {
         let Some(first) = indices.next() else { return 0 };
-        let Some(owner) = self.segments.owner(first).filter(|owner| owner.is_plain()) else {
+        let Some(account) = self.segments.account(first).filter(|it| it.is_plain()) else {
             return 0;
         };
-        let count = self.segments.free_alike(owner, std::iter::once(first).chain(indices));
-        self.end(owner, count as u32);
+        let count = self.segments.free_alike(account, std::iter::once(first).chain(indices));
+        self.end(account, count as u32);
         count
     }
 }
@@ -102,28 +102,28 @@ impl<P: Port> Core<P> {
 
     fn complete_other(&mut self, index: u32) {
         let Some(segment) = self.segments.posted_mut(index as usize) else { return };
-        let Segment { owner, token, len, .. } = *segment;
+        let Segment { account, token, len, .. } = *segment;
         // The token of a plain segment is undefined. Its peer may have failed since it was posted.
-        let token = if owner.is_plain() { PLAIN } else { token };
+        let token = if account.is_plain() { PLAIN } else { token };
         self.segments.free(index as usize);
-        self.rails[owner.rail().index()].end(1);
-        let peer = self.peers.get_mut(owner.pe());
+        self.rails[account.rail().index()].end(1);
+        let peer = self.peers.get_mut(account.pe());
         peer.in_flight -= 1;
-        let ahead = peer.bytes_ahead.get_mut(owner.rail().index());
+        let ahead = peer.bytes_ahead.get_mut(account.rail().index());
         let by_load = token != PLAIN && token & BY_LOAD != 0;
         if let Some(ahead) = ahead.filter(|_| by_load) {
             *ahead -= len as u64;
-            let load = &mut self.rails[owner.rail().index()].load;
+            let load = &mut self.rails[account.rail().index()].load;
             load.complete(len as u64, self.port.now());
         }
-        if owner.is_orphan() {
+        if account.is_orphan() {
             // The fabric no longer accesses the memory, which may be released now.
             self.regions.directory().leave_orphan(self.regions.kind(), index);
         } else {
-            if peer.order.end(owner.group(), 1) {
-                self.settle_later(owner.pe());
+            if peer.order.end(account.group(), 1) {
+                self.settle_later(account.pe());
             }
-            self.end_in_group(owner.completion());
+            self.end_in_group(account.completion());
         }
         if !matches!(token, PLAIN | BALANCED) {
             self.staging_events.push_back(StagingEvent::Segment { token: token & !BY_LOAD });
@@ -138,7 +138,7 @@ impl<P: Port> Core<P> {
         }
     }
 
-    pub(crate) fn end_in_group(&mut self, group: GroupId) {
+    pub(crate) fn end_in_group(&mut self, group: CompletionId) {
         if self.groups.end(group, 1) {
             self.emptied.push(group);
         }
@@ -181,8 +181,8 @@ impl<P: Port> Core<P> {
         peer.order.settle();
         peer.update_fast_path();
         let order = &peer.order;
-        let over = |(fence, group): &(Fence, GroupId)| order.is_finished(*fence).then_some(*group);
-        let ended: Vec<GroupId> = peer.quiets.iter().filter_map(over).collect();
+        let over = |(fence, id): &(Fence, CompletionId)| order.is_finished(*fence).then_some(*id);
+        let ended: Vec<CompletionId> = peer.quiets.iter().filter_map(over).collect();
         if !ended.is_empty() {
             peer.quiets.retain(|(fence, _)| !order.is_finished(*fence));
         }
@@ -230,8 +230,8 @@ impl<P: Port> Core<P> {
             );
         };
         let segment = *segment;
-        let (pe, rail) = (segment.owner.pe(), segment.owner.rail());
-        if !segment.owner.is_orphan() {
+        let (pe, rail) = (segment.account.pe(), segment.account.rail());
+        if !segment.account.is_orphan() {
             let failed = self.segment_error((segment.what(), pe), segment.len, rail, error);
             self.fail_peer(pe, failed);
         }
@@ -246,7 +246,7 @@ impl<P: Port> Core<P> {
             }
             return log::debug!(target: "TRANSPORT", "an executed message over {rail}: {error}");
         };
-        let (pe, what, len) = (slot.owner.pe(), slot.what(), slot.frame.len + slot.tail.len);
+        let (pe, what, len) = (slot.account.pe(), slot.what(), slot.frame.len + slot.tail.len);
         let failed = self.segment_error((what, pe), len, rail, error);
         self.fail_peer(pe, failed);
     }
@@ -257,7 +257,7 @@ impl<P: Port> Core<P> {
         let has_failed = peer.error.is_some();
         let Some(channel) = peer.channel.as_deref_mut() else { return };
         if has_failed {
-            // Its messages have ended already; only buffers that it may read are still kept.
+            // Its messages have ended already; only buffers that it may read are quarantined.
             self.staging_events.push_back(StagingEvent::Acknowledged { pe, before: ack });
             return;
         }
@@ -282,13 +282,13 @@ impl<P: Port> Core<P> {
         let waits = !peer.queue.is_empty() || !peer.waiting_signals.is_empty();
         // Every message acknowledges, mostly nothing new.
         if waits && (ack > acked || map.is_some()) {
-            // The window has space again, or a tag is free.
+            // The window is open again, or a tag is free.
             self.make_ready(pe);
         }
     }
 
     /// Ends messages from the front of `numbers` while only their counts end with them. Runs with
-    /// one owner are counted together.
+    /// one account are counted together.
     fn end_plain(&mut self, pe: Pe, numbers: &mut Range<u64>) {
         let Self { peers, messages, groups, settling, emptied, .. } = self;
         let Peer { channel, order, is_settling, .. } = peers.get_mut(pe);
@@ -296,16 +296,16 @@ impl<P: Port> Core<P> {
         loop {
             // It stops at a message that ended before, by the bitmap or a reply.
             let sent = numbers.clone().map_while(|number| channel.slot_of(Seq(number)));
-            let Some((owner, count)) = messages.release_alike(sent) else { return };
+            let Some((account, count)) = messages.release_alike(sent) else { return };
             let first = numbers.start;
             numbers.start += u64::from(count);
             channel.forget_sent(first..numbers.start);
-            if order.end(owner.group(), count) && !*is_settling {
+            if order.end(account.group(), count) && !*is_settling {
                 *is_settling = true;
                 settling.push(pe);
             }
-            if groups.end(owner.completion(), count) {
-                emptied.push(owner.completion());
+            if groups.end(account.completion(), count) {
+                emptied.push(account.completion());
             }
         }
     }
@@ -335,23 +335,23 @@ impl<P: Port> Core<P> {
         let seq = channel.next.near(low);
         let slot = self.messages.get_mut(channel.slot_of(seq)?)?;
         // The slot may be another message's by now, also another peer's.
-        let is_sent = slot.seq == seq && slot.owner.pe() == pe;
+        let is_sent = slot.seq == seq && slot.account.pe() == pe;
         let is_staged = matches!(slot.purpose, Purpose::Staged { .. });
         (is_sent && is_staged).then_some((slot.what(), 0))
     }
 
     pub(crate) fn end_message(&mut self, pe: Pe, index: u16) {
         let Some(slot) = self.messages.get_mut(index) else { return };
-        let owner = slot.owner;
+        let account = slot.account;
         self.messages.release(index);
         let peer = self.peers.get_mut(pe);
         if let Some(channel) = peer.channel.as_deref_mut() {
             channel.unfinished -= 1;
         }
-        if peer.order.end(owner.group(), 1) {
+        if peer.order.end(account.group(), 1) {
             self.settle_later(pe);
         }
-        self.end_in_group(owner.completion());
+        self.end_in_group(account.completion());
     }
 
     /// Ends a fetch that was answered. Returns the destination of the word and its width in bytes,
@@ -383,10 +383,10 @@ impl<P: Port> Core<P> {
         Some((result, width))
     }
 
-    pub(crate) fn note_executed(&mut self, pe: Pe, seq: Seq) {
+    pub(crate) fn message_executed(&mut self, pe: Pe, seq: Seq) {
         let channel = self.channel(pe);
         let is_waited_for = !channel.waiting.is_empty();
-        if channel.note_executed(seq) {
+        if channel.set_executed(seq) {
             self.enter_control(pe);
         }
         // A mark may be reached now. Not executed here: that would recurse for each in a chain.

@@ -87,12 +87,12 @@ impl<P: Port> Core<P> {
         let posted: Vec<u32> = self.segments.of_peer(pe).map(|(index, _)| index).collect();
         for index in posted {
             let Some(segment) = self.segments.posted_mut(index as usize) else { continue };
-            let completion = segment.owner.completion();
+            let completion = segment.account.completion();
             // The fast path leaves the token undefined, and an orphan's is read.
-            if segment.owner.is_plain() {
+            if segment.account.is_plain() {
                 segment.token = PLAIN;
             }
-            segment.owner = segment.owner.with(SegmentState::Orphan);
+            segment.account = segment.account.with(SegmentState::Orphan);
             let (memory, what) = (segment.memory(), segment.what());
             if let Some(memory) = memory {
                 let lane = self.regions.kind();
@@ -108,12 +108,12 @@ impl<P: Port> Core<P> {
             let (lane, segment) = (self.regions.kind(), COPY | token);
             self.regions.directory().enter_orphan(Orphan { lane, segment, what, pe, memory });
         }
-        let sent = self.messages.sent().filter(|(_, slot)| slot.owner.pe() == pe);
+        let sent = self.messages.sent().filter(|(_, slot)| slot.account.pe() == pe);
         let sent: Vec<u16> = sent.map(|(index, _)| index).collect();
         for index in sent {
             let Some(slot) = self.messages.get_mut(index) else { continue };
             // Its group was dropped; only the completion group still counts it.
-            slot.owner = slot.owner.unordered();
+            slot.account = slot.account.unordered();
             let purpose = slot.purpose;
             if let Some(channel) = self.peers.get_mut(pe).channel.as_deref_mut() {
                 match purpose {
@@ -141,11 +141,11 @@ impl<P: Port> Core<P> {
     pub(crate) fn fail_rail(&mut self, rail: RailId, error: PortError) {
         let rail_name = self.port.rail_name(rail).to_owned();
         let failed = EngineError::Rail { rail, rail_name, error };
-        let segments = self.segments.posted().filter(|(_, s)| s.owner.rail() == rail);
-        let messages = self.messages.sent().filter(|(_, slot)| slot.owner.rail() == rail);
+        let segments = self.segments.posted().filter(|(_, s)| s.account.rail() == rail);
+        let messages = self.messages.sent().filter(|(_, slot)| slot.account.rail() == rail);
         let mut peers: Vec<Pe> = segments
-            .map(|(_, segment)| segment.owner.pe())
-            .chain(messages.map(|(_, slot)| slot.owner.pe()))
+            .map(|(_, segment)| segment.account.pe())
+            .chain(messages.map(|(_, slot)| slot.account.pe()))
             .collect();
         // One error for each peer, however much it has in flight.
         peers.sort_unstable();

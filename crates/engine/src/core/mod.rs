@@ -25,7 +25,7 @@ use crate::core::config::LaneConfig;
 use crate::core::fail::{ActiveCopy, Failures};
 use crate::core::signals::Signals;
 use crate::error::EngineError;
-use crate::group::{CompletionGroups, GroupId, GroupRef};
+use crate::group::{CompletionGroups, CompletionId, OrderGroup};
 use crate::ids::{LaneKind, Pe, RailId};
 use crate::lane::host::handover::ActiveHandover;
 use crate::op::WordOp;
@@ -46,7 +46,7 @@ use crate::wire::seal::Seal;
 #[derive(Debug)]
 pub(crate) enum Continuation {
     /// Sends the signal of a put.
-    Signal { pe: Pe, word: WordOp, group: GroupRef, completion: GroupId },
+    Signal { pe: Pe, word: WordOp, group: OrderGroup, completion: CompletionId },
     /// Reports the end of a user thread's operation.
     Handover(ActiveHandover),
 }
@@ -88,7 +88,7 @@ pub(crate) struct Core<P: Port> {
     /// Whether local memory needs a descriptor, so that it has to be registered.
     pub(crate) needs_desc: bool,
     /// Completion group of new operations.
-    pub(crate) current: GroupId,
+    pub(crate) current: CompletionId,
     /// Number of entries in all queues.
     pub(crate) queued: usize,
     /// Peers that wait for a shared resource, in turn.
@@ -98,7 +98,7 @@ pub(crate) struct Core<P: Port> {
     /// Peers with groups whose cursors may move.
     settling: Vec<Pe>,
     /// Empty groups with a continuation to run.
-    emptied: Vec<GroupId>,
+    emptied: Vec<CompletionId>,
     /// Peers to which a control message is due.
     control: VecDeque<Pe>,
     /// Peers with messages whose acknowledgement was not requested.
@@ -153,7 +153,7 @@ impl<P: Port> Core<P> {
             failures: Failures::new(),
             watchdog: config.watchdog,
             needs_desc,
-            current: GroupId::NONE,
+            current: CompletionId::NONE,
             queued: 0,
             ring: VecDeque::new(),
             ready: Vec::new(),
@@ -273,12 +273,12 @@ impl<P: Port> Core<P> {
         Ok(location)
     }
 
-    /// Notes the first bytes of a peer's handles for the fast path.
-    pub(crate) fn note_handle(&mut self, pe: Pe, remote: &HandleView<'_>) {
+    /// Caches the first bytes of a peer's handles for the fast path.
+    pub(crate) fn cache_prefix(&mut self, pe: Pe, remote: &HandleView<'_>) {
         // The fast path reads a key without looking at the number of rails again.
         let peer = self.peers.get_mut(pe);
         if peer.paths.iter().all(|path| path.remote.rail().0 < remote.rails()) {
-            peer.note_prefix(remote.prefix());
+            peer.set_prefix(remote.prefix());
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::core::Core;
 use crate::error::EngineError;
-use crate::group::{Class, GroupId, GroupRef};
+use crate::group::{Class, CompletionId, OrderGroup};
 use crate::ids::{Pe, RailId, WrId};
 use crate::op::{Op, OpKind, Outcome};
 use crate::port::{Direction, Local, Operation, Port, Posted, Transfer};
@@ -26,7 +26,7 @@ pub(crate) struct SegmentPost {
     pub(crate) immediate: Option<u64>,
     /// [`BALANCED`], [`PLAIN`], or the number of staging's transfer.
     pub(crate) token: u32,
-    pub(crate) completion: GroupId,
+    pub(crate) completion: CompletionId,
     pub(crate) group: SegmentGroup,
     /// Whether it is part of a long operation, for which the rail's workers may be used.
     pub(crate) is_long: bool,
@@ -36,7 +36,7 @@ pub(crate) struct SegmentPost {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum SegmentGroup {
     Last(Class),
-    Given(GroupRef),
+    Given(OrderGroup),
 }
 
 impl<P: Port> Core<P> {
@@ -44,7 +44,7 @@ impl<P: Port> Core<P> {
     /// nothing queued and no pending fence, between memory that the fabric reaches. Returns false,
     /// with no side effect, if anything prevents that. Never panics.
     #[inline(always)]
-    pub(crate) fn try_post(&mut self, request: &Request<'_>, completion: GroupId) -> bool {
+    pub(crate) fn try_post(&mut self, request: &Request<'_>, completion: CompletionId) -> bool {
         let Self { peers, rails, segments, regions, groups, port, .. } = self;
         let Request { direction, pe, remote_handle, remote_addr, local, len } = *request;
         let Some(peer) = peers.of_mut(pe) else { return false };
@@ -67,7 +67,7 @@ impl<P: Port> Core<P> {
         let Some((wr_id, segment)) = segments.take() else { return false };
         // Counted before the fabric is called: little has to be kept in registers over the call.
         // Undone if the fabric refuses.
-        segment.owner = peer.owner.of_class(class_of(direction), completion);
+        segment.account = peer.account.of_class(class_of(direction), completion);
         segment.born = self.watchdog.time();
         peer.begin(peer.order.next(class_of(direction)), direction);
         rail.begin(len);
@@ -91,23 +91,23 @@ impl<P: Port> Core<P> {
     #[inline(never)]
     fn undo_post(&mut self, wr_id: WrId) -> bool {
         let Some(segment) = self.segments.posted_mut(wr_id.index()) else { return false };
-        let Segment { owner, direction, len, .. } = *segment;
+        let Segment { account, direction, len, .. } = *segment;
         self.segments.free(wr_id.index());
-        self.rails[owner.rail().index()].undo(len);
-        let peer = self.peers.get_mut(owner.pe());
+        self.rails[account.rail().index()].undo(len);
+        let peer = self.peers.get_mut(account.pe());
         peer.in_flight -= 1;
-        let may_settle = peer.order.end(owner.group(), 1);
+        let may_settle = peer.order.end(account.group(), 1);
         let posted = &mut peer.posted[direction as usize];
         *posted = posted.wrapping_sub(1);
         // The caller or queue still counts in a group with a continuation, so it does not end here.
-        let _ = self.groups.end(owner.completion(), 1);
+        let _ = self.groups.end(account.completion(), 1);
         if may_settle {
-            self.settle_later(owner.pe());
+            self.settle_later(account.pe());
         }
         false
     }
 
-    /// Posts a segment. Returns false if the fabric has no space for it.
+    /// Posts a segment. Returns false if the fabric has no capacity for it.
     ///
     /// # Errors
     /// The fabric has refused it for good, and its peer has failed with that error.
@@ -130,7 +130,7 @@ impl<P: Port> Core<P> {
         let state = if token == PLAIN { SegmentState::Plain } else { SegmentState::Other };
         let Some((wr_id, segment)) = segments.take() else { return Ok(false) };
         segment.set(transfer);
-        segment.owner = path.owner.in_groups(completion, group).with(state);
+        segment.account = path.account.in_groups(completion, group).with(state);
         segment.born = self.watchdog.time();
         segment.token = token;
         peer.begin(group, transfer.direction);
@@ -180,7 +180,7 @@ impl<P: Port> Core<P> {
         immediate: Option<u64>,
     ) -> Result<(u32, Outcome), EngineError> {
         let (remote, offset) = request.remote()?;
-        self.note_handle(pe, &remote);
+        self.cache_prefix(pe, &remote);
         let direction = request.direction;
         if direction == Direction::Write {
             let peer = self.peers.get(pe);
@@ -237,7 +237,7 @@ impl<P: Port> Core<P> {
                     }
                     break;
                 }
-                // The fabric takes nothing on this rail now; another one may have space.
+                // The fabric takes nothing on this rail now; another one may have capacity.
                 match self.peers.get(pe).paths.get(path.next as usize) {
                     Some(next) if next.rail != first => path = *next,
                     _ => break,
@@ -279,10 +279,10 @@ impl<P: Port> Core<P> {
                     transfer: Transfer { direction, local, len, remote, key },
                     immediate: None,
                     token,
-                    completion: GroupId::NONE,
+                    completion: CompletionId::NONE,
                     // Own transfers count themselves, from start to end; reads for a peer count in
                     // no group.
-                    group: SegmentGroup::Given(GroupRef::NONE),
+                    group: SegmentGroup::Given(OrderGroup::NONE),
                     is_long,
                 };
                 if self.post(&posting)? {

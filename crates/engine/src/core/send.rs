@@ -5,7 +5,7 @@ use crate::channel::Channel;
 use crate::channel::slots::{CONTROL, MessageSlots, Purpose};
 use crate::core::Core;
 use crate::error::EngineError;
-use crate::group::{Class, GroupId, GroupRef};
+use crate::group::{Class, CompletionId, OrderGroup};
 use crate::ids::Pe;
 use crate::op::{Attempt, Outcome};
 use crate::peers::Peer;
@@ -26,9 +26,9 @@ pub(crate) struct OutgoingMessage<'a> {
     /// Last message that the target has to execute first.
     pub(crate) after: Seq,
     pub(crate) purpose: Purpose,
-    pub(crate) completion: GroupId,
+    pub(crate) completion: CompletionId,
     /// Order group that counts the message as a write until it leaves.
-    pub(crate) write: Option<GroupRef>,
+    pub(crate) write: Option<OrderGroup>,
     /// Whether a later separate signal has to follow the message.
     pub(crate) has_data: bool,
     /// Class in the order of the peer; None if nothing orders the message.
@@ -36,7 +36,7 @@ pub(crate) struct OutgoingMessage<'a> {
 }
 
 impl<'a> OutgoingMessage<'a> {
-    pub(crate) fn new(pe: Pe, body: Body<'a>, completion: GroupId) -> Self {
+    pub(crate) fn new(pe: Pe, body: Body<'a>, completion: CompletionId) -> Self {
         let (tail, purpose) = (Tail::NONE, Purpose::Plain);
         let (write, has_data, class) = (None, false, Some(Class::Message));
         Self { pe, body, tail, after: Seq::NONE, purpose, completion, write, has_data, class }
@@ -55,7 +55,7 @@ impl<P: Port> Core<P> {
     ) -> bool {
         let Self { peers, messages, rails, regions, groups, port, seal, .. } = self;
         let Some(peer) = peers.of_mut(signal.pe) else { return false };
-        let Peer { channel, order, fast_prefix, pe, path, owner, .. } = peer;
+        let Peer { channel, order, fast_prefix, pe, path, account, .. } = peer;
         let Some(channel) = channel.as_deref_mut() else { return false };
         let Some(rail) = rails.get(path.rail.index()) else { return false };
         // A peer takes another slot only while it holds less than is free, so a silent one leaves
@@ -117,9 +117,9 @@ impl<P: Port> Core<P> {
         let slot = &mut *reserved.slot;
         slot.seq = channel.next;
         slot.born = self.watchdog.time();
-        let owner = owner.of_class(Class::Message, self.current);
-        order.begin(owner.group());
-        channel.send(reserved.take(owner));
+        let account = account.of_class(Class::Message, self.current);
+        order.begin(account.group());
+        channel.send(reserved.take(account));
         if part.is_some() {
             // Later signals apart from their data have to follow this message.
             channel.after_data = channel.next;
@@ -178,11 +178,11 @@ impl<P: Port> Core<P> {
                 0 => port.send(rail, to, wr_id, bytes),
                 _ => port.send_with_tail(rail, to, wr_id, bytes, tail),
             };
-            let owner = path.owner;
+            let account = path.account;
             path = paths.get(path.next as usize).copied().unwrap_or(path);
             match sent {
                 Ok(Posted::Yes) => {
-                    left = Some(owner);
+                    left = Some(account);
                     break;
                 }
                 Ok(Posted::Again) => self.rails[rail.index()].counters.again += 1,
@@ -195,12 +195,12 @@ impl<P: Port> Core<P> {
             }
         }
         *is_refused = left.is_none();
-        let Some(owner) = left else { return Ok(Outcome::LaneFull) };
+        let Some(account) = left else { return Ok(Outcome::LaneFull) };
         // A message that was counted as a write stays in the same group.
         let group = match (message.write, message.class) {
             (Some(write), _) => order.leave(write, seq),
             (None, Some(class)) => order.begin_last(class),
-            (None, None) => GroupRef::NONE,
+            (None, None) => OrderGroup::NONE,
         };
         slot.tail = tail;
         slot.seq = seq;
@@ -209,7 +209,7 @@ impl<P: Port> Core<P> {
         // Plain messages end in runs; a tail has to be cleared from the slot.
         let is_plain = purpose == Purpose::Plain && tail.len == 0;
         let state = if is_plain { SegmentState::Plain } else { SegmentState::Other };
-        channel.send(reserved.take(owner.in_groups(completion, group).with(state)));
+        channel.send(reserved.take(account.in_groups(completion, group).with(state)));
         if let Purpose::Fetch { place, .. } = purpose {
             channel.begin_fetch(place, index);
         }
@@ -360,7 +360,7 @@ impl<P: Port> Core<P> {
         frame.encode(&sealing, &Numbers { seq, ack, mark: 0, mask }, body);
         let sent = port.send(path.rail, path.to, CONTROL, frame.bytes());
         match sent {
-            Ok(Posted::Yes) => channel.note_ack_sent(ack),
+            Ok(Posted::Yes) => channel.set_ack_sent(ack),
             Ok(Posted::Again) => self.rails[path.rail.index()].counters.again += 1,
             Err(_) => {}
         }

@@ -1,7 +1,7 @@
 //! Batches: operations of callers that submit many and wait for all of them together.
 
 use crate::error::EngineError;
-use crate::group::GroupId;
+use crate::group::CompletionId;
 use crate::ids::Pe;
 use crate::lane::Lane;
 use crate::op::QueueEntry;
@@ -9,7 +9,7 @@ use crate::port::Port;
 use crate::regions::overlap;
 
 /// A batch of operations from its begin to its end: a completion group.
-pub type Batch = GroupId;
+pub type Batch = CompletionId;
 
 impl<P: Port> Lane<P> {
     /// Begins an empty batch. None when all [`MAX_GROUPS`](crate::group::MAX_GROUPS) are in use.
@@ -49,10 +49,10 @@ impl<P: Port> Lane<P> {
             })
         });
         let segments = core.segments.posted().filter_map(|(_, segment)| {
-            Some((segment.owner.pe(), segment.what(), segment.memory()?))
+            Some((segment.account.pe(), segment.what(), segment.memory()?))
         });
         let sent = core.messages.sent();
-        let messages = sent.map(|(_, slot)| (slot.owner.pe(), slot.what(), slot.memory()));
+        let messages = sent.map(|(_, slot)| (slot.account.pe(), slot.what(), slot.memory()));
         let touches = |&(pe, _, memory): &(Pe, &str, (usize, usize))| {
             overlap(memory, (addr, len)) && core.peers.get(pe).error.is_none()
         };

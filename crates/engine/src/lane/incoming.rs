@@ -1,7 +1,7 @@
-//! Incoming messages and immediate data: opened, executed or kept, and the messages ended that they
+//! Incoming messages and immediate data: opened, executed or held, and the messages ended that they
 //! acknowledge.
 //!
-//! Nothing is sent from here: replies and acknowledgements have space reserved and leave later in
+//! Nothing is sent from here: replies and acknowledgements have reserved capacity, and leave in
 //! the iteration. Messages of the common kinds from a peer without waiting messages, with no new
 //! acknowledgement, take a fast path.
 
@@ -102,7 +102,7 @@ impl<P: Port> Lane<P> {
             core.refuse(pe, seq, error.to_string());
             return true;
         }
-        channel.executed.note(seq);
+        channel.executed.insert(seq);
         if channel.is_ack_due() {
             core.enter_control(pe);
         }
@@ -163,7 +163,7 @@ impl<P: Port> Lane<P> {
         match message.body {
             Body::Ack(_) => {}
             Body::AckRequest => {
-                self.core.channel(pe).note_ack_request(seq);
+                self.core.channel(pe).handle_ack_request(seq);
                 self.core.enter_control(pe);
             }
             Body::Reply { place, low, value } => self.store_result(pe, place, low, value),
@@ -180,19 +180,19 @@ impl<P: Port> Lane<P> {
         }
     }
 
-    /// Executes a numbered message, or keeps it until the messages before its mark are executed.
+    /// Executes a numbered message, or holds it until the messages before its mark are executed.
     fn take_numbered(&mut self, pe: Pe, seq: Seq, message: &Message<'_>, raw: (Head, u32, &[u8])) {
         let channel = self.core.channel(pe);
         if channel.has_refused {
             return;
         }
         if channel.executed.has(seq) || channel.is_waiting(seq) {
-            // Delivered again: the sender may not know that it is executed. A kept reply is sent
+            // Delivered again: the sender may not know that it is executed. A cached reply is sent
             // again.
             channel.ack_due = true;
             if let Body::Fetch { place, .. } = message.body {
-                let is_kept = channel.replies[usize::from(place)].0 == seq;
-                channel.replies_due |= u16::from(is_kept) << place;
+                let is_cached = channel.replies[usize::from(place)].0 == seq;
+                channel.replies_due |= u16::from(is_cached) << place;
             }
             return self.core.enter_control(pe);
         }
@@ -210,7 +210,7 @@ impl<P: Port> Lane<P> {
         let after = seq.0.saturating_sub(message.mark.into());
         let after = if message.mark == 0 { Seq::NONE } else { Seq(after) };
         if let Body::Pull(pull) = &message.body {
-            // Staging keeps it from now on; it counts as executed when its bytes are stored.
+            // Staging holds it from now on; it counts as executed when its bytes are stored.
             if let Err(why) = self.staging.accept_pull(&mut self.core, pe, (seq, after), pull) {
                 self.core.refuse(pe, seq, why);
             }
@@ -246,18 +246,18 @@ impl<P: Port> Lane<P> {
     fn end_message(&mut self, pe: Pe, seq: Seq, message: &Message<'_>) {
         match self.apply(pe, seq, message) {
             Ok(()) => {
-                self.staging.note_executed(pe, seq);
-                self.core.note_executed(pe, seq);
+                self.staging.track_unflushed(pe, seq);
+                self.core.message_executed(pe, seq);
             }
             Err(why) => {
                 // A deferred write of the refused message must not be attributed to the next one.
-                self.staging.note_executed(pe, seq);
+                self.staging.track_unflushed(pe, seq);
                 self.core.refuse(pe, seq, why);
             }
         }
     }
 
-    /// Executes kept messages whose marks have been reached.
+    /// Executes held messages whose marks have been reached.
     #[cold]
     pub(crate) fn execute_kept(&mut self) {
         while let Some(pe) = self.core.executable.pop() {
@@ -279,7 +279,7 @@ impl<P: Port> Lane<P> {
             | Body::CountedSignal { addr, atomic, .. }
             | Body::Fetch { addr, atomic, .. }
             | Body::PutSignal { addr, atomic, .. } => (addr, atomic),
-            Body::StagedPut { to, payload } => {
+            Body::InlinePut { to, payload } => {
                 let data =
                     self.core.regions.locate(to, payload.len()).map_err(|e| e.to_string())?;
                 let stored = self.staging.store(&mut self.core, data, payload, order);
@@ -287,10 +287,10 @@ impl<P: Port> Lane<P> {
             }
             Body::GetRequest { from, len, get } => {
                 let asked = (from, len as usize);
-                return self.staging.queue_answer(&mut self.core, pe, seq, asked, get);
+                return self.staging.queue_reply(&mut self.core, pe, seq, asked, get);
             }
             Body::GetReply { get, payload } => {
-                return self.staging.finish_short_get(&mut self.core, pe, get, payload);
+                return self.staging.finish_inline_get(&mut self.core, pe, get, payload);
             }
             _ => return Ok(()),
         };
@@ -317,7 +317,7 @@ impl<P: Port> Lane<P> {
         let before = self.staging.fetch(&mut self.core, word, &atomic, order);
         let before = before.map_err(|error| error.to_string())?;
         let channel = self.core.channel(pe);
-        // Kept until the place is used again: a repeated fetch gets the same reply.
+        // Cached until the place is used again: a repeated fetch gets the same reply.
         channel.replies[usize::from(place)] = (seq, before);
         channel.replies_due |= 1 << place;
         self.core.enter_control(pe);

@@ -116,7 +116,7 @@ impl<P: Port> Lane<P> {
             return;
         }
         for rail in rail_ids(&self.core.rails) {
-            if let Some(error) = self.core.port.trouble(rail) {
+            if let Some(error) = self.core.port.endpoint_error(rail) {
                 self.core.fail_rail(rail, error);
             }
         }
@@ -125,7 +125,7 @@ impl<P: Port> Lane<P> {
         // requested.
         self.core.request_acks();
         while let Some(pe) = self.core.port.ended_process() {
-            self.core.watchdog.note_ended(pe);
+            self.core.watchdog.add_ended(pe);
         }
         for pe in self.core.watchdog.take_ended() {
             // Other PEs may wait for it even if this lane has nothing in flight.
@@ -191,7 +191,7 @@ impl<P: Port> Lane<P> {
         let Self { core, .. } = self;
         let (segments, of) = (&mut core.segments, &mut core.rails[rail.index()]);
         let mut end = |index: usize| {
-            let is_known = segments.owner(index).is_some();
+            let is_known = segments.account(index).is_some();
             if is_known {
                 segments.free(index);
                 of.end(1);

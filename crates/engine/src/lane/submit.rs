@@ -1,7 +1,7 @@
 //! Submission of operations: started at once, or moved into the queue of their peer.
 
 use crate::error::EngineError;
-use crate::group::GroupId;
+use crate::group::CompletionId;
 use crate::ids::{LaneKind, Pe};
 use crate::lane::Lane;
 use crate::op::{Attempt, Op, OpKind, Outcome, QueueEntry, SignalProtocol, WordOp};
@@ -53,8 +53,8 @@ impl<P: Port> Lane<P> {
     /// Starts an operation as [`Lane::try_start`] does, where no batch is entered.
     #[inline(always)]
     pub fn try_start_unbatched(&mut self, request: &Request<'_>) -> bool {
-        debug_assert!(self.core.current == GroupId::NONE, "a batch is entered");
-        self.core.try_post(request, GroupId::NONE)
+        debug_assert!(self.core.current == CompletionId::NONE, "a batch is entered");
+        self.core.try_post(request, CompletionId::NONE)
     }
 
     /// Starts an operation as [`Lane::start`] does, after [`Lane::try_start`] has returned false.
@@ -72,7 +72,7 @@ impl<P: Port> Lane<P> {
         self.submit(request.pe, op, request.remote_handle)
     }
 
-    pub(crate) fn transfer(&mut self, request: &Request<'_>, completion: GroupId) -> Op {
+    pub(crate) fn transfer(&mut self, request: &Request<'_>, completion: CompletionId) -> Op {
         // Found here once, so that its segments only compare it with the region found last.
         if let LocalSide::Memory(addr) = request.local {
             self.core.regions.find(addr, request.len, self.core.needs_desc);
@@ -265,7 +265,7 @@ impl<P: Port> Lane<P> {
     }
 
     /// Queues a value for staged memory, so that it leaves together with values right after it.
-    /// Returns false, without effect, for anything else, and if there is no room.
+    /// Returns false, without effect, for anything else, and if there is no capacity.
     fn join_values(&mut self, pe: Pe, op: &Op, handle: &HandleBytes) -> Result<bool, EngineError> {
         let (OpKind::Transfer(_), LocalSide::Value(value)) = (op.kind, op.local) else {
             return Ok(false);
@@ -278,7 +278,7 @@ impl<P: Port> Lane<P> {
         let to = RegionAddr { slot: remote.slot(), offset };
         let mut joined = self.staging.join_value(&mut self.core, pe, (op, value), to);
         if let Joined::Busy(other) = joined {
-            // Runs of one peer at a time: those before are sent now if there is room.
+            // Runs of one peer at a time: those before are sent now if there is capacity.
             self.serve_peer(other, &mut false);
             joined = self.staging.join_value(&mut self.core, pe, (op, value), to);
         }
@@ -332,7 +332,7 @@ impl<P: Port> Lane<P> {
     pub(crate) fn offer(
         &mut self,
         request: &Request<'_>,
-        completion: GroupId,
+        completion: CompletionId,
     ) -> Result<bool, EngineError> {
         self.core.reach_peer(request.pe)?;
         if request.len == 0 {

@@ -41,14 +41,14 @@ pub struct Copy {
     pub direction: CopyDirection,
     /// Address of the first byte in the memory.
     pub memory: usize,
-    /// Address of the first byte in the bounce memory; for a copy in, possibly in a peer's
-    /// [`Window`].
+    /// Address of the first byte in the bounce memory; for a copy in, possibly in a
+    /// [`PeerBounce`].
     pub bounce: usize,
     /// Bytes; at least one, and inside one bounce buffer.
     pub len: usize,
 }
 
-/// Step of an ordered list. An ordered step runs after all steps before it; the others are
+/// Step of an ordered batch. An ordered step runs after all steps before it; the others are
 /// unordered among themselves, back to the last ordered step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OrderedStep {
@@ -70,10 +70,10 @@ pub enum OrderedStep {
     },
 }
 
-/// Maximum number of steps of an ordered list.
+/// Maximum number of steps of an ordered batch.
 pub const MAX_STEPS: usize = 192;
 
-/// Maximum number of steps of an ordered list that are operations on words.
+/// Maximum number of steps of an ordered batch that are operations on words.
 pub const MAX_WORDS: usize = 64;
 
 /// Maximum number of copies started by one call.
@@ -122,14 +122,14 @@ impl Bounce {
 
 /// Bounce memory of a peer on the same host, mapped into this process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Window {
+pub struct PeerBounce {
     /// Address of its first byte.
     pub addr: usize,
     /// Bytes of all its bounce buffers.
     pub len: usize,
 }
 
-impl Window {
+impl PeerBounce {
     /// Returns the address of `len` bytes at an offset chosen by the peer, if all are inside.
     pub fn at(&self, offset: u64, len: usize) -> Option<usize> {
         let offset = usize::try_from(offset).ok()?;
@@ -163,11 +163,11 @@ pub trait CopyPort: Send + fmt::Debug {
 
     /// Returns how many tags may be started in a direction now. 0 while the device has enough to
     /// do, so that later copies can be started together.
-    fn room(&self, direction: CopyDirection) -> usize;
+    fn capacity(&self, direction: CopyDirection) -> usize;
 
-    /// Starts copies, all in one direction, for which there is [room](CopyPort::room); at most
-    /// [`MAX_BATCH_COPIES`]. Both sides stay valid and unchanged until the copies have ended. They
-    /// run in any order; when they have ended, so have all copies started before in the same
+    /// Starts copies, all in one direction, for which there is [capacity](CopyPort::capacity); at
+    /// most [`MAX_BATCH_COPIES`]. Both sides stay valid and unchanged until the copies have ended.
+    /// They run in any order; when they have ended, so have all copies started before in the same
     /// direction. The memory is staged, or any that the CPU reaches.
     ///
     /// # Errors
@@ -175,9 +175,9 @@ pub trait CopyPort: Send + fmt::Debug {
     /// copy has failed.
     fn start_all(&mut self, copies: &[TaggedCopy]) -> Result<Posted, PortError>;
 
-    /// Starts copies in and operations on words as an ordered list of at most [`MAX_STEPS`] and
-    /// [`MAX_WORDS`], if there is [room](CopyPort::room) for the tag, which reports the whole
-    /// list. Returns None, with nothing started, where the device cannot order the list, as with
+    /// Starts copies in and operations on words as an ordered batch of at most [`MAX_STEPS`] and
+    /// [`MAX_WORDS`], if there is [capacity](CopyPort::capacity) for the tag, which reports the
+    /// whole batch. Returns None, with nothing started, where the device cannot order it, as with
     /// words that the device does not store: the caller then waits between the steps.
     ///
     /// # Errors
@@ -256,12 +256,12 @@ pub trait CopyPort: Send + fmt::Debug {
     fn flush(&mut self) -> Result<(), PortError>;
 
     /// Returns the bounce memory of a peer, if the two processes share theirs.
-    fn window(&self, pe: Pe) -> Option<Window>;
+    fn peer_bounce(&self, pe: Pe) -> Option<PeerBounce>;
 
     /// Returns true if a peer's lane copies from the bounce memory of this process.
     fn is_mapped_by(&self, pe: Pe) -> bool;
 
-    /// Tells peers that share bounce memory that this lane copies from their windows from now on.
+    /// Tells peers that share bounce memory that this lane copies from theirs from now on.
     fn announce(&mut self);
 
     /// Returns true if the process of a peer that shares its bounce memory has ended.

@@ -197,7 +197,7 @@ pub trait DataPath {
     }
 
     /// Returns an error of a whole rail that no completion reports, each error once.
-    fn trouble(&mut self, _rail: RailId) -> Option<PortError> {
+    fn endpoint_error(&mut self, _rail: RailId) -> Option<PortError> {
         None
     }
 

@@ -10,7 +10,7 @@ use crate::ids::WrId;
 pub enum Posted {
     /// The fabric has taken the segment; a completion with its work-request id will follow.
     Yes,
-    /// The fabric has no room at present (`FI_EAGAIN`). Nothing was taken; try again later.
+    /// The fabric has no capacity at present (`FI_EAGAIN`). Nothing was taken; try again later.
     Again,
 }
 

@@ -13,7 +13,7 @@ pub enum Access {
     /// Peers may also read and write it, over every proxy rail.
     LocalAndRemote,
     /// As `LocalAndRemote`, for words that only peers' signals change, and only by additions: their
-    /// values can be kept in host memory instead of being read back.
+    /// values can be cached in host memory instead of being read back.
     Signals,
 }
 
@@ -27,9 +27,9 @@ impl Access {
 
 static UNCLOSED: AtomicBool = AtomicBool::new(false);
 
-/// Notes that an object through which the fabric reaches memory of this process could not be
-/// closed. From here on memory that was registered is never freed.
-pub fn note_unclosed() {
+/// Call when an object through which the fabric reaches memory of this process could not be
+/// closed. From then on memory that was registered is never freed.
+pub fn set_unclosed() {
     UNCLOSED.store(true, Ordering::Relaxed);
 }
 

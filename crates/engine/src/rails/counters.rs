@@ -11,7 +11,7 @@ pub struct RailCounters {
     pub bytes: u64,
     /// Segments that have completed, with or without an error.
     pub completed: u64,
-    /// Posts that the fabric had no space for.
+    /// Posts that the fabric had no capacity for.
     pub again: u64,
     /// Operations that had to wait in their peer's queue, counted on the first rail.
     pub queued: u64,

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use crate::ids::{Pe, RailId};
 use crate::port::PeerAddr;
 use crate::rails::pairing::first_rail;
-use crate::segments::Owner;
+use crate::segments::Account;
 use crate::wire::handle::RailKey;
 
 /// The remote end of a local rail towards one peer.
@@ -21,14 +21,13 @@ pub struct Path {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PeerPath {
     pub(crate) to: PeerAddr,
-    /// The local rail.
     pub(crate) rail: RailId,
     /// The remote rail and the position of its key in handles.
     pub(crate) remote: RailKey,
     /// Index of the peer's next path, round and round; beyond all of them if there is only one.
     pub(crate) next: u32,
-    /// Owner of plain segments over the path that no group counts.
-    pub(crate) owner: Owner,
+    /// Account of plain segments over the path that no group counts.
+    pub(crate) account: Account,
 }
 
 /// The remote ends of one local rail, by PE.
@@ -129,8 +128,8 @@ impl PathTable {
             let Path { to, remote } = self.ends[rail.index()].get(pe);
             // `advance_path` then finds no other path, which costs less than renewing the same one.
             let next = if count == 1 { u32::MAX } else { (index + 1) % count };
-            let owner = Owner::new(pe, *rail);
-            PeerPath { to, rail: *rail, remote: RailKey::of(remote), next, owner }
+            let account = Account::new(pe, *rail);
+            PeerPath { to, rail: *rail, remote: RailKey::of(remote), next, account }
         };
         let paths: Box<[PeerPath]> = (0..).zip(&rails).map(path).collect();
         let start = first_rail(me, pe, self.ends.len() as u8);

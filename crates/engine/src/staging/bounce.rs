@@ -51,7 +51,6 @@ impl Pool {
         &mut self.peers[pe.index()]
     }
 
-    /// Returns the offset of a buffer in the bounce memory.
     pub(super) fn offset(&self, BounceBuffer(buffer): BounceBuffer) -> usize {
         self.first + usize::from(buffer) * self.len
     }

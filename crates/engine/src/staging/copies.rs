@@ -11,7 +11,7 @@ use crate::port::copies::{
 };
 use crate::port::{Port, PortError, Posted};
 use crate::staging::receive::{CopySpan, ReceiveState};
-use crate::staging::records::{Record, are_ordered, group_at};
+use crate::staging::records::{Record, are_ordered, section_at};
 use crate::staging::send::SendState;
 use crate::staging::{Staging, Token};
 use crate::wire::staging::MAX_RECORDS;
@@ -27,8 +27,8 @@ fn error(text: String) -> PortError {
 }
 
 impl Staging {
-    fn room(&self, direction: CopyDirection) -> usize {
-        self.stager.as_ref().map_or(0, |stager| stager.copies.room(direction))
+    fn capacity(&self, direction: CopyDirection) -> usize {
+        self.stager.as_ref().map_or(0, |stager| stager.copies.capacity(direction))
     }
 
     /// Starts copies of ready transfers in a direction. Returns whether anything moved.
@@ -39,12 +39,12 @@ impl Staging {
     ) -> bool {
         let mut moved = false;
         while let Some(first) = self.ready(direction).front().copied() {
-            let room = self.room(direction);
-            if room == 0 {
+            let capacity = self.capacity(direction);
+            if capacity == 0 {
                 break;
             }
             // A receive whose records depend on each other goes to the device alone, as an ordered
-            // list.
+            // batch.
             match self.start_ordered(core, first) {
                 Some(Posted::Yes) => {
                     moved = true;
@@ -54,7 +54,7 @@ impl Staging {
                 None => {}
             }
             let mut batch = std::mem::take(&mut self.batch);
-            self.collect(core, direction, room, &mut batch);
+            self.collect(core, direction, capacity, &mut batch);
             let started = self.start_batch(core, direction, &batch);
             batch.clear();
             self.batch = batch;
@@ -78,7 +78,7 @@ impl Staging {
                 let receive = self.receives.get(index)?;
                 let is = matches!(
                     receive.state,
-                    ReceiveState::Arrived | ReceiveState::CopyingIn(CopySpan::Group(_))
+                    ReceiveState::Arrived | ReceiveState::CopyingIn(CopySpan::Section(_))
                 );
                 (is && is_alive(receive.pe)).then_some(receive.len)
             }
@@ -91,14 +91,14 @@ impl Staging {
         &mut self,
         core: &mut Core<P>,
         direction: CopyDirection,
-        room: usize,
+        capacity: usize,
         batch: &mut Vec<TaggedCopy>,
     ) {
         // While a transfer waits for a buffer, holding copies back would delay it as well.
         let has_backlog = direction == CopyDirection::In
             || self.stager.as_ref().is_some_and(|b| b.out.is_waited_for());
         let mut bytes = 0;
-        for number in 0..room {
+        for number in 0..capacity {
             let Some(token) = self.ready(direction).front().copied() else { break };
             let Some(len) = self.len_ready(core, token) else {
                 self.ready(direction).pop_front();
@@ -154,7 +154,7 @@ impl Staging {
         let Some(receive) = self.receives.get(index) else { return };
         receive.state = ReceiveState::CopyingIn(part);
         let range = match part {
-            CopySpan::Group(begin) => group_at(&receive.records, begin),
+            CopySpan::Section(begin) => section_at(&receive.records, begin),
             _ => 0..receive.records.len(),
         };
         let tag = Token::Receive(index).bits();
@@ -173,8 +173,8 @@ impl Staging {
         receive.is_some_and(|r| r.state == ReceiveState::Arrived && r.may_be_ordered())
     }
 
-    /// Starts a receive with ordered records as one list. Returns None if the records are unordered
-    /// or the device takes no such list: groups are then copied one after the other.
+    /// Starts a receive with ordered records as one ordered batch. Returns None if the records are
+    /// unordered or the device takes no such batch: sections are then copied one by one.
     fn start_ordered<P: Port>(&mut self, core: &mut Core<P>, token: Token) -> Option<Posted> {
         let Token::Receive(index) = token else { return None };
         if self.len_ready(core, token).is_none() || !self.is_first_in_order(token) {
@@ -184,7 +184,7 @@ impl Staging {
         let read = bytes.and_then(|bytes| self.locate_records(core, index, bytes).map(|()| bytes));
         let mut steps = std::mem::take(&mut self.steps);
         let started = read.and_then(|bytes| {
-            let is_staged = self.list_steps(core, index, bytes, &mut steps)?;
+            let is_staged = self.append_steps(core, index, bytes, &mut steps)?;
             match &mut self.stager {
                 Some(stager) if is_staged => {
                     stager.copies.start_in_order(&steps, Token::Receive(index).bits())
@@ -199,7 +199,7 @@ impl Staging {
             Ok(Some(Posted::Yes)) => {
                 receive.state = ReceiveState::CopyingIn(CopySpan::InOrder);
                 self.ready(CopyDirection::In).pop_front();
-                self.note_started(core, token);
+                self.begin_copies(core, token);
                 Some(Posted::Yes)
             }
             Ok(Some(Posted::Again)) => {
@@ -208,9 +208,9 @@ impl Staging {
             }
             Ok(None) => {
                 if receive.records.iter().any(|record| record.is_ordered) {
-                    receive.state = ReceiveState::CopyingIn(CopySpan::Group(0));
+                    receive.state = ReceiveState::CopyingIn(CopySpan::Section(0));
                 } else {
-                    // Unordered from now on, so that it is not tried as a list again.
+                    // Unordered from now on, so that it is not tried as an ordered batch again.
                     receive.records.clear();
                     receive.is_unordered = true;
                 }
@@ -226,7 +226,7 @@ impl Staging {
 
     /// Appends the steps of a receive with ordered records. Returns false if they are unordered, or
     /// if the CPU has to change one of the words.
-    fn list_steps<P: Port>(
+    fn append_steps<P: Port>(
         &mut self,
         core: &mut Core<P>,
         index: u32,
@@ -239,19 +239,19 @@ impl Staging {
         }
         let mut begin = 0;
         while begin < receive.records.len() {
-            let range = group_at(&receive.records, begin);
+            let range = section_at(&receive.records, begin);
             begin = range.end;
-            let group = &receive.records[range];
-            // The first copy of each group waits for the group before it.
+            let section = &receive.records[range];
+            // The first copy of each section waits for the section before it.
             let mut is_ordered = !steps.is_empty();
-            for Record { memory, len, offset, .. } in group.iter().filter(|record| record.len > 0) {
+            for Record { memory, len, offset, .. } in section.iter().filter(|r| r.len > 0) {
                 let (direction, memory, len) = (CopyDirection::In, *memory, *len);
                 let copy = Copy { direction, memory, bounce: bytes + offset, len };
                 steps.push(OrderedStep::Copy { copy, is_ordered: std::mem::take(&mut is_ordered) });
             }
-            // The words of a group follow its copies, and are unordered among themselves.
+            // The words of a section follow its copies, and are unordered among themselves.
             is_ordered = true;
-            for (word, atomic) in group.iter().filter_map(|record| record.signal) {
+            for (word, atomic) in section.iter().filter_map(|record| record.signal) {
                 let location = core.locate_word(word, &atomic).map_err(error)?;
                 // The device cannot order its steps with a store of the CPU.
                 if location.reach == Reach::Direct {
@@ -278,7 +278,7 @@ impl Staging {
         match stager.copies.start_all(batch) {
             Ok(Posted::Yes) => {
                 for copies in by_tag() {
-                    self.note_started(core, Token::of(copies[0].tag));
+                    self.begin_copies(core, Token::of(copies[0].tag));
                 }
                 true
             }
@@ -322,7 +322,7 @@ impl Staging {
         self.ready(direction).push_front(token);
     }
 
-    fn note_started<P: Port>(&mut self, core: &mut Core<P>, token: Token) {
+    fn begin_copies<P: Port>(&mut self, core: &mut Core<P>, token: Token) {
         self.copying += 1;
         // The memory may not be released until the device has ended, even if the peer fails.
         let mut begin = |pe, what, records: &[Record]| {
@@ -350,7 +350,7 @@ impl Staging {
                     (SendState::Dropped, _) => self.end_send(core, index),
                     (_, Err(error)) => self.fail_send(core, index, error),
                     (_, Ok(())) => {
-                        send.state = SendState::Posting(0);
+                        send.state = SendState::Outgoing(0);
                         self.outgoing.push_back(Token::Send(index));
                     }
                 }
@@ -376,7 +376,7 @@ impl Staging {
         let changed = match part {
             CopySpan::InOrder => Ok(false),
             CopySpan::All => self.change_words(core, index, 0..count),
-            CopySpan::Group(begin) => return self.end_group(core, index, begin),
+            CopySpan::Section(begin) => return self.end_section(core, index, begin),
         };
         match changed {
             Ok(false) => self.finish(core, index, Ok(())),
@@ -402,7 +402,7 @@ impl Staging {
             let record = self.receives.get(index).and_then(|receive| receive.records.get(number));
             let Some((word, atomic)) = record.and_then(|record| record.signal) else { continue };
             let location = core.locate_word(word, &atomic).map_err(error)?;
-            // All puts of the group are stored, and its signals are unordered.
+            // All puts of the section are stored, and its signals are unordered.
             self.apply(core, location, &atomic, DeferredOrder::Any)?;
             // These words are flushed with the receive: the next executed message must not be noted
             // for them.
@@ -412,28 +412,28 @@ impl Staging {
         Ok(has_words)
     }
 
-    /// Continues after the copies of a record group: changes its words, and those of following
-    /// groups without puts, until a group has to be copied.
-    fn end_group<P: Port>(&mut self, core: &mut Core<P>, index: u32, mut begin: usize) {
+    /// Continues after the copies of a section: changes its words, and those of following
+    /// sections without puts, until a section has to be copied.
+    fn end_section<P: Port>(&mut self, core: &mut Core<P>, index: u32, mut begin: usize) {
         loop {
             let Some(receive) = self.receives.get(index) else { return };
             let count = receive.records.len();
             if begin >= count {
                 return self.finish(core, index, Ok(()));
             }
-            let range = group_at(&receive.records, begin);
+            let range = section_at(&receive.records, begin);
             begin = range.end;
             let changed = self.change_words(core, index, range);
-            // The next group follows these words, so deferred ones are completed first.
+            // The next section follows these words, so deferred ones are completed first.
             let stored = changed.and_then(|any| if any { self.flush_writes(core) } else { Ok(()) });
             if let Err(error) = stored {
                 return self.finish(core, index, Err(error));
             }
             let Some(receive) = self.receives.get(index) else { return };
             if begin < count {
-                let next = group_at(&receive.records, begin);
+                let next = section_at(&receive.records, begin);
                 if receive.records[next].iter().any(|record| record.len > 0) {
-                    receive.state = ReceiveState::CopyingIn(CopySpan::Group(begin));
+                    receive.state = ReceiveState::CopyingIn(CopySpan::Section(begin));
                     return self.ready(CopyDirection::In).push_back(Token::Receive(index));
                 }
             }

@@ -25,7 +25,7 @@ pub(super) struct StagedGet {
     pub(super) len: usize,
     pub(super) from: RegionAddr,
     counts: GroupCounts,
-    /// Number of the message that requested it; None once it is answered.
+    /// Number of the message that requested it; None once the reply is here.
     request: Option<Seq>,
     /// Whether the fabric reaches the destination, so that the bytes need no buffer.
     pub(super) is_direct: bool,
@@ -113,7 +113,7 @@ impl Staging {
         let outcome =
             core.send(&OutgoingMessage { purpose, class: Some(Class::Read), ..sending })?;
         if outcome == Outcome::Done {
-            // The get ends with its answer, not with the acknowledgement of the request.
+            // The get ends with its reply, not with the acknowledgement of the request.
             get.request = Some(core.channel(pe).last_sent());
             let asked = &mut core.peers.get_mut(pe).gets_requested;
             *asked = asked.wrapping_add(1);
@@ -132,7 +132,7 @@ impl Staging {
         (get as usize) < self.gets.entries.len()
     }
 
-    /// Returns the get that a peer's answer is for; None if the peer has failed meanwhile.
+    /// Returns the get that a peer's reply is for; None if the peer has failed meanwhile.
     pub(super) fn take_requested_get<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -148,7 +148,7 @@ impl Staging {
             |get: &StagedGet| get.pe == pe && get.request.is_some_and(|seq| seq.low() == named.low);
         match self.gets.get(named.number).filter(|get| is(get)) {
             Some(get) if fits(get.len) => {
-                // A repeated answer must not match: its number may name another get by then.
+                // A repeated reply must not match: its number may name another get by then.
                 get.request = None;
                 let answered = &mut core.peers.get_mut(pe).gets_answered;
                 *answered = answered.wrapping_add(1);
@@ -159,8 +159,8 @@ impl Staging {
         }
     }
 
-    /// Stores the bytes of a get whose answer is one message.
-    pub(crate) fn finish_short_get<P: Port>(
+    /// Stores the bytes of a get whose reply is one message.
+    pub(crate) fn finish_inline_get<P: Port>(
         &mut self,
         core: &mut Core<P>,
         pe: Pe,

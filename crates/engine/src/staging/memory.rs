@@ -159,7 +159,7 @@ impl Staging {
     }
 
     #[inline]
-    pub(crate) fn note_executed(&mut self, pe: Pe, seq: Seq) {
+    pub(crate) fn track_unflushed(&mut self, pe: Pe, seq: Seq) {
         // Its deferred writes have to be completed before it is acknowledged.
         if std::mem::take(&mut self.has_deferred) {
             self.unflushed.push((pe, seq));

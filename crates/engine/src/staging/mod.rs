@@ -23,8 +23,9 @@
 //! read; then a read, the end of earlier messages, and a copy are all that it waits for. An
 //! outbound buffer is in use until the target has executed the message, for which the target needs
 //! at most an inbound buffer. The two kinds are never exchanged. Requests for gets are executed
-//! when they arrive, so no message follows the buffer that their answer needs.
+//! when they arrive, so no message follows the buffer that their reply needs.
 
+mod batcher;
 mod bounce;
 mod copies;
 mod get;
@@ -35,27 +36,26 @@ mod same_host;
 mod send;
 mod submit;
 mod values;
-mod window;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::core::{Core, StagingEvent};
 use crate::error::EngineError;
-use crate::group::{Class, GroupId, GroupRef};
+use crate::group::{Class, CompletionId, OrderGroup};
 use crate::ids::Pe;
 use crate::op::Outcome;
 use crate::port::copies::{Bounce, CopyDirection, CopyPort, OrderedStep, TaggedCopy};
 use crate::port::{Port, PortError};
 use crate::rails::counters::StagedCounters;
 use crate::regions::{Region, RegisteredStager};
+use crate::staging::batcher::Batcher;
 use crate::staging::bounce::{BounceBuffer, Pool};
 use crate::staging::get::StagedGet;
 use crate::staging::receive::StagedReceive;
 use crate::staging::send::StagedSend;
 pub(crate) use crate::staging::values::Joined;
 use crate::staging::values::ValueRuns;
-use crate::staging::window::BatchWindow;
 use crate::wire::message::Seq;
 
 /// Maximum number of transfers of this lane with one peer in flight.
@@ -156,21 +156,20 @@ impl<T> Slab<T> {
 /// Groups that count a transfer of this lane until it ends or its message takes over the count.
 #[derive(Clone, Copy, Debug)]
 struct GroupCounts {
-    group: GroupRef,
-    completion: GroupId,
+    group: OrderGroup,
+    completion: CompletionId,
 }
 
 impl GroupCounts {
     /// For transfers requested by a peer.
-    const NONE: Self = Self { group: GroupRef::NONE, completion: GroupId::NONE };
+    const NONE: Self = Self { group: OrderGroup::NONE, completion: CompletionId::NONE };
 }
 
-/// Transfers with one peer.
 #[derive(Debug, Default)]
 struct PeerTransfers {
     /// Transfers of this lane in flight.
     in_flight: u32,
-    /// Gets requested by the peer and not answered.
+    /// Gets requested by the peer whose reply has not ended.
     gets_unanswered: u32,
     /// The send that later puts may join.
     joinable: Option<u32>,
@@ -180,7 +179,6 @@ struct PeerTransfers {
     checked: Option<(Seq, Seq)>,
 }
 
-/// Staging of a lane.
 #[derive(Debug, Default)]
 pub(crate) struct Staging {
     longest_message: usize,
@@ -196,8 +194,8 @@ pub(crate) struct Staging {
     ready: [VecDeque<Token>; 2],
     /// Number of transfers being copied.
     copying: u32,
-    /// Sends whose failed peer may still read their buffers.
-    kept: u32,
+    /// Sends to failed peers, which may still read the buffers.
+    quarantined: u32,
     /// Whether a write was deferred since the last executed message was noted.
     has_deferred: bool,
     /// Error of a flush that was forced early, until it is reported.
@@ -208,7 +206,7 @@ pub(crate) struct Staging {
     signalled: Vec<u32>,
     batch: Vec<TaggedCopy>,
     steps: Vec<OrderedStep>,
-    window: BatchWindow,
+    batcher: Batcher,
     values: ValueRuns,
     last_progress: u32,
     counters: StagedCounters,
@@ -303,7 +301,7 @@ impl Staging {
                 }
             }
             StagingEvent::Advanced { pe } => self.readmit(core, pe),
-            StagingEvent::Acknowledged { pe, before } => self.release_kept(core, pe, before),
+            StagingEvent::Acknowledged { pe, before } => self.release_quarantined(core, pe, before),
             StagingEvent::Refused { pe } => self.drop_receives(core, pe),
             StagingEvent::Failed { pe } => {
                 self.drop_sends(core, pe);
@@ -319,7 +317,7 @@ impl Staging {
             // While the device takes no copy, waiting puts stay open for more to join.
             let is_out = direction == CopyDirection::Out;
             if !stager.pool(direction).is_waited_for()
-                || is_out && stager.copies.room(direction) == 0
+                || is_out && stager.copies.capacity(direction) == 0
             {
                 return;
             }
@@ -380,7 +378,7 @@ impl Staging {
         core: &mut Core<P>,
         pe: Pe,
         class: Class,
-        completion: GroupId,
+        completion: CompletionId,
     ) -> GroupCounts {
         self.peer(pe).in_flight += 1;
         core.groups.begin(completion);
@@ -393,7 +391,7 @@ impl Staging {
         // Not called for a send whose message has left: the message took over its count.
         core.end_in_group(counts.completion);
         let peer = core.peers.get_mut(pe);
-        if peer.error.is_none() && counts.group != GroupRef::NONE {
+        if peer.error.is_none() && counts.group != OrderGroup::NONE {
             peer.order.end(counts.group, 1);
             core.settle_later(pe);
         }
@@ -424,7 +422,7 @@ impl Staging {
         let is_waited_for =
             |stager: &LaneStager| stager.out.is_waited_for() || stager.inward.is_waited_for();
         self.copying > 0
-            || self.kept > 0
+            || self.quarantined > 0
             || !self.outgoing.is_empty()
             || !self.gets.is_empty()
             || self.stager.as_ref().is_some_and(is_waited_for)
@@ -438,7 +436,7 @@ impl Staging {
     /// Returns true if the next iteration should wait, so that more short operations share a copy.
     #[inline]
     pub(crate) fn is_collecting(&mut self) -> bool {
-        self.window.keep_collecting()
+        self.batcher.keep_collecting()
     }
 
     /// Returns the time of the last progress, in the watchdog's units.

@@ -17,7 +17,6 @@ use crate::wire::staging::{
     MAX_KEYS, MAX_RECORDS, Pull, PullSource, PullTarget, RECORD, WireRecord,
 };
 
-/// Destination of a receive.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ReceiveTarget {
     One(WireRecord),
@@ -27,7 +26,6 @@ pub(super) enum ReceiveTarget {
     Memory(usize),
 }
 
-/// Source of a receive.
 #[derive(Debug)]
 pub(super) enum ReceiveSource {
     /// Offset in a same-host peer's bounce memory.
@@ -38,7 +36,6 @@ pub(super) enum ReceiveSource {
     Handle(u64, Arc<HandleBytes>),
 }
 
-/// Progress of a receive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum ReceiveState {
     /// Waits for earlier messages or for a buffer.
@@ -47,7 +44,7 @@ pub(super) enum ReceiveState {
     Reading(usize),
     /// The bytes are here, and wait for earlier messages or for the copy port.
     Arrived,
-    /// The records are being copied, or their next group is ready to be.
+    /// The records are being copied, or their next section is ready to be.
     CopyingIn(CopySpan),
     /// Everything is stored except words, whose writes are deferred.
     Storing,
@@ -62,8 +59,8 @@ pub(super) enum CopySpan {
     All,
     /// All, by the device, which also changes the words in order.
     InOrder,
-    /// The group that begins at this record.
-    Group(usize),
+    /// The section that begins at this record.
+    Section(usize),
 }
 
 /// Bytes that are read from a peer, or found in its bounce memory, and scattered into local memory.
@@ -166,7 +163,7 @@ impl Staging {
                 let get = self.take_requested_get(core, pe, named, |asked| asked == len)?;
                 let Some(get) = get else {
                     // The get has failed: nothing is stored.
-                    core.note_executed(pe, seq);
+                    core.message_executed(pe, seq);
                     return Ok(());
                 };
                 memory = get.is_direct.then_some(get.memory);
@@ -189,9 +186,9 @@ impl Staging {
                 return Err(String::from("bytes without a key for a rail that leads there"));
             }
             PullSource::Fabric(remote, keys) => {
-                let mut kept = [0; 8 * MAX_KEYS];
-                kept[..keys.len()].copy_from_slice(keys);
-                ReceiveSource::Keyed(remote, kept, (keys.len() / 8) as u8)
+                let mut copied = [0; 8 * MAX_KEYS];
+                copied[..keys.len()].copy_from_slice(keys);
+                ReceiveSource::Keyed(remote, copied, (keys.len() / 8) as u8)
             }
         };
         let is_shared = matches!(from, ReceiveSource::Bounce(_));
@@ -248,7 +245,7 @@ impl Staging {
         true
     }
 
-    /// Advances a receive as far as earlier messages allow, or keeps it waiting.
+    /// Advances a receive as far as earlier messages allow, or queues it in `waiting`.
     fn admit<P: Port>(&mut self, core: &mut Core<P>, index: u32) {
         let Some(receive) = self.receives.get(index) else { return };
         let (pe, after, state) = (receive.pe, receive.after, receive.state);
@@ -505,7 +502,7 @@ impl Staging {
                 core.decline(pe, seq, error.to_string())
             }
             _ => {
-                core.note_executed(pe, seq);
+                core.message_executed(pe, seq);
                 // Sent without a request: the sender reuses its buffer then.
                 core.channel(pe).ack_due = true;
                 core.enter_control(pe);

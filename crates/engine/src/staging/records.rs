@@ -1,4 +1,5 @@
-//! Records: several puts and signals that share a bounce buffer and a message.
+//! Records: several puts and signals that share a bounce buffer and a message. A *section* of the
+//! list is an ordered record, or the first, with the unordered ones after it.
 
 use std::ops::Range;
 
@@ -26,8 +27,8 @@ pub(super) struct Record {
     /// Offset in the buffer.
     pub(super) offset: usize,
     pub(super) signal: Option<(RegionAddr, Atomic)>,
-    /// Whether it follows all records before it, and so starts a group. Within a group puts are
-    /// unordered, and signals follow puts.
+    /// Whether it follows all records before it, and so starts a section. Within a section puts
+    /// are unordered, and signals follow puts.
     pub(super) is_ordered: bool,
     /// Whether an earlier record has the same source, whose bytes both share.
     pub(super) repeats: bool,
@@ -49,8 +50,8 @@ impl Record {
     }
 }
 
-/// Returns the range of the group that starts at a record.
-pub(super) fn group_at(records: &[Record], begin: usize) -> Range<usize> {
+/// Returns the range of the section that starts at a record.
+pub(super) fn section_at(records: &[Record], begin: usize) -> Range<usize> {
     let others = records.iter().skip(begin + 1).take_while(|record| !record.is_ordered);
     begin..begin + 1 + others.count()
 }
@@ -71,7 +72,7 @@ pub(super) fn add(records: &mut Vec<Record>, record: Record, max_bytes: usize) -
     let same = |other: &&Record| (other.memory, other.len) == (record.memory, record.len);
     let repeats = records.iter().rev().take(LATEST).any(|other| same(&other));
     let record = Record { repeats, ..record };
-    // A signal joins the put right before it, unless the group already has signals.
+    // A signal joins the put right before it, unless the section already has signals.
     let begin = records.iter().rposition(|record| record.is_ordered).unwrap_or(0);
     let is_free = record.len == 0 && words(&records[begin..]) == 0;
     if is_free && fits_with(records, None, max_bytes) {
@@ -108,7 +109,7 @@ pub(super) fn fits_alone(len: usize, max_bytes: usize) -> bool {
     fits_with(&[], Some(&Record::put(0, len, RegionAddr { slot: 0, offset: 0 })), max_bytes)
 }
 
-/// Sorts each group by destination, signals alone last, and assigns the puts their offsets in the
+/// Sorts each section by destination, signals alone last, and assigns the puts their offsets in the
 /// buffer. Returns the end of the last put. A single record is at 0 and has no list.
 pub(super) fn arrange(records: &mut [Record]) -> usize {
     if let [record] = records {
@@ -119,14 +120,14 @@ pub(super) fn arrange(records: &mut [Record]) -> usize {
     records.iter_mut().enumerate().for_each(|(number, record)| record.offset = number);
     let mut begin = 0;
     while begin < records.len() {
-        let range = group_at(records, begin);
+        let range = section_at(records, begin);
         begin = range.end;
-        let group = &mut records[range];
-        let is_ordered = group[0].is_ordered;
-        group.sort_unstable_by_key(|r| (r.len == 0, r.to.slot, r.to.offset, r.offset));
-        // The flag marks the first of a group, whichever record that is now.
-        group.iter_mut().for_each(|record| record.is_ordered = false);
-        group[0].is_ordered = is_ordered;
+        let section = &mut records[range];
+        let is_ordered = section[0].is_ordered;
+        section.sort_unstable_by_key(|r| (r.len == 0, r.to.slot, r.to.offset, r.offset));
+        // The flag marks the first of a section, whichever record that is now.
+        section.iter_mut().for_each(|record| record.is_ordered = false);
+        section[0].is_ordered = is_ordered;
     }
     // The list itself is before the puts.
     let mut end = records.len() * RECORD;

@@ -19,28 +19,28 @@ impl Staging {
     /// # Errors
     /// The peer shares none, or the bytes are not all inside.
     pub(super) fn shared_addr(&self, pe: Pe, offset: u64, len: usize) -> Result<usize, String> {
-        let window = self.stager.as_ref().and_then(|b| b.copies.window(pe));
-        let Some(window) = window else {
+        let shared = self.stager.as_ref().and_then(|b| b.copies.peer_bounce(pe));
+        let Some(shared) = shared else {
             return Err(String::from("it names bounce memory that is not shared with it"));
         };
-        window.at(offset, len).ok_or_else(|| {
-            let all = window.len;
+        shared.at(offset, len).ok_or_else(|| {
+            let all = shared.len;
             format!("{len} bytes at offset {offset} of bounce memory of {all} bytes")
         })
     }
 
-    /// Releases buffers kept for peers of this host whose processes have ended.
+    /// Releases quarantined buffers of peers of this host whose processes have ended.
     pub(crate) fn release_ended<P: Port>(&mut self, core: &mut Core<P>) {
-        let Some(stager) = self.stager.as_ref().filter(|_| self.kept > 0) else { return };
+        let Some(stager) = self.stager.as_ref().filter(|_| self.quarantined > 0) else { return };
         let ended = core.peers.iter().filter(|peer| stager.copies.has_ended(peer.pe));
         let ended: Vec<Pe> = ended.map(|peer| peer.pe).collect();
-        ended.into_iter().for_each(|pe| self.release_kept(core, pe, Seq(u64::MAX)));
+        ended.into_iter().for_each(|pe| self.release_quarantined(core, pe, Seq(u64::MAX)));
     }
 
-    /// Releases buffers kept for a failed peer that has executed, or dropped, all messages below
-    /// `before`, and so no longer reads them.
-    pub(super) fn release_kept<P: Port>(&mut self, core: &mut Core<P>, pe: Pe, before: Seq) {
-        let is = |state: SendState| matches!(state, SendState::Kept(seq) if seq < before);
+    /// Releases quarantined buffers of a failed peer that has executed, or dropped, all messages
+    /// below `before`, and so no longer reads them.
+    pub(super) fn release_quarantined<P: Port>(&mut self, core: &mut Core<P>, pe: Pe, before: Seq) {
+        let is = |state: SendState| matches!(state, SendState::Quarantined(seq) if seq < before);
         for index in self.sends.find(|send| send.pe == pe && is(send.state)) {
             self.end_send(core, index);
         }

@@ -1,4 +1,4 @@
-//! Sending side of staging: puts, and answers to gets.
+//! Sending side of staging: puts, and replies to gets.
 
 use std::sync::Arc;
 
@@ -19,7 +19,6 @@ use crate::wire::staging::{
     GetId, MAX_KEYS, MAX_PAYLOAD, Pull, PullSource, PullTarget, RECORD, max_pull_payload,
 };
 
-/// Destination of a send.
 #[derive(Debug)]
 pub(super) enum SendTarget {
     /// The records' own destinations at the peer.
@@ -30,24 +29,24 @@ pub(super) enum SendTarget {
     Fabric(Arc<HandleBytes>, u64),
 }
 
-/// Progress of a send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum SendState {
     /// Waits for a buffer.
     Waiting,
     /// Being copied into the buffer, or about to be.
     CopyingOut,
-    /// Waits for capacity of the fabric; the number of bytes posted, of an answer to a get.
-    Posting(usize),
+    /// In the queue `outgoing`: its message or writes are left to post. The number of bytes
+    /// written so far; 0 for a message, whose bytes the peer reads.
+    Outgoing(usize),
     /// Its message has left.
     Sent(Seq),
     /// The peer has failed, and may read the buffer until it acknowledges or refuses a message.
-    Kept(Seq),
+    Quarantined(Seq),
     /// The peer has failed; the send ends with its copy or its segments.
     Dropped,
 }
 
-/// Puts that leave in one message, or the answer to a get.
+/// Puts that leave in one message, or the reply to a get.
 #[derive(Debug)]
 pub(super) struct StagedSend {
     pub(super) pe: Pe,
@@ -64,8 +63,8 @@ pub(super) struct StagedSend {
     pub(super) after: Seq,
     /// Fence before its order group. With ordered records, writes before it have to be delivered.
     pub(super) fence: Fence,
-    /// Whether its message waits until all earlier groups are written.
-    pub(super) waits: bool,
+    /// Whether its message waits until all earlier order groups are written.
+    pub(super) awaits_writes: bool,
     /// Number of the peer's fences before the last put.
     pub(super) fences: u32,
     /// Maximum bytes of list and payload.
@@ -73,7 +72,7 @@ pub(super) struct StagedSend {
     /// Number of segments in flight.
     pub(super) pending: u32,
     /// Bytes of the whole operation, by which rails are chosen.
-    pub(super) whole: usize,
+    pub(super) op_len: usize,
 }
 
 impl StagedSend {
@@ -82,8 +81,8 @@ impl StagedSend {
         let touches = match self.state {
             SendState::Waiting | SendState::CopyingOut => true,
             // Copied out, the bytes are only in the buffer.
-            SendState::Posting(_) | SendState::Sent(_) => self.buffer.is_none(),
-            SendState::Kept(_) | SendState::Dropped => false,
+            SendState::Outgoing(_) | SendState::Sent(_) => self.buffer.is_none(),
+            SendState::Quarantined(_) | SendState::Dropped => false,
         };
         let records = self.records.iter().filter(move |_| touches);
         let what = self.what();
@@ -100,11 +99,11 @@ impl StagedSend {
 }
 
 impl Staging {
-    /// Queues the answer to a peer's get.
+    /// Queues the reply to a peer's get.
     ///
     /// # Errors
     /// A request that no correct peer makes.
-    pub(crate) fn queue_answer<P: Port>(
+    pub(crate) fn queue_reply<P: Port>(
         &mut self,
         core: &mut Core<P>,
         pe: Pe,
@@ -114,20 +113,20 @@ impl Staging {
     ) -> Result<(), String> {
         self.sync(core);
         let location = core.regions.locate(from, len).map_err(|fault| fault.to_string())?;
-        // Answers that the peer has executed and not acknowledged add to its gets in flight.
+        // Replies that the peer has executed and not acknowledged add to its gets in flight.
         if self.peer(pe).gets_unanswered >= MAX_IN_FLIGHT + WINDOW as u32 {
             return Err(format!("a PE has at most {MAX_IN_FLIGHT} gets under way"));
         }
         let max_len = self.stager.as_ref().map_or(0, |stager| stager.bounce.bounce_len);
-        let is_short = len <= MAX_PAYLOAD;
-        if len > max_len && !is_short {
+        let is_inline = len <= MAX_PAYLOAD;
+        if len > max_len && !is_inline {
             return Err(format!("{len} bytes at once, and bounce buffers have {max_len}"));
         }
         self.peer(pe).gets_unanswered += 1;
         self.add_send(StagedSend {
             pe,
             to: SendTarget::Get(get, seq),
-            state: if is_short { SendState::Posting(0) } else { SendState::Waiting },
+            state: if is_inline { SendState::Outgoing(0) } else { SendState::Waiting },
             records: vec![Record::put(location.addr, len, from)],
             len,
             region: None,
@@ -135,11 +134,11 @@ impl Staging {
             counts: GroupCounts::NONE,
             after: Seq::NONE,
             fence: core.peers.get(pe).order.last(),
-            waits: false,
+            awaits_writes: false,
             fences: 0,
             max_bytes: 0,
             pending: 0,
-            whole: len,
+            op_len: len,
         });
         self.start(core);
         Ok(())
@@ -149,8 +148,8 @@ impl Staging {
     pub(super) fn gather<P: Port>(&mut self, core: &mut Core<P>, index: u32, buffer: BounceBuffer) {
         let Some(send) = self.sends.get(index) else { return };
         let pe = send.pe;
-        // No order group counts answers: the watchdog reads this while the peer keeps the buffer.
-        core.peers.get_mut(pe).answers_owed += u32::from(!send.is_own());
+        // No order group counts replies: the watchdog reads this while the buffer is in use.
+        core.peers.get_mut(pe).replies_owed += u32::from(!send.is_own());
         send.len = arrange(&mut send.records);
         (send.buffer, send.state) = (Some(buffer), SendState::CopyingOut);
         let mut list = [0; crate::wire::staging::MAX_RECORDS * RECORD];
@@ -187,14 +186,14 @@ impl Staging {
         moved: &mut bool,
     ) -> Attempt {
         let Some(send) = self.sends.get(index) else { return Ok(Outcome::Done) };
-        let SendState::Posting(sent) = send.state else { return Ok(Outcome::Done) };
+        let SendState::Outgoing(sent) = send.state else { return Ok(Outcome::Done) };
         match send.to {
             SendTarget::Fabric(ref handle, remote) => {
                 let handle = Arc::clone(handle);
                 self.post_writes(core, index, sent, &handle, remote, moved)
             }
             SendTarget::Get(get, seq) if send.buffer.is_none() => {
-                self.send_short_answer(core, index, get, seq)
+                self.send_inline_reply(core, index, get, seq)
             }
             _ => self.send_message(core, index),
         }
@@ -218,7 +217,7 @@ impl Staging {
         while sent < send.len {
             let part = core.post_staged(
                 (send.pe, Token::Send(index).bits(), Direction::Write),
-                (send.len - sent, send.whole),
+                (send.len - sent, send.op_len),
                 |rail| Local::Memory {
                     addr: addr + sent,
                     desc: stager.region.desc(crate::ids::LaneKind::Proxy, rail),
@@ -230,7 +229,7 @@ impl Staging {
             send.pending += 1;
             self.counters.by_fabric += part as u64;
         }
-        send.state = SendState::Posting(sent);
+        send.state = SendState::Outgoing(sent);
         Ok(if sent < send.len { Outcome::LaneFull } else { Outcome::Done })
     }
 
@@ -238,14 +237,14 @@ impl Staging {
         let Some(send) = self.sends.get(index) else { return };
         send.pending -= 1;
         let is_over =
-            send.state == SendState::Dropped || send.state == SendState::Posting(send.len);
+            send.state == SendState::Dropped || send.state == SendState::Outgoing(send.len);
         if send.pending == 0 && is_over {
             self.end_send(core, index);
         }
     }
 
     /// Sends the bytes of a short get in one message.
-    fn send_short_answer<P: Port>(
+    fn send_inline_reply<P: Port>(
         &mut self,
         core: &mut Core<P>,
         index: u32,
@@ -332,9 +331,9 @@ impl Staging {
         tail: Tail,
     ) -> Attempt {
         let Some(send) = self.sends.get(index) else { return Ok(Outcome::Done) };
-        let StagedSend { pe, counts, mut after, fence, waits, .. } = *send;
+        let StagedSend { pe, counts, mut after, fence, awaits_writes, .. } = *send;
         let is_own = send.is_own();
-        if waits {
+        if awaits_writes {
             // The puts before its fences have to be delivered or have left: the mark covers messages
             // that have a number.
             let order = &mut core.peers.get_mut(pe).order;
@@ -364,7 +363,7 @@ impl Staging {
         Ok(outcome)
     }
 
-    /// Ends a send whose message was executed, or keeps its buffer if the peer has failed.
+    /// Ends a send whose message was executed, or quarantines its buffer if the peer has failed.
     pub(super) fn message_ended<P: Port>(&mut self, core: &mut Core<P>, index: u32, ok: bool) {
         let Some(send) = self.sends.get(index) else { return };
         let SendState::Sent(seq) = send.state else { return };
@@ -372,8 +371,8 @@ impl Staging {
             return self.end_send(core, index);
         }
         // The peer may still read the buffer: it is reused only once it cannot.
-        send.state = SendState::Kept(seq);
-        self.kept += 1;
+        send.state = SendState::Quarantined(seq);
+        self.quarantined += 1;
     }
 
     /// Fails a send for a reason of this process.
@@ -402,13 +401,13 @@ impl Staging {
         match state {
             SendState::Sent(_) => {}
             // The message took over the counts.
-            SendState::Kept(_) => self.kept -= 1,
+            SendState::Quarantined(_) => self.quarantined -= 1,
             _ => self.uncount(core, pe, counts),
         }
         match send.to {
             SendTarget::Get(..) => {
                 self.peer(pe).gets_unanswered -= 1;
-                core.peers.get_mut(pe).answers_owed -= u32::from(buffer.is_some());
+                core.peers.get_mut(pe).replies_owed -= u32::from(buffer.is_some());
             }
             _ => self.end_transfer(core, pe),
         }
@@ -428,8 +427,8 @@ impl Staging {
             self.ready(CopyDirection::Out).retain(|other| *other != token);
             let Some(send) = self.sends.get(index) else { continue };
             match send.state {
-                SendState::Kept(_) | SendState::Sent(_) | SendState::Dropped => {}
-                SendState::Posting(_) | SendState::CopyingOut
+                SendState::Quarantined(_) | SendState::Sent(_) | SendState::Dropped => {}
+                SendState::Outgoing(_) | SendState::CopyingOut
                     if send.pending > 0 || core.is_copying(token.bits()) =>
                 {
                     send.state = SendState::Dropped;

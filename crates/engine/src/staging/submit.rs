@@ -94,7 +94,7 @@ impl Staging {
         };
         let to = RegionAddr { slot: remote.slot(), offset };
         if by_peer && op.len <= MAX_PAYLOAD && word.is_none() && op.sent == 0 {
-            return self.submit_short(core, pe, op, request, to);
+            return self.submit_inline(core, pe, op, request, to);
         }
         let LocalSide::Memory(addr) = op.local else {
             return Err(request.refuse("local", HandleError::Unregistered));
@@ -129,7 +129,7 @@ impl Staging {
         if !by_peer && !order.is_ordered(fence) && op.sent < op.len {
             return Ok(Outcome::Blocked);
         }
-        let waits = !order.is_written(fence);
+        let awaits_writes = !order.is_written(fence);
         if self.peer(pe).in_flight >= MAX_IN_FLIGHT && op.sent < op.len {
             return Ok(Outcome::PeerFull);
         }
@@ -165,7 +165,7 @@ impl Staging {
                 PutSource::Buffer => None,
                 PutSource::Region(region) => Some(Arc::clone(region)),
             };
-            let state = if needs_buffer { SendState::Waiting } else { SendState::Posting(0) };
+            let state = if needs_buffer { SendState::Waiting } else { SendState::Outgoing(0) };
             let counts = self.begin_transfer(core, pe, Class::Write, completion);
             let to = match by_peer {
                 true => SendTarget::Records,
@@ -187,11 +187,11 @@ impl Staging {
                 counts,
                 after,
                 fence,
-                waits,
+                awaits_writes,
                 fences,
                 max_bytes,
                 pending: 0,
-                whole: op.len,
+                op_len: op.len,
             };
             self.add_send(send);
             op.sent += len;
@@ -202,7 +202,7 @@ impl Staging {
             self.start(core);
         } else {
             // Left for the iteration, which starts it together with puts that arrive until then.
-            self.window.record();
+            self.batcher.add_operation();
         }
         Ok(Outcome::Done)
     }
@@ -231,7 +231,7 @@ impl Staging {
     }
 
     /// Sends a put of a few bytes to staged memory in one message.
-    fn submit_short<P: Port>(
+    fn submit_inline<P: Port>(
         &mut self,
         core: &mut Core<P>,
         pe: Pe,
@@ -256,7 +256,7 @@ impl Staging {
                     .map_err(|error| failed(what, op.len, error))?;
             }
         }
-        let body = Body::StagedPut { to, payload };
+        let body = Body::InlinePut { to, payload };
         let after = core.last_before_fence(pe);
         let purpose = Purpose::staged(None, "put");
         let sending = OutgoingMessage::new(pe, body, op.completion);
@@ -327,13 +327,13 @@ impl Staging {
                 _ => core.last_before_signal(pe),
             };
             send.after = send.after.max(after);
-            send.waits = true;
+            send.awaits_writes = true;
             // After a signal alone the next put still has to follow the fence itself.
             if record.len > 0 {
                 send.fences = peer.fences;
             }
         }
-        self.window.record();
+        self.batcher.add_operation();
         true
     }
 

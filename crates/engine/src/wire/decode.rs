@@ -13,7 +13,6 @@ use crate::wire::staging::{self, KIND_PULL};
 /// A message of the most common kinds: an atomic or a put with signal, without a mark.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CommonMessage<'a> {
-    /// The word.
     pub(crate) addr: RegionAddr,
     /// The operation, which fetches nothing.
     pub(crate) atomic: Atomic,
@@ -118,7 +117,7 @@ impl<'a> Message<'a> {
                 exactly(FETCH)?;
                 let (addr, atomic) = atomic(true)?;
                 let place = get64(bytes, 40);
-                // The place indexes the kept replies.
+                // The place indexes the cached replies.
                 zero(place / FETCHES as u64)?;
                 let atomic = Atomic { compare: get64(bytes, 32), ..atomic };
                 Body::Fetch { addr, atomic, place: place as u8 }

@@ -195,7 +195,7 @@ pub enum Body<'a> {
         addr: RegionAddr,
         /// The operation.
         atomic: Atomic,
-        /// Which of the sender's [`FETCHES`] to this peer it is. The reply is kept until the next
+        /// Which of the sender's [`FETCHES`] to this peer it is. The reply is cached until the next
         /// fetch with this place.
         place: u8,
     },
@@ -238,7 +238,7 @@ pub enum Body<'a> {
         why: &'a str,
     },
     /// Stores the payload in staged memory.
-    StagedPut {
+    InlinePut {
         /// Destination of the payload.
         to: RegionAddr,
         /// One byte at least.
@@ -275,7 +275,7 @@ impl Body<'_> {
         match self {
             Body::Word { addr, .. } | Body::Fetch { addr, .. } => Some(addr.slot),
             Body::PutSignal { addr, .. } | Body::CountedSignal { addr, .. } => Some(addr.slot),
-            Body::StagedPut { to: addr, .. } | Body::GetRequest { from: addr, .. } => {
+            Body::InlinePut { to: addr, .. } | Body::GetRequest { from: addr, .. } => {
                 Some(addr.slot)
             }
             Body::Pull(Pull { target: PullTarget::One(record), .. }) => Some(record.to.slot),

@@ -2,7 +2,7 @@
 //!
 //! | kind | length | content |
 //! |---|---|---|
-//! | staged put | 24 + payload | 12..16 slot; 16..24 offset and mark; 24.. payload |
+//! | inline put | 24 + payload | 12..16 slot; 16..24 offset and mark; 24.. payload |
 //! | get request | 32 | 12..16 slot; 16..24 offset and mark; 24..28 length; 28..32 number of the get |
 //! | pull | 88 + 8 a key + bytes | 12..16 slot of one record's destination, or number of the get, or zero; 16..24 its offset or zero, and mark; 24..28 length; 28..30 records, 0 for a get; 30: 1 for the sender's bounce memory; 31 keys; 32..40 address or offset of the first byte; 40..88 the record; the keys; the bytes, or none |
 //! | get reply | 24 + payload | 12..16 number of the get; 16..20 low half of the request's number; 20..22 zero, 22..24 mark; 24.. payload |
@@ -19,7 +19,7 @@ use crate::wire::decode::{get64, plain_of, split_offset};
 use crate::wire::encode::{Frame, code_of};
 use crate::wire::message::{Body, KIND_STAGED, RegionAddr, WireError};
 
-/// Longest payload of a staged put, and of the reply to a get.
+/// Longest payload of a inline put, and of the reply to a get.
 pub const MAX_PAYLOAD: usize = MAX_MESSAGE - SHORT;
 
 /// Maximum number of records in one pull.
@@ -35,7 +35,7 @@ const SHORT: usize = 24;
 const GET_REQUEST: usize = 32;
 const PULL: usize = 88;
 
-const KIND_PUT: u8 = KIND_STAGED;
+const KIND_INLINE_PUT: u8 = KIND_STAGED;
 const KIND_GET_REQUEST: u8 = KIND_STAGED + 1;
 pub(super) const KIND_PULL: u8 = KIND_STAGED + 2;
 const KIND_GET_REPLY: u8 = KIND_STAGED + 3;
@@ -154,9 +154,9 @@ impl Frame {
     pub(super) fn staged(&mut self, mark: u16, body: &Body<'_>) -> Option<(u8, u32, usize)> {
         let mark = u64::from(mark) << 48;
         Some(match *body {
-            Body::StagedPut { to, payload } => {
+            Body::InlinePut { to, payload } => {
                 self.put(16, to.offset | mark);
-                (KIND_PUT, to.slot, self.payload(payload))
+                (KIND_INLINE_PUT, to.slot, self.payload(payload))
             }
             Body::GetRequest { from, len, get } => {
                 self.put(16, from.offset | mark);
@@ -218,9 +218,9 @@ pub(super) fn decode(kind: u8, word: u32, bytes: &[u8]) -> Result<Body<'_>, Wire
     };
     let offset = || split_offset(get64(bytes, 16)).0;
     match kind {
-        KIND_PUT => {
+        KIND_INLINE_PUT => {
             let payload = payload()?;
-            Ok(Body::StagedPut { to: RegionAddr { slot: word, offset: offset() }, payload })
+            Ok(Body::InlinePut { to: RegionAddr { slot: word, offset: offset() }, payload })
         }
         KIND_GET_REQUEST => {
             if bytes.len() != GET_REQUEST {

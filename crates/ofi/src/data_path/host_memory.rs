@@ -1,14 +1,14 @@
-//! Words and bytes of host memory, as peers' messages change them.
+//! Accesses to words and bytes of host memory on behalf of peers' messages.
 //!
-//! Atomic operations are the processor's own, so they are exact beside those of any other thread on
-//! the same word, in this process or in another one that maps the memory. Every change of a word is
-//! also a release: a reader that acquires it sees all that this thread has stored or acquired.
+//! Atomic operations are the CPU's, so they are atomic relative to those of any thread on the same
+//! word, in this process or in another one that maps the memory. Every change of a word is also a
+//! release: a reader that acquires it sees all that this thread has stored or acquired.
 //!
 //! # Safety
 //! For all functions here: `addr` is the address of host memory that is mapped for reading and
-//! writing and stays so during the call, as far as the bytes named reach. Bytes may be changed by
-//! others meanwhile, as NVSHMEM's memory model lets programs do; then, as in that model, what is
-//! read or left is undefined, byte by byte. Nothing is concluded from values read.
+//! writing during the call, for all named bytes. Others may change the bytes meanwhile, as
+//! NVSHMEM's memory model permits; then, as in that model, each byte read or left is undefined. No
+//! control flow depends on values that were read.
 
 use std::ptr;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
@@ -19,8 +19,8 @@ use engine::atomic::{Atomic, AtomicOp, Width};
 /// Executes an atomic operation and returns the word before.
 ///
 /// # Safety
-/// As the module says, for as many bytes as the operation is wide; `addr` is aligned to that, and
-/// everybody else accesses the word atomically.
+/// The module's promise for the operation's width, to which `addr` is aligned. All others access
+/// the word atomically.
 #[inline(always)]
 pub(crate) unsafe fn apply(addr: usize, atomic: &Atomic) -> u64 {
     macro_rules! on {
@@ -45,14 +45,14 @@ pub(crate) unsafe fn apply(addr: usize, atomic: &Atomic) -> u64 {
                         word.compare_exchange(atomic.compare as $bits, operand, AcqRel, Acquire);
                     before
                 }
-                // No processor adds floating point numbers atomically: others' changes between the
-                // load and the exchange make it start over, so none is lost.
+                // No CPU adds floating point numbers atomically: a change by others between load
+                // and exchange makes the loop start over, so none is lost.
                 AtomicOp::Inc
                 | AtomicOp::FetchInc
                 | AtomicOp::Add
                 | AtomicOp::SignalAdd
                 | AtomicOp::FetchAdd => {
-                    // A copy, so that in no other case the operation has to be in memory.
+                    // A copy, so that all other cases can keep the operation in registers.
                     let atomic = *atomic;
                     let sum = |before: $bits| Some(atomic.apply(u64::from(before)) as $bits);
                     let (Ok(before) | Err(before)) = word.fetch_update(AcqRel, Acquire, sum);
@@ -75,7 +75,7 @@ pub(crate) unsafe fn apply(addr: usize, atomic: &Atomic) -> u64 {
 /// Copies bytes out of memory.
 ///
 /// # Safety
-/// As the module says, for `into.len()` bytes.
+/// The module's promise for `into.len()` bytes.
 #[inline]
 pub(crate) unsafe fn load(addr: usize, into: &mut [u8]) {
     if let Ok(word) = <&mut [u8; 8]>::try_from(&mut *into) {
@@ -88,21 +88,22 @@ pub(crate) unsafe fn load(addr: usize, into: &mut [u8]) {
     unsafe { load_any(addr, into) };
 }
 
-/// [`load`] of any length. Out of line, so that callers that load a word keep all in registers.
+/// Loads any length. Out of line, so that callers that load a word keep everything in registers.
 ///
 /// # Safety
-/// As for [`load`].
+/// As [`load`].
 #[cold]
 #[inline(never)]
 unsafe fn load_any(addr: usize, into: &mut [u8]) {
-    // SAFETY: mapped, by the caller's promise; `into` is ours alone, so the two do not overlap.
+    // SAFETY: mapped, by the caller's promise; `into` is exclusively borrowed, so they do not
+    // overlap.
     unsafe { ptr::copy_nonoverlapping(addr as *const u8, into.as_mut_ptr(), into.len()) };
 }
 
 /// Copies bytes into memory.
 ///
 /// # Safety
-/// As the module says, for `bytes.len()` bytes.
+/// The module's promise for `bytes.len()` bytes.
 #[inline]
 pub(crate) unsafe fn store(addr: usize, bytes: &[u8]) {
     if let Ok(word) = <&[u8; 8]>::try_from(bytes) {
@@ -114,10 +115,10 @@ pub(crate) unsafe fn store(addr: usize, bytes: &[u8]) {
     unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), addr as *mut u8, bytes.len()) };
 }
 
-/// Stores a flag: who sees it sees what this thread stored before.
+/// Stores a flag: whoever sees it also sees this thread's earlier stores.
 ///
 /// # Safety
-/// As the module says, for 8 bytes; `addr` is aligned to 8, and everybody else accesses the flag
+/// The module's promise for 8 bytes; `addr` is aligned to 8, and all others access the flag
 /// atomically.
 #[inline]
 pub(crate) unsafe fn store_flag(addr: usize, flag: u64) {

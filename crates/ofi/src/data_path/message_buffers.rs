@@ -1,4 +1,4 @@
-//! The memory of a rail's messages: what is sent, and what is received into.
+//! Send and receive buffers of a rail's messages.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
@@ -8,12 +8,11 @@ use crate::objects::contexts::ContextArray;
 use crate::objects::endpoint::MessageBuffer;
 use engine::port::Desc;
 
-/// A buffer of [`MessageBuffers`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum BufferId {
-    /// One to send from.
+    /// Send buffer with this index.
     Send(u32),
-    /// One to receive into.
+    /// Receive buffer with this index.
     Receive(u32),
 }
 
@@ -22,12 +21,12 @@ struct Line([u8; LINE]);
 
 const LINE: usize = 64;
 
-/// Buffers of one length, each with a context, whose address names the buffer.
+/// Buffers of one length, each with a context, whose address identifies the buffer.
 ///
-/// They lie in one piece, so that one registration covers them.
+/// They are contiguous, so that one registration covers them.
 pub(crate) struct MessageBuffers {
     contexts: ContextArray,
-    /// First those to send from, then those to receive into.
+    /// Send buffers, then receive buffers.
     lines: Box<[UnsafeCell<Line>]>,
     stride: usize,
     longest: usize,
@@ -35,14 +34,14 @@ pub(crate) struct MessageBuffers {
     receives: usize,
 }
 
-// SAFETY: bytes are touched only through the unsafe methods, whose callers see to it that they
-// belong to one thread and not to the provider.
+// SAFETY: bytes are accessed only through the unsafe methods, whose callers promise that one thread
+// uses them, and not the provider.
 unsafe impl Send for MessageBuffers {}
 // SAFETY: as above.
 unsafe impl Sync for MessageBuffers {}
 
 impl MessageBuffers {
-    /// So many buffers to send from and to receive into, each of `longest` bytes.
+    /// Allocates send and receive buffers of `longest` bytes each.
     pub(crate) fn new(sends: usize, receives: usize, longest: usize) -> Self {
         let stride = longest.div_ceil(LINE);
         let lines = (sends + receives) * stride;
@@ -69,7 +68,7 @@ impl MessageBuffers {
         self.longest
     }
 
-    /// All of them, for registration: address and bytes.
+    /// Returns address and length in bytes of all buffers, for registration.
     pub(crate) fn memory(&self) -> (usize, usize) {
         (self.lines.as_ptr() as usize, size_of_val(&*self.lines))
     }
@@ -84,7 +83,8 @@ impl MessageBuffers {
         })
     }
 
-    /// The first `len` bytes of a buffer, as libfabric takes them. None if there are none such.
+    /// Describes the first `len` bytes of a buffer for libfabric. None if it does not exist or is
+    /// shorter.
     #[inline]
     pub(crate) fn buffer(&self, id: BufferId, len: usize, desc: Desc) -> Option<MessageBuffer> {
         let index = self.index(id);
@@ -99,17 +99,16 @@ impl MessageBuffers {
         })
     }
 
-    /// The bytes of a buffer. None for an id that is none of these.
+    /// Returns the bytes of a buffer; None for an unknown id.
     ///
     /// # Safety
-    /// The buffer is not posted, and as long as the result is used it is not posted and this is not
-    /// called for it again.
+    /// While the result is in use, the buffer is not posted, and this is not called for it again.
     #[inline]
     #[allow(clippy::mut_from_ref)]
     pub(crate) unsafe fn bytes(&self, id: BufferId) -> Option<&mut [u8]> {
         let buffer = self.first_line(self.index(id))?;
-        // SAFETY: the lines of the buffer have room for `longest` bytes and are initialised, and
-        // the caller keeps everybody else away.
+        // SAFETY: the buffer has `longest` initialised bytes, which by the caller's promise nobody
+        // else uses.
         Some(unsafe { slice::from_raw_parts_mut(buffer.cast(), self.longest) })
     }
 

@@ -1,4 +1,4 @@
-//! The messages of one rail of a port: which buffers are in use, and what has come in.
+//! Messages of one rail of a port: buffers in use, and messages that have arrived.
 
 use std::ffi::c_void;
 use std::slice;
@@ -10,36 +10,36 @@ use crate::data_path::host_memory;
 use crate::data_path::message_buffers::BufferId;
 use crate::data_path::rail::Rail;
 use crate::error::{port_error, posted, refused};
-use crate::objects::endpoint::{Direct, MessageBuffer};
+use crate::objects::endpoint::{EndpointOps, MessageBuffer};
 use crate::objects::object::Gate;
 use engine::ids::WrId;
 use engine::port::packet::PacketOf;
 use engine::port::{Incoming, POLL_BATCH, PeerAddr, PortError, Posted, Tail};
 
-/// Every buffer is in one place at a time: a send buffer is in `free` or has a work-request id in
+/// Each buffer is in one list at a time: a send buffer is in `free` or has a work-request id in
 /// `sending`; a receive buffer is posted, in `arrived`, in `unposted`, or, once the rail is broken,
-/// nowhere. So the lists never grow beyond the room they are made with.
+/// in none. So no list grows beyond its initial capacity.
 #[derive(Debug)]
 pub(crate) struct Messages {
-    /// Longest message that needs no buffer.
+    /// Maximum bytes of a message that needs no buffer.
     inject_size: usize,
-    direct: Direct,
-    /// Send buffers that are not in use.
+    ops: EndpointOps,
+    /// Unused send buffers.
     free: Vec<u32>,
-    /// The work-request id of the message in each send buffer.
+    /// Work-request id of the message in each send buffer.
     sending: Box<[Option<WrId>]>,
     receives: Box<[Receive]>,
-    /// What has come in, in the order in which the queue gave it: at most all receive buffers, and
-    /// a batch of immediate data that takes none, since the lane takes everything before the next
-    /// poll. There is no room for more, and none is made.
+    /// Arrivals in the order of the completion queue: at most all receive buffers and a batch of
+    /// immediate data without buffer, since the lane takes everything before the next poll. Never
+    /// grows.
     arrived: Vec<Arrived>,
-    taken: usize,
-    /// Receive buffers that the provider had no room for.
+    next: usize,
+    /// Receive buffers for which the provider had no capacity.
     unposted: Vec<u32>,
-    /// Why a receive buffer could not be posted; for the next poll.
+    /// Error of a receive buffer that could not be posted, until the next poll reports it.
     broken: Option<PortError>,
-    /// Whether there is anything in `unposted` or `broken`: one flag for the poll to look at.
-    unsettled: bool,
+    /// Whether `unposted` or `broken` has anything: one flag for each poll to check.
+    needs_repost: bool,
 }
 
 #[derive(Debug)]
@@ -50,11 +50,11 @@ struct Receive {
 
 impl Receive {
     #[inline(always)]
-    fn post(&mut self, direct: Direct, gate: &Gate) -> isize {
-        // SAFETY: these messages are of the port's one thread, and the gate, if any, is entered.
-        // The rail keeps the endpoint open, and buffer and context until that is closed. Nobody
-        // touches the buffer before it comes back: only the list it was taken from had it.
-        let give = || unsafe { direct.receive(&self.buffer) };
+    fn post(&mut self, ops: EndpointOps, gate: &Gate) -> isize {
+        // SAFETY: the port's one thread uses these messages, and the gate, if any, is entered. The
+        // rail keeps the endpoint open, and buffer and context until it is closed. Nobody accesses
+        // the buffer before it comes back: only the list that it was taken from had it.
+        let give = || unsafe { ops.receive(&self.buffer) };
         let code = if gate.is_absent() { give() } else { gate.within(give) };
         self.posted = code == 0;
         code
@@ -65,18 +65,18 @@ impl Receive {
 enum Arrived {
     /// A message of `len` bytes in a receive buffer.
     Message { index: u32, len: u32 },
-    /// What came with a peer's write, and the receive buffer that it has taken, where one is taken.
+    /// Immediate data of a peer's write, and the receive buffer that it has consumed, if any.
     ImmediateData { data: u64, taken: Option<u32> },
-    /// A failed receive, with its error and the receive buffer that it has taken, if any.
+    /// A failed receive, its error, and the receive buffer that it has consumed, if any.
     Broken { code: i32, taken: Option<u32> },
 }
 
 /// Subject of an error completion that is not a segment's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Failed {
-    /// A message that was sent with this work-request id.
+pub(crate) enum FailedOp {
+    /// The message sent with this work-request id.
     Sent(WrId),
-    /// Something that has come in. It is taken note of, and the rail goes on.
+    /// A receive. It is in `arrived`, and the rail continues.
     Received,
     /// The rail as a whole.
     Rail,
@@ -89,7 +89,7 @@ impl Messages {
         let (longest, desc) = (buffers.longest(), rail.messages_desc());
         Self {
             inject_size: rail.domain.info.tx_attr().inject_size.min(longest),
-            direct: rail.endpoint.direct,
+            ops: rail.endpoint.ops,
             free: (0..sends as u32).rev().collect(),
             sending: vec![None; sends].into(),
             receives: (0..receives as u32)
@@ -97,39 +97,39 @@ impl Messages {
                 .map(|buffer| Receive { buffer, posted: false })
                 .collect(),
             arrived: Vec::with_capacity(receives + POLL_BATCH),
-            taken: 0,
+            next: 0,
             unposted: (0..receives as u32).rev().collect(),
             broken: None,
-            unsettled: true,
+            needs_repost: true,
         }
     }
 
-    /// Whether [`Self::settle`] has nothing to do.
+    /// Returns true if [`Self::repost`] is due.
     #[inline]
-    pub(crate) fn is_settled(&self) -> bool {
-        !self.unsettled
+    pub(crate) fn needs_repost(&self) -> bool {
+        self.needs_repost
     }
 
-    /// Posts the receive buffers that are due, as far as there is room.
+    /// Posts unposted receive buffers, as far as the provider has capacity.
     ///
     /// # Errors
-    /// A buffer was refused for good, now or since the last call. It is not tried again.
+    /// A buffer was refused for good, now or since the last call, and is not posted again.
     #[cold]
-    pub(crate) fn settle(&mut self, rail: &Rail, gate: &Gate) -> Result<(), PortError> {
+    pub(crate) fn repost(&mut self, rail: &Rail, gate: &Gate) -> Result<(), PortError> {
         while self.broken.is_none() {
             let Some(index) = self.unposted.pop() else { break };
             if !self.post(rail, gate, index) {
                 break;
             }
         }
-        self.unsettled = !self.unposted.is_empty();
+        self.needs_repost = !self.unposted.is_empty();
         self.broken.take().map_or(Ok(()), Err)
     }
 
     /// Sends a message.
     ///
     /// # Errors
-    /// It is longer than the rail's longest, or libfabric refuses it for good.
+    /// The message is too long, or libfabric refuses it for good.
     #[inline]
     pub(crate) fn send(
         &mut self,
@@ -142,8 +142,8 @@ impl Messages {
         if bytes.len() <= self.inject_size {
             return inject(rail, gate, to, bytes);
         }
-        self.send_from_buffer(rail, gate, to, wr_id, bytes.len(), |room| {
-            room.copy_from_slice(bytes);
+        self.send_from_buffer(rail, gate, to, wr_id, bytes.len(), |buffer| {
+            buffer.copy_from_slice(bytes);
         })
     }
 
@@ -153,7 +153,7 @@ impl Messages {
     /// As [`Self::send`].
     ///
     /// # Safety
-    /// The tail can be read, and whoever owns it keeps it for the call.
+    /// The tail is readable memory during the call.
     pub(crate) unsafe fn send_with_tail(
         &mut self,
         rail: &Rail,
@@ -163,16 +163,16 @@ impl Messages {
         head: &[u8],
         tail: Tail,
     ) -> Result<Posted, PortError> {
-        self.send_from_buffer(rail, gate, to, wr_id, head.len() + tail.len, |room| {
-            let (first, rest) = room.split_at_mut(head.len());
+        self.send_from_buffer(rail, gate, to, wr_id, head.len() + tail.len, |buffer| {
+            let (first, rest) = buffer.split_at_mut(head.len());
             first.copy_from_slice(head);
-            // SAFETY: as the caller vouches.
+            // SAFETY: the caller's promise.
             unsafe { host_memory::load(tail.addr, rest) };
         })
     }
 
-    /// Sends a message of `len` bytes that the closure writes into a buffer, which is free again at
-    /// once where libfabric copies so many.
+    /// Sends a message of `len` bytes that the closure writes into a buffer. If libfabric copies
+    /// the bytes, the buffer is free again at once.
     #[inline]
     fn send_from_buffer(
         &mut self,
@@ -189,16 +189,16 @@ impl Messages {
         let Some(buffer) = buffers.buffer(id, len, rail.messages_desc()) else {
             return Err(too_long(len, buffers.longest()));
         };
-        // SAFETY: the buffer is free, so only this thread, which has the rail's buffers, uses it.
-        if let Some(room) = unsafe { buffers.bytes(id) } {
-            write(&mut room[..len]);
+        // SAFETY: the buffer is free, so only this thread uses it.
+        if let Some(buffer) = unsafe { buffers.bytes(id) } {
+            write(&mut buffer[..len]);
             if len <= self.inject_size {
-                return inject(rail, gate, to, &room[..len]);
+                return inject(rail, gate, to, &buffer[..len]);
             }
         }
         let entered = gate.enter();
-        // SAFETY: one thread, the gate is entered. The rail keeps buffer and context until the
-        // endpoint is closed, and the buffer is not written to while it is not free.
+        // SAFETY: one thread, with the gate entered. The rail keeps buffer and context until the
+        // endpoint is closed, and the buffer is written to only while it is free.
         let code = unsafe { rail.endpoint.send(&buffer, to.0) };
         drop(entered);
         if code == 0 {
@@ -215,17 +215,17 @@ impl Messages {
             return false;
         };
         let is_plain = entry.flags & FI_REMOTE_CQ_DATA == 0 && entry.len <= buffers.longest();
-        if !is_plain || !self.taken_back(index) {
+        if !is_plain || !self.reclaim(index) {
             return false;
         }
         self.arrived.push(Arrived::Message { index, len: entry.len as u32 });
         true
     }
 
-    /// Takes note of a completion that is no segment's: of a message, or of a peer's write.
+    /// Handles a completion of a message or of a peer's write.
     ///
     /// # Errors
-    /// It is none of these either, or there is no room.
+    /// The completion is neither, or `arrived` is full.
     #[inline(never)]
     pub(crate) fn take_entry(
         &mut self,
@@ -236,29 +236,29 @@ impl Messages {
             return Ok(());
         }
         match rail.message_buffers.of_context(entry.op_context) {
-            Some(BufferId::Send(index)) => self.sent(index).map(drop).ok_or_else(stranger),
-            Some(BufferId::Receive(index)) if self.taken_back(index) => {
+            Some(BufferId::Send(index)) => self.sent(index).map(drop).ok_or_else(unknown_context),
+            Some(BufferId::Receive(index)) if self.reclaim(index) => {
                 let taken = Some(index);
                 self.arrived.push(if entry.flags & FI_REMOTE_CQ_DATA != 0 {
-                    // The length is the write's.
+                    // The entry's length is that of the write.
                     Arrived::ImmediateData { data: entry.data, taken }
                 } else {
-                    // Longer than the rail's longest message.
+                    // The message is longer than the rail's longest.
                     Arrived::Broken { code: FI_ETRUNC as i32, taken }
                 });
                 Ok(())
             }
-            // Such a write is no operation of ours, so it has no context unless it takes a receive.
-            // Only FI_REMOTE_CQ_DATA is looked at: libfabric before 2.4 omits FI_RMA beside it.
+            // A peer's write has no context unless it consumes a receive. Only FI_REMOTE_CQ_DATA is
+            // checked: libfabric before 2.4 omits FI_RMA beside it.
             None if entry.flags & FI_REMOTE_CQ_DATA != 0 => {
                 let (data, taken) = (entry.data, None);
-                self.came_without_receive(Arrived::ImmediateData { data, taken })
+                self.push_without_receive(Arrived::ImmediateData { data, taken })
             }
-            _ => Err(stranger()),
+            _ => Err(unknown_context()),
         }
     }
 
-    fn came_without_receive(&mut self, arrived: Arrived) -> Result<(), PortError> {
+    fn push_without_receive(&mut self, arrived: Arrived) -> Result<(), PortError> {
         if self.receives.is_empty() {
             return Ok(());
         }
@@ -269,47 +269,47 @@ impl Messages {
         Ok(())
     }
 
-    /// Takes note of an error completion that is no segment's.
+    /// Handles an error completion of a message.
     ///
-    /// What has come in and cannot be received is no failure of the rail where the provider is
-    /// known to go on: anybody who reaches it can send what is too long, or break off. A PE whose
-    /// message it was finds out by itself. Elsewhere that is known of what is too long alone.
+    /// A failed receive does not fail the rail if the provider is known to continue: anybody who
+    /// reaches it can send a message that is too long, or break off. If a PE sent the message, it
+    /// detects the loss itself. Other providers are known to continue only after a truncation.
     #[cold]
     pub(crate) fn failed(
         &mut self,
         rail: &Rail,
         context: *mut c_void,
         error: &mut PortError,
-    ) -> Failed {
+    ) -> FailedOp {
         let (code, goes_on) = (error.code, *rail.domain.profile.outlives_receives);
         match rail.message_buffers.of_context(context) {
             Some(BufferId::Send(index)) => {
                 error.call = "sending a message";
-                self.sent(index).map_or(Failed::Rail, Failed::Sent)
+                self.sent(index).map_or(FailedOp::Rail, FailedOp::Sent)
             }
             Some(BufferId::Receive(index)) => {
                 error.call = "receiving a message";
-                if !self.taken_back(index) || !goes_on && code != FI_ETRUNC as i32 {
-                    return Failed::Rail;
+                if !self.reclaim(index) || !goes_on && code != FI_ETRUNC as i32 {
+                    return FailedOp::Rail;
                 }
                 debug!("rail {}: {error}", rail.name);
                 self.arrived.push(Arrived::Broken { code, taken: Some(index) });
-                Failed::Received
+                FailedOp::Received
             }
-            // A broken write that takes no receive, or a message of the provider's own protocol.
+            // A broken write that consumes no receive, or a message of the provider's own protocol.
             None if goes_on => {
                 error.call = "receiving something";
                 debug!("rail {}: {error}", rail.name);
-                match self.came_without_receive(Arrived::Broken { code, taken: None }) {
-                    Ok(()) => Failed::Received,
-                    Err(_) => Failed::Rail,
+                match self.push_without_receive(Arrived::Broken { code, taken: None }) {
+                    Ok(()) => FailedOp::Received,
+                    Err(_) => FailedOp::Rail,
                 }
             }
-            None => Failed::Rail,
+            None => FailedOp::Rail,
         }
     }
 
-    /// Whether [`Self::receive`] has something to give.
+    /// Returns true if [`Self::receive`] has an arrival to return.
     #[inline(always)]
     pub(crate) fn has_arrived(&self) -> bool {
         !self.arrived.is_empty()
@@ -317,11 +317,11 @@ impl Messages {
 
     #[inline(always)]
     fn next_arrived(&mut self) -> Option<Arrived> {
-        let next = self.arrived.get(self.taken).copied()?;
-        self.taken += 1;
-        if self.taken == self.arrived.len() {
+        let next = self.arrived.get(self.next).copied()?;
+        self.next += 1;
+        if self.next == self.arrived.len() {
             self.arrived.clear();
-            self.taken = 0;
+            self.next = 0;
         }
         Some(next)
     }
@@ -348,10 +348,10 @@ impl Messages {
         let Some(receive) = self.receives.get_mut(index as usize) else {
             return Incoming::Nothing;
         };
-        // SAFETY: the buffer has room for the rail's longest message. The provider has given it
-        // back, and it is posted again only below; this thread alone uses the rail's buffers.
+        // SAFETY: the buffer has the bytes of the rail's longest message. The provider has returned
+        // it, and it is posted again only below; only this thread uses the rail's buffers.
         into.fill(unsafe { slice::from_raw_parts(receive.buffer.buf.cast(), len) });
-        let code = receive.post(self.direct, gate);
+        let code = receive.post(self.ops, gate);
         if code != 0 {
             self.not_posted(rail, index, code);
         }
@@ -361,7 +361,7 @@ impl Messages {
     #[inline(never)]
     fn post(&mut self, rail: &Rail, gate: &Gate, index: u32) -> bool {
         let Some(receive) = self.receives.get_mut(index as usize) else { return false };
-        let code = receive.post(self.direct, gate);
+        let code = receive.post(self.ops, gate);
         if code != 0 {
             self.not_posted(rail, index, code);
         }
@@ -370,7 +370,7 @@ impl Messages {
 
     #[cold]
     fn not_posted(&mut self, rail: &Rail, index: u32, code: isize) {
-        self.unsettled = true;
+        self.needs_repost = true;
         if code == -(FI_EAGAIN as isize) {
             self.unposted.push(index);
         } else {
@@ -386,19 +386,19 @@ impl Messages {
     }
 
     #[inline]
-    fn taken_back(&mut self, index: u32) -> bool {
+    fn reclaim(&mut self, index: u32) -> bool {
         self.receives
             .get_mut(index as usize)
             .is_some_and(|receive| std::mem::take(&mut receive.posted))
     }
 }
 
-/// Sends bytes that libfabric copies, of at most the rail's `inject_size`.
+/// Sends at most the rail's `inject_size` bytes, which libfabric copies.
 #[inline]
 fn inject(rail: &Rail, gate: &Gate, to: PeerAddr, bytes: &[u8]) -> Result<Posted, PortError> {
     let entered = gate.enter();
     // SAFETY: the port's one thread, with the gate entered; the callers have checked the length.
-    let code = unsafe { rail.endpoint.direct.inject(bytes, to.0) };
+    let code = unsafe { rail.endpoint.ops.inject(bytes, to.0) };
     drop(entered);
     posted(rail.domain.library(), "fi_inject", code)
 }
@@ -409,7 +409,7 @@ pub(crate) fn too_long(len: usize, longest: usize) -> PortError {
 }
 
 #[cold]
-fn stranger() -> PortError {
+fn unknown_context() -> PortError {
     refused("fi_cq_read", String::from("completion with an unknown context"))
 }
 

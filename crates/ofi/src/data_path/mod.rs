@@ -1,7 +1,7 @@
 //! The data path of a lane: rails, the port that posts to them and polls them, and their messages.
 //!
-//! All of it belongs to one thread at a time, allocates nothing once it is open, and waits for
-//! nothing: what the provider has no room for is refused, and the engine comes again.
+//! One thread at a time uses it. Once open it neither allocates nor waits: if the provider has no
+//! capacity, an operation is refused, and the engine retries it.
 
 pub(crate) mod bulk;
 pub(crate) mod host_memory;

@@ -1,4 +1,4 @@
-//! A rail: one domain with its endpoint, and the limits of what goes through it.
+//! A rail: one domain with its endpoint, and its limits.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::objects::contexts::Contexts;
 use crate::objects::domain::Domain;
 use crate::objects::endpoint::Endpoint;
 use crate::objects::fabric::Fabrics;
-use crate::objects::memory_region::{Region, Rights, Way};
+use crate::objects::memory_region::{Method, Region, Rights};
 use crate::options::Options;
 use crate::topology::PciAddress;
 use engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
@@ -22,27 +22,27 @@ const MAX_DEPTH: usize = 4096;
 
 const SENDS: usize = 256;
 
-/// Receives posted on a rail that receives.
+/// Receives posted on a rail of a proxy lane.
 ///
-/// More messages than that wait in the provider or, with native tcp, in the connections, together
-/// with the writes behind them. The lane takes what has come in after every poll, so that ends by
-/// itself, and this need not follow the number of peers.
+/// Further messages wait in the provider or, with native tcp, in the connections, together with the
+/// writes after them. The lane takes all arrivals after every poll, so they never wait for long,
+/// and this need not grow with the number of peers.
 const RECEIVES: usize = 512;
 
 const QUEUE_MARGIN: usize = 256;
 
-/// Whether peers send messages to a rail.
+/// Receives of a rail, by whether peers send messages to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Receives {
-    /// They do: those of a proxy lane.
+    /// Peers send messages: a rail of the proxy lane.
     Messages,
-    /// They must not: native tcp stops reading a connection that has a message without a receive.
+    /// Peers send none: native tcp stops reading a connection that has a message without a receive.
     Nothing,
 }
 
 impl Receives {
-    /// How many receives are posted, where so many are offered. Where immediate data takes some,
-    /// there are as many again, for what comes with the data of the signals among the messages.
+    /// Returns the number of receives to post, of those offered. If immediate data consumes some,
+    /// there are as many again, for the data of the signals among the messages.
     fn count(self, offered: usize, data_takes: bool) -> usize {
         match (self, data_takes) {
             (Self::Nothing, _) => 0,
@@ -52,20 +52,20 @@ impl Receives {
     }
 }
 
-/// One rail. What it owns of libfabric is closed in the order in which it stands here.
+/// One rail. Its libfabric objects are closed in the order of the fields.
 #[derive(Debug)]
 pub(crate) struct Rail {
-    /// The values of inline writes, where local memory must be registered.
+    /// Registration of the values of inline writes, if local memory must be registered.
     values: Option<Region>,
     messages: Option<Region>,
     pub(crate) endpoint: Endpoint,
-    /// The provider may write to these until the endpoint is closed, which the order of the fields
-    /// sees to. The user's buffers are not ours to keep.
+    /// The provider may write to these until the endpoint is closed, so they are declared after it.
+    /// The user's buffers are not held.
     contexts: Arc<Contexts>,
     pub(crate) message_buffers: MessageBuffers,
     pub(crate) domain: Arc<Domain>,
     pub(crate) name: String,
-    /// The NIC, where it is known.
+    /// The NIC, if known.
     pub(crate) pci: Option<PciAddress>,
     pub(crate) limits: RailLimits,
 }
@@ -101,7 +101,7 @@ impl Rail {
         let register = |(addr, len): (usize, usize)| {
             let needed = domain.needs_desc() && len > 0;
             let region =
-                || Region::register(&domain, bound_to, addr, len, Rights::None, Way::Host, None);
+                || Region::register(&domain, bound_to, addr, len, Rights::None, Method::Host, None);
             needed.then(region).transpose()
         };
         let values = register(contexts.values())?;
@@ -146,8 +146,8 @@ impl Rail {
     }
 }
 
-/// Room in the queue for all that a rail posts. Where it is the NIC's and must not overrun, it has
-/// room for all that the NIC may have at a time, also what completes without our hearing of it.
+/// Returns the entries of the completion queue for all that a rail posts. A NIC's queue, which must
+/// not overrun, has entries for all of the NIC's operations, also those that complete silently.
 fn completions(depth: u32, receives: usize, of_nic: Option<usize>) -> usize {
     (depth as usize + SENDS).max(of_nic.unwrap_or(0)) + receives + QUEUE_MARGIN
 }
@@ -157,7 +157,7 @@ impl Drop for Rail {
         (self.values, self.messages) = (None, None);
         self.endpoint.close();
         if is_unclosed() {
-            // What could not be closed may be what writes to these.
+            // The object that could not be closed may still write to these.
             std::mem::forget(Arc::clone(&self.contexts));
             std::mem::forget(std::mem::replace(
                 &mut self.message_buffers,
@@ -167,7 +167,7 @@ impl Drop for Rail {
     }
 }
 
-/// The least of what the provider offers, what the user allows (0: anything) and our own bound.
+/// Returns the least of the provider's offer, the user's limit (0 for none) and our own bound.
 fn at_most(offered: usize, allowed: u64, bound: usize) -> usize {
     let allowed = match allowed {
         0 => usize::MAX,
@@ -176,8 +176,8 @@ fn at_most(offered: usize, allowed: u64, bound: usize) -> usize {
     offered.min(allowed).min(bound)
 }
 
-/// Whether segments name their local memory by a descriptor: all of them must, or those in device
-/// memory, of which nothing else tells.
+/// Returns true if segments need a descriptor of local memory: always, or of device memory, which
+/// the provider cannot recognise otherwise.
 fn needs_desc(mr_mode: i32) -> bool {
     mr_mode & (FI_MR_LOCAL | FI_MR_HMEM) != 0
 }

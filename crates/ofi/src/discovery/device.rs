@@ -13,16 +13,16 @@ use crate::topology::sysfs;
 /// A device of the chosen provider, ready to be opened.
 #[derive(Clone, Debug)]
 pub struct Device {
-    /// The rail's name in messages: the user's entry, or the NIC, interface or domain.
+    /// Name of the rail in the log: the user's entry, or the NIC, interface or domain.
     pub name: String,
-    /// Libfabric's name of the domain. For an address that is not listed it says nothing: with
-    /// 127.0.0.2 it is the provider's name.
+    /// Libfabric's name of the domain; only the provider's name for an unlisted address such as
+    /// 127.0.0.2.
     pub domain: String,
     /// Libfabric's name of the fabric. Devices of one fabric reach one another.
     pub fabric: String,
     /// The source address, for providers that use IP addresses.
     pub address: Option<IpAddr>,
-    /// The NIC's directory in sysfs, as NVSHMEM compares it. None unless it reads memory itself.
+    /// The NIC's directory in sysfs, as NVSHMEM compares it; None unless it does RDMA.
     pub pci_path: Option<PathBuf>,
     pub(crate) profile: &'static Profile,
     pub(crate) info: Arc<Info>,
@@ -47,8 +47,8 @@ impl Device {
         Link::at(self.address)
     }
 
-    /// The speed of its link in Mbit/s, as the provider says, or the kernel of the interface that
-    /// has its address. None where neither does, as for loopback.
+    /// Returns the speed of its link in Mbit/s, from the provider, or from the kernel for the
+    /// interface with its address. None if neither knows, as for loopback.
     pub fn link_speed(&self) -> Option<u32> {
         self.info.link_speed().or_else(|| self.link().speed)
     }

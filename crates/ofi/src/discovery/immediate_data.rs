@@ -1,26 +1,26 @@
-//! Immediate data: what a write may report in the target's completion queue, once it is visible.
+//! Immediate data, which a write reports in the target's completion queue once it is visible.
 //!
 //! A counted signal relies on this, so a wrong "yes" breaks the program silently, and a wrong "no"
 //! costs one wait for the data. libfabric promises it: a completion at the target means that the
-//! transferred data can be read there (fi_cq(3), on completions at the target). The promise is
-//! necessary and not enough: the provider's profile says whether it was seen to keep it.
+//! transferred data can be read there (fi_cq(3), on completions at the target). The promise alone
+//! is not enough: the provider's profile says whether it was seen to keep it.
 
 use libfabric_sys::{FI_REMOTE_WRITE, FI_RX_CQ_DATA};
 
 use crate::objects::info::Info;
 use crate::provider::Profile;
 
-/// Least and most bytes of immediate data in use. Providers offer four or none (fi_domain(3)).
+/// Minimum and maximum bytes of immediate data in use. Providers offer four or none (fi_domain(3)).
 const BYTES: [usize; 2] = [4, 8];
 
-/// Whether writes carry immediate data.
+/// Support of immediate data.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ImmediateData {
-    /// They may.
+    /// Whether writes may carry immediate data.
     pub offered: bool,
-    /// With how many bytes: four or eight.
+    /// Its bytes: four or eight, or 0 if not offered.
     pub bytes: u8,
-    /// Why we think so.
+    /// Reason for the decision.
     pub reason: &'static str,
 }
 
@@ -36,14 +36,14 @@ impl ImmediateData {
             return no("it does not offer to be written to (FI_REMOTE_WRITE)");
         }
         match (info.raw().mode & FI_RX_CQ_DATA != 0, *profile.data_takes_receives) {
-            // The buffers are there for messages, whose senders are held by the window.
+            // The buffers are for messages, whose number the window bounds.
             (true, false) => {
                 return no(
                     "writes with immediate data would use up receive buffers (FI_RX_CQ_DATA)",
                 );
             }
-            // What takes a receive waits at the sender's NIC when there is none. Else nothing holds
-            // peers back, and the queue of completions, the NIC's, ends when it overruns.
+            // A write that consumes a receive waits at the sender's NIC for one. Otherwise nothing
+            // limits peers, and the NIC's completion queue fails when it overruns.
             (false, true) => {
                 return no(
                     "nothing keeps writes with immediate data from overrunning its queue (no FI_RX_CQ_DATA)",

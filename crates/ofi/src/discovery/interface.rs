@@ -13,14 +13,14 @@ pub struct Interface {
     pub name: String,
     /// The address.
     pub address: IpAddr,
-    /// The interface leads to this host alone.
+    /// Whether the interface reaches only this host.
     pub loopback: bool,
-    /// Up, and with a carrier.
+    /// Whether it is up and has a carrier.
     pub running: bool,
 }
 
 impl Interface {
-    /// All addresses of all interfaces. Empty when the kernel does not say.
+    /// Lists all addresses of all interfaces; empty if the kernel refuses.
     pub fn all() -> Vec<Self> {
         let mut list = ptr::null_mut();
         // SAFETY: getifaddrs writes the head of a list, to be freed below.
@@ -51,8 +51,8 @@ impl Interface {
         interfaces
     }
 
-    /// Whether the interface joins containers or virtual machines of this host, by the names that
-    /// the usual software gives: such an interface leads to no other host.
+    /// Returns true if the name is one that the usual software gives to interfaces of containers or
+    /// virtual machines of this host, which reach no other host.
     pub fn is_virtual_bridge(name: &str) -> bool {
         ["docker", "virbr", "veth", "br-", "vnet", "cni", "lxc", "lxd", "cali", "flannel", "podman"]
             .iter()

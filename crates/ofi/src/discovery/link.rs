@@ -1,4 +1,4 @@
-//! The link of a network interface: how fast it is, and whose.
+//! The link of a network interface: its speed and device.
 
 use std::fs;
 use std::net::IpAddr;
@@ -10,7 +10,7 @@ use crate::topology::sysfs;
 /// Network interface of a rail.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Link {
-    /// Its speed in Mbit/s. None for interfaces without, such as loopback and most virtual ones.
+    /// Speed in Mbit/s; None for loopback and most virtual interfaces.
     pub(crate) speed: Option<u32>,
     pub(crate) device: Option<PathBuf>,
 }
@@ -23,7 +23,7 @@ impl Link {
 
     fn named(sysfs: &Path, interface: &str) -> Self {
         let place = sysfs.join("class/net").join(interface);
-        // -1 where there is none, and an error where that is not known.
+        // -1 without a link, and an error if the speed is unknown.
         let speed = fs::read_to_string(place.join("speed")).ok();
         let speed = speed.and_then(|text| text.trim().parse().ok()).filter(|speed| *speed > 0);
         Self { speed, device: fs::canonicalize(place.join("device")).ok() }

@@ -1,6 +1,6 @@
-//! The search for devices: what providers offer, what is taken of it, and why the rest is not.
+//! Discovery of devices: the providers' offers, the choice, and the reason for each refusal.
 //!
-//! Nothing is opened here. What was offered and not taken has a reason that the user gets to see.
+//! Nothing is opened here. The log has the reason for each offer that was not taken.
 
 pub(crate) mod device;
 pub(crate) mod immediate_data;

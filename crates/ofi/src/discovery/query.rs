@@ -1,4 +1,4 @@
-//! Queries: what is asked of `fi_getinfo`.
+//! Queries to `fi_getinfo`.
 
 use std::ffi::CString;
 use std::fmt;
@@ -20,15 +20,16 @@ use crate::options::Threading;
 use crate::provider::{EndpointFiles, Profile};
 use engine::port::PortError;
 
-/// Progress and threading asked of a provider.
+/// Progress and threading models requested of a provider.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Step {
-    /// Whether `FI_PROGRESS_AUTO` is asked for. Lanes progress anyway: tcp has it, and no thread.
+pub(crate) struct EndpointModel {
+    /// Whether `FI_PROGRESS_AUTO` is requested. Lanes drive progress in any case: tcp offers it
+    /// without a thread.
     pub(crate) is_automatic: bool,
     pub(crate) threading: Threading,
 }
 
-impl fmt::Display for Step {
+impl fmt::Display for EndpointModel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let progress = if self.is_automatic { "AUTO" } else { "MANUAL" };
         let threading = format!("{:?}", self.threading).to_uppercase();
@@ -36,9 +37,9 @@ impl fmt::Display for Step {
     }
 }
 
-/// What is asked for, from what the settings prefer down to what asks least of the provider: with
-/// `FI_THREAD_SAFE` it locks on every call.
-pub(crate) fn ladder(asked: Threading, profile: &'static Profile) -> Vec<Step> {
+/// Returns the models to request, from the settings' preference to the one that every provider has:
+/// with `FI_THREAD_SAFE` it locks on every call.
+pub(crate) fn fallbacks(asked: Threading, profile: &'static Profile) -> Vec<EndpointModel> {
     // With FI_THREAD_DOMAIN we serialise registration as well.
     let first = match asked {
         Threading::Completion if !*profile.registers_beside => Threading::Safe,
@@ -48,34 +49,34 @@ pub(crate) fn ladder(asked: Threading, profile: &'static Profile) -> Vec<Step> {
     let levels = levels.into_iter().filter(|level| *level as u8 >= first as u8);
     let automatic = (!*profile.avoids_auto).then_some((true, first));
     let steps = automatic.into_iter().chain(levels.map(|level| (false, level)));
-    steps.map(|(is_automatic, threading)| Step { is_automatic, threading }).collect()
+    steps.map(|(is_automatic, threading)| EndpointModel { is_automatic, threading }).collect()
 }
 
-/// How much to demand. The lesser ones only serve to explain why the full demand found nothing.
+/// Extent of a query. The lesser ones only serve to explain why the full one found nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Demand {
-    /// The provider's name alone.
+    /// Only the provider's name.
     Provider,
     /// Reliable datagram endpoints with messages and RMA.
     Rma,
-    /// Also completions that mean delivery, with the step's progress and threading.
-    Full(Step),
+    /// Also `FI_DELIVERY_COMPLETE`, with progress and threading models.
+    Full(EndpointModel),
 }
 
-/// A provider that is asked, of any fabric or of one.
+/// Query to one provider, for any fabric or for one.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Asked<'a> {
+pub(crate) struct ProviderQuery<'a> {
     pub(crate) library: &'static Library,
     pub(crate) profile: &'static Profile,
     pub(crate) fabric: Option<&'a str>,
 }
 
-impl Asked<'_> {
-    /// Asks libfabric for the endpoints of all its devices or at one source address, which reach
-    /// host memory, or memory of `devices` as well (`FI_HMEM`, with `FI_MR_HMEM` allowed).
+impl ProviderQuery<'_> {
+    /// Queries the endpoints of all its devices, or at one source address. With `devices` they
+    /// reach device memory as well (`FI_HMEM`, with `FI_MR_HMEM` allowed).
     ///
     /// # Errors
-    /// What `fi_getinfo` answered. An answer that names other providers only is an empty list.
+    /// Those of `fi_getinfo`. The list is empty if only other providers answered.
     pub(crate) fn query(
         &self,
         demand: Demand,
@@ -137,7 +138,7 @@ impl Asked<'_> {
                 (*info).caps |= FI_HMEM;
                 (*domain).mr_mode |= FI_MR_HMEM;
             }
-            if let Demand::Full(Step { is_automatic, threading }) = demand {
+            if let Demand::Full(EndpointModel { is_automatic, threading }) = demand {
                 // quiet promises data that is visible at the target; without this flag a
                 // provider may complete a write once the NIC has sent it.
                 (*(*info).tx_attr).op_flags = FI_DELIVERY_COMPLETE;
@@ -166,7 +167,8 @@ mod tests {
         for (provider, receives) in [(Provider::Tcp, 0), (Provider::Efa, FI_RX_CQ_DATA)] {
             let device = some_device(provider, |_| {});
             let (library, profile) = (device.info.library(), device.profile);
-            let hints = Asked { library, profile, fabric: None }.hints(Demand::Rma, false).unwrap();
+            let hints =
+                ProviderQuery { library, profile, fabric: None }.hints(Demand::Rma, false).unwrap();
             // SAFETY: live, and of this test alone.
             let (caps, mode) = unsafe { ((*hints.as_ptr()).caps, (*hints.as_ptr()).mode) };
             assert_eq!((caps, mode), (FI_MSG | FI_RMA, FI_CONTEXT | FI_CONTEXT2 | receives));
@@ -174,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn ladder_starts_at_the_settings() {
+    fn fallbacks_start_at_the_settings() {
         use Threading::{Completion, Domain, Safe};
         for (provider, asked, automatic, levels) in [
             (Provider::Tcp, Completion, Some(Completion), &[Completion, Domain, Safe][..]),
@@ -185,10 +187,12 @@ mod tests {
             (Provider::Cxi, Completion, Some(Safe), &[Safe]),
             (Provider::Cxi, Domain, Some(Domain), &[Domain, Safe]),
         ] {
-            let automatic = automatic.map(|threading| Step { is_automatic: true, threading });
-            let manual = levels.iter().map(|&threading| Step { is_automatic: false, threading });
-            let steps: Vec<Step> = automatic.into_iter().chain(manual).collect();
-            assert_eq!(ladder(asked, candidates(provider)[0]), steps, "{provider}");
+            let automatic =
+                automatic.map(|threading| EndpointModel { is_automatic: true, threading });
+            let manual =
+                levels.iter().map(|&threading| EndpointModel { is_automatic: false, threading });
+            let steps: Vec<EndpointModel> = automatic.into_iter().chain(manual).collect();
+            assert_eq!(fallbacks(asked, candidates(provider)[0]), steps, "{provider}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The search: providers are asked in turn, until one has devices to use.
+//! The search: queries providers in turn, until one has usable devices.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -8,8 +8,8 @@ use log::{debug, info, warn};
 
 use crate::discovery::device::Device;
 use crate::discovery::interface::{Interface, is_local};
-use crate::discovery::query::{Asked, Demand, Step, ladder};
-use crate::discovery::selection::{Listed, Source, describe, select};
+use crate::discovery::query::{Demand, EndpointModel, ProviderQuery, fallbacks};
+use crate::discovery::selection::{DeviceSource, Listed, describe, select};
 use crate::endpoint_files::{self, lack};
 use crate::environment;
 use crate::error::{OfiError, Refusal};
@@ -25,18 +25,18 @@ pub struct Discovery {
     pub(crate) profile: &'static Profile,
     pub(crate) options: Options,
     refusals: Vec<Refusal>,
-    pub(crate) found: Found,
+    pub(crate) found: FoundDevices,
 }
 
 impl Discovery {
     /// Loads libfabric and finds the devices, in rail order, of the first provider that has any.
     ///
-    /// `single_host` says that all PEs are on this host: providers over plain sockets then default
-    /// to loopback. `kinds` says whether to reach device memory where the fabric can.
+    /// With `single_host` all PEs are on this host, and providers over plain sockets default to
+    /// loopback. `kinds` says whether to use device memory if the fabric reaches it.
     ///
     /// # Errors
-    /// When libfabric cannot be loaded, when a device that the user named does not exist, and when
-    /// nothing is left, with the reason for everything that was refused.
+    /// Libfabric cannot be loaded, a device that the user named does not exist, or no device is
+    /// left, with the reasons of all refusals.
     pub fn run(options: &Options, single_host: bool, kinds: MemoryKinds) -> Result<Self, OfiError> {
         let library = Library::load(&options.library)?;
         environment::prepare(library, options, kinds);
@@ -53,50 +53,50 @@ impl Discovery {
         Err(OfiError::NoDevice { asked: options.provider, refusals })
     }
 
-    /// The libfabric provider, with its layers: `tcp;ofi_rxm`.
+    /// Returns the libfabric provider, with its layers: `tcp;ofi_rxm`.
     pub fn provider(&self) -> &'static str {
         self.profile.name
     }
 
-    /// Whether it joins the PEs of one host only.
+    /// Returns true if the provider joins only PEs of one host.
     pub fn is_for_one_host(&self) -> bool {
         *self.profile.one_host
     }
 
-    /// Whether what is found depends on `single_host`, unless the user has named devices.
+    /// Returns true if `single_host` affects the devices found.
     pub fn depends_on_hosts(&self) -> bool {
         *self.profile.interfaces && self.options.devices == Devices::Any
     }
 
-    /// Whether transfers may reach device memory by themselves: it was asked for and granted.
-    /// Whether they do is known when memory is registered.
+    /// Returns true if direct access to device memory was requested and granted. Registering memory
+    /// may still be refused.
     pub fn reaches_devices(&self) -> bool {
         self.found.devices[0].info.reaches_devices()
     }
 
-    /// The usable devices, in rail order. At least one.
+    /// Returns the usable devices, at least one, in rail order.
     pub fn devices(&self) -> &[Device] {
         &self.found.devices
     }
 
-    /// Offers not taken, with the reasons.
+    /// Returns the offers not taken, with the reasons.
     pub fn refusals(&self) -> &[Refusal] {
         &self.refusals
     }
 
-    /// Options of the search.
+    /// Returns the options of the search.
     pub fn options(&self) -> &Options {
         &self.options
     }
 
-    /// The devices to open unless somebody knows better: all, up to
-    /// `NVSHMEM_LIBFABRIC_MAX_NIC_PER_PE`, as indices into [`Self::devices`].
+    /// Returns the devices to open by default, as indices into [`Self::devices`]: all, up to
+    /// `NVSHMEM_LIBFABRIC_MAX_NIC_PER_PE`.
     pub fn default_rails(&self) -> Vec<usize> {
         (0..self.found.devices.len().min(usize::from(self.options.max_nic_per_pe))).collect()
     }
 
-    /// The providers that would have come first, and whose NICs this machine has: what is used in
-    /// their place may be much slower. Who names devices has chosen.
+    /// Returns warnings about preferred providers that are not used although this machine has their
+    /// NICs: the provider used may be much slower. None if the user has named devices.
     fn unused(&self, sysfs: &Path) -> Vec<String> {
         if matches!(self.options.devices, Devices::Include(_)) {
             return Vec::new();
@@ -188,11 +188,11 @@ impl Discovery {
 }
 
 #[derive(Debug)]
-pub(crate) struct Found {
-    pub(crate) step: Step,
+pub(crate) struct FoundDevices {
+    pub(crate) model: EndpointModel,
     devices: Vec<Device>,
     hmem_refused: Option<String>,
-    /// NICs of the provider's kind that could be used and are not listed.
+    /// NICs of the provider's kind that are active and not listed.
     unlisted: Vec<String>,
 }
 
@@ -203,7 +203,7 @@ fn examine(
     single_host: bool,
     kinds: MemoryKinds,
     refusals: &mut Vec<Refusal>,
-) -> Result<Option<Found>, OfiError> {
+) -> Result<Option<FoundDevices>, OfiError> {
     let refusal = |device, reason| Refusal::new(profile, device, reason);
     if profile.endpoint_files.is_some() {
         endpoint_files::remove_left_behind();
@@ -215,7 +215,7 @@ fn examine(
     let Some((asked, answer)) = ask_in_turn(library, profile, options, kinds, refusals) else {
         return Ok(None);
     };
-    let Answer { reaches_devices, step, infos, hmem_refused } = answer;
+    let Answer { reaches_devices, model, infos, hmem_refused } = answer;
     let mut usable = Vec::new();
     for info in infos {
         match reason_against(&info) {
@@ -247,16 +247,18 @@ fn examine(
     let named = matches!(options.devices, Devices::Include(_));
     let must_have = named && options.provider != Provider::Auto;
     let mut devices: Vec<Device> = Vec::new();
-    let mut opened_at: Vec<Source> = Vec::new();
+    let mut opened_at: Vec<DeviceSource> = Vec::new();
     for choice in choices {
-        // A device named twice shares what was asked about it.
+        // A device named twice is queried once.
         let device = match opened_at.iter().position(|source| *source == choice.source) {
             Some(same) => Device { name: choice.name, ..devices[same].clone() },
             None => {
                 let info = match choice.source {
-                    Source::Listed(at) => usable[at].take().ok_or(String::from("taken already")),
-                    Source::Address(ip) => {
-                        at_address(asked, Demand::Full(step), reaches_devices, ip)
+                    DeviceSource::Listed(at) => {
+                        usable[at].take().ok_or(String::from("taken already"))
+                    }
+                    DeviceSource::Address(ip) => {
+                        at_address(asked, Demand::Full(model), reaches_devices, ip)
                     }
                 };
                 match info {
@@ -277,7 +279,7 @@ fn examine(
         return Ok(None);
     }
     let unlisted = unlisted(options, profile, &listed);
-    Ok(Some(Found { step, devices, hmem_refused, unlisted }))
+    Ok(Some(FoundDevices { model, devices, hmem_refused, unlisted }))
 }
 
 fn ask_in_turn<'a>(
@@ -286,14 +288,14 @@ fn ask_in_turn<'a>(
     options: &'a Options,
     kinds: MemoryKinds,
     refusals: &mut Vec<Refusal>,
-) -> Option<(Asked<'a>, Answer)> {
+) -> Option<(ProviderQuery<'a>, Answer)> {
     let fabrics: Vec<Option<&'a str>> = match (&options.fabric, *profile.fabrics) {
         (Some(named), _) => vec![Some(named)],
         (None, []) => vec![None],
         (None, preferred) => preferred.iter().map(|fabric| Some(*fabric)).collect(),
     };
     for fabric in fabrics {
-        let asked = Asked { library, profile, fabric };
+        let asked = ProviderQuery { library, profile, fabric };
         match ask(asked, options, kinds) {
             Ok(answer) => {
                 if let Some(fabric) = fabric {
@@ -320,19 +322,19 @@ fn unlisted(options: &Options, profile: &Profile, listed: &[Listed]) -> Vec<Stri
 
 struct Answer {
     reaches_devices: bool,
-    step: Step,
+    model: EndpointModel,
     infos: Vec<Info>,
     hmem_refused: Option<String>,
 }
 
 fn is_there(library: &'static Library, profile: &'static Profile) -> Result<(), String> {
-    let asked = Asked { library, profile, fabric: None };
+    let asked = ProviderQuery { library, profile, fabric: None };
     let mut said = match asked.query(Demand::Provider, false, None) {
         Ok(infos) if !infos.is_empty() => return Ok(()),
         Ok(_) => String::new(),
         Err(error) => format!(" ({error})"),
     };
-    // libfabric itself leaves out what this variable does not name.
+    // libfabric itself omits providers that this variable does not name.
     if let Some(filter) = std::env::var("FI_PROVIDER").ok().filter(|filter| !filter.is_empty()) {
         said += &format!(
             "; FI_PROVIDER={filter} is set, which hides providers: unset it, or name this one in it"
@@ -346,8 +348,11 @@ fn is_there(library: &'static Library, profile: &'static Profile) -> Result<(), 
     }
 }
 
-/// Goes down the ladder until the provider answers, or says why it never does.
-fn ask(asked: Asked<'_>, options: &Options, kinds: MemoryKinds) -> Result<Answer, String> {
+/// Queries with each fallback in turn until the provider offers devices.
+///
+/// # Errors
+/// The reason why it never does.
+fn ask(asked: ProviderQuery<'_>, options: &Options, kinds: MemoryKinds) -> Result<Answer, String> {
     let profile = asked.profile;
     let query = |demand, devices| match asked.query(demand, devices, None) {
         Ok(infos) if infos.is_empty() => Err(String::from("only other providers answered")),
@@ -361,19 +366,19 @@ fn ask(asked: Asked<'_>, options: &Options, kinds: MemoryKinds) -> Result<Answer
         ));
     }
     let mut last = String::new();
-    let ladder = ladder(options.threading, profile);
+    let models = fallbacks(options.threading, profile);
     let devices = offers_devices(profile, options, kinds, || query(Demand::Rma, true).map(drop));
-    // With device memory before without: what it costs, staging costs more.
+    // First with device memory: a lesser model costs less than staging.
     let turns = if devices.is_ok() { &[true, false][..] } else { &[false] };
     let mut hmem_refused = devices.err().flatten();
     for &reaches_devices in turns {
-        for &step in &ladder {
-            match query(Demand::Full(step), reaches_devices) {
-                Ok(infos) => return Ok(Answer { reaches_devices, step, infos, hmem_refused }),
+        for &model in &models {
+            match query(Demand::Full(model), reaches_devices) {
+                Ok(infos) => return Ok(Answer { reaches_devices, model, infos, hmem_refused }),
                 Err(error) => last = error,
             }
             let hmem = if reaches_devices { ", with FI_HMEM" } else { "" };
-            info!("provider {} refuses {step}{hmem}", profile.name);
+            info!("provider {} refuses {model}{hmem}", profile.name);
         }
         if reaches_devices {
             hmem_refused = Some(last.clone());
@@ -385,11 +390,11 @@ fn ask(asked: Asked<'_>, options: &Options, kinds: MemoryKinds) -> Result<Answer
     ))
 }
 
-/// Whether the provider is to be asked for device memory. One question in advance spares all steps
-/// of the ladder where the answer is no.
+/// Checks that the provider offers device memory. One query in advance saves those of all fallbacks
+/// if it does not.
 ///
 /// # Errors
-/// It is not; with what it has said, if it was asked.
+/// Device memory is not to be requested; with the provider's refusal, if it was queried.
 fn offers_devices(
     profile: &'static Profile,
     options: &Options,
@@ -415,12 +420,12 @@ fn offers_devices(
 }
 
 fn at_address(
-    asked: Asked<'_>,
+    asked: ProviderQuery<'_>,
     demand: Demand,
     reaches_devices: bool,
     ip: IpAddr,
 ) -> Result<Info, String> {
-    // Asked for a foreign address, libfabric answers as if it were ours; opening fails later.
+    // For a foreign address libfabric answers as if it were ours, and opening fails later.
     if !is_local(ip) {
         return Err(String::from("not an address of this host"));
     }

@@ -1,6 +1,6 @@
-//! The selection: which of the listed devices become rails, and in which order.
+//! Selection of the listed devices that become rails, and their order.
 //!
-//! No libfabric here: the policy works on names and addresses alone.
+//! The policy works on names and addresses, without libfabric.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -17,7 +17,7 @@ pub(crate) struct Listed {
     pub(crate) nic: Option<String>,
     pub(crate) ip: Option<IpAddr>,
     pub(crate) loopback: bool,
-    /// The interface is up, as far as one is known.
+    /// Whether the interface is up; true if none is known.
     pub(crate) running: bool,
 }
 
@@ -26,19 +26,19 @@ impl Listed {
         self.nic.as_ref().or(self.interface.as_ref()).unwrap_or(&self.domain)
     }
 
-    /// Whether a name or an IP address, as users write it, means this device.
+    /// Returns true if a user's entry, a name or an IP address, means this device.
     pub(crate) fn is_called(&self, name: &str) -> bool {
         let names = [Some(&self.domain), self.interface.as_ref(), self.nic.as_ref()];
         names.into_iter().flatten().any(|own| own == name)
             || self.ip.is_some_and(|ip| name.parse() == Ok(ip))
     }
 
-    /// How its address compares with others of the same device, the least being the best. verbs
-    /// lists each GID as an InfiniBand address (`AF_IB`) beside the IP addresses of the port: on
-    /// RoCE the kernel connects none of those, on InfiniBand without IPoIB there are no others
-    /// (libfabric, `vrb_get_sib` of `prov/verbs/src/verbs_info.c`; Linux, `rdma_cap_af_ib`). A
-    /// link-local one has the number of an interface of this host in it, and is good elsewhere only
-    /// if the interface has the same there.
+    /// Ranks its address among those of the same device, the lowest being the best. verbs lists
+    /// each GID as an InfiniBand address (`AF_IB`) beside the IP addresses of the port: on RoCE the
+    /// kernel cannot connect these, and InfiniBand without IPoIB has no others (libfabric,
+    /// `vrb_get_sib` of `prov/verbs/src/verbs_info.c`; Linux, `rdma_cap_af_ib`). A link-local
+    /// address contains the number of an interface of this host, and works elsewhere only if the
+    /// number is the same there.
     fn rank(&self) -> u8 {
         match self.ip {
             Some(IpAddr::V4(_)) => 0,
@@ -60,25 +60,24 @@ impl Listed {
     }
 }
 
-/// Where the device of a rail comes from.
+/// Source of a rail's device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Source {
-    /// The list, at this place.
+pub(crate) enum DeviceSource {
+    /// The list entry with this index.
     Listed(usize),
     /// A query for this source address.
     Address(IpAddr),
 }
 
-/// A device chosen.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Choice {
-    /// The rail's name: the user's word for it where there is one.
+pub(crate) struct ChosenDevice {
+    /// Name of the rail: the user's entry, if any.
     pub(crate) name: String,
-    pub(crate) source: Source,
+    pub(crate) source: DeviceSource,
 }
 
-/// The devices chosen, and those that were listed and not chosen.
-pub(crate) type Selection = (Vec<Choice>, Vec<Refusal>);
+/// Chosen devices, and the listed ones that were not chosen.
+pub(crate) type Selection = (Vec<ChosenDevice>, Vec<Refusal>);
 
 pub(crate) fn describe(listed: &[Listed]) -> String {
     let mut described: Vec<String> = Vec::new();
@@ -91,7 +90,7 @@ pub(crate) fn describe(listed: &[Listed]) -> String {
     if described.is_empty() { String::from("nothing") } else { described.join(", ") }
 }
 
-/// Chooses.
+/// Selects devices.
 ///
 /// # Errors
 /// The first entry of an include list that matches nothing.
@@ -105,16 +104,16 @@ pub(crate) fn select(
         Devices::Any | Devices::Exclude(_) => default_choice(listed, profile, single_host),
         Devices::Include(entries) => {
             let choose = |entry: &String| match find(entry, listed, profile) {
-                Some(source) => Ok(Choice { name: entry.clone(), source }),
+                Some(source) => Ok(ChosenDevice { name: entry.clone(), source }),
                 None => Err(entry.clone()),
             };
             (entries.iter().map(choose).collect::<Result<_, _>>()?, Vec::new())
         }
     };
     if let Devices::Exclude(entries) = devices {
-        let is_called = |choice: &Choice, entry: &String| match choice.source {
-            Source::Listed(index) => choice.name == *entry || listed[index].is_called(entry),
-            Source::Address(ip) => entry.parse() == Ok(ip),
+        let is_called = |choice: &ChosenDevice, entry: &String| match choice.source {
+            DeviceSource::Listed(index) => choice.name == *entry || listed[index].is_called(entry),
+            DeviceSource::Address(ip) => entry.parse() == Ok(ip),
         };
         choices.retain(|choice| {
             let is_excluded = entries.iter().any(|entry| is_called(choice, entry));
@@ -129,10 +128,10 @@ pub(crate) fn select(
     Ok((choices, refusals))
 }
 
-fn find(entry: &str, listed: &[Listed], profile: &'static Profile) -> Option<Source> {
-    // 127.0.0.2 is an address of every host and listed by none.
-    let address = || entry.parse().ok().filter(|_| *profile.by_address).map(Source::Address);
-    best(listed, |device| device.is_called(entry)).map(Source::Listed).or_else(address)
+fn find(entry: &str, listed: &[Listed], profile: &'static Profile) -> Option<DeviceSource> {
+    // Every host has the address 127.0.0.2, and none lists it.
+    let address = || entry.parse().ok().filter(|_| *profile.by_address).map(DeviceSource::Address);
+    best(listed, |device| device.is_called(entry)).map(DeviceSource::Listed).or_else(address)
 }
 
 fn best(listed: &[Listed], is_of_device: impl Fn(&Listed) -> bool) -> Option<usize> {
@@ -143,11 +142,11 @@ fn best(listed: &[Listed], is_of_device: impl Fn(&Listed) -> bool) -> Option<usi
 fn default_choice(listed: &[Listed], profile: &'static Profile, single_host: bool) -> Selection {
     let (mut choices, mut refusals) = (Vec::new(), Vec::new());
     if *profile.interfaces && single_host {
-        // Two, so that what runs on one machine is what runs on a cluster.
+        // Two rails, so that tests on one machine cover several rails.
         for ip in [Ipv4Addr::new(127, 0, 0, 1), Ipv4Addr::new(127, 0, 0, 2)] {
             let listed = listed.iter().position(|device| device.ip == Some(ip.into()));
-            let source = listed.map_or(Source::Address(ip.into()), Source::Listed);
-            choices.push(Choice { name: ip.to_string(), source });
+            let source = listed.map_or(DeviceSource::Address(ip.into()), DeviceSource::Listed);
+            choices.push(ChosenDevice { name: ip.to_string(), source });
         }
         return (choices, refusals);
     }
@@ -160,8 +159,8 @@ fn default_choice(listed: &[Listed], profile: &'static Profile, single_host: boo
                 }
             }
             None => {
-                let (name, source) = (device.name().to_owned(), Source::Listed(index));
-                choices.push(Choice { name, source });
+                let (name, source) = (device.name().to_owned(), DeviceSource::Listed(index));
+                choices.push(ChosenDevice { name, source });
             }
         }
     }
@@ -193,8 +192,8 @@ fn reason_against(index: usize, listed: &[Listed], profile: &'static Profile) ->
     (used != index).then(|| format!("listed again; {} is used", listed[used].describe()))
 }
 
-/// Tells rails on one device apart: `shm`, `shm#2`.
-fn number_repetitions(choices: &mut [Choice]) {
+/// Numbers rails on one device: `shm`, `shm#2`.
+fn number_repetitions(choices: &mut [ChosenDevice]) {
     for index in (0..choices.len()).rev() {
         let name = &choices[index].name;
         let before = choices[..index].iter().filter(|choice| choice.name == *name).count();
@@ -249,7 +248,7 @@ mod tests {
     fn every_real_interface_is_one_rail() {
         let selection = select(&Devices::Any, &host(), tcp(), false).unwrap();
         assert_eq!(names(&selection), ["eth0", "eth1"]);
-        assert_eq!(selection.0[0].source, Source::Listed(1), "IPv4 and the first entry");
+        assert_eq!(selection.0[0].source, DeviceSource::Listed(1), "IPv4 and the first entry");
         let reason = |device: &str| {
             let is_of = |refusal: &&Refusal| refusal.device.iter().any(|at| at.contains(device));
             let of = selection.1.iter().find(is_of);
@@ -291,9 +290,9 @@ mod tests {
         for _ in 0..2 {
             for devices in [Devices::Any, include(&["rxe0", "rocep2s0"])] {
                 let selection = select(&devices, &listed, verbs, false).unwrap();
-                let ip = |choice: &Choice| match choice.source {
-                    Source::Listed(at) => listed[at].ip.map(|ip| ip.to_string()),
-                    Source::Address(_) => None,
+                let ip = |choice: &ChosenDevice| match choice.source {
+                    DeviceSource::Listed(at) => listed[at].ip.map(|ip| ip.to_string()),
+                    DeviceSource::Address(_) => None,
                 };
                 let mut used: Vec<_> = selection.0.iter().filter_map(ip).collect();
                 used.sort();
@@ -307,7 +306,7 @@ mod tests {
         assert_eq!(names(&selection), ["rxe0", "rocep2s0"]);
         let link_local = include(&["fe80::5054:ff:fe00:102"]);
         let selection = select(&link_local, &roce(), verbs, false).unwrap();
-        assert_eq!(selection.0[0].source, Source::Listed(4), "whoever names one gets it");
+        assert_eq!(selection.0[0].source, DeviceSource::Listed(4), "whoever names one gets it");
     }
 
     #[test]
@@ -344,7 +343,7 @@ mod tests {
         let efa = candidates(Provider::Efa)[0];
         for name in ["rdmap0s6", "rdmap0s6-rdm"] {
             let selection = select(&include(&[name]), &listed, efa, false).unwrap();
-            assert_eq!(selection.0[0].source, Source::Listed(0));
+            assert_eq!(selection.0[0].source, DeviceSource::Listed(0));
         }
         let selection = select(&Devices::Any, &listed, efa, false).unwrap();
         assert_eq!(names(&selection), ["rdmap0s6"]);

@@ -1,8 +1,8 @@
-//! Registration of device memory that NICs reach by themselves.
+//! Registration of device memory for direct access by NICs.
 //!
 //! A region is registered on every rail in use, or on none: a peer's put takes any of them, and the
-//! handle has a key for each. What stands in the way, or what libfabric has answered in each way
-//! tried, is kept for every rail: who stages the memory instead can say why.
+//! handle has a key for each. The obstacles, or libfabric's answer to each method, are returned for
+//! every rail, so that the log can say why the memory is staged instead.
 
 use std::fmt;
 use std::io;
@@ -13,18 +13,18 @@ use log::{info, warn};
 
 use crate::memory::direct_policy::DeviceMemory;
 use crate::memory::registration::{OfiMemory, OfiRegion, Registrar};
-use crate::objects::memory_region::{Region, Rights, Way};
+use crate::objects::memory_region::{Method, Region, Rights};
 use crate::options::GpuDirect;
 use engine::port::{Access, PortError, Registered};
 
-/// Why NICs do not reach a range by themselves: every way and every rail that was tried.
+/// Reasons why NICs cannot access a range directly, for every method and rail that was tried.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DirectRefusal {
-    /// One line each, with the rail's name where it is about a rail.
+    /// One line each, with the rail's name if it is about a rail.
     pub reasons: Vec<String>,
-    /// Whether the user has ruled out to stage it (`NVSHMEM_LIBFABRIC_GPU_DIRECT=always`).
+    /// Whether the user has ruled out staging (`NVSHMEM_LIBFABRIC_GPU_DIRECT=always`).
     pub is_error: bool,
-    /// Whether NICs set up for it could: they are slower so, and nobody has asked for that.
+    /// Whether the NICs could if configured for it: staging is slower, and was not asked for.
     pub is_slow: bool,
 }
 
@@ -37,28 +37,28 @@ impl fmt::Display for DirectRefusal {
 impl std::error::Error for DirectRefusal {}
 
 fn first_of<T>(
-    ways: &[Way],
-    mut register: impl FnMut(Way) -> Result<T, PortError>,
-) -> Result<(Way, T), Vec<String>> {
+    methods: &[Method],
+    mut register: impl FnMut(Method) -> Result<T, PortError>,
+) -> Result<(Method, T), Vec<String>> {
     let mut refusals = Vec::new();
-    for &way in ways {
-        match register(way) {
-            Ok(region) => return Ok((way, region)),
-            Err(error) => refusals.push(format!("{way}: {error}")),
+    for &method in methods {
+        match register(method) {
+            Ok(region) => return Ok((method, region)),
+            Err(error) => refusals.push(format!("{method}: {error}")),
         }
     }
     Err(refusals)
 }
 
 impl OfiMemory {
-    /// Registers device memory on all rails, so that their NICs reach it by themselves. Rails are
-    /// asked side by side: each may take long.
+    /// Registers device memory on all rails for direct access by their NICs; concurrently, since
+    /// each rail may take long.
     ///
-    /// The memory is such as [`OfiRegion`] asks for. Where the NICs write to it, CUDA's own copies
-    /// to it are to be made synchronous first (`CU_POINTER_ATTRIBUTE_SYNC_MEMOPS`).
+    /// The memory must stay valid as [`OfiRegion`] demands. If NICs write to it, CUDA's own copies
+    /// to it must be made synchronous first (`CU_POINTER_ATTRIBUTE_SYNC_MEMOPS`).
     ///
     /// # Errors
-    /// Everything that stands in the way. No registration is left then.
+    /// All obstacles. No registration is left then.
     pub fn register_device(
         &self,
         memory: &DeviceMemory<'_>,
@@ -71,7 +71,7 @@ impl OfiMemory {
         if self.direct.choice == GpuDirect::Never {
             return refuse(vec![String::from("NVSHMEM_LIBFABRIC_GPU_DIRECT=never")]);
         }
-        // The host lane's rail is on the device of the first one of the proxy lane.
+        // The host lane's rail is on the device of the proxy lane's first rail.
         let proxy = self.proxy.iter().map(|rail| (rail, Rights::of(access)));
         let host = self.host.iter().map(|rail| (rail, Rights::None));
         let rails: Vec<(&Registrar, Rights)> = proxy.chain(host).collect();
@@ -86,12 +86,13 @@ impl OfiMemory {
             return refuse(obstacles);
         }
 
-        let (ways, missing) = self.direct.ways(memory);
+        let (methods, missing) = self.direct.methods(memory);
         let register = |(rail, rights): (&Registrar, Rights)| {
             let mut outcome = Err(vec![String::from("the memory's CUDA context cannot be bound")]);
             (memory.with_context)(&mut || {
-                outcome =
-                    first_of(&ways, |way| rail.register_as(memory.addr, memory.len, rights, way));
+                outcome = first_of(&methods, |method| {
+                    rail.register_as(memory.addr, memory.len, rights, method)
+                });
             });
             outcome
         };
@@ -101,9 +102,9 @@ impl OfiMemory {
         let mut taken = None;
         for ((rail, _), outcome) in rails.iter().zip(outcomes) {
             match outcome {
-                Ok((way, region)) => {
+                Ok((method, region)) => {
                     regions.push(region);
-                    taken.get_or_insert(way);
+                    taken.get_or_insert(method);
                 }
                 Err(refusals) => {
                     reasons
@@ -119,25 +120,25 @@ impl OfiMemory {
         }
         self.say(memory, taken, missing.as_deref());
         self.has_direct.store(true, Ordering::Release);
-        // Providers whose rails have connections for bulk reach host memory alone.
+        // Providers with bulk connections reach only host memory.
         Ok(self.registered(regions, Vec::new()))
     }
 
-    /// A refusal for reasons that the caller has found.
+    /// Returns a refusal for reasons that the caller has found.
     pub fn refuse_direct(&self, reasons: Vec<String>) -> DirectRefusal {
         let is_error = self.direct.choice == GpuDirect::Always;
         DirectRefusal { reasons, is_error, is_slow: false }
     }
 
-    /// Whether a dma-buf would be of use to [`OfiMemory::register_device`].
+    /// Returns true if [`OfiMemory::register_device`] can use a dma-buf.
     pub fn takes_dma_bufs(&self) -> bool {
         self.direct.choice != GpuDirect::Never
             && self.direct.dma_bufs
             && self.proxy.iter().all(|rail| rail.traits.reaches_devices)
     }
 
-    fn say(&self, memory: &DeviceMemory<'_>, taken: Option<Way>, missing: Option<&str>) {
-        let first = taken.map_or_else(String::new, |way| way.to_string());
+    fn say(&self, memory: &DeviceMemory<'_>, taken: Option<Method>, missing: Option<&str>) {
+        let first = taken.map_or_else(String::new, |method| method.to_string());
         let missing = missing.map_or_else(String::new, |missing| format!(" ({missing})"));
         let count = self.proxy.len();
         info!("{memory:?}: registered with {count} rail(s) by {first}{missing}");
@@ -153,9 +154,10 @@ impl OfiMemory {
     }
 }
 
-type Outcome = Result<(Way, Region), Vec<String>>;
+type Outcome = Result<(Method, Region), Vec<String>>;
 
-/// Registers on each rail in a thread of its own, the last one, or what gets no thread, here.
+/// Registers on each rail in a thread of its own; on the last one, and where no thread starts, on
+/// the calling thread.
 fn side_by_side<R: Copy + Send>(
     rails: &[R],
     register: &(dyn Fn(R) -> Outcome + Sync),
@@ -191,16 +193,17 @@ mod tests {
 
     #[test]
     fn methods_are_tried_until_one_works() {
-        let ways = [Way::DmaBuf { device: 0, fd: 3, offset: 0 }, Way::Cuda { device: 0 }];
+        let methods = [Method::DmaBuf { device: 0, fd: 3, offset: 0 }, Method::Cuda { device: 0 }];
         let mut tried = Vec::new();
-        let taken = first_of(&ways, |way| {
-            tried.push(way);
-            if way == ways[0] { Err(error("no peer memory")) } else { Ok(7) }
+        let taken = first_of(&methods, |method| {
+            tried.push(method);
+            if method == methods[0] { Err(error("no peer memory")) } else { Ok(7) }
         });
-        assert_eq!((taken, tried.as_slice()), (Ok((ways[1], 7)), &ways[..]));
-        let taken = first_of(&ways, |_| Ok(1));
-        assert_eq!(taken, Ok((ways[0], 1)), "no second one where the first is taken");
-        let refused = first_of::<()>(&ways, |way| Err(error(&format!("not {way}")))).unwrap_err();
+        assert_eq!((taken, tried.as_slice()), (Ok((methods[1], 7)), &methods[..]));
+        let taken = first_of(&methods, |_| Ok(1));
+        assert_eq!(taken, Ok((methods[0], 1)), "no second one where the first is taken");
+        let refused =
+            first_of::<()>(&methods, |method| Err(error(&format!("not {method}")))).unwrap_err();
         assert_eq!(
             refused,
             [

@@ -1,9 +1,9 @@
-//! The decision whether NICs reach device memory by themselves, and by which ways to register it.
+//! Policy of direct access by NICs to device memory, and the registration methods to try.
 
 use std::fmt;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use crate::objects::memory_region::Way;
+use crate::objects::memory_region::Method;
 use crate::options::GpuDirect;
 use crate::topology::{Distance, PciAddress, Topology};
 
@@ -16,26 +16,26 @@ pub struct DeviceMemory<'a> {
     pub len: usize,
     /// CUDA's number of the device.
     pub ordinal: i32,
-    /// Where the device is, if known.
+    /// PCI address of the device, if known.
     pub pci: Option<PciAddress>,
-    /// Whether the device keeps the writes of NICs before what follows them by other ways
+    /// Whether the device orders NICs' writes before later accesses by others
     /// (`CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING`).
     pub keeps_order: bool,
-    /// It lies in one allocation.
+    /// Whether it is inside one allocation.
     pub is_whole: bool,
-    /// The memory as a part of a dma-buf, or why there is none.
+    /// The memory as a part of a dma-buf, or the reason why there is none.
     pub dma_buf: Result<DmaBufPart<'a>, &'a str>,
-    /// Runs what it is given with the memory's context bound on the calling thread, or not at all:
-    /// libfabric may ask CUDA about the memory. It is called from several threads at once.
+    /// Runs a function with the memory's context bound on the calling thread, or not at all:
+    /// libfabric may query CUDA about the memory. Several threads call it at once.
     pub with_context: &'a (dyn Fn(&mut dyn FnMut()) + Sync),
 }
 
 /// A part of a dma-buf.
 #[derive(Clone, Copy, Debug)]
 pub struct DmaBufPart<'a> {
-    /// The descriptor. It may be closed after the registration.
+    /// The descriptor, which may be closed after the registration.
     pub fd: BorrowedFd<'a>,
-    /// Where the part starts, in bytes.
+    /// Offset of the part, in bytes.
     pub offset: usize,
 }
 
@@ -50,15 +50,15 @@ impl fmt::Debug for DeviceMemory<'_> {
 #[derive(Clone, Debug)]
 pub(crate) struct DirectPolicy {
     pub(crate) choice: GpuDirect,
-    /// How far a NIC may be.
+    /// Maximum distance of a NIC.
     pub(crate) level: Distance,
     pub(crate) topology: Topology,
     pub(crate) dma_bufs: bool,
-    /// The provider maps the allocation that a region begins in, and no more.
+    /// Whether the provider maps only the allocation in which a region begins.
     pub(crate) one_allocation: bool,
-    /// Why the provider would reach the wrong bytes.
+    /// Reason why the provider would reach the wrong bytes.
     pub(crate) switched_off: Option<String>,
-    /// Why the provider does not reach device memory, if it was asked and said so.
+    /// The provider's reason for refusing device memory, if it was asked.
     pub(crate) hmem_refused: Option<String>,
     /// Requirements for NICs of this provider to reach device memory; empty if none can.
     pub(crate) takes: &'static str,
@@ -67,17 +67,17 @@ pub(crate) struct DirectPolicy {
 /// Properties of a rail that the policy depends on.
 #[derive(Clone, Debug)]
 pub(crate) struct RailTraits {
-    /// It was opened with `FI_HMEM`.
+    /// Whether it was opened with `FI_HMEM`.
     pub(crate) reaches_devices: bool,
-    /// The NIC, where it is known.
+    /// The NIC, if known.
     pub(crate) pci: Option<PciAddress>,
-    /// As [`Endpoint::needs_cuda`](crate::objects::endpoint::Endpoint::needs_cuda).
+    /// The endpoint's [`needs_cuda`](crate::objects::endpoint::Endpoint::needs_cuda).
     pub(crate) needs_cuda: Option<String>,
 }
 
 impl DirectPolicy {
     pub(super) fn obstacle(&self, rail: &RailTraits, memory: &DeviceMemory<'_>) -> Option<String> {
-        // A provider without it takes device memory for host memory, and faults when it transfers.
+        // Without it, a provider takes device memory for host memory, and faults in a transfer.
         if !rail.reaches_devices {
             let why = self.hmem_refused.as_ref().map_or_else(String::new, |why| format!(": {why}"));
             return Some(format!("it was opened without FI_HMEM{why}"));
@@ -106,7 +106,7 @@ impl DirectPolicy {
         }
         let (nic, device) = (rail.pci?, memory.pci?);
         let distance = self.topology.distance(device, nic)?;
-        // Where no switches are shown, being on one root complex says nothing.
+        // If no switches are shown, a common root complex says nothing.
         let hidden = distance == Distance::Phb
             && !self.topology.shows_bridges(device)
             && !self.topology.shows_bridges(nic);
@@ -119,13 +119,13 @@ impl DirectPolicy {
         })
     }
 
-    pub(super) fn ways(&self, memory: &DeviceMemory<'_>) -> (Vec<Way>, Option<String>) {
+    pub(super) fn methods(&self, memory: &DeviceMemory<'_>) -> (Vec<Method>, Option<String>) {
         let device = memory.ordinal;
-        let plain = Way::Cuda { device };
+        let plain = Method::Cuda { device };
         match memory.dma_buf {
-            // Needs no kernel module beside the drivers, and no CUDA in the provider.
+            // Needs neither a kernel module besides the drivers nor CUDA in the provider.
             Ok(DmaBufPart { fd, offset }) if self.dma_bufs => {
-                (vec![Way::DmaBuf { device, fd: fd.as_raw_fd(), offset }, plain], None)
+                (vec![Method::DmaBuf { device, fd: fd.as_raw_fd(), offset }, plain], None)
             }
             Ok(_) => {
                 (vec![plain], Some(String::from("dma-buf: not with this provider and version")))
@@ -176,16 +176,18 @@ mod tests {
     fn dma_buf_comes_first_where_known() {
         let file = fs::File::open("/dev/null").expect("some descriptor");
         let part = DmaBufPart { fd: file.as_fd(), offset: 64 };
-        let (dma_buf, plain) =
-            (Way::DmaBuf { device: 5, fd: file.as_raw_fd(), offset: 64 }, Way::Cuda { device: 5 });
+        let (dma_buf, plain) = (
+            Method::DmaBuf { device: 5, fd: file.as_raw_fd(), offset: 64 },
+            Method::Cuda { device: 5 },
+        );
         let policy = policy(GpuDirect::Auto);
-        assert_eq!(policy.ways(&memory(Ok(part))), (vec![dma_buf, plain], None));
-        let (ways, missing) = policy.ways(&memory(Err("cuMemGetHandle failed")));
-        assert_eq!(ways, [plain]);
+        assert_eq!(policy.methods(&memory(Ok(part))), (vec![dma_buf, plain], None));
+        let (methods, missing) = policy.methods(&memory(Err("cuMemGetHandle failed")));
+        assert_eq!(methods, [plain]);
         assert_eq!(missing.as_deref(), Some("dma-buf: cuMemGetHandle failed"));
         let older = DirectPolicy { dma_bufs: false, ..policy };
-        let (ways, missing) = older.ways(&memory(Ok(part)));
-        assert_eq!(ways, [plain], "an older library would read the structure as vectors");
+        let (methods, missing) = older.methods(&memory(Ok(part)));
+        assert_eq!(methods, [plain], "an older library would read the structure as vectors");
         assert!(missing.is_some());
     }
 
@@ -227,7 +229,7 @@ mod tests {
             // The user may say that it is not, or that it does not matter.
             (&wide, &far, &gpu, None),
             (&always, &far, &gpu, None),
-            // What is not known stands in nobody's way.
+            // Unknown distances are no obstacle.
             (&policy, &unknown, &gpu, None),
             (&policy, &far, &somewhere, None),
             (&policy, &gone, &gpu, None),

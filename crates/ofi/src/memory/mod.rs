@@ -1,4 +1,4 @@
-//! Registered memory: of the host, and of devices that NICs reach by themselves.
+//! Registration of host memory, and of device memory for direct access by NICs.
 //!
 //! A region is registered on every rail of both lanes, or on none.
 

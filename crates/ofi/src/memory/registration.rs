@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::data_path::rail::Rail;
 use crate::memory::direct_policy::{DirectPolicy, RailTraits};
 use crate::objects::domain::Domain;
-use crate::objects::memory_region::{Region, Rights, Way};
+use crate::objects::memory_region::{Method, Region, Rights};
 use engine::port::copies::Reach;
 use engine::port::{Access, Addressing, MemoryPort, PortError, Registered};
 
@@ -20,26 +20,26 @@ pub struct OfiMemory {
     pub(crate) has_direct: AtomicBool,
 }
 
-/// Keeps a registration alive.
+/// A registration, until dropped.
 ///
 /// The memory must stay valid as long as this value lives, and as long as an operation from or to
 /// it can be in flight: until its work-request id has come back, or its port is dropped.
 #[derive(Debug)]
 pub struct OfiRegion {
-    // Closed before the rails they are bound to, being the first field.
+    // Declared first: closed before the rails to which they are bound.
     regions: Vec<Region>,
     _bound_to: Vec<Arc<Rail>>,
 }
 
-/// Where memory is registered for one rail.
+/// Registers memory for one rail.
 #[derive(Debug)]
 pub(crate) struct Registrar {
     domain: Arc<Domain>,
-    /// Domains of its bulk connections, where memory is registered with the same key.
+    /// Domains of its bulk connections, on which memory is registered with the same key.
     bulk: Vec<Arc<Domain>>,
-    /// The rail whose endpoint the regions belong to, for providers that want that
-    /// (`FI_MR_ENDPOINT`). Only there do regions keep an endpoint open. Elsewhere it closes with
-    /// its port, and ends the operations in flight, whatever regions are left.
+    /// The rail to whose endpoint regions are bound, for providers that require it
+    /// (`FI_MR_ENDPOINT`). Only then do regions keep an endpoint open; else it closes with its port
+    /// and ends the operations in flight, whatever regions are left.
     bound_to: Option<Arc<Rail>>,
     pub(crate) name: String,
     pub(crate) traits: RailTraits,
@@ -65,13 +65,14 @@ impl Registrar {
         addr: usize,
         len: usize,
         rights: Rights,
-        way: Way,
+        method: Method,
     ) -> Result<Region, PortError> {
         let endpoint = self.bound_to.as_deref().map(|rail| &rail.endpoint);
-        Region::register(&self.domain, endpoint, addr, len, rights, way, None)
+        Region::register(&self.domain, endpoint, addr, len, rights, method, None)
     }
 
-    /// Registers host memory, with connections for bulk too: those regions follow in `bulk`.
+    /// Registers host memory, also on the domains of bulk connections, whose regions it adds to
+    /// `bulk`.
     pub(crate) fn register(
         &self,
         addr: usize,
@@ -83,10 +84,10 @@ impl Registrar {
             error.text = format!("rail {}: {}", self.name, error.text);
             error
         };
-        let region = self.register_as(addr, len, rights, Way::Host).map_err(named)?;
+        let region = self.register_as(addr, len, rights, Method::Host).map_err(named)?;
         for domain in &self.bulk {
-            let (way, key) = (Way::Host, Some(region.key));
-            let region = Region::register(domain, None, addr, len, rights, way, key);
+            let (method, key) = (Method::Host, Some(region.key));
+            let region = Region::register(domain, None, addr, len, rights, method, key);
             bulk.push(region.map_err(named)?);
         }
         Ok(region)
@@ -94,7 +95,7 @@ impl Registrar {
 }
 
 impl OfiMemory {
-    /// Registers with these rails, and with the domains of each proxy rail's connections for bulk.
+    /// Creates a registrar for these rails, and the domains of each proxy rail's bulk connections.
     pub(crate) fn new(
         host: &[Arc<Rail>],
         proxy: &[Arc<Rail>],
@@ -112,7 +113,7 @@ impl OfiMemory {
         }
     }
 
-    /// Whether NICs reach device memory registered here, now or before, without staging.
+    /// Returns true once any device memory was registered for direct access by NICs.
     pub fn reaches_devices(&self) -> bool {
         self.has_direct.load(Ordering::Acquire)
     }
@@ -150,10 +151,10 @@ impl MemoryPort for OfiMemory {
         access: Access,
     ) -> Result<Registered<OfiRegion>, PortError> {
         let mut bulk = Vec::new();
-        // Peers address the proxy rails only.
+        // Peers address only the proxy rails.
         let proxy = self.proxy.iter().map(|registrar| (registrar, Rights::of(access)));
         let host = self.host.iter().map(|registrar| (registrar, Rights::None));
-        // An early return closes what is registered already.
+        // An early return closes earlier registrations.
         let regions = proxy
             .chain(host)
             .map(|(registrar, rights)| registrar.register(addr, len, rights, &mut bulk))

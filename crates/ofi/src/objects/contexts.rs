@@ -1,4 +1,4 @@
-//! Contexts of operations, and those of a lane's segments, indexed by work-request id.
+//! Contexts of operations; those of a lane's segments are indexed by work-request id.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
@@ -11,17 +11,17 @@ struct Context([MaybeUninit<u8>; 64]);
 
 const _: () = assert!(size_of::<libfabric_sys::fi_context2>() <= size_of::<Context>());
 
-/// The index of a context in an array that begins at an address.
+/// Returns the index of a context in an array at `base`.
 #[inline(always)]
 pub(crate) fn index_in(base: usize, context: *mut c_void) -> usize {
     // A pointer below the array, null for example, wraps to a huge index.
     (context as usize).wrapping_sub(base) / size_of::<Context>()
 }
 
-/// A fixed number of contexts, each named by its index.
+/// A fixed number of contexts, identified by their indices.
 pub(crate) struct ContextArray(Box<[UnsafeCell<Context>]>);
 
-// SAFETY: nothing but the provider reads or writes what is in the contexts.
+// SAFETY: only the provider accesses the contents.
 unsafe impl Send for ContextArray {}
 // SAFETY: as above.
 unsafe impl Sync for ContextArray {}
@@ -44,16 +44,17 @@ impl ContextArray {
     }
 }
 
-/// Contexts, and the values of inline writes, for all the work-request ids of a lane.
+/// Contexts, and the values of inline writes, for all work-request ids of a lane.
 ///
-/// The values lie apart, densely: most providers never touch contexts, which then take no cache.
+/// The values are in an array of their own: most providers never access contexts, which then take
+/// no cache.
 pub(crate) struct Contexts {
     contexts: ContextArray,
     values: Box<[UnsafeCell<u64>]>,
 }
 
-// SAFETY: the one thread with the lane's port accesses a value before it posts the operation of
-// that work-request id or after it has completed, and the provider in between.
+// SAFETY: the one thread with the lane's port accesses a value while no operation with that
+// work-request id is in flight, and the provider while one is.
 unsafe impl Send for Contexts {}
 // SAFETY: as above.
 unsafe impl Sync for Contexts {}
@@ -77,25 +78,25 @@ impl Contexts {
         self.contexts.index_of(context).map(|index| WrId(index as u32))
     }
 
-    /// Where the contexts begin, for [`index_in`].
+    /// Returns the address of the contexts, for [`index_in`].
     #[inline(always)]
     pub(crate) fn base(&self) -> usize {
         self.contexts.0.as_ptr() as usize
     }
 
-    /// Stores the value of an inline write, and gives the place it is sent from.
+    /// Stores the value of an inline write, and returns the address to send it from.
     ///
     /// # Safety
     /// One thread at a time, and no operation with this work-request id is in flight.
     #[inline]
     pub(crate) unsafe fn set_value(&self, wr_id: WrId, value: u64) -> Option<*mut c_void> {
         let place = self.values.get(wr_id.index())?.get();
-        // SAFETY: inside the array; the caller keeps everybody else away from it.
+        // SAFETY: inside the array; nobody else uses it, by the caller's promise.
         unsafe { place.write(value.to_le()) };
         Some(place.cast())
     }
 
-    /// All values, for registration: address and bytes.
+    /// Returns address and length in bytes of all values, for registration.
     pub(crate) fn values(&self) -> (usize, usize) {
         (self.values.as_ptr() as usize, size_of_val(&*self.values))
     }

@@ -1,4 +1,4 @@
-//! An open domain: one device, as used by one lane.
+//! An open domain: one device, used by one lane.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -19,15 +19,16 @@ use crate::objects::provider_log::capture_log;
 use crate::provider::Profile;
 use engine::port::{Addressing, PortError};
 
-/// Owner of a `fid_domain`, called through its gate, which gives each threading level its due.
+/// Owner of a `fid_domain`, called through its gate, which serialises if the threading level
+/// demands.
 #[derive(Debug)]
 pub(crate) struct Domain {
     object: Object<fid_domain>,
     pub(crate) gate: Gate,
-    /// The next key for a region, where keys are counted.
+    /// Next key for a region, if keys are counted.
     next_key: AtomicU64,
     pub(crate) profile: &'static Profile,
-    /// Libfabric's log line if it maps device memory wrongly here.
+    /// Libfabric's log line by which it maps device memory wrongly, if it was logged.
     pub(crate) maps_wrongly: Option<String>,
     pub(crate) info: Arc<Info>,
     pub(crate) fabric: Arc<Fabric>,
@@ -46,14 +47,14 @@ impl Domain {
                 || unsafe { fi_domain(fabric.as_ptr(), info.as_ptr(), domain, ptr::null_mut()) };
             match *profile.maps_wrongly {
                 Some(said) if info.reaches_devices() => {
-                    let (code, told) = heard(info.library(), open, said.words);
+                    let (code, told) = call_watching_log(info.library(), open, said.words);
                     maps_wrongly = told;
                     code
                 }
                 _ => open(),
             }
         };
-        // SAFETY: it holds its fabric, and what is made from it holds it.
+        // SAFETY: the domain holds its fabric, and its children hold it.
         let object =
             unsafe { Object::open(("domain", "fi_domain"), info.library(), &Gate(None), open) }?;
         let gated = info.domain_attr().threading == FI_THREAD_DOMAIN;
@@ -105,9 +106,9 @@ impl Domain {
         self.info.library()
     }
 
-    /// A key for a region, where the provider does not choose it. None is used twice: a peer may
-    /// hold the key of a region that is gone. Whoever reaches a rail's port, and does not know a
-    /// key that was drawn, reaches no memory.
+    /// Returns a key for a region, 0 if the provider chooses it. No key is used twice, since a peer
+    /// may still hold that of a closed region. Random keys cannot be guessed by strangers who reach
+    /// the rail's port.
     pub(crate) fn next_key(&self) -> Result<u64, PortError> {
         if self.has(FI_MR_PROV_KEY) {
             return Ok(0);
@@ -115,7 +116,7 @@ impl Domain {
         if !*self.profile.random_keys {
             return Ok(self.next_key.fetch_add(1, Ordering::Relaxed));
         }
-        // Two alike, or one that means none, come up once in 2^60 or so.
+        // A repeated or reserved value comes up once in 2^60 or so.
         getrandom::u64().map_err(|error| PortError {
             call: "drawing a key for memory",
             code: error.raw_os_error().unwrap_or_default(),
@@ -127,7 +128,7 @@ impl Domain {
         if self.has(FI_MR_VIRT_ADDR) { Addressing::Virtual } else { Addressing::Offset }
     }
 
-    /// Whether local buffers must be registered.
+    /// Returns true if local buffers must be registered.
     pub(crate) fn needs_desc(&self) -> bool {
         self.has(FI_MR_LOCAL)
     }
@@ -141,7 +142,7 @@ impl Domain {
     }
 }
 
-fn heard(
+fn call_watching_log(
     library: &'static Library,
     open: impl FnOnce() -> c_int,
     words: &str,

@@ -21,29 +21,29 @@ use crate::objects::object::Object;
 use engine::port::PortError;
 use engine::wire::handshake::MAX_ADDRESS;
 
-mod direct;
+mod endpoint_ops;
 mod events;
 pub(crate) mod queue;
 mod vector;
 
-pub(crate) use direct::Direct;
+pub(crate) use endpoint_ops::EndpointOps;
 
 /// An enabled endpoint, and the objects bound to it.
 #[derive(Debug)]
 pub(crate) struct Endpoint {
-    // Closed before what is bound to it.
+    // Declared first: closed before the objects bound to it.
     object: Object<fid_ep>,
     queue: Object<fid_cq>,
     vector: Object<fid_av>,
-    /// Event queue for errors of the endpoint, where the provider has them.
+    /// Event queue for errors of the endpoint, if the provider reports any.
     events: Option<Object<fid_eq>>,
-    pub(crate) direct: Direct,
+    pub(crate) ops: EndpointOps,
     pub(crate) address: Vec<u8>,
-    /// Why it cannot do without CUDA's copies in all transfers, though told to make none.
+    /// The provider's refusal to do without copies by CUDA.
     ///
-    /// A provider may move the bytes of a device with CUDA's copies instead of by the NIC. A copy
-    /// on the default stream waits for kernels that run on blocking streams, and the kernels of
-    /// NVSHMEM's users run until the transport has done its work.
+    /// A provider may copy device memory with CUDA instead of by the NIC. A copy on the default
+    /// stream waits for kernels that run on blocking streams, and NVSHMEM kernels may run until the
+    /// transport has done its work.
     pub(crate) needs_cuda: Option<String>,
     pub(crate) domain: Arc<Domain>,
 }
@@ -68,19 +68,19 @@ pub(crate) struct MessageBuffer {
     pub(crate) context: *mut c_void,
 }
 
-// SAFETY: addresses alone, used by unsafe calls only, whose callers see to the threads.
+// SAFETY: addresses, used only by unsafe calls, whose callers promise one thread at a time.
 unsafe impl Send for MessageBuffer {}
 
 impl Endpoint {
-    /// Opens an endpoint with a completion queue of so many entries, for about so many peers. Where
-    /// it `wakes`, a thread may sleep until the queue's descriptor can be read.
+    /// Opens an endpoint with a completion queue of `completions` entries, for about `peers`. If
+    /// `wakes`, a thread may sleep until the queue's descriptor is readable.
     pub(crate) fn open(
         domain: &Arc<Domain>,
         completions: usize,
         peers: usize,
         wakes: bool,
     ) -> Result<Self, PortError> {
-        // Of an early return the last is dropped first.
+        // An early return drops in reverse order.
         let queue = queue::open(domain, completions, wakes)?;
         let vector = vector::open(domain, peers)?;
         let events = domain.profile.events.then(|| events::open(domain)).transpose()?;
@@ -88,8 +88,8 @@ impl Endpoint {
             check_descriptors()?;
         }
         let kind = ("endpoint", "fi_endpoint");
-        // SAFETY: the domain is open, and the info is the one it was opened with; what is bound to
-        // an endpoint is closed after it, and regions bound to it before.
+        // SAFETY: the domain is open, and was opened with this info. Objects bound to an endpoint
+        // are closed after it, regions bound to it before.
         let object = unsafe {
             Object::open(kind, domain.library(), &domain.gate, |endpoint| {
                 fi_endpoint(domain.as_ptr(), domain.info.as_ptr(), endpoint, ptr::null_mut())
@@ -97,13 +97,14 @@ impl Endpoint {
         }?;
         let events_fid = events.as_ref().map(Object::as_fid);
         let needs_cuda = enable(domain, &object, queue.as_fid(), vector.as_fid(), events_fid)?;
-        let direct = Direct::new(object.as_ptr(), domain)?;
+        let ops = EndpointOps::new(object.as_ptr(), domain)?;
         let address = name_of(domain, object.as_ptr())?;
         let domain = Arc::clone(domain);
-        Ok(Self { object, queue, vector, events, direct, address, needs_cuda, domain })
+        Ok(Self { object, queue, vector, events, ops, address, needs_cuda, domain })
     }
 
-    /// Closes it ahead of what it is bound to. Contexts of operations in flight outlive this.
+    /// Closes the endpoint before the objects bound to it. Contexts of operations in flight must
+    /// outlive the call.
     pub(crate) fn close(&mut self) {
         self.object.end();
     }
@@ -120,7 +121,7 @@ impl Endpoint {
     pub(crate) fn option(&self, option: i32) -> Option<bool> {
         let (mut value, mut len) = (0_u8, size_of::<u8>());
         let _gate = self.domain.gate.enter();
-        // SAFETY: open, and the place is of the length that is given with it.
+        // SAFETY: open; the value has the length given.
         let code = unsafe {
             let (ep, value) = (self.object.as_ptr(), (&raw mut value).cast());
             fi_getopt(ep, FI_OPT_ENDPOINT as i32, option, value, &raw mut len)
@@ -128,11 +129,11 @@ impl Endpoint {
         (code == 0).then_some(value != 0)
     }
 
-    /// As [`Direct::write`], and reports `data` in the completion queue of the target once the
-    /// written bytes can be read there.
+    /// Writes as [`EndpointOps::write`] does, and reports `data` in the target's completion queue
+    /// once the written bytes are visible there.
     ///
     /// # Safety
-    /// As for [`Direct::write`].
+    /// As [`EndpointOps::write`].
     #[inline]
     pub(crate) unsafe fn write_data(&self, op: &Rma, data: u64) -> isize {
         let ep = self.object.as_ptr();
@@ -145,8 +146,8 @@ impl Endpoint {
     ///
     /// Not with `fi_send`, which takes the endpoint's flags: with `FI_DELIVERY_COMPLETE` the peer's
     /// tcp provider answers each message, and native tcp then moves 180 thousand messages of 32
-    /// bytes a second instead of 610 thousand (libfabric 2.5.1, both ends on one core). The
-    /// engine's peers acknowledge what matters.
+    /// bytes a second instead of 610 thousand (libfabric 2.5.1, both ends on one core). The engine
+    /// has acknowledgements of its own.
     ///
     /// # Safety
     /// One thread at a time, inside the domain's gate. Buffer and context are valid, the buffer
@@ -161,25 +162,26 @@ impl Endpoint {
         message.iov_count = 1;
         message.addr = peer;
         message.context = buffer.context;
-        // SAFETY: enabled; the structures are only read during the call; else as the caller says.
+        // SAFETY: enabled; the structures are only read during the call; the rest is the caller's
+        // promise.
         unsafe { fi_sendmsg(self.object.as_ptr(), message.as_mut_ptr(), FI_COMPLETION) }
     }
 }
 
 fn name_of(domain: &Domain, endpoint: *mut fid_ep) -> Result<Vec<u8>, PortError> {
-    // Longer ones could not be sent to peers; those of providers have some tens of bytes.
+    // A longer address could not be sent to peers; those of providers have some tens of bytes.
     let mut address = vec![0_u8; MAX_ADDRESS];
     let mut len = address.len();
     // SAFETY: enabled; the buffer has the length given.
     let code = unsafe { fi_getname(endpoint, address.as_mut_ptr().cast(), &mut len) };
     check(domain.library(), "fi_getname", code)?;
     address.truncate(len);
-    fork::note_rails(&[&address]);
+    fork::register_rails(&[&address]);
     Ok(address)
 }
 
-/// Binds what there is to an endpoint, forbids it what its provider is better off without, and
-/// enables it. Gives [`Endpoint::needs_cuda`].
+/// Binds queue, vector and event queue to an endpoint, disables options that harm with its
+/// provider, and enables it. Returns [`Endpoint::needs_cuda`].
 fn enable(
     domain: &Domain,
     endpoint: &Object<fid_ep>,
@@ -207,27 +209,27 @@ fn enable(
     if domain.info.reaches_devices() && *profile.forbids_cuda {
         let call = "fi_setopt(FI_OPT_CUDA_API_PERMITTED)";
         if let Err(error) = forbid(FI_OPT_CUDA_API_PERMITTED, call) {
-            // Else the library is older than the option (1.18), or does without CUDA.
+            // For other errors the library is older than the option (1.18), or has no CUDA.
             needs_cuda = (error.code == FI_EOPNOTSUPP).then(|| error.to_string());
         }
     }
     if *profile.forbids_sharing {
         let call = "fi_setopt(FI_OPT_SHARED_MEMORY_PERMITTED)";
-        // Libraries before 1.21 do not know it.
+        // Libraries before 1.21 lack the option.
         if let Err(error) = forbid(FI_OPT_SHARED_MEMORY_PERMITTED, call) {
             debug!("PEs of a host may share memory below the fabric: {error}");
         }
     }
-    // SAFETY: open, and all is bound to it that it takes.
+    // SAFETY: open, with everything bound to it.
     check(library, "fi_enable", unsafe { fi_enable(raw) })
         .map_err(|error| with_help(error, *profile.enabling_refused))?;
     Ok(needs_cuda)
 }
 
-/// Sees whether descriptors are left for an endpoint's socket and what other threads open.
+/// Checks that descriptors are left for an endpoint's socket, and a few for other threads.
 ///
 /// # Errors
-/// There are too few.
+/// Too few descriptors are left.
 fn check_descriptors() -> Result<(), PortError> {
     const SPARE: usize = 4;
     let spare: Result<Vec<File>, io::Error> = (0..SPARE).map(|_| File::open("/dev/null")).collect();
@@ -237,7 +239,7 @@ fn check_descriptors() -> Result<(), PortError> {
             code: libc::EMFILE,
             text: String::from("no descriptor is left for its socket (ulimit -n)"),
         }),
-        // What else goes wrong is no lack of descriptors.
+        // Other errors are no lack of descriptors.
         _ => Ok(()),
     }
 }

@@ -1,4 +1,4 @@
-//! Open fabrics: what the NICs of one network share.
+//! Open fabrics, each shared by the NICs of one network.
 
 use std::ptr;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use engine::port::PortError;
 
 pub(crate) type Fabric = Object<fid_fabric>;
 
-/// The fabrics of one provider that are open, by name.
+/// Open fabrics of one provider, by name.
 #[derive(Debug, Default)]
 pub(crate) struct Fabrics(Vec<(String, Arc<Fabric>)>);
 

@@ -1,4 +1,4 @@
-//! An answer of `fi_getinfo`: an endpoint that could be opened.
+//! An entry of `fi_getinfo`: an endpoint that could be opened.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -13,27 +13,27 @@ use libfabric_sys::{
 use crate::error::check;
 use engine::port::PortError;
 
-/// An owned copy of one `fi_info`, not changed any more when it is shared.
+/// An owned copy of one `fi_info`, unchanged once it is shared.
 #[derive(Debug)]
 pub(crate) struct Info {
     library: &'static Library,
     raw: NonNull<fi_info>,
 }
 
-// SAFETY: the structure and all it points to is plain heap memory that belongs to this value alone
-// and is not changed after construction (libfabric takes it as `*mut` but only reads it).
+// SAFETY: the structure and everything that it points to is heap memory that only this value owns,
+// unchanged after construction (libfabric takes it as `*mut` but only reads it).
 unsafe impl Send for Info {}
 // SAFETY: as above; shared access only reads.
 unsafe impl Sync for Info {}
 
 impl Info {
-    /// Copies one entry of a list; null gives an empty one. None when there is no memory, or when
-    /// the entry lacks one of its parts, which no provider leaves out.
+    /// Copies one entry of a list; an empty one for null. None without memory, or if the entry
+    /// lacks an attribute structure, which no provider omits.
     ///
     /// # Safety
     /// `entry` is null or part of a live list from `library`.
     pub(crate) unsafe fn copy(library: &'static Library, entry: *const fi_info) -> Option<Self> {
-        // SAFETY: the caller's promise. The parts checked here are what the accessors rely on.
+        // SAFETY: the caller's promise. The accessors rely on the structures checked here.
         unsafe {
             let info = Self { library, raw: NonNull::new(library.dupinfo(entry))? };
             let raw = info.raw.as_ref();
@@ -49,7 +49,7 @@ impl Info {
     /// Copies the entries that `fi_getinfo` lists.
     ///
     /// # Errors
-    /// What it answers.
+    /// Those of `fi_getinfo`.
     ///
     /// # Safety
     /// `node` is a string or null, `hints` live or null.
@@ -87,10 +87,11 @@ impl Info {
         Some(info)
     }
 
-    /// Names endpoints whose addresses are strings: libfabric gives them the process' number alone,
-    /// which another PID namespace that shares `/dev/shm` has too. False when out of memory.
+    /// Names endpoints whose addresses are strings: libfabric would name them by the process'
+    /// number alone, which is ambiguous if another PID namespace shares `/dev/shm`. False without
+    /// memory.
     pub(crate) fn name_endpoints(&mut self, name: &CStr) -> bool {
-        // SAFETY: a string. What it gives is freed by fi_freeinfo, as the address before is here.
+        // SAFETY: a string. fi_freeinfo frees the copy, as the previous address is freed here.
         unsafe {
             let named = libc::strdup(name.as_ptr());
             if named.is_null() {
@@ -205,7 +206,7 @@ impl Info {
         if raw.addr_format == FI_ADDR_STR { None } else { ip() }
     }
 
-    /// Whether addresses are strings that end in a zero byte (`FI_ADDR_STR`).
+    /// Returns true if addresses are zero-terminated strings (`FI_ADDR_STR`).
     pub(crate) fn string_addresses(&self) -> bool {
         self.raw().addr_format == FI_ADDR_STR
     }
@@ -214,7 +215,7 @@ impl Info {
         self.domain_attr().mr_mode
     }
 
-    /// Whether transfers may reach memory of devices: `FI_HMEM`, given only when asked for.
+    /// Returns true if transfers may reach device memory (`FI_HMEM`), which must be requested.
     pub(crate) fn reaches_devices(&self) -> bool {
         self.raw().caps & FI_HMEM != 0
     }
@@ -229,7 +230,7 @@ impl Info {
         if text.is_empty() { String::from("none") } else { text }
     }
 
-    /// A field in libfabric's words.
+    /// Returns libfabric's text for a field.
     fn words<T>(&self, value: T, kind: fi_type) -> String {
         // SAFETY: the callers name the value's type.
         unsafe { self.library.tostr((&raw const value).cast(), kind) }
@@ -251,10 +252,10 @@ impl Drop for Info {
     }
 }
 
-/// The IP address in a socket address, if it is one.
+/// Returns the IP address of a socket address, if it has one.
 ///
 /// # Safety
-/// `address` is valid for `len` bytes, or for the size that its family has.
+/// `address` is valid for `len` bytes, or for the size of its family.
 pub(crate) unsafe fn sockaddr_ip(address: *const c_void, len: usize) -> Option<IpAddr> {
     if address.is_null() || len < size_of::<libc::sa_family_t>() {
         return None;

@@ -16,29 +16,29 @@ use crate::objects::endpoint::Endpoint;
 use crate::objects::object::Object;
 use engine::port::{Access, Desc, PortError};
 
-/// How the provider is told of memory.
+/// Method of registering memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Way {
+pub(crate) enum Method {
     /// By its address, as host memory.
     Host,
-    /// By its address, as memory of the CUDA device of this number.
+    /// By its address, as memory of a CUDA device.
     Cuda {
-        /// The device.
+        /// CUDA's number of the device.
         device: i32,
     },
-    /// By the dma-buf that it lies in. Only for domains opened with an API that has these, of a
-    /// library that has them: others take the structure for vectors.
+    /// As a part of a dma-buf. Only with an API and library that have these: others take the
+    /// structure for vectors.
     DmaBuf {
-        /// The CUDA device that it is memory of.
+        /// CUDA's number of the device.
         device: i32,
         /// The descriptor, open during the call.
         fd: RawFd,
-        /// Where the memory starts in the dma-buf, in bytes.
+        /// Offset of the memory in the dma-buf, in bytes.
         offset: usize,
     },
 }
 
-impl fmt::Display for Way {
+impl fmt::Display for Method {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Host => "as host memory",
@@ -60,9 +60,9 @@ pub(crate) struct Region {
 /// Access rights of peers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Rights {
-    /// Nothing.
+    /// No access.
     None,
-    /// Read, when peers are asked to: a put to memory that the fabric does not reach there.
+    /// Read, as requested of them for a put to their staged memory.
     Read,
     /// Read and write.
     ReadAndWrite,
@@ -90,17 +90,16 @@ impl Rights {
 }
 
 impl Region {
-    /// Registers `len` bytes at `addr`, and binds the region to an endpoint where one is given,
-    /// which the caller keeps open for the life of the region. One is given where
-    /// [`Domain::binds_regions`]. Where keys are the process' to choose, `key` may be one that
-    /// another domain has for this memory.
+    /// Registers `len` bytes at `addr`. If [`Domain::binds_regions`], `bound_to` is the endpoint to
+    /// which the region is bound, which the caller keeps open for the region's life. If the process
+    /// chooses keys, `key` may be that of the same memory on another domain.
     pub(crate) fn register(
         domain: &Arc<Domain>,
         bound_to: Option<&Endpoint>,
         addr: usize,
         len: usize,
         rights: Rights,
-        way: Way,
+        method: Method,
         key: Option<u64>,
     ) -> Result<Self, PortError> {
         const CALL: &str = "fi_mr_regattr";
@@ -109,22 +108,22 @@ impl Region {
             return Err(refused(CALL, format!("{len} bytes at {addr:#x} are no memory")));
         }
         let memory = iovec { iov_base: addr as *mut _, iov_len: len };
-        // Used in one of the ways only, but it has to live until the call.
+        // Used by one method only, but has to live until the call.
         let part;
         let mut flags = 0;
         let mut attr = Padded::<fi_mr_attr>::new();
-        match way {
-            Way::Host => {
+        match method {
+            Method::Host => {
                 attr.mr_iov = &memory;
                 attr.iov_count = 1;
             }
-            Way::Cuda { device } => {
+            Method::Cuda { device } => {
                 attr.mr_iov = &memory;
                 attr.iov_count = 1;
                 attr.iface = FI_HMEM_CUDA;
                 attr.device.cuda = device;
             }
-            Way::DmaBuf { device, fd, offset } => {
+            Method::DmaBuf { device, fd, offset } => {
                 let Some(base) = addr.checked_sub(offset) else {
                     let text = format!("{addr:#x} is not {offset} bytes into anything");
                     return Err(refused(CALL, text));
@@ -143,9 +142,9 @@ impl Region {
             None => domain.next_key()?,
         };
 
-        // SAFETY: the domain is open, the attributes are padded for newer libraries, and what they
-        // point to lives in this function. Libfabric does not dereference the memory here; who
-        // transfers from or to it vouches for it. The region holds its domain.
+        // SAFETY: the domain is open, the attributes are padded for newer libraries, and point to
+        // locals of this function. Libfabric does not dereference the memory here; callers that
+        // transfer from or to it vouch for it. The region holds its domain.
         let object = unsafe {
             Object::open(("memory region", CALL), library, &domain.gate, |region| {
                 fi_mr_regattr(domain.as_ptr(), attr.as_mut_ptr(), flags, region)
@@ -161,7 +160,7 @@ impl Region {
             }
         };
         let bound = bound_to.map_or(Ok(()), bind);
-        // SAFETY: open, and enabled where that is needed.
+        // SAFETY: open, and enabled if that is necessary.
         let (key, desc) = unsafe { (fi_mr_key(raw), Desc(fi_mr_desc(raw) as usize)) };
         drop(gate);
         bound?;
@@ -171,10 +170,10 @@ impl Region {
         Ok(Self { object, key, desc, _domain: Arc::clone(domain) })
     }
 
-    /// Ends the registration, if that was not done.
+    /// Ends the registration, unless it has ended.
     ///
     /// # Errors
-    /// It lasts: the fabric may still reach the memory.
+    /// The registration remains: the fabric may still reach the memory.
     pub(crate) fn close(&mut self) -> Result<(), PortError> {
         self.object.close()
     }
@@ -209,7 +208,7 @@ mod tests {
         let memory = [0_u64; 64];
         let region = || {
             let (addr, rights) = (memory.as_ptr() as usize, Rights::ReadAndWrite);
-            let region = Region::register(&domain, None, addr, 512, rights, Way::Host, None);
+            let region = Region::register(&domain, None, addr, 512, rights, Method::Host, None);
             let region = region.expect("registered");
             // SAFETY: open, and of this thread.
             unsafe { tables::watch(region.object.as_fid()) };

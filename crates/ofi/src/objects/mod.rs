@@ -1,7 +1,7 @@
 //! Owners of libfabric's objects (`fid_*` and `fi_info`), each closed when its owner is dropped.
 //!
-//! An owner keeps what it was made from, so a parent is never closed before its child. What an
-//! owner may be asked to do at a time is the caller's promise, stated at each `unsafe fn`.
+//! An owner holds its parent object, so a parent is never closed before its child. Each `unsafe fn`
+//! states which calls the caller must not make at the same time.
 
 pub(crate) mod contexts;
 pub(crate) mod domain;

@@ -1,4 +1,4 @@
-//! The owner of one object of libfabric.
+//! Owner of one libfabric object.
 
 use std::ffi::c_int;
 use std::ptr::{self, NonNull};
@@ -9,22 +9,22 @@ use log::warn;
 
 use crate::error::{check, refused};
 use engine::port::PortError;
-use engine::port::registration::note_unclosed;
+use engine::port::registration::set_unclosed;
 
-/// Serialises the calls on one domain where its provider asks for that.
+/// Serialises the calls on one domain if its provider requires it.
 ///
 /// Lanes never share a domain, so with `FI_THREAD_COMPLETION` and `FI_THREAD_SAFE` nothing needs
-/// serialising: a lane is one thread at a time, and registration is safe beside it. With
-/// `FI_THREAD_DOMAIN` every call on the domain counts, registration from other threads included.
-/// Then, and only then, there is a mutex, which each call holds for its own duration. It cannot
-/// deadlock: no call is made under it that takes another gate, and libfabric calls nothing back.
+/// serialising: a lane is one thread at a time, and concurrent registration is safe. With
+/// `FI_THREAD_DOMAIN` all calls on the domain have to be serialised, also registrations by other
+/// threads. Then, and only then, there is a mutex, which each call holds for its own duration. It
+/// cannot deadlock: no call under it takes another gate, and libfabric makes no callbacks.
 ///
-/// Without the mutex, entering costs one branch that always goes the same way.
+/// Without the mutex, entering costs one well-predicted branch.
 #[derive(Clone, Debug)]
 pub(crate) struct Gate(pub(super) Option<Arc<Mutex<()>>>);
 
 impl Gate {
-    /// Whether there is no mutex, so that nobody need enter.
+    /// Returns true if there is no mutex, so that nobody needs to enter.
     #[inline(always)]
     pub(crate) fn is_absent(&self) -> bool {
         self.0.is_none()
@@ -55,7 +55,7 @@ pub(crate) struct Object<T> {
     library: &'static Library,
 }
 
-// SAFETY: an address of an object that may move between threads; who calls when is settled by the
+// SAFETY: an address of an object that may move between threads. Calls are serialised by the
 // contracts of the unsafe methods and, for safe ones, by the domain's gate.
 unsafe impl<T> Send for Object<T> {}
 // SAFETY: as above.
@@ -65,8 +65,8 @@ impl<T> Object<T> {
     /// Opens an object by a call that writes its address.
     ///
     /// # Safety
-    /// The call opens a `T`, which begins with a `fid`, and whoever owns the result keeps what it
-    /// was made from open for longer, and closes before it what is made from it.
+    /// The call opens a `T`, which begins with a `fid`. The result's owner closes its parent object
+    /// after it, and its child objects before it.
     pub(crate) unsafe fn open(
         (kind, call): (&'static str, &'static str),
         library: &'static Library,
@@ -78,7 +78,7 @@ impl<T> Object<T> {
         let code = open(&raw mut raw);
         drop(entered);
         check(library, call, code)?;
-        // A provider that opens nothing breaks its contract: an error, and no null pointer later.
+        // A provider that reports success without an object breaks its contract.
         let nothing = || refused(call, String::from("success without an object"));
         let raw = NonNull::new(raw).ok_or_else(nothing)?;
         Ok(Self { raw, kind, closed: false, gate: gate.clone(), library })
@@ -93,26 +93,26 @@ impl<T> Object<T> {
         self.as_ptr().cast()
     }
 
-    /// Closes the object, unless that was done.
+    /// Closes the object, unless it is closed.
     ///
     /// # Errors
-    /// It stays open.
+    /// The object stays open.
     pub(crate) fn close(&mut self) -> Result<(), PortError> {
         if !self.closed {
             let _entered = self.gate.enter();
-            // SAFETY: open, and its owner has closed what was made from it.
+            // SAFETY: open, and its owner has closed its child objects.
             check(self.library, "fi_close", unsafe { fi_close(self.as_fid()) })?;
             self.closed = true;
         }
         Ok(())
     }
 
-    /// Closes the object for good. Of a failure the log is told, and memory is not freed from then
-    /// on that the fabric may still reach.
+    /// Closes the object for good. Logs a failure; from then on memory that the fabric may still
+    /// reach is not freed.
     pub(crate) fn end(&mut self) {
         if let Err(error) = self.close() {
             warn!("a libfabric {} stays open: {error}", self.kind);
-            note_unclosed();
+            set_unclosed();
             self.closed = true;
         }
     }

@@ -1,7 +1,7 @@
-//! Libfabric's log lines during one call: some facts a provider states nowhere else.
+//! Capture of libfabric's log lines during one call: a provider states some facts nowhere else.
 //!
-//! An imported log replaces libfabric's own. So it is imported for one call alone, and where the
-//! user has asked for a log, captured lines still go to standard error.
+//! An imported log replaces libfabric's own. So it is imported for one call only, and captured
+//! lines still go to standard error if the user has enabled the log.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::io::{self, Write};
@@ -15,17 +15,17 @@ use libfabric_sys::{
 use crate::error::check;
 use engine::port::PortError;
 
-const MOST: usize = 1024;
+const MAX_LINES: usize = 1024;
 
 static CAPTURED: Mutex<Option<Vec<String>>> = Mutex::new(None);
 
-/// Makes a call and returns the lines that libfabric has logged meanwhile, of any thread, or why
-/// they cannot be captured: a library before 1.16, or the program has imported the log itself.
+/// Makes a call and returns its result with the lines that libfabric logs meanwhile, on any thread;
+/// an error if the library is older than 1.16, or the program has imported the log itself.
 pub(crate) fn capture_log<T>(
     library: &'static Library,
     call: impl FnOnce() -> T,
 ) -> (T, Result<Vec<String>, PortError>) {
-    // One at a time.
+    // One capture at a time.
     static TURN: Mutex<()> = Mutex::new(());
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let mut table = fi_ops_log {
@@ -37,26 +37,27 @@ pub(crate) fn capture_log<T>(
     let mut taker = fid_logging::new(&raw mut table);
     let object = &raw mut taker.fid;
     *captured() = Some(Vec::new());
-    // SAFETY: taker and table live until it is closed, and their functions are of these types.
+    // SAFETY: `taker` and `table` live until it is closed; the functions have these types.
     if let Err(error) = unsafe { import(library, object) } {
         *captured() = None;
         return (call(), Err(error));
     }
     let outcome = call();
-    // SAFETY: imported above, closed once. Libfabric has copied the functions, which other threads
-    // may still be in: they are there as long as this library.
+    // SAFETY: imported above, closed once. Other threads may still execute the functions, whose
+    // addresses libfabric has copied; this library stays loaded.
     unsafe { fi_close(object) };
     let said = captured().take().unwrap_or_default();
     (outcome, Ok(said))
 }
 
-/// Has libfabric hand over its log (`fi_import_log`).
+/// Imports libfabric's log (`fi_import_log`).
 ///
 /// # Safety
-/// The object is a [`fid_logging`], and lives until it is closed.
+/// `taker` is a [`fid_logging`] that lives until it is closed.
 unsafe fn import(library: &Library, taker: *mut fid) -> Result<(), PortError> {
     let mut log = ptr::null_mut::<fid>();
-    // SAFETY: a place for the object, which success opens, with a table; the taker is the caller's.
+    // SAFETY: a pointer to the object, which has a table after success; `taker` by the caller's
+    // promise.
     unsafe {
         check(library, "fi_open(logging)", library.open_object(c"logging", &mut log))?;
         let bind = (*(*log).ops).bind;
@@ -74,7 +75,7 @@ unsafe extern "C" fn is_wanted(_: *const fi_provider, level: u32, _part: u32, _:
     c_int::from(level <= FI_LOG_INFO)
 }
 
-/// Lines that come often are none that anybody listens for.
+/// Suppresses rate-limited lines, which nobody needs.
 unsafe extern "C" fn is_due(_: *const fi_provider, _: u32, _: u32, _: u64, _: *mut u64) -> c_int {
     0
 }
@@ -94,15 +95,15 @@ unsafe extern "C" fn take(
         None => String::new(),
     };
     let text = words(text).trim_end().to_owned();
-    // Who sets this wants to see libfabric's log.
+    // The user wants to see libfabric's log.
     if env::var_os("FI_LOG_LEVEL").is_some_and(|level| !level.is_empty()) {
         // SAFETY: as above.
         let name = unsafe { provider.as_ref() }.map_or_else(String::new, |at| words(at.name));
         let (process, function) = (process::id(), words(function));
-        // Where there is nowhere to write to there is nobody to tell.
+        // Without standard error there is nowhere to report it.
         let _ = writeln!(io::stderr(), "libfabric:{process}:{name}:{function}():{line} {text}");
     }
-    if let Some(lines) = captured().as_mut().filter(|lines| lines.len() < MOST) {
+    if let Some(lines) = captured().as_mut().filter(|lines| lines.len() < MAX_LINES) {
         lines.push(text);
     }
 }
@@ -146,11 +147,11 @@ pub(crate) mod tests {
     fn lines_of_a_call_are_bounded() {
         let library = Library::load(&crate::options::tests::options().library).unwrap();
         let (_, said) = capture_log(library, || {
-            (0..MOST + 1).for_each(|at| say(&format!("line {at}  \n")));
+            (0..MAX_LINES + 1).for_each(|at| say(&format!("line {at}  \n")));
         });
         let said = said.unwrap();
         let own: Vec<_> = said.iter().filter(|line| line.starts_with("line ")).collect();
-        assert_eq!(said.len(), MOST);
+        assert_eq!(said.len(), MAX_LINES);
         assert!(own.len() > 1 && *own[1] == "line 1", "{own:?}");
     }
 }

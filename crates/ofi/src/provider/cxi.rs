@@ -3,7 +3,7 @@
 use libfabric_sys::Version;
 
 use super::fact::Fact;
-use super::profile::{CAUTIOUS, Completions, GPU_DIRECT, Nic, Profile, Said};
+use super::profile::{CAUTIOUS, Completions, GPU_DIRECT, LogPattern, Nic, Profile};
 use super::variable::{Variable, Wanted};
 
 pub(super) const CXI: Profile = Profile {
@@ -34,7 +34,7 @@ pub(super) const CXI: Profile = Profile {
         "ordered writes to optimised regions are in larger packets, and by one way through the network",
         "libfabric 2.6: prov/cxi/src/cxip_rma.c (cxip_rma_is_unrestricted)",
     ),
-    // From 256 peers on more than the least, up to what cxi's own queues have.
+    // From 256 peers on more than the minimum, up to the size of cxi's own queues.
     completions: Fact::code(
         Completions { least: 16 << 10, each_peer: 64, most: 128 << 10 },
         "the NIC's event queue is as large, and a full one makes it drop what peers send",
@@ -45,7 +45,7 @@ pub(super) const CXI: Profile = Profile {
         "its NIC reads and writes device memory",
         "libfabric 2.6: prov/cxi/src/cxip_info.c",
     ),
-    // With OPTIMISED there is no copy left to forbid.
+    // With OPTIMISED no copy is left to disable.
     forbids_cuda: Fact::code(
         false,
         "it would want every region pinned and mapped whole by GDRCopy, and refuse those that are not",
@@ -68,9 +68,9 @@ pub(super) const CXI: Profile = Profile {
         "HPE's libfabric 1.20 to 2.6: prov/cxi/src/cxip_iomm.c (cxip_map_nocache, cxip_dmabuf_hints), \
          prov/util/src/util_mr_cache.c (ofi_mr_cache_init)",
     ),
-    // Memhooks needs nothing of the kernel. Without a host monitor the devices' starts alone.
+    // Memhooks needs no kernel support. Without a host monitor only the devices' starts.
     maps_wrongly: Fact::code(
-        Some(Said {
+        Some(LogPattern {
             words: "MR caching disabled",
             remedy: "FI_MR_CACHE_MONITOR=memhooks or disabled",
         }),

@@ -5,7 +5,7 @@ use libfabric_sys::Version;
 use super::fact::Fact;
 use super::profile::{CAUTIOUS, GPU_DIRECT, Nic, Profile, SoftwareWrites};
 
-/// `FI_OPT_EFA_EMULATED_WRITE`, a bool. Before libfabric 1.18 it is not known.
+/// `FI_OPT_EFA_EMULATED_WRITE`, a bool, since libfabric 1.18.
 const EMULATED_WRITE: i32 = -(0xefa << 16) + 2;
 
 pub(super) const EFA: Profile = Profile {

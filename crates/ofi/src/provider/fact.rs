@@ -1,4 +1,4 @@
-//! A fact about a provider: the value, why it is that, and who says so.
+//! Facts about providers: value, reason and source.
 
 use std::fmt;
 use std::ops::Deref;
@@ -11,16 +11,15 @@ pub(crate) struct Fact<T> {
     pub(crate) source: Source,
 }
 
-/// Source of the fact.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Source {
-    /// Nobody has looked, so it is the cautious value.
+    /// Unknown: the cautious value.
     NotExamined,
     /// A manual page of libfabric, with its section.
     Manual(&'static str),
     /// Source files of libfabric, with the version in which they were read.
     Code(&'static str),
-    /// Runs of ours: where they are, and with which libfabric.
+    /// Runs of ours: where, and with which libfabric.
     Seen(&'static str),
 }
 
@@ -57,20 +56,20 @@ impl<T> Deref for Fact<T> {
     }
 }
 
-/// Makes `Profile` of a list of facts, with the profile that is right for every provider. One list
-/// for the type, for the cautious values and for the walk over both, so that none can lack a fact.
+/// Declares `Profile`, a list of facts, and the cautious profile. One list serves the type, the
+/// cautious values and the iteration, so that none can lack a fact.
 macro_rules! facts {
     ($($(#[$doc:meta])* $fact:ident: $type:ty = $cautious:expr, $why:literal;)*) => {
-        /// All that is known of one provider.
+        /// Facts about one provider.
         #[derive(Debug)]
         pub(crate) struct Profile {
-            /// What `fi_getinfo` calls it, layers included. It is matched exactly: asked for `tcp`,
+            /// Its name in `fi_getinfo`, layers included. Matched exactly: asked for `tcp`,
             /// libfabric answers with `tcp;ofi_rxm` as well.
             pub(crate) name: &'static str,
             $($(#[$doc])* pub(crate) $fact: Fact<$type>,)*
         }
 
-        /// What is right for any provider. It has no name, and is never tried.
+        /// Values that are right for any provider. It has no name, and is never tried.
         pub(super) const CAUTIOUS: Profile = Profile {
             name: "",
             $($fact: Fact { value: $cautious, why: $why, source: Source::NotExamined },)*

@@ -1,10 +1,9 @@
-//! Providers: what is known of each, in one profile, every fact with its source.
+//! Providers: a profile of each, every fact with its source.
 //!
-//! A profile starts from [`profile::CAUTIOUS`], which is right for any provider whatever it does,
-//! and states only what somebody has found out about this one. No profile is made from another
-//! (both of tcp are made from what sockets are), and nothing outside this room compares the name of
-//! a provider: it asks for the fact.
-//! `docs/adding-a-provider.md` is the way to a new one.
+//! A profile starts from [`profile::CAUTIOUS`], which is right for any provider, and states only
+//! facts found out about this one. No profile is derived from another (both of tcp are derived from
+//! common facts of sockets). No code outside this module compares a provider's name: it reads a
+//! fact. `docs/adding-a-provider.md` describes how to add a provider.
 
 mod cxi;
 mod efa;
@@ -21,13 +20,13 @@ use std::fmt;
 
 pub(crate) use fact::Fact;
 pub use profile::Striping;
-pub(crate) use profile::{EndpointFiles, Nic, Profile, Said, SoftwareWrites};
+pub(crate) use profile::{EndpointFiles, LogPattern, Nic, Profile, SoftwareWrites};
 pub(crate) use variable::{Variable, Wanted};
 
-/// A libfabric provider, as the user names it.
+/// A libfabric provider, by the user's name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Provider {
-    /// The first that works of: efa, cxi, verbs, tcp.
+    /// The first of efa, cxi, verbs and tcp that works.
     Auto,
     /// AWS Elastic Fabric Adapter (`efa`).
     Efa,
@@ -35,8 +34,8 @@ pub enum Provider {
     Cxi,
     /// InfiniBand and RoCE (`verbs;ofi_rxm`).
     Verbs,
-    /// TCP sockets: the native `tcp` provider where it has reliable datagram endpoints (libfabric
-    /// 1.18 and newer), else `tcp;ofi_rxm`.
+    /// TCP sockets: the native `tcp` provider if it has reliable datagram endpoints (libfabric 1.18
+    /// and newer), else `tcp;ofi_rxm`.
     Tcp,
     /// `tcp;ofi_rxm` whatever the version.
     TcpRxm,
@@ -45,7 +44,7 @@ pub enum Provider {
 }
 
 impl Provider {
-    /// Every choice by its name.
+    /// Every provider by its name.
     pub const NAMES: &'static [(&'static str, Self)] = &[
         ("auto", Self::Auto),
         ("efa", Self::Efa),
@@ -56,7 +55,7 @@ impl Provider {
         ("shm", Self::Shm),
     ];
 
-    /// Every choice.
+    /// Returns every provider.
     pub fn all() -> impl Iterator<Item = Self> {
         Self::NAMES.iter().map(|&(_, provider)| provider)
     }

@@ -1,4 +1,4 @@
-//! The profile of a provider: which facts there are, and what is right where nobody knows.
+//! Facts of a provider's profile, with their cautious values.
 
 use std::fs;
 use std::path::Path;
@@ -10,131 +10,133 @@ use super::variable::Variable;
 use engine::port::packet::MAX_MESSAGE;
 
 facts! {
-    /// Every interface of the host is a device, also those that lead nowhere useful.
+    /// Whether every interface of the host is a device, also useless ones.
     interfaces: bool = false, "what it lists is taken as it is";
-    /// Devices can be opened by an IP address that is not listed.
+    /// Whether devices can be opened by an unlisted IP address.
     by_address: bool = false, "only what is listed is opened";
-    /// It joins the PEs of one host only.
+    /// Whether it joins only PEs of one host.
     one_host: bool = false, "it has a network";
-    /// Endpoints are files in `/dev/shm`. None: they are not.
+    /// Files of endpoints in `/dev/shm`; None if endpoints are no files.
     endpoint_files: Option<EndpointFiles> = None, "nothing of it is known to be a file";
-    /// Rails lead from the rail with one number to the rail with the same number, and to no other.
+    /// Whether a rail reaches only peers' rails with the same number.
     separate_rails: bool = false, "its rails reach what libfabric says is of one fabric";
-    /// Where the kernel lists its NICs, for those that read and write memory by themselves.
+    /// Kernel class of its NICs, for RDMA NICs.
     nic: Option<Nic> = None, "nothing of it is known to read memory by itself";
-    /// Its fabrics by preference, where several are ways to the same devices.
+    /// Its fabrics by preference, if several lead to the same devices.
     fabrics: &'static [&'static str] = &[], "its devices are of one fabric each";
-    /// Immediate data takes a receive, which it may say (`FI_RX_CQ_DATA`). That bounds what peers'
-    /// writes put into its queue of completions, so where it does not say so, it gets none.
+    /// Whether immediate data consumes a receive, which it may report (`FI_RX_CQ_DATA`). That
+    /// bounds peers' entries in its completion queue, so without the report it gets no immediate
+    /// data.
     data_takes_receives: bool = false, "nothing of it is known to wait for this to be offered";
 
-    /// What probably helps when libfabric does not answer with it although its NICs are there, of
-    /// which a user is warned who leaves the choice to us. Nothing known: empty.
+    /// Probable remedy if libfabric does not offer it although its NICs exist, which is logged if
+    /// the choice is automatic; empty if unknown.
     missing: &'static str = "", "nobody has seen it missing where its NICs are";
-    /// What it reads from the environment, and ought to find there.
+    /// Environment variables that it reads, and their values.
     environment: &'static [Variable] = &[], "nothing of it is known to want another environment than it gets";
-    /// What probably helps when it refuses to enable an endpoint. Nothing known: empty.
+    /// Probable remedy if it refuses to enable an endpoint; empty if unknown.
     enabling_refused: &'static str = "", "nobody has seen it refuse";
 
-    /// It ends the process when an endpoint's socket gets no descriptor: so none is opened then.
+    /// Whether it aborts the process if an endpoint's socket gets no descriptor, which is then
+    /// checked.
     crashes_without_descriptors: bool = false, "nothing of it is known to crash for lack of descriptors";
 
-    /// What probably helps when it refuses the addresses of peers. Nothing known: empty.
+    /// Probable remedy if it refuses the addresses of peers; empty if unknown.
     addresses_refused: &'static str = "", "nobody has seen it refuse";
 
-    /// With `FI_THREAD_COMPLETION`, memory may be registered by one thread while another polls.
+    /// Whether with `FI_THREAD_COMPLETION` one thread may register memory while another polls.
     registers_beside: bool = false, "whether memory may be registered while another thread polls has not been examined";
-    /// `FI_PROGRESS_AUTO` does harm, and is not asked for.
+    /// Whether `FI_PROGRESS_AUTO` does harm, and is not requested.
     avoids_auto: bool = false, "it is asked for, and lanes make progress whatever the answer";
-    /// It orders writes, at a cost, unless told not to. The engine needs no such order.
+    /// Whether it orders writes, at a cost, unless told not to. The engine needs no such order.
     order_of_writes_costs: bool = false, "nothing of it is known to go faster without an order of writes";
-    /// Errors of no operation go to an event queue; without one they end the process.
+    /// Whether errors of no operation go to an event queue; without one they end the process.
     events: bool = false, "nothing of it is known to need an event queue";
-    /// How it tells that the target's processor does the writes of an endpoint, and not the NICs.
+    /// Option that tells whether the target's CPU executes an endpoint's writes, and not the NICs.
     software_writes: Option<SoftwareWrites> = None, "nothing of it is known to write now by NICs and now without";
-    /// Entries of a completion queue, where more than what a rail has under way go through it.
+    /// Entries of a completion queue, if it has more than those of a rail's operations in flight.
     completions: Completions = Completions::NONE, "a queue has room for what a rail has under way";
-    /// A write may tell its target, by immediate data, that its own data is there, and the target's
-    /// completion queue has room for all who write to it.
+    /// Whether immediate data arrives after its write's data, and the target's completion queue has
+    /// capacity for that of all peers.
     immediate_data: bool = false, "whether its completion queue has room for all peers has not been examined";
-    /// An error of something that comes in, whatever it is, is of that alone, and the rail goes on.
+    /// Whether the rail continues after any error of a receive.
     outlives_receives: bool = false, "what else than the length of a message its errors of receives are about has not been examined";
     /// Bytes of the longest message that costs little more than a short one, up to
-    /// `MAX_LONG_MESSAGE`: for what has no cheaper way, and spares the memory for receives.
+    /// `MAX_LONG_MESSAGE`; a smaller value saves memory for receives.
     longest_message: usize = MAX_MESSAGE, "what a longer message costs has not been examined";
 
-    /// Keys of memory are the process' to choose, any 64 bits, and so cannot be guessed. Else they
-    /// are counted: there may be few, or small ones may be better.
+    /// Whether the process may choose any 64-bit memory key, which cannot be guessed then. Else
+    /// keys are counted: there may be few, or small ones may be faster.
     random_keys: bool = false, "whether it takes any 64 bits for a key has not been examined";
 
-    /// It is asked for device memory without the user insisting.
+    /// Whether device memory is requested without `NVSHMEM_LIBFABRIC_GPU_DIRECT=always`.
     device_memory: bool = false, "whether it moves device memory without waiting for kernels has not been examined";
-    /// An endpoint can be told to make no copies by CUDA, and loses nothing by it.
+    /// Whether an endpoint can do without copies by CUDA, at no loss.
     forbids_cuda: bool = true, "a copy by CUDA may wait for running kernels";
-    /// An endpoint is told to pass nothing through memory that the processes of a host share.
+    /// Whether endpoints are told not to use memory shared by the processes of a host.
     forbids_sharing: bool = false, "nothing of it is known to leave its NICs";
-    /// It heeds descriptors of local memory that it does not ask for, once it is told so in its own
-    /// way (`fi_open_ops(3)`), and asks CUDA about nothing that has one.
+    /// Whether it heeds descriptors of local memory that it does not require, once told so by an
+    /// extension (`fi_open_ops(3)`), and then does not query CUDA about such memory.
     heeds_descriptors: bool = false, "nothing of it is known to look at memory itself";
-    /// A region of device memory ends with the allocation that it begins in.
+    /// Whether a region of device memory ends with the allocation in which it begins.
     one_allocation: bool = false, "nothing of it is known to map less than it is told";
     /// Switches in the environment without which it maps device memory wrongly.
     device_switches: &'static [&'static str] = &[], "nothing of it is known to need any";
-    /// How libfabric's log tells, when a domain is opened, that it maps device memory wrongly.
-    maps_wrongly: Option<Said> = None, "nothing of it is known to say so";
-    /// What reaching device memory takes, for users of its NICs. Nothing known: empty.
+    /// Log line on opening a domain by which it maps device memory wrongly.
+    maps_wrongly: Option<LogPattern> = None, "nothing of it is known to say so";
+    /// Requirements of direct access to device memory, for users of its NICs; empty if unknown.
     device_memory_takes: &'static str = "", "it is not asked for device memory";
-    /// It goes by the names of NICs whether they reach device memory.
+    /// Names by which it decides whether NICs reach device memory.
     device_memory_by_name: Option<ByName> = None, "nothing of it is known to look at names";
-    /// The libfabric from which on it registers dma-bufs (`FI_MR_DMABUF`).
+    /// First libfabric with which it registers dma-bufs (`FI_MR_DMABUF`).
     dma_bufs: Option<Version> = None, "whether it registers dma-bufs has not been examined";
 
-    /// The processor moves its bytes, and threads that poll different domains move them side by
-    /// side: rails may have connections for bulk.
+    /// Whether it copies with the CPU, concurrently in threads that poll different domains: rails
+    /// may have bulk connections.
     bulk_connections: bool = false, "hardware moves bytes, or whether threads do so side by side has not been examined";
-    /// From which length on puts and gets are cut, and into which segments.
+    /// Length from which puts and gets are striped, and their segments.
     striping: Striping = Striping::NICS, "as for NICs, which reach their rate with operations of some hundred KiB";
 }
 
-/// How to know of an endpoint that the target's processor does its writes.
+/// Option of an endpoint that tells whether the target's CPU executes its writes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct SoftwareWrites {
-    /// The endpoint's option that says so, a bool.
+    /// The option, a bool.
     pub(crate) option: i32,
     pub(crate) variable: &'static str,
 }
 
 /// Text in libfabric's log about a domain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Said {
+pub(crate) struct LogPattern {
     pub(crate) words: &'static str,
     /// Setting that prevents it.
     pub(crate) remedy: &'static str,
 }
 
-/// Endpoints that are files.
+/// Files of endpoints.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct EndpointFiles {
-    /// Prefix of their names, which libfabric would make of the process' number alone.
+    /// Prefix of their names, which libfabric would derive from the process' number alone.
     pub(crate) prefix: &'static str,
     /// Sizes with libfabric before 2.0, and from 2.0 on.
     pub(crate) sizes: [FileSize; 2],
 }
 
-/// Bytes of an endpoint's file.
+/// Sizes of an endpoint's file in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct FileSize {
-    /// All, mostly untouched. libfabric offers no endpoint where each core has less left than this.
+    /// Whole file, mostly untouched. libfabric offers no endpoint if less is free for each core.
     pub(crate) nominal: u64,
-    /// Touched in the end, the last [`GROWTH`] of it after it has opened; and what bytes go through
-    /// that the kernel does not copy.
+    /// Pages touched in the end, the last [`GROWTH`] of them after it has opened; and buffers for
+    /// bytes that the kernel does not copy.
     pub(crate) used: u64,
 }
 
 const GROWTH: u64 = 2 << 20;
 
-/// Buffers that the transfers of a peer go through where the kernel does not copy between
-/// processes, and those of all peers.
+/// Buffers for the transfers of a peer if the kernel does not copy between processes, and for those
+/// of all peers.
 const BUFFERS: [u64; 2] = [2 << 20, 8 << 20];
 
 impl EndpointFiles {
@@ -142,15 +144,15 @@ impl EndpointFiles {
         self.sizes[usize::from(library >= Version::new(2, 0))]
     }
 
-    /// Bytes without which libfabric offers no endpoint.
+    /// Returns the free bytes without which libfabric offers no endpoint.
     pub(crate) fn offered_with(&self, library: Version) -> u64 {
-        // SAFETY: a number alone.
+        // SAFETY: takes and returns a number.
         let cores = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
         cores.max(1) as u64 * self.size(library).nominal
     }
 
-    /// Bytes that must be free for each endpoint when one of `here` PEs opens its own: those of
-    /// others grow. `by_kernel`: whether the kernel copies between them.
+    /// Returns the bytes that must be free for each endpoint when one of `here` PEs opens its own,
+    /// since those of others grow. `by_kernel`: whether the kernel copies between them.
     pub(crate) fn opened_with(&self, library: Version, here: usize, by_kernel: bool) -> u64 {
         let others = here.saturating_sub(1) as u64;
         let buffers = if by_kernel { 0 } else { BUFFERS[1].min(others * BUFFERS[0]) };
@@ -158,13 +160,13 @@ impl EndpointFiles {
     }
 }
 
-/// Where the kernel lists NICs, in `/sys/class`.
+/// Class of NICs in `/sys/class`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Nic {
     pub(crate) class: &'static str,
     /// Suffix of libfabric's domain name after the kernel's device name.
     pub(crate) domain_suffix: &'static str,
-    /// The kernel's driver of these NICs, where the class has others as well.
+    /// The kernel's driver of these NICs, if the class has others as well.
     pub(crate) driver: Option<&'static str>,
 }
 
@@ -199,12 +201,12 @@ impl Nic {
 /// Name that a NIC needs to reach device memory.
 pub(super) const GPU_DIRECT: &str = "it takes a libfabric built with CUDA, and a GPU driver that exports dma-bufs or the kernel's module nvidia_peermem";
 
-/// NICs that reach device memory, as a provider has it: those with certain names.
+/// Names of NICs that reach device memory, according to a provider.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct ByName {
-    /// Parts of a name, one of which it needs, with the libfabric from which on each counts.
+    /// Parts of a name, one of which is required, each with the first libfabric that accepts it.
     pub(crate) parts: &'static [(&'static str, Version)],
-    /// The libfabric from which on the NIC itself is asked.
+    /// First libfabric that queries the NIC itself.
     pub(crate) until: Version,
 }
 
@@ -245,29 +247,29 @@ pub(crate) struct Completions {
 impl Completions {
     const NONE: Self = Self { least: 0, each_peer: 0, most: 0 };
 
-    /// For so many peers.
+    /// Returns the entries for a number of peers.
     pub(crate) fn of(self, peers: usize) -> usize {
         peers.saturating_mul(self.each_peer).clamp(self.least, self.most)
     }
 }
 
-/// How puts and gets are cut into segments, where the settings leave it to the provider.
+/// Segmentation of puts and gets, if the settings leave it to the provider.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Striping {
-    /// Least bytes of an operation that is cut.
+    /// Minimum bytes of a striped operation.
     pub from: usize,
-    /// Most bytes of a segment.
+    /// Maximum bytes of a segment.
     pub segment: usize,
 }
 
 impl Striping {
     const NICS: Self = Self { from: 512 << 10, segment: 512 << 10 };
 
-    /// Where software moves the bytes, a segment's few microseconds are little beside them.
+    /// With copies by the CPU, a segment's few microseconds are small in comparison.
     pub(super) const SOFTWARE: Self = Self { from: 128 << 10, segment: 128 << 10 };
 }
 
-/// Providers whose NIC is the processor: shm, and what goes over sockets.
+/// Providers that copy with the CPU: shm, and those over sockets.
 pub(super) const SOFTWARE: Profile = Profile {
     registers_beside: Fact::seen(
         true,

@@ -3,10 +3,10 @@
 use super::fact::Fact;
 use super::variable::{Variable, Wanted};
 
-/// The thread waits with no time limit, and resets the wake-up signal before it looks: a signal to
-/// stop that comes in between is lost, and closing the endpoint, which joins the thread, never
-/// returns. The thread also costs a lock for each call: 8-byte writes went at 72 thousand a second
-/// with it and at 117 thousand without.
+/// The thread waits without a time limit, and resets the wake-up signal before it checks for work:
+/// a stop signal in between is lost, and closing the endpoint, which joins the thread, never
+/// returns. The thread also costs a lock for each call: 72 thousand 8-byte writes a second with it,
+/// 117 thousand without.
 pub(super) const AVOIDS_AUTO: Fact<bool> = Fact::seen(
     true,
     "the progress thread of ofi_rxm may hang when its endpoint closes, and slows small writes",
@@ -21,7 +21,7 @@ pub(super) const UNIVERSE: Variable = Variable::code(
     "libfabric 1.17 to 2.6: prov/rxm/src/rxm_ep.c (rxm_ep_msg_cq_open)",
 );
 
-/// Our messages over verbs have at most 256 bytes; those beyond a buffer go by rendezvous.
+/// Our messages over verbs have at most 256 bytes; those longer than a buffer use rendezvous.
 pub(super) const BUFFERS: Variable = Variable::code(
     "FI_OFI_RXM_BUFFER_SIZE",
     Wanted::Text("1024"),
@@ -29,7 +29,7 @@ pub(super) const BUFFERS: Variable = Variable::code(
     "libfabric 1.17 to 2.6: prov/rxm/src/rxm_cq.c (rxm_prepost_recv), prov/rxm/src/rxm_init.c",
 );
 
-/// What libverbs says is EINVAL for a queue with more entries than the device has.
+/// libverbs returns EINVAL for a queue with more entries than the device has.
 pub(super) const ENABLING_REFUSED: Fact<&str> = Fact::seen(
     "ofi_rxm wants a completion queue with 256 entries for each of FI_UNIVERSE_SIZE connections, and the device may have \
      fewer (ibv_devinfo -v: max_cqe): a lower FI_UNIVERSE_SIZE helps; or the limit of locked memory (ulimit -l) is too low",

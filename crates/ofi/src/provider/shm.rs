@@ -17,7 +17,7 @@ pub(super) const SHM: Profile = Profile {
         "they are in /dev/shm, where a lack of space is SIGBUS",
         "selftest, libfabric 1.17 and 2.5.1; 2.6: prov/shm/src/smr_init.c, smr_util.c",
     ),
-    // Nor are there wires to spread over.
+    // There are no links to stripe over.
     separate_rails: Fact::seen(
         true,
         "it crashes when messages cross between endpoints of one process's domains",
@@ -28,9 +28,9 @@ pub(super) const SHM: Profile = Profile {
         "up to 4 KiB lie in the buffers that shm has for fi_inject",
         "libfabric 2.6: prov/shm/src/smr.h (SMR_INJECT_SIZE)",
     ),
-    // It offers FI_HMEM whether or not CUDA is compiled in, gives up fi_inject for it, and moves
-    // the bytes of a device with the runtime's copies on the default stream. Those wait for kernels
-    // that run on blocking streams, which may be waiting for these very bytes.
+    // It offers FI_HMEM whether or not CUDA is compiled in, gives up fi_inject for it, and copies
+    // device memory with the runtime on the default stream. Such a copy waits for kernels that run
+    // on blocking streams, which may wait for these very bytes.
     device_memory: Fact::code(
         false,
         "it moves device memory by CUDA copies that may wait for running kernels",

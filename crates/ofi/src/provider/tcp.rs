@@ -1,4 +1,4 @@
-//! tcp, and tcp;ofi_rxm for libfabrics whose tcp has connections only.
+//! tcp, and tcp;ofi_rxm for libfabric versions whose tcp has only connections.
 
 use super::fact::Fact;
 use super::profile::{Profile, SOFTWARE};

@@ -1,4 +1,4 @@
-//! A variable of the environment that a provider reads, and the value that is right for us.
+//! Environment variables that a provider reads, and the values to set.
 
 use libfabric_sys::Version;
 
@@ -10,26 +10,26 @@ pub(crate) struct Variable {
     pub(crate) name: &'static str,
     pub(crate) value: Fact<Wanted>,
     pub(crate) for_devices: bool,
-    /// The libfabric that has it first, if some have it not.
+    /// First libfabric that has it, if not all do.
     pub(crate) since: Option<Version>,
 }
 
-/// The value that is wanted.
+/// Value to set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Wanted {
-    /// Always this one.
+    /// A constant.
     Text(&'static str),
-    /// How many endpoints one of ours is connected with, if known, as far as soft RoCE has room.
+    /// Number of endpoints connected with one of ours, if known, within soft RoCE's capacity.
     Connections,
 }
 
 impl Variable {
-    /// One of any version, for any memory.
+    /// Creates a variable of any version, for any memory.
     pub(super) const fn new(name: &'static str, value: Fact<Wanted>) -> Self {
         Self { name, value, for_devices: false, since: None }
     }
 
-    /// One that libfabric's sources are about.
+    /// Creates a variable documented by libfabric's sources.
     pub(super) const fn code(
         name: &'static str,
         wanted: Wanted,

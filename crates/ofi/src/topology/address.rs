@@ -1,4 +1,4 @@
-//! The address of a PCI function.
+//! Addresses of PCI functions.
 
 use std::fmt;
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::str::FromStr;
 /// The address of a PCI function, as Linux writes it: `0000:3b:00.0`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct PciAddress {
-    /// Domain; beyond 16 bits for those that the kernel makes up (VMD).
+    /// Domain; more than 16 bits for those that the kernel invents (VMD).
     pub domain: u32,
     /// Bus.
     pub bus: u8,
@@ -18,7 +18,7 @@ pub struct PciAddress {
 }
 
 impl PciAddress {
-    /// The address that the name of a device's directory in sysfs is.
+    /// Parses the name of a device's directory in sysfs.
     pub fn of_path(path: &Path) -> Option<Self> {
         path.file_name()?.to_str()?.parse().ok()
     }

@@ -1,4 +1,4 @@
-//! The distance of two PCI devices.
+//! Distances of PCI devices.
 
 use std::fmt;
 use std::fs;
@@ -9,7 +9,7 @@ use super::text::numa_node;
 
 /// Distance of two devices by what their traffic crosses; nearer is less.
 ///
-/// The ladder and its words are those of NCCL and of `nvidia-smi topo`.
+/// The levels and their names are those of NCCL and of `nvidia-smi topo`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Distance {
     /// Nothing: functions of one device.
@@ -20,7 +20,7 @@ pub enum Distance {
     Pxb,
     /// A host bridge: the root complex of a processor.
     Phb,
-    /// The way between root complexes of one NUMA node.
+    /// The connection between root complexes of one NUMA node.
     Node,
     /// The link between NUMA nodes.
     Sys,
@@ -37,7 +37,7 @@ impl fmt::Display for Distance {
     }
 }
 
-/// Where the kernel shows devices: `SYSFS_PATH`, which libibverbs follows with its NICs, or `/sys`.
+/// Returns the path of sysfs: `SYSFS_PATH`, which libibverbs heeds, or `/sys`.
 pub fn sysfs() -> PathBuf {
     let named = std::env::var_os("SYSFS_PATH").filter(|path| !path.is_empty());
     named.map_or_else(|| PathBuf::from("/sys"), PathBuf::from)
@@ -49,57 +49,57 @@ pub struct Topology {
     root: PathBuf,
 }
 
-struct Place {
-    /// The root complex, the bridges below it, and the device.
-    way: Vec<String>,
+struct PciPath {
+    /// Root complex, bridges below it, and device.
+    bridges: Vec<String>,
     numa_node: Option<u32>,
 }
 
 impl Topology {
-    /// This machine's, where libibverbs looks for it.
+    /// Returns this machine's topology, from the sysfs that libibverbs uses.
     pub fn system() -> Self {
         Self::at(sysfs())
     }
 
-    /// That of a sysfs, or of something that looks like one, mounted at `root`.
+    /// Returns the topology of a sysfs, or a copy of one, at `root`.
     pub fn at(root: impl Into<PathBuf>) -> Self {
         Self { root: root.into() }
     }
 
-    /// The distance of two devices. None when sysfs does not show one of them.
+    /// Returns the distance of two devices; None if sysfs does not show both.
     ///
-    /// A virtual function is where its physical function is. Where one of the devices has no NUMA
-    /// node, all is one node: that is what the kernel says on machines that have only one.
+    /// A virtual function is at its physical function. If a device has no NUMA node, both count as
+    /// on one: machines with only one node report none.
     pub fn distance(&self, one: PciAddress, other: PciAddress) -> Option<Distance> {
         let (one, other) = (self.physical(one)?, self.physical(other)?);
         if one.is_same_device(other) {
             return Some(Distance::Loc);
         }
-        let (one, other) = (self.place(one)?, self.place(other)?);
-        let common = one.way.iter().zip(&other.way).take_while(|(a, b)| a == b).count();
+        let (one, other) = (self.path(one)?, self.path(other)?);
+        let common = one.bridges.iter().zip(&other.bridges).take_while(|(a, b)| a == b).count();
         Some(match common {
-            // Not even the root complex.
+            // Different root complexes.
             0 => match (one.numa_node, other.numa_node) {
                 (Some(one), Some(other)) if one != other => Distance::Sys,
                 _ => Distance::Node,
             },
             1 => Distance::Phb,
-            // A switch has a bridge for each of its ports: one above, and one towards each device.
-            _ if one.way.len().max(other.way.len()) - common <= 2 => Distance::Pix,
+            // A switch has a bridge for each of its ports: one upstream, one towards each device.
+            _ if one.bridges.len().max(other.bridges.len()) - common <= 2 => Distance::Pix,
             _ => Distance::Pxb,
         })
     }
 
-    /// Whether sysfs shows a bridge on the way to a device. Virtual machines often show none: then
-    /// a distance of [`Distance::Phb`] says nothing of the switches that there are.
+    /// Returns true if sysfs shows a bridge above a device. Virtual machines often show none: then
+    /// [`Distance::Phb`] says nothing about switches.
     pub fn shows_bridges(&self, device: PciAddress) -> bool {
-        self.place(device).is_some_and(|place| place.way.len() > 2)
+        self.path(device).is_some_and(|path| path.bridges.len() > 2)
     }
 
-    /// The NUMA node of a device, or of its physical function, if sysfs shows one.
+    /// Returns the NUMA node of a device, or of its physical function, if sysfs shows one.
     pub fn numa_node(&self, device: PciAddress) -> Option<u32> {
-        let own = self.place(device)?.numa_node;
-        own.or_else(|| self.place(self.physical(device)?)?.numa_node)
+        let own = self.path(device)?.numa_node;
+        own.or_else(|| self.path(self.physical(device)?)?.numa_node)
     }
 
     fn physical(&self, device: PciAddress) -> Option<PciAddress> {
@@ -110,19 +110,19 @@ impl Topology {
         }
     }
 
-    fn place(&self, device: PciAddress) -> Option<Place> {
+    fn path(&self, device: PciAddress) -> Option<PciPath> {
         let directory = self.directory(device)?;
         let devices = fs::canonicalize(self.root.join("devices")).ok()?;
         let below = directory.strip_prefix(devices).ok()?;
         let name = |part: Component<'_>| part.as_os_str().to_str().map(String::from);
-        // Whatever a platform puts above its root complexes is not part of the way.
-        let way: Vec<String> = below
+        // Directories above the root complexes, which some platforms have, do not count.
+        let bridges: Vec<String> = below
             .components()
             .filter_map(name)
             .skip_while(|part| !part.starts_with("pci"))
             .collect();
         let node = fs::read_to_string(directory.join("numa_node")).ok();
-        Some(Place { way, numa_node: node.and_then(|node| numa_node(&node)) })
+        Some(PciPath { bridges, numa_node: node.and_then(|node| numa_node(&node)) })
     }
 
     fn directory(&self, device: PciAddress) -> Option<PathBuf> {

@@ -15,7 +15,7 @@ mod plan;
 mod text;
 
 pub use address::PciAddress;
-pub use choice::{Choice, choose};
+pub use choice::{RankedNic, choose};
 pub use distance::{Distance, Topology, sysfs};
-pub use plan::{Decided, Known, Plan};
+pub use plan::{Decided, NicInputs, NicPlan};
 pub use text::{cpus, numa_node};

@@ -9,24 +9,25 @@ use super::distance::{Distance, Topology};
 /// Source of the decision about a PE's NICs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Decided {
-    /// The user, who has named them.
+    /// The user has named them.
     Named,
-    /// The host, which was offered all of them. It knows its own settings about NICs.
+    /// The host, which was offered all of them and knows its own settings about NICs.
     Host,
-    /// The distance to the PE's GPU, and the other PEs of this machine.
+    /// Distance from the PE's GPU, and the other PEs of this machine.
     Near,
-    /// Nobody: where the NICs or the GPU are is not known, so all are used.
+    /// None: the locations of the NICs or the GPU are unknown, so all are used.
     Unknown,
 }
 
-/// The NICs that a PE opens, in the order in which they become rails.
+/// NICs that a PE opens, in rail order.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Plan {
+pub struct NicPlan {
     /// Source of the decision.
     pub decided: Decided,
     /// The NICs, as indices into the list given, with the distance from the PE's GPU if known.
     pub nics: Vec<(usize, Option<Distance>)>,
-    /// The others, nearest first, if none of these opens. None where the user has named them.
+    /// The others, nearest first, for the case that none of these opens; empty if the user has
+    /// named NICs.
     pub spare: Vec<usize>,
     /// An unused NIC that is nearer than all used ones, with its distance.
     pub passed_over: Option<(usize, Distance)>,
@@ -34,28 +35,28 @@ pub struct Plan {
 
 /// Inputs for choosing a PE's NICs.
 #[derive(Clone, Copy, Debug)]
-pub struct Known<'a> {
-    /// Where each NIC is.
+pub struct NicInputs<'a> {
+    /// Address of each NIC.
     pub nics: &'a [Option<PciAddress>],
-    /// The GPUs of the PEs of this machine, in the order of PEs.
+    /// Addresses of the GPUs of this machine's PEs, in PE order.
     pub gpus: &'a [Option<PciAddress>],
-    /// This PE among them.
+    /// Index of this PE in `gpus`.
     pub me: usize,
-    /// Whether the user has named the NICs that are to be used.
+    /// Whether the user has named the NICs to use.
     pub named: bool,
     /// NICs picked by the host; empty if it left that to the transport.
     pub picked: &'a [usize],
 }
 
-impl Plan {
-    /// Decides, for at most `most` NICs: what the user has named, in that order; else what the host
-    /// has picked, the nearest first; else the PE's share of the nearest NICs.
-    pub fn make(topology: &Topology, known: &Known<'_>, most: usize) -> Self {
-        let Known { nics, gpus, me, named, picked } = *known;
+impl NicPlan {
+    /// Chooses at most `most` NICs: those that the user has named, in that order; else those that
+    /// the host has picked, nearest first; else the PE's share of the nearest NICs.
+    pub fn make(topology: &Topology, known: &NicInputs<'_>, most: usize) -> Self {
+        let NicInputs { nics, gpus, me, named, picked } = *known;
         let ranking = choose(topology, nics, gpus, me);
         let distance = |nic: usize| ranking.iter().find(|choice| choice.nic == nic)?.distance;
         let with_distance = |nic: usize| (nic, distance(nic));
-        // An index that is out of range stays first, and is refused when it is opened.
+        // An index out of range sorts first, and is refused when it is opened.
         let place = |nic: &usize| ranking.iter().position(|choice| choice.nic == *nic);
         let is_known = ranking.iter().any(|choice| choice.distance.is_some());
         let (decided, mut nics): (_, Vec<usize>) = if named {

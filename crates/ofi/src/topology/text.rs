@@ -2,12 +2,12 @@
 
 use std::ops::RangeInclusive;
 
-/// The number of a NUMA node. None for -1, which the kernel writes where there is none.
+/// Parses the number of a NUMA node; None for -1, the kernel's value if there is none.
 pub fn numa_node(text: &str) -> Option<u32> {
     text.trim().parse().ok()
 }
 
-/// Numbers of a list such as `0-3,8`. Ranges that are not all below `most` are left out.
+/// Parses a list such as `0-3,8`, without ranges that are not entirely below `most`.
 pub fn cpus(list: &str, most: usize) -> Vec<usize> {
     let range = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));

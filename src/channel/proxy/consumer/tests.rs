@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use super::*;
 use crate::channel::memory::shared::{Shared, Sizes};
 use crate::channel::proxy::region_table::{PeerRegion, Region};
-use crate::channel::ring::descriptor::{Place, RegionDirectory};
+use crate::channel::ring::descriptor::{RegionAddr, RegionIndex};
 use crate::channel::ring::slot::{Slot, lap};
 use crate::job::tests::{FAKE_RAIL, fake_lane};
 use cuda::WordsOptions;
@@ -111,11 +111,11 @@ fn operation(random: &mut Random, bases: &[usize], number: usize) -> (Descriptor
     let to = random.below(2) as u32;
     let (pe, len) = (Pe(to), [1, 8, 60, 400][random.below(4)]);
     let at = number * PLACE;
-    let region = RegionDirectory::new(0).unwrap();
-    let place = |offset: usize| Place::new(region, offset as u64).unwrap();
+    let region = RegionIndex::new(0).unwrap();
+    let addr = |offset: usize| RegionAddr::new(region, offset as u64).unwrap();
     // To itself, it reads and writes different halves of the memory.
     let there = at + LEN / 2;
-    let (dst, src, bytes) = (place(there + BYTES), place(at + BYTES), len as u32);
+    let (dst, src, bytes) = (addr(there + BYTES), addr(at + BYTES), len as u32);
     let theirs = |offset: usize| bases[to as usize] + there + offset;
     let mine = |offset: usize| bases[0] + at + offset;
     let sent: Vec<u8> = (at + BYTES..at + BYTES + len).map(|at| byte(0, at)).collect();
@@ -128,18 +128,18 @@ fn operation(random: &mut Random, bases: &[usize], number: usize) -> (Descriptor
             (Descriptor::Get { pe, dst, src, bytes }, vec![(0, mine(BYTES), read)])
         }
         2 => {
-            let signal = place(there + 8);
+            let signal = addr(there + 8);
             let put = Descriptor::PutSignal { pe, dst, src, bytes, signal, op, value };
             (put, vec![(to, theirs(BYTES), sent), word(value)])
         }
         3 => {
-            let (dst, width, op) = (place(there + 8), Width::Eight, AtomicOp::Add);
+            let (dst, width, op) = (addr(there + 8), Width::Eight, AtomicOp::Add);
             let (compare, fetch) = (0, None);
             (Descriptor::Atomic { pe, dst, width, op, value, compare, fetch }, vec![word(value)])
         }
         4 => {
-            let (dst, width, op) = (place(there + 8), Width::Eight, AtomicOp::Swap);
-            let (compare, fetch) = (0, Some(place(at + BYTES)));
+            let (dst, width, op) = (addr(there + 8), Width::Eight, AtomicOp::Swap);
+            let (compare, fetch) = (0, Some(addr(at + BYTES)));
             let taken = (0, mine(BYTES), vec![0; 8]);
             let swap = Descriptor::Atomic { pe, dst, width, op, value, compare, fetch };
             (swap, vec![word(value), taken])
@@ -236,8 +236,8 @@ fn published_work_is_delivered() {
 
 /// A put of 8 bytes to PE 1, or a get from it.
 fn small(is_get: bool) -> Descriptor {
-    let place = |offset| Place::new(RegionDirectory::new(0).unwrap(), offset).unwrap();
-    let (pe, dst, src, bytes) = (Pe(1), place(64), place(1024), 8);
+    let addr = |offset| RegionAddr::new(RegionIndex::new(0).unwrap(), offset).unwrap();
+    let (pe, dst, src, bytes) = (Pe(1), addr(64), addr(1024), 8);
     if is_get {
         Descriptor::Get { pe, dst, src, bytes }
     } else {
@@ -266,7 +266,7 @@ fn failed_lane_publishes_nothing() {
     pair.fabric.fail_next(1);
     let lane = &mut pair.lanes[0];
     progress_until(&mut consumer, lane, |_, lane| lane.failure().is_some());
-    let first = consumer.sources[0].open.front().map(|open| open.batch).unwrap();
+    let first = consumer.rings[0].open.front().map(|open| open.batch).unwrap();
     assert!(lane.is_batch_done(first), "by the lane's books, the put has ended");
     assert_eq!(consumer.retire(lane, || Ok::<(), ()>(())), Ok(false));
     assert_eq!(shared.done(0), 0);
@@ -282,11 +282,11 @@ fn landed_data_is_visible_before_publishing() {
             end = push(&shared, 0, &small(is_get));
             // Taken by itself, so it is a batch of its own.
             progress_until(&mut consumer, lane, |consumer, _| {
-                consumer.sources[0].open.len() > before
+                consumer.rings[0].open.len() > before
             });
         }
         progress_until(&mut consumer, lane, |consumer, lane| {
-            consumer.sources[0].open.iter().all(|open| lane.is_batch_done(open.batch))
+            consumer.rings[0].open.iter().all(|open| lane.is_batch_done(open.batch))
         });
         let mut published_before = None;
         let retired = consumer.retire(lane, || {
@@ -303,8 +303,8 @@ fn landed_data_is_visible_before_publishing() {
 #[test]
 fn only_reads_and_fetches_land() {
     let word = |op, fetch: bool| {
-        let place = |offset| Place::new(RegionDirectory::new(0).unwrap(), offset).unwrap();
-        let (pe, dst, width, fetch) = (Pe(1), place(8), Width::Eight, fetch.then(|| place(64)));
+        let addr = |offset| RegionAddr::new(RegionIndex::new(0).unwrap(), offset).unwrap();
+        let (pe, dst, width, fetch) = (Pe(1), addr(8), Width::Eight, fetch.then(|| addr(64)));
         Descriptor::Atomic { pe, dst, width, op, value: 1, compare: 0, fetch }
     };
     for (descriptor, lands) in [
@@ -343,10 +343,10 @@ fn rings_drain_when_taken_work_ends() {
     consumer.set_limits([0, head]);
     let late = push(&shared, 0, &small(false));
     assert_eq!((consumer.is_drained(), consumer.left()), (false, head), "it is not taken");
-    progress_until(&mut consumer, lane, |consumer, _| !consumer.sources[1].open.is_empty());
+    progress_until(&mut consumer, lane, |consumer, _| !consumer.rings[1].open.is_empty());
     assert_eq!((consumer.is_drained(), consumer.left()), (false, head), "it is under way");
     progress_until(&mut consumer, lane, |consumer, lane| {
-        let first = consumer.sources[1].open.front().unwrap().batch;
+        let first = consumer.rings[1].open.front().unwrap().batch;
         lane.is_batch_done(first)
     });
     assert_eq!((consumer.is_drained(), consumer.left()), (false, head), "nobody is told");
@@ -396,19 +396,19 @@ fn slow_peer_delays_no_other_quiet() {
         retire(consumer, lane);
         shared.done(0) == behind
     });
-    assert!(consumer.sources[0].quiets.is_empty());
+    assert!(consumer.rings[0].quiets.is_empty());
     assert!(landed >= 2, "with the one, and with the ring");
 }
 
 /// A fetch of a word of PE 1, or a put of 8 bytes to this PE.
 fn fetch_or_put(is_fetch: bool) -> Descriptor {
-    let place = |offset| Place::new(RegionDirectory::new(0).unwrap(), offset).unwrap();
+    let addr = |offset| RegionAddr::new(RegionIndex::new(0).unwrap(), offset).unwrap();
     let (width, op) = (Width::Eight, AtomicOp::FetchAdd);
     if is_fetch {
-        let (pe, dst, fetch) = (Pe(1), place(8), Some(place(64)));
+        let (pe, dst, fetch) = (Pe(1), addr(8), Some(addr(64)));
         Descriptor::Atomic { pe, dst, width, op, value: 1, compare: 0, fetch }
     } else {
-        Descriptor::Put { pe: Pe(0), dst: place(2048), src: place(4096), bytes: 8 }
+        Descriptor::Put { pe: Pe(0), dst: addr(2048), src: addr(4096), bytes: 8 }
     }
 }
 

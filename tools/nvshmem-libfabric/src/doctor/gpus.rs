@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use cuda::StagingContext;
 use nvshmem_transport_libfabric::settings::Settings;
 use ofi::Devices;
-use ofi::topology::{Known, PciAddress, Plan, Topology};
+use ofi::topology::{NicInputs, NicPlan, PciAddress, Topology};
 
 use super::{Check, Row, note, ok, warning};
 use crate::info::{Info, accepted};
@@ -81,8 +81,8 @@ fn distances(
     let (mut details, mut far) = (Vec::new(), false);
     for (me, gpu) in gpus.devices.iter().enumerate() {
         let named = matches!(settings.devices, Devices::Include(_));
-        let known = Known { nics: &nics, gpus: &places, me, named, picked: &[] };
-        let plan = Plan::make(topology, &known, usize::from(settings.max_nic_per_pe));
+        let known = NicInputs { nics: &nics, gpus: &places, me, named, picked: &[] };
+        let plan = NicPlan::make(topology, &known, usize::from(settings.max_nic_per_pe));
         let chosen = plan.nics.iter().map(|(nic, distance)| {
             far |= distance.is_some_and(|distance| distance > settings.gdr_level);
             let distance = distance.map_or_else(String::new, |is| format!(" ({is})"));

@@ -8,7 +8,7 @@ use crate::script::Event;
 use engine::atomic::Atomic;
 use engine::ids::{Pe, RailId};
 use engine::port::PortError;
-use engine::port::copies::{Copied, Copy, CopyDirection, OrderedStep, TaggedCopy, Window};
+use engine::port::copies::{Copied, Copy, CopyDirection, OrderedStep, PeerBounce, TaggedCopy};
 
 /// A copy under way.
 #[derive(Debug)]
@@ -35,17 +35,17 @@ impl World {
     }
 
     /// Where a PE sees the bounce memory of another.
-    pub(crate) fn window(&self, me: Pe, pe: Pe) -> Option<Window> {
+    pub(crate) fn peer_bounce(&self, me: Pe, pe: Pe) -> Option<PeerBounce> {
         let shares = self.share(me, pe) && !self.blind.contains(&me);
         let mut bounces = self.memory.bounces.iter().filter(|_| shares);
         let &(_, addr, len) = bounces.find(|(of, ..)| *of == pe)?;
-        Some(Window { addr, len })
+        Some(PeerBounce { addr, len })
     }
 
     /// Whether a PE sees these bytes in the bounce memory of another.
     pub(crate) fn sees(&self, me: Pe, addr: usize, len: usize) -> bool {
-        let window = self.window(me, Memory::owner(addr));
-        window.is_some_and(|window| addr >= window.addr && addr - window.addr + len <= window.len)
+        let shared = self.peer_bounce(me, Memory::owner(addr));
+        shared.is_some_and(|shared| addr >= shared.addr && addr - shared.addr + len <= shared.len)
     }
 
     /// Copies begin that were started together. They end after those in the same direction before

@@ -8,7 +8,7 @@ use log::warn;
 
 use crate::core::Continuation;
 use crate::error::EngineError;
-use crate::group::GroupId;
+use crate::group::CompletionId;
 use crate::ids::Pe;
 use crate::lane::host::outstanding::Outstanding;
 use crate::lane::{Lane, Pulse};
@@ -95,7 +95,7 @@ impl Outbox {
         let Request { direction, pe, remote_handle, remote_addr: remote, local, len } = *request;
         // The proxy lane gives it a completion group.
         let kind = OpKind::Transfer(direction);
-        let op = Op { remote, local, len, ..Op::new(kind, GroupId::NONE) };
+        let op = Op { remote, local, len, ..Op::new(kind, CompletionId::NONE) };
         self.hand_over(pe, HandoverKind::Transfer(Box::new((op, *remote_handle))), wait)
     }
 

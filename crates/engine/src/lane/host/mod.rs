@@ -16,7 +16,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
 use crate::error::EngineError;
-use crate::group::GroupId;
+use crate::group::CompletionId;
 use crate::ids::Pe;
 use crate::lane::Lane;
 use crate::lane::host::handover::Outbox;
@@ -70,7 +70,7 @@ impl<P: Port> HostLane<P> {
         if self.hand_over(request, false)? {
             return Ok(());
         }
-        self.wait(|lane| lane.offer(request, GroupId::NONE))
+        self.wait(|lane| lane.offer(request, CompletionId::NONE))
     }
 
     /// Executes a put or a get as [`Lane::complete`] does.
@@ -143,7 +143,7 @@ impl<P: Port> HostLane<P> {
         self.lock().core.reach_peer(pe).map(drop)
     }
 
-    fn end_group(&self, id: GroupId) {
+    fn end_group(&self, id: CompletionId) {
         // A group that still counts work is given up: an error is the last act of a lane.
         let mut lane = self.lock();
         if lane.core.groups.is_done(id) {
@@ -237,7 +237,7 @@ impl<P: Port> HostLane<P> {
 
 impl<P: Port> Lane<P> {
     /// Ends a group once everything submitted to a peer so far is finished.
-    pub(crate) fn mark_quiet(&mut self, pe: Pe, group: GroupId) {
+    pub(crate) fn mark_quiet(&mut self, pe: Pe, group: CompletionId) {
         self.core.groups.begin(group);
         let peer = self.core.peers.get_mut(pe);
         peer.queue.push_back(QueueEntry::Quiet(group));

@@ -1,15 +1,15 @@
-//! The addresses of a rail and of its connections for bulk, as one.
+//! Joined addresses: those of a rail and of its bulk connections, as one.
 //!
 //! | bytes | what |
 //! |---|---|
-//! | 1 | how many follow, the rail's own first |
+//! | 1 | number of addresses, the rail's own first |
 //! | 1 | length of the next, from 1 on |
 //! | as many | the address, as the provider writes it |
 
-use crate::data_path::bulk::MOST;
+use crate::data_path::bulk::MAX_CONNECTIONS;
 
-/// Puts the rail's own address and those of its connections together. Addresses of providers that
-/// have such connections are a few bytes long.
+/// Joins a rail's own address and those of its bulk connections. Addresses of providers that have
+/// such connections are a few bytes long.
 pub(crate) fn join<'a>(own: &'a [u8], bulk: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
     let mut joined = vec![0];
     for address in std::iter::once(own).chain(bulk) {
@@ -21,11 +21,10 @@ pub(crate) fn join<'a>(own: &'a [u8], bulk: impl Iterator<Item = &'a [u8]>) -> V
     joined
 }
 
-/// Takes them apart: the rail's own address first. They come from other processes, so they are
-/// checked; none for bytes that are no such addresses.
+/// Splits joined addresses of another process, the rail's own first. None if they are malformed.
 pub(crate) fn split(joined: &[u8]) -> Option<Vec<&[u8]>> {
     let (&count, mut rest) = joined.split_first()?;
-    if count == 0 || usize::from(count) > 1 + MOST {
+    if count == 0 || usize::from(count) > 1 + MAX_CONNECTIONS {
         return None;
     }
     let mut addresses = Vec::with_capacity(count.into());
@@ -49,7 +48,7 @@ mod tests {
     #[test]
     fn joined_addresses_split_again() {
         let own = [7_u8; 16];
-        for count in 0..=MOST {
+        for count in 0..=MAX_CONNECTIONS {
             let bulk: Vec<Vec<u8>> = (0..count).map(|at| vec![at as u8; 28]).collect();
             let joined = join(&own, bulk.iter().map(Vec::as_slice));
             let parts = split(&joined).unwrap();

@@ -1,4 +1,4 @@
-//! A connection for bulk: an endpoint, and what its thread does there in an iteration.
+//! A bulk connection: an endpoint, and the progress iteration of its thread.
 
 use std::cell::UnsafeCell;
 use std::collections::{HashMap, VecDeque};
@@ -13,19 +13,19 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use libfabric_sys::{FI_EAGAIN, FI_EAVAIL};
 use log::debug;
 
-use crate::data_path::bulk::merged_queue::{Done, Tell};
+use crate::data_path::bulk::merged_queue::{BulkEvent, EventSender};
 use crate::error::port_error;
 use crate::objects::contexts::Contexts;
-use crate::objects::endpoint::queue::{DirectQueue, Entries};
+use crate::objects::endpoint::queue::{Entries, QueueOps};
 use crate::objects::endpoint::{Endpoint, Rma};
 use engine::ids::WrId;
 use engine::port::registration::is_unclosed;
 use engine::port::{Failure, POLL_BATCH, PeerAddr, PortError};
 
-/// Peers without room that are told apart in an iteration; if there are more, all are left alone.
-const REFUSALS: usize = 8;
+/// Maximum number of peers with full connections in an iteration; nothing more is posted then.
+const MAX_FULL_PEERS: usize = 8;
 
-/// A transfer that the lane hands over.
+/// A transfer that the lane submits.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Request {
     pub(super) what: BulkOp,
@@ -45,110 +45,111 @@ pub(super) enum BulkOp {
     /// With immediate data.
     WriteWithData(u64),
     Read,
-    /// A byte is read from where the transfer would go, so that the connection is made to the peer,
-    /// whose rail this is: see [`Done::Reached`].
-    Reach(PeerAddr),
+    /// Reads a byte from the transfer's remote address, which makes the provider connect to the
+    /// peer with this rail address; ends with [`BulkEvent::Probed`].
+    Probe(PeerAddr),
 }
 
-/// Where a byte goes by which a peer is reached; its address is the operation's context.
+/// Destination of a probe's byte; its address is the operation's context.
 #[repr(C, align(64))]
-struct Landing {
+struct ProbeBuffer {
     context: UnsafeCell<[MaybeUninit<u8>; 64]>,
     byte: UnsafeCell<u8>,
 }
 
-impl fmt::Debug for Landing {
+impl fmt::Debug for ProbeBuffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Landing")
+        f.write_str("ProbeBuffer")
     }
 }
 
-/// Outcome of an iteration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Iteration {
-    /// Something has moved.
+    /// Something was posted or completed.
     Moved,
-    /// Nothing has, and the next event is waited for.
+    /// Nothing is due: wait for the next event.
     Idle,
-    /// What is due waits for the lane, or for the provider to make room.
+    /// Work is due, but waits for capacity of the lane's queue or of the provider.
     Stuck,
 }
 
-/// A connection, as the thread has it that moves its bytes.
+/// A bulk connection, on its thread's side.
 #[derive(Debug)]
 pub(super) struct Connection {
     endpoint: Arc<Endpoint>,
-    queue: DirectQueue,
-    /// The provider may write to these, and to the landings in `tried`, until the endpoint is
-    /// closed, which the order of the fields sees to.
+    queue: QueueOps,
+    /// The provider may write to these, and to the buffers in `probes`, until the endpoint is
+    /// closed, so they are declared after it.
     contexts: Arc<Contexts>,
-    tried: HashMap<usize, (PeerAddr, Box<Landing>)>,
+    probes: HashMap<usize, (PeerAddr, Box<ProbeBuffer>)>,
     name: String,
     requests: Receiver<Request>,
-    /// Taken from the queue and not posted for lack of room; in order for each peer.
+    /// Requests not posted for lack of capacity; in order for each peer.
     waiting: VecDeque<Request>,
-    /// For whom there was no room in this iteration.
-    refusals: Vec<PeerAddr>,
-    /// Posted, and not completed.
-    under_way: u32,
-    tell: Tell,
-    /// Reports for which the lane's queue had no space.
-    untold: VecDeque<Done>,
+    /// Peers whose connections were full in this iteration.
+    full_peers: Vec<PeerAddr>,
+    /// Transfers posted and not completed.
+    in_flight: u32,
+    events: EventSender,
+    /// Events for which the lane's queue had no capacity.
+    unsent: VecDeque<BulkEvent>,
     entries: Entries,
-    /// Its queue answers nothing but errors: nothing more is asked of it.
+    /// Whether its queue has failed and is no longer polled.
     is_broken: bool,
 }
 
-// SAFETY: landings are touched by the provider alone, until the endpoint is closed.
+// SAFETY: only the provider accesses the probe buffers, until the endpoint is closed.
 unsafe impl Send for Connection {}
 
 impl Connection {
-    /// One with so many transfers under way at most, and the lane's end of their queue.
+    /// Creates a connection for at most `depth` transfers in flight, and the lane's end of the
+    /// request queue.
     pub(super) fn new(
         endpoint: &Arc<Endpoint>,
         contexts: &Arc<Contexts>,
         name: &str,
         depth: usize,
-        tell: Tell,
+        events: EventSender,
     ) -> Result<(Self, SyncSender<Request>), PortError> {
-        let (give, requests) = sync_channel(depth.max(1));
+        let (sender, requests) = sync_channel(depth.max(1));
         let connection = Self {
             endpoint: Arc::clone(endpoint),
             queue: endpoint.queue()?,
             contexts: Arc::clone(contexts),
-            tried: HashMap::new(),
+            probes: HashMap::new(),
             name: name.to_owned(),
             requests,
             waiting: VecDeque::with_capacity(depth.max(1)),
-            refusals: Vec::with_capacity(REFUSALS),
-            under_way: 0,
-            tell,
-            // What a poll finds, and one that is refused: telling allocates nothing.
-            untold: VecDeque::with_capacity(POLL_BATCH + 1),
+            full_peers: Vec::with_capacity(MAX_FULL_PEERS),
+            in_flight: 0,
+            events,
+            // The completions of a poll and one refusal, so that reporting never allocates.
+            unsent: VecDeque::with_capacity(POLL_BATCH + 1),
             entries: Entries::new(),
             is_broken: false,
         };
-        Ok((connection, give))
+        Ok((connection, sender))
     }
 
-    /// Posts what was handed over, polls, and tells what is done.
+    /// Posts requests, polls, and reports completions to the lane.
     pub(super) fn iterate(&mut self) -> Iteration {
-        if !self.tell_untold() {
+        if !self.send_unsent() {
             return Iteration::Stuck;
         }
         match self.post_all() | self.poll() {
             true => Iteration::Moved,
-            false if self.untold.is_empty() && self.waiting.is_empty() => Iteration::Idle,
+            false if self.unsent.is_empty() && self.waiting.is_empty() => Iteration::Idle,
             false => Iteration::Stuck,
         }
     }
 
-    /// The descriptor that tells of the next event.
+    /// Returns the descriptor that becomes readable with the next event.
     pub(super) fn descriptor(&self) -> Option<RawFd> {
         if self.is_broken { None } else { self.endpoint.descriptor().ok() }
     }
 
-    /// Whether nothing can be done until the descriptor is readable or the lane hands over work.
+    /// Returns true if nothing can be done until the descriptor is readable or the lane submits
+    /// work.
     pub(super) fn may_sleep(&mut self) -> bool {
         if let Ok(request) = self.requests.try_recv() {
             self.waiting.push_back(request);
@@ -158,29 +159,29 @@ impl Connection {
         self.is_broken || unsafe { self.endpoint.may_sleep() }
     }
 
-    /// Whether transfers of ours are under way.
+    /// Returns true if own transfers are in flight or waiting.
     pub(super) fn is_busy(&self) -> bool {
-        self.under_way > 0 || !self.waiting.is_empty()
+        self.in_flight > 0 || !self.waiting.is_empty()
     }
 
-    /// Tells the lane why the thread ends, should it still be there.
+    /// Reports to the lane why the thread ends.
     #[cold]
     pub(super) fn end(&mut self, error: PortError) {
         self.is_broken = true;
-        self.tell_failed(None, error);
+        self.report_failure(None, error);
     }
 
-    /// Posts what waits and what was handed over; returns whether anything was posted. A transfer
-    /// without room waits with all later ones for its peer, whose connection may be the full one.
+    /// Posts waiting and new requests; returns whether anything was posted. If the provider has no
+    /// capacity for a transfer, all later ones for its peer wait too: its connection may be full.
     fn post_all(&mut self) -> bool {
         let mut moved = false;
-        self.refusals.clear();
+        self.full_peers.clear();
         for _ in 0..self.waiting.len() {
             let Some(request) = self.waiting.pop_front() else { break };
             moved |= self.try_post(request);
         }
-        // The rail has no more under way than there is room for here.
-        while self.untold.is_empty() && self.waiting.len() < self.waiting.capacity() {
+        // The rail has at most as many transfers in flight as `waiting` can hold.
+        while self.unsent.is_empty() && self.waiting.len() < self.waiting.capacity() {
             let Ok(request) = self.requests.try_recv() else { break };
             moved |= self.try_post(request);
         }
@@ -188,23 +189,24 @@ impl Connection {
     }
 
     fn try_post(&mut self, request: Request) -> bool {
-        let is_refused = self.refusals.len() == REFUSALS || self.refusals.contains(&request.to);
+        let is_refused =
+            self.full_peers.len() == MAX_FULL_PEERS || self.full_peers.contains(&request.to);
         if self.is_broken || is_refused {
             self.waiting.push_back(request);
             return false;
         }
         let code = match request.what {
-            BulkOp::Reach(peer) => self.reach(&request, peer),
+            BulkOp::Probe(peer) => self.probe(&request, peer),
             _ => self.post(&request),
         };
         if code == -(FI_EAGAIN as isize) {
-            self.refusals.push(request.to);
+            self.full_peers.push(request.to);
             self.waiting.push_back(request);
             return false;
         }
         match (code, request.what) {
-            (0, _) => self.under_way += 1,
-            (_, BulkOp::Reach(peer)) => self.tell(Done::Reached(peer, false)),
+            (0, _) => self.in_flight += 1,
+            (_, BulkOp::Probe(peer)) => self.report(BulkEvent::Probed(peer, false)),
             (_, BulkOp::Write) => self.refused(&request, "fi_write", code),
             (_, BulkOp::WriteWithData(_)) => self.refused(&request, "fi_writedata", code),
             (_, BulkOp::Read) => self.refused(&request, "fi_read", code),
@@ -212,19 +214,19 @@ impl Connection {
         true
     }
 
-    /// Reads a byte, and notes where it goes if that is under way.
+    /// Posts the read of a byte, and holds its buffer while it is in flight.
     #[cold]
-    fn reach(&mut self, request: &Request, peer: PeerAddr) -> isize {
-        let landing = Box::new(Landing {
+    fn probe(&mut self, request: &Request, peer: PeerAddr) -> isize {
+        let buffer = Box::new(ProbeBuffer {
             context: UnsafeCell::new([MaybeUninit::uninit(); 64]),
             byte: UnsafeCell::new(0),
         });
-        let context = landing.context.get() as usize;
-        let addr = landing.byte.get() as usize;
+        let context = buffer.context.get() as usize;
+        let addr = buffer.byte.get() as usize;
         let what = BulkOp::Read;
         let code = self.post(&Request { what, context, addr, len: 1, ..*request });
         if code == 0 {
-            self.tried.insert(context, (peer, landing));
+            self.probes.insert(context, (peer, buffer));
         }
         code
     }
@@ -240,14 +242,14 @@ impl Connection {
             key,
             context: context as *mut c_void,
         };
-        // SAFETY: this thread alone posts here, and a domain of these has no gate. The context
-        // lives as long as the endpoint. The engine keeps the memory that it registered until the
-        // work-request id comes back, as `Local::Memory` demands; a landing is kept as long.
+        // SAFETY: only this thread posts here, and these domains have no gate. The context lives as
+        // long as the endpoint. The engine keeps the registered memory until the work-request id
+        // comes back, as `Local::Memory` demands; `probes` keeps a probe's buffer as long.
         unsafe {
             match what {
-                BulkOp::Write => self.endpoint.direct.write(&op),
+                BulkOp::Write => self.endpoint.ops.write(&op),
                 BulkOp::WriteWithData(data) => self.endpoint.write_data(&op, data),
-                BulkOp::Read | BulkOp::Reach(_) => self.endpoint.direct.read(&op),
+                BulkOp::Read | BulkOp::Probe(_) => self.endpoint.ops.read(&op),
             }
         }
     }
@@ -255,7 +257,7 @@ impl Connection {
     #[cold]
     fn refused(&mut self, request: &Request, call: &'static str, code: isize) {
         let error = port_error(self.endpoint.domain.library(), call, code as i64);
-        self.tell_failed(Some(request.wr_id), error);
+        self.report_failure(Some(request.wr_id), error);
     }
 
     fn poll(&mut self) -> bool {
@@ -268,21 +270,21 @@ impl Connection {
             return code != 0 && code != -(FI_EAGAIN as isize) && self.poll_failed(code);
         }
         for at in 0..code as usize {
-            // SAFETY: libfabric has written so many entries, at most as many as there is room for.
+            // SAFETY: libfabric has written `code` entries, at most the capacity of `entries`.
             let entry = unsafe { &self.entries.written(code as usize)[at] };
             let (op_context, flags, data) = (entry.op_context, entry.flags, entry.data);
             let context = op_context as usize;
             if self.contexts.wr_id(op_context).is_some() {
-                self.under_way = self.under_way.saturating_sub(1);
-            } else if self.has_reached(context, true) {
+                self.in_flight = self.in_flight.saturating_sub(1);
+            } else if self.end_probe(context, true) {
                 continue;
             }
-            self.tell(Done::Completed { context, flags, data });
+            self.report(BulkEvent::Completed { context, flags, data });
         }
         true
     }
 
-    /// As [`Self::poll`], where the answer was an error.
+    /// Handles an error of [`Self::poll`]. Returns whether anything was reported.
     #[cold]
     fn poll_failed(&mut self, code: isize) -> bool {
         if code != -(FI_EAVAIL as isize) {
@@ -292,43 +294,43 @@ impl Connection {
         }
         // SAFETY: `&mut self` makes this the only thread that reads the queue, which is open.
         let Some((context, error)) = (unsafe { self.endpoint.read_error() }) else { return true };
-        if self.has_reached(context as usize, false) {
+        if self.end_probe(context as usize, false) {
             return true;
         }
         let wr_id = self.contexts.wr_id(context);
         if wr_id.is_some() {
-            self.under_way = self.under_way.saturating_sub(1);
+            self.in_flight = self.in_flight.saturating_sub(1);
         } else if *self.endpoint.domain.profile.outlives_receives {
             debug!("{}: {error}", self.name);
             return true;
         }
-        self.tell_failed(wr_id, error);
+        self.report_failure(wr_id, error);
         true
     }
 
     #[cold]
-    fn has_reached(&mut self, context: usize, made: bool) -> bool {
-        let Some((peer, _)) = self.tried.remove(&context) else { return false };
-        self.under_way = self.under_way.saturating_sub(1);
-        self.tell(Done::Reached(peer, made));
+    fn end_probe(&mut self, context: usize, made: bool) -> bool {
+        let Some((peer, _)) = self.probes.remove(&context) else { return false };
+        self.in_flight = self.in_flight.saturating_sub(1);
+        self.report(BulkEvent::Probed(peer, made));
         true
     }
 
     #[cold]
-    fn tell_failed(&mut self, wr_id: Option<WrId>, error: PortError) {
-        self.tell(Done::Failed(Failure { wr_id, is_message: false, error }));
+    fn report_failure(&mut self, wr_id: Option<WrId>, error: PortError) {
+        self.report(BulkEvent::Failed(Failure { wr_id, is_message: false, error }));
     }
 
-    fn tell(&mut self, done: Done) {
-        self.untold.push_back(done);
-        self.tell_untold();
+    fn report(&mut self, done: BulkEvent) {
+        self.unsent.push_back(done);
+        self.send_unsent();
     }
 
-    /// Tells the lane what is done, in order, as far as there is room. Whether that was all.
-    fn tell_untold(&mut self) -> bool {
-        while let Some(done) = self.untold.pop_front() {
-            if let Err(done) = self.tell.try_tell(done) {
-                self.untold.push_front(done);
+    /// Sends unsent events to the lane, in order. Returns false if its queue is full.
+    fn send_unsent(&mut self) -> bool {
+        while let Some(done) = self.unsent.pop_front() {
+            if let Err(done) = self.events.try_send(done) {
+                self.unsent.push_front(done);
                 return false;
             }
         }
@@ -338,14 +340,14 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        // The lane has given it up.
+        // The lane has dropped its reference before.
         if let Some(endpoint) = Arc::get_mut(&mut self.endpoint) {
             endpoint.close();
         }
         if is_unclosed() {
-            // What could not be closed may be what writes to these.
+            // The object that could not be closed may still write to these.
             std::mem::forget(Arc::clone(&self.contexts));
-            std::mem::forget(std::mem::take(&mut self.tried));
+            std::mem::forget(std::mem::take(&mut self.probes));
         }
     }
 }

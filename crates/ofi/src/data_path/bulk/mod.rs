@@ -1,21 +1,20 @@
-//! Connections of a rail for bytes in bulk, each moved by a thread of its own.
+//! Bulk connections of a rail, each driven by a thread of its own.
 //!
-//! Where a provider moves bytes by the processor, and only while somebody polls, one thread moves
-//! all that goes over all rails. So such a rail gets further domains, each with an endpoint of its
-//! own on the same device, and with a thread that posts there, polls, and sleeps while there is
-//! nothing to move. The lane hands long transfers over to these and keeps everything else; a
-//! peer's long transfers come in there likewise.
+//! If a provider copies with the CPU, and only while it is polled, one thread copies the bytes of
+//! all rails. So such a rail gets further domains on the same device, each with an endpoint and a
+//! thread that posts there, polls, and sleeps while nothing is due. The lane submits long transfers
+//! to these and posts everything else itself; a peer's long transfers arrive there likewise.
 //!
 //! ```text
 //! lane ── Request ──> bounded queue of each ──> thread: fi_write, fi_read, fi_cq_read
-//! lane <── Done ───── bounded queue of all  <── threads
+//! lane <── BulkEvent bounded queue of all  <── threads
 //! ```
 //!
-//! The lane's queue of completions has the others' with its own ([`Merged`]). Peers name memory by
-//! the same key on all connections of a rail, and know their addresses as one ([`addresses`]).
+//! The lane's completion queue includes those of the connections ([`MergedQueue`]). A region has
+//! the same key on all connections of a rail, and their addresses are joined ([`addresses`]).
 //!
-//! Neither waits for the other: a queue that is full is tried again. The domains are opened with
-//! `FI_THREAD_SAFE`, so that the lane may insert addresses beside a thread that polls.
+//! Lane and threads never wait for each other: they retry if a queue is full. The domains are
+//! opened with `FI_THREAD_SAFE`, so that the lane may insert addresses while a thread polls.
 
 pub(crate) mod addresses;
 mod connection;
@@ -28,113 +27,113 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::data_path::bulk::connection::{BulkOp, Connection, Request};
-use crate::data_path::bulk::merged_queue::Merged;
+use crate::data_path::bulk::merged_queue::MergedQueue;
 use crate::data_path::bulk::thread::Worker;
 use crate::error::refused;
 use crate::objects::contexts::Contexts;
 use crate::objects::domain::Domain;
 use crate::objects::endpoint::Endpoint;
-use crate::objects::endpoint::queue::DirectQueue;
+use crate::objects::endpoint::queue::QueueOps;
 use engine::ids::WrId;
 use engine::port::{Direction, Failure, Local, Operation, PeerAddr, PortError, Posted, Transfer};
 
-/// Most connections for bulk of one rail: their addresses are told in one message.
-pub(crate) const MOST: usize = 6;
+/// Maximum number of bulk connections of a rail: one message carries their addresses.
+pub(crate) const MAX_CONNECTIONS: usize = 6;
 
-/// Completions that a connection's queue has room for beyond the transfers of its own.
+/// Entries of a connection's completion queue beyond those for its own transfers.
 const QUEUE_MARGIN: usize = 256;
 
-/// Connections to be opened for a rail.
+/// Bulk connections to be opened for a rail.
 #[derive(Debug)]
-pub(crate) struct Plan<'a> {
-    /// Each in a domain, with the name of its thread.
+pub(crate) struct BulkConfig<'a> {
+    /// Domain and thread name of each connection.
     pub(crate) threads: &'a [(Arc<Domain>, String)],
-    /// Operations that the rail has under way at most.
+    /// Maximum number of operations of the rail in flight.
     pub(crate) depth: u32,
     pub(crate) peers: usize,
-    /// The NIC, whose CPUs the threads keep to.
+    /// The NIC, to whose CPUs the threads are bound.
     pub(crate) near: Option<&'a Path>,
 }
 
-/// The connections for bulk of one rail, as its lane has them.
+/// Bulk connections of one rail, on the lane's side.
 #[derive(Debug)]
 pub(crate) struct Bulk {
-    links: Vec<Link>,
-    merged: Merged,
-    /// The connection that is looked at first, so that equals take turns.
-    turn: usize,
+    links: Vec<BulkLink>,
+    merged: MergedQueue,
+    /// Index of the connection considered first, so that equally loaded ones alternate.
+    next_link: usize,
 }
 
-/// A connection as the lane has it.
+/// A bulk connection, on the lane's side.
 #[derive(Debug)]
-struct Link {
-    // Given up first: the thread closes the endpoint at its end.
+struct BulkLink {
+    // Dropped first: the thread closes the endpoint when it ends.
     endpoint: Arc<Endpoint>,
     worker: Worker,
-    /// Its addresses of peers, by the rail's.
+    /// Routes to peers, by the rail's address of the peer.
     routes: HashMap<PeerAddr, Route>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Route {
     to: PeerAddr,
-    reach: Reach,
+    state: RouteState,
 }
 
-/// Whether the connection to a peer is made.
+/// State of the connection to a peer.
 ///
-/// That takes a while, and may take for ever if the peer is stopped. Until then the rail itself
-/// takes what goes there, and its rate is not that of making connections.
+/// Connecting takes a while, or forever if the peer is stopped. Until then the rail itself takes
+/// the transfers, so that they do not wait for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Reach {
-    Unknown,
-    /// A byte is read from there.
-    Tried,
-    Made,
+enum RouteState {
+    Unconnected,
+    /// A probe is in flight.
+    Connecting,
+    Connected,
 }
 
 impl Bulk {
     /// Opens connections with a thread each; [`Bulk::queue`] replaces the rail's own queue.
     ///
     /// # Errors
-    /// Libfabric's refusal, or the system's to make a thread.
+    /// Libfabric's refusal, or the system's to start a thread.
     pub(crate) fn open(
-        plan: &Plan<'_>,
+        plan: &BulkConfig<'_>,
         contexts: &Arc<Contexts>,
-        own: DirectQueue,
+        own: QueueOps,
     ) -> Result<Self, PortError> {
         let depth = plan.depth as usize;
-        let (merged, tell) = Merged::new(own, plan.threads.len(), depth);
+        let (merged, sender) = MergedQueue::new(own, plan.threads.len(), depth);
         let mut links = Vec::with_capacity(plan.threads.len());
         for (at, (domain, name)) in plan.threads.iter().enumerate() {
             let endpoint = Endpoint::open(domain, depth + QUEUE_MARGIN, plan.peers, true)?;
-            // Answered by what cannot wake anybody, that is said now.
+            // A provider that cannot wake a thread refuses this now.
             endpoint.descriptor()?;
             let endpoint = Arc::new(endpoint);
             let (connection, requests) =
-                Connection::new(&endpoint, contexts, name, depth, tell.for_connection(at))?;
+                Connection::new(&endpoint, contexts, name, depth, sender.for_connection(at))?;
             let worker = Worker::start(connection, requests, name, plan.near)
                 .map_err(|error| refused("starting a thread for bulk", error.to_string()))?;
-            links.push(Link { endpoint, worker, routes: HashMap::new() });
+            links.push(BulkLink { endpoint, worker, routes: HashMap::new() });
         }
-        Ok(Self { links, merged, turn: 0 })
+        Ok(Self { links, merged, next_link: 0 })
     }
 
     pub(crate) fn len(&self) -> usize {
         self.links.len()
     }
 
-    pub(crate) fn queue(&self) -> DirectQueue {
-        self.merged.direct()
+    pub(crate) fn queue(&self) -> QueueOps {
+        self.merged.queue_ops()
     }
 
-    /// Where they are.
+    /// Returns the connections' own addresses.
     pub(crate) fn addresses(&self) -> impl Iterator<Item = &[u8]> {
         self.links.iter().map(|link| &link.endpoint.address[..])
     }
 
-    /// Makes peers known: their rails by what the rail has them by, and where each of them has
-    /// connections for bulk, or else the rail itself.
+    /// Inserts peers: the rail's address of each, with the addresses of its bulk connections, or of
+    /// its rail if it has none.
     ///
     /// # Errors
     /// Libfabric's refusal.
@@ -143,14 +142,15 @@ impl Bulk {
             let places: Vec<&[u8]> =
                 peers.iter().map(|(_, places)| places[at % places.len()]).collect();
             let inserted = link.endpoint.insert(&places)?;
-            let routes = inserted.into_iter().map(|to| Route { to, reach: Reach::Unknown });
+            let routes =
+                inserted.into_iter().map(|to| Route { to, state: RouteState::Unconnected });
             link.routes.extend(peers.iter().map(|(rail, _)| *rail).zip(routes));
         }
         Ok(())
     }
 
-    /// Hands a transfer over to the connection with the least under way of those that reach the
-    /// peer. None if there is none; then those that were not tried are.
+    /// Submits a transfer to the least loaded connection that is connected to the peer. Returns
+    /// None if there is none. Starts connecting those that are not.
     ///
     /// # Errors
     /// The connection's thread has ended.
@@ -163,9 +163,9 @@ impl Bulk {
         transfer: &Transfer,
     ) -> Result<Option<Posted>, PortError> {
         let Local::Memory { addr, .. } = transfer.local else { return Ok(None) };
-        while let Some((at, peer, made)) = self.merged.next_reached() {
+        while let Some((at, peer, made)) = self.merged.next_probed() {
             if let Some(route) = self.links[at].routes.get_mut(&peer) {
-                route.reach = if made { Reach::Made } else { Reach::Unknown };
+                route.state = if made { RouteState::Connected } else { RouteState::Unconnected };
             }
         }
         let Transfer { len, remote, key, .. } = *transfer;
@@ -173,20 +173,20 @@ impl Bulk {
         let request = |what, to| Request { what, to, wr_id, context, addr, len, remote, key };
         let count = self.links.len();
         let mut best = None;
-        for at in (0..count).map(|step| (self.turn + step) % count) {
-            let Link { worker, routes, .. } = &mut self.links[at];
+        for at in (0..count).map(|step| (self.next_link + step) % count) {
+            let BulkLink { worker, routes, .. } = &mut self.links[at];
             let Some(route) = routes.get_mut(&to) else { continue };
-            match route.reach {
-                Reach::Made => {
-                    let under_way = self.merged.under_way(at);
-                    if best.is_none_or(|(_, least, _)| under_way < least) {
-                        best = Some((at, under_way, route.to));
+            match route.state {
+                RouteState::Connected => {
+                    let in_flight = self.merged.in_flight(at);
+                    if best.is_none_or(|(_, least, _)| in_flight < least) {
+                        best = Some((at, in_flight, route.to));
                     }
                 }
-                Reach::Tried => {}
-                Reach::Unknown => {
-                    if worker.give(request(BulkOp::Reach(to), route.to))? == Posted::Yes {
-                        route.reach = Reach::Tried;
+                RouteState::Connecting => {}
+                RouteState::Unconnected => {
+                    if worker.submit(request(BulkOp::Probe(to), route.to))? == Posted::Yes {
+                        route.state = RouteState::Connecting;
                     }
                 }
             }
@@ -199,10 +199,10 @@ impl Bulk {
             }
             (Direction::Write, _) => BulkOp::Write,
         };
-        let posted = self.links[at].worker.give(request(what, route))?;
+        let posted = self.links[at].worker.submit(request(what, route))?;
         if posted == Posted::Yes {
-            self.merged.gave(at);
-            self.turn = at + 1;
+            self.merged.count_posted(at);
+            self.next_link = at + 1;
         }
         Ok(Some(posted))
     }

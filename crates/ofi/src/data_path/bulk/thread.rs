@@ -1,7 +1,7 @@
-//! The thread of a connection for bulk: it moves bytes while there are any, and sleeps.
+//! The thread of a bulk connection: drives progress, and sleeps when nothing is due.
 //!
-//! It sleeps until the provider's descriptor can be read, which is when bytes have come in, or room
-//! for more, or until the lane hands something over.
+//! It sleeps until the provider's descriptor is readable, which means that bytes have arrived or
+//! more can be sent, or until the lane submits a transfer.
 
 use std::any::Any;
 use std::io;
@@ -21,7 +21,7 @@ use crate::error::refused;
 use crate::{fork, posix_signals};
 use engine::port::{PortError, Posted};
 
-/// Turns without anything to do before it sleeps: a peer's next bytes are mostly close behind.
+/// Idle iterations before the thread sleeps: a peer's next bytes mostly follow soon.
 const IDLE_ITERATIONS: u32 = 16;
 
 /// Longest sleeps, in milliseconds: when idle, with own transfers in flight (both in case the
@@ -33,16 +33,16 @@ const STUCK: i32 = 1;
 /// State shared by the lane and the thread.
 #[derive(Debug)]
 struct Shared {
-    /// The thread sleeps, or is about to, and does not look at the queue of requests before it is
-    /// woken. Whoever sets it back wakes it.
+    /// Whether the thread sleeps, or is about to, and polls the request queue only when woken. The
+    /// thread that resets the flag wakes it.
     sleeps: AtomicBool,
-    over: AtomicBool,
-    /// The thread has ended of itself.
+    stop: AtomicBool,
+    /// Whether the thread has ended after a panic.
     has_failed: AtomicBool,
-    wake: Wake,
+    wake: WakeFd,
 }
 
-/// The thread of a connection. It ends with this value.
+/// The thread of a bulk connection. It ends when this value is dropped.
 #[derive(Debug)]
 pub(super) struct Worker {
     shared: Arc<Shared>,
@@ -51,7 +51,7 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    /// Starts the thread, under a name and near a device, if there is one.
+    /// Starts the thread, bound to the CPUs near a device, if there is one.
     pub(super) fn start(
         mut connection: Connection,
         requests: SyncSender<Request>,
@@ -60,9 +60,9 @@ impl Worker {
     ) -> io::Result<Self> {
         let shared = Arc::new(Shared {
             sleeps: AtomicBool::new(false),
-            over: AtomicBool::new(false),
+            stop: AtomicBool::new(false),
             has_failed: AtomicBool::new(false),
-            wake: Wake::new()?,
+            wake: WakeFd::new()?,
         });
         let (theirs, near, known) =
             (Arc::clone(&shared), near.map(Path::to_owned), name.to_owned());
@@ -75,12 +75,12 @@ impl Worker {
         Ok(Self { shared, requests, thread: Some(thread) })
     }
 
-    /// Hands a transfer over.
+    /// Submits a transfer.
     ///
     /// # Errors
     /// The thread has ended.
     #[inline]
-    pub(super) fn give(&self, request: Request) -> Result<Posted, PortError> {
+    pub(super) fn submit(&self, request: Request) -> Result<Posted, PortError> {
         if self.shared.has_failed.load(Ordering::Relaxed) {
             return Err(has_ended());
         }
@@ -89,9 +89,10 @@ impl Worker {
             Err(TrySendError::Full(_)) => return Ok(Posted::Again),
             Err(TrySendError::Disconnected(_)) => return Err(has_ended()),
         }
-        // In one order with the thread's: it finds the request before it sleeps, or this wakes it.
+        // Sequentially consistent with the thread's access: it finds the request before it sleeps,
+        // or is woken here.
         if self.shared.sleeps.swap(false, Ordering::SeqCst) {
-            self.shared.wake.ring();
+            self.shared.wake.notify();
         }
         Ok(Posted::Yes)
     }
@@ -101,12 +102,12 @@ impl Drop for Worker {
     fn drop(&mut self) {
         let Some(thread) = self.thread.take() else { return };
         if fork::is_child() {
-            // The thread is its parent's, with what it has.
+            // The thread and its connection are the parent's.
             return std::mem::forget(thread);
         }
-        self.shared.over.store(true, Ordering::SeqCst);
-        self.shared.wake.ring();
-        // It waits for nothing else.
+        self.shared.stop.store(true, Ordering::SeqCst);
+        self.shared.wake.notify();
+        // The thread waits for nothing else.
         let _ = thread.join();
     }
 }
@@ -128,7 +129,7 @@ fn run(
     let text = reason(panic.as_ref());
     error!("{name} has ended: {text}: please report this");
     shared.has_failed.store(true, Ordering::SeqCst);
-    // What it was at is unknown; that the lane is told of it does not depend on that.
+    // The connection's state is unknown after a panic, but reporting does not depend on it.
     connection.end(refused("moving bulk", format!("the thread {name} has ended: {text}")));
 }
 
@@ -139,7 +140,7 @@ fn reason(panic: &(dyn Any + Send)) -> &str {
 
 fn iterations(shared: &Shared, connection: &mut Connection) {
     let mut idle = 0;
-    while !shared.over.load(Ordering::SeqCst) {
+    while !shared.stop.load(Ordering::SeqCst) {
         match connection.iterate() {
             Iteration::Moved => idle = 0,
             Iteration::Idle if idle < IDLE_ITERATIONS => idle += 1,
@@ -162,38 +163,39 @@ fn sleep(shared: &Shared, connection: &mut Connection, iteration: Iteration) {
     shared.sleeps.store(false, Ordering::SeqCst);
 }
 
-/// Wakes a thread, by an eventfd.
+/// An eventfd that wakes a thread.
 #[derive(Debug)]
-struct Wake(OwnedFd);
+struct WakeFd(OwnedFd);
 
-impl Wake {
+impl WakeFd {
     fn new() -> io::Result<Self> {
         // SAFETY: no memory is passed.
         let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: just opened, and nobody else has it.
+        // SAFETY: just opened, and owned by nobody else.
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
-    /// Has the next wait, or the one that is under way, end at once.
-    fn ring(&self) {
+    /// Ends the current wait, or else the next one, at once.
+    fn notify(&self) {
         let one = 1_u64;
-        // SAFETY: eight bytes to read. It fails when it was rung 2^64 times, and is rung then.
+        // SAFETY: eight bytes to read. If the counter is full, the call fails, and the event is
+        // set.
         unsafe { libc::write(self.0.as_raw_fd(), (&raw const one).cast(), size_of::<u64>()) };
     }
 
-    /// Waits to be rung, for another descriptor or for so many milliseconds.
+    /// Waits for a notification, for another descriptor, or for at most `most` milliseconds.
     fn wait(&self, other: Option<RawFd>, most: i32) {
         let on = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-        // A descriptor below zero is passed over.
+        // poll ignores negative descriptors.
         let mut both = [on(self.0.as_raw_fd()), on(other.unwrap_or(-1))];
-        // SAFETY: two entries to write to. A wait that is interrupted ends early.
+        // SAFETY: an array of two entries. An interrupted wait ends early.
         unsafe { libc::poll(both.as_mut_ptr(), 2, most) };
         if both[0].revents != 0 {
             let mut rung = 0_u64;
-            // SAFETY: eight bytes to write to. It fails when it was not rung.
+            // SAFETY: eight bytes to write to. Fails if there was no notification.
             unsafe {
                 libc::read(self.0.as_raw_fd(), (&raw mut rung).cast(), size_of::<u64>());
             }
@@ -215,15 +217,15 @@ mod tests {
 
     #[test]
     fn wait_ends_by_either_descriptor() {
-        let (wake, other) = (Wake::new().expect("an eventfd"), Wake::new().expect("another"));
+        let (wake, other) = (WakeFd::new().expect("an eventfd"), WakeFd::new().expect("another"));
         // SAFETY: flags of a descriptor alone.
         let flags = |what| unsafe { libc::fcntl(wake.0.as_raw_fd(), what) };
         assert_eq!(flags(libc::F_GETFD) & libc::FD_CLOEXEC, libc::FD_CLOEXEC);
         assert_eq!(flags(libc::F_GETFL) & libc::O_NONBLOCK, libc::O_NONBLOCK);
         let fd = Some(other.0.as_raw_fd());
-        wake.ring();
+        wake.notify();
         wake.wait(None, -1);
-        other.ring();
+        other.notify();
         wake.wait(fd, -1);
         wake.wait(fd, -1);
         wake.wait(None, 0);
@@ -242,7 +244,7 @@ mod tests {
                 assert!(begun.elapsed() < HANG, "it never sleeps");
                 thread::yield_now();
             }
-            assert_eq!(worker.give(request), Ok(Posted::Yes));
+            assert_eq!(worker.submit(request), Ok(Posted::Yes));
         }
         assert!(begun.elapsed() < HANG, "it sleeps on");
     }
@@ -254,16 +256,16 @@ mod tests {
         let requests = bed.requests.clone();
         let shared = Arc::new(Shared {
             sleeps: AtomicBool::new(false),
-            over: AtomicBool::new(false),
+            stop: AtomicBool::new(false),
             has_failed: AtomicBool::new(false),
-            wake: Wake::new().expect("an eventfd"),
+            wake: WakeFd::new().expect("an eventfd"),
         });
         let worker = Worker { shared: Arc::clone(&shared), requests, thread: None };
-        assert_eq!((0..5).filter(|_| worker.give(request) == Ok(Posted::Yes)).count(), 4);
-        assert_eq!(worker.give(request), Ok(Posted::Again), "its queue is full");
+        assert_eq!((0..5).filter(|_| worker.submit(request) == Ok(Posted::Yes)).count(), 4);
+        assert_eq!(worker.submit(request), Ok(Posted::Again), "its queue is full");
         run(&shared, "bulk-test", &mut bed.connection, |_, _| panic!("an unlucky number"));
         assert_eq!(bed.told(), ["None failed: moving bulk 22"]);
-        let refused = worker.give(request).map_err(|error| error.text);
+        let refused = worker.submit(request).map_err(|error| error.text);
         assert!(refused.expect_err("it has ended").contains("has ended"));
     }
 }

@@ -38,7 +38,7 @@ fn entry(op_context: *mut c_void, flags: u64, len: usize, data: u64) -> fi_cq_da
     fi_cq_data_entry { op_context, len, flags, buf: ptr::null_mut(), data }
 }
 
-fn failed(messages: &mut Messages, rail: &Rail, context: *mut c_void, code: i32) -> Failed {
+fn failed(messages: &mut Messages, rail: &Rail, context: *mut c_void, code: i32) -> FailedOp {
     let mut error = PortError { call: "completion", code, text: String::from("on purpose") };
     messages.failed(rail, context, &mut error)
 }
@@ -51,8 +51,8 @@ fn completions_of_unused_buffers_are_noticed() {
     let [send, receive] = [BufferId::Send(0), BufferId::Receive(0)].map(|id| context(&rail, id));
     assert!(messages.take_entry(&rail, &entry(send, 0, 0, 0)).is_err());
     assert!(messages.take_entry(&rail, &entry(receive, 0, 0, 0)).is_err(), "not posted yet");
-    messages.settle(&rail, &gate).expect("posted");
-    assert!(messages.is_settled());
+    messages.repost(&rail, &gate).expect("posted");
+    assert!(!messages.needs_repost());
     assert!(messages.take_entry(&rail, &entry(receive, 0, 5, 0)).is_ok());
     assert!(messages.take_entry(&rail, &entry(receive, 0, 5, 0)).is_err(), "completed twice");
     let other = context(&rail, BufferId::Receive(1));
@@ -75,11 +75,11 @@ fn failed_receive_may_end_the_rail() {
         let mut messages = Messages::new(&rail);
         let [first, second] = [0, 1].map(|index| context(&rail, BufferId::Receive(index)));
         let mut goes_on =
-            |context, code| failed(&mut messages, &rail, context, code) == Failed::Received;
+            |context, code| failed(&mut messages, &rail, context, code) == FailedOp::Received;
         assert!(!goes_on(first, TOO_LONG), "{provider:?}: not posted yet");
-        messages.settle(&rail, &rail.domain.gate).expect("posted");
+        messages.repost(&rail, &rail.domain.gate).expect("posted");
         let mut goes_on =
-            |context, code| failed(&mut messages, &rail, context, code) == Failed::Received;
+            |context, code| failed(&mut messages, &rail, context, code) == FailedOp::Received;
         assert!(goes_on(first, TOO_LONG) && !goes_on(first, TOO_LONG), "{provider:?}: once");
         assert_eq!(goes_on(second, libc::EIO), outlives, "{provider:?}");
         assert!(!goes_on(second, libc::EIO), "{provider:?}: it has failed");
@@ -95,8 +95,8 @@ fn failed_send_names_its_wr_id() {
     let index = messages.free.pop().expect("nothing is sent");
     messages.sending[index as usize] = Some(WrId(3));
     let context = context(&rail, BufferId::Send(index));
-    assert_eq!(failed(&mut messages, &rail, context, libc::EIO), Failed::Sent(WrId(3)));
-    assert_eq!(failed(&mut messages, &rail, context, libc::EIO), Failed::Rail, "only once");
+    assert_eq!(failed(&mut messages, &rail, context, libc::EIO), FailedOp::Sent(WrId(3)));
+    assert_eq!(failed(&mut messages, &rail, context, libc::EIO), FailedOp::Rail, "only once");
     assert_eq!(messages.free.len(), free);
     messages.free.clear();
     messages.inject_size = 0;
@@ -124,8 +124,8 @@ fn receives_repost_when_there_is_room() {
     let rail = rail(Provider::Shm);
     let gate = rail.domain.gate.clone();
     let mut messages = Messages::new(&rail);
-    messages.direct.receive = recv;
-    messages.settle(&rail, &gate).expect("posted");
+    messages.ops.receive = recv;
+    messages.repost(&rail, &gate).expect("posted");
     let all = messages.receives.len() as u64;
     for index in 0..all {
         let entry = entry(
@@ -143,17 +143,17 @@ fn receives_repost_when_there_is_room() {
         let data = Incoming::ImmediateData(index);
         assert_eq!(next, if index % 2 == 0 { data } else { Incoming::Message });
     }
-    assert_eq!(messages.settle(&rail, &gate), Ok(()));
-    assert!(!messages.is_settled() && messages.receives.iter().all(|receive| !receive.posted));
+    assert_eq!(messages.repost(&rail, &gate), Ok(()));
+    assert!(messages.needs_repost() && messages.receives.iter().all(|receive| !receive.posted));
     ANSWER.set(0);
-    assert_eq!(messages.settle(&rail, &gate), Ok(()));
-    assert!(messages.is_settled() && messages.receives.iter().all(|receive| receive.posted));
+    assert_eq!(messages.repost(&rail, &gate), Ok(()));
+    assert!(!messages.needs_repost() && messages.receives.iter().all(|receive| receive.posted));
 
     messages.take_entry(&rail, &entry(context(&rail, BufferId::Receive(0)), 0, 8, 0)).expect("one");
     ANSWER.set(-(libc::EINVAL as isize));
     assert_eq!(messages.receive(&rail, &gate, &mut LongPacket::EMPTY.clone()), Incoming::Message);
-    assert!(!messages.is_settled(), "the next poll tells of it");
-    let refused = messages.settle(&rail, &gate).map_err(|error| (error.call, error.code));
+    assert!(messages.needs_repost(), "the next poll tells of it");
+    let refused = messages.repost(&rail, &gate).map_err(|error| (error.call, error.code));
     assert_eq!(refused, Err(("fi_recv", libc::EINVAL)));
-    assert!(messages.is_settled() && messages.settle(&rail, &gate).is_ok(), "told once");
+    assert!(!messages.needs_repost() && messages.repost(&rail, &gate).is_ok(), "told once");
 }

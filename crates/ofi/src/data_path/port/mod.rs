@@ -8,14 +8,14 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
 
-use crate::data_path::bulk::{Bulk, Plan, addresses};
+use crate::data_path::bulk::{Bulk, BulkConfig, addresses};
 use crate::data_path::host_memory;
 use crate::data_path::messages::{Messages, too_long};
 use crate::data_path::rail::Rail;
 use crate::error::refused;
 use crate::objects::contexts::Contexts;
-use crate::objects::endpoint::Direct;
-use crate::objects::endpoint::queue::{DirectQueue, Entries};
+use crate::objects::endpoint::EndpointOps;
+use crate::objects::endpoint::queue::{Entries, QueueOps};
 use crate::objects::object::Gate;
 use engine::atomic::Atomic;
 use engine::ids::{Pe, RailId, WrId};
@@ -26,8 +26,8 @@ use engine::port::{
 
 /// The rails of one lane.
 ///
-/// Posting, polling and messages allocate nothing and format nothing unless they fail, and lock
-/// only where the provider demands it.
+/// Posting, polling and messages neither allocate nor format unless they fail, and lock only if the
+/// provider requires it.
 #[derive(Debug)]
 pub struct OfiPort {
     rails: Box<[PortRail]>,
@@ -37,13 +37,13 @@ pub struct OfiPort {
     entries: Entries,
     /// Answer of the last poll until [`DataPath::drain`] takes it; 0 for none.
     fetched: isize,
-    /// Rails may have connections for bulk, here or at peers: addresses are [`addresses`].
+    /// Whether rails may have bulk connections, here or at peers: addresses are then [`addresses`].
     joins_addresses: bool,
-    /// Processes of peers on this host that have not been found to have ended.
+    /// Processes of peers on this host that have not ended at the last check.
     processes: Vec<(Pe, OwnedFd)>,
 }
 
-// Ports are made on one thread and used on others, a lane at a time.
+// Ports are created on one thread and used on others.
 const _: () = {
     const fn assert_send<T: Send>() {}
     assert_send::<OfiPort>();
@@ -55,8 +55,8 @@ struct PortRail {
     gate: Gate,
     values_desc: usize,
     messages: Messages,
-    queue: DirectQueue,
-    /// Connections that threads of their own move, which `queue` stands for as well.
+    queue: QueueOps,
+    /// Bulk connections, whose completions `queue` includes.
     bulk: Option<Box<Bulk>>,
     address: Vec<u8>,
 }
@@ -66,7 +66,7 @@ impl OfiPort {
         let port_rail = |rail: &Arc<Rail>| {
             let gate = rail.domain.gate.clone();
             let mut messages = Messages::new(rail);
-            messages.settle(rail, &gate).map_err(|error| on_rail(rail, error))?;
+            messages.repost(rail, &gate).map_err(|error| on_rail(rail, error))?;
             Ok(PortRail {
                 rail: Arc::clone(rail),
                 queue: rail.endpoint.queue()?,
@@ -97,7 +97,7 @@ impl OfiPort {
         self
     }
 
-    pub(crate) fn open_bulk(&mut self, at: usize, plan: &Plan<'_>) -> Result<(), PortError> {
+    pub(crate) fn open_bulk(&mut self, at: usize, plan: &BulkConfig<'_>) -> Result<(), PortError> {
         let PortRail { rail, queue, bulk, address, .. } = &mut self.rails[at];
         let opened = Bulk::open(plan, &self.contexts, *queue)?;
         *address = addresses::join(&rail.endpoint.address, opened.addresses());
@@ -107,17 +107,17 @@ impl OfiPort {
         Ok(())
     }
 
-    /// Has the lane told when the processes of peers end, each by a descriptor of it (pidfd).
+    /// Sets the processes of peers, as pidfds, whose ends the lane is to detect.
     pub fn watch_processes(&mut self, processes: Vec<(Pe, OwnedFd)>) {
         self.processes = processes;
     }
 
-    /// The number of rails.
+    /// Returns the number of rails.
     pub fn rails(&self) -> usize {
         self.rails.len()
     }
 
-    /// A rail's own address, for peers to insert. Empty for a rail that does not exist.
+    /// Returns a rail's own address, for peers to insert; empty if the rail does not exist.
     pub fn address(&self, rail: RailId) -> &[u8] {
         match self.rails.get(rail.index()) {
             Some(rail) => &rail.address,
@@ -125,11 +125,11 @@ impl OfiPort {
         }
     }
 
-    /// Inserts the addresses of peers' rails into one rail's address vector, in one call, and
-    /// gives what to post to, in the same order.
+    /// Inserts the addresses of peers' rails into one rail's address vector, in one call. Returns
+    /// the handles to post to, in the same order.
     ///
     /// # Errors
-    /// What libfabric refused; addresses by their place in `addresses`.
+    /// Libfabric's refusal, which names addresses by their index.
     pub fn insert<A: AsRef<[u8]>>(
         &mut self,
         rail: RailId,
@@ -190,23 +190,24 @@ impl Messaging for OfiPort {
             return Err(no_such_rail(rail));
         };
         let PortRail { rail, gate, messages, .. } = port_rail;
-        // SAFETY: the tail is the local side of a put, whose caller keeps it until the put ends.
+        // SAFETY: the tail is the local side of a put, whose caller keeps it valid until the put
+        // ends.
         unsafe { messages.send_with_tail(rail, gate, to, wr_id, head, tail) }
     }
 
     #[inline(always)]
     fn try_send(
         &mut self,
-        fast: Direct,
+        fast: EndpointOps,
         rail: RailId,
         to: PeerAddr,
         wr_id: WrId,
         bytes: &[u8],
     ) -> bool {
         if bytes.len() <= fast.inject_size() {
-            // SAFETY: `&mut self` makes this the lane's only thread, and without a mutex there is
-            // no gate to enter. `fast` is of a rail of this port, as the trait demands, and the
-            // rail keeps the endpoint open. The length is checked.
+            // SAFETY: `&mut self` makes this the lane's only thread, and `fast` exists only if no
+            // gate has a mutex. It is of a rail of this port, as the trait demands, which keeps the
+            // endpoint open. The length is checked.
             return unsafe { fast.inject(bytes, to.0) } == 0;
         }
         matches!(self.send(rail, to, wr_id, bytes), Ok(Posted::Yes))
@@ -229,22 +230,23 @@ impl LocalMemory for OfiPort {
     #[inline(always)]
     fn apply(&mut self, addr: usize, atomic: &Atomic) -> Result<u64, PortError> {
         check_word(addr, atomic.width.bytes())?;
-        // SAFETY: the engine has checked that the word lies in a region that this process has
-        // registered, and its owner keeps the memory while it is. It is aligned, as just checked.
+        // SAFETY: the engine has checked that the word is in a registered region, whose owner keeps
+        // the memory valid. It is aligned, as just checked.
         Ok(unsafe { host_memory::apply(addr, atomic) })
     }
 
     #[inline]
     fn load(&mut self, addr: usize, into: &mut [u8]) -> Result<(), PortError> {
-        // SAFETY: the bytes are the local side of a put, whose caller keeps them until it ends.
+        // SAFETY: the bytes are the local side of a put, whose caller keeps them valid until it
+        // ends.
         unsafe { host_memory::load(addr, into) };
         Ok(())
     }
 
     #[inline]
     fn store(&mut self, addr: usize, bytes: &[u8]) -> Result<(), PortError> {
-        // SAFETY: the engine has checked that the place lies in a registered region, or it is where
-        // the caller of a fetch has asked for the result.
+        // SAFETY: the engine has checked that the bytes are in a registered region, or they are the
+        // result that the caller of a fetch has named.
         unsafe { host_memory::store(addr, bytes) };
         Ok(())
     }
@@ -286,7 +288,7 @@ fn no_such_rail(rail: RailId) -> PortError {
     refused("choosing a rail", format!("{rail} does not exist"))
 }
 
-/// That a word can be accessed at once, which is what the processor's atomic instructions need.
+/// Checks that a word is aligned, as atomic instructions require.
 #[inline]
 fn check_word(addr: usize, width: usize) -> Result<(), PortError> {
     if addr != 0 && addr % width == 0 { Ok(()) } else { Err(no_word(addr, width)) }

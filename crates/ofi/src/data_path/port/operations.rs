@@ -1,4 +1,4 @@
-//! Operations of a lane on its rails: posting them, and taking their completions.
+//! Operations of a lane on its rails: posting, and polling for completions.
 
 use std::ffi::c_void;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -6,11 +6,11 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use libfabric_sys::{FI_EAGAIN, FI_EAVAIL, fi_cq_data_entry};
 
 use crate::data_path::bulk::Bulk;
-use crate::data_path::messages::Failed;
+use crate::data_path::messages::FailedOp;
 use crate::data_path::port::{OfiPort, PortRail, no_such_rail};
 use crate::error::{port_error, posted, refused};
 use crate::objects::contexts::{Contexts, index_in};
-use crate::objects::endpoint::{Direct, Rma};
+use crate::objects::endpoint::{EndpointOps, Rma};
 use engine::ids::{Pe, RailId, WrId};
 use engine::port::{
     Completions, Context, DataPath, Direction, Failure, Local, Operation, PeerAddr, Polled,
@@ -18,7 +18,7 @@ use engine::port::{
 };
 
 impl DataPath for OfiPort {
-    type Fast = Direct;
+    type Fast = EndpointOps;
 
     fn limits(&self) -> &[RailLimits] {
         &self.limits
@@ -50,15 +50,15 @@ impl DataPath for OfiPort {
         let endpoint = &port_rail.rail.endpoint;
         let gate = port_rail.gate.enter();
         // SAFETY: `&mut self` makes this the lane's only thread, and the gate is entered. The
-        // context and inline values live as long as the rail. Other memory is what the engine
-        // registered and keeps until the work-request id comes back, as `Local::Memory` demands.
+        // context and inline values live as long as the rail. The engine keeps registered memory
+        // until the work-request id comes back, as `Local::Memory` demands.
         let (call, code) = unsafe {
             match (transfer.direction, operation) {
-                (Direction::Read, _) => ("fi_read", endpoint.direct.read(&op)),
+                (Direction::Read, _) => ("fi_read", endpoint.ops.read(&op)),
                 (_, Operation::WriteWithImmediate(_, data)) => {
                     ("fi_writedata", endpoint.write_data(&op, data))
                 }
-                (Direction::Write, _) => ("fi_write", endpoint.direct.write(&op)),
+                (Direction::Write, _) => ("fi_write", endpoint.ops.write(&op)),
             }
         };
         drop(gate);
@@ -89,22 +89,22 @@ impl DataPath for OfiPort {
             revents: 0,
         };
         let mut entries: Vec<libc::pollfd> = self.processes.iter().map(entry).collect();
-        // SAFETY: so many entries, of descriptors that are ours; it does not wait.
+        // SAFETY: an array of that length; a timeout of 0 does not wait.
         let found = unsafe { libc::poll(entries.as_mut_ptr(), entries.len() as libc::nfds_t, 0) };
         let ended = |entry: &libc::pollfd| entry.revents != 0;
         let at = (found > 0).then(|| entries.iter().position(ended)).flatten()?;
         Some(self.processes.swap_remove(at).0)
     }
 
-    fn trouble(&mut self, rail: RailId) -> Option<PortError> {
+    fn endpoint_error(&mut self, rail: RailId) -> Option<PortError> {
         let PortRail { rail, gate, .. } = self.rails.get(rail.index())?;
         let _gate = gate.enter();
-        rail.endpoint.trouble()
+        rail.endpoint.endpoint_error()
     }
 
-    fn fast(&self, rail: RailId) -> Option<Direct> {
+    fn fast(&self, rail: RailId) -> Option<EndpointOps> {
         let is_ungated = self.rails.iter().all(|rail| rail.gate.is_absent());
-        is_ungated.then(|| self.rails[rail.index()].rail.endpoint.direct)
+        is_ungated.then(|| self.rails[rail.index()].rail.endpoint.ops)
     }
 
     fn context(&self, wr_id: WrId) -> Context {
@@ -114,7 +114,7 @@ impl DataPath for OfiPort {
     #[inline(always)]
     fn try_post(
         &mut self,
-        fast: Direct,
+        fast: EndpointOps,
         rail: RailId,
         to: PeerAddr,
         wr_id: WrId,
@@ -132,7 +132,7 @@ impl DataPath for OfiPort {
                 }
             }
         };
-        // As `rma` makes it; through that, the fast path would keep more registers.
+        // Not by `rma`, with which the fast path would need more registers.
         let op = Rma {
             buf,
             len: transfer.len,
@@ -156,7 +156,7 @@ impl DataPath for OfiPort {
     #[inline(always)]
     fn has_completions(&mut self, rail: RailId) -> bool {
         let Some(port_rail) = self.rails.get(rail.index()) else { return true };
-        if !port_rail.gate.is_absent() || !port_rail.messages.is_settled() {
+        if !port_rail.gate.is_absent() || port_rail.messages.needs_repost() {
             return true;
         }
         // SAFETY: the lane's only thread, without a gate; the rail keeps the queue open.
@@ -184,9 +184,10 @@ impl DataPath for OfiPort {
                 poll_failed(contexts, port_rail, code)
             };
         }
-        // SAFETY: libfabric has written so many entries, for which there is room, and nobody since.
+        // SAFETY: libfabric has written `code` entries, at most the capacity, and nobody else
+        // since.
         let entries = unsafe { entries.written(code as usize) };
-        let mut others = Others { count: 0, wrong: None };
+        let mut others = OtherCompletions { count: 0, wrong: None };
         let base = contexts.base();
         let index_of = |entry: &fi_cq_data_entry| index_in(base, entry.op_context);
         dispatch_completions(completions, entries, index_of, |left| {
@@ -199,14 +200,14 @@ impl DataPath for OfiPort {
     }
 }
 
-/// Completions of a poll that are no segments': messages that have arrived or were sent, and peers'
-/// immediate data. Out of the way, so that the loop over the others is short.
-struct Others {
+/// Completions of a poll that are not of segments: messages that have arrived or were sent, and
+/// immediate data of peers. Out of line, so that the loop over segments is short.
+struct OtherCompletions {
     count: usize,
     wrong: Option<PortError>,
 }
 
-impl Others {
+impl OtherCompletions {
     #[inline(never)]
     fn take(
         &mut self,
@@ -218,7 +219,7 @@ impl Others {
         let is_other = |entry: &fi_cq_data_entry| contexts.wr_id(entry.op_context).is_none();
         let mut taken = 0;
         for entry in left {
-            // Most are messages that have come in, which need not be asked whose they are.
+            // Most are messages that have arrived, which need no look-up.
             if messages.take_message(rail, entry) {
                 taken += 1;
                 continue;
@@ -235,7 +236,7 @@ impl Others {
         taken
     }
 
-    /// What a poll has found that gave so many.
+    /// Returns the result of a poll with `all` entries.
     #[inline(never)]
     fn polled(self, all: usize) -> Polled {
         match (self.wrong, all - self.count) {
@@ -251,8 +252,8 @@ impl OfiPort {
     fn fetch(&mut self, rail: RailId) -> Result<isize, PortError> {
         let port_rail = self.rails.get_mut(rail.index()).ok_or_else(|| no_such_rail(rail))?;
         let PortRail { rail, gate, messages, queue, .. } = port_rail;
-        if !messages.is_settled() {
-            messages.settle(rail, gate)?;
+        if messages.needs_repost() {
+            messages.repost(rail, gate)?;
         }
         let _entered = gate.enter();
         // SAFETY: the lane's only thread, with the gate entered; the rail keeps the queue open.
@@ -260,10 +261,10 @@ impl OfiPort {
     }
 }
 
-/// Arguments of a segment for libfabric; None for an inline value that it cannot take.
+/// Builds libfabric's arguments of a segment; None for an inline value that it cannot take.
 ///
 /// # Safety
-/// Only the thread that has the port, with a work-request id that is not in use.
+/// Called by the port's only thread, with a work-request id that is not in use.
 #[inline(always)]
 unsafe fn rma(
     contexts: &Contexts,
@@ -309,7 +310,7 @@ fn poll_failed(contexts: &Contexts, port_rail: &mut PortRail, code: isize) -> Po
         return broken(port_error(rail.domain.library(), "fi_cq_read", code as i64));
     }
     let entered = gate.enter();
-    // SAFETY: called from `drain` only, which has the port for itself; the gate is entered.
+    // SAFETY: called only by `drain`, which borrows the port exclusively; the gate is entered.
     let entry = unsafe { rail.endpoint.read_error() };
     drop(entered);
     let Some((context, mut error)) = entry else { return Polled::Empty };
@@ -317,9 +318,9 @@ fn poll_failed(contexts: &Contexts, port_rail: &mut PortRail, code: isize) -> Po
     let (wr_id, is_message) = match wr_id {
         Some(_) => (wr_id, false),
         None => match messages.failed(rail, context, &mut error) {
-            Failed::Sent(wr_id) => (Some(wr_id), true),
-            Failed::Rail => (None, false),
-            Failed::Received => return Polled::Empty,
+            FailedOp::Sent(wr_id) => (Some(wr_id), true),
+            FailedOp::Rail => (None, false),
+            FailedOp::Received => return Polled::Empty,
         },
     };
     Polled::Failed(Box::new(Failure { wr_id, is_message, error }))

@@ -59,7 +59,7 @@ fn port(changes: &[fn(&mut fi_info)]) -> OfiPort {
     SCRIPT.set(Script { code: -(FI_EAGAIN as isize), ..Script::default() });
     for rail in &mut port.rails {
         // SAFETY: the function looks at no address.
-        rail.queue = unsafe { DirectQueue::standing_for(std::ptr::null_mut(), poll) };
+        rail.queue = unsafe { QueueOps::standing_for(std::ptr::null_mut(), poll) };
     }
     port
 }

@@ -1,6 +1,6 @@
 //! An endpoint's completion queue, in `FI_CQ_FORMAT_DATA`, the shortest format with immediate data.
 //!
-//! Its entries, three times as long as bare contexts, cost a write over shm 2 instructions of 3114.
+//! Entries, three times as long as bare contexts, cost a write over shm 2 instructions of 3114.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::MaybeUninit;
@@ -18,11 +18,11 @@ use crate::objects::endpoint::Endpoint;
 use crate::objects::object::Object;
 use engine::port::{POLL_BATCH, PortError};
 
-/// Room for the entries of one poll.
+/// Memory for the entries of one poll.
 #[derive(Debug)]
 pub(crate) struct Entries(Box<[MaybeUninit<fi_cq_data_entry>; POLL_BATCH]>);
 
-// SAFETY: plain numbers and addresses; nothing is done with the addresses here.
+// SAFETY: plain numbers and addresses, which are not dereferenced here.
 unsafe impl Send for Entries {}
 
 impl Entries {
@@ -30,10 +30,10 @@ impl Entries {
         Self(Box::new([const { MaybeUninit::uninit() }; POLL_BATCH]))
     }
 
-    /// The first `count` entries.
+    /// Returns the first `count` entries.
     ///
     /// # Safety
-    /// They have been written: a read of a queue into this room has answered at least `count`,
+    /// They have been written: a read of a queue into these entries has returned at least `count`,
     /// which is at most [`POLL_BATCH`].
     #[inline(always)]
     pub(crate) unsafe fn written(&self, count: usize) -> &[fi_cq_data_entry] {
@@ -57,8 +57,8 @@ pub(super) fn open(domain: &Domain, size: usize, wakes: bool) -> Result<Object<f
 }
 
 impl Endpoint {
-    /// The descriptor that can be read when there is something to do, of an endpoint that wakes. It
-    /// is the queue's, and open as long as that is.
+    /// Returns the descriptor that becomes readable when a poll is due, of an endpoint that wakes.
+    /// The queue owns it.
     pub(crate) fn descriptor(&self) -> Result<RawFd, PortError> {
         let mut fd: c_int = -1;
         // SAFETY: open; a queue with FI_WAIT_FD writes a descriptor.
@@ -67,25 +67,26 @@ impl Endpoint {
         Ok(fd)
     }
 
-    /// Whether a thread may sleep until the descriptor can be read; else there is something to do.
+    /// Returns true if a thread may sleep until the descriptor is readable, and false if a poll is
+    /// due.
     ///
     /// # Safety
     /// One thread at a time, inside the domain's gate.
     pub(crate) unsafe fn may_sleep(&self) -> bool {
         let mut object = self.queue.as_fid();
-        // SAFETY: both open, and of one another.
+        // SAFETY: both are open, and the queue is of this fabric.
         unsafe { fi_trywait(self.domain.fabric.as_ptr(), &raw mut object, 1) == 0 }
     }
 
-    pub(crate) fn queue(&self) -> Result<DirectQueue, PortError> {
-        // SAFETY: open, and so is its table of operations, which does not change.
+    pub(crate) fn queue(&self) -> Result<QueueOps, PortError> {
+        // SAFETY: open; its operation table is valid, and does not change.
         let read = unsafe { (*(*self.queue.as_ptr()).ops).read };
         let lacking = || refused("fi_cq_read", String::from("the provider does not have it"));
-        Ok(DirectQueue { raw: self.queue.as_ptr(), read: read.ok_or_else(lacking)? })
+        Ok(QueueOps { raw: self.queue.as_ptr(), read: read.ok_or_else(lacking)? })
     }
 
-    /// Takes an error, after a read has answered `-FI_EAVAIL`, with the context of the operation
-    /// that failed, null where none is meant. None when there is no error after all.
+    /// Takes an error, after a read has returned `-FI_EAVAIL`, with the context of the failed
+    /// operation, or null. None if there is no error after all.
     ///
     /// # Safety
     /// One thread at a time, inside the domain's gate.
@@ -93,8 +94,8 @@ impl Endpoint {
     pub(crate) unsafe fn read_error(&self) -> Option<(*mut c_void, PortError)> {
         let (library, queue) = (self.domain.library(), self.queue.as_ptr());
         let mut entry = Padded::<fi_cq_err_entry>::new();
-        // SAFETY: open; the entry is padded. A zero `err_data_size` leaves the provider's details
-        // in its own memory, valid until the queue is read next.
+        // SAFETY: open; the entry is padded. With a zero `err_data_size` the provider's details
+        // stay in its own memory, valid until the next read of the queue.
         let code = unsafe { fi_cq_readerr(queue, entry.as_mut_ptr(), 0) };
         if code == -(FI_EAGAIN as isize) || code == 0 {
             return None;
@@ -109,7 +110,7 @@ impl Endpoint {
         // SAFETY: open; err_data comes from the entry just read; the buffer has the size given.
         let detail = unsafe { fi_cq_strerror(queue, number, data, room, buffer.len()) };
         if !detail.is_null() {
-            // SAFETY: not null; a string that lives at least until the queue is used again.
+            // SAFETY: a non-null string, valid until the queue is used again.
             let detail = unsafe { CStr::from_ptr(detail) }.to_string_lossy();
             if !detail.is_empty() && *detail != *error.text {
                 error.text = format!("{}; the provider: {detail}", error.text);
@@ -119,25 +120,25 @@ impl Endpoint {
     }
 }
 
-/// The way to read a queue, resolved once: what `fi_cq_read` looks up at each call.
+/// The function that reads a queue, which `fi_cq_read` looks up at each call.
 ///
-/// It does not keep the queue open; [`crate::data_path::port`] keeps both together.
+/// It does not keep the queue open; [`crate::data_path::port`] holds both.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct DirectQueue {
+pub(crate) struct QueueOps {
     raw: *mut fid_cq,
     read: unsafe extern "C" fn(*mut fid_cq, *mut c_void, usize) -> isize,
 }
 
 // SAFETY: as for `Object`.
-unsafe impl Send for DirectQueue {}
+unsafe impl Send for QueueOps {}
 // SAFETY: as for `Object`.
-unsafe impl Sync for DirectQueue {}
+unsafe impl Sync for QueueOps {}
 
-impl DirectQueue {
-    /// Something else that is read as a queue is, at an address that the function is given.
+impl QueueOps {
+    /// Creates a stand-in for a queue, which is read by calling a function with an address.
     ///
     /// # Safety
-    /// The function may be called with the address, and with room for that many entries, by
+    /// The function may be called with the address, and with memory for that many entries, by
     /// whoever may read this queue, as long as it may be read.
     pub(crate) unsafe fn standing_for(
         address: *mut c_void,
@@ -146,23 +147,25 @@ impl DirectQueue {
         Self { raw: address.cast(), read }
     }
 
-    /// Takes completions into room for `count` entries. Returns what `fi_cq_read` does.
+    /// Reads at most `count` completions into `entries`. Returns what `fi_cq_read` does.
     ///
     /// # Safety
-    /// One thread at a time, inside the domain's gate, while the queue is open; and there is room.
+    /// One thread at a time, inside the domain's gate, while the queue is open. The memory has
+    /// `count` entries.
     #[inline(always)]
     pub(crate) unsafe fn read_into(&self, entries: *mut fi_cq_data_entry, count: usize) -> isize {
-        // SAFETY: open; the queue's format is that of the entries; else as the caller says.
+        // SAFETY: open; the queue's format is that of the entries; the rest is the caller's
+        // promise.
         unsafe { (self.read)(self.raw, entries.cast(), count) }
     }
 
-    /// As [`Self::read_into`], a batch.
+    /// Reads a batch of completions. Returns what `fi_cq_read` does.
     ///
     /// # Safety
-    /// As there.
+    /// As [`Self::read_into`].
     #[inline(always)]
     pub(crate) unsafe fn read(&self, entries: &mut Entries) -> isize {
-        // SAFETY: there is room for a batch; the rest is the caller's promise.
+        // SAFETY: there are entries for a batch; the rest is the caller's promise.
         unsafe { self.read_into(entries.0.as_mut_ptr().cast(), POLL_BATCH) }
     }
 }

@@ -16,7 +16,7 @@ use engine::port::{PeerAddr, PortError};
 
 const INSERT: &str = "fi_av_insert";
 
-/// Opens a vector for about `count` addresses; a table, unless the provider only has maps.
+/// Opens a vector for about `count` addresses; a table, or a map if the provider has no tables.
 pub(super) fn open(domain: &Domain, count: usize) -> Result<Object<fid_av>, PortError> {
     let open = |kind| {
         let mut attr = Padded::<fi_av_attr>::new();
@@ -38,7 +38,7 @@ impl Endpoint {
     /// Inserts addresses of peers, all in one call.
     ///
     /// # Errors
-    /// Names the addresses that were refused, by their place. The others stay inserted.
+    /// Names the refused addresses by their index. The others stay inserted.
     pub(crate) fn insert(&self, addresses: &[&[u8]]) -> Result<Vec<PeerAddr>, PortError> {
         if addresses.is_empty() {
             return Ok(Vec::new());
@@ -46,12 +46,12 @@ impl Endpoint {
         let (domain, library) = (&self.domain, self.domain.library());
         let packed = pack(addresses, domain.info.string_addresses(), self.address.len())
             .map_err(|text| refused(INSERT, text))?;
-        fork::note_rails(addresses);
+        fork::register_rails(addresses);
         let mut peers = vec![FI_ADDR_NOTAVAIL; addresses.len()];
         let gate = domain.gate.enter();
         let (vector, from, into) = (self.vector.as_ptr(), packed.as_ptr(), peers.as_mut_ptr());
-        // SAFETY: open; `packed` holds as many addresses as there are places in `peers`, each as
-        // long as the provider's own or ending in a zero byte, as the format asks.
+        // SAFETY: open; `packed` has an address for each entry of `peers`, as long as the
+        // provider's own or zero-terminated, as the format demands.
         let code =
             unsafe { fi_av_insert(vector, from.cast(), addresses.len(), into, 0, ptr::null_mut()) };
         drop(gate);
@@ -71,8 +71,8 @@ impl Endpoint {
     }
 }
 
-/// Puts addresses one behind the other, as `fi_av_insert` reads them: of one length, or, for
-/// strings, each with its zero byte. They come from other processes, so they are checked.
+/// Concatenates addresses of other processes for `fi_av_insert`: of one length, or, for strings,
+/// each zero-terminated. Checks them.
 fn pack(addresses: &[&[u8]], strings: bool, own_len: usize) -> Result<Vec<u8>, String> {
     let mut packed = Vec::new();
     for (index, address) in addresses.iter().enumerate() {

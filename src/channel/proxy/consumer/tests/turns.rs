@@ -1,4 +1,4 @@
-//! Whose turn it is: rings one after the other, so many batches of each, nothing behind a limit.
+//! The order of rings: round robin, a bounded number of batches of each, nothing behind a limit.
 
 use super::*;
 
@@ -7,7 +7,7 @@ fn take(consumer: &mut Consumer, lane: &mut Lane<FakePort>) -> bool {
 }
 
 fn taken(consumer: &Consumer) -> Vec<u64> {
-    consumer.sources.iter().map(|source| source.ring.taken()).collect()
+    consumer.rings.iter().map(|each| each.ring.taken()).collect()
 }
 
 #[test]

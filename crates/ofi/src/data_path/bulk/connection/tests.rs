@@ -6,7 +6,7 @@ use std::ffi::c_int;
 use libfabric_sys::{fi_cq_err_entry, fid, fid_cq, fid_ep, fid_fabric};
 
 use super::*;
-use crate::data_path::bulk::merged_queue::{COMES_IN, Merged};
+use crate::data_path::bulk::merged_queue::{INCOMING_MARGIN, MergedQueue};
 use crate::objects::domain::tests::some_domain;
 use crate::objects::tables;
 use crate::provider::Provider;
@@ -107,7 +107,7 @@ unsafe extern "C" fn nothing(_: *mut fid_cq, _: *mut c_void, _: usize) -> isize 
 pub(in crate::data_path::bulk) struct Bed {
     pub(in crate::data_path::bulk) connection: Connection,
     pub(in crate::data_path::bulk) requests: SyncSender<Request>,
-    merged: Merged,
+    merged: MergedQueue,
     contexts: Arc<Contexts>,
 }
 
@@ -117,7 +117,7 @@ impl Bed {
         let domain = some_domain(provider, |_| {});
         let contexts = Arc::new(Contexts::new(8));
         let mut endpoint = Endpoint::open(&domain, 16, 4, true).expect("an endpoint");
-        (endpoint.direct.write, endpoint.direct.read) = (write, read);
+        (endpoint.ops.write, endpoint.ops.read) = (write, read);
         // SAFETY: all open, and of this thread; the functions look at no address.
         let (own, queue) = unsafe {
             let fabric = domain.fabric.as_ptr();
@@ -125,9 +125,9 @@ impl Bed {
             let queue = endpoint.queue_fid().cast::<fid_cq>();
             tables::change(&raw mut (*queue).ops, |table| table.readerr = Some(readerr));
             let none = ptr::null_mut();
-            (DirectQueue::standing_for(none, nothing), DirectQueue::standing_for(none, poll))
+            (QueueOps::standing_for(none, nothing), QueueOps::standing_for(none, poll))
         };
-        let (merged, tell) = Merged::new(own, 1, DEPTH);
+        let (merged, tell) = MergedQueue::new(own, 1, DEPTH);
         let opened = Connection::new(&Arc::new(endpoint), &contexts, "a test", DEPTH, tell);
         let (mut connection, requests) = opened.expect("a connection");
         connection.queue = queue;
@@ -151,11 +151,11 @@ impl Bed {
     pub(in crate::data_path::bulk) fn told(&self) -> Vec<String> {
         let wr_id = |context| self.contexts.wr_id(context as *mut c_void).map(|id| id.0);
         let told = |done| match done {
-            Done::Completed { context, .. } => format!("{:?} done", wr_id(context)),
-            Done::Failed(Failure { wr_id, error, .. }) => {
+            BulkEvent::Completed { context, .. } => format!("{:?} done", wr_id(context)),
+            BulkEvent::Failed(Failure { wr_id, error, .. }) => {
                 format!("{:?} failed: {} {}", wr_id.map(|id| id.0), error.call, error.code)
             }
-            Done::Reached(PeerAddr(peer), made) => format!("{peer} reached: {made}"),
+            BulkEvent::Probed(PeerAddr(peer), made) => format!("{peer} reached: {made}"),
         };
         self.merged.told().map(told).collect()
     }
@@ -180,7 +180,7 @@ fn peer_without_room_waits_alone() {
     with(|script| script.found = vec![bed.context(1)]);
     assert_eq!(bed.connection.iterate(), Iteration::Moved, "by the completion");
     assert_eq!(bed.connection.iterate(), Iteration::Stuck);
-    assert!(bed.connection.is_busy() && bed.connection.under_way == 0);
+    assert!(bed.connection.is_busy() && bed.connection.in_flight == 0);
     bed.asked();
 
     bed.give(BulkOp::Write, 1, 3);
@@ -192,7 +192,7 @@ fn peer_without_room_waits_alone() {
     assert_eq!(bed.connection.iterate(), Iteration::Moved);
     let all = [0, 2, 3, 4, 5].map(|id| ("write", 1 + u64::from(id == 5), Some(id)));
     assert_eq!(bed.asked(), all);
-    assert_eq!(bed.connection.under_way, 5);
+    assert_eq!(bed.connection.in_flight, 5);
     assert_eq!(bed.told(), ["Some(1) done"]);
 }
 
@@ -200,7 +200,7 @@ fn peer_without_room_waits_alone() {
 fn peer_is_reached_by_one_byte() {
     let mut bed = Bed::new(Provider::Tcp);
     for (made, told) in [(true, "9 reached: true"), (false, "9 reached: false")] {
-        bed.give(BulkOp::Reach(PeerAddr(9)), 1, 3);
+        bed.give(BulkOp::Probe(PeerAddr(9)), 1, 3);
         assert_eq!(bed.connection.iterate(), Iteration::Moved);
         let asked = with(|script| std::mem::take(&mut script.asked));
         let [("read", 1, 1, context)] = asked[..] else { panic!("{asked:?}") };
@@ -212,7 +212,7 @@ fn peer_is_reached_by_one_byte() {
         });
         assert_eq!(bed.connection.iterate(), Iteration::Moved);
         assert_eq!(bed.told(), [told]);
-        assert!(!bed.connection.is_busy() && bed.connection.tried.is_empty());
+        assert!(!bed.connection.is_busy() && bed.connection.probes.is_empty());
     }
 }
 
@@ -246,7 +246,7 @@ fn errors_end_transfers_or_the_connection() {
 #[test]
 fn full_queue_reports_later_in_order() {
     let mut bed = Bed::new(Provider::Tcp);
-    let room = DEPTH + COMES_IN;
+    let room = DEPTH + INCOMING_MARGIN;
     let all = room.next_multiple_of(POLL_BATCH) + POLL_BATCH;
     with(|script| script.found = (0..all as u32).map(|at| bed.context(at % 8)).collect());
     let mut iterations = 0;

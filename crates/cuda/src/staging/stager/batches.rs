@@ -1,40 +1,40 @@
-//! Lists of a stager, as they are started and end.
+//! Start and end of a stager's batches.
 //!
-//! Words of a list are stored by the stream of the copies, others by a stream of their own. So
-//! whoever reads or changes a word meanwhile waits until those on their way are there, and of two
-//! lists that change the same word the second one starts when the first has ended: a kernel may
-//! have changed the word in between. For the same reason a list that first changes the bytes of a
-//! word otherwise, and then adds to it, is none: what is added to is read before the list.
+//! The stream of the copies stores the words of a batch, a stream of its own all other words. So
+//! access to a word waits until batches in flight have stored theirs. Of two batches that change
+//! the same word, the second starts when the first has ended, since a kernel may change the word in
+//! between. A batch that adds to a word is refused if its own copies change that word before: the
+//! old value is read before the batch starts.
 
 use std::hint;
 use std::ptr;
 use std::sync::Arc;
 use std::thread;
 
-use super::{DeviceStager, OwnBounce, Place};
-use crate::copy::request::{Direction, Step, Transfer};
+use super::{DeviceStager, Location, OwnBounce};
+use crate::copy::request::{Direction, StreamOp, Transfer};
 use crate::driver::error::refused;
 use crate::memory::pinned_memory::PinnedMemory;
 use crate::memory::pointer::Kind;
-use crate::staging::flight::Flight;
+use crate::staging::in_flight::InFlight;
 use crate::staging::same_host::SameHostPeers;
-use crate::words::together::{Soon, Tie};
+use crate::words::deferred::{DeferredWrite, WriteOrder};
 use engine::atomic::{Atomic, Width};
 use engine::patience::Wait;
 use engine::port::copies::{Copied, Copy, CopyDirection, OrderedStep};
 use engine::port::{PortError, Posted};
 
 impl DeviceStager {
-    pub(super) fn flight(&mut self, direction: CopyDirection) -> &mut Flight {
+    pub(super) fn in_flight(&mut self, direction: CopyDirection) -> &mut InFlight {
         match direction {
             CopyDirection::Out => &mut self.outward,
             CopyDirection::In => &mut self.inward,
         }
     }
 
-    /// Looks whether the oldest list of a direction has ended.
+    /// Ends the oldest batch of a direction if it is done. Returns whether it did.
     fn advance(&mut self, direction: CopyDirection) -> bool {
-        let Some(number) = self.flight(direction).under_way() else { return false };
+        let Some(number) = self.in_flight(direction).oldest_number() else { return false };
         for context in 0..self.contexts.len() {
             let of = &mut self.contexts[context];
             let engine = of.engine(direction);
@@ -46,17 +46,17 @@ impl DeviceStager {
                 Some(Ok(())) => {}
                 Some(Err(error)) => {
                     of.failed.get_or_insert_with(|| error.clone());
-                    self.flight(direction).fail(error.into());
+                    self.in_flight(direction).fail(error.into());
                 }
             }
         }
-        self.flight(direction).end();
+        self.in_flight(direction).end();
         true
     }
 
     pub(super) fn poll_direction(&mut self, direction: CopyDirection) -> Option<Copied> {
         loop {
-            if let Some(copied) = self.flight(direction).next_told() {
+            if let Some(copied) = self.in_flight(direction).next_ended() {
                 return Some(copied);
             }
             if !self.advance(direction) {
@@ -65,8 +65,8 @@ impl DeviceStager {
         }
     }
 
-    /// Waits for words that are on their way in lists.
-    pub(super) fn finish_in_order(&mut self) -> Result<(), PortError> {
+    /// Waits until batches in flight have stored their words.
+    pub(super) fn wait_for_words(&mut self) -> Result<(), PortError> {
         const SPINS: u32 = 256;
         let mut waited = Wait::new();
         let mut polls = 0;
@@ -90,52 +90,54 @@ impl DeviceStager {
         Ok(())
     }
 
-    /// Starts a list whose memory is in `places`, and whose words are in `soon`.
-    pub(super) fn start_list(
+    /// Starts a batch, whose memory is in `locations` and whose words are in `deferred`.
+    pub(super) fn start_batch(
         &mut self,
         direction: CopyDirection,
         steps: impl Iterator<Item = OrderedStep> + Clone,
         tags: impl Iterator<Item = u32>,
     ) -> Result<(), PortError> {
-        let number = self.flight(direction).next();
-        let Self { contexts, places, bounce, peers, soon, by_cpu, .. } = self;
-        let way = match direction {
+        let number = self.in_flight(direction).next();
+        let Self { contexts, locations, bounce, peers, deferred, by_cpu, .. } = self;
+        let copy_direction = match direction {
             CopyDirection::Out => Direction::FromDevice,
             CopyDirection::In => Direction::ToDevice,
         };
-        let (mut some, mut failed) = (false, None);
+        let (mut any, mut failed) = (false, None);
         for (context, of) in contexts.iter_mut().enumerate() {
-            let is_of =
-                |place: &Option<Place>| place.as_ref().is_some_and(|p| p.context == context);
-            if !places.iter().any(is_of) {
+            let is_of = |location: &Option<Location>| {
+                location.as_ref().is_some_and(|p| p.context == context)
+            };
+            if !locations.iter().any(is_of) {
                 continue;
             }
-            let (bounce, peers, mut words) = (&*bounce, &*peers, soon.iter());
-            let given = steps.clone().zip(places.iter()).filter_map(move |(step, place)| {
-                let place = place.as_ref().filter(|place| place.context == context)?;
+            let (bounce, peers, mut words) = (&*bounce, &*peers, deferred.iter());
+            let ops = steps.clone().zip(locations.iter()).filter_map(move |(step, location)| {
+                let location = location.as_ref().filter(|location| location.context == context)?;
                 let OrderedStep::Copy { copy, is_ordered } = step else {
                     return words.next()?.store();
                 };
                 let (memory, offset) = memory_of(bounce, peers, &copy).ok()?;
-                // Page-locked before there was a context.
+                // Always page-locked: that happens before the stager gets its first context.
                 let memory = memory?;
-                let (range, addr) = (&**place.range.range(), place.addr);
+                let (range, addr) = (&**location.range.range(), location.addr);
                 let len = copy.len;
-                let transfer = Transfer { direction: way, range, addr, memory, offset, len };
-                Some(Step::Copy { transfer, is_ordered })
+                let transfer =
+                    Transfer { direction: copy_direction, range, addr, memory, offset, len };
+                Some(StreamOp::Copy { transfer, is_ordered })
             });
             let started = match &of.failed {
                 Some(error) => Err(error.clone().into()),
-                None => of.engine(direction).start_list(number, given),
+                None => of.engine(direction).start_batch(number, ops),
             };
             match started {
-                Ok(()) => some = true,
-                Err(error) if !some => return Err(error.into()),
-                // What was started before is under way.
+                Ok(()) => any = true,
+                Err(error) if !any => return Err(error.into()),
+                // Parts on other contexts are in flight.
                 Err(error) => failed = Some(error.into()),
             }
         }
-        for (step, _) in steps.zip(places.iter()).filter(|(_, place)| place.is_none()) {
+        for (step, _) in steps.zip(locations.iter()).filter(|(_, location)| location.is_none()) {
             let OrderedStep::Copy { copy: Copy { memory, bounce: host, len, .. }, .. } = step
             else {
                 continue;
@@ -145,47 +147,47 @@ impl DeviceStager {
                 CopyDirection::Out => (memory, host),
                 CopyDirection::In => (host, memory),
             };
-            // SAFETY: the bounce buffer's bytes are in the bounce memory, as was checked, which is
-            // ours; no copy that is under way uses them, as the engine promises of both sides. Or
-            // they are in a peer's, which stays mapped, is only read, and has any bytes. The
-            // memory is host memory that the caller of an operation vouches for until its end, and
-            // no part of the bounce memory.
+            // SAFETY: the bounce buffer is inside our bounce memory, as was checked, and by the
+            // engine's promise no copy in flight uses either side. Or it is in a peer's, which
+            // stays mapped, is only read, and may have any bytes. The memory is host memory that
+            // the caller of the operation keeps valid until its end, and no part of the bounce
+            // memory.
             unsafe { ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, len) };
         }
-        let words: &[Soon] = soon;
-        let flight = match direction {
+        let words: &[DeferredWrite] = deferred;
+        let in_flight = match direction {
             CopyDirection::Out => &mut self.outward,
             CopyDirection::In => &mut self.inward,
         };
-        flight.push(tags, words.iter().map(|word| (word.addr, word.end())), failed);
+        in_flight.push(tags, words.iter().map(|word| (word.addr, word.end())), failed);
         Ok(())
     }
 
-    pub(super) fn start_steps(
+    pub(super) fn start_ordered(
         &mut self,
         steps: &[OrderedStep],
         tag: u32,
     ) -> Result<Option<Posted>, PortError> {
-        let Some(context) = self.place_steps(steps)? else { return Ok(None) };
-        if self.soon.iter().any(|word| self.inward.has_word_in(word.addr, word.end())) {
+        let Some(context) = self.locate_steps(steps)? else { return Ok(None) };
+        if self.deferred.iter().any(|word| self.inward.has_word_in(word.addr, word.end())) {
             return Ok(Some(Posted::Again));
         }
-        self.contexts[context].copies.words.resolve(&mut self.soon)?;
+        self.contexts[context].copies.words.resolve(&mut self.deferred)?;
         for (at, step) in steps.iter().enumerate() {
-            if let Some(Place { memory, .. }) = self.places[at] {
-                self.forget(memory, len_of(step));
+            if let Some(Location { memory, .. }) = self.locations[at] {
+                self.invalidate(memory, len_of(step));
             }
         }
-        self.start_list(CopyDirection::In, steps.iter().copied(), std::iter::once(tag))?;
+        self.start_batch(CopyDirection::In, steps.iter().copied(), std::iter::once(tag))?;
         Ok(Some(Posted::Yes))
     }
 
-    /// Finds the memory of steps and lists their words. The context that all are of; none if they
-    /// cannot be given to a device in their order.
-    fn place_steps(&mut self, steps: &[OrderedStep]) -> Result<Option<usize>, PortError> {
+    /// Fills `locations` with the memory of steps, and `deferred` with their words. Returns their
+    /// common context; None if the device cannot execute them in order.
+    fn locate_steps(&mut self, steps: &[OrderedStep]) -> Result<Option<usize>, PortError> {
         let mut of = None;
         for step in steps {
-            let place = match *step {
+            let location = match *step {
                 OrderedStep::Copy { copy: Copy { memory, len, .. }, .. } => {
                     self.find(memory, len)?
                 }
@@ -193,8 +195,8 @@ impl DeviceStager {
                     Some(self.staged(addr, atomic.width.bytes())?)
                 }
             };
-            let Some(place) = place else { return Ok(None) };
-            let Place { context, ref range, addr, .. } = place;
+            let Some(location) = location else { return Ok(None) };
+            let Location { context, ref range, addr, .. } = location;
             let engine = &self.contexts[context].copies.inward;
             let memory = range.range();
             let is_own = !memory.is_owned() || memory.context().is(engine.context());
@@ -207,26 +209,27 @@ impl DeviceStager {
                     && addr % atomic.width.bytes() == 0
                     && engine.word_stores().has(memory, atomic.width)
                     && !range.is_mapped();
-                if !is_word || self.is_hidden(steps, &place, atomic) {
+                if !is_word || self.follows_copy(steps, &location, atomic) {
                     return Ok(None);
                 }
-                self.soon.push(Soon::changed_by(context, range, addr, atomic, Tie::Behind));
+                let after = WriteOrder::After;
+                self.deferred.push(DeferredWrite::atomic(context, range, addr, atomic, after));
             }
-            self.places.push(Some(place));
+            self.locations.push(Some(location));
         }
         Ok(of)
     }
 
-    /// Whether what a word is changed from is not yet in memory before the steps begin, nor known
-    /// from a step on the same word: a step before, of those placed, changes bytes of it.
-    fn is_hidden(&self, steps: &[OrderedStep], word: &Place, atomic: &Atomic) -> bool {
+    /// Returns true if the old value of a word is unknown when the batch starts: the last located
+    /// step that changes bytes of the word is no operation on that word.
+    fn follows_copy(&self, steps: &[OrderedStep], word: &Location, atomic: &Atomic) -> bool {
         let (addr, len) = (word.addr, atomic.width.bytes());
-        let placed = &steps[..self.places.len()];
-        let mut before = placed.iter().zip(&self.places).rev();
-        let last = before.find_map(|(step, place)| {
-            let place = place.as_ref()?;
-            let end = place.addr + len_of(step);
-            (place.addr < addr + len && addr < end).then_some((step, place.addr, end))
+        let placed = &steps[..self.locations.len()];
+        let mut before = placed.iter().zip(&self.locations).rev();
+        let last = before.find_map(|(step, location)| {
+            let location = location.as_ref()?;
+            let end = location.addr + len_of(step);
+            (location.addr < addr + len && addr < end).then_some((step, location.addr, end))
         });
         let is_same = |(step, first, end): (&OrderedStep, usize, usize)| {
             matches!(step, OrderedStep::Apply { .. }) && (first, end) == (addr, addr + len)
@@ -242,7 +245,8 @@ fn len_of(step: &OrderedStep) -> usize {
     }
 }
 
-/// The page-locked bounce memory of a copy, and where there. A peer's is never written to.
+/// Returns the page-locked bounce memory of a copy, and the offset in it. Copies out, which write
+/// to bounce memory, never find a peer's.
 #[inline]
 pub(super) fn memory_of<'m>(
     own: &'m OwnBounce,

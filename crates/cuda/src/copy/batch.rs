@@ -1,15 +1,14 @@
-//! Lists: copies and stores of words that a stream is given in order, in few calls of the driver.
+//! Batches: copies and stores of words, submitted to a stream in order by few calls of the driver.
 //!
-//! Between two copies a device waits until what it has under way across the bus is done. Beside
-//! kernels that look at memory of the host that takes 10 to 100 µs, measured on H100s with driver
-//! 580: as long as half a mebibyte takes, or a hundred tokens. Within one call of
-//! `cuMemcpyBatchAsync` it does not wait. So copies that nothing orders among one another are given
-//! together, and so are words in a row.
+//! Between two copies a device waits until its transfers over PCIe are done. Beside kernels that
+//! poll host memory that takes 10 to 100 µs, measured on H100s with driver 580: as long as half a
+//! mebibyte takes, or a hundred tokens. Within one call of `cuMemcpyBatchAsync` it does not wait.
+//! So unordered copies are submitted together, and so are consecutive words.
 //!
-//! - Neighbours on both sides are one copy.
-//! - Short copies to a device that are cut into rows (see [`rows`]) are rows of one copy, where
-//!   they have one length and lie at equal distances on both sides.
-//! - All others go in one call, where the driver has that and is known to copy their memory so.
+//! - Copies that are adjacent on both sides are merged.
+//! - Short copies to a device that are cut into rows (see [`rows`]) are rows of one copy if they
+//!   have one length and equal distances on both sides.
+//! - All others go in one call, if the driver has it and is known to copy their memory so.
 
 use std::ptr;
 
@@ -17,9 +16,9 @@ use cudarc::driver::sys::CUdeviceptr;
 
 use crate::MEM;
 use crate::copy::calls::{Rows, copy_piece, copy_rows};
-use crate::copy::request::{Direction, Step, Transfer};
+use crate::copy::request::{Direction, StreamOp, Transfer};
 use crate::copy::rows;
-use crate::copy::writes::{MAX_WRITES, Write, Writes};
+use crate::copy::writes::{MAX_WRITES, WordWrite, WordWrites};
 use crate::driver::api::CopyAttributes;
 use crate::driver::context::Context;
 use crate::driver::error::{CudaError, code};
@@ -28,21 +27,21 @@ use crate::driver::stream::Stream;
 use crate::memory::pointer::Kind;
 use engine::port::copies::MAX_BATCH_COPIES;
 
-/// Copies to a device of this length and more go by a copy engine where they are given together,
-/// shorter ones by kernels of the driver: 24 KiB do, 28 do not (driver 580).
+/// Bytes from which the device's copy engines execute copies to it in a batch call; kernels of the
+/// driver execute shorter ones. Measured with driver 580: 24 KiB take a kernel, 28 do not.
 const LONG: usize = 28 << 10;
 
-/// Bytes on both sides, in one allocation of the device and one memory of the host.
+/// A contiguous copy, inside one allocation of the device and one page-locked memory.
 #[derive(Clone, Copy, Debug)]
 struct Piece {
     device: usize,
     host: usize,
     len: usize,
-    /// Names the host's memory, the range and the allocation of the device among those of a call.
-    of: (usize, usize, usize),
+    /// Identity of the page-locked memory, of the range, and index of the allocation in the range.
+    origin: (usize, usize, usize),
     /// Whether it may be cut into rows.
     rows: bool,
-    /// Whether it may be given with others.
+    /// Whether it may be submitted in one call with others.
     together: bool,
 }
 
@@ -50,7 +49,8 @@ impl Piece {
     fn of<'r>(transfer: &Transfer<'r>, context: &Context) -> impl Iterator<Item = Piece> + 'r {
         let Transfer { range, addr, memory, offset, len, .. } = *transfer;
         let first = range.border(addr);
-        // A context's memory is copied in that, whatever the call, managed memory maybe by the CPU.
+        // The driver copies a context's own memory in that context, whatever the call says, and
+        // managed memory maybe by the CPU.
         let is_own = !range.is_owned() || range.context().is(context);
         let (rows, together) = (!range.is_owned(), is_own && range.kind() == Kind::Device);
         let (memory, host) = (ptr::from_ref(&**memory).addr(), memory.addr() + offset);
@@ -58,33 +58,33 @@ impl Piece {
             device: at,
             host: host + (at - addr),
             len,
-            of: (memory, ptr::from_ref(range).addr(), first + number),
+            origin: (memory, ptr::from_ref(range).addr(), first + number),
             rows,
             together,
         })
     }
 
     fn touches(&self, next: &Piece) -> bool {
-        self.of == next.of
+        self.origin == next.origin
             && self.device + self.len == next.device
             && self.host + self.len == next.host
     }
 }
 
-/// Outcome of starting a list.
+/// Outcome of submitting a batch.
 #[derive(Debug, Default)]
-pub(super) struct Given {
-    /// Whether the stream has some of it.
-    pub(super) some: bool,
-    /// Whether the mark went along, behind all of it.
-    pub(super) marked: bool,
+pub(super) struct Submitted {
+    /// Whether any of its operations is in the stream.
+    pub(super) any: bool,
+    /// Whether the counter is advanced in the stream after all of them.
+    pub(super) counted: bool,
 }
 
-/// What gives lists to a stream: the steps that wait to go together, and room for the calls.
+/// Submits batches to a stream: the operations queued for one call, and the call's arguments.
 #[derive(Debug)]
-pub(super) struct Lists {
+pub(super) struct BatchSubmitter {
     /// Whether the driver takes several copies in one call.
-    takes_several: bool,
+    takes_batches: bool,
     /// Whether short copies to the device are cut into rows.
     pub(super) rows: bool,
     direction: Direction,
@@ -92,89 +92,89 @@ pub(super) struct Lists {
     to: Vec<CUdeviceptr>,
     from: Vec<CUdeviceptr>,
     lens: Vec<usize>,
-    writes: Writes,
+    writes: WordWrites,
 }
 
-impl Lists {
+impl BatchSubmitter {
     pub(super) fn new(driver: &Driver) -> Self {
         let api = &driver.api;
         let most = 2 * MAX_BATCH_COPIES;
         Self {
-            takes_several: api.cuMemcpyBatchAsync_v2.is_some() || api.cuMemcpyBatchAsync.is_some(),
+            takes_batches: api.cuMemcpyBatchAsync_v2.is_some() || api.cuMemcpyBatchAsync.is_some(),
             rows: false,
             direction: Direction::ToDevice,
             pieces: Vec::with_capacity(most),
             to: Vec::with_capacity(most),
             from: Vec::with_capacity(most),
             lens: Vec::with_capacity(most),
-            writes: Writes::new(),
+            writes: WordWrites::new(),
         }
     }
 
-    /// Gives a stream steps, each after those before it but for unordered copies, and the
-    /// `mark` behind words that come last. What it has of them when it fails is in `given`.
+    /// Submits operations, of which each but an unordered copy follows all before it. If words come
+    /// last, the write of `counter` follows them. Updates `submitted`, also if it fails.
     ///
     /// # Safety
-    /// Each step was checked. Copies are in one direction; their page-locked memory is kept, and
-    /// nobody else uses it, until all have ended. None overlaps another where it writes, unless it
-    /// comes behind that. The context is bound.
-    pub(super) unsafe fn give<'a>(
+    /// Each operation was checked. Copies are in one direction; their page-locked memory is held,
+    /// and nobody else uses it, until all have ended. A copy overlaps the destination of another
+    /// only if it is ordered after that. The context is bound.
+    pub(super) unsafe fn submit<'a>(
         &mut self,
         stream: &Stream,
-        steps: impl Iterator<Item = Step<'a>>,
-        mark: Option<Write>,
-        given: &mut Given,
+        ops: impl Iterator<Item = StreamOp<'a>>,
+        counter: Option<WordWrite>,
+        submitted: &mut Submitted,
     ) -> Result<(), CudaError> {
         self.pieces.clear();
         self.writes.clear();
-        for step in steps {
-            let goes_with_others = match step {
-                Step::Copy { is_ordered, .. } => !is_ordered && self.writes.len() == 0,
-                Step::Store { .. } => self.pieces.is_empty() && self.writes.len() < MAX_WRITES,
+        for op in ops {
+            let joins_queued = match op {
+                StreamOp::Copy { is_ordered, .. } => !is_ordered && self.writes.len() == 0,
+                StreamOp::Store { .. } => self.pieces.is_empty() && self.writes.len() < MAX_WRITES,
             };
-            if !goes_with_others {
+            if !joins_queued {
                 // SAFETY: the caller's promise.
-                unsafe { self.give_waiting(stream, None, given)? };
+                unsafe { self.submit_queued(stream, None, submitted)? };
             }
-            match step {
-                Step::Copy { transfer, .. } => {
+            match op {
+                StreamOp::Copy { transfer, .. } => {
                     self.direction = transfer.direction;
                     self.pieces.extend(Piece::of(&transfer, stream.context()));
                 }
-                Step::Store { word, value } => {
-                    self.writes.push(Write { addr: word.addr, width: word.width, value });
+                StreamOp::Store { word, value } => {
+                    self.writes.push(WordWrite { addr: word.addr, width: word.width, value });
                 }
             }
         }
         // SAFETY: as above.
-        unsafe { self.give_waiting(stream, mark, given) }
+        unsafe { self.submit_queued(stream, counter, submitted) }
     }
 
-    /// Gives the stream what waits: copies, or words.
+    /// Submits the queued copies, or words.
     ///
     /// # Safety
-    /// As [`Lists::give`].
-    unsafe fn give_waiting(
+    /// As [`BatchSubmitter::submit`].
+    unsafe fn submit_queued(
         &mut self,
         stream: &Stream,
-        mark: Option<Write>,
-        given: &mut Given,
+        counter: Option<WordWrite>,
+        submitted: &mut Submitted,
     ) -> Result<(), CudaError> {
         if self.writes.len() > 0 {
-            given.marked = self.writes.give(stream, mark, &mut given.some)?;
+            submitted.counted = self.writes.submit(stream, counter, &mut submitted.any)?;
         }
         if !self.pieces.is_empty() {
             merge(&mut self.pieces);
             // SAFETY: the caller's promise.
-            unsafe { self.give_copies(stream, &mut given.some)? };
+            unsafe { self.submit_copies(stream, &mut submitted.any)? };
             self.pieces.clear();
         }
         Ok(())
     }
 
     /// # Safety
-    /// As [`Lists::give`].
-    unsafe fn give_copies(&mut self, stream: &Stream, some: &mut bool) -> Result<(), CudaError> {
+    /// As [`BatchSubmitter::submit`].
+    unsafe fn submit_copies(&mut self, stream: &Stream, any: &mut bool) -> Result<(), CudaError> {
         let Self { pieces, to, from, lens, .. } = self;
         let (direction, in_rows) = (self.direction, self.rows);
         let in_rows = |piece: &Piece| {
@@ -197,8 +197,8 @@ impl Lists {
                     // SAFETY: the caller's promise.
                     several => unsafe { copy_as_rows(stream, several)? },
                 }
-                *some = true;
-            } else if self.takes_several && piece.together {
+                *any = true;
+            } else if self.takes_batches && piece.together {
                 let (device, host) = (piece.device as CUdeviceptr, piece.host as CUdeviceptr);
                 let sides = match direction {
                     Direction::ToDevice => (device, host),
@@ -209,21 +209,21 @@ impl Lists {
                 lens.push(piece.len);
             } else {
                 alone(piece)?;
-                *some = true;
+                *any = true;
             }
             rest = &rest[count..];
         }
         if lens.len() > 1 {
             // SAFETY: the caller's promise.
             let Err(error) = (unsafe { call_batch(stream, to, from, lens) }) else {
-                *some = true;
+                *any = true;
                 return Ok(());
             };
-            // Some drivers list the function and refuse it, at all or for some memory. What was
-            // taken of it is copied once more, which changes nothing: the stream does one behind
-            // the other, and nobody has either side before both are done.
-            *some = true;
-            self.takes_several = false;
+            // Some drivers have the function and refuse it, always or for some memory. Copies that
+            // it took are copied once more, which changes nothing: the stream executes one after
+            // the other, and nobody uses either side before both are done.
+            *any = true;
+            self.takes_batches = false;
             if error.code != code::NOT_SUPPORTED {
                 log::warn!(target: MEM, "copies are given to the driver one by one from now on: {error}");
             }
@@ -231,7 +231,7 @@ impl Lists {
         if !lens.is_empty() {
             for piece in pieces.iter().filter(|piece| piece.together && !is_short(piece)) {
                 alone(piece)?;
-                *some = true;
+                *any = true;
             }
         }
         Ok(())
@@ -249,25 +249,25 @@ fn merge(pieces: &mut Vec<Piece>) {
     });
 }
 
-/// How many of the first of these are rows of one copy: of one length, at equal distances on both
-/// sides, in one allocation and one memory of the host. One at least.
+/// Returns how many of the first pieces, at least one, are rows of one copy: of one length, at
+/// equal distances on both sides, in one allocation and one page-locked memory.
 fn rows_of(pieces: &[Piece]) -> usize {
     let [first, second, ..] = pieces else { return pieces.len() };
-    let step = |one: &Piece, next: &Piece| {
+    let pitches = |one: &Piece, next: &Piece| {
         let host = next.host.checked_sub(one.host)?;
         let device = next.device - one.device;
         let fits = host >= one.len && device >= one.len && next.len == one.len;
-        (fits && next.of == one.of).then_some((host, device))
+        (fits && next.origin == one.origin).then_some((host, device))
     };
-    let Some(steps) = step(first, second) else { return 1 };
-    let same = |pair: &&[Piece]| step(&pair[0], &pair[1]) == Some(steps);
+    let Some(wanted) = pitches(first, second) else { return 1 };
+    let same = |pair: &&[Piece]| pitches(&pair[0], &pair[1]) == Some(wanted);
     1 + pieces.windows(2).take_while(same).count()
 }
 
-/// Copies one piece, in rows of its own bytes or as it is.
+/// Copies one piece, as a plain copy or cut into rows.
 ///
 /// # Safety
-/// As [`Lists::give`].
+/// As [`BatchSubmitter::submit`].
 unsafe fn copy_alone(
     on: &Stream,
     direction: Direction,
@@ -279,27 +279,27 @@ unsafe fn copy_alone(
         // SAFETY: the caller's promise.
         return unsafe { copy_piece(on, direction, device, host, len) };
     }
-    rows::parts(device, len).try_for_each(|part| {
-        // SAFETY: parts of the piece, which the caller's promise is about.
-        unsafe { part.copy(on, host + part.offset, device + part.offset) }
+    rows::row_blocks(device, len).try_for_each(|block| {
+        // SAFETY: the block is inside the piece, for which the caller promises.
+        unsafe { block.copy(on, host + block.offset, device + block.offset) }
     })
 }
 
 /// Copies pieces to a device in one call, as rows of one copy.
 ///
 /// # Safety
-/// As [`Lists::give`].
+/// As [`BatchSubmitter::submit`].
 unsafe fn copy_as_rows(on: &Stream, pieces: &[Piece]) -> Result<(), CudaError> {
     let [first, second, ..] = pieces else { return Ok(()) };
     let Piece { device, host, len: width, .. } = *first;
     let (host_pitch, device_pitch) = (second.host - host, second.device - device);
     let rows = Rows { host, device, host_pitch, device_pitch, width, rows: pieces.len() };
-    // SAFETY: its rows are the pieces, which the caller's promise is about.
+    // SAFETY: its rows are the pieces, for which the caller promises.
     unsafe { copy_rows(on, &rows) }
 }
 
 /// # Safety
-/// As [`Lists::give`].
+/// As [`BatchSubmitter::submit`].
 unsafe fn call_batch(
     on: &Stream,
     to: &mut [CUdeviceptr],
@@ -312,8 +312,8 @@ unsafe fn call_batch(
     let (count, stream) = (lens.len(), on.raw());
     let subject = || format!("{count} copies of {}", on.context());
     let (attributes, first) = (&raw mut attributes, &raw mut first);
-    // SAFETY: lists of so many, which the driver has read when it returns; the copies by the
-    // caller's promise. Attributes hold for all from the first one on.
+    // SAFETY: arrays of `count` entries, which the driver reads before it returns; the copies by
+    // the caller's promise. The attributes hold for all copies from the first on.
     let status = unsafe {
         let (to, from, lens) = (to.as_mut_ptr(), from.as_mut_ptr(), lens.as_mut_ptr());
         match (driver.api.cuMemcpyBatchAsync_v2, driver.api.cuMemcpyBatchAsync) {

@@ -1,33 +1,33 @@
-//! Batch window: collects short operations, so that they go to the device together.
+//! Batcher: collects short operations, so that they go to the device together.
 //!
 //! A kernel queues operations faster than a device copies, but its proxy thread submits them one by
 //! one, with a progress iteration in between; starting a copy takes the thread longer than
 //! accepting ten operations. While operations arrive back to back, the lane therefore skips
 //! iterations.
 
-/// Maximum number of operations of a window.
+/// Maximum number of operations of a batch.
 const MAX_OPERATIONS: u32 = 32;
 
 /// Queries without an operation after which arrivals no longer count as back to back.
 const IDLE_QUERIES: u32 = 4;
 
 #[derive(Debug)]
-pub(super) struct BatchWindow {
-    /// Operations in the window, and those since the last query.
+pub(super) struct Batcher {
+    /// Operations in the batch, and those since the last query.
     operations: u32,
     fresh: u32,
     /// Queries since the last operation.
     idle_queries: u32,
 }
 
-impl Default for BatchWindow {
+impl Default for Batcher {
     fn default() -> Self {
         Self { operations: 0, fresh: 0, idle_queries: IDLE_QUERIES }
     }
 }
 
-impl BatchWindow {
-    pub(super) fn record(&mut self) {
+impl Batcher {
+    pub(super) fn add_operation(&mut self) {
         if self.idle_queries < IDLE_QUERIES {
             self.operations += 1;
             self.fresh += 1;
@@ -57,26 +57,26 @@ mod tests {
 
     #[test]
     fn single_operations_do_not_wait() {
-        let mut window = BatchWindow::default();
+        let mut batcher = Batcher::default();
         for _ in 0..10 {
-            window.record();
-            (0..IDLE_QUERIES).for_each(|_| assert!(!window.keep_collecting()));
+            batcher.add_operation();
+            (0..IDLE_QUERIES).for_each(|_| assert!(!batcher.keep_collecting()));
         }
     }
 
     #[test]
-    fn window_ends_when_full_or_idle() {
-        let mut window = BatchWindow::default();
-        window.record();
+    fn batch_ends_when_full_or_idle() {
+        let mut batcher = Batcher::default();
+        batcher.add_operation();
         for _ in 0..3 {
             for _ in 1..MAX_OPERATIONS {
-                window.record();
-                assert!(window.keep_collecting());
+                batcher.add_operation();
+                assert!(batcher.keep_collecting());
             }
-            window.record();
-            assert!(!window.keep_collecting());
+            batcher.add_operation();
+            assert!(!batcher.keep_collecting());
         }
-        (0..2).for_each(|_| window.record());
-        assert!(window.keep_collecting() && !window.keep_collecting());
+        (0..2).for_each(|_| batcher.add_operation());
+        assert!(batcher.keep_collecting() && !batcher.keep_collecting());
     }
 }

@@ -10,12 +10,12 @@ use crate::objects::domain::Domain;
 use engine::port::PortError;
 use engine::port::packet::MAX_MESSAGE;
 
-/// The way of an endpoint's writes, reads, injected messages and receives, resolved once: what
-/// `fi_write` and the others look up at each call.
+/// Functions for an endpoint's writes, reads, injected messages and receives, which `fi_write` and
+/// the others look up at each call.
 ///
-/// It does not keep the endpoint open; [`crate::data_path::port`] keeps both together.
+/// It does not keep the endpoint open; [`crate::data_path::port`] holds both.
 #[derive(Clone, Copy, Debug)]
-pub struct Direct {
+pub struct EndpointOps {
     raw: *mut fid_ep,
     pub(crate) write: Write,
     pub(crate) read: Read,
@@ -24,7 +24,7 @@ pub struct Direct {
     pub(crate) receive: Receive,
 }
 
-/// `fi_recv` as the provider has it.
+/// The provider's `fi_recv`.
 type Receive = unsafe extern "C" fn(
     *mut fid_ep,
     *mut c_void,
@@ -34,10 +34,10 @@ type Receive = unsafe extern "C" fn(
     *mut c_void,
 ) -> isize;
 
-/// `fi_inject` as the provider has it.
+/// The provider's `fi_inject`.
 type Inject = unsafe extern "C" fn(*mut fid_ep, *const c_void, usize, fi_addr_t) -> isize;
 
-/// `fi_write` as the provider has it.
+/// The provider's `fi_write`.
 type Write = unsafe extern "C" fn(
     *mut fid_ep,
     *const c_void,
@@ -49,7 +49,7 @@ type Write = unsafe extern "C" fn(
     *mut c_void,
 ) -> isize;
 
-/// `fi_read` as the provider has it.
+/// The provider's `fi_read`.
 type Read = unsafe extern "C" fn(
     *mut fid_ep,
     *mut c_void,
@@ -62,13 +62,13 @@ type Read = unsafe extern "C" fn(
 ) -> isize;
 
 // SAFETY: as for `Object`.
-unsafe impl Send for Direct {}
+unsafe impl Send for EndpointOps {}
 // SAFETY: as for `Object`.
-unsafe impl Sync for Direct {}
+unsafe impl Sync for EndpointOps {}
 
-impl Direct {
+impl EndpointOps {
     pub(super) fn new(raw: *mut fid_ep, domain: &Domain) -> Result<Self, PortError> {
-        // SAFETY: open, and so are its tables of operations, which do not change.
+        // SAFETY: open; its operation tables are valid, and do not change.
         let (rma, msg) = unsafe { (&*(*raw).rma, &*(*raw).msg) };
         let lacks = |call| move || refused(call, String::from("the provider does not have it"));
         Ok(Self {
@@ -81,14 +81,14 @@ impl Direct {
         })
     }
 
-    /// Longest message for [`Direct::inject`].
+    /// Returns the maximum bytes for [`EndpointOps::inject`].
     #[inline(always)]
     pub(crate) fn inject_size(&self) -> usize {
         self.inject_size
     }
 
-    /// Sends a message that is copied before this returns, and never completes. Native tcp reports
-    /// nothing of one that fails later, so its sender learns that from missing acknowledgements.
+    /// Sends a message that is copied before this returns, and never completes. Native tcp does not
+    /// report a later failure, which the sender detects by missing acknowledgements.
     ///
     /// # Safety
     /// One thread at a time, inside the domain's gate, while the endpoint is open. The message is
@@ -100,12 +100,12 @@ impl Direct {
         unsafe { (self.inject)(self.raw, bytes.as_ptr().cast(), bytes.len(), peer) }
     }
 
-    /// Posts a buffer for a message from anybody.
+    /// Posts a receive buffer for a message from any peer.
     ///
     /// # Safety
-    /// One thread at a time, inside the domain's gate, while the endpoint is open. Nobody touches
-    /// the buffer, and it and the context are valid, until the operation completes or the endpoint
-    /// is closed.
+    /// One thread at a time, inside the domain's gate, while the endpoint is open. Until the
+    /// operation completes or the endpoint is closed, buffer and context are valid, and nobody
+    /// accesses the buffer.
     #[inline(always)]
     pub(crate) unsafe fn receive(&self, buffer: &MessageBuffer) -> isize {
         let MessageBuffer { buf, len, desc, context } = *buffer;
@@ -115,9 +115,9 @@ impl Direct {
 
     /// Posts a write with the endpoint's own flags, `FI_DELIVERY_COMPLETE`.
     ///
-    /// `fi_write` takes the flags of `tx_attr.op_flags`: the fi_endpoint man page says so, and
-    /// the tests of this layer check it for tcp, tcp;ofi_rxm and shm. What is known of other
-    /// providers is in docs/providers.md.
+    /// `fi_write` takes the flags of `tx_attr.op_flags`: the fi_endpoint man page says so, and the
+    /// tests of this layer check it for tcp, tcp;ofi_rxm and shm. docs/providers.md has what is
+    /// known of other providers.
     ///
     /// # Safety
     /// One thread at a time, inside the domain's gate, while the endpoint is open. The buffer and
@@ -132,7 +132,7 @@ impl Direct {
     /// Posts a read.
     ///
     /// # Safety
-    /// As for [`Self::write`].
+    /// As [`Self::write`].
     #[inline(always)]
     pub(crate) unsafe fn read(&self, op: &Rma) -> isize {
         let Rma { buf, len, desc, peer, remote, key, context } = *op;
