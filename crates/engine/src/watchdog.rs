@@ -192,8 +192,9 @@ impl<P: Port> Core<P> {
             self.peers.iter().filter(|peer| has_control(peer)).map(|peer| peer.pe).collect();
         unsent.into_iter().for_each(|pe| self.enter_control(pe));
         let is_busy = |peer: &Peer| {
-            // No order group counts reads for the peer's staged puts, and replies to its gets.
-            let is_uncounted = peer.in_flight > 0 || peer.replies_owed > 0;
+            // No order group counts the peer's staged puts, and replies to its gets.
+            let copies_in = peer.channel.as_deref().is_some_and(|channel| channel.reads > 0);
+            let is_uncounted = peer.in_flight > 0 || peer.replies_owed > 0 || copies_in;
             is_uncounted && peer.error.is_none() || !peer.is_quiet()
         };
         for peer in self.peers.iter_mut().filter(|peer| is_busy(peer)) {
@@ -288,17 +289,23 @@ impl<P: Port> Core<P> {
             QueueEntry::Op(op, _) => Some((op.what(), op.len)),
             QueueEntry::Fence | QueueEntry::Quiet(_) => None,
         });
-        let other = match (peer.replies_owed > 0, peer.waiting_signals.is_empty()) {
-            (true, _) => ("answer to a get", 0),
-            (false, false) => ("signal", 8),
-            (false, true) => ("staged transfer", 0),
+        // What is counted was submitted before anything that is queued: signals that wait, and
+        // staged transfers.
+        let counted = peer.order.unfinished(Class::Write) + peer.order.unfinished(Class::Read);
+        let signals = peer.waiting_signals.len() as u32;
+        let (what, len) = match first {
+            _ if peer.replies_owed > 0 => ("answer to a get", 0),
+            _ if counted > signals => ("staged transfer", 0),
+            _ if signals > 0 => ("signal", 8),
+            first => first.unwrap_or(("staged transfer", 0)),
         };
-        let (what, len) = first.unwrap_or(other);
         let rail = peer.path.rail;
-        let state = match peer.is_refused {
-            true => "queued: the fabric does not take it",
-            false if what == "staged transfer" => "being copied, or waiting for a bounce buffer",
-            false => "queued: others hold what it waits for",
+        let state = match (peer.is_refused, what) {
+            (true, _) => "queued: the fabric does not take it",
+            (_, "staged transfer" | "answer to a get") => {
+                "being copied, or waiting for a bounce buffer"
+            }
+            _ => "queued: others hold what it waits for",
         };
         OldestWork { what, len, rail, state, born: 0 }
     }

@@ -2,7 +2,7 @@
 //! peers that name a region which was released.
 
 use engine::error::EngineError;
-use engine::ids::Pe;
+use engine::ids::{Pe, RailId};
 use engine::lane::SignalChoice;
 use engine::port::{Access, Direction};
 use engine::request::{FetchTarget, Request};
@@ -165,4 +165,22 @@ fn released_memory_is_not_reached() {
             check_untouched(&mut job);
         }
     }
+}
+
+/// Immediate data that comes first in a poll does not hide that a region is gone.
+#[test]
+fn releases_are_seen_behind_data() {
+    let shape = Shape { rails: 1, ..Shape::default() };
+    let mut job = Job::new(3, &shape, Script { delay: (1_000, 1_000), ..Script::default() });
+    job.put_signal(0, 1, &[(8, 8)], 0).unwrap();
+    job.until_quiet(0, 1);
+    job.fabric.forge_immediate_data(Pe(1), RailId(0), 0);
+    job.put_signal(0, 1, &[(64, 8)], 72).unwrap();
+    let second = &job.members[1];
+    second.regions.release(&second.handle).unwrap();
+    job.fabric.store(Pe(1), second.base, &[0x33; LEN]);
+    job.fabric.pass_time(1_000_000);
+    job.iterate_some(&[1], 1);
+    assert!(job.heap(1, 0, LEN) == [0x33; LEN], "memory that its owner has back");
+    assert!(job.settle(&[0, 1], (0, 1), 10_000).is_err(), "the sender is told");
 }

@@ -151,6 +151,9 @@ fn stuck_copies_are_logged_and_named() {
     let shape = Shape { staged: 0b10, ..Shape::default() };
     let mut job = Job::new(1, &shape, Script { slow_rails, ..Script::default() });
     job.put(0, 1, 64, 1000).unwrap();
+    // Named is what is being copied, not what waits behind it.
+    job.fence(0, 1);
+    job.put_value(0, 1, 0, 1).unwrap();
     assert!(warnings(|| progress_for(&mut job, 9)).is_empty());
     for _ in 0..11 {
         let lines = warnings(|| progress_for(&mut job, 10));
@@ -160,6 +163,21 @@ fn stuck_copies_are_logged_and_named() {
     let failed = job.settle(&[0, 1], (0, 1), 1_000_000).unwrap_err();
     let is_named = matches!(failed, EngineError::Timeout { what: "staged transfer", .. });
     assert!(is_named && failed.to_string().contains("being copied"), "{failed}");
+}
+
+/// Bytes that do not come out of the target's bounce buffer are told of there as well.
+#[test]
+fn targets_warn_of_stuck_copies() {
+    let slow_rails = vec![(RailId(u8::MAX), 1 << 40)];
+    let shape = Shape { staged: 0b100, ..Shape::default() };
+    let mut job = Job::new(1, &shape, Script { slow_rails, ..Script::default() });
+    // Registered memory, which the target reads in place.
+    let (from, targets) = (job.targets.heap(0, 0), job.targets.clone());
+    job.lane(0).start(&targets.part(from, 1, 64, 1000)).unwrap();
+    let lines = warnings(|| progress_for(&mut job, 25));
+    let told = |by: &str, of: &str| lines.iter().any(|l| l.contains(by) && l.contains(of));
+    assert!(told("PE 0: ", "not acknowledged"), "{lines:?}");
+    assert!(told("PE 1: ", "being copied"), "{lines:?}");
 }
 
 /// Each peer that is declared failed is told of, the second one as well.

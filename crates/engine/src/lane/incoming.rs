@@ -25,17 +25,12 @@ impl<P: Port> Lane<P> {
         // Taken out, since handling a message borrows the whole lane.
         let Some(mut packet) = self.packet.take() else { return false };
         let mut busy = false;
+        // What the poll has found was sent after the regions that it names were registered.
+        self.core.regions.sync();
         loop {
             match self.core.port.receive(rail, &mut packet) {
                 Incoming::Nothing => break,
-                Incoming::Message => {
-                    if !busy {
-                        // A message was sent after the regions that it names were registered, so
-                        // once per poll suffices.
-                        self.core.regions.sync();
-                    }
-                    self.take_message(rail, packet.bytes());
-                }
+                Incoming::Message => self.take_message(rail, packet.bytes()),
                 Incoming::ImmediateData(data) => self.count_segment(rail, data),
                 Incoming::Broken { code } => self.core.drop_foreign(rail, &Broken(code)),
             }

@@ -513,7 +513,6 @@ impl Staging {
     pub(super) fn end_receive<P: Port>(&mut self, core: &mut Core<P>, index: u32) {
         let Some(receive) = self.receives.remove(index) else { return };
         let StagedReceive { pe, origin, buffer, .. } = receive;
-        self.last_progress = core.watchdog.time();
         self.release_buffer(pe, CopyDirection::In, buffer);
         match origin {
             Ok(_) => core.channel(pe).reads -= 1,

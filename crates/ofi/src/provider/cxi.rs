@@ -13,6 +13,11 @@ pub(super) const CXI: Profile = Profile {
         "it is a device of the kernel, and domains are called after it",
         "libfabric 2.6: prov/cxi/src/cxip_telemetry.c",
     ),
+    missing: Fact::seen(
+        "distributions build libfabric without it; HPE's has it, and `fi_info -p cxi` tells whether the one in use does",
+        "a job then runs over tcp, which is slower by far",
+        "libfabric 1.17 of Debian 12 and Ubuntu 24.04",
+    ),
     environment: Fact::code(
         &[OPTIMISED, MATCHING, CONTROL, COPIES, MAPPED, REGISTERED],
         "nothing of it waits for kernels, and many peers at once do not end the job",
