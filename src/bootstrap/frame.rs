@@ -79,7 +79,7 @@ impl Greeting {
 /// together.
 #[derive(Debug)]
 pub struct Handshake {
-    /// Of PE 0, and of the other PE.
+    /// Those of PE 0 and of the other PE.
     pub greetings: [Greeting; 2],
     /// The job's number, which never crosses the network.
     pub job: u64,

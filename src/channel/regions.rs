@@ -160,7 +160,7 @@ mod tests {
         assert_eq!(regions(0..254).local_index(), None);
     }
 
-    /// What other PEs may choose is given to no local memory, of which some can still come.
+    /// Local memory gets no index that is offered to other PEs, but others.
     #[test]
     fn offered_indices_are_not_given_away() {
         let mut regions = regions(0..3);

@@ -63,7 +63,7 @@ mod tests {
         free
     }
 
-    /// What PEs with these indices in use agree on, where PE 1 registers so many bytes.
+    /// The agreement of two PEs with these indices in use, of which PE 1 registers `len` bytes.
     fn agreed(used: [&[u8]; 2], len: u64) -> Result<Agreed, ChannelError> {
         let theirs = [&free(used[1]), &handle(1, 0x2000, len, 1)[..64]].concat();
         let mine = Ok(handle(0, 0x1000, 64, 1));

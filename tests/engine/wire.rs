@@ -30,7 +30,7 @@ fn each_body(word: u64, mut with: impl FnMut(&Body<'_>)) {
         Body::Ack(None),
         Body::Ack(Some(&map)),
         Body::AckRequest,
-        Body::Reply { place: low, low: !low, value },
+        Body::Reply { reply_slot: low, low: !low, value },
         Body::Refusal { low, why: "" },
         Body::Refusal { low, why: &"~".repeat(MAX_REASON) },
         Body::GetRequest { from: AT, len: low, get: !low },
@@ -46,7 +46,7 @@ fn each_body(word: u64, mut with: impl FnMut(&Body<'_>)) {
         let float = word & 1 != 0;
         if op.fetches() {
             let atomic = Atomic { op, width, float, operand: word, compare: !word };
-            all.push(Body::Fetch { addr: AT, atomic, place: (word % 16) as u8 });
+            all.push(Body::Fetch { addr: AT, atomic, reply_slot: (word % 16) as u8 });
             continue;
         }
         let atomic = Atomic { op, width, float, operand: word, compare: 0 };

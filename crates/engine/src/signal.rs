@@ -22,7 +22,7 @@ use crate::wire::message::{Body, RegionAddr, Seq, Tag};
 /// Maximum number of unacknowledged messages to a peer for another long one with a mark to leave.
 /// The target holds a message that waits for its mark, so this bounds its memory to as many long
 /// ones.
-const MAX_KEPT: u32 = 32;
+const MAX_HELD: u32 = 32;
 
 /// The payload of a put with signal, as far as it is known.
 #[derive(Clone, Copy, Debug)]
@@ -52,8 +52,8 @@ impl<P: Port> Core<P> {
             let (peer, strong) = (self.peers.get(pe), self.signals.strong);
             let unfinished = peer.channel.as_deref().map_or(0, |channel| channel.unfinished);
             let is_marked = strong || !peer.order.is_ordered(peer.fence);
-            let may_be_kept = is_marked && unfinished >= MAX_KEPT;
-            if op.len <= self.signals.longest && payload.is_direct && !may_be_kept {
+            let may_be_held = is_marked && unfinished >= MAX_HELD;
+            if op.len <= self.signals.longest && payload.is_direct && !may_be_held {
                 return Some(SignalProtocol::EagerLong);
             }
         }
@@ -300,11 +300,13 @@ impl<P: Port> Core<P> {
             return Ok(Outcome::Blocked);
         }
         let after = self.last_before_fence(pe);
-        // The peer caches the reply by place, so fetches in flight are bounded by the places.
-        let Some(place) = self.channel(pe).fetch_place() else { return Ok(Outcome::PeerFull) };
+        // The peer caches the reply by reply slot, so fetches in flight are bounded by the slots.
+        let Some(reply_slot) = self.channel(pe).free_reply_slot() else {
+            return Ok(Outcome::PeerFull);
+        };
         let width = atomic.width.bytes();
-        let body = Body::Fetch { addr, atomic, place };
-        let purpose = Purpose::Fetch { result, width, place };
+        let body = Body::Fetch { addr, atomic, reply_slot };
+        let purpose = Purpose::Fetch { result, width, reply_slot };
         let message = OutgoingMessage::new(pe, body, completion);
         self.send(&OutgoingMessage { after, purpose, ..message })
     }

@@ -170,7 +170,7 @@ mod tests {
             (None, false, None),
             (Some(504), false, None),
             (Some(4096), false, Some("8208")),
-            // What libfabric has by itself is too much there.
+            // Libfabric's default is too large there.
             (None, true, Some("127")),
             (Some(4096), true, Some("127")),
         ] {

@@ -268,7 +268,7 @@ impl Proxy {
 
     #[cold]
     fn lane_failed(&mut self, error: &EngineError) {
-        // What fails after the end of the channel matters to nobody: peers may have gone.
+        // Failures after the end of the channel are ignored: peers may have ended.
         if !matches!(self.phase, Phase::Failed | Phase::Stopped) {
             self.fail(failed(error.to_string()));
         }

@@ -58,7 +58,7 @@ mod tests {
         for text in ["a long text of before", "new"] {
             write(&path, text).unwrap();
             assert_eq!(fs::read_to_string(&path).unwrap(), text);
-            // Who has another name of the old file keeps that.
+            // Another hard link keeps the old file.
             let _ = fs::remove_file(&kept);
             fs::hard_link(&path, &kept).unwrap();
         }

@@ -187,8 +187,8 @@ fn replies_to_other_fetches_are_dropped() {
     job.inc(1, 0, 0);
     job.fetch(1, 0, 64).unwrap();
     // The fetch is the second message.
-    for (place, of) in [(0, ahead(0)), (0, ahead(2)), (1, ahead(1)), (16, ahead(1))] {
-        let body = Body::Reply { place, low: of.low(), value: 99 };
+    for (reply_slot, of) in [(0, ahead(0)), (0, ahead(2)), (1, ahead(1)), (16, ahead(1))] {
+        let body = Body::Reply { reply_slot, low: of.low(), value: 99 };
         forge(&job, PES, Seq::FIRST, 0, &body);
     }
     job.progress(1, 100);
@@ -204,7 +204,7 @@ fn repeated_messages_are_answered_again() {
     let mut job = Job::new(1, &Shape { rails: 1, ..Shape::default() }, Script::default());
     let seal = Seal::new(cookie(), Pe(0));
     let at = RegionAddr { slot: FIRST_REGION, offset: 0 };
-    let fetch = Body::Fetch { addr: at, atomic: atomic(AtomicOp::FetchAdd, 1), place: 3 };
+    let fetch = Body::Fetch { addr: at, atomic: atomic(AtomicOp::FetchAdd, 1), reply_slot: 3 };
     let add = word(AtomicOp::Add, FIRST_REGION, 0, 10);
     // What PE 1 says to each: the replies, and whether anything.
     let said = |job: &mut Job, number: u64, mark: u16, body: &Body<'_>| {
@@ -219,7 +219,9 @@ fn repeated_messages_are_answered_again() {
             let head = seal.open(bytes).unwrap();
             let word = head.word ^ seal.mask(Pe(1), Pe(0), Seq::FIRST.high());
             match Message::decode(head, word, bytes).unwrap().body {
-                Body::Reply { place: 3, low: of, value } => Some((of - Seq::FIRST.low(), value)),
+                Body::Reply { reply_slot: 3, low: of, value } => {
+                    Some((of - Seq::FIRST.low(), value))
+                }
                 _ => None,
             }
         });
@@ -274,7 +276,7 @@ fn replies_may_precede_acknowledgements() {
     let mut job = Job::new(3, &Shape { n_pes: 3, ..Shape::default() }, Script::default());
     [0, 2].into_iter().for_each(|pe| job.fabric.stall(Pe(pe)));
     job.fetch(1, 0, 64).unwrap();
-    let reply = Body::Reply { place: 0, low: Seq::FIRST.low(), value: 99 };
+    let reply = Body::Reply { reply_slot: 0, low: Seq::FIRST.low(), value: 99 };
     acknowledge(&job, 0, &reply);
     job.progress(1, 1);
     assert_eq!((job.scratch(1, 64, 1), job.is_quiet(1, 0)), (vec![99], Ok(true)));
@@ -296,7 +298,7 @@ fn replies_may_come_a_window_later() {
         let more = if acked == 1 { WINDOW - 1 } else { 1 };
         (0..more).for_each(|_| job.inc(1, 0, 0));
     }
-    acknowledge(&job, WINDOW, &Body::Reply { place: 0, low: Seq::FIRST.low(), value: 99 });
+    acknowledge(&job, WINDOW, &Body::Reply { reply_slot: 0, low: Seq::FIRST.low(), value: 99 });
     job.progress(1, 1);
     assert_eq!((job.scratch(1, 64, 1), job.is_quiet(1, 0)), (vec![99], Ok(false)));
     acknowledge(&job, WINDOW + 1, &Body::Ack(None));

@@ -72,7 +72,7 @@ impl Answer {
             Ack(count) => (count, Body::Ack(None)),
             AckOfLater => (0, Body::Ack(Some(&[0xff; MAP_BYTES]))),
             AckRequest => (0, Body::AckRequest),
-            Reply => (0, Body::Reply { place: named, low: of, value: 0xeeee_eeee }),
+            Reply => (0, Body::Reply { reply_slot: named, low: of, value: 0xeeee_eeee }),
             Refusal => (0, Body::Refusal { low: of, why: "forged" }),
             Loaded(len) => (0, Body::GetReply { get, payload: &payload[..len] }),
             Answer::Pull(len) => (0, pull(len, PullSource::Fabric(0, &[1; 8]))),

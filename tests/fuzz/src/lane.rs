@@ -393,14 +393,14 @@ fn some_answer(u: &mut Unstructured<'_>, next: &mut [Seq], bed: &Bed) -> Result<
     let address = if u.ratio(1u8, 16u8)? { u64::MAX - offset } else { offset };
     let body = match u.int_in_range(0..=9)? {
         0 => Body::Ack(u.arbitrary::<bool>()?.then_some(&map)),
-        1 => Body::Reply { place: u.int_in_range(0..=3)?, low: of, value: 9 },
+        1 => Body::Reply { reply_slot: u.int_in_range(0..=3)?, low: of, value: 9 },
         2 => Body::Refusal { low: of, why: "no" },
         3 => Body::GetReply { get, payload: &payload[..len.min(200)] },
         4 => Body::InlinePut { to: at, payload: &payload[..len.min(200)] },
         5 => Body::GetRequest { from: at, len: len as u32, get: get.number },
         6 => {
             let atomic = Atomic { op: AtomicOp::FetchAdd, ..atomic };
-            Body::Fetch { addr: at, atomic, place: 3 }
+            Body::Fetch { addr: at, atomic, reply_slot: 3 }
         }
         _ => {
             let target = match u.int_in_range(0..=4)? {

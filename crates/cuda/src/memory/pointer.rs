@@ -88,7 +88,7 @@ impl Pointer {
             attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
             attribute::CU_POINTER_ATTRIBUTE_BUFFER_ID,
         ];
-        let mut places = [
+        let mut values = [
             (&raw mut context).cast(),
             (&raw mut memory).cast(),
             // A `bool` in newer headers, an `unsigned` in older ones: both fit, and zero is false.
@@ -101,7 +101,7 @@ impl Pointer {
             (driver.api.cuPointerGetAttributes)(
                 wanted.len() as c_uint,
                 wanted.as_mut_ptr(),
-                places.as_mut_ptr(),
+                values.as_mut_ptr(),
                 addr as CUdeviceptr,
             )
         };

@@ -6,10 +6,10 @@
 //!
 //! # Why messages cannot deadlock
 //! A message that arrives is always accepted: executing it takes no slot, and what it causes has
-//! capacity reserved, a flag for an acknowledgement and a place per fetch for a reply. A message
-//! that waits waits for lower numbers, or for counted segments that left before it; so the lowest
-//! number never waits for another message. Outgoing messages wait for the fabric and for the peer's
-//! acknowledgements, which are requested as soon as a caller waits.
+//! capacity reserved, a flag for an acknowledgement and a reply slot per fetch for a reply. A
+//! message that waits waits for lower numbers, or for counted segments that left before it; so the
+//! lowest number never waits for another message. Outgoing messages wait for the fabric and for the
+//! peer's acknowledgements, which are requested as soon as a caller waits.
 //!
 //! # Bounds on what a peer can allocate
 //! Messages that wait are within the window of the first one that is not executed: 512, and 2.3 MB
@@ -68,7 +68,7 @@ pub(crate) struct Channel {
     /// High half of a number and its mask, for messages to the peer and from it.
     out_mask: (u32, u32),
     in_mask: (u32, u32),
-    /// Slots of the fetches in flight, by place.
+    /// Slots of the fetches in flight, by reply slot.
     fetches: [u16; FETCHES],
     pub(crate) tags: Tags,
 
@@ -83,7 +83,7 @@ pub(crate) struct Channel {
     ack_sent: Seq,
     /// An acknowledgement is due once all messages before this one are executed.
     ack_due_at: Seq,
-    /// Number and result of the last fetch of each place; places whose reply is due.
+    /// Number and result of the last fetch of each reply slot; slots whose reply is due.
     pub(crate) replies: [(Seq, u64); FETCHES],
     pub(crate) replies_due: u16,
     /// First message that could not be executed, and the reason, until it was sent.
@@ -224,21 +224,21 @@ impl Channel {
         }
     }
 
-    pub(crate) fn fetch_place(&self) -> Option<u8> {
-        self.fetches.iter().position(|slot| *slot == NO_SLOT).map(|place| place as u8)
+    pub(crate) fn free_reply_slot(&self) -> Option<u8> {
+        self.fetches.iter().position(|slot| *slot == NO_SLOT).map(|reply_slot| reply_slot as u8)
     }
 
-    pub(crate) fn begin_fetch(&mut self, place: u8, slot: u16) {
-        self.fetches[usize::from(place)] = slot;
+    pub(crate) fn begin_fetch(&mut self, reply_slot: u8, slot: u16) {
+        self.fetches[usize::from(reply_slot)] = slot;
     }
 
-    pub(crate) fn fetch(&self, place: u32) -> Option<u16> {
-        let slot = *self.fetches.get(place as usize)?;
+    pub(crate) fn fetch(&self, reply_slot: u32) -> Option<u16> {
+        let slot = *self.fetches.get(reply_slot as usize)?;
         (slot != NO_SLOT).then_some(slot)
     }
 
-    pub(crate) fn end_fetch(&mut self, place: u8) {
-        self.fetches[usize::from(place)] = NO_SLOT;
+    pub(crate) fn end_fetch(&mut self, reply_slot: u8) {
+        self.fetches[usize::from(reply_slot)] = NO_SLOT;
     }
 
     /// Requests an acknowledgement of everything sent. Returns true if the request is new.

@@ -24,7 +24,7 @@ pub(crate) enum Purpose {
         result: FetchTarget,
         /// Bytes of the word.
         width: usize,
-        place: u8,
+        reply_slot: u8,
     },
     /// Ends a transfer of staging.
     Staged {

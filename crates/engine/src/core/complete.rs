@@ -359,19 +359,19 @@ impl<P: Port> Core<P> {
     pub(crate) fn end_fetch(
         &mut self,
         pe: Pe,
-        place: u32,
+        reply_slot: u32,
         low: u32,
     ) -> Option<(crate::request::FetchTarget, usize)> {
         let channel = self.peers.get_mut(pe).channel.as_deref_mut()?;
-        let index = channel.fetch(place)?;
+        let index = channel.fetch(reply_slot)?;
         let slot = self.messages.get_mut(index)?;
         // A repeated reply finds another fetch in its place, or none.
-        let Purpose::Fetch { result, width, place } = slot.purpose else { return None };
+        let Purpose::Fetch { result, width, reply_slot } = slot.purpose else { return None };
         if slot.seq.low() != low {
             return None;
         }
         let seq = slot.seq;
-        channel.end_fetch(place);
+        channel.end_fetch(reply_slot);
         // An acknowledgement that arrives later must not find the slot of another message.
         if seq >= channel.acked {
             channel.take_sent(seq);

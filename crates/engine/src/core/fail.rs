@@ -117,7 +117,7 @@ impl<P: Port> Core<P> {
             let purpose = slot.purpose;
             if let Some(channel) = self.peers.get_mut(pe).channel.as_deref_mut() {
                 match purpose {
-                    Purpose::Fetch { place, .. } => channel.end_fetch(place),
+                    Purpose::Fetch { reply_slot, .. } => channel.end_fetch(reply_slot),
                     Purpose::Staged { token, .. } => {
                         self.staging_events.push_back(StagingEvent::Message { token, ok: false });
                     }

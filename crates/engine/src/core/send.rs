@@ -210,8 +210,8 @@ impl<P: Port> Core<P> {
         let is_plain = purpose == Purpose::Plain && tail.len == 0;
         let state = if is_plain { SegmentState::Plain } else { SegmentState::Other };
         channel.send(reserved.take(account.in_groups(completion, group).with(state)));
-        if let Purpose::Fetch { place, .. } = purpose {
-            channel.begin_fetch(place, index);
+        if let Purpose::Fetch { reply_slot, .. } = purpose {
+            channel.begin_fetch(reply_slot, index);
         }
         if message.has_data {
             channel.after_data = channel.next;
@@ -305,9 +305,9 @@ impl<P: Port> Core<P> {
             let map = channel.executed.map();
             let why;
             let (body, sent): (Body<'_>, fn(&mut Channel)) = if channel.replies_due != 0 {
-                let place = channel.replies_due.trailing_zeros();
-                let (of, value) = channel.replies[place as usize];
-                (Body::Reply { place, low: of.low(), value }, |channel| {
+                let reply_slot = channel.replies_due.trailing_zeros();
+                let (of, value) = channel.replies[reply_slot as usize];
+                (Body::Reply { reply_slot, low: of.low(), value }, |channel| {
                     channel.replies_due &= channel.replies_due - 1;
                 })
             } else if let (Some((of, reason)), 0) = (&channel.refusal, channel.reads) {

@@ -38,7 +38,7 @@ impl<P: Port> Lane<P> {
         }
         self.packet = Some(packet);
         if !self.core.executable.is_empty() {
-            self.execute_kept();
+            self.execute_held();
         }
         if busy {
             // Everything sent from here on acknowledges what was executed.
@@ -161,7 +161,7 @@ impl<P: Port> Lane<P> {
                 self.core.channel(pe).handle_ack_request(seq);
                 self.core.enter_control(pe);
             }
-            Body::Reply { place, low, value } => self.store_result(pe, place, low, value),
+            Body::Reply { reply_slot, low, value } => self.store_result(pe, reply_slot, low, value),
             Body::Refusal { low, why } => {
                 let why = why.to_owned();
                 let asked = self.staging.get_requested_by(pe, low);
@@ -185,9 +185,9 @@ impl<P: Port> Lane<P> {
             // Delivered again: the sender may not know that it is executed. A cached reply is sent
             // again.
             channel.ack_due = true;
-            if let Body::Fetch { place, .. } = message.body {
-                let is_cached = channel.replies[usize::from(place)].0 == seq;
-                channel.replies_due |= u16::from(is_cached) << place;
+            if let Body::Fetch { reply_slot, .. } = message.body {
+                let is_cached = channel.replies[usize::from(reply_slot)].0 == seq;
+                channel.replies_due |= u16::from(is_cached) << reply_slot;
             }
             return self.core.enter_control(pe);
         }
@@ -254,7 +254,7 @@ impl<P: Port> Lane<P> {
 
     /// Executes held messages whose marks have been reached.
     #[cold]
-    pub(crate) fn execute_kept(&mut self) {
+    pub(crate) fn execute_held(&mut self) {
         while let Some(pe) = self.core.executable.pop() {
             while let Some(waiting) = self.core.channel(pe).take_executable() {
                 let PendingOn::Earlier { head, word, bytes, .. } = waiting.on else { continue };
@@ -305,16 +305,16 @@ impl<P: Port> Lane<P> {
             let applied = self.staging.apply(&mut self.core, word, &atomic, DeferredOrder::After);
             return applied.map_err(|error| error.to_string());
         }
-        let Body::Fetch { place, .. } = message.body else {
+        let Body::Fetch { reply_slot, .. } = message.body else {
             let applied = self.staging.apply(&mut self.core, word, &atomic, order);
             return applied.map_err(|error| error.to_string());
         };
         let before = self.staging.fetch(&mut self.core, word, &atomic, order);
         let before = before.map_err(|error| error.to_string())?;
         let channel = self.core.channel(pe);
-        // Cached until the place is used again: a repeated fetch gets the same reply.
-        channel.replies[usize::from(place)] = (seq, before);
-        channel.replies_due |= 1 << place;
+        // Cached until the reply slot is used again: a repeated fetch gets the same reply.
+        channel.replies[usize::from(reply_slot)] = (seq, before);
+        channel.replies_due |= 1 << reply_slot;
         self.core.enter_control(pe);
         Ok(())
     }
@@ -345,8 +345,8 @@ impl<P: Port> Lane<P> {
         self.end_message(pe, seq, &message);
     }
 
-    fn store_result(&mut self, pe: Pe, place: u32, low: u32, value: u64) {
-        let Some((result, width)) = self.core.end_fetch(pe, place, low) else { return };
+    fn store_result(&mut self, pe: Pe, reply_slot: u32, low: u32, value: u64) {
+        let Some((result, width)) = self.core.end_fetch(pe, reply_slot, low) else { return };
         let len = if result.flag.is_some() { 8 } else { width };
         let bytes = value.to_le_bytes();
         let (addr, flag) = (result.addr, result.flag);

@@ -89,7 +89,7 @@ impl<P: Port> Lane<P> {
             if !self.core.executable.is_empty() {
                 // Copies that have ended may have reached marks; the acknowledgements then leave
                 // below.
-                self.execute_kept();
+                self.execute_held();
                 self.staging.flush_executed(&mut self.core);
             }
         }

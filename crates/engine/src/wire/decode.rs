@@ -116,17 +116,17 @@ impl<'a> Message<'a> {
             KIND_FETCH => {
                 exactly(FETCH)?;
                 let (addr, atomic) = atomic(true)?;
-                let place = get64(bytes, 40);
-                // The place indexes the cached replies.
-                zero(place / FETCHES as u64)?;
+                let reply_slot = get64(bytes, 40);
+                // The reply slot indexes the cached replies.
+                zero(reply_slot / FETCHES as u64)?;
                 let atomic = Atomic { compare: get64(bytes, 32), ..atomic };
-                Body::Fetch { addr, atomic, place: place as u8 }
+                Body::Fetch { addr, atomic, reply_slot: reply_slot as u8 }
             }
             KIND_REPLY => {
                 exactly(REPLY)?;
                 let low = get64(bytes, 24);
                 zero(u64::from(code) | low >> 32)?;
-                Body::Reply { place: word, low: low as u32, value: get64(bytes, 16) }
+                Body::Reply { reply_slot: word, low: low as u32, value: get64(bytes, 16) }
             }
             KIND_PUT_SIGNAL => {
                 if len < PUT_SIGNAL_HEAD {

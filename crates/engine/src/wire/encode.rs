@@ -112,17 +112,17 @@ impl Frame {
                 self.atomic(to.from, n, (addr, &atomic), false);
                 return self.seal(to);
             }
-            Body::Fetch { addr, atomic, place } => {
+            Body::Fetch { addr, atomic, reply_slot } => {
                 self.word(addr, &atomic, n.mark);
                 self.put(32, atomic.compare);
-                self.put(40, place.into());
+                self.put(40, reply_slot.into());
                 (code, word) = (code_of(&atomic), addr.slot);
                 (KIND_FETCH, FETCH)
             }
-            Body::Reply { place, low, value } => {
+            Body::Reply { reply_slot, low, value } => {
                 self.put(16, value);
                 self.put(24, low.into());
-                word = place;
+                word = reply_slot;
                 (KIND_REPLY, REPLY)
             }
             Body::PutSignal { addr, atomic, to: data, payload } => {

@@ -17,8 +17,8 @@
 //! | ack | 16, or 80 | 12..16 zero; 16.. bitmap: bit `n`: the message `n` beyond the acknowledged number is executed |
 //! | ack request | 16 | 12..16 zero |
 //! | atomic | 32 | 16..24 offset, 24..32 operand |
-//! | fetch | 48 | as atomic; 32..40 comparand, 40 place, 41..48 zero |
-//! | reply | 32 | 12..16 place; 16..24 the word before; 24..28 low half of the fetch's number; 28..32 zero |
+//! | fetch | 48 | as atomic; 32..40 comparand, 40 reply slot, 41..48 zero |
+//! | reply | 32 | 12..16 reply slot; 16..24 the word before; 24..28 low half of the fetch's number; 28..32 zero |
 //! | put with signal | 48 + payload | as atomic; 32..36 slot, 36..40 length and 40..48 offset of the payload |
 //! | counted signal | 40 | as atomic; 32..36 number of segments, 36..38 tag, 38..40 zero |
 //! | refusal | 24 + text | 12..16 zero; 16..20 low half of the refused number; 20..24 zero; UTF-8 |
@@ -195,14 +195,14 @@ pub enum Body<'a> {
         addr: RegionAddr,
         /// The operation.
         atomic: Atomic,
-        /// Which of the sender's [`FETCHES`] to this peer it is. The reply is cached until the next
-        /// fetch with this place.
-        place: u8,
+        /// Slot of the cached reply, below [`FETCHES`]. The reply is cached until the sender's next
+        /// fetch with this slot.
+        reply_slot: u8,
     },
     /// Answers a fetch.
     Reply {
-        /// The fetch's place.
-        place: u32,
+        /// The fetch's reply slot.
+        reply_slot: u32,
         /// Low half of the fetch's number.
         low: u32,
         /// The word before.

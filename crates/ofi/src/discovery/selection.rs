@@ -260,7 +260,7 @@ mod tests {
         assert!(reason("fd00::2").contains("IPv6"));
     }
 
-    /// What `fi_info -p "verbs;ofi_rxm"` of libfabric 1.17 and 2.5.1 lists in a guest of
+    /// Output of `fi_info -p "verbs;ofi_rxm"` of libfabric 1.17 and 2.5.1 in a guest of
     /// `make labs`: NICs of soft RoCE, one with IPv6 alone, and their GIDs, no IP addresses here.
     fn roce() -> Vec<Listed> {
         let entries = [

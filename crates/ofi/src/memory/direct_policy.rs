@@ -237,7 +237,7 @@ mod tests {
             (&always, &copies, &gpu, None),
             (&policy, &near, &late, Some("does not keep")),
             (&always, &near, &late, None),
-            // What would reach other bytes is nobody's wish.
+            // A registration of other bytes is never used.
             (&policy, &near, &pieces, None),
             (&first, &near, &gpu, None),
             (&first, &near, &pieces, Some("several allocations")),

@@ -224,8 +224,8 @@ impl DeviceStager {
     /// step that changes bytes of the word is no operation on that word.
     fn follows_copy(&self, steps: &[OrderedStep], word: &Location, atomic: &Atomic) -> bool {
         let (addr, len) = (word.addr, atomic.width.bytes());
-        let placed = &steps[..self.locations.len()];
-        let mut before = placed.iter().zip(&self.locations).rev();
+        let located = &steps[..self.locations.len()];
+        let mut before = located.iter().zip(&self.locations).rev();
         let last = before.find_map(|(step, location)| {
             let location = location.as_ref()?;
             let end = location.addr + len_of(step);
