@@ -1,42 +1,20 @@
 //! The program's streams and ours leave one another alone: endless kernels, captured graphs.
 
-use std::ffi::c_void;
-use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
-
-use cuda::{Memory, Staging, WordsOptions};
-use engine::port::Access;
-use engine::port::copies::{DeferredOrder, Reach};
-use std::sync::Arc;
-use std::thread;
 use std::time::Instant;
+use std::{ptr, thread};
 
-use crate::bed::case::Case;
-use crate::bed::stage::{CHUNK, Stage, options};
-use test_support::random::pattern;
+use crate::bed::until;
+use crate::prelude::*;
 
-use crate::bed::{Bed, HANG, call, fill, status};
-
-pub(crate) fn cases() -> Vec<Case> {
-    vec![
-        Case::any("a_spinning_kernel_does_not_hold_up_staging", staging),
-        Case::any("no_call_of_the_program_holds_up_staging", calls_of_the_program),
-        Case::fake("staging_without_a_context_of_its_own", no_context_of_our_own)
-            .with(&[("FAKE_CUDA_CONTEXTS", "0")]),
-        Case::fake(
-            "staging_where_rows_are_kernels_is_done_in_the_program_s_context",
-            rows_are_kernels,
-        )
-        .with(&[("FAKE_CUDA_ROWS", "0")]),
-        Case::fake("staging_where_nothing_can_be_measured_goes_in_rows", calls_of_the_program)
-            .with(&[("FAKE_CUDA_KERNELS", "0")]),
-        Case::fake("the_context_of_our_own_has_no_stacks", no_stacks),
-        Case::fake("staging_in_a_context_of_our_own_that_keeps_its_stacks", kept_stacks)
-            .with(&[("FAKE_CUDA_LIMITS", "0")]),
-        Case::fake("staging_beside_a_context_of_the_program_s_makes_one", context_of_the_program),
-        Case::any("groups_end_beside_a_kernel", end_beside_kernel),
-        Case::any("a_graph_that_is_captured_is_not_disturbed", captured),
-    ]
+cases! {
+    Any: spinning_kernel_holds_nothing_up, program_calls_hold_nothing_up,
+        groups_end_beside_a_kernel, captured_graph_is_not_disturbed;
+    Fake ("FAKE_CUDA_CONTEXTS" = "0"): staging_without_a_context;
+    Fake ("FAKE_CUDA_ROWS" = "0"): rows_may_be_kernels;
+    Fake ("FAKE_CUDA_KERNELS" = "0"): program_calls_hold_nothing_up;
+    Fake: own_context_has_no_stacks, program_context_makes_another;
+    Fake ("FAKE_CUDA_LIMITS" = "0"): own_context_may_keep_stacks;
 }
 
 const NOT_READY: u32 = 600;
@@ -110,18 +88,16 @@ impl Spinning {
     }
 }
 
-fn staging() {
-    let bed = Bed::new();
+fn spinning_kernel_holds_nothing_up(bed: &Bed) {
     let len = 1 << 20;
     let (first, second, unregistered) = (bed.alloc(len), bed.heap(1), bed.alloc(len));
     // The first memory of the device: what may wait for kernels is made here.
-    let (mut stage, _region) = Stage::new(&bed, first, len);
-    let mut blocking = 0;
-    call!(bed.raw, cuStreamCreate(&raw mut blocking => *mut usize, 0 => u32));
+    let (mut stage, _region) = Stage::new(bed, first, len);
+    let blocking = bed.stream(0);
     for (round, on) in [(0, 0), (1, 0), (2, blocking), (3, blocking)] {
-        let kernel = Spinning::start(&bed, on);
+        let kernel = Spinning::start(bed, on);
         // Registered, used and released while it spins.
-        let region = stage.register(&bed, second, len);
+        let region = stage.register(bed, second, len);
         for memory in [first, second, unregistered] {
             assert_eq!(stage.port.reach(memory, CHUNK), Ok(Reach::Staged));
             let bytes = pattern(CHUNK, round + memory);
@@ -135,7 +111,7 @@ fn staging() {
         }
         drop(region);
         assert_eq!(status!(bed.raw, cuStreamQuery(on => usize)), NOT_READY, "it still spins");
-        kernel.end(&bed);
+        kernel.end(bed);
         call!(bed.raw, cuStreamSynchronize(on => usize));
     }
 }
@@ -143,11 +119,9 @@ fn staging() {
 const UNSUPPORTED: u32 = 900;
 const INVALIDATED: u32 = 901;
 
-fn captured() {
-    let bed = Bed::new();
+fn captured_graph_is_not_disturbed(bed: &Bed) {
     let device = bed.alloc(4096);
-    let mut stream = 0;
-    call!(bed.raw, cuStreamCreate(&raw mut stream => *mut usize, 1 => u32));
+    let stream = bed.stream(1);
     let mut graph = ptr::null_mut::<c_void>();
     call!(bed.raw, cuStreamBeginCapture_v2(stream => usize, 0 => u32));
     // All of ours, on this thread and on another.
@@ -162,9 +136,7 @@ fn captured() {
         let mut stage = Stage::take(staging);
         stage.copy_in(device, &bytes);
         stage.port.store_flag(device, 5).expect("a word of it");
-        let mut seen = [0; 8];
-        stage.port.load(device, &mut seen).expect("a word of it");
-        assert_eq!(u64::from_le_bytes(seen), 5);
+        assert_eq!(stage.word(device), 5);
     };
     work(pattern(4096, 1));
     thread::scope(|scope| scope.spawn(|| work(pattern(4096, 2))).join().expect("no panic"));
@@ -213,39 +185,30 @@ fn calls(bed: &Bed) -> Vec<Call<'_>> {
 
 /// While a kernel waits for staged data, no call of the program holds that up: VMM or pool memory,
 /// bytes and words, both ways, registered or not.
-fn calls_of_the_program() {
-    let bed = Bed::new();
+fn program_calls_hold_nothing_up(bed: &Bed) {
     let len = 1 << 20;
     let (heap, other) = (bed.heap(1), bed.heap(1));
     let mut pool = 0;
     call!(bed.raw, cuMemAllocAsync(&raw mut pool => *mut usize, len => usize, 0 => usize));
     call!(bed.raw, cuStreamSynchronize(0 => usize));
-    let (mut stage, _region) = Stage::new(&bed, heap, len);
-    let mut stream = 0;
-    call!(bed.raw, cuStreamCreate(&raw mut stream => *mut usize, 1 => u32));
+    let (mut stage, _region) = Stage::new(bed, heap, len);
+    let stream = bed.stream(1);
     let before = if bed.is_fake() { bed.count(7) } else { 0 };
-    for (round, (name, call)) in calls(&bed).into_iter().enumerate() {
-        let kernel = Spinning::start(&bed, stream);
+    for (round, (name, call)) in calls(bed).into_iter().enumerate() {
+        let kernel = Spinning::start(bed, stream);
         let ended = AtomicU32::new(0);
         thread::scope(|scope| {
             let begun = Arc::new(AtomicU32::new(0));
-            let (seen, ended, bed) = (Arc::clone(&begun), &ended, &bed);
+            let (seen, ended, bed) = (Arc::clone(&begun), &ended, bed);
             scope.spawn(move || {
                 call!(bed.raw, cuCtxSetCurrent(bed.handle => *mut c_void));
                 seen.store(1, Ordering::Release);
                 call();
                 ended.store(1, Ordering::Release);
             });
-            let wait_for = |what: &dyn Fn() -> bool| {
-                let start = std::time::Instant::now();
-                while !what() {
-                    assert!(start.elapsed() < crate::bed::HANG, "{name}");
-                    thread::yield_now();
-                }
-            };
-            wait_for(&|| begun.load(Ordering::Acquire) == 1);
+            until(|| (begun.load(Ordering::Acquire) == 1).then_some(()));
             if bed.is_fake() {
-                wait_for(&|| bed.count(8) == 1);
+                until(|| (bed.count(8) == 1).then_some(()));
             } else {
                 // It should be in the call by then; if not, this shows less, and fails no more.
                 thread::sleep(std::time::Duration::from_millis(50));
@@ -253,14 +216,10 @@ fn calls_of_the_program() {
             // With a deadline of its own: what is held up never comes back.
             for memory in [heap, other, pool] {
                 for len in [1, 2, 8, 13, 56, 4096, 4099, CHUNK] {
-                    let bytes = pattern(len, round + len);
-                    stage.copy_in(memory + 64, &bytes);
-                    assert!(stage.copy_out(memory + 64, len) == bytes, "{name}, {len} bytes");
+                    stage.carries(memory + 64, &pattern(len, round + len));
                 }
                 stage.port.store_flag(memory, round as u64 + 7).expect("a word");
-                let mut seen = [0; 8];
-                stage.port.load(memory, &mut seen).expect("a word");
-                assert_eq!(u64::from_le_bytes(seen), round as u64 + 7, "{name}");
+                assert_eq!(stage.word(memory), round as u64 + 7, "{name}");
                 let bytes = pattern(77, round);
                 stage
                     .port
@@ -283,59 +242,50 @@ fn calls_of_the_program() {
     }
 }
 
-fn no_context_of_our_own() {
-    let bed = Bed::new();
+fn staging_without_a_context(bed: &Bed) {
     let contexts = bed.count(1);
-    let (mut stage, _region, heap) = Stage::on_heap(&bed, 1);
+    let (mut stage, _region, heap) = Stage::on_heap(bed, 1);
     assert_eq!(bed.count(1), contexts, "contexts that were made");
-    let owned = stage.register(&bed, bed.alloc(4096), 4096);
+    let owned = stage.register(bed, bed.alloc(4096), 4096);
     assert!(!owned.is_held_up(), "no more than all else");
-    let bytes = pattern(CHUNK, 1);
-    stage.copy_in(heap, &bytes);
-    assert!(stage.copy_out(heap, CHUNK) == bytes);
+    stage.carries(heap, &pattern(CHUNK, 1));
 }
 
-fn no_stacks() {
-    assert_eq!(least_stack(), 0);
+fn own_context_has_no_stacks(bed: &Bed) {
+    assert_eq!(least_stack(bed), 0);
 }
 
-fn kept_stacks() {
-    assert!(least_stack() > 0);
+fn own_context_may_keep_stacks(bed: &Bed) {
+    assert!(least_stack(bed) > 0);
 }
 
 /// Bytes of a kernel's stack in the context that has the fewest, once memory is staged.
-fn least_stack() -> u64 {
-    let bed = Bed::new();
+fn least_stack(bed: &Bed) -> u64 {
     let (contexts, before) = (bed.count(1), bed.count(10));
     assert!(before > 0, "the program's context has stacks");
-    let (mut stage, _region, heap) = Stage::on_heap(&bed, 1);
+    let (mut stage, _region, heap) = Stage::on_heap(bed, 1);
     assert_eq!(bed.count(1), contexts + 1, "contexts that were made");
-    let bytes = pattern(CHUNK, 1);
-    stage.copy_in(heap, &bytes);
-    assert!(stage.copy_out(heap, CHUNK) == bytes);
+    stage.carries(heap, &pattern(CHUNK, 1));
     bed.count(10)
 }
 
-fn rows_are_kernels() {
-    let bed = Bed::new();
-    let (mut stage, _region, heap) = Stage::on_heap(&bed, 1);
-    let mut stream = 0;
-    call!(bed.raw, cuStreamCreate(&raw mut stream => *mut usize, 1 => u32));
-    let kernel = Spinning::start(&bed, stream);
+fn rows_may_be_kernels(bed: &Bed) {
+    let (mut stage, _region, heap) = Stage::on_heap(bed, 1);
+    let stream = bed.stream(1);
+    let kernel = Spinning::start(bed, stream);
     let before = bed.count(7);
     stage.copy_in(heap, &pattern(4096, 1));
     assert_eq!(bed.count(7), before, "it waited for no turn");
-    kernel.end(&bed);
+    kernel.end(bed);
 }
 
-fn context_of_the_program() {
-    let bed = Bed::new();
+fn program_context_makes_another(bed: &Bed) {
     let mut made = ptr::null_mut::<c_void>();
     call!(bed.raw, cuDevicePrimaryCtxRelease_v2(0 => std::ffi::c_int));
     call!(bed.raw, cuCtxCreate_v2(&raw mut made => *mut *mut c_void, 0 => u32, 0 => std::ffi::c_int));
     let (heap, other) = (bed.heap(1), bed.heap(1));
     let contexts = bed.count(1);
-    let (mut stage, region) = Stage::new(&bed, heap, 1 << 20);
+    let (mut stage, region) = Stage::new(bed, heap, 1 << 20);
     // Unregistered memory, used by a thread without a context, as the proxy's may be.
     let bytes = pattern(CHUNK, 2);
     thread::scope(|scope| {
@@ -354,13 +304,12 @@ fn context_of_the_program() {
     assert!(bed.count(4) < before, "what was made in it is given back");
 }
 
-fn end_beside_kernel() {
-    let bed = Bed::new();
+fn groups_end_beside_a_kernel(bed: &Bed) {
     let len = 1 << 20;
     let memory = bed.heap(1);
-    let (mut stage, region) = Stage::new(&bed, memory, len);
-    let (other, its) = Stage::new(&bed, memory, len);
-    let kernel = Spinning::start(&bed, 0);
+    let (mut stage, region) = Stage::new(bed, memory, len);
+    let (other, its) = Stage::new(bed, memory, len);
+    let kernel = Spinning::start(bed, 0);
     thread::scope(|scope| {
         let ends = scope.spawn(move || drop((other, its)));
         let start = Instant::now();
@@ -368,11 +317,9 @@ fn end_beside_kernel() {
             thread::yield_now();
         }
         let ended = ends.is_finished();
-        let bytes = pattern(CHUNK, 3);
-        stage.copy_in(memory, &bytes);
-        assert!(stage.copy_out(memory, CHUNK) == bytes);
+        stage.carries(memory, &pattern(CHUNK, 3));
         assert_eq!(status!(bed.raw, cuStreamQuery(0 => usize)), NOT_READY, "it still spins");
-        kernel.end(&bed);
+        kernel.end(bed);
         assert!(ended, "the end of a group waits for a kernel");
     });
     drop((stage, region));

@@ -1,43 +1,29 @@
 //! A copy engine by itself, as channels use it.
 
-use std::ffi::{c_int, c_void};
-use std::ptr;
-
 use cuda::{CopyEngine, CopyError, DeviceRange, Direction, PinnedMemory, Transfer};
-use std::sync::Arc;
 
-use crate::bed::case::Case;
-use test_support::random::pattern;
+use crate::bed::wait;
+use crate::prelude::*;
 
-use crate::bed::{Bed, call, fill, peek, wait};
-
-pub(crate) fn cases() -> Vec<Case> {
-    vec![
-        Case::fake("bytes_that_come_in_another_order_are_waited_for", out_of_order)
-            .with(&[("FAKE_CUDA_COPY_NS", "300000")]),
-        Case::fake("bytes_that_look_as_if_they_had_not_come_end_all_the_same", same_bytes),
-        Case::fake("a_watched_copy_that_fails_is_an_error", watched_fails),
-        Case::fake("polling_makes_few_calls_of_the_driver", few_calls),
-        Case::fake("a_dropped_engine_waits_for_its_copies", dropped)
-            .with(&[("FAKE_CUDA_COPY_NS", "200000000")]),
-        Case::any("what_does_not_fit_is_refused", misfits),
-    ]
+cases! {
+    Fake ("FAKE_CUDA_COPY_NS" = "300000"): reordered_bytes_are_waited_for;
+    Fake: bytes_like_the_mark_end, failed_watched_copy_is_an_error, polling_makes_few_driver_calls;
+    Fake ("FAKE_CUDA_COPY_NS" = "200000000"): dropped_engine_waits_for_copies;
+    Any: misfitting_copies_are_refused;
 }
 
 /// An engine, with memory on both sides.
 struct Setup {
-    bed: Bed,
     engine: CopyEngine,
     range: DeviceRange,
     memory: Arc<PinnedMemory>,
 }
 
 impl Setup {
-    fn new(len: usize) -> Self {
-        let bed = Bed::new();
+    fn new(bed: &Bed, len: usize) -> Self {
         let (engine, range) = (bed.engine(), bed.range(bed.alloc(len), len));
         let memory = bed.pinned(len);
-        Self { bed, engine, range, memory }
+        Self { engine, range, memory }
     }
 
     fn start(&mut self, direction: Direction, len: usize) {
@@ -52,30 +38,30 @@ impl Setup {
     }
 }
 
-fn out_of_order() {
+fn reordered_bytes_are_waited_for(bed: &Bed) {
     // The fake brings a part of the first or last word at the end; a thing that looked at other
     // bytes alone, or took half of a word for the whole, would be too early.
-    let mut setup = Setup::new(1 << 16);
+    let mut setup = Setup::new(bed, 1 << 16);
     // Of those that are no words of 4 bytes, and of the long ones, events tell.
     let lengths = [8, 8, 8, 4, 5, 12, 14, 24, 232, 4096, 16_384, 16_388, 1 << 16];
     for (round, len) in lengths.into_iter().cycle().take(4 * lengths.len()).enumerate() {
         let bytes = pattern(len, round);
-        setup.bed.write(setup.range.addr(), &bytes);
+        bed.write(setup.range.addr(), &bytes);
         setup.start(Direction::FromDevice, len);
         wait(&mut setup.engine).expect("it goes well");
         assert!(setup.came(len) == bytes, "{len} bytes");
     }
 }
 
-fn same_bytes() {
-    let mut setup = Setup::new(4096);
+fn bytes_like_the_mark_end(bed: &Bed) {
+    let mut setup = Setup::new(bed, 4096);
     // What the place is filled with until the first copy of an engine has come.
-    setup.bed.slow(50_000_000);
+    bed.slow(50_000_000);
     setup.start(Direction::FromDevice, 4096);
     // The other half of its word may have come by now.
     let filled = setup.came(4);
     wait(&mut setup.engine).expect("it goes well");
-    setup.bed.reset();
+    bed.reset();
     assert_ne!(setup.came(4), filled, "it is no longer there");
     // The first copy of another engine brings just that: all of it, or a word of it at either end.
     for at in [0..4096, 0..4, 4..8, 4092..4096] {
@@ -83,41 +69,40 @@ fn same_bytes() {
         for (at, byte) in at.clone().zip(filled.iter().cycle()) {
             bytes[at] = *byte;
         }
-        setup.bed.write(setup.range.addr(), &bytes);
-        setup.engine = setup.bed.engine();
+        bed.write(setup.range.addr(), &bytes);
+        setup.engine = bed.engine();
         setup.start(Direction::FromDevice, 4096);
         wait(&mut setup.engine).expect("it goes well");
         assert!(setup.came(4096) == bytes);
     }
 }
 
-fn watched_fails() {
-    let mut setup = Setup::new(4096);
-    setup.bed.fail(0, 214);
+fn failed_watched_copy_is_an_error(bed: &Bed) {
+    let mut setup = Setup::new(bed, 4096);
+    bed.fail(0, 214);
     setup.start(Direction::FromDevice, 4096);
-    let error = wait(&mut setup.engine).expect_err("it failed");
-    assert!(error.to_string().contains("CUDA_ERROR_ECC_UNCORRECTABLE (214)"), "{error}");
+    refused(wait(&mut setup.engine), &["CUDA_ERROR_ECC_UNCORRECTABLE (214)"]);
 }
 
 /// A short copy to the host, which is not done before this test has looked that often.
-fn few_calls() {
+fn polling_makes_few_driver_calls(bed: &Bed) {
     const POLLS: u64 = 5000;
-    let mut setup = Setup::new(1 << 16);
-    setup.bed.slow(300_000_000);
-    let before = setup.bed.count(6);
+    let mut setup = Setup::new(bed, 1 << 16);
+    bed.slow(300_000_000);
+    let before = bed.count(6);
     setup.start(Direction::FromDevice, 64);
     let polls = (0..POLLS).take_while(|_| setup.engine.poll().is_none()).count() as u64;
-    let calls = setup.bed.count(6) - before;
+    let calls = bed.count(6) - before;
     assert!(calls <= polls / 250, "{calls} calls in {polls} polls of a copy");
     assert!(polls > 0, "the copy was not slow");
 }
 
-fn dropped() {
-    let mut setup = Setup::new(4096);
+fn dropped_engine_waits_for_copies(bed: &Bed) {
+    let mut setup = Setup::new(bed, 4096);
     let bytes = pattern(4096, 4);
     fill(setup.memory.addr(), &bytes);
     setup.start(Direction::ToDevice, 4096);
-    let Setup { bed, engine, range, memory } = setup;
+    let Setup { engine, range, memory } = setup;
     drop(memory);
     assert!(bed.count(3) >= 4096, "the copy still needs its memory");
     drop(engine);
@@ -125,8 +110,8 @@ fn dropped() {
     assert!(bed.read(range.addr(), 4096) == bytes);
 }
 
-fn misfits() {
-    let Setup { bed, mut engine, range, memory } = Setup::new(4096);
+fn misfitting_copies_are_refused(bed: &Bed) {
+    let Setup { mut engine, range, memory } = Setup::new(bed, 4096);
     let (direction, memory) = (Direction::ToDevice, &memory);
     let part = bed.range(range.addr() + 64, 1024);
     let addr = part.addr();
@@ -150,11 +135,9 @@ fn misfits() {
     assert_eq!([(); 2].map(|()| wait(&mut engine)), [Ok(()), Ok(())]);
     assert!(engine.poll().is_none(), "nothing is left");
     if bed.is_fake() {
-        let mut other = ptr::null_mut::<c_void>();
-        call!(bed.raw, cuCtxCreate_v2(&raw mut other => *mut *mut c_void, 0 => u32, 1 => c_int));
+        bed.make_context(1);
         let foreign = bed.range(bed.alloc(4096), 4096);
         let transfer = Transfer { range: &foreign, addr: foreign.addr(), ..good };
-        let error = engine.start(&transfer).expect_err("another device's");
-        assert!(error.to_string().contains("device 1"), "{error}");
+        refused(engine.start(&transfer), &["device 1"]);
     }
 }

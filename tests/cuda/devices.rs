@@ -3,30 +3,20 @@
 use std::os::fd::AsRawFd;
 use std::ptr;
 
-use cuda::{Device, DmaBuf, Ordinal, WritesOrdering, flush_writes};
+use cuda::{Device, DmaBuf, WritesOrdering};
 
-use crate::bed::case::{Case, skip};
-use test_support::random::pattern;
+use crate::bed::case::skip;
+use crate::prelude::*;
 
-use crate::bed::Bed;
-
-pub(crate) fn cases() -> Vec<Case> {
-    vec![
-        Case::any("a_device_says_what_it_offers", attributes),
-        Case::fake("the_ordering_of_writes_is_read", ordering)
-            .with(&[("FAKE_CUDA_WRITES_ORDERING", "0")]),
-        Case::any("writes_can_be_flushed", flush),
-        Case::any("a_dma_buf_has_the_memory_s_bytes", dma_buf),
-        Case::fake("a_dma_buf_has_the_mapping_through_pcie", by_pcie),
-        Case::fake("a_driver_that_knows_no_such_mapping_gives_its_own", not_by_pcie)
-            .with(&[("FAKE_CUDA_DMA_BUF", "1")]),
-        Case::fake("a_driver_without_dma_buf_says_so", no_dma_buf)
-            .with(&[("FAKE_CUDA_DMA_BUF", "0")]),
-    ]
+cases! {
+    Any: device_says_what_it_offers, writes_can_be_flushed, dma_buf_has_the_bytes;
+    Fake ("FAKE_CUDA_WRITES_ORDERING" = "0"): ordering_of_writes_is_read;
+    Fake: dma_buf_is_mapped_through_pcie;
+    Fake ("FAKE_CUDA_DMA_BUF" = "1"): old_driver_gives_its_own_mapping;
+    Fake ("FAKE_CUDA_DMA_BUF" = "0"): driver_without_dma_buf_says_so;
 }
 
-fn attributes() {
-    let bed = Bed::new();
+fn device_says_what_it_offers(bed: &Bed) {
     assert!(Device::count(bed.driver).expect("it answers") > 0);
     let device = Device::new(bed.driver, bed.device).expect("device 0");
     let attributes = device.attributes().expect("it answers");
@@ -38,8 +28,7 @@ fn attributes() {
     assert_eq!(pci, pci.to_lowercase());
     let current = Device::current(bed.driver).expect("its context is bound");
     assert_eq!(current.ordinal(), bed.device);
-    let error = Device::new(bed.driver, Ordinal(4096)).expect_err("no such device");
-    assert!(error.to_string().contains("device 4096: CUDA_ERROR_INVALID_DEVICE"), "{error}");
+    refused(Device::new(bed.driver, Ordinal(4096)), &["device 4096: CUDA_ERROR_INVALID_DEVICE"]);
     if bed.is_fake() {
         assert_eq!((pci.as_str(), device.name().as_deref()), ("fafe:00:00.0", Ok("Fake GPU")));
         assert_eq!(attributes.writes_ordering, WritesOrdering::Owner);
@@ -48,16 +37,14 @@ fn attributes() {
     }
 }
 
-fn ordering() {
-    let bed = Bed::new();
+fn ordering_of_writes_is_read(bed: &Bed) {
     let device = Device::new(bed.driver, bed.device).expect("device 0");
     let attributes = device.attributes().expect("it answers");
     assert_eq!(attributes.writes_ordering, WritesOrdering::None);
     assert!(WritesOrdering::None < WritesOrdering::Owner);
 }
 
-fn flush() {
-    let bed = Bed::new();
+fn writes_can_be_flushed(bed: &Bed) {
     let device = Device::new(bed.driver, bed.device).expect("device 0");
     if !device.attributes().expect("it answers").flush_on_host {
         skip("this device has no flush on the host");
@@ -69,15 +56,13 @@ fn flush() {
     flushed.expect("no panic").expect("as well");
 }
 
-fn dma_buf() {
-    let bed = Bed::new();
+fn dma_buf_has_the_bytes(bed: &Bed) {
     let len = 3 << 16;
     let device = bed.alloc(2 << 20);
     let bytes = pattern(len, 1);
     bed.write(device, &bytes);
     let whole = bed.range(device, len);
-    let beyond = DmaBuf::export(&whole, device + 1, len).expect_err("more than the range has");
-    assert!(beyond.to_string().contains("CUDA_ERROR_INVALID_VALUE"), "{beyond}");
+    refused(DmaBuf::export(&whole, device + 1, len), &["CUDA_ERROR_INVALID_VALUE"]);
     let buffer = match DmaBuf::export(&bed.range(device, len), device, len) {
         Ok(buffer) => buffer,
         Err(error) if !bed.is_fake() => skip(error),
@@ -109,22 +94,21 @@ fn dma_buf() {
 
 const BY_PCIE: u32 = 13;
 
-fn by_pcie() {
-    dma_buf();
-    assert_eq!(Bed::new().count(BY_PCIE), 3);
+fn dma_buf_is_mapped_through_pcie(bed: &Bed) {
+    dma_buf_has_the_bytes(bed);
+    assert_eq!(bed.count(BY_PCIE), 3);
 }
 
-fn not_by_pcie() {
-    dma_buf();
-    assert_eq!(Bed::new().count(BY_PCIE), 0);
+fn old_driver_gives_its_own_mapping(bed: &Bed) {
+    dma_buf_has_the_bytes(bed);
+    assert_eq!(bed.count(BY_PCIE), 0);
 }
 
-fn no_dma_buf() {
-    let bed = Bed::new();
+fn driver_without_dma_buf_says_so(bed: &Bed) {
     let device = bed.alloc(1 << 16);
     let range = bed.range(device, 1 << 16);
-    let error = DmaBuf::export(&range, device, 1 << 16).expect_err("switched off");
-    let said = error.to_string();
-    assert!(said.contains("CUDA_ERROR_NOT_SUPPORTED (801)"), "{said}");
-    assert!(said.contains("65536 bytes"), "{said}");
+    refused(
+        DmaBuf::export(&range, device, 1 << 16),
+        &["CUDA_ERROR_NOT_SUPPORTED (801)", "65536 bytes"],
+    );
 }

@@ -5,27 +5,21 @@
 
 use std::time::Instant;
 
-use cuda::{Memory, Ordinal};
 use engine::ids::{RailId, WrId};
-use engine::port::copies::Reach;
 use engine::port::{
-    Access, Addressing, DataPath, Direction, Local, MemoryPort, Operation, PeerAddr, Polled,
-    Posted, Registered, Transfer,
+    Addressing, DataPath, Direction, Local, MemoryPort, Operation, PeerAddr, Polled, Registered,
+    Transfer,
 };
 use nvshmem_transport_libfabric::job::memory::direct::register_direct;
 use ofi::{Discovery, GpuDirect, MemoryKinds, OfiRegion, Opened, Options, Provider};
 use test_support::needs::named_by;
-use test_support::random::pattern;
 
-use crate::bed::case::{Case, skip};
-use crate::bed::{Bed, GRANULARITY, HANG, ON_NUMA_NODE, fill, peek};
+use crate::bed::case::skip;
+use crate::prelude::*;
 
-pub(crate) fn cases() -> Vec<Case> {
-    vec![
-        Case::gpu("memory_that_the_fabric_takes_is_written_and_read", taken),
-        Case::fake("what_moves_and_what_is_elsewhere_is_never_direct", never),
-        Case::fake("a_context_that_is_gone_refuses_the_memory", gone),
-    ]
+cases! {
+    Gpu: direct_memory_is_written_and_read;
+    Fake: moving_memory_is_never_direct, gone_context_refuses_its_memory;
 }
 
 struct Pair {
@@ -66,8 +60,7 @@ impl Pair {
     }
 }
 
-fn taken() {
-    let bed = Bed::new();
+fn direct_memory_is_written_and_read(bed: &Bed) {
     let library = named_by("NVSHMEM_TEST_LIBFABRIC_CUDA").unwrap_or_else(|reason| skip(reason));
     let opened = open(library.to_string_lossy().into_owned());
     println!("{}", opened.report);
@@ -122,45 +115,29 @@ fn open(library: String) -> Opened {
     opened.unwrap_or_else(|error| panic!("{error}"))
 }
 
-fn never() {
-    let bed = Bed::new();
+fn moving_memory_is_never_direct(bed: &Bed) {
     let opened = open(Options::default().library);
-    let refused = |addr, range: &_| {
-        let refusal = register_direct(&opened.memory, addr, range, Access::Local);
-        refusal.expect_err("it is not").to_string()
-    };
-    let managed = bed.managed(1 << 20);
-    let said = refused(managed, &bed.range(managed, 1 << 20));
-    assert!(said.contains("managed"), "{said}");
+    let (managed, plain) = (bed.managed(1 << 20), bed.alloc(1 << 20));
     let node = bed.vmm(&[(ON_NUMA_NODE, 0)], false);
-    let said = refused(node, &bed.range(node, GRANULARITY));
-    assert!(said.contains("NUMA"), "{said}");
-    // Mapped twice: what the NIC would be told is not what peers name.
-    let plain = bed.alloc(1 << 20);
-    let said = refused(plain + 4096, &bed.range(plain, 4096));
-    assert!(said.contains(&format!("at {plain:#x} only")), "{said}");
-    bed.free(plain);
-    bed.free(managed);
+    for (addr, range, why) in [
+        (managed, bed.range(managed, 1 << 20), "managed"),
+        (node, bed.range(node, GRANULARITY), "NUMA"),
+        // Mapped twice: what the NIC would be told is not what peers name.
+        (plain + 4096, bed.range(plain, 4096), &format!("at {plain:#x} only")),
+    ] {
+        refused(register_direct(&opened.memory, addr, &range, Access::Local), &[why]);
+    }
 }
 
-fn gone() {
-    use std::ffi::{c_int, c_void};
-
-    let bed = Bed::new();
+fn gone_context_refuses_its_memory(bed: &Bed) {
     let opened = open(Options::default().library);
-    let mut own = std::ptr::null_mut::<c_void>();
-    crate::bed::call!(
-        bed.raw,
-        cuCtxCreate_v2(&raw mut own => *mut *mut c_void, 0 => u32, 2 => c_int)
-    );
+    let own = bed.make_context(2);
     let addr = bed.alloc(4096);
     let Ok(Memory::Device(range)) = Memory::examine(bed.driver, addr, 4096) else {
         panic!("memory of device 2");
     };
     assert_eq!(range.context().device(), Ordinal(2));
-    crate::bed::call!(bed.raw, cuCtxDestroy_v2(own => *mut c_void));
-    let refusal = register_direct(&opened.memory, addr, &range, Access::LocalAndRemote)
-        .expect_err("its context is gone");
-    let said = refusal.to_string();
-    assert!(said.contains("context cannot be bound"), "{said}");
+    call!(bed.raw, cuCtxDestroy_v2(own => *mut c_void));
+    let registered = register_direct(&opened.memory, addr, &range, Access::LocalAndRemote);
+    refused(registered, &["context cannot be bound"]);
 }

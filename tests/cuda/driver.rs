@@ -3,26 +3,20 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use cuda::{Context, Driver, Kind, LoadError, Memory, Ordinal, Pointer, flush_writes};
+use cuda::{Driver, LoadError};
 
-use crate::bed::case::Case;
-use crate::bed::{self, Bed, count};
+use crate::bed::{self, count};
+use crate::prelude::*;
 
-pub(crate) fn cases() -> Vec<Case> {
-    vec![
-        Case::none("a_process_without_cuda_has_no_driver", absent),
-        Case::none("a_library_that_is_not_there_is_named", missing),
-        Case::none("a_library_that_is_no_driver_is_named", wrong),
-        Case::none("an_old_driver_serves_without_what_it_lacks", old),
-        Case::none("a_driver_without_a_needed_function_is_refused", incomplete),
-        Case::fake("a_process_that_has_not_started_cuda_is_left_alone", not_started),
-        Case::any("the_driver_of_the_process_is_found", found),
-        Case::fake("a_driver_that_loads_kernels_at_once_is_known", eager)
-            .with(&[("CUDA_MODULE_LOADING", "EAGER")]),
-    ]
+cases! {
+    None: process_without_cuda_has_no_driver, missing_library_is_named,
+        library_without_driver_is_named, old_driver_serves, incomplete_driver_is_refused;
+    Unstarted: unstarted_cuda_is_left_alone;
+    Any: driver_of_the_process_is_found;
+    Fake ("CUDA_MODULE_LOADING" = "EAGER"): eager_kernel_loading_is_known;
 }
 
-fn absent() {
+fn process_without_cuda_has_no_driver() {
     let error = Driver::of_process().expect_err("nothing has loaded it");
     assert!(matches!(error, LoadError::NotInUse { .. }), "{error:?}");
     assert!(error.to_string().contains("libcuda.so.1"), "{error}");
@@ -30,14 +24,14 @@ fn absent() {
     Driver::of_process().expect_err("still");
 }
 
-fn missing() {
-    let error = Driver::load("libcuda-of-nowhere.so.1").expect_err("no such library");
-    let said = error.to_string();
-    assert!(said.contains("libcuda-of-nowhere.so.1"), "{said}");
-    assert!(said.contains("cannot open shared object file"), "the loader's own words: {said}");
+fn missing_library_is_named() {
+    refused(
+        Driver::load("libcuda-of-nowhere.so.1"),
+        &["libcuda-of-nowhere.so.1", "cannot open shared object file"],
+    );
 }
 
-fn wrong() {
+fn library_without_driver_is_named() {
     let error = Driver::load("libm.so.6").expect_err("that is no driver");
     assert!(matches!(error, LoadError::Symbol { symbol: "cuInit", .. }), "{error:?}");
     assert!(error.to_string().contains("libm.so.6"), "{error}");
@@ -53,7 +47,7 @@ fn build_old(name: &str, arguments: &[&str]) -> String {
     library.to_string_lossy().into_owned()
 }
 
-fn old() {
+fn old_driver_serves() {
     let path = build_old("libcuda-old.so.1", &[]);
     let driver = Driver::load(&path).expect("it has what is needed");
     assert_eq!(driver.version().to_string(), "11.4");
@@ -63,22 +57,21 @@ fn old() {
         assert!(missing.contains(function), "{missing}");
     }
     let context = Context::primary(driver, Ordinal(0)).expect("it answers");
-    let error = flush_writes(&context).expect_err("it has no such function");
-    let said = error.to_string();
-    for part in ["cuFlushGPUDirectRDMAWrites", "CUDA_ERROR_NOT_SUPPORTED", "driver 11.4"] {
-        assert!(said.contains(part), "{said}");
-    }
+    refused(
+        flush_writes(&context),
+        &["cuFlushGPUDirectRDMAWrites", "CUDA_ERROR_NOT_SUPPORTED", "driver 11.4"],
+    );
     let again = Driver::load(&path).expect("it is open");
     assert!(std::ptr::eq(driver, again), "opened once");
 }
 
-fn incomplete() {
+fn incomplete_driver_is_refused() {
     let path = build_old("libcuda-incomplete.so.1", &["-DMISSING"]);
     let error = Driver::load(&path).expect_err("it lacks one");
     assert!(matches!(error, LoadError::Symbol { symbol: "cuMemcpyDtoHAsync_v2", .. }), "{error:?}");
 }
 
-fn not_started() {
+fn unstarted_cuda_is_left_alone() {
     let raw = bed::open().expect("the fake driver");
     let driver = Driver::of_process().expect("it is loaded");
     let bytes = [1_u8; 64];
@@ -88,8 +81,7 @@ fn not_started() {
     assert!(matches!(Memory::examine(driver, addr, 64), Ok(Memory::Host(Kind::Host))));
     assert_eq!(count(&raw, 0), 0, "cuInit was called");
     assert_eq!(count(&raw, 1), 0, "a context was made");
-    let error = Context::primary(driver, Ordinal(0)).expect_err("CUDA was not started");
-    assert!(error.to_string().contains("CUDA_ERROR_NOT_INITIALIZED (3)"), "{error}");
+    refused(Context::primary(driver, Ordinal(0)), &["CUDA_ERROR_NOT_INITIALIZED (3)"]);
     driver.initialise().expect("now it is");
     assert_eq!(count(&raw, 0), 1);
     // Asking about host memory makes no context.
@@ -97,8 +89,7 @@ fn not_started() {
     assert_eq!(count(&raw, 1), 0, "a context was made");
 }
 
-fn found() {
-    let bed = Bed::new();
+fn driver_of_the_process_is_found(bed: &Bed) {
     println!("{}", bed.driver);
     assert!(std::ptr::eq(bed.driver, Driver::of_process().expect("the same")));
     if bed.is_fake() {
@@ -108,6 +99,6 @@ fn found() {
     }
 }
 
-fn eager() {
-    assert!(!Bed::new().driver.loads_kernels_lazily());
+fn eager_kernel_loading_is_known(bed: &Bed) {
+    assert!(!bed.driver.loads_kernels_lazily());
 }

@@ -3,18 +3,11 @@
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 
-use crate::bed::case::Case;
-use test_support::random::pattern;
+use crate::prelude::*;
 
-use crate::bed::{Bed, GRANULARITY, status};
-
-pub(crate) fn cases() -> Vec<Case> {
-    vec![
-        Case::fake("reading_device_memory_faults", read).faults(),
-        Case::fake("freed_memory_faults", freed).faults(),
-        Case::fake("system_calls_cannot_touch_device_memory", calls),
-        Case::fake("a_copy_over_a_border_of_allocations_is_refused", strict),
-    ]
+cases! {
+    Faults: reading_device_memory_faults, freed_memory_faults;
+    Fake: system_calls_reach_no_device_memory, copy_over_a_border_is_refused;
 }
 
 fn load(addr: usize) {
@@ -23,20 +16,17 @@ fn load(addr: usize) {
     println!("read {byte}");
 }
 
-fn read() {
-    let bed = Bed::new();
+fn reading_device_memory_faults(bed: &Bed) {
     load(bed.alloc(4096) + 100);
 }
 
-fn freed() {
-    let bed = Bed::new();
+fn freed_memory_faults(bed: &Bed) {
     let addr = bed.host(4096);
     bed.free_host(addr);
     load(addr);
 }
 
-fn calls() {
-    let bed = Bed::new();
+fn system_calls_reach_no_device_memory(bed: &Bed) {
     let device = bed.alloc(4096);
     let bytes = pattern(4096, 2);
     bed.write(device, &bytes);
@@ -52,8 +42,7 @@ fn calls() {
     assert_eq!(bed.read(device, 4096), bytes, "nothing has changed");
 }
 
-fn strict() {
-    let bed = Bed::new();
+fn copy_over_a_border_is_refused(bed: &Bed) {
     let border = bed.heap(2) + GRANULARITY;
     let host = bed.host(4096);
     let across = status!(bed.raw, cuMemcpyHtoD_v2(

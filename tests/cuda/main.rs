@@ -16,6 +16,7 @@ mod driver;
 mod faults;
 mod memory;
 mod pointers;
+mod prelude;
 mod staging;
 mod words;
 
@@ -42,6 +43,7 @@ fn main() -> ExitCode {
         coexistence::cases(),
         words::cases(),
         staging::cases(),
+        staging::model::cases(),
         staging::words::cases(),
         staging::failures::cases(),
         staging::same_host::cases(),

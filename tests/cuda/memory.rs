@@ -1,26 +1,18 @@
 //! Memory that the layer allocates on a device.
 
-use std::ffi::c_int;
+use cuda::{DeviceHeap, DeviceMemory};
 
-use cuda::{DeviceHeap, DeviceMemory, Kind, Pointer};
+use crate::prelude::*;
 
-use crate::bed::case::Case;
-use crate::bed::{Bed, GRANULARITY, call};
-
-pub(crate) fn cases() -> Vec<Case> {
-    vec![
-        Case::fake("a_heap_is_zero_and_is_given_back", heap),
-        Case::fake("a_heap_without_the_vmm_interface_is_zero_and_is_given_back", heap)
-            .with(&[("FAKE_CUDA_VMM", "0")]),
-        Case::fake("device_memory_is_given_back", device_memory),
-    ]
+cases! {
+    Fake: heap_is_zero_and_given_back, device_memory_is_given_back;
+    Fake ("FAKE_CUDA_VMM" = "0"): heap_is_zero_and_given_back;
 }
 
 /// What the fake driver calls bytes of the device's memory that are in use.
 const IN_USE: u32 = 4;
 
-fn heap() {
-    let bed = Bed::new();
+fn heap_is_zero_and_given_back(bed: &Bed) {
     let context = bed.context();
     let is_mapped = std::env::var_os("FAKE_CUDA_VMM").is_none();
     for len in [0, 1, GRANULARITY, GRANULARITY + 1] {
@@ -34,13 +26,11 @@ fn heap() {
         assert_eq!(bed.count(IN_USE), 0, "all is given back");
     }
     call!(bed.raw, fake_cuda_limits(0 => c_int, u64::MAX => u64, 4096 => u64));
-    let error = DeviceHeap::new(&context, 2 * GRANULARITY).expect_err("there is less");
-    assert!(error.to_string().contains("CUDA_ERROR_OUT_OF_MEMORY (2)"), "{error}");
+    refused(DeviceHeap::new(&context, 2 * GRANULARITY), &["CUDA_ERROR_OUT_OF_MEMORY (2)"]);
     assert_eq!(bed.count(IN_USE), 0);
 }
 
-fn device_memory() {
-    let bed = Bed::new();
+fn device_memory_is_given_back(bed: &Bed) {
     let context = bed.context();
     let memory = DeviceMemory::new(&context, 4096).expect("there is room");
     assert_eq!((memory.range().addr(), memory.range().len()), (memory.addr(), 4096));

@@ -1,54 +1,40 @@
 //! What addresses are, where allocations end, and which context they belong to.
 
-use std::ffi::{c_int, c_void};
-use std::ptr;
-use std::thread;
+use std::{ptr, thread};
 
-use cuda::{Context, Kind, Memory, Ordinal, Pointer, RangeError};
+use cuda::RangeError;
 
-use crate::bed::case::Case;
-use crate::bed::{Bed, GRANULARITY, ON_DEVICE, ON_NUMA_NODE, call, status};
+use crate::prelude::*;
 
-pub(crate) fn cases() -> Vec<Case> {
-    vec![
-        Case::any("every_kind_of_memory_is_told", kinds),
-        Case::fake("memory_of_a_numa_node_is_told", numa),
-        Case::any("an_address_that_is_used_again_has_another_number", numbers),
-        Case::any("a_range_knows_where_its_allocations_end", borders),
-        Case::any("a_range_of_two_kinds_is_refused", mixed),
-        Case::fake("a_range_on_two_devices_is_refused", two_devices),
-        Case::any("no_range_at_all_is_refused", bounds),
-        Case::any("a_context_is_bound_and_what_was_bound_comes_back", binding),
-        Case::fake("memory_of_a_context_of_the_program_s_own_is_used_in_it", own_context),
-        Case::fake("memory_of_no_context_is_used_in_the_one_that_is_bound", bound_serves),
-        Case::fake("calls_without_a_context_fail", unbound),
-        Case::fake("a_destroyed_context_is_an_error", destroyed),
-    ]
+cases! {
+    Any: kinds_of_memory_are_told, reused_address_has_another_number, range_knows_its_allocations,
+        range_of_two_kinds_is_refused, empty_ranges_are_refused, bound_context_comes_back;
+    Fake: memory_of_a_node_is_told, range_on_two_devices_is_refused, program_context_is_used,
+        bound_context_serves, calls_without_context_fail, destroyed_context_is_an_error;
 }
 
 fn kind(bed: &Bed, addr: usize) -> Kind {
     Pointer::of(bed.driver, addr).expect("every address is answered").kind
 }
 
-fn kinds() {
-    let bed = Bed::new();
+fn kinds_of_memory_are_told(bed: &Bed) {
     let plain = vec![0_u8; 1 << 16];
     let addr = plain.as_ptr() as usize;
-    assert_eq!(kind(&bed, addr), Kind::Host);
+    assert_eq!(kind(bed, addr), Kind::Host);
     assert!(matches!(Memory::examine(bed.driver, addr, plain.len()), Ok(Memory::Host(Kind::Host))));
     // Whole pages of it, registered.
     let page = addr.next_multiple_of(4096);
     call!(bed.raw, cuMemHostRegister_v2(page => usize, 8192 => usize, 0 => u32));
-    assert_eq!(kind(&bed, page + 5), Kind::RegisteredHost);
+    assert_eq!(kind(bed, page + 5), Kind::RegisteredHost);
     let inside = Memory::examine(bed.driver, page + 1, 4096);
     assert!(matches!(inside, Ok(Memory::Host(Kind::RegisteredHost))), "{inside:?}");
     let beyond = Memory::examine(bed.driver, page + 1, 16_384);
     assert!(matches!(beyond, Ok(Memory::Host(Kind::Host))), "not all is locked: {beyond:?}");
     call!(bed.raw, cuMemHostUnregister(page => usize));
-    assert_eq!(kind(&bed, page + 5), Kind::Host);
+    assert_eq!(kind(bed, page + 5), Kind::Host);
 
     let locked = bed.host(4096);
-    assert_eq!(kind(&bed, locked + 4095), Kind::RegisteredHost);
+    assert_eq!(kind(bed, locked + 4095), Kind::RegisteredHost);
     bed.free_host(locked);
 
     let device = bed.alloc(1 << 20);
@@ -60,7 +46,7 @@ fn kinds() {
     assert!(!range.kind().cpu_accessible());
 
     let managed = bed.managed(1 << 20);
-    assert_eq!(kind(&bed, managed), Kind::Managed);
+    assert_eq!(kind(bed, managed), Kind::Managed);
     assert!(matches!(Memory::examine(bed.driver, managed, 1 << 20), Ok(Memory::Managed(_))));
 
     let heap = bed.heap(1);
@@ -71,24 +57,22 @@ fn kinds() {
     bed.free(managed);
 }
 
-fn numa() {
-    let bed = Bed::new();
+fn memory_of_a_node_is_told(bed: &Bed) {
     let open = bed.vmm(&[(ON_NUMA_NODE, 0); 2], true);
-    assert_eq!(kind(&bed, open), Kind::HostNuma);
+    assert_eq!(kind(bed, open), Kind::HostNuma);
     let memory = Memory::examine(bed.driver, open, 2 * GRANULARITY);
     assert!(matches!(memory, Ok(Memory::Host(Kind::HostNuma))), "{memory:?}");
     // SAFETY: mapped for the CPU, as the driver says, and ours.
     unsafe { (open as *mut u64).write_volatile(7) };
 
     let closed = bed.vmm(&[(ON_NUMA_NODE, 0); 2], false);
-    assert_eq!(kind(&bed, closed), Kind::HostNumaDeviceOnly);
+    assert_eq!(kind(bed, closed), Kind::HostNumaDeviceOnly);
     let range = bed.range(closed, 2 * GRANULARITY);
     assert_eq!(range.kind(), Kind::HostNumaDeviceOnly);
     assert_eq!(range.allocations().count(), 2);
 }
 
-fn numbers() {
-    let bed = Bed::new();
+fn reused_address_has_another_number(bed: &Bed) {
     let first = bed.alloc(1 << 20);
     let number = Pointer::of(bed.driver, first).expect("it answers").buffer;
     assert_ne!(number, 0);
@@ -99,8 +83,7 @@ fn numbers() {
     bed.free(second);
 }
 
-fn borders() {
-    let bed = Bed::new();
+fn range_knows_its_allocations(bed: &Bed) {
     let heap = bed.heap(3);
     let g = GRANULARITY;
     let all: Vec<_> = bed.range(heap, 3 * g).allocations().collect();
@@ -110,16 +93,14 @@ fn borders() {
     assert_eq!(all, [(heap + 10, g - 10), (heap + g, g), (heap + 2 * g, 10)]);
     // Memory of the VMM interface refuses it, plain memory does not.
     if bed.is_fake() {
-        let error = range.set_sync_memops().expect_err("not for the VMM interface");
-        assert!(error.to_string().contains("SYNC_MEMOPS"), "{error}");
+        refused(range.set_sync_memops(), &["SYNC_MEMOPS"]);
     }
     let plain = bed.alloc(4096);
     bed.range(plain, 4096).set_sync_memops().expect("it is for plain memory");
     bed.free(plain);
 }
 
-fn mixed() {
-    let bed = Bed::new();
+fn range_of_two_kinds_is_refused(bed: &Bed) {
     if bed.is_fake() {
         let heap = bed.vmm(&[(ON_DEVICE, 0), (ON_NUMA_NODE, 0)], false);
         let error = Memory::examine(bed.driver, heap, 2 * GRANULARITY).expect_err("two kinds");
@@ -146,8 +127,7 @@ fn mixed() {
     bed.free(device);
 }
 
-fn two_devices() {
-    let bed = Bed::new();
+fn range_on_two_devices_is_refused(bed: &Bed) {
     let heap = bed.vmm(&[(ON_DEVICE, 0), (ON_DEVICE, 1)], false);
     let error = Memory::examine(bed.driver, heap, GRANULARITY + 1).expect_err("two devices");
     let at = heap + GRANULARITY;
@@ -157,8 +137,7 @@ fn two_devices() {
     assert_eq!(range.context().device(), Ordinal(1));
 }
 
-fn bounds() {
-    let bed = Bed::new();
+fn empty_ranges_are_refused(bed: &Bed) {
     for (addr, len) in [(0x1000, 0), (0, 8), (usize::MAX - 3, 8)] {
         let error = Memory::examine(bed.driver, addr, len).expect_err("no range");
         assert_eq!(error, RangeError::Bounds { addr, len });
@@ -176,22 +155,21 @@ fn bound(bed: &Bed) -> *mut c_void {
     current
 }
 
-fn binding() {
-    let bed = Bed::new();
+fn bound_context_comes_back(bed: &Bed) {
     let context = bed.context();
     // It is bound here already.
-    assert_eq!(bound(&bed), bed.handle);
+    assert_eq!(bound(bed), bed.handle);
     drop(context.bind().expect("it is there"));
-    assert_eq!(bound(&bed), bed.handle);
+    assert_eq!(bound(bed), bed.handle);
     thread::scope(|scope| {
         scope.spawn(|| {
-            assert!(bound(&bed).is_null(), "nothing is bound on a fresh thread");
+            assert!(bound(bed).is_null(), "nothing is bound on a fresh thread");
             let outer = context.bind().expect("it is there");
-            assert_eq!(bound(&bed), bed.handle);
+            assert_eq!(bound(bed), bed.handle);
             drop(context.bind().expect("again"));
-            assert_eq!(bound(&bed), bed.handle, "the inner one has changed nothing");
+            assert_eq!(bound(bed), bed.handle, "the inner one has changed nothing");
             drop(outer);
-            assert!(bound(&bed).is_null(), "what was bound is back");
+            assert!(bound(bed).is_null(), "what was bound is back");
         });
     });
     if bed.is_fake() {
@@ -201,16 +179,14 @@ fn binding() {
         call!(bed.raw, cuCtxSetCurrent(other => *mut c_void));
         {
             let _bound = context.bind().expect("it is there");
-            assert_eq!(bound(&bed), bed.handle);
+            assert_eq!(bound(bed), bed.handle);
         }
-        assert_eq!(bound(&bed), other);
+        assert_eq!(bound(bed), other);
     }
 }
 
-fn own_context() {
-    let bed = Bed::new();
-    let mut own = ptr::null_mut::<c_void>();
-    call!(bed.raw, cuCtxCreate_v2(&raw mut own => *mut *mut c_void, 0 => u32, 3 => c_int));
+fn program_context_is_used(bed: &Bed) {
+    let own = bed.make_context(3);
     let made = bed.count(1);
     let device = bed.alloc(4096);
     call!(bed.raw, cuCtxSetCurrent(bed.handle => *mut c_void));
@@ -218,23 +194,21 @@ fn own_context() {
     assert_eq!(range.context().device(), Ordinal(3));
     assert!(!range.context().is(&bed.context()));
     let inner = range.context().bind().expect("it is there");
-    assert_eq!(bound(&bed), own);
+    assert_eq!(bound(bed), own);
     drop(inner);
     assert_eq!(bed.count(1), made, "no primary context of device 3 was made");
     assert!(range.context().to_string().contains("device 3"), "{}", range.context());
 }
 
-fn bound_serves() {
-    let bed = Bed::new();
+fn bound_context_serves(bed: &Bed) {
     let heap = bed.vmm(&[(ON_DEVICE, 3)], false);
-    let mut own = ptr::null_mut::<c_void>();
-    call!(bed.raw, cuCtxCreate_v2(&raw mut own => *mut *mut c_void, 0 => u32, 3 => c_int));
+    let own = bed.make_context(3);
     let made = bed.count(1);
     let used_in = || {
         let range = bed.range(heap, GRANULARITY);
         assert_eq!(range.context().device(), Ordinal(3));
         let _bound = range.context().bind().expect("it is there");
-        (bound(&bed), bed.count(1))
+        (bound(bed), bed.count(1))
     };
     let current = || Context::current(bed.driver).expect("it answers");
     assert_eq!(used_in(), (own, made), "the one that is bound");
@@ -244,7 +218,7 @@ fn bound_serves() {
     // One of another device is bound, or none: the primary one is made.
     for other in [bed.handle, ptr::null_mut()] {
         // Without one, those below on the thread's stack go as well.
-        while bound(&bed) != other {
+        while bound(bed) != other {
             call!(bed.raw, cuCtxSetCurrent(other => *mut c_void));
         }
         let (context, made_now) = used_in();
@@ -253,22 +227,18 @@ fn bound_serves() {
     }
 }
 
-fn unbound() {
+fn calls_without_context_fail(bed: &Bed) {
     // What the layer is tested against has to be as strict as CUDA is.
-    let bed = Bed::new();
     call!(bed.raw, cuCtxSetCurrent(ptr::null_mut() => *mut c_void));
     let mut addr = 0;
     assert_eq!(status!(bed.raw, cuMemAlloc_v2(&raw mut addr => *mut usize, 64 => usize)), 201);
     assert_eq!(status!(bed.raw, cuStreamSynchronize(0 => usize)), 201);
 }
 
-fn destroyed() {
-    let bed = Bed::new();
-    let mut own = ptr::null_mut::<c_void>();
-    call!(bed.raw, cuCtxCreate_v2(&raw mut own => *mut *mut c_void, 0 => u32, 2 => c_int));
+fn destroyed_context_is_an_error(bed: &Bed) {
+    let own = bed.make_context(2);
     let device = bed.alloc(4096);
     let range = bed.range(device, 4096);
     call!(bed.raw, cuCtxDestroy_v2(own => *mut c_void));
-    let error = range.context().bind().expect_err("it is gone");
-    assert!(error.to_string().contains("CUDA_ERROR_CONTEXT_IS_DESTROYED (709)"), "{error}");
+    refused(range.context().bind(), &["CUDA_ERROR_CONTEXT_IS_DESTROYED (709)"]);
 }

@@ -1,28 +1,20 @@
 //! What reaches words of device memory: GDRCopy, and the driver's streams with their patience.
 
 use std::process::Command;
-use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use cuda::{GDRCOPY_LIBRARY, Gdrcopy, GdrcopyError, WordRange, Words, WordsOptions};
+use cuda::{Gdrcopy, GdrcopyError, WordRange, Words};
 
-use crate::bed::case::Case;
-use crate::bed::stage::{Stage, options};
-use crate::bed::{Bed, GRANULARITY, count, fill};
+use crate::bed::count;
+use crate::prelude::*;
 
-pub(crate) fn cases() -> Vec<Case> {
-    vec![
-        Case::fake("a_gdrcopy_that_works_is_used", working),
-        Case::fake("a_gdrcopy_of_another_version_is_not_used", other_version)
-            .with(&[("FAKE_GDRCOPY_VERSION", "3.1")]),
-        Case::fake("a_gdrcopy_without_its_module_is_not_used", no_module)
-            .with(&[("FAKE_GDRCOPY_REFUSE", "1")]),
-        Case::none("a_missing_gdrcopy_is_named", no_gdrcopy),
-        Case::fake("the_cpu_finds_memory_through_its_window", window),
-        Case::fake("a_word_that_never_comes_is_an_error", stuck),
-        Case::fake("a_process_that_was_stopped_has_not_waited", stopped),
-    ]
+cases! {
+    Fake: working_gdrcopy_is_used, cpu_finds_memory_through_window, late_word_is_an_error,
+        stopped_process_has_not_waited;
+    Fake ("FAKE_GDRCOPY_VERSION" = "3.1"): other_gdrcopy_is_not_used;
+    Fake ("FAKE_GDRCOPY_REFUSE" = "1"): gdrcopy_needs_its_module;
+    None: missing_gdrcopy_is_named;
 }
 
 pub(crate) fn stream_only() -> WordsOptions {
@@ -30,34 +22,32 @@ pub(crate) fn stream_only() -> WordsOptions {
 }
 
 /// Whether the CPU has a window on memory that is staged.
-fn is_mapped() -> bool {
-    let bed = Bed::new();
+fn is_mapped(bed: &Bed) -> bool {
     let options = options(2, WordsOptions::default());
-    let (mut stage, region) = Stage::with(&bed, bed.heap(1), GRANULARITY, options);
+    let (mut stage, region) = Stage::with(bed, bed.heap(1), GRANULARITY, options);
     stage.port.store_flag(region.range().addr(), 7).expect("a word of it");
     assert_eq!(bed.read(region.range().addr(), 8), 7_u64.to_le_bytes());
     region.is_mapped()
 }
 
-fn working() {
-    assert!(is_mapped());
+fn working_gdrcopy_is_used(bed: &Bed) {
+    assert!(is_mapped(bed));
     let gdrcopy = Gdrcopy::load(GDRCOPY_LIBRARY).expect("it is open");
     assert_eq!(gdrcopy.to_string(), "GDRCopy 2.4");
 }
 
-fn other_version() {
+fn other_gdrcopy_is_not_used(bed: &Bed) {
     let error = Gdrcopy::load(GDRCOPY_LIBRARY).expect_err("3.1 is not 2.x");
     assert!(matches!(error, GdrcopyError::Version { major: 3, minor: 1, .. }), "{error:?}");
-    assert!(!is_mapped());
+    assert!(!is_mapped(bed));
 }
 
-fn no_module() {
-    let error = Gdrcopy::load(GDRCOPY_LIBRARY).expect_err("no module");
-    assert!(error.to_string().contains("gdrdrv"), "{error}");
-    assert!(!is_mapped());
+fn gdrcopy_needs_its_module(bed: &Bed) {
+    refused(Gdrcopy::load(GDRCOPY_LIBRARY), &["gdrdrv"]);
+    assert!(!is_mapped(bed));
 }
 
-fn no_gdrcopy() {
+fn missing_gdrcopy_is_named() {
     let error = Gdrcopy::load("libgdrapi-of-nowhere.so.2").expect_err("no such library");
     let said = error.to_string();
     assert!(said.contains("libgdrapi-of-nowhere.so.2") && said.contains("cannot open"), "{said}");
@@ -65,8 +55,7 @@ fn no_gdrcopy() {
     assert!(matches!(error, GdrcopyError::Symbol { symbol: "gdr_pin_buffer", .. }), "{error:?}");
 }
 
-fn window() {
-    let bed = Bed::new();
+fn cpu_finds_memory_through_window(bed: &Bed) {
     let words = Words::new(&bed.context(), &WordsOptions::default()).expect("copies work");
     let heap = bed.heap(2);
     let (start, len) = (heap + 4096, 2 * GRANULARITY - 8192);
@@ -90,9 +79,8 @@ fn patient(bed: &Bed, patience: Duration) -> (Stage, cuda::StagedRegion, usize) 
     (stage, region, heap)
 }
 
-fn stuck() {
-    let bed = Bed::new();
-    let (mut stage, _region, heap) = patient(&bed, Duration::from_millis(50));
+fn late_word_is_an_error(bed: &Bed) {
+    let (mut stage, _region, heap) = patient(bed, Duration::from_millis(50));
     bed.slow(1_500_000_000);
     let error = stage.port.load(heap, &mut [0; 8]).expect_err("it takes too long");
     let said = error.to_string();
@@ -107,9 +95,8 @@ const BEGUN: u32 = 14;
 
 /// A debugger or a scheduler stops the process while a word is on its way. On the clock its
 /// patience is over long before the word is there, and it goes on before that.
-fn stopped() {
-    let bed = Bed::new();
-    let (mut stage, _region, heap) = patient(&bed, Duration::from_secs(3));
+fn stopped_process_has_not_waited(bed: &Bed) {
+    let (mut stage, _region, heap) = patient(bed, Duration::from_secs(3));
     bed.write(heap, &7_u64.to_le_bytes());
     bed.slow(6_000_000_000);
     let me = std::process::id();

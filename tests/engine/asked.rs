@@ -2,24 +2,15 @@
 //! what uses memory; and what they tell it for all peers at once.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use engine::error::EngineError;
-use engine::ids::{Pe, RailId};
-use engine::lane::Lane;
-use engine::port::packet::MAX_LONG_MESSAGE;
-use engine::rails::Spread;
-use engine::request::FetchTarget;
-use sim_fabric::Script;
+use crate::prelude::*;
 
-use super::job::{Job, PATIENCE, Shape};
-
-/// Who waits for what acknowledgements bring has them asked for, of all peers at once, and nobody
-/// else asks so soon.
+/// A waiting caller has acknowledgements requested of all peers; nobody else asks so soon.
 #[test]
 fn waiting_callers_ask_for_acks() {
     for asks in [false, true] {
-        let mut job = Job::new(1, &Shape { n_pes: 3, ..Shape::default() }, Script::default());
+        let mut job = Job::with(Shape { n_pes: 3, ..PLAIN });
         for pe in [1, 2] {
             job.inc(0, pe, 0);
         }
@@ -33,13 +24,11 @@ fn waiting_callers_ask_for_acks() {
     }
 }
 
-/// Much may be pending for a PE that takes nothing. When it is too much, what comes for this PE had
-/// better stay where it is, and nothing else.
+/// Too much pending for a peer holds up what comes for that peer, and nothing else.
 #[test]
 fn saturated_peer_is_named() {
     const HIGH: usize = (4096 - 256) / 2;
-    let shape = Shape { n_pes: 3, rails: 1, ..Shape::default() };
-    let mut job = Job::new(2, &shape, Script::default());
+    let mut job = Job::with(Shape { n_pes: 3, rails: 1, ..PLAIN });
     job.fabric.refuse(Pe(1), true);
     assert!(job.lane(0).has_room());
     let mut put = 0;
@@ -63,8 +52,7 @@ fn saturated_peer_is_named() {
 
 #[test]
 fn full_rails_leave_no_room() {
-    let shape = Shape { n_pes: 40, rails: 1, depth: 4, heap: 64, ..Shape::default() };
-    let mut job = Job::new(3, &shape, Script::default());
+    let mut job = Job::with(Shape { n_pes: 40, rails: 1, depth: 4, heap: 64, ..PLAIN });
     // As many peers as it takes: each has a share.
     let mut had = 0;
     while job.lane(0).has_room() {
@@ -75,8 +63,7 @@ fn full_rails_leave_no_room() {
     assert!((4..=8).contains(&had), "{had} puts fill a rail of four");
     // One peer takes eight ninths.
     for rails in [1, 2, 4] {
-        let shape = Shape { rails, depth: 18, ..Shape::default() };
-        let mut job = Job::new(3, &shape, Script::default());
+        let mut job = Job::with(Shape { rails, depth: 18, ..PLAIN });
         job.fabric.stall(Pe(1));
         while job.lane(0).pending(Pe(1)) == 0 {
             job.put_value(0, 1, 0, 1).unwrap();
@@ -87,7 +74,7 @@ fn full_rails_leave_no_room() {
 
 #[test]
 fn unknown_pes_are_errors() {
-    let mut job = Job::new(3, &Shape::default(), Script::default());
+    let mut job = Job::with(PLAIN);
     let lane = job.lane(0);
     assert!(lane.has_pe(Pe(1)) && !lane.has_pe(Pe(2)));
     let unknown = Err(EngineError::NoSuchPe { pe: Pe(2), n_pes: 2 });
@@ -98,8 +85,7 @@ fn unknown_pes_are_errors() {
 /// Of a list, the bytes of its puts alone are counted, not what describes them.
 #[test]
 fn lists_count_their_puts() {
-    let shape = Shape { staged: u32::MAX, bounce: (8192, 2, 2), ..Shape::default() };
-    let mut job = Job::new(6, &shape, Script::default());
+    let mut job = Job::with(Shape { staged: u32::MAX, bounce: (8192, 2, 2), ..PLAIN });
     (0..40).for_each(|token| job.put(0, 1, token * 512, 300).unwrap());
     job.until_quiet(0, 1);
     let counted = job.members.iter().map(|member| {
@@ -122,8 +108,7 @@ fn in_use(job: &mut Job, addr: usize, len: usize) -> bool {
     }
 }
 
-/// Whatever an operation uses of this process' memory is in use until it has ended: its own bytes,
-/// and none beside.
+/// The bytes of an operation are in use until it has ended, and none beside them.
 #[test]
 fn operations_keep_their_memory_in_use() {
     const LEN: usize = 4096;
@@ -138,10 +123,10 @@ fn operations_keep_their_memory_in_use() {
             staged: if is_staged { 0b10 } else { 0 },
             spread: if kind == "pooled" { pooled } else { Spread::ROUND_ROBIN },
             longest_message: MAX_LONG_MESSAGE,
-            ..Shape::default()
+            ..PLAIN
         };
         let again_percent = if kind == "not copied" { 100 } else { 0 };
-        let mut job = Job::new(4, &shape, Script { again_percent, ..Script::default() });
+        let mut job = Job::new(4, &shape, Script { again_percent, ..CALM });
         let at = job.members[0].scratch + LEN;
         job.fabric.stall(Pe(1));
         let is_pending = pending.contains(&kind);
@@ -187,7 +172,7 @@ fn operations_keep_their_memory_in_use() {
         assert!(!in_use(&mut job, at, LEN), "{kind} has ended");
     }
     // What belongs to a peer that was declared failed is none of the lane's.
-    let mut job = Job::new(5, &Shape::default(), Script::default());
+    let mut job = Job::with(PLAIN);
     job.fabric.stall(Pe(1));
     job.put(0, 1, 0, LEN).unwrap();
     job.quiet(0, 1).unwrap_err();
@@ -195,13 +180,11 @@ fn operations_keep_their_memory_in_use() {
     assert!(!in_use(&mut job, scratch, LEN));
 }
 
-/// A peer's puts are about this PE's memory from when they have arrived, though they wait for a
-/// bounce buffer.
+/// A peer's puts use this PE's memory from their arrival on, even while they wait for a buffer.
 #[test]
 fn waiting_peer_puts_keep_memory() {
     const LEN: usize = 1000;
-    let shape = Shape { staged: 0b01, bounce: (1024, 1, 1), ..Shape::default() };
-    let mut job = Job::new(4, &shape, Script::default());
+    let mut job = Job::with(Shape { staged: 0b01, bounce: (1024, 1, 1), ..PLAIN });
     let base = job.members[0].base;
     for number in 0..3 {
         job.put(1, 0, 4096 * number, LEN).unwrap();
@@ -224,10 +207,9 @@ fn waiting_peer_puts_keep_memory() {
 /// A quiet waits for what was begun before it, however long another thread goes on.
 #[test]
 fn quiet_ends_under_concurrent_puts() {
-    let shape = Shape::default();
-    let script = Script { delay: (2_000_000, 4_000_000), ..Script::default() };
-    let job = Job::new(8, &shape, script);
-    let host = job.host_lane(&shape);
+    let shape = PLAIN;
+    let job = Job::new(8, &shape, Script { delay: (2_000_000, 4_000_000), ..CALM });
+    let host = job.host_lane();
     let part = job.targets.part(job.members[0].scratch, 1, 0, 64);
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -257,13 +239,11 @@ fn quiet_ends_under_concurrent_puts() {
     host.quiet(Pe(1)).unwrap();
 }
 
-/// What user threads wait for is asked about once for each answer, though more is sent in each
-/// iteration.
+/// One request for each answer, though each iteration sends more.
 #[test]
 fn user_threads_ask_once_for_acks() {
-    let shape = Shape { staged: 0b0100, rails: 1, depth: 1024, ..Shape::default() };
-    let job = Job::new(7, &shape, Script::default());
-    let (mut job, host) = job.with_user_threads(&shape, PATIENCE);
+    let (mut job, host) = Job::with(Shape { staged: 0b0100, rails: 1, depth: 1024, ..PLAIN })
+        .with_user_threads(PATIENCE);
     job.fabric.trace_calls();
     // PE 1 does not look.
     let local = job.members[0].scratch;
@@ -281,9 +261,9 @@ fn user_threads_ask_once_for_acks() {
 
 #[test]
 fn host_lane_drains_when_idle() {
-    let shape = Shape::default();
-    let job = Job::new(8, &shape, Script::default());
-    let host = job.host_lane(&shape);
+    let shape = PLAIN;
+    let job = Job::new(8, &shape, CALM);
+    let host = job.host_lane();
     let part = job.targets.part(job.members[0].scratch, 1, 0, 64);
     job.fabric.stall(Pe(1));
     host.start(&part).unwrap();
@@ -295,9 +275,7 @@ fn host_lane_drains_when_idle() {
 /// What they wait for may never come then.
 #[test]
 fn user_threads_hear_of_failed_lane() {
-    let shape = Shape { rails: 2, ..Shape::default() };
-    let job = Job::new(8, &shape, Script::default());
-    let (mut job, host) = job.with_user_threads(&shape, None);
+    let (mut job, host) = Job::with(Shape { rails: 2, ..PLAIN }).with_user_threads(None);
     let part = job.targets.part(job.members[0].scratch, 1, 0, 64);
     job.fabric.stall(Pe(1));
     host.start(&part).unwrap();

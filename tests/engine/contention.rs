@@ -4,26 +4,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use engine::atomic::AtomicOp;
-use engine::error::EngineError;
-use engine::ids::Pe;
-use engine::lane::SignalChoice;
-use engine::lane::batches::Batch;
-use engine::rails::Spread;
-use sim_fabric::Script;
-use test_support::seeds::for_seeds;
+use crate::prelude::*;
 
-use crate::job::{Job, PATIENCE, Shape};
-use crate::race::{Random, random_script, random_shape};
-
-/// One queue for writes and messages, as many fabrics have it, and puts that never leave a place in
-/// it: what peers wait for gets through.
+/// Writes and messages share a queue in which puts never leave a place.
 #[test]
 fn acknowledgements_do_not_starve_behind_puts() {
     for (depth, rails) in [(1, 1), (4, 1), (4, 2)] {
-        let shape = Shape { rails, depth, ..Shape::default() };
-        let script = Script { shared_queue: true, ..Script::default() };
-        let mut job = Job::new(1, &shape, script);
+        let script = Script { shared_queue: true, ..CALM };
+        let mut job = Job::scripted(Shape { rails, depth, ..PLAIN }, script);
         job.inc(1, 0, 0);
         job.fetch(1, 0, 8).unwrap();
         let mut puts = 0;
@@ -36,15 +24,12 @@ fn acknowledgements_do_not_starve_behind_puts() {
     }
 }
 
-/// A lane that has failed tries for a while to tell its peers, until it has, and not at each call
-/// again.
+/// A failed lane tries for a while to tell its peers, and not at each call again.
 #[test]
 fn failed_lane_waits_once() {
     let failed = |connecting, refuses| {
-        let script = Script { connecting: (connecting, connecting), ..Script::default() };
-        let mut job = Job::new(1, &Shape::default(), script);
-        let handle = job.members[0].handle;
-        job.members[0].regions.release(&handle).unwrap();
+        let mut job = Job::new(1, &PLAIN, Script { connecting: (connecting, connecting), ..CALM });
+        job.release_heap(0);
         job.inc(1, 0, 0);
         job.iterate_some(&[1], 3000);
         job.fabric.refuse(Pe(1), refuses);
@@ -71,8 +56,7 @@ fn failed_lane_waits_once() {
 /// Messages of the fast path keep to the window, and leave slots to other peers.
 #[test]
 fn silent_peers_hold_few_slots() {
-    let shape = Shape { n_pes: 6, fast: true, heap: 64, ..Shape::default() };
-    let mut job = Job::new(1, &shape, Script::default());
+    let mut job = Job::with(Shape { n_pes: 6, fast: true, heap: 64, ..PLAIN });
     let held = [1, 2, 3, 4, 5].map(|pe| {
         (0..2).for_each(|_| job.inc(0, pe, 0));
         job.until_quiet(0, pe);
@@ -86,8 +70,7 @@ fn silent_peers_hold_few_slots() {
 /// A long operation is queued at once, and behind it one that cannot be done is an error at once.
 #[test]
 fn long_operations_are_queued_at_once() {
-    let shape = Shape { rails: 1, depth: 2, max_segment: 64, ..Shape::default() };
-    let mut job = Job::new(1, &shape, Script::default());
+    let mut job = Job::with(Shape { rails: 1, depth: 2, max_segment: 64, ..PLAIN });
     job.fabric.stall(Pe(1));
     let before = job.fabric.now();
     job.put(0, 1, 0, 4096).unwrap();
@@ -103,7 +86,7 @@ fn long_operations_are_queued_at_once() {
 /// A submitter that finds the queues full gives up once another thread says so.
 #[test]
 fn abandoned_submitters_give_up() {
-    let mut job = Job::new(1, &Shape::default(), Script::default());
+    let mut job = Job::with(PLAIN);
     let flag = Arc::new(AtomicBool::new(false));
     job.lane(0).set_abandon(Arc::clone(&flag));
     job.fabric.refuse(Pe(1), true);
@@ -114,8 +97,7 @@ fn abandoned_submitters_give_up() {
     assert_eq!(job.lane(0).pending(Pe(1)), 2048);
 }
 
-/// Fetches that are acknowledged and not answered keep their segments; with every other one in use
-/// as well, a put waits for room, and is not lost.
+/// Unanswered fetches keep their segments; with all others in use, a put waits for one.
 #[test]
 fn full_segment_table_loses_no_put() {
     const ASKED: u32 = 61;
@@ -128,10 +110,9 @@ fn full_segment_table_loses_no_put() {
         needs_desc: false,
         fast: true,
         spread,
-        ..Shape::default()
+        ..PLAIN
     };
-    let script = Script { delay: (1_000, 1_000), ..Script::default() };
-    let mut job = Job::new(1, &shape, script);
+    let mut job = Job::new(1, &shape, Script { delay: (1_000, 1_000), ..CALM });
     for (pe, at) in (1..ASKED).flat_map(|pe| (0..16).map(move |at| (pe, at))) {
         job.fetch(0, pe, at * 8).unwrap();
     }
@@ -167,8 +148,7 @@ fn stopped_peer_delays_no_other() {
     const MANY: usize = 1500;
     for (case, refuses) in (0..5).flat_map(|case| [(case, false), (case, true)]) {
         let signals = if case == 1 { SignalChoice::Counted } else { SignalChoice::Auto };
-        let shape = Shape { n_pes: 3, heap: 1 << 16, signals, ..Shape::default() };
-        let mut job = Job::new(1, &shape, Script::default());
+        let mut job = Job::with(Shape { n_pes: 3, heap: 1 << 16, signals, ..PLAIN });
         job.fill_scratch(0, &[0x5a; 1 << 15]);
         if refuses {
             // A reply and an acknowledgement are due to it.
@@ -210,15 +190,14 @@ fn stopped_peer_delays_no_other() {
     }
 }
 
-/// Of what user threads hand over, fences among it, what is for other PEs goes past those that have
-/// stopped, and the order stays.
+/// Handed-over operations for other PEs pass those that have stopped, in their order.
 #[test]
 fn stopped_peer_delays_no_user_thread() {
     const LEN: usize = 4000;
     let bounce = (1000, 4, 4);
-    let shape = Shape { n_pes: 3, staged: u32::MAX, heap: 1 << 14, bounce, ..Shape::default() };
-    let job = Job::new(1, &shape, Script::default());
-    let (mut job, host) = job.with_user_threads(&shape, PATIENCE);
+    let (mut job, host) =
+        Job::with(Shape { n_pes: 3, staged: u32::MAX, heap: 1 << 14, bounce, ..PLAIN })
+            .with_user_threads(PATIENCE);
     let put = |job: &Job, pe, fill: u8| {
         let from = job.members[0].scratch + usize::from(fill) % 2 * LEN;
         job.fabric.store(Pe(0), from, &[fill; LEN]);
@@ -245,9 +224,9 @@ fn stopped_peer_delays_no_user_thread() {
 /// same, and in its order.
 #[test]
 fn user_threads_get_their_turn() {
-    let shape = Shape { staged: u32::MAX, heap: 1 << 14, bounce: (1000, 4, 4), ..Shape::default() };
-    let script = Script { delay: (500_000, 1_000_000), ..Script::default() };
-    let (mut job, host) = Job::new(1, &shape, script).with_user_threads(&shape, PATIENCE);
+    let shape = Shape { staged: u32::MAX, heap: 1 << 14, bounce: (1000, 4, 4), ..PLAIN };
+    let (mut job, host) = Job::new(1, &shape, Script { delay: (500_000, 1_000_000), ..CALM })
+        .with_user_threads(PATIENCE);
     let put = |job: &Job, at: usize, fill: u8, len: usize| {
         let from = job.members[0].scratch + 256 * usize::from(fill);
         job.fabric.store(Pe(0), from, &vec![fill; len]);
@@ -284,14 +263,11 @@ fn put_on(job: &mut Job, number: usize) {
     job.put(0, 1, number % 64 * 16, 16).unwrap();
 }
 
-/// A PE has few places for fetches and for counted puts. One that keeps up makes room soon, so a
-/// call without a place waits as one without room does, before it is pending; those behind it do
-/// not.
+/// The first call without a place waits, since a peer that keeps up frees one; later ones do not.
 #[test]
 fn callers_wait_once_for_a_place() {
     for counted in [false, true] {
-        let shape = Shape { signals: SignalChoice::Counted, ..Shape::default() };
-        let mut job = Job::new(1, &shape, Script::default());
+        let mut job = Job::with(Shape { signals: SignalChoice::Counted, ..PLAIN });
         let waited = (0..20).map(|_| {
             let start = job.fabric.now();
             let started = match counted {
@@ -310,13 +286,12 @@ fn callers_wait_once_for_a_place() {
     }
 }
 
-/// A PE that has stopped for a while and goes on: its operations are pending until it has caught up
-/// and no longer, though the caller never pauses.
+/// Operations of a PE that goes on are pending until it has caught up, though more come.
 #[test]
 fn parking_ends_under_load() {
     for many in [20, 60, 2000] {
-        let shape = Shape { rails: 1, depth: 16, ..Shape::default() };
-        let mut job = Job::new(1, &shape, Script { delay: (1_000, 1_000), ..Script::default() });
+        let shape = Shape { rails: 1, depth: 16, ..PLAIN };
+        let mut job = Job::new(1, &shape, Script { delay: (1_000, 1_000), ..CALM });
         job.fabric.stall(Pe(1));
         for number in 0..many {
             put_on(&mut job, number);
@@ -335,12 +310,11 @@ fn parking_ends_under_load() {
     }
 }
 
-/// A PE that takes some operations, and then none for a long time, again and again: what is pending
-/// for it delays the caller once each time, and not at each call.
+/// A PE that stops again and again delays its caller once each time.
 #[test]
 fn slow_peer_delays_callers_once() {
-    let shape = Shape { rails: 1, depth: 16, ..Shape::default() };
-    let mut job = Job::new(1, &shape, Script { delay: (1_000, 1_000), ..Script::default() });
+    let shape = Shape { rails: 1, depth: 16, ..PLAIN };
+    let mut job = Job::new(1, &shape, Script { delay: (1_000, 1_000), ..CALM });
     job.fabric.stall(Pe(1));
     for number in 0..200 {
         put_on(&mut job, number);
@@ -366,29 +340,28 @@ fn slow_peer_delays_callers_once() {
 #[test]
 fn batch_ends_while_others_go_on() {
     for_seeds("batch_ends_while_others_go_on", &[], 40, |seed| {
-        let mut random = Random(seed * 0x9e37_79b9 + 21);
+        let mut random = Random::new(seed * 0x9e37_79b9 + 21);
         // Not staged: that takes many trips, and each waits behind all that the others post.
         let shape = Shape { n_pes: 2, staged: 0, ..random_shape(&mut random) };
         // Nor through a queue with one place for everything: that cannot be shared out, and waits
         // for as long as others keep it busy.
-        let shape = Shape { depth: shape.depth.max(3), ..shape };
         let script = Script { delay: (1_000, 50_000), ..random_script(&mut random) };
-        let mut job = Job::new(seed, &shape, script);
-        let batch = job.lane(0).begin_batch().expect("the first");
-        job.lane(0).enter_batch(batch);
+        let mut job = Job::new(seed, &Shape { depth: shape.depth.max(3), ..shape }, script);
         let mut words = Vec::new();
-        for at in (0..6).map(|number| number * 1024) {
-            let len = [1, 8, 60, 200, 900][random.below(5)];
-            let kind = random.below(4);
-            match kind {
-                0 => job.put(0, 1, at + 64, len).unwrap(),
-                1 => job.get(0, 1, at + 64, len).unwrap(),
-                2 => job.fetch(0, 1, at).unwrap(),
-                _ => job.put_signal(0, 1, &[(at + 64, len)], at).unwrap(),
+        let (batch, ()) = job.in_batch(|job| {
+            for at in (0..6).map(|number| number * 1024) {
+                let len = [1, 8, 60, 200, 900][random.below(5)];
+                let kind = random.below(4);
+                match kind {
+                    0 => job.put(0, 1, at + 64, len),
+                    1 => job.get(0, 1, at + 64, len),
+                    2 => job.fetch(0, 1, at),
+                    _ => job.put_signal(0, 1, &[(at + 64, len)], at),
+                }
+                .unwrap();
+                words.extend((kind > 1).then_some(at));
             }
-            words.extend((kind > 1).then_some(at));
-        }
-        job.lane(0).enter_batch(Batch::NONE);
+        });
         let mut iterations = 0;
         while !job.lane(0).is_batch_done(batch) {
             job.put(0, 1, 64 << 10, 40).unwrap();
@@ -409,8 +382,7 @@ fn batch_ends_while_others_go_on() {
 /// The proxy thread iterates for user threads only while there is work.
 #[test]
 fn refused_signal_is_work() {
-    let shape = Shape { signals: SignalChoice::Chained, ..Shape::default() };
-    let mut job = Job::new(1, &shape, Script::default());
+    let mut job = Job::with(Shape { signals: SignalChoice::Chained, ..PLAIN });
     job.put_signal(0, 1, &[(64, 5000)], 0).unwrap();
     job.fabric.refuse(Pe(1), true);
     job.iterate_some(&[0, 1], 100);

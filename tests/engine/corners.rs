@@ -1,17 +1,6 @@
 //! Interleavings that few random schedules come to.
 
-use std::time::Duration;
-
-use engine::atomic::AtomicOp;
-use engine::error::EngineError;
-use engine::ids::Pe;
-use engine::lane::SignalChoice;
-use engine::lane::batches::Batch;
-use engine::port::Direction;
-use engine::request::Request;
-use sim_fabric::{PortCall, Script};
-
-use crate::job::{Job, Shape};
+use crate::prelude::*;
 
 const DEADLINE: Duration = Duration::from_secs(10);
 
@@ -19,7 +8,7 @@ const DEADLINE: Duration = Duration::from_secs(10);
 #[test]
 fn held_signal_leaves_when_window_opens() {
     const WINDOW: usize = 512;
-    let mut job = Job::new(1, &Shape::default(), Script::default());
+    let mut job = Job::with(PLAIN);
     job.fabric.stall(Pe(1));
     job.put_value(0, 1, 64, 7).unwrap();
     job.amo(0, 1, 0, AtomicOp::SignalAdd, 1).unwrap();
@@ -32,22 +21,17 @@ fn held_signal_leaves_when_window_opens() {
     assert_eq!(job.word(1, 0), 1);
 }
 
-/// An acknowledgement of a later message waits for no earlier one: when the request for it
-/// overtakes the message, or when the fabric refuses it at first.
+/// Even if the request overtakes the message, or the fabric refuses the acknowledgement at first.
 #[test]
 fn later_messages_are_acknowledged() {
     for overtakes in [true, false] {
-        let shape = Shape { signals: SignalChoice::Counted, ..Shape::default() };
-        let mut job = Job::new(1, &shape, Script::default());
+        let mut job = Job::with(Shape { signals: SignalChoice::Counted, ..PLAIN });
         // Its data does not arrive.
         job.fabric.hold_immediate_data(true);
         job.put_signal(0, 1, &[(64, 300)], 0).unwrap();
         job.iterate_some(&[0, 1], 200);
         job.fabric.hold_up_messages(Pe(0), if overtakes { 1_000_000 } else { 0 });
-        let batch = job.lane(0).begin_batch().unwrap();
-        job.lane(0).enter_batch(batch);
-        job.inc(0, 1, 8);
-        job.lane(0).enter_batch(Batch::NONE);
+        let (batch, ()) = job.in_batch(|job| job.inc(0, 1, 8));
         job.fabric.hold_up_messages(Pe(0), 0);
         job.lane(0).request_acks();
         if !overtakes {
@@ -69,7 +53,7 @@ fn later_messages_are_acknowledged() {
 #[test]
 fn failed_copy_holds_its_signal() {
     for ordered in [false, true] {
-        let mut job = Job::new(1, &Shape { staged: 0b10, ..Shape::default() }, Script::default());
+        let mut job = Job::with(Shape { staged: 0b10, ..PLAIN });
         if ordered {
             job = job.with_ordered_signals();
         }
@@ -85,11 +69,10 @@ fn failed_copy_holds_its_signal() {
     }
 }
 
-/// More fences than there are groups, and nobody waits: who is behind them does not wait for the
-/// watchdog to ask for acknowledgements.
+/// More fences than groups: those behind wait for no watchdog.
 #[test]
 fn exhausted_groups_ask_for_acks() {
-    let mut job = Job::new(1, &Shape::default(), Script::default());
+    let mut job = Job::with(PLAIN);
     for _ in 0..40 {
         job.inc(0, 1, 8);
         job.fence(0, 1);
@@ -105,9 +88,8 @@ fn exhausted_groups_ask_for_acks() {
 /// Whatever of it the fabric still has.
 #[test]
 fn blocking_calls_time_out() {
-    let shape = Shape { staged: 0b10, deadline: Some(DEADLINE), ..Shape::default() };
     for direction in [Direction::Write, Direction::Read] {
-        let mut job = Job::new(1, &shape, Script::default());
+        let mut job = Job::with(Shape { staged: 0b10, deadline: Some(DEADLINE), ..PLAIN });
         job.fabric.stall(Pe(1));
         let part = job.targets.part(job.members[0].scratch, 1, 64, 1000);
         let ended = job.members[0].lane.complete(&Request { direction, ..part });
@@ -115,22 +97,20 @@ fn blocking_calls_time_out() {
     }
 }
 
-/// A put with signal of which a part has left, and whose rest finds no place in the queues of a
-/// lane that has failed.
+/// A part of it has left; the rest finds no place in the queues of a failed lane.
 #[test]
 fn half_started_put_ends() {
     /// Each peer leaves half of the places to others.
     const PES: u32 = 18;
-    let shape = Shape {
+    let mut job = Job::with(Shape {
         n_pes: PES,
         rails: 1,
         depth: 1,
         max_segment: 64,
         signals: SignalChoice::Chained,
         deadline: Some(DEADLINE),
-        ..Shape::default()
-    };
-    let mut job = Job::new(1, &shape, Script::default());
+        ..PLAIN
+    });
     job.fabric.fail_next(1);
     job.put_value(0, 1, 0, 1).unwrap();
     assert!(job.quiet(0, 1).is_err());
@@ -138,10 +118,7 @@ fn half_started_put_ends() {
         job.fabric.refuse(Pe(pe), true);
         while job.put_value(0, pe, 0, 1).is_ok() {}
     }
-    let batch = job.lane(0).begin_batch().unwrap();
-    job.lane(0).enter_batch(batch);
-    let put = job.put_signal(0, 2, &[(64, 256)], 0);
-    job.lane(0).enter_batch(Batch::NONE);
+    let (batch, put) = job.in_batch(|job| job.put_signal(0, 2, &[(64, 256)], 0));
     assert!(put.is_err());
     job.iterate_some(&[0, 2], 1000);
     assert!(job.members[0].lane.is_batch_done(batch), "it is counted for ever");
@@ -154,9 +131,8 @@ fn half_started_put_ends() {
 fn dropped_put_is_not_acknowledged() {
     let mut dropped = 0;
     for iterations in 0..60 {
-        let shape = Shape { staged: 0b0100, deadline: Some(DEADLINE), ..Shape::default() };
-        let script = Script { delay: (5_000, 5_000), ..Script::default() };
-        let mut job = Job::new(1, &shape, script);
+        let shape = Shape { staged: 0b0100, deadline: Some(DEADLINE), ..PLAIN };
+        let mut job = Job::new(1, &shape, Script { delay: (5_000, 5_000), ..CALM });
         job.put_signal(0, 1, &[(64, 1000)], 0).unwrap();
         job.iterate_some(&[0, 1], iterations);
         job.fabric.fail_calls(PortCall::Post, 0, 1);
@@ -173,14 +149,13 @@ fn dropped_put_is_not_acknowledged() {
 /// that anybody would acknowledge, and others go on.
 #[test]
 fn unanswered_get_times_out() {
-    let shape = Shape {
+    let mut job = Job::with(Shape {
         n_pes: 4,
         staged: 0b1100,
         bounce: (1024, 1, 1),
         deadline: Some(DEADLINE),
-        ..Shape::default()
-    };
-    let mut job = Job::new(1, &shape, Script::default());
+        ..PLAIN
+    });
     // The only bounce buffer of PE 1.
     job.fabric.stall(Pe(2));
     job.put(1, 2, 0, 1000).unwrap();
@@ -205,8 +180,7 @@ fn unanswered_get_times_out() {
     assert!(matches!(failed, EngineError::Timeout { pe: Pe(1), what: "get", .. }), "{failed}");
 }
 
-/// Whether a put or the answer to a get is in the buffer, and wherever it is on its way. The buffer
-/// is filled anew when nothing reads it any more: the bytes of others arrive nowhere.
+/// Wherever a put or a get is on its way: the buffer's next bytes arrive nowhere else.
 #[test]
 fn failing_peer_frees_bounce_buffers() {
     let mut dropped = 0;
@@ -215,9 +189,8 @@ fn failing_peer_frees_bounce_buffers() {
         // The fabric reads into the local memory of PE 1.
         let staged = !0b1000;
         let bounce = (1024, 1, 1);
-        let shape = Shape { n_pes: 4, staged, shared, bounce, ..Shape::default() };
-        let script = Script { delay: (1000, 60_000), ..Script::default() };
-        let mut job = Job::new(seed, &shape, script);
+        let script = Script { delay: (1000, 60_000), ..CALM };
+        let mut job = Job::new(seed, &Shape { n_pes: 4, staged, shared, bounce, ..PLAIN }, script);
         // A lane that has failed before does not wait for its copies.
         job.fabric.fail_calls(PortCall::Send, 0, 1);
         assert!(job.put(1, 3, 8192, 8).is_err());
@@ -249,7 +222,7 @@ fn failing_peer_frees_bounce_buffers() {
 #[test]
 fn half_a_window_is_acknowledged_unasked() {
     for (messages, answers) in [(255, 0), (256, 1)] {
-        let mut job = Job::new(1, &Shape { rails: 1, ..Shape::default() }, Script::default());
+        let mut job = Job::with(Shape { rails: 1, ..PLAIN });
         job.fabric.trace_calls();
         (0..messages).for_each(|_| job.inc(0, 1, 8));
         job.progress_until(&[1], |job| job.word(1, 8) == messages);
@@ -260,15 +233,14 @@ fn half_a_window_is_acknowledged_unasked() {
 /// Its segments found no room, and nobody reads its bounce buffer.
 #[test]
 fn dropped_put_frees_its_buffer() {
-    let shape = Shape {
+    let mut job = Job::with(Shape {
         n_pes: 3,
         staged: 0b01,
         bounce: (1024, 1, 1),
         rails: 1,
         deadline: Some(DEADLINE),
-        ..Shape::default()
-    };
-    let mut job = Job::new(1, &shape, Script::default());
+        ..PLAIN
+    });
     job.fabric.refuse(Pe(1), true);
     let base = job.members[0].base;
     let put = |job: &mut Job, pe| {

@@ -1,20 +1,17 @@
 //! Messages that no lane has sent.
 
-use engine::atomic::{Atomic, AtomicOp, Width};
-use engine::ids::{Pe, RailId};
-use engine::port::packet::MAX_MESSAGE;
 use engine::wire::cookie::Cookie;
-use engine::wire::message::{Body, Frame, Numbers, SealContext, Seq};
+use engine::wire::message::{Frame, Numbers, SealContext};
 use engine::wire::seal::Seal;
 
-use crate::job::{Job, cookie};
+use crate::job::cookie;
+use crate::prelude::*;
 
 /// The number of the message behind so many others of its direction.
 pub(crate) fn ahead(count: u64) -> Seq {
     Seq(Seq::FIRST.0 + count)
 }
 
-/// A message from one PE to another, sealed with a job's key.
 pub(crate) fn sealed(
     (from, to): (u32, u32),
     cookie: Cookie,
@@ -67,7 +64,6 @@ pub(crate) fn forge(job: &Job, pes: (u32, u32), seq: Seq, mark: u16, body: &Body
     job.fabric.forge_message(Pe(pes.1), RailId(0), &message(pes, seq, mark, body));
 }
 
-/// An operation on eight bytes.
 pub(crate) fn atomic(op: AtomicOp, operand: u64) -> Atomic {
     Atomic { op, width: Width::Eight, float: false, operand, compare: 0 }
 }

@@ -1,19 +1,13 @@
 //! Iterations of the loop: the order of things inside one.
 
-use engine::atomic::AtomicOp;
-use engine::ids::{Pe, RailId};
-use sim_fabric::{Call, Script};
-use test_support::seeds::for_seeds;
-
-use crate::job::{Job, PATIENCE, Shape};
+use crate::prelude::*;
 use crate::staged::ALL;
 
 /// Who waits for one peer after the other waits once: all are asked at the first.
 #[test]
 fn quiet_of_many_peers() {
-    let shape = Shape { n_pes: 33, rails: 1, heap: 64, ..Shape::default() };
     let iterations = |peers: u32| {
-        let mut job = Job::new(3, &shape, Script::default());
+        let mut job = Job::with(Shape { n_pes: 33, rails: 1, heap: 64, ..PLAIN });
         for pe in 1..=peers {
             job.inc(0, pe, 0);
         }
@@ -33,8 +27,7 @@ fn quiet_of_many_peers() {
 
 #[test]
 fn handling_completions_never_posts() {
-    let shape = Shape { rails: 3, depth: 1, needs_desc: false, ..Shape::default() };
-    let mut job = Job::new(1, &shape, Script::default());
+    let mut job = Job::with(Shape { rails: 3, depth: 1, needs_desc: false, ..PLAIN });
     job.fabric.trace_calls();
     for at in 0..100 {
         job.put_value(0, 1, at * 8, 7).unwrap();
@@ -59,12 +52,11 @@ fn handling_completions_never_posts() {
     assert_eq!(calls.iter().filter(|call| matches!(call, Call::Post(..))).count(), 100);
 }
 
-/// Who iterates a lane may rest once an iteration has found nothing to do. One that has only posted
-/// or sent has not: what it has begun may end at once.
+/// What an iteration has posted or sent may end at once, so nobody rests after it.
 #[test]
 fn posting_iterations_are_busy() {
     let iterate = |job: &mut Job| job.lane(0).progress().unwrap();
-    let mut job = Job::new(1, &Shape { rails: 1, ..Shape::default() }, Script::default());
+    let mut job = Job::with(Shape { rails: 1, ..PLAIN });
     assert!(!iterate(&mut job), "nothing was ever started");
     job.fabric.refuse(Pe(1), true);
     job.put_value(0, 1, 0, 7).unwrap();
@@ -78,7 +70,7 @@ fn posting_iterations_are_busy() {
     assert!(iterate(&mut job), "the peer is asked");
 
     // A held signal, and what PE 2 is asked beside a put that PE 1 does not take.
-    let mut job = Job::new(1, &Shape { n_pes: 3, ..Shape::default() }, Script::default());
+    let mut job = Job::with(Shape { n_pes: 3, ..PLAIN });
     job.put_value(0, 1, 0, 7).unwrap();
     job.amo(0, 1, 8, AtomicOp::SignalAdd, 1).unwrap();
     job.fabric.refuse(Pe(1), true);
@@ -98,40 +90,38 @@ fn posting_iterations_are_busy() {
         assert!(iterate(&mut job), "PE 2 is asked");
     }
 
-    let shape = Shape::default();
-    let job = Job::new(1, &shape, Script::default());
-    let (mut job, host) = job.with_user_threads(&shape, PATIENCE);
+    let shape = PLAIN;
+    let (mut job, host) = Job::new(1, &shape, CALM).with_user_threads(PATIENCE);
     let host = host.with_detours([Pe(1)]);
     host.start(&job.targets.part(job.members[0].scratch, 1, 0, 64)).unwrap();
     assert!(iterate(&mut job), "it was handed over");
 }
 
-/// Who cannot be told what is due is tried again later: an iteration asks the fabric in vain for a
-/// few peers, and the others are next.
+/// An iteration asks in vain for a few peers; the others are next.
 #[test]
 fn failed_sends_per_iteration_are_bounded() {
     const PES: u32 = 13;
     const MOST: u64 = 8;
-    let shape = Shape { n_pes: PES, rails: 1, heap: 64, ..Shape::default() };
+    let shape = Shape { n_pes: PES, rails: 1, heap: 64, ..PLAIN };
     let refused_in_a_turn = |job: &mut Job| {
         (1..PES).for_each(|pe| job.fabric.refuse(Pe(pe), true));
         let before = job.counted(0, |rail| rail.again);
         job.progress(0, 1);
         job.counted(0, |rail| rail.again) - before
     };
-    let mut asks = Job::new(1, &shape, Script::default());
+    let mut asks = Job::new(1, &shape, CALM);
     (1..PES).for_each(|pe| asks.inc(0, pe, 0));
     asks.lane(0).request_acks();
     assert_eq!(refused_in_a_turn(&mut asks), MOST);
 
-    let mut answers = Job::new(1, &shape, Script::default());
+    let mut answers = Job::new(1, &shape, CALM);
     (1..PES).for_each(|pe| answers.fetch(pe, 0, 0).unwrap());
     answers.fabric.pass_time(1_000_000_000);
     assert_eq!(refused_in_a_turn(&mut answers), MOST);
 
     for staged in [0, ALL] {
-        let shape = Shape { staged, bounce: (1024, 16, 16), heap: 4096, ..shape.clone() };
-        let mut puts = Job::new(1, &shape, Script::default());
+        let mut puts =
+            Job::with(Shape { staged, bounce: (1024, 16, 16), heap: 4096, ..shape.clone() });
         (1..PES).for_each(|pe| puts.fabric.refuse(Pe(pe), true));
         (1..PES).for_each(|pe| puts.put(0, pe, 0, 1000).unwrap());
         puts.iterate_some(&[0], 200);
@@ -139,12 +129,11 @@ fn failed_sends_per_iteration_are_bounded() {
     }
 }
 
-/// However many messages are acknowledged together: they give back what they held, and take one
-/// acknowledgement.
+/// However many are acknowledged together, with one message.
 #[test]
 fn acknowledged_messages_free_their_slots() {
     const ROUNDS: u64 = 40;
-    let mut job = Job::new(1, &Shape { rails: 1, ..Shape::default() }, Script::default());
+    let mut job = Job::with(Shape { rails: 1, ..PLAIN });
     job.fabric.trace_calls();
     job.inc(1, 0, 0);
     for _ in 0..ROUNDS {
@@ -160,9 +149,8 @@ fn acknowledged_messages_free_their_slots() {
 /// passes with each poll alone, so what has to be tried again takes time.
 fn rate(seed: u64, again_percent: u32) -> f64 {
     const PUTS: u32 = 20_000;
-    let shape = Shape { needs_desc: false, ..Shape::default() };
-    let script = Script { again_percent, ..Script::default() };
-    let mut job = Job::new(seed, &shape, script);
+    let script = Script { again_percent, ..CALM };
+    let mut job = Job::new(seed, &Shape { needs_desc: false, ..PLAIN }, script);
     for _ in 0..PUTS {
         job.put(0, 1, 0, 8).unwrap();
         job.progress(0, 1);
@@ -186,7 +174,7 @@ fn refusals_cost_little_message_rate() {
 /// Another thread that looks whether the lane's thread lives must not take a long wait for a stall.
 #[test]
 fn waits_count_their_iterations() {
-    let mut job = Job::new(1, &Shape::default(), Script::default());
+    let mut job = Job::with(PLAIN);
     let pulse = job.lane(0).pulse();
     job.put(0, 1, 0, 8).unwrap();
     assert_eq!(pulse.count(), 0);

@@ -2,27 +2,20 @@
 //! fabric.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use engine::Watchdog;
-use engine::atomic::{Atomic, AtomicOp, Width};
-use engine::channel::counts::TAGS;
-use engine::error::EngineError;
-use engine::ids::{LaneKind, Pe, RailId};
+use engine::ids::LaneKind;
+use engine::lane::LaneConfig;
 use engine::lane::host::HostLane;
 use engine::lane::host::handover::handover;
-use engine::lane::{Lane, LaneConfig, SignalChoice};
-use engine::port::copies::Reach;
-use engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
-use engine::port::{Access, Direction, PeerAddr, RailLimits};
-use engine::rails::Spread;
+use engine::port::{PeerAddr, RailLimits};
 use engine::rails::counters::RailCounters;
 use engine::rails::paths::{Path, PathTable};
 use engine::regions::{RegionDirectory, RegionTable};
-use engine::request::{AtomicRequest, FetchTarget, LocalSide, PutSignalRequest, Request};
 use engine::wire::cookie::Cookie;
-use engine::wire::handle::HandleBytes;
-use sim_fabric::{Call, FakeFabric, FakeMemory, FakePort, Script};
+use sim_fabric::{FakeMemory, FakePort};
+
+use crate::prelude::*;
 
 pub(crate) type Outcome = Result<(), EngineError>;
 
@@ -83,7 +76,6 @@ impl Shape {
         kinds[self.words.checked_shr(2 * pe).unwrap_or(0) as usize & 3]
     }
 
-    /// Whether any memory is a device's.
     fn has_devices(&self) -> bool {
         self.staged != 0
             || (0..self.n_pes)
@@ -91,7 +83,7 @@ impl Shape {
     }
 
     /// Paths to all PEs, with addresses of nobody where rails do not lead.
-    fn paths(&self, me: u32) -> PathTable {
+    pub(crate) fn paths(&self, me: u32) -> PathTable {
         let (mut paths, mut missing) = (Vec::new(), Vec::new());
         for (pe, rail) in (0..self.n_pes).flat_map(|pe| (0..self.rails).map(move |at| (pe, at))) {
             // Not the same rail at the other end, so that a mix-up of the two is found.
@@ -107,7 +99,7 @@ impl Shape {
         missing.into_iter().fold(table, |table, (pe, rail)| table.without(pe, rail))
     }
 
-    fn limits(&self) -> Vec<RailLimits> {
+    pub(crate) fn limits(&self) -> Vec<RailLimits> {
         let rail = RailLimits {
             max_segment: self.max_segment,
             depth: self.depth,
@@ -120,34 +112,31 @@ impl Shape {
     }
 }
 
-impl Default for Shape {
-    fn default() -> Self {
-        Self {
-            n_pes: 2,
-            rails: 2,
-            bulk: 0,
-            depth: 16,
-            max_segment: 1 << 20,
-            needs_desc: true,
-            fast: false,
-            heap: 1 << 16,
-            immediate_data: true,
-            longest_message: MAX_MESSAGE,
-            counted: TAGS,
-            immediate_bytes: 8,
-            signals: SignalChoice::Auto,
-            spread: Spread::ROUND_ROBIN,
-            staged: 0,
-            by_fabric: 0,
-            words: 0,
-            bounce: (1024, 2, 2),
-            shared: 0,
-            late: false,
-            deadline: None,
-            lonely: 0,
-        }
-    }
-}
+/// Two PEs with two rails, all of whose memory is the host's.
+pub(crate) const PLAIN: Shape = Shape {
+    n_pes: 2,
+    rails: 2,
+    bulk: 0,
+    depth: 16,
+    max_segment: 1 << 20,
+    needs_desc: true,
+    fast: false,
+    heap: 1 << 16,
+    immediate_data: true,
+    longest_message: MAX_MESSAGE,
+    counted: TAGS,
+    immediate_bytes: 8,
+    signals: SignalChoice::Auto,
+    spread: Spread::ROUND_ROBIN,
+    staged: 0,
+    by_fabric: 0,
+    words: 0,
+    bounce: (1024, 2, 2),
+    shared: 0,
+    late: false,
+    deadline: None,
+    lonely: 0,
+};
 
 pub(crate) struct Member {
     pub(crate) lane: Lane<FakePort>,
@@ -196,6 +185,8 @@ pub(crate) struct Job {
     pub(crate) members: Vec<Member>,
     pub(crate) targets: Targets,
     pub(crate) heap: usize,
+    /// PE 0's.
+    shape: Shape,
 }
 
 /// Where the peers' heaps are, and their words, with the handles of both.
@@ -203,17 +194,21 @@ pub(crate) struct Job {
 pub(crate) struct Targets(Vec<(usize, HandleBytes)>, Vec<(usize, HandleBytes)>);
 
 impl Targets {
+    /// Of PEs whose words are in their heaps.
+    #[cfg(feature = "model")]
+    pub(crate) fn of(heaps: &[(usize, HandleBytes)]) -> Self {
+        Self(heaps.to_vec(), heaps.to_vec())
+    }
+
     /// Where a PE has the word that it would have at this offset of its heap.
     pub(crate) fn word(&self, pe: u32, offset: usize) -> usize {
         self.1[pe as usize].0 + offset
     }
 
-    /// Where a PE's heap has an offset.
     pub(crate) fn heap(&self, pe: u32, offset: usize) -> usize {
         self.0[pe as usize].0 + offset
     }
 
-    /// An operation on a word of eight bytes.
     pub(crate) fn atomic(&self, pe: u32, at: usize, op: AtomicOp, by: u64) -> AtomicRequest<'_> {
         let (base, handle) = &self.1[pe as usize];
         AtomicRequest {
@@ -249,7 +244,6 @@ impl Targets {
 /// The slot of the region that a PE has registered first, as its handle has it.
 pub(crate) const FIRST_REGION: u32 = 1 << 20;
 
-/// What the messages of all jobs here have in common.
 pub(crate) fn cookie() -> Cookie {
     Cookie::of([*b"0123456789abcdef"])
 }
@@ -280,6 +274,15 @@ fn watchdog() -> Watchdog {
 }
 
 impl Job {
+    /// A job on a fabric that behaves.
+    pub(crate) fn with(shape: Shape) -> Self {
+        Self::new(1, &shape, CALM)
+    }
+
+    pub(crate) fn scripted(shape: Shape, script: Script) -> Self {
+        Self::new(1, &shape, script)
+    }
+
     pub(crate) fn new(seed: u64, shape: &Shape, script: Script) -> Self {
         Self::of(seed, &vec![shape.clone(); shape.n_pes as usize], script)
     }
@@ -337,10 +340,9 @@ impl Job {
             members.iter().map(|member| (member.base, member.handle)).collect(),
             members.iter().map(|member| (member.words, member.words_handle)).collect(),
         );
-        Self { fabric, members, targets, heap: shapes[0].heap }
+        Self { fabric, members, targets, heap: shapes[0].heap, shape: shapes[0].clone() }
     }
 
-    /// With lanes that order their signals.
     pub(crate) fn with_ordered_signals(mut self) -> Self {
         self.members.iter_mut().for_each(|member| member.lane.order_signals());
         self
@@ -359,14 +361,12 @@ impl Job {
         lane.start(&Request { direction: Direction::Read, ..part })
     }
 
-    /// Puts eight bytes.
     pub(crate) fn put_value(&mut self, from: u32, to: u32, at: usize, value: u64) -> Outcome {
         let part = self.targets.part(0, to, at, 8);
         let put = Request { local: LocalSide::Value(value), ..part };
         self.members[from as usize].lane.start(&put)
     }
 
-    /// Changes a word of eight bytes.
     pub(crate) fn amo(&mut self, from: u32, to: u32, at: usize, op: AtomicOp, by: u64) -> Outcome {
         self.members[from as usize].lane.atomic(&self.targets.atomic(to, at, op, by))
     }
@@ -381,6 +381,21 @@ impl Job {
         &mut self.members[pe as usize].lane
     }
 
+    /// Releases the region of a PE's heap, which its peers still know.
+    pub(crate) fn release_heap(&self, pe: u32) {
+        let Member { regions, handle, .. } = &self.members[pe as usize];
+        regions.release(handle).unwrap();
+    }
+
+    /// Has PE 0 do something in a batch.
+    pub(crate) fn in_batch<T>(&mut self, begin: impl FnOnce(&mut Self) -> T) -> (Batch, T) {
+        let batch = self.lane(0).begin_batch().unwrap();
+        self.lane(0).enter_batch(batch);
+        let begun = begin(self);
+        self.lane(0).enter_batch(Batch::NONE);
+        (batch, begun)
+    }
+
     pub(crate) fn fence(&mut self, from: u32, to: u32) {
         self.lane(from).fence(Pe(to)).unwrap();
     }
@@ -393,7 +408,6 @@ impl Job {
         self.lane(from).is_quiet(Pe(to))
     }
 
-    /// Fills a PE's scratch memory.
     pub(crate) fn fill_scratch(&self, pe: u32, bytes: &[u8]) {
         self.fabric.store(Pe(pe), self.members[pe as usize].scratch, bytes);
     }
@@ -463,8 +477,8 @@ impl Job {
     }
 
     /// A lane of PE 0's user threads, over one rail.
-    pub(crate) fn host_lane(&self, shape: &Shape) -> HostLane<FakePort> {
-        let shape = Shape { rails: 1, lonely: 0, ..shape.clone() };
+    pub(crate) fn host_lane(&self) -> HostLane<FakePort> {
+        let shape = Shape { rails: 1, lonely: 0, ..self.shape.clone() };
         let port = self.fabric.port(Pe(0), shape.limits());
         let config = LaneConfig {
             kind: LaneKind::Host,
@@ -478,11 +492,10 @@ impl Job {
     /// A lane of PE 0's user threads, which hands over to its proxy lane what is staged.
     pub(crate) fn with_user_threads(
         mut self,
-        shape: &Shape,
         patience: Option<Duration>,
     ) -> (Self, HostLane<FakePort>) {
-        let (outbox, inbox) = handover(shape.n_pes, None, patience);
-        let host = self.host_lane(shape).with_outbox(outbox);
+        let (outbox, inbox) = handover(self.shape.n_pes, None, patience);
+        let host = self.host_lane().with_outbox(outbox);
         let mut first = self.members.remove(0);
         first.lane = first.lane.with_inbox(inbox);
         self.members.insert(0, first);
@@ -501,12 +514,10 @@ impl Job {
         self.members[from as usize].put_signal(&self.targets, to, parts, word)
     }
 
-    /// Adds one to a word of a PE.
     pub(crate) fn inc(&mut self, from: u32, to: u32, at: usize) {
         self.amo(from, to, at, AtomicOp::Inc, 0).unwrap();
     }
 
-    /// A word of a PE.
     pub(crate) fn word(&self, pe: u32, at: usize) -> u64 {
         let bytes = self.fabric.load(Pe(pe), self.members[pe as usize].words + at, 8);
         u64::from_le_bytes(bytes.try_into().unwrap())
@@ -520,7 +531,6 @@ impl Job {
         self.fabric.load(Pe(pe), self.members[pe as usize].scratch + offset, len)
     }
 
-    /// The sum of a counter over the rails of a PE.
     pub(crate) fn counted(&self, pe: u32, of: impl Fn(&RailCounters) -> u64) -> u64 {
         self.members[pe as usize].lane.counters().map(|rail| of(&rail)).sum()
     }

@@ -1,18 +1,11 @@
 //! Local memory in the fast path: which is used without another look, and that it is looked up anew
 //! when it has to be.
 
-use engine::atomic::AtomicOp;
-use engine::ids::Pe;
-use engine::port::copies::Reach;
-use engine::port::{Access, Direction};
-use engine::request::{LocalSide, PutSignalRequest, Request};
-use sim_fabric::Script;
-
-use super::job::{Job, Shape};
+use crate::prelude::*;
 
 /// A job whose lanes have the fast path, and whose PE 0 has talked to PE 1, which has answered.
 fn warm(shape: Shape) -> Job {
-    let mut job = Job::new(1, &Shape { fast: true, ..shape }, Script::default());
+    let mut job = Job::with(Shape { fast: true, ..shape });
     job.amo(0, 1, 0, AtomicOp::Or, 0).unwrap();
     job.put(0, 1, 0, 8).unwrap();
     job.until_quiet(0, 1);
@@ -55,7 +48,7 @@ fn signals(job: &mut Job, from: usize) -> bool {
 #[test]
 fn released_region_is_not_used_again() {
     for needs_desc in [true, false] {
-        let mut job = warm(Shape { rails: 3, needs_desc, ..Shape::default() });
+        let mut job = warm(Shape { rails: 3, needs_desc, ..PLAIN });
         let scratch = job.members[0].scratch;
         let value = Request { local: LocalSide::Value(7), ..job.targets.part(0, 1, 0, 8) };
         let read = Request { direction: Direction::Read, ..value };
@@ -85,7 +78,7 @@ fn memory_kinds_are_distinguished() {
     // PE 0's scratch memory is on a device and the fabric reaches it, or not; its heap is host
     // memory.
     for (by_fabric, needs_desc) in [(0b10, true), (0b10, false), (0, true), (0, false)] {
-        let mut job = warm(Shape { staged: 0b10, by_fabric, needs_desc, ..Shape::default() });
+        let mut job = warm(Shape { staged: 0b10, by_fabric, needs_desc, ..PLAIN });
         let (heap, scratch) = (job.members[0].base, job.members[0].scratch);
         let of_scratch = if by_fabric == 0 { Staged } else { Fabric };
         let unregistered = job.fabric.alloc(Pe(0), 4096);
@@ -108,12 +101,11 @@ fn memory_kinds_are_distinguished() {
     }
 }
 
-/// In a process without devices all memory is the CPU's and the fabric's, until some is registered
-/// that is not.
+/// In a process without devices all memory is the CPU's, until some is registered that is not.
 #[test]
 fn device_memory_needs_lookups() {
     // PE 1's memory is staged, and PE 0 has registered none that is.
-    let shape = Shape { staged: 0b1000, late: true, needs_desc: false, ..Shape::default() };
+    let shape = Shape { staged: 0b1000, late: true, needs_desc: false, ..PLAIN };
     let mut job = warm(shape);
     let unregistered = job.fabric.alloc(Pe(0), 4096);
     assert!(takes(&mut job, Direction::Write, unregistered));

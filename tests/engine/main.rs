@@ -15,6 +15,7 @@ mod local_memory;
 mod memory;
 #[cfg(feature = "model")]
 mod model;
+mod prelude;
 mod programs;
 mod race;
 mod signals;

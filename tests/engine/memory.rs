@@ -2,23 +2,17 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
-use std::time::Duration;
 
 use engine::Watchdog;
-use engine::ids::{Pe, RailId};
-use engine::lane::{Lane, LaneConfig};
-use engine::port::packet::MAX_MESSAGE;
-use engine::port::{Access, Direction, RailLimits};
+use engine::lane::LaneConfig;
 use engine::rails::paths::{Path, PathTable};
 use engine::regions::RegionTable;
-use engine::request::{LocalSide, Request};
 use engine::wire::cookie::Cookie;
 use engine::wire::handle::Handle;
 use engine::wire::immediate::ImmediateCodec;
-use engine::wire::message::Tag;
-use sim_fabric::{FakeFabric, Script};
 
-use super::job::lane_config;
+use crate::job::lane_config;
+use crate::prelude::*;
 
 /// The system's allocator, which counts what each thread has.
 struct Counting;
@@ -56,22 +50,15 @@ const RAILS: u8 = 4;
 
 #[test]
 fn silent_peers_cost_little_memory() {
-    let fabric = FakeFabric::new(1, 2, Script::default());
+    let fabric = FakeFabric::new(1, 2, CALM);
     let regions = RegionTable::new(fabric.memory(Pe(1), RAILS), Pe(1));
     let base = fabric.alloc(Pe(1), 4096);
     let handle = regions.register(base, 4096, Access::LocalAndRemote).unwrap();
-    let limits = RailLimits {
-        max_segment: 1 << 20,
-        depth: 256,
-        needs_desc: false,
-        immediate_data: true,
-        longest_message: MAX_MESSAGE,
-        bulk: 0,
-    };
+    let shape = Shape { rails: RAILS, depth: 256, needs_desc: false, ..PLAIN };
 
     let lane_bytes = |n_pes: u32| {
         let before = BYTES.get();
-        let port = fabric.port(Pe(0), vec![limits; usize::from(RAILS)]);
+        let port = fabric.port(Pe(0), shape.limits());
         // All PEs share PE 1's memory: what is counted is the lane, not the fabric.
         let path =
             |rail| Path { to: FakeFabric::address(Pe(1), RailId(rail)), remote: RailId(rail) };

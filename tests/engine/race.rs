@@ -3,14 +3,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use engine::channel::counts::TAGS;
-use engine::ids::RailId;
-use engine::lane::SignalChoice;
-use engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
-use engine::rails::Spread;
-use sim_fabric::{FakeFabric, Script};
-
-use crate::job::{Job, Member, Shape, Targets};
+use crate::prelude::*;
 
 struct Over<'a>(&'a AtomicUsize);
 
@@ -26,7 +19,7 @@ pub(crate) fn race<R: Send>(
     seed: u64,
     program: impl Fn(u32, &mut Member, &Targets) -> R + Sync,
 ) -> (FakeFabric, Vec<(Member, R)>) {
-    let Job { fabric, members, targets, heap } = job;
+    let Job { fabric, members, targets, heap, .. } = job;
     let left = AtomicUsize::new(members.len());
     let runners = members.into_iter().enumerate().map(|(pe, mut member)| {
         let (targets, fabric, left, program) = (&targets, &fabric, &left, &program);
@@ -50,18 +43,6 @@ pub(crate) fn race<R: Send>(
     let members: Vec<(Member, R)> = members.collect();
     members.iter().for_each(|(member, _)| member.check_canaries(&fabric, heap));
     (fabric, members)
-}
-
-/// The numbers of a seed, for choosing operations.
-pub(crate) struct Random(pub(crate) u64);
-
-impl Random {
-    pub(crate) fn below(&mut self, bound: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % bound as u64) as usize
-    }
 }
 
 /// Draws where words are, for programs whose words have places of their own: half of the time in
@@ -88,7 +69,7 @@ pub(crate) fn random_shape(random: &mut Random) -> Shape {
     use SignalChoice::{Auto, Chained, Counted, Eager};
     let rails = 1 + random.below(4) as u8;
     // Often none, never all.
-    let leads = 1 << random.below(rails.into());
+    let leads = 1_u32 << random.below(rails);
     let lonely = random.below(1 << rails) as u32 & !leads;
     Shape {
         n_pes: 2 + random.below(3) as u32,
@@ -111,7 +92,7 @@ pub(crate) fn random_shape(random: &mut Random) -> Shape {
         spread: random_spread(random),
         longest_message: [MAX_MESSAGE, MAX_MESSAGE, 300, MAX_LONG_MESSAGE][random.below(4)],
         late: random.below(2) == 0,
-        ..Shape::default()
+        ..PLAIN
     }
 }
 

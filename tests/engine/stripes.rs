@@ -1,12 +1,7 @@
 //! Operations spread over rails of which the script says how much they carry. Time is the fabric's
 //! own, so that what is compared here is the same in every run.
 
-use engine::ids::RailId;
-use engine::lane::SignalChoice;
-use engine::rails::Spread;
-use sim_fabric::Script;
-
-use crate::job::{Job, Shape};
+use crate::prelude::*;
 
 /// What a rail of 400 Mbit/s carries, in bytes per microsecond.
 const FULL: u64 = 50;
@@ -22,20 +17,13 @@ fn rates(rates: &[u64]) -> Script {
         rates: rates.iter().enumerate().map(rail).collect(),
         // As a network has: tens of microseconds.
         delay: (20_000, 30_000),
-        ..Script::default()
+        ..CALM
     }
 }
 
 fn shape(rails: usize) -> Shape {
     let max_segment = 1 << 30;
-    Shape {
-        rails: rails as u8,
-        depth: 64,
-        max_segment,
-        heap: 16 * MIB,
-        spread: SPREAD,
-        ..Shape::default()
-    }
+    Shape { rails: rails as u8, depth: 64, max_segment, heap: 16 * MIB, spread: SPREAD, ..PLAIN }
 }
 
 fn job(spread: Spread, script: Script) -> Job {
@@ -55,15 +43,14 @@ fn put_rate(job: &mut Job, rounds: usize, window: usize, len: usize) -> f64 {
     bytes * 1e3 / (job.fabric.now() - begun) as f64
 }
 
-/// From the length on at which rails are chosen by load, they are, though shorter ones have a fast
-/// path. So are those of the fragments of staged memory.
+/// Where rails are chosen by load, a short path is none; so with staged fragments.
 #[test]
 fn long_operations_are_balanced() {
     let spread = Spread { balanced_from: 4096, ..Spread::ROUND_ROBIN };
-    let direct = Shape { fast: true, needs_desc: false, spread, ..Shape::default() };
-    let staged = Shape { staged: 0b10, bounce: (1024, 2, 2), spread, ..Shape::default() };
+    let direct = Shape { fast: true, needs_desc: false, spread, ..PLAIN };
+    let staged = Shape { staged: 0b10, bounce: (1024, 2, 2), spread, ..PLAIN };
     for (shape, len, by_load) in [(&direct, 4095, 0), (&direct, 4096, 4), (&staged, 4096, 16)] {
-        let mut job = Job::new(1, shape, Script::default());
+        let mut job = Job::new(1, shape, CALM);
         for _ in 0..4 {
             job.put(0, 1, 0, len).unwrap();
             job.quiet(0, 1).unwrap();
@@ -99,8 +86,7 @@ fn long_operations_use_bulk_connections() {
     const LEN: usize = SPREAD.striped_from;
     for rails in [1, 3] {
         for (bulk, len, moved) in [(4, LEN - 1, 0), (4, LEN, LEN), (1, LEN, LEN), (0, LEN, 0)] {
-            let shape = Shape { bulk, fast: true, needs_desc: false, ..shape(rails) };
-            let mut job = Job::new(1, &shape, Script::default());
+            let mut job = Job::with(Shape { bulk, fast: true, needs_desc: false, ..shape(rails) });
             let bytes: Vec<u8> = (0..len).map(|at| (at >> 9 ^ at) as u8).collect();
             job.fill_scratch(0, &bytes);
             job.put(0, 1, 0, len).unwrap();
@@ -120,8 +106,7 @@ fn long_fragments_use_bulk_connections() {
     let spread = Spread { balanced_from: 512, striped_from: 1024, segment: 1024 };
     for (len, moved) in [(1023, 0), (1024, 1024), (4096, 4096)] {
         let bounce = (1024, 2, 2);
-        let shape = Shape { staged: 0b10, bounce, bulk: 2, spread, ..Shape::default() };
-        let mut job = Job::new(1, &shape, Script::default());
+        let mut job = Job::with(Shape { staged: 0b10, bounce, bulk: 2, spread, ..PLAIN });
         job.put(0, 1, 0, len).unwrap();
         job.quiet(0, 1).unwrap();
         let found = [0, 1].map(|pe| job.counted(pe, |rail| rail.bulk_bytes));
@@ -133,8 +118,7 @@ fn long_fragments_use_bulk_connections() {
 fn bulk_connections_add_depth() {
     let most = |bulk| {
         let script = rates(&[FULL]);
-        let shape = Shape { bulk, ..shape(1) };
-        let mut job = Job::new(1, &shape, script);
+        let mut job = Job::scripted(Shape { bulk, ..shape(1) }, script);
         put_rate(&mut job, 1, 1, 16 * MIB);
         job.members[0].lane.counters().map(|rail| rail.max_in_flight).max().unwrap()
     };

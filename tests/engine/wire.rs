@@ -1,19 +1,15 @@
 //! The wire format's properties, for arbitrary fields. Arbitrary bytes are for the fuzz targets.
 
-use engine::atomic::{Atomic, AtomicOp, Width};
-use engine::ids::Pe;
-use engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
 use engine::wire::cookie::Cookie;
 use engine::wire::immediate::ImmediateCodec;
 use engine::wire::message::{
-    Body, Frame, HEAD, Head, MAP_BYTES, MAX_EAGER, MAX_REASON, Message, Numbers, RegionAddr,
-    SealContext, Seq, Tag, VERSION, WireError, eager_in,
+    Frame, HEAD, Head, MAX_REASON, Message, Numbers, SealContext, VERSION, WireError,
 };
 use engine::wire::seal::Seal;
-use engine::wire::staging::{
-    GetId, MAX_KEYS, MAX_PAYLOAD, Pull, PullSource, PullTarget, WireRecord,
-};
+use engine::wire::staging::MAX_KEYS;
 use proptest::prelude::*;
+
+use crate::prelude::*;
 
 const TO: RegionAddr = RegionAddr { slot: u32::MAX, offset: (1 << 48) - 1 };
 const AT: RegionAddr = RegionAddr { slot: 0x0102_0304, offset: 0x0506_0708_090a };
@@ -138,8 +134,7 @@ fn encoded_messages_decode() {
     }
 }
 
-/// The PE that it is for opens a message, and no other process does, nor does it itself once a
-/// bit has changed, or with the head of another message.
+/// Nor does a PE open one with a changed bit, or with the head of another message.
 #[test]
 fn sealed_messages_are_noise_to_others() {
     let numbers = Numbers { seq: Seq(7), ack: Seq(3), mark: 0, mask: 0 };
@@ -229,8 +224,7 @@ fn operation_codes_belong_to_their_kinds() {
     }
 }
 
-/// A payload, and what a pull brings, is as long as the message says, and fits one; nobody asks for
-/// no bytes.
+/// A payload, and what a pull brings, fits its message; nobody asks for no bytes.
 #[test]
 fn messages_are_as_long_as_said() {
     // With a number at a place, and so many bytes in all.
@@ -286,8 +280,7 @@ fn unused_bytes_are_zero() {
     }
 }
 
-/// Messages of each length that the seal distinguishes, of which a signal is as long as fabrics
-/// send inline, and a mask: any change of what they are computed from shows.
+/// Messages of each length that the seal distinguishes, and a mask.
 #[test]
 fn seals_of_a_job_stay() {
     let sender = seal(*b"0123456789abcdef", 3);

@@ -19,16 +19,12 @@ const SKIPPED: i32 = 77;
 const NO_GPU: &str = "no GPU: ";
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum End {
-    /// By returning.
-    Success,
-    /// By a fault.
-    Fault,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Driver {
+pub(crate) enum Driver {
     Fake,
+    /// The fake; the case ends by a fault.
+    Faults,
+    /// The fake, loaded and not started.
+    Unstarted,
     /// The fake and the machine's own.
     Any,
     None,
@@ -36,51 +32,72 @@ enum Driver {
     Gpu,
 }
 
-/// One thing to show.
-pub(crate) struct Case {
-    name: &'static str,
-    body: fn(),
-    environment: &'static [(&'static str, &'static str)],
-    driver: Driver,
-    end: End,
+#[derive(Clone, Copy)]
+pub(crate) enum Body {
+    Bare(fn()),
+    OnBed(fn(&Bed)),
 }
 
+type Environment = &'static [(&'static str, &'static str)];
+
+/// One thing to show.
+pub(crate) struct Case {
+    name: String,
+    body: Body,
+    environment: Environment,
+    driver: Driver,
+}
+
+/// Lists the cases of a module, which are named as their functions are: `Driver ("VARIABLE" =
+/// "value"): function, function;`. Where CUDA is started, they are given the bed.
+macro_rules! cases {
+    (@body None $body:ident) => { $crate::bed::case::Body::Bare($body) };
+    (@body Unstarted $body:ident) => { $crate::bed::case::Body::Bare($body) };
+    (@body $driver:ident $body:ident) => { $crate::bed::case::Body::OnBed($body) };
+    ($($driver:ident $(($key:literal = $value:literal))?: $($body:ident),+;)+) => {
+        pub(crate) fn cases() -> Vec<$crate::bed::case::Case> {
+            let mut cases = Vec::new();
+            $(cases.extend($crate::bed::case::Case::group(
+                module_path!(),
+                $crate::bed::case::Driver::$driver,
+                &[$(($key, $value))?],
+                &[$((stringify!($body), cases!(@body $driver $body))),+],
+            ));)+
+            cases
+        }
+    };
+}
+
+pub(crate) use cases;
+
 impl Case {
-    pub(crate) fn fake(name: &'static str, body: fn()) -> Self {
-        Self { name, body, environment: &[], driver: Driver::Fake, end: End::Success }
-    }
-
-    pub(crate) fn any(name: &'static str, body: fn()) -> Self {
-        Self { driver: Driver::Any, ..Self::fake(name, body) }
-    }
-
-    pub(crate) fn gpu(name: &'static str, body: fn()) -> Self {
-        Self { driver: Driver::Gpu, ..Self::fake(name, body) }
-    }
-
-    pub(crate) fn none(name: &'static str, body: fn()) -> Self {
-        Self { driver: Driver::None, ..Self::fake(name, body) }
-    }
-
-    pub(crate) fn with(self, environment: &'static [(&'static str, &'static str)]) -> Self {
-        Self { environment, ..self }
-    }
-
-    pub(crate) fn faults(self) -> Self {
-        Self { end: End::Fault, ..self }
+    pub(crate) fn group(
+        module: &str,
+        driver: Driver,
+        environment: Environment,
+        bodies: &[(&str, Body)],
+    ) -> Vec<Self> {
+        let module = module.split_once("::").map_or(module, |(_, module)| module);
+        let set: String =
+            environment.iter().map(|(key, value)| format!("[{key}={value}]")).collect();
+        let case = |(name, body): &(&str, Body)| {
+            let name = format!("{module}::{name}{set}");
+            Self { name, body: *body, environment, driver }
+        };
+        bodies.iter().map(case).collect()
     }
 
     pub(crate) fn trial(&self) -> Option<Trial> {
-        let (name, environment, end) = (self.name, self.environment, self.end);
-        let (kind, fake) = match self.driver {
-            Driver::Fake | Driver::Any => ("fake", true),
-            Driver::None => ("no_driver", false),
+        let (name, environment, driver) = (self.name.clone(), self.environment, self.driver);
+        let kind = match driver {
+            Driver::Fake | Driver::Faults | Driver::Unstarted | Driver::Any => "fake",
+            Driver::None => "no_driver",
             Driver::Gpu => return None,
         };
         Some(Trial::ignorable_test(format!("{kind}::{name}"), move || {
-            let mut command = command(name);
+            let mut command = command(&name);
             command.envs(environment.iter().copied());
-            if fake {
+            if driver != Driver::None {
                 // Before the user's, where libfabric may be.
                 let mut paths = fake_cuda_dir().into_os_string();
                 if let Some(others) = std::env::var_os("LD_LIBRARY_PATH") {
@@ -89,7 +106,7 @@ impl Case {
                 }
                 command.env("LD_LIBRARY_PATH", paths);
             }
-            run(command, end)
+            run(command, driver == Driver::Faults)
         }))
     }
 
@@ -98,9 +115,10 @@ impl Case {
     }
 
     fn gpu_trial(&self) -> Option<Trial> {
-        let (name, end) = (self.name, self.end);
-        let run = move || run(command(name), end);
-        self.is_for_gpus().then(|| Trial::ignorable_test(format!("gpu::{name}"), run))
+        let name = self.name.clone();
+        let trial_name = format!("gpu::{name}");
+        let run = move || run(command(&name), false);
+        self.is_for_gpus().then(|| Trial::ignorable_test(trial_name, run))
     }
 }
 
@@ -129,7 +147,10 @@ pub(crate) fn run_child(cases: &[Case]) {
         std::process::exit(0);
     }
     let case = cases.iter().find(|case| case.name == name).expect("a case of this name");
-    (case.body)();
+    match case.body {
+        Body::Bare(body) => body(),
+        Body::OnBed(body) => body(&Bed::new()),
+    }
     std::process::exit(0);
 }
 
@@ -154,20 +175,16 @@ fn command(case: &str) -> Command {
     command
 }
 
-fn run(command: Command, expected: End) -> Result<Completion, Failed> {
-    let ended = launcher::ask(command, "", HANG)?;
-    let said = ended.out;
-    let as_expected = match ended.end {
+fn run(command: Command, faults: bool) -> Result<Completion, Failed> {
+    let launcher::Ended { end, out, err, .. } = launcher::ask(command, "", HANG)?;
+    match end {
         launcher::End::Exited(SKIPPED) => {
-            return Ok(Completion::ignored_with(said.lines().last().unwrap_or_default()));
+            Ok(Completion::ignored_with(out.lines().last().unwrap_or_default()))
         }
-        launcher::End::Exited(0) => expected == End::Success,
-        launcher::End::Signalled(libc::SIGSEGV | libc::SIGBUS) => expected == End::Fault,
-        _ => false,
-    };
-    if as_expected {
-        return Ok(Completion::Completed);
+        launcher::End::Exited(0) if !faults => Ok(Completion::Completed),
+        launcher::End::Signalled(libc::SIGSEGV | libc::SIGBUS) if faults => {
+            Ok(Completion::Completed)
+        }
+        _ => Err(format!("it {end}, and is to fault: {faults}\n{out}{err}").into()),
     }
-    let complained = ended.err;
-    Err(format!("it {}, and {expected:?} was expected:\n{said}{complained}", ended.end).into())
 }

@@ -7,6 +7,7 @@ pub(crate) mod stage;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
+use std::fmt::{Debug, Display};
 use std::ptr;
 use std::time::{Duration, Instant};
 
@@ -129,6 +130,26 @@ impl Bed {
         call!(raw, cuCtxSetCurrent(handle => *mut c_void));
         let driver = Driver::of_process().expect("it is loaded");
         Self { raw, driver, device: Ordinal(0), handle }
+    }
+
+    /// A stream, with flags of `cuStreamCreate`.
+    pub(crate) fn stream(&self, flags: u32) -> usize {
+        let mut stream = 0;
+        call!(self.raw, cuStreamCreate(&raw mut stream => *mut usize, flags => u32));
+        stream
+    }
+
+    /// Makes a context of a device, which is bound then.
+    pub(crate) fn make_context(&self, device: c_int) -> *mut c_void {
+        let mut made = ptr::null_mut();
+        let context = &raw mut made;
+        call!(self.raw, cuCtxCreate_v2(context => *mut *mut c_void, 0 => u32, device => c_int));
+        made
+    }
+
+    /// A word of memory.
+    pub(crate) fn word(&self, addr: usize) -> u64 {
+        u64::from_le_bytes(self.read(addr, 8).try_into().expect("eight"))
     }
 
     pub(crate) fn context(&self) -> Arc<Context> {
@@ -308,6 +329,13 @@ impl Bed {
     }
 }
 
+/// Asserts that something is refused, with an error that has these parts.
+#[track_caller]
+pub(crate) fn refused<T: Debug, E: Display>(outcome: Result<T, E>, parts: &[&str]) {
+    let Err(error) = outcome.map_err(|error| error.to_string()) else { panic!("no {parts:?}") };
+    assert!(parts.iter().all(|part| error.contains(part)), "not {parts:?}: {error}");
+}
+
 pub(crate) fn count(raw: &Library, what: u32) -> u64 {
     // SAFETY: the type of that function in the fake driver.
     unsafe {
@@ -341,12 +369,18 @@ pub(crate) fn peek(addr: usize, len: usize) -> Vec<u8> {
 }
 
 pub(crate) fn wait(engine: &mut CopyEngine) -> Result<(), CudaError> {
+    until(|| engine.poll())
+}
+
+/// Looks until there is something.
+#[track_caller]
+pub(crate) fn until<T>(mut look: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
-        if let Some(ended) = engine.poll() {
-            return ended;
+        if let Some(found) = look() {
+            return found;
         }
-        assert!(start.elapsed() < HANG, "{} never end", engine.in_flight());
+        assert!(start.elapsed() < HANG, "it does not come to that");
         std::thread::yield_now();
     }
 }

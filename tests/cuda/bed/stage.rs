@@ -1,15 +1,19 @@
 //! A stager in the hands of a test.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use cuda::{StagedRegion, Staging, StagingContext, StagingError, StagingOptions, WordsOptions};
 use engine::atomic::{Atomic, AtomicOp, Width};
-use engine::port::copies::{Bounce, Copied, Copy, CopyDirection, CopyPort, Stager, TaggedCopy};
+use engine::port::copies::{
+    Bounce, Copied, Copy, CopyDirection, CopyPort, OrderedStep, Stager, TaggedCopy,
+};
 use engine::port::{Access, PortError, Posted};
 
-use crate::bed::{Bed, GRANULARITY, HANG, fill, peek};
+use crate::bed::{Bed, GRANULARITY, fill, peek, until};
 use crate::words::stream_only;
+
+pub(crate) const OUT: CopyDirection = CopyDirection::Out;
+pub(crate) const IN: CopyDirection = CopyDirection::In;
 
 /// Bytes of a bounce buffer.
 pub(crate) const CHUNK: usize = 64 << 10;
@@ -86,8 +90,8 @@ impl Stage {
     /// The address of a bounce buffer: those for bytes on their way out come first.
     pub(crate) fn bounce(&self, direction: CopyDirection, number: u16) -> usize {
         let before = match direction {
-            CopyDirection::Out => 0,
-            CopyDirection::In => self.bounce.out,
+            OUT => 0,
+            IN => self.bounce.out,
         };
         self.bounce.addr + usize::from(before + number) * self.bounce.bounce_len
     }
@@ -109,14 +113,7 @@ impl Stage {
     }
 
     pub(crate) fn wait(&mut self) -> Copied {
-        let start = Instant::now();
-        loop {
-            if let Some(copied) = self.port.poll() {
-                return copied;
-            }
-            assert!(start.elapsed() < HANG, "a copy does not end");
-            std::thread::yield_now();
-        }
+        until(|| self.port.poll())
     }
 
     pub(crate) fn ends(&mut self, tag: u32) {
@@ -125,17 +122,48 @@ impl Stage {
         copied.result.expect("it goes well");
     }
 
+    /// Gives the device steps in an order, and waits for their end.
+    pub(crate) fn run_in_order(&mut self, steps: &[OrderedStep]) {
+        let started = self.port.start_in_order(steps, 3);
+        assert_eq!(started, Ok(Some(Posted::Yes)), "{steps:?}");
+        self.ends(3);
+    }
+
+    /// Gives a copy, and waits for its end.
+    pub(crate) fn run(&mut self, copy: Copy) {
+        assert_eq!(self.give(copy, 76), Ok(Posted::Yes));
+        self.ends(76);
+    }
+
+    /// Asserts that bytes come into memory and out again.
+    #[track_caller]
+    pub(crate) fn carries(&mut self, memory: usize, bytes: &[u8]) {
+        self.copy_in(memory, bytes);
+        assert!(
+            self.copy_out(memory, bytes.len()) == bytes,
+            "{} bytes at {memory:#x}",
+            bytes.len()
+        );
+    }
+
+    /// A word of memory, as the port loads it.
+    pub(crate) fn word(&mut self, addr: usize) -> u64 {
+        let mut word = [0; 8];
+        self.port.load(addr, &mut word).expect("a word of it");
+        u64::from_le_bytes(word)
+    }
+
     /// Copies bytes out of memory.
     pub(crate) fn copy_out(&mut self, memory: usize, len: usize) -> Vec<u8> {
-        self.start(CopyDirection::Out, memory, 0, len, 77);
+        self.start(OUT, memory, 0, len, 77);
         self.ends(77);
-        peek(self.bounce(CopyDirection::Out, 0), len)
+        peek(self.bounce(OUT, 0), len)
     }
 
     /// Copies bytes into memory.
     pub(crate) fn copy_in(&mut self, memory: usize, bytes: &[u8]) {
-        fill(self.bounce(CopyDirection::In, 1), bytes);
-        self.start(CopyDirection::In, memory, 1, bytes.len(), 78);
+        fill(self.bounce(IN, 1), bytes);
+        self.start(IN, memory, 1, bytes.len(), 78);
         self.ends(78);
     }
 }

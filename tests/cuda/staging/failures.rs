@@ -1,53 +1,27 @@
 //! Staging when copies fail, when there is no memory to be had, and when a device disappears.
 
-use std::ffi::c_int;
-
-use cuda::Staging;
 use engine::port::PortError;
-use engine::port::copies::{Copy, CopyDirection, Reach};
 
-use crate::bed::case::Case;
-use crate::bed::stage::{CHUNK, Stage, options, register};
-use test_support::random::pattern;
+use crate::prelude::*;
 
-use crate::bed::{Bed, GRANULARITY, ON_DEVICE, call};
-use crate::words::stream_only;
-
-pub(crate) fn cases() -> Vec<Case> {
-    vec![
-        Case::fake("a_staged_copy_that_fails_is_told_and_ends_its_context", failed),
-        Case::fake("a_staged_copy_that_is_refused_is_told_at_once", refused),
-        Case::fake("a_staged_copy_refused_half_way_ends_its_context", half),
-        Case::any("address_of_no_memory_is_refused", nowhere),
-        Case::fake("staging_without_page_locked_memory_is_refused", no_memory)
-            .with(&[("FAKE_CUDA_PINNED_LIMIT", "65536")]),
-        Case::fake("a_second_device_without_memory_leaves_the_first_alone", no_second),
-        Case::fake("a_device_that_disappears_ends_staging_on_it", lost),
-        Case::fake("a_driver_that_has_shut_down_is_said", shut_down),
-    ]
+cases! {
+    Fake: failed_copy_ends_its_context, refused_copy_is_told_at_once,
+        half_refused_copy_ends_its_context, second_device_may_lack_memory,
+        lost_device_ends_its_staging, driver_shutdown_is_told;
+    Any: address_of_no_memory_is_refused;
+    Fake ("FAKE_CUDA_PINNED_LIMIT" = "65536"): unlockable_memory_is_refused;
 }
 
-const OUT: CopyDirection = CopyDirection::Out;
-const IN: CopyDirection = CopyDirection::In;
-
-fn says(error: &PortError, parts: &[&str]) {
-    let said = error.to_string();
-    for part in parts {
-        assert!(said.contains(part), "no {part:?} in: {said}");
-    }
-}
-
-fn refusal(stage: &mut Stage, direction: CopyDirection, memory: usize) -> PortError {
+fn copy(stage: &mut Stage, direction: CopyDirection, memory: usize) -> Result<Posted, PortError> {
     let copy = Copy { direction, memory, bounce: stage.bounce(direction, 0), len: 64 };
-    stage.give(copy, 99).expect_err("it is refused")
+    stage.give(copy, 99)
 }
 
-fn failed() {
-    let bed = Bed::new();
+fn failed_copy_ends_its_context(bed: &Bed) {
     let heap = bed.heap(1);
     let other = bed.vmm(&[(ON_DEVICE, 1)], false);
-    let (mut stage, _region) = Stage::new(&bed, heap, GRANULARITY);
-    let _other = stage.register(&bed, other, GRANULARITY);
+    let (mut stage, _region) = Stage::new(bed, heap, GRANULARITY);
+    let _other = stage.register(bed, other, GRANULARITY);
     bed.slow(20_000_000);
     bed.fail(1, 214);
     for tag in 0..2 {
@@ -58,73 +32,65 @@ fn failed() {
         assert_eq!(copied.tag, tag, "in order");
         // The driver tells of a failure with the next call, so the first may seem failed as well.
         if tag > 0 {
-            let error = copied.result.expect_err("it failed");
-            says(&error, &["device 0", "CUDA_ERROR_ECC_UNCORRECTABLE", "214"]);
-            assert_eq!(error.code, 214);
+            assert_eq!(copied.result.as_ref().map_err(|error| error.code), Err(214));
+            refused(copied.result, &["device 0", "CUDA_ERROR_ECC_UNCORRECTABLE", "214"]);
         }
     }
     for direction in [IN, OUT] {
-        says(&refusal(&mut stage, direction, heap), &["CUDA_ERROR_ECC_UNCORRECTABLE"]);
+        refused(copy(&mut stage, direction, heap), &["CUDA_ERROR_ECC_UNCORRECTABLE"]);
     }
-    let error = stage.port.store_flag(heap, 1).expect_err("words are of the same context");
-    says(&error, &["CUDA_ERROR_ECC_UNCORRECTABLE"]);
+    refused(stage.port.store_flag(heap, 1), &["CUDA_ERROR_ECC_UNCORRECTABLE"]);
     assert!(stage.port.poll().is_none());
     // The other device has nothing to do with it.
-    let bytes = pattern(CHUNK, 3);
-    stage.copy_in(other, &bytes);
-    assert!(stage.copy_out(other, CHUNK) == bytes);
+    stage.carries(other, &pattern(CHUNK, 3));
 }
 
-fn refused() {
-    let bed = Bed::new();
-    let (mut stage, _region, heap) = Stage::on_heap(&bed, 1);
+fn refused_copy_is_told_at_once(bed: &Bed) {
+    let (mut stage, _region, heap) = Stage::on_heap(bed, 1);
     bed.refuse(0, 1);
-    let error = refusal(&mut stage, IN, heap + 5);
     let addr = format!("{:#x}", heap + 5);
-    says(&error, &["cuMemcpy2DAsync_v2", "64 bytes", &addr, "CUDA_ERROR_INVALID_VALUE"]);
+    refused(
+        copy(&mut stage, IN, heap + 5),
+        &["cuMemcpy2DAsync_v2", "64 bytes", &addr, "CUDA_ERROR_INVALID_VALUE"],
+    );
     assert!(stage.port.poll().is_none(), "nothing was started");
     stage.copy_in(heap, &[1; 64]);
 }
 
-fn half() {
-    let bed = Bed::new();
-    let (mut stage, _region, heap) = Stage::on_heap(&bed, 2);
+fn half_refused_copy_ends_its_context(bed: &Bed) {
+    let (mut stage, _region, heap) = Stage::on_heap(bed, 2);
     bed.refuse(1, 2);
     stage.start(IN, heap + GRANULARITY - 100, 0, 200, 5);
     let copied = stage.wait();
     assert_eq!(copied.tag, 5);
-    says(&copied.result.expect_err("not all arrived"), &["CUDA_ERROR_OUT_OF_MEMORY"]);
-    says(&refusal(&mut stage, IN, heap), &["CUDA_ERROR_OUT_OF_MEMORY"]);
+    refused(copied.result, &["CUDA_ERROR_OUT_OF_MEMORY"]);
+    refused(copy(&mut stage, IN, heap), &["CUDA_ERROR_OUT_OF_MEMORY"]);
 }
 
-fn nowhere() {
-    let bed = Bed::new();
-    let (mut stage, _region, heap) = Stage::on_heap(&bed, 1);
+fn address_of_no_memory_is_refused(bed: &Bed) {
+    let (mut stage, _region, heap) = Stage::on_heap(bed, 1);
     let page = bed.hidden();
     // The first page is mapped by nobody, and 0 would be no mask to the kernel that is asked.
     for addr in [page, page + 4000, 1, 4000] {
-        let error = stage.port.reach(addr, 64).expect_err("nothing is there");
-        says(&error, &[&format!("64 bytes at {addr:#x}"), "kernel's stack"]);
-        says(&refusal(&mut stage, OUT, addr), &["kernel's stack"]);
+        refused(stage.port.reach(addr, 64), &[&format!("64 bytes at {addr:#x}"), "kernel's stack"]);
+        refused(copy(&mut stage, OUT, addr), &["kernel's stack"]);
     }
     let local = [7_u8; 64];
     assert_eq!(stage.port.reach(local.as_ptr() as usize, 64), Ok(Reach::Direct));
     stage.copy_in(heap, &local);
 }
 
-fn no_memory() {
-    let bed = Bed::new();
+fn unlockable_memory_is_refused(bed: &Bed) {
     let heap = bed.heap(1);
     let staging = Staging::new(options(4, stream_only()));
-    let register = || register(&staging, &bed, heap, GRANULARITY);
-    let error = PortError::from(register().expect_err("8 bounce buffers are too much"));
+    let register = || register(&staging, bed, heap, GRANULARITY);
     let asked = format!("{} bytes of page-locked memory", 8 * CHUNK);
-    says(&error, &["cuMemHostAlloc", &asked, "CUDA_ERROR_OUT_OF_MEMORY"]);
+    refused(register(), &["cuMemHostAlloc", &asked, "CUDA_ERROR_OUT_OF_MEMORY"]);
     assert!(staging.take_stager().is_none() && staging.is_empty());
     assert_eq!(bed.count(3), 0, "nothing is left behind");
     // The bounce buffers fit, what else is needed does not.
     call!(bed.raw, fake_cuda_limits(0 => c_int, 8 * CHUNK as u64 => u64, u64::MAX => u64));
-    says(&PortError::from(register().expect_err("no engine")), &["CUDA_ERROR_OUT_OF_MEMORY"]);
+    refused(register(), &["CUDA_ERROR_OUT_OF_MEMORY"]);
     assert_eq!(bed.count(3), 0, "nor here");
     assert!(staging.take_stager().is_none() && staging.is_empty());
     call!(bed.raw, fake_cuda_limits(0 => c_int, u64::MAX => u64, u64::MAX => u64));
@@ -139,13 +105,12 @@ fn no_memory() {
     assert_eq!(bed.count(3), 0, "all of it is given back");
 }
 
-fn no_second() {
-    let bed = Bed::new();
+fn second_device_may_lack_memory(bed: &Bed) {
     let heaps: Vec<usize> = (0..2).map(|device| bed.vmm(&[(ON_DEVICE, device)], false)).collect();
-    let (mut stage, _first) = Stage::new(&bed, heaps[0], GRANULARITY);
+    let (mut stage, _first) = Stage::new(bed, heaps[0], GRANULARITY);
     call!(bed.raw, fake_cuda_limits(1 => c_int, 0 => u64, u64::MAX => u64));
-    let register = || register(&stage.staging, &bed, heaps[1], GRANULARITY);
-    says(&PortError::from(register().expect_err("no engines")), &["device 1", "OUT_OF_MEMORY"]);
+    let register = || register(&stage.staging, bed, heaps[1], GRANULARITY);
+    refused(register(), &["device 1", "OUT_OF_MEMORY"]);
     call!(bed.raw, fake_cuda_reset(1 => c_int));
     let _second = register().expect("now there is enough");
     for heap in heaps {
@@ -154,10 +119,9 @@ fn no_second() {
     }
 }
 
-fn lost() {
-    let bed = Bed::new();
+fn lost_device_ends_its_staging(bed: &Bed) {
     let heap = bed.heap(1);
-    let (mut stage, region) = Stage::new(&bed, heap, GRANULARITY);
+    let (mut stage, region) = Stage::new(bed, heap, GRANULARITY);
     let unregistered = bed.alloc(4096);
     bed.slow(50_000_000);
     for tag in 0..2 {
@@ -168,27 +132,23 @@ fn lost() {
     let mut tags: Vec<u32> = (0..4)
         .map(|_| {
             let copied = stage.wait();
-            let error = copied.result.expect_err("the device is gone");
-            says(&error, &["device 0", "CUDA_ERROR_DEVICE_UNAVAILABLE"]);
+            refused(copied.result, &["device 0", "CUDA_ERROR_DEVICE_UNAVAILABLE"]);
             copied.tag
         })
         .collect();
     tags.sort_unstable();
     assert_eq!(tags, [0, 1, 10, 11]);
-    says(&refusal(&mut stage, IN, heap), &["CUDA_ERROR_DEVICE_UNAVAILABLE"]);
-    says(&refusal(&mut stage, OUT, unregistered), &["CUDA_ERROR_DEVICE_UNAVAILABLE"]);
-    let error = stage.port.load(heap, &mut [0; 16]).expect_err("the device is gone");
-    says(&error, &["CUDA_ERROR_DEVICE_UNAVAILABLE"]);
+    refused(copy(&mut stage, IN, heap), &["CUDA_ERROR_DEVICE_UNAVAILABLE"]);
+    refused(copy(&mut stage, OUT, unregistered), &["CUDA_ERROR_DEVICE_UNAVAILABLE"]);
+    refused(stage.port.load(heap, &mut [0; 16]), &["CUDA_ERROR_DEVICE_UNAVAILABLE"]);
     stage.port.store_flag(heap, 1).expect_err("the device is gone");
     // Teardown ends: nothing waits for the device.
     drop((region, stage));
 }
 
-fn shut_down() {
-    let bed = Bed::new();
-    let (mut stage, _region, heap) = Stage::on_heap(&bed, 1);
+fn driver_shutdown_is_told(bed: &Bed) {
+    let (mut stage, _region, heap) = Stage::on_heap(bed, 1);
     stage.start(IN, heap, 0, CHUNK, 5);
     call!(bed.raw, fake_cuda_lose(0 => c_int, 4 => u32));
-    let error = stage.wait().result.expect_err("there is no driver any more");
-    says(&error, &["CUDA_ERROR_DEINITIALIZED", "the driver has shut down"]);
+    refused(stage.wait().result, &["CUDA_ERROR_DEINITIALIZED", "the driver has shut down"]);
 }

@@ -1,33 +1,18 @@
 //! Two stagers, as of two processes, that copy from each other's bounce buffers.
 
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::Arc;
 
-use cuda::{PeerShare, SECRET_BYTES, SharedLayout, SharedMemory, Shares, StagedRegion, Staging};
+use cuda::{PeerShare, SECRET_BYTES, SharedLayout, SharedMemory, Shares};
 use engine::ids::Pe;
-use engine::port::Posted;
-use engine::port::copies::{Copy, CopyDirection, TaggedCopy};
 
-use crate::bed::case::Case;
-use crate::bed::stage::{CHUNK, Stage, options, register};
-use test_support::random::pattern;
+use crate::prelude::*;
 
-use crate::bed::{Bed, GRANULARITY, fill};
-use crate::words::stream_only;
-
-pub(crate) fn cases() -> Vec<Case> {
-    vec![
-        Case::any("peers_copy_from_each_other", both_ways),
-        Case::any("copies_together_from_several_bounce_memories_are_right", several),
-        Case::any("peer_memory_is_read_only", inside),
-        Case::any("peer_memory_stays_until_released", outlives),
-        Case::fake("memory_that_cannot_be_locked_is_not_shared", not_locked)
-            .with(&[("FAKE_CUDA_REGISTERS", "0")]),
-    ]
+cases! {
+    Any: peers_copy_from_each_other, lists_span_several_bounce_memories, peer_memory_is_read_only,
+        peer_memory_stays_until_released;
+    Fake ("FAKE_CUDA_REGISTERS" = "0"): unlocked_memory_is_not_shared;
 }
 
-const OUT: CopyDirection = CopyDirection::Out;
-const IN: CopyDirection = CopyDirection::In;
 const CHUNKS: u16 = 4;
 
 struct Side {
@@ -84,14 +69,12 @@ fn pass(bed: &Bed, from: &mut Side, (to, from_pe): (&mut Side, Pe), len: usize, 
     let offset = from.stage.bounce(OUT, 1) - from.stage.bounce.addr;
     let bounce = shared.at(offset as u64, len).expect("it is inside");
     let copy = Copy { direction: IN, memory: to.heap, bounce, len };
-    assert_eq!(to.stage.give(copy, 6), Ok(Posted::Yes));
-    to.stage.ends(6);
+    to.stage.run(copy);
     assert!(bed.read(to.heap, len) == bytes, "{len} bytes");
 }
 
-fn both_ways() {
-    let bed = Bed::new();
-    let [mut one, mut other] = both(&bed);
+fn peers_copy_from_each_other(bed: &Bed) {
+    let [mut one, mut other] = both(bed);
     assert!(!one.stage.port.is_mapped_by(Pe(1)) && !other.stage.port.is_mapped_by(Pe(0)));
     one.stage.port.announce();
     assert!(!one.stage.port.is_mapped_by(Pe(1)) && other.stage.port.is_mapped_by(Pe(0)));
@@ -101,17 +84,16 @@ fn both_ways() {
     assert!([0, 7].iter().all(|pe| one.stage.port.peer_bounce(Pe(*pe)).is_none()));
     assert!(!one.stage.port.has_ended(Pe(1)));
     for (seed, len) in [1, 100, 4096, 16 << 10, CHUNK].into_iter().enumerate() {
-        pass(&bed, &mut one, (&mut other, Pe(0)), len, 2 * seed);
-        pass(&bed, &mut other, (&mut one, Pe(1)), len, 2 * seed + 50);
+        pass(bed, &mut one, (&mut other, Pe(0)), len, 2 * seed);
+        pass(bed, &mut other, (&mut one, Pe(1)), len, 2 * seed + 50);
     }
     assert_eq!(one.stage.port.bytes_by_cpu() + other.stage.port.bytes_by_cpu(), 0);
     drop(other);
     assert!(!one.stage.port.is_mapped_by(Pe(1)), "it copies no more");
 }
 
-fn several() {
-    let bed = Bed::new();
-    let [mut one, mut other] = both(&bed);
+fn lists_span_several_bounce_memories(bed: &Bed) {
+    let [mut one, mut other] = both(bed);
     let (len, count) = (1000, 8);
     let bytes = pattern(count * len, 3);
     bed.write(other.heap, &bytes);
@@ -133,21 +115,18 @@ fn several() {
     }
 }
 
-fn inside() {
-    let bed = Bed::new();
-    let [mut one, _other] = both(&bed);
+fn peer_memory_is_read_only(bed: &Bed) {
+    let [mut one, _other] = both(bed);
     let shared = one.stage.port.peer_bounce(Pe(1)).expect("they share");
     let end = shared.addr + shared.len;
     for (direction, bounce, len) in
         [(OUT, shared.addr, 64), (IN, shared.addr - 1, 64), (IN, end - 63, 64), (IN, end, 1)]
     {
         let copy = Copy { direction, memory: one.heap, bounce, len };
-        let error = one.stage.give(copy, 0).expect_err("that is in no bounce buffer");
-        assert!(error.to_string().contains("in no bounce buffer"), "{error}");
+        refused(one.stage.give(copy, 0), &["in no bounce buffer"]);
     }
     let copy = Copy { direction: IN, memory: one.heap, bounce: end - 64, len: 64 };
-    assert_eq!(one.stage.give(copy, 3), Ok(Posted::Yes));
-    one.stage.ends(3);
+    one.stage.run(copy);
     assert_eq!(shared.at(shared.len as u64, 1), None);
     assert_eq!(shared.at(u64::MAX, 64), None);
     assert_eq!(shared.at(1, shared.len), None);
@@ -155,9 +134,8 @@ fn inside() {
 }
 
 /// Copies that are under way end when the peer that the bytes are of has ended.
-fn outlives() {
-    let bed = Bed::new();
-    let [mut one, mut other] = both(&bed);
+fn peer_memory_stays_until_released(bed: &Bed) {
+    let [mut one, mut other] = both(bed);
     let bytes = pattern(CHUNK, 9);
     bed.write(other.heap, &bytes);
     other.stage.start(OUT, other.heap, 0, CHUNK, 5);
@@ -165,16 +143,16 @@ fn outlives() {
     let shared = one.stage.port.peer_bounce(Pe(1)).expect("they share");
     drop(other);
     let copy = Copy { direction: IN, memory: one.heap, bounce: shared.addr, len: CHUNK };
-    assert_eq!(one.stage.give(copy, 1), Ok(Posted::Yes));
-    one.stage.ends(1);
+    one.stage.run(copy);
     assert!(bed.read(one.heap, CHUNK) == bytes);
 }
 
-fn not_locked() {
-    let bed = Bed::new();
-    let [mut one, other] = both(&bed);
-    assert!(one.stage.port.peer_bounce(Pe(1)).is_none());
-    assert!(other.stage.port.peer_bounce(Pe(0)).is_none());
+fn unlocked_memory_is_not_shared(bed: &Bed) {
+    let [mut one, other] = both(bed);
+    assert!(
+        one.stage.port.peer_bounce(Pe(1)).is_none()
+            && other.stage.port.peer_bounce(Pe(0)).is_none()
+    );
     one.stage.port.announce();
     assert!(!other.stage.port.is_mapped_by(Pe(0)));
     let bytes = pattern(CHUNK, 3);

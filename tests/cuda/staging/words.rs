@@ -1,169 +1,36 @@
 //! Words and bytes of staged memory, by every way.
 
-use cuda::{GDRCOPY_LIBRARY, Staging, WordsOptions};
-use engine::atomic::{Atomic, AtomicOp, Width};
-use engine::port::Access;
-use engine::port::copies::{CopyDirection, CopyPort, DeferredOrder};
+use engine::port::copies::CopyPort;
 
-use crate::bed::case::{Case, skip};
-use crate::bed::stage::{Stage, atomic, options};
-use test_support::random::{Random, pattern};
+use crate::prelude::*;
 
-use crate::bed::{Bed, GRANULARITY, ON_NUMA_NODE, call, fill};
-use crate::words::stream_only;
-
-pub(crate) fn cases() -> Vec<Case> {
-    vec![
-        Case::any("staged_bytes_by_the_driver_s_streams", by_stream),
-        Case::any("staged_bytes_by_gdrcopy", by_gdrcopy),
-        Case::any("staged_atomics_are_nvshmem_s", atomics),
-        Case::any("staged_words_that_are_stored_soon_are_what_was_asked_for", || {
-            soon(Access::LocalAndRemote);
-        }),
-        // Of signals, but changed by everything else as well.
-        Case::any("words_that_only_signals_change_are_what_was_asked_for", || {
-            soon(Access::Signals);
-        }),
-        Case::fake("words_that_only_signals_change_are_read_once", read_once),
-        Case::fake("the_same_without_stream_memory_operations", || soon(Access::LocalAndRemote))
-            .with(&[("FAKE_CUDA_STREAM_OPS", "0")]),
-        Case::fake("words_of_streams_that_set_no_word_of_the_host", || {
-            soon(Access::LocalAndRemote)
-        })
-        .with(&[("FAKE_CUDA_HOST_WRITES", "2")]),
-        Case::fake("words_that_are_stored_are_told_by_marks", by_marks),
-        Case::fake("words_are_told_by_events_where_the_host_is_not_written", by_events)
-            .with(&[("FAKE_CUDA_HOST_WRITES", "0")]),
-        Case::fake("staged_words_that_are_stored_soon_take_few_calls", few_calls),
-        Case::fake("staged_words_find_another_way_beside_a_copy", another_way),
-        Case::fake("short_staged_bytes_are_stored_together", short_bytes),
-        Case::fake("staged_words_are_stored_at_once_without_a_copy", at_once),
-        Case::fake("a_window_is_opened_on_an_alias_where_the_range_has_none", alias),
-        Case::fake("releasing_staged_memory_takes_its_window_away", window),
-    ]
+cases! {
+    Fake: signalled_words_are_read_once, stores_are_told_by_marks, deferred_words_take_few_calls,
+        words_find_another_way, short_bytes_are_stored_together, words_at_once_need_no_copy,
+        alias_has_the_window, released_memory_has_no_window;
+    Fake ("FAKE_CUDA_HOST_WRITES" = "0"): stores_are_told_by_events;
 }
 
-/// Stores and atomics of every width at every place, soon and at once, with loads, copies and
-/// regions that overlap among them: beside a model. Most are close together, over the border of two
-/// allocations, and runs of words lie around it.
-fn soon(access: Access) {
-    const AREA: usize = 1024;
-    const CLOSE: usize = 128;
-    let bed = Bed::new();
-    let heap = bed.heap(2);
-    let memory = (heap, 2 * GRANULARITY);
-    let (mut stage, _region) = Stage::of(&bed, memory, access, options(2, stream_only()));
-    let (area, close) = (heap + GRANULARITY - AREA / 2, (AREA - CLOSE) / 2);
-    let mut model = pattern(AREA, 3);
-    bed.write(area, &model);
-    let mut random = Random::new(1);
-    let mut below = |bound: usize| random.below(bound);
-    let mut others = Vec::new();
-    let ops =
-        [AtomicOp::Set, AtomicOp::SignalSet, AtomicOp::SignalAdd, AtomicOp::Add, AtomicOp::Xor];
-    for _ in 0..1000 {
-        let width = [Width::Two, Width::Four, Width::Eight][below(3)];
-        let word = close + below(CLOSE / 8) * 8 + below(8 / width.bytes()) * width.bytes();
-        let atomic = Atomic {
-            op: ops[below(5)],
-            width,
-            float: false,
-            operand: below(1 << 20) as u64,
-            compare: 0,
-        };
-        let order = [DeferredOrder::After, DeferredOrder::Any][below(2)];
-        match below(12) {
-            8 => {
-                let len = 1 + below(CLOSE);
-                let at = close + below(CLOSE - len + 1);
-                let bytes = pattern(len, below(1000));
-                stage.copy_in(area + at, &bytes);
-                model[at..at + len].copy_from_slice(&bytes);
-            }
-            9 => assert!(stage.copy_out(area, AREA) == model),
-            10 if below(2) == 0 => drop(others.pop()),
-            10 => {
-                let at = below(CLOSE / 8) * 8;
-                let (at, len) = (area + close + at, 8 + below(CLOSE - at));
-                let access = [Access::Signals, Access::LocalAndRemote][below(2)];
-                let range = bed.range(at, len);
-                others.push(stage.staging.register(at, range, None, access).expect("staged"));
-            }
-            0..=2 => {
-                let len = [1, 2, 3, 4, 8, 8, 11, 16, 70][below(9)];
-                let at = below(CLOSE - len);
-                let at = close + if below(4) == 0 { at } else { at / 8 * 8 };
-                let bytes = pattern(len, below(1000));
-                stage.port.queue_write(area + at, &bytes, order).expect("it is there");
-                model[at..at + len].copy_from_slice(&bytes);
-            }
-            3..=5 => {
-                stage.port.queue_atomic(area + word, &atomic, order).expect("it is there");
-                apply(&mut model[word..word + width.bytes()], &atomic);
-            }
-            11 => {
-                // Words in a row, in one order or another, some of them halves, some left out.
-                let (from, count, way) = (below(58), 1 + below(70), below(3));
-                for place in 0..count {
-                    let place = [place, count - 1 - place, place * 7 % count][way];
-                    let (offset, len) = match below(17) {
-                        0 => continue,
-                        1 => (4, 4),
-                        2 => (0, 4),
-                        _ => (0, 8),
-                    };
-                    let (at, bytes) = (8 * (from + place) + offset, pattern(len, below(1000)));
-                    stage.port.queue_write(area + at, &bytes, order).expect("it is there");
-                    model[at..at + len].copy_from_slice(&bytes);
-                }
-            }
-            6 => {
-                let before = stage.port.apply(area + word, &atomic).expect("it is there");
-                assert_eq!(before, apply(&mut model[word..word + width.bytes()], &atomic));
-            }
-            _ => {
-                let mut seen = [0; AREA];
-                stage.port.load(area, &mut seen).expect("they are there");
-                assert!(seen[..] == model);
-            }
-        }
-    }
-    stage.port.flush().expect("they are there");
-    assert!(bed.read(area, AREA) == model);
-    drop(others);
-}
-
-/// Executes an operation on the bytes of a word, and gives the word before.
-fn apply(word: &mut [u8], atomic: &Atomic) -> u64 {
-    let mut bytes = [0; 8];
-    bytes[..word.len()].copy_from_slice(word);
-    let before = u64::from_le_bytes(bytes);
-    word.copy_from_slice(&atomic.apply(before).to_le_bytes()[..word.len()]);
-    before
-}
-
-fn by_marks() {
-    assert_eq!(calls_of_stores(), 200);
+fn stores_are_told_by_marks(bed: &Bed) {
+    assert_eq!(calls_of_stores(bed), 200);
 }
 
 /// An event is a call of its own.
-fn by_events() {
-    assert_eq!(calls_of_stores(), 400);
+fn stores_are_told_by_events(bed: &Bed) {
+    assert_eq!(calls_of_stores(bed), 400);
 }
 
 /// Calls that give the stream something, for two hundred stores.
-fn calls_of_stores() -> u64 {
-    let bed = Bed::new();
-    let (mut stage, _region, heap) = Stage::on_heap(&bed, 1);
+fn calls_of_stores(bed: &Bed) -> u64 {
+    let (mut stage, _region, heap) = Stage::on_heap(bed, 1);
     let before = bed.count(11);
     (0..200).for_each(|value| stage.port.store_flag(heap, value).expect("a word of it"));
     bed.count(11) - before
 }
 
-fn few_calls() {
+fn deferred_words_take_few_calls(bed: &Bed) {
     const WORDS: usize = 64;
-    let bed = Bed::new();
-    let (mut stage, _region, heap) = Stage::on_heap(&bed, 1);
+    let (mut stage, _region, heap) = Stage::on_heap(bed, 1);
     let calls = |stage: &mut Stage, what: &dyn Fn(&mut Stage)| {
         bed.calls_of(|| {
             what(stage);
@@ -220,11 +87,10 @@ fn few_calls() {
 }
 
 /// Each word that signals add to is read once, unless something else has written to it.
-fn read_once() {
-    let bed = Bed::new();
+fn signalled_words_are_read_once(bed: &Bed) {
     let heap = bed.heap(2);
     let memory = (heap, GRANULARITY);
-    let (mut stage, _region) = Stage::of(&bed, memory, Access::Signals, options(2, stream_only()));
+    let (mut stage, _region) = Stage::of(bed, memory, Access::Signals, options(2, stream_only()));
     let op = AtomicOp::SignalAdd;
     let one = atomic(op, Width::Eight, 1);
     bed.write(heap, &7_u64.to_le_bytes());
@@ -243,7 +109,7 @@ fn read_once() {
     assert_eq!(stage.port.apply(heap, &one).expect("at once"), 9);
     assert_eq!(add(&mut stage, 1), (has(11), 0));
     // Other memory comes and goes.
-    drop(stage.register(&bed, heap + GRANULARITY, GRANULARITY));
+    drop(stage.register(bed, heap + GRANULARITY, GRANULARITY));
     assert_eq!(add(&mut stage, 3), (has(12), 0));
     stage.port.store(heap + 4, &[1]).expect("a byte of it");
     assert_eq!(add(&mut stage, 3), (has((1 << 32) + 13), 1), "the others are known still");
@@ -274,13 +140,12 @@ fn read_once() {
     }
     bed.refuse(0, 2);
     stage.port.flush().expect_err("some are missing");
-    let there = u64::from_le_bytes(bed.read(heap, 8).try_into().expect("eight"));
+    let there = bed.word(heap);
     assert_eq!(add(&mut stage, 1), (has(there + 1), 1), "it is read again");
 }
 
-fn another_way() {
-    let bed = Bed::new();
-    let (mut stage, _region, heap) = Stage::on_heap(&bed, 1);
+fn words_find_another_way(bed: &Bed) {
+    let (mut stage, _region, heap) = Stage::on_heap(bed, 1);
     call!(bed.raw, fake_cuda_offer(0 => i32, 0 => u32));
     for round in 0..2_u64 {
         let words =
@@ -297,9 +162,8 @@ fn another_way() {
 }
 
 /// Calls that store and copies that are made, for words and bytes that are none.
-fn short_bytes() {
-    let bed = Bed::new();
-    let (mut stage, _region, heap) = Stage::on_heap(&bed, 1);
+fn short_bytes_are_stored_together(bed: &Bed) {
+    let (mut stage, _region, heap) = Stage::on_heap(bed, 1);
     let mut calls = |stores: &[(usize, usize, DeferredOrder)]| {
         let before = bed.stores_and_copies();
         for (at, len, order) in stores {
@@ -341,11 +205,10 @@ fn short_bytes() {
 }
 
 /// Bytes stored at once: words by the stream, all else by copies, long ones in parts.
-fn at_once() {
-    let bed = Bed::new();
+fn words_at_once_need_no_copy(bed: &Bed) {
     let memory = [bed.heap(1), bed.managed(1 << 16)];
-    let (mut stage, _heap) = Stage::with(&bed, memory[0], 1 << 16, options(2, stream_only()));
-    let _managed = stage.register(&bed, memory[1], 1 << 16);
+    let (mut stage, _heap) = Stage::with(bed, memory[0], 1 << 16, options(2, stream_only()));
+    let _managed = stage.register(bed, memory[1], 1 << 16);
     let mut calls = |base: usize, at: usize, len: usize| {
         let (addr, bytes) = (base + at, pattern(len, at + len));
         let calls = bed.calls_of(|| stage.port.store(addr, &bytes).expect("bytes of it"));
@@ -366,98 +229,7 @@ fn at_once() {
     }
 }
 
-fn bytes(words: WordsOptions) {
-    let bed = Bed::new();
-    let len = 2 * GRANULARITY;
-    let heap = bed.heap(2);
-    let by_gdrcopy = words.gdrcopy.is_some();
-    let (mut stage, region) = Stage::with(&bed, heap, len, options(2, words));
-    if region.is_mapped() != by_gdrcopy && !bed.is_fake() {
-        skip("GDRCopy does not work here");
-    }
-    assert_eq!(region.is_mapped(), by_gdrcopy);
-    let area = 4096;
-    let start = heap + GRANULARITY - area / 2;
-    let mut expected = pattern(area, 1);
-    bed.write(start, &expected);
-    for len in 1..=256_usize {
-        // In the middle of the area the border is crossed.
-        for at in [len % 13 + 100, area / 2 - len / 2 - len % 2] {
-            let mut seen = vec![0; len];
-            stage.port.load(start + at, &mut seen).expect("they are there");
-            assert_eq!(seen, expected[at..at + len], "{len} bytes loaded at {at}");
-            let new = pattern(len, len + at);
-            stage.port.store(start + at, &new).expect("they are there");
-            expected[at..at + len].copy_from_slice(&new);
-        }
-        if len % 16 == 0 {
-            assert!(bed.read(start, area) == expected, "up to {len} bytes stored");
-        }
-    }
-    let mut seen = vec![0; area];
-    stage.port.load(start, &mut seen).expect("longer is served as well");
-    assert!(seen == expected);
-    stage.port.load(heap + len - 4, &mut [0; 4]).expect("the last ones");
-}
-
-fn by_stream() {
-    bytes(stream_only());
-}
-
-fn by_gdrcopy() {
-    bytes(WordsOptions::default());
-}
-
-fn atomics() {
-    let bed = Bed::new();
-    let plain = bed.alloc(1 << 16);
-    let managed = bed.managed(1 << 16);
-    for words in [stream_only(), WordsOptions::default()] {
-        let (mut stage, _region) = Stage::with(&bed, plain, 1 << 16, options(2, words));
-        // Memory that nobody registered has words as well: results of fetches go there.
-        let _managed = stage.register(&bed, managed, 1 << 16);
-        let unregistered = bed.alloc(4096);
-        let bases = [plain, managed, unregistered];
-        for (index, op) in AtomicOp::ALL.into_iter().enumerate() {
-            for width in Width::ALL {
-                for base in bases {
-                    let addr = base + 64 * index + 8;
-                    let before = 0x8877_6655_4433_2211 & width.mask();
-                    bed.write(addr - 8, &[0xee; 24]);
-                    bed.write(addr, &before.to_le_bytes()[..width.bytes()]);
-                    let (operand, compare) = (0x0123_4567_89ab_cdef & width.mask(), before);
-                    let atomic = Atomic { op, width, float: false, operand, compare };
-                    let given = stage.port.apply(addr, &atomic);
-                    assert_eq!(given, Ok(before), "{op:?} {width:?}, one of {bases:x?}");
-                    let seen = bed.read(addr - 8, 24);
-                    let after = atomic.apply(before).to_le_bytes();
-                    assert_eq!(seen[8..8 + width.bytes()], after[..width.bytes()], "{op:?}");
-                    assert_eq!(seen[..8], [0xee; 8]);
-                    assert_eq!(seen[8 + width.bytes()..], [0xee; 16][width.bytes()..]);
-                }
-            }
-        }
-        let add = Atomic {
-            op: AtomicOp::FetchAdd,
-            width: Width::Eight,
-            float: true,
-            operand: 1.5_f64.to_bits(),
-            compare: 0,
-        };
-        bed.write(plain, &2.25_f64.to_le_bytes());
-        assert_eq!(stage.port.apply(plain, &add), Ok(2.25_f64.to_bits()));
-        assert_eq!(bed.read(plain, 8), 3.75_f64.to_le_bytes());
-        let error = stage.port.apply(plain + 4, &add).expect_err("not aligned");
-        assert!(error.to_string().contains("no word of 8 bytes"), "{error}");
-        stage.port.store_flag(plain + 4, 1).expect_err("not aligned");
-        bed.free(unregistered);
-    }
-    bed.free(plain);
-    bed.free(managed);
-}
-
-fn alias() {
-    let bed = Bed::new();
+fn alias_has_the_window(bed: &Bed) {
     // GDRCopy maps no memory of NUMA nodes, so the window is on the other.
     let shown = bed.vmm(&[(ON_NUMA_NODE, 0)], false);
     let other = bed.heap(1);
@@ -494,14 +266,13 @@ fn pinned() -> usize {
     }
 }
 
-fn window() {
-    let bed = Bed::new();
+fn released_memory_has_no_window(bed: &Bed) {
     let heap = bed.heap(3);
     let words = WordsOptions::default();
-    let (mut stage, region) = Stage::with(&bed, heap, GRANULARITY, options(2, words));
+    let (mut stage, region) = Stage::with(bed, heap, GRANULARITY, options(2, words));
     assert!(region.is_mapped());
     let before = pinned();
-    let second = stage.register(&bed, heap + GRANULARITY, 2 * GRANULARITY);
+    let second = stage.register(bed, heap + GRANULARITY, 2 * GRANULARITY);
     stage.port.store_flag(heap + GRANULARITY, 1).expect("a word of it");
     assert_eq!(pinned(), before + 2, "one for each allocation");
     // The stager has seen it, and is not asked again: the memory is free to go.

@@ -1,20 +1,13 @@
 //! Errors, lost completions, and bad input.
 
-use engine::atomic::AtomicOp;
-use engine::error::EngineError;
-use engine::ids::{Pe, RailId};
-use engine::port::Direction;
-use engine::rails::Spread;
-use engine::request::{AtomicRequest, FetchTarget, LocalSide, PutSignalRequest, Request};
 use engine::wire::handle::{Handle, HandleError};
-use sim_fabric::{FakeFabric, PortCall, Script};
 
-use crate::job::{Job, Member, Outcome, Shape};
+use crate::prelude::*;
 
 /// Whoever waits for a fetched word is not told that it is there.
 #[test]
 fn unstorable_fetch_fails_quiet() {
-    let mut job = Job::new(1, &Shape::default(), Script::default());
+    let mut job = Job::with(PLAIN);
     job.fabric.fail_calls(PortCall::Store, 0, 1);
     let result = Some(FetchTarget { addr: job.members[0].base + 64, flag: Some(7) });
     let take = job.targets.atomic(1, 0, AtomicOp::FetchInc, 1);
@@ -26,7 +19,7 @@ fn unstorable_fetch_fails_quiet() {
 
 #[test]
 fn failed_write_names_peer_and_rail() {
-    let mut job = Job::new(1, &Shape::default(), Script::default());
+    let mut job = Job::with(PLAIN);
     job.fabric.fail_next(1);
     job.put_value(0, 1, 0, 1).unwrap();
     let failed = job.quiet(0, 1).unwrap_err();
@@ -46,8 +39,7 @@ fn failed_write_names_peer_and_rail() {
 fn pooled_puts_of_failed_peer_drop() {
     for fenced in [false, true] {
         let spread = Spread { balanced_from: 64, striped_from: 256, segment: 64 };
-        let shape = Shape { depth: 4, max_segment: 64, spread, ..Shape::default() };
-        let mut job = Job::new(3, &shape, Script::default());
+        let mut job = Job::with(Shape { depth: 4, max_segment: 64, spread, ..PLAIN });
         job.fabric.stall(Pe(1));
         job.fabric.fail_next(1);
         job.put_value(0, 1, 0, 1).unwrap();
@@ -71,7 +63,7 @@ fn pooled_puts_of_failed_peer_drop() {
 /// One operation may take any time, as long as others to the same peer end.
 #[test]
 fn slow_put_among_others_survives() {
-    let mut job = Job::new(4, &Shape { rails: 1, ..Shape::default() }, Script::default());
+    let mut job = Job::with(Shape { rails: 1, ..PLAIN });
     job.fabric.world().lose_next = 1;
     let mut round = |puts: bool| {
         if puts {
@@ -95,7 +87,7 @@ const TELLS: [fn(&FakeFabric, Pe, RailId); 2] = [FakeFabric::fail_rail, FakeFabr
 #[test]
 fn rail_failure_concerns_its_peers() {
     for fail in TELLS {
-        let mut job = Job::new(12, &Shape { n_pes: 3, ..Shape::default() }, Script::default());
+        let mut job = Job::with(Shape { n_pes: 3, ..PLAIN });
         for pe in [1, 2] {
             job.fabric.stall(Pe(pe));
             job.put_value(0, pe, 0, 1).unwrap();
@@ -119,8 +111,7 @@ fn rail_failure_concerns_its_peers() {
 
 #[test]
 fn blocked_submitter_times_out() {
-    let shape = Shape { depth: 1, rails: 1, ..Shape::default() };
-    let mut job = Job::new(4, &shape, Script::default());
+    let mut job = Job::with(Shape { depth: 1, rails: 1, ..PLAIN });
     job.fabric.stall(Pe(1));
     // Some are pending, as many as may be.
     let failed = (0..5000).find_map(|at| job.put_value(0, 1, at * 8, 1).err());
@@ -131,9 +122,8 @@ fn blocked_submitter_times_out() {
 fn slow_peers_do_not_time_out() {
     // 16 puts of 20 s each to PE 1 share a rail and a depth of one with one put to PE 2, which
     // therefore waits far beyond the deadline, first in the queue and then on its way.
-    let shape = Shape { n_pes: 3, depth: 1, rails: 1, ..Shape::default() };
-    let script = Script { delay: (10_000_000_000, 10_000_000_000), ..Script::default() };
-    let mut job = Job::new(11, &shape, script);
+    let script = Script { delay: (10_000_000_000, 10_000_000_000), ..CALM };
+    let mut job = Job::scripted(Shape { n_pes: 3, depth: 1, rails: 1, ..PLAIN }, script);
     for at in 0..16 {
         job.put_value(0, 1, at * 8, 1).unwrap();
     }
@@ -150,14 +140,12 @@ fn check(refused: Outcome, parts: &[&str]) {
     assert!(parts.iter().all(|part| text.contains(part)), "{parts:?} are not in {text:?}");
 }
 
-/// Whichever call a request comes by, and by whichever path, what is wrong with it is told at once,
-/// and nothing of it leaves.
+/// By every call and path, at once, and nothing of them leaves.
 #[test]
 fn bad_requests_are_refused() {
     const OUTSIDE: &str = "not inside the region";
     for fast in [false, true] {
-        let shape = Shape { n_pes: 3, fast, needs_desc: !fast, ..Shape::default() };
-        let mut job = Job::new(6, &shape, Script::default());
+        let mut job = Job::with(Shape { n_pes: 3, fast, needs_desc: !fast, ..PLAIN });
         // So that there are channels, and the fast path is taken.
         [1, 2].into_iter().for_each(|pe| job.inc(0, pe, 8192));
         [1, 2].into_iter().for_each(|pe| job.until_quiet(0, pe));
@@ -209,7 +197,7 @@ fn bad_requests_are_refused() {
 
 #[test]
 fn memory_without_keys_is_refused() {
-    let mut job = Job::new(6, &Shape::default(), Script::default());
+    let mut job = Job::with(PLAIN);
     let scratch = job.members[0].scratch;
     let start = |job: &mut Job, change: &dyn Fn(&mut Request<'_>)| {
         let mut put = job.targets.part(scratch, 1, 0, 64);
@@ -255,8 +243,7 @@ fn memory_without_keys_is_refused() {
 /// What the fabric refuses at once, on the fast path, fails the peer.
 #[test]
 fn fast_path_reports_refusals() {
-    let shape = Shape { needs_desc: false, fast: true, heap: 4096, ..Shape::default() };
-    let mut job = Job::new(9, &shape, Script::default());
+    let mut job = Job::with(Shape { needs_desc: false, fast: true, heap: 4096, ..PLAIN });
     job.put(0, 1, 0, 8).unwrap();
     job.put(0, 1, 0, 0).unwrap();
     job.quiet(0, 1).unwrap();
@@ -270,7 +257,7 @@ fn fast_path_reports_refusals() {
 
 #[test]
 fn drain_is_bounded() {
-    let mut job = Job::new(3, &Shape::default(), Script::default());
+    let mut job = Job::with(PLAIN);
     let patience = std::time::Duration::from_millis(500);
     assert!(job.lane(0).drain_before_close(patience), "nothing is under way");
     job.put_value(0, 1, 0, 1).unwrap();
@@ -279,7 +266,7 @@ fn drain_is_bounded() {
     let counted = [job.counted(0, |rail| rail.posted), job.counted(0, |rail| rail.completed)];
     assert_eq!(counted, [2, 2]);
 
-    let mut job = Job::new(4, &Shape::default(), Script::default());
+    let mut job = Job::with(PLAIN);
     job.fabric.world().lose_next = 1;
     job.put_value(0, 1, 0, 1).unwrap();
     let before = job.fabric.now();
@@ -288,12 +275,10 @@ fn drain_is_bounded() {
     assert!((500_000_000..5_000_000_000).contains(&waited), "{waited} ns");
 }
 
-/// The fabric may say that a message has failed when it was acknowledged and its segment's slot is
-/// another's.
+/// The fabric may report an acknowledged message whose slot is another's by then.
 #[test]
 fn late_failure_hits_no_other_segment() {
-    let shape = Shape { n_pes: 3, rails: 1, ..Shape::default() };
-    let mut job = Job::new(1, &shape, Script::default());
+    let mut job = Job::with(Shape { n_pes: 3, rails: 1, ..PLAIN });
     job.fabric.world().fail_delivered = 1;
     job.inc(0, 1, 0);
     job.until_quiet(0, 1);

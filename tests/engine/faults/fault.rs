@@ -1,14 +1,10 @@
 //! A fault of the fabric, as random schedules have them: drawn, named, begun and ended.
 
-use engine::ids::{Pe, RailId};
-use sim_fabric::{FakeFabric, PortCall};
-
-use crate::job::Shape;
-use crate::race::Random;
+use crate::prelude::*;
 
 /// Something that happens to the fabric.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Fault {
+pub(crate) enum Fault {
     Call(PortCall, u32, u32),
     LoseCompletions(u32),
     LoseImmediateData(u32),
@@ -20,15 +16,17 @@ pub(super) enum Fault {
     LinkDown((Pe, RailId), (Pe, RailId)),
     FailDelivered,
     Copies(u32),
+    /// Words that are to be stored soon are not.
+    Words,
 }
 
 impl Fault {
-    pub(super) fn draw(random: &mut Random, shape: &Shape) -> Self {
-        let pe = Pe(random.below(shape.n_pes as usize) as u32);
-        let rail = RailId(random.below(shape.rails.into()) as u8);
-        let other = Pe(random.below(shape.n_pes as usize) as u32);
+    pub(crate) fn draw(random: &mut Random, shape: &Shape) -> Self {
+        let pe = Pe(random.below(shape.n_pes));
+        let rail = RailId(random.below(shape.rails));
+        let other = Pe(random.below(shape.n_pes));
         let count = 1 + random.below(3) as u32;
-        match random.below(21) {
+        match random.below(23) {
             0 => Self::LoseCompletions(count),
             1 => Self::LoseImmediateData(1),
             2 => Self::Stall(pe),
@@ -39,6 +37,7 @@ impl Fault {
             7 => Self::LinkDown((pe, rail), (other, RailId((rail.0 + 1) % shape.rails))),
             8 => Self::FailDelivered,
             9 => Self::Copies(count),
+            10 | 11 => Self::Words,
             _ => {
                 let call = PortCall::ALL[random.below(PortCall::ALL.len())];
                 Self::Call(call, random.below(20) as u32, count)
@@ -46,24 +45,16 @@ impl Fault {
         }
     }
 
-    pub(super) fn name(self) -> String {
+    /// What kind of a fault it is, and of which call.
+    pub(crate) fn name(self) -> String {
         match self {
             Self::Call(call, ..) => format!("{call:?} fails"),
-            Self::Copies(_) => String::from("Copied fails"),
-            Self::LoseCompletions(_) => String::from("a completion is lost"),
-            Self::LoseImmediateData(_) => String::from("immediate data is lost"),
-            Self::Stall(_) => String::from("a PE stops"),
-            Self::Refuse(_) => String::from("no room towards a PE"),
-            Self::RefuseMessages(..) => String::from("a rail refuses messages"),
-            Self::HoldUp(_) => String::from("messages of a PE are late"),
-            Self::RailDown(..) => String::from("a rail is down"),
-            Self::LinkDown(..) => String::from("a path is down"),
-            Self::FailDelivered => String::from("a delivered message fails"),
+            other => format!("{other:?}").split('(').next().unwrap_or_default().to_owned(),
         }
     }
 
     /// Has the fault begin, or end, if it is one that lasts.
-    pub(super) fn set(self, fabric: &FakeFabric, begins: bool) {
+    pub(crate) fn set(self, fabric: &FakeFabric, begins: bool) {
         match self {
             Self::Stall(pe) if begins => fabric.stall(pe),
             Self::Stall(pe) => fabric.resume(pe),
@@ -75,6 +66,7 @@ impl Fault {
             Self::FailDelivered if begins => fabric.world().fail_delivered = 1,
             Self::FailDelivered => fabric.world().report_failing(),
             Self::Call(call, after, count) if begins => fabric.fail_calls(call, after, count),
+            Self::Words => fabric.world().fail_settling = begins,
             Self::Copies(count) if begins => fabric.world().fail_copies = (2, count),
             Self::LoseCompletions(count) if begins => fabric.world().lose_next = count,
             Self::LoseImmediateData(count) if begins => fabric.world().lose_next_data = count,

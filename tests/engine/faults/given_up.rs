@@ -1,14 +1,8 @@
 //! Peers that are given up: when that happens, on the fake's clock, and that what is under way to
 //! them takes no room of others and ends.
 
-use std::time::Duration;
-
-use engine::error::EngineError;
-use engine::ids::Pe;
-use sim_fabric::Script;
-
 use super::Operation;
-use crate::job::{Job, Outcome, Shape};
+use crate::prelude::*;
 
 const DEADLINE: Duration = Duration::from_secs(10);
 
@@ -36,7 +30,7 @@ fn narrow(staged: u32) -> Shape {
         staged,
         bounce: (1024, 3, 1),
         deadline: Some(DEADLINE),
-        ..Shape::default()
+        ..PLAIN
     }
 }
 
@@ -56,8 +50,7 @@ fn silent_peer_fails_in_time() {
     for (rails, staged) in [1, 2, 4].into_iter().flat_map(|n| [0, 0b0100, 0b0110].map(|s| (n, s))) {
         for iteration in [100_000, 3_000_000, 20_000_000, 300_000_000] {
             for what in Operation::ALL {
-                let shape = Shape { rails, staged, deadline: Some(SOON), ..Shape::default() };
-                let mut job = Job::new(7, &shape, Script::default());
+                let mut job = Job::with(Shape { rails, staged, deadline: Some(SOON), ..PLAIN });
                 job.fabric.stall(Pe(1));
                 job.iterate_slowly(&[0], 300, iteration);
                 let began = job.fabric.now();
@@ -80,7 +73,7 @@ fn silent_peer_fails_in_time() {
 #[test]
 fn idle_lane_notices_ended_peer() {
     for allows_peer_exit in [false, true] {
-        let mut job = Job::new(1, &narrow(0), Script::default());
+        let mut job = Job::new(1, &narrow(0), CALM);
         let lane = &mut job.members[0].lane;
         if allows_peer_exit {
             lane.allow_peer_exit();
@@ -104,11 +97,10 @@ fn idle_lane_notices_ended_peer() {
     }
 }
 
-/// Gets of staged memory whose owner does not answer have all the room there is; none once it was
-/// declared failed.
+/// Unanswered gets have all the room there is, until their owner is declared failed.
 #[test]
 fn failed_peer_takes_no_room() {
-    let mut job = Job::new(1, &narrow(HEAP_OF_1), Script::default());
+    let mut job = Job::new(1, &narrow(HEAP_OF_1), CALM);
     job.fill_scratch(0, &[7; 64]);
     for at in 0..2 {
         job.get(0, 1, 4096 * at, 1000).unwrap();
@@ -125,11 +117,10 @@ fn failed_peer_takes_no_room() {
     }
 }
 
-/// The same for puts. Their peer may still read their bounce buffers, which are nobody else's until
-/// it has.
+/// A failed peer may still read the buffers of its puts: they are nobody else's until it has.
 #[test]
 fn readable_bounce_buffers_are_kept() {
-    let mut job = Job::new(2, &narrow(SCRATCH_OF_0 | HEAP_OF_1), Script::default());
+    let mut job = Job::new(2, &narrow(SCRATCH_OF_0 | HEAP_OF_1), CALM);
     let bytes: Vec<u8> = (0..3000).map(|at| (at / 1000 + 1) as u8).collect();
     job.fill_scratch(0, &bytes);
     for at in 0..2 {
@@ -151,7 +142,7 @@ fn readable_bounce_buffers_are_kept() {
 #[test]
 fn peer_taking_no_answers_fails() {
     for is_refused in [false, true] {
-        let mut job = Job::new(2, &narrow(HEAP_OF_0), Script::default());
+        let mut job = Job::new(2, &narrow(HEAP_OF_0), CALM);
         job.get(1, 0, 0, 1000).unwrap();
         job.members[1].lane.progress().unwrap();
         job.fabric.refuse(Pe(1), is_refused);
@@ -171,11 +162,10 @@ fn peer_taking_no_answers_fails() {
     }
 }
 
-/// Nor do messages, and the fetches among them, keep what they have for acknowledgements that
-/// nobody waits for.
+/// Messages and fetches keep nothing for acknowledgements that nobody waits for.
 #[test]
 fn messages_to_failed_peer_end() {
-    let mut job = Job::new(3, &narrow(0), Script::default());
+    let mut job = Job::new(3, &narrow(0), CALM);
     (0..600).for_each(|_| job.inc(0, 1, 0));
     job.fetch(0, 1, 0).unwrap();
     assert!(quiet(&mut job, &[0], 1).is_err());
@@ -188,11 +178,10 @@ fn messages_to_failed_peer_end() {
     quiet(&mut job, &[0, 2], 2).unwrap();
 }
 
-/// What the fabric has it keeps, also of a peer that was declared failed. Should that be all the
-/// room there is, those who wait for room are told.
+/// A failed peer may hold all the room there is: those who wait for room are told.
 #[test]
 fn wait_for_lost_room_fails() {
-    let mut job = Job::new(4, &narrow(0), Script::default());
+    let mut job = Job::new(4, &narrow(0), CALM);
     job.fabric.stall(Pe(1));
     for pe in [1, 2] {
         job.put_value(0, pe, 0, 1).unwrap();
@@ -208,7 +197,7 @@ fn wait_for_lost_room_fails() {
 #[test]
 fn changing_rails_is_no_movement() {
     for staged in [0, SCRATCH_OF_0] {
-        let mut job = Job::new(5, &Shape { rails: 2, ..narrow(staged) }, Script::default());
+        let mut job = Job::with(Shape { rails: 2, ..narrow(staged) });
         job.fabric.refuse(Pe(1), true);
         job.put(0, 1, 0, 1000).unwrap();
         let failed = loop {
@@ -229,8 +218,7 @@ fn changing_rails_is_no_movement() {
 /// The target of a staged put reads it, which no order group counts.
 #[test]
 fn reads_from_silent_peer_end() {
-    let shape = Shape { staged: 0b1111, shared: 0, deadline: Some(DEADLINE), ..Shape::default() };
-    let mut job = Job::new(3, &shape, Script::default());
+    let mut job = Job::with(Shape { staged: 0b1111, shared: 0, deadline: Some(DEADLINE), ..PLAIN });
     job.put(0, 1, 0, 5000).unwrap();
     // The peer stops as soon as its bytes are being read.
     job.progress_until(&[0, 1], |job| job.counted(1, |rail| rail.posted) > 0);

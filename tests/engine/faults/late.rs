@@ -1,15 +1,8 @@
 //! Memory that its owner has back: what comes after a failure does not touch it, nor do requests of
 //! peers that name a region which was released.
 
-use engine::error::EngineError;
-use engine::ids::{Pe, RailId};
-use engine::lane::SignalChoice;
-use engine::port::{Access, Direction};
-use engine::request::{FetchTarget, Request};
-use sim_fabric::{PortCall, Script};
-
 use super::Operation;
-use crate::job::{Job, Shape};
+use crate::prelude::*;
 
 const LEN: usize = 4096;
 
@@ -34,7 +27,7 @@ fn check_in_use(job: &Job) {
 #[test]
 fn failed_operations_keep_memory_registered() {
     for begin in [Job::get, Job::put] {
-        let mut job = Job::new(1, &Shape::default(), Script::default());
+        let mut job = Job::with(PLAIN);
         job.fabric.stall(Pe(1));
         begin(&mut job, 0, 1, 0, LEN).unwrap();
         assert!(matches!(job.quiet(0, 1), Err(EngineError::Timeout { .. })));
@@ -52,9 +45,9 @@ fn failed_operations_keep_memory_registered() {
 
 #[test]
 fn failed_host_operations_keep_memory() {
-    let shape = Shape::default();
-    let mut job = Job::new(2, &shape, Script::default());
-    let host = job.host_lane(&shape);
+    let shape = PLAIN;
+    let mut job = Job::new(2, &shape, CALM);
+    let host = job.host_lane();
     let part = job.targets.part(job.members[0].scratch, 1, 0, LEN);
     job.fabric.stall(Pe(1));
     host.start(&Request { direction: Direction::Read, ..part }).unwrap();
@@ -79,7 +72,7 @@ fn failed_host_operations_keep_memory() {
 fn late_reply_is_dropped() {
     // The second is told of before the lane iterates again, and takes what has come.
     for refused in [false, true] {
-        let mut job = Job::new(4, &Shape::default(), Script::default());
+        let mut job = Job::with(PLAIN);
         let mut fetch = job.targets.fetch(1, 0, job.members[0].scratch);
         fetch.result = Some(FetchTarget { addr: job.members[0].scratch, flag: Some(1) });
         // The request gets there, and nothing comes back.
@@ -100,14 +93,12 @@ fn late_reply_is_dropped() {
     }
 }
 
-/// A get through bounce memory on both sides, cut off at every point of its way: its bytes are in
-/// the bounce memory or on their way there, or are being copied.
+/// A get through bounce memory on both sides, cut off at every point of its way.
 #[test]
 fn late_staged_bytes_are_dropped() {
     for (len, iterations) in [100, 1000, LEN].into_iter().flat_map(|n| (0..40).map(move |i| (n, i)))
     {
-        let shape = Shape { staged: 0b1111, heap: 1 << 14, ..Shape::default() };
-        let mut job = Job::new(6, &shape, Script::default());
+        let mut job = Job::with(Shape { staged: 0b1111, heap: 1 << 14, ..PLAIN });
         job.get(0, 1, 0, len).unwrap();
         job.iterate_slowly(&[0, 1], iterations, 3_000);
         (0..2).for_each(|pe| job.fabric.stall(Pe(pe)));
@@ -127,8 +118,7 @@ fn late_staged_bytes_are_dropped() {
 /// Who hears of a failure may never run the lane again: what is being copied then ends before that.
 #[test]
 fn failing_lane_ends_its_copies() {
-    let shape = Shape { staged: 0b1111, heap: 1 << 14, ..Shape::default() };
-    let mut job = Job::new(7, &shape, Script::default());
+    let mut job = Job::with(Shape { staged: 0b1111, heap: 1 << 14, ..PLAIN });
     job.put(0, 1, 0, 1000).unwrap();
     job.members[0].lane.progress().unwrap();
     job.fabric.fail_calls(PortCall::Copy, 0, 1);
@@ -145,8 +135,7 @@ fn released_memory_is_not_reached() {
     for what in Operation::ALL {
         let staged = if matches!(what, Operation::Put(_) | Operation::Get(_)) { 0b0100 } else { 0 };
         for signals in [SignalChoice::Eager, SignalChoice::Chained, SignalChoice::Counted] {
-            let shape = Shape { staged, signals, ..Shape::default() };
-            let mut job = Job::new(3, &shape, Script::default());
+            let mut job = Job::with(Shape { staged, signals, ..PLAIN });
             let second = &mut job.members[1];
             second.regions.release(&second.handle).unwrap();
             // The same memory, so that nothing but the region tells one from the other.
@@ -170,8 +159,8 @@ fn released_memory_is_not_reached() {
 /// Immediate data that comes first in a poll does not hide that a region is gone.
 #[test]
 fn releases_are_seen_behind_data() {
-    let shape = Shape { rails: 1, ..Shape::default() };
-    let mut job = Job::new(3, &shape, Script { delay: (1_000, 1_000), ..Script::default() });
+    let shape = Shape { rails: 1, ..PLAIN };
+    let mut job = Job::new(3, &shape, Script { delay: (1_000, 1_000), ..CALM });
     job.put_signal(0, 1, &[(8, 8)], 0).unwrap();
     job.until_quiet(0, 1);
     job.fabric.forge_immediate_data(Pe(1), RailId(0), 0);

@@ -8,9 +8,9 @@ mod late;
 mod schedules;
 mod warnings;
 
-use engine::atomic::AtomicOp;
+pub(crate) use fault::Fault;
 
-use crate::job::{Job, Outcome};
+use crate::prelude::*;
 
 /// What PE 0 does to PE 1.
 #[derive(Clone, Copy, Debug)]

@@ -2,16 +2,13 @@
 
 use std::cell::RefCell;
 use std::sync::Once;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use engine::error::EngineError;
-use engine::ids::{Pe, RailId, WrId};
-use engine::lane::SignalChoice;
+use engine::ids::WrId;
 use engine::lane::host::handover::handover;
 use log::{LevelFilter, Log, Metadata, Record};
-use sim_fabric::Script;
 
-use crate::job::{Job, Shape};
+use crate::prelude::*;
 
 thread_local! {
     static LINES: RefCell<Option<Vec<String>>> = const { RefCell::new(None) };
@@ -60,8 +57,7 @@ fn progress_for(job: &mut Job, seconds: u64) {
 /// second time on with what every rail is about. It counts anew for what waits next.
 #[test]
 fn waits_are_logged_periodically() {
-    let shape = Shape { n_pes: 3, depth: 2, ..Shape::default() };
-    let mut job = Job::new(1, &shape, Script::default());
+    let mut job = Job::with(Shape { n_pes: 3, depth: 2, ..PLAIN });
     for _ in 0..2 {
         for pe in [1, 2] {
             job.fabric.stall(Pe(pe));
@@ -94,8 +90,7 @@ fn waits_are_logged_periodically() {
 /// Where many wait, some are told of, and that there may be others.
 #[test]
 fn logged_waits_are_bounded() {
-    let shape = Shape { n_pes: 19, rails: 1, depth: 64, ..Shape::default() };
-    let mut job = Job::new(1, &shape, Script::default());
+    let mut job = Job::with(Shape { n_pes: 19, rails: 1, depth: 64, ..PLAIN });
     for pe in 1..=18 {
         job.fabric.stall(Pe(pe));
         job.put_value(0, pe, 0, 1).unwrap();
@@ -116,8 +111,7 @@ fn logged_waits_are_bounded() {
 /// So is a signal whose data does not come, where it waits.
 #[test]
 fn waiting_signals_are_logged() {
-    let shape = Shape { signals: SignalChoice::Counted, ..Shape::default() };
-    let mut job = Job::new(1, &shape, Script::default());
+    let mut job = Job::with(Shape { signals: SignalChoice::Counted, ..PLAIN });
     job.fabric.world().lose_next_data = 1;
     job.put_signal(0, 1, &[(8, 600)], 0).unwrap();
     for (seconds, told) in [(9, 0), (3, 1), (6, 0), (3, 1), (6, 0)] {
@@ -133,9 +127,8 @@ fn stalled_proxy_is_logged() {
     // However late this thread looks, a wait grows by less than it takes to fail.
     let limit = Duration::from_millis(4);
     let (outbox, _inbox) = handover(2, Some(limit), Some(75 * limit));
-    let shape = Shape { staged: 0b0100, ..Shape::default() };
-    let job = Job::new(1, &shape, Script::default());
-    let host = job.host_lane(&shape).with_outbox(outbox);
+    let job = Job::with(Shape { staged: 0b0100, ..PLAIN });
+    let host = job.host_lane().with_outbox(outbox);
     let part = job.targets.part(job.members[0].scratch, 1, 0, 64);
     let began = Instant::now();
     let lines = warnings(|| drop(host.complete(&part).unwrap_err()));
@@ -148,8 +141,7 @@ fn stalled_proxy_is_logged() {
 #[test]
 fn stuck_copies_are_logged_and_named() {
     let slow_rails = vec![(RailId(u8::MAX), 1 << 40)];
-    let shape = Shape { staged: 0b10, ..Shape::default() };
-    let mut job = Job::new(1, &shape, Script { slow_rails, ..Script::default() });
+    let mut job = Job::scripted(Shape { staged: 0b10, ..PLAIN }, Script { slow_rails, ..CALM });
     job.put(0, 1, 64, 1000).unwrap();
     // Named is what is being copied, not what waits behind it.
     job.fence(0, 1);
@@ -169,8 +161,8 @@ fn stuck_copies_are_logged_and_named() {
 #[test]
 fn targets_warn_of_stuck_copies() {
     let slow_rails = vec![(RailId(u8::MAX), 1 << 40)];
-    let shape = Shape { staged: 0b100, ..Shape::default() };
-    let mut job = Job::new(1, &shape, Script { slow_rails, ..Script::default() });
+    let shape = Shape { staged: 0b100, ..PLAIN };
+    let mut job = Job::new(1, &shape, Script { slow_rails, ..CALM });
     // Registered memory, which the target reads in place.
     let (from, targets) = (job.targets.heap(0, 0), job.targets.clone());
     job.lane(0).start(&targets.part(from, 1, 64, 1000)).unwrap();
@@ -183,7 +175,7 @@ fn targets_warn_of_stuck_copies() {
 /// Each peer that is declared failed is told of, the second one as well.
 #[test]
 fn each_failure_is_logged() {
-    let mut job = Job::new(4, &Shape { n_pes: 3, ..Shape::default() }, Script::default());
+    let mut job = Job::with(Shape { n_pes: 3, ..PLAIN });
     for pe in [1, 2] {
         job.fabric.fail_next(1);
         job.put_value(0, pe, 0, 1).unwrap();
@@ -193,11 +185,10 @@ fn each_failure_is_logged() {
     }
 }
 
-/// A completion of what was never begun, or of what waits and is not with the fabric, is told of,
-/// and changes nothing else.
+/// Of what was never begun, or of what is not with the fabric: nothing else changes.
 #[test]
 fn unknown_completions_are_logged() {
-    let mut job = Job::new(3, &Shape { rails: 1, depth: 1, ..Shape::default() }, Script::default());
+    let mut job = Job::with(Shape { rails: 1, depth: 1, ..PLAIN });
     job.fabric.stall(Pe(1));
     // The first is posted, and the others wait.
     for at in 0..4 {
@@ -218,7 +209,7 @@ fn unknown_completions_are_logged() {
 /// What somebody else sends to a rail is told of when it is the first, and only counted later.
 #[test]
 fn foreign_messages_are_logged_once() {
-    let mut job = Job::new(1, &Shape::default(), Script::default());
+    let mut job = Job::with(PLAIN);
     for (rail, lines) in [(0, 1), (0, 0), (1, 1), (0, 0), (1, 0)] {
         let told = warnings(|| {
             job.fabric.forge_message(Pe(0), RailId(rail), b"of nobody");

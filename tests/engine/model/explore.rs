@@ -11,24 +11,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
 
 use engine::Watchdog;
-use engine::atomic::{Atomic, AtomicOp, Width};
-use engine::error::EngineError;
-use engine::ids::{Pe, RailId};
-use engine::lane::{Lane, LaneConfig};
-use engine::port::packet::MAX_MESSAGE;
-use engine::port::{Access, Direction, RailLimits};
-use engine::rails::Spread;
-use engine::rails::paths::{Path, PathTable};
+use engine::lane::LaneConfig;
 use engine::regions::RegionTable;
-use engine::request::{AtomicRequest, FetchTarget, PutSignalRequest};
-use engine::request::{LocalSide, Request};
-use engine::wire::handle::HandleBytes;
 
-use super::port::{ModelMemory, ModelPort, address};
+use super::port::{ModelMemory, ModelPort};
 use super::program::{Case, OPS, Op, ProgramOp};
-use super::search::{Choice, Fork, Random, Search};
+use super::search::{Choice, Fork, Search};
 use super::world::{Done, HEAP, Mail, World, flag, heap, operand, place, result, source};
 use crate::job::lane_config;
+use crate::prelude::*;
 
 const LONGEST: usize = 500;
 
@@ -39,7 +30,7 @@ pub(crate) struct Model {
     pub(crate) world: RefCell<World>,
     search: RefCell<Search>,
     lanes: [RefCell<Option<Lane<ModelPort>>>; 2],
-    handles: [HandleBytes; 2],
+    targets: Targets,
 }
 
 /// What was explored.
@@ -54,21 +45,21 @@ pub(crate) struct Explored {
 /// Runs all executions of a case, or `most`; with a seed, so many whose choices follow from it. A
 /// broken rule is a panic, after the path to it was printed.
 pub(crate) fn explore(case: &Case, most: u64, seed: Option<u64>) -> Explored {
-    let mut search = Search { random: seed.map(Random), ..Search::default() };
+    let mut search = Search { random: seed.map(Random::new), ..Search::default() };
     let case = Rc::new(case.clone());
     let mut explored = Explored::default();
     loop {
         // What a failure leaves under way is known to the memory that it touches.
         let tables =
             [0, 1].map(|pe| RegionTable::new(ModelMemory { pe, rails: case.rails }, Pe(pe as u32)));
-        let handles =
-            [0, 1].map(|pe| tables[pe].register(heap(pe), HEAP, Access::LocalAndRemote).unwrap());
+        let register = |pe: usize| tables[pe].register(heap(pe), HEAP, Access::LocalAndRemote);
+        let targets = Targets::of(&[0, 1].map(|pe| (heap(pe), register(pe).unwrap())));
         search.at = 0;
         let model = Rc::new(Model {
             world: RefCell::new(World::new(Rc::clone(&case))),
             search: RefCell::new(search),
             lanes: [RefCell::new(None), RefCell::new(None)],
-            handles,
+            targets,
         });
         for (pe, table) in tables.iter().enumerate() {
             let lane = lane(&model, &case, pe, table.directory());
@@ -113,33 +104,19 @@ fn lane(
     pe: usize,
     regions: std::sync::Arc<engine::regions::RegionDirectory>,
 ) -> Lane<ModelPort> {
-    let rail = RailLimits {
-        max_segment: 8,
-        depth: case.depth,
-        needs_desc: false,
-        immediate_data: true,
-        longest_message: MAX_MESSAGE,
-        bulk: 0,
-    };
-    let path = |to: usize, rail: u8| {
-        // Not the same rail at the other end, so that a mix-up of the two is found.
-        let remote = RailId((rail + 1) % case.rails);
-        Path { to: address(to, remote), remote }
-    };
-    let paths: Vec<Path> =
-        (0..2).flat_map(|to| (0..case.rails).map(move |rail| path(to, rail))).collect();
-    let limits = vec![rail; usize::from(case.rails)];
-    let mut config = LaneConfig {
+    let shape =
+        Shape { rails: case.rails, depth: case.depth, max_segment: 8, needs_desc: false, ..PLAIN };
+    // As for all operations of the model: a segment is a word.
+    let balanced = Spread { balanced_from: 9, striped_from: 9, segment: 64 };
+    let config = LaneConfig {
         watchdog: Watchdog::new(None, None),
         signals: case.signals,
         counted: case.counted,
-        ..lane_config(Pe(pe as u32), PathTable::new(&paths, usize::from(case.rails)), regions)
+        spread: if case.balanced { balanced } else { Spread::ROUND_ROBIN },
+        ..lane_config(Pe(pe as u32), shape.paths(pe as u32), regions)
     };
-    if case.balanced {
-        // As for all operations of the model: a segment is a word.
-        config.spread = Spread { balanced_from: 9, striped_from: 9, segment: 64 };
-    }
-    Lane::new(ModelPort { model: Rc::clone(model), pe, limits }, config)
+    let port = ModelPort { model: Rc::clone(model), pe, limits: shape.limits() };
+    Lane::new(port, config)
 }
 
 impl Model {
@@ -459,14 +436,8 @@ impl Model {
     }
 
     fn part(&self, number: usize, op: Op, words: usize) -> Request<'_> {
-        Request {
-            direction: Direction::Write,
-            pe: Pe(op.to as u32),
-            remote_handle: &self.handles[op.to],
-            remote_addr: (heap(op.to) + place(number) + 8) as u64,
-            local: LocalSide::Memory(source(op.from, number)),
-            len: 8 * words,
-        }
+        let (local, at) = (source(op.from, number), place(number) + 8);
+        self.targets.part(local, op.to as u32, at, 8 * words)
     }
 
     fn atomic(&self, number: usize, op: Op) -> AtomicRequest<'_> {
@@ -475,14 +446,9 @@ impl Model {
             ProgramOp::FetchAdd => (AtomicOp::FetchAdd, 0),
             _ => (AtomicOp::Add, 0),
         };
-        let operand = operand(number);
         let place = FetchTarget { addr: result(op.from, number), flag: Some(flag(number)) };
-        AtomicRequest {
-            pe: Pe(op.to as u32),
-            remote_handle: &self.handles[op.to],
-            remote_addr: (heap(op.to) + offset) as u64,
-            atomic: Atomic { op: code, width: Width::Eight, float: false, operand, compare: 0 },
-            result: (op.what == ProgramOp::FetchAdd).then_some(place),
-        }
+        let result = (op.what == ProgramOp::FetchAdd).then_some(place);
+        let atomic = self.targets.atomic(op.to as u32, offset, code, operand(number));
+        AtomicRequest { result, ..atomic }
     }
 }

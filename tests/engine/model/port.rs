@@ -2,25 +2,21 @@
 
 use std::rc::Rc;
 
-use engine::atomic::{Atomic, AtomicOp};
-use engine::ids::{RailId, WrId};
+use engine::ids::WrId;
 use engine::port::packet::LongPacket;
 use engine::port::{
-    Access, Addressing, Clock, Completions, DataPath, Direction, Failure, Incoming, LocalMemory,
-    MemoryPort, Messaging, Operation, PeerAddr, Polled, PortError, Posted, RailLimits, Registered,
+    Addressing, Clock, Completions, DataPath, Failure, Incoming, LocalMemory, MemoryPort,
+    Messaging, Operation, PeerAddr, Polled, PortError, Posted, RailLimits, Registered,
 };
 
 use super::explore::Model;
 use super::world::{self, Done, Flight, Letter, Mail, World};
+use crate::prelude::*;
 
 pub(crate) struct ModelPort {
     pub(crate) model: Rc<Model>,
     pub(crate) pe: usize,
     pub(crate) limits: Vec<RailLimits>,
-}
-
-pub(crate) fn address(pe: usize, rail: RailId) -> PeerAddr {
-    PeerAddr((pe as u64) << 8 | u64::from(rail.0))
 }
 
 fn target(to: PeerAddr) -> (usize, RailId) {

@@ -1,6 +1,6 @@
 //! Programs of the two PEs, and what must come of each.
 
-use engine::lane::SignalChoice;
+use crate::prelude::*;
 
 /// Most operations of one PE.
 pub(crate) const OPS: usize = 8;
@@ -72,12 +72,7 @@ pub(crate) struct Case {
 }
 
 impl Case {
-    pub(crate) fn new(
-        name: &str,
-        signals: SignalChoice,
-        zero: &[ProgramOp],
-        one: &[ProgramOp],
-    ) -> Self {
+    pub(crate) fn new(signals: SignalChoice, zero: &[ProgramOp], one: &[ProgramOp]) -> Self {
         let program = |from: usize, whats: &[ProgramOp]| {
             let mut epoch = 0;
             let last = (!whats.is_empty()).then_some(ProgramOp::Quiet);
@@ -90,7 +85,7 @@ impl Case {
             ops
         };
         Self {
-            name: name.to_owned(),
+            name: format!("{signals:?} {zero:?} | {one:?}"),
             rails: 2,
             depth: 4,
             signals,

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use engine::ids::RailId;
+use crate::prelude::*;
 
 /// Something that can happen next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -49,20 +49,4 @@ pub(crate) struct Search {
     /// Histories after which a lane's turn does nothing unless it is told more.
     pub(crate) idle: HashSet<u64>,
     pub(crate) random: Option<Random>,
-}
-
-/// Numbers that follow from a seed (splitmix64).
-#[derive(Clone, Debug)]
-pub(crate) struct Random(pub(crate) u64);
-
-impl Random {
-    /// One below the bound, which is not 0.
-    pub(crate) fn below(&mut self, bound: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0.rotate_left(23) ^ 0x9e37_79b9_7f4a_7c15;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z = (z ^ (z >> 31)).wrapping_add(self.0.wrapping_mul(0xff51_afd7_ed55_8ccd));
-        (z % bound as u64) as usize
-    }
 }

@@ -5,10 +5,11 @@ use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::Rc;
 
-use engine::ids::{RailId, WrId};
+use engine::ids::WrId;
 use engine::port::{Local, Transfer};
 
 use super::program::{Case, OPS, ProgramOp, WORDS};
+use crate::prelude::*;
 
 /// Bytes of a PE's heap: the shared word's line, then a place per operation of either PE.
 pub(crate) const HEAP: usize = LINE + 2 * OPS * PLACE;

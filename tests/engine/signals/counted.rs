@@ -1,19 +1,12 @@
 //! Puts whose segments the target counts.
 
-use engine::channel::counts::TAGS;
-use engine::error::EngineError;
-use engine::ids::{Pe, RailId};
-use engine::lane::SignalChoice;
 use engine::wire::cookie::Cookie;
 use engine::wire::immediate::ImmediateCodec;
-use engine::wire::message::{Tag, WINDOW};
-use sim_fabric::Script;
 
-use crate::job::{Job, Shape};
-use crate::race::race;
+use crate::prelude::*;
 
 fn shape() -> Shape {
-    Shape { signals: SignalChoice::Counted, max_segment: 64, ..Shape::default() }
+    Shape { signals: SignalChoice::Counted, max_segment: 64, ..PLAIN }
 }
 
 /// A signal that waits takes a place in the window, and delays no other. With the window full
@@ -22,7 +15,7 @@ fn shape() -> Shape {
 fn full_window_opens_again() {
     for counted in [1, 2, TAGS] {
         let shape = Shape { counted, depth: 1, ..shape() };
-        let job = Job::new(4, &shape, Script { duplicate_percent: 30, ..Script::default() });
+        let job = Job::new(4, &shape, Script { duplicate_percent: 30, ..CALM });
         let (watched, base) = (job.fabric.clone(), job.members[1].base);
         let word = |at| u64::from_le_bytes(watched.load(Pe(1), base + at, 8).try_into().unwrap());
         watched.hold_immediate_data(true);
@@ -52,13 +45,12 @@ fn full_window_opens_again() {
     }
 }
 
-/// More puts than there are tags; of some the second part is refused, which leaves segments without
-/// a signal behind, and a tag in use.
+/// A refused second part leaves segments without a signal, and a tag in use.
 #[test]
 fn tags_wrap_around() {
     for (counted, puts, refused) in [(1, 4500, 0), (TAGS, 4 * (TAGS + 1), TAGS + 1)] {
         let shape = Shape { counted, ..shape() };
-        let job = Job::new(5, &shape, Script { duplicate_percent: 20, ..Script::default() });
+        let job = Job::new(5, &shape, Script { duplicate_percent: 20, ..CALM });
         let (base, heap) = (job.members[1].base, job.heap);
         let (fabric, members) = race(job, 5, |me, member, targets| {
             for number in 0..if me == 0 { puts } else { 0 } {
@@ -79,7 +71,7 @@ fn tags_wrap_around() {
 
 #[test]
 fn missing_data_is_reported() {
-    let mut job = Job::new(6, &shape(), Script::default());
+    let mut job = Job::new(6, &shape(), CALM);
     job.fabric.world().lose_next_data = 1;
     job.put_signal(0, 1, &[(8, 150)], 0).unwrap();
     job.iterate_some(&[0, 1], 100);
@@ -113,7 +105,6 @@ fn missing_data_is_reported() {
 fn forged_immediate_data_is_dropped() {
     let early = Tag(Tag::FIRST.0.wrapping_add(TAGS));
     for (immediate_bytes, n_pes) in [(8, 2), (4, 2), (8, 5)] {
-        let shape = Shape { immediate_bytes, n_pes, ..shape() };
         let codec =
             |share, pe| ImmediateCodec::new(Cookie::of([share]), Pe(pe), n_pes, immediate_bytes);
         let mark = |pe, to, tag| codec(*b"0123456789abcdef", pe).encode(Pe(to), tag);
@@ -129,7 +120,7 @@ fn forged_immediate_data_is_dropped() {
             ("nothing", 0),
             ("all", u64::MAX),
         ];
-        let mut job = Job::new(11, &shape, Script::default());
+        let mut job = Job::with(Shape { immediate_bytes, n_pes, ..shape() });
         for (number, (what, data)) in forged.into_iter().enumerate() {
             job.fabric.forge_immediate_data(Pe(1), RailId(0), data);
             job.lane(1).progress().unwrap_or_else(|error| panic!("{what}: {error}"));

@@ -1,17 +1,14 @@
 //! Messages that no lane has sent: of strangers, and of PEs that break the rules.
 
-use engine::atomic::AtomicOp;
-use engine::error::EngineError;
-use engine::ids::{Pe, RailId};
 use engine::wire::cookie::Cookie;
 use engine::wire::immediate::ImmediateCodec;
-use engine::wire::message::{Body, MAP_BYTES, Message, Numbers, RegionAddr, Seq, Tag, WINDOW};
+use engine::wire::message::{Message, Numbers};
 use engine::wire::seal::Seal;
-use engine::wire::staging::{GetId, Pull, PullSource, PullTarget as To};
-use sim_fabric::Script;
+use engine::wire::staging::PullTarget as To;
 
 use crate::forge::{ahead, atomic, forge, masked, message, sealed};
-use crate::job::{FIRST_REGION, Job, Shape, cookie};
+use crate::job::{FIRST_REGION, cookie};
+use crate::prelude::*;
 
 /// Messages of these tests go from PE 0 to PE 1.
 const PES: (u32, u32) = (0, 1);
@@ -55,7 +52,7 @@ fn foreign_messages_are_dropped() {
         ("of another round, without a number", of_round(&Body::AckRequest)),
         ("a refusal of another round", of_round(&Body::Refusal { low: 0, why: "no" })),
     ];
-    let mut job = Job::new(3, &Shape::default(), Script::default());
+    let mut job = Job::with(PLAIN);
     let heap = job.heap(1, 0, job.heap);
     for (number, (what, bytes)) in forged.iter().enumerate() {
         job.fabric.forge_message(Pe(1), RailId(1), bytes);
@@ -82,7 +79,7 @@ fn foreign_messages_are_dropped() {
 /// A message of any kind acknowledges what its head says.
 #[test]
 fn messages_acknowledge_on_their_way() {
-    let mut job = Job::new(3, &Shape::default(), Script::default());
+    let mut job = Job::with(PLAIN);
     let add = word(AtomicOp::Add, FIRST_REGION, 0, 1);
     for number in 0..3 {
         job.inc(1, 0, 0);
@@ -106,7 +103,7 @@ fn acknowledge(job: &Job, ack: u64, body: &Body<'_>) {
 /// The places of its bits are those of later messages by now.
 #[test]
 fn old_acknowledgements_end_nothing() {
-    let mut job = Job::new(3, &Shape { depth: 1024, ..Shape::default() }, Script::default());
+    let mut job = Job::with(Shape { depth: 1024, ..PLAIN });
     (0..20).for_each(|_| job.inc(1, 0, 0));
     job.until_quiet(1, 0);
     job.fabric.stall(Pe(0));
@@ -126,7 +123,7 @@ fn old_acknowledgements_end_nothing() {
 /// The sender is told by name, the target says whose message it was, and nothing changes.
 #[test]
 fn impossible_messages_are_refused() {
-    let heap_end = Shape::default().heap as u64;
+    let heap_end = PLAIN.heap as u64;
     let counted = |tag, segments| {
         let at = RegionAddr { slot: FIRST_REGION, offset: 0 };
         Body::CountedSignal { addr: at, atomic: atomic(AtomicOp::Set, 7), tag, segments }
@@ -150,7 +147,7 @@ fn impossible_messages_are_refused() {
     for (what, body, before) in
         impossible.iter().flat_map(|(what, body)| [(what, body, 0), (what, body, 1)])
     {
-        let mut job = Job::new(3, &Shape::default(), Script::default());
+        let mut job = Job::with(PLAIN);
         for _ in 0..before {
             job.inc(0, 1, 128);
             job.until_quiet(0, 1);
@@ -183,7 +180,7 @@ fn impossible_messages_are_refused() {
 /// A reply that nobody has asked for, or that names another fetch, stores nothing.
 #[test]
 fn replies_to_other_fetches_are_dropped() {
-    let mut job = Job::new(3, &Shape::default(), Script::default());
+    let mut job = Job::with(PLAIN);
     job.inc(1, 0, 0);
     job.fetch(1, 0, 64).unwrap();
     // The fetch is the second message.
@@ -197,11 +194,10 @@ fn replies_to_other_fetches_are_dropped() {
     assert_eq!(job.scratch(1, 64, 8), [0; 8], "the word was zero");
 }
 
-/// Its sender has not heard of the acknowledgement, or of the reply. It is executed once, and a
-/// fetch that waits has no reply yet: not that of the one which had its place before.
+/// Executed once; a fetch that waits has not the reply of the one that had its place before.
 #[test]
 fn repeated_messages_are_answered_again() {
-    let mut job = Job::new(1, &Shape { rails: 1, ..Shape::default() }, Script::default());
+    let mut job = Job::with(Shape { rails: 1, ..PLAIN });
     let seal = Seal::new(cookie(), Pe(0));
     let at = RegionAddr { slot: FIRST_REGION, offset: 0 };
     let fetch = Body::Fetch { addr: at, atomic: atomic(AtomicOp::FetchAdd, 1), reply_slot: 3 };
@@ -245,7 +241,7 @@ fn repeated_messages_are_answered_again() {
 /// Messages that wait for earlier ones are within the window; none behind it is kept.
 #[test]
 fn waiting_messages_are_bounded() {
-    let mut job = Job::new(1, &Shape::default(), Script::default());
+    let mut job = Job::with(PLAIN);
     let deliver = |job: &mut Job, number, mark, body: &Body<'_>| {
         forge(job, PES, ahead(number), mark, body);
         job.progress(1, 1);
@@ -273,7 +269,7 @@ fn waiting_messages_are_bounded() {
 /// Its slot is another message's when it is acknowledged.
 #[test]
 fn replies_may_precede_acknowledgements() {
-    let mut job = Job::new(3, &Shape { n_pes: 3, ..Shape::default() }, Script::default());
+    let mut job = Job::with(Shape { n_pes: 3, ..PLAIN });
     [0, 2].into_iter().for_each(|pe| job.fabric.stall(Pe(pe)));
     job.fetch(1, 0, 64).unwrap();
     let reply = Body::Reply { reply_slot: 0, low: Seq::FIRST.low(), value: 99 };
@@ -289,7 +285,7 @@ fn replies_may_precede_acknowledgements() {
 /// Its place in the window is another message's by then.
 #[test]
 fn replies_may_come_a_window_later() {
-    let mut job = Job::new(3, &Shape { depth: 1024, ..Shape::default() }, Script::default());
+    let mut job = Job::with(Shape { depth: 1024, ..PLAIN });
     job.fabric.stall(Pe(0));
     job.fetch(1, 0, 64).unwrap();
     for acked in [1, WINDOW] {

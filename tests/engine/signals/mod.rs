@@ -5,24 +5,16 @@ mod counted;
 mod forged;
 mod protocols;
 
-use engine::atomic::AtomicOp;
-use engine::ids::{Pe, RailId};
-use engine::lane::SignalChoice;
-use engine::port::packet::MAX_LONG_MESSAGE;
-use engine::request::AtomicRequest;
-use sim_fabric::{Call, Event, Script};
-
-use crate::job::{Job, Shape};
+use crate::prelude::*;
 
 /// Rail 0 is a thousand times slower. Some data goes there, some does not.
 #[test]
 fn slow_rail_delays_only_its_signals() {
     // With two rails all counted data would take the one, and all signals the other.
     for (signals, rails, len) in [(SignalChoice::Chained, 2, 512), (SignalChoice::Counted, 3, 60)] {
-        let shape = Shape { signals, rails, ..Shape::default() };
         let slow_rails = vec![(RailId(0), 1000)];
-        let script = Script { delay: (1_000, 1_000), slow_rails, ..Script::default() };
-        let mut job = Job::new(1, &shape, script);
+        let script = Script { delay: (1_000, 1_000), slow_rails, ..CALM };
+        let mut job = Job::scripted(Shape { signals, rails, ..PLAIN }, script);
         let base = job.members[1].base;
         for at in (0..8).map(|number| number * 1024) {
             job.put_signal(0, 1, &[(at + 64, len)], at).unwrap();
@@ -47,10 +39,9 @@ fn signals_follow_what_they_must() {
     for (fast, (is_strong, has_data, follows)) in
         [false, true].into_iter().flat_map(|fast| cases.map(|case| (fast, case)))
     {
-        let shape = Shape { fast, ..Shape::default() };
         let slow_rails = vec![(RailId(0), 100)];
-        let script = Script { delay: (1_000, 1_000), slow_rails, ..Script::default() };
-        let mut job = Job::new(1, &shape, script);
+        let script = Script { delay: (1_000, 1_000), slow_rails, ..CALM };
+        let mut job = Job::scripted(Shape { fast, ..PLAIN }, script);
         job.fabric.trace_calls();
         if is_strong {
             job = job.with_ordered_signals();
@@ -85,8 +76,7 @@ fn signals_follow_what_they_must() {
 #[test]
 fn long_ordered_messages_are_bounded() {
     for (is_strong, most) in [(false, 40), (true, 32)] {
-        let shape = Shape { longest_message: MAX_LONG_MESSAGE, rails: 1, ..Shape::default() };
-        let mut job = Job::new(3, &shape, Script::default());
+        let mut job = Job::with(Shape { longest_message: MAX_LONG_MESSAGE, rails: 1, ..PLAIN });
         if is_strong {
             job = job.with_ordered_signals();
         } else {
@@ -105,7 +95,7 @@ fn long_ordered_messages_are_bounded() {
 /// A signal that nobody waits for is not taken for one that is stuck.
 #[test]
 fn unawaited_signal_is_acknowledged() {
-    let mut job = Job::new(7, &Shape::default(), Script::default());
+    let mut job = Job::with(PLAIN);
     job.inc(0, 1, 0);
     // Twice the time after which the watchdog gives up.
     while job.fabric.now() < 120_000_000_000 {
@@ -118,9 +108,8 @@ fn unawaited_signal_is_acknowledged() {
 #[test]
 fn later_puts_delay_no_signal() {
     for rails in [1, 2, 4] {
-        let shape = Shape { rails, depth: 16, ..Shape::default() };
-        let script = Script { delay: (1_000, 100_000), ..Script::default() };
-        let mut job = Job::new(5, &shape, script);
+        let script = Script { delay: (1_000, 100_000), ..CALM };
+        let mut job = Job::scripted(Shape { rails, depth: 16, ..PLAIN }, script);
         job.put(0, 1, 4096, 512).unwrap();
         job.amo(0, 1, 0, AtomicOp::SignalSet, 7).unwrap();
         let mut turns = 0;
@@ -136,7 +125,7 @@ fn later_puts_delay_no_signal() {
 
 #[test]
 fn lone_signal_leaves_at_once() {
-    let mut job = Job::new(3, &Shape::default(), Script::default());
+    let mut job = Job::with(PLAIN);
     // The first one opens what is opened at first use. The second may not wait for it: it is no
     // put.
     for value in 1..=2 {
@@ -145,12 +134,11 @@ fn lone_signal_leaves_at_once() {
     }
 }
 
-/// A fence towards another PE is all that a PE is told of, and holds for its own words as well,
-/// whichever of them the processor changes itself.
+/// A fence towards another PE holds for own words, whichever the processor changes itself.
 #[test]
 fn own_words_obey_fences() {
     for words in 1..4 {
-        let mut job = Job::new(1, &Shape { words, ..Shape::default() }, Script::default());
+        let mut job = Job::with(Shape { words, ..PLAIN });
         job.inc(0, 0, 8);
         job.fence(0, 1);
         let (remote_handle, remote_addr) = (&job.members[0].handle.clone(), job.members[0].base);
@@ -165,7 +153,7 @@ fn own_words_obey_fences() {
 /// A fence with nothing before it holds no put, and none holds a get.
 #[test]
 fn fences_hold_no_gets() {
-    let mut job = Job::new(2, &Shape::default(), Script::default());
+    let mut job = Job::with(PLAIN);
     for value in [7, 8] {
         job.fence(0, 1);
         job.put_value(0, 1, 0, value).unwrap();
@@ -181,7 +169,7 @@ fn fences_hold_no_gets() {
 
 #[test]
 fn idle_quiet_polls_nothing() {
-    let mut job = Job::new(5, &Shape::default(), Script::default());
+    let mut job = Job::with(PLAIN);
     let before = job.fabric.now();
     for pe in 0..2 {
         job.quiet(0, pe).unwrap();

@@ -1,12 +1,7 @@
 //! The protocol of a signal, at the bounds between the protocols: told by what reaches
 //! the peer while the sender does nothing more, or the fabric keeps something back.
 
-use engine::lane::SignalChoice;
-use engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
-use engine::wire::message::{MAX_EAGER, eager_in};
-use sim_fabric::Script;
-
-use crate::job::{Job, Shape};
+use crate::prelude::*;
 
 /// Where the data is, behind the signal's word.
 const AT: usize = 64;
@@ -33,7 +28,7 @@ fn protocol(shape: &Shape, lens: &[usize]) -> Protocol {
     let parts: Vec<_> = lens.iter().map(part).collect();
     let bytes: Vec<u8> = (0..end).map(|at| (at * 7) as u8 | 1).collect();
     let applied = |holds: bool| {
-        let mut job = Job::new(5, shape, Script::default());
+        let mut job = Job::new(5, shape, CALM);
         job.fabric.hold_immediate_data(holds);
         job.fabric.trace_calls();
         job.fill_scratch(0, &bytes);
@@ -60,12 +55,8 @@ fn signal_paths_depend_on_length() {
     use SignalChoice::{Auto, Chained, Counted, Eager};
     const LONG: usize = 64 << 10;
     const MOST: usize = eager_in(MAX_LONG_MESSAGE);
-    let shape = |signals, longest_message| Shape {
-        signals,
-        longest_message,
-        heap: 1 << 18,
-        ..Shape::default()
-    };
+    let shape =
+        |signals, longest_message| Shape { signals, longest_message, heap: 1 << 18, ..PLAIN };
     for (signals, longest, lens, expected) in [
         (Auto, MAX_MESSAGE, &[MAX_EAGER][..], Protocol::Eager),
         (Auto, MAX_MESSAGE, &[MAX_EAGER + 1], Protocol::Counted),

@@ -1,18 +1,9 @@
 //! Forged answers: each kind of them about each state of an operation.
 
-use std::time::Duration;
-
-use engine::atomic::AtomicOp;
-use engine::error::EngineError;
-use engine::ids::{Pe, RailId};
-use engine::wire::message::{Body, MAP_BYTES, Seq};
-use engine::wire::staging::{GetId, Pull, PullSource, PullTarget};
-use sim_fabric::{PortCall, Script};
-
 use self::Answer::{Ack, AckOfLater, AckRequest, Loaded, PullOfShared, Refusal, Reply};
 use super::{ALL, same_host_shape};
 use crate::forge::{ahead, masked};
-use crate::job::{Job, Outcome, Shape};
+use crate::prelude::*;
 
 const LONG: usize = 1000;
 const SHORT: usize = 100;
@@ -119,9 +110,9 @@ fn job(shared: u32) -> Job {
         heap: 1 << 14,
         bounce: (4096, 2, 2),
         deadline: Some(Duration::from_secs(1)),
-        ..Shape::default()
+        ..PLAIN
     };
-    let job = Job::new(3, &shape, Script { delay: (2000, 2000), ..Script::default() });
+    let job = Job::new(3, &shape, Script { delay: (2000, 2000), ..CALM });
     for pe in 0..3 {
         job.fill_scratch(pe, &[0x11 * (pe as u8 + 1); LANDING]);
     }
@@ -180,8 +171,7 @@ fn check(
     assert!(error.is_none_or(|error| error.contains("PE 1")), "{case}");
 }
 
-/// An answer that contradicts what was asked, and a refusal, are errors that name their sender. All
-/// others change nothing.
+/// Contradictions and refusals are errors that name their sender; others change nothing.
 #[test]
 fn answers_fit_what_was_asked() {
     // Whoever was not asked has nothing to be right or wrong about.
@@ -237,7 +227,7 @@ fn answers_of_failed_peers_store_nothing() {
 /// A copy that ends after its peer has failed is not the end of a get that began since.
 #[test]
 fn late_copies_end_no_other_get() {
-    let script = Script { delay: (2000, 2000), ..Script::default() };
+    let script = Script { delay: (2000, 2000), ..CALM };
     let mut job = Job::new(3, &Shape { n_pes: 4, ..same_host_shape() }, script);
     job.fabric.trace_calls();
     // A lane that has failed before does not wait for its copies.
@@ -260,8 +250,7 @@ fn late_copies_end_no_other_get() {
     assert!(job.scratch(0, LANDING + LONG, LONG) == [7; LONG]);
 }
 
-/// The fabric may still write into a buffer whose peer has failed, or read it, or a device copy out
-/// of it.
+/// The fabric or the device may still use a buffer whose peer has failed.
 #[test]
 fn buffers_are_kept_until_idle() {
     for (is_copied, is_written) in [(false, false), (true, false), (false, true)] {
@@ -270,8 +259,7 @@ fn buffers_are_kept_until_idle() {
         let shape = Shape { n_pes: 4, staged, shared: 0, bounce, ..same_host_shape() };
         let pair = |pe| if is_written { (0, pe) } else { (pe, 0) };
         let slow_rails = if is_copied { vec![(RailId(u8::MAX), 1000)] } else { Vec::new() };
-        let script = Script { delay: (2000, 2000), slow_rails, ..Script::default() };
-        let mut job = Job::new(3, &shape, script);
+        let mut job = Job::new(3, &shape, Script { delay: (2000, 2000), slow_rails, ..CALM });
         // A lane that has failed before does not wait for its copies.
         job.fabric.fail_calls(PortCall::Send, 0, 1);
         assert!(job.amo(0, 3, 0, AtomicOp::Inc, 0).is_err());

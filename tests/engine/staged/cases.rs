@@ -3,24 +3,15 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::ScopedJoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use engine::atomic::AtomicOp;
-use engine::error::EngineError;
-use engine::ids::Pe;
-use engine::request::LocalSide;
-use sim_fabric::{Event, PortCall, Script};
-use test_support::seeds::for_seeds;
-
-use super::{ALL, fill, pattern};
-use crate::job::{Job, Outcome, PATIENCE, Shape};
-use crate::race::Random;
+use super::{ALL, fill, patterned};
+use crate::prelude::*;
 
 #[test]
 fn words_are_stored_together() {
     const WORDS: usize = 64;
-    let shape = Shape { staged: ALL, heap: 1 << 14, ..Shape::default() };
-    let mut job = Job::new(1, &shape, Script::default());
+    let mut job = Job::with(Shape { staged: ALL, heap: 1 << 14, ..PLAIN });
     for at in 0..WORDS {
         // Apart, so that each is a message.
         job.put_value(0, 1, 16 * at, at as u64 + 1).unwrap();
@@ -34,83 +25,11 @@ fn words_are_stored_together() {
     assert!((1..=8).contains(&settled), "{WORDS} words in {settled} calls");
 }
 
-/// A word of the host behind a fence waits for what is to be stored in staged memory before it.
-#[test]
-fn host_words_follow_deferred_writes() {
-    let shape = Shape { staged: 0b0100, words: 0b0100, rails: 1, ..Shape::default() };
-    let mut job = Job::new(1, &shape, Script::default());
-    job.put_value(0, 1, 0, 7).unwrap();
-    job.fence(0, 1);
-    job.inc(0, 1, 8);
-    job.progress(0, 10);
-    // Both have come when PE 1 looks.
-    job.fabric.pass_time(1_000_000_000);
-    job.until_quiet(0, 1);
-    let places = [job.members[1].base, job.members[1].words + 8];
-    let events = places.map(|addr| Event::Applied { pe: Pe(1), addr });
-    assert_eq!(job.fabric.events(), events);
-}
-
-/// Of copies that go to the device together, the one that it does not take fails its peer alone,
-/// though there is no room for some of them.
-#[test]
-fn refused_copy_fails_its_peer_alone() {
-    for seed in 1..=20 {
-        let bounce = (4096, 4, 4);
-        let shape = Shape { n_pes: 4, staged: ALL, bounce, heap: 1 << 14, ..Shape::default() };
-        let script = Script { again_percent: 50, ..Script::default() };
-        let mut job = Job::new(seed, &shape, script);
-        job.fill_scratch(0, &[7; 1000]);
-        job.fabric.fail_calls(PortCall::Copy, 0, 2);
-        [1, 2, 3].into_iter().for_each(|pe| job.put(0, pe, 0, 1000).unwrap());
-        let ended = [1, 2, 3].map(|pe| {
-            let ended = job.settle(&[0, 1, 2, 3], (0, pe), 1000);
-            ended.is_ok_and(|()| job.heap(pe, 0, 1000) == [7; 1000])
-        });
-        assert!(ended.iter().filter(|ended| **ended).count() >= 2, "seed {seed}");
-    }
-}
-
-/// Whatever brings them, words that cannot be stored are not acknowledged; those of another peer
-/// are.
-#[test]
-fn lost_words_concern_their_peer() {
-    type Bring = fn(&mut Job) -> Outcome;
-    let brings: [(&str, u32, Bring); 4] = [
-        ("values", 0, |job| (0..64).try_for_each(|at| job.put_value(1, 0, 16 * at, 1))),
-        ("a short put with its signal", 1, |job| job.put_signal(1, 0, &[(64, 16)], 0)),
-        ("a signal behind a copy", 0, |job| job.put_signal(1, 0, &[(64, 1000)], 0)),
-        ("a value", 1, |job| job.put_value(1, 0, 0, 7)),
-    ];
-    for (what, words, bring) in brings {
-        // Words are in staged memory, as all is, or in memory of the host beside a staged heap.
-        let staged = if words == 0 { ALL } else { 0b01 };
-        let shape = Shape { n_pes: 3, staged, words, heap: 1 << 14, ..Shape::default() };
-        let mut job = Job::new(1, &shape, Script::default());
-        job.fabric.world().fail_settling = true;
-        bring(&mut job).unwrap();
-        // All of them are there before PE 0 looks.
-        job.progress(1, 1);
-        job.fabric.pass_time(1_000_000_000);
-        let failed = job.settle(&[0, 1], (1, 0), 1000);
-        let failed = failed.expect_err(what);
-        let text = failed.to_string();
-        assert!(matches!(failed, EngineError::PeerRefused { .. }), "{what}: {failed}");
-        assert!(text.contains("failed by the script"), "{what}: {text}");
-        if words != 0 {
-            job.inc(2, 0, 8);
-            job.iterate_some(&[0, 2], 200);
-            assert_eq!(job.settle(&[0, 2], (2, 0), 1000), Ok(()), "{what}");
-        }
-    }
-}
-
 /// One peer's word is to be stored soon when another's fetch needs it done at once.
 #[test]
 fn failed_words_are_not_acknowledged() {
     for order in [[1, 2], [2, 1]] {
-        let shape = Shape { n_pes: 3, rails: 1, staged: 0b01, heap: 1 << 14, ..Shape::default() };
-        let mut job = Job::new(1, &shape, Script::default());
+        let mut job = Job::with(Shape { n_pes: 3, rails: 1, staged: 0b01, heap: 1 << 14, ..PLAIN });
         job.fabric.world().fail_settling = true;
         for pe in order {
             if pe == 1 { job.put_value(1, 0, 0, 7) } else { job.fetch(2, 0, 8) }.unwrap();
@@ -126,8 +45,7 @@ fn failed_words_are_not_acknowledged() {
     }
 }
 
-/// A copy that fails, here or at the peer, is an error of this PE about that peer; the bytes are
-/// not said to be there.
+/// Here or at the peer, it is an error of this PE about that peer.
 #[test]
 fn failed_copy_names_its_peer() {
     const HERE: &str = "staging the local side failed";
@@ -139,8 +57,7 @@ fn failed_copy_names_its_peer() {
         (Job::get, 0, ["get of 1000", THERE]),
         (Job::get, 1, ["get of 1000", HERE]),
     ] {
-        let shape = Shape { staged: ALL, heap: 1 << 14, ..Shape::default() };
-        let mut job = Job::new(1, &shape, Script::default());
+        let mut job = Job::with(Shape { staged: ALL, heap: 1 << 14, ..PLAIN });
         job.fabric.world().fail_copies = (after, 1);
         begin(&mut job, 0, 1, 0, 1000).unwrap();
         let error = job.settle(&[1, 0], (0, 1), 0).unwrap_err().to_string();
@@ -150,8 +67,7 @@ fn failed_copy_names_its_peer() {
     }
 }
 
-/// Parts of one operation that lack nothing but room when the first of them fails: asks, puts out
-/// of bounce buffers, reads into them.
+/// Asks, puts out of bounce buffers and reads into them, of which the first part fails.
 #[test]
 fn nothing_leaves_behind_failed_part() {
     for (staged, begin, call) in [
@@ -159,9 +75,8 @@ fn nothing_leaves_behind_failed_part() {
         (0b0010, Job::put, PortCall::Post),
         (0b0010, Job::get, PortCall::Post),
     ] {
-        let shape = Shape { staged, bounce: (1024, 4, 4), heap: 1 << 14, ..Shape::default() };
-        let script = Script { delay: (1000, 1000), ..Script::default() };
-        let mut job = Job::new(1, &shape, script);
+        let shape = Shape { staged, bounce: (1024, 4, 4), heap: 1 << 14, ..PLAIN };
+        let mut job = Job::new(1, &shape, Script { delay: (1000, 1000), ..CALM });
         job.fabric.trace_calls();
         job.fabric.fail_calls(call, 0, 1);
         if begin(&mut job, 0, 1, 0, 4096).is_ok() {
@@ -181,7 +96,7 @@ fn user_threads_operations_keep_order() {
     const PART: usize = 4096;
     const THREADS: usize = 4;
     for_seeds("user_threads_operations_keep_order", &[], 40, |seed| {
-        let mut random = Random(seed * 0x2545_f491 + 5);
+        let mut random = Random::new(seed * 0x2545_f491 + 5);
         let shape = Shape {
             // PE 1's heap and PE 0's local memory are of either kind.
             staged: [0, 0b0010, 0b0100, 0b0110, ALL][random.below(5)],
@@ -191,13 +106,12 @@ fn user_threads_operations_keep_order() {
             fast: true,
             heap: THREADS * PART,
             rails: 1,
-            ..Shape::default()
+            ..PLAIN
         };
-        let script = Script { again_percent: [0, 20][random.below(2)], ..Script::default() };
+        let script = Script { again_percent: [0, 20][random.below(2)], ..CALM };
         let job = Job::new(seed, &shape, script);
         fill(&job, 2);
-        let (Job { fabric, members, targets, heap }, host) =
-            job.with_user_threads(&shape, PATIENCE);
+        let (Job { fabric, members, targets, heap, .. }, host) = job.with_user_threads(PATIENCE);
         let (mut scratch, base) = (members[0].scratch, members[1].base);
         if shape.staged == 0 {
             let bare = fabric.alloc(Pe(0), heap);
@@ -206,7 +120,7 @@ fn user_threads_operations_keep_order() {
         }
         let done = AtomicBool::new(false);
         let user = |thread: usize| {
-            let mut random = Random(seed ^ (thread as u64 + 1) << 24);
+            let mut random = Random::new(seed ^ (thread as u64 + 1) << 24);
             let mine = thread * PART;
             let mut expected = vec![0; PART];
             let found = |at, len| fabric.load(Pe(1), base + mine + at, len);
@@ -215,7 +129,7 @@ fn user_threads_operations_keep_order() {
                 let len = 1 + random.below((PART - at).min(2000));
                 let from = mine + random.below(PART - len);
                 let mut put = targets.part(scratch + from, 1, mine + at, len);
-                let mut bytes: Vec<u8> = (from..from + len).map(|at| pattern(0, at)).collect();
+                let mut bytes = patterned(0, from..from + len);
                 if random.below(2) == 0 {
                     let word = random.below(1 << 30) as u64 | 1 << 60;
                     (put.local, put.len) = (LocalSide::Value(word), 8);
@@ -265,9 +179,9 @@ fn user_threads_operations_keep_order() {
 
 #[test]
 fn user_thread_hears_of_losses() {
-    let shape = Shape { n_pes: 3, staged: ALL, rails: 1, heap: 1 << 14, ..Shape::default() };
-    let job = Job::new(4, &shape, Script::default());
-    let (mut job, host) = job.with_user_threads(&shape, PATIENCE);
+    let (mut job, host) =
+        Job::with(Shape { n_pes: 3, staged: ALL, rails: 1, heap: 1 << 14, ..PLAIN })
+            .with_user_threads(PATIENCE);
     let local = job.members[0].scratch;
     let told = host.start(&job.targets.part(local, 1, (1 << 14) - 8, 64));
     host.start(&job.targets.part(local, 2, 0, 64)).unwrap();
@@ -293,9 +207,8 @@ fn user_thread_hears_of_losses() {
 fn missing_proxy_thread_is_an_error() {
     // Of what is staged alone.
     for staged in [ALL, 0b0001] {
-        let shape = Shape { staged, rails: 1, ..Shape::default() };
-        let job = Job::new(4, &shape, Script::default());
-        let (job, host) = job.with_user_threads(&shape, Some(Duration::from_millis(20)));
+        let (job, host) = Job::with(Shape { staged, rails: 1, ..PLAIN })
+            .with_user_threads(Some(Duration::from_millis(20)));
         let part = job.targets.part(job.members[0].scratch, 1, 0, 64);
         match host.complete(&part).map_err(|error| error.to_string()) {
             Ok(()) => assert_ne!(staged, ALL),
@@ -310,9 +223,8 @@ fn missing_proxy_thread_is_an_error() {
 #[test]
 fn user_thread_waits_for_slow_operation() {
     let limit = Duration::from_millis(100);
-    let shape = Shape { staged: ALL, rails: 1, ..Shape::default() };
-    let job = Job::new(4, &shape, Script::default());
-    let (mut job, host) = job.with_user_threads(&shape, Some(limit));
+    let (mut job, host) =
+        Job::with(Shape { staged: ALL, rails: 1, ..PLAIN }).with_user_threads(Some(limit));
     let targets = job.targets.clone();
     let part = targets.part(job.members[0].scratch, 1, 0, 64);
     std::thread::scope(|scope| {
@@ -334,10 +246,9 @@ fn user_thread_waits_for_slow_operation() {
 #[test]
 fn refused_request_is_never_done() {
     for seed in 1..=200 {
-        let shape = Shape { rails: 4, depth: 2, ..Shape::default() };
-        let mut job = Job::new(seed, &shape, Script { delay: (1, 100_000), ..Script::default() });
-        let handle = job.members[1].handle;
-        job.members[1].regions.release(&handle).unwrap();
+        let shape = Shape { rails: 4, depth: 2, ..PLAIN };
+        let mut job = Job::new(seed, &shape, Script { delay: (1, 100_000), ..CALM });
+        job.release_heap(1);
         job.inc(0, 1, 0);
         let failed = (0..1_000_000).any(|_| {
             // What the target sends meanwhile acknowledges what it has had.
@@ -351,15 +262,13 @@ fn refused_request_is_never_done() {
     }
 }
 
-/// An acknowledgement or a refusal that the fabric does not take when it is due: the peer waits for
-/// nothing else.
+/// An acknowledgement or a refusal that the fabric does not take when it is due.
 #[test]
 fn answers_are_tried_again() {
     for is_refused in [false, true] {
-        let mut job = Job::new(2, &Shape::default(), Script::default());
-        let handle = job.members[1].handle;
+        let mut job = Job::with(PLAIN);
         if is_refused {
-            job.members[1].regions.release(&handle).unwrap();
+            job.release_heap(1);
         }
         job.inc(0, 1, 0);
         job.lane(0).request_acks();

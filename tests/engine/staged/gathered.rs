@@ -1,18 +1,13 @@
 //! Puts that wait for a bounce buffer leave together: in few copies and messages, ordered as each
 //! would be alone.
 
-use engine::atomic::AtomicOp;
-use engine::ids::{Pe, RailId};
-use sim_fabric::{Event, Script};
-
-use super::{ALL, fill, pattern};
-use crate::job::{Job, Shape};
-use crate::race::Random;
+use super::{ALL, fill, patterned};
+use crate::prelude::*;
 
 pub(super) fn shape(shared: bool) -> Shape {
     let shared = if shared { u32::MAX } else { 0 };
     let bounce = (65_536, 4, 4);
-    Shape { n_pes: 2, staged: ALL, shared, rails: 1, bounce, heap: 1 << 17, ..Shape::default() }
+    Shape { n_pes: 2, staged: ALL, shared, rails: 1, bounce, heap: 1 << 17, ..PLAIN }
 }
 
 pub(super) fn job(shape: &Shape, seed: u64, script: Script) -> Job {
@@ -29,7 +24,7 @@ const TOKENS: usize = 64;
 pub(super) const LEN: usize = 500;
 
 fn bytes(at: usize) -> Vec<u8> {
-    (at..at + LEN).map(|at| pattern(0, at)).collect()
+    patterned(0, at..at + LEN)
 }
 
 fn place(token: usize) -> usize {
@@ -42,7 +37,7 @@ fn place(token: usize) -> usize {
 fn waiting_tokens_take_few_messages() {
     const WORDS: usize = 100_000;
     for seed in 1..=80 {
-        let script = Script { delay: (1, 3000), ..Script::default() };
+        let script = Script { delay: (1, 3000), ..CALM };
         let mut job = job(&shape(seed % 2 == 0), seed, script);
         job.fabric.trace_calls();
         let before = job.fabric.events().len();
@@ -77,9 +72,9 @@ fn warps_at_once_take_few_messages() {
     for seed in 1..=100_u64 {
         let warps = [1, 2, 5, 16][seed as usize % 4];
         let takes_lists = seed % 3 == 0;
-        let script = Script { delay: (1, 3000), takes_lists, ..Script::default() };
+        let script = Script { delay: (1, 3000), takes_lists, ..CALM };
         let mut job = job(&shape(seed % 2 == 0), seed, script);
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         job.fabric.trace_calls();
         // What each warp has left to do, a step of a token at a time.
         let steps = |token| (0..3).map(move |step| (token, step));
@@ -97,7 +92,7 @@ fn warps_at_once_take_few_messages() {
             }
         }
         job.until_quiet(0, 1);
-        let expected: Vec<u8> = (0..TOKENS * LEN).map(|at| pattern(0, at)).collect();
+        let expected = patterned(0, 0..TOKENS * LEN);
         assert!(job.heap(1, 0, TOKENS * LEN) == expected, "seed {seed}");
         (0..8).for_each(|word| assert_eq!(job.word(1, WORDS + 8 * word), 8, "seed {seed}"));
         let most = if warps == 1 { TOKENS / 5 } else { 6 };
@@ -111,7 +106,7 @@ fn warps_at_once_take_few_messages() {
 fn repeated_bytes_are_copied_once() {
     const EXPERTS: usize = 4;
     for seed in 1..=20 {
-        let mut job = job(&shape(seed % 2 == 0), seed, Script::default());
+        let mut job = job(&shape(seed % 2 == 0), seed, CALM);
         let before = job.fabric.world().copies_out;
         for number in 0..TOKENS {
             let from = job.members[0].scratch + number / EXPERTS * LEN;
@@ -131,7 +126,7 @@ fn repeated_bytes_are_copied_once() {
 
 #[test]
 fn waiting_puts_keep_their_memory() {
-    let mut job = job(&shape(true), 5, Script::default());
+    let mut job = job(&shape(true), 5, CALM);
     (0..TOKENS).for_each(|token| job.put(0, 1, place(token), LEN).unwrap());
     let from = job.members[0].scratch;
     assert!(!job.lane(0).is_collecting(), "as many as go to the device together");
@@ -151,7 +146,7 @@ fn waiting_puts_keep_their_memory() {
 fn copied_memory_stays_registered() {
     // To copy takes longer than anybody waits.
     let slow_rails = vec![(RailId(u8::MAX), 1_000_000_000)];
-    let script = Script { delay: (1000, 1000), slow_rails, ..Script::default() };
+    let script = Script { delay: (1000, 1000), slow_rails, ..CALM };
     let mut job = job(&shape(true), 5, script);
     for (number, from) in [job.members[0].scratch, job.members[0].base].into_iter().enumerate() {
         let put = job.targets.part(from, 1, number * 1000, LEN);
@@ -167,7 +162,7 @@ fn copied_memory_stays_registered() {
 
 #[test]
 fn fenced_words_do_not_join() {
-    let mut job = job(&shape(true), 5, Script::default());
+    let mut job = job(&shape(true), 5, CALM);
     job.fabric.trace_calls();
     for at in 0..10 {
         job.put_value(0, 1, at * 8, 1).unwrap();

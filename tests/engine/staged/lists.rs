@@ -1,17 +1,13 @@
 //! Forged lists and places that lead outside: they move nothing.
 
-use engine::atomic::AtomicOp;
-use engine::error::EngineError;
-use engine::ids::{Pe, RailId};
 use engine::port::copies::MAX_WORDS;
-use engine::wire::message::{Body, RegionAddr, Seq, WINDOW};
-use engine::wire::staging::{MAX_RECORDS, Pull, PullSource, PullTarget, RECORD, WireRecord};
-use sim_fabric::{Call, Event, Script};
+use engine::wire::staging::{MAX_RECORDS, RECORD};
 
 use super::gathered::shape;
 use super::{ALL, same_host_shape};
 use crate::forge::{ahead, atomic, forge, long_put_signal, message};
-use crate::job::{FIRST_REGION, Job, Shape};
+use crate::job::FIRST_REGION;
+use crate::prelude::*;
 
 /// Slots of a staged heap, which comes behind the bounce memory, and of scratch memory.
 const HEAP: u32 = 2 * FIRST_REGION + 1;
@@ -86,7 +82,7 @@ fn lists_that_lead_outside_move_nothing() {
         (words(MAX_WORDS + 1), 2 + MAX_WORDS as u16, 10_000, (0, 0)),
         (vec![alone, good], 2, whole, (0, 0)),
     ] {
-        let job = &mut Job::new(5, &shape(true), Script::default());
+        let job = &mut Job::new(5, &shape(true), CALM);
         list(job, &listed);
         forge_pull(job, 0, PullTarget::List(count), len, PullSource::Bounce(0));
         assert_eq!(moved(job), expected, "{listed:?} {count} {len}");
@@ -108,7 +104,7 @@ fn puts_that_lead_outside_move_nothing() {
         (with(heap), (0, 0)),
         (with(4), (0, 0)),
     ] {
-        let job = &mut Job::new(5, &shape(true), Script::default());
+        let job = &mut Job::new(5, &shape(true), CALM);
         forge_pull(job, 0, PullTarget::One(record), 100, PullSource::Bounce(0));
         assert_eq!(moved(job), expected, "{record:?}");
     }
@@ -127,19 +123,19 @@ fn sources_outside_bounce_memory_are_refused() {
         (1 << 62, 8, 0),
         (0, u32::MAX, 0),
     ] {
-        let job = &mut Job::new(5, &same_host_shape(), Script::default());
+        let job = &mut Job::new(5, &same_host_shape(), CALM);
         let target = PullTarget::One(put(HEAP, 0, len, 0));
         forge_pull(job, 0, target, len as usize, PullSource::Bounce(offset));
         assert_eq!(moved(job), (copies, 0), "{len} bytes at {offset}");
         assert_eq!(job.members[1].lane.failure().is_some(), copies == 0, "{len} at {offset}");
     }
     // The list of puts itself.
-    let job = &mut Job::new(5, &same_host_shape(), Script::default());
+    let job = &mut Job::new(5, &same_host_shape(), CALM);
     forge_pull(job, 0, PullTarget::List(2), 60, PullSource::Bounce(all - 60));
     assert_eq!(moved(job), (0, 0));
     assert!(job.members[1].lane.failure().is_some());
     // Of a peer that shares nothing.
-    let job = &mut Job::new(5, &Shape { shared: 0b10, ..same_host_shape() }, Script::default());
+    let job = &mut Job::with(Shape { shared: 0b10, ..same_host_shape() });
     forge_pull(job, 0, PullTarget::One(put(HEAP, 0, 100, 0)), 100, PullSource::Bounce(0));
     assert_eq!(moved(job), (0, 0));
 }
@@ -162,7 +158,7 @@ fn unreadable_bytes_are_refused() {
         ("asked for more than a buffer", message((0, 1), Seq::FIRST, 0, &ask)),
         ("too long for a device", long_put_signal((0, 1), Seq::FIRST, &long)),
     ] {
-        let mut job = Job::new(5, &same_host_shape(), Script::default());
+        let mut job = Job::new(5, &same_host_shape(), CALM);
         job.fabric.forge_message(Pe(1), RailId(0), &bytes);
         let failed = (0..10).find_map(|_| job.lane(1).progress().err());
         let refused = matches!(failed.as_deref(), Some(EngineError::BadMessage { pe: Pe(0), .. }));
@@ -175,8 +171,7 @@ fn unreadable_bytes_are_refused() {
 fn lists_of_released_regions_move_nothing() {
     let mut waited = 0;
     for seed in 1..=40 {
-        let script = Script { again_percent: 80, ..Script::default() };
-        let mut job = Job::new(seed, &shape(true), script);
+        let mut job = Job::new(seed, &shape(true), Script { again_percent: 80, ..CALM });
         let handle = job.members[1].handle;
         list(&job, &[put(HEAP, 0, 100, 200), put(HEAP, 200, 100, 300)]);
         job.fabric.trace_calls();
@@ -200,7 +195,7 @@ fn lists_of_released_regions_move_nothing() {
 /// A peer that acknowledges no answers has as many as it may have asked for, and no more.
 #[test]
 fn asks_are_bounded() {
-    let mut job = Job::new(4, &Shape { staged: ALL, ..Shape::default() }, Script::default());
+    let mut job = Job::with(Shape { staged: ALL, ..PLAIN });
     let from = RegionAddr { slot: HEAP, offset: 0 };
     let asked = (0..2000).find(|number| {
         forge(&job, (0, 1), ahead(*number), 0, &Body::GetRequest { from, len: 1000, get: 0 });
@@ -216,7 +211,7 @@ fn asks_are_bounded() {
 /// What is refused of one peer drops nothing of another.
 #[test]
 fn refusals_concern_one_peer() {
-    let mut job = Job::new(5, &Shape { n_pes: 3, ..same_host_shape() }, Script::default());
+    let mut job = Job::with(Shape { n_pes: 3, ..same_host_shape() });
     let target = PullTarget::One(put(HEAP, 0, 100, 0));
     let pull = Pull { target, len: 100, source: PullSource::Bounce(0), payload: &[] };
     // It waits for the message before it.
@@ -234,8 +229,7 @@ fn refusals_concern_one_peer() {
 #[test]
 fn grouped_lists_end() {
     const LISTS: u64 = 64;
-    let script = Script { delay: (1000, 10_000), ..Script::default() };
-    let mut job = Job::new(5, &shape(true), script);
+    let mut job = Job::new(5, &shape(true), Script { delay: (1000, 10_000), ..CALM });
     let first = put(HEAP, 0, 100, 200);
     list(&job, &[first, WireRecord { is_ordered: true, ..first }]);
     let source = PullSource::Bounce(0);

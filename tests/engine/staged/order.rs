@@ -1,15 +1,8 @@
 //! Order at the target: what is behind a fence or is a signal leaves at once where messages ask for
 //! it, and the target carries it out in order.
 
-use engine::atomic::AtomicOp;
-use engine::ids::{Pe, RailId};
-use engine::port::packet::MAX_LONG_MESSAGE;
-use engine::port::{Access, Direction};
-use engine::request::{LocalSide, Request};
-use sim_fabric::{Delivery, Event, Script};
-
 use super::ALL;
-use crate::job::{Job, Shape};
+use crate::prelude::*;
 
 const LEN: usize = 1000;
 
@@ -34,8 +27,7 @@ fn set(job: &mut Job, at: usize) {
     job.amo(0, 1, at, AtomicOp::Set, 7).unwrap();
 }
 
-/// PE 0 need not hear of one before it sends the next: once all has left, PE 1 brings it to its end
-/// alone.
+/// Once all have left, the target brings them to their end alone.
 #[test]
 fn ordered_operations_leave_without_answer() {
     let programs: [(&str, u32, usize, Program); 8] = [
@@ -83,9 +75,8 @@ fn ordered_operations_leave_without_answer() {
     ];
     for (what, staged, effects, program) in programs {
         for (rails, fast) in [(1, false), (1, true), (4, false), (4, true)] {
-            let shape = Shape { staged, rails, fast, bounce: (1024, 8, 8), ..Shape::default() };
-            let script = Script { delay: (1_000, 100_000), ..Script::default() };
-            let mut job = Job::new(7, &shape, script);
+            let shape = Shape { staged, rails, fast, bounce: (1024, 8, 8), ..PLAIN };
+            let mut job = Job::new(7, &shape, Script { delay: (1_000, 100_000), ..CALM });
             program(&mut job);
             iterate(&mut job, 0);
             iterate(&mut job, 1);
@@ -110,7 +101,7 @@ fn ordered_operations_leave_without_answer() {
 #[test]
 fn fabric_writes_wait_for_delivery() {
     // PE 1's heap is staged, another region of its is not.
-    let mut job = Job::new(3, &Shape { staged: ALL, ..Shape::default() }, Script::default());
+    let mut job = Job::with(Shape { staged: ALL, ..PLAIN });
     let direct = job.fabric.alloc(Pe(1), 4096);
     let handle = job.members[1].regions.register(direct, 4096, Access::LocalAndRemote).unwrap();
     let (remote_handle, remote_addr, local) = (&handle, direct as u64, LocalSide::Value(9));
@@ -157,8 +148,8 @@ fn fabric_writes_wait_for_delivery() {
 /// Bytes behind a fence are copied out while those before it still are; only their message waits.
 #[test]
 fn fence_holds_no_copy_back() {
-    let shape = Shape { staged: ALL, bounce: (1024, 8, 8), ..Shape::default() };
-    let mut job = Job::new(5, &shape, Script { delay: (1_000, 1_000), ..Script::default() });
+    let shape = Shape { staged: ALL, bounce: (1024, 8, 8), ..PLAIN };
+    let mut job = Job::new(5, &shape, Script { delay: (1_000, 1_000), ..CALM });
     job.fabric.trace_calls();
     job.fabric.refuse(Pe(1), true);
     for (at, copies) in [(0, 1), (1024, 2), (2048, 3)] {
@@ -177,10 +168,9 @@ fn fenced_bytes_wait_for_buffers() {
     // With what is asked between them, the second one takes the third rail.
     for slow in [0, 1, 2] {
         let (bounce, longest_message) = ((1024, 4, 1), MAX_LONG_MESSAGE);
-        let shape = Shape { rails: 3, staged: ALL, bounce, longest_message, ..Shape::default() };
+        let shape = Shape { rails: 3, staged: ALL, bounce, longest_message, ..PLAIN };
         let slow_rails = vec![(RailId(slow), 100)];
-        let script = Script { delay: (1_000, 1_000), slow_rails, ..Script::default() };
-        let mut job = Job::new(3, &shape, script);
+        let mut job = Job::new(3, &shape, Script { delay: (1_000, 1_000), slow_rails, ..CALM });
         put(&mut job, 0, LEN);
         job.fence(0, 1);
         put(&mut job, 1024, LEN);
@@ -190,9 +180,9 @@ fn fenced_bytes_wait_for_buffers() {
 
 #[test]
 fn nothing_follows_a_refusal() {
-    let shape = Shape { n_pes: 3, staged: ALL, bounce: (1024, 8, 2), ..Shape::default() };
+    let shape = Shape { n_pes: 3, staged: ALL, bounce: (1024, 8, 2), ..PLAIN };
     for seed in 1..=20 {
-        let mut job = Job::new(seed, &shape, Script::default());
+        let mut job = Job::new(seed, &shape, CALM);
         job.fill_scratch(0, &[1; 8192]);
         job.fill_scratch(2, &[2; 8192]);
         for at in [0, 1024, 2048] {

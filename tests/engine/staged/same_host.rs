@@ -1,28 +1,19 @@
 //! PEs of one host that share their bounce memory: each copies from the other's bounce buffers, and
 //! the fabric moves messages alone.
 
-use std::time::Duration;
-
-use engine::ids::Pe;
-use engine::port::Direction;
-use engine::port::copies::Reach;
-use engine::port::packet::MAX_LONG_MESSAGE;
 use engine::rails::counters::StagedCounters;
-use engine::request::Request;
-use engine::wire::staging::MAX_PAYLOAD;
-use sim_fabric::Script;
 
-use super::{ALL, fill, pattern};
-use crate::job::{Job, Shape};
+use super::{ALL, fill, patterned};
+use crate::prelude::*;
 
 fn shape(n_pes: u32) -> Shape {
     let longest_message = MAX_LONG_MESSAGE;
-    Shape { n_pes, staged: ALL, shared: u32::MAX, rails: 1, longest_message, ..Shape::default() }
+    Shape { n_pes, staged: ALL, shared: u32::MAX, rails: 1, longest_message, ..PLAIN }
 }
 
 /// A job in which every PE has talked to every other.
 fn job(shape: &Shape) -> Job {
-    let mut job = Job::new(5, shape, Script::default());
+    let mut job = Job::new(5, shape, CALM);
     fill(&job, shape.n_pes);
     let pairs = || (0..shape.n_pes).flat_map(|me| (0..shape.n_pes).map(move |pe| (me, pe)));
     for (me, pe) in pairs().filter(|(me, pe)| me != pe) {
@@ -32,10 +23,6 @@ fn job(shape: &Shape) -> Job {
     job
 }
 
-fn bytes(pe: u32, at: usize, len: usize) -> Vec<u8> {
-    (at..at + len).map(|at| pattern(pe, at)).collect()
-}
-
 /// What all PEs have moved: by the fabric, in messages, from shared memory.
 fn moved(job: &Job) -> [u64; 3] {
     let counters = job.members.iter().map(|member| member.lane.staged_counters());
@@ -43,8 +30,7 @@ fn moved(job: &Job) -> [u64; 3] {
     [of(|all| all.by_fabric), of(|all| all.in_messages), of(|all| all.shared)]
 }
 
-/// Many bounce buffers of a long put, one of a short one, either way, of a device or of the host at
-/// this end: not a byte in a message or by the fabric.
+/// Puts and gets of any length, of a device or the host: no byte in a message or by the fabric.
 #[test]
 fn shared_memory_carries_every_byte() {
     for (len, is_host) in
@@ -56,8 +42,8 @@ fn shared_memory_carries_every_byte() {
                 true => job.fabric.alloc_reached(Pe(0), len, Reach::Direct),
                 false => job.members[0].scratch,
             };
-            job.fabric.store(Pe(0), local, &bytes(6, 0, len));
-            job.fabric.store(Pe(1), job.members[1].base, &bytes(7, 0, len));
+            job.fabric.store(Pe(0), local, &patterned(6, 0..len));
+            job.fabric.store(Pe(1), job.members[1].base, &patterned(7, 0..len));
             let (before, delivered) = (moved(&job), job.fabric.deliveries().len());
             let request = Request { direction, ..job.targets.part(local, 1, 0, len) };
             job.members[0].lane.start(&request).unwrap();
@@ -66,8 +52,8 @@ fn shared_memory_carries_every_byte() {
             assert_eq!(moved(&job), [fabric, messages, shared + len as u64], "{len}");
             assert_eq!(job.fabric.deliveries().len(), delivered, "{len}");
             let of = if direction == Direction::Write { 6 } else { 7 };
-            assert!(job.heap(1, 0, len) == bytes(of, 0, len));
-            assert!(job.fabric.load(Pe(0), local, len) == bytes(of, 0, len));
+            assert!(job.heap(1, 0, len) == patterned(of, 0..len));
+            assert!(job.fabric.load(Pe(0), local, len) == patterned(of, 0..len));
         }
     }
 }
@@ -84,7 +70,7 @@ fn peer_without_sharing_uses_fabric() {
         let [by_fabric, in_messages, shared] = [0, 1, 2].map(|of| now[of] - before[of]);
         let of_shared = if me != 2 && pe != 2 { 5000 } else { 0 };
         assert_eq!((shared, by_fabric + in_messages), (of_shared, 5000 - of_shared), "{me} {pe}");
-        assert!(job.heap(pe, 0, 5000) == bytes(me, 0, 5000), "{me} to {pe}");
+        assert!(job.heap(pe, 0, 5000) == patterned(me, 0..5000), "{me} to {pe}");
     }
 }
 
@@ -99,7 +85,7 @@ fn full_target_takes_shared_puts() {
     assert!(job.heap(1, 40_000, 8192) == [0; 8192]);
     job.put(0, 1, 0, 30_000).unwrap();
     job.until_quiet(0, 1);
-    assert!(job.heap(1, 0, 30_000) == bytes(0, 0, 30_000));
+    assert!(job.heap(1, 0, 30_000) == patterned(0, 0..30_000));
 }
 
 fn narrow() -> Job {
@@ -115,8 +101,7 @@ fn put_beside_dead(job: &mut Job) {
     job.iterate_slowly(&[0, 2], 1000, 1_000_000);
 }
 
-/// Of a PE that was declared failed, which has not read them, or has asked for bytes and never
-/// takes them.
+/// It has not read them, or has asked for bytes and never takes them.
 #[test]
 fn dead_peer_returns_bounce_buffers() {
     for (is_asking, ends_before) in [(false, true), (false, false), (true, false)] {
@@ -139,7 +124,7 @@ fn dead_peer_returns_bounce_buffers() {
         assert_eq!(job.is_quiet(0, 2), Ok(ends_before), "asks: {is_asking}");
         job.fabric.world().ended.insert(Pe(1));
         assert_eq!(job.settle(&[0, 2], (0, 2), 1_000_000), Ok(()), "asks: {is_asking}");
-        assert!(job.heap(2, 0, 5000) == bytes(0, 0, 5000));
+        assert!(job.heap(2, 0, 5000) == patterned(0, 0..5000));
     }
 }
 
@@ -158,7 +143,7 @@ fn sender_may_die_at_any_step() {
             job.put(me, pe, 8192, 6000).unwrap();
             let ended = job.settle(&[1, 2], (me, pe), 1_000_000);
             assert_eq!(ended, Ok(()), "{me} to {pe} after {steps} steps");
-            assert!(job.heap(pe, 8192, 6000) == bytes(me, 8192, 6000));
+            assert!(job.heap(pe, 8192, 6000) == patterned(me, 8192..14_192));
         }
     }
 }

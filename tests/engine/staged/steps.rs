@@ -1,16 +1,8 @@
 //! What staged operations ask of the port: which way they take, in how many pieces, and that an
 //! iteration which has done something says so.
 
-use engine::ids::Pe;
-use engine::port::Direction;
-use engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
-use engine::rails::Spread;
-use engine::request::Request;
-use engine::wire::staging::MAX_PAYLOAD;
-use sim_fabric::{Call, PortCall, Script};
-
-use super::{ALL, MAX_BROUGHT, fill, pattern};
-use crate::job::{Job, Outcome, Shape};
+use super::{ALL, MAX_BROUGHT, fill, patterned};
+use crate::prelude::*;
 
 /// PE 1's heap, PE 0's, and PE 0's scratch memory.
 const FAR: u32 = 0b0100;
@@ -18,7 +10,7 @@ const NEAR: u32 = 0b0001;
 const SCRATCH: u32 = 0b0010;
 
 fn job(shape: Shape) -> Job {
-    let job = Job::new(3, &Shape { rails: 1, ..shape }, Script::default());
+    let job = Job::new(3, &Shape { rails: 1, ..shape }, CALM);
     fill(&job, 2);
     job.fabric.trace_calls();
     job
@@ -38,7 +30,7 @@ fn only_staged_bytes_are_copied() {
         (NEAR | FAR, true, 4096, [0, 4]),
     ] {
         for begin in [Job::put as Begin, Job::get] {
-            let mut job = job(Shape { staged, needs_desc, ..Shape::default() });
+            let mut job = job(Shape { staged, needs_desc, ..PLAIN });
             begin(&mut job, 0, 1, 0, len).unwrap();
             job.until_quiet(0, 1);
             assert_eq!([0, 1].map(|pe| job.copies(pe)), copies, "{len} bytes, {staged:b}");
@@ -47,22 +39,21 @@ fn only_staged_bytes_are_copied() {
     }
 }
 
-/// A process uses bounce buffers for what the fabric does not reach, and for nothing else: whether
-/// it has them for some of its memory, or makes them for what nobody has registered.
+/// Bounce buffers serve what the fabric does not reach, and nothing else.
 #[test]
 fn only_unreachable_memory_is_bounced() {
     for (needs_desc, staged) in [(false, NEAR), (true, NEAR), (false, 0), (true, 0)] {
         let near = usize::from(staged != 0);
         let bare = usize::from(needs_desc);
         for (place, copies) in [("heap", near), ("registered", 0), ("bare", bare)] {
-            let mut job = job(Shape { staged, needs_desc, ..Shape::default() });
+            let mut job = job(Shape { staged, needs_desc, ..PLAIN });
             let first = &job.members[0];
             let addr = match place {
                 "heap" => first.base,
                 "registered" => first.scratch,
                 _ => job.fabric.alloc(Pe(0), 1000),
             };
-            let bytes: Vec<u8> = (0..1000).map(|at| pattern(5, at)).collect();
+            let bytes = patterned(5, 0..1000);
             job.fabric.store(Pe(0), addr, &bytes);
             let put = job.targets.part(addr, 1, 0, 1000);
             job.members[0].lane.start(&put).unwrap();
@@ -93,11 +84,11 @@ fn short_puts_bring_their_bytes() {
         (ALL, long, (8192, 8, 16), 1000, 2, 1..2),
     ] {
         let by_fabric = if staged == FAR | SCRATCH { SCRATCH } else { 0 };
-        let shape = Shape { staged, by_fabric, bounce, longest_message, ..Shape::default() };
+        let shape = Shape { staged, by_fabric, bounce, longest_message, ..PLAIN };
         let mut job = job(shape);
         (0..puts).for_each(|number| job.put(0, 1, number * len, len).unwrap());
         job.until_quiet(0, 1);
-        let expected: Vec<u8> = (0..puts * len).map(|at| pattern(0, at)).collect();
+        let expected = patterned(0, 0..puts * len);
         assert_eq!(job.heap(1, 0, puts * len), expected);
         assert_eq!(job.heap(1, puts * len, 64), [0; 64], "and no byte more");
         let found = job.fabric.deliveries().len();
@@ -111,9 +102,8 @@ fn working_iterations_report_work() {
     for seed in 1..=40 {
         let bounce = [(1024, 1, 1), (1024, 2, 2), (512, 4, 3)][seed as usize % 3];
         let staged = if seed % 4 == 0 { 0 } else { ALL };
-        let shape = Shape { staged, bounce, heap: 1 << 14, ..Shape::default() };
-        let script = Script { again_percent: 40, ..Script::default() };
-        let mut job = Job::new(seed, &shape, script);
+        let script = Script { again_percent: 40, ..CALM };
+        let mut job = Job::new(seed, &Shape { staged, bounce, heap: 1 << 14, ..PLAIN }, script);
         fill(&job, 2);
         job.fabric.trace_calls();
         job.put(0, 1, 0, 4000).unwrap();
@@ -136,8 +126,7 @@ fn working_iterations_report_work() {
     }
 }
 
-/// Long fragments go to the device one by one, unless others wait for buffers or for it; short ones
-/// together.
+/// Long fragments go one by one, unless others wait for buffers or the device.
 #[test]
 fn copies_share_calls_by_length() {
     const KIB: usize = 1 << 10;
@@ -147,8 +136,7 @@ fn copies_share_calls_by_length() {
         (6, 100 * KIB, (128 * KIB, 8, 8), [7, 3, 1]),
         (30, 100 * KIB, (128 * KIB, 32, 32), [32, 5, 3]),
     ] {
-        let shape =
-            Shape { staged: ALL, shared: u32::MAX, bounce, heap: 4096 * KIB, ..Shape::default() };
+        let shape = Shape { staged: ALL, shared: u32::MAX, bounce, heap: 4096 * KIB, ..PLAIN };
         let mut job = job(shape);
         job.put(0, 1, 0, 8).unwrap();
         job.until_quiet(0, 1);
@@ -158,24 +146,23 @@ fn copies_share_calls_by_length() {
             job.iterate_slowly(&[0], 20, 100_000);
             job.iterate_slowly(&[1], 20, 100_000);
         }
-        let expected_bytes: Vec<u8> = (0..puts * len).map(|at| pattern(0, at)).collect();
+        let expected_bytes = patterned(0, 0..puts * len);
         assert!(job.heap(1, 0, puts * len) == expected_bytes);
         assert_eq!([job.posts(0) - before, job.copies(0), job.copies(1)], expected, "{puts} {len}");
     }
     // Once one has failed, no other is started.
     let bounce = (1024 * KIB, 16, 16);
-    let mut job = job(Shape { staged: ALL, bounce, heap: 4096 * KIB, ..Shape::default() });
+    let mut job = job(Shape { staged: ALL, bounce, heap: 4096 * KIB, ..PLAIN });
     job.fabric.fail_calls(PortCall::Copy, 0, 1);
     drop(job.put(0, 1, 0, 4096 * KIB));
     assert!(job.settle(&[0, 1], (0, 1), 1000).is_err());
     assert_eq!(job.copies(0), 0);
 }
 
-/// However many gets there were, the peer has forgotten them, and its answers are no operations of
-/// its own.
+/// The peer has forgotten them, and its answers are no operations of its own.
 #[test]
 fn answered_gets_leave_nothing() {
-    let mut job = job(Shape { staged: ALL, bounce: (1024, 4, 4), ..Shape::default() });
+    let mut job = job(Shape { staged: ALL, bounce: (1024, 4, 4), ..PLAIN });
     job.get(0, 1, 0, 1000).unwrap();
     job.progress(0, 1);
     job.iterate_some(&[1], 200);
@@ -195,22 +182,22 @@ fn answered_gets_leave_nothing() {
 #[test]
 fn unregistered_local_memory_is_named() {
     for direction in [Direction::Write, Direction::Read] {
-        let mut job = job(Shape { staged: FAR, ..Shape::default() });
+        let mut job = job(Shape { staged: FAR, ..PLAIN });
         let local = job.members[0].scratch + job.heap - 500;
         let part = Request { direction, ..job.targets.part(local, 1, 0, 1000) };
         let error = job.members[0].lane.start(&part).unwrap_err().to_string();
         assert!(error.contains("not inside the region"), "{error}");
     }
-    let shape = Shape { rails: 1, ..Shape::default() };
+    let shape = Shape { rails: 1, ..PLAIN };
     let job = job(shape.clone());
     let part = job.targets.part(job.fabric.alloc(Pe(0), 64), 1, 0, 64);
-    let error = job.host_lane(&shape).start(&part).unwrap_err().to_string();
+    let error = job.host_lane().start(&part).unwrap_err().to_string();
     assert!(error.contains("not registered"), "{error}");
 }
 
 #[test]
 fn outstanding_asks_are_bounded() {
-    let mut job = job(Shape { staged: FAR, depth: 1024, ..Shape::default() });
+    let mut job = job(Shape { staged: FAR, depth: 1024, ..PLAIN });
     for at in 0..100 {
         job.get(0, 1, 1000 * (at % 8), 1000).unwrap();
     }
@@ -219,15 +206,13 @@ fn outstanding_asks_are_bounded() {
     job.until_quiet(0, 1);
 }
 
-/// The messages that announce a PE's own puts take no turns of what it reads for the puts of the
-/// other, though both come at one pace: all rails move bytes.
+/// Announcing puts takes no turns of the reads for the other's puts.
 #[test]
 fn puts_both_ways_use_all_rails() {
     const LEN: usize = 512;
     for rails in [2, 4] {
         let spread = Spread { balanced_from: 9, ..Spread::ROUND_ROBIN };
-        let shape = Shape { rails, staged: ALL, spread, ..Shape::default() };
-        let mut job = Job::new(7, &shape, Script::default());
+        let mut job = Job::with(Shape { rails, staged: ALL, spread, ..PLAIN });
         for at in (0..32).map(|round| round * LEN) {
             job.put(0, 1, at, LEN).unwrap();
             job.put(1, 0, at, LEN).unwrap();

@@ -1,16 +1,12 @@
 //! Single values put one behind the other into staged memory.
 
-use engine::ids::Pe;
-use engine::request::{LocalSide, Request};
-use sim_fabric::Script;
-
 use super::ALL;
-use crate::job::{Job, Shape};
+use crate::prelude::*;
 
 const COUNT: usize = 300;
 
 fn shape(n_pes: u32) -> Shape {
-    Shape { n_pes, staged: ALL, ..Shape::default() }
+    Shape { n_pes, staged: ALL, ..PLAIN }
 }
 
 fn sent(job: &Job, pe: u32, to: u32) -> u32 {
@@ -44,7 +40,7 @@ fn neighbouring_values_share_messages() {
     for (len, place, most) in
         [(1, in_order, 3), (2, in_order, 5), (4, in_order, 8), (8, in_order, 14), (4, by_warp, 15)]
     {
-        let mut job = Job::new(7, &shape(2), Script::default());
+        let mut job = Job::new(7, &shape(2), CALM);
         for at in (0..COUNT).map(place) {
             put(&mut job, 1, at * len, value(at, 0), len);
         }
@@ -59,7 +55,7 @@ fn neighbouring_values_share_messages() {
 #[test]
 fn kept_values_are_bounded() {
     const MOST: usize = 1024;
-    let mut job = Job::new(7, &shape(2), Script::default());
+    let mut job = Job::new(7, &shape(2), CALM);
     for at in 0..=MOST {
         assert_eq!(sent(&job, 0, 1), 0, "{at}");
         put(&mut job, 1, at * 8, 5, 8);
@@ -73,7 +69,7 @@ fn kept_values_are_bounded() {
 /// Values to another peer send the runs before.
 #[test]
 fn scattered_values_leave_in_turn() {
-    let mut job = Job::new(7, &shape(3), Script::default());
+    let mut job = Job::new(7, &shape(3), CALM);
     for at in 0..8 {
         assert_eq!(sent(&job, 0, 1) + sent(&job, 0, 2), (at as u32).saturating_sub(1));
         put(&mut job, 1 + at as u32 % 2, at * 16, 5, 8);
@@ -85,7 +81,7 @@ fn scattered_values_leave_in_turn() {
 #[test]
 fn fence_separates_runs_of_values() {
     for seed in 0..20 {
-        let mut job = Job::new(seed, &shape(2), Script::default());
+        let mut job = Job::new(seed, &shape(2), CALM);
         for round in 0..4 {
             for at in 0..COUNT {
                 put(&mut job, 1, at * 4, value(at, round), 4);
@@ -103,9 +99,8 @@ fn fence_separates_runs_of_values() {
 /// A run whose peer fails is dropped with its queue; runs to other peers go on.
 #[test]
 fn failed_peer_drops_its_run() {
-    let mut job = Job::new(3, &shape(3), Script::default());
-    let handle = job.members[1].handle;
-    job.members[1].regions.release(&handle).unwrap();
+    let mut job = Job::new(3, &shape(3), CALM);
+    job.release_heap(1);
     put(&mut job, 1, 0, 5, 8);
     job.iterate_some(&[0], 1);
     job.iterate_some(&[1], 200);

@@ -3,8 +3,9 @@
 //! lanes can be tested against one another, and a run can still be repeated.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::Thread;
+
+use crate::prelude::*;
 
 const NOBODY: usize = usize::MAX;
 

@@ -1,21 +1,9 @@
 //! The fake's copies: memory that the CPU does not reach.
 
-use super::fabric::FakeFabric;
-use super::script::{Call, Event, PortCall};
-use super::world::World;
-use super::world::fault;
-use super::world::memory::change;
-use engine::atomic::Atomic;
-use engine::ids::Pe;
-use engine::port::copies::{
-    Bounce, Copied, Copy, CopyDirection, CopyPort, DeferredOrder, MAX_BATCH_COPIES, MAX_STEPS,
-    MAX_WORDS, OrderedStep, PeerBounce, Reach, TaggedCopy,
-};
-use engine::port::{PortError, Posted};
+use crate::prelude::*;
 
 const MAX_CALLS: usize = 2;
 
-/// The copies of one PE.
 #[derive(Debug)]
 pub(crate) struct FakeCopies {
     fabric: FakeFabric,
@@ -137,7 +125,7 @@ impl CopyPort for FakeCopies {
     }
 
     fn poll(&mut self) -> Option<Copied> {
-        self.fabric.world().next_copied(self.pe)
+        self.fabric.world().copied.get_mut(&self.pe)?.pop_front()
     }
 
     fn apply(&mut self, addr: usize, atomic: &Atomic) -> Result<u64, PortError> {
@@ -243,14 +231,9 @@ impl FakeCopies {
         let Bounce { addr, bounce_len, .. } = self.bounce;
         let at = copy.bounce.wrapping_sub(addr);
         let inside = at < self.bounce.bytes() && at % bounce_len + copy.len <= bounce_len;
-        let peers =
-            copy.direction == CopyDirection::In && world.sees(self.pe, copy.bounce, copy.len);
-        let inside = inside || peers;
-        assert!(
-            inside && copy.len > 0,
-            "{copy:?} is not inside a bounce buffer of {:?}",
-            self.bounce
-        );
+        let of_peer = || world.sees(self.pe, copy.bounce, copy.len);
+        let inside = inside || copy.direction == CopyDirection::In && of_peer();
+        assert!(inside && copy.len > 0, "{copy:?} is in no bounce buffer of {:?}", self.bounce);
     }
 
     fn submit_deferred(&mut self) -> Result<(), PortError> {

@@ -1,16 +1,10 @@
 //! The fake fabric, as tests use it: they have it misbehave, and look at what it has done.
 
-use std::collections::HashSet;
 use std::hash::Hash;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
-use super::baton::Baton;
-use super::script::{Call, Delivery, Event, PortCall, Script};
-use super::world::World;
-use super::world::mail::Mail;
-use engine::ids::{Pe, RailId};
-use engine::port::PeerAddr;
-use engine::port::copies::Reach;
+use crate::baton::Baton;
+use crate::prelude::*;
 
 fn toggle<T: Hash + Eq>(set: &mut HashSet<T>, what: T, is_in: bool) {
     if is_in {

@@ -1,21 +1,6 @@
 //! The fake's side of the engine's port traits.
 
-use std::collections::{HashSet, VecDeque};
-
-use super::fabric::FakeFabric;
-use super::script::{Call, Event, PortCall};
-use super::world::fault;
-use super::world::mail::Mail;
-use super::world::memory::{HOST, Memory, change};
-use super::world::operations::{Done, Target};
-use engine::atomic::Atomic;
-use engine::ids::{Pe, RailId, WrId};
-use engine::port::packet::{LongPacket, MAX_MESSAGE};
-use engine::port::{
-    Clock, Completions, DataPath, Direction, Failure, Incoming, Local, LocalMemory, Messaging,
-    Operation, POLL_BATCH, PeerAddr, Polled, PortError, Posted, RailLimits, Tail, Transfer,
-    dispatch_completions,
-};
+use crate::prelude::*;
 
 const POLL_TIME: u64 = 200;
 
@@ -145,15 +130,8 @@ impl DataPath for FakePort {
         let (transfer, data) = match operation {
             Operation::Transfer(transfer) => (transfer, None),
             Operation::WriteWithImmediate(transfer, data) => {
-                assert!(
-                    self.limits[rail.index()].immediate_data,
-                    "{rail} carries no immediate data"
-                );
-                assert_eq!(
-                    transfer.direction,
-                    Direction::Write,
-                    "only writes carry immediate data"
-                );
+                let carries = self.limits[rail.index()].immediate_data;
+                assert!(carries && transfer.direction == Direction::Write, "{rail}: {transfer:?}");
                 (transfer, Some(data))
             }
         };
@@ -200,7 +178,7 @@ impl DataPath for FakePort {
         let in_flight = &mut self.wr_ids[rail.index()];
         let (mut done, mut count) = ([0; POLL_BATCH], 0);
         while count < POLL_BATCH {
-            match world.next_done(self.lane, rail) {
+            match world.done[self.lane][rail.index()].pop_front() {
                 Some(Done::WrId(wr_id)) => {
                     in_flight.remove(&wr_id);
                     done[count] = wr_id.index();
@@ -214,7 +192,7 @@ impl DataPath for FakePort {
                 }
                 // As libfabric does: an error entry is reported by a read of its own.
                 Some(failure) => {
-                    world.return_done(self.lane, rail, failure);
+                    world.done[self.lane][rail.index()].push_front(failure);
                     break;
                 }
                 None => break,
@@ -256,7 +234,8 @@ impl Messaging for FakePort {
     }
 
     fn receive(&mut self, rail: RailId, into: &mut LongPacket) -> Incoming {
-        match self.fabric.world().take_mail(self.pe, rail) {
+        let mut world = self.fabric.world();
+        match world.inboxes.get_mut(&(self.pe, rail)).and_then(VecDeque::pop_front) {
             Some(Mail::Message(bytes)) => {
                 into.fill(&bytes);
                 Incoming::Message

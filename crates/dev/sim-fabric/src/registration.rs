@@ -1,15 +1,7 @@
 //! Registration of memory with the fake fabric.
 
-use std::sync::{Mutex, PoisonError};
-
-use super::copies::FakeCopies;
-use super::fabric::FakeFabric;
-use super::script::PortCall;
-use super::world::fault;
-use super::world::memory::HOST;
-use engine::ids::{Pe, RailId};
-use engine::port::copies::{Bounce, Reach, Stager};
-use engine::port::{Access, Addressing, Desc, MemoryPort, PortError, Registered};
+use crate::copies::FakeCopies;
+use crate::prelude::*;
 
 /// Registers memory of one PE with the fake fabric.
 #[derive(Debug)]

@@ -1,7 +1,6 @@
 //! The script of the fake fabric, which says how it behaves, and the events that a test is told.
 
-use engine::ids::{Pe, RailId};
-use engine::port::Direction;
+use crate::prelude::*;
 
 /// How the fabric behaves. All choices are drawn from the seed.
 #[derive(Clone, Debug)]
@@ -33,20 +32,23 @@ pub struct Script {
     pub takes_lists: bool,
 }
 
+/// Nothing goes wrong.
+pub const CALM: Script = Script {
+    again_percent: 0,
+    delay: (1_000, 20_000),
+    slow_rails: Vec::new(),
+    rates: Vec::new(),
+    duplicate_percent: 0,
+    shared_queue: false,
+    stragglers: (0, 0),
+    connecting: (0, 0),
+    is_virtual: false,
+    takes_lists: false,
+};
+
 impl Default for Script {
     fn default() -> Self {
-        Self {
-            again_percent: 0,
-            delay: (1_000, 20_000),
-            slow_rails: Vec::new(),
-            rates: Vec::new(),
-            duplicate_percent: 0,
-            shared_queue: false,
-            stragglers: (0, 0),
-            connecting: (0, 0),
-            is_virtual: false,
-            takes_lists: false,
-        }
+        CALM
     }
 }
 

@@ -171,20 +171,3 @@ impl fmt::Debug for Seal {
         f.write_str("Seal")
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn masks_differ_by_pes_and_number() {
-        let seal = Seal::new(Cookie::of([[7; 16]]), Pe(0));
-        let mut masks = Vec::new();
-        for (from, to) in [(0, 1), (1, 0), (1, 2), (0, 2)] {
-            masks.extend([0, 1].map(|high| seal.mask(Pe(from), Pe(to), high)));
-        }
-        masks.sort_unstable();
-        masks.dedup();
-        assert_eq!(masks.len(), 8);
-    }
-}

@@ -1,16 +1,7 @@
 //! Copies of the fake fabric: begun, executed, or failed.
 
-use std::collections::HashSet;
+use crate::prelude::*;
 
-use super::memory::{Memory, change};
-use super::{World, fault};
-use crate::script::Event;
-use engine::atomic::Atomic;
-use engine::ids::{Pe, RailId};
-use engine::port::PortError;
-use engine::port::copies::{Copied, Copy, CopyDirection, OrderedStep, PeerBounce, TaggedCopy};
-
-/// A copy under way.
 #[derive(Debug)]
 pub(crate) struct Moving {
     pub(crate) pe: Pe,
@@ -29,12 +20,10 @@ pub(crate) struct Moving {
 const NO_COPY: Copy = Copy { direction: CopyDirection::In, memory: 0, bounce: 0, len: 0 };
 
 impl World {
-    /// Whether two PEs share their bounce memory.
     pub(crate) fn share(&self, one: Pe, other: Pe) -> bool {
         one != other && [one, other].iter().all(|pe| self.sharing.contains(pe))
     }
 
-    /// Where a PE sees the bounce memory of another.
     pub(crate) fn peer_bounce(&self, me: Pe, pe: Pe) -> Option<PeerBounce> {
         let shares = self.share(me, pe) && !self.blind.contains(&me);
         let mut bounces = self.memory.bounces.iter().filter(|_| shares);
@@ -42,7 +31,6 @@ impl World {
         Some(PeerBounce { addr, len })
     }
 
-    /// Whether a PE sees these bytes in the bounce memory of another.
     pub(crate) fn sees(&self, me: Pe, addr: usize, len: usize) -> bool {
         let shared = self.peer_bounce(me, Memory::owner(addr));
         shared.is_some_and(|shared| addr >= shared.addr && addr - shared.addr + len <= shared.len)
@@ -85,7 +73,6 @@ impl World {
         self.copies.extend(moving.into_iter().rev());
     }
 
-    /// Waits until all words are stored that lists of a PE bring.
     pub(crate) fn finish_lists(&mut self, pe: Pe) {
         while self.copies.iter().any(|other| other.pe == pe && other.word.is_some()) {
             let inward = (0..self.copies.len()).filter(|at| {
@@ -102,14 +89,9 @@ impl World {
         self.copies.iter().filter(of)
     }
 
-    /// How many calls have started copies of a direction that have not ended.
     pub(crate) fn calls_under_way(&self, pe: Pe, direction: CopyDirection) -> usize {
         let calls: HashSet<u64> = self.under_way(pe, direction).map(|copy| copy.call).collect();
         calls.len()
-    }
-
-    pub(crate) fn next_copied(&mut self, pe: Pe) -> Option<Copied> {
-        self.copied.get_mut(&pe)?.pop_front()
     }
 
     pub(crate) fn move_copy(&mut self, at: usize) {

@@ -1,13 +1,10 @@
 //! The mail of the fake fabric: messages and immediate data under way, and the links that let them
 //! through.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 
-use super::World;
-use super::operations::Target;
-use engine::ids::{Pe, RailId, WrId};
+use crate::prelude::*;
 
-/// A rail of a PE.
 pub(crate) type End = (Pe, RailId);
 
 /// What goes nowhere.
@@ -22,7 +19,6 @@ pub(crate) struct Links {
 }
 
 impl Links {
-    /// Whether anything goes from one rail to another.
     pub(crate) fn goes(&self, from: End, to: End) -> bool {
         let is_down = |end| !self.down_rails.is_empty() && self.down_rails.contains(end);
         let is_cut = !self.down.is_empty() && self.down.contains(&(from, to));
@@ -39,7 +35,6 @@ pub(crate) enum Mail {
     Broken(i32),
 }
 
-/// Mail on its way.
 #[derive(Clone, Debug)]
 pub(crate) struct Letter {
     pub(crate) from: Pe,
@@ -97,12 +92,10 @@ impl Letters {
         all.into_iter().for_each(|(number, letter)| self.put(number, letter, links));
     }
 
-    /// Takes the one that is due first.
     pub(crate) fn pop_next(&mut self) -> Option<Letter> {
         self.going.pop_first().map(|(_, letter)| letter)
     }
 
-    /// When the next one is due.
     pub(crate) fn next_due(&self) -> Option<u64> {
         self.going.first_key_value().map(|((due, _), _)| *due)
     }
@@ -113,7 +106,6 @@ impl Letters {
 }
 
 impl World {
-    /// Changes what goes nowhere.
     pub(crate) fn change_links(&mut self, change: impl FnOnce(&mut Links)) {
         change(&mut self.links);
         self.letters.sort(&self.links);
@@ -138,10 +130,6 @@ impl World {
         left
     }
 
-    pub(crate) fn take_mail(&mut self, pe: Pe, rail: RailId) -> Option<Mail> {
-        self.inboxes.get_mut(&(pe, rail))?.pop_front()
-    }
-
     pub(crate) fn deliver(&mut self, to: Pe, rail: RailId, mail: Mail) {
         self.inboxes.entry((to, rail)).or_default().push_back(mail);
     }
@@ -159,7 +147,6 @@ impl World {
         self.letters.post(letter, &self.links);
     }
 
-    /// The next one that is due arrives, if there is one.
     pub(crate) fn move_letter(&mut self) {
         let Some(letter) = self.letters.pop_next() else { return };
         if let (Some(heard), Mail::Message(bytes)) = (&mut self.overheard, &letter.mail) {

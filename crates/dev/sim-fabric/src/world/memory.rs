@@ -1,12 +1,6 @@
 //! The memories of all PEs, and what of them is registered.
 
-use std::collections::{HashMap, HashSet};
-
-use super::fault;
-use engine::atomic::Atomic;
-use engine::ids::{Pe, RailId};
-use engine::port::PortError;
-use engine::port::copies::Reach;
+use crate::prelude::*;
 
 /// The host lane's domain, which is no rail that peers can address.
 pub(crate) const HOST: RailId = RailId(u8::MAX);
@@ -26,7 +20,6 @@ struct Arena {
     reach: Reach,
 }
 
-/// Memories, by PE, and registrations, by key.
 #[derive(Default, Debug)]
 pub(crate) struct Memory {
     arenas: Vec<Vec<Arena>>,
@@ -55,12 +48,10 @@ impl Memory {
         base
     }
 
-    /// Whose memory an address is of.
     pub(crate) fn owner(addr: usize) -> Pe {
         Pe(((addr >> 36) as u32).wrapping_sub(1))
     }
 
-    /// Whether an address is one of bounce memory.
     pub(crate) fn is_bounce(&self, pe: Pe, addr: usize) -> bool {
         let mut bounces = self.bounces.iter();
         bounces.any(|&(of, base, len)| of == pe && addr.wrapping_sub(base) < len)
@@ -72,7 +63,6 @@ impl Memory {
             .find(|arena| addr >= arena.base && addr - arena.base + len <= arena.bytes.len())
     }
 
-    /// Bytes of any memory.
     pub(crate) fn any_bytes_mut(&mut self, pe: Pe, addr: usize, len: usize) -> &mut [u8] {
         match self.find(pe, addr, len) {
             Some(arena) => &mut arena.bytes[addr - arena.base..][..len],
@@ -113,7 +103,6 @@ impl Memory {
         self.find(pe, addr, len).is_some()
     }
 
-    /// Whether a live registration with a domain covers the bytes.
     pub(crate) fn covers(
         &self,
         key: u64,

@@ -6,18 +6,11 @@ pub(super) mod mail;
 pub(super) mod memory;
 pub(super) mod operations;
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use crate::prelude::*;
+use crate::world::copies::Moving;
+use crate::world::mail::{Letters, Links};
+use crate::world::operations::Flight;
 
-use self::copies::Moving;
-use self::mail::{Letters, Links, Mail};
-use self::memory::Memory;
-use self::operations::{Done, Flight};
-use crate::script::{Call, Event, PortCall, Script};
-use engine::ids::{Pe, RailId, WrId};
-use engine::port::PortError;
-use engine::port::copies::Copied;
-
-/// An error as the fake fabric gives it.
 pub(crate) fn fault(call: &'static str, code: i32, text: &str) -> PortError {
     PortError { call, code, text: text.to_owned() }
 }
@@ -116,7 +109,6 @@ impl World {
         percent == 0 || self.draw() % 100 >= percent
     }
 
-    /// Whether the fabric has room for something to a PE over a rail.
     pub(crate) fn takes(&mut self, lane: usize, rail: RailId, to: Pe) -> bool {
         let (least, most) = self.script.connecting;
         if most != 0 {
@@ -128,7 +120,6 @@ impl World {
         !self.unreachable.contains(&to) && self.has_room()
     }
 
-    /// A call is made, which fails if a test has said so.
     pub(crate) fn call(&mut self, call: PortCall) -> Result<(), PortError> {
         let planned = self.failing_calls.iter_mut().find(|(other, ..)| *other == call);
         let Some((_, after, count)) = planned else { return Ok(()) };
@@ -153,7 +144,6 @@ impl World {
         self.lanes.iter().position(|owner| *owner == pe) == Some(lane)
     }
 
-    /// Writes down what was asked, if a test wants to know.
     pub(crate) fn trace(&mut self, call: Call) {
         if let Some(calls) = &mut self.calls {
             calls.push(call);
@@ -164,14 +154,6 @@ impl World {
         self.lanes.push(pe);
         self.done.push((0..rails).map(|_| VecDeque::new()).collect());
         self.done.len() - 1
-    }
-
-    pub(crate) fn next_done(&mut self, lane: usize, rail: RailId) -> Option<Done> {
-        self.done[lane][rail.index()].pop_front()
-    }
-
-    pub(crate) fn return_done(&mut self, lane: usize, rail: RailId, done: Done) {
-        self.done[lane][rail.index()].push_front(done);
     }
 
     pub(crate) fn in_flight(&self) -> usize {

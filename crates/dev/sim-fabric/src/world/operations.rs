@@ -1,20 +1,15 @@
 //! Operations under way in the fake fabric: posted, delivered, completed or failed as the clock
 //! moves.
 
-use super::mail::{Letter, Mail};
-use super::{World, fault};
-use crate::script::{Delivery, Event, PortCall};
-use engine::ids::{Pe, RailId, WrId};
-use engine::port::{Direction, Failure, Local, PortError, Transfer};
+use crate::prelude::*;
+use crate::world::mail::Letter;
 
-/// What an address names.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Target {
     pub(crate) pe: Pe,
     pub(crate) rail: RailId,
 }
 
-/// An operation under way.
 #[derive(Debug)]
 pub(crate) struct Flight {
     pub(crate) lane: usize,
@@ -31,7 +26,6 @@ pub(crate) struct Flight {
     pub(crate) outcome: Option<Result<(), PortError>>,
 }
 
-/// Something completed, to be reported by a poll.
 #[derive(Debug)]
 pub(crate) enum Done {
     WrId(WrId),
@@ -97,7 +91,6 @@ impl World {
         rates.iter().find(|(other, _)| *other == rail).map(|(_, rate)| *rate)
     }
 
-    /// When a rail will have carried so many bytes more.
     fn carry(&mut self, pe: Pe, rail: RailId, len: u64) -> u64 {
         let Some(rate) = self.rate(rail) else { return self.now };
         let free_at = self.free_at.entry((pe, rail)).or_default();
@@ -110,8 +103,7 @@ impl World {
     pub fn set_rate(&mut self, rail: RailId, rate: u64) {
         let now = self.now;
         let entry = self.script.rates.iter_mut().find(|(other, _)| *other == rail);
-        let Some((_, old)) = entry else { return };
-        let (old, rate) = (std::mem::replace(old, rate), rate);
+        let Some(old) = entry.map(|(_, old)| std::mem::replace(old, rate)) else { return };
         let stretch = |due: &mut u64| *due = now + due.saturating_sub(now) * old / rate;
         let not_there = |flight: &&mut Flight| flight.rail == rail && flight.outcome.is_none();
         self.flights.iter_mut().filter(not_there).for_each(|flight| stretch(&mut flight.due));
@@ -154,10 +146,8 @@ impl World {
             return;
         }
         let Flight { from, to, rail, remote_rail, .. } = *flight;
-        let due = self.now + self.delay(rail);
-        let mail = Mail::ImmediateData(data);
-        let sent = None;
-        self.mail(Letter { from, to, rail, remote_rail, mail, due, sent });
+        let (due, mail) = (self.now + self.delay(rail), Mail::ImmediateData(data));
+        self.mail(Letter { from, to, rail, remote_rail, mail, due, sent: None });
     }
 
     pub(crate) fn move_data(&mut self, flight: &Flight) -> Result<(), PortError> {
@@ -166,31 +156,23 @@ impl World {
         let (at, writes) = ((flight.to, flight.remote_rail), direction == Direction::Write);
         let target = self.memory.resolve(key, at, remote as usize, len, writes)?;
         let Flight { from, to, rail, .. } = *flight;
-        match (direction, local) {
+        let (bytes, owner, at) = match (direction, local) {
             (Direction::Write, Local::Memory { addr, .. }) => {
-                let bytes = self.memory.bytes_mut(from, addr, len).to_vec();
-                self.memory.bytes_mut(to, target, len).copy_from_slice(&bytes);
+                (self.memory.bytes_mut(from, addr, len).to_vec(), to, target)
             }
             (Direction::Write, Local::Value(value)) => {
-                let bytes = value.to_le_bytes();
-                self.memory.bytes_mut(to, target, len).copy_from_slice(&bytes[..len]);
+                (value.to_le_bytes()[..len].to_vec(), to, target)
             }
             (Direction::Read, Local::Memory { addr, .. }) => {
-                let bytes = self.memory.bytes_mut(to, target, len).to_vec();
-                self.memory.bytes_mut(from, addr, len).copy_from_slice(&bytes);
+                (self.memory.bytes_mut(to, target, len).to_vec(), from, addr)
             }
             (Direction::Read, Local::Value(_)) => {
                 return Err(fault("delivery", 22, "a read into an inline value"));
             }
-        }
-        self.events.push(Event::Delivered(Delivery {
-            from,
-            to,
-            rail,
-            direction,
-            addr: target,
-            len,
-        }));
+        };
+        self.memory.bytes_mut(owner, at, len).copy_from_slice(&bytes);
+        let delivery = Delivery { from, to, rail, direction, addr: target, len };
+        self.events.push(Event::Delivered(delivery));
         Ok(())
     }
 
