@@ -12,6 +12,8 @@
 
 mod answer;
 mod api;
+#[cfg(test)]
+mod device_header;
 mod error;
 pub mod kernels;
 mod memory;

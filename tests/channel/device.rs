@@ -116,45 +116,6 @@ pub(crate) fn lives(place: &Place) {
     }
 }
 
-/// Data in memory of one kind and its signal in memory of the other, both ways round: who sees the
-/// signal sees the data. By one message up to 200 bytes, and by two beyond.
-pub(crate) fn beside(place: &Place) {
-    const ROUNDS: u64 = 40;
-    const WORD: usize = 4096;
-    let channel = Channel::new(bootstrap(place), &options()).unwrap();
-    let host = channel.allocate_symmetric_on(MemoryLocation::Host, 2 * WORD).unwrap();
-    let host = Heap::of(host, 2 * WORD);
-    let device = on_device(&channel, 2 * WORD);
-    let p = producer(&channel);
-    let n = place.n_pes as usize;
-    let (next, last) = ((place.me as usize + 1) % n, (place.me as usize + n - 1) % n);
-    let byte = |pe: usize, round: u64, at: usize| (pe * 77 + round as usize * 13 + at * 3) as u8;
-    let mut wrong = Vec::new();
-    channel.barrier().unwrap();
-    for round in 1..=ROUNDS {
-        let len = [1, 8, 77, 200, 900][round as usize % 5];
-        for (what, data, words) in [("host", host, device), ("device", device, host)] {
-            // Where it is sent from, apart from where the other PE's comes in.
-            data.fill(2048, len, |at| byte(place.me as usize, round, at));
-            let (from, to, signal) = (data.at(2048), data.at(0), words.at(WORD).cast());
-            let status = p.put_signal_nbi(to, from, len, signal, 1, c::NLF_KIND_ADD, next as i32);
-            assert_eq!(status, 0);
-            // SAFETY: a word of the heap.
-            let waited = unsafe { p.wait_until(words.here(WORD, 8).cast(), AT_LEAST, round) };
-            assert_eq!(waited, 0);
-            let found = data.bytes(0, len);
-            if !(0..len).all(|at| found[at] == byte(last, round, at)) {
-                wrong.push(format!("{len} bytes in memory of the {what}, round {round}"));
-            }
-        }
-        assert_eq!(p.quiet(), 0);
-        // The next round's bytes come only when all have looked at these.
-        channel.barrier().unwrap();
-    }
-    assert!(wrong.is_empty(), "they came behind their signals: {wrong:?}");
-    channel.stop().unwrap();
-}
-
 /// A channel's context as kernels have it, on their device, seen by CPU threads through windows.
 struct Seen {
     context: Box<c::nlf_context>,

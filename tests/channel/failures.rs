@@ -4,8 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use channel_producer::set_block;
-use engine::atomic::{AtomicOp, Width};
+use engine::atomic::AtomicOp;
 use engine::ids::Pe;
 use nvshmem_transport_libfabric::channel::ring::descriptor::{
     Descriptor, RegionAddr as At, RegionIndex,
@@ -36,45 +35,6 @@ pub(crate) fn stop(place: &Place) {
     }
     channel.stop().unwrap();
     assert_eq!(heap.word(0).load(Ordering::Acquire), COUNT, "all that was pushed");
-}
-
-/// Who pushes while the channel is stopped is told so, and who waits does not wait any longer.
-pub(crate) fn late_pushes(place: &Place) {
-    let stopped = c::NLF_ERROR_STOPPED as i32;
-    for _ in 0..3 {
-        let channel = Channel::new(bootstrap(place), &options()).unwrap();
-        let heap = on_host(&channel, 1 << 12);
-        let pushed = AtomicU64::new(0);
-        let (context, shared) = (producer(&channel), &pushed);
-        // The context lives until the producers have ended: so the end is told to the proxy by a
-        // thread that holds the channel, and the channel is dropped after them.
-        thread::scope(|scope| {
-            let threads: Vec<_> = (0..3)
-                .map(|block| {
-                    scope.spawn(move || {
-                        set_block(block);
-                        loop {
-                            let pushed = context.put_nbi(heap.at(0), heap.at(64), 8, 0);
-                            let status = if pushed == 0 { context.quiet() } else { pushed };
-                            if status != 0 {
-                                return status;
-                            }
-                            shared.fetch_add(1, Ordering::Relaxed);
-                        }
-                    })
-                })
-                .collect();
-            while pushed.load(Ordering::Relaxed) < 100 {
-                thread::yield_now();
-            }
-            channel.drain().unwrap();
-            for thread in threads {
-                assert_eq!(thread.join().unwrap(), stopped);
-            }
-        });
-        assert_eq!(producer(&channel).quiet_all(), stopped);
-        channel.stop().unwrap();
-    }
 }
 
 fn push_raw(channel: &Channel, words: [u64; 4], second: Option<[u64; 4]>) {
@@ -114,15 +74,6 @@ pub(crate) fn bad_requests(place: &Place) {
         op: AtomicOp::SignalSet,
         value: 1,
     };
-    let fetch = |fetch| Descriptor::Atomic {
-        pe: Pe(0),
-        dst: at(0, 0),
-        width: Width::Eight,
-        op: AtomicOp::FetchAdd,
-        value: 1,
-        compare: 0,
-        fetch: Some(fetch),
-    };
     let cases = [
         (put(1, at(0, 0), at(0, 8), 8), c::NLF_ERROR_PE, "there is no PE 1"),
         (
@@ -131,10 +82,7 @@ pub(crate) fn bad_requests(place: &Place) {
             "fence on ring 0: there is no PE 9",
         ),
         (put(0, at(0, len - 7), at(0, 8), 8), c::NLF_ERROR_ADDRESS, "8 bytes at"),
-        (put(0, at(0, 0), at(0, 1), 4096), c::NLF_ERROR_ADDRESS, "4096 bytes at"),
-        (put(0, at(1, 0), at(0, 8), 8), c::NLF_ERROR_ADDRESS, "not all in registered memory"),
         (signal(at(0, 4)), c::NLF_ERROR_ALIGNMENT, "put with signal"),
-        (fetch(at(0, len)), c::NLF_ERROR_ADDRESS, "atomic on ring 0"),
     ];
     let failed = c::NLF_ERROR_FAILED as i32;
     let channel = Channel::new(bootstrap(place), &options()).unwrap();

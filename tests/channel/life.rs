@@ -1,6 +1,5 @@
-//! Channels of a process: hung threads, stopped processes, many channels in turn.
+//! Channels of a process: hung threads, many channels in turn.
 
-use std::process::Command;
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -45,32 +44,6 @@ pub(crate) fn stuck(place: &Place) {
     let p = producer(&channel);
     assert_eq!(p.put_nbi(heap.at(64), heap.at(0), 8, 0), 0);
     assert_eq!(p.quiet(), 0);
-    channel.stop().unwrap();
-}
-
-/// Both processes are stopped for longer than the deadline, and nothing has failed.
-pub(crate) fn stopped(place: &Place) {
-    const LEN: usize = 1 << 20;
-    let mut meeting = bootstrap(place);
-    let pids = test_jobs::pids(&mut *meeting);
-    let (mine, peer) = (pids[place.me as usize], pids[1]);
-    let channel = Channel::new(meeting, &options()).unwrap();
-    let heap = on_host(&channel, LEN);
-    if place.me == 1 {
-        channel.barrier().unwrap();
-        return channel.stop().unwrap();
-    }
-    let p = producer(&channel);
-    assert_eq!(p.put_nbi(heap.at(0), heap.at(64), 8, 1), 0);
-    assert_eq!(p.quiet(), 0);
-    // SAFETY: stops another process of this test.
-    assert_eq!(unsafe { libc::kill(peer, libc::SIGSTOP) }, 0);
-    assert_eq!(p.get_nbi(heap.at(0), heap.at(0), LEN, 1), 0);
-    let script = format!("kill -STOP {mine}; sleep 2.5; kill -CONT {peer} {mine}");
-    let mut other = Command::new("sh").arg("-c").arg(script).spawn().unwrap();
-    other.wait().unwrap();
-    assert_eq!(p.quiet(), 0, "{:?}", channel.error());
-    channel.barrier().unwrap();
     channel.stop().unwrap();
 }
 

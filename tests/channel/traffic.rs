@@ -1,7 +1,7 @@
 //! All operations among all PEs, from several threads, with every byte and word checked.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::thread;
 
 use channel_producer::{Producer, set_block};
@@ -266,53 +266,5 @@ pub(crate) fn traffic(place: &Place) {
     }
     channel.release(heap.at(0)).unwrap();
     assert!(channel.release(heap.at(0)).is_err());
-    channel.stop().unwrap();
-}
-
-pub(crate) fn quiet_beside_others(place: &Place) {
-    const TIMES: u64 = 12;
-    let channel = Channel::new(bootstrap(place), &options()).unwrap();
-    let memory = symmetric(&channel, place, 1 << 16);
-    let heap = memory.heap;
-    let to = (place.me as i32 + 1) % place.n_pes as i32;
-    let over = AtomicBool::new(false);
-    thread::scope(|scope| {
-        let (channel, over) = (&channel, &over);
-        scope.spawn(move || {
-            set_block(1);
-            let p = producer(channel);
-            let mut count = 0_u64;
-            while !over.load(Ordering::Relaxed) {
-                assert_eq!(p.put_nbi(heap.at(4096), heap.at(8192), 64, to), 0);
-                assert_eq!(p.signal(heap.at(16).cast(), 1, c::NLF_KIND_ADD, to), 0);
-                count += 1;
-            }
-            assert_eq!(p.quiet(), 0);
-            // To itself: how many there were.
-            heap.word(24).store(count, Ordering::Release);
-        });
-        set_block(0);
-        let p = producer(channel);
-        for time in 1..=TIMES {
-            assert_eq!(p.signal(heap.at(0).cast(), 1, c::NLF_KIND_ADD, to), 0);
-            let (flag, from) = (heap.at(8), heap.at(32));
-            heap.word(32).store(time, Ordering::Relaxed);
-            assert_eq!(p.put_nbi(flag, from, 8, to), 0);
-            assert_eq!(p.quiet(), 0);
-            let at = heap.at(40);
-            assert_eq!(p.get_nbi(at, flag, 8, to), 0);
-            assert_eq!(p.quiet(), 0);
-            assert_eq!(heap.word(40).load(Ordering::Acquire), time, "quiet means visible");
-        }
-        over.store(true, Ordering::Relaxed);
-    });
-    channel.barrier().unwrap();
-    assert_eq!(heap.word(0).load(Ordering::Acquire), TIMES);
-    // What the peer has counted of its own, it tells.
-    assert_eq!(producer(&channel).put_nbi(heap.at(48), heap.at(24), 8, to), 0);
-    assert_eq!(producer(&channel).quiet(), 0);
-    channel.barrier().unwrap();
-    let told = heap.word(48).load(Ordering::Acquire);
-    assert_eq!(heap.word(16).load(Ordering::Acquire), told);
     channel.stop().unwrap();
 }

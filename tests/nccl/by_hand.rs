@@ -1,25 +1,21 @@
 //! Ranks driven by hand: one thread calls for several ranks of its process, in passes as NCCL's
-//! progress thread makes them, so that passes and calls can be counted.
+//! progress thread makes them, so that calls can be counted.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
 
 use nvshmem_transport_libfabric::nccl::abi::{MR_FORCE_SO, SIGNAL_INC};
+use test_jobs::Meeting;
 use test_jobs::Place;
 use test_jobs::memory::{Kind, Memory, bound, device};
-use test_jobs::{Meeting, Stopped};
 
 use crate::mock::group::{Communicator, Connection, DEVICE};
-use crate::mock::library::{
-    Answer, At, Block, Context, Group, On, Plugin, Rank, Region, Request, Signal,
-};
+use crate::mock::library::{At, Block, Context, Group, On, Plugin, Rank, Region, Request, Signal};
 use crate::mock::log;
 use crate::mock::pair::communicator;
 use crate::mock::proxy::Style;
 use crate::mock::wait::until;
-
-const CONTEXTS: usize = 2;
 
 const LEN: usize = 512;
 const MEMORY: usize = 4096 + 64 * LEN;
@@ -37,8 +33,8 @@ pub(crate) struct Driven {
 }
 
 impl Driven {
-    fn on(&self, to: usize, context: usize) -> On {
-        On { block: self.block, context: Context(context as i32), rank: Rank(to as u32), flags: 0 }
+    fn on(&self, to: usize) -> On {
+        On { block: self.block, context: Context(0), rank: Rank(to as u32), flags: 0 }
     }
 
     fn at(&self, offset: usize) -> At {
@@ -50,23 +46,18 @@ impl Driven {
     }
 
     /// Starts a put of `len` bytes to a rank, and a signal to this rank's word there.
-    fn put_signal(&mut self, to: usize, context: usize, len: usize) -> Request {
+    fn put_signal(&mut self, to: usize, len: usize) {
         let signal =
             Signal { at: self.at(8 * self.rank), value: 0, operation: SIGNAL_INC, strong: true };
         let target = self.at(4096 + self.rank * LEN);
-        let on = self.on(to, context);
+        let on = self.on(to);
         let request = self.plugin.put_signal(on, self.source(), len, target, signal).unwrap();
         self.open.push(request);
-        request
     }
 
     fn test_all(&mut self) {
         let Self { plugin, group, open, .. } = self;
         open.retain(|request| !plugin.test(*group, *request).unwrap());
-    }
-
-    fn is_open(&self, request: Request) -> bool {
-        self.open.contains(&request)
     }
 
     fn progress(&self) {
@@ -101,7 +92,7 @@ fn ranks(communicator: &Communicator, each: usize, meeting: &mut Meeting) -> Vec
         let (style, rank_of) = (Style::Device, Rank(rank as u32));
         let mut connection =
             Connection::of_ranks(communicator, style, handles, rank_of, listens[at].0);
-        let block = connection.create_block(CONTEXTS);
+        let block = connection.create_block(1);
         let memory = Memory::new(Kind::of_pe(meeting.me), MEMORY);
         memory.fill(MEMORY - LEN, LEN, |at| (at + rank) as u8);
         let region = connection.register(&memory, MR_FORCE_SO);
@@ -119,7 +110,7 @@ fn acquainted(communicator: &Communicator, meeting: &mut Meeting) -> [Driven; 2]
     let two = ranks(communicator, 2, meeting);
     let Ok(mut two) = <[Driven; 2]>::try_from(two) else { panic!("two were asked for") };
     for one in &mut two {
-        one.put_signal(1 - one.rank, 0, LEN);
+        one.put_signal(1 - one.rank, LEN);
     }
     until("the first signals", || {
         two.iter_mut().for_each(Driven::pass);
@@ -133,115 +124,22 @@ fn spread(mut counts: Vec<u64>) -> (u64, u64) {
     (counts[counts.len() / 2], counts[counts.len() - 1])
 }
 
-pub(crate) fn visible(place: &Place) {
-    const TIMES: u64 = 300;
-    let mut meeting = Meeting::of(place);
+/// A process's part in `job`.
+pub(crate) fn run(place: &Place, job: fn(&Communicator, &mut Meeting)) {
     let communicator = communicator();
-    let [mut sender, mut target] = acquainted(&communicator, &mut meeting);
-    let mut seen = target.signals(0);
-    for len in [8, LEN] {
-        let mut singly = Vec::new();
-        for _ in 0..TIMES {
-            sender.put_signal(1, 0, len);
-            let mut passes = 0;
-            while target.signals(0) == seen {
-                sender.pass();
-                target.pass();
-                passes += 1;
-            }
-            seen += 1;
-            singly.push(passes);
-        }
-        // Both ranks start one, so each has to find what has come in beside what it starts.
-        let (mut each, mut started) = (Vec::new(), Vec::new());
-        let before = seen;
-        for pass in 0_u64.. {
-            sender.test_all();
-            if pass < TIMES {
-                sender.put_signal(1, 0, len);
-                started.push(pass);
-            }
-            sender.progress();
-            target.test_all();
-            target.put_signal(0, 0, len);
-            target.progress();
-            let now = target.signals(0);
-            let new = (seen - before) as usize..(now - before) as usize;
-            each.extend(started[new].iter().map(|started| pass + 1 - started));
-            seen = now;
-            if seen == before + TIMES {
-                break;
-            }
-        }
-        let (singly, each) = (spread(singly), spread(each));
-        println!("{len} bytes: passes until visible {singly:?}, one a pass {each:?}");
-        for (median, most) in [singly, each] {
-            assert!(median <= 2 && most <= 4, "{len} bytes: {singly:?}, one a pass: {each:?}");
-        }
-    }
-    sender.end();
-    target.end();
+    let _bound = bound();
+    job(&communicator, &mut Meeting::of(place));
     communicator.end();
 }
 
-/// As many requests as NCCL has under way for a context, and more, are open to a rank whose process
-/// is stopped: what goes to another rank is done as soon as ever.
-pub(crate) fn stopped_rank(place: &Place) {
-    const OPEN: usize = 353;
-    const PASSES: usize = 10;
-    let mut meeting = Meeting::of(place);
-    let pids = meeting.pids();
-    let communicator = communicator();
-    let mut mine = ranks(&communicator, 2, &mut meeting);
-    let (other, stopped_one) = (1, 2);
-    if place.me == 0 {
-        for to in 0..4 {
-            mine[0].put_signal(to, 0, LEN);
-        }
-        until("the first puts", || {
-            mine.iter_mut().for_each(Driven::pass);
-            mine[0].open.is_empty()
-        });
-        let stopped = Stopped::new(pids[1]);
-        for at in 0..OPEN {
-            mine[0].put_signal(stopped_one, at % CONTEXTS, LEN);
-            if at % 16 == 0 {
-                mine.iter_mut().for_each(Driven::pass);
-            }
-        }
-        let mut counts = Vec::new();
-        for _ in 0..20 {
-            let put = mine[0].put_signal(other, 0, LEN);
-            let passes = (1..=1000).find(|_| {
-                mine.iter_mut().for_each(Driven::pass);
-                !mine[0].is_open(put)
-            });
-            counts.push(passes.unwrap_or(usize::MAX));
-        }
-        assert!(mine[0].open.len() >= OPEN, "the stopped rank has acknowledged something");
-        drop(stopped);
-        until("all puts", || {
-            mine.iter_mut().for_each(Driven::pass);
-            mine[0].open.is_empty()
-        });
-        println!("passes until done with {OPEN} open to a stopped rank: {counts:?}");
-        assert!(counts.iter().all(|count| *count <= PASSES), "{counts:?}");
-    }
-    meeting.barrier();
-    mine.into_iter().for_each(Driven::end);
-    communicator.end();
-}
-
-pub(crate) fn test_alone(place: &Place) {
+pub(crate) fn test_alone(communicator: &Communicator, meeting: &mut Meeting) {
     const TIMES: usize = 100;
-    let mut meeting = Meeting::of(place);
-    let communicator = communicator();
-    let [asks, has] = acquainted(&communicator, &mut meeting);
+    let [asks, has] = acquainted(communicator, meeting);
     let mut counts = Vec::new();
     for _ in 0..TIMES {
         // So that the helper does not make this rank's progress.
         asks.progress();
-        let on = asks.on(1, 0);
+        let on = asks.on(1);
         let get = asks.plugin.get(on, asks.at(MEMORY - LEN), 8, asks.at(4096)).unwrap();
         let mut calls = 1;
         while !asks.plugin.test(asks.group, get).unwrap() {
@@ -255,26 +153,23 @@ pub(crate) fn test_alone(place: &Place) {
     assert!(median <= 8 && most <= 64, "{median} calls in the median, {most} at most");
     asks.end();
     has.end();
-    communicator.end();
 }
 
 /// One thread of each of two processes closes its ranks one after the other, which wait for no rank
 /// that the same thread closes later. The first process closes as soon as it has seen its signals:
 /// the second one's puts are acknowledged all the same.
-pub(crate) fn closed_in_turn(place: &Place) {
+pub(crate) fn closed_in_turn(communicator: &Communicator, meeting: &mut Meeting) {
     const EACH: usize = 4;
-    let mut meeting = Meeting::of(place);
-    let communicator = communicator();
-    let mut mine = ranks(&communicator, EACH, &mut meeting);
+    let mut mine = ranks(communicator, EACH, meeting);
     let begun = std::time::Instant::now();
-    if place.me == 0 {
+    if meeting.me == 0 {
         until("the others' signals", || {
             mine.iter().for_each(Driven::progress);
             mine.iter().enumerate().all(|(at, one)| one.signals(EACH + at) == 1)
         });
     } else {
         for (at, one) in mine.iter_mut().enumerate() {
-            one.put_signal(at, 0, LEN);
+            one.put_signal(at, LEN);
         }
         until("acknowledgements", || {
             mine.iter_mut().for_each(Driven::pass);
@@ -287,20 +182,16 @@ pub(crate) fn closed_in_turn(place: &Place) {
     let took = begun.elapsed();
     assert!(took < std::time::Duration::from_secs(4), "closing {EACH} ranks took {took:?}");
     assert!(log::lines().iter().all(|line| !line.text.contains("without all ranks")));
-    communicator.end();
 }
 
-pub(crate) fn seen_by_others(place: &Place) {
-    let mut meeting = Meeting::of(place);
-    let _bound = bound();
-    let communicator = communicator();
-    let mut three = ranks(&communicator, 3, &mut meeting);
+pub(crate) fn seen_by_others(communicator: &Communicator, meeting: &mut Meeting) {
+    let mut three = ranks(communicator, 3, meeting);
     let properties = three[0].plugin.rma_properties(three[0].group).expect("the newest table");
     assert!(properties.unwrap().flushes_all_puts_on_any_signal);
     for time in 1..=50_u8 {
         let [puts, signals, target] = &mut three[..] else { panic!("three") };
         puts.memory.fill(MEMORY - LEN, LEN, |at| time.wrapping_mul(7).wrapping_add(at as u8));
-        let on = puts.on(2, 0);
+        let on = puts.on(2);
         let put = puts.plugin.put(on, puts.source(), LEN, puts.at(4096)).unwrap();
         puts.open.push(put);
         until("a put", || {
@@ -308,7 +199,7 @@ pub(crate) fn seen_by_others(place: &Place) {
             target.pass();
             puts.open.is_empty()
         });
-        signals.put_signal(2, 0, 0);
+        signals.put_signal(2, 0);
         until("a signal", || {
             signals.pass();
             target.pass();
@@ -317,25 +208,21 @@ pub(crate) fn seen_by_others(place: &Place) {
         assert!(target.memory.bytes(4096, LEN) == puts.memory.bytes(MEMORY - LEN, LEN));
     }
     three.into_iter().for_each(Driven::end);
-    communicator.end();
 }
 
 /// A communicator's groups share what a device has once, and end beside a kernel of the program.
-pub(crate) fn groups(place: &Place) {
+pub(crate) fn groups(communicator: &Communicator, meeting: &mut Meeting) {
     type Spin = unsafe extern "C" fn(usize) -> usize;
     type Release = unsafe extern "C" fn(usize) -> u32;
     const LOCKED: u64 = 16 << 20;
-    let mut meeting = Meeting::of(place);
-    let _bound = bound();
-    let communicator = communicator();
     let before = (device().contexts(), device().locked());
     for count in [1, 2, 4, 8] {
         let groups: Vec<Driven> =
-            (0..count).map(|_| ranks(&communicator, 1, &mut meeting).remove(0)).collect();
+            (0..count).map(|_| ranks(communicator, 1, meeting).remove(0)).collect();
         assert_eq!(device().contexts(), before.0 + 1, "{count} groups");
         let locked = device().locked() - before.1;
         println!("{count} groups: {} MiB are page-locked", locked >> 20);
-        let most = count * u64::from(place.n_pes) * LOCKED + (1 << 20);
+        let most = count * meeting.n_pes as u64 * LOCKED + (1 << 20);
         assert!(locked <= most, "{count} groups: {locked} bytes are page-locked");
         meeting.barrier();
         // SAFETY: their types in the stand-in's source; the device's context is bound.
@@ -345,28 +232,4 @@ pub(crate) fn groups(place: &Place) {
         assert_eq!(unsafe { device().call::<Release>(b"fake_cuda_release")(kernel) }, 0);
         meeting.barrier();
     }
-    communicator.end();
-}
-
-pub(crate) fn aborted_connect(place: &Place) {
-    let mut meeting = Meeting::of(place);
-    let communicator = communicator();
-    let plugin = &communicator.plugin;
-    let instance = communicator.instance(Style::Device);
-    let (listening, handle) = plugin.listen(instance, DEVICE).unwrap();
-    let handles = meeting.allgather(&handle);
-    let last = place.n_pes - 1;
-    if place.me == last {
-        plugin.close_listen(listening).unwrap();
-    } else {
-        let begun = std::time::Instant::now();
-        let refused: Answer<Group> = plugin.connect(instance, &handles, Rank(place.me), listening);
-        let took = begun.elapsed();
-        assert!(refused.is_err() && took < std::time::Duration::from_secs(30), "{took:?}");
-        let told = log::warnings().join("\n");
-        assert!(place.me != 0 || told.contains(&format!("PE {last}")), "{told}");
-        plugin.close_listen(listening).unwrap();
-    }
-    meeting.barrier();
-    communicator.end();
 }

@@ -5,8 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use nvshmem_transport_libfabric::nccl::abi::{MR_FORCE_SO, PTR_HOST, SIGNAL_ADD, SIGNAL_INC};
-use test_jobs::Place;
-use test_jobs::memory::{Memory, bound};
+use test_jobs::memory::Memory;
 use test_jobs::{Meeting, Stopped, is_gone};
 
 use crate::mock::group::{Communicator, DEVICE};
@@ -14,31 +13,28 @@ use crate::mock::library::{
     Answer, At, Context, On, Plugin, Rank, Region, Registration, Request, Signal,
 };
 use crate::mock::log;
-use crate::mock::pair::{LEN, Pair, communicator};
+use crate::mock::pair::{LEN, Pair};
 use crate::mock::proxy::Style;
 use crate::mock::wait::until;
 
-pub(crate) fn killed(place: &Place) {
-    dies(place, true);
+pub(crate) fn killed(pair: &mut Pair, meeting: &mut Meeting) {
+    dies(pair, meeting, true);
 }
 
-pub(crate) fn aborted(place: &Place) {
-    dies(place, false);
+pub(crate) fn aborted(pair: &mut Pair, meeting: &mut Meeting) {
+    dies(pair, meeting, false);
 }
 
-fn dies(place: &Place, waits: bool) {
-    let mut meeting = Meeting::of(place);
-    let _bound = bound();
-    let communicator = communicator();
-    let mut pair = Pair::new(&communicator, 1, &mut meeting);
+/// NCCL ends the threads first, whatever is under way. Neither waits for who is gone.
+fn dies(pair: &mut Pair, meeting: &mut Meeting, waits: bool) {
     pair.connection.start();
     let pids = meeting.pids();
-    pair.exchange(&mut meeting);
-    let last = place.n_pes as usize - 1;
-    for to in 0..place.n_pes as usize {
+    pair.exchange(meeting);
+    let last = meeting.n_pes - 1;
+    for to in 0..meeting.n_pes {
         pair.put(to, LEN);
     }
-    if place.me as usize == last {
+    if meeting.me == last {
         // Something is under way, from all and to all.
         until("a signal", || (0..last).all(|from| pair.signals(from) > 1));
         // SAFETY: ends this process.
@@ -68,24 +64,16 @@ fn dies(place: &Place, waits: bool) {
         let passes = queues.passes();
         until("calls after its end", || queues.failure().is_some() || queues.passes() > passes + 8);
     }
-    drop(queues);
-    // NCCL ends the threads first, whatever is under way. Neither waits for who is gone.
-    pair.connection.end();
-    communicator.end();
 }
 
 /// Rank 0 aborts while it gets from a rank that has stopped, and uses the memory for something else
 /// when it was deregistered. What comes late does not come there.
-pub(crate) fn released(place: &Place) {
-    let mut meeting = Meeting::of(place);
-    let _bound = bound();
-    let communicator = communicator();
-    let mut pair = Pair::new(&communicator, 1, &mut meeting);
+pub(crate) fn released(pair: &mut Pair, meeting: &mut Meeting) {
     pair.connection.start();
     let pids = meeting.pids();
-    pair.exchange(&mut meeting);
+    pair.exchange(meeting);
     let queues = Arc::clone(pair.connection.queues());
-    if place.me == 1 {
+    if meeting.me == 1 {
         meeting.barrier();
         // It has gone on, and answered.
         let passes = queues.passes();
@@ -105,25 +93,18 @@ pub(crate) fn released(place: &Place) {
         let found = pair.memory.bytes(0, pair.memory.len());
         assert!(found.iter().all(|byte| *byte == 0x77), "bytes have arrived");
     }
-    drop(queues);
-    pair.connection.end();
-    communicator.end();
 }
 
-pub(crate) fn bad_arguments(place: &Place) {
-    let mut meeting = Meeting::of(place);
-    let _bound = bound();
-    let communicator = communicator();
-    let mut pair = Pair::new(&communicator, 2, &mut meeting);
+pub(crate) fn bad_arguments(pair: &mut Pair, meeting: &mut Meeting) {
     let plugin = Arc::clone(&pair.connection.plugin);
     assert_eq!(plugin.name(), "nvshmem-libfabric");
-    outside_of_groups(&plugin, &communicator, &mut meeting);
+    outside_of_groups(&plugin, &pair.communicator, meeting);
     let (block, _) = pair.connection.blocks()[0];
-    let rank = Rank((place.me + 1) % place.n_pes);
+    let rank = Rank(((meeting.me + 1) % meeting.n_pes) as u32);
     let on = On { block, context: Context(0), rank, flags: 0 };
     let len = pair.memory.len() as u64;
     let at = |offset| At { region: pair.region, offset };
-    let nobody = Rank(place.n_pes);
+    let nobody = Rank(meeting.n_pes as u32);
     let closed = {
         let memory = Memory::host(64, 1);
         let region = pair.connection.register(&memory, MR_FORCE_SO);
@@ -149,7 +130,7 @@ pub(crate) fn bad_arguments(place: &Place) {
         ("of nothing", on, At::NOWHERE, 8, of(never)),
     ];
     let signal =
-        Signal { at: at(8 * u64::from(place.me)), value: 0, operation: SIGNAL_INC, strong: true };
+        Signal { at: at(8 * meeting.me as u64), value: 0, operation: SIGNAL_INC, strong: true };
     for (what, on, from, len, to) in operations {
         refused(what, plugin.put(on, from, len, to));
         refused(what, plugin.get(on, to, len, from));
@@ -185,14 +166,12 @@ pub(crate) fn bad_arguments(place: &Place) {
     refused("no length", plugin.register(pair.connection.group, part(0, PTR_HOST)));
     let what = Registration { len: usize::MAX - 4096, ..part(64, PTR_HOST) };
     refused("more than there is", plugin.register(pair.connection.group, what));
-    let from = 0..place.n_pes as usize;
+    let from = 0..meeting.n_pes;
     assert!(from.map(|from| pair.signals(from)).all(|count| count == 0), "nothing was signalled");
     meeting.barrier();
     pair.connection.start();
-    pair.exchange(&mut meeting);
+    pair.exchange(meeting);
     assert!(!pair.connection.has_error());
-    pair.connection.end();
-    communicator.end();
 }
 
 fn outside_of_groups(plugin: &Plugin, communicator: &Communicator, meeting: &mut Meeting) {

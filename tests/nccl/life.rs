@@ -10,43 +10,37 @@ use test_support::held::Cycles;
 
 use crate::mock::group::Communicator;
 use crate::mock::library::Plugin;
-use crate::mock::pair::{LEN, Pair, communicator};
+use crate::mock::pair::{LEN, Pair};
 use crate::mock::proxy::Style;
 use crate::mock::wait::until;
 use crate::plan::{Mix, Round};
 use crate::stage::Stage;
 
-/// Rank 0 calls nothing for a while: before its progress thread is there, and while it pauses. The
+/// Rank 0 calls nothing for a while: before its progress thread is there, and when that has ended. The
 /// others put to it and get from it all the same.
-pub(crate) fn paused(place: &Place) {
+pub(crate) fn paused(pair: &mut Pair, meeting: &mut Meeting) {
     const TIMES: u64 = 12;
-    let mut meeting = Meeting::of(place);
-    let _bound = bound();
-    let communicator = communicator();
-    let mut pair = Pair::new(&communicator, 1, &mut meeting);
     let mut so_far = 0;
-    if place.me != 0 {
+    if meeting.me != 0 {
         pair.connection.start();
     }
     for turn in 0..2 {
-        if place.me == 0 && turn > 0 {
-            pair.connection.start();
-        }
         if turn > 0 {
-            pair.exchange(&mut meeting);
+            if meeting.me == 0 {
+                pair.connection.start();
+            }
+            pair.exchange(meeting);
             so_far += 1;
+            if meeting.me == 0 {
+                pair.connection.stop();
+            }
         }
-        if place.me == 0 && turn > 0 {
-            pair.connection.proxy().pause();
-        }
-        let passes = || pair.connection.queues().passes();
-        let before = (place.me == 0 && turn > 0).then(passes);
         meeting.barrier();
         for time in 1..=TIMES {
             let len = [LEN, 1, 77, 9000][time as usize % 4];
-            if place.me == 0 {
+            if meeting.me == 0 {
                 // Each of the others, by its signal alone.
-                for from in 1..place.n_pes as usize {
+                for from in 1..meeting.n_pes {
                     until("a signal", || pair.signals(from) == so_far + time);
                     pair.look(from, len);
                 }
@@ -62,14 +56,11 @@ pub(crate) fn paused(place: &Place) {
             meeting.barrier();
         }
         so_far += TIMES;
-        if let Some(before) = before {
-            assert_eq!(passes(), before, "it was paused all the time");
-            pair.connection.proxy().go_on();
-        }
     }
-    pair.exchange(&mut meeting);
-    pair.connection.end();
-    communicator.end();
+    if meeting.me == 0 {
+        pair.connection.start();
+    }
+    pair.exchange(meeting);
 }
 
 pub(crate) fn cycles(place: &Place) {

@@ -18,7 +18,6 @@ mod plan;
 mod regions;
 mod rounds;
 mod stage;
-mod together;
 
 use std::process::ExitCode;
 
@@ -27,6 +26,7 @@ use test_jobs::{Fabric, Job, Outcome, pe_entry};
 
 use launch::{by, job, tell_of_panics};
 use mock::library::Version;
+use mock::pair::Pair;
 
 fn main() -> ExitCode {
     tell_of_panics();
@@ -35,20 +35,16 @@ fn main() -> ExitCode {
         ("order", rounds::order),
         ("host_order", rounds::host_order),
         ("regions", regions::regions),
-        ("paused", life::paused),
-        ("together", together::together),
+        ("paused", |place| Pair::run(place, life::paused)),
         ("cycles", life::cycles),
-        ("visible", by_hand::visible),
-        ("stopped_rank", by_hand::stopped_rank),
-        ("test_alone", by_hand::test_alone),
-        ("closed_in_turn", by_hand::closed_in_turn),
-        ("seen_by_others", by_hand::seen_by_others),
-        ("aborted_connect", by_hand::aborted_connect),
-        ("groups", by_hand::groups),
-        ("killed", failures::killed),
-        ("aborted", failures::aborted),
-        ("released", failures::released),
-        ("bad_arguments", failures::bad_arguments),
+        ("test_alone", |place| by_hand::run(place, by_hand::test_alone)),
+        ("closed_in_turn", |place| by_hand::run(place, by_hand::closed_in_turn)),
+        ("seen_by_others", |place| by_hand::run(place, by_hand::seen_by_others)),
+        ("groups", |place| by_hand::run(place, by_hand::groups)),
+        ("killed", |place| Pair::run(place, failures::killed)),
+        ("aborted", |place| Pair::run(place, failures::aborted)),
+        ("released", |place| Pair::run(place, failures::released)),
+        ("bad_arguments", |place| Pair::run(place, failures::bad_arguments)),
     ]);
     let mut arguments = Arguments::from_args();
     // Each job is several busy processes already.
@@ -73,23 +69,16 @@ fn main() -> ExitCode {
     for fabric in [Fabric::Shm, Fabric::Rxm, Fabric::Tcp2] {
         add(job("cycles", fabric, 2));
         add(job("cycles", fabric, 2).on("device"));
-        // So slow that everything is asked for while the first copies are under way.
-        let slow = [("FAKE_CUDA_COPY_NS", "10000000"), ("NVSHMEM_DISABLE_GDRCOPY", "1")];
-        add(job("together", fabric, 2).on("device").with("slow", &slow));
         add(job("released", fabric, 2));
         add(job("released", fabric, 2).on("device"));
     }
     for fabric in [Fabric::Shm, Fabric::Rxm, Fabric::Tcp2] {
-        add(job("visible", fabric, 1));
         add(job("test_alone", fabric, 1));
         let patience = ("NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS", "2");
         add(job("closed_in_turn", fabric, 2).env(patience.0, patience.1));
     }
-    add(job("stopped_rank", Fabric::Rxm, 2));
-    add(job("stopped_rank", Fabric::Tcp2, 2));
     add(job("seen_by_others", Fabric::Shm, 1));
     add(job("seen_by_others", Fabric::Tcp2, 1).on("device"));
-    add(job("aborted_connect", Fabric::Tcp2, 3));
     add(job("groups", Fabric::Shm, 4).on("device"));
     // Not over shm: who is killed may have a lock there, for which the others wait in the provider.
     for (fabric, n_pes) in [(Fabric::Rxm, 2), (Fabric::Rxm, 3), (Fabric::Tcp2, 3)] {
@@ -104,11 +93,14 @@ fn main() -> ExitCode {
     add(job("bad_arguments", Fabric::Shm, 2));
     add(job("bad_arguments", Fabric::Tcp2, 1));
     add(job("bad_arguments", Fabric::Rxm, 2).on("device"));
-    let trials = Job::trials(jobs, &ALWAYS, arguments.filter.is_some());
+    let is_always = |job: &Job| ALWAYS.contains(&job.name().as_str());
+    let (always, others): (Vec<Job>, Vec<Job>) = jobs.into_iter().partition(is_always);
+    assert_eq!(always.len(), ALWAYS.len(), "each is the name of a job");
+    let trials = Job::trials(always, others, arguments.filter.is_some());
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
-const ALWAYS: [&str; 36] = [
+const ALWAYS: [&str; 33] = [
     "traffic::shm_3_pes",
     "traffic::shm_1_pes",
     "traffic::rxm_2_pes_own",
@@ -133,13 +125,10 @@ const ALWAYS: [&str; 36] = [
     "traffic::rxm_2_pes_device_flushed",
     "order::tcp2_2_pes_v15",
     "closed_in_turn::shm_2_pes",
-    "visible::tcp2_1_pes",
-    "stopped_rank::rxm_2_pes",
     "test_alone::shm_1_pes",
     "groups::shm_4_pes_device",
     "cycles::rxm_2_pes",
     "cycles::shm_2_pes_device",
-    "together::tcp2_2_pes_device_slow",
     "released::shm_2_pes_device",
     "killed::tcp2_3_pes",
     "aborted::rxm_2_pes_device",

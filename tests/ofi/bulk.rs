@@ -6,12 +6,12 @@ use std::time::Instant;
 use engine::ids::{RailId, WrId};
 use engine::port::packet::LongPacket;
 use engine::port::{
-    Access, DataPath, Direction, Incoming, Messaging, Operation, PeerAddr, Polled, Posted, Transfer,
+    Access, DataPath, Direction, Incoming, Messaging, Operation, PeerAddr, Posted, Transfer,
 };
 use ofi::{BulkChoice, Devices, Opened, Options, Provider};
 use test_support::random::pattern;
 
-use crate::process::{HANG, Lane, Memory, completed, open, options, poll};
+use crate::process::{HANG, Lane, Memory, completed, open, options};
 
 const LEN: usize = 1 << 20;
 const RAIL: RailId = RailId(0);
@@ -172,40 +172,5 @@ fn immediate_data_comes_by_the_rail() {
                 "{provider:?} {from} {to}: {told:?}"
             );
         }
-    }
-}
-
-#[test]
-fn failed_transfer_names_its_wr_id() {
-    let mut pair = Pair::new(Provider::Tcp, 2, 2);
-    let right = pair.transfer(Direction::Read);
-    pair.run(Operation::Transfer(&right));
-    let wrong = Transfer { key: 1, ..right };
-    let begun = Instant::now();
-    let mut is_posted = false;
-    let failure = loop {
-        if !is_posted {
-            let (is_under_way, is_bulk) = pair.post(WrId(5), Operation::Transfer(&wrong));
-            is_posted = is_under_way;
-            assert!(is_bulk, "the connections are made");
-        }
-        match poll(&mut pair.from.proxy, RAIL).1 {
-            Polled::Failed(failure) => break failure,
-            Polled::Completed(_) => panic!("nobody has this key"),
-            Polled::Empty => {}
-        }
-        assert!(matches!(poll(&mut pair.to.proxy, RAIL).1, Polled::Empty));
-        assert!(begun.elapsed() < HANG, "it never failed");
-        thread::yield_now();
-    };
-    assert_eq!((failure.wr_id, failure.is_message), (Some(WrId(5)), false), "{failure:?}");
-}
-
-#[test]
-fn unreadable_addresses_are_refused() {
-    let mut opened = open(&with(Provider::Tcp, 1));
-    for address in [&[][..], &[0], &[1, 200, 3], &[7; 16]] {
-        let error = opened.proxy.insert(RAIL, &[address]).unwrap_err().to_string();
-        assert!(error.contains("cannot be read"), "{error}");
     }
 }

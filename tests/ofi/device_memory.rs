@@ -67,22 +67,6 @@ fn open_for_devices(options: &Options) -> Opened {
 }
 
 #[test]
-fn rail_without_hmem_is_skipped() {
-    // tcp would take the memory for host memory, where libfabric knows CUDA.
-    for provider in [Provider::Tcp, Provider::TcpRxm] {
-        let opened = open(&with_devices(provider));
-        let (refusal, bound) = register(&opened, Err("none was exported"));
-        assert_eq!(bound, 0, "libfabric was not asked");
-        assert!(refusal.is_error, "the user wants it direct");
-        let said = refusal.to_string();
-        for rail in &opened.report.rails {
-            let expected = format!("rail {}: it was opened without FI_HMEM", rail.name);
-            assert!(said.contains(&expected), "{said}");
-        }
-    }
-}
-
-#[test]
 fn attempts_are_listed_per_rail() {
     let opened = open(&with_devices(Provider::Shm));
     let (refusal, bound) = register(&opened, Err("the driver exports none"));

@@ -91,30 +91,6 @@ fn rails_follow_chosen_device_order() {
     let discovery =
         Discovery::run(&capped, false, MemoryKinds::Host).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(discovery.default_rails(), [0, 1, 2]);
-
-    let devices = Devices::Exclude(vec![String::from("127.0.0.1")]);
-    let without = Options { devices, ..options(Provider::Tcp) };
-    let discovery =
-        Discovery::run(&without, true, MemoryKinds::Host).unwrap_or_else(|error| panic!("{error}"));
-    assert_eq!(discovery.devices().len(), 1);
-    assert_eq!(discovery.devices()[0].name, "127.0.0.2");
-    assert!(discovery.refusals().iter().any(|refusal| refusal.to_string().contains("excluded")));
-}
-
-#[test]
-fn missing_device_lists_alternatives() {
-    for (entry, reason) in
-        [("mlx5_9", "nothing there has this name"), ("203.0.113.7", "not an address of this host")]
-    {
-        let devices = Devices::Include(vec![String::from("127.0.0.1"), String::from(entry)]);
-        let wrong = Options { devices, ..options(Provider::Tcp) };
-        let error = Discovery::run(&wrong, true, MemoryKinds::Host).expect_err("no such device");
-        assert!(matches!(error, OfiError::UnknownDevice { .. }), "{error:?}");
-        let said = error.to_string();
-        println!("{said}");
-        assert!(said.contains(entry) && said.contains(reason), "{said}");
-        assert!(said.contains("lo (127.0.0.1)"), "it must say what there is: {said}");
-    }
 }
 
 /// Who leaves the provider to us may name what only another one has.
@@ -157,21 +133,4 @@ fn auto_settles_on_tcp_with_reasons() {
         assert!(said.contains(&format!("`{name}`")), "{said}");
         assert!(said.contains(&format!("\n  {name}: ")), "one line per refusal: {said}");
     }
-}
-
-#[test]
-fn missing_library_is_named() {
-    // One that has loaded a libfabric answers that it has another already.
-    let missing = "libfabric-of-nowhere.so.1";
-    let test = "missing_library_is_named";
-    if !in_a_process_with("OFI_TEST_LIBRARY", missing, test) {
-        return;
-    }
-    let error = Discovery::run(&options(Provider::Auto), true, MemoryKinds::Host)
-        .expect_err("no such library");
-    assert!(matches!(error, OfiError::Load(_)), "{error:?}");
-    let said = error.to_string();
-    assert!(said.contains(missing), "{said}");
-    assert!(said.contains("cannot open shared object file"), "the loader's own words: {said}");
-    assert!(said.contains("install libfabric 1.17"), "{said}");
 }

@@ -49,20 +49,23 @@ fn number(word: u64, width: Width, float: bool) -> u64 {
     }
 }
 
-/// Runs `work` with a port on each of several threads at once.
-fn on_threads<T: Send>(
+/// Runs `work` on several threads at once, which have a port each to change one word with. What is
+/// in the word at last, and what all have returned.
+fn contended(
     ports: &mut [OfiPort],
-    work: impl Fn(u64, &mut OfiPort) -> T + Sync,
-) -> Vec<T> {
-    let work = &work;
-    thread::scope(|scope| {
-        let threads: Vec<_> = ports
-            .iter_mut()
-            .enumerate()
-            .map(|(index, port)| scope.spawn(move || work(index as u64, port)))
-            .collect();
-        threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
-    })
+    work: impl Fn(u64, &mut dyn FnMut(Atomic) -> u64) -> Vec<u64> + Sync,
+) -> (u64, Vec<u64>) {
+    let word = AtomicU64::new(0);
+    let (addr, work) = (word.as_ptr() as usize, &work);
+    let run = |(thread, port): (usize, &mut OfiPort)| {
+        work(thread as u64, &mut |atomic| port.apply(addr, &atomic).expect("aligned"))
+    };
+    let returned = thread::scope(|scope| {
+        let threads: Vec<_> =
+            ports.iter_mut().enumerate().map(|each| scope.spawn(move || run(each))).collect();
+        threads.into_iter().flat_map(|thread| thread.join().expect("no panic")).collect()
+    });
+    (word.load(Ordering::Relaxed), returned)
 }
 
 #[test]
@@ -97,29 +100,22 @@ fn operations_follow_the_table() {
 
 #[test]
 fn sums_are_exact_whoever_adds() {
-    const THREADS: u64 = 4;
     const ROUNDS: u64 = 400;
-    let mut ports = ports(THREADS as usize);
+    let mut ports = ports(4);
     let adds = [AtomicOp::Inc, AtomicOp::Add, AtomicOp::SignalAdd];
     let fetching = [AtomicOp::FetchInc, AtomicOp::FetchAdd];
     for width in Width::ALL {
         for float in [false, true] {
             for op in adds.into_iter().chain(fetching) {
-                let word = AtomicU64::new(0);
-                let addr = word.as_ptr() as usize;
                 let operand = one(width, float);
                 let atomic = Atomic { op, width, float, operand, compare: 0 };
-                let fetched = on_threads(&mut ports, |_, port| {
-                    let apply = |_| port.apply(addr, &atomic).expect("aligned");
-                    (0..ROUNDS).map(apply).collect::<Vec<u64>>()
+                let (total, mut seen) = contended(&mut ports, |_, apply| {
+                    (0..ROUNDS).map(|_| number(apply(atomic), width, float)).collect()
                 });
-                let total = number(word.load(Ordering::Relaxed), width, float);
-                assert_eq!(total, THREADS * ROUNDS, "{atomic:?}");
+                assert_eq!(number(total, width, float), 4 * ROUNDS, "{atomic:?}");
                 // Every sum on the way was seen by exactly one.
-                let mut seen: Vec<u64> =
-                    fetched.concat().into_iter().map(|word| number(word, width, float)).collect();
                 seen.sort_unstable();
-                assert!(seen.into_iter().eq(0..THREADS * ROUNDS), "{atomic:?}");
+                assert!(seen.into_iter().eq(0..4 * ROUNDS), "{atomic:?}");
             }
         }
     }
@@ -131,19 +127,14 @@ fn contended_bits_and_swaps_are_exact() {
     let mut ports = ports(4);
     for width in Width::ALL {
         let mask = width.mask();
-        // Each thread owns some bits, and finds them as it left them.
-        let own = |thread: u64| 0x1111_1111_1111_1111 << thread & mask;
         for (set, clear, flip) in [
             (AtomicOp::Or, AtomicOp::And, AtomicOp::Xor),
             (AtomicOp::FetchOr, AtomicOp::FetchAnd, AtomicOp::FetchXor),
         ] {
-            let word = AtomicU64::new(0);
-            let addr = word.as_ptr() as usize;
-            on_threads(&mut ports, |thread, port| {
-                let own = own(thread);
-                let mut apply = |op, operand| {
-                    port.apply(addr, &integer(op, width, operand)).expect("aligned") & own
-                };
+            let (left, _) = contended(&mut ports, |thread, apply| {
+                // Each thread owns some bits, and finds them as it left them.
+                let own = 0x1111_1111_1111_1111 << thread & mask;
+                let mut apply = |op, operand| apply(integer(op, width, operand)) & own;
                 for _ in 0..ROUNDS {
                     assert_eq!(apply(set, own), 0);
                     assert_eq!(apply(AtomicOp::Fetch, 0), own);
@@ -152,47 +143,38 @@ fn contended_bits_and_swaps_are_exact() {
                     assert_eq!(apply(flip, own), own);
                 }
                 assert_eq!(apply(flip, own), 0);
+                Vec::new()
             });
-            assert_eq!(word.load(Ordering::Relaxed), mask, "{width:?}");
+            assert_eq!(left, mask, "{width:?}");
         }
 
         // Whatever is swapped in comes out once.
         for op in [AtomicOp::Set, AtomicOp::Signal, AtomicOp::SignalSet, AtomicOp::Swap] {
-            let word = AtomicU64::new(0);
-            let addr = word.as_ptr() as usize;
-            let out = on_threads(&mut ports, |thread, port| {
-                let swap = |round| {
-                    let value = 1 + thread * ROUNDS + round;
-                    port.apply(addr, &integer(op, width, value)).expect("aligned")
-                };
-                (0..ROUNDS).map(swap).collect::<Vec<u64>>()
+            let (last, mut out) = contended(&mut ports, |thread, apply| {
+                let values = (1 + thread * ROUNDS..).take(ROUNDS as usize);
+                values.map(|value| apply(integer(op, width, value))).collect()
             });
-            let mut out = out.concat();
-            out.push(word.load(Ordering::Relaxed));
+            out.push(last);
             out.sort_unstable();
             assert!(out.into_iter().eq(0..=4 * ROUNDS), "{op:?} {width:?}");
         }
 
         // A counter made of exchanges.
-        let word = AtomicU64::new(0);
-        let addr = word.as_ptr() as usize;
-        on_threads(&mut ports, |_, port| {
+        let (count, _) = contended(&mut ports, |_, apply| {
             for _ in 0..ROUNDS {
                 let mut expected = 0;
                 loop {
-                    let exchange = Atomic {
-                        compare: expected,
-                        ..integer(AtomicOp::CompareSwap, width, expected + 1)
-                    };
-                    let found = port.apply(addr, &exchange).expect("aligned");
+                    let swap = integer(AtomicOp::CompareSwap, width, expected + 1);
+                    let found = apply(Atomic { compare: expected, ..swap });
                     if found == expected {
                         break;
                     }
                     expected = found;
                 }
             }
+            Vec::new()
         });
-        assert_eq!(word.load(Ordering::Relaxed), 4 * ROUNDS);
+        assert_eq!(count, 4 * ROUNDS);
     }
 }
 

@@ -16,6 +16,7 @@ use engine::port::{
     Transfer,
 };
 use ofi::{OfiPort, Opened, Provider};
+use serde_json::json;
 
 use crate::process::{HANG, Lane, Memory, PROVIDERS, completed, open, options, poll, rails};
 
@@ -39,36 +40,23 @@ fn stamp_of(round: u32) -> u8 {
     (round % 251) as u8 + 1
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+/// What processes tell one another: where memory begins, its keys, and their addresses.
+type Hello = (u64, Vec<u64>, Vec<Vec<u8>>);
+
+fn hear(from: &mut impl BufRead) -> Hello {
+    // Anything may stand before it: test programs print names without ending the line.
+    let said = from.lines().find_map(|line| Some(line.ok()?.split_once(MARK)?.1.to_owned()));
+    serde_json::from_str(&said.expect("the other process lives")).expect("what it says")
 }
 
-fn bytes_of(hex: &str) -> Vec<u8> {
-    let digits = |at: usize| u8::from_str_radix(&hex[at..at + 2], 16).expect("hexadecimal");
-    (0..hex.len() / 2).map(|at| digits(2 * at)).collect()
+fn addresses(opened: &Opened) -> Vec<&[u8]> {
+    rails(&opened.proxy).map(|rail| opened.proxy.address(rail)).collect()
 }
 
-fn line(from: &mut impl BufRead) -> Vec<String> {
-    let mut text = String::new();
-    loop {
-        text.clear();
-        assert_ne!(from.read_line(&mut text).expect("a line"), 0, "the other process has ended");
-        // Anything may stand before it: test programs print names without ending the line.
-        if let Some((_, said)) = text.trim_end().split_once(MARK) {
-            return said.split(' ').map(String::from).collect();
-        }
-    }
-}
-
-fn addresses(opened: &Opened) -> Vec<String> {
-    rails(&opened.proxy).map(|rail| hex(opened.proxy.address(rail))).collect()
-}
-
-fn insert(port: &mut OfiPort, addresses: &[String]) -> Vec<PeerAddr> {
-    let insert = |(rail, address): (usize, &String)| {
-        port.insert(RailId(rail as u8), &[bytes_of(address)]).expect("insert the peer")[0]
-    };
-    addresses.iter().enumerate().map(insert).collect()
+fn insert(port: &mut OfiPort, addresses: Vec<Vec<u8>>) -> Vec<PeerAddr> {
+    let insert =
+        |(rail, address)| port.insert(RailId(rail as u8), &[address]).expect("insert the peer")[0];
+    addresses.into_iter().enumerate().map(insert).collect()
 }
 
 struct Target(Child);
@@ -100,12 +88,9 @@ fn data_comes_before_immediate_data() {
         let mut target = Target(child.expect("a second process"));
         let mut out = BufReader::new(target.0.stdout.take().expect("piped"));
         let mut stdin = target.0.stdin.take().expect("piped");
-        let said = line(&mut out);
-        writeln!(stdin, "{MARK}{}", addresses(&opened).join(" ")).expect("it listens");
-        let remote: u64 = said[0].parse().expect("an address");
-        let n_rails = opened.proxy.limits().len();
-        let keys: Vec<u64> = said[1..=n_rails].iter().map(|key| key.parse().unwrap()).collect();
-        let peers = insert(&mut opened.proxy, &said[n_rails + 1..]);
+        let (remote, keys, others) = hear(&mut out);
+        writeln!(stdin, "{MARK}{}", json!((0, [0; 0], addresses(&opened)))).expect("it listens");
+        let peers = insert(&mut opened.proxy, others);
         send_all(provider, &mut opened, remote, &keys, &peers);
         // The last answers have come, so the other process has nothing left to do.
         writeln!(stdin, "{MARK}over").expect("it listens");
@@ -174,11 +159,10 @@ fn target(role: &str) {
     let mut opened = open(&options(provider.expect("a provider")));
     let bytes = vec![0; SLOT * SLOTS as usize];
     let memory = Memory::new(&opened, bytes, Access::LocalAndRemote);
-    let keys: Vec<String> = rails(&opened.proxy).map(|rail| memory.key(rail).to_string()).collect();
-    let (keys, addresses) = (keys.join(" "), addresses(&opened).join(" "));
-    println!("\n{MARK}{} {keys} {addresses}", memory.remote(0));
+    let keys: Vec<u64> = rails(&opened.proxy).map(|rail| memory.key(rail)).collect();
+    println!("\n{MARK}{}", json!((memory.remote(0), keys, addresses(&opened))));
     let mut stdin = BufReader::new(std::io::stdin());
-    let peers = insert(&mut opened.proxy, &line(&mut stdin));
+    let peers = insert(&mut opened.proxy, hear(&mut stdin).2);
 
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {

@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_void};
 
 use libloading::{Library, Symbol};
 use libtest_mimic::Trial;
-use nvshmem_abi::{INIT_SYMBOL, Layout, Major, Transport, Transport3b, Transport7, c};
+use nvshmem_abi::{INIT_SYMBOL, Layout, Major, Transport, Transport7, c};
 use nvshmem_sim::{BoxError, Job};
 use test_support::built::plugin_dir;
 
@@ -65,66 +65,36 @@ pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
     for api in [70_100].into_iter().chain(Major::ALL.map(|major| major.number() * 10_000)) {
         let (status, transport) = start(api);
         expect("init", status, c::NVT_STATUS_SUCCESS)?;
-        // SAFETY: init has just given it out.
-        unsafe {
-            if api < 40_000 {
-                unconnected_3(transport, api)?;
-            } else {
-                unconnected_7(transport, api)?;
-            }
+        if api >= 40_000 {
+            // SAFETY: init has just given it out.
+            unsafe { unconnected(transport, api)? };
         }
     }
     Ok(())
 }
 
-/// What holds for a transport of every layout that is never connected.
-macro_rules! unconnected {
-    ($view:expr, $transport:expr, $api:expr, $ops:ident => $more:block) => {{
-        let transport: *mut Transport = $transport;
-        expect("api_version", (*$view).api_version, $api)?;
-        let $ops = (*$view).host_ops;
-        if $ops.enforce_cst.is_some() || $ops.enforce_cst_at_target.is_some() {
-            return Err("it wants to be asked for consistency".into());
-        }
-        let progress = $ops.progress.ok_or("no progress")?;
-        expect("progress before connecting", progress(transport), c::NVT_STATUS_INTERNAL)?;
-        $more
-        let finalize = $ops.finalize.ok_or("no finalize")?;
-        expect("finalize before connecting", finalize(transport), c::NVT_STATUS_SUCCESS)?;
-        expect("finalize again", finalize(transport), c::NVT_STATUS_INVALID_VALUE)
-    }};
-}
-
-/// # Safety
-/// `transport` is a living one of layout 3.
-unsafe fn unconnected_3(transport: *mut Transport, api: c_int) -> Result<(), BoxError> {
-    // SAFETY: by contract; the operations are all set.
-    unsafe {
-        unconnected!(transport.cast::<Transport3b>(), transport, api, ops => {
-            let quiet = ops.quiet.ok_or("no quiet")?;
-            expect("quiet before connecting", quiet(transport, 0, 0), c::NVT_STATUS_INTERNAL)?;
-            // Neither argument is the transport, so neither form of layout 3 can be meant.
-            let get_mem_handle = ops.get_mem_handle.ok_or("no get_mem_handle")?;
-            let (mut handle, no) = (std::mem::zeroed(), std::ptr::null_mut());
-            let status = get_mem_handle(&raw mut handle, no, 8, std::ptr::null_mut(), false);
-            expect("get_mem_handle without a transport", status, c::NVT_STATUS_INVALID_VALUE)?;
-        })
-    }
-}
-
 /// # Safety
 /// `transport` is a living one of layouts 4 to 7. The operations used are at the same place in all
 /// of them.
-unsafe fn unconnected_7(transport: *mut Transport, api: c_int) -> Result<(), BoxError> {
+unsafe fn unconnected(transport: *mut Transport, api: c_int) -> Result<(), BoxError> {
     // SAFETY: by contract. Only fields that layout 4 has too are read, by their address: an older
     // layout is shorter, but the plugin always makes the longest.
     unsafe {
-        unconnected!(transport.cast::<Transport7>(), transport, api, ops => {
-            let connect = ops.connect_endpoints.ok_or("no connect_endpoints")?;
-            let no = std::ptr::null_mut();
-            let status = connect(transport, no, 0, no, 0);
-            expect("connect without a bootstrap", status, c::NVT_STATUS_INVALID_VALUE)?;
-        })
+        let view = transport.cast::<Transport7>();
+        expect("api_version", (*view).api_version, api)?;
+        let ops = (*view).host_ops;
+        if ops.enforce_cst.is_some() || ops.enforce_cst_at_target.is_some() {
+            return Err("it wants to be asked for consistency".into());
+        }
+        let progress = ops.progress.ok_or("no progress")?;
+        expect("progress before connecting", progress(transport), c::NVT_STATUS_INTERNAL)?;
+        let connect = ops.connect_endpoints.ok_or("no connect_endpoints")?;
+        let no = std::ptr::null_mut();
+        let status = connect(transport, no, 0, no, 0);
+        expect("connect without a bootstrap", status, c::NVT_STATUS_INVALID_VALUE)?;
+        let finalize = ops.finalize.ok_or("no finalize")?;
+        expect("finalize before connecting", finalize(transport), c::NVT_STATUS_SUCCESS)?;
+        expect("finalize again", finalize(transport), c::NVT_STATUS_INVALID_VALUE)
     }
 }
 

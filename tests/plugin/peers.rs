@@ -22,12 +22,6 @@ pub(crate) fn trials() -> Vec<Trial> {
         refused("shm_across_hosts", shm, 2, nothing(), |job, ()| {
             (job.pes_per_node(1), &["only 1 of this job's 2 PEs are on this host"])
         }),
-        // Enough file descriptors to load the plugin, too few for an endpoint. Which of libfabric's
-        // calls comes to find none left, and what error it makes of that, differs.
-        refused("no_rails_on_one_pe", rxm, 3, nothing(), |job, ()| {
-            let job = job.param("descriptors_of_pe_1", 2).deadline(Duration::from_secs(60));
-            (job, &["PE 1: no rail could be opened:", "127.0.0.1: ", " failed: "])
-        }),
         // Files of shm that are not in one place, as in two containers of a host.
         refused("other_shared_memory", shm, 2, needs::own_shm(256), |mut job, prefix| {
             job.prefix_of_pe.insert(1, prefix.into_iter().map(Into::into).collect());
@@ -93,22 +87,8 @@ fn is_named(job: JobSettings) -> Result<(), Failed> {
 }
 
 pub(crate) fn connect(job: &mut Job) -> Result<(), BoxError> {
-    if let (1, Ok(spare)) = (job.pe(), job.param::<u64>("descriptors_of_pe_1")) {
-        limit_descriptors(spare)?;
-    }
     job.init()?.finalize()?;
     Ok(())
-}
-
-/// Leaves this process so many file descriptors beyond those that are open.
-fn limit_descriptors(spare: u64) -> Result<(), BoxError> {
-    let open = std::fs::read_dir("/proc/self/fd")?.count() as u64;
-    let limit = libc::rlimit { rlim_cur: open + spare, rlim_max: open + spare };
-    // SAFETY: the structure is valid for the duration of the call.
-    match unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) } {
-        0 => Ok(()),
-        _ => Err(std::io::Error::last_os_error().into()),
-    }
 }
 
 /// PE 1 dies after connecting; PE 0 goes on sending to it until it is told.

@@ -1,17 +1,10 @@
 //! What `make install` installs, and that its check finds what it is for.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output};
 
 use launcher::PrivateDir;
-use nvshmem_abi::Layout;
-
-fn plugins() -> Vec<&'static str> {
-    let mut plugins = Layout::ALL.map(Layout::soname).to_vec();
-    plugins.dedup();
-    plugins
-}
 
 fn script(name: &str, arguments: &[&Path]) -> Output {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts").join(name);
@@ -22,12 +15,6 @@ fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-fn stdout_of(program: &str, arguments: &[&str], file: &Path) -> String {
-    let output = Command::new(program).args(arguments).arg(file).output().expect("binutils");
-    assert!(output.status.success(), "{}", stderr(&output));
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
 fn names(directory: &Path) -> Vec<String> {
     let entries = fs::read_dir(directory).expect("the directory");
     let name = |entry: std::io::Result<fs::DirEntry>| entry.expect("an entry").file_name();
@@ -35,52 +22,6 @@ fn names(directory: &Path) -> Vec<String> {
         entries.map(|entry| name(entry).into_string().expect("a plain name")).collect();
     names.sort();
     names
-}
-
-fn assert_debug_information_apart(library: &Path, function: &str, source: &str) {
-    let sections = stdout_of("readelf", &["--sections", "--wide"], library);
-    assert!(!sections.contains(".debug_") && !sections.contains(".symtab"), "{sections}");
-    let symbols = stdout_of("nm", &["--dynamic", "--defined-only"], library);
-    let line = symbols.lines().find(|line| line.ends_with(function)).expect("it is exported");
-    let address = line.split(' ').next().expect("an address");
-    let found = stdout_of("addr2line", &[address, "--exe"], library);
-    assert!(found.contains(source), "{library:?}: {function} at {address} is in {found}");
-}
-
-fn compile(directory: &Path) -> PathBuf {
-    let (source, library) = (directory.join("plugin.c"), directory.join("plugin.so"));
-    fs::write(&source, "int nvshmemt_init(void) { return 0; }").expect("the source is written");
-    let output = Command::new("cc")
-        .args(["-shared", "-fPIC", "-g", "-Wl,-z,nodelete", "-Wl,-z,now"])
-        .args(["-Wl,-soname,placeholder", "-o"])
-        .args([&library, &source])
-        .output()
-        .expect("cc runs");
-    assert!(output.status.success(), "{}", stderr(&output));
-    library
-}
-
-#[test]
-fn plugins_have_names_and_symbols() {
-    let scratch = PrivateDir::new("install").expect("a scratch directory");
-    let library = compile(scratch.path());
-    let target = scratch.path().join("with space").join("lib");
-    // The second time over the files of the first.
-    for _ in 0..2 {
-        let output = script("install.sh", &[Path::new("plugin"), &library, &target]);
-        assert!(output.status.success(), "{}", stderr(&output));
-    }
-    assert_eq!(names(&target), [vec![".debug"], plugins()].concat());
-    assert_eq!(names(&target.join(".debug")), ["nvshmem_transport_libfabric.debug"]);
-    for name in plugins() {
-        let soname = stdout_of("patchelf", &["--print-soname"], &target.join(name));
-        assert_eq!(soname.trim(), name);
-        assert_debug_information_apart(&target.join(name), "nvshmemt_init", "plugin.c");
-    }
-    fs::remove_file(target.join("nvshmem_transport_libfabric.so.3")).expect("removed");
-    let output = script("install.sh", &[Path::new("check"), &target]);
-    assert!(!output.status.success());
-    assert!(stderr(&output).ends_with("libfabric.so.3: is missing\n"), "{}", stderr(&output));
 }
 
 fn make(checkout: &Path, target: &str, build_directory: Option<&Path>) -> Output {

@@ -1,7 +1,6 @@
-//! Parts that need no fabric: what is installed, the device channel's rings, a process' log.
+//! Parts that need no fabric: what is installed, a process' log.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod install;
 mod logging;
-mod ring;

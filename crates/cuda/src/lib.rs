@@ -51,6 +51,7 @@ pub use memory::shared_memory::{SharedMemory, SharingError};
 pub use staging::registry::{StagedRegion, Staging, StagingError, StagingOptions};
 pub use staging::same_host::{PeerShare, SECRET_BYTES, SharedLayout, Shares};
 pub use staging::serving_context::StagingContext;
+pub use staging::waiting_kernel::WaitingKernel;
 pub use words::access::{Words, WordsOptions};
 pub use words::gdrcopy::{GDRCOPY_LIBRARY, Gdrcopy, GdrcopyError};
 pub use words::mapping::drain_writes;

@@ -126,17 +126,13 @@ impl Job {
         needs::trial(self.name(), self.fabric.library(), move |library| self.run(library))
     }
 
-    /// The tests of a run: the jobs with these names, or all in the full tier and where a user
-    /// filters.
-    pub fn trials(all: Vec<Self>, always: &[&str], filtered: bool) -> Vec<Trial> {
-        for name in always {
-            assert!(all.iter().any(|job| job.name() == *name), "no job is {name}");
-        }
-        let runs = |job: &Self| full() || filtered || always.contains(&job.name().as_str());
-        all.into_iter().filter(runs).map(Self::trial).collect()
+    /// The tests of a run: jobs of every run, and others in the full tier and where a user filters.
+    pub fn trials(always: Vec<Self>, others: Vec<Self>, filtered: bool) -> Vec<Trial> {
+        let others = others.into_iter().filter(|_| full() || filtered);
+        always.into_iter().chain(others).map(Self::trial).collect()
     }
 
-    fn name(&self) -> String {
+    pub fn name(&self) -> String {
         let Self { scenario, fabric, n_pes, memory, variant, .. } = self;
         let memory = memory.map_or(String::new(), |memory| format!("_{memory}"));
         format!("{scenario}::{fabric:?}_{n_pes}_pes{memory}{variant}").to_lowercase()

@@ -249,23 +249,6 @@ impl Device {
         self.count(0, 4)
     }
 
-    /// Calls that have given it something to do.
-    pub fn calls(&self) -> u64 {
-        self.calls_of(0)
-    }
-
-    /// The same of another device.
-    pub fn calls_of(&self, ordinal: u32) -> u64 {
-        self.count(ordinal, 11)
-    }
-
-    /// From now on every call on a device answers with a `CUresult`, as when it has gone.
-    pub fn lose(&self, ordinal: u32, result: u32) {
-        // SAFETY: its type in the stand-in.
-        let lose = unsafe { self.call::<extern "C" fn(u32, u32) -> u32>(b"fake_cuda_lose") };
-        assert_eq!(lose(ordinal, result), 0);
-    }
-
     pub fn limit(&self, bytes: u64) {
         // SAFETY: its type in the stand-in.
         let limits =

@@ -169,12 +169,13 @@ impl Connection {
         }));
     }
 
-    pub(crate) fn proxy(&self) -> &Proxy {
-        self.proxy.as_ref().expect("it was started")
+    /// Ends the progress thread, which has nothing under way, until the next start.
+    pub(crate) fn stop(&mut self) {
+        self.proxy = None;
     }
 
     pub(crate) fn queues(&self) -> &Arc<Queues> {
-        self.proxy().queues()
+        self.proxy.as_ref().expect("it was started").queues()
     }
 
     pub(crate) fn has_error(&self) -> bool {
@@ -183,7 +184,7 @@ impl Connection {
 
     /// Ends the progress thread and the contexts.
     pub(crate) fn destroy_blocks(&mut self) {
-        self.proxy = None;
+        self.stop();
         for (block, _) in self.blocks.drain(..) {
             self.plugin.destroy_context(block).unwrap();
         }

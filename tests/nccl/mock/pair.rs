@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use nvshmem_transport_libfabric::nccl::abi::{MR_FORCE_SO, SIGNAL_INC};
-use test_jobs::Meeting;
-use test_jobs::memory::{Kind, Memory};
+use test_jobs::memory::{Kind, Memory, bound};
+use test_jobs::{Meeting, Place};
 use test_support::random::{bytes, mix};
 
 use crate::mock::group::{Communicator, Connection};
@@ -16,6 +16,7 @@ pub(crate) const LEN: usize = 256 << 10;
 
 /// Memory holds for each rank a word, then what each rank sends here, then what each is sent.
 pub(crate) struct Pair {
+    pub(crate) communicator: Communicator,
     pub(crate) connection: Connection,
     pub(crate) memory: Arc<Memory>,
     pub(crate) region: Region,
@@ -24,17 +25,26 @@ pub(crate) struct Pair {
 }
 
 impl Pair {
-    /// With one block of so many contexts. Nobody makes progress yet. Collective.
-    pub(crate) fn new(communicator: &Communicator, contexts: usize, meeting: &mut Meeting) -> Self {
+    /// A process's part in `job`, before which nobody makes progress yet.
+    pub(crate) fn run(place: &Place, job: impl FnOnce(&mut Self, &mut Meeting)) {
+        let mut meeting = Meeting::of(place);
+        let _bound = bound();
+        let mut pair = Self::new(communicator(), &mut meeting);
+        job(&mut pair, &mut meeting);
+        pair.connection.end();
+        pair.communicator.end();
+    }
+
+    fn new(communicator: Communicator, meeting: &mut Meeting) -> Self {
         let (me, n_pes) = (meeting.me, meeting.n_pes);
         let mut connection = communicator.connect(Style::Device, meeting);
-        connection.create_block(contexts);
+        connection.create_block(2);
         let memory = Memory::new(Kind::of_pe(me), Self::bytes(n_pes));
         for to in 0..n_pes {
             memory.write(Self::out(n_pes, to), &bytes(Self::key(me, to), LEN));
         }
         let region = connection.register(&memory, MR_FORCE_SO);
-        Self { connection, memory: Arc::new(memory), region, me, n_pes }
+        Self { communicator, connection, memory: Arc::new(memory), region, me, n_pes }
     }
 
     fn bytes(n_pes: usize) -> usize {
@@ -62,12 +72,8 @@ impl Pair {
     }
 
     pub(crate) fn put(&self, to: usize, len: usize) -> Arc<AtomicBool> {
-        self.put_on(ContextId(0), to, len)
-    }
-
-    pub(crate) fn put_on(&self, context: ContextId, to: usize, len: usize) -> Arc<AtomicBool> {
         let (from, into) = (self.at(Self::out(self.n_pes, to)), self.at(Self::inside(self.me)));
-        self.post_on(context, to, Call::PutSignal { from, len, to: into, signal: self.signal() })
+        self.post(to, Call::PutSignal { from, len, to: into, signal: self.signal() })
     }
 
     pub(crate) fn get(&self, from: usize, len: usize) -> Arc<AtomicBool> {
@@ -76,11 +82,7 @@ impl Pair {
     }
 
     fn post(&self, rank: usize, call: Call) -> Arc<AtomicBool> {
-        self.post_on(ContextId(0), rank, call)
-    }
-
-    fn post_on(&self, context: ContextId, rank: usize, call: Call) -> Arc<AtomicBool> {
-        self.connection.queues().start(context, Rank(rank as u32), call)
+        self.connection.queues().start(ContextId(0), Rank(rank as u32), call)
     }
 
     pub(crate) fn signals(&self, from: usize) -> u64 {

@@ -8,7 +8,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use nvshmem_transport_libfabric::nccl::abi::MORE_FOLLOWS;
@@ -52,16 +52,6 @@ struct Flying {
     done: Option<Done>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum State {
-    Running,
-    /// Somebody wants it to pause.
-    Pausing,
-    Paused,
-    /// Somebody wants it to end, or it has.
-    Ending,
-}
-
 pub(crate) struct Work {
     pub(crate) plugin: Arc<Plugin>,
     pub(crate) group: Group,
@@ -79,10 +69,8 @@ pub(crate) struct Queues {
     queues: Vec<Mutex<VecDeque<Posted>>>,
     open: AtomicUsize,
     passes: AtomicU64,
-    state: Mutex<State>,
-    changed: Condvar,
+    ends: AtomicBool,
     failure: OnceLock<String>,
-    has_failed: AtomicBool,
 }
 
 impl Queues {
@@ -105,7 +93,7 @@ impl Queues {
     }
 
     pub(crate) fn failure(&self) -> Option<&str> {
-        self.has_failed.load(Ordering::Acquire).then(|| self.failure.get().map_or("", |why| why))
+        self.failure.get().map(String::as_str)
     }
 
     /// Waits for a condition for which the thread is needed.
@@ -124,11 +112,6 @@ impl Queues {
 
     pub(crate) fn passes(&self) -> u64 {
         self.passes.load(Ordering::Relaxed)
-    }
-
-    fn fail(&self, why: String) {
-        let _ = self.failure.set(why);
-        self.has_failed.store(true, Ordering::Release);
     }
 }
 
@@ -154,10 +137,8 @@ impl Proxy {
             queues,
             open: AtomicUsize::new(0),
             passes: AtomicU64::new(0),
-            state: Mutex::new(State::Running),
-            changed: Condvar::new(),
+            ends: AtomicBool::new(false),
             failure: OnceLock::new(),
-            has_failed: AtomicBool::new(false),
         });
         let its = Arc::clone(&queues);
         let thread = thread::Builder::new().name("NCCL progress".into());
@@ -168,26 +149,11 @@ impl Proxy {
     pub(crate) fn queues(&self) -> &Arc<Queues> {
         &self.queues
     }
-
-    pub(crate) fn pause(&self) {
-        let mut state = lock(&self.queues.state);
-        *state = State::Pausing;
-        while *state == State::Pausing {
-            state = self.queues.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-        assert_eq!(*state, State::Paused, "{:?}", self.queues.failure());
-    }
-
-    pub(crate) fn go_on(&self) {
-        *lock(&self.queues.state) = State::Running;
-        self.queues.changed.notify_all();
-    }
 }
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        *lock(&self.queues.state) = State::Ending;
-        self.queues.changed.notify_all();
+        self.queues.ends.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -197,24 +163,9 @@ impl Drop for Proxy {
 fn run(queues: &Queues) {
     let mut thread =
         Thread { queues, flying: queues.queues.iter().map(|_| VecDeque::new()).collect() };
-    loop {
-        {
-            let mut state = lock(&queues.state);
-            if *state == State::Pausing {
-                *state = State::Paused;
-                queues.changed.notify_all();
-            }
-            while *state == State::Paused {
-                state = queues.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-            }
-            if *state == State::Ending {
-                return;
-            }
-        }
+    while !queues.ends.load(Ordering::Relaxed) {
         if let Err(why) = thread.pass() {
-            queues.fail(why);
-            *lock(&queues.state) = State::Ending;
-            queues.changed.notify_all();
+            let _ = queues.failure.set(why);
             return;
         }
         queues.passes.fetch_add(1, Ordering::Relaxed);

@@ -2,36 +2,25 @@
 //!
 //! Without a GPU the device is a stand-in whose memory faults when the CPU touches it. With
 //! `NVSHMEM_TEST_GPU` set, the same cases run on the device that the machine's own driver has, with
-//! a kernel that stays on it in every PE; those that need a device which fails on demand are left
-//! out.
+//! a kernel that stays on it in every PE; those that need the stand-in are left out.
 
 pub(crate) mod device;
-mod failures;
 mod same_host;
-mod tokens;
 mod users_buffer;
 mod warnings;
 
 use libtest_mimic::Trial;
 use nvshmem_sim::Scenario;
 
-pub(crate) const SCENARIOS: [(&str, Scenario); 5] = [
+pub(crate) const SCENARIOS: [(&str, Scenario); 3] = [
     ("probe", device::probe),
     ("users_buffer", users_buffer::scenario),
-    ("failing", failures::scenario),
     ("same_host", same_host::scenario),
-    ("tokens", tokens::scenario),
 ];
 
 pub(crate) fn trials() -> Vec<Trial> {
-    [
-        users_buffer::trials(),
-        failures::trials(),
-        same_host::trials(),
-        tokens::trials(),
-        warnings::trials(),
-    ]
-    .into_iter()
-    .flatten()
-    .collect()
+    [users_buffer::trials(), same_host::trials(), warnings::trials()]
+        .into_iter()
+        .flatten()
+        .collect()
 }

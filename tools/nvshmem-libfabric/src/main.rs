@@ -22,20 +22,16 @@ mod probe;
 mod qualify;
 mod run;
 mod selftest;
-mod sweep;
 
 use std::env;
-use std::fmt::Display;
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use clap::Parser;
-use clap::error::{ContextKind, ContextValue};
 use nvshmem_sim::traffic;
 
 use crate::error::ToolError;
 use crate::options::{Command, Options};
-use crate::sweep::Sweeper;
 
 const NOT_WELL: u8 = 1;
 const NOT_DONE: u8 = 2;
@@ -48,9 +44,6 @@ fn main() -> ExitCode {
         Ok(options) => options.command,
         Err(answer) => return answered(&answer),
     };
-    // Without it files stay until the next job.
-    let stops = matches!(command, Command::Selftest(_) | Command::Perf(_));
-    let _sweeper = stops.then(Sweeper::start).and_then(Result::ok);
     let done: Result<bool, ToolError> = match command {
         Command::Info(options) => info::show(&options),
         Command::Doctor(options) => doctor::run(&options),
@@ -66,8 +59,7 @@ fn main() -> ExitCode {
         Command::Selftest(options) => selftest::run(&options),
         Command::Qualify(options) => qualify::run(&options),
         Command::Perf(options) => perf::run(&options),
-        Command::Sweep { pid } => own(sweep::serve(pid)),
-        Command::Probe { subject } => own(probe::answer(subject)),
+        Command::Probe { subject } => probe::answer(subject).map(|()| true),
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,
@@ -79,52 +71,16 @@ fn main() -> ExitCode {
     }
 }
 
-/// The end of a command that the tool starts itself.
-fn own<E: Display>(done: Result<(), E>) -> Result<bool, ToolError> {
-    let failed = |error: E| ToolError::new(error.to_string(), "this is for the tool itself");
-    done.map(|()| true).map_err(failed)
-}
-
-/// Commands and options of before, and what is used in their place.
-const GONE: [(&str, &str); 5] = [
-    (
-        "top",
-        "`top` is gone: NVSHMEM_LIBFABRIC_COUNTERS=FILE-%p has each PE write its counters at the end",
-    ),
-    ("trace", "`trace` is gone: NVSHMEM_DEBUG=TRACE logs what the transport does"),
-    (
-        "report",
-        "`report` is gone: `qualify` writes the file to send, and `qualify --dry-run` prints it",
-    ),
-    (
-        "--nvshmem",
-        "`--nvshmem` is gone here: use `nvshmem-libfabric run -- PROGRAM`, or the two variables of `run --dry-run`",
-    ),
-    ("--record", "`run --record` is gone: NVSHMEM_DEBUG=TRACE logs what the transport does"),
-];
-
-fn in_place_of(answer: &clap::Error) -> Option<&'static str> {
-    let kinds = [ContextKind::InvalidSubcommand, ContextKind::InvalidArg];
-    kinds.into_iter().filter_map(|kind| answer.get(kind)).find_map(|named| {
-        let ContextValue::String(named) = named else { return None };
-        GONE.iter().find(|(name, _)| name == named).map(|(_, now)| *now)
-    })
-}
-
 fn answered(answer: &clap::Error) -> ExitCode {
     const HINT: &str = "`nvshmem-libfabric COMMAND --help` has its options";
-    if let Some(now) = in_place_of(answer) {
-        eprintln!("nvshmem-libfabric: {now}");
-    } else {
-        let printed = answer.print().and_then(|()| io::stdout().flush());
-        if answer.use_stderr() {
-            let said = answer.to_string();
-            let first = said.lines().next().unwrap_or_default();
-            ToolError::new(first.trim_start_matches("error: "), HINT).print_json();
-            eprintln!("hint: {HINT}");
-        } else if let Err(error) = printed {
-            output::unsaid(&error);
-        }
+    let printed = answer.print().and_then(|()| io::stdout().flush());
+    if answer.use_stderr() {
+        let said = answer.to_string();
+        let first = said.lines().next().unwrap_or_default();
+        ToolError::new(first.trim_start_matches("error: "), HINT).print_json();
+        eprintln!("hint: {HINT}");
+    } else if let Err(error) = printed {
+        output::unsaid(&error);
     }
     match answer.exit_code() {
         0 => ExitCode::SUCCESS,

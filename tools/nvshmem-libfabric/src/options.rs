@@ -49,9 +49,6 @@ pub(crate) enum Command {
     ///
     /// Any command line will do: the program, or python, torchrun, mpirun or srun with theirs.
     Run(RunOptions),
-    /// Clean up after the jobs of a process when that has ended
-    #[command(hide = true)]
-    Sweep { pid: u32 },
     /// Ask libfabric or CUDA's driver in a process of its own
     #[command(hide = true)]
     Probe { subject: Subject },

@@ -21,7 +21,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::child;
-use crate::info::accepted;
+use crate::error::ToolError;
+use crate::info::{accepted, print_json};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub(crate) enum Subject {
@@ -136,16 +137,12 @@ fn ask<T: DeserializeOwned>(subject: &str) -> Result<T, String> {
     serde_json::from_str(&said).map_err(|error| format!("its answer cannot be read: {error}"))
 }
 
-pub(crate) fn answer(subject: Subject) -> serde_json::Result<()> {
-    let text = match subject {
-        Subject::Fabric => serde_json::to_string(&ask_libfabric(MemoryKinds::Host)),
-        Subject::FabricWithGpus => {
-            serde_json::to_string(&ask_libfabric(MemoryKinds::HostAndDevices))
-        }
-        Subject::Gpus => serde_json::to_string(&ask_driver()),
-    };
-    println!("{}", text?);
-    Ok(())
+pub(crate) fn answer(subject: Subject) -> Result<(), ToolError> {
+    match subject {
+        Subject::Fabric => print_json(&ask_libfabric(MemoryKinds::Host)),
+        Subject::FabricWithGpus => print_json(&ask_libfabric(MemoryKinds::HostAndDevices)),
+        Subject::Gpus => print_json(&ask_driver()),
+    }
 }
 
 fn ask_libfabric(kinds: MemoryKinds) -> Fabric {

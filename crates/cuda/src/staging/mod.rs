@@ -8,3 +8,4 @@ pub(crate) mod registry;
 pub(crate) mod same_host;
 pub(crate) mod serving_context;
 mod stager;
+pub(crate) mod waiting_kernel;

@@ -10,22 +10,17 @@
 //! slices. Whether copies of one progress beside a kernel of another is measured, with a kernel
 //! that waits for the host.
 
-use std::ffi::CStr;
 use std::fmt;
-use std::hint;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::MEM;
 use crate::copy::probe::{self, Probe};
 use crate::driver::context::Context;
 use crate::driver::error::CudaError;
-use crate::driver::module::Module;
-use crate::driver::stream::Stream;
 use crate::memory::heap::DeviceHeap;
 use crate::memory::pinned_memory::PinnedMemory;
+use crate::staging::waiting_kernel::WaitingKernel;
 
 /// Context in which to stage.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -140,84 +135,23 @@ impl fmt::Display for Measured {
     }
 }
 
-/// Kernel that sets the second flag when it starts, and ends when the first one is set.
-const KERNEL: &CStr = c".version 7.0
-.target sm_70
-.address_size 64
-.visible .entry nvshmem_libfabric_wait(.param .u64 words)
-{
-    .reg .pred %zero;
-    .reg .u32 %seen, %one;
-    .reg .u64 %at;
-    ld.param.u64 %at, [words];
-    mov.u32 %one, 1;
-    st.volatile.u32 [%at+4], %one;
-again:
-    ld.volatile.u32 %seen, [%at];
-    setp.eq.u32 %zero, %seen, 0;
-    @%zero bra again;
-    ret;
-}
-";
-
 const PATIENCE: Duration = Duration::from_millis(500);
-
-struct KernelFlags {
-    memory: Arc<PinnedMemory>,
-}
-
-impl KernelFlags {
-    fn flag(&self, index: usize) -> &AtomicU32 {
-        let addr = self.memory.addr() + index * size_of::<u32>();
-        // SAFETY: a page of page-locked memory, which lives as long; uses of the flags are atomic.
-        unsafe { AtomicU32::from_ptr(addr as *mut u32) }
-    }
-}
-
-struct KernelEnd<'a>(&'a KernelFlags, &'a Stream);
-
-impl Drop for KernelEnd<'_> {
-    fn drop(&mut self) {
-        self.0.flag(0).store(1, Ordering::Release);
-        let start = Instant::now();
-        while matches!(self.1.is_idle(), Ok(false)) && start.elapsed() < PATIENCE {
-            thread::yield_now();
-        }
-    }
-}
 
 /// Measures copies of the program's context beside a kernel of ours. The reverse takes as long, but
 /// would load a module into the program's context.
 fn measure(own: &Arc<Context>, program: &Arc<Context>) -> Result<Measured, String> {
     let text = |error: CudaError| error.to_string();
-    let flags = KernelFlags { memory: PinnedMemory::new(own, probe::BYTES).map_err(text)? };
+    let memory = PinnedMemory::new(own, probe::BYTES).map_err(text)?;
     let target = Arc::new(DeviceHeap::unzeroed(own, probe::BYTES).map_err(text)?);
-    let mut probe = Probe::new(program, &flags.memory, &target).map_err(text)?;
-    // SAFETY: terminated PTX, which the driver compiles.
-    let module = unsafe { Module::load(own, KERNEL.to_bytes_with_nul()) }.map_err(text)?;
-    let kernel = module.kernel(c"nvshmem_libfabric_wait").map_err(text)?;
-    let stream = Stream::new(own).map_err(text)?;
+    let mut probe = Probe::new(program, &memory, &target).map_err(text)?;
     let alone = probe.plain(MAX_CONCURRENT / MAX_SLOWDOWN).map_err(text)?;
     let limit = MAX_CONCURRENT.max(alone.saturating_mul(MAX_SLOWDOWN));
-    flags.flag(0).store(0, Ordering::Relaxed);
-    flags.flag(1).store(0, Ordering::Release);
-    let argument = flags.memory.addr() as u64;
-    // SAFETY: the kernel takes an address of page-locked memory, which outlives the kernel.
-    unsafe { kernel.launch(&stream, 1, 1, argument) }.map_err(text)?;
-    let kernel_end = KernelEnd(&flags, &stream);
-    let start = Instant::now();
-    while flags.flag(1).load(Ordering::Acquire) == 0 {
-        if start.elapsed() > PATIENCE {
-            return Err(format!("a kernel did not start in {PATIENCE:?}"));
-        }
-        hint::spin_loop();
-        thread::yield_now();
-    }
+    let kernel = WaitingKernel::start(own, Arc::clone(&memory), PATIENCE)?;
     let rows = probe.rows(limit).ok();
     // If rows are fast enough, the time of plain copies is for the log alone.
     let enough = if rows.is_some_and(|rows| rows <= limit) { Duration::MAX } else { limit };
     let plain = probe.plain(enough).map_err(text)?;
-    drop(kernel_end);
+    drop(kernel);
     Ok(Measured { rows, plain, limit })
 }
 

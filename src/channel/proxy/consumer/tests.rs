@@ -3,7 +3,7 @@
 mod turns;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
 use crate::channel::memory::shared::{Shared, Sizes};
@@ -13,73 +13,17 @@ use crate::channel::ring::slot::{Slot, lap};
 use crate::job::tests::{FAKE_RAIL, fake_lane};
 use cuda::WordsOptions;
 use engine::atomic::{AtomicOp, Width};
-use engine::lane::{LaneConfig, SignalChoice};
-use engine::port::{Access, RailLimits};
-use engine::rails::Spread;
+use engine::port::Access;
 use engine::regions::RegionTable;
-use engine::wire::handle::HandleBytes;
 use sim_fabric::{FakeFabric, FakeMemory, FakePort, Script};
-use test_support::random::Random;
 
 const LEN: usize = 1 << 17;
-const PLACE: usize = 512;
-const BYTES: usize = 64;
-const RINGS: usize = 2;
-const EACH: usize = 100;
 
 struct Pair {
     fabric: FakeFabric,
     lanes: Vec<Lane<FakePort>>,
-    tables: Vec<Arc<RegionTable<FakeMemory>>>,
-    bases: Vec<usize>,
-    handles: Vec<HandleBytes>,
-}
-
-impl Pair {
-    fn new(seed: u64, random: &mut Random, script: Script) -> Self {
-        let fabric = FakeFabric::new(seed, 2, script);
-        let rails = 1 + random.below(3) as u8;
-        let limits = RailLimits {
-            max_segment: [64, 1000, 1 << 20][random.below(3)],
-            depth: [1, 2, 16][random.below(3)],
-            needs_desc: random.below(2) == 0,
-            ..FAKE_RAIL
-        };
-        let fast = random.below(4) != 0;
-        let signals = [SignalChoice::Auto, SignalChoice::Chained, SignalChoice::Counted];
-        let signals = signals[random.below(3)];
-        let balanced_from = [9, 1 << 20][random.below(2)];
-        let spread = Spread { balanced_from, ..Spread::ROUND_ROBIN };
-        let (mut lanes, mut tables, mut bases, mut handles) = (vec![], vec![], vec![], vec![]);
-        for pe in 0..2 {
-            let me = Pe(pe);
-            let table = RegionTable::new(fabric.memory(me, rails), me);
-            let base = fabric.alloc(me, LEN);
-            handles.push(table.register(base, LEN, Access::LocalAndRemote).unwrap());
-            let config = LaneConfig { signals, spread, ..fake_lane(me, rails, &table) };
-            let port = fabric.port(me, vec![limits; usize::from(rails)]);
-            lanes.push(Lane::new(port.with_fast_path(fast), config));
-            tables.push(table);
-            bases.push(base);
-            let bytes: Vec<u8> = (0..LEN).map(|at| byte(pe, at)).collect();
-            fabric.store(me, base, &bytes);
-        }
-        Self { fabric, lanes, tables, bases, handles }
-    }
-
-    fn consumer(&self, shared: &Shared) -> Consumer {
-        // SAFETY: once, and the test keeps the memory longer.
-        let mut consumer = Consumer::new(unsafe { shared.rings() }.unwrap());
-        let peer = |pe: usize| PeerRegion { base: self.bases[pe] as u64, handle: self.handles[pe] };
-        let peers = [peer(0), peer(1)].into();
-        let region = Region { base: self.bases[0], len: LEN as u64, peers };
-        consumer.regions.set(0, Some(Box::new(region)));
-        consumer
-    }
-}
-
-fn byte(pe: u32, at: usize) -> u8 {
-    if at % PLACE < BYTES { 0 } else { (at * 7 + pe as usize * 101 + (at >> 8)) as u8 | 1 }
+    bases: [usize; 2],
+    _tables: [Arc<RegionTable<FakeMemory>>; 2],
 }
 
 fn push(shared: &Shared, ring: usize, descriptor: &Descriptor) -> u64 {
@@ -104,134 +48,29 @@ fn push(shared: &Shared, ring: usize, descriptor: &Descriptor) -> u64 {
     }
 }
 
-/// What must be in memory when a slot is done: a PE, an address, the bytes.
-type Effect = (u32, usize, Vec<u8>);
-
-fn operation(random: &mut Random, bases: &[usize], number: usize) -> (Descriptor, Vec<Effect>) {
-    let to = random.below(2) as u32;
-    let (pe, len) = (Pe(to), [1, 8, 60, 400][random.below(4)]);
-    let at = number * PLACE;
-    let region = RegionIndex::new(0).unwrap();
-    let addr = |offset: usize| RegionAddr::new(region, offset as u64).unwrap();
-    // To itself, it reads and writes different halves of the memory.
-    let there = at + LEN / 2;
-    let (dst, src, bytes) = (addr(there + BYTES), addr(at + BYTES), len as u32);
-    let theirs = |offset: usize| bases[to as usize] + there + offset;
-    let mine = |offset: usize| bases[0] + at + offset;
-    let sent: Vec<u8> = (at + BYTES..at + BYTES + len).map(|at| byte(0, at)).collect();
-    let word = |by: u64| (to, theirs(8), by.to_le_bytes().to_vec());
-    let (op, value) = (AtomicOp::SignalAdd, 5 + (1 << 50) * random.below(2) as u64);
-    match random.below(6) {
-        0 => (Descriptor::Put { pe, dst, src, bytes }, vec![(to, theirs(BYTES), sent)]),
-        1 => {
-            let read = (there + BYTES..there + BYTES + len).map(|at| byte(to, at)).collect();
-            (Descriptor::Get { pe, dst, src, bytes }, vec![(0, mine(BYTES), read)])
-        }
-        2 => {
-            let signal = addr(there + 8);
-            let put = Descriptor::PutSignal { pe, dst, src, bytes, signal, op, value };
-            (put, vec![(to, theirs(BYTES), sent), word(value)])
-        }
-        3 => {
-            let (dst, width, op) = (addr(there + 8), Width::Eight, AtomicOp::Add);
-            let (compare, fetch) = (0, None);
-            (Descriptor::Atomic { pe, dst, width, op, value, compare, fetch }, vec![word(value)])
-        }
-        4 => {
-            let (dst, width, op) = (addr(there + 8), Width::Eight, AtomicOp::Swap);
-            let (compare, fetch) = (0, Some(addr(at + BYTES)));
-            let taken = (0, mine(BYTES), vec![0; 8]);
-            let swap = Descriptor::Atomic { pe, dst, width, op, value, compare, fetch };
-            (swap, vec![word(value), taken])
-        }
-        _ => (Descriptor::Fence { pe: (number % 2 == 0).then_some(pe) }, Vec::new()),
-    }
-}
-
 /// Two PEs on a fabric that does nothing by itself, and so many rings of the first.
 fn still(rings: u32) -> (Pair, Shared, Consumer) {
-    let pair = Pair::new(3, &mut Random::new(3), Script::default());
+    let fabric = FakeFabric::new(3, 2, Script::default());
+    let pes = [Pe(0), Pe(1)];
+    let tables = pes.map(|me| RegionTable::new(fabric.memory(me, 1), me));
+    let bases = pes.map(|me| fabric.alloc(me, LEN));
+    let lane = |me: Pe| {
+        let config = fake_lane(me, 1, &tables[me.index()]);
+        Lane::new(fabric.port(me, vec![FAKE_RAIL]), config)
+    };
+    let lanes = pes.map(lane).into();
+    let peers = pes.map(|pe| {
+        let (table, base) = (&tables[pe.index()], bases[pe.index()]);
+        let handle = table.register(base, LEN, Access::LocalAndRemote).unwrap();
+        PeerRegion { base: base as u64, handle }
+    });
+    let region = Region { base: bases[0], len: LEN as u64, peers: peers.into() };
     let sizes = Sizes::new(rings, 64).unwrap();
     let shared = Shared::new(sizes, 0, 2, 0, &WordsOptions::default()).unwrap();
-    let consumer = pair.consumer(&shared);
-    (pair, shared, consumer)
-}
-
-#[test]
-fn published_work_is_delivered() {
-    for seed in 1..=20 {
-        let mut random = Random::new(seed);
-        let script = Script {
-            again_percent: [0, 20, 80][random.below(3)],
-            delay: [(1, 1), (1_000, 100_000), (1, 3_000_000)][random.below(3)],
-            duplicate_percent: [0, 50][random.below(2)],
-            ..Script::default()
-        };
-        let mut pair = Pair::new(seed, &mut random, script);
-        let shared =
-            Shared::new(Sizes::new(RINGS as u32, 64).unwrap(), 0, 2, 0, &WordsOptions::default())
-                .unwrap();
-        let mut consumer = pair.consumer(&shared);
-        let over = AtomicBool::new(false);
-        let mut lanes = std::mem::take(&mut pair.lanes).into_iter();
-        let (Some(mut mine), Some(mut theirs)) = (lanes.next(), lanes.next()) else {
-            unreachable!()
-        };
-        let (fabric, over, bases) = (pair.fabric.clone(), &over, &pair.bases[..]);
-        let kernel = {
-            let fabric = fabric.clone();
-            move || {
-                let mut waiting: Vec<VecDeque<(u64, Vec<Effect>)>> = vec![VecDeque::new(); RINGS];
-                let (mut pushed, mut heads) = (0, [0; RINGS]);
-                while pushed < EACH || waiting.iter().any(|ring| !ring.is_empty()) {
-                    for _ in 0..random.below(6) {
-                        let ring = random.below(RINGS);
-                        // SAFETY: the context lives.
-                        let tail =
-                            unsafe { (*(*(*shared.context()).rings.add(ring)).published).tail };
-                        if pushed < EACH && heads[ring] + 2 - tail <= 64 {
-                            let (descriptor, effects) = operation(&mut random, bases, pushed);
-                            heads[ring] = push(&shared, ring, &descriptor);
-                            waiting[ring].push_back((heads[ring], effects));
-                            pushed += 1;
-                        }
-                    }
-                    consumer.take(&mut mine).map_err(|failed| failed.why).unwrap();
-                    mine.progress().unwrap();
-                    consumer.retire(&mut mine, || Ok::<(), ()>(())).unwrap();
-                    fabric.pass_time(10_000);
-                    fabric.step();
-                    for (ring, waiting) in waiting.iter_mut().enumerate() {
-                        let done = shared.done(ring);
-                        while waiting.front().is_some_and(|(end, _)| *end <= done) {
-                            let (_, effects) = waiting.pop_front().unwrap();
-                            for (pe, addr, bytes) in effects {
-                                let found = fabric.load(Pe(pe), addr, bytes.len());
-                                assert_eq!(found, bytes, "seed {seed}, PE {pe}");
-                            }
-                        }
-                    }
-                }
-                assert!(!consumer.has_open());
-                consumer.set_limits(heads);
-                assert!(consumer.is_drained() && consumer.left() == 0);
-                over.store(true, Ordering::SeqCst);
-            }
-        };
-        let peer = {
-            let fabric = fabric.clone();
-            move || {
-                while !over.load(Ordering::SeqCst) {
-                    theirs.progress().unwrap();
-                    fabric.step();
-                }
-            }
-        };
-        for ended in fabric.race(seed, vec![Box::new(kernel), Box::new(peer)]) {
-            ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        }
-        assert!(pair.tables.iter().all(|table| table.len() == 1));
-    }
+    // SAFETY: once, and the tests keep the memory longer.
+    let mut consumer = Consumer::new(unsafe { shared.rings() }.unwrap());
+    consumer.regions.set(0, Some(Box::new(region)));
+    (Pair { fabric, lanes, bases, _tables: tables }, shared, consumer)
 }
 
 /// A put of 8 bytes to PE 1, or a get from it.

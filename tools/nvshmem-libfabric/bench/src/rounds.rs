@@ -93,21 +93,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sides_take_turns() {
-        let schedule = Schedule { rounds: 4, least: Duration::ZERO };
-        let mut order = Vec::new();
-        let rounds = schedule.run(2, 10, |side, repeats| {
-            order.push(side);
-            Ok::<_, String>(Duration::from_micros([10, 70][side] * repeats))
-        });
-        let rounds = rounds.unwrap();
-        // One round of each finds out how many repeats fill it.
-        assert_eq!(order[2..], [0, 1, 1, 0, 0, 1, 1, 0]);
-        assert!(ratios(&rounds[1], &rounds[0]).iter().all(|ratio| (ratio - 7.0).abs() < 1e-9));
-        assert!((rounds[0][3] - 1e-6).abs() < 1e-12);
-    }
-
-    #[test]
     fn median_ignores_outliers() {
         let spread = Spread::of(&[5.0, 1.0, 2.0, 4.0, 3.0]).unwrap();
         assert_eq!((spread.median, spread.p10, spread.p90), (3.0, 1.4, 4.6));

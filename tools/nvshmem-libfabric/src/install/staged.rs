@@ -1,7 +1,7 @@
 //! Files that are made under another name in the directory where they are to be, and renamed.
 //!
-//! Others may be able to write to that directory, and the tool may run as root. So the names are
-//! random, an entry that is there is never opened, and modes are set by descriptor.
+//! Others may be able to write to that directory, and the tool may run as root. So an entry that is
+//! there is never opened, and modes are set by descriptor.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
@@ -61,14 +61,7 @@ impl Staged {
     /// Makes what is to be at a path, in its directory.
     pub(super) fn make(content: &Content, target: PathBuf) -> Result<Self, ToolError> {
         sweep(&target);
-        let mut random = [0; 8];
-        let urandom = Path::new("/dev/urandom");
-        File::open(urandom)
-            .and_then(|mut file| file.read_exact(&mut random))
-            .map_err(refused(urandom, "cannot be read"))?;
-        let name = target.file_name().unwrap_or_default().to_string_lossy();
-        let random = u64::from_ne_bytes(random);
-        let path = target.with_file_name(format!(".{name}.{random:0RANDOM_DIGITS$x}"));
+        let path = aside(&target);
         content.make(&path).map_err(refused(&path, "cannot be written"))?;
         Ok(Self { path, target })
     }
@@ -90,18 +83,12 @@ impl Drop for Staged {
     }
 }
 
-const RANDOM_DIGITS: usize = 16;
+fn aside(target: &Path) -> PathBuf {
+    let name = target.file_name().unwrap_or_default().to_string_lossy();
+    target.with_file_name(format!(".{name}.new"))
+}
 
-/// Removes temporary files of a target that a run has left which was killed.
+/// Removes the temporary file of a target that a run has left which was killed.
 pub(super) fn sweep(target: &Path) {
-    let prefix = format!(".{}.", target.file_name().unwrap_or_default().to_string_lossy());
-    let entries = target.parent().and_then(|directory| fs::read_dir(directory).ok());
-    for entry in entries.into_iter().flatten().flatten() {
-        let file = entry.file_name();
-        let random = file.to_str().and_then(|file| file.strip_prefix(&prefix));
-        let is_hex = |digits: &str| digits.bytes().all(|digit| digit.is_ascii_hexdigit());
-        if random.is_some_and(|random| random.len() == RANDOM_DIGITS && is_hex(random)) {
-            let _ = fs::remove_file(entry.path());
-        }
-    }
+    let _ = fs::remove_file(aside(target));
 }

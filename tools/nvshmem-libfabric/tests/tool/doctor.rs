@@ -1,8 +1,6 @@
 //! `doctor`: calm where nothing is, exact where something is wrong, and it changes nothing.
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
@@ -59,7 +57,7 @@ const FINDINGS: [(i32, &str, &str, &str, &str, &str); 19] = [
     (1, "NVSHMEM_LIBFABRIC_LIBRARY", "/none.so", "libfabric", "error", "cannot load libfabric"),
     (1, "NVSHMEM_LIBFABRIC_LIBRARY", "CRASH", "libfabric", "error", "signal 6"),
     (1, "NVSHMEM_LIBFABRIC_YIELD", "sometimes", "settings", "error", "NVSHMEM_LIBFABRIC_YIELD"),
-    (1, "NVSHMEM_LIBFABRIC_DEVICES", "mlx5_77", "provider", "error", "nothing there has this name"),
+    (1, "NVSHMEM_LIBFABRIC_DEVICES", "mlx5_77", "provider", "error", "or address; it has: "),
     // One mistake is one error, and libfabric is none.
     (1, "NVSHMEM_LIBFABRIC_PROVIDER", "verbz", "settings", "error", "did you mean verbs?"),
     (1, "NVSHMEM_LIBFABRIC_PROVIDER", "verbz", "libfabric", "ok", "version "),
@@ -130,39 +128,6 @@ pub(crate) fn findings() -> Case {
     let mut command = behind(&few, "doctor --plugin-dir PLUGINS");
     let said = says(&mut command, 1, &["Too many open files"])?;
     assert!(!said.contains("install libfabric"), "{said}");
-    Ok(())
-}
-
-pub(crate) fn left_behind() -> Case {
-    struct Files(Vec<PathBuf>);
-    impl Drop for Files {
-        fn drop(&mut self) {
-            self.0.iter().for_each(|file| drop(fs::remove_file(file)));
-        }
-    }
-    let mut ended = Command::new("true").spawn()?;
-    ended.wait()?;
-    // Named as those of libfabric's shm are; and of this transport, whose files of its own PID
-    // namespace are removed.
-    let namespace = fs::metadata("/proc/self/ns/pid")?.ino();
-    let (dead, alive) = (ended.id(), std::process::id());
-    let files = [
-        format!("fi_shm_{dead}:0:doctor"),
-        format!("fi_shm_{alive}:0:doctor"),
-        format!("{dead}-{namespace}:0:0"),
-        format!("{dead}-1{namespace}:0:0"),
-    ];
-    let files = Files(files.map(|name| PathBuf::from("/dev/shm").join(name)).to_vec());
-    for file in &files.0 {
-        fs::write(file, "")?;
-    }
-    let check = check(&json(&mut doctor("--json"), 0)?, "left-behind");
-    // Any other process of the transport removes it as well, and may come first.
-    assert!(!files.0[2].exists() && files.0[3].exists(), "{check:#}");
-    let names = |at: usize| check["details"].to_string().contains(&*files.0[at].to_string_lossy());
-    // Of many, some are named.
-    let many = check["details"].as_array().is_some_and(|named| named.len() >= 20);
-    assert!(check["verdict"] == "warning" && (many || names(0)) && !names(1), "{check:#}");
     Ok(())
 }
 

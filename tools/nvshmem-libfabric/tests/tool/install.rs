@@ -118,7 +118,7 @@ pub(crate) fn pages() -> Case {
     }
     // What is for the tool itself is not shown.
     let pages = fs::read_dir(share.join("man/man1"))?.count();
-    assert!(pages == commands.len() && !(zsh + &fish).contains("sweep"));
+    assert!(pages == commands.len() && !(zsh + &fish).contains("probe"));
     let bash = share.join("bash-completion/completions/nvshmem-libfabric");
     for (words, completed) in
         [("nvshmem-libfabric se", "selftest"), ("nvshmem-libfabric run --dry", "--dry-run")]
@@ -163,15 +163,11 @@ pub(crate) fn planted_links() -> Case {
     let record = "share/nvshmem-libfabric";
     fs::create_dir_all(prefix.join(record))?;
     fs::create_dir_all(prefix.join("lib"))?;
-    symlink(&victim, prefix.join(record).join(".installed.json"))?;
     let plugin = file_name(7);
-    let plant = format!(
-        "for name in lib/.{plugin} {record}/.installed.json; do ln -s {} $1/$name.$$; done\n\
-         exec {TOOL} install --prefix $1 --plugin-dir {}",
-        victim.display(),
-        plugins().display()
-    );
-    good(Command::new("sh").args(["-euc", &plant, "sh"]).arg(&prefix))?;
+    for name in [format!("lib/.{plugin}.new"), format!("{record}/.installed.json.new")] {
+        symlink(&victim, prefix.join(name))?;
+    }
+    good(&mut install(&prefix, plugins()))?;
     assert!(fs::read_to_string(&victim)? == "precious" && mode(&victim)? == before);
     for name in [format!("lib/{plugin}"), format!("{record}/installed.json")] {
         assert!(prefix.join(&name).symlink_metadata()?.is_file(), "{name} is a file");

@@ -1,6 +1,6 @@
 //! `selftest` and `perf`: they pass on what is well, and fail with words on what is not.
 
-use crate::bed::{Case, TOOL, behind, good, json, says, text, tool};
+use crate::bed::{Case, good, json, says, tool};
 
 const WRONG: (&str, &str) = ("NVSHMEM_LIBFABRIC_DEVICES", "mlx5_77");
 
@@ -49,17 +49,5 @@ pub(crate) fn perf() -> Case {
     // A job that fails is one line.
     let said = says(tool(line).env(WRONG.0, WRONG.1), 1, &["mlx5_77"])?;
     assert!(!said.contains("returned"), "{said}");
-    Ok(())
-}
-
-pub(crate) fn little(prefix: Vec<String>) -> Case {
-    let eighth: Vec<String> = prefix.iter().map(|word| word.replace("64m", "8m")).collect();
-    // Where the kernel does not copy between processes, files grow with the number of PEs.
-    for (words, pes, without) in [(eighth, 2, "0"), (prefix.clone(), 8, "0"), (prefix, 4, "1")] {
-        let line = format!("{TOOL} selftest --provider shm --pes {pes} --plugin-dir PLUGINS");
-        let said = text(&behind(&words, &line).env("FI_SHM_DISABLE_CMA", without).output()?);
-        let told = said.contains("/dev/shm has ") && said.contains(" are needed for endpoints");
-        assert!(told && !said.contains("signal"), "{pes} PEs: {said}");
-    }
     Ok(())
 }

@@ -16,7 +16,6 @@ use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Trial};
 use nvshmem_sim::traffic;
-use test_support::needs;
 
 /// Makes trials of functions, named after their modules.
 macro_rules! cases {
@@ -35,13 +34,12 @@ fn main() -> ExitCode {
         info: releases looked_for linker_rules settings text_for_people;
         install: prefix by_make update pages uninstall_keeps_others planted_links;
         run: command_lines own_options dry_run missing hangs nccl environment status;
-        doctor: usable findings left_behind ignored_sigchld;
+        doctor: usable findings ignored_sigchld;
         jobs: selftest failed_selftest perf;
         qualify: shm tcp_without_private_text gpus failures stopped;
-        refused: commands environment old_names closed_output full_disk;
+        refused: commands environment closed_output full_disk;
         docs: environments errors;
     };
-    trials.push(needs::trial("jobs::little_shared_memory", needs::own_shm(64), jobs::little));
     trials.extend(run::wheels());
     trials.extend(hosts::trials());
     trials.extend(docs::pages());

@@ -7,8 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 
 use crate::bed::{
-    Case, MadeUp, Scratch, TOOL, executable, file_name, good, plugins, refuses, says, text, tool,
-    tree,
+    Case, MadeUp, Scratch, TOOL, executable, file_name, good, plugins, refuses, text, tool, tree,
 };
 
 /// The status and the command, in which a word in capitals is a path; and what is said.
@@ -122,21 +121,6 @@ pub(crate) fn environment() -> Case {
     // What an option gives is not asked of the environment.
     let mut command = tool("selftest --provider shm --plugin-dir PLUGINS");
     good(command.env("NVSHMEM_LIBFABRIC_PROVIDER", "verbz")).map(drop)
-}
-
-/// One line says what is used in place of commands and options of before.
-pub(crate) fn old_names() -> Case {
-    for (status, line, instead) in [
-        (2, "top --once", "NVSHMEM_LIBFABRIC_COUNTERS="),
-        (2, "trace show pe-0.trace", "NVSHMEM_DEBUG=TRACE"),
-        (2, "report --out -", "`qualify`"),
-        (2, "install --nvshmem /opt/nvshmem", "nvshmem-libfabric run -- PROGRAM"),
-        (125, "run --record pe-%p.trace -- true", "NVSHMEM_DEBUG=TRACE"),
-    ] {
-        let said = says(&mut tool(line), status, &["gone", instead])?;
-        assert_eq!(said.lines().count(), 1, "{line}: {said}");
-    }
-    Ok(())
 }
 
 /// Commands that print; NEW is a prefix to install in, OLD one where everything is installed.

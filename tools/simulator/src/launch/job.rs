@@ -186,18 +186,11 @@ impl Launch<'_> {
             }
             FromPe::Join(part) => {
                 (self.on_told)(pe as u32, process, Told::Joins(self.collective.completed));
-                match self.collective.join(pe, part) {
-                    Ok(None) => {}
-                    Ok(Some(all)) => self.tell_all(&ToPe::Gathered(all)),
-                    Err(text) => self.abort(text),
+                if let Some(all) = self.collective.join(pe, part) {
+                    self.tell_all(&ToPe::Gathered(all));
                 }
             }
-            FromPe::Finished => {
-                self.pes[pe].outcome = Some(Outcome::Finished);
-                if let Err(text) = self.collective.finish(pe) {
-                    self.abort(text);
-                }
-            }
+            FromPe::Finished => self.pes[pe].outcome = Some(Outcome::Finished),
             FromPe::Failed(text) => self.fail(pe, Outcome::Failed(text)),
         }
     }

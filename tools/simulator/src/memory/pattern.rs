@@ -69,36 +69,3 @@ impl Pattern {
         Err(error!("{count} bytes are wrong, the first at offset {first}: {found}, not {right}"))
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn wrong_byte_is_found_anywhere() {
-        let pattern = Pattern::of(&[1, 2, 3]);
-        for (position, len) in (0..20).flat_map(|at| (0..40).map(move |len| (at, len))) {
-            let mut data = vec![0; len];
-            pattern.fill(position, &mut data);
-            pattern.verify(position, &data).unwrap();
-            for at in 0..len {
-                data[at] ^= 0x10;
-                let error = pattern.verify(position, &data).unwrap_err().to_string();
-                assert!(
-                    error.starts_with(&format!("1 bytes are wrong, the first at offset {at}: "))
-                );
-                data[at] ^= 0x10;
-            }
-        }
-    }
-
-    #[test]
-    fn place_and_seed_change_bytes() {
-        let mut data = vec![0; 256];
-        Pattern::new(1).fill(0, &mut data);
-        assert!(Pattern::new(1).verify(8, &data).is_err());
-        assert!(Pattern::new(1).verify(1, &data).is_err());
-        assert!(Pattern::new(2).verify(0, &data).is_err());
-        assert_ne!(Pattern::of(&[1, 2]), Pattern::of(&[2, 1]));
-    }
-}

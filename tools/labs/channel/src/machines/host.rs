@@ -3,7 +3,7 @@
 use std::ffi::CString;
 use std::thread::{self, JoinHandle};
 
-use channel_producer::{KernelArgs, Zeroed, run};
+use channel_producer::{KernelArgs, run};
 
 use crate::machines::{HasEnded, Machine, MachineError, Memory};
 
@@ -25,8 +25,7 @@ impl Machine for Host {
     }
 
     fn shared(&self, len: usize) -> Result<Memory, MachineError> {
-        // SAFETY: a word of zeroes is one.
-        let words: Zeroed<u64> = unsafe { Zeroed::new(len.div_ceil(8)) };
+        let words = vec![0_u64; len.div_ceil(8)];
         Ok(Memory::new(words.as_ptr() as usize, len, Box::new(words)))
     }
 

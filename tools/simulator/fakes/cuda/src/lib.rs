@@ -69,5 +69,3 @@
 
 mod calls;
 mod state;
-#[cfg(test)]
-mod tests;

@@ -8,13 +8,9 @@
 
 #![allow(missing_docs, reason = "functions of the device header are documented there")]
 
-mod context;
-
 use std::ffi::{CStr, c_char, c_int, c_uint};
 
 use channel_sys::nlf_context;
-
-pub use context::{ContextOptions, HostContext, Zeroed};
 
 /// What every kernel takes: `nlfk_args` of `cuda/kernels/bodies.cuh`, where the fields are told.
 #[repr(C)]
@@ -54,50 +50,30 @@ unsafe impl Send for KernelArgs {}
 unsafe impl Sync for KernelArgs {}
 
 unsafe extern "C" {
-    fn nlfh_set_block(block: c_uint);
-    fn nlfh_set_pause(pause: Option<extern "C" fn(c_uint)>);
-    fn nlfh_test_f64(word: &f64, comparison: c_uint, value: f64) -> bool;
-    fn nlfh_test_f32(word: &f32, comparison: c_uint, value: f32) -> bool;
-    fn nlfh_test_i32(word: &i32, comparison: c_uint, value: i32) -> bool;
+    /// Which block the calling thread is from now on. It uses ring `block % n_rings`.
+    #[link_name = "nlfh_set_block"]
+    pub safe fn set_block(block: c_uint);
+    /// What the calling thread does between two looks while it waits, from now on; with None it
+    /// yields, as at first. The number is how often it has looked. For tests that have to be in
+    /// step with it.
+    #[link_name = "nlfh_set_pause"]
+    pub safe fn set_pause(pause: Option<extern "C" fn(c_uint)>);
+    #[link_name = "nlfh_test_f64"]
+    pub safe fn test_f64(word: &f64, comparison: c_uint, value: f64) -> bool;
+    #[link_name = "nlfh_test_f32"]
+    pub safe fn test_f32(word: &f32, comparison: c_uint, value: f32) -> bool;
+    #[link_name = "nlfh_test_i32"]
+    pub safe fn test_i32(word: &i32, comparison: c_uint, value: i32) -> bool;
+    #[link_name = "nlfh_sizeof_args"]
+    pub safe fn size_of_args() -> usize;
     fn nlfh_wait_until(
         ctx: *const nlf_context,
         word: *const u64,
         comparison: c_uint,
         value: u64,
     ) -> c_int;
-    fn nlfh_sizeof_args() -> usize;
     fn nlfh_run(name: *const c_char, args: *const KernelArgs, thread: u64, threads: u64) -> c_int;
 }
-
-/// Which block the calling thread is from now on. It uses ring `block % n_rings`.
-pub fn set_block(block: u32) {
-    // SAFETY: sets a number of this thread.
-    unsafe { nlfh_set_block(block) }
-}
-
-/// What the calling thread does between two looks while it waits, from now on; with None it yields,
-/// as at first. The number is how often it has looked. For tests that have to be in step with it.
-pub fn set_pause(pause: Option<extern "C" fn(c_uint)>) {
-    // SAFETY: sets a function of this thread.
-    unsafe { nlfh_set_pause(pause) }
-}
-
-/// A type of words that kernels compare.
-pub trait Compared: Copy {
-    fn test(word: &Self, comparison: u32, value: Self) -> bool;
-}
-
-macro_rules! compared {
-    ($($type:ty: $test:ident;)*) => {$(
-        impl Compared for $type {
-            fn test(word: &Self, comparison: u32, value: Self) -> bool {
-                // SAFETY: a word that may be read.
-                unsafe { $test(word, comparison, value) }
-            }
-        }
-    )*};
-}
-compared! { f64: nlfh_test_f64; f32: nlfh_test_f32; i32: nlfh_test_i32; }
 
 /// Runs a kernel's body on this thread, as thread `thread` of `threads`; its block is the same
 /// number.
@@ -108,11 +84,6 @@ pub unsafe fn run(kernel: &CStr, args: &KernelArgs, thread: u64, threads: u64) {
     // SAFETY: the caller's promise; the string ends with a zero.
     let known = unsafe { nlfh_run(kernel.as_ptr(), args, thread, threads) };
     assert!(known == 0, "no kernel {kernel:?}");
-}
-
-pub fn size_of_args() -> usize {
-    // SAFETY: returns a number.
-    unsafe { nlfh_sizeof_args() }
 }
 
 /// The device API on a context, for the calling thread's ring: its functions by their names without

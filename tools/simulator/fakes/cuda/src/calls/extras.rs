@@ -98,7 +98,7 @@ pub(crate) extern "C" fn fake_cuda_window(address: usize, len: usize) -> usize {
 
 /// What was counted: 0 calls of `cuInit`, 1 contexts made, and of a device what
 /// [its counts](crate::state::device) are. Of this moment: 8 contexts that a call has to itself
-/// while it waits for them to be idle, 9 other calls on such contexts, 10 bytes of stack of a
+/// while it waits for them to be idle, 10 bytes of stack of a
 /// thread, of the context that has fewest, 12 kernels that run.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn fake_cuda_count(number: c_int, what: u32) -> u64 {
@@ -111,7 +111,6 @@ pub(crate) extern "C" fn fake_cuda_count(number: c_int, what: u32) -> u64 {
         0 => INITS.load(Relaxed),
         1 => MADE.load(Relaxed),
         8 => sum(|context| context.is_taken().into()),
-        9 => sum(|context| context.held_up.load(SeqCst).into()),
         10 => contexts.iter().map(|of| of.stack.load(Relaxed)).min().unwrap_or(0),
         12 => sum(|context| context.kernels.load(SeqCst).into()),
         _ => device.counts.get(what as usize).map_or(0, |count| count.load(Relaxed)),

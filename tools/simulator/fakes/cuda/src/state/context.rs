@@ -33,8 +33,6 @@ pub(crate) struct Context {
     pub(crate) kernels: AtomicU32,
     /// Taken to write by a call that has the context to itself. See [`Context::alone`].
     turn: RwLock<()>,
-    /// Calls that wait for that one.
-    pub(crate) held_up: AtomicU32,
 }
 
 #[derive(Default)]
@@ -96,7 +94,6 @@ impl Context {
             stack: AtomicU64::new(1024),
             kernels: AtomicU32::new(0),
             turn: RwLock::new(()),
-            held_up: AtomicU32::new(0),
         };
         let context: &'static Self = Box::leak(Box::new(made));
         lock(&ALL).push(context);
@@ -129,9 +126,7 @@ impl Context {
     /// Waits while a call has the context to itself.
     pub(crate) fn pass(&self) {
         if self.is_taken() {
-            self.held_up.fetch_add(1, SeqCst);
             drop(self.turn.read());
-            self.held_up.fetch_sub(1, SeqCst);
         }
     }
 

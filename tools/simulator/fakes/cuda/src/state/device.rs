@@ -37,8 +37,6 @@ pub(crate) const CALLS: usize = 11;
 pub(crate) const EXPORTED: usize = 13;
 /// Copies that have begun.
 pub(crate) const BEGUN: usize = 14;
-/// Copies that have waited for a copy engine.
-pub(crate) const QUEUED: usize = 15;
 
 const DEVICES_OF_MACHINE: usize = 8;
 

@@ -59,13 +59,6 @@ pub(crate) fn text_of(code: Status) -> Option<&'static CStr> {
 #[derive(Debug)]
 pub(crate) struct Out<T>(*mut T);
 
-#[cfg(test)]
-impl<T> Out<T> {
-    pub(crate) fn to(place: &mut T) -> Self {
-        Self(place)
-    }
-}
-
 impl<T> Out<T> {
     pub(crate) fn is_null(&self) -> bool {
         self.0.is_null()
@@ -102,17 +95,6 @@ impl<T> Out<T> {
 #[repr(transparent)]
 #[derive(Debug)]
 pub(crate) struct In<T>(*const T);
-
-#[cfg(test)]
-impl<T> In<T> {
-    pub(crate) fn to(value: &T) -> Self {
-        Self(value)
-    }
-
-    pub(crate) fn none() -> Self {
-        Self(std::ptr::null())
-    }
-}
 
 impl<T> In<T> {
     pub(crate) fn get(&self) -> Result<&T, Status> {

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::state::context::{Context, Stream};
-use crate::state::device::{BEGUN, Device, QUEUED, TURNS};
+use crate::state::device::{BEGUN, Device, TURNS};
 use crate::state::pages::Place;
 use crate::state::settings::variable;
 use crate::state::table::lock;
@@ -164,11 +164,7 @@ pub(crate) fn copy_rows(
 /// goes round among the streams of all contexts, so a short copy beside a long one takes about 500
 /// µs.
 fn copy_engine(device: &Device, to_device: bool) -> MutexGuard<'_, ()> {
-    let engine = &device.engines[usize::from(to_device)];
-    engine.try_lock().unwrap_or_else(|_| {
-        device.count(QUEUED);
-        lock(engine)
-    })
+    lock(&device.engines[usize::from(to_device)])
 }
 
 /// What the kernel does that is known: it sets the second word, and ends when the first one is set.

@@ -1,10 +1,6 @@
 //! An index that is used again while producers look addresses up.
 
-use std::sync::atomic::AtomicU64;
-
-use channel_producer::{ContextOptions, HostContext, Producer, set_block};
-use channel_sys as c;
-use nvshmem_transport_libfabric::channel::ring::region_entry::{RegionEntry, ShownRegion};
+use super::*;
 
 /// Two regions that take turns at an index: far from each other, the second one long.
 const SHORT: ShownRegion = ShownRegion { base: 1 << 44, len: 1 << 16, symmetric: true };
@@ -16,26 +12,8 @@ const OTHER: ShownRegion = ShownRegion { base: 1 << 46, len: 1 << 16, symmetric:
 #[cfg(target_arch = "x86_64")]
 const BETWEEN: u64 = SHORT.base + (1 << 30);
 
-fn entry(context: &HostContext, index: usize) -> RegionEntry<'_> {
-    let entry = context.region(index).as_ptr();
-    // SAFETY: aligned words of the context, which producers only read.
-    unsafe {
-        RegionEntry {
-            base: AtomicU64::from_ptr(&raw mut (*entry).base),
-            size: AtomicU64::from_ptr(&raw mut (*entry).size),
-        }
-    }
-}
-
-fn set(entry: RegionEntry<'_>, region: ShownRegion) {
-    let set: Result<(), ()> = entry.set(region, || Ok(()));
-    set.unwrap();
-}
-
-fn context() -> HostContext {
-    let regions = vec![c::nlf_region { base: 0, size: 0 }; 2];
-    let options = ContextOptions { n_pes: 2, me: 0, n_rings: 1, slots_log2: 6, spins: 0, regions };
-    HostContext::new(&options)
+fn set(shared: &Shared, index: usize, region: ShownRegion) {
+    shared.set_region(index, region, 2).unwrap();
 }
 
 /// Runs a producer one instruction after the other, and does something between two of them.
@@ -47,7 +25,7 @@ mod steps {
 
     const TRAP: u64 = 1 << 8;
 
-    type Between = Cell<Option<(u64, fn(&super::HostContext), *const super::HostContext)>>;
+    type Between = Cell<Option<(u64, fn(&super::Shared), *const super::Shared)>>;
 
     thread_local! {
         static BETWEEN: Between = const { Cell::new(None) };
@@ -73,8 +51,8 @@ mod steps {
     /// Runs `run`, and after so many instructions of it `act`. Whether there were as many.
     pub(super) fn run(
         after: u64,
-        context: &super::HostContext,
-        act: fn(&super::HostContext),
+        context: &super::Shared,
+        act: fn(&super::Shared),
         run: impl FnOnce(),
     ) -> bool {
         // SAFETY: a handler that allocates nothing and takes no lock.
@@ -98,24 +76,20 @@ mod steps {
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn region_entries_are_never_mixed() {
-    type Change = fn(&HostContext);
-    let directions: [(ShownRegion, Change); 2] = [
-        (SHORT, |context| set(entry(context, 0), LONG)),
-        (LONG, |context| set(entry(context, 0), SHORT)),
-    ];
-    set_block(0);
+    type Change = fn(&Shared);
+    let directions: [(ShownRegion, Change); 2] =
+        [(SHORT, |shared| set(shared, 0, LONG)), (LONG, |shared| set(shared, 0, SHORT))];
     for (before, change) in directions {
         let mut tried = 0;
         for after in 0.. {
-            let context = context();
-            set(entry(&context, 0), before);
-            set(entry(&context, 1), OTHER);
+            let shared = shared(1, 6, 0);
+            set(&shared, 0, before);
+            set(&shared, 1, OTHER);
             let (to, from) = (BETWEEN as *mut u8, OTHER.base as *const u8);
-            // SAFETY: the context stays until the call has returned; nobody follows an address.
-            let producer = unsafe { Producer::new(context.as_ptr()) };
+            let producer = producer(&shared);
             let mut status = 0;
             let changed =
-                steps::run(after, &context, change, || status = producer.put_nbi(to, from, 8, 1));
+                steps::run(after, &shared, change, || status = producer.put_nbi(to, from, 8, 1));
             if !changed {
                 break;
             }
@@ -130,28 +104,29 @@ fn region_entries_are_never_mixed() {
 /// The generation of an entry has 22 bits, and goes round.
 #[test]
 fn entry_generation_wraps() {
-    let context = context();
+    let shared = shared(1, 6, 0);
     let last = u64::MAX << c::NLF_REGION_GENERATION_SHIFT;
     // SAFETY: nobody uses the context yet.
-    unsafe { (*context.region(0).as_ptr()).size = last - (1 << c::NLF_REGION_GENERATION_SHIFT) };
-    // SAFETY: the context stays for as long as the test.
-    let producer = unsafe { Producer::new(context.as_ptr()) };
-    set_block(0);
+    unsafe {
+        let entry = (*shared.context()).regions.cast_mut();
+        (*entry).size = last - (1 << c::NLF_REGION_GENERATION_SHIFT);
+    }
+    let producer = producer(&shared);
     for round in 0..4 {
         let region = if round % 2 == 0 { LONG } else { SHORT };
-        set(entry(&context, 0), region);
+        set(&shared, 0, region);
         let last_byte = (region.base + region.len - 1) as *mut u8;
         assert_eq!(producer.put_nbi(last_byte, last_byte, 1, 1), 0, "round {round}");
         let behind = (region.base + region.len) as *mut u8;
         let refused = producer.put_nbi(behind, behind, 1, 1);
         assert_eq!(refused, c::NLF_ERROR_ADDRESS as i32, "round {round}");
     }
-    set(entry(&context, 0), ShownRegion::NONE);
+    set(&shared, 0, ShownRegion::NONE);
     let at = LONG.base as *mut u8;
     assert_eq!(producer.put_nbi(at, at, 1, 1), c::NLF_ERROR_ADDRESS as i32);
     // Memory of this PE alone is no target.
-    set(entry(&context, 0), ShownRegion { symmetric: false, ..LONG });
+    set(&shared, 0, ShownRegion { symmetric: false, ..LONG });
     assert_eq!(producer.put_nbi(at, at, 1, 1), c::NLF_ERROR_ADDRESS as i32);
-    set(entry(&context, 1), SHORT);
+    set(&shared, 1, SHORT);
     assert_eq!(producer.put_nbi(SHORT.base as *mut u8, at, 1, 1), 0);
 }

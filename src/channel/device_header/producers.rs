@@ -1,17 +1,15 @@
-//! The device API, compiled for CPU threads, at one end, and the consumer at the other.
+//! What producers put into the rings, and what they are told.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use channel_producer::{HostContext, Producer, set_block, set_pause};
-use channel_sys as c;
+use channel_producer::{set_block, set_pause};
 use engine::atomic::{AtomicOp, Width};
 use engine::ids::Pe;
-use nvshmem_transport_libfabric::channel::ring::descriptor::Descriptor;
-use nvshmem_transport_libfabric::channel::ring::{Ring, State};
 
-use super::bed::{BASE, Bed, REGION_BYTES};
-use super::support::region_addr;
+use super::*;
+use crate::channel::ring::State;
+use crate::channel::ring::descriptor::Descriptor;
 
 /// What `push` and `push_two` bring: all rounds of each thread, in order, in the thread's ring.
 struct Expected {
@@ -83,10 +81,9 @@ fn all_arrive(
     expected.check(&mut bed.rings);
     assert!(status.iter().all(|status| *status == 0), "{status:?}");
     assert!(out.iter().all(|pushed| *pushed == rounds));
-    assert!(bed.context.error().is_none());
-    for (index, ring) in bed.rings.iter().enumerate() {
-        assert_eq!(ring.taken(), bed.context.head(index), "slots of ring {index}");
-    }
+    assert!(bed.error().is_none());
+    let taken: Vec<u64> = bed.rings.iter().map(Ring::taken).collect();
+    assert_eq!(bed.shared.heads().unwrap(), taken, "slots of the rings");
 }
 
 #[test]
@@ -124,9 +121,9 @@ fn stopped_proxy_is_reported() {
     for (thread, pushed) in out.iter().enumerate() {
         assert!(*pushed >= expected.next[thread], "thread {thread}");
     }
-    let error = bed.context.error().unwrap();
+    let error = bed.error().unwrap();
     assert_eq!(error.code, c::NLF_ERROR_STOPPED);
-    let producer = producer(&bed.context);
+    let producer = producer(&bed.shared);
     assert_eq!(producer.quiet(), c::NLF_ERROR_STOPPED as i32);
     assert_eq!(producer.quiet_all(), c::NLF_ERROR_STOPPED as i32);
 }
@@ -134,13 +131,13 @@ fn stopped_proxy_is_reported() {
 #[test]
 fn stuck_proxy_is_reported() {
     let mut bed = Bed::new(1, 6, 200);
-    let (status, _) = bed.run(c"push", 4, 1000, |_, context| context.is_abandoned());
+    let (status, _) = bed.run(c"push", 4, 1000, |_, shared| shared.is_abandoned());
     assert!(status.iter().all(|status| *status == c::NLF_ERROR_STUCK as i32), "{status:?}");
-    assert_eq!(bed.context.error().unwrap().code, c::NLF_ERROR_STUCK);
+    assert_eq!(bed.error().unwrap().code, c::NLF_ERROR_STUCK);
     // Later producers find out too, though the ring is taken from again: it has a hole.
     while bed.rings[0].take().is_some() {}
     bed.rings[0].publish_tail();
-    let producer = producer(&bed.context);
+    let producer = producer(&bed.shared);
     assert_eq!(producer.quiet(), c::NLF_ERROR_STUCK as i32);
 }
 
@@ -178,7 +175,7 @@ fn take_all(ring: &mut Ring) {
 /// taken every `period` looks. Returns what that one and the wait were answered.
 fn fill_and_wait(spins: u64, period: u32) -> (i32, i32) {
     let mut bed = Bed::new(1, 6, spins);
-    let producer = producer(&bed.context);
+    let producer = producer(&bed.shared);
     let at = BASE as *mut u8;
     for _ in 0..64 {
         assert_eq!(producer.put_nbi(at, at, 8, 1), 0);
@@ -209,7 +206,7 @@ fn waits_without_progress_are_given_up() {
 #[test]
 fn quiet_waits_for_earlier_slots() {
     let mut bed = Bed::new(1, 6, 0);
-    let producer = producer(&bed.context);
+    let producer = producer(&bed.shared);
     assert_eq!(producer.quiet(), 0, "nothing was put in");
     set_block(0);
     let at = BASE as *mut u8;
@@ -230,7 +227,7 @@ fn quiet_waits_for_earlier_slots() {
 #[test]
 fn delivered_operations_survive_failure() {
     let mut bed = Bed::new(1, 6, 0);
-    let producer = producer(&bed.context);
+    let producer = producer(&bed.shared);
     let at = BASE as *mut u8;
     assert_eq!(producer.put_nbi(at, at, 8, 1), 0);
     assert!(bed.rings[0].take().is_some());
@@ -242,23 +239,9 @@ fn delivered_operations_survive_failure() {
 }
 
 #[test]
-fn peer_waits_end_with_proxy() {
-    let mut bed = Bed::new(1, 6, 0);
-    let producer = producer(&bed.context);
-    let word = 0u64;
-    bed.rings[0].publish_state(State::Stopped);
-    // SAFETY: the word is this function's.
-    let status = unsafe { producer.wait_until(&raw const word, 0, 1) };
-    assert_eq!(status, c::NLF_ERROR_STOPPED as i32);
-    // What is there already is no error.
-    // SAFETY: the same.
-    assert_eq!(unsafe { producer.wait_until(&raw const word, 0, 0) }, 0);
-}
-
-#[test]
 fn consumer_takes_every_operation() {
     let mut bed = Bed::new(1, 6, 0);
-    let producer = producer(&bed.context);
+    let producer = producer(&bed.shared);
     let at = |offset: u64| (BASE + offset) as *mut u8;
     let word = |offset: u64| (BASE + offset) as *mut u64;
     let half = |offset: u64| (BASE + offset) as *mut u32;
@@ -357,14 +340,14 @@ fn wrong_calls_are_refused() {
     ];
     for (what, code, call) in wrong {
         let mut bed = Bed::new(1, 6, 0);
-        let producer = producer(&bed.context);
+        let producer = producer(&bed.shared);
         assert_eq!(call(&producer), code as i32, "{what}");
-        assert_eq!(bed.context.error().unwrap().code, code, "{what}");
+        assert_eq!(bed.error().unwrap().code, code, "{what}");
         assert!(bed.rings[0].take().is_none(), "{what}");
-        assert_eq!(bed.context.head(0), 0, "{what}");
+        assert_eq!(bed.shared.heads().unwrap(), [0], "{what}");
         // The first one stays.
         assert_eq!(producer.put_nbi(at, at, 8, 9), c::NLF_ERROR_PE as i32);
-        assert_eq!(bed.context.error().unwrap().code, code, "{what}");
+        assert_eq!(bed.error().unwrap().code, code, "{what}");
         // The context goes on.
         assert_eq!(producer.put_nbi(at, at, 8, 1), 0);
         assert!(bed.rings[0].take().is_some(), "{what}");
@@ -374,19 +357,19 @@ fn wrong_calls_are_refused() {
 #[test]
 fn first_error_stays() {
     let bed = Bed::new(4, 6, 0);
-    let producer = producer(&bed.context);
+    let producer = producer(&bed.shared);
     set_block(6);
     let outside = (BASE + REGION_BYTES) as *mut u8;
     assert_ne!(producer.put_nbi(outside, BASE as *const u8, 12, 1), 0);
     // SAFETY: a word of the context, which this thread alone uses.
-    let claims = unsafe { &mut *(*bed.context.as_mut_ptr()).error_claims };
+    let claims = unsafe { &mut *(*bed.context()).error_claims };
     assert_eq!(*claims, 1);
     *claims = u32::MAX;
     for _ in 0..3 {
         let refused = producer.put_nbi(BASE as *mut u8, BASE as *const u8, 8, 9);
         assert_eq!(refused, c::NLF_ERROR_PE as i32);
     }
-    let error = bed.context.error().unwrap();
+    let error = bed.error().unwrap();
     assert_eq!((error.code, error.op, error.pe), (c::NLF_ERROR_ADDRESS, c::NLF_OP_PUT, 1));
     assert_eq!((error.addr, error.bytes, error.ring), (BASE + REGION_BYTES, 12, 2));
 }
@@ -394,7 +377,7 @@ fn first_error_stays() {
 #[test]
 fn zero_bytes_are_no_operation() {
     let mut bed = Bed::new(1, 6, 0);
-    let producer = producer(&bed.context);
+    let producer = producer(&bed.shared);
     assert_eq!(producer.put_nbi(std::ptr::null_mut(), std::ptr::null(), 0, 1), 0);
     assert_eq!(producer.get_nbi(std::ptr::null_mut(), std::ptr::null(), 0, 1), 0);
     assert!(bed.rings[0].take().is_none());
@@ -405,8 +388,8 @@ fn zero_bytes_are_no_operation() {
 fn other_versions_are_refused() {
     let bed = Bed::new(1, 6, 0);
     // SAFETY: nobody uses the context yet.
-    unsafe { (*bed.context.as_mut_ptr()).version += 1 };
-    let producer = producer(&bed.context);
+    unsafe { (*bed.context()).version += 1 };
+    let producer = producer(&bed.shared);
     let at = BASE as *mut u8;
     let refused = c::NLF_ERROR_VERSION as i32;
     assert_eq!(producer.put_nbi(at, at, 8, 1), refused);
@@ -417,17 +400,11 @@ fn other_versions_are_refused() {
     assert_eq!(producer.quiet_all(), refused);
 }
 
-fn producer(context: &HostContext) -> Producer {
-    set_block(0);
-    // SAFETY: the tests keep the context; nobody follows addresses of its region.
-    unsafe { Producer::new(context.as_ptr()) }
-}
-
 /// Whatever block a thread is, a ring that it names is the one used, round and round.
 #[test]
 fn named_ring_is_used() {
     let mut bed = Bed::new(4, 6, 0);
-    let producer = producer(&bed.context);
+    let producer = producer(&bed.shared);
     let at = BASE as *mut u8;
     set_block(1);
     for ring in [0, 3, 2, 6] {
@@ -454,7 +431,7 @@ fn quiet_of_one_pe_ends() {
     ];
     for (before, says) in answers {
         let mut bed = Bed::new(1, 6, 1000);
-        let producer = producer(&bed.context);
+        let producer = producer(&bed.shared);
         let at = BASE as *mut u8;
         for _ in 0..before {
             assert_eq!(producer.put_nbi(at, at, 8, 1), 0);
@@ -477,9 +454,10 @@ fn quiet_of_one_pe_ends() {
 #[test]
 fn landings_are_reused() {
     let mut bed = Bed::new(1, 6, 300);
-    let producer = producer(&bed.context);
-    let own = bed.context.own().as_ptr();
-    let counts = bed.context.own_producers().as_ptr();
+    let producer = producer(&bed.shared);
+    // SAFETY: the context lives.
+    let (own, counts) =
+        unsafe { ((*bed.context()).own.cast_mut(), (*bed.context()).own_producers) };
     let value_of = |at: u64| 0x9e37_79b9 * (at + 1);
     for landing in 0..u64::from(c::NLF_LANDINGS) {
         // SAFETY: words that this thread alone uses.
@@ -508,8 +486,10 @@ fn landings_are_reused() {
 #[test]
 fn barrier_count_wraps() {
     let mut bed = Bed::new(1, 6, 0);
-    let producer = producer(&bed.context);
-    let (own, counts) = (bed.context.own().as_ptr(), bed.context.own_producers().as_ptr());
+    let producer = producer(&bed.shared);
+    // SAFETY: the context lives.
+    let (own, counts) =
+        unsafe { ((*bed.context()).own.cast_mut(), (*bed.context()).own_producers) };
     bed.rings[0].publish_state(State::Stopped);
     for before in (0..4).map(|barrier| (u64::MAX - 2).wrapping_add(barrier)) {
         for (ahead, status) in [(0, c::NLF_ERROR_STOPPED), (1, c::NLF_OK), (2, c::NLF_OK)] {
