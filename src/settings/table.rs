@@ -199,7 +199,8 @@ settings! {
     /// rail and oldest operation.
     Users "NVSHMEM_LIBFABRIC_WARN_SECONDS" warn_after: Option<Duration> = Some(Duration::from_secs(10)), NEVER;
 
-    /// A wait of this length in which nothing completes fails.
+    /// A wait in which nothing completes for so long fails; for copies and what other PEs hold, for
+    /// twice as long.
     Users "NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS" fail_after: Option<Duration> = Some(Duration::from_secs(120)), NEVER;
 
     /// Whether an idle progress iteration yields its core. `auto`: where the host has fewer than

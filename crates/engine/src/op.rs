@@ -60,7 +60,7 @@ pub(crate) enum SignalProtocol {
     Undecided,
     /// One message carries data and signal.
     Eager,
-    /// As `Eager`, but the payload is sent from its own memory and not copied into the frame.
+    /// As `Eager`, but the payload is outside the frame: the port copies it as the message leaves.
     EagerLong,
     /// The target counts the segments, which carry `tag`; `segments` of them are posted so far.
     Counted { tag: Tag, segments: u32 },

@@ -34,7 +34,7 @@ use engine::port::{Access, PortError};
 /// Options of staging.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StagingOptions {
-    /// Bytes of a bounce buffer of bounce memory: a multiple of 4096, and not 0.
+    /// Bytes of a bounce buffer: a multiple of 4096, and not 0.
     pub bounce_len: usize,
     /// Bounce buffers for each direction: 1 to [`MAX_BOUNCE_BUFFERS`].
     pub bounces: u16,
@@ -78,7 +78,7 @@ impl From<StagingError> for PortError {
     }
 }
 
-/// StagedRange ranges of this process.
+/// Staged device memory of this process, with what copies it.
 ///
 /// # Threads
 /// Any, at once.

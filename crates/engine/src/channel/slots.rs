@@ -1,7 +1,8 @@
 //! The table of unacknowledged messages, over all peers.
 //!
 //! A message has a slot from the moment it leaves until it is executed at its target; a fetch until
-//! its reply is here as well. The slot keeps the message's bytes until then.
+//! its reply is here as well. Messages are encoded in their slot, so that bytes are written once.
+//! When a message has left, its bytes are not read again: the sender never repeats it.
 
 use crate::ids::WrId;
 use crate::port::Tail;
@@ -44,7 +45,7 @@ impl Purpose {
 pub(crate) struct MessageSlot {
     /// The sealed message, without its tail.
     pub(crate) frame: Frame,
-    /// Payload that is sent from its own memory.
+    /// Payload outside the frame, which the port copied when the message left.
     pub(crate) tail: Tail,
     pub(crate) seq: Seq,
     /// [`Account::FREE`] in a free slot; plain if the message's end only uncounts it.
@@ -60,7 +61,8 @@ impl MessageSlot {
         self.account != Account::FREE
     }
 
-    /// Returns the local memory that the message still accesses; it may have no bytes.
+    /// Returns the local memory of the message's operation; it may have no bytes. That of a tail is
+    /// no longer read, but its put has not ended.
     pub(crate) fn memory(&self) -> (usize, usize) {
         match self.purpose {
             Purpose::Fetch { result, width, .. } => result.memory(width),

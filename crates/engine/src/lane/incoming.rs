@@ -182,8 +182,8 @@ impl<P: Port> Lane<P> {
             return;
         }
         if channel.executed.has(seq) || channel.is_waiting(seq) {
-            // Delivered again: the sender may not know that it is executed. A cached reply is sent
-            // again.
+            // A duplicate of the fabric's or a stranger's, as senders repeat nothing. It is
+            // acknowledged again, and a cached reply is sent again.
             channel.ack_due = true;
             if let Body::Fetch { reply_slot, .. } = message.body {
                 let is_cached = channel.replies[usize::from(reply_slot)].0 == seq;

@@ -111,8 +111,8 @@ impl<P: Port> Lane<P> {
     ///
     /// The peer's proxy thread executes it exactly once, and after fenced writes. The operations of
     /// signals ([`AtomicOp::is_signal`](crate::atomic::AtomicOp::is_signal)) take effect after the
-    /// puts that this lane has started to the same PE before: NVSHMEM's host library sends the put
-    /// and the signal of user threads as two calls with no fence in between.
+    /// puts that this lane has started to the same PE before: NVSHMEM's proxy thread sends a
+    /// stream's non-blocking put with signal as two calls with no fence in between.
     ///
     /// # Errors
     /// As [`Lane::start`].

@@ -10,7 +10,8 @@ use libfabric_sys::{FI_REMOTE_WRITE, FI_RX_CQ_DATA};
 use crate::objects::info::Info;
 use crate::provider::Profile;
 
-/// Minimum and maximum bytes of immediate data in use. Providers offer four or none (fi_domain(3)).
+/// Minimum and maximum bytes of immediate data in use. Providers offer at least four, or none
+/// (fi_domain(3)).
 const BYTES: [usize; 2] = [4, 8];
 
 /// Support of immediate data.

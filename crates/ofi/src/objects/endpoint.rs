@@ -209,7 +209,8 @@ fn enable(
     if domain.info.reaches_devices() && *profile.forbids_cuda {
         let call = "fi_setopt(FI_OPT_CUDA_API_PERMITTED)";
         if let Err(error) = forbid(FI_OPT_CUDA_API_PERMITTED, call) {
-            // For other errors the library is older than the option (1.18), or has no CUDA.
+            // Other errors: the library is older than the option (1.18) or has no CUDA, or the
+            // provider does not know the option (ENOPROTOOPT).
             needs_cuda = (error.code == FI_EOPNOTSUPP).then(|| error.to_string());
         }
     }

@@ -198,7 +198,7 @@ impl Nic {
     }
 }
 
-/// What a NIC needs to reach device memory, as a hint for users.
+/// Advice on what NICs need to reach device memory.
 pub(super) const GPU_DIRECT: &str = "it takes a libfabric built with CUDA, and a GPU driver that exports dma-bufs or the kernel's module nvidia_peermem";
 
 /// Names of NICs that reach device memory, according to a provider.

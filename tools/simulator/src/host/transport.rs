@@ -3,7 +3,7 @@
 //! What differs in the interface itself is here: where fields are, which shape a function has, what
 //! is passed for what the version does not know. What the hosts of the versions do differently is
 //! where they do it. Each such place matches every layout by name, so that the compiler finds it
-//! when there is a new one.
+//! when there is a new one; it does not find the guard of `Transport::fill` for layout 7.
 
 use std::ffi::c_void;
 use std::ptr::null_mut;
