@@ -4,6 +4,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use engine::lane::host::HostLane;
+
 use crate::prelude::*;
 
 /// A waiting caller has acknowledgements requested of all peers; nobody else asks so soon.
@@ -286,4 +288,42 @@ fn user_threads_hear_of_failed_lane() {
     let failed = failed.expect("a rail has failed").to_string();
     let _ = first.progress();
     assert_eq!(host.quiet(Pe(1)).unwrap_err().to_string(), failed);
+}
+
+#[test]
+fn reused_slot_forgets_its_payload() {
+    let mut job = Job::with(Shape { longest_message: MAX_LONG_MESSAGE, fast: true, ..PLAIN });
+    job.put(0, 1, 8192, 8).unwrap();
+    job.put_signal(0, 1, &[(64, 1000)], 0).unwrap();
+    job.until_quiet(0, 1);
+    job.fabric.stall(Pe(1));
+    let inc = job.targets.atomic(1, 0, AtomicOp::Inc, 0);
+    assert!(job.members[0].lane.try_atomic(&inc));
+    let from = job.members[0].scratch + 64;
+    assert!(!in_use(&mut job, from, 1000));
+}
+
+/// User threads reach registered memory by themselves, and hear at once what is wrong with it.
+#[test]
+fn direct_memory_is_not_handed_over() {
+    let shape = Shape { rails: 1, ..PLAIN };
+    let job = Job::new(8, &shape, CALM);
+    let (job, host) = job.with_user_threads(Some(Duration::from_millis(20)));
+    let scratch = job.members[0].scratch;
+    assert_eq!(host.complete(&job.targets.part(scratch, 1, 0, 64)), Ok(()));
+    let beyond = job.targets.part(scratch + job.heap - 8, 1, 0, 64);
+    let error = host.complete(&beyond).unwrap_err().to_string();
+    assert!(error.contains("not inside the region"), "{error}");
+}
+
+/// The last group is there for the next call.
+#[test]
+fn blocking_calls_return_their_group() {
+    let job = Job::with(PLAIN);
+    let mut lane = job.user_lane();
+    let last = std::iter::from_fn(|| lane.begin_batch()).last().unwrap();
+    lane.end_batch(last);
+    let host = HostLane::new(lane);
+    let part = job.targets.part(job.members[0].scratch, 1, 0, 8);
+    (0..2).for_each(|_| host.complete(&part).unwrap());
 }

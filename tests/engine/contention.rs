@@ -56,15 +56,17 @@ fn failed_lane_waits_once() {
 /// Messages of the fast path keep to the window, and leave slots to other peers.
 #[test]
 fn silent_peers_hold_few_slots() {
-    let mut job = Job::with(Shape { n_pes: 6, fast: true, heap: 64, ..PLAIN });
-    let held = [1, 2, 3, 4, 5].map(|pe| {
+    let mut job = Job::with(Shape { n_pes: 14, fast: true, heap: 64, ..PLAIN });
+    let held = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13].map(|pe| {
+        assert!(job.lane(0).has_room());
         (0..2).for_each(|_| job.inc(0, pe, 0));
         job.until_quiet(0, pe);
         job.fabric.stall(Pe(pe));
         let add = job.targets.atomic(pe, 0, AtomicOp::Inc, 0);
         (0..1000).take_while(|_| job.members[0].lane.try_atomic(&add)).count()
     });
-    assert_eq!(held, [512, 512, 512, 256, 128]);
+    assert_eq!(held, [512, 512, 512, 256, 128, 64, 32, 16, 8, 4, 2, 1, 1]);
+    assert!(!job.lane(0).has_room());
 }
 
 /// A long operation is queued at once, and behind it one that cannot be done is an error at once.
@@ -74,8 +76,9 @@ fn long_operations_are_queued_at_once() {
     job.fabric.stall(Pe(1));
     let before = job.fabric.now();
     job.put(0, 1, 0, 4096).unwrap();
+    job.put(0, 1, 8192, 64).unwrap();
     let waited = job.fabric.now() - before;
-    assert!(waited < 100_000 && job.lane(0).pending(Pe(1)) == 1, "{waited} ns");
+    assert!(waited < 100_000 && job.lane(0).pending(Pe(1)) == 2, "{waited} ns");
     let part = job.targets.part(job.members[0].scratch + job.heap - 8, 1, 0, 64);
     let refused = job.members[0].lane.start(&part).unwrap_err();
     assert!(refused.to_string().contains("not inside the region"), "{refused}");
@@ -86,7 +89,7 @@ fn long_operations_are_queued_at_once() {
 /// A submitter that finds the queues full gives up once another thread says so.
 #[test]
 fn abandoned_submitters_give_up() {
-    let mut job = Job::with(PLAIN);
+    let mut job = Job::with(Shape { n_pes: 6, ..PLAIN });
     let flag = Arc::new(AtomicBool::new(false));
     job.lane(0).set_abandon(Arc::clone(&flag));
     job.fabric.refuse(Pe(1), true);
@@ -95,6 +98,15 @@ fn abandoned_submitters_give_up() {
     let given_up = (0..5000).find_map(|_| job.put_value(0, 1, 0, 1).err());
     assert!(given_up.is_some_and(|error| error == EngineError::Abandoned && !error.is_in_use()));
     assert_eq!(job.lane(0).pending(Pe(1)), 2048);
+    for pe in 2..=4 {
+        job.fabric.refuse(Pe(pe), true);
+        flag.store(false, Ordering::Relaxed);
+        job.put_value(0, pe, 0, 1).unwrap();
+        flag.store(true, Ordering::Relaxed);
+        while job.put_value(0, pe, 0, 1).is_ok() {}
+    }
+    let lane = job.lane(0);
+    assert!(lane.is_saturated(Pe(4)) && !lane.is_saturated(Pe(5)), "it has nothing queued");
 }
 
 /// Unanswered fetches keep their segments; with all others in use, a put waits for one.
@@ -375,6 +387,7 @@ fn batch_ends_while_others_go_on() {
         }
         assert!(words.iter().all(|at| job.word(1, *at) == 1), "the words of {words:?}");
         job.lane(0).end_batch(batch);
+        assert_eq!(job.lane(0).begin_batch(), Some(batch), "it is free again");
         job.until_quiet(0, 1);
     });
 }
@@ -389,4 +402,47 @@ fn refused_signal_is_work() {
     assert!(job.members[0].lane.has_work(), "the signal has not left");
     job.fabric.refuse(Pe(1), false);
     job.progress_until(&[0, 1], |job| job.word(1, 0) == 1);
+}
+
+/// Queued puts and due replies, where a transmit queue has one entry and neither ends.
+#[test]
+fn replies_and_puts_take_turns() {
+    let shape = Shape { n_pes: 3, rails: 1, depth: 1, ..PLAIN };
+    let script = Script { shared_queue: true, delay: (1000, 3000), ..CALM };
+    let mut job = Job::new(1, &shape, script);
+    job.fabric.refuse(Pe(1), true);
+    (0..1000).for_each(|number| put_on(&mut job, number));
+    job.fabric.refuse(Pe(1), false);
+    for _ in 0..1000 {
+        if job.lane(2).pending(Pe(0)) < 4 {
+            job.fetch(2, 0, 0).unwrap();
+        }
+        job.iterate_some(&[0, 2], 1);
+    }
+    let (fetched, left) = (job.word(0, 0), job.lane(0).pending(Pe(1)));
+    assert!(fetched > 100 && (1..900).contains(&left), "{fetched} fetched, {left} puts left");
+}
+
+#[test]
+fn waiting_submitter_ignores_others_failures() {
+    let mut job = Job::with(Shape { n_pes: 3, ..PLAIN });
+    job.fabric.fail_next(1);
+    job.put_value(0, 2, 0, 1).unwrap();
+    job.fabric.refuse(Pe(1), true);
+    job.put_value(0, 1, 0, 7).unwrap();
+    assert!(job.lane(0).failure().is_some(), "it has failed meanwhile");
+}
+
+/// An acknowledgement finds no place free; the replies that come after it do.
+#[test]
+fn late_replies_free_places() {
+    let mut job = Job::with(Shape { rails: 1, ..PLAIN });
+    (0..20).for_each(|_| job.fetch(0, 1, 0).unwrap());
+    job.fabric.hold_up_messages(Pe(1), 1_000_000);
+    job.progress_until(&[1], |job| job.word(1, 0) == 16);
+    job.iterate_slowly(&[1], 10, 0);
+    job.fabric.hold_up_messages(Pe(1), 0);
+    job.inc(1, 0, 0);
+    assert_eq!(job.settle(&[0, 1], (0, 1), 1000), Ok(()));
+    assert!(job.fabric.now() < 100_000_000, "the watchdog alone has woken it");
 }

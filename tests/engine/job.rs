@@ -478,6 +478,10 @@ impl Job {
 
     /// A lane of PE 0's user threads, over one rail.
     pub(crate) fn host_lane(&self) -> HostLane<FakePort> {
+        HostLane::new(self.user_lane())
+    }
+
+    pub(crate) fn user_lane(&self) -> Lane<FakePort> {
         let shape = Shape { rails: 1, lonely: 0, ..self.shape.clone() };
         let port = self.fabric.port(Pe(0), shape.limits());
         let config = LaneConfig {
@@ -486,7 +490,7 @@ impl Job {
             devices: shape.has_devices(),
             ..lane_config(Pe(0), shape.paths(0), self.members[0].regions.directory())
         };
-        HostLane::new(Lane::new(port, config))
+        Lane::new(port, config)
     }
 
     /// A lane of PE 0's user threads, which hands over to its proxy lane what is staged.

@@ -18,7 +18,7 @@ fn takes(job: &mut Job, direction: Direction, addr: usize) -> bool {
     for looks in 0..2 {
         let request = Request { direction, ..job.targets.part(addr, 1, 0, 8) };
         let lane = &mut job.members[0].lane;
-        let taken = lane.try_start(&request);
+        let taken = lane.try_start_unbatched(&request);
         let moved = taken || (looks == 0 && lane.start_slow(&request).is_ok());
         if moved {
             job.until_quiet(0, 1);

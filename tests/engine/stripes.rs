@@ -48,7 +48,7 @@ fn put_rate(job: &mut Job, rounds: usize, window: usize, len: usize) -> f64 {
 fn long_operations_are_balanced() {
     let spread = Spread { balanced_from: 4096, ..Spread::ROUND_ROBIN };
     let direct = Shape { fast: true, needs_desc: false, spread, ..PLAIN };
-    let staged = Shape { staged: 0b10, bounce: (1024, 2, 2), spread, ..PLAIN };
+    let staged = Shape { rails: 4, staged: 0b10, bounce: (1024, 1, 1), spread, ..PLAIN };
     for (shape, len, by_load) in [(&direct, 4095, 0), (&direct, 4096, 4), (&staged, 4096, 16)] {
         let mut job = Job::new(1, shape, CALM);
         for _ in 0..4 {
@@ -56,6 +56,8 @@ fn long_operations_are_balanced() {
             job.quiet(0, 1).unwrap();
         }
         assert_eq!(job.counted(0, |rail| rail.by_load), by_load, "{len} bytes");
+        let is_idle = bytes_by_rail(&job).contains(&0);
+        assert!(shape.staged == 0 || !is_idle, "fragments of idle rails take turns");
     }
 }
 

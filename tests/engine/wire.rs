@@ -270,13 +270,21 @@ fn unused_bytes_are_zero() {
             assert!(decode(10, 0, 0, &pull).is_err(), "{at} of {records} records");
         }
     }
+    // The message names the place.
+    let to = RegionAddr { slot: 1, offset: 0 };
+    let record = WireRecord { to, len: 9, offset: 0, signal: None, is_ordered: false };
+    let mut pull = [0; 88];
+    (pull[24], pull[28]) = (9, 1);
+    pull[40..].copy_from_slice(&record.encode());
+    assert!(decode(10, 0, 0, &pull).is_err());
     let mut bounce = [0; 96];
     (bounce[24], bounce[30], bounce[31]) = (9, 1, 1);
     assert!(decode(10, 0, 0, &bounce).is_err(), "bounce memory needs no key");
-    for (kind, code, word) in [(0, 1, 0), (0, 0, 1), (1, 1, 0), (1, 0, 1)] {
-        assert!(
-            decode(kind, 0, 0, &[0; 16]).is_ok() && decode(kind, code, word, &[0; 16]).is_err()
-        );
+    for (kind, len, code, word) in
+        [(0, 16, 1, 0), (0, 16, 0, 1), (1, 16, 1, 0), (1, 16, 0, 1), (4, 32, 1, 0)]
+    {
+        let bytes = vec![0; len];
+        assert!(decode(kind, 0, 0, &bytes).is_ok() && decode(kind, code, word, &bytes).is_err());
     }
 }
 

@@ -8,9 +8,6 @@ use crate::group::{Class, CompletionId, OrderGroup};
 use crate::ids::{Pe, RailId, WrId};
 use crate::port::{Context, Direction, Local, Transfer};
 
-/// End of the list of free entries.
-const NIL: u32 = u32::MAX;
-
 // Values of `Segment::token`. Other values number a transfer of staging, with BY_LOAD set if its
 // rail was chosen by load.
 /// Token of a segment whose rail was chosen by load.
@@ -140,6 +137,7 @@ impl Segment {
 #[derive(Debug)]
 pub(crate) struct Segments {
     entries: Box<[Segment]>,
+    /// The length ends the list.
     first_free: u32,
 }
 
@@ -153,7 +151,7 @@ impl Segments {
             context: context(WrId(index)),
             born: 0,
             token: PLAIN,
-            next_free: if index + 1 < count { index + 1 } else { NIL },
+            next_free: index + 1,
         };
         Self { entries: (0..count).map(entry).collect(), first_free: 0 }
     }
@@ -218,5 +216,17 @@ impl Segments {
     pub(crate) fn of_peer(&self, pe: Pe) -> impl Iterator<Item = (u32, &Segment)> {
         self.posted()
             .filter(move |(_, segment)| segment.account.pe() == pe && !segment.account.is_orphan())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unordered_owner_keeps_the_rest() {
+        let in_group = |group| Account::new(Pe(5), RailId(6)).in_groups(CompletionId::from_bits(7), group);
+        let owner = in_group(OrderGroup::from_bits(9));
+        assert_eq!(owner.unordered(), in_group(OrderGroup::NONE));
     }
 }

@@ -197,7 +197,7 @@ fn bad_requests_are_refused() {
 
 #[test]
 fn memory_without_keys_is_refused() {
-    let mut job = Job::with(PLAIN);
+    let mut job = Job::with(Shape { fast: true, ..PLAIN });
     let scratch = job.members[0].scratch;
     let start = |job: &mut Job, change: &dyn Fn(&mut Request<'_>)| {
         let mut put = job.targets.part(scratch, 1, 0, 64);
@@ -238,6 +238,7 @@ fn memory_without_keys_is_refused() {
     let put = Request { remote_handle: &short.encode(), ..job.targets.part(scratch, 1, 0, 64) };
     let refused = job.members[0].lane.start(&put);
     assert_eq!(fault(refused), HandleError::NoKey { rail: RailId(1), rails: 1 });
+    assert!(!job.members[0].lane.try_start(&put), "nor on the fast path");
 }
 
 /// What the fabric refuses at once, on the fast path, fails the peer.
@@ -265,6 +266,9 @@ fn drain_is_bounded() {
     assert!(job.lane(0).drain_before_close(patience));
     let counted = [job.counted(0, |rail| rail.posted), job.counted(0, |rail| rail.completed)];
     assert_eq!(counted, [2, 2]);
+    job.fabric.fail_next(1);
+    job.put_value(0, 1, 0, 1).unwrap();
+    assert!(job.lane(0).drain_before_close(patience), "what fails has ended too");
 
     let mut job = Job::with(PLAIN);
     job.fabric.world().lose_next = 1;
@@ -302,4 +306,77 @@ fn late_failure_hits_no_other_segment() {
     assert!(failed.contains("failed by the script"), "{failed}");
     job.put_value(0, 2, 8, 7).unwrap();
     job.quiet(0, 2).unwrap();
+}
+
+#[test]
+fn rail_failure_concerns_its_messages() {
+    let mut job = Job::with(Shape { n_pes: 3, ..PLAIN });
+    [1, 2].into_iter().for_each(|pe| job.inc(0, pe, 0));
+    job.fabric.fail_rail(Pe(0), RailId(1));
+    job.iterate_some(&[0], 1);
+    assert_eq!([1, 2].map(|pe| job.is_quiet(0, pe).is_err()), [true, false]);
+}
+
+/// Whether it cannot be sent or is not acknowledged, its payload counts.
+#[test]
+fn errors_name_whole_messages() {
+    for fails in [false, true] {
+        let mut job = Job::with(Shape { longest_message: MAX_LONG_MESSAGE, ..PLAIN });
+        job.fabric.stall(Pe(1));
+        job.fabric.fail_calls(PortCall::Send, 0, u32::from(fails));
+        let sent = job.put_signal(0, 1, &[(64, 1000)], 0);
+        check(sent.and_then(|()| job.quiet(0, 1)), &["of 1048 bytes"]);
+    }
+}
+
+#[test]
+fn failed_queued_put_leaves_nothing() {
+    let mut job = Job::with(PLAIN);
+    job.fabric.refuse(Pe(1), true);
+    job.put_value(0, 1, 0, 1).unwrap();
+    job.fabric.refuse(Pe(1), false);
+    job.fabric.fail_calls(PortCall::Post, 0, 1);
+    job.iterate_some(&[0], 10);
+    assert!(job.quiet(0, 1).is_err() && !job.lane(0).has_work());
+}
+
+/// Whoever asks a PE for bytes that has given it up is told so.
+#[test]
+fn gets_of_failed_peer_are_refused() {
+    let mut job = Job::with(Shape { staged: u32::MAX, ..PLAIN });
+    job.fabric.fail_calls(PortCall::Send, 0, 1);
+    job.amo(0, 1, 0, AtomicOp::Inc, 0).unwrap_err();
+    job.get(1, 0, 0, 1000).unwrap();
+    let failed = job.settle(&[0, 1], (1, 0), 1000);
+    assert!(matches!(failed, Err(EngineError::PeerRefused { pe: Pe(0), .. })), "{failed:?}");
+}
+
+/// What waits for the fabric to take something to another peer.
+#[test]
+fn failed_peer_drops_only_its_transfers() {
+    for begin in [Job::put as fn(&mut Job, u32, u32, usize, usize) -> Outcome, Job::get] {
+        let mut job = Job::with(Shape { n_pes: 3, staged: u32::MAX, ..PLAIN });
+        for pe in [1, 2] {
+            job.fabric.refuse(Pe(pe), true);
+            begin(&mut job, 0, pe, 0, 1000).unwrap();
+        }
+        job.iterate_some(&[0], 200);
+        job.fabric.refuse(Pe(1), false);
+        job.fabric.fail_calls(PortCall::Send, 0, 1);
+        job.iterate_some(&[0], 10);
+        assert!(job.is_quiet(0, 1).is_err());
+        job.fabric.refuse(Pe(2), false);
+        assert_eq!(job.settle(&[0, 1, 2], (0, 2), 1000), Ok(()));
+    }
+}
+
+#[test]
+fn failed_read_frees_its_buffer() {
+    let mut job = Job::with(Shape { n_pes: 3, staged: u32::MAX, bounce: (1024, 1, 1), ..PLAIN });
+    job.put(0, 1, 0, 1000).unwrap();
+    job.iterate_some(&[0], 200);
+    job.fabric.fail_calls(PortCall::Post, 0, 1);
+    job.iterate_some(&[1], 200);
+    job.put(2, 1, 4096, 1000).unwrap();
+    assert_eq!(job.settle(&[0, 1, 2], (2, 1), 1000), Ok(()));
 }

@@ -301,3 +301,18 @@ fn replies_may_come_a_window_later() {
     job.progress(1, 1);
     assert_eq!(job.is_quiet(1, 0), Ok(true));
 }
+
+/// By what staging has sent, and not by what is under way beside it.
+#[test]
+fn refusals_name_what_they_refuse() {
+    for (of, named) in [(0, "get of 300"), (1, "message"), (2, "put"), (2 + WINDOW, "message")] {
+        let mut job = Job::with(Shape { staged: 0b01, ..PLAIN });
+        job.fabric.stall(Pe(0));
+        job.get(1, 0, 0, 300).unwrap();
+        job.inc(1, 0, 8192);
+        job.put(1, 0, 4096, 8).unwrap();
+        forge(&job, PES, Seq::FIRST, 0, &Body::Refusal { low: ahead(of).low(), why: "no" });
+        let failed = job.settle(&[1], (1, 0), 0).unwrap_err().to_string();
+        assert!(failed.starts_with(named), "{of}: {failed}");
+    }
+}

@@ -201,6 +201,11 @@ fn user_thread_hears_of_losses() {
         let error = host.quiet(Pe(1)).unwrap_err().to_string();
         assert!(error.contains("failed by the script"), "{error}");
     }
+    // Of each peer's operations the first loss is kept.
+    job.fabric.world().fail_copies = (0, 1);
+    host.start(&job.targets.part(local, 2, 0, 1000)).unwrap();
+    job.iterate_some(&[0, 2], 1000);
+    host.quiet(Pe(2)).unwrap_err();
 }
 
 #[test]

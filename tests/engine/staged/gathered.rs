@@ -140,6 +140,8 @@ fn waiting_puts_keep_their_memory() {
     }
     job.until_quiet(0, 1);
     job.lane(0).check_unused(from, TOKENS * LEN).unwrap();
+    (0..3).for_each(|token| job.put(0, 1, place(token), LEN).unwrap());
+    assert!(job.lane(0).is_collecting(), "others may follow");
 }
 
 #[test]
@@ -177,4 +179,33 @@ fn fenced_words_do_not_join() {
     assert!(job.posts(0) >= 13, "{} messages", job.posts(0));
     let words = (0..10).map(|at| at * 8).chain([496, 512, 520]);
     words.for_each(|at| assert_eq!(job.word(1, at), 1, "{at}"));
+}
+
+/// A put that follows a signal alone follows the puts before it as well: its bytes remain.
+#[test]
+fn puts_follow_joined_signals() {
+    for places in [[0, 500], [500, 0]] {
+        let mut job = job(&shape(true), 5, CALM);
+        for (fill, at) in (1..).zip(places) {
+            let from = job.members[0].scratch + 1000 * usize::from(fill);
+            job.fabric.store(Pe(0), from, &[fill; 1000]);
+            job.members[0].lane.start(&job.targets.part(from, 1, at, 1000)).unwrap();
+            job.fence(0, 1);
+            job.amo(0, 1, 4096, AtomicOp::SignalAdd, 1).unwrap();
+        }
+        job.until_quiet(0, 1);
+        assert_eq!(job.heap(1, places[1], 1000), [2; 1000]);
+    }
+}
+
+/// Two lists fill a call.
+#[test]
+fn copies_of_calls_are_bounded() {
+    let mut job = Job::with(Shape { n_pes: 4, ..shape(true) });
+    job.fabric.trace_calls();
+    for (pe, at) in (1..4).flat_map(|pe| (0..128).map(move |number| (pe, 512 * number))) {
+        job.put(0, pe, at, 300).unwrap();
+    }
+    (1..4).for_each(|pe| job.until_quiet(0, pe));
+    assert_eq!(job.copies(0), 2);
 }

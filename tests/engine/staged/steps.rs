@@ -24,6 +24,7 @@ fn only_staged_bytes_are_copied() {
         (ALL, true, 1, [0, 0]),
         (ALL, true, MAX_PAYLOAD, [0, 0]),
         (ALL, true, MAX_PAYLOAD + 1, [1, 1]),
+        (FAR, true, MAX_PAYLOAD, [0, 0]),
         // Registered memory is read and written in place.
         (FAR, false, 4096, [0, 4]),
         (FAR, true, 4096, [0, 4]),
@@ -79,6 +80,7 @@ fn short_puts_bring_their_bytes() {
         (FAR, long, one, MAX_BROUGHT + 1, 1, 1..2),
         (FAR, MAX_MESSAGE, one, MAX_PAYLOAD + 1, 1, 1..2),
         (FAR | SCRATCH, long, one, 1000, 1, 1..2),
+        (ALL, MAX_MESSAGE, (1024, 4, 4), 1025, 1, 2..3),
         (ALL, long, (8192, 4, 1), 1000, 8, 1..8),
         // Those that wait go together, and bring nothing.
         (ALL, long, (8192, 8, 16), 1000, 2, 1..2),
@@ -227,5 +229,48 @@ fn puts_both_ways_use_all_rails() {
             assert_eq!(moved.iter().sum::<u64>(), 32 * LEN as u64, "{moved:?}");
             assert!(moved.iter().all(|bytes| *bytes > 0), "{rails} rails: {moved:?}");
         }
+    }
+}
+
+#[test]
+fn gets_land_in_unregistered_memory() {
+    for (needs_desc, copies) in [(false, 0), (true, 1)] {
+        let mut job = job(Shape { staged: FAR, needs_desc, ..PLAIN });
+        job.fabric.store(Pe(1), job.members[1].base, &[7; 1000]);
+        let bare = job.fabric.alloc(Pe(0), 1000);
+        let get = Request { direction: Direction::Read, ..job.targets.part(bare, 1, 0, 1000) };
+        job.members[0].lane.start(&get).unwrap();
+        job.until_quiet(0, 1);
+        assert_eq!((job.fabric.load(Pe(0), bare, 1000), job.copies(0)), (vec![7; 1000], copies));
+    }
+}
+
+#[test]
+fn staged_bytes_are_counted() {
+    for (staged, begin, len, by_fabric, in_messages) in [
+        (SCRATCH, Job::put as Begin, 4096, [4096, 0], [0, 0]),
+        (ALL, Job::put, 8, [0, 0], [8, 0]),
+        (ALL, Job::get, 8, [0, 0], [0, 8]),
+    ] {
+        let mut job = job(Shape { staged, ..PLAIN });
+        begin(&mut job, 0, 1, 0, len).unwrap();
+        job.until_quiet(0, 1);
+        let counted = [0, 1].map(|pe| job.lane(pe).staged_counters());
+        assert_eq!(counted.map(|of| of.by_fabric), by_fabric, "{staged:b}, {len}");
+        assert_eq!(counted.map(|of| of.in_messages), in_messages, "{staged:b}, {len}");
+    }
+}
+
+/// Puts beyond the bound wait, with their signals.
+#[test]
+fn outstanding_puts_are_bounded() {
+    let bounce = (1024, 80, 80);
+    for (len, puts) in [(1000, 70), (70 * 1024, 1)] {
+        let mut job = job(Shape { staged: ALL, bounce, heap: 1 << 17, depth: 1024, ..PLAIN });
+        (0..puts).for_each(|_| job.put_signal(0, 1, &[(64, len)], 0).unwrap());
+        job.iterate_some(&[0], 500);
+        assert_eq!(job.posts(0), 64, "{len}");
+        job.until_quiet(0, 1);
+        assert_eq!(job.word(1, 0), puts, "{len}");
     }
 }

@@ -331,3 +331,64 @@ impl Channel {
         self.ack_due || self.ack_request_due || self.replies_due != 0 || self.refusal.is_some()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::cookie::Cookie;
+
+    fn channel() -> Box<Channel> {
+        Channel::new(&Seal::new(Cookie::of([[7; 16]]), Pe(0)), Pe(1), 16)
+    }
+
+    fn ahead(count: u64) -> Seq {
+        Seq(Seq::FIRST.0 + count)
+    }
+
+    fn wait(channel: &mut Channel, count: u64) {
+        channel.wait(PendingMessage { seq: ahead(count), on: PendingOn::Staging });
+    }
+
+    /// A message that leaves spares a due acknowledgement, unless that has a bitmap.
+    #[test]
+    fn messages_spare_due_acks() {
+        for (executed, is_due) in [(0, false), (1, true)] {
+            let mut channel = channel();
+            channel.ack_due = true;
+            channel.executed.insert(ahead(executed));
+            channel.send(0);
+            assert_eq!(channel.ack_due, is_due);
+        }
+    }
+
+    /// Only a peer that waits for a message behind a lasting gap is told of it.
+    #[test]
+    fn lasting_gaps_are_acknowledged() {
+        for (is_waiting, wanted, is_due) in [(false, 9, false), (true, 1, false), (true, 2, true)] {
+            let mut channel = channel();
+            if is_waiting {
+                wait(&mut channel, 0);
+            }
+            channel.handle_ack_request(ahead(wanted));
+            channel.ack_due = false;
+            assert_eq!(channel.set_executed(ahead(1)), is_due, "{is_waiting}, {wanted}");
+        }
+    }
+
+    #[test]
+    fn kept_messages_have_arrived() {
+        let mut channel = channel();
+        wait(&mut channel, 0);
+        channel.executed.insert(ahead(1));
+        assert_eq!(channel.first_missing(), ahead(2));
+    }
+
+    #[test]
+    fn ack_requests_are_remembered() {
+        let mut channel = channel();
+        channel.send(0);
+        assert!(channel.request_ack() && channel.is_ack_requested());
+        channel.acked = channel.next;
+        assert!(!channel.is_ack_requested());
+    }
+}

@@ -227,6 +227,7 @@ mod tests {
         for at in 0..SLOTS as u16 {
             let id = MessageSlots::wr_id(at, seq(at));
             assert!(id.0 >> 31 == 1 && id != CONTROL, "{at}");
+            assert_ne!(MessageSlots::wr_id(at, Seq(0x8_0000)), CONTROL, "{at}");
             assert_eq!(slots.named(id).map(|(named, _)| named), Some(at));
             assert!(slots.named(MessageSlots::wr_id(at, seq(at + 1))).is_none(), "{at}");
         }

@@ -181,7 +181,7 @@ impl<P: Port> Lane<P> {
         for part in request.parts {
             part.remote()?;
         }
-        for part in request.parts.iter().filter(|part| part.len > 0) {
+        for part in request.parts {
             self.start(part)?;
         }
         let op = Op::new(OpKind::Signal(word), self.core.current);
@@ -370,9 +370,8 @@ impl<P: Port> Lane<P> {
         let outcome = self.try_advance(pe, op, handle);
         match outcome {
             Err(ref failed) => self.abandon(pe, op, failed),
-            // Acknowledgements of staged transfers are sent without a request.
-            Ok(Outcome::PeerFull) if op.staged => {}
-            Ok(Outcome::Blocked | Outcome::PeerFull) => self.core.request_ack(pe),
+            // What a full peer lacks comes unasked, or was asked for.
+            Ok(Outcome::Blocked) => self.core.request_ack(pe),
             _ => {}
         }
         outcome

@@ -129,3 +129,15 @@ pub trait MemoryPort: Send + Sync + 'static {
         Err(PortError { call: "staging", code: 0, text })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unclosed_objects_are_remembered() {
+        assert!(!is_unclosed());
+        set_unclosed();
+        assert!(is_unclosed());
+    }
+}

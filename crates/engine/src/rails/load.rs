@@ -125,6 +125,7 @@ mod tests {
             ([load(0, 1, 0), load(0, 1, 0)], 0, "the first of equals"),
             ([load(600, 1, 0), load(0, 1, 0)], 1, "the idle one"),
             ([load(1000, 1, 500), load(600, 1, 0)], 0, "the one that has moved 500 bytes since"),
+            ([load(1000, 2, 300), load(500, 2, 0)], 0, "the one that has moved 600"),
             ([load(1000, 2, 600), load(100, 2, 0)], 1, "the one that is not late"),
         ] {
             let rails = (0..).zip(loads).map(|(rail, load)| (rail, load, 0, 0));

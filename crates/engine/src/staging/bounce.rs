@@ -159,4 +159,12 @@ mod tests {
         pool.forget(Pe(1));
         assert_eq!(given(&mut pool), [2, 3]);
     }
+
+    #[test]
+    fn withdrawn_transfer_leaves_others() {
+        let mut pool = waiting(4, &[1, 2]);
+        pool.wait(Pe(1), 7);
+        pool.withdraw(Pe(1), 1);
+        assert_eq!(given(&mut pool), [7, 2]);
+    }
 }

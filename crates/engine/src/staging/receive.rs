@@ -308,9 +308,7 @@ impl Staging {
         let Some(receive) = self.receives.get(index) else { return Ok(Outcome::Done) };
         let ReceiveState::Reading(mut sent) = receive.state else { return Ok(Outcome::Done) };
         let direct = match receive.to {
-            ReceiveTarget::Get(get) if receive.buffer.is_none() => {
-                self.gets.get(get).map(|get| (get.memory, get.len))
-            }
+            ReceiveTarget::Get(get) => self.gets.get(get).map(|get| (get.memory, get.len)),
             _ => None,
         };
         let (addr, region) = match (receive.buffer, &self.stager, direct) {

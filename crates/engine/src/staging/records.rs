@@ -212,6 +212,13 @@ mod tests {
     }
 
     #[test]
+    fn lone_signals_follow_puts() {
+        let mut records = [Record::put(0, 0, to(0)), Record::put(1, 100, to(500))];
+        arrange(&mut records);
+        assert_eq!(records.map(|record| record.len), [100, 0]);
+    }
+
+    #[test]
     fn records_that_are_added_fit() {
         for lens in [&[233, 233][..], &[7168; 64], &[300; MAX_RECORDS], &[64, 65, 63, 7000]] {
             let mut records = Vec::new();
