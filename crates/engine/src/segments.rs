@@ -225,7 +225,8 @@ mod tests {
 
     #[test]
     fn unordered_owner_keeps_the_rest() {
-        let in_group = |group| Account::new(Pe(5), RailId(6)).in_groups(CompletionId::from_bits(7), group);
+        let in_group =
+            |group| Account::new(Pe(5), RailId(6)).in_groups(CompletionId::from_bits(7), group);
         let owner = in_group(OrderGroup::from_bits(9));
         assert_eq!(owner.unordered(), in_group(OrderGroup::NONE));
     }

@@ -73,13 +73,16 @@ impl<P: Port> Lane<P> {
             self.core.settle();
         }
         if !self.core.ready.is_empty() || !self.core.ring.is_empty() {
-            // Both may need the last entry of the same transmit queue, so they take turns in going
+            // Both may need the last entry of the same transmit queue: who got it lets the other go
             // first.
-            self.control_first = !self.control_first;
             if self.control_first && self.core.has_control() {
-                busy |= self.core.send_control();
+                let sent = self.core.send_control();
+                self.control_first = !sent;
+                busy |= self.serve() | sent;
+            } else {
+                busy |= self.serve();
+                self.control_first |= busy;
             }
-            busy |= self.serve();
         }
         if self.inbox.as_ref().is_some_and(|inbox| inbox.has_work()) {
             busy |= self.serve_inbox();
