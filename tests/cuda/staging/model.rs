@@ -146,15 +146,15 @@ impl Model<'_> {
         }
     }
 
-    /// A list in an order, which is not taken where the host has to do a part of it. Unordered steps
-    /// have places of their own.
+    /// A list in an order, which is not taken where the host has a part in it. Unordered steps have
+    /// places of their own.
     fn steps(&mut self) {
         let (all_ordered, count) = (self.random.once_in(2), 1 + self.random.below(8));
         let (base, before) = (self.memories[0].base, self.memories[0].bytes.clone());
         let steps: Vec<OrderedStep> = (0..count)
             .map(|number| {
                 let is_ordered = all_ordered || self.random.once_in(2);
-                let slot = AREA / 2 - 256 + if all_ordered { 0 } else { number * 64 };
+                let slot = if all_ordered { CLOSE.start } else { AREA / 2 - 256 + number * 64 };
                 let memory = &mut self.memories[0].bytes[slot..slot + 64];
                 if self.random.once_in(2) {
                     let (at, len) = (self.random.below(32), 1 + self.random.below(32));
@@ -179,7 +179,12 @@ impl Model<'_> {
         match self.stage.port.start_in_order(&steps, 3).expect("it is all there") {
             Some(posted) => {
                 assert_eq!(posted, Posted::Yes);
-                self.words();
+                // Others meet it under way, and wait for its words.
+                let is_word = |step: &OrderedStep| matches!(step, OrderedStep::Apply { .. });
+                if steps.iter().any(is_word) {
+                    (0..3).for_each(|_| self.words());
+                    self.stage.port.flush().expect("they are there");
+                }
                 self.stage.ends(3);
             }
             None => self.memories[0].bytes = before,

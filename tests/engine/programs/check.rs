@@ -91,8 +91,8 @@ fn check_order(link: &Link, moments: &[(usize, usize)], ordered: bool) {
 }
 
 impl Ran {
-    /// Checks what all memories have, and in which order it was seen there, except local memory that
-    /// its owner has back.
+    /// Checks what all memories have, and in which order it was seen there, except what was fetched
+    /// into memory that its owner has back.
     pub(crate) fn check(&self, is_back: impl Fn(usize) -> bool) {
         let events = self.fabric.events();
         for (pe, member) in (0..).map(Pe).zip(&self.members) {

@@ -4,8 +4,7 @@
 //!
 //! Whichever operations go together, what comes behind a fence is seen behind all before it, and a
 //! signal behind the puts before it. What a quiet or the end of a batch has promised is there. What
-//! was not promised, because something has failed, is there, or is not, or in part; nothing else is,
-//! anywhere.
+//! was not promised, since something has failed, is there, or is not, or in part, and nothing else.
 
 mod check;
 mod program;
