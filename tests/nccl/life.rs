@@ -16,8 +16,8 @@ use crate::mock::wait::until;
 use crate::plan::{Mix, Round};
 use crate::stage::Stage;
 
-/// Rank 0 calls nothing for a while: before its progress thread is there, and when that has ended. The
-/// others put to it and get from it all the same.
+/// Rank 0 calls nothing for a while: before its progress thread is there, and when that has ended.
+/// The others put to it and get from it all the same.
 pub(crate) fn paused(pair: &mut Pair, meeting: &mut Meeting) {
     const TIMES: u64 = 12;
     let mut so_far = 0;

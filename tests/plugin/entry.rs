@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_void};
 
 use libloading::{Library, Symbol};
 use libtest_mimic::Trial;
-use nvshmem_abi::{INIT_SYMBOL, Layout, Major, Transport, Transport7, c};
+use nvshmem_abi::{INIT_SYMBOL, Layout, Major, Transport, Transport3b, Transport7, c};
 use nvshmem_sim::{BoxError, Job};
 use test_support::built::plugin_dir;
 
@@ -68,7 +68,17 @@ pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
         if api >= 40_000 {
             // SAFETY: init has just given it out.
             unsafe { unconnected(transport, api)? };
+            continue;
         }
+        // SAFETY: likewise, of layout 3. No argument is followed: neither is the transport, so
+        // neither form of the layout can be meant.
+        let status = unsafe {
+            let ops = (*transport.cast::<Transport3b>()).host_ops;
+            let get_mem_handle = ops.get_mem_handle.ok_or("no get_mem_handle")?;
+            let (mut handle, no) = (std::mem::zeroed(), std::ptr::null_mut());
+            get_mem_handle(&raw mut handle, no, 8, std::ptr::null_mut(), false)
+        };
+        expect("get_mem_handle without a transport", status, c::NVT_STATUS_INVALID_VALUE)?;
     }
     Ok(())
 }

@@ -32,7 +32,9 @@ fn known(devices: Vec<PciAddress>) -> Vec<Option<PciAddress>> {
     devices.into_iter().map(Some).collect()
 }
 
-const DISTANCES: [(&str, &[(&str, &str, Distance)]); 6] = [
+type Between = (&'static str, &'static str, Distance);
+
+const DISTANCES: [(&str, &[Between]); 6] = [
     (
         "h100-8-nics",
         &[

@@ -57,7 +57,7 @@ impl WaitingKernel {
         let module = unsafe { Module::load(context, KERNEL.to_bytes_with_nul()) }.map_err(text)?;
         let kernel = module.kernel(c"nvshmem_libfabric_wait").map_err(text)?;
         let stream = Stream::new(context).map_err(text)?;
-        let new = Self { stream, kernel: kernel, words, patience };
+        let new = Self { stream, kernel, words, patience };
         new.word(0).store(0, Ordering::Relaxed);
         new.word(1).store(0, Ordering::Release);
         let argument = new.words.addr() as u64;
