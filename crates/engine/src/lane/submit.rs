@@ -255,12 +255,17 @@ impl<P: Port> Lane<P> {
         if !op.has_begun() {
             self.check(pe, &op, handle)?;
         }
+        let has_waited = !self.has_space(pe);
         let space = self.wait_for_space(pe).and_then(|()| self.core.peers.get(pe).check());
         if let Err(failed) = &space {
             self.abandon(pe, &op, failed);
             return space;
         }
         self.enqueue(pe, op, handle, outcome);
+        if has_waited {
+            // What the operation waits for may have ended meanwhile.
+            self.core.make_ready(pe);
+        }
         Ok(())
     }
 

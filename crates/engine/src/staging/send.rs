@@ -61,9 +61,10 @@ pub(super) struct StagedSend {
     pub(super) counts: GroupCounts,
     /// Last message that the target has to execute first.
     pub(super) after: Seq,
-    /// Fence before its order group. With ordered records, writes before it have to be delivered.
+    /// Fence before its order group.
     pub(super) fence: Fence,
-    /// Whether its message waits until all earlier order groups are written.
+    /// Whether its message follows a fence, or one of its records does: it waits until all writes
+    /// before `fence` are delivered or have left as messages, which the mark covers.
     pub(super) awaits_writes: bool,
     /// Number of the peer's fences before the last put.
     pub(super) fences: u32,
@@ -187,6 +188,15 @@ impl Staging {
     ) -> Attempt {
         let Some(send) = self.sends.get(index) else { return Ok(Outcome::Done) };
         let SendState::Outgoing(sent) = send.state else { return Ok(Outcome::Done) };
+        if send.awaits_writes {
+            let order = &mut core.peers.get_mut(send.pe).order;
+            // Messages that left a moment ago count, so that a chain of fences leaves in one go.
+            order.settle();
+            if !order.is_written(send.fence) {
+                return Ok(Outcome::Blocked);
+            }
+            send.after = send.after.max(order.last_message_before(send.fence));
+        }
         match send.to {
             SendTarget::Fabric(ref handle, remote) => {
                 let handle = Arc::clone(handle);
@@ -331,19 +341,8 @@ impl Staging {
         tail: Tail,
     ) -> Attempt {
         let Some(send) = self.sends.get(index) else { return Ok(Outcome::Done) };
-        let StagedSend { pe, counts, mut after, fence, awaits_writes, .. } = *send;
+        let StagedSend { pe, counts, after, .. } = *send;
         let is_own = send.is_own();
-        if awaits_writes {
-            // The puts before its fences have to be delivered or have left: the mark covers messages
-            // that have a number.
-            let order = &mut core.peers.get_mut(pe).order;
-            // Sends that left a moment ago count, so that a chain of fences leaves in one go.
-            order.settle();
-            if !order.is_written(fence) {
-                return Ok(Outcome::Blocked);
-            }
-            after = after.max(order.last_message_before(fence));
-        }
         let what = if is_own { "put" } else { "answer to a get" };
         let purpose = crate::channel::slots::Purpose::staged(Some(Token::Send(index).bits()), what);
         let outcome = core.send(&OutgoingMessage {
