@@ -11,7 +11,9 @@ use test_jobs::Place;
 use test_jobs::memory::{Kind, Memory, bound, device};
 
 use crate::mock::group::{Communicator, Connection, DEVICE};
-use crate::mock::library::{At, Block, Context, Group, On, Plugin, Rank, Region, Request, Signal};
+use crate::mock::library::{
+    Answer, At, Block, Context, Group, On, Plugin, Rank, Region, Request, Signal,
+};
 use crate::mock::log;
 use crate::mock::pair::communicator;
 use crate::mock::proxy::Style;
@@ -232,4 +234,25 @@ pub(crate) fn groups(communicator: &Communicator, meeting: &mut Meeting) {
         assert_eq!(unsafe { device().call::<Release>(b"fake_cuda_release")(kernel) }, 0);
         meeting.barrier();
     }
+}
+
+/// A rank that gives up before it connects ends the others' connect soon, with its name.
+pub(crate) fn aborted_connect(place: &Place) {
+    let mut meeting = Meeting::of(place);
+    let communicator = communicator();
+    let plugin = &communicator.plugin;
+    let instance = communicator.instance(Style::Device);
+    let (listening, handle) = plugin.listen(instance, DEVICE).unwrap();
+    let handles = meeting.allgather(&handle);
+    let last = place.n_pes - 1;
+    if place.me != last {
+        let begun = std::time::Instant::now();
+        let refused: Answer<Group> = plugin.connect(instance, &handles, Rank(place.me), listening);
+        assert!(refused.is_err() && begun.elapsed() < std::time::Duration::from_secs(30));
+        let told = log::warnings().join("\n");
+        assert!(place.me != 0 || told.contains(&format!("PE {last}")), "{told}");
+    }
+    plugin.close_listen(listening).unwrap();
+    meeting.barrier();
+    communicator.end();
 }

@@ -41,6 +41,7 @@ fn main() -> ExitCode {
         ("closed_in_turn", |place| by_hand::run(place, by_hand::closed_in_turn)),
         ("seen_by_others", |place| by_hand::run(place, by_hand::seen_by_others)),
         ("groups", |place| by_hand::run(place, by_hand::groups)),
+        ("aborted_connect", by_hand::aborted_connect),
         ("killed", |place| Pair::run(place, failures::killed)),
         ("aborted", |place| Pair::run(place, failures::aborted)),
         ("released", |place| Pair::run(place, failures::released)),
@@ -80,6 +81,7 @@ fn main() -> ExitCode {
     add(job("seen_by_others", Fabric::Shm, 1));
     add(job("seen_by_others", Fabric::Tcp2, 1).on("device"));
     add(job("groups", Fabric::Shm, 4).on("device"));
+    add(job("aborted_connect", Fabric::Tcp2, 3));
     // Not over shm: who is killed may have a lock there, for which the others wait in the provider.
     for (fabric, n_pes) in [(Fabric::Rxm, 2), (Fabric::Rxm, 3), (Fabric::Tcp2, 3)] {
         for memory in [None, Some("device")] {
