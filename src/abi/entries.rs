@@ -265,12 +265,13 @@ pub(crate) unsafe extern "C" fn progress(transport: *mut Transport) -> c_int {
         let job = unsafe { job(transport)? };
         let connected = job.connected()?;
         // SAFETY: rule 3.
-        unsafe { connected.progress() }?;
-        if exit::is_waiting() {
+        let progressed = unsafe { connected.progress() };
+        // Also where the lane has failed: the host may exit because of that.
+        if progressed.is_err() || exit::is_waiting() {
             // SAFETY: rule 3.
             unsafe { job.tell_counters() };
         }
-        Ok(())
+        Ok(progressed?)
     })
 }
 

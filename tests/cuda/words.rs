@@ -5,12 +5,14 @@ use std::thread;
 use std::time::Duration;
 
 use cuda::{Gdrcopy, GdrcopyError, WordRange, Words};
+use engine::port::copies::OrderedStep;
 
 use crate::bed::count;
 use crate::prelude::*;
 
 cases! {
     Fake: working_gdrcopy_is_used, cpu_finds_memory_through_window, late_word_is_an_error,
+        deferred_word_behind_late_batch,
         stopped_process_has_not_waited;
     Fake ("FAKE_GDRCOPY_VERSION" = "3.1"): other_gdrcopy_is_not_used;
     Fake ("FAKE_GDRCOPY_REFUSE" = "1"): gdrcopy_needs_its_module;
@@ -89,6 +91,24 @@ fn late_word_is_an_error(bed: &Bed) {
     }
     let stored = stage.port.store_flag(heap, 1);
     assert_eq!(stored, Err(error), "it is not asked again");
+}
+
+/// A word that waits too long for an ordered batch before it is no success of the next flush.
+fn deferred_word_behind_late_batch(bed: &Bed) {
+    let (mut stage, _region, heap) = patient(bed, Duration::from_millis(50));
+    let set = atomic(AtomicOp::SignalSet, Width::Eight, 1);
+    let bounce = stage.bounce(IN, 0);
+    let copy = Copy { direction: IN, memory: heap, bounce, len: 64 };
+    bed.slow(1_500_000_000);
+    let steps = [
+        OrderedStep::Copy { copy, is_ordered: true },
+        OrderedStep::Apply { addr: heap + 64, atomic: set, is_ordered: true },
+    ];
+    assert_eq!(stage.port.start_in_order(&steps, 3), Ok(Some(Posted::Yes)));
+    stage.port.queue_atomic(heap + 128, &set, DeferredOrder::After).expect("it is deferred");
+    let said = stage.port.flush().expect_err("it is not stored").to_string();
+    assert!(said.contains("does not finish copies that come before"), "{said}");
+    assert_eq!(stage.port.flush(), Ok(()), "it is given up");
 }
 
 const BEGUN: u32 = 14;

@@ -193,6 +193,9 @@ impl Staging {
             core.channel(pe).executed.roll_back(seq);
             core.refuse(pe, seq, error.to_string());
         }
+        for index in std::mem::take(&mut self.signalled) {
+            self.finish(core, index, settled.clone());
+        }
         settled
     }
 }

@@ -79,13 +79,15 @@ impl DeviceStager {
     /// Stores all deferred writes.
     pub(super) fn submit_deferred(&mut self) -> Result<(), PortError> {
         let Some(context) = self.deferred.first().map(|first| first.context) else { return Ok(()) };
-        self.wait_for_words()?;
-        let stored = self.contexts[context].copies.words.store_all(&mut self.deferred);
+        let stored = self.wait_for_words().and_then(|()| {
+            let words = &mut self.contexts[context].copies.words;
+            Ok(words.store_all(&mut self.deferred)?)
+        });
         self.deferred.clear();
         if stored.is_err() {
             self.ranges.iter_mut().for_each(|entry| entry.words.0.fill(None));
         }
-        stored.map_err(|error| self.flush_error.insert(error.into()).clone())
+        stored.map_err(|error| self.flush_error.insert(error).clone())
     }
 
     /// Completes all earlier writes of words, before one is accessed directly.
