@@ -77,7 +77,7 @@ unsafe fn do_connect(
 ) -> Result<(), AbiError> {
     // SAFETY: rule 1.
     let job = unsafe { job(transport)? };
-    if job.is_connected() {
+    if job.connection().is_some() {
         info!(target: logging::INIT, "no further queue pairs: all use the proxy's rails");
         return Ok(());
     }

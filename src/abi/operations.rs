@@ -12,7 +12,7 @@ type Consistency = c::nvt_enforce_cst_fn;
 
 /// Builds a layout's table of the functions common to all layouts and the given ones.
 macro_rules! ops {
-    ($layout:ident, $consistency:expr, { $($field:ident: $value:expr),* $(,)? }) => {
+    ($layout:ident<$amo_verb:ty>, $consistency:expr, { $($field:ident: $value:expr),* $(,)? }) => {
         $layout {
             enforce_cst: $consistency,
             can_reach_peer: Some(e::can_reach_peer),
@@ -20,6 +20,8 @@ macro_rules! ops {
             finalize: Some(e::finalize),
             show_info: Some(e::show_info),
             progress: Some(e::progress),
+            rma: Some(transfers::rma),
+            amo: Some(signals::amo::<$amo_verb>),
             quiet: Some(e::quiet),
             enforce_cst_at_target: None,
             add_device_remote_mem_handles: None,
@@ -28,51 +30,43 @@ macro_rules! ops {
     };
 }
 
+/// Builds the table of layout 4 or later, which have more functions in common.
+macro_rules! ops_since_4 {
+    ($layout:ident<$amo_verb:ty>, $consistency:expr, { $($field:ident: $value:expr),* $(,)? }) => {
+        ops!($layout<$amo_verb>, $consistency, {
+            connect_endpoints: Some(e::connect_endpoints_4),
+            get_mem_handle: Some(e::get_mem_handle),
+            fence: Some(e::fence_4),
+            put_signal: Some(signals::put_signal::<$amo_verb>),
+            $($field: $value,)*
+        })
+    };
+}
+
 pub(crate) fn ops_3(consistency: Consistency) -> HostOps3b {
-    ops!(HostOps3b, consistency, {
+    ops!(HostOps3b<AmoVerb3>, consistency, {
         connect_endpoints: Some(e::connect_endpoints_3),
         // SAFETY: `get_mem_handle_3` takes six integers, which both forms of layout 3 pass in
         // registers, and detects the form.
         get_mem_handle: Some(unsafe {
             std::mem::transmute::<e::GetMemHandle3, e::GetMemHandle3b>(e::get_mem_handle_3)
         }),
-        rma: Some(transfers::rma),
-        amo: Some(signals::amo::<AmoVerb3>),
         fence: Some(e::fence_3),
     })
 }
 
 pub(crate) fn ops_4(consistency: Consistency) -> HostOps4 {
-    ops!(HostOps4, consistency, {
-        connect_endpoints: Some(e::connect_endpoints_4),
-        get_mem_handle: Some(e::get_mem_handle),
-        rma: Some(transfers::rma),
-        amo: Some(signals::amo::<AmoVerb3>),
-        fence: Some(e::fence_4),
-        put_signal: Some(signals::put_signal::<AmoVerb3>),
-    })
+    ops_since_4!(HostOps4<AmoVerb3>, consistency, {})
 }
 
 pub(crate) fn ops_6(consistency: Consistency) -> HostOps6 {
-    ops!(HostOps6, consistency, {
-        connect_endpoints: Some(e::connect_endpoints_4),
-        get_mem_handle: Some(e::get_mem_handle),
-        rma: Some(transfers::rma),
-        amo: Some(signals::amo::<AmoVerb6>),
-        fence: Some(e::fence_4),
-        put_signal: Some(signals::put_signal::<AmoVerb6>),
+    ops_since_4!(HostOps6<AmoVerb6>, consistency, {
         rma_with_hints: Some(transfers::rma_with_hints::<OpAttrs6>),
     })
 }
 
 pub(crate) fn ops_7(consistency: Consistency) -> HostOps7 {
-    ops!(HostOps7, consistency, {
-        connect_endpoints: Some(e::connect_endpoints_4),
-        get_mem_handle: Some(e::get_mem_handle),
-        rma: Some(transfers::rma),
-        amo: Some(signals::amo::<AmoVerb6>),
-        fence: Some(e::fence_4),
-        put_signal: Some(signals::put_signal::<AmoVerb6>),
+    ops_since_4!(HostOps7<AmoVerb6>, consistency, {
         rma_with_hints: Some(transfers::rma_with_hints::<OpAttrs7>),
         region_flush: Some(transfers::region_flush),
     })

@@ -285,28 +285,26 @@ impl Channel {
     }
 
     fn send(&self, control: Control) -> Result<(), ChannelError> {
-        if fork::is_child() {
-            return Err(ChannelError::Child);
-        }
+        refuse_child()?;
         let sender = self.control.as_ref().ok_or(ChannelError::Ended)?;
         sender.send(control).map_err(|_| ChannelError::Ended)
     }
 
     fn connected(&self) -> Result<&Connected, ChannelError> {
-        if fork::is_child() {
-            return Err(ChannelError::Child);
-        }
+        refuse_child()?;
         Ok(self.state.job.connected()?)
     }
 
     /// Locks a mutex of this channel; an error in a child of fork, where it may be held for ever.
     fn lock<'a, T>(&self, of: &'a Mutex<T>) -> Result<MutexGuard<'a, T>, ChannelError> {
-        if fork::is_child() {
-            return Err(ChannelError::Child);
-        }
+        refuse_child()?;
         // Each change of what it guards is one call.
         Ok(of.lock().unwrap_or_else(PoisonError::into_inner))
     }
+}
+
+fn refuse_child() -> Result<(), ChannelError> {
+    if fork::is_child() { Err(ChannelError::Child) } else { Ok(()) }
 }
 
 impl Drop for Channel {

@@ -76,19 +76,12 @@ impl Job {
 
     #[inline]
     pub(crate) fn connected(&self) -> Result<&Connected, JobError> {
-        match self.connected.get() {
-            Some(connected) => Ok(connected),
-            None => Err(JobError::NotConnected),
-        }
+        self.connected.get().ok_or(JobError::NotConnected)
     }
 
     #[inline(always)]
     pub(crate) fn connection(&self) -> Option<&Connected> {
         self.connected.get()
-    }
-
-    pub(crate) fn is_connected(&self) -> bool {
-        self.connected.get().is_some()
     }
 
     /// Waits, before the end, for operations that a failure has left in flight.

@@ -106,5 +106,14 @@ mod tests {
         assert_eq!(yielding.switches, i64::MAX);
         yielding.after(false);
         assert!((0..i64::MAX).contains(&yielding.switches));
+        // The count agrees with /proc.
+        let listed = || {
+            let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+            let switches =
+                status.lines().find_map(|of| of.strip_prefix("nonvoluntary_ctxt_switches:"));
+            switches.unwrap().trim().parse::<i64>().unwrap()
+        };
+        let (before, told, after) = (listed(), involuntary_switches(), listed());
+        assert!((before..=after).contains(&told), "{told} of {before} to {after}");
     }
 }

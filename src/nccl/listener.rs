@@ -20,7 +20,7 @@ use std::time::Duration;
 use crate::nccl::abi::HANDLE_BYTES;
 
 use super::error::NcclError;
-use crate::bootstrap::{BootstrapError, TcpBootstrap, TcpOptions};
+use crate::bootstrap::{TcpBootstrap, TcpOptions};
 use ofi::Interface;
 
 /// Prefix of every handle. The last byte is its version.
@@ -84,16 +84,15 @@ impl Listener {
             job: center.number,
             patience: PATIENCE,
         };
-        let met = |met: Result<TcpBootstrap, BootstrapError>| Ok(met?);
-        if rank == 0 {
+        Ok(if rank == 0 {
             let is_there = |rank: u32| {
                 let handle = handles.get(rank as usize).and_then(|handle| Handle::decode(handle));
                 handle.is_none_or(|handle| handle.listens())
             };
-            met(TcpBootstrap::center(options, socket, &is_there))
+            TcpBootstrap::center(options, socket, &is_there)?
         } else {
-            met(TcpBootstrap::join_listening(options))
-        }
+            TcpBootstrap::join_listening(options)?
+        })
     }
 }
 

@@ -253,6 +253,9 @@ fn staging_without_a_context(bed: &Bed) {
 
 fn own_context_has_no_stacks(bed: &Bed) {
     assert_eq!(least_stack(bed), 0);
+    // The module that measures is unloaded: no handle of the fake driver is a module's.
+    let mut handles = (0x1000..0x8000).step_by(16);
+    assert!(handles.all(|module| status!(bed.raw, cuModuleUnload(module => usize)) != 0));
 }
 
 fn own_context_may_keep_stacks(bed: &Bed) {

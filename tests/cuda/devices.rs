@@ -34,6 +34,7 @@ fn device_says_what_it_offers(bed: &Bed) {
         assert_eq!(attributes.writes_ordering, WritesOrdering::Owner);
         assert!(attributes.dma_buf && attributes.stream_write_64 && !attributes.gpudirect_rdma);
         assert!(attributes.flush_on_host);
+        assert_eq!(Device::count(bed.driver), Ok(8));
     }
 }
 

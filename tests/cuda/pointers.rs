@@ -8,7 +8,8 @@ use crate::prelude::*;
 
 cases! {
     Any: kinds_of_memory_are_told, reused_address_has_another_number, range_knows_its_allocations,
-        range_of_two_kinds_is_refused, empty_ranges_are_refused, bound_context_comes_back;
+        range_of_two_kinds_is_refused, empty_ranges_are_refused, bound_context_comes_back,
+        memory_mapped_anew_is_another;
     Fake: memory_of_a_node_is_told, range_on_two_devices_is_refused, program_context_is_used,
         bound_context_serves, calls_without_context_fail, destroyed_context_is_an_error;
 }
@@ -100,6 +101,20 @@ fn range_knows_its_allocations(bed: &Bed) {
     bed.free(plain);
 }
 
+fn memory_mapped_anew_is_another(bed: &Bed) {
+    let g = GRANULARITY;
+    let base = bed.reserve(2 * g);
+    [base, base + g].into_iter().for_each(|at| bed.map_at(at, g));
+    let range = bed.range(base, 2 * g);
+    bed.unmap(base + g, g);
+    bed.map_at(base + g, g);
+    for (at, len, is_current) in
+        [(0, g, true), (g - 8, 8, true), (g - 8, 9, false), (g, 8, false), (g + 8, 8, false)]
+    {
+        assert_eq!(range.is_current(base + at, len), Ok(is_current), "{len} bytes at {at:#x}");
+    }
+}
+
 fn range_of_two_kinds_is_refused(bed: &Bed) {
     if bed.is_fake() {
         let heap = bed.vmm(&[(ON_DEVICE, 0), (ON_NUMA_NODE, 0)], false);
@@ -116,15 +131,16 @@ fn range_of_two_kinds_is_refused(bed: &Bed) {
     }
     // From host memory into device memory, however far that is.
     let plain = [0_u8; 64];
-    let device = bed.alloc(4096);
-    let (low, high) = (plain.as_ptr() as usize, device);
-    if low < high {
-        let error = Memory::examine(bed.driver, low, high - low + 1).expect_err("two kinds");
-        assert!(matches!(error, RangeError::Mixed { first: Kind::Host, .. }), "{error:?}");
-    } else {
-        Memory::examine(bed.driver, high, low - high + 1).expect_err("it leaves the allocation");
+    for high in [bed.alloc(4096), bed.managed(4096)] {
+        let low = plain.as_ptr() as usize;
+        if low < high {
+            let error = Memory::examine(bed.driver, low, high - low + 1).expect_err("two kinds");
+            assert!(matches!(error, RangeError::Mixed { first: Kind::Host, .. }), "{error:?}");
+        } else {
+            Memory::examine(bed.driver, high, low - high + 1).expect_err("it leaves it");
+        }
+        bed.free(high);
     }
-    bed.free(device);
 }
 
 fn range_on_two_devices_is_refused(bed: &Bed) {
@@ -198,6 +214,9 @@ fn program_context_is_used(bed: &Bed) {
     drop(inner);
     assert_eq!(bed.count(1), made, "no primary context of device 3 was made");
     assert!(range.context().to_string().contains("device 3"), "{}", range.context());
+    // Nor is it another one's where that is in use.
+    bed.make_context(0);
+    assert!(!bed.range(bed.alloc(4096), 4096).context().is(&bed.context()));
 }
 
 fn bound_context_serves(bed: &Bed) {

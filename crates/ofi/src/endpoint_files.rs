@@ -31,11 +31,13 @@ pub(crate) fn common(provider: &str, library: Version) -> String {
 
 /// Removes endpoints of ended processes of this user and PID namespace; returns number and bytes.
 pub fn remove_left_behind() -> (usize, u64) {
-    remove_in(Path::new(DIRECTORY), pid_namespace(), &|pid| {
-        // SAFETY: no signal is sent: numbers alone.
-        let found = unsafe { libc::kill(pid, 0) } == 0;
-        !found && io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
-    })
+    remove_in(Path::new(DIRECTORY), pid_namespace(), &has_ended)
+}
+
+fn has_ended(pid: i32) -> bool {
+    // SAFETY: no signal is sent: numbers alone.
+    let found = unsafe { libc::kill(pid, 0) } == 0;
+    !found && io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
 }
 
 fn remove_in(directory: &Path, namespace: u64, has_ended: &dyn Fn(i32) -> bool) -> (usize, u64) {
@@ -89,21 +91,29 @@ pub(crate) fn lack(needed: u64) -> Option<String> {
 /// Returns true if libfabric lets the kernel copy between processes of one user (CMA); otherwise
 /// transfers longer than a message go through the endpoints' files.
 pub(crate) fn kernel_copies() -> bool {
-    const CAP_SYS_PTRACE: u32 = 19;
+    let read = |path| fs::read_to_string(path).unwrap_or_default();
+    let refused = std::env::var("FI_SHM_DISABLE_CMA").is_ok_and(|set| set != "0");
+    copies_a_byte() && is_permitted(&read(SCOPE), &read(STATUS)) && !refused
+}
+
+const SCOPE: &str = "/proc/sys/kernel/yama/ptrace_scope";
+const STATUS: &str = "/proc/self/status";
+
+/// Copies a byte of this process onto itself, which a filter of system calls may refuse.
+fn copies_a_byte() -> bool {
     let mut byte = 0_u8;
     let own = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
-    // SAFETY: copies a local byte onto itself. A filter of system calls may refuse it.
-    let copied = unsafe { libc::process_vm_writev(libc::getpid(), &own, 1, &own, 1, 0) };
-    // With Yama's scope 1 and 2 a process needs this capability to access a sibling; with 3 none
-    // may.
-    let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    // SAFETY: copies a local byte onto itself.
+    unsafe { libc::process_vm_writev(libc::getpid(), &own, 1, &own, 1, 0) == 1 }
+}
+
+/// With Yama's scope 1 and 2 a process needs this capability to access a sibling; with 3 none may.
+fn is_permitted(scope: &str, status: &str) -> bool {
+    const CAP_SYS_PTRACE: u32 = 19;
     let held = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
     let held = held.and_then(|set| u64::from_str_radix(set.trim(), 16).ok()).unwrap_or(0);
     let may_trace = held >> CAP_SYS_PTRACE & 1 != 0;
-    let permitted = matches!(scope.trim(), "" | "0") || may_trace && scope.trim() < "3";
-    let refused = std::env::var("FI_SHM_DISABLE_CMA").is_ok_and(|set| set != "0");
-    copied == 1 && permitted && !refused
+    matches!(scope.trim(), "" | "0") || may_trace && scope.trim() < "3"
 }
 
 /// Returns the free bytes of `/dev/shm`.
@@ -125,14 +135,37 @@ mod tests {
     fn endpoints_of_ended_processes_are_removed() {
         let scratch = Scratch::new();
         fs::create_dir_all(scratch.join("4711-7:0:2")).unwrap();
-        let kept = ["4712-7:0:1", "4711-8:0:1", "4711:0:1", "4711-7", "x-7:0:1", "4711-7:0:2"];
-        for name in [&kept[..5], &["4711-7:0:1"]].concat() {
+        let kept =
+            ["4712-7:0:1", "4711-8:0:1", "4711:0:1", "4711-7", "x-7:0:1", "0-7:0:1", "4711-7:0:2"];
+        for name in [&kept[..6], &["4711-7:0:1"]].concat() {
             scratch.write(name, [1; 4096]);
         }
         assert_eq!(remove_in(&scratch, 0, &|_| true), (0, 0), "no namespace is known");
-        let (files, bytes) = remove_in(&scratch, 7, &|pid| pid == 4711);
+        let (files, bytes) = remove_in(&scratch, 7, &|pid| pid != 4712);
         assert!(files == 1 && bytes >= 4096 && !scratch.join("4711-7:0:1").exists());
         assert!(kept.into_iter().all(|name| scratch.join(name).exists()));
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        child.wait().unwrap();
+        assert!(has_ended(child.id() as i32) && !has_ended(std::process::id() as i32));
+    }
+
+    #[test]
+    fn siblings_need_scope_or_capability() {
+        let all = "Name:\tx\nCapPrm:\t0\nCapEff:\t000001ffffffffff\nSeccomp:\t0\n";
+        for (scope, status, permitted) in [
+            ("", "", true),
+            ("0\n", "CapEff:\t0\n", true),
+            ("1\n", "CapEff:\t0000000000080000\n", true),
+            ("1\n", "CapEff:\tfffffffffff7ffff\n", false),
+            ("1\n", "CapPrm:\t0000000000080000\n", false),
+            ("2\n", all, true),
+            ("3\n", all, false),
+        ] {
+            assert_eq!(is_permitted(scope, status), permitted, "{scope} {status}");
+        }
+        let read = |path| fs::read_to_string(path).unwrap_or_default();
+        let (scope, status) = (read(SCOPE), read(STATUS));
+        assert_eq!(kernel_copies(), copies_a_byte() && is_permitted(&scope, &status));
     }
 
     #[test]
@@ -168,6 +201,7 @@ mod tests {
         let error = reserve(2 * free).unwrap_err();
         assert!(error.contains(&format!("{} are needed", 2 * free)), "{error}");
         let common = common("shm", Version::new(99, 99));
+        assert!(common.starts_with("shm, libfabric 99.99, PID ns "), "{common}");
         assert!(common.len() <= 64 && !common.contains(" 0"), "{common}");
     }
 }

@@ -152,6 +152,7 @@ mod tests {
     use test_support::scratch::Scratch;
 
     use super::*;
+    use crate::options::tests::options;
     use crate::provider::Provider;
 
     fn values(provider: Provider, situation: &Situation) -> Vec<(&'static str, String)> {
@@ -160,7 +161,7 @@ mod tests {
     }
 
     fn situation() -> Situation {
-        let library = Version::new(2, 5);
+        let library = Version::new(2, 3);
         Situation { library, devices: true, job_size: Some(8), soft_roce: false }
     }
 
@@ -198,10 +199,13 @@ mod tests {
             let wanted: Vec<_> = wanted.iter().map(|(name, is)| (*name, is.to_string())).collect();
             assert_eq!(values(Provider::Cxi, &situation), wanted);
         }
-        let scatter = ("MLX5_SCATTER_TO_CQE", String::from("0"));
-        for devices in [true, false] {
-            let values = values(Provider::Verbs, &Situation { devices, ..situation() });
-            assert_eq!(values.contains(&scatter), devices);
+        let library = Library::load(&options().library).expect("a libfabric");
+        let options = Options { provider: Provider::Verbs, ..options() };
+        for kinds in [MemoryKinds::HostAndDevices, MemoryKinds::Host] {
+            let wishes = environment_wishes(library, &options, kinds);
+            let scatter = wishes.iter().find(|wish| wish.name == "MLX5_SCATTER_TO_CQE");
+            let has_devices = kinds == MemoryKinds::HostAndDevices;
+            assert_eq!(scatter.map(|wish| &wish.value[..]), has_devices.then_some("0"));
         }
     }
 

@@ -22,7 +22,7 @@ use crate::memory::registration::OfiMemory;
 use crate::objects::contexts::Contexts;
 use crate::objects::domain::Domain;
 use crate::objects::fabric::Fabrics;
-use crate::options::{BulkChoice, Devices, GpuDirect};
+use crate::options::{Devices, GpuDirect};
 use crate::provider::{Fact, LogPattern, SoftwareWrites};
 use crate::report::{RailReport, Report};
 use crate::topology::Topology;
@@ -280,7 +280,9 @@ impl Discovery {
     }
 
     fn direct<'a>(&self, rails: impl Iterator<Item = &'a Arc<Rail>>) -> DirectPolicy {
-        let switched_off = self.switched_off().or_else(|| self.mapped_wrongly(rails));
+        let said = |rail: &'a Arc<Rail>| Some((&*rail.name, rail.domain.maps_wrongly.as_deref()?));
+        let switched_off = self.switched_off(|name| env::var(name).ok());
+        let switched_off = switched_off.or_else(|| self.mapped_wrongly(rails.filter_map(said)));
         if let Some(reason) = &switched_off {
             warn!("memory of devices is staged: {reason}");
         }
@@ -296,12 +298,12 @@ impl Discovery {
         }
     }
 
-    fn switched_off(&self) -> Option<String> {
+    fn switched_off(&self, value: impl Fn(&str) -> Option<String>) -> Option<String> {
         if !self.reaches_devices() || self.options.gpu_direct == GpuDirect::Never {
             return None;
         }
         let off = |name: &&str| {
-            let value = env::var(name).unwrap_or_default().to_lowercase();
+            let value = value(name).unwrap_or_default().to_lowercase();
             ["0", "false", "no", "off"].contains(&value.as_str()).then(|| {
                 let (provider, why) = (self.profile.name, self.profile.device_switches.why);
                 format!(
@@ -312,30 +314,27 @@ impl Discovery {
         self.profile.device_switches.iter().find_map(off)
     }
 
-    fn mapped_wrongly<'a>(&self, mut rails: impl Iterator<Item = &'a Arc<Rail>>) -> Option<String> {
+    fn mapped_wrongly<'a>(
+        &self,
+        mut said: impl Iterator<Item = (&'a str, &'a str)>,
+    ) -> Option<String> {
         if self.options.gpu_direct == GpuDirect::Never {
             return None;
         }
-        let said = rails.find_map(|rail| Some((&rail.name, rail.domain.maps_wrongly.as_ref()?)));
         let Fact { value: Some(LogPattern { remedy, .. }), why, .. } = self.profile.maps_wrongly
         else {
             return None;
         };
-        let name = self.profile.name;
-        said.map(|(rail, said)| {
-            format!(
-                "rail {rail} says `{said}`, and {name} reaches other bytes of it then ({why}); set {remedy}"
-            )
-        })
+        let ((rail, said), name) = (said.next()?, self.profile.name);
+        Some(format!(
+            "rail {rail} says `{said}`, and {name} reaches other bytes of it then ({why}); set {remedy}"
+        ))
     }
 
     fn segments(&self, rails: &[usize]) -> u32 {
         let devices = rails.iter().filter_map(|&index| self.devices().get(index));
-        // An upper bound: the number is known when the rails are open.
-        let bulk =
-            u8::from(*self.profile.bulk_connections && self.options.bulk != BulkChoice::Each(0));
-        let limits_of = |device| RailLimits { bulk, ..Rail::limits_of(device, &self.options) };
-        let limits: Vec<RailLimits> = devices.map(limits_of).collect();
+        let limits: Vec<RailLimits> =
+            devices.map(|device| Rail::limits_of(device, &self.options)).collect();
         segments_for(&limits)
     }
 }

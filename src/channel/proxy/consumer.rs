@@ -23,7 +23,7 @@ use channel_sys as c;
 use crate::channel::memory::shared::Fault;
 use crate::channel::proxy::dispatch::{self, Refusal, about};
 use crate::channel::proxy::region_table::Regions;
-use crate::channel::ring::descriptor::{BadDescriptor, Descriptor};
+use crate::channel::ring::descriptor::Descriptor;
 use crate::channel::ring::{Ring, State};
 use engine::ids::Pe;
 use engine::lane::Lane;
@@ -106,11 +106,8 @@ impl Consumer {
             return Ok(false);
         }
         let Some(batch) = lane.begin_batch() else {
-            return Err(failed(
-                ring,
-                c::NLF_ERROR_FAILED,
-                String::from("too many batches are open"),
-            ));
+            let why = String::from("too many batches are open");
+            return Err(failed(ring, c::NLF_ERROR_FAILED, why));
         };
         lane.enter_batch(batch);
         let mut lands = false;
@@ -250,7 +247,11 @@ fn take_other<P: Port>(
                 Err(refusal) => Err(refused(ring, &descriptor, refusal)),
             }
         }
-        Some(Err(bad)) => Err(no_descriptor(ring, &bad)),
+        Some(Err(bad)) => {
+            let mut failed = failed(ring, c::NLF_ERROR_DESCRIPTOR, String::new());
+            failed.why = format!("{}: {bad}", failed.fault);
+            Err(Box::new(failed))
+        }
     }
 }
 
@@ -287,13 +288,6 @@ fn answer<P: Port, E>(
 fn failed(ring: usize, code: u32, why: String) -> Failed {
     let fault = Fault(c::nlf_error { code, ring: ring as u32, ..c::nlf_error::default() });
     Failed { fault, why }
-}
-
-#[cold]
-fn no_descriptor(ring: usize, bad: &BadDescriptor) -> Box<Failed> {
-    let mut failed = failed(ring, c::NLF_ERROR_DESCRIPTOR, String::new());
-    failed.why = format!("{}: {bad}", failed.fault);
-    Box::new(failed)
 }
 
 #[cold]

@@ -188,7 +188,13 @@ impl Proxy {
         }
         // SAFETY: as before.
         let lane = unsafe { &mut *connected.proxy_lane() };
-        busy |= self.retire(lane, connected);
+        match self.consumer.retire(lane, || connected.enforce_consistency()) {
+            Ok(any) => busy |= any,
+            Err(error) => {
+                self.fail(failed(error.to_string()));
+                busy = true;
+            }
+        }
         self.iterations = self.iterations.wrapping_add(1);
         if !busy || self.iterations % CONTROL_EVERY == 0 {
             if exit::is_waiting() {
@@ -210,16 +216,6 @@ impl Proxy {
             self.idle.iterate(waits);
         }
         true
-    }
-
-    fn retire(&mut self, lane: &mut Lane<OfiPort>, connected: &Connected) -> bool {
-        match self.consumer.retire(lane, || connected.enforce_consistency()) {
-            Ok(any) => any,
-            Err(error) => {
-                self.fail(failed(error.to_string()));
-                true
-            }
-        }
     }
 
     fn look(&mut self) {

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::job::tests::{self as threads, settings};
+use crate::logging::heard::heard;
 
 struct Claims(u32);
 
@@ -47,4 +48,34 @@ fn open_failure_is_sent_to_peers() {
     assert_eq!(usize::from(longest_message), MAX_MESSAGE);
     let other = first_hello(&failed, &Addresses(Vec::new()));
     assert!(other.share != hello.share, "no two have the same share");
+}
+
+/// A job of one host stays on loopback, and leaves nothing behind.
+#[test]
+fn sole_host_uses_loopback_rails() {
+    let (named, none) = (settings(1, &[]), settings(2, &[]));
+    let any = Settings { devices: ofi::Devices::Any, ..none };
+    for (settings, rails) in [(named, &["127.0.0.1"][..]), (any, &["127.0.0.1", "127.0.0.2"])] {
+        threads::connect(2, &settings, None, |pe| {
+            let job = pe.job.unwrap();
+            let connected = job.connected().unwrap();
+            let names: Vec<&str> =
+                connected.report.rails.iter().map(|rail| rail.name.as_str()).collect();
+            assert_eq!(names, rails);
+            // SAFETY: this thread has the lanes.
+            let said = heard(|| unsafe { job.drain_before_close() }).1;
+            assert_eq!(said, "", "nothing was under way");
+            for (fails, is_in_use, calls, done) in
+                [(0, true, 1, Ok(())), (3, true, 4, Ok(())), (1, false, 1, Err(false))]
+            {
+                let mut called = 0;
+                let release = || {
+                    called += 1;
+                    if called > fails { Ok(()) } else { Err(false) }
+                };
+                let released = connected.release_patiently(release, |_| is_in_use);
+                assert_eq!((released, called), (done, calls));
+            }
+        });
+    }
 }

@@ -35,7 +35,12 @@ fn needs_flush(choice: ConsistencyChoice, device: Option<&Attributes>) -> (bool,
 
 /// Returns true if a device can make NICs' writes visible before a flag that follows them.
 pub(super) fn is_orderable(device: &Attributes) -> bool {
-    device.writes_ordering >= WritesOrdering::Owner || device.flush_on_host
+    keeps_order(device) || device.flush_on_host
+}
+
+/// Returns true if a device itself keeps NICs' writes in order.
+pub(super) fn keeps_order(device: &Attributes) -> bool {
+    device.writes_ordering >= WritesOrdering::Owner
 }
 
 /// Method by which this process makes NICs' writes visible to its device.
@@ -134,7 +139,7 @@ mod tests {
             let flushes = |choice| needs_flush(choice, Some(&attributes)).0;
             assert_eq!(flushes(Choice::Auto), expected, "{ordering:?}");
             assert!(flushes(Choice::Flush) && !flushes(Choice::None));
-            assert!(is_orderable(&attributes));
+            assert!(is_orderable(&attributes) && keeps_order(&attributes) != expected);
             let without_flush = Attributes { flush_on_host: false, ..attributes };
             assert_eq!(is_orderable(&without_flush), !expected, "{ordering:?}");
         }

@@ -2,9 +2,9 @@
 
 use log::{debug, info};
 
-use crate::job::memory::consistency::is_orderable;
+use crate::job::memory::consistency::{is_orderable, keeps_order};
 use crate::logging;
-use cuda::{Device, DeviceRange, DmaBuf, Kind, WritesOrdering};
+use cuda::{Device, DeviceRange, DmaBuf, Kind};
 use engine::port::{Access, Registered};
 use ofi::{DeviceMemory, DirectRefusal, DmaBufPart, OfiMemory, OfiRegion};
 
@@ -39,8 +39,7 @@ pub fn register_direct(
     if !attributes.as_ref().is_some_and(is_orderable) {
         return refuse(String::from("nothing makes NICs' writes visible to the device in order"));
     }
-    let keeps_order =
-        attributes.is_some_and(|attributes| attributes.writes_ordering >= WritesOrdering::Owner);
+    let keeps_order = attributes.as_ref().is_some_and(keeps_order);
 
     let exported = if fabric.takes_dma_bufs() {
         DmaBuf::export(range, addr, range.len()).map_err(|error| error.to_string())

@@ -319,6 +319,11 @@ mod tests {
             assert_eq!(said(true), "");
             assert_eq!(said(false).is_empty(), !is_slow, "what is slow is another thing");
             assert_eq!(said(false), "");
+            let bytes = [0_u64; 8];
+            let registered = memory.register(bytes.as_ptr() as usize, 64, Access::Local);
+            let mut owner = registered.unwrap().owner;
+            memory.close(&mut owner).unwrap();
+            assert!(format!("{owner:?}").contains("closed: true"), "{owner:?}");
         });
     }
 

@@ -325,6 +325,10 @@ mod tests {
         for wrong in wrong {
             assert_eq!(opened(&me, &[me.record, one.record, wrong]), [1], "{wrong:?}");
         }
+        let most = Record { bounce_bytes: MAX_BOUNCE_BYTES as u64, ..two.record };
+        let more = Record { bounce_bytes: most.bounce_bytes + 1, ..two.record };
+        let [most, more] = [most, more].map(|record| me.open_one(Pe(2), &record).map(drop));
+        assert!(most.is_err() && most != more, "it is not too much, there is less: {most:?}");
     }
 
     #[test]

@@ -49,13 +49,8 @@ pub(super) struct State {
     requests: Requests,
     pub(super) regions: Regions,
     calls: u64,
-    collecting: Option<Collecting>,
-}
-
-#[derive(Debug)]
-struct Collecting {
-    since: Instant,
-    block: BlockId,
+    /// Start of the passes that bring operations for one batch, and the block of the latest.
+    collecting: Option<(Instant, BlockId)>,
 }
 
 /// Names a block of contexts of a group.
@@ -309,14 +304,14 @@ impl Shared {
             return false;
         };
         if takes_more {
-            let since = collecting.as_ref().map_or_else(Instant::now, |before| before.since);
-            *collecting = Some(Collecting { since, block });
-        } else if collecting.as_ref().is_some_and(|of| of.block == block) {
+            let since = collecting.map_or_else(Instant::now, |(since, _)| since);
+            *collecting = Some((since, block));
+        } else if collecting.is_some_and(|(_, latest)| latest == block) {
             // This pass has brought no operation.
             *collecting = None;
         }
         // Passes over other blocks do not count.
-        collecting.as_ref().is_some_and(|of| of.since.elapsed() < COLLECTING)
+        collecting.is_some_and(|(since, _)| since.elapsed() < COLLECTING)
     }
 
     /// Counts NCCL's progress for the helper. Under the lock.

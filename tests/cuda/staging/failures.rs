@@ -86,13 +86,13 @@ fn unlockable_memory_is_refused(bed: &Bed) {
     let register = || register(&staging, bed, heap, GRANULARITY);
     let asked = format!("{} bytes of page-locked memory", 8 * CHUNK);
     refused(register(), &["cuMemHostAlloc", &asked, "CUDA_ERROR_OUT_OF_MEMORY"]);
-    assert!(staging.take_stager().is_none() && staging.is_empty());
+    assert!(staging.take_stager().is_none() && staging.ranges() == 0);
     assert_eq!(bed.count(3), 0, "nothing is left behind");
     // The bounce buffers fit, what else is needed does not.
     call!(bed.raw, fake_cuda_limits(0 => c_int, 8 * CHUNK as u64 => u64, u64::MAX => u64));
     refused(register(), &["CUDA_ERROR_OUT_OF_MEMORY"]);
     assert_eq!(bed.count(3), 0, "nor here");
-    assert!(staging.take_stager().is_none() && staging.is_empty());
+    assert!(staging.take_stager().is_none() && staging.ranges() == 0);
     call!(bed.raw, fake_cuda_limits(0 => c_int, u64::MAX => u64, u64::MAX => u64));
     let region = register().expect("now there is enough");
     let stager = staging.take_stager().expect("something is staged");

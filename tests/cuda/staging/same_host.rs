@@ -1,6 +1,7 @@
 //! Two stagers, as of two processes, that copy from each other's bounce buffers.
 
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 
 use cuda::{PeerShare, SECRET_BYTES, SharedLayout, SharedMemory, Shares};
 use engine::ids::Pe;
@@ -10,6 +11,7 @@ use crate::prelude::*;
 cases! {
     Any: peers_copy_from_each_other, lists_span_several_bounce_memories, peer_memory_is_read_only,
         peer_memory_stays_until_released;
+    Fake: ended_peer_is_seen;
     Fake ("FAKE_CUDA_REGISTERS" = "0"): unlocked_memory_is_not_shared;
 }
 
@@ -90,6 +92,19 @@ fn peers_copy_from_each_other(bed: &Bed) {
     assert_eq!(one.stage.port.bytes_by_cpu() + other.stage.port.bytes_by_cpu(), 0);
     drop(other);
     assert!(!one.stage.port.is_mapped_by(Pe(1)), "it copies no more");
+}
+
+fn ended_peer_is_seen(bed: &Bed) {
+    let ((own, _own, layout), (_other, fd, _)) = (make(), make());
+    let mut shares = shares(0, &own, &fd, layout);
+    // Like a process's descriptor, the socket can be read once the other end is closed.
+    let (process, end) = UnixStream::pair().expect("sockets");
+    shares.peers[0].process = Some(process.into());
+    let side = side(bed, shares);
+    let has_ended = || [1, 2].map(|pe| side.stage.port.has_ended(Pe(pe)));
+    assert_eq!(has_ended(), [false, false]);
+    drop(end);
+    assert_eq!(has_ended(), [true, false]);
 }
 
 fn lists_span_several_bounce_memories(bed: &Bed) {

@@ -4,6 +4,7 @@ use engine::port::copies::{MAX_BATCH_COPIES, OrderedStep};
 
 use crate::coexistence::Spinning;
 use crate::prelude::*;
+use cuda::StagingContext;
 
 cases! {
     Fake: tokens_take_few_calls, short_copies_wait_for_no_kernel, two_calls_leave_no_room,
@@ -13,7 +14,8 @@ cases! {
         words_beneath_copies_are_not_ordered;
     Any ("FAKE_CUDA_TOGETHER" = "0"): tokens_copied_together_are_right;
     Fake ("FAKE_CUDA_VERSION" = "12080"): tokens_copied_together_are_right, tokens_take_few_calls;
-    Fake ("FAKE_CUDA_TOGETHER" = "2"): tokens_copied_together_are_right;
+    Fake ("FAKE_CUDA_TOGETHER" = "2"): tokens_copied_together_are_right,
+        refused_batch_copies_nothing_twice;
     Fake ("FAKE_CUDA_TOGETHER" = "0"): refused_copy_ends_a_list;
     Any ("FAKE_CUDA_STREAM_OPS" = "0"): unstorable_words_are_not_ordered;
 }
@@ -38,7 +40,7 @@ fn copies(stage: &Stage, direction: CopyDirection, heap: usize, at: &[usize]) ->
     at.iter().enumerate().map(copy).collect()
 }
 
-fn places() -> [Vec<usize>; 5] {
+fn places() -> [Vec<usize>; 6] {
     let each = |place: fn(usize) -> usize| (0..TOKENS).map(place).collect();
     [
         each(|token| 64 + token * LEN),
@@ -46,6 +48,8 @@ fn places() -> [Vec<usize>; 5] {
         each(|token| 64 + token / 2 * 5 * LEN + token % 2 * LEN),
         each(|token| 64 + token * 3 * LEN + token * token % 31 * 64),
         each(|token| 64 + (token % 32 * 2 + token / 32) * LEN),
+        // Neighbours in two allocations.
+        each(|token| GRANULARITY + token * LEN - TOKENS / 2 * LEN),
     ]
 }
 
@@ -65,7 +69,7 @@ fn tokens_take_few_calls(bed: &Bed) {
         run(&mut stage, &copies);
         bed.count(11) - before
     };
-    let [neighbours, distant, pairs, anywhere, _] = places();
+    let [neighbours, distant, pairs, anywhere, ..] = places();
     let out = [&neighbours, &distant, &pairs, &anywhere].map(|at| calls(OUT, at));
     let inward = [&neighbours, &distant, &pairs].map(|at| calls(IN, at));
     let most = out[1] + inward.iter().max().expect("three");
@@ -365,6 +369,17 @@ fn refused_batch_is_copied_singly(bed: &Bed) {
     bed.refuse(5, 2);
     run(&mut stage, &list);
     assert!(peek(stage.bounce(OUT, 0), TOKENS * LEN).iter().all(|byte| *byte == 9));
+}
+
+/// A copy that went alone before a refused batch is not repeated with the batch's copies.
+fn refused_batch_copies_nothing_twice(bed: &Bed) {
+    let (heap, managed) = (bed.heap(1), bed.managed(GRANULARITY));
+    let options = StagingOptions { context: StagingContext::Program, ..options(4, stream_only()) };
+    let (mut stage, _region) = Stage::with(bed, heap, GRANULARITY, options);
+    let _managed = stage.register(bed, managed, GRANULARITY);
+    let mut list = copies(&stage, OUT, heap, &[0, 3 * LEN, 9 * LEN]);
+    list[1].copy.memory = managed;
+    assert_eq!(bed.calls_of(|| run(&mut stage, &list))[1], 3);
 }
 
 fn refused_copy_ends_a_list(bed: &Bed) {

@@ -132,6 +132,11 @@ fn signalled_words_are_read_once(bed: &Bed) {
     stage.start(CopyDirection::In, heap, 0, 64, 9);
     stage.ends(9);
     assert_eq!(add(&mut stage, 2), (has(1), 2), "both were copied to");
+    let loads = bed.count(2);
+    let set = atomic(AtomicOp::SignalSet, Width::Eight, 4);
+    stage.port.queue_atomic(heap + 160, &set, DeferredOrder::After).expect("soon");
+    stage.port.flush().expect("it is there");
+    assert_eq!(bed.count(2), loads, "what is set is not read");
     // What may not have been stored is not what the word holds. The copy of words that lie side by
     // side is refused, and they are stored with the signal.
     stage.port.queue_atomic(heap, &one, DeferredOrder::After).expect("soon");

@@ -44,6 +44,8 @@ const DISTANCES: [(&str, &[Between]); 6] = [
             ("gpu0", "nic3", Node),
             ("gpu4", "nic3", Sys),
             ("storage0", "storage1", Loc),
+            // Two ports of one switch.
+            ("disk0", "nic0", Pix),
             ("gpu5", "storage2", Node),
         ],
     ),
@@ -148,6 +150,9 @@ fn absent_devices_have_no_distance() {
     assert_eq!(choose(&tree.topology, &[], &[gpu], 0), []);
     // NICs without a PCI device: all are as near, and the PEs share them.
     assert_eq!(own(&tree, &[None, None, None, None], &[gpu, None]), [[0, 1], [2, 3]]);
+    // The NICs after the own one follow in order.
+    let ranking = choose(&tree.topology, &[None; 4], &[None; 4], 1).into_iter();
+    assert_eq!(ranking.map(|choice| choice.nic).collect::<Vec<_>>(), [1, 2, 3, 0]);
     // One that is known comes before those that are not.
     let mixed = choose(&tree.topology, &[None, Some(tree.device("wireless"))], &[gpu], 0);
     let expected = [

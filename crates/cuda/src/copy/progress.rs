@@ -182,6 +182,55 @@ mod tests {
     use super::*;
 
     #[test]
+    fn watched_bytes_come_word_by_word() {
+        let mut memory = vec![0_u64; MAX_WATCHED / 8 + 1];
+        let host = memory.as_mut_ptr() as usize;
+        // SAFETY: bytes of the memory, of this thread alone.
+        let watch = |at, device, len, alone| unsafe {
+            PatternWatch::new((host + at, device), len, 7, alone)
+        };
+        for (at, device, len, alone, is_watched) in [
+            (0, 0, 8, true, true),
+            (8, 4, 12, true, true),
+            (4, 0, 8, true, false),
+            (0, 2, 8, true, false),
+            (0, 0, 6, true, false),
+            (0, 0, MAX_WATCHED, true, true),
+            (0, 0, MAX_WATCHED + 4, true, false),
+            (0, 0, MAX_WATCHED_BEHIND, false, true),
+            (0, 0, MAX_WATCHED_BEHIND + 4, false, false),
+        ] {
+            let watched = watch(at, device, len, alone).is_some();
+            assert_eq!(watched, is_watched, "{len} bytes at {at}, {device}");
+        }
+        for words in 1..6 {
+            let mut watch = watch(0, 0, 4 * words, true).expect("watched");
+            // The word behind the copy still holds the pattern.
+            let behind = host + 4 * words;
+            // SAFETY: as above.
+            unsafe { (behind as *mut u32).write(watch.pattern) };
+            for word in (0..words).rev() {
+                // SAFETY: as above.
+                unsafe {
+                    assert!(!watch.has_arrived(), "word {word} of {words} is missing");
+                    ((host + 4 * word) as *mut u32).write(word as u32);
+                }
+            }
+            // SAFETY: as above.
+            assert!(unsafe { watch.has_arrived() });
+        }
+        let filled = [0, 1, 2].map(|number| {
+            // SAFETY: as above.
+            unsafe {
+                PatternWatch::new((host, 0), 8, number, true);
+                (host as *const u64).read()
+            }
+        });
+        assert!(filled.iter().all(|both| *both != 0 && *both as u32 == (both >> 32) as u32));
+        assert_ne!(filled[1], filled[2], "each copy has its own pattern");
+    }
+
+    #[test]
     fn marks_are_compared_beyond_32_bits() {
         for last in [0, 1, i32::MAX as u32 - 1, i32::MAX as u32, 1 << 31, u32::MAX - 1, u32::MAX] {
             for before in 0..4 {

@@ -230,7 +230,25 @@ fn map_made(
     let subject = || format!("{whole} bytes, {context}");
     let release = function!(driver, cuMemRelease, subject);
     let set_access = function!(driver, cuMemSetAccess, subject);
-    let mapped = reserve_and_map(context, handle, whole, granularity);
+    let reserve_and_map = || {
+        let reserve = function!(driver, cuMemAddressReserve, subject);
+        let map = function!(driver, cuMemMap, subject);
+        function!(driver, cuMemUnmap, subject);
+        let unreserve = function!(driver, cuMemAddressFree, subject);
+        let mut addr = 0;
+        // SAFETY: a pointer to the address.
+        let status = unsafe { reserve(&raw mut addr, whole, granularity, 0, 0) };
+        driver.check("cuMemAddressReserve", status, subject)?;
+        // SAFETY: addresses that were just reserved; the driver checks that there is as much
+        // memory.
+        let status = unsafe { map(addr, whole, 0, handle, 0) };
+        driver.check("cuMemMap", status, subject).inspect_err(|_| {
+            // SAFETY: reserved above; nothing is mapped there.
+            let _ = unsafe { unreserve(addr, whole) };
+        })?;
+        Ok(addr)
+    };
+    let mapped: Result<CUdeviceptr, CudaError> = reserve_and_map();
     // The mapping keeps the memory, or nothing does.
     // SAFETY: the caller does not use the handle again.
     let _ = unsafe { release(handle) };
@@ -244,31 +262,6 @@ fn map_made(
     driver.check("cuMemSetAccess", status, subject).inspect_err(|_| {
         // SAFETY: mapped above with that length, and nobody knows it.
         unsafe { unmap(driver, addr, whole) };
-    })?;
-    Ok(addr)
-}
-
-fn reserve_and_map(
-    context: &Context,
-    handle: sys::CUmemGenericAllocationHandle,
-    whole: usize,
-    granularity: usize,
-) -> Result<CUdeviceptr, CudaError> {
-    let driver = context.driver();
-    let subject = || format!("{whole} bytes, {context}");
-    let reserve = function!(driver, cuMemAddressReserve, subject);
-    let map = function!(driver, cuMemMap, subject);
-    function!(driver, cuMemUnmap, subject);
-    let unreserve = function!(driver, cuMemAddressFree, subject);
-    let mut addr = 0;
-    // SAFETY: a pointer to the address.
-    let status = unsafe { reserve(&raw mut addr, whole, granularity, 0, 0) };
-    driver.check("cuMemAddressReserve", status, subject)?;
-    // SAFETY: addresses that were just reserved; the driver checks that there is as much memory.
-    let status = unsafe { map(addr, whole, 0, handle, 0) };
-    driver.check("cuMemMap", status, subject).inspect_err(|_| {
-        // SAFETY: reserved above; nothing is mapped there.
-        let _ = unsafe { unreserve(addr, whole) };
     })?;
     Ok(addr)
 }

@@ -10,7 +10,7 @@ use std::ffi::CString;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::ptr;
 use std::sync::atomic::AtomicU8;
 
@@ -39,8 +39,12 @@ pub struct SharedMemory {
     len: usize,
 }
 
+fn failed(call: &'static str) -> impl FnOnce(io::Error) -> SharingError {
+    move |error| SharingError::System { call, error }
+}
+
 fn refused(call: &'static str) -> SharingError {
-    SharingError::System { call, error: io::Error::last_os_error() }
+    failed(call)(io::Error::last_os_error())
 }
 
 impl SharedMemory {
@@ -60,8 +64,7 @@ impl SharedMemory {
         }
         // SAFETY: just opened, and owned by nobody else.
         let file = File::from(unsafe { OwnedFd::from_raw_fd(raw) });
-        file.set_len(len as u64)
-            .map_err(|error| SharingError::System { call: "ftruncate", error })?;
+        file.set_len(len as u64).map_err(failed("ftruncate"))?;
         // SAFETY: calls with numbers alone, on a descriptor that is open.
         let sealed = unsafe {
             libc::fchmod(raw, 0o600) == 0 && libc::fcntl(raw, libc::F_ADD_SEALS, SEALS) == 0
@@ -81,23 +84,15 @@ impl SharedMemory {
     pub fn open(pid: u32, fd: RawFd, len: usize) -> Result<Self, SharingError> {
         let path = format!("/proc/{pid}/fd/{fd}");
         // Checked first: opening another kind of file may wait, or have an effect.
-        let target = std::fs::read_link(&path)
-            .map_err(|error| SharingError::System { call: "readlink of a descriptor", error })?;
+        let target = std::fs::read_link(&path).map_err(failed("readlink of a descriptor"))?;
         let other = || SharingError::Other { what: format!("{path} ({})", target.display()) };
         if !target.to_string_lossy().starts_with(&format!("/memfd:{NAME}")) {
             return Err(other());
         }
-        let path = CString::new(path.as_str()).unwrap_or_default();
-        // SAFETY: a string that ends with a zero.
-        let raw =
-            unsafe { libc::open(path.as_ptr(), libc::O_RDWR | libc::O_CLOEXEC | libc::O_NONBLOCK) };
-        if raw < 0 {
-            return Err(refused("opening a descriptor"));
-        }
-        // SAFETY: just opened, and owned by nobody else.
-        let file = File::from(unsafe { OwnedFd::from_raw_fd(raw) });
-        let found =
-            file.metadata().map_err(|error| SharingError::System { call: "fstat", error })?;
+        let mut options = File::options();
+        options.read(true).write(true).custom_flags(libc::O_NONBLOCK);
+        let file = options.open(&path).map_err(failed("opening a descriptor"))?;
+        let (raw, found) = (file.as_raw_fd(), file.metadata().map_err(failed("fstat"))?);
         // SAFETY: calls with numbers alone, on a descriptor that is open.
         let (seals, user) = unsafe { (libc::fcntl(raw, libc::F_GET_SEALS), libc::geteuid()) };
         let is_it = found.is_file()

@@ -45,7 +45,7 @@ impl RangeCache {
             return Ok(Some(range));
         }
         // Overlapping entries are of freed memory: a current one would have been found.
-        self.entries.retain(|entry| !overlaps(entry.range.range(), addr, len));
+        self.evict_overlapping(addr, len);
         let range = match Memory::examine_around(self.driver, addr, len, context_of)? {
             Memory::Host(Kind::Host) if !is_readable(addr) || !is_readable(addr + (len - 1)) => {
                 return Err(RangeError::Nowhere { addr, len });
@@ -56,7 +56,7 @@ impl RangeCache {
             }
         };
         let (start, len) = (range.range().addr(), range.range().len());
-        self.entries.retain(|entry| !overlaps(entry.range.range(), start, len));
+        self.evict_overlapping(start, len);
         if self.entries.len() == RANGES {
             let oldest = self.entries.iter().enumerate().min_by_key(|(_, entry)| entry.used);
             if let Some((at, _)) = oldest {
@@ -65,6 +65,11 @@ impl RangeCache {
         }
         self.entries.push(CacheEntry { range: Arc::clone(&range), used: self.clock });
         Ok(Some(range))
+    }
+
+    fn evict_overlapping(&mut self, addr: usize, len: usize) {
+        let of = |range: &DeviceRange| (range.addr(), range.len());
+        self.entries.retain(|entry| !overlap(of(entry.range.range()), (addr, len)));
     }
 
     fn cached(&mut self, addr: usize, len: usize) -> Result<Option<Arc<WordRange>>, CudaError> {
@@ -96,6 +101,40 @@ fn is_readable(addr: usize) -> bool {
     code == 0 || std::io::Error::last_os_error().raw_os_error() != Some(libc::EFAULT)
 }
 
-fn overlaps(range: &DeviceRange, addr: usize, len: usize) -> bool {
-    range.addr() < addr + len && addr < range.addr() + range.len()
+/// Returns true if two ranges, given as addresses and lengths, have a byte in common.
+fn overlap(one: (usize, usize), other: (usize, usize)) -> bool {
+    one.0 < other.0 + other.1 && other.0 < one.0 + one.1
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ptr;
+
+    use super::*;
+
+    #[test]
+    fn neighbours_have_no_byte_in_common() {
+        for (start, len, is_common) in
+            [(50, 50, false), (50, 51, true), (90, 40, true), (107, 9, true), (108, 9, false)]
+        {
+            assert_eq!(overlap((100, 8), (start, len)), is_common, "{len} from {start}");
+            assert_eq!(overlap((start, len), (100, 8)), is_common, "{len} from {start}");
+        }
+    }
+
+    #[test]
+    fn readable_bytes_are_mapped() {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: two pages of this test's, of which the second is closed.
+        let page = unsafe {
+            let pages = libc::mmap(ptr::null_mut(), 8192, libc::PROT_READ, flags, -1, 0);
+            assert_eq!(libc::mprotect(pages.add(4096), 4096, libc::PROT_NONE), 0);
+            pages as usize
+        };
+        let last = [4088, 4095, 4096, 4103, 8191].map(|at| is_readable(page + at));
+        assert_eq!(last, [true, true, false, false, false]);
+        assert!(is_readable(page) && ![0, 7, 8].iter().any(|addr| is_readable(*addr)));
+        // SAFETY: mapped above.
+        unsafe { libc::munmap(page as *mut _, 8192) };
+    }
 }

@@ -266,13 +266,8 @@ impl Staging {
     }
 
     /// Returns the number of staged ranges.
-    pub fn len(&self) -> usize {
+    pub fn ranges(&self) -> usize {
         lock(&self.shared).ranges.len()
-    }
-
-    /// Returns true if nothing is staged.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 
     /// Returns the index of a range's device, the mapper for its words, and whether the device has

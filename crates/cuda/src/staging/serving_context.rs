@@ -149,10 +149,11 @@ fn measure(own: &Arc<Context>, program: &Arc<Context>) -> Result<Measured, Strin
     let kernel = WaitingKernel::start(own, Arc::clone(&memory), PATIENCE)?;
     let rows = probe.rows(limit).ok();
     // If rows are fast enough, the time of plain copies is for the log alone.
-    let enough = if rows.is_some_and(|rows| rows <= limit) { Duration::MAX } else { limit };
+    let measured = Measured { rows, plain: Duration::MAX, limit };
+    let enough = if measured.verdict() == Verdict::Rows { Duration::MAX } else { limit };
     let plain = probe.plain(enough).map_err(text)?;
     drop(kernel);
-    Ok(Measured { rows, plain, limit })
+    Ok(Measured { plain, ..measured })
 }
 
 #[cfg(test)]

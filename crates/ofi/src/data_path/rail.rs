@@ -183,7 +183,7 @@ fn needs_desc(mr_mode: i32) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use libfabric_sys::{FI_HMEM, FI_MR_PROV_KEY};
 
     use super::*;
@@ -191,7 +191,7 @@ mod tests {
     use crate::objects::tables;
     use crate::provider::Provider;
 
-    fn open(device: &Device, wr_ids: u32) -> Result<Rail, PortError> {
+    pub(crate) fn open(device: &Device, wr_ids: u32) -> Result<Rail, PortError> {
         let (contexts, options) = (Arc::new(Contexts::new(wr_ids)), Options::default());
         let (mut fabrics, receives) = (Fabrics::default(), Receives::Messages);
         Rail::open(&mut fabrics, device, &options, &contexts, 1, receives)
@@ -240,6 +240,18 @@ mod tests {
         assert_eq!(Receives::Nothing.count(100_000, true), 0);
         for (of_nic, entries) in [(None, 356), (Some(300), 356), (Some(4000), 4000)] {
             assert_eq!(completions(100, 7, of_nic), entries + 7 + 256);
+        }
+    }
+
+    #[test]
+    fn immediate_data_doubles_the_receives() {
+        for (mode, receives) in [(0, RECEIVES), (FI_RX_CQ_DATA, 2 * RECEIVES)] {
+            // SAFETY: the attributes of an answer exist.
+            let device = some_device(Provider::TcpRxm, |raw| unsafe {
+                (raw.mode, (*raw.rx_attr).size) = (mode, 4 * RECEIVES);
+            });
+            let rail = open(&device, 4).expect("opened");
+            assert_eq!(rail.message_buffers.receives(), receives);
         }
     }
 

@@ -164,14 +164,41 @@ mod tests {
 
     #[test]
     fn messages_and_rma_are_asked_for() {
-        for (provider, receives) in [(Provider::Tcp, 0), (Provider::Efa, FI_RX_CQ_DATA)] {
-            let device = some_device(provider, |_| {});
-            let (library, profile) = (device.info.library(), device.profile);
-            let hints =
-                ProviderQuery { library, profile, fabric: None }.hints(Demand::Rma, false).unwrap();
-            // SAFETY: live, and of this test alone.
-            let (caps, mode) = unsafe { ((*hints.as_ptr()).caps, (*hints.as_ptr()).mode) };
-            assert_eq!((caps, mode), (FI_MSG | FI_RMA, FI_CONTEXT | FI_CONTEXT2 | receives));
+        let of_regions =
+            FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_ENDPOINT;
+        for (provider, devices, receives, hmem) in [
+            (Provider::Tcp, false, 0, (0, 0)),
+            (Provider::Efa, true, FI_RX_CQ_DATA, (FI_HMEM, FI_MR_HMEM)),
+        ] {
+            let hints = hints(provider, Demand::Rma, devices);
+            let (caps, mode) = (hints.raw().caps, hints.raw().mode);
+            assert_eq!(caps, FI_MSG | FI_RMA | hmem.0);
+            assert_eq!(mode, FI_CONTEXT | FI_CONTEXT2 | receives);
+            assert_eq!((hints.ep_attr().type_, hints.mr_mode()), (FI_EP_RDM, of_regions | hmem.1));
+            assert_eq!(hints.tx_attr().op_flags, 0);
+        }
+        assert_eq!(hints(Provider::Tcp, Demand::Provider, true).raw().caps, 0);
+    }
+
+    fn hints(provider: Provider, demand: Demand, devices: bool) -> Info {
+        let device = some_device(provider, |_| {});
+        let (library, profile) = (device.info.library(), device.profile);
+        ProviderQuery { library, profile, fabric: Some("some") }.hints(demand, devices).unwrap()
+    }
+
+    #[test]
+    fn full_demand_is_delivery_by_model() {
+        for (is_automatic, threading, progress, level) in [
+            (true, Threading::Completion, FI_PROGRESS_AUTO, FI_THREAD_COMPLETION),
+            (false, Threading::Domain, FI_PROGRESS_MANUAL, FI_THREAD_DOMAIN),
+            (false, Threading::Safe, FI_PROGRESS_MANUAL, FI_THREAD_SAFE),
+        ] {
+            let model = EndpointModel { is_automatic, threading };
+            let hints = hints(Provider::Tcp, Demand::Full(model), false);
+            assert_eq!(hints.tx_attr().op_flags, FI_DELIVERY_COMPLETE);
+            let domain = hints.domain_attr();
+            assert_eq!((domain.control_progress, domain.data_progress), (progress, progress));
+            assert_eq!((domain.threading, hints.fabric_name()), (level, String::from("some")));
         }
     }
 

@@ -182,10 +182,58 @@ fn side_by_side<R: Copy + Send>(
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Barrier;
     use std::sync::atomic::AtomicUsize;
+    use std::sync::{Arc, Barrier};
 
     use super::*;
+    use crate::data_path::rail::Rail;
+    use crate::data_path::rail::tests::open;
+    use crate::memory::direct_policy::DirectPolicy;
+    use crate::memory::direct_policy::tests::{memory, policy};
+    use crate::objects::domain::tests::some_device;
+    use crate::provider::Provider;
+    use engine::port::{Addressing, MemoryPort};
+
+    #[test]
+    fn direct_memory_takes_willing_rails() {
+        let with_context = &|run: &mut dyn FnMut()| run();
+        let range = DeviceMemory { with_context, ..memory(Err("none")) };
+        let rail = Arc::new(open(&some_device(Provider::Tcp, |_| {}), 4).expect("opened"));
+        for (choice, takes, dma_bufs, is_slow) in [
+            (GpuDirect::Never, "a driver", true, false),
+            (GpuDirect::Auto, "a driver", true, true),
+            (GpuDirect::Auto, "", false, false),
+            (GpuDirect::Always, "a driver", true, false),
+        ] {
+            let with = |rails: &[Arc<Rail>]| {
+                let (bulk, direct) =
+                    (vec![Vec::new(); 1], DirectPolicy { takes, dma_bufs, ..policy(choice) });
+                OfiMemory::new(&[], rails, bulk, Addressing::Virtual, direct)
+            };
+            let is_asked = choice != GpuDirect::Never;
+            let (none, mut one) = (with(&[]), with(&[Arc::clone(&rail)]));
+            assert_eq!(none.takes_dma_bufs(), is_asked && dma_bufs, "{choice:?}");
+            assert!(!none.reaches_devices());
+            let registered = none.register_device(&range, Access::LocalAndRemote).is_ok();
+            assert_eq!((registered, none.reaches_devices()), (is_asked, is_asked));
+
+            let refusal = one.register_device(&range, Access::Local).expect_err("no FI_HMEM");
+            let asked = format!("rail {}: it was opened without FI_HMEM", rail.name);
+            assert_eq!(refusal.to_string() == asked, is_asked, "libfabric would fault: {refusal}");
+            let is_error = choice == GpuDirect::Always;
+            assert_eq!((refusal.is_error, refusal.is_slow), (is_error, is_slow), "{choice:?}");
+            assert!(!one.takes_dma_bufs() && !one.reaches_devices());
+            one.proxy[0].traits.reaches_devices = true;
+            assert_eq!(one.takes_dma_bufs(), is_asked && dma_bufs, "{choice:?}");
+        }
+        let (host, direct) = ([Arc::clone(&rail)], policy(GpuDirect::Auto));
+        let both = OfiMemory::new(&host, &host, vec![Vec::new()], Addressing::Virtual, direct);
+        let bytes = [0_u64; 8];
+        let registered = both.register(bytes.as_ptr() as usize, 64, Access::LocalAndRemote);
+        let mut region = registered.expect("host memory").owner;
+        assert_eq!(both.close(&mut region), Ok(()));
+        assert_eq!(format!("{region:?}").matches("closed: true").count(), 2, "of both lanes");
+    }
 
     fn error(text: &str) -> PortError {
         PortError { call: "fi_mr_regattr", code: 14, text: String::from(text) }

@@ -136,7 +136,7 @@ impl DirectPolicy {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::fs;
     use std::os::fd::AsFd;
 
@@ -145,7 +145,7 @@ mod tests {
 
     use super::*;
 
-    fn policy(choice: GpuDirect) -> DirectPolicy {
+    pub(in crate::memory) fn policy(choice: GpuDirect) -> DirectPolicy {
         DirectPolicy {
             choice,
             level: Distance::Pxb,
@@ -158,7 +158,9 @@ mod tests {
         }
     }
 
-    fn memory<'a>(dma_buf: Result<DmaBufPart<'a>, &'a str>) -> DeviceMemory<'a> {
+    pub(in crate::memory) fn memory<'a>(
+        dma_buf: Result<DmaBufPart<'a>, &'a str>,
+    ) -> DeviceMemory<'a> {
         let with_context = &|run: &mut dyn FnMut()| run();
         DeviceMemory {
             addr: 1 << 20,

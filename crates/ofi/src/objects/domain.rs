@@ -168,6 +168,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::objects::fabric::Fabrics;
     use crate::objects::info::tests::edit;
+    use crate::objects::provider_log::tests::say;
     use crate::options::Options;
     use crate::provider::{Provider, candidates};
     use crate::{Device, Discovery, MemoryKinds};
@@ -190,6 +191,24 @@ pub(crate) mod tests {
         let device = some_device(provider, change);
         let fabric = Fabrics::default().of(&device.info).expect("a fabric");
         Arc::new(Domain::open(fabric, &device.info, device.profile).expect("a domain"))
+    }
+
+    #[test]
+    fn complaint_is_told_with_its_reason() {
+        let library = Library::load(&crate::options::tests::options().library).unwrap();
+        for (lines, told) in [
+            (&["Failed twice", "Failed to start", "fine", "MR caching disabled"][..], true),
+            (&["MR caching disabled", "Failed to start"], false),
+        ] {
+            let open = || {
+                lines.iter().for_each(|line| say(line));
+                -5
+            };
+            let said = if told { "Failed to start; " } else { "" };
+            let expected = Some(format!("{said}MR caching disabled"));
+            assert_eq!(call_watching_log(library, open, "caching disabled"), (-5, expected));
+        }
+        assert_eq!(call_watching_log(library, || 3, "caching disabled"), (3, None));
     }
 
     #[test]

@@ -44,6 +44,28 @@ pub(crate) unsafe fn complete(
     count as isize
 }
 
+/// Defines a `fi_write` or `fi_read` that passes to `$ask` its name, the buffer with its length and
+/// descriptor, and peer, address, key and context.
+macro_rules! transfer {
+    ($name:ident, $buf:ty, $ask:expr) => {
+        unsafe extern "C" fn $name(
+            _: *mut libfabric_sys::fid_ep,
+            buf: $buf,
+            len: usize,
+            desc: *mut c_void,
+            peer: u64,
+            remote: u64,
+            key: u64,
+            context: *mut c_void,
+        ) -> isize {
+            let memory = [buf as usize, len, desc as usize];
+            $ask(stringify!($name), memory, [peer, remote, key, context as u64])
+        }
+    };
+}
+
+pub(crate) use transfer;
+
 thread_local! {
     static WATCHED: RefCell<Vec<(usize, *mut fi_ops)>> = const { RefCell::new(Vec::new()) };
     static CLOSED: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };

@@ -1,9 +1,9 @@
 //! What is decided before anything is opened.
 
 use super::*;
-use crate::discovery::search::tests::{found, found_of};
-use crate::options::Options;
+use crate::discovery::search::tests::{found, found_of, reaching_devices};
 use crate::options::tests::options;
+use crate::options::{BulkChoice, Options};
 use crate::provider::Provider;
 
 #[test]
@@ -45,4 +45,25 @@ fn device_memory_follows_the_profile() {
         let takes = since.is_some_and(|since| found.library.version() >= since);
         assert_eq!(policy.dma_bufs, takes, "{provider}");
     }
+}
+
+#[test]
+fn wrong_mapping_rules_out_nics() {
+    let said = [("nic0", "MR caching disabled"), ("nic1", "again")];
+    for (choice, value, is_off, is_wrong) in [
+        (GpuDirect::Auto, Some("False"), true, true),
+        (GpuDirect::Always, Some("off"), true, true),
+        (GpuDirect::Auto, Some("1"), false, true),
+        (GpuDirect::Auto, None, false, true),
+        (GpuDirect::Never, Some("0"), false, false),
+    ] {
+        let found = reaching_devices(Provider::Cxi, Options { gpu_direct: choice, ..options() });
+        let off = |found: &Discovery| found.switched_off(|_| value.map(str::to_owned));
+        assert_eq!(off(&found).is_some(), is_off, "{choice:?} {value:?}");
+        assert_eq!(off(&found_of(Provider::Cxi, options())), None, "host memory alone");
+        let wrong = found.mapped_wrongly(said.into_iter());
+        assert_eq!(wrong.as_ref().map(|wrong| wrong.contains("nic0")), is_wrong.then_some(true));
+        assert_eq!(found.mapped_wrongly([].into_iter()), None);
+    }
+    assert_eq!(found_of(Provider::Efa, options()).mapped_wrongly(said.into_iter()), None);
 }

@@ -144,6 +144,10 @@ mod tests {
         for (here, by_kernel, mib) in [(1, true, 3), (3, true, 7), (3, false, 19), (9, false, 91)] {
             assert_eq!(files.opened_with(Version::new(2, 0), here, by_kernel), mib << 20, "{here}");
         }
+        for (version, each) in [(Version::new(1, 22), 16 << 20), (Version::new(2, 0), 13 << 20)] {
+            let offered = files.offered_with(version);
+            assert!(offered >= each && offered % each == 0, "for each core: {offered}");
+        }
     }
 
     #[test]

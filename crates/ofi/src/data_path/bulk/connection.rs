@@ -223,8 +223,7 @@ impl Connection {
         });
         let context = buffer.context.get() as usize;
         let addr = buffer.byte.get() as usize;
-        let what = BulkOp::Read;
-        let code = self.post(&Request { what, context, addr, len: 1, ..*request });
+        let code = self.post(&Request { context, addr, len: 1, ..*request });
         if code == 0 {
             self.probes.insert(context, (peer, buffer));
         }

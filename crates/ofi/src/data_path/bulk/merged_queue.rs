@@ -292,12 +292,12 @@ mod tests {
         let (mut merged, sender) = bed(&AGAIN);
         (0..3).for_each(|_| merged.count_posted(1));
         complete(&sender, 1, 10, 0);
-        complete(&sender, 1, 0, FI_REMOTE_CQ_DATA);
+        (0..2).for_each(|_| complete(&sender, 1, 0, FI_REMOTE_CQ_DATA));
         fail(&sender, 1, Some(3));
         fail(&sender, 1, None);
         sender.for_connection(1).try_send(BulkEvent::Probed(PeerAddr(7), true)).expect("room");
         assert_eq!(merged.in_flight(1), 3, "nobody has looked");
-        assert_eq!(read(&merged, 8), Ok(vec![10, 0]));
+        assert_eq!(read(&merged, 8), Ok(vec![10, 0, 0]));
         for wr_id in [Some(WrId(3)), None] {
             assert_eq!(read(&merged, 8), Err(ERROR));
             assert_eq!(merged.take_failure().map(|failure| failure.wr_id), Some(wr_id));

@@ -152,15 +152,18 @@ fn iterations(shared: &Shared, connection: &mut Connection) {
 fn sleep(shared: &Shared, connection: &mut Connection, iteration: Iteration) {
     shared.sleeps.swap(true, Ordering::SeqCst);
     let may_sleep = connection.may_sleep();
-    let most = match iteration {
-        Iteration::Stuck => STUCK,
-        _ if connection.is_busy() => BUSY,
-        _ => IDLE,
-    };
     if may_sleep || iteration == Iteration::Stuck {
-        shared.wake.wait(connection.descriptor(), most);
+        shared.wake.wait(connection.descriptor(), sleep_limit(iteration, connection.is_busy()));
     }
     shared.sleeps.store(false, Ordering::SeqCst);
+}
+
+fn sleep_limit(iteration: Iteration, is_busy: bool) -> i32 {
+    match iteration {
+        Iteration::Stuck => STUCK,
+        _ if is_busy => BUSY,
+        _ => IDLE,
+    }
 }
 
 /// An eventfd that wakes a thread.
@@ -229,6 +232,13 @@ mod tests {
         wake.wait(fd, -1);
         wake.wait(fd, -1);
         wake.wait(None, 0);
+    }
+
+    #[test]
+    fn busy_and_stuck_sleep_less() {
+        let idle = [true, false].map(|is_busy| sleep_limit(Iteration::Idle, is_busy));
+        let stuck = [true, false].map(|is_busy| sleep_limit(Iteration::Stuck, is_busy));
+        assert_eq!((idle, stuck), ([BUSY, IDLE], [STUCK, STUCK]));
     }
 
     /// By itself it would sleep for a second each time.

@@ -138,12 +138,14 @@ fn receives_repost_when_there_is_room() {
         assert!(messages.take_entry(&rail, &entry).is_err(), "completed twice");
     }
     ANSWER.set(-(FI_EAGAIN as isize));
+    assert!(messages.has_arrived());
     for index in 0..all {
         let next = messages.receive(&rail, &gate, &mut LongPacket::EMPTY.clone());
         let data = Incoming::ImmediateData(index);
         assert_eq!(next, if index % 2 == 0 { data } else { Incoming::Message });
     }
     assert_eq!(messages.repost(&rail, &gate), Ok(()));
+    assert!(!messages.has_arrived());
     assert!(messages.needs_repost() && messages.receives.iter().all(|receive| !receive.posted));
     ANSWER.set(0);
     assert_eq!(messages.repost(&rail, &gate), Ok(()));

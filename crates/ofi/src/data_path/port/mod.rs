@@ -112,11 +112,6 @@ impl OfiPort {
         self.processes = processes;
     }
 
-    /// Returns the number of rails.
-    pub fn rails(&self) -> usize {
-        self.rails.len()
-    }
-
     /// Returns a rail's own address, for peers to insert; empty if the rail does not exist.
     pub fn address(&self, rail: RailId) -> &[u8] {
         match self.rails.get(rail.index()) {

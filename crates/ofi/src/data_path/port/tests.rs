@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::ffi::c_void;
+use std::os::unix::net::UnixStream;
 
 use libfabric_sys::{FI_EAGAIN, FI_EAVAIL, FI_REMOTE_CQ_DATA, FI_THREAD_DOMAIN, fi_info, fid_cq};
 
@@ -12,7 +13,7 @@ use crate::objects::fabric::Fabrics;
 use crate::objects::tables;
 use crate::options::Options;
 use crate::provider::Provider;
-use engine::port::{DataPath, Polled};
+use engine::port::{DataPath, Desc, Direction, Local, Polled, Transfer};
 
 const RAIL: RailId = RailId(0);
 const NO_RAIL: RailId = RailId(7);
@@ -25,6 +26,9 @@ struct Script {
     flags: u64,
     code: isize,
     polls: usize,
+    /// Answer to transfers, and the last one: call; buffer, length and descriptor; the rest.
+    answer: isize,
+    asked: Option<(&'static str, [usize; 3], [u64; 4])>,
 }
 
 thread_local! {
@@ -45,6 +49,16 @@ unsafe extern "C" fn poll(_: *mut fid_cq, entries: *mut c_void, count: usize) ->
         unsafe { tables::complete(entries, found) }
     })
 }
+
+fn ask(call: &'static str, [buf, len, desc]: [usize; 3], rest: [u64; 4]) -> isize {
+    with(|script| {
+        script.asked = Some((call, [buf, len, desc], rest));
+        script.answer
+    })
+}
+
+tables::transfer!(write, *const c_void, ask);
+tables::transfer!(read, *mut c_void, ask);
 
 /// A port over rails whose answers are changed so, whose provider follows the script.
 fn port(changes: &[fn(&mut fi_info)]) -> OfiPort {
@@ -125,8 +139,54 @@ fn unknown_completion_breaks_the_rail() {
     // Immediate data has no context, and is the lane's to take.
     with(|script| (script.found, script.flags) = (vec![vec![0, 0]], FI_REMOTE_CQ_DATA));
     assert_eq!(polled(&mut port, RAIL), Ok(vec![]));
+    assert!(port.now() > 1, "nanoseconds");
     assert!(port.has_message(RAIL) && !port.has_message(NO_RAIL));
     for incoming in [Incoming::ImmediateData(5), Incoming::ImmediateData(5), Incoming::Nothing] {
         assert_eq!(port.receive(RAIL, &mut LongPacket::EMPTY.clone()), incoming);
     }
+}
+
+#[test]
+fn fast_post_is_what_was_asked() {
+    let mut port = port(&[plain]);
+    let mut fast = port.fast(RAIL).expect("no gate");
+    (fast.write, fast.read) = (write, read);
+    let context = port.context(WrId(1));
+    let place = port.contexts.context(WrId(1)).expect("one of them");
+    assert_eq!(context.0, place as usize);
+    let (memory, value) = (Local::Memory { addr: 4096, desc: Desc(9) }, Local::Value(0x1234));
+    let mut post = |rail, direction, local, len, answer| {
+        let transfer = Transfer { direction, local, len, remote: 70, key: 80 };
+        with(|script| (script.answer, script.asked) = (answer, None));
+        let posted = port.try_post(fast, rail, PeerAddr(3), WrId(1), context, &transfer);
+        (posted, with(|script| script.asked.take()))
+    };
+    let rest = [3, 70, 80, context.0 as u64];
+    for (direction, call) in [(Direction::Write, "write"), (Direction::Read, "read")] {
+        let asked = Some((call, [4096, 100, 9], rest));
+        assert_eq!(post(RAIL, direction, memory, 100, 0), (true, asked));
+        assert_eq!(post(RAIL, direction, memory, 100, -(FI_EAGAIN as isize)), (false, asked));
+    }
+    let (posted, asked) = post(RAIL, Direction::Write, value, 8, 0);
+    let Some(("write", [at, 8, 0], _)) = asked else { panic!("{asked:?}") };
+    // SAFETY: the contexts keep the value there.
+    assert!(posted && unsafe { *(at as *const u64) } == 0x1234);
+    for (rail, direction, len) in
+        [(NO_RAIL, Direction::Write, 8), (RAIL, Direction::Write, 9), (RAIL, Direction::Read, 8)]
+    {
+        assert_eq!(post(rail, direction, value, len, 0), (false, None), "no inline write");
+    }
+    let long = [0; MAX_MESSAGE + 1];
+    assert!(!port.try_send(fast, RAIL, PeerAddr(3), WrId(1), &long), "no message");
+}
+
+#[test]
+fn process_ends_once() {
+    let mut port = port(&[plain]);
+    let pairs = [(); 2].map(|()| UnixStream::pair().expect("sockets"));
+    let [(first, _stays), (second, ends)] = pairs;
+    port.watch_processes(vec![(Pe(3), first.into()), (Pe(4), second.into())]);
+    assert_eq!(port.ended_process(), None);
+    drop(ends);
+    assert_eq!([port.ended_process(), port.ended_process()], [Some(Pe(4)), None]);
 }

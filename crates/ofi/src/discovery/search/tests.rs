@@ -1,5 +1,8 @@
 //! What a search tells of what it has passed over, and what it asks for.
 
+use std::sync::Arc;
+
+use libfabric_sys::FI_HMEM;
 use test_support::scratch::Scratch;
 
 use super::*;
@@ -14,6 +17,15 @@ pub(crate) fn found(options: Options) -> Discovery {
 
 pub(crate) fn found_of(provider: Provider, options: Options) -> Discovery {
     Discovery { profile: profile(provider), ..found(options) }
+}
+
+/// A discovery whose provider has answered with `FI_HMEM`.
+pub(crate) fn reaching_devices(provider: Provider, options: Options) -> Discovery {
+    let mut found = found_of(provider, options);
+    let mut info = found.found.devices[0].info.for_any_thread().expect("memory");
+    edit(&mut info, |raw| raw.caps |= FI_HMEM);
+    found.found.devices[0].info = Arc::new(info);
+    found
 }
 
 pub(crate) fn profile(provider: Provider) -> &'static Profile {
@@ -31,6 +43,8 @@ fn devices_depend_on_hosts_over_interfaces() {
     let named = Options { devices: Devices::Include(vec![String::from("lo")]), ..options() };
     assert!(found(options()).depends_on_hosts() && !found(named).depends_on_hosts());
     assert!(!found_of(Provider::Verbs, options()).depends_on_hosts());
+    let of_one_host = [Provider::Shm, Provider::Tcp].map(|of| found_of(of, options()));
+    assert_eq!(of_one_host.map(|found| found.is_for_one_host()), [true, false]);
     assert_eq!(found(options()).devices()[0].link_speed(), None, "loopback has none");
 }
 
@@ -122,6 +136,20 @@ fn device_memory_is_requested_if_useful() {
         let refused = Err(Some(String::from("no dma-bufs")));
         assert_eq!(ask(provider, gpu_direct, both, Err("no dma-bufs")), (refused, true));
     }
+}
+
+#[test]
+fn address_needs_a_usable_answer() {
+    let found = found(Options { max_nic_per_pe: 7, ..options() });
+    assert_eq!(found.options().max_nic_per_pe, 7);
+    let (library, profile) = (found.library, found.profile);
+    let query = ProviderQuery { library, profile, fabric: None };
+    let at = |demand, ip: [u8; 4]| at_address(query, demand, false, ip.into()).map(drop);
+    let model = found.found.model;
+    assert_eq!(at(Demand::Full(model), [127, 0, 0, 9]), Ok(()));
+    let why = |demand, ip| at(demand, ip).expect_err("no rail");
+    assert!(why(Demand::Rma, [127, 0, 0, 9]).contains("no endpoint"), "none that delivers");
+    assert!(why(Demand::Full(model), [203, 0, 113, 7]).contains("not an address of this host"));
 }
 
 #[test]

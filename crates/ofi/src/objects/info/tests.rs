@@ -83,6 +83,14 @@ fn writes_lose_their_order_alone() {
 }
 
 #[test]
+fn named_endpoint_ends_in_zero() {
+    let mut info = empty();
+    assert!(info.name_endpoints(c"fi_shm://7-8"));
+    assert_eq!(info.raw().src_addrlen, "fi_shm://7-8".len() + 1);
+    assert_eq!(info.text(info.raw().src_addr.cast()).as_deref(), Some("fi_shm://7-8"));
+}
+
+#[test]
 fn nic_may_lack_any_part() {
     let mut info = empty();
     let read = |info: &Info| (info.nic_name(), info.pci_function(), info.link_speed());

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::ffi::c_int;
 
-use libfabric_sys::{fi_cq_err_entry, fid, fid_cq, fid_ep, fid_fabric};
+use libfabric_sys::{fi_cq_err_entry, fid, fid_cq, fid_fabric};
 
 use super::*;
 use crate::data_path::bulk::merged_queue::{INCOMING_MARGIN, MergedQueue};
@@ -40,40 +40,18 @@ fn with<T>(call: impl FnOnce(&mut Script) -> T) -> T {
     SCRIPT.with_borrow_mut(call)
 }
 
-fn ask(asked: Transfer) -> isize {
+fn ask(call: &'static str, [buf, len, _]: [usize; 3], [peer, _, _, context]: [u64; 4]) -> isize {
+    let context = context as usize;
+    // The buffer of a probe, a read of one byte, lies behind its context.
+    assert!(call == "write" || len != 1 || buf == context + 64);
     with(|script| {
-        script.asked.push(asked);
-        if script.no_room.contains(&asked.1) { AGAIN } else { script.answer }
+        script.asked.push((call, peer, len, context));
+        if script.no_room.contains(&peer) { AGAIN } else { script.answer }
     })
 }
 
-unsafe extern "C" fn write(
-    _: *mut fid_ep,
-    _: *const c_void,
-    len: usize,
-    _: *mut c_void,
-    peer: u64,
-    _: u64,
-    _: u64,
-    context: *mut c_void,
-) -> isize {
-    ask(("write", peer, len, context as usize))
-}
-
-unsafe extern "C" fn read(
-    _: *mut fid_ep,
-    buf: *mut c_void,
-    len: usize,
-    _: *mut c_void,
-    peer: u64,
-    _: u64,
-    _: u64,
-    context: *mut c_void,
-) -> isize {
-    // Where a byte goes that tells nothing else is behind the context.
-    assert!(len != 1 || buf as usize == context as usize + 64);
-    ask(("read", peer, len, context as usize))
-}
+tables::transfer!(write, *const c_void, ask);
+tables::transfer!(read, *mut c_void, ask);
 
 unsafe extern "C" fn poll(_: *mut fid_cq, entries: *mut c_void, count: usize) -> isize {
     with(|script| {
@@ -171,7 +149,11 @@ impl Bed {
 #[test]
 fn peer_without_room_waits_alone() {
     let mut bed = Bed::new(Provider::Verbs);
-    with(|script| script.no_room = vec![1]);
+    for code in [AGAIN, 0] {
+        with(|script| script.code = code);
+        assert_eq!(bed.connection.iterate(), Iteration::Idle);
+    }
+    with(|script| (script.code, script.no_room) = (AGAIN, vec![1]));
     bed.give(BulkOp::Write, 1, 0);
     bed.give(BulkOp::Write, 2, 1);
     bed.give(BulkOp::Write, 1, 2);
