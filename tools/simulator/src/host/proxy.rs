@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crossbeam_channel::{
-    Receiver, RecvTimeoutError, SendTimeoutError, Sender, TryRecvError, bounded,
+    Receiver, RecvTimeoutError, SendTimeoutError, Sender, TryRecvError, bounded, select,
 };
 
 use crate::error::{Error, Result, error};
@@ -104,11 +104,13 @@ impl Proxy {
             let _ = done.send(f(ops));
             Ok(())
         })?;
-        wait.recv_timeout(self.deadline).map_err(|error| match error {
-            // With the queue the request is gone, and whoever would have answered.
-            RecvTimeoutError::Disconnected => self.gone(),
-            RecvTimeoutError::Timeout => self.late("answer"),
-        })
+        // With the queue the request is gone, and whoever would have answered; but one that is sent
+        // while the thread ends may stay in the queue.
+        select! {
+            recv(wait) -> answer => answer.map_err(|_| self.gone()),
+            recv(self.ended) -> _ => wait.try_recv().map_err(|_| self.gone()),
+            default(self.deadline) => Err(self.late("answer")),
+        }
     }
 
     /// Stops the thread after the requests that are already waiting, and waits for its end. That it
