@@ -8,6 +8,7 @@
 //! | eager: one message | engine `core/send` |
 //! | counted and chained: segments | engine `core/post` |
 //! | chained: the signal leaves when they are delivered | engine `core/complete`, `lane/queues` |
+//! | staged: fragments of a bounce buffer | engine `staging/submit` |
 //! | at the target | engine `lane/incoming`, `channel/counts` |
 //!
 //! As in [`crate::abi::entries`], safety rests on the numbered rules in [`crate::abi`]'s
