@@ -162,6 +162,15 @@ fn stuck_copies_are_logged_and_named() {
     assert!(is_named && failed.to_string().contains("being copied"), "{failed}");
 }
 
+#[test]
+fn refused_posts_are_named() {
+    let mut job = Job::with(PLAIN);
+    job.fabric.refuse(Pe(1), true);
+    job.put_value(0, 1, 0, 1).unwrap();
+    let lines = warnings(|| progress_for(&mut job, 12));
+    assert!(lines[0].contains("the fabric does not take it"), "{lines:?}");
+}
+
 /// Bytes that do not come out of the target's bounce buffer are told of there as well.
 #[test]
 fn targets_warn_of_stuck_copies() {

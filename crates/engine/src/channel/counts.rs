@@ -171,3 +171,19 @@ impl SegmentCounts {
         first.map(|((_, segments), arrived)| (arrived, segments))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn last_tag_is_a_warning() {
+        let mut tags = Tags::new(3);
+        let left = [(); 3].map(|()| {
+            let are_few = tags.are_few();
+            tags.take().unwrap();
+            are_few
+        });
+        assert_eq!((left, tags.are_few()), ([false, false, true], true));
+    }
+}

@@ -173,6 +173,12 @@ mod tests {
     }
 
     #[test]
+    fn buffer_has_a_longest_put() {
+        let longest = 4096 - RECORD.next_multiple_of(ALIGN);
+        assert!(fits_alone(longest, 4096) && !fits_alone(longest + 1, 4096));
+    }
+
+    #[test]
     fn lists_stay_within_their_limits() {
         let operand = 1;
         let width = crate::atomic::Width::Eight;
