@@ -76,7 +76,11 @@ impl Job {
 
     #[inline]
     pub(crate) fn connected(&self) -> Result<&Connected, JobError> {
-        self.connected.get().ok_or(JobError::NotConnected)
+        // Not `ok_or`: every call would make an error, and drop it.
+        match self.connected.get() {
+            Some(connected) => Ok(connected),
+            None => Err(JobError::NotConnected),
+        }
     }
 
     #[inline(always)]
