@@ -124,12 +124,11 @@ impl Staging {
         // Behind a fence, what the peer reads is copied out at once, and its message waits: for
         // earlier writes alone, since its mark does the rest. A write of this lane would also have
         // to wait for earlier messages.
-        let order = &core.peers.get(pe).order;
-        let fence = core.peers.get(pe).fence;
-        if !by_peer && !order.is_ordered(fence) && op.sent < op.len {
+        let peer = core.peers.get(pe);
+        if !by_peer && !peer.order.is_ordered(peer.fence) && op.sent < op.len {
             return Ok(Outcome::Blocked);
         }
-        let awaits_writes = !order.is_written(fence);
+        let awaits_writes = !peer.order.is_written(peer.fence);
         if self.peer(pe).in_flight >= MAX_IN_FLIGHT && op.sent < op.len {
             return Ok(Outcome::PeerFull);
         }
