@@ -149,8 +149,9 @@ fn operations_keep_their_memory_in_use() {
                 fetch.result = Some(FetchTarget { addr: at, flag: Some(1) });
                 job.members[0].lane.atomic(&fetch).map(|()| 16)
             }
-            // One message, which takes its data from there whenever it is sent again.
-            "pending signal" | "signal" => job.put_signal(0, 1, &[(LEN, LEN)], 0).map(|()| LEN),
+            "pending signal" => job.put_signal(0, 1, &[(LEN, LEN)], 0).map(|()| LEN),
+            // One message, which has taken its data along.
+            "signal" => job.put_signal(0, 1, &[(LEN, LEN)], 0).map(|()| 0),
             _ => job.put(0, 1, LEN, LEN).map(|()| LEN),
         };
         let len = len.unwrap();
@@ -288,19 +289,6 @@ fn user_threads_hear_of_failed_lane() {
     let failed = failed.expect("a rail has failed").to_string();
     let _ = first.progress();
     assert_eq!(host.quiet(Pe(1)).unwrap_err().to_string(), failed);
-}
-
-#[test]
-fn reused_slot_forgets_its_payload() {
-    let mut job = Job::with(Shape { longest_message: MAX_LONG_MESSAGE, fast: true, ..PLAIN });
-    job.put(0, 1, 8192, 8).unwrap();
-    job.put_signal(0, 1, &[(64, 1000)], 0).unwrap();
-    job.until_quiet(0, 1);
-    job.fabric.stall(Pe(1));
-    let inc = job.targets.atomic(1, 0, AtomicOp::Inc, 0);
-    assert!(job.members[0].lane.try_atomic(&inc));
-    let from = job.members[0].scratch + 64;
-    assert!(!in_use(&mut job, from, 1000));
 }
 
 /// User threads reach registered memory by themselves, and hear at once what is wrong with it.

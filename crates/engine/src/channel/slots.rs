@@ -61,12 +61,11 @@ impl MessageSlot {
         self.account != Account::FREE
     }
 
-    /// Returns the local memory of the message's operation; it may have no bytes. That of a tail is
-    /// no longer read, but its put has not ended.
-    pub(crate) fn memory(&self) -> (usize, usize) {
+    /// Returns the local memory that the reply will change, if one comes.
+    pub(crate) fn memory(&self) -> Option<(usize, usize)> {
         match self.purpose {
-            Purpose::Fetch { result, width, .. } => result.memory(width),
-            _ => (self.tail.addr, self.tail.len),
+            Purpose::Fetch { result, width, .. } => Some(result.memory(width)),
+            _ => None,
         }
     }
 

@@ -52,7 +52,8 @@ impl<P: Port> Lane<P> {
             Some((segment.account.pe(), segment.what(), segment.memory()?))
         });
         let sent = core.messages.sent();
-        let messages = sent.map(|(_, slot)| (slot.account.pe(), slot.what(), slot.memory()));
+        let messages =
+            sent.filter_map(|(_, slot)| Some((slot.account.pe(), slot.what(), slot.memory()?)));
         let touches = |&(pe, _, memory): &(Pe, &str, (usize, usize))| {
             overlap(memory, (addr, len)) && core.peers.get(pe).error.is_none()
         };
