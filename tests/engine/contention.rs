@@ -109,6 +109,25 @@ fn abandoned_submitters_give_up() {
     assert!(lane.is_saturated(Pe(4)) && !lane.is_saturated(Pe(5)), "it has nothing queued");
 }
 
+/// Nothing else of its peer is left to wake a put that had to wait for space.
+#[test]
+fn put_leaves_after_wait_for_space() {
+    let mut job = Job::with(Shape { n_pes: 14, rails: 1, ..PLAIN });
+    let mut queued = 0;
+    for pe in 1..13 {
+        job.fabric.refuse(Pe(pe), true);
+        while queued + job.lane(0).pending(Pe(pe)) < 4095 {
+            job.put_value(0, pe, 0, 1).unwrap();
+            queued += 1;
+        }
+    }
+    job.put_value(0, 13, 0, 1).unwrap();
+    job.fence(0, 13);
+    (1..3).for_each(|at| job.put_value(0, 13, 8 * at, 1).unwrap());
+    job.settle(&[0], (0, 13), 1000).unwrap();
+    assert_eq!((queued, job.heap(13, 16, 8)), (4095, 1_u64.to_le_bytes().to_vec()));
+}
+
 /// Unanswered fetches keep their segments; with all others in use, a put waits for one.
 #[test]
 fn full_segment_table_loses_no_put() {

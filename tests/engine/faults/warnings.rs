@@ -162,6 +162,25 @@ fn stuck_copies_are_logged_and_named() {
     assert!(is_named && failed.to_string().contains("being copied"), "{failed}");
 }
 
+/// What comes in does not hide that none of this PE's transfers moves.
+#[test]
+fn inbound_puts_hide_no_stuck_ones() {
+    let bounce = (1024, 1, 2);
+    let mut job = Job::with(Shape { n_pes: 3, staged: u32::MAX, shared: 0b11, bounce, ..PLAIN });
+    job.fabric.stall(Pe(2));
+    job.put(0, 2, 0, 1000).unwrap();
+    job.settle(&[0], (0, 2), 1_000_000_000).unwrap_err();
+    // The failed peer may still read the only buffer.
+    job.put(0, 1, 0, 1000).unwrap();
+    let stuck = (0..200).find_map(|_| {
+        job.put(1, 0, 4096, 1000).unwrap();
+        job.iterate_slowly(&[0, 1], 8, 125_000_000);
+        assert_eq!(job.is_quiet(1, 0), Ok(true), "it arrives");
+        job.is_quiet(0, 1).err()
+    });
+    assert!(stuck.is_some_and(|error| error.to_string().contains("waiting for a bounce buffer")));
+}
+
 #[test]
 fn refused_posts_are_named() {
     let mut job = Job::with(PLAIN);

@@ -192,6 +192,25 @@ fn lists_of_released_regions_move_nothing() {
     assert!(waited > 20, "{waited}");
 }
 
+/// An error of words within a list concerns every receive whose words it had.
+#[test]
+fn words_lost_within_list_are_refused() {
+    let mut job = Job::new(5, &Shape { n_pes: 3, ..shape(true) }, CALM);
+    let first =
+        WireRecord { signal: signal(AtomicOp::SignalAdd, HEAP, 800), ..put(HEAP, 0, 9, 99) };
+    list(&job, &[first, WireRecord { is_ordered: true, ..first }]);
+    job.fabric.trace_calls();
+    job.put_signal(2, 1, &[(4096, 1000)], 2048).unwrap();
+    job.progress_until(&[1, 2], |job| job.copies(1) == 1);
+    forge_pull(&job, 0, PullTarget::List(2), 1000, PullSource::Bounce(0));
+    job.progress_until(&[1], |job| job.copies(1) == 2);
+    job.fabric.world().fail_settling = true;
+    // Both copies have ended when PE 1 looks.
+    job.fabric.pass_time(1_000_000);
+    let told = job.settle(&[1, 2], (2, 1), 1000);
+    assert!(matches!(told, Err(EngineError::PeerRefused { .. })), "{told:?}");
+}
+
 /// A peer that acknowledges no answers has as many as it may have asked for, and no more.
 #[test]
 fn asks_are_bounded() {
