@@ -323,13 +323,16 @@ unsafe fn do_fence(transport: *mut Transport, pe: c_int, qp: c_int) -> Result<()
 pub(crate) unsafe extern "C" fn quiet(transport: *mut Transport, pe: c_int, qp: c_int) -> c_int {
     guard("quiet", || {
         // SAFETY: rule 1.
-        let connected = unsafe { job(transport)? }.connected()?;
+        let job = unsafe { job(transport)? };
+        let connected = job.connected()?;
         let pe = request::pe(pe)?;
         if qp == HOST_QP {
             connected.host.quiet(pe)?;
         } else {
             // SAFETY: rule 3.
-            unsafe { connected.with_proxy(|lane| lane.quiet(pe)) }?;
+            let ended = unsafe { connected.with_proxy(|lane| lane.quiet(pe)) };
+            // The host exits because of an error. SAFETY: rule 3.
+            ended.inspect_err(|_| unsafe { job.tell_counters() })?;
         }
         Ok(())
     })

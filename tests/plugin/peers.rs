@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use libtest_mimic::{Failed, Trial};
-use nvshmem_sim::{BoxError, Job, JobSettings, Layout, MemoryKind, Outcome};
+use nvshmem_sim::{BoxError, Job, JobSettings, Layout, MemoryKind, Outcome, PrivateDir};
 use test_support::needs::{self, Need};
 
 use crate::fabric::{DEVICES, Fabric, PROVIDER, job_on, says, trial};
@@ -71,9 +71,12 @@ fn dead_peer(fabric: Fabric) -> Trial {
     })
 }
 
-/// A peer that dies in the middle is named, within the deadline that was set.
+/// A peer that dies in the middle is named, within the deadline that was set. Counters are written
+/// when that ends the proxy thread, without a finalize.
 fn is_named(job: JobSettings) -> Result<(), Failed> {
+    let counters = PrivateDir::new("nvshmem-counters")?;
     let report = job
+        .env("NVSHMEM_LIBFABRIC_COUNTERS", counters.path().join("%p").display())
         .env("NVSHMEM_LIBFABRIC_WARN_SECONDS", 1)
         .env("NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS", 4)
         .grace(GRACE)
@@ -81,7 +84,7 @@ fn is_named(job: JobSettings) -> Result<(), Failed> {
     let text = report.pes[0].text();
     let named = text.lines().any(|line| line.contains("ERROR") && line.contains("PE 1"));
     match &report.pes[0].outcome {
-        Outcome::Failed(_) if named => Ok(()),
+        Outcome::Failed(_) if named => Ok(std::fs::read(counters.path().join("0")).map(drop)?),
         other => Err(Failed::from(format!("PE 0 {other}, PE 1 named: {named}:\n{report}"))),
     }
 }
@@ -96,6 +99,7 @@ pub(crate) fn wait_for_the_dead(job: &mut Job) -> Result<(), BoxError> {
     let host = job.init()?;
     let target = host.alloc(1 << 20, 4096)?;
     let source = host.alloc(1 << 20, 4096)?;
+    let on_shm = std::env::var(PROVIDER)? == "shm";
     host.proxy().put(1 - job.pe(), target, source, 1 << 20)?;
     host.barrier()?;
     if job.pe() == 1 {
@@ -107,6 +111,7 @@ pub(crate) fn wait_for_the_dead(job: &mut Job) -> Result<(), BoxError> {
     loop {
         host.proxy().put(1, target, source, 1 << 20)?;
         host.proxy().get(1, source, target, 1000)?;
-        host.proxy().quiet()?;
+        // Where the proxy thread is told: in a quiet, or in a call of progress.
+        if on_shm { host.proxy().quiet()? } else { while host.proxy().run(|_| ()).is_ok() {} }
     }
 }
