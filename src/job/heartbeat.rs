@@ -33,14 +33,13 @@ pub(crate) struct Stall {
 impl fmt::Display for Stall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { seconds, inside, .. } = self;
+        let nobody = if *inside { "" } else { ", or nobody runs it" };
         write!(f, "the proxy thread has not made an iteration for {seconds} s: ")?;
-        f.write_str(match inside {
-            true => "a call of the provider's or of CUDA's driver does not come back",
-            false => {
-                "a call of the provider's or of CUDA's driver does not come back, or nobody runs it"
-            }
-        })?;
-        f.write_str("; nothing that this process sends or receives moves meanwhile (a stack of the thread tells where it is)")
+        write!(
+            f,
+            "a call of the provider's or of CUDA's driver does not come back{nobody}; nothing that this process sends or \
+             receives moves meanwhile (a stack of the thread tells where it is)"
+        )
     }
 }
 
@@ -65,7 +64,8 @@ impl StallDetector {
 
     fn check(&mut self, count: u64, now: Duration) -> Option<Stall> {
         let since = now - std::mem::replace(&mut self.checked, now);
-        // The first iteration may come late: a program has much to do before.
+        // NVSHMEM starts the thread at the end of its init, which waits for all PEs: before, nobody
+        // has anything outstanding here, and the other PEs may need any time.
         if count != self.last || count == 0 {
             let new = Self::new(self.warn_after, self.fail_after);
             *self = Self { last: count, checked: now, ..new };
