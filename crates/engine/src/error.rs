@@ -138,7 +138,7 @@ pub enum EngineError {
     },
     /// The proxy thread does not execute what a user thread has handed over to it.
     #[error(
-        "an operation of a user thread on staged memory, {pe}, waits for the proxy thread for \
+        "an operation handed over by a user thread, {pe}, waits for the proxy thread for \
          {seconds} s: is NVSHMEM's proxy running?"
     )]
     ProxyStalled {
