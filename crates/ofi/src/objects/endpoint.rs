@@ -7,7 +7,7 @@ use std::ptr;
 use std::sync::Arc;
 
 use libfabric_sys::{
-    FI_COMPLETION, FI_EOPNOTSUPP, FI_OPT_CUDA_API_PERMITTED, FI_OPT_ENDPOINT,
+    FI_COMPLETION, FI_EINVAL, FI_OPT_CUDA_API_PERMITTED, FI_OPT_ENDPOINT,
     FI_OPT_SHARED_MEMORY_PERMITTED, FI_RECV, FI_TRANSMIT, Padded, fi_addr_t, fi_enable,
     fi_endpoint, fi_ep_bind, fi_getname, fi_getopt, fi_msg, fi_sendmsg, fi_setopt, fi_writedata,
     fid, fid_av, fid_cq, fid_ep, fid_eq, iovec,
@@ -39,7 +39,7 @@ pub(crate) struct Endpoint {
     events: Option<Object<fid_eq>>,
     pub(crate) ops: EndpointOps,
     pub(crate) address: Vec<u8>,
-    /// The provider's refusal to do without copies by CUDA.
+    /// The provider's refusal to do without copies by CUDA, or to know of the request.
     ///
     /// A provider may copy device memory with CUDA instead of by the NIC. A copy on the default
     /// stream waits for kernels that run on blocking streams, and NVSHMEM kernels may run until the
@@ -209,9 +209,8 @@ fn enable(
     if domain.info.reaches_devices() && *profile.forbids_cuda {
         let call = "fi_setopt(FI_OPT_CUDA_API_PERMITTED)";
         if let Err(error) = forbid(FI_OPT_CUDA_API_PERMITTED, call) {
-            // Other errors: the library is older than the option (1.18) or has no CUDA, or the
-            // provider does not know the option (ENOPROTOOPT).
-            needs_cuda = (error.code == FI_EOPNOTSUPP).then(|| error.to_string());
+            // EINVAL: the library has no CUDA. Those before 1.18 do not know the option and copy.
+            needs_cuda = (error.code != FI_EINVAL).then(|| error.to_string());
         }
     }
     if *profile.forbids_sharing {
