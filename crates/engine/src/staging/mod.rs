@@ -18,14 +18,7 @@
 //! A put counts as a write of its peer until its message leaves, and as that message from then on,
 //! as a waiting signal does. The mark of the message keeps it after earlier ones.
 //!
-//! # Why it cannot deadlock
-//! An inbound buffer is taken when all messages before the mark have arrived and the bytes can be
-//! read; then a read, the end of earlier messages, and a copy are all that it waits for. An
-//! outbound buffer is in use until writes before its fence have left or are delivered, which have
-//! their buffers already, since a peer gets these in order, and then until the target has executed
-//! the message, for which it needs at most an inbound buffer. The two kinds are never exchanged.
-//! Requests for gets are executed when they arrive, so no message follows the buffer that their
-//! reply needs.
+//! Decision 64 says why nothing deadlocks.
 
 mod batcher;
 mod bounce;
