@@ -141,7 +141,7 @@ fn refused(fabric: &Fabric) -> Check {
         return ok("what is not used, and why").details(details);
     }
     warning(
-        "the kernel lists RDMA devices, and none of them is used",
+        format!("the kernel lists {} as RDMA devices, and none of them is used", devices.join(", ")),
         "see the reason of their provider; often libfabric is built without it: try the vendor's, by NVSHMEM_LIBFABRIC_LIBRARY",
     )
     .details(details)
