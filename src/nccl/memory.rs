@@ -9,7 +9,7 @@ use crate::bootstrap::Bootstrap;
 use crate::bootstrap::registration::{Contribution, Unregistered, exchange};
 use engine::wire::handle::{HANDLE_BYTES, HandleBytes};
 
-/// Bits of a handle for the index of its slot. The others count the slot's uses, so that released
+/// Bits of a handle for the index of its entry. The others count the entry's uses, so that released
 /// handles are detected. 48 bits in all: NCCL keeps 63 bits of a handle.
 const INDEX_BITS: u32 = 24;
 
@@ -77,12 +77,12 @@ pub(super) fn agree(
 /// The regions of a group, by handle.
 #[derive(Debug, Default)]
 pub(super) struct Regions {
-    slots: Vec<HandleSlot>,
+    entries: Vec<HandleEntry>,
     free: Vec<u32>,
 }
 
 #[derive(Debug, Default)]
-struct HandleSlot {
+struct HandleEntry {
     uses: u32,
     region: Option<Box<Region>>,
 }
@@ -90,24 +90,24 @@ struct HandleSlot {
 impl Regions {
     pub(super) fn add(&mut self, region: Region) -> *mut c_void {
         let index = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(HandleSlot::default());
-            self.slots.len() as u32 - 1
+            self.entries.push(HandleEntry::default());
+            self.entries.len() as u32 - 1
         });
-        let slot = &mut self.slots[index as usize];
+        let entry = &mut self.entries[index as usize];
         // 24 bits, never 0: a handle repeats after as many uses.
-        slot.uses = (slot.uses + 1) & ((1 << 24) - 1);
-        slot.uses = slot.uses.max(1);
-        slot.region = Some(Box::new(region));
-        let handle = u64::from(slot.uses) << INDEX_BITS | u64::from(index);
+        entry.uses = (entry.uses + 1) & ((1 << 24) - 1);
+        entry.uses = entry.uses.max(1);
+        entry.region = Some(Box::new(region));
+        let handle = u64::from(entry.uses) << INDEX_BITS | u64::from(index);
         std::ptr::without_provenance_mut(handle as usize)
     }
 
     #[inline]
-    fn slot(&self, handle: *mut c_void) -> Option<usize> {
+    fn index_of(&self, handle: *mut c_void) -> Option<usize> {
         let handle = handle.addr() as u64;
         let index = (handle & ((1 << INDEX_BITS) - 1)) as usize;
-        let slot = self.slots.get(index)?;
-        (u64::from(slot.uses) == handle >> INDEX_BITS).then_some(index)
+        let entry = self.entries.get(index)?;
+        (u64::from(entry.uses) == handle >> INDEX_BITS).then_some(index)
     }
 
     #[inline]
@@ -116,14 +116,14 @@ impl Regions {
         what: &'static str,
         handle: *mut c_void,
     ) -> Result<&Region, NcclError> {
-        let region = self.slot(handle).and_then(|index| self.slots[index].region.as_deref());
+        let region = self.index_of(handle).and_then(|index| self.entries[index].region.as_deref());
         region.ok_or_else(|| NcclError::NoMemory { what, handle: handle.addr() })
     }
 
     pub(super) fn remove(&mut self, handle: *mut c_void) -> Result<Box<Region>, NcclError> {
         let gone = || NcclError::NoMemory { what: "memory", handle: handle.addr() };
-        let index = self.slot(handle).ok_or_else(gone)?;
-        let region = self.slots[index].region.take().ok_or_else(gone)?;
+        let index = self.index_of(handle).ok_or_else(gone)?;
+        let region = self.entries[index].region.take().ok_or_else(gone)?;
         self.free.push(index as u32);
         Ok(region)
     }

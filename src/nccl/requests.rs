@@ -38,9 +38,9 @@ impl RequestId {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Awaited {
-    /// This use of a batch slot.
-    Slot {
-        slot: usize,
+    /// This use of an entry for batches.
+    Batch {
+        index: usize,
         uses: u64,
     },
     /// A quiet with a rank.
@@ -56,7 +56,7 @@ struct Request {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Slot {
+struct BatchEntry {
     batch: Option<Batch>,
     rank: usize,
     uses: u64,
@@ -72,7 +72,7 @@ pub(super) struct Requests {
     /// Requests from number `first` on.
     open: VecDeque<Request>,
     first: u64,
-    slots: Box<[Slot]>,
+    batches: Box<[BatchEntry]>,
     free: Vec<usize>,
     ranks: Box<[Vec<usize>]>,
     without: usize,
@@ -84,12 +84,12 @@ pub(super) struct Requests {
 impl Requests {
     /// No requests, of a group of `ranks` ranks.
     pub(super) fn new(ranks: u32) -> Self {
-        let slot = Slot { batch: None, rank: 0, uses: 0, puts: 0, at: 0 };
+        let entry = BatchEntry { batch: None, rank: 0, uses: 0, puts: 0, at: 0 };
         let without = ranks as usize;
         Self {
             open: VecDeque::with_capacity(256),
             first: 1,
-            slots: vec![slot; MAX_BATCHES].into(),
+            batches: vec![entry; MAX_BATCHES].into(),
             free: (0..MAX_BATCHES).rev().collect(),
             ranks: vec![Vec::new(); without].into(),
             without,
@@ -124,38 +124,39 @@ impl Requests {
         let Some(held) = self.ranks.get(rank) else { return (Awaited::Nothing, Batch::NONE) };
         let is_short = put.is_some_and(|len| len <= LONGEST_SHARING);
         let latest = held.last().copied();
-        let shares = |slot: &usize| {
-            let Slot { puts, at, .. } = self.slots[*slot];
+        let shares = |index: &usize| {
+            let BatchEntry { puts, at, .. } = self.batches[*index];
             is_short && (1..MAX_SHARING).contains(&puts) && self.iterations - at <= 1
         };
         // A rank gets no more batches than remain for others, besides those reserved for ranks
         // without any.
         let left = self.free.len().saturating_sub(self.without.min(MAX_RESERVED));
-        let slot = match latest {
+        let index = match latest {
             Some(latest) if shares(&latest) || held.len() >= left => Some(latest),
             _ => self.take(lane, rank).or(latest),
         };
-        let Some(slot) = slot else { return (Awaited::Quiet(Pe(rank as u32)), Batch::NONE) };
-        let of = &mut self.slots[slot];
-        of.puts = if is_short && (of.puts != 0 || Some(slot) != latest) { of.puts + 1 } else { 0 };
+        let Some(index) = index else { return (Awaited::Quiet(Pe(rank as u32)), Batch::NONE) };
+        let of = &mut self.batches[index];
+        of.puts = if is_short && (of.puts != 0 || Some(index) != latest) { of.puts + 1 } else { 0 };
         of.at = self.iterations;
-        (Awaited::Slot { slot, uses: of.uses }, of.batch.unwrap_or(Batch::NONE))
+        (Awaited::Batch { index, uses: of.uses }, of.batch.unwrap_or(Batch::NONE))
     }
 
     fn take<P: Port>(&mut self, lane: &mut Lane<P>, rank: usize) -> Option<usize> {
-        let slot = *self.free.last()?;
+        let index = *self.free.last()?;
         let batch = lane.begin_batch()?;
         self.free.pop();
-        let of = &mut self.slots[slot];
-        *of = Slot { batch: Some(batch), rank, puts: 0, ..*of };
+        let of = &mut self.batches[index];
+        *of = BatchEntry { batch: Some(batch), rank, puts: 0, ..*of };
         self.without -= usize::from(self.ranks[rank].is_empty());
-        self.ranks[rank].push(slot);
-        Some(slot)
+        self.ranks[rank].push(index);
+        Some(index)
     }
 
     pub(super) fn take_back<P: Port>(&mut self, lane: &mut Lane<P>) {
-        if let Some(Request { awaited: Awaited::Slot { slot, uses }, .. }) = self.open.pop_back() {
-            self.is_over(lane, slot, uses);
+        if let Some(Awaited::Batch { index, uses }) = self.open.pop_back().map(|last| last.awaited)
+        {
+            self.is_over(lane, index, uses);
         }
     }
 
@@ -163,7 +164,7 @@ impl Requests {
     pub(super) fn is_done<P: Port>(&mut self, lane: &mut Lane<P>, request: RequestId) -> bool {
         let Some(at) = self.index_of(request) else { return true };
         let is_done = match self.open[at].awaited {
-            Awaited::Slot { slot, uses } => self.is_over(lane, slot, uses),
+            Awaited::Batch { index, uses } => self.is_over(lane, index, uses),
             // A rank's failure is one of the lane, which was checked first.
             Awaited::Quiet(pe) => lane.is_quiet(pe).unwrap_or(false),
             Awaited::Nothing => true,
@@ -189,8 +190,8 @@ impl Requests {
         (at < self.open.len()).then_some(at)
     }
 
-    fn is_over<P: Port>(&mut self, lane: &mut Lane<P>, slot: usize, uses: u64) -> bool {
-        let of = &mut self.slots[slot];
+    fn is_over<P: Port>(&mut self, lane: &mut Lane<P>, index: usize, uses: u64) -> bool {
+        let of = &mut self.batches[index];
         let Some(batch) = of.batch.filter(|_| of.uses == uses) else { return true };
         if !lane.is_batch_done(batch) {
             return false;
@@ -198,9 +199,9 @@ impl Requests {
         lane.end_batch(batch);
         (of.batch, of.uses) = (None, uses + 1);
         let held = &mut self.ranks[of.rank];
-        held.retain(|other| *other != slot);
+        held.retain(|other| *other != index);
         self.without += usize::from(held.is_empty());
-        self.free.push(slot);
+        self.free.push(index);
         true
     }
 

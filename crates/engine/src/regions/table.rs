@@ -27,7 +27,7 @@ pub struct RegionTable<M: MemoryPort> {
     memory: M,
     me: Pe,
     directory: Arc<RegionDirectory>,
-    slots: Mutex<RegistrationSlots<M::Region>>,
+    registrations: Mutex<Registrations<M::Region>>,
     /// Bytes of a bounce buffer, for handles of staged regions; 0 before there is one.
     bounce_len: AtomicU64,
     /// Reason that bounce memory could not be registered. Locked during its registration.
@@ -43,7 +43,7 @@ struct Registration<R> {
 }
 
 #[derive(Debug)]
-struct RegistrationSlots<R> {
+struct Registrations<R> {
     entries: Vec<Option<Registration<R>>>,
     free: Vec<usize>,
     /// Never repeats: at a billion registrations a second it lasts for 584 years.
@@ -53,12 +53,12 @@ struct RegistrationSlots<R> {
 impl<M: MemoryPort> RegionTable<M> {
     /// Creates an empty table.
     pub fn new(memory: M, me: Pe) -> Arc<Self> {
-        let slots = RegistrationSlots { entries: Vec::new(), free: Vec::new(), next_stamp: 1 };
+        let registrations = Registrations { entries: Vec::new(), free: Vec::new(), next_stamp: 1 };
         Arc::new_cyclic(|table: &Weak<Self>| Self {
             memory,
             me,
             directory: Arc::new(RegionDirectory::new(table.clone())),
-            slots: Mutex::new(slots),
+            registrations: Mutex::new(registrations),
             bounce_len: AtomicU64::new(0),
             installing: Mutex::default(),
         })
@@ -130,19 +130,19 @@ impl<M: MemoryPort> RegionTable<M> {
         if keys.len() > MAX_RAILS {
             return Err(refuse(format!("{} rails, the most is {MAX_RAILS}", keys.len())));
         }
-        let mut slots = lock(&self.slots);
-        if slots.free.is_empty() && slots.entries.len() == MAX_REGIONS {
+        let mut registrations = lock(&self.registrations);
+        if registrations.free.is_empty() && registrations.entries.len() == MAX_REGIONS {
             let why = format!("{MAX_REGIONS} regions are registered, which is the most");
             return Err(refuse(why));
         }
-        let index = slots.free.pop().unwrap_or(slots.entries.len());
-        let stamp = slots.next_stamp;
+        let index = registrations.free.pop().unwrap_or(registrations.entries.len());
+        let stamp = registrations.next_stamp;
         // Never used twice, so an outlived handle matches no region.
-        slots.next_stamp += 1;
-        if index == slots.entries.len() {
-            slots.entries.push(None);
+        registrations.next_stamp += 1;
+        if index == registrations.entries.len() {
+            registrations.entries.push(None);
         }
-        slots.entries[index] = Some(Registration { stamp, memory: (addr, len), owner });
+        registrations.entries[index] = Some(Registration { stamp, memory: (addr, len), owner });
         let region = Arc::new(Region {
             index: index as u32,
             stamp,
@@ -181,8 +181,8 @@ impl<M: MemoryPort> RegionTable<M> {
     pub fn release(&self, handle: &HandleBytes) -> Result<(), EngineError> {
         let view = HandleView::check_of(self.me, handle)?;
         let (index, stamp) = (index_of(view.slot()), view.stamp());
-        let mut slots = lock(&self.slots);
-        let entry = slots.entries.get_mut(index).ok_or(HandleError::Stale)?;
+        let mut registrations = lock(&self.registrations);
+        let entry = registrations.entries.get_mut(index).ok_or(HandleError::Stale)?;
         let Some(mut registration) = entry.take_if(|registration| registration.stamp == stamp)
         else {
             return Err(HandleError::Stale.into());
@@ -195,26 +195,26 @@ impl<M: MemoryPort> RegionTable<M> {
         }
         // First hidden from lanes, so that no new operation or message finds it.
         self.directory.change(index, None);
-        drop(slots);
+        drop(registrations);
         // Outside the lock, since ending a registration takes system calls. The index is not free
         // yet.
         let closed = self.memory.close(&mut registration.owner);
-        let mut slots = lock(&self.slots);
+        let mut registrations = lock(&self.registrations);
         if let Err(error) = closed {
-            slots.entries[index] = Some(registration);
+            registrations.entries[index] = Some(registration);
             return Err(EngineError::Unclosed { addr, len, error });
         }
         // Free only now: a registration that could not be ended goes back to its index.
-        slots.free.push(index);
-        drop(slots);
+        registrations.free.push(index);
+        drop(registrations);
         drop(registration);
         Ok(())
     }
 
     /// Returns the number of registered regions.
     pub fn len(&self) -> usize {
-        let slots = lock(&self.slots);
-        slots.entries.len() - slots.free.len()
+        let registrations = lock(&self.registrations);
+        registrations.entries.len() - registrations.free.len()
     }
 
     /// Returns true if no region is registered.
