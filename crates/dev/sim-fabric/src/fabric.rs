@@ -87,12 +87,12 @@ impl FakeFabric {
 
     /// From now on nothing sent to or read from the PE is delivered, until [`FakeFabric::resume`].
     pub fn stall(&self, pe: Pe) {
-        self.world().change_links(|links| toggle(&mut links.stalled, pe, true));
+        toggle(&mut self.world().links.stalled, pe, true);
     }
 
     /// Ends a stall.
     pub fn resume(&self, pe: Pe) {
-        self.world().change_links(|links| toggle(&mut links.stalled, pe, false));
+        toggle(&mut self.world().links.stalled, pe, false);
     }
 
     /// From now on, or no longer, the fabric has no room for anything to the PE.
@@ -107,18 +107,18 @@ impl FakeFabric {
 
     /// From now on, or no longer, targets are not told of writes that have landed.
     pub fn hold_immediate_data(&self, hold: bool) {
-        self.world().change_links(|links| links.holds_data = hold);
+        self.world().links.holds_data = hold;
     }
 
     /// From now on nothing goes from one PE's rail to another's, or all does again: what does not
     /// is neither delivered nor refused, and what is under way is delivered late.
     pub fn set_link(&self, from: (Pe, RailId), to: (Pe, RailId), up: bool) {
-        self.world().change_links(|links| toggle(&mut links.down, (from, to), !up));
+        toggle(&mut self.world().links.down, (from, to), !up);
     }
 
     /// From now on nothing leaves a PE's rail or gets to it, or all does again.
     pub fn set_rail(&self, pe: Pe, rail: RailId, up: bool) {
-        self.world().change_links(|links| toggle(&mut links.down_rails, (pe, rail), !up));
+        toggle(&mut self.world().links.down_rails, (pe, rail), !up);
     }
 
     /// From now on, or no longer, a PE's rail refuses messages.

@@ -1,8 +1,6 @@
 //! The mail of the fake fabric: messages and immediate data under way, and the links that let them
 //! through.
 
-use std::collections::BTreeMap;
-
 use crate::prelude::*;
 
 pub(crate) type End = (Pe, RailId);
@@ -59,58 +57,7 @@ impl Letter {
     }
 }
 
-/// All that is on its way. Thousands may wait for a link that is down: they are looked at when a
-/// link changes.
-#[derive(Default, Debug)]
-pub(crate) struct Letters {
-    /// Those that find a way, by when they are due and by their number.
-    going: BTreeMap<(u64, u64), Letter>,
-    /// The others, by number.
-    stuck: BTreeMap<u64, Letter>,
-    posted: u64,
-}
-
-impl Letters {
-    pub(crate) fn post(&mut self, letter: Letter, links: &Links) {
-        self.posted += 1;
-        self.put(self.posted, letter, links);
-    }
-
-    fn put(&mut self, number: u64, letter: Letter, links: &Links) {
-        if letter.finds_way(links) {
-            self.going.insert((letter.due, number), letter);
-        } else {
-            self.stuck.insert(number, letter);
-        }
-    }
-
-    /// Finds out once more which find a way: links have changed.
-    pub(crate) fn sort(&mut self, links: &Links) {
-        let mut all = std::mem::take(&mut self.stuck);
-        let going = std::mem::take(&mut self.going);
-        all.extend(going.into_iter().map(|((_, number), letter)| (number, letter)));
-        all.into_iter().for_each(|(number, letter)| self.put(number, letter, links));
-    }
-
-    pub(crate) fn pop_next(&mut self) -> Option<Letter> {
-        self.going.pop_first().map(|(_, letter)| letter)
-    }
-
-    pub(crate) fn next_due(&self) -> Option<u64> {
-        self.going.first_key_value().map(|((due, _), _)| *due)
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.going.len() + self.stuck.len()
-    }
-}
-
 impl World {
-    pub(crate) fn change_links(&mut self, change: impl FnOnce(&mut Links)) {
-        change(&mut self.links);
-        self.letters.sort(&self.links);
-    }
-
     /// A message leaves. Gives when it has left.
     pub(crate) fn send(
         &mut self,
@@ -144,11 +91,18 @@ impl World {
     }
 
     pub(crate) fn mail(&mut self, letter: Letter) {
-        self.letters.post(letter, &self.links);
+        self.posted += 1;
+        self.letters.insert((letter.due, self.posted), letter);
     }
 
-    pub(crate) fn move_letter(&mut self) {
-        let Some(letter) = self.letters.pop_next() else { return };
+    /// The first letter that finds a way, by when it is due and by its number.
+    pub(crate) fn next_letter(&self) -> Option<(u64, u64)> {
+        let mut letters = self.letters.iter();
+        letters.find(|(_, letter)| letter.finds_way(&self.links)).map(|(place, _)| *place)
+    }
+
+    pub(crate) fn move_letter(&mut self, place: (u64, u64)) {
+        let Some(letter) = self.letters.remove(&place) else { return };
         if let (Some(heard), Mail::Message(bytes)) = (&mut self.overheard, &letter.mail) {
             heard.push((letter.to, letter.remote_rail, bytes.clone()));
         }

@@ -6,9 +6,11 @@ pub(super) mod mail;
 pub(super) mod memory;
 pub(super) mod operations;
 
+use std::collections::BTreeMap;
+
 use crate::prelude::*;
 use crate::world::copies::Moving;
-use crate::world::mail::{Letters, Links};
+use crate::world::mail::{Letter, Links};
 use crate::world::operations::Flight;
 
 pub(crate) fn fault(call: &'static str, code: i32, text: &str) -> PortError {
@@ -70,7 +72,9 @@ pub struct World {
     pub(crate) script: Script,
     pub(crate) random: u64,
     pub(crate) flights: Vec<Flight>,
-    pub(crate) letters: Letters,
+    /// Messages and immediate data on their way, by when they are due and by number.
+    pub(crate) letters: BTreeMap<(u64, u64), Letter>,
+    posted: u64,
     /// What has arrived, by PE and rail.
     pub(crate) inboxes: HashMap<(Pe, RailId), VecDeque<Mail>>,
     /// How many of the next messages are delivered twice, the second time later.

@@ -39,7 +39,7 @@ impl World {
         if leap {
             let flights = self.flights.iter().filter(|flight| self.may_move(flight)).map(|f| f.due);
             let copies = self.copies.iter().map(|copy| copy.due);
-            let next = flights.chain(self.letters.next_due()).chain(copies).min();
+            let next = flights.chain(self.next_letter().map(|(due, _)| due)).chain(copies).min();
             // Not all the way, so that a loop which waits long iterations often, as a real one
             // does.
             let furthest = self.now + 10_000_000;
@@ -56,15 +56,14 @@ impl World {
             let flight = (0..self.flights.len())
                 .filter(|at| self.flights[*at].due <= self.now && self.may_move(&self.flights[*at]))
                 .min_by_key(|at| self.flights[*at].due);
-            let letter = self.letters.next_due().filter(|due| *due <= self.now);
+            let letter = self.next_letter().filter(|(due, _)| *due <= self.now);
             match (flight, letter) {
                 (None, None) => break,
-                (Some(flight), letter)
-                    if letter.is_none_or(|due| self.flights[flight].due <= due) =>
-                {
+                (Some(flight), Some((due, _))) if self.flights[flight].due <= due => {
                     self.move_flight(flight);
                 }
-                _ => self.move_letter(),
+                (Some(flight), None) => self.move_flight(flight),
+                (_, Some(letter)) => self.move_letter(letter),
             }
         }
     }
