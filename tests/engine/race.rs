@@ -106,7 +106,6 @@ pub(crate) fn random_script(random: &mut Random) -> Script {
         rates: if random.below(2) == 0 { rates } else { Vec::new() },
         duplicate_percent: [0, 0, 50][random.below(3)],
         shared_queue: random.below(2) == 0,
-        stragglers: [(0, 0), (0, 0), (5, 20_000_000)][random.below(3)],
         connecting: [(0, 0), (0, 0), (1, 5_000_000)][random.below(3)],
         is_virtual: random.below(2) == 0,
         takes_lists: random.below(2) == 0,

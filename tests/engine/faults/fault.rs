@@ -10,7 +10,6 @@ pub(crate) enum Fault {
     LoseImmediateData(u32),
     Stall(Pe),
     Refuse(Pe),
-    RefuseMessages(Pe, RailId),
     HoldUp(Pe),
     RailDown(Pe, RailId),
     LinkDown((Pe, RailId), (Pe, RailId)),
@@ -26,18 +25,17 @@ impl Fault {
         let rail = RailId(random.below(shape.rails));
         let other = Pe(random.below(shape.n_pes));
         let count = 1 + random.below(3) as u32;
-        match random.below(23) {
+        match random.below(22) {
             0 => Self::LoseCompletions(count),
             1 => Self::LoseImmediateData(1),
             2 => Self::Stall(pe),
             3 => Self::Refuse(pe),
-            4 => Self::RefuseMessages(pe, rail),
-            5 => Self::HoldUp(pe),
-            6 => Self::RailDown(pe, rail),
-            7 => Self::LinkDown((pe, rail), (other, RailId((rail.0 + 1) % shape.rails))),
-            8 => Self::FailDelivered,
-            9 => Self::Copies(count),
-            10 | 11 => Self::Words,
+            4 => Self::HoldUp(pe),
+            5 => Self::RailDown(pe, rail),
+            6 => Self::LinkDown((pe, rail), (other, RailId((rail.0 + 1) % shape.rails))),
+            7 => Self::FailDelivered,
+            8 => Self::Copies(count),
+            9 | 10 => Self::Words,
             _ => {
                 let call = PortCall::ALL[random.below(PortCall::ALL.len())];
                 Self::Call(call, random.below(20) as u32, count)
@@ -59,7 +57,6 @@ impl Fault {
             Self::Stall(pe) if begins => fabric.stall(pe),
             Self::Stall(pe) => fabric.resume(pe),
             Self::Refuse(pe) => fabric.refuse(pe, begins),
-            Self::RefuseMessages(pe, rail) => fabric.refuse_messages(pe, rail, begins),
             Self::HoldUp(pe) => fabric.hold_up_messages(pe, if begins { 50_000_000 } else { 0 }),
             Self::RailDown(pe, rail) => fabric.set_rail(pe, rail, !begins),
             Self::LinkDown(from, to) => fabric.set_link(from, to, !begins),

@@ -25,7 +25,7 @@ use engine::wire::immediate::ImmediateCodec;
 use engine::wire::message::{Body, HEAD, MAP_BYTES, Numbers, RegionAddr, Seq, Tag, VERSION};
 use engine::wire::seal::Seal;
 use engine::wire::staging::{GetId, Pull, PullSource, PullTarget as To, WireRecord};
-use sim_fabric::{FakeFabric, FakeMemory, FakePort, Script};
+use sim_fabric::{CALM, FakeFabric, FakeMemory, FakePort, Script};
 
 use crate::messages::{bodies, close, frame, in_the_clear};
 use crate::{Target, part};
@@ -104,11 +104,8 @@ impl Bed {
     /// As the bits of a byte have it.
     fn new(how: u8) -> Self {
         let is = |bit: u8| how >> bit & 1 != 0;
-        let script = Script {
-            again_percent: if is(0) { 20 } else { 0 },
-            delay: (1, 1000),
-            ..Script::default()
-        };
+        let again_percent = if is(0) { 20 } else { 0 };
+        let script = Script { again_percent, delay: (1, 1000), ..CALM };
         let fabric = FakeFabric::new(how.into(), PES, script);
         if is(6) {
             (0..PES).for_each(|pe| fabric.share_bounce(Pe(pe)));
@@ -259,13 +256,12 @@ impl Bed {
 
     fn befall(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
         let (pe, rail) = (Pe(u.int_in_range(0..=PES - 1)?), RailId(u.int_in_range(0..=RAILS - 1)?));
-        match u.int_in_range(0..=6)? {
+        match u.int_in_range(0..=5)? {
             0 => self.fabric.set_rail(pe, rail, false),
             1 => self.fabric.set_rail(pe, rail, true),
             2 => self.fabric.fail_next(1),
             3 => self.fabric.forge_immediate_data(Pe(0), rail, u.arbitrary()?),
             4 => self.fabric.world().fail_copies = (0, 1),
-            5 => self.fabric.world().duplicate_next = 1,
             _ => self.fabric.pass_time(u64::from(u.arbitrary::<u8>()?) * 10_000_000),
         }
         Ok(())

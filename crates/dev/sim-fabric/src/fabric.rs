@@ -121,11 +121,6 @@ impl FakeFabric {
         toggle(&mut self.world().links.down_rails, (pe, rail), !up);
     }
 
-    /// From now on, or no longer, a PE's rail refuses messages.
-    pub fn refuse_messages(&self, pe: Pe, rail: RailId, refuses: bool) {
-        toggle(&mut self.world().refused_messages, (pe, rail), refuses);
-    }
-
     /// A PE's rail fails as a whole: its next poll says so.
     pub fn fail_rail(&self, pe: Pe, rail: RailId) {
         self.world().report(pe, rail, None, "the rail is gone");

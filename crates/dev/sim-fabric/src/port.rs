@@ -98,9 +98,6 @@ impl FakePort {
             return Ok(Posted::Again);
         }
         let mut world = self.fabric.world();
-        if world.refused_messages.contains(&(self.pe, rail)) {
-            return Err(fault("fi_send", 5, "refused by the script"));
-        }
         world.call(PortCall::Send)?;
         world.trace(Call::Post(self.pe, rail));
         let left = world.send((self.lane, self.pe, rail), target(to), wr_id, bytes);

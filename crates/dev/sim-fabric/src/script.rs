@@ -21,8 +21,6 @@ pub struct Script {
     /// A rail has one queue for segments and messages, of its depth: a message has a place in it
     /// until it has left, and that was polled.
     pub shared_queue: bool,
-    /// Of a hundred messages, how many take so many nanoseconds longer.
-    pub stragglers: (u32, u64),
     /// Nanoseconds, least and most, from the first attempt to send something to a PE over a rail
     /// until the fabric has room for it.
     pub connecting: (u64, u64),
@@ -40,7 +38,6 @@ pub const CALM: Script = Script {
     rates: Vec::new(),
     duplicate_percent: 0,
     shared_queue: false,
-    stragglers: (0, 0),
     connecting: (0, 0),
     is_virtual: false,
     takes_lists: false,

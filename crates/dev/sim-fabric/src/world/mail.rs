@@ -68,10 +68,7 @@ impl World {
     ) -> u64 {
         let Target { pe: to, rail: remote_rail } = to;
         let left = self.now + self.delay(rail);
-        let (percent, longer) = self.script.stragglers;
-        let straggles = percent != 0 && self.draw() % 100 < u64::from(percent);
-        let held_up = self.held_up.get(&from).copied().unwrap_or(0);
-        let due = left + held_up + if straggles { longer } else { 0 };
+        let due = left + self.held_up.get(&from).copied().unwrap_or(0);
         let (mail, sent) = (Mail::Message(bytes.to_vec()), Some((lane, wr_id)));
         self.mail(Letter { from, to, rail, remote_rail, mail, due, sent });
         left
@@ -82,10 +79,6 @@ impl World {
     }
 
     fn duplicates(&mut self) -> bool {
-        if self.duplicate_next > 0 {
-            self.duplicate_next -= 1;
-            return true;
-        }
         let percent = u64::from(self.script.duplicate_percent);
         percent > 0 && self.draw() % 100 < percent
     }

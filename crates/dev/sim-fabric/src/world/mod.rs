@@ -42,8 +42,6 @@ pub struct World {
     pub lose_next_data: u32,
     /// Rails that are in trouble, which no completion tells.
     pub(crate) troubled: Vec<(Pe, RailId)>,
-    /// Rails that refuse messages.
-    pub(crate) refused_messages: HashSet<(Pe, RailId)>,
     pub(crate) events: Vec<Event>,
     pub(crate) memory: Memory,
     /// What lanes have asked of their ports, for a test that wants to know.
@@ -77,8 +75,6 @@ pub struct World {
     posted: u64,
     /// What has arrived, by PE and rail.
     pub(crate) inboxes: HashMap<(Pe, RailId), VecDeque<Mail>>,
-    /// How many of the next messages are delivered twice, the second time later.
-    pub duplicate_next: u32,
     pub(crate) done: Vec<Vec<VecDeque<Done>>>,
     /// Whose each lane is.
     pub(crate) lanes: Vec<Pe>,
