@@ -8,24 +8,6 @@ use engine::lane::host::HostLane;
 
 use crate::prelude::*;
 
-/// A waiting caller has acknowledgements requested of all peers; nobody else asks so soon.
-#[test]
-fn waiting_callers_ask_for_acks() {
-    for asks in [false, true] {
-        let mut job = Job::with(Shape { n_pes: 3, ..PLAIN });
-        for pe in [1, 2] {
-            job.inc(0, pe, 0);
-        }
-        (0..100).for_each(|_| job.iterate());
-        assert_eq!([1, 2].map(|pe| job.heap(pe, 0, 8)), [1_u64.to_le_bytes(); 2]);
-        if asks {
-            job.lane(0).request_acks();
-        }
-        (0..100).for_each(|_| job.iterate());
-        assert_eq!(job.lane(0).has_work(), !asks);
-    }
-}
-
 /// Too much pending for a peer holds up what comes for that peer, and nothing else.
 #[test]
 fn saturated_peer_is_named() {
@@ -82,19 +64,6 @@ fn unknown_pes_are_errors() {
     let unknown = Err(EngineError::NoSuchPe { pe: Pe(2), n_pes: 2 });
     assert_eq!(lane.fence(Pe(2)), unknown);
     assert_eq!(lane.is_quiet(Pe(2)).map(drop), unknown);
-}
-
-/// Of a list, the bytes of its puts alone are counted, not what describes them.
-#[test]
-fn lists_count_their_puts() {
-    let mut job = Job::with(Shape { staged: u32::MAX, bounce: (8192, 2, 2), ..PLAIN });
-    (0..40).for_each(|token| job.put(0, 1, token * 512, 300).unwrap());
-    job.until_quiet(0, 1);
-    let counted = job.members.iter().map(|member| {
-        let staged = member.lane.staged_counters();
-        staged.by_fabric + staged.in_messages
-    });
-    assert_eq!(counted.sum::<u64>(), 40 * 300);
 }
 
 /// Whether PE 0's lane says that something about PE 1 uses these bytes.
@@ -260,19 +229,6 @@ fn user_threads_ask_once_for_acks() {
     assert!((101..110).contains(&sent), "{sent} messages, of which 101 ask for something");
     job.until_quiet(0, 1);
     host.quiet(Pe(1)).unwrap();
-}
-
-#[test]
-fn host_lane_drains_when_idle() {
-    let shape = PLAIN;
-    let job = Job::new(8, &shape, CALM);
-    let host = job.host_lane();
-    let part = job.targets.part(job.members[0].scratch, 1, 0, 64);
-    job.fabric.stall(Pe(1));
-    host.start(&part).unwrap();
-    assert!(!host.drain_before_close(Duration::from_millis(5)));
-    job.fabric.resume(Pe(1));
-    assert!(host.drain_before_close(Duration::from_secs(5)));
 }
 
 /// What they wait for may never come then.

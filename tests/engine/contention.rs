@@ -341,32 +341,6 @@ fn parking_ends_under_load() {
     }
 }
 
-/// A PE that stops again and again delays its caller once each time.
-#[test]
-fn slow_peer_delays_callers_once() {
-    let shape = Shape { rails: 1, depth: 16, ..PLAIN };
-    let mut job = Job::new(1, &shape, Script { delay: (1_000, 1_000), ..CALM });
-    job.fabric.stall(Pe(1));
-    for number in 0..200 {
-        put_on(&mut job, number);
-    }
-    for _ in 0..5 {
-        job.fabric.resume(Pe(1));
-        let before = job.counted(0, |rail| rail.posted);
-        job.progress_until(&[0], |job| job.counted(0, |rail| rail.posted) > before + 4);
-        job.fabric.stall(Pe(1));
-        let delayed = (0..50).filter(|number| {
-            let start = job.fabric.now();
-            put_on(&mut job, *number);
-            job.fabric.now() - start >= 1_000_000
-        });
-        let delayed = delayed.count();
-        assert!(delayed <= 1, "{delayed} of 50 calls were delayed");
-    }
-    job.fabric.resume(Pe(1));
-    job.progress_until(&[0, 1], |job| job.is_quiet(0, 1).unwrap());
-}
-
 /// A batch is over when all of its operations are delivered, whatever else goes on.
 #[test]
 fn batch_ends_while_others_go_on() {

@@ -25,33 +25,6 @@ fn quiet_of_many_peers() {
     assert!(all <= one + one / 2, "{all} iterations for 32 peers, and {one} for one");
 }
 
-#[test]
-fn handling_completions_never_posts() {
-    let mut job = Job::with(Shape { rails: 3, depth: 1, needs_desc: false, ..PLAIN });
-    job.fabric.trace_calls();
-    for at in 0..100 {
-        job.put_value(0, 1, at * 8, 7).unwrap();
-        if at % 3 == 0 {
-            job.fence(0, 1);
-        }
-    }
-    job.quiet(0, 1).unwrap();
-    // Within an iteration the rails are polled 0, 1, 2. Every completion of rail r is handled
-    // before rail r + 1 is polled, so a post between two polls would have come from handling one.
-    let calls = job.fabric.calls();
-    let mut iterations = 0_u32;
-    for pair in calls.windows(2) {
-        if let Call::Poll(_, RailId(rail)) = pair[0] {
-            iterations += 1;
-            if rail < 2 {
-                assert_eq!(pair[1], Call::Poll(Pe(0), RailId(rail + 1)));
-            }
-        }
-    }
-    assert!(iterations > 100, "the queues were meant to fill");
-    assert_eq!(calls.iter().filter(|call| matches!(call, Call::Post(..))).count(), 100);
-}
-
 /// What an iteration has posted or sent may end at once, so nobody rests after it.
 #[test]
 fn posting_iterations_are_busy() {

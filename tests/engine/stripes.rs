@@ -66,24 +66,6 @@ fn bytes_by_rail(job: &Job) -> Vec<u64> {
 }
 
 #[test]
-fn all_rails_carry_long_operations() {
-    for len in [16 * MIB, MIB] {
-        let mut four = job(SPREAD, rates(&[FULL; 4]));
-        let mut one = job(SPREAD, rates(&[FULL; 1]));
-        let (four, one) = (put_rate(&mut four, 4, 1, len), put_rate(&mut one, 4, 1, len));
-        assert!(four > 3.7 * one, "{len} bytes: {four:.0} B/us over four rails, {one:.0} over one");
-    }
-    let mut job = job(SPREAD, rates(&[FULL; 4]));
-    let rate = put_rate(&mut job, 4, 64, 64 << 10);
-    assert!(rate > 3.7 * FULL as f64, "many of them: {rate:.0} B/us");
-    let begun = job.fabric.now();
-    job.get(0, 1, 0, 16 * MIB).unwrap();
-    job.quiet(0, 1).unwrap();
-    let rate = (16 * MIB) as f64 * 1e3 / (job.fabric.now() - begun) as f64;
-    assert!(rate > 3.7 * FULL as f64, "a get: {rate:.0} B/us");
-}
-
-#[test]
 fn long_operations_use_bulk_connections() {
     const LEN: usize = SPREAD.striped_from;
     for rails in [1, 3] {
@@ -129,11 +111,14 @@ fn bulk_connections_add_depth() {
 }
 
 #[test]
-fn slow_rail_gets_its_share() {
+fn rails_get_their_share() {
     let slow = [FULL, FULL / 10, FULL, FULL];
-    let sum = slow.iter().sum::<u64>() as f64;
-    for (window, len) in [(1, 16 * MIB), (1, 4 * MIB), (128, 64 << 10), (4, 4 * MIB)] {
-        let mut job = job(SPREAD, rates(&slow));
+    for ((window, len), of_rails) in [(1, 16 * MIB), (1, 4 * MIB), (128, 64 << 10), (4, 4 * MIB)]
+        .into_iter()
+        .flat_map(|puts| [(puts, slow), (puts, [FULL; 4])])
+    {
+        let sum = of_rails.iter().sum::<u64>() as f64;
+        let mut job = job(SPREAD, rates(&of_rails));
         // The first put finds out.
         put_rate(&mut job, 1, window, len);
         let before = bytes_by_rail(&job)[1];
@@ -141,17 +126,18 @@ fn slow_rail_gets_its_share() {
         assert!(rate > 0.93 * sum, "{window} of {len}: {rate:.0} B/us of {sum}");
         let shown: Vec<f64> =
             job.members[0].lane.counters().map(|rail| rail.rate as f64 / 1e6).collect();
-        for (rate, shown) in slow.iter().zip(&shown) {
+        // Rails that are never late need no estimate.
+        for (rate, shown) in slow.iter().zip(&shown).filter(|_| of_rails == slow) {
             let ratio = shown / *rate as f64;
             assert!((0.8..1.05).contains(&ratio), "{window} of {len}: rates {shown:?}");
         }
         let share = (bytes_by_rail(&job)[1] - before) as f64 / (8 * window * len) as f64;
-        assert!(share <= 1.2 * (FULL / 10) as f64 / sum, "{window} of {len}: {share:.3}");
+        assert!(share <= 1.2 * of_rails[1] as f64 / sum, "{window} of {len}: {share:.3}");
     }
     // In turn, all wait for the slow one.
     let mut job = job(Spread::ROUND_ROBIN, rates(&slow));
     let rate = put_rate(&mut job, 8, 128, 64 << 10);
-    assert!(rate < 0.2 * sum, "{rate:.0} B/us of {sum}");
+    assert!(rate < 0.6 * FULL as f64, "{rate:.0} B/us");
 }
 
 #[test]

@@ -34,32 +34,6 @@ fn failed_write_names_peer_and_rail() {
     assert_eq!(job.heap(0, 0, 8), 5u64.to_le_bytes());
 }
 
-/// Puts whose rails are chosen by load, too, behind a fence and beside it.
-#[test]
-fn pooled_puts_of_failed_peer_drop() {
-    for fenced in [false, true] {
-        let spread = Spread { balanced_from: 64, striped_from: 256, segment: 64 };
-        let mut job = Job::with(Shape { depth: 4, max_segment: 64, spread, ..PLAIN });
-        job.fabric.stall(Pe(1));
-        job.fabric.fail_next(1);
-        job.put_value(0, 1, 0, 1).unwrap();
-        if fenced {
-            job.fence(0, 1);
-        }
-        for at in 0..8 {
-            job.put(0, 1, 4096 * at + 64, 4000).unwrap();
-        }
-        assert!(job.lane(0).has_work());
-        job.fabric.resume(Pe(1));
-        while job.is_quiet(0, 1).is_ok() || job.fabric.in_flight() > 0 {
-            let _ = job.lane(0).progress();
-        }
-        job.iterate_some(&[0], 1000);
-        assert!(!job.lane(0).has_work(), "fenced {fenced}");
-        assert_eq!(fenced, job.heap(1, 0, job.heap).iter().all(|byte| *byte == 0));
-    }
-}
-
 /// One operation may take any time, as long as others to the same peer end.
 #[test]
 fn slow_put_among_others_survives() {
@@ -106,6 +80,13 @@ fn rail_failure_concerns_its_peers() {
         job.fabric.resume(Pe(2));
         job.quiet(0, 2).unwrap();
         assert_eq!(job.heap(2, 0, 8), 1_u64.to_le_bytes());
+
+        // And those whose messages are not acknowledged.
+        let mut job = Job::with(Shape { n_pes: 3, ..PLAIN });
+        [1, 2].into_iter().for_each(|pe| job.inc(0, pe, 0));
+        fail(&job.fabric, Pe(0), RailId(1));
+        job.iterate_slowly(&[0], 300, 10_000_000);
+        assert_eq!([1, 2].map(|pe| job.is_quiet(0, pe).is_err()), [true, false]);
     }
 }
 
@@ -306,15 +287,6 @@ fn late_failure_hits_no_other_segment() {
     assert!(failed.contains("failed by the script"), "{failed}");
     job.put_value(0, 2, 8, 7).unwrap();
     job.quiet(0, 2).unwrap();
-}
-
-#[test]
-fn rail_failure_concerns_its_messages() {
-    let mut job = Job::with(Shape { n_pes: 3, ..PLAIN });
-    [1, 2].into_iter().for_each(|pe| job.inc(0, pe, 0));
-    job.fabric.fail_rail(Pe(0), RailId(1));
-    job.iterate_some(&[0], 1);
-    assert_eq!([1, 2].map(|pe| job.is_quiet(0, pe).is_err()), [true, false]);
 }
 
 /// Whether it cannot be sent or is not acknowledged, its payload counts.

@@ -132,7 +132,10 @@ fn stalled_proxy_is_logged() {
     let logged = |warn_after, fail_after| {
         let (outbox, _inbox) = handover(2, Some(warn_after), Some(fail_after));
         let host = job.host_lane().with_outbox(outbox);
-        warnings(|| drop(host.complete(&part).unwrap_err()))
+        warnings(|| {
+            let failed = host.complete(&part).unwrap_err().to_string();
+            assert!(failed.contains("proxy thread") && failed.contains("PE 1"), "{failed}");
+        })
     };
     assert!(logged(Duration::from_secs(3600), 25 * limit).is_empty());
     let began = Instant::now();

@@ -266,22 +266,6 @@ fn waiting_messages_are_bounded() {
     assert_eq!(found(&job), (2 * WINDOW, 3 * WINDOW - 1));
 }
 
-/// Its slot is another message's when it is acknowledged.
-#[test]
-fn replies_may_precede_acknowledgements() {
-    let mut job = Job::with(Shape { n_pes: 3, ..PLAIN });
-    [0, 2].into_iter().for_each(|pe| job.fabric.stall(Pe(pe)));
-    job.fetch(1, 0, 64).unwrap();
-    let reply = Body::Reply { reply_slot: 0, low: Seq::FIRST.low(), value: 99 };
-    acknowledge(&job, 0, &reply);
-    job.progress(1, 1);
-    assert_eq!((job.scratch(1, 64, 1), job.is_quiet(1, 0)), (vec![99], Ok(true)));
-    job.inc(1, 2, 0);
-    acknowledge(&job, 1, &Body::Ack(None));
-    job.progress(1, 1);
-    assert_eq!(job.is_quiet(1, 2), Ok(false));
-}
-
 /// Its place in the window is another message's by then.
 #[test]
 fn replies_may_come_a_window_later() {

@@ -92,19 +92,6 @@ fn long_ordered_messages_are_bounded() {
     }
 }
 
-/// A signal that nobody waits for is not taken for one that is stuck.
-#[test]
-fn unawaited_signal_is_acknowledged() {
-    let mut job = Job::with(PLAIN);
-    job.inc(0, 1, 0);
-    // Twice the time after which the watchdog gives up.
-    while job.fabric.now() < 120_000_000_000 {
-        job.iterate();
-        job.fabric.pass_time(1_000_000);
-    }
-    assert!(!job.lane(0).has_work(), "it was acknowledged");
-}
-
 #[test]
 fn later_puts_delay_no_signal() {
     for rails in [1, 2, 4] {
@@ -120,17 +107,6 @@ fn later_puts_delay_no_signal() {
             job.iterate();
         }
         job.until_quiet(0, 1);
-    }
-}
-
-#[test]
-fn lone_signal_leaves_at_once() {
-    let mut job = Job::with(PLAIN);
-    // The first one opens what is opened at first use. The second may not wait for it: it is no
-    // put.
-    for value in 1..=2 {
-        job.amo(0, 1, 0, AtomicOp::SignalSet, value).unwrap();
-        job.progress_until(&[1], |job| job.word(1, 0) == value);
     }
 }
 

@@ -208,22 +208,6 @@ fn user_thread_hears_of_losses() {
     host.quiet(Pe(2)).unwrap_err();
 }
 
-#[test]
-fn missing_proxy_thread_is_an_error() {
-    // Of what is staged alone.
-    for staged in [ALL, 0b0001] {
-        let (job, host) = Job::with(Shape { staged, rails: 1, ..PLAIN })
-            .with_user_threads(Some(Duration::from_millis(20)));
-        let part = job.targets.part(job.members[0].scratch, 1, 0, 64);
-        match host.complete(&part).map_err(|error| error.to_string()) {
-            Ok(()) => assert_ne!(staged, ALL),
-            Err(error) => {
-                assert!(error.contains("proxy thread") && error.contains("PE 1"), "{error}")
-            }
-        }
-    }
-}
-
 /// A user thread waits for as long as the proxy thread iterates: deadlines of operations are its.
 #[test]
 fn user_thread_waits_for_slow_operation() {

@@ -336,20 +336,6 @@ mod tests {
     }
 
     #[test]
-    fn hellos_survive_the_trip() {
-        let failed = Hello {
-            step: SetupStep::Ready,
-            failure: Some("no provider left: tcp refused".to_owned()),
-            immediate_data: 0,
-            longest_message: MAX_MESSAGE as u16,
-            ..hello()
-        };
-        for hello in [hello(), failed] {
-            assert_eq!(Hello::decode(&hello.encode()), Some(hello));
-        }
-    }
-
-    #[test]
     fn long_texts_are_cut_between_characters() {
         for before in ["", "x"] {
             let failure = Some(format!("{before}{}", "ä".repeat(400)));

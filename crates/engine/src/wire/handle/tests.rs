@@ -51,15 +51,6 @@ fn damaged_bytes_are_refused() {
 }
 
 #[test]
-fn handles_of_other_pes_are_refused() {
-    let bytes = sample().encode();
-    let (owner, pe) = (sample().owner, Pe(4));
-    assert!(HandleView::check_of(owner, &bytes).is_ok());
-    let refused = HandleView::check_of(pe, &bytes).map(|_| ()).unwrap_err();
-    assert_eq!(refused, HandleError::Owner { owner, pe });
-}
-
-#[test]
 fn handles_of_one_identity_are_alike() {
     let prefix = |handle: &Handle| HandleView::check(&handle.encode()).unwrap().prefix();
     let learned = prefix(&sample());
@@ -119,16 +110,6 @@ fn addresses_lie_inside() {
             }
         }
     }
-}
-
-#[test]
-fn missing_key_is_named() {
-    let bytes = sample().encode();
-    let view = HandleView::check(&bytes).unwrap();
-    assert_eq!(view.key(RailId(1)), Ok(u64::MAX));
-    assert_eq!(view.key_at(RailKey::of(RailId(1))), u64::MAX);
-    assert_eq!(view.key(RailId(3)), Err(HandleError::NoKey { rail: RailId(3), rails: 3 }));
-    assert_eq!(view.remote_address(16), sample().base + 16);
 }
 
 #[test]
