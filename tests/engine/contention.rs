@@ -6,24 +6,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::prelude::*;
 
-/// Writes and messages share a queue in which puts never leave a place.
-#[test]
-fn acknowledgements_do_not_starve_behind_puts() {
-    for (depth, rails) in [(1, 1), (4, 1), (4, 2)] {
-        let script = Script { shared_queue: true, ..CALM };
-        let mut job = Job::scripted(Shape { rails, depth, ..PLAIN }, script);
-        job.inc(1, 0, 0);
-        job.fetch(1, 0, 8).unwrap();
-        let mut puts = 0;
-        while !job.is_quiet(1, 0).unwrap() {
-            job.put_value(0, 1, 64 + puts % 64 * 8, 1).unwrap();
-            job.members[1].lane.progress().unwrap();
-            puts += 1;
-            assert!(puts < 5000, "depth {depth}, {rails} rails: no answer in {puts} puts");
-        }
-    }
-}
-
 /// A failed lane tries for a while to tell its peers, and not at each call again.
 #[test]
 fn failed_lane_waits_once() {

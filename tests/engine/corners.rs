@@ -49,26 +49,6 @@ fn later_messages_are_acknowledged() {
     }
 }
 
-/// Neither one that is behind everything nor one behind parts of its own.
-#[test]
-fn failed_copy_holds_its_signal() {
-    for ordered in [false, true] {
-        let mut job = Job::with(Shape { staged: 0b10, ..PLAIN });
-        if ordered {
-            job = job.with_ordered_signals();
-        }
-        job.fabric.stall(Pe(1));
-        job.put_value(0, 1, 64, 7).unwrap();
-        // Of its first part, or of its second.
-        job.fabric.fail_calls(PortCall::Copy, u32::from(!ordered), 1);
-        let parts = if ordered { &[(128, 1000)][..] } else { &[(128, 1000), (2048, 1000)] };
-        let started = job.put_signal(0, 1, parts, 0);
-        job.fabric.resume(Pe(1));
-        job.iterate_some(&[0, 1], 1000);
-        assert_eq!(job.word(1, 0), 0, "ordered: {ordered}, {started:?}");
-    }
-}
-
 /// More fences than groups: those behind wait for no watchdog.
 #[test]
 fn exhausted_groups_ask_for_acks() {
@@ -126,25 +106,6 @@ fn half_started_put_ends() {
     assert!(job.quiet(0, 2).is_err());
 }
 
-/// A peer is given up while its bytes are being copied in: nobody says that its signal is there.
-#[test]
-fn dropped_put_is_not_acknowledged() {
-    let mut dropped = 0;
-    for iterations in 0..60 {
-        let shape = Shape { staged: 0b0100, deadline: Some(DEADLINE), ..PLAIN };
-        let mut job = Job::new(1, &shape, Script { delay: (5_000, 5_000), ..CALM });
-        job.put_signal(0, 1, &[(64, 1000)], 0).unwrap();
-        job.iterate_some(&[0, 1], iterations);
-        job.fabric.fail_calls(PortCall::Post, 0, 1);
-        assert!(job.put_value(1, 0, 0, 1).is_err());
-        job.iterate_some(&[0, 1], 1000);
-        let is_quiet = job.is_quiet(0, 1);
-        dropped += u32::from(is_quiet.is_err());
-        assert!(is_quiet != Ok(true) || job.word(1, 0) == 1, "after {iterations}");
-    }
-    assert!(dropped > 0);
-}
-
 /// The owner has executed what asked for the bytes, and given up who asked: nothing is under way
 /// that anybody would acknowledge, and others go on.
 #[test]
@@ -178,44 +139,6 @@ fn unanswered_get_times_out() {
         assert!(waited < 2 * DEADLINE, "it waits for ever");
     };
     assert!(matches!(failed, EngineError::Timeout { pe: Pe(1), what: "get", .. }), "{failed}");
-}
-
-/// Wherever a put or a get is on its way: the buffer's next bytes arrive nowhere else.
-#[test]
-fn failing_peer_frees_bounce_buffers() {
-    let mut dropped = 0;
-    for seed in 1..=400 {
-        let (gets, shared) = (seed % 2 == 0, if seed % 4 < 2 { 0 } else { 0b1111 });
-        // The fabric reads into the local memory of PE 1.
-        let staged = !0b1000;
-        let bounce = (1024, 1, 1);
-        let script = Script { delay: (1000, 60_000), ..CALM };
-        let mut job = Job::new(seed, &Shape { n_pes: 4, staged, shared, bounce, ..PLAIN }, script);
-        // A lane that has failed before does not wait for its copies.
-        job.fabric.fail_calls(PortCall::Send, 0, 1);
-        assert!(job.put(1, 3, 8192, 8).is_err());
-        job.iterate_some(&[1], 1);
-        job.fill_scratch(0, &[[7; 1000], [9; 1000]].concat());
-        job.fabric.store(Pe(0), job.members[0].base, &[7; 1000]);
-        let source = job.members[1].scratch;
-        match gets {
-            true => job.get(1, 0, 0, 1000).unwrap(),
-            false => job.put(0, 1, 0, 1000).unwrap(),
-        }
-        job.iterate_some(&[0, 1], seed as u32 % 97 * 2);
-        job.fabric.fail_calls(PortCall::Send, 0, 1);
-        if job.put(1, 0, 8192, 8).is_ok() {
-            continue;
-        }
-        job.put(0, 2, 1000, 1000).unwrap();
-        assert_eq!(job.settle(&[0, 1, 2], (0, 2), 1000), Ok(()), "seed {seed}");
-        job.iterate_some(&[0, 1, 2], 1000);
-        assert_eq!(job.heap(2, 1000, 1000), [9; 1000]);
-        dropped += u32::from(job.is_quiet(0, 1).is_err());
-        let landed = if gets { job.fabric.load(Pe(1), source, 1000) } else { job.heap(1, 0, 1000) };
-        assert!(landed.iter().all(|byte| [0, 7].contains(byte)), "seed {seed}");
-    }
-    assert!(dropped > 0);
 }
 
 /// Whoever sends many messages to a peer, and never waits, has room for more.

@@ -22,8 +22,17 @@ pub(crate) fn sealed(
     let receiver = seal.receiver(Pe(to));
     let mut frame = Frame::EMPTY;
     let sealing = SealContext { seal: &seal, from: Pe(from), receiver: &receiver };
-    frame.encode(&sealing, &numbers(&seal), body);
-    frame.bytes().to_vec()
+    match *body {
+        // Its payload comes behind the frame.
+        Body::PutSignal { addr, atomic, to, payload } if payload.len() > MAX_EAGER => {
+            frame.put_signal_long(&sealing, &numbers(&seal), (addr, &atomic), to, payload.len());
+            [frame.bytes(), payload].concat()
+        }
+        _ => {
+            frame.encode(&sealing, &numbers(&seal), body);
+            frame.bytes().to_vec()
+        }
+    }
 }
 
 /// The same, with this job's, and the mask of a number with this high half.
@@ -40,23 +49,6 @@ pub(crate) fn masked(
 /// A message from one PE to another that acknowledges nothing.
 pub(crate) fn message(pes: (u32, u32), seq: Seq, mark: u16, body: &Body<'_>) -> Vec<u8> {
     masked(pes, (seq, Seq::FIRST, mark), seq.high(), body)
-}
-
-/// A put with signal as [`message`], whose payload is longer than that of a frame.
-pub(crate) fn long_put_signal(pes: (u32, u32), seq: Seq, body: &Body<'_>) -> Vec<u8> {
-    let Body::PutSignal { payload, .. } = *body else { return Vec::new() };
-    let mut bytes = message(pes, seq, 0, body);
-    let seal = Seal::new(cookie(), Pe(pes.1));
-    let head = seal.open(&bytes).unwrap();
-    bytes[36..40].copy_from_slice(&(payload.len() as u32).to_le_bytes());
-    let mut covered: [u8; MAX_MESSAGE] = bytes[..MAX_MESSAGE].try_into().unwrap();
-    let low =
-        u64::from(head.kind_and_code) | u64::from(head.from.0) << 16 | u64::from(head.seq) << 32;
-    let high = u64::from(head.ack) | u64::from(head.word) << 32;
-    covered[..8].copy_from_slice(&low.to_le_bytes());
-    covered[8..16].copy_from_slice(&high.to_le_bytes());
-    seal.close(&seal.receiver(Pe(pes.1)), &mut covered, 48 + payload.len());
-    [&covered[..48], payload].concat()
 }
 
 /// Puts such a message into the target's inbox.

@@ -299,3 +299,16 @@ fn seals_of_a_job_stay() {
     }
     assert_eq!(sender.mask(Pe(3), Pe(5), 9), 0x8c1b_974e);
 }
+
+#[test]
+fn refusals_are_cut_between_characters() {
+    let sender = seal([1; 16], 0);
+    let numbers = Numbers { seq: Seq(1), ack: Seq(1), mark: 0, mask: 0 };
+    for (most, last) in [(MAX_REASON, "x"), (MAX_REASON - 1, "ä")] {
+        let why = "x".repeat(most) + last;
+        let bytes = encode(&sender, Pe(0), Pe(0), &numbers, &Body::Refusal { low: 1, why: &why });
+        let head = sender.open(&bytes).unwrap();
+        let told = Body::Refusal { low: 1, why: &why[..most] };
+        assert_eq!(Message::decode(head, head.word, &bytes).unwrap().body, told);
+    }
+}

@@ -312,15 +312,20 @@ fn failed_queued_put_leaves_nothing() {
     assert!(job.quiet(0, 1).is_err() && !job.lane(0).has_work());
 }
 
-/// Whoever asks a PE for bytes that has given it up is told so.
+/// Whoever needs a bounce buffer of a PE that has given it up is told so, and takes none.
 #[test]
-fn gets_of_failed_peer_are_refused() {
-    let mut job = Job::with(Shape { staged: u32::MAX, ..PLAIN });
-    job.fabric.fail_calls(PortCall::Send, 0, 1);
-    job.amo(0, 1, 0, AtomicOp::Inc, 0).unwrap_err();
-    job.get(1, 0, 0, 1000).unwrap();
-    let failed = job.settle(&[0, 1], (1, 0), 1000);
-    assert!(matches!(failed, Err(EngineError::PeerRefused { pe: Pe(0), .. })), "{failed:?}");
+fn failed_peer_takes_no_buffer() {
+    for begin in [Job::put as fn(&mut Job, u32, u32, usize, usize) -> Outcome, Job::get] {
+        let shape = Shape { n_pes: 3, staged: u32::MAX, bounce: (1024, 1, 1), ..PLAIN };
+        let mut job = Job::with(shape);
+        job.fabric.fail_calls(PortCall::Send, 0, 1);
+        job.amo(0, 1, 0, AtomicOp::Inc, 0).unwrap_err();
+        begin(&mut job, 1, 0, 0, 1000).unwrap();
+        let failed = job.settle(&[0, 1], (1, 0), 1000);
+        assert!(matches!(failed, Err(EngineError::PeerRefused { pe: Pe(0), .. })), "{failed:?}");
+        begin(&mut job, 2, 0, 0, 1000).unwrap();
+        assert_eq!(job.settle(&[0, 2], (2, 0), 1000), Ok(()));
+    }
 }
 
 /// What waits for the fabric to take something to another peer.

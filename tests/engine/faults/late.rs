@@ -77,28 +77,6 @@ fn late_reply_is_dropped() {
     }
 }
 
-/// A get through bounce memory on both sides, cut off at every point of its way.
-#[test]
-fn late_staged_bytes_are_dropped() {
-    for (len, iterations) in [100, 1000, LEN].into_iter().flat_map(|n| (0..40).map(move |i| (n, i)))
-    {
-        let mut job = Job::with(Shape { staged: 0b1111, heap: 1 << 14, ..PLAIN });
-        job.get(0, 1, 0, len).unwrap();
-        job.iterate_slowly(&[0, 1], iterations, 3_000);
-        (0..2).for_each(|pe| job.fabric.stall(Pe(pe)));
-        if job.quiet(0, 1).is_ok() {
-            continue;
-        }
-        while job.members[0].regions.release(&job.members[0].scratch_handle).is_err() {
-            job.iterate_slowly(&[0, 1], 1, 1_000_000);
-            (0..2).for_each(|pe| job.fabric.resume(Pe(pe)));
-        }
-        job.fill_scratch(0, &[0x77; LEN]);
-        (0..2).for_each(|pe| job.fabric.resume(Pe(pe)));
-        check_untouched(&mut job);
-    }
-}
-
 /// Who hears of a failure may never run the lane again: what is being copied then ends before that.
 #[test]
 fn failing_lane_ends_its_copies() {

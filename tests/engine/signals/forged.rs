@@ -177,23 +177,6 @@ fn impossible_messages_are_refused() {
     }
 }
 
-/// A reply that nobody has asked for, or that names another fetch, stores nothing.
-#[test]
-fn replies_to_other_fetches_are_dropped() {
-    let mut job = Job::with(PLAIN);
-    job.inc(1, 0, 0);
-    job.fetch(1, 0, 64).unwrap();
-    // The fetch is the second message.
-    for (reply_slot, of) in [(0, ahead(0)), (0, ahead(2)), (1, ahead(1)), (16, ahead(1))] {
-        let body = Body::Reply { reply_slot, low: of.low(), value: 99 };
-        forge(&job, PES, Seq::FIRST, 0, &body);
-    }
-    job.progress(1, 100);
-    assert_eq!(job.scratch(1, 64, 8), [0; 8]);
-    job.until_quiet(1, 0);
-    assert_eq!(job.scratch(1, 64, 8), [0; 8], "the word was zero");
-}
-
 /// Executed once; a fetch that waits has not the reply of the one that had its place before.
 #[test]
 fn repeated_messages_are_answered_again() {

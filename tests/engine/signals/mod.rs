@@ -92,24 +92,6 @@ fn long_ordered_messages_are_bounded() {
     }
 }
 
-#[test]
-fn later_puts_delay_no_signal() {
-    for rails in [1, 2, 4] {
-        let script = Script { delay: (1_000, 100_000), ..CALM };
-        let mut job = Job::scripted(Shape { rails, depth: 16, ..PLAIN }, script);
-        job.put(0, 1, 4096, 512).unwrap();
-        job.amo(0, 1, 0, AtomicOp::SignalSet, 7).unwrap();
-        let mut turns = 0;
-        while job.word(1, 0) != 7 {
-            turns += 1;
-            assert!(turns < 10_000, "{rails} rail(s): the signal waits for puts after it");
-            job.put(0, 1, 8192 + turns % 64 * 64, 64).unwrap();
-            job.iterate();
-        }
-        job.until_quiet(0, 1);
-    }
-}
-
 /// A fence towards another PE holds for own words, whichever the processor changes itself.
 #[test]
 fn own_words_obey_fences() {

@@ -25,26 +25,6 @@ fn words_are_stored_together() {
     assert!((1..=8).contains(&settled), "{WORDS} words in {settled} calls");
 }
 
-/// One peer's word is to be stored soon when another's fetch needs it done at once.
-#[test]
-fn failed_words_are_not_acknowledged() {
-    for order in [[1, 2], [2, 1]] {
-        let mut job = Job::with(Shape { n_pes: 3, rails: 1, staged: 0b01, heap: 1 << 14, ..PLAIN });
-        job.fabric.world().fail_settling = true;
-        for pe in order {
-            if pe == 1 { job.put_value(1, 0, 0, 7) } else { job.fetch(2, 0, 8) }.unwrap();
-            job.iterate_some(&[1], 1);
-            job.fabric.pass_time(1_000_000_000);
-        }
-        // Both have come when PE 0 looks.
-        assert!(job.lane(0).progress().is_err(), "{order:?}");
-        for _ in 0..500 {
-            job.iterate_some(&[0, 1, 2], 1);
-            assert_ne!(job.is_quiet(1, 0), Ok(true), "{order:?}: it is not there");
-        }
-    }
-}
-
 /// Here or at the peer, it is an error of this PE about that peer.
 #[test]
 fn failed_copy_names_its_peer() {
@@ -230,25 +210,6 @@ fn user_thread_waits_for_slow_operation() {
         assert_eq!(waits.join().unwrap(), Ok(()));
         assert!(busy < 1000, "the watchdog alone had it acknowledged");
     });
-}
-
-#[test]
-fn refused_request_is_never_done() {
-    for seed in 1..=200 {
-        let shape = Shape { rails: 4, depth: 2, ..PLAIN };
-        let mut job = Job::new(seed, &shape, Script { delay: (1, 100_000), ..CALM });
-        job.release_heap(1);
-        job.inc(0, 1, 0);
-        let failed = (0..1_000_000).any(|_| {
-            // What the target sends meanwhile acknowledges what it has had.
-            let _ = job.amo(1, 0, 0, AtomicOp::Inc, 0);
-            job.iterate_slowly(&[1, 0], 1, 0);
-            let quiet = job.is_quiet(0, 1);
-            assert_ne!(quiet, Ok(true), "seed {seed}");
-            quiet.is_err()
-        });
-        assert!(failed, "seed {seed}: nobody is told");
-    }
 }
 
 /// An acknowledgement or a refusal that the fabric does not take when it is due.

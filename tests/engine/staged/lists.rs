@@ -5,7 +5,7 @@ use engine::wire::staging::{MAX_RECORDS, RECORD};
 
 use super::gathered::shape;
 use super::{ALL, same_host_shape};
-use crate::forge::{ahead, atomic, forge, long_put_signal, message};
+use crate::forge::{ahead, atomic, forge, message};
 use crate::job::FIRST_REGION;
 use crate::prelude::*;
 
@@ -47,14 +47,15 @@ fn moved(job: &mut Job) -> (usize, usize) {
 }
 
 #[test]
-fn lists_that_lead_outside_move_nothing() {
+fn puts_that_lead_outside_move_nothing() {
     const ADD: AtomicOp = AtomicOp::SignalAdd;
     let good = put(HEAP, 0, 100, 128);
     let with = |op, slot, offset| WireRecord { signal: signal(op, slot, offset), ..good };
     let alone = WireRecord { len: 0, offset: 0, is_ordered: true, ..with(ADD, HEAP, 800) };
     let words = |count| [vec![put(HEAP, 0, 100, 8000)], vec![alone; count]].concat();
     let whole = 1024;
-    let far = 1 << 40;
+    let (far, heap) = (1 << 40, shape(true).heap as u64);
+    let whole_put = |word| WireRecord { offset: 0, ..with(ADD, HEAP, word) };
     for (listed, count, len, expected) in [
         (vec![good, put(HEAP, 500, 100, 228)], 2, whole, (2, 0)),
         (vec![good, with(ADD, HEAP, 800)], 2, whole, (2, 1)),
@@ -81,32 +82,21 @@ fn lists_that_lead_outside_move_nothing() {
         (words(MAX_WORDS), 1 + MAX_WORDS as u16, 10_000, (1, MAX_WORDS)),
         (words(MAX_WORDS + 1), 2 + MAX_WORDS as u16, 10_000, (0, 0)),
         (vec![alone, good], 2, whole, (0, 0)),
+        // Puts by themselves, up to the end of the heap.
+        (vec![put(HEAP, heap - 100, 100, 0)], 1, 100, (1, 0)),
+        (vec![whole_put(heap - 8)], 1, 100, (1, 1)),
+        (vec![put(HEAP, heap - 99, 100, 0)], 1, 100, (0, 0)),
+        (vec![put(HEAP, (1 << 48) - 1, 100, 0)], 1, 100, (0, 0)),
+        (vec![put(5 * FIRST_REGION, 0, 100, 0)], 1, 100, (0, 0)),
+        (vec![put(SCRATCH, 0, 100, 0)], 1, 100, (0, 0)),
+        (vec![whole_put(heap)], 1, 100, (0, 0)),
+        (vec![whole_put(4)], 1, 100, (0, 0)),
     ] {
         let job = &mut Job::new(5, &shape(true), CALM);
         list(job, &listed);
-        forge_pull(job, 0, PullTarget::List(count), len, PullSource::Bounce(0));
+        let target = if count == 1 { PullTarget::One(listed[0]) } else { PullTarget::List(count) };
+        forge_pull(job, 0, target, len, PullSource::Bounce(0));
         assert_eq!(moved(job), expected, "{listed:?} {count} {len}");
-    }
-}
-
-#[test]
-fn puts_that_lead_outside_move_nothing() {
-    let heap = shape(true).heap as u64;
-    let with =
-        |at| WireRecord { signal: signal(AtomicOp::SignalAdd, HEAP, at), ..put(HEAP, 0, 100, 0) };
-    for (record, expected) in [
-        (put(HEAP, heap - 100, 100, 0), (1, 0)),
-        (with(heap - 8), (1, 1)),
-        (put(HEAP, heap - 99, 100, 0), (0, 0)),
-        (put(HEAP, (1 << 48) - 1, 100, 0), (0, 0)),
-        (put(5 * FIRST_REGION, 0, 100, 0), (0, 0)),
-        (put(SCRATCH, 0, 100, 0), (0, 0)),
-        (with(heap), (0, 0)),
-        (with(4), (0, 0)),
-    ] {
-        let job = &mut Job::new(5, &shape(true), CALM);
-        forge_pull(job, 0, PullTarget::One(record), 100, PullSource::Bounce(0));
-        assert_eq!(moved(job), expected, "{record:?}");
     }
 }
 
@@ -156,7 +146,7 @@ fn unreadable_bytes_are_refused() {
         ("beyond all addresses", one(100, PullSource::Fabric(u64::MAX - 99, &keys))),
         ("longer than a buffer", one(1025, PullSource::Fabric(0, &keys))),
         ("asked for more than a buffer", message((0, 1), Seq::FIRST, 0, &ask)),
-        ("too long for a device", long_put_signal((0, 1), Seq::FIRST, &long)),
+        ("too long for a device", message((0, 1), Seq::FIRST, 0, &long)),
     ] {
         let mut job = Job::new(5, &same_host_shape(), CALM);
         job.fabric.forge_message(Pe(1), RailId(0), &bytes);

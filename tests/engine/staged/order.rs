@@ -177,34 +177,3 @@ fn fenced_bytes_wait_for_buffers() {
         assert_eq!(job.settle(&[0, 1], (0, 1), 1000), Ok(()));
     }
 }
-
-#[test]
-fn nothing_follows_a_refusal() {
-    let shape = Shape { n_pes: 3, staged: ALL, bounce: (1024, 8, 2), ..PLAIN };
-    for seed in 1..=20 {
-        let mut job = Job::new(seed, &shape, CALM);
-        job.fill_scratch(0, &[1; 8192]);
-        job.fill_scratch(2, &[2; 8192]);
-        for at in [0, 1024, 2048] {
-            put(&mut job, at, LEN);
-            job.fence(0, 1);
-        }
-        set(&mut job, 4096);
-        iterate(&mut job, 0);
-        // Of the copies at PE 1 the first fails.
-        job.fabric.world().fail_copies = (0, 1);
-        job.iterate_slowly(&[0, 1], 2000, 0);
-        assert!(job.lane(1).failure().is_none());
-        assert!(job.quiet(0, 1).is_err(), "seed {seed}");
-        for at in [0, 1024, 2048, 4096] {
-            assert_eq!(job.heap(1, at, 8), [0; 8], "seed {seed}: at {at}");
-        }
-        job.put(2, 1, 0, 8000).unwrap();
-        for _ in 0..4 {
-            iterate(&mut job, 2);
-            iterate(&mut job, 1);
-        }
-        assert_eq!(job.is_quiet(2, 1), Ok(true), "seed {seed}");
-        assert_eq!(job.heap(1, 0, 8000), [2; 8000], "seed {seed}");
-    }
-}

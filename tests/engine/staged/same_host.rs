@@ -58,22 +58,6 @@ fn shared_memory_carries_every_byte() {
     }
 }
 
-/// In one job: PE 2 shares nothing, and has what it always had.
-#[test]
-fn peer_without_sharing_uses_fabric() {
-    let mut job = job(&Shape { shared: 0b011, ..shape(3) });
-    for (me, pe) in [(0, 1), (0, 2), (2, 1), (1, 0)] {
-        let before = moved(&job);
-        job.put(me, pe, 0, 5000).unwrap();
-        job.until_quiet(me, pe);
-        let now = moved(&job);
-        let [by_fabric, in_messages, shared] = [0, 1, 2].map(|of| now[of] - before[of]);
-        let of_shared = if me != 2 && pe != 2 { 5000 } else { 0 };
-        assert_eq!((shared, by_fabric + in_messages), (of_shared, 5000 - of_shared), "{me} {pe}");
-        assert!(job.heap(pe, 0, 5000) == patterned(me, 0..5000), "{me} to {pe}");
-    }
-}
-
 #[test]
 fn full_target_takes_shared_puts() {
     let mut job = job(&Shape { bounce: (8192, 2, 1), shared: 0b011, ..shape(3) });
@@ -125,25 +109,5 @@ fn dead_peer_returns_bounce_buffers() {
         job.fabric.world().ended.insert(Pe(1));
         assert_eq!(job.settle(&[0, 2], (0, 2), 1_000_000), Ok(()), "asks: {is_asking}");
         assert!(job.heap(2, 0, 5000) == patterned(0, 0..5000));
-    }
-}
-
-#[test]
-fn sender_may_die_at_any_step() {
-    for steps in 0..40 {
-        let deadline = Some(Duration::from_secs(2));
-        let mut job = job(&Shape { deadline, ..shape(3) });
-        job.put(0, 1, 0, 6000).unwrap();
-        job.get(0, 1, 30_000, 6000).unwrap();
-        job.iterate_slowly(&[0, 1, 2], steps, 300);
-        job.fabric.world().ended.insert(Pe(0));
-        job.put_value(1, 0, 0, 1).unwrap();
-        job.iterate_slowly(&[1, 2], 4000, 1_000_000);
-        for (me, pe) in [(1, 2), (2, 1)] {
-            job.put(me, pe, 8192, 6000).unwrap();
-            let ended = job.settle(&[1, 2], (me, pe), 1_000_000);
-            assert_eq!(ended, Ok(()), "{me} to {pe} after {steps} steps");
-            assert!(job.heap(pe, 8192, 6000) == patterned(me, 8192..14_192));
-        }
     }
 }

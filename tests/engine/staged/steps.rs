@@ -43,9 +43,15 @@ fn only_staged_bytes_are_copied() {
 /// Bounce buffers serve what the fabric does not reach, and nothing else.
 #[test]
 fn only_unreachable_memory_is_bounced() {
-    for (needs_desc, staged) in [(false, NEAR), (true, NEAR), (false, 0), (true, 0)] {
-        let near = usize::from(staged != 0);
-        let bare = usize::from(needs_desc);
+    let ways = [Direction::Write, Direction::Read]
+        .map(|direction| [(direction, false), (direction, true)]);
+    for ((direction, needs_desc), staged) in
+        ways.concat().into_iter().flat_map(|way| [0, NEAR, FAR].map(|staged| (way, staged)))
+    {
+        let (near, far) = (usize::from(staged == NEAR), usize::from(staged == FAR));
+        // The peer reads what is registered.
+        let is_read_there = staged == FAR && direction == Direction::Write;
+        let bare = usize::from(needs_desc || is_read_there);
         for (place, copies) in [("heap", near), ("registered", 0), ("bare", bare)] {
             let mut job = job(Shape { staged, needs_desc, ..PLAIN });
             let first = &job.members[0];
@@ -54,13 +60,20 @@ fn only_unreachable_memory_is_bounced() {
                 "registered" => first.scratch,
                 _ => job.fabric.alloc(Pe(0), 1000),
             };
-            let bytes = patterned(5, 0..1000);
-            job.fabric.store(Pe(0), addr, &bytes);
-            let put = job.targets.part(addr, 1, 0, 1000);
-            job.members[0].lane.start(&put).unwrap();
+            let (ours, theirs) = (patterned(5, 0..1000), patterned(6, 0..1000));
+            job.fabric.store(Pe(0), addr, &ours);
+            job.fabric.store(Pe(1), job.members[1].base, &theirs);
+            let part = Request { direction, ..job.targets.part(addr, 1, 0, 1000) };
+            job.members[0].lane.start(&part).unwrap();
             job.until_quiet(0, 1);
-            assert_eq!([job.copies(0), job.copies(1)], [copies, 0], "{place}, {needs_desc}");
-            assert_eq!(job.heap(1, 0, 1000), bytes, "{place}, {needs_desc}");
+            let case = format!("{direction:?}, {place}, {staged:b}, {needs_desc}");
+            assert_eq!([job.copies(0), job.copies(1)], [copies, far], "{case}");
+            let moved = if direction == Direction::Write { ours } else { theirs };
+            assert_eq!(
+                (job.fabric.load(Pe(0), addr, 1000), job.heap(1, 0, 1000)),
+                (moved.clone(), moved),
+                "{case}"
+            );
         }
     }
 }
@@ -197,17 +210,6 @@ fn unregistered_local_memory_is_named() {
     assert!(error.contains("not registered"), "{error}");
 }
 
-#[test]
-fn outstanding_asks_are_bounded() {
-    let mut job = job(Shape { staged: FAR, depth: 1024, ..PLAIN });
-    for at in 0..100 {
-        job.get(0, 1, 1000 * (at % 8), 1000).unwrap();
-    }
-    job.progress(0, 100);
-    assert_eq!(job.posts(0), 64);
-    job.until_quiet(0, 1);
-}
-
 /// Announcing puts takes no turns of the reads for the other's puts.
 #[test]
 fn puts_both_ways_use_all_rails() {
@@ -233,19 +235,6 @@ fn puts_both_ways_use_all_rails() {
 }
 
 #[test]
-fn gets_land_in_unregistered_memory() {
-    for (needs_desc, copies) in [(false, 0), (true, 1)] {
-        let mut job = job(Shape { staged: FAR, needs_desc, ..PLAIN });
-        job.fabric.store(Pe(1), job.members[1].base, &[7; 1000]);
-        let bare = job.fabric.alloc(Pe(0), 1000);
-        let get = Request { direction: Direction::Read, ..job.targets.part(bare, 1, 0, 1000) };
-        job.members[0].lane.start(&get).unwrap();
-        job.until_quiet(0, 1);
-        assert_eq!((job.fabric.load(Pe(0), bare, 1000), job.copies(0)), (vec![7; 1000], copies));
-    }
-}
-
-#[test]
 fn staged_bytes_are_counted() {
     for (staged, begin, len, by_fabric, in_messages) in [
         (SCRATCH, Job::put as Begin, 4096, [4096, 0], [0, 0]),
@@ -261,9 +250,9 @@ fn staged_bytes_are_counted() {
     }
 }
 
-/// Puts beyond the bound wait, with their signals.
+/// Puts beyond the bound wait, with their signals, and gets.
 #[test]
-fn outstanding_puts_are_bounded() {
+fn outstanding_transfers_are_bounded() {
     let bounce = (1024, 80, 80);
     for (len, puts) in [(1000, 70), (70 * 1024, 1)] {
         let mut job = job(Shape { staged: ALL, bounce, heap: 1 << 17, depth: 1024, ..PLAIN });
@@ -273,4 +262,9 @@ fn outstanding_puts_are_bounded() {
         job.until_quiet(0, 1);
         assert_eq!(job.word(1, 0), puts, "{len}");
     }
+    let mut job = job(Shape { staged: FAR, depth: 1024, ..PLAIN });
+    (0..100).for_each(|at| job.get(0, 1, 1000 * (at % 8), 1000).unwrap());
+    job.progress(0, 100);
+    assert_eq!(job.posts(0), 64);
+    job.until_quiet(0, 1);
 }
