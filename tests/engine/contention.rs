@@ -203,48 +203,21 @@ fn stopped_peer_delays_no_other() {
     }
 }
 
-/// Handed-over operations for other PEs pass those that have stopped, in their order.
-#[test]
-fn stopped_peer_delays_no_user_thread() {
-    const LEN: usize = 4000;
-    let bounce = (1000, 4, 4);
-    let (mut job, host) =
-        Job::with(Shape { n_pes: 3, staged: u32::MAX, heap: 1 << 14, bounce, ..PLAIN })
-            .with_user_threads(PATIENCE);
-    let put = |job: &Job, pe, fill: u8| {
-        let from = job.members[0].scratch + usize::from(fill) % 2 * LEN;
-        job.fabric.store(Pe(0), from, &[fill; LEN]);
-        host.start(&job.targets.part(from, pe, 0, LEN)).unwrap();
-    };
-    job.fabric.stall(Pe(1));
-    for _ in 0..50 {
-        put(&job, 1, 8);
-    }
-    host.fence(Pe(1)).unwrap();
-    put(&job, 1, 9);
-    put(&job, 2, 9);
-    job.progress_until(&[0, 2], |job| job.heap(2, 0, LEN) == [9; LEN]);
-    assert_eq!(job.heap(1, 0, LEN), [0; LEN]);
-    job.fabric.resume(Pe(1));
-    job.progress_until(&[0, 1], |job| job.heap(1, 0, LEN) == [9; LEN]);
-    job.progress_until(&[0, 1, 2], |job| !job.lane(0).has_work());
-    host.quiet(Pe(1)).unwrap();
-    assert_eq!(job.heap(1, 0, LEN), [9; LEN], "and nothing comes behind what was behind the fence");
-}
-
 /// Operations of the proxy thread for the same PE that are pending at a faster pace than it takes
 /// them, so that there are always some: what user threads have handed over has its turn all the
-/// same, and in its order.
+/// same, in its order, and passes what is for a PE that has stopped.
 #[test]
 fn user_threads_get_their_turn() {
-    let shape = Shape { staged: u32::MAX, heap: 1 << 14, bounce: (1000, 4, 4), ..PLAIN };
+    let shape = Shape { n_pes: 3, staged: u32::MAX, heap: 1 << 14, bounce: (1000, 4, 4), ..PLAIN };
     let (mut job, host) = Job::new(1, &shape, Script { delay: (500_000, 1_000_000), ..CALM })
         .with_user_threads(PATIENCE);
-    let put = |job: &Job, at: usize, fill: u8, len: usize| {
+    let put = |job: &Job, pe: u32, at: usize, fill: u8, len: usize| {
         let from = job.members[0].scratch + 256 * usize::from(fill);
         job.fabric.store(Pe(0), from, &vec![fill; len]);
-        host.start(&job.targets.part(from, 1, at, len)).unwrap();
+        host.start(&job.targets.part(from, pe, at, len)).unwrap();
     };
+    job.fabric.stall(Pe(2));
+    (0..50).for_each(|_| put(&job, 2, 0, 20, 4000));
     let goes_on = |job: &mut Job| {
         while job.lane(0).pending(Pe(1)) < 32 {
             job.fetch(0, 1, 0).unwrap();
@@ -257,10 +230,10 @@ fn user_threads_get_their_turn() {
     };
     goes_on(&mut job);
     // A short one, a long one, and behind a fence another one to the same place.
-    put(&job, 1024, 1, 8);
-    put(&job, 2048, 2, 3000);
+    put(&job, 1, 1024, 1, 8);
+    put(&job, 1, 2048, 2, 3000);
     host.fence(Pe(1)).unwrap();
-    put(&job, 2048, 3, 3000);
+    put(&job, 1, 2048, 3, 3000);
     let done = |job: &Job| job.heap(1, 1024, 8) == [1; 8] && job.heap(1, 2048, 3000) == [3; 3000];
     let mut turns = 0;
     while !done(&job) {
@@ -268,7 +241,13 @@ fn user_threads_get_their_turn() {
         turns += 1;
         assert!(turns < 2000, "user threads wait for as long as somebody else goes on");
     }
-    job.progress_until(&[0, 1], |job| !job.lane(0).has_work());
+    assert!(job.heap(2, 0, 4000) == [0; 4000]);
+    job.fabric.resume(Pe(2));
+    while job.lane(0).has_work() {
+        job.iterate_slowly(&[0, 1, 2], 10, 100_000);
+    }
+    host.quiet(Pe(2)).unwrap();
+    assert!(job.heap(2, 0, 4000) == [20; 4000]);
     assert!(done(&job), "and nothing comes behind what was behind the fence");
 }
 

@@ -72,35 +72,6 @@ fn released_region_is_not_used_again() {
     }
 }
 
-#[test]
-fn memory_kinds_are_distinguished() {
-    use Reach::{Direct, Fabric, Staged};
-    // PE 0's scratch memory is on a device and the fabric reaches it, or not; its heap is host
-    // memory.
-    for (by_fabric, needs_desc) in [(0b10, true), (0b10, false), (0, true), (0, false)] {
-        let mut job = warm(Shape { staged: 0b10, by_fabric, needs_desc, ..PLAIN });
-        let (heap, scratch) = (job.members[0].base, job.members[0].scratch);
-        let of_scratch = if by_fabric == 0 { Staged } else { Fabric };
-        let unregistered = job.fabric.alloc(Pe(0), 4096);
-        let on_device = job.fabric.alloc_reached(Pe(0), 4096, Fabric);
-        for _ in 0..3 {
-            for (addr, reach) in [(heap, Direct), (scratch, of_scratch)] {
-                job.fabric.store(Pe(0), addr + 16, b"all told");
-                assert_eq!(takes(&mut job, Direction::Write, addr + 16), reach != Staged);
-                if reach != Staged {
-                    assert_eq!(job.heap(1, 0, 8), b"all told");
-                }
-                assert_eq!(signals(&mut job, addr + 16), reach == Direct, "{reach:?}");
-                assert_eq!(takes(&mut job, Direction::Read, addr + 16), reach != Staged);
-            }
-            for addr in [unregistered, on_device] {
-                assert!(!takes(&mut job, Direction::Write, addr), "it may be anything");
-                assert!(!signals(&mut job, addr), "it may be anything");
-            }
-        }
-    }
-}
-
 /// In a process without devices all memory is the CPU's, until some is registered that is not.
 #[test]
 fn device_memory_needs_lookups() {

@@ -97,44 +97,36 @@ fn idle_lane_notices_ended_peer() {
     }
 }
 
-/// Unanswered gets have all the room there is, until their owner is declared failed.
+/// Whatever is under way to a failed peer ends, late or not, and has no room of others; but buffers
+/// that the peer may still read are nobody else's until it has.
 #[test]
 fn failed_peer_takes_no_room() {
-    let mut job = Job::new(1, &narrow(HEAP_OF_1), CALM);
-    job.fill_scratch(0, &[7; 64]);
-    for at in 0..2 {
-        job.get(0, 1, 4096 * at, 1000).unwrap();
-    }
-    job.put(0, 2, 0, 64).unwrap();
-    assert!(!job.is_quiet(0, 2).unwrap(), "there is room all the same");
-    assert!(matches!(quiet(&mut job, &[0], 1), Err(EngineError::Timeout { pe: Pe(1), .. })));
-    quiet(&mut job, &[0], 2).unwrap();
-    assert_eq!(job.heap(2, 0, 64), [7; 64]);
-    // It goes on too late.
-    for pes in [&[0][..], &[0, 1, 2]] {
-        iterate(&mut job, pes);
-        assert!(!job.lane(0).has_work());
-    }
-}
-
-/// A failed peer may still read the buffers of its puts: they are nobody else's until it has.
-#[test]
-fn readable_bounce_buffers_are_kept() {
-    let mut job = Job::new(2, &narrow(SCRATCH_OF_0 | HEAP_OF_1), CALM);
+    let gets: fn(&mut Job) = |job| (0..2).for_each(|at| job.get(0, 1, 4096 * at, 1000).unwrap());
+    let puts: fn(&mut Job) = |job| (0..2).for_each(|at| job.put(0, 1, 1000 * at, 1000).unwrap());
+    let messages: fn(&mut Job) = |job| {
+        (0..600).for_each(|_| job.inc(0, 1, 4096));
+        job.fetch(0, 1, 4096).unwrap();
+    };
     let bytes: Vec<u8> = (0..3000).map(|at| (at / 1000 + 1) as u8).collect();
-    job.fill_scratch(0, &bytes);
-    for at in 0..2 {
-        job.put(0, 1, 1000 * at, 1000).unwrap();
+    for (staged, begin, are_kept) in
+        [(HEAP_OF_1, gets, false), (SCRATCH_OF_0 | HEAP_OF_1, puts, true), (0, messages, false)]
+    {
+        let mut job = Job::new(2, &narrow(staged), CALM);
+        job.fill_scratch(0, &bytes);
+        begin(&mut job);
+        job.put(0, 2, 2000, 1000).unwrap();
+        let failed = quiet(&mut job, &[0], 1);
+        assert!(matches!(failed, Err(EngineError::Timeout { pe: Pe(1), .. })), "{failed:?}");
+        quiet(&mut job, &[0], 2).unwrap();
+        assert_eq!(job.heap(2, 2000, 1000), [3; 1000]);
+        iterate(&mut job, &[0]);
+        assert_eq!(job.lane(0).has_work(), are_kept, "{staged:b}");
+        job.fill_scratch(0, &[0x77; 8192]);
+        iterate(&mut job, &[0, 1, 2]);
+        assert!(!job.lane(0).has_work(), "{staged:b}");
+        assert_eq!(job.scratch(0, 0, 8192), [0x77; 8192], "it is the program's again");
+        assert!(!are_kept || job.heap(1, 0, 2000) == bytes[..2000]);
     }
-    job.put(0, 2, 2000, 1000).unwrap();
-    assert!(quiet(&mut job, &[0], 1).is_err());
-    quiet(&mut job, &[0], 2).unwrap();
-    assert_eq!(job.heap(2, 2000, 1000), [3; 1000]);
-    iterate(&mut job, &[0]);
-    assert!(job.lane(0).has_work(), "two bounce buffers are kept");
-    iterate(&mut job, &[0, 1]);
-    assert_eq!(job.heap(1, 0, 2000), bytes[..2000], "what was put there, if anything");
-    assert!(!job.lane(0).has_work(), "it has read them");
 }
 
 /// A peer that has asked for bytes and does not take them, or to which the fabric takes nothing:
@@ -160,22 +152,6 @@ fn peer_taking_no_answers_fails() {
         iterate(&mut job, &[0, 1]);
         assert!(!job.lane(0).has_work(), "it has read it");
     }
-}
-
-/// Messages and fetches keep nothing for acknowledgements that nobody waits for.
-#[test]
-fn messages_to_failed_peer_end() {
-    let mut job = Job::new(3, &narrow(0), CALM);
-    (0..600).for_each(|_| job.inc(0, 1, 0));
-    job.fetch(0, 1, 0).unwrap();
-    assert!(quiet(&mut job, &[0], 1).is_err());
-    iterate(&mut job, &[0]);
-    assert!(!job.lane(0).has_work());
-    job.fill_scratch(0, &[0x77; 8]);
-    iterate(&mut job, &[0, 1]);
-    assert_eq!(job.scratch(0, 0, 8), [0x77; 8]);
-    job.inc(0, 2, 0);
-    quiet(&mut job, &[0, 2], 2).unwrap();
 }
 
 /// A failed peer may hold all the room there is: those who wait for room are told.

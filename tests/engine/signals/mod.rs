@@ -7,30 +7,6 @@ mod protocols;
 
 use crate::prelude::*;
 
-/// Rail 0 is a thousand times slower. Some data goes there, some does not.
-#[test]
-fn slow_rail_delays_only_its_signals() {
-    // With two rails all counted data would take the one, and all signals the other.
-    for (signals, rails, len) in [(SignalChoice::Chained, 2, 512), (SignalChoice::Counted, 3, 60)] {
-        let slow_rails = vec![(RailId(0), 1000)];
-        let script = Script { delay: (1_000, 1_000), slow_rails, ..CALM };
-        let mut job = Job::scripted(Shape { signals, rails, ..PLAIN }, script);
-        let base = job.members[1].base;
-        for at in (0..8).map(|number| number * 1024) {
-            job.put_signal(0, 1, &[(at + 64, len)], at).unwrap();
-        }
-        job.until_quiet(0, 1);
-        let applied = |event: &Event| match event {
-            Event::Applied { pe: Pe(1), addr } => Some((addr - base) / 1024),
-            _ => None,
-        };
-        let mut order: Vec<usize> = job.fabric.events().iter().filter_map(applied).collect();
-        assert!(!order.is_sorted(), "{signals:?}: the fast ones overtake the slow ones: {order:?}");
-        order.sort_unstable();
-        assert_eq!(order, [0, 1, 2, 3, 4, 5, 6, 7]);
-    }
-}
-
 /// What it follows is on rail 0, which is slow, and the signal on rail 1: on the fast path or not.
 #[test]
 fn signals_follow_what_they_must() {
