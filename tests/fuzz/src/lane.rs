@@ -30,10 +30,8 @@ use sim_fabric::{CALM, FakeFabric, FakeMemory, FakePort, Script};
 use crate::messages::{bodies, close, frame, in_the_clear};
 use crate::{Target, part};
 
-pub(crate) const PEERS: Target =
-    Target { name: "lane-peers", short: 8, run: peers, seeds: of_peers };
 pub(crate) const ANSWERS: Target =
-    Target { name: "lane-answers", short: 8, run: answers, seeds: of_answers };
+    Target { name: "lane-answers", short: 16, run: answers, seeds: of_answers };
 pub(crate) const STRANGERS: Target =
     Target { name: "lane-strangers", short: 8, run: strangers, seeds: of_strangers };
 pub(crate) const HANDLES: Target =
@@ -303,32 +301,6 @@ fn seal(bytes: &[u8], share: [u8; 16]) -> Vec<u8> {
     close(&seal, Pe(0), bytes, seal.mask(from, Pe(0), Seq::FIRST.high()))
 }
 
-fn peers(input: &[u8]) {
-    let Some((how, rest)) = input.split_first() else { return };
-    let mut bed = Bed::new(*how);
-    let _ = deal_with_peers(&mut bed, &mut Unstructured::new(rest));
-    bed.end();
-}
-
-fn deal_with_peers(bed: &mut Bed, u: &mut Unstructured<'_>) -> Result<()> {
-    let handles = bed.handles.clone();
-    for _ in 0..MOST {
-        if u.is_empty() {
-            break;
-        }
-        match u.int_in_range(0..=9)? {
-            0..=4 => {
-                let rail = RailId(u.int_in_range(0..=RAILS - 1)?);
-                bed.fabric.forge_message(Pe(0), rail, &seal(&message(u)?, SHARE));
-            }
-            5 | 6 => bed.operate(u, &handles, false)?,
-            7 => bed.befall(u)?,
-            _ => bed.iterate(u.int_in_range(1..=8)?),
-        }
-    }
-    Ok(())
-}
-
 /// Puts and sums only read local memory and gets write where they were to, whatever peers say.
 fn answers(input: &[u8]) {
     let Some((how, rest)) = input.split_first() else { return };
@@ -358,6 +330,8 @@ fn answer(bed: &mut Bed, u: &mut Unstructured<'_>) -> Result<()> {
             0 => bed.operate(u, &handles, true)?,
             1 => bed.get(u)?,
             2 | 3 => bed.iterate(u.int_in_range(1..=8)?),
+            4 => bed.befall(u)?,
+            5 => bed.fabric.forge_message(Pe(0), RailId(1), &seal(&message(u)?, SHARE)),
             _ => {
                 let bytes = some_answer(u, &mut next, bed)?;
                 bed.fabric.forge_message(Pe(0), RailId(0), &bytes);
@@ -503,14 +477,6 @@ fn handles(input: &[u8]) {
     };
     let _ = damage(&mut Unstructured::new(rest));
     bed.end();
-}
-
-fn of_peers() -> Vec<Vec<u8>> {
-    let each = (0u8..).zip(said()).map(|(number, said)| {
-        let begun = [number.wrapping_mul(37), 5, number % 8, 1, 1, 0, 64, 0, 8, 8, 4];
-        [&begun[..], &[0, 0, 1], &said[..], &[8, 7]].concat()
-    });
-    each.collect()
 }
 
 fn of_answers() -> Vec<Vec<u8>> {

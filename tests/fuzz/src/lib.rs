@@ -36,7 +36,7 @@ pub struct Target {
 pub const LONGEST: usize = 2048;
 
 /// All of them.
-pub const TARGETS: [Target; 13] = [
+pub const TARGETS: [Target; 12] = [
     messages::PLAIN,
     messages::STAGED,
     messages::RECORD,
@@ -46,7 +46,6 @@ pub const TARGETS: [Target; 13] = [
     descriptors::TARGET,
     settings::TARGET,
     sysfs::TARGET,
-    lane::PEERS,
     lane::ANSWERS,
     lane::STRANGERS,
     lane::HANDLES,
