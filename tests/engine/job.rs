@@ -279,10 +279,6 @@ impl Job {
         Self::new(1, &shape, CALM)
     }
 
-    pub(crate) fn scripted(shape: Shape, script: Script) -> Self {
-        Self::new(1, &shape, script)
-    }
-
     pub(crate) fn new(seed: u64, shape: &Shape, script: Script) -> Self {
         Self::of(seed, &vec![shape.clone(); shape.n_pes as usize], script)
     }

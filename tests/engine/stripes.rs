@@ -102,7 +102,7 @@ fn long_fragments_use_bulk_connections() {
 fn bulk_connections_add_depth() {
     let most = |bulk| {
         let script = rates(&[FULL]);
-        let mut job = Job::scripted(Shape { bulk, ..shape(1) }, script);
+        let mut job = Job::new(1, &Shape { bulk, ..shape(1) }, script);
         put_rate(&mut job, 1, 1, 16 * MIB);
         job.members[0].lane.counters().map(|rail| rail.max_in_flight).max().unwrap()
     };

@@ -104,7 +104,7 @@ fn slow_peers_do_not_time_out() {
     // 16 puts of 20 s each to PE 1 share a rail and a depth of one with one put to PE 2, which
     // therefore waits far beyond the deadline, first in the queue and then on its way.
     let script = Script { delay: (10_000_000_000, 10_000_000_000), ..CALM };
-    let mut job = Job::scripted(Shape { n_pes: 3, depth: 1, rails: 1, ..PLAIN }, script);
+    let mut job = Job::new(1, &Shape { n_pes: 3, depth: 1, rails: 1, ..PLAIN }, script);
     for at in 0..16 {
         job.put_value(0, 1, at * 8, 1).unwrap();
     }

@@ -52,31 +52,6 @@ fn failed_host_operations_keep_memory() {
     }
 }
 
-#[test]
-fn late_reply_is_dropped() {
-    // The second is told of before the lane iterates again, and takes what has come.
-    for refused in [false, true] {
-        let mut job = Job::with(PLAIN);
-        let mut fetch = job.targets.fetch(1, 0, job.members[0].scratch);
-        fetch.result = Some(FetchTarget { addr: job.members[0].scratch, flag: Some(1) });
-        // The request gets there, and nothing comes back.
-        job.fabric.stall(Pe(0));
-        job.members[0].lane.atomic(&fetch).unwrap();
-        while job.word(1, 0) != 1 {
-            job.iterate_slowly(&[1], 1, 1_000_000);
-        }
-        if refused {
-            job.fabric.fail_calls(PortCall::Post, 0, 1);
-            assert!(matches!(job.put(0, 1, 0, 8), Err(EngineError::Segment { .. })));
-        } else {
-            assert!(matches!(job.quiet(0, 1), Err(EngineError::Timeout { .. })));
-        }
-        take_back(&job);
-        job.fabric.resume(Pe(0));
-        check_untouched(&mut job);
-    }
-}
-
 /// Who hears of a failure may never run the lane again: what is being copied then ends before that.
 #[test]
 fn failing_lane_ends_its_copies() {

@@ -149,7 +149,7 @@ fn stalled_proxy_is_logged() {
 #[test]
 fn stuck_copies_are_logged_and_named() {
     let slow_rails = vec![(RailId(u8::MAX), 1 << 40)];
-    let mut job = Job::scripted(Shape { staged: 0b10, ..PLAIN }, Script { slow_rails, ..CALM });
+    let mut job = Job::new(1, &Shape { staged: 0b10, ..PLAIN }, Script { slow_rails, ..CALM });
     job.put(0, 1, 64, 1000).unwrap();
     // Named is what is being copied, not what waits behind it.
     job.fence(0, 1);

@@ -181,20 +181,21 @@ fn impossible_messages_are_refused() {
 #[test]
 fn repeated_messages_are_answered_again() {
     let mut job = Job::with(Shape { rails: 1, ..PLAIN });
+    job.fabric.stall(Pe(0));
     let seal = Seal::new(cookie(), Pe(0));
     let at = RegionAddr { slot: FIRST_REGION, offset: 0 };
     let fetch = Body::Fetch { addr: at, atomic: atomic(AtomicOp::FetchAdd, 1), reply_slot: 3 };
     let add = word(AtomicOp::Add, FIRST_REGION, 0, 10);
     // What PE 1 says to each: the replies, and whether anything.
     let said = |job: &mut Job, number: u64, mark: u16, body: &Body<'_>| {
-        job.fabric.overhear();
+        let before = job.fabric.messages_to(Pe(0)).len();
         forge(job, PES, ahead(number), mark, body);
         for _ in 0..10 {
             job.progress(1, 1);
             job.fabric.pass_time(100_000);
         }
-        let heard = job.fabric.overheard();
-        let replies = heard.iter().filter_map(|(_, _, bytes)| {
+        let heard = job.fabric.messages_to(Pe(0)).split_off(before);
+        let replies = heard.iter().filter_map(|bytes| {
             let head = seal.open(bytes).unwrap();
             let word = head.word ^ seal.mask(Pe(1), Pe(0), Seq::FIRST.high());
             match Message::decode(head, word, bytes).unwrap().body {

@@ -17,7 +17,7 @@ fn signals_follow_what_they_must() {
     {
         let slow_rails = vec![(RailId(0), 100)];
         let script = Script { delay: (1_000, 1_000), slow_rails, ..CALM };
-        let mut job = Job::scripted(Shape { fast, ..PLAIN }, script);
+        let mut job = Job::new(1, &Shape { fast, ..PLAIN }, script);
         job.fabric.trace_calls();
         if is_strong {
             job = job.with_ordered_signals();
@@ -59,11 +59,11 @@ fn long_ordered_messages_are_bounded() {
             // A put under way is none of theirs.
             job.put_value(0, 1, 0, 7).unwrap();
         }
-        job.fabric.overhear();
+        job.fabric.stall(Pe(1));
         (0..40).for_each(|_| job.put_signal(0, 1, &[(64, 1000)], 0).unwrap());
         job.iterate_some(&[0], 100);
-        let sent = job.fabric.overheard();
-        let long = sent.iter().filter(|(.., bytes)| bytes.len() > 1000).count();
+        let sent = job.fabric.messages_to(Pe(1));
+        let long = sent.iter().filter(|bytes| bytes.len() > 1000).count();
         assert_eq!(long, most, "strong: {is_strong}");
     }
 }

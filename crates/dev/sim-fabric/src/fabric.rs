@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::baton::Baton;
 use crate::prelude::*;
+use crate::world::mail::Letter;
 
 fn toggle<T: Hash + Eq>(set: &mut HashSet<T>, what: T, is_in: bool) {
     if is_in {
@@ -74,15 +75,14 @@ impl FakeFabric {
         self.world().deliver(to, rail, Mail::Broken(code));
     }
 
-    /// From now on somebody reads along, for [`FakeFabric::overheard`].
-    pub fn overhear(&self) {
-        self.world().overheard = Some(Vec::new());
-    }
-
-    /// The messages that somebody has read who did so: to whom they went, by which rail of theirs,
-    /// and their bytes.
-    pub fn overheard(&self) -> Vec<(Pe, RailId, Vec<u8>)> {
-        self.world().overheard.clone().unwrap_or_default()
+    /// The messages on their way to a PE, in the order in which they are due.
+    pub fn messages_to(&self, pe: Pe) -> Vec<Vec<u8>> {
+        let world = self.world();
+        let bytes = |letter: &Letter| match &letter.mail {
+            Mail::Message(bytes) if letter.to == pe => Some(bytes.clone()),
+            _ => None,
+        };
+        world.letters.values().filter_map(bytes).collect()
     }
 
     /// From now on nothing sent to or read from the PE is delivered, until [`FakeFabric::resume`].

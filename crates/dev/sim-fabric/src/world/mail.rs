@@ -96,9 +96,6 @@ impl World {
 
     pub(crate) fn move_letter(&mut self, place: (u64, u64)) {
         let Some(letter) = self.letters.remove(&place) else { return };
-        if let (Some(heard), Mail::Message(bytes)) = (&mut self.overheard, &letter.mail) {
-            heard.push((letter.to, letter.remote_rail, bytes.clone()));
-        }
         self.deliver(letter.to, letter.remote_rail, letter.mail.clone());
         if let (Some((lane, wr_id)), true) = (letter.sent, self.fail_delivered > 0) {
             self.fail_delivered -= 1;

@@ -33,8 +33,6 @@ pub struct World {
     pub(crate) failing: Vec<(usize, RailId, WrId)>,
     /// Calls that fail: how many of the kind go well before them, and how many fail.
     pub(crate) failing_calls: Vec<(PortCall, u32, u32)>,
-    /// The messages that somebody has read along, if somebody does.
-    pub(crate) overheard: Option<Vec<(Pe, RailId, Vec<u8>)>>,
     /// How many of the next completions are never reported.
     pub lose_next: u32,
     /// Of how many of the next segments with immediate data, which are delivered, peers are never
