@@ -72,24 +72,12 @@ fn full_target_takes_shared_puts() {
     assert!(job.heap(1, 0, 30_000) == patterned(0, 0..30_000));
 }
 
-fn narrow() -> Job {
-    let deadline = Some(Duration::from_secs(2));
-    job(&Shape { bounce: (1024, 2, 2), deadline, ..shape(3) })
-}
-
-/// Lets PE 0 find out that it waits for PE 1 in vain, which has its bounce buffers, and put to PE
-/// 2.
-fn put_beside_dead(job: &mut Job) {
-    job.settle(&[0, 2], (0, 1), 1_000_000).unwrap_err();
-    job.put(0, 2, 0, 5000).unwrap();
-    job.iterate_slowly(&[0, 2], 1000, 1_000_000);
-}
-
 /// It has not read them, or has asked for bytes and never takes them.
 #[test]
 fn dead_peer_returns_bounce_buffers() {
+    let deadline = Some(Duration::from_secs(2));
     for (is_asking, ends_before) in [(false, true), (false, false), (true, false)] {
-        let mut job = narrow();
+        let mut job = job(&Shape { bounce: (1024, 2, 2), deadline, ..shape(3) });
         match is_asking {
             true => job.get(1, 0, 0, 2048).unwrap(),
             false => job.put(0, 1, 0, 2048).unwrap(),
@@ -103,7 +91,9 @@ fn dead_peer_returns_bounce_buffers() {
             // PE 0 finds out that PE 1 is gone by an operation of its own.
             job.put_value(0, 1, 0, 1).unwrap();
         }
-        put_beside_dead(&mut job);
+        job.settle(&[0, 2], (0, 1), 1_000_000).unwrap_err();
+        job.put(0, 2, 0, 5000).unwrap();
+        job.iterate_slowly(&[0, 2], 1000, 1_000_000);
         // A peer that is silent may still read.
         assert_eq!(job.is_quiet(0, 2), Ok(ends_before), "asks: {is_asking}");
         job.fabric.world().ended.insert(Pe(1));
