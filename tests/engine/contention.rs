@@ -110,49 +110,6 @@ fn put_leaves_after_wait_for_space() {
     assert_eq!((queued, job.heap(13, 16, 8)), (4095, 1_u64.to_le_bytes().to_vec()));
 }
 
-/// Unanswered fetches keep their segments; with all others in use, a put waits for one.
-#[test]
-fn full_segment_table_loses_no_put() {
-    const ASKED: u32 = 61;
-    const LAST: u32 = ASKED + 7;
-    let spread = Spread { balanced_from: 64, striped_from: 128, segment: 64 };
-    let shape = Shape {
-        n_pes: LAST + 1,
-        heap: 1 << 13,
-        depth: 4,
-        needs_desc: false,
-        fast: true,
-        spread,
-        ..PLAIN
-    };
-    let mut job = Job::new(1, &shape, Script { delay: (1_000, 1_000), ..CALM });
-    for (pe, at) in (1..ASKED).flat_map(|pe| (0..16).map(move |at| (pe, at))) {
-        job.fetch(0, pe, at * 8).unwrap();
-    }
-    // Answers come late, the acknowledgements do not.
-    for pe in 1..ASKED {
-        job.fabric.hold_up_messages(Pe(pe), 60_000_000_000);
-        job.progress_until(&[0, pe], |job| job.word(pe, 120) == 1);
-        job.fabric.hold_up_messages(Pe(pe), 0);
-    }
-    job.members[0].lane.request_acks();
-    let turned: Vec<u32> = (0..ASKED).chain([LAST]).collect();
-    job.iterate_slowly(&turned, 200, 0);
-    // The first one goes the long way.
-    for pe in ASKED..LAST {
-        job.inc(0, pe, 0);
-    }
-    for pe in ASKED..LAST {
-        let add = job.targets.atomic(pe, 0, AtomicOp::Inc, 0);
-        while job.members[0].lane.try_atomic(&add) {}
-    }
-    let fill: Vec<u8> = (0..300).map(|at| at as u8 | 1).collect();
-    job.fill_scratch(0, &fill);
-    job.put(0, LAST, 0, 300).unwrap();
-    job.progress_until(&turned, |job| job.is_quiet(0, LAST).unwrap());
-    assert!(job.heap(LAST, 0, 300) == fill, "quiet, and the bytes are not there");
-}
-
 /// More of anything than there are places for, to a PE that does nothing, or for which the fabric
 /// has no room, as while it connects: the calls return, other PEs are served, and when the PE goes
 /// on, all of it is done, in order.

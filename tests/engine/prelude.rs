@@ -22,7 +22,7 @@ pub(crate) use engine::wire::message::{
 pub(crate) use engine::wire::staging::{
     GetId, MAX_PAYLOAD, Pull, PullSource, PullTarget, WireRecord,
 };
-pub(crate) use sim_fabric::{CALM, Call, Delivery, Event, FakeFabric, PortCall, Script};
+pub(crate) use sim_fabric::{CALM, Call, Event, FakeFabric, PortCall, Script};
 pub(crate) use test_support::random::Random;
 pub(crate) use test_support::seeds::for_seeds;
 

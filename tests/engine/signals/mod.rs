@@ -112,39 +112,6 @@ fn idle_quiet_polls_nothing() {
     assert_eq!(job.fabric.now(), before, "the fabric's clock moves with every poll");
 }
 
-/// What is sent first comes last: nothing of the second shows before it.
-#[test]
-fn overtaking_messages_wait() {
-    type Step = fn(&mut Job);
-    let put_signal: Step = |job| job.put_signal(0, 1, &[(64, 8)], 0).unwrap();
-    let put: Step = |job| job.put(0, 1, 128, 8).unwrap();
-    let inc: Step = |job| job.inc(0, 1, 128);
-    let fenced: Step = |job| {
-        job.inc(0, 1, 128);
-        job.fence(0, 1);
-    };
-    let signal: Step = |job| job.amo(0, 1, 0, AtomicOp::SignalAdd, 1).unwrap();
-    let parts: Step = |job| job.put_signal(0, 1, &[(1024, 900), (2048, 900)], 0).unwrap();
-    for (staged, is_strong, first, second) in [
-        (0, true, inc, put_signal),
-        (0, false, fenced, put_signal),
-        (u32::MAX, false, put, signal),
-        (u32::MAX, false, put, parts),
-    ] {
-        let mut job = Job::with(Shape { staged, bounce: (8192, 2, 2), ..PLAIN });
-        if is_strong {
-            job = job.with_ordered_signals();
-        }
-        job.fill_scratch(0, &[1; 4096]);
-        job.fabric.hold_up_messages(Pe(0), 1_000_000);
-        first(&mut job);
-        job.fabric.hold_up_messages(Pe(0), 0);
-        second(&mut job);
-        job.progress_until(&[0, 1], |job| job.word(1, 0) == 1);
-        assert_ne!(job.heap(1, 128, 8), [0; 8], "{staged:b}, strong: {is_strong}");
-    }
-}
-
 /// As many bytes as fit a frame, and one more, into any memory.
 #[test]
 fn longest_frames_arrive_whole() {

@@ -233,19 +233,3 @@ fn refusals_concern_one_peer() {
     forge(&job, (2, 1), Seq::FIRST, 0, &word);
     assert_eq!(moved(&mut job), (1, 1));
 }
-
-/// Many at once, which go on by groups: all of them end.
-#[test]
-fn grouped_lists_end() {
-    const LISTS: u64 = 64;
-    let mut job = Job::new(5, &shape(true), Script { delay: (1000, 10_000), ..CALM });
-    let first = put(HEAP, 0, 100, 200);
-    list(&job, &[first, WireRecord { is_ordered: true, ..first }]);
-    let source = PullSource::Bounce(0);
-    (0..LISTS).for_each(|number| forge_pull(&job, number, PullTarget::List(2), 1000, source));
-    for _ in 0..200 {
-        moved(&mut job);
-    }
-    assert_eq!(moved(&mut job).0, 2 * LISTS as usize);
-    assert!(!job.members[1].lane.has_work());
-}

@@ -96,55 +96,6 @@ fn ordered_operations_leave_without_answer() {
     }
 }
 
-/// What the target has no say in, it cannot order: a write by the fabric is delivered before
-/// anything behind a fence leaves, and leaves when everything before its own fence is delivered.
-#[test]
-fn fabric_writes_wait_for_delivery() {
-    // PE 1's heap is staged, another region of its is not.
-    let mut job = Job::with(Shape { staged: ALL, ..PLAIN });
-    let direct = job.fabric.alloc(Pe(1), 4096);
-    let handle = job.members[1].regions.register(direct, 4096, Access::LocalAndRemote).unwrap();
-    let (remote_handle, remote_addr, local) = (&handle, direct as u64, LocalSide::Value(9));
-    let put = Request {
-        remote_handle,
-        remote_addr,
-        local,
-        pe: Pe(1),
-        direction: Direction::Write,
-        len: 8,
-    };
-    let delivered = |job: &Job| {
-        let is_put = |d: &&Delivery| d.direction == Direction::Write && d.to == Pe(1);
-        job.fabric.deliveries().iter().filter(is_put).count()
-    };
-    job.fabric.stall(Pe(1));
-    job.lane(0).start(&put).unwrap();
-    job.fence(0, 1);
-    set(&mut job, 0);
-    iterate(&mut job, 0);
-    job.fabric.resume(Pe(1));
-    job.fabric.pass_time(1_000_000_000);
-    iterate(&mut job, 1);
-    assert_eq!((delivered(&job), job.heap(1, 0, 8)), (1, vec![0; 8]), "the atomic was not sent");
-    iterate(&mut job, 0);
-    job.fabric.stall(Pe(0));
-    iterate(&mut job, 1);
-    assert_eq!(job.heap(1, 0, 8), 7u64.to_le_bytes());
-    // The word is there, and PE 0 has not heard of it.
-    job.fence(0, 1);
-    job.lane(0).start(&put).unwrap();
-    // Behind that, requests wait as well: it would wait for them without end.
-    set(&mut job, 8);
-    job.progress(0, 100);
-    assert_eq!(delivered(&job), 1, "only an answer tells that it may leave");
-    job.fabric.resume(Pe(0));
-    for _ in 0..4 {
-        iterate(&mut job, 1);
-        iterate(&mut job, 0);
-    }
-    assert_eq!((delivered(&job), job.heap(1, 8, 8)), (2, 7u64.to_le_bytes().to_vec()));
-}
-
 /// Bytes behind a fence are copied out while those before it still are; only their message waits.
 #[test]
 fn fence_holds_no_copy_back() {

@@ -58,20 +58,6 @@ fn shared_memory_carries_every_byte() {
     }
 }
 
-#[test]
-fn full_target_takes_shared_puts() {
-    let mut job = job(&Shape { bounce: (8192, 2, 1), shared: 0b011, ..shape(3) });
-    // PE 1's only bounce buffer for bytes on their way in waits for those of a PE whose memory
-    // nobody reads.
-    job.fabric.stall(Pe(2));
-    job.put(2, 1, 40_000, 8192).unwrap();
-    (0..1000).for_each(|_| job.iterate());
-    assert!(job.heap(1, 40_000, 8192) == [0; 8192]);
-    job.put(0, 1, 0, 30_000).unwrap();
-    job.until_quiet(0, 1);
-    assert!(job.heap(1, 0, 30_000) == patterned(0, 0..30_000));
-}
-
 /// It has not read them, or has asked for bytes and never takes them.
 #[test]
 fn dead_peer_returns_bounce_buffers() {
