@@ -111,19 +111,3 @@ fn idle_quiet_polls_nothing() {
     }
     assert_eq!(job.fabric.now(), before, "the fabric's clock moves with every poll");
 }
-
-/// As many bytes as fit a frame, and one more, into any memory.
-#[test]
-fn longest_frames_arrive_whole() {
-    for staged in [0, 0b0100] {
-        let mut job = Job::with(Shape { fast: true, staged, ..PLAIN });
-        job.fill_scratch(0, &[7; 1024]);
-        job.put(0, 1, 4096, 8).unwrap();
-        for (number, len) in (1..).zip([MAX_EAGER, MAX_EAGER + 1]) {
-            job.put_signal(0, 1, &[(64, len)], 0).unwrap();
-            assert_eq!(job.settle(&[0, 1], (0, 1), 1000), Ok(()));
-            assert_eq!(job.word(1, 0), number, "{len} bytes, {staged:b}");
-            assert_eq!(job.heap(1, 64, len + 1), [vec![7; len], vec![0]].concat());
-        }
-    }
-}

@@ -112,19 +112,3 @@ fn fence_holds_no_copy_back() {
     job.fabric.refuse(Pe(1), false);
     assert_eq!(job.settle(&[0, 1], (0, 1), 1000), Ok(()));
 }
-
-/// Bytes that come with a message take no bounce buffer that those before a fence lack.
-#[test]
-fn fenced_bytes_wait_for_buffers() {
-    // With what is asked between them, the second one takes the third rail.
-    for slow in [0, 1, 2] {
-        let (bounce, longest_message) = ((1024, 4, 1), MAX_LONG_MESSAGE);
-        let shape = Shape { rails: 3, staged: ALL, bounce, longest_message, ..PLAIN };
-        let slow_rails = vec![(RailId(slow), 100)];
-        let mut job = Job::new(3, &shape, Script { delay: (1_000, 1_000), slow_rails, ..CALM });
-        put(&mut job, 0, LEN);
-        job.fence(0, 1);
-        put(&mut job, 1024, LEN);
-        assert_eq!(job.settle(&[0, 1], (0, 1), 1000), Ok(()));
-    }
-}
