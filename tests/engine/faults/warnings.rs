@@ -231,7 +231,7 @@ fn unknown_completions_are_logged() {
         job.put_value(0, 1, 8 * at, 1).unwrap();
     }
     for wr_id in (1..8).chain([u32::MAX - 7]) {
-        job.fabric.world().fail_unknown(Pe(0), RailId(0), WrId(wr_id));
+        job.fabric.world().report(Pe(0), RailId(0), Some(WrId(wr_id)), "nobody knows what");
         let lines = warnings(|| progress_for(&mut job, 1));
         assert!(lines.len() == 1 && lines[0].contains("rail 0 ("), "{wr_id}: {lines:?}");
     }

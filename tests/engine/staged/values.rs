@@ -31,26 +31,6 @@ fn check(job: &Job, pe: u32, len: usize, round: usize) {
     }
 }
 
-#[test]
-fn neighbouring_values_share_messages() {
-    type Place = fn(usize) -> usize;
-    let in_order: Place = |at| at;
-    // Warps of a kernel, each with words of its own.
-    let by_warp: Place = |at| at / 20 * 7 % 15 * 20 + at % 20;
-    for (len, place, most) in
-        [(1, in_order, 3), (2, in_order, 5), (4, in_order, 8), (8, in_order, 14), (4, by_warp, 15)]
-    {
-        let mut job = Job::new(7, &shape(2), CALM);
-        for at in (0..COUNT).map(place) {
-            put(&mut job, 1, at * len, value(at, 0), len);
-        }
-        job.until_quiet(0, 1);
-        check(&job, 1, len, 0);
-        let messages = sent(&job, 0, 1) as usize;
-        assert!(messages <= most, "{messages} for {COUNT} of {len} bytes");
-    }
-}
-
 /// Of values that nobody waits for, 8 KiB are kept, in runs as long as a message.
 #[test]
 fn kept_values_are_bounded() {

@@ -39,7 +39,7 @@ impl Drop for FakeRegion {
     fn drop(&mut self) {
         let mut world = self.fabric.world();
         for key in &self.keys {
-            world.memory.deregister(*key);
+            world.memory.keys.remove(key);
         }
     }
 }

@@ -6,7 +6,7 @@ use crate::prelude::*;
 pub(crate) const HOST: RailId = RailId(u8::MAX);
 
 #[derive(Debug)]
-struct Key {
+pub(crate) struct Key {
     pe: Pe,
     rail: RailId,
     base: usize,
@@ -23,7 +23,7 @@ struct Arena {
 #[derive(Default, Debug)]
 pub(crate) struct Memory {
     arenas: Vec<Vec<Arena>>,
-    keys: HashMap<u64, Key>,
+    pub(crate) keys: HashMap<u64, Key>,
     last_key: u64,
     /// Whether operations name addresses, and not offsets in regions.
     is_virtual: bool,
@@ -93,10 +93,6 @@ impl Memory {
         let key = self.last_key;
         self.keys.insert(key, Key { pe, rail, base, len });
         key
-    }
-
-    pub(crate) fn deregister(&mut self, key: u64) {
-        self.keys.remove(&key);
     }
 
     pub(crate) fn has_memory(&mut self, pe: Pe, addr: usize, len: usize) -> bool {

@@ -187,13 +187,12 @@ impl World {
         });
     }
 
-    /// A PE's rail speaks of a work-request id that its lane has not given out: it has failed.
-    pub fn fail_unknown(&mut self, pe: Pe, rail: RailId, wr_id: WrId) {
-        self.report(pe, rail, Some(wr_id), "nobody knows what");
-    }
-
-    /// The rail is the proxy lane's, the first that the PE has opened.
-    pub(crate) fn report(&mut self, pe: Pe, rail: RailId, wr_id: Option<WrId>, text: &str) {
+    /// A PE's rail fails, or what has a work-request id on it, whether its lane has given that out
+    /// or not. The rail is the proxy lane's, the first that the PE has opened.
+    ///
+    /// # Panics
+    /// The PE has no lane.
+    pub fn report(&mut self, pe: Pe, rail: RailId, wr_id: Option<WrId>, text: &str) {
         let lane = self.lanes.iter().position(|owner| *owner == pe);
         let Some(lane) = lane else { panic!("{pe} has no lane") };
         let failure = Failure { wr_id, is_message: false, error: fault("poll", 5, text) };
