@@ -95,21 +95,3 @@ fn released_memory_is_not_reached() {
         }
     }
 }
-
-/// Immediate data that comes first in a poll does not hide that a region is gone.
-#[test]
-fn releases_are_seen_behind_data() {
-    let shape = Shape { rails: 1, ..PLAIN };
-    let mut job = Job::new(3, &shape, Script { delay: (1_000, 1_000), ..CALM });
-    job.put_signal(0, 1, &[(8, 8)], 0).unwrap();
-    job.until_quiet(0, 1);
-    job.fabric.forge_immediate_data(Pe(1), RailId(0), 0);
-    job.put_signal(0, 1, &[(64, 8)], 72).unwrap();
-    let second = &job.members[1];
-    second.regions.release(&second.handle).unwrap();
-    job.fabric.store(Pe(1), second.base, &[0x33; LEN]);
-    job.fabric.pass_time(1_000_000);
-    job.iterate_some(&[1], 1);
-    assert!(job.heap(1, 0, LEN) == [0x33; LEN], "memory that its owner has back");
-    assert!(job.settle(&[0, 1], (0, 1), 10_000).is_err(), "the sender is told");
-}

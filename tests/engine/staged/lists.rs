@@ -216,20 +216,3 @@ fn asks_are_bounded() {
     // Those under way, and a window of answers that the peer has not acknowledged.
     assert_eq!(asked, Some(64 + WINDOW));
 }
-
-/// What is refused of one peer drops nothing of another.
-#[test]
-fn refusals_concern_one_peer() {
-    let mut job = Job::with(Shape { n_pes: 3, ..same_host_shape() });
-    let target = PullTarget::One(put(HEAP, 0, 100, 0));
-    let pull = Pull { target, len: 100, source: PullSource::Bounce(0), payload: &[] };
-    // It waits for the message before it.
-    forge(&job, (2, 1), ahead(1), 1, &Body::Pull(pull));
-    forge_pull(&job, 0, target, 100, PullSource::Bounce(u64::MAX));
-    assert_eq!(moved(&mut job), (0, 0));
-    assert!(job.members[1].lane.failure().is_some());
-    let at = RegionAddr { slot: HEAP, offset: 512 };
-    let word = Body::Word { addr: at, atomic: atomic(AtomicOp::Set, 7) };
-    forge(&job, (2, 1), Seq::FIRST, 0, &word);
-    assert_eq!(moved(&mut job), (1, 1));
-}

@@ -166,7 +166,6 @@ impl DataPath for FakePort {
     fn drain(&mut self, rail: RailId, completions: &mut impl Completions) -> Polled {
         let mut world = self.fabric.world();
         world.advance(POLL_TIME, false);
-        world.trace(Call::Poll(self.pe, rail));
         let now = world.now;
         self.leaving[rail.index()].retain(|left| *left > now);
         if let Err(error) = world.call(PortCall::Poll) {

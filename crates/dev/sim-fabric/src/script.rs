@@ -108,8 +108,6 @@ impl PortCall {
 /// What a lane has asked of its port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Call {
-    /// A poll of a PE's rail.
-    Poll(Pe, RailId),
     /// An operation or a message that a PE's rail has taken.
     Post(Pe, RailId),
     /// A copy that a PE has started.
