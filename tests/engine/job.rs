@@ -288,9 +288,9 @@ impl Job {
     pub(crate) fn of(seed: u64, shapes: &[Shape], script: Script) -> Self {
         let fabric = FakeFabric::new(seed, shapes[0].n_pes, script);
         let of_pe = || (0..).zip(shapes);
-        of_pe()
-            .filter(|(pe, shape)| shape.shared.checked_shr(*pe).unwrap_or(0) & 1 != 0)
-            .for_each(|(pe, _)| fabric.share_bounce(Pe(pe)));
+        let shares = |(pe, shape): &(u32, &Shape)| shape.shared.checked_shr(*pe).unwrap_or(0) & 1;
+        let sharing = of_pe().filter(|of| shares(of) != 0).map(|(pe, _)| Pe(pe));
+        fabric.world().sharing.extend(sharing);
         let members = of_pe()
             .map(|(pe, shape)| {
                 let me = Pe(pe);

@@ -88,11 +88,6 @@ fn seal(share: [u8; 16], me: u16) -> Seal {
     Seal::new(Cookie::of([share]), Pe(me.into()))
 }
 
-/// The fields of a head.
-fn fields(head: Head) -> (u16, Pe, u32, u32, u32) {
-    (head.kind_and_code, head.from, head.seq, head.ack, head.word)
-}
-
 /// Words that fill fields, and leave their halves apart.
 const WORDS: [u64; 4] = [u64::MAX, 0, 0x0123_4567_89ab_cdef, 0x8000_0000_0000_0001];
 
@@ -160,7 +155,7 @@ fn sealed_messages_are_noise_to_others() {
     let sender = seal([7; 16], 3);
     let [receiver, elsewhere, other_job] =
         [([7; 16], 5), ([7; 16], 6), ([8; 16], 5)].map(|(share, pe)| seal(share, pe));
-    let opens = |seal: &Seal, bytes: &[u8]| fields(seal.open(bytes).unwrap());
+    let opens = |seal: &Seal, bytes: &[u8]| seal.open(bytes).unwrap();
     let mut before: Option<Vec<u8>> = None;
     each_body(WORDS[2], |body| {
         let bytes = encode(&sender, Pe(3), Pe(5), &numbers, body);

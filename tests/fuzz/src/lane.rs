@@ -106,7 +106,7 @@ impl Bed {
         let script = Script { again_percent, delay: (1, 1000), ..CALM };
         let fabric = FakeFabric::new(how.into(), PES, script);
         if is(6) {
-            (0..PES).for_each(|pe| fabric.share_bounce(Pe(pe)));
+            fabric.world().sharing.extend((0..PES).map(Pe));
         }
         let tables: Vec<_> = (0..PES)
             .map(|pe| RegionTable::new(fabric.memory(Pe(pe), RAILS).with_bounce(256, 2, 2), Pe(pe)))

@@ -60,11 +60,6 @@ impl FakeFabric {
         self.world().memory.any_bytes_mut(pe, addr, len).to_vec()
     }
 
-    /// A PE shares its bounce memory with all others that do.
-    pub fn share_bounce(&self, pe: Pe) {
-        self.world().sharing.insert(pe);
-    }
-
     /// Puts a message into a PE's inbox that no lane has sent.
     pub fn forge_message(&self, to: Pe, rail: RailId, bytes: &[u8]) {
         self.world().deliver(to, rail, Mail::Message(bytes.to_vec()));

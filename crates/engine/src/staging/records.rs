@@ -223,18 +223,4 @@ mod tests {
         arrange(&mut records);
         assert_eq!(records.map(|record| record.len), [100, 0]);
     }
-
-    #[test]
-    fn records_that_are_added_fit() {
-        for lens in [&[233, 233][..], &[7168; 64], &[300; MAX_RECORDS], &[64, 65, 63, 7000]] {
-            let mut records = Vec::new();
-            for (number, len) in (0..).zip(lens) {
-                let record = Record::put(number as usize * 10_000, *len, to(number << 20));
-                if !add(&mut records, record, 1 << 16) {
-                    break;
-                }
-            }
-            assert!(records.len() > 1 && arrange(&mut records) <= 1 << 16, "{lens:?}");
-        }
-    }
 }

@@ -58,7 +58,7 @@ pub struct World {
     pub(crate) copy_calls: u64,
     pub(crate) copied: HashMap<Pe, VecDeque<Copied>>,
     /// PEs that share their bounce memory with all others that do.
-    pub(crate) sharing: HashSet<Pe>,
+    pub sharing: HashSet<Pe>,
     /// PEs that see no bounce memory but their own.
     pub blind: HashSet<Pe>,
     /// PEs whose lanes have said that they copy from the bounce memory of others.
