@@ -296,7 +296,6 @@ impl Model {
     }
 
     fn act(&self, choice: Choice) {
-        let flight = |world: &World, id| world.flights.iter().position(|flight| flight.id == id);
         let letter = |world: &World, id| world.letters.iter().position(|letter| letter.id == id);
         match choice {
             Choice::Issue(pe) => return self.issue(pe),
@@ -305,8 +304,8 @@ impl Model {
         }
         let mut world = self.world.borrow_mut();
         match choice {
-            Choice::Issue(_) | Choice::Turn(_) | Choice::Resume => {}
-            Choice::Again(_) | Choice::Early(_) => {}
+            Choice::Issue(_) | Choice::Turn(_) => {}
+            Choice::Resume | Choice::Again(_) | Choice::Early(_) => {}
             Choice::Complete(id) | Choice::LoseWrite(id) => {
                 let is_lost = matches!(choice, Choice::LoseWrite(_));
                 if is_lost {
@@ -314,11 +313,10 @@ impl Model {
                 } else {
                     world.deliver(id);
                 }
-                let at = flight(&world, id).unwrap();
+                let at = world.flights.iter().position(|flight| flight.id == id).unwrap();
                 let gone = world.flights.remove(at);
-                let (lost, wr_id) = (Done::Failed(gone.wr_id), gone.wr_id);
-                let done = if is_lost { lost } else { Done::Completed(wr_id) };
-                world.report(gone.from, gone.rail, done);
+                let done = if is_lost { Done::Failed } else { Done::Completed };
+                world.report(gone.from, gone.rail, done(gone.wr_id));
             }
             Choice::Land(id) => {
                 world.deliver(id);

@@ -113,7 +113,6 @@ fn forged_immediate_data_is_dropped() {
             ("a PE that there is not", mark(0, 1, Tag::FIRST) | 7 << 4),
             ("a put that is not next", mark(0, 1, early)),
             ("a put of long ago", mark(0, 1, Tag(0))),
-            ("for another PE", mark(0, 0, Tag::FIRST)),
             ("of another PE", mark(1, 1, Tag::FIRST) & !0x7f),
             ("of another job", codec([7; 16], 0).encode(Pe(1), Tag::FIRST)),
             ("a bit", mark(0, 1, Tag::FIRST) ^ 1 << (8 * immediate_bytes - 1)),

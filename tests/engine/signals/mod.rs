@@ -84,10 +84,13 @@ fn own_words_obey_fences() {
     }
 }
 
-/// A fence with nothing before it holds no put, and none holds a get.
+/// Quiets and fences with nothing before them wait for nothing and hold nothing; no fence a get.
 #[test]
-fn fences_hold_no_gets() {
+fn idle_fences_hold_nothing() {
     let mut job = Job::with(PLAIN);
+    let before = job.fabric.now();
+    (0..2).for_each(|pe| job.quiet(0, pe).unwrap());
+    assert_eq!(job.fabric.now(), before, "the fabric's clock moves with every poll");
     for value in [7, 8] {
         job.fence(0, 1);
         job.put_value(0, 1, 0, value).unwrap();
@@ -99,15 +102,4 @@ fn fences_hold_no_gets() {
     job.fence(0, 1);
     job.get(0, 1, 64, 64).unwrap();
     assert_eq!(job.fabric.in_flight(), 2);
-}
-
-#[test]
-fn idle_quiet_polls_nothing() {
-    let mut job = Job::with(PLAIN);
-    let before = job.fabric.now();
-    for pe in 0..2 {
-        job.quiet(0, pe).unwrap();
-        job.fence(0, pe);
-    }
-    assert_eq!(job.fabric.now(), before, "the fabric's clock moves with every poll");
 }

@@ -49,13 +49,11 @@ impl Default for Script {
     }
 }
 
-/// One segment that reached its target, at an address there, over a rail of the sender.
+/// One segment that reached its target, at an address there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs, reason = "the fields are named")]
 pub struct Delivery {
-    pub from: Pe,
     pub to: Pe,
-    pub rail: RailId,
     pub direction: Direction,
     pub addr: usize,
     pub len: usize,

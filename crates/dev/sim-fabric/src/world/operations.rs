@@ -154,7 +154,7 @@ impl World {
         self.call(PortCall::Deliver)?;
         let (at, writes) = ((flight.to, flight.remote_rail), direction == Direction::Write);
         let target = self.memory.resolve(key, at, remote as usize, len, writes)?;
-        let Flight { from, to, rail, .. } = *flight;
+        let Flight { from, to, .. } = *flight;
         let (bytes, owner, at) = match (direction, local) {
             (Direction::Write, Local::Memory { addr, .. }) => {
                 (self.memory.bytes_mut(from, addr, len).to_vec(), to, target)
@@ -170,7 +170,7 @@ impl World {
             }
         };
         self.memory.bytes_mut(owner, at, len).copy_from_slice(&bytes);
-        let delivery = Delivery { from, to, rail, direction, addr: target, len };
+        let delivery = Delivery { to, direction, addr: target, len };
         self.events.push(Event::Delivered(delivery));
         Ok(())
     }
