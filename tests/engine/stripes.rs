@@ -83,14 +83,10 @@ fn long_operations_use_bulk_connections() {
             assert_eq!(segments > 1, is_cut, "{case}: {segments} segments");
         }
     }
-}
-
-#[test]
-fn long_fragments_use_bulk_connections() {
+    // Fragments of staged memory, too.
     let spread = Spread { balanced_from: 512, striped_from: 1024, segment: 1024 };
     for (len, moved) in [(1023, 0), (1024, 1024), (4096, 4096)] {
-        let bounce = (1024, 2, 2);
-        let mut job = Job::with(Shape { staged: 0b10, bounce, bulk: 2, spread, ..PLAIN });
+        let mut job = Job::with(Shape { staged: 0b10, bulk: 2, spread, ..PLAIN });
         job.put(0, 1, 0, len).unwrap();
         job.quiet(0, 1).unwrap();
         let found = [0, 1].map(|pe| job.counted(pe, |rail| rail.bulk_bytes));

@@ -54,13 +54,11 @@ fn slow_put_among_others_survives() {
     assert!(is_it, "{failed}");
 }
 
-/// How it is found that a rail has failed: by what it says when it is polled, or when it is asked.
-const TELLS: [fn(&FakeFabric, Pe, RailId); 2] = [FakeFabric::fail_rail, FakeFabric::trouble];
-
 /// A failed rail fails the peers that have something on it, at once, and no other.
 #[test]
 fn rail_failure_concerns_its_peers() {
-    for fail in TELLS {
+    // By what it says when it is polled, or when it is asked.
+    for fail in [FakeFabric::fail_rail, FakeFabric::trouble] {
         let mut job = Job::with(Shape { n_pes: 3, ..PLAIN });
         for pe in [1, 2] {
             job.fabric.stall(Pe(pe));

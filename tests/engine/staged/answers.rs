@@ -82,14 +82,12 @@ const OPERATIONS: [Operation; 6] = [
     ("nothing", 0, &[], |_| Ok(())),
     ("a put", 0, &[], |job| job.put(0, 1, 0, LONG)),
     ("a get", LONG, &[Answer::Pull(LONG), PullOfShared(LONG)], |job| job.get(0, 1, LANDING, LONG)),
-    ("a short get", SHORT, &[Loaded(SHORT), PullOfShared(SHORT)], short_get),
+    ("a short get", SHORT, &[Loaded(SHORT), PullOfShared(SHORT)], |job| {
+        job.get(0, 1, LANDING, SHORT)
+    }),
     ("a fetch", 8, &[Reply], |job| job.fetch(0, 1, LANDING)),
     ("a signal", 0, &[], |job| job.amo(0, 1, 4096, AtomicOp::SignalAdd, 1)),
 ];
-
-fn short_get(job: &mut Job) -> Outcome {
-    job.get(0, 1, LANDING, SHORT)
-}
 
 /// When it is answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
