@@ -111,11 +111,3 @@ fn addresses_lie_inside() {
         }
     }
 }
-
-#[test]
-fn keys_lie_in_the_handle() {
-    for rail in 0..=u8::MAX {
-        let key = RailKey::of(RailId(rail));
-        assert_eq!(usize::from(key.offset), 8 * (usize::from(rail) % MAX_RAILS));
-    }
-}
