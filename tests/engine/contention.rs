@@ -339,7 +339,7 @@ fn replies_and_puts_take_turns() {
 #[test]
 fn waiting_submitter_ignores_others_failures() {
     let mut job = Job::with(Shape { n_pes: 3, ..PLAIN });
-    job.fabric.fail_next(1);
+    job.fabric.fail_calls(PortCall::Deliver, 0, 1);
     job.put_value(0, 2, 0, 1).unwrap();
     job.fabric.refuse(Pe(1), true);
     job.put_value(0, 1, 0, 7).unwrap();

@@ -91,7 +91,7 @@ fn half_started_put_ends() {
         deadline: Some(DEADLINE),
         ..PLAIN
     });
-    job.fabric.fail_next(1);
+    job.fabric.fail_calls(PortCall::Deliver, 0, 1);
     job.put_value(0, 1, 0, 1).unwrap();
     assert!(job.quiet(0, 1).is_err());
     for pe in 3..PES {

@@ -20,7 +20,7 @@ fn unstorable_fetch_fails_quiet() {
 #[test]
 fn failed_write_names_peer_and_rail() {
     let mut job = Job::with(PLAIN);
-    job.fabric.fail_next(1);
+    job.fabric.fail_calls(PortCall::Deliver, 0, 1);
     job.put_value(0, 1, 0, 1).unwrap();
     let failed = job.quiet(0, 1).unwrap_err();
     let parts = ["put of 8 bytes", "PE 1", "rail 1 (fake1)", "failed by the script", "error 5"];
@@ -245,7 +245,7 @@ fn drain_is_bounded() {
     assert!(job.lane(0).drain_before_close(patience));
     let counted = [job.counted(0, |rail| rail.posted), job.counted(0, |rail| rail.completed)];
     assert_eq!(counted, [2, 2]);
-    job.fabric.fail_next(1);
+    job.fabric.fail_calls(PortCall::Deliver, 0, 1);
     job.put_value(0, 1, 0, 1).unwrap();
     assert!(job.lane(0).drain_before_close(patience), "what fails has ended too");
 

@@ -213,7 +213,7 @@ fn targets_warn_of_stuck_copies() {
 fn each_failure_is_logged() {
     let mut job = Job::with(Shape { n_pes: 3, ..PLAIN });
     for pe in [1, 2] {
-        job.fabric.fail_next(1);
+        job.fabric.fail_calls(PortCall::Deliver, 0, 1);
         job.put_value(0, pe, 0, 1).unwrap();
         let lines = warnings(|| drop(job.quiet(0, pe).unwrap_err()));
         assert_eq!(lines.len(), 1, "{lines:?}");

@@ -25,7 +25,7 @@ use engine::wire::immediate::ImmediateCodec;
 use engine::wire::message::{Body, HEAD, MAP_BYTES, Numbers, RegionAddr, Seq, Tag, VERSION};
 use engine::wire::seal::Seal;
 use engine::wire::staging::{GetId, Pull, PullSource, PullTarget as To, WireRecord};
-use sim_fabric::{CALM, FakeFabric, FakeMemory, FakePort, Script};
+use sim_fabric::{CALM, FakeFabric, FakeMemory, FakePort, PortCall, Script};
 
 use crate::messages::{bodies, close, frame, in_the_clear};
 use crate::{Target, part};
@@ -257,7 +257,7 @@ impl Bed {
         match u.int_in_range(0..=5)? {
             0 => self.fabric.set_rail(pe, rail, false),
             1 => self.fabric.set_rail(pe, rail, true),
-            2 => self.fabric.fail_next(1),
+            2 => self.fabric.fail_calls(PortCall::Deliver, 0, 1),
             3 => self.fabric.forge_immediate_data(Pe(0), rail, u.arbitrary()?),
             4 => self.fabric.world().fail_copies = (0, 1),
             _ => self.fabric.pass_time(u64::from(u.arbitrary::<u8>()?) * 10_000_000),

@@ -131,11 +131,6 @@ impl FakeFabric {
         self.world().deliver(to, rail, Mail::ImmediateData(data));
     }
 
-    /// The next `count` segments delivered complete with an error instead, and move nothing.
-    pub fn fail_next(&self, count: u32) {
-        self.fail_calls(PortCall::Deliver, 0, count);
-    }
-
     /// After `after` calls of this kind, of any PE, the next `count` fail.
     pub fn fail_calls(&self, call: PortCall, after: u32, count: u32) {
         if count > 0 {

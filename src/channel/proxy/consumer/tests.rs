@@ -15,7 +15,7 @@ use cuda::WordsOptions;
 use engine::atomic::{AtomicOp, Width};
 use engine::port::Access;
 use engine::regions::RegionTable;
-use sim_fabric::{FakeFabric, FakeMemory, FakePort, Script};
+use sim_fabric::{FakeFabric, FakeMemory, FakePort, PortCall, Script};
 
 const LEN: usize = 1 << 17;
 
@@ -102,7 +102,7 @@ fn progress_until(
 fn failed_lane_publishes_nothing() {
     let (mut pair, shared, mut consumer) = still(1);
     push(&shared, 0, &small(false));
-    pair.fabric.fail_next(1);
+    pair.fabric.fail_calls(PortCall::Deliver, 0, 1);
     let lane = &mut pair.lanes[0];
     progress_until(&mut consumer, lane, |_, lane| lane.failure().is_some());
     let first = consumer.rings[0].open.front().map(|open| open.batch).unwrap();

@@ -137,11 +137,6 @@ impl World {
         })
     }
 
-    /// Whether a lane is its PE's proxy lane, which is opened first.
-    pub(crate) fn is_proxy(&self, lane: usize, pe: Pe) -> bool {
-        self.lanes.iter().position(|owner| *owner == pe) == Some(lane)
-    }
-
     pub(crate) fn trace(&mut self, call: Call) {
         if let Some(calls) = &mut self.calls {
             calls.push(call);
