@@ -8,7 +8,6 @@ mod bulk;
 mod device_memory;
 mod discovery;
 mod host_memory;
-mod immediate_data;
 mod lifetime;
 mod messages;
 mod process;

@@ -68,6 +68,8 @@ const GROWING: &str = "growing";
 /// A kernel stays on the device of each PE.
 const KERNEL: &str = "under_kernel";
 
+const COUNTED: &str = "targets can count the segments of a put";
+
 const DEPTH_1: Setting = Some(("queue_depth", "1"));
 
 const OPERATIONS: [(Row, &str); 15] = [
@@ -88,9 +90,11 @@ const OPERATIONS: [(Row, &str); 15] = [
     (Row(Rxm, DeviceVmm, 2, 2, V7, DEPTH_1), ""),
 ];
 
-const SIGNALS: [(Row, &str, bool); 14] = [
+const SIGNALS: [(Row, &str, bool); 16] = [
     (Row(Tcp2, Host, 2, 2, V7, None), "counted", true),
     (Row(Rxm, Host, 2, 2, V6, None), "counted", false),
+    (Row(Rxm2, Host, 2, 2, V7, None), "counted", true),
+    (Row(Shm2, Host, 2, 2, V7, None), "counted", true),
     (Row(Shm, Host, 2, 1, V7, DEPTH_1), "counted", false),
     (Row(Tcp2, Host, 4, 4, V4, None), "auto", false),
     (Row(Rxm, Host, 2, 1, V3b, None), "chained", true),
@@ -164,7 +168,9 @@ fn signals(row: Row, protocol: &'static str, cut: bool) -> Trial {
         let job = job.param("rounds", rounds).param("most", most);
         if cut { job.debug("max_segment", 5000) } else { job }
     };
-    row.trial("signals", &end, edit, &[])
+    // Where it is not so, signals are chained.
+    let says: &[&str] = if protocol == "counted" { &[COUNTED] } else { &[] };
+    row.trial("signals", &end, edit, says)
 }
 
 fn others() -> Vec<Trial> {
@@ -196,7 +202,7 @@ fn others() -> Vec<Trial> {
                 let job = job.env_of_pe(1, DEVICES, devices(Tcp2, 1));
                 job.env_of_pe(2, DEVICES, devices(Tcp2, 4))
             },
-            &["targets can count the segments of a put"],
+            &[COUNTED],
         ),
     ]
 }
