@@ -57,63 +57,13 @@ pub(crate) fn refused(place: &Place) {
     let last = on_device(&channel, 4096);
     let p = producer(&channel);
     assert_eq!(p.put_nbi(last.at(0), first.at(0), 64, 1 - place.me as i32), 0);
-    assert_eq!(p.quiet(), 0);
+    assert_eq!(p.quiet_all(), 0);
+    let used = device().used();
+    channel.release(last.at(0)).unwrap();
+    assert!(device().used() < used, "given back at once");
+    let why = channel.release(last.at(0)).unwrap_err().to_string();
+    assert!(why.contains("no region"), "{why}");
     channel.stop().unwrap();
-}
-
-pub(crate) fn lives(place: &Place) {
-    const LENS: [usize; 5] = [1, 8, 4096, (2 << 20) + 1, 5 << 20];
-    let to = (place.me as i32 + 1) % place.n_pes as i32;
-    device();
-    let mut base = None;
-    for round in 0..12 {
-        let channel = Channel::new(bootstrap(place), &options()).unwrap();
-        let mut heaps: Vec<Heap> = LENS.iter().map(|len| on_device(&channel, *len)).collect();
-        let flag = on_device(&channel, 8);
-        let p = producer(&channel);
-        for (heap, len) in heaps.iter().zip(LENS) {
-            assert!(heap.bytes(0, len).iter().all(|byte| *byte == 0), "{len} bytes are zero");
-        }
-        channel.barrier().unwrap();
-        for (heap, len) in heaps.iter().zip(LENS) {
-            // Its own bytes are those that go out and come in, but they are the same.
-            heap.fill(0, len, |at| at as u8 | 1);
-            let status = p.put_signal_nbi(
-                heap.at(0),
-                heap.at(0),
-                len,
-                flag.at(0).cast(),
-                1,
-                c::NLF_KIND_ADD,
-                to,
-            );
-            assert_eq!(status, 0);
-        }
-        assert_eq!(p.quiet(), 0);
-        // SAFETY: a word of the heap.
-        let waited = unsafe { p.wait_until(flag.here(0, 8).cast(), AT_LEAST, LENS.len() as u64) };
-        assert_eq!(waited, 0);
-        for (heap, len) in heaps.iter().zip(LENS) {
-            let found = heap.bytes(0, len);
-            assert!((0..len).all(|at| found[at] == at as u8 | 1), "{len} bytes");
-        }
-        heaps.push(flag);
-        heaps.rotate_left(round % LENS.len());
-        if round % 2 == 0 {
-            heaps.reverse();
-        }
-        // Some go with the channel.
-        let kept = round % 3;
-        for heap in &heaps[kept..] {
-            let used = device().used();
-            channel.release(heap.at(0)).unwrap();
-            assert!(device().used() < used, "it is given back at once");
-            let why = channel.release(heap.at(0)).unwrap_err().to_string();
-            assert!(why.contains("no region"), "{why}");
-        }
-        channel.stop().unwrap();
-        assert_eq!(*base.get_or_insert(device().used()), device().used(), "round {round}");
-    }
 }
 
 /// A channel's context as kernels have it, on their device, seen by CPU threads through windows.
