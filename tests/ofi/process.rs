@@ -53,10 +53,6 @@ pub(crate) fn with_devices(provider: Provider) -> Options {
     Options { gpu_direct: GpuDirect::Always, ..options(provider) }
 }
 
-pub(crate) fn fabrics() -> Vec<Options> {
-    PROVIDERS.into_iter().map(options).chain(PROVIDERS.into_iter().map(with_devices)).collect()
-}
-
 pub(crate) fn open(options: &Options) -> Opened {
     let kinds = match options.gpu_direct {
         GpuDirect::Always => MemoryKinds::HostAndDevices,

@@ -1,78 +1,11 @@
 //! Transfers of the port over real providers: bytes, completions, refusals.
 
 use engine::ids::{RailId, WrId};
-use engine::port::{
-    Access, DataPath, Direction, Failure, Local, Operation, Polled, Posted, Transfer,
-};
+use engine::port::{Access, DataPath, Direction, Failure, Local, Operation, Polled, Transfer};
 use ofi::Provider;
 use std::time::Instant;
-use test_support::random::pattern;
 
 use super::process::*;
-
-#[test]
-fn bytes_are_written_and_read() {
-    const MARGIN: usize = 16;
-    let sizes = [1, 2, 3, 7, 8, 9, 63, 64, 65, 1000, 4096, 65_537, 1 << 20, (4 << 20) + 1];
-    for options in fabrics() {
-        let provider = options.provider;
-        let mut process = Process::start(&options);
-        println!("{}", process.opened.report);
-        assert_eq!(process.opened.report.rails.len(), 2, "{}", process.opened.report);
-        for (round, len) in sizes.into_iter().enumerate() {
-            for lane in [Lane::Host, Lane::Proxy] {
-                for rail in rails(&process.opened.proxy) {
-                    let seed = round * 16 + rail.index() * 2 + lane as usize;
-                    let source = pattern(len + 3, seed);
-                    let source = Memory::new(&process.opened, source, Access::Local);
-                    let target = vec![0xee; len + 2 * MARGIN];
-                    let target = Memory::new(&process.opened, target, Access::LocalAndRemote);
-                    let wr_id = WrId((seed as u32) % TOKENS);
-                    let write = target.write(rail, MARGIN, source.local(3, lane, rail), len);
-                    process.run(lane, rail, wr_id, &write);
-                    let landed = target.now_all();
-                    assert_eq!(
-                        landed[MARGIN..MARGIN + len],
-                        source.bytes[3..],
-                        "{provider:?} {len}"
-                    );
-                    assert!(landed[..MARGIN].iter().all(|&byte| byte == 0xee), "wrote before it");
-                    assert!(landed[MARGIN + len..].iter().all(|&byte| byte == 0xee), "and behind");
-
-                    let back = Memory::new(&process.opened, vec![0x11; len + 5], Access::Local);
-                    let read = Transfer {
-                        direction: Direction::Read,
-                        local: back.local(5, lane, rail),
-                        ..write
-                    };
-                    process.run(lane, rail, wr_id, &read);
-                    let back = back.now_all();
-                    assert_eq!(back[5..], source.bytes[3..], "{provider:?} {len}");
-                    assert_eq!(back[..5], [0x11; 5]);
-                }
-            }
-        }
-    }
-}
-
-#[test]
-fn inline_values_need_no_registration() {
-    for options in fabrics() {
-        let mut process = Process::start(&options);
-        let target = Memory::new(&process.opened, vec![0; 80], Access::LocalAndRemote);
-        for lane in [Lane::Host, Lane::Proxy] {
-            for rail in rails(&process.opened.proxy) {
-                for len in [1, 2, 4, 8] {
-                    let value = 0x8877_6655_4433_2211_u64 ^ (rail.0 as u64) << 3 ^ lane as u64;
-                    let transfer = target.write(rail, 8 * len, Local::Value(value), len);
-                    process.run(lane, rail, WrId(TOKENS - 1), &transfer);
-                    let landed = target.now_all();
-                    assert_eq!(landed[8 * len..][..len], value.to_le_bytes()[..len]);
-                }
-            }
-        }
-    }
-}
 
 /// `fi_write` must take `FI_DELIVERY_COMPLETE` from the endpoint: a completion that comes while
 /// the target has not been polled must find the data there already.
@@ -112,53 +45,6 @@ fn completed_data_is_visible() {
             }
             assert_eq!(early, 0, "{provider:?}: {early} of 300 writes of {len} completed early");
         }
-    }
-}
-
-#[test]
-fn every_operation_in_flight_completes_once() {
-    const SLOT: usize = 512;
-    for provider in PROVIDERS {
-        let mut process = Process::start(&options(provider));
-        let source = pattern(SLOT * TOKENS as usize, 5);
-        let source = Memory::new(&process.opened, source, Access::Local);
-        let target = vec![0; source.bytes.len()];
-        let target = Memory::new(&process.opened, target, Access::LocalAndRemote);
-        let rail_count = process.opened.proxy.limits().len() as u32;
-
-        let mut in_flight = 0;
-        let mut next = 0;
-        let mut completed = vec![0; TOKENS as usize];
-        let start = Instant::now();
-        while completed.iter().sum::<u32>() < TOKENS {
-            assert!(start.elapsed() < HANG, "{completed:?}");
-            if next < TOKENS {
-                let rail = RailId((next % rail_count) as u8);
-                let offset = next as usize * SLOT;
-                let transfer =
-                    target.write(rail, offset, source.local(offset, Lane::Proxy, rail), SLOT);
-                let peer = process.from_proxy[rail.index()];
-                let port = &mut process.opened.proxy;
-                if port.post(rail, peer, WrId(next), Operation::Transfer(&transfer)).expect("post")
-                    == Posted::Yes
-                {
-                    next += 1;
-                    in_flight += 1;
-                    continue;
-                }
-            }
-            for rail in rails(&process.opened.proxy) {
-                for wr_id in process.completed(Lane::Proxy, rail) {
-                    assert_eq!(wr_id.0 % rail_count, u32::from(rail.0), "on the rail of its post");
-                    completed[wr_id.index()] += 1;
-                    in_flight -= 1;
-                }
-            }
-            process.progress(Lane::Host, None);
-        }
-        assert_eq!(in_flight, 0);
-        assert!(completed.iter().all(|&count| count == 1), "{completed:?}");
-        assert_eq!(target.now_all(), source.bytes);
     }
 }
 

@@ -79,7 +79,7 @@ const OPERATIONS: [(Row, &str); 15] = [
     (Row(Shm2, Host, 2, 2, V5, DEPTH_1), ""),
     (Row(Rxm2, Host, 2, 1, V6, Some(("threading", "safe"))), GROWING),
     (Row(Tcp2, Host, 4, 2, V7, None), GROWING),
-    (Row(Rxm, Host, 2, 2, V7, Some(("threading", "domain"))), ""),
+    (Row(Rxm, Host, 2, 2, V7, Some(("threading", "domain"))), GROWING),
     (Row(Shm, Host, 4, 2, V7, None), GROWING),
     (Row(Rxm, Host, 2, 1, V7, Some(("YIELD", "never"))), ""),
     (Row(Rxm, Device, 2, 1, V3a, Some(("consistency", "flush"))), ""),
