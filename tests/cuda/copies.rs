@@ -7,7 +7,7 @@ use crate::prelude::*;
 
 cases! {
     Fake ("FAKE_CUDA_COPY_NS" = "300000"): reordered_bytes_are_waited_for;
-    Fake: bytes_like_the_mark_end, failed_watched_copy_is_an_error, polling_makes_few_driver_calls;
+    Fake: bytes_like_the_mark_end, polling_makes_few_driver_calls;
     Fake ("FAKE_CUDA_COPY_NS" = "200000000"): dropped_engine_waits_for_copies;
     Any: misfitting_copies_are_refused;
 }
@@ -75,13 +75,6 @@ fn bytes_like_the_mark_end(bed: &Bed) {
         wait(&mut setup.engine).expect("it goes well");
         assert!(setup.came(4096) == bytes);
     }
-}
-
-fn failed_watched_copy_is_an_error(bed: &Bed) {
-    let mut setup = Setup::new(bed, 4096);
-    bed.fail(0, 214);
-    setup.start(Direction::FromDevice, 4096);
-    refused(wait(&mut setup.engine), &["CUDA_ERROR_ECC_UNCORRECTABLE (214)"]);
 }
 
 /// A short copy to the host, which is not done before this test has looked that often.

@@ -10,7 +10,6 @@ use crate::prelude::*;
 
 cases! {
     Any: device_says_what_it_offers, writes_can_be_flushed, dma_buf_has_the_bytes;
-    Fake ("FAKE_CUDA_WRITES_ORDERING" = "0"): ordering_of_writes_is_read;
     Fake: dma_buf_is_mapped_through_pcie;
     Fake ("FAKE_CUDA_DMA_BUF" = "1"): old_driver_gives_its_own_mapping;
     Fake ("FAKE_CUDA_DMA_BUF" = "0"): driver_without_dma_buf_says_so;
@@ -36,13 +35,6 @@ fn device_says_what_it_offers(bed: &Bed) {
         assert!(attributes.flush_on_host);
         assert_eq!(Device::count(bed.driver), Ok(8));
     }
-}
-
-fn ordering_of_writes_is_read(bed: &Bed) {
-    let device = Device::new(bed.driver, bed.device).expect("device 0");
-    let attributes = device.attributes().expect("it answers");
-    assert_eq!(attributes.writes_ordering, WritesOrdering::None);
-    assert!(WritesOrdering::None < WritesOrdering::Owner);
 }
 
 fn writes_can_be_flushed(bed: &Bed) {

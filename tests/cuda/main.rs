@@ -13,7 +13,6 @@ mod copies;
 mod devices;
 mod direct;
 mod driver;
-mod faults;
 mod memory;
 mod pointers;
 mod prelude;
@@ -48,7 +47,6 @@ fn main() -> ExitCode {
         staging::failures::cases(),
         staging::same_host::cases(),
         staging::together::cases(),
-        faults::cases(),
     ]
     .into_iter()
     .flatten()

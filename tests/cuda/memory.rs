@@ -7,6 +7,7 @@ use crate::prelude::*;
 cases! {
     Fake: heap_is_zero_and_given_back, device_memory_is_given_back;
     Fake ("FAKE_CUDA_VMM" = "0"): heap_is_zero_and_given_back;
+    Faults: device_memory_faults_under_the_cpu;
 }
 
 /// What the fake driver calls bytes of the device's memory that are in use.
@@ -39,4 +40,10 @@ fn device_memory_is_given_back(bed: &Bed) {
     assert_eq!(bed.count(IN_USE), 4096 + (128 << 10), "at any place there is a page in as many");
     drop((memory, page));
     assert_eq!(bed.count(IN_USE), 0, "all is given back");
+}
+
+fn device_memory_faults_under_the_cpu(bed: &Bed) {
+    let addr = bed.alloc(4096) + 100;
+    // SAFETY: it is not: that is what is shown.
+    println!("read {}", unsafe { (addr as *const u8).read_volatile() });
 }

@@ -11,7 +11,7 @@ cases! {
         range_of_two_kinds_is_refused, empty_ranges_are_refused, bound_context_comes_back,
         memory_mapped_anew_is_another;
     Fake: memory_of_a_node_is_told, range_on_two_devices_is_refused, program_context_is_used,
-        bound_context_serves, calls_without_context_fail, destroyed_context_is_an_error;
+        bound_context_serves, destroyed_context_is_an_error;
 }
 
 fn kind(bed: &Bed, addr: usize) -> Kind {
@@ -244,14 +244,6 @@ fn bound_context_serves(bed: &Bed) {
         assert!(context != own && context != bed.handle && made_now > made);
         assert_eq!(current().is_some(), !other.is_null());
     }
-}
-
-fn calls_without_context_fail(bed: &Bed) {
-    // What the layer is tested against has to be as strict as CUDA is.
-    call!(bed.raw, cuCtxSetCurrent(ptr::null_mut() => *mut c_void));
-    let mut addr = 0;
-    assert_eq!(status!(bed.raw, cuMemAlloc_v2(&raw mut addr => *mut usize, 64 => usize)), 201);
-    assert_eq!(status!(bed.raw, cuStreamSynchronize(0 => usize)), 201);
 }
 
 fn destroyed_context_is_an_error(bed: &Bed) {

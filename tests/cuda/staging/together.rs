@@ -7,16 +7,12 @@ use crate::prelude::*;
 use cuda::StagingContext;
 
 cases! {
-    Fake: tokens_take_few_calls, short_copies_wait_for_no_kernel, two_calls_leave_no_room,
+    Fake: short_copies_wait_for_no_kernel, two_calls_leave_no_room,
         refused_list_starts_nothing, refused_batch_is_copied_singly, failed_lists_are_all_told,
         unordered_steps_take_few_calls, ordered_words_wait_for_the_same, nothing_follows_a_refused_step, refused_words_are_told;
-    Any: tokens_copied_together_are_right, lists_allocate_nothing,
-        words_beneath_copies_are_not_ordered;
-    Any ("FAKE_CUDA_TOGETHER" = "0"): tokens_copied_together_are_right;
-    Fake ("FAKE_CUDA_VERSION" = "12080"): tokens_copied_together_are_right, tokens_take_few_calls;
-    Fake ("FAKE_CUDA_TOGETHER" = "2"): tokens_copied_together_are_right,
-        refused_batch_copies_nothing_twice;
-    Fake ("FAKE_CUDA_TOGETHER" = "0"): refused_copy_ends_a_list;
+    Any: tokens_go_in_few_calls, words_beneath_copies_are_not_ordered;
+    Fake ("FAKE_CUDA_VERSION" = "12080"): tokens_go_in_few_calls;
+    Fake ("FAKE_CUDA_TOGETHER" = "2"): refused_batch_copies_nothing_twice;
     Any ("FAKE_CUDA_STREAM_OPS" = "0"): unstorable_words_are_not_ordered;
 }
 
@@ -59,47 +55,40 @@ fn run(stage: &mut Stage, copies: &[TaggedCopy]) {
     assert!(stage.port.poll().is_none(), "one tag is told of once");
 }
 
-/// What a kernel has queued for one peer: out in one call, in by as few as their places allow. The
-/// event that tells of their end is one more.
-fn tokens_take_few_calls(bed: &Bed) {
+/// What a kernel has queued for one peer is right, out in one call, in by as few as their places
+/// allow. The event that tells of their end is one more.
+fn tokens_go_in_few_calls(bed: &Bed) {
     let (mut stage, _region, heap) = stage(bed);
-    let mut calls = |direction, at: &[usize]| {
-        let copies = copies(&stage, direction, heap, at);
-        let before = bed.count(11);
-        run(&mut stage, &copies);
-        bed.count(11) - before
+    let calls = |stage: &mut Stage, direction, at: &[usize]| {
+        let copies = copies(stage, direction, heap, at);
+        let count = || if bed.is_fake() { bed.count(11) } else { 0 };
+        let before = count();
+        run(stage, &copies);
+        count() - before
     };
-    let [neighbours, distant, pairs, anywhere, ..] = places();
-    let out = [&neighbours, &distant, &pairs, &anywhere].map(|at| calls(OUT, at));
-    let inward = [&neighbours, &distant, &pairs].map(|at| calls(IN, at));
-    let most = out[1] + inward.iter().max().expect("three");
-    println!("MEASURE driver_calls_for_64_tokens {most} calls");
-    assert!(out.iter().all(|calls| *calls == 2), "{out:?}");
-    assert_eq!(inward, [2, 2, 2]);
-    // Two of any others are rows of one copy.
-    let others = calls(IN, &anywhere);
-    assert!(others <= TOKENS as u64 / 2 + 1, "{others}");
-    assert!(most <= 8);
-}
-
-fn tokens_copied_together_are_right(bed: &Bed) {
-    let (mut stage, _region, heap) = stage(bed);
+    let (mut out, mut inward) = (Vec::new(), Vec::new());
     for (seed, at) in places().iter().enumerate() {
         let bytes = pattern(TOKENS * LEN, seed);
         bed.write(heap, &vec![7; 2 * GRANULARITY]);
         fill(stage.bounce(IN, 0), &bytes);
-        let inward = copies(&stage, IN, heap, at);
-        run(&mut stage, &inward);
+        inward.push(calls(&mut stage, IN, at));
         let mut expected = vec![7; 2 * GRANULARITY];
         for (token, at) in at.iter().enumerate() {
             expected[*at..at + LEN].copy_from_slice(&bytes[token * LEN..][..LEN]);
         }
         assert!(bed.read(heap, 2 * GRANULARITY) == expected, "places {seed}");
         fill(stage.bounce(OUT, 0), &vec![0; TOKENS * LEN]);
-        let out = copies(&stage, OUT, heap, at);
-        run(&mut stage, &out);
+        out.push(calls(&mut stage, OUT, at));
         assert!(peek(stage.bounce(OUT, 0), TOKENS * LEN) == bytes, "places {seed}");
     }
+    if !bed.is_fake() {
+        return;
+    }
+    let most = out[1] + inward[..3].iter().max().expect("three");
+    println!("MEASURE driver_calls_for_64_tokens {most} calls");
+    assert_eq!((&out[..4], &inward[..3]), (&[2; 4][..], &[2; 3][..]));
+    // Two of any others are rows of one copy.
+    assert!(inward[3] <= TOKENS as u64 / 2 + 1, "{inward:?}");
 }
 
 fn short_copies_wait_for_no_kernel(bed: &Bed) {
@@ -382,17 +371,6 @@ fn refused_batch_copies_nothing_twice(bed: &Bed) {
     assert_eq!(bed.calls_of(|| run(&mut stage, &list))[1], 3);
 }
 
-fn refused_copy_ends_a_list(bed: &Bed) {
-    let (mut stage, _region, heap) = stage(bed);
-    let list = copies(&stage, OUT, heap, &places()[1]);
-    bed.refuse(5, 2);
-    assert_eq!(stage.port.start_all(&list), Ok(Posted::Yes));
-    let copied = stage.wait();
-    assert_eq!(copied.tag, 5);
-    refused(copied.result, &["CUDA_ERROR_OUT_OF_MEMORY"]);
-    assert!(stage.port.poll().is_none());
-}
-
 fn failed_lists_are_all_told(bed: &Bed) {
     let (mut stage, _region, heap) = stage(bed);
     let mut list = copies(&stage, OUT, heap, &places()[1]);
@@ -407,22 +385,4 @@ fn failed_lists_are_all_told(bed: &Bed) {
         refused(copied.result, &["CUDA_ERROR_ECC_UNCORRECTABLE"]);
     }
     assert!(stage.port.poll().is_none());
-}
-
-fn lists_allocate_nothing(bed: &Bed) {
-    let (mut stage, _region, heap) = stage(bed);
-    let at: Vec<usize> = (0..MAX_BATCH_COPIES).map(|number| number * 4096).collect();
-    let lists = [OUT, IN].map(|direction| {
-        let bounce = stage.bounce(direction, 0);
-        let copy = |at: &usize| TaggedCopy {
-            copy: Copy { direction, memory: heap + at, bounce: bounce + at / 4, len: 1024 },
-            tag: 5,
-        };
-        at.iter().map(copy).collect::<Vec<_>>()
-    });
-    let mut round = || lists.iter().for_each(|list| run(&mut stage, list));
-    round();
-    let before = allocations();
-    (0..20).for_each(|_| round());
-    assert_eq!(allocations(), before);
 }
