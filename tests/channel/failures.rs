@@ -17,7 +17,7 @@ use super::memory::{on_host, symmetric};
 use super::traffic::{bootstrap, options, producer};
 use test_jobs::Place;
 use test_jobs::memory::Heap;
-use test_jobs::{Stopped, is_gone, pids};
+use test_jobs::{Meeting, Stopped, is_gone};
 
 pub(crate) fn stop(place: &Place) {
     const COUNT: u64 = 1500;
@@ -161,9 +161,8 @@ pub(crate) fn dead_peer(place: &Place) {
 /// A PE stops beyond the deadline of a get and goes on. The memory stays until the channel ends.
 pub(crate) fn memory_in_use(place: &Place) {
     const LEN: usize = 1 << 20;
-    let mut meeting = bootstrap(place);
-    let peer = pids(&mut *meeting)[1];
-    let channel = Channel::new(meeting, &options()).unwrap();
+    let peer = Meeting::of(place).pids()[1];
+    let channel = Channel::new(bootstrap(place), &options()).unwrap();
     let heap = on_host(&channel, LEN);
     if place.me == 1 {
         // Its proxy thread serves the other PE, which comes to the barrier, or goes without a word.
