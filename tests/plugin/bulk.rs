@@ -1,5 +1,5 @@
-//! Bulk connections: threads of their own move long transfers. `tests/ofi` has PEs that differ in
-//! their number, and what is counted beside them.
+//! Bulk connections: threads of their own move long transfers, also between PEs that differ in
+//! their number, and immediate data comes in with what they move, once.
 
 use libtest_mimic::{Failed, Trial};
 use nvshmem_sim::{JobSettings, Layout, MemoryKind};
@@ -12,24 +12,37 @@ const KEY: &str = "bulk_connections";
 
 pub(crate) fn trials() -> Vec<Trial> {
     let tcp2 = Fabric::Tcp2;
+    let of = |name: &str, fabric: Fabric, scenario, connections| {
+        let name = format!("bulk::{name}_{}", fabric.name());
+        trial(name, Some(fabric), move || {
+            let job = job_on(fabric, scenario, 2, 2, Layout::V7).heap(96 << 20, 8 << 20);
+            let job = job.debug("signals", "counted").param("rounds", 60).param("most", 4 << 20);
+            moves_in_bulk(job, connections)
+        })
+    };
     vec![
-        trial(String::from("bulk::threads_move_long_transfers_tcp2"), Some(tcp2), move || {
-            let job = job_on(tcp2, "same_host", 2, 2, Layout::V7).heap(24 << 20, 8 << 20);
-            moves_in_bulk(job.debug(KEY, 1), 2)
-        }),
+        of("threads_move_long_transfers", tcp2, "same_host", [1, 1]),
+        of("unequal_threads", Fabric::Rxm, "same_host", [3, 1]),
+        of("threads_of_one_pe", tcp2, "same_host", [0, 2]),
+        of("counted_signals", tcp2, "signals", [2, 2]),
+        of("counted_signals_of_one_pe", Fabric::Rxm, "signals", [2, 0]),
         staged(String::from("bulk_tcp2"), tcp2, Needs::Any, move || {
             let kind = MemoryKind::DeviceVmm;
             let job = staged_job(tcp2, kind, "same_host", 2, 2, Layout::V7);
-            moves_in_bulk(job.debug("share_bounce", 0).debug(KEY, 2), 4)
+            moves_in_bulk(job.debug("share_bounce", 0), [2, 2])
         }),
     ]
 }
 
-/// Fails unless each PE has so many bulk threads, and some of the bytes went by one.
-fn moves_in_bulk(job: JobSettings, threads: u32) -> Result<(), Failed> {
+/// Fails unless each PE has so many connections on each of two rails, a thread for each, and some
+/// of the bytes went by them.
+fn moves_in_bulk(job: JobSettings, connections: [u32; 2]) -> Result<(), Failed> {
+    const DEBUG: &str = "NVSHMEM_LIBFABRIC_DEBUG";
+    let [job, other] = connections.map(|each| job.clone().debug(KEY, each));
+    let job = job.env_of_pe(1, DEBUG, &other.env[DEBUG]);
     let (report, all) = counters::counted(job)?;
-    for pe in &report.pes {
-        says(&pe.text(), &format!("{threads} thread(s) move bytes in bulk"))?;
+    for (pe, connections) in report.pes.iter().zip(connections).filter(|(_, each)| *each > 0) {
+        says(&pe.text(), &format!("{} thread(s) move bytes in bulk", 2 * connections))?;
     }
     // How many bytes go before the connections are made depends on the machine: of one PE all may,
     // where it is busy.
