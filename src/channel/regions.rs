@@ -142,24 +142,6 @@ mod tests {
         assert_eq!(theirs[usize::from(own / 8)] & 1 << (own % 8), 0);
     }
 
-    #[test]
-    fn lowest_free_index_is_next() {
-        for (used, next, count) in [
-            (&[][..], Some(0), 0),
-            (&[0], Some(1), 1),
-            (&[1, 9, 0], Some(2), 10),
-            (&[253, 2], Some(0), 254),
-        ] {
-            let regions = regions(used.iter().copied());
-            assert_eq!((regions.local_index(), regions.entries()), (next, count), "{used:?}");
-        }
-        for left in [0, 7, 8, 17, 253] {
-            let mut regions = regions((0..254).filter(|index| *index != left));
-            assert_eq!((regions.local_index(), lowest(&regions.offer())), (Some(left), Some(left)));
-        }
-        assert_eq!(regions(0..254).local_index(), None);
-    }
-
     /// Local memory gets no index that is offered to other PEs, but others.
     #[test]
     fn offered_indices_are_not_given_away() {

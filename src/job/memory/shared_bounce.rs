@@ -262,16 +262,6 @@ mod tests {
     }
 
     #[test]
-    fn records_survive_the_trip() {
-        let record = offer(0).record;
-        let none = Record { fd: None, bounce_bytes: 0, ..record };
-        for record in [record, none] {
-            assert_eq!(Record::decode(&record.encode()), Some(record));
-        }
-        assert_eq!(Record::decode(&[0; RECORD_BYTES - 1]), None);
-    }
-
-    #[test]
     fn each_host_has_one_first() {
         let [zero, one, two] = [0, 1, 2].map(offer);
         let other = Record { host: 7, ..zero.record };
@@ -329,13 +319,5 @@ mod tests {
         let more = Record { bounce_bytes: most.bounce_bytes + 1, ..two.record };
         let [most, more] = [most, more].map(|record| me.open_one(Pe(2), &record).map(drop));
         assert!(most.is_err() && most != more, "it is not too much, there is less: {most:?}");
-    }
-
-    #[test]
-    fn ended_offer_cannot_be_opened() {
-        let [me, one] = [0, 1].map(offer);
-        let record = one.record;
-        drop(one);
-        assert!(opened(&me, &[me.record, record]).is_empty());
     }
 }

@@ -1,7 +1,7 @@
 //! Plans of NICs that are opened, on the same machines.
 
 use ofi::topology::Distance::{Node, Pix, Sys};
-use ofi::topology::{Decided, NicInputs, NicPlan, choose};
+use ofi::topology::{Decided, NicInputs, NicPlan};
 
 use super::known;
 use super::tree::Tree;
@@ -58,23 +58,4 @@ fn nearer_unpicked_nics_are_told() {
     assert_eq!(far.passed_over, Some((0, Pix)));
     // What does not exist is for the fabric to refuse.
     assert_eq!(nics_of(&plan(&tree, &NicInputs { picked: &[40, 1], ..known })), [40, 1]);
-}
-
-#[test]
-fn unknown_topology_opens_all() {
-    let tree = Tree::of("laptop");
-    let gpu = Some(tree.device("gpu0"));
-    for gpus in [[gpu, gpu], [None, None]] {
-        for me in 0..2 {
-            let nics = [None, None, None];
-            let known = NicInputs { nics: &nics, gpus: &gpus, me, named: false, picked: &[] };
-            let plan = plan(&tree, &known);
-            assert_eq!((plan.decided, nics_of(&plan)), (Decided::Unknown, vec![0, 1, 2]));
-        }
-    }
-    // A host without GPUs has picked: that order is kept.
-    let nics = known(vec![tree.device("wireless"), tree.device("wireless")]);
-    let known = NicInputs { nics: &nics, gpus: &[None], me: 0, named: false, picked: &[1, 0] };
-    assert_eq!(nics_of(&plan(&tree, &known)), [1, 0]);
-    assert_eq!(choose(&tree.topology, &nics, &[None], 0).len(), 2);
 }
