@@ -90,6 +90,14 @@ fn record<F: Copy>(call: impl FnOnce(F) -> i32) -> Call {
     Call(unsafe { *NVT_RECORDING.0.get() })
 }
 
+/// Records a call of a function of that type.
+macro_rules! call {
+    ($type:ty: $($argument:expr),*) => {
+        // SAFETY: the recorder follows none of the pointers.
+        record(|f: $type| unsafe { f.unwrap()($($argument),*) })
+    };
+}
+
 fn at<T>(value: u64) -> *mut T {
     std::ptr::without_provenance_mut(value as usize)
 }
@@ -113,30 +121,19 @@ fn assert_rma(call: &Call) {
 
 #[test]
 fn rma() {
-    // SAFETY: the recorder follows none of the pointers; so in every call below.
-    assert_rma(&record(|f: nvt_rma_fn| unsafe {
-        f.unwrap()(at(1), 2, VERB, at(3), at(4), BYTES, 5)
-    }));
-    let call = record(|f: nvt_rma_with_hints_fn_6| unsafe {
-        // SAFETY: see above.
-        f.unwrap()(at(1), 2, VERB, at(3), at(4), BYTES, 5, at(6))
-    });
-    assert_rma(&call);
-    assert_eq!(call.reg("r9"), 6);
-    let call = record(|f: nvt_rma_with_hints_fn_7| unsafe {
-        // SAFETY: see above.
-        f.unwrap()(at(1), 2, VERB, at(3), at(4), BYTES, 5, at(6))
-    });
-    assert_rma(&call);
-    assert_eq!(call.reg("r9"), 6);
+    assert_rma(&call!(nvt_rma_fn: at(1), 2, VERB, at(3), at(4), BYTES, 5));
+    for call in [
+        call!(nvt_rma_with_hints_fn_6: at(1), 2, VERB, at(3), at(4), BYTES, 5, at(6)),
+        call!(nvt_rma_with_hints_fn_7: at(1), 2, VERB, at(3), at(4), BYTES, 5, at(6)),
+    ] {
+        assert_rma(&call);
+        assert_eq!(call.reg("r9"), 6);
+    }
 }
 
 #[test]
 fn amo_with_the_short_verb() {
-    let call = record(|f: nvt_amo_fn_3| unsafe {
-        // SAFETY: the recorder follows none of the pointers.
-        f.unwrap()(at(1), 2, at::<c_void>(0), VERB_3, at(4), AMO_BYTES, 5)
-    });
+    let call = call!(nvt_amo_fn_3: at(1), 2, at::<c_void>(0), VERB_3, at(4), AMO_BYTES, 5);
     assert_eq!((call.reg("rdi"), call.reg32("rsi"), call.reg("rdx")), (1, 2, 0));
     assert_eq!((call.reg("rcx"), call.reg("r8")), (42 << 32 | 41, 44 << 32 | 43));
     assert_eq!(call.reg("r9"), 4);
@@ -145,10 +142,7 @@ fn amo_with_the_short_verb() {
 
 #[test]
 fn amo_with_the_long_verb() {
-    let call = record(|f: nvt_amo_fn_6| unsafe {
-        // SAFETY: the recorder follows none of the pointers.
-        f.unwrap()(at(1), 2, at::<c_void>(0), VERB_6, at(4), AMO_BYTES, 5)
-    });
+    let call = call!(nvt_amo_fn_6: at(1), 2, at::<c_void>(0), VERB_6, at(4), AMO_BYTES, 5);
     assert_eq!((call.reg("rdi"), call.reg32("rsi"), call.reg("rdx")), (1, 2, 0));
     assert_eq!((call.reg("rcx"), call.reg("r8"), call.reg32("r9")), (4, 52 << 32 | 51, 5));
     assert_eq!((call.stack32(8), call.stack32(20), call.stack32(24)), (41, 44, 45));
@@ -163,20 +157,14 @@ fn assert_put_signal(call: &Call) {
 
 #[test]
 fn put_signal_with_the_short_verb() {
-    let call = record(|f: nvt_put_signal_fn_4| unsafe {
-        // SAFETY: the recorder follows none of the pointers.
-        f.unwrap()(at(1), 2, VERB, at(3), at(4), at(5), VERB_3, at(6), AMO_BYTES, 7)
-    });
+    let call = call!(nvt_put_signal_fn_4: at(1), 2, VERB, at(3), at(4), at(5), VERB_3, at(6), AMO_BYTES, 7);
     assert_put_signal(&call);
     assert_eq!((call.stack32(48), call.stack32(52), call.stack32(56)), (51, 52, 7));
 }
 
 #[test]
 fn put_signal_with_the_long_verb() {
-    let call = record(|f: nvt_put_signal_fn_6| unsafe {
-        // SAFETY: the recorder follows none of the pointers.
-        f.unwrap()(at(1), 2, VERB, at(3), at(4), at(5), VERB_6, at(6), AMO_BYTES, 7)
-    });
+    let call = call!(nvt_put_signal_fn_6: at(1), 2, VERB, at(3), at(4), at(5), VERB_6, at(6), AMO_BYTES, 7);
     assert_put_signal(&call);
     assert_eq!(call.stack32(48), 45);
     assert_eq!((call.stack32(56), call.stack32(60), call.stack32(64)), (51, 52, 7));
@@ -184,16 +172,10 @@ fn put_signal_with_the_long_verb() {
 
 #[test]
 fn get_mem_handle() {
-    let call = record(|f: nvt_get_mem_handle_fn_3a| unsafe {
-        // SAFETY: the recorder follows none of the pointers.
-        f.unwrap()(at(1), at(2), at(3), 4, at(5), true)
-    });
+    let call = call!(nvt_get_mem_handle_fn_3a: at(1), at(2), at(3), 4, at(5), true);
     assert_eq!((call.reg("rdi"), call.reg("rsi"), call.reg("rdx")), (1, 2, 3));
     assert_eq!((call.reg("rcx"), call.reg("r8"), call.reg("r9") & 0xff), (4, 5, 1));
-    let call = record(|f: nvt_get_mem_handle_fn_3b| unsafe {
-        // SAFETY: the recorder follows none of the pointers.
-        f.unwrap()(at(1), at(3), 4, at(5), true)
-    });
+    let call = call!(nvt_get_mem_handle_fn_3b: at(1), at(3), 4, at(5), true);
     assert_eq!((call.reg("rdi"), call.reg("rsi"), call.reg("rdx")), (1, 3, 4));
     assert_eq!((call.reg("rcx"), call.reg("r8") & 0xff), (5, 1));
 }
