@@ -298,7 +298,6 @@ mod tests {
     use super::*;
     use crate::job::tests::{connect, settings};
     use crate::logging::heard::heard;
-    use crate::settings::WordsChoice;
 
     /// PE 0 is the first of its host.
     #[test]
@@ -325,15 +324,5 @@ mod tests {
             memory.close(&mut owner).unwrap();
             assert!(format!("{owner:?}").contains("closed: true"), "{owner:?}");
         });
-    }
-
-    #[test]
-    fn settings_can_disable_gdrcopy() {
-        let settings = Settings::default();
-        let library = |settings: &Settings| words_options(settings).gdrcopy;
-        assert_eq!(library(&settings).as_deref(), Some(GDRCOPY_LIBRARY));
-        let without = Settings { disable_gdrcopy: true, ..settings.clone() };
-        assert_eq!(library(&without), None);
-        assert_eq!(library(&Settings { words: WordsChoice::Stream, ..settings }), None);
     }
 }
