@@ -212,27 +212,21 @@ pub(super) mod tests {
 
     #[test]
     fn nics_group_by_bridge_or_together() {
-        let topology = Topology::at("/nonexistent");
-        assert_eq!(neighbourhoods(&topology, &[None, None]), [[0, 1]]);
-        let place = |text: &str| Some(text.parse::<PciAddress>().unwrap());
-        let places = [place("0000:3b:00.0"), None, place("0000:5b:00.0"), None];
-        // sysfs has no entry of any of them.
-        assert_eq!(neighbourhoods(&topology, &places), [[0, 2], [1, 3]]);
-    }
-
-    #[test]
-    fn nics_behind_one_bridge_group() {
-        let root = std::env::temp_dir().join(format!("nccl-nics-{}", std::process::id()));
+        let root = test_support::scratch::Scratch::new();
         let devices = test_support::topology::lay_out("p5-32-nics", &root);
+        let topology = Topology::at(&*root);
         let place = |nic: usize| {
             let name = format!("nic{nic}");
             devices.iter().find(|(known, _)| *known == name)?.1.parse::<PciAddress>().ok()
         };
         let places: Vec<Option<PciAddress>> = (0..32).map(place).collect();
-        let near = neighbourhoods(&Topology::at(&root), &places);
-        std::fs::remove_dir_all(&root).unwrap();
         let fours: Vec<Vec<usize>> =
             (0..8).map(|group| (4 * group..4 * group + 4).collect()).collect();
-        assert_eq!(near, fours);
+        assert_eq!(neighbourhoods(&topology, &places), fours);
+        assert_eq!(neighbourhoods(&topology, &[None, None]), [[0, 1]]);
+        let unknown = |text: &str| Some(text.parse::<PciAddress>().unwrap());
+        let places = [unknown("0001:3b:00.0"), None, unknown("0001:5b:00.0"), None];
+        // sysfs has no entry of any of them.
+        assert_eq!(neighbourhoods(&topology, &places), [[0, 2], [1, 3]]);
     }
 }

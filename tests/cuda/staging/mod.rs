@@ -200,13 +200,8 @@ fn several_devices_are_staged(bed: &Bed) {
     let _third = stage.register(bed, heaps[2], GRANULARITY);
     assert_eq!(bed.count(3), pinned, "bounce memory is there once");
     for (seed, heap) in heaps.iter().enumerate() {
-        let bytes = pattern(CHUNK, seed);
-        stage.copy_in(heap + 7, &bytes);
-        stage.port.store_flag(*heap + (1 << 20), seed as u64 + 1).expect("a word of it");
-    }
-    for (seed, heap) in heaps.iter().enumerate() {
-        assert!(stage.copy_out(heap + 7, CHUNK) == pattern(CHUNK, seed));
-        assert_eq!(stage.word(*heap + (1 << 20)), seed as u64 + 1);
+        stage.carries(heap + 7, &pattern(CHUNK, seed));
+        assert!(bed.read(heap + 7, CHUNK) == pattern(CHUNK, seed));
     }
 }
 

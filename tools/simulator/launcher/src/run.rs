@@ -107,16 +107,6 @@ mod tests {
     }
 
     #[test]
-    fn output_keeps_process_and_stream() {
-        let limits = Limits { deadline: LONG, grace: LONG };
-        let scripts = ["seq 50000; echo x >&2; exit 3", "printf 'a\nb'"].map(sh);
-        let ended = run(scripts, limits, |_| Ok(())).unwrap();
-        assert_eq!((ended[0].end, ended[1].end), (End::Exited(3), End::Exited(0)));
-        assert_eq!(ended[0].out.lines().count(), 50_000);
-        assert_eq!((&*ended[0].err, &*ended[1].out), ("x\n", "a\nb"));
-    }
-
-    #[test]
     fn unread_input_is_no_error() {
         let told = ask(sh("head -n 1; exit 3"), &"word\n".repeat(50_000), LONG).unwrap();
         assert_eq!((told.end, &*told.out), (End::Exited(3), "word\n"));
