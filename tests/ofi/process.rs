@@ -13,7 +13,6 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 pub(crate) const HANG: Duration = Duration::from_secs(300);
-pub(crate) const TOKENS: u32 = 64;
 pub(crate) const PEERS: usize = 8;
 pub(crate) const PROVIDERS: [Provider; 3] = [Provider::Tcp, Provider::TcpRxm, Provider::Shm];
 
@@ -144,25 +143,6 @@ impl Process {
 
     pub(crate) fn completed(&mut self, lane: Lane, rail: RailId) -> Vec<WrId> {
         completed(self.port(lane), rail)
-    }
-
-    pub(crate) fn wait(&mut self, lane: Lane, to: RailId, wr_id: WrId) {
-        let (rail, _) = self.path(lane, to);
-        let start = Instant::now();
-        loop {
-            let done = self.completed(lane, rail);
-            if !done.is_empty() {
-                assert_eq!(done, [wr_id]);
-                return;
-            }
-            assert!(start.elapsed() < HANG, "the operation never completed");
-            self.progress_all_but(lane, rail);
-        }
-    }
-
-    pub(crate) fn run(&mut self, lane: Lane, to: RailId, wr_id: WrId, transfer: &Transfer) {
-        self.post(lane, to, wr_id, transfer);
-        self.wait(lane, to, wr_id);
     }
 }
 

@@ -1,6 +1,6 @@
 //! Registration of memory on all rails.
 
-use engine::port::{Access, DataPath, MemoryPort};
+use engine::port::{Access, MemoryPort};
 
 use super::process::*;
 
@@ -15,27 +15,5 @@ fn invalid_memory_is_not_registered() {
             assert!(error.text.contains("are no memory"), "{error}");
             assert!(error.text.contains(&opened.report.rails[0].name), "{error}");
         }
-    }
-}
-
-#[test]
-fn region_keys_are_unique() {
-    for provider in PROVIDERS {
-        let opened = open(&options(provider));
-        let regions: Vec<Memory> =
-            // Those for local use have keys too: peers read by them when they are asked to.
-            (0..50).map(|at| [Access::LocalAndRemote, Access::Local][at % 2])
-                .map(|access| Memory::new(&opened, vec![0; 4096], access))
-                .collect();
-        for rail in rails(&opened.proxy) {
-            let mut keys: Vec<u64> = regions.iter().map(|region| region.key(rail)).collect();
-            keys.sort_unstable();
-            keys.dedup();
-            assert_eq!(keys.len(), regions.len());
-        }
-        let local = Memory::new(&opened, vec![0; 16], Access::Local);
-        assert_eq!(local.registered.keys.len(), opened.proxy.limits().len());
-        assert_eq!(local.registered.proxy_descs.len(), opened.proxy.limits().len());
-        assert_eq!(local.registered.host_descs.len(), 1);
     }
 }
