@@ -80,7 +80,7 @@ impl Driven {
     }
 }
 
-fn ranks(communicator: &Communicator, each: usize, meeting: &mut Meeting) -> Vec<Driven> {
+fn ranks(communicator: &Communicator, each: usize, meeting: &Meeting) -> Vec<Driven> {
     let plugin = &communicator.plugin;
     let instance = communicator.instance(Style::Device);
     let listens: Vec<_> = (0..each).map(|_| plugin.listen(instance, DEVICE).unwrap()).collect();
@@ -108,7 +108,7 @@ fn ranks(communicator: &Communicator, each: usize, meeting: &mut Meeting) -> Vec
     })
 }
 
-fn acquainted(communicator: &Communicator, meeting: &mut Meeting) -> [Driven; 2] {
+fn acquainted(communicator: &Communicator, meeting: &Meeting) -> [Driven; 2] {
     let two = ranks(communicator, 2, meeting);
     let Ok(mut two) = <[Driven; 2]>::try_from(two) else { panic!("two were asked for") };
     for one in &mut two {
@@ -127,14 +127,14 @@ fn spread(mut counts: Vec<u64>) -> (u64, u64) {
 }
 
 /// A process's part in `job`.
-pub(crate) fn run(place: &Place, job: fn(&Communicator, &mut Meeting)) {
+pub(crate) fn run(place: &Place, job: fn(&Communicator, &Meeting)) {
     let communicator = communicator();
     let _bound = bound();
-    job(&communicator, &mut Meeting::of(place));
+    job(&communicator, &Meeting::of(place));
     communicator.end();
 }
 
-pub(crate) fn test_alone(communicator: &Communicator, meeting: &mut Meeting) {
+pub(crate) fn test_alone(communicator: &Communicator, meeting: &Meeting) {
     const TIMES: usize = 100;
     let [asks, has] = acquainted(communicator, meeting);
     let mut counts = Vec::new();
@@ -160,7 +160,7 @@ pub(crate) fn test_alone(communicator: &Communicator, meeting: &mut Meeting) {
 /// One thread of each of two processes closes its ranks one after the other, which wait for no rank
 /// that the same thread closes later. The first process closes as soon as it has seen its signals:
 /// the second one's puts are acknowledged all the same.
-pub(crate) fn closed_in_turn(communicator: &Communicator, meeting: &mut Meeting) {
+pub(crate) fn closed_in_turn(communicator: &Communicator, meeting: &Meeting) {
     const EACH: usize = 4;
     let mut mine = ranks(communicator, EACH, meeting);
     let begun = std::time::Instant::now();
@@ -186,7 +186,7 @@ pub(crate) fn closed_in_turn(communicator: &Communicator, meeting: &mut Meeting)
     assert!(log::lines().iter().all(|line| !line.text.contains("without all ranks")));
 }
 
-pub(crate) fn seen_by_others(communicator: &Communicator, meeting: &mut Meeting) {
+pub(crate) fn seen_by_others(communicator: &Communicator, meeting: &Meeting) {
     let mut three = ranks(communicator, 3, meeting);
     let properties = three[0].plugin.rma_properties(three[0].group).expect("the newest table");
     assert!(properties.unwrap().flushes_all_puts_on_any_signal);
@@ -213,7 +213,7 @@ pub(crate) fn seen_by_others(communicator: &Communicator, meeting: &mut Meeting)
 }
 
 /// A communicator's groups share what a device has once.
-pub(crate) fn groups(communicator: &Communicator, meeting: &mut Meeting) {
+pub(crate) fn groups(communicator: &Communicator, meeting: &Meeting) {
     const LOCKED: u64 = 16 << 20;
     let before = (device().contexts(), device().locked());
     for count in [1, 2, 4, 8] {
@@ -232,7 +232,7 @@ pub(crate) fn groups(communicator: &Communicator, meeting: &mut Meeting) {
 
 /// A rank that gives up before it connects ends the others' connect soon, with its name.
 pub(crate) fn aborted_connect(place: &Place) {
-    let mut meeting = Meeting::of(place);
+    let meeting = Meeting::of(place);
     let communicator = communicator();
     let plugin = &communicator.plugin;
     let instance = communicator.instance(Style::Device);

@@ -17,16 +17,16 @@ use crate::mock::pair::{LEN, Pair};
 use crate::mock::proxy::Style;
 use crate::mock::wait::until;
 
-pub(crate) fn killed(pair: &mut Pair, meeting: &mut Meeting) {
+pub(crate) fn killed(pair: &mut Pair, meeting: &Meeting) {
     dies(pair, meeting, true);
 }
 
-pub(crate) fn aborted(pair: &mut Pair, meeting: &mut Meeting) {
+pub(crate) fn aborted(pair: &mut Pair, meeting: &Meeting) {
     dies(pair, meeting, false);
 }
 
 /// NCCL ends the threads first, whatever is under way. Neither waits for who is gone.
-fn dies(pair: &mut Pair, meeting: &mut Meeting, waits: bool) {
+fn dies(pair: &mut Pair, meeting: &Meeting, waits: bool) {
     pair.connection.start();
     let pids = meeting.pids();
     pair.exchange(meeting);
@@ -68,7 +68,7 @@ fn dies(pair: &mut Pair, meeting: &mut Meeting, waits: bool) {
 
 /// Rank 0 aborts while it gets from a rank that has stopped, and uses the memory for something else
 /// when it was deregistered. What comes late does not come there.
-pub(crate) fn released(pair: &mut Pair, meeting: &mut Meeting) {
+pub(crate) fn released(pair: &mut Pair, meeting: &Meeting) {
     pair.connection.start();
     let pids = meeting.pids();
     pair.exchange(meeting);
@@ -95,7 +95,7 @@ pub(crate) fn released(pair: &mut Pair, meeting: &mut Meeting) {
     }
 }
 
-pub(crate) fn bad_arguments(pair: &mut Pair, meeting: &mut Meeting) {
+pub(crate) fn bad_arguments(pair: &mut Pair, meeting: &Meeting) {
     let plugin = Arc::clone(&pair.connection.plugin);
     assert_eq!(plugin.name(), "nvshmem-libfabric");
     outside_of_groups(&plugin, &pair.communicator, meeting);
@@ -174,7 +174,7 @@ pub(crate) fn bad_arguments(pair: &mut Pair, meeting: &mut Meeting) {
     assert!(!pair.connection.has_error());
 }
 
-fn outside_of_groups(plugin: &Plugin, communicator: &Communicator, meeting: &mut Meeting) {
+fn outside_of_groups(plugin: &Plugin, communicator: &Communicator, meeting: &Meeting) {
     let instance = communicator.instance(Style::Device);
     let devices = plugin.devices().unwrap();
     for device in [-1, devices, c_int::MAX] {

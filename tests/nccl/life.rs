@@ -18,7 +18,7 @@ use crate::stage::Stage;
 
 /// Rank 0 calls nothing for a while: before its progress thread is there, and when that has ended.
 /// The others put to it and get from it all the same.
-pub(crate) fn paused(pair: &mut Pair, meeting: &mut Meeting) {
+pub(crate) fn paused(pair: &mut Pair, meeting: &Meeting) {
     const TIMES: u64 = 12;
     let mut so_far = 0;
     if meeting.me != 0 {
@@ -64,7 +64,7 @@ pub(crate) fn paused(pair: &mut Pair, meeting: &mut Meeting) {
 }
 
 pub(crate) fn cycles(place: &Place) {
-    let mut meeting = Meeting::of(place);
+    let meeting = Meeting::of(place);
     let _bound = bound();
     let provider = std::env::var("NVSHMEM_LIBFABRIC_PROVIDER").unwrap();
     let used = on_device().then(|| device().used());
@@ -74,10 +74,10 @@ pub(crate) fn cycles(place: &Place) {
         let communicator = Communicator::new(&plugin, cycle);
         let both = [Style::Device, Style::Host];
         let mut stages =
-            both.map(|style| Stage::new(&communicator, (style, Mix::Order), &[1], &mut meeting));
+            both.map(|style| Stage::new(&communicator, (style, Mix::Order), &[1], &meeting));
         for stage in &mut stages {
             let (seed, number, mix) = (cycle, 0, Mix::Order);
-            stage.play(&Round { seed, number, mix }, &mut meeting);
+            stage.play(&Round { seed, number, mix }, &meeting);
         }
         stages.into_iter().for_each(Stage::end);
         communicator.end();

@@ -22,12 +22,12 @@ const ALIVE: usize = 96;
 const PLACE: usize = 40 << 10;
 
 pub(crate) fn regions(place: &Place) {
-    let mut meeting = Meeting::of(place);
+    let meeting = Meeting::of(place);
     let _bound = bound();
     let plugin = Arc::new(Plugin::of_process());
     let communicators = [1, 2].map(|number| Communicator::new(&plugin, number));
-    let mut stage = |of: usize, style, blocks: &[usize]| {
-        Stage::new(&communicators[of], (style, Mix::Order), blocks, &mut meeting)
+    let stage = |of: usize, style, blocks: &[usize]| {
+        Stage::new(&communicators[of], (style, Mix::Order), blocks, &meeting)
     };
     let mut stages = [stage(0, Style::Device, &[2]), stage(1, Style::Host, &[1, 1])];
     for seed in seeds_of_process() {
@@ -46,7 +46,7 @@ pub(crate) fn regions(place: &Place) {
                     break;
                 }
                 let round = Round { seed, number, mix: Mix::Order };
-                stages.iter_mut().for_each(|stage| stage.play(&round, &mut meeting));
+                stages.iter_mut().for_each(|stage| stage.play(&round, &meeting));
             }
         });
     }

@@ -32,14 +32,14 @@ pub(crate) fn host_order(place: &Place) {
 }
 
 fn play(place: &Place, mix: Mix, style: Style, blocks: &[usize]) {
-    let mut meeting = Meeting::of(place);
+    let meeting = Meeting::of(place);
     let _bound = bound();
     let plugin = Arc::new(Plugin::of_process());
     let communicator = Communicator::new(&plugin, 0x1234);
-    let mut stage = Stage::new(&communicator, (style, mix), blocks, &mut meeting);
+    let mut stage = Stage::new(&communicator, (style, mix), blocks, &meeting);
     for seed in seeds_of_process() {
         for number in 0..ROUNDS {
-            stage.play(&Round { seed, number, mix }, &mut meeting);
+            stage.play(&Round { seed, number, mix }, &meeting);
         }
     }
     stage.end();

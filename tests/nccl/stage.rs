@@ -60,7 +60,7 @@ impl Stage {
         communicator: &Communicator,
         (style, mix): (Style, Mix),
         blocks: &[usize],
-        meeting: &mut Meeting,
+        meeting: &Meeting,
     ) -> Self {
         let (me, n_pes) = (meeting.me, meeting.n_pes);
         let kind = Kind::of_pe(me);
@@ -111,7 +111,7 @@ impl Stage {
         }
     }
 
-    pub(crate) fn play(&mut self, round: &Round, meeting: &mut Meeting) {
+    pub(crate) fn play(&mut self, round: &Round, meeting: &Meeting) {
         assert!(round.mix.area() <= self.area);
         let incoming: Vec<Incoming> = self.ways_in().map(|way| Incoming::new(round, way)).collect();
         for way in self.ways_in() {

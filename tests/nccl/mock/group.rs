@@ -51,7 +51,7 @@ impl Communicator {
         }
     }
 
-    pub(crate) fn connect(&self, style: Style, meeting: &mut Meeting) -> Connection {
+    pub(crate) fn connect(&self, style: Style, meeting: &Meeting) -> Connection {
         Connection::new(self, style, meeting)
     }
 
@@ -81,7 +81,7 @@ unsafe impl Sync for Connection {}
 pub(crate) const DEVICE: c_int = 0;
 
 impl Connection {
-    fn new(communicator: &Communicator, style: Style, meeting: &mut Meeting) -> Self {
+    fn new(communicator: &Communicator, style: Style, meeting: &Meeting) -> Self {
         let (listening, handle) =
             communicator.plugin.listen(communicator.instance(style), DEVICE).unwrap();
         let handles = meeting.allgather(&handle);

@@ -26,16 +26,16 @@ pub(crate) struct Pair {
 
 impl Pair {
     /// A process's part in `job`, before which nobody makes progress yet.
-    pub(crate) fn run(place: &Place, job: impl FnOnce(&mut Self, &mut Meeting)) {
-        let mut meeting = Meeting::of(place);
+    pub(crate) fn run(place: &Place, job: impl FnOnce(&mut Self, &Meeting)) {
+        let meeting = Meeting::of(place);
         let _bound = bound();
-        let mut pair = Self::new(communicator(), &mut meeting);
-        job(&mut pair, &mut meeting);
+        let mut pair = Self::new(communicator(), &meeting);
+        job(&mut pair, &meeting);
         pair.connection.end();
         pair.communicator.end();
     }
 
-    fn new(communicator: Communicator, meeting: &mut Meeting) -> Self {
+    fn new(communicator: Communicator, meeting: &Meeting) -> Self {
         let (me, n_pes) = (meeting.me, meeting.n_pes);
         let mut connection = communicator.connect(Style::Device, meeting);
         connection.create_block(2);
@@ -98,7 +98,7 @@ impl Pair {
         self.memory.fill(Self::inside(from), LEN, |_| 0);
     }
 
-    pub(crate) fn exchange(&self, meeting: &mut Meeting) {
+    pub(crate) fn exchange(&self, meeting: &Meeting) {
         let before: Vec<u64> = (0..self.n_pes).map(|from| self.signals(from)).collect();
         (0..self.n_pes).for_each(|from| self.forget(from));
         meeting.barrier();
