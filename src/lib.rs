@@ -1,21 +1,7 @@
 //! NVSHMEM's remote transport over libfabric.
 //!
 //! Built as a shared library, it is what NVSHMEM loads for `NVSHMEM_REMOTE_TRANSPORT=libfabric`;
-//! its one exported symbol is `nvshmemt_init`. The layers, each using only those on lines below its
-//! own:
-//!
-//! ```text
-//! abi, channel, nccl  callers: NVSHMEM's C interface; rings of kernels; NCCL's RMA interface
-//! bootstrap           connecting PEs if the host does not
-//! job                 opening rails, connecting PEs, registering memory
-//! settings            the user's settings
-//! logging             the log
-//! crates/ofi          libfabric's objects, which implement the engine's port; NICs near GPUs
-//! crates/cuda         the CUDA driver, found at run time: copies and words in device memory
-//! crates/engine       the protocol, on an abstract network
-//! ```
-//!
-//! Start with `docs/architecture.md`.
+//! its one exported symbol is `nvshmemt_init`. `docs/architecture.md` has the layers.
 
 pub mod abi;
 pub mod bootstrap;

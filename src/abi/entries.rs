@@ -39,8 +39,6 @@ pub(crate) unsafe extern "C" fn can_reach_peer(
     })
 }
 
-/// Layouts 3a and 3b.
-///
 /// # Safety
 /// Rules 1 and 2.
 pub(crate) unsafe extern "C" fn connect_endpoints_3(
@@ -109,11 +107,10 @@ pub(crate) type GetMemHandle3 =
 pub(crate) type GetMemHandle3b =
     unsafe extern "C" fn(*mut MemHandle, *mut c_void, usize, *mut Transport, bool) -> c_int;
 
-/// Returns the arguments of layouts 3a and 3b after `out`: memory, its length, the transport, and
-/// whether it is for local use only. The position of the transport pointer distinguishes the
-/// layouts; no other argument can have its value by chance: it points to a heap block of ours,
-/// which is neither a size nor inside memory that the host registers. None if it is at neither
-/// position.
+/// Returns memory, its length, the transport, and whether it is for local use only, from the
+/// arguments of layouts 3a and 3b after `out`. Only the layout's own position can have the
+/// transport pointer: a heap block of ours is neither a size nor inside memory that the host
+/// registers. None if it is at neither position.
 pub(crate) fn registration_of_3(words: [usize; 5]) -> Option<(usize, usize, usize, bool)> {
     // A `bool` argument is in the low byte; the rest of the register may hold anything.
     let flag = |word: usize| word as u8 != 0;
@@ -127,8 +124,6 @@ pub(crate) fn registration_of_3(words: [usize; 5]) -> Option<(usize, usize, usiz
     }
 }
 
-/// Layouts 3a and 3b.
-///
 /// # Safety
 /// Rule 1, for the form in which it was called.
 pub(crate) unsafe extern "C" fn get_mem_handle_3(
@@ -242,8 +237,6 @@ pub(crate) unsafe extern "C" fn finalize(transport: *mut Transport) -> c_int {
     })
 }
 
-/// Logs the open rails.
-///
 /// # Safety
 /// Rule 1.
 pub(crate) unsafe extern "C" fn show_info(transport: *mut Transport, _style: c_int) -> c_int {
@@ -275,8 +268,6 @@ pub(crate) unsafe extern "C" fn progress(transport: *mut Transport) -> c_int {
     })
 }
 
-/// Layouts 3a and 3b.
-///
 /// # Safety
 /// Rules 1 and 3.
 pub(crate) unsafe extern "C" fn fence_3(
@@ -288,8 +279,7 @@ pub(crate) unsafe extern "C" fn fence_3(
     guard("fence", || unsafe { do_fence(transport, pe, is_proxy) })
 }
 
-/// Layouts 4 and later. All queue pairs of the proxy are one lane, so a fence always orders across
-/// them.
+/// Layouts 4 and later. The proxy's queue pairs are one lane, which a fence orders as a whole.
 ///
 /// # Safety
 /// Rules 1 and 3.

@@ -1,10 +1,9 @@
 //! The host's maps of addresses in its heap: two C++ maps of the transport structure.
 //!
 //! A buffer of the user that was mapped into the symmetric heap has two addresses. `alias_va_map`
-//! maps the one in the heap to the user's own; `egm_map` has the heap's address of each such buffer
-//! that is memory of a host's NUMA node, and its length. Both are libstdc++'s `std::unordered_map`
-//! with pointer keys, which has a list of all nodes. There are few, so the list is searched;
-//! nothing is written.
+//! maps the heap's to the user's own; `egm_map` has the heap's address and the length of each such
+//! buffer in memory of a NUMA node. Both are small `std::unordered_map`s of libstdc++, so their
+//! lists of nodes are searched; nothing is written.
 
 use nvshmem_abi::{StdUnorderedMap, c};
 use thiserror::Error;
@@ -51,8 +50,6 @@ impl HostMaps {
     }
 }
 
-/// Looks up a key.
-///
 /// # Safety
 /// As [`HostMaps::origin`], for one map.
 unsafe fn look_up(map: *const StdUnorderedMap, key: usize) -> Result<Option<u64>, MapFault> {

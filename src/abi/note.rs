@@ -1,7 +1,6 @@
 //! The ELF note of the plugin: kind and version of the file, for tools that do not load it.
 //!
-//! Plugins of all major versions, and NVIDIA's, have the same file name; the note distinguishes
-//! them.
+//! All major versions, and NVIDIA's plugins, have the same file name; the note tells them apart.
 
 /// Owner of the note, by which it is found.
 pub const OWNER: &str = "nvshmem-libfabric";
@@ -11,8 +10,7 @@ pub const KIND: u32 = 1;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// An entry of a note section as ELF lays it out: sizes, then owner and text, each padded to 4
-/// bytes.
+/// An entry of an ELF note section: sizes, then owner and text, each padded to 4 bytes.
 #[repr(C)]
 struct Note<const OWNER: usize, const TEXT: usize> {
     owner_len: u32,

@@ -42,10 +42,8 @@ struct PciPaths {
     _strings: Vec<CString>,
 }
 
-/// Addresses of live blocks.
-///
-/// `get_mem_handle` needs it to find the transport among its arguments (see
-/// `get_mem_handle_3`), and `finalize` to refuse a transport it has freed.
+/// Addresses of live blocks, by which `get_mem_handle_3` finds the transport among its arguments,
+/// and `finalize` refuses a transport it has freed.
 static ALIVE: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
 pub(crate) fn is_alive(address: usize) -> bool {
@@ -110,8 +108,6 @@ pub(crate) unsafe fn destroy(transport: *mut Transport) -> Result<(), AbiError> 
     Ok(())
 }
 
-/// Returns the job of a transport.
-///
 /// # Safety
 /// Null, or alive for `'a`.
 #[inline]
@@ -123,8 +119,6 @@ pub(crate) unsafe fn job<'a>(transport: *mut Transport) -> Result<&'a Job, AbiEr
     Ok(unsafe { job_of(transport) })
 }
 
-/// Returns the job of a transport that is not null.
-///
 /// # Safety
 /// Alive for `'a`.
 #[inline(always)]
@@ -168,8 +162,7 @@ pub(crate) unsafe fn boot_handle(transport: *mut Transport) -> *mut Bootstrap {
     }
 }
 
-/// Returns the host's maps, which it stores after init. Layout 3a has none: the structure's end is
-/// then zero, as [`create`] has left it.
+/// Returns the host's maps, stored after init. Layout 3a has none: zeros since [`create`].
 ///
 /// # Safety
 /// As [`boot_handle`].

@@ -7,7 +7,6 @@ use thiserror::Error;
 
 use engine::ids::MAX_PES;
 
-/// An error of a bootstrap.
 #[derive(Debug, Error)]
 #[expect(missing_docs, reason = "the texts of errors say it")]
 #[non_exhaustive]

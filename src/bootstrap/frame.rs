@@ -28,7 +28,6 @@ const LONGEST: u32 = 1 << 30;
 /// Most bytes of memory allocated before they have been received.
 const AHEAD: usize = 1 << 16;
 
-/// First frame of a PE.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Greeting {
     pub me: u32,
@@ -53,7 +52,6 @@ impl Greeting {
         bytes
     }
 
-    /// Reads a greeting; the error is what is wrong with it.
     pub fn decode(bytes: &[u8; GREETING]) -> Result<Self, String> {
         if bytes[..7] != MAGIC[..7] {
             let shown: String =
@@ -75,8 +73,7 @@ impl Greeting {
     }
 }
 
-/// A connection's two greetings and the number of the job, which only PEs of the job can put
-/// together.
+/// A connection's two greetings and the job's number, which only PEs of the job can combine.
 #[derive(Debug)]
 pub struct Handshake {
     /// Those of PE 0 and of the other PE.
@@ -97,7 +94,6 @@ impl Handshake {
         code
     }
 
-    /// The proof of PE 0, or of the other PE.
     pub fn proof(&self, of_center: bool) -> [u8; PROOF] {
         self.code(of_center).finalize().into_bytes().into()
     }
@@ -110,7 +106,6 @@ impl Handshake {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// The PE has joined.
     Welcome = 1,
     /// The PE is refused; the bytes say why.
     Refusal = 2,
@@ -124,7 +119,6 @@ impl Kind {
     }
 }
 
-/// A received frame.
 #[derive(Debug)]
 pub struct Frame {
     pub kind: Kind,
@@ -145,7 +139,6 @@ impl Deadline {
         Self { patience, wait: Mutex::default() }
     }
 
-    /// Returns the time that is left, or None after the deadline.
     pub fn left(&self) -> Option<Duration> {
         self.wait().left_of(self.patience)
     }
@@ -160,7 +153,6 @@ impl Deadline {
         self.wait().waited_in(call);
     }
 
-    /// Time since it was made.
     pub fn waited(&self) -> Duration {
         Duration::from_millis(self.wait().waited().as_millis() as u64)
     }
@@ -174,7 +166,6 @@ fn timed_out() -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, "no answer in time")
 }
 
-/// A stream that frames are read from.
 pub trait FrameSource: Read {
     /// Sets the longest time of the next read.
     fn wait_at_most(&self, time: Duration) -> io::Result<()>;

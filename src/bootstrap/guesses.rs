@@ -10,7 +10,6 @@ pub(super) const FREE_GUESSES: u32 = 64;
 /// Time for which a network is not served after each further wrong proof from it.
 pub(super) const PENALTY: Duration = Duration::from_millis(100);
 
-/// Wrong proofs so far.
 #[derive(Debug, Default)]
 pub(super) struct Guesses {
     wrong: u32,

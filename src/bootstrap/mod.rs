@@ -15,10 +15,8 @@ pub use callback::Callback;
 pub use error::BootstrapError;
 pub use tcp::{TcpBootstrap, TcpOptions};
 
-/// Collectives among PEs.
-///
-/// # Threads
-/// One at a time, and every PE makes the same calls in the same order.
+/// Collectives among PEs. One thread at a time, and every PE makes the same calls in the same
+/// order.
 pub trait Bootstrap: Send {
     /// Number of PEs; at least 1.
     fn n_pes(&self) -> u32;

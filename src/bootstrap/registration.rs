@@ -9,7 +9,6 @@ use engine::wire::handle::{HANDLE_BYTES, Handle, HandleBytes, used_bytes};
 /// Most bytes of a reason.
 const WHY: usize = 256;
 
-/// A PE's contribution to a registration.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Contribution {
     pub(crate) base: u64,
@@ -78,7 +77,6 @@ pub(crate) mod tests {
     use engine::ids::Pe;
     use engine::port::Addressing;
 
-    /// The handle of a region on `rails` rails.
     pub(crate) fn handle(pe: u32, base: u64, len: u64, rails: u64) -> HandleBytes {
         let (slot, stamp, addressing) = (1, 2, Addressing::Virtual);
         let keys = (1..=rails).map(|rail| rail << 40).collect();

@@ -54,7 +54,6 @@ fn lost(pe: u32, error: io::Error) -> BootstrapError {
     BootstrapError::Lost { call: CALL, pe, error }
 }
 
-/// Receives the frame of collective `number`.
 fn take(
     pe: u32,
     frame: io::Result<Frame>,

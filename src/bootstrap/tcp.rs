@@ -1,9 +1,8 @@
 //! A bootstrap over TCP: PE 0 listens, the others connect to it.
 //!
 //! PEs may start in any order. Each side of a connection proves that it knows the job's number,
-//! which itself never crosses the network. A connection that is not
-//! of a PE of the job is refused with a reason. Greetings are read concurrently, so one that sends
-//! nothing delays no other.
+//! which never crosses the network. Other connections are refused with a reason. Greetings are read
+//! concurrently, so one that sends nothing delays no other.
 
 use std::collections::VecDeque;
 use std::io;
@@ -39,17 +38,15 @@ const GREETINGS: usize = 64;
 /// Address, rank, job and timeout of a PE that joins.
 #[derive(Clone, Debug)]
 pub struct TcpOptions {
-    /// HOST:PORT of PE 0, or several of them separated by commas, of which one leads there. It
-    /// listens at the first, and on that port of all its interfaces only where the host is an
-    /// address that its system does not have.
+    /// HOST:PORT of PE 0, or several separated by commas, of which one leads there. PE 0 listens at
+    /// the first, or on its port of all interfaces if its system does not have the address.
     pub address: String,
     /// This PE.
     pub me: u32,
     /// Number of PEs.
     pub n_pes: u32,
-    /// The same number on all PEs of a job, and another in other jobs. It keeps apart jobs that
-    /// were given the same port by mistake, and strangers if it is random and kept secret: without
-    /// it nobody joins.
+    /// Number of the job, without which nobody joins. It keeps apart jobs that were given the same
+    /// port by mistake, and strangers if it is random and kept secret.
     pub job: u64,
     /// How long a collective, joining among them, waits for the other PEs.
     pub patience: Duration,
@@ -82,8 +79,7 @@ impl TcpBootstrap {
         Ok(Self { options, star, number: 0 })
     }
 
-    /// As [`TcpBootstrap::join`], for a PE other than 0, once PE 0 listens: a refused connection
-    /// means that PE 0 has ended.
+    /// [`TcpBootstrap::join`] of other PEs once PE 0 listens: if it refuses, it has ended.
     ///
     /// # Errors
     /// As there.
@@ -98,9 +94,8 @@ impl TcpBootstrap {
         self.options.patience = patience;
     }
 
-    /// As [`TcpBootstrap::join`], for PE 0 on a socket that listens already: whoever starts the PEs
-    /// chose a free port by it, and nobody else can have taken that since. It waits for as long as
-    /// the PEs that have not come yet are there, as `is_there` tells on another thread.
+    /// As [`TcpBootstrap::join`], for PE 0 on a socket that listens already, so nobody takes its
+    /// port. Waits for missing PEs as long as `is_there`, on another thread, finds them.
     ///
     /// # Errors
     /// As there.
@@ -354,7 +349,6 @@ fn greeter() -> thread::Builder {
 
 #[derive(Debug)]
 enum NoPe {
-    /// It has shown a wrong proof.
     Unproven(String),
     Other(String),
 }
@@ -412,8 +406,7 @@ fn refuse(stream: &mut TcpStream, why: &str, deadline: &Deadline) {
     let _ = stream.shutdown(Shutdown::Write);
 }
 
-/// Connects to PE 0, as often as it takes. `listens`: PE 0 is there already, and has gone once its
-/// port refuses connections.
+/// Connects to PE 0, as often as it takes; if it `listens` already, until it refuses connections.
 fn connect(
     options: &TcpOptions,
     deadline: &Deadline,

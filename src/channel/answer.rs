@@ -10,12 +10,9 @@ use engine::patience::Wait;
 pub(crate) const PAUSES: (Duration, Duration) =
     (Duration::from_micros(10), Duration::from_millis(1));
 
-/// Why there is no answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum NoAnswer {
-    /// The timeout has passed.
     Late,
-    /// The sender is gone.
     Ended,
 }
 

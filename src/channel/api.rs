@@ -126,8 +126,7 @@ impl Channel {
 
     /// Context for kernels. It and all it points to stay until the channel is dropped.
     ///
-    /// Where the thread that has made the channel uses a device, it is in that device's memory and
-    /// for kernels; else it is for CPU threads.
+    /// In device memory, for kernels, if the making thread uses a device; else for CPU threads.
     pub fn context(&self) -> *const c::nlf_context {
         self.state.shared.context()
     }
@@ -138,8 +137,7 @@ impl Channel {
         self.state.failure()
     }
 
-    /// Returns when all PEs have called it; operations may be outstanding: see kernels' quiet.
-    /// Collective.
+    /// Returns when all PEs have called it; operations may be outstanding. Collective.
     ///
     /// # Errors
     /// A PE has not called it in time.
@@ -185,10 +183,8 @@ impl Channel {
         self.state.shared.done(ring)
     }
 
-    /// Delivers what was pushed by now, and takes nothing more: who pushes later, or waits, is told
-    /// that the channel is stopped. Peers are still served. For producers that have to end before
-    /// the channel is dropped; [`Channel::stop`] does it as well. Not collective.
-    ///
+    /// Delivers what was pushed by now, and takes nothing more: kernels that push later, or wait,
+    /// are told that the channel is stopped. Peers are still served. Not collective.
     /// # Errors
     /// Something was not delivered within [`Options::drain`], or had failed before.
     pub fn drain(&self) -> Result<(), ChannelError> {
@@ -198,9 +194,8 @@ impl Channel {
         }
     }
 
-    /// Ends the channel in good order: delivers what was pushed by now, waits until all PEs have,
-    /// and ends the proxy thread. What is pushed later is not taken, and whoever waits in vain is
-    /// told so. Collective. After it, the channel can only be dropped.
+    /// Drains the rings as [`Channel::drain`] does, waits until all PEs have, and ends the proxy
+    /// thread. Collective.
     ///
     /// # Errors
     /// Something was not delivered within [`Options::drain`], or had failed before; or another PE
@@ -241,7 +236,6 @@ impl Channel {
         drained.and(met)
     }
 
-    /// Waits for the proxy thread's end.
     fn join(&mut self) -> Result<(), ChannelError> {
         let Some(thread) = self.thread.take() else { return Ok(()) };
         // The thread ends its waits.

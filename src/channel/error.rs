@@ -1,5 +1,3 @@
-//! Errors of a channel.
-
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +11,6 @@ use crate::settings::SettingsError;
 use cuda::CudaError;
 use engine::error::EngineError;
 
-/// An error of a channel.
 #[derive(Debug, Error)]
 #[expect(missing_docs, reason = "the texts of errors say it")]
 #[non_exhaustive]

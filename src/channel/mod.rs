@@ -1,14 +1,4 @@
 //! The device channel: rings that kernels put descriptors into, and their consumer.
-//!
-//! ```text
-//! api           the Rust interface: a channel, its memory, its end
-//! answer        answers of the proxy thread to user threads
-//! proxy         the thread that executes descriptors
-//! registration  the collective registration of symmetric memory
-//! memory        memory shared with kernels
-//! ring          a ring and the descriptors in it, as the C header describes them
-//! kernels       the compiled kernels that test and measure the channel
-//! ```
 
 mod answer;
 mod api;

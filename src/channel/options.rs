@@ -1,5 +1,3 @@
-//! Options of a channel.
-
 use std::time::Duration;
 
 use crate::channel::error::ChannelError;

@@ -1,5 +1,4 @@
-//! Registration of symmetric memory: each PE sends its handle and a bitmap of its free indices, and
-//! all choose the same index.
+//! Registration of symmetric memory: PEs send handles and free indices, and choose the same index.
 
 use crate::bootstrap::Bootstrap;
 use crate::bootstrap::registration::{Contribution, Unregistered, exchange};

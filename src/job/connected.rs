@@ -24,7 +24,6 @@ const RELEASE_PATIENCE: Duration = Duration::from_secs(1);
 /// Fields are dropped in this order: registrations before the endpoints to which they may be bound.
 pub(crate) struct Connected {
     pub(crate) regions: Arc<RegionTable<ProcessMemory>>,
-    /// The lane of user threads.
     pub(crate) host: HostLane<OfiPort>,
     proxy: UnsafeCell<ProxyLane>,
     pub(crate) report: Report,
@@ -34,7 +33,6 @@ pub(crate) struct Connected {
     pub(crate) has_core: bool,
     /// Has registered memory, so it is dropped after its users.
     pub(crate) consistency: Consistency,
-    /// The proxy thread's iterations.
     pub(crate) pulse: Arc<Pulse>,
 }
 
@@ -43,7 +41,6 @@ pub(crate) struct Connected {
 // only thread there.
 unsafe impl Sync for Connected {}
 
-/// The proxy thread's lane, and the state of its loop.
 #[derive(Debug)]
 struct ProxyLane {
     lane: Lane<OfiPort>,
@@ -65,8 +62,7 @@ impl Connected {
         Self { regions, host, proxy, report, most_rails, has_core, consistency, pulse }
     }
 
-    /// Releases memory. Waits a while if failed operations may still access it: live peers end them
-    /// soon.
+    /// Releases memory. Waits a while if failed operations may access it: live peers end them soon.
     pub(crate) fn release_patiently<E>(
         &self,
         mut release: impl FnMut() -> Result<(), E>,
@@ -78,8 +74,7 @@ impl Connected {
                 Err(failed) if is_in_use(&failed) && wait.left_of(RELEASE_PATIENCE).is_some() => {}
                 done => return done,
             }
-            // The proxy thread may not drive this lane. Failures on it are reported to the waiting
-            // callers.
+            // The proxy thread may not drive this lane; waiting callers get its failures.
             let _ = self.host.try_progress();
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -108,8 +103,7 @@ impl Connected {
         unsafe { &raw mut (*self.proxy.get()).lane }
     }
 
-    /// Runs one iteration of the proxy thread's loop, or none while NVSHMEM submits operations that
-    /// should share a copy.
+    /// Iterates the proxy thread's loop, unless NVSHMEM submits operations to share a copy.
     ///
     /// # Safety
     /// As [`Connected::with_proxy`].

@@ -1,5 +1,3 @@
-//! Errors of a job.
-
 use thiserror::Error;
 
 use cuda::CudaError;

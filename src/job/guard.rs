@@ -1,5 +1,4 @@
-//! Guard of the entries that a host calls: no panic unwinds into the host, and every error is
-//! logged.
+//! Guard of a host's entries: no panic unwinds into the host, and every error is logged.
 
 use std::any::Any;
 use std::fmt::Display;
@@ -18,13 +17,10 @@ pub(crate) trait EntryError: Display + From<JobError> {
     /// Status that the host's functions return.
     type Status;
 
-    /// Success.
     const SUCCESS: Self::Status;
 
-    /// Internal error.
     const INTERNAL: Self::Status;
 
-    /// Returns the status of this error.
     fn status(&self) -> Self::Status;
 }
 

@@ -1,8 +1,7 @@
 //! Heartbeat of a proxy thread: another thread checks that it still iterates.
 //!
-//! Waits have a watchdog ([`engine::Watchdog`]), which runs in iterations, also in those of a
-//! quiet. A thread stuck in a call of the provider or of CUDA's driver makes none, and would never
-//! report it.
+//! The waits' watchdog ([`engine::Watchdog`]) runs in iterations. A thread stuck in a call of the
+//! provider or of CUDA's driver makes none, and would never report it.
 
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -105,8 +104,7 @@ pub(crate) struct Heartbeat {
 }
 
 impl Heartbeat {
-    /// Starts checking a pulse. A stall is logged after `warn_after`, and reported to `failed`,
-    /// once, after `fail_after`.
+    /// Starts checking a pulse: logs stalls after `warn_after`, tells `failed` after `fail_after`.
     pub(crate) fn of(
         pulse: Arc<Pulse>,
         warn_after: Option<Duration>,

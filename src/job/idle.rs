@@ -1,8 +1,6 @@
-//! Idling of a thread that drives a lane: it spins for a moment, then yields its core, and finally
-//! sleeps.
+//! Idling of a thread that drives a lane: it spins, then yields its core, and finally sleeps.
 //!
-//! Peers' messages wait for its iterations, so it never sleeps for long, and never while a caller
-//! waits for an operation.
+//! Peers' messages wait for its iterations: it sleeps briefly, and never while a caller waits.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -20,7 +18,6 @@ enum IdleStep {
     Sleep(Duration),
 }
 
-/// State of an idle thread.
 #[derive(Debug)]
 pub(crate) struct Idle {
     spins: u32,
@@ -30,8 +27,7 @@ pub(crate) struct Idle {
 }
 
 impl Idle {
-    /// `has_core`: whether the thread has a core of its own. `sleep`: duration of a sleep; None to
-    /// never sleep.
+    /// `sleep`: duration of a sleep; None to never sleep.
     pub(crate) fn new(has_core: bool, sleep: Option<Duration>) -> Self {
         let spins = if has_core { SPINS } else { SPINS_SHARED };
         Self { spins, sleep, iterations: 0, since: None }

@@ -1,5 +1,4 @@
-//! A PE's part in a job: opens rails, connects PEs, registers memory of any kind, and reports
-//! counters at the end.
+//! A PE's part in a job: opens rails, connects PEs, registers memory, reports counters at the end.
 //!
 //! NVSHMEM's interface, the device channel and NCCL's interface use it. They differ in the source
 //! of operations, and in the [`Collectives`] that connect the PEs.

@@ -18,11 +18,9 @@ use ofi::fork::{self, JobGuard};
 use ofi::posix_signals::Blocked;
 use ofi::{Devices, Discovery};
 
-/// Time limit at the end for operations that a failure has left in flight. A live peer ends them
-/// much sooner, and a dead one never.
+/// Time limit at the end for operations left in flight by a failure; a dead peer never ends them.
 const DRAIN_PATIENCE: Duration = Duration::from_millis(500);
 
-/// One PE's part of a job, from the discovery of its devices to its end.
 #[derive(Debug)]
 pub(crate) struct Job {
     pub(crate) settings: Settings,
@@ -54,8 +52,7 @@ impl Job {
         })
     }
 
-    /// Returns the PCI paths of the devices if the host is to choose among them: if all have one
-    /// and the user has not named any.
+    /// Returns the devices' PCI paths if the host is to choose: all have one, and none is named.
     pub(crate) fn offered_devices(&self) -> Vec<&std::path::Path> {
         if matches!(self.settings.devices, Devices::Include(_)) {
             return Vec::new();
@@ -64,8 +61,7 @@ impl Job {
         paths.collect::<Option<Vec<_>>>().unwrap_or_default()
     }
 
-    /// Returns true if NVSHMEM is to request consistency. Whether it is needed is known only when
-    /// memory is registered.
+    /// Returns true if NVSHMEM is to request consistency, which memory registered later may need.
     pub(crate) fn enforces_consistency(&self) -> bool {
         match self.settings.consistency {
             ConsistencyChoice::None => false,
@@ -104,9 +100,8 @@ impl Job {
         }
     }
 
-    /// Connects all PEs. Collective: every PE calls it, once, and either all succeed or all get an
-    /// error with the reason of those that failed. `chosen` are the devices that the host picked
-    /// out of those it was offered.
+    /// Connects all PEs, once. Collective: all succeed, or all get an error with the reasons of
+    /// those that failed. `chosen`: devices that the host picked of those offered.
     pub(crate) fn connect(
         &self,
         collectives: &dyn Collectives,

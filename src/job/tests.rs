@@ -21,8 +21,7 @@ use engine::regions::RegionTable;
 use engine::wire::cookie::Cookie;
 use sim_fabric::{FakeFabric, FakeMemory};
 
-/// Settings for a job on so many rails, and others by their variables. A process has one libfabric:
-/// the newer one, if there are two.
+/// Settings for a job on so many rails, with the newer libfabric if there are two.
 pub(crate) fn settings(rails: usize, others: &[(&str, &str)]) -> Settings {
     let devices = ["127.0.0.1", "127.0.0.2"][..rails].join(",");
     let library = libfabric2().map(|file| file.to_string_lossy().into_owned());
@@ -72,7 +71,6 @@ struct Room {
     all: Barrier,
 }
 
-/// A thread there.
 struct Place<'a> {
     room: &'a Room,
     shape: Shape,
@@ -100,14 +98,12 @@ impl Collectives for Place<'_> {
     }
 }
 
-/// A PE that has connected, or has failed to.
 pub(crate) struct Outcome {
     pub(crate) pe: u32,
     pub(crate) job: Result<Job, JobError>,
 }
 
-/// Connects a job of so many PEs, and has each do something. `mishears`: a PE, and the gathering of
-/// which it hears nothing that makes sense.
+/// Connects a job whose PEs each do something. `mishears`: a PE, and the gathering it hears wrong.
 pub(crate) fn connect<T: Send>(
     n_pes: u32,
     settings: &Settings,

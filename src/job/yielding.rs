@@ -4,14 +4,12 @@ use engine::lane::is_idle;
 
 use crate::settings::YieldWhen;
 
-/// Idle iterations between two checks for involuntary context switches: some milliseconds, so that
-/// the system call costs next to nothing.
+/// Idle iterations between two checks for involuntary context switches: some milliseconds.
 const CHECK_INTERVAL: u32 = 1 << 14;
 /// Checks without a switch after which the core counts as this thread's own again. A thread that
 /// yields is switched less often than one that is preempted.
 const CALM_CHECKS: u32 = 64;
 
-/// Decides whether an idle iteration yields.
 #[derive(Debug)]
 pub(crate) struct Yielding {
     /// None to yield while other threads want the core.
@@ -61,8 +59,7 @@ impl Yielding {
     }
 }
 
-/// Returns the number of involuntary context switches of this thread; a yield to a waiting thread
-/// counts too.
+/// Returns this thread's involuntary context switches; a yield to a waiting thread counts too.
 fn involuntary_switches() -> i64 {
     // SAFETY: plain integers, for which zero is valid.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };

@@ -53,13 +53,11 @@ pub(super) const OURS: [&str; 5] = [INIT, TRANSPORT, MEM, TOPO, PROXY];
 
 const OTHERS: [&str; 4] = ["COLL", "P2P", "BOOTSTRAP", "UTIL"];
 
-/// Configuration of the log.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Config {
     pub(super) level: LevelFilter,
     pub(super) version: bool,
-    /// Whether each subsystem is shown, in the order of [`OURS`]. Warnings of the others are shown
-    /// too.
+    /// Which subsystems are shown, in the order of [`OURS`]. Warnings are shown whatever it says.
     pub(super) subsystems: [bool; OURS.len()],
     /// `NVSHMEM_DEBUG_FILE` as given.
     pub(super) file: Option<String>,
@@ -77,8 +75,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Reads the configuration from variables and their values. Wrong values count as not set and
-    /// are reported, but are no error.
+    /// Reads the configuration. Wrong values count as not set and are reported, but are no error.
     pub(super) fn load<N, V>(variables: impl IntoIterator<Item = (N, V)>) -> (Self, Vec<String>)
     where
         N: AsRef<OsStr>,
@@ -120,8 +117,7 @@ impl Config {
     }
 
     fn set_subsystems(&mut self, value: &str, complaints: &mut Vec<String>) {
-        // As in NVSHMEM, '^' before the list applies to the whole list, before a later entry to
-        // that entry.
+        // As in NVSHMEM: '^' before the list is for the whole list, later for one entry.
         let all_out = value.starts_with('^');
         let mut subsystems = [all_out; OURS.len()];
         for entry in value.split(',') {

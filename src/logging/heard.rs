@@ -28,8 +28,7 @@ impl Log for Ear {
     fn flush(&self) {}
 }
 
-/// Runs a function, and returns its result with the lines that it logs on this thread, each as
-/// "LEVEL text".
+/// Runs a function; returns its result and what it logs on this thread, each line "LEVEL text".
 pub(crate) fn heard<T>(run: impl FnOnce() -> T) -> (T, String) {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

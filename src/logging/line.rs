@@ -38,9 +38,8 @@ pub(super) fn host() -> &'static str {
     })
 }
 
-/// Returns the kernel's id of the calling thread, as in NVSHMEM's own lines; the process id if
-/// unknown. The standard library does not have it, so it is read once per thread from the target of
-/// `/proc/thread-self`, which ends with it.
+/// Returns the kernel's id of the calling thread; the process id if unknown. The standard library
+/// lacks it, so it is read once per thread from the end of the link `/proc/thread-self`.
 fn thread(pid: u32) -> u32 {
     thread_local! {
         // With the process in which it was read: a forked child starts with its parent's copy.

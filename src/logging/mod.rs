@@ -33,12 +33,9 @@ pub const PROXY: &str = "PROXY";
 /// Target of the line with the plugin's version, shown if `NVSHMEM_DEBUG` is set to any level.
 pub(crate) const VERSION: &str = "VERSION";
 
-/// Sets up logging from the environment. Only the first call has an effect, so each start of the
-/// transport may call it. A logger that the process has installed for this copy of the `log` crate
-/// stays.
-///
-/// # Threads
-/// Any.
+/// Sets up logging from the environment, on any thread. Only the first call has an effect, so each
+/// start of the transport may call it. A logger that the process has installed for this copy of the
+/// `log` crate stays.
 pub fn init() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

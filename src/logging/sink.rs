@@ -1,5 +1,3 @@
-//! Sinks of log lines.
-
 use std::fs::OpenOptions;
 
 use env_logger::{Builder, Logger, Target};
@@ -10,8 +8,7 @@ use super::{TRANSPORT, VERSION, line};
 
 struct Sink {
     main: Logger,
-    /// Errors again, on standard error, if `main` is a file: NVSHMEM itself logs next to nothing
-    /// when a transport fails to start.
+    /// Errors on standard error too if `main` is a file: NVSHMEM says little when start fails.
     errors: Option<Logger>,
 }
 
@@ -19,8 +16,7 @@ pub(super) fn install(config: &Config) -> bool {
     let (mut target, mut errors, mut problem) = (Target::Stderr, None, None);
     if let Some(template) = &config.file {
         let path = expand(template, line::host(), std::process::id());
-        // Appends, so that PEs that share a file do not overwrite each other: each record is one
-        // write.
+        // Appends, one write per record, so that PEs that share a file keep each other's.
         match OpenOptions::new().create(true).append(true).open(&path) {
             Ok(file) => {
                 target = Target::Pipe(Box::new(file));

@@ -206,8 +206,7 @@ pub(super) unsafe extern "C" fn reg_mr_sym(
     guard("regMrSym", || {
         // SAFETY: rule 1.
         let group = unsafe { given(group.cast::<Group>(), "collComm")? };
-        // The driver tells the memory's kind; here only that the argument is a valid kind is
-        // checked.
+        // The driver tells the memory's kind; here only the argument is checked.
         if kind & !(PTR_HOST | PTR_CUDA) != 0 || kind == 0 {
             return Err(NcclError::NoKind { kind });
         }

@@ -61,7 +61,6 @@ impl Listener {
         Ok(Self { device, socket: Mutex::new(Some(socket)), handle })
     }
 
-    /// The bytes for the other ranks.
     pub(super) fn handle(&self) -> [u8; HANDLE_BYTES] {
         self.handle.encode()
     }
@@ -161,10 +160,9 @@ fn listens_at(told: &[IpAddr]) -> IpAddr {
     }
 }
 
-/// The addresses by which other hosts may reach this one, the likeliest first: the first of the
-/// interfaces that `named` has, as NCCL reads it: beginnings of names, or whole ones behind a `=`,
-/// to be used, or behind a `^` not to be. Else all but loopback's and those of bridges within the
-/// host. The first of loopback's where there is no other.
+/// Addresses by which other hosts may reach this one, the likeliest first. If `named`, as NCCL
+/// reads it (beginnings of names, or whole ones behind `=`), selects interfaces, only the first
+/// one's; else all that lead out of the host and no `^` excludes; else loopback's first.
 fn addresses(interfaces: &[Interface], named: &str) -> Vec<IpAddr> {
     // A link-local address is valid only with an interface's number.
     let is_link_local =

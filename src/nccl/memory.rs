@@ -1,5 +1,3 @@
-//! Memory that a group has registered.
-//!
 //! Handles are numbers, not pointers, so one that was released or never given out is detected.
 
 use std::ffi::c_void;
@@ -13,7 +11,6 @@ use engine::wire::handle::{HANDLE_BYTES, HandleBytes};
 /// handles are detected. 48 bits in all: NCCL keeps 63 bits of a handle.
 const INDEX_BITS: u32 = 24;
 
-/// One region, on all ranks.
 #[derive(Debug)]
 pub(super) struct Region {
     pub(super) base: usize,
@@ -23,7 +20,6 @@ pub(super) struct Region {
 }
 
 impl Region {
-    /// The address of bytes of this rank's memory.
     #[inline]
     pub(super) fn local(
         &self,
@@ -38,7 +34,6 @@ impl Region {
         Ok(self.base + offset as usize)
     }
 
-    /// The address of bytes of another rank's memory, and its handle.
     #[inline]
     pub(super) fn remote(
         &self,

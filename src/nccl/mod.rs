@@ -1,19 +1,6 @@
 //! NCCL's RMA interface: tables of functions by which NCCL's device API (GIN) and its host calls
 //! put, get and signal over our rails.
 //!
-//! ```text
-//! tables     one table per version of the interface
-//! entries    the functions in them, which check their arguments
-//! older      those of v14, which wrap them
-//! plugin     state of the process: settings, and the devices that NCCL is offered
-//! listener   a socket for the other ranks of a group
-//! group      connected ranks, a job of its own, with its lane
-//! memory     memory that a group has registered, by NCCL's handles
-//! requests   operations that NCCL has started and not seen complete
-//! helper     the thread that makes progress while NCCL's does not
-//! log        a logger that writes to NCCL's log
-//! ```
-//!
 //! # Guarantees of the host, on which `unsafe` code here relies
 //! NCCL 2.30.7 to 2.32 keep these rules (`src/rma`, `src/gin` and `src/plugin` of its sources).
 //!
@@ -29,10 +16,7 @@
 //! Functions on a group may come from several threads at once: a lock is between them.
 //!
 //! # Order
-//! Puts and gets are unordered. A signal, weak or strong, is ordered after all earlier puts and
-//! signals to the same rank of the group, whatever their context, which is more than NCCL requires.
-//! The target keeps that order, so a signal waits for no round trip, except after puts without a
-//! signal to memory that NICs write directly.
+//! Puts and gets are unordered. Signals keep more order than NCCL requires: see `docs/nccl.md`.
 
 pub mod abi;
 mod entries;

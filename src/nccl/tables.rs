@@ -4,8 +4,7 @@ use crate::nccl::abi::{Table14, Table15, Table16};
 
 use super::{entries, older};
 
-/// A table with the fields common to all versions, the operations of a module, and the version's
-/// own fields.
+/// A table with the common fields, a module's operations, and the version's own fields.
 macro_rules! table {
     ($table:ident, $operations:ident { $($own:ident: $function:path),* }) => {
         $table {

@@ -7,7 +7,6 @@ use ofi::{GpuDirect, Provider, Threading};
 
 /// A type with a name for every value.
 pub(super) trait Choice: Copy + PartialEq + 'static {
-    /// Every value with its name.
     const NAMES: &'static [(&'static str, Self)];
 }
 

@@ -1,6 +1,4 @@
 //! Keeps `docs/settings.md` equal to the settings table.
-//!
-//! After a change to the table, `UPDATE_DOCS=1 cargo test --lib settings::docs` writes the page.
 
 use std::fmt::Write as _;
 use std::path::Path;

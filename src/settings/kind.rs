@@ -1,7 +1,6 @@
 //! Kinds of settings: from text to a value and back.
 //!
-//! A parser's error is the fault of the text; the caller adds the setting's name, the text and the
-//! accepted values.
+//! A parser's error is the text's fault; the caller adds setting, text and accepted values.
 
 use std::fmt;
 use std::time::Duration;
@@ -202,7 +201,6 @@ impl Kind<Option<Duration>> for Time {
     }
 }
 
-/// Text of any kind.
 pub(super) struct Text {
     /// The word for none, if none is accepted.
     pub(super) none: &'static str,

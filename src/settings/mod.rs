@@ -1,7 +1,6 @@
 //! Settings of the user, each read once at start from the environment.
 //!
-//! `table.rs` has every setting once: name, type, default, accepted values, effect, audience. Users
-//! set variables of their own; experts and tests set keys of `NVSHMEM_LIBFABRIC_DEBUG`.
+//! Users set variables of their own; experts and tests set keys of `NVSHMEM_LIBFABRIC_DEBUG`.
 #![forbid(unsafe_code)]
 
 mod choices;

@@ -78,7 +78,6 @@ impl AtomicOp {
     /// Returns the operation with NVSHMEM's number.
     #[inline]
     pub fn from_code(code: i32) -> Option<AtomicOp> {
-        // A table would be no shorter; the compiler makes one of this.
         AtomicOp::ALL.into_iter().find(|op| *op as i32 == code)
     }
 

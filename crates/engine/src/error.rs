@@ -200,8 +200,7 @@ pub enum EngineError {
         rail: RailId,
         /// The rail's name.
         rail_name: String,
-        /// Seconds since anything of the peer last ended, or of any peer where it waits for a copy
-        /// or for what others hold.
+        /// Seconds since anything of the peer ended, or of any if it waits for what peers share.
         seconds: u64,
         /// State of the oldest work.
         state: &'static str,

@@ -19,12 +19,10 @@ use crate::wire::message::Seq;
 /// Order groups of a peer at a time.
 const RING: u32 = 16;
 
-/// Kinds of unfinished work in an order group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Class {
     /// Segments written, and waiting signals.
     Write = 0,
-    /// Segments read.
     Read = 1,
     /// Messages, and segments that a message has its target count.
     Message = 2,
@@ -69,7 +67,6 @@ impl OrderGroup {
     }
 }
 
-/// The order groups of one peer.
 #[derive(Clone, Debug)]
 pub(crate) struct OrderGroups {
     /// Unfinished work by group and class. The entry of [`OrderGroup::NONE`] means nothing.
@@ -119,13 +116,11 @@ impl OrderGroups {
     #[inline(always)]
     pub(crate) fn begin(&mut self, group: OrderGroup) {
         let count = &mut self.counts[group.index()];
-        // `NONE` has a count too, so that the fast path needs no branch. It is never read, and may
-        // wrap.
+        // `NONE` has a count too, so that the fast path needs no branch. Never read, it may wrap.
         *count = count.wrapping_add(1);
     }
 
-    /// Uncounts finished work. Returns true if it was the last of its class in the group, and
-    /// something may wait for a cursor.
+    /// Uncounts finished work. Returns true if this may move a cursor that something waits for.
     #[inline(always)]
     pub(crate) fn end(&mut self, group: OrderGroup, ended: u32) -> bool {
         let count = &mut self.counts[group.index()];
@@ -136,8 +131,7 @@ impl OrderGroups {
     /// Turns a waiting signal or staged put, counted as a write, into a message of the same group.
     pub(crate) fn leave(&mut self, write: OrderGroup, message: Seq) -> OrderGroup {
         self.end(write, 1);
-        // The message stays in the group of the write: a fence that waits for one waits for
-        // the other.
+        // The message stays in the group of the write: the same fences wait for it.
         let group = OrderGroup(write.0 & !(CLASSES as u8 - 1) | Class::Message as u8);
         self.begin(group);
         // For the last group, `close` overwrites this with the newest number.
@@ -161,7 +155,6 @@ impl OrderGroups {
         self.finished != self.last
     }
 
-    /// Returns true if no work is unfinished.
     #[inline(always)]
     pub(crate) fn is_empty(&self) -> bool {
         // Work in a closed group keeps `finished` below `last`, so only the last counts are read.
@@ -182,13 +175,11 @@ impl OrderGroups {
         Fence(self.last)
     }
 
-    /// Returns the number of unfinished writes after a fence.
     pub(crate) fn writes_after(&self, fence: Fence) -> u32 {
         let groups = self.last.wrapping_sub(fence.0) + 1;
         (0..groups).map(|ahead| self.count(fence.0.wrapping_add(ahead), Class::Write)).sum()
     }
 
-    /// Returns the number of unfinished segments or messages of a class, over all groups.
     pub(crate) fn unfinished(&self, class: Class) -> u32 {
         (0..RING).map(|number| self.count(number, class)).sum()
     }
@@ -215,8 +206,7 @@ impl OrderGroups {
         while self.written != self.last && self.count(self.written, Class::Write) == 0 {
             self.written = self.written.wrapping_add(1);
         }
-        // `finished <= ordered <= written`: a group without messages may still follow one with
-        // writes, and is then not ordered.
+        // `finished <= ordered <= written`: a group without messages may follow one with writes.
         while self.ordered != self.written && self.count(self.ordered, Class::Message) == 0 {
             self.ordered = self.ordered.wrapping_add(1);
         }

@@ -23,10 +23,8 @@ impl fmt::Display for Pe {
     }
 }
 
-/// One rail of a lane: a domain with its endpoint, completion queue and address vector.
-///
-/// Index of the lane's rails, in the order chosen at start. Rails of this process and of peers are
-/// both named by a `RailId`; the two numberings are independent.
+/// A rail of a lane: its index in the order chosen at start. Rails of this process and of peers are
+/// numbered independently.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct RailId(pub u8);
 

@@ -1,7 +1,6 @@
 //! Policy and protocol of a lane: how operations become segments on rails, and stay right.
 //!
-//! The engine names no symbol of libfabric or CUDA. It sees the fabric through the traits of
-//! [`port`]. Nothing here is `unsafe`.
+//! The engine names no symbol of libfabric or CUDA, only the traits of [`port`], and no `unsafe`.
 //!
 //! # Modules
 //! Each depends on those before it, but that `core` ends what [`lane::host`] has handed over:
@@ -13,12 +12,7 @@
 //! 6. [`signal`]: how signals follow data. `staging`: memory that the fabric does not reach.
 //! 7. [`lane`]: submits, queues, and drives all of it in each progress iteration.
 //!
-//! # Terms
-//! Terms of libfabric and OpenSHMEM are used as there. A *lane* is one thread's access to
-//! the fabric, a *peer* a PE as a lane sees it, a *rail* one NIC: a domain with endpoint,
-//! completion queue and address vector. A *segment* is one RMA operation of the fabric, a *message*
-//! bytes that the peer's lane executes. Memory is *staged* if the fabric does not reach it and its
-//! bytes pass through *bounce buffers*. Decision 64 has the design.
+//! Terms are those of libfabric, OpenSHMEM and `docs/architecture.md`; decision 64 has the design.
 #![forbid(unsafe_code)]
 
 pub mod atomic;

@@ -32,21 +32,17 @@ pub(crate) struct Op {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum OpKind {
-    /// A put or a get.
     Transfer(Direction),
     /// A put of values to staged memory, whose bytes staging holds.
     Values,
-    /// A put with its signal.
     PutSignal(WordOp, SignalProtocol),
     /// An atomic that fetches nothing. Only fences order it.
     Atomic(WordOp),
     /// A signal sent apart from its data; it follows all earlier puts.
     Signal(WordOp),
-    /// A fetching atomic.
     Fetch(WordOp, FetchTarget),
 }
 
-/// An operation on a word of a peer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WordOp {
     pub(crate) addr: RegionAddr,
@@ -118,7 +114,6 @@ impl Op {
 
 #[derive(Debug)]
 pub(crate) enum QueueEntry {
-    /// An operation and the peer's handle for its remote memory.
     Op(Op, Arc<HandleBytes>),
     Fence,
     /// A wait for everything queued before it, after which the completion group ends.

@@ -1,9 +1,8 @@
 //! Waiting time that excludes the time in which this process was stopped.
 //!
-//! While a process is stopped (by a debugger, a scheduler, a laptop's lid), it does not wait, and
-//! the event that it waits for could not be seen. On the wall clock its deadlines would expire the
-//! moment it resumes. A waiter therefore checks often, and each interval between two checks counts
-//! for at most [`STEP`].
+//! While a process is stopped (by a debugger, a scheduler, a laptop's lid), it cannot see the event
+//! that it waits for, and by the wall clock its deadlines would expire as it resumes. A waiter
+//! therefore checks often, and each interval between two checks counts for at most [`STEP`].
 
 use std::time::{Duration, Instant};
 

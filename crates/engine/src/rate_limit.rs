@@ -65,8 +65,7 @@ impl RateLimit {
         self.admit_at(u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX))
     }
 
-    /// [`RateLimit::admit`] on the caller's own clock, in nanoseconds. A limit must use one of the
-    /// two clocks throughout.
+    /// [`RateLimit::admit`] on the caller's own clock, in ns. A limit must keep to one clock.
     pub fn admit_at(&self, now: u64) -> Option<Suppressed> {
         let end = self.end.load(Ordering::Relaxed);
         let next = now.saturating_add(self.period);

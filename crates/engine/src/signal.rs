@@ -1,8 +1,6 @@
 //! Signals: how the signal of a put follows its data, and which operations come before a signal.
 //!
-//! *Eager*: data and signal are one message. *Counted*: the segments carry immediate data, and the
-//! signal's message says how many of them the target has to count. *Chained*: the segments have a
-//! completion group of their own whose continuation sends the signal.
+//! `SignalChoice` describes the protocols.
 //!
 //! The signal of a put follows its own data alone. A signal without data, by an atomic operation or
 //! behind a put of several parts, follows all puts started before. Strong signals, those of a lane
@@ -19,9 +17,8 @@ use crate::port::{Port, Tail};
 use crate::request::{FetchTarget, LocalSide, Request};
 use crate::wire::message::{Body, RegionAddr, Seq, Tag};
 
-/// Maximum number of unacknowledged messages to a peer for another long one with a mark to leave.
-/// The target holds a message that waits for its mark, so this bounds its memory to as many long
-/// ones.
+/// Maximum number of unacknowledged messages to a peer for a long one with a mark to leave: a bound
+/// of the long messages that the target holds until their marks are reached.
 const MAX_HELD: u32 = 32;
 
 /// The payload of a put with signal, as far as it is known.
@@ -83,8 +80,7 @@ impl<P: Port> Core<P> {
             return SignalProtocol::Ordered;
         }
         let Some(data) = self.groups.start() else { return SignalProtocol::Ordered };
-        // Until the signal has left, the operation counts as a write: fences and quiets wait for
-        // it.
+        // Until the signal has left, its operation counts as a write: fences and quiets wait.
         let group = self.peers.get_mut(pe).order.begin_last(Class::Write);
         // The operation's own count keeps the group from ending before all segments are posted.
         self.groups.begin(data);
@@ -201,8 +197,7 @@ impl<P: Port> Core<P> {
         }
     }
 
-    /// Submits a signal that follows earlier puts, or only its own data if it is `counted`. It
-    /// waits while such puts are not delivered.
+    /// Submits a signal. It waits for earlier puts, or only for its own data if it is `counted`.
     pub(crate) fn submit_signal(
         &mut self,
         pe: Pe,

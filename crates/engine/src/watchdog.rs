@@ -23,9 +23,8 @@ const YIELD_WEIGHT: u32 = 16;
 /// Time between two checks of all peers, in nanoseconds.
 const PERIOD: u64 = 250_000_000;
 
-/// Maximum nanoseconds between two checks that count as waiting. A user thread may start a put and
-/// compute for an hour before its quiet, or a process may be stopped: meanwhile the fabric had no
-/// chance to complete anything.
+/// Maximum nanoseconds between two checks that count as waiting. While a user thread computes for
+/// an hour before its quiet, or a process is stopped, the fabric cannot complete anything.
 const MAX_GAP: u64 = 5_000_000_000;
 
 /// A gap counts at most as the deadline divided by this.
@@ -43,7 +42,6 @@ const DUMPS: u32 = 4;
 pub struct Watchdog {
     warn_after: Option<u64>,
     fail_after: Option<u64>,
-    /// Maximum nanoseconds between two checks that count.
     max_gap: u64,
     /// Iterations left until the clock is read, and the interval between reads.
     iterations: u32,
@@ -61,7 +59,6 @@ pub struct Watchdog {
     ended: Vec<(Pe, u32)>,
 }
 
-/// Oldest unfinished work of a peer, for reports.
 #[derive(Debug)]
 struct OldestWork {
     what: &'static str,
@@ -71,7 +68,6 @@ struct OldestWork {
     born: u32,
 }
 
-/// A wait to be reported.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Overdue {
     pub(crate) seconds: u64,
@@ -89,8 +85,7 @@ impl Watchdog {
         Self {
             warn_after: warn_after.map(nanoseconds),
             fail_after,
-            // At least a period, or no time would count; a part of the deadline, so that one gap
-            // cannot exceed it.
+            // At least a period, or no time would count; at most a part of the deadline.
             max_gap: share.clamp(PERIOD, MAX_GAP),
             iterations: 1,
             every: 1,
@@ -163,8 +158,7 @@ impl Watchdog {
         true
     }
 
-    /// Returns the report that is due for work without progress since `since`, of which `warned`
-    /// warnings were given.
+    /// Returns the report due for work without progress since `since`, after `warned` warnings.
     pub(crate) fn overdue(&self, since: u32, warned: u32) -> Option<Overdue> {
         self.overdue_after(1, since, warned)
     }
@@ -289,8 +283,7 @@ impl<P: Port> Core<P> {
             QueueEntry::Op(op, _) => Some((op.what(), op.len)),
             QueueEntry::Fence | QueueEntry::Quiet(_) => None,
         });
-        // What is counted was submitted before anything that is queued: signals that wait, and
-        // staged transfers.
+        // Counted work, waiting signals and staged transfers, is older than anything queued.
         let counted = peer.order.unfinished(Class::Write) + peer.order.unfinished(Class::Read);
         let signals = peer.waiting_signals.len() as u32;
         let (what, len) = match first {

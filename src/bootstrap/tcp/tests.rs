@@ -1,5 +1,3 @@
-//! On sockets of the loopback interface.
-
 use std::io::{Read, Write};
 
 use std::cell::Cell;
@@ -44,7 +42,6 @@ fn center<'scope>(
     scope.spawn(move || TcpBootstrap::center(options(at, 0, n_pes), listener, &|_| true).unwrap())
 }
 
-/// Has PEs 1 and 2 join, and all three meet.
 fn others_come(center: Center<'_>, at: SocketAddr) {
     thread::scope(|scope| {
         let join = |me| scope.spawn(move || TcpBootstrap::join(options(at, me, 3)).unwrap());
@@ -200,8 +197,7 @@ fn foreign_listener_is_named() {
     });
 }
 
-/// Of several addresses one leads to PE 0. Nobody answers at another, and something else answers at
-/// a third.
+/// One address leads to PE 0; nobody answers at another, and something else at a third.
 #[test]
 fn join_tries_every_address() {
     let (closed, nobody) = listener();
@@ -267,8 +263,7 @@ fn limited_guesses_delay_no_pe() {
         for _ in 0..FREE_GUESSES + 20 {
             assert!(!half_join(at, 1, 8).1);
         }
-        // Each beyond the free ones has waited for those before it, but for those that were on
-        // their way.
+        // Each beyond the free ones has waited for those before it, but for those on their way.
         assert!(started.elapsed() >= 15 * PENALTY, "{:?}", started.elapsed());
         others_come(center, at);
     });

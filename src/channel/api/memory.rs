@@ -26,11 +26,10 @@ impl Channel {
         self.allocate_symmetric_on(MemoryLocation::Host, len)
     }
 
-    /// [`Channel::allocate_symmetric`], of memory on the host or on a device. On a device it is
-    /// made by the VMM interface where the driver has that, reached by NICs directly where all
-    /// rails can and the settings let them, and staged else. It may wait for everything on the
-    /// device, as [`Channel::release`] of it does. Collective, with the same length on all; each PE
-    /// says for itself where.
+    /// [`Channel::allocate_symmetric`], of memory on the host or on a device, as each PE chooses.
+    /// On a device it is made by the VMM interface where the driver has that, and staged unless all
+    /// rails reach it and the settings let them. It may wait for everything on the device, as
+    /// [`Channel::release`] of it does.
     ///
     /// # Errors
     /// As [`Channel::allocate_symmetric`]; no context of a device is current on this thread.
@@ -84,9 +83,8 @@ impl Channel {
         self.enter(&mut regions, registered, [].into())
     }
 
-    /// Ends the registration of memory that begins at an address, the latest one if there are
-    /// several, and frees it if it was allocated here. Collective for symmetric memory. Nobody uses
-    /// the memory any more, here or there.
+    /// Ends the latest registration of memory that begins at an address, and frees it if it was
+    /// allocated here. Collective for symmetric memory, which no PE uses any more.
     ///
     /// # Errors
     /// There is no such memory; or not all PEs have come. Or an operation touches it still, which
@@ -215,8 +213,7 @@ impl Channel {
         self.state.shared.set_region(usize::from(index), shown, regions.entries())
     }
 
-    /// Ends a registration that was not published; the memory is freed once no peer can write to
-    /// it.
+    /// Ends a registration that was not published; frees the memory once no peer can write to it.
     fn give_up(&self, region: Registered) {
         let Registered { base, len, handle, .. } = region;
         let connected = self.connected();

@@ -1,5 +1,4 @@
-//! The device header at one end of a channel's memory, compiled for CPU threads, and the consumer
-//! at the other.
+//! The device header, compiled for CPU threads, at one end of a channel's memory.
 
 mod descriptors;
 mod producers;

@@ -1,5 +1,4 @@
-//! Mirrored memory: words that producers change or read for each operation, on the device if they
-//! are kernels, with a copy in host memory.
+//! Mirrored memory: words that producers use for each operation, near them and with a host copy.
 //!
 //! A GPU's atomics do not reach host memory over every bus, and each read would cross it. The CPU
 //! copies parts of its copy there and back. For CPU threads, host memory is its own copy.
@@ -15,7 +14,6 @@ use cuda::{Context, CopyEngine, DeviceMemory, Direction, PinnedMemory, Transfer}
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A block of device memory and its copy.
 #[derive(Debug)]
 struct OnDevice {
     /// Dropped before the memory on both sides: it waits for its copies.

@@ -13,7 +13,6 @@ use crate::channel::ring::PublishedIn;
 use crate::logging;
 use cuda::{Context, DeviceMemory, WordRange, Words, WordsOptions, drain_writes};
 
-/// Device memory, and its mapping for the CPU.
 #[derive(Debug)]
 struct MappedMemory {
     here: usize,

@@ -43,8 +43,7 @@ impl Sizes {
     }
 }
 
-/// Offsets of the parts of a block. Each part starts on a page, so that two writers never share a
-/// cache line; the context is at 0.
+/// Offsets of a block's parts. Each starts on a page, so no cache line has two writers.
 #[derive(Clone, Copy, Debug)]
 struct Layout {
     mirrored: MirroredLayout,
@@ -101,7 +100,6 @@ fn part(end: &mut usize, bytes: usize) -> usize {
     at
 }
 
-/// The shared memory of a channel.
 #[derive(Debug)]
 pub(crate) struct Shared {
     mirrored: Box<dyn SharedBlock>,
@@ -195,8 +193,6 @@ impl Shared {
         (self.published.here() + ring * size_of::<c::nlf_published>() + offset) as *mut T
     }
 
-    /// The consumers of all rings.
-    ///
     /// # Safety
     /// Called once, and the memory outlives them.
     pub(crate) unsafe fn rings(&self) -> Result<Vec<Ring>, ChannelError> {

@@ -2,19 +2,16 @@
 //!
 //! # Batches
 //! Up to [`BATCH`] descriptors of a ring are taken at a time, ring after ring, and make one of the
-//! engine's batches. A ring's batches retire in their order: when the first is over, its last slot
-//! is published as done. So `done` says that everything before it is delivered, and what other
-//! rings have under way does not hold it up. A ring has at most a fixed number of batches open;
-//! beyond it, nothing is taken from that ring.
+//! engine's batches. A ring's batches retire in their order, whatever other rings have under way:
+//! `done` says that everything before it is delivered. A ring has a bounded number of batches open.
 //!
 //! # Quiet with one PE
 //! A quiet with one PE completes when nothing of any ring is outstanding with it; or by `done`,
 //! which comes first if others put to that PE without end.
 //!
 //! # Acknowledgements
-//! Peers acknowledge messages when they are asked. They are asked when the first batch of a ring
-//! has been open for [`PATIENCE`] iterations: by then, answers to what was sent have often brought
-//! the acknowledgement along.
+//! Peers are asked for them when the first batch of a ring has been open for [`PATIENCE`]
+//! iterations: by then, other messages have often brought them along.
 
 use std::collections::VecDeque;
 
@@ -53,7 +50,6 @@ struct RingState {
     limit: u64,
 }
 
-/// The failure of a context: a code for producers, and a text.
 #[derive(Debug)]
 pub(crate) struct Failed {
     pub(crate) fault: Fault,
@@ -216,8 +212,7 @@ impl Consumer {
     }
 }
 
-/// True if the next descriptor is for a PE whose queue of parked operations is full: it stays in
-/// its ring, and other rings go on.
+/// True if the next descriptor has to stay in its ring: the queue of its PE is full.
 #[inline(always)]
 fn is_stuck<P: Port>(from: &mut Ring, lane: &Lane<P>) -> bool {
     lane.has_saturated_peer() && from.next_pe().is_some_and(|pe| lane.is_saturated(pe))
@@ -255,8 +250,7 @@ fn take_other<P: Port>(
     }
 }
 
-/// Publishes quiets with PEs with which nothing is outstanding; those before `done` are complete by
-/// it. Returns true if any was published.
+/// Publishes finished quiets that `done` does not complete. Returns true if there were any.
 #[cold]
 fn answer<P: Port, E>(
     ring: &mut Ring,

@@ -14,9 +14,7 @@ use engine::request::{AtomicRequest, FetchTarget, LocalSide, PutSignalRequest, R
 /// Reason for which an operation was not submitted.
 #[derive(Debug)]
 pub(crate) enum Refusal {
-    /// An address outside of its region.
     AddressFault(AddressFault),
-    /// There is no such PE.
     NoPe,
     /// A quiet with that PE: nothing to submit.
     Quiet(Pe),

@@ -9,7 +9,6 @@ use engine::wire::handle::HandleBytes;
 /// Entries of the table. An index has eight bits, so it needs no check.
 const MAX_REGIONS: usize = 256;
 
-/// Registration of one peer under a region's index.
 #[derive(Clone, Debug)]
 pub(crate) struct PeerRegion {
     pub(crate) base: u64,
@@ -48,7 +47,6 @@ impl Regions {
         self.regions[usize::from(index)] = region;
     }
 
-    /// The region that contains `bytes` bytes at `at`.
     #[inline(always)]
     fn around(&self, at: RegionAddr, bytes: u64) -> Result<&Region, AddressFault> {
         match self.regions.get(at.region().index()) {

@@ -1,8 +1,5 @@
-//! The thread: the only one that takes from the rings and uses the proxy lane.
-//!
-//! One loop: take a batch, iterate the lane, publish completion, and now and then serve requests of
-//! user threads. Once it is stopped, or after a failure, it takes nothing more and goes on
-//! iterating: peers may need its progress.
+//! One loop: take a batch, iterate the lane, publish completion, at times serve user threads. Once
+//! stopped or failed, it takes nothing more but iterates: peers may need its progress.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -30,7 +27,6 @@ use ofi::affinity::keep_near;
 /// Iterations between two checks for requests of user threads.
 const CONTROL_EVERY: u32 = 32;
 
-/// Requests of user threads to the proxy thread.
 #[derive(Debug)]
 pub(crate) enum Control {
     /// Runs a function between two iterations.
@@ -39,7 +35,6 @@ pub(crate) enum Control {
     Drain {
         /// Slots reserved in each ring.
         heads: Vec<u64>,
-        /// Longest wait.
         patience: Duration,
         /// Receives the outcome: all delivered, or the number of slots that are not.
         done: Sender<Result<(), u64>>,
@@ -61,7 +56,6 @@ impl ProxyView<'_> {
     }
 }
 
-/// Function to run in the proxy thread.
 pub(crate) struct Run(pub(crate) Box<dyn FnOnce(&mut ProxyView<'_>) + Send>);
 
 impl std::fmt::Debug for Run {
@@ -117,7 +111,6 @@ enum Phase {
     Failed,
 }
 
-/// The proxy thread's state.
 #[derive(Debug)]
 pub(crate) struct Proxy {
     state: Arc<ChannelState>,

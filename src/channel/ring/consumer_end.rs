@@ -75,10 +75,7 @@ pub fn slots_log2(slots: u64) -> Result<u32, RingSizeError> {
     }
 }
 
-/// The consumer of a ring.
-///
-/// # Threads
-/// One at a time; it may move between threads.
+/// The consumer of a ring, used by one thread at a time.
 #[derive(Debug)]
 pub struct Ring {
     memory: RingMemory,
@@ -149,9 +146,8 @@ impl Ring {
         }
     }
 
-    /// Takes the next descriptor. None if it is not written, or only in part.
-    ///
-    /// Its slots stay occupied until [`Ring::publish_tail`].
+    /// Takes the next descriptor, whose slots stay occupied until [`Ring::publish_tail`]. None if
+    /// it is not written, or only in part.
     ///
     /// # Errors
     /// Words that are no descriptor. They are taken, as one slot; the next slot is undefined, as it
@@ -187,8 +183,7 @@ impl Ring {
         Some(decoded.map_err(|wrong| BadDescriptor { wrong, words: *first }))
     }
 
-    /// Slots taken so far: after [`Ring::take`], the value of `done` that completes that
-    /// descriptor.
+    /// Slots taken; after [`Ring::take`] also the value of `done` that completes its descriptor.
     #[inline]
     pub fn taken(&self) -> u64 {
         self.taken
@@ -200,10 +195,8 @@ impl Ring {
         self.done
     }
 
-    /// Publishes that all slots taken are free.
-    ///
-    /// Not needed after each descriptor: once for a batch, and when there is nothing to take, since
-    /// a producer may be waiting for less than a batch.
+    /// Publishes that all slots taken are free: once for a batch, and when there is nothing to
+    /// take, since a producer may be waiting for less than a batch.
     #[inline]
     pub fn publish_tail(&mut self) {
         if self.tail != self.taken {

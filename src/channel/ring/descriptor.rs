@@ -1,6 +1,4 @@
 //! Descriptors: one operation that a kernel asks for.
-//!
-//! `encoding` has their words.
 
 use std::fmt;
 

@@ -1,5 +1,4 @@
-//! Assertions that the Rust types of the shared memory are those of
-//! `include/nvshmem_libfabric_ring.h`.
+//! Asserts that the shared memory's types are those of `include/nvshmem_libfabric_ring.h`.
 //!
 //! bindgen asserts the layout of what it generates, and the header for C and C++ compilers.
 

@@ -1,7 +1,4 @@
 //! The memory that a ring's two ends share, as atomics.
-//!
-//! Names, numbers and why a slot's words have their order: `include/nvshmem_libfabric_ring.h`.
-//! `layout` checks that sizes and offsets are the same.
 
 use channel_sys as c;
 
@@ -40,8 +37,7 @@ pub struct Published {
 
 /// The lap of a slot, at its bit in a word.
 ///
-/// It is the bit of the slot's number that changes with each lap of the ring, inverted: the first
-/// lap's, in zeroed memory, is a one.
+/// The bit of the slot's number that changes with each lap, inverted: a one in the first lap.
 #[inline(always)]
 pub fn lap(number: u64, slots_log2: u32) -> u64 {
     // Of rings that have a size, the logarithm is below 63, and the rotation a shift.

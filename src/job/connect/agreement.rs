@@ -28,8 +28,7 @@ impl Agreement {
         if self.immediate_data > 0 { TAGS } else { 0 }
     }
 
-    /// Returns true if signals wait for their data although a PE's own rails, with `mine` bytes of
-    /// immediate data, could have it counted.
+    /// Returns true if signals are chained though rails with `mine` immediate bytes could count.
     pub(super) fn chains(self, mine: u8) -> bool {
         mine > self.immediate_data && self.immediate_data == 0
     }

@@ -36,10 +36,7 @@ use engine::wire::handshake::{Addresses, Hello, RailAddress, SetupStep, fabric_h
 use ofi::posix_signals::Blocked;
 use ofi::{Discovery, OfiError, OfiPort, Opened, Provider};
 
-/// Opens the rails and connects all PEs. Collective: every PE calls it, and either all succeed or
-/// all get an error with the reason of those that failed.
-///
-/// `chosen` are the devices that the host picked out of those it was offered.
+/// Opens the rails and connects all PEs, as [`Job::connect`](super::pe::Job::connect) describes.
 pub(crate) fn connect(
     settings: &Settings,
     discovery: &Discovery,
@@ -196,8 +193,7 @@ struct Paths {
 impl Paths {
     /// Inserts the peers' addresses, in one call per rail.
     ///
-    /// Operations address only peers' proxy rails, which the peer's proxy thread polls whatever its
-    /// user threads do.
+    /// Only peers' proxy rails are addressed: their proxy threads always poll them.
     fn insert(
         opened: &mut Opened,
         me: Pe,
@@ -287,7 +283,6 @@ fn assemble(
         devices,
     };
     let n_pes = paths.proxy.n_pes();
-    // The host lane is on the device of the first proxy rail.
     let leads = |pe: &Pe| paths.proxy.leads(*pe, RailId(0));
     let detours: Vec<Pe> = (0..n_pes).map(Pe).filter(|pe| !leads(pe)).collect();
     let host = Lane::new(host, config(LaneKind::Host, paths.host));

@@ -102,8 +102,7 @@ fn gpu() -> Option<PciAddress> {
 
 pub(crate) fn machine() -> u64 {
     let read = |path| fs::read_to_string(path).unwrap_or_default();
-    // The kernel's boot id, which containers of one machine share; and the host name, in case that
-    // is hidden.
+    // The kernel's boot id, which containers share; the host name in case that is hidden.
     let boot = read("/proc/sys/kernel/random/boot_id");
     if boot.is_empty() {
         return fabric_hash(&read("/proc/sys/kernel/hostname"));

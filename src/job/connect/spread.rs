@@ -4,8 +4,7 @@ use crate::settings::{RailBalance, Settings, StripeThreshold};
 use engine::rails::Spread;
 use ofi::Striping;
 
-/// Factor by which segments are longer on bulk connections, whose threads are woken for each. Short
-/// operations still have as many segments.
+/// Factor for segments on bulk connections, whose threads are woken for each segment.
 const LONGER: usize = 4;
 
 pub(crate) fn spread(settings: &Settings, suits: Striping, bulk: bool) -> Spread {

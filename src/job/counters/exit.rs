@@ -1,8 +1,7 @@
 //! Counters of a process that exits without finalizing its transport, as PyTorch does.
 //!
-//! Only the proxy thread may access its lane, and NVSHMEM calls progress until the process has
-//! ended. So an exit handler sets a flag that the proxy thread checks between iterations, and waits
-//! until the counters are written.
+//! Only the proxy thread may access its lane, which NVSHMEM progresses until the process has ended.
+//! So an exit handler sets a flag for that thread and waits until the counters are written.
 
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

@@ -1,5 +1,4 @@
-//! Counters of the lanes, reported once at the end of a job: in the log, and in a file if the user
-//! has named one.
+//! Counters of the lanes, reported at the end of a job: in the log, and in a file if one is named.
 
 pub(crate) mod exit;
 mod snapshot;
@@ -15,7 +14,6 @@ use self::snapshot::Snapshot;
 use super::connected::Connected;
 use engine::ids::Pe;
 
-/// Reporter of a job's counters.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     are_told: AtomicBool,

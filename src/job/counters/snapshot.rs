@@ -132,7 +132,6 @@ impl LaneCounters {
     }
 }
 
-/// Counters of a job's lanes at one time.
 #[derive(Debug)]
 pub(super) struct Snapshot {
     proxy: LaneCounters,

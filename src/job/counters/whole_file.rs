@@ -6,8 +6,7 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
-/// Replaces or creates a file. Writes to an existing special file, such as `/dev/null` or a pipe
-/// with a reader.
+/// Replaces or creates a file; writes to a special one, such as `/dev/null` or a pipe being read.
 pub(super) fn write(path: &Path, text: &str) -> io::Result<()> {
     match fs::symlink_metadata(path) {
         Ok(there) if there.file_type().is_symlink() => {
@@ -30,8 +29,7 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
     part.push(format!(".{}.part", std::process::id()));
     let part = path.with_file_name(part);
     let made = || -> io::Result<()> {
-        // Left behind by a killed process with the same number. If something else has the name, the
-        // next step fails.
+        // Left by a killed process with this number. Anything else makes the next step fail.
         let _ = fs::remove_file(&part);
         let mut options = OpenOptions::new();
         options.write(true).create_new(true).custom_flags(libc::O_NOFOLLOW);

@@ -1,5 +1,4 @@
-//! Consistency of device memory that NICs write to directly: whoever sees a flag also sees the
-//! data.
+//! Consistency of device memory that NICs write: whoever sees a flag also sees the data.
 //!
 //! NVSHMEM requests it after a quiet that covers gets, and when a kernel does (`enforce_cst`).
 //! Devices that do not order NICs' writes need CUDA's flush, others nothing; that is decided once,
@@ -84,8 +83,7 @@ impl Consistency {
         Self { context, forced: choice == ConsistencyChoice::Flush, times: AtomicU64::new(0) }
     }
 
-    /// Makes NICs' writes visible to the device, if they need it; `direct` says whether NICs reach
-    /// device memory.
+    /// Makes NICs' writes visible if needed; `direct`: NICs reach device memory.
     ///
     /// # Errors
     /// The driver's.

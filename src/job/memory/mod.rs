@@ -49,10 +49,7 @@ pub(crate) fn words_options(settings: &Settings) -> WordsOptions {
     }
 }
 
-/// Registers memory of any kind.
-///
-/// # Threads
-/// Any, at once.
+/// Registers memory of any kind, for several threads at once.
 #[derive(Debug)]
 pub(crate) struct ProcessMemory {
     fabric: OfiMemory,

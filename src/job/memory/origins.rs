@@ -10,11 +10,8 @@ pub(crate) struct Origin {
     pub(crate) on_host: bool,
 }
 
-/// Origins of the addresses that are being registered now. An entry ends with the registration:
-/// later the address may be of other memory.
-///
-/// # Threads
-/// Any, at once.
+/// Origins of the addresses that any threads are registering now. An entry ends with the
+/// registration: later the address may be of other memory.
 #[derive(Debug, Default)]
 pub(super) struct Origins(Mutex<Vec<(usize, Origin)>>);
 

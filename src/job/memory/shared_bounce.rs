@@ -1,10 +1,9 @@
 //! Bounce memory that PEs of one host share: creation, offer, and opening of the peers'.
 //!
 //! In one exchange every PE sends the process and descriptor of its memory, and a secret that is
-//! also in the memory. Each opens the memory of all PEs of its host; by the end of the connection
-//! all have done so, and the descriptors are closed. If the kernel refuses that (another user,
-//! another PID namespace, `/proc` hidden), bytes go through the fabric, and the log says why, once
-//! for each peer.
+//! also in the memory. Each opens the memory of all PEs of its host, and closes the descriptors
+//! once all have. If the kernel refuses that (another user, another PID namespace, `/proc` hidden),
+//! bytes go through the fabric, and the log says why, once for each peer.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;

@@ -30,8 +30,7 @@ use crate::settings::Settings;
 use engine::error::EngineError;
 use engine::port::Access;
 
-/// Longest wait of a group's end for the other ranks, which may need its progress until they end.
-/// A rank that has died is not waited for.
+/// Longest wait of a group's end for live ranks, which may need its progress until they end.
 const FAREWELL: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]

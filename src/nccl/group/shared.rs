@@ -28,7 +28,6 @@ const COLLECTING: Duration = Duration::from_micros(5);
 
 const LET_GO: Duration = Duration::from_secs(1);
 
-/// State shared with the helper thread.
 #[derive(Debug)]
 pub(in crate::nccl) struct Shared {
     state: Mutex<State>,
@@ -41,8 +40,7 @@ pub(in crate::nccl) struct Shared {
 /// State under the lock.
 #[derive(Debug)]
 pub(super) struct State {
-    /// The job with the lane. None once the group has ended. Threads that register memory hold a
-    /// clone.
+    /// The job with the lane; None after the end. Threads that register memory hold a clone.
     job: Option<Arc<Job>>,
     /// Checks that some thread makes progress, as long as there is a job.
     pub(super) heartbeat: Option<Heartbeat>,
@@ -64,7 +62,6 @@ pub(in crate::nccl) struct Span {
     pub(in crate::nccl) offset: u64,
 }
 
-/// A signal of NCCL's interface.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::nccl) struct Signal {
     pub(in crate::nccl) word: Span,
@@ -72,7 +69,6 @@ pub(in crate::nccl) struct Signal {
     pub(in crate::nccl) operation: u32,
 }
 
-/// Outcome of the helper's iteration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Helped {
     Moved,
@@ -85,7 +81,6 @@ pub(super) enum Helped {
 }
 
 impl Shared {
-    /// The state of a group of `ranks` ranks, whose job is connected.
     pub(super) fn new(job: Job, ranks: u32, has_core: bool) -> Self {
         let state = State {
             job: Some(Arc::new(job)),
@@ -175,7 +170,6 @@ impl Shared {
         unsafe { connected.with_proxy(|lane| lane.check_unused(base, len)) }
     }
 
-    /// The first failure, if any.
     pub(in crate::nccl) fn failure(&self) -> Option<&str> {
         self.failed.get().map(String::as_str)
     }
@@ -225,7 +219,6 @@ impl Shared {
         })?
     }
 
-    /// Starts a put or a get of `len` bytes.
     pub(in crate::nccl) fn transfer(
         &self,
         direction: Direction,

@@ -1,5 +1,3 @@
-//! Configuration of a lane.
-
 use std::sync::Arc;
 
 use crate::Watchdog;
@@ -49,7 +47,6 @@ pub enum SignalChoice {
     Chained,
     /// Data and signal are one message; chained where the data is too long for that.
     Eager,
-    /// The target applies the signal when it has counted the data's segments; chained where rails
-    /// carry no immediate data.
+    /// The target applies the signal when it has counted the data's segments; else chained.
     Counted,
 }

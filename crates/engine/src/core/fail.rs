@@ -24,7 +24,6 @@ use crate::wire::message::Seq;
 /// Bit in the numbers of orphans that are copies; those of segments are their index.
 const COPY: u32 = 1 << 31;
 
-/// A copy in progress between local memory and a bounce buffer.
 #[derive(Debug)]
 pub(crate) struct ActiveCopy {
     token: u32,

@@ -45,13 +45,10 @@ use crate::wire::seal::Seal;
 /// Action that follows when a completion group becomes empty.
 #[derive(Debug)]
 pub(crate) enum Continuation {
-    /// Sends the signal of a put.
     Signal { pe: Pe, word: WordOp, group: OrderGroup, completion: CompletionId },
-    /// Reports the end of a user thread's operation.
     Handover(ActiveHandover),
 }
 
-/// End of some work of staging.
 #[derive(Clone, Debug)]
 pub(crate) enum StagingEvent {
     /// A segment of a transfer has completed, or failed after its peer.
@@ -105,13 +102,11 @@ pub(crate) struct Core<P: Port> {
     unrequested: Vec<Pe>,
     /// Peers with received messages that may be executed now.
     pub(crate) executable: Vec<Pe>,
-    /// Events for staging, in order.
     pub(crate) staging_events: VecDeque<StagingEvent>,
     pub(crate) copies: Vec<ActiveCopy>,
 }
 
-/// Returns the maximum number of segments in flight over rails with these limits. Their
-/// work-request ids are below it.
+/// Returns the most segments in flight over rails with these limits: a bound of work-request ids.
 pub fn segments_for(limits: &[RailLimits]) -> u32 {
     limits.iter().map(|rail| rail.depth.max(1)).sum()
 }
@@ -197,7 +192,6 @@ impl<P: Port> Core<P> {
         self.peers.get(pe).check()
     }
 
-    /// Returns the channel of a peer, opened if need be.
     pub(crate) fn channel(&mut self, pe: Pe) -> &mut Channel {
         let Peer { channel, .. } = self.peers.get_mut(pe);
         let tags = self.signals.tags;

@@ -6,10 +6,8 @@ use crate::port::RailLimits;
 use crate::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
 use crate::wire::message::eager_in;
 
-/// Signal protocols that a lane may use.
 #[derive(Debug)]
 pub(crate) struct Signals {
-    /// Whether data and signal may be one message.
     pub(crate) eager: bool,
     /// Longest payload of one message in bytes, where processors reach it at both ends.
     pub(crate) longest: usize,

@@ -29,11 +29,8 @@ pub use crate::core::segments_for;
 pub use crate::lane::idle::is_idle;
 pub use crate::lane::pulse::Pulse;
 
-/// One lane.
-///
-/// # Threads
-/// One at a time. The proxy lane belongs to the proxy thread; the host lane is behind the mutex of
-/// [`HostLane`](crate::lane::host::HostLane).
+/// One lane. One thread at a time uses it: the proxy lane belongs to the proxy thread; the host
+/// lane is behind the mutex of [`HostLane`](crate::lane::host::HostLane).
 #[derive(Debug)]
 pub struct Lane<P: Port> {
     pub(crate) core: Core<P>,
@@ -49,9 +46,7 @@ pub struct Lane<P: Port> {
     pulse: Arc<Pulse>,
     /// Whether control messages go before queued work in this iteration.
     control_first: bool,
-    /// Whether the process of a peer with nothing in flight may exit.
     pub(crate) allows_peer_exit: bool,
-    /// Whether the failed lane has tried to tell its peers.
     has_sent_last_messages: bool,
 }
 
@@ -151,8 +146,7 @@ impl<P: Port> Lane<P> {
         peer.update_fast_path();
     }
 
-    /// Blocks until everything issued to the PE is visible there and everything read from it has
-    /// landed.
+    /// Blocks until all issued to the PE is visible there and all read from it has landed.
     ///
     /// # Errors
     /// A failure of anything sent to the PE, now or earlier.
@@ -174,8 +168,7 @@ impl<P: Port> Lane<P> {
         Ok(())
     }
 
-    /// Returns true if nothing sent to the PE or read from it is unfinished. Otherwise requests the
-    /// acknowledgements of all peers.
+    /// Returns true if nothing to or from the PE is unfinished; else requests all acknowledgements.
     ///
     /// # Errors
     /// As [`Lane::quiet`].

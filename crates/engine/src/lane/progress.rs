@@ -17,8 +17,7 @@ impl<P: Port> Lane<P> {
     /// Makes one progress iteration. Returns whether it found anything to do.
     ///
     /// # Errors
-    /// The lane's first failure, from then on at every call: data has been lost. Boxed, so that the
-    /// result fits into registers.
+    /// The lane's first failure, at every later call too: data is lost. Boxed, to fit registers.
     #[inline]
     pub fn progress(&mut self) -> Result<bool, Box<EngineError>> {
         let busy = self.iterate();
@@ -73,8 +72,7 @@ impl<P: Port> Lane<P> {
             self.core.settle();
         }
         if !self.core.ready.is_empty() || !self.core.ring.is_empty() {
-            // Both may need the last entry of the same transmit queue: who got it lets the other go
-            // first.
+            // Both may need the transmit queue's last entry: who got it lets the other go first.
             if self.control_first && self.core.has_control() {
                 let sent = self.core.send_control();
                 self.control_first = !sent;
@@ -90,8 +88,7 @@ impl<P: Port> Lane<P> {
         if self.staging.has_work() || !self.core.staging_events.is_empty() {
             busy |= self.staging.progress(&mut self.core);
             if !self.core.executable.is_empty() {
-                // Copies that have ended may have reached marks; the acknowledgements then leave
-                // below.
+                // Copies that have ended may have reached marks; acknowledgements leave below.
                 self.execute_held();
                 self.staging.flush_executed(&mut self.core);
             }
@@ -124,8 +121,7 @@ impl<P: Port> Lane<P> {
             }
         }
         self.core.regions.sync();
-        // An executed message ends with its acknowledgement, and would seem stuck if none was
-        // requested.
+        // An executed message ends with its acknowledgement, and seems stuck if none is requested.
         self.core.request_acks();
         while let Some(pe) = self.core.port.ended_process() {
             self.core.watchdog.add_ended(pe);
@@ -152,8 +148,7 @@ impl<P: Port> Lane<P> {
     }
 
     fn send_last_messages(&mut self) {
-        // The caller may never iterate the lane again, and its peers would wait for their
-        // deadlines.
+        // The caller may never iterate the lane again, and leave its peers to their deadlines.
         if std::mem::replace(&mut self.has_sent_last_messages, true) {
             return;
         }

@@ -59,8 +59,7 @@ impl<P: Port> Lane<P> {
         any
     }
 
-    /// Submits the waiting signals and the queue of a peer, as far as possible. Errors fail the
-    /// peer.
+    /// Submits what it can of a peer's waiting signals and queue. Errors fail the peer.
     pub(super) fn serve_peer(&mut self, pe: Pe, moved: &mut bool) -> Outcome {
         let before = self.core.peers.get(pe).waiting_signals.len();
         // Waiting signals were submitted before anything that is queued.
@@ -118,8 +117,7 @@ impl<P: Port> Lane<P> {
 
     fn serve_barrier(&mut self, pe: Pe, queued: QueueEntry) -> Outcome {
         let peer = self.core.peers.get_mut(pe);
-        // All order groups are in use: the barrier waits for the oldest, whose messages may lack an
-        // acknowledgement.
+        // All order groups are in use; messages of the oldest may lack an acknowledgement.
         let Some(fence) = peer.close() else {
             peer.queue.push_front(queued);
             self.core.request_ack(pe);

@@ -1,9 +1,6 @@
-//! Copy port: copies to and from memory that the fabric does not reach, and single words of it.
-//!
-//! Such memory is *staged*: its bytes pass through bounce buffers of *bounce memory*, host memory
-//! that is registered with the fabric like any other region. The engine decides which bounce buffer
-//! holds what; a [`CopyPort`] moves the bytes between bounce buffers and staged memory. The crate
-//! `cuda` implements it for devices; the tests have a scripted one.
+//! Copy port: copies between *staged* memory, which the fabric does not reach, and bounce buffers
+//! in registered host memory, and operations on staged words. The crate `cuda` implements it for
+//! devices; the tests have a scripted one.
 
 use std::fmt;
 
@@ -41,8 +38,7 @@ pub struct Copy {
     pub direction: CopyDirection,
     /// Address of the first byte in the memory.
     pub memory: usize,
-    /// Address of the first byte in the bounce memory; for a copy in, possibly in a
-    /// [`PeerBounce`].
+    /// First byte in the bounce memory; for a copy in, possibly in a [`PeerBounce`].
     pub bounce: usize,
     /// Bytes; at least one, and inside one bounce buffer.
     pub len: usize,
@@ -97,10 +93,9 @@ pub struct Copied {
     pub result: Result<(), PortError>,
 }
 
-/// Bounce memory: bounce buffers of one length, contiguous.
-///
-/// The first `out` bounce buffers are for bytes that leave the memory, the `inward` ones after them
-/// for bytes that come in. The two kinds are never exchanged, which keeps staging free of deadlock.
+/// Bounce memory: contiguous bounce buffers of one length. The first `out` are for bytes that leave
+/// the memory, the `inward` ones after them for bytes that come in. They are never exchanged, which
+/// keeps staging free of deadlock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Bounce {
     /// Address of the first bounce buffer.
@@ -143,17 +138,12 @@ impl PeerBounce {
 pub enum DeferredOrder {
     /// After all earlier deferred writes.
     After,
-    /// In any order within a run of consecutive writes with this value. Where they overlap, the
-    /// last one's bytes remain.
+    /// Unordered within a run of writes with this value; where they overlap, the last one wins.
     Any,
 }
 
-/// Copies and words for one lane.
-///
-/// Unless stated otherwise, a call neither blocks nor, while it succeeds, allocates.
-///
-/// # Threads
-/// One at a time.
+/// Copies and words for one lane, used by one thread at a time. Unless stated otherwise, a call
+/// neither blocks nor, while it succeeds, allocates.
 pub trait CopyPort: Send + fmt::Debug {
     /// Returns how `len` bytes of unregistered local memory can be reached.
     ///
@@ -171,8 +161,7 @@ pub trait CopyPort: Send + fmt::Debug {
     /// direction. The memory is staged, or any that the CPU reaches.
     ///
     /// # Errors
-    /// The copies were refused for good and none was started: some memory is unknown, or an earlier
-    /// copy has failed.
+    /// Refused for good, with none started: some memory is unknown, or an earlier copy failed.
     fn start_all(&mut self, copies: &[TaggedCopy]) -> Result<Posted, PortError>;
 
     /// Starts copies in and operations on words as an ordered batch of at most [`MAX_STEPS`] and
@@ -193,10 +182,9 @@ pub trait CopyPort: Send + fmt::Debug {
     /// Returns a tag whose copies have ended, each once.
     fn poll(&mut self) -> Option<Copied>;
 
-    /// Executes an atomic operation on a word of memory that the CPU does not reach, aligned to its
-    /// width, and returns the old value. Atomic among all calls of this function in the process. A
-    /// thread that sees the new value also sees earlier stores and copies in. May wait for the
-    /// device, not for kernels on it.
+    /// Executes an atomic operation on a word that the CPU does not reach, aligned to its width,
+    /// and returns the old value. Atomic among all calls in the process. A thread that sees the new
+    /// value also sees earlier stores and copies in. May wait for the device, not for kernels.
     ///
     /// # Errors
     /// The word cannot be reached.
@@ -236,8 +224,7 @@ pub trait CopyPort: Send + fmt::Debug {
         order: DeferredOrder,
     ) -> Result<(), PortError>;
 
-    /// Executes an operation that fetches nothing as [`CopyPort::apply`] does, deferred as in
-    /// [`CopyPort::queue_write`].
+    /// As [`CopyPort::apply`] without a result, deferred as in [`CopyPort::queue_write`].
     ///
     /// # Errors
     /// As [`CopyPort::apply`] and [`CopyPort::flush`].

@@ -15,8 +15,7 @@ pub enum Incoming {
     Message,
     /// The immediate data of a peer's write. The write's own data is visible.
     ImmediateData(u64),
-    /// A message that could not be received: it was too long or truncated. Its receive buffer is
-    /// posted again.
+    /// A message that was too long or truncated. Its receive buffer is posted again.
     Broken {
         /// The positive `fi_errno` value.
         code: i32,
@@ -26,9 +25,8 @@ pub enum Incoming {
 /// Messages, on the rails of a data path. They may arrive in any order or twice, and are lost where
 /// a rail fails. A port without messages refuses to send.
 pub trait Messaging: DataPath {
-    /// Sends a message of at most [`MAX_MESSAGE`](crate::port::packet::MAX_MESSAGE) bytes, which
-    /// are copied before this returns. Never blocks. Completion is not reported: the peer
-    /// acknowledges messages itself.
+    /// Sends a message of at most [`MAX_MESSAGE`](crate::port::packet::MAX_MESSAGE) bytes, copied
+    /// before this returns. Never blocks. Its end is known by the peer's acknowledgement alone.
     ///
     /// # Errors
     /// The fabric refused the message for good. A later failure is reported by a poll with this

@@ -4,8 +4,6 @@
 //! completions, [`Messaging`] sends messages, [`LocalMemory`] accesses this process' memory, and
 //! [`Clock`] tells the time. One thread at a time uses a port. [`MemoryPort`] registers memory for
 //! all lanes of the process; any thread may call it, also while a lane is posting.
-//!
-//! A *segment* is one operation of the fabric; an NVSHMEM operation is cut into one or more.
 
 pub mod clock;
 pub mod copies;
@@ -28,9 +26,6 @@ pub use crate::port::packet::{LongPacket, Packet, Tail};
 pub use crate::port::registration::{Access, Addressing, MemoryPort, Registered};
 
 /// Everything one lane needs of its fabric.
-///
-/// # Threads
-/// One at a time; the lane owns the port.
 pub trait Port: Messaging + LocalMemory + Clock {}
 
 impl<P: Messaging + LocalMemory + Clock> Port for P {}

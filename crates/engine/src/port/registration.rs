@@ -83,10 +83,7 @@ impl<R> Registered<R> {
     }
 }
 
-/// Registers memory with every rail of the process.
-///
-/// # Threads
-/// Any, at any time, also while lanes post and poll.
+/// Registers memory with every rail of the process. Any thread may use it, also while lanes post.
 pub trait MemoryPort: Send + Sync + 'static {
     /// Owner of a registration.
     type Region: Send + Sync;
@@ -102,8 +99,7 @@ pub trait MemoryPort: Send + Sync + 'static {
         access: Access,
     ) -> Result<Registered<Self::Region>, PortError>;
 
-    /// Ends a registration on every rail. Dropping the owner does the same without reporting
-    /// errors.
+    /// Ends a registration on every rail. Dropping the owner does so without reporting errors.
     ///
     /// # Errors
     /// The answer of the first rail that keeps the registration; the call may be repeated.

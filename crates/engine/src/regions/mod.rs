@@ -1,8 +1,7 @@
 //! Memory that this process has registered: the table, and each lane's copy of it.
 //!
-//! User threads register and release at any time, while lanes look regions up on every operation. A
-//! lane therefore keeps a copy; a lookup compares one atomic number and copies the table anew only
-//! when it has changed.
+//! User threads register and release at any time. So each lane keeps a copy for its lookups,
+//! compares one atomic number, and copies the table anew only when that has changed.
 //!
 //! Regions may overlap, nest or be equal, and differ in kind. A lookup by address considers every
 //! region that touches the bytes: the fabric reaches them if one region that it reaches holds all
@@ -24,9 +23,8 @@ use crate::wire::message::RegionAddr;
 
 pub use table::RegionTable;
 
-/// Bits of a slot that hold the region's index in the table. The others hold part of its stamp, so
-/// that a message about a released region does not name the next one at its index until 4096 others
-/// were registered.
+/// Bits of a slot that hold the region's index in the table. The others hold part of its stamp: a
+/// released region's slot is not used again until 4096 others were registered.
 const INDEX_BITS: u32 = 20;
 
 /// Maximum number of regions at a time.
@@ -101,7 +99,6 @@ impl fmt::Debug for RegionDirectory {
     }
 }
 
-/// A stager with registered bounce memory.
 #[derive(Debug)]
 pub(crate) struct RegisteredStager {
     pub(crate) copies: Box<dyn CopyPort>,
@@ -349,7 +346,6 @@ impl LaneRegions {
         index_of(slot) < self.by_index.len()
     }
 
-    /// Returns the local bytes that a peer's message names.
     pub(crate) fn locate(
         &mut self,
         named: RegionAddr,
@@ -391,7 +387,6 @@ impl LaneRegions {
         Some(target.base + named.offset as usize)
     }
 
-    /// Copies the directory if it has changed.
     #[inline(always)]
     pub(crate) fn sync(&mut self) {
         if !self.is_current() {

@@ -1,5 +1,3 @@
-//! The table of registered memory.
-
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
@@ -18,10 +16,7 @@ fn not_registered((addr, len): (usize, usize), what: &str, error: &PortError) ->
     EngineError::Register { addr, len, why, no_memory }
 }
 
-/// Registers and releases memory, and makes its handles.
-///
-/// # Threads
-/// Any, at any time.
+/// Registers and releases memory, and makes its handles. Any thread may use it at any time.
 #[derive(Debug)]
 pub struct RegionTable<M: MemoryPort> {
     memory: M,
@@ -34,7 +29,6 @@ pub struct RegionTable<M: MemoryPort> {
     installing: Mutex<Option<EngineError>>,
 }
 
-/// A registration: its stamp, the memory, and the owner that keeps it.
 #[derive(Debug)]
 struct Registration<R> {
     stamp: u64,
@@ -196,8 +190,7 @@ impl<M: MemoryPort> RegionTable<M> {
         // First hidden from lanes, so that no new operation or message finds it.
         self.directory.change(index, None);
         drop(registrations);
-        // Outside the lock, since ending a registration takes system calls. The index is not free
-        // yet.
+        // Outside the lock: ending a registration takes system calls. The index is not free yet.
         let closed = self.memory.close(&mut registration.owner);
         let mut registrations = lock(&self.registrations);
         if let Err(error) = closed {

@@ -1,5 +1,3 @@
-//! Tests of the registered regions.
-
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;

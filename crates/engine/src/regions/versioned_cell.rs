@@ -1,11 +1,9 @@
-//! Versioned cell: a value that any thread may change, with a version by which the owner of a copy
-//! learns in one load that it has changed.
+//! A value that any thread may change; the owner of a copy compares its version in one load.
 
 use std::sync::PoisonError;
 
 use crate::sync::{AtomicU64, Mutex, Ordering};
 
-/// A value and the number of its changes.
 #[derive(Debug, Default)]
 pub(crate) struct VersionedCell<T> {
     /// Incremented with each change of `value`, after it and under its lock.

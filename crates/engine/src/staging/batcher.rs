@@ -1,9 +1,8 @@
 //! Batcher: collects short operations, so that they go to the device together.
 //!
-//! A kernel queues operations faster than a device copies, but its proxy thread submits them one by
-//! one, with a progress iteration in between; starting a copy takes the thread longer than
-//! accepting ten operations. While operations arrive back to back, the lane therefore skips
-//! iterations.
+//! A kernel queues operations faster than a device copies, but starting a copy takes the proxy
+//! thread longer than accepting ten operations. While operations arrive back to back, the lane
+//! therefore skips iterations.
 
 /// Maximum number of operations of a batch.
 const MAX_OPERATIONS: u32 = 32;

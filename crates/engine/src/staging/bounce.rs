@@ -37,7 +37,6 @@ pub(super) struct Pool {
 }
 
 impl Pool {
-    /// Creates a pool of `count` buffers of `len` bytes, starting at offset `first`.
     pub(super) fn new(first: usize, len: usize, count: u16) -> Self {
         let free = (0..count).rev().map(BounceBuffer).collect();
         let (ring, peers) = (VecDeque::new(), Vec::new());
@@ -106,7 +105,6 @@ impl Pool {
         self.free.push(buffer);
     }
 
-    /// Removes a transfer from the queue.
     pub(super) fn withdraw(&mut self, pe: Pe, token: u32) {
         let peer = self.peer(pe);
         peer.waiting.retain(|other| *other != token);

@@ -43,8 +43,7 @@ impl Staging {
             if capacity == 0 {
                 break;
             }
-            // A receive whose records depend on each other goes to the device alone, as an ordered
-            // batch.
+            // A receive with dependent records goes to the device alone, as an ordered batch.
             match self.start_ordered(core, first) {
                 Some(Posted::Yes) => {
                     moved = true;
@@ -86,7 +85,6 @@ impl Staging {
         }
     }
 
-    /// Takes ready transfers and appends their copies to `batch`.
     fn collect<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -404,8 +402,7 @@ impl Staging {
             let location = core.locate_word(word, &atomic).map_err(error)?;
             // All puts of the section are stored, and its signals are unordered.
             self.apply(core, location, &atomic, DeferredOrder::Any)?;
-            // These words are flushed with the receive: the next executed message must not be noted
-            // for them.
+            // These words are flushed with the receive, not with the next executed message.
             self.has_deferred = false;
             has_words = true;
         }

@@ -92,8 +92,7 @@ impl Staging {
                     self.add_receive(pe, Err(counts), ReceiveTarget::Memory(memory), from, len);
                 Token::Receive(index)
             };
-            // From here on the fragment ends by itself, also if the rest of the operation is
-            // queued.
+            // From here on the fragment ends by itself, even if the rest is queued.
             op.sent += len;
             match (token, &mut self.stager) {
                 (Token::Receive(_), Some(stager)) => stager.inward.wait(pe, token.bits()),
@@ -127,7 +126,6 @@ impl Staging {
         self.gets.iter().find(|(_, get)| is(get)).map(|(_, get)| ("get", get.len))
     }
 
-    /// Returns true if a get with this number has ever been issued.
     pub(crate) fn was_issued(&self, get: u32) -> bool {
         (get as usize) < self.gets.entries.len()
     }
@@ -159,7 +157,6 @@ impl Staging {
         }
     }
 
-    /// Stores the bytes of a get whose reply is one message.
     pub(crate) fn finish_inline_get<P: Port>(
         &mut self,
         core: &mut Core<P>,

@@ -57,7 +57,6 @@ impl Staging {
         }
     }
 
-    /// Loads a short range of local memory.
     pub(crate) fn load<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -71,7 +70,6 @@ impl Staging {
         }
     }
 
-    /// Stores the payload of a message.
     pub(crate) fn store<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -87,7 +85,6 @@ impl Staging {
         self.copies(core)?.queue_write(location.addr, bytes, order)
     }
 
-    /// Applies an operation that fetches nothing to a word.
     pub(crate) fn apply<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -103,7 +100,6 @@ impl Staging {
         self.copies(core)?.queue_atomic(location.addr, atomic, order)
     }
 
-    /// Applies an operation to a word and returns the old value.
     pub(crate) fn fetch<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -127,8 +123,7 @@ impl Staging {
         match &mut self.stager {
             Some(stager) if has_deferred && order == DeferredOrder::After => {
                 let settled = stager.copies.flush();
-                // The next `flush_writes` reports the error to the messages whose writes are
-                // missing.
+                // The next `flush_writes` reports it to the messages whose writes are missing.
                 settled.inspect_err(|error| self.flush_error = Some(error.clone()))
             }
             _ => Ok(()),

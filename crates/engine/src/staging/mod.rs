@@ -1,18 +1,7 @@
 //! Staging: transfers of memory that the fabric does not reach, through bounce buffers.
 //!
-//! # Path of the bytes
-//! A staged put is a list of [records](records::Record), at least one. The sender gathers them into
-//! a buffer of its own and sends one message; the target reads the buffer through the fabric into
-//! one of its own, or finds it in a same-host peer's bounce memory, scatters it, changes the words
-//! of signals, and has then executed the message. The acknowledgement returns the sender's buffer.
-//! Until a put of at most 64 KiB has its buffer, later ones to the peer add records to it.
-//!
-//! - Registered host memory needs no buffer at the sender: the target reads from it.
-//! - Where messages are long enough, the one that announces bytes also carries them.
-//! - A *get* requests a put into the requester's memory, and ends with it.
-//! - Between staged memory here and memory that the fabric reaches at the peer, this lane alone
-//!   writes or reads the buffer.
-//! - A few bytes travel in one message each way, without a buffer.
+//! `docs/architecture.md` has the path of the bytes. Where messages are long enough, the one that
+//! announces bytes also carries them.
 //!
 //! # Order
 //! A put counts as a write of its peer until its message leaves, and as that message from then on,
@@ -56,7 +45,6 @@ use crate::wire::message::Seq;
 /// Maximum number of transfers of this lane with one peer in flight.
 const MAX_IN_FLIGHT: u32 = 64;
 
-/// Copy port and bounce memory of the lane.
 #[derive(Debug)]
 struct LaneStager {
     copies: Box<dyn CopyPort>,
@@ -162,7 +150,6 @@ impl GroupCounts {
 
 #[derive(Debug, Default)]
 struct PeerTransfers {
-    /// Transfers of this lane in flight.
     in_flight: u32,
     /// Gets requested by the peer whose reply has not ended.
     gets_unanswered: u32,
@@ -187,7 +174,6 @@ pub(crate) struct Staging {
     outgoing: VecDeque<Token>,
     /// Transfers whose copies wait only for the copy port, out and in.
     ready: [VecDeque<Token>; 2],
-    /// Number of transfers being copied.
     copying: u32,
     /// Sends to failed peers, which may still read the buffers.
     quarantined: u32,
@@ -213,7 +199,6 @@ fn missing() -> PortError {
 }
 
 impl Staging {
-    /// Creates the state for messages of at most `longest_message` bytes.
     pub(crate) fn new(longest_message: usize) -> Self {
         Self { longest_message, ..Self::default() }
     }
@@ -242,8 +227,7 @@ impl Staging {
         self.stager = Some(LaneStager { copies, bounce, region, out, inward });
     }
 
-    /// Returns true if there is bounce memory. Otherwise requests it for unregistered local memory;
-    /// another thread may still be making it.
+    /// Returns true if there is bounce memory; else requests it, for unregistered local memory.
     fn has_buffers<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -274,7 +258,6 @@ impl Staging {
         self.start(core) || moved
     }
 
-    /// Starts whatever can start. Returns whether anything did.
     fn start<P: Port>(&mut self, core: &mut Core<P>) -> bool {
         self.assign_buffers(core, CopyDirection::Out);
         self.assign_buffers(core, CopyDirection::In);
@@ -367,7 +350,6 @@ impl Staging {
         moved
     }
 
-    /// Starts counting a transfer of this lane.
     fn begin_transfer<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -401,7 +383,6 @@ impl Staging {
         }
     }
 
-    /// Returns true if the lane has to iterate for staging.
     #[inline(always)]
     pub(crate) fn has_work(&self) -> bool {
         self.is_in_use() && self.is_busy()
@@ -428,7 +409,6 @@ impl Staging {
         self.copying != 0
     }
 
-    /// Returns true if the next iteration should wait, so that more short operations share a copy.
     #[inline]
     pub(crate) fn is_collecting(&mut self) -> bool {
         self.batcher.keep_collecting()

@@ -32,23 +32,18 @@ pub(super) enum ReceiveSource {
     Bounce(u64),
     /// Address, and keys that the message carries.
     Keyed(u64, [u8; 8 * MAX_KEYS], u8),
-    /// Address, and handle of the peer's memory.
     Handle(u64, Arc<HandleBytes>),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum ReceiveState {
-    /// Waits for earlier messages or for a buffer.
     Waiting,
     /// Being read; the number of bytes posted.
     Reading(usize),
-    /// The bytes are here, and wait for earlier messages or for the copy port.
     Arrived,
     /// The records are being copied, or their next section is ready to be.
     CopyingIn(CopySpan),
-    /// Everything is stored except words, whose writes are deferred.
     Storing,
-    /// The peer has failed; the receive ends with its copy or segments.
     Dropped,
 }
 
@@ -387,7 +382,6 @@ impl Staging {
         self.admit(core, index);
     }
 
-    /// Returns the address of a receive's bytes.
     pub(super) fn bytes_of(&mut self, index: u32) -> Result<usize, PortError> {
         let Some(receive) = self.receives.get(index) else { return Err(super::missing()) };
         let (pe, len) = (receive.pe, receive.len);
@@ -405,7 +399,6 @@ impl Staging {
         }
     }
 
-    /// Decodes and locates the records of a receive whose bytes are at `bytes`.
     pub(super) fn locate_records<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -433,8 +426,7 @@ impl Staging {
             ReceiveTarget::List(count) => {
                 let mut list = [0; MAX_RECORDS * RECORD];
                 let list = &mut list[..usize::from(count) * RECORD];
-                // Loaded once: the peer may change the list in its bounce memory while it is
-                // checked.
+                // Loaded once: the peer may change the list in its bounce memory meanwhile.
                 core.port.load(bytes, list)?;
                 let begin = list.len();
                 let read = list.chunks_exact(RECORD).try_for_each(|entry| {
@@ -521,8 +513,7 @@ impl Staging {
         }
     }
 
-    /// Ends the receives of a peer that has failed or was refused, except those whose memory the
-    /// device or the fabric still accesses.
+    /// Ends the receives of a failed or refused peer, except those whose memory is still accessed.
     pub(super) fn drop_receives<P: Port>(&mut self, core: &mut Core<P>, pe: Pe) {
         let has_failed = core.peers.get(pe).error.is_some();
         let is_dropped =
@@ -567,12 +558,10 @@ fn has_key<P: Port>(core: &Core<P>, pe: Pe, keys: &[u8]) -> bool {
     core.peers.get(pe).paths.iter().any(|path| path.remote.rail().index() < keys.len() / 8)
 }
 
-/// Returns true if all messages of a peer up to `last` have arrived.
 fn has_arrived<P: Port>(core: &mut Core<P>, pe: Pe, last: Seq) -> bool {
     core.channel(pe).first_missing() > last
 }
 
-/// Locates a peer's record in this process.
 fn locate<P: Port>(core: &mut Core<P>, record: &WireRecord) -> Result<Record, String> {
     let WireRecord { to, len, offset, signal, is_ordered } = *record;
     if let Some((word, atomic)) = signal {

@@ -11,8 +11,7 @@ use crate::wire::staging::{MAX_RECORDS, RECORD, WireRecord};
 /// Alignment in bytes of puts in a buffer, unless a put continues its neighbour's destination.
 const ALIGN: usize = 64;
 
-/// Number of latest records with which a new one is compared: a kernel sends a token to all its
-/// experts before the next token.
+/// Latest records that a new one is compared with: kernels send one token to all its experts first.
 const LATEST: usize = 32;
 
 /// A put with the signal that follows it, or a signal alone.
@@ -27,8 +26,7 @@ pub(super) struct Record {
     /// Offset in the buffer.
     pub(super) offset: usize,
     pub(super) signal: Option<(RegionAddr, Atomic)>,
-    /// Whether it follows all records before it, and so starts a section. Within a section puts
-    /// are unordered, and signals follow puts.
+    /// Whether it follows all earlier ones, and so starts a section, in which signals follow puts.
     pub(super) is_ordered: bool,
     /// Whether an earlier record has the same source, whose bytes both share.
     pub(super) repeats: bool,
@@ -50,13 +48,11 @@ impl Record {
     }
 }
 
-/// Returns the range of the section that starts at a record.
 pub(super) fn section_at(records: &[Record], begin: usize) -> Range<usize> {
     let others = records.iter().skip(begin + 1).take_while(|record| !record.is_ordered);
     begin..begin + 1 + others.count()
 }
 
-/// Returns true if the order of records matters.
 pub(super) fn are_ordered(records: &[Record]) -> bool {
     // A lone put with a signal too: the device can store the signal in the same submission.
     let is_alone = records.len() == 1 && records[0].signal.is_some();
@@ -133,8 +129,7 @@ pub(super) fn arrange(records: &mut [Record]) -> usize {
     let mut end = records.len() * RECORD;
     let mut before: Option<Record> = None;
     for record in records.iter_mut().filter(|record| record.has_bytes()) {
-        // A put that continues its neighbour at the peer continues it in the buffer too, so that
-        // one copy does both.
+        // A put that continues its neighbour at the peer does so here too: one copy for both.
         let follows = before.is_some_and(|before| {
             let next = before.to.offset + before.len as u64;
             (before.to.slot, next) == (record.to.slot, record.to.offset)

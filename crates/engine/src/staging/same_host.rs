@@ -9,7 +9,6 @@ use crate::staging::send::SendState;
 use crate::wire::message::Seq;
 
 impl Staging {
-    /// Returns true if a peer copies from the bounce memory of this process.
     pub(super) fn is_mapped_by(&self, pe: Pe) -> bool {
         self.stager.as_ref().is_some_and(|stager| stager.copies.is_mapped_by(pe))
     }

@@ -31,18 +31,14 @@ pub(super) enum SendTarget {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum SendState {
-    /// Waits for a buffer.
     Waiting,
-    /// Being copied into the buffer, or about to be.
     CopyingOut,
     /// In the queue `outgoing`: its message or writes are left to post. The number of bytes
     /// written so far; 0 for a message, whose bytes the peer reads.
     Outgoing(usize),
-    /// Its message has left.
     Sent(Seq),
     /// The peer has failed, and may read the buffer until it acknowledges or refuses a message.
     Quarantined(Seq),
-    /// The peer has failed; the send ends with its copy or its segments.
     Dropped,
 }
 
@@ -253,7 +249,6 @@ impl Staging {
         }
     }
 
-    /// Sends the bytes of a short get in one message.
     fn send_inline_reply<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -412,8 +407,7 @@ impl Staging {
         }
     }
 
-    /// Ends the sends of a failed peer, except those whose memory the device, the fabric or the
-    /// peer still accesses.
+    /// Ends the sends of a failed peer, except those whose memory is still accessed.
     pub(super) fn drop_sends<P: Port>(&mut self, core: &mut Core<P>, pe: Pe) {
         if let Some(stager) = &mut self.stager {
             stager.out.forget(pe);

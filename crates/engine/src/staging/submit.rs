@@ -23,15 +23,13 @@ use crate::wire::staging::MAX_PAYLOAD;
 /// Longest put in bytes that shares a buffer: a longer one is worth a copy of its own.
 const MAX_JOINED_PUT: usize = 64 << 10;
 
-/// Bytes of a fragment over a fabric, where several are in flight; and of the shortest fragment
-/// on one host.
+/// Bytes of a fragment over a fabric, and of the shortest one within a host.
 pub(super) const FRAGMENT: usize = 512 << 10;
 
 /// Minimum number of fragments of a long operation on one host, whose copies overlap. Each
 /// costs the same to start, whatever its length.
 const PIECES: usize = 4;
 
-/// Source of a put's bytes.
 enum PutSource {
     Buffer,
     /// In a region that peers read.
@@ -206,8 +204,7 @@ impl Staging {
         Ok(Outcome::Done)
     }
 
-    /// Returns true if so many fragments of other operations keep the copy engines of both ends at
-    /// work that longer ones are better.
+    /// Returns true if other fragments keep both ends' copy engines busy, so that longer ones pay.
     pub(super) fn is_busy_with(&mut self, pe: Pe) -> bool {
         self.peer(pe).in_flight >= PIECES as u32
     }
@@ -270,7 +267,6 @@ impl Staging {
         Ok(outcome)
     }
 
-    /// Returns where the bytes of a put are read from.
     fn source<P: Port>(
         &mut self,
         core: &mut Core<P>,

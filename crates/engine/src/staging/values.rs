@@ -2,9 +2,8 @@
 //!
 //! Threads of a kernel put single values (`nvshmem_p`) into neighbouring words of staged memory,
 //! and a message costs the same for one word as for a full payload. A value is therefore queued,
-//! and values that continue it join it, until the next iteration sends the run. Runs are operations
-//! in the queue of their peer: a later fence, signal or quiet follows them as any queued
-//! operation.
+//! and values that continue it join it, until the next iteration sends the run. Fences, signals and
+//! quiets follow runs as they follow any queued operation.
 
 use std::collections::VecDeque;
 
@@ -37,12 +36,10 @@ impl Default for ValueRuns {
 }
 
 impl ValueRuns {
-    /// Copies the bytes of the first run.
     pub(super) fn copy_first(&self, payload: &mut [u8]) {
         payload.iter_mut().zip(&self.bytes).for_each(|(to, byte)| *to = *byte);
     }
 
-    /// Drops the bytes of the first run, which was sent.
     pub(super) fn drop_first(&mut self, len: usize) {
         self.bytes.drain(..len.min(self.bytes.len()));
     }

@@ -16,7 +16,6 @@ pub(crate) struct CommonMessage<'a> {
     pub(crate) addr: RegionAddr,
     /// The operation, which fetches nothing.
     pub(crate) atomic: Atomic,
-    /// Destination of the payload.
     pub(crate) to: RegionAddr,
     /// The payload; empty in an atomic.
     pub(crate) payload: &'a [u8],

@@ -67,8 +67,7 @@ impl Frame {
         self.len = WORD;
     }
 
-    /// Writes the destination of the payload of a put with signal, and returns the space for the
-    /// payload, cut at [`MAX_EAGER`].
+    /// Writes the destination of a payload; returns the space for it, cut at [`MAX_EAGER`].
     #[inline(always)]
     pub(crate) fn data(&mut self, to: RegionAddr, len: usize) -> &mut [u8] {
         self.put(32, u64::from(to.slot) | (len as u64) << 32);

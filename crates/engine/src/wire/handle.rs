@@ -43,7 +43,6 @@ pub const fn used_bytes(rails: usize) -> usize {
     KEYS + 8 * if rails == 0 { 1 } else { rails }
 }
 
-/// Version of handles.
 pub(crate) const VERSION: u8 = 5;
 const MAGIC: [u8; 3] = *b"nvl";
 const MORE_MAGIC: [u8; 7] = *b"fmem\0\0\0";
@@ -224,8 +223,7 @@ impl RailKey {
         self.rail
     }
 
-    /// Returns the position of a rail's key. A rail beyond [`MAX_RAILS`] gets that of another;
-    /// [`HandleView::key`] refuses it.
+    /// Returns a key's position; a rail that [`HandleView::key`] refuses gets another rail's.
     pub(crate) fn of(rail: RailId) -> Self {
         Self { rail, offset: rail.0.wrapping_mul(8) }
     }
@@ -305,7 +303,6 @@ impl<'a> HandleView<'a> {
         (peer(word64(bytes, 0)) == prefix.peer).then_some(Self { bytes })
     }
 
-    /// Returns the bytes shared with other handles of the owner.
     #[inline]
     pub(crate) fn prefix(&self) -> HandlePrefix {
         HandlePrefix::new(word64(self.bytes, 0))
@@ -359,7 +356,6 @@ impl<'a> HandleView<'a> {
         (end <= self.len()).then_some(offset)
     }
 
-    /// Returns the key for one of the owner's rails.
     #[inline]
     pub(crate) fn key(&self, rail: RailId) -> Result<u64, HandleError> {
         // `rails` was checked, so the key is inside the handle; `%` spares the bounds check.
@@ -370,7 +366,6 @@ impl<'a> HandleView<'a> {
         }
     }
 
-    /// Returns the fabric address of the byte at `offset`.
     #[inline(always)]
     pub(crate) fn remote_address(&self, offset: u64) -> u64 {
         self.first().wrapping_add(offset)
@@ -381,7 +376,6 @@ impl<'a> HandleView<'a> {
         self.bytes[6]
     }
 
-    /// Returns true if peers may send messages about the region.
     #[inline(always)]
     pub(crate) fn takes_messages(&self) -> bool {
         self.bytes[3] & LOCAL_ONLY == 0
@@ -392,13 +386,11 @@ impl<'a> HandleView<'a> {
         usize::try_from(word64(self.bytes, KEYS)).unwrap_or(usize::MAX).max(1)
     }
 
-    /// Returns true if peers reach the region only by messages.
     #[inline]
     pub(crate) fn is_staged(&self) -> bool {
         self.bytes[7] & FLAG_STAGED != 0
     }
 
-    /// Returns true if its owner's CPU reaches the region.
     #[inline]
     pub(crate) fn is_direct(&self) -> bool {
         self.bytes[8] & FLAG_DIRECT != 0

@@ -7,8 +7,7 @@
 //!    a hang.
 //! 2. [`Addresses`]: the addresses of its rails. The record size follows from all hellos.
 //!
-//! A hello with [`SetupStep::Ready`] ends the set-up in the same way, after the addresses were
-//! inserted.
+//! A hello with [`SetupStep::Ready`] ends the set-up likewise, after addresses were inserted.
 
 use thiserror::Error;
 

@@ -195,8 +195,7 @@ pub enum Body<'a> {
         addr: RegionAddr,
         /// The operation.
         atomic: Atomic,
-        /// Slot of the cached reply, below [`FETCHES`]. The reply is cached until the sender's next
-        /// fetch with this slot.
+        /// Slot of the reply, below [`FETCHES`]; cached until the sender's next fetch with it.
         reply_slot: u8,
     },
     /// Answers a fetch.

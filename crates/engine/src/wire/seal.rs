@@ -9,9 +9,8 @@
 //! 2^-64.
 //!
 //! A recorded message can be replayed. While its number is within 2^31 of the receiver's, it is
-//! dropped as executed. Later the same low half of the number belongs to another high half, which
-//! masks a word of the head: the message then names a random region or get. Bytes beyond 48 are
-//! payload and not covered.
+//! dropped as executed. Later another high half of the number masks a word of the head: the message
+//! names a random region or get. Bytes beyond 48 are payload and not covered.
 
 use std::fmt;
 

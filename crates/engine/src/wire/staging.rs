@@ -88,8 +88,7 @@ pub enum PullTarget {
 pub enum PullSource<'a> {
     /// At an offset of its bounce memory, which the receiver sees.
     Bounce(u64),
-    /// In memory that the receiver reads through the fabric: address of the first byte, and a key
-    /// of 8 bytes for each rail.
+    /// Memory to read through the fabric: address of the first byte, and an 8-byte key per rail.
     Fabric(u64, &'a [u8]),
 }
 

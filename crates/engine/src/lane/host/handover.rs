@@ -21,10 +21,7 @@ use crate::wire::handle::HandleBytes;
 /// Maximum number of operations handed over and not taken. A thread with one more waits.
 const CAPACITY: usize = 256;
 
-/// Sending end, shared by user threads.
-///
-/// # Threads
-/// Any, at any time.
+/// Sending end, which any user thread may use at any time.
 #[derive(Debug)]
 pub struct Outbox {
     sender: Sender<Handover>,
@@ -63,7 +60,6 @@ struct Handover {
 
 #[derive(Debug)]
 enum HandoverKind {
-    /// A put or a get, and the handle of its remote memory.
     Transfer(Box<(Op, HandleBytes)>),
     Fence,
     Quiet,
@@ -99,7 +95,6 @@ impl Outbox {
         self.hand_over(pe, HandoverKind::Transfer(Box::new((op, *remote_handle))), wait)
     }
 
-    /// Orders later operations for the PE after earlier ones.
     pub(crate) fn fence(&self, pe: Pe) -> Result<(), EngineError> {
         let is_quiet = self.shared.outstanding.is_quiet(pe);
         if is_quiet { Ok(()) } else { self.hand_over(pe, HandoverKind::Fence, false) }
@@ -178,7 +173,6 @@ impl Outbox {
     }
 }
 
-/// A handed over item that the proxy lane executes.
 #[derive(Debug)]
 pub(crate) struct ActiveHandover {
     pub(crate) pe: Pe,
@@ -187,7 +181,6 @@ pub(crate) struct ActiveHandover {
 }
 
 impl ActiveHandover {
-    /// Reports the end of the item.
     pub(crate) fn end(self, failed: Option<EngineError>) {
         let Self { pe, shared, ended } = self;
         // A failure goes to the thread that waits; without one, to the next quiet.

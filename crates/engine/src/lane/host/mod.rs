@@ -1,11 +1,8 @@
-//! The host lane: access of user threads to the fabric, one at a time, and the handover to the
-//! proxy lane.
+//! The host lane: user threads' access to the fabric, and the handover to the proxy lane.
 //!
-//! User threads only initiate, over one rail. Operations on staged memory take messages and copies,
-//! which belong to the proxy lane: they pass through a bounded queue in their order, and from there
-//! into the queues of their peers. Fences do not order the two routes with one another, so an
-//! operation on one waits until the other has nothing in flight to its PE; programs hardly mix
-//! them.
+//! Operations on staged memory take messages and copies, which belong to the proxy lane, and reach
+//! it through a bounded queue. Fences do not order the two routes with one another, so an operation
+//! on one waits until the other has nothing in flight to its PE; programs hardly mix them.
 
 pub mod handover;
 mod outstanding;
@@ -25,13 +22,10 @@ use crate::op::QueueEntry;
 use crate::port::Port;
 use crate::request::Request;
 
-/// A lane that any thread may use.
+/// A lane that any thread may use at any time.
 ///
 /// A thread that waits takes the lock for one progress iteration at a time, so other user threads,
 /// and the proxy thread where it progresses this lane, get in between.
-///
-/// # Threads
-/// Any, at any time.
 #[derive(Debug)]
 pub struct HostLane<P: Port> {
     lane: Mutex<Lane<P>>,
@@ -173,8 +167,7 @@ impl<P: Port> HostLane<P> {
         self.has_work.load(Ordering::Relaxed)
     }
 
-    /// Makes one progress iteration if anything is in flight and no other thread has the lane. For
-    /// the proxy thread: never waits.
+    /// Makes one progress iteration if anything is in flight and the lane is free; never waits.
     ///
     /// # Errors
     /// As [`Lane::progress`].

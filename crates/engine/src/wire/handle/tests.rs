@@ -1,5 +1,3 @@
-//! Tests of handles: what they say, what is refused, and what the fast paths take.
-
 use super::*;
 
 fn sample() -> Handle {
