@@ -185,6 +185,7 @@ impl Channel {
 
     /// Delivers what was pushed by now, and takes nothing more: kernels that push later, or wait,
     /// are told that the channel is stopped. Peers are still served. Not collective.
+    ///
     /// # Errors
     /// Something was not delivered within [`Options::drain`], or had failed before.
     pub fn drain(&self) -> Result<(), ChannelError> {

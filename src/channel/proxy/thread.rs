@@ -1,5 +1,5 @@
-//! One loop: take a batch, iterate the lane, publish completion, at times serve user threads. Once
-//! stopped or failed, it takes nothing more but iterates: peers may need its progress.
+//! The proxy thread's loop: takes a batch, iterates the lane, publishes completion, and at times
+//! serves user threads. Once stopped or failed it only iterates: peers may need its progress.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -75,7 +75,7 @@ pub fn slots_log2(slots: u64) -> Result<u32, RingSizeError> {
     }
 }
 
-/// The consumer of a ring, used by one thread at a time.
+/// The consumer of a ring. One thread at a time uses it, not always the same.
 #[derive(Debug)]
 pub struct Ring {
     memory: RingMemory,

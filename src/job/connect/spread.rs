@@ -4,7 +4,7 @@ use crate::settings::{RailBalance, Settings, StripeThreshold};
 use engine::rails::Spread;
 use ofi::Striping;
 
-/// Factor for segments on bulk connections, whose threads are woken for each segment.
+/// Factor by which segments are longer on bulk connections, whose threads are woken for each.
 const LONGER: usize = 4;
 
 pub(crate) fn spread(settings: &Settings, suits: Striping, bulk: bool) -> Spread {

@@ -83,7 +83,7 @@ impl Consistency {
         Self { context, forced: choice == ConsistencyChoice::Flush, times: AtomicU64::new(0) }
     }
 
-    /// Makes NICs' writes visible if needed; `direct`: NICs reach device memory.
+    /// Makes NICs' writes visible to the device if needed; `direct`: NICs reach its memory.
     ///
     /// # Errors
     /// The driver's.

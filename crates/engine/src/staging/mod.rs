@@ -1,7 +1,7 @@
 //! Staging: transfers of memory that the fabric does not reach, through bounce buffers.
 //!
-//! `docs/architecture.md` has the path of the bytes. Where messages are long enough, the one that
-//! announces bytes also carries them.
+//! `docs/architecture.md` has the path of the bytes and the states of transfers. Where messages are
+//! long enough, the one that announces bytes also carries them.
 //!
 //! # Order
 //! A put counts as a write of its peer until its message leaves, and as that message from then on,

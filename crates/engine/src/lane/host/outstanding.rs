@@ -5,7 +5,7 @@ use std::sync::PoisonError;
 use crate::ids::Pe;
 use crate::sync::{AtomicU32, Mutex, Ordering};
 
-/// Counts of items by PE. A zero also publishes what the proxy thread has executed for the PE.
+/// Counts of items by PE. A thread that reads 0 also sees what the proxy thread did for the PE.
 #[derive(Debug)]
 pub(crate) struct Outstanding<E> {
     by_pe: Box<[AtomicU32]>,
