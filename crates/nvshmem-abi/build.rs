@@ -92,7 +92,6 @@ fn layouts(recorded: &Value) -> Result<String, Box<dyn Error>> {
     ))
 }
 
-/// Assertions for every entry of the recorded layouts.
 fn checks(recorded: &Value) -> Result<String, Box<dyn Error>> {
     let mut out = String::new();
     for (name, abi) in object(&recorded["abis"])? {

@@ -89,7 +89,6 @@ const RESULTS: usize = 2 * AREA;
 const LOCAL: usize = RESULTS + 4096;
 
 impl Worker<'_> {
-    /// A word of this thread's kind that belongs to a sender.
     fn slot(&self, kind: usize, sender: usize) -> usize {
         kind + (sender * THREADS + self.thread) * 16
     }
@@ -230,7 +229,6 @@ pub(crate) fn traffic(place: &Place) {
     let (me, n) = (place.me as usize, place.n_pes as usize);
     let memory = symmetric(&channel, place, AREAS + n * THREADS * AREA);
     let heap = memory.heap;
-    // By the handle that peers have.
     let pe = place.me;
     let handle = channel.on_proxy(move |view| view.remote(0, pe).unwrap().1).unwrap();
     assert_eq!(Handle::decode(&handle).unwrap().staged.is_some(), memory.is_on_device());

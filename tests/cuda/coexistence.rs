@@ -36,9 +36,7 @@ again:
 }
 ";
 
-/// A kernel that runs until it is ended.
 pub(crate) enum Spinning {
-    /// The fake driver's.
     Fake(usize),
     /// One that waits for this word.
     Real(usize),
@@ -155,7 +153,6 @@ fn captured_graph_is_not_disturbed(bed: &Bed) {
     assert_eq!(ended, INVALIDATED);
 }
 
-/// A call of CUDA, with what it is called.
 type Call<'a> = (&'static str, Box<dyn Fn() + Send + Sync + 'a>);
 
 fn calls(bed: &Bed) -> Vec<Call<'_>> {

@@ -12,7 +12,6 @@ cases! {
     Any: misfitting_copies_are_refused;
 }
 
-/// An engine, with memory on both sides.
 struct Setup {
     engine: CopyEngine,
     range: DeviceRange,

@@ -23,7 +23,6 @@ pub(crate) fn stream_only() -> WordsOptions {
     WordsOptions { gdrcopy: None, ..WordsOptions::default() }
 }
 
-/// Whether the CPU has a window on memory that is staged.
 fn is_mapped(bed: &Bed) -> bool {
     let options = options(2, WordsOptions::default());
     let (mut stage, region) = Stage::with(bed, bed.heap(1), GRANULARITY, options);
@@ -76,7 +75,6 @@ fn cpu_finds_memory_through_window(bed: &Bed) {
     assert!(!unmapped.is_mapped() && unmapped.cpu_addr(start).is_none());
 }
 
-/// A stager whose words wait so long, and memory of it.
 fn patient(bed: &Bed, patience: Duration) -> (Stage, cuda::StagedRegion, usize) {
     let heap = bed.heap(1);
     let options = options(2, WordsOptions { patience, ..stream_only() });

@@ -22,7 +22,6 @@ use crate::mock::wait::until;
 const LEN: usize = 512;
 const MEMORY: usize = 4096 + 64 * LEN;
 
-/// A rank, and what it has under way.
 pub(crate) struct Driven {
     connection: Connection,
     plugin: Arc<Plugin>,
@@ -126,7 +125,6 @@ fn spread(mut counts: Vec<u64>) -> (u64, u64) {
     (counts[counts.len() / 2], counts[counts.len() - 1])
 }
 
-/// A process's part in `job`.
 pub(crate) fn run(place: &Place, job: fn(&Communicator, &Meeting)) {
     let communicator = communicator();
     let _bound = bound();

@@ -1,11 +1,5 @@
 //! NCCL's RMA plugin, loaded and called as NCCL does, by a mock of it: processes, progress threads,
 //! user threads, and the calls in NCCL's order.
-//!
-//! ```text
-//! mock     NCCL as a plugin sees it
-//! plan     what is sent in a round, from a seed
-//! stage    a round: what is sent, and what has to be there behind which signal
-//! ```
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 

@@ -20,7 +20,6 @@ const SLOTS: usize = STEPS;
 /// Words of a context of a target to which all senders add: of each kind so many.
 pub(crate) const SHARED: usize = 4;
 
-/// What a round is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Mix {
     /// Everything, long puts among it.

@@ -66,7 +66,6 @@ fn take_all(port: &mut OfiPort, rail: RailId) -> Vec<Vec<u8>> {
     messages
 }
 
-/// A message of `len` bytes that says which it is.
 fn numbered(number: u32, len: usize) -> Vec<u8> {
     let mut message = pattern(len, number as usize);
     message[..4].copy_from_slice(&number.to_le_bytes());

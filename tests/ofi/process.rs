@@ -72,7 +72,6 @@ pub(crate) struct Process {
     pub(crate) from_proxy: Vec<PeerAddr>,
 }
 
-/// A lane of a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Lane {
     Host,
@@ -146,7 +145,6 @@ impl Process {
     }
 }
 
-/// Takes completions of a rail, as a lane of the port does.
 pub(crate) fn poll(port: &mut OfiPort, rail: RailId) -> (Vec<WrId>, Polled) {
     let (mut done, segments) = (Vec::new(), segments_for(port.limits()));
     let polled = port.drain(rail, &mut |index: usize| {
@@ -164,7 +162,6 @@ pub(crate) fn completed(port: &mut OfiPort, rail: RailId) -> Vec<WrId> {
     }
 }
 
-/// Registered memory of this process.
 pub(crate) struct Memory {
     // Dropped before the bytes that it registers.
     pub(crate) registered: Registered<OfiRegion>,

@@ -20,7 +20,6 @@ pub(crate) fn devices(fabric: Fabric, rails: u8) -> String {
     (0..rails).map(device).collect::<Vec<_>>().join(",")
 }
 
-/// A job on so many rails of a fabric.
 pub(crate) fn job_on(
     fabric: Fabric,
     scenario: &str,

@@ -92,7 +92,6 @@ fn program_runs_alone_and_in_job() {
     wait((0..3).map(pe).collect());
 }
 
-/// Literals are of the type of the word that they are for.
 #[test]
 fn values_convert_to_their_word() {
     let status = Command::new(program("literals.cc", false)).status().unwrap();
@@ -107,7 +106,6 @@ fn processes_may_exit_fork_and_unload() {
     let unload = self::program("unload.c", false);
     let library = prefix().join("lib/libnvshmem_libfabric_channel.so");
     let library = library.to_str().unwrap();
-    // What it has of sockets matters to some of them only.
     let all: &[&str] =
         &["at-exit", "at-exit-late", "static", "exit", "exception", "twice", "signals"];
     for (provider, modes) in [("shm", all), ("tcp", &["exit", "signals", "fork", "exec"])] {

@@ -2,23 +2,19 @@
 //!
 //! Three things make this crate more than bindgen's output.
 //!
-//! **Nothing is linked.** [`Library::load`] opens `libfabric.so.1` (or another name or path) at
-//! run time, so that a program that uses this crate starts without libfabric and can say what it
-//! misses. It is opened once per process and never closed: providers leave threads and exit
-//! handlers behind that must keep their code.
+//! **Nothing is linked.** [`Library::load`] opens the library at run time, so that a program starts
+//! without libfabric and can say what it misses. It is never closed: providers leave threads and
+//! exit handlers behind that must keep their code.
 //!
-//! **The static inline calls are here** as `#[inline]` functions ([`calls`]), because a C header's
-//! inline functions exist in no library. They go through the tables of operations that each object
-//! carries, as C does. An operation that is missing from its table answers `-FI_ENOSYS`.
+//! **The static inline calls are here** ([`calls`]): inline functions exist in no library.
 //!
-//! **The library may be newer than the declarations**, which are those of 1.17, the oldest that is
-//! served. Structs of libfabric grow at their end (`fi_mr_attr` had 80 bytes in 1.17 and has 112 in
-//! 2.6). What libfabric allocates is only ever read through the fields that all versions have; what
-//! the caller allocates and libfabric reads or writes goes into a [`Padded`], which is zeroed and
-//! larger than any known version.
+//! **The library may be newer than the declarations**, which are those of 1.17, the oldest served.
+//! Structs grow at their end (`fi_mr_attr` had 80 bytes in 1.17 and has 112 in 2.6). What libfabric
+//! allocates is read only through fields that all versions have; what the caller allocates goes
+//! into a [`Padded`].
 //!
-//! The names are those of the man pages, <https://ofiwg.github.io/libfabric/>, and so are the rules
-//! that the unsafe functions leave to their caller.
+//! Names, and the rules that unsafe functions leave to their caller, are those of the man pages,
+//! <https://ofiwg.github.io/libfabric/>.
 
 mod bindings;
 pub mod calls;

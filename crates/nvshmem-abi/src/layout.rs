@@ -2,7 +2,6 @@
 
 use std::fmt;
 
-/// Recorded facts of a layout.
 struct Facts {
     name: &'static str,
     api_version: i32,

@@ -90,7 +90,6 @@ fn record<F: Copy>(call: impl FnOnce(F) -> i32) -> Call {
     Call(unsafe { *NVT_RECORDING.0.get() })
 }
 
-/// Records a call of a function of that type.
 macro_rules! call {
     ($type:ty: $($argument:expr),*) => {
         // SAFETY: the recorder follows none of the pointers.

@@ -35,7 +35,6 @@ fn both(one: &[usize], other: &[usize]) -> Vec<usize> {
     one.iter().copied().filter(|cpu| other.contains(cpu)).collect()
 }
 
-/// Returns the CPUs on which this thread may run.
 fn allowed() -> Option<Vec<usize>> {
     // SAFETY: bits, for which zeroes are a value.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };

@@ -40,7 +40,6 @@ pub(crate) enum Body {
 
 type Environment = &'static [(&'static str, &'static str)];
 
-/// One thing to show.
 pub(crate) struct Case {
     name: String,
     body: Body,

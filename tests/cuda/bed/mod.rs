@@ -44,7 +44,6 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// How often this thread has allocated.
 pub(crate) fn allocations() -> u64 {
     ALLOCATIONS.get()
 }
@@ -57,7 +56,6 @@ macro_rules! call {
     }};
 }
 
-/// Calls a function of the driver and gives its result.
 macro_rules! status {
     ($library:expr, $name:ident($($arg:expr => $kind:ty),*)) => {{
         // SAFETY: types of CUDA's header or of the fake's extras, and valid pointers.
@@ -91,7 +89,6 @@ struct Access {
 pub(crate) const ON_DEVICE: u32 = 1;
 pub(crate) const ON_NUMA_NODE: u32 = 3;
 
-/// The driver of this process, as a program uses it.
 pub(crate) struct Bed {
     pub(crate) raw: Library,
     pub(crate) driver: &'static Driver,
@@ -147,7 +144,6 @@ impl Bed {
         made
     }
 
-    /// A word of memory.
     pub(crate) fn word(&self, addr: usize) -> u64 {
         u64::from_le_bytes(self.read(addr, 8).try_into().expect("eight"))
     }
@@ -295,7 +291,6 @@ impl Bed {
         CopyEngine::new(&self.context()).expect("a copy engine")
     }
 
-    /// Every copy takes so many nanoseconds from now on.
     pub(crate) fn slow(&self, nanoseconds: u64) {
         call!(self.raw, fake_cuda_latency(0 => c_int, nanoseconds => u64));
     }
@@ -310,17 +305,15 @@ impl Bed {
         call!(self.raw, fake_cuda_fail_copy(0 => c_int, after => u32, code => u32));
     }
 
-    /// Takes that back, and what else the device was made to do.
+    /// Undoes `slow`, `refuse`, `fail` and all else that the device was made to do.
     pub(crate) fn reset(&self) {
         call!(self.raw, fake_cuda_reset(0 => c_int));
     }
 
-    /// How many calls have stored words, and how many copies were made.
     pub(crate) fn stores_and_copies(&self) -> [u64; 2] {
         [5, 2].map(|what| self.count(what))
     }
 
-    /// The same, of what a function does.
     pub(crate) fn calls_of(&self, run: impl FnOnce()) -> [u64; 2] {
         let before = self.stores_and_copies();
         run();
@@ -372,7 +365,6 @@ pub(crate) fn wait(engine: &mut CopyEngine) -> Result<(), CudaError> {
     until(|| engine.poll())
 }
 
-/// Looks until there is something.
 #[track_caller]
 pub(crate) fn until<T>(mut look: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();

@@ -31,12 +31,10 @@ pub(crate) fn register(
     staging.register(addr, bed.range(addr, len), None, Access::LocalAndRemote)
 }
 
-/// An operation on integers, without a comparand.
 pub(crate) fn atomic(op: AtomicOp, width: Width, operand: u64) -> Atomic {
     Atomic { op, width, float: false, operand, compare: 0 }
 }
 
-/// The engine's side of staging.
 pub(crate) struct Stage {
     pub(crate) port: Box<dyn CopyPort>,
     pub(crate) bounce: Bounce,
@@ -48,7 +46,6 @@ impl Stage {
         Self::with(bed, addr, len, options(4, stream_only()))
     }
 
-    /// With so many allocations of a heap, all of them registered.
     pub(crate) fn on_heap(bed: &Bed, allocations: usize) -> (Self, StagedRegion, usize) {
         let heap = bed.heap(allocations);
         let (stage, region) = Self::new(bed, heap, allocations * GRANULARITY);
@@ -122,20 +119,17 @@ impl Stage {
         copied.result.expect("it goes well");
     }
 
-    /// Gives the device steps in an order, and waits for their end.
     pub(crate) fn run_in_order(&mut self, steps: &[OrderedStep]) {
         let started = self.port.start_in_order(steps, 3);
         assert_eq!(started, Ok(Some(Posted::Yes)), "{steps:?}");
         self.ends(3);
     }
 
-    /// Gives a copy, and waits for its end.
     pub(crate) fn run(&mut self, copy: Copy) {
         assert_eq!(self.give(copy, 76), Ok(Posted::Yes));
         self.ends(76);
     }
 
-    /// Asserts that bytes come into memory and out again.
     #[track_caller]
     pub(crate) fn carries(&mut self, memory: usize, bytes: &[u8]) {
         self.copy_in(memory, bytes);
@@ -146,21 +140,18 @@ impl Stage {
         );
     }
 
-    /// A word of memory, as the port loads it.
     pub(crate) fn word(&mut self, addr: usize) -> u64 {
         let mut word = [0; 8];
         self.port.load(addr, &mut word).expect("a word of it");
         u64::from_le_bytes(word)
     }
 
-    /// Copies bytes out of memory.
     pub(crate) fn copy_out(&mut self, memory: usize, len: usize) -> Vec<u8> {
         self.start(OUT, memory, 0, len, 77);
         self.ends(77);
         peek(self.bounce(OUT, 0), len)
     }
 
-    /// Copies bytes into memory.
     pub(crate) fn copy_in(&mut self, memory: usize, bytes: &[u8]) {
         fill(self.bounce(IN, 1), bytes);
         self.start(IN, memory, 1, bytes.len(), 78);

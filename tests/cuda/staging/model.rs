@@ -35,7 +35,6 @@ const AREA: usize = 4096;
 /// Where most words are, in the middle of an area.
 const CLOSE: std::ops::Range<usize> = (AREA / 2 - 64)..(AREA / 2 + 64);
 
-/// Memory, and what it must have.
 struct Modelled {
     base: usize,
     bytes: Vec<u8>,
@@ -194,7 +193,6 @@ impl Model<'_> {
         }
     }
 
-    /// Words and bytes, soon or at once.
     fn words(&mut self) {
         let of = self.memory(4);
         let base = self.memories[of].base;
@@ -256,7 +254,6 @@ impl Model<'_> {
     }
 }
 
-/// Executes an operation on the bytes of a word, and gives the word before.
 fn apply(word: &mut [u8], atomic: &Atomic) -> u64 {
     let mut bytes = [0; 8];
     bytes[..word.len()].copy_from_slice(word);

@@ -28,7 +28,6 @@ const GRACE: Duration = Duration::from_secs(10);
 /// How a PE ends that has found something wrong: as a program does that panics.
 pub const FAILED: i32 = 101;
 
-/// A PE of a job, and its way to the others beside what is tested.
 #[derive(Clone, Debug)]
 pub struct Place {
     pub me: u32,
@@ -49,19 +48,16 @@ pub fn pe_entry(scenarios: &[(&str, Scenario)]) {
     });
 }
 
-/// Whether this process is one of a job.
 pub fn is_pe() -> bool {
     std::env::var_os(SEED).is_some()
 }
 
 static NOW: AtomicU32 = AtomicU32::new(0);
 
-/// See [`seeds_of_process`].
 pub fn seed_that_runs() -> u32 {
     NOW.load(Ordering::Relaxed)
 }
 
-/// The seeds that this process has to run.
 pub fn seeds_of_process() -> impl Iterator<Item = u64> {
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u32>().ok());
     let (first, count) = (number(SEED).unwrap_or(1), number(SEEDS).unwrap_or(1));
@@ -109,7 +105,6 @@ impl Job {
         self
     }
 
-    /// The same with several settings, under a name.
     #[must_use]
     pub fn with(mut self, variant: &str, env: &[(&'static str, &str)]) -> Self {
         self.variant += &format!("_{variant}");
@@ -138,7 +133,6 @@ impl Job {
         format!("{scenario}::{fabric:?}_{n_pes}_pes{memory}{variant}").to_lowercase()
     }
 
-    /// Runs it with that libfabric, or the system's.
     pub fn run(&self, library: Option<PathBuf>) -> Result<(), Failed> {
         let (first, count) = match (seeds::single(), self.seeds) {
             (Some(seed), _) => (seed, 1),

@@ -87,13 +87,11 @@ impl Heap {
         self.addr.wrapping_add(offset)
     }
 
-    /// The same place for loads and stores.
     pub fn here(&self, offset: usize, len: usize) -> *mut u8 {
         assert!(offset <= self.len && len <= self.len - offset, "{len} at {offset}");
         self.here.wrapping_add(offset)
     }
 
-    /// A word, where scenarios have placed one: aligned.
     pub fn word(&self, offset: usize) -> &AtomicU64 {
         // SAFETY: inside, and aligned.
         unsafe { AtomicU64::from_ptr(self.here(offset, 8).cast()) }
@@ -119,7 +117,6 @@ impl Heap {
 #[derive(Debug)]
 pub struct Memory {
     heap: Heap,
-    /// What gives the memory back.
     _keeper: Box<dyn fmt::Debug + Send + Sync>,
 }
 
@@ -159,7 +156,6 @@ impl Memory {
     }
 }
 
-/// The device of a process, as a program with CUDA has it.
 #[derive(Debug)]
 pub struct Device {
     pub context: Arc<Context>,
@@ -179,13 +175,10 @@ pub fn device() -> &'static Device {
 }
 
 impl Device {
-    /// Its context, bound on this thread as a program has it when it allocates.
     pub fn bind(&self) -> Bound<'_> {
         self.context.bind().unwrap()
     }
 
-    /// A function of the driver's.
-    ///
     /// # Safety
     /// Its type is `F`, a pointer to a function.
     pub unsafe fn call<F: Copy>(&self, name: &[u8]) -> F {

@@ -1,12 +1,11 @@
 //! A communicator and its groups, made and ended in NCCL's order.
 //!
-//! The plugin is initialised twice for a communicator: for the host's calls (RMA), and as what is
-//! below the device interface (GIN). Each connection listens, tells its handle to all, connects,
-//! and closes what it listened with at once. At the end contexts are destroyed before memory is
-//! deregistered, and both before the group is closed.
+//! A communicator initialises the plugin twice: for the host's calls (RMA) and for the device
+//! interface (GIN). Each connection listens, exchanges handles, connects and stops listening. At
+//! the end contexts are destroyed before memory is deregistered, and both before the group closes.
 //!
-//! To `connect` NCCL gives the instance of GIN for a connection of that, and for one of the host's
-//! calls that of the network's plugin: null, or a pointer that means nothing to us.
+//! `connect` gets GIN's instance for a connection of GIN, else that of the network's plugin: null,
+//! or a pointer that means nothing to us.
 
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd, RawFd};
@@ -23,7 +22,6 @@ use crate::mock::library::{
 };
 use crate::mock::proxy::{Proxy, Queues, Style, Work};
 
-/// A communicator's use of the plugin.
 pub(crate) struct Communicator {
     pub(crate) plugin: Arc<Plugin>,
     rma: Instance,
@@ -88,7 +86,6 @@ impl Connection {
         Self::of_ranks(communicator, style, &handles, Rank(meeting.me as u32), listening)
     }
 
-    /// Connects a rank to the others, by the handles of all.
     pub(crate) fn of_ranks(
         communicator: &Communicator,
         style: Style,
@@ -182,7 +179,6 @@ impl Connection {
         self.blocks.iter().any(|(block, _)| self.plugin.has_error(*block).unwrap())
     }
 
-    /// Ends the progress thread and the contexts.
     pub(crate) fn destroy_blocks(&mut self) {
         self.stop();
         for (block, _) in self.blocks.drain(..) {

@@ -121,8 +121,7 @@ impl At {
 pub(crate) struct Signal {
     pub(crate) at: At,
     pub(crate) value: u64,
-    /// [`nvshmem_transport_libfabric::nccl::abi::SIGNAL_INC`] or
-    /// [`nvshmem_transport_libfabric::nccl::abi::SIGNAL_ADD`].
+    /// `SIGNAL_INC` or `SIGNAL_ADD` of the plugin's `nccl::abi`.
     pub(crate) operation: u32,
     /// Behind everything before it, not behind its own data alone.
     pub(crate) strong: bool,
@@ -132,14 +131,12 @@ pub(crate) struct Signal {
 pub(crate) struct Registration {
     pub(crate) addr: *mut u8,
     pub(crate) len: usize,
-    /// [`nvshmem_transport_libfabric::nccl::abi::PTR_HOST`] or
-    /// [`nvshmem_transport_libfabric::nccl::abi::PTR_CUDA`].
+    /// `PTR_HOST` or `PTR_CUDA` of the plugin's `nccl::abi`.
     pub(crate) kind: c_int,
     pub(crate) flags: u64,
     pub(crate) dma_buf: Option<RawFd>,
 }
 
-/// A call was answered with something else than success.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Refused {
     pub(crate) call: &'static str,

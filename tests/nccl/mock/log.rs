@@ -1,11 +1,9 @@
-//! What the plugin says to NCCL's logger.
+//! The plugin's lines to NCCL's logger.
 //!
-//! NCCL's logger is variadic, which no function of stable Rust can be. The one here takes one
-//! argument after the format, for the plugin gives `"%s"` and its whole line. Where this is called
-//! as a variadic function, the caller puts arguments where it would put them otherwise: so the
-//! calling conventions of x86-64 (System V) and of AArch64 (AAPCS64) have it for arguments that are
-//! no floating-point numbers and find room in registers, of which these are six. A format that is
-//! not `"%s"` is a fault, and its argument is not looked at.
+//! NCCL's logger is variadic, which no function of stable Rust can be. This one takes one argument
+//! after the format, since the plugin passes `"%s"` and its whole line: on x86-64 (System V) and
+//! AArch64 (AAPCS64) a variadic call puts six such arguments into the same registers as any other
+//! call. Another format is a fault, and its argument is not read.
 
 use std::ffi::{CStr, c_char, c_int, c_ulong};
 use std::sync::{Mutex, PoisonError};

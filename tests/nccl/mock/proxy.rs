@@ -29,7 +29,6 @@ pub(crate) enum Style {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct ContextId(pub(crate) usize);
 
-/// What the plugin is asked for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Call {
     Put { from: At, len: usize, to: At },
@@ -62,7 +61,6 @@ pub(crate) struct Work {
     pub(crate) style: Style,
 }
 
-/// The queues of a progress thread, for all who fill them.
 pub(crate) struct Queues {
     work: Work,
     contexts: Vec<(Block, Context)>,
@@ -80,7 +78,6 @@ impl Queues {
         lock(queue).push_back(Posted { call, done });
     }
 
-    /// The same, with a flag that is set once the operation is complete.
     pub(crate) fn start(&self, context: ContextId, rank: Rank, call: Call) -> Arc<AtomicBool> {
         let done = Arc::new(AtomicBool::new(false));
         let its = Arc::clone(&done);

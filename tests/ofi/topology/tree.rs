@@ -6,7 +6,6 @@ use ofi::topology::{PciAddress, Topology};
 use test_support::scratch::Scratch;
 use test_support::topology::lay_out;
 
-/// A tree of directories and links like sysfs.
 pub(crate) struct Tree {
     devices: HashMap<String, PciAddress>,
     pub(crate) topology: Topology,

@@ -140,7 +140,6 @@ struct Case {
 }
 
 impl Case {
-    /// Fails unless all is as promised.
     fn run(self, library: &Path) -> Result<(), BoxError> {
         let network = Arc::new(Network::new(PES as usize, RAILS)?);
         let directory = PrivateDir::new("nvshmem-fault")?;

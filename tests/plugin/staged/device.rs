@@ -15,7 +15,6 @@ use nvshmem_sim::traffic::RESIDENT;
 
 const GPU: &str = "NVSHMEM_TEST_GPU";
 
-/// What a case needs of its device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Needs {
     /// Memory and copies.

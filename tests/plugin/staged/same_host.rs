@@ -21,7 +21,6 @@ pub(crate) fn trials() -> Vec<Trial> {
     [(Fabric::Shm, 2), (Fabric::Tcp2, 4)].map(of).into()
 }
 
-/// No processor copies a byte: the driver does, out of memory that the PEs share.
 fn no_processor(fabric: Fabric, n_pes: u32) -> Result<(), Failed> {
     let job = job(fabric, MemoryKind::DeviceVmm, "same_host", n_pes, 2, Layout::V7);
     let (report, all) = counters::counted(job.debug("share_bounce", 1))?;

@@ -46,7 +46,6 @@ const KINDS: [Kind; 13] = [
     ("guessed key to read", |_, _| vec![head(READ, 0, 1, &place(), &[])]),
 ];
 
-/// The kinds in any order.
 pub(super) fn shuffled(seed: u64) -> Vec<Kind> {
     let (mut kinds, mut random) = (KINDS.to_vec(), Random::new(seed));
     for at in (1..kinds.len()).rev() {

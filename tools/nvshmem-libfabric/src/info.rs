@@ -20,13 +20,11 @@ pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// Commit of the source, where `make` has built this from a clone.
 const COMMIT: Option<&str> = option_env!("NVSHMEM_LIBFABRIC_COMMIT");
 
-/// Version and commit.
 pub(crate) fn build() -> String {
     let commit = COMMIT.filter(|commit| !commit.is_empty());
     commit.map_or_else(|| VERSION.to_owned(), |commit| format!("{VERSION}, commit {commit}"))
 }
 
-/// All that is there, or the parts that were asked for.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Info {
     pub(crate) version: &'static str,

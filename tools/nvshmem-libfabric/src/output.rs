@@ -28,12 +28,10 @@ pub(crate) fn complain(text: Arguments<'_>) {
     let _ = io::stderr().write_fmt(text);
 }
 
-/// Stands in for the standard library's, which panics where the output is closed.
 macro_rules! print {
     ($($text:tt)*) => { $crate::output::print(format_args!($($text)*)) };
 }
 
-/// Stands in for the standard library's, which panics where the output is closed.
 macro_rules! println {
     () => { $crate::output::print(format_args!("\n")) };
     ($format:literal $($rest:tt)*) => {
@@ -41,7 +39,6 @@ macro_rules! println {
     };
 }
 
-/// Stands in for the standard library's, which panics where the error stream is closed.
 macro_rules! eprintln {
     ($format:literal $($rest:tt)*) => {
         $crate::output::complain(format_args!("{}\n", format_args!($format $($rest)*)))

@@ -3,7 +3,6 @@
 /// What a scenario returns on failure; anything that is an error converts to it.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// A failure in a PE.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Error(pub(crate) String);

@@ -95,7 +95,6 @@ macro_rules! setters {
 }
 
 impl JobSettings {
-    /// A job of `n_pes` PEs that run `scenario` on the plugin in `plugin_dir`.
     pub fn new(
         scenario: impl Into<String>,
         n_pes: u32,
@@ -201,7 +200,6 @@ impl JobSettings {
         self
     }
 
-    /// The first PE of a PE's host, and how many there are.
     pub(crate) fn node_of(&self, pe: u32) -> (u32, u32) {
         let first = self.nodes[pe as usize];
         (first, self.nodes.iter().filter(|of| **of == first).count() as u32)

@@ -71,7 +71,6 @@ impl Piece {
     }
 }
 
-/// Outcome of submitting a batch.
 #[derive(Debug, Default)]
 pub(super) struct Submitted {
     /// Whether any of its operations is in the stream.
@@ -150,8 +149,6 @@ impl BatchSubmitter {
         unsafe { self.submit_queued(stream, counter, submitted) }
     }
 
-    /// Submits the queued copies, or words.
-    ///
     /// # Safety
     /// As [`BatchSubmitter::submit`].
     unsafe fn submit_queued(
@@ -249,8 +246,7 @@ fn merge(pieces: &mut Vec<Piece>) {
     });
 }
 
-/// Returns how many of the first pieces, at least one, are rows of one copy: of one length, at
-/// equal distances on both sides, in one allocation and one page-locked memory.
+/// Returns how many of the first pieces, at least one, are rows of one copy.
 fn rows_of(pieces: &[Piece]) -> usize {
     let [first, second, ..] = pieces else { return pieces.len() };
     let pitches = |one: &Piece, next: &Piece| {
@@ -264,8 +260,6 @@ fn rows_of(pieces: &[Piece]) -> usize {
     1 + pieces.windows(2).take_while(same).count()
 }
 
-/// Copies one piece, as a plain copy or cut into rows.
-///
 /// # Safety
 /// As [`BatchSubmitter::submit`].
 unsafe fn copy_alone(
@@ -285,8 +279,6 @@ unsafe fn copy_alone(
     })
 }
 
-/// Copies pieces to a device in one call, as rows of one copy.
-///
 /// # Safety
 /// As [`BatchSubmitter::submit`].
 unsafe fn copy_as_rows(on: &Stream, pieces: &[Piece]) -> Result<(), CudaError> {

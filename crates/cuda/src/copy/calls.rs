@@ -51,8 +51,6 @@ pub(super) unsafe fn copy_piece(
     driver.check(call, status, || format!("{len} bytes at {addr:#x} of {}", on.context()))
 }
 
-/// Starts a copy of rows to a device.
-///
 /// # Safety
 /// As [`copy_piece`], for each row, and all rows are in one allocation.
 pub(super) unsafe fn copy_rows(on: &Stream, of: &Rows) -> Result<(), CudaError> {

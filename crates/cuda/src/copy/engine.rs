@@ -132,7 +132,6 @@ impl CopyEngine {
         self.word_stores
     }
 
-    /// Holds page-locked memory that copies use, until the engine is dropped.
     pub(crate) fn hold(&mut self, memory: &Arc<PinnedMemory>) {
         if !self.holds(memory) {
             self.held.push(Arc::clone(memory));
@@ -247,7 +246,6 @@ impl CopyEngine {
         (direction == Direction::FromDevice && of_device).then(watch).flatten()
     }
 
-    /// Returns the caller's number of the oldest batch in flight.
     #[inline]
     pub(crate) fn oldest(&self) -> Option<u32> {
         let batch = &self.batches[(self.first % MAX_BATCHES as u64) as usize];

@@ -1,6 +1,4 @@
 //! Asynchronous copies between host and device.
-//!
-//! Starting and polling a batch never wait: spinning kernels may depend on the caller.
 
 mod batch;
 mod calls;

@@ -69,7 +69,6 @@ impl ProgressCounter {
         WordWrite { addr: self.memory.addr(), width: Width::Four, value: number.into() }
     }
 
-    /// Returns the store of the next value, and that value.
     #[inline]
     pub(crate) fn next(&self) -> (WordWrite, u32) {
         let number = self.issued.wrapping_add(1);

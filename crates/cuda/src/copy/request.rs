@@ -53,7 +53,6 @@ pub(crate) struct WordStores {
 }
 
 impl WordStores {
-    /// Returns true if words of a width in a range are stored.
     #[inline]
     pub(crate) fn has(self, range: &DeviceRange, width: Width) -> bool {
         let offered = match width {
@@ -66,7 +65,6 @@ impl WordStores {
     }
 }
 
-/// One operation of a batch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum StreamOp<'a> {
     Copy {

@@ -30,8 +30,6 @@ const MAX_ROWS: usize = 31;
 const WORD: usize = 8;
 
 impl RowBlock {
-    /// Starts the copy of this block, whose first bytes are at `host` and `device`.
-    ///
     /// # Safety
     /// As [`copy_piece`].
     pub(super) unsafe fn copy(

@@ -27,7 +27,6 @@ macro_rules! functions {
         optional { $($may:ident($($may_arg:ty),*);)* }
         newer { $($new:ident($($new_arg:ty),*);)* }
     ) => {
-        /// The functions, under CUDA's names.
         #[allow(non_snake_case)]
         #[derive(Debug)]
         pub(crate) struct Api {

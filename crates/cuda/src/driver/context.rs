@@ -36,7 +36,6 @@ pub struct Context {
     pub(crate) spare: Mutex<Vec<Spare>>,
 }
 
-/// An idle stream.
 #[derive(Debug)]
 pub(crate) struct Spare(pub(crate) CUstream);
 

@@ -42,11 +42,8 @@ pub struct Driver {
 static OPENED: Mutex<Vec<&'static Driver>> = Mutex::new(Vec::new());
 
 impl Driver {
-    /// Returns the driver if this process has loaded it.
-    ///
-    /// Loads nothing, and does not call `cuInit`: a process that has not loaded the driver has no
-    /// memory on a GPU. Until then each call takes a look-up in the dynamic loader's list, cheap
-    /// enough for every registration; afterwards one load.
+    /// Returns the driver if this process has loaded it; loads nothing and never calls `cuInit`.
+    /// Takes a look-up in the dynamic loader's list until then, afterwards one load.
     ///
     /// # Errors
     /// [`LoadError::NotInUse`] if the process has not loaded it, which is logged once;

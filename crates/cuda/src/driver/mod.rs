@@ -1,6 +1,4 @@
 //! The driver's library and its objects: contexts, devices, streams, events, kernels.
-//!
-//! Each call binds the context that it needs, and restores the previous binding.
 
 pub(crate) mod api;
 pub(crate) mod context;

@@ -12,8 +12,6 @@ use crate::memory::range::{DeviceRange, Memory, RangeError};
 pub(crate) const GPU_PAGE: usize = 64 << 10;
 
 /// An allocation of device memory, which the CPU cannot access.
-///
-/// Allocating and freeing it may wait for all work on the device.
 #[derive(Debug)]
 pub struct DeviceMemory {
     context: Arc<Context>,

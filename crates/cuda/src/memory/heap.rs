@@ -15,7 +15,6 @@ use crate::driver::library::Driver;
 use crate::driver::stream::Stream;
 use engine::port::registration::is_unclosed;
 
-/// Kind of allocation of a heap.
 #[derive(Clone, Copy, Debug)]
 enum Backing {
     /// Memory of its own, mapped to addresses of its own (`cuMemCreate`, `cuMemMap`).
@@ -45,7 +44,6 @@ impl fmt::Display for Backing {
 pub struct DeviceHeap {
     context: Arc<Context>,
     addr: CUdeviceptr,
-    /// Allocated bytes, at least those requested.
     len: usize,
     backing: Backing,
 }
@@ -266,8 +264,6 @@ fn map_made(
     Ok(addr)
 }
 
-/// Unmaps memory of [`map_made`] and frees its addresses.
-///
 /// # Safety
 /// Address and length are [`map_made`]'s; nobody uses the memory any more.
 unsafe fn unmap(driver: &Driver, addr: CUdeviceptr, len: usize) {

@@ -1,6 +1,4 @@
 //! Memory as CUDA knows it: kinds of memory, and memory of our own.
-//!
-//! Allocating or freeing may wait for all work on the device: never while operations are in flight.
 
 pub(crate) mod device_memory;
 pub(crate) mod dma_buf;

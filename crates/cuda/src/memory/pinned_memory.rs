@@ -9,9 +9,6 @@ use crate::memory::shared_memory::SharedMemory;
 use engine::port::registration::is_unclosed;
 
 /// Page-locked memory, known to all contexts.
-///
-/// Allocating and freeing it may wait for all work on the device, also for a spinning kernel: only
-/// at the start and the end of the transport.
 #[derive(Debug)]
 pub struct PinnedMemory {
     context: Arc<Context>,

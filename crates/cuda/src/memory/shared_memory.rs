@@ -1,10 +1,8 @@
-//! Host memory that processes of one user share. It ends with the last of them.
+//! Host memory that processes of one user share; it ends with the last of them.
 //!
-//! It is a memfd, without a name in any file system and with nothing to remove. Other processes
-//! open it through `/proc`, by process and descriptor number, which the kernel permits to those who
-//! may read the creator's memory: its user. The creator closes the descriptor when all have opened
-//! it, and nobody can from then on. It is sealed, so that nobody can truncate it while it is in
-//! use.
+//! It is a memfd: no name in any file system, nothing to remove. Processes of the same user open it
+//! through `/proc`, by process and descriptor number, until the creator closes the descriptor once
+//! all have opened it. It is sealed, so that nobody can truncate it while it is in use.
 
 use std::ffi::CString;
 use std::fs::File;

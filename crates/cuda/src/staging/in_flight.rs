@@ -41,7 +41,6 @@ impl InFlight {
         if self.batches.len() < MAX_BATCHES { MAX_BATCH_COPIES } else { 0 }
     }
 
-    /// Returns the number of the next batch.
     pub(crate) fn next(&self) -> u32 {
         self.next
     }
@@ -61,7 +60,6 @@ impl InFlight {
         self.next = self.next.wrapping_add(1);
     }
 
-    /// Returns the number of the oldest batch that has not ended.
     #[inline]
     pub(crate) fn oldest_number(&self) -> Option<u32> {
         self.batches.iter().find(|batch| !batch.ended).map(|batch| batch.number)
@@ -87,7 +85,6 @@ impl InFlight {
         }
     }
 
-    /// Takes the next tag of ended batches.
     #[inline]
     pub(crate) fn next_ended(&mut self) -> Option<Copied> {
         let batch = self.batches.front_mut().filter(|batch| batch.ended)?;
@@ -99,13 +96,11 @@ impl InFlight {
         Some(Copied { tag, result })
     }
 
-    /// Returns true if any batch that has not ended stores words.
     #[inline]
     pub(crate) fn has_words(&self) -> bool {
         !self.words.is_empty()
     }
 
-    /// Returns true if a batch that has not ended stores a word that overlaps a range.
     pub(crate) fn has_word_in(&self, addr: usize, end: usize) -> bool {
         self.words.iter().any(|(first, last)| addr < *last && *first < end)
     }

@@ -1,6 +1,4 @@
 //! Staging: copies of device memory that the fabric does not reach, through bounce buffers.
-//!
-//! Any thread registers memory; only the proxy thread copies it. They share one briefly held lock.
 
 mod in_flight;
 mod range_cache;

@@ -101,7 +101,6 @@ fn is_readable(addr: usize) -> bool {
     code == 0 || std::io::Error::last_os_error().raw_os_error() != Some(libc::EFAULT)
 }
 
-/// Returns true if two ranges, given as addresses and lengths, have a byte in common.
 fn overlap(one: (usize, usize), other: (usize, usize)) -> bool {
     one.0 < other.0 + other.1 && other.0 < one.0 + one.1
 }

@@ -116,7 +116,6 @@ pub(crate) struct StagedRange {
     pub(crate) range: Arc<WordRange>,
 }
 
-/// Copy engines of one device, in one context.
 #[derive(Debug)]
 pub(crate) struct ContextCopies {
     pub(crate) outward: CopyEngine,

@@ -34,7 +34,6 @@ pub enum StagingContext {
     Program,
 }
 
-/// The context chosen for a device.
 #[derive(Debug)]
 pub(crate) struct Serving {
     pub(crate) context: Arc<Context>,
@@ -101,7 +100,6 @@ fn measured(own: &Arc<Context>, program: &Arc<Context>) -> Result<Measured, Stri
 struct Measured {
     rows: Option<Duration>,
     plain: Duration,
-    /// Time limit for a copy that progresses.
     limit: Duration,
 }
 

@@ -62,7 +62,6 @@ pub(crate) struct DeviceStager {
     flush_error: Option<PortError>,
 }
 
-/// Bounce memory of this process.
 #[derive(Debug)]
 struct OwnBounce {
     addr: usize,
@@ -84,7 +83,6 @@ struct RangeEntry {
     words: SignalShadow,
 }
 
-/// Copy engines of one context.
 #[derive(Debug)]
 struct ContextState {
     copies: ContextCopies,
@@ -196,7 +194,6 @@ impl DeviceStager {
         self.shadowed = shadowed.map(|(at, _)| at).collect();
     }
 
-    /// Returns the location of `len` bytes at `addr` in a registered range.
     #[inline]
     fn registered(&self, addr: usize, len: usize) -> Option<Location> {
         let behind = self.ranges.partition_point(|entry| entry.addr <= addr);

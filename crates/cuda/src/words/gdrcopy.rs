@@ -213,8 +213,6 @@ impl Drop for GdrcopyMapping {
     }
 }
 
-/// Looks up a function.
-///
 /// # Safety
 /// `F` is the function pointer type of the symbol.
 unsafe fn symbol<F: Copy>(

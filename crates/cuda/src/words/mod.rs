@@ -1,6 +1,4 @@
 //! Single words in device memory, read and written by the CPU.
-//!
-//! A word is accessed whole, by GDRCopy's mapping if there is one, else through a stream.
 
 pub(crate) mod access;
 pub(crate) mod deferred;

@@ -184,7 +184,6 @@ impl StreamWords {
         Ok(())
     }
 
-    /// Copies loaded bytes out of the scratch memory.
     fn take(&self, offset: usize, into: &mut [u8]) {
         debug_assert!(offset + into.len() <= self.scratch.len());
         // SAFETY: the scratch memory has these bytes, the copy into it has ended, and no other is

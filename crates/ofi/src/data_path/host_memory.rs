@@ -72,8 +72,6 @@ pub(crate) unsafe fn apply(addr: usize, atomic: &Atomic) -> u64 {
     }
 }
 
-/// Copies bytes out of memory.
-///
 /// # Safety
 /// The module's promise for `into.len()` bytes.
 #[inline]
@@ -100,8 +98,6 @@ unsafe fn load_any(addr: usize, into: &mut [u8]) {
     unsafe { ptr::copy_nonoverlapping(addr as *const u8, into.as_mut_ptr(), into.len()) };
 }
 
-/// Copies bytes into memory.
-///
 /// # Safety
 /// The module's promise for `bytes.len()` bytes.
 #[inline]

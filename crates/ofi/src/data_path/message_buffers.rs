@@ -10,9 +10,7 @@ use engine::port::Desc;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum BufferId {
-    /// Send buffer with this index.
     Send(u32),
-    /// Receive buffer with this index.
     Receive(u32),
 }
 

@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use crate::discovery::interface::Interface;
 use crate::topology::sysfs;
 
-/// Network interface of a rail.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Link {
     /// Speed in Mbit/s; None for loopback and most virtual interfaces.

@@ -60,7 +60,6 @@ impl Listed {
     }
 }
 
-/// Source of a rail's device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum DeviceSource {
     /// The list entry with this index.
@@ -90,8 +89,6 @@ pub(crate) fn describe(listed: &[Listed]) -> String {
     if described.is_empty() { String::from("nothing") } else { described.join(", ") }
 }
 
-/// Selects devices.
-///
 /// # Errors
 /// The first entry of an include list that matches nothing.
 pub(crate) fn select(

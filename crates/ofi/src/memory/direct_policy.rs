@@ -64,7 +64,6 @@ pub(crate) struct DirectPolicy {
     pub(crate) takes: &'static str,
 }
 
-/// Properties of a rail that the policy depends on.
 #[derive(Clone, Debug)]
 pub(crate) struct RailTraits {
     /// Whether it was opened with `FI_HMEM`.

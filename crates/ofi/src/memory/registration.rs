@@ -31,7 +31,6 @@ pub struct OfiRegion {
     _bound_to: Vec<Arc<Rail>>,
 }
 
-/// Registers memory for one rail.
 #[derive(Debug)]
 pub(crate) struct Registrar {
     domain: Arc<Domain>,

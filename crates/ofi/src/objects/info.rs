@@ -46,8 +46,6 @@ impl Info {
         }
     }
 
-    /// Copies the entries that `fi_getinfo` lists.
-    ///
     /// # Errors
     /// Those of `fi_getinfo`.
     ///
@@ -230,7 +228,6 @@ impl Info {
         if text.is_empty() { String::from("none") } else { text }
     }
 
-    /// Returns libfabric's text for a field.
     fn words<T>(&self, value: T, kind: fi_type) -> String {
         // SAFETY: the callers name the value's type.
         unsafe { self.library.tostr((&raw const value).cast(), kind) }

@@ -16,7 +16,6 @@ use crate::objects::endpoint::Endpoint;
 use crate::objects::object::Object;
 use engine::port::{Access, Desc, PortError};
 
-/// Method of registering memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Method {
     /// By its address, as host memory.
@@ -29,7 +28,6 @@ pub(crate) enum Method {
     /// As a part of a dma-buf. Only with an API and library that have these: others take the
     /// structure for vectors.
     DmaBuf {
-        /// CUDA's number of the device.
         device: i32,
         /// The descriptor, open during the call.
         fd: RawFd,
@@ -57,14 +55,11 @@ pub(crate) struct Region {
     _domain: Arc<Domain>,
 }
 
-/// Access rights of peers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Rights {
-    /// No access.
     None,
     /// Read, as requested of them for a put to their staged memory.
     Read,
-    /// Read and write.
     ReadAndWrite,
 }
 

@@ -1,7 +1,6 @@
 //! Owners of libfabric's objects (`fid_*` and `fi_info`), each closed when its owner is dropped.
 //!
-//! An owner holds its parent object, so a parent is never closed before its child. Each `unsafe fn`
-//! states which calls the caller must not make at the same time.
+//! Each `unsafe fn` states which calls the caller must not make at the same time.
 
 pub(crate) mod contexts;
 pub(crate) mod domain;

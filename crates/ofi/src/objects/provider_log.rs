@@ -50,8 +50,6 @@ pub(crate) fn capture_log<T>(
     (outcome, Ok(said))
 }
 
-/// Imports libfabric's log (`fi_import_log`).
-///
 /// # Safety
 /// `taker` is a [`fid_logging`] that lives until it is closed.
 unsafe fn import(library: &Library, taker: *mut fid) -> Result<(), PortError> {

@@ -60,7 +60,6 @@ impl<T> Deref for Fact<T> {
 /// cautious values and the iteration, so that none can lack a fact.
 macro_rules! facts {
     ($($(#[$doc:meta])* $fact:ident: $type:ty = $cautious:expr, $why:literal;)*) => {
-        /// Facts about one provider.
         #[derive(Debug)]
         pub(crate) struct Profile {
             /// Its name in `fi_getinfo`, layers included. Matched exactly: asked for `tcp`,

@@ -114,7 +114,6 @@ pub(crate) struct LogPattern {
     pub(crate) remedy: &'static str,
 }
 
-/// Files of endpoints.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct EndpointFiles {
     /// Prefix of their names, which libfabric would derive from the process' number alone.
@@ -247,7 +246,6 @@ pub(crate) struct Completions {
 impl Completions {
     const NONE: Self = Self { least: 0, each_peer: 0, most: 0 };
 
-    /// Returns the entries for a number of peers.
     pub(crate) fn of(self, peers: usize) -> usize {
         peers.saturating_mul(self.each_peer).clamp(self.least, self.most)
     }

@@ -5,7 +5,6 @@ use super::profile::{Profile, SOFTWARE};
 use super::rxm;
 use engine::port::packet::MAX_LONG_MESSAGE;
 
-/// Common facts of both providers over sockets.
 const SOCKETS: Profile = Profile {
     interfaces: Fact::manual(true, "it goes over the sockets of any interface", "fi_tcp(7)"),
     by_address: Fact::seen(

@@ -14,10 +14,8 @@ pub(crate) struct Variable {
     pub(crate) since: Option<Version>,
 }
 
-/// Value to set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Wanted {
-    /// A constant.
     Text(&'static str),
     /// Number of endpoints connected with one of ours, if known, within soft RoCE's capacity.
     Connections,
@@ -29,7 +27,6 @@ impl Variable {
         Self { name, value, for_devices: false, since: None }
     }
 
-    /// Creates a variable documented by libfabric's sources.
     pub(super) const fn code(
         name: &'static str,
         wanted: Wanted,

@@ -4,8 +4,7 @@
 //! to it. Where the ways to two devices part says what their traffic crosses: a switch, several,
 //! the processor's root complex, or the link between processors.
 //!
-//! Nothing here is kept: each question reads sysfs, which takes some system calls. It is asked when
-//! rails are chosen and when memory is registered first.
+//! Each question reads sysfs anew, which takes some system calls.
 #![forbid(unsafe_code)]
 
 mod address;

@@ -1,11 +1,10 @@
 //! The rate of descriptors over shm beside that of the engine called directly, in turns in the same
 //! proxy thread. Both PEs are channels of one process.
 //!
-//! A round of the channel's begins with full rings, which the proxy thread has been kept from:
-//! kernels that produce take no time of a CPU, and here there is no core for another thread. It
-//! ends when the last slot is published as done. A round of the other's begins and ends in the
-//! proxy thread: the same puts by the engine's shortest way, with a turn after every batch, until
-//! all are delivered.
+//! A round of the channel begins with full rings, filled while the proxy thread is kept from them:
+//! kernels take no CPU time, and there is no core for another thread. It ends when the last slot is
+//! published as done. A round of the engine issues the same puts by the engine's shortest way, with
+//! a turn after every batch, until all are delivered.
 
 use std::net::TcpListener;
 use std::sync::mpsc;
@@ -82,7 +81,6 @@ fn open(bootstrap: TcpBootstrap) -> Result<(Channel, usize), BoxError> {
     Ok((channel, heap))
 }
 
-/// Fills the rings, lets the proxy thread go, and times it.
 fn through(channel: &Channel, heap: usize) -> Result<Duration, BoxError> {
     let (go, gone) = mpsc::channel::<()>();
     let (start, started) = mpsc::channel();

@@ -12,7 +12,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::plan::Side;
 
-/// A request of PE 0 to PE 1.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) enum Command {
     /// Progress what moves this side's data from now on; or nothing.

@@ -19,7 +19,6 @@ use crate::{Options, Provider};
 /// which all completions are known to be there.
 pub(crate) const PROVIDER: Provider = Provider::Rxm;
 
-/// Counts the instructions of a process's thread between its marks.
 pub(crate) struct Callgrind {
     out: PathBuf,
 }

@@ -1,14 +1,5 @@
 //! Measures the plugin between the PEs of a job: the part that `nvshmem-libfabric perf` and the
 //! bench of this project's developers (`nvshmem-bench`, `src/main.rs`) share.
-//!
-//! ```text
-//! plan     what is measured: operations, sizes, sides that are timed in turn; and the job for them
-//! rounds   the alternation of the sides, and the statistics
-//! pe       one PE: PE 0 measures the cases, the others serve it
-//! control  PE 0's commands to the others
-//! raw      libfabric alone, for comparison
-//! perf     every size through the plugin alone
-//! ```
 
 #![allow(missing_docs, reason = "names say what is not said here")]
 

@@ -1,13 +1,5 @@
 //! What the plugin costs: beside raw libfabric, and in instructions. `docs/performance.md` explains
 //! the figures.
-//!
-//! ```text
-//! suites        puts, signal, staged: tables of cases for the library; start-up of jobs
-//! channel       the device channel beside the engine called directly
-//! instructions  what callgrind counts in the plugin
-//! nccl          what it counts in the calls of NCCL's plugin
-//! report        the output: a table for people, then one line `MEASURE name value unit` per figure
-//! ```
 
 mod channel;
 mod instructions;
@@ -101,7 +93,6 @@ impl Options {
         Ok(RawOptions { library, provider: name.to_owned(), source: source.to_owned(), delivered })
     }
 
-    /// Has a job use so many rails of a provider.
     fn on(
         &self,
         job: JobSettings,

@@ -43,7 +43,6 @@ fn good(status: Status) -> Result<(), BoxError> {
     if status == Status::SUCCESS { Ok(()) } else { Err(format!("a call: {status:?}").into()) }
 }
 
-/// Puts without and with a signal, in sections between two marks, by a rank to itself.
 pub(crate) fn process() -> Result<(), BoxError> {
     let (mut listening, mut group, mut contexts) = (null_mut(), null_mut(), null_mut());
     let mut mine = [0; HANDLE_BYTES];

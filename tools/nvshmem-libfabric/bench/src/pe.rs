@@ -411,7 +411,6 @@ impl<'a> Pe<'a> {
         Ok(())
     }
 
-    /// Moves bytes between our memory and the peer's through the plugin, and waits for them.
     fn copy(&mut self, op: Op, remote: SymAddr, local: SymAddr, len: u64) -> Result<()> {
         self.have_served(Some(Side::Plugin))?;
         let ops = self.ops;
@@ -540,7 +539,6 @@ impl<'a> Pe<'a> {
         Ok(counted)
     }
 
-    /// Runs the two sections of a case, on both PEs at once.
     fn count(&mut self, case: &Case) -> Result<()> {
         let window = self.window(case, Side::Host)?;
         self.have_served(Some(Side::Plugin))?;

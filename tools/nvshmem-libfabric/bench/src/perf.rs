@@ -37,7 +37,6 @@ const TESTS: [(&str, Metric, Op); 7] = [
     ("put_signal_message_rate", Metric::Rate, Op::PutSignal),
 ];
 
-/// One row: a test at one size.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Figure {
     pub test: String,
@@ -61,7 +60,6 @@ impl Metric {
         }
     }
 
-    /// Returns the sizes measured, up to a largest one.
     fn sizes(self, most: u64) -> Vec<u64> {
         let (most, factor) = match self {
             Self::Bandwidth => (most, 2),

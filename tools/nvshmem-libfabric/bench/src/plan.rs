@@ -30,7 +30,6 @@ pub enum Op {
     Progress,
 }
 
-/// A way to move the data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Side {
     Plugin,
@@ -66,7 +65,6 @@ impl Case {
         self.window == 1 || self.op == Op::Fence
     }
 
-    /// Returns the time of an operation as people read it.
     pub fn show(&self, seconds: f64) -> String {
         match self.unit() {
             "_latency" => format!("{:.2} us", seconds * 1e6),
@@ -86,7 +84,6 @@ impl Case {
     }
 }
 
-/// The name of a case in figures.
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let op = match self.op {
@@ -126,7 +123,6 @@ pub(crate) const MAIL: u64 = 64 << 10;
 /// Bytes of a word: no two share what a processor fetches at once.
 pub(crate) const WORD: u64 = 128;
 
-/// The work of a job's two PEs.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Plan {
     pub cases: Vec<Case>,
@@ -142,8 +138,6 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Returns a job for it.
-    ///
     /// # Errors
     /// The plan cannot be written as text.
     pub fn job(&self, layout: Layout, plugin_dir: &Path) -> Result<JobSettings, BoxError> {

@@ -139,7 +139,6 @@ impl Info {
 #[repr(C, align(64))]
 struct Context(MaybeUninit<fi::fi_context2>);
 
-/// An operation of [`Raw::post`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum RawOp {
     Write,

@@ -1,16 +1,14 @@
-//! The figures of a run.
+//! The figures of a run: a table for people, then one line `MEASURE name value unit` per figure.
 
 use nvshmem_bench::{Case, Rounds, Side, Spread, ratios};
 use nvshmem_sim::BoxError;
 
-/// The figures so far.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     measures: Vec<(String, f64, &'static str)>,
 }
 
 impl Report {
-    /// Keeps a figure, and prints it.
     pub(crate) fn push(&mut self, name: String, value: f64, unit: &'static str) {
         println!("    {name:<58}{value:.3}");
         self.measures.push((name, value, unit));

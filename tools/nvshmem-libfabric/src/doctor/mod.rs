@@ -46,7 +46,6 @@ pub(crate) struct Check {
     details: Vec<String>,
 }
 
-/// A check with the id under which it is shown.
 type Row = (&'static str, Check);
 
 fn ok(reason: impl Into<String>) -> Check {

@@ -42,7 +42,6 @@ const COMPLETIONS: [(Shell, &str); 3] = [
 /// A file of an installation, by its name below the prefix.
 pub(super) type Named = (String, Content);
 
-/// All that is installed of what is in and beside the directory of the plugin files.
 pub(super) fn all(plugins: &Plugins) -> Result<Vec<Named>, ToolError> {
     let file = |name: String, path| (name, Content::File(path));
     let mut files = Vec::new();

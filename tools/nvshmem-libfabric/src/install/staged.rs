@@ -58,7 +58,6 @@ pub(super) struct Staged {
 }
 
 impl Staged {
-    /// Makes what is to be at a path, in its directory.
     pub(super) fn make(content: &Content, target: PathBuf) -> Result<Self, ToolError> {
         sweep(&target);
         let path = aside(&target);

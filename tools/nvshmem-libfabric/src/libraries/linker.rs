@@ -39,7 +39,6 @@ pub(crate) struct Found {
     pub(crate) elf: Elf,
 }
 
-/// A file that asks for others, with its headers.
 pub(crate) type Loaded = (PathBuf, Elf);
 
 const MAX_LIBRARIES: usize = 512;

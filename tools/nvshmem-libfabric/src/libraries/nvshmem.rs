@@ -12,7 +12,6 @@ use crate::libraries::elf::{Elf, MACHINE};
 use crate::libraries::linker::{Linker, Rule};
 use crate::libraries::plugins::file_name;
 
-/// Prefix of host libraries' names.
 pub(crate) const HOST_LIBRARY: &str = "libnvshmem_host.so";
 
 #[derive(Clone, Debug, Serialize)]
@@ -93,7 +92,6 @@ impl Nvshmem {
         found
     }
 
-    /// The number of the plugin file that it asks for.
     pub(crate) fn number(&self) -> Result<u32, ToolError> {
         self.number.ok_or_else(|| {
             let why = match &self.release {

@@ -309,7 +309,6 @@ pub(crate) fn providers(hosts: &[Host], named: &[String]) -> Result<Vec<String>,
     Ok(all.into_iter().collect())
 }
 
-/// Checks that the named providers can be used on this host.
 pub(crate) fn check_here(fabric: &Fabric, named: &[String]) -> Result<(), ToolError> {
     const HINT: &str = "`nvshmem-libfabric doctor -v` says what can be used";
     if let Some(error) = &fabric.error {

@@ -22,7 +22,6 @@ use hosts::Host;
 
 pub(crate) const PROVIDER: &str = "NVSHMEM_LIBFABRIC_PROVIDER";
 
-/// The layout of the newest NVSHMEM.
 pub(crate) const NEWEST: Layout = Layout::ALL[Layout::ALL.len() - 1];
 
 /// The scenarios in turn, with the size that makes each some tenths of a second long.
@@ -211,14 +210,12 @@ pub(crate) struct Place<'a> {
 }
 
 impl<'a> Place<'a> {
-    /// All PEs that the hosts take, or so many on this machine where none is named.
     pub(crate) fn on(hosts: &'a [Host], here: u32) -> Self {
         let pes = hosts.iter().map(|host| host.slots).sum();
         let pes = if hosts.is_empty() { here } else { pes };
         Self { pes, hosts: hosts.iter().map(|host| (host, host.slots)).collect() }
     }
 
-    /// Puts a job there, on a provider and memory of a kind.
     pub(crate) fn put(&self, job: JobSettings, provider: &str, memory: Memory) -> JobSettings {
         let mut job = job
             .inherits_settings()

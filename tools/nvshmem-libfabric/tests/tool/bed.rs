@@ -92,7 +92,6 @@ pub(crate) fn tool(line: &str) -> Command {
     behind(&[TOOL.to_owned()], line)
 }
 
-/// Some words, and behind them those of a line.
 pub(crate) fn behind(words: &[String], line: &str) -> Command {
     let mut command = program(&words[0]);
     command.args(&words[1..]);
@@ -136,7 +135,6 @@ pub(crate) fn refuses(
     Ok(said)
 }
 
-/// Returns the standard output of a command that succeeds.
 pub(crate) fn good(command: &mut Command) -> Result<String, Failed> {
     let output = command.output()?;
     if !output.status.success() {
@@ -145,14 +143,12 @@ pub(crate) fn good(command: &mut Command) -> Result<String, Failed> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Returns the JSON that a command prints which ends with a status.
 pub(crate) fn json(command: &mut Command, status: i32) -> Result<Value, Failed> {
     let output = command.output()?;
     assert!(output.status.code() == Some(status), "{command:?}: {output:?}");
     Ok(serde_json::from_slice(&output.stdout)?)
 }
 
-/// Returns the object of a list in which a field has a value.
 pub(crate) fn row(list: &Value, field: &str, value: &str) -> Value {
     let mut rows = list.as_array().into_iter().flatten();
     rows.find(|row| row[field] == value).cloned().unwrap_or_default()
@@ -179,7 +175,6 @@ pub(crate) fn plugins() -> &'static Path {
     })
 }
 
-/// The path of one of them.
 pub(crate) fn plugin(number: u32) -> String {
     plugins().join(file_name(number)).display().to_string()
 }

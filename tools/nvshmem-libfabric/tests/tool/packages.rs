@@ -119,7 +119,6 @@ fn has_pages(share: &Path, manual: &str, zsh: &str) {
 
 const EXAMPLE: &str = "crates/channel-c/tests/example.c";
 
-/// A copy of what is installed, at another place.
 fn moved(scratch: &Scratch) -> Result<PathBuf, Failed> {
     let moved = scratch.join("moved");
     good(program("cp").arg("-a").arg(prefix()).arg(&moved))?;

@@ -1,11 +1,4 @@
 //! The launcher: starts the processes of a job, reads what they print, and sees each to its end.
-//!
-//! ```text
-//! process      one process: its output, and its end
-//! run          all processes of a job, with a deadline; a program that answers a question
-//! remote       shells on other hosts, started by an agent such as ssh
-//! private_dir  directories of a run's own
-//! ```
 
 #![allow(missing_docs, reason = "names say what is not said here")]
 

@@ -121,7 +121,6 @@ impl Process {
         self.exit.filter(|_| is_read).map(|(end, _)| end)
     }
 
-    /// Takes the whole lines of its standard output that have come.
     pub fn take_lines(&mut self) -> Vec<String> {
         let ends = self.out.bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
         let lines: Vec<u8> = self.out.bytes.drain(..ends).collect();

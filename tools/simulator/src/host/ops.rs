@@ -15,7 +15,6 @@ use crate::memory::local::{Local, Mapping};
 
 const PAGE: usize = 4096;
 
-/// What the user's threads and the proxy thread share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) transport: Transport,
@@ -79,7 +78,6 @@ impl PlannedAmo {
         self
     }
 
-    /// The same with another value for the flag that follows a fetched word.
     #[must_use]
     pub fn with_flag(mut self, flag: u64) -> PlannedAmo {
         self.mem.retflag = flag;

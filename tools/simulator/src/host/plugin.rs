@@ -9,7 +9,6 @@ use nvshmem_abi::{CUDA_TABLE_SLOTS, INIT_SYMBOL, Layout, Major, c, file_name};
 
 use crate::error::{Result, check, error, explain};
 
-/// A loaded plugin, which stays until it is unloaded.
 #[derive(Debug)]
 pub(crate) struct Plugin {
     library: ManuallyDrop<Library>,

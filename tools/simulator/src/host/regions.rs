@@ -130,8 +130,6 @@ impl Regions {
         buffers.get_mut(id.0 as usize).ok_or_else(|| no_buffer(id))?.release(transport)
     }
 
-    /// The memory at a place.
-    ///
     /// The lifetime is that of all regions: a buffer's memory is never unmapped before.
     pub(crate) fn local(&self, place: Place, len: u64) -> Result<Local<'_>> {
         match place.region {

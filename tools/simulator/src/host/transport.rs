@@ -20,7 +20,6 @@ use crate::pe::job::Job;
 
 /// Put into what a host leaves uninitialised, so that a plugin that reads it is noticed.
 pub(crate) const POISON: u64 = 0xa5a5_a5a5_a5a5_a5a5;
-/// [`POISON`] as an `int`.
 pub(crate) const POISON_INT: i32 = POISON as u32 as i32;
 
 const TRANSPORT_INDEX: i32 = 1;
@@ -204,8 +203,6 @@ impl Transport {
         status.unwrap_or(MISSING)
     }
 
-    /// One RMA call.
-    ///
     /// # Safety
     /// What the local side points to is valid for the length, until the operation is complete.
     #[inline]
@@ -241,8 +238,6 @@ impl Transport {
         }
     }
 
-    /// One atomic operation.
-    ///
     /// # Safety
     /// The return location of a fetching operation is valid until it is complete.
     pub(crate) unsafe fn amo(&self, planned: &PlannedAmo, qp: i32) -> i32 {
@@ -412,8 +407,6 @@ impl Transport {
         }
     }
 
-    /// One put with signal.
-    ///
     /// # Safety
     /// What the local sides point to is valid until the operation is complete.
     pub(crate) unsafe fn put_signal(

@@ -20,7 +20,6 @@ use crate::settings::{JobSettings, is_setting};
 /// Where a PE of another host is started, and what is started there.
 #[derive(Clone, Debug)]
 pub struct Remote {
-    /// The host, for messages.
     pub host: String,
     /// The command that runs on the host the words behind it.
     pub agent: Vec<OsString>,
@@ -94,7 +93,6 @@ impl JobSettings {
         })
     }
 
-    /// Returns the command of a PE, and its standard input.
     fn command(&self, pe: u32, program: &Path, dir: &Path) -> io::Result<(UnixStream, Command)> {
         let (mut input, theirs) = UnixStream::pair()?;
         // A PE that is stopped does not keep the launcher.
@@ -152,7 +150,6 @@ struct Launch<'a> {
     dir: Option<PrivateDir>,
     collective: Collective,
     pes: Vec<Pe>,
-    /// Why the job has failed, once it has.
     cause: Option<String>,
     first_failure: Option<u32>,
 }

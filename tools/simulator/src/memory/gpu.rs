@@ -26,7 +26,6 @@ macro_rules! call {
 }
 pub(crate) use call;
 
-/// The driver's library, for functions that the host's memory is made with.
 #[derive(Debug)]
 pub(crate) struct Calls(Library);
 

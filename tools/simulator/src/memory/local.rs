@@ -22,7 +22,6 @@ pub(crate) struct Mapping {
     owner: Owner,
 }
 
-/// Where memory comes from, and so where it goes.
 #[derive(Debug)]
 enum Owner {
     /// Anonymous pages, of which the memory is a part.
@@ -138,15 +137,12 @@ impl<'a> Local<'a> {
             .part(offset, len)
     }
 
-    /// The same memory, borrowed for longer.
-    ///
     /// # Safety
     /// The mapping lives for `'b`.
     pub(crate) unsafe fn lengthen<'b>(self) -> Local<'b> {
         Local { start: self.start, len: self.len, via: self.via, _memory: PhantomData }
     }
 
-    /// `len` bytes of it, from `offset` on.
     pub fn part(self, offset: u64, len: u64) -> Result<Local<'a>> {
         match offset.checked_add(len) {
             Some(end) if end <= self.len => {
@@ -168,13 +164,11 @@ impl<'a> Local<'a> {
         self.start
     }
 
-    /// Writes the pattern's bytes from `position` on.
     pub fn fill(self, pattern: Pattern, position: u64) -> Result<()> {
         self.blocks(true, |at, block| pattern.fill(position + at, block))
     }
 
-    /// Compares with the pattern's bytes from `position` on. The error tells where the first block
-    /// is that differs.
+    /// The error tells where the first block is that differs from the pattern from `position` on.
     pub fn verify(self, pattern: Pattern, position: u64) -> Result<()> {
         let mut compared = Ok(());
         self.blocks(false, |at, block| {
@@ -256,7 +250,6 @@ impl<'a> Local<'a> {
     }
 }
 
-/// A number of which these are the bytes.
 pub(crate) fn word(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte))
 }

@@ -36,7 +36,6 @@ impl Pattern {
         (self.word(position / 8) >> (position % 8 * 8)) as u8
     }
 
-    /// Writes the bytes from `position` on into `out`.
     pub fn fill(self, position: u64, out: &mut [u8]) {
         let head = (position.wrapping_neg() % 8).min(out.len() as u64) as usize;
         let (head, rest) = out.split_at_mut(head);

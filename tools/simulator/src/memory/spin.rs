@@ -11,9 +11,8 @@ use crate::memory::gpu::{Gpu, device};
 /// Bytes of the words' memory.
 const WORDS: usize = 4096;
 
-/// A kernel that spins, on a stream of its own that waits for no other. It is ended when this is
-/// dropped.
-///
+/// A kernel that spins on a stream of its own, which waits for no other. Dropping this ends the
+/// kernel.
 /// Memory is not given back, and [`crate::Host::finalize`] does not return, while a kernel runs:
 /// the driver waits for it.
 #[derive(Debug)]

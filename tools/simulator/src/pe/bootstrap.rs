@@ -34,8 +34,6 @@ impl Fatal {
     }
 }
 
-/// Collectives among all PEs.
-///
 /// # Threads
 /// Any, but one at a time: a second one gets an error.
 #[derive(Clone, Debug)]

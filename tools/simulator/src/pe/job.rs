@@ -26,7 +26,6 @@ impl Job {
         self.settings.n_pes
     }
 
-    /// Name of the scenario that this PE runs.
     pub fn scenario(&self) -> &str {
         &self.settings.scenario
     }
@@ -51,7 +50,6 @@ impl Job {
         value.parse().map_err(|_| error!("cannot read {name}={value}"))
     }
 
-    /// As [`Job::param`], with a value for when it is not given.
     pub fn param_or<T: FromStr>(&self, name: &str, default: T) -> Result<T> {
         if self.settings.params.contains_key(name) { self.param(name) } else { Ok(default) }
     }

@@ -65,7 +65,6 @@ impl DeviceStager {
         }
     }
 
-    /// Waits until batches in flight have stored their words.
     pub(super) fn wait_for_words(&mut self) -> Result<(), PortError> {
         const SPINS: u32 = 256;
         let mut waited = Wait::new();

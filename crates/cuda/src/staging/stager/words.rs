@@ -41,7 +41,6 @@ impl SignalShadow {
 }
 
 impl DeviceStager {
-    /// Returns the location of an aligned word.
     pub(super) fn word(&mut self, addr: usize, width: Width) -> Result<Location, PortError> {
         let len = width.bytes();
         let location = self.staged(addr, len)?;
@@ -76,7 +75,6 @@ impl DeviceStager {
         }
     }
 
-    /// Stores all deferred writes.
     pub(super) fn submit_deferred(&mut self) -> Result<(), PortError> {
         let Some(context) = self.deferred.first().map(|first| first.context) else { return Ok(()) };
         let stored = self.wait_for_words().and_then(|()| {

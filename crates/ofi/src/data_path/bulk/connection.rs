@@ -25,7 +25,6 @@ use engine::port::{Failure, POLL_BATCH, PeerAddr, PortError};
 /// Maximum number of peers with full connections in an iteration; nothing more is posted then.
 const MAX_FULL_PEERS: usize = 8;
 
-/// A transfer that the lane submits.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Request {
     pub(super) what: BulkOp,
@@ -38,7 +37,6 @@ pub(super) struct Request {
     pub(super) key: u64,
 }
 
-/// Operation of a bulk connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum BulkOp {
     Write,

@@ -15,7 +15,6 @@ use engine::port::{Failure, POLL_BATCH, PeerAddr};
 /// Capacity for immediate data that comes in by a connection, in events of the lane's queue.
 pub(super) const INCOMING_MARGIN: usize = 1024;
 
-/// Event that a bulk thread reports to the lane.
 #[derive(Debug)]
 pub(super) enum BulkEvent {
     /// A completion: the fields of its queue entry that the lane uses.
@@ -204,7 +203,6 @@ impl Inner {
 // Each poll has entries for both queues.
 const _: () = assert!(POLL_BATCH > 1);
 
-/// Reader of [`MergedQueue::queue_ops`].
 unsafe extern "C" fn read(inner: *mut fid_cq, entries: *mut c_void, count: usize) -> isize {
     let inner = inner.cast::<UnsafeCell<Inner>>();
     // SAFETY: the address is that of `MergedQueue::queue_ops`, and this is the lane's only thread.
@@ -255,7 +253,6 @@ mod tests {
         sender.for_connection(at).try_send(BulkEvent::Failed(failure)).expect("room");
     }
 
-    /// The contexts that a poll finds.
     fn read(merged: &MergedQueue, count: usize) -> Result<Vec<usize>, isize> {
         let mut entries = [const { MaybeUninit::<fi_cq_data_entry>::uninit() }; 8];
         // SAFETY: there is room for as many; this is the only thread.

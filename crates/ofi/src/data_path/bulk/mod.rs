@@ -43,7 +43,6 @@ pub(crate) const MAX_CONNECTIONS: usize = 6;
 /// Entries of a connection's completion queue beyond those for its own transfers.
 const QUEUE_MARGIN: usize = 256;
 
-/// Bulk connections to be opened for a rail.
 #[derive(Debug)]
 pub(crate) struct BulkConfig<'a> {
     /// Domain and thread name of each connection.
@@ -127,7 +126,6 @@ impl Bulk {
         self.merged.queue_ops()
     }
 
-    /// Returns the connections' own addresses.
     pub(crate) fn addresses(&self) -> impl Iterator<Item = &[u8]> {
         self.links.iter().map(|link| &link.endpoint.address[..])
     }

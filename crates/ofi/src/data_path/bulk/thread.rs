@@ -30,7 +30,6 @@ const IDLE: i32 = 1000;
 const BUSY: i32 = 10;
 const STUCK: i32 = 1;
 
-/// State shared by the lane and the thread.
 #[derive(Debug)]
 struct Shared {
     /// Whether the thread sleeps, or is about to, and polls the request queue only when woken. The
@@ -75,8 +74,6 @@ impl Worker {
         Ok(Self { shared, requests, thread: Some(thread) })
     }
 
-    /// Submits a transfer.
-    ///
     /// # Errors
     /// The thread has ended.
     #[inline]
@@ -166,7 +163,6 @@ fn sleep_limit(iteration: Iteration, is_busy: bool) -> i32 {
     }
 }
 
-/// An eventfd that wakes a thread.
 #[derive(Debug)]
 struct WakeFd(OwnedFd);
 

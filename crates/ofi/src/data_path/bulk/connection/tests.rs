@@ -112,7 +112,6 @@ impl Bed {
         Self { connection, requests, merged, contexts }
     }
 
-    /// Hands over a transfer by the work-request id of that number.
     fn give(&self, what: BulkOp, peer: u64, wr_id: u32) {
         self.requests.try_send(self.request(what, peer, wr_id)).expect("room");
     }
@@ -138,7 +137,6 @@ impl Bed {
         self.merged.told().map(told).collect()
     }
 
-    /// What the provider was asked since the last call.
     fn asked(&self) -> Vec<(&'static str, u64, Option<u32>)> {
         let wr_id = |context| self.contexts.wr_id(context as *mut c_void).map(|id| id.0);
         let asked = with(|script| std::mem::take(&mut script.asked)).into_iter();

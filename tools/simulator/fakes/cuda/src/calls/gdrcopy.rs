@@ -34,7 +34,6 @@ extern "C" fn fake_gdrcopy_pinned() -> usize {
     PINNED.load(Ordering::Relaxed)
 }
 
-/// A handle on the kernel's module, or null.
 #[unsafe(no_mangle)]
 extern "C" fn gdr_open() -> usize {
     usize::from(variable("FAKE_GDRCOPY_REFUSE", 0) != 1)

@@ -28,7 +28,6 @@ fn alone(call: impl FnOnce() -> Outcome) -> Outcome {
     context.alone(call)
 }
 
-/// Whether an image is PTX with the kernel that is known.
 fn is_known(image: &In<c_char>) -> bool {
     const PTX: &[u8] = b".version";
     if variable("FAKE_CUDA_KERNELS", 1) == 0 {

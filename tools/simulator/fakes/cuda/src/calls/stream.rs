@@ -142,7 +142,6 @@ calls! {
         event.context.pass();
         let (recorded, reached) = *lock(&event.state);
         let done = if recorded == reached { Ok(()) } else { Err(NOT_READY) };
-        // Looked at last: what has failed is never told as done.
         context.check().and(done)
     }
 

@@ -4,13 +4,9 @@
 //! enqueued, and theirs waits for the legacy stream's. Waiting is always for work enqueued before,
 //! so it ends.
 //!
-//! Some calls have their context to themselves: they wait until it is idle, and while they do every
-//! other call on the context waits for them. So a driver does on an H200 (580.159) for `cuMemFree`,
-//! `cuMemFreeHost`, `cuModuleLoadData`, `cuModuleUnload`, `cuCtxSetLimit`, `cuMemHostUnregister`,
-//! and for the first launch of a kernel that is loaded lazily. Other contexts, also of the same
-//! device, are not held up, but by what has to do with the one that waits: copies of memory that
-//! belongs to it (`cuMemAlloc`, managed memory), and making a context. What an address is can be
-//! asked at any time.
+//! Some calls have their context to themselves: they wait until it is idle, and every other call on
+//! the context waits for them, as with a driver on an H200 (580.159). The crate's page lists them,
+//! and what waits in other contexts. What an address is can be asked at any time.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -75,7 +71,6 @@ pub(crate) type Work = Box<dyn FnOnce(&Context) + Send>;
 
 pub(crate) static MADE: AtomicU64 = AtomicU64::new(0);
 
-/// What a handle to a context is in C.
 pub(crate) type Raw = *const Context;
 
 static ALL: Mutex<Vec<&'static Context>> = Mutex::new(Vec::new());
@@ -130,9 +125,7 @@ impl Context {
         }
     }
 
-    /// What a call does that has the context to itself, and waits first until the context is idle.
-    /// As long as it waits, for a kernel that does not end for one, no other call on the context
-    /// returns.
+    /// Makes a call that has the context to itself, once the context is idle.
     pub(crate) fn alone<T>(&self, call: impl FnOnce() -> Result<T, Status>) -> Result<T, Status> {
         let _turn = self.turn.write();
         self.synchronize()?;

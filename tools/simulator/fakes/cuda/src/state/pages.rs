@@ -1,8 +1,7 @@
 //! Pages of memory, and places in it.
 //!
-//! Pages belong to a file in memory. They are mapped for the copy engine once, and a second time
-//! where the program has its address: `PROT_NONE` for what is on a device. Work that is under way
-//! keeps its pages alive, so that a program which frees too early is wrong without being undefined.
+//! Pages are a file in memory, mapped once for the copy engine and once for the program. Work under
+//! way keeps its pages alive: a program that frees too early is wrong without being undefined.
 
 use std::fs::OpenOptions;
 use std::io::{Seek, SeekFrom};
@@ -14,7 +13,6 @@ use crate::state::context::Context;
 use crate::state::memory::Mapping;
 use crate::state::status::{INVALID_VALUE, OUT_OF_MEMORY, Status};
 
-/// Pages, with the mapping that the copy engine uses.
 #[derive(Debug)]
 pub(crate) struct Pages {
     file: OwnedFd,
@@ -146,8 +144,6 @@ pub(crate) fn map(
     if mapped == libc::MAP_FAILED { Err(OUT_OF_MEMORY) } else { Ok(mapped as usize) }
 }
 
-/// Gives addresses back.
-///
 /// # Safety
 /// The program has no use for them any more.
 pub(crate) unsafe fn unmap(base: usize, len: usize) {

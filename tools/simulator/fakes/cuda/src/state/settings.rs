@@ -51,7 +51,6 @@ pub(crate) fn version() -> i32 {
     *VERSION.get_or_init(|| variable("FAKE_CUDA_VERSION", 13_000))
 }
 
-/// How a device behaves, as a test may change it while it runs.
 #[derive(Debug, Default)]
 pub(crate) struct Behaviour {
     /// What each copy takes at least, in nanoseconds.

@@ -2,7 +2,6 @@
 
 use std::ffi::CStr;
 
-/// A `CUresult`.
 pub(crate) type Status = u32;
 
 pub(crate) type Outcome = Result<(), Status>;
@@ -64,7 +63,6 @@ impl<T> Out<T> {
         self.0.is_null()
     }
 
-    /// The place of another one, so many behind it.
     pub(crate) fn at(&self, number: usize) -> Self {
         Self(self.0.wrapping_add(number))
     }

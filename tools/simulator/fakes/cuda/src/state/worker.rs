@@ -73,7 +73,6 @@ pub(crate) fn run_kernel(context: &Context, body: impl FnOnce()) {
     context.kernels.fetch_sub(1, SeqCst);
 }
 
-/// Whether a copy goes on: its context is well, and it is not the one that is to fail.
 fn begins(context: &Context) -> bool {
     if context.check().is_err() {
         return false;
@@ -167,7 +166,6 @@ fn copy_engine(device: &Device, to_device: bool) -> MutexGuard<'_, ()> {
     lock(&device.engines[usize::from(to_device)])
 }
 
-/// What the kernel does that is known: it sets the second word, and ends when the first one is set.
 pub(crate) fn wait_for_word(words: usize) {
     // SAFETY: two words of page-locked memory, which the program uses by atomic accesses; it keeps
     // them until the kernel has ended.
