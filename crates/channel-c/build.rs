@@ -1,5 +1,3 @@
-//! Link arguments of the library.
-
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     for argument in [

@@ -1,5 +1,3 @@
-//! How NCCL's plugin is linked.
-
 #[path = "../../packaging/link.rs"]
 mod link;
 

@@ -53,7 +53,6 @@ pub(crate) fn collective(place: &Place) {
             let found = heap.bytes(BLOCKS + from * BLOCK, len);
             assert!((0..len).all(|at| found[at] == byte(from, round, at)), "of PE {from}");
         }
-        // All have looked.
         assert_eq!(p.sync_all(), 0);
     }
     assert_eq!(p.quiet_pe(n as i32), c::NLF_ERROR_PE as i32);

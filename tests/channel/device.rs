@@ -153,7 +153,6 @@ pub(crate) fn near_kernels(place: &Place) {
         assert_eq!(p.g(&mut got, heap.at(4096 + 8).cast(), to), 0);
         assert_eq!(got, 1);
         assert_eq!(p.sync_all(), 0);
-        // Also for who waits while it stops.
         channel.drain().unwrap();
         assert_eq!(p.put_nbi(heap.at(16), heap.at(24), 8, to), 0, "there is room");
         assert_eq!(p.quiet_all(), c::NLF_ERROR_STOPPED as i32);

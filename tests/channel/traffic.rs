@@ -108,7 +108,6 @@ impl Worker<'_> {
             self.send(round);
             self.receive(round);
             self.read_and_count(round);
-            // Everybody has taken what this thread has sent.
             let acks = self.heap.here(self.slot(ACKS, self.me), 8).cast();
             // SAFETY: a word of the heap.
             let waited = unsafe { self.p.wait_until(acks, AT_LEAST, round * self.n as u64) };
@@ -243,7 +242,6 @@ pub(crate) fn traffic(place: &Place) {
             scope.spawn(move || worker.run());
         }
     });
-    // Each ticket is marked where all see it.
     let p = producer(&channel);
     for ticket in tickets.into_inner().unwrap() {
         let mark = heap.at(MARKS + ticket as usize * 8).cast();

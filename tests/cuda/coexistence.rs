@@ -93,9 +93,7 @@ fn spinning_kernel_holds_nothing_up(bed: &Bed) {
     let blocking = bed.stream(0);
     for (round, on) in [(0, 0), (1, 0), (2, blocking), (3, blocking)] {
         let kernel = Spinning::start(bed, on);
-        // Registered, used and released while it spins.
         let region = stage.register(bed, second, len);
-        // So is another group's, and that group ends.
         drop(Stage::new(bed, second, len));
         for memory in [first, second, unregistered] {
             assert_eq!(stage.port.reach(memory, CHUNK), Ok(Reach::Staged));
@@ -123,7 +121,6 @@ fn captured_graph_is_not_disturbed(bed: &Bed) {
     let stream = bed.stream(1);
     let mut graph = ptr::null_mut::<c_void>();
     call!(bed.raw, cuStreamBeginCapture_v2(stream => usize, 0 => u32));
-    // All of ours, on this thread and on another.
     let work = |bytes: Vec<u8>| {
         let staging = Staging::new(options(2, WordsOptions::default()));
         let range = match Memory::examine(bed.driver, device, 4096) {

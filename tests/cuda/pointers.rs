@@ -23,7 +23,6 @@ fn kinds_of_memory_are_told(bed: &Bed) {
     let addr = plain.as_ptr() as usize;
     assert_eq!(kind(bed, addr), Kind::Host);
     assert!(matches!(Memory::examine(bed.driver, addr, plain.len()), Ok(Memory::Host(Kind::Host))));
-    // Whole pages of it, registered.
     let page = addr.next_multiple_of(4096);
     call!(bed.raw, cuMemHostRegister_v2(page => usize, 8192 => usize, 0 => u32));
     assert_eq!(kind(bed, page + 5), Kind::RegisteredHost);
@@ -173,7 +172,6 @@ fn bound(bed: &Bed) -> *mut c_void {
 
 fn bound_context_comes_back(bed: &Bed) {
     let context = bed.context();
-    // It is bound here already.
     assert_eq!(bound(bed), bed.handle);
     drop(context.bind().expect("it is there"));
     assert_eq!(bound(bed), bed.handle);
@@ -189,7 +187,6 @@ fn bound_context_comes_back(bed: &Bed) {
         });
     });
     if bed.is_fake() {
-        // Another one is bound, and comes back.
         let mut other = ptr::null_mut::<c_void>();
         call!(bed.raw, cuDevicePrimaryCtxRetain(&raw mut other => *mut *mut c_void, 1 => c_int));
         call!(bed.raw, cuCtxSetCurrent(other => *mut c_void));
@@ -214,7 +211,6 @@ fn program_context_is_used(bed: &Bed) {
     drop(inner);
     assert_eq!(bed.count(1), made, "no primary context of device 3 was made");
     assert!(range.context().to_string().contains("device 3"), "{}", range.context());
-    // Nor is it another one's where that is in use.
     bed.make_context(0);
     assert!(!bed.range(bed.alloc(4096), 4096).context().is(&bed.context()));
 }

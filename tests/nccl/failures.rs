@@ -75,7 +75,6 @@ pub(crate) fn released(pair: &mut Pair, meeting: &Meeting) {
     let queues = Arc::clone(pair.connection.queues());
     if meeting.me == 1 {
         meeting.barrier();
-        // It has gone on, and answered.
         let passes = queues.passes();
         until("passes", || queues.failure().is_some() || queues.passes() > passes + 2000);
         meeting.barrier();
@@ -110,7 +109,6 @@ pub(crate) fn bad_arguments(pair: &mut Pair, meeting: &Meeting) {
         let region = pair.connection.register(&memory, MR_FORCE_SO);
         pair.connection.deregister(region);
         refused("deregMrSym", plugin.deregister(pair.connection.group, region));
-        // Its place is used again.
         pair.connection.register(&memory, MR_FORCE_SO);
         region
     };
@@ -193,7 +191,6 @@ fn outside_of_groups(plugin: &Plugin, communicator: &Communicator, meeting: &Mee
     let handles = vec![mine.to_vec()];
     refused("no such rank", plugin.connect(instance, &handles, Rank(1), listening));
     refused("no ranks", plugin.connect(instance, &[], Rank(0), listening));
-    // Alone, and once.
     let group = plugin.connect(instance, &handles, Rank(0), listening).unwrap();
     refused("used", plugin.connect(instance, &handles, Rank(0), listening));
     plugin.close(group).unwrap();

@@ -243,7 +243,6 @@ fn invalid_messages_are_refused() {
             let nothing = port.receive(RailId(rail), &mut LongPacket::EMPTY.clone());
             assert_eq!(nothing, Incoming::Nothing);
         }
-        // Nor is there anything else of a rail that there is not.
         let none = RailId(9);
         let tail = Tail { addr: 0, len: 0 };
         assert!(port.send_with_tail(none, peer, MESSAGE, &[1], tail).is_err());

@@ -1,5 +1,3 @@
-//! Registration of memory on all rails.
-
 use engine::port::{Access, MemoryPort};
 
 use super::process::*;

@@ -160,8 +160,6 @@ fn open(
     Ok(())
 }
 
-/// See the header.
-///
 /// # Safety
 /// Promise 2.
 #[unsafe(no_mangle)]
@@ -191,8 +189,6 @@ pub unsafe extern "C" fn nlf_init_tcp(
     }))
 }
 
-/// See the header.
-///
 /// # Safety
 /// Promise 2; the function may be called until the channel is finalized.
 #[unsafe(no_mangle)]
@@ -227,8 +223,6 @@ pub unsafe extern "C" fn nlf_init_allgather(
     }))
 }
 
-/// See the header.
-///
 /// # Safety
 /// Promise 1.
 #[unsafe(no_mangle)]
@@ -237,8 +231,6 @@ pub unsafe extern "C" fn nlf_get_context(of: *const NlfChannel) -> *const nlf_co
     guard(|| Ok(unsafe { channel(of)? }.context())).unwrap_or(ptr::null())
 }
 
-/// See the header.
-///
 /// # Safety
 /// Promise 1.
 #[unsafe(no_mangle)]
@@ -250,8 +242,6 @@ pub unsafe extern "C" fn nlf_alloc(of: *mut NlfChannel, bytes: usize) -> *mut c_
 
 const LOCATIONS: [MemoryLocation; 2] = [MemoryLocation::Host, MemoryLocation::Device];
 
-/// See the header.
-///
 /// # Safety
 /// Promise 1.
 #[unsafe(no_mangle)]
@@ -269,8 +259,6 @@ pub unsafe extern "C" fn nlf_alloc_on(
     .unwrap_or(ptr::null_mut())
 }
 
-/// See the header.
-///
 /// # Safety
 /// Promise 1, and the memory stays until it is released.
 #[unsafe(no_mangle)]
@@ -283,8 +271,6 @@ pub unsafe extern "C" fn nlf_register(
     status(guard(|| unsafe { Ok(channel(of)?.register_symmetric(addr.cast(), bytes)?) }))
 }
 
-/// See the header.
-///
 /// # Safety
 /// As [`nlf_register`].
 #[unsafe(no_mangle)]
@@ -297,8 +283,6 @@ pub unsafe extern "C" fn nlf_register_local(
     status(guard(|| unsafe { Ok(channel(of)?.register_local(addr.cast(), bytes)?) }))
 }
 
-/// See the header.
-///
 /// # Safety
 /// Promise 1.
 #[unsafe(no_mangle)]
@@ -307,8 +291,6 @@ pub unsafe extern "C" fn nlf_release(of: *mut NlfChannel, addr: *mut c_void) -> 
     status(guard(|| Ok(unsafe { channel(of)? }.release(addr.cast())?)))
 }
 
-/// See the header.
-///
 /// # Safety
 /// Promise 1.
 #[unsafe(no_mangle)]
@@ -317,8 +299,6 @@ pub unsafe extern "C" fn nlf_barrier(of: *mut NlfChannel) -> c_int {
     status(guard(|| Ok(unsafe { channel(of)? }.barrier()?)))
 }
 
-/// See the header.
-///
 /// # Safety
 /// Promise 1.
 #[unsafe(no_mangle)]
@@ -330,8 +310,6 @@ pub unsafe extern "C" fn nlf_check(of: *const NlfChannel) -> c_int {
     }))
 }
 
-/// See the header.
-///
 /// # Safety
 /// Promise 1.
 #[unsafe(no_mangle)]

@@ -295,12 +295,10 @@ impl Bed {
         call!(self.raw, fake_cuda_latency(0 => c_int, nanoseconds => u64));
     }
 
-    /// After so many more copies have been accepted, one is refused.
     pub(crate) fn refuse(&self, after: u32, code: u32) {
         call!(self.raw, fake_cuda_fail_submit(0 => c_int, after => u32, code => u32));
     }
 
-    /// After so many more copies have been executed, one fails.
     pub(crate) fn fail(&self, after: u32, code: u32) {
         call!(self.raw, fake_cuda_fail_copy(0 => c_int, after => u32, code => u32));
     }

@@ -41,7 +41,6 @@ fn failed_copy_ends_its_context(bed: &Bed) {
     }
     refused(stage.port.store_flag(heap, 1), &["CUDA_ERROR_ECC_UNCORRECTABLE"]);
     assert!(stage.port.poll().is_none());
-    // The other device has nothing to do with it.
     stage.carries(other, &pattern(CHUNK, 3));
 }
 

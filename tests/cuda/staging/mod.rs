@@ -116,11 +116,9 @@ fn remapped_memory_is_noticed(bed: &Bed) {
         bed.map_at(base, 2 * g);
         over_the_middle(&mut stage, round);
         bed.unmap(base, 2 * g);
-        // Two at the same addresses.
         bed.map_at(base, g);
         bed.map_at(base + g, g);
         over_the_middle(&mut stage, 100 + round);
-        // The second one is replaced: a part of what is known.
         bed.unmap(base + g, g);
         bed.map_at(base + g, g);
         over_the_middle(&mut stage, 200 + round);
@@ -268,7 +266,6 @@ fn registering_disturbs_no_copy(bed: &Bed) {
             stage.copy_in(kept + round, &bytes);
             stage.port.store_flag(kept + len - 8, round as u64).expect("a word of it");
             assert!(stage.copy_out(kept + round, CHUNK) == bytes);
-            // Registered at present or not.
             let other = others[round % others.len()];
             stage.copy_in(other, &bytes[..64]);
             stage.port.store(other + 64, &bytes[..9]).expect("bytes of it");
@@ -292,7 +289,6 @@ fn released_memory_is_not_found(bed: &Bed) {
         stage.port.reach(copy.memory, copy.len).expect_err("its addresses are nobody's now");
         stage.port.store_flag(first, 1).expect_err("it was released");
     }
-    // What comes next is served.
     let second = bed.alloc(4096);
     let _region = stage.register(bed, second, 4096);
     stage.copy_in(second, &[2; 64]);

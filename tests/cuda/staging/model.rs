@@ -1,7 +1,5 @@
-//! All that a stager does, in random order and beside a model: words and bytes stored soon and at
-//! once, copies singly and in lists, lists in an order that others meet under way, and regions that
-//! overlap. Most of it is close together, over the border of two allocations; some of it is memory
-//! of other kinds.
+//! All that a stager does, in random order and beside a model: words, bytes, copies and lists. Most
+//! of it is close together, over the border of two allocations; some is memory of other kinds.
 
 use engine::atomic::Atomic;
 use engine::port::copies::OrderedStep;

@@ -331,7 +331,6 @@ fn unstorable_words_are_not_ordered(bed: &Bed) {
         assert_eq!(stage.port.start_in_order(&steps, 3), Ok(None));
         assert!(stage.port.poll().is_none());
     }
-    // Nor where one is memory of the host.
     let host = bed.host(1 << 16);
     let bounce = stage.bounce(IN, 0);
     let copy = Copy { direction: IN, memory: host, bounce, len: LEN };

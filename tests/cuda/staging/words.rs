@@ -108,7 +108,6 @@ fn signalled_words_are_read_once(bed: &Bed) {
     assert_eq!(add(&mut stage, 3), (has(9), 0));
     assert_eq!(stage.port.apply(heap, &one).expect("at once"), 9);
     assert_eq!(add(&mut stage, 1), (has(11), 0));
-    // Other memory comes and goes.
     drop(stage.register(bed, heap + GRANULARITY, GRANULARITY));
     assert_eq!(add(&mut stage, 3), (has(12), 0));
     stage.port.store(heap + 4, &[1]).expect("a byte of it");

@@ -34,7 +34,6 @@ impl Kind {
             Err(_) => Self::Host,
             Ok("device") => Self::Device,
             Ok("own") => Self::Own,
-            // Each PE another one.
             Ok("mixed") => kinds[pe % kinds.len()],
             Ok(other) => panic!("{MEMORY}={other}"),
         }

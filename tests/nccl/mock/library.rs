@@ -116,7 +116,6 @@ impl At {
     pub(crate) const NOWHERE: Self = Self { region: Region(ptr::null_mut()), offset: 0 };
 }
 
-/// A signal that goes with a put.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Signal {
     pub(crate) at: At,

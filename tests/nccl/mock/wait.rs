@@ -1,5 +1,3 @@
-//! Waiting with a deadline.
-
 use std::thread;
 use std::time::{Duration, Instant};
 

@@ -292,7 +292,6 @@ impl Case {
     }
 }
 
-/// Every fault in every phase.
 const CASES: usize = Fault::ALL.len() * Phase::ALL.len();
 
 const ALWAYS: [(Fault, Phase); 3] = [

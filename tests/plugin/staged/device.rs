@@ -82,8 +82,6 @@ pub(crate) fn is_gpu() -> bool {
 }
 
 /// A job on this fabric whose PEs have memory of this kind, by the device of this run.
-///
-/// On a GPU every PE has a kernel on it that stays.
 pub(crate) fn job(
     fabric: Fabric,
     kind: MemoryKind,

@@ -60,7 +60,6 @@ fn attack(
                 let Told::Value("round", round) = told else { return };
                 rounds.fetch_max(round.parse().unwrap_or(0), Ordering::Relaxed);
                 if known.insert(process) {
-                    // The stranger waits for it.
                     let _ = begun.send(process);
                 }
             });

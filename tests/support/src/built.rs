@@ -20,7 +20,6 @@ pub fn plugin_dir() -> PathBuf {
     })
 }
 
-/// NCCL's RMA plugin, under the name that users give it.
 pub fn nccl_plugin() -> PathBuf {
     let (built, name) = ("libnccl_rma_nvshmem_libfabric.so", "libnccl-rma-nvshmem-libfabric.so");
     directory("nccl-plugin-names", &[(built, name)]).join(name)
@@ -45,9 +44,8 @@ pub fn directory(name: &str, links: &[(&str, &str)]) -> PathBuf {
     dir
 }
 
-/// Makes the link unless it is there. Tests that run at the same time, in one program or in
-/// several, may do so together: each makes a link with a name of its own, which then takes the
-/// place of the one asked for.
+/// Makes the link unless it is there, under a name of its own that is then renamed: tests that run
+/// at the same time may do so together.
 fn link(library: &Path, name: &Path) {
     assert!(library.exists(), "{} is not built", library.display());
     if fs::read_link(name).is_ok_and(|target| target == library) {

@@ -64,10 +64,8 @@ impl fmt::Display for Held {
     }
 }
 
-/// Something that is done again and again, and leaves nothing behind.
 #[derive(Debug)]
 pub struct Cycles {
-    /// How often: `NVSHMEM_TEST_CYCLES`, or what the test says.
     pub count: u64,
     name: String,
     prints: bool,

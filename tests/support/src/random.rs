@@ -48,9 +48,7 @@ pub fn bytes(key: u64, len: usize) -> Vec<u8> {
     bytes_from(key, 0, len)
 }
 
-/// A part of such bytes.
-///
-/// They are pieces of some that were drawn once, because every byte of a test is made a few times.
+/// A part of such bytes. They are pieces of some that were drawn once: each is made a few times.
 pub fn bytes_from(key: u64, from: usize, len: usize) -> Vec<u8> {
     const PIECE: usize = 4096;
     const DRAWN: usize = 64 << 10;

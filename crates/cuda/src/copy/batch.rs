@@ -84,7 +84,6 @@ pub(super) struct Submitted {
 pub(super) struct BatchSubmitter {
     /// Whether the driver takes several copies in one call.
     takes_batches: bool,
-    /// Whether short copies to the device are cut into rows.
     pub(super) rows: bool,
     direction: Direction,
     pieces: Vec<Piece>,

@@ -1,8 +1,8 @@
 //! The driver's functions, looked up in the library at run time.
 //!
-//! Types are cudarc's. Its own loader is not used: it panics if the library or a function is
-//! missing, takes no path, and its functions return a Rust enum, which has no variant for a newer
-//! driver's code. Here a result is a number. The compiler checks our declarations against cudarc's.
+//! Types are cudarc's, and the compiler checks our declarations against its. Its loader is not
+//! used: it panics if the library or a function is missing, takes no path, and its functions return
+//! a Rust enum, which has no variant for a newer driver's code.
 
 use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
 

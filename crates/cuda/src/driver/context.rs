@@ -188,9 +188,8 @@ impl Context {
     /// Binds the context on this thread until the result is dropped, if it is not bound already, as
     /// on NVSHMEM's proxy thread.
     ///
-    /// Meanwhile this thread's calls do not invalidate a graph that the program captures, on this
-    /// or another thread. They do not touch the program's streams, but CUDA cannot know that: it
-    /// would refuse them and invalidate the capture.
+    /// Meanwhile this thread's calls neither fail nor invalidate the capture while the program
+    /// captures a graph on any thread: CUDA cannot know that they do not touch its streams.
     ///
     /// # Errors
     /// The driver's, for example if the context was destroyed.

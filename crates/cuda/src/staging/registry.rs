@@ -135,14 +135,12 @@ impl ContextCopies {
 
 #[derive(Debug, Default)]
 struct Setup {
-    /// Devices with copy engines, by index.
     devices: Vec<StagedDevice>,
     bounce: Option<(Arc<PinnedMemory>, SameHostPeers)>,
     /// The stager's pageable bounce memory, until there is a device to page-lock it for.
     plain: Option<Arc<SharedMemory>>,
     /// Memory to be shared, until bounce memory is created.
     shares: Option<Shares>,
-    /// Whether the stager has its bounce memory.
     bounce_taken: bool,
 }
 

@@ -37,7 +37,6 @@ pub enum StagingContext {
 #[derive(Debug)]
 pub(crate) struct Serving {
     pub(crate) context: Arc<Context>,
-    /// Whether short copies to the device are cut into rows.
     pub(crate) rows: bool,
 }
 

@@ -26,7 +26,6 @@ pub(crate) struct StreamWords {
     stores: WordStores,
     /// Words to be stored, then, from [`LOADED`], loaded bytes.
     scratch: Arc<PinnedMemory>,
-    /// Time limit for the device.
     patience: Duration,
     /// The timeout, after which nothing more is submitted.
     stuck: Option<CudaError>,

@@ -14,7 +14,6 @@ use std::path::{Path, PathBuf};
 use crate::child;
 use crate::libraries::elf::{Elf, MACHINE, directories};
 
-/// The environment and the cache that the search depends on.
 #[derive(Debug)]
 pub(crate) struct Linker {
     preload: Vec<PathBuf>,

@@ -26,7 +26,6 @@ pub(crate) fn prefix() -> Case {
     scratch.write("usr/lib/libother.so", "somebody's");
     let usr = scratch.join("usr");
     let before = tree(&scratch);
-    // The second time over the first.
     good(&mut install(&usr, plugins()))?;
     good(&mut install(&usr, plugins()))?;
     for (_, number) in RELEASES {
@@ -39,7 +38,6 @@ pub(crate) fn prefix() -> Case {
     // It finds the files that it came with.
     let installed = usr.join("bin/nvshmem-libfabric");
     packages::has_all_files(&mut Command::new(&installed), &usr.join("lib"))?;
-    // And takes itself away.
     good(&mut uninstall(&installed, &usr))?;
     assert!(tree(&scratch) == before, "{:?}", tree(&scratch).keys());
     let fresh = scratch.join("fresh/prefix");

@@ -46,7 +46,6 @@ pub(crate) fn shm() -> Case {
     }
     assert!(text.contains("there is one NIC") && text.contains("shows no GPU"), "{text}");
     assert!(!text.contains("NOT FINISHED") && tree(&scratch).len() == 1, "{text}");
-    // None is overwritten.
     let before = tree(&scratch);
     refuses(&mut qualify(&out, ""), 2, &["is there already"])?;
     assert!(tree(&scratch) == before, "nothing is changed, and nothing is left");

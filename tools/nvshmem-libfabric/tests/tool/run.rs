@@ -139,7 +139,6 @@ pub(crate) fn dry_run() -> Case {
     }
     let said = good(Command::new("/bin/sh").args(["-c", &script]))?;
     assert!(said.starts_with(&loaded(6)) && tree(&scratch) == before, "{said}");
-    // As on a machine without it.
     let mut command = run("--dry-run --provider tcp", &line);
     says(command.env("FI_PROVIDER", "shm"), 0, &["# tcp cannot be used here: "]).map(drop)
 }

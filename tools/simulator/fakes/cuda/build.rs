@@ -1,5 +1,3 @@
-//! Link arguments of the stand-in.
-
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     for argument in [

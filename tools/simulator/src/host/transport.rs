@@ -1,9 +1,7 @@
-//! The plugin's transport, reached through the layout that the host of that version has.
-//!
-//! What differs in the interface itself is here: where fields are, which shape a function has, what
-//! is passed for what the version does not know. What the hosts of the versions do differently is
-//! where they do it. Each such place matches every layout by name, so that the compiler finds it
-//! when there is a new one; it does not find the guard of `Transport::fill` for layout 7.
+//! The plugin's transport, reached through the layout that the host of that version has: where
+//! fields are, which shape a function has, what is passed for what the version does not know. Each
+//! such place matches every layout by name, so that the compiler finds it when there is a new one;
+//! it does not find the guard of `Transport::fill` for layout 7.
 
 use std::ffi::c_void;
 use std::ptr::null_mut;
@@ -369,8 +367,6 @@ impl Transport {
         check(status, || "connect_endpoints".to_string())
     }
 
-    /// Asks for more queue pairs, as `nvshmemx_qp_create` does. Returns what the plugin has put in
-    /// the array of indices, which held 1 in each place.
     pub(crate) fn create_qps(&self, n: usize) -> Result<Vec<i32>> {
         let mut indices = vec![1; n];
         // SAFETY: the transport is filled.

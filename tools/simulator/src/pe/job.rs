@@ -54,7 +54,6 @@ impl Job {
         if self.settings.params.contains_key(name) { self.param(name) } else { Ok(default) }
     }
 
-    /// Hands a value to the launcher, for the report.
     pub fn report(&self, name: &str, value: impl ToString) -> Result<()> {
         self.bootstrap.tell(&FromPe::Value(name.to_string(), value.to_string()))
     }

@@ -86,7 +86,6 @@ pub(super) struct Connection {
     waiting: VecDeque<Request>,
     /// Peers whose connections were full in this iteration.
     full_peers: Vec<PeerAddr>,
-    /// Transfers posted and not completed.
     in_flight: u32,
     events: EventSender,
     /// Events for which the lane's queue had no capacity.

@@ -44,7 +44,6 @@ calls! {
         active.put(is_active.into())
     }
 
-    /// Waits while a call has another context of the device to itself.
     fn cuCtxCreate_v2(into: Out<Raw>, _flags: c_uint, number: c_int) {
         let device = device(number)?;
         if variable("FAKE_CUDA_CONTEXTS", 1) == 0 {
@@ -56,7 +55,6 @@ calls! {
         into.put(raw(Some(context)))
     }
 
-    /// Waits while a kernel runs in any context of the device, as a driver does on an H200.
     fn cuCtxDestroy_v2(context: Raw) {
         let context = of_handle(context)?;
         while context.is_beside_a_kernel() {

@@ -27,9 +27,7 @@ const COPY_ENGINE_FROM: usize = 32 << 10;
 /// The same where they are given together, on a real driver (13.0, on an H100).
 const TOGETHER_COPY_ENGINE_FROM: usize = 28 << 10;
 
-/// Gives a copy to a stream, unless the device is to refuse it. It waits while a call has the
-/// context to itself that one of its sides belongs to, and for its end where one is not
-/// page-locked.
+/// Gives a copy to a stream, unless the device is to refuse it.
 fn give(
     stream: &Arc<Stream>,
     (from, to): (Place, Place),

@@ -11,7 +11,6 @@ pub(crate) fn loads_eagerly() -> bool {
     variable("CUDA_MODULE_LOADING", String::from("LAZY")) == "EAGER"
 }
 
-/// Writes a text with its end where there is room for so many bytes.
 fn write_text(text: &Out<c_char>, room: c_int, words: &str) -> Outcome {
     let room = usize::try_from(room).ok().filter(|room| *room > 0).ok_or(INVALID_VALUE)?;
     text.put(0)?;

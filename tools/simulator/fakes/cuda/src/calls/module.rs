@@ -15,8 +15,6 @@ use crate::state::status::{INVALID_VALUE, In, NOT_SUPPORTED, Out, Outcome};
 use crate::state::table::Table;
 use crate::state::worker::{run_kernel, wait_for_word};
 
-/// The kernel that is known: it sets the second word from its argument, and ends when the first one
-/// is set.
 const WAITS: &CStr = c"nvshmem_libfabric_wait";
 
 static MODULES: Table<()> = Table::new();

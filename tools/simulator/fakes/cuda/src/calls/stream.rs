@@ -1,7 +1,5 @@
 //! Streams and events, as calls see them: work is put in, and asked after. And capture of graphs,
-//! as far as it concerns others: while a stream is captured in the global mode, a thread in that
-//! mode must not make calls that could disturb the capture. One that does is refused, and the
-//! capture is spoilt. Nothing is captured here.
+//! as far as it concerns other threads; nothing is captured here.
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_uint};

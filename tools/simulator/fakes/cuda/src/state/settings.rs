@@ -53,7 +53,6 @@ pub(crate) fn version() -> i32 {
 
 #[derive(Debug, Default)]
 pub(crate) struct Behaviour {
-    /// What each copy takes at least, in nanoseconds.
     pub(crate) copy_ns: AtomicU64,
     /// Copies refused when they are enqueued.
     pub(crate) fail_submit: Failure,

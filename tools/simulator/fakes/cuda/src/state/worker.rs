@@ -177,8 +177,7 @@ pub(crate) fn wait_for_word(words: usize) {
     }
 }
 
-/// Waits for a turn of the device, if another context has a kernel on it: without the multi-process
-/// service kernels of two contexts do not run at once, and an H200 changes over after so long.
+/// Waits for a turn of the device, if another context has a kernel on it.
 fn take_turns(context: &Context) {
     const TURN: Duration = Duration::from_micros(2_380);
     if context.is_beside_a_kernel() {
@@ -187,10 +186,9 @@ fn take_turns(context: &Context) {
     }
 }
 
-/// Bytes of a copy that come when the others have: its first half, so that who looks at its end
-/// alone is wrong, or a word of 4 bytes at either of its ends, so that half of a word of 8 bytes is
-/// there. Memory of a device has words of 8 bytes whole, as on an H200. A copy that takes no time
-/// differs less: its other bytes come a moment before.
+/// Bytes of a copy that come when the others have: its first half, or a word of 4 bytes at either
+/// of its ends, so that half of a word of 8 bytes is there. Memory of a device has words of 8 bytes
+/// whole, as on an H200. The other bytes of a copy that takes no time come only a moment before.
 fn late_bytes(device: &Device, len: usize, on_device: bool, fast: bool) -> Range<usize> {
     let half = if fast { len } else { len.div_ceil(16) * 8 };
     let half = 0..half.min(len);
