@@ -168,7 +168,6 @@ fn signals(row: Row, protocol: &'static str, cut: bool) -> Trial {
         let job = job.param("rounds", rounds).param("most", most);
         if cut { job.debug("max_segment", 5000) } else { job }
     };
-    // Where it is not so, signals are chained.
     let says: &[&str] = if protocol == "counted" { &[COUNTED] } else { &[] };
     row.trial("signals", &end, edit, says)
 }
@@ -180,7 +179,6 @@ fn others() -> Vec<Trial> {
     let rails = Row(Tcp2, Host, 3, 2, V7, None);
     vec![
         odd_segments.trial("operations", "", |job| job.heap(64 << 20, 1 << 20), &[]),
-        // Where the device is the stand-in.
         device.trial("signals", "slow", |job| job.env("FAKE_CUDA_COPY_NS", 200_000), &[]),
         // The log has what was found, what a PE takes of it, and the setting that says so.
         one_nic.trial(

@@ -1,13 +1,5 @@
 //! CUDA's driver, found at run time: kinds of memory, and copies to and from a device.
 //!
-//! ```text
-//! driver   the library, its functions, contexts, devices, streams and kernels; mostly absent
-//! memory   kinds of memory, allocations, memory of our own, memory as a file descriptor
-//! copy     asynchronous copies
-//! words    single words in device memory, for signals and atomics
-//! staging  the engine's copy port for memory that the fabric does not reach
-//! ```
-//!
 //! # Cost for a process without CUDA
 //! A look-up in the dynamic loader's list for each registration. Nothing is loaded, `cuInit` is
 //! never called, and no context is created: [`Driver::of_process`] takes the driver that the

@@ -39,9 +39,8 @@
 //! Rails may have bulk connections, with a domain and a thread each (`data_path/bulk`), which share
 //! only queues with the lane.
 //!
-//! One thread at a time uses an [`OfiPort`]; any thread may use [`OfiMemory`]. If the provider
-//! offers only `FI_THREAD_DOMAIN`, both enter the domain's gate, a mutex that does not exist in the
-//! other modes (see `objects/object.rs`).
+//! One thread at a time uses an [`OfiPort`]; any thread may use [`OfiMemory`]. `objects/object.rs`
+//! has what `FI_THREAD_DOMAIN` takes.
 
 pub mod affinity;
 mod bulk_plan;

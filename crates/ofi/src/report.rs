@@ -1,5 +1,3 @@
-//! Report of the open rails.
-
 use std::fmt;
 use std::path::PathBuf;
 

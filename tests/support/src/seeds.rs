@@ -77,7 +77,6 @@ fn after(seed: u32) -> u32 {
     seed.wrapping_add(1).max(1)
 }
 
-/// The seed that is to be tried alone, if the user names one in `NVSHMEM_TEST_SEED`.
 pub fn single() -> Option<u32> {
     number("NVSHMEM_TEST_SEED", std::env::var("NVSHMEM_TEST_SEED").ok())
 }

@@ -1,5 +1,3 @@
-//! Page-locked host memory, for asynchronous copies.
-
 use std::ptr;
 use std::sync::Arc;
 

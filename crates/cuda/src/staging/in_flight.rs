@@ -1,12 +1,11 @@
-//! Batches in flight in one direction, in the order in which they were started.
-
 use std::collections::VecDeque;
 
 use crate::copy::engine::MAX_BATCHES;
 use engine::port::PortError;
 use engine::port::copies::{Copied, MAX_BATCH_COPIES, MAX_WORDS};
 
-/// Batches of one direction, possibly on several engines. Ends are reported in order, tag by tag.
+/// Batches of one direction, possibly on several engines. Ends are reported in the order of starts,
+/// tag by tag.
 #[derive(Debug)]
 pub(crate) struct InFlight {
     batches: VecDeque<Batch>,

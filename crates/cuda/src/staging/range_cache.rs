@@ -1,5 +1,3 @@
-//! Cache of unregistered ranges of device memory, examined when they are first used.
-
 use std::sync::Arc;
 
 use crate::driver::context::{Context, Ordinal};

@@ -1,5 +1,3 @@
-//! A range with the CPU mapping of its words, if there is one.
-
 use std::sync::Arc;
 
 use crate::MEM;

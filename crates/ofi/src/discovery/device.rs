@@ -1,5 +1,3 @@
-//! A device that can become a rail.
-
 use std::fs;
 use std::net::IpAddr;
 use std::path::PathBuf;

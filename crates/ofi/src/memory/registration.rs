@@ -1,5 +1,3 @@
-//! Registration of memory with all rails of the process.
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 

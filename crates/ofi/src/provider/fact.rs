@@ -1,5 +1,3 @@
-//! Facts about providers: value, reason and source.
-
 use std::fmt;
 use std::ops::Deref;
 

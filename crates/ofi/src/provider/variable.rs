@@ -1,5 +1,3 @@
-//! Environment variables that a provider reads, and the values to set.
-
 use libfabric_sys::Version;
 
 use super::fact::Fact;

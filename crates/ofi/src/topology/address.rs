@@ -1,5 +1,3 @@
-//! Addresses of PCI functions.
-
 use std::fmt;
 use std::path::Path;
 use std::str::FromStr;

@@ -1,5 +1,3 @@
-//! Ranking of NICs for a PE.
-
 use super::address::PciAddress;
 use super::distance::{Distance, Topology};
 

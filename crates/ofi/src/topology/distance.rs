@@ -1,5 +1,3 @@
-//! Distances of PCI devices.
-
 use std::fmt;
 use std::fs;
 use std::path::{Component, PathBuf};

@@ -44,7 +44,6 @@ pub struct Figure {
     pub bytes: u64,
     /// The median of all rounds, in the test's unit.
     pub value: f64,
-    /// A tenth of the rounds is below, and a tenth above.
     pub p10: f64,
     pub p90: f64,
     pub unit: String,

@@ -64,9 +64,7 @@ pub fn ratios(of: &[f64], over: &[f64]) -> Vec<f64> {
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Spread {
     pub median: f64,
-    /// A tenth of the samples is below.
     pub p10: f64,
-    /// A tenth of the samples is above.
     pub p90: f64,
 }
 

@@ -1,9 +1,8 @@
 //! `selftest`: all operations between PEs of this machine or of several, on the plugin files that
 //! are installed, every byte checked.
 //!
-//! The PEs are processes of this program, driven as NVSHMEM drives the plugin; neither a GPU nor
-//! NVSHMEM is needed. Over more than two hosts each pair is tried by itself first, so that who does
-//! not reach whom is told, and then all together.
+//! Over more than two hosts each pair is tried by itself first, and then all together, so that the
+//! tool can name a pair that has no connection.
 
 pub(crate) mod hosts;
 

@@ -22,7 +22,6 @@ pub(crate) fn failed_selftest() -> Case {
     assert!(told && !failure.contains("returned"), "{runs:#}");
     // Once: no other scenario would get further.
     assert!(runs.as_array().is_some_and(|runs| runs.len() == 1), "{runs:#}");
-    // For people in two lines, and the log on demand.
     for options in ["", "-v"] {
         let text = says(&mut selftest(options), 1, &["\n0 of 1 passed, 4 not run"])?;
         let has_log = text.contains("NVSHMEM ERROR");
@@ -46,7 +45,6 @@ pub(crate) fn perf() -> Case {
         let (low, high, median): (f64, f64, f64) = (low.parse()?, high.parse()?, words[2].parse()?);
         assert!(0.0 < low && low <= median && median <= high, "{row}");
     }
-    // A job that fails is one line.
     let said = says(tool(line).env(WRONG.0, WRONG.1), 1, &["mlx5_77"])?;
     assert!(!said.contains("returned"), "{said}");
     Ok(())

@@ -40,9 +40,6 @@ pub enum Told<'a> {
 
 impl JobSettings {
     /// Runs the job to its end. PEs that fail are in the report; see [`JobReport::check`].
-    ///
-    /// The PEs are this same executable started again, so its `main` begins with
-    /// [`crate::pe_entry`].
     pub fn run(&self) -> io::Result<JobReport> {
         self.run_with(&mut |_, _, _| {})
     }

@@ -32,7 +32,6 @@ pub(crate) fn profile(provider: Provider) -> &'static Profile {
     candidates(provider)[0]
 }
 
-/// Has the kernel list a NIC of a driver.
 fn list_nic(sysfs: &Scratch, nic: &str, driver: &str) {
     let link = format!("class/infiniband/{nic}/device/driver");
     sysfs.link(&link, &format!("../../../../bus/pci/drivers/{driver}"));

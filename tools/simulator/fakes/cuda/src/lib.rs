@@ -1,10 +1,8 @@
 //! A CUDA driver without a GPU, loaded under the name of NVIDIA's: `libcuda.so.1`.
 //!
-//! Device memory is memory of this machine that the CPU must not touch: the address that a program
-//! gets is mapped `PROT_NONE`, and the same pages are mapped a second time where only the copy
-//! engine looks. A program that reads or writes device memory itself, or hands its address to a
-//! system call or to a library that knows nothing of GPUs, faults at once. What goes through here
-//! and comes out right was moved by the driver's copies.
+//! Device memory is mapped `PROT_NONE` at the address that a program gets, and a second time where
+//! only the copy engine looks. Whoever else touches it, a system call or a library among them,
+//! faults at once: what comes out right was moved by the driver's copies.
 //!
 //! It has the part of the driver API that the plugin and its tests call, written from CUDA's public
 //! documentation of names, arguments and semantics. Where the documentation leaves room it takes

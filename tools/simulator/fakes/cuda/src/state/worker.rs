@@ -66,7 +66,6 @@ pub(crate) fn fill(context: &Context, to: &Place, value: u8, len: usize) {
     }
 }
 
-/// A kernel, which runs as long as `body`.
 pub(crate) fn run_kernel(context: &Context, body: impl FnOnce()) {
     context.kernels.fetch_add(1, SeqCst);
     body();
