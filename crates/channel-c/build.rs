@@ -1,3 +1,5 @@
+//! Link arguments of the library.
+
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     for argument in [

@@ -1,3 +1,5 @@
+//! How NCCL's plugin is linked.
+
 #[path = "../../packaging/link.rs"]
 mod link;
 

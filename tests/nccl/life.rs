@@ -39,7 +39,6 @@ pub(crate) fn paused(pair: &mut Pair, meeting: &Meeting) {
         for time in 1..=TIMES {
             let len = [LEN, 1, 77, 9000][time as usize % 4];
             if meeting.me == 0 {
-                // Each of the others, by its signal alone.
                 for from in 1..meeting.n_pes {
                     until("a signal", || pair.signals(from) == so_far + time);
                     pair.look(from, len);

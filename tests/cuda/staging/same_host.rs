@@ -55,7 +55,6 @@ fn both(bed: &Bed) -> [Side; 2] {
         side(bed, shares(0, &first, &second_fd, layout)),
         side(bed, shares(1, &second, &first_fd, layout)),
     ];
-    // Nobody opens it any more.
     drop((first_fd, second_fd));
     sides
 }

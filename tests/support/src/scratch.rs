@@ -1,5 +1,3 @@
-//! A folder of a test's own.
-
 use std::fs;
 use std::ops::Deref;
 use std::os::unix::fs::symlink;

@@ -310,7 +310,7 @@ impl CopyEngine {
 }
 
 impl Drop for CopyEngine {
-    /// Waits for batches in flight, so that their memory can be freed. After [`PATIENCE`] the
+    /// Waits for batches in flight, so that their memory can be freed. After `PATIENCE` the
     /// memory is leaked: the device may still write to it.
     fn drop(&mut self) {
         let deadline = Instant::now() + PATIENCE;

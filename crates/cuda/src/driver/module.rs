@@ -1,5 +1,3 @@
-//! Modules of compiled code, and their kernels.
-
 use std::ffi::{CStr, c_uint, c_void};
 use std::ptr;
 use std::sync::Arc;

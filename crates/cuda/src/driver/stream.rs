@@ -1,5 +1,3 @@
-//! Streams and events of our own.
-
 use std::ffi::c_void;
 use std::ptr;
 use std::sync::{Arc, MutexGuard, PoisonError};

@@ -1,5 +1,3 @@
-//! The host's network interfaces.
-
 use std::ffi::CStr;
 use std::net::{IpAddr, UdpSocket};
 use std::ptr;

@@ -43,7 +43,6 @@ pub(crate) fn looked_for() -> Case {
         (bare, "LD_LIBRARY_PATH", &lib.display().to_string(), json!(["LD_LIBRARY_PATH"])),
         (bare, "CONDA_PREFIX", &prefix, json!(["CONDA_PREFIX"])),
         (&path, "ANOTHER", &prefix, json!([packages])),
-        // Once, with all ways that lead to it.
         (&path, home, &prefix, json!([home, packages])),
     ] {
         let mut command = tool("info --json --only nvshmem");
@@ -52,7 +51,6 @@ pub(crate) fn looked_for() -> Case {
         let found = row(&info["nvshmem"], "library", &library);
         assert_eq!(found["found_by"], by, "{info:#}");
     }
-    // A home that leads nowhere is told.
     for (wrong, says) in
         [("/nonexistent", "is no directory"), ("/usr/bin", "has no libnvshmem_host")]
     {
