@@ -12,9 +12,8 @@ use crate::memory::gpu::{Gpu, device};
 const WORDS: usize = 4096;
 
 /// A kernel that spins on a stream of its own, which waits for no other. Dropping this ends the
-/// kernel.
-/// Memory is not given back, and [`crate::Host::finalize`] does not return, while a kernel runs:
-/// the driver waits for it.
+/// kernel. Memory is not given back, and [`crate::Host::finalize`] does not return, while a kernel
+/// runs: the driver waits for it.
 #[derive(Debug)]
 pub(crate) struct Spinner(WaitingKernel);
 
