@@ -157,6 +157,8 @@ impl DataPath for OfiPort {
     fn has_completions(&mut self, rail: RailId) -> bool {
         let Some(port_rail) = self.rails.get(rail.index()) else { return true };
         if !port_rail.gate.is_absent() || port_rail.messages.needs_repost() {
+            // The answer of another rail's poll is not for `drain`.
+            self.fetched = 0;
             return true;
         }
         // SAFETY: the lane's only thread, without a gate; the rail keeps the queue open.

@@ -124,6 +124,10 @@ fn look_for_completions_is_a_poll() {
 
     let mut waits = self::port(&[gated, plain]);
     assert!(waits.has_completions(RAIL) && with(|script| script.polls) == 0, "not beside others");
+    // What an idle rail has answered is not the next one's answer.
+    assert!(!waits.has_completions(RailId(1)) && waits.has_completions(RAIL));
+    assert_eq!(polled(&mut waits, RAIL), Ok(vec![]));
+    assert_eq!(with(|script| script.polls), 2);
 }
 
 #[test]
