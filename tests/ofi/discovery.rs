@@ -12,7 +12,7 @@ fn limits_follow_the_settings() {
         let offered = open(&options(provider));
         for limits in offered.proxy.limits() {
             assert!((64..=4096).contains(&limits.depth), "{provider:?}: {limits:?}");
-            assert!(limits.max_segment >= 1 << 30, "{provider:?}: {limits:?}");
+            assert!(limits.max_segment == 256 << 20, "{provider:?}: {limits:?}");
         }
         let narrow = Options { queue_depth: 1, max_segment: 4096, ..options(provider) };
         let opened = open(&narrow);

@@ -107,7 +107,8 @@ impl Watchdog {
     /// Takes the PEs whose processes ended a whole deadline ago.
     pub(crate) fn take_ended(&mut self) -> Vec<Pe> {
         // `u32::MAX` warnings: only the deadline counts.
-        let is_over = |since: u32| self.overdue(since, u32::MAX).is_some_and(|late| late.fails);
+        let is_over =
+            |since: u32| self.overdue(since, &mut { u32::MAX }).is_some_and(|late| late.fails);
         let ended = self.ended.iter().filter(|(_, since)| is_over(*since));
         let ended: Vec<Pe> = ended.map(|(pe, _)| *pe).collect();
         self.ended.retain(|(pe, _)| !ended.contains(pe));
@@ -159,16 +160,18 @@ impl Watchdog {
     }
 
     /// Returns the report due for work without progress since `since`, after `warned` warnings.
-    pub(crate) fn overdue(&self, since: u32, warned: u32) -> Option<Overdue> {
+    pub(crate) fn overdue(&self, since: u32, warned: &mut u32) -> Option<Overdue> {
         self.overdue_after(1, since, warned)
     }
 
     /// As [`Watchdog::overdue`], for work that fails after so many deadlines.
-    fn overdue_after(&self, deadlines: u64, since: u32, warned: u32) -> Option<Overdue> {
+    fn overdue_after(&self, deadlines: u64, since: u32, warned: &mut u32) -> Option<Overdue> {
         let still = u64::from(self.time.saturating_sub(since)) << TIME_SHIFT;
         let fails = self.fail_after.is_some_and(|limit| still >= limit.saturating_mul(deadlines));
-        let warns = self.warn_after.is_some_and(|limit| still / limit.max(1) > u64::from(warned));
-        (fails || warns).then_some(Overdue { seconds: still / 1_000_000_000, fails })
+        let due = self.warn_after.map_or(0, |limit| (still / limit.max(1)) as u32);
+        // The wait may have begun anew after some of the warnings.
+        *warned = due.min(*warned);
+        (fails || due > *warned).then_some(Overdue { seconds: still / 1_000_000_000, fails })
     }
 }
 
@@ -219,24 +222,25 @@ impl<P: Port> Core<P> {
         if peer.in_flight == 0 && !unfinished && !unanswered && !peer.is_refused {
             // Work that waits for resources of other peers, or for a copy, is overdue only while
             // the whole lane is stuck, and has two deadlines: those peers' come first.
-            peer.watch.starved = time;
-            let watch = peer.watch;
+            let watch = &mut peer.watch;
+            watch.starved = time;
             let since = watch.since.max(self.watchdog.last_progress).max(staged);
-            let overdue = self.watchdog.overdue_after(2, since, watch.warned);
+            let overdue = self.watchdog.overdue_after(2, since, &mut watch.warned);
             let Some(overdue) = overdue else { return };
             let report = self.timeout(pe, &self.oldest(pe), overdue.seconds);
             return self.report(pe, report, overdue.fails, reported);
         }
-        let watch = peer.watch;
+        let watch = &mut peer.watch;
         let since = watch.since.max(watch.starved);
-        if self.watchdog.overdue(since, watch.warned).is_none() {
+        if self.watchdog.overdue(since, &mut watch.warned).is_none() {
             return;
         }
         // Searched only now: it walks the tables of segments and messages.
         let oldest = self.oldest(pe);
         // A peer may complete nothing for long because nothing was posted.
         let since = since.max(oldest.born);
-        let Some(overdue) = self.watchdog.overdue(since, watch.warned) else { return };
+        let warned = &mut self.peers.get_mut(pe).watch.warned;
+        let Some(overdue) = self.watchdog.overdue(since, warned) else { return };
         let report = self.timeout(pe, &oldest, overdue.seconds);
         self.report(pe, report, overdue.fails, reported);
     }
@@ -320,7 +324,7 @@ impl<P: Port> Core<P> {
                 peer.channel.as_deref_mut().and_then(|channel| channel.counts.as_deref_mut());
             let Some(counts) = counts.filter(|_| peer.error.is_none()) else { continue };
             let Some((arrived, segments)) = counts.first_waiting() else { continue };
-            let Some(late) = self.watchdog.overdue(counts.last_arrival, counts.warned) else {
+            let Some(late) = self.watchdog.overdue(counts.last_arrival, &mut counts.warned) else {
                 continue;
             };
             counts.warned += 1;
@@ -424,6 +428,22 @@ mod tests {
     }
 
     #[test]
+    fn new_wait_is_warned_of_in_time() {
+        let mut watchdog = Watchdog::new(Some(Duration::from_secs(1)), None);
+        let (mut now, mut warned) = (0, 0);
+        for seconds in [9, 3] {
+            let since = watchdog.time();
+            // Times are rounded down, so one check more.
+            for _ in 0..=4 * seconds {
+                now += PERIOD;
+                watchdog.tick(now);
+                warned += u32::from(watchdog.overdue(since, &mut warned).is_some());
+            }
+            assert_eq!(warned, seconds, "each second");
+        }
+    }
+
+    #[test]
     fn stopped_process_has_not_waited() {
         for seconds in [2, 20, 120] {
             let limit = Duration::from_secs(seconds);
@@ -432,7 +452,7 @@ mod tests {
             let mut iterate = |watchdog: &mut Watchdog, gap| {
                 now += gap;
                 assert!(watchdog.tick(now));
-                watchdog.overdue(0, 0).is_some()
+                watchdog.overdue(0, &mut 0).is_some()
             };
             assert!(!iterate(&mut watchdog, PERIOD));
             assert!(!iterate(&mut watchdog, 10 * limit.as_nanos() as u64), "{seconds} s");

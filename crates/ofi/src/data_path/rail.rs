@@ -122,11 +122,7 @@ impl Rail {
     pub(crate) fn limits_of(device: &Device, options: &Options) -> RailLimits {
         let info = &device.info;
         RailLimits {
-            max_segment: at_most(
-                info.ep_attr().max_msg_size,
-                options.max_segment,
-                isize::MAX as usize,
-            ),
+            max_segment: at_most(info.ep_attr().max_msg_size, options.max_segment, LONGEST_SEGMENT),
             depth: at_most(info.tx_attr().size, options.queue_depth.into(), MAX_DEPTH) as u32,
             needs_desc: needs_desc(info.mr_mode())
                 || *device.profile.heeds_descriptors && info.reaches_devices(),
@@ -166,6 +162,9 @@ impl Drop for Rail {
         }
     }
 }
+
+/// Two seconds of a slow network: the watchdog sees a long put move by the segments that end.
+const LONGEST_SEGMENT: usize = 256 << 20;
 
 /// Returns the least of the provider's offer, the user's limit (0 for none) and our own bound.
 fn at_most(offered: usize, allowed: u64, bound: usize) -> usize {
