@@ -94,6 +94,22 @@ fn long_operations_use_bulk_connections() {
     }
 }
 
+/// Counted, chained, and behind everything before them.
+#[test]
+fn signal_data_uses_all_rails() {
+    use SignalChoice::{Chained, Counted};
+    for (signals, is_strong) in [(Counted, false), (Chained, false), (Chained, true)] {
+        let mut job = Job::with(Shape { signals, ..shape(4) });
+        if is_strong {
+            job = job.with_ordered_signals();
+        }
+        job.put_signal(0, 1, &[(64, MIB)], 0).unwrap();
+        job.until_quiet(0, 1);
+        let bytes = bytes_by_rail(&job);
+        assert_eq!(bytes, [MIB as u64 / 4; 4], "{signals:?}, strong: {is_strong}");
+    }
+}
+
 #[test]
 fn bulk_connections_add_depth() {
     let most = |bulk| {

@@ -48,6 +48,26 @@ fn signals_follow_what_they_must() {
     }
 }
 
+/// The first of two rails would take all data, and the other all counted signals.
+#[test]
+fn slow_rail_delays_only_its_signals() {
+    for (signals, rails, len) in [(SignalChoice::Chained, 2, 512), (SignalChoice::Counted, 3, 60)] {
+        let slow_rails = vec![(RailId(0), 1000)];
+        let script = Script { delay: (1_000, 1_000), slow_rails, ..CALM };
+        let mut job = Job::new(1, &Shape { signals, rails, ..PLAIN }, script);
+        for at in (0..8).map(|number| number * 1024) {
+            job.put_signal(0, 1, &[(at + 64, len)], at).unwrap();
+        }
+        job.until_quiet(0, 1);
+        let applied = |event: &Event| match event {
+            Event::Applied { pe: Pe(1), addr } => Some(*addr),
+            _ => None,
+        };
+        let order: Vec<_> = job.fabric.events().iter().filter_map(applied).collect();
+        assert!(!order.is_sorted(), "{signals:?}: none overtakes a slow one: {order:x?}");
+    }
+}
+
 /// A peer that is behind keeps few long messages, where each is behind those before.
 #[test]
 fn long_ordered_messages_are_bounded() {
