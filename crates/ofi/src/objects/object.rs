@@ -127,6 +127,7 @@ impl<T> Drop for Object<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use libfabric_sys::fi_ops;
 
     #[test]
     fn gate_excludes_others_during_calls() {
@@ -135,5 +136,31 @@ mod tests {
         let closed = || gate.0.as_ref().is_some_and(|mutex| mutex.try_lock().is_err());
         assert_eq!(gate.within(|| (closed(), 7)), (true, 7));
         assert_eq!((closed(), absent.within(|| 5)), (false, 5));
+    }
+
+    thread_local! {
+        static GATE: Gate = Gate(Some(Arc::default()));
+    }
+
+    /// Fails outside the gate.
+    unsafe extern "C" fn close(_: *mut fid) -> c_int {
+        GATE.with(|gate| -c_int::from(gate.0.as_ref().is_some_and(|it| it.try_lock().is_ok())))
+    }
+
+    #[test]
+    fn objects_open_and_close_gated() {
+        let library = Library::load(&crate::options::tests::options().library).unwrap();
+        // SAFETY: a table without functions, and an object with this table, which outlives it.
+        let opened = unsafe {
+            let mut ops = fi_ops { close: Some(close), ..std::mem::zeroed() };
+            let mut object = fid { ops: &raw mut ops, ..std::mem::zeroed() };
+            let open = |to: *mut *mut fid| {
+                *to = &raw mut object;
+                close(*to)
+            };
+            let opened = GATE.with(|gate| Object::open(("fid", "open"), library, gate, open));
+            opened.and_then(|mut object| object.close())
+        };
+        assert_eq!(opened, Ok(()));
     }
 }
