@@ -4,7 +4,9 @@
 //! NVSHMEM 3.1 to 3.8 keep these rules; `nvshmem_transport_abi.h` has the details.
 //!
 //! 1. Every transport pointer passed in came from `nvshmemt_init` and was not passed to `finalize`
-//!    before. It, and every pointer argument, is valid for the duration of the call.
+//!    before. It, and every pointer argument, is valid for the duration of the call. Arguments of
+//!    `rma`, `amo` and `put_signal` that describe memory or bytes are not null; handles in them may
+//!    be, and so may `ret`.
 //! 2. `connect_endpoints` and `finalize` run while no other function runs on the transport.
 //! 3. `progress`, and operations with a queue pair other than `HOST`, come from one thread at a
 //!    time, the proxy thread. Other functions may come from any thread meanwhile.

@@ -1,8 +1,8 @@
 //! Function tables for hosts, one for each layout.
 
-use nvshmem_abi::{
-    AmoVerb3, AmoVerb6, HostOps3b, HostOps4, HostOps6, HostOps7, OpAttrs6, OpAttrs7, c,
-};
+use std::mem;
+
+use nvshmem_abi::{AmoVerb3, AmoVerb6, HostOps3b, HostOps4, HostOps6, HostOps7, c};
 
 use crate::abi::calls::{signals, transfers};
 use crate::abi::entries as e;
@@ -49,7 +49,7 @@ pub(crate) fn ops_3(consistency: Consistency) -> HostOps3b {
         // SAFETY: `get_mem_handle_3` takes six integers, which both forms of layout 3 pass in
         // registers, and detects the form.
         get_mem_handle: Some(unsafe {
-            std::mem::transmute::<e::GetMemHandle3, e::GetMemHandle3b>(e::get_mem_handle_3)
+            mem::transmute::<e::GetMemHandle3, e::GetMemHandle3b>(e::get_mem_handle_3)
         }),
         fence: Some(e::fence_3),
     })
@@ -61,13 +61,20 @@ pub(crate) fn ops_4(consistency: Consistency) -> HostOps4 {
 
 pub(crate) fn ops_6(consistency: Consistency) -> HostOps6 {
     ops_since_4!(HostOps6<AmoVerb6>, consistency, {
-        rma_with_hints: Some(transfers::rma_with_hints::<OpAttrs6>),
+        // SAFETY: as in `ops_7`.
+        rma_with_hints: unsafe {
+            mem::transmute::<c::nvt_rma_fn, c::nvt_rma_with_hints_fn_6>(Some(transfers::rma))
+        },
     })
 }
 
 pub(crate) fn ops_7(consistency: Consistency) -> HostOps7 {
     ops_since_4!(HostOps7<AmoVerb6>, consistency, {
-        rma_with_hints: Some(transfers::rma_with_hints::<OpAttrs7>),
+        // SAFETY: `rma` takes the arguments before the hints. Callers pass these after them, on the
+        // stack or in a register, which it ignores, and remove what they have pushed.
+        rma_with_hints: unsafe {
+            mem::transmute::<c::nvt_rma_fn, c::nvt_rma_with_hints_fn_7>(Some(transfers::rma))
+        },
         region_flush: Some(transfers::region_flush),
     })
 }

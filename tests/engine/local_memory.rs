@@ -1,6 +1,8 @@
 //! Local memory in the fast path: which is used without another look, and that it is looked up anew
 //! when it has to be.
 
+use engine::request::Start;
+
 use crate::prelude::*;
 
 /// A job whose lanes have the fast path, and whose PE 0 has talked to PE 1, which has answered.
@@ -18,7 +20,7 @@ fn takes(job: &mut Job, direction: Direction, addr: usize) -> bool {
     for looks in 0..2 {
         let request = Request { direction, ..job.targets.part(addr, 1, 0, 8) };
         let lane = &mut job.members[0].lane;
-        let taken = lane.try_start_unbatched(&request);
+        let taken = lane.try_start_unbatched(&request) == Start::Done;
         let moved = taken || (looks == 0 && lane.start_slow(&request).is_ok());
         if moved {
             job.until_quiet(0, 1);

@@ -49,8 +49,8 @@ pub(crate) struct Peer {
     pub(crate) fence: Fence,
     /// Fences since start.
     pub(crate) fences: u32,
-    /// Segments posted since start, by direction.
-    pub(crate) posted: [u32; 2],
+    /// Segments completed since start, by direction.
+    pub(crate) completed: [u32; 2],
     /// Gets of staged memory requested from the peer, and replies to them, since start.
     pub(crate) gets_requested: u32,
     pub(crate) gets_answered: u32,
@@ -106,7 +106,7 @@ impl Peer {
             fence: order.start(),
             order,
             fences: 0,
-            posted: [0; 2],
+            completed: [0; 2],
             gets_requested: 0,
             gets_answered: 0,
             replies_owed: 0,
@@ -127,6 +127,7 @@ impl Peer {
         peer
     }
 
+    #[inline(always)]
     fn renew_account(&mut self) {
         self.account =
             self.path.account.in_groups(CompletionId::NONE, self.order.next(Class::Write));
@@ -151,17 +152,25 @@ impl Peer {
     }
 
     #[inline(always)]
-    pub(crate) fn begin(&mut self, group: OrderGroup, direction: Direction) {
+    pub(crate) fn begin(&mut self, group: OrderGroup) {
         self.order.begin(group);
         self.in_flight += 1;
-        let posted = &mut self.posted[direction as usize];
-        *posted = posted.wrapping_add(1);
     }
 
-    /// Advances to the path with index `next`; a peer with one path has no such index and keeps it.
+    /// Uncounts segments that have completed.
+    #[inline(always)]
+    pub(crate) fn end(&mut self, direction: Direction, count: u32) {
+        self.in_flight -= count;
+        let completed = &mut self.completed[direction as usize];
+        *completed = completed.wrapping_add(count);
+    }
+
+    /// Advances to the path with index `next`, if there is more than one.
     #[inline(always)]
     pub(crate) fn advance_path(&mut self, next: u32) {
-        if let Some(next) = self.paths.get(next as usize) {
+        if self.paths.len() > 1
+            && let Some(next) = self.paths.get(next as usize)
+        {
             self.set_path(*next);
         }
     }
@@ -219,9 +228,8 @@ impl Peer {
 
     /// Returns a number that changes whenever a segment, get or message of the peer ends.
     pub(crate) fn ended(&self) -> u64 {
-        let [writes, reads] = self.posted;
         // The counters wrap: the sum is only compared for equality.
-        let segments = writes.wrapping_add(reads).wrapping_sub(self.in_flight);
+        let segments = self.completed[0].wrapping_add(self.completed[1]);
         let acked = self.channel.as_deref().map_or(0, |channel| channel.acked.0);
         u64::from(segments) + u64::from(self.gets_answered) + acked
     }
@@ -231,8 +239,8 @@ impl Peer {
         let first = Seq::FIRST.0;
         PeerCounters {
             pe: self.pe,
-            writes: self.posted[0],
-            reads: self.posted[1],
+            writes: self.completed[0],
+            reads: self.completed[1],
             sent: channel.map_or(0, |channel| (channel.next.0 - first) as u32),
             received: channel.map_or(0, |channel| (channel.executed.next().0 - first) as u32),
         }

@@ -133,3 +133,14 @@ impl FetchTarget {
         (self.addr, if self.flag.is_some() { 16 } else { width })
     }
 }
+
+/// What came of an operation on the fast path.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Start {
+    /// It is under way.
+    Done,
+    /// Something blocks the fast path, and nothing has changed.
+    Blocked,
+    /// The fabric has not taken it: its counts are to be undone.
+    Refused,
+}

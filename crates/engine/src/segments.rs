@@ -6,7 +6,8 @@
 
 use crate::group::{Class, CompletionId, OrderGroup};
 use crate::ids::{Pe, RailId, WrId};
-use crate::port::{Context, Direction, Local, Transfer};
+use crate::port::Direction;
+use crate::request::LocalSide;
 
 // Values of `Segment::token`. Other values number a transfer of staging, with BY_LOAD set if its
 // rail was chosen by load.
@@ -28,16 +29,17 @@ pub(crate) enum SegmentState {
     Orphan = 3,
 }
 
-/// Peer, rail, counting groups and state of a segment or message, packed into one word: 40.. peer,
-/// 32..40 rail, 16..32 completion group, 8..16 order group, 0..8 state. Segments with equal
-/// accounts are ended by one subtraction per group.
+/// Peer, direction, rail, counting groups and state of a segment or message, packed into one word:
+/// 40.. peer, 39 set for a read, 32..39 rail, 16..32 completion group, 8..16 order group, 0..8
+/// state. Segments with equal accounts are ended by one subtraction per group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Account(u64);
 
 impl Account {
     pub(crate) const FREE: Self = Self(0);
+    const READ: u64 = 1 << 39;
 
-    /// Returns the account of a plain segment that no group counts yet.
+    /// Returns the account of a plain write that no group counts yet.
     pub(crate) fn new(pe: Pe, rail: RailId) -> Self {
         Self(u64::from(pe.0) << 40 | u64::from(rail.0) << 32 | SegmentState::Plain as u64)
     }
@@ -46,6 +48,15 @@ impl Account {
     pub(crate) fn in_groups(self, completion: CompletionId, group: OrderGroup) -> Self {
         // Of an account that no group counts these bits are zero.
         Self(self.0 | u64::from(completion.bits()) << 16 | u64::from(group.bits()) << 8)
+    }
+
+    /// Sets the direction of a plain write's account.
+    #[inline(always)]
+    pub(crate) fn towards(self, direction: Direction) -> Self {
+        match direction {
+            Direction::Write => self,
+            Direction::Read => Self(self.0 | Self::READ),
+        }
     }
 
     /// Sets the completion group, and the class within the order group. `self` is a plain write's.
@@ -62,7 +73,7 @@ impl Account {
 
     #[inline(always)]
     pub(crate) fn rail(self) -> RailId {
-        RailId((self.0 >> 32) as u8)
+        RailId((self.0 >> 32) as u8 & 0x7f)
     }
 
     #[inline(always)]
@@ -73,6 +84,11 @@ impl Account {
     #[inline(always)]
     pub(crate) fn group(self) -> OrderGroup {
         OrderGroup::from_bits((self.0 >> 8) as u8)
+    }
+
+    #[inline(always)]
+    pub(crate) fn direction(self) -> Direction {
+        if self.0 & Self::READ == 0 { Direction::Write } else { Direction::Read }
     }
 
     #[inline(always)]
@@ -93,15 +109,14 @@ impl Account {
     }
 }
 
+/// A cache line of its own, whose address takes a shift.
 #[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
 pub(crate) struct Segment {
-    pub(crate) direction: Direction,
     /// Address of its local memory; 0 if it carries a value.
     addr: usize,
     pub(crate) len: usize,
     pub(crate) account: Account,
-    /// Context by which the port names the entry towards the fabric.
-    pub(crate) context: Context,
     /// Time of posting in the watchdog's units.
     pub(crate) born: u32,
     /// [`BALANCED`], [`PLAIN`] or staging's transfer. Undefined in [`SegmentState::Plain`].
@@ -111,12 +126,11 @@ pub(crate) struct Segment {
 
 impl Segment {
     #[inline(always)]
-    pub(crate) fn set(&mut self, transfer: &Transfer) {
-        self.direction = transfer.direction;
-        self.len = transfer.len;
-        self.addr = match transfer.local {
-            Local::Memory { addr, .. } => addr,
-            Local::Value(_) => 0,
+    pub(crate) fn set_memory(&mut self, local: LocalSide, len: usize) {
+        self.len = len;
+        self.addr = match local {
+            LocalSide::Memory(addr) => addr,
+            LocalSide::Value(_) => 0,
         };
     }
 
@@ -126,7 +140,7 @@ impl Segment {
     }
 
     pub(crate) fn what(&self) -> &'static str {
-        match self.direction {
+        match self.account.direction() {
             Direction::Write => "put",
             Direction::Read => "get",
         }
@@ -139,21 +153,20 @@ pub(crate) struct Segments {
     entries: Box<[Segment]>,
     /// The length ends the list.
     first_free: u32,
+    last_taken: u32,
 }
 
 impl Segments {
-    pub(crate) fn new(count: u32, context: impl Fn(WrId) -> Context) -> Self {
+    pub(crate) fn new(count: u32) -> Self {
         let entry = |index: u32| Segment {
-            direction: Direction::Write,
             addr: 0,
             len: 0,
             account: Account::FREE,
-            context: context(WrId(index)),
             born: 0,
             token: PLAIN,
             next_free: index + 1,
         };
-        Self { entries: (0..count).map(entry).collect(), first_free: 0 }
+        Self { entries: (0..count).map(entry).collect(), first_free: 0, last_taken: 0 }
     }
 
     /// Takes a free entry, which the caller fills in.
@@ -163,7 +176,12 @@ impl Segments {
         let index = self.first_free;
         let entry = self.entries.get_mut(index as usize)?;
         self.first_free = entry.next_free;
+        self.last_taken = index;
         Some((WrId(index), entry))
+    }
+
+    pub(crate) fn last_taken(&self) -> WrId {
+        WrId(self.last_taken)
     }
 
     /// Returns the account of a posted segment; the fabric may report other indices.

@@ -12,7 +12,6 @@ use crate::ids::Pe;
 use crate::op::QueueEntry;
 use crate::peers::Peer;
 use crate::port::Port;
-use crate::rails::rail_ids;
 
 /// Maximum iterations between two reads of the clock, each of which takes tens of ns.
 const ITERATIONS: u32 = 256;
@@ -348,8 +347,8 @@ impl<P: Port> Core<P> {
     }
 
     fn dump(&self) {
-        for id in rail_ids(&self.rails) {
-            let rail = &self.rails[id.index()];
+        for id in self.rails.ids() {
+            let rail = &self.rails[id];
             let counters = &rail.counters;
             warn!(
                 target: "TRANSPORT",
@@ -428,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn new_wait_is_warned_of_in_time() {
+    fn new_wait_is_warned_in_time() {
         let mut watchdog = Watchdog::new(Some(Duration::from_secs(1)), None);
         let (mut now, mut warned) = (0, 0);
         for seconds in [9, 3] {

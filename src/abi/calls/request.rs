@@ -40,8 +40,8 @@ unsafe fn handle<'a>(handle: *const c::nvt_mem_handle) -> Option<&'a HandleBytes
 /// Reads the arguments of `rma`. Returns the request, and whether the call is blocking.
 ///
 /// # Safety
-/// `remote` and `local` are null or valid for `'a`, with the handles they point to; for P,
-/// `local.ptr` is readable for the element's size.
+/// `remote` and `local` are valid for `'a`, with the handles they point to; for P, `local.ptr` is
+/// readable for the element's size.
 #[inline]
 pub(crate) unsafe fn read<'a>(
     pe_number: c_int,
@@ -51,13 +51,7 @@ pub(crate) unsafe fn read<'a>(
     bytes: &RmaBytes,
 ) -> Result<(Request<'a>, bool), AbiError> {
     // SAFETY: by contract.
-    let Some(remote) = (unsafe { remote.as_ref() }) else {
-        return Err(AbiError::Null { argument: "remote" });
-    };
-    // SAFETY: by contract.
-    let Some(local) = (unsafe { local.as_ref() }) else {
-        return Err(AbiError::Null { argument: "local" });
-    };
+    let (remote, local) = unsafe { (&*remote, &*local) };
     // SAFETY: by contract.
     let Some(remote_handle) = (unsafe { handle(remote.handle) }) else {
         return Err(AbiError::Null { argument: "remote->handle" });
@@ -93,25 +87,11 @@ pub(crate) unsafe fn read<'a>(
     Ok((request, blocking))
 }
 
-/// Returns handle and address of an operation's remote side, if it has the common form: every
-/// pointer set.
+/// Reads a non-blocking PUT, GET, G or P, if it has the common form: a handle for its remote side.
+/// [`read`] handles all others, also wrong ones.
 ///
 /// # Safety
-/// As [`read`].
-#[inline(always)]
-unsafe fn remote_side<'a>(remote: *const RmaMem) -> Option<(&'a HandleBytes, u64)> {
-    // SAFETY: by contract.
-    let remote = unsafe { remote.as_ref()? };
-    // SAFETY: by contract.
-    let handle = unsafe { handle(remote.handle)? };
-    Some((handle, remote.ptr as u64))
-}
-
-/// Reads a non-blocking PUT, GET, G or P, if it has the common form. [`read`] handles all others,
-/// also wrong ones.
-///
-/// # Safety
-/// As [`read`].
+/// Rule 1, so no pointer to a structure is null.
 #[inline(always)]
 pub(crate) unsafe fn common<'a>(
     direction: Direction,
@@ -120,10 +100,12 @@ pub(crate) unsafe fn common<'a>(
     (local, len): (LocalSide, usize),
 ) -> Option<Request<'a>> {
     // SAFETY: by contract.
-    let (remote_handle, remote_addr) = unsafe { remote_side(remote)? };
+    let RmaMem { ptr, handle: remote, .. } = *unsafe { &*remote };
+    // SAFETY: by contract.
+    let remote_handle = unsafe { handle(remote)? };
     // A negative PE becomes one that no job has.
     let pe = Pe(pe as u32);
-    Some(Request { direction, pe, remote_handle, remote_addr, local, len })
+    Some(Request { direction, pe, remote_handle, remote_addr: ptr as u64, local, len })
 }
 
 const PUT_NBI: u64 = PUT as u64 | 1 << 32;
@@ -137,20 +119,18 @@ pub(crate) fn is_put_nbi(verb: &RmaVerb) -> bool {
     unsafe { (&raw const *verb).cast::<u64>().read_volatile() == PUT_NBI }
 }
 
-/// Reads the local side of a PUT, GET or G, with its length, if it has the common form: contiguous
-/// and non-blocking. [`read`] handles all others, also wrong ones.
+/// Reads the local side of a PUT, GET or G, with its length, if it is contiguous.
 ///
 /// # Safety
-/// As [`read`].
+/// As [`common`].
 #[inline(always)]
 pub(crate) unsafe fn contiguous(
-    verb: &RmaVerb,
     local: *const RmaMem,
     bytes: &RmaBytes,
 ) -> Option<(LocalSide, usize)> {
     // SAFETY: by contract.
-    let addr = unsafe { local.as_ref()? }.ptr as usize;
-    if !is_contiguous(bytes) || verb.is_nbi == 0 {
+    let addr = unsafe { (*local).ptr } as usize;
+    if !is_contiguous(bytes) {
         return None;
     }
     Some((LocalSide::Memory(addr), bytes.nelems as usize))
@@ -159,11 +139,11 @@ pub(crate) unsafe fn contiguous(
 /// Reads the value of a P of 8 bytes, the width of flags.
 ///
 /// # Safety
-/// As [`read`].
+/// As [`common`].
 #[inline(always)]
 pub(crate) unsafe fn word(local: *const RmaMem, bytes: &RmaBytes) -> Option<(LocalSide, usize)> {
     // SAFETY: by contract.
-    let at = unsafe { local.as_ref()? }.ptr.cast::<u64>();
+    let at = unsafe { (*local).ptr }.cast::<u64>();
     if bytes.elembytes != 8 || at.is_null() {
         return None;
     }
@@ -223,7 +203,7 @@ pub(crate) struct Amo {
 /// Reads the arguments of `amo`, or the signal of `put_signal`.
 ///
 /// # Safety
-/// `mem` is null or valid for `'a`, with the handle it points to.
+/// `mem` is valid for `'a`, with the handle it points to.
 #[inline]
 pub(crate) unsafe fn atomic<'a>(
     pe_number: c_int,
@@ -232,9 +212,7 @@ pub(crate) unsafe fn atomic<'a>(
     bytes: &AmoBytes,
 ) -> Result<AtomicRequest<'a>, AbiError> {
     // SAFETY: by contract.
-    let Some(mem) = (unsafe { mem.as_ref() }) else {
-        return Err(AbiError::Null { argument: "memdesc" });
-    };
+    let mem = unsafe { &*mem };
     // SAFETY: by contract.
     let Some(remote_handle) = (unsafe { handle(mem.remote_memdesc.handle) }) else {
         return Err(AbiError::Null { argument: "remote->handle" });
@@ -258,10 +236,10 @@ pub(crate) unsafe fn atomic<'a>(
     Ok(AtomicRequest { pe: pe(pe_number)?, remote_handle, remote_addr, atomic, result })
 }
 
-/// Reads a non-fetching atomic, if it has the common form: every pointer set.
+/// Reads a non-fetching atomic, if it has the common form: a handle for its word.
 ///
 /// # Safety
-/// As [`atomic`].
+/// As [`common`].
 #[inline(always)]
 pub(crate) unsafe fn common_atomic<'a>(
     pe: c_int,
@@ -270,7 +248,7 @@ pub(crate) unsafe fn common_atomic<'a>(
     width: Width,
 ) -> Option<AtomicRequest<'a>> {
     // SAFETY: by contract.
-    let mem = unsafe { mem.as_ref()? };
+    let mem = unsafe { &*mem };
     // SAFETY: by contract.
     let remote_handle = unsafe { handle(mem.remote_memdesc.handle)? };
     let op = AtomicOp::plain_from_code(amo.code)?;
@@ -280,10 +258,11 @@ pub(crate) unsafe fn common_atomic<'a>(
     Some(AtomicRequest { pe: Pe(pe as u32), remote_handle, remote_addr, atomic, result: None })
 }
 
-/// Reads a put with signal, if it has the common form: one contiguous part, and every pointer set.
+/// Reads a put with signal, if it has the common form: one contiguous part, and a handle for each
+/// remote side.
 ///
 /// # Safety
-/// As [`Parts::new`] and [`atomic`].
+/// As [`common`].
 #[inline(always)]
 pub(crate) unsafe fn common_signal<'a>(
     put: &Put<'_>,
@@ -293,17 +272,13 @@ pub(crate) unsafe fn common_signal<'a>(
 ) -> Option<(Request<'a>, AtomicRequest<'a>)> {
     // One element each, checked one by one, so that each check is one comparison.
     // SAFETY: by contract.
-    let remote = unsafe { put.remote.as_ref()? };
+    let (remote, local, bytes) = unsafe { (&*put.remote, &*put.local, &*put.bytes) };
     if remote.begin.wrapping_add(1) != remote.end {
         return None;
     }
-    // SAFETY: by contract.
-    let local = unsafe { put.local.as_ref()? };
     if local.begin.wrapping_add(1) != local.end {
         return None;
     }
-    // SAFETY: by contract.
-    let bytes = unsafe { put.bytes.as_ref()? };
     // Signals are integers of eight bytes, so no kind has to be determined.
     if bytes.begin.wrapping_add(1) != bytes.end
         || put.verb.desc != PUT
@@ -313,7 +288,7 @@ pub(crate) unsafe fn common_signal<'a>(
         return None;
     }
     // SAFETY: by contract, entries before the end of such a vector are readable.
-    let (from, bytes) = unsafe { (local.begin.as_ref()?.ptr as usize, bytes.begin.as_ref()?) };
+    let (from, bytes) = unsafe { ((*local.begin).ptr as usize, &*bytes.begin) };
     if !is_contiguous(bytes) {
         return None;
     }
@@ -355,14 +330,11 @@ impl<'a> Parts<'a> {
     /// Reads the vectors' sizes.
     ///
     /// # Safety
-    /// The vectors are null or valid for `'a`, with all that they point to.
+    /// The vectors are valid for `'a`, with all that they point to.
     pub(crate) unsafe fn new(put: &Put<'a>) -> Result<Self, AbiError> {
         let Put { pe, verb, .. } = *put;
         // SAFETY: by contract.
-        let vectors = unsafe { (put.remote.as_ref(), put.local.as_ref(), put.bytes.as_ref()) };
-        let (Some(remote), Some(local), Some(bytes)) = vectors else {
-            return Err(AbiError::Null { argument: "a vector of put_signal" });
-        };
+        let (remote, local, bytes) = unsafe { (&*put.remote, &*put.local, &*put.bytes) };
         let parts = Self { pe, verb, remote, local, bytes };
         if remote.len() != local.len() || remote.len() != bytes.len() {
             let (remote, local, bytes) = (remote.len(), local.len(), bytes.len());
@@ -373,9 +345,6 @@ impl<'a> Parts<'a> {
         }
         if verb.desc != PUT {
             return Err(AbiError::BadOp { code: verb.desc });
-        }
-        if remote.begin.is_null() || local.begin.is_null() || bytes.begin.is_null() {
-            return Err(AbiError::Null { argument: "the beginning of a vector of put_signal" });
         }
         Ok(parts)
     }

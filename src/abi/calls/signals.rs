@@ -3,13 +3,16 @@
 //! # Path of a put with signal
 //! | step | file |
 //! |---|---|
-//! | [`put_signal`] | here |
-//! | the protocol is chosen | engine `lane/submit`, `signal` |
+//! | [`put_signal`], read by `common_signal` | here, `abi/calls/request` |
+//! | short and common: one message at once | engine `lane/submit`, `core/send` |
+//! | other: the protocol is chosen | engine `lane/submit`, `signal` |
 //! | eager: one message | engine `core/send` |
 //! | counted and chained: segments | engine `core/post` |
 //! | chained: the signal leaves when they are delivered | engine `core/complete`, `lane/queues` |
 //! | staged: fragments of a bounce buffer | engine `staging/submit` |
+//! | messages to and from the fabric | ofi `data_path/port/mod`, `data_path/messages` |
 //! | at the target | engine `lane/incoming`, `channel/counts` |
+//! | acknowledged | engine `core/complete` |
 //!
 //! As in [`crate::abi::entries`], safety rests on the numbered rules in [`crate::abi`]'s
 //! documentation.
@@ -21,12 +24,11 @@ use nvshmem_abi::{
 };
 
 use crate::abi::calls::request::{self, Amo, HOST_QP, Parts, Put};
+use crate::abi::calls::with_lane;
 use crate::abi::error::{AbiError, guard};
-use crate::abi::state::{self, job};
-use crate::job::Connected;
+use crate::abi::state::job;
 use engine::atomic::Width;
-use engine::request::Request;
-use engine::request::{AtomicRequest, PutSignalRequest};
+use engine::request::{AtomicRequest, PutSignalRequest, Request};
 
 impl From<AmoVerb3> for Amo {
     /// Converts the verb of layouts 3a to 5, which have no floating point.
@@ -78,17 +80,13 @@ unsafe fn try_amo(
     bytes: AmoBytes,
     qp: c_int,
 ) -> Option<()> {
-    if qp == HOST_QP || transport.is_null() {
-        return None;
-    }
-    // SAFETY: rule 1; the transport is not null.
-    let connected = unsafe { state::job_of(transport) }.connection()?;
     let width = Width::from_bytes(bytes.elembytes)?;
-    // SAFETY: rule 1.
-    let request = unsafe { request::common_atomic(pe, amo, mem, width)? };
-    // SAFETY: rule 3; the reference ends with this function.
-    let lane = unsafe { &mut *connected.proxy_lane() };
-    lane.try_atomic(&request).then_some(())
+    // SAFETY: rules 1 and 3.
+    unsafe {
+        with_lane(transport, qp, |lane| {
+            lane.try_atomic(&request::common_atomic(pe, amo, mem, width)?).then_some(())
+        })
+    }
 }
 
 /// Handles every atomic that the fast path does not.
@@ -136,46 +134,34 @@ pub(crate) unsafe extern "C" fn put_signal<V: Into<Amo> + Copy>(
     signal_bytes: AmoBytes,
     qp: c_int,
 ) -> c_int {
-    let verb = &write_verb;
+    // In memory, or the fast path would keep them in registers for the general one.
+    let kept = (transport, pe, remote, local, bytes, signal);
+    let put = Put { pe, verb: &write_verb, remote, local, bytes };
     let amo = signal_verb.into();
-    let put = Put { pe, verb, remote, local, bytes };
-    let mut call = (transport, put, (amo, signal, signal_bytes), qp);
-    // The general path reads the arguments from memory, so that the fast path has all registers.
-    std::hint::black_box(&mut call);
     // SAFETY: rules 1, 3 and 4.
     unsafe {
-        let common = read_common(transport, &put, amo, signal, signal_bytes, qp);
-        if let Some((connected, part, signal)) = common {
-            // The reference ends with this expression.
-            if (*connected.proxy_lane()).try_put_signal(&part, &signal) {
-                return c::NVT_STATUS_SUCCESS;
-            }
+        let is_sent = with_lane(transport, qp, |lane| {
+            let (part, signal) = request::common_signal(&put, amo, signal, signal_bytes)?;
+            Some(lane.try_put_signal_unbatched(&part, &signal))
+        });
+        if is_sent == Some(true) {
+            return c::NVT_STATUS_SUCCESS;
         }
-        put_signal_general(&call)
+        let (transport, pe, remote, local, bytes, signal) = (&raw const kept).read_volatile();
+        // With the arguments as they came, it is a jump.
+        put_signal_general(
+            transport,
+            pe,
+            write_verb,
+            remote,
+            local,
+            bytes,
+            signal_verb,
+            signal,
+            signal_bytes,
+            qp,
+        )
     }
-}
-
-/// Reads the common put with signal: one contiguous part. None for any other.
-///
-/// # Safety
-/// Rules 1 and 4.
-#[inline(always)]
-unsafe fn read_common<'a>(
-    transport: *mut Transport,
-    put: &Put<'_>,
-    amo: Amo,
-    signal: *const AmoMem,
-    signal_bytes: AmoBytes,
-    qp: c_int,
-) -> Option<(&'a Connected, Request<'a>, AtomicRequest<'a>)> {
-    if qp == HOST_QP || transport.is_null() {
-        return None;
-    }
-    // SAFETY: rule 1; the transport is not null.
-    let connected = unsafe { state::job_of(transport) }.connection()?;
-    // SAFETY: rules 1 and 4.
-    let (part, signal) = unsafe { request::common_signal(put, amo, signal, signal_bytes)? };
-    Some((connected, part, signal))
 }
 
 /// Handles every put with signal that the fast path has not sent.
@@ -184,15 +170,25 @@ unsafe fn read_common<'a>(
 /// Rules 1, 3 and 4.
 #[cold]
 #[inline(never)]
-unsafe fn put_signal_general(
-    call: &(*mut Transport, Put<'_>, (Amo, *mut AmoMem, AmoBytes), c_int),
+#[allow(clippy::too_many_arguments, reason = "NVSHMEM's interface")]
+unsafe extern "C" fn put_signal_general<V: Into<Amo>>(
+    transport: *mut Transport,
+    pe: c_int,
+    write_verb: RmaVerb,
+    remote: *const RmaMemVector,
+    local: *const RmaMemVector,
+    bytes: *const RmaBytesVector,
+    signal_verb: V,
+    signal: *mut AmoMem,
+    signal_bytes: AmoBytes,
+    qp: c_int,
 ) -> c_int {
     guard("put_signal", || {
-        let (transport, ref put, (amo, signal, signal_bytes), qp) = *call;
+        let put = Put { pe, verb: &write_verb, remote, local, bytes };
         // SAFETY: rules 1, 3 and 4.
         unsafe {
-            let parts = Parts::new(put)?;
-            let signal = request::atomic(put.pe, amo, signal, &signal_bytes)?;
+            let parts = Parts::new(&put)?;
+            let signal = request::atomic(pe, signal_verb.into(), signal, &signal_bytes)?;
             do_put_signal(transport, &parts, signal, qp)
         }
     })

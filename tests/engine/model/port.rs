@@ -79,9 +79,7 @@ impl DataPath for ModelPort {
         Ok(Posted::Yes)
     }
 
-    fn fast(&self, _rail: RailId) -> Option<()> {
-        Some(())
-    }
+    fn fast(&self, _rail: RailId) {}
 
     fn drain(&mut self, rail: RailId, completions: &mut impl Completions) -> Polled {
         let mut world = self.model.world.borrow_mut();

@@ -278,7 +278,7 @@ impl Staging {
         }
         let StagingOptions { bounce_len, bounces, ref words, context } = self.options;
         let len = self.bounce_bytes()?;
-        // A failure from here on leaves no state behind.
+        // A failure from here on leaves nothing behind, but no memory is shared after it.
         let Serving { ref context, rows } = serving_context::choose(range.context(), context);
         let bounce = match (setup.bounce_taken, &setup.bounce) {
             (false, None) => {

@@ -19,15 +19,13 @@ pub mod counts;
 pub(crate) mod receive_window;
 pub(crate) mod slots;
 
-use std::ops::Range;
-
 use crate::channel::counts::{SegmentCounts, Tags};
 use crate::channel::receive_window::ReceiveWindow;
 use crate::ids::Pe;
 use crate::wire::message::{FETCHES, Head, Seq, WINDOW};
 use crate::wire::seal::{Receiver, Seal};
 
-const NO_SLOT: u16 = u16::MAX;
+pub(crate) const NO_SLOT: u16 = u16::MAX;
 
 /// Number of executed messages after which an acknowledgement is sent without a request: half the
 /// window, so that a sender which never requests one does not stop.
@@ -59,7 +57,7 @@ pub(crate) struct Channel {
     /// An acknowledgement of all messages before this one was requested.
     ack_requested: Seq,
     /// Slot of each unacknowledged message, by its number modulo the window.
-    sent: Box<[u16; WINDOW as usize]>,
+    pub(crate) sent: Box<[u16; WINDOW as usize]>,
     /// Number of messages to the peer that have not ended, each of which has a slot.
     pub(crate) unfinished: u32,
     /// Number after the last message that carries data of a put.
@@ -209,19 +207,9 @@ impl Channel {
         (slot != NO_SLOT).then_some(slot)
     }
 
-    #[inline(always)]
     pub(crate) fn slot_of(&self, seq: Seq) -> Option<u16> {
         let slot = self.sent[(seq.0 % WINDOW) as usize];
         (slot != NO_SLOT).then_some(slot)
-    }
-
-    /// Frees the entries of messages that have ended.
-    #[inline(always)]
-    pub(crate) fn forget_sent(&mut self, numbers: Range<u64>) {
-        self.unfinished -= (numbers.end - numbers.start) as u32;
-        for number in numbers {
-            self.sent[(number % WINDOW) as usize] = NO_SLOT;
-        }
     }
 
     pub(crate) fn free_reply_slot(&self) -> Option<u8> {

@@ -4,11 +4,14 @@
 //! its reply is here as well. Messages are encoded in their slot, so that bytes are written once.
 //! When a message has left, its bytes are not read again: the sender never repeats it.
 
+use std::ops::Range;
+
+use crate::channel::NO_SLOT;
 use crate::ids::WrId;
 use crate::port::Tail;
 use crate::request::FetchTarget;
 use crate::segments::{Account, PLAIN};
-use crate::wire::message::{Frame, Seq, Tag};
+use crate::wire::message::{Frame, Seq, Tag, WINDOW};
 
 /// Number of messages of a proxy lane that may be unacknowledged.
 pub(crate) const SLOTS: u32 = 2048;
@@ -158,29 +161,37 @@ impl MessageSlots {
         }
     }
 
-    /// Ends plain messages in sequence that have one account. Returns the account and their count.
+    /// Ends the messages with these numbers, whose entries are in `sent`, from the first on while
+    /// they are plain and have one account. Returns the account and their count.
     #[inline(always)]
     pub(crate) fn release_alike(
         &mut self,
-        mut indices: impl Iterator<Item = u16> + Clone,
+        sent: &mut [u16; WINDOW as usize],
+        numbers: Range<u64>,
     ) -> Option<(Account, u32)> {
-        let first = usize::from(indices.clone().next()?);
-        let account = self.slots.get(first)?.account;
-        let (mut first_free, mut count) = (self.first_free, 0);
-        while let Some(index) = indices.next().filter(|_| account.is_plain()) {
-            match self.slots.get_mut(usize::from(index)) {
+        // A message that ended before, by the bitmap or a reply, has no slot.
+        let first = sent[(numbers.start % WINDOW) as usize];
+        let account = self.slots.get(usize::from(first))?.account;
+        if !account.is_plain() {
+            return None;
+        }
+        let (mut first_free, mut number) = (self.first_free, numbers.start);
+        while number < numbers.end {
+            let entry = &mut sent[(number % WINDOW) as usize];
+            match self.slots.get_mut(usize::from(*entry)) {
                 Some(slot) if slot.account == account => {
                     slot.account = Account::FREE;
                     slot.next_free = first_free;
-                    first_free = index;
                 }
                 _ => break,
             }
-            count += 1;
+            first_free = std::mem::replace(entry, NO_SLOT);
+            number += 1;
         }
+        let count = (number - numbers.start) as u32;
         self.first_free = first_free;
         self.free += count;
-        (count > 0).then_some((account, count))
+        Some((account, count))
     }
 
     #[inline(always)]

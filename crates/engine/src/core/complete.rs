@@ -32,7 +32,7 @@ impl CompletionSink<'_> {
         self.count += count;
         let pe = account.pe();
         let peer = self.peers.get_mut(pe);
-        peer.in_flight -= count;
+        peer.end(account.direction(), count);
         if peer.order.end(account.group(), count) && !peer.is_settling {
             peer.is_settling = true;
             self.settling.push(pe);
@@ -78,7 +78,7 @@ impl<P: Port> Core<P> {
         let count = sink.count;
         // Once for all plain segments: this runs in every iteration.
         if count > 0 {
-            self.rails[rail.index()].end(count);
+            self.rails[rail].end(count);
         }
         if !others.is_empty() {
             self.complete_others(others);
@@ -106,14 +106,14 @@ impl<P: Port> Core<P> {
         // The token of a plain segment is undefined. Its peer may have failed since it was posted.
         let token = if account.is_plain() { PLAIN } else { token };
         self.segments.free(index as usize);
-        self.rails[account.rail().index()].end(1);
+        self.rails[account.rail()].end(1);
         let peer = self.peers.get_mut(account.pe());
-        peer.in_flight -= 1;
+        peer.end(account.direction(), 1);
         let ahead = peer.bytes_ahead.get_mut(account.rail().index());
         let by_load = token != PLAIN && token & BY_LOAD != 0;
         if let Some(ahead) = ahead.filter(|_| by_load) {
             *ahead -= len as u64;
-            let load = &mut self.rails[account.rail().index()].load;
+            let load = &mut self.rails[account.rail()].load;
             load.complete(len as u64, self.port.now());
         }
         if account.is_orphan() {
@@ -293,13 +293,11 @@ impl<P: Port> Core<P> {
         let Self { peers, messages, groups, settling, emptied, .. } = self;
         let Peer { channel, order, is_settling, .. } = peers.get_mut(pe);
         let Some(channel) = channel.as_deref_mut() else { return };
-        loop {
-            // It stops at a message that ended before, by the bitmap or a reply.
-            let sent = numbers.clone().map_while(|number| channel.slot_of(Seq(number)));
-            let Some((account, count)) = messages.release_alike(sent) else { return };
-            let first = numbers.start;
+        while !numbers.is_empty() {
+            let ended = messages.release_alike(&mut channel.sent, numbers.clone());
+            let Some((account, count)) = ended else { return };
             numbers.start += u64::from(count);
-            channel.forget_sent(first..numbers.start);
+            channel.unfinished -= count;
             if order.end(account.group(), count) && !*is_settling {
                 *is_settling = true;
                 settling.push(pe);

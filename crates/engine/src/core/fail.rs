@@ -234,7 +234,7 @@ impl<P: Port> Core<P> {
     /// Counts something received that no PE of the job has sent; warns of the first on a rail.
     #[cold]
     pub(crate) fn drop_foreign(&mut self, rail: RailId, what: &dyn std::fmt::Display) {
-        let counters = &mut self.rails[rail.index()].counters;
+        let counters = &mut self.rails[rail].counters;
         counters.foreign += 1;
         if counters.foreign == 1 {
             let name = self.port.rail_name(rail);

@@ -32,7 +32,7 @@ use crate::op::WordOp;
 use crate::peers::{Peer, Peers};
 use crate::port::{Local, Port, RailLimits};
 use crate::rails::paths::PathTable;
-use crate::rails::{Rail, Spread};
+use crate::rails::{Rails, Spread};
 use crate::regions::{LaneRegions, Location};
 use crate::request::{LocalSide, Request};
 use crate::segments::Segments;
@@ -69,7 +69,7 @@ pub(crate) enum StagingEvent {
 pub(crate) struct Core<P: Port> {
     pub(crate) port: P,
     pub(crate) me: Pe,
-    pub(crate) rails: Box<[Rail<P::Fast>]>,
+    pub(crate) rails: Rails<P::Fast>,
     paths: PathTable,
     pub(crate) peers: Peers,
     pub(crate) segments: Segments,
@@ -121,11 +121,7 @@ impl<P: Port> Core<P> {
             // One rail without workers: neither a choice nor a bound on bytes ahead is needed.
             spread.balanced_from = usize::MAX;
         }
-        let rail = |(id, limits): (u8, &RailLimits)| {
-            let fast = port.fast(RailId(id));
-            Rail::new(limits, port.limits().len(), &spread, fast)
-        };
-        let rails = (0..).zip(limits).map(rail).collect();
+        let rails = Rails::new(&port, &spread);
         let unregistered = port.takes_unregistered();
         // An operation may take any of the rails, so the strictest one decides.
         let needs_desc = !unregistered && limits.iter().any(|rail| rail.needs_desc);
@@ -135,7 +131,7 @@ impl<P: Port> Core<P> {
             me: config.me,
             rails,
             peers: Peers::new(n_pes),
-            segments: Segments::new(count, |wr_id| port.context(wr_id)),
+            segments: Segments::new(count),
             // User threads send no messages: peers do not listen to host lanes.
             messages: MessageSlots::new(if is_proxy { SLOTS } else { 0 }),
             groups: CompletionGroups::new(),

@@ -8,7 +8,7 @@ use crate::op::{Op, OpKind, Outcome};
 use crate::port::{Direction, Local, Operation, Port, Posted, Transfer};
 use crate::rails::load;
 use crate::rails::paths::PeerPath;
-use crate::request::{LocalSide, Request};
+use crate::request::{LocalSide, Request, Start};
 use crate::segments::{BALANCED, BY_LOAD, PLAIN, Segment, SegmentState};
 use crate::wire::handle::HandleView;
 
@@ -41,35 +41,35 @@ pub(crate) enum SegmentGroup {
 
 impl<P: Port> Core<P> {
     /// Posts a put or a get on the fast path: one segment, over the next path, to a peer with
-    /// nothing queued and no pending fence, between memory that the fabric reaches. Returns false,
-    /// with no side effect, if anything prevents that. Never panics.
+    /// nothing queued and no pending fence, between memory that the fabric reaches. Never panics.
     #[inline(always)]
-    pub(crate) fn try_post(&mut self, request: &Request<'_>, completion: CompletionId) -> bool {
+    pub(crate) fn try_post(&mut self, request: &Request<'_>, completion: CompletionId) -> Start {
         let Self { peers, rails, segments, regions, groups, port, .. } = self;
         let Request { direction, pe, remote_handle, remote_addr, local, len } = *request;
-        let Some(peer) = peers.of_mut(pe) else { return false };
-        let Some(handle) = HandleView::keyed(remote_handle, peer.fast_prefix) else { return false };
-        let Some(remote) = handle.target(remote_addr, len as u64) else { return false };
+        let Some(peer) = peers.of_mut(pe) else { return Start::Blocked };
+        let Some(handle) = HandleView::keyed(remote_handle, peer.fast_prefix) else {
+            return Start::Blocked;
+        };
+        let Some(remote) = handle.target(remote_addr, len as u64) else { return Start::Blocked };
         let id = peer.path.rail;
-        let Some(rail) = rails.get_mut(id.index()) else { return false };
+        let rail = &mut rails[id];
         // `len - 1` wraps for 0, so one comparison refuses empty and long operations.
         if len.wrapping_sub(1) >= rail.max_round_robin || peer.in_flight >= rail.quota {
-            return false;
+            return Start::Blocked;
         }
         let is_local = match local {
             LocalSide::Memory(addr) => regions.is_recent(addr, len),
             LocalSide::Value(_) => direction == Direction::Write && len <= 8,
         };
         if !is_local {
-            return false;
+            return Start::Blocked;
         }
-        let Some(fast) = rail.fast else { return false };
-        let Some((wr_id, segment)) = segments.take() else { return false };
+        let Some((wr_id, segment)) = segments.take() else { return Start::Blocked };
         // Counted before the fabric is called: little has to be kept in registers over the call.
-        // Undone if the fabric refuses.
-        segment.account = peer.account.of_class(class_of(direction), completion);
+        segment.set_memory(local, len);
+        segment.account = peer.account.of_class(class_of(direction), completion).towards(direction);
         segment.born = self.watchdog.time();
-        peer.begin(peer.order.next(class_of(direction)), direction);
+        peer.begin(peer.order.next(class_of(direction)));
         rail.begin(len);
         groups.begin(completion);
         // From here on values are made in the order of the call's arguments.
@@ -79,26 +79,26 @@ impl<P: Port> Core<P> {
         };
         let key = handle.key_at(peer.path.remote);
         let transfer = Transfer { direction, local, len, remote, key };
-        segment.set(&transfer);
-        let posted = port.try_post(fast, id, peer.path.to, wr_id, segment.context, &transfer);
+        let is_posted = port.try_post(rail.fast, id, peer.path.to, wr_id, &transfer);
         // Advanced also if the post fails: then the general path tries the next rail first.
         peer.advance_path(peer.path.next);
-        posted || self.undo_post(wr_id)
+        if is_posted { Start::Done } else { Start::Refused }
+    }
+
+    /// Undoes the counts of the last post, which the fabric has not taken.
+    pub(crate) fn undo_last_post(&mut self) {
+        self.undo_post(self.segments.last_taken());
     }
 
     /// Undoes the counts of a segment that the fabric has not taken. Always returns false.
-    #[cold]
-    #[inline(never)]
     fn undo_post(&mut self, wr_id: WrId) -> bool {
         let Some(segment) = self.segments.posted_mut(wr_id.index()) else { return false };
-        let Segment { account, direction, len, .. } = *segment;
+        let Segment { account, len, .. } = *segment;
         self.segments.free(wr_id.index());
-        self.rails[account.rail().index()].undo(len);
+        self.rails[account.rail()].undo(len);
         let peer = self.peers.get_mut(account.pe());
         peer.in_flight -= 1;
         let may_settle = peer.order.end(account.group(), 1);
-        let posted = &mut peer.posted[direction as usize];
-        *posted = posted.wrapping_sub(1);
         // The caller or queue still counts in a group with a continuation, so it does not end here.
         let _ = self.groups.end(account.completion(), 1);
         if may_settle {
@@ -114,7 +114,7 @@ impl<P: Port> Core<P> {
     pub(crate) fn post(&mut self, posting: &SegmentPost) -> Result<bool, EngineError> {
         let SegmentPost { pe, path, ref transfer, token, completion, .. } = *posting;
         let Self { peers, rails, segments, port, .. } = self;
-        let (peer, rail) = (peers.get_mut(pe), &mut rails[path.rail.index()]);
+        let (peer, rail) = (peers.get_mut(pe), &mut rails[path.rail]);
         // The quota shrinks as the rail fills: a silent peer cannot take it all.
         if peer.in_flight >= rail.quota {
             return Ok(false);
@@ -129,11 +129,16 @@ impl<P: Port> Core<P> {
         };
         let state = if token == PLAIN { SegmentState::Plain } else { SegmentState::Other };
         let Some((wr_id, segment)) = segments.take() else { return Ok(false) };
-        segment.set(transfer);
-        segment.account = path.account.in_groups(completion, group).with(state);
+        let side = match transfer.local {
+            Local::Memory { addr, .. } => LocalSide::Memory(addr),
+            Local::Value(value) => LocalSide::Value(value),
+        };
+        segment.set_memory(side, transfer.len);
+        let account = path.account.in_groups(completion, group).with(state);
+        segment.account = account.towards(transfer.direction);
         segment.born = self.watchdog.time();
         segment.token = token;
-        peer.begin(group, transfer.direction);
+        peer.begin(group);
         rail.begin(transfer.len);
         self.groups.begin(completion);
         let mut posted = Ok(None);
@@ -212,7 +217,7 @@ impl<P: Port> Core<P> {
                 let key = remote.key(path.remote.rail());
                 let key = key.map_err(|fault| request.refuse("remote", fault))?;
                 // A rail that is tried next may take less than the one chosen first.
-                let len = len.min(self.rails[path.rail.index()].limits.max_segment);
+                let len = len.min(self.rails[path.rail].limits.max_segment);
                 let local = self.local(request, op.sent, len, path.rail)?;
                 let remote = remote.remote_address(offset) + op.sent as u64;
                 let transfer = Transfer { direction, local, len, remote, key };
@@ -271,7 +276,7 @@ impl<P: Port> Core<P> {
         let is_long = len >= self.spread.striped_from;
         loop {
             if let Some((remote, key)) = remote(path.remote.rail()) {
-                let len = left.min(self.rails[path.rail.index()].limits.max_segment);
+                let len = left.min(self.rails[path.rail].limits.max_segment);
                 let local = local(path.rail);
                 let posting = SegmentPost {
                     pe,
@@ -302,10 +307,10 @@ impl<P: Port> Core<P> {
 
     fn segment_len(&self, pe: Pe, len: usize) -> usize {
         // Shorter operations are cut finer, so that each rail and worker has a part.
-        let rails = self.peers.get(pe).paths.iter().map(|path| &self.rails[path.rail.index()]);
+        let rails = self.peers.get(pe).paths.iter().map(|path| &self.rails[path.rail]);
         let workers: usize = rails.map(|rail| usize::from(rail.limits.bulk).max(1)).sum();
         let segment = self.spread.segment.max(1);
-        if workers == 1 && self.rails[0].limits.bulk == 0 {
+        if workers == 1 && self.rails[RailId(0)].limits.bulk == 0 {
             return len;
         }
         let part = len.div_ceil(PARTS * workers).next_multiple_of(ALIGN.min(segment));
@@ -317,7 +322,7 @@ impl<P: Port> Core<P> {
         let mut path = peer.path;
         // Each path once: all rails may be full.
         for _ in 0..peer.paths.len() {
-            if peer.in_flight < self.rails[path.rail.index()].quota {
+            if peer.in_flight < self.rails[path.rail].quota {
                 return Some(path);
             }
             path = *peer.paths.get(path.next as usize)?;
@@ -333,17 +338,17 @@ impl<P: Port> Core<P> {
         let turn = peer.paths.iter().position(|path| path.rail == peer.path.rail).unwrap_or(0);
         let paths = peer.paths[turn..].iter().chain(&peer.paths[..turn]);
         let loads = paths.map(|path| {
-            let rail = &self.rails[path.rail.index()];
+            let rail = &self.rails[path.rail];
             (path.rail.0, rail.load, rail.limits.bulk, peer.bytes_ahead[path.rail.index()])
         });
         let rail = load::choose(loads, len, now)?;
         let path = peer.paths.iter().find(|path| path.rail.0 == rail)?;
-        (peer.in_flight < self.rails[path.rail.index()].quota).then_some(*path)
+        (peer.in_flight < self.rails[path.rail].quota).then_some(*path)
     }
 
     fn add_load(&mut self, pe: Pe, rail: RailId, len: usize) {
         let now = self.port.now();
-        let of = &mut self.rails[rail.index()];
+        let of = &mut self.rails[rail];
         of.load.add(len as u64, now);
         of.counters.by_load += 1;
         self.peers.get_mut(pe).bytes_ahead[rail.index()] += len as u64;

@@ -52,12 +52,13 @@ impl<P: Port> Core<P> {
         &mut self,
         signal: &AtomicRequest<'_>,
         part: Option<&Request<'_>>,
+        completion: CompletionId,
     ) -> bool {
         let Self { peers, messages, rails, regions, groups, port, seal, .. } = self;
         let Some(peer) = peers.of_mut(signal.pe) else { return false };
         let Peer { channel, order, fast_prefix, pe, path, account, .. } = peer;
         let Some(channel) = channel.as_deref_mut() else { return false };
-        let Some(rail) = rails.get(path.rail.index()) else { return false };
+        let rail = &rails[path.rail];
         // A peer takes another slot only while it holds less than is free, so a silent one leaves
         // some.
         if !channel.has_window() || channel.unfinished >= messages.free() {
@@ -107,24 +108,23 @@ impl<P: Port> Core<P> {
                 return false;
             }
         }
-        // Last, since the seal covers all that is written above.
+        // Last, since the seal covers what is written above but the payload.
         slot.frame.seal(&SealContext { seal, from: seal.me(), receiver: &channel.receiver });
-        let Some(fast) = rail.fast.as_ref() else { return false };
         let wr_id = MessageSlots::wr_id(reserved.index(), seq);
-        if !port.try_send(*fast, path.rail, path.to, wr_id, reserved.slot.frame.bytes()) {
+        if !port.try_send(rail.fast, path.rail, path.to, wr_id, reserved.slot.frame.bytes()) {
             return false;
         }
         let slot = &mut *reserved.slot;
         slot.seq = channel.next;
         slot.born = self.watchdog.time();
-        let account = account.of_class(Class::Message, self.current);
+        let account = account.of_class(Class::Message, completion);
         order.begin(account.group());
         channel.send(reserved.take(account));
         if part.is_some() {
             // Later signals apart from their data have to follow this message.
             channel.after_data = channel.next;
         }
-        groups.begin(self.current);
+        groups.begin(completion);
         if !channel.in_unrequested {
             channel.in_unrequested = true;
             self.unrequested.push(signal.pe);
@@ -185,7 +185,7 @@ impl<P: Port> Core<P> {
                     left = Some(account);
                     break;
                 }
-                Ok(Posted::Again) => self.rails[rail.index()].counters.again += 1,
+                Ok(Posted::Again) => self.rails[rail].counters.again += 1,
                 Err(error) => {
                     let len = slot.frame.len + tail.len;
                     let failed = self.segment_error(("message", pe), len, rail, error);
@@ -361,7 +361,7 @@ impl<P: Port> Core<P> {
         let sent = port.send(path.rail, path.to, CONTROL, frame.bytes());
         match sent {
             Ok(Posted::Yes) => channel.set_ack_sent(ack),
-            Ok(Posted::Again) => self.rails[path.rail.index()].counters.again += 1,
+            Ok(Posted::Again) => self.rails[path.rail].counters.again += 1,
             Err(_) => {}
         }
         // The next message tries another rail, in case this one is full or broken.

@@ -70,9 +70,13 @@ impl<P: Port> Lane<P> {
         if !is_idle || head.ack != channel.acked.low() {
             return false;
         }
-        let seq = channel.executed.next().near(head.seq);
-        if channel.executed.is_beyond(seq) || channel.executed.has(seq) {
-            return false;
+        let mut seq = channel.executed.next();
+        // Most messages are the next one.
+        if head.seq != seq.low() {
+            seq = seq.near(head.seq);
+            if channel.executed.is_beyond(seq) || channel.executed.has(seq) {
+                return false;
+            }
         }
         let word = head.word ^ channel.in_mask(&core.seal, pe, seq);
         let Some(CommonMessage { addr: word_addr, atomic, to, payload }) =
@@ -319,14 +323,15 @@ impl<P: Port> Lane<P> {
         Ok(())
     }
 
+    #[inline(never)]
     fn count_segment(&mut self, rail: RailId, data: u64) {
         // Anyone who reaches the rail may send immediate data: it has to match what is expected.
-        let (pe, slot) = self.core.immediate.claimed_sender(data);
+        let (pe, counter) = self.core.immediate.claimed_sender(data);
         let counts =
             self.core.peers.of(pe).and_then(|peer| peer.channel.as_deref()?.counts.as_deref());
         let tag = counts.map_or_else(
-            || crate::channel::counts::SegmentCounts::default().expected(slot),
-            |counts| counts.expected(slot),
+            || crate::channel::counts::SegmentCounts::default().expected(counter),
+            |counts| counts.expected(counter),
         );
         let is_known = self.core.immediate.matches(data, pe, tag);
         if !is_known || self.core.open(pe).is_err() {

@@ -8,7 +8,6 @@ use crate::lane::Lane;
 use crate::lane::idle::is_idle;
 use crate::port::packet::LongPacket;
 use crate::port::{Incoming, Polled, Port};
-use crate::rails::rail_ids;
 
 /// Time and number of iterations for which a failed lane tries to tell its peers.
 const LAST_MESSAGES: (Duration, u32) = (Duration::from_millis(200), 1 << 16);
@@ -39,7 +38,7 @@ impl<P: Port> Lane<P> {
     pub(crate) fn iterate(&mut self) -> bool {
         self.pulse.beat();
         let mut busy = false;
-        for rail in rail_ids(&self.core.rails) {
+        for rail in self.core.rails.ids() {
             if self.core.port.has_completions(rail) {
                 busy |= self.core.take_completions(rail, &mut self.others);
             }
@@ -115,7 +114,7 @@ impl<P: Port> Lane<P> {
         if !self.core.watchdog.tick(now) {
             return;
         }
-        for rail in rail_ids(&self.core.rails) {
+        for rail in self.core.rails.ids() {
             if let Some(error) = self.core.port.endpoint_error(rail) {
                 self.core.fail_rail(rail, error);
             }
@@ -176,7 +175,7 @@ impl<P: Port> Lane<P> {
             if u128::from(waited) >= patience.as_nanos() {
                 return false;
             }
-            for rail in rail_ids(&self.core.rails) {
+            for rail in self.core.rails.ids() {
                 self.drop_completions(rail);
             }
             self.core.port.relax();
@@ -187,7 +186,7 @@ impl<P: Port> Lane<P> {
     fn drop_completions(&mut self, rail: RailId) {
         // Completions and messages have no effect here: the memory that they name may be gone.
         let Self { core, .. } = self;
-        let (segments, of) = (&mut core.segments, &mut core.rails[rail.index()]);
+        let (segments, of) = (&mut core.segments, &mut core.rails[rail]);
         let mut end = |index: usize| {
             let is_known = segments.account(index).is_some();
             if is_known {

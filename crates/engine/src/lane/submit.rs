@@ -2,12 +2,12 @@
 
 use crate::error::EngineError;
 use crate::group::CompletionId;
-use crate::ids::{LaneKind, Pe};
+use crate::ids::{LaneKind, Pe, RailId};
 use crate::lane::Lane;
 use crate::op::{Attempt, Op, OpKind, Outcome, QueueEntry, SignalProtocol, WordOp};
 use crate::port::Port;
 use crate::port::copies::Reach;
-use crate::request::{AtomicRequest, LocalSide, PutSignalRequest, Request};
+use crate::request::{AtomicRequest, LocalSide, PutSignalRequest, Request, Start};
 use crate::signal::Payload;
 use crate::staging::Joined;
 use crate::wire::handle::{HandleBytes, HandleView};
@@ -44,17 +44,29 @@ impl<P: Port> Lane<P> {
 
     /// Starts a put or a get on the fast path: one segment between memory that the fabric reaches,
     /// to a peer with nothing queued and no pending fence, over a rail with capacity. Returns
-    /// false, with no side effect, if anything prevents that. Never panics.
+    /// false if anything prevents that: nothing is under way then. Never panics.
     #[inline(always)]
     pub fn try_start(&mut self, request: &Request<'_>) -> bool {
-        self.core.try_post(request, self.core.current)
+        let start = self.core.try_post(request, self.core.current);
+        if start == Start::Refused {
+            self.undo_start();
+        }
+        start == Start::Done
     }
 
-    /// Starts an operation as [`Lane::try_start`] does, where no batch is entered.
+    /// Starts an operation as [`Lane::try_start`] does, where no batch is entered. If it is refused
+    /// [`Lane::undo_start`] must come next.
     #[inline(always)]
-    pub fn try_start_unbatched(&mut self, request: &Request<'_>) -> bool {
+    pub fn try_start_unbatched(&mut self, request: &Request<'_>) -> Start {
         debug_assert!(self.core.current == CompletionId::NONE, "a batch is entered");
         self.core.try_post(request, CompletionId::NONE)
+    }
+
+    /// Undoes a start that was refused.
+    #[cold]
+    #[inline(never)]
+    pub fn undo_start(&mut self) {
+        self.core.undo_last_post();
     }
 
     /// Starts an operation as [`Lane::start`] does, after [`Lane::try_start`] has returned false.
@@ -127,7 +139,7 @@ impl<P: Port> Lane<P> {
         // Atomics of a PE on its own words follow its writes to itself, see `atomic_slow`.
         !request.atomic.op.fetches()
             && request.pe != self.core.me
-            && self.core.try_send(request, None)
+            && self.core.try_send(request, None, self.core.current)
     }
 
     /// Starts an atomic as [`Lane::atomic`] does, after [`Lane::try_atomic`] has returned false.
@@ -191,10 +203,31 @@ impl<P: Port> Lane<P> {
     /// Starts a put with signal as one message on the fast path, as [`Lane::try_start`] does.
     #[inline(always)]
     pub fn try_put_signal(&mut self, part: &Request<'_>, signal: &AtomicRequest<'_>) -> bool {
+        self.try_eager(part, signal, self.core.current)
+    }
+
+    /// Starts a put with signal as [`Lane::try_put_signal`] does, where no batch is entered.
+    #[inline(always)]
+    pub fn try_put_signal_unbatched(
+        &mut self,
+        part: &Request<'_>,
+        signal: &AtomicRequest<'_>,
+    ) -> bool {
+        debug_assert!(self.core.current == CompletionId::NONE, "a batch is entered");
+        self.try_eager(part, signal, CompletionId::NONE)
+    }
+
+    #[inline(always)]
+    fn try_eager(
+        &mut self,
+        part: &Request<'_>,
+        signal: &AtomicRequest<'_>,
+        completion: CompletionId,
+    ) -> bool {
         self.core.signals.eager
             && part.len.wrapping_sub(1) < MAX_EAGER
             && !signal.atomic.op.fetches()
-            && self.core.try_send(signal, Some(part))
+            && self.core.try_send(signal, Some(part), completion)
     }
 
     /// Looks up the local memory of a request. Returns true if processors reach it.
@@ -327,7 +360,7 @@ impl<P: Port> Lane<P> {
         }
         peer.update_fast_path();
         self.core.queued += 1;
-        self.core.rails[0].counters.queued += 1;
+        self.core.rails[RailId(0)].counters.queued += 1;
         if outcome == Outcome::LaneFull {
             self.core.enter_ring(pe);
         }

@@ -15,11 +15,6 @@ pub const POLL_BATCH: usize = 32;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct PeerAddr(pub u64);
 
-/// Context by which the port names a work-request id towards the fabric; opaque to the engine (the
-/// address of the operation's `fi_context`).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Context(pub usize);
-
 /// A local descriptor of registered memory, opaque to the engine (`fi_mr_desc` as an integer).
 /// Zero where the rail needs none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -128,6 +123,9 @@ pub fn dispatch_completions<E>(
     let mut left = entries;
     loop {
         let alike = completions.take_alike(left.iter().map(&index_of));
+        if alike == left.len() {
+            break;
+        }
         left = left.get(alike..).unwrap_or_default();
         let Some(entry) = left.first() else { break };
         let taken = if completions.take(index_of(entry)) { 1 } else { others(left).max(1) };
@@ -201,18 +199,19 @@ pub trait DataPath {
         None
     }
 
-    /// Returns what [`DataPath::try_post`] takes for a rail; None if this port has no fast path.
-    fn fast(&self, rail: RailId) -> Option<Self::Fast>;
-
-    /// Returns the context of a work-request id.
-    fn context(&self, wr_id: WrId) -> Context {
-        Context(wr_id.index())
+    /// Returns true if [`DataPath::try_post`] may post something.
+    fn has_fast_path(&self) -> bool {
+        true
     }
+
+    /// Returns what [`DataPath::try_post`] takes for a rail.
+    fn fast(&self, rail: RailId) -> Self::Fast;
 
     /// Posts a transfer on the fast path: returns true if the fabric has taken it. Otherwise there
     /// is no side effect, and [`DataPath::post`] tells the reason. Never panics.
     ///
-    /// `fast` is this port's state of the rail, and the context is the work-request id's.
+    /// `fast` is this port's state of the rail. Of `wr_id` the same holds as for
+    /// [`DataPath::post`].
     #[inline(always)]
     fn try_post(
         &mut self,
@@ -220,7 +219,6 @@ pub trait DataPath {
         rail: RailId,
         to: PeerAddr,
         wr_id: WrId,
-        _context: Context,
         transfer: &Transfer,
     ) -> bool {
         matches!(self.post(rail, to, wr_id, Operation::Transfer(transfer)), Ok(Posted::Yes))

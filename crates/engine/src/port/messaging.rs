@@ -29,8 +29,8 @@ pub trait Messaging: DataPath {
     /// before this returns. Never blocks. Its end is known by the peer's acknowledgement alone.
     ///
     /// # Errors
-    /// The fabric refused the message for good. A later failure is reported by a poll with this
-    /// work-request id, which the caller chooses outside the range of segments.
+    /// The fabric refused the message for good. A poll reports a later failure with this
+    /// work-request id, which the caller chooses outside the range of segments, or nobody does.
     fn send(
         &mut self,
         rail: RailId,

@@ -16,8 +16,8 @@ pub mod registration;
 
 pub use crate::port::clock::Clock;
 pub use crate::port::data_path::{
-    Completions, Context, DataPath, Desc, Direction, Local, Operation, POLL_BATCH, PeerAddr,
-    RailLimits, Transfer, dispatch_completions,
+    Completions, DataPath, Desc, Direction, Local, Operation, POLL_BATCH, PeerAddr, RailLimits,
+    Transfer, dispatch_completions,
 };
 pub use crate::port::local_memory::LocalMemory;
 pub use crate::port::messaging::{Incoming, Messaging};

@@ -45,9 +45,9 @@ pub struct StagedCounters {
 pub struct PeerCounters {
     /// The peer.
     pub pe: Pe,
-    /// Segments written to it.
+    /// Segments written to it that have completed, with or without an error.
     pub writes: u32,
-    /// Segments read from it.
+    /// Segments read from it that have completed, with or without an error.
     pub reads: u32,
     /// Messages that have left for it.
     pub sent: u32,

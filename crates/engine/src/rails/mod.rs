@@ -5,10 +5,13 @@ pub(crate) mod load;
 pub mod pairing;
 pub mod paths;
 
+use std::ops::{Deref, Index, IndexMut};
+
 use crate::ids::RailId;
-use crate::port::RailLimits;
+use crate::port::{DataPath, RailLimits};
 use crate::rails::counters::RailCounters;
 use crate::rails::load::Load;
+use crate::wire::handle::MAX_RAILS;
 
 /// Distribution of operations over rails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,10 +33,63 @@ impl Spread {
     pub const BALANCED_FROM: usize = 8 << 10;
 }
 
+/// The rails of a lane, by [`RailId`].
+#[derive(Debug)]
+pub(crate) struct Rails<F> {
+    /// As many as there can be, so that the fast path checks no index. No path leads over those
+    /// that the port lacks.
+    all: [Rail<F>; MAX_RAILS],
+    count: usize,
+}
+
+impl<F: Copy> Rails<F> {
+    pub(crate) fn new(port: &impl DataPath<Fast = F>, spread: &Spread) -> Self {
+        let limits = port.limits();
+        let rail = |index: usize| {
+            // There is at least one.
+            let index = index.min(limits.len() - 1);
+            let mut rail =
+                Rail::new(&limits[index], limits.len(), spread, port.fast(RailId(index as u8)));
+            if !port.has_fast_path() {
+                rail.max_round_robin = 0;
+            }
+            rail
+        };
+        Self { all: std::array::from_fn(rail), count: limits.len() }
+    }
+
+    pub(crate) fn ids(&self) -> impl Iterator<Item = RailId> + use<F> {
+        (0..self.count as u8).map(RailId)
+    }
+}
+
+impl<F> Index<RailId> for Rails<F> {
+    type Output = Rail<F>;
+
+    #[inline(always)]
+    fn index(&self, rail: RailId) -> &Rail<F> {
+        &self.all[rail.index() % MAX_RAILS]
+    }
+}
+
+impl<F> IndexMut<RailId> for Rails<F> {
+    #[inline(always)]
+    fn index_mut(&mut self, rail: RailId) -> &mut Rail<F> {
+        &mut self.all[rail.index() % MAX_RAILS]
+    }
+}
+
+impl<F> Deref for Rails<F> {
+    type Target = [Rail<F>];
+
+    fn deref(&self) -> &[Rail<F>] {
+        &self.all[..self.count]
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Rail<F> {
-    /// None if the port has no fast path.
-    pub(crate) fast: Option<F>,
+    pub(crate) fast: F,
     /// Longest segment in bytes for which the fast path takes rails in turn; 0 without a fast path.
     pub(crate) max_round_robin: usize,
     /// Free capacity of the rail in segments, times [`PEER_SHARE`] and the number of rails. A peer
@@ -51,14 +107,13 @@ pub(crate) struct Rail<F> {
 const PEER_SHARE: u32 = 8;
 
 impl<F> Rail<F> {
-    pub(crate) fn new(limits: &RailLimits, rails: usize, spread: &Spread, fast: Option<F>) -> Self {
+    pub(crate) fn new(limits: &RailLimits, rails: usize, spread: &Spread, fast: F) -> Self {
         let (depth, max_segment) = (limits.depth.max(1), limits.max_segment.max(1));
         let limits = RailLimits { depth, max_segment, ..*limits };
         let unit = PEER_SHARE * rails as u32;
-        let max = max_segment.min(spread.balanced_from.saturating_sub(1));
         Self {
-            max_round_robin: if fast.is_some() { max } else { 0 },
             fast,
+            max_round_robin: max_segment.min(spread.balanced_from.saturating_sub(1)),
             quota: depth * unit,
             unit,
             limits,
@@ -107,8 +162,4 @@ impl<F> Rail<F> {
             ..self.counters
         }
     }
-}
-
-pub(crate) fn rail_ids<F>(rails: &[Rail<F>]) -> impl Iterator<Item = RailId> + use<F> {
-    (0..rails.len() as u8).map(RailId)
 }

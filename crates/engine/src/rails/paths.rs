@@ -24,7 +24,7 @@ pub(crate) struct PeerPath {
     pub(crate) rail: RailId,
     /// The remote rail and the position of its key in handles.
     pub(crate) remote: RailKey,
-    /// Index of the peer's next path, round and round; beyond all of them if there is only one.
+    /// Index of the peer's next path, round and round.
     pub(crate) next: u32,
     /// Account of plain segments over the path that no group counts.
     pub(crate) account: Account,
@@ -126,8 +126,7 @@ impl PathTable {
         let count = rails.len() as u32;
         let path = |(index, rail): (u32, &RailId)| {
             let Path { to, remote } = self.ends[rail.index()].get(pe);
-            // `advance_path` then finds no other path, which costs less than renewing the same one.
-            let next = if count == 1 { u32::MAX } else { (index + 1) % count };
+            let next = (index + 1) % count;
             let account = Account::new(pe, *rail);
             PeerPath { to, rail: *rail, remote: RailKey::of(remote), next, account }
         };

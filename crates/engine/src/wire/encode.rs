@@ -64,7 +64,9 @@ impl Frame {
         let kind = if with_data { KIND_PUT_SIGNAL } else { KIND_WORD };
         self.head(from, n, kind, code_of(atomic), addr.slot);
         self.word(addr, atomic, n.mark);
-        self.len = WORD;
+        if !with_data {
+            self.len = WORD;
+        }
     }
 
     /// Writes the destination of a payload; returns the space for it, cut at [`MAX_EAGER`].

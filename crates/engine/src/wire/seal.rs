@@ -86,8 +86,18 @@ impl Seal {
     }
 
     /// Seals the head, the first 16 bytes, of the message in `bytes` of length `len`.
-    #[inline(never)]
+    #[inline(always)]
     pub fn close(&self, to: &Receiver, bytes: &mut [u8; MAX_MESSAGE], len: usize) {
+        // A call of its own for lengths that callers mostly know.
+        if len >= COVERED { self.close_long(to, bytes) } else { self.close_any(to, bytes, len) }
+    }
+
+    #[inline(never)]
+    fn close_long(&self, to: &Receiver, bytes: &mut [u8; MAX_MESSAGE]) {
+        self.close_any(to, bytes, COVERED);
+    }
+
+    fn close_any(&self, to: &Receiver, bytes: &mut [u8; MAX_MESSAGE], len: usize) {
         // Not inlined: there it would keep the covered bytes in more registers than there are.
         let sum = self.sum(to, bytes, len);
         if let Some(head) = bytes.first_chunk_mut::<HEAD>() {

@@ -10,6 +10,7 @@ use crate::data_path::host_memory;
 use crate::data_path::message_buffers::BufferId;
 use crate::data_path::rail::Rail;
 use crate::error::{port_error, posted, refused};
+use crate::objects::contexts::index_in;
 use crate::objects::endpoint::{EndpointOps, MessageBuffer};
 use crate::objects::object::Gate;
 use engine::ids::WrId;
@@ -29,6 +30,8 @@ pub(crate) struct Messages {
     /// Work-request id of the message in each send buffer.
     sending: Box<[Option<WrId>]>,
     receives: Box<[Receive]>,
+    /// Address of the first one's context, which the others' follow.
+    receive_contexts: usize,
     /// Arrivals in the order of the completion queue: at most all receive buffers and a batch of
     /// immediate data without buffer, since the lane takes everything before the next poll. Never
     /// grows.
@@ -50,7 +53,7 @@ struct Receive {
 
 impl Receive {
     #[inline(always)]
-    fn post(&mut self, ops: EndpointOps, gate: &Gate) -> isize {
+    fn post(&mut self, ops: &EndpointOps, gate: &Gate) -> isize {
         // SAFETY: the port's one thread uses these messages, and the gate, if any, is entered. The
         // rail keeps the endpoint open, and buffer and context until it is closed. Nobody accesses
         // the buffer before it comes back: only the list that it was taken from had it.
@@ -87,15 +90,17 @@ impl Messages {
         let buffers = &rail.message_buffers;
         let (sends, receives) = (buffers.sends(), buffers.receives());
         let (longest, desc) = (buffers.longest(), rail.messages_desc());
+        let all: Box<[Receive]> = (0..receives as u32)
+            .filter_map(|index| buffers.buffer(BufferId::Receive(index), longest, desc))
+            .map(|buffer| Receive { buffer, posted: false })
+            .collect();
         Self {
             inject_size: rail.domain.info.tx_attr().inject_size.min(longest),
             ops: rail.endpoint.ops,
             free: (0..sends as u32).rev().collect(),
             sending: vec![None; sends].into(),
-            receives: (0..receives as u32)
-                .filter_map(|index| buffers.buffer(BufferId::Receive(index), longest, desc))
-                .map(|buffer| Receive { buffer, posted: false })
-                .collect(),
+            receive_contexts: all.first().map_or(0, |first| first.buffer.context as usize),
+            receives: all,
             arrived: Vec::with_capacity(receives + POLL_BATCH),
             next: 0,
             unposted: (0..receives as u32).rev().collect(),
@@ -209,16 +214,15 @@ impl Messages {
     }
 
     #[inline(always)]
-    pub(crate) fn take_message(&mut self, rail: &Rail, entry: &fi_cq_data_entry) -> bool {
-        let buffers = &rail.message_buffers;
-        let Some(BufferId::Receive(index)) = buffers.of_context(entry.op_context) else {
-            return false;
-        };
-        let is_plain = entry.flags & FI_REMOTE_CQ_DATA == 0 && entry.len <= buffers.longest();
-        if !is_plain || !self.reclaim(index) {
+    pub(crate) fn take_message(&mut self, entry: &fi_cq_data_entry) -> bool {
+        // Contexts of other operations are not among these.
+        let index = index_in(self.receive_contexts, entry.op_context);
+        let Some(receive) = self.receives.get_mut(index) else { return false };
+        let is_plain = entry.flags & FI_REMOTE_CQ_DATA == 0 && entry.len <= receive.buffer.len;
+        if !is_plain || !std::mem::take(&mut receive.posted) {
             return false;
         }
-        self.arrived.push(Arrived::Message { index, len: entry.len as u32 });
+        self.arrived.push(Arrived::Message { index: index as u32, len: entry.len as u32 });
         true
     }
 
@@ -232,7 +236,7 @@ impl Messages {
         rail: &Rail,
         entry: &fi_cq_data_entry,
     ) -> Result<(), PortError> {
-        if self.take_message(rail, entry) {
+        if self.take_message(entry) {
             return Ok(());
         }
         match rail.message_buffers.of_context(entry.op_context) {
@@ -317,13 +321,13 @@ impl Messages {
 
     #[inline(always)]
     fn next_arrived(&mut self) -> Option<Arrived> {
-        let next = self.arrived.get(self.next).copied()?;
+        let next = self.arrived.get(self.next).copied();
         self.next += 1;
-        if self.next == self.arrived.len() {
+        if next.is_none() {
             self.arrived.clear();
             self.next = 0;
         }
-        Some(next)
+        next
     }
 
     #[inline(always)]
@@ -333,25 +337,17 @@ impl Messages {
         gate: &Gate,
         into: &mut PacketOf<N>,
     ) -> Incoming {
-        let (index, len) = match self.next_arrived() {
-            None => return Incoming::Nothing,
-            Some(Arrived::Message { index, len }) => (index, len as usize),
-            Some(Arrived::ImmediateData { data, taken }) => {
-                taken.map(|index| self.post(rail, gate, index));
-                return Incoming::ImmediateData(data);
-            }
-            Some(Arrived::Broken { code, taken }) => {
-                taken.map(|index| self.post(rail, gate, index));
-                return Incoming::Broken { code };
-            }
+        let Some(next) = self.next_arrived() else { return Incoming::Nothing };
+        let Arrived::Message { index, len } = next else {
+            return self.receive_other(rail, gate, next);
         };
         let Some(receive) = self.receives.get_mut(index as usize) else {
             return Incoming::Nothing;
         };
         // SAFETY: the buffer has the bytes of the rail's longest message. The provider has returned
         // it, and it is posted again only below; only this thread uses the rail's buffers.
-        into.fill(unsafe { slice::from_raw_parts(receive.buffer.buf.cast(), len) });
-        let code = receive.post(self.ops, gate);
+        into.fill(unsafe { slice::from_raw_parts(receive.buffer.buf.cast(), len as usize) });
+        let code = receive.post(&self.ops, gate);
         if code != 0 {
             self.not_posted(rail, index, code);
         }
@@ -359,9 +355,19 @@ impl Messages {
     }
 
     #[inline(never)]
+    fn receive_other(&mut self, rail: &Rail, gate: &Gate, arrived: Arrived) -> Incoming {
+        let (taken, incoming) = match arrived {
+            Arrived::Message { .. } => return Incoming::Nothing,
+            Arrived::ImmediateData { data, taken } => (taken, Incoming::ImmediateData(data)),
+            Arrived::Broken { code, taken } => (taken, Incoming::Broken { code }),
+        };
+        taken.map(|index| self.post(rail, gate, index));
+        incoming
+    }
+
     fn post(&mut self, rail: &Rail, gate: &Gate, index: u32) -> bool {
         let Some(receive) = self.receives.get_mut(index as usize) else { return false };
-        let code = receive.post(self.ops, gate);
+        let code = receive.post(&self.ops, gate);
         if code != 0 {
             self.not_posted(rail, index, code);
         }

@@ -18,6 +18,12 @@ pub(crate) fn index_in(base: usize, context: *mut c_void) -> usize {
     (context as usize).wrapping_sub(base) / size_of::<Context>()
 }
 
+/// Returns the context of a work-request id in an array at `base` that has it.
+#[inline(always)]
+pub(crate) fn context_at(base: usize, wr_id: WrId) -> *mut c_void {
+    base.wrapping_add(wr_id.index() * size_of::<Context>()) as *mut c_void
+}
+
 /// A fixed number of contexts, identified by their indices.
 pub(crate) struct ContextArray(Box<[UnsafeCell<Context>]>);
 

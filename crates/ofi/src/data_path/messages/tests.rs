@@ -144,8 +144,9 @@ fn receives_repost_when_there_is_room() {
         let data = Incoming::ImmediateData(index);
         assert_eq!(next, if index % 2 == 0 { data } else { Incoming::Message });
     }
+    let last = messages.receive(&rail, &gate, &mut LongPacket::EMPTY.clone());
+    assert!(last == Incoming::Nothing && !messages.has_arrived());
     assert_eq!(messages.repost(&rail, &gate), Ok(()));
-    assert!(!messages.has_arrived());
     assert!(messages.needs_repost() && messages.receives.iter().all(|receive| !receive.posted));
     ANSWER.set(0);
     assert_eq!(messages.repost(&rail, &gate), Ok(()));

@@ -24,6 +24,14 @@ use engine::port::{
     Clock, Incoming, LocalMemory, Messaging, PeerAddr, PortError, Posted, RailLimits, Tail,
 };
 
+/// What the fast path needs of a rail.
+#[derive(Clone, Copy, Debug)]
+pub struct FastRail {
+    ops: EndpointOps,
+    /// Address of the lane's contexts.
+    contexts: usize,
+}
+
 /// The rails of one lane.
 ///
 /// Posting, polling and messages neither allocate nor format unless they fail, and lock only if the
@@ -193,17 +201,17 @@ impl Messaging for OfiPort {
     #[inline(always)]
     fn try_send(
         &mut self,
-        fast: EndpointOps,
+        fast: FastRail,
         rail: RailId,
         to: PeerAddr,
         wr_id: WrId,
         bytes: &[u8],
     ) -> bool {
-        if bytes.len() <= fast.inject_size() {
-            // SAFETY: `&mut self` makes this the lane's only thread, and `fast` exists only if no
-            // gate has a mutex. It is of a rail of this port, as the trait demands, which keeps the
+        if bytes.len() <= fast.ops.inject_size() {
+            // SAFETY: `&mut self` makes this the lane's only thread, and `fast` refuses if a gate
+            // has a mutex. It is of a rail of this port, as the trait demands, which keeps the
             // endpoint open. The length is checked.
-            return unsafe { fast.inject(bytes, to.0) } == 0;
+            return unsafe { fast.ops.inject(bytes, to.0) } == 0;
         }
         matches!(self.send(rail, to, wr_id, bytes), Ok(Posted::Yes))
     }

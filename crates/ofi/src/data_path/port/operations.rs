@@ -7,18 +7,18 @@ use libfabric_sys::{FI_EAGAIN, FI_EAVAIL, fi_cq_data_entry};
 
 use crate::data_path::bulk::Bulk;
 use crate::data_path::messages::FailedOp;
-use crate::data_path::port::{OfiPort, PortRail, no_such_rail};
+use crate::data_path::port::{FastRail, OfiPort, PortRail, no_such_rail};
 use crate::error::{port_error, posted, refused};
-use crate::objects::contexts::{Contexts, index_in};
-use crate::objects::endpoint::{EndpointOps, Rma};
+use crate::objects::contexts::{Contexts, context_at, index_in};
+use crate::objects::endpoint::Rma;
 use engine::ids::{Pe, RailId, WrId};
 use engine::port::{
-    Completions, Context, DataPath, Direction, Failure, Local, Operation, PeerAddr, Polled,
-    PortError, Posted, RailLimits, Transfer, dispatch_completions,
+    Completions, DataPath, Direction, Failure, Local, Operation, PeerAddr, Polled, PortError,
+    Posted, RailLimits, Transfer, dispatch_completions,
 };
 
 impl DataPath for OfiPort {
-    type Fast = EndpointOps;
+    type Fast = FastRail;
 
     fn limits(&self) -> &[RailLimits] {
         &self.limits
@@ -102,23 +102,23 @@ impl DataPath for OfiPort {
         rail.endpoint.endpoint_error()
     }
 
-    fn fast(&self, rail: RailId) -> Option<EndpointOps> {
-        let is_ungated = self.rails.iter().all(|rail| rail.gate.is_absent());
-        is_ungated.then(|| self.rails[rail.index()].rail.endpoint.ops)
+    fn has_fast_path(&self) -> bool {
+        self.rails.iter().all(|rail| rail.gate.is_absent())
     }
 
-    fn context(&self, wr_id: WrId) -> Context {
-        Context(self.contexts.context(wr_id).map_or(0, |context| context as usize))
+    fn fast(&self, rail: RailId) -> FastRail {
+        let ops = self.rails[rail.index()].rail.endpoint.ops;
+        let ops = if self.has_fast_path() { ops } else { ops.refusing() };
+        FastRail { ops, contexts: self.contexts.base() }
     }
 
     #[inline(always)]
     fn try_post(
         &mut self,
-        fast: EndpointOps,
+        fast: FastRail,
         rail: RailId,
         to: PeerAddr,
         wr_id: WrId,
-        context: Context,
         transfer: &Transfer,
     ) -> bool {
         let (buf, desc) = match transfer.local {
@@ -140,14 +140,15 @@ impl DataPath for OfiPort {
             peer: to.0,
             remote: transfer.remote,
             key: transfer.key,
-            context: context.0 as *mut c_void,
+            context: context_at(fast.contexts, wr_id),
         };
-        // SAFETY: as in `post`, without a gate. `fast` is of a rail of this port, which keeps the
-        // endpoint open, and `context` the work-request id's, as the trait demands.
+        // SAFETY: as in `post`, without a gate: with one `fast` refuses. It is of a rail of this
+        // port, which keeps the endpoint open. There is a context for each `wr_id` that the trait
+        // admits.
         let code = unsafe {
             match transfer.direction {
-                Direction::Write => fast.write(&op),
-                Direction::Read => fast.read(&op),
+                Direction::Write => fast.ops.write(&op),
+                Direction::Read => fast.ops.read(&op),
             }
         };
         code == 0
@@ -222,7 +223,7 @@ impl OtherCompletions {
         let mut taken = 0;
         for entry in left {
             // Most are messages that have arrived, which need no look-up.
-            if messages.take_message(rail, entry) {
+            if messages.take_message(entry) {
                 taken += 1;
                 continue;
             }

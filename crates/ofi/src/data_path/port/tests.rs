@@ -153,19 +153,17 @@ fn unknown_completion_breaks_the_rail() {
 #[test]
 fn fast_post_is_what_was_asked() {
     let mut port = port(&[plain]);
-    let mut fast = port.fast(RAIL).expect("no gate");
-    (fast.write, fast.read) = (write, read);
-    let context = port.context(WrId(1));
-    let place = port.contexts.context(WrId(1)).expect("one of them");
-    assert_eq!(context.0, place as usize);
+    let mut fast = port.fast(RAIL);
+    (fast.ops.write, fast.ops.read) = (write, read);
+    let context = port.contexts.context(WrId(1)).expect("one of them");
     let (memory, value) = (Local::Memory { addr: 4096, desc: Desc(9) }, Local::Value(0x1234));
     let mut post = |rail, direction, local, len, answer| {
         let transfer = Transfer { direction, local, len, remote: 70, key: 80 };
         with(|script| (script.answer, script.asked) = (answer, None));
-        let posted = port.try_post(fast, rail, PeerAddr(3), WrId(1), context, &transfer);
+        let posted = port.try_post(fast, rail, PeerAddr(3), WrId(1), &transfer);
         (posted, with(|script| script.asked.take()))
     };
-    let rest = [3, 70, 80, context.0 as u64];
+    let rest = [3, 70, 80, context as u64];
     for (direction, call) in [(Direction::Write, "write"), (Direction::Read, "read")] {
         let asked = Some((call, [4096, 100, 9], rest));
         assert_eq!(post(RAIL, direction, memory, 100, 0), (true, asked));

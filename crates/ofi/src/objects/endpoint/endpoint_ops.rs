@@ -2,7 +2,7 @@
 
 use std::ffi::c_void;
 
-use libfabric_sys::{FI_ADDR_UNSPEC, fi_addr_t, fid_ep};
+use libfabric_sys::{FI_ADDR_UNSPEC, FI_EAGAIN, fi_addr_t, fid_ep};
 
 use super::{MessageBuffer, Rma};
 use crate::error::refused;
@@ -15,7 +15,7 @@ use engine::port::packet::MAX_MESSAGE;
 ///
 /// It does not keep the endpoint open; [`crate::data_path::port`] holds both.
 #[derive(Clone, Copy, Debug)]
-pub struct EndpointOps {
+pub(crate) struct EndpointOps {
     raw: *mut fid_ep,
     pub(crate) write: Write,
     pub(crate) read: Read,
@@ -81,13 +81,34 @@ impl EndpointOps {
         })
     }
 
+    /// Returns functions that post nothing but receives, for an endpoint with a gate: it is to be
+    /// entered first.
+    pub(crate) fn refusing(self) -> Self {
+        macro_rules! refuse {
+            ($($argument:ty),*) => {{
+                unsafe extern "C" fn refuse($(_: $argument),*) -> isize {
+                    -(FI_EAGAIN as isize)
+                }
+                refuse
+            }};
+        }
+        type Mem = *mut c_void;
+        Self {
+            write: refuse!(*mut fid_ep, *const c_void, usize, Mem, fi_addr_t, u64, u64, Mem),
+            read: refuse!(*mut fid_ep, Mem, usize, Mem, fi_addr_t, u64, u64, Mem),
+            inject: refuse!(*mut fid_ep, *const c_void, usize, fi_addr_t),
+            inject_size: 0,
+            ..self
+        }
+    }
+
     /// Returns the maximum bytes for [`EndpointOps::inject`].
     #[inline(always)]
     pub(crate) fn inject_size(&self) -> usize {
         self.inject_size
     }
 
-    /// Sends a message that is copied before this returns, and never completes. Native tcp does not
+    /// Sends a message that is copied before this returns, and never completes. No provider has to
     /// report a later failure, which the sender detects by missing acknowledgements.
     ///
     /// # Safety
