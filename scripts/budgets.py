@@ -15,8 +15,8 @@ from collections import Counter
 from pathlib import Path
 
 CEILINGS = {
-    "product code, lines": 33_250,
-    "main workspace, lines of Rust": 97_800,
+    "product code, lines": 33_400,
+    "main workspace, lines of Rust": 94_900,
     "laboratories, lines of Rust": 9_850,
     "documentation, words": 28_000,
     "scripts, lines": 2_200,
