@@ -1,8 +1,12 @@
 //! Function tables for hosts, one for each layout.
 
+use std::ffi::c_int;
 use std::mem;
 
-use nvshmem_abi::{AmoVerb3, AmoVerb6, HostOps3b, HostOps4, HostOps6, HostOps7, c};
+use nvshmem_abi::{
+    AmoVerb3, AmoVerb6, HostOps3b, HostOps4, HostOps6, HostOps7, OpAttrs6, OpAttrs7,
+};
+use nvshmem_abi::{RmaBytes, RmaMem, RmaVerb, Transport, c};
 
 use crate::abi::calls::{signals, transfers};
 use crate::abi::entries as e;
@@ -43,6 +47,34 @@ macro_rules! ops_since_4 {
     };
 }
 
+type Rma = unsafe extern "C" fn(
+    *mut Transport,
+    c_int,
+    RmaVerb,
+    *mut RmaMem,
+    *mut RmaMem,
+    RmaBytes,
+    c_int,
+) -> c_int;
+
+type RmaWithHints<A> = unsafe extern "C" fn(
+    *mut Transport,
+    c_int,
+    RmaVerb,
+    *mut RmaMem,
+    *mut RmaMem,
+    RmaBytes,
+    c_int,
+    *const A,
+) -> c_int;
+
+/// The rma entry of layouts 6 and 7, whose types are compared with ours here.
+fn rma_with_hints<A>() -> Option<RmaWithHints<A>> {
+    // SAFETY: `rma` takes the arguments before the hints. Callers pass these after them, on the
+    // stack or in a register, which it ignores, and remove what they have pushed.
+    Some(unsafe { mem::transmute::<Rma, RmaWithHints<A>>(transfers::rma) })
+}
+
 pub(crate) fn ops_3(consistency: Consistency) -> HostOps3b {
     ops!(HostOps3b<AmoVerb3>, consistency, {
         connect_endpoints: Some(e::connect_endpoints_3),
@@ -61,20 +93,13 @@ pub(crate) fn ops_4(consistency: Consistency) -> HostOps4 {
 
 pub(crate) fn ops_6(consistency: Consistency) -> HostOps6 {
     ops_since_4!(HostOps6<AmoVerb6>, consistency, {
-        // SAFETY: as in `ops_7`.
-        rma_with_hints: unsafe {
-            mem::transmute::<c::nvt_rma_fn, c::nvt_rma_with_hints_fn_6>(Some(transfers::rma))
-        },
+        rma_with_hints: rma_with_hints::<OpAttrs6>(),
     })
 }
 
 pub(crate) fn ops_7(consistency: Consistency) -> HostOps7 {
     ops_since_4!(HostOps7<AmoVerb6>, consistency, {
-        // SAFETY: `rma` takes the arguments before the hints. Callers pass these after them, on the
-        // stack or in a register, which it ignores, and remove what they have pushed.
-        rma_with_hints: unsafe {
-            mem::transmute::<c::nvt_rma_fn, c::nvt_rma_with_hints_fn_7>(Some(transfers::rma))
-        },
+        rma_with_hints: rma_with_hints::<OpAttrs7>(),
         region_flush: Some(transfers::region_flush),
     })
 }
