@@ -158,13 +158,15 @@ impl DataPath for OfiPort {
     fn has_completions(&mut self, rail: RailId) -> bool {
         let Some(port_rail) = self.rails.get(rail.index()) else { return true };
         if !port_rail.gate.is_absent() || port_rail.messages.needs_repost() {
-            // The answer of another rail's poll is not for `drain`.
-            self.fetched = 0;
             return true;
         }
         // SAFETY: the lane's only thread, without a gate; the rail keeps the queue open.
-        self.fetched = unsafe { port_rail.queue.read(&mut self.entries) };
-        self.fetched != -(FI_EAGAIN as isize)
+        let code = unsafe { port_rail.queue.read(&mut self.entries) };
+        if code == -(FI_EAGAIN as isize) {
+            return false;
+        }
+        self.fetched = code;
+        true
     }
 
     #[inline(always)]
