@@ -47,16 +47,6 @@ macro_rules! ops_since_4 {
     };
 }
 
-type Rma = unsafe extern "C" fn(
-    *mut Transport,
-    c_int,
-    RmaVerb,
-    *mut RmaMem,
-    *mut RmaMem,
-    RmaBytes,
-    c_int,
-) -> c_int;
-
 type RmaWithHints<A> = unsafe extern "C" fn(
     *mut Transport,
     c_int,
@@ -68,11 +58,12 @@ type RmaWithHints<A> = unsafe extern "C" fn(
     *const A,
 ) -> c_int;
 
-/// The rma entry of layouts 6 and 7, whose types are compared with ours here.
+/// Returns `rma` as the entry `rma_with_hints` of layouts 6 and 7. A layout that declares it
+/// otherwise does not compile.
 fn rma_with_hints<A>() -> Option<RmaWithHints<A>> {
     // SAFETY: `rma` takes the arguments before the hints. Callers pass these after them, on the
     // stack or in a register, which it ignores, and remove what they have pushed.
-    Some(unsafe { mem::transmute::<Rma, RmaWithHints<A>>(transfers::rma) })
+    Some(unsafe { mem::transmute::<*const (), RmaWithHints<A>>(transfers::rma as *const ()) })
 }
 
 pub(crate) fn ops_3(consistency: Consistency) -> HostOps3b {

@@ -167,7 +167,7 @@ impl OrderGroups {
     /// Returns true if writes are unfinished. Errs towards true until the cursors have moved.
     #[inline(always)]
     pub(crate) fn has_writes(&self) -> bool {
-        self.written != self.last || self.counts[usize::from(self.first_count) % COUNTS] != 0
+        self.written != self.last || self.counts[self.next(Class::Write).index()] != 0
     }
 
     /// Returns the fence before the group of new work.

@@ -109,7 +109,7 @@ impl Account {
     }
 }
 
-/// A cache line of its own, whose address takes a shift.
+/// An entry of the table. Aligned, so that its address is found by a shift of its index.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 pub(crate) struct Segment {

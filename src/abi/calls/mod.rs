@@ -15,7 +15,7 @@ use ofi::OfiPort;
 use request::HOST_QP;
 
 /// Executes `start` on the proxy's lane if the call is the proxy's and the job is connected.
-/// `start` cannot panic, so it needs no guard.
+/// `start` must not panic, since no guard is around it.
 ///
 /// # Safety
 /// Rules 1 and 3.

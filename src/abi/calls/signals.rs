@@ -138,7 +138,7 @@ pub(crate) unsafe extern "C" fn put_signal<V: Into<Amo> + Copy>(
     let kept = (transport, pe, remote, local, bytes, signal);
     let put = Put { pe, verb: &write_verb, remote, local, bytes };
     let amo = signal_verb.into();
-    // SAFETY: rules 1, 3 and 4.
+    // SAFETY: rules 1, 3 and 4; `kept` is read whole and never changes.
     unsafe {
         let is_sent = with_lane(transport, qp, |lane| {
             let (part, signal) = request::common_signal(&put, amo, signal, signal_bytes)?;

@@ -42,7 +42,7 @@ pub(crate) unsafe extern "C" fn rma(
 ) -> c_int {
     // In memory, or the fast path would keep them in registers for the general one.
     let kept = (transport, pe, remote, local, qp);
-    // SAFETY: rules 1, 3 and 4.
+    // SAFETY: rules 1, 3 and 4; `kept` is read whole and never changes.
     unsafe {
         let start = if request::is_put_nbi(&verb) {
             with_lane(transport, qp, |lane| {
@@ -98,7 +98,7 @@ unsafe extern "C" fn rma_other(
     qp: c_int,
 ) -> c_int {
     let kept = (transport, pe, remote, local, qp);
-    // SAFETY: rules 1, 3 and 4.
+    // SAFETY: rules 1, 3 and 4; `kept` is read whole and never changes.
     unsafe {
         let is_started = with_lane(transport, qp, |lane| match verb.desc {
             request::GET | request::G if verb.is_nbi != 0 => {

@@ -45,15 +45,12 @@ pub(crate) struct Rails<F> {
 impl<F: Copy> Rails<F> {
     pub(crate) fn new(port: &impl DataPath<Fast = F>, spread: &Spread) -> Self {
         let limits = port.limits();
+        let balanced_from = if port.has_fast_path() { spread.balanced_from } else { 0 };
         let rail = |index: usize| {
             // There is at least one.
             let index = index.min(limits.len() - 1);
-            let mut rail =
-                Rail::new(&limits[index], limits.len(), spread, port.fast(RailId(index as u8)));
-            if !port.has_fast_path() {
-                rail.max_round_robin = 0;
-            }
-            rail
+            let fast = port.fast(RailId(index as u8));
+            Rail::new(&limits[index], limits.len(), balanced_from.saturating_sub(1), fast)
         };
         Self { all: std::array::from_fn(rail), count: limits.len() }
     }
@@ -107,13 +104,13 @@ pub(crate) struct Rail<F> {
 const PEER_SHARE: u32 = 8;
 
 impl<F> Rail<F> {
-    pub(crate) fn new(limits: &RailLimits, rails: usize, spread: &Spread, fast: F) -> Self {
+    pub(crate) fn new(limits: &RailLimits, rails: usize, longest: usize, fast: F) -> Self {
         let (depth, max_segment) = (limits.depth.max(1), limits.max_segment.max(1));
         let limits = RailLimits { depth, max_segment, ..*limits };
         let unit = PEER_SHARE * rails as u32;
         Self {
             fast,
-            max_round_robin: max_segment.min(spread.balanced_from.saturating_sub(1)),
+            max_round_robin: max_segment.min(longest),
             quota: depth * unit,
             unit,
             limits,

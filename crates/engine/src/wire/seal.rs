@@ -88,18 +88,23 @@ impl Seal {
     /// Seals the head, the first 16 bytes, of the message in `bytes` of length `len`.
     #[inline(always)]
     pub fn close(&self, to: &Receiver, bytes: &mut [u8; MAX_MESSAGE], len: usize) {
-        // A call of its own for lengths that callers mostly know.
-        if len >= COVERED { self.close_long(to, bytes) } else { self.close_any(to, bytes, len) }
+        // Callers mostly know on which side the length is.
+        if len >= COVERED { self.close_long(to, bytes) } else { self.close_short(to, bytes, len) }
+    }
+
+    // Neither is inlined: there it would keep the covered bytes in more registers than there are.
+    #[inline(never)]
+    fn close_long(&self, to: &Receiver, bytes: &mut [u8; MAX_MESSAGE]) {
+        self.close_with(self.sum(to, bytes, COVERED), bytes);
     }
 
     #[inline(never)]
-    fn close_long(&self, to: &Receiver, bytes: &mut [u8; MAX_MESSAGE]) {
-        self.close_any(to, bytes, COVERED);
+    fn close_short(&self, to: &Receiver, bytes: &mut [u8; MAX_MESSAGE], len: usize) {
+        self.close_with(self.sum(to, bytes, len), bytes);
     }
 
-    fn close_any(&self, to: &Receiver, bytes: &mut [u8; MAX_MESSAGE], len: usize) {
-        // Not inlined: there it would keep the covered bytes in more registers than there are.
-        let sum = self.sum(to, bytes, len);
+    #[inline(always)]
+    fn close_with(&self, sum: u128, bytes: &mut [u8; MAX_MESSAGE]) {
         if let Some(head) = bytes.first_chunk_mut::<HEAD>() {
             *head = u128::from_le_bytes(*head).wrapping_add(sum).to_le_bytes();
             self.encipher.encrypt_block(Block::from_mut_slice(head));

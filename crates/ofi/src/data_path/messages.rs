@@ -313,7 +313,7 @@ impl Messages {
         }
     }
 
-    /// Returns true if [`Self::receive`] has an arrival to return.
+    /// Returns true if [`Self::receive`] may have an arrival to return. False once it had none.
     #[inline(always)]
     pub(crate) fn has_arrived(&self) -> bool {
         !self.arrived.is_empty()

@@ -163,7 +163,8 @@ impl Drop for Rail {
     }
 }
 
-/// Two seconds of a slow network: the watchdog sees a long put move by the segments that end.
+/// Longest segment in bytes, two seconds at 1 Gbit/s: the watchdog sees that a long put moves by
+/// the segments that end.
 const LONGEST_SEGMENT: usize = 256 << 20;
 
 /// Returns the least of the provider's offer, the user's limit (0 for none) and our own bound.

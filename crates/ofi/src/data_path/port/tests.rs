@@ -183,6 +183,18 @@ fn fast_post_is_what_was_asked() {
 }
 
 #[test]
+fn gated_rail_has_no_fast_path() {
+    let mut gated = port(&[gated]);
+    let (fast, real) = (gated.fast(RAIL).ops, gated.rails[0].rail.endpoint.ops);
+    let addresses = |ops: EndpointOps| [ops.write as usize, ops.read as usize, ops.inject as usize];
+    assert!(!gated.has_fast_path() && fast.inject_size() == 0);
+    assert!(addresses(fast).iter().zip(addresses(real)).all(|(fast, real)| *fast != real));
+    let (direction, local) = (Direction::Write, Local::Memory { addr: 4096, desc: Desc(9) });
+    let transfer = Transfer { direction, local, len: 8, remote: 70, key: 80 };
+    assert!(!gated.try_post(gated.fast(RAIL), RAIL, PeerAddr(3), WrId(1), &transfer));
+}
+
+#[test]
 fn process_ends_once() {
     let mut port = port(&[plain]);
     let pairs = [(); 2].map(|()| UnixStream::pair().expect("sockets"));

@@ -81,8 +81,8 @@ impl EndpointOps {
         })
     }
 
-    /// Returns functions that post nothing but receives, for an endpoint with a gate: it is to be
-    /// entered first.
+    /// Returns functions that refuse writes, reads and injected messages, for an endpoint whose
+    /// gate is to be entered first.
     pub(crate) fn refusing(self) -> Self {
         macro_rules! refuse {
             ($($argument:ty),*) => {{
