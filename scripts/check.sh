@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Checks formatting, lints, budgets and shell scripts:
 #   scripts/check.sh [full]
-# With 'full' also rustdoc, the oldest Rust that is supported, licences and the checked-in bindings.
+# With 'full' also rustdoc, licences and the checked-in bindings.
 # What cannot be checked on this machine is skipped, and said.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -41,11 +41,6 @@ if command -v shellcheck >/dev/null; then
 else
     skipped "shell scripts" "there is no shellcheck here"
 fi
-[[ ${1:-} == full ]] || exit 0
-
-# Readers of the documentation read the source beside it, so links to private items are good.
-RUSTDOCFLAGS='-D warnings -A rustdoc::private_intra_doc_links' \
-    scripts/cargo doc --locked --profile checked --workspace --no-deps --quiet
 # The Rust of Debian 13. Where it is missing, 'scripts/fresh.sh trixie' notices what it does not take.
 readonly OLDEST=1.85.0
 if rustup run "$OLDEST" cargo --version >/dev/null 2>&1; then
@@ -53,6 +48,11 @@ if rustup run "$OLDEST" cargo --version >/dev/null 2>&1; then
 else
     skipped "the oldest Rust" "'rustup toolchain install $OLDEST --profile minimal' would install it"
 fi
+[[ ${1:-} == full ]] || exit 0
+
+# Readers of the documentation read the source beside it, so links to private items are good.
+RUSTDOCFLAGS='-D warnings -A rustdoc::private_intra_doc_links' \
+    scripts/cargo doc --locked --profile checked --workspace --no-deps --quiet
 # Regenerating the bindings changes nothing, where libclang is installed.
 if ldconfig -p | grep -q libclang && scripts/bindings.sh; then
     git diff --exit-code -- '*generated*'

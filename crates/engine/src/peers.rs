@@ -168,10 +168,10 @@ impl Peer {
     /// Advances to the path with index `next`, if there is more than one.
     #[inline(always)]
     pub(crate) fn advance_path(&mut self, next: u32) {
-        if self.paths.len() > 1
-            && let Some(next) = self.paths.get(next as usize)
-        {
-            self.set_path(*next);
+        if self.paths.len() > 1 {
+            if let Some(next) = self.paths.get(next as usize) {
+                self.set_path(*next);
+            }
         }
     }
 
