@@ -8,7 +8,7 @@
 //! | engine `lane/submit` | `try_start_unbatched` | |
 //! | engine `core/post` | `try_post` | a `Transfer`, and a segment's entry |
 //! | ofi `data_path/port/operations` | `try_post` | |
-//! | ofi `objects/endpoint` | `EndpointOps::write`, which is `fi_write` | |
+//! | ofi `objects/endpoint/endpoint_ops` | `EndpointOps::write`, which is `fi_write` | |
 //!
 //! If an obstacle such as a fence blocks the fast path, [`rma_general`] starts anew.
 //!

@@ -2,6 +2,7 @@
 
 use engine::port::copies::{MAX_BATCH_COPIES, OrderedStep};
 
+use crate::bed::until;
 use crate::coexistence::Spinning;
 use crate::prelude::*;
 use cuda::StagingContext;
@@ -9,7 +10,8 @@ use cuda::StagingContext;
 cases! {
     Fake: short_copies_wait_for_no_kernel, two_calls_leave_no_room,
         refused_list_starts_nothing, refused_batch_is_copied_singly, failed_lists_are_all_told,
-        unordered_steps_take_few_calls, ordered_words_wait_for_the_same, nothing_follows_a_refused_step, refused_words_are_told;
+        unordered_steps_take_few_calls, ordered_words_wait_for_the_same, nothing_follows_a_refused_step, refused_words_are_told,
+        stored_word_waits_for_no_copy;
     Any: tokens_go_in_few_calls, words_beneath_copies_are_not_ordered;
     Fake ("FAKE_CUDA_VERSION" = "12080"): tokens_go_in_few_calls;
     Fake ("FAKE_CUDA_TOGETHER" = "2"): refused_batch_copies_nothing_twice;
@@ -189,8 +191,11 @@ fn words_beneath_copies_are_not_ordered(bed: &Bed) {
     let (mut stage, _region, heap) = stage(bed);
     let bounce = stage.bounce(IN, 0);
     fill(bounce, &pattern(CHUNK, 9));
-    let copy = Copy { direction: IN, memory: heap, bounce, len: 64 };
-    let copy = OrderedStep::Copy { copy, is_ordered: true };
+    let of = |memory| OrderedStep::Copy {
+        copy: Copy { direction: IN, memory, bounce, len: 64 },
+        is_ordered: true,
+    };
+    let copy = of(heap);
     let step = |op, addr, width| {
         let atomic = atomic(op, width, 1);
         OrderedStep::Apply { addr, atomic, is_ordered: true }
@@ -204,17 +209,14 @@ fn words_beneath_copies_are_not_ordered(bed: &Bed) {
     }
     let beside = step(AtomicOp::Add, heap + 64, Width::Eight);
     bed.write(heap + 64, &[0; 8]);
-    for steps in [&[copy, beside][..], &[beside, copy, beside], &[copy, set, add, beside]] {
+    let between = [of(heap + 72), copy, beside];
+    for steps in [&between[..], &[beside, copy, beside], &[copy, set, add, beside]] {
         stage.run_in_order(steps);
     }
     assert_eq!((bed.word(heap + 56), bed.word(heap + 64)), (2, 4));
     // Nor words that no stream stores, nor memory of several contexts or the program's.
     let narrow = step(AtomicOp::Set, heap + 64, Width::Two);
     let crooked = step(AtomicOp::Set, heap + 68, Width::Eight);
-    let of = |memory| OrderedStep::Copy {
-        copy: Copy { direction: IN, memory, bounce, len: 64 },
-        is_ordered: true,
-    };
     let (owned, managed) = (bed.alloc(4096), bed.managed(4096));
     let mut lists = vec![vec![copy, narrow], vec![crooked], vec![of(owned)], vec![of(managed)]];
     let other = bed.is_fake().then(|| bed.vmm(&[(ON_DEVICE, 1)], false));
@@ -254,6 +256,23 @@ fn ordered_words_wait_for_the_same(bed: &Bed) {
             stage.ends(4);
         }
     }
+}
+
+/// The device counts what it has done: nobody waits for the copy behind the word.
+fn stored_word_waits_for_no_copy(bed: &Bed) {
+    let (mut stage, _region, heap) = stage(bed);
+    bed.write(heap, &[0; 16]);
+    let set = atomic(AtomicOp::Set, Width::Eight, 3);
+    let word = |addr| OrderedStep::Apply { addr, atomic: set, is_ordered: true };
+    assert_eq!(stage.port.start_in_order(&[word(heap)], 3), Ok(Some(Posted::Yes)));
+    until(|| (bed.word(heap) == 3).then_some(()));
+    bed.slow(1_500_000_000);
+    let copy = Copy { direction: IN, memory: heap + 64, bounce: stage.bounce(IN, 0), len: 64 };
+    let copy = OrderedStep::Copy { copy, is_ordered: true };
+    assert_eq!(stage.port.start_in_order(&[copy, word(heap + 8)], 4), Ok(Some(Posted::Yes)));
+    stage.ends(3);
+    assert_eq!(bed.word(heap + 8), 0);
+    stage.ends(4);
 }
 
 fn nothing_follows_a_refused_step(bed: &Bed) {

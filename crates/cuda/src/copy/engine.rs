@@ -5,8 +5,7 @@
 
 use std::iter;
 use std::sync::Arc;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::MEM;
 use crate::copy::batch::{BatchSubmitter, Submitted};
@@ -15,7 +14,7 @@ use crate::copy::request::{CopyError, Direction, StreamOp, Transfer, WordStores}
 use crate::driver::context::Context;
 use crate::driver::device::Device;
 use crate::driver::error::CudaError;
-use crate::driver::stream::{Event, Stream};
+use crate::driver::stream::{Event, Stream, wait_for};
 use crate::memory::pinned_memory::PinnedMemory;
 use crate::memory::pointer::Kind;
 
@@ -313,22 +312,18 @@ impl Drop for CopyEngine {
     /// Waits for batches in flight, so that their memory can be freed. After `PATIENCE` the
     /// memory is leaked: the device may still write to it.
     fn drop(&mut self) {
-        let deadline = Instant::now() + PATIENCE;
-        while self.in_flight() > 0 {
-            if self.poll().is_some() {
-                continue;
-            }
-            if Instant::now() > deadline {
-                log::error!(
-                    target: MEM,
-                    "{} copies on {} do not end; their memory is not freed",
-                    self.in_flight(),
-                    self.context(),
-                );
-                std::mem::forget((std::mem::take(&mut self.held), self.counter.take()));
-                return;
-            }
-            thread::sleep(Duration::from_micros(100));
+        let is_done = || {
+            while self.poll().is_some() {}
+            self.in_flight() == 0
+        };
+        if !wait_for(PATIENCE, is_done) {
+            log::error!(
+                target: MEM,
+                "{} copies on {} do not end; their memory is not freed",
+                self.in_flight(),
+                self.context(),
+            );
+            std::mem::forget((std::mem::take(&mut self.held), self.counter.take()));
         }
     }
 }

@@ -1,14 +1,12 @@
 //! A probe that measures short copies to a device, plain and in rows.
 
-use std::hint;
 use std::sync::Arc;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::copy::rows::RowBlock;
 use crate::driver::context::Context;
 use crate::driver::error::{CudaError, code};
-use crate::driver::stream::{Event, Stream};
+use crate::driver::stream::{Event, Stream, wait_for};
 use crate::memory::heap::DeviceHeap;
 use crate::memory::pinned_memory::PinnedMemory;
 
@@ -64,13 +62,14 @@ impl<'a> Probe<'a> {
             let start = Instant::now();
             submit(&self.stream, self.from.addr(), self.to.addr())?;
             self.event.record(&self.stream)?;
-            while !self.event.is_done()? {
-                if start.elapsed() > PATIENCE {
-                    let subject = format!("a copy of {BYTES} bytes, {context}");
-                    return Err(context.driver().error("cuEventQuery", code::TIMEOUT, subject));
-                }
-                hint::spin_loop();
-                thread::yield_now();
+            let mut done = Ok(false);
+            wait_for(PATIENCE, || {
+                done = self.event.is_done();
+                done != Ok(false)
+            });
+            if !done? {
+                let subject = format!("a copy of {BYTES} bytes, {context}");
+                return Err(context.driver().error("cuEventQuery", code::TIMEOUT, subject));
             }
             fastest = fastest.min(start.elapsed());
             if fastest <= enough {
@@ -85,12 +84,8 @@ impl Drop for Probe<'_> {
     /// Waits for a copy that took too long; the kernel beside it has ended by now. If the copy does
     /// not end, its memory is leaked: the device may still read and write it.
     fn drop(&mut self) {
-        let start = Instant::now();
-        while matches!(self.stream.is_idle(), Ok(false)) {
-            if start.elapsed() > END {
-                return std::mem::forget((Arc::clone(self.from), Arc::clone(self.to)));
-            }
-            thread::yield_now();
+        if !wait_for(END, || self.stream.is_idle() != Ok(false)) {
+            std::mem::forget((Arc::clone(self.from), Arc::clone(self.to)));
         }
     }
 }

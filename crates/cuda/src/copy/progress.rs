@@ -9,14 +9,12 @@
 //!
 //! `docs/gpu.md` has what each costs on a GPU.
 
-use std::hint;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::copy::writes::WordWrite;
-use crate::driver::stream::Stream;
+use crate::driver::stream::{Stream, wait_for};
 use crate::memory::pinned_memory::PinnedMemory;
 use ::engine::atomic::Width;
 
@@ -45,15 +43,10 @@ impl ProgressCounter {
         let _bound = stream.context().bind().map_err(|error| error.to_string())?;
         counter.word().store(0, Ordering::Relaxed);
         counter.write(TRIED).submit(stream).map_err(|error| error.to_string())?;
-        let start = Instant::now();
-        while counter.word().load(Ordering::Acquire) != TRIED {
-            if start.elapsed() > PATIENCE {
-                // The stream may still set it later.
-                std::mem::forget(counter);
-                return Err(format!("the device has not set a word of the host in {PATIENCE:?}"));
-            }
-            hint::spin_loop();
-            thread::yield_now();
+        if !wait_for(PATIENCE, || counter.word().load(Ordering::Acquire) == TRIED) {
+            // The stream may still set it later.
+            std::mem::forget(counter);
+            return Err(format!("the device has not set a word of the host in {PATIENCE:?}"));
         }
         counter.word().store(0, Ordering::Relaxed);
         Ok(counter)

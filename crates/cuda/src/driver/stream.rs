@@ -1,6 +1,7 @@
 use std::ffi::c_void;
-use std::ptr;
 use std::sync::{Arc, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use std::{ptr, thread};
 
 use cudarc::driver::sys::{self, CUevent, CUstream};
 
@@ -153,5 +154,27 @@ impl Drop for Event {
             // SAFETY: created by `new`, and destroyed once, here.
             let _ = unsafe { (self.context.driver().api.cuEventDestroy_v2)(self.raw) };
         }
+    }
+}
+
+/// Waits until `is_done` returns true, and returns whether it did before `patience` was over.
+pub(crate) fn wait_for(patience: Duration, mut is_done: impl FnMut() -> bool) -> bool {
+    let start = Instant::now();
+    while !is_done() {
+        if start.elapsed() > patience {
+            return false;
+        }
+        thread::yield_now();
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patience_ends() {
+        assert!(!wait_for(Duration::from_millis(1), || false));
     }
 }

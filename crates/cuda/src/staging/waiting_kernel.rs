@@ -1,16 +1,14 @@
 //! A kernel that stays on the device until it is told to end.
 
 use std::ffi::CStr;
-use std::hint;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::driver::context::Context;
 use crate::driver::error::CudaError;
 use crate::driver::module::{Kernel, Module};
-use crate::driver::stream::Stream;
+use crate::driver::stream::{Stream, wait_for};
 use crate::memory::pinned_memory::PinnedMemory;
 
 /// Sets the second word when it starts, and ends when the first one is set.
@@ -63,15 +61,10 @@ impl WaitingKernel {
         let argument = new.words.addr() as u64;
         // SAFETY: the kernel takes an address of page-locked memory, kept until it has ended.
         unsafe { new.kernel.launch(&new.stream, 1, 1, argument) }.map_err(text)?;
-        let start = Instant::now();
-        while new.word(1).load(Ordering::Acquire) == 0 {
-            if start.elapsed() > patience {
-                return Err(format!("a kernel did not start in {patience:?}"));
-            }
-            hint::spin_loop();
-            thread::yield_now();
+        match wait_for(patience, || new.word(1).load(Ordering::Acquire) != 0) {
+            true => Ok(new),
+            false => Err(format!("a kernel did not start in {patience:?}")),
         }
-        Ok(new)
     }
 
     /// Whether it has ended, though nobody has told it to.
@@ -92,9 +85,6 @@ impl WaitingKernel {
 impl Drop for WaitingKernel {
     fn drop(&mut self) {
         self.word(0).store(1, Ordering::Release);
-        let start = Instant::now();
-        while matches!(self.stream.is_idle(), Ok(false)) && start.elapsed() < self.patience {
-            thread::yield_now();
-        }
+        wait_for(self.patience, || self.stream.is_idle() != Ok(false));
     }
 }

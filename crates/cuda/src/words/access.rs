@@ -190,10 +190,7 @@ impl Words {
         let (store, load) = ((stored - start) / ROUNDS, stored.elapsed() / ROUNDS);
         let way = match self.mapper.gdrcopy {
             Some(gdrcopy) => gdrcopy.to_string(),
-            None if self.stream.has_operations() => {
-                String::from("the driver's streams (stores are stream memory operations)")
-            }
-            None => String::from("the driver's streams (stores are copies)"),
+            None => String::from("the driver's streams"),
         };
         log::info!(
             target: MEM,

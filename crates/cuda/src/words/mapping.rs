@@ -58,10 +58,10 @@ impl RangeMapping {
             // accesses are atomic.
             let value = unsafe {
                 match len {
-                    1 => AtomicU8::from_ptr(cpu as *mut u8).load(Ordering::Acquire).into(),
                     2 => AtomicU16::from_ptr(cpu as *mut u16).load(Ordering::Acquire).into(),
                     4 => AtomicU32::from_ptr(cpu as *mut u32).load(Ordering::Acquire).into(),
-                    _ => AtomicU64::from_ptr(cpu as *mut u64).load(Ordering::Acquire),
+                    8 => AtomicU64::from_ptr(cpu as *mut u64).load(Ordering::Acquire),
+                    _ => AtomicU8::from_ptr(cpu as *mut u8).load(Ordering::Acquire).into(),
                 }
             };
             let len = usize::from(len);
@@ -84,14 +84,14 @@ impl RangeMapping {
             // SAFETY: as in `load`.
             unsafe {
                 match len {
-                    1 => AtomicU8::from_ptr(cpu as *mut u8).store(value as u8, Ordering::Release),
                     2 => {
                         AtomicU16::from_ptr(cpu as *mut u16).store(value as u16, Ordering::Release);
                     }
                     4 => {
                         AtomicU32::from_ptr(cpu as *mut u32).store(value as u32, Ordering::Release);
                     }
-                    _ => AtomicU64::from_ptr(cpu as *mut u64).store(value, Ordering::Release),
+                    8 => AtomicU64::from_ptr(cpu as *mut u64).store(value, Ordering::Release),
+                    _ => AtomicU8::from_ptr(cpu as *mut u8).store(value as u8, Ordering::Release),
                 }
             }
         }

@@ -54,11 +54,6 @@ impl StreamWords {
         self.engine.context()
     }
 
-    /// Returns true if stream memory operations store words of eight bytes.
-    pub(crate) fn has_operations(&self) -> bool {
-        self.stores.eight
-    }
-
     /// Stores at most [`MAX_WRITES`] parts in order: runs of adjacent unordered parts, and parts
     /// that are no words, by copies. All are stored when it returns; after an error, some never
     /// are.

@@ -229,7 +229,7 @@ impl<M: MemoryPort> StagerSource for RegionTable<M> {
             return Err(error.clone());
         }
         let made = self.memory.make_stager().map_err(|error| {
-            let what = "it is not registered, as this fabric wants it (FI_MR_LOCAL), and bounce memory cannot be made";
+            let what = "it is not registered, and bounce memory to copy it through cannot be made";
             not_registered(memory, &format!("{what}: "), &error)
         })?;
         let Some(stager) = made else { return Ok(()) };

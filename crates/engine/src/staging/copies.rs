@@ -19,7 +19,7 @@ use crate::wire::staging::MAX_RECORDS;
 /// Bytes from which a copy out is worth a call of its own, unless transfers wait for buffers.
 const LONG_COPY: usize = 256 << 10;
 
-/// Maximum bytes of one call, unless a single transfer has more.
+/// Bytes from which a call takes no further transfer.
 const MAX_BYTES: usize = 2 << 20;
 
 fn error(text: String) -> PortError {

@@ -23,11 +23,11 @@ use crate::wire::staging::MAX_PAYLOAD;
 /// Longest put in bytes that shares a buffer: a longer one is worth a copy of its own.
 const MAX_JOINED_PUT: usize = 64 << 10;
 
-/// Bytes of a fragment over a fabric, and of the shortest one within a host.
+/// Bytes of the shortest fragment, unless buffers are shorter.
 pub(super) const FRAGMENT: usize = 512 << 10;
 
-/// Minimum number of fragments of a long operation on one host, whose copies overlap. Each
-/// costs the same to start, whatever its length.
+/// Number of fragments of a long operation on one host with nothing else under way: their copies
+/// overlap. Each costs the same to start, whatever its length.
 const PIECES: usize = 4;
 
 enum PutSource {
