@@ -186,7 +186,7 @@ pub enum EngineError {
     /// Something did not complete within the deadline.
     #[error(
         "{what} of {len} bytes, {pe}, on {rail} ({rail_name}) has not completed for {seconds} s \
-         ({state}; {writes} writes and {reads} reads to this PE are under way): the peer may be \
+         ({state}; {writes} writes and {reads} reads of that PE are under way): the peer may be \
          dead or not making progress"
     )]
     Timeout {

@@ -102,10 +102,16 @@ impl Op {
         }
     }
 
+    /// Whether it is a put whose signal follows in a completion group.
+    pub(crate) fn is_chained(&self) -> bool {
+        matches!(self.kind, OpKind::PutSignal(_, SignalProtocol::Chained { .. }))
+    }
+
     pub(crate) fn what(&self) -> &'static str {
         match self.kind {
             OpKind::Transfer(Direction::Read) => "get",
-            OpKind::Transfer(Direction::Write) | OpKind::Values | OpKind::PutSignal(..) => "put",
+            OpKind::Transfer(Direction::Write) | OpKind::Values => "put",
+            OpKind::PutSignal(..) => "put with signal",
             OpKind::Atomic(_) | OpKind::Signal(_) => "atomic",
             OpKind::Fetch(..) => "fetching atomic",
         }

@@ -226,7 +226,8 @@ impl Peer {
         }
     }
 
-    /// Returns a number that changes whenever a segment, get or message of the peer ends.
+    /// Returns a number that changes whenever a segment or get of the peer ends, or its oldest
+    /// message.
     pub(crate) fn ended(&self) -> u64 {
         // The counters wrap: the sum is only compared for equality.
         let segments = self.completed[0].wrapping_add(self.completed[1]);

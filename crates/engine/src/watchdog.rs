@@ -283,17 +283,20 @@ impl<P: Port> Core<P> {
             return OldestWork { what, len: 0, rail, state, born: 0 };
         }
         let first = peer.queue.iter().find_map(|queued| match queued {
-            QueueEntry::Op(op, _) => Some((op.what(), op.len)),
+            QueueEntry::Op(op, _) => Some(op),
             QueueEntry::Fence | QueueEntry::Quiet(_) => None,
         });
-        // Counted work, waiting signals and staged transfers, is older than anything queued.
+        // Counted work, waiting signals and staged transfers, is older than anything queued. A
+        // chained put counts while it is queued itself.
         let counted = peer.order.unfinished(Class::Write) + peer.order.unfinished(Class::Read);
         let signals = peer.waiting_signals.len() as u32;
+        let queued = u32::from(first.is_some_and(|op| op.is_chained()));
         let (what, len) = match first {
             _ if peer.replies_owed > 0 => ("answer to a get", 0),
-            _ if counted > signals => ("staged transfer", 0),
+            _ if counted > signals + queued => ("staged transfer", 0),
             _ if signals > 0 => ("signal", 8),
-            first => first.unwrap_or(("staged transfer", 0)),
+            Some(op) => (op.what(), op.len),
+            None => ("staged transfer", 0),
         };
         let rail = peer.path.rail;
         let state = match (peer.is_refused, what) {
@@ -349,7 +352,7 @@ impl<P: Port> Core<P> {
     fn dump(&self) {
         for id in self.rails.ids() {
             let rail = &self.rails[id];
-            let counters = &rail.counters;
+            let counters = rail.counters();
             warn!(
                 target: "TRANSPORT",
                 "{id} ({}): {} in flight of {}, {} queued in all, {} posted, {} completed, {} times no room",

@@ -190,7 +190,8 @@ fn memory_without_keys_is_refused() {
     check(refused, &["local address", "put", "not inside the region"]);
     // What is in no region goes through bounce memory, if that can be made and registered.
     let bare = job.fabric.alloc(Pe(0), 64);
-    for (fails, part) in [(Some(0), "FI_MR_LOCAL"), (Some(1), "registering"), (None, "registering")]
+    for (fails, part) in
+        [(Some(0), "not registered"), (Some(1), "registering"), (None, "registering")]
     {
         if let Some(after) = fails {
             job.fabric.fail_calls(PortCall::Register, after, 1);

@@ -81,6 +81,7 @@ fn waits_are_logged_periodically() {
         for part in ["rail 0 (fake0)", "rail 1 (fake1)", " 2 queued in all"] {
             assert!(second.iter().any(|line| line.contains(part)), "{part:?}: {second:?}");
         }
+        assert!(!second.iter().any(|line| line.contains(" 0 posted")), "{second:?}");
         job.fabric.resume(Pe(1));
         job.fabric.resume(Pe(2));
         assert!(warnings(|| progress_for(&mut job, 15)).is_empty(), "all has ended");
@@ -163,6 +164,19 @@ fn stuck_copies_are_logged_and_named() {
     let failed = job.settle(&[0, 1], (0, 1), 1_000_000).unwrap_err();
     let is_named = matches!(failed, EngineError::Timeout { what: "staged transfer", .. });
     assert!(is_named && failed.to_string().contains("being copied"), "{failed}");
+}
+
+/// Of a signal that follows its data, the data is named, though it counts as begun.
+#[test]
+fn queued_signal_puts_are_named() {
+    let signals = SignalChoice::Chained;
+    let mut job = Job::with(Shape { n_pes: 3, rails: 1, depth: 1, signals, ..PLAIN });
+    job.fabric.stall(Pe(2));
+    job.put_value(0, 2, 0, 1).unwrap();
+    job.put_signal(0, 1, &[(8, 600)], 0).unwrap();
+    let lines = warnings(|| progress_for(&mut job, 25));
+    let told = |of: &str| lines.iter().any(|line| line.contains("PE 1") && line.contains(of));
+    assert!(told("put with signal of 600 bytes") && told("others hold"), "{lines:?}");
 }
 
 /// What comes in does not hide that none of this PE's transfers moves.

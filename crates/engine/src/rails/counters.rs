@@ -5,7 +5,7 @@ use crate::ids::Pe;
 /// Counters of a rail since start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RailCounters {
-    /// Segments that the fabric has taken.
+    /// Segments that the fabric has taken: those completed and in flight, added when asked for.
     pub posted: u64,
     /// Bytes of those segments.
     pub bytes: u64,
