@@ -55,6 +55,12 @@ fn kinds_of_memory_are_told(bed: &Bed) {
     assert!(bed.range(heap, GRANULARITY).context().is(&bed.context()));
     bed.free(device);
     bed.free(managed);
+
+    let mut pool = 0;
+    call!(bed.raw, cuMemAllocAsync(&raw mut pool => *mut usize, 4096 => usize, 0 => usize));
+    call!(bed.raw, cuStreamSynchronize(0 => usize));
+    assert_eq!(kind(bed, pool), Kind::DevicePool);
+    bed.free(pool);
 }
 
 fn memory_of_a_node_is_told(bed: &Bed) {
@@ -102,13 +108,13 @@ fn range_knows_its_allocations(bed: &Bed) {
 
 fn memory_mapped_anew_is_another(bed: &Bed) {
     let g = GRANULARITY;
-    let base = bed.reserve(2 * g);
-    [base, base + g].into_iter().for_each(|at| bed.map_at(at, g));
-    let range = bed.range(base, 2 * g);
+    let base = bed.reserve(3 * g);
+    (0..3).for_each(|nth| bed.map_at(base + nth * g, g));
+    let range = bed.range(base, 3 * g);
     bed.unmap(base + g, g);
     bed.map_at(base + g, g);
     for (at, len, is_current) in
-        [(0, g, true), (g - 8, 8, true), (g - 8, 9, false), (g, 8, false), (g + 8, 8, false)]
+        [(0, g, true), (g - 8, 9, false), (g, 8, false), (2 * g - 8, 8, false), (2 * g, g, true)]
     {
         assert_eq!(range.is_current(base + at, len), Ok(is_current), "{len} bytes at {at:#x}");
     }
