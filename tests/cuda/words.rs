@@ -28,7 +28,7 @@ fn is_mapped(bed: &Bed) -> bool {
     let (mut stage, region) = Stage::with(bed, bed.heap(1), GRANULARITY, options);
     stage.port.store_flag(region.range().addr(), 7).expect("a word of it");
     assert_eq!(bed.read(region.range().addr(), 8), 7_u64.to_le_bytes());
-    let addr = region.range().addr() + 64;
+    let addr = region.range().addr();
     stage.port.queue_write(addr, &[9], DeferredOrder::Any).expect("a byte of it");
     assert_eq!(bed.read(addr, 1) == [9], region.is_mapped(), "else with what follows");
     region.is_mapped()

@@ -157,14 +157,16 @@ impl Bed {
         unsafe { self.raw.get::<*mut c_void>(b"fake_cuda_count").is_ok() }
     }
 
+    /// A page that nobody may read, behind one that this process may.
     pub(crate) fn hidden(&self) -> usize {
         // SAFETY: a mapping of its own.
-        let page = unsafe {
+        unsafe {
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-            libc::mmap(ptr::null_mut(), 4096, libc::PROT_NONE, flags, -1, 0)
-        };
-        assert_ne!(page, libc::MAP_FAILED);
-        page as usize
+            let pages = libc::mmap(ptr::null_mut(), 8192, libc::PROT_NONE, flags, -1, 0);
+            assert_ne!(pages, libc::MAP_FAILED);
+            assert_eq!(libc::mprotect(pages, 4096, libc::PROT_READ | libc::PROT_WRITE), 0);
+            pages as usize + 4096
+        }
     }
 
     pub(crate) fn alloc(&self, len: usize) -> usize {

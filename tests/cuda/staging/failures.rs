@@ -74,9 +74,8 @@ fn address_of_no_memory_is_refused(bed: &Bed) {
         refused(stage.port.reach(addr, 64), &[&format!("64 bytes at {addr:#x}"), "kernel's stack"]);
         refused(copy(&mut stage, OUT, addr), &["kernel's stack"]);
     }
-    let local = [7_u8; 64];
-    assert_eq!(stage.port.reach(local.as_ptr() as usize, 64), Ok(Reach::Direct));
-    stage.copy_in(heap, &local);
+    assert_eq!(stage.port.reach(page - 64, 64), Ok(Reach::Direct));
+    stage.copy_in(heap, &[7; 64]);
 }
 
 fn unlockable_memory_is_refused(bed: &Bed) {

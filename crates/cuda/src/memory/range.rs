@@ -275,10 +275,8 @@ impl Iterator for Pieces<'_> {
         let start = self.at;
         self.at = self.end;
         if let Some((border, behind)) = self.borders.split_first() {
-            if *border < self.end {
-                self.at = *border;
-                self.borders = behind;
-            }
+            self.at = self.end.min(*border);
+            self.borders = behind;
         }
         Some((start, self.at - start))
     }

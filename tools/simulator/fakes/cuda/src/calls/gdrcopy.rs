@@ -29,6 +29,7 @@ struct Pinned {
 static ALL: Table<Pinned> = Table::new();
 static PINNED: AtomicUsize = AtomicUsize::new(0);
 
+/// Bytes that are pinned.
 #[unsafe(no_mangle)]
 extern "C" fn fake_gdrcopy_pinned() -> usize {
     PINNED.load(Ordering::Relaxed)
@@ -53,13 +54,12 @@ calls! {
         if window == 0 {
             return Err(INVALID);
         }
-        PINNED.fetch_add(1, Ordering::Relaxed);
+        PINNED.fetch_add(len, Ordering::Relaxed);
         handle.put(ALL.insert(Arc::new(Pinned { address, window, len })))
     }
 
     fn gdr_unpin_buffer(_library: usize, handle: usize) {
-        ALL.remove(handle)?;
-        PINNED.fetch_sub(1, Ordering::Relaxed);
+        PINNED.fetch_sub(ALL.remove(handle)?.len, Ordering::Relaxed);
         Ok(())
     }
 
