@@ -71,7 +71,7 @@ fn in_use(job: &mut Job, addr: usize, len: usize) -> bool {
     match job.lane(0).check_unused(addr, len) {
         Ok(()) => false,
         Err(EngineError::InUse { pe: Pe(1), what, .. }) => {
-            let known = ["put", "get", "put of the peer", "put with signal", "fetching atomic"];
+            let known = ["put", "get", "peer's put", "put with signal", "fetching atomic"];
             assert!(known.contains(&what), "{what:?}");
             true
         }

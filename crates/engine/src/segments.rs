@@ -10,12 +10,13 @@ use crate::port::Direction;
 use crate::request::LocalSide;
 
 // Values of `Segment::token`. Other values number a transfer of staging, with BY_LOAD set if its
-// rail was chosen by load.
+// rail was chosen by load, and FOR_PEER if it reads the bytes of a peer's put.
 /// Token of a segment whose rail was chosen by load.
 pub(crate) const BALANCED: u32 = u32::MAX - 1;
 /// Token of a segment whose completion only uncounts it.
 pub(crate) const PLAIN: u32 = u32::MAX;
 pub(crate) const BY_LOAD: u32 = 1 << 31;
+pub(crate) const FOR_PEER: u32 = 1 << 30;
 
 /// State of an entry; 0 is a free one's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -140,10 +141,21 @@ impl Segment {
     }
 
     pub(crate) fn what(&self) -> &'static str {
-        match self.account.direction() {
-            Direction::Write => "put",
-            Direction::Read => "get",
-        }
+        name(self.account.direction(), self.token())
+    }
+
+    pub(crate) fn token(&self) -> u32 {
+        // The fast path leaves it undefined.
+        if self.account.is_plain() { PLAIN } else { self.token }
+    }
+}
+
+/// Returns the name of a segment's operation for messages to users.
+pub(crate) fn name(direction: Direction, token: u32) -> &'static str {
+    match direction {
+        Direction::Write => "put",
+        Direction::Read if token < BALANCED && token & FOR_PEER != 0 => "peer's put",
+        Direction::Read => "get",
     }
 }
 

@@ -88,7 +88,6 @@ fn waits_are_logged_periodically() {
     }
 }
 
-/// Where many wait, some are told of, and that there may be others.
 #[test]
 fn logged_waits_are_bounded() {
     let mut job = Job::with(Shape { n_pes: 19, rails: 1, depth: 64, ..PLAIN });
@@ -109,7 +108,7 @@ fn logged_waits_are_bounded() {
     }
 }
 
-/// So is a signal whose data does not come, where it waits.
+/// The target warns of a signal whose data does not arrive.
 #[test]
 fn waiting_signals_are_logged() {
     let mut job = Job::with(Shape { signals: SignalChoice::Counted, ..PLAIN });
@@ -207,22 +206,31 @@ fn refused_posts_are_named() {
     assert!(lines[0].contains("the fabric does not take it"), "{lines:?}");
 }
 
-/// Bytes that do not come out of the target's bounce buffer are told of there as well.
+/// The target warns of bytes that stay in its bounce buffer, or that it cannot read.
 #[test]
 fn targets_warn_of_stuck_copies() {
     let slow_rails = vec![(RailId(u8::MAX), 1 << 40)];
     let shape = Shape { staged: 0b100, ..PLAIN };
     let mut job = Job::new(1, &shape, Script { slow_rails, ..CALM });
     // Registered memory, which the target reads in place.
-    let (from, targets) = (job.targets.heap(0, 0), job.targets.clone());
-    job.lane(0).start(&targets.part(from, 1, 64, 1000)).unwrap();
+    let put = |job: &mut Job| {
+        let (from, targets) = (job.targets.heap(0, 0), job.targets.clone());
+        job.lane(0).start(&targets.part(from, 1, 64, 1000)).unwrap();
+    };
+    put(&mut job);
     let lines = warnings(|| progress_for(&mut job, 25));
     let told = |by: &str, of: &str| lines.iter().any(|l| l.contains(by) && l.contains(of));
     assert!(told("PE 0: ", "not acknowledged"), "{lines:?}");
     assert!(told("PE 1: ", "being copied"), "{lines:?}");
+    // The read of a staged put is named as such: PE 1 has issued no get.
+    let mut job = Job::with(shape);
+    job.fabric.stall(Pe(0));
+    put(&mut job);
+    let lines = warnings(|| progress_for(&mut job, 12));
+    let is_named = |line: &String| line.contains("PE 1: peer's put of 1000 bytes, PE 0");
+    assert!(lines.iter().any(is_named), "{lines:?}");
 }
 
-/// Each peer that is declared failed is told of, the second one as well.
 #[test]
 fn each_failure_is_logged() {
     let mut job = Job::with(Shape { n_pes: 3, ..PLAIN });
@@ -235,7 +243,7 @@ fn each_failure_is_logged() {
     }
 }
 
-/// Of what was never begun, or of what is not with the fabric: nothing else changes.
+/// Completions of segments never begun, or not posted, change nothing else.
 #[test]
 fn unknown_completions_are_logged() {
     let mut job = Job::with(Shape { rails: 1, depth: 1, ..PLAIN });

@@ -11,7 +11,7 @@ use crate::group::{CompletionGroups, CompletionId, Fence};
 use crate::ids::{Pe, RailId, WrId};
 use crate::peers::{Peer, Peers, WaitingSignal};
 use crate::port::{Completions, Failure, Polled, Port};
-use crate::segments::{Account, BALANCED, BY_LOAD, PLAIN, Segment, Segments};
+use crate::segments::{Account, BALANCED, BY_LOAD, FOR_PEER, PLAIN, Segment, Segments};
 use crate::wire::message::{MAP_BYTES, Seq, WINDOW};
 
 /// Receives the completions of a poll. Runs of segments with one account are counted together.
@@ -102,9 +102,7 @@ impl<P: Port> Core<P> {
 
     fn complete_other(&mut self, index: u32) {
         let Some(segment) = self.segments.posted_mut(index as usize) else { return };
-        let Segment { account, token, len, .. } = *segment;
-        // The token of a plain segment is undefined. Its peer may have failed since it was posted.
-        let token = if account.is_plain() { PLAIN } else { token };
+        let (Segment { account, len, .. }, token) = (*segment, segment.token());
         self.segments.free(index as usize);
         self.rails[account.rail()].end(1);
         let peer = self.peers.get_mut(account.pe());
@@ -126,7 +124,8 @@ impl<P: Port> Core<P> {
             self.end_in_group(account.completion());
         }
         if !matches!(token, PLAIN | BALANCED) {
-            self.staging_events.push_back(StagingEvent::Segment { token: token & !BY_LOAD });
+            self.staging_events
+                .push_back(StagingEvent::Segment { token: token & !(BY_LOAD | FOR_PEER) });
         }
     }
 

@@ -18,7 +18,7 @@ use crate::op::{Op, OpKind, QueueEntry, SignalProtocol};
 use crate::port::{Port, PortError};
 use crate::rate_limit::RateLimit;
 use crate::regions::Orphan;
-use crate::segments::{PLAIN, SegmentState};
+use crate::segments::SegmentState;
 use crate::wire::message::Seq;
 
 /// Bit in the numbers of orphans that are copies; those of segments are their index.
@@ -87,10 +87,8 @@ impl<P: Port> Core<P> {
         for index in posted {
             let Some(segment) = self.segments.posted_mut(index as usize) else { continue };
             let completion = segment.account.completion();
-            // The fast path leaves the token undefined, and an orphan's is read.
-            if segment.account.is_plain() {
-                segment.token = PLAIN;
-            }
+            // An orphan is no plain segment: its token is read.
+            segment.token = segment.token();
             segment.account = segment.account.with(SegmentState::Orphan);
             let (memory, what) = (segment.memory(), segment.what());
             if let Some(memory) = memory {

@@ -9,7 +9,7 @@ use crate::port::{Direction, Local, Operation, Port, Posted, Transfer};
 use crate::rails::load;
 use crate::rails::paths::PeerPath;
 use crate::request::{LocalSide, Request, Start};
-use crate::segments::{BALANCED, BY_LOAD, PLAIN, Segment, SegmentState};
+use crate::segments::{self, BALANCED, BY_LOAD, PLAIN, Segment, SegmentState};
 use crate::wire::handle::HandleView;
 
 /// Minimum number of segments of a long operation per rail or worker, unless they would be shorter
@@ -164,7 +164,7 @@ impl<P: Port> Core<P> {
             }
             Err(error) => {
                 self.undo_post(wr_id);
-                let what = if transfer.direction == Direction::Read { "get" } else { "put" };
+                let what = segments::name(transfer.direction, token);
                 let failed = self.segment_error((what, pe), transfer.len, path.rail, error);
                 self.fail_peer(pe, failed.clone());
                 Err(failed)

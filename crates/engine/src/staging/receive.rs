@@ -8,6 +8,7 @@ use crate::ids::{LaneKind, Pe};
 use crate::op::{Attempt, Outcome};
 use crate::port::copies::CopyDirection;
 use crate::port::{Direction, Local, Port, PortError};
+use crate::segments::FOR_PEER;
 use crate::staging::bounce::BounceBuffer;
 use crate::staging::records::{Record, check};
 use crate::staging::{GroupCounts, PeerTransfers, Staging, Token, failed};
@@ -99,7 +100,7 @@ impl StagedReceive {
 
     pub(super) fn what(&self) -> &'static str {
         match self.to {
-            ReceiveTarget::One(_) | ReceiveTarget::List(_) => "put of the peer",
+            ReceiveTarget::One(_) | ReceiveTarget::List(_) => "peer's put",
             ReceiveTarget::Get(_) | ReceiveTarget::Memory(_) => "get",
         }
     }
@@ -325,6 +326,10 @@ impl Staging {
             }
             _ => return Ok(Outcome::Done),
         };
+        let mut token = Token::Receive(index).bits();
+        if let ReceiveTarget::One(_) | ReceiveTarget::List(_) = receive.to {
+            token |= FOR_PEER;
+        }
         let len = receive.len;
         while sent < len {
             let remote = |rail: crate::ids::RailId| match &receive.from {
@@ -340,7 +345,7 @@ impl Staging {
                 ReceiveSource::Bounce(_) => None,
             };
             let part = core.post_staged(
-                (receive.pe, Token::Receive(index).bits(), Direction::Read),
+                (receive.pe, token, Direction::Read),
                 (len - sent, len),
                 |rail| {
                     let desc = region.as_ref().map(|region| region.desc(LaneKind::Proxy, rail));

@@ -87,7 +87,7 @@ impl StagedSend {
     }
 
     pub(super) fn what(&self) -> &'static str {
-        if let SendTarget::Get(..) = self.to { "get of the peer" } else { "put" }
+        if let SendTarget::Get(..) = self.to { "peer's get" } else { "put" }
     }
 
     fn is_own(&self) -> bool {
