@@ -121,7 +121,7 @@ fn stopped_peer_delays_no_other() {
         let mut job = Job::with(Shape { n_pes: 3, heap: 1 << 16, signals, ..PLAIN });
         job.fill_scratch(0, &[0x5a; 1 << 15]);
         if refuses {
-            // A reply and an acknowledgement are due to it.
+            // PE 0 owes it a reply and an acknowledgement.
             job.fetch(1, 0, 0).unwrap();
             job.fabric.refuse(Pe(1), true);
             job.progress_until(&[0], |job| job.word(0, 0) == 1);
@@ -186,7 +186,7 @@ fn user_threads_get_their_turn() {
         assert!(job.lane(0).pending(Pe(1)) > 0, "or it is no test");
     };
     goes_on(&mut job);
-    // A short one, a long one, and behind a fence another one to the same place.
+    // A short put, a long one and, after a fence, another to the same bytes.
     put(&job, 1, 1024, 1, 8);
     put(&job, 1, 2048, 2, 3000);
     host.fence(Pe(1)).unwrap();
@@ -303,7 +303,6 @@ fn batch_ends_while_others_go_on() {
     });
 }
 
-/// The proxy thread iterates for user threads only while there is work.
 #[test]
 fn refused_signal_is_work() {
     let mut job = Job::with(Shape { signals: SignalChoice::Chained, ..PLAIN });

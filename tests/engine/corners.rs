@@ -4,7 +4,7 @@ use crate::prelude::*;
 
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// Nothing is queued behind the signal whose being acknowledged would make it leave.
+/// No operation is queued behind the signal whose acknowledgement would make it leave.
 #[test]
 fn held_signal_leaves_when_window_opens() {
     const WINDOW: usize = 512;
@@ -65,7 +65,6 @@ fn exhausted_groups_ask_for_acks() {
     }
 }
 
-/// Whatever of it the fabric still has.
 #[test]
 fn blocking_calls_time_out() {
     for direction in [Direction::Write, Direction::Read] {
@@ -141,7 +140,6 @@ fn unanswered_get_times_out() {
     assert!(matches!(failed, EngineError::Timeout { pe: Pe(1), what: "get", .. }), "{failed}");
 }
 
-/// Whoever sends many messages to a peer, and never waits, has room for more.
 #[test]
 fn half_a_window_is_acknowledged_unasked() {
     for (messages, answers) in [(255, 0), (256, 1)] {

@@ -68,7 +68,7 @@ fn random_spread(random: &mut Random) -> Spread {
 pub(crate) fn random_shape(random: &mut Random) -> Shape {
     use SignalChoice::{Auto, Chained, Counted, Eager};
     let rails = 1 + random.below(4) as u8;
-    // Often none, never all.
+    // Lonely rails: often none, never all.
     let leads = 1_u32 << random.below(rails);
     let lonely = random.below(1 << rails) as u32 & !leads;
     Shape {
@@ -102,7 +102,6 @@ pub(crate) fn random_script(random: &mut Random) -> Script {
         again_percent: [0, 0, 20, 90][random.below(4)],
         delay: [(1, 1), (1_000, 100_000), (1, 10_000_000)][random.below(3)],
         slow_rails: if random.below(3) == 0 { vec![(RailId(0), 50)] } else { Vec::new() },
-        // Some rails may be slow.
         rates: if random.below(2) == 0 { rates } else { Vec::new() },
         duplicate_percent: [0, 0, 50][random.below(3)],
         shared_queue: random.below(2) == 0,

@@ -15,7 +15,7 @@ fn rates(rates: &[u64]) -> Script {
     let rail = |(at, rate): (usize, &u64)| (RailId(at as u8), *rate);
     Script {
         rates: rates.iter().enumerate().map(rail).collect(),
-        // As a network has: tens of microseconds.
+        // A network's latency: tens of microseconds.
         delay: (20_000, 30_000),
         ..CALM
     }
@@ -43,7 +43,7 @@ fn put_rate(job: &mut Job, rounds: usize, window: usize, len: usize) -> f64 {
     bytes * 1e3 / (job.fabric.now() - begun) as f64
 }
 
-/// Where rails are chosen by load, a short path is none; so with staged fragments.
+/// Long operations choose rails by load, past the fast path; staged fragments do as well.
 #[test]
 fn long_operations_are_balanced() {
     let spread = Spread { balanced_from: 4096, ..Spread::ROUND_ROBIN };
@@ -94,7 +94,7 @@ fn long_operations_use_bulk_connections() {
     }
 }
 
-/// Counted, chained, and behind everything before them.
+/// By each protocol: counted, chained, ordered.
 #[test]
 fn signal_data_uses_all_rails() {
     use SignalChoice::{Chained, Counted};
@@ -131,7 +131,7 @@ fn rails_get_their_share() {
     {
         let sum = of_rails.iter().sum::<u64>() as f64;
         let mut job = job(SPREAD, rates(&of_rails));
-        // The first put finds out.
+        // The first put measures the rates.
         put_rate(&mut job, 1, window, len);
         let before = bytes_by_rail(&job)[1];
         let rate = put_rate(&mut job, 8, window, len);
@@ -146,7 +146,7 @@ fn rails_get_their_share() {
         let share = (bytes_by_rail(&job)[1] - before) as f64 / (8 * window * len) as f64;
         assert!(share <= 1.2 * of_rails[1] as f64 / sum, "{window} of {len}: {share:.3}");
     }
-    // In turn, all wait for the slow one.
+    // Round robin: every put waits for the slow rail.
     let mut job = job(Spread::ROUND_ROBIN, rates(&slow));
     let rate = put_rate(&mut job, 8, 128, 64 << 10);
     assert!(rate < 0.6 * FULL as f64, "{rate:.0} B/us");

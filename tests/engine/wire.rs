@@ -88,7 +88,7 @@ fn seal(share: [u8; 16], me: u16) -> Seal {
     Seal::new(Cookie::of([share]), Pe(me.into()))
 }
 
-/// Words that fill fields, and leave their halves apart.
+/// Field values: all ones, all zeros, and halves that differ.
 const WORDS: [u64; 4] = [u64::MAX, 0, 0x0123_4567_89ab_cdef, 0x8000_0000_0000_0001];
 
 /// All that is written is read again, and no shorter or longer message of its kind.
@@ -120,7 +120,7 @@ fn encoded_messages_decode() {
                 let is_read = Message::decode(head, word, &other).is_ok();
                 assert!(!is_read || is_any_length, "{body:?}: {len}");
             }
-            // A later version can give a meaning to what is of none: it is zero.
+            // Unused fields are zero, so that a later version may use them.
             for bit in 8 * HEAD..8 * bytes.len() {
                 let mut changed = bytes.clone();
                 changed[bit / 8] ^= 1 << (bit % 8);

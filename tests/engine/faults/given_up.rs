@@ -34,7 +34,7 @@ fn narrow(staged: u32) -> Shape {
     }
 }
 
-/// What comes of PE 0's operations to another, while some PEs make progress.
+/// Outcome of PE 0's operations to another, while some PEs make progress.
 fn quiet(job: &mut Job, pes: &[u32], pe: u32) -> Outcome {
     job.settle(pes, (0, pe), 2_000_000)
 }

@@ -33,7 +33,6 @@ pub(crate) struct Model {
     targets: Targets,
 }
 
-/// What was explored.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Explored {
     pub(crate) executions: u64,
@@ -154,7 +153,7 @@ impl Model {
                 Some(choice) => self.act(choice),
                 None => {
                     let world = self.world.borrow();
-                    // Who waits for a PE that has failed is told by its watchdog.
+                    // Waits for a failed PE end by its watchdog.
                     let stuck = self.enabled(&world).is_empty() && !world.sides[1 - pe].failed;
                     assert!(!stuck, "PE {pe} waits inside a call and nothing can move");
                     resume_unwind(Box::new(Pruned));
@@ -199,7 +198,6 @@ impl Model {
         self.choose_within_call(Choice::Again, |world| &mut world.again)
     }
 
-    /// Chooses whether a write is delivered at once.
     pub(crate) fn choose_early(&self) -> bool {
         self.choose_within_call(Choice::Early, |world| &mut world.early)
     }

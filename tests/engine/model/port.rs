@@ -1,4 +1,4 @@
-//! The port of a lane into the model.
+//! Port between a lane and the model.
 
 use std::rc::Rc;
 

@@ -15,7 +15,7 @@ pub(crate) enum ProgramOp {
     Put(usize),
     /// A put of so many words, with its signal. None is a signal alone.
     Signal(usize),
-    /// A signal sent apart from its data: it comes behind the puts before it.
+    /// A signal sent apart from its data, after the puts before it.
     SignalBehind,
     /// An atomic add to the word that all share.
     Add,
@@ -27,7 +27,6 @@ pub(crate) enum ProgramOp {
     Quiet,
 }
 
-/// An operation and the PE that it goes to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Op {
     pub(crate) what: ProgramOp,

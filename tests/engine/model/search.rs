@@ -7,9 +7,8 @@ use crate::prelude::*;
 /// Something that can happen next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Choice {
-    /// A PE issues its next operation.
     Issue(usize),
-    /// A lane turns.
+    /// A lane iterates.
     Turn(usize),
     /// A write's completion will be found by the next poll.
     Complete(u32),
@@ -21,7 +20,7 @@ pub(crate) enum Choice {
     Land(u32),
     /// A write is lost; its failure will be found by the next poll.
     LoseWrite(u32),
-    /// A message is lost, likewise.
+    /// A message is lost; its failure will be found by the next poll.
     LoseMessage(u32),
     /// A rail of a PE fails with what is under way on it, likewise.
     LoseRail(usize, RailId),
@@ -40,7 +39,7 @@ pub(crate) struct Fork {
     pub(crate) left: Vec<Choice>,
 }
 
-/// What outlasts an execution.
+/// State kept from one execution to the next.
 #[derive(Debug, Default)]
 pub(crate) struct Search {
     pub(crate) path: Vec<Fork>,

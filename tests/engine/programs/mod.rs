@@ -77,7 +77,6 @@ pub(crate) struct Plan {
     pub(crate) seed: u64,
     pub(crate) shapes: Vec<Shape>,
     pub(crate) steps: usize,
-    /// Most bytes of a put or a get.
     pub(crate) longest: usize,
     pub(crate) has_batches: bool,
     /// Who comes to which step, and the fault that begins or ends then.
@@ -106,7 +105,6 @@ pub(crate) struct Ran {
     ordered: bool,
 }
 
-/// Runs a program for each PE.
 pub(crate) fn run(plan: &Plan, random: &mut Random, script: Script) -> Ran {
     let (seed, shapes) = (plan.seed, &plan.shapes);
     let mut job = Job::of(seed, shapes, script);
@@ -168,7 +166,6 @@ fn mixed_operations_keep_their_order() {
     for_seeds("mixed_operations_keep_their_order", &[], 70, |seed| {
         let mut random = Random::new(seed * 0x9e37_79b9 + 5);
         let shapes = draw_shapes(&mut random);
-        // A program ends soon.
         let drawn = random_script(&mut random);
         let again_percent = drawn.again_percent.min(50);
         let script = Script { slow_rails: Vec::new(), again_percent, ..drawn };

@@ -11,7 +11,7 @@ use crate::prelude::*;
 /// A region: where it begins, its length, and what names it.
 pub(super) type Region = (usize, usize, HandleBytes);
 
-/// Something that is seen at the target once.
+/// An effect that the target sees once.
 #[derive(Debug)]
 pub(super) struct Asked {
     pub(super) at: usize,
@@ -19,7 +19,6 @@ pub(super) struct Asked {
     pub(super) fences: usize,
     pub(super) kind: Kind,
     pub(super) bytes: Vec<u8>,
-    /// The number of its operation.
     pub(super) op: usize,
 }
 
@@ -34,17 +33,15 @@ pub(super) enum Kind {
     SignalOfPuts(usize),
 }
 
-/// What has become of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum End {
-    /// It was refused.
     Refused,
-    /// It was begun, and nothing has said that it is there.
+    /// Begun, and not yet promised to be delivered.
     Open,
     Promised,
 }
 
-/// What a PE does to another.
+/// Operations of one PE towards another.
 #[derive(Default, Debug)]
 pub(crate) struct Link {
     pub(super) ops: Vec<(End, Batch)>,
@@ -404,7 +401,6 @@ impl<'a> Program<'a> {
         }
     }
 
-    /// Begins an operation, in a batch or in none.
     fn begin(&mut self, begin: impl FnOnce(&mut Self) -> Outcome) -> Outcome {
         let is_in = self.plan.has_batches && self.random.below(2) == 0;
         let batch = if is_in { self.batch } else { Batch::NONE };

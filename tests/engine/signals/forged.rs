@@ -93,14 +93,13 @@ fn messages_acknowledge_on_their_way() {
     }
 }
 
-/// From PE 0 to PE 1.
 fn acknowledge(job: &Job, ack: u64, body: &Body<'_>) {
     let numbers = (Seq::FIRST, ahead(ack), 0);
     let bytes = masked(PES, numbers, Seq::FIRST.high(), body);
     job.fabric.forge_message(Pe(1), RailId(0), &bytes);
 }
 
-/// The places of its bits are those of later messages by now.
+/// By now later messages have the window entries that its bits name.
 #[test]
 fn old_acknowledgements_end_nothing() {
     let mut job = Job::with(Shape { depth: 1024, ..PLAIN });
@@ -186,7 +185,7 @@ fn repeated_messages_are_answered_again() {
     let at = RegionAddr { slot: FIRST_REGION, offset: 0 };
     let fetch = Body::Fetch { addr: at, atomic: atomic(AtomicOp::FetchAdd, 1), reply_slot: 3 };
     let add = word(AtomicOp::Add, FIRST_REGION, 0, 10);
-    // What PE 1 says to each: the replies, and whether anything.
+    // PE 1's replies to each message, and whether it sent anything.
     let said = |job: &mut Job, number: u64, mark: u16, body: &Body<'_>| {
         let before = job.fabric.messages_to(Pe(0)).len();
         forge(job, PES, ahead(number), mark, body);
@@ -213,7 +212,6 @@ fn repeated_messages_are_answered_again() {
     }
     assert_eq!(said(&mut job, 1, 0, &fetch), (vec![(1, 10)], true));
     assert_eq!(said(&mut job, 1, 0, &fetch), (vec![(1, 10)], true));
-    // It waits for the message before it.
     assert_eq!(said(&mut job, 3, 1, &fetch), (vec![], false));
     assert_eq!(said(&mut job, 3, 1, &fetch), (vec![], true));
     assert_eq!(said(&mut job, 2, 0, &add), (vec![(3, 21)], true));
@@ -250,7 +248,7 @@ fn waiting_messages_are_bounded() {
     assert_eq!(found(&job), (2 * WINDOW, 3 * WINDOW - 1));
 }
 
-/// Its place in the window is another message's by then.
+/// By then another message has its window entry.
 #[test]
 fn replies_may_come_a_window_later() {
     let mut job = Job::with(Shape { depth: 1024, ..PLAIN });

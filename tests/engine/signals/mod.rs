@@ -7,7 +7,7 @@ mod protocols;
 
 use crate::prelude::*;
 
-/// What it follows is on rail 0, which is slow, and the signal on rail 1: on the fast path or not.
+/// The data takes rail 0, which is slow, and the signal rail 1, on the fast path or not.
 #[test]
 fn signals_follow_what_they_must() {
     let cases =
@@ -68,7 +68,7 @@ fn slow_rail_delays_only_its_signals() {
     }
 }
 
-/// A peer that is behind keeps few long messages, where each is behind those before.
+/// A peer that lags keeps few long messages, each of which follows those before.
 #[test]
 fn long_ordered_messages_are_bounded() {
     for (is_strong, most) in [(false, 40), (true, 32)] {
@@ -76,7 +76,7 @@ fn long_ordered_messages_are_bounded() {
         if is_strong {
             job = job.with_ordered_signals();
         } else {
-            // A put under way is none of theirs.
+            // A put in flight is no long message.
             job.put_value(0, 1, 0, 7).unwrap();
         }
         job.fabric.stall(Pe(1));

@@ -3,7 +3,7 @@
 
 use crate::prelude::*;
 
-/// Where the data is, behind the signal's word.
+/// Offset of the data, after the signal's word.
 const AT: usize = 64;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

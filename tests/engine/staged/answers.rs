@@ -89,7 +89,6 @@ const OPERATIONS: [Operation; 6] = [
     ("a signal", 0, &[], |job| job.amo(0, 1, 4096, AtomicOp::SignalAdd, 1)),
 ];
 
-/// When it is answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Moment {
     /// The fabric takes nothing to the peer.

@@ -183,7 +183,6 @@ fn puts_follow_joined_signals() {
     }
 }
 
-/// Two lists fill a call.
 #[test]
 fn copies_of_calls_are_bounded() {
     let mut job = Job::with(Shape { n_pes: 4, ..shape(true) });

@@ -58,7 +58,7 @@ fn shared_memory_carries_every_byte() {
     }
 }
 
-/// It has not read them, or has asked for bytes and never takes them.
+/// The peer has not read them, or has requested bytes and never takes the reply.
 #[test]
 fn dead_peer_returns_bounce_buffers() {
     let deadline = Some(Duration::from_secs(2));
