@@ -1,43 +1,81 @@
 //! Atomic operations: NVSHMEM's table, and the effect of each on a word.
 
-/// Kind of an atomic operation. The numbers are NVSHMEM's, the same in 3.1 to 3.8.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[repr(u8)]
-pub enum AtomicOp {
-    /// Adds one.
-    Inc = 2,
-    /// Stores the operand.
-    Set = 3,
-    /// Adds the operand.
-    Add = 4,
-    /// Bitwise and.
-    And = 5,
-    /// Bitwise or.
-    Or = 6,
-    /// Bitwise exclusive or.
-    Xor = 7,
-    /// Stores the operand: the older name of [`AtomicOp::SignalSet`].
-    Signal = 8,
-    /// Stores the operand.
-    SignalSet = 9,
-    /// Adds the operand.
-    SignalAdd = 10,
-    /// Returns the word.
-    Fetch = 12,
-    /// Adds one and returns the word before.
-    FetchInc = 13,
-    /// Adds the operand and returns the word before.
-    FetchAdd = 14,
-    /// Bitwise and, returning the word before.
-    FetchAnd = 15,
-    /// Bitwise or, returning the word before.
-    FetchOr = 16,
-    /// Bitwise exclusive or, returning the word before.
-    FetchXor = 17,
-    /// Stores the operand and returns the word before.
-    Swap = 18,
-    /// Stores the operand if the word equals the comparand; returns the word before.
-    CompareSwap = 19,
+/// Declares the operations once, those that fetch nothing first. `Atomic::apply` matches them all.
+macro_rules! operations {
+    (
+        plain { $($(#[$doc:meta])* $plain:ident = $plain_code:literal,)* }
+        fetching { $($(#[$fetching_doc:meta])* $fetching:ident = $fetching_code:literal,)* }
+    ) => {
+        /// Kind of an atomic operation. The numbers are NVSHMEM's, the same in 3.1 to 3.8.
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+        #[repr(u8)]
+        pub enum AtomicOp {
+            $($(#[$doc])* $plain = $plain_code,)*
+            $($(#[$fetching_doc])* $fetching = $fetching_code,)*
+        }
+
+        impl AtomicOp {
+            /// All operations.
+            pub const ALL: [Self; [$($plain_code,)* $($fetching_code,)*].len()] =
+                [$(Self::$plain,)* $(Self::$fetching,)*];
+
+            /// Returns the operation with NVSHMEM's number if it fetches nothing, without a search.
+            #[inline(always)]
+            pub fn plain_from_code(code: i32) -> Option<Self> {
+                match code {
+                    $($plain_code => Some(Self::$plain),)*
+                    _ => None,
+                }
+            }
+
+            /// Returns true if the caller gets the word's old value.
+            #[inline]
+            pub fn fetches(self) -> bool {
+                matches!(self, $(Self::$fetching)|*)
+            }
+        }
+    };
+}
+
+operations! {
+    plain {
+        /// Adds one.
+        Inc = 2,
+        /// Stores the operand.
+        Set = 3,
+        /// Adds the operand.
+        Add = 4,
+        /// Bitwise and.
+        And = 5,
+        /// Bitwise or.
+        Or = 6,
+        /// Bitwise exclusive or.
+        Xor = 7,
+        /// Stores the operand: the older name of [`AtomicOp::SignalSet`].
+        Signal = 8,
+        /// Stores the operand.
+        SignalSet = 9,
+        /// Adds the operand.
+        SignalAdd = 10,
+    }
+    fetching {
+        /// Returns the word.
+        Fetch = 12,
+        /// Adds one and returns the word before.
+        FetchInc = 13,
+        /// Adds the operand and returns the word before.
+        FetchAdd = 14,
+        /// Bitwise and, returning the word before.
+        FetchAnd = 15,
+        /// Bitwise or, returning the word before.
+        FetchOr = 16,
+        /// Bitwise exclusive or, returning the word before.
+        FetchXor = 17,
+        /// Stores the operand and returns the word before.
+        Swap = 18,
+        /// Stores the operand if the word equals the comparand; returns the word before.
+        CompareSwap = 19,
+    }
 }
 
 impl AtomicOp {
@@ -54,55 +92,10 @@ impl AtomicOp {
         matches!(self, Self::Set | Self::Signal | Self::SignalSet)
     }
 
-    /// All operations.
-    pub const ALL: [AtomicOp; 17] = [
-        AtomicOp::Inc,
-        AtomicOp::Set,
-        AtomicOp::Add,
-        AtomicOp::And,
-        AtomicOp::Or,
-        AtomicOp::Xor,
-        AtomicOp::Signal,
-        AtomicOp::SignalSet,
-        AtomicOp::SignalAdd,
-        AtomicOp::Fetch,
-        AtomicOp::FetchInc,
-        AtomicOp::FetchAdd,
-        AtomicOp::FetchAnd,
-        AtomicOp::FetchOr,
-        AtomicOp::FetchXor,
-        AtomicOp::Swap,
-        AtomicOp::CompareSwap,
-    ];
-
     /// Returns the operation with NVSHMEM's number.
     #[inline]
-    pub fn from_code(code: i32) -> Option<AtomicOp> {
-        AtomicOp::ALL.into_iter().find(|op| *op as i32 == code)
-    }
-
-    /// Returns the operation with NVSHMEM's number if it fetches nothing, without a search.
-    #[inline(always)]
-    pub fn plain_from_code(code: i32) -> Option<AtomicOp> {
-        let op = match code {
-            2 => AtomicOp::Inc,
-            3 => AtomicOp::Set,
-            4 => AtomicOp::Add,
-            5 => AtomicOp::And,
-            6 => AtomicOp::Or,
-            7 => AtomicOp::Xor,
-            8 => AtomicOp::Signal,
-            9 => AtomicOp::SignalSet,
-            10 => AtomicOp::SignalAdd,
-            _ => return None,
-        };
-        Some(op)
-    }
-
-    /// Returns true if the caller gets the word's old value.
-    #[inline]
-    pub fn fetches(self) -> bool {
-        self as u8 >= Self::Fetch as u8
+    pub fn from_code(code: i32) -> Option<Self> {
+        Self::ALL.into_iter().find(|op| *op as i32 == code)
     }
 }
 
