@@ -358,10 +358,10 @@ fn ask(asked: ProviderQuery<'_>, options: &Options, kinds: MemoryKinds) -> Resul
         Ok(infos) if infos.is_empty() => Err(String::from("only other providers answered")),
         answer => answer.map_err(|error| error.to_string()),
     };
-    if query(Demand::Rma, false).is_err() {
+    if let Err(error) = query(Demand::Rma, false) {
         return Err(format!(
             "libfabric {} has it, but without reliable datagram endpoints (FI_EP_RDM) that do \
-             messages and RMA",
+             messages and RMA ({error})",
             asked.library.version()
         ));
     }

@@ -120,6 +120,7 @@ impl DirectPolicy {
 
     pub(super) fn methods(&self, memory: &DeviceMemory<'_>) -> (Vec<Method>, Option<String>) {
         let device = memory.ordinal;
+        // Always tried, if last: what has granted FI_HMEM refuses addresses that it cannot map.
         let plain = Method::Cuda { device };
         match memory.dma_buf {
             // Needs neither a kernel module besides the drivers nor CUDA in the provider.
