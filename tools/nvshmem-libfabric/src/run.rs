@@ -19,13 +19,14 @@ use std::slice;
 use crate::doctor::Verdict;
 use crate::doctor::gpus::staging_context;
 use crate::error::ToolError;
-use crate::info::accepted;
+use crate::info::{accepted, check_settings};
 use crate::libraries::find::{self, of_python, wrong_home};
 use crate::libraries::linker::{self, Linker};
 use crate::libraries::nvshmem::{HOST_LIBRARY, Nvshmem};
 use crate::libraries::plugins::{Plugin, Plugins};
 use crate::options::RunOptions;
 use crate::probe;
+use crate::selftest::PROVIDER;
 use crate::selftest::hosts::check_here;
 
 /// As `env` and `timeout` have it: the program is not there, cannot be started; and anything else
@@ -90,6 +91,9 @@ impl Plan {
         }
         plan.set_fabric(options);
         plan.notes.extend(forwarding(&plan.words));
+        let given = options.provider.as_ref().map(|_| PROVIDER);
+        let refused = check_settings(given).err().map(|error| error.to_string());
+        plan.warnings.extend(refused.iter().flat_map(|text| text.lines()).map(String::from));
         plan.warnings.extend(held_up());
         plan
     }
@@ -106,14 +110,15 @@ impl Plan {
         } else if let Some((nvshmem, found, is_guess)) = self.have(used(options, &self.words)) {
             self.notes.push(format!("{}: {found}", nvshmem.describe()));
             self.notes.extend(beside_ours(&nvshmem));
+            let file = nvshmem.number();
+            let file = file.and_then(|number| plugins.map(|ours| ours.of(number)).transpose());
             if is_guess {
                 // The program may come to another one, by a wrapper or in a container.
                 let shows = "the command line does not show which NVSHMEM it uses, so it gets";
                 self.warnings.push(format!("{shows} {EACH}; --nvshmem PATH names one"));
+                self.warnings.extend(file.err().map(|error| format!("{error}: {}", error.hint)));
             } else {
-                let number = self.have(nvshmem.number());
-                let file = number.zip(plugins).map(|(number, plugins)| plugins.of(number));
-                files = file.and_then(|file| self.have(file)).into_iter().collect();
+                files = self.have(file).flatten().into_iter().collect();
             }
         } else {
             self.notes.push(format!("with --any-nvshmem it would be {EACH}"));
@@ -146,7 +151,7 @@ impl Plan {
             let here = asked.map(|fabric| check_here(&fabric, slice::from_ref(provider)));
             let missing = here.and_then(Result::err).map(|error| error.to_string());
             self.notes.extend(missing.iter().flat_map(|text| text.lines()).map(String::from));
-            self.set("NVSHMEM_LIBFABRIC_PROVIDER", provider.clone(), "--provider");
+            self.set(PROVIDER, provider.clone(), "--provider");
         }
         let library = options.libfabric.as_deref().map(absolute);
         if let Some(library) = library.and_then(|library| self.have(library)) {

@@ -125,9 +125,9 @@ impl<'a> Bed<'a> {
             _ if seen.nothing_opened => Some("nothing could be opened before"),
             Tried::AllNics if self.taken.rails.len() < 2 => Some("there is one NIC: see one-nic"),
             Tried::Staged | Tried::Direct if !self.has_gpus => Some("CUDA's driver shows no GPU"),
-            Tried::Direct if !self.taken.reaches_gpus => {
-                Some("the provider does not reach GPU memory by itself here")
-            }
+            Tried::Direct if !self.taken.reaches_gpus => Some(
+                "refused, or by `auto` not asked for: NVSHMEM_LIBFABRIC_GPU_DIRECT=always asks",
+            ),
             _ => None,
         }
     }

@@ -112,7 +112,11 @@ pub(crate) fn command_lines() -> Case {
     // Where the line shows nothing, there is a file for each, and that is told.
     let mut command = run("--dry-run", &["sh", "job.sh"]);
     command.env("PATH", path(&scratch.join("bin"))).env("NVSHMEM_HOME", at("3.8.0"));
-    says(&mut command, 0, &["does not show which", &file_name(3), &file_name(7)]).map(drop)
+    says(&mut command, 0, &["does not show which", &file_name(3), &file_name(7)])?;
+    let newer = MadeUp::new(&scratch, "newer", "3.999.0", 99);
+    let mut command = run("", &["true"]);
+    command.env("PATH", path(&scratch.join("bin"))).env("NVSHMEM_HOME", newer.prefix);
+    says(&mut command, 0, &["does not show which", &format!("has no {}", file_name(99))]).map(drop)
 }
 
 /// The program needs no dashes in front, and its options are its own.
@@ -189,6 +193,8 @@ pub(crate) fn hangs() -> Case {
     let said = few(&mut run("--any-nvshmem", &["true"]))?;
     assert!(said.is_empty(), "copies have a context of their own: {said}");
     let mut command = run("--any-nvshmem", &["true"]);
+    let said = few(command.env("NVSHMEM_LIBFABRIC_STAGING_CONTEXT", "mine"))?;
+    assert!(said.contains("CONTEXT=\"mine\" is refused"), "{said}");
     command.env("NVSHMEM_LIBFABRIC_STAGING_CONTEXT", "program");
     let said = few(command.env("CUDA_MODULE_LOADING", "EAGER"))?;
     assert!(said.contains("stands still while") && said.contains("unset it"), "{said}");
