@@ -211,7 +211,7 @@ unsafe fn do_put_signal(
         return Err(AbiError::NotSupported { what: "put with signal of a user thread" });
     }
     if signal.atomic.op.fetches() {
-        return Err(AbiError::BadAtomic { code: signal.atomic.op as c_int });
+        return Err(AbiError::NotSupported { what: "put with a signal that fetches" });
     }
     // SAFETY: rule 1.
     let connected = unsafe { job(transport)? }.connected()?;
