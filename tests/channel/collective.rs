@@ -32,12 +32,12 @@ pub(crate) fn collective(place: &Place) {
             let pe = to as i32;
             heap.fill(source, len, |at| byte(me, round, at));
             assert_eq!(p.put(heap.at(BLOCKS + me * BLOCK), heap.at(source), len, pe), 0);
-            // What was put from may change.
+            // The put has returned, so its source may change.
             heap.fill(source, len, |_| 0);
             assert_eq!(p.get(heap.at(back), heap.at(BLOCKS + me * BLOCK), len, pe), 0);
             let found = heap.bytes(back, len);
             assert!((0..len).all(|at| found[at] == byte(me, round, at)), "{len} bytes of PE {to}");
-            // One of the rings, which the barrier waits for.
+            // The barrier waits for puts of every ring.
             assert_eq!(p.p(word(me), round, 8, pe), 0);
             if round % 4 == 0 {
                 assert_eq!(p.quiet_pe(pe), 0);

@@ -41,7 +41,6 @@ pub(crate) fn refused(place: &Place) {
     drop(bound);
     assert_eq!(device().used(), used, "given back");
     let bound = device().bind();
-    // PE 1's device has no more than it has given.
     if place.me == 1 {
         device().limit(used + 2 * GRANULE);
     }

@@ -176,7 +176,6 @@ pub(crate) fn memory_in_use(place: &Place) {
     // The connection is there when the other PE stops, so the request gets to it.
     assert_eq!(p.get_nbi(memory.as_mut_ptr(), heap.at(0), LEN, 1), 0);
     assert_eq!(p.quiet(), 0);
-    // What has ended is given back.
     channel.release(memory.as_mut_ptr()).unwrap();
     // SAFETY: as above.
     unsafe { channel.register_local(memory.as_mut_ptr(), LEN).unwrap() };
@@ -190,7 +189,7 @@ pub(crate) fn memory_in_use(place: &Place) {
     drop(channel);
     memory.fill(0x77);
     drop(stopped);
-    // What it had to send it has sent when it has ended.
+    // A peer that has ended has sent everything that it had to send.
     while !is_gone(peer) {
         thread::yield_now();
     }

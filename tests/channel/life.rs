@@ -36,7 +36,7 @@ pub(crate) fn stuck(place: &Place) {
     assert!(why.contains("proxy thread has not made an iteration"), "{why}");
     let end = channel.stop().unwrap_err().to_string();
     assert!(end.contains("does not come back") && end.contains("not freed"), "{end}");
-    // What the thread may use is there when it comes back after all.
+    // Memory that a stuck thread may still use stays valid.
     heap.word(0).store(1, std::sync::atomic::Ordering::Relaxed);
     drop(release);
     let channel = Channel::new(bootstrap(place), &options).unwrap();

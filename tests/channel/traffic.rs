@@ -121,7 +121,6 @@ impl Worker<'_> {
         let ok = c::NLF_OK as i32;
         let longest = (0..self.n).map(|to| self.len(*me, to, round)).max().unwrap_or(0);
         local.fill(0, longest, |at| pattern(*me, self.thread, round, at));
-        // In front of the results, which start at a word.
         local.word(RESULTS + 64).store(round, Ordering::Relaxed);
         for to in 0..self.n {
             let (len, pe) = (self.len(*me, to, round), to as i32);
@@ -198,7 +197,6 @@ impl Worker<'_> {
         let ticket = heap.at(TICKET).cast();
         assert_eq!(p.atomic64_nbi(c::NLF_KIND_ADD, result(0).cast(), ticket, 1, 0, 0), ok);
         let wide = heap.at(SWAPPED).cast();
-        // Its own word, so what comes back is known.
         let before = round - 1;
         let (old, new) = if self.thread == 0 { (before, round) } else { (u64::MAX, 0) };
         let swap = c::NLF_KIND_COMPARE_SWAP;

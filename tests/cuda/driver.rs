@@ -20,7 +20,6 @@ fn process_without_cuda_has_no_driver() {
     let error = Driver::of_process().expect_err("nothing has loaded it");
     assert!(matches!(error, LoadError::NotInUse { .. }), "{error:?}");
     assert!(error.to_string().contains("libcuda.so.1"), "{error}");
-    // A program may load it later.
     Driver::of_process().expect_err("still");
 }
 

@@ -10,7 +10,7 @@ cases! {
     Faults: device_memory_faults_under_the_cpu;
 }
 
-/// What the fake driver calls bytes of the device's memory that are in use.
+/// The fake driver's counter of device memory in use, in bytes.
 const IN_USE: u32 = 4;
 
 fn heap_is_zero_and_given_back(bed: &Bed) {

@@ -40,7 +40,6 @@ pub(crate) fn regions(place: &Place) {
                     churn(connection, (me, n_pes), mix(seed + number as u64));
                 }
             });
-            // All ranks play until regions are through at rank 0.
             for number in 0.. {
                 if meeting.allgather(&[u8::from(users.is_finished())])[0] == [1] {
                     break;

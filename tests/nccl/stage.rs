@@ -51,7 +51,7 @@ pub(crate) struct Stage {
     /// Of each context: values on the host, for each target and step one.
     inlines: Vec<Named>,
     signals: Vec<Named>,
-    /// What words have to have at the end of the round.
+    /// Values that words must have at the end of the round.
     words: BTreeMap<(usize, usize, Word), u64>,
 }
 
@@ -81,7 +81,7 @@ impl Stage {
             signals.push(Named::new(&connection, Memory::new(kind, 8 * words), flags));
             for context in 0..*contexts {
                 places.push((block, context));
-                // Where nothing is aligned.
+                // Unaligned.
                 let values = Memory::host(8 * n_pes * STEPS, 3);
                 inlines.push(Named::new(&connection, values, 0));
             }
@@ -380,7 +380,7 @@ impl Incoming {
         }
     }
 
-    /// All up to a step is there: bytes and signals.
+    /// Checks that bytes and signals of all steps up to one are there.
     fn all_is_there(&mut self, stage: &Stage, before: &Words, last: usize) {
         for number in self.checked..=last {
             self.data_is_there(stage, number);

@@ -70,7 +70,6 @@ fn both_ends() -> Result<(), Failed> {
         {
             return Err(format!("bytes, writes or reads are missing: {one}").into());
         }
-        // The log has the same numbers, of both lanes.
         for (lane, rail) in [("proxy", 0), ("proxy", 1), ("host", 0)] {
             let of = &one["lanes"][usize::from(lane == "host")]["rails"][rail];
             let (name, posted, bytes) = (text(&of["name"]), &of["posted"], &of["bytes"]);

@@ -17,13 +17,11 @@ use cuda::{
 use libloading::os::unix::Library;
 use std::sync::Arc;
 
-/// Fails a wait.
 pub(crate) const HANG: Duration = Duration::from_secs(300);
 
-/// What memory of the VMM interface comes in, on every device met so far.
+/// Granularity of the VMM interface, on every device met so far.
 pub(crate) const GRANULARITY: usize = 2 << 20;
 
-/// An allocator that counts.
 pub(crate) struct Counting;
 
 thread_local! {
@@ -129,7 +127,6 @@ impl Bed {
         Self { raw, driver, device: Ordinal(0), handle }
     }
 
-    /// A stream, with flags of `cuStreamCreate`.
     pub(crate) fn stream(&self, flags: u32) -> usize {
         let mut stream = 0;
         call!(self.raw, cuStreamCreate(&raw mut stream => *mut usize, flags => u32));

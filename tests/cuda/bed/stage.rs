@@ -15,7 +15,6 @@ use crate::words::stream_only;
 pub(crate) const OUT: CopyDirection = CopyDirection::Out;
 pub(crate) const IN: CopyDirection = CopyDirection::In;
 
-/// Bytes of a bounce buffer.
 pub(crate) const CHUNK: usize = 64 << 10;
 
 pub(crate) fn options(bounces: u16, words: WordsOptions) -> StagingOptions {

@@ -316,7 +316,7 @@ fn copies_allocate_nothing(bed: &Bed) {
             stage.port.store(heap + 11, &[3; 99]).expect("bytes of it");
             stage.port.load(heap + 11, &mut [0; 99]).expect("bytes of it");
         };
-        // The first time what is not registered is looked at.
+        // The first round looks up unregistered memory.
         round();
         let before = allocations();
         (0..20).for_each(|_| round());

@@ -59,7 +59,6 @@ impl Communicator {
     }
 }
 
-/// A group of all ranks, with what was made in it.
 pub(crate) struct Connection {
     pub(crate) plugin: Arc<Plugin>,
     pub(crate) group: Group,

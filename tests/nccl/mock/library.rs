@@ -13,7 +13,6 @@ use nvshmem_transport_libfabric::nccl::abi::{
 
 use crate::mock::log;
 
-/// Names the library to the processes of a job.
 pub(crate) const LIBRARY: &str = "NCCL_TEST_LIBRARY";
 /// Names the symbol that they look for, see [`Version::of_process`].
 pub(crate) const SYMBOL: &str = "NCCL_TEST_SYMBOL";
@@ -298,7 +297,6 @@ impl Plugin {
         let places: Vec<*const c_void> =
             handles.iter().map(|handle| handle.as_ptr().cast()).collect();
         let (ranks, rank) = (places.len() as c_int, rank.0 as c_int);
-        // As many handles as ranks, of the length of handles.
         let (places, listening) = (places.as_ptr(), listening.0);
         let connected = ask!(
             self,

@@ -18,7 +18,6 @@ use crate::mock::library::{
 };
 use crate::mock::wait::until;
 
-/// Which of the two, see the module.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Style {
     Device,
@@ -93,7 +92,6 @@ impl Queues {
         self.failure.get().map(String::as_str)
     }
 
-    /// Waits for a condition for which the thread is needed.
     pub(crate) fn wait(&self, what: &str, mut is_so: impl FnMut() -> bool) {
         until(what, || {
             if let Some(why) = self.failure() {

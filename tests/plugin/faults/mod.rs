@@ -243,7 +243,6 @@ impl Case {
                     continue;
                 }
                 Outcome::Finished | Outcome::Failed(_) => {}
-                // Those among them that hang.
                 other => broken.push(format!("PE {} {other}", pe.pe)),
             }
             for counted in [WRONG, CANARIES] {

@@ -91,7 +91,7 @@ fn work(job: &Job, host: &Host<'_>, kept: &mut Option<Places>) -> Result<(), Box
         }
         host.proxy().quiet()?;
         host.user().quiet()?;
-        // So that it lasts until what is to happen has happened.
+        // Lasts until the fault has hit and ended.
         thread::sleep(Duration::from_millis(2));
     }
     host.local(places.outgoing, LARGE)?.write(&words(me, ROUNDS, LARGE))?;

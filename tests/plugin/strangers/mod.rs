@@ -182,7 +182,7 @@ pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
     host.barrier()?;
     for round in 1_u64.. {
         job.report("round", round)?;
-        // Both have to end in the same one.
+        // Both PEs have to end in the same round.
         let is_last = me == 0 && until.exists();
         let mut at = 0;
         for (number, len) in (0..).zip(SIZES) {
@@ -196,7 +196,6 @@ pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
         host.proxy().p(other, word(5), u64::from(is_last) + 1, 8)?;
         host.proxy().quiet()?;
         if user_threads {
-            // So that their rails are looked at as well.
             host.user().put(other, word(6), words.plus(56), 8)?;
             host.user().quiet()?;
         }
